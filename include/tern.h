@@ -1,0 +1,200 @@
+/* tern.h - the public C interface of tern, an on-device LLM inference engine.
+ *
+ * engine:  an opened model. Immutable after open, may be shared by threads, must outlive its sessions.
+ * session: one mutable token timeline over an engine. Owns KV cache and logits. One thread at a time;
+ *          only tern_session_cancel may be called from another thread.
+ *
+ * Every function that can fail returns a tern_status and, where it takes `err`, fills it with one clear
+ * line (err may be NULL). The library never exits, never prints and keeps no global state.
+ * Structs passed in by the caller carry their size and are filled by tern_*_defaults() first, so that
+ * fields can be added without breaking the binary interface. */
+#ifndef TERN_H
+#define TERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define TERN_API
+#else
+#define TERN_API __attribute__((visibility("default")))
+#endif
+
+#define TERN_VERSION_STRING "0.1.0"
+
+/* Every status code, its number and its text, in one place. */
+#define TERN_STATUS_TABLE(X)                                              \
+    X(TERN_OK, 0, "ok")                                                   \
+    X(TERN_E_INVALID, 1, "invalid argument")                              \
+    X(TERN_E_MEMORY, 2, "out of memory")                                  \
+    X(TERN_E_IO, 3, "input/output error")                                 \
+    X(TERN_E_FORMAT, 4, "malformed file")                                 \
+    X(TERN_E_UNSUPPORTED, 5, "unsupported model, format or option")       \
+    X(TERN_E_CANCELLED, 6, "cancelled")                                   \
+    X(TERN_E_LIMIT, 7, "limit reached")                                   \
+    X(TERN_E_DEVICE, 8, "device error")
+
+typedef enum tern_status {
+#define TERN_STATUS_ENUM(name, value, text) name = value,
+    TERN_STATUS_TABLE(TERN_STATUS_ENUM)
+#undef TERN_STATUS_ENUM
+} tern_status;
+
+typedef struct tern_error {
+    tern_status code;
+    char message[512]; /* one line, no newline, names file/tensor/offset where that applies */
+} tern_error;
+
+TERN_API const char *tern_version(void);
+TERN_API const char *tern_status_text(tern_status s);
+
+/* ---- host hooks ---------------------------------------------------------------------------------- */
+
+typedef enum tern_log_level { TERN_LOG_ERROR, TERN_LOG_WARN, TERN_LOG_INFO, TERN_LOG_DEBUG } tern_log_level;
+
+/* Hooks are copied at open and must stay callable, from any thread, until the engine is closed.
+ * alloc returns memory aligned to `align` (a power of two) or NULL; release gets what alloc returned. */
+typedef struct tern_hooks {
+    size_t size_bytes; /* sizeof(tern_hooks), set by tern_hooks_defaults */
+    void *(*alloc)(void *user, size_t n_bytes, size_t align);
+    void (*release)(void *user, void *p);
+    void (*log)(void *user, tern_log_level level, const char *line);
+    /* progress of open: fraction in [0,1]; return false to cancel (open then fails with TERN_E_CANCELLED) */
+    bool (*progress)(void *user, const char *stage, double fraction);
+    void *user;
+} tern_hooks;
+
+TERN_API void tern_hooks_defaults(tern_hooks *h);
+
+/* ---- engine -------------------------------------------------------------------------------------- */
+
+typedef struct tern_engine tern_engine;
+typedef struct tern_session tern_session;
+
+typedef struct tern_options {
+    size_t size_bytes; /* sizeof(tern_options), set by tern_options_defaults */
+    int32_t n_threads; /* worker threads, 1..64; 0 = one per online core (default) */
+    const tern_hooks *hooks; /* NULL = malloc/free, no log, no progress (default) */
+} tern_options;
+
+TERN_API void tern_options_defaults(tern_options *o);
+
+/* Open a GGUF file, a Hugging Face folder or a .tern package. On failure *out is NULL. */
+TERN_API tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err);
+TERN_API void tern_engine_close(tern_engine **e);
+
+typedef struct tern_model_info {
+    const char *arch;        /* "llama", "qwen2", ... owned by the engine */
+    const char *name;        /* model name from its metadata, or "" */
+    uint64_t n_params;
+    int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab;
+    int32_t ctx_train;       /* longest context the model was trained for, tokens */
+    uint64_t weight_bytes;   /* bytes the weights take in memory */
+} tern_model_info;
+
+TERN_API void tern_engine_info(const tern_engine *e, tern_model_info *out);
+
+/* ---- text ---------------------------------------------------------------------------------------- */
+
+/* Tokenise text[0..n_bytes). add_special adds what the model wants around a prompt (BOS...);
+ * parse_special turns the text of special tokens into their ids. Writes at most cap ids;
+ * *n_ids gets the number needed, also when that is more than cap (then TERN_E_LIMIT). */
+TERN_API tern_status tern_tokenize(const tern_engine *e, const char *text, size_t n_bytes, bool add_special,
+                                   bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
+
+/* Bytes of one token, without a terminating zero. Returns the length; writes at most cap bytes.
+ * Special tokens give their text only when `special`. A token may be part of a UTF-8 sequence. */
+TERN_API size_t tern_token_bytes(const tern_engine *e, int32_t id, bool special, char *buf, size_t cap);
+
+TERN_API bool tern_token_is_end(const tern_engine *e, int32_t id); /* end of text or end of turn */
+
+typedef struct tern_message {
+    const char *role; /* "system", "user", "assistant" */
+    const char *content;
+} tern_message;
+
+/* Render messages with the model's chat template, ending where the assistant answers. Same cap rule as
+ * tern_tokenize, in bytes. TERN_E_UNSUPPORTED for a template tern does not know. */
+TERN_API tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, size_t n_msgs, char *buf,
+                                      size_t cap, size_t *n_bytes, tern_error *err);
+
+/* ---- session ------------------------------------------------------------------------------------- */
+
+typedef struct tern_session_options {
+    size_t size_bytes;
+    int32_t n_ctx; /* KV cache capacity in tokens; 0 = min(4096, what the model was trained for) (default) */
+} tern_session_options;
+
+TERN_API void tern_session_options_defaults(tern_session_options *o);
+TERN_API tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out,
+                                       tern_error *err);
+TERN_API void tern_session_close(tern_session **s);
+
+/* Make prompt[0..n_tok) the session's prefix, evaluating only what is not cached.
+ * On failure or cancel the session keeps a valid prefix of what it had or was given. Borrows prompt. */
+TERN_API tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err);
+
+/* Append one token and evaluate it. */
+TERN_API tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err);
+
+/* Logits after the last evaluated token: float[n_vocab], valid until the next call on the session; NULL if none. */
+TERN_API const float *tern_session_logits(const tern_session *s);
+TERN_API size_t tern_session_length(const tern_session *s);
+TERN_API int32_t tern_session_capacity(const tern_session *s);
+
+typedef struct tern_sampling {
+    size_t size_bytes;
+    float temperature;    /* >= 0; 0 = greedy (default 0.8) */
+    int32_t top_k;        /* 0 = off (default 40) */
+    float top_p;          /* (0,1]; 1 = off (default 0.95) */
+    float min_p;          /* [0,1); 0 = off (default 0.05) */
+    float repeat_penalty; /* > 0; 1 = off (default) */
+    int32_t repeat_last_n; /* tokens the penalty looks back over, -1 = all (default 64) */
+    uint64_t seed;        /* default 0; the same seed gives the same text */
+} tern_sampling;
+
+TERN_API void tern_sampling_defaults(tern_sampling *p);
+
+typedef struct tern_generate_options {
+    size_t size_bytes;
+    int32_t max_tokens; /* default 128; -1 = until the end token or a full context */
+    bool ignore_end;    /* do not stop at end tokens (default false) */
+    tern_sampling sampling;
+    const char *const *stop; /* stop strings, NULL-terminated array, or NULL */
+    /* Called for each token with the text that became complete (UTF-8 safe; may be empty).
+     * logprob: log-probability of the token under the model, before sampling filters.
+     * Return false to stop. */
+    bool (*on_token)(void *user, int32_t token, const char *text, size_t n_bytes, float logprob);
+    void *user;
+} tern_generate_options;
+
+TERN_API void tern_generate_options_defaults(tern_generate_options *o);
+
+typedef enum tern_stop_reason { TERN_STOP_LENGTH, TERN_STOP_END, TERN_STOP_STRING, TERN_STOP_CALLBACK, TERN_STOP_CONTEXT } tern_stop_reason;
+
+typedef struct tern_generate_result {
+    int32_t n_tokens;
+    tern_stop_reason reason;
+    double decode_s; /* seconds from the first sampled token to the last */
+} tern_generate_result;
+
+/* Continue from the current logits. The generated tokens become part of the session. */
+TERN_API tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
+                                           tern_generate_result *result, tern_error *err);
+
+/* From any thread: the running prefill/step/generate returns TERN_E_CANCELLED soon. Cleared when it does. */
+TERN_API void tern_session_cancel(tern_session *s);
+
+/* Save/load tokens and KV cache. A state loads only into an engine of the same model (checked). */
+TERN_API tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err);
+TERN_API tern_status tern_session_load(tern_session *s, const char *path, tern_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

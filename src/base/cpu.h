@@ -1,0 +1,31 @@
+/* base/cpu.h - what the processor and the operating system let us use.
+ * TERN_CPU=scalar|avx2|avx512|neon|... lowers the set, in every tool. */
+#ifndef TN_BASE_CPU_H
+#define TN_BASE_CPU_H
+
+#include <stdint.h>
+
+enum {
+    TN_CPU_AVX2 = 1u << 0,       /* AVX2 + FMA + F16C */
+    TN_CPU_AVXVNNI = 1u << 1,    /* VEX-coded VNNI */
+    TN_CPU_AVX512 = 1u << 2,     /* F, BW, DQ, VL */
+    TN_CPU_AVX512VNNI = 1u << 3,
+    TN_CPU_AVX512VBMI = 1u << 4,
+    TN_CPU_AVX512BF16 = 1u << 5,
+    TN_CPU_NEON = 1u << 8,
+    TN_CPU_DOTPROD = 1u << 9,
+    TN_CPU_I8MM = 1u << 10,
+    TN_CPU_BF16 = 1u << 11,
+    TN_CPU_FP16 = 1u << 12,
+};
+
+/* What the hardware offers. */
+uint32_t tn_cpu_detect(void);
+/* The hardware's set lowered by the environment variable TERN_CPU (unknown words are ignored with `*bad` set). */
+uint32_t tn_cpu_flags(const char **bad);
+/* The set a TERN_CPU word stands for, intersected with `have`; UINT32_MAX for an unknown word. */
+uint32_t tn_cpu_limit(const char *word, uint32_t have);
+const char *tn_cpu_flag_name(uint32_t one_flag);
+int tn_cpu_count(void); /* online processors this process may use */
+
+#endif

@@ -1,0 +1,127 @@
+#include "base/ctx.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+enum { ALIGN = 64, HUGE_ALIGN = 2 << 20, HUGE_MIN = 4 << 20 };
+
+/* Sits in the 64 bytes in front of every block. */
+typedef struct block_head {
+    void *base; /* what the hook returned */
+    size_t n_bytes;
+    tn_mem_cat cat;
+} block_head;
+_Static_assert(sizeof(block_head) <= ALIGN, "the head must fit in front of an aligned block");
+
+static void *default_alloc(void *user, size_t n_bytes, size_t align) {
+    (void)user;
+    void *p = NULL;
+    if (posix_memalign(&p, align, n_bytes)) return NULL;
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (align >= HUGE_ALIGN) (void)madvise(p, n_bytes, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+static void default_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+void tern_hooks_defaults(tern_hooks *h) {
+    *h = (tern_hooks){.size_bytes = sizeof *h};
+}
+
+void tn_ctx_init(tn_ctx *ctx, const tern_hooks *hooks) {
+    memset(ctx, 0, sizeof *ctx);
+    tern_hooks_defaults(&ctx->hooks);
+    if (hooks) {
+        size_t n = hooks->size_bytes < sizeof *hooks ? hooks->size_bytes : sizeof *hooks;
+        memcpy(&ctx->hooks, hooks, n);
+    }
+    if (!ctx->hooks.alloc || !ctx->hooks.release) {
+        ctx->hooks.alloc = default_alloc;
+        ctx->hooks.release = default_release;
+    }
+}
+
+static void count(tn_ctx *ctx, tn_mem_cat cat, size_t n_bytes, bool add) {
+    if (!add) {
+        atomic_fetch_sub_explicit(&ctx->live_bytes[cat], n_bytes, memory_order_relaxed);
+        return;
+    }
+    atomic_fetch_add_explicit(&ctx->live_bytes[cat], n_bytes, memory_order_relaxed);
+    uint64_t total = 0;
+    for (int i = 0; i < TN_MEM_N_CATS; i++) total += atomic_load_explicit(&ctx->live_bytes[i], memory_order_relaxed);
+    uint64_t peak = atomic_load_explicit(&ctx->peak_bytes, memory_order_relaxed);
+    while (total > peak && !atomic_compare_exchange_weak_explicit(&ctx->peak_bytes, &peak, total, memory_order_relaxed,
+                                                                  memory_order_relaxed)) {}
+}
+
+void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
+    size_t n_bytes, total;
+    if (__builtin_mul_overflow(n, size, &n_bytes)) return NULL;
+    size_t align = n_bytes >= HUGE_MIN ? (size_t)HUGE_ALIGN : (size_t)ALIGN;
+    if (__builtin_add_overflow(n_bytes, (size_t)ALIGN, &total)) return NULL;
+    char *base = ctx->hooks.alloc(ctx->hooks.user, total, align);
+    if (!base) return NULL;
+    *(block_head *)base = (block_head){.base = base, .n_bytes = n_bytes, .cat = cat};
+    count(ctx, cat, n_bytes, true);
+    return base + ALIGN;
+}
+
+void *tn_calloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {
+    void *p = tn_alloc(ctx, cat, n, size);
+    if (p) memset(p, 0, n * size);
+    return p;
+}
+
+static block_head *head_of(void *p) { return (block_head *)((char *)p - ALIGN); }
+
+void tn_free(tn_ctx *ctx, void *p) {
+    if (!p) return;
+    block_head *h = head_of(p);
+    count(ctx, h->cat, h->n_bytes, false);
+    ctx->hooks.release(ctx->hooks.user, h->base);
+}
+
+void *tn_realloc(tn_ctx *ctx, tn_mem_cat cat, void *p, size_t n, size_t size) {
+    void *q = tn_alloc(ctx, cat, n, size);
+    if (!q) return NULL;
+    if (p) {
+        size_t old = head_of(p)->n_bytes, now = n * size;
+        memcpy(q, p, old < now ? old : now);
+        tn_free(ctx, p);
+    }
+    return q;
+}
+
+char *tn_strndup(tn_ctx *ctx, tn_mem_cat cat, const char *s, size_t n) {
+    if (n == SIZE_MAX) return NULL;
+    char *p = tn_alloc(ctx, cat, n + 1, 1);
+    if (!p) return NULL;
+    memcpy(p, s, n);
+    p[n] = 0;
+    return p;
+}
+
+char *tn_strdup(tn_ctx *ctx, tn_mem_cat cat, const char *s) { return tn_strndup(ctx, cat, s, strlen(s)); }
+
+void tn_log(tn_ctx *ctx, tern_log_level level, const char *fmt, ...) {
+    if (!ctx->hooks.log) return;
+    char line[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    ctx->hooks.log(ctx->hooks.user, level, line);
+}
+
+bool tn_progress(tn_ctx *ctx, const char *stage, double fraction) {
+    return !ctx->hooks.progress || ctx->hooks.progress(ctx->hooks.user, stage, fraction);
+}

@@ -1,0 +1,47 @@
+/* base/half.h - exact conversions between float and its 16-bit forms (scalar; round to nearest even). */
+#ifndef TN_BASE_HALF_H
+#define TN_BASE_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline float tn_bits_f32(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static inline uint32_t tn_f32_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+
+static inline float tn_bf16_f32(uint16_t h) { return tn_bits_f32((uint32_t)h << 16); }
+
+static inline uint16_t tn_f32_bf16(float f) {
+    uint32_t u = tn_f32_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u); /* NaN stays NaN */
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+static inline float tn_f16_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, m = h & 0x3ffu;
+    if (e == 31) return tn_bits_f32(sign | 0x7f800000u | (m << 13));
+    if (e) return tn_bits_f32(sign | ((e + 112u) << 23) | (m << 13));
+    float f = (float)m * 0x1p-24f; /* subnormal or zero */
+    return sign ? -f : f;
+}
+
+static inline uint16_t tn_f32_f16(float f) {
+    uint32_t u = tn_f32_bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to infinity */
+    if (a < 0x38800000u) {                                   /* subnormal: add a magic number that aligns the bits */
+        float v = tn_bits_f32(a) + 0.5f;
+        return (uint16_t)(sign | (tn_f32_bits(v) - 0x3f000000u));
+    }
+    return (uint16_t)(sign | ((a + 0xfffu + ((a >> 13) & 1u) - 0x38000000u) >> 13));
+}
+
+#endif

@@ -1,0 +1,139 @@
+#include "base/pool.h"
+
+#include "base/status.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <sched.h>
+
+/* Workers spin for a short while between loops (a decode step is hundreds of loops of tens of
+ * microseconds), then sleep. Lock order: run_mu before mu. */
+enum { SPIN_ITERATIONS = 4000 };
+
+struct tn_pool {
+    tn_ctx *ctx;
+    int n_threads;
+    pthread_mutex_t run_mu; /* held for the whole of a loop by its caller */
+    pthread_mutex_t mu;
+    pthread_cond_t wake;
+    int n_sleeping;              /* guarded by mu */
+    atomic_uint generation;      /* a new loop is published by increasing it; release/acquire with the fields below */
+    atomic_int next;             /* next item; relaxed: items carry no order */
+    atomic_int n_busy;           /* workers that have not finished this generation */
+    atomic_bool quit;
+    int n_items;
+    void (*fn)(void *, int, int);
+    void *arg;
+    struct worker {
+        tn_pool *pool;
+        int i_thread;
+        pthread_t thread;
+    } workers[];
+};
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void work(tn_pool *p, int i_thread) {
+    for (;;) {
+        int i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        if (i >= p->n_items) return;
+        p->fn(p->arg, i, i_thread);
+    }
+}
+
+static void *worker_main(void *arg) {
+    struct worker *w = arg;
+    tn_pool *p = w->pool;
+    unsigned seen = 0;
+    for (;;) {
+        int spins = 0;
+        unsigned gen;
+        while ((gen = atomic_load_explicit(&p->generation, memory_order_acquire)) == seen) {
+            if (spins++ < SPIN_ITERATIONS) {
+                relax();
+                continue;
+            }
+            pthread_mutex_lock(&p->mu);
+            p->n_sleeping++;
+            while (atomic_load_explicit(&p->generation, memory_order_acquire) == seen) pthread_cond_wait(&p->wake, &p->mu);
+            p->n_sleeping--;
+            pthread_mutex_unlock(&p->mu);
+        }
+        seen = gen;
+        if (atomic_load_explicit(&p->quit, memory_order_acquire)) return NULL;
+        work(p, w->i_thread);
+        atomic_fetch_sub_explicit(&p->n_busy, 1, memory_order_release);
+    }
+}
+
+static void publish(tn_pool *p) {
+    pthread_mutex_lock(&p->mu);
+    atomic_fetch_add_explicit(&p->generation, 1, memory_order_release);
+    if (p->n_sleeping) pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->mu);
+}
+
+void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *, int, int), void *arg) {
+    if (n_items <= 0) return;
+    if (p->n_threads == 1 || n_items == 1) {
+        for (int i = 0; i < n_items; i++) fn(arg, i, 0);
+        return;
+    }
+    pthread_mutex_lock(&p->run_mu);
+    p->n_items = n_items;
+    p->fn = fn;
+    p->arg = arg;
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->n_busy, p->n_threads - 1, memory_order_relaxed);
+    publish(p);
+    work(p, 0);
+    for (int spins = 0; atomic_load_explicit(&p->n_busy, memory_order_acquire) > 0; spins++) {
+        if (spins < SPIN_ITERATIONS) relax();
+        else sched_yield();
+    }
+    pthread_mutex_unlock(&p->run_mu);
+}
+
+tern_status tn_pool_open(tn_ctx *ctx, int n_threads, tn_pool **out, tern_error *err) {
+    *out = NULL;
+    TN_FAIL_IF(n_threads < 1 || n_threads > 1024, err, TERN_E_INVALID, "%d threads asked for, 1 to 1024 are possible", n_threads);
+    tn_pool *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p + (size_t)n_threads * sizeof p->workers[0]);
+    TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a pool of %d threads", n_threads);
+    p->ctx = ctx;
+    p->n_threads = 1;
+    pthread_mutex_init(&p->run_mu, NULL);
+    pthread_mutex_init(&p->mu, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    for (int i = 1; i < n_threads; i++) {
+        p->workers[i] = (struct worker){.pool = p, .i_thread = i};
+        int rc = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
+        if (rc) {
+            tn_pool_close(&p);
+            return tn_fail(err, TERN_E_MEMORY, "cannot start thread %d of %d (error %d)", i + 1, n_threads, rc);
+        }
+        p->n_threads++;
+    }
+    *out = p;
+    return TERN_OK;
+}
+
+void tn_pool_close(tn_pool **pp) {
+    tn_pool *p = *pp;
+    if (!p) return;
+    *pp = NULL;
+    atomic_store_explicit(&p->quit, true, memory_order_release);
+    publish(p);
+    for (int i = 1; i < p->n_threads; i++) pthread_join(p->workers[i].thread, NULL);
+    pthread_cond_destroy(&p->wake);
+    pthread_mutex_destroy(&p->mu);
+    pthread_mutex_destroy(&p->run_mu);
+    tn_free(p->ctx, p);
+}
+
+int tn_pool_size(const tn_pool *p) { return p->n_threads; }

@@ -1,0 +1,33 @@
+/* formats/tensor.h - a stored tensor, whatever file it lies in, and its storage types. */
+#ifndef TN_FORMATS_TENSOR_H
+#define TN_FORMATS_TENSOR_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+/* Storage types; block formats as ggml defines them. */
+typedef enum tn_dtype {
+    TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_0, TN_Q4_1, TN_Q5_0, TN_Q5_1, TN_Q2_K, TN_Q3_K, TN_Q4_K, TN_Q5_K, TN_Q6_K, TN_IQ4_NL,
+    TN_N_DTYPES
+} tn_dtype;
+
+const char *tn_dtype_name(tn_dtype d);
+int32_t tn_dtype_block(tn_dtype d);       /* values per block */
+int32_t tn_dtype_block_bytes(tn_dtype d); /* bytes per block */
+
+typedef struct tn_tensor {
+    const char *name;
+    const char *file; /* file it lies in, for messages */
+    tn_dtype dtype;
+    int32_t n_dims;
+    uint64_t dims[4];    /* outermost first (row-major), unused ones are 1 */
+    uint64_t off_bytes;  /* in the file */
+    uint64_t size_bytes; /* checked: data[0..size_bytes) lies in the mapping */
+    const uint8_t *data;
+} tn_tensor;
+
+/* Widen n values (a multiple of the block) from src: exact, the values ggml's reference gives. */
+void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n);
+
+#endif

@@ -1,0 +1,32 @@
+/* kernels/kernels.h - the table of inner loops, chosen once per engine by processor features.
+ * Each entry's contract stands beside its scalar reference (gemm_f32.h, attn_f32.h, elem_f32.h, gemm_s8.h...).
+ * Float kernels are specified as fixed chains of fused multiply-adds, so every instruction set gives
+ * the same bits, and a row's result never depends on how many rows are computed with it (decision 5). */
+#ifndef TN_KERNELS_KERNELS_H
+#define TN_KERNELS_KERNELS_H
+
+#include "kernels/attn_f32.h"
+#include "kernels/elem_f32.h"
+#include "kernels/gemm_f32.h"
+#include "kernels/gemm_s8.h"
+
+#include <stdint.h>
+
+typedef struct tn_kernels {
+    uint32_t cpu; /* TN_CPU_* flags the table was chosen for */
+    tn_gemm_f32_fn gemm_f32[TN_PANEL_N_DTYPES];
+    tn_attn_f32_fn attn_f32;
+    tn_rmsnorm_f32_fn rmsnorm_f32;
+    tn_layernorm_f32_fn layernorm_f32;
+    tn_rope_f32_fn rope_f32;
+    tn_glu_f32_fn glu_f32;
+    tn_act_f32_fn act_f32;
+    tn_add_f32_fn add_f32;
+    tn_gemm_s8_fn gemm_s8;
+    tn_quantise_s8_fn quantise_s8;
+} tn_kernels;
+
+/* Fill the table for the given features (tn_cpu_flags()). */
+void tn_kernels_init(tn_kernels *k, uint32_t cpu);
+
+#endif
