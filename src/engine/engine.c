@@ -1,0 +1,87 @@
+/* Opening a model: from a path to an engine. */
+#include "engine/engine.h"
+
+#include "base/cpu.h"
+#include "base/status.h"
+
+#include <string.h>
+
+void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
+
+tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err) {
+    TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_engine_open needs a place for the engine");
+    *out = NULL;
+    TN_FAIL_IF(!path || !*path, err, TERN_E_INVALID, "no model path given");
+    tern_options o;
+    tern_options_defaults(&o);
+    if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
+    TN_FAIL_IF(o.n_threads < 0 || o.n_threads > 64, err, TERN_E_INVALID, "%d threads: want 1 to 64, or 0 for one per core", o.n_threads);
+    int n_threads = o.n_threads ? o.n_threads : tn_cpu_count();
+    if (n_threads > 64) n_threads = 64;
+
+    tn_ctx boot; /* the engine's own memory comes from the hooks too */
+    tn_ctx_init(&boot, o.hooks);
+    tern_engine *e = boot.hooks.alloc(boot.hooks.user, sizeof *e, 64);
+    TN_FAIL_IF(!e, err, TERN_E_MEMORY, "no memory for an engine");
+    memset(e, 0, sizeof *e);
+    tn_ctx_init(&e->ctx, o.hooks);
+    const char *bad = NULL;
+    uint32_t cpu = tn_cpu_flags(&bad);
+    if (bad) tn_log(&e->ctx, TERN_LOG_WARN, "TERN_CPU=%s is unknown and ignored; try scalar, avx2, avxvnni, avx512, avx512vnni, neon, dotprod, i8mm", bad);
+    tn_kernels_init(&e->kern, cpu);
+
+    tn_source *src = NULL;
+    tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
+    if (st == TERN_OK) st = tn_source_open(&e->ctx, path, &src, err);
+    if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, &e->model, err);
+    tn_source_close(&src);
+    if (st == TERN_OK) *out = e;
+    else tern_engine_close(&e);
+    return st;
+}
+
+void tern_engine_close(tern_engine **pe) {
+    if (!pe || !*pe) return;
+    tern_engine *e = *pe;
+    *pe = NULL;
+    tn_model_close(&e->model);
+    tn_pool_close(&e->pool);
+    tern_hooks hooks = e->ctx.hooks;
+    hooks.release(hooks.user, e);
+}
+
+void tern_engine_info(const tern_engine *e, tern_model_info *out) {
+    const tn_hparams *h = &e->model->h;
+    *out = (tern_model_info){
+        .arch = h->arch, .name = h->name, .n_params = e->model->n_params, .n_layers = h->n_layers, .n_embd = h->n_embd,
+        .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .d_head = h->d_head, .n_ff = h->n_ff, .n_vocab = h->n_vocab,
+        .ctx_train = h->ctx_train, .weight_bytes = e->model->weight_bytes,
+    };
+}
+
+/* ---- text ---------------------------------------------------------------------------------------- */
+
+static tern_status need_tokenizer(const tern_engine *e, tern_error *err) {
+    TN_FAIL_IF(!e->model->tokenizer, err, TERN_E_UNSUPPORTED, "this model has no tokenizer; give token ids instead of text");
+    return TERN_OK;
+}
+
+tern_status tern_tokenize(const tern_engine *e, const char *text, size_t n_bytes, bool add_special, bool parse_special,
+                          int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
+    TN_TRY(need_tokenizer(e, err));
+    return tn_tokenize(e->model->tokenizer, text, n_bytes, add_special, parse_special, ids, cap, n_ids, err);
+}
+
+size_t tern_token_bytes(const tern_engine *e, int32_t id, bool special, char *buf, size_t cap) {
+    return e->model->tokenizer ? tn_token_bytes(e->model->tokenizer, id, special, buf, cap) : 0;
+}
+
+bool tern_token_is_end(const tern_engine *e, int32_t id) {
+    return e->model->tokenizer && tn_tokenizer_is_end(e->model->tokenizer, id);
+}
+
+tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, size_t n_msgs, char *buf, size_t cap,
+                             size_t *n_bytes, tern_error *err) {
+    TN_TRY(need_tokenizer(e, err));
+    return tn_chat_render(e->model->tokenizer, msgs, n_msgs, true, buf, cap, n_bytes, err);
+}

@@ -1,0 +1,42 @@
+/* engine/engine.h - what an engine and a session are made of (internal side of tern.h).
+ *
+ *   tern_engine (immutable after open)          tern_session (one thread at a time)
+ *     ctx, pool, kernels                          kv cache, activations, tokens, logits
+ *     model: hyperparameters, weights, tokenizer
+ *
+ * Main path: tern_engine_open (engine.c) -> tern_session_prefill / step (session.c) -> tern_session_generate (generate.c). */
+#ifndef TN_ENGINE_ENGINE_H
+#define TN_ENGINE_ENGINE_H
+
+#include "model/forward.h"
+
+enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
+
+struct tern_engine {
+    tn_ctx ctx;
+    tn_pool *pool;
+    tn_kernels kern;
+    tn_model *model;
+};
+
+struct tern_session {
+    tern_engine *e;
+    int32_t n_ctx;
+    tn_kv kv;
+    tn_acts acts;
+    int32_t *tokens; /* [n_ctx] */
+    int32_t n_tok;   /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
+    int32_t *pos;    /* [chunk] scratch */
+    float *logits;   /* [n_vocab] after token n_tok-1 */
+    bool has_logits;
+    _Atomic bool cancel;
+};
+
+/* Evaluate tokens[0..n) behind the session's prefix. on_logits (may be NULL) sees every position's logits;
+ * afterwards the session's logits are those of the last one. */
+tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n,
+                              bool (*on_logits)(void *user, size_t i, const float *logits), void *user, tern_error *err);
+/* Forget all but the first n tokens. */
+void tn_session_truncate(tern_session *s, int32_t n);
+
+#endif
