@@ -139,9 +139,9 @@ TERN_API void tern_session_close(tern_session **s);
  * On failure or cancel the session keeps a valid prefix of what it had or was given. Borrows prompt. */
 TERN_API tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err);
 
-/* As tern_session_prefill from an empty session, giving the logits of every position: on_logits(user, i, logits) for
- * i = 0..n_tok-1 in order; return false to stop (TERN_E_CANCELLED). For perplexity and scoring. */
-TERN_API tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok,
+/* As tern_session_prefill from an empty session, giving the logits of positions from first on: on_logits(user, i, logits)
+ * for i = first..n_tok-1 in order; return false to stop (TERN_E_CANCELLED). For perplexity and scoring. */
+TERN_API tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok, size_t first,
                                         bool (*on_logits)(void *user, size_t i, const float *logits), void *user,
                                         tern_error *err);
 

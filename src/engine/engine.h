@@ -10,6 +10,7 @@
 
 #include "model/forward.h"
 
+enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when scoring */
 enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
 
 struct tern_engine {
@@ -29,13 +30,20 @@ struct tern_session {
     int32_t *pos;    /* [chunk] scratch */
     float *logits;   /* [n_vocab] after token n_tok-1 */
     bool has_logits;
+    float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     _Atomic bool cancel;
 };
 
-/* Evaluate tokens[0..n) behind the session's prefix. on_logits (may be NULL) sees every position's logits;
- * afterwards the session's logits are those of the last one. */
-tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n,
-                              bool (*on_logits)(void *user, size_t i, const float *logits), void *user, tern_error *err);
+/* Who wants the logits of positions first.. of what is appended. */
+typedef struct tn_scorer {
+    size_t first;
+    bool (*on_logits)(void *user, size_t i, const float *logits);
+    void *user;
+} tn_scorer;
+
+/* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last one.
+ * scorer may be NULL. */
+tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err);
 /* Forget all but the first n tokens. */
 void tn_session_truncate(tern_session *s, int32_t n);
 

@@ -45,6 +45,7 @@ void tern_session_close(tern_session **ps) {
     tn_free(ctx, s->tokens);
     tn_free(ctx, s->pos);
     tn_free(ctx, s->logits);
+    tn_free(ctx, s->score_logits);
     tn_free(ctx, s);
 }
 
@@ -61,8 +62,23 @@ static tern_status evaluate_chunk(tern_session *s, const int32_t *ids, int32_t n
     return tn_forward_rows(m, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
 }
 
-tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n,
-                              bool (*on_logits)(void *, size_t, const float *), void *user, tern_error *err) {
+/* Logits of the chunk's positions a scorer asked for, TN_SCORE_ROWS at a time. `done`: tokens before the chunk. */
+static tern_status score_chunk(tern_session *s, const tn_rows *r, size_t done, const tn_scorer *scorer, tern_error *err) {
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    int32_t i = scorer->first > done ? (int32_t)(scorer->first - done) : 0;
+    while (i < r->n_rows) {
+        int32_t n = r->n_rows - i < TN_SCORE_ROWS ? r->n_rows - i : TN_SCORE_ROWS;
+        tn_forward_logits(s->e->model, s->e->pool, r, &s->acts, i, n, s->score_logits);
+        for (int32_t j = 0; j < n; j++) {
+            bool more = scorer->on_logits(scorer->user, done + (size_t)(i + j), s->score_logits + (size_t)j * n_vocab);
+            TN_FAIL_IF(!more, err, TERN_E_CANCELLED, "stopped by the caller");
+        }
+        i += n;
+    }
+    return TERN_OK;
+}
+
+tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err) {
     TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT, "%zu tokens after %d do not fit a context of %d; open the session with a larger one",
                n, s->n_tok, s->n_ctx);
     for (size_t done = 0; done < n;) {
@@ -70,20 +86,15 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n,
         tn_rows r;
         s->has_logits = false;
         tern_status st = evaluate_chunk(s, tokens + done, chunk, &r, err);
-        if (st != TERN_OK) {
-            if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
-            return st;
-        }
-        for (int32_t i = on_logits ? 0 : chunk - 1; i < chunk; i++) {
-            if (!on_logits && done + (size_t)chunk < n) break; /* only the last position's are wanted */
-            tn_forward_logits(s->e->model, s->e->pool, &r, &s->acts, i, 1, s->logits);
-            if (on_logits && !on_logits(user, done + (size_t)i, s->logits)) return tn_fail(err, TERN_E_CANCELLED, "stopped by the caller");
-        }
+        if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
+        if (st == TERN_OK && scorer && scorer->first < done + (size_t)chunk) st = score_chunk(s, &r, done, scorer, err);
+        if (st != TERN_OK) return st;
         memcpy(s->tokens + s->n_tok, tokens + done, (size_t)chunk * sizeof *tokens);
         s->n_tok += chunk;
         done += (size_t)chunk;
-        s->has_logits = done == n;
+        if (done == n) tn_forward_logits(s->e->model, s->e->pool, &r, &s->acts, chunk - 1, 1, s->logits);
     }
+    s->has_logits = n > 0 || s->has_logits;
     return TERN_OK;
 }
 
@@ -100,17 +111,22 @@ tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t 
     if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return TERN_OK;
     if (same == n_tok) same--; /* the last token again, for its logits */
     tn_session_truncate(s, (int32_t)same);
-    return tn_session_append(s, prompt + same, n_tok - same, NULL, NULL, err);
+    return tn_session_append(s, prompt + same, n_tok - same, NULL, err);
 }
 
-tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok, bool (*on_logits)(void *, size_t, const float *),
-                               void *user, tern_error *err) {
+tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok, size_t first,
+                               bool (*on_logits)(void *, size_t, const float *), void *user, tern_error *err) {
     TN_FAIL_IF(n_tok == 0 || !prompt || !on_logits, err, TERN_E_INVALID, "scoring needs tokens and a callback");
+    if (!s->score_logits) {
+        s->score_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_SCORE_ROWS * (size_t)s->e->model->h.n_vocab, sizeof(float));
+        TN_FAIL_IF(!s->score_logits, err, TERN_E_MEMORY, "no memory for the logits of %d positions", TN_SCORE_ROWS);
+    }
     tn_session_truncate(s, 0);
-    return tn_session_append(s, prompt, n_tok, on_logits, user, err);
+    const tn_scorer scorer = {.first = first, .on_logits = on_logits, .user = user};
+    return tn_session_append(s, prompt, n_tok, &scorer, err);
 }
 
-tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) { return tn_session_append(s, &token, 1, NULL, NULL, err); }
+tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) { return tn_session_append(s, &token, 1, NULL, err); }
 
 const float *tern_session_logits(const tern_session *s) { return s->has_logits ? s->logits : NULL; }
 size_t tern_session_length(const tern_session *s) { return (size_t)s->n_tok; }
