@@ -108,12 +108,20 @@ class Maker:
 
     def __init__(self, split, index, english, rng=None):
         self.split = split
+        self.one_wording = False  # the early curriculum asks every question in one way
         self.r = rng or random.Random(SPLIT_SEED[split] * 1_000 + index)
         self.en = english
 
     # ---- values -------------------------------------------------------------------------------------------------
     def pick(self, seq):
         return seq[int(self.r.random() * len(seq))]
+
+    def ask(self, *wordings):
+        return wordings[0] if self.one_wording else self.pick(wordings)
+
+    def ask_value(self, key):
+        return self.ask(f"What is the {key}?", f"What is the {key}?", f"Tell me the {key}.", f"I need the {key}.", f"Find the {key}.",
+                        f"Can you look up the {key}?")
 
     def digits(self, lo, hi):
         n = self.r.randint(lo, hi)
@@ -198,7 +206,7 @@ class Maker:
                 out.append(f"Name: {p}\n" + "\n".join(f"{k[0].upper()}{k[1:]}: {f[k]}" for k in keys) + "\n")
             else:
                 out.append("\n".join(f"The {k} of {p} is {f[k]}." for k in keys))
-            qa += [(f"What is the {k} of {p}?", f"The {k} of {p} is {f[k]}.") for k in keys]
+            qa += [(self.ask_value(f"{k} of {p}"), f"The {k} of {p} is {f[k]}.") for k in keys]
         return "Contacts\n" + "\n".join(out), qa
 
     def facts(self, n):
@@ -212,7 +220,7 @@ class Maker:
             seen.add(key)
             v = self.phrase() if wordy else self.code()
             out.append(f"The {key} is {v}." if style < 0.6 else f"- {key}: {v}")
-            qa.append((f"What is the {key}?", f"The {key} is {v}."))
+            qa.append((self.ask_value(key), f"The {key} is {v}."))
         return "Notes\n" + "\n".join(out), qa
 
     def calendar(self, n):
@@ -223,9 +231,9 @@ class Maker:
             out.append(f"{day} at {t}: {ev} with {p} in {room}")
             key = f"{ev} with {p}"
             if self.r.random() < 0.5:
-                qa.append((f"Where is the {key}?", f"The {key} is in {room}."))
+                qa.append((self.ask(f"Where is the {key}?", f"In which room is the {key}?"), f"The {key} is in {room}."))
             else:
-                qa.append((f"When is the {key}?", f"The {key} is on {day} at {t}."))
+                qa.append((self.ask(f"When is the {key}?", f"On which day is the {key}?"), f"The {key} is on {day} at {t}."))
         return "Calendar\n" + "\n".join(out), qa
 
     def chat(self, n):
@@ -238,7 +246,7 @@ class Maker:
                 continue
             used.add((p, t))
             out.append(f"[{t}] {p}: {m}")
-            qa.append((f"What did {p} write at {t}?", f"At {t} {p} wrote: {m}"))
+            qa.append((self.ask(f"What did {p} write at {t}?", f"Quote what {p} wrote at {t}."), f"At {t} {p} wrote: {m}"))
         return "Messages\n" + "\n".join(out), qa
 
     def mail(self):
@@ -264,9 +272,10 @@ class Maker:
             out.append(text)
             ex.append((f"When did {p} write about the {topic}?", f"The mail of {p} about the {topic} is from {when}."))
             ex.append((f"What is the subject of the mail from {p}?", f"The subject of the mail from {p} is {topic}."))
-            su.append((f"Summarize the mail from {p}.", f"{p} wrote on {when} about the {topic}: {main}"))
+            su.append((self.ask(f"Summarize the mail from {p}.", f"What does the mail from {p} say?", f"Give me a short summary of the mail from {p}."),
+                       f"{p} wrote on {when} about the {topic}: {main}"))
             point = self.message() if self.r.random() < 0.6 else f"I will {self.task()} on {self.pick(DAYS)} at {self.time()}."
-            re_.append((f"Reply to {p} and say: {point}",
+            re_.append((self.ask(f"Reply to {p} and say: {point}", f"Write an answer to {p}: {point}"),
                         f"Hello {p.split()[0]},\nthank you for the mail about the {topic}. {point}\nBest regards"))
         return "Mails\n" + "\n".join(out), ex, su, re_
 
@@ -398,9 +407,18 @@ class Maker:
         return None
 
     def copy_drill(self, n_tok, count):
-        """Curriculum only: random lists asked again, line by line."""
+        """Curriculum only: random lists asked again, line by line; the easiest have a one-word key right before the value."""
         k = max(2, min(40, n_tok // 40))
-        t, qa = self.facts(k) if self.r.random() < 0.5 else self.contacts(max(2, k // 2))
+        r = self.r.random()
+        if r < 0.3:
+            t, qa = self.facts(k)
+        elif r < 0.6:
+            t, qa = self.contacts(max(2, k // 2))
+        else:
+            keys = self.r.sample(NOUN, k + k // 2)
+            draw = self.pick([self.code, self.phrase, self.name, lambda: self.digits(2, 3), self.time])
+            pairs = [(w, draw()) for w in keys]
+            t, qa = "List\n" + "\n".join(f"{w}: {v}" for w, v in pairs), [(w, f"{w}: {v}") for w, v in pairs]
         self.r.shuffle(qa)
         out, used = [], count(t) + 20
         for q in qa:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import model as M
+import safetensors
 from bpe import Tokenizer
 from data import English, Maker, prompt_of
 
@@ -22,8 +23,19 @@ SETS = [("extraction", 250), ("extraction", 512), ("extraction", 1024), ("extrac
         ("function_call", 512), ("reply", 512), ("quote", 512)]
 
 
-def load(path):
-    c = torch.load(path, map_location="cpu")
+def load_hf(folder):
+    with open(f"{folder}/config.json", encoding="utf-8") as f:
+        j = json.load(f)
+    cfg = M.Config(j["vocab_size"], j["hidden_size"], j["num_hidden_layers"], j["num_attention_heads"], j["num_key_value_heads"],
+                   j["head_dim"], j["intermediate_size"], j["rope_theta"], j["rms_norm_eps"], j["max_position_embeddings"])
+    return cfg, {k: torch.from_numpy(v) for k, v in safetensors.read(f"{folder}/model.safetensors").items()}
+
+
+def load(folder):
+    """(config, parameters, state) of an exported folder or of a run's checkpoint."""
+    if os.path.exists(f"{folder}/model.safetensors"):
+        return *load_hf(folder), {"step": 0, "tok": 0}
+    c = torch.load(f"{folder}/ckpt.pt", map_location="cpu")
     cfg = M.Config(**c["cfg"])
     p, o = {}, 0
     for k, t in M.init_params(cfg, 0).items():
@@ -88,7 +100,7 @@ def main():
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     tok = Tokenizer.load(f"{a.run}/tokenizer.json")
-    cfg, p, st = load(f"{a.run}/ckpt.pt")
+    cfg, p, st = load(a.run)
     print(f"step {st['step']} tokens {st['tok'] / 1e6:.2f} M")
     en = English(a.text)
     result = {"step": st["step"], "tokens": st["tok"]}

@@ -28,7 +28,7 @@ from data import English, Maker, render
 # mix: share of rows' tokens by task. qa: questions asked about one document.
 STAGES = [
     {"from_tok": 0, "ctx": 256, "lengths": [100, 128, 160, 192, 250], "qa": 6, "english": 0.10, "drill": 0.45},
-    {"from_tok": 8e6, "ctx": 256, "lengths": [128, 160, 192, 250], "qa": 5, "english": 0.15, "drill": 0.15},
+    {"from_tok": 10e6, "ctx": 256, "lengths": [128, 160, 192, 250], "qa": 5, "english": 0.15, "drill": 0.15},
     {"from_tok": 18e6, "ctx": 512, "lengths": [160, 250, 350, 500, 500], "qa": 6, "english": 0.2, "drill": 0.05},
     {"from_tok": 32e6, "ctx": 1024, "lengths": [250, 500, 500, 1000, 1000], "qa": 8, "english": 0.2, "drill": 0.0},
     {"from_tok": 42e6, "ctx": 2048, "lengths": [250, 500, 500, 1000, 1000, 2000], "qa": 10, "english": 0.2, "drill": 0.0},
@@ -60,6 +60,7 @@ class Stream:
 
     def row(self, st):
         ctx, r = st["ctx"], self.r
+        self.maker.one_wording = ctx < 512
         ids, w = [], []
         if r.random() < st["english"] * 0.6:
             ids = self.english_ids(ctx + 1)
