@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define TN_TOK_TYPE_MASK 0x0f
-#define TN_TOK_MAX_VOCAB (1u << 24) /* ids are exact as float scores, offsets fit 32 bits */
+#define TN_TOK_MAX_VOCAB (1u << 21) /* eight times the largest known */
 #define TN_TOK_NONE UINT32_MAX
 
 typedef struct tn_merge {

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <unistd.h>
 
 static tn_ctx ctx;
 
@@ -95,8 +96,79 @@ static void deepseek_coder(void **state) { (void)state; gguf_vectors("ggml-vocab
 static void llama_spm(void **state) { (void)state; gguf_vectors("ggml-vocab-llama-spm.gguf"); }
 static void phi3(void **state) { (void)state; gguf_vectors("ggml-vocab-phi-3.gguf"); }
 
+static tn_tokenizer *open_folder(const char *folder) {
+    tn_tokenizer *t;
+    tern_error err = {0};
+    if (tn_tokenizer_open_hf(&ctx, folder, &t, &err) != TERN_OK) fail_msg("%s", err.message);
+    return t;
+}
+
+static void require(const char *path) {
+    if (access(path, R_OK) == 0) return;
+    print_message("%s is absent\n", path);
+    skip();
+}
+
+/* vocab.json + merges.txt; the family is in tokenizer_config.json, which the data set lacks */
+static void qwen2(void **state) {
+    (void)state;
+    char path[4096], folder[] = "/tmp/tern-test-XXXXXX", link[64];
+    static const char *const files[] = {"vocab.json", "merges.txt"};
+    snprintf(path, sizeof path, "%s/tokenizers/qwen2/vocab.json", data_dir());
+    require(path);
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/tokenizers/qwen2/%s", data_dir(), files[i]);
+        char *real = realpath(path, NULL);
+        snprintf(link, sizeof link, "%s/%s", folder, files[i]);
+        assert_int_equal(symlink(real, link), 0);
+        free(real);
+    }
+    char config[64];
+    snprintf(config, sizeof config, "%s/tokenizer_config.json", folder);
+    FILE *f = fopen(config, "w");
+    fputs("{\"tokenizer_class\": \"Qwen2Tokenizer\", \"eos_token\": \"<|im_end|>\", \"bos_token\": null, \"added_tokens_decoder\": {"
+          "\"151643\": {\"content\": \"<|endoftext|>\", \"special\": true}, \"151644\": {\"content\": \"<|im_start|>\", \"special\": true},"
+          "\"151645\": {\"content\": \"<|im_end|>\", \"special\": true}}}",
+          f);
+    fclose(f);
+    tn_tokenizer *t = open_folder(folder);
+    for (int i = 0; i < 2; i++) {
+        snprintf(link, sizeof link, "%s/%s", folder, files[i]);
+        unlink(link);
+    }
+    unlink(config);
+    rmdir(folder);
+    assert_int_equal(tn_tokenizer_n_vocab(t), 151646);
+    assert_true(tn_tokenizer_is_end(t, 151645) && tn_tokenizer_is_end(t, 151643) && !tn_tokenizer_is_end(t, 151644));
+    int32_t ids[8];
+    size_t n;
+    static const char text[] = "<|im_start|>user\n";
+    assert_int_equal(tn_tokenize(t, text, strlen(text), true, true, ids, 8, &n, NULL), TERN_OK);
+    assert_int_equal(n, 3);
+    assert_int_equal(ids[0], 151644);
+    check_all(t, "ggml-vocab-qwen2.gguf");
+}
+
+static void llama3_tiktoken(void **state) {
+    (void)state;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tokenizers/llama3", data_dir());
+    require(path);
+    tn_tokenizer *t = open_folder(path);
+    int32_t ids[8];
+    size_t n;
+    static const char text[] = "<|eot_id|>";
+    assert_int_equal(tn_tokenize(t, text, strlen(text), true, true, ids, 8, &n, NULL), TERN_OK);
+    assert_int_equal(n, 2);
+    assert_int_equal(ids[0], 128000);
+    assert_int_equal(ids[1], 128009);
+    assert_true(tn_tokenizer_is_end(t, 128009));
+    check_all(t, "ggml-vocab-llama-bpe.gguf");
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gpt2), cmocka_unit_test(deepseek_coder), cmocka_unit_test(llama_spm), cmocka_unit_test(phi3)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gpt2), cmocka_unit_test(deepseek_coder), cmocka_unit_test(llama_spm), cmocka_unit_test(phi3), cmocka_unit_test(qwen2), cmocka_unit_test(llama3_tiktoken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
