@@ -54,4 +54,21 @@ void tn_tiles_s8_row(const int8_t *tiles, size_t n, size_t k, int8_t *out);
 /* Input channel i_k, unpacked: out[j] = W[n0 + j][i_k], j < n1 - n0 (a row for kernels/shadow_f32.h). */
 void tn_tiles_s8_column(const int8_t *tiles, size_t i_k, size_t n0, size_t n1, size_t k, int8_t *out);
 
+/* Variants: each exists on its architecture only and needs the processor features of its name. */
+void tn_gemm_s8_avx2(const tn_gemm_s8_args *g);
+void tn_gemm_s8_avxvnni(const tn_gemm_s8_args *g);
+void tn_gemm_s8_avx512vnni(const tn_gemm_s8_args *g);
+void tn_gemm_s8_neon(const tn_gemm_s8_args *g);
+void tn_gemm_s8_dotprod(const tn_gemm_s8_args *g);
+void tn_gemm_s8_i8mm(const tn_gemm_s8_args *g);
+size_t tn_quantise_s8_avx2(const float *x, float inv_scale, uint8_t *out, size_t n);
+size_t tn_quantise_s8_avx512(const float *x, float inv_scale, uint8_t *out, size_t n);
+size_t tn_quantise_s8_neon(const float *x, float inv_scale, uint8_t *out, size_t n);
+size_t tn_quantise_outliers_avx2(const float *x, float inv_scale, float scale, uint8_t *out, size_t n, uint32_t i0, uint32_t *idx,
+                                 float *resid, size_t cap);
+size_t tn_quantise_outliers_avx512(const float *x, float inv_scale, float scale, uint8_t *out, size_t n, uint32_t i0, uint32_t *idx,
+                                   float *resid, size_t cap);
+size_t tn_quantise_outliers_neon(const float *x, float inv_scale, float scale, uint8_t *out, size_t n, uint32_t i0, uint32_t *idx,
+                                 float *resid, size_t cap);
+
 #endif

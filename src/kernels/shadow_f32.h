@@ -23,5 +23,8 @@ typedef struct tn_shadow_f32_args {
  * the same bits in every instruction set. Reads nothing beyond columns n0..n1-1. */
 typedef void (*tn_shadow_f32_fn)(const tn_shadow_f32_args *a);
 void tn_shadow_f32_ref(const tn_shadow_f32_args *a);
+void tn_shadow_f32_avx2(const tn_shadow_f32_args *a);
+void tn_shadow_f32_avx512(const tn_shadow_f32_args *a);
+void tn_shadow_f32_neon(const tn_shadow_f32_args *a);
 
 #endif

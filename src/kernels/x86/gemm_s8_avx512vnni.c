@@ -1,0 +1,202 @@
+/* kernels/x86/gemm_s8_avx512vnni.c - gemm_s8 on 512-bit VNNI: one tile line is one register, vpdpbusd takes the u8 activation
+ * as broadcast operand.
+ *
+ * Two shapes of loop over the same tiles:
+ *   block:  5..6 rows x 4 tiles, 24 accumulators, 10 loads per 24 products. The weights of 4 tiles stay in L2 while all rows pass;
+ *           meanwhile the next 4 tiles are prefetched there, so they are read from memory once and in time.
+ *   stream: up to 16 rows x 1 tile. The weights are one sequential stream, read once, prefetched 8 KiB ahead: M = 1..8 run at the
+ *           speed of memory. With few rows the accumulators are split over k to cover the latency of vpdpbusd. */
+#include "kernels/gemm_s8.h"
+
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+enum { STREAM_MAX_M = 16, STREAM_AHEAD_BYTES = 8192, BLOCK_TILES = 4, BLOCK_ROWS = 6 };
+
+static inline __m512i load_a(const uint8_t *p) {
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return _mm512_set1_epi32(v);
+}
+
+/* Columns of one tile that may be read from scale and bias and written. */
+static inline __mmask16 tile_mask(const tn_gemm_s8_args *g, size_t n) {
+    return g->n1 - n >= TN_TILE_N ? (__mmask16)0xffff : (__mmask16)((1u << (g->n1 - n)) - 1);
+}
+
+/* What all rows of one tile share in the epilogue. */
+typedef struct column_consts {
+    __m512i offset; /* -128 * col_sum: the accumulators start here */
+    __m512 scale, bias;
+    __mmask16 mask;
+} column_consts;
+
+INLINE column_consts load_consts(const tn_gemm_s8_args *g, size_t n) {
+    column_consts c;
+    c.mask = tile_mask(g, n);
+    c.scale = c.bias = _mm512_setzero_ps();
+    if (!g->out_s32) c.scale = _mm512_maskz_loadu_ps(c.mask, g->scale + n);
+    if (!g->out_s32 && g->bias) c.bias = _mm512_maskz_loadu_ps(c.mask, g->bias + n);
+    c.offset = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_loadu_si512(g->col_sum + n), 7));
+    return c;
+}
+
+INLINE void store(const tn_gemm_s8_args *g, size_t m, size_t n, __m512i acc, const column_consts *c) {
+    size_t at = m * g->ldo + n;
+    if (g->out_s32) {
+        _mm512_mask_storeu_epi32(g->out_s32 + at, c->mask, acc);
+        return;
+    }
+    __m512 y = _mm512_cvtepi32_ps(acc);
+    y = g->bias ? _mm512_fmadd_ps(y, c->scale, c->bias) : _mm512_mul_ps(y, c->scale);
+    if (g->out_f32) {
+        _mm512_mask_storeu_ps(g->out_f32 + at, c->mask, y);
+        return;
+    }
+    __mmask16 ordered = _mm512_cmp_ps_mask(y, y, _CMP_ORD_Q);
+    y = _mm512_maskz_min_ps(ordered, _mm512_max_ps(y, _mm512_set1_ps(-127)), _mm512_set1_ps(127));
+    __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(y), _mm512_set1_epi32(128));
+    _mm_mask_storeu_epi8(g->out_u8 + at, c->mask, _mm512_cvtepi32_epi8(q));
+}
+
+/* R rows from m, T tiles from column n. One line at `ahead` is prefetched to L2 per step of k. */
+INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead) {
+    size_t k4 = (g->k + 3) / 4, tile_bytes = k4 * 64, lda = g->lda;
+    const int8_t *w = g->tiles + n / TN_TILE_N * tile_bytes;
+    const uint8_t *a = g->a + m * lda;
+    __m512i acc[BLOCK_ROWS * BLOCK_TILES];
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+        __m512i offset = load_consts(g, n + (size_t)t * TN_TILE_N).offset;
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) acc[r * T + t] = offset;
+    }
+    for (size_t k = 0; k < k4; k++) {
+        __m512i b[BLOCK_TILES];
+        _mm_prefetch(ahead + k * 64, _MM_HINT_T1);
+#pragma GCC unroll 4
+        for (int t = 0; t < T; t++) b[t] = _mm512_load_si512(w + (size_t)t * tile_bytes + k * 64);
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) {
+            __m512i x = load_a(a + (size_t)r * lda + k * 4);
+#pragma GCC unroll 4
+            for (int t = 0; t < T; t++) acc[r * T + t] = _mm512_dpbusd_epi32(acc[r * T + t], x, b[t]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < T; t++) {
+        column_consts c = load_consts(g, n + (size_t)t * TN_TILE_N);
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) store(g, m + (size_t)r, n + (size_t)t * TN_TILE_N, acc[r * T + t], &c);
+    }
+}
+
+#define BLOCK(R, T)                                                                                              \
+    static void block_##R##x##T(const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead) {               \
+        block(R, T, g, m, n, ahead);                                                                             \
+    }
+BLOCK(4, 1) BLOCK(4, 2) BLOCK(4, 3) BLOCK(4, 4)
+BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4)
+BLOCK(6, 1) BLOCK(6, 2) BLOCK(6, 3) BLOCK(6, 4)
+
+static void gemm_blocked(const tn_gemm_s8_args *g) {
+    static void (*const blocks[3][BLOCK_TILES])(const tn_gemm_s8_args *, size_t, size_t, const char *) = {
+        {block_4x1, block_4x2, block_4x3, block_4x4},
+        {block_5x1, block_5x2, block_5x3, block_5x4},
+        {block_6x1, block_6x2, block_6x3, block_6x4},
+    };
+    size_t tile_bytes = (g->k + 3) / 4 * 64;
+    /* Rows are dealt evenly: n_groups groups of 6 or 5 (4 at M = 19), never a nearly empty one. */
+    size_t n_groups = (g->m + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    for (size_t n = g->n0; n < g->n1; n += BLOCK_TILES * TN_TILE_N) {
+        size_t n_tiles = (g->n1 - n + TN_TILE_N - 1) / TN_TILE_N;
+        if (n_tiles > BLOCK_TILES) n_tiles = BLOCK_TILES;
+        /* The next tiles lie right behind these; group i prefetches the i-th share (behind the last tile: harmless, not a read). */
+        uintptr_t next = (uintptr_t)g->tiles + (n / TN_TILE_N + n_tiles) * tile_bytes;
+        size_t share = (n_tiles * tile_bytes / n_groups + 63) & ~(size_t)63;
+        for (size_t i = 0, m = 0; i < n_groups; i++) {
+            size_t n_rows = (g->m - m) / (n_groups - i);
+            assert(n_rows >= 4 && n_rows <= BLOCK_ROWS);
+            blocks[n_rows - 4][n_tiles - 1](g, m, n, (const char *)(next + i * share));
+            m += n_rows;
+        }
+    }
+}
+
+/* All R = M rows over one tile; V steps of k at a time, S sets of accumulators (R * S chains). */
+INLINE void stream(int R, int V, int S, const tn_gemm_s8_args *g, size_t n) {
+    size_t k4 = (g->k + 3) / 4, k = 0;
+    const int8_t *w = g->tiles + n / TN_TILE_N * k4 * 64;
+    const uint8_t *a[STREAM_MAX_M];
+    column_consts c = load_consts(g, n);
+    __m512i acc[STREAM_MAX_M];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+        a[r] = g->a + (size_t)r * g->lda;
+        acc[r] = c.offset;
+#pragma GCC unroll 8
+        for (int s = 1; s < S; s++) acc[s * R + r] = _mm512_setzero_si512();
+    }
+    for (; k + (size_t)V <= k4; k += (size_t)V) {
+        __m512i b[8];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) {
+            b[v] = _mm512_load_si512(w + (k + (size_t)v) * 64);
+            if (R > 1) _mm_prefetch((const char *)((uintptr_t)w + (k + (size_t)v) * 64 + STREAM_AHEAD_BYTES), _MM_HINT_T0);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+#pragma GCC unroll 8
+            for (int v = 0; v < V; v++) {
+                __m512i *d = &acc[v % S * R + r];
+                *d = _mm512_dpbusd_epi32(*d, load_a(a[r] + (k + (size_t)v) * 4), b[v]);
+            }
+        }
+    }
+    for (; k < k4; k++) {
+        __m512i b = _mm512_load_si512(w + k * 64);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) acc[r] = _mm512_dpbusd_epi32(acc[r], load_a(a[r] + k * 4), b);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+#pragma GCC unroll 8
+        for (int s = 1; s < S; s++) acc[r] = _mm512_add_epi32(acc[r], acc[s * R + r]);
+        store(g, (size_t)r, n, acc[r], &c);
+    }
+}
+
+#define STREAM(R, V, S)                                                                                          \
+    case R:                                                                                                      \
+        for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) stream(R, V, S, g, n);                                 \
+        break;
+
+static void gemm_streamed(const tn_gemm_s8_args *g) {
+    switch (g->m) {
+        STREAM(1, 8, 8)
+        STREAM(2, 8, 8)
+        STREAM(3, 4, 4)
+        STREAM(4, 4, 4)
+        STREAM(5, 4, 2)
+        STREAM(6, 4, 2)
+        STREAM(7, 4, 2)
+        STREAM(8, 4, 2)
+        STREAM(9, 4, 1)
+        STREAM(10, 4, 1)
+        STREAM(11, 4, 1)
+        STREAM(12, 4, 1)
+        STREAM(13, 4, 1)
+        STREAM(14, 4, 1)
+        STREAM(15, 4, 1)
+        STREAM(16, 4, 1)
+    }
+}
+
+void tn_gemm_s8_avx512vnni(const tn_gemm_s8_args *g) {
+    assert(g->n0 % TN_TILE_N == 0 && g->n1 <= g->n && (g->n1 % TN_TILE_N == 0 || g->n1 == g->n));
+    assert((g->out_s32 != NULL) + (g->out_f32 != NULL) + (g->out_u8 != NULL) == 1);
+    if (g->m <= STREAM_MAX_M) gemm_streamed(g);
+    else gemm_blocked(g);
+}
