@@ -44,6 +44,10 @@ void tn_timeline_add(tn_timeline *t, int32_t track, const tn_event *e);
 /* A finished part of g's task; with part 0, its dependencies are recorded too. */
 void tn_timeline_add_task(tn_timeline *t, int32_t track, int32_t run, const tn_graph *g, const tn_pick *pick, int64_t start_ns, int64_t end_ns);
 
+/* The kept events of a track, oldest first. */
+int32_t tn_timeline_n_events(const tn_timeline *t, int32_t track);
+const tn_event *tn_timeline_event(const tn_timeline *t, int32_t track, int32_t i);
+
 typedef struct tn_timeline_summary {
     int64_t start_ns, end_ns; /* first start and last end of the workers' events */
     int64_t busy_ns[TN_N_LANES];
@@ -55,13 +59,15 @@ typedef struct tn_timeline_summary {
     int64_t n_lost;       /* events and dependencies overwritten: figures are then of the rest */
 } tn_timeline_summary;
 
-/* run >= 0: that run only; -1: all. */
+/* In all that follows, run >= 0: that run only; -1: all. */
 tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline_summary *out, tern_error *err);
 
 /* Chrome trace event JSON (Perfetto, chrome://tracing): tracks as named threads, events, dependencies as arrows. */
 tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *err);
-/* Tracks as rows of `width` columns (at least 20): how busy, and which chunk. colour: ANSI colours by chunk. */
+/* Every track as a row of `width` columns (20 to 1000): how busy it was, and below, which chunk it worked on
+ * most. colour: ANSI colours by chunk. */
 tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t width, bool colour, FILE *f, tern_error *err);
+/* A few lines of text: the summary in words. */
 tern_status tn_timeline_write_summary(const tn_timeline *t, int32_t run, FILE *f, tern_error *err);
 
 #endif
