@@ -20,7 +20,7 @@ typedef struct tn_npu_backend {
     /* Optional, together. Memory seen by both sides, 64-byte aligned; NULL: the process's own. */
     void *(*mem_alloc)(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat);
     void (*mem_free)(tn_npu_device *d, void *p);
-    /* Optional. The graph becomes resident: weights are final, g->scale is filled. g->impl is the backend's. */
+    /* Optional. The graph becomes resident: weights are final, scale and bias frozen. g->impl is the backend's. */
     tern_status (*load)(tn_npu_device *d, tn_npu_graph *g, tern_error *err);
     void (*unload)(tn_npu_device *d, tn_npu_graph *g);
     /* Optional, together (caps.has_parts). */
@@ -55,8 +55,10 @@ struct tn_npu_graph {
     tn_npu_graph_desc desc; /* checked, defaults filled in */
     bool loaded;
     tn_npu_weights *weights[TN_NPU_MAX_OPS];
-    float *scale[TN_NPU_MAX_OPS]; /* [n rounded up to tile_n] combined factors s[n], in one block at scale[0] */
-    float inv_out[TN_NPU_MAX_OPS]; /* 1 / out_scale */
+    /* Frozen at load: the factors and addends of npu.h, [n rounded up to tile_n], 1 / out_scale included where requantised.
+     * One block at scale[0]; bias is NULL without, and the weights' own where it needs no factor. */
+    float *scale[TN_NPU_MAX_OPS];
+    const float *bias[TN_NPU_MAX_OPS];
     uint64_t load_bytes;          /* counted against the cap while loaded */
     int32_t n_jobs;               /* guarded by dev->mu: submitted, not yet done */
     void *impl;
@@ -79,13 +81,11 @@ static inline const int32_t *tn_npu_op_col_sum(const tn_npu_job *j, int32_t i_op
     return w ? w->data.col_sum : j->k[i_op].col_sum;
 }
 
-static inline const float *tn_npu_op_bias(const tn_npu_job *j, int32_t i_op) {
-    return j->graph->desc.ops[i_op].has_bias ? j->graph->weights[i_op]->data.bias : NULL;
-}
-
 static inline const uint8_t *tn_npu_op_in(const tn_npu_job *j, int32_t i_op) {
     return j->in[j->graph->desc.kind == TN_NPU_LINEARS ? 0 : i_op];
 }
+
+static inline bool tn_npu_op_requantised(const tn_npu_op *op) { return op->out == TN_NPU_OUT_U8 || op->out == TN_NPU_OUT_S8; }
 
 /* Columns of an op that must be computed. */
 static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {

@@ -18,9 +18,9 @@ uint64_t tn_npu_tiles_bytes(const tn_npu_layout *l, int64_t n, int64_t k) {
     return (uint64_t)round_up(n, l->tile_n) * (uint64_t)round_up(k, l->tile_k);
 }
 
-static size_t tile_index(const tn_npu_layout *l, int64_t n, int64_t k, int64_t n_k_tiles) {
-    return (size_t)((n / l->tile_n * n_k_tiles + k / l->tile_k) * l->tile_n * l->tile_k + n % l->tile_n * l->tile_k +
-                    k % l->tile_k);
+/* Element (n,k) is at row_of(n) + k / tile_k * tile_n * tile_k + k % tile_k. */
+static size_t row_of(const tn_npu_layout *l, int64_t n, int64_t n_k_tiles) {
+    return (size_t)((n / l->tile_n * n_k_tiles * l->tile_n + n % l->tile_n) * l->tile_k);
 }
 
 void tn_npu_tiles_pack(const tn_npu_layout *l, int8_t *tiles, int32_t *col_sum, const int8_t *w, int64_t n0, int64_t n1,
@@ -28,19 +28,21 @@ void tn_npu_tiles_pack(const tn_npu_layout *l, int8_t *tiles, int32_t *col_sum, 
     assert(n0 % l->tile_n == 0);
     int64_t n_k_tiles = (k + l->tile_k - 1) / l->tile_k;
     for (int64_t n = n0; n < round_up(n1, l->tile_n); n++) {
+        int8_t *to = tiles + row_of(l, n, n_k_tiles);
+        const int8_t *from = n < n1 ? w + (n - n0) * k : NULL;
         int32_t sum = 0;
-        for (int64_t i = 0; i < n_k_tiles * l->tile_k; i++) {
-            int8_t v = n < n1 && i < k ? w[(n - n0) * k + i] : 0;
-            tiles[tile_index(l, n, i, n_k_tiles)] = v;
-            sum += v;
+        for (int64_t k0 = 0; k0 < k; k0 += l->tile_k, to += l->tile_n * l->tile_k) {
+            for (int64_t i = 0; i < l->tile_k; i++) sum += to[i] = from && k0 + i < k ? from[k0 + i] : 0;
         }
         col_sum[n] = sum;
     }
 }
 
 void tn_npu_tiles_row(const tn_npu_layout *l, const int8_t *tiles, int64_t n, int64_t k, int8_t *out) {
-    int64_t n_k_tiles = (k + l->tile_k - 1) / l->tile_k;
-    for (int64_t i = 0; i < k; i++) out[i] = tiles[tile_index(l, n, i, n_k_tiles)];
+    const int8_t *from = tiles + row_of(l, n, (k + l->tile_k - 1) / l->tile_k);
+    for (int64_t k0 = 0; k0 < k; k0 += l->tile_k, from += l->tile_n * l->tile_k) {
+        for (int64_t i = 0; i < l->tile_k && k0 + i < k; i++) out[k0 + i] = from[i];
+    }
 }
 
 /* ---- device ---------------------------------------------------------------------------------------- */
@@ -269,7 +271,7 @@ static tern_status check_op(const tn_npu_caps *c, const tn_npu_graph_desc *g, in
     } else {
         op->k_scale = 0;
     }
-    if (op->out == TN_NPU_OUT_U8 || op->out == TN_NPU_OUT_S8) {
+    if (tn_npu_op_requantised(op)) {
         TN_FAIL_IF(!is_scale(op->out_scale), err, TERN_E_INVALID, "op %d: output scale %g", i, (double)op->out_scale);
     } else {
         op->out_scale = 0;
@@ -293,7 +295,10 @@ tern_status tn_npu_check(const tn_npu_device *d, const tn_npu_graph_desc *desc, 
     *out = (tn_npu_graph_desc){.kind = desc->kind, .m = desc->m, .k = desc->k, .in_stride = desc->in_stride,
                                .rows_per_run = desc->rows_per_run, .n_ops = desc->n_ops};
     int32_t min_stride = (int32_t)round_up(desc->k, 4);
-    if (!out->in_stride) out->in_stride = min_stride;
+    if (!out->in_stride) { /* whole cache lines, rows not all in one cache set */
+        out->in_stride = (int32_t)round_up(desc->k, 64);
+        if (out->in_stride % 4096 == 0) out->in_stride += 64;
+    }
     TN_FAIL_IF(out->in_stride < min_stride, err, TERN_E_INVALID, "input rows of %d bytes, %d apart", min_stride, out->in_stride);
     if (!out->rows_per_run) out->rows_per_run = desc->m;
     TN_FAIL_IF(out->rows_per_run < 1 || out->rows_per_run > desc->m, err, TERN_E_INVALID, "%d rows per run of %d",
@@ -319,25 +324,42 @@ tern_status tn_npu_compile(tn_npu_device *d, const tn_npu_graph_desc *desc, tn_n
     TN_FAIL_IF(!g, err, TERN_E_MEMORY, "no memory for a graph");
     g->dev = d;
     g->desc = checked;
-    for (int i = 0; i < checked.n_ops; i++) g->inv_out[i] = checked.ops[i].out_scale > 0 ? 1.0f / checked.ops[i].out_scale : 0;
     *out = g;
     return TERN_OK;
 }
 
 const tn_npu_graph_desc *tn_npu_graph_get(const tn_npu_graph *g) { return &g->desc; }
 
-/* Combined factors of an op: padding gets 0. */
-static tern_status fill_scale(const tn_npu_graph *g, int i, int64_t n_padded, tern_error *err) {
+/* Where an op's frozen constants lie in the graph's block, in floats. */
+typedef struct op_plan {
+    uint64_t n_padded; /* of scale, and of bias where the graph has its own */
+    bool own_bias;
+} op_plan;
+
+static op_plan plan_op(const tn_npu_graph *g, int i) {
+    const tn_npu_op *op = &g->desc.ops[i];
+    return (op_plan){(uint64_t)round_up(round_up(op->n, g->dev->caps.layout.tile_n), 16), op->has_bias && tn_npu_op_requantised(op)};
+}
+
+/* Freeze an op's factors and addends; padding gets 0. */
+static tern_status freeze_op(tn_npu_graph *g, int i, tern_error *err) {
     const tn_npu_op *op = &g->desc.ops[i];
     const tn_npu_weights *w = g->weights[i];
-    for (int32_t n = 0; n < n_padded; n++) {
-        float s = n >= op->n ? 0 : op->act_scale * (w ? w->data.scale[n] : op->k_scale);
-        TN_FAIL_IF(!isfinite(s), err, TERN_E_FORMAT, "op %d: output channel %d has the scale %g times %g", i, n,
-                   (double)op->act_scale, (double)w->data.scale[n]);
-        TN_FAIL_IF(n < op->n && op->has_bias && !isfinite(w->data.bias[n]), err, TERN_E_FORMAT,
-                   "op %d: output channel %d has the bias %g", i, n, (double)w->data.bias[n]);
-        g->scale[i][n] = s;
+    op_plan plan = plan_op(g, i);
+    const float *bias = op->has_bias ? w->data.bias : NULL;
+    float *scale = g->scale[i], *own_bias = plan.own_bias ? scale + plan.n_padded : NULL;
+    float r = tn_npu_op_requantised(op) ? 1.0f / op->out_scale : 1.0f;
+    memset(scale, 0, plan.n_padded * (1 + plan.own_bias) * sizeof *scale);
+    for (int32_t n = 0; n < op->n; n++) {
+        float s = w ? w->data.scale[n] : op->k_scale;
+        scale[n] = op->act_scale * s * r; /* times 1 is exact */
+        TN_FAIL_IF(!isfinite(scale[n]), err, TERN_E_FORMAT, "op %d: output channel %d has the scale %g, over scales %g and %g", i, n,
+                   (double)s, (double)op->act_scale, (double)op->out_scale);
+        if (!bias) continue;
+        TN_FAIL_IF(!isfinite(bias[n] * r), err, TERN_E_FORMAT, "op %d: output channel %d has the bias %g", i, n, (double)bias[n]);
+        if (own_bias) own_bias[n] = bias[n] * r;
     }
+    g->bias[i] = own_bias ? own_bias : bias;
     return TERN_OK;
 }
 
@@ -385,10 +407,11 @@ tern_status tn_npu_load(tn_npu_graph *g, tn_npu_weights *const *weights, tern_er
     tn_npu_device *d = g->dev;
     TN_FAIL_IF(g->loaded, err, TERN_E_INVALID, "the graph is loaded already");
     TN_FAIL_IF(!weights != (g->desc.kind == TN_NPU_QK), err, TERN_E_INVALID, "linears need weights, Q.K products have none");
-    uint64_t n_floats = 0, padded[TN_NPU_MAX_OPS];
+    uint64_t n_floats = 0, off[TN_NPU_MAX_OPS];
     for (int i = 0; i < g->desc.n_ops; i++) {
-        padded[i] = (uint64_t)round_up(round_up(g->desc.ops[i].n, d->caps.layout.tile_n), 16);
-        n_floats += padded[i];
+        op_plan plan = plan_op(g, i);
+        off[i] = n_floats;
+        n_floats += plan.n_padded * (1 + plan.own_bias);
     }
     if (weights) TN_TRY(check_binding(g, weights, err));
     TN_TRY(reserve(d, n_floats * 4, "a graph's constants", err));
@@ -396,10 +419,10 @@ tern_status tn_npu_load(tn_npu_graph *g, tn_npu_weights *const *weights, tern_er
     tern_status st = TERN_OK;
     g->scale[0] = mem_alloc(d, g->load_bytes, TN_MEM_GRAPHS);
     TN_BAIL_IF(!g->scale[0], err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of a graph's constants", g->load_bytes);
-    for (int i = 1; i < g->desc.n_ops; i++) g->scale[i] = g->scale[i - 1] + padded[i - 1];
+    for (int i = 1; i < g->desc.n_ops; i++) g->scale[i] = g->scale[0] + off[i];
     TN_BAIL_IF(weights && !bind_weights(g, weights), err, TERN_E_UNSUPPORTED,
                "this NPU's graphs cannot share weights: each loaded graph needs its own copy");
-    for (int i = 0; i < g->desc.n_ops && st == TERN_OK; i++) st = fill_scale(g, i, (int64_t)padded[i], err);
+    for (int i = 0; i < g->desc.n_ops && st == TERN_OK; i++) st = freeze_op(g, i, err);
     if (st == TERN_OK && d->be->load) st = d->be->load(d, g, err);
     g->loaded = st == TERN_OK;
 out:

@@ -16,9 +16,10 @@
  * Arithmetic, the same bits on every backend (scalar.c is the definition). Activations are u8 = s8 + 128.
  *   acc  = sum_k (in[m][k] - 128) * W[n][k]                         exact s32
  *   s32  : acc
- *   f32  : fma((float)acc, s[n], bias[n]), without bias (float)acc * s[n]
- *          linear: s[n] = act_scale * weights.scale[n];  Q.K: s = act_scale * k_scale   (one rounded product)
- *   u8   : 128 + clip(round_half_even(f32 * (1 / out_scale)), -127, 127), NaN gives 128;  s8: the same less 128
+ *   f32  : fma((float)acc, s[n], b[n]), without bias (float)acc * s[n]
+ *          linear: s[n] = act_scale * weights.scale[n], b[n] = weights.bias[n];  Q.K: s = act_scale * k_scale
+ *   u8   : 128 + clip(round_half_even(y), -127, 127), y as f32 but with s[n] * r and b[n] * r, r = 1 / out_scale;
+ *   s8   : the same less 128.  Each product is one rounded float product, made when the graph is loaded.
  * A row's result depends neither on the other rows nor on M. */
 #ifndef TN_NPU_NPU_H
 #define TN_NPU_NPU_H
@@ -98,11 +99,11 @@ void tn_npu_mem_free(tn_npu_device *d, void *p); /* NULL-safe */
 
 /* ---- weights --------------------------------------------------------------------------------------- */
 
-/* Sizes: tiles tn_npu_tiles_bytes(), the others N values. bias is NULL for weights without one. */
+/* tiles: tn_npu_tiles_bytes(); the others: [N rounded up to tile_n], padding 0. bias is NULL for weights without one. */
 typedef struct tn_npu_weights_data {
-    int8_t *tiles;    /* values in [-127,127], 64-byte aligned */
-    int32_t *col_sum; /* [N rounded up to tile_n] */
-    float *scale;     /* finite, per output channel */
+    int8_t *tiles; /* values in [-127,127], 64-byte aligned */
+    int32_t *col_sum;
+    float *scale;  /* finite, per output channel */
     float *bias;
 } tn_npu_weights_data;
 
@@ -151,7 +152,8 @@ typedef struct tn_npu_op {
 typedef struct tn_npu_graph_desc {
     tn_npu_kind kind;
     int32_t m, k;         /* rows (a job may leave the last ones unused: zero structure) and inputs */
-    int32_t in_stride;    /* bytes between input rows; 0 = k rounded up to 4; at least that (the bytes between are readable) */
+    int32_t in_stride;    /* bytes between input rows, at least k rounded up to 4 (the bytes between are readable, any value);
+                             0 = what suits the device: ask tn_npu_graph_get */
     int32_t rows_per_run; /* the equivalent shape: m rows are run as ceil(m / this) products of so many; 0 = m */
     int32_t n_ops;
     tn_npu_op ops[TN_NPU_MAX_OPS];
@@ -180,9 +182,9 @@ struct tn_npu_job {
     void *out[TN_NPU_MAX_OPS];            /* rows of out_stride elements */
     struct {
         const int8_t *tiles;              /* K [N][d] in the native layout, 64-byte aligned */
-        const int32_t *col_sum;
-        int32_t n_pos;                    /* 1..n; output columns from here on are unspecified, K there is not read beyond
-                                             its last tile begun */
+        const int32_t *col_sum;           /* [N rounded up to tile_n] */
+        int32_t n_pos;                    /* 1..n; output columns from here on are unspecified, K is read to the end of the
+                                             tile begun */
     } k[TN_NPU_MAX_OPS];                  /* Q.K only */
     /* Called once, on a thread of the device or in submit, before the job counts as done. May submit other jobs. NULL: none. */
     void (*on_done)(void *user, tn_npu_job *job, tern_status st);

@@ -4,13 +4,9 @@
 
 #include <math.h>
 
-static float epilogue(int32_t acc, float scale, const float *bias, int32_t n) {
-    return bias ? fmaf((float)acc, scale, bias[n]) : (float)acc * scale;
-}
-
 /* rintf rounds half to even in the default rounding mode. */
-static int32_t requantise(float x, float inv_scale) {
-    float q = rintf(x * inv_scale);
+static int32_t requantise(float y) {
+    float q = rintf(y);
     if (q != q) return 0;
     return q > 127 ? 127 : q < -127 ? -127 : (int32_t)q;
 }
@@ -19,19 +15,19 @@ static void run_op(const tn_npu_job *j, int32_t i_op) {
     const tn_npu_graph *g = j->graph;
     const tn_npu_op *op = &g->desc.ops[i_op];
     const int8_t *w = tn_npu_op_tiles(j, i_op); /* [N][K]: tiles of 1x1 */
-    const float *bias = tn_npu_op_bias(j, i_op);
+    const float *scale = g->scale[i_op], *bias = g->bias[i_op];
     for (int32_t m = 0; m < j->n_rows; m++) {
         const uint8_t *in = tn_npu_op_in(j, i_op) + (size_t)m * g->desc.in_stride;
         for (int32_t n = 0; n < tn_npu_op_cols(j, i_op); n++) {
             int32_t acc = 0; /* 128 * 127 * 65536 < 2^30 */
             for (int32_t k = 0; k < g->desc.k; k++) acc += (in[k] - 128) * w[(size_t)n * g->desc.k + k];
-            float x = epilogue(acc, g->scale[i_op][n], bias, n);
+            float y = bias ? fmaf((float)acc, scale[n], bias[n]) : (float)acc * scale[n];
             size_t at = (size_t)m * op->out_stride + n;
             switch (op->out) {
             case TN_NPU_OUT_S32: ((int32_t *)j->out[i_op])[at] = acc; break;
-            case TN_NPU_OUT_U8: ((uint8_t *)j->out[i_op])[at] = (uint8_t)(128 + requantise(x, g->inv_out[i_op])); break;
-            case TN_NPU_OUT_S8: ((int8_t *)j->out[i_op])[at] = (int8_t)requantise(x, g->inv_out[i_op]); break;
-            default: ((float *)j->out[i_op])[at] = x;
+            case TN_NPU_OUT_U8: ((uint8_t *)j->out[i_op])[at] = (uint8_t)(128 + requantise(y)); break;
+            case TN_NPU_OUT_S8: ((int8_t *)j->out[i_op])[at] = (int8_t)requantise(y); break;
+            default: ((float *)j->out[i_op])[at] = y;
             }
         }
     }
