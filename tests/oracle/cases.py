@@ -103,9 +103,7 @@ def config(architecture, model_type, vocab, hidden, ff, layers, n_heads, n_kv, *
         "num_hidden_layers": layers,
         "num_attention_heads": n_heads,
         "num_key_value_heads": n_kv,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        **more,
+        **{"bos_token_id": 1, "eos_token_id": 2, **more},
     }
 
 
@@ -140,7 +138,7 @@ CASES = {
         cfg=config(
             "LlamaForCausalLM", "llama", 48, 48, 64, 2, 4, 2,
             **{**LLAMA, "rope_theta": 20000.0, "head_dim": 16, "max_position_embeddings": 512},
-            attention_bias=False, mlp_bias=False,
+            attention_bias=False, mlp_bias=False, eos_token_id=[2, 3],
             rope_scaling={
                 "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 64, "rope_type": "llama3",
@@ -155,6 +153,18 @@ CASES = {
         ),
         dtype="F16", vectors="F16", n_tok=32, gguf=True, shows=[dict(rope_scaling=None)],
     ),
+    "llama3-rope-v5": dict(  # the same words as transformers 5 writes them
+        cfg=config(
+            "LlamaForCausalLM", "llama", 40, 32, 48, 2, 2, 1,
+            hidden_act="silu", max_position_embeddings=512, rms_norm_eps=1e-5, head_dim=16, dtype="bfloat16",
+            rope_parameters={
+                "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64, "rope_theta": 20000.0, "rope_type": "llama3",
+            },
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40,
+        shows=[dict(rope_parameters={"rope_theta": 20000.0}), dict(rope_parameters={"rope_theta": 10000.0})],
+    ),
     "tinyllama-gqa": dict(  # four query heads on one KV head, tied head
         cfg=config("LlamaForCausalLM", "llama", 56, 32, 72, 3, 4, 1, **{**LLAMA, "tie_word_embeddings": True}),
         dtype="BF16", vectors="F32", n_tok=24, shows=[dict(rope_theta=1e6)],
@@ -162,16 +172,24 @@ CASES = {
     "mistral-window": dict(
         cfg=config(
             "MistralForCausalLM", "mistral", 48, 32, 64, 3, 4, 2,
-            **{**LLAMA, "max_position_embeddings": 128}, sliding_window=8,
+            **{**LLAMA, "max_position_embeddings": 128}, sliding_window=8, head_dim=None,
         ),
         dtype="BF16", vectors="BF16", n_tok=40,
         shows=[dict(sliding_window=None), dict(sliding_window=7), dict(sliding_window=9)],
+    ),
+    "mistral-long": dict(  # several prefill chunks and cache pages
+        cfg=config(
+            "MistralForCausalLM", "mistral", 40, 32, 48, 3, 4, 2,
+            **{**LLAMA, "max_position_embeddings": 1024}, sliding_window=100, head_dim=None,
+        ),
+        dtype="F16", vectors="F16", n_tok=600, n_ctx=640,
+        shows=[dict(sliding_window=None), dict(sliding_window=99), dict(sliding_window=101)],
     ),
     "qwen2": dict(  # the window in the config is switched off
         cfg=config(
             "Qwen2ForCausalLM", "qwen2", 48, 48, 64, 2, 3, 1,
             **{**LLAMA, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0},
-            sliding_window=8, use_sliding_window=False, max_window_layers=2,
+            sliding_window=8, use_sliding_window=False, max_window_layers=2, rope_scaling=None,
         ),
         dtype="F16", vectors="F16", n_tok=24, gguf=True, shows=[dict(model_type="llama", drop=".bias")],
     ),
@@ -273,7 +291,8 @@ def make_case(name, case, out, gguf_f32=None):
     write_hf_folder(out / name, cfg, stored, case.get("shards", 1))
     if tensors:
         write_gguf(out / f"{name}.gguf", meta, tensors)
-    positions = sorted({0, 1, 6, 7, 8, 9, n_tok // 2, n_tok - 2, n_tok - 1})
+    around_edges = {0, 1, 6, 7, 8, 9, 31, 32, 100, 255, 256, 257, 511, 512, n_tok // 2, n_tok - 2, n_tok - 1}
+    positions = sorted(p for p in around_edges if p < n_tok)
     lines = ",\n    ".join(json.dumps(rounded(logits[p])) for p in positions)
     (out / name / "vectors.json").write_text(
         "{\n"

@@ -139,7 +139,7 @@ def gguf_from_hf(cfg, tensors, name, widen=False):
     arch = {"phi": "phi2", "mistral": "llama"}.get(family, family)
     n_heads = cfg["num_attention_heads"]
     n_kv = cfg.get("num_key_value_heads", n_heads)
-    d = cfg.get("head_dim", cfg["hidden_size"] // n_heads)
+    d = cfg.get("head_dim") or cfg["hidden_size"] // n_heads
     n_rot = int(cfg.get("partial_rotary_factor", 1.0) * d)
     meta = {
         "general.architecture": arch,
@@ -156,7 +156,7 @@ def gguf_from_hf(cfg, tensors, name, widen=False):
         meta["phi2.attention.layer_norm_epsilon"] = cfg["layer_norm_eps"]
     else:
         meta[f"{arch}.attention.layer_norm_rms_epsilon"] = cfg["rms_norm_eps"]
-    if "head_dim" in cfg:
+    if cfg.get("head_dim"):
         meta[f"{arch}.attention.key_length"] = meta[f"{arch}.attention.value_length"] = d
     if arch not in ("gemma", "gemma2"):
         meta[f"{arch}.rope.freq_base"] = cfg["rope_theta"]
