@@ -32,7 +32,7 @@ def uniform(name, shape):
     return ((z >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1).reshape(shape)
 
 
-def checkpoint(name, cfg, dtype, vector_dtype):
+def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     """The family's tensors by their real names. Q and K are drawn large so that attention is far from uniform: only
     then do positions, windows and caps show in the logits."""
     family = cfg["model_type"]
@@ -42,7 +42,7 @@ def checkpoint(name, cfg, dtype, vector_dtype):
     out = {}
 
     def matrix(key, rows, cols, gain=1.0):
-        out[key + ".weight"] = Stored(uniform(name + key, (rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
+        out[key + ".weight"] = Stored(uniform(name + key, (rows, cols)) * gain * (3 / cols) ** 0.5, mlp_dtype if ".mlp." in key else dtype)
 
     def vector(key, n, centre, spread):  # in 1/128: exact in every storage type, also after Gemma's +1
         out[key] = Stored(np.round((centre + spread * uniform(name + key, (n,))) * 128) / 128, vector_dtype)
@@ -165,6 +165,12 @@ CASES = {
         dtype="BF16", vectors="BF16", n_tok=40,
         shows=[dict(rope_parameters={"rope_theta": 20000.0}), dict(rope_parameters={"rope_theta": 10000.0})],
     ),
+    "qwen2-quantised": dict(  # blocks in GGUF; the expected logits are those of the values the blocks mean
+        cfg=config(
+            "Qwen2ForCausalLM", "qwen2", 48, 64, 96, 2, 4, 2, **{**LLAMA, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0}
+        ),
+        dtype="Q8_0", mlp="Q4_0", vectors="F32", n_tok=24, gguf=True, gguf_only=True, shows=[dict(rope_theta=10000.0)],
+    ),
     "tinyllama-gqa": dict(  # four query heads on one KV head, tied head
         cfg=config("LlamaForCausalLM", "llama", 56, 32, 72, 3, 4, 1, **{**LLAMA, "tie_word_embeddings": True}),
         dtype="BF16", vectors="F32", n_tok=24, shows=[dict(rope_theta=1e6)],
@@ -277,7 +283,7 @@ def rounded(x):
 
 def make_case(name, case, out, gguf_f32=None):
     cfg = case["cfg"]
-    stored = checkpoint(name, cfg, case["dtype"], case["vectors"])
+    stored = checkpoint(name, cfg, case["dtype"], case["vectors"], case.get("mlp", case["dtype"]))
     values = {k: t.values for k, t in stored.items()}
     n_tok, n_ctx = case["n_tok"], case.get("n_ctx", 64)
     ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * cfg["vocab_size"]).astype(int).tolist()
@@ -288,7 +294,9 @@ def make_case(name, case, out, gguf_f32=None):
         return
     logits = reference.forward(cfg, values, ids, n_ctx)
     assert_shows(name, case, values, ids, n_ctx, logits)
-    write_hf_folder(out / name, cfg, stored, case.get("shards", 1))
+    (out / name).mkdir(parents=True)
+    if not case.get("gguf_only"):
+        write_hf_folder(out / name, cfg, stored, case.get("shards", 1))
     if tensors:
         write_gguf(out / f"{name}.gguf", meta, tensors)
     around_edges = {0, 1, 6, 7, 8, 9, 31, 32, 100, 255, 256, 257, 511, 512, n_tok // 2, n_tok - 2, n_tok - 1}
