@@ -32,7 +32,7 @@ def uniform(name, shape):
     return ((z >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1).reshape(shape)
 
 
-def checkpoint(name, cfg, dtype, vector_dtype):
+def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     """The family's tensors by their real names. Q and K are drawn large so that attention is far from uniform: only
     then do positions, windows and caps show in the logits."""
     family = cfg["model_type"]
@@ -42,7 +42,7 @@ def checkpoint(name, cfg, dtype, vector_dtype):
     out = {}
 
     def matrix(key, rows, cols, gain=1.0):
-        out[key + ".weight"] = Stored(uniform(name + key, (rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
+        out[key + ".weight"] = Stored(uniform(name + key, (rows, cols)) * gain * (3 / cols) ** 0.5, mlp_dtype if ".mlp." in key else dtype)
 
     def vector(key, n, centre, spread):  # in 1/128: exact in every storage type, also after Gemma's +1
         out[key] = Stored(np.round((centre + spread * uniform(name + key, (n,))) * 128) / 128, vector_dtype)
@@ -103,9 +103,7 @@ def config(architecture, model_type, vocab, hidden, ff, layers, n_heads, n_kv, *
         "num_hidden_layers": layers,
         "num_attention_heads": n_heads,
         "num_key_value_heads": n_kv,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        **more,
+        **{"bos_token_id": 1, "eos_token_id": 2, **more},
     }
 
 
@@ -140,7 +138,7 @@ CASES = {
         cfg=config(
             "LlamaForCausalLM", "llama", 48, 48, 64, 2, 4, 2,
             **{**LLAMA, "rope_theta": 20000.0, "head_dim": 16, "max_position_embeddings": 512},
-            attention_bias=False, mlp_bias=False,
+            attention_bias=False, mlp_bias=False, eos_token_id=[2, 3],
             rope_scaling={
                 "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 64, "rope_type": "llama3",
@@ -155,6 +153,24 @@ CASES = {
         ),
         dtype="F16", vectors="F16", n_tok=32, gguf=True, shows=[dict(rope_scaling=None)],
     ),
+    "llama3-rope-v5": dict(  # the same words as transformers 5 writes them
+        cfg=config(
+            "LlamaForCausalLM", "llama", 40, 32, 48, 2, 2, 1,
+            hidden_act="silu", max_position_embeddings=512, rms_norm_eps=1e-5, head_dim=16, dtype="bfloat16",
+            rope_parameters={
+                "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64, "rope_theta": 20000.0, "rope_type": "llama3",
+            },
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40,
+        shows=[dict(rope_parameters={"rope_theta": 20000.0}), dict(rope_parameters={"rope_theta": 10000.0})],
+    ),
+    "qwen2-quantised": dict(  # blocks in GGUF; the expected logits are those of the values the blocks mean
+        cfg=config(
+            "Qwen2ForCausalLM", "qwen2", 48, 64, 96, 2, 4, 2, **{**LLAMA, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0}
+        ),
+        dtype="Q8_0", mlp="Q4_0", vectors="F32", n_tok=24, gguf=True, gguf_only=True, shows=[dict(rope_theta=10000.0)],
+    ),
     "tinyllama-gqa": dict(  # four query heads on one KV head, tied head
         cfg=config("LlamaForCausalLM", "llama", 56, 32, 72, 3, 4, 1, **{**LLAMA, "tie_word_embeddings": True}),
         dtype="BF16", vectors="F32", n_tok=24, shows=[dict(rope_theta=1e6)],
@@ -162,16 +178,24 @@ CASES = {
     "mistral-window": dict(
         cfg=config(
             "MistralForCausalLM", "mistral", 48, 32, 64, 3, 4, 2,
-            **{**LLAMA, "max_position_embeddings": 128}, sliding_window=8,
+            **{**LLAMA, "max_position_embeddings": 128}, sliding_window=8, head_dim=None,
         ),
         dtype="BF16", vectors="BF16", n_tok=40,
         shows=[dict(sliding_window=None), dict(sliding_window=7), dict(sliding_window=9)],
+    ),
+    "mistral-long": dict(  # several prefill chunks and cache pages
+        cfg=config(
+            "MistralForCausalLM", "mistral", 40, 32, 48, 3, 4, 2,
+            **{**LLAMA, "max_position_embeddings": 1024}, sliding_window=100, head_dim=None,
+        ),
+        dtype="F16", vectors="F16", n_tok=600, n_ctx=640,
+        shows=[dict(sliding_window=None), dict(sliding_window=99), dict(sliding_window=101)],
     ),
     "qwen2": dict(  # the window in the config is switched off
         cfg=config(
             "Qwen2ForCausalLM", "qwen2", 48, 48, 64, 2, 3, 1,
             **{**LLAMA, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0},
-            sliding_window=8, use_sliding_window=False, max_window_layers=2,
+            sliding_window=8, use_sliding_window=False, max_window_layers=2, rope_scaling=None,
         ),
         dtype="F16", vectors="F16", n_tok=24, gguf=True, shows=[dict(model_type="llama", drop=".bias")],
     ),
@@ -259,7 +283,7 @@ def rounded(x):
 
 def make_case(name, case, out, gguf_f32=None):
     cfg = case["cfg"]
-    stored = checkpoint(name, cfg, case["dtype"], case["vectors"])
+    stored = checkpoint(name, cfg, case["dtype"], case["vectors"], case.get("mlp", case["dtype"]))
     values = {k: t.values for k, t in stored.items()}
     n_tok, n_ctx = case["n_tok"], case.get("n_ctx", 64)
     ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * cfg["vocab_size"]).astype(int).tolist()
@@ -270,10 +294,13 @@ def make_case(name, case, out, gguf_f32=None):
         return
     logits = reference.forward(cfg, values, ids, n_ctx)
     assert_shows(name, case, values, ids, n_ctx, logits)
-    write_hf_folder(out / name, cfg, stored, case.get("shards", 1))
+    (out / name).mkdir(parents=True)
+    if not case.get("gguf_only"):
+        write_hf_folder(out / name, cfg, stored, case.get("shards", 1))
     if tensors:
         write_gguf(out / f"{name}.gguf", meta, tensors)
-    positions = sorted({0, 1, 6, 7, 8, 9, n_tok // 2, n_tok - 2, n_tok - 1})
+    around_edges = {0, 1, 6, 7, 8, 9, 31, 32, 100, 255, 256, 257, 511, 512, n_tok // 2, n_tok - 2, n_tok - 1}
+    positions = sorted(p for p in around_edges if p < n_tok)
     lines = ",\n    ".join(json.dumps(rounded(logits[p])) for p in positions)
     (out / name / "vectors.json").write_text(
         "{\n"

@@ -22,6 +22,20 @@ class Stored:
             u = np.ascontiguousarray(v).view(np.uint32)
             self.bits = ((u + 0x7FFF + ((u >> 16) & 1)) >> 16).astype(np.uint16)
             self.values = (self.bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        elif dtype in ("Q8_0", "Q4_0"):  # blocks of 32 along a row: one F16 scale, then the integers
+            b = v.reshape(-1, 32)
+            if dtype == "Q8_0":
+                scale = (np.abs(b).max(axis=1, keepdims=True) / 127).astype(np.float16)
+                q = np.clip(np.rint(b / scale.astype(np.float32)), -127, 127)
+                raw = q.astype(np.int8).view(np.uint8)
+            else:  # the value of largest magnitude becomes -8; nibbles: value i low, value i + 16 high
+                extreme = np.take_along_axis(b, np.abs(b).argmax(axis=1)[:, None], axis=1)
+                scale = (extreme / -8).astype(np.float16)
+                q = np.clip(np.rint(b / scale.astype(np.float32)), -8, 7)
+                nibble = (q + 8).astype(np.uint8)
+                raw = nibble[:, :16] | nibble[:, 16:] << 4
+            self.bits = np.concatenate([scale.view(np.uint8).reshape(-1, 2), raw], axis=1)
+            self.values = (q * scale.astype(np.float64)).reshape(v.shape)
         else:
             raise ValueError(dtype)
 
@@ -43,7 +57,6 @@ def write_safetensors(path, tensors):
 
 
 def write_hf_folder(folder, cfg, tensors, n_shards):
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(cfg, indent=2) + "\n")
     if n_shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
@@ -62,7 +75,7 @@ def write_hf_folder(folder, cfg, tensors, n_shards):
 
 # ---- GGUF v3 ------------------------------------------------------------------------------------------
 
-GGUF_TYPE = {"F32": 0, "F16": 1, "BF16": 30}
+GGUF_TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "BF16": 30}
 
 
 def gguf_string(s):
@@ -139,7 +152,7 @@ def gguf_from_hf(cfg, tensors, name, widen=False):
     arch = {"phi": "phi2", "mistral": "llama"}.get(family, family)
     n_heads = cfg["num_attention_heads"]
     n_kv = cfg.get("num_key_value_heads", n_heads)
-    d = cfg.get("head_dim", cfg["hidden_size"] // n_heads)
+    d = cfg.get("head_dim") or cfg["hidden_size"] // n_heads
     n_rot = int(cfg.get("partial_rotary_factor", 1.0) * d)
     meta = {
         "general.architecture": arch,
@@ -156,7 +169,7 @@ def gguf_from_hf(cfg, tensors, name, widen=False):
         meta["phi2.attention.layer_norm_epsilon"] = cfg["layer_norm_eps"]
     else:
         meta[f"{arch}.attention.layer_norm_rms_epsilon"] = cfg["rms_norm_eps"]
-    if "head_dim" in cfg:
+    if cfg.get("head_dim"):
         meta[f"{arch}.attention.key_length"] = meta[f"{arch}.attention.value_length"] = d
     if arch not in ("gemma", "gemma2"):
         meta[f"{arch}.rope.freq_base"] = cfg["rope_theta"]

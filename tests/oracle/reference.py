@@ -69,11 +69,12 @@ def soft_cap(x, cap):
 
 def rope_frequencies(cfg, n_rot, n_ctx):
     """(inverse frequencies [n_rot/2], factor on cos and sin) after the checkpoint's scaling."""
-    freq = cfg.get("rope_theta", 10000.0) ** (-np.arange(0, n_rot, 2) / n_rot)
-    s = cfg.get("rope_scaling")
-    if not s:
+    s = cfg.get("rope_parameters") or cfg.get("rope_scaling") or {}  # the first word is the newer one, with the base inside
+    base = s.get("rope_theta", cfg.get("rope_theta"))
+    freq = base ** (-np.arange(0, n_rot, 2) / n_rot)
+    kind = s.get("rope_type", s.get("type", "default"))
+    if kind == "default":
         return freq, 1.0
-    kind = s.get("rope_type", s.get("type"))
     if kind == "linear":  # positions are divided by the factor
         return freq / s["factor"], 1.0
     if kind == "llama3":  # long waves are slowed by the factor, short ones kept, a ramp between
@@ -130,7 +131,7 @@ def heads(x, n):
 def geometry(cfg):
     n_heads = cfg["num_attention_heads"]
     n_kv = cfg.get("num_key_value_heads", n_heads)
-    d = cfg.get("head_dim", cfg["hidden_size"] // n_heads)
+    d = cfg.get("head_dim") or cfg["hidden_size"] // n_heads
     return n_heads, n_kv, d
 
 
