@@ -57,6 +57,18 @@ def score(p, cfg, tok, prompt, answer, dtype=torch.bfloat16, trace=None):
 
 
 @torch.no_grad()
+def choose(p, cfg, tok, query, choices, dtype=torch.bfloat16):
+    """Index of the choice with the largest log likelihood a byte."""
+    best = []
+    for c in choices:
+        a, b = tok.encode(query), tok.encode(c)
+        h = M.forward(p, cfg, torch.tensor([(a + b)[:-1]]), dtype)[len(a) - 1 :]
+        logits = F.linear(h, p["model.embed_tokens.weight"].to(dtype)).float()
+        best.append(-float(F.cross_entropy(logits, torch.tensor(b), reduction="sum")) / len(c.encode()))
+    return best.index(max(best))
+
+
+@torch.no_grad()
 def perplexity(p, cfg, ids, ctx=512, dtype=torch.bfloat16, trace=None):
     nll, n = 0.0, 0
     for i in range(0, len(ids) - 1, ctx):
@@ -118,6 +130,15 @@ def main():
         lo, hi = wilson(k, len(items))
         result[name] = {"items": len(items), "exact": k / len(items), "low": lo, "high": hi, "token_accuracy": share / len(items)}
         print(f"{name:18} exact {k / len(items):.3f} [{lo:.3f}, {hi:.3f}]  tokens {share / len(items):.3f}  nll/token {nll / n:.3f}", flush=True)
+    if a.eval:
+        items = [json.loads(l) for l in open(f"{a.eval}/choice.jsonl", encoding="utf-8")]
+        k = sum(choose(p, cfg, tok, i["query"], i["choices"]) == i["gold"] for i in items)
+        lo, hi = wilson(k, len(items))
+        result["choice"] = {"items": len(items), "accuracy": k / len(items), "low": lo, "high": hi}
+        print(f"choice             right {k / len(items):.3f} [{lo:.3f}, {hi:.3f}]  (chance 0.250)")
+        ids = tok.encode(open(f"{a.eval}/english.txt", encoding="utf-8").read())
+        result["ppl_english.txt"], n = perplexity(p, cfg, ids)
+        print(f"perplexity english.txt {result['ppl_english.txt']:.2f}  ({n} tokens)")
     for kind in ("stories", "wiki", "plays"):
         ids = []
         for t in en.text[a.split][kind]:

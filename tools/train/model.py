@@ -34,12 +34,12 @@ class RMSNorm(torch.autograd.Function):
         xf = x.float()
         r = torch.rsqrt(xf.square().mean(-1, keepdim=True) + eps)
         ctx.save_for_backward(x, w, r)
-        return xf.mul_(r).mul_(w).to(x.dtype)
+        return (xf * r).mul_(w).to(x.dtype)
 
     @staticmethod
     def backward(ctx, g):
         x, w, r = ctx.saved_tensors
-        xh = x.float().mul_(r)
+        xh = x.float() * r
         g = g.float()
         dw = (g * xh).sum(0)
         g = g * w

@@ -29,9 +29,9 @@ from data import English, Maker, render
 STAGES = [
     {"from_tok": 0, "ctx": 256, "lengths": [100, 128, 160, 192, 250], "qa": 6, "english": 0.10, "drill": 0.45},
     {"from_tok": 10e6, "ctx": 256, "lengths": [128, 160, 192, 250], "qa": 5, "english": 0.15, "drill": 0.15},
-    {"from_tok": 18e6, "ctx": 512, "lengths": [160, 250, 350, 500, 500], "qa": 6, "english": 0.2, "drill": 0.05},
-    {"from_tok": 32e6, "ctx": 1024, "lengths": [250, 500, 500, 1000, 1000], "qa": 8, "english": 0.2, "drill": 0.0},
-    {"from_tok": 42e6, "ctx": 2048, "lengths": [250, 500, 500, 1000, 1000, 2000], "qa": 10, "english": 0.2, "drill": 0.0},
+    {"from_tok": 12e6, "ctx": 512, "lengths": [160, 250, 350, 500, 500], "qa": 6, "english": 0.2, "drill": 0.05},
+    {"from_tok": 22e6, "ctx": 1024, "lengths": [250, 500, 500, 1000, 1000], "qa": 8, "english": 0.2, "drill": 0.0},
+    {"from_tok": 29e6, "ctx": 2048, "lengths": [250, 500, 500, 1000, 1000, 2000], "qa": 10, "english": 0.2, "drill": 0.0},
 ]
 TASKS = ["extraction"] * 5 + ["ui_action"] * 3 + ["function_call"] * 2 + ["summary"] * 2 + ["reply"] * 2 + ["quote"]
 DOC_SAMPLE = 0.15  # share of document tokens that enter the loss: most are drawn at random and cannot be predicted
@@ -242,7 +242,7 @@ def worker(rank, args, cfg, sh, barrier, state):
             sh.stats[0, 5] = ctl.get("lr", 1.0)
             sh.stats[0, 6] = cool[0] if cool else -1
             sh.stats[0, 7] = cool[1] if cool else -1
-            if ctl.get("stop"):
+            if ctl.get("stop") or args.stop_tok and ntok >= args.stop_tok:
                 sh.stats[0, 7] = -2
         barrier.wait()
         stage, lrf, c0, cn = (float(x) for x in sh.stats[0, 4:])
@@ -302,23 +302,23 @@ def main():
     ap.add_argument("--until", help="HH:MM (UTC) at which the cool-down shall end")
     ap.add_argument("--cool-min", type=float, default=25, help="minutes of cool-down before --until")
     ap.add_argument("--max-steps", type=int, help="instead of --until: this many steps, the last quarter cooling down")
+    ap.add_argument("--stop-tok", type=float, help="save and end at this many tokens (to grow the model)")
     ap.add_argument("--save-every", type=int, default=200)
+    # the shape of a new run; a checkpoint brings its own
     for f in ("d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff"):
         ap.add_argument("--" + f.replace("_", "-"), type=int, default=getattr(M.Config, f))
     args = ap.parse_args()
     if args.device != "cpu":
         args.workers = 1
-    cfg = M.Config(vocab_size=len(Tokenizer.load(f"{args.out}/tokenizer.json").vocab), d_model=args.d_model,
+    state = torch.load(f"{args.out}/ckpt.pt", map_location=args.device) if os.path.exists(f"{args.out}/ckpt.pt") else None
+    cfg = M.Config(**state["cfg"]) if state else M.Config(vocab_size=len(Tokenizer.load(f"{args.out}/tokenizer.json").vocab), d_model=args.d_model,
                    n_layers=args.n_layers, n_heads=args.n_heads, n_kv_heads=args.n_kv_heads, d_ff=args.d_ff)
     torch.set_num_threads(1)
     sh = Shared(cfg, args.seed, args.workers, args.device)
-    state = None
-    if os.path.exists(f"{args.out}/ckpt.pt"):
-        c = torch.load(f"{args.out}/ckpt.pt", map_location=args.device)
-        assert c["cfg"] == cfg.dict(), "the checkpoint has another shape"
+    if state:
         for k in ("w", "m1", "m2"):
-            getattr(sh, k).copy_(c[k])
-        state = c["state"]
+            getattr(sh, k).copy_(state[k])
+        state = state["state"]
     print(f"{sh.n_params} parameters, {cfg}", flush=True)
     ctx = mp.get_context("fork" if args.device == "cpu" else "spawn")
     barrier = ctx.Barrier(args.workers)
