@@ -120,7 +120,7 @@ static tern_status add_pattern(draft *d, const char *p) {
 }
 
 static tern_status add_named_patterns(draft *d, const char *name) {
-    for (const char *const *p = tn_pretok_named(name); *p; p++) TN_TRY(add_pattern(d, *p));
+    for (const char *const *p = tn_pretok_named(name)->patterns; *p; p++) TN_TRY(add_pattern(d, *p));
     return TERN_OK;
 }
 
@@ -473,6 +473,7 @@ static int base64_digit(char c) {
 static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
     const char *end = text + n;
     long line = 1;
+    TN_FAIL_IF(n && text[0] == '\n', d->err, TERN_E_UNSUPPORTED, "tokenizer.model is a SentencePiece file; tern needs its tokenizer.json or a GGUF");
     for (const char *p = text; p < end; line++) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
         if (!eol) eol = end;

@@ -147,6 +147,19 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
 
 /* ---- from a description ------------------------------------------------------------------------- */
 
+void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre) {
+    *s = (tn_tokenizer_spec){.kind = kind, .pre = pre, .bos = -1, .eos = -1, .eot = -1, .unk = -1, .pad = -1};
+    if (kind == TN_TOK_BPE_SPM) {
+        s->add_space_prefix = s->add_bos = true;
+        return;
+    }
+    const tn_pretok_family *family = tn_pretok_named(pre ? pre : "default");
+    if (!family) return; /* tn_tokenizer_open refuses it */
+    s->ignore_merges = family->ignore_merges;
+    s->add_bos = family->add_bos;
+    s->nfc = family->nfc;
+}
+
 /* A token's text as the bytes it stands for. Returns their number; never more than n. */
 static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, size_t n, uint8_t *out) {
     tn_token_type ty = (tn_token_type)(type & TN_TOK_TYPE_MASK);
@@ -337,8 +350,9 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
 
     const char *const *patterns = s->pre_regex;
     if (!patterns && t->kind == TN_TOK_BPE_BYTES) { /* SentencePiece vocabularies name no family */
-        patterns = tn_pretok_named(s->pre ? s->pre : "default");
-        TN_FAIL_IF(!patterns, err, TERN_E_UNSUPPORTED, "unknown pre-tokenisation \"%.64s\"", s->pre);
+        const tn_pretok_family *family = tn_pretok_named(s->pre ? s->pre : "default");
+        TN_FAIL_IF(!family, err, TERN_E_UNSUPPORTED, "unknown pre-tokenisation \"%.64s\"", s->pre);
+        patterns = family->patterns;
     }
     for (size_t i = 0; s->pre_digits || (patterns && *patterns); i++) {
         TN_FAIL_IF(i == TN_PRETOK_MAX, err, TERN_E_UNSUPPORTED, "more than %d pre-tokenisation patterns", TN_PRETOK_MAX);

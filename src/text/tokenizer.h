@@ -42,6 +42,11 @@ typedef struct tn_tokenizer_spec {
     const char *chat_template;  /* Jinja source or NULL */
 } tn_tokenizer_spec;
 
+/* What a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and tokenizer.ggml.pre) leaves
+ * unsaid: no special ids, and the family's add_bos, add_space_prefix, ignore_merges and nfc. Explicit keys come on top.
+ * GGUF's token_type is tn_token_type + 1. pre may be NULL. */
+void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre);
+
 tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tokenizer **out, tern_error *err);
 void tn_tokenizer_close(tn_tokenizer **t);
 
