@@ -208,7 +208,10 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
     }
     if (is(p, "type", "ByteLevel")) {
         d->byte_level = true;
-        if (json_is_true(json_object_get(p, "add_prefix_space"))) d->spec.add_space_prefix = true;
+        if (json_is_true(json_object_get(p, "add_prefix_space"))) {
+            TN_FAIL_IF(d->n_patterns, d->err, TERN_E_UNSUPPORTED, "ByteLevel with add_prefix_space behind another pre-tokenizer");
+            d->spec.add_space_prefix = d->spec.space_prefix_missing = true;
+        }
         const json_t *use = json_object_get(p, "use_regex"); /* absent: on */
         return json_is_false(use) ? TERN_OK : add_named_patterns(d, "gpt-2");
     }
@@ -225,6 +228,7 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
         const json_t *prefix = json_object_get(p, "add_prefix_space"); /* before there were schemes; absent: on */
         d->spec.add_space_prefix = *scheme ? strcmp(scheme, "never") != 0 : !json_is_false(prefix);
         d->spec.space_prefix_first = !strcmp(scheme, "first");
+        d->spec.space_prefix_missing = true;
         const json_t *split = json_object_get(p, "split"); /* absent: on */
         /* every space starts a piece; spaces are plain inside tern */
         return json_is_false(split) ? TERN_OK : add_pattern(d, " [^ ]*|[^ ]+");

@@ -339,6 +339,7 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     t->ignore_merges = s->ignore_merges;
     t->space_prefix = s->add_space_prefix;
     t->space_prefix_first = s->space_prefix_first;
+    t->space_prefix_missing = s->space_prefix_missing;
     t->nfc = s->nfc;
     t->add_bos = s->add_bos;
     t->add_eos = s->add_eos;
@@ -402,7 +403,8 @@ enum {
     BLOB_NFC = 32,
     BLOB_ADD_BOS = 64,
     BLOB_ADD_EOS = 128,
-    BLOB_ALL_FLAGS = 255
+    BLOB_SPACE_PREFIX_MISSING = 256,
+    BLOB_ALL_FLAGS = 511
 };
 
 static uint8_t *put_u32(uint8_t *p, uint32_t v) {
@@ -429,6 +431,7 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
 
     uint32_t flags = (t->scores ? BLOB_SCORES : 0) | (t->chat_template ? BLOB_TEMPLATE : 0) | (t->ignore_merges ? BLOB_IGNORE_MERGES : 0) |
                      (t->space_prefix ? BLOB_SPACE_PREFIX : 0) | (t->space_prefix_first ? BLOB_SPACE_PREFIX_FIRST : 0) |
+                     (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) |
                      (t->nfc ? BLOB_NFC : 0) | (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0);
     const uint32_t fields[BLOB_FIELDS] = {t->kind,          t->n_vocab,       t->n_merges,      t->n_patterns,
                                           t->n_ends,        (uint32_t)n_text, flags,            (uint32_t)t->bos,
@@ -497,6 +500,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     t->ignore_merges = flags & BLOB_IGNORE_MERGES;
     t->space_prefix = flags & BLOB_SPACE_PREFIX;
     t->space_prefix_first = flags & BLOB_SPACE_PREFIX_FIRST;
+    t->space_prefix_missing = flags & BLOB_SPACE_PREFIX_MISSING;
     t->nfc = flags & BLOB_NFC;
     t->add_bos = flags & BLOB_ADD_BOS;
     t->add_eos = flags & BLOB_ADD_EOS;

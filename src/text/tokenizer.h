@@ -32,8 +32,9 @@ typedef struct tn_tokenizer_spec {
     const char *const *pre_regex; /* or explicit patterns, applied in order, splits isolated; NULL-terminated; wins over pre */
     bool pre_digits;            /* split every digit on its own first (tokenizer.json "Digits") */
     bool ignore_merges;         /* a pre-token that is in the vocabulary is one token (Llama 3) */
-    bool add_space_prefix;      /* SPM: a space in front of the text, and of what follows a special token */
+    bool add_space_prefix;      /* a space in front of the text, and of what follows a special token */
     bool space_prefix_first;    /* ... in front of the text only */
+    bool space_prefix_missing;  /* ... only where there is no space yet (tokenizer.json's Metaspace and ByteLevel) */
     bool nfc;                   /* normalise to NFC first (Qwen2) */
     bool add_bos, add_eos;
     int32_t bos, eos, eot, unk, pad; /* -1: none */

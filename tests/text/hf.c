@@ -44,10 +44,15 @@ static void byte_level(void **state) {
     CHECK(t, "ab ab11", true, 3, 4, 6);
     CHECK(t, "<s>ab<x>", true, 8, 3, 12);
     tn_tokenizer_close(&t);
-    /* pairs instead of strings; digits one by one; a space in front */
+    /* pairs instead of strings; digits one by one */
     t = parse("{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": true}, {\"type\": \"ByteLevel\", "
-              "\"add_prefix_space\": true}]}, \"model\": {" VOCAB ", \"merges\": [[\"a\", \"b\"], [\"\xc4\xa0\", \"ab\"], [\"1\", \"1\"]]}}");
-    CHECK(t, "ab11", true, 4, 5, 5);
+              "\"add_prefix_space\": false}]}, \"model\": {" VOCAB ", \"merges\": [[\"a\", \"b\"], [\"\xc4\xa0\", \"ab\"], [\"1\", \"1\"]]}}");
+    CHECK(t, "ab11", true, 3, 5, 5);
+    tn_tokenizer_close(&t);
+    /* a space in front of text that has none */
+    t = parse("{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true}, " BPE "}");
+    CHECK(t, "ab ab", true, 4, 4);
+    CHECK(t, " ab", true, 4);
     tn_tokenizer_close(&t);
     /* an explicit pattern, and no other */
     t = parse("{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"1\"}, \"behavior\": \"Isolated\", "
@@ -105,7 +110,7 @@ static void sentencepiece(void **state) {
     /* newer: Metaspace, the space only in front of the text */
     t = parse("{" ADDED "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"" SP "\", \"prepend_scheme\": \"first\", \"split\": false}, " SPM_MODEL "}");
     CHECK(t, "ab<s>ab", false, 8, 1, 7);
-    CHECK(t, "  a", false, 9, 4, 5);
+    CHECK(t, "  a", false, 9, 5); /* and only where there is none */
     tn_tokenizer_close(&t);
     /* each space begins a piece */
     t = parse("{" ADDED "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"prepend_scheme\": \"never\", \"split\": true}, " SPM_MODEL "}");
@@ -132,6 +137,8 @@ static void refused(void **state) {
         {"{\"normalizer\": {\"type\": \"Lowercase\"}, " BPE "}", "Lowercase", TERN_E_UNSUPPORTED},
         {"{\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, " BPE "}", "BertPreTokenizer", TERN_E_UNSUPPORTED},
         {"{\"post_processor\": {\"type\": \"BertProcessing\"}, \"pre_tokenizer\": {\"type\": \"ByteLevel\"}, " BPE "}", "BertProcessing", TERN_E_UNSUPPORTED},
+        {"{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}, {\"type\": \"ByteLevel\", \"add_prefix_space\": true}]}, " BPE "}", "add_prefix_space",
+         TERN_E_UNSUPPORTED},
         {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"MergedWithNext\"}, " BPE "}", "MergedWithNext", TERN_E_UNSUPPORTED},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": -1}, \"merges\": []}}", "-1", TERN_E_FORMAT},
         {"{\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"model\": {\"vocab\": {\"a\": 99999999999}, \"merges\": []}}", "99999999999", TERN_E_FORMAT},
