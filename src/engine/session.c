@@ -57,9 +57,7 @@ static tern_status evaluate_chunk(tern_session *s, const int32_t *ids, int32_t n
         s->pos[i] = s->n_tok + i;
     }
     *r = (tn_rows){.h = &m->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->pos, .tree_base = -1};
-    /* longrope: the session's capacity decides, so that a row's bits never depend on how long the text becomes */
-    bool rope_long = m->h.rope_orig_ctx > 0 && s->n_ctx > m->h.rope_orig_ctx;
-    return tn_forward_rows(m, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+    return tn_forward_rows(m, s->e->pool, r, &s->acts, ids, tn_session_rope_long(s), &s->cancel, NULL, err);
 }
 
 /* Logits of the chunk's positions a scorer asked for, TN_SCORE_ROWS at a time. `done`: tokens before the chunk. */
