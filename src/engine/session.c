@@ -70,7 +70,12 @@ static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n
     for (size_t i = 0; i < n; i++) {
         TN_FAIL_IF(ids[i] < 0 || ids[i] >= n_vocab, err, TERN_E_INVALID, "token %d at position %d is outside the vocabulary of %d", ids[i], s->n_tok + (int32_t)i, n_vocab);
     }
+<<<<<<< HEAD
     return TERN_OK;
+=======
+    *r = (tn_rows){.h = &m->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->pos, .tree_base = -1};
+    return tn_forward_rows(m, s->e->pool, r, &s->acts, ids, tn_session_rope_long(s), &s->cancel, NULL, err);
+>>>>>>> oracle
 }
 
 /* Rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */

@@ -18,7 +18,7 @@ typedef struct state_head {
     uint32_t version;
     int32_t n_tok, n_layers, n_kv_heads, d_head, n_vocab;
     uint64_t fingerprint;
-    uint32_t has_logits, reserved;
+    uint32_t has_logits, rope_long;
 } state_head;
 _Static_assert(sizeof(state_head) == 48, "on-disk layout");
 
@@ -84,7 +84,7 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
     }
     XXH64_reset(st.hash, 0);
     state_head head = {.version = 1, .n_tok = s->n_tok, .n_layers = m->h.n_layers, .n_kv_heads = m->h.n_kv_heads, .d_head = m->h.d_head,
-                       .n_vocab = m->h.n_vocab, .fingerprint = m->fingerprint, .has_logits = s->has_logits};
+                       .n_vocab = m->h.n_vocab, .fingerprint = m->fingerprint, .has_logits = s->has_logits, .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
     clear_tail(s);
     put(&st, &head, sizeof head);
@@ -122,6 +122,9 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
     } else if (head.fingerprint != m->fingerprint || head.n_layers != m->h.n_layers || head.n_kv_heads != m->h.n_kv_heads ||
                head.d_head != m->h.d_head || head.n_vocab != m->h.n_vocab) {
         rc = tn_fail(err, TERN_E_INVALID, "%s: saved with another model", path);
+    } else if (head.rope_long != (uint32_t)tn_session_rope_long(s)) { /* its keys are rotated by the other factors */
+        rc = tn_fail(err, TERN_E_INVALID, "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens", path,
+                     head.rope_long ? "long" : "short", head.rope_long ? "more" : "no more", m->h.rope_orig_ctx);
     } else if (head.n_tok < 0 || head.n_tok > s->n_ctx) {
         rc = tn_fail(err, TERN_E_LIMIT, "%s: holds %d tokens, this session has room for %d", path, head.n_tok, s->n_ctx);
     }
