@@ -70,12 +70,7 @@ static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n
     for (size_t i = 0; i < n; i++) {
         TN_FAIL_IF(ids[i] < 0 || ids[i] >= n_vocab, err, TERN_E_INVALID, "token %d at position %d is outside the vocabulary of %d", ids[i], s->n_tok + (int32_t)i, n_vocab);
     }
-<<<<<<< HEAD
     return TERN_OK;
-=======
-    *r = (tn_rows){.h = &m->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->pos, .tree_base = -1};
-    return tn_forward_rows(m, s->e->pool, r, &s->acts, ids, tn_session_rope_long(s), &s->cancel, NULL, err);
->>>>>>> oracle
 }
 
 /* Rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
@@ -87,9 +82,7 @@ static tn_rows float_rows(tern_session *s, int32_t n) {
 }
 
 static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, tn_rows *r, tern_error *err) {
-    const tn_hparams *h = &s->e->model->h;
-    /* longrope: the session's capacity decides, so that a row's bits never depend on how long the text becomes */
-    bool rope_long = h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
+    bool rope_long = tn_session_rope_long(s);
     if (s->pipeline) return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, rope_long, &s->cancel, s->timeline, err);
     *r = float_rows(s, n);
     return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
