@@ -1,0 +1,41 @@
+/* model/arch.h - the table of architectures, and hyperparameters from a config.json or from GGUF metadata. */
+#ifndef TN_MODEL_ARCH_H
+#define TN_MODEL_ARCH_H
+
+#include "formats/gguf.h"
+#include "model/hparams.h"
+
+#include <jansson.h>
+
+typedef struct tn_arch {
+    const char *name;    /* ours */
+    const char *hf;      /* model_type of config.json */
+    const char *gguf;    /* general.architecture, prefix of its keys */
+    tn_norm_kind norm;
+    tn_act act;          /* where the file does not say */
+    bool gated, parallel_block, post_norms, qk_norm;
+    bool qkv_bias;       /* Q, K and V have biases */
+    bool biases;         /* every linear and norm has one */
+    bool norm_plus_one;  /* Hugging Face stores norm weights less 1 (GGUF does not) */
+    bool scale_embd;     /* embeddings are multiplied by sqrt(n_embd) */
+    bool gguf_permuted;  /* GGUF holds Q and K rows in interleaved rope order */
+    bool window;         /* config.json's sliding_window holds */
+    int32_t window_pattern;
+    const char *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers */
+} tn_arch;
+
+const tn_arch *tn_arch_by_hf(const char *model_type); /* NULL: unknown */
+const tn_arch *tn_arch_by_gguf(const char *name, size_t n);
+/* "llama, mistral, ..." for messages and help */
+void tn_arch_list(char *buf, size_t cap);
+
+/* Tensor name of a role: in the file's own naming. Returns false when the role cannot occur. */
+bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
+bool tn_arch_gguf_name(int layer, tn_role role, char *buf, size_t cap);
+/* Must the tensor be there? */
+bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role);
+
+tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *config, const char *file, tn_hparams *h, tern_error *err);
+tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams *h, tern_error *err);
+
+#endif

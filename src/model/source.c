@@ -1,0 +1,241 @@
+/* Where each canonical tensor lies in the file, and how its rows are reached. */
+#include "model/source.h"
+
+#include "base/status.h"
+#include "formats/safetensors.h"
+#include "model/arch.h"
+#include "model/gguf_vocab.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct place {
+    const tn_tensor *t; /* NULL: absent */
+    int64_t row0;       /* of the canonical tensor inside a fused one */
+    int32_t permuted_heads; /* > 0: rows of each of so many heads are in interleaved rope order */
+    bool plus_one;
+} place;
+
+struct tn_source {
+    tn_ctx *ctx;
+    const tn_arch *arch;
+    tn_hparams h;
+    tn_gguf *gguf;
+    tn_safetensors *st;
+    tn_tokenizer *tokenizer;
+    place *places; /* [n_layers + 1][TN_W_N_ROLES], model level first */
+    char path[512];
+    char description[64];
+};
+
+static place *place_of(const tn_source *s, int layer, tn_role role) { return &s->places[(size_t)(layer + 1) * TN_W_N_ROLES + (size_t)role]; }
+
+static const tn_tensor *tensor_named(const tn_source *s, const char *name) {
+    return s->gguf ? tn_gguf_tensor(s->gguf, name) : tn_safetensors_tensor(s->st, name);
+}
+
+/* The fused tensor a role may be part of, and the row where the role begins. */
+static const tn_tensor *fused(const tn_source *s, int layer, tn_role role, int64_t *row0) {
+    const tn_hparams *h = &s->h;
+    int64_t q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head;
+    const char *hf = NULL, *gguf = NULL;
+    *row0 = 0;
+    switch (role) {
+    case TN_W_Q: case TN_W_K: case TN_W_V: hf = "self_attn.qkv_proj.weight", gguf = "attn_qkv.weight"; break;
+    case TN_W_Q_B: case TN_W_K_B: case TN_W_V_B: hf = "self_attn.qkv_proj.bias", gguf = "attn_qkv.bias"; break;
+    case TN_W_GATE: case TN_W_UP: hf = "mlp.gate_up_proj.weight", gguf = "ffn_up.weight"; break;
+    default: return NULL;
+    }
+    if (role == TN_W_K || role == TN_W_K_B) *row0 = q;
+    if (role == TN_W_V || role == TN_W_V_B) *row0 = q + kv;
+    if (role == TN_W_UP) *row0 = h->n_ff;
+    char name[160];
+    if (s->gguf) snprintf(name, sizeof name, "blk.%d.%s", layer, gguf);
+    else snprintf(name, sizeof name, "model.layers.%d.%s", layer, hf);
+    const tn_tensor *t = tensor_named(s, name);
+    int64_t need = role == TN_W_GATE || role == TN_W_UP ? 2 * (int64_t)h->n_ff : q + 2 * kv;
+    return t && t->dims[0] == (uint64_t)need ? t : NULL;
+}
+
+static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error *err) {
+    place *p = place_of(s, layer, role);
+    char name[160];
+    bool named = s->gguf ? tn_arch_gguf_name(layer, role, name, sizeof name) : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
+    if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated)) return TERN_OK;
+    p->t = tensor_named(s, name);
+    int64_t rows, cols;
+    bool is_fused = false;
+    tn_role_shape(&s->h, role, &rows, &cols);
+    /* Phi-3's GGUF calls the fused gate and up "ffn_up": told apart by its rows */
+    if (!p->t || (role == TN_W_UP && s->h.gated && p->t->dims[0] == 2 * (uint64_t)rows)) {
+        const tn_tensor *whole = fused(s, layer, role, &p->row0);
+        is_fused = whole != NULL;
+        if (whole) p->t = whole;
+    }
+    if (!p->t) {
+        TN_FAIL_IF(tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT, "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
+        return TERN_OK;
+    }
+    const tn_tensor *t = p->t;
+    TN_FAIL_IF(t->dtype >= TN_N_DTYPES, err, TERN_E_UNSUPPORTED, "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name, t->off_bytes);
+    /* a vector's elements are its rows; of a fused tensor the rows were checked where it was found */
+    uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
+    bool ok = (is_fused || t->dims[0] == n0) && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
+    TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64 ", the hyperparameters want %" PRIu64 " x %" PRIu64, t->file, t->name,
+               t->off_bytes, t->dims[0], t->dims[1], n0, n1);
+    TN_FAIL_IF(rows == 1 && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED, "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes, tn_dtype_name(t->dtype));
+    if (s->gguf && s->arch->gguf_permuted) {
+        if (role == TN_W_Q || role == TN_W_Q_B) p->permuted_heads = s->h.n_heads;
+        if (role == TN_W_K || role == TN_W_K_B) p->permuted_heads = s->h.n_kv_heads;
+    }
+    bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM || role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM;
+    p->plus_one = s->st && s->arch->norm_plus_one && is_norm;
+    return TERN_OK;
+}
+
+static void describe(tn_source *s) {
+    const tn_tensor *t = place_of(s, 0, TN_W_DOWN)->t;
+    if (s->gguf) snprintf(s->description, sizeof s->description, "GGUF v%u, %s", tn_gguf_version(s->gguf), tn_dtype_name(t->dtype));
+    else snprintf(s->description, sizeof s->description, "safetensors, %s", tn_dtype_name(t->dtype));
+}
+
+static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
+    TN_TRY(tn_gguf_open(s->ctx, path, &s->gguf, err));
+    const char *name;
+    size_t n;
+    TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT, "%s: metadata key 'general.architecture' is missing", path);
+    s->arch = tn_arch_by_gguf(name, n);
+    char list[160];
+    tn_arch_list(list, sizeof list);
+    TN_FAIL_IF(!s->arch, err, TERN_E_UNSUPPORTED, "%s: architecture '%.*s' is not supported; there are %s", path, (int)(n < 40 ? n : 40), name, list);
+    TN_FAIL_IF(!tn_gguf_n_tensors(s->gguf), err, TERN_E_FORMAT, "%s: a vocabulary without weights (tern tokenize reads it)", path);
+    TN_TRY(tn_arch_hparams_gguf(s->arch, s->gguf, &s->h, err));
+    return tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err);
+}
+
+static bool exists(const char *folder, const char *name) {
+    char path[4096];
+    struct stat sb;
+    return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path && !stat(path, &sb);
+}
+
+static tern_status open_folder(tn_source *s, const char *path, tern_error *err) {
+    char file[4096];
+    TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err, TERN_E_INVALID, "%s: path too long", path);
+    json_error_t je;
+    json_t *config = json_load_file(file, 0, &je);
+    TN_FAIL_IF(!config, err, exists(path, "config.json") ? TERN_E_FORMAT : TERN_E_IO, "%s: %s", file, je.text);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    tern_status st = TERN_OK;
+    s->arch = type ? tn_arch_by_hf(type) : NULL;
+    if (!type) st = tn_fail(err, TERN_E_FORMAT, "%s: 'model_type' is missing", file);
+    else if (!s->arch) {
+        char list[160];
+        tn_arch_list(list, sizeof list);
+        st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s", file, type, list);
+    }
+    if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
+    if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
+    /* configs leave the flag out where the family's default ties: then the weights tell */
+    if (st == TERN_OK && !json_object_get(config, "tie_word_embeddings") && !tensor_named(s, "lm_head.weight")) s->h.tied = true;
+    json_decref(config);
+    TN_TRY(st);
+    if (exists(path, "tokenizer.json") || exists(path, "tokenizer.model") || exists(path, "merges.txt")) return tn_tokenizer_open_hf(s->ctx, path, &s->tokenizer, err);
+    return TERN_OK;
+}
+
+tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err) {
+    *out = NULL;
+    tn_source *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
+    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory to open %s", path);
+    s->ctx = ctx;
+    snprintf(s->path, sizeof s->path, "%s", path);
+    struct stat sb;
+    tern_status st = !stat(path, &sb) && S_ISDIR(sb.st_mode) ? open_folder(s, path, err) : open_gguf(s, path, err);
+    if (st == TERN_OK) {
+        s->places = tn_calloc(ctx, TN_MEM_OTHER, ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES, sizeof *s->places);
+        if (!s->places) st = tn_fail(err, TERN_E_MEMORY, "no memory for %d layers", s->h.n_layers);
+    }
+    for (int layer = -1; st == TERN_OK && layer < s->h.n_layers; layer++) {
+        for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; st == TERN_OK && r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+            st = find_place(s, layer, (tn_role)r, err);
+        }
+    }
+    if (st == TERN_OK && s->tokenizer && tn_tokenizer_n_vocab(s->tokenizer) > (size_t)s->h.n_vocab) {
+        st = tn_fail(err, TERN_E_FORMAT, "%s: the tokenizer has %zu tokens, the embedding %d", path, tn_tokenizer_n_vocab(s->tokenizer), s->h.n_vocab);
+    }
+    if (st == TERN_OK) {
+        describe(s);
+        *out = s;
+    } else {
+        tn_source_close(&s);
+    }
+    return st;
+}
+
+void tn_source_close(tn_source **ps) {
+    tn_source *s = *ps;
+    if (!s) return;
+    *ps = NULL;
+    tn_tokenizer_close(&s->tokenizer);
+    tn_gguf_close(&s->gguf);
+    tn_safetensors_close(&s->st);
+    tn_free(s->ctx, s->places);
+    tn_free(s->ctx, s);
+}
+
+const tn_hparams *tn_source_hparams(const tn_source *s) { return &s->h; }
+const tn_tokenizer *tn_source_tokenizer(const tn_source *s) { return s->tokenizer; }
+const char *tn_source_description(const tn_source *s) { return s->description; }
+bool tn_source_has(const tn_source *s, int layer, tn_role role) { return place_of(s, layer, role)->t != NULL; }
+
+tn_tokenizer *tn_source_take_tokenizer(tn_source *s) {
+    tn_tokenizer *t = s->tokenizer;
+    s->tokenizer = NULL;
+    return t;
+}
+
+tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role) {
+    const tn_tensor *t = place_of(s, layer, role)->t;
+    return t && t->dtype == TN_F16 ? TN_PANEL_F16 : t && t->dtype == TN_BF16 ? TN_PANEL_BF16 : TN_PANEL_F32;
+}
+
+/* Row of the stored tensor that holds canonical row `row`. Interleaved order puts the pair (i, i + d/2) at rows (2i, 2i + 1). */
+static int64_t stored_row(const tn_source *s, const place *p, int64_t row) {
+    if (!p->permuted_heads) return p->row0 + row;
+    int64_t d = s->h.d_head, head = row / d, r = row % d, half = r / (d / 2), i = r % (d / 2);
+    return p->row0 + head * d + 2 * i + half;
+}
+
+static tern_status check_finite(const place *p, const float *v, int64_t n, int64_t first, tern_error *err) {
+    for (int64_t i = 0; i < n; i++) {
+        TN_FAIL_IF(!isfinite(v[i]), err, TERN_E_FORMAT, "%s: tensor %s at offset %" PRIu64 " holds %s at element %lld", p->t->file, p->t->name, p->t->off_bytes,
+                   isnan(v[i]) ? "NaN" : "an infinity", (long long)(first + i));
+    }
+    return TERN_OK;
+}
+
+tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1, float *dst, tern_error *err) {
+    const place *p = place_of(s, layer, role);
+    TN_FAIL_IF(!p->t, err, TERN_E_INVALID, "%s of layer %d is not in the file", tn_role_name(role), layer);
+    int64_t rows, cols;
+    tn_role_shape(&s->h, role, &rows, &cols);
+    TN_FAIL_IF(row0 < 0 || row1 > rows || row0 > row1, err, TERN_E_INVALID, "rows %lld to %lld of %lld", (long long)row0, (long long)row1, (long long)rows);
+    tn_dtype d = p->t->dtype;
+    if (rows == 1) { /* a vector; elements are its rows when it is part of a fused one or permuted */
+        for (int64_t i = 0; i < cols; i++) tn_dequantise(d, p->t->data + (uint64_t)stored_row(s, p, i) * (uint64_t)tn_dtype_block_bytes(d), dst + i, 1);
+        TN_TRY(check_finite(p, dst, cols, 0, err));
+        for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
+        return TERN_OK;
+    }
+    uint64_t row_bytes = (uint64_t)(cols / tn_dtype_block(d)) * (uint64_t)tn_dtype_block_bytes(d);
+    for (int64_t r = row0; r < row1; r++) {
+        int64_t at = stored_row(s, p, r);
+        float *out = dst + (r - row0) * cols;
+        tn_dequantise(d, p->t->data + (uint64_t)at * row_bytes, out, (uint64_t)cols);
+        TN_TRY(check_finite(p, out, cols, at * cols, err));
+    }
+    return TERN_OK;
+}
