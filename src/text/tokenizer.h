@@ -12,6 +12,10 @@ typedef struct tn_tokenizer tn_tokenizer;
 typedef enum tn_tok_kind { TN_TOK_BPE_BYTES, TN_TOK_BPE_SPM } tn_tok_kind;
 typedef enum tn_token_type { TN_TOKEN_NORMAL, TN_TOKEN_UNKNOWN, TN_TOKEN_CONTROL, TN_TOKEN_USER, TN_TOKEN_UNUSED, TN_TOKEN_BYTE } tn_token_type;
 
+/* Or-ed to a tn_token_type: the special token swallows the white space before (after) it. */
+#define TN_TOKEN_LSTRIP 0x40
+#define TN_TOKEN_RSTRIP 0x80
+
 /* Borrowed by tn_tokenizer_open, which copies what it keeps. Strings carry lengths: tokens may hold any bytes. */
 typedef struct tn_tokenizer_spec {
     tn_tok_kind kind;
@@ -20,19 +24,29 @@ typedef struct tn_tokenizer_spec {
     const size_t *token_bytes;
     const float *scores;   /* SPM: merge priority (higher first), or NULL: then merges are used */
     const uint8_t *types;  /* tn_token_type per token, or NULL (all normal) */
-    const char *const *merges; /* "left right", best first (BPE_BYTES; SPM from tokenizer.json), or NULL */
+    const char *const *merges; /* "left right", best first (BPE_BYTES; SPM from tokenizer.json), or NULL;
+                                * BPE_BYTES without merges but with scores: tiktoken ranks, score = -rank */
     const size_t *merge_bytes;
     size_t n_merges;
     const char *pre;            /* pre-tokenisation by name as GGUF has it ("gpt-2", "llama-bpe", "qwen2", "deepseek-coder", "smollm", "default", ...) or NULL */
     const char *const *pre_regex; /* or explicit patterns, applied in order, splits isolated; NULL-terminated; wins over pre */
     bool pre_digits;            /* split every digit on its own first (tokenizer.json "Digits") */
     bool ignore_merges;         /* a pre-token that is in the vocabulary is one token (Llama 3) */
-    bool add_space_prefix;      /* SPM: a space in front of the text */
+    bool add_space_prefix;      /* a space in front of the text, and of what follows a special token */
+    bool space_prefix_first;    /* ... in front of the text only */
+    bool space_prefix_missing;  /* ... only where there is no space yet (tokenizer.json's Metaspace and ByteLevel) */
     bool nfc;                   /* normalise to NFC first (Qwen2) */
     bool add_bos, add_eos;
     int32_t bos, eos, eot, unk, pad; /* -1: none */
+    const int32_t *ends; /* further end-of-generation ids; the well-known names are found without this */
+    size_t n_ends;
     const char *chat_template;  /* Jinja source or NULL */
 } tn_tokenizer_spec;
+
+/* What a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and tokenizer.ggml.pre) leaves
+ * unsaid: no special ids, and the family's add_bos, add_space_prefix, ignore_merges and nfc. Explicit keys come on top.
+ * GGUF's token_type is tn_token_type + 1. pre may be NULL. */
+void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre);
 
 tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tokenizer **out, tern_error *err);
 void tn_tokenizer_close(tn_tokenizer **t);
@@ -72,7 +86,8 @@ size_t tn_detok_flush(tn_detok *d, char *buf, size_t cap);
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t);
 
 /* Chat templates of the known families, recognised from the template's text (ChatML, Llama 2/3, Mistral, Gemma, Phi-3, Zephyr...).
- * See tern_chat_render. */
+ * See tern_chat_render. The text starts after the BOS token: tokenise it with add_special and parse_special.
+ * A template with dates (Llama 3.1 and later) gets its own default date, so that the prompt does not change from day to day. */
 tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs, bool add_generation_prompt,
                            char *buf, size_t cap, size_t *n_bytes, tern_error *err);
 

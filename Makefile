@@ -1,0 +1,38 @@
+# The two commands of the README; everything else is CMake.
+BUILD ?= build
+CMAKE_FLAGS ?=
+
+.PHONY: all setup demo test sanitize fuzz clean
+
+all: $(BUILD)/build.ninja
+	@cmake --build $(BUILD)
+
+setup:
+	@bash scripts/setup.sh
+
+$(BUILD)/build.ninja: | setup
+	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@mv $(BUILD).log $(BUILD)/configure.log
+
+# Answer a question about a short document with the model shipped in the repository.
+demo: setup all
+	@echo "--- the document and the question ---"; cat models/tern-tiny/demo.txt; echo; echo "--- tern's answer ---"
+	@$(BUILD)/tern run -m models/tern-tiny --chat -f models/tern-tiny/demo.txt --temp 0 -n 96 --stats
+
+# Everything that CI runs.
+test: setup all
+	@ctest --test-dir $(BUILD) --output-on-failure
+	@bash scripts/lint.sh
+	@bash scripts/sanitized.sh
+
+# The whole suite under ASan + UBSan, then TSan (longer than `make test`, which runs the sensitive part of it).
+sanitize: setup
+	@bash scripts/sanitized.sh all
+
+# Every fuzz target for FUZZ_SECONDS each.
+FUZZ_SECONDS ?= 600
+fuzz: setup
+	@bash scripts/fuzz.sh $(FUZZ_SECONDS)
+
+clean:
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs every libFuzzer target for the given seconds; a finding stops with its input saved.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-600}
+CC=clang cmake -S . -B build-fuzz -G Ninja -DTERN_FUZZ=ON -DTERN_BENCH=OFF >/dev/null
+targets=$(basename -s .c tests/fuzz/fuzz_*.c)
+cmake --build build-fuzz --target $targets >/dev/null
+for t in $targets; do
+    short=${t#fuzz_}
+    mkdir -p "build-fuzz/corpus/$short"
+    echo "== $t for $seconds s"
+    ./build-fuzz/"$t" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+        "build-fuzz/corpus/$short" "tests/fuzz/corpus/$short" 2>&1 | grep -E "^(stat::number_of_executed_units|SUMMARY|.*ERROR|.*ALARM)|Test unit written" || true
+    [ "${PIPESTATUS[0]}" = 0 ] || exit 1
+done

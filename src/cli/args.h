@@ -1,0 +1,65 @@
+/* cli/args.h - flags as a table: parsing, --help and range errors from one description. */
+#ifndef TN_CLI_ARGS_H
+#define TN_CLI_ARGS_H
+
+#include "tern.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum arg_kind { ARG_FLAG, ARG_INT, ARG_U64, ARG_FLOAT, ARG_STR, ARG_LIST } arg_kind;
+
+enum { ARG_LIST_MAX = 32 };
+typedef struct arg_list {
+    int n;
+    const char *items[ARG_LIST_MAX + 1]; /* NULL-terminated */
+} arg_list;
+
+typedef struct arg_spec {
+    const char *name;   /* long name without dashes, or NULL */
+    char letter;        /* short name or 0 */
+    const char *value;  /* what the value is called in --help; NULL for a flag */
+    arg_kind kind;
+    void *dst;          /* bool, int32_t, uint64_t, float, const char *, arg_list */
+    double min, max;    /* of numbers; both 0: no bounds */
+    const char *help;
+} arg_spec;
+
+typedef struct command {
+    const char *name, *usage, *summary;
+    const arg_spec *specs; /* ends with a zeroed entry */
+    int max_words;         /* positional arguments accepted */
+} command;
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+/* Parse argv[1..argc). Returns -1 to go on, or an exit status (help printed, or a usage error printed).
+ * words gets up to max_words positional arguments, NULL-terminated. */
+int args_parse(const command *c, int argc, char **argv, const char **words);
+/* "tern NAME: message" on standard error; returns EXIT_USAGE. */
+int usage_error(const command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* "tern: message" on standard error; returns EXIT_FAILED. */
+int failed(const tern_error *err);
+int failed_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* "128,512" to integers in [1, max]; the count, or -1. */
+int parse_int_list(const char *text, int32_t *out, int cap, int32_t max);
+/* A whole file ("-": standard input) as a zero-terminated string the caller frees with free(); NULL with a message printed. */
+char *read_text_file(const char *path, size_t *n_bytes);
+
+/* Options every command that opens a model shares. */
+typedef struct model_args {
+    const char *model;
+    int32_t n_threads;
+} model_args;
+#define MODEL_ARGS(a)                                                                                       \
+    {"model", 'm', "MODEL", ARG_STR, &(a).model, 0, 0, "a GGUF file or a Hugging Face folder"},             \
+    {"threads", 't', "N", ARG_INT, &(a).n_threads, 1, 64, "worker threads (default: one per core)"}
+
+/* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */
+int open_engine(const command *c, const model_args *a, tern_engine **out);
+
+double process_age_s(void);      /* seconds since this process started */
+uint64_t peak_rss_bytes(void);
+
+#endif

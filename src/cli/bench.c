@@ -1,0 +1,128 @@
+/* tern bench - prefill and decode speed; `tern bench limits` measures the machine. */
+#include "cli/args.h"
+#include "cli/commands.h"
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/rng.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_LIST = 32, MAX_REPEATS = 1000 };
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+typedef struct spread {
+    double median, min, max;
+} spread;
+
+static spread spread_of(double *v, int n) {
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return (spread){.median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, .min = v[0], .max = v[n - 1]};
+}
+
+/* Tokens per second of one repeat: prefill of n_prompt tokens, or n_gen steps after one token. */
+static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, int32_t n_gen, double *tok_s, tern_error *err) {
+    int32_t other = ids[0] ? 0 : 1; /* differs from every prompt's first token: nothing is reused */
+    tern_status st = tern_session_prefill(s, &other, 1, err);
+    double t0 = tn_now_s();
+    if (n_prompt) {
+        if (st == TERN_OK) st = tern_session_prefill(s, ids, (size_t)n_prompt, err);
+        *tok_s = n_prompt / (tn_now_s() - t0);
+        return st;
+    }
+    for (int32_t i = 0; i < n_gen && st == TERN_OK; i++) st = tern_session_step(s, ids[i], err);
+    *tok_s = n_gen / (tn_now_s() - t0);
+    return st;
+}
+
+static int bench_model(const command *c, const model_args *ma, const int32_t *prompts, int n_prompts, const int32_t *gens, int n_gens,
+                       int32_t repeats, bool json) {
+    tern_engine *e = NULL;
+    int rc = open_engine(c, ma, &e);
+    if (rc >= 0) return rc;
+    tern_model_info info;
+    tern_engine_info(e, &info);
+    int32_t longest = 2;
+    for (int i = 0; i < n_prompts; i++) longest = prompts[i] > longest ? prompts[i] : longest;
+    for (int i = 0; i < n_gens; i++) longest = gens[i] + 1 > longest ? gens[i] + 1 : longest;
+    int32_t *ids = malloc((size_t)longest * sizeof *ids);
+    tn_rng rng = {42};
+    for (int32_t i = 0; ids && i < longest; i++) ids[i] = (int32_t)tn_rng_below(&rng, (uint64_t)info.n_vocab);
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = longest;
+    tern_session *s = NULL;
+    tern_error err;
+    tern_status st = ids ? tern_session_open(e, &so, &s, &err) : TERN_E_MEMORY;
+    if (!ids) snprintf(err.message, sizeof err.message, "no memory for a prompt of %d tokens", longest);
+    json_t *all = json_array();
+    if (st == TERN_OK && !json) {
+        printf("%s, %s, %.2f B parameters, weights %.1f MiB, %d threads\n\n| %8s | %22s | %22s |\n|----------|------------------------|------------------------|\n",
+               ma->model, info.arch, (double)info.n_params * 1e-9, (double)info.weight_bytes / 1048576, ma->n_threads, "test", "tokens/s (median)", "min .. max");
+    }
+    for (int t = 0; t < n_prompts + n_gens && st == TERN_OK; t++) {
+        int32_t n_prompt = t < n_prompts ? prompts[t] : 0, n_gen = t < n_prompts ? 0 : gens[t - n_prompts];
+        double v[MAX_REPEATS], warm;
+        st = once(s, ids, n_prompt, n_gen > 4 ? 4 : n_gen, &warm, &err);
+        for (int r = 0; r < repeats && st == TERN_OK; r++) st = once(s, ids, n_prompt, n_gen, &v[r], &err);
+        if (st != TERN_OK) break;
+        spread sp = spread_of(v, repeats);
+        char test[32];
+        snprintf(test, sizeof test, n_prompt ? "pp%d" : "tg%d", n_prompt ? n_prompt : n_gen);
+        if (json) {
+            json_array_append_new(all, json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test, "threads", (int)ma->n_threads,
+                                                 "tokens_per_second", "median", sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
+                                                 "scheme", "float", "repeats", (int)repeats));
+        } else {
+            printf("| %8s | %22.2f | %9.2f .. %9.2f |\n", test, sp.median, sp.min, sp.max);
+            fflush(stdout);
+        }
+    }
+    rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    if (json && rc == EXIT_OK) {
+        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+    }
+    json_decref(all);
+    free(ids);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    return rc;
+}
+
+int cmd_bench(int argc, char **argv) {
+    model_args ma = {0};
+    const char *p_list = "512", *n_list = "64", *file = NULL;
+    int32_t repeats = 5;
+    bool json = false;
+    const arg_spec specs[] = {
+        MODEL_ARGS(ma),
+        {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0, "prompt lengths, comma-separated; 0 = none (default 512)"},
+        {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0, "tokens to decode, comma-separated; 0 = none (default 64)"},
+        {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
+        {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "limits: a large file to read cold (default: one is written and removed)"},
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
+        {0},
+    };
+    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   or: tern bench limits",
+                       "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs, 1};
+    const char *words[2];
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    if (words[0] && strcmp(words[0], "limits")) return usage_error(&c, "unexpected argument '%s'", words[0]);
+    if (!ma.n_threads) ma.n_threads = tn_cpu_count();
+    int32_t prompts[MAX_LIST], gens[MAX_LIST];
+    int n_prompts = strcmp(p_list, "0") ? parse_int_list(p_list, prompts, MAX_LIST, 1 << 20) : 0;
+    int n_gens = strcmp(n_list, "0") ? parse_int_list(n_list, gens, MAX_LIST, 1 << 20) : 0;
+    if (n_prompts < 0) return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
+    if (n_gens < 0) return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
+    return bench_model(&c, &ma, prompts, n_prompts, gens, n_gens, repeats, json);
+}

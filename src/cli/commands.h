@@ -1,0 +1,14 @@
+/* cli/commands.h - one function per subcommand; each returns the exit status. argv[0] is the command's name. */
+#ifndef TN_CLI_COMMANDS_H
+#define TN_CLI_COMMANDS_H
+
+int cmd_run(int argc, char **argv);
+int cmd_chat(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_pack(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+int cmd_synth(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+
+#endif

@@ -1,0 +1,68 @@
+/* tern eval - perplexity and task accuracy. */
+#include "cli/args.h"
+#include "cli/commands.h"
+
+#include "engine/eval.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void show(void *user, int64_t done, int64_t total, double value) {
+    const char *task = user;
+    fprintf(stderr, "\r%s %lld/%lld: %.4f", task, (long long)done, (long long)total, value);
+    if (done == total) fprintf(stderr, "\r\033[K");
+}
+
+int cmd_eval(int argc, char **argv) {
+    model_args ma = {0};
+    tn_eval_options o = {0};
+    int32_t limit = 0;
+    bool json = false;
+    const arg_spec specs[] = {
+        MODEL_ARGS(ma),
+        {"task", 0, "NAME", ARG_STR, &o.task, 0, 0, "ppl (text), lambada, choice (ARC, PIQA, Winogrande jsonl; HellaSwag txt), exact (prompt, answer jsonl)"},
+        {"data", 0, "FILE", ARG_STR, &o.data, 0, 0, "the data file"},
+        {"ctx-size", 'c', "N", ARG_INT, &o.n_ctx, 2, 1 << 24, "context in tokens (default: 512 for ppl, else the smaller of 4096 and the model's)"},
+        {"limit", 0, "N", ARG_INT, &limit, 0, 1e9, "items, or windows of ppl, at most (default: all)"},
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
+        {0},
+    };
+    const command c = {"eval", "-m MODEL --task NAME --data FILE [OPTIONS]", "Perplexity of a text, or accuracy on a task, with its standard error.", specs, 0};
+    const char *words[1];
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    if (!o.task) return usage_error(&c, "--task is required");
+    if (!o.data) return usage_error(&c, "--data is required");
+    tern_engine *e = NULL;
+    rc = open_engine(&c, &ma, &e);
+    if (rc >= 0) return rc;
+    o.limit = limit;
+    if (isatty(STDERR_FILENO)) {
+        o.progress = show;
+        o.user = (void *)o.task;
+    }
+    tn_eval_result r;
+    tern_error err;
+    tern_status st = tn_eval(e, &o, &r, &err);
+    tern_engine_close(&e);
+    if (st != TERN_OK) return failed(&err);
+    const char *count = r.is_ppl ? "tokens" : "items", *value = r.is_ppl ? "perplexity" : "accuracy";
+    if (json) {
+        json_t *j = json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value, r.value, "stderr", r.stderr_);
+        if (!r.is_ppl) {
+            json_object_set_new(j, "skipped", json_integer(r.n_skipped));
+            json_object_set_new(j, "answer_perplexity", json_real(r.perplexity));
+        }
+        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
+        putchar('\n');
+        json_decref(j);
+    } else if (r.is_ppl) {
+        printf("perplexity %.4f +- %.4f over %lld tokens\n", r.value, r.stderr_, (long long)r.n_items);
+    } else {
+        printf("accuracy %.2f %% +- %.2f over %lld items (%lld too long for the context), answer perplexity %.3f\n", r.value * 100,
+               r.stderr_ * 100, (long long)r.n_items, (long long)r.n_skipped, r.perplexity);
+    }
+    return EXIT_OK;
+}

@@ -1,0 +1,95 @@
+/* tern tokenize - standard input to token ids, or back. */
+#include "cli/args.h"
+#include "cli/commands.h"
+
+#include "engine/tokens.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int decode(const tn_tokenizer *t, const char *text) {
+    size_t cap = 8 * tn_tokenizer_max_token_bytes(t) + 64;
+    char *buf = malloc(cap);
+    if (!buf) return failed_text("no memory for a token");
+    tn_detok d;
+    tn_detok_init(&d, t, true, true);
+    int rc = EXIT_OK;
+    for (const char *p = text; rc == EXIT_OK;) {
+        while (isspace((unsigned char)*p) || *p == ',' || *p == '[' || *p == ']') p++;
+        if (!*p) break;
+        char *end;
+        long id = strtol(p, &end, 10);
+        if (end == p || id < 0 || (unsigned long)id >= tn_tokenizer_n_vocab(t)) {
+            rc = failed_text("'%.20s': want token ids from 0 to %zu", p, tn_tokenizer_n_vocab(t) - 1);
+            break;
+        }
+        fwrite(buf, 1, tn_detok_push(&d, (int32_t)id, buf, cap), stdout);
+        p = end;
+    }
+    fwrite(buf, 1, tn_detok_flush(&d, buf, cap), stdout);
+    free(buf);
+    return rc;
+}
+
+static int encode(const tn_tokenizer *t, const char *text, size_t n, bool ids_only, bool special) {
+    size_t cap = n + 16, n_ids;
+    int32_t *ids = malloc(cap * sizeof *ids);
+    if (!ids) return failed_text("no memory for %zu bytes of text", n);
+    tern_error err;
+    if (tn_tokenize(t, text, n, special, true, ids, cap, &n_ids, &err) != TERN_OK) {
+        free(ids);
+        return failed(&err);
+    }
+    size_t cap_buf = tn_tokenizer_max_token_bytes(t) + 1;
+    char *buf = malloc(cap_buf);
+    for (size_t i = 0; i < n_ids; i++) {
+        if (ids_only) {
+            printf("%s%d", i ? " " : "", ids[i]);
+            continue;
+        }
+        size_t len = buf ? tn_token_bytes(t, ids[i], true, buf, cap_buf) : 0;
+        printf("%7d  '", ids[i]);
+        for (size_t b = 0; b < len && b < cap_buf; b++) {
+            unsigned char ch = (unsigned char)buf[b];
+            if (ch == '\n') fputs("\\n", stdout);
+            else if (ch < 32) printf("\\x%02x", ch);
+            else putchar(ch);
+        }
+        puts("'");
+    }
+    if (ids_only) putchar('\n');
+    free(buf);
+    free(ids);
+    return EXIT_OK;
+}
+
+int cmd_tokenize(int argc, char **argv) {
+    model_args ma = {0};
+    bool ids = false, back = false, no_special = false;
+    const arg_spec specs[] = {
+        {"model", 'm', "MODEL", ARG_STR, &ma.model, 0, 0, "a GGUF file (a vocabulary alone will do) or a Hugging Face folder"},
+        {"ids", 0, NULL, ARG_FLAG, &ids, 0, 0, "print the ids alone, on one line"},
+        {"decode", 0, NULL, ARG_FLAG, &back, 0, 0, "standard input holds ids; print their text"},
+        {"no-special", 0, NULL, ARG_FLAG, &no_special, 0, 0, "do not add the tokens the model wants around a prompt (BOS)"},
+        {0},
+    };
+    const command c = {"tokenize", "-m MODEL [--ids | --decode]", "Standard input to tokens, one a line, or ids back to text.", specs, 0};
+    const char *words[1];
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    if (!ma.model) return usage_error(&c, "-m MODEL is required");
+    if (ids && back) return usage_error(&c, "--ids and --decode exclude each other");
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_tokenizer *t = NULL;
+    tern_error err;
+    if (tn_tokens_open(&ctx, ma.model, &t, &err) != TERN_OK) return failed(&err);
+    size_t n;
+    char *text = read_text_file("-", &n);
+    rc = !text ? EXIT_FAILED : back ? decode(t, text) : encode(t, text, n, ids, !no_special);
+    free(text);
+    tn_tokenizer_close(&t);
+    return rc;
+}

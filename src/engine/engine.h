@@ -1,0 +1,72 @@
+/* engine/engine.h - what an engine and a session are made of (internal side of tern.h).
+ *
+ *   tern_engine (immutable after open)          tern_session (one thread at a time)
+ *     ctx, pool, kernels                          kv cache, activations, tokens, logits
+ *     model: hyperparameters, weights, tokenizer
+ *     npu, exec: for packages                   pipeline (packages) or acts (float models)
+ *
+ * Main path: tern_engine_open (engine.c) -> tern_session_prefill / step (session.c) -> tern_session_generate (generate.c). */
+#ifndef TN_ENGINE_ENGINE_H
+#define TN_ENGINE_ENGINE_H
+
+#include "engine/pipeline.h"
+#include "model/forward.h"
+
+enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when scoring */
+enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
+
+struct tern_engine {
+    tn_ctx ctx;
+    tn_pool *pool;
+    tn_kernels kern;
+    tn_model *model;
+    /* packages only, else NULL: */
+    tn_npu_model *npu;
+    tn_executor *exec;
+    tn_policy policy;
+    int32_t n_lane_workers[TN_N_LANES];
+    bool trace;
+    char *profile_path; /* cache of the stage times, beside the package */
+};
+
+struct tern_session {
+    tern_engine *e;
+    int32_t n_ctx;
+    tn_kv kv;
+    tn_acts acts;          /* float models */
+    tn_pipeline *pipeline; /* packages */
+    tn_stage_profile profile;
+    tn_timeline *timeline; /* NULL: not traced */
+    int32_t *tokens; /* [n_ctx] */
+    int32_t n_tok;   /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
+    int32_t *pos;    /* [chunk] scratch */
+    float *logits;   /* [n_vocab] after token n_tok-1 */
+    bool has_logits;
+    float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
+    _Atomic bool cancel;
+};
+
+/* Who wants the logits of positions first.. of what is appended. */
+typedef struct tn_scorer {
+    size_t first;
+    bool (*on_logits)(void *user, size_t i, const float *logits);
+    void *user;
+} tn_scorer;
+
+/* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last one.
+ * scorer may be NULL. */
+tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err);
+/* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one leaves it unmeasured. */
+void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
+void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);
+
+/* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the text becomes. */
+static inline bool tn_session_rope_long(const tern_session *s) {
+    const tn_hparams *h = &s->e->model->h;
+    return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
+}
+
+/* Forget all but the first n tokens. */
+void tn_session_truncate(tern_session *s, int32_t n);
+
+#endif

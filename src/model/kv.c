@@ -1,0 +1,46 @@
+#include "model/kv.h"
+
+#include "base/status.h"
+#include "kernels/attn_f32.h"
+
+#include <string.h>
+
+tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv *out, tern_error *err) {
+    *out = (tn_kv){.ctx = ctx, .n_layers = h->n_layers, .n_kv_heads = h->n_kv_heads, .d_head = h->d_head};
+    out->cap_tok = (n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    size_t n = tn_kv_head_offset(out, h->n_layers, 0);
+    out->k = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
+    out->v = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
+    if (out->k && out->v) return TERN_OK;
+    tn_kv_close(out);
+    return tn_fail(err, TERN_E_MEMORY, "no memory for a KV cache of %d tokens (%zu bytes); ask for a smaller context", n_ctx,
+                   2 * n * sizeof(float));
+}
+
+void tn_kv_close(tn_kv *kv) {
+    tn_free(kv->ctx, kv->k);
+    tn_free(kv->ctx, kv->v);
+    kv->k = kv->v = NULL;
+}
+
+static size_t k_offset(const tn_kv *kv, int32_t pos) {
+    return (size_t)(pos / TN_KV_PANEL) * (size_t)kv->d_head * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
+}
+
+void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k, const float *v) {
+    float *dst = tn_kv_k(kv, layer, head) + k_offset(kv, pos);
+    for (int d = 0; d < kv->d_head; d++) dst[(size_t)d * TN_KV_PANEL] = k[d];
+    memcpy(tn_kv_v(kv, layer, head) + (size_t)pos * (size_t)kv->d_head, v, (size_t)kv->d_head * sizeof *v);
+}
+
+void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
+    if (from == to) return;
+    for (int l = 0; l < kv->n_layers; l++) {
+        for (int h = 0; h < kv->n_kv_heads; h++) {
+            const float *src = tn_kv_k(kv, l, h) + k_offset(kv, from);
+            float *dst = tn_kv_k(kv, l, h) + k_offset(kv, to), *v = tn_kv_v(kv, l, h);
+            for (int d = 0; d < kv->d_head; d++) dst[(size_t)d * TN_KV_PANEL] = src[(size_t)d * TN_KV_PANEL];
+            memcpy(v + (size_t)to * (size_t)kv->d_head, v + (size_t)from * (size_t)kv->d_head, (size_t)kv->d_head * sizeof *v);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+/* Loading float weights from a source into panels, and running one linear. */
+#include "model/model.h"
+
+#include "base/status.h"
+
+#include <assert.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { ROWS_PER_READ = 128 }; /* a multiple of TN_PANEL_N */
+
+typedef struct loader {
+    tn_source *src;
+    tn_model *m;
+    tn_pool *pool;
+    XXH64_state_t *hash;
+    tern_error *err;
+} loader;
+
+typedef struct pack_job {
+    loader *ld;
+    tn_linear *l;
+    int layer;
+    tn_role role;
+    tern_status status[64]; /* per thread */
+    tern_error error[64];
+} pack_job;
+
+static void pack_rows(void *arg, int i_item, int i_thread) {
+    pack_job *j = arg;
+    tern_status *st = &j->status[i_thread % 64];
+    if (*st != TERN_OK) return;
+    tn_ctx *ctx = j->ld->m->ctx;
+    int64_t n0 = (int64_t)i_item * ROWS_PER_READ, n1 = n0 + ROWS_PER_READ;
+    if (n1 > j->l->n) n1 = j->l->n;
+    float *rows = tn_alloc(ctx, TN_MEM_OTHER, (size_t)(n1 - n0) * (size_t)j->l->k, sizeof *rows);
+    if (!rows) {
+        *st = tn_fail(&j->error[i_thread % 64], TERN_E_MEMORY, "no memory to read %s", tn_role_name(j->role));
+        return;
+    }
+    *st = tn_source_read(j->ld->src, j->layer, j->role, n0, n1, rows, &j->error[i_thread % 64]);
+    if (*st == TERN_OK) tn_panels_pack(j->l->dtype, j->l->panels, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
+    tn_free(ctx, rows);
+}
+
+static tern_status load_vector(loader *ld, int layer, tn_role role, float **out) {
+    *out = NULL;
+    if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
+    int64_t rows, cols;
+    tn_role_shape(&ld->m->h, role, &rows, &cols);
+    assert(rows == 1);
+    float *v = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, (size_t)cols, sizeof *v);
+    TN_FAIL_IF(!v, ld->err, TERN_E_MEMORY, "no memory for %s", tn_role_name(role));
+    *out = v;
+    TN_TRY(tn_source_read(ld->src, layer, role, 0, 1, v, ld->err));
+    XXH64_update(ld->hash, v, (size_t)cols * sizeof *v);
+    ld->m->n_params += (uint64_t)cols;
+    ld->m->weight_bytes += (uint64_t)cols * sizeof *v;
+    return TERN_OK;
+}
+
+/* bias: the role of its bias vector, or TN_W_N_ROLES for none. */
+static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias, tn_linear *l) {
+    *l = (tn_linear){0};
+    if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
+    int64_t rows, cols;
+    tn_role_shape(&ld->m->h, role, &rows, &cols);
+    l->n = (int32_t)rows;
+    l->k = (int32_t)cols;
+    l->dtype = tn_source_panel_dtype(ld->src, layer, role);
+    size_t bytes = tn_panels_bytes(l->dtype, (size_t)rows, (size_t)cols);
+    l->panels = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, bytes, 1);
+    TN_FAIL_IF(!l->panels, ld->err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role), layer, bytes);
+    pack_job *j = tn_calloc(ld->m->ctx, TN_MEM_OTHER, 1, sizeof *j);
+    TN_FAIL_IF(!j, ld->err, TERN_E_MEMORY, "no memory to load %s", tn_role_name(role));
+    *j = (pack_job){.ld = ld, .l = l, .layer = layer, .role = role};
+    tn_pool_for(ld->pool, (int)((rows + ROWS_PER_READ - 1) / ROWS_PER_READ), pack_rows, j);
+    tern_status st = TERN_OK;
+    for (int i = 0; i < 64 && st == TERN_OK; i++) {
+        st = j->status[i];
+        if (st != TERN_OK && ld->err) *ld->err = j->error[i];
+    }
+    tn_free(ld->m->ctx, j);
+    TN_TRY(st);
+    XXH64_update(ld->hash, l->panels, bytes < 4096 ? bytes : 4096); /* a sample is enough to tell models apart */
+    ld->m->n_params += (uint64_t)(rows * cols);
+    ld->m->weight_bytes += bytes;
+    return bias == TN_W_N_ROLES ? TERN_OK : load_vector(ld, layer, bias, &l->bias);
+}
+
+static tern_status load_layer(loader *ld, int i, tn_layer *y) {
+    const struct {
+        tn_role role;
+        float **v;
+    } vectors[] = {
+        {TN_W_ATTN_NORM, &y->attn_norm},     {TN_W_ATTN_NORM_B, &y->attn_norm_b}, {TN_W_ATTN_POST_NORM, &y->attn_post_norm},
+        {TN_W_FFN_NORM, &y->ffn_norm},       {TN_W_FFN_NORM_B, &y->ffn_norm_b},   {TN_W_FFN_POST_NORM, &y->ffn_post_norm},
+        {TN_W_Q_NORM, &y->q_norm},           {TN_W_K_NORM, &y->k_norm},
+    };
+    for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++) TN_TRY(load_vector(ld, i, vectors[v].role, vectors[v].v));
+    const struct {
+        tn_role role, bias;
+        tn_linear *l;
+    } linears[] = {
+        {TN_W_Q, TN_W_Q_B, &y->q},       {TN_W_K, TN_W_K_B, &y->k},          {TN_W_V, TN_W_V_B, &y->v},
+        {TN_W_O, TN_W_O_B, &y->o},       {TN_W_GATE, TN_W_GATE_B, &y->gate}, {TN_W_UP, TN_W_UP_B, &y->up},
+        {TN_W_DOWN, TN_W_DOWN_B, &y->down},
+    };
+    for (size_t l = 0; l < sizeof linears / sizeof linears[0]; l++) {
+        TN_TRY(load_linear(ld, i, linears[l].role, linears[l].bias, linears[l].l));
+    }
+    return TERN_OK;
+}
+
+tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err) {
+    *out = NULL;
+    tn_model *m = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
+    TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for the model");
+    m->ctx = ctx;
+    m->h = *tn_source_hparams(src);
+    strncpy(m->description, tn_source_description(src), sizeof m->description - 1);
+    loader ld = {.src = src, .m = m, .pool = pool, .hash = XXH64_createState(), .err = err};
+    tern_status st;
+    TN_BAIL_IF(!ld.hash, err, TERN_E_MEMORY, "no memory for a hash");
+    XXH64_reset(ld.hash, 0);
+    XXH64_update(ld.hash, m->h.arch, sizeof m->h.arch);
+    m->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->h.n_layers, sizeof *m->layers);
+    TN_BAIL_IF(!m->layers, err, TERN_E_MEMORY, "no memory for %d layers", m->h.n_layers);
+    if ((st = load_linear(&ld, -1, TN_W_EMBD, TN_W_N_ROLES, &m->embd)) != TERN_OK) goto out;
+    if (!m->h.tied && (st = load_linear(&ld, -1, TN_W_OUT, TN_W_OUT_B, &m->head)) != TERN_OK) goto out;
+    if ((st = load_vector(&ld, -1, TN_W_OUT_NORM, &m->out_norm)) != TERN_OK) goto out;
+    if ((st = load_vector(&ld, -1, TN_W_OUT_NORM_B, &m->out_norm_b)) != TERN_OK) goto out;
+    for (int i = 0; i < m->h.n_layers; i++) {
+        if ((st = load_layer(&ld, i, &m->layers[i])) != TERN_OK) goto out;
+        TN_BAIL_IF(!tn_progress(ctx, "load", (i + 1.0) / m->h.n_layers), err, TERN_E_CANCELLED, "loading was cancelled");
+    }
+    m->tokenizer = tn_source_take_tokenizer(src);
+    m->fingerprint = XXH64_digest(ld.hash);
+    *out = m;
+    m = NULL;
+out:
+    if (ld.hash) XXH64_freeState(ld.hash);
+    tn_model_close(&m);
+    return st;
+}
+
+static void free_linear(tn_ctx *ctx, tn_linear *l) {
+    tn_free(ctx, l->panels);
+    tn_free(ctx, l->bias);
+}
+
+void tn_model_close(tn_model **pm) {
+    tn_model *m = *pm;
+    if (!m) return;
+    *pm = NULL;
+    for (int i = 0; m->layers && i < m->h.n_layers; i++) {
+        tn_layer *y = &m->layers[i];
+        float *vectors[] = {y->attn_norm, y->attn_norm_b, y->attn_post_norm, y->ffn_norm, y->ffn_norm_b, y->ffn_post_norm, y->q_norm, y->k_norm};
+        for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++) tn_free(m->ctx, vectors[v]);
+        tn_linear *linears[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
+        for (size_t l = 0; l < sizeof linears / sizeof linears[0]; l++) free_linear(m->ctx, linears[l]);
+    }
+    free_linear(m->ctx, &m->embd);
+    free_linear(m->ctx, &m->head);
+    tn_free(m->ctx, m->out_norm);
+    tn_free(m->ctx, m->out_norm_b);
+    tn_free(m->ctx, m->layers);
+    tn_tokenizer_close(&m->tokenizer);
+    tn_free(m->ctx, m);
+}
+
+typedef struct linear_job {
+    const tn_linear *l;
+    tn_gemm_f32_fn fn;
+    const float *x;
+    float *out;
+    size_t ldx, ldo, m, n_per_item;
+} linear_job;
+
+static void linear_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const linear_job *j = arg;
+    size_t n0 = (size_t)i_item * j->n_per_item, n1 = n0 + j->n_per_item;
+    if (n1 > (size_t)j->l->n) n1 = (size_t)j->l->n;
+    j->fn(j->x, j->ldx, j->l->panels, j->l->bias, j->out, j->ldo, j->m, n0, n1, (size_t)j->l->k);
+}
+
+void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx, float *out,
+                   size_t ldo, size_t m) {
+    /* Small enough that threads of unequal speed finish together, large enough to amortise reading x. */
+    size_t n_panels = ((size_t)l->n + TN_PANEL_N - 1) / TN_PANEL_N, n_items = (size_t)tn_pool_size(pool) * 4;
+    size_t panels_per_item = (n_panels + n_items - 1) / n_items;
+    linear_job j = {.l = l, .fn = kern->gemm_f32[l->dtype], .x = x, .out = out, .ldx = ldx, .ldo = ldo, .m = m,
+                    .n_per_item = panels_per_item * TN_PANEL_N};
+    tn_pool_for(pool, (int)((n_panels + panels_per_item - 1) / panels_per_item), linear_item, &j);
+}

@@ -1,0 +1,44 @@
+/* model/model.h - a model in memory, immutable once loaded and shared by sessions.
+ * Float models (GGUF, Hugging Face) hold their linears as weight panels in the narrowest exact type. */
+#ifndef TN_MODEL_MODEL_H
+#define TN_MODEL_MODEL_H
+
+#include "base/pool.h"
+#include "kernels/kernels.h"
+#include "model/source.h"
+
+typedef struct tn_linear {
+    int32_t n, k; /* out, in channels; n == 0: absent */
+    tn_panel_dtype dtype;
+    void *panels;
+    float *bias; /* [n] or NULL */
+} tn_linear;
+
+typedef struct tn_layer {
+    float *attn_norm, *attn_norm_b, *attn_post_norm, *ffn_norm, *ffn_norm_b, *ffn_post_norm; /* [n_embd] or NULL */
+    float *q_norm, *k_norm;                                                                   /* [d_head] or NULL */
+    tn_linear q, k, v, o, gate, up, down;
+} tn_layer;
+
+typedef struct tn_model {
+    tn_ctx *ctx;
+    tn_hparams h;
+    tn_tokenizer *tokenizer; /* NULL: the file has none */
+    tn_linear embd;          /* [n_vocab][n_embd]; also the head when h.tied */
+    tn_linear head;          /* n == 0 when h.tied */
+    float *out_norm, *out_norm_b;
+    tn_layer *layers;
+    uint64_t n_params, weight_bytes;
+    uint64_t fingerprint; /* of shapes and a sample of the weights: ties saved states to their model */
+    char description[64];
+} tn_model;
+
+/* Load every weight of the source as float panels. Takes the source's tokenizer. Reports progress "load". */
+tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err);
+void tn_model_close(tn_model **m);
+
+/* out = x W^T + bias over m rows, spread over the pool. */
+void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx, float *out,
+                   size_t ldo, size_t m);
+
+#endif

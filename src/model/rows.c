@@ -1,0 +1,81 @@
+#include "model/rows.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+void tn_rows_rope_table(const tn_rows *r, bool use_long) {
+    const tn_hparams *h = r->h;
+    const float *inv_freq = use_long ? h->inv_freq_long : h->inv_freq;
+    for (int32_t i = 0; i < r->n_rows; i++) {
+        float *cs = r->rope_cs + (size_t)i * (size_t)h->n_rot;
+        for (int32_t j = 0; j < h->n_rot / 2; j++) {
+            double angle = (double)r->pos[i] * (double)inv_freq[j];
+            cs[2 * j] = (float)cos(angle) * h->rope_mscale;
+            cs[2 * j + 1] = (float)sin(angle) * h->rope_mscale;
+        }
+    }
+}
+
+void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float *x, float *out, int32_t row0, int32_t row1) {
+    size_t n = (size_t)r->h->n_embd;
+    for (int32_t i = row0; i < row1; i++) {
+        const float *in = x + (size_t)i * n;
+        float *o = out + (size_t)i * n;
+        if (r->h->norm == TN_NORM_RMS) r->kern->rmsnorm_f32(in, w, r->h->norm_eps, o, n);
+        else r->kern->layernorm_f32(in, w, b, r->h->norm_eps, o, n);
+    }
+}
+
+void tn_rows_rope_store(const tn_rows *r, const tn_layer *y, int layer, float *q, float *k, const float *v, int32_t row0, int32_t row1) {
+    const tn_hparams *h = r->h;
+    size_t d = (size_t)h->d_head;
+    for (int32_t i = row0; i < row1; i++) {
+        const float *cs = r->rope_cs + (size_t)i * (size_t)h->n_rot;
+        for (int32_t a = 0; a < h->n_heads; a++) {
+            float *x = q + ((size_t)i * (size_t)h->n_heads + (size_t)a) * d;
+            if (y->q_norm) r->kern->rmsnorm_f32(x, y->q_norm, h->norm_eps, x, d);
+            r->kern->rope_f32(x, cs, (size_t)h->n_rot);
+        }
+        for (int32_t a = 0; a < h->n_kv_heads; a++) {
+            size_t off = ((size_t)i * (size_t)h->n_kv_heads + (size_t)a) * d;
+            float *x = k + off;
+            if (y->k_norm) r->kern->rmsnorm_f32(x, y->k_norm, h->norm_eps, x, d);
+            r->kern->rope_f32(x, cs, (size_t)h->n_rot);
+            tn_kv_put(r->kv, layer, a, r->slot[i], x, v + off);
+        }
+    }
+}
+
+int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
+    bool windowed = h->window > 0 && (h->window_pattern <= 1 || layer % h->window_pattern != h->window_pattern - 1);
+    return windowed && pos >= h->window ? pos - h->window + 1 : 0;
+}
+
+enum { ATTN_ROWS = 64 }; /* rows per kernel call */
+
+void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0, int32_t row1, float *scratch) {
+    const tn_hparams *h = r->h;
+    size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
+    int kv_head = head / (h->n_heads / h->n_kv_heads);
+    int32_t first[ATTN_ROWS], end[ATTN_ROWS];
+    for (int32_t b = row0; b < row1; b += ATTN_ROWS) {
+        int32_t n = row1 - b < ATTN_ROWS ? row1 - b : ATTN_ROWS;
+        for (int32_t i = 0; i < n; i++) {
+            first[i] = tn_rows_first_pos(h, layer, r->pos[b + i]);
+            end[i] = r->tree_mask ? r->tree_base : r->pos[b + i] + 1;
+        }
+        size_t off = (size_t)b * stride + (size_t)head * d;
+        tn_attn_f32_args a = {
+            .q = q + off, .q_stride = stride, .out = out + off, .out_stride = stride,
+            .k_panels = tn_kv_k(r->kv, layer, kv_head), .v = tn_kv_v(r->kv, layer, kv_head),
+            .n_rows = (size_t)n, .d_head = d, .scale = h->attn_scale, .soft_cap = h->attn_soft_cap,
+            .first_pos = first, .end_pos = end,
+            .tree_mask = r->tree_mask ? r->tree_mask + (size_t)b * r->n_tree_words : NULL,
+            .tree_base = r->tree_mask ? (size_t)r->tree_base : 0, .n_tree_words = r->n_tree_words, .scratch = scratch,
+        };
+        r->kern->attn_f32(&a);
+    }
+}
+
+size_t tn_rows_scratch(const tn_hparams *h, int32_t cap_tok) { return tn_attn_f32_scratch((size_t)h->d_head, (size_t)cap_tok); }

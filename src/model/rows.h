@@ -1,0 +1,36 @@
+/* model/rows.h - the row-wise operators of a decoder layer, each over rows [row0, row1) of a chunk.
+ * The float forward and the NPU pipeline are both made of these and of linears, so they cannot drift apart.
+ * A row's result depends on that row, its position and the cache only (decision 5). */
+#ifndef TN_MODEL_ROWS_H
+#define TN_MODEL_ROWS_H
+
+#include "model/kv.h"
+#include "model/model.h"
+
+/* One chunk of consecutive or tree positions, borrowed by the calls below. */
+typedef struct tn_rows {
+    const tn_hparams *h;
+    const tn_kernels *kern;
+    const tn_kv *kv;
+    int32_t n_rows;
+    const int32_t *pos;  /* [n_rows] position of each row (rope angle) */
+    const int32_t *slot; /* [n_rows] cache slot the row's K and V go to; equals pos except in draft trees */
+    int32_t tree_base;   /* first slot of a draft tree, or -1 */
+    const uint64_t *tree_mask; /* see attn_f32.h; NULL unless a tree */
+    size_t n_tree_words;
+    float *rope_cs; /* [n_rows][n_rot] cos,sin pairs, filled by tn_rows_rope_table */
+} tn_rows;
+
+/* cos/sin for every row's position. use_long: longrope's long factors. */
+void tn_rows_rope_table(const tn_rows *r, bool use_long);
+/* out = norm(x) with weight w, bias b over columns n_embd; strides in floats. */
+void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float *x, float *out, int32_t row0, int32_t row1);
+/* Rotate (and QK-norm) the rows' Q in place and put K and V into the cache. q [n_rows][n_heads*d], k, v [n_rows][n_kv*d]. */
+void tn_rows_rope_store(const tn_rows *r, const tn_layer *y, int layer, float *q, float *k, const float *v, int32_t row0, int32_t row1);
+/* Attention of query head `head` for rows [row0,row1). scratch: tn_rows_scratch floats. out [n_rows][n_heads*d]. */
+void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0, int32_t row1, float *scratch);
+size_t tn_rows_scratch(const tn_hparams *h, int32_t cap_tok);
+/* First position a row at `pos` sees in `layer` (sliding windows). */
+int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos);
+
+#endif

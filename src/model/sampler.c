@@ -1,0 +1,141 @@
+#include "model/sampler.h"
+
+#include "base/status.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+tern_status tn_sampler_open(tn_ctx *ctx, const tern_sampling *p, size_t n_vocab, tn_sampler *out, tern_error *err) {
+    *out = (tn_sampler){.ctx = ctx, .p = *p, .rng = {p->seed}, .n_vocab = n_vocab};
+    TN_FAIL_IF(!(p->temperature >= 0) || !isfinite(p->temperature), err, TERN_E_INVALID, "temperature %g: want a number >= 0", (double)p->temperature);
+    TN_FAIL_IF(p->top_k < 0, err, TERN_E_INVALID, "top_k %d: want 0 (off) or more", p->top_k);
+    TN_FAIL_IF(!(p->top_p > 0 && p->top_p <= 1), err, TERN_E_INVALID, "top_p %g: want a number in (0, 1]", (double)p->top_p);
+    TN_FAIL_IF(!(p->min_p >= 0 && p->min_p < 1), err, TERN_E_INVALID, "min_p %g: want a number in [0, 1)", (double)p->min_p);
+    TN_FAIL_IF(!(p->repeat_penalty > 0) || !isfinite(p->repeat_penalty), err, TERN_E_INVALID, "repeat_penalty %g: want a number > 0", (double)p->repeat_penalty);
+    TN_FAIL_IF(p->repeat_last_n < -1, err, TERN_E_INVALID, "repeat_last_n %d: want -1 (all) or more", p->repeat_last_n);
+    out->cand = tn_alloc(ctx, TN_MEM_OTHER, n_vocab, sizeof *out->cand);
+    out->seen = tn_calloc(ctx, TN_MEM_OTHER, n_vocab, 1);
+    if (out->cand && out->seen) return TERN_OK;
+    tn_sampler_close(out);
+    return tn_fail(err, TERN_E_MEMORY, "no memory to sample from %zu tokens", n_vocab);
+}
+
+void tn_sampler_close(tn_sampler *s) {
+    tn_free(s->ctx, s->cand);
+    tn_free(s->ctx, s->seen);
+    s->cand = NULL;
+    s->seen = NULL;
+}
+
+int32_t tn_argmax(const float *logits, size_t n_vocab) {
+    size_t best = 0;
+    for (size_t i = 1; i < n_vocab; i++) {
+        if (logits[i] > logits[best] || (isnan(logits[best]) && !isnan(logits[i]))) best = i;
+    }
+    return (int32_t)best;
+}
+
+float tn_logprob(const float *logits, size_t n_vocab, int32_t id) {
+    float max = -INFINITY;
+    for (size_t i = 0; i < n_vocab; i++) max = logits[i] > max ? logits[i] : max;
+    double sum = 0;
+    for (size_t i = 0; i < n_vocab; i++) sum += exp((double)logits[i] - (double)max);
+    return (float)((double)logits[id] - (double)max - log(sum));
+}
+
+static int by_logit(const void *a, const void *b) {
+    const tn_candidate *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Move the k best to the front, in no order (quickselect). */
+static void select_top(tn_candidate *c, size_t n, size_t k) {
+    size_t lo = 0, hi = n;
+    while (hi - lo > 1 && k > lo && k < hi) {
+        tn_candidate pivot = c[lo + (hi - lo) / 2];
+        size_t i = lo, j = hi - 1;
+        for (;;) {
+            while (by_logit(&c[i], &pivot) < 0) i++;
+            while (by_logit(&c[j], &pivot) > 0) j--;
+            if (i >= j) break;
+            tn_candidate t = c[i];
+            c[i++] = c[j];
+            c[j--] = t;
+        }
+        size_t mid = j + 1; /* c[lo..mid) is not worse than c[mid..hi) */
+        if (mid == hi) mid--;
+        if (k <= mid) hi = mid;
+        else lo = mid;
+    }
+}
+
+static void penalise(tn_sampler *s, const int32_t *history, size_t n_history) {
+    if (s->p.repeat_penalty == 1.0f) return;
+    size_t n = s->p.repeat_last_n < 0 ? n_history : (size_t)s->p.repeat_last_n;
+    if (n > n_history) n = n_history;
+    const int32_t *h = history + (n_history - n);
+    for (size_t i = 0; i < n; i++) {
+        size_t id = (size_t)h[i];
+        if (s->seen[id]) continue;
+        s->seen[id] = 1;
+        float *l = &s->cand[id].logit;
+        *l = *l > 0 ? *l / s->p.repeat_penalty : *l * s->p.repeat_penalty;
+    }
+    for (size_t i = 0; i < n; i++) s->seen[h[i]] = 0;
+}
+
+static void normalise(tn_candidate *c, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += c[i].p = exp((double)c[i].logit - (double)c[0].logit);
+    for (size_t i = 0; i < n; i++) c[i].p /= sum;
+}
+
+size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
+    size_t n = s->n_vocab;
+    tn_candidate *c = s->cand;
+    for (size_t i = 0; i < n; i++) c[i] = (tn_candidate){.id = (int32_t)i, .logit = isnan(logits[i]) ? -INFINITY : logits[i]};
+    penalise(s, history, n_history);
+    if (s->p.temperature == 0) {
+        size_t best = 0;
+        for (size_t i = 1; i < n; i++) {
+            if (c[i].logit > c[best].logit) best = i;
+        }
+        c[0] = (tn_candidate){.id = c[best].id, .logit = c[best].logit, .p = 1};
+        return 1;
+    }
+    if (s->p.top_k > 0 && (size_t)s->p.top_k < n) {
+        select_top(c, n, (size_t)s->p.top_k);
+        n = (size_t)s->p.top_k;
+    }
+    qsort(c, n, sizeof *c, by_logit);
+    while (n > 1 && c[n - 1].logit == -INFINITY) n--;
+    normalise(c, n);
+    if (s->p.top_p < 1) {
+        double sum = 0;
+        size_t keep = 0;
+        while (keep < n && sum < (double)s->p.top_p) sum += c[keep++].p;
+        n = keep ? keep : 1;
+    }
+    if (s->p.min_p > 0) {
+        size_t keep = 1;
+        while (keep < n && c[keep].p >= (double)s->p.min_p * c[0].p) keep++;
+        n = keep;
+    }
+    for (size_t i = 0; i < n; i++) c[i].logit /= s->p.temperature;
+    normalise(c, n);
+    return n;
+}
+
+int32_t tn_sampler_draw(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
+    size_t n = tn_sampler_distribution(s, logits, history, n_history);
+    if (n == 1) return s->cand[0].id;
+    double u = tn_rng_f64(&s->rng), sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += s->cand[i].p;
+        if (u < sum) return s->cand[i].id;
+    }
+    return s->cand[n - 1].id;
+}

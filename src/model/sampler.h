@@ -1,0 +1,37 @@
+/* model/sampler.h - from logits to a token. Filters in the order llama.cpp users know:
+ * repetition penalty, top-k, top-p, min-p, temperature, draw. */
+#ifndef TN_MODEL_SAMPLER_H
+#define TN_MODEL_SAMPLER_H
+
+#include "base/ctx.h"
+#include "base/rng.h"
+
+typedef struct tn_candidate {
+    int32_t id;
+    float logit; /* after penalty and temperature */
+    double p;    /* normalised over the candidates kept */
+} tn_candidate;
+
+typedef struct tn_sampler {
+    tn_ctx *ctx;
+    tern_sampling p;
+    tn_rng rng;
+    size_t n_vocab;
+    tn_candidate *cand; /* [n_vocab] */
+    uint8_t *seen;      /* [n_vocab] scratch of the penalty, all zero between calls */
+} tn_sampler;
+
+tern_status tn_sampler_open(tn_ctx *ctx, const tern_sampling *p, size_t n_vocab, tn_sampler *out, tern_error *err);
+void tn_sampler_close(tn_sampler *s);
+
+/* The distribution the next token is drawn from: candidates sorted by falling probability in s->cand, their number
+ * returned (1 when greedy). Ties go to the smaller id. history: tokens so far, the penalty looks at the last
+ * repeat_last_n. NaN logits count as -infinity. */
+size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history);
+/* Draw one token from that distribution. */
+int32_t tn_sampler_draw(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history);
+/* log softmax(logits)[id], before any filter. */
+float tn_logprob(const float *logits, size_t n_vocab, int32_t id);
+int32_t tn_argmax(const float *logits, size_t n_vocab); /* smallest id among equals */
+
+#endif

@@ -1,0 +1,97 @@
+/* npu/backend.h - what a backend implements: a small table of functions. npu.c in front of it checks descriptions and jobs,
+ * counts memory, keeps references and wakes waiters, so a backend only computes (docs/npu.md tells how to add one). */
+#ifndef TN_NPU_BACKEND_H
+#define TN_NPU_BACKEND_H
+
+#include "npu/npu.h"
+
+#include <pthread.h>
+
+typedef struct tn_npu_backend {
+    const char *name;
+    /* Required. Fill d->caps (name and memory_cap_bytes are set) and d->impl. */
+    tern_status (*open)(tn_npu_device *d, const tn_npu_options *opt, tern_error *err);
+    /* Required. No job is running, every graph is unloaded. */
+    void (*close)(tn_npu_device *d);
+    /* Required. Execute a checked job: exactly one tn_npu_complete must follow, on any thread, however the device fares.
+     * Allocates nothing. */
+    void (*submit)(tn_npu_device *d, tn_npu_job *job);
+
+    /* Optional, together. Memory seen by both sides, 64-byte aligned; NULL: the process's own. */
+    void *(*mem_alloc)(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat);
+    void (*mem_free)(tn_npu_device *d, void *p);
+    /* Optional. The graph becomes resident: weights are final, scale and bias frozen. g->impl is the backend's. */
+    tern_status (*load)(tn_npu_device *d, tn_npu_graph *g, tern_error *err);
+    void (*unload)(tn_npu_device *d, tn_npu_graph *g);
+    /* Optional, together (caps.has_parts). */
+    void (*run_part)(tn_npu_device *d, const tn_npu_job *job, int32_t i, int32_t n);
+    int32_t (*n_parts)(const tn_npu_device *d, const tn_npu_job *job);
+    bool (*help)(tn_npu_device *d);
+} tn_npu_backend;
+
+struct tn_npu_device {
+    tn_ctx *ctx;
+    const tn_npu_backend *be;
+    tn_npu_caps caps;
+    void *impl;
+    pthread_mutex_t mu;  /* taken last: no other lock is taken under it */
+    pthread_cond_t done; /* some job is done */
+    uint64_t used_bytes; /* guarded by mu */
+    int32_t n_objects;   /* guarded by mu: weights, graphs and buffers lent */
+};
+
+struct tn_npu_weights {
+    tn_npu_device *dev;
+    int32_t n, k;
+    uint64_t n_bytes; /* counted against the cap */
+    tn_npu_weights_data data;
+    void *mem;       /* NULL when borrowed */
+    int32_t n_refs;  /* guarded by dev->mu */
+    int32_t n_loads; /* guarded by dev->mu: loaded graphs that use it */
+};
+
+struct tn_npu_graph {
+    tn_npu_device *dev;
+    tn_npu_graph_desc desc; /* checked, defaults filled in */
+    bool loaded;
+    tn_npu_weights *weights[TN_NPU_MAX_OPS];
+    /* Frozen at load: the factors and addends of npu.h, [n rounded up to tile_n], 1 / out_scale included where requantised.
+     * One block at scale[0]; bias is NULL without, and the weights' own where it needs no factor. */
+    float *scale[TN_NPU_MAX_OPS];
+    const float *bias[TN_NPU_MAX_OPS];
+    uint64_t load_bytes;          /* counted against the cap while loaded */
+    int32_t n_jobs;               /* guarded by dev->mu: submitted, not yet done */
+    void *impl;
+};
+
+/* The job is over. Calls on_done, then lets waiters go; the job may be gone when this returns. */
+void tn_npu_complete(tn_npu_device *d, tn_npu_job *job, tern_status st);
+
+/* Checks desc against the rules and d's capabilities and writes it to out with its defaults filled in. */
+tern_status tn_npu_check(const tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph_desc *out, tern_error *err);
+
+/* What both sides of an op read: W or K, and its column sums. */
+static inline const int8_t *tn_npu_op_tiles(const tn_npu_job *j, int32_t i_op) {
+    const tn_npu_weights *w = j->graph->weights[i_op];
+    return w ? w->data.tiles : j->k[i_op].tiles;
+}
+
+static inline const int32_t *tn_npu_op_col_sum(const tn_npu_job *j, int32_t i_op) {
+    const tn_npu_weights *w = j->graph->weights[i_op];
+    return w ? w->data.col_sum : j->k[i_op].col_sum;
+}
+
+static inline const uint8_t *tn_npu_op_in(const tn_npu_job *j, int32_t i_op) {
+    return j->in[j->graph->desc.kind == TN_NPU_LINEARS ? 0 : i_op];
+}
+
+static inline bool tn_npu_op_requantised(const tn_npu_op *op) { return op->out == TN_NPU_OUT_U8 || op->out == TN_NPU_OUT_S8; }
+
+/* Columns of an op that must be computed. */
+static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {
+    return j->graph->desc.kind == TN_NPU_QK ? j->k[i_op].n_pos : j->graph->desc.ops[i_op].n;
+}
+
+extern const tn_npu_backend tn_npu_scalar, tn_npu_host;
+
+#endif

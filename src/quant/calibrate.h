@@ -1,0 +1,43 @@
+/* quant/calibrate.h - what the activations of every site look like on a corpus (llm.npu 3.3, EdgeFlow 4.1).
+ * The float model runs over the corpus; each site keeps a histogram of magnitudes and each of its channels a maximum. */
+#ifndef TN_QUANT_CALIBRATE_H
+#define TN_QUANT_CALIBRATE_H
+
+#include "model/forward.h"
+#include "model/sites.h"
+
+enum { TN_HIST_BINS = 4096, TN_HIST_SHIFT = 19 }; /* bin of x: the bits of |x| above TN_HIST_SHIFT: 16 bins an octave */
+
+typedef struct tn_site_stats {
+    int32_t k;
+    uint64_t n_values, n_tokens;
+    float max;
+    float *channel_max;      /* [k] largest magnitude */
+    uint64_t *hist;          /* [TN_HIST_BINS] */
+    /* second pass, against threshold: */
+    float threshold;         /* magnitudes above it are outliers */
+    uint64_t n_outliers;
+    uint32_t *channel_count; /* [k] outliers per channel */
+} tn_site_stats;
+
+typedef struct tn_calibration {
+    tn_ctx *ctx;
+    int32_t n_layers;
+    uint64_t n_tokens;
+    tn_site_stats *sites; /* [n_layers][TN_LAYER_SITES], then the head's */
+} tn_calibration;
+
+/* Run n_tok ids through the model in windows of at most `window` tokens, twice: magnitudes, then outliers above the
+ * threshold that leaves `outlier_share` of the values outside. Progress "calibrate". */
+tern_status tn_calibrate(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
+                         double outlier_share, tn_calibration *out, tern_error *err);
+void tn_calibration_close(tn_calibration *c);
+tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer, tn_site s); /* layer is ignored for the head */
+
+/* Smallest magnitude with at most `share` of the values above it. */
+float tn_stats_quantile(const tn_site_stats *s, double share);
+/* The clipping threshold that minimises the mean squared error of symmetric 8-bit quantisation: rounding below it,
+ * cutting off above it. */
+float tn_stats_best_clip(const tn_site_stats *s);
+
+#endif

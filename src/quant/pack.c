@@ -1,0 +1,461 @@
+/* quant/pack.c - calibrate, choose scales and outlier paths per site, quantise, write. */
+#include "quant/pack.h"
+
+#include "base/cpu.h"
+#include "base/status.h"
+#include "formats/package.h"
+#include "npu/npu.h"
+#include "quant/builtin_corpus.h"
+#include "quant/calibrate.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const char *tn_scheme_name(tn_scheme s) {
+    static const char *const names[TN_N_SCHEMES] = {"llm-npu", "naive-w8a8", "smoothquant"};
+    return names[s];
+}
+
+void tn_pack_defaults(tn_pack_options *o) {
+    *o = (tn_pack_options){.scheme = TN_SCHEME_LLM_NPU, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85,
+                           .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f};
+}
+
+/* What is decided for one site before its weights are quantised. */
+typedef struct site_plan {
+    float clip;       /* largest magnitude the device sees */
+    float importance; /* largest magnitude / outlier threshold */
+    bool shadow;
+    int32_t n_hot;
+    int32_t *hot;     /* ascending */
+    float *smooth;    /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
+} site_plan;
+
+typedef struct packer {
+    tn_ctx *ctx;
+    const tn_pack_options *o;
+    tn_pack_report *report;
+    tn_source *src;
+    tn_pool *pool;
+    tn_kernels kern;
+    tn_model *m;
+    tn_calibration cal;
+    site_plan *plans; /* as tn_calibration's sites */
+    tn_pkg_writer *w;
+    tern_error *err;
+} packer;
+
+static const tn_npu_layout LAYOUT = {.id = TN_NPU_LAYOUT_16X4, .tile_n = 16, .tile_k = 4};
+
+static site_plan *plan_of(const packer *p, int layer, tn_site s) {
+    return &p->plans[tn_calibration_site(&p->cal, layer, s) - p->cal.sites];
+}
+
+/* ---- calibration corpus -------------------------------------------------------------------------- */
+
+static tern_status calibration_ids(packer *p, int32_t **ids, size_t *n, tern_error *err) {
+    TN_FAIL_IF(!p->m->tokenizer, err, TERN_E_UNSUPPORTED, "the model has no tokenizer: it cannot be calibrated on text");
+    const char *text = tn_builtin_corpus;
+    char *file_text = NULL;
+    size_t n_bytes = strlen(text);
+    if (p->o->calib_path) {
+        FILE *f = fopen(p->o->calib_path, "rb");
+        TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot read: %s", p->o->calib_path, strerror(errno));
+        size_t cap = (size_t)p->o->calib_tokens * 16 + 1; /* enough text for the tokens wanted */
+        file_text = malloc(cap);
+        n_bytes = file_text ? fread(file_text, 1, cap - 1, f) : 0;
+        fclose(f);
+        TN_FAIL_IF(!file_text, err, TERN_E_MEMORY, "no memory for the calibration corpus");
+        file_text[n_bytes] = 0;
+        while (n_bytes && ((unsigned char)file_text[n_bytes - 1] & 0xc0) == 0x80) n_bytes--; /* no half character at the end */
+        text = file_text;
+    }
+    size_t cap = n_bytes + 16;
+    *ids = tn_alloc(p->ctx, TN_MEM_OTHER, cap, sizeof **ids);
+    tern_status st = *ids ? tn_tokenize(p->m->tokenizer, text, n_bytes, true, true, *ids, cap, n, err)
+                          : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
+    free(file_text);
+    if (st != TERN_OK) return st;
+    if (*n > (size_t)p->o->calib_tokens) *n = (size_t)p->o->calib_tokens;
+    TN_FAIL_IF(*n < 64, err, TERN_E_INVALID, "the calibration corpus has %zu tokens, at least 64 are needed", *n);
+    return TERN_OK;
+}
+
+/* ---- plan ---------------------------------------------------------------------------------------- */
+
+static int by_count(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b; /* count in the high half, channel in the low */
+    return x > y ? -1 : x < y;
+}
+
+static int by_channel(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
+
+static tern_status choose_hot(packer *p, site_plan *plan, const tn_site_stats *s) {
+    uint64_t *order = tn_alloc(p->ctx, TN_MEM_OTHER, (size_t)s->k, sizeof *order);
+    int32_t cap = (int32_t)ceilf(p->o->hot_max * (float)s->k);
+    if (cap < 1) cap = 1;
+    plan->hot = tn_alloc(p->ctx, TN_MEM_OTHER, (size_t)cap, sizeof *plan->hot);
+    TN_FAIL_IF(!order || !plan->hot, p->err, TERN_E_MEMORY, "no memory to choose hot channels");
+    for (int32_t j = 0; j < s->k; j++) order[j] = (uint64_t)s->channel_count[j] << 32 | (uint32_t)(s->k - j);
+    qsort(order, (size_t)s->k, sizeof *order, by_count);
+    uint64_t covered = 0;
+    while (plan->n_hot < cap && (double)covered < (double)p->o->hot_coverage * (double)s->n_outliers && order[plan->n_hot] >> 32) {
+        covered += order[plan->n_hot] >> 32;
+        plan->hot[plan->n_hot] = s->k - (int32_t)(uint32_t)order[plan->n_hot];
+        plan->n_hot++;
+    }
+    qsort(plan->hot, (size_t)plan->n_hot, sizeof *plan->hot, by_channel);
+    tn_free(p->ctx, order);
+    p->report->n_hot += (uint64_t)plan->n_hot;
+    p->report->n_channels += (uint64_t)s->k;
+    p->report->n_outliers += s->n_outliers;
+    p->report->n_values += s->n_values;
+    p->report->hot_coverage += (double)covered; /* divided at the end */
+    return TERN_OK;
+}
+
+static int by_importance(const void *a, const void *b) {
+    const site_plan *x = *(site_plan *const *)a, *y = *(site_plan *const *)b;
+    if (x->importance != y->importance) return x->importance < y->importance ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static tern_status make_plans(packer *p) {
+    size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1, n = 0;
+    p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *p->plans);
+    site_plan **order = tn_alloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *order);
+    TN_FAIL_IF(!p->plans || !order, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
+    for (size_t i = 0; i < n_sites; i++) {
+        const tn_site_stats *s = &p->cal.sites[i];
+        if (!s->k) continue;
+        site_plan *plan = &p->plans[i];
+        plan->importance = s->threshold > 0 ? s->max / s->threshold : 1;
+        plan->clip = p->o->scheme == TN_SCHEME_LLM_NPU ? tn_stats_best_clip(s) : s->max;
+        order[n++] = plan;
+    }
+    p->report->n_sites = (int32_t)n;
+    tern_status st = TERN_OK;
+    if (p->o->scheme == TN_SCHEME_LLM_NPU) {
+        qsort(order, n, sizeof *order, by_importance);
+        size_t n_pruned = (size_t)lround((double)n * (double)p->o->prune_percent / 100);
+        for (size_t i = n_pruned; i < n && st == TERN_OK; i++) {
+            const tn_site_stats *s = &p->cal.sites[order[i] - p->plans];
+            order[i]->shadow = true;
+            order[i]->clip = s->threshold;
+            p->report->n_shadowed++;
+            st = choose_hot(p, order[i], s);
+        }
+        if (p->report->n_outliers) p->report->hot_coverage /= (double)p->report->n_outliers;
+    }
+    tn_free(p->ctx, order);
+    return st;
+}
+
+/* SmoothQuant (alpha 0.5): s_k = sqrt(max |X_k| / max |W_k|) for the sites behind a norm. */
+static tern_status smooth_site(packer *p, int layer, tn_site site) {
+    const tn_site_ops ops = tn_site_get(&p->m->h, site);
+    if (!ops.n_ops) return TERN_OK;
+    site_plan *plan = plan_of(p, layer, site);
+    tn_site_stats *s = tn_calibration_site(&p->cal, layer, site);
+    plan->smooth = tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)ops.k, sizeof *plan->smooth);
+    float *row = tn_alloc(p->ctx, TN_MEM_OTHER, (size_t)ops.k, sizeof *row);
+    TN_FAIL_IF(!plan->smooth || !row, p->err, TERN_E_MEMORY, "no memory to smooth");
+    tern_status st = TERN_OK;
+    for (int32_t op = 0; op < ops.n_ops; op++) {
+        for (int32_t n = 0; n < ops.n[op] && st == TERN_OK; n++) {
+            st = tn_source_read(p->src, layer, ops.roles[op], n, n + 1, row, p->err);
+            for (int32_t k = 0; k < ops.k; k++) plan->smooth[k] = fmaxf(plan->smooth[k], fabsf(row[k]));
+        }
+    }
+    float clip = 0;
+    for (int32_t k = 0; k < ops.k; k++) {
+        float x = fmaxf(s->channel_max[k], 1e-5f), w = fmaxf(plan->smooth[k], 1e-5f);
+        plan->smooth[k] = sqrtf(x / w);
+        clip = fmaxf(clip, s->channel_max[k] / plan->smooth[k]);
+    }
+    plan->clip = clip;
+    tn_free(p->ctx, row);
+    return st;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+
+/* Memory of one section while it is put together; freed together. */
+typedef struct hoard {
+    tn_ctx *ctx;
+    void *blocks[128];
+    int n;
+} hoard;
+
+static void *keep(hoard *h, size_t n, size_t size) {
+    void *p = h->n < 128 ? tn_calloc(h->ctx, TN_MEM_OTHER, n, size) : NULL;
+    if (p) h->blocks[h->n++] = p;
+    return p;
+}
+
+static void drop(hoard *h) {
+    while (h->n) tn_free(h->ctx, h->blocks[--h->n]);
+}
+
+typedef struct quantise_job {
+    packer *p;
+    int layer;
+    tn_role role;
+    const float *smooth;
+    int64_t n, k;
+    int8_t *tiles;
+    int32_t *col_sum;
+    float *scale;
+    atomic_bool failed;
+    tern_error err; /* of the first thread that failed */
+} quantise_job;
+
+enum { ROWS_PER_ITEM = 64 };
+
+/* Symmetric per output channel: scale = max |w| / 127. */
+static void quantise_rows(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    quantise_job *j = arg;
+    if (atomic_load(&j->failed)) return;
+    int64_t n0 = (int64_t)i_item * ROWS_PER_ITEM, n1 = n0 + ROWS_PER_ITEM < j->n ? n0 + ROWS_PER_ITEM : j->n;
+    size_t n_values = (size_t)(n1 - n0) * (size_t)j->k;
+    float *w = tn_alloc(j->p->ctx, TN_MEM_OTHER, n_values, sizeof *w);
+    int8_t *q = tn_alloc(j->p->ctx, TN_MEM_OTHER, n_values, 1);
+    tern_error err;
+    tern_status st = w && q ? tn_source_read(j->p->src, j->layer, j->role, n0, n1, w, &err) : tn_fail(&err, TERN_E_MEMORY, "no memory to quantise");
+    for (int64_t n = n0; n < n1 && st == TERN_OK; n++) {
+        float *row = w + (n - n0) * j->k, max = 0;
+        for (int64_t k = 0; k < j->k; k++) {
+            if (j->smooth) row[k] *= j->smooth[k];
+            max = fmaxf(max, fabsf(row[k]));
+        }
+        float scale = max > 0 ? max / 127 : 1, inv = 1 / scale;
+        j->scale[n] = scale;
+        for (int64_t k = 0; k < j->k; k++) q[(n - n0) * j->k + k] = (int8_t)fminf(fmaxf(nearbyintf(row[k] * inv), -127), 127);
+    }
+    if (st == TERN_OK) tn_npu_tiles_pack(&LAYOUT, j->tiles, j->col_sum, q, n0, n1, j->k);
+    else if (!atomic_exchange(&j->failed, true)) j->err = err;
+    tn_free(j->p->ctx, w);
+    tn_free(j->p->ctx, q);
+}
+
+static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by, tern_error *err) {
+    if (!tn_source_has(p->src, layer, role)) return TERN_OK;
+    int64_t rows, cols;
+    tn_role_shape(&p->m->h, role, &rows, &cols);
+    float *v = keep(h, (size_t)cols, sizeof *v);
+    TN_FAIL_IF(!v, err, TERN_E_MEMORY, "no memory to pack");
+    TN_TRY(tn_source_read(p->src, layer, role, 0, 1, v, err));
+    for (int64_t i = 0; divide_by && i < cols; i++) v[i] /= divide_by[i];
+    return tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_F32, .n = 1, .k = cols}, v, (uint64_t)cols * sizeof *v, err);
+}
+
+/* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column offset n_off of n_total. */
+static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias, const site_plan *plan, int64_t n, int64_t k,
+                              int8_t *rows, int64_t n_off, int64_t n_total, tern_error *err) {
+    int64_t n_pad = (n + LAYOUT.tile_n - 1) / LAYOUT.tile_n * LAYOUT.tile_n;
+    uint64_t tile_bytes = tn_npu_tiles_bytes(&LAYOUT, n, k);
+    quantise_job j = {.p = p, .layer = layer, .role = role, .smooth = plan->smooth, .n = n, .k = k,
+                      .tiles = keep(h, tile_bytes, 1), .col_sum = keep(h, (size_t)n_pad, 4), .scale = keep(h, (size_t)n_pad, 4)};
+    TN_FAIL_IF(!j.tiles || !j.col_sum || !j.scale, err, TERN_E_MEMORY, "no memory to pack");
+    tn_pool_for(p->pool, (int)((n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM), quantise_rows, &j);
+    if (atomic_load(&j.failed)) {
+        if (err) *err = j.err;
+        return j.err.code;
+    }
+    tn_pkg_record r = {.role = role, .part = TN_PKG_TILES, .n = n, .k = k, .act_scale = plan->clip / 127, .flags = plan->shadow ? TN_PKG_HAS_SHADOW : 0};
+    TN_TRY(tn_pkg_add(p->w, &r, j.tiles, tile_bytes, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale, (uint64_t)n_pad * 4, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_COL_SUM, .n = n, .k = 1}, j.col_sum, (uint64_t)n_pad * 4, err));
+    if (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias)) {
+        float *b = keep(h, (size_t)n_pad, sizeof *b);
+        TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory to pack");
+        TN_TRY(tn_source_read(p->src, layer, bias, 0, 1, b, err));
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_BIAS, .n = n, .k = 1}, b, (uint64_t)n_pad * 4, err));
+    }
+    if (rows) {
+        int8_t *row = keep(h, (size_t)k, 1);
+        TN_FAIL_IF(!row, err, TERN_E_MEMORY, "no memory to pack");
+        for (int64_t i = 0; i < n; i++) {
+            tn_npu_tiles_row(&LAYOUT, j.tiles, i, k, row);
+            for (int64_t c = 0; c < k; c++) rows[c * n_total + n_off + i] = row[c];
+        }
+    }
+    return TERN_OK;
+}
+
+/* Every linear of a site, and for shadowed sites the hot channels with their rows; *rows_out gets all rows [k][n_total]. */
+static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t **rows_out, tern_error *err) {
+    const tn_site_ops ops = tn_site_get(&p->m->h, site);
+    *rows_out = NULL;
+    if (!ops.n_ops) return TERN_OK;
+    const site_plan *plan = plan_of(p, layer, site);
+    if (plan->shadow) {
+        *rows_out = keep(h, (size_t)ops.k * (size_t)ops.n_total, 1);
+        TN_FAIL_IF(!*rows_out, err, TERN_E_MEMORY, "no memory for outlier rows");
+    }
+    int64_t n_off = 0;
+    for (int32_t op = 0; op < ops.n_ops; op++) {
+        TN_TRY(add_linear(p, h, layer, ops.roles[op], ops.biases[op], plan, ops.n[op], ops.k, *rows_out, n_off, ops.n_total, err));
+        n_off += ops.n[op];
+    }
+    if (!plan->shadow) return TERN_OK;
+    int8_t *hot_rows = keep(h, (size_t)plan->n_hot * (size_t)ops.n_total + 1, 1);
+    TN_FAIL_IF(!hot_rows, err, TERN_E_MEMORY, "no memory for outlier rows");
+    for (int32_t i = 0; i < plan->n_hot; i++) {
+        memcpy(hot_rows + (size_t)i * (size_t)ops.n_total, *rows_out + (size_t)plan->hot[i] * (size_t)ops.n_total, (size_t)ops.n_total);
+    }
+    uint64_t hot_bytes = (uint64_t)plan->n_hot * (uint64_t)ops.n_total;
+    p->report->hot_row_bytes += hot_bytes;
+    p->report->all_row_bytes += (uint64_t)ops.k * (uint64_t)ops.n_total;
+    tn_pkg_record hot = {.role = ops.roles[0], .part = TN_PKG_HOT, .n = plan->n_hot, .k = 1};
+    TN_TRY(tn_pkg_add(p->w, &hot, plan->hot, (uint64_t)plan->n_hot * sizeof *plan->hot, err));
+    tn_pkg_record rows = {.role = ops.roles[0], .part = TN_PKG_HOT_ROWS, .n = plan->n_hot, .k = ops.n_total};
+    return tn_pkg_add(p->w, &rows, hot_rows, hot_bytes, err);
+}
+
+static tern_status put_shadow_rows(packer *p, int layer, int8_t *const rows[TN_N_SITES], const tn_site *sites, int n_sites, tern_error *err) {
+    bool any = false;
+    for (int i = 0; i < n_sites; i++) any = any || rows[i];
+    if (!any) return TERN_OK;
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_SHADOW, layer, err));
+    for (int i = 0; i < n_sites; i++) {
+        if (!rows[i]) continue;
+        const tn_site_ops ops = tn_site_get(&p->m->h, sites[i]);
+        tn_pkg_record r = {.role = ops.roles[0], .part = TN_PKG_ROWS, .n = ops.k, .k = ops.n_total};
+        TN_TRY(tn_pkg_add(p->w, &r, rows[i], (uint64_t)ops.k * (uint64_t)ops.n_total, err));
+    }
+    return tn_pkg_end(p->w, err);
+}
+
+static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
+    static const tn_role vectors[] = {TN_W_ATTN_NORM, TN_W_ATTN_NORM_B, TN_W_ATTN_POST_NORM, TN_W_FFN_NORM, TN_W_FFN_NORM_B,
+                                      TN_W_FFN_POST_NORM, TN_W_Q_NORM, TN_W_K_NORM};
+    static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN, TN_SITE_DOWN};
+    int8_t *rows[TN_N_SITES] = {0};
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_LAYER, layer, err));
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+        const float *smooth = NULL;
+        if (vectors[i] == TN_W_ATTN_NORM || vectors[i] == TN_W_ATTN_NORM_B) smooth = plan_of(p, layer, TN_SITE_QKV)->smooth;
+        if (vectors[i] == TN_W_FFN_NORM || vectors[i] == TN_W_FFN_NORM_B) smooth = plan_of(p, layer, TN_SITE_FFN)->smooth;
+        TN_TRY(add_vector(p, h, layer, vectors[i], smooth, err));
+    }
+    for (int i = 0; i < TN_LAYER_SITES; i++) TN_TRY(add_site(p, h, layer, sites[i], &rows[i], err));
+    TN_TRY(tn_pkg_end(p->w, err));
+    return put_shadow_rows(p, layer, rows, sites, TN_LAYER_SITES, err);
+}
+
+/* Embedding (as the head's linear when tied), output norm, head, rope tables. */
+static tern_status put_model(packer *p, hoard *h, tern_error *err) {
+    const tn_hparams *hp = &p->m->h;
+    int8_t *rows[1] = {0};
+    static const tn_site head[1] = {TN_SITE_HEAD};
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_MODEL, -1, err));
+    if (!hp->tied) {
+        site_plan plain = {.clip = 127};
+        TN_TRY(add_linear(p, h, -1, TN_W_EMBD, TN_W_N_ROLES, &plain, hp->n_vocab, hp->n_embd, NULL, 0, 0, err));
+    }
+    TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM, NULL, err));
+    TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM_B, NULL, err));
+    TN_TRY(add_site(p, h, -1, TN_SITE_HEAD, &rows[0], err));
+    /* the two rope tables under roles no tensor uses at this level */
+    int64_t n = hp->n_rot / 2;
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_Q_NORM, .part = TN_PKG_F32, .n = 1, .k = n}, hp->inv_freq, (uint64_t)n * 4, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_K_NORM, .part = TN_PKG_F32, .n = 1, .k = n}, hp->inv_freq_long, (uint64_t)n * 4, err));
+    TN_TRY(tn_pkg_end(p->w, err));
+    return put_shadow_rows(p, -1, rows, head, 1, err);
+}
+
+static tern_status put_meta(packer *p, tern_error *err) {
+    const tn_hparams *h = &p->m->h;
+    json_t *hp = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name", h->name, "n_layers", h->n_layers, "n_embd",
+                           h->n_embd, "n_heads", h->n_heads, "n_kv_heads", h->n_kv_heads, "d_head", h->d_head, "n_ff", h->n_ff, "n_vocab",
+                           h->n_vocab, "ctx_train", h->ctx_train);
+    json_t *ops = json_pack("{s:i, s:f, s:i, s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f, s:i, s:i}", "norm", (int)h->norm, "norm_eps", (double)h->norm_eps,
+                            "act", (int)h->act, "gated", h->gated, "parallel_block", h->parallel_block, "post_norms", h->post_norms, "qk_norm",
+                            h->qk_norm, "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale", (double)h->attn_scale, "attn_soft_cap",
+                            (double)h->attn_soft_cap, "logit_soft_cap", (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
+    json_t *rope = json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base, "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale",
+                             (double)h->rope_mscale);
+    json_t *meta = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o?, s:o?, s:o?}", "format", "tern", "scheme", tn_scheme_name(p->o->scheme), "layout",
+                             (int)LAYOUT.id, "source", p->m->description, "n_params", (json_int_t)p->m->n_params, "calibration_tokens",
+                             (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope);
+    char *text = meta ? json_dumps(meta, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(meta);
+    TN_FAIL_IF(!text, err, TERN_E_FORMAT, "the model's metadata cannot be written as JSON (is its name valid UTF-8?)");
+    tern_status st = tn_pkg_put_section(p->w, TN_PKG_META, -1, text, strlen(text), err);
+    free(text);
+    return st;
+}
+
+static tern_status put_tokenizer(packer *p, tern_error *err) {
+    uint8_t *blob = NULL;
+    size_t n = 0;
+    TN_TRY(tn_tokenizer_save(p->m->tokenizer, &blob, &n, err));
+    tern_status st = tn_pkg_put_section(p->w, TN_PKG_TOKENIZER, -1, blob, n, err);
+    tn_free(p->ctx, blob);
+    return st;
+}
+
+static tern_status write_package(packer *p, const char *out, tern_error *err) {
+    const int32_t n_layers = p->m->h.n_layers;
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 4, &p->w, err));
+    TN_TRY(put_meta(p, err));
+    TN_TRY(put_tokenizer(p, err));
+    hoard h = {.ctx = p->ctx};
+    tern_status st = put_model(p, &h, err);
+    drop(&h);
+    for (int i = 0; i < n_layers && st == TERN_OK; i++) {
+        st = put_layer(p, &h, i, err);
+        drop(&h);
+        if (st == TERN_OK && !tn_progress(p->ctx, "pack", (i + 1.0) / n_layers)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+    }
+    if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);
+    return st;
+}
+
+tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt, tn_pack_report *report, tern_error *err) {
+    tn_pack_report dummy;
+    if (!report) report = &dummy;
+    *report = (tn_pack_report){0};
+    TN_FAIL_IF(!(opt->prune_percent >= 0 && opt->prune_percent <= 100), err, TERN_E_INVALID, "prune %g %%: want 0 to 100", (double)opt->prune_percent);
+    TN_FAIL_IF(!(opt->outlier_share >= 0 && opt->outlier_share < 0.5f), err, TERN_E_INVALID, "outlier share %g: want 0 to 0.5", (double)opt->outlier_share);
+    TN_FAIL_IF(opt->calib_tokens < 64 || opt->calib_window < 16, err, TERN_E_INVALID, "calibration wants at least 64 tokens in windows of at least 16");
+    packer p = {.ctx = ctx, .o = opt, .report = report, .err = err};
+    tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
+    if (st == TERN_OK) st = tn_source_open(ctx, src, &p.src, err);
+    if (st == TERN_OK) st = tn_model_load(ctx, p.pool, p.src, &p.m, err);
+    if (st == TERN_OK) st = calibration_ids(&p, &ids, &n_ids, err);
+    int32_t window = opt->calib_window;
+    if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
+    report->n_calib_tokens = n_ids;
+    if (st == TERN_OK) st = tn_calibrate(p.m, &p.kern, p.pool, ids, n_ids, window, (double)opt->outlier_share, &p.cal, err);
+    if (st == TERN_OK) st = make_plans(&p);
+    for (int i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->h.n_layers; i++) {
+        st = smooth_site(&p, i, TN_SITE_QKV);
+        if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
+    }
+    if (st == TERN_OK) st = write_package(&p, out, err);
+    struct stat sb;
+    if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;
+    tn_pkg_abort(&p.w);
+    for (size_t i = 0; p.plans && i < (size_t)p.m->h.n_layers * TN_LAYER_SITES + 1; i++) {
+        tn_free(ctx, p.plans[i].hot);
+        tn_free(ctx, p.plans[i].smooth);
+    }
+    tn_free(ctx, p.plans);
+    if (p.cal.sites) tn_calibration_close(&p.cal);
+    tn_free(ctx, ids);
+    tn_model_close(&p.m);
+    tn_source_close(&p.src);
+    tn_pool_close(&p.pool);
+    return st;
+}

@@ -1,0 +1,42 @@
+/* quant/pack.h - from a model in any format to a .tern package for an INT8 device (llm.npu 3.3). */
+#ifndef TN_QUANT_PACK_H
+#define TN_QUANT_PACK_H
+
+#include "base/ctx.h"
+
+typedef enum tn_scheme {
+    TN_SCHEME_LLM_NPU,     /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites */
+    TN_SCHEME_NAIVE,       /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers break */
+    TN_SCHEME_SMOOTHQUANT, /* naive after moving the spread of the norms' outputs into the weights (alpha 0.5) */
+    TN_N_SCHEMES
+} tn_scheme;
+
+const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "smoothquant" */
+
+typedef struct tn_pack_options {
+    tn_scheme scheme;
+    const char *calib_path;  /* text; NULL: a small built-in one */
+    int32_t calib_tokens;    /* at most so many of it (default 8192) */
+    int32_t calib_window;    /* tokens (default 512) */
+    float prune_percent;     /* least important sites without shadow outliers, 0..100 (default 85) */
+    float outlier_share;     /* of a shadowed site's values that lie outside the clip (default 0.002) */
+    float hot_coverage;      /* hot channels cover this share of the outliers (default 0.8) ... */
+    float hot_max;           /* ... and are at most this share of the channels (default 0.03), but at least one */
+    int32_t n_threads;       /* 0 = one per core */
+} tn_pack_options;
+
+void tn_pack_defaults(tn_pack_options *o);
+
+typedef struct tn_pack_report {
+    int32_t n_sites, n_shadowed;
+    uint64_t n_outliers, n_values;        /* of shadowed sites, on the corpus */
+    uint64_t n_hot, n_channels;           /* of shadowed sites */
+    double hot_coverage;                  /* share of the outliers in hot channels */
+    uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot only, and if all were */
+    uint64_t package_bytes, n_calib_tokens;
+} tn_pack_report;
+
+/* Write the package at `out` (atomically). Progress "load", "calibrate", "pack" through ctx. */
+tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt, tn_pack_report *report, tern_error *err);
+
+#endif

@@ -1,0 +1,452 @@
+/* text/encode.c - text to ids: special tokens are cut out, the rest is normalised, cut into
+ * pre-tokens and merged.
+ *
+ * Merging always takes the pair of best priority, leftmost first. Short pre-tokens (nearly all) scan an
+ * array; long ones use a linked list with a heap, O(n log n), so that no text is slow. */
+#include "text/tokenizer_impl.h"
+
+#include "base/status.h"
+#include "text/utf8.h"
+
+#include <assert.h>
+#include <utf8proc.h>
+#include <xxhash.h>
+
+enum { SHORT = 48 }; /* symbols up to which the scan beats the heap */
+
+typedef struct symbol {
+    uint32_t id; /* TN_TOK_NONE: a character the vocabulary lacks (score mode) or a byte without a token */
+    uint32_t off, len;
+    uint32_t prev, next; /* TN_TOK_NONE at the ends; long pre-tokens only */
+} symbol;
+
+typedef struct candidate {
+    uint64_t key; /* priority << 32 | index of the left symbol: smallest first */
+    uint32_t len; /* of both symbols together; another length now means the pair is gone */
+    uint32_t result;
+} candidate;
+
+/* The state of one tn_tokenize. */
+typedef struct encoder {
+    const tn_tokenizer *t;
+    int32_t *ids;
+    size_t cap, n;
+    bool after_unk;    /* the last id emitted was the unknown token: runs of them are one */
+    symbol *sym;       /* for long pre-tokens, kept between them */
+    candidate *heap;   /* 2 per symbol */
+    size_t sym_cap;
+    uint8_t *norm;     /* normalised section */
+    size_t norm_cap;
+    tern_error *err;
+} encoder;
+
+uint32_t tn_tok_lookup(const tn_tokenizer *t, const uint8_t *p, size_t n) {
+    uint64_t h = XXH3_64bits(p, n);
+    for (uint64_t i = h;; i++) {
+        uint64_t e = t->table[i & t->table_mask];
+        if (!e) return TN_TOK_NONE;
+        if (e >> 32 != h >> 32) continue;
+        uint32_t id = (uint32_t)e - 1;
+        size_t len;
+        const uint8_t *text = tn_tok_text(t, id, &len);
+        if (len == n && !memcmp(text, p, n)) return id;
+    }
+}
+
+static void emit(encoder *e, uint32_t id) {
+    if (e->n < e->cap) e->ids[e->n] = (int32_t)id;
+    e->n++;
+    e->after_unk = false;
+}
+
+/* What stands for bytes without a token: byte tokens, else the unknown token, else nothing. */
+static void emit_bytes(encoder *e, const uint8_t *p, size_t n) {
+    bool all = true;
+    for (size_t i = 0; i < n; i++) all &= e->t->byte_id[p[i]] != TN_TOK_NONE;
+    if (all) {
+        for (size_t i = 0; i < n; i++) emit(e, e->t->byte_id[p[i]]);
+    } else if (e->t->unk >= 0 && !e->after_unk) {
+        emit(e, (uint32_t)e->t->unk);
+        e->after_unk = true;
+    }
+}
+
+static void emit_symbol(encoder *e, const uint8_t *piece, const symbol *s) {
+    if (s->id != TN_TOK_NONE) emit(e, s->id);
+    else emit_bytes(e, piece + s->off, s->len);
+}
+
+/* Floats ordered as unsigned numbers, best (highest) score smallest. */
+static uint32_t score_priority(float score) {
+    uint32_t u;
+    memcpy(&u, &score, sizeof u);
+    return u >> 31 ? u : ~u & 0x7fffffffu;
+}
+
+/* Can these neighbours merge? A merge table looks at the ids, scores look at the text of both. */
+static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const symbol *a, const symbol *b,
+                             uint32_t *priority, uint32_t *result) {
+    if (t->scores) {
+        uint32_t len = a->len + b->len;
+        if (len > t->max_token_bytes) return false;
+        uint32_t id = tn_tok_lookup(t, piece + a->off, len);
+        if (id == TN_TOK_NONE) return false;
+        *priority = score_priority(t->scores[id]);
+        *result = id;
+        return true;
+    }
+    if (a->id == TN_TOK_NONE || b->id == TN_TOK_NONE) return false;
+    uint64_t key = (uint64_t)a->id << 32 | b->id;
+    uint64_t h = key * 0x9e3779b97f4a7c15u;
+    for (uint64_t i = h >> 32;; i++) {
+        const tn_pair *p = &t->pairs[i & t->pairs_mask];
+        if (p->rank == TN_TOK_NONE) return false;
+        if (p->key == key) {
+            *priority = p->rank;
+            *result = p->result;
+            return true;
+        }
+    }
+}
+
+/* The next symbol of a pre-token at off: a byte, or a character of a SentencePiece vocabulary. With a merge
+ * table a character outside the vocabulary enters as its bytes; with scores it stays whole until the end. */
+static symbol first_symbol(const tn_tokenizer *t, const uint8_t *piece, size_t off, size_t n, size_t *bytes_left) {
+    symbol s = {.off = (uint32_t)off, .len = 1};
+    if (t->kind == TN_TOK_BPE_BYTES || *bytes_left) {
+        s.id = t->byte_id[piece[off]];
+        if (*bytes_left) --*bytes_left;
+        return s;
+    }
+    uint32_t cp;
+    size_t len = tn_utf8_decode(piece + off, piece + n, &cp);
+    s.len = len ? (uint32_t)len : 1;
+    s.id = tn_tok_lookup(t, piece + off, s.len);
+    if (s.id == TN_TOK_NONE && !t->scores) {
+        bool all = true;
+        for (uint32_t i = 0; i < s.len; i++) all &= t->byte_id[piece[off + i]] != TN_TOK_NONE;
+        if (all) {
+            *bytes_left = s.len - 1;
+            s.id = t->byte_id[piece[off]];
+            s.len = 1;
+        }
+    }
+    return s;
+}
+
+static void merge_short(encoder *e, const uint8_t *piece, symbol *s, size_t n) {
+    const tn_tokenizer *t = e->t;
+    uint32_t pri[SHORT], res[SHORT]; /* of the pair (i, i + 1); TN_TOK_NONE priority sorts last */
+    for (size_t i = 0; i + 1 < n; i++)
+        if (!pair_find(t, piece, &s[i], &s[i + 1], &pri[i], &res[i])) pri[i] = res[i] = TN_TOK_NONE;
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (pri[i] < pri[best]) best = i;
+        if (res[best] == TN_TOK_NONE) break;
+        s[best].id = res[best];
+        s[best].len += s[best + 1].len;
+        n--;
+        size_t tail = n - best - 1; /* symbols behind the merged one */
+        memmove(s + best + 1, s + best + 2, tail * sizeof *s);
+        if (tail) {
+            memmove(pri + best, pri + best + 1, tail * sizeof *pri);
+            memmove(res + best, res + best + 1, tail * sizeof *res);
+            if (!pair_find(t, piece, &s[best], &s[best + 1], &pri[best], &res[best])) pri[best] = res[best] = TN_TOK_NONE;
+        }
+        if (best > 0 && !pair_find(t, piece, &s[best - 1], &s[best], &pri[best - 1], &res[best - 1]))
+            pri[best - 1] = res[best - 1] = TN_TOK_NONE;
+    }
+    for (size_t i = 0; i < n; i++) emit_symbol(e, piece, &s[i]);
+}
+
+static void heap_down(candidate *h, size_t n, size_t i) {
+    candidate x = h[i];
+    for (size_t c; (c = 2 * i + 1) < n; i = c) {
+        if (c + 1 < n && h[c + 1].key < h[c].key) c++;
+        if (h[c].key >= x.key) break;
+        h[i] = h[c];
+    }
+    h[i] = x;
+}
+
+static void heap_push(candidate *h, size_t *n, candidate x) {
+    size_t i = (*n)++;
+    for (size_t up; i > 0 && h[up = (i - 1) / 2].key > x.key; i = up) h[i] = h[up];
+    h[i] = x;
+}
+
+static bool find_candidate(const tn_tokenizer *t, const uint8_t *piece, const symbol *s, uint32_t left, candidate *c) {
+    uint32_t priority, right = s[left].next;
+    if (right == TN_TOK_NONE || !pair_find(t, piece, &s[left], &s[right], &priority, &c->result)) return false;
+    c->key = (uint64_t)priority << 32 | left;
+    c->len = s[left].len + s[right].len;
+    return true;
+}
+
+static void merge_long(encoder *e, const uint8_t *piece, size_t n) {
+    const tn_tokenizer *t = e->t;
+    symbol *s = e->sym;
+    candidate *h = e->heap, c;
+    size_t nh = 0;
+    for (size_t i = 0; i < n; i++) {
+        s[i].prev = i ? (uint32_t)i - 1 : TN_TOK_NONE;
+        s[i].next = i + 1 < n ? (uint32_t)i + 1 : TN_TOK_NONE;
+    }
+    for (size_t i = 0; i + 1 < n; i++)
+        if (find_candidate(t, piece, s, (uint32_t)i, &c)) h[nh++] = c;
+    for (size_t i = nh / 2; i-- > 0;) heap_down(h, nh, i);
+    while (nh) {
+        c = h[0];
+        h[0] = h[--nh];
+        if (nh) heap_down(h, nh, 0);
+        symbol *l = &s[(uint32_t)c.key];
+        if (l->len == 0 || l->next == TN_TOK_NONE || l->len + s[l->next].len != c.len) continue; /* since merged */
+        symbol *r = &s[l->next];
+        l->id = c.result;
+        l->len = c.len;
+        l->next = r->next;
+        r->len = 0;
+        if (l->next != TN_TOK_NONE) s[l->next].prev = (uint32_t)(l - s);
+        /* one out, at most two in: the heap never holds more than two per symbol */
+        if (l->prev != TN_TOK_NONE && find_candidate(t, piece, s, l->prev, &c)) heap_push(h, &nh, c);
+        if (find_candidate(t, piece, s, (uint32_t)(l - s), &c)) heap_push(h, &nh, c);
+        assert(nh <= 2 * n);
+    }
+    for (uint32_t i = 0; i != TN_TOK_NONE; i = s[i].next) emit_symbol(e, piece, &s[i]);
+}
+
+/* Merge one pre-token. */
+static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n) {
+    symbol few[SHORT];
+    symbol *s = few;
+    size_t cap = SHORT, n_sym = 0, bytes_left = 0;
+    for (size_t off = 0; off < n; off += s[n_sym].len, n_sym++) {
+        if (n_sym == cap) {
+            size_t need = n_sym + (n - off); /* no symbol is shorter than a byte */
+            if (s == few) {
+                if (need > e->sym_cap) {
+                    tn_free(e->t->ctx, e->sym);
+                    tn_free(e->t->ctx, e->heap);
+                    e->sym_cap = 0;
+                    e->sym = tn_alloc(e->t->ctx, TN_MEM_TEXT, need, sizeof *e->sym);
+                    e->heap = tn_alloc(e->t->ctx, TN_MEM_TEXT, need, 2 * sizeof *e->heap);
+                    TN_FAIL_IF(!e->sym || !e->heap, e->err, TERN_E_MEMORY, "out of memory for a word of %zu bytes", n);
+                    e->sym_cap = need;
+                }
+                memcpy(e->sym, few, sizeof few);
+                s = e->sym;
+                cap = e->sym_cap;
+            }
+        }
+        s[n_sym] = first_symbol(e->t, piece, off, n, &bytes_left);
+    }
+    if (s == few) merge_short(e, piece, s, n_sym);
+    else merge_long(e, piece, n_sym);
+    return TERN_OK;
+}
+
+tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n, int32_t *ids, size_t cap, size_t *n_ids) {
+    encoder e = {.t = t, .ids = ids, .cap = cap};
+    tern_status st = merge_piece(&e, p, n);
+    tn_free(t->ctx, e.sym);
+    tn_free(t->ctx, e.heap);
+    *n_ids = e.n;
+    return st;
+}
+
+static tern_status encode_piece(void *user, const char *text, size_t n) {
+    encoder *e = user;
+    const tn_tokenizer *t = e->t;
+    const uint8_t *p = (const uint8_t *)text;
+    if (n <= t->max_token_bytes) {
+        uint32_t id = tn_tok_lookup(t, p, n);
+        if (id != TN_TOK_NONE && (t->ignore_merges || t->direct[id / 64] >> (id % 64) & 1)) {
+            emit(e, id);
+            return TERN_OK;
+        }
+    }
+    return merge_piece(e, p, n);
+}
+
+/* ---- normalisation ------------------------------------------------------------------------------ */
+
+static bool norm_reserve(encoder *e, size_t used, size_t more) {
+    if (more <= e->norm_cap - used) return true;
+    size_t cap = used + more + used / 2;
+    uint8_t *p = tn_realloc(e->t->ctx, TN_MEM_TEXT, e->norm, cap, 1);
+    if (!p) return false;
+    e->norm = p;
+    e->norm_cap = cap;
+    return true;
+}
+
+/* Never the second half of a composition, so that normalising may start afresh in front of it. */
+static bool nfc_boundary(uint32_t cp) {
+    return cp < 0x300 || (cp >= 0x400 && cp < 0x480) || (cp >= 0x3041 && cp <= 0x3096) || (cp >= 0x30a1 && cp <= 0x30fa) ||
+           (cp >= 0x3400 && cp <= 0x9fff) || (cp >= 0xac00 && cp <= 0xd7a3) || (cp >= 0x1f000 && cp < 0x20000);
+}
+
+/* NFC in chunks that end at boundaries. A chunk that finds none (longer than any real grapheme) is cut by force:
+ * canonical ordering is quadratic in a run of marks, and the text is not ours. */
+static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t *n_out) {
+    enum { CHUNK = 256, FORCED = 1024, EXPANSION = 4 };
+    const uint8_t *end = p + n;
+    size_t out = 0;
+    while (p < end) {
+        const uint8_t *start = p;
+        bool plain = true; /* below U+0300 everything is its own NFC */
+        uint32_t cp;
+        size_t len = 0;
+        for (; p < end && (len = tn_utf8_decode(p, end, &cp)); p += len) {
+            size_t sofar = (size_t)(p - start);
+            if (sofar + len > FORCED) break;
+            if (sofar && nfc_boundary(cp)) {
+                /* a plain stretch ends in front of its last character, which what follows may compose with */
+                uint32_t next;
+                size_t l2 = p + len < end ? tn_utf8_decode(p + len, end, &next) : 0;
+                bool next_marks = l2 && !nfc_boundary(next);
+                if (sofar >= CHUNK || (plain && next_marks) || (!plain && !next_marks)) break;
+            }
+            plain &= cp < 0x300;
+        }
+        size_t bytes = (size_t)(p - start);
+        if (bytes == 0) { /* not UTF-8 */
+            bytes = 1;
+            p++;
+            plain = true;
+        }
+        if (plain) {
+            TN_FAIL_IF(!norm_reserve(e, out, bytes), e->err, TERN_E_MEMORY, "out of memory for normalised text");
+            memcpy(e->norm + out, start, bytes);
+            out += bytes;
+            continue;
+        }
+        int32_t cps[FORCED * EXPANSION];
+        utf8proc_ssize_t m = utf8proc_decompose(start, (utf8proc_ssize_t)bytes, cps, FORCED * EXPANSION, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
+        TN_FAIL_IF(m < 0 || m > FORCED * EXPANSION, e->err, TERN_E_INVALID, "text cannot be normalised (utf8proc error %d)", (int)m);
+        m = utf8proc_normalize_utf32(cps, m, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        TN_FAIL_IF(m < 0, e->err, TERN_E_INVALID, "text cannot be normalised (utf8proc error %d)", (int)m);
+        TN_FAIL_IF(!norm_reserve(e, out, (size_t)m * 4), e->err, TERN_E_MEMORY, "out of memory for normalised text");
+        for (utf8proc_ssize_t i = 0; i < m; i++) out += tn_utf8_encode((uint32_t)cps[i], e->norm + out);
+    }
+    *n_out = out;
+    return TERN_OK;
+}
+
+/* U+2581, SentencePiece's visible space, is a space to the tokenizer: in place. */
+static size_t fold_visible_spaces(uint8_t *p, size_t n) {
+    size_t out = 0;
+    for (size_t i = 0; i < n;) {
+        if (n - i >= 3 && p[i] == 0xe2 && p[i + 1] == 0x96 && p[i + 2] == 0x81) {
+            p[out++] = ' ';
+            i += 3;
+        } else {
+            p[out++] = p[i++];
+        }
+    }
+    return out;
+}
+
+/* ---- sections ----------------------------------------------------------------------------------- */
+
+/* Text between special tokens. `first`: at the start of the text. */
+static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool first) {
+    const tn_tokenizer *t = e->t;
+    if (n == 0) return TERN_OK;
+    if (t->nfc) {
+        TN_TRY(normalise_nfc(e, p, n, &n));
+        p = e->norm;
+    }
+    bool prefix = t->space_prefix && (first || !t->space_prefix_first);
+    if (t->space_prefix_missing && (p[0] == ' ' || (t->kind == TN_TOK_BPE_SPM && n >= 3 && !memcmp(p, "\xe2\x96\x81", 3)))) prefix = false;
+    bool visible = t->kind == TN_TOK_BPE_SPM && memmem(p, n, "\xe2\x96\x81", 3);
+    if (prefix || visible) {
+        bool own = p == e->norm && n;
+        TN_FAIL_IF(!norm_reserve(e, own ? n : 0, n + 1), e->err, TERN_E_MEMORY, "out of memory for normalised text");
+        memmove(e->norm + prefix, own ? e->norm : p, n);
+        if (prefix) e->norm[0] = ' ';
+        p = e->norm;
+        n += prefix;
+        if (visible) n = fold_visible_spaces(e->norm, n);
+    }
+    if (t->pretok) return tn_pretok_run(t->pretok, (const char *)p, n, encode_piece, e, e->err);
+    if (!t->cut_at_spaces) return encode_piece(e, (const char *)p, n);
+    for (size_t i = 0; i < n;) {
+        size_t j = i;
+        while (j < n && p[j] == ' ') j++;
+        while (j < n && p[j] != ' ') j++;
+        TN_TRY(encode_piece(e, (const char *)p + i, j - i));
+        i = j;
+    }
+    return TERN_OK;
+}
+
+/* The longest special token at p; user-defined ones only unless `control`. */
+static uint32_t match_special(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end, bool control) {
+    uint32_t lo = t->special_at[p[0]], hi = t->special_at[p[0] + 1], best = TN_TOK_NONE;
+    /* in [lo, hi) the first `depth` bytes are those of p; sorted, so that the shortest comes first */
+    for (size_t depth = 1; lo < hi; depth++) {
+        for (size_t len; lo < hi && (tn_tok_text(t, t->specials[lo], &len), len == depth); lo++)
+            if (control || tn_tok_type(t, t->specials[lo]) == TN_TOKEN_USER)
+                if (best == TN_TOK_NONE || t->off[best + 1] - t->off[best] < depth) best = t->specials[lo];
+        if (p + depth >= end) break;
+        uint8_t c = p[depth];
+        for (int upper = 0; upper < 2; upper++) { /* narrow to those with c next */
+            uint32_t a = lo, b = hi;
+            while (a < b) {
+                uint32_t mid = a + (b - a) / 2;
+                uint8_t x = t->bytes[t->off[t->specials[mid]] + depth];
+                if (upper ? x <= c : x < c) a = mid + 1;
+                else b = mid;
+            }
+            if (upper) hi = a;
+            else lo = a;
+        }
+    }
+    return best;
+}
+
+static bool is_space(uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special, bool parse_special,
+                        int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
+    assert(t && n_ids && (text || !n_bytes) && (ids || !cap));
+    *n_ids = 0;
+    TN_FAIL_IF(n_bytes > INT32_MAX / 2, err, TERN_E_LIMIT, "text of %zu bytes, at most %d at a time", n_bytes, INT32_MAX / 2);
+    encoder e = {.t = t, .ids = ids, .cap = cap, .err = err};
+    tern_status st = TERN_OK;
+    if (add_special && t->add_bos && t->bos >= 0) emit(&e, (uint32_t)t->bos);
+
+    const uint8_t *begin = (const uint8_t *)text, *p = begin, *end = begin + n_bytes;
+    const uint8_t *section = p; /* where the text not yet encoded starts */
+    bool scan = parse_special ? t->n_specials > 0 : t->has_user;
+    while (scan && p < end) {
+        bool candidate_here = parse_special ? t->special_at[*p] < t->special_at[*p + 1] : t->user_start[*p];
+        uint32_t id = candidate_here ? match_special(t, p, end, parse_special) : TN_TOK_NONE;
+        if (id == TN_TOK_NONE) {
+            p++;
+            continue;
+        }
+        const uint8_t *stop = p;
+        if (t->types[id] & TN_TOKEN_LSTRIP)
+            while (stop > section && is_space(stop[-1])) stop--;
+        st = encode_section(&e, section, (size_t)(stop - section), section == begin);
+        if (st != TERN_OK) goto out;
+        emit(&e, id);
+        p += t->off[id + 1] - t->off[id];
+        if (t->types[id] & TN_TOKEN_RSTRIP)
+            while (p < end && is_space(*p)) p++;
+        section = p;
+    }
+    st = encode_section(&e, section, (size_t)(end - section), section == begin);
+    if (st != TERN_OK) goto out;
+    if (add_special && t->add_eos && t->eos >= 0) emit(&e, (uint32_t)t->eos);
+    *n_ids = e.n;
+    if (e.n > cap) st = tn_fail(err, TERN_E_LIMIT, "text makes %zu tokens, room for %zu", e.n, cap);
+out:
+    tn_free(t->ctx, e.sym);
+    tn_free(t->ctx, e.heap);
+    tn_free(t->ctx, e.norm);
+    return st;
+}

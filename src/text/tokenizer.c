@@ -1,0 +1,669 @@
+/* text/tokenizer.c - making a tokenizer from its description or its blob, and ids back to text.
+ *
+ * tn_tokenizer_open translates the description into the core (tokenizer_impl.h), tn_tokenizer_load reads the
+ * core from a blob; both end in finish(), which checks nothing again but derives the tables.
+ *
+ * Blob, little-endian, no padding: "TNTOKEN1", u64 XXH3 of what follows, then
+ *   u32 kind, n_vocab, n_merges, n_patterns, n_ends, n_bytes, flags (BLOB_*), i32 bos, eos, eot, unk, pad,
+ *   u32 length[n_vocab], u8 bytes[n_bytes], u8 type[n_vocab], f32 score[n_vocab] if BLOB_SCORES,
+ *   u32 merge[n_merges][3], u8 direct[(n_vocab + 7) / 8], i32 ends[n_ends],
+ *   per pattern and for the template if BLOB_TEMPLATE: u32 length, bytes. */
+#include "text/tokenizer_impl.h"
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "text/utf8.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+/* ---- life --------------------------------------------------------------------------------------- */
+
+void tn_tokenizer_close(tn_tokenizer **tp) {
+    tn_tokenizer *t = tp ? *tp : NULL;
+    if (!t) return;
+    void *owned[] = {t->off, t->bytes, t->types, t->scores, t->merges, t->direct, t->ends, t->chat_template, t->table, t->pairs, t->specials};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) tn_free(t->ctx, owned[i]);
+    for (size_t i = 0; i < t->n_patterns; i++) tn_free(t->ctx, t->patterns[i]);
+    tn_pretok_close(&t->pretok);
+    tn_free(t->ctx, t);
+    *tp = NULL;
+}
+
+static void *alloc(tn_tokenizer *t, size_t n, size_t size) { return tn_alloc(t->ctx, TN_MEM_TEXT, n, size); }
+
+/* Smallest power of two with at most two thirds in use. */
+static uint64_t table_size(uint64_t n) {
+    uint64_t cap = 16;
+    while (cap * 2 < n * 3) cap *= 2;
+    return cap;
+}
+
+static tern_status build_table(tn_tokenizer *t, tern_error *err) {
+    uint64_t cap = table_size(t->n_vocab);
+    t->table = tn_calloc(t->ctx, TN_MEM_TEXT, cap, sizeof *t->table);
+    TN_FAIL_IF(!t->table, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
+    t->table_mask = cap - 1;
+    /* Normal tokens first: of two tokens with the same text (a user-defined one may repeat it) merges mean that. */
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t id = 0; id < t->n_vocab; id++) {
+            if (!tn_tok_mergeable(t, id) || (tn_tok_type(t, id) == TN_TOKEN_USER) != pass) continue;
+            size_t n;
+            const uint8_t *p = tn_tok_text(t, id, &n);
+            if (tn_tok_lookup(t, p, n) != TN_TOK_NONE) continue;
+            uint64_t h = XXH3_64bits(p, n), i = h;
+            while (t->table[i & t->table_mask]) i++;
+            t->table[i & t->table_mask] = h >> 32 << 32 | (id + 1);
+        }
+    return TERN_OK;
+}
+
+static tern_status build_pairs(tn_tokenizer *t, tern_error *err) {
+    uint64_t cap = table_size(t->n_merges);
+    t->pairs = alloc(t, cap, sizeof *t->pairs);
+    TN_FAIL_IF(!t->pairs, err, TERN_E_MEMORY, "out of memory for %u merges", t->n_merges);
+    t->pairs_mask = cap - 1;
+    for (uint64_t i = 0; i < cap; i++) t->pairs[i] = (tn_pair){.rank = TN_TOK_NONE};
+    for (uint32_t m = 0; m < t->n_merges; m++) {
+        uint64_t key = (uint64_t)t->merges[m].left << 32 | t->merges[m].right;
+        uint64_t i = key * 0x9e3779b97f4a7c15u >> 32;
+        while (t->pairs[i & t->pairs_mask].rank != TN_TOK_NONE && t->pairs[i & t->pairs_mask].key != key) i++;
+        tn_pair *p = &t->pairs[i & t->pairs_mask];
+        if (p->rank == TN_TOK_NONE) *p = (tn_pair){key, m, t->merges[m].result}; /* a repeated merge keeps its first rank */
+    }
+    return TERN_OK;
+}
+
+/* "<0x0A>" -> 10, else -1 */
+static int byte_token(const uint8_t *p, size_t n) {
+    static const char hex[] = "0123456789ABCDEF0123456789abcdef";
+    if (n != 6 || memcmp(p, "<0x", 3) || p[5] != '>' || !p[3] || !p[4]) return -1;
+    const char *a = strchr(hex, p[3]), *b = strchr(hex, p[4]);
+    return a && b ? (int)((a - hex) % 16 * 16 + (b - hex) % 16) : -1;
+}
+
+static int special_order(const void *a, const void *b, void *user) {
+    const tn_tokenizer *t = user;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    size_t nx, ny;
+    const uint8_t *px = tn_tok_text(t, x, &nx), *py = tn_tok_text(t, y, &ny);
+    int c = memcmp(px, py, nx < ny ? nx : ny);
+    if (c) return c;
+    if (nx != ny) return nx < ny ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
+    for (int pass = 0; pass < 2; pass++) {
+        t->n_specials = 0;
+        for (uint32_t id = 0; id < t->n_vocab; id++) {
+            tn_token_type ty = tn_tok_type(t, id);
+            bool user = ty == TN_TOKEN_USER;
+            if (t->off[id] == t->off[id + 1] || !(user || ty == TN_TOKEN_CONTROL || ty == TN_TOKEN_UNKNOWN)) continue;
+            if (user) t->has_user = t->user_start[t->bytes[t->off[id]]] = true;
+            if (pass) t->specials[t->n_specials] = id;
+            t->n_specials++;
+        }
+        if (pass) break;
+        t->specials = alloc(t, t->n_specials, sizeof *t->specials);
+        TN_FAIL_IF(!t->specials, err, TERN_E_MEMORY, "out of memory for %u special tokens", t->n_specials);
+    }
+    qsort_r(t->specials, t->n_specials, sizeof *t->specials, special_order, t);
+    for (uint32_t b = 0, i = 0; b <= 256; b++) {
+        while (i < t->n_specials && t->bytes[t->off[t->specials[i]]] < b) i++;
+        t->special_at[b] = i;
+    }
+    return TERN_OK;
+}
+
+/* Everything that follows from the core. */
+static tern_status finish(tn_tokenizer *t, tern_error *err) {
+    t->max_token_bytes = 0;
+    for (uint32_t id = 0; id < t->n_vocab; id++)
+        if (t->off[id + 1] - t->off[id] > t->max_token_bytes) t->max_token_bytes = t->off[id + 1] - t->off[id];
+    TN_TRY(build_table(t, err));
+    TN_TRY(build_specials(t, err));
+    if (!t->scores) TN_TRY(build_pairs(t, err));
+
+    for (uint32_t b = 0; b < 256; b++) {
+        uint8_t c = (uint8_t)b;
+        t->byte_id[b] = t->kind == TN_TOK_BPE_BYTES ? tn_tok_lookup(t, &c, 1) : TN_TOK_NONE;
+    }
+    t->cut_at_spaces = t->kind == TN_TOK_BPE_SPM && !t->n_patterns;
+    for (uint32_t id = 0; id < t->n_vocab; id++) {
+        size_t n;
+        const uint8_t *p = tn_tok_text(t, id, &n);
+        if (tn_tok_type(t, id) == TN_TOKEN_BYTE) { /* kept as the one byte it is */
+            if (n == 1 && t->kind == TN_TOK_BPE_SPM && t->byte_id[p[0]] == TN_TOK_NONE) t->byte_id[p[0]] = id;
+        } else if (t->cut_at_spaces && tn_tok_mergeable(t, id)) {
+            for (size_t i = 1; i < n; i++)
+                if (p[i] == ' ' && p[i - 1] != ' ') t->cut_at_spaces = false;
+        }
+    }
+    if (t->n_patterns) TN_TRY(tn_pretok_open(t->ctx, (const char *const *)t->patterns, t->n_patterns, &t->pretok, err));
+    return TERN_OK;
+}
+
+/* ---- from a description ------------------------------------------------------------------------- */
+
+void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre) {
+    *s = (tn_tokenizer_spec){.kind = kind, .pre = pre, .bos = -1, .eos = -1, .eot = -1, .unk = -1, .pad = -1};
+    if (kind == TN_TOK_BPE_SPM) {
+        s->add_space_prefix = s->add_bos = true;
+        return;
+    }
+    const tn_pretok_family *family = tn_pretok_named(pre ? pre : "default");
+    if (!family) return; /* tn_tokenizer_open refuses it */
+    s->ignore_merges = family->ignore_merges;
+    s->add_bos = family->add_bos;
+    s->nfc = family->nfc;
+}
+
+/* A token's text as the bytes it stands for. Returns their number; never more than n. */
+static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, size_t n, uint8_t *out) {
+    tn_token_type ty = (tn_token_type)(type & TN_TOK_TYPE_MASK);
+    const uint8_t *p = (const uint8_t *)text, *end = p + n;
+    size_t m = 0;
+    if (ty == TN_TOKEN_BYTE) {
+        int b = byte_token(p, n);
+        if (b >= 0) {
+            out[0] = (uint8_t)b;
+            return 1;
+        }
+    } else if (kind == TN_TOK_BPE_BYTES && ty == TN_TOKEN_NORMAL) {
+        while (p < end) {
+            uint32_t cp;
+            size_t len = tn_utf8_decode(p, end, &cp);
+            int b = len ? tn_alphabet_to_byte(cp) : -1;
+            if (b < 0) break;
+            out[m++] = (uint8_t)b;
+            p += len;
+        }
+        if (p == end) return m;
+        /* a letter outside the alphabet: plain text (an added token of an old conversion) */
+    } else if (kind == TN_TOK_BPE_SPM && ty != TN_TOKEN_CONTROL && ty != TN_TOKEN_UNKNOWN) {
+        while (p < end) {
+            if (end - p >= 3 && !memcmp(p, "\xe2\x96\x81", 3)) {
+                out[m++] = ' ';
+                p += 3;
+            } else {
+                out[m++] = *p++;
+            }
+        }
+        return m;
+    }
+    memcpy(out, text, n);
+    return n;
+}
+
+/* The id of text given in the vocabulary's own spelling. */
+static uint32_t find_spelled(const tn_tokenizer *t, const char *text, size_t n, uint8_t *scratch) {
+    size_t m = token_to_bytes(t->kind, TN_TOKEN_NORMAL, text, n, scratch);
+    return tn_tok_lookup(t, scratch, m);
+}
+
+static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
+    tern_status st = TERN_OK;
+    size_t longest = 0;
+    for (size_t i = 0; i < s->n_merges; i++)
+        if (s->merge_bytes[i] > longest) longest = s->merge_bytes[i];
+    uint8_t *scratch = alloc(t, longest, 2);
+    t->merges = alloc(t, s->n_merges, sizeof *t->merges);
+    TN_BAIL_IF(!scratch || !t->merges, err, TERN_E_MEMORY, "out of memory for %zu merges", s->n_merges);
+    for (size_t i = 0; i < s->n_merges; i++) {
+        const char *m = s->merges[i], *end = m + s->merge_bytes[i];
+        /* usually one space; where tokens have spaces themselves, the place that makes three known tokens */
+        for (const char *sp = m; (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
+            uint32_t l = find_spelled(t, m, (size_t)(sp - m), scratch);
+            uint32_t r = l == TN_TOK_NONE ? l : find_spelled(t, sp + 1, (size_t)(end - sp - 1), scratch);
+            if (r == TN_TOK_NONE) continue;
+            size_t nl, nr;
+            const uint8_t *pl = tn_tok_text(t, l, &nl), *pr = tn_tok_text(t, r, &nr);
+            memcpy(scratch, pl, nl);
+            memcpy(scratch + nl, pr, nr);
+            uint32_t both = tn_tok_lookup(t, scratch, nl + nr);
+            if (both == TN_TOK_NONE) continue;
+            t->merges[t->n_merges++] = (tn_merge){l, r, both};
+            break;
+        }
+    }
+    TN_BAIL_IF(!t->n_merges && s->n_merges, err, TERN_E_FORMAT, "none of the %zu merges is about tokens of the vocabulary", s->n_merges);
+    if (t->n_merges < s->n_merges)
+        tn_log(t->ctx, TERN_LOG_DEBUG, "%zu of %zu merges name tokens the vocabulary lacks", s->n_merges - t->n_merges, s->n_merges);
+out:
+    tn_free(t->ctx, scratch);
+    return st;
+}
+
+static int int_order(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Tokens that end a turn or a text in the families we know, whatever else the files say. */
+static bool ends_by_name(const uint8_t *p, size_t n) {
+    static const char *const names[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "<|eom_id|>",
+                                        "<|end_of_text|>", "<|end_of_turn|>", "<EOT>", "_<EOT>", "<|EOT|>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == n && !memcmp(names[i], p, n)) return true;
+    return false;
+}
+
+static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
+    for (int pass = 0; pass < 2; pass++) {
+        t->n_ends = 0;
+        for (size_t i = 0; i < s->n_ends + 2; i++) {
+            int32_t id = i < s->n_ends ? s->ends[i] : i == s->n_ends ? t->eos : t->eot;
+            if (id < 0 || (uint32_t)id >= t->n_vocab) continue;
+            if (pass) t->ends[t->n_ends] = id;
+            t->n_ends++;
+        }
+        for (uint32_t i = 0; i < t->n_specials; i++) {
+            size_t n;
+            const uint8_t *p = tn_tok_text(t, t->specials[i], &n);
+            if (!ends_by_name(p, n)) continue;
+            if (pass) t->ends[t->n_ends] = (int32_t)t->specials[i];
+            t->n_ends++;
+        }
+        if (pass) break;
+        t->ends = alloc(t, t->n_ends, sizeof *t->ends);
+        TN_FAIL_IF(!t->ends, err, TERN_E_MEMORY, "out of memory for %u end tokens", t->n_ends);
+    }
+    qsort(t->ends, t->n_ends, sizeof *t->ends, int_order);
+    return TERN_OK;
+}
+
+/* Which tokens stand for themselves: most pre-tokens are one token, and then one look-up is all the work.
+ * Merging is deterministic, so this changes speed only. */
+static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
+    if (t->ignore_merges) return TERN_OK;
+    for (uint32_t id = 0; id < t->n_vocab; id++) {
+        if (!tn_tok_mergeable(t, id)) continue;
+        size_t n, m;
+        int32_t got = -1;
+        const uint8_t *p = tn_tok_text(t, id, &n);
+        if (n > 1024) continue; /* not a word; and a vocabulary of such must not make opening slow */
+        tern_status st = tn_tok_merge_piece(t, p, n, &got, 1, &m);
+        TN_FAIL_IF(st != TERN_OK, err, st, "out of memory for a vocabulary of %u", t->n_vocab);
+        if (m == 1 && got == (int32_t)id) t->direct[id / 64] |= 1ull << (id % 64);
+    }
+    return TERN_OK;
+}
+
+/* Phi-3's files say which special tokens swallow the space behind them only in tokenizer.json; GGUF has no field for it. */
+static void mark_phi3(tn_tokenizer *t) {
+    if (t->kind != TN_TOK_BPE_SPM || tn_tokenizer_find(t, "<|placeholder1|>") < 0) return;
+    for (uint32_t id = 0; id < t->n_vocab; id++) {
+        tn_token_type ty = tn_tok_type(t, id);
+        size_t n;
+        const char *p = (const char *)tn_tok_text(t, id, &n);
+        if (ty != TN_TOKEN_CONTROL && ty != TN_TOKEN_USER) continue;
+        bool named = n > 4 && !memcmp(p, "<|", 2) && !memcmp(p + n - 2, "|>", 2) && (n != 13 || memcmp(p, "<|endoftext|>", 13));
+        if (named || (n == 4 && !memcmp(p, "</s>", 4))) t->types[id] |= TN_TOKEN_RSTRIP;
+    }
+}
+
+static int32_t checked_id(const tn_tokenizer *t, int32_t id) { return id >= 0 && (uint32_t)id < t->n_vocab ? id : -1; }
+
+static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
+    TN_FAIL_IF(s->n_vocab == 0 || s->n_vocab > TN_TOK_MAX_VOCAB, err, TERN_E_FORMAT, "vocabulary of %zu tokens, allowed are 1..%u",
+               s->n_vocab, TN_TOK_MAX_VOCAB);
+    uint64_t total = 0;
+    for (size_t i = 0; i < s->n_vocab; i++)
+        TN_FAIL_IF(!tn_add_u64(total, s->token_bytes[i], &total) || total > INT32_MAX, err, TERN_E_FORMAT,
+                   "the vocabulary's text is longer than %d bytes (token %zu)", INT32_MAX, i);
+    bool use_scores = s->scores && !(s->merges && s->n_merges);
+    TN_FAIL_IF(!use_scores && !s->merges && s->n_merges, err, TERN_E_INVALID, "merges missing");
+
+    t->kind = s->kind;
+    t->n_vocab = (uint32_t)s->n_vocab;
+    size_t n_words = (s->n_vocab + 63) / 64;
+    t->off = alloc(t, s->n_vocab + 1, sizeof *t->off);
+    t->bytes = alloc(t, total, 1);
+    t->types = alloc(t, s->n_vocab, 1);
+    t->direct = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *t->direct);
+    if (use_scores) t->scores = alloc(t, s->n_vocab, sizeof *t->scores);
+    TN_FAIL_IF(!t->off || !t->bytes || !t->types || !t->direct || (use_scores && !t->scores), err, TERN_E_MEMORY,
+               "out of memory for a vocabulary of %zu", s->n_vocab);
+    uint32_t at = 0;
+    for (size_t i = 0; i < s->n_vocab; i++) {
+        uint8_t ty = s->types ? s->types[i] : (uint8_t)TN_TOKEN_NORMAL;
+        t->types[i] = (ty & TN_TOK_TYPE_MASK) > TN_TOKEN_BYTE ? (uint8_t)TN_TOKEN_UNUSED : ty;
+        t->off[i] = at;
+        at += (uint32_t)token_to_bytes(t->kind, t->types[i], s->tokens[i], s->token_bytes[i], t->bytes + at);
+    }
+    t->off[s->n_vocab] = at;
+    if (use_scores) memcpy(t->scores, s->scores, s->n_vocab * sizeof *t->scores);
+
+    t->ignore_merges = s->ignore_merges;
+    t->space_prefix = s->add_space_prefix;
+    t->space_prefix_first = s->space_prefix_first;
+    t->space_prefix_missing = s->space_prefix_missing;
+    t->nfc = s->nfc;
+    t->add_bos = s->add_bos;
+    t->add_eos = s->add_eos;
+    t->bos = checked_id(t, s->bos);
+    t->eos = checked_id(t, s->eos);
+    t->eot = checked_id(t, s->eot);
+    t->unk = checked_id(t, s->unk);
+    t->pad = checked_id(t, s->pad);
+
+    const char *const *patterns = s->pre_regex;
+    if (!patterns && t->kind == TN_TOK_BPE_BYTES) { /* SentencePiece vocabularies name no family */
+        const tn_pretok_family *family = tn_pretok_named(s->pre ? s->pre : "default");
+        TN_FAIL_IF(!family, err, TERN_E_UNSUPPORTED, "unknown pre-tokenisation \"%.64s\"", s->pre);
+        patterns = family->patterns;
+    }
+    for (size_t i = 0; s->pre_digits || (patterns && *patterns); i++) {
+        TN_FAIL_IF(i == TN_PRETOK_MAX, err, TERN_E_UNSUPPORTED, "more than %d pre-tokenisation patterns", TN_PRETOK_MAX);
+        const char *p = s->pre_digits && i == 0 ? "\\p{N}" : *patterns++;
+        if (!(t->patterns[i] = tn_strdup(t->ctx, TN_MEM_TEXT, p))) return tn_fail(err, TERN_E_MEMORY, "out of memory for the pre-tokeniser");
+        t->n_patterns++;
+        if (!patterns || !*patterns) break;
+    }
+    if (s->chat_template) {
+        t->chat_template = tn_strdup(t->ctx, TN_MEM_TEXT, s->chat_template);
+        TN_FAIL_IF(!t->chat_template, err, TERN_E_MEMORY, "out of memory for the chat template");
+    }
+    return TERN_OK;
+}
+
+tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *s, tn_tokenizer **out, tern_error *err) {
+    *out = NULL;
+    tern_status st;
+    tn_tokenizer *t = tn_calloc(ctx, TN_MEM_TEXT, 1, sizeof *t);
+    TN_FAIL_IF(!t, err, TERN_E_MEMORY, "out of memory for the tokenizer");
+    t->ctx = ctx;
+    if ((st = fill_from_spec(t, s, err)) != TERN_OK) goto out;
+    if (!t->scores && s->n_merges) {
+        if ((st = build_table(t, err)) != TERN_OK || (st = add_merges(t, s, err)) != TERN_OK) goto out;
+        tn_free(ctx, t->table);
+        t->table = NULL;
+    }
+    mark_phi3(t);
+    if ((st = finish(t, err)) != TERN_OK || (st = collect_ends(t, s, err)) != TERN_OK) goto out;
+    st = mark_direct(t, err);
+out:
+    if (st != TERN_OK) tn_tokenizer_close(&t);
+    *out = t;
+    return st;
+}
+
+/* ---- blob --------------------------------------------------------------------------------------- */
+
+#define BLOB_MAGIC "TNTOKEN1"
+enum { BLOB_HEAD = 16, BLOB_FIELDS = 12 };
+enum {
+    BLOB_SCORES = 1,
+    BLOB_TEMPLATE = 2,
+    BLOB_IGNORE_MERGES = 4,
+    BLOB_SPACE_PREFIX = 8,
+    BLOB_SPACE_PREFIX_FIRST = 16,
+    BLOB_NFC = 32,
+    BLOB_ADD_BOS = 64,
+    BLOB_ADD_EOS = 128,
+    BLOB_SPACE_PREFIX_MISSING = 256,
+    BLOB_ALL_FLAGS = 511
+};
+
+static uint8_t *put_u32(uint8_t *p, uint32_t v) {
+    for (int i = 0; i < 4; i++) p[i] = (uint8_t)(v >> 8 * i);
+    return p + 4;
+}
+static uint8_t *put(uint8_t *p, const void *data, size_t n) {
+    memcpy(p, data, n);
+    return p + n;
+}
+static uint32_t load_u32(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
+static uint64_t load_u64(const uint8_t *p) { return load_u32(p) | (uint64_t)load_u32(p + 4) << 32; }
+
+tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_bytes, tern_error *err) {
+    *blob = NULL;
+    *n_bytes = 0;
+    size_t n_text = t->off[t->n_vocab], n_direct = (t->n_vocab + 7) / 8;
+    size_t template_bytes = t->chat_template ? strlen(t->chat_template) : 0;
+    size_t n = BLOB_HEAD + BLOB_FIELDS * 4 + (size_t)t->n_vocab * (t->scores ? 9 : 5) + n_text + (size_t)t->n_merges * 12 + n_direct +
+               (size_t)t->n_ends * 4 + (t->chat_template ? 4 + template_bytes : 0);
+    for (uint32_t i = 0; i < t->n_patterns; i++) n += 4 + strlen(t->patterns[i]);
+    uint8_t *b = tn_alloc(t->ctx, TN_MEM_TEXT, n, 1), *p = b;
+    TN_FAIL_IF(!b, err, TERN_E_MEMORY, "out of memory for a tokenizer blob of %zu bytes", n);
+
+    uint32_t flags = (t->scores ? BLOB_SCORES : 0) | (t->chat_template ? BLOB_TEMPLATE : 0) | (t->ignore_merges ? BLOB_IGNORE_MERGES : 0) |
+                     (t->space_prefix ? BLOB_SPACE_PREFIX : 0) | (t->space_prefix_first ? BLOB_SPACE_PREFIX_FIRST : 0) |
+                     (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) |
+                     (t->nfc ? BLOB_NFC : 0) | (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0);
+    const uint32_t fields[BLOB_FIELDS] = {t->kind,          t->n_vocab,       t->n_merges,      t->n_patterns,
+                                          t->n_ends,        (uint32_t)n_text, flags,            (uint32_t)t->bos,
+                                          (uint32_t)t->eos, (uint32_t)t->eot, (uint32_t)t->unk, (uint32_t)t->pad};
+    p += BLOB_HEAD;
+    for (int i = 0; i < BLOB_FIELDS; i++) p = put_u32(p, fields[i]);
+    for (uint32_t i = 0; i < t->n_vocab; i++) p = put_u32(p, t->off[i + 1] - t->off[i]);
+    p = put(p, t->bytes, n_text);
+    p = put(p, t->types, t->n_vocab);
+    for (uint32_t i = 0; t->scores && i < t->n_vocab; i++) {
+        uint32_t u;
+        memcpy(&u, &t->scores[i], 4);
+        p = put_u32(p, u);
+    }
+    for (uint32_t i = 0; i < t->n_merges; i++) p = put_u32(put_u32(put_u32(p, t->merges[i].left), t->merges[i].right), t->merges[i].result);
+    for (size_t i = 0; i < n_direct; i++) *p++ = (uint8_t)(t->direct[i / 8] >> (i % 8 * 8));
+    for (uint32_t i = 0; i < t->n_ends; i++) p = put_u32(p, (uint32_t)t->ends[i]);
+    for (uint32_t i = 0; i < t->n_patterns; i++) {
+        size_t len = strlen(t->patterns[i]);
+        p = put(put_u32(p, (uint32_t)len), t->patterns[i], len);
+    }
+    if (t->chat_template) p = put(put_u32(p, (uint32_t)template_bytes), t->chat_template, template_bytes);
+    assert(p == b + n);
+
+    memcpy(b, BLOB_MAGIC, 8);
+    uint64_t sum = XXH3_64bits(b + BLOB_HEAD, n - BLOB_HEAD);
+    put_u32(put_u32(b + 8, (uint32_t)sum), (uint32_t)(sum >> 32));
+    *blob = b;
+    *n_bytes = n;
+    return TERN_OK;
+}
+
+/* A string with its length in front, as a fresh zero-terminated copy. */
+static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, char **out, tern_error *err) {
+    TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends inside a string");
+    uint32_t n = load_u32(*p);
+    *p += 4;
+    TN_FAIL_IF(n > (size_t)(end - *p), err, TERN_E_FORMAT, "tokenizer blob has a string of %u bytes, %zu are left", n, (size_t)(end - *p));
+    TN_FAIL_IF(memchr(*p, 0, n), err, TERN_E_FORMAT, "tokenizer blob has a string with a zero byte");
+    *out = tn_strndup(t->ctx, TN_MEM_TEXT, (const char *)*p, n);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "out of memory for a string of %u bytes", n);
+    *p += n;
+    return TERN_OK;
+}
+
+static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_bytes, tern_error *err) {
+    TN_FAIL_IF(n_bytes < BLOB_HEAD + BLOB_FIELDS * 4 || memcmp(blob, BLOB_MAGIC, 8), err, TERN_E_FORMAT, "not a tokenizer blob (%zu bytes)",
+               n_bytes);
+    TN_FAIL_IF(load_u64(blob + 8) != XXH3_64bits(blob + BLOB_HEAD, n_bytes - BLOB_HEAD), err, TERN_E_FORMAT,
+               "tokenizer blob of %zu bytes is damaged (checksum)", n_bytes);
+    /* The checksum is against accidents only: everything below is still checked. */
+    const uint8_t *p = blob + BLOB_HEAD, *end = blob + n_bytes;
+    uint32_t f[BLOB_FIELDS];
+    for (int i = 0; i < BLOB_FIELDS; i++, p += 4) f[i] = load_u32(p);
+    uint32_t n_patterns = f[3], n_ends = f[4], n_text = f[5], flags = f[6];
+    TN_FAIL_IF(f[0] > TN_TOK_BPE_SPM || f[1] == 0 || f[1] > TN_TOK_MAX_VOCAB || n_patterns > TN_PRETOK_MAX || flags > BLOB_ALL_FLAGS ||
+                   n_text > INT32_MAX,
+               err, TERN_E_FORMAT, "tokenizer blob: kind %u, %u tokens of %u bytes, %u patterns, flags %#x", f[0], f[1], n_text, n_patterns, flags);
+    t->kind = (tn_tok_kind)f[0];
+    t->n_vocab = f[1];
+    size_t n_direct = (t->n_vocab + 7) / 8;
+    uint64_t need = (uint64_t)t->n_vocab * (flags & BLOB_SCORES ? 9 : 5) + n_text + (uint64_t)f[2] * 12 + n_direct + (uint64_t)n_ends * 4;
+    TN_FAIL_IF(need > (size_t)(end - p), err, TERN_E_FORMAT, "tokenizer blob needs %" PRIu64 " more bytes, has %zu", need, (size_t)(end - p));
+    t->n_merges = f[2];
+    t->n_ends = n_ends;
+    t->ignore_merges = flags & BLOB_IGNORE_MERGES;
+    t->space_prefix = flags & BLOB_SPACE_PREFIX;
+    t->space_prefix_first = flags & BLOB_SPACE_PREFIX_FIRST;
+    t->space_prefix_missing = flags & BLOB_SPACE_PREFIX_MISSING;
+    t->nfc = flags & BLOB_NFC;
+    t->add_bos = flags & BLOB_ADD_BOS;
+    t->add_eos = flags & BLOB_ADD_EOS;
+    int32_t *ids[] = {&t->bos, &t->eos, &t->eot, &t->unk, &t->pad};
+    for (int i = 0; i < 5; i++) *ids[i] = checked_id(t, (int32_t)f[7 + i]);
+
+    size_t n_words = (t->n_vocab + 63) / 64;
+    t->off = alloc(t, (size_t)t->n_vocab + 1, sizeof *t->off);
+    t->bytes = alloc(t, n_text, 1);
+    t->types = alloc(t, t->n_vocab, 1);
+    t->scores = flags & BLOB_SCORES ? alloc(t, t->n_vocab, sizeof *t->scores) : NULL;
+    t->merges = alloc(t, t->n_merges, sizeof *t->merges);
+    t->direct = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *t->direct);
+    t->ends = alloc(t, n_ends, sizeof *t->ends);
+    TN_FAIL_IF(!t->off || !t->bytes || !t->types || (flags & BLOB_SCORES && !t->scores) || !t->merges || !t->direct || !t->ends, err,
+               TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < t->n_vocab; i++, p += 4) {
+        uint32_t len = load_u32(p);
+        t->off[i] = at;
+        TN_FAIL_IF(len > n_text - at, err, TERN_E_FORMAT, "tokenizer blob: token %u of %u bytes, %u are left", i, len, n_text - at);
+        at += len;
+    }
+    t->off[t->n_vocab] = at;
+    TN_FAIL_IF(at != n_text, err, TERN_E_FORMAT, "tokenizer blob: tokens take %u bytes of %u", at, n_text);
+    memcpy(t->bytes, p, n_text);
+    p += n_text;
+    for (uint32_t i = 0; i < t->n_vocab; i++, p++) {
+        TN_FAIL_IF((*p & TN_TOK_TYPE_MASK) > TN_TOKEN_BYTE, err, TERN_E_FORMAT, "tokenizer blob: token %u of type %u", i, *p);
+        t->types[i] = *p;
+    }
+    for (uint32_t i = 0; t->scores && i < t->n_vocab; i++, p += 4) {
+        uint32_t u = load_u32(p);
+        memcpy(&t->scores[i], &u, 4);
+    }
+    for (uint32_t i = 0; i < t->n_merges; i++, p += 12) {
+        tn_merge m = {load_u32(p), load_u32(p + 4), load_u32(p + 8)};
+        TN_FAIL_IF(m.left >= t->n_vocab || m.right >= t->n_vocab || m.result >= t->n_vocab, err, TERN_E_FORMAT,
+                   "tokenizer blob: merge %u of tokens %u %u to %u, the vocabulary has %u", i, m.left, m.right, m.result, t->n_vocab);
+        t->merges[i] = m;
+    }
+    for (size_t i = 0; i < n_direct; i++) t->direct[i / 8] |= (uint64_t)*p++ << (i % 8 * 8);
+    for (uint32_t i = 0; i < n_ends; i++, p += 4) {
+        t->ends[i] = (int32_t)load_u32(p);
+        TN_FAIL_IF(checked_id(t, t->ends[i]) < 0, err, TERN_E_FORMAT, "tokenizer blob: end token %d, the vocabulary has %u", t->ends[i], t->n_vocab);
+    }
+    for (; t->n_patterns < n_patterns; t->n_patterns++) TN_TRY(take_string(t, &p, end, &t->patterns[t->n_patterns], err));
+    if (flags & BLOB_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->chat_template, err));
+    TN_FAIL_IF(p != end, err, TERN_E_FORMAT, "tokenizer blob has %zu bytes too many", (size_t)(end - p));
+    return TERN_OK;
+}
+
+tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, tn_tokenizer **out, tern_error *err) {
+    *out = NULL;
+    tn_tokenizer *t = tn_calloc(ctx, TN_MEM_TEXT, 1, sizeof *t);
+    TN_FAIL_IF(!t, err, TERN_E_MEMORY, "out of memory for the tokenizer");
+    t->ctx = ctx;
+    tern_status st = read_core(t, blob, n_bytes, err);
+    if (st == TERN_OK) st = finish(t, err);
+    if (st != TERN_OK) tn_tokenizer_close(&t);
+    *out = t;
+    return st;
+}
+
+/* ---- questions ---------------------------------------------------------------------------------- */
+
+size_t tn_tokenizer_n_vocab(const tn_tokenizer *t) { return t->n_vocab; }
+int32_t tn_tokenizer_bos(const tn_tokenizer *t) { return t->bos; }
+size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t) { return t->max_token_bytes; }
+
+bool tn_tokenizer_is_end(const tn_tokenizer *t, int32_t id) {
+    for (uint32_t i = 0; i < t->n_ends; i++)
+        if (t->ends[i] == id) return true;
+    return false;
+}
+
+int32_t tn_tokenizer_find(const tn_tokenizer *t, const char *token_text) {
+    size_t n = strlen(token_text), len;
+    for (uint32_t id = 0; id < t->n_vocab; id++) {
+        const uint8_t *p = tn_tok_text(t, id, &len);
+        if (len == n && !memcmp(p, token_text, n) && tn_tok_type(t, id) != TN_TOKEN_BYTE) return (int32_t)id;
+    }
+    return -1;
+}
+
+size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf, size_t cap) {
+    if (id < 0 || (uint32_t)id >= t->n_vocab) return 0;
+    tn_token_type ty = tn_tok_type(t, (uint32_t)id);
+    if (!special && (ty == TN_TOKEN_CONTROL || ty == TN_TOKEN_UNKNOWN)) return 0;
+    size_t n;
+    const uint8_t *p = tn_tok_text(t, (uint32_t)id, &n);
+    if (n && cap) memcpy(buf, p, n < cap ? n : cap);
+    return n;
+}
+
+/* ---- ids to text, bit by bit -------------------------------------------------------------------- */
+
+void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_start) {
+    *d = (tn_detok){.t = t, .special = special, .started = !at_start || t->kind != TN_TOK_BPE_SPM || !t->space_prefix};
+}
+
+/* How the bytes of an unfinished sequence stand: could more bytes complete it? */
+static bool may_complete(const uint8_t *p, size_t n) {
+    static const uint8_t fill[][4] = {{0x80, 0x80, 0x80, 0x80}, {0xbf, 0xbf, 0xbf, 0xbf}};
+    for (int i = 0; i < 2; i++) {
+        uint8_t s[8];
+        uint32_t cp;
+        memcpy(s, p, n);
+        memcpy(s + n, fill[i], 4);
+        if (tn_utf8_decode(s, s + n + 4, &cp) > n) return true;
+    }
+    return false;
+}
+
+static size_t put_text(char *buf, size_t cap, size_t at, const void *p, size_t n) {
+    assert(n <= cap - at);
+    if (n > cap - at) n = cap - at;
+    memcpy(buf + at, p, n);
+    return at + n;
+}
+
+static const char replacement[3] = "\xef\xbf\xbd";
+
+size_t tn_detok_push(tn_detok *d, int32_t id, char *buf, size_t cap) {
+    const tn_tokenizer *t = d->t;
+    if (id < 0 || (uint32_t)id >= t->n_vocab) return 0;
+    tn_token_type ty = tn_tok_type(t, (uint32_t)id);
+    if (!d->special && (ty == TN_TOKEN_CONTROL || ty == TN_TOKEN_UNKNOWN)) return 0;
+    size_t n, out = 0;
+    const uint8_t *p = tn_tok_text(t, (uint32_t)id, &n), *end = p + n;
+    if (n && !d->started) {
+        d->started = true;
+        if (*p == ' ') p++;
+    }
+    while (p < end) {
+        uint32_t cp;
+        size_t len;
+        if (d->n_pending == 0 && (len = tn_utf8_decode(p, end, &cp)) > 0) {
+            out = put_text(buf, cap, out, p, len);
+            p += len;
+            continue;
+        }
+        /* byte by byte through the pending sequence; what cannot be finished becomes one U+FFFD */
+        uint8_t *q = (uint8_t *)d->pending;
+        q[d->n_pending] = *p;
+        if (tn_utf8_decode(q, q + d->n_pending + 1, &cp) == d->n_pending + 1) {
+            out = put_text(buf, cap, out, q, d->n_pending + 1);
+            d->n_pending = 0;
+            p++;
+        } else if (may_complete(q, d->n_pending + 1)) {
+            d->n_pending++;
+            p++;
+        } else {
+            out = put_text(buf, cap, out, replacement, 3);
+            if (d->n_pending == 0) p++; /* this byte itself; otherwise it starts afresh */
+            d->n_pending = 0;
+        }
+    }
+    return out;
+}
+
+size_t tn_detok_flush(tn_detok *d, char *buf, size_t cap) {
+    if (!d->n_pending) return 0;
+    d->n_pending = 0;
+    return put_text(buf, cap, 0, replacement, 3);
+}

@@ -1,0 +1,85 @@
+/* text/tokenizer_impl.h - what a tokenizer is made of; shared by the files of the text storey only.
+ *
+ * Tokens are kept as the bytes they stand for: byte-level tokens out of the GPT-2 alphabet, SentencePiece
+ * tokens with plain spaces. Encoding works on those bytes, so nothing is translated at run time.
+ * `core` is what a blob stores; everything behind it is derived by tn_tokenizer_finish. */
+#ifndef TN_TEXT_TOKENIZER_IMPL_H
+#define TN_TEXT_TOKENIZER_IMPL_H
+
+#include "text/pretok.h"
+#include "text/tokenizer.h"
+
+#include <string.h>
+
+#define TN_TOK_TYPE_MASK 0x0f
+#define TN_TOK_MAX_VOCAB (1u << 21) /* eight times the largest known */
+#define TN_TOK_NONE UINT32_MAX
+
+typedef struct tn_merge {
+    uint32_t left, right, result;
+} tn_merge;
+
+/* Open-addressing slot of the pair table; rank TN_TOK_NONE = empty */
+typedef struct tn_pair {
+    uint64_t key; /* left << 32 | right */
+    uint32_t rank, result;
+} tn_pair;
+
+struct tn_tokenizer {
+    tn_ctx *ctx;
+
+    /* core */
+    tn_tok_kind kind;
+    uint32_t n_vocab;
+    uint32_t *off;   /* [n_vocab + 1] into bytes */
+    uint8_t *bytes;
+    uint8_t *types;  /* [n_vocab] tn_token_type | strip flags */
+    float *scores;   /* [n_vocab] or NULL: then merges decide */
+    tn_merge *merges;
+    uint32_t n_merges;
+    uint64_t *direct; /* bit per token: merging its own bytes gives just this token */
+    char *patterns[TN_PRETOK_MAX];
+    uint32_t n_patterns;
+    bool ignore_merges, space_prefix, space_prefix_first, space_prefix_missing, nfc, add_bos, add_eos;
+    int32_t bos, eos, eot, unk, pad;
+    int32_t *ends; /* ascending */
+    uint32_t n_ends;
+    char *chat_template; /* or NULL */
+
+    /* derived */
+    uint64_t *table; /* text -> mergeable token: hash high half << 32 | id + 1, 0 = empty */
+    uint64_t table_mask;
+    tn_pair *pairs;
+    uint64_t pairs_mask;
+    uint32_t byte_id[256]; /* TN_TOK_NONE: the vocabulary lacks this byte */
+    uint32_t *specials;    /* ids matched in raw text, sorted by text */
+    uint32_t n_specials;
+    uint32_t special_at[257]; /* specials starting with byte b: [special_at[b], special_at[b + 1]) */
+    bool user_start[256];     /* a user-defined token starts with this byte */
+    bool has_user;
+    bool cut_at_spaces;       /* no token has a space behind a non-space: words merge on their own */
+    uint32_t max_token_bytes;
+    tn_pretok *pretok;
+};
+
+static inline tn_token_type tn_tok_type(const tn_tokenizer *t, uint32_t id) {
+    return (tn_token_type)(t->types[id] & TN_TOK_TYPE_MASK);
+}
+static inline const uint8_t *tn_tok_text(const tn_tokenizer *t, uint32_t id, size_t *n) {
+    *n = t->off[id + 1] - t->off[id];
+    return t->bytes + t->off[id];
+}
+/* May come out of merging text. */
+static inline bool tn_tok_mergeable(const tn_tokenizer *t, uint32_t id) {
+    tn_token_type ty = tn_tok_type(t, id);
+    return (ty == TN_TOKEN_NORMAL || ty == TN_TOKEN_USER) && t->off[id + 1] > t->off[id];
+}
+
+/* The mergeable token with exactly these bytes, or TN_TOK_NONE. */
+uint32_t tn_tok_lookup(const tn_tokenizer *t, const uint8_t *p, size_t n);
+
+/* Merges one pre-token into ids[0..cap), without the direct look-up; for the `direct` bits.
+ * *n_ids gets the number needed. */
+tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n, int32_t *ids, size_t cap, size_t *n_ids);
+
+#endif

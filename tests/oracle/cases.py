@@ -1,0 +1,351 @@
+"""The oracle's cases: tiny random checkpoints of every family, in the files people have, with the logits they must give.
+
+  cases.py          writes fixtures/ (run it through make.sh)
+  cases.py --check  regenerates into a temporary folder and compares with fixtures/
+  cases.py --gguf-f32 DIR   GGUF files with all weights widened, to show another engine the same models
+"""
+import json
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import zlib
+
+import numpy as np
+
+import reference
+import sampling
+from files import Stored, gguf_from_hf, write_gguf, write_hf_folder
+
+HERE = pathlib.Path(__file__).parent
+
+
+def uniform(name, shape):
+    """Values in [-1, 1) from splitmix64 seeded by the name: integer arithmetic, the same everywhere."""
+    n = int(np.prod(shape))
+    with np.errstate(over="ignore"):
+        z = np.uint64(zlib.crc32(name.encode())) + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return ((z >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1).reshape(shape)
+
+
+def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
+    """The family's tensors by their real names. Q and K are drawn large so that attention is far from uniform: only
+    then do positions, windows and caps show in the logits."""
+    family = cfg["model_type"]
+    c, f, v = cfg["hidden_size"], cfg["intermediate_size"], cfg["vocab_size"]
+    n_heads, n_kv, d = reference.geometry(cfg)
+    gemma, phi = family in ("gemma", "gemma2"), family == "phi"
+    out = {}
+
+    def matrix(key, rows, cols, gain=1.0):
+        out[key + ".weight"] = Stored(uniform(name + key, (rows, cols)) * gain * (3 / cols) ** 0.5, mlp_dtype if ".mlp." in key else dtype)
+
+    def vector(key, n, centre, spread):  # in 1/128: exact in every storage type, also after Gemma's +1
+        out[key] = Stored(np.round((centre + spread * uniform(name + key, (n,))) * 128) / 128, vector_dtype)
+
+    def norm(key, n=c):
+        vector(key + ".weight", n, 0.0 if gemma else 1.0, 0.5)
+        if phi:
+            vector(key + ".bias", n, 0.0, 0.5)
+
+    def biased(key, rows, cols, gain=1.0):
+        matrix(key, rows, cols, gain)
+        if phi or (family == "qwen2" and key[-6:] in ("q_proj", "k_proj", "v_proj")):
+            vector(key + ".bias", rows, 0.0, 1.0)
+
+    matrix("model.embed_tokens", v, c, 1.0 if gemma else c**0.5 / 2)
+    for i in range(cfg["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        norm(p + "input_layernorm")
+        if family == "phi3":
+            matrix(p + "self_attn.qkv_proj", (n_heads + 2 * n_kv) * d, c, 1.5)
+        else:
+            biased(p + "self_attn.q_proj", n_heads * d, c, 1.7)
+            biased(p + "self_attn.k_proj", n_kv * d, c, 1.7)
+            biased(p + "self_attn.v_proj", n_kv * d, c)
+        if family == "qwen3":
+            vector(p + "self_attn.q_norm.weight", d, 1.5, 0.5)
+            vector(p + "self_attn.k_norm.weight", d, 1.5, 0.5)
+        biased(p + ("self_attn.dense" if phi else "self_attn.o_proj"), c, n_heads * d)
+        if not phi:
+            norm(p + "post_attention_layernorm")
+        if family == "gemma2":
+            norm(p + "pre_feedforward_layernorm")
+            norm(p + "post_feedforward_layernorm")
+        if phi:
+            biased(p + "mlp.fc1", f, c, 1.0)
+            biased(p + "mlp.fc2", c, f, 4.0)
+        elif family == "phi3":
+            matrix(p + "mlp.gate_up_proj", 2 * f, c, 1.5)
+            matrix(p + "mlp.down_proj", c, f)
+        else:
+            matrix(p + "mlp.gate_proj", f, c, 1.5)
+            matrix(p + "mlp.up_proj", f, c, 1.5)
+            matrix(p + "mlp.down_proj", c, f)
+    norm("model.final_layernorm" if phi else "model.norm")
+    if not gemma and not cfg.get("tie_word_embeddings"):
+        biased("lm_head", v, c)
+    return out
+
+
+def config(architecture, model_type, vocab, hidden, ff, layers, n_heads, n_kv, **more):
+    """Keys as the family's published config.json has them."""
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "intermediate_size": ff,
+        "num_hidden_layers": layers,
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": n_kv,
+        **{"bos_token_id": 1, "eos_token_id": 2, **more},
+    }
+
+
+LLAMA = dict(
+    hidden_act="silu", max_position_embeddings=64, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False
+)
+LONGROPE_SHORT = [1.0, 1.05, 1.2, 1.5]
+LONGROPE_LONG = [1.1, 1.9, 3.3, 6.0]
+PHI3 = dict(
+    hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0, sliding_window=2047, tie_word_embeddings=False,
+    rope_scaling={"type": "longrope", "short_factor": LONGROPE_SHORT, "long_factor": LONGROPE_LONG},
+)
+GEMMA = dict(
+    head_dim=16, hidden_act="gelu", hidden_activation=None, max_position_embeddings=64, rms_norm_eps=1e-6,
+    rope_theta=10000.0, attention_bias=False,
+)
+GEMMA2 = dict(
+    head_dim=16, hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", max_position_embeddings=64,
+    rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False, attn_logit_softcapping=3.0,
+    final_logit_softcapping=4.0, sliding_window=8,
+)
+
+# name: config, storage type of matrices and of vectors, tokens, and what must show in the logits: changes to the config
+# that a wrong reader would amount to.
+CASES = {
+    "llama": dict(  # multi-head attention, two shards
+        cfg=config("LlamaForCausalLM", "llama", 48, 32, 56, 2, 4, 4, **LLAMA),
+        dtype="F32", vectors="F32", n_tok=24, shards=2, gguf=True,
+        shows=[dict(rope_theta=1e6), dict(rms_norm_eps=0.1)],
+    ),
+    "llama3-rope": dict(
+        cfg=config(
+            "LlamaForCausalLM", "llama", 48, 48, 64, 2, 4, 2,
+            **{**LLAMA, "rope_theta": 20000.0, "head_dim": 16, "max_position_embeddings": 512},
+            attention_bias=False, mlp_bias=False, eos_token_id=[2, 3],
+            rope_scaling={
+                "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64, "rope_type": "llama3",
+            },
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40, gguf=True, shows=[dict(rope_scaling=None)],
+    ),
+    "llama-linear-rope": dict(
+        cfg=config(
+            "LlamaForCausalLM", "llama", 48, 48, 64, 2, 4, 2,
+            **{**LLAMA, "max_position_embeddings": 256}, rope_scaling={"type": "linear", "factor": 4.0},
+        ),
+        dtype="F16", vectors="F16", n_tok=32, gguf=True, shows=[dict(rope_scaling=None)],
+    ),
+    "llama3-rope-v5": dict(  # the same words as transformers 5 writes them
+        cfg=config(
+            "LlamaForCausalLM", "llama", 40, 32, 48, 2, 2, 1,
+            hidden_act="silu", max_position_embeddings=512, rms_norm_eps=1e-5, head_dim=16, dtype="bfloat16",
+            rope_parameters={
+                "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64, "rope_theta": 20000.0, "rope_type": "llama3",
+            },
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40,
+        shows=[dict(rope_parameters={"rope_theta": 20000.0}), dict(rope_parameters={"rope_theta": 10000.0})],
+    ),
+    "qwen2-quantised": dict(  # blocks in GGUF; the expected logits are those of the values the blocks mean
+        cfg=config(
+            "Qwen2ForCausalLM", "qwen2", 48, 64, 96, 2, 4, 2, **{**LLAMA, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0}
+        ),
+        dtype="Q8_0", mlp="Q4_0", vectors="F32", n_tok=24, gguf=True, gguf_only=True, shows=[dict(rope_theta=10000.0)],
+    ),
+    "tinyllama-gqa": dict(  # four query heads on one KV head, tied head
+        cfg=config("LlamaForCausalLM", "llama", 56, 32, 72, 3, 4, 1, **{**LLAMA, "tie_word_embeddings": True}),
+        dtype="BF16", vectors="F32", n_tok=24, shows=[dict(rope_theta=1e6)],
+    ),
+    "mistral-window": dict(
+        cfg=config(
+            "MistralForCausalLM", "mistral", 48, 32, 64, 3, 4, 2,
+            **{**LLAMA, "max_position_embeddings": 128}, sliding_window=8, head_dim=None,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40,
+        shows=[dict(sliding_window=None), dict(sliding_window=7), dict(sliding_window=9)],
+    ),
+    "mistral-long": dict(  # several prefill chunks and cache pages
+        cfg=config(
+            "MistralForCausalLM", "mistral", 40, 32, 48, 3, 4, 2,
+            **{**LLAMA, "max_position_embeddings": 1024}, sliding_window=100, head_dim=None,
+        ),
+        dtype="F16", vectors="F16", n_tok=600, n_ctx=640,
+        shows=[dict(sliding_window=None), dict(sliding_window=99), dict(sliding_window=101)],
+    ),
+    "qwen2": dict(  # the window in the config is switched off
+        cfg=config(
+            "Qwen2ForCausalLM", "qwen2", 48, 48, 64, 2, 3, 1,
+            **{**LLAMA, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0},
+            sliding_window=8, use_sliding_window=False, max_window_layers=2, rope_scaling=None,
+        ),
+        dtype="F16", vectors="F16", n_tok=24, gguf=True, shows=[dict(model_type="llama", drop=".bias")],
+    ),
+    "qwen3": dict(  # head_dim * heads is not hidden_size
+        cfg=config(
+            "Qwen3ForCausalLM", "qwen3", 48, 40, 64, 2, 4, 2,
+            **{**LLAMA, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": True},
+            head_dim=16, attention_bias=False, sliding_window=None, use_sliding_window=False, max_window_layers=2,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=24, gguf=True, shows=[dict(model_type="llama"), dict(rope_theta=10000.0)],
+    ),
+    "gemma": dict(
+        cfg=config("GemmaForCausalLM", "gemma", 64, 32, 64, 2, 4, 1, **GEMMA),
+        dtype="F16", vectors="F32", n_tok=24, gguf=True, shows=[dict(rope_theta=1e6), dict(rms_norm_eps=0.1)],
+    ),
+    "gemma2": dict(
+        cfg=config("Gemma2ForCausalLM", "gemma2", 64, 32, 48, 3, 4, 2, **GEMMA2, query_pre_attn_scalar=16),
+        dtype="BF16", vectors="BF16", n_tok=32, gguf=True,
+        shows=[
+            dict(attn_logit_softcapping=None), dict(final_logit_softcapping=None), dict(query_pre_attn_scalar=8),
+            dict(sliding_window=64), dict(sliding_window=7), dict(sliding_window=9),
+        ],
+    ),
+    "gemma2-scalar": dict(  # as in the 27B model: the attention scale is not head_dim's
+        cfg=config("Gemma2ForCausalLM", "gemma2", 48, 48, 48, 2, 4, 2, **GEMMA2, query_pre_attn_scalar=12),
+        dtype="BF16", vectors="BF16", n_tok=32, shows=[dict(query_pre_attn_scalar=16)],
+    ),
+    "phi2": dict(
+        cfg=config(
+            "PhiForCausalLM", "phi", 48, 40, 96, 2, 2, 2,
+            hidden_act="gelu_new", layer_norm_eps=1e-5, max_position_embeddings=64, partial_rotary_factor=0.4,
+            qk_layernorm=False, rope_scaling=None, rope_theta=10000.0, tie_word_embeddings=False,
+        ),
+        dtype="F16", vectors="F16", n_tok=24, gguf=True,
+        shows=[dict(partial_rotary_factor=1.0), dict(partial_rotary_factor=0.5), dict(hidden_act="gelu", at_least=2e-4), dict(drop=".bias")],
+    ),
+    "phi3-short": dict(
+        cfg=config(
+            "Phi3ForCausalLM", "phi3", 48, 32, 56, 2, 4, 4,
+            max_position_embeddings=128, original_max_position_embeddings=32, **PHI3,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=32, n_ctx=32, gguf=True,
+        shows=[dict(n_ctx=64), dict(rope_scaling=None), dict(max_position_embeddings=32)],
+    ),
+    "phi3-long": dict(
+        cfg=config(
+            "Phi3ForCausalLM", "phi3", 48, 32, 56, 2, 4, 2,
+            max_position_embeddings=128, original_max_position_embeddings=16, **PHI3,
+        ),
+        dtype="F16", vectors="F16", n_tok=40, gguf=True,
+        shows=[dict(n_ctx=16), dict(rope_scaling=None), dict(max_position_embeddings=16)],
+    ),
+    "phonelm": dict(  # ReLU in the GLU; the float rotary of the definition, not the authors' 8-bit table of it
+        cfg=config(
+            "PhoneLMForCausalLM", "phonelm", 64, 48, 88, 2, 3, 3,
+            hidden_act="relu", max_position_embeddings=64, rms_norm_eps=1e-6, rope_theta=10000.0, rope_scaling=None,
+            attention_bias=False, pretraining_tp=1, tie_word_embeddings=True,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=24, shows=[dict(hidden_act="silu"), dict(rope_theta=1e6)],
+    ),
+}
+
+MUST_SHOW = 2e-3  # twenty times the error a test allows (the two GELUs differ by 5e-4 at most anywhere: at_least)
+
+
+def relative_error(a, b):
+    return float(np.max(np.abs(a - b)) / np.max(np.abs(b)))
+
+
+def assert_shows(name, case, values, ids, n_ctx, logits):
+    """A vector that a wrong reader would also pass is no test: each listed mistake must move the logits."""
+    for change in case["shows"]:
+        change = dict(change)
+        drop, ctx, at_least = change.pop("drop", None), change.pop("n_ctx", n_ctx), change.pop("at_least", MUST_SHOW)
+        kept = {k: (v * 0 if drop and k.endswith(drop) else v) for k, v in values.items()}
+        err = relative_error(reference.forward({**case["cfg"], **change}, kept, ids, ctx), logits)
+        if err < at_least:
+            raise SystemExit(f"{name}: {change or drop} moves the logits by {err:.1e} only")
+
+
+def rounded(x):
+    """Nine significant digits: beyond float32, short of the last bits that mathematical libraries disagree on."""
+    return [float(f"{v:.9g}") for v in x]
+
+
+def make_case(name, case, out, gguf_f32=None):
+    cfg = case["cfg"]
+    stored = checkpoint(name, cfg, case["dtype"], case["vectors"], case.get("mlp", case["dtype"]))
+    values = {k: t.values for k, t in stored.items()}
+    n_tok, n_ctx = case["n_tok"], case.get("n_ctx", 64)
+    ids = ((uniform(name + "tokens", (n_tok,)) + 1) / 2 * cfg["vocab_size"]).astype(int).tolist()
+    meta, tensors = gguf_from_hf(cfg, stored, name, widen=gguf_f32 is not None) if case.get("gguf") else ({}, {})
+    if gguf_f32:
+        if tensors:
+            write_gguf(gguf_f32 / f"{name}.gguf", meta, tensors)
+        return
+    logits = reference.forward(cfg, values, ids, n_ctx)
+    assert_shows(name, case, values, ids, n_ctx, logits)
+    (out / name).mkdir(parents=True)
+    if not case.get("gguf_only"):
+        write_hf_folder(out / name, cfg, stored, case.get("shards", 1))
+    if tensors:
+        write_gguf(out / f"{name}.gguf", meta, tensors)
+    around_edges = {0, 1, 6, 7, 8, 9, 31, 32, 100, 255, 256, 257, 511, 512, n_tok // 2, n_tok - 2, n_tok - 1}
+    positions = sorted(p for p in around_edges if p < n_tok)
+    lines = ",\n    ".join(json.dumps(rounded(logits[p])) for p in positions)
+    (out / name / "vectors.json").write_text(
+        "{\n"
+        f'  "n_ctx": {n_ctx},\n  "tokens": {json.dumps(ids)},\n  "perplexity": {reference.perplexity(logits, ids):.9g},\n'
+        f'  "positions": {json.dumps(positions)},\n  "logits": [\n    {lines}\n  ]\n}}\n'
+    )
+
+
+def make_all(out):
+    for name, case in CASES.items():
+        make_case(name, case, out)
+    (out / "sampling.json").write_text(sampling.vectors())
+
+
+def same(a, b):
+    """Equal bytes; numbers of JSON vectors within 1e-7, since exp and sin differ in the last bit between libraries."""
+    if a.read_bytes() == b.read_bytes():
+        return True
+    if a.name not in ("vectors.json", "sampling.json"):
+        return False
+    number = r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+    ta, tb = a.read_text(), b.read_text()
+    if re.sub(number, "#", ta) != re.sub(number, "#", tb):
+        return False
+    na, nb = (np.array(re.findall(number, t), dtype=float) for t in (ta, tb))
+    return bool(np.all(np.abs(na - nb) <= 1e-7 * (1 + np.abs(na))))
+
+
+def check():
+    with tempfile.TemporaryDirectory() as tmp:
+        new, old = pathlib.Path(tmp), HERE / "fixtures"
+        make_all(new)
+        names = {p.relative_to(r) for r in (new, old) for p in r.rglob("*") if p.is_file()}
+        bad = [str(n) for n in sorted(names) if not ((new / n).is_file() and (old / n).is_file() and same(new / n, old / n))]
+    for n in bad:
+        print(f"{n}: is not what make.sh makes")
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--check"]:
+        check()
+    elif sys.argv[1:2] == ["--gguf-f32"]:
+        for name, case in CASES.items():
+            make_case(name, case, None, gguf_f32=pathlib.Path(sys.argv[2]))
+    else:
+        shutil.rmtree(HERE / "fixtures", ignore_errors=True)
+        make_all(HERE / "fixtures")

@@ -1,0 +1,9 @@
+#!/bin/bash
+# Regenerates every vector of the oracle: tests/oracle/make.sh
+# As a test (ctest passes the program): checks that the files in the tree are what the scripts make. Needs python3 with NumPy.
+cd "$(dirname "$0")" || exit 1
+python=${PYTHON:-/usr/bin/python3}
+"$python" -c 'import numpy' 2>/dev/null || { echo "python3 with NumPy is not installed; skipped"; exit 77; }
+export PYTHONDONTWRITEBYTECODE=1
+if [ $# -gt 0 ]; then exec "$python" cases.py --check; fi
+exec "$python" cases.py

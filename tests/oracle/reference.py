@@ -1,0 +1,251 @@
+#!/usr/bin/python3
+"""The oracle: decoder forwards in float64 NumPy, written from the families' published definitions.
+
+It shares no code with the engine. Every formula is spelled out, sums run in a fixed order (no BLAS), and the random
+weights come from integer arithmetic, so the same files come out everywhere.
+
+Conventions: x is [T, C], one row per token. Linear weights are [out, in] and y = x W^T + b, as in checkpoints.
+Rotary pairs are (i, i + n_rot/2) ("rotate half"), as in Hugging Face checkpoints.
+"""
+import math
+
+import numpy as np
+
+# ---- operators ----------------------------------------------------------------------------------------
+
+
+def linear(x, w, b=None):
+    """y[t, n] = b[n] + sum_k x[t, k] w[n, k], k ascending: the same bits on every machine."""
+    y = np.zeros((x.shape[0], w.shape[0]))
+    for k in range(w.shape[1]):
+        y += x[:, k : k + 1] * w[:, k]
+    return y if b is None else y + b
+
+
+def row_sum(x):
+    return np.add.accumulate(x, axis=-1)[..., -1:]
+
+
+def rms_norm(x, weight, eps):
+    return x / np.sqrt(row_sum(x * x) / x.shape[-1] + eps) * weight
+
+
+def layer_norm(x, weight, bias, eps):
+    d = x - row_sum(x) / x.shape[-1]
+    return d / np.sqrt(row_sum(d * d) / x.shape[-1] + eps) * weight + bias
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / row_sum(e)
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def gelu_erf(x):
+    return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+# What `hidden_act` means. Gemma 1 checkpoints say "gelu" and mean the tanh form (their code overrides the word).
+ACTIVATIONS = {"silu": silu, "gelu_new": gelu_tanh, "gelu_pytorch_tanh": gelu_tanh, "gelu": gelu_erf, "relu": relu}
+
+
+def soft_cap(x, cap):
+    return x if cap is None else cap * np.tanh(x / cap)
+
+
+# ---- rotary positions ---------------------------------------------------------------------------------
+
+
+def rope_frequencies(cfg, n_rot, n_ctx):
+    """(inverse frequencies [n_rot/2], factor on cos and sin) after the checkpoint's scaling."""
+    s = cfg.get("rope_parameters") or cfg.get("rope_scaling") or {}  # the first word is the newer one, with the base inside
+    base = s.get("rope_theta", cfg.get("rope_theta"))
+    freq = base ** (-np.arange(0, n_rot, 2) / n_rot)
+    kind = s.get("rope_type", s.get("type", "default"))
+    if kind == "default":
+        return freq, 1.0
+    if kind == "linear":  # positions are divided by the factor
+        return freq / s["factor"], 1.0
+    if kind == "llama3":  # long waves are slowed by the factor, short ones kept, a ramp between
+        wave = 2 * math.pi / freq
+        n_orig, low, high = s["original_max_position_embeddings"], s["low_freq_factor"], s["high_freq_factor"]
+        keep = np.clip((n_orig / wave - low) / (high - low), 0, 1)
+        return keep * freq + (1 - keep) * freq / s["factor"], 1.0
+    if kind == "longrope":  # one divisor per pair, another set when the context outgrows the original one
+        n_orig = cfg["original_max_position_embeddings"]
+        factors = s["long_factor"] if n_ctx > n_orig else s["short_factor"]
+        stretch = cfg["max_position_embeddings"] / n_orig
+        mscale = math.sqrt(1 + math.log(stretch) / math.log(n_orig)) if stretch > 1 else 1.0
+        return freq / np.array(factors), mscale
+    raise ValueError(kind)
+
+
+def rotate(x, freq, mscale):
+    """x [T, H, d]: the first 2 len(freq) values of each head turn by position * freq, the rest pass."""
+    n = len(freq)
+    angle = np.arange(x.shape[0])[:, None] * freq
+    c, s = mscale * np.cos(angle)[:, None, :], mscale * np.sin(angle)[:, None, :]
+    a, b = x[..., :n], x[..., n : 2 * n]
+    return np.concatenate([a * c - b * s, b * c + a * s, x[..., 2 * n :]], axis=-1)
+
+
+# ---- attention ----------------------------------------------------------------------------------------
+
+
+def attention(q, k, v, scale, window=None, cap=None):
+    """Causal attention. q [T, H, d]; k, v [T, G, d]; query head h reads group h // (H/G).
+    With a window W a token sees itself and the W - 1 before it."""
+    n_tok, n_heads, _ = q.shape
+    per_group = n_heads // k.shape[1]
+    t = np.arange(n_tok)
+    visible = t[:, None] >= t[None, :]
+    if window is not None:
+        visible &= t[:, None] - t[None, :] < window
+    out = np.zeros_like(q)
+    for h in range(n_heads):
+        g = h // per_group
+        score = soft_cap(linear(q[:, h], k[:, g]) * scale, cap)
+        out[:, h] = linear(softmax(np.where(visible, score, -np.inf)), v[:, g].T)
+    return out.reshape(n_tok, -1)
+
+
+def heads(x, n):
+    return x.reshape(x.shape[0], n, -1)
+
+
+# ---- families -----------------------------------------------------------------------------------------
+# w(name) is the checkpoint's tensor in float64, or None.
+
+
+def geometry(cfg):
+    n_heads = cfg["num_attention_heads"]
+    n_kv = cfg.get("num_key_value_heads", n_heads)
+    d = cfg.get("head_dim") or cfg["hidden_size"] // n_heads
+    return n_heads, n_kv, d
+
+
+def forward_llama_like(cfg, w, ids, n_ctx):
+    """Llama, Mistral, Qwen2, Qwen3, PhoneLM: pre-norm blocks, rotary attention, gated MLP."""
+    n_heads, n_kv, d = geometry(cfg)
+    eps, act, family = cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_act"]], cfg["model_type"]
+    window = cfg.get("sliding_window") if family == "mistral" else None
+    if family in ("qwen2", "qwen3") and cfg.get("use_sliding_window"):
+        raise ValueError("not covered")
+    freq, mscale = rope_frequencies(cfg, d, n_ctx)
+    x = w("model.embed_tokens.weight")[ids]
+    for i in range(cfg["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        h = rms_norm(x, w(p + "input_layernorm.weight"), eps)
+        q, k, v = (
+            linear(h, w(p + f"self_attn.{n}_proj.weight"), w(p + f"self_attn.{n}_proj.bias")) for n in "qkv"
+        )  # the biases exist in Qwen2 only
+        q, k, v = heads(q, n_heads), heads(k, n_kv), heads(v, n_kv)
+        if family == "qwen3":
+            q = rms_norm(q, w(p + "self_attn.q_norm.weight"), eps)
+            k = rms_norm(k, w(p + "self_attn.k_norm.weight"), eps)
+        a = attention(rotate(q, freq, mscale), rotate(k, freq, mscale), v, 1 / math.sqrt(d), window)
+        x = x + linear(a, w(p + "self_attn.o_proj.weight"))
+        h = rms_norm(x, w(p + "post_attention_layernorm.weight"), eps)
+        gate, up = linear(h, w(p + "mlp.gate_proj.weight")), linear(h, w(p + "mlp.up_proj.weight"))
+        x = x + linear(act(gate) * up, w(p + "mlp.down_proj.weight"))
+    x = rms_norm(x, w("model.norm.weight"), eps)
+    head = w("model.embed_tokens.weight" if cfg.get("tie_word_embeddings") else "lm_head.weight")
+    return linear(x, head)
+
+
+def forward_gemma(cfg, w, ids, n_ctx):
+    """Gemma 1 and 2: embeddings times sqrt(C), norms by (1 + weight), tanh GeGLU, tied head. Gemma 2 adds norms after
+    attention and MLP, soft caps, an attention scale of its own, and a window on layers 0, 2, 4..."""
+    second = cfg["model_type"] == "gemma2"
+    n_heads, n_kv, d = geometry(cfg)
+    eps = cfg["rms_norm_eps"]
+    norm = lambda x, name: rms_norm(x, 1 + w(name), eps)
+    freq, mscale = rope_frequencies(cfg, d, n_ctx)
+    scale = 1 / math.sqrt(cfg["query_pre_attn_scalar"] if second else d)
+    x = w("model.embed_tokens.weight")[ids] * math.sqrt(cfg["hidden_size"])
+    for i in range(cfg["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        h = norm(x, p + "input_layernorm.weight")
+        q, k, v = (linear(h, w(p + f"self_attn.{n}_proj.weight")) for n in "qkv")
+        q, k, v = rotate(heads(q, n_heads), freq, mscale), rotate(heads(k, n_kv), freq, mscale), heads(v, n_kv)
+        window = cfg["sliding_window"] if second and i % 2 == 0 else None
+        h = linear(attention(q, k, v, scale, window, cfg.get("attn_logit_softcapping")), w(p + "self_attn.o_proj.weight"))
+        x = x + (norm(h, p + "post_attention_layernorm.weight") if second else h)
+        h = norm(x, p + ("pre_feedforward_layernorm.weight" if second else "post_attention_layernorm.weight"))
+        h = gelu_tanh(linear(h, w(p + "mlp.gate_proj.weight"))) * linear(h, w(p + "mlp.up_proj.weight"))
+        h = linear(h, w(p + "mlp.down_proj.weight"))
+        x = x + (norm(h, p + "post_feedforward_layernorm.weight") if second else h)
+    logits = linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight"))
+    return soft_cap(logits, cfg.get("final_logit_softcapping"))
+
+
+def forward_phi(cfg, w, ids, n_ctx):
+    """Phi-2: attention and MLP read one LayerNorm and are added together; part of each head rotates; biases everywhere."""
+    n_heads, n_kv, d = geometry(cfg)
+    eps, act = cfg["layer_norm_eps"], ACTIVATIONS[cfg["hidden_act"]]
+    freq, mscale = rope_frequencies(cfg, int(cfg["partial_rotary_factor"] * d), n_ctx)
+    lin = lambda x, name: linear(x, w(name + ".weight"), w(name + ".bias"))
+    x = w("model.embed_tokens.weight")[ids]
+    for i in range(cfg["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        h = layer_norm(x, w(p + "input_layernorm.weight"), w(p + "input_layernorm.bias"), eps)
+        q, k, v = (lin(h, p + f"self_attn.{n}_proj") for n in "qkv")
+        q, k, v = rotate(heads(q, n_heads), freq, mscale), rotate(heads(k, n_kv), freq, mscale), heads(v, n_kv)
+        a = lin(attention(q, k, v, 1 / math.sqrt(d)), p + "self_attn.dense")
+        x = x + a + lin(act(lin(h, p + "mlp.fc1")), p + "mlp.fc2")
+    x = layer_norm(x, w("model.final_layernorm.weight"), w("model.final_layernorm.bias"), eps)
+    return lin(x, "lm_head")
+
+
+def forward_phi3(cfg, w, ids, n_ctx):
+    """Phi-3: a Llama block with fused projections: rows [Q; K; V] and [gate; up]."""
+    n_heads, n_kv, d = geometry(cfg)
+    eps, act = cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_act"]]
+    freq, mscale = rope_frequencies(cfg, d, n_ctx)
+    x = w("model.embed_tokens.weight")[ids]
+    for i in range(cfg["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        qkv = linear(rms_norm(x, w(p + "input_layernorm.weight"), eps), w(p + "self_attn.qkv_proj.weight"))
+        q, k, v = np.split(qkv, [n_heads * d, (n_heads + n_kv) * d], axis=1)
+        q, k, v = rotate(heads(q, n_heads), freq, mscale), rotate(heads(k, n_kv), freq, mscale), heads(v, n_kv)
+        x = x + linear(attention(q, k, v, 1 / math.sqrt(d), cfg.get("sliding_window")), w(p + "self_attn.o_proj.weight"))
+        h = linear(rms_norm(x, w(p + "post_attention_layernorm.weight"), eps), w(p + "mlp.gate_up_proj.weight"))
+        gate, up = np.split(h, 2, axis=1)
+        x = x + linear(act(gate) * up, w(p + "mlp.down_proj.weight"))
+    return linear(rms_norm(x, w("model.norm.weight"), eps), w("lm_head.weight"))
+
+
+FORWARD = {
+    "llama": forward_llama_like,
+    "mistral": forward_llama_like,
+    "qwen2": forward_llama_like,
+    "qwen3": forward_llama_like,
+    "phonelm": forward_llama_like,
+    "gemma": forward_gemma,
+    "gemma2": forward_gemma,
+    "phi": forward_phi,
+    "phi3": forward_phi3,
+}
+
+
+def forward(cfg, tensors, ids, n_ctx):
+    """Logits [T, V] of the tokens ids. n_ctx: context the session is opened for (it chooses longrope's factors)."""
+    w = lambda name: tensors[name].astype(np.float64) if name in tensors else None
+    return FORWARD[cfg["model_type"]](cfg, w, np.array(ids), n_ctx)
+
+
+def perplexity(logits, ids):
+    """exp of the mean of -log p(ids[t+1] | ids[..t]) over all t."""
+    p = softmax(logits[:-1])[np.arange(len(ids) - 1), ids[1:]]
+    return math.exp(-math.fsum(np.log(p)) / (len(ids) - 1))

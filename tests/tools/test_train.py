@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""The Python tools: tokenizer, generator, safetensors, outlier injection. Runs with numpy alone:
+python3 tests/tools/test_train.py"""
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy as np
+except ImportError:
+    print("skipped: needs numpy")
+    sys.exit(77)
+
+TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path[:0] = [os.path.join(TOP, "tools"), os.path.join(TOP, "tools", "train")]
+import bpe  # noqa: E402
+import data  # noqa: E402
+import inject_outliers  # noqa: E402
+import safetensors  # noqa: E402
+
+MODEL = os.path.join(TOP, "models", "tern-tiny")
+ODD = ["", " ", "a", "  two  spaces\n\n\ttab\r\nend ", "naïve café 北京 🙂 ½ x² ", "it's WE'LL don'T 12345", "\u3000wide\u00a0space", '<div id=12 text="OK">', "\x00\x7f\x85"]
+
+
+class English:
+    """A stand-in for the corpora, which are not part of the repository."""
+
+    sentences = {s: [f"{s} sentence number {i} is quite plain." for i in range(50)] for s in data.SPLIT_SEED}
+
+
+def tiny_llama(seed):
+    cfg = {"hidden_size": 32, "head_dim": 8, "rms_norm_eps": 1e-5, "num_attention_heads": 4, "num_key_value_heads": 2,
+           "rope_theta": 10000.0, "num_hidden_layers": 3, "vocab_size": 300}
+    g = np.random.default_rng(seed)
+    shapes = {"self_attn.q_proj": (32, 32), "self_attn.k_proj": (16, 32), "self_attn.v_proj": (16, 32), "self_attn.o_proj": (32, 32),
+              "mlp.gate_proj": (48, 32), "mlp.up_proj": (48, 32), "mlp.down_proj": (32, 48)}
+    w = {"model.embed_tokens.weight": g.normal(size=(300, 32)), "model.norm.weight": g.uniform(0.5, 2, 32)}
+    for i in range(3):
+        for n, s in shapes.items():
+            w[f"model.layers.{i}.{n}.weight"] = g.normal(size=s) * 0.2
+        for n in ("input_layernorm", "post_attention_layernorm"):
+            w[f"model.layers.{i}.{n}.weight"] = g.uniform(0.5, 2, 32)
+    return cfg, {k: safetensors.from_bf16(safetensors.to_bf16(v)) for k, v in w.items()}
+
+
+class Bpe(unittest.TestCase):
+    def test_pretokens_cover_the_text(self):
+        for t in ODD:
+            self.assertEqual("".join(bpe.pretoken_re().findall(t)), t)
+
+    def test_qwen2_splits(self):
+        f = bpe.pretoken_re().findall
+        self.assertEqual(f("Room K27, it's 09:30"), ["Room", " K", "2", "7", ",", " it", "'s", " ", "0", "9", ":", "3", "0"])
+        self.assertEqual(f("a  b\n\n c"), ["a", " ", " b", "\n\n", " c"])
+        self.assertEqual(f('x="OK">\n'), ["x", '="', "OK", '">\n'])
+
+    def test_train_and_round_trip(self):
+        vocab, merges = bpe.train(["the cat and the hat and the bat " * 20, "low lower lowest " * 10], 280)
+        t = bpe.Tokenizer(vocab, merges)
+        self.assertEqual(len(set(vocab)), len(vocab))
+        for s in ODD:
+            self.assertEqual(t.decode(t.encode(s)), s)
+        self.assertEqual(len(t.encode(" the")), 1)
+        with tempfile.TemporaryDirectory() as d:
+            t.save(f"{d}/tokenizer.json")
+            self.assertEqual(bpe.Tokenizer.load(f"{d}/tokenizer.json").vocab, vocab)
+
+    def test_specials_are_one_token(self):
+        vocab, merges = bpe.train(["ab"], 259)
+        t = bpe.Tokenizer(vocab, merges)
+        self.assertEqual(t.encode("<|im_end|>a<|im_start|>"), [258, t.ids["a"], 257])
+
+    @unittest.skipUnless(os.path.exists(f"{MODEL}/tokenizer.json"), "no shipped tokenizer")
+    def test_shipped_tokenizer(self):
+        t = bpe.Tokenizer.load(f"{MODEL}/tokenizer.json")
+        self.assertEqual(t.vocab[-3:], bpe.SPECIALS)
+        for s in ODD:
+            self.assertEqual(t.decode(t.encode(s)), s)
+
+
+class Generator(unittest.TestCase):
+    def maker(self, split="train", index=0):
+        return data.Maker(split, index, English)
+
+    @staticmethod
+    def count(s):
+        return len(s) // 3
+
+    def test_seed_decides(self):
+        a, b = (self.maker().item("extraction", 400, self.count) for _ in range(2))
+        self.assertEqual(a, b)
+        self.assertNotEqual(a, self.maker("test").item("extraction", 400, self.count))
+
+    def test_answers_stand_in_the_document(self):
+        m = self.maker()
+        for _ in range(200):
+            doc, qa, _ = m.item("extraction", 500, self.count, 3)
+            for q, a in qa:
+                value = a.split(" wrote: ")[1] if " wrote: " in a else a.rsplit(" is ", 1)[1].rstrip(".")
+                value = value.removeprefix("in ").removeprefix("on ").removeprefix("from ")
+                self.assertIn(value, doc, (q, a))
+
+    def test_ui_and_call(self):
+        m = self.maker()
+        for _ in range(100):
+            doc, qa, _ = m.item("ui_action", 400, self.count)
+            q, a = qa[0]
+            el = next(x for x in doc.split("\n") if x.startswith("<") and f'"{q.split(chr(34))[-2]}"' in x)
+            if not q.startswith("Type"):
+                self.assertIn(el.split("id=")[1].rstrip(">"), a)
+            doc, qa, _ = m.item("function_call", 400, self.count)
+            self.assertIn(qa[0][1].split("(")[0] + "(", doc)
+
+    def test_length_is_kept(self):
+        m = self.maker()
+        for n in (200, 500, 1000, 2000):
+            for task in m.KINDS:
+                it = m.item(task, n, self.count, 2)
+                if it:
+                    self.assertLessEqual(self.count("".join(t for t, _ in data.render(it[0], it[1]))), n + 40)
+
+
+class Safetensors(unittest.TestCase):
+    def test_round_trip(self):
+        _, w = tiny_llama(1)
+        with tempfile.TemporaryDirectory() as d:
+            for dtype in ("BF16", "F32"):
+                safetensors.write(f"{d}/m", w, dtype)
+                back = safetensors.read(f"{d}/m")
+                self.assertEqual(set(back), set(w))
+                for k in w:
+                    np.testing.assert_array_equal(back[k], w[k])
+
+    def test_bf16_rounds_to_nearest_even(self):
+        x = np.array([1.0, 1.00390625, 1.01171875, -3.14159], np.float32)
+        np.testing.assert_array_equal(safetensors.from_bf16(safetensors.to_bf16(x)), np.array([1.0, 1.0, 1.015625, -3.140625], np.float32))
+
+
+class Outliers(unittest.TestCase):
+    def test_same_logits_larger_activations(self):
+        for seed in range(3):
+            cfg, w = tiny_llama(seed)
+            ids = np.random.default_rng(seed).integers(0, 300, 40)
+            steps = inject_outliers.plan(cfg, w, ids, seed, 32)
+            self.assertEqual({s[1] for s in steps}, {"attn", "mlp", "down", "value"})
+            out = inject_outliers.apply(cfg, w, steps)
+            for t in (np.float64, np.float32):
+                peaks = []
+                logits = []
+                for m in (w, out):
+                    seen = {}
+                    logits.append(inject_outliers.forward(cfg, {k: v.astype(t) for k, v in m.items()}, ids, lambda n, x: seen.__setitem__(n, np.abs(x).max(0))))
+                    peaks.append(seen)
+                np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=1e-10 if t is np.float64 else 1e-4)
+            for n in peaks[0]:
+                ratio = peaks[1][n].max() / np.median(peaks[1][n])
+                if "layers.0" in n:
+                    self.assertGreater(ratio, 10, n)
+            np.testing.assert_array_equal(out["model.embed_tokens.weight"], w["model.embed_tokens.weight"])
+            np.testing.assert_array_equal(out["model.norm.weight"], w["model.norm.weight"])
+
+    @unittest.skipUnless(os.path.exists(f"{MODEL}/model.safetensors"), "no shipped model")
+    def test_shipped_model(self):
+        with tempfile.TemporaryDirectory() as d:
+            r = subprocess.run([sys.executable, f"{TOP}/tools/inject_outliers.py", MODEL, d, "--tokens", "256", "--check"], capture_output=True, text=True)
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            with open(f"{d}/config.json") as f:
+                self.assertEqual(json.load(f)["model_type"], "llama")
+
+
+if __name__ == "__main__":
+    random.seed(0)
+    unittest.main()

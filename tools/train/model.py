@@ -1,0 +1,221 @@
+"""The decoder that is trained: a Llama (RoPE rotate-half, RMSNorm, SwiGLU, grouped-query attention, tied embedding).
+
+Parameters are kept in f32 under their Hugging Face names; a step runs on bf16 copies, because oneDNN multiplies bf16
+several times faster than f32 on a CPU with bf16 instructions. The three element-wise pieces that autograd would
+split into many memory passes (norm, SwiGLU, attention) are written as functions with their own backward.
+"""
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+
+
+@dataclass
+class Config:
+    vocab_size: int = 4096
+    d_model: int = 256
+    n_layers: int = 6
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    d_head: int = 64
+    d_ff: int = 768
+    rope_theta: float = 10000.0
+    eps: float = 1e-5
+    max_ctx: int = 2048
+
+    def dict(self):
+        return asdict(self)
+
+
+class RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, eps):
+        xf = x.float()
+        r = torch.rsqrt(xf.square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, w, r)
+        return (xf * r).mul_(w).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, r = ctx.saved_tensors
+        xh = x.float() * r
+        g = g.float()
+        dw = (g * xh).sum(0)
+        g = g * w
+        m = (g * xh).mean(-1, keepdim=True)
+        return g.sub_(xh.mul_(m)).mul_(r).to(x.dtype), dw, None
+
+
+class SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gu):
+        g, u = gu.chunk(2, -1)
+        ctx.save_for_backward(gu)
+        return F.silu(g) * u
+
+    @staticmethod
+    def backward(ctx, d):
+        (gu,) = ctx.saved_tensors
+        g, u = gu.chunk(2, -1)
+        s = torch.sigmoid(g)
+        gs = g * s
+        out = torch.empty_like(gu)
+        n = g.shape[-1]
+        torch.mul(d, gs, out=out[:, n:])
+        # silu' = s + g s (1 - s)
+        torch.mul(d.mul(u), gs.neg().add_(1).mul_(s).add_(gs), out=out[:, :n])
+        return out
+
+
+class Attention(torch.autograd.Function):
+    """q [B,KV,G,T,D], k v [B,KV,T,D] -> [B,KV,G,T,D]; causal, by query blocks so that only the prefix is touched."""
+
+    BLOCK = 256
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        B, KV, G, T, D = q.shape
+        c = 1.0 / math.sqrt(D)
+        q = q * c
+        out = torch.empty_like(q)
+        bl = min(Attention.BLOCK, T)
+        probs = []
+        for t0 in range(0, T, bl):
+            t1 = min(T, t0 + bl)
+            n = t1 - t0
+            s = torch.matmul(q[:, :, :, t0:t1].reshape(B, KV, G * n, D), k[:, :, :t1].transpose(2, 3))
+            s = s.view(B, KV, G, n, t1)
+            mask = torch.full((n, n), float("-inf"), dtype=s.dtype, device=s.device).triu_(1)
+            s[..., t0:] += mask
+            p = torch.softmax(s, -1)
+            probs.append(p)
+            out[:, :, :, t0:t1] = torch.matmul(p.view(B, KV, G * n, t1), v[:, :, :t1]).view(B, KV, G, n, D)
+        ctx.save_for_backward(q, k, v, *probs)
+        return out
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v, *probs = ctx.saved_tensors
+        B, KV, G, T, D = q.shape
+        c = 1.0 / math.sqrt(D)
+        dq = torch.empty_like(q)
+        dk = torch.zeros_like(k)
+        dv = torch.zeros_like(v)
+        bl = min(Attention.BLOCK, T)
+        for i, t0 in enumerate(range(0, T, bl)):
+            t1 = min(T, t0 + bl)
+            n = t1 - t0
+            p = probs[i]
+            d = do[:, :, :, t0:t1].reshape(B, KV, G * n, D)
+            dp = torch.matmul(d, v[:, :, :t1].transpose(2, 3)).view(B, KV, G, n, t1)
+            ds = torch._softmax_backward_data(dp, p, -1, p.dtype).view(B, KV, G * n, t1)
+            pf = p.view(B, KV, G * n, t1)
+            dv[:, :, :t1] += torch.matmul(pf.transpose(2, 3), d)
+            qb = q[:, :, :, t0:t1].reshape(B, KV, G * n, D)
+            dk[:, :, :t1] += torch.matmul(ds.transpose(2, 3), qb)
+            dq[:, :, :, t0:t1] = torch.matmul(ds, k[:, :, :t1]).mul_(c).view(B, KV, G, n, D)
+        return dq, dk, dv
+
+
+def rope_tables(cfg, n, device=None):
+    inv = 1.0 / cfg.rope_theta ** (torch.arange(0, cfg.d_head, 2, device=device).float() / cfg.d_head)
+    a = torch.outer(torch.arange(n, device=device).float(), inv)
+    a = torch.cat([a, a], -1)
+    return a.cos(), a.sin()
+
+
+def rotate(x, cos, sin):
+    """x [B,H,T,D]: the Hugging Face convention, halves rotated."""
+    h = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., h:], x[..., :h]], -1) * sin
+
+
+class Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        return rotate(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx, g):
+        cos, sin = ctx.saved_tensors
+        return rotate(g, cos, -sin), None, None
+
+
+def init_params(cfg, seed):
+    g = torch.Generator().manual_seed(seed)
+    d, hd = cfg.d_model, cfg.d_head
+
+    def lin(o, i, std):
+        return torch.randn(o, i, generator=g) * std
+
+    p = {"model.embed_tokens.weight": lin(cfg.vocab_size, d, 0.02)}
+    s = 1.0 / math.sqrt(d)
+    res = s / math.sqrt(2 * cfg.n_layers)
+    for i in range(cfg.n_layers):
+        n = f"model.layers.{i}."
+        p[n + "input_layernorm.weight"] = torch.ones(d)
+        p[n + "self_attn.q_proj.weight"] = lin(cfg.n_heads * hd, d, s)
+        p[n + "self_attn.k_proj.weight"] = lin(cfg.n_kv_heads * hd, d, s)
+        p[n + "self_attn.v_proj.weight"] = lin(cfg.n_kv_heads * hd, d, s)
+        p[n + "self_attn.o_proj.weight"] = lin(d, cfg.n_heads * hd, res)
+        p[n + "post_attention_layernorm.weight"] = torch.ones(d)
+        p[n + "mlp.gate_proj.weight"] = lin(cfg.d_ff, d, s)
+        p[n + "mlp.up_proj.weight"] = lin(cfg.d_ff, d, s)
+        p[n + "mlp.down_proj.weight"] = lin(d, cfg.d_ff, res * math.sqrt(d / cfg.d_ff))
+    p["model.norm.weight"] = torch.ones(d)
+    for t in p.values():
+        t.requires_grad_(True)
+    return p
+
+
+def forward(p, cfg, ids, dtype=torch.bfloat16, kv=None, pos0=0, trace=None):
+    """Hidden states after the last norm, [B*T, d]. kv: list of [k, v] per layer, extended in place (inference)."""
+    B, T = ids.shape
+    H, KV, D = cfg.n_heads, cfg.n_kv_heads, cfg.d_head
+    cos, sin = rope_tables(cfg, pos0 + T, ids.device)
+    cos, sin = cos[pos0:].to(dtype), sin[pos0:].to(dtype)
+
+    def lin(x, *names):
+        w = p[names[0]] if len(names) == 1 else torch.cat([p[n] for n in names])
+        if trace is not None:
+            x = trace(names, x)
+        return F.linear(x, w.to(dtype))
+
+    x = F.embedding(ids.reshape(-1), p["model.embed_tokens.weight"]).to(dtype)
+    for i in range(cfg.n_layers):
+        n = f"model.layers.{i}."
+        h = RMSNorm.apply(x, p[n + "input_layernorm.weight"], cfg.eps)
+        qkv = lin(h, n + "self_attn.q_proj.weight", n + "self_attn.k_proj.weight", n + "self_attn.v_proj.weight")
+        qkv = qkv.view(B, T, H + 2 * KV, D).transpose(1, 2)
+        qk = Rotate.apply(qkv[:, : H + KV], cos, sin)
+        q, k, v = qk[:, :H], qk[:, H:], qkv[:, H + KV :]
+        if kv is not None:
+            if kv[i] is not None:
+                k, v = torch.cat([kv[i][0], k], 2), torch.cat([kv[i][1], v], 2)
+            kv[i] = (k, v)
+        q = q.reshape(B, KV, H // KV, T, D)
+        if T == 1:
+            s = torch.matmul(q.squeeze(3), k.transpose(2, 3)).float() / math.sqrt(D)
+            a = torch.matmul(torch.softmax(s, -1).to(dtype), v)
+        else:
+            assert pos0 == 0
+            a = Attention.apply(q, k, v)
+        a = a.reshape(B, H, T, D).transpose(1, 2).reshape(B * T, H * D)
+        x = x + lin(a, n + "self_attn.o_proj.weight")
+        h = RMSNorm.apply(x, p[n + "post_attention_layernorm.weight"], cfg.eps)
+        gu = lin(h, n + "mlp.gate_proj.weight", n + "mlp.up_proj.weight")
+        x = x + lin(SwiGLU.apply(gu), n + "mlp.down_proj.weight")
+    return RMSNorm.apply(x, p["model.norm.weight"], cfg.eps)
+
+
+def loss_sum(p, h, targets, weights, dtype=torch.bfloat16, chunk=2048):
+    """Weighted sum of cross entropies over the rows of h; logits a chunk at a time."""
+    w = p["model.embed_tokens.weight"].to(dtype)
+    total = 0.0
+    for i in range(0, h.shape[0], chunk):
+        logits = F.linear(h[i : i + chunk], w).float()
+        ce = F.cross_entropy(logits, targets[i : i + chunk], reduction="none")
+        total = total + (ce * weights[i : i + chunk]).sum()
+    return total
