@@ -5,7 +5,8 @@
  *
  * Every run of a shape walks over enough copies of the weights (> 64 MiB for M <= 32) that they come from memory, as in decoding;
  * for larger M over 8 copies. Ours and oneDNN's runs alternate; figures are medians. With --threads N the shape's columns are
- * split over N threads, peak and bandwidth being measured on N threads too. */
+ * split over N threads, peak and bandwidth being measured on N threads too. Give oneDNN the same number (OMP_NUM_THREADS=N), and
+ * OMP_WAIT_POLICY=passive so that its idle threads do not spin on our cores; one thread: taskset -c 1. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"

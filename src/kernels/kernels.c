@@ -33,5 +33,14 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->shadow_f32 = tn_shadow_f32_avx512;
     }
     if (cpu & TN_CPU_AVX512VNNI) k->gemm_s8 = tn_gemm_s8_avx512vnni;
+#elif defined(__aarch64__)
+    if (cpu & TN_CPU_NEON) {
+        k->gemm_s8 = tn_gemm_s8_neon;
+        k->quantise_s8 = tn_quantise_s8_neon;
+        k->quantise_outliers = tn_quantise_outliers_neon;
+        k->shadow_f32 = tn_shadow_f32_neon;
+    }
+    if (cpu & TN_CPU_DOTPROD) k->gemm_s8 = tn_gemm_s8_dotprod;
+    if (cpu & TN_CPU_I8MM) k->gemm_s8 = tn_gemm_s8_i8mm;
 #endif
 }

@@ -23,7 +23,7 @@ static inline __m512i load_a(const uint8_t *p) {
 
 /* Columns of one tile that may be read from scale and bias and written. */
 static inline __mmask16 tile_mask(const tn_gemm_s8_args *g, size_t n) {
-    return g->n1 - n >= TN_TILE_N ? (__mmask16)0xffff : (__mmask16)((1u << (g->n1 - n)) - 1);
+    return (__mmask16)(g->n1 - n >= TN_TILE_N ? 0xffffu : (1u << (g->n1 - n)) - 1);
 }
 
 /* What all rows of one tile share in the epilogue. */

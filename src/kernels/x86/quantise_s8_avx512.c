@@ -15,7 +15,7 @@ static inline __mmask16 quantise16(__m512 x, __m512 inv_scale, uint8_t *out, __m
     return clipped;
 }
 
-static inline __mmask16 lanes_of(size_t n) { return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1); }
+static inline __mmask16 lanes_of(size_t n) { return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1); }
 
 size_t tn_quantise_s8_avx512(const float *x, float inv_scale, uint8_t *out, size_t n) {
     size_t n_clipped = 0;

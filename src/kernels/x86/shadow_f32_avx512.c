@@ -28,7 +28,7 @@ void tn_shadow_f32_avx512(const tn_shadow_f32_args *a) {
             }
         }
         for (; n < a->n1; n += 16) {
-            __mmask16 lanes = a->n1 - n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (a->n1 - n)) - 1);
+            __mmask16 lanes = (__mmask16)(a->n1 - n >= 16 ? 0xffffu : (1u << (a->n1 - n)) - 1);
             __m512 s = _mm512_setzero_ps();
             for (uint32_t j = begin; j < end; j++) {
                 __m512i wi = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(lanes, a->w_rows[a->channel[j]] + n));
