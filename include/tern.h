@@ -80,11 +80,21 @@ typedef struct tern_options {
     size_t size_bytes; /* sizeof(tern_options), set by tern_options_defaults */
     int32_t n_threads; /* worker threads, 1..64; 0 = one per online core (default) */
     const tern_hooks *hooks; /* NULL = malloc/free, no log, no progress (default) */
+
+    /* Packages only: the INT8 device and the scheduler of its two lanes. */
+    const char *npu;           /* device backend by name ("host"); NULL = the first built in (default) */
+    const char *policy;        /* "in-order", "overlap", "ooe" or "synergy"; NULL = "ooe" (default) */
+    int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
+    int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */
+    uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
+    int32_t chunk;             /* prompt tokens per chunk, 32..1024; 0 = 256 (default) */
+    bool no_steal;             /* lanes never take each other's tasks, as on a phone (default false) */
+    bool trace;                /* record every task for tern_session_write_trace (default false) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
 
-/* Open a GGUF file, a Hugging Face folder or a .tern package. On failure *out is NULL. */
+/* Open a GGUF file, a Hugging Face folder (float path) or a .tern package (INT8 device). On failure *out is NULL. */
 TERN_API tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err);
 TERN_API void tern_engine_close(tern_engine **e);
 
@@ -195,6 +205,24 @@ TERN_API tern_status tern_session_generate(tern_session *s, const tern_generate_
 
 /* From any thread: the running prefill/step/generate returns TERN_E_CANCELLED soon. Cleared when it does. */
 TERN_API void tern_session_cancel(tern_session *s);
+
+/* What a session's prefills did, since it was opened. Packages only: zero for float models. */
+typedef struct tern_stats {
+    double wall_s;                       /* of all scheduled runs (chunks of the prompt) */
+    double cpu_busy_s, npu_busy_s;       /* summed over the lane's workers */
+    double cpu_bubble, npu_bubble;       /* idle share of the lane's workers */
+    double decision_us, decision_max_us; /* mean and longest time of a scheduling decision */
+    uint64_t n_decisions, n_stolen;      /* parts of tasks run by the other lane */
+    uint64_t n_outliers, n_dropped;      /* clipped activations made good in float; and beyond a row's capacity */
+    uint64_t hot_hits, cold_misses;      /* their weight rows found resident; read from the package */
+    int32_t n_subgraphs, n_shared;       /* (chunk, subgraph) pairs of the last wave; of those, served by a shared graph */
+    uint64_t kv_bytes, activation_bytes;
+} tern_stats;
+
+TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);
+
+/* The recorded tasks as Chrome trace JSON (opens in Perfetto). TERN_E_INVALID unless opened with trace. */
+TERN_API tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err);
 
 /* Save/load tokens and KV cache. A state loads only into an engine of the same model (checked). */
 TERN_API tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err);

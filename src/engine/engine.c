@@ -4,9 +4,41 @@
 #include "base/cpu.h"
 #include "base/status.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
+
+static tern_status open_float(tern_engine *e, const char *path, tern_error *err) {
+    tn_source *src = NULL;
+    tern_status st = tn_source_open(&e->ctx, path, &src, err);
+    if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, &e->model, err);
+    tn_source_close(&src);
+    return st;
+}
+
+static tern_status open_package(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
+    TN_FAIL_IF(o->npu_threads < 0 || o->npu_threads > 63 || o->cpu_threads < 0 || o->cpu_threads > 63, err, TERN_E_INVALID,
+               "%d NPU and %d CPU workers: want 1 to 63 each, or 0 for the default", o->npu_threads, o->cpu_threads);
+    TN_FAIL_IF(o->chunk && (o->chunk < TN_CHUNK_MIN || o->chunk > TN_CHUNK_MAX || o->chunk % 16), err, TERN_E_INVALID,
+               "chunks of %d tokens: want a multiple of 16 from %d to %d", o->chunk, TN_CHUNK_MIN, TN_CHUNK_MAX);
+    tn_policy policy = tn_policy_defaults(TN_POLICY_OOE);
+    TN_FAIL_IF(o->policy && !tn_policy_parse(o->policy, &policy), err, TERN_E_INVALID, "policy '%s' is unknown; there are in-order, overlap, ooe, synergy", o->policy);
+    /* both lanes are cores of one machine here, so no core stays idle unless the user wants to see a phone's lanes */
+    policy.keep_busy = !o->no_steal && policy.kind != TN_POLICY_IN_ORDER;
+    e->policy = policy;
+    e->trace = o->trace;
+    e->n_lane_workers[TN_LANE_CPU] = o->cpu_threads ? o->cpu_threads : 1;
+    e->n_lane_workers[TN_LANE_NPU] = o->npu_threads ? o->npu_threads : n_threads > 1 ? n_threads - 1 : 0;
+    tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk};
+    TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
+    TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
+    size_t cap = strlen(path) + 16;
+    e->profile_path = tn_alloc(&e->ctx, TN_MEM_OTHER, cap, 1);
+    TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
+    snprintf(e->profile_path, cap, "%s.profile", path);
+    return TERN_OK;
+}
 
 tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err) {
     TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_engine_open needs a place for the engine");
@@ -30,11 +62,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     if (bad) tn_log(&e->ctx, TERN_LOG_WARN, "TERN_CPU=%s is unknown and ignored; try scalar, avx2, avxvnni, avx512, avx512vnni, neon, dotprod, i8mm", bad);
     tn_kernels_init(&e->kern, cpu);
 
-    tn_source *src = NULL;
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
-    if (st == TERN_OK) st = tn_source_open(&e->ctx, path, &src, err);
-    if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, &e->model, err);
-    tn_source_close(&src);
+    if (st == TERN_OK) st = tn_pkg_is(path) ? open_package(e, path, &o, n_threads, err) : open_float(e, path, err);
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;
@@ -45,6 +74,9 @@ void tern_engine_close(tern_engine **pe) {
     tern_engine *e = *pe;
     *pe = NULL;
     tn_model_close(&e->model);
+    tn_npu_model_close(&e->npu);
+    tn_executor_close(&e->exec);
+    tn_free(&e->ctx, e->profile_path);
     tn_pool_close(&e->pool);
     tern_hooks hooks = e->ctx.hooks;
     hooks.release(hooks.user, e);

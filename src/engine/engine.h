@@ -3,11 +3,13 @@
  *   tern_engine (immutable after open)          tern_session (one thread at a time)
  *     ctx, pool, kernels                          kv cache, activations, tokens, logits
  *     model: hyperparameters, weights, tokenizer
+ *     npu, exec: for packages                   pipeline (packages) or acts (float models)
  *
  * Main path: tern_engine_open (engine.c) -> tern_session_prefill / step (session.c) -> tern_session_generate (generate.c). */
 #ifndef TN_ENGINE_ENGINE_H
 #define TN_ENGINE_ENGINE_H
 
+#include "engine/pipeline.h"
 #include "model/forward.h"
 
 enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when scoring */
@@ -18,13 +20,23 @@ struct tern_engine {
     tn_pool *pool;
     tn_kernels kern;
     tn_model *model;
+    /* packages only, else NULL: */
+    tn_npu_model *npu;
+    tn_executor *exec;
+    tn_policy policy;
+    int32_t n_lane_workers[TN_N_LANES];
+    bool trace;
+    char *profile_path; /* cache of the stage times, beside the package */
 };
 
 struct tern_session {
     tern_engine *e;
     int32_t n_ctx;
     tn_kv kv;
-    tn_acts acts;
+    tn_acts acts;          /* float models */
+    tn_pipeline *pipeline; /* packages */
+    tn_stage_profile profile;
+    tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens; /* [n_ctx] */
     int32_t n_tok;   /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
     int32_t *pos;    /* [chunk] scratch */
@@ -49,6 +61,11 @@ static inline bool tn_session_rope_long(const tern_session *s) {
     const tn_hparams *h = &s->e->model->h;
     return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
 }
+
+/* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one leaves it unmeasured. */
+void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
+void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);
+
 /* Forget all but the first n tokens. */
 void tn_session_truncate(tern_session *s, int32_t n);
 

@@ -3,9 +3,22 @@
 
 #include "base/status.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 void tern_session_options_defaults(tern_session_options *o) { *o = (tern_session_options){.size_bytes = sizeof *o}; }
+
+static tern_status open_pipeline(tern_session *s, tern_error *err) {
+    tern_engine *e = s->e;
+    tn_profile_load(e, &s->profile);
+    if (e->trace) {
+        tn_timeline_options to = {.cap_events = 1 << 16, .cap_flows = 1 << 17};
+        memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
+        TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
+    }
+    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->kv, e->pool, e->exec, e->policy, &s->profile, &s->pipeline, err);
+}
 
 tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out, tern_error *err) {
     *out = NULL;
@@ -29,7 +42,7 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     s->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *s->logits);
     tern_status st = s->tokens && s->pos && s->logits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
-    if (st == TERN_OK) st = tn_acts_open(ctx, h, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
+    if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
     if (st == TERN_OK) *out = s;
     else tern_session_close(&s);
     return st;
@@ -42,6 +55,9 @@ void tern_session_close(tern_session **ps) {
     tn_ctx *ctx = &s->e->ctx;
     if (s->kv.ctx) tn_kv_close(&s->kv);
     if (s->acts.ctx) tn_acts_close(&s->acts);
+    if (s->profile.measured && s->pipeline) tn_profile_save(s->e, &s->profile);
+    tn_pipeline_close(&s->pipeline);
+    tn_timeline_close(&s->timeline);
     tn_free(ctx, s->tokens);
     tn_free(ctx, s->pos);
     tn_free(ctx, s->logits);
@@ -49,24 +65,42 @@ void tern_session_close(tern_session **ps) {
     tn_free(ctx, s);
 }
 
-static tern_status evaluate_chunk(tern_session *s, const int32_t *ids, int32_t n, tn_rows *r, tern_error *err) {
-    const tn_model *m = s->e->model;
-    for (int32_t i = 0; i < n; i++) {
-        TN_FAIL_IF(ids[i] < 0 || ids[i] >= m->h.n_vocab, err, TERN_E_INVALID, "token %d at position %d is outside the vocabulary of %d",
-                   ids[i], s->n_tok + i, m->h.n_vocab);
-        s->pos[i] = s->n_tok + i;
+static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n, tern_error *err) {
+    int32_t n_vocab = s->e->model->h.n_vocab;
+    for (size_t i = 0; i < n; i++) {
+        TN_FAIL_IF(ids[i] < 0 || ids[i] >= n_vocab, err, TERN_E_INVALID, "token %d at position %d is outside the vocabulary of %d", ids[i], s->n_tok + (int32_t)i, n_vocab);
     }
-    *r = (tn_rows){.h = &m->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->pos, .tree_base = -1};
-    return tn_forward_rows(m, s->e->pool, r, &s->acts, ids, tn_session_rope_long(s), &s->cancel, NULL, err);
+    return TERN_OK;
 }
 
-/* Logits of the chunk's positions a scorer asked for, TN_SCORE_ROWS at a time. `done`: tokens before the chunk. */
-static tern_status score_chunk(tern_session *s, const tn_rows *r, size_t done, const tn_scorer *scorer, tern_error *err) {
+/* Rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
+static int32_t max_rows(const tern_session *s) { return s->pipeline ? tn_pipeline_wave_rows(s->pipeline) : s->acts.max_rows; }
+
+static tn_rows float_rows(tern_session *s, int32_t n) {
+    for (int32_t i = 0; i < n; i++) s->pos[i] = s->n_tok + i;
+    return (tn_rows){.h = &s->e->model->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->pos, .tree_base = -1};
+}
+
+static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, tn_rows *r, tern_error *err) {
+    bool rope_long = tn_session_rope_long(s);
+    if (s->pipeline) return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, rope_long, &s->cancel, s->timeline, err);
+    *r = float_rows(s, n);
+    return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+}
+
+static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits, tern_error *err) {
+    if (s->pipeline) return tn_pipeline_logits(s->pipeline, row0, n, logits, err);
+    tn_forward_logits(s->e->model, s->e->pool, r, &s->acts, row0, n, logits);
+    return TERN_OK;
+}
+
+/* Logits of the positions a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time. `done`: tokens before them. */
+static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows, size_t done, const tn_scorer *scorer, tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t i = scorer->first > done ? (int32_t)(scorer->first - done) : 0;
-    while (i < r->n_rows) {
-        int32_t n = r->n_rows - i < TN_SCORE_ROWS ? r->n_rows - i : TN_SCORE_ROWS;
-        tn_forward_logits(s->e->model, s->e->pool, r, &s->acts, i, n, s->score_logits);
+    while (i < n_rows) {
+        int32_t n = n_rows - i < TN_SCORE_ROWS ? n_rows - i : TN_SCORE_ROWS;
+        TN_TRY(logits_of(s, r, i, n, s->score_logits, err));
         for (int32_t j = 0; j < n; j++) {
             bool more = scorer->on_logits(scorer->user, done + (size_t)(i + j), s->score_logits + (size_t)j * n_vocab);
             TN_FAIL_IF(!more, err, TERN_E_CANCELLED, "stopped by the caller");
@@ -79,18 +113,19 @@ static tern_status score_chunk(tern_session *s, const tn_rows *r, size_t done, c
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err) {
     TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT, "%zu tokens after %d do not fit a context of %d; open the session with a larger one",
                n, s->n_tok, s->n_ctx);
+    TN_TRY(check_ids(s, tokens, n, err));
     for (size_t done = 0; done < n;) {
-        int32_t chunk = n - done < (size_t)s->acts.max_rows ? (int32_t)(n - done) : s->acts.max_rows;
+        int32_t rows = n - done < (size_t)max_rows(s) ? (int32_t)(n - done) : max_rows(s);
         tn_rows r;
         s->has_logits = false;
-        tern_status st = evaluate_chunk(s, tokens + done, chunk, &r, err);
+        tern_status st = evaluate(s, tokens + done, rows, &r, err);
         if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
-        if (st == TERN_OK && scorer && scorer->first < done + (size_t)chunk) st = score_chunk(s, &r, done, scorer, err);
+        if (st == TERN_OK && scorer && scorer->first < done + (size_t)rows) st = score_rows(s, &r, rows, done, scorer, err);
+        if (st == TERN_OK && done + (size_t)rows == n) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
         if (st != TERN_OK) return st;
-        memcpy(s->tokens + s->n_tok, tokens + done, (size_t)chunk * sizeof *tokens);
-        s->n_tok += chunk;
-        done += (size_t)chunk;
-        if (done == n) tn_forward_logits(s->e->model, s->e->pool, &r, &s->acts, chunk - 1, 1, s->logits);
+        memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
+        s->n_tok += rows;
+        done += (size_t)rows;
     }
     s->has_logits = n > 0 || s->has_logits;
     return TERN_OK;
@@ -130,3 +165,37 @@ const float *tern_session_logits(const tern_session *s) { return s->has_logits ?
 size_t tern_session_length(const tern_session *s) { return (size_t)s->n_tok; }
 int32_t tern_session_capacity(const tern_session *s) { return s->n_ctx; }
 void tern_session_cancel(tern_session *s) { atomic_store(&s->cancel, true); }
+
+void tern_session_stats(const tern_session *s, tern_stats *out) {
+    const tn_kv *kv = &s->kv;
+    *out = (tern_stats){.kv_bytes = 2 * sizeof(float) * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0)};
+    if (!s->pipeline) return;
+    const tn_pipeline_stats *p = tn_pipeline_stats_get(s->pipeline);
+    const int32_t *w = s->e->n_lane_workers;
+    double wall = (double)p->wall_ns;
+    out->wall_s = wall * 1e-9;
+    out->cpu_busy_s = (double)p->busy_ns[TN_LANE_CPU] * 1e-9;
+    out->npu_busy_s = (double)p->busy_ns[TN_LANE_NPU] * 1e-9;
+    out->cpu_bubble = wall > 0 && w[TN_LANE_CPU] ? 1 - (double)p->busy_ns[TN_LANE_CPU] / (wall * w[TN_LANE_CPU]) : 0;
+    out->npu_bubble = wall > 0 && w[TN_LANE_NPU] ? 1 - (double)p->busy_ns[TN_LANE_NPU] / (wall * w[TN_LANE_NPU]) : 0;
+    out->decision_us = p->n_decisions ? (double)p->decide_ns * 1e-3 / (double)p->n_decisions : 0;
+    out->decision_max_us = (double)p->decide_max_ns * 1e-3;
+    out->n_decisions = (uint64_t)p->n_decisions;
+    out->n_stolen = (uint64_t)p->n_stolen;
+    out->n_outliers = p->n_outliers;
+    out->n_dropped = p->n_dropped;
+    out->hot_hits = p->hot_hits;
+    out->cold_misses = p->cold_misses;
+    out->n_subgraphs = p->n_subgraphs;
+    out->n_shared = p->n_shared;
+    out->activation_bytes = p->activation_bytes;
+}
+
+tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID, "nothing was recorded: open a package with the trace option");
+    FILE *f = fopen(path, "w");
+    TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+    tern_status st = tn_timeline_write_trace(s->timeline, f, err);
+    if (fclose(f) && st == TERN_OK) st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+    return st;
+}

@@ -9,6 +9,7 @@
 #include "kernels/elem_f32.h"
 #include "kernels/gemm_f32.h"
 #include "kernels/gemm_s8.h"
+#include "kernels/shadow_f32.h"
 
 #include <stdint.h>
 
@@ -24,6 +25,8 @@ typedef struct tn_kernels {
     tn_add_f32_fn add_f32;
     tn_gemm_s8_fn gemm_s8;
     tn_quantise_s8_fn quantise_s8;
+    tn_quantise_outliers_fn quantise_outliers;
+    tn_shadow_f32_fn shadow_f32;
 } tn_kernels;
 
 /* Fill the table for the given features (tn_cpu_flags()). */

@@ -1,0 +1,75 @@
+/* tern pack - a model in any format to a package for an INT8 device. */
+#include "cli/args.h"
+#include "cli/commands.h"
+
+#include "quant/pack.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool show_progress(void *user, const char *stage, double fraction) {
+    (void)user;
+    fprintf(stderr, "\r\033[K%s %3.0f %%", stage, fraction * 100);
+    if (fraction >= 1) fprintf(stderr, "\r\033[K");
+    return true;
+}
+
+int cmd_pack(int argc, char **argv) {
+    const char *out = NULL, *scheme = "llm-npu";
+    bool json = false;
+    tn_pack_options o;
+    tn_pack_defaults(&o);
+    const arg_spec specs[] = {
+        {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
+        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "llm-npu (default), naive-w8a8, smoothquant"},
+        {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0, "text to calibrate on (default: a small built-in one)"},
+        {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7, "tokens of it to use at most (default 8192)"},
+        {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5, "context while calibrating (default 512)"},
+        {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100, "least important sites without an outlier path (default 85)"},
+        {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1, "share of a shadowed site's values beyond its scale (default 0.002)"},
+        {"threads", 't', "N", ARG_INT, &o.n_threads, 1, 64, "worker threads (default: one per core)"},
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print the report as JSON"},
+        {0},
+    };
+    const command c = {"pack", "SRC -o OUT.tern [OPTIONS]", "Calibrate and quantise SRC (a GGUF file or a Hugging Face folder) into one package.", specs, 1};
+    const char *words[2];
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    if (!words[0]) return usage_error(&c, "SRC is required");
+    if (!out) return usage_error(&c, "-o OUT.tern is required");
+    o.scheme = TN_N_SCHEMES;
+    for (int s = 0; s < TN_N_SCHEMES; s++) {
+        if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o.scheme = (tn_scheme)s;
+    }
+    if (o.scheme == TN_N_SCHEMES) return usage_error(&c, "scheme '%s' is unknown; there are llm-npu, naive-w8a8, smoothquant", scheme);
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, &hooks);
+    tn_pack_report r;
+    tern_error err;
+    if (tn_pack(&ctx, words[0], out, &o, &r, &err) != TERN_OK) return failed(&err);
+    double share = r.n_values ? 100.0 * (double)r.n_outliers / (double)r.n_values : 0;
+    if (json) {
+        json_t *j = json_pack("{s:s, s:s, s:I, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme", scheme, "bytes",
+                              (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites", (int)r.n_shadowed, "outlier_percent", share,
+                              "hot_channels", (json_int_t)r.n_hot, "channels", (json_int_t)r.n_channels, "hot_coverage", r.hot_coverage,
+                              "resident_row_bytes", (json_int_t)r.hot_row_bytes, "all_row_bytes", (json_int_t)r.all_row_bytes, "calibration_tokens",
+                              (json_int_t)r.n_calib_tokens);
+        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(j);
+        return EXIT_OK;
+    }
+    printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r.package_bytes / 1048576, scheme, (unsigned long long)r.n_calib_tokens);
+    if (r.n_shadowed) {
+        printf("outlier paths at %d of %d sites (%.2f %% of their values); hot channels %llu of %llu carry %.0f %% of the outliers;\n"
+               "weight rows resident for the CPU: %.2f MiB of %.2f MiB\n",
+               r.n_shadowed, r.n_sites, share, (unsigned long long)r.n_hot, (unsigned long long)r.n_channels, r.hot_coverage * 100,
+               (double)r.hot_row_bytes / 1048576, (double)r.all_row_bytes / 1048576);
+    }
+    return EXIT_OK;
+}

@@ -1,0 +1,384 @@
+#include "engine/npu_model.h"
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- META ---------------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    const json_t *o;
+    bool ok;
+    const char *missing;
+} reader;
+
+static void miss(reader *r, const char *key) {
+    if (r->ok) r->missing = key;
+    r->ok = false;
+}
+
+static int32_t int_of(reader *r, const char *key, int32_t min, int32_t max) {
+    const json_t *v = json_object_get(r->o, key);
+    json_int_t i = json_integer_value(v);
+    if (!json_is_integer(v) || i < min || i > max) {
+        miss(r, key);
+        return min;
+    }
+    return (int32_t)i;
+}
+
+static float float_of(reader *r, const char *key) {
+    const json_t *v = json_object_get(r->o, key);
+    double d = json_number_value(v);
+    if (!json_is_number(v) || !isfinite(d)) miss(r, key);
+    return (float)d;
+}
+
+static bool bool_of(reader *r, const char *key) {
+    const json_t *v = json_object_get(r->o, key);
+    if (!json_is_boolean(v)) miss(r, key);
+    return json_is_true(v);
+}
+
+static void text_of(reader *r, const char *key, char *dst, size_t cap) {
+    const char *s = json_string_value(json_object_get(r->o, key));
+    if (!s || strlen(s) >= cap) miss(r, key);
+    else memcpy(dst, s, strlen(s) + 1);
+}
+
+static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
+    r->o = json_object_get(meta, "hparams");
+    text_of(r, "arch", h->arch, sizeof h->arch);
+    text_of(r, "name", h->name, sizeof h->name);
+    h->n_layers = int_of(r, "n_layers", 1, TN_MAX_LAYERS);
+    h->n_embd = int_of(r, "n_embd", 1, 1 << 16);
+    h->n_heads = int_of(r, "n_heads", 1, 1 << 12);
+    h->n_kv_heads = int_of(r, "n_kv_heads", 1, 1 << 12);
+    h->d_head = int_of(r, "d_head", 1, 512);
+    h->n_ff = int_of(r, "n_ff", 1, TN_NPU_MAX_OPS << 16);
+    h->n_vocab = int_of(r, "n_vocab", 1, 1 << 24);
+    h->ctx_train = int_of(r, "ctx_train", 1, 1 << 24);
+    if (r->ok && h->n_heads % h->n_kv_heads) miss(r, "n_kv_heads");
+    r->o = json_object_get(meta, "operators");
+    h->norm = (tn_norm_kind)int_of(r, "norm", TN_NORM_RMS, TN_NORM_LAYER);
+    h->norm_eps = float_of(r, "norm_eps");
+    h->act = (tn_act)int_of(r, "act", TN_ACT_SILU, TN_ACT_RELU2);
+    h->gated = bool_of(r, "gated");
+    h->parallel_block = bool_of(r, "parallel_block");
+    h->post_norms = bool_of(r, "post_norms");
+    h->qk_norm = bool_of(r, "qk_norm");
+    h->tied = bool_of(r, "tied");
+    h->embd_scale = float_of(r, "embd_scale");
+    h->attn_scale = float_of(r, "attn_scale");
+    h->attn_soft_cap = float_of(r, "attn_soft_cap");
+    h->logit_soft_cap = float_of(r, "logit_soft_cap");
+    h->window = int_of(r, "window", 0, INT32_MAX);
+    h->window_pattern = int_of(r, "window_pattern", 0, TN_MAX_LAYERS);
+    r->o = json_object_get(meta, "rope");
+    h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);
+    h->rope_base = (double)float_of(r, "rope_base");
+    h->rope_orig_ctx = int_of(r, "rope_orig_ctx", 0, INT32_MAX);
+    h->rope_mscale = float_of(r, "rope_mscale");
+    if (r->ok && (h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4)) miss(r, "n_rot");
+}
+
+tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24], char description[64], uint64_t *n_params,
+                               tern_error *err) {
+    memset(h, 0, sizeof *h);
+    const tn_pkg_section *s = tn_pkg_find(pkg, TN_PKG_META, -1);
+    TN_FAIL_IF(!s || s->size_bytes > 1 << 20, err, TERN_E_FORMAT, "package without (sane) metadata");
+    char *text = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
+    TN_FAIL_IF(!text, err, TERN_E_MEMORY, "no memory for package metadata");
+    tern_status st = tn_pkg_read(pkg, s, text, err);
+    json_error_t je;
+    json_t *meta = st == TERN_OK ? json_loadb(text, s->size_bytes, 0, &je) : NULL;
+    tn_free(ctx, text);
+    if (st != TERN_OK) return st;
+    TN_FAIL_IF(!meta, err, TERN_E_FORMAT, "package metadata is not JSON: %s", je.text);
+    reader r = {.o = meta, .ok = true};
+    text_of(&r, "scheme", scheme, 24);
+    char source[64];
+    text_of(&r, "source", source, sizeof source);
+    if (r.ok) snprintf(description, 64, "package, %s", scheme);
+    int32_t layout = int_of(&r, "layout", 1, 1 << 20);
+    *n_params = (uint64_t)json_integer_value(json_object_get(meta, "n_params"));
+    parse_hparams(&r, meta, h);
+    json_decref(meta);
+    TN_FAIL_IF(!r.ok, err, TERN_E_FORMAT, "package metadata: '%s' is missing or out of range", r.missing);
+    TN_FAIL_IF(layout != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED, "the package's weights are tiled for another device (layout %d, this one wants %d); pack the model again",
+               layout, TN_NPU_LAYOUT_16X4);
+    return TERN_OK;
+}
+
+/* ---- sections ------------------------------------------------------------------------------------ */
+
+typedef struct section_view {
+    const char *base;
+    const tn_pkg_record *records;
+    size_t n;
+} section_view;
+
+/* The payload of a record that must have exactly n_bytes; NULL with err filled when it is missing or odd. */
+static const void *payload(const section_view *v, tn_role role, tn_pkg_part part, uint64_t n_bytes, int layer, tern_error *err) {
+    const tn_pkg_record *r = tn_pkg_record_find(v->records, v->n, (uint32_t)role, (uint32_t)part);
+    if (!r || r->size_bytes != n_bytes) {
+        tn_fail(err, TERN_E_FORMAT, "layer %d: %s (part %d) has %" PRIu64 " bytes, its shape needs %" PRIu64, layer, tn_role_name(role), (int)part,
+                r ? r->size_bytes : 0, n_bytes);
+        return NULL;
+    }
+    return v->base + r->off_bytes;
+}
+
+static tern_status copy_vector(tn_ctx *ctx, const section_view *v, const tn_hparams *h, int layer, tn_role role, bool required, float **out, tern_error *err) {
+    *out = NULL;
+    if (!required && !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_F32)) return TERN_OK;
+    int64_t rows, cols;
+    tn_role_shape(h, role, &rows, &cols);
+    const void *p = payload(v, role, TN_PKG_F32, (uint64_t)cols * sizeof(float), layer, err);
+    if (!p) return TERN_E_FORMAT;
+    *out = tn_alloc(ctx, TN_MEM_WEIGHTS, (size_t)cols, sizeof(float));
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for %s", tn_role_name(role));
+    memcpy(*out, p, (size_t)cols * sizeof(float));
+    return TERN_OK;
+}
+
+static uint64_t padded(int64_t n) { return (uint64_t)((n + 15) / 16 * 16); }
+
+/* The device's view of one linear inside a section that stays in memory. */
+static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int64_t k, int layer, tn_npu_weights_data *d, tern_error *err) {
+    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+    *d = (tn_npu_weights_data){0};
+    bool has_bias = tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_BIAS) != NULL;
+    /* the device takes pointers to writable memory; borrowed weights are only read */
+    d->tiles = (int8_t *)payload(v, role, TN_PKG_TILES, tn_npu_tiles_bytes(&layout, n, k), layer, err);
+    d->col_sum = d->tiles ? (int32_t *)payload(v, role, TN_PKG_COL_SUM, padded(n) * 4, layer, err) : NULL;
+    d->scale = d->col_sum ? (float *)payload(v, role, TN_PKG_SCALE, padded(n) * 4, layer, err) : NULL;
+    if (d->scale && has_bias) d->bias = (float *)payload(v, role, TN_PKG_BIAS, padded(n) * 4, layer, err);
+    return d->scale && (!has_bias || d->bias) ? TERN_OK : TERN_E_FORMAT;
+}
+
+static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_error *err) {
+    for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
+        tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS, .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M, .k = s->ops.k, .n_ops = s->ops.n_ops};
+        for (int i = 0; i < s->ops.n_ops; i++) {
+            d.ops[i] = (tn_npu_op){.n = s->ops.n[i], .act_scale = s->act_scale, .has_bias = tn_npu_weights_get(s->weights[i]).bias != NULL, .out = TN_NPU_OUT_F32};
+        }
+        TN_TRY(tn_npu_compile(m->dev, &d, &s->graphs[form], err));
+        m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
+        TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
+    }
+    return TERN_OK;
+}
+
+static tern_status open_shadow(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer, tern_error *err) {
+    const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT);
+    TN_FAIL_IF(!hot || hot->n > s->ops.k || hot->size_bytes != (uint64_t)hot->n * 4, err, TERN_E_FORMAT, "layer %d: %s has no (sane) list of hot channels", layer,
+               tn_role_name(s->ops.roles[0]));
+    const int32_t *ids = (const int32_t *)(v->base + hot->off_bytes);
+    uint64_t row_bytes = (uint64_t)s->ops.n_total;
+    const int8_t *rows = payload(v, s->ops.roles[0], TN_PKG_HOT_ROWS, (uint64_t)hot->n * row_bytes, layer, err);
+    if (!rows) return TERN_E_FORMAT;
+    s->hot_rows = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)s->ops.k, sizeof *s->hot_rows);
+    TN_FAIL_IF(!s->hot_rows, err, TERN_E_MEMORY, "no memory for outlier rows");
+    for (int64_t i = 0; i < hot->n; i++) {
+        TN_FAIL_IF(ids[i] < 0 || ids[i] >= s->ops.k, err, TERN_E_FORMAT, "layer %d: hot channel %d of %d", layer, ids[i], s->ops.k);
+        s->hot_rows[ids[i]] = rows + (uint64_t)i * row_bytes;
+    }
+    m->hot_row_bytes += (uint64_t)hot->n * row_bytes;
+    m->all_row_bytes += (uint64_t)s->ops.k * row_bytes;
+    /* where the cold rows are: the SHADOW section's table is read, its rows are not */
+    s->rows_section = tn_pkg_find(m->pkg, TN_PKG_SHADOW, layer);
+    TN_FAIL_IF(!s->rows_section, err, TERN_E_FORMAT, "layer %d: its outlier rows are missing", layer);
+    uint64_t n_table = s->rows_section->size_bytes < 4096 ? s->rows_section->size_bytes : 4096;
+    char table[4096];
+    TN_TRY(tn_pkg_read_range(m->pkg, s->rows_section, 0, n_table, table, err));
+    const tn_pkg_record *records;
+    size_t n;
+    TN_TRY(tn_pkg_records(s->rows_section, table, &records, &n, err));
+    const tn_pkg_record *r = 8 + n * sizeof *records <= n_table ? tn_pkg_record_find(records, n, (uint32_t)s->ops.roles[0], TN_PKG_ROWS) : NULL;
+    TN_FAIL_IF(!r || r->size_bytes != (uint64_t)s->ops.k * row_bytes, err, TERN_E_FORMAT, "layer %d: the outlier rows of %s have another shape", layer, tn_role_name(s->ops.roles[0]));
+    s->rows_off_bytes = r->off_bytes;
+    s->shadow = m->any_shadow = true;
+    m->max_shadow_n = s->ops.n_total > m->max_shadow_n ? s->ops.n_total : m->max_shadow_n;
+    return TERN_OK;
+}
+
+static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, const section_view *v, int layer, tern_error *err) {
+    s->ops = tn_site_get(h, site);
+    if (!s->ops.n_ops) return TERN_OK;
+    m->max_k = s->ops.k > m->max_k ? s->ops.k : m->max_k;
+    const tn_pkg_record *tiles = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_TILES);
+    TN_FAIL_IF(!tiles || !(tiles->act_scale > 0) || !isfinite(tiles->act_scale), err, TERN_E_FORMAT, "layer %d: %s has no activation scale", layer, tn_role_name(s->ops.roles[0]));
+    s->act_scale = tiles->act_scale;
+    s->inv_scale = 1 / s->act_scale;
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        tn_npu_weights_data d;
+        TN_TRY(linear_data(v, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, &d, err));
+        TN_TRY(tn_npu_weights_borrow(m->dev, s->ops.n[i], s->ops.k, &d, &s->weights[i], err));
+    }
+    TN_TRY(open_graphs(m, s, site == TN_SITE_HEAD, err));
+    return tiles->flags & TN_PKG_HAS_SHADOW ? open_shadow(m, s, v, layer, err) : TERN_OK;
+}
+
+/* ---- open ---------------------------------------------------------------------------------------- */
+
+typedef struct read_job {
+    tn_npu_model *m;
+    const tn_pkg_section **sections; /* [n_layers + 1]: model, layers */
+    tern_status *status;
+    tern_error *errors;
+} read_job;
+
+static void read_section(void *arg, int i, int i_thread) {
+    (void)i_thread;
+    read_job *j = arg;
+    j->m->buffers[i] = tn_alloc(j->m->ctx, TN_MEM_WEIGHTS, j->sections[i]->size_bytes, 1);
+    if (!j->m->buffers[i]) j->status[i] = tn_fail(&j->errors[i], TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", j->sections[i]->size_bytes);
+    else j->status[i] = tn_pkg_read(j->m->pkg, j->sections[i], j->m->buffers[i], &j->errors[i]);
+}
+
+static tern_status read_sections(tn_npu_model *m, tn_pool *pool, const tn_pkg_section **sections, tern_error *err) {
+    int n = m->n_layers + 1;
+    read_job j = {.m = m, .sections = sections};
+    j.status = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *j.status);
+    j.errors = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *j.errors);
+    tern_status st = j.status && j.errors ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to read a package");
+    if (st == TERN_OK) tn_pool_for(pool, n, read_section, &j);
+    for (int i = 0; i < n && st == TERN_OK; i++) {
+        st = j.status[i];
+        if (st != TERN_OK && err) *err = j.errors[i];
+    }
+    tn_free(m->ctx, j.status);
+    tn_free(m->ctx, j.errors);
+    return st;
+}
+
+static tern_status open_model_level(tn_npu_model *m, tn_model *model, const section_view *v, tern_error *err) {
+    tn_hparams *h = &model->h;
+    uint64_t rope_bytes = (uint64_t)(h->n_rot / 2) * sizeof(float);
+    const void *inv = payload(v, TN_W_Q_NORM, TN_PKG_F32, rope_bytes, -1, err);
+    const void *inv_long = inv ? payload(v, TN_W_K_NORM, TN_PKG_F32, rope_bytes, -1, err) : NULL;
+    if (!inv_long) return TERN_E_FORMAT;
+    memcpy(h->inv_freq, inv, rope_bytes);
+    memcpy(h->inv_freq_long, inv_long, rope_bytes);
+    TN_TRY(copy_vector(m->ctx, v, h, -1, TN_W_OUT_NORM, true, &model->out_norm, err));
+    TN_TRY(copy_vector(m->ctx, v, h, -1, TN_W_OUT_NORM_B, false, &model->out_norm_b, err));
+    tn_npu_weights_data embd;
+    TN_TRY(linear_data(v, TN_W_EMBD, h->n_vocab, h->n_embd, -1, &embd, err));
+    m->embd_tiles = embd.tiles;
+    m->embd_scale = embd.scale;
+    return open_site(m, h, tn_npu_site_at(m, 0, TN_SITE_HEAD), TN_SITE_HEAD, v, -1, err);
+}
+
+static tern_status open_layer(tn_npu_model *m, tn_model *model, int layer, const section_view *v, tern_error *err) {
+    const tn_hparams *h = &model->h;
+    tn_layer *y = &model->layers[layer];
+    bool ffn_norm = !h->parallel_block;
+    TN_TRY(copy_vector(m->ctx, v, h, layer, TN_W_ATTN_NORM, true, &y->attn_norm, err));
+    TN_TRY(copy_vector(m->ctx, v, h, layer, TN_W_ATTN_NORM_B, false, &y->attn_norm_b, err));
+    TN_TRY(copy_vector(m->ctx, v, h, layer, TN_W_ATTN_POST_NORM, h->post_norms, &y->attn_post_norm, err));
+    TN_TRY(copy_vector(m->ctx, v, h, layer, TN_W_FFN_NORM, ffn_norm, &y->ffn_norm, err));
+    TN_TRY(copy_vector(m->ctx, v, h, layer, TN_W_FFN_NORM_B, false, &y->ffn_norm_b, err));
+    TN_TRY(copy_vector(m->ctx, v, h, layer, TN_W_FFN_POST_NORM, h->post_norms, &y->ffn_post_norm, err));
+    TN_TRY(copy_vector(m->ctx, v, h, layer, TN_W_Q_NORM, h->qk_norm, &y->q_norm, err));
+    TN_TRY(copy_vector(m->ctx, v, h, layer, TN_W_K_NORM, h->qk_norm, &y->k_norm, err));
+    for (int s = 0; s < TN_LAYER_SITES; s++) TN_TRY(open_site(m, h, tn_npu_site_at(m, layer, (tn_site)s), (tn_site)s, v, layer, err));
+    return TERN_OK;
+}
+
+static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, tern_error *err) {
+    const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_TOKENIZER, -1);
+    if (!s) return TERN_OK;
+    uint8_t *blob = tn_alloc(m->ctx, TN_MEM_OTHER, s->size_bytes, 1);
+    TN_FAIL_IF(!blob, err, TERN_E_MEMORY, "no memory for the tokenizer");
+    tern_status st = tn_pkg_read(m->pkg, s, blob, err);
+    if (st == TERN_OK) st = tn_tokenizer_load(m->ctx, blob, s->size_bytes, &model->tokenizer, err);
+    tn_free(m->ctx, blob);
+    TN_TRY(st);
+    TN_FAIL_IF(tn_tokenizer_n_vocab(model->tokenizer) > (size_t)model->h.n_vocab, err, TERN_E_FORMAT, "the tokenizer has %zu tokens, the embedding %d",
+               tn_tokenizer_n_vocab(model->tokenizer), model->h.n_vocab);
+    return TERN_OK;
+}
+
+tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path, const tn_npu_model_options *opt,
+                              tn_npu_model **out, tn_model **model_out, tern_error *err) {
+    *out = NULL;
+    *model_out = NULL;
+    tn_npu_model *m = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
+    tn_model *model = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *model);
+    const tn_pkg_section **sections = NULL;
+    tern_status st;
+    TN_BAIL_IF(!m || !model, err, TERN_E_MEMORY, "no memory for a model");
+    m->ctx = model->ctx = ctx;
+    m->chunk = opt->chunk ? opt->chunk : TN_CHUNK_DEFAULT;
+    if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) goto out;
+    if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params, err)) != TERN_OK) goto out;
+    m->n_layers = model->h.n_layers;
+    size_t n_sections = (size_t)m->n_layers + 1;
+    m->buffers = tn_calloc(ctx, TN_MEM_OTHER, n_sections, sizeof *m->buffers);
+    m->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers * TN_LAYER_SITES + 1, sizeof *m->sites);
+    model->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *model->layers);
+    sections = tn_calloc(ctx, TN_MEM_OTHER, n_sections, sizeof *sections);
+    TN_BAIL_IF(!m->buffers || !m->sites || !model->layers || !sections, err, TERN_E_MEMORY, "no memory for a model");
+    for (int i = -1; i < m->n_layers; i++) {
+        sections[i + 1] = tn_pkg_find(m->pkg, i < 0 ? TN_PKG_MODEL : TN_PKG_LAYER, i);
+        TN_BAIL_IF(!sections[i + 1], err, TERN_E_FORMAT, "%s: the section of layer %d is missing", path, i);
+        model->weight_bytes += sections[i + 1]->size_bytes;
+        model->fingerprint = XXH64(&sections[i + 1]->xxh64, sizeof(uint64_t), model->fingerprint);
+    }
+    tn_npu_options dev;
+    tn_npu_options_defaults(&dev);
+    dev.n_threads = opt->n_threads > 0 ? opt->n_threads : 1;
+    dev.memory_cap_bytes = opt->memory_cap_bytes;
+    dev.kernels = kern;
+    if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
+    if ((st = read_sections(m, pool, sections, err)) != TERN_OK) goto out;
+    for (int i = -1; i < m->n_layers; i++) {
+        section_view v = {.base = m->buffers[i + 1]};
+        if ((st = tn_pkg_records(sections[i + 1], v.base, &v.records, &v.n, err)) != TERN_OK) goto out;
+        st = i < 0 ? open_model_level(m, model, &v, err) : open_layer(m, model, i, &v, err);
+        if (st != TERN_OK) goto out;
+        TN_BAIL_IF(!tn_progress(ctx, "load", (i + 2.0) / (m->n_layers + 1)), err, TERN_E_CANCELLED, "loading was cancelled");
+    }
+    if ((st = open_tokenizer(m, model, err)) != TERN_OK) goto out;
+    *out = m;
+    *model_out = model;
+    m = NULL;
+    model = NULL;
+out:
+    tn_free(ctx, sections);
+    if (model) tn_model_close(&model);
+    tn_npu_model_close(&m);
+    return st;
+}
+
+void tn_npu_model_close(tn_npu_model **pm) {
+    tn_npu_model *m = *pm;
+    if (!m) return;
+    *pm = NULL;
+    for (int i = 0; m->sites && i < m->n_layers * TN_LAYER_SITES + 1; i++) {
+        tn_npu_site *s = &m->sites[i];
+        for (int f = 0; f < TN_N_FORMS; f++) tn_npu_graph_close(&s->graphs[f]);
+        for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->weights[w]);
+        tn_free(m->ctx, s->hot_rows);
+    }
+    tn_npu_close(&m->dev);
+    for (int i = 0; m->buffers && i < m->n_layers + 1; i++) tn_free(m->ctx, m->buffers[i]);
+    tn_free(m->ctx, m->buffers);
+    tn_free(m->ctx, m->sites);
+    tn_pkg_close(&m->pkg);
+    tn_free(m->ctx, m);
+}
+
+void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out) {
+    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+    int8_t *q = (int8_t *)out; /* the row is unpacked into the front of out and widened from its end */
+    tn_npu_tiles_row(&layout, m->embd_tiles, id, h->n_embd, q);
+    for (int32_t i = h->n_embd; i-- > 0;) {
+        float v = (float)q[i] * m->embd_scale[id];
+        memcpy((char *)out + (size_t)i * sizeof v, &v, sizeof v);
+    }
+}

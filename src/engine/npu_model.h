@@ -1,0 +1,69 @@
+/* engine/npu_model.h - a package opened for an INT8 device: weights and static graphs per site, outlier rows, norms.
+ *
+ * One copy of the weights, in the device's tiles, serves both graph forms: chunks of the prompt (M = chunk) and decode
+ * (M = decode_m). Every chunk uses the same graphs (chunk sharing, llm.npu 3.2): only attention depends on the position. */
+#ifndef TN_ENGINE_NPU_MODEL_H
+#define TN_ENGINE_NPU_MODEL_H
+
+#include "formats/package.h"
+#include "model/model.h"
+#include "model/sites.h"
+#include "npu/npu.h"
+
+typedef enum tn_form { TN_FORM_CHUNK, TN_FORM_DECODE, TN_N_FORMS } tn_form;
+
+enum { TN_DECODE_M = 32, TN_CHUNK_DEFAULT = 256, TN_CHUNK_MIN = 32, TN_CHUNK_MAX = 1024 };
+
+typedef struct tn_npu_site {
+    tn_site_ops ops;
+    float act_scale, inv_scale;
+    tn_npu_weights *weights[TN_SITE_MAX_OPS];
+    tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
+    bool shadow;                       /* clipped activations are made good on the CPU */
+    const int8_t **hot_rows;           /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
+    const tn_pkg_section *rows_section; /* where the cold rows lie in the package */
+    uint64_t rows_off_bytes;
+} tn_npu_site;
+
+typedef struct tn_npu_model {
+    tn_ctx *ctx;
+    tn_pkg *pkg;
+    tn_npu_device *dev;
+    int32_t chunk; /* rows of the chunk form */
+    char scheme[24];
+    int32_t n_layers;
+    tn_npu_site *sites;  /* [n_layers][TN_LAYER_SITES], then the head */
+    int32_t max_shadow_n, max_k; /* over shadowed sites: outputs; over all: inputs */
+    bool any_shadow;
+    /* embedding rows for look-up: s8 tiles and their scales */
+    const int8_t *embd_tiles;
+    const float *embd_scale;
+    void **buffers; /* sections as read; [n_layers + 1] */
+    uint64_t graph_bytes; /* serialised size of all graphs, a measure of what chunk sharing saves */
+    uint64_t hot_row_bytes, all_row_bytes;
+} tn_npu_model;
+
+typedef struct tn_npu_model_options {
+    const char *backend;       /* NULL: the first built in */
+    int32_t n_threads;         /* of the device */
+    uint64_t memory_cap_bytes; /* 0 = no limit */
+    int32_t chunk;             /* 0 = TN_CHUNK_DEFAULT */
+} tn_npu_model_options;
+
+/* Also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent). kern is borrowed. */
+tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path, const tn_npu_model_options *opt,
+                              tn_npu_model **out, tn_model **model, tern_error *err);
+void tn_npu_model_close(tn_npu_model **m);
+
+static inline tn_npu_site *tn_npu_site_at(const tn_npu_model *m, int layer, tn_site s) {
+    return &m->sites[s == TN_SITE_HEAD ? m->n_layers * TN_LAYER_SITES : layer * TN_LAYER_SITES + (int)s];
+}
+
+/* Embedding of one token: out [n_embd], unscaled. */
+void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
+
+/* Only the hyperparameters of a package's META section (also fills scheme). */
+tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24], char description[64], uint64_t *n_params,
+                               tern_error *err);
+
+#endif

@@ -1,0 +1,661 @@
+#include "engine/pipeline.h"
+
+#include "base/clock.h"
+#include "base/status.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum {
+    ROW_BLOCK = 16,     /* rows of a part of a row-wise stage */
+    ATTN_BLOCK = 32,    /* rows of a part of attention */
+    OUTLIER_SHARE = 4,  /* a row keeps at most K / 4 outliers; more are dropped and counted */
+};
+
+/* What one chunk in flight needs; slices of one arena. */
+typedef struct chunk {
+    tn_rows r;
+    const int32_t *ids;
+    int32_t *pos;
+    float *x, *branch, *q, *k, *v, *att, *gate, *up, *rope_cs;
+    uint8_t *xq;
+    /* outliers of the site quantised last: row i has n_out[i] entries at i * out_cap */
+    uint32_t *n_out, *out_channel;
+    float *out_resid;
+    float *shadow; /* [rows][max_shadow_n]: rows with entries only */
+} chunk;
+
+typedef struct cold_cache { /* per worker: weight rows read from the package for one part */
+    int8_t *rows; /* [out_cap][max_shadow_n] */
+    const int8_t **ptrs; /* [max_k] by input channel, as the kernel wants them */
+} cold_cache;
+
+typedef struct task_arg {
+    tn_pipeline *p;
+    int32_t i_chunk, layer;
+    tn_stage stage;
+} task_arg;
+
+typedef struct wave { /* the task graph of n_chunks chunks */
+    tn_graph *graph;
+    task_arg *args;
+    int64_t *task_ns;
+} wave;
+
+struct tn_pipeline {
+    tn_ctx *ctx;
+    const tn_npu_model *m;
+    const tn_model *model;
+    const tn_kernels *kern;
+    tn_pool *pool;
+    tn_executor *exec;
+    tn_policy policy;
+    tn_stage_profile *profile;
+    int32_t n_rows, n_workers, out_cap;
+    tn_form form; /* of the forward that runs */
+    chunk chunks[TN_WAVE_CHUNKS];
+    int32_t n_chunks_open; /* buffers exist for so many */
+    void *arenas[TN_WAVE_CHUNKS];
+    tn_npu_job *jobs;      /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
+    tn_npu_job head_job;
+    uint8_t *head_xq;
+    float *head_rows;      /* [TN_DECODE_M][n_embd] normed */
+    float *scratch;        /* [n_workers][scratch_stride] attention */
+    size_t scratch_stride;
+    cold_cache *cold;      /* [n_workers] */
+    wave waves[TN_WAVE_CHUNKS + 1];
+    atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
+    tn_pipeline_stats stats;
+};
+
+static const struct stage_info {
+    const char *name;
+    tn_lane lane;
+} stages[TN_N_STAGES] = {
+    [TN_ST_NORM] = {"norm", TN_LANE_CPU},   [TN_ST_QKV] = {"qkv", TN_LANE_NPU},   [TN_ST_QKV_SHADOW] = {"qkv shadow", TN_LANE_CPU},
+    [TN_ST_ROPE] = {"rope", TN_LANE_CPU},   [TN_ST_ATTN] = {"attention", TN_LANE_CPU}, [TN_ST_O] = {"o", TN_LANE_NPU},
+    [TN_ST_O_SHADOW] = {"o shadow", TN_LANE_CPU}, [TN_ST_NORM2] = {"norm2", TN_LANE_CPU}, [TN_ST_FFN] = {"ffn", TN_LANE_NPU},
+    [TN_ST_FFN_SHADOW] = {"ffn shadow", TN_LANE_CPU}, [TN_ST_GLU] = {"glu", TN_LANE_CPU}, [TN_ST_DOWN] = {"down", TN_LANE_NPU},
+    [TN_ST_DOWN_SHADOW] = {"down shadow", TN_LANE_CPU}, [TN_ST_FINAL] = {"final", TN_LANE_CPU},
+};
+
+const char *tn_stage_name(tn_stage s) { return stages[s].name; }
+
+/* Site an NPU stage or its shadow computes. */
+static tn_site site_of(tn_stage s) {
+    switch (s) {
+    case TN_ST_QKV: case TN_ST_QKV_SHADOW: return TN_SITE_QKV;
+    case TN_ST_O: case TN_ST_O_SHADOW: return TN_SITE_O;
+    case TN_ST_FFN: case TN_ST_FFN_SHADOW: return TN_SITE_FFN;
+    default: return TN_SITE_DOWN;
+    }
+}
+
+/* ---- quantising, and what the clip cuts off ------------------------------------------------------- */
+
+static size_t xq_stride(const tn_npu_site *s) { return (size_t)(s->ops.k + 3) / 4 * 4; }
+
+static void quantise_row(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row, const float *x) {
+    uint8_t *out = c->xq + (size_t)row * xq_stride(s);
+    size_t k = (size_t)s->ops.k;
+    if (!s->shadow) {
+        p->kern->quantise_s8(x, s->inv_scale, out, k);
+        return;
+    }
+    size_t off = (size_t)row * (size_t)p->out_cap;
+    size_t n = p->kern->quantise_outliers(x, s->inv_scale, s->act_scale, out, k, 0, c->out_channel + off, c->out_resid + off, (size_t)p->out_cap);
+    if (n > (size_t)p->out_cap) {
+        atomic_fetch_add_explicit(&p->n_dropped, n - (size_t)p->out_cap, memory_order_relaxed);
+        n = (size_t)p->out_cap;
+    }
+    c->n_out[row] = (uint32_t)n;
+    atomic_fetch_add_explicit(&p->n_outliers, n, memory_order_relaxed);
+}
+
+/* Outputs of an op of a site in a chunk's buffers. */
+static float *op_out(const chunk *c, tn_role role) {
+    switch (role) {
+    case TN_W_Q: return c->q;
+    case TN_W_K: return c->k;
+    case TN_W_V: return c->v;
+    case TN_W_GATE: return c->gate;
+    case TN_W_UP: return c->up;
+    default: return c->branch; /* O, DOWN */
+    }
+}
+
+/* shadow[row] = sum over the row's outliers of residual x weight row x weight scale, beside the device's product. */
+static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1, int i_worker, tern_error *err) {
+    size_t n_total = (size_t)s->ops.n_total;
+    cold_cache *cold = &p->cold[i_worker];
+    for (int32_t row = row0; row < row1; row++) {
+        size_t n = c->n_out[row], n_cold = 0;
+        if (!n) continue;
+        const uint32_t *channel = c->out_channel + (size_t)row * (size_t)p->out_cap, first[2] = {0, (uint32_t)n};
+        for (size_t i = 0; i < n; i++) {
+            const int8_t *w = s->hot_rows[channel[i]];
+            if (!w) {
+                int8_t *dst = cold->rows + n_cold++ * (size_t)p->m->max_shadow_n;
+                TN_TRY(tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel[i] * n_total, n_total, dst, err));
+                w = dst;
+            }
+            cold->ptrs[channel[i]] = w;
+        }
+        atomic_fetch_add_explicit(&p->cold_misses, n_cold, memory_order_relaxed);
+        atomic_fetch_add_explicit(&p->hot_hits, n - n_cold, memory_order_relaxed);
+        float *out = c->shadow + (size_t)row * (size_t)p->m->max_shadow_n;
+        memset(out, 0, n_total * sizeof *out);
+        size_t n_off = 0;
+        for (int32_t op = 0; op < s->ops.n_ops; op++) {
+            size_t n_op = (size_t)s->ops.n[op];
+            for (size_t i = 0; i < n; i++) cold->ptrs[channel[i]] += op ? s->ops.n[op - 1] : 0;
+            tn_shadow_f32_args a = {.out = out + n_off, .ldo = n_op, .m = 1, .n0 = 0, .n1 = n_op, .first = first, .channel = channel,
+                                    .resid = c->out_resid + (size_t)row * (size_t)p->out_cap, .w_rows = cold->ptrs,
+                                    .scale = tn_npu_weights_get(s->weights[op]).scale};
+            p->kern->shadow_f32(&a);
+            n_off += n_op;
+        }
+    }
+    return TERN_OK;
+}
+
+static void merge_shadow(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1) {
+    if (!s->shadow) return;
+    for (int32_t row = row0; row < row1; row++) {
+        if (!c->n_out[row]) continue;
+        const float *sh = c->shadow + (size_t)row * (size_t)p->m->max_shadow_n;
+        for (int32_t op = 0; op < s->ops.n_ops; op++) {
+            size_t n = (size_t)s->ops.n[op];
+            p->kern->add_f32(op_out(c, s->ops.roles[op]) + (size_t)row * n, sh, 1.0f, n);
+            sh += n;
+        }
+    }
+}
+
+/* ---- stages over rows row0..row1-1 ---------------------------------------------------------------- */
+
+static void embed(tn_pipeline *p, chunk *c, int32_t row) {
+    const tn_hparams *h = &p->model->h;
+    float *x = c->x + (size_t)row * (size_t)h->n_embd;
+    tn_npu_model_embed(p->m, h, c->ids[row], x);
+    if (h->embd_scale == 1.0f) return;
+    for (int32_t i = 0; i < h->n_embd; i++) x[i] *= h->embd_scale;
+}
+
+/* x += branch, after the branch's own norm where the architecture has one. */
+static void residual(tn_pipeline *p, chunk *c, const float *post_norm, int32_t row) {
+    size_t e = (size_t)p->model->h.n_embd;
+    float *branch = c->branch + (size_t)row * e;
+    if (post_norm) tn_rows_norm(&c->r, post_norm, NULL, c->branch, c->branch, row, row + 1);
+    p->kern->add_f32(c->x + (size_t)row * e, branch, 1.0f, e);
+}
+
+static void norm_quantise(tn_pipeline *p, chunk *c, const float *w, const float *b, const tn_npu_site *s, int32_t row) {
+    tn_rows_norm(&c->r, w, b, c->x, c->branch, row, row + 1); /* the branch's rows are free again */
+    quantise_row(p, c, s, row, c->branch + (size_t)row * (size_t)p->model->h.n_embd);
+}
+
+static void stage_norm(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
+    const tn_layer *y = &p->model->layers[layer];
+    bool post = p->model->h.post_norms;
+    if (layer) merge_shadow(p, c, tn_npu_site_at(p->m, layer - 1, TN_SITE_DOWN), row0, row1);
+    for (int32_t i = row0; i < row1; i++) {
+        if (layer) residual(p, c, post ? p->model->layers[layer - 1].ffn_post_norm : NULL, i);
+        else embed(p, c, i);
+        norm_quantise(p, c, y->attn_norm, y->attn_norm_b, tn_npu_site_at(p->m, layer, TN_SITE_QKV), i);
+    }
+}
+
+static void stage_rope(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
+    merge_shadow(p, c, tn_npu_site_at(p->m, layer, TN_SITE_QKV), row0, row1);
+    tn_rows_rope_store(&c->r, &p->model->layers[layer], layer, c->q, c->k, c->v, row0, row1);
+}
+
+static void stage_attn(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1, int i_worker) {
+    const tn_hparams *h = &p->model->h;
+    float *scratch = p->scratch + (size_t)i_worker * p->scratch_stride;
+    for (int head = 0; head < h->n_heads; head++) tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
+    size_t qd = (size_t)h->n_heads * (size_t)h->d_head;
+    for (int32_t i = row0; i < row1; i++) quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+}
+
+static void stage_norm2(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
+    const tn_layer *y = &p->model->layers[layer];
+    const tn_npu_site *ffn = tn_npu_site_at(p->m, layer, TN_SITE_FFN);
+    merge_shadow(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), row0, row1);
+    for (int32_t i = row0; i < row1; i++) {
+        residual(p, c, p->model->h.post_norms ? y->attn_post_norm : NULL, i);
+        if (ffn->ops.n_ops) norm_quantise(p, c, y->ffn_norm, y->ffn_norm_b, ffn, i);
+    }
+}
+
+static void stage_glu(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
+    const tn_hparams *h = &p->model->h;
+    const tn_npu_site *ffn = tn_npu_site_at(p->m, layer, TN_SITE_FFN);
+    size_t f = (size_t)h->n_ff;
+    if (ffn->ops.n_ops) merge_shadow(p, c, ffn, row0, row1);
+    for (int32_t i = row0; i < row1; i++) {
+        float *up = c->up + (size_t)i * f;
+        if (h->gated) p->kern->glu_f32(h->act, c->gate + (size_t)i * f, up, up, f);
+        else p->kern->act_f32(h->act, up, f);
+        quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_DOWN), i, up);
+    }
+}
+
+static void stage_final(tn_pipeline *p, chunk *c, int32_t row0, int32_t row1) {
+    int last = p->m->n_layers - 1;
+    merge_shadow(p, c, tn_npu_site_at(p->m, last, TN_SITE_DOWN), row0, row1);
+    for (int32_t i = row0; i < row1; i++) residual(p, c, p->model->h.post_norms ? p->model->layers[last].ffn_post_norm : NULL, i);
+}
+
+/* ---- a stage as a task with parts ----------------------------------------------------------------- */
+
+static tn_npu_job *job_of(const tn_pipeline *p, int32_t i_chunk, int layer, tn_site site) {
+    return &p->jobs[((size_t)i_chunk * (size_t)p->m->n_layers + (size_t)layer) * TN_LAYER_SITES + (size_t)site];
+}
+
+static bool stage_exists(const tn_pipeline *p, tn_stage st, int layer) {
+    if (st == TN_ST_FINAL) return layer == p->m->n_layers - 1;
+    if (st != TN_ST_QKV_SHADOW && st != TN_ST_O_SHADOW && st != TN_ST_FFN_SHADOW && st != TN_ST_DOWN_SHADOW && stages[st].lane != TN_LANE_NPU) return true;
+    const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
+    return s->ops.n_ops && (stages[st].lane == TN_LANE_NPU || s->shadow);
+}
+
+static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int32_t i_chunk, int layer) {
+    if (stages[st].lane == TN_LANE_NPU) {
+        if (!tn_npu_device_caps(p->m->dev)->has_parts) return 1;
+        (void)i_chunk;
+        int32_t tiles = (tn_npu_site_at(p->m, layer, site_of(st))->ops.n_total + 15) / 16, n = p->n_workers * 2;
+        return tiles < n ? tiles : n;
+    }
+    int32_t block = st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK;
+    return (n_rows + block - 1) / block;
+}
+
+static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part, int32_t n_parts, int i_worker, tern_error *err) {
+    chunk *c = &p->chunks[i_chunk];
+    if (stages[st].lane == TN_LANE_NPU) {
+        tn_npu_job *job = job_of(p, i_chunk, layer, site_of(st));
+        if (tn_npu_device_caps(p->m->dev)->has_parts) return tn_npu_run_part(job, part, n_parts, err);
+        TN_TRY(tn_npu_submit(job, err));
+        tern_status rc = tn_npu_wait(job);
+        TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", stages[st].name, layer);
+        return TERN_OK;
+    }
+    int32_t block = st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK, row0 = part * block, row1 = row0 + block;
+    if (row1 > c->r.n_rows) row1 = c->r.n_rows;
+    if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
+    switch (st) {
+    case TN_ST_NORM: stage_norm(p, c, layer, row0, row1); break;
+    case TN_ST_ROPE: stage_rope(p, c, layer, row0, row1); break;
+    case TN_ST_ATTN: stage_attn(p, c, layer, row0, row1, i_worker); break;
+    case TN_ST_NORM2: stage_norm2(p, c, layer, row0, row1); break;
+    case TN_ST_GLU: stage_glu(p, c, layer, row0, row1); break;
+    case TN_ST_FINAL: stage_final(p, c, row0, row1); break;
+    default: return shadow_rows(p, c, tn_npu_site_at(p->m, layer, site_of(st)), row0, row1, i_worker, err);
+    }
+    return TERN_OK;
+}
+
+static tern_status run_task(void *arg, int part, const tn_worker *w, tern_error *err) {
+    const task_arg *a = arg;
+    return run_part(a->p, a->i_chunk, a->layer, a->stage, part, n_parts_of(a->p, a->stage, a->p->n_rows, a->i_chunk, a->layer), w->i_worker, err);
+}
+
+/* ---- waves ---------------------------------------------------------------------------------------- */
+
+/* Before anything is measured: multiply-adds at a round rate, so that the order of magnitude is right. */
+static double guess_us(const tn_pipeline *p, tn_stage st, int layer) {
+    double rows = p->n_rows;
+    if (stages[st].lane == TN_LANE_NPU) {
+        const tn_site_ops *o = &tn_npu_site_at(p->m, layer, site_of(st))->ops;
+        return rows * (double)o->k * (double)o->n_total / 4e5;
+    }
+    return rows * (double)p->model->h.n_embd / 1e3;
+}
+
+static void set_estimates(const tn_pipeline *p, wave *w) {
+    for (int32_t i = 0; i < w->graph->n_tasks; i++) {
+        const task_arg *a = &w->args[i];
+        double us = guess_us(p, a->stage, a->layer);
+        if (p->profile->measured) {
+            us = p->profile->us[a->stage];
+            if (a->stage == TN_ST_ATTN) us += p->profile->attn_us_per_pos * a->i_chunk * p->n_rows;
+        }
+        for (int lane = TN_LANE_CPU; lane <= TN_LANE_NPU; lane++) tn_graph_set_est(w->graph, i, (tn_lane)lane, us);
+    }
+}
+
+static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
+    wave *w = &p->waves[n_chunks];
+    if (w->graph) return TERN_OK;
+    size_t max_tasks = (size_t)n_chunks * (size_t)p->m->n_layers * TN_N_STAGES;
+    TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
+    w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
+    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->task_ns);
+    int32_t *ropes = tn_alloc(p->ctx, TN_MEM_GRAPHS, (size_t)n_chunks * (size_t)p->m->n_layers, sizeof *ropes);
+    tern_status st = w->args && w->task_ns && ropes ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a task graph");
+    for (int32_t c = 0; c < n_chunks && st == TERN_OK; c++) {
+        int32_t last = -1, shadow = -1; /* tasks the next stage waits for */
+        for (int layer = 0; layer < p->m->n_layers; layer++) {
+            for (int s = 0; s < TN_N_STAGES; s++) {
+                tn_stage stage = (tn_stage)s;
+                if (!stage_exists(p, stage, layer)) continue;
+                task_arg *a = &w->args[w->graph->n_tasks];
+                *a = (task_arg){.p = p, .i_chunk = c, .layer = layer, .stage = stage};
+                tn_task t = {.fn = run_task, .arg = a, .name = stages[s].name, .chunk = c, .layer = layer, .subgraph = s,
+                             .n_parts = n_parts_of(p, stage, p->n_rows, c, layer), .lane = stages[s].lane, .can_steal = true};
+                int32_t id = tn_graph_add(w->graph, &t);
+                bool beside = stage == TN_ST_QKV_SHADOW || stage == TN_ST_O_SHADOW || stage == TN_ST_FFN_SHADOW || stage == TN_ST_DOWN_SHADOW;
+                if (beside) { /* waits for what the product waits for: the quantising stage before both */
+                    shadow = id;
+                    tn_graph_depend(w->graph, last - 1, id);
+                    continue;
+                }
+                if (last >= 0) tn_graph_depend(w->graph, last, id);
+                if (shadow >= 0) tn_graph_depend(w->graph, shadow, id);
+                shadow = -1;
+                if (stage == TN_ST_ROPE) ropes[c * p->m->n_layers + layer] = id;
+                for (int32_t e = 0; stage == TN_ST_ATTN && e < c; e++) tn_graph_depend(w->graph, ropes[e * p->m->n_layers + layer], id);
+                last = id;
+            }
+        }
+    }
+    tn_free(p->ctx, ropes);
+    if (st == TERN_OK) st = tn_graph_seal(w->graph, err);
+    if (st == TERN_OK) set_estimates(p, w);
+    return st;
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------- */
+
+static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_error *err) {
+    const tn_hparams *h = &p->model->h;
+    chunk *c = &p->chunks[i];
+    size_t rows = (size_t)p->n_rows, e = (size_t)h->n_embd, f = (size_t)h->n_ff, qd = (size_t)h->n_heads * (size_t)h->d_head,
+           kd = (size_t)h->n_kv_heads * (size_t)h->d_head, cap = p->m->any_shadow ? (size_t)p->out_cap : 0,
+           sh = p->m->any_shadow ? (size_t)p->m->max_shadow_n : 0;
+    struct {
+        void **slice;
+        size_t n_bytes;
+    } plan[] = {
+        {(void **)&c->pos, rows * sizeof(int32_t)}, {(void **)&c->x, rows * e * 4},     {(void **)&c->branch, rows * e * 4},
+        {(void **)&c->q, rows * qd * 4},            {(void **)&c->k, rows * kd * 4},    {(void **)&c->v, rows * kd * 4},
+        {(void **)&c->att, rows * qd * 4},          {(void **)&c->gate, h->gated ? rows * f * 4 : 0}, {(void **)&c->up, rows * f * 4},
+        {(void **)&c->rope_cs, rows * (size_t)h->n_rot * 4}, {(void **)&c->xq, rows * (size_t)((p->m->max_k + 3) / 4 * 4)},
+        {(void **)&c->n_out, rows * 4},             {(void **)&c->out_channel, rows * cap * 4}, {(void **)&c->out_resid, rows * cap * 4},
+        {(void **)&c->shadow, rows * sh * 4},
+    };
+    size_t n_slices = sizeof plan / sizeof plan[0], total = 0;
+    for (size_t s = 0; s < n_slices; s++) total += (plan[s].n_bytes + 63) / 64 * 64;
+    char *base = tn_alloc(p->ctx, TN_MEM_ACTIVATIONS, total, 1);
+    TN_FAIL_IF(!base, err, TERN_E_MEMORY, "no memory for the activations of a chunk (%zu bytes)", total);
+    p->arenas[i] = base;
+    p->stats.activation_bytes += total;
+    for (size_t s = 0; s < n_slices; s++) {
+        *plan[s].slice = base;
+        base += (plan[s].n_bytes + 63) / 64 * 64;
+    }
+    memset(c->n_out, 0, rows * 4);
+    c->r = (tn_rows){.h = h, .kern = p->kern, .kv = kv, .pos = c->pos, .slot = c->pos, .tree_base = -1, .rope_cs = c->rope_cs};
+    for (int layer = 0; layer < p->m->n_layers; layer++) {
+        for (int s = 0; s < TN_LAYER_SITES; s++) {
+            const tn_npu_site *site = tn_npu_site_at(p->m, layer, (tn_site)s);
+            tn_npu_job *job = job_of(p, i, layer, (tn_site)s);
+            *job = (tn_npu_job){.in = {c->xq}};
+            for (int32_t op = 0; op < site->ops.n_ops; op++) job->out[op] = op_out(c, site->ops.roles[op]);
+        }
+    }
+    return TERN_OK;
+}
+
+tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model, const tn_kernels *kern, const tn_kv *kv, tn_pool *pool,
+                             tn_executor *exec, tn_policy policy, tn_stage_profile *profile, tn_pipeline **out, tern_error *err) {
+    *out = NULL;
+    tn_pipeline *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p);
+    TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a pipeline");
+    p->ctx = ctx;
+    p->m = m;
+    p->model = model;
+    p->kern = kern;
+    p->pool = pool;
+    p->exec = exec;
+    p->policy = policy;
+    p->profile = profile;
+    p->n_rows = m->chunk;
+    p->out_cap = (m->max_k + OUTLIER_SHARE - 1) / OUTLIER_SHARE;
+    p->n_workers = tn_executor_n_workers(exec) > tn_pool_size(pool) ? tn_executor_n_workers(exec) : tn_pool_size(pool);
+    p->scratch_stride = (tn_rows_scratch(&model->h, kv->cap_tok) + 15) / 16 * 16;
+    size_t e = (size_t)model->h.n_embd, e4 = (e + 3) / 4 * 4, n_workers = (size_t)p->n_workers;
+    tern_status st = TERN_OK;
+    p->jobs = tn_calloc(ctx, TN_MEM_GRAPHS, (size_t)TN_WAVE_CHUNKS * (size_t)m->n_layers * TN_LAYER_SITES, sizeof *p->jobs);
+    p->head_xq = tn_calloc(ctx, TN_MEM_ACTIVATIONS, TN_DECODE_M * e4, 1);
+    p->head_rows = tn_alloc(ctx, TN_MEM_ACTIVATIONS, TN_DECODE_M * e, sizeof(float));
+    p->scratch = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n_workers * p->scratch_stride, sizeof(float));
+    p->cold = tn_calloc(ctx, TN_MEM_ACTIVATIONS, n_workers, sizeof *p->cold);
+    TN_BAIL_IF(!p->jobs || !p->head_xq || !p->head_rows || !p->scratch || !p->cold, err, TERN_E_MEMORY, "no memory for a pipeline");
+    for (size_t w = 0; m->any_shadow && w < n_workers; w++) {
+        p->cold[w].rows = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)p->out_cap, (size_t)m->max_shadow_n);
+        p->cold[w].ptrs = tn_calloc(ctx, TN_MEM_ACTIVATIONS, (size_t)m->max_k, sizeof *p->cold[w].ptrs);
+        TN_BAIL_IF(!p->cold[w].rows || !p->cold[w].ptrs, err, TERN_E_MEMORY, "no memory for outlier rows");
+    }
+    /* a wave never needs more chunks than the context has */
+    int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows;
+    for (int32_t i = 0; i < (most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS); i++) {
+        if ((st = open_chunk(p, i, kv, err)) != TERN_OK) goto out;
+        p->n_chunks_open++;
+        if ((st = build_wave(p, i + 1, err)) != TERN_OK) goto out;
+    }
+    *out = p;
+    return TERN_OK;
+out:
+    tn_pipeline_close(&p);
+    return st;
+}
+
+void tn_pipeline_close(tn_pipeline **pp) {
+    tn_pipeline *p = *pp;
+    if (!p) return;
+    *pp = NULL;
+    for (int i = 0; i <= TN_WAVE_CHUNKS; i++) {
+        tn_graph_close(&p->waves[i].graph);
+        tn_free(p->ctx, p->waves[i].args);
+        tn_free(p->ctx, p->waves[i].task_ns);
+    }
+    for (int i = 0; i < TN_WAVE_CHUNKS; i++) tn_free(p->ctx, p->arenas[i]);
+    for (int i = 0; p->cold && i < p->n_workers; i++) {
+        tn_free(p->ctx, p->cold[i].rows);
+        tn_free(p->ctx, p->cold[i].ptrs);
+    }
+    tn_free(p->ctx, p->cold);
+    tn_free(p->ctx, p->scratch);
+    tn_free(p->ctx, p->head_xq);
+    tn_free(p->ctx, p->head_rows);
+    tn_free(p->ctx, p->jobs);
+    tn_free(p->ctx, p);
+}
+
+/* ---- forward -------------------------------------------------------------------------------------- */
+
+static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0, bool rope_long) {
+    chunk *c = &p->chunks[i];
+    c->ids = ids;
+    c->r.n_rows = n;
+    for (int32_t r = 0; r < n; r++) c->pos[r] = pos0 + r;
+    tn_rows_rope_table(&c->r, rope_long);
+    for (int layer = 0; layer < p->m->n_layers; layer++) {
+        for (int s = 0; s < TN_LAYER_SITES; s++) {
+            tn_npu_job *job = job_of(p, i, layer, (tn_site)s);
+            job->graph = tn_npu_site_at(p->m, layer, (tn_site)s)->graphs[p->form];
+            job->n_rows = n;
+        }
+    }
+}
+
+typedef struct small_stage {
+    tn_pipeline *p;
+    int layer;
+    tn_stage stage;
+    int32_t n_parts;
+    tern_status status[64];
+    tern_error errors[64];
+} small_stage;
+
+static void small_item(void *arg, int i_item, int i_thread) {
+    small_stage *s = arg;
+    tern_status st = run_part(s->p, 0, s->layer, s->stage, i_item, s->n_parts, i_thread, &s->errors[i_thread % 64]);
+    if (st != TERN_OK) s->status[i_thread % 64] = st;
+}
+
+/* Few rows: stage by stage over the pool, no scheduling. */
+static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tern_error *err) {
+    small_stage s = {.p = p};
+    for (int layer = 0; layer < p->m->n_layers; layer++) {
+        TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED, "cancelled in layer %d", layer);
+        for (int st = 0; st < TN_N_STAGES; st++) {
+            if (!stage_exists(p, (tn_stage)st, layer)) continue;
+            s.layer = layer;
+            s.stage = (tn_stage)st;
+            s.n_parts = n_parts_of(p, s.stage, n, 0, layer);
+            tn_pool_for(p->pool, s.n_parts, small_item, &s);
+            for (int t = 0; t < 64; t++) {
+                if (s.status[t] == TERN_OK) continue;
+                if (err) *err = s.errors[t];
+                return s.status[t];
+            }
+        }
+    }
+    return TERN_OK;
+}
+
+/* Mean time of each stage over the layers and chunks of a full wave. */
+static void learn(tn_pipeline *p, const wave *w, int32_t n_chunks) {
+    double sum[TN_N_STAGES] = {0}, attn_last = 0;
+    int64_t count[TN_N_STAGES] = {0}, n_last = 0;
+    for (int32_t i = 0; i < w->graph->n_tasks; i++) {
+        const task_arg *a = &w->args[i];
+        double us = (double)w->task_ns[i] * 1e-3;
+        if (a->stage == TN_ST_ATTN && a->i_chunk == n_chunks - 1) {
+            attn_last += us;
+            n_last++;
+        }
+        if (a->stage == TN_ST_ATTN && a->i_chunk > 0) continue;
+        sum[a->stage] += us;
+        count[a->stage]++;
+    }
+    for (int s = 0; s < TN_N_STAGES; s++) p->profile->us[s] = count[s] ? sum[s] / (double)count[s] : 0;
+    if (n_chunks > 1) {
+        double per_pos = (attn_last / (double)n_last - p->profile->us[TN_ST_ATTN]) / ((double)(n_chunks - 1) * p->n_rows);
+        p->profile->attn_us_per_pos = per_pos > 0 ? per_pos : 0;
+    } else {
+        p->profile->attn_us_per_pos = p->profile->us[TN_ST_ATTN] * 2 / p->n_rows; /* a chunk sees half of itself on average */
+    }
+    p->profile->measured = true;
+    for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i]);
+}
+
+static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) {
+    tn_pipeline_stats *s = &p->stats;
+    s->wall_ns += r->wall_ns;
+    s->n_decisions += r->n_decisions;
+    s->decide_ns += r->decide_ns;
+    s->n_stolen += r->n_stolen;
+    if (r->decide_max_ns > s->decide_max_ns) s->decide_max_ns = r->decide_max_ns;
+    for (int l = 0; l < TN_N_LANES; l++) s->busy_ns[l] += r->busy_ns[l];
+    /* as the paper counts them: six subgraphs a layer, of which attention is the dynamic one */
+    s->n_subgraphs = n_chunks * p->m->n_layers * 6;
+    s->n_shared = n_chunks * p->m->n_layers * 5;
+}
+
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, bool rope_long, const atomic_bool *cancel,
+                                tn_timeline *timeline, tern_error *err) {
+    assert(n > 0 && n <= tn_pipeline_wave_rows(p));
+    p->stats.n_rows += (uint64_t)n;
+    p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
+    if (p->form == TN_FORM_DECODE) {
+        begin_chunk(p, 0, ids, n, pos0, rope_long);
+        return forward_small(p, n, cancel, err);
+    }
+    int32_t n_chunks = (n + p->n_rows - 1) / p->n_rows;
+    for (int32_t i = 0; i < n_chunks; i++) {
+        int32_t at = i * p->n_rows;
+        begin_chunk(p, i, ids + at, n - at < p->n_rows ? n - at : p->n_rows, pos0 + at, rope_long);
+    }
+    wave *w = &p->waves[n_chunks];
+    bool full = n == n_chunks * p->n_rows && pos0 == 0;
+    tn_run run = {.graph = w->graph, .policy = p->policy, .cancel = cancel, .timeline = timeline, .task_ns = full && !p->profile->measured ? w->task_ns : NULL};
+    tn_run_stats rs;
+    TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
+    if (run.task_ns) learn(p, w, n_chunks);
+    note_stats(p, n_chunks, &rs);
+    return TERN_OK;
+}
+
+int32_t tn_pipeline_wave_rows(const tn_pipeline *p) { return p->n_chunks_open * p->n_rows; }
+
+const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
+    return p->chunks[i / p->n_rows].x + (size_t)(i % p->n_rows) * (size_t)p->model->h.n_embd;
+}
+
+typedef struct head_parts {
+    tn_pipeline *p;
+    int32_t n_parts;
+    atomic_int failed;
+} head_parts;
+
+static void head_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    head_parts *h = arg;
+    if (tn_npu_run_part(&h->p->head_job, i_item, h->n_parts, NULL) != TERN_OK) atomic_store(&h->failed, 1);
+}
+
+tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err) {
+    assert(n > 0 && n <= TN_DECODE_M);
+    const tn_hparams *h = &p->model->h;
+    const tn_npu_site *s = tn_npu_site_at(p->m, 0, TN_SITE_HEAD);
+    size_t e = (size_t)h->n_embd;
+    /* the head borrows chunk 0's outlier lists and shadow rows; its rows are few */
+    chunk *c = &p->chunks[0];
+    chunk head = *c;
+    head.xq = p->head_xq;
+    for (int32_t i = 0; i < n; i++) {
+        float *row = p->head_rows + (size_t)i * e;
+        const float *x = tn_pipeline_row(p, row0 + i);
+        if (h->norm == TN_NORM_RMS) p->kern->rmsnorm_f32(x, p->model->out_norm, h->norm_eps, row, e);
+        else p->kern->layernorm_f32(x, p->model->out_norm, p->model->out_norm_b, h->norm_eps, row, e);
+        quantise_row(p, &head, s, i, row);
+    }
+    p->head_job = (tn_npu_job){.graph = s->graphs[TN_FORM_DECODE], .n_rows = n, .in = {p->head_xq}, .out = {logits}};
+    if (tn_npu_device_caps(p->m->dev)->has_parts) {
+        head_parts parts = {.p = p, .n_parts = tn_pool_size(p->pool) * 4};
+        int32_t tiles = (h->n_vocab + 15) / 16;
+        if (parts.n_parts > tiles) parts.n_parts = tiles;
+        tn_pool_for(p->pool, parts.n_parts, head_item, &parts);
+        TN_FAIL_IF(atomic_load(&parts.failed), err, TERN_E_DEVICE, "the device failed in the output head");
+    } else {
+        TN_TRY(tn_npu_submit(&p->head_job, err));
+        tern_status rc = tn_npu_wait(&p->head_job);
+        TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in the output head");
+    }
+    if (s->shadow) {
+        TN_TRY(shadow_rows(p, &head, s, 0, n, 0, err));
+        for (int32_t i = 0; i < n; i++) {
+            if (!head.n_out[i]) continue;
+            p->kern->add_f32(logits + (size_t)i * (size_t)h->n_vocab, head.shadow + (size_t)i * (size_t)p->m->max_shadow_n, 1.0f, (size_t)h->n_vocab);
+        }
+    }
+    if (h->logit_soft_cap > 0) {
+        for (size_t i = 0; i < (size_t)n * (size_t)h->n_vocab; i++) logits[i] = h->logit_soft_cap * tn_tanhf(logits[i] / h->logit_soft_cap);
+    }
+    return TERN_OK;
+}
+
+const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p) {
+    tn_pipeline_stats *s = (tn_pipeline_stats *)&p->stats;
+    s->n_outliers = atomic_load(&p->n_outliers);
+    s->n_dropped = atomic_load(&p->n_dropped);
+    s->hot_hits = atomic_load(&p->hot_hits);
+    s->cold_misses = atomic_load(&p->cold_misses);
+    return s;
+}

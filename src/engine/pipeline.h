@@ -1,0 +1,68 @@
+/* engine/pipeline.h - a package's forward: chunks of the prompt x stages of the layers as tasks on two lanes (llm.npu 3.2-3.4).
+ *
+ * One layer of one chunk, in order (CPU lane float, NPU lane static INT8 graphs):
+ *   norm   cpu  residual of the layer before, norm, quantise            -> u8, outliers
+ *   qkv    npu  Q, K, V            || shadow  cpu  outliers x their weight rows
+ *   rope   cpu  add the shadow; rope; K and V to the cache
+ *   attn   cpu  attention, quantise   (waits for rope of all earlier chunks: the only stage that knows the position)
+ *   o      npu                     || shadow
+ *   norm2  cpu  residual, norm, quantise
+ *   ffn    npu  gate, up           || shadow
+ *   glu    cpu  activation, quantise
+ *   down   npu                     || shadow
+ * after the last layer: final (residual). A wave is up to TN_WAVE_CHUNKS chunks that are in flight together.
+ * Decode runs the same stages of one small chunk in order, each spread over the pool. */
+#ifndef TN_ENGINE_PIPELINE_H
+#define TN_ENGINE_PIPELINE_H
+
+#include "engine/npu_model.h"
+#include "model/rows.h"
+#include "sched/executor.h"
+
+enum { TN_WAVE_CHUNKS = 4 };
+
+typedef enum tn_stage {
+    TN_ST_NORM, TN_ST_QKV, TN_ST_QKV_SHADOW, TN_ST_ROPE, TN_ST_ATTN, TN_ST_O, TN_ST_O_SHADOW, TN_ST_NORM2, TN_ST_FFN, TN_ST_FFN_SHADOW,
+    TN_ST_GLU, TN_ST_DOWN, TN_ST_DOWN_SHADOW, TN_ST_FINAL, TN_N_STAGES
+} tn_stage;
+
+const char *tn_stage_name(tn_stage s);
+/* Position-dependent stages cannot share a graph between chunks. */
+static inline bool tn_stage_is_dynamic(tn_stage s) { return s == TN_ST_ATTN; }
+
+typedef struct tn_pipeline tn_pipeline;
+
+/* Time of every stage of a full chunk on its lane, measured: what the policies decide by. */
+typedef struct tn_stage_profile {
+    double us[TN_N_STAGES];  /* attention: at position 0 */
+    double attn_us_per_pos;  /* attention: more per earlier position */
+    bool measured;
+} tn_stage_profile;
+
+typedef struct tn_pipeline_stats {
+    int64_t wall_ns, busy_ns[TN_N_LANES], n_decisions, decide_ns, decide_max_ns, n_stolen;
+    uint64_t n_outliers, n_rows, n_dropped; /* clipped activations of shadowed sites; rows quantised; beyond capacity */
+    uint64_t hot_hits, cold_misses;         /* weight rows found resident, and read from the package */
+    int32_t n_subgraphs, n_shared;          /* of the last wave: (chunk, subgraph) pairs, and those whose graph is shared */
+    size_t activation_bytes;
+} tn_pipeline_stats;
+
+/* Buffers for chunks of m->chunk rows, waves planned and their graphs built on first use. kv and the others are borrowed.
+ * profile: times to decide by; filled by the first full wave when it is not measured yet. */
+tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model, const tn_kernels *kern, const tn_kv *kv, tn_pool *pool,
+                             tn_executor *exec, tn_policy policy, tn_stage_profile *profile, tn_pipeline **out, tern_error *err);
+void tn_pipeline_close(tn_pipeline **p);
+
+/* Evaluate n tokens at positions pos0.. (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual after the last layer.
+ * timeline may be NULL. */
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, bool rope_long, const atomic_bool *cancel,
+                                tn_timeline *timeline, tern_error *err);
+int32_t tn_pipeline_wave_rows(const tn_pipeline *p);
+const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
+
+/* logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */
+tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err);
+
+const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p);
+
+#endif

@@ -1,0 +1,44 @@
+/* Stage times measured once per machine, model and settings, cached beside the package. */
+#include "engine/engine.h"
+
+#include <jansson.h>
+#include <string.h>
+
+/* What the times depend on; a file written under another key is measured anew. */
+static void key_of(const tern_engine *e, char *key, size_t cap) {
+    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d", (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
+             e->n_lane_workers[TN_LANE_NPU]);
+}
+
+void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
+    *p = (tn_stage_profile){0};
+    json_t *j = json_load_file(e->profile_path, 0, NULL);
+    char key[64];
+    key_of(e, key, sizeof key);
+    const char *stored = json_string_value(json_object_get(j, "key"));
+    const json_t *us = json_object_get(j, "stage_us");
+    if (stored && !strcmp(stored, key) && json_is_object(us)) {
+        bool ok = true;
+        for (int s = 0; s < TN_N_STAGES && ok; s++) {
+            const json_t *v = json_object_get(us, tn_stage_name((tn_stage)s));
+            p->us[s] = json_number_value(v);
+            ok = json_is_number(v) && p->us[s] >= 0 && p->us[s] < 1e9;
+        }
+        p->attn_us_per_pos = json_number_value(json_object_get(j, "attention_us_per_position"));
+        p->measured = ok && p->attn_us_per_pos >= 0 && p->attn_us_per_pos < 1e9;
+    }
+    json_decref(j);
+}
+
+void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
+    char key[64];
+    key_of(e, key, sizeof key);
+    json_t *us = json_object();
+    for (int s = 0; s < TN_N_STAGES; s++) json_object_set_new(us, tn_stage_name((tn_stage)s), json_real(p->us[s]));
+    json_t *j = json_pack("{s:s, s:o, s:f}", "key", key, "stage_us", us, "attention_us_per_position", p->attn_us_per_pos);
+    /* a folder that cannot be written costs one measured wave per process, nothing else */
+    if (j && json_dump_file(j, e->profile_path, JSON_INDENT(1) | JSON_REAL_PRECISION(6))) {
+        tn_log((tn_ctx *)&e->ctx, TERN_LOG_DEBUG, "%s: the profile cannot be kept", e->profile_path);
+    }
+    json_decref(j);
+}
