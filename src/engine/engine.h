@@ -56,15 +56,15 @@ typedef struct tn_scorer {
 /* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last one.
  * scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err);
+/* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one leaves it unmeasured. */
+void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
+void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);
+
 /* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the text becomes. */
 static inline bool tn_session_rope_long(const tern_session *s) {
     const tn_hparams *h = &s->e->model->h;
     return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
 }
-
-/* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one leaves it unmeasured. */
-void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
-void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);
 
 /* Forget all but the first n tokens. */
 void tn_session_truncate(tern_session *s, int32_t n);

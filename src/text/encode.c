@@ -359,7 +359,7 @@ static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool f
         p = e->norm;
     }
     bool prefix = t->space_prefix && (first || !t->space_prefix_first);
-    if (t->kind == TN_TOK_BPE_BYTES) prefix = prefix && first && p[0] != ' ';
+    if (t->space_prefix_missing && (p[0] == ' ' || (t->kind == TN_TOK_BPE_SPM && n >= 3 && !memcmp(p, "\xe2\x96\x81", 3)))) prefix = false;
     bool visible = t->kind == TN_TOK_BPE_SPM && memmem(p, n, "\xe2\x96\x81", 3);
     if (prefix || visible) {
         bool own = p == e->norm && n;

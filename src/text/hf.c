@@ -120,7 +120,7 @@ static tern_status add_pattern(draft *d, const char *p) {
 }
 
 static tern_status add_named_patterns(draft *d, const char *name) {
-    for (const char *const *p = tn_pretok_named(name); *p; p++) TN_TRY(add_pattern(d, *p));
+    for (const char *const *p = tn_pretok_named(name)->patterns; *p; p++) TN_TRY(add_pattern(d, *p));
     return TERN_OK;
 }
 
@@ -208,7 +208,10 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
     }
     if (is(p, "type", "ByteLevel")) {
         d->byte_level = true;
-        if (json_is_true(json_object_get(p, "add_prefix_space"))) d->spec.add_space_prefix = true;
+        if (json_is_true(json_object_get(p, "add_prefix_space"))) {
+            TN_FAIL_IF(d->n_patterns, d->err, TERN_E_UNSUPPORTED, "ByteLevel with add_prefix_space behind another pre-tokenizer");
+            d->spec.add_space_prefix = d->spec.space_prefix_missing = true;
+        }
         const json_t *use = json_object_get(p, "use_regex"); /* absent: on */
         return json_is_false(use) ? TERN_OK : add_named_patterns(d, "gpt-2");
     }
@@ -225,6 +228,7 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
         const json_t *prefix = json_object_get(p, "add_prefix_space"); /* before there were schemes; absent: on */
         d->spec.add_space_prefix = *scheme ? strcmp(scheme, "never") != 0 : !json_is_false(prefix);
         d->spec.space_prefix_first = !strcmp(scheme, "first");
+        d->spec.space_prefix_missing = true;
         const json_t *split = json_object_get(p, "split"); /* absent: on */
         /* every space starts a piece; spaces are plain inside tern */
         return json_is_false(split) ? TERN_OK : add_pattern(d, " [^ ]*|[^ ]+");
@@ -473,6 +477,7 @@ static int base64_digit(char c) {
 static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
     const char *end = text + n;
     long line = 1;
+    TN_FAIL_IF(n && text[0] == '\n', d->err, TERN_E_UNSUPPORTED, "tokenizer.model is a SentencePiece file; tern needs its tokenizer.json or a GGUF");
     for (const char *p = text; p < end; line++) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
         if (!eol) eol = end;

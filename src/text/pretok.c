@@ -45,40 +45,37 @@ static const char *const pre_default[] = {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\
 static const char *const pre_gpt4o[] = {CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "\\p{N}{1,3}"), NULL};
 static const char *const pre_tekken[] = {CASED("", "\\p{N}"), NULL};
 
-static const struct {
-    const char *name;
-    const char *const *patterns;
-} families[] = {
-    {"default", pre_default},
-    {"gpt-2", pre_gpt2},
-    {"phi-2", pre_gpt2},
-    {"olmo", pre_gpt2},
-    {"mpt", pre_gpt2},
-    {"jais", pre_gpt2},
-    {"smollm", pre_digits_gpt2},
-    {"starcoder", pre_digits_gpt2},
-    {"refact", pre_digits_gpt2},
-    {"command-r", pre_digits_gpt2},
-    {"codeshell", pre_digits_gpt2},
-    {"llama-bpe", pre_llama3},
-    {"llama3", pre_llama3},
-    {"llama-v3", pre_llama3},
-    {"falcon3", pre_llama3},
-    {"dbrx", pre_llama3},
-    {"smaug-bpe", pre_llama3},
-    {"qwen2", pre_qwen2},
-    {"stablelm2", pre_qwen2},
-    {"deepseek-r1-qwen", pre_qwen2},
-    {"deepseek-coder", pre_deepseek_coder},
-    {"deepseek-v3", pre_deepseek3},
-    {"falcon", pre_falcon},
-    {"gpt-4o", pre_gpt4o},
-    {"tekken", pre_tekken},
+static const tn_pretok_family families[] = {
+    {.name = "default", .patterns = pre_default},
+    {.name = "gpt-2", .patterns = pre_gpt2},
+    {.name = "phi-2", .patterns = pre_gpt2},
+    {.name = "olmo", .patterns = pre_gpt2},
+    {.name = "mpt", .patterns = pre_gpt2},
+    {.name = "jais", .patterns = pre_gpt2},
+    {.name = "smollm", .patterns = pre_digits_gpt2},
+    {.name = "starcoder", .patterns = pre_digits_gpt2},
+    {.name = "refact", .patterns = pre_digits_gpt2},
+    {.name = "command-r", .patterns = pre_digits_gpt2},
+    {.name = "codeshell", .patterns = pre_digits_gpt2},
+    {.name = "llama-bpe", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
+    {.name = "llama3", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
+    {.name = "llama-v3", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
+    {.name = "falcon3", .patterns = pre_llama3, .ignore_merges = true, .add_bos = true},
+    {.name = "dbrx", .patterns = pre_llama3},
+    {.name = "smaug-bpe", .patterns = pre_llama3},
+    {.name = "qwen2", .patterns = pre_qwen2, .nfc = true},
+    {.name = "stablelm2", .patterns = pre_qwen2},
+    {.name = "deepseek-r1-qwen", .patterns = pre_qwen2, .nfc = true},
+    {.name = "deepseek-coder", .patterns = pre_deepseek_coder},
+    {.name = "deepseek-v3", .patterns = pre_deepseek3},
+    {.name = "falcon", .patterns = pre_falcon},
+    {.name = "gpt-4o", .patterns = pre_gpt4o},
+    {.name = "tekken", .patterns = pre_tekken, .ignore_merges = true, .add_bos = true},
 };
 
-const char *const *tn_pretok_named(const char *name) {
+const tn_pretok_family *tn_pretok_named(const char *name) {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (!strcmp(families[i].name, name)) return families[i].patterns;
+        if (!strcmp(families[i].name, name)) return &families[i];
     return NULL;
 }
 

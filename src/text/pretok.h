@@ -13,8 +13,15 @@ typedef struct tn_pretok tn_pretok;
 tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, tn_pretok **out, tern_error *err);
 void tn_pretok_close(tn_pretok **p);
 
-/* Patterns of a family by its GGUF name, NULL-terminated; NULL if unknown. */
-const char *const *tn_pretok_named(const char *name);
+/* A family of byte-level tokenizers: how it cuts, and what files that only name it leave unsaid. */
+typedef struct tn_pretok_family {
+    const char *name;            /* as GGUF has it */
+    const char *const *patterns; /* NULL-terminated */
+    bool ignore_merges, add_bos, nfc;
+} tn_pretok_family;
+
+/* NULL if unknown */
+const tn_pretok_family *tn_pretok_named(const char *name);
 
 typedef tern_status (*tn_piece_fn)(void *user, const char *piece, size_t n);
 

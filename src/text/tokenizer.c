@@ -147,6 +147,19 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
 
 /* ---- from a description ------------------------------------------------------------------------- */
 
+void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre) {
+    *s = (tn_tokenizer_spec){.kind = kind, .pre = pre, .bos = -1, .eos = -1, .eot = -1, .unk = -1, .pad = -1};
+    if (kind == TN_TOK_BPE_SPM) {
+        s->add_space_prefix = s->add_bos = true;
+        return;
+    }
+    const tn_pretok_family *family = tn_pretok_named(pre ? pre : "default");
+    if (!family) return; /* tn_tokenizer_open refuses it */
+    s->ignore_merges = family->ignore_merges;
+    s->add_bos = family->add_bos;
+    s->nfc = family->nfc;
+}
+
 /* A token's text as the bytes it stands for. Returns their number; never more than n. */
 static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, size_t n, uint8_t *out) {
     tn_token_type ty = (tn_token_type)(type & TN_TOK_TYPE_MASK);
@@ -326,6 +339,7 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     t->ignore_merges = s->ignore_merges;
     t->space_prefix = s->add_space_prefix;
     t->space_prefix_first = s->space_prefix_first;
+    t->space_prefix_missing = s->space_prefix_missing;
     t->nfc = s->nfc;
     t->add_bos = s->add_bos;
     t->add_eos = s->add_eos;
@@ -337,8 +351,9 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
 
     const char *const *patterns = s->pre_regex;
     if (!patterns && t->kind == TN_TOK_BPE_BYTES) { /* SentencePiece vocabularies name no family */
-        patterns = tn_pretok_named(s->pre ? s->pre : "default");
-        TN_FAIL_IF(!patterns, err, TERN_E_UNSUPPORTED, "unknown pre-tokenisation \"%.64s\"", s->pre);
+        const tn_pretok_family *family = tn_pretok_named(s->pre ? s->pre : "default");
+        TN_FAIL_IF(!family, err, TERN_E_UNSUPPORTED, "unknown pre-tokenisation \"%.64s\"", s->pre);
+        patterns = family->patterns;
     }
     for (size_t i = 0; s->pre_digits || (patterns && *patterns); i++) {
         TN_FAIL_IF(i == TN_PRETOK_MAX, err, TERN_E_UNSUPPORTED, "more than %d pre-tokenisation patterns", TN_PRETOK_MAX);
@@ -388,7 +403,8 @@ enum {
     BLOB_NFC = 32,
     BLOB_ADD_BOS = 64,
     BLOB_ADD_EOS = 128,
-    BLOB_ALL_FLAGS = 255
+    BLOB_SPACE_PREFIX_MISSING = 256,
+    BLOB_ALL_FLAGS = 511
 };
 
 static uint8_t *put_u32(uint8_t *p, uint32_t v) {
@@ -415,6 +431,7 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
 
     uint32_t flags = (t->scores ? BLOB_SCORES : 0) | (t->chat_template ? BLOB_TEMPLATE : 0) | (t->ignore_merges ? BLOB_IGNORE_MERGES : 0) |
                      (t->space_prefix ? BLOB_SPACE_PREFIX : 0) | (t->space_prefix_first ? BLOB_SPACE_PREFIX_FIRST : 0) |
+                     (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) |
                      (t->nfc ? BLOB_NFC : 0) | (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0);
     const uint32_t fields[BLOB_FIELDS] = {t->kind,          t->n_vocab,       t->n_merges,      t->n_patterns,
                                           t->n_ends,        (uint32_t)n_text, flags,            (uint32_t)t->bos,
@@ -483,6 +500,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     t->ignore_merges = flags & BLOB_IGNORE_MERGES;
     t->space_prefix = flags & BLOB_SPACE_PREFIX;
     t->space_prefix_first = flags & BLOB_SPACE_PREFIX_FIRST;
+    t->space_prefix_missing = flags & BLOB_SPACE_PREFIX_MISSING;
     t->nfc = flags & BLOB_NFC;
     t->add_bos = flags & BLOB_ADD_BOS;
     t->add_eos = flags & BLOB_ADD_EOS;

@@ -32,8 +32,9 @@ typedef struct tn_tokenizer_spec {
     const char *const *pre_regex; /* or explicit patterns, applied in order, splits isolated; NULL-terminated; wins over pre */
     bool pre_digits;            /* split every digit on its own first (tokenizer.json "Digits") */
     bool ignore_merges;         /* a pre-token that is in the vocabulary is one token (Llama 3) */
-    bool add_space_prefix;      /* SPM: a space in front of the text, and of what follows a special token */
+    bool add_space_prefix;      /* a space in front of the text, and of what follows a special token */
     bool space_prefix_first;    /* ... in front of the text only */
+    bool space_prefix_missing;  /* ... only where there is no space yet (tokenizer.json's Metaspace and ByteLevel) */
     bool nfc;                   /* normalise to NFC first (Qwen2) */
     bool add_bos, add_eos;
     int32_t bos, eos, eot, unk, pad; /* -1: none */
@@ -41,6 +42,11 @@ typedef struct tn_tokenizer_spec {
     size_t n_ends;
     const char *chat_template;  /* Jinja source or NULL */
 } tn_tokenizer_spec;
+
+/* What a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and tokenizer.ggml.pre) leaves
+ * unsaid: no special ids, and the family's add_bos, add_space_prefix, ignore_merges and nfc. Explicit keys come on top.
+ * GGUF's token_type is tn_token_type + 1. pre may be NULL. */
+void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre);
 
 tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tokenizer **out, tern_error *err);
 void tn_tokenizer_close(tn_tokenizer **t);

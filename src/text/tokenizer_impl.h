@@ -40,7 +40,7 @@ struct tn_tokenizer {
     uint64_t *direct; /* bit per token: merging its own bytes gives just this token */
     char *patterns[TN_PRETOK_MAX];
     uint32_t n_patterns;
-    bool ignore_merges, space_prefix, space_prefix_first, nfc, add_bos, add_eos;
+    bool ignore_merges, space_prefix, space_prefix_first, space_prefix_missing, nfc, add_bos, add_eos;
     int32_t bos, eos, eot, unk, pad;
     int32_t *ends; /* ascending */
     uint32_t n_ends;

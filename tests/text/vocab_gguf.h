@@ -12,7 +12,7 @@
 typedef struct vocab_gguf {
     char *file;
     tn_tokenizer_spec spec;
-    char model[32], pre[32];
+    char pre[32];
 } vocab_gguf;
 
 static uint64_t gguf_num(const char **p, int n) {
@@ -62,7 +62,7 @@ static bool vocab_gguf_read(const char *path, vocab_gguf *v) {
     v->file = read_whole(path, &n_file);
     if (!v->file) return false;
     tn_tokenizer_spec *s = &v->spec;
-    s->bos = s->eos = s->eot = s->unk = s->pad = -1;
+    tn_tokenizer_spec_defaults(s, TN_TOK_BPE_BYTES, NULL);
     const char *p = v->file + 16;
     uint64_t n_keys = gguf_num(&p, 8);
     for (uint64_t k = 0; k < n_keys; k++) {
@@ -72,8 +72,11 @@ static bool vocab_gguf_read(const char *path, vocab_gguf *v) {
 #define KEY(name) (nk == strlen("tokenizer." name) && !memcmp(key, "tokenizer." name, nk))
         if (type == 8) {
             const char *str = gguf_str(&p, &n);
-            if (KEY("ggml.model")) snprintf(v->model, sizeof v->model, "%.*s", (int)n, str);
-            if (KEY("ggml.pre")) snprintf(v->pre, sizeof v->pre, "%.*s", (int)n, str);
+            if (KEY("ggml.model") && n == 5) tn_tokenizer_spec_defaults(s, TN_TOK_BPE_SPM, NULL); /* "llama", not "gpt2" */
+            if (KEY("ggml.pre")) { /* both come before the lists */
+                snprintf(v->pre, sizeof v->pre, "%.*s", (int)n, str);
+                tn_tokenizer_spec_defaults(s, s->kind, v->pre);
+            }
             if (KEY("chat_template")) s->chat_template = strndup(str, n);
         } else if (type == 9) {
             uint32_t et = (uint32_t)gguf_num(&p, 4);
@@ -113,9 +116,6 @@ static bool vocab_gguf_read(const char *path, vocab_gguf *v) {
         }
 #undef KEY
     }
-    s->kind = strcmp(v->model, "llama") ? TN_TOK_BPE_BYTES : TN_TOK_BPE_SPM;
-    s->add_space_prefix = s->kind == TN_TOK_BPE_SPM;
-    s->pre = v->pre[0] ? v->pre : NULL;
     return true;
 }
 

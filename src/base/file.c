@@ -1,0 +1,47 @@
+#include "base/file.h"
+
+#include "base/status.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+tern_status tn_file_open(tn_ctx *ctx, const char *path, tn_file **out, tern_error *err) {
+    static const uint8_t empty[1];
+    *out = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
+    struct stat sb;
+    tern_status st = TERN_OK;
+    if (fstat(fd, &sb)) st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(sb.st_mode)) st = tn_fail(err, TERN_E_IO, "%s: not a regular file", path);
+    tn_file *f = st == TERN_OK ? tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *f) : NULL;
+    if (st == TERN_OK && (!f || !(f->path = tn_strdup(ctx, TN_MEM_OTHER, path)))) st = tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
+    if (st == TERN_OK) {
+        f->ctx = ctx;
+        f->size_bytes = (uint64_t)sb.st_size;
+        void *p = sb.st_size ? mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_SHARED, fd, 0) : (void *)empty;
+        if (p == MAP_FAILED) st = tn_fail(err, TERN_E_IO, "%s: cannot map: %s", path, strerror(errno));
+        else f->data = p;
+    }
+    close(fd);
+    if (st == TERN_OK) {
+        *out = f;
+    } else if (f) {
+        tn_free(ctx, f->path);
+        tn_free(ctx, f);
+    }
+    return st;
+}
+
+void tn_file_close(tn_file **pf) {
+    tn_file *f = *pf;
+    if (!f) return;
+    *pf = NULL;
+    if (f->size_bytes) munmap((void *)f->data, f->size_bytes);
+    tn_free(f->ctx, f->path);
+    tn_free(f->ctx, f);
+}

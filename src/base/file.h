@@ -1,0 +1,18 @@
+/* base/file.h - a whole file, mapped read-only. */
+#ifndef TN_BASE_FILE_H
+#define TN_BASE_FILE_H
+
+#include "base/ctx.h"
+
+typedef struct tn_file {
+    tn_ctx *ctx;
+    char *path;
+    const uint8_t *data; /* [size_bytes]; not NULL even when empty */
+    uint64_t size_bytes;
+} tn_file;
+
+/* TERN_E_IO with the path and the reason; a folder is an error. */
+tern_status tn_file_open(tn_ctx *ctx, const char *path, tn_file **out, tern_error *err);
+void tn_file_close(tn_file **f);
+
+#endif

@@ -1,0 +1,170 @@
+/* Widening ggml's block formats, as their definition has it: little-endian blocks of 32 or 256 values. */
+#include "formats/tensor.h"
+
+#include "base/half.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int32_t block, bytes;
+} types[TN_N_DTYPES] = {
+    [TN_F32] = {"F32", 1, 4},       [TN_F16] = {"F16", 1, 2},       [TN_BF16] = {"BF16", 1, 2},     [TN_Q8_0] = {"Q8_0", 32, 34},
+    [TN_Q4_0] = {"Q4_0", 32, 18},   [TN_Q4_1] = {"Q4_1", 32, 20},   [TN_Q5_0] = {"Q5_0", 32, 22},   [TN_Q5_1] = {"Q5_1", 32, 24},
+    [TN_Q2_K] = {"Q2_K", 256, 84},  [TN_Q3_K] = {"Q3_K", 256, 110}, [TN_Q4_K] = {"Q4_K", 256, 144}, [TN_Q5_K] = {"Q5_K", 256, 176},
+    [TN_Q6_K] = {"Q6_K", 256, 210}, [TN_IQ4_NL] = {"IQ4_NL", 32, 18},
+};
+
+const char *tn_dtype_name(tn_dtype d) { return d < TN_N_DTYPES ? types[d].name : "unknown"; }
+int32_t tn_dtype_block(tn_dtype d) { return types[d].block; }
+int32_t tn_dtype_block_bytes(tn_dtype d) { return types[d].bytes; }
+
+static float f16_at(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return tn_f16_f32(h);
+}
+
+static uint32_t u32_at(const uint8_t *p) {
+    uint32_t u;
+    memcpy(&u, p, 4);
+    return u;
+}
+
+/* ---- blocks of 32: low nibbles are values 0..15, high nibbles 16..31 ------------------------------ */
+
+static void q8_0(const uint8_t *b, float *y) {
+    float d = f16_at(b);
+    for (int i = 0; i < 32; i++) y[i] = d * (float)(int8_t)b[2 + i];
+}
+
+static void q4_0(const uint8_t *b, float *y) {
+    float d = f16_at(b);
+    for (int i = 0; i < 16; i++) {
+        y[i] = d * (float)((b[2 + i] & 15) - 8);
+        y[i + 16] = d * (float)((b[2 + i] >> 4) - 8);
+    }
+}
+
+static void q4_1(const uint8_t *b, float *y) {
+    float d = f16_at(b), m = f16_at(b + 2);
+    for (int i = 0; i < 16; i++) {
+        y[i] = d * (float)(b[4 + i] & 15) + m;
+        y[i + 16] = d * (float)(b[4 + i] >> 4) + m;
+    }
+}
+
+static int fifth_bit(uint32_t high, int i) { return (int)(high >> i & 1) << 4; }
+
+static void q5_0(const uint8_t *b, float *y) {
+    float d = f16_at(b);
+    uint32_t high = u32_at(b + 2);
+    for (int i = 0; i < 16; i++) {
+        y[i] = d * (float)(((b[6 + i] & 15) | fifth_bit(high, i)) - 16);
+        y[i + 16] = d * (float)(((b[6 + i] >> 4) | fifth_bit(high, i + 16)) - 16);
+    }
+}
+
+static void q5_1(const uint8_t *b, float *y) {
+    float d = f16_at(b), m = f16_at(b + 2);
+    uint32_t high = u32_at(b + 4);
+    for (int i = 0; i < 16; i++) {
+        y[i] = d * (float)((b[8 + i] & 15) | fifth_bit(high, i)) + m;
+        y[i + 16] = d * (float)((b[8 + i] >> 4) | fifth_bit(high, i + 16)) + m;
+    }
+}
+
+static void iq4_nl(const uint8_t *b, float *y) {
+    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    float d = f16_at(b);
+    for (int i = 0; i < 16; i++) {
+        y[i] = d * (float)values[b[2 + i] & 15];
+        y[i + 16] = d * (float)values[b[2 + i] >> 4];
+    }
+}
+
+/* ---- super-blocks of 256 -------------------------------------------------------------------------- */
+
+/* 16 groups of 16: 4-bit scale and minimum each; two-bit values, four planes in 32 bytes. */
+static void q2_k(const uint8_t *b, float *y) {
+    const uint8_t *scales = b, *q = b + 16;
+    float d = f16_at(b + 80), m = f16_at(b + 82);
+    for (int i = 0; i < 256; i++) {
+        int half = i / 128, plane = i % 128 / 32, at = half * 32 + i % 32, group = i / 16;
+        y[i] = d * (float)(scales[group] & 15) * (float)(q[at] >> (2 * plane) & 3) - m * (float)(scales[group] >> 4);
+    }
+}
+
+/* 16 groups of 16 with six-bit scales; two low bits as above, the high bit in a mask whose zero means minus four. */
+static void q3_k(const uint8_t *b, float *y) {
+    const uint8_t *mask = b, *q = b + 32, *s = b + 96;
+    float d = f16_at(b + 108);
+    for (int i = 0; i < 256; i++) {
+        int half = i / 128, plane = i % 128 / 32, at = half * 32 + i % 32, group = i / 16;
+        int low = group < 8 ? s[group] & 15 : s[group - 8] >> 4, high = s[8 + group % 4] >> (2 * (group / 4)) & 3;
+        int v = (q[at] >> (2 * plane) & 3) - (mask[i % 32] >> (half * 4 + plane) & 1 ? 0 : 4);
+        y[i] = d * (float)((low | high << 4) - 32) * (float)v;
+    }
+}
+
+/* Scale and minimum of group g of 8, six bits each, packed in 12 bytes. */
+static void scale_min(const uint8_t *s, int g, int *scale, int *min) {
+    if (g < 4) {
+        *scale = s[g] & 63;
+        *min = s[g + 4] & 63;
+    } else {
+        *scale = (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+        *min = (s[g + 4] >> 4) | (s[g] >> 6) << 4;
+    }
+}
+
+static void q4_k(const uint8_t *b, float *y) {
+    float d = f16_at(b), m = f16_at(b + 2);
+    for (int g = 0; g < 8; g++) {
+        int scale, min;
+        scale_min(b + 4, g, &scale, &min);
+        const uint8_t *q = b + 16 + g / 2 * 32;
+        for (int i = 0; i < 32; i++) y[g * 32 + i] = d * (float)scale * (float)(g % 2 ? q[i] >> 4 : q[i] & 15) - m * (float)min;
+    }
+}
+
+static void q5_k(const uint8_t *b, float *y) {
+    float d = f16_at(b), m = f16_at(b + 2);
+    for (int g = 0; g < 8; g++) {
+        int scale, min;
+        scale_min(b + 4, g, &scale, &min);
+        const uint8_t *high = b + 16, *q = b + 48 + g / 2 * 32;
+        for (int i = 0; i < 32; i++) {
+            int v = (g % 2 ? q[i] >> 4 : q[i] & 15) | (high[i] >> g & 1) << 4;
+            y[g * 32 + i] = d * (float)scale * (float)v - m * (float)min;
+        }
+    }
+}
+
+static void q6_k(const uint8_t *b, float *y) {
+    const uint8_t *low = b, *high = b + 128;
+    const int8_t *scales = (const int8_t *)(b + 192);
+    float d = f16_at(b + 208);
+    for (int i = 0; i < 256; i++) {
+        int half = i / 128, in = i % 128, quarter = in / 32, l = in % 32;
+        uint8_t nibble = low[half * 64 + (quarter % 2) * 32 + l];
+        int v = (quarter < 2 ? nibble & 15 : nibble >> 4) | (high[half * 32 + l] >> (2 * quarter) & 3) << 4;
+        y[i] = d * (float)scales[i / 16] * (float)(v - 32);
+    }
+}
+
+void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n) {
+    static void (*const blocks[TN_N_DTYPES])(const uint8_t *, float *) = {
+        [TN_Q8_0] = q8_0, [TN_Q4_0] = q4_0, [TN_Q4_1] = q4_1, [TN_Q5_0] = q5_0, [TN_Q5_1] = q5_1, [TN_Q2_K] = q2_k,
+        [TN_Q3_K] = q3_k, [TN_Q4_K] = q4_k, [TN_Q5_K] = q5_k, [TN_Q6_K] = q6_k, [TN_IQ4_NL] = iq4_nl,
+    };
+    if (d == TN_F32) {
+        memcpy(dst, src, n * 4);
+    } else if (d == TN_F16) {
+        for (uint64_t i = 0; i < n; i++) dst[i] = f16_at(src + 2 * i);
+    } else if (d == TN_BF16) {
+        for (uint64_t i = 0; i < n; i++) dst[i] = tn_bf16_f32((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
+    } else {
+        for (uint64_t i = 0; i < n / (uint64_t)types[d].block; i++) blocks[d](src + i * (uint64_t)types[d].bytes, dst + i * (uint64_t)types[d].block);
+    }
+}

@@ -1,0 +1,382 @@
+/* GGUF: header, key-value pairs, tensor table, alignment, data. Little-endian hosts only, like the rest of the formats. */
+#include "formats/gguf.h"
+
+#include "base/checked.h"
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_N_TYPES
+};
+static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+
+/* ggml's numbers of the storage types we read; -1 in the table: unknown to us. */
+static const struct {
+    uint32_t ggml;
+    tn_dtype dtype;
+} ggml_types[] = {{0, TN_F32}, {1, TN_F16}, {2, TN_Q4_0}, {3, TN_Q4_1}, {6, TN_Q5_0}, {7, TN_Q5_1}, {8, TN_Q8_0}, {10, TN_Q2_K},
+                  {11, TN_Q3_K}, {12, TN_Q4_K}, {13, TN_Q5_K}, {14, TN_Q6_K}, {20, TN_IQ4_NL}, {30, TN_BF16}};
+
+typedef struct text {
+    const char *s;
+    size_t n;
+} text;
+
+typedef struct pair {
+    text key;
+    uint32_t type;      /* of the value, or of the array's elements */
+    bool is_array;
+    uint64_t n;         /* elements of an array */
+    const uint8_t *data; /* scalars and arrays of scalars */
+    text *strings;      /* a string (n = 1) or an array of them */
+} pair;
+
+struct tn_gguf {
+    tn_ctx *ctx;
+    tn_file *file;
+    char *path;
+    const uint8_t *data;
+    uint64_t size;
+    uint32_t version;
+    uint64_t n_pairs, n_tensors;
+    pair *pairs;
+    tn_tensor *tensors; /* names are our own copies */
+    uint32_t *by_name;  /* tensor indices sorted by name */
+};
+
+typedef struct cursor {
+    const tn_gguf *g;
+    uint64_t at;
+    tern_error *err;
+} cursor;
+
+static tern_status take(cursor *c, uint64_t n, const uint8_t **out, const char *what) {
+    TN_FAIL_IF(!tn_range_ok(c->at, n, c->g->size), c->err, TERN_E_FORMAT, "%s: truncated: %s at offset %" PRIu64 " needs %" PRIu64 " bytes, the file has %" PRIu64,
+               c->g->path, what, c->at, n, c->g->size);
+    *out = c->g->data + c->at;
+    c->at += n;
+    return TERN_OK;
+}
+
+static tern_status take_u32(cursor *c, uint32_t *out, const char *what) {
+    const uint8_t *p;
+    TN_TRY(take(c, 4, &p, what));
+    memcpy(out, p, 4);
+    return TERN_OK;
+}
+
+static tern_status take_u64(cursor *c, uint64_t *out, const char *what) {
+    const uint8_t *p;
+    TN_TRY(take(c, 8, &p, what));
+    memcpy(out, p, 8);
+    return TERN_OK;
+}
+
+static tern_status take_text(cursor *c, text *out, const char *what) {
+    uint64_t n;
+    const uint8_t *p;
+    TN_TRY(take_u64(c, &n, what));
+    TN_TRY(take(c, n, &p, what));
+    *out = (text){(const char *)p, n};
+    return TERN_OK;
+}
+
+static bool same(text t, const char *s) { return strlen(s) == t.n && !memcmp(t.s, s, t.n); }
+
+/* ---- metadata ------------------------------------------------------------------------------------ */
+
+static tern_status read_value(cursor *c, pair *p) {
+    TN_TRY(take_u32(c, &p->type, "value type"));
+    p->n = 1;
+    if (p->type == GGUF_ARRAY) {
+        p->is_array = true;
+        TN_TRY(take_u32(c, &p->type, "array type"));
+        TN_TRY(take_u64(c, &p->n, "array length"));
+    }
+    TN_FAIL_IF(p->type >= GGUF_N_TYPES || p->type == GGUF_ARRAY, c->err, TERN_E_FORMAT, "%s: key '%.*s' has value type %u, which does not exist or nests",
+               c->g->path, (int)(p->key.n < 100 ? p->key.n : 100), p->key.s, p->type);
+    if (p->type != GGUF_STRING) {
+        uint64_t n_bytes;
+        TN_FAIL_IF(!tn_mul_u64(p->n, type_bytes[p->type], &n_bytes), c->err, TERN_E_FORMAT, "%s: array of %" PRIu64 " elements at offset %" PRIu64, c->g->path, p->n, c->at);
+        return take(c, n_bytes, &p->data, "array");
+    }
+    /* every string takes at least its length's eight bytes */
+    TN_FAIL_IF(p->n > (c->g->size - c->at) / 8, c->err, TERN_E_FORMAT, "%s: truncated: %" PRIu64 " strings at offset %" PRIu64 ", the file has %" PRIu64 " bytes",
+               c->g->path, p->n, c->at, c->g->size);
+    p->strings = tn_alloc(c->g->ctx, TN_MEM_TEXT, p->n, sizeof *p->strings);
+    TN_FAIL_IF(!p->strings, c->err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " strings", c->g->path, p->n);
+    for (uint64_t i = 0; i < p->n; i++) TN_TRY(take_text(c, &p->strings[i], "string"));
+    return TERN_OK;
+}
+
+static const pair *find(const tn_gguf *g, const char *key) {
+    for (uint64_t i = 0; i < g->n_pairs; i++) {
+        if (same(g->pairs[i].key, key)) return &g->pairs[i];
+    }
+    return NULL;
+}
+
+static bool is_integer(uint32_t t) { return t != GGUF_F32 && t != GGUF_F64 && t != GGUF_STRING; }
+
+static int64_t integer_at(const pair *p, uint64_t i) {
+    const uint8_t *d = p->data + i * type_bytes[p->type];
+    uint64_t u = 0;
+    memcpy(&u, d, type_bytes[p->type]);
+    switch (p->type) {
+    case GGUF_I8: return (int8_t)u;
+    case GGUF_I16: return (int16_t)u;
+    case GGUF_I32: return (int32_t)u;
+    case GGUF_BOOL: return u != 0;
+    default: return (int64_t)u;
+    }
+}
+
+static double number_at(const pair *p, uint64_t i) {
+    const uint8_t *d = p->data + i * type_bytes[p->type];
+    if (p->type == GGUF_F32) {
+        float f;
+        memcpy(&f, d, 4);
+        return (double)f;
+    }
+    if (p->type == GGUF_F64) {
+        double f;
+        memcpy(&f, d, 8);
+        return f;
+    }
+    return (double)integer_at(p, i);
+}
+
+bool tn_gguf_has(const tn_gguf *g, const char *key) { return find(g, key) != NULL; }
+
+bool tn_gguf_i64(const tn_gguf *g, const char *key, int64_t *out) {
+    const pair *p = find(g, key);
+    if (!p || p->is_array || !is_integer(p->type)) return false;
+    *out = integer_at(p, 0);
+    return true;
+}
+
+bool tn_gguf_f64(const tn_gguf *g, const char *key, double *out) {
+    const pair *p = find(g, key);
+    if (!p || p->is_array || p->type == GGUF_STRING) return false;
+    *out = number_at(p, 0);
+    return true;
+}
+
+bool tn_gguf_bool(const tn_gguf *g, const char *key, bool *out) {
+    int64_t v;
+    if (!tn_gguf_i64(g, key, &v)) return false;
+    *out = v != 0;
+    return true;
+}
+
+bool tn_gguf_str(const tn_gguf *g, const char *key, const char **s, size_t *n) {
+    const pair *p = find(g, key);
+    if (!p || p->is_array || p->type != GGUF_STRING) return false;
+    *s = p->strings[0].s;
+    *n = p->strings[0].n;
+    return true;
+}
+
+int64_t tn_gguf_arr_n(const tn_gguf *g, const char *key) {
+    const pair *p = find(g, key);
+    return p && p->is_array ? (int64_t)p->n : -1;
+}
+
+static const pair *element(const tn_gguf *g, const char *key, int64_t i) {
+    const pair *p = find(g, key);
+    return p && p->is_array && i >= 0 && (uint64_t)i < p->n ? p : NULL;
+}
+
+bool tn_gguf_arr_str(const tn_gguf *g, const char *key, int64_t i, const char **s, size_t *n) {
+    const pair *p = element(g, key, i);
+    if (!p || p->type != GGUF_STRING) return false;
+    *s = p->strings[i].s;
+    *n = p->strings[i].n;
+    return true;
+}
+
+bool tn_gguf_arr_f64(const tn_gguf *g, const char *key, int64_t i, double *out) {
+    const pair *p = element(g, key, i);
+    if (!p || p->type == GGUF_STRING) return false;
+    *out = number_at(p, (uint64_t)i);
+    return true;
+}
+
+bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out) {
+    const pair *p = element(g, key, i);
+    if (!p || !is_integer(p->type)) return false;
+    *out = integer_at(p, (uint64_t)i);
+    return true;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------- */
+
+static tern_status read_tensor(cursor *c, tn_tensor *t) {
+    const tn_gguf *g = c->g;
+    text name;
+    uint32_t n_dims, type;
+    TN_TRY(take_text(c, &name, "tensor name"));
+    char *copy = tn_strndup(g->ctx, TN_MEM_TEXT, name.s, name.n);
+    TN_FAIL_IF(!copy, c->err, TERN_E_MEMORY, "%s: no memory for a tensor's name", g->path);
+    t->name = copy;
+    t->file = g->path;
+    TN_TRY(take_u32(c, &n_dims, "tensor dimensions"));
+    TN_FAIL_IF(n_dims < 1 || n_dims > 4, c->err, TERN_E_FORMAT, "%s: tensor %.100s has %u dimensions, 1 to 4 are possible", g->path, t->name, n_dims);
+    t->n_dims = (int32_t)n_dims;
+    for (int i = 0; i < 4; i++) t->dims[i] = 1;
+    for (uint32_t i = 0; i < n_dims; i++) { /* the file has them innermost first */
+        TN_TRY(take_u64(c, &t->dims[n_dims - 1 - i], "tensor dimension"));
+    }
+    TN_TRY(take_u32(c, &type, "tensor type"));
+    TN_TRY(take_u64(c, &t->off_bytes, "tensor offset"));
+    t->dtype = TN_N_DTYPES;
+    for (size_t i = 0; i < sizeof ggml_types / sizeof ggml_types[0]; i++) {
+        if (ggml_types[i].ggml == type) t->dtype = ggml_types[i].dtype;
+    }
+    TN_FAIL_IF(t->dtype == TN_N_DTYPES, c->err, TERN_E_UNSUPPORTED, "%s: tensor %.100s has storage type %u, which tern does not read", g->path, t->name, type);
+    uint64_t n = 1, inner = t->dims[n_dims - 1];
+    bool ok = inner % (uint64_t)tn_dtype_block(t->dtype) == 0;
+    for (int i = 0; i < 4; i++) ok = ok && t->dims[i] > 0 && tn_mul_u64(n, t->dims[i], &n);
+    ok = ok && tn_mul_u64(n / (uint64_t)tn_dtype_block(t->dtype), (uint64_t)tn_dtype_block_bytes(t->dtype), &t->size_bytes);
+    TN_FAIL_IF(!ok, c->err, TERN_E_FORMAT, "%s: tensor %.100s of type %s has impossible dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64, g->path, t->name,
+               tn_dtype_name(t->dtype), t->dims[0], t->dims[1], t->dims[2], t->dims[3]);
+    return TERN_OK;
+}
+
+static int by_offset(const void *a, const void *b) {
+    const tn_tensor *x = *(const tn_tensor *const *)a, *y = *(const tn_tensor *const *)b;
+    return x->off_bytes < y->off_bytes ? -1 : x->off_bytes > y->off_bytes;
+}
+
+static int by_name(const void *a, const void *b, void *arg) {
+    const tn_gguf *g = arg;
+    return strcmp(g->tensors[*(const uint32_t *)a].name, g->tensors[*(const uint32_t *)b].name);
+}
+
+/* Place the tensors in the data section; refuse overlaps and names that occur twice. */
+static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignment, tern_error *err) {
+    const tn_tensor **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *order);
+    g->by_name = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *g->by_name);
+    tern_status st = TERN_OK;
+    TN_BAIL_IF(!order || !g->by_name, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " tensors", g->path, g->n_tensors);
+    for (uint64_t i = 0; i < g->n_tensors; i++) {
+        tn_tensor *t = &g->tensors[i];
+        uint64_t off;
+        bool ok = t->off_bytes % alignment == 0 && tn_add_u64(data_off, t->off_bytes, &off) && tn_range_ok(off, t->size_bytes, g->size);
+        TN_BAIL_IF(!ok, err, TERN_E_FORMAT, "%s: tensor %.100s needs [%" PRIu64 ", +%" PRIu64 ") of the data at offset %" PRIu64 " (alignment %" PRIu64 "), the file has %" PRIu64 " bytes",
+                   g->path, t->name, t->off_bytes, t->size_bytes, data_off, alignment, g->size);
+        t->off_bytes = off;
+        t->data = g->data + off;
+        order[i] = t;
+        g->by_name[i] = (uint32_t)i;
+    }
+    qsort(order, g->n_tensors, sizeof *order, by_offset);
+    for (uint64_t i = 1; i < g->n_tensors; i++) {
+        TN_BAIL_IF(order[i]->off_bytes < order[i - 1]->off_bytes + order[i - 1]->size_bytes, err, TERN_E_FORMAT, "%s: tensors %.100s and %.100s overlap at offset %" PRIu64,
+                   g->path, order[i - 1]->name, order[i]->name, order[i]->off_bytes);
+    }
+    qsort_r(g->by_name, g->n_tensors, sizeof *g->by_name, by_name, g);
+    for (uint64_t i = 1; i < g->n_tensors; i++) {
+        const char *a = g->tensors[g->by_name[i - 1]].name, *b = g->tensors[g->by_name[i]].name;
+        TN_BAIL_IF(!strcmp(a, b), err, TERN_E_FORMAT, "%s: tensor %.100s occurs twice", g->path, a);
+    }
+out:
+    tn_free(g->ctx, order);
+    return st;
+}
+
+static tern_status parse(tn_gguf *g, tern_error *err) {
+    cursor c = {.g = g, .err = err};
+    const uint8_t *magic;
+    TN_TRY(take(&c, 4, &magic, "magic"));
+    TN_FAIL_IF(memcmp(magic, "GGUF", 4), err, TERN_E_FORMAT, "%s: not a GGUF file", g->path);
+    TN_TRY(take_u32(&c, &g->version, "version"));
+    TN_FAIL_IF(g->version == 0x02000000u || g->version == 0x03000000u, err, TERN_E_UNSUPPORTED, "%s: a big-endian GGUF file; convert it to little-endian", g->path);
+    TN_FAIL_IF(g->version != 2 && g->version != 3, err, TERN_E_UNSUPPORTED, "%s: GGUF version %u, tern reads 2 and 3", g->path, g->version);
+    uint64_t n_tensors, n_pairs;
+    TN_TRY(take_u64(&c, &n_tensors, "tensor count"));
+    TN_TRY(take_u64(&c, &n_pairs, "key count"));
+    /* a key takes at least 8 + 4 + 1 bytes, a tensor 8 + 4 + 8 + 4 + 8 */
+    TN_FAIL_IF(n_pairs > g->size / 13 || n_tensors > g->size / 32 || n_tensors > UINT32_MAX, err, TERN_E_FORMAT, "%s: %" PRIu64 " keys and %" PRIu64 " tensors do not fit %" PRIu64 " bytes",
+               g->path, n_pairs, n_tensors, g->size);
+    g->pairs = tn_calloc(g->ctx, TN_MEM_OTHER, n_pairs, sizeof *g->pairs);
+    g->tensors = tn_calloc(g->ctx, TN_MEM_OTHER, n_tensors, sizeof *g->tensors);
+    TN_FAIL_IF(!g->pairs || !g->tensors, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys and %" PRIu64 " tensors", g->path, n_pairs, n_tensors);
+    for (uint64_t i = 0; i < n_pairs; i++) {
+        pair *p = &g->pairs[i];
+        g->n_pairs = i + 1; /* so that close frees what was read */
+        TN_TRY(take_text(&c, &p->key, "key"));
+        TN_TRY(read_value(&c, p));
+    }
+    for (uint64_t i = 0; i < n_tensors; i++) {
+        g->n_tensors = i + 1;
+        TN_TRY(read_tensor(&c, &g->tensors[i]));
+    }
+    int64_t alignment = 32;
+    (void)tn_gguf_i64(g, "general.alignment", &alignment);
+    TN_FAIL_IF(alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)), err, TERN_E_FORMAT, "%s: general.alignment is %" PRId64 ", want a power of two", g->path, alignment);
+    uint64_t data_off = (c.at + (uint64_t)alignment - 1) / (uint64_t)alignment * (uint64_t)alignment;
+    return place_tensors(g, data_off, (uint64_t)alignment, err);
+}
+
+static tern_status open_bytes(tn_ctx *ctx, tn_file *file, const void *data, uint64_t n_bytes, const char *name, tn_gguf **out, tern_error *err) {
+    *out = NULL;
+    tn_gguf *g = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *g);
+    if (!g || !(g->path = tn_strdup(ctx, TN_MEM_OTHER, name))) {
+        tn_free(ctx, g);
+        tn_file_close(&file);
+        return tn_fail(err, TERN_E_MEMORY, "no memory to open %s", name);
+    }
+    g->ctx = ctx;
+    g->file = file;
+    g->data = data;
+    g->size = n_bytes;
+    tern_status st = parse(g, err);
+    if (st == TERN_OK) *out = g;
+    else tn_gguf_close(&g);
+    return st;
+}
+
+tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name, tn_gguf **out, tern_error *err) {
+    return open_bytes(ctx, NULL, data, n_bytes, name, out, err);
+}
+
+tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err) {
+    *out = NULL;
+    tn_file *f;
+    TN_TRY(tn_file_open(ctx, path, &f, err));
+    return open_bytes(ctx, f, f->data, f->size_bytes, path, out, err);
+}
+
+void tn_gguf_close(tn_gguf **pg) {
+    tn_gguf *g = *pg;
+    if (!g) return;
+    *pg = NULL;
+    for (uint64_t i = 0; g->pairs && i < g->n_pairs; i++) tn_free(g->ctx, g->pairs[i].strings);
+    for (uint64_t i = 0; g->tensors && i < g->n_tensors; i++) tn_free(g->ctx, (char *)g->tensors[i].name);
+    tn_free(g->ctx, g->pairs);
+    tn_free(g->ctx, g->tensors);
+    tn_free(g->ctx, g->by_name);
+    tn_free(g->ctx, g->path);
+    tn_file_close(&g->file);
+    tn_free(g->ctx, g);
+}
+
+const char *tn_gguf_path(const tn_gguf *g) { return g->path; }
+uint32_t tn_gguf_version(const tn_gguf *g) { return g->version; }
+size_t tn_gguf_n_tensors(const tn_gguf *g) { return g->n_tensors; }
+const tn_tensor *tn_gguf_tensor_at(const tn_gguf *g, size_t i) { return &g->tensors[i]; }
+
+const tn_tensor *tn_gguf_tensor(const tn_gguf *g, const char *name) {
+    uint64_t lo = 0, hi = g->n_tensors;
+    while (lo < hi) {
+        uint64_t mid = (lo + hi) / 2;
+        int cmp = strcmp(g->tensors[g->by_name[mid]].name, name);
+        if (!cmp) return &g->tensors[g->by_name[mid]];
+        if (cmp < 0) lo = mid + 1;
+        else hi = mid;
+    }
+    return NULL;
+}

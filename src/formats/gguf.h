@@ -1,0 +1,59 @@
+/* formats/gguf.h - reading GGUF v2 and v3 (little-endian), and writing v3.
+ * A reader is immutable after open and shared by threads; strings and tensor data point into the mapped file.
+ * Nothing in the file is trusted: every length, offset and count is checked against the bytes there are. */
+#ifndef TN_FORMATS_GGUF_H
+#define TN_FORMATS_GGUF_H
+
+#include "base/ctx.h"
+#include "formats/tensor.h"
+
+typedef struct tn_gguf tn_gguf;
+
+tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err);
+/* The same over bytes of the caller, who keeps them until close; name stands for the path in messages. */
+tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name, tn_gguf **out, tern_error *err);
+void tn_gguf_close(tn_gguf **g);
+
+const char *tn_gguf_path(const tn_gguf *g);
+uint32_t tn_gguf_version(const tn_gguf *g);
+size_t tn_gguf_n_tensors(const tn_gguf *g);
+const tn_tensor *tn_gguf_tensor_at(const tn_gguf *g, size_t i);
+const tn_tensor *tn_gguf_tensor(const tn_gguf *g, const char *name); /* NULL: absent */
+
+/* Metadata. Each returns false when the key is absent or of another kind. Strings are not zero-terminated. */
+bool tn_gguf_has(const tn_gguf *g, const char *key);
+bool tn_gguf_i64(const tn_gguf *g, const char *key, int64_t *out); /* any integer, or bool */
+bool tn_gguf_f64(const tn_gguf *g, const char *key, double *out);  /* any number */
+bool tn_gguf_bool(const tn_gguf *g, const char *key, bool *out);
+bool tn_gguf_str(const tn_gguf *g, const char *key, const char **s, size_t *n);
+int64_t tn_gguf_arr_n(const tn_gguf *g, const char *key); /* elements; -1: not an array */
+bool tn_gguf_arr_str(const tn_gguf *g, const char *key, int64_t i, const char **s, size_t *n);
+bool tn_gguf_arr_f64(const tn_gguf *g, const char *key, int64_t i, double *out);
+bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out);
+
+/* ---- writing: keys, then tensor declarations, then their bytes in that order; streamed and atomic ----------- */
+
+typedef struct tn_gguf_writer tn_gguf_writer;
+
+tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err);
+/* Metadata; a failure is kept and reported by tn_gguf_begin_data. */
+void tn_gguf_put_str(tn_gguf_writer *w, const char *key, const char *value);
+void tn_gguf_put_u32(tn_gguf_writer *w, const char *key, uint32_t value);
+void tn_gguf_put_f32(tn_gguf_writer *w, const char *key, float value);
+void tn_gguf_put_bool(tn_gguf_writer *w, const char *key, bool value);
+void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *values, const size_t *n_bytes, size_t n);
+void tn_gguf_put_arr_f32(tn_gguf_writer *w, const char *key, const float *values, size_t n);
+void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *values, size_t n);
+/* dims outermost first; dtype F32, F16, BF16 or Q8_0. */
+void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims, const uint64_t *dims);
+tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err);
+/* The tensors' bytes one after the other; padding between them is the writer's business. */
+tern_status tn_gguf_write(tn_gguf_writer *w, const void *data, uint64_t n_bytes, tern_error *err);
+/* Sync and rename; fails when bytes are missing. The writer is closed whatever happens. */
+tern_status tn_gguf_finish(tn_gguf_writer **w, tern_error *err);
+void tn_gguf_abort(tn_gguf_writer **w); /* NULL-safe; nothing is left */
+
+/* n (a multiple of 32) values to Q8_0 blocks, as ggml's reference rounds. */
+void tn_quantise_q8_0(const float *src, uint8_t *dst, uint64_t n);
+
+#endif

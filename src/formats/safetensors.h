@@ -1,0 +1,22 @@
+/* formats/safetensors.h - a Hugging Face model's weights: one safetensors file, or shards named by an index.
+ * Immutable after open, shared by threads; tensor data points into the mapped files. */
+#ifndef TN_FORMATS_SAFETENSORS_H
+#define TN_FORMATS_SAFETENSORS_H
+
+#include "base/ctx.h"
+#include "formats/tensor.h"
+
+typedef struct tn_safetensors tn_safetensors;
+
+/* path: a folder with model.safetensors or model.safetensors.index.json and its shards, or one .safetensors file. */
+tern_status tn_safetensors_open(tn_ctx *ctx, const char *path, tn_safetensors **out, tern_error *err);
+/* One file's bytes, kept by the caller until close; name stands for the path in messages. */
+tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name, tn_safetensors **out, tern_error *err);
+void tn_safetensors_close(tn_safetensors **s);
+
+size_t tn_safetensors_n_tensors(const tn_safetensors *s);
+const tn_tensor *tn_safetensors_tensor_at(const tn_safetensors *s, size_t i);
+/* NULL: absent. A tensor of a type tern does not read is listed with dtype TN_N_DTYPES. */
+const tn_tensor *tn_safetensors_tensor(const tn_safetensors *s, const char *name);
+
+#endif

@@ -1,0 +1,49 @@
+/* Scalar reference of attn_f32.h. */
+#include "kernels/attn_f32.h"
+
+#include "kernels/elem_f32.h"
+
+#include <math.h>
+
+size_t tn_attn_f32_scratch(size_t d_head, size_t n_pos) { return 64 * (n_pos + 64) + 64 * d_head; }
+
+static int visible(const tn_attn_f32_args *a, size_t row, size_t p) {
+    if ((int64_t)p >= a->first_pos[row] && (int64_t)p < a->end_pos[row]) return 1;
+    if (!a->tree_mask || p < a->tree_base || p - a->tree_base >= a->n_tree_words * 64) return 0;
+    size_t j = p - a->tree_base;
+    return (int)(a->tree_mask[row * a->n_tree_words + j / 64] >> (j % 64) & 1);
+}
+
+void tn_attn_f32_ref(const tn_attn_f32_args *a) {
+    for (size_t row = 0; row < a->n_rows; row++) {
+        const float *q = a->q + row * a->q_stride;
+        float *out = a->out + row * a->out_stride, *s = a->scratch, max = -INFINITY, lane[16] = {0};
+        size_t end = (size_t)a->end_pos[row] + (a->tree_mask ? a->n_tree_words * 64 : 0);
+        while (end && !visible(a, row, end - 1)) end--;
+        for (size_t p = 0; p < end; p++) {
+            s[p] = -INFINITY;
+            if (!visible(a, row, p)) continue;
+            const float *k = a->k_panels + p / TN_KV_PANEL * a->d_head * TN_KV_PANEL + p % TN_KV_PANEL;
+            float acc = 0;
+            for (size_t d = 0; d < a->d_head; d++) acc = fmaf(q[d], k[d * TN_KV_PANEL], acc);
+            acc *= a->scale;
+            if (a->soft_cap > 0) acc = a->soft_cap * tn_tanhf(acc / a->soft_cap);
+            s[p] = acc;
+            if (acc > max) max = acc;
+        }
+        for (size_t p = 0; p < end; p++) {
+            s[p] = visible(a, row, p) ? tn_expf(s[p] - max) : 0;
+            lane[p % 16] += s[p];
+        }
+        for (int w = 8; w; w /= 2) {
+            for (int i = 0; i < w; i++) lane[i] += lane[i + w];
+        }
+        for (size_t d = 0; d < a->d_head; d++) {
+            float acc = 0;
+            for (size_t p = 0; p < end; p++) {
+                if (visible(a, row, p)) acc = fmaf(s[p], a->v[p * a->d_head + d], acc);
+            }
+            out[d] = acc / lane[0];
+        }
+    }
+}

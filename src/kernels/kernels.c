@@ -1,0 +1,37 @@
+/* Which kernel for which processor: later lines win. */
+#include "kernels/kernels.h"
+
+#include "base/cpu.h"
+
+void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
+    *k = (tn_kernels){
+        .cpu = cpu,
+        .gemm_f32 = {[TN_PANEL_F32] = tn_gemm_f32_ref, [TN_PANEL_F16] = tn_gemm_f16_ref, [TN_PANEL_BF16] = tn_gemm_bf16_ref},
+        .attn_f32 = tn_attn_f32_ref,
+        .rmsnorm_f32 = tn_rmsnorm_f32_ref,
+        .layernorm_f32 = tn_layernorm_f32_ref,
+        .rope_f32 = tn_rope_f32_ref,
+        .glu_f32 = tn_glu_f32_ref,
+        .act_f32 = tn_act_f32_ref,
+        .add_f32 = tn_add_f32_ref,
+        .gemm_s8 = tn_gemm_s8_ref,
+        .quantise_s8 = tn_quantise_s8_ref,
+        .quantise_outliers = tn_quantise_outliers_ref,
+        .shadow_f32 = tn_shadow_f32_ref,
+    };
+#if defined(__x86_64__)
+    if (cpu & TN_CPU_AVX2) {
+        k->gemm_s8 = tn_gemm_s8_avx2;
+        k->quantise_s8 = tn_quantise_s8_avx2;
+        k->quantise_outliers = tn_quantise_outliers_avx2;
+        k->shadow_f32 = tn_shadow_f32_avx2;
+    }
+    if (cpu & TN_CPU_AVXVNNI) k->gemm_s8 = tn_gemm_s8_avxvnni;
+    if (cpu & TN_CPU_AVX512) {
+        k->quantise_s8 = tn_quantise_s8_avx512;
+        k->quantise_outliers = tn_quantise_outliers_avx512;
+        k->shadow_f32 = tn_shadow_f32_avx512;
+    }
+    if (cpu & TN_CPU_AVX512VNNI) k->gemm_s8 = tn_gemm_s8_avx512vnni;
+#endif
+}
