@@ -319,7 +319,7 @@ static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t
     return tn_pkg_add(p->w, &rows, hot_rows, hot_bytes, err);
 }
 
-static tern_status put_shadow_rows(packer *p, int layer, int8_t *const rows[TN_N_SITES], const tn_site *sites, int n_sites, tern_error *err) {
+static tern_status put_shadow_rows(packer *p, int layer, int8_t *const *rows, const tn_site *sites, int n_sites, tern_error *err) {
     bool any = false;
     for (int i = 0; i < n_sites; i++) any = any || rows[i];
     if (!any) return TERN_OK;
