@@ -5,8 +5,9 @@ One process per CPU core works on its own batch (a step then waits only once for
 multiplication); gradients meet in shared memory and every worker updates its share of the parameters: Muon for
 the matrices, Adam for the embedding and the norms. On a GPU (--device cuda) there is one worker and the rest is the same.
 
-The schedule counts steps. Only the start of the cool-down looks at the clock (--until), and a control file in the
-output folder (ctl.json: {"stage": n, "lr": x, "until": "HH:MM", "stop": true}) may overrule it while it runs.
+The schedule counts tokens and steps; with --until the cool-down follows the clock. A control file in the
+output folder (ctl.json: {"stage": n, "lr": x, "until": "HH:MM", "stop": true}) may
+overrule it while it runs.
 """
 import argparse
 import csv
@@ -30,8 +31,8 @@ STAGES = [
     {"from_tok": 0, "ctx": 256, "lengths": [100, 128, 160, 192, 250], "qa": 6, "english": 0.10, "drill": 0.45},
     {"from_tok": 10e6, "ctx": 256, "lengths": [128, 160, 192, 250], "qa": 5, "english": 0.15, "drill": 0.15},
     {"from_tok": 12e6, "ctx": 512, "lengths": [160, 250, 350, 500, 500], "qa": 6, "english": 0.2, "drill": 0.05},
-    {"from_tok": 22e6, "ctx": 1024, "lengths": [250, 500, 500, 1000, 1000], "qa": 8, "english": 0.2, "drill": 0.0},
-    {"from_tok": 29e6, "ctx": 2048, "lengths": [250, 500, 500, 1000, 1000, 2000], "qa": 10, "english": 0.2, "drill": 0.0},
+    {"from_tok": 20e6, "ctx": 1024, "lengths": [250, 500, 500, 1000, 1000], "qa": 14, "english": 0.2, "drill": 0.0},
+    {"from_tok": 24e6, "ctx": 2048, "lengths": [250, 500, 500, 1000, 1000, 2000], "qa": 20, "english": 0.2, "drill": 0.0},
 ]
 TASKS = ["extraction"] * 5 + ["ui_action"] * 3 + ["function_call"] * 2 + ["summary"] * 2 + ["reply"] * 2 + ["quote"]
 DOC_SAMPLE = 0.15  # share of document tokens that enter the loss: most are drawn at random and cannot be predicted
@@ -195,7 +196,7 @@ def worker(rank, args, cfg, sh, barrier, state):
     tok = Tokenizer.load(f"{args.out}/tokenizer.json")
     en = English(args.text)
     stream = Stream(tok, en, args.seed * 7919 + rank)
-    s = state or {"step": 0, "tok": 0, "cpu_s": 0.0, "stage": 0, "cool": None, "left_steps": 0}
+    s = state or {"step": 0, "tok": 0, "cpu_s": 0.0}
     if state:
         stream.r.setstate(s["rng"][rank])
         stream.buf = list(s["buf"][rank])
@@ -204,8 +205,7 @@ def worker(rank, args, cfg, sh, barrier, state):
     own = [k for k, o in sh.owner(args.workers).items() if o == rank]
     ctl, cpu0, t_mark = {}, time.process_time(), time.time()
     step, ntok = s["step"], s["tok"]
-    cool = s["cool"]  # (first step, number of steps) of the cool-down
-    ema, rate, mark = None, None, (time.time(), step)
+    cool_f, done, ema = s.get("cool_f", 1.0), False, None
     log = open(f"{args.out}/loss.csv", "a", newline="") if rank == 0 else None
 
     def snapshot():
@@ -216,7 +216,7 @@ def worker(rank, args, cfg, sh, barrier, state):
             st = [torch.load(f"{args.out}/stream{i}.pt") for i in range(args.workers)]
             save(f"{args.out}/ckpt.pt", {
                 "cfg": cfg.dict(), "w": sh.w.cpu(), "m1": sh.m1.cpu(), "m2": sh.m2.cpu(),
-                "state": {"step": step, "tok": ntok, "cpu_s": s["cpu_s"] + time.process_time() - cpu0, "cool": cool,
+                "state": {"step": step, "tok": ntok, "cpu_s": s["cpu_s"] + time.process_time() - cpu0, "cool_f": cool_f,
                           "rng": [x["rng"] for x in st], "buf": [x["buf"] for x in st]}})
         barrier.wait()
 
@@ -227,33 +227,25 @@ def worker(rank, args, cfg, sh, barrier, state):
                     ctl = json.load(f)
             except (OSError, ValueError):
                 pass
-            now = time.time()
-            if step - mark[1] >= 50:
-                rate, mark = (now - mark[0]) / (step - mark[1]), (now, step)
             until = ctl.get("until", args.until)
-            if cool is None and rate and until:
-                left = minutes_until(until)
-                if left <= ctl.get("cool_min", args.cool_min):
-                    cool = (step, max(20, int(left * 60 / rate)))
-            if cool is None and args.max_steps and step >= args.max_steps * 0.75:
-                cool = (step, max(1, args.max_steps - step))
+            left = minutes_until(until) if until else None
+            if left is not None:
+                # by the clock: pauses and busy cores make the cool-down shorter in steps, but it always ends cold
+                cool_f = min(cool_f, max(0.02, left / ctl.get("cool_min", args.cool_min)))
+                done = left <= 0
+            elif args.max_steps:
+                cool_f = min(1.0, max(0.02, (args.max_steps - step) / (args.max_steps / 3)))
+                done = step >= args.max_steps
             stage = max(i for i, t in enumerate(STAGES) if t["from_tok"] <= ntok)
             sh.stats[0, 4] = ctl.get("stage", stage)
-            sh.stats[0, 5] = ctl.get("lr", 1.0)
-            sh.stats[0, 6] = cool[0] if cool else -1
-            sh.stats[0, 7] = cool[1] if cool else -1
-            if ctl.get("stop") or args.stop_tok and ntok >= args.stop_tok:
-                sh.stats[0, 7] = -2
+            sh.stats[0, 5] = ctl.get("lr", 1.0) * cool_f
+            sh.stats[0, 6] = bool(done or ctl.get("stop") or args.stop_tok and ntok >= args.stop_tok)
         barrier.wait()
-        stage, lrf, c0, cn = (float(x) for x in sh.stats[0, 4:])
-        if c0 >= 0:
-            cool = (int(c0), int(cn))
-        if cn == -2 or cool and step >= cool[0] + cool[1]:
+        stage, lrf, stop = (float(x) for x in sh.stats[0, 4:7])
+        if stop:
             break
         st = STAGES[int(stage)]
         lr = lrf * min(1.0, (step + 1) / args.warmup)
-        if cool:
-            lr *= max(0.02, 1 - (step - cool[0]) / cool[1])
 
         sh.g[rank].zero_()
         x, y, w = stream.batch(st, args.batch // args.workers, dev)
@@ -300,8 +292,8 @@ def main():
     ap.add_argument("--wd", type=float, default=0.01)
     ap.add_argument("--warmup", type=int, default=60)
     ap.add_argument("--until", help="HH:MM (UTC) at which the cool-down shall end")
-    ap.add_argument("--cool-min", type=float, default=25, help="minutes of cool-down before --until")
-    ap.add_argument("--max-steps", type=int, help="instead of --until: this many steps, the last quarter cooling down")
+    ap.add_argument("--cool-min", type=float, default=45, help="minutes of cool-down before --until")
+    ap.add_argument("--max-steps", type=int, help="instead of --until: this many steps, the last third cooling down")
     ap.add_argument("--stop-tok", type=float, help="save and end at this many tokens (to grow the model)")
     ap.add_argument("--save-every", type=int, default=200)
     # the shape of a new run; a checkpoint brings its own
