@@ -72,7 +72,7 @@ static bool turn(chat *c, const char *text) {
     bool ok = false;
     int32_t *ids = NULL;
     char *rendered = prompt_render(c->e, c->msgs, c->n_msgs, &n_text);
-    if (rendered) ids = prompt_ids(c->e, rendered, n_text, false, &n_ids);
+    if (rendered) ids = prompt_ids(c->e, rendered, n_text, true, &n_ids);
     tern_generate_result res = {0};
     if (ids) {
         c->n_answer = 0;

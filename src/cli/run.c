@@ -126,7 +126,7 @@ int cmd_run(int argc, char **argv) {
         msgs[n_msgs++] = (tern_message){"user", text};
         size_t n;
         if (!(rendered = prompt_render(e, msgs, n_msgs, &n))) goto out;
-        ids = prompt_ids(e, rendered, n, false, &n_ids);
+        ids = prompt_ids(e, rendered, n, true, &n_ids);
     } else {
         ids = prompt_ids(e, text, n_text, true, &n_ids);
     }
