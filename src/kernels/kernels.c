@@ -21,6 +21,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
     };
 #if defined(__x86_64__)
     if (cpu & TN_CPU_AVX2) {
+        tn_kernels_f32_avx2(k);
         k->gemm_s8 = tn_gemm_s8_avx2;
         k->quantise_s8 = tn_quantise_s8_avx2;
         k->quantise_outliers = tn_quantise_outliers_avx2;
@@ -28,6 +29,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
     }
     if (cpu & TN_CPU_AVXVNNI) k->gemm_s8 = tn_gemm_s8_avxvnni;
     if (cpu & TN_CPU_AVX512) {
+        tn_kernels_f32_avx512(k);
         k->quantise_s8 = tn_quantise_s8_avx512;
         k->quantise_outliers = tn_quantise_outliers_avx512;
         k->shadow_f32 = tn_shadow_f32_avx512;
@@ -35,6 +37,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
     if (cpu & TN_CPU_AVX512VNNI) k->gemm_s8 = tn_gemm_s8_avx512vnni;
 #elif defined(__aarch64__)
     if (cpu & TN_CPU_NEON) {
+        tn_kernels_f32_neon(k);
         k->gemm_s8 = tn_gemm_s8_neon;
         k->quantise_s8 = tn_quantise_s8_neon;
         k->quantise_outliers = tn_quantise_outliers_neon;

@@ -32,4 +32,9 @@ typedef struct tn_kernels {
 /* Fill the table for the given features (tn_cpu_flags()). */
 void tn_kernels_init(tn_kernels *k, uint32_t cpu);
 
+/* Put an instruction set's float kernels into the table (f32_template.h). */
+void tn_kernels_f32_avx2(tn_kernels *k);
+void tn_kernels_f32_avx512(tn_kernels *k);
+void tn_kernels_f32_neon(tn_kernels *k);
+
 #endif

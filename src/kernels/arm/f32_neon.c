@@ -1,0 +1,39 @@
+/* Float kernels on NEON (AArch64). */
+#include <arm_neon.h>
+
+#define ISA neon
+#define W 4
+#define MR 3
+typedef float32x4_t vf;
+typedef int32x4_t vi;
+#define f_load vld1q_f32
+#define f_store vst1q_f32
+#define f_set1 vdupq_n_f32
+#define f_fma(a, b, c) vfmaq_f32(c, a, b)
+#define f_add vaddq_f32
+#define f_sub vsubq_f32
+#define f_mul vmulq_f32
+#define f_div vdivq_f32
+#define f_max vmaxq_f32
+#define f_round vrndnq_f32
+#define f_load_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
+#define f_load_bf16(p) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16))
+#define as_f vreinterpretq_f32_u32
+#define as_u vreinterpretq_u32_f32
+#define f_lt(a, b) as_f(vcltq_f32(a, b))
+#define f_gt(a, b) as_f(vcgtq_f32(a, b))
+#define f_unord(a) as_f(vmvnq_u32(vceqq_f32(a, a)))
+#define f_sel(m, a, b) vbslq_f32(as_u(m), a, b)
+#define f_and(a, b) as_f(vandq_u32(as_u(a), as_u(b)))
+#define f_or(a, b) as_f(vorrq_u32(as_u(a), as_u(b)))
+#define f_andnot(m, a) as_f(vbicq_u32(as_u(a), as_u(m)))
+#define i_cvt vcvtnq_s32_f32
+#define i_add vaddq_s32
+#define i_sub vsubq_s32
+#define i_sra1(a) vshrq_n_s32(a, 1)
+#define i_srl31(a) vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 31))
+#define i_sll23(a) vshlq_n_s32(a, 23)
+#define i_set1 vdupq_n_s32
+#define f_cast vreinterpretq_f32_s32
+
+#include "kernels/f32_template.h"

@@ -1,0 +1,37 @@
+/* Float kernels on 256-bit vectors (AVX2, FMA, F16C). */
+#include <immintrin.h>
+
+#define ISA avx2
+#define W 8
+#define MR 3
+typedef __m256 vf;
+typedef __m256i vi;
+#define f_load _mm256_loadu_ps
+#define f_store _mm256_storeu_ps
+#define f_set1 _mm256_set1_ps
+#define f_fma _mm256_fmadd_ps
+#define f_add _mm256_add_ps
+#define f_sub _mm256_sub_ps
+#define f_mul _mm256_mul_ps
+#define f_div _mm256_div_ps
+#define f_max _mm256_max_ps
+#define f_round(a) _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define f_load_f16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define f_load_bf16(p) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
+#define f_lt(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
+#define f_gt(a, b) _mm256_cmp_ps(a, b, _CMP_GT_OQ)
+#define f_unord(a) _mm256_cmp_ps(a, a, _CMP_UNORD_Q)
+#define f_sel(m, a, b) _mm256_blendv_ps(b, a, m)
+#define f_and _mm256_and_ps
+#define f_or _mm256_or_ps
+#define f_andnot _mm256_andnot_ps
+#define i_cvt _mm256_cvtps_epi32
+#define i_add _mm256_add_epi32
+#define i_sub _mm256_sub_epi32
+#define i_sra1(a) _mm256_srai_epi32(a, 1)
+#define i_srl31(a) _mm256_srli_epi32(a, 31)
+#define i_sll23(a) _mm256_slli_epi32(a, 23)
+#define i_set1 _mm256_set1_epi32
+#define f_cast _mm256_castsi256_ps
+
+#include "kernels/f32_template.h"
