@@ -1,6 +1,7 @@
 /* Do the float path's logits agree with the independent float64 reference (tests/oracle), for every architecture and
  * file format, and are they the same bits however the tokens were fed: at once, in parts, one by one, from a saved state,
  * by any number of threads and sessions, with any instruction set? */
+#include "base/cpu.h"
 #include "base/rng.h"
 #include "engine/engine.h"
 
@@ -302,6 +303,7 @@ static void run_case(void **state) {
         setenv("TERN_CPU", words[i], 1);
         e = open_engine(c->model, 1);
         unsetenv("TERN_CPU");
+        assert_int_equal(e->kern.cpu, tn_cpu_limit(words[i], tn_cpu_detect()));
         one_by_one(e, v, all, 100, words[i]);
         in_random_parts(e, v, all, 6);
         tern_engine_close(&e);
@@ -400,8 +402,8 @@ int main(void) {
         free(found[i]);
     }
     if (n_found > 0) free(found);
-    if (n < 27) {
-        fprintf(stderr, "%zu models under %s: want the 16 folders and 11 GGUF files\n", n, FIXTURES);
+    if (n < 28) {
+        fprintf(stderr, "%zu models under %s: want the 17 folders and 11 GGUF files\n", n, FIXTURES);
         return 1;
     }
     tests[n++] = (struct CMUnitTest)cmocka_unit_test(no_state_across_contexts);
