@@ -87,7 +87,7 @@ typedef struct tern_options {
     int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
     int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */
     uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
-    int32_t chunk;             /* prompt tokens per chunk, 32..1024; 0 = 256 (default) */
+    int32_t chunk;             /* prompt tokens per chunk, a multiple of 16 in 32..1024; 0 = profiled (default) */
     bool no_steal;             /* lanes never take each other's tasks, as on a phone (default false) */
     bool trace;                /* record every task for tern_session_write_trace (default false) */
 } tern_options;
@@ -103,6 +103,7 @@ typedef struct tern_model_info {
     const char *name;        /* model name from its metadata, or "" */
     uint64_t n_params;
     int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab;
+    const char *scheme;      /* "float", or the package's: "llm-npu", ... */
     int32_t ctx_train;       /* longest context the model was trained for, tokens */
     uint64_t weight_bytes;   /* bytes the weights take in memory */
 } tern_model_info;
@@ -223,6 +224,9 @@ TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);
 
 /* The recorded tasks as Chrome trace JSON (opens in Perfetto). TERN_E_INVALID unless opened with trace. */
 TERN_API tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err);
+
+/* The same as a chart of text on file descriptor fd; width 0 = 100 columns. Colours when fd is a terminal. */
+TERN_API tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err);
 
 /* Save/load tokens and KV cache. A state loads only into an engine of the same model (checked). */
 TERN_API tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err);

@@ -6,8 +6,11 @@
 #include <pthread.h>
 #include <sched.h>
 
-/* Workers spin for a short while between loops (a decode step is hundreds of loops of tens of
- * microseconds), then sleep. Lock order: run_mu before mu. */
+/* Workers spin for a short while between loops (a decode step is hundreds of loops of tens of microseconds), then
+ * sleep. A loop waits only for workers that are inside it: one that the system keeps from running is not missed.
+ * Joining: `inside` goes up, then `generation` is looked at; closing: `generation` moves on, then `inside` is looked at.
+ * Both are sequentially consistent, so either the worker sees the loop closed or the caller sees the worker inside.
+ * Lock order: run_mu before mu. */
 enum { SPIN_ITERATIONS = 4000 };
 
 struct tn_pool {
@@ -16,10 +19,10 @@ struct tn_pool {
     pthread_mutex_t run_mu; /* held for the whole of a loop by its caller */
     pthread_mutex_t mu;
     pthread_cond_t wake;
-    int n_sleeping;              /* guarded by mu */
-    atomic_uint generation;      /* a new loop is published by increasing it; release/acquire with the fields below */
-    atomic_int next;             /* next item; relaxed: items carry no order */
-    atomic_int n_busy;           /* workers that have not finished this generation */
+    int n_sleeping;         /* guarded by mu */
+    atomic_uint generation; /* odd while a loop is open; publishes the fields below */
+    atomic_int inside;      /* workers that may touch the open loop */
+    atomic_int next;        /* next item; relaxed: items carry no order */
     atomic_bool quit;
     int n_items;
     void (*fn)(void *, int, int);
@@ -50,31 +53,40 @@ static void work(tn_pool *p, int i_thread) {
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     tn_pool *p = w->pool;
-    unsigned seen = 0;
+    unsigned seen = 0; /* the last open generation worked on */
     for (;;) {
-        int spins = 0;
-        unsigned gen;
-        while ((gen = atomic_load_explicit(&p->generation, memory_order_acquire)) == seen) {
-            if (spins++ < SPIN_ITERATIONS) {
+        for (int spins = 0;; spins++) {
+            unsigned gen = atomic_load_explicit(&p->generation, memory_order_relaxed);
+            if (atomic_load_explicit(&p->quit, memory_order_acquire)) return NULL;
+            if (gen % 2 && gen != seen) break;
+            if (spins < SPIN_ITERATIONS) {
                 relax();
                 continue;
             }
             pthread_mutex_lock(&p->mu);
             p->n_sleeping++;
-            while (atomic_load_explicit(&p->generation, memory_order_acquire) == seen) pthread_cond_wait(&p->wake, &p->mu);
+            while (!atomic_load(&p->quit)) {
+                gen = atomic_load(&p->generation);
+                if (gen % 2 && gen != seen) break;
+                pthread_cond_wait(&p->wake, &p->mu);
+            }
             p->n_sleeping--;
             pthread_mutex_unlock(&p->mu);
         }
-        seen = gen;
-        if (atomic_load_explicit(&p->quit, memory_order_acquire)) return NULL;
-        work(p, w->i_thread);
-        atomic_fetch_sub_explicit(&p->n_busy, 1, memory_order_release);
+        atomic_fetch_add(&p->inside, 1);
+        unsigned gen = atomic_load(&p->generation);
+        if (gen % 2) {
+            seen = gen;
+            work(p, w->i_thread);
+        }
+        atomic_fetch_sub(&p->inside, 1);
     }
 }
 
+/* Move the generation on and wake who sleeps. */
 static void publish(tn_pool *p) {
     pthread_mutex_lock(&p->mu);
-    atomic_fetch_add_explicit(&p->generation, 1, memory_order_release);
+    atomic_fetch_add(&p->generation, 1);
     if (p->n_sleeping) pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->mu);
 }
@@ -90,10 +102,10 @@ void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *, int, int), void *ar
     p->fn = fn;
     p->arg = arg;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->n_busy, p->n_threads - 1, memory_order_relaxed);
     publish(p);
     work(p, 0);
-    for (int spins = 0; atomic_load_explicit(&p->n_busy, memory_order_acquire) > 0; spins++) {
+    atomic_fetch_add(&p->generation, 1); /* closed: nobody joins any more */
+    for (int spins = 0; atomic_load(&p->inside) > 0; spins++) {
         if (spins < SPIN_ITERATIONS) relax();
         else sched_yield();
     }
@@ -127,8 +139,10 @@ void tn_pool_close(tn_pool **pp) {
     tn_pool *p = *pp;
     if (!p) return;
     *pp = NULL;
-    atomic_store_explicit(&p->quit, true, memory_order_release);
-    publish(p);
+    pthread_mutex_lock(&p->mu);
+    atomic_store(&p->quit, true);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->mu);
     for (int i = 1; i < p->n_threads; i++) pthread_join(p->workers[i].thread, NULL);
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->mu);

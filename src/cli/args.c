@@ -199,6 +199,14 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     tern_options_defaults(&o);
     o.n_threads = a->n_threads;
     o.hooks = &hooks;
+    o.npu = a->npu;
+    o.policy = a->policy;
+    o.npu_threads = a->npu_threads;
+    o.cpu_threads = a->cpu_threads;
+    o.npu_memory_bytes = a->npu_memory;
+    o.chunk = a->chunk;
+    o.no_steal = a->no_steal;
+    o.trace = a->trace;
     tern_error err;
     return tern_engine_open(a->model, &o, out, &err) == TERN_OK ? -1 : failed(&err);
 }

@@ -51,10 +51,21 @@ char *read_text_file(const char *path, size_t *n_bytes);
 typedef struct model_args {
     const char *model;
     int32_t n_threads;
+    const char *npu, *policy;
+    int32_t npu_threads, cpu_threads, chunk;
+    uint64_t npu_memory;
+    bool no_steal, trace;
 } model_args;
 #define MODEL_ARGS(a)                                                                                       \
-    {"model", 'm', "MODEL", ARG_STR, &(a).model, 0, 0, "a GGUF file or a Hugging Face folder"},             \
-    {"threads", 't', "N", ARG_INT, &(a).n_threads, 1, 64, "worker threads (default: one per core)"}
+    {"model", 'm', "MODEL", ARG_STR, &(a).model, 0, 0, "a GGUF file, a Hugging Face folder or a .tern package"}, \
+    {"threads", 't', "N", ARG_INT, &(a).n_threads, 1, 64, "worker threads (default: one per core)"},        \
+    {"npu", 0, "NAME", ARG_STR, &(a).npu, 0, 0, "packages: INT8 device (default: host)"},                  \
+    {"policy", 0, "NAME", ARG_STR, &(a).policy, 0, 0, "packages: in-order, overlap, ooe (default) or synergy"}, \
+    {"chunk", 0, "L", ARG_INT, &(a).chunk, 32, 1024, "packages: prompt tokens per chunk (default: profiled)"}, \
+    {"npu-threads", 0, "N", ARG_INT, &(a).npu_threads, 1, 63, "packages: workers of the NPU lane (default: threads - 1)"}, \
+    {"cpu-threads", 0, "N", ARG_INT, &(a).cpu_threads, 1, 63, "packages: workers of the CPU lane (default: 1)"}, \
+    {"npu-memory", 0, "BYTES", ARG_U64, &(a).npu_memory, 0, 0, "packages: what the device can address (default: no limit)"}, \
+    {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
 /* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */
 int open_engine(const command *c, const model_args *a, tern_engine **out);

@@ -65,8 +65,8 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     if (!ids) snprintf(err.message, sizeof err.message, "no memory for a prompt of %d tokens", longest);
     json_t *all = json_array();
     if (st == TERN_OK && !json) {
-        printf("%s, %s, %.2f B parameters, weights %.1f MiB, %d threads\n\n| %8s | %22s | %22s |\n|----------|------------------------|------------------------|\n",
-               ma->model, info.arch, (double)info.n_params * 1e-9, (double)info.weight_bytes / 1048576, ma->n_threads, "test", "tokens/s (median)", "min .. max");
+        printf("%s, %s (%s), %.2f B parameters, weights %.1f MiB, %d threads\n\n| %8s | %22s | %22s |\n|----------|------------------------|------------------------|\n",
+               ma->model, info.arch, info.scheme, (double)info.n_params * 1e-9, (double)info.weight_bytes / 1048576, ma->n_threads, "test", "tokens/s (median)", "min .. max");
     }
     for (int t = 0; t < n_prompts + n_gens && st == TERN_OK; t++) {
         int32_t n_prompt = t < n_prompts ? prompts[t] : 0, n_gen = t < n_prompts ? 0 : gens[t - n_prompts];
@@ -80,7 +80,7 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
         if (json) {
             json_array_append_new(all, json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test, "threads", (int)ma->n_threads,
                                                  "tokens_per_second", "median", sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
-                                                 "scheme", "float", "repeats", (int)repeats));
+                                                 "scheme", info.scheme, "repeats", (int)repeats));
         } else {
             printf("| %8s | %22.2f | %9.2f .. %9.2f |\n", test, sp.median, sp.min, sp.max);
             fflush(stdout);

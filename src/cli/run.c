@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct output {
     bool json, logprobs;
@@ -59,10 +60,29 @@ static const char *reason_text(tern_stop_reason r) {
     return "?";
 }
 
+static json_t *stats_json(const tern_stats *t) {
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I}", "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble,
+                     "npu_bubble", t->npu_bubble, "decision_us", t->decision_us, "decision_max_us", t->decision_max_us, "decisions",
+                     (json_int_t)t->n_decisions, "stolen_parts", (json_int_t)t->n_stolen, "outliers", (json_int_t)t->n_outliers, "dropped_outliers",
+                     (json_int_t)t->n_dropped, "hot_hits", (json_int_t)t->hot_hits, "cold_misses", (json_int_t)t->cold_misses, "subgraphs",
+                     (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared, "activation_bytes", (json_int_t)t->activation_bytes);
+}
+
+static void print_prefill_stats(const tern_stats *t) {
+    fprintf(stderr,
+            "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu decisions of %.2f us (longest %.1f); %llu parts stolen\n"
+            "subgraphs shared between chunks: %d of %d; outliers %llu, their weight rows: %llu resident, %llu read on demand, %llu dropped\n",
+            t->cpu_busy_s * 1e3, t->cpu_bubble * 100, t->npu_busy_s * 1e3, t->npu_bubble * 100, t->wall_s * 1e3, (unsigned long long)t->n_decisions, t->decision_us,
+            t->decision_max_us, (unsigned long long)t->n_stolen, t->n_shared, t->n_subgraphs, (unsigned long long)t->n_outliers,
+            (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses, (unsigned long long)t->n_dropped);
+}
+
 int cmd_run(int argc, char **argv) {
     model_args ma = {0};
     const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL;
     int32_t n_ctx = 0;
+    const char *trace = NULL;
+    bool gantt = false;
     bool chat = false, json = false, stats = false, logprobs = false;
     arg_list stop = {0};
     tern_generate_options g;
@@ -80,6 +100,8 @@ int cmd_run(int argc, char **argv) {
         SAMPLING_ARGS(g.sampling),
         {"load-session", 0, "FILE", ARG_STR, &load, 0, 0, "start from a saved session; only what differs from it is evaluated"},
         {"save-session", 0, "FILE", ARG_STR, &save, 0, 0, "save the session at the end"},
+        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
+        {"gantt", 0, NULL, ARG_FLAG, &gantt, 0, 0, "packages: draw the prefill's tasks on standard error"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object instead of the text"},
         {"logprobs", 0, NULL, ARG_FLAG, &logprobs, 0, 0, "with --json: every token with its log-probability"},
         {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print times and memory on standard error"},
@@ -113,6 +135,7 @@ int cmd_run(int argc, char **argv) {
         memcpy(text + n_text, prompt, strlen(prompt) + 1);
         n_text += strlen(prompt);
     }
+    ma.trace = trace || gantt;
     int opened = open_engine(&c, &ma, &e);
     if (opened >= 0) {
         rc = opened;
@@ -162,6 +185,20 @@ int cmd_run(int argc, char **argv) {
         rc = failed(&err);
         goto out;
     }
+    tern_stats ts;
+    tern_session_stats(s, &ts);
+    if (ma.trace && !ts.wall_s && n_ids > 32) {
+        rc = failed_text("--trace and --gantt show the tasks of a package; %s is a float model", ma.model);
+        goto out;
+    }
+    if (trace && tern_session_write_trace(s, trace, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
+    if (gantt && tern_session_write_gantt(s, STDERR_FILENO, 0, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
     if (save && tern_session_save(s, save, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
@@ -179,10 +216,13 @@ int cmd_run(int argc, char **argv) {
             goto out;
         }
         if (logprobs) json_object_set(j, "token_logprobs", out.tokens);
+        json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
+        if (ts.wall_s > 0) json_object_set_new(j, "prefill", stats_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);
     }
     putchar('\n');
+    if (stats && ts.wall_s > 0) print_prefill_stats(&ts);
     if (stats) {
         fprintf(stderr, "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms after start, loaded in %.0f ms, peak memory %.1f MiB\n",
                 n_ids, pp, res.n_tokens, tg, reason_text(res.reason), out.first_s * 1e3, loaded_s * 1e3, (double)peak_rss_bytes() / 1048576);

@@ -85,7 +85,7 @@ void tern_engine_close(tern_engine **pe) {
 void tern_engine_info(const tern_engine *e, tern_model_info *out) {
     const tn_hparams *h = &e->model->h;
     *out = (tern_model_info){
-        .arch = h->arch, .name = h->name, .n_params = e->model->n_params, .n_layers = h->n_layers, .n_embd = h->n_embd,
+        .arch = h->arch, .name = h->name, .scheme = e->npu ? e->npu->scheme : "float", .n_params = e->model->n_params, .n_layers = h->n_layers, .n_embd = h->n_embd,
         .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .d_head = h->d_head, .n_ff = h->n_ff, .n_vocab = h->n_vocab,
         .ctx_train = h->ctx_train, .weight_bytes = e->model->weight_bytes,
     };

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -166,7 +167,7 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_
         for (int i = 0; i < s->ops.n_ops; i++) {
             d.ops[i] = (tn_npu_op){.n = s->ops.n[i], .act_scale = s->act_scale, .has_bias = tn_npu_weights_get(s->weights[i]).bias != NULL, .out = TN_NPU_OUT_F32};
         }
-        TN_TRY(tn_npu_compile(m->dev, &d, &s->graphs[form], err));
+        TN_TRY(tn_npu_compile(tn_npu_site_device(m, s), &d, &s->graphs[form], err));
         m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
         TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
     }
@@ -206,6 +207,47 @@ static tern_status open_shadow(tn_npu_model *m, tn_npu_site *s, const section_vi
     return TERN_OK;
 }
 
+/* What a site takes of the device's memory: weights with scales and sums, and room for its graphs' buffers. */
+static uint64_t site_bytes(const tn_npu_model *m, const tn_site_ops *o) {
+    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+    uint64_t n = 0;
+    for (int32_t i = 0; i < o->n_ops; i++) n += tn_npu_tiles_bytes(&layout, o->n[i], o->k) + 12 * padded(o->n[i]) + 4096;
+    return n + 65536 + (uint64_t)(m->chunk + TN_DECODE_M) * ((uint64_t)o->k + 4 * (uint64_t)o->n_total);
+}
+
+typedef struct placement {
+    tn_npu_site *site;
+    uint64_t work, n_bytes;
+    int order;
+} placement;
+
+static int by_work(const void *a, const void *b) {
+    const placement *x = a, *y = b;
+    if (x->work != y->work) return x->work > y->work ? -1 : 1;
+    return x->order - y->order;
+}
+
+/* Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the rest stays with the CPU. */
+static tern_status place_sites(tn_npu_model *m, const tn_hparams *h, uint64_t cap, tern_error *err) {
+    int n = m->n_layers * TN_LAYER_SITES + 1;
+    placement *all = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *all);
+    TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory to place %d sites", n);
+    for (int i = 0; i < n; i++) {
+        tn_site_ops o = tn_site_get(h, i == n - 1 ? TN_SITE_HEAD : (tn_site)(i % TN_LAYER_SITES));
+        /* the head works on a few rows only */
+        all[i] = (placement){.site = &m->sites[i], .work = i == n - 1 ? 0 : (uint64_t)o.k * (uint64_t)o.n_total, .n_bytes = o.n_ops ? site_bytes(m, &o) : 0, .order = i};
+    }
+    qsort(all, (size_t)n, sizeof *all, by_work);
+    uint64_t used = 0;
+    for (int i = 0; i < n; i++) {
+        all[i].site->on_cpu = all[i].n_bytes > cap - used;
+        if (all[i].site->on_cpu) m->n_on_cpu++;
+        else used += all[i].n_bytes;
+    }
+    tn_free(m->ctx, all);
+    return TERN_OK;
+}
+
 static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, const section_view *v, int layer, tern_error *err) {
     s->ops = tn_site_get(h, site);
     if (!s->ops.n_ops) return TERN_OK;
@@ -217,7 +259,7 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
     for (int i = 0; i < s->ops.n_ops; i++) {
         tn_npu_weights_data d;
         TN_TRY(linear_data(v, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, &d, err));
-        TN_TRY(tn_npu_weights_borrow(m->dev, s->ops.n[i], s->ops.k, &d, &s->weights[i], err));
+        TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, &d, &s->weights[i], err));
     }
     TN_TRY(open_graphs(m, s, site == TN_SITE_HEAD, err));
     return tiles->flags & TN_PKG_HAS_SHADOW ? open_shadow(m, s, v, layer, err) : TERN_OK;
@@ -335,6 +377,16 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     dev.memory_cap_bytes = opt->memory_cap_bytes;
     dev.kernels = kern;
     if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
+    const tn_npu_caps *caps = tn_npu_device_caps(m->dev);
+    TN_BAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED, "device '%s' wants weights in layout %u, the package has them in %d; pack the model for it",
+               caps->name, caps->layout.id, TN_NPU_LAYOUT_16X4);
+    TN_BAIL_IF(caps->max_m < m->chunk, err, TERN_E_INVALID, "device '%s' runs at most %d rows at once, chunks have %d", caps->name, caps->max_m, m->chunk);
+    if (opt->memory_cap_bytes) {
+        if ((st = place_sites(m, &model->h, opt->memory_cap_bytes, err)) != TERN_OK) goto out;
+        dev.memory_cap_bytes = 0;
+        if (m->n_on_cpu && (st = tn_npu_open(ctx, "host", &dev, &m->cpu_dev, err)) != TERN_OK) goto out;
+        tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, opt->memory_cap_bytes);
+    }
     if ((st = read_sections(m, pool, sections, err)) != TERN_OK) goto out;
     for (int i = -1; i < m->n_layers; i++) {
         section_view v = {.base = m->buffers[i + 1]};
@@ -366,6 +418,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
         tn_free(m->ctx, s->hot_rows);
     }
     tn_npu_close(&m->dev);
+    tn_npu_close(&m->cpu_dev);
     for (int i = 0; m->buffers && i < m->n_layers + 1; i++) tn_free(m->ctx, m->buffers[i]);
     tn_free(m->ctx, m->buffers);
     tn_free(m->ctx, m->sites);

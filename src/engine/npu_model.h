@@ -16,6 +16,7 @@ enum { TN_DECODE_M = 32, TN_CHUNK_DEFAULT = 256, TN_CHUNK_MIN = 32, TN_CHUNK_MAX
 
 typedef struct tn_npu_site {
     tn_site_ops ops;
+    bool on_cpu; /* does not fit the device's memory: the CPU lane computes the same static graph */
     float act_scale, inv_scale;
     tn_npu_weights *weights[TN_SITE_MAX_OPS];
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
@@ -29,6 +30,8 @@ typedef struct tn_npu_model {
     tn_ctx *ctx;
     tn_pkg *pkg;
     tn_npu_device *dev;
+    tn_npu_device *cpu_dev; /* of sites beyond the device's memory; NULL when all fit */
+    int32_t n_on_cpu;
     int32_t chunk; /* rows of the chunk form */
     char scheme[24];
     int32_t n_layers;
@@ -54,6 +57,8 @@ typedef struct tn_npu_model_options {
 tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path, const tn_npu_model_options *opt,
                               tn_npu_model **out, tn_model **model, tern_error *err);
 void tn_npu_model_close(tn_npu_model **m);
+
+static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_npu_site *s) { return s->on_cpu ? m->cpu_dev : m->dev; }
 
 static inline tn_npu_site *tn_npu_site_at(const tn_npu_model *m, int layer, tn_site s) {
     return &m->sites[s == TN_SITE_HEAD ? m->n_layers * TN_LAYER_SITES : layer * TN_LAYER_SITES + (int)s];

@@ -255,18 +255,27 @@ static tn_npu_job *job_of(const tn_pipeline *p, int32_t i_chunk, int layer, tn_s
     return &p->jobs[((size_t)i_chunk * (size_t)p->m->n_layers + (size_t)layer) * TN_LAYER_SITES + (size_t)site];
 }
 
-static bool stage_exists(const tn_pipeline *p, tn_stage st, int layer) {
-    if (st == TN_ST_FINAL) return layer == p->m->n_layers - 1;
-    if (st != TN_ST_QKV_SHADOW && st != TN_ST_O_SHADOW && st != TN_ST_FFN_SHADOW && st != TN_ST_DOWN_SHADOW && stages[st].lane != TN_LANE_NPU) return true;
-    const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
-    return s->ops.n_ops && (stages[st].lane == TN_LANE_NPU || s->shadow);
+static bool is_product(tn_stage s) { return stages[s].lane == TN_LANE_NPU; }
+
+/* Products of sites beyond the device's memory are the CPU lane's. */
+static tn_lane lane_of(const tn_pipeline *p, tn_stage s, int layer) {
+    return is_product(s) && tn_npu_site_at(p->m, layer, site_of(s))->on_cpu ? TN_LANE_CPU : stages[s].lane;
 }
 
-static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int32_t i_chunk, int layer) {
-    if (stages[st].lane == TN_LANE_NPU) {
-        if (!tn_npu_device_caps(p->m->dev)->has_parts) return 1;
-        (void)i_chunk;
-        int32_t tiles = (tn_npu_site_at(p->m, layer, site_of(st))->ops.n_total + 15) / 16, n = p->n_workers * 2;
+static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) { return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts; }
+
+static bool stage_exists(const tn_pipeline *p, tn_stage st, int layer) {
+    if (st == TN_ST_FINAL) return layer == p->m->n_layers - 1;
+    if (st != TN_ST_QKV_SHADOW && st != TN_ST_O_SHADOW && st != TN_ST_FFN_SHADOW && st != TN_ST_DOWN_SHADOW && !is_product(st)) return true;
+    const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
+    return s->ops.n_ops && (is_product(st) || s->shadow);
+}
+
+static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int layer) {
+    if (is_product(st)) {
+        const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
+        if (!has_parts(p, s)) return 1;
+        int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_workers * 2;
         return tiles < n ? tiles : n;
     }
     int32_t block = st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK;
@@ -275,9 +284,9 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
 
 static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part, int32_t n_parts, int i_worker, tern_error *err) {
     chunk *c = &p->chunks[i_chunk];
-    if (stages[st].lane == TN_LANE_NPU) {
+    if (is_product(st)) {
         tn_npu_job *job = job_of(p, i_chunk, layer, site_of(st));
-        if (tn_npu_device_caps(p->m->dev)->has_parts) return tn_npu_run_part(job, part, n_parts, err);
+        if (has_parts(p, tn_npu_site_at(p->m, layer, site_of(st)))) return tn_npu_run_part(job, part, n_parts, err);
         TN_TRY(tn_npu_submit(job, err));
         tern_status rc = tn_npu_wait(job);
         TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", stages[st].name, layer);
@@ -300,7 +309,7 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
 
 static tern_status run_task(void *arg, int part, const tn_worker *w, tern_error *err) {
     const task_arg *a = arg;
-    return run_part(a->p, a->i_chunk, a->layer, a->stage, part, n_parts_of(a->p, a->stage, a->p->n_rows, a->i_chunk, a->layer), w->i_worker, err);
+    return run_part(a->p, a->i_chunk, a->layer, a->stage, part, n_parts_of(a->p, a->stage, a->p->n_rows, a->layer), w->i_worker, err);
 }
 
 /* ---- waves ---------------------------------------------------------------------------------------- */
@@ -308,7 +317,7 @@ static tern_status run_task(void *arg, int part, const tn_worker *w, tern_error 
 /* Before anything is measured: multiply-adds at a round rate, so that the order of magnitude is right. */
 static double guess_us(const tn_pipeline *p, tn_stage st, int layer) {
     double rows = p->n_rows;
-    if (stages[st].lane == TN_LANE_NPU) {
+    if (is_product(st)) {
         const tn_site_ops *o = &tn_npu_site_at(p->m, layer, site_of(st))->ops;
         return rows * (double)o->k * (double)o->n_total / 4e5;
     }
@@ -345,7 +354,7 @@ static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err)
                 task_arg *a = &w->args[w->graph->n_tasks];
                 *a = (task_arg){.p = p, .i_chunk = c, .layer = layer, .stage = stage};
                 tn_task t = {.fn = run_task, .arg = a, .name = stages[s].name, .chunk = c, .layer = layer, .subgraph = s,
-                             .n_parts = n_parts_of(p, stage, p->n_rows, c, layer), .lane = stages[s].lane, .can_steal = true};
+                             .n_parts = n_parts_of(p, stage, p->n_rows, layer), .lane = lane_of(p, stage, layer), .can_steal = true};
                 int32_t id = tn_graph_add(w->graph, &t);
                 bool beside = stage == TN_ST_QKV_SHADOW || stage == TN_ST_O_SHADOW || stage == TN_ST_FFN_SHADOW || stage == TN_ST_DOWN_SHADOW;
                 if (beside) { /* waits for what the product waits for: the quantising stage before both */
@@ -517,7 +526,7 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
             if (!stage_exists(p, (tn_stage)st, layer)) continue;
             s.layer = layer;
             s.stage = (tn_stage)st;
-            s.n_parts = n_parts_of(p, s.stage, n, 0, layer);
+            s.n_parts = n_parts_of(p, s.stage, n, layer);
             tn_pool_for(p->pool, s.n_parts, small_item, &s);
             for (int t = 0; t < 64; t++) {
                 if (s.status[t] == TERN_OK) continue;
@@ -627,7 +636,7 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
         quantise_row(p, &head, s, i, row);
     }
     p->head_job = (tn_npu_job){.graph = s->graphs[TN_FORM_DECODE], .n_rows = n, .in = {p->head_xq}, .out = {logits}};
-    if (tn_npu_device_caps(p->m->dev)->has_parts) {
+    if (has_parts(p, s)) {
         head_parts parts = {.p = p, .n_parts = tn_pool_size(p->pool) * 4};
         int32_t tiles = (h->n_vocab + 15) / 16;
         if (parts.n_parts > tiles) parts.n_parts = tiles;

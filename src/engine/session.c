@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 void tern_session_options_defaults(tern_session_options *o) { *o = (tern_session_options){.size_bytes = sizeof *o}; }
 
@@ -197,5 +198,17 @@ tern_status tern_session_write_trace(const tern_session *s, const char *path, te
     TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
     tern_status st = tn_timeline_write_trace(s->timeline, f, err);
     if (fclose(f) && st == TERN_OK) st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+    return st;
+}
+
+tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err) {
+    TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID, "nothing was recorded: open a package with the trace option");
+    int copy = dup(fd);
+    FILE *f = copy >= 0 ? fdopen(copy, "w") : NULL;
+    if (!f && copy >= 0) close(copy);
+    TN_FAIL_IF(!f, err, TERN_E_IO, "cannot write the chart: %s", strerror(errno));
+    tern_status st = tn_timeline_write_gantt(s->timeline, -1, width > 0 ? width : 100, isatty(fd), f, err);
+    if (st == TERN_OK) st = tn_timeline_write_summary(s->timeline, -1, f, err);
+    fclose(f);
     return st;
 }

@@ -7,7 +7,7 @@
 #include <sched.h>
 #include <string.h>
 
-static const tn_npu_backend *const backends[] = {&tn_npu_scalar};
+static const tn_npu_backend *const backends[] = {&tn_npu_host, &tn_npu_scalar};
 enum { N_BACKENDS = sizeof backends / sizeof backends[0] };
 
 /* ---- layout ---------------------------------------------------------------------------------------- */
@@ -222,6 +222,10 @@ tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const 
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w) { return w->data; }
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w) { return w->n_bytes; }
 
+uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool has_bias) {
+    return plan_weights(&d->caps.layout, n, k, has_bias).n_bytes;
+}
+
 tn_npu_weights *tn_npu_weights_ref(tn_npu_weights *w) {
     pthread_mutex_lock(&w->dev->mu);
     w->n_refs++;
@@ -332,24 +336,35 @@ const tn_npu_graph_desc *tn_npu_graph_get(const tn_npu_graph *g) { return &g->de
 
 /* Where an op's frozen constants lie in the graph's block, in floats. */
 typedef struct op_plan {
-    uint64_t n_padded; /* of scale, and of bias where the graph has its own */
+    uint64_t off, n_padded; /* scale, then bias where the graph has its own */
     bool own_bias;
 } op_plan;
 
-static op_plan plan_op(const tn_npu_graph *g, int i) {
-    const tn_npu_op *op = &g->desc.ops[i];
-    return (op_plan){(uint64_t)round_up(round_up(op->n, g->dev->caps.layout.tile_n), 16), op->has_bias && tn_npu_op_requantised(op)};
+/* Returns the floats of all ops. */
+static uint64_t plan_ops(const tn_npu_graph *g, op_plan *plan) {
+    uint64_t at = 0;
+    for (int i = 0; i < g->desc.n_ops; i++) {
+        const tn_npu_op *op = &g->desc.ops[i];
+        uint64_t n_padded = (uint64_t)round_up(round_up(op->n, g->dev->caps.layout.tile_n), 16);
+        plan[i] = (op_plan){at, n_padded, op->has_bias && tn_npu_op_requantised(op)};
+        at += n_padded * (1 + plan[i].own_bias);
+    }
+    return at;
+}
+
+uint64_t tn_npu_load_bytes(const tn_npu_graph *g) {
+    op_plan plan[TN_NPU_MAX_OPS];
+    return plan_ops(g, plan) * sizeof(float);
 }
 
 /* Freeze an op's factors and addends; padding gets 0. */
-static tern_status freeze_op(tn_npu_graph *g, int i, tern_error *err) {
+static tern_status freeze_op(tn_npu_graph *g, int i, const op_plan *plan, tern_error *err) {
     const tn_npu_op *op = &g->desc.ops[i];
     const tn_npu_weights *w = g->weights[i];
-    op_plan plan = plan_op(g, i);
     const float *bias = op->has_bias ? w->data.bias : NULL;
-    float *scale = g->scale[i], *own_bias = plan.own_bias ? scale + plan.n_padded : NULL;
+    float *scale = g->scale[i] = g->scale[0] + plan->off, *own_bias = plan->own_bias ? scale + plan->n_padded : NULL;
     float r = tn_npu_op_requantised(op) ? 1.0f / op->out_scale : 1.0f;
-    memset(scale, 0, plan.n_padded * (1 + plan.own_bias) * sizeof *scale);
+    memset(scale, 0, plan->n_padded * (1 + plan->own_bias) * sizeof *scale);
     for (int32_t n = 0; n < op->n; n++) {
         float s = w ? w->data.scale[n] : op->k_scale;
         scale[n] = op->act_scale * s * r; /* times 1 is exact */
@@ -407,22 +422,16 @@ tern_status tn_npu_load(tn_npu_graph *g, tn_npu_weights *const *weights, tern_er
     tn_npu_device *d = g->dev;
     TN_FAIL_IF(g->loaded, err, TERN_E_INVALID, "the graph is loaded already");
     TN_FAIL_IF(!weights != (g->desc.kind == TN_NPU_QK), err, TERN_E_INVALID, "linears need weights, Q.K products have none");
-    uint64_t n_floats = 0, off[TN_NPU_MAX_OPS];
-    for (int i = 0; i < g->desc.n_ops; i++) {
-        op_plan plan = plan_op(g, i);
-        off[i] = n_floats;
-        n_floats += plan.n_padded * (1 + plan.own_bias);
-    }
+    op_plan plan[TN_NPU_MAX_OPS];
+    g->load_bytes = plan_ops(g, plan) * sizeof(float);
     if (weights) TN_TRY(check_binding(g, weights, err));
-    TN_TRY(reserve(d, n_floats * 4, "a graph's constants", err));
-    g->load_bytes = n_floats * 4;
+    TN_TRY(reserve(d, g->load_bytes, "a graph's constants", err));
     tern_status st = TERN_OK;
     g->scale[0] = mem_alloc(d, g->load_bytes, TN_MEM_GRAPHS);
     TN_BAIL_IF(!g->scale[0], err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of a graph's constants", g->load_bytes);
-    for (int i = 1; i < g->desc.n_ops; i++) g->scale[i] = g->scale[0] + off[i];
     TN_BAIL_IF(weights && !bind_weights(g, weights), err, TERN_E_UNSUPPORTED,
                "this NPU's graphs cannot share weights: each loaded graph needs its own copy");
-    for (int i = 0; i < g->desc.n_ops && st == TERN_OK; i++) st = freeze_op(g, i, err);
+    for (int i = 0; i < g->desc.n_ops && st == TERN_OK; i++) st = freeze_op(g, i, &plan[i], err);
     if (st == TERN_OK && d->be->load) st = d->be->load(d, g, err);
     g->loaded = st == TERN_OK;
 out:

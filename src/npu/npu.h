@@ -118,6 +118,8 @@ tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
 tn_npu_weights *tn_npu_weights_ref(tn_npu_weights *w);
 void tn_npu_weights_close(tn_npu_weights **w); /* drops one reference */
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w);
+/* What an [N][K] matrix will take of the memory cap: for placement under it. */
+uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool has_bias);
 
 /* ---- graph ----------------------------------------------------------------------------------------- */
 
@@ -169,6 +171,7 @@ tern_status tn_npu_deserialise(tn_npu_device *d, const void *buf, size_t n_bytes
 tern_status tn_npu_load(tn_npu_graph *g, tn_npu_weights *const *weights, tern_error *err);
 void tn_npu_unload(tn_npu_graph *g); /* waits for its jobs; the compiled graph may be loaded again */
 void tn_npu_graph_close(tn_npu_graph **g);
+uint64_t tn_npu_load_bytes(const tn_npu_graph *g); /* device memory the graph takes while loaded, beside its weights */
 /* The description with its defaults filled in. */
 const tn_npu_graph_desc *tn_npu_graph_get(const tn_npu_graph *g);
 

@@ -248,6 +248,14 @@ CASES = {
         dtype="F16", vectors="F16", n_tok=40, gguf=True,
         shows=[dict(n_ctx=16), dict(rope_scaling=None), dict(max_position_embeddings=16)],
     ),
+    "phi3-window": dict(  # as Phi-3-mini-4k: no rope scaling, a window
+        cfg=config(
+            "Phi3ForCausalLM", "phi3", 40, 32, 48, 2, 2, 1,
+            max_position_embeddings=64, original_max_position_embeddings=64,
+            **{**PHI3, "rope_scaling": None, "sliding_window": 11},
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(sliding_window=10), dict(sliding_window=12)],
+    ),
     "phonelm": dict(  # ReLU in the GLU; the float rotary of the definition, not the authors' 8-bit table of it
         cfg=config(
             "PhoneLMForCausalLM", "phonelm", 64, 48, 88, 2, 3, 3,

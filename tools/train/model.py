@@ -51,14 +51,14 @@ class SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx, gu):
         g, u = gu.chunk(2, -1)
-        ctx.save_for_backward(gu)
-        return F.silu(g) * u
+        s = torch.sigmoid(g)  # kept: on a CPU it costs more than the multiplications
+        ctx.save_for_backward(gu, s)
+        return (g * s).mul_(u)
 
     @staticmethod
     def backward(ctx, d):
-        (gu,) = ctx.saved_tensors
+        gu, s = ctx.saved_tensors
         g, u = gu.chunk(2, -1)
-        s = torch.sigmoid(g)
         gs = g * s
         out = torch.empty_like(gu)
         n = g.shape[-1]
@@ -210,12 +210,35 @@ def forward(p, cfg, ids, dtype=torch.bfloat16, kv=None, pos0=0, trace=None):
     return RMSNorm.apply(x, p["model.norm.weight"], cfg.eps)
 
 
-def loss_sum(p, h, targets, weights, dtype=torch.bfloat16, chunk=2048):
-    """Weighted sum of cross entropies over the rows of h; logits a chunk at a time."""
-    w = p["model.embed_tokens.weight"].to(dtype)
-    total = 0.0
-    for i in range(0, h.shape[0], chunk):
-        logits = F.linear(h[i : i + chunk], w).float()
-        ce = F.cross_entropy(logits, targets[i : i + chunk], reduction="none")
-        total = total + (ce * weights[i : i + chunk]).sum()
-    return total
+class CrossEntropy(torch.autograd.Function):
+    """Weighted sum of cross entropies of h W^T, the gradient made on the way: logits are never kept. h [N,d], w [V,d]"""
+
+    CHUNK = 512
+
+    @staticmethod
+    def forward(ctx, h, w, targets, weights):
+        dh, dw, total = torch.empty_like(h), torch.zeros_like(w, dtype=torch.float32), 0.0
+        for i in range(0, h.shape[0], CrossEntropy.CHUNK):
+            hc, t, wt = (x[i : i + CrossEntropy.CHUNK] for x in (h, targets, weights))
+            p = F.linear(hc, w).float()
+            p.sub_(p.amax(-1, keepdim=True))
+            at = torch.arange(len(t), device=h.device)
+            right = p[at, t]
+            z = p.exp_().sum(-1)
+            total = total + ((z.log() - right) * wt).sum()
+            p.mul_((wt / z).unsqueeze(1))
+            p[at, t] -= wt
+            g = p.to(h.dtype)
+            dh[i : i + CrossEntropy.CHUNK] = g @ w
+            dw += g.t() @ hc
+        ctx.save_for_backward(dh, dw)
+        return total
+
+    @staticmethod
+    def backward(ctx, d):
+        dh, dw = ctx.saved_tensors
+        return dh * d.to(dh.dtype), dw * d, None, None
+
+
+def loss_sum(p, h, targets, weights, dtype=torch.bfloat16):
+    return CrossEntropy.apply(h, p["model.embed_tokens.weight"].to(dtype), targets, weights)

@@ -60,7 +60,8 @@ def quantizer(peak, shadow):
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("models", nargs="+")
-    ap.add_argument("-n", type=int, default=100)
+    ap.add_argument("-n", type=int, default=100, help="items of each task, 0: perplexity only")
+    ap.add_argument("--tokens", type=int, default=8192, help="of english.txt and calib.txt")
     ap.add_argument("--data", default=HERE, help="folder of eval/ and calib.txt")
     a = ap.parse_args()
     torch.set_num_threads(1)
@@ -70,15 +71,15 @@ def main():
         cfg, p, _ = load(folder)
         ids = {n: tok.encode(open(f"{a.data}/{n}", encoding="utf-8").read()) for n in ("calib.txt", "eval/english.txt")}
         sets = {n: [json.loads(l) for l in open(f"{a.data}/eval/{n}.jsonl", encoding="utf-8")][: a.n]
-                for n in ("extraction_512", "ui_action", "summary")}
+                for n in ("extraction_512", "ui_action", "summary")} if a.n else {}
         c = Calibration()
-        perplexity(p, cfg, ids["calib.txt"][:8192], dtype=f32, trace=c)
+        perplexity(p, cfg, ids["calib.txt"][: a.tokens], dtype=f32, trace=c)
         top = max((float(x.max() / x.median()), n) for n, x in c.peak.items())
         print(f"{folder}: largest channel peak over the median one {top[0]:.0f} ({top[1]})")
         q = {k: quantize_rows(v) if v.dim() == 2 and "embed" not in k else v for k, v in p.items()}
         for name, w, how in (("float", p, None), ("W8 only", q, None), ("W8A8 naive", q, False), ("W8A8 shadow", q, True)):
             trace, stat = quantizer(c.peak, how) if how is not None else (None, None)
-            ppl, _ = perplexity(w, cfg, ids["eval/english.txt"][:8192], dtype=f32, trace=trace)
+            ppl, _ = perplexity(w, cfg, ids["eval/english.txt"][: a.tokens], dtype=f32, trace=trace)
             row = f"  {name:12} perplexity {ppl:9.2f}"
             for s, items in sets.items():
                 k = sum(score(w, cfg, tok, i["prompt"], i["answer"], f32, trace)[0] for i in items)
