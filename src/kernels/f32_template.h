@@ -172,12 +172,11 @@ static inline vf v_exp(vf x) {
     vf n = f_round(f_mul(x, f_set1(1.44269504f)));
     vf r = f_fma(n, f_set1(-0.693359375f), x);
     r = f_fma(n, f_set1(2.12194440e-4f), r);
-    vf p = f_set1(1.9875691500e-4f);
-    p = f_fma(p, r, f_set1(1.3981999507e-3f));
-    p = f_fma(p, r, f_set1(8.3334519073e-3f));
-    p = f_fma(p, r, f_set1(4.1665795894e-2f));
-    p = f_fma(p, r, f_set1(1.6666665459e-1f));
-    p = f_fma(p, r, f_set1(5.0000001201e-1f));
+    vf p = f_set1(1.381454106e-3f);
+    p = f_fma(p, r, f_set1(8.368745105e-3f));
+    p = f_fma(p, r, f_set1(4.166839077e-2f));
+    p = f_fma(p, r, f_set1(1.66665204e-1f));
+    p = f_fma(p, r, f_set1(4.999999343e-1f));
     p = f_add(f_fma(p, f_mul(r, r), r), f_set1(1.0f));
     vi i = i_cvt(n), half = i_sra1(i_add(i, i_srl31(i))), bias = i_set1(127); /* half rounds towards zero */
     p = f_mul(f_mul(p, f_cast(i_sll23(i_add(half, bias)))), f_cast(i_sll23(i_add(i_sub(i, half), bias))));
@@ -202,9 +201,9 @@ static inline vf v_tanh(vf x) {
 
 static inline vf v_erf(vf x) {
     vf sign = f_and(sign_mask(), x), a = f_andnot(sign_mask(), x);
-    vf t = f_div(f_set1(1.0f), f_fma(f_set1(0.5f), a, f_set1(1.0f))), p = f_set1(0.17087277f);
-    static const float c[9] = {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f};
-    for (int i = 0; i < 9; i++) p = f_fma(p, t, f_set1(c[i]));
+    vf t = f_div(f_set1(1.0f), f_fma(f_set1(0.5f), a, f_set1(1.0f))), p = f_set1(0.1643301458f);
+    static const float c[8] = {-0.9939615559f, 2.435405262f, -2.953343631f, 1.722207766f, -0.6380636178f, 0.5520386498f, 0.9754171334f, -1.264030158f};
+    UNROLL for (int i = 0; i < 8; i++) p = f_fma(p, t, f_set1(c[i]));
     vf e = f_sub(f_set1(1.0f), f_mul(t, v_exp(f_fma(f_or(a, sign_mask()), a, p))));
     return f_or(f_andnot(sign_mask(), e), sign);
 }
