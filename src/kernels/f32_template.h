@@ -19,7 +19,11 @@
 #define CAT(a, b) CAT2(a, b)
 #define NAME(stem) CAT(stem, ISA)
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 enum { PER_PANEL = TN_PANEL_N / W, N_LANE_REGS = 16 / W };
 
@@ -36,8 +40,11 @@ enum {
     CHUNK_N = MANY * W > TN_PANEL_N ? MANY * W : TN_PANEL_N,
     FEW_ROWS = 2 * MR,                              /* up to here the panels are read once or twice: no widened copy */
     BLOCK_K = 128,                                  /* widened block: 128 x 64 floats = 32 KiB, inside L1 */
-    AHEAD_BYTES = 2048,                             /* prefetch distance in a panel */
 };
+
+/* Prefetch distance in a panel: with more rows fewer panels are read side by side. Measured on Zen 5, M = 1..8. */
+#define AHEAD_BYTES(rows) ((rows) <= 3 ? 2048 : 4096)
+#define LINE_VECTORS(elem) (64 / (int)sizeof(elem) / W) /* vectors of elem per cache line */
 
 #define BLOCK(dtype, elem, load_b)                                                                                           \
     INLINE void block_##dtype(int rows, int nv, bool prefetch, const float *a, size_t lda, const elem *b, size_t ks, size_t ps, \
@@ -48,8 +55,8 @@ enum {
         }                                                                                                                    \
         for (size_t i = 0; i < k; i++, b += ks) {                                                                            \
             if (prefetch) {                                                                                                  \
-                UNROLL for (int j = 0; j < nv; j += 64 / (int)sizeof(elem) / W) {                                            \
-                    __builtin_prefetch((const char *)(b + (size_t)(j * W / 32) * ps + j * W % 32) + AHEAD_BYTES);            \
+                UNROLL for (int j = 0; j < nv; j += LINE_VECTORS(elem)) {                                                     \
+                    __builtin_prefetch((const char *)(b + (size_t)(j * W / 32) * ps + j * W % 32) + AHEAD_BYTES(rows));      \
                 }                                                                                                            \
             }                                                                                                                \
             if (nv > rows) {                                                                                                 \
@@ -130,6 +137,9 @@ static void many_rows(size_t m, const float *a, size_t lda, const float *b, size
                 size_t nk = k - k0 < BLOCK_K ? k - k0 : BLOCK_K;                                                             \
                 const elem *bk = b + k0 * TN_PANEL_N;                                                                        \
                 for (size_t i = 0; i < nk; i++) {                                                                            \
+                    UNROLL for (int j = 0; j < MANY; j += LINE_VECTORS(elem)) { /* the next block, while this one is worked on */ \
+                        __builtin_prefetch(bk + (BLOCK_K + i) * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32);        \
+                    }                                                                                                        \
                     UNROLL for (int j = 0; j < MANY; j++) {                                                                  \
                         f_store(wide + i * FULL_N + j * W, load_b(bk + i * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32)); \
                     }                                                                                                        \
@@ -144,8 +154,9 @@ static void many_rows(size_t m, const float *a, size_t lda, const float *b, size
             nc = n1 - n < chunk ? n1 - n : chunk;                                                                            \
             const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                                     \
             const float *bias_n = bias ? bias + n : NULL;                                                                    \
+            size_t n_groups = (m + MR - 1) / MR, most = (m + n_groups - 1) / n_groups; /* groups of nearly equal size */     \
             for (size_t i = 0, rows; i < m; i += rows) {                                                                     \
-                rows = m - i < MR ? m - i : MR;                                                                              \
+                rows = m - i < most ? m - i : most;                                                                          \
                 const float *ai = a + i * lda;                                                                               \
                 float *oi = out + i * ldo + n, tile[MR * NARROW * W];                                                        \
                 size_t c = cols_##dtype((int)rows, nc, ai, lda, b, TN_PANEL_N, ps, k, bias_n, oi, ldo, false);               \
