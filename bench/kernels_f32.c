@@ -3,7 +3,8 @@
  *   bench_kernels_f32 [--json] [--isa WORD] [--only gemm|attn|elem] [--quick]
  *
  * gemm: linears of Qwen2.5 0.5B and 1.5B. For M <= 8 the weights come from memory, as in decoding (a run walks over more
- * copies than the cache holds), and the limit is the measured read bandwidth; above it is the fp32 peak.
+ * copies than the cache holds), and the limit is the measured read bandwidth or, if lower, what the fma units can use up;
+ * above it is the fp32 peak.
  * attn: query rows at the end of a context, causal; 2 * d_head multiply-adds per row and position seen.
  * elem: values per second, without a limit. Figures are medians of 7 runs. */
 #include "base/clock.h"
@@ -105,8 +106,9 @@ static void bench_gemm(bench *b) {
                 double t = median_s(run_gemm, &g);
                 char name[96];
                 snprintf(name, sizeof name, "gemm_%s m=%zu n=%zu k=%zu", names[dtype], m, n, k);
-                if (m <= 8) report(b, name, (double)bytes / t * 1e-9, b->bandwidth * 1e-9, "GB/s");
-                else report(b, name, 2.0 * (double)(m * n * k) / t * 1e-9, b->peak * 1e-9, "GFLOPS");
+                double flops = 2.0 * (double)(m * n * k), fed = b->peak / flops * (double)bytes; /* bytes/s the fma units can use up */
+                if (m <= 8) report(b, name, (double)bytes / t * 1e-9, (fed < b->bandwidth ? fed : b->bandwidth) * 1e-9, "GB/s");
+                else report(b, name, flops / t * 1e-9, b->peak * 1e-9, "GFLOPS");
             }
             tn_free(&b->ctx, a);
             tn_free(&b->ctx, out);
