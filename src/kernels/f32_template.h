@@ -14,6 +14,10 @@
 #define CAT(a, b) CAT2(a, b)
 #define NAME(stem) CAT(stem, ISA)
 
+/* Loops of constant length over accumulators: unrolled, so that the accumulators live in registers (gcc keeps arrays that a
+ * loop indexes on the stack, at a third of the speed). */
+#define UNROLL _Pragma("GCC unroll 16")
+
 enum { PER_PANEL = TN_PANEL_N / W, N_LANE_REGS = 16 / W };
 
 /* ---- matrix product ------------------------------------------------------------------------------- */
@@ -22,19 +26,26 @@ enum { PER_PANEL = TN_PANEL_N / W, N_LANE_REGS = 16 / W };
     static inline __attribute__((always_inline)) void block_##dtype(const float *a, size_t lda, const elem *b, const float *bias, \
                                                                     float *out, size_t ldo, int rows, size_t n_cols, size_t k) { \
         vf acc[MR][PER_PANEL];                                                                                               \
+        UNROLL                                                                                                               \
         for (int r = 0; r < rows; r++)                                                                                       \
+            UNROLL                                                                                                           \
             for (int j = 0; j < PER_PANEL; j++) acc[r][j] = f_set1(0.0f);                                                    \
         for (size_t c = 0; c < k; c++) {                                                                                     \
             vf w[PER_PANEL];                                                                                                 \
+            UNROLL                                                                                                           \
             for (int j = 0; j < PER_PANEL; j++) w[j] = load(b + c * TN_PANEL_N + (size_t)j * W);                             \
             __builtin_prefetch(b + (c + 16) * TN_PANEL_N);                                                                   \
+            UNROLL                                                                                                           \
             for (int r = 0; r < rows; r++) {                                                                                 \
                 vf x = f_set1(a[(size_t)r * lda + c]);                                                                       \
+                UNROLL                                                                                                       \
                 for (int j = 0; j < PER_PANEL; j++) acc[r][j] = f_fma(x, w[j], acc[r][j]);                                   \
             }                                                                                                                \
         }                                                                                                                    \
+        UNROLL                                                                                                               \
         for (int r = 0; r < rows; r++) {                                                                                     \
             float tile[TN_PANEL_N];                                                                                          \
+            UNROLL                                                                                                           \
             for (int j = 0; j < PER_PANEL; j++) {                                                                            \
                 if (n_cols == TN_PANEL_N) {                                                                                  \
                     vf v = bias ? f_add(acc[r][j], f_load(bias + (size_t)j * W)) : acc[r][j];                                \
@@ -146,6 +157,7 @@ static void NAME(tn_rmsnorm_f32)(const float *x, const float *w, float eps, floa
     lanes l = lanes_zero();
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
+        UNROLL
         for (int j = 0; j < N_LANE_REGS; j++) {
             vf v = f_load(x + i + (size_t)j * W);
             l.v[j] = f_fma(v, v, l.v[j]);
@@ -165,9 +177,11 @@ static void NAME(tn_layernorm_f32)(const float *x, const float *w, const float *
     float tail[16];
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
+        UNROLL
         for (int j = 0; j < N_LANE_REGS; j++) sum.v[j] = f_add(sum.v[j], f_load(x + i + (size_t)j * W));
     }
     float lane[16];
+    UNROLL
     for (int j = 0; j < N_LANE_REGS; j++) f_store(lane + j * W, sum.v[j]);
     for (size_t t = 0; t < n - i; t++) lane[t] += x[i + t];
     for (int s = 8; s; s /= 2) {
@@ -176,6 +190,7 @@ static void NAME(tn_layernorm_f32)(const float *x, const float *w, const float *
     float mean = lane[0] / (float)n;
     vf mv = f_set1(mean);
     for (i = 0; i + 16 <= n; i += 16) {
+        UNROLL
         for (int j = 0; j < N_LANE_REGS; j++) {
             vf d = f_sub(f_load(x + i + (size_t)j * W), mv);
             var.v[j] = f_fma(d, d, var.v[j]);
@@ -220,18 +235,25 @@ enum { ATTN_ROWS = W == 16 ? 8 : 4, ATTN_OUT_ROWS = 4, ATTN_D = 64 / W };
 /* Scores of up to ATTN_ROWS rows at one panel of 32 positions, scaled: s[r * ld + 0..31]. */
 static inline __attribute__((always_inline)) void score_panel(const tn_attn_f32_args *a, size_t row0, int rows, const float *k, float *s, size_t ld) {
     vf acc[ATTN_ROWS][PER_PANEL];
+    UNROLL
     for (int r = 0; r < rows; r++)
+        UNROLL
         for (int j = 0; j < PER_PANEL; j++) acc[r][j] = f_set1(0.0f);
     for (size_t d = 0; d < a->d_head; d++) {
         vf kv[PER_PANEL];
+        UNROLL
         for (int j = 0; j < PER_PANEL; j++) kv[j] = f_load(k + d * TN_KV_PANEL + (size_t)j * W);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             vf q = f_set1(a->q[(row0 + (size_t)r) * a->q_stride + d]);
+            UNROLL
             for (int j = 0; j < PER_PANEL; j++) acc[r][j] = f_fma(q, kv[j], acc[r][j]);
         }
     }
     vf scale = f_set1(a->scale), cap = f_set1(a->soft_cap);
+    UNROLL
     for (int r = 0; r < rows; r++) {
+        UNROLL
         for (int j = 0; j < PER_PANEL; j++) {
             vf v = f_mul(acc[r][j], scale);
             if (a->soft_cap > 0) v = f_mul(cap, v_tanh(f_div(v, cap)));
@@ -244,18 +266,25 @@ static inline __attribute__((always_inline)) void score_panel(const tn_attn_f32_
 static inline __attribute__((always_inline)) void weigh_values(const tn_attn_f32_args *a, size_t row0, int rows, size_t d0, int regs, const float *s,
                                                                size_t ld, size_t base, size_t p0, size_t p1, const float *sum) {
     vf acc[ATTN_OUT_ROWS][ATTN_D];
+    UNROLL
     for (int r = 0; r < rows; r++)
+        UNROLL
         for (int j = 0; j < regs; j++) acc[r][j] = f_set1(0.0f);
     for (size_t p = p0; p < p1; p++) {
         vf v[ATTN_D];
+        UNROLL
         for (int j = 0; j < regs; j++) v[j] = f_load(a->v + p * a->d_head + d0 + (size_t)j * W);
+        UNROLL
         for (int r = 0; r < rows; r++) {
             vf w = f_set1(s[(size_t)r * ld + (p - base)]);
+            UNROLL
             for (int j = 0; j < regs; j++) acc[r][j] = f_fma(w, v[j], acc[r][j]);
         }
     }
+    UNROLL
     for (int r = 0; r < rows; r++) {
         vf total = f_set1(sum[r]);
+        UNROLL
         for (int j = 0; j < regs; j++) f_store(a->out + (row0 + (size_t)r) * a->out_stride + d0 + (size_t)j * W, f_div(acc[r][j], total));
     }
 }
@@ -277,6 +306,7 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
     for (size_t row0 = 0; row0 < a->n_rows; row0 += ATTN_ROWS) {
         int rows = a->n_rows - row0 < ATTN_ROWS ? (int)(a->n_rows - row0) : ATTN_ROWS;
         size_t first = SIZE_MAX, end = 0;
+        UNROLL
         for (int r = 0; r < rows; r++) {
             size_t f = (size_t)a->first_pos[row0 + (size_t)r], e = (size_t)a->end_pos[row0 + (size_t)r];
             first = f < first ? f : first;
@@ -289,9 +319,11 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
             if (rows == ATTN_ROWS) {
                 score_panel(a, row0, ATTN_ROWS, k, s + (p - base), ld);
             } else {
+                UNROLL
                 for (int r = 0; r < rows; r++) score_panel(a, row0 + (size_t)r, 1, k, s + (size_t)r * ld + (p - base), ld);
             }
         }
+        UNROLL
         for (int r = 0; r < rows; r++) {
             float *sr = s + (size_t)r * ld;
             size_t f = (size_t)a->first_pos[row0 + (size_t)r] - base, e = (size_t)a->end_pos[row0 + (size_t)r] - base;
@@ -306,6 +338,7 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
             lanes l = lanes_zero();
             vf xm = f_set1(max);
             for (size_t p = 0; p < ld; p += 16) {
+                UNROLL
                 for (int j = 0; j < N_LANE_REGS; j++) {
                     vf w = v_exp(f_sub(f_load(sr + p + (size_t)j * W), xm));
                     f_store(sr + p + (size_t)j * W, w);
@@ -314,6 +347,7 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
             }
             sum[r] = fold(&l, NULL, 0);
         }
+        UNROLL
         for (int r = 0; r < rows; r += ATTN_OUT_ROWS) {
             int n = rows - r < ATTN_OUT_ROWS ? rows - r : ATTN_OUT_ROWS;
             float *sr = s + (size_t)r * ld;
