@@ -338,7 +338,7 @@ class Maker:
         return "Story\n" + " ".join(s), qa
 
     # ---- items --------------------------------------------------------------------------------------------------
-    def section(self, kind, small=False):
+    def section(self, kind, small=False, n_qa=1):
         """One section: (text, {task: [qa]})"""
         k = self.r.randint
         if kind == "contacts":
@@ -360,7 +360,7 @@ class Maker:
             t, q = self.ui(k(3, 6) if small else k(5, 18))
             return t, {"ui_action": q}
         if kind == "api":
-            t, q = self.api(k(3, 5) if small else k(4, 10), 4)
+            t, q = self.api(k(3, 5) if small else k(4, 10), max(4, n_qa))
             return t, {"function_call": q}
         t, q = self.quote()
         return t, {"quote": q}
@@ -373,35 +373,39 @@ class Maker:
 
     def item(self, task, n_tok, count, n_qa=1):
         """An item whose document and questions come close to, and never above, n_tok tokens; None if no draw fits."""
+        # with many questions the document leaves them room: answers are what is learned from
+        n_doc = n_tok - 60 if n_qa == 1 else int((n_tok - 60) * self.r.uniform(0.45, 0.85))
         for _ in range(20):
-            used, parts, pool = 60, [], []
+            used, parts = 60, []
             small = n_tok < 320
-            t, q = self.section(self.pick(self.KINDS[task]), small)
+            t, q = self.section(self.pick(self.KINDS[task]), small, n_qa)
             n = count(t)
             if used + n > n_tok:
                 continue
             parts.append(t)
             used += n + 2
-            pool = list(q[task])
-            while used < n_tok - 60:
-                t, q = self.section(self.pick(self.FILLER), small or n_tok - used < 400)
+            pool, other = list(q[task]), [x for k in q if k != task for x in q[k]]
+            while used < n_doc:
+                t, q = self.section(self.pick(self.FILLER), small or n_doc - used < 400, n_qa)
                 n = count(t)
-                if used + n + 2 > n_tok:
+                if used + n + 2 > n_doc + 60:
                     break
                 parts.append(t)
                 used += n + 2
-                if task in q:
-                    pool += q[task]
+                for k in q:
+                    (pool if k == task else other).extend(q[k])
             self.r.shuffle(parts)
             self.r.shuffle(pool)
+            self.r.shuffle(other)
             qa, doc = [], "\n\n".join(parts)
-            for question, a in pool[: n_qa * 2]:
+            for question, a in (pool + other if n_qa > 1 else pool)[: n_qa * 2]:
                 n = count(question) + count(a) + 14
                 if qa and used + n - 60 > n_tok or len(qa) >= n_qa:
                     continue
                 used += n
                 qa.append((question, a))
             if qa:
+                self.r.shuffle(qa)
                 return doc, qa, task
         return None
 
