@@ -210,8 +210,16 @@ int main(int argc, char **argv) {
     }
     tn_ctx_init(&b.ctx, NULL);
     tn_kernels_init(&b.k, cpu);
-    b.peak = tn_limit_compute(TN_LIMIT_FP32, cpu, 1);
-    b.bandwidth = tn_limit_memory(&b.ctx, 1, (size_t)256 << 20);
+    tn_pool *pool = NULL;
+    tn_limits limits;
+    tern_error err;
+    if (tn_pool_open(&b.ctx, 1, &pool, &err) != TERN_OK || tn_limits_measure(&b.ctx, pool, cpu, &limits, &err) != TERN_OK) {
+        fprintf(stderr, "bench_kernels_f32: %s\n", err.message);
+        return 1;
+    }
+    b.peak = limits.thread_fp32_flops;
+    b.bandwidth = limits.thread_read_bytes_per_s;
+    tn_pool_close(&pool);
     if (b.json) printf("[");
     report(&b, "limit fp32", b.peak * 1e-9, 0, "GFLOPS");
     report(&b, "limit memory read", b.bandwidth * 1e-9, 0, "GB/s");

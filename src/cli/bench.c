@@ -118,6 +118,7 @@ int cmd_bench(int argc, char **argv) {
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (words[0] && strcmp(words[0], "limits")) return usage_error(&c, "unexpected argument '%s'", words[0]);
+    if (words[0]) return bench_limits(ma.n_threads, file, json);
     if (!ma.n_threads) ma.n_threads = tn_cpu_count();
     int32_t prompts[MAX_LIST], gens[MAX_LIST];
     int n_prompts = strcmp(p_list, "0") ? parse_int_list(p_list, prompts, MAX_LIST, 1 << 20) : 0;

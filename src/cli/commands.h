@@ -2,6 +2,9 @@
 #ifndef TN_CLI_COMMANDS_H
 #define TN_CLI_COMMANDS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
@@ -10,5 +13,6 @@ int cmd_pack(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int bench_limits(int32_t n_threads, const char *file, bool json); /* tern bench limits */
 
 #endif

@@ -202,8 +202,10 @@ class Maker:
             f = {"phone": self.phone(), "city": self.surname(), "birthday": self.date(), "address": self.address(),
                  "email": f"{p.split()[0].lower()}{self.digits(2, 3)}@{self.pick(NOUN)}.org"}
             keys = self.r.sample(list(f), self.r.randint(2, 3))
-            if style < 0.5:
+            if style < 0.25:
                 out.append(f"Name: {p}\n" + "\n".join(f"{k[0].upper()}{k[1:]}: {f[k]}" for k in keys) + "\n")
+            elif style < 0.5:
+                out.append("\n".join(f"- {k} of {p}: {f[k]}" for k in keys))
             else:
                 out.append("\n".join(f"The {k} of {p} is {f[k]}." for k in keys))
             qa += [(self.ask_value(f"{k} of {p}"), f"The {k} of {p} is {f[k]}.") for k in keys]
@@ -224,16 +226,13 @@ class Maker:
         return "Notes\n" + "\n".join(out), qa
 
     def calendar(self, n):
-        out, qa, seen = [], [], set()
+        out, qa = [], []
+        style = self.r.random()
         for p in self.names(n):
-            ev = f"{self.pick(EVENT_A)} {self.pick(EVENT_B)}"
-            day, t, room = f"{self.pick(DAYS)} {self.date()}", self.time(), self.room()
-            out.append(f"{day} at {t}: {ev} with {p} in {room}")
-            key = f"{ev} with {p}"
-            if self.r.random() < 0.5:
-                qa.append((self.ask(f"Where is the {key}?", f"In which room is the {key}?"), f"The {key} is in {room}."))
-            else:
-                qa.append((self.ask(f"When is the {key}?", f"On which day is the {key}?"), f"The {key} is on {day} at {t}."))
+            key = f"{self.pick(EVENT_A)} {self.pick(EVENT_B)} with {p}"
+            when = f"{self.pick(DAYS)} {self.date()} at {self.time()} in {self.room()}"
+            out.append(f"The {key} is on {when}." if style < 0.6 else f"- {key}: {when}")
+            qa.append((self.ask(f"When is the {key}?", f"Where is the {key}?", f"When and where is the {key}?"), f"The {key} is on {when}."))
         return "Calendar\n" + "\n".join(out), qa
 
     def chat(self, n):
@@ -246,22 +245,22 @@ class Maker:
                 continue
             used.add((p, t))
             out.append(f"[{t}] {p}: {m}")
-            qa.append((self.ask(f"What did {p} write at {t}?", f"Quote what {p} wrote at {t}."), f"At {t} {p} wrote: {m}"))
+            qa.append((self.ask(f"What did {p} write at {t}?", f"Quote what {p} wrote at {t}."), f"[{t}] {p}: {m}"))
         return "Messages\n" + "\n".join(out), qa
 
     def mail(self):
         p = self.name()
         topic = f"{self.pick(TOPIC_A)} {self.digits(3, 5)}"
         when = f"{self.pick(DAYS)} {self.date()}"
-        main = self.pick([
-            f"The {topic} must be paid by {self.date()}, the total is {self.amount()}, and the reference is {self.code()}.",
-            f"The {topic} is ready and you can collect it at {self.address()} on {self.pick(DAYS)} at {self.time()}.",
-            f"We have moved the {topic} to {self.room()} and {self.name()} will {self.task()} at {self.time()}.",
-            f"Please {self.task()} and {self.task()} before {self.date()}, then call {self.name()} on {self.phone()}.",
+        main = f"The {topic} " + self.pick([
+            f"must be paid by {self.date()}, the total is {self.amount()}, and the reference is {self.code()}.",
+            f"is ready and you can collect it at {self.address()} on {self.pick(DAYS)} at {self.time()}.",
+            f"has moved to {self.room()} and {self.name()} will {self.task()} at {self.time()}.",
+            f"needs you to {self.task()} and {self.task()} before {self.date()}, then call {self.name()} on {self.phone()}.",
         ])
         body = [self.sentence() for _ in range(self.r.randint(1, 4))]
         body.insert(self.r.randint(0, len(body)), main)
-        text = f"From: {p}\nDate: {when}\nSubject: {topic}\n\nHello,\n" + " ".join(body) + f"\nRegards, {p.split()[0]}\n"
+        text = f"Mail from {p} on {when} about the {topic}\nHello,\n" + " ".join(body) + f"\nRegards, {p.split()[0]}\n"
         return text, p, topic, when, main
 
     def mails(self, n):
@@ -270,12 +269,12 @@ class Maker:
         for _ in range(n):
             text, p, topic, when, main = self.mail()
             out.append(text)
-            ex.append((f"When did {p} write about the {topic}?", f"The mail of {p} about the {topic} is from {when}."))
-            ex.append((f"What is the subject of the mail from {p}?", f"The subject of the mail from {p} is {topic}."))
+            head = f"The mail from {p} on {when} is about the {topic}."
+            ex.append((self.ask(f"What is the mail from {p} about?", f"When did {p} write?", f"Which mail came from {p}?"), head))
             su.append((self.ask(f"Summarize the mail from {p}.", f"What does the mail from {p} say?", f"Give me a short summary of the mail from {p}."),
-                       f"{p} wrote on {when} about the {topic}: {main}"))
+                       f"Mail from {p} on {when} about the {topic}: {main}"))
             point = self.message() if self.r.random() < 0.6 else f"I will {self.task()} on {self.pick(DAYS)} at {self.time()}."
-            re_.append((self.ask(f"Reply to {p} and say: {point}", f"Write an answer to {p}: {point}"),
+            re_.append((self.ask(f"Reply to {p} about the {topic} and say: {point}", f"Write an answer to {p} about the {topic}: {point}"),
                         f"Hello {p.split()[0]},\nthank you for the mail about the {topic}. {point}\nBest regards"))
         return "Mails\n" + "\n".join(out), ex, su, re_
 
@@ -339,7 +338,7 @@ class Maker:
         return "Story\n" + " ".join(s), qa
 
     # ---- items --------------------------------------------------------------------------------------------------
-    def section(self, kind, small=False):
+    def section(self, kind, small=False, n_qa=1):
         """One section: (text, {task: [qa]})"""
         k = self.r.randint
         if kind == "contacts":
@@ -361,7 +360,7 @@ class Maker:
             t, q = self.ui(k(3, 6) if small else k(5, 18))
             return t, {"ui_action": q}
         if kind == "api":
-            t, q = self.api(k(3, 5) if small else k(4, 10), 4)
+            t, q = self.api(k(3, 5) if small else k(4, 10), max(4, n_qa))
             return t, {"function_call": q}
         t, q = self.quote()
         return t, {"quote": q}
@@ -374,35 +373,39 @@ class Maker:
 
     def item(self, task, n_tok, count, n_qa=1):
         """An item whose document and questions come close to, and never above, n_tok tokens; None if no draw fits."""
+        # with many questions the document leaves them room: answers are what is learned from
+        n_doc = n_tok - 60 if n_qa == 1 else int((n_tok - 60) * self.r.uniform(0.45, 0.85))
         for _ in range(20):
-            used, parts, pool = 60, [], []
+            used, parts = 60, []
             small = n_tok < 320
-            t, q = self.section(self.pick(self.KINDS[task]), small)
+            t, q = self.section(self.pick(self.KINDS[task]), small, n_qa)
             n = count(t)
             if used + n > n_tok:
                 continue
             parts.append(t)
             used += n + 2
-            pool = list(q[task])
-            while used < n_tok - 60:
-                t, q = self.section(self.pick(self.FILLER), small or n_tok - used < 400)
+            pool, other = list(q[task]), [x for k in q if k != task for x in q[k]]
+            while used < n_doc:
+                t, q = self.section(self.pick(self.FILLER), small or n_doc - used < 400, n_qa)
                 n = count(t)
-                if used + n + 2 > n_tok:
+                if used + n + 2 > n_doc + 60:
                     break
                 parts.append(t)
                 used += n + 2
-                if task in q:
-                    pool += q[task]
+                for k in q:
+                    (pool if k == task else other).extend(q[k])
             self.r.shuffle(parts)
             self.r.shuffle(pool)
+            self.r.shuffle(other)
             qa, doc = [], "\n\n".join(parts)
-            for question, a in pool[: n_qa * 2]:
+            for question, a in (pool + other if n_qa > 1 else pool)[: n_qa * 2]:
                 n = count(question) + count(a) + 14
                 if qa and used + n - 60 > n_tok or len(qa) >= n_qa:
                     continue
                 used += n
                 qa.append((question, a))
             if qa:
+                self.r.shuffle(qa)
                 return doc, qa, task
         return None
 

@@ -37,10 +37,10 @@ def choice(maker, count, n):
         if not it or len(it[1]) < 4:
             continue
         q, a = it[1][0]
-        if " is " not in a or " wrote: " in a:
+        if " is " not in a or a[0] == "[":
             continue
         stem, v = a.rsplit(" is ", 1)
-        wrong = [x.rsplit(" is ", 1)[1] for _, x in it[1][1:] if " is " in x and " wrote: " not in x]
+        wrong = [x.rsplit(" is ", 1)[1] for _, x in it[1][1:] if " is " in x and x[0] != "["]
         wrong = [x for x in dict.fromkeys(wrong) if x != v][:3]
         if len(wrong) < 3:
             continue

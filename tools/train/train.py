@@ -31,10 +31,10 @@ STAGES = [
     {"from_tok": 0, "ctx": 256, "lengths": [100, 128, 160, 192, 250], "qa": 6, "english": 0.10, "drill": 0.45},
     {"from_tok": 10e6, "ctx": 256, "lengths": [128, 160, 192, 250], "qa": 5, "english": 0.15, "drill": 0.15},
     {"from_tok": 12e6, "ctx": 512, "lengths": [160, 250, 350, 500, 500], "qa": 6, "english": 0.2, "drill": 0.05},
-    {"from_tok": 20e6, "ctx": 1024, "lengths": [250, 500, 500, 1000, 1000], "qa": 14, "english": 0.2, "drill": 0.0},
-    {"from_tok": 22.3e6, "ctx": 2048, "lengths": [250, 500, 500, 1000, 1000, 2000], "qa": 20, "english": 0.2, "drill": 0.0},
+    {"from_tok": 20e6, "ctx": 1024, "lengths": [250, 500, 500, 1000, 1000], "qa": 24, "english": 0.2, "drill": 0.0},
+    {"from_tok": 25e6, "ctx": 2048, "lengths": [250, 500, 500, 1000, 1000, 2000], "qa": 32, "english": 0.2, "drill": 0.0},
 ]
-TASKS = ["extraction"] * 5 + ["ui_action"] * 3 + ["function_call"] * 2 + ["summary"] * 2 + ["reply"] * 2 + ["quote"]
+TASKS = ["extraction"] * 5 + ["ui_action"] * 2 + ["function_call"] * 2 + ["summary"] * 3 + ["reply"] * 1 + ["quote"]
 DOC_SAMPLE = 0.15  # share of document tokens that enter the loss: most are drawn at random and cannot be predicted
 
 

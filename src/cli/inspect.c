@@ -1,0 +1,203 @@
+/* tern inspect - what is in a model file, and what this processor can do. */
+#include "cli/args.h"
+#include "cli/commands.h"
+
+#include "base/cpu.h"
+#include "base/status.h"
+#include "engine/npu_model.h"
+#include "formats/package.h"
+#include "model/source.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *kind_name(uint32_t kind) {
+    static const char *const names[] = {"?", "meta", "tokenizer", "model", "layer", "shadow", "graphs"};
+    return kind < sizeof names / sizeof names[0] ? names[kind] : "?";
+}
+
+static json_t *hparams_json(const tn_hparams *h) {
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:f}", "arch", h->arch, "name", h->name, "layers", h->n_layers, "embedding", h->n_embd,
+                     "heads", h->n_heads, "kv_heads", h->n_kv_heads, "head_size", h->d_head, "feed_forward", h->n_ff, "vocabulary", h->n_vocab, "context", h->ctx_train,
+                     "tied", h->tied, "window", h->window, "rope_base", h->rope_base);
+}
+
+static void print_hparams(const tn_hparams *h) {
+    printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", h->name);
+    printf("layers         %d of width %d, feed-forward %d\n", h->n_layers, h->n_embd, h->n_ff);
+    printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads, h->window ? ", sliding window" : "");
+    printf("vocabulary     %d%s\ncontext        %d tokens\n", h->n_vocab, h->tied ? " (head tied to the embedding)" : "", h->ctx_train);
+}
+
+static uint64_t count_params(const tn_source *s) {
+    const tn_hparams *h = tn_source_hparams(s);
+    uint64_t n = 0;
+    for (int layer = -1; layer < h->n_layers; layer++) {
+        for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+            int64_t rows, cols;
+            tn_role_shape(h, (tn_role)r, &rows, &cols);
+            if (tn_source_has(s, layer, (tn_role)r)) n += (uint64_t)(rows * cols);
+        }
+    }
+    return n;
+}
+
+static int inspect_source(tn_ctx *ctx, const char *path, bool json) {
+    tn_source *s;
+    tern_error err;
+    if (tn_source_open(ctx, path, &s, &err) != TERN_OK) return failed(&err);
+    const tn_hparams *h = tn_source_hparams(s);
+    const tn_tokenizer *t = tn_source_tokenizer(s);
+    uint64_t n_params = count_params(s);
+    if (json) {
+        json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:o}", "file", path, "format", tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
+                              (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "hyperparameters", hparams_json(h));
+        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(j);
+    } else {
+        printf("format         %s\n", tn_source_description(s));
+        print_hparams(h);
+        printf("parameters     %.1f million\ntokenizer      %s%zu tokens\n", (double)n_params * 1e-6, t ? "" : "none, ", t ? tn_tokenizer_n_vocab(t) : 0);
+    }
+    tn_source_close(&s);
+    return EXIT_OK;
+}
+
+/* Reads a section whole (which checks it); the records of tensor sections are listed into `sites`. */
+static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_section *s, json_t *sites, tern_error *err) {
+    char *base = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
+    TN_FAIL_IF(!base, err, TERN_E_MEMORY, "no memory for a section of %" PRIu64 " bytes", s->size_bytes);
+    tern_status st = tn_pkg_read(p, s, base, err);
+    const tn_pkg_record *r;
+    size_t n = 0;
+    if (st == TERN_OK && (s->kind == TN_PKG_LAYER || s->kind == TN_PKG_MODEL)) st = tn_pkg_records(s, base, &r, &n, err);
+    for (size_t i = 0; i < n; i++) {
+        if (r[i].part != TN_PKG_TILES || r[i].role >= TN_W_N_ROLES) continue;
+        const tn_pkg_record *hot = tn_pkg_record_find(r, n, r[i].role, TN_PKG_HOT);
+        json_array_append_new(sites, json_pack("{s:i, s:s, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear", tn_role_name((tn_role)r[i].role), "outputs",
+                                               (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k, "act_scale", (double)r[i].act_scale, "outlier_path",
+                                               (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0)));
+    }
+    tn_free(ctx, base);
+    return st;
+}
+
+static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensors) {
+    tn_pkg *p;
+    tern_error err;
+    tn_hparams h;
+    char scheme[24], description[64];
+    uint64_t n_params;
+    if (tn_pkg_open(ctx, path, &p, &err) != TERN_OK) return failed(&err);
+    json_t *sections = json_array(), *sites = json_array();
+    tern_status st = tn_package_hparams(ctx, p, &h, scheme, description, &n_params, &err);
+    for (size_t i = 0; i < tn_pkg_n_sections(p) && st == TERN_OK; i++) {
+        const tn_pkg_section *s = tn_pkg_section_at(p, i);
+        st = read_section(ctx, p, s, sites, &err);
+        json_array_append_new(sections, json_pack("{s:s, s:i, s:I, s:I}", "kind", kind_name(s->kind), "layer", (int)s->layer, "offset", (json_int_t)s->off_bytes, "bytes",
+                                                  (json_int_t)s->size_bytes));
+    }
+    if (st == TERN_OK && json) {
+        json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O}", "file", path, "format", "tern package, version 1", "scheme", scheme, "parameters", (json_int_t)n_params,
+                              "hyperparameters", hparams_json(&h), "sections", sections, "linears", sites);
+        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(j);
+    } else if (st == TERN_OK) {
+        printf("format         tern package, version 1, scheme %s; all checksums hold\n", scheme);
+        print_hparams(&h);
+        printf("parameters     %.1f million\n\n%-10s %6s %12s %12s\n", (double)n_params * 1e-6, "section", "layer", "offset", "bytes");
+        size_t i;
+        json_t *v;
+        json_array_foreach(sections, i, v) {
+            printf("%-10s %6lld %12lld %12lld\n", json_string_value(json_object_get(v, "kind")), json_integer_value(json_object_get(v, "layer")),
+                   json_integer_value(json_object_get(v, "offset")), json_integer_value(json_object_get(v, "bytes")));
+        }
+        if (tensors) {
+            printf("\n%5s %-12s %14s %12s %s\n", "layer", "linear", "out x in", "input scale", "outlier path");
+            json_array_foreach(sites, i, v) {
+                bool path_on = json_is_true(json_object_get(v, "outlier_path"));
+                printf("%5lld %-12s %7lld x %-6lld %11.5g %s", json_integer_value(json_object_get(v, "layer")), json_string_value(json_object_get(v, "linear")),
+                       json_integer_value(json_object_get(v, "outputs")), json_integer_value(json_object_get(v, "inputs")), json_real_value(json_object_get(v, "act_scale")),
+                       path_on ? "yes" : "-");
+                if (path_on && json_integer_value(json_object_get(v, "hot_channels"))) printf(", %lld hot channels", json_integer_value(json_object_get(v, "hot_channels")));
+                putchar('\n');
+            }
+        }
+    }
+    json_decref(sections);
+    json_decref(sites);
+    tn_pkg_close(&p);
+    return st == TERN_OK ? EXIT_OK : failed(&err);
+}
+
+/* The set each kernel of the table was compiled for, found by asking which smaller set still picks it. */
+static const char *picked_by(size_t offset, const tn_kernels *k) {
+    static const char *const words[] = {"scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "dotprod", "i8mm"};
+    void *want, *got;
+    memcpy(&want, (const char *)k + offset, sizeof want);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        tn_kernels small;
+        tn_kernels_init(&small, tn_cpu_limit(words[i], k->cpu));
+        memcpy(&got, (const char *)&small + offset, sizeof got);
+        if (got == want) return words[i];
+    }
+    return "?";
+}
+
+static int inspect_cpu(bool json) {
+    const char *bad;
+    tn_kernels k;
+    tn_kernels_init(&k, tn_cpu_flags(&bad));
+    if (bad) return failed_text("TERN_CPU=%s is unknown; there are scalar, avx2, avxvnni, avx512, avx512vnni, neon, dotprod, i8mm", bad);
+    static const struct {
+        const char *name;
+        size_t offset;
+    } rows[] = {{"gemm_f32", offsetof(tn_kernels, gemm_f32)}, {"attn_f32", offsetof(tn_kernels, attn_f32)}, {"rmsnorm_f32", offsetof(tn_kernels, rmsnorm_f32)},
+                {"layernorm_f32", offsetof(tn_kernels, layernorm_f32)}, {"rope_f32", offsetof(tn_kernels, rope_f32)}, {"glu_f32", offsetof(tn_kernels, glu_f32)},
+                {"act_f32", offsetof(tn_kernels, act_f32)}, {"add_f32", offsetof(tn_kernels, add_f32)}, {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
+                {"quantise_s8", offsetof(tn_kernels, quantise_s8)}, {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)}, {"shadow_f32", offsetof(tn_kernels, shadow_f32)}};
+    json_t *features = json_array(), *kernels = json_object();
+    for (uint32_t bit = 1; bit; bit <<= 1) {
+        if (k.cpu & bit) json_array_append_new(features, json_string(tn_cpu_flag_name(bit)));
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) json_object_set_new(kernels, rows[i].name, json_string(picked_by(rows[i].offset, &k)));
+    if (json) {
+        json_t *j = json_pack("{s:i, s:O, s:O}", "cores", tn_cpu_count(), "features", features, "kernels", kernels);
+        json_dumpf(j, stdout, JSON_INDENT(2));
+        putchar('\n');
+        json_decref(j);
+    } else {
+        printf("%d cores;", tn_cpu_count());
+        size_t i;
+        json_t *v;
+        json_array_foreach(features, i, v) printf(" %s", json_string_value(v));
+        puts("\n");
+        for (i = 0; i < sizeof rows / sizeof rows[0]; i++) printf("%-20s %s\n", rows[i].name, json_string_value(json_object_get(kernels, rows[i].name)));
+    }
+    json_decref(features);
+    json_decref(kernels);
+    return EXIT_OK;
+}
+
+int cmd_inspect(int argc, char **argv) {
+    bool json = false, cpu = false, tensors = false;
+    const arg_spec specs[] = {
+        {"tensors", 0, NULL, ARG_FLAG, &tensors, 0, 0, "packages: list every linear with its input scale and outlier path"},
+        {"cpu", 0, NULL, ARG_FLAG, &cpu, 0, 0, "processor features and the kernels they select (TERN_CPU lowers them)"},
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
+        {0},
+    };
+    const command c = {"inspect", "FILE [--tensors] [--json]   or: tern inspect --cpu", "What is in a GGUF file, a Hugging Face folder or a package (whose checksums are verified).", specs, 1};
+    const char *words[2] = {0};
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    if (cpu) return inspect_cpu(json);
+    if (!words[0]) return usage_error(&c, "FILE is required");
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    return tn_pkg_is(words[0]) ? inspect_package(&ctx, words[0], json, tensors) : inspect_source(&ctx, words[0], json);
+}

@@ -1,0 +1,53 @@
+/* tern synth - a random model in the exact shapes of a real one. */
+#include "cli/args.h"
+#include "cli/commands.h"
+
+#include "base/cpu.h"
+#include "model/synth.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool show_progress(void *user, const char *stage, double fraction) {
+    (void)user;
+    fprintf(stderr, "\r\033[K%s %3.0f %%%s", stage, fraction * 100, fraction >= 1 ? "\r\033[K" : "");
+    return true;
+}
+
+int cmd_synth(int argc, char **argv) {
+    const char *arch = NULL, *out = NULL, *type = "f16";
+    uint64_t seed = 1;
+    int32_t n_threads = 0;
+    bool list = false;
+    const arg_spec specs[] = {
+        {"arch", 0, "NAME", ARG_STR, &arch, 0, 0, "whose shapes (--list names them)"},
+        {"output", 'o', "OUT.gguf", ARG_STR, &out, 0, 0, "the file to write"},
+        {"seed", 0, "S", ARG_U64, &seed, 0, 0, "random seed (default 1); the same seed gives the same bytes"},
+        {"type", 0, "TYPE", ARG_STR, &type, 0, 0, "storage of the weights: f32, f16 (default) or q8_0"},
+        {"threads", 't', "N", ARG_INT, &n_threads, 1, 64, "worker threads (default: one per core)"},
+        {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the names and stop"},
+        {0},
+    };
+    const command c = {"synth", "--arch NAME -o OUT.gguf [OPTIONS]", "Write random weights in the exact shapes of a real model, readable by other engines.", specs, 0};
+    const char *words[1];
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    for (size_t i = 0; list && tn_synth_name(i); i++) puts(tn_synth_name(i));
+    if (list) return EXIT_OK;
+    if (!arch) return usage_error(&c, "--arch is required");
+    if (!out) return usage_error(&c, "-o OUT.gguf is required");
+    tn_dtype dtype = !strcmp(type, "f32") ? TN_F32 : !strcmp(type, "f16") ? TN_F16 : !strcmp(type, "q8_0") ? TN_Q8_0 : TN_N_DTYPES;
+    if (dtype == TN_N_DTYPES) return usage_error(&c, "type '%s' is unknown; there are f32, f16, q8_0", type);
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, &hooks);
+    tn_pool *pool;
+    tern_error err;
+    if (tn_pool_open(&ctx, n_threads ? n_threads : tn_cpu_count(), &pool, &err) != TERN_OK) return failed(&err);
+    tern_status st = tn_synth(&ctx, pool, arch, out, seed, dtype, &err);
+    tn_pool_close(&pool);
+    return st == TERN_OK ? EXIT_OK : failed(&err);
+}
