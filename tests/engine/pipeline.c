@@ -299,6 +299,7 @@ static void failing_release(void *user, void *p) {
 static void allocation_failures(void **state) {
     (void)state;
     bool quick = getenv("TERN_TEST_QUICK") != NULL;
+    int n_tolerated = 0;
     for (long i = 0;; i += quick ? 17 : 1) {
         failing f = {.left = i};
         tern_hooks h;
@@ -316,15 +317,15 @@ static void allocation_failures(void **state) {
         tern_status st = tern_engine_open(package, &o, &e, &err);
         if (st == TERN_OK) st = tern_session_open(e, NULL, &s, &err);
         if (st == TERN_OK) st = tern_session_prefill(s, prompt, 40, &err);
-        long used = i - f.left;
         tern_session_close(&s);
         tern_engine_close(&e);
         assert_int_equal(f.live, 0);
-        if (st == TERN_OK) {
-            assert_true(i > 30 && used <= i);
+        if (st == TERN_OK && f.left >= 0) { /* none failed any more */
+            assert_true(i > 100 && n_tolerated <= 2);
             break;
         }
-        assert_int_equal(st, TERN_E_MEMORY);
+        if (st == TERN_OK) n_tolerated++; /* the tokenizer does without a compiled pattern when there is no memory for one */
+        else assert_int_equal(st, TERN_E_MEMORY);
     }
 }
 
