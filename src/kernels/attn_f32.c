@@ -5,7 +5,10 @@
 
 #include <math.h>
 
-size_t tn_attn_f32_scratch(size_t d_head, size_t n_pos) { return 64 * (n_pos + 64) + 64 * d_head; }
+size_t tn_attn_f32_scratch(size_t d_head, size_t n_pos) { 
+    (void)d_head;
+    return 24 * (n_pos + 2 * TN_KV_PANEL + 16); /* scores of a block of rows (f32_template.h), whole panels at both ends */
+}
 
 static int visible(const tn_attn_f32_args *a, size_t row, size_t p) {
     if ((int64_t)p >= a->first_pos[row] && (int64_t)p < a->end_pos[row]) return 1;

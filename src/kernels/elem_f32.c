@@ -15,8 +15,8 @@ static float fold(float lane[LANES]) {
     return lane[0];
 }
 
-/* Cody-Waite reduction to |r| <= ln2/2, then a degree-6 polynomial; 2^n is applied in two factors so that subnormal
- * results round once. */
+/* Cody-Waite reduction to |r| <= ln2/2, then a degree-6 polynomial (fits by tools/fit_f32.py); 2^n is applied in two
+ * factors, so that 2^128 never stands alone. */
 float tn_expf(float x) {
     if (x != x) return x;
     if (x > 88.72283f) return INFINITY;
@@ -24,12 +24,11 @@ float tn_expf(float x) {
     float n = nearbyintf(x * 1.44269504f);
     float r = fmaf(n, -0.693359375f, x);
     r = fmaf(n, 2.12194440e-4f, r);
-    float p = 1.9875691500e-4f;
-    p = fmaf(p, r, 1.3981999507e-3f);
-    p = fmaf(p, r, 8.3334519073e-3f);
-    p = fmaf(p, r, 4.1665795894e-2f);
-    p = fmaf(p, r, 1.6666665459e-1f);
-    p = fmaf(p, r, 5.0000001201e-1f);
+    float p = 1.381454106e-3f;
+    p = fmaf(p, r, 8.368745105e-3f);
+    p = fmaf(p, r, 4.166839077e-2f);
+    p = fmaf(p, r, 1.66665204e-1f);
+    p = fmaf(p, r, 4.999999343e-1f);
     p = fmaf(p, r * r, r) + 1.0f;
     int32_t half = (int32_t)n / 2;
     return p * tn_bits_f32((uint32_t)(half + 127) << 23) * tn_bits_f32((uint32_t)((int32_t)n - half + 127) << 23);
@@ -79,18 +78,18 @@ void tn_rope_f32_ref(float *x, const float *cs, size_t n_rot) {
     }
 }
 
-/* Abramowitz and Stegun 7.1.26 is too coarse; this is erf by its complementary form with exp, error below 2e-7. */
+/* erf(|x|) = 1 - t exp(p(t) - x^2) with t = 1 / (1 + |x| / 2): p is smooth on the whole axis (fits by tools/fit_f32.py).
+ * The absolute error is a rounding of 1; what gelu needs is 1 + erf. */
 static float erf_poly(float x) {
-    float a = fabsf(x), t = 1.0f / fmaf(0.5f, a, 1.0f), p = 0.17087277f;
-    p = fmaf(p, t, -0.82215223f);
-    p = fmaf(p, t, 1.48851587f);
-    p = fmaf(p, t, -1.13520398f);
-    p = fmaf(p, t, 0.27886807f);
-    p = fmaf(p, t, -0.18628806f);
-    p = fmaf(p, t, 0.09678418f);
-    p = fmaf(p, t, 0.37409196f);
-    p = fmaf(p, t, 1.00002368f);
-    p = fmaf(p, t, -1.26551223f);
+    float a = fabsf(x), t = 1.0f / fmaf(0.5f, a, 1.0f), p = 0.1643301458f;
+    p = fmaf(p, t, -0.9939615559f);
+    p = fmaf(p, t, 2.435405262f);
+    p = fmaf(p, t, -2.953343631f);
+    p = fmaf(p, t, 1.722207766f);
+    p = fmaf(p, t, -0.6380636178f);
+    p = fmaf(p, t, 0.5520386498f);
+    p = fmaf(p, t, 0.9754171334f);
+    p = fmaf(p, t, -1.264030158f);
     float e = 1.0f - t * tn_expf(fmaf(-a, a, p));
     return copysignf(e, x);
 }

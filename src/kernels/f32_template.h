@@ -1,72 +1,181 @@
 /* kernels/f32_template.h - every float kernel, written once over a vector type; included by one file per instruction set.
  *
- * The includer defines ISA (suffix of the names), W (floats per vector, 16, 8 or 4), MR (rows of the matrix product's block),
- * types vf, vi and the operations below. Bits are those of the scalar references: the same chains, the same lanes.
- *   vf: f_load f_store f_set1 f_fma(a,b,c) f_add f_sub f_mul f_div f_max f_round(nearest even) f_load_f16 f_load_bf16
- *   masks are all-ones lanes in vf: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) f_and f_or f_andnot(mask, a)
+ * The includer defines ISA (suffix of the names), W (floats per vector, 16, 8 or 4), WIDE and MANY (vectors per block of
+ * the matrix product for up to 3 and up to MR rows, so that rows * vectors accumulators fit the register file),
+ * types vf (floats), vi (int32) and vm (a mask of lanes), and the operations below.
+ * Bits are those of the scalar references: the same chains, the same lanes.
+ *   vf: f_load f_store f_set1 f_fma(a,b,c) f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b
+ *       f_round(nearest even) f_load_f16 f_load_bf16 f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a & ~m
+ *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
  *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
 #include "kernels/kernels.h"
 
+#include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #define CAT2(a, b) a##_##b
 #define CAT(a, b) CAT2(a, b)
 #define NAME(stem) CAT(stem, ISA)
-
-/* Loops of constant length over accumulators: unrolled, so that the accumulators live in registers (gcc keeps arrays that a
- * loop indexes on the stack, at a third of the speed). */
+#define INLINE static inline __attribute__((always_inline))
+/* Loops of constant length over accumulators: unrolled, so that the accumulators live in registers (both compilers keep
+ * arrays that a loop indexes on the stack, at a quarter of the speed). */
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 
 enum { PER_PANEL = TN_PANEL_N / W, N_LANE_REGS = 16 / W };
 
-/* ---- matrix product ------------------------------------------------------------------------------- */
+/* ---- matrix product -------------------------------------------------------------------------------
+ *
+ * One micro-kernel serves the weights, the scores (K panels) and the weighted values (rows of V): out[r][c] = chain over
+ * k of a[r][k] * b(k, c) with b(k, c) at b + k * ks + c / 32 * ps + c % 32. Accumulators of rows x vectors stay in
+ * registers; `load` continues chains left in out, so that k can be cut anywhere without changing a bit. */
 
-#define GEMM(dtype, elem, load)                                                                                              \
-    static inline __attribute__((always_inline)) void block_##dtype(const float *a, size_t lda, const elem *b, const float *bias, \
-                                                                    float *out, size_t ldo, int rows, size_t n_cols, size_t k) { \
-        vf acc[MR][PER_PANEL];                                                                                               \
-        UNROLL                                                                                                               \
-        for (int r = 0; r < rows; r++)                                                                                       \
-            UNROLL                                                                                                           \
-            for (int j = 0; j < PER_PANEL; j++) acc[r][j] = f_set1(0.0f);                                                    \
-        for (size_t c = 0; c < k; c++) {                                                                                     \
-            vf w[PER_PANEL];                                                                                                 \
-            UNROLL                                                                                                           \
-            for (int j = 0; j < PER_PANEL; j++) w[j] = load(b + c * TN_PANEL_N + (size_t)j * W);                             \
-            __builtin_prefetch(b + (c + 16) * TN_PANEL_N);                                                                   \
-            UNROLL                                                                                                           \
-            for (int r = 0; r < rows; r++) {                                                                                 \
-                vf x = f_set1(a[(size_t)r * lda + c]);                                                                       \
-                UNROLL                                                                                                       \
-                for (int j = 0; j < PER_PANEL; j++) acc[r][j] = f_fma(x, w[j], acc[r][j]);                                   \
-            }                                                                                                                \
-        }                                                                                                                    \
-        UNROLL                                                                                                               \
-        for (int r = 0; r < rows; r++) {                                                                                     \
-            float tile[TN_PANEL_N];                                                                                          \
-            UNROLL                                                                                                           \
-            for (int j = 0; j < PER_PANEL; j++) {                                                                            \
-                if (n_cols == TN_PANEL_N) {                                                                                  \
-                    vf v = bias ? f_add(acc[r][j], f_load(bias + (size_t)j * W)) : acc[r][j];                                \
-                    f_store(out + (size_t)r * ldo + (size_t)j * W, v);                                                       \
-                } else {                                                                                                     \
-                    f_store(tile + (size_t)j * W, acc[r][j]);                                                                \
-                }                                                                                                            \
-            }                                                                                                                \
-            for (size_t n = 0; n_cols < TN_PANEL_N && n < n_cols; n++) out[(size_t)r * ldo + n] = bias ? tile[n] + bias[n] : tile[n]; \
-        }                                                                                                                    \
-    }                                                                                                                        \
-    static void NAME(tn_gemm_##dtype)(const float *a, size_t lda, const void *panels, const float *bias, float *out, size_t ldo, size_t m, \
-                               size_t n0, size_t n1, size_t k) {                                                             \
-        for (size_t n = n0; n < n1; n += TN_PANEL_N) {                                                                       \
-            const elem *b = (const elem *)panels + n * k;                                                                    \
-            size_t n_cols = n1 - n < TN_PANEL_N ? n1 - n : TN_PANEL_N, i = 0;                                                \
-            const float *bn = bias ? bias + n : NULL;                                                                        \
-            for (; i + MR <= m; i += MR) block_##dtype(a + i * lda, lda, b, bn, out + i * ldo + n, ldo, MR, n_cols, k);      \
-            for (; i + 4 <= m && MR > 4; i += 4) block_##dtype(a + i * lda, lda, b, bn, out + i * ldo + n, ldo, 4, n_cols, k); \
-            for (; i < m; i++) block_##dtype(a + i * lda, lda, b, bn, out + i * ldo + n, ldo, 1, n_cols, k);                 \
-        }                                                                                                                    \
+enum {
+    MR = 6,
+    TALL = W == 16 ? 8 : MR, /* rows by one panel of two vectors: M = 7 and 8 then read the panels once */
+    FULL_N = MANY * W,                              /* columns of the blocked product */
+    NARROW = MANY < PER_PANEL ? MANY : PER_PANEL,   /* vectors that always lie inside one panel */
+    CHUNK_N = MANY * W > TN_PANEL_N ? MANY * W : TN_PANEL_N,
+    FEW_ROWS = 2 * MR,                              /* up to here the panels are read once or twice: no widened copy */
+    BLOCK_K = 128,                                  /* widened block: 128 x 64 floats = 32 KiB, inside L1 */
+};
+
+/* Prefetch distance in a panel: with more rows fewer panels are read side by side. Measured on Zen 5, M = 1..8. */
+#define AHEAD_BYTES(rows) ((rows) <= 3 ? 2048 : 4096)
+#define LINE_VECTORS(elem) (64 / (int)sizeof(elem) / W) /* vectors of elem per cache line */
+
+#define BLOCK(dtype, elem, load_b)                                                                                                    \
+    INLINE void block_##dtype(int rows, int nv, bool prefetch, const float *a, size_t lda, const elem *b, size_t ks, size_t ps,       \
+                              size_t k, const float *bias, float *out, size_t ldo, bool load) {                                       \
+        vf acc[TALL][16];                                                                                                             \
+        UNROLL for (int r = 0; r < rows; r++) {                                                                                       \
+            UNROLL for (int j = 0; j < nv; j++) acc[r][j] = load ? f_load(out + (size_t)r * ldo + j * W) : f_set1(0.0f);              \
+        }                                                                                                                             \
+        for (size_t i = 0; i < k; i++, b += ks) {                                                                                     \
+            if (prefetch) {                                                                                                           \
+                UNROLL for (int j = 0; j < nv; j += LINE_VECTORS(elem)) {                                                             \
+                    __builtin_prefetch((const char *)(b + (size_t)(j * W / 32) * ps + j * W % 32) + AHEAD_BYTES(rows));               \
+                }                                                                                                                     \
+            }                                                                                                                         \
+            if (nv > rows) {                                                                                                          \
+                vf x[TALL];                                                                                                           \
+                UNROLL for (int r = 0; r < rows; r++) x[r] = f_set1(a[(size_t)r * lda + i]);                                          \
+                UNROLL for (int j = 0; j < nv; j++) {                                                                                 \
+                    vf w = load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                                                        \
+                    UNROLL for (int r = 0; r < rows; r++) acc[r][j] = f_fma(x[r], w, acc[r][j]);                                      \
+                }                                                                                                                     \
+            } else {                                                                                                                  \
+                vf w[16];                                                                                                             \
+                UNROLL for (int j = 0; j < nv; j++) w[j] = load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                        \
+                UNROLL for (int r = 0; r < rows; r++) {                                                                               \
+                    vf x = f_set1(a[(size_t)r * lda + i]);                                                                            \
+                    UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_fma(x, w[j], acc[r][j]);                                        \
+                }                                                                                                                     \
+            }                                                                                                                         \
+        }                                                                                                                             \
+        UNROLL for (int r = 0; r < rows; r++) {                                                                                       \
+            UNROLL for (int j = 0; j < nv; j++) {                                                                                     \
+                vf v = bias ? f_add(acc[r][j], f_load(bias + j * W)) : acc[r][j];                                                     \
+                f_store(out + (size_t)r * ldo + j * W, v);                                                                            \
+            }                                                                                                                         \
+        }                                                                                                                             \
+    }                                                                                                                                 \
+    /* Up to TALL rows by all vectors of n_cols; returns the columns done: the rest is less than one narrow block. */                 \
+    static size_t cols_##dtype(int rows, size_t n_cols, const float *a, size_t lda, const elem *b, size_t ks, size_t ps,              \
+                               size_t k, const float *bias, float *out, size_t ldo, bool load) {                                      \
+        size_t c = 0;                                                                                                                 \
+        for (size_t wide = WIDE * W; rows <= 3 && c + wide <= n_cols; c += wide) {                                                    \
+            const elem *bc = b + c / 32 * ps + c % 32;                                                                                \
+            const float *bias_c = bias ? bias + c : NULL;                                                                             \
+            switch (rows) {                                                                                                           \
+            case 1: block_##dtype(1, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                           \
+            case 2: block_##dtype(2, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                           \
+            case 3: block_##dtype(3, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                           \
+            }                                                                                                                         \
+        }                                                                                                                             \
+        ROWS_BY(dtype, elem, MANY)                                                                                                    \
+        if (NARROW < MANY) ROWS_BY(dtype, elem, NARROW)                                                                               \
+        return c;                                                                                                                     \
+    }
+
+#define ROWS_BY(dtype, elem, nv)                                                                                                      \
+    for (; (rows <= MR || (nv) == NARROW) && c + (nv) * W <= n_cols; c += (nv) * W) {                                                 \
+        const elem *bc = b + c / 32 * ps + c % 32;                                                                                    \
+        const float *bias_c = bias ? bias + c : NULL;                                                                                 \
+        switch (rows) {                                                                                                               \
+        case 1: block_##dtype(1, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
+        case 2: block_##dtype(2, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
+        case 3: block_##dtype(3, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
+        case 4: block_##dtype(4, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
+        case 5: block_##dtype(5, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
+        case 6: block_##dtype(6, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
+        case 7: block_##dtype(TALL > 6 && (nv) == NARROW ? 7 : 0, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;\
+        case 8: block_##dtype(TALL > 6 && (nv) == NARROW ? 8 : 0, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;\
+        }                                                                                                                             \
+    }
+
+BLOCK(f32, float, f_load)
+BLOCK(f16, uint16_t, f_load_f16)
+BLOCK(bf16, uint16_t, f_load_bf16)
+
+/* Many rows by FULL_N columns with k steps of b in cache. */
+static void many_rows(size_t m, const float *a, size_t lda, const float *b, size_t ks, size_t ps, size_t k, const float *bias,
+                      float *out, size_t ldo, bool load) {
+    size_t i = 0;
+    for (; i + MR <= m; i += MR) block_f32(MR, MANY, false, a + i * lda, lda, b, ks, ps, k, bias, out + i * ldo, ldo, load);
+    if (i < m) cols_f32((int)(m - i), FULL_N, a + i * lda, lda, b, ks, ps, k, bias, out + i * ldo, ldo, load);
+}
+
+#define GEMM(dtype, elem, load_b)                                                                                                     \
+    static void NAME(tn_gemm_##dtype)(const float *a, size_t lda, const void *panels, const float *bias, float *out, size_t ldo,      \
+                                      size_t m, size_t n0, size_t n1, size_t k) {                                                     \
+        size_t n = n0, ps = k * TN_PANEL_N;                                                                                           \
+        for (; m > FEW_ROWS && n + FULL_N <= n1; n += FULL_N) {                                                                       \
+            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                                              \
+            _Alignas(64) float wide[BLOCK_K * FULL_N];                                                                                \
+            for (size_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_K) {                                                                   \
+                size_t nk = k - k0 < BLOCK_K ? k - k0 : BLOCK_K;                                                                      \
+                const elem *bk = b + k0 * TN_PANEL_N;                                                                                 \
+                for (size_t i = 0; i < nk; i++) {                                                                                     \
+                    UNROLL for (int j = 0; j < MANY; j += LINE_VECTORS(elem)) { /* the next block, while this one is worked on */     \
+                        __builtin_prefetch(bk + (BLOCK_K + i) * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32);                 \
+                    }                                                                                                                 \
+                    UNROLL for (int j = 0; j < MANY; j++) {                                                                           \
+                        f_store(wide + i * FULL_N + j * W, load_b(bk + i * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32));     \
+                    }                                                                                                                 \
+                }                                                                                                                     \
+                const float *bias_n = bias && k0 + nk == k ? bias + n : NULL;                                                         \
+                many_rows(m, a + k0, lda, wide, FULL_N, TN_PANEL_N, nk, bias_n, out + n, ldo, k0 > 0);                                \
+            }                                                                                                                         \
+        }                                                                                                                             \
+        /* What is left: few rows, or fewer columns than a block. Row groups meet a chunk of panels while it is in cache. */          \
+        size_t chunk = m <= 3 ? n1 - n : CHUNK_N;                                                                                     \
+        for (size_t nc; n < n1; n += nc) {                                                                                            \
+            nc = n1 - n < chunk ? n1 - n : chunk;                                                                                     \
+            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                                              \
+            const float *bias_n = bias ? bias + n : NULL;                                                                             \
+            size_t n_groups = m <= TALL ? 1 : (m + MR - 1) / MR, most = (m + n_groups - 1) / n_groups; /* groups of nearly equal size */\
+            for (size_t i = 0, rows; i < m; i += rows) {                                                                              \
+                rows = m - i < most ? m - i : most;                                                                                   \
+                const float *ai = a + i * lda;                                                                                        \
+                float *oi = out + i * ldo + n, tile[TALL * NARROW * W];                                                               \
+                size_t c = cols_##dtype((int)rows, nc, ai, lda, b, TN_PANEL_N, ps, k, bias_n, oi, ldo, false);                        \
+                if (c == nc) continue;                                                                                                \
+                const elem *bc = b + c / TN_PANEL_N * ps + c % TN_PANEL_N; /* the panel is whole, the output is not */                \
+                cols_##dtype((int)rows, NARROW * W, ai, lda, bc, TN_PANEL_N, ps, k, NULL, tile, NARROW * W, false);                   \
+                for (size_t r = 0; r < rows; r++) {                                                                                   \
+                    for (size_t j = 0; c + j < nc; j++) {                                                                             \
+                        float v = tile[r * NARROW * W + j];                                                                           \
+                        oi[r * ldo + c + j] = bias ? v + bias_n[c + j] : v;                                                           \
+                    }                                                                                                                 \
+                }                                                                                                                     \
+            }                                                                                                                         \
+        }                                                                                                                             \
     }
 
 GEMM(f32, float, f_load)
@@ -79,12 +188,11 @@ static inline vf v_exp(vf x) {
     vf n = f_round(f_mul(x, f_set1(1.44269504f)));
     vf r = f_fma(n, f_set1(-0.693359375f), x);
     r = f_fma(n, f_set1(2.12194440e-4f), r);
-    vf p = f_set1(1.9875691500e-4f);
-    p = f_fma(p, r, f_set1(1.3981999507e-3f));
-    p = f_fma(p, r, f_set1(8.3334519073e-3f));
-    p = f_fma(p, r, f_set1(4.1665795894e-2f));
-    p = f_fma(p, r, f_set1(1.6666665459e-1f));
-    p = f_fma(p, r, f_set1(5.0000001201e-1f));
+    vf p = f_set1(1.381454106e-3f);
+    p = f_fma(p, r, f_set1(8.368745105e-3f));
+    p = f_fma(p, r, f_set1(4.166839077e-2f));
+    p = f_fma(p, r, f_set1(1.66665204e-1f));
+    p = f_fma(p, r, f_set1(4.999999343e-1f));
     p = f_add(f_fma(p, f_mul(r, r), r), f_set1(1.0f));
     vi i = i_cvt(n), half = i_sra1(i_add(i, i_srl31(i))), bias = i_set1(127); /* half rounds towards zero */
     p = f_mul(f_mul(p, f_cast(i_sll23(i_add(half, bias)))), f_cast(i_sll23(i_add(i_sub(i, half), bias))));
@@ -109,9 +217,9 @@ static inline vf v_tanh(vf x) {
 
 static inline vf v_erf(vf x) {
     vf sign = f_and(sign_mask(), x), a = f_andnot(sign_mask(), x);
-    vf t = f_div(f_set1(1.0f), f_fma(f_set1(0.5f), a, f_set1(1.0f))), p = f_set1(0.17087277f);
-    static const float c[9] = {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f};
-    for (int i = 0; i < 9; i++) p = f_fma(p, t, f_set1(c[i]));
+    vf t = f_div(f_set1(1.0f), f_fma(f_set1(0.5f), a, f_set1(1.0f))), p = f_set1(0.1643301458f);
+    static const float c[8] = {-0.9939615559f, 2.435405262f, -2.953343631f, 1.722207766f, -0.6380636178f, 0.5520386498f, 0.9754171334f, -1.264030158f};
+    UNROLL for (int i = 0; i < 8; i++) p = f_fma(p, t, f_set1(c[i]));
     vf e = f_sub(f_set1(1.0f), f_mul(t, v_exp(f_fma(f_or(a, sign_mask()), a, p))));
     return f_or(f_andnot(sign_mask(), e), sign);
 }
@@ -157,8 +265,7 @@ static void NAME(tn_rmsnorm_f32)(const float *x, const float *w, float eps, floa
     lanes l = lanes_zero();
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        UNROLL
-        for (int j = 0; j < N_LANE_REGS; j++) {
+        UNROLL for (int j = 0; j < N_LANE_REGS; j++) {
             vf v = f_load(x + i + (size_t)j * W);
             l.v[j] = f_fma(v, v, l.v[j]);
         }
@@ -177,12 +284,10 @@ static void NAME(tn_layernorm_f32)(const float *x, const float *w, const float *
     float tail[16];
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        UNROLL
-        for (int j = 0; j < N_LANE_REGS; j++) sum.v[j] = f_add(sum.v[j], f_load(x + i + (size_t)j * W));
+        UNROLL for (int j = 0; j < N_LANE_REGS; j++) sum.v[j] = f_add(sum.v[j], f_load(x + i + (size_t)j * W));
     }
     float lane[16];
-    UNROLL
-    for (int j = 0; j < N_LANE_REGS; j++) f_store(lane + j * W, sum.v[j]);
+    UNROLL for (int j = 0; j < N_LANE_REGS; j++) f_store(lane + j * W, sum.v[j]);
     for (size_t t = 0; t < n - i; t++) lane[t] += x[i + t];
     for (int s = 8; s; s /= 2) {
         for (int j = 0; j < s; j++) lane[j] += lane[j + s];
@@ -190,8 +295,7 @@ static void NAME(tn_layernorm_f32)(const float *x, const float *w, const float *
     float mean = lane[0] / (float)n;
     vf mv = f_set1(mean);
     for (i = 0; i + 16 <= n; i += 16) {
-        UNROLL
-        for (int j = 0; j < N_LANE_REGS; j++) {
+        UNROLL for (int j = 0; j < N_LANE_REGS; j++) {
             vf d = f_sub(f_load(x + i + (size_t)j * W), mv);
             var.v[j] = f_fma(d, d, var.v[j]);
         }
@@ -206,6 +310,22 @@ static void NAME(tn_layernorm_f32)(const float *x, const float *w, const float *
     for (; i < n; i++) {
         float v = (x[i] - mean) * r;
         out[i] = b ? fmaf(v, w[i], b[i]) : v * w[i];
+    }
+}
+
+static void NAME(tn_rope_f32)(float *x, const float *cs, size_t n_rot) {
+    size_t half = n_rot / 2, i = 0;
+    float *y = x + half;
+    for (; i + W <= half; i += W) {
+        vf a = f_load(x + i), b = f_load(y + i), c, s;
+        f_load_pairs(cs + 2 * i, c, s);
+        f_store(x + i, f_fma(a, c, f_sub(f_set1(-0.0f), f_mul(b, s))));
+        f_store(y + i, f_fma(a, s, f_mul(b, c)));
+    }
+    for (; i < half; i++) {
+        float a = x[i], b = y[i], c = cs[2 * i], s = cs[2 * i + 1];
+        x[i] = fmaf(a, c, -(b * s));
+        y[i] = fmaf(a, s, b * c);
     }
 }
 
@@ -228,139 +348,164 @@ static void NAME(tn_add_f32)(float *x, const float *y, float scale, size_t n) {
     for (; i < n; i++) x[i] = fmaf(scale, y[i], x[i]);
 }
 
-/* ---- attention -------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------
+ *
+ * Blocks of ATTN_ROWS rows share what they read: per ATTN_POS positions all rows are scored, then per ATTN_POS positions
+ * all rows add their weighted values, MR rows at a time. Where the rows of a group see different positions, the odd ones
+ * are added row by row, so that no row ever touches a value it must not see. */
 
-enum { ATTN_ROWS = W == 16 ? 8 : 4, ATTN_OUT_ROWS = 4, ATTN_D = 64 / W };
+enum { ATTN_ROWS = 24, ATTN_POS = 256 };
 
-/* Scores of up to ATTN_ROWS rows at one panel of 32 positions, scaled: s[r * ld + 0..31]. */
-static inline __attribute__((always_inline)) void score_panel(const tn_attn_f32_args *a, size_t row0, int rows, const float *k, float *s, size_t ld) {
-    vf acc[ATTN_ROWS][PER_PANEL];
-    UNROLL
-    for (int r = 0; r < rows; r++)
-        UNROLL
-        for (int j = 0; j < PER_PANEL; j++) acc[r][j] = f_set1(0.0f);
-    for (size_t d = 0; d < a->d_head; d++) {
-        vf kv[PER_PANEL];
-        UNROLL
-        for (int j = 0; j < PER_PANEL; j++) kv[j] = f_load(k + d * TN_KV_PANEL + (size_t)j * W);
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            vf q = f_set1(a->q[(row0 + (size_t)r) * a->q_stride + d]);
-            UNROLL
-            for (int j = 0; j < PER_PANEL; j++) acc[r][j] = f_fma(q, kv[j], acc[r][j]);
+typedef struct seen {
+    size_t first, end;      /* the contiguous part */
+    size_t tree_end;        /* one past the last position seen, >= end */
+    const uint64_t *tree;   /* the row's mask or NULL */
+    size_t panel0, panel1;  /* positions [panel0, panel1) that hold all of it, multiples of the panel */
+} seen;
+
+static seen seen_of(const tn_attn_f32_args *a, size_t row) {
+    seen v = {.first = (size_t)a->first_pos[row], .end = (size_t)a->end_pos[row]};
+    v.tree_end = v.end;
+    if (a->tree_mask) {
+        v.tree = a->tree_mask + row * a->n_tree_words;
+        for (size_t i = a->n_tree_words; i-- > 0;) {
+            if (!v.tree[i]) continue;
+            size_t e = a->tree_base + i * 64 + 64 - (size_t)__builtin_clzll(v.tree[i]);
+            v.tree_end = e > v.end ? e : v.end;
+            break;
         }
     }
-    vf scale = f_set1(a->scale), cap = f_set1(a->soft_cap);
-    UNROLL
+    v.panel0 = v.first / TN_KV_PANEL * TN_KV_PANEL;
+    v.panel1 = (v.tree_end + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    return v;
+}
+
+static bool tree_sees(const tn_attn_f32_args *a, const seen *v, size_t p) {
+    size_t j = p - a->tree_base;
+    return p >= v->first && p < v->end ? true : v->tree && p >= a->tree_base && (v->tree[j / 64] >> (j % 64) & 1);
+}
+
+/* Scores become exp(score - max), and 0 where the row sees nothing; returns their sum. s: positions panel0.. of the row. */
+static float softmax_row(const tn_attn_f32_args *a, const seen *v, float *s) {
+    size_t n = v->panel1 - v->panel0;
+    vf scale = f_set1(a->scale), cap = f_set1(a->soft_cap), max[PER_PANEL];
+    for (size_t i = 0; i < n; i += W) {
+        vf x = f_mul(f_load(s + i), scale);
+        if (a->soft_cap > 0) x = f_mul(cap, v_tanh(f_div(x, cap)));
+        f_store(s + i, x);
+    }
+    for (size_t p = v->panel0; p < v->first; p++) s[p - v->panel0] = -INFINITY;
+    for (size_t p = v->tree_end; p < v->panel1; p++) s[p - v->panel0] = -INFINITY;
+    for (size_t p = v->end; p < v->tree_end; p++) {
+        if (!tree_sees(a, v, p)) s[p - v->panel0] = -INFINITY;
+    }
+    for (int j = 0; j < PER_PANEL; j++) max[j] = f_set1(-INFINITY);
+    for (size_t i = 0; i < n; i += TN_KV_PANEL) {
+        UNROLL for (int j = 0; j < PER_PANEL; j++) max[j] = f_max(f_load(s + i + (size_t)j * W), max[j]);
+    }
+    for (int j = 1; j < PER_PANEL; j++) max[0] = f_max(max[j], max[0]);
+    float lane[W], m = -INFINITY;
+    f_store(lane, max[0]);
+    for (int i = 0; i < W; i++) m = lane[i] > m ? lane[i] : m;
+    lanes l = lanes_zero();
+    for (size_t i = 0; i < n; i += 16) {
+        UNROLL for (int j = 0; j < N_LANE_REGS; j++) {
+            float *at = s + i + (size_t)j * W;
+            vf w = v_exp(f_sub(f_load(at), f_set1(m)));
+            f_store(at, w);
+            l.v[j] = f_add(l.v[j], w);
+        }
+    }
+    return fold(&l, NULL, 0);
+}
+
+/* out[r][0..d_head) continues its chains over positions p0..p1-1 with weights w[r][p - p0], up to MR rows. */
+static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, size_t p0, size_t p1, float *out) {
+    if (p0 >= p1) return;
+    const float *v = a->v + p0 * a->d_head;
+    size_t n = p1 - p0, d = a->d_head, c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
     for (int r = 0; r < rows; r++) {
-        UNROLL
-        for (int j = 0; j < PER_PANEL; j++) {
-            vf v = f_mul(acc[r][j], scale);
-            if (a->soft_cap > 0) v = f_mul(cap, v_tanh(f_div(v, cap)));
-            f_store(s + (size_t)r * ld + (size_t)j * W, v);
+        const float *wr = w + (size_t)r * ld;
+        float *o = out + (size_t)r * a->out_stride;
+        size_t j = c;
+        for (; j + W <= d; j += W) block_f32(1, 1, false, wr, ld, v + j, d, TN_PANEL_N, n, NULL, o + j, 0, true);
+        for (; j < d; j++) {
+            for (size_t p = 0; p < n; p++) o[j] = fmaf(wr[p], v[p * d + j], o[j]);
         }
     }
 }
 
-/* out[r][d..d+63] for up to ATTN_OUT_ROWS rows: chains over positions p0..p1-1 of s[r][p] * v[p][d]. */
-static inline __attribute__((always_inline)) void weigh_values(const tn_attn_f32_args *a, size_t row0, int rows, size_t d0, int regs, const float *s,
-                                                               size_t ld, size_t base, size_t p0, size_t p1, const float *sum) {
-    vf acc[ATTN_OUT_ROWS][ATTN_D];
-    UNROLL
-    for (int r = 0; r < rows; r++)
-        UNROLL
-        for (int j = 0; j < regs; j++) acc[r][j] = f_set1(0.0f);
-    for (size_t p = p0; p < p1; p++) {
-        vf v[ATTN_D];
-        UNROLL
-        for (int j = 0; j < regs; j++) v[j] = f_load(a->v + p * a->d_head + d0 + (size_t)j * W);
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            vf w = f_set1(s[(size_t)r * ld + (p - base)]);
-            UNROLL
-            for (int j = 0; j < regs; j++) acc[r][j] = f_fma(w, v[j], acc[r][j]);
-        }
-    }
-    UNROLL
-    for (int r = 0; r < rows; r++) {
-        vf total = f_set1(sum[r]);
-        UNROLL
-        for (int j = 0; j < regs; j++) f_store(a->out + (row0 + (size_t)r) * a->out_stride + d0 + (size_t)j * W, f_div(acc[r][j], total));
-    }
-}
+static size_t clip(size_t x, size_t lo, size_t hi) { return x < lo ? lo : x > hi ? hi : x; }
 
-static void values_tail(const tn_attn_f32_args *a, size_t row, size_t d0, const float *s, size_t base, size_t p0, size_t p1, float sum) {
-    for (size_t d = d0; d < a->d_head; d++) {
-        float acc = 0;
-        for (size_t p = p0; p < p1; p++) acc = fmaf(s[p - base], a->v[p * a->d_head + d], acc);
-        a->out[row * a->out_stride + d] = acc / sum;
+/* Values of positions p0..p1-1 to up to MR rows: what all see in one product, the edges and trees row by row. */
+static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, const float *s, size_t ld, size_t base, size_t p0,
+                         size_t p1, float *out) {
+    size_t lo = p0, hi = p1;
+    for (int r = 0; r < rows; r++) {
+        lo = clip(v[r].first, lo, p1);
+        hi = clip(v[r].end, p0, hi);
+    }
+    if (lo > hi) lo = hi = p1; /* nothing in common */
+    for (int r = 0; r < rows; r++) {
+        const float *sr = s + (size_t)r * ld;
+        size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(lo, f, e);
+        add_values(a, 1, sr + (f - base), ld, f, mid, out + (size_t)r * a->out_stride);
+    }
+    add_values(a, rows, s + (lo - base), ld, lo, hi, out);
+    for (int r = 0; r < rows; r++) {
+        const float *sr = s + (size_t)r * ld;
+        size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(hi, f, e);
+        add_values(a, 1, sr + (mid - base), ld, mid, e, out + (size_t)r * a->out_stride);
+        for (size_t p = clip(v[r].end, p0, p1), to = clip(v[r].tree_end, p, p1), run; p < to; p = run) {
+            for (run = p; run < to && tree_sees(a, &v[r], run); run++) {}
+            add_values(a, 1, sr + (p - base), ld, p, run, out + (size_t)r * a->out_stride);
+            if (run == p) run++;
+        }
     }
 }
 
 static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
-    /* Draft trees are few rows over scattered slots: the reference serves them. */
-    if (a->tree_mask || a->d_head % W) {
-        tn_attn_f32_ref(a);
-        return;
-    }
     for (size_t row0 = 0; row0 < a->n_rows; row0 += ATTN_ROWS) {
-        int rows = a->n_rows - row0 < ATTN_ROWS ? (int)(a->n_rows - row0) : ATTN_ROWS;
-        size_t first = SIZE_MAX, end = 0;
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            size_t f = (size_t)a->first_pos[row0 + (size_t)r], e = (size_t)a->end_pos[row0 + (size_t)r];
-            first = f < first ? f : first;
-            end = e > end ? e : end;
+        size_t n_rows = a->n_rows - row0 < ATTN_ROWS ? a->n_rows - row0 : ATTN_ROWS, base = SIZE_MAX, stop = 0;
+        seen v[ATTN_ROWS];
+        for (size_t r = 0; r < n_rows; r++) {
+            v[r] = seen_of(a, row0 + r);
+            base = v[r].panel0 < base ? v[r].panel0 : base;
+            stop = v[r].panel1 > stop ? v[r].panel1 : stop;
         }
-        size_t base = first / TN_KV_PANEL * TN_KV_PANEL, stop = (end + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL, ld = stop - base;
-        float *s = a->scratch, sum[ATTN_ROWS];
-        for (size_t p = base; p < stop; p += TN_KV_PANEL) {
-            const float *k = a->k_panels + p / TN_KV_PANEL * a->d_head * TN_KV_PANEL;
-            if (rows == ATTN_ROWS) {
-                score_panel(a, row0, ATTN_ROWS, k, s + (p - base), ld);
-            } else {
-                UNROLL
-                for (int r = 0; r < rows; r++) score_panel(a, row0 + (size_t)r, 1, k, s + (size_t)r * ld + (p - base), ld);
-            }
-        }
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            float *sr = s + (size_t)r * ld;
-            size_t f = (size_t)a->first_pos[row0 + (size_t)r] - base, e = (size_t)a->end_pos[row0 + (size_t)r] - base;
-            for (size_t p = 0; p < f; p++) sr[p] = -INFINITY;
-            for (size_t p = e; p < ld; p++) sr[p] = -INFINITY;
-            float max = -INFINITY;
-            vf mv = f_set1(-INFINITY);
-            for (size_t p = 0; p < ld; p += W) mv = f_max(mv, f_load(sr + p));
-            float m[W];
-            f_store(m, mv);
-            for (int i = 0; i < W; i++) max = m[i] > max ? m[i] : max;
-            lanes l = lanes_zero();
-            vf xm = f_set1(max);
-            for (size_t p = 0; p < ld; p += 16) {
-                UNROLL
-                for (int j = 0; j < N_LANE_REGS; j++) {
-                    vf w = v_exp(f_sub(f_load(sr + p + (size_t)j * W), xm));
-                    f_store(sr + p + (size_t)j * W, w);
-                    l.v[j] = f_add(l.v[j], w);
+        size_t ld = stop - base + 16; /* not a power of two: rows would share cache sets */
+        const float *q = a->q + row0 * a->q_stride;
+        float *s = a->scratch, *out = a->out + row0 * a->out_stride, sum[ATTN_ROWS];
+        for (size_t p0 = base; p0 < stop; p0 += ATTN_POS) {
+            for (size_t r = 0, n; r < n_rows; r += n) {
+                n = n_rows - r < MR ? n_rows - r : MR;
+                size_t from = stop, to = base;
+                for (size_t i = r; i < r + n; i++) {
+                    from = v[i].panel0 < from ? v[i].panel0 : from;
+                    to = v[i].panel1 > to ? v[i].panel1 : to;
                 }
+                from = clip(from, p0, p0 + ATTN_POS);
+                to = clip(to, from, p0 + ATTN_POS);
+                cols_f32((int)n, to - from, q + r * a->q_stride, a->q_stride, a->k_panels + from * a->d_head, TN_KV_PANEL,
+                         a->d_head * TN_KV_PANEL, a->d_head, NULL, s + r * ld + (from - base), ld, false);
             }
-            sum[r] = fold(&l, NULL, 0);
         }
-        UNROLL
-        for (int r = 0; r < rows; r += ATTN_OUT_ROWS) {
-            int n = rows - r < ATTN_OUT_ROWS ? rows - r : ATTN_OUT_ROWS;
-            float *sr = s + (size_t)r * ld;
-            size_t row = row0 + (size_t)r, d = 0;
-            for (; d + 64 <= a->d_head; d += 64) {
-                if (n == ATTN_OUT_ROWS) weigh_values(a, row, ATTN_OUT_ROWS, d, ATTN_D, sr, ld, base, first, end, sum + r);
-                else
-                    for (int i = 0; i < n; i++) weigh_values(a, row + (size_t)i, 1, d, ATTN_D, sr + (size_t)i * ld, ld, base, first, end, sum + r + i);
+        for (size_t r = 0; r < n_rows; r++) {
+            sum[r] = softmax_row(a, &v[r], s + r * ld + (v[r].panel0 - base));
+            memset(out + r * a->out_stride, 0, a->d_head * sizeof *out);
+        }
+        for (size_t p0 = base; p0 < stop; p0 += ATTN_POS) {
+            size_t p1 = stop - p0 < ATTN_POS ? stop : p0 + ATTN_POS;
+            for (size_t r = 0, n; r < n_rows; r += n) {
+                n = n_rows - r < MR ? n_rows - r : MR;
+                group_values(a, v + r, (int)n, s + r * ld, ld, base, p0, p1, out + r * a->out_stride);
             }
-            for (; d + W <= a->d_head; d += W) {
-                for (int i = 0; i < n; i++) weigh_values(a, row + (size_t)i, 1, d, 1, sr + (size_t)i * ld, ld, base, first, end, sum + r + i);
-            }
-            for (int i = 0; i < n && d < a->d_head; i++) values_tail(a, row + (size_t)i, d, sr + (size_t)i * ld, base, first, end, sum[r + i]);
+        }
+        for (size_t r = 0; r < n_rows; r++) {
+            float *o = out + r * a->out_stride;
+            size_t d = 0;
+            for (; d + W <= a->d_head; d += W) f_store(o + d, f_div(f_load(o + d), f_set1(sum[r])));
+            for (; d < a->d_head; d++) o[d] /= sum[r];
         }
     }
 }
@@ -372,6 +517,7 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->attn_f32 = NAME(tn_attn_f32);
     k->rmsnorm_f32 = NAME(tn_rmsnorm_f32);
     k->layernorm_f32 = NAME(tn_layernorm_f32);
+    k->rope_f32 = NAME(tn_rope_f32);
     k->glu_f32 = NAME(tn_glu_f32);
     k->act_f32 = NAME(tn_act_f32);
     k->add_f32 = NAME(tn_add_f32);

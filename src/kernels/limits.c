@@ -40,21 +40,32 @@ typedef struct read_job {
     uint64_t sum[64];
 } read_job;
 
+/* Four streams, prefetched: one alone does not fill a core's miss queue (29 against 40 GB/s on Zen 5). */
 static void read_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
+    typedef uint64_t v2 __attribute__((vector_size(16)));
+    enum { STREAMS = 4, AHEAD = 256 }; /* words */
     read_job *j = arg;
-    const uint64_t *p = j->data + (size_t)i_item * j->n;
-    uint64_t s[8] = {0}; /* eight chains: the loop is bound by memory, not by the adds */
-    for (size_t i = 0; i < j->n; i += 8) {
-        for (size_t k = 0; k < 8; k++) s[k] += p[i + k];
+    size_t n = j->n / STREAMS / 8 * 8;
+    const uint64_t *p[STREAMS];
+    for (size_t k = 0; k < STREAMS; k++) p[k] = j->data + (size_t)i_item * j->n + k * n;
+    v2 s0 = {0}, s1 = {0};
+    for (size_t i = 0; i < n; i += 8) {
+        for (size_t k = 0; k < STREAMS; k++) {
+            const v2 *line = (const v2 *)(p[k] + i);
+            __builtin_prefetch(p[k] + i + AHEAD);
+            s0 += line[0] + line[1];
+            s1 += line[2] + line[3];
+        }
     }
-    j->sum[i_item] = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+    s0 += s1;
+    j->sum[i_item] = s0[0] + s0[1];
 }
 
 static double read_rate(tn_pool *pool, const uint64_t *data, size_t n_words, int n_threads, uint64_t *sink) {
     double best = 0;
     for (int r = 0; r < 5; r++) {
-        read_job j = {.data = data, .n = n_words / (size_t)n_threads / 8 * 8};
+        read_job j = {.data = data, .n = n_words / (size_t)n_threads / 32 * 32};
         int64_t t0 = tn_now_ns();
         if (n_threads == 1) read_item(&j, 0, 0);
         else tn_pool_for(pool, n_threads, read_item, &j);

@@ -55,6 +55,24 @@ static inline void check_free(check_buf *b) {
 
 static inline float check_rand_f32(tn_rng *r, float lo, float hi) { return lo + (hi - lo) * (float)tn_rng_f64(r); }
 
+/* Fills that find different mistakes: small values, large and tiny ones mixed, alternating signs, zeros of both signs. */
+typedef enum check_fill { CHECK_RANDOM, CHECK_EXTREME, CHECK_ALTERNATING, CHECK_ZEROS, CHECK_N_FILLS } check_fill;
+
+static inline void check_fill_f32(tn_rng *r, check_fill how, float *x, size_t n) {
+    static const float extreme[] = {1e30f, -1e30f, 1e-30f, -1e-38f, 0.0f, -0.0f, 65504.0f, 1e-41f};
+    for (size_t i = 0; i < n; i++) {
+        switch (how) {
+        case CHECK_EXTREME: x[i] = tn_rng_below(r, 2) ? extreme[tn_rng_below(r, 8)] : check_rand_f32(r, -4, 4); break;
+        case CHECK_ALTERNATING: x[i] = i % 2 ? -3.75f : 3.75f; break;
+        case CHECK_ZEROS: x[i] = tn_rng_below(r, 3) ? 0.0f : -0.0f; break;
+        default: x[i] = check_rand_f32(r, -1, 1);
+        }
+    }
+}
+
+/* Equal bits, or both NaN: the payload of a NaN is the processor's business. */
+static inline int check_same_f32(float a, float b) { return (a != a && b != b) || !memcmp(&a, &b, sizeof a); }
+
 /* The seed of this run: TERN_SEED or a fixed one; printed so that a failure can be repeated. */
 static inline uint64_t check_seed(void) {
     const char *s = getenv("TERN_SEED");

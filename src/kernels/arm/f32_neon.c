@@ -3,9 +3,11 @@
 
 #define ISA neon
 #define W 4
-#define MR 3
+#define WIDE 8
+#define MANY 4
 typedef float32x4_t vf;
 typedef int32x4_t vi;
+typedef uint32x4_t vm;
 #define f_load vld1q_f32
 #define f_store vst1q_f32
 #define f_set1 vdupq_n_f32
@@ -14,16 +16,17 @@ typedef int32x4_t vi;
 #define f_sub vsubq_f32
 #define f_mul vmulq_f32
 #define f_div vdivq_f32
-#define f_max vmaxq_f32
+#define f_max(a, b) vbslq_f32(vcgtq_f32(a, b), a, b) /* vmaxq would keep NaN */
 #define f_round vrndnq_f32
 #define f_load_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define f_load_bf16(p) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16))
 #define as_f vreinterpretq_f32_u32
 #define as_u vreinterpretq_u32_f32
-#define f_lt(a, b) as_f(vcltq_f32(a, b))
-#define f_gt(a, b) as_f(vcgtq_f32(a, b))
-#define f_unord(a) as_f(vmvnq_u32(vceqq_f32(a, a)))
-#define f_sel(m, a, b) vbslq_f32(as_u(m), a, b)
+#define f_load_pairs(p, even, odd) (even = vld2q_f32(p).val[0], odd = vld2q_f32(p).val[1])
+#define f_lt vcltq_f32
+#define f_gt vcgtq_f32
+#define f_unord(a) vmvnq_u32(vceqq_f32(a, a))
+#define f_sel vbslq_f32
 #define f_and(a, b) as_f(vandq_u32(as_u(a), as_u(b)))
 #define f_or(a, b) as_f(vorrq_u32(as_u(a), as_u(b)))
 #define f_andnot(m, a) as_f(vbicq_u32(as_u(a), as_u(m)))

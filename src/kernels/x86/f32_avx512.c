@@ -3,9 +3,11 @@
 
 #define ISA avx512
 #define W 16
-#define MR 12
+#define WIDE 8
+#define MANY 4
 typedef __m512 vf;
 typedef __m512i vi;
+typedef __mmask16 vm;
 #define f_load _mm512_loadu_ps
 #define f_store _mm512_storeu_ps
 #define f_set1 _mm512_set1_ps
@@ -18,14 +20,19 @@ typedef __m512i vi;
 #define f_round(a) _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define f_load_f16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
 #define f_load_bf16(p) _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
-#define mask_of(m) _mm512_castsi512_ps(_mm512_movm_epi32(m))
-#define f_lt(a, b) mask_of(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ))
-#define f_gt(a, b) mask_of(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ))
-#define f_unord(a) mask_of(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q))
-#define f_sel(m, a, b) _mm512_mask_blend_ps(_mm512_movepi32_mask(_mm512_castps_si512(m)), b, a)
+#define every_other(first)                                                                                                    \
+    _mm512_setr_epi32(first, first + 2, first + 4, first + 6, first + 8, first + 10, first + 12, first + 14, first + 16,        \
+                      first + 18, first + 20, first + 22, first + 24, first + 26, first + 28, first + 30)
+#define f_load_pairs(p, even, odd)                                                                                            \
+    even = _mm512_permutex2var_ps(_mm512_loadu_ps(p), every_other(0), _mm512_loadu_ps((p) + 16)),                              \
+    odd = _mm512_permutex2var_ps(_mm512_loadu_ps(p), every_other(1), _mm512_loadu_ps((p) + 16))
+#define f_lt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
+#define f_gt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)
+#define f_unord(a) _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q)
+#define f_sel(m, a, b) _mm512_mask_blend_ps(m, b, a)
 #define f_and _mm512_and_ps
 #define f_or _mm512_or_ps
-#define f_andnot _mm512_andnot_ps
+#define f_andnot(m, a) _mm512_andnot_ps(m, a)
 #define i_cvt _mm512_cvtps_epi32
 #define i_add _mm512_add_epi32
 #define i_sub _mm512_sub_epi32
