@@ -61,7 +61,7 @@ typedef struct model_args {
     {"threads", 't', "N", ARG_INT, &(a).n_threads, 1, 64, "worker threads (default: one per core)"},        \
     {"npu", 0, "NAME", ARG_STR, &(a).npu, 0, 0, "packages: INT8 device (default: host)"},                  \
     {"policy", 0, "NAME", ARG_STR, &(a).policy, 0, 0, "packages: in-order, overlap, ooe (default) or synergy"}, \
-    {"chunk", 0, "L", ARG_INT, &(a).chunk, 32, 1024, "packages: prompt tokens per chunk (default: profiled)"}, \
+    {"chunk", 0, "L", ARG_INT, &(a).chunk, 32, 1024, "packages: prompt tokens per chunk (default 256)"}, \
     {"npu-threads", 0, "N", ARG_INT, &(a).npu_threads, 1, 63, "packages: workers of the NPU lane (default: threads - 1)"}, \
     {"cpu-threads", 0, "N", ARG_INT, &(a).cpu_threads, 1, 63, "packages: workers of the CPU lane (default: 1)"}, \
     {"npu-memory", 0, "BYTES", ARG_U64, &(a).npu_memory, 0, 0, "packages: what the device can address (default: no limit)"}, \

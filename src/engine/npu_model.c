@@ -168,6 +168,8 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_
             d.ops[i] = (tn_npu_op){.n = s->ops.n[i], .act_scale = s->act_scale, .has_bias = tn_npu_weights_get(s->weights[i]).bias != NULL, .out = TN_NPU_OUT_F32};
         }
         TN_TRY(tn_npu_compile(tn_npu_site_device(m, s), &d, &s->graphs[form], err));
+        s->in_stride = tn_npu_graph_get(s->graphs[form])->in_stride; /* depends on k only: the same for both forms */
+        if (s->in_stride > m->max_stride) m->max_stride = s->in_stride;
         m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
         TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
     }
@@ -353,8 +355,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     tn_model *model = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *model);
     const tn_pkg_section **sections = NULL;
     tern_status st;
+    if (m) m->ctx = ctx;
+    if (model) model->ctx = ctx;
     TN_BAIL_IF(!m || !model, err, TERN_E_MEMORY, "no memory for a model");
-    m->ctx = model->ctx = ctx;
     m->chunk = opt->chunk ? opt->chunk : TN_CHUNK_DEFAULT;
     if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) goto out;
     if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params, err)) != TERN_OK) goto out;

@@ -18,6 +18,7 @@ typedef struct tn_npu_site {
     tn_site_ops ops;
     bool on_cpu; /* does not fit the device's memory: the CPU lane computes the same static graph */
     float act_scale, inv_scale;
+    int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
     tn_npu_weights *weights[TN_SITE_MAX_OPS];
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
     bool shadow;                       /* clipped activations are made good on the CPU */
@@ -36,7 +37,7 @@ typedef struct tn_npu_model {
     char scheme[24];
     int32_t n_layers;
     tn_npu_site *sites;  /* [n_layers][TN_LAYER_SITES], then the head */
-    int32_t max_shadow_n, max_k; /* over shadowed sites: outputs; over all: inputs */
+    int32_t max_shadow_n, max_k, max_stride; /* over shadowed sites: outputs; over all: inputs, in_stride */
     bool any_shadow;
     /* embedding rows for look-up: s8 tiles and their scales */
     const int8_t *embd_tiles;

@@ -94,10 +94,8 @@ static tn_site site_of(tn_stage s) {
 
 /* ---- quantising, and what the clip cuts off ------------------------------------------------------- */
 
-static size_t xq_stride(const tn_npu_site *s) { return (size_t)(s->ops.k + 3) / 4 * 4; }
-
 static void quantise_row(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row, const float *x) {
-    uint8_t *out = c->xq + (size_t)row * xq_stride(s);
+    uint8_t *out = c->xq + (size_t)row * (size_t)s->in_stride;
     size_t k = (size_t)s->ops.k;
     if (!s->shadow) {
         p->kern->quantise_s8(x, s->inv_scale, out, k);
@@ -392,7 +390,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         {(void **)&c->pos, rows * sizeof(int32_t)}, {(void **)&c->x, rows * e * 4},     {(void **)&c->branch, rows * e * 4},
         {(void **)&c->q, rows * qd * 4},            {(void **)&c->k, rows * kd * 4},    {(void **)&c->v, rows * kd * 4},
         {(void **)&c->att, rows * qd * 4},          {(void **)&c->gate, h->gated ? rows * f * 4 : 0}, {(void **)&c->up, rows * f * 4},
-        {(void **)&c->rope_cs, rows * (size_t)h->n_rot * 4}, {(void **)&c->xq, rows * (size_t)((p->m->max_k + 3) / 4 * 4)},
+        {(void **)&c->rope_cs, rows * (size_t)h->n_rot * 4}, {(void **)&c->xq, rows * (size_t)p->m->max_stride},
         {(void **)&c->n_out, rows * 4},             {(void **)&c->out_channel, rows * cap * 4}, {(void **)&c->out_resid, rows * cap * 4},
         {(void **)&c->shadow, rows * sh * 4},
     };
@@ -436,10 +434,10 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->out_cap = (m->max_k + OUTLIER_SHARE - 1) / OUTLIER_SHARE;
     p->n_workers = tn_executor_n_workers(exec) > tn_pool_size(pool) ? tn_executor_n_workers(exec) : tn_pool_size(pool);
     p->scratch_stride = (tn_rows_scratch(&model->h, kv->cap_tok) + 15) / 16 * 16;
-    size_t e = (size_t)model->h.n_embd, e4 = (e + 3) / 4 * 4, n_workers = (size_t)p->n_workers;
+    size_t e = (size_t)model->h.n_embd, n_workers = (size_t)p->n_workers;
     tern_status st = TERN_OK;
     p->jobs = tn_calloc(ctx, TN_MEM_GRAPHS, (size_t)TN_WAVE_CHUNKS * (size_t)m->n_layers * TN_LAYER_SITES, sizeof *p->jobs);
-    p->head_xq = tn_calloc(ctx, TN_MEM_ACTIVATIONS, TN_DECODE_M * e4, 1);
+    p->head_xq = tn_calloc(ctx, TN_MEM_ACTIVATIONS, (size_t)TN_DECODE_M * (size_t)tn_npu_site_at(m, 0, TN_SITE_HEAD)->in_stride, 1);
     p->head_rows = tn_alloc(ctx, TN_MEM_ACTIVATIONS, TN_DECODE_M * e, sizeof(float));
     p->scratch = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n_workers * p->scratch_stride, sizeof(float));
     p->cold = tn_calloc(ctx, TN_MEM_ACTIVATIONS, n_workers, sizeof *p->cold);

@@ -25,7 +25,7 @@ typedef struct tn_attn_f32_args {
      * that row i also sees position tree_base + j (end_pos[i] == tree_base then). */
     const uint64_t *tree_mask;
     size_t tree_base, n_tree_words;
-    float *scratch; /* tn_attn_f32_scratch(d_head, max end_pos) floats, one per thread */
+    float *scratch; /* tn_attn_f32_scratch(d_head, one past the last position any row sees) floats, one per thread */
 } tn_attn_f32_args;
 
 /* For every row: s_p = scale * chain of fma over d ascending of q[d]*k[p][d] (then soft cap), m = max s_p,

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# The command line as docs/cli.md has it: exit codes, one-line errors, JSON forms, what goes to which stream.
+set -u
+tern=$1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+n=0
+check() { # description, expected status, command...
+    local what=$1 want=$2
+    shift 2
+    "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    local got=$?
+    n=$((n + 1))
+    [ "$got" = "$want" ] || { echo "FAILED: $what: exit $got, want $want"; cat "$tmp/err"; exit 1; }
+}
+one_line() { [ "$(wc -l <"$tmp/err")" = 1 ] || { echo "FAILED: not one line of error"; cat "$tmp/err"; exit 1; }; }
+empty_out() { [ ! -s "$tmp/out" ] || { echo "FAILED: output beside an error"; exit 1; }; }
+json() { # expression on the parsed output that must be true
+    python3 -c "import json,sys; d=json.load(open('$tmp/out')); assert ($1), d" || { echo "FAILED: JSON $1"; exit 1; }
+}
+
+for c in run chat tokenize eval pack inspect synth bench; do
+    check "$c --help" 0 "$tern" $c --help
+    grep -q "usage: tern $c" "$tmp/out" || { echo "FAILED: $c --help"; exit 1; }
+    check "$c, unknown option" 2 "$tern" $c --no-such-option; one_line; empty_out
+done
+check "version" 0 "$tern" --version
+check "no command" 2 "$tern"
+check "unknown command" 2 "$tern" frobnicate; one_line
+check "no model" 2 "$tern" run -p hi; one_line
+check "no prompt" 2 "$tern" run -m x; one_line
+check "missing value" 2 "$tern" run -m; one_line
+check "bad number" 2 "$tern" run -m x -p hi -n many; one_line
+check "number out of range" 2 "$tern" run -m x -p hi --top-p 7; one_line
+check "missing file" 1 "$tern" run -m "$tmp/none.gguf" -p hi; one_line; empty_out
+check "bad list" 2 "$tern" bench -m x -p 12,x; one_line
+check "unknown shape" 1 "$tern" synth --arch nothing -o "$tmp/x.gguf"; one_line
+
+check "synth" 0 "$tern" synth --arch tiny-llama -o "$tmp/m.gguf"
+check "synth again" 0 "$tern" synth --arch tiny-llama -o "$tmp/m2.gguf" -t 1
+cmp -s "$tmp/m.gguf" "$tmp/m2.gguf" || { echo "FAILED: synth depends on threads"; exit 1; }
+check "run" 0 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 5 --temp 0 --ignore-eos
+check "run --json" 0 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 5 --temp 0 --ignore-eos --json --logprobs
+json "d['tokens']==5 and d['prompt_tokens']>3 and d['ttft_ms']>0 and d['prefill_tokens_per_second']>0 and d['peak_rss_bytes']>0 and len(d['token_logprobs'])==5"
+check "context too small" 1 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -c 4; one_line; empty_out
+check "trace of a float model" 1 "$tern" run -m "$tmp/m.gguf" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 1 --trace "$tmp/t.json"
+
+check "pack" 0 "$tern" pack "$tmp/m.gguf" -o "$tmp/m.tern" --json
+json "d['sites']==9 and d['bytes']>10000"
+check "pack, unknown scheme" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme best; one_line
+check "pack into nowhere" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/no/such/z.tern"; one_line
+check "pack without room" 1 bash -c "trap '' XFSZ; ulimit -f 16; exec '$tern' pack '$tmp/m.gguf' -o '$tmp/full.tern'"
+ls "$tmp" | grep -q full && { echo "FAILED: pack left a file behind"; exit 1; }
+for p in in-order overlap ooe synergy; do
+    check "run a package, $p" 0 "$tern" run -m "$tmp/m.tern" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 3 --temp 0 --policy $p --trace "$tmp/t.json" --json
+    json "d['prefill']['subgraphs']*5==d['prefill']['shared_subgraphs']*6 and d['prefill']['decisions']>0"
+    python3 -c "import json; d=json.load(open('$tmp/t.json')); assert len(d['traceEvents'])>20" || { echo "FAILED: trace"; exit 1; }
+done
+check "unknown policy" 1 "$tern" run -m "$tmp/m.tern" -p hi --policy fastest; one_line
+check "unknown device" 1 "$tern" run -m "$tmp/m.tern" -p hi --npu abacus; one_line
+for f in "$tmp/m.gguf" "$tmp/m.tern" tests/oracle/fixtures/qwen2; do
+    check "inspect $f" 0 "$tern" inspect "$f" --json
+    json "d['hyperparameters']['layers']==2"
+done
+check "inspect --cpu" 0 "$tern" inspect --cpu --json
+json "'gemm_s8' in d['kernels']"
+check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
+json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='llm-npu' and d[0]['threads']>=1"
+
+printf 'the old inn near the weir.\n%.0s' $(seq 40) >"$tmp/text.txt"
+check "eval ppl" 0 "$tern" eval -m "$tmp/m.gguf" --task ppl --data "$tmp/text.txt" -c 64 --json
+json "d['task']=='ppl' and d['tokens']>100 and d['perplexity']>1 and d['stderr']>=0"
+printf '{"query":"the","choices":["in","er"],"gold":0}\n{"query":"an","choices":["th","in","er"],"gold":2}\n' >"$tmp/c.jsonl"
+check "eval choice" 0 "$tern" eval -m "$tmp/m.tern" --task choice --data "$tmp/c.jsonl" --json
+json "d['items']==2 and 0<=d['accuracy']<=1 and 'stderr' in d"
+printf 'not json\n' >"$tmp/bad.jsonl"
+check "eval, bad data" 1 "$tern" eval -m "$tmp/m.gguf" --task lambada --data "$tmp/bad.jsonl"; one_line
+check "eval, unknown task" 1 "$tern" eval -m "$tmp/m.gguf" --task dance --data "$tmp/bad.jsonl"; one_line
+
+text='the inn, an übergang 🙂'
+printf '%s' "$text" | "$tern" tokenize -m "$tmp/m.tern" --ids >"$tmp/ids" && "$tern" tokenize -m "$tmp/m.gguf" --decode <"$tmp/ids" >"$tmp/back"
+[ "$(cat "$tmp/back")" = "$text" ] || { echo "FAILED: tokenize round trip"; exit 1; }
+printf 'hello\n/tokens\n/undo\n/history\n/exit\n' | "$tern" chat -m "$tmp/m.gguf" >"$tmp/out" 2>"$tmp/err" # no template: a clear error, then the end
+grep -q "chat template" "$tmp/err" || { echo "FAILED: chat without a template"; cat "$tmp/err"; exit 1; }
+echo "$n commands checked"

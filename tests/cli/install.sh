@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# What cmake --install gives: a program, a library with only tern_* symbols, a header and a pkg-config file that build the example.
+set -euo pipefail
+tern=$1
+build=$(dirname "$tern")
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+if grep -q "TERN_SANITIZE:STRING=." "$build/CMakeCache.txt"; then
+    echo "skipped: a sanitized library needs its sanitizer"
+    exit 77
+fi
+cmake --install "$build" --prefix "$tmp/usr" >/dev/null
+lib=$(dirname "$(find "$tmp/usr" -name libtern.so | head -1)")
+export PKG_CONFIG_PATH=$lib/pkgconfig LD_LIBRARY_PATH=$lib
+[ "$(wc -l <examples/generate.c)" -lt 60 ]
+cc -std=c17 -Wall -Wextra -Werror examples/generate.c -o "$tmp/generate" $(pkg-config --cflags --libs tern)
+"$tmp/usr/bin/tern" synth --arch tiny-qwen2 -o "$tmp/m.gguf"
+"$tmp/generate" "$tmp/m.gguf" "the inn" >"$tmp/out"
+[ -s "$tmp/out" ]
+! "$tmp/generate" "$tmp/none.gguf" "the inn" 2>"$tmp/err"
+grep -q "none.gguf" "$tmp/err"
+foreign=$(nm -D --defined-only "$lib/libtern.so" | awk '{print $3}' | grep -v '^tern_' | grep -v '^TERN_0' || true)
+[ -z "$foreign" ] || { echo "libtern.so exports $foreign"; exit 1; }
+nm -D --defined-only "$lib/libtern.so" | grep -q 'tern_engine_open@@TERN_0'
+for page in man/*.1; do [ -s "$tmp/usr/share/man/man1/$(basename "$page")" ]; done
+echo "install and example: fine"
