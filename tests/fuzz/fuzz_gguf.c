@@ -1,0 +1,34 @@
+/* A GGUF file from anywhere: refused with a status, or every tensor, key, hyperparameter and token of it is safe to use. */
+#include "model/arch.h"
+#include "model/gguf_vocab.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    tn_ctx ctx;
+    tn_gguf *g;
+    tern_error err;
+    tn_ctx_init(&ctx, NULL);
+    if (tn_gguf_open_memory(&ctx, data, size, "fuzz.gguf", &g, &err) != TERN_OK) {
+        if (!err.message[0]) abort();
+        return 0;
+    }
+    for (size_t i = 0; i < tn_gguf_n_tensors(g); i++) {
+        const tn_tensor *t = tn_gguf_tensor_at(g, i);
+        float block[256];
+        if (!tn_gguf_tensor(g, t->name)) abort();
+        uint64_t n = t->size_bytes / (uint64_t)tn_dtype_block_bytes(t->dtype);
+        for (uint64_t b = 0; b < n && b < 4096; b++) {
+            tn_dequantise(t->dtype, t->data + b * (uint64_t)tn_dtype_block_bytes(t->dtype), block, (uint64_t)tn_dtype_block(t->dtype));
+        }
+    }
+    const char *name;
+    size_t n_name;
+    const tn_arch *a = tn_gguf_str(g, "general.architecture", &name, &n_name) ? tn_arch_by_gguf(name, n_name) : NULL;
+    tn_hparams h;
+    if (a) (void)tn_arch_hparams_gguf(a, g, &h, &err);
+    tn_tokenizer *tok;
+    if (tn_gguf_tokenizer(&ctx, g, &tok, &err) == TERN_OK) tn_tokenizer_close(&tok);
+    tn_gguf_close(&g);
+    return 0;
+}
