@@ -12,12 +12,20 @@ enum {
 };
 static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-/* ggml's numbers of the storage types we read; -1 in the table: unknown to us. */
+/* ggml's numbers of the storage types we read. */
 static const struct {
     uint32_t ggml;
     tn_dtype dtype;
 } ggml_types[] = {{0, TN_F32}, {1, TN_F16}, {2, TN_Q4_0}, {3, TN_Q4_1}, {6, TN_Q5_0}, {7, TN_Q5_1}, {8, TN_Q8_0}, {10, TN_Q2_K},
                   {11, TN_Q3_K}, {12, TN_Q4_K}, {13, TN_Q5_K}, {14, TN_Q6_K}, {20, TN_IQ4_NL}, {30, TN_BF16}};
+
+/* The others have names too: for messages. */
+static const char *foreign_type_name(uint32_t type) {
+    static const char *const names[] = {[9] = "Q8_1", [15] = "Q8_K", [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS", [19] = "IQ1_S", [21] = "IQ3_S",
+                                        [22] = "IQ2_S", [23] = "IQ4_XS", [24] = "I8", [25] = "I16", [26] = "I32", [27] = "I64", [28] = "F64",
+                                        [29] = "IQ1_M", [34] = "TQ1_0", [35] = "TQ2_0", [39] = "MXFP4"};
+    return type < sizeof names / sizeof names[0] && names[type] ? names[type] : "no type of GGUF";
+}
 
 typedef struct text {
     const char *s;
@@ -43,18 +51,19 @@ struct tn_gguf {
     uint64_t n_pairs, n_tensors;
     pair *pairs;
     tn_tensor *tensors; /* names are our own copies */
-    uint32_t *by_name;  /* tensor indices sorted by name */
+    const tn_tensor **by_name; /* sorted by name */
 };
 
 typedef struct cursor {
     const tn_gguf *g;
     uint64_t at;
     tern_error *err;
+    const char *tensor; /* whose description is being read, or "" */
 } cursor;
 
 static tern_status take(cursor *c, uint64_t n, const uint8_t **out, const char *what) {
-    TN_FAIL_IF(!tn_range_ok(c->at, n, c->g->size), c->err, TERN_E_FORMAT, "%s: truncated: %s at offset %" PRIu64 " needs %" PRIu64 " bytes, the file has %" PRIu64,
-               c->g->path, what, c->at, n, c->g->size);
+    TN_FAIL_IF(!tn_range_ok(c->at, n, c->g->size), c->err, TERN_E_FORMAT, "%s: truncated: %s%s%.100s at offset %" PRIu64 " needs %" PRIu64 " bytes, the file has %" PRIu64,
+               c->g->path, what, *c->tensor ? " of tensor " : "", c->tensor, c->at, n, c->g->size);
     *out = c->g->data + c->at;
     c->at += n;
     return TERN_OK;
@@ -95,8 +104,8 @@ static tern_status read_value(cursor *c, pair *p) {
         TN_TRY(take_u32(c, &p->type, "array type"));
         TN_TRY(take_u64(c, &p->n, "array length"));
     }
-    TN_FAIL_IF(p->type >= GGUF_N_TYPES || p->type == GGUF_ARRAY, c->err, TERN_E_FORMAT, "%s: key '%.*s' has value type %u, which does not exist or nests",
-               c->g->path, (int)(p->key.n < 100 ? p->key.n : 100), p->key.s, p->type);
+    TN_FAIL_IF(p->type >= GGUF_N_TYPES || p->type == GGUF_ARRAY, c->err, TERN_E_FORMAT, "%s: key '%.*s' has value type %u at offset %" PRIu64 ", which does not exist or nests",
+               c->g->path, (int)(p->key.n < 100 ? p->key.n : 100), p->key.s, p->type, c->at);
     if (p->type != GGUF_STRING) {
         uint64_t n_bytes;
         TN_FAIL_IF(!tn_mul_u64(p->n, type_bytes[p->type], &n_bytes), c->err, TERN_E_FORMAT, "%s: array of %" PRIu64 " elements at offset %" PRIu64, c->g->path, p->n, c->at);
@@ -217,31 +226,34 @@ static tern_status read_tensor(cursor *c, tn_tensor *t) {
     const tn_gguf *g = c->g;
     text name;
     uint32_t n_dims, type;
+    uint64_t at = c->at;
+    c->tensor = "";
     TN_TRY(take_text(c, &name, "tensor name"));
     char *copy = tn_strndup(g->ctx, TN_MEM_TEXT, name.s, name.n);
     TN_FAIL_IF(!copy, c->err, TERN_E_MEMORY, "%s: no memory for a tensor's name", g->path);
-    t->name = copy;
+    t->name = c->tensor = copy;
     t->file = g->path;
-    TN_TRY(take_u32(c, &n_dims, "tensor dimensions"));
-    TN_FAIL_IF(n_dims < 1 || n_dims > 4, c->err, TERN_E_FORMAT, "%s: tensor %.100s has %u dimensions, 1 to 4 are possible", g->path, t->name, n_dims);
+    TN_TRY(take_u32(c, &n_dims, "dimensions"));
+    TN_FAIL_IF(n_dims < 1 || n_dims > 4, c->err, TERN_E_FORMAT, "%s: tensor %.100s at offset %" PRIu64 " has %u dimensions, 1 to 4 are possible", g->path, t->name, at, n_dims);
     t->n_dims = (int32_t)n_dims;
     for (int i = 0; i < 4; i++) t->dims[i] = 1;
     for (uint32_t i = 0; i < n_dims; i++) { /* the file has them innermost first */
-        TN_TRY(take_u64(c, &t->dims[n_dims - 1 - i], "tensor dimension"));
+        TN_TRY(take_u64(c, &t->dims[n_dims - 1 - i], "dimension"));
     }
-    TN_TRY(take_u32(c, &type, "tensor type"));
-    TN_TRY(take_u64(c, &t->off_bytes, "tensor offset"));
+    TN_TRY(take_u32(c, &type, "type"));
+    TN_TRY(take_u64(c, &t->off_bytes, "offset"));
     t->dtype = TN_N_DTYPES;
     for (size_t i = 0; i < sizeof ggml_types / sizeof ggml_types[0]; i++) {
         if (ggml_types[i].ggml == type) t->dtype = ggml_types[i].dtype;
     }
-    TN_FAIL_IF(t->dtype == TN_N_DTYPES, c->err, TERN_E_UNSUPPORTED, "%s: tensor %.100s has storage type %u, which tern does not read", g->path, t->name, type);
+    TN_FAIL_IF(t->dtype == TN_N_DTYPES, c->err, TERN_E_UNSUPPORTED, "%s: tensor %.100s at offset %" PRIu64 " has storage type %u (%s), which tern does not read", g->path, t->name, at,
+               type, foreign_type_name(type));
     uint64_t n = 1, inner = t->dims[n_dims - 1];
     bool ok = inner % (uint64_t)tn_dtype_block(t->dtype) == 0;
     for (int i = 0; i < 4; i++) ok = ok && t->dims[i] > 0 && tn_mul_u64(n, t->dims[i], &n);
     ok = ok && tn_mul_u64(n / (uint64_t)tn_dtype_block(t->dtype), (uint64_t)tn_dtype_block_bytes(t->dtype), &t->size_bytes);
-    TN_FAIL_IF(!ok, c->err, TERN_E_FORMAT, "%s: tensor %.100s of type %s has impossible dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64, g->path, t->name,
-               tn_dtype_name(t->dtype), t->dims[0], t->dims[1], t->dims[2], t->dims[3]);
+    TN_FAIL_IF(!ok, c->err, TERN_E_FORMAT, "%s: tensor %.100s of type %s at offset %" PRIu64 " has impossible dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64,
+               g->path, t->name, tn_dtype_name(t->dtype), at, t->dims[0], t->dims[1], t->dims[2], t->dims[3]);
     return TERN_OK;
 }
 
@@ -250,9 +262,26 @@ static int by_offset(const void *a, const void *b) {
     return x->off_bytes < y->off_bytes ? -1 : x->off_bytes > y->off_bytes;
 }
 
-static int by_name(const void *a, const void *b, void *arg) {
-    const tn_gguf *g = arg;
-    return strcmp(g->tensors[*(const uint32_t *)a].name, g->tensors[*(const uint32_t *)b].name);
+static int by_name(const void *a, const void *b) { return strcmp((*(const tn_tensor *const *)a)->name, (*(const tn_tensor *const *)b)->name); }
+
+static int by_key(const void *a, const void *b) {
+    const text *x = &(*(const pair *const *)a)->key, *y = &(*(const pair *const *)b)->key;
+    int cmp = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
+    return cmp ? cmp : x->n < y->n ? -1 : x->n > y->n;
+}
+
+static tern_status refuse_double_keys(const tn_gguf *g, tern_error *err) {
+    const pair **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
+    TN_FAIL_IF(!order, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys", g->path, g->n_pairs);
+    for (uint64_t i = 0; i < g->n_pairs; i++) order[i] = &g->pairs[i];
+    qsort(order, g->n_pairs, sizeof *order, by_key);
+    tern_status st = TERN_OK;
+    for (uint64_t i = 1; i < g->n_pairs && st == TERN_OK; i++) {
+        const text *k = &order[i]->key;
+        if (!by_key(&order[i - 1], &order[i])) st = tn_fail(err, TERN_E_FORMAT, "%s: key '%.*s' occurs twice", g->path, (int)(k->n < 100 ? k->n : 100), k->s);
+    }
+    tn_free(g->ctx, order);
+    return st;
 }
 
 /* Place the tensors in the data section; refuse overlaps and names that occur twice. */
@@ -270,17 +299,18 @@ static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignme
         t->off_bytes = off;
         t->data = g->data + off;
         order[i] = t;
-        g->by_name[i] = (uint32_t)i;
+        g->by_name[i] = t;
     }
     qsort(order, g->n_tensors, sizeof *order, by_offset);
     for (uint64_t i = 1; i < g->n_tensors; i++) {
         TN_BAIL_IF(order[i]->off_bytes < order[i - 1]->off_bytes + order[i - 1]->size_bytes, err, TERN_E_FORMAT, "%s: tensors %.100s and %.100s overlap at offset %" PRIu64,
                    g->path, order[i - 1]->name, order[i]->name, order[i]->off_bytes);
     }
-    qsort_r(g->by_name, g->n_tensors, sizeof *g->by_name, by_name, g);
+    qsort(g->by_name, g->n_tensors, sizeof *g->by_name, by_name);
     for (uint64_t i = 1; i < g->n_tensors; i++) {
-        const char *a = g->tensors[g->by_name[i - 1]].name, *b = g->tensors[g->by_name[i]].name;
-        TN_BAIL_IF(!strcmp(a, b), err, TERN_E_FORMAT, "%s: tensor %.100s occurs twice", g->path, a);
+        const tn_tensor *a = g->by_name[i - 1], *b = g->by_name[i];
+        TN_BAIL_IF(!strcmp(a->name, b->name), err, TERN_E_FORMAT, "%s: tensor %.100s occurs twice, at offsets %" PRIu64 " and %" PRIu64, g->path, a->name, a->off_bytes,
+                   b->off_bytes);
     }
 out:
     tn_free(g->ctx, order);
@@ -288,7 +318,7 @@ out:
 }
 
 static tern_status parse(tn_gguf *g, tern_error *err) {
-    cursor c = {.g = g, .err = err};
+    cursor c = {.g = g, .err = err, .tensor = ""};
     const uint8_t *magic;
     TN_TRY(take(&c, 4, &magic, "magic"));
     TN_FAIL_IF(memcmp(magic, "GGUF", 4), err, TERN_E_FORMAT, "%s: not a GGUF file", g->path);
@@ -299,7 +329,7 @@ static tern_status parse(tn_gguf *g, tern_error *err) {
     TN_TRY(take_u64(&c, &n_tensors, "tensor count"));
     TN_TRY(take_u64(&c, &n_pairs, "key count"));
     /* a key takes at least 8 + 4 + 1 bytes, a tensor 8 + 4 + 8 + 4 + 8 */
-    TN_FAIL_IF(n_pairs > g->size / 13 || n_tensors > g->size / 32 || n_tensors > UINT32_MAX, err, TERN_E_FORMAT, "%s: %" PRIu64 " keys and %" PRIu64 " tensors do not fit %" PRIu64 " bytes",
+    TN_FAIL_IF(n_pairs > g->size / 13 || n_tensors > g->size / 32, err, TERN_E_FORMAT, "%s: %" PRIu64 " keys and %" PRIu64 " tensors do not fit %" PRIu64 " bytes",
                g->path, n_pairs, n_tensors, g->size);
     g->pairs = tn_calloc(g->ctx, TN_MEM_OTHER, n_pairs, sizeof *g->pairs);
     g->tensors = tn_calloc(g->ctx, TN_MEM_OTHER, n_tensors, sizeof *g->tensors);
@@ -314,6 +344,7 @@ static tern_status parse(tn_gguf *g, tern_error *err) {
         g->n_tensors = i + 1;
         TN_TRY(read_tensor(&c, &g->tensors[i]));
     }
+    TN_TRY(refuse_double_keys(g, err));
     int64_t alignment = 32;
     (void)tn_gguf_i64(g, "general.alignment", &alignment);
     TN_FAIL_IF(alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)), err, TERN_E_FORMAT, "%s: general.alignment is %" PRId64 ", want a power of two", g->path, alignment);
@@ -373,8 +404,8 @@ const tn_tensor *tn_gguf_tensor(const tn_gguf *g, const char *name) {
     uint64_t lo = 0, hi = g->n_tensors;
     while (lo < hi) {
         uint64_t mid = (lo + hi) / 2;
-        int cmp = strcmp(g->tensors[g->by_name[mid]].name, name);
-        if (!cmp) return &g->tensors[g->by_name[mid]];
+        int cmp = strcmp(g->by_name[mid]->name, name);
+        if (!cmp) return g->by_name[mid];
         if (cmp < 0) lo = mid + 1;
         else hi = mid;
     }

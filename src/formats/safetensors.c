@@ -23,25 +23,27 @@ static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t
                               const json_t *info, tern_error *err) {
     const char *dtype = json_string_value(json_object_get(info, "dtype"));
     const json_t *shape = json_object_get(info, "shape"), *offsets = json_object_get(info, "data_offsets");
+    const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
+    TN_FAIL_IF(!dtype || !json_is_array(shape) || json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last), err, TERN_E_FORMAT,
+               "%s: tensor %.100s in the header at offset 8 lacks dtype, shape or data_offsets", file, name);
+    json_int_t begin = json_integer_value(first), end = json_integer_value(last);
+    TN_FAIL_IF(begin < 0 || end < begin || (uint64_t)end > data_bytes, err, TERN_E_FORMAT,
+               "%s: tensor %.100s needs bytes %lld to %lld of the data at offset %" PRIu64 ", there are %" PRIu64, file, name, (long long)begin, (long long)end, data_off, data_bytes);
+    uint64_t n = 1, want = 0, at = data_off + (uint64_t)begin;
     size_t n_dims = json_array_size(shape);
-    TN_FAIL_IF(!dtype || !json_is_array(shape) || json_array_size(offsets) != 2, err, TERN_E_FORMAT, "%s: tensor %.100s lacks dtype, shape or data_offsets", file, name);
-    TN_FAIL_IF(n_dims > 4, err, TERN_E_FORMAT, "%s: tensor %.100s has %zu dimensions, at most 4 are possible", file, name, n_dims);
+    TN_FAIL_IF(n_dims > 4, err, TERN_E_FORMAT, "%s: tensor %.100s at offset %" PRIu64 " has %zu dimensions, at most 4 are possible", file, name, at, n_dims);
     tn_tensor t = {.file = file, .dtype = !strcmp(dtype, "F32") ? TN_F32 : !strcmp(dtype, "F16") ? TN_F16 : !strcmp(dtype, "BF16") ? TN_BF16 : TN_N_DTYPES,
                    .n_dims = n_dims ? (int32_t)n_dims : 1, .dims = {1, 1, 1, 1}};
-    uint64_t n = 1;
     for (size_t i = 0; i < n_dims; i++) {
-        json_int_t v = json_integer_value(json_array_get(shape, i));
-        TN_FAIL_IF(!json_is_integer(json_array_get(shape, i)) || v < 0 || !tn_mul_u64(n, (uint64_t)v, &n), err, TERN_E_FORMAT, "%s: tensor %.100s has impossible dimensions", file, name);
-        t.dims[i] = (uint64_t)v;
+        const json_t *dim = json_array_get(shape, i);
+        bool ok = json_is_integer(dim) && json_integer_value(dim) >= 0 && tn_mul_u64(n, (uint64_t)json_integer_value(dim), &n);
+        TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: tensor %.100s at offset %" PRIu64 " has impossible dimensions", file, name, at);
+        t.dims[i] = (uint64_t)json_integer_value(dim);
     }
-    json_int_t begin = json_integer_value(json_array_get(offsets, 0)), end = json_integer_value(json_array_get(offsets, 1));
-    TN_FAIL_IF(begin < 0 || end < begin || (uint64_t)end > data_bytes, err, TERN_E_FORMAT, "%s: tensor %.100s needs bytes %lld to %lld of the data, there are %" PRIu64,
-               file, name, (long long)begin, (long long)end, data_bytes);
     t.size_bytes = (uint64_t)(end - begin);
-    uint64_t want = 0;
     TN_FAIL_IF(t.dtype < TN_N_DTYPES && (!tn_mul_u64(n, (uint64_t)tn_dtype_block_bytes(t.dtype), &want) || want != t.size_bytes), err, TERN_E_FORMAT,
-               "%s: tensor %.100s of %" PRIu64 " %s values takes %" PRIu64 " bytes, the file says %" PRIu64, file, name, n, dtype, want, t.size_bytes);
-    t.off_bytes = data_off + (uint64_t)begin;
+               "%s: tensor %.100s at offset %" PRIu64 " of %" PRIu64 " %s values takes %" PRIu64 " bytes, the file says %" PRIu64, file, name, at, n, dtype, want, t.size_bytes);
+    t.off_bytes = at;
     t.data = data + begin;
     if (s->n_tensors == s->cap_tensors) {
         size_t cap = s->cap_tensors ? 2 * s->cap_tensors : 256;
@@ -64,8 +66,8 @@ static tern_status parse_file(tn_safetensors *s, const char *name, const uint8_t
                name, header, n_bytes);
     json_error_t je;
     json_t *j = json_loadb((const char *)data + 8, header, JSON_REJECT_DUPLICATES, &je);
-    TN_FAIL_IF(!json_is_object(j), err, TERN_E_FORMAT, "%s: header is not a JSON object: %s", name, j ? "another value" : je.text);
     tern_status st = TERN_OK;
+    if (!json_is_object(j)) st = tn_fail(err, TERN_E_FORMAT, "%s: header at offset 8 is not a JSON object: %s", name, j ? "another value" : je.text);
     const char *key;
     json_t *info;
     json_object_foreach(j, key, info) {
@@ -85,6 +87,7 @@ static int by_place(const void *a, const void *b) {
 
 /* Sort for look-up; refuse names that occur twice and tensors that overlap. */
 static tern_status finish(tn_safetensors *s, tern_error *err) {
+    if (!s->n_tensors) return TERN_OK;
     qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_name);
     for (size_t i = 1; i < s->n_tensors; i++) {
         TN_FAIL_IF(!strcmp(s->tensors[i - 1].name, s->tensors[i].name), err, TERN_E_FORMAT, "%s: tensor %.100s occurs twice (also in %s)", s->tensors[i].file,
@@ -92,11 +95,14 @@ static tern_status finish(tn_safetensors *s, tern_error *err) {
     }
     const tn_tensor **order = tn_alloc(s->ctx, TN_MEM_OTHER, s->n_tensors, sizeof *order);
     TN_FAIL_IF(!order, err, TERN_E_MEMORY, "no memory for %zu tensors", s->n_tensors);
-    for (size_t i = 0; i < s->n_tensors; i++) order[i] = &s->tensors[i];
-    qsort(order, s->n_tensors, sizeof *order, by_place);
+    size_t n = 0; /* empty tensors overlap nothing */
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        if (s->tensors[i].size_bytes) order[n++] = &s->tensors[i];
+    }
+    if (n) qsort(order, n, sizeof *order, by_place);
     tern_status st = TERN_OK;
-    for (size_t i = 1; i < s->n_tensors && st == TERN_OK; i++) {
-        if (order[i]->data < order[i - 1]->data + order[i - 1]->size_bytes && order[i]->size_bytes) {
+    for (size_t i = 1; i < n && st == TERN_OK; i++) {
+        if (order[i]->data < order[i - 1]->data + order[i - 1]->size_bytes) {
             st = tn_fail(err, TERN_E_FORMAT, "%s: tensors %.100s and %.100s overlap at offset %" PRIu64, order[i]->file, order[i - 1]->name, order[i]->name, order[i]->off_bytes);
         }
     }

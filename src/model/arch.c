@@ -19,7 +19,7 @@ static const tn_arch table[] = {
      .hf_names = {[TN_W_O] = "self_attn.dense.weight", [TN_W_O_B] = "self_attn.dense.bias", [TN_W_UP] = "mlp.fc1.weight", [TN_W_UP_B] = "mlp.fc1.bias",
                   [TN_W_DOWN] = "mlp.fc2.weight", [TN_W_DOWN_B] = "mlp.fc2.bias", [TN_W_OUT_NORM] = "model.final_layernorm.weight",
                   [TN_W_OUT_NORM_B] = "model.final_layernorm.bias"}},
-    {.name = "phi3", .hf = "phi3", .gguf = "phi3", .act = TN_ACT_SILU, .gated = true, .window = true},
+    {.name = "phi3", .hf = "phi3", .gguf = "phi3", .act = TN_ACT_SILU, .gated = true, .window = true, .gguf_fused = true},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 enum { N_ARCHS = sizeof table / sizeof table[0] };
@@ -142,8 +142,7 @@ static void set_rope(tn_hparams *h, const double f[TN_MAX_ROT / 2]) {
     for (int i = 0; i < h->n_rot / 2; i++) h->inv_freq[i] = h->inv_freq_long[i] = (float)f[i];
 }
 
-/* Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended. */
-static void llama3_rope(double f[TN_MAX_ROT / 2], int n, double factor, double low, double high, double orig) {
+void tn_rope_llama3(double *f, int n, double factor, double low, double high, double orig) {
     for (int i = 0; i < n; i++) {
         double wavelength = 2 * M_PI / f[i];
         if (wavelength < orig / high) continue;
@@ -189,6 +188,7 @@ static double number(config *c, const json_t *o, const char *key, bool required,
 
 static int32_t whole(config *c, const char *key, bool required, int32_t fallback) {
     double v = number(c, c->o, key, required, fallback);
+    if (v != floor(v) && c->st == TERN_OK) c->st = tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %g, not a whole number", c->file, key, v);
     return v >= -1 && v <= INT32_MAX ? (int32_t)v : -1; /* out of range: finish() names it */
 }
 
@@ -248,7 +248,7 @@ static tern_status parse_rope(config *c, tn_hparams *h) {
         double factor = number(c, r, "factor", true, 1), low = number(c, r, "low_freq_factor", true, 1), high = number(c, r, "high_freq_factor", true, 4),
                orig = number(c, r, "original_max_position_embeddings", true, 8192);
         TN_FAIL_IF(!(factor > 0 && low > 0 && high > low && orig > 0), c->err, TERN_E_FORMAT, "%s: rope scaling of type llama3 with odd factors", c->file);
-        llama3_rope(f, n, factor, low, high, orig);
+        tn_rope_llama3(f, n, factor, low, high, orig);
         set_rope(h, f);
     } else if (!strcmp(type, "longrope") || !strcmp(type, "su")) {
         double short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
@@ -310,27 +310,34 @@ static int32_t int_key(keys *k, const char *tail, bool required, int32_t fallbac
     char buf[128];
     int64_t v;
     if (tn_gguf_i64(k->g, key_of(k, tail, buf), &v)) return v >= -1 && v <= INT32_MAX ? (int32_t)v : -1;
-    if (required && k->st == TERN_OK) k->st = tn_fail(k->err, TERN_E_FORMAT, "%s: metadata key '%s' is missing or no whole number", tn_gguf_path(k->g), buf);
+    if ((required || tn_gguf_has(k->g, buf)) && k->st == TERN_OK) k->st = tn_fail(k->err, TERN_E_FORMAT, "%s: metadata key '%s' is missing or no whole number", tn_gguf_path(k->g), buf);
     return fallback;
 }
 
 static double num_key(keys *k, const char *tail, double fallback) {
     char buf[128];
     double v;
-    return tn_gguf_f64(k->g, key_of(k, tail, buf), &v) && isfinite(v) ? v : fallback;
+    if (tn_gguf_f64(k->g, key_of(k, tail, buf), &v) && isfinite(v)) return v;
+    if (tn_gguf_has(k->g, buf) && k->st == TERN_OK) k->st = tn_fail(k->err, TERN_E_FORMAT, "%s: metadata key '%s' is no finite number", tn_gguf_path(k->g), buf);
+    return fallback;
 }
 
-/* A tensor of per-pair factors; false when absent or of another shape. */
-static bool factors(const tn_gguf *g, const char *name, int n, double *out) {
-    const tn_tensor *t = tn_gguf_tensor(g, name);
-    if (!t || t->dtype != TN_F32 || t->size_bytes != (uint64_t)n * 4) return false;
-    for (int i = 0; i < n; i++) {
+/* A tensor of per-pair factors; false when absent. One that is there but malformed fails k. */
+static bool factors(keys *k, const char *name, int n, double *out) {
+    const tn_tensor *t = tn_gguf_tensor(k->g, name);
+    if (!t) return false;
+    bool ok = t->dtype == TN_F32 && t->size_bytes == (uint64_t)n * 4;
+    for (int i = 0; i < n && ok; i++) {
         float f;
         memcpy(&f, t->data + (size_t)i * 4, 4);
-        if (!(f > 0)) return false;
+        ok = isfinite(f) && f > 0;
         out[i] = (double)f;
     }
-    return true;
+    if (!ok && k->st == TERN_OK) {
+        k->st = tn_fail(k->err, TERN_E_FORMAT, "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " %s values, want %d F32, finite and positive", t->file, t->name, t->off_bytes,
+                        t->dims[0], tn_dtype_name(t->dtype), n);
+    }
+    return ok;
 }
 
 static tern_status gguf_rope(keys *k, tn_hparams *h) {
@@ -345,14 +352,14 @@ static tern_status gguf_rope(keys *k, tn_hparams *h) {
     int n = h->n_rot / 2;
     plain_rope(h, f);
     bool has_type = tn_gguf_str(k->g, key_of(k, "rope.scaling.type", buf), &type, &n_type);
-    if (factors(k->g, "rope_factors_long.weight", n, long_f) && factors(k->g, "rope_factors_short.weight", n, short_f)) {
+    if (factors(k, "rope_factors_long.weight", n, long_f) && factors(k, "rope_factors_short.weight", n, short_f)) {
         int32_t orig = int_key(k, "rope.scaling.original_context_length", true, 1);
         TN_TRY(k->st);
         TN_FAIL_IF(orig < 1 || orig > h->ctx_train, k->err, TERN_E_FORMAT, "%s: longrope from a context of %d", file, orig);
         longrope(h, short_f, long_f, orig, num_key(k, "rope.scaling.attn_factor", 0));
-        return TERN_OK;
+        return k->st;
     }
-    if (factors(k->g, "rope_freqs.weight", n, long_f)) { /* llama3 scaling, worked out by the converter */
+    if (factors(k, "rope_freqs.weight", n, long_f)) { /* llama3 scaling, worked out by the converter */
         for (int i = 0; i < n; i++) f[i] /= long_f[i];
     } else if (has_type && n_type == 6 && !memcmp(type, "linear", 6)) {
         double factor = num_key(k, "rope.scaling.factor", 1);
@@ -362,7 +369,7 @@ static tern_status gguf_rope(keys *k, tn_hparams *h) {
         return tn_fail(k->err, TERN_E_UNSUPPORTED, "%s: rope scaling '%.*s' is not supported", file, (int)(n_type < 40 ? n_type : 40), type);
     }
     set_rope(h, f);
-    return TERN_OK;
+    return k->st;
 }
 
 tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams *h, tern_error *err) {
@@ -381,8 +388,13 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     h->norm_eps = (float)num_key(&k, a->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5);
     h->attn_soft_cap = (float)num_key(&k, "attn_logit_softcapping", 0);
     h->logit_soft_cap = (float)num_key(&k, "final_logit_softcapping", 0);
+    h->attn_scale = (float)num_key(&k, "attention.scale", 0);
+    /* the one model whose scale no key tells: Gemma 2 27B, known by its layers */
+    if (a->post_norms && h->n_layers == 46 && h->attn_scale == 0 && h->n_heads > 0) h->attn_scale = (float)(1 / sqrt((double)h->n_embd / h->n_heads));
     if (a->window) h->window = int_key(&k, "attention.sliding_window", false, a->window_pattern ? 4096 : 0);
+    int32_t n_experts = int_key(&k, "expert_count", false, 0);
     TN_TRY(k.st);
+    TN_FAIL_IF(n_experts, err, TERN_E_UNSUPPORTED, "%s: a mixture of %d experts is not supported", tn_gguf_path(g), n_experts);
     h->tied = !tn_gguf_tensor(g, "output.weight");
     const tn_tensor *embd = tn_gguf_tensor(g, "token_embd.weight");
     TN_FAIL_IF(!embd, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing", tn_gguf_path(g));

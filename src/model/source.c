@@ -36,8 +36,8 @@ static const tn_tensor *tensor_named(const tn_source *s, const char *name) {
     return s->gguf ? tn_gguf_tensor(s->gguf, name) : tn_safetensors_tensor(s->st, name);
 }
 
-/* The fused tensor a role may be part of, and the row where the role begins. */
-static const tn_tensor *fused(const tn_source *s, int layer, tn_role role, int64_t *row0) {
+/* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role begins. */
+static const tn_tensor *fused(const tn_source *s, int layer, tn_role role, int64_t *row0, uint64_t *n_rows) {
     const tn_hparams *h = &s->h;
     int64_t q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head;
     const char *hf = NULL, *gguf = NULL;
@@ -54,9 +54,8 @@ static const tn_tensor *fused(const tn_source *s, int layer, tn_role role, int64
     char name[160];
     if (s->gguf) snprintf(name, sizeof name, "blk.%d.%s", layer, gguf);
     else snprintf(name, sizeof name, "model.layers.%d.%s", layer, hf);
-    const tn_tensor *t = tensor_named(s, name);
-    int64_t need = role == TN_W_GATE || role == TN_W_UP ? 2 * (int64_t)h->n_ff : q + 2 * kv;
-    return t && t->dims[0] == (uint64_t)need ? t : NULL;
+    *n_rows = (uint64_t)(role == TN_W_GATE || role == TN_W_UP ? 2 * (int64_t)h->n_ff : q + 2 * kv);
+    return tensor_named(s, name);
 }
 
 static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error *err) {
@@ -66,13 +65,14 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated)) return TERN_OK;
     p->t = tensor_named(s, name);
     int64_t rows, cols;
-    bool is_fused = false;
     tn_role_shape(&s->h, role, &rows, &cols);
+    /* a vector's elements are its rows */
+    uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
     /* Phi-3's GGUF calls the fused gate and up "ffn_up": told apart by its rows */
-    if (!p->t || (role == TN_W_UP && s->h.gated && p->t->dims[0] == 2 * (uint64_t)rows)) {
-        const tn_tensor *whole = fused(s, layer, role, &p->row0);
-        is_fused = whole != NULL;
-        if (whole) p->t = whole;
+    if (!p->t || (s->gguf && role == TN_W_UP && s->h.gated && p->t->dims[0] == 2 * n0)) {
+        const tn_tensor *whole = fused(s, layer, role, &p->row0, &n0);
+        /* and a model whose gate is missing has an "ffn_up" too, which is not fused */
+        if (whole && !(s->gguf && role == TN_W_GATE && whole->dims[0] != n0)) p->t = whole;
     }
     if (!p->t) {
         TN_FAIL_IF(tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT, "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
@@ -80,9 +80,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     }
     const tn_tensor *t = p->t;
     TN_FAIL_IF(t->dtype >= TN_N_DTYPES, err, TERN_E_UNSUPPORTED, "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name, t->off_bytes);
-    /* a vector's elements are its rows; of a fused tensor the rows were checked where it was found */
-    uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
-    bool ok = (is_fused || t->dims[0] == n0) && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
+    bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
     TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64 ", the hyperparameters want %" PRIu64 " x %" PRIu64, t->file, t->name,
                t->off_bytes, t->dims[0], t->dims[1], n0, n1);
     TN_FAIL_IF(rows == 1 && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED, "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes, tn_dtype_name(t->dtype));
@@ -223,6 +221,7 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     int64_t rows, cols;
     tn_role_shape(&s->h, role, &rows, &cols);
     TN_FAIL_IF(row0 < 0 || row1 > rows || row0 > row1, err, TERN_E_INVALID, "rows %lld to %lld of %lld", (long long)row0, (long long)row1, (long long)rows);
+    if (row0 == row1) return TERN_OK;
     tn_dtype d = p->t->dtype;
     if (rows == 1) { /* a vector; elements are its rows when it is part of a fused one or permuted */
         for (int64_t i = 0; i < cols; i++) tn_dequantise(d, p->t->data + (uint64_t)stored_row(s, p, i) * (uint64_t)tn_dtype_block_bytes(d), dst + i, 1);

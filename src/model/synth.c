@@ -16,34 +16,35 @@ typedef struct shape {
     float rope_base, eps;
     bool tied;
     int32_t n_rot; /* 0: d_head */
+    float llama3_factor; /* rope scaling of Llama 3.1 and later from a context of 8192; 0: none */
 } shape;
 
 /* Sizes as the models' published configurations have them. */
 static const shape shapes[] = {
-    {"qwen2.5-0.5b", "qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 1e6f, 1e-6f, true, 0},
-    {"qwen2.5-1.5b", "qwen2", 28, 1536, 12, 2, 128, 8960, 151936, 32768, 1e6f, 1e-6f, true, 0},
-    {"qwen1.5-1.8b", "qwen2", 24, 2048, 16, 16, 128, 5504, 151936, 32768, 1e6f, 1e-6f, false, 0},
-    {"qwen3-0.6b", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6f, 1e-6f, true, 0},
-    {"llama3.2-1b", "llama", 16, 2048, 32, 8, 64, 8192, 128256, 131072, 5e5f, 1e-5f, true, 0},
-    {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, 1e4f, 1e-5f, false, 0},
-    {"smollm2-135m", "llama", 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e5f, 1e-5f, true, 0},
-    {"smollm2-360m", "llama", 32, 960, 15, 5, 64, 2560, 49152, 8192, 1e5f, 1e-5f, true, 0},
-    {"smollm2-1.7b", "llama", 24, 2048, 32, 32, 64, 8192, 49152, 8192, 1.3e5f, 1e-5f, true, 0},
-    {"mistral-7b", "llama", 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e6f, 1e-5f, false, 0},
-    {"gemma-2b", "gemma", 18, 2048, 8, 1, 256, 16384, 256000, 8192, 1e4f, 1e-6f, true, 0},
-    {"gemma2-2b", "gemma2", 26, 2304, 8, 4, 256, 9216, 256000, 8192, 1e4f, 1e-6f, true, 0},
-    {"phi-2", "phi2", 32, 2560, 32, 32, 80, 10240, 51200, 2048, 1e4f, 1e-5f, false, 32},
-    {"phi3-mini", "phi3", 32, 3072, 32, 32, 96, 8192, 32064, 4096, 1e4f, 1e-5f, false, 0},
-    {"phonelm-0.5b", "phonelm", 24, 1024, 16, 16, 64, 4864, 49152, 2048, 1e4f, 1e-6f, true, 0},
-    {"phonelm-1.5b", "phonelm", 19, 2560, 16, 16, 160, 6816, 49152, 2048, 1e4f, 1e-6f, true, 0},
-    {"tiny-llama", "llama", 2, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-5f, false, 0},
-    {"tiny-qwen2", "qwen2", 2, 64, 4, 2, 16, 96, 512, 512, 1e6f, 1e-6f, true, 0},
-    {"tiny-qwen3", "qwen3", 2, 64, 4, 2, 32, 96, 512, 512, 1e6f, 1e-6f, true, 0},
-    {"tiny-gemma", "gemma", 2, 64, 4, 1, 16, 128, 512, 512, 1e4f, 1e-6f, true, 0},
-    {"tiny-gemma2", "gemma2", 3, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-6f, true, 0},
-    {"tiny-phi2", "phi2", 2, 64, 4, 4, 16, 256, 512, 512, 1e4f, 1e-5f, false, 8},
-    {"tiny-phi3", "phi3", 2, 64, 4, 4, 16, 128, 512, 512, 1e4f, 1e-5f, false, 0},
-    {"tiny-phonelm", "phonelm", 2, 64, 4, 4, 16, 96, 512, 512, 1e4f, 1e-6f, true, 0},
+    {"qwen2.5-0.5b", "qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 1e6f, 1e-6f, true, 0, 0},
+    {"qwen2.5-1.5b", "qwen2", 28, 1536, 12, 2, 128, 8960, 151936, 32768, 1e6f, 1e-6f, true, 0, 0},
+    {"qwen1.5-1.8b", "qwen2", 24, 2048, 16, 16, 128, 5504, 151936, 32768, 1e6f, 1e-6f, false, 0, 0},
+    {"qwen3-0.6b", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6f, 1e-6f, true, 0, 0},
+    {"llama3.2-1b", "llama", 16, 2048, 32, 8, 64, 8192, 128256, 131072, 5e5f, 1e-5f, true, 0, 32},
+    {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, 1e4f, 1e-5f, false, 0, 0},
+    {"smollm2-135m", "llama", 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e5f, 1e-5f, true, 0, 0},
+    {"smollm2-360m", "llama", 32, 960, 15, 5, 64, 2560, 49152, 8192, 1e5f, 1e-5f, true, 0, 0},
+    {"smollm2-1.7b", "llama", 24, 2048, 32, 32, 64, 8192, 49152, 8192, 1.3e5f, 1e-5f, true, 0, 0},
+    {"mistral-7b", "llama", 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e6f, 1e-5f, false, 0, 0},
+    {"gemma-2b", "gemma", 18, 2048, 8, 1, 256, 16384, 256000, 8192, 1e4f, 1e-6f, true, 0, 0},
+    {"gemma2-2b", "gemma2", 26, 2304, 8, 4, 256, 9216, 256000, 8192, 1e4f, 1e-6f, true, 0, 0},
+    {"phi-2", "phi2", 32, 2560, 32, 32, 80, 10240, 51200, 2048, 1e4f, 1e-5f, false, 32, 0},
+    {"phi3-mini", "phi3", 32, 3072, 32, 32, 96, 8192, 32064, 4096, 1e4f, 1e-5f, false, 0, 0},
+    {"phonelm-0.5b", "phonelm", 24, 1024, 16, 16, 64, 4864, 49152, 2048, 1e4f, 1e-6f, true, 0, 0},
+    {"phonelm-1.5b", "phonelm", 19, 2560, 16, 16, 160, 6816, 49152, 2048, 1e4f, 1e-6f, true, 0, 0},
+    {"tiny-llama", "llama", 2, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-5f, false, 0, 8},
+    {"tiny-qwen2", "qwen2", 2, 64, 4, 2, 16, 96, 512, 512, 1e6f, 1e-6f, true, 0, 0},
+    {"tiny-qwen3", "qwen3", 2, 64, 4, 2, 32, 96, 512, 512, 1e6f, 1e-6f, true, 0, 0},
+    {"tiny-gemma", "gemma", 2, 64, 4, 1, 16, 128, 512, 512, 1e4f, 1e-6f, true, 0, 0},
+    {"tiny-gemma2", "gemma2", 3, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-6f, true, 0, 0},
+    {"tiny-phi2", "phi2", 2, 64, 4, 4, 16, 256, 512, 512, 1e4f, 1e-5f, false, 8, 0},
+    {"tiny-phi3", "phi3", 2, 64, 4, 4, 16, 128, 512, 512, 1e4f, 1e-5f, false, 0, 0},
+    {"tiny-phonelm", "phonelm", 2, 64, 4, 4, 16, 96, 512, 512, 1e4f, 1e-6f, true, 0, 0},
 };
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -168,23 +169,35 @@ typedef struct synth {
 
 static bool present(const synth *s, tn_role role) { return tn_arch_required(s->arch, &s->h, role); }
 
-/* Types and dims of a role's tensor; rows of K that is no multiple of 32 stay F16 under Q8_0. */
+/* Rows that are no multiple of a block long stay F16 under Q8_0. */
 static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) { return rows == 1 ? TN_F32 : s->dtype == TN_Q8_0 && cols % 32 ? TN_F16 : s->dtype; }
 
+/* A role's tensor: its name and shape; false: the file has none, or the role is part of a fused one named elsewhere. */
+static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows, int64_t *cols) {
+    if (!present(s, role)) return false;
+    tn_role_shape(&s->h, role, rows, cols);
+    tn_arch_gguf_name(layer, role, name, cap);
+    if (!s->arch->gguf_fused) return true;
+    if (role == TN_W_Q) {
+        snprintf(name, cap, "blk.%d.attn_qkv.weight", layer);
+        *rows += 2 * (int64_t)s->h.n_kv_heads * s->h.d_head;
+    }
+    if (role == TN_W_UP) *rows *= 2;
+    return role != TN_W_K && role != TN_W_V && role != TN_W_GATE;
+}
+
 static void declare(synth *s, int layer, tn_role role) {
-    if (!present(s, role)) return;
     char name[160];
     int64_t rows, cols;
-    tn_role_shape(&s->h, role, &rows, &cols);
-    tn_arch_gguf_name(layer, role, name, sizeof name);
+    if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return;
     uint64_t dims[2] = {(uint64_t)rows, (uint64_t)cols};
     tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), rows == 1 ? 1 : 2, rows == 1 ? dims + 1 : dims);
 }
 
 static tern_status produce(synth *s, int layer, tn_role role) {
-    if (!present(s, role)) return TERN_OK;
+    char name[160];
     int64_t rows, cols;
-    tn_role_shape(&s->h, role, &rows, &cols);
+    if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return TERN_OK;
     fill f = {.dtype = dtype_of(s, rows, cols), .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56, .n = (uint64_t)(rows * cols), .out = s->buf};
     f.scale = rows == 1 ? 0.02f : 1 / sqrtf((float)cols);
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM || role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
@@ -197,6 +210,15 @@ static tern_status produce(synth *s, int layer, tn_role role) {
         TN_TRY(tn_gguf_write(s->w, s->buf, bytes, s->err));
     }
     return TERN_OK;
+}
+
+/* What each rope frequency is divided by, in the tensor converters write for Llama 3.1 and later. */
+static void rope_factors(const shape *p, float out[TN_MAX_ROT / 2]) {
+    for (int i = 0; i < p->d_head / 2; i++) {
+        double f = pow((double)p->rope_base, -2.0 * i / p->d_head), scaled = f;
+        tn_rope_llama3(&scaled, 1, (double)p->llama3_factor, 1, 4, 8192);
+        out[i] = (float)(f / scaled);
+    }
 }
 
 static void put_keys(synth *s, const shape *p) {
@@ -226,8 +248,15 @@ static void put_keys(synth *s, const shape *p) {
 static tern_status write_all(synth *s, const shape *p) {
     put_keys(s, p);
     TN_TRY(put_tokenizer(s->ctx, s->w, p->n_vocab, s->err));
+    float factors[TN_MAX_ROT / 2];
+    uint64_t n_factors = (uint64_t)p->d_head / 2;
+    if (p->llama3_factor > 0) {
+        rope_factors(p, factors);
+        tn_gguf_add_tensor(s->w, "rope_freqs.weight", TN_F32, 1, &n_factors);
+    }
     for (int pass = 0; pass < 2; pass++) { /* declare every tensor, then produce them in the same order */
         if (pass) TN_TRY(tn_gguf_begin_data(s->w, s->err));
+        if (pass && p->llama3_factor > 0) TN_TRY(tn_gguf_write(s->w, factors, n_factors * sizeof *factors, s->err));
         for (int layer = -1; layer < p->n_layers; layer++) {
             for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
                 if (pass) TN_TRY(produce(s, layer, (tn_role)r));

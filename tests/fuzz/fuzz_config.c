@@ -1,19 +1,32 @@
-/* Any bytes as a config.json: hyperparameters within bounds or a clear error. */
+/* A config.json from anywhere, read as each architecture: refused with a status, or hyperparameters in their ranges. */
 #include "model/arch.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+static void check(const tn_hparams *h) {
+    int64_t rows, cols;
+    bool ok = h->n_layers >= 1 && h->n_layers <= TN_MAX_LAYERS && h->n_heads >= 1 && h->n_kv_heads >= 1 && h->n_heads % h->n_kv_heads == 0 &&
+              h->n_rot <= h->d_head && h->n_rot <= TN_MAX_ROT && isfinite(h->attn_scale) && isfinite(h->rope_mscale);
+    for (int i = 0; ok && i < h->n_rot / 2; i++) ok = isfinite(h->inv_freq[i]) && isfinite(h->inv_freq_long[i]);
+    for (int r = 0; ok && r < TN_W_N_ROLES; r++) {
+        tn_role_shape(h, (tn_role)r, &rows, &cols);
+        ok = rows >= 1 && cols >= 1;
+    }
+    if (!ok) abort();
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    json_t *j = json_loadb((const char *)data, size, 0, NULL);
-    const char *type = json_string_value(json_object_get(j, "model_type"));
-    const tn_arch *a = type ? tn_arch_by_hf(type) : NULL;
-    tn_hparams h;
-    tern_error err;
-    if (a && tn_arch_hparams_hf(a, j, "fuzz", &h, &err) == TERN_OK) {
-        if (h.n_layers < 1 || h.d_head < 4 || h.n_heads % h.n_kv_heads || h.n_rot > h.d_head) abort();
+    static const char *const types[] = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi", "phi3", "phonelm"};
+    json_t *config = json_loadb((const char *)data, size, 0, NULL);
+    if (!config) return 0;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        tn_hparams h;
+        tern_error err = {0};
+        if (tn_arch_hparams_hf(tn_arch_by_hf(types[i]), config, "config.json", &h, &err) == TERN_OK) check(&h);
+        else if (!err.message[0] || !strstr(err.message, "config.json")) abort();
     }
-    json_decref(j);
+    json_decref(config);
     return 0;
 }

@@ -1,0 +1,102 @@
+"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config}."""
+import json
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).parent
+FIXTURES = HERE.parent / "oracle" / "fixtures"
+
+
+def text(s):
+    b = s if isinstance(s, bytes) else s.encode()
+    return struct.pack("<Q", len(b)) + b
+
+
+SCALAR = {"u8": (0, "<B"), "i8": (1, "<b"), "u16": (2, "<H"), "i16": (3, "<h"), "u32": (4, "<I"), "i32": (5, "<i"), "f32": (6, "<f"), "bool": (7, "<?"),
+          "u64": (10, "<Q"), "i64": (11, "<q"), "f64": (12, "<d")}
+BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 10: (256, 84), 11: (256, 110), 12: (256, 144),
+          13: (256, 176), 14: (256, 210), 20: (32, 18), 30: (1, 2)}
+
+
+def value(kind, v):
+    if isinstance(v, list):
+        if kind == "str":
+            return struct.pack("<IIQ", 9, 8, len(v)) + b"".join(text(x) for x in v)
+        t, fmt = SCALAR[kind]
+        return struct.pack("<IIQ", 9, t, len(v)) + b"".join(struct.pack(fmt, x) for x in v)
+    if kind == "str":
+        return struct.pack("<I", 8) + text(v)
+    t, fmt = SCALAR[kind]
+    return struct.pack("<I", t) + struct.pack(fmt, v)
+
+
+def gguf(keys, tensors, version=3, align=32):
+    """keys: name -> (kind, value); tensors: name -> (dims innermost first, ggml type)"""
+    out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys))
+    for k, (kind, v) in keys.items():
+        out += text(k) + value(kind, v)
+    data = b""
+    for name, (dims, t) in tensors.items():
+        out += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, t, len(data))
+        n = 1
+        for d in dims:
+            n *= d
+        block, size = BLOCKS[t]
+        data += bytes(n // block * size)
+        data += b"\0" * (-len(data) % align)
+    return out + b"\0" * (-len(out) % align) + data
+
+
+def model(arch, extra_keys, extra_tensors):
+    a = arch
+    keys = {"general.architecture": ("str", a), f"{a}.block_count": ("u32", 1), f"{a}.embedding_length": ("u32", 8), f"{a}.attention.head_count": ("u32", 2),
+            f"{a}.attention.head_count_kv": ("u32", 1), f"{a}.feed_forward_length": ("u32", 8), f"{a}.context_length": ("u64", 64),
+            f"{a}.attention.layer_norm_rms_epsilon": ("f32", 1e-5), f"{a}.rope.freq_base": ("f32", 1e4)}
+    return gguf({**keys, **extra_keys}, {"token_embd.weight": ((8, 4), 1), "output_norm.weight": ((8,), 0), **extra_tensors})
+
+
+def ggufs():
+    yield "empty_v2", gguf({}, {}, version=2)
+    yield "kinds", gguf({**{f"k.{k}": (k, 1) for k in SCALAR}, **{f"a.{k}": (k, [0, 1]) for k in SCALAR}, "s": ("str", "x"), "a.str": ("str", ["a", ""])}, {})
+    yield "types", gguf({}, {f"t{t}": ((block,), t) for t, (block, _) in BLOCKS.items()})
+    yield "aligned", gguf({"general.alignment": ("u32", 64)}, {"a": ((3, 2, 1, 2), 0), "b": ((1,), 1)}, align=64)
+    yield "llama", model("llama", {}, {"rope_freqs.weight": ((2,), 0)})
+    yield "linear", model("llama", {"llama.rope.scaling.type": ("str", "linear"), "llama.rope.scaling.factor": ("f32", 2)}, {})
+    yield "yarn", model("qwen2", {"qwen2.rope.scaling.type": ("str", "yarn")}, {})
+    yield "gemma2", model("gemma2", {"gemma2.attn_logit_softcapping": ("f32", 50), "gemma2.attention.key_length": ("u32", 8)}, {})
+    yield "longrope", model("phi3", {"phi3.rope.scaling.original_context_length": ("u32", 32)}, {"rope_factors_long.weight": ((2,), 0), "rope_factors_short.weight": ((2,), 0)})
+    yield "bpe", gguf({"tokenizer.ggml.model": ("str", "gpt2"), "tokenizer.ggml.pre": ("str", "qwen2"), "tokenizer.ggml.tokens": ("str", ["a", "b", "ab", "<|end|>"]),
+                       "tokenizer.ggml.token_type": ("i32", [1, 1, 1, 3]), "tokenizer.ggml.merges": ("str", ["a b"]), "tokenizer.ggml.eos_token_id": ("u32", 3)}, {})
+    yield "spm", gguf({"tokenizer.ggml.model": ("str", "llama"), "tokenizer.ggml.tokens": ("str", ["<unk>", "<0x41>", "\u2581a"]), "tokenizer.ggml.scores": ("f32", [0, 0, -1]),
+                       "tokenizer.ggml.token_type": ("i32", [2, 6, 1]), "tokenizer.ggml.add_space_prefix": ("bool", True)}, {})
+
+
+def safetensors(head, n_data):
+    h = head if isinstance(head, bytes) else json.dumps(head, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(h)) + h + bytes(range(n_data % 256)) + bytes(n_data - n_data % 256)
+
+
+def safetensors_files():
+    yield "empty", safetensors({}, 0)
+    yield "three", safetensors({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+                                "b": {"dtype": "BF16", "shape": [3], "data_offsets": [16, 22]}, "c": {"dtype": "F16", "shape": [], "data_offsets": [22, 24]}}, 24)
+    yield "none_and_ints", safetensors({"z": {"dtype": "F32", "shape": [0, 4], "data_offsets": [4, 4]}, "i": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}}, 8)
+    yield "overlap", safetensors({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, 8)
+    yield "huge", safetensors({"a": {"dtype": "F32", "shape": [1 << 62, 4], "data_offsets": [0, 0]}}, 0)
+    yield "no_json", safetensors(b"[1,", 0)
+
+
+def main():
+    for folder, files in (("gguf", ggufs()), ("safetensors", safetensors_files())):
+        (HERE / "corpus" / folder).mkdir(parents=True, exist_ok=True)
+        for name, data in files:
+            (HERE / "corpus" / folder / name).write_bytes(data)
+    (HERE / "corpus" / "config").mkdir(parents=True, exist_ok=True)
+    for name in ("gemma2", "llama-linear-rope", "llama3-rope", "llama3-rope-v5", "mistral-window", "phi2", "phi3-long", "phonelm", "qwen2", "qwen3"):
+        config = json.loads((FIXTURES / name / "config.json").read_text())
+        (HERE / "corpus" / "config" / f"{name}.json").write_text(json.dumps(config, separators=(",", ":")) + "\n")
+    (HERE / "corpus" / "config" / "nulls.json").write_text('{"hidden_size":null,"num_hidden_layers":1e99,"rope_scaling":[]}\n')
+
+
+if __name__ == "__main__":
+    main()
