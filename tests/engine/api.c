@@ -191,10 +191,7 @@ static void cancelled_from_another_thread(void **state) {
         tern_status st = tern_session_generate(s, &g, NULL, &err); /* ends by itself at the context's end */
         pthread_join(t, NULL);
         seen = st == TERN_E_CANCELLED;
-        if (!seen) {
-            tern_status again = tern_session_step(s, 1, &err); /* takes the late cancel */
-            (void)again;
-        }
+        if (!seen) (void)tern_session_prefill(s, ids, 3, &err); /* the cancel came late: this takes it */
     }
     assert_true(seen);
     assert_int_equal(tern_session_prefill(s, ids, 3, &err), TERN_OK); /* the session goes on */
