@@ -52,7 +52,9 @@ const char *tn_synth_name(size_t i) { return i < N_SHAPES ? shapes[i].name : NUL
 
 /* ---- a tokenizer: the 256 bytes, a few words, then unused tokens ------------------------------------ */
 
-enum { N_CONTROL = 2 }; /* <|endoftext|> and <|im_end|> */
+/* The last tokens. Other engines look the first three up by name in anything called Phi-3. */
+static const char *const control[] = {"<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>"};
+enum { N_CONTROL = sizeof control / sizeof control[0], I_END = 3 };
 
 /* GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank among the unprintable. */
 static size_t byte_text(int b, char out[4]) {
@@ -90,7 +92,7 @@ static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab
             s[1] = merges[i - 256][2];
             lens[i] = 2;
         } else if (i >= n - N_CONTROL) {
-            lens[i] = (size_t)snprintf(s, 24, i == n - 1 ? "<|im_end|>" : "<|endoftext|>");
+            lens[i] = (size_t)snprintf(s, 24, "%s", control[i - (n - N_CONTROL)]);
             types[i] = 3;
         } else {
             lens[i] = (size_t)snprintf(s, 24, "[unused%zu]", i);
@@ -103,8 +105,8 @@ static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab
         tn_gguf_put_arr_str(w, "tokenizer.ggml.tokens", tokens, lens, n);
         tn_gguf_put_arr_i32(w, "tokenizer.ggml.token_type", types, n);
         tn_gguf_put_arr_str(w, "tokenizer.ggml.merges", merges, merge_lens, 5);
-        tn_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)n_vocab - N_CONTROL);
-        tn_gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)n_vocab - N_CONTROL);
+        tn_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
+        tn_gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
         tn_gguf_put_bool(w, "tokenizer.ggml.add_bos_token", false);
     }
     tn_free(ctx, text);
