@@ -52,7 +52,9 @@ const char *tn_synth_name(size_t i) { return i < N_SHAPES ? shapes[i].name : NUL
 
 /* ---- a tokenizer: the 256 bytes, a few words, then unused tokens ------------------------------------ */
 
-enum { N_CONTROL = 2 }; /* <|endoftext|> and <|im_end|> */
+/* The last tokens; llama.cpp looks for the last three in every model whose name has "phi3" in it. */
+static const char *const control[] = {"<|endoftext|>", "<|im_end|>", "<unk>", "<s>", "</s>"};
+enum { N_CONTROL = sizeof control / sizeof control[0] };
 
 /* GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank among the unprintable. */
 static size_t byte_text(int b, char out[4]) {
@@ -90,7 +92,7 @@ static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab
             s[1] = merges[i - 256][2];
             lens[i] = 2;
         } else if (i >= n - N_CONTROL) {
-            lens[i] = (size_t)snprintf(s, 24, i == n - 1 ? "<|im_end|>" : "<|endoftext|>");
+            lens[i] = (size_t)snprintf(s, 24, "%s", control[i + N_CONTROL - n]);
             types[i] = 3;
         } else {
             lens[i] = (size_t)snprintf(s, 24, "[unused%zu]", i);
