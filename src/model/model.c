@@ -187,9 +187,10 @@ static void linear_item(void *arg, int i_item, int i_thread) {
 
 void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx, float *out,
                    size_t ldo, size_t m) {
-    /* Small enough that threads of unequal speed finish together, large enough to amortise reading x. */
-    size_t n_panels = ((size_t)l->n + TN_PANEL_N - 1) / TN_PANEL_N, n_items = (size_t)tn_pool_size(pool) * 4;
-    size_t panels_per_item = (n_panels + n_items - 1) / n_items;
+    /* Few enough panels that threads of unequal speed finish together, and an even number: the products work on two (many rows)
+     * or four (few rows) at once, and a single one left over runs at half the speed. Rows in plenty make two panels worth an item. */
+    size_t n_panels = ((size_t)l->n + TN_PANEL_N - 1) / TN_PANEL_N, panels_per_item = n_panels / ((size_t)tn_pool_size(pool) * 16) / 4 * 4;
+    if (m > 8 || panels_per_item < 2) panels_per_item = 2;
     linear_job j = {.l = l, .fn = kern->gemm_f32[l->dtype], .x = x, .out = out, .ldx = ldx, .ldo = ldo, .m = m,
                     .n_per_item = panels_per_item * TN_PANEL_N};
     tn_pool_for(pool, (int)((n_panels + panels_per_item - 1) / panels_per_item), linear_item, &j);

@@ -1,5 +1,6 @@
-/* Do the stored types widen to exactly the values their definition gives (tests/oracle/dequant_oracle.py, an independent
- * implementation), and do values survive the way to Q8_0 and back within half a step? */
+/* Do the stored types widen, bit for bit, to the values their definition gives (tests/oracle/dequant_oracle.py, an independent
+ * implementation) and to those of ggml's reference (dequant_vectors.bin; regenerate with tests/oracle/dequant_vectors.py), and do
+ * values survive the way to Q8_0 and back within half a step? */
 #include "base/half.h"
 #include "base/rng.h"
 #include "formats/gguf.h"
@@ -19,7 +20,7 @@ static uint32_t u32_of(FILE *f) {
     return v;
 }
 
-static void every_type_matches_the_oracle(void **state) {
+static void every_type_matches_its_definition(void **state) {
     (void)state;
     FILE *f = fopen(TN_SOURCE_DIR "/tests/oracle/dequant.bin", "rb");
     assert_non_null(f);
@@ -51,6 +52,36 @@ static void every_type_matches_the_oracle(void **state) {
     for (int d = 0; d < TN_N_DTYPES; d++) assert_true(seen[d]);
 }
 
+static void every_type_equals_ggml(void **state) {
+    (void)state;
+    FILE *f = fopen(TN_SOURCE_DIR "/tests/formats/dequant_vectors.bin", "rb");
+    assert_non_null(f);
+    for (int t = TN_Q8_0; t < TN_N_DTYPES; t++) {
+        tn_dtype d = (tn_dtype)t;
+        uint8_t blocks[512];
+        float want[512], got[512];
+        size_t n_bytes = 2 * (size_t)tn_dtype_block_bytes(d), n = 2 * (size_t)tn_dtype_block(d);
+        assert_int_equal(fread(blocks, 1, n_bytes, f), n_bytes);
+        assert_int_equal(fread(want, 4, n, f), n);
+        tn_dequantise(d, blocks, got, n);
+        for (size_t i = 0; i < n; i++) {
+            if (memcmp(&got[i], &want[i], 4)) fail_msg("%s value %zu: %.9g, want %.9g", tn_dtype_name(d), i, (double)got[i], (double)want[i]);
+        }
+    }
+    assert_int_equal(fgetc(f), EOF);
+    fclose(f);
+}
+
+static void plain_types(void **state) {
+    (void)state;
+    const uint16_t half[4] = {0x3c00, 0xc000, 0x0001, 0x7bff}, brain[2] = {0x3f80, 0xc040};
+    float out[4];
+    tn_dequantise(TN_F16, (const uint8_t *)half, out, 4);
+    assert_true(out[0] == 1.0f && out[1] == -2.0f && out[2] == 0x1p-24f && out[3] == 65504.0f);
+    tn_dequantise(TN_BF16, (const uint8_t *)brain, out, 2);
+    assert_true(out[0] == 1.0f && out[1] == -3.0f);
+}
+
 static void q8_0_is_within_half_a_step(void **state) {
     (void)state;
     enum { N = 32 * 64 };
@@ -71,6 +102,7 @@ static void q8_0_is_within_half_a_step(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_matches_the_oracle), cmocka_unit_test(q8_0_is_within_half_a_step)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_matches_its_definition), cmocka_unit_test(every_type_equals_ggml), cmocka_unit_test(plain_types),
+                                       cmocka_unit_test(q8_0_is_within_half_a_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

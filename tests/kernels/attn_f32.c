@@ -3,6 +3,7 @@
 #include "f32_variants.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 typedef struct problem {
     tn_attn_f32_args a;
@@ -83,11 +84,11 @@ static void test_variants(void **state) {
     f32_variant v[4];
     int n_v = f32_variants(v);
     tn_rng rng = {check_seed()};
-    static const size_t ds[] = {4, 12, 16, 36, 64, 80, 96, 128}, rows[] = {1, 2, 3, 5, 6, 7, 13, 24, 25, 49},
+    static const size_t ds[] = {4, 12, 16, 36, 64, 80, 96, 100, 112, 128, 256}, rows[] = {1, 2, 3, 5, 6, 7, 13, 24, 25, 49},
                         ctxs[] = {1, 15, 16, 31, 32, 33, 63, 65, 100, 129, 300};
     for (size_t i = 0; i < 10; i++) {
         for (size_t j = 0; j < 11; j++) {
-            size_t d = ds[tn_rng_below(&rng, 8)];
+            size_t d = ds[tn_rng_below(&rng, sizeof ds / sizeof *ds)];
             int window = tn_rng_below(&rng, 3) ? 0 : 1 + (int)tn_rng_below(&rng, 70);
             problem p = problem_new(&rng, rows[i], d, ctxs[j], window, 0, (check_fill)tn_rng_below(&rng, CHECK_N_FILLS));
             if (!tn_rng_below(&rng, 3)) p.a.soft_cap = 2.0f;
@@ -122,6 +123,73 @@ static void test_unseen_positions_do_not_leak(void **state) {
         assert_true(isnan(((float *)got.p)[(ROWS - 1) * p.a.out_stride]));
         check_free(&want);
         check_free(&got);
+        problem_free(&p);
+    }
+}
+
+static bool row_sees(const problem *p, size_t row, size_t pos) {
+    const tn_attn_f32_args *a = &p->a;
+    if (pos >= (size_t)p->first[row] && pos < (size_t)p->end[row]) return true;
+    if (!a->tree_mask || pos < a->tree_base || pos - a->tree_base >= a->n_tree_words * 64) return false;
+    size_t j = pos - a->tree_base;
+    return a->tree_mask[row * a->n_tree_words + j / 64] >> (j % 64) & 1;
+}
+
+/* A row among others has the bits of the row alone over a cache where all it does not see is NaN: before its window, beyond
+ * its end (whole panels never written included), other branches of a draft tree. */
+static void test_rows_depend_on_what_they_see_only(void **state) {
+    (void)state;
+    enum { ROWS = 29, CTX = 330 };
+    f32_variant v[4];
+    int n_v = f32_variants(v);
+    tn_rng rng = {check_seed()};
+    static const struct {
+        size_t d, n_tree_words;
+        int window;
+        float soft_cap;
+    } cases[] = {{64, 0, 0, 0}, {64, 0, 70, 0}, {80, 0, 33, 30}, {100, 2, 0, 0}, {256, 1, 40, 0}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        size_t d = cases[c].d;
+        problem p = problem_new(&rng, ROWS, d, CTX, cases[c].window, cases[c].n_tree_words, CHECK_RANDOM);
+        p.a.soft_cap = cases[c].soft_cap;
+        for (size_t r = 0; r < ROWS && !cases[c].n_tree_words; r++) { /* ends in no order, as rows of several sequences */
+            p.end[r] = 1 + (int32_t)tn_rng_below(&rng, CTX);
+            p.first[r] = cases[c].window && p.end[r] > cases[c].window ? p.end[r] - cases[c].window : 0;
+        }
+        check_buf all = out_new(&p), k = check_new(p.k.n_bytes), vals = check_new(p.v.n_bytes);
+        float *alone = malloc(d * sizeof *alone);
+        for (int i = 0; i < n_v; i++) {
+            p.a.out = all.p;
+            v[i].k.attn_f32(&p.a);
+            for (size_t r = 0; r < ROWS; r++) {
+                memcpy(k.p, p.k.p, k.n_bytes);
+                memcpy(vals.p, p.v.p, vals.n_bytes);
+                for (size_t pos = 0; pos < k.n_bytes / 4 / d; pos++) {
+                    if (row_sees(&p, r, pos)) continue;
+                    for (size_t j = 0; j < d; j++) {
+                        ((float *)k.p)[pos / TN_KV_PANEL * d * TN_KV_PANEL + j * TN_KV_PANEL + pos % TN_KV_PANEL] = NAN;
+                        if (pos < p.n_pos) ((float *)vals.p)[pos * d + j] = NAN;
+                    }
+                }
+                tn_attn_f32_args one = p.a;
+                one.n_rows = 1;
+                one.q += r * one.q_stride;
+                one.first_pos += r;
+                one.end_pos += r;
+                if (one.tree_mask) one.tree_mask += r * one.n_tree_words;
+                one.k_panels = k.p;
+                one.v = vals.p;
+                one.out = alone;
+                v[i].k.attn_f32(&one);
+                if (memcmp(alone, (float *)all.p + r * p.a.out_stride, d * sizeof *alone)) {
+                    fail_msg("%s case %zu: row %zu (positions %d..%d) is another one alone", v[i].name, c, r, p.first[r], p.end[r]);
+                }
+            }
+        }
+        free(alone);
+        check_free(&all);
+        check_free(&k);
+        check_free(&vals);
         problem_free(&p);
     }
 }
@@ -182,6 +250,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_variants),
         cmocka_unit_test(test_unseen_positions_do_not_leak),
+        cmocka_unit_test(test_rows_depend_on_what_they_see_only),
         cmocka_unit_test(test_rows_do_not_depend_on_batch),
         cmocka_unit_test(test_reference_is_attention),
     };

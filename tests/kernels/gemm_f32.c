@@ -4,6 +4,8 @@
 
 #include "base/half.h"
 
+#include <math.h>
+
 static const char *const dtype_names[] = {"f32", "f16", "bf16"};
 
 static void *aligned(check_buf *b) { /* panels end at the guard page; their size is a multiple of 64 */
@@ -70,6 +72,46 @@ static void test_variants(void **state) {
     }
 }
 
+/* The reference against double arithmetic. k fused steps and the bias round k + 1 times, each at most half an ulp (2^-24) of a
+ * partial sum that the sum S of the absolute terms bounds (up to the same factor): |error| <= (k + 1) 2^-24 S (1 + k 2^-23). */
+static void test_reference_is_the_product(void **state) {
+    (void)state;
+    tn_rng rng = {check_seed()};
+    static const tn_gemm_f32_fn refs[] = {tn_gemm_f32_ref, tn_gemm_f16_ref, tn_gemm_bf16_ref};
+    for (int dtype = 0; dtype < TN_PANEL_N_DTYPES; dtype++) {
+        for (size_t k = 1; k < 2000; k = k * 3 + 1) {
+            enum { M = 3, N = 37 };
+            check_buf a = check_new(M * k * 4), panels = check_new(tn_panels_bytes((tn_panel_dtype)dtype, N, k));
+            float *w = malloc(N * k * sizeof *w), *row = malloc(k * sizeof *row), bias[N], out[M * N];
+            check_fill_f32(&rng, CHECK_RANDOM, a.p, M * k);
+            check_fill_f32(&rng, CHECK_RANDOM, w, N * k);
+            check_fill_f32(&rng, CHECK_RANDOM, bias, N);
+            tn_panels_pack((tn_panel_dtype)dtype, aligned(&panels), w, 0, N, k);
+            refs[dtype](a.p, k, panels.p, bias, out, N, M, 0, N, k);
+            for (size_t n = 0; n < N; n++) {
+                tn_panels_row((tn_panel_dtype)dtype, panels.p, n, k, row);
+                for (size_t m = 0; m < M; m++) {
+                    double want = (double)bias[n], abs_sum = fabs(want);
+                    for (size_t i = 0; i < k; i++) {
+                        double t = (double)((float *)a.p)[m * k + i] * (double)row[i];
+                        want += t;
+                        abs_sum += fabs(t);
+                    }
+                    double steps = (double)k + 1, bound = steps * 0x1p-24 * abs_sum * (1 + steps * 0x1p-23);
+                    if (!(fabs((double)out[m * N + n] - want) <= bound)) {
+                        fail_msg("%s k=%zu: out[%zu][%zu] = %a, product %a, bound %a", dtype_names[dtype], k, m, n, (double)out[m * N + n],
+                                 want, bound);
+                    }
+                }
+            }
+            free(w);
+            free(row);
+            check_free(&a);
+            check_free(&panels);
+        }
+    }
+}
+
 /* Row m of a product of many rows is the product of row m alone. */
 static void test_rows_do_not_depend_on_batch(void **state) {
     (void)state;
@@ -77,16 +119,20 @@ static void test_rows_do_not_depend_on_batch(void **state) {
     f32_variant v[4];
     int n_v = f32_variants(v);
     tn_rng rng = {check_seed()};
-    static float a[M * K], w[N * K], all[M * N], one[N];
-    _Alignas(64) static uint16_t panels[N * K];
+    static float a[M * K], w[N * K], all[M * N], some[M * N];
+    _Alignas(64) static float panels[N * K]; /* as many bytes as the widest type takes */
     check_fill_f32(&rng, CHECK_RANDOM, a, M * K);
     check_fill_f32(&rng, CHECK_RANDOM, w, N * K);
-    tn_panels_pack(TN_PANEL_BF16, panels, w, 0, N, K);
-    for (int i = 0; i < n_v; i++) {
-        v[i].k.gemm_f32[TN_PANEL_BF16](a, K, panels, NULL, all, N, M, 0, N, K);
-        for (size_t m = 0; m < M; m++) {
-            v[i].k.gemm_f32[TN_PANEL_BF16](a + m * K, K, panels, NULL, one, N, 1, 0, N, K);
-            assert_memory_equal(one, all + m * N, sizeof one);
+    for (int dtype = 0; dtype < TN_PANEL_N_DTYPES; dtype++) {
+        tn_panels_pack((tn_panel_dtype)dtype, panels, w, 0, N, K);
+        for (int i = 0; i < n_v; i++) {
+            v[i].k.gemm_f32[dtype](a, K, panels, NULL, all, N, M, 0, N, K);
+            for (size_t n_rows = 1; n_rows <= 17; n_rows += n_rows == 1 ? 6 : 5) {
+                for (size_t m = 0; m + n_rows <= M; m++) {
+                    v[i].k.gemm_f32[dtype](a + m * K, K, panels, NULL, some, N, n_rows, 0, N, K);
+                    assert_memory_equal(some, all + m * N, n_rows * N * sizeof(float));
+                }
+            }
         }
     }
 }
@@ -141,7 +187,8 @@ static void test_half(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants), cmocka_unit_test(test_rows_do_not_depend_on_batch),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants), cmocka_unit_test(test_reference_is_the_product),
+                                       cmocka_unit_test(test_rows_do_not_depend_on_batch),
                                        cmocka_unit_test(test_pack), cmocka_unit_test(test_half)};
     return cmocka_run_group_tests_name("gemm_f32", tests, NULL, NULL);
 }
