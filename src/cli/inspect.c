@@ -73,7 +73,7 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
     tern_status st = tn_pkg_read(p, s, base, err);
     const tn_pkg_record *r;
     size_t n = 0;
-    if (st == TERN_OK && (s->kind == TN_PKG_LAYER || s->kind == TN_PKG_MODEL)) st = tn_pkg_records(s, base, &r, &n, err);
+    if (st == TERN_OK && (s->kind == TN_PKG_LAYER || s->kind == TN_PKG_MODEL)) st = tn_pkg_records(s, base, s->size_bytes, &r, &n, err);
     for (size_t i = 0; i < n; i++) {
         if (r[i].part != TN_PKG_TILES || r[i].role >= TN_W_N_ROLES) continue;
         const tn_pkg_record *hot = tn_pkg_record_find(r, n, r[i].role, TN_PKG_HOT);

@@ -30,7 +30,7 @@ static void on_interrupt(int sig) {
 
 static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
     output *o = user;
-    if (!o->first_s) o->first_s = process_age_s();
+    if (o->first_s <= 0) o->first_s = process_age_s();
     if (!o->json) {
         fwrite(text, 1, n, stdout);
         fflush(stdout);
@@ -187,7 +187,7 @@ int cmd_run(int argc, char **argv) {
     }
     tern_stats ts;
     tern_session_stats(s, &ts);
-    if (ma.trace && !ts.wall_s && n_ids > 32) {
+    if (ma.trace && ts.wall_s <= 0 && n_ids > 32) {
         rc = failed_text("--trace and --gantt show the tasks of a package; %s is a float model", ma.model);
         goto out;
     }
@@ -209,7 +209,7 @@ int cmd_run(int argc, char **argv) {
     if (json) {
         json_t *j = json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", out.text ? out.text : "", out.n, "tokens",
                               (int)res.n_tokens, "prompt_tokens", (int)n_ids, "stop", reason_text(res.reason), "load_ms", loaded_s * 1e3,
-                              "ttft_ms", (out.first_s ? out.first_s : loaded_s + prefill_s) * 1e3, "prefill_tokens_per_second", pp,
+                              "ttft_ms", (out.first_s > 0 ? out.first_s : loaded_s + prefill_s) * 1e3, "prefill_tokens_per_second", pp,
                               "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes());
         if (!j) {
             rc = failed_text("the answer is not valid UTF-8 for JSON");

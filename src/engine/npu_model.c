@@ -196,12 +196,12 @@ static tern_status open_shadow(tn_npu_model *m, tn_npu_site *s, const section_vi
     s->rows_section = tn_pkg_find(m->pkg, TN_PKG_SHADOW, layer);
     TN_FAIL_IF(!s->rows_section, err, TERN_E_FORMAT, "layer %d: its outlier rows are missing", layer);
     uint64_t n_table = s->rows_section->size_bytes < 4096 ? s->rows_section->size_bytes : 4096;
-    char table[4096];
+    _Alignas(8) char table[4096];
     TN_TRY(tn_pkg_read_range(m->pkg, s->rows_section, 0, n_table, table, err));
     const tn_pkg_record *records;
     size_t n;
-    TN_TRY(tn_pkg_records(s->rows_section, table, &records, &n, err));
-    const tn_pkg_record *r = 8 + n * sizeof *records <= n_table ? tn_pkg_record_find(records, n, (uint32_t)s->ops.roles[0], TN_PKG_ROWS) : NULL;
+    TN_TRY(tn_pkg_records(s->rows_section, table, n_table, &records, &n, err));
+    const tn_pkg_record *r = tn_pkg_record_find(records, n, (uint32_t)s->ops.roles[0], TN_PKG_ROWS);
     TN_FAIL_IF(!r || r->size_bytes != (uint64_t)s->ops.k * row_bytes, err, TERN_E_FORMAT, "layer %d: the outlier rows of %s have another shape", layer, tn_role_name(s->ops.roles[0]));
     s->rows_off_bytes = r->off_bytes;
     s->shadow = m->any_shadow = true;
@@ -393,7 +393,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     if ((st = read_sections(m, pool, sections, err)) != TERN_OK) goto out;
     for (int i = -1; i < m->n_layers; i++) {
         section_view v = {.base = m->buffers[i + 1]};
-        if ((st = tn_pkg_records(sections[i + 1], v.base, &v.records, &v.n, err)) != TERN_OK) goto out;
+        if ((st = tn_pkg_records(sections[i + 1], v.base, sections[i + 1]->size_bytes, &v.records, &v.n, err)) != TERN_OK) goto out;
         st = i < 0 ? open_model_level(m, model, &v, err) : open_layer(m, model, i, &v, err);
         if (st != TERN_OK) goto out;
         TN_BAIL_IF(!tn_progress(ctx, "load", (i + 2.0) / (m->n_layers + 1)), err, TERN_E_CANCELLED, "loading was cancelled");

@@ -224,7 +224,7 @@ void tn_quantise_q8_0(const float *src, uint8_t *dst, uint64_t n) {
         uint8_t *y = dst + b * 34;
         float max = 0;
         for (int i = 0; i < 32; i++) max = fmaxf(max, fabsf(x[i]));
-        float d = max / 127, inv = d ? 1 / d : 0;
+        float d = max / 127, inv = d > 0 ? 1 / d : 0;
         uint16_t h = tn_f32_f16(d);
         memcpy(y, &h, 2);
         for (int i = 0; i < 32; i++) y[2 + i] = (uint8_t)(int8_t)roundf(x[i] * inv);

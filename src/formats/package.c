@@ -319,12 +319,12 @@ tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t
     return read_at(p, dst, n_bytes, s->off_bytes + off_bytes, err);
 }
 
-tern_status tn_pkg_records(const tn_pkg_section *s, const void *base, const tn_pkg_record **records, size_t *n, tern_error *err) {
+tern_status tn_pkg_records(const tn_pkg_section *s, const void *base, uint64_t n_bytes, const tn_pkg_record **records, size_t *n, tern_error *err) {
     records_head head = {0};
     *n = 0;
-    TN_FAIL_IF(s->size_bytes < sizeof head, err, TERN_E_FORMAT, "section at offset %" PRIu64 ": too short for its table", s->off_bytes);
+    TN_FAIL_IF(n_bytes < sizeof head, err, TERN_E_FORMAT, "section at offset %" PRIu64 ": too short for its table", s->off_bytes);
     memcpy(&head, base, sizeof head);
-    TN_FAIL_IF(head.n_records > MAX_RECORDS || !tn_range_ok(sizeof head, head.n_records * sizeof(tn_pkg_record), s->size_bytes), err, TERN_E_FORMAT,
+    TN_FAIL_IF(head.n_records > MAX_RECORDS || !tn_range_ok(sizeof head, head.n_records * sizeof(tn_pkg_record), n_bytes), err, TERN_E_FORMAT,
                "section at offset %" PRIu64 ": %u tensors do not fit it", s->off_bytes, head.n_records);
     const tn_pkg_record *r = (const tn_pkg_record *)((const char *)base + sizeof head);
     for (uint32_t i = 0; i < head.n_records; i++) {

@@ -91,8 +91,9 @@ tern_status tn_pkg_read(const tn_pkg *p, const tn_pkg_section *s, void *dst, ter
 /* Read a part of a section, unchecked (rows on demand). Thread-safe. */
 tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t off_bytes, uint64_t n_bytes, void *dst, tern_error *err);
 
-/* The records of a tensor section that was read to `base`: checks that every one lies inside it, aligned. */
-tern_status tn_pkg_records(const tn_pkg_section *s, const void *base, const tn_pkg_record **records, size_t *n, tern_error *err);
+/* The records of a tensor section whose first n_bytes were read to `base` (8-byte aligned): the table must lie in them,
+ * every payload inside the section, aligned. */
+tern_status tn_pkg_records(const tn_pkg_section *s, const void *base, uint64_t n_bytes, const tn_pkg_record **records, size_t *n, tern_error *err);
 /* The one with this role and part, or NULL. */
 const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part);
 

@@ -137,7 +137,7 @@ static choice choose(const tn_sched *s, tn_lane lane) {
             }
         }
     }
-    if (lane == TN_LANE_IO) return (choice){NOTHING};
+    if (lane == TN_LANE_IO) return (choice){.kind = NOTHING};
     tn_lane other = lane == TN_LANE_CPU ? TN_LANE_NPU : TN_LANE_CPU;
     const queue *q = &s->q[other][STEALABLE];
     if (s->policy.keep_busy && s->open[other][STEALABLE] >= 0) return (choice){JOIN, other, STEALABLE};
@@ -145,7 +145,7 @@ static choice choose(const tn_sched *s, tn_lane lane) {
                                          q->n + s->q[other][BOUND].n > s->policy.steal_above);
     if (steal && q->n && s->open[other][STEALABLE] < 0 && POLICIES[s->policy.kind].may_start(s, other, q->key[0]))
         return (choice){START, other, STEALABLE};
-    return (choice){NOTHING};
+    return (choice){.kind = NOTHING};
 }
 
 /* ---- ready queues -------------------------------------------------------------------------------- */

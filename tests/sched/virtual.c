@@ -47,7 +47,7 @@ static void two_chunks_by_hand(void **state) {
     for (int32_t chunk = 0; chunk < 2; chunk++) {
         int32_t before = -1;
         for (int32_t j = 0; j < 4; j++) {
-            int32_t id = add("abcd" + j, j % 2 ? TN_LANE_NPU : TN_LANE_CPU, j % 2 ? 3 : 2, chunk, j);
+            int32_t id = add(&"abcd"[j], j % 2 ? TN_LANE_NPU : TN_LANE_CPU, j % 2 ? 3 : 2, chunk, j);
             if (j) tn_graph_depend(g, before, id);
             before = id;
         }

@@ -71,7 +71,7 @@ def main():
         cfg, p, _ = load(folder)
         ids = {n: tok.encode(open(f"{a.data}/{n}", encoding="utf-8").read()) for n in ("calib.txt", "eval/english.txt")}
         sets = {n: [json.loads(l) for l in open(f"{a.data}/eval/{n}.jsonl", encoding="utf-8")][: a.n]
-                for n in ("extraction_512", "ui_action", "summary")} if a.n else {}
+                for n in ("extraction_512", "ui_action")} if a.n else {}
         c = Calibration()
         perplexity(p, cfg, ids["calib.txt"][: a.tokens], dtype=f32, trace=c)
         top = max((float(x.max() / x.median()), n) for n, x in c.peak.items())
