@@ -92,6 +92,40 @@ static void both_formats_hold_the_same_model(void **state) {
     }
 }
 
+/* Both formats share the code that cuts fused tensors, so this looks at the stored rows themselves. */
+static void fused_tensors_are_cut_in_order(void **state) {
+    (void)state;
+    tn_source *s = open_ok(FIXTURES "phi3-short.gguf");
+    tn_gguf *g;
+    tern_error err = {0};
+    assert_int_equal(tn_gguf_open(&ctx, FIXTURES "phi3-short.gguf", &g, &err), TERN_OK);
+    static const struct {
+        const char *name;
+        tn_role parts[3];
+        int n_parts;
+    } fused[] = {{"blk.1.attn_qkv.weight", {TN_W_Q, TN_W_K, TN_W_V}, 3}, {"blk.1.ffn_up.weight", {TN_W_GATE, TN_W_UP}, 2}};
+    for (int i = 0; i < 2; i++) {
+        const tn_tensor *t = tn_gguf_tensor(g, fused[i].name);
+        assert_non_null(t);
+        uint64_t n = t->dims[0] * t->dims[1], at = 0;
+        float *all = malloc(n * sizeof *all);
+        assert_non_null(all);
+        tn_dequantise(t->dtype, t->data, all, n);
+        for (int k = 0; k < fused[i].n_parts; k++) {
+            int64_t n_part;
+            float *v = read_all(s, 1, fused[i].parts[k], &n_part);
+            assert_true(at + (uint64_t)n_part <= n);
+            if (memcmp(v, all + at, (size_t)n_part * sizeof *v)) fail_msg("%s: %s is not the rows from %llu", t->name, tn_role_name(fused[i].parts[k]), (unsigned long long)(at / t->dims[1]));
+            at += (uint64_t)n_part;
+            free(v);
+        }
+        assert_true(at == n);
+        free(all);
+    }
+    tn_gguf_close(&g);
+    tn_source_close(&s);
+}
+
 typedef struct reader {
     const tn_source *s;
     const float *want;
@@ -349,12 +383,57 @@ static void a_trained_model(void **state) {
     tn_tokenizer_close(&t);
 }
 
+typedef struct scarce {
+    int left; /* allocations that still succeed; -1: all */
+} scarce;
+
+static void *scarce_alloc(void *user, size_t n_bytes, size_t align) {
+    scarce *u = user;
+    if (!u->left) return NULL;
+    if (u->left > 0) u->left--;
+    void *p = NULL;
+    return posix_memalign(&p, align, n_bytes) ? NULL : p;
+}
+
+static void scarce_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    char tiny[512];
+    snprintf(tiny, sizeof tiny, "%s/models/stories260K.gguf", getenv("TERN_DATA") ? getenv("TERN_DATA") : TN_SOURCE_DIR "/../shared/data");
+    const char *const paths[] = {FIXTURES "phi3-long.gguf", FIXTURES "llama", tiny};
+    for (int i = 0; i < (access(tiny, R_OK) ? 2 : 3); i++) {
+        tern_status st = TERN_E_MEMORY;
+        /* a tokenizer takes one allocation per few tokens: further apart there */
+        for (int n = 0; st != TERN_OK; n += i == 2 && n > 40 ? 37 : 1) {
+            scarce u = {.left = n};
+            tern_hooks hooks;
+            tern_hooks_defaults(&hooks);
+            hooks.alloc = scarce_alloc;
+            hooks.release = scarce_release;
+            hooks.user = &u;
+            tn_ctx poor;
+            tn_ctx_init(&poor, &hooks);
+            tn_source *s;
+            tern_error err = {0};
+            st = tn_source_open(&poor, paths[i], &s, &err);
+            if (st != TERN_OK && st != TERN_E_MEMORY) fail_msg("allocation %d of %s: %s", n, paths[i], err.message);
+            assert_true((s == NULL) == (st != TERN_OK) && (st == TERN_OK || err.message[0]));
+            tn_source_close(&s);
+            for (int c = 0; c < TN_MEM_N_CATS; c++) assert_int_equal(atomic_load(&poor.live_bytes[c]), 0);
+        }
+    }
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_formats_hold_the_same_model), cmocka_unit_test(rows_alone_and_from_threads), cmocka_unit_test(broken_gguf),
-        cmocka_unit_test(weights_that_are_no_numbers), cmocka_unit_test(broken_folder), cmocka_unit_test(configs), cmocka_unit_test(a_trained_model),
+        cmocka_unit_test(both_formats_hold_the_same_model), cmocka_unit_test(fused_tensors_are_cut_in_order), cmocka_unit_test(rows_alone_and_from_threads), cmocka_unit_test(broken_gguf),
+        cmocka_unit_test(weights_that_are_no_numbers), cmocka_unit_test(broken_folder), cmocka_unit_test(configs), cmocka_unit_test(a_trained_model), cmocka_unit_test(every_allocation_may_fail),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     static const char *const names[] = {"broken.gguf", "config.json", "model.safetensors"};
