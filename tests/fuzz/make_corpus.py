@@ -125,7 +125,7 @@ def package(shadow, claimed=None):
     sections = [(1, -1, json.dumps(meta, separators=(",", ":")).encode()),
                 (3, -1, tensors(vector(OUT_NORM, 16) + site((EMBD,), (32,), 16, False) + vector(15, 4) + vector(16, 4))), (4, 0, tensors(layer))]
     if shadow:
-        sections.append((5, 0, tensors([(roles[0], ROWS, k, sum(outputs), k * sum(outputs), 0) for roles, outputs, k in SITES], claimed)))
+        sections.append((5, 0, tensors([(roles[0], ROWS, k, sum(outputs), k * sum(outputs), 0) for roles, outputs, k in SITES], claimed) + bytes(8192 if claimed else 0)))
     table, data = b"", b""
     for kind, index, body in sections:
         table += struct.pack("<IiQQQ", kind, index, 4096 + len(data), len(body), 0)
