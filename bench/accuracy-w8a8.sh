@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Accuracy of the quantisation schemes on a model with evaluation sets (models/tern-tiny), and on the same model with injected outliers.
 #   bench/accuracy-w8a8.sh [FOLDER] [LIMIT]
-# Prints perplexity of english.txt and exact match of every task, with standard errors in percentage points.
+# Needs NumPy (PYTHON names the interpreter). Prints perplexity of english.txt and exact match of every task, with standard errors in percentage points.
 set -euo pipefail
 model=${1:-models/tern-tiny} limit=${2:-0}
 tern=${TERN:-build/tern} work=${WORK:-build/accuracy}
 mkdir -p "$work"
 calib=$model/calib.txt eval=$model/eval
-[ -d "$work/outliers" ] || python3 tools/inject_outliers.py "$model" "$work/outliers" >/dev/null
+[ -d "$work/outliers" ] || "${PYTHON:-python3}" tools/inject_outliers.py "$model" "$work/outliers" >/dev/null
 row() { # label, model
     local line
     line=$(printf '%-26s' "$1")

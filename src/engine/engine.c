@@ -94,6 +94,7 @@ void tern_engine_info(const tern_engine *e, tern_model_info *out) {
 /* ---- text ---------------------------------------------------------------------------------------- */
 
 static tern_status need_tokenizer(const tern_engine *e, tern_error *err) {
+    TN_FAIL_IF(!e, err, TERN_E_INVALID, "no engine given");
     TN_FAIL_IF(!e->model->tokenizer, err, TERN_E_UNSUPPORTED, "this model has no tokenizer; give token ids instead of text");
     return TERN_OK;
 }
@@ -101,6 +102,7 @@ static tern_status need_tokenizer(const tern_engine *e, tern_error *err) {
 tern_status tern_tokenize(const tern_engine *e, const char *text, size_t n_bytes, bool add_special, bool parse_special,
                           int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
     TN_TRY(need_tokenizer(e, err));
+    TN_FAIL_IF((!text && n_bytes) || (!ids && cap) || !n_ids, err, TERN_E_INVALID, "tern_tokenize needs text, a place for the ids and one for their number");
     return tn_tokenize(e->model->tokenizer, text, n_bytes, add_special, parse_special, ids, cap, n_ids, err);
 }
 
@@ -115,5 +117,6 @@ bool tern_token_is_end(const tern_engine *e, int32_t id) {
 tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, size_t n_msgs, char *buf, size_t cap,
                              size_t *n_bytes, tern_error *err) {
     TN_TRY(need_tokenizer(e, err));
+    TN_FAIL_IF((!msgs && n_msgs) || (!buf && cap) || !n_bytes, err, TERN_E_INVALID, "tern_chat_render needs messages, a place for the text and one for its length");
     return tn_chat_render(e->model->tokenizer, msgs, n_msgs, true, buf, cap, n_bytes, err);
 }

@@ -141,11 +141,13 @@ static tern_status eval_choice_item(evaluator *ev, const json_t *item, bool *kno
     *known = (query || continuation) && n >= 2 && n <= MAX_CHOICES && json_is_integer(gold) && json_integer_value(gold) >= 0 &&
              (size_t)json_integer_value(gold) < n;
     if (!*known) return TERN_OK;
-    /* A question in plain words gets a line of its own for the answer; one that ends in white space is taken as rendered. */
+    /* A question in plain words gets a line of its own for the answer; where the query ends or the choices begin with white
+     * space, the item is taken as it stands. */
     char *prompt = NULL, *ending = NULL;
     if (query) {
         size_t len = strlen(query);
-        bool rendered = len && (query[len - 1] == '\n' || query[len - 1] == ' ');
+        const char *first = json_string_value(json_array_get(list, 0));
+        bool rendered = len && (query[len - 1] == '\n' || query[len - 1] == ' ' || (first && first[0] == ' '));
         if (asprintf(&prompt, "%s%s", query, rendered ? "" : "\nAnswer: ") < 0) prompt = NULL;
     } else if (asprintf(&ending, " %s", continuation) < 0) {
         ending = NULL;

@@ -72,6 +72,8 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
     tern_generate_options_defaults(&o);
     if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
     tern_generate_result res = {.reason = TERN_STOP_LENGTH};
+    if (result) *result = res;
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->has_logits, err, TERN_E_INVALID, "generate needs a prompt: prefill first");
     tn_sampler sampler = {0};
     outlet text = {0};

@@ -22,7 +22,9 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
 }
 
 tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out, tern_error *err) {
+    TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_session_open needs a place for the session");
     *out = NULL;
+    TN_FAIL_IF(!e, err, TERN_E_INVALID, "tern_session_open needs an engine");
     tern_session_options o;
     tern_session_options_defaults(&o);
     if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
@@ -139,6 +141,7 @@ void tn_session_truncate(tern_session *s, int32_t n) {
 }
 
 tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
     size_t same = 0;
     while (same < n_tok && same < (size_t)s->n_tok && s->tokens[same] == prompt[same]) same++;
@@ -150,6 +153,7 @@ tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t 
 
 tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok, size_t first,
                                bool (*on_logits)(void *, size_t, const float *), void *user, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok == 0 || !prompt || !on_logits, err, TERN_E_INVALID, "scoring needs tokens and a callback");
     if (!s->score_logits) {
         s->score_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_SCORE_ROWS * (size_t)s->e->model->h.n_vocab, sizeof(float));
@@ -160,12 +164,17 @@ tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_
     return tn_session_append(s, prompt, n_tok, &scorer, err);
 }
 
-tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) { return tn_session_append(s, &token, 1, NULL, err); }
+tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    return tn_session_append(s, &token, 1, NULL, err);
+}
 
 const float *tern_session_logits(const tern_session *s) { return s->has_logits ? s->logits : NULL; }
 size_t tern_session_length(const tern_session *s) { return (size_t)s->n_tok; }
 int32_t tern_session_capacity(const tern_session *s) { return s->n_ctx; }
-void tern_session_cancel(tern_session *s) { atomic_store(&s->cancel, true); }
+void tern_session_cancel(tern_session *s) {
+    if (s) atomic_store(&s->cancel, true);
+}
 
 void tern_session_stats(const tern_session *s, tern_stats *out) {
     const tn_kv *kv = &s->kv;

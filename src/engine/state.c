@@ -71,6 +71,7 @@ static void clear_tail(const tern_session *s) {
 }
 
 tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     const tn_model *m = s->e->model;
     size_t cap = strlen(path) + 32;
     char *tmp = tn_alloc(&s->e->ctx, TN_MEM_OTHER, cap, 1);
@@ -105,6 +106,7 @@ out:
 }
 
 tern_status tern_session_load(tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     const tn_model *m = s->e->model;
     stream st = {.f = fopen(path, "rb"), .hash = XXH64_createState()};
     tern_status rc = TERN_OK;

@@ -41,7 +41,10 @@ static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t
         t.dims[i] = (uint64_t)json_integer_value(dim);
     }
     t.size_bytes = (uint64_t)(end - begin);
-    TN_FAIL_IF(t.dtype < TN_N_DTYPES && (!tn_mul_u64(n, (uint64_t)tn_dtype_block_bytes(t.dtype), &want) || want != t.size_bytes), err, TERN_E_FORMAT,
+    bool readable = t.dtype < TN_N_DTYPES;
+    TN_FAIL_IF(readable && !tn_mul_u64(n, (uint64_t)tn_dtype_block_bytes(t.dtype), &want), err, TERN_E_FORMAT, "%s: tensor %.100s at offset %" PRIu64 " has impossible dimensions",
+               file, name, at);
+    TN_FAIL_IF(readable && want != t.size_bytes, err, TERN_E_FORMAT,
                "%s: tensor %.100s at offset %" PRIu64 " of %" PRIu64 " %s values takes %" PRIu64 " bytes, the file says %" PRIu64, file, name, at, n, dtype, want, t.size_bytes);
     t.off_bytes = at;
     t.data = data + begin;

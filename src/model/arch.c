@@ -188,8 +188,11 @@ static double number(config *c, const json_t *o, const char *key, bool required,
 
 static int32_t whole(config *c, const char *key, bool required, int32_t fallback) {
     double v = number(c, c->o, key, required, fallback);
-    if (v != floor(v) && c->st == TERN_OK) c->st = tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %g, not a whole number", c->file, key, v);
-    return v >= -1 && v <= INT32_MAX ? (int32_t)v : -1; /* out of range: finish() names it */
+    bool in_range = v >= -1 && v <= INT32_MAX;
+    if ((!in_range || v != floor(v)) && c->st == TERN_OK) {
+        c->st = tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %g, %s", c->file, key, v, in_range ? "not a whole number" : "out of range");
+    }
+    return in_range ? (int32_t)v : -1;
 }
 
 static bool truth(const config *c, const char *key) { return json_is_true(json_object_get(c->o, key)); }

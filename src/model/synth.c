@@ -52,9 +52,9 @@ const char *tn_synth_name(size_t i) { return i < N_SHAPES ? shapes[i].name : NUL
 
 /* ---- a tokenizer: the 256 bytes, a few words, then unused tokens ------------------------------------ */
 
-/* The last tokens; llama.cpp looks for the last three in every model whose name has "phi3" in it. */
-static const char *const control[] = {"<|endoftext|>", "<|im_end|>", "<unk>", "<s>", "</s>"};
-enum { N_CONTROL = sizeof control / sizeof control[0] };
+/* The last tokens. Other engines look the first three up by name in anything called Phi-3. */
+static const char *const control[] = {"<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>"};
+enum { N_CONTROL = sizeof control / sizeof control[0], I_END = 3 };
 
 /* GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank among the unprintable. */
 static size_t byte_text(int b, char out[4]) {
@@ -92,7 +92,7 @@ static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab
             s[1] = merges[i - 256][2];
             lens[i] = 2;
         } else if (i >= n - N_CONTROL) {
-            lens[i] = (size_t)snprintf(s, 24, "%s", control[i + N_CONTROL - n]);
+            lens[i] = (size_t)snprintf(s, 24, "%s", control[i - (n - N_CONTROL)]);
             types[i] = 3;
         } else {
             lens[i] = (size_t)snprintf(s, 24, "[unused%zu]", i);
@@ -105,8 +105,8 @@ static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab
         tn_gguf_put_arr_str(w, "tokenizer.ggml.tokens", tokens, lens, n);
         tn_gguf_put_arr_i32(w, "tokenizer.ggml.token_type", types, n);
         tn_gguf_put_arr_str(w, "tokenizer.ggml.merges", merges, merge_lens, 5);
-        tn_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)n_vocab - N_CONTROL);
-        tn_gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)n_vocab - N_CONTROL);
+        tn_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
+        tn_gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
         tn_gguf_put_bool(w, "tokenizer.ggml.add_bos_token", false);
     }
     tn_free(ctx, text);
@@ -243,8 +243,6 @@ static void put_keys(synth *s, const shape *p) {
         tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), 4096);
         tn_gguf_put_f32(s->w, KEY("attn_logit_softcapping"), 50);
         tn_gguf_put_f32(s->w, KEY("final_logit_softcapping"), 30);
-    } else if (s->arch->gguf_fused) {
-        tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), (uint32_t)p->ctx / 2 - 1); /* Phi-3 mini: 2047 of 4096 */
     }
 #undef KEY
 }

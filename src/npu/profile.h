@@ -25,7 +25,7 @@ tern_status tn_npu_profile(tn_npu_device *d, const tn_npu_graph_desc *desc, cons
                            tern_error *err);
 
 /* Equivalent shapes (llm.npu 3.2): profiles desc as one product of m rows and with every rows_per_run the device
- * suggests, and sets desc->rows_per_run to the fastest. Leaving m whole wins unless another is 2 % faster.
+ * suggests, and sets desc->rows_per_run to the fastest (shortest run). Leaving m whole wins unless another is 2 % faster.
  * timing (may be NULL) gets the winner's. */
 tern_status tn_npu_best_split(tn_npu_device *d, tn_npu_graph_desc *desc, const tn_npu_profile_options *opt, tn_npu_timing *timing,
                               tern_error *err);

@@ -159,3 +159,14 @@ float tn_stats_best_clip(const tn_site_stats *s) {
     }
     return best_t;
 }
+
+double tn_stats_bulk_error(const tn_site_stats *s, float clip) {
+    double step = (double)clip / 127, rounding = step * step / 12, err = 0, energy = 0;
+    for (size_t b = 0; b < TN_HIST_BINS && bin_edge(b) < s->threshold; b++) {
+        if (!s->hist[b]) continue;
+        double x = ((double)bin_edge(b) + (double)bin_edge(b + 1)) / 2, n = (double)s->hist[b], over = x - (double)clip;
+        err += n * (over > 0 ? over * over : x * x < rounding ? x * x : rounding);
+        energy += n * x * x;
+    }
+    return energy > 0 ? err / energy : 0;
+}

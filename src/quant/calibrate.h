@@ -40,4 +40,8 @@ float tn_stats_quantile(const tn_site_stats *s, double share);
  * cutting off above it. */
 float tn_stats_best_clip(const tn_site_stats *s);
 
+/* What a clip at `clip` does to the values that are no outliers (magnitude at most s->threshold): mean squared error over their
+ * mean square. Near 1e-4 for well-behaved activations, near 1 where outliers stretch the scale until the rest is lost. */
+double tn_stats_bulk_error(const tn_site_stats *s, float clip);
+
 #endif

@@ -22,7 +22,7 @@ const char *tn_scheme_name(tn_scheme s) {
 }
 
 void tn_pack_defaults(tn_pack_options *o) {
-    *o = (tn_pack_options){.scheme = TN_SCHEME_LLM_NPU, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85,
+    *o = (tn_pack_options){.scheme = TN_SCHEME_LLM_NPU, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.01f,
                            .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f};
 }
 
@@ -143,8 +143,9 @@ static tern_status make_plans(packer *p) {
     if (p->o->scheme == TN_SCHEME_LLM_NPU) {
         qsort(order, n, sizeof *order, by_importance);
         size_t n_pruned = (size_t)lround((double)n * (double)p->o->prune_percent / 100);
-        for (size_t i = n_pruned; i < n && st == TERN_OK; i++) {
+        for (size_t i = 0; i < n && st == TERN_OK; i++) {
             const tn_site_stats *s = &p->cal.sites[order[i] - p->plans];
+            if (i < n_pruned && tn_stats_bulk_error(s, order[i]->clip) <= (double)p->o->prune_error) continue;
             order[i]->shadow = true;
             order[i]->clip = s->threshold;
             p->report->n_shadowed++;
@@ -424,6 +425,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     if (!report) report = &dummy;
     *report = (tn_pack_report){0};
     TN_FAIL_IF(!(opt->prune_percent >= 0 && opt->prune_percent <= 100), err, TERN_E_INVALID, "prune %g %%: want 0 to 100", (double)opt->prune_percent);
+    TN_FAIL_IF(!(opt->prune_error >= 0), err, TERN_E_INVALID, "prune error %g: want 0 or more", (double)opt->prune_error);
     TN_FAIL_IF(!(opt->outlier_share >= 0 && opt->outlier_share < 0.5f), err, TERN_E_INVALID, "outlier share %g: want 0 to 0.5", (double)opt->outlier_share);
     TN_FAIL_IF(opt->calib_tokens < 64 || opt->calib_window < 16, err, TERN_E_INVALID, "calibration wants at least 64 tokens in windows of at least 16");
     packer p = {.ctx = ctx, .o = opt, .report = report, .err = err};

@@ -194,6 +194,38 @@ static void cold_rows_come_from_the_file(void **state) {
     close_run(&r);
 }
 
+/* Rows read from the package give the same bits as resident ones: the same model packed with every channel that ever clipped hot. */
+static void cold_rows_are_the_same_rows(void **state) {
+    (void)state;
+    char path[300], profile[310];
+    snprintf(path, sizeof path, "%s.hot", all_shadow);
+    snprintf(profile, sizeof profile, "%s.profile", path);
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_pack_options o;
+    tn_pack_defaults(&o);
+    o.prune_percent = 0;
+    o.calib_tokens = 512;
+    o.outlier_share = 0.01f;
+    o.hot_coverage = o.hot_max = 1;
+    tern_error err = {0};
+    if (tn_pack(&ctx, gguf, path, &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
+    tern_stats few, many;
+    run r = open_run(all_shadow, NULL), h = open_run(path, NULL);
+    assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
+    assert_int_equal(tern_session_prefill(h.s, prompt, N_PROMPT, &err), TERN_OK);
+    tern_session_stats(r.s, &few);
+    tern_session_stats(h.s, &many);
+    assert_int_equal(few.n_outliers, many.n_outliers);
+    assert_true(many.cold_misses < few.cold_misses);
+    assert_true(many.hot_hits > few.hot_hits);
+    assert_memory_equal(tern_session_logits(r.s), tern_session_logits(h.s), (size_t)r.n_vocab * sizeof(float));
+    close_run(&r);
+    close_run(&h);
+    unlink(path);
+    unlink(profile);
+}
+
 static void saved_sessions(void **state) {
     (void)state;
     char path[300];
@@ -356,6 +388,7 @@ static void no_allocation_while_running(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_how), cmocka_unit_test(close_to_float), cmocka_unit_test(cold_rows_come_from_the_file),
+        cmocka_unit_test(cold_rows_are_the_same_rows),
         cmocka_unit_test(saved_sessions), cmocka_unit_test(damage_is_noticed), cmocka_unit_test(allocation_failures),
         cmocka_unit_test(no_allocation_while_running),
     };

@@ -1,13 +1,56 @@
-/* Block formats against ggml's reference (dequant_vectors.bin; regenerate with tests/oracle/dequant_vectors.py), bit for bit. */
-#include "formats/tensor.h"
+/* Do the stored types widen, bit for bit, to the values their definition gives (tests/oracle/dequant_oracle.py, an independent
+ * implementation) and to those of ggml's reference (dequant_vectors.bin; regenerate with tests/oracle/dequant_vectors.py), and do
+ * values survive the way to Q8_0 and back within half a step? */
+#include "base/half.h"
+#include "base/rng.h"
+#include "formats/gguf.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
+
+static uint32_t u32_of(FILE *f) {
+    uint32_t v;
+    assert_int_equal(fread(&v, 4, 1, f), 1);
+    return v;
+}
+
+static void every_type_matches_its_definition(void **state) {
+    (void)state;
+    FILE *f = fopen(TN_SOURCE_DIR "/tests/oracle/dequant.bin", "rb");
+    assert_non_null(f);
+    bool seen[TN_N_DTYPES] = {false};
+    char name[9] = {0};
+    while (fread(name, 8, 1, f) == 1) {
+        uint32_t n_bytes = u32_of(f), n_values = u32_of(f), n = u32_of(f);
+        tn_dtype d = TN_F32;
+        while (d < TN_N_DTYPES && strcmp(tn_dtype_name(d), name)) d++;
+        assert_in_range(d, 0, TN_N_DTYPES - 1);
+        assert_int_equal(tn_dtype_block(d), n_values);
+        assert_int_equal(tn_dtype_block_bytes(d), n_bytes);
+        size_t total = (size_t)n * n_values;
+        uint8_t *raw = malloc((size_t)n * n_bytes); /* exact: reads beyond it are seen by ASan */
+        float *want = malloc(total * 4), *got = malloc(total * 4);
+        assert_true(raw && want && got);
+        assert_int_equal(fread(raw, n_bytes, n, f), n);
+        assert_int_equal(fread(want, 4, total, f), total);
+        tn_dequantise(d, raw, got, total);
+        for (size_t i = 0; i < total; i++) {
+            if (memcmp(&got[i], &want[i], 4)) fail_msg("%s: value %zu is %a, not %a", name, i, (double)got[i], (double)want[i]);
+        }
+        seen[d] = true;
+        free(raw);
+        free(want);
+        free(got);
+    }
+    fclose(f);
+    for (int d = 0; d < TN_N_DTYPES; d++) assert_true(seen[d]);
+}
 
 static void every_type_equals_ggml(void **state) {
     (void)state;
@@ -22,8 +65,7 @@ static void every_type_equals_ggml(void **state) {
         assert_int_equal(fread(want, 4, n, f), n);
         tn_dequantise(d, blocks, got, n);
         for (size_t i = 0; i < n; i++) {
-            /* the same products, perhaps in another order: one rounding apart at most */
-            if (fabsf(got[i] - want[i]) > 2e-6f * fabsf(want[i]) + 1e-7f) fail_msg("%s value %zu: %.9g, want %.9g", tn_dtype_name(d), i, (double)got[i], (double)want[i]);
+            if (memcmp(&got[i], &want[i], 4)) fail_msg("%s value %zu: %.9g, want %.9g", tn_dtype_name(d), i, (double)got[i], (double)want[i]);
         }
     }
     assert_int_equal(fgetc(f), EOF);
@@ -40,7 +82,27 @@ static void plain_types(void **state) {
     assert_true(out[0] == 1.0f && out[1] == -3.0f);
 }
 
+static void q8_0_is_within_half_a_step(void **state) {
+    (void)state;
+    enum { N = 32 * 64 };
+    float x[N], y[N];
+    uint8_t q[N / 32 * 34];
+    tn_rng r = {7};
+    for (int i = 0; i < N; i++) x[i] = (float)((tn_rng_f64(&r) - 0.5) * pow(10, (double)(i / 32 % 7) - 3));
+    memset(x, 0, 32 * sizeof *x); /* a block of zeros has scale zero */
+    tn_quantise_q8_0(x, q, N);
+    tn_dequantise(TN_Q8_0, q, y, N);
+    for (int b = 0; b < N / 32; b++) {
+        float max = 0;
+        for (int i = 0; i < 32; i++) max = fmaxf(max, fabsf(x[b * 32 + i]));
+        /* half a step of max/127, and the scale's own rounding to F16 (2^-11, or 2^-25 absolute) on up to 127 steps */
+        float bound = max / 254 + max * 0x1p-11f + 127 * 0x1p-25f;
+        for (int i = 0; i < 32; i++) assert_true(fabsf(x[b * 32 + i] - y[b * 32 + i]) <= bound);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_equals_ggml), cmocka_unit_test(plain_types)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_matches_its_definition), cmocka_unit_test(every_type_equals_ggml), cmocka_unit_test(plain_types),
+                                       cmocka_unit_test(q8_0_is_within_half_a_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

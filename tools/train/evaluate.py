@@ -9,7 +9,6 @@ import glob
 import json
 import math
 import os
-import random
 
 import torch
 import torch.nn.functional as F

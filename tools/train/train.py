@@ -26,7 +26,8 @@ from bpe import Tokenizer
 from data import English, Maker, render
 
 # One row per curriculum stage: from this token count on, rows of ctx tokens drawn from these lengths.
-# mix: share of rows' tokens by task. qa: questions asked about one document.
+# qa: questions asked about one document. english, drill: shares of rows and of items.
+# In the shipped run the last three stages began at 12.0, 20.1 and 22.3 M tokens, with 1024 again from 23.3 to 25 M.
 STAGES = [
     {"from_tok": 0, "ctx": 256, "lengths": [100, 128, 160, 192, 250], "qa": 6, "english": 0.10, "drill": 0.45},
     {"from_tok": 10e6, "ctx": 256, "lengths": [128, 160, 192, 250], "qa": 5, "english": 0.15, "drill": 0.15},

@@ -1,0 +1,447 @@
+/* Is a model the same weights whatever file it came in, and is what a broken one lacks named in one line? */
+#include "formats/gguf.h"
+#include "model/arch.h"
+#include "model/source.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures/"
+
+static tn_ctx ctx;
+
+static tn_source *open_ok(const char *path) {
+    tn_source *s;
+    tern_error err = {0};
+    if (tn_source_open(&ctx, path, &s, &err) != TERN_OK) fail_msg("%s", err.message);
+    return s;
+}
+
+static float *read_all(const tn_source *s, int layer, tn_role role, int64_t *n) {
+    int64_t rows, cols;
+    tn_role_shape(tn_source_hparams(s), role, &rows, &cols);
+    *n = rows * cols;
+    float *v = malloc((size_t)*n * sizeof *v); /* exact: writes beyond it are seen by ASan */
+    assert_non_null(v);
+    tern_error err = {0};
+    if (tn_source_read(s, layer, role, 0, rows, v, &err) != TERN_OK) fail_msg("%s", err.message);
+    return v;
+}
+
+/* Permuted Q and K, Gemma's +1, fused QKV and gate-up, tied heads: all undone, so that both files say the same. */
+static void both_formats_hold_the_same_model(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama", "llama3-rope", "llama-linear-rope", "qwen2", "qwen3", "gemma", "gemma2", "phi2", "phi3-short", "phi3-long"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char hf_path[512], gguf_path[512];
+        snprintf(hf_path, sizeof hf_path, FIXTURES "%s", names[i]);
+        snprintf(gguf_path, sizeof gguf_path, FIXTURES "%s.gguf", names[i]);
+        tn_source *a = open_ok(hf_path), *b = open_ok(gguf_path);
+        const tn_hparams *h = tn_source_hparams(a), *g = tn_source_hparams(b);
+        assert_string_equal(h->arch, g->arch);
+#define SAME(field) \
+    if (h->field != g->field) fail_msg("%s: " #field " is %g and %g", names[i], (double)h->field, (double)g->field)
+        SAME(n_layers);
+        SAME(n_embd);
+        SAME(n_heads);
+        SAME(n_kv_heads);
+        SAME(d_head);
+        SAME(n_ff);
+        SAME(n_vocab);
+        SAME(ctx_train);
+        SAME(n_rot);
+        SAME(tied);
+        if (h->window < h->ctx_train) { /* a longer one hides nothing, and the GGUF of Phi-3 here leaves it out */
+            SAME(window);
+            SAME(window_pattern);
+        }
+        SAME(rope_orig_ctx);
+        SAME(act);
+        SAME(embd_scale);
+        SAME(attn_soft_cap);
+        SAME(logit_soft_cap);
+        SAME(norm_eps);
+#undef SAME
+        assert_true(fabsf(h->attn_scale - g->attn_scale) < 1e-6f && fabsf(h->rope_mscale - g->rope_mscale) < 1e-6f);
+        for (int k = 0; k < h->n_rot / 2; k++) { /* the factors of GGUF are rounded to float */
+            assert_true(fabsf(h->inv_freq[k] / g->inv_freq[k] - 1) < 1e-6f && fabsf(h->inv_freq_long[k] / g->inv_freq_long[k] - 1) < 1e-6f);
+        }
+        for (int layer = -1; layer < h->n_layers; layer++) {
+            for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+                assert_int_equal(tn_source_has(a, layer, (tn_role)r), tn_source_has(b, layer, (tn_role)r));
+                if (!tn_source_has(a, layer, (tn_role)r)) continue;
+                int64_t n;
+                float *x = read_all(a, layer, (tn_role)r, &n), *y = read_all(b, layer, (tn_role)r, &n);
+                for (int64_t k = 0; k < n; k++) {
+                    if (x[k] != y[k]) fail_msg("%s: %s of layer %d differs at %lld: %a and %a", names[i], tn_role_name((tn_role)r), layer, (long long)k, (double)x[k], (double)y[k]);
+                }
+                free(x);
+                free(y);
+            }
+        }
+        tn_source_close(&a);
+        tn_source_close(&b);
+    }
+}
+
+/* Both formats share the code that cuts fused tensors, so this looks at the stored rows themselves. */
+static void fused_tensors_are_cut_in_order(void **state) {
+    (void)state;
+    tn_source *s = open_ok(FIXTURES "phi3-short.gguf");
+    tn_gguf *g;
+    tern_error err = {0};
+    assert_int_equal(tn_gguf_open(&ctx, FIXTURES "phi3-short.gguf", &g, &err), TERN_OK);
+    static const struct {
+        const char *name;
+        tn_role parts[3];
+        int n_parts;
+    } fused[] = {{"blk.1.attn_qkv.weight", {TN_W_Q, TN_W_K, TN_W_V}, 3}, {"blk.1.ffn_up.weight", {TN_W_GATE, TN_W_UP}, 2}};
+    for (int i = 0; i < 2; i++) {
+        const tn_tensor *t = tn_gguf_tensor(g, fused[i].name);
+        assert_non_null(t);
+        uint64_t n = t->dims[0] * t->dims[1], at = 0;
+        float *all = malloc(n * sizeof *all);
+        assert_non_null(all);
+        tn_dequantise(t->dtype, t->data, all, n);
+        for (int k = 0; k < fused[i].n_parts; k++) {
+            int64_t n_part;
+            float *v = read_all(s, 1, fused[i].parts[k], &n_part);
+            assert_true(at + (uint64_t)n_part <= n);
+            if (memcmp(v, all + at, (size_t)n_part * sizeof *v)) fail_msg("%s: %s is not the rows from %llu", t->name, tn_role_name(fused[i].parts[k]), (unsigned long long)(at / t->dims[1]));
+            at += (uint64_t)n_part;
+            free(v);
+        }
+        assert_true(at == n);
+        free(all);
+    }
+    tn_gguf_close(&g);
+    tn_source_close(&s);
+}
+
+typedef struct reader {
+    const tn_source *s;
+    const float *want;
+    int64_t rows, cols;
+    bool ok;
+} reader;
+
+static void *read_rows(void *arg) {
+    reader *r = arg;
+    float *row = malloc((size_t)r->cols * sizeof *row);
+    r->ok = row != NULL;
+    for (int64_t i = 0; r->ok && i < r->rows; i++) {
+        r->ok = tn_source_read(r->s, 1, TN_W_Q, i, i + 1, row, NULL) == TERN_OK && !memcmp(row, r->want + i * r->cols, (size_t)r->cols * sizeof *row);
+    }
+    free(row);
+    return NULL;
+}
+
+static void rows_alone_and_from_threads(void **state) {
+    (void)state;
+    tn_source *s = open_ok(FIXTURES "llama.gguf");
+    int64_t n;
+    float *all = read_all(s, 1, TN_W_Q, &n), dummy = 7;
+    reader r[3];
+    pthread_t t[3];
+    for (int i = 0; i < 3; i++) {
+        r[i] = (reader){.s = s, .want = all};
+        tn_role_shape(tn_source_hparams(s), TN_W_Q, &r[i].rows, &r[i].cols);
+        assert_int_equal(pthread_create(&t[i], NULL, read_rows, &r[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(t[i], NULL);
+        assert_true(r[i].ok);
+    }
+    tern_error err;
+    /* no rows asked for: nothing written; rows that are not there and tensors that are not there: refused */
+    assert_int_equal(tn_source_read(s, 0, TN_W_ATTN_NORM, 0, 0, &dummy, &err), TERN_OK);
+    assert_true(dummy == 7);
+    assert_int_equal(tn_source_read(s, 0, TN_W_Q, 0, r[0].rows + 1, all, &err), TERN_E_INVALID);
+    assert_int_equal(tn_source_read(s, 0, TN_W_Q_B, 0, 1, all, &err), TERN_E_INVALID);
+    free(all);
+    tn_source_close(&s);
+}
+
+/* ---- broken files --------------------------------------------------------------------------------------- */
+
+static char folder[64] = "/tmp/tern-source-XXXXXX", broken_path[128];
+
+typedef struct file {
+    uint8_t *b;
+    size_t n;
+} file;
+
+static file load(const char *path) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    file o = {.n = (size_t)ftell(f)};
+    rewind(f);
+    o.b = malloc(o.n);
+    assert_non_null(o.b);
+    assert_int_equal(fread(o.b, 1, o.n, f), o.n);
+    fclose(f);
+    return o;
+}
+
+static uint8_t *find(const file *f, const char *text) {
+    uint8_t *p = memmem(f->b, f->n, text, strlen(text));
+    if (!p) fail_msg("the fixture has no %s", text);
+    return p;
+}
+
+static void save(const file *f) {
+    FILE *o = fopen(broken_path, "wb");
+    assert_non_null(o);
+    assert_int_equal(fwrite(f->b, 1, f->n, o), f->n);
+    fclose(o);
+}
+
+static void refused(tern_status want, const char *part) {
+    tn_source *s;
+    tern_error err = {0};
+    assert_int_equal(tn_source_open(&ctx, broken_path, &s, &err), want);
+    if (!strstr(err.message, broken_path) || !strstr(err.message, part)) fail_msg("'%s' lacks '%s'", err.message, part);
+    assert_null(s);
+}
+
+/* Description of a tensor in the file: name, u32 dimensions, u64 each, u32 type, u64 offset. */
+static uint8_t *after_name(const file *f, const char *name) { return find(f, name) + strlen(name); }
+
+static void broken_gguf(void **state) {
+    (void)state;
+    snprintf(broken_path, sizeof broken_path, "%s/broken.gguf", folder);
+    const char *good = FIXTURES "qwen2.gguf";
+    uint32_t type;
+    uint64_t dim;
+    file f = load(good);
+    find(&f, "blk.1.ffn_up.weight")[10] = 'x', save(&f), refused(TERN_E_FORMAT, "tensor blk.1.ffn_up.weight is missing (architecture qwen2 needs it)");
+    free(f.b), f = load(good);
+    find(&f, "blk.0.attn_k.bias")[7] = 'x', save(&f), refused(TERN_E_FORMAT, "tensor blk.0.attn_k.bias is missing");
+    free(f.b), f = load(good);
+    dim = 32, memcpy(after_name(&f, "blk.1.ffn_up.weight") + 12, &dim, 8), save(&f), refused(TERN_E_FORMAT, "tensor blk.1.ffn_up.weight at offset ");
+    free(f.b), f = load(good);
+    type = 24, memcpy(after_name(&f, "blk.0.attn_q.weight") + 20, &type, 4), save(&f), refused(TERN_E_UNSUPPORTED, "tensor blk.0.attn_q.weight at offset ");
+    free(f.b), f = load(good);
+    memcpy(find(&f, "qwen2"), "qwenX", 5), save(&f), refused(TERN_E_UNSUPPORTED, "architecture 'qwenX' is not supported; there are llama, ");
+    free(f.b), f = load(good);
+    find(&f, "qwen2.block_count")[16] = 'x', save(&f), refused(TERN_E_FORMAT, "'qwen2.block_count' is missing");
+    free(f.b), f = load(good);
+    type = 100000, memcpy(after_name(&f, "qwen2.block_count") + 4, &type, 4), save(&f), refused(TERN_E_FORMAT, "layers 100000");
+    free(f.b), f = load(good);
+    type = 0, memcpy(after_name(&f, "qwen2.attention.head_count") + 4, &type, 4), save(&f), refused(TERN_E_FORMAT, "heads 0");
+    free(f.b), f = load(good);
+    type = 5, memcpy(after_name(&f, "qwen2.rope.freq_base"), &type, 4), type = 0xffffffffu, memcpy(after_name(&f, "qwen2.rope.freq_base") + 4, &type, 4), save(&f);
+    refused(TERN_E_FORMAT, "rope base -1");
+    free(f.b), f = load(FIXTURES "llama3-rope.gguf"); /* a key or tensor that is there but malformed is not taken for absent */
+    type = 1, memcpy(after_name(&f, "rope_freqs.weight") + 12, &type, 4), save(&f), refused(TERN_E_FORMAT, "tensor rope_freqs.weight at offset ");
+    free(f.b), f = load(good);
+    f.n /= 2, save(&f), refused(TERN_E_FORMAT, "the file has ");
+    free(f.b);
+}
+
+static void weights_that_are_no_numbers(void **state) {
+    (void)state;
+    snprintf(broken_path, sizeof broken_path, "%s/broken.gguf", folder);
+    static const uint8_t bits[2][4] = {{0xff, 0xff, 0xff, 0xff}, {0, 0, 0x80, 0x7f}};
+    tern_error err = {0};
+    tn_gguf *g;
+    assert_int_equal(tn_gguf_open(&ctx, FIXTURES "llama-linear-rope.gguf", &g, &err), TERN_OK);
+    for (int i = 0; i < 2; i++) {
+        static const char *const names[] = {"blk.1.ffn_down.weight", "output_norm.weight"};
+        static const struct {
+            int layer;
+            tn_role role;
+        } roles[] = {{1, TN_W_DOWN}, {-1, TN_W_OUT_NORM}};
+        for (int k = 0; k < 2; k++) {
+            const tn_tensor *t = tn_gguf_tensor(g, names[k]);
+            assert_non_null(t);
+            size_t width = (size_t)tn_dtype_block_bytes(t->dtype);
+            file f = load(FIXTURES "llama-linear-rope.gguf");
+            uint8_t *at = f.b + t->off_bytes + 5 * width;
+            if (width == 4) memcpy(at, bits[i], 4);
+            else memcpy(at, t->dtype == TN_BF16 ? bits[i] + 2 : i ? (const uint8_t[]){0, 0x7c} : bits[0], 2);
+            save(&f);
+            free(f.b);
+            tn_source *s = open_ok(broken_path);
+            int64_t rows, cols;
+            tn_role_shape(tn_source_hparams(s), roles[k].role, &rows, &cols);
+            float *v = malloc((size_t)(rows * cols) * sizeof *v);
+            char part[128];
+            snprintf(part, sizeof part, "broken.gguf: tensor %s at offset %llu holds %s at element 5", names[k], (unsigned long long)t->off_bytes, i ? "an infinity" : "NaN");
+            assert_int_equal(tn_source_read(s, roles[k].layer, roles[k].role, 0, rows, v, &err), TERN_E_FORMAT);
+            if (!strstr(err.message, part)) fail_msg("'%s' lacks '%s'", err.message, part);
+            free(v);
+            tn_source_close(&s);
+        }
+    }
+    tn_gguf_close(&g);
+}
+
+static void broken_folder(void **state) {
+    (void)state;
+    char path[256];
+    snprintf(broken_path, sizeof broken_path, "%s", folder);
+    refused(TERN_E_IO, "config.json");
+    file config = load(FIXTURES "phi3-short/config.json"), weights = load(FIXTURES "phi3-short/model.safetensors");
+    static const struct {
+        const char *find, *put, *part;
+    } cases[] = {{"\"phi3\"", "\"phi9\"", "model type 'phi9' is not supported; there are llama, "},
+                 {"self_attn.qkv_proj", "self_attn.qkv_prox", "self_attn.q_proj.weight is missing"},
+                 {"mlp.gate_up_proj", "mlp.gate_up_prox", "mlp.gate_proj.weight is missing"},
+                 {"input_layernorm", "input_layernorx", "input_layernorm.weight is missing"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int what = 0; what < 2; what++) {
+            const file *f = what ? &weights : &config;
+            uint8_t *copy = malloc(f->n), *at;
+            memcpy(copy, f->b, f->n);
+            if ((at = memmem(copy, f->n, cases[i].find, strlen(cases[i].find)))) memcpy(at, cases[i].put, strlen(cases[i].put));
+            snprintf(path, sizeof path, "%s/%s", folder, what ? "model.safetensors" : "config.json");
+            FILE *o = fopen(path, "wb");
+            assert_non_null(o);
+            assert_int_equal(fwrite(copy, 1, f->n, o), f->n);
+            fclose(o);
+            free(copy);
+        }
+        refused(i ? TERN_E_FORMAT : TERN_E_UNSUPPORTED, cases[i].part);
+    }
+    free(config.b);
+    free(weights.b);
+}
+
+/* A valid configuration with one entry changed. */
+static void configs(void **state) {
+    (void)state;
+    static const struct {
+        const char *arch, *patch;
+        tern_status want;
+        const char *part;
+    } cases[] = {
+        {"qwen2", "{}", TERN_OK, NULL},
+        {"qwen2", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}}", TERN_E_UNSUPPORTED, "rope scaling 'yarn' is not supported (linear, llama3 and longrope are)"},
+        {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\"}}", TERN_E_FORMAT, "'factor' is missing"},
+        {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}}", TERN_E_FORMAT, "rope factor 0"},
+        {"phi3", "{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1]}}", TERN_E_FORMAT, "'short_factor' has 1 factors, want 4"},
+        {"llama", "{\"hidden_size\":null}", TERN_E_FORMAT, "'hidden_size' is not a number"},
+        {"llama", "{\"hidden_size\":32.5}", TERN_E_FORMAT, "'hidden_size' is 32.5, not a whole number"},
+        {"llama", "{\"hidden_size\":1e30}", TERN_E_FORMAT, "'hidden_size' is 1e+30, out of range"},
+        {"llama", "{\"num_hidden_layers\":0}", TERN_E_FORMAT, "layers 0"},
+        {"llama", "{\"num_hidden_layers\":1000000}", TERN_E_FORMAT, "layers 1000000"},
+        {"llama", "{\"num_key_value_heads\":3}", TERN_E_FORMAT, "4 heads do not share 3 KV heads evenly"},
+        {"llama", "{\"vocab_size\":\"many\"}", TERN_E_FORMAT, "'vocab_size' is not a number"},
+        {"llama", "{\"hidden_act\":\"mish\"}", TERN_E_UNSUPPORTED, "activation 'mish' is unknown"},
+        {"llama", "{\"rms_norm_eps\":-1}", TERN_E_FORMAT, "norm epsilon -1"},
+        {"phi", "{\"partial_rotary_factor\":7}", TERN_E_FORMAT, "partial_rotary_factor 7"},
+        {"phi", "{\"qk_layernorm\":true}", TERN_E_UNSUPPORTED, "qk_layernorm"},
+        {"qwen2", "{\"use_sliding_window\":true,\"max_window_layers\":1}", TERN_E_UNSUPPORTED, "use_sliding_window"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *c = json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "hidden_size", 32, "num_hidden_layers", 2, "num_attention_heads", 4, "num_key_value_heads", 2, "intermediate_size", 64,
+                              "vocab_size", 48, "max_position_embeddings", 64);
+        json_t *patch = json_loads(cases[i].patch, 0, NULL);
+        assert_true(c && patch);
+        json_object_update(c, patch);
+        tn_hparams h;
+        tern_error err = {0};
+        tern_status st = tn_arch_hparams_hf(tn_arch_by_hf(cases[i].arch), c, "config.json", &h, &err);
+        if (st != cases[i].want || (cases[i].part && (!strstr(err.message, cases[i].part) || !strstr(err.message, "config.json")))) {
+            fail_msg("%s %s: status %d, '%s'", cases[i].arch, cases[i].patch, st, err.message);
+        }
+        json_decref(c);
+        json_decref(patch);
+    }
+}
+
+static void a_trained_model(void **state) {
+    (void)state;
+    const char *data = getenv("TERN_DATA");
+    char path[512];
+    snprintf(path, sizeof path, "%s/models/stories260K.gguf", data ? data : TN_SOURCE_DIR "/../shared/data");
+    if (access(path, R_OK)) {
+        print_message("%s is not there; skipped\n", path);
+        skip();
+    }
+    tn_source *s = open_ok(path);
+    assert_string_equal(tn_source_hparams(s)->arch, "llama");
+    assert_non_null(tn_source_tokenizer(s));
+    for (int layer = 0; layer < tn_source_hparams(s)->n_layers; layer++) {
+        int64_t n;
+        free(read_all(s, layer, TN_W_K, &n));
+    }
+    tn_tokenizer *t = tn_source_take_tokenizer(s);
+    assert_non_null(t);
+    assert_null(tn_source_tokenizer(s));
+    tn_source_close(&s);
+    tn_tokenizer_close(&t);
+}
+
+typedef struct scarce {
+    int left; /* allocations that still succeed; -1: all */
+} scarce;
+
+static void *scarce_alloc(void *user, size_t n_bytes, size_t align) {
+    scarce *u = user;
+    if (!u->left) return NULL;
+    if (u->left > 0) u->left--;
+    void *p = NULL;
+    return posix_memalign(&p, align, n_bytes) ? NULL : p;
+}
+
+static void scarce_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    char tiny[512];
+    snprintf(tiny, sizeof tiny, "%s/models/stories260K.gguf", getenv("TERN_DATA") ? getenv("TERN_DATA") : TN_SOURCE_DIR "/../shared/data");
+    const char *const paths[] = {FIXTURES "phi3-long.gguf", FIXTURES "llama", tiny};
+    for (int i = 0; i < (access(tiny, R_OK) ? 2 : 3); i++) {
+        tern_status st = TERN_E_MEMORY;
+        /* a tokenizer takes one allocation per few tokens: further apart there */
+        for (int n = 0; st != TERN_OK; n += i == 2 && n > 40 ? 37 : 1) {
+            scarce u = {.left = n};
+            tern_hooks hooks;
+            tern_hooks_defaults(&hooks);
+            hooks.alloc = scarce_alloc;
+            hooks.release = scarce_release;
+            hooks.user = &u;
+            tn_ctx poor;
+            tn_ctx_init(&poor, &hooks);
+            tn_source *s;
+            tern_error err = {0};
+            st = tn_source_open(&poor, paths[i], &s, &err);
+            if (st != TERN_OK && st != TERN_E_MEMORY) fail_msg("allocation %d of %s: %s", n, paths[i], err.message);
+            assert_true((s == NULL) == (st != TERN_OK) && (st == TERN_OK || err.message[0]));
+            tn_source_close(&s);
+            for (int c = 0; c < TN_MEM_N_CATS; c++) assert_int_equal(atomic_load(&poor.live_bytes[c]), 0);
+        }
+    }
+}
+
+int main(void) {
+    tn_ctx_init(&ctx, NULL);
+    if (!mkdtemp(folder)) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_formats_hold_the_same_model), cmocka_unit_test(fused_tensors_are_cut_in_order), cmocka_unit_test(rows_alone_and_from_threads), cmocka_unit_test(broken_gguf),
+        cmocka_unit_test(weights_that_are_no_numbers), cmocka_unit_test(broken_folder), cmocka_unit_test(configs), cmocka_unit_test(a_trained_model), cmocka_unit_test(every_allocation_may_fail),
+    };
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    static const char *const names[] = {"broken.gguf", "config.json", "model.safetensors"};
+    for (size_t i = 0; i < 3; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        (void)remove(path);
+    }
+    (void)rmdir(folder);
+    return rc;
+}

@@ -1,0 +1,127 @@
+"""Block formats of GGUF widened by their definition, in float64: python3 tests/oracle/dequant_oracle.py writes dequant.bin;
+with --check it compares.
+
+Each format is written as bit fields over whole arrays, not as the loops of an implementation. Products of a half, a scale of at most
+eight bits and a value fit float32 exactly and only the last subtraction rounds, so the engine's values must be these bits.
+
+File, little-endian, per type: name (8 bytes, zero padded), u32 block bytes, u32 values per block, u32 blocks, bytes, float32 values."""
+import pathlib
+import struct
+import sys
+
+import numpy as np
+
+OUT = pathlib.Path(__file__).parent / "dequant.bin"
+IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=np.float64)
+
+
+def half(b, at):
+    return np.ascontiguousarray(b[:, at : at + 2]).view("<f2").astype(np.float64)
+
+
+def nibbles(b):
+    """Blocks of 32: all low nibbles, then all high ones."""
+    return np.concatenate([b & 15, b >> 4], axis=1).astype(np.int64)
+
+
+def bits(b):
+    """Bit i of a little-endian field."""
+    return np.unpackbits(b, axis=1, bitorder="little").astype(np.int64)
+
+
+def crumbs(b):
+    """Two-bit values of super-blocks: of every 32 bytes, bits 0-1 of all, then bits 2-3 of all, ..."""
+    parts = b.reshape(len(b), -1, 1, 32) >> np.array([0, 2, 4, 6], dtype=np.uint8)[None, None, :, None]
+    return (parts & 3).reshape(len(b), -1).astype(np.int64)
+
+
+def wide_nibbles(b):
+    """Nibbles of super-blocks: of every 32 bytes, the low ones of all, then the high ones."""
+    parts = b.reshape(len(b), -1, 1, 32) >> np.array([0, 4], dtype=np.uint8)[None, None, :, None]
+    return (parts & 15).reshape(len(b), -1).astype(np.int64)
+
+
+def six_bit_pairs(b):
+    """Eight scales and eight minima in twelve bytes: four whole ones each, the others' low nibbles in the last four bytes and their two
+    high bits on top of the first eight."""
+    s = b.astype(np.int64)
+    first, second, last = s[:, 0:4], s[:, 4:8], s[:, 8:12]
+    scales = np.concatenate([first & 63, (last & 15) | (first >> 6) << 4], axis=1)
+    minima = np.concatenate([second & 63, (last >> 4) | (second >> 6) << 4], axis=1)
+    return scales, minima
+
+
+def spread(groups, n):
+    return np.repeat(groups, n, axis=1)
+
+
+def q3_scales(b):
+    """Sixteen six-bit scales, offset 32: low nibbles in the order of nibbles() over eight bytes, high pairs as crumbs over four."""
+    low = nibbles(b[:, 0:8])
+    high = ((b[:, None, 8:12] >> np.array([0, 2, 4, 6], dtype=np.uint8)[None, :, None]) & 3).reshape(len(b), 16).astype(np.int64)
+    return (low | high << 4) - 32
+
+
+def q3_high(b):
+    """The third bit: bit p of byte i belongs to value 32 p + i; clear means minus four."""
+    return np.stack([(b >> p) & 1 for p in range(8)], axis=1).reshape(len(b), 256).astype(np.int64)
+
+
+def q4_k(b):
+    scales, minima = six_bit_pairs(b[:, 4:16])
+    return half(b, 0) * spread(scales, 32) * wide_nibbles(b[:, 16:144]) - half(b, 2) * spread(minima, 32)
+
+
+def q5_k(b):
+    scales, minima = six_bit_pairs(b[:, 4:16])
+    q = wide_nibbles(b[:, 48:176]) | q3_high(b[:, 16:48]) << 4
+    return half(b, 0) * spread(scales, 32) * q - half(b, 2) * spread(minima, 32)
+
+
+def q6_k(b):
+    low = np.concatenate([np.concatenate([b[:, o : o + 64] & 15, b[:, o : o + 64] >> 4], axis=1) for o in (0, 64)], axis=1).astype(np.int64)
+    q = (low | crumbs(b[:, 128:192]) << 4) - 32
+    return half(b, 208) * spread(np.ascontiguousarray(b[:, 192:208]).view(np.int8).astype(np.int64), 16) * q
+
+
+# name: (bytes, values, where the halves are, definition)
+TYPES = {
+    "F32": (4, 1, (), lambda b: np.ascontiguousarray(b).view("<f4").astype(np.float64)),
+    "F16": (2, 1, (0,), lambda b: half(b, 0)),
+    "BF16": (2, 1, (), lambda b: (np.ascontiguousarray(b).view("<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)),
+    "Q8_0": (34, 32, (0,), lambda b: half(b, 0) * np.ascontiguousarray(b[:, 2:]).view(np.int8)),
+    "Q4_0": (18, 32, (0,), lambda b: half(b, 0) * (nibbles(b[:, 2:]) - 8)),
+    "Q4_1": (20, 32, (0, 2), lambda b: half(b, 0) * nibbles(b[:, 4:]) + half(b, 2)),
+    "Q5_0": (22, 32, (0,), lambda b: half(b, 0) * ((nibbles(b[:, 6:]) | bits(b[:, 2:6]) << 4) - 16)),
+    "Q5_1": (24, 32, (0, 2), lambda b: half(b, 0) * (nibbles(b[:, 8:]) | bits(b[:, 4:8]) << 4) + half(b, 2)),
+    "Q2_K": (84, 256, (80, 82), lambda b: half(b, 80) * spread(b[:, :16] & 15, 16).astype(np.int64) * crumbs(b[:, 16:80]) - half(b, 82) * spread(b[:, :16] >> 4, 16)),
+    "Q3_K": (110, 256, (108,), lambda b: half(b, 108) * spread(q3_scales(b[:, 96:108]), 16) * (crumbs(b[:, 32:96]) + 4 * q3_high(b[:, :32]) - 4)),
+    "Q4_K": (144, 256, (0, 2), q4_k),
+    "Q5_K": (176, 256, (0, 2), q5_k),
+    "Q6_K": (210, 256, (208,), q6_k),
+    "IQ4_NL": (18, 32, (0,), lambda b: half(b, 0) * IQ4_NL[nibbles(b[:, 2:])]),
+}
+
+
+def make():
+    rng = np.random.default_rng(20)
+    out = b""
+    for name, (n_bytes, n_values, halves, define) in TYPES.items():
+        n = 3 if n_values == 256 else 6 if n_values == 32 else 64
+        b = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
+        if name in ("F32", "BF16"):  # finite
+            b[:, -1] = b[:, -1] & 0xBF
+        for at in halves:  # finite, small and subnormal ones among them
+            h = np.concatenate([rng.normal(0, 1, n - 1), [3e-7]]).astype("<f2")
+            b[:, at : at + 2] = h.view(np.uint8).reshape(n, 2)
+        values = define(b).astype("<f4")
+        assert values.shape == (n, n_values) and np.isfinite(values).all(), name
+        out += name.encode().ljust(8, b"\0") + struct.pack("<III", n_bytes, n_values, n) + b.tobytes() + values.tobytes()
+    return out
+
+
+if __name__ == "__main__":
+    if "--check" not in sys.argv[1:]:
+        OUT.write_bytes(make())
+    elif OUT.read_bytes() != make():
+        sys.exit(f"{OUT} is not what this script makes")
