@@ -243,6 +243,8 @@ static void put_keys(synth *s, const shape *p) {
         tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), 4096);
         tn_gguf_put_f32(s->w, KEY("attn_logit_softcapping"), 50);
         tn_gguf_put_f32(s->w, KEY("final_logit_softcapping"), 30);
+    } else if (s->arch->gguf_fused) {
+        tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), (uint32_t)p->ctx / 2 - 1); /* Phi-3 mini: 2047 of 4096 */
     }
 #undef KEY
 }

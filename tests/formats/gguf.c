@@ -127,7 +127,7 @@ static int files_in_folder(void) {
 }
 
 static void declare(tn_gguf_writer *w) {
-    static const char *const words[] = {"a", "", "\xc4\xa0" "b"};
+    static const char *const words[] = {"a", "", ("\xc4\xa0" "b")};
     static const size_t lens[] = {1, 0, 3};
     static const float scores[] = {0.5f, -1e30f};
     static const int32_t ids[] = {-1, INT32_MAX};
