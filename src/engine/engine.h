@@ -39,9 +39,10 @@ struct tern_session {
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens; /* [n_ctx] */
     int32_t n_tok;   /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
-    int32_t *pos;    /* [chunk] scratch */
+    int32_t *pos, *slot; /* [chunk] scratch */
     float *logits;   /* [n_vocab] after token n_tok-1 */
     bool has_logits;
+    float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
     float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     _Atomic bool cancel;
 };
@@ -56,6 +57,11 @@ typedef struct tn_scorer {
 /* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last one.
  * scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err);
+/* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the bits that decoding along
+ * the row's ancestors would have given. The prefix stays what it was, until some rows are kept. */
+tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err);
+/* Append a path of the tree just verified: rows[0] = 0, each the parent of the next. Its last row's logits become the session's. */
+void tn_session_keep(tern_session *s, const tn_tree *tree, const int32_t *rows, int32_t n);
 /* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one leaves it unmeasured. */
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
 void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);

@@ -42,8 +42,9 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     int32_t chunk = n_ctx < TN_FLOAT_CHUNK ? n_ctx : TN_FLOAT_CHUNK;
     s->tokens = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_ctx, sizeof *s->tokens);
     s->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->pos);
+    s->slot = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->slot);
     s->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *s->logits);
-    tern_status st = s->tokens && s->pos && s->logits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
+    tern_status st = s->tokens && s->pos && s->slot && s->logits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
     if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
     if (st == TERN_OK) *out = s;
@@ -63,6 +64,8 @@ void tern_session_close(tern_session **ps) {
     tn_timeline_close(&s->timeline);
     tn_free(ctx, s->tokens);
     tn_free(ctx, s->pos);
+    tn_free(ctx, s->slot);
+    tn_free(ctx, s->tree_logits);
     tn_free(ctx, s->logits);
     tn_free(ctx, s->score_logits);
     tn_free(ctx, s);
@@ -79,15 +82,19 @@ static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n
 /* Rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
 static int32_t max_rows(const tern_session *s) { return s->pipeline ? tn_pipeline_wave_rows(s->pipeline) : s->acts.max_rows; }
 
-static tn_rows float_rows(tern_session *s, int32_t n) {
-    for (int32_t i = 0; i < n; i++) s->pos[i] = s->n_tok + i;
-    return (tn_rows){.h = &s->e->model->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->pos, .tree_base = -1};
+static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
+    for (int32_t i = 0; i < n; i++) {
+        s->pos[i] = s->n_tok + (tree ? tree->depth[i] : i);
+        s->slot[i] = s->n_tok + i;
+    }
+    return (tn_rows){.h = &s->e->model->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->slot,
+                     .tree_base = tree ? s->n_tok : -1, .tree_mask = tree ? tree->mask : NULL, .n_tree_words = tree ? 1 : 0};
 }
 
-static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, tn_rows *r, tern_error *err) {
+static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree, tn_rows *r, tern_error *err) {
     bool rope_long = tn_session_rope_long(s);
-    if (s->pipeline) return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, rope_long, &s->cancel, s->timeline, err);
-    *r = float_rows(s, n);
+    if (s->pipeline) return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel, s->timeline, err);
+    *r = float_rows(s, n, tree);
     return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
 }
 
@@ -121,7 +128,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         int32_t rows = n - done < (size_t)max_rows(s) ? (int32_t)(n - done) : max_rows(s);
         tn_rows r;
         s->has_logits = false;
-        tern_status st = evaluate(s, tokens + done, rows, &r, err);
+        tern_status st = evaluate(s, tokens + done, rows, NULL, &r, err);
         if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
         if (st == TERN_OK && scorer && scorer->first < done + (size_t)rows) st = score_rows(s, &r, rows, done, scorer, err);
         if (st == TERN_OK && done + (size_t)rows == n) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
@@ -132,6 +139,32 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
     }
     s->has_logits = n > 0 || s->has_logits;
     return TERN_OK;
+}
+
+tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err) {
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    TN_FAIL_IF(tree->n > s->n_ctx - s->n_tok, err, TERN_E_LIMIT, "a draft of %d tokens after %d does not fit a context of %d", tree->n, s->n_tok, s->n_ctx);
+    TN_TRY(check_ids(s, tree->token, (size_t)tree->n, err));
+    if (!s->tree_logits) {
+        s->tree_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_TREE_MAX * n_vocab, sizeof *s->tree_logits);
+        TN_FAIL_IF(!s->tree_logits, err, TERN_E_MEMORY, "no memory for the logits of %d draft tokens", TN_TREE_MAX);
+    }
+    tn_rows r;
+    s->has_logits = false;
+    tern_status st = evaluate(s, tree->token, tree->n, tree, &r, err);
+    if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
+    return st == TERN_OK ? logits_of(s, &r, 0, tree->n, s->tree_logits, err) : st;
+}
+
+void tn_session_keep(tern_session *s, const tn_tree *tree, const int32_t *rows, int32_t n) {
+    int32_t base = s->n_tok;
+    for (int32_t i = 0; i < n; i++) {
+        tn_kv_move(&s->kv, base + rows[i], base + i);
+        s->tokens[s->n_tok++] = tree->token[rows[i]];
+    }
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    memcpy(s->logits, s->tree_logits + (size_t)rows[n - 1] * n_vocab, n_vocab * sizeof *s->logits);
+    s->has_logits = true;
 }
 
 void tn_session_truncate(tern_session *s, int32_t n) {
