@@ -14,7 +14,8 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
     tern_engine *e = s->e;
     tn_profile_load(e, &s->profile);
     if (e->trace) {
-        tn_timeline_options to = {.cap_events = 1 << 16, .cap_flows = 1 << 17};
+        static const char *const own[] = {"session"}; /* the caller's thread between scheduled runs: drafts, verifications */
+        tn_timeline_options to = {.cap_events = 1 << 16, .cap_flows = 1 << 17, .extra = own, .n_extra = 1};
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
@@ -47,8 +48,14 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     tern_status st = s->tokens && s->pos && s->slot && s->logits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
     if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
-    if (st == TERN_OK) *out = s;
-    else tern_session_close(&s);
+    uint32_t drafters;
+    if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
+    if (st == TERN_OK) {
+        s->drafting.drafters = drafters;
+        *out = s;
+    } else {
+        tern_session_close(&s);
+    }
     return st;
 }
 
@@ -57,6 +64,7 @@ void tern_session_close(tern_session **ps) {
     tern_session *s = *ps;
     *ps = NULL;
     tn_ctx *ctx = &s->e->ctx;
+    tn_drafting_close(s);
     if (s->kv.ctx) tn_kv_close(&s->kv);
     if (s->acts.ctx) tn_acts_close(&s->acts);
     if (s->profile.measured && s->pipeline) tn_profile_save(s->e, &s->profile);
@@ -124,6 +132,8 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
     TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT, "%zu tokens after %d do not fit a context of %d; open the session with a larger one",
                n, s->n_tok, s->n_ctx);
     TN_TRY(check_ids(s, tokens, n, err));
+    bool calibrates = tn_drafting_calibrates(s, n);
+    if (calibrates) TN_TRY(tn_drafting_before(s, tokens, n, err));
     for (size_t done = 0; done < n;) {
         int32_t rows = n - done < (size_t)max_rows(s) ? (int32_t)(n - done) : max_rows(s);
         tn_rows r;
@@ -133,6 +143,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         if (st == TERN_OK && scorer && scorer->first < done + (size_t)rows) st = score_rows(s, &r, rows, done, scorer, err);
         if (st == TERN_OK && done + (size_t)rows == n) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
         if (st != TERN_OK) return st;
+        if (calibrates) tn_drafting_calibrate(s, s->n_tok, rows);
         memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
         s->n_tok += rows;
         done += (size_t)rows;
@@ -156,15 +167,22 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
     return st == TERN_OK ? logits_of(s, &r, 0, tree->n, s->tree_logits, err) : st;
 }
 
-void tn_session_keep(tern_session *s, const tn_tree *tree, const int32_t *rows, int32_t n) {
-    int32_t base = s->n_tok;
-    for (int32_t i = 0; i < n; i++) {
-        tn_kv_move(&s->kv, base + rows[i], base + i);
-        s->tokens[s->n_tok++] = tree->token[rows[i]];
-    }
+void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
+    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one needs */
+    tn_kv_move(&s->kv, s->n_tok - tree->depth[row] + row, s->n_tok);
+    s->tokens[s->n_tok++] = tree->token[row];
+}
+
+void tn_session_settle(tern_session *s, int32_t row) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
-    memcpy(s->logits, s->tree_logits + (size_t)rows[n - 1] * n_vocab, n_vocab * sizeof *s->logits);
+    memcpy(s->logits, s->tree_logits + (size_t)row * n_vocab, n_vocab * sizeof *s->logits);
     s->has_logits = true;
+}
+
+void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
+    if (!s->timeline) return;
+    tn_event e = {.start_ns = start_ns, .end_ns = end_ns, .name = name, .run = -1, .task = -1, .chunk = -1, .layer = -1, .n_parts = 1, .lane = TN_LANE_CPU};
+    tn_timeline_add(s->timeline, tn_timeline_n_workers(s->timeline), &e);
 }
 
 void tn_session_truncate(tern_session *s, int32_t n) {

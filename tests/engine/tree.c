@@ -102,7 +102,8 @@ static void check_model(const char *path, uint64_t seed) {
                 rows[k] = j;
                 text[n + k] = t.token[j];
             }
-            tn_session_keep(s, &t, rows, n_path);
+            for (int32_t k = 0; k < n_path; k++) tn_session_keep(s, &t, rows[k]);
+            tn_session_settle(s, leaf);
             n += n_path;
             assert_int_equal(tern_session_length(s), n);
             must(tern_session_prefill(plain, text, (size_t)n, &err), &err);
