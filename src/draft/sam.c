@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+enum { MAX_TOKENS = 1 << 27 };
 enum { NONE = -1, ROOT = 0, REFRESHED = 4 /* suffixes whose latest place is kept up to date, per token */ };
 
 typedef struct state {
@@ -23,7 +24,7 @@ struct tn_sam {
     state *states;
     edge *edges;
     int32_t *hash; /* open addressing over (from, token): edge or NONE; a power of two, at most half full */
-    int32_t n_text, n_states, n_edges, cap_text, cap_states, cap_edges, cap_hash, last;
+    int32_t n_text, n_states, n_edges, cap_text, cap_edges, cap_hash, last;
 };
 
 static uint32_t slot_of(const tn_sam *s, int32_t from, int32_t token) {
@@ -51,33 +52,37 @@ static void connect(tn_sam *s, int32_t from, int32_t token, int32_t to) {
     enter(s, e);
 }
 
-static tern_status grow(tn_ctx *ctx, void **p, int32_t *cap, int32_t want, size_t size, tern_error *err) {
-    if (want <= *cap) return TERN_OK;
-    int32_t n = *cap + *cap / 2 > want ? *cap + *cap / 2 : want;
-    void *q = tn_realloc(ctx, TN_MEM_OTHER, *p, (size_t)n, size);
-    TN_FAIL_IF(!q, err, TERN_E_MEMORY, "no memory for a suffix automaton of %d entries", n);
+static tern_status grow(tn_ctx *ctx, void **p, size_t n, size_t size, tern_error *err) {
+    void *q = tn_realloc(ctx, TN_MEM_OTHER, *p, n, size);
+    TN_FAIL_IF(!q, err, TERN_E_MEMORY, "no memory for a suffix automaton of %zu entries", n);
     *p = q;
-    *cap = n;
     return TERN_OK;
 }
 
 /* Room for n tokens more, at their worst: two states and three transitions each. A clone copies the transitions of another state,
  * but their total stays within the bound. */
 static tern_status reserve(tn_sam *s, int32_t n, tern_error *err) {
-    TN_FAIL_IF(n > (INT32_MAX / 8 - 64) - s->n_text, err, TERN_E_LIMIT, "a suffix automaton holds at most %d tokens", INT32_MAX / 8 - 64);
-    int32_t all = s->n_text + n;
-    TN_TRY(grow(s->ctx, (void **)&s->text, &s->cap_text, all, sizeof *s->text, err));
-    TN_TRY(grow(s->ctx, (void **)&s->states, &s->cap_states, 2 * all + 2, sizeof *s->states, err));
-    TN_TRY(grow(s->ctx, (void **)&s->edges, &s->cap_edges, 3 * all + 2, sizeof *s->edges, err));
+    TN_FAIL_IF(n > MAX_TOKENS - s->n_text, err, TERN_E_LIMIT, "a suffix automaton holds at most %d tokens", MAX_TOKENS);
+    int32_t all = s->n_text + n, half = s->cap_text + s->cap_text / 2;
+    if (all <= s->cap_text) return TERN_OK;
+    if (all < half) all = half < MAX_TOKENS ? half : MAX_TOKENS;
+    TN_TRY(grow(s->ctx, (void **)&s->text, (size_t)all, sizeof *s->text, err));
+    TN_TRY(grow(s->ctx, (void **)&s->states, 2 * (size_t)all + 2, sizeof *s->states, err));
+    TN_TRY(grow(s->ctx, (void **)&s->edges, 3 * (size_t)all + 2, sizeof *s->edges, err));
+    s->cap_edges = 3 * all + 2;
     int32_t cap = s->cap_hash ? s->cap_hash : 64;
     while (cap / 2 < s->cap_edges) cap *= 2;
-    if (cap == s->cap_hash) return TERN_OK;
+    if (cap == s->cap_hash) {
+        s->cap_text = all;
+        return TERN_OK;
+    }
     int32_t *hash = tn_realloc(s->ctx, TN_MEM_OTHER, s->hash, (size_t)cap, sizeof *hash);
     TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory for a suffix automaton of %d transitions", cap);
     s->hash = hash;
     s->cap_hash = cap;
     memset(hash, 0xff, (size_t)cap * sizeof *hash);
     for (int32_t e = 0; e < s->n_edges; e++) enter(s, e);
+    s->cap_text = all;
     return TERN_OK;
 }
 
@@ -116,7 +121,7 @@ void tn_sam_close(tn_sam **ps) {
 }
 
 tern_status tn_sam_push(tn_sam *s, int32_t token, tern_error *err) {
-    if (s->n_text == s->cap_text || s->n_states + 2 > s->cap_states) TN_TRY(reserve(s, 1, err));
+    if (s->n_text == s->cap_text) TN_TRY(reserve(s, 1, err));
     int32_t k = 0;
     for (int32_t v = s->states[s->last].link; v > ROOT && k < REFRESHED; v = s->states[v].link, k++) s->states[v].end = s->n_text;
     s->text[s->n_text++] = token;
@@ -159,7 +164,7 @@ int32_t tn_sam_length(const tn_sam *s) { return s->n_text; }
 int32_t tn_sam_token(const tn_sam *s, int32_t i) { return i < s->n_text ? s->text[i] : TN_SAM_SEPARATOR; }
 
 size_t tn_sam_bytes(const tn_sam *s) {
-    return sizeof *s + (size_t)s->cap_text * sizeof *s->text + (size_t)s->cap_states * sizeof *s->states +
+    return sizeof *s + (size_t)s->cap_text * sizeof *s->text + (2 * (size_t)s->cap_text + 2) * sizeof *s->states +
            (size_t)s->cap_edges * sizeof *s->edges + (size_t)s->cap_hash * sizeof *s->hash;
 }
 

@@ -163,6 +163,11 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
         more = take(g, logits, st, err);
         next = more ? tn_tree_child(&tree, row, g->token) : -1;
         if (next < 0) break;
+        if (atomic_exchange(&s->cancel, false)) { /* where the forward of this token would have noticed */
+            s->has_logits = false;
+            *st = tn_fail(err, TERN_E_CANCELLED, "cancelled after %d tokens", g->res.n_tokens);
+            return false;
+        }
         d->n_accepted++;
     }
     tn_session_settle(s, row);
