@@ -76,9 +76,10 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
         tn_panels_row(l->dtype, l->panels, (size_t)id, k, row);
         return l->bias ? l->bias[id] : 0;
     }
-    tn_npu_weights_data w = tn_npu_weights_get(tn_npu_site_at(e->npu, 0, TN_SITE_HEAD)->weights[0]);
+    const tn_npu_site *site = tn_npu_site_at(e->npu, 0, TN_SITE_HEAD);
+    tn_npu_weights_data w = tn_npu_weights_get(site->weights[0]);
     int8_t *q = (int8_t *)row + 3 * k; /* widened from the front, it is never overtaken */
-    tn_tiles_s8_row(w.tiles, (size_t)id, k, q);
+    tn_npu_tiles_row(&tn_npu_device_caps(tn_npu_site_device(e->npu, site))->layout, w.tiles, id, h->n_embd, q);
     for (size_t i = 0; i < k; i++) {
         int8_t v = q[i];
         row[i] = (float)v * w.scale[id];

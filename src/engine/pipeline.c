@@ -12,6 +12,7 @@ _Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated 
 enum {
     ROW_BLOCK = 16,     /* rows of a part of a row-wise stage */
     ATTN_BLOCK = 32,    /* rows of a part of attention */
+    FEW_ROWS = 4,       /* fewer are one part: handing them out costs more than they do */
     OUTLIER_SHARE = 4,  /* a row keeps at most K / 4 outliers; more are dropped and counted */
 };
 
@@ -56,6 +57,7 @@ struct tn_pipeline {
     tn_stage_profile *profile;
     int32_t n_rows, n_workers, out_cap;
     tn_form form; /* of the forward that runs */
+    int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
     chunk chunks[TN_WAVE_CHUNKS];
     int32_t n_chunks_open; /* buffers exist for so many */
     void *arenas[TN_WAVE_CHUNKS];
@@ -271,6 +273,12 @@ static bool stage_exists(const tn_pipeline *p, tn_stage st, int layer) {
     return s->ops.n_ops && (is_product(st) || s->shadow);
 }
 
+/* Rows of a part of a row-wise stage. */
+static int32_t row_block(const tn_pipeline *p, tn_stage st) {
+    if (p->form == TN_FORM_DECODE) return p->small_rows;
+    return st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK;
+}
+
 static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int layer) {
     if (is_product(st)) {
         const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
@@ -278,7 +286,7 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
         int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_workers * 2;
         return tiles < n ? tiles : n;
     }
-    int32_t block = st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK;
+    int32_t block = row_block(p, st);
     return (n_rows + block - 1) / block;
 }
 
@@ -292,7 +300,7 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
         TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", stages[st].name, layer);
         return TERN_OK;
     }
-    int32_t block = st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK, row0 = part * block, row1 = row0 + block;
+    int32_t block = row_block(p, st), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
     if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
     switch (st) {
@@ -513,10 +521,26 @@ typedef struct small_stage {
     tn_pipeline *p;
     int layer;
     tn_stage stage;
-    int32_t n_parts;
+    int32_t n_parts, rows_per_part;
     tern_status status[64];
     tern_error errors[64];
 } small_stage;
+
+/* Attention of few rows: by KV head, then the rows are quantised. */
+static void small_attention(void *arg, int i_item, int i_thread) {
+    small_stage *s = arg;
+    chunk *c = &s->p->chunks[0];
+    tn_rows_attention_group(&c->r, s->layer, i_item, c->q, c->att, 0, c->r.n_rows, s->p->scratch + (size_t)i_thread * s->p->scratch_stride);
+}
+
+static void small_quantise(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    small_stage *s = arg;
+    chunk *c = &s->p->chunks[0];
+    size_t qd = (size_t)s->p->model->h.n_heads * (size_t)s->p->model->h.d_head;
+    int32_t row0 = i_item * s->rows_per_part, row1 = row0 + s->rows_per_part < c->r.n_rows ? row0 + s->rows_per_part : c->r.n_rows;
+    for (int32_t i = row0; i < row1; i++) quantise_row(s->p, c, tn_npu_site_at(s->p->m, s->layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+}
 
 static void small_item(void *arg, int i_item, int i_thread) {
     small_stage *s = arg;
@@ -526,7 +550,9 @@ static void small_item(void *arg, int i_item, int i_thread) {
 
 /* Few rows: stage by stage over the pool, no scheduling. */
 static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tern_error *err) {
-    small_stage s = {.p = p};
+    int32_t n_threads = tn_pool_size(p->pool);
+    p->small_rows = n < FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
+    small_stage s = {.p = p, .rows_per_part = p->small_rows};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED, "cancelled in layer %d", layer);
         for (int st = 0; st < TN_N_STAGES; st++) {
@@ -534,6 +560,11 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
             s.layer = layer;
             s.stage = (tn_stage)st;
             s.n_parts = n_parts_of(p, s.stage, n, layer);
+            if (st == TN_ST_ATTN) {
+                tn_pool_for(p->pool, p->model->h.n_kv_heads, small_attention, &s);
+                tn_pool_for(p->pool, s.n_parts, small_quantise, &s);
+                continue;
+            }
             tn_pool_for(p->pool, s.n_parts, small_item, &s);
             for (int t = 0; t < 64; t++) {
                 if (s.status[t] == TERN_OK) continue;
