@@ -1,6 +1,7 @@
 /* tern chat - talk with a model; the session's cache is kept, so each turn evaluates only what is new. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/draft_args.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
 
@@ -20,7 +21,8 @@ typedef struct chat {
     size_t n_msgs;
     char *answer;
     size_t n_answer, cap_answer;
-    double prefill_tok_s, decode_tok_s;
+    double decode_s; /* of all answers */
+    int32_t n_decoded;
     bool terminal;
 } chat;
 
@@ -81,6 +83,8 @@ static bool turn(chat *c, const char *text) {
         tern_status st = tern_session_prefill(c->s, ids, n_ids, &err);
         if (st == TERN_OK) st = tern_session_generate(c->s, &c->g, &res, &err);
         interrupted = NULL;
+        c->decode_s += res.decode_s;
+        c->n_decoded += res.n_tokens;
         putchar('\n');
         ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->n_answer);
         if (st != TERN_OK) failed(&err);
@@ -139,7 +143,8 @@ static bool slash(chat *c, char *line) {
 
 int cmd_chat(int argc, char **argv) {
     model_args ma = {0};
-    const char *system = NULL;
+    const char *system = NULL, *draft = "auto";
+    bool stats = false;
     int32_t n_ctx = 0;
     chat c = {.terminal = isatty(STDIN_FILENO)};
     tern_generate_options_defaults(&c.g);
@@ -150,6 +155,8 @@ int cmd_chat(int argc, char **argv) {
         {"n-predict", 'n', "N", ARG_INT, &c.g.max_tokens, -1, 1e9, "tokens per answer at most (default 1024)"},
         {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24, "context in tokens (default: the smaller of 4096 and the model's)"},
         SAMPLING_ARGS(c.g.sampling),
+        DRAFT_ARGS(draft, c.g),
+        {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print what drafting did on standard error at the end"},
         {0},
     };
     const command cmd = {"chat", "-m MODEL [OPTIONS]", "Talk with a model. /help lists the commands inside; Ctrl-C stops an answer.", specs, 0};
@@ -162,6 +169,7 @@ int cmd_chat(int argc, char **argv) {
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = n_ctx;
+    so.draft = draft;
     if (tern_session_open(c.e, &so, &c.s, &err) != TERN_OK) {
         rc = failed(&err);
         tern_engine_close(&c.e);
@@ -187,6 +195,7 @@ int cmd_chat(int argc, char **argv) {
             break;
         }
     }
+    if (stats) draft_print(c.s, c.decode_s, c.n_decoded);
     free(line);
     pop(&c, c.n_msgs);
     free(c.answer);

@@ -1,6 +1,7 @@
 /* tern run - answer one prompt. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/draft_args.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
 
@@ -79,7 +80,7 @@ static void print_prefill_stats(const tern_stats *t) {
 
 int cmd_run(int argc, char **argv) {
     model_args ma = {0};
-    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL;
+    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto";
     int32_t n_ctx = 0;
     const char *trace = NULL;
     bool gantt = false;
@@ -98,6 +99,7 @@ int cmd_run(int argc, char **argv) {
         {"stop", 0, "TEXT", ARG_LIST, &stop, 0, 0, "stop before this text; may be repeated"},
         {"ignore-eos", 0, NULL, ARG_FLAG, &g.ignore_end, 0, 0, "go on after the end-of-text token"},
         SAMPLING_ARGS(g.sampling),
+        DRAFT_ARGS(draft, g),
         {"load-session", 0, "FILE", ARG_STR, &load, 0, 0, "start from a saved session; only what differs from it is evaluated"},
         {"save-session", 0, "FILE", ARG_STR, &save, 0, 0, "save the session at the end"},
         {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
@@ -161,6 +163,7 @@ int cmd_run(int argc, char **argv) {
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = n_ctx;
+    so.draft = draft;
     if (tern_session_open(e, &so, &s, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
@@ -217,12 +220,14 @@ int cmd_run(int argc, char **argv) {
         }
         if (logprobs) json_object_set(j, "token_logprobs", out.tokens);
         json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
+        json_object_set_new(j, "draft", draft_json(s, res.decode_s, res.n_tokens));
         if (ts.wall_s > 0) json_object_set_new(j, "prefill", stats_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);
     }
     putchar('\n');
     if (stats && ts.wall_s > 0) print_prefill_stats(&ts);
+    if (stats) draft_print(s, res.decode_s, res.n_tokens);
     if (stats) {
         fprintf(stderr, "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms after start, loaded in %.0f ms, peak memory %.1f MiB\n",
                 n_ids, pp, res.n_tokens, tg, reason_text(res.reason), out.first_s * 1e3, loaded_s * 1e3, (double)peak_rss_bytes() / 1048576);

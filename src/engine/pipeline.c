@@ -7,9 +7,12 @@
 #include <math.h>
 #include <string.h>
 
+_Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated in the decode form");
+
 enum {
     ROW_BLOCK = 16,     /* rows of a part of a row-wise stage */
     ATTN_BLOCK = 32,    /* rows of a part of attention */
+    FEW_ROWS = 4,       /* fewer are one part: handing them out costs more than they do */
     OUTLIER_SHARE = 4,  /* a row keeps at most K / 4 outliers; more are dropped and counted */
 };
 
@@ -17,7 +20,7 @@ enum {
 typedef struct chunk {
     tn_rows r;
     const int32_t *ids;
-    int32_t *pos;
+    int32_t *pos, *slot;
     float *x, *branch, *q, *k, *v, *att, *gate, *up, *rope_cs;
     uint8_t *xq;
     /* outliers of the site quantised last: row i has n_out[i] entries at i * out_cap */
@@ -54,6 +57,7 @@ struct tn_pipeline {
     tn_stage_profile *profile;
     int32_t n_rows, n_workers, out_cap;
     tn_form form; /* of the forward that runs */
+    int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
     chunk chunks[TN_WAVE_CHUNKS];
     int32_t n_chunks_open; /* buffers exist for so many */
     int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
@@ -253,6 +257,12 @@ static bool has_stage(const tn_pipeline *p, tn_stage st, int32_t layer) {
     return s->ops.n_ops && (tn_stage_is_product(st) || s->shadow);
 }
 
+/* Rows of a part of a row-wise stage. */
+static int32_t row_block(const tn_pipeline *p, tn_stage st) {
+    if (p->form == TN_FORM_DECODE) return p->small_rows;
+    return st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK;
+}
+
 static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int layer) {
     if (tn_stage_is_product(st)) {
         const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
@@ -260,7 +270,7 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
         int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_workers * 2;
         return tiles < n ? tiles : n;
     }
-    int32_t block = st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK;
+    int32_t block = row_block(p, st);
     return (n_rows + block - 1) / block;
 }
 
@@ -274,7 +284,7 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
         TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", tn_stage_name(st), layer);
         return TERN_OK;
     }
-    int32_t block = st == TN_ST_ATTN ? ATTN_BLOCK : ROW_BLOCK, row0 = part * block, row1 = row0 + block;
+    int32_t block = row_block(p, st), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
     if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
     switch (st) {
@@ -363,7 +373,8 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         void **slice;
         size_t n_bytes;
     } plan[] = {
-        {(void **)&c->pos, rows * sizeof(int32_t)}, {(void **)&c->x, rows * e * 4},     {(void **)&c->branch, rows * e * 4},
+        {(void **)&c->pos, rows * sizeof(int32_t)}, {(void **)&c->slot, rows * sizeof(int32_t)},
+        {(void **)&c->x, rows * e * 4},             {(void **)&c->branch, rows * e * 4},
         {(void **)&c->q, rows * qd * 4},            {(void **)&c->k, rows * kd * 4},    {(void **)&c->v, rows * kd * 4},
         {(void **)&c->att, rows * qd * 4},          {(void **)&c->gate, h->gated ? rows * f * 4 : 0}, {(void **)&c->up, rows * f * 4},
         {(void **)&c->rope_cs, rows * (size_t)h->n_rot * 4}, {(void **)&c->xq, rows * (size_t)p->m->max_stride},
@@ -381,7 +392,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         base += (plan[s].n_bytes + 63) / 64 * 64;
     }
     memset(c->n_out, 0, rows * 4);
-    c->r = (tn_rows){.h = h, .kern = p->kern, .kv = kv, .pos = c->pos, .slot = c->pos, .tree_base = -1, .rope_cs = c->rope_cs};
+    c->r = (tn_rows){.h = h, .kern = p->kern, .kv = kv, .pos = c->pos, .slot = c->slot, .tree_base = -1, .rope_cs = c->rope_cs};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         for (int s = 0; s < TN_LAYER_SITES; s++) {
             const tn_npu_site *site = tn_npu_site_at(p->m, layer, (tn_site)s);
@@ -461,11 +472,17 @@ void tn_pipeline_close(tn_pipeline **pp) {
 
 /* ---- forward -------------------------------------------------------------------------------------- */
 
-static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0, bool rope_long) {
+static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long) {
     chunk *c = &p->chunks[i];
     c->ids = ids;
     c->r.n_rows = n;
-    for (int32_t r = 0; r < n; r++) c->pos[r] = pos0 + r;
+    for (int32_t r = 0; r < n; r++) {
+        c->pos[r] = pos0 + (tree ? tree->depth[r] : r);
+        c->slot[r] = pos0 + r;
+    }
+    c->r.tree_base = tree ? pos0 : -1;
+    c->r.tree_mask = tree ? tree->mask : NULL;
+    c->r.n_tree_words = tree ? 1 : 0;
     tn_rows_rope_table(&c->r, rope_long);
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         for (int s = 0; s < TN_LAYER_SITES; s++) {
@@ -480,10 +497,26 @@ typedef struct small_stage {
     tn_pipeline *p;
     int layer;
     tn_stage stage;
-    int32_t n_parts;
+    int32_t n_parts, rows_per_part;
     tern_status status[64];
     tern_error errors[64];
 } small_stage;
+
+/* Attention of few rows: by KV head, then the rows are quantised. */
+static void small_attention(void *arg, int i_item, int i_thread) {
+    small_stage *s = arg;
+    chunk *c = &s->p->chunks[0];
+    tn_rows_attention_group(&c->r, s->layer, i_item, c->q, c->att, 0, c->r.n_rows, s->p->scratch + (size_t)i_thread * s->p->scratch_stride);
+}
+
+static void small_quantise(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    small_stage *s = arg;
+    chunk *c = &s->p->chunks[0];
+    size_t qd = (size_t)s->p->model->h.n_heads * (size_t)s->p->model->h.d_head;
+    int32_t row0 = i_item * s->rows_per_part, row1 = row0 + s->rows_per_part < c->r.n_rows ? row0 + s->rows_per_part : c->r.n_rows;
+    for (int32_t i = row0; i < row1; i++) quantise_row(s->p, c, tn_npu_site_at(s->p->m, s->layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+}
 
 static void small_item(void *arg, int i_item, int i_thread) {
     small_stage *s = arg;
@@ -493,7 +526,9 @@ static void small_item(void *arg, int i_item, int i_thread) {
 
 /* Few rows: stage by stage over the pool, no scheduling. */
 static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tern_error *err) {
-    small_stage s = {.p = p};
+    int32_t n_threads = tn_pool_size(p->pool);
+    p->small_rows = n < FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
+    small_stage s = {.p = p, .rows_per_part = p->small_rows};
     wave_filler f = {.p = p};
     const tn_prefill_spec spec = {.n_layers = p->m->n_layers, .user = &f, .has = filler_has};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
@@ -503,6 +538,11 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
             s.layer = layer;
             s.stage = (tn_stage)st;
             s.n_parts = n_parts_of(p, s.stage, n, layer);
+            if (st == TN_ST_ATTN) {
+                tn_pool_for(p->pool, p->model->h.n_kv_heads, small_attention, &s);
+                tn_pool_for(p->pool, s.n_parts, small_quantise, &s);
+                continue;
+            }
             tn_pool_for(p->pool, s.n_parts, small_item, &s);
             for (int t = 0; t < 64; t++) {
                 if (s.status[t] == TERN_OK) continue;
@@ -557,21 +597,21 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
  * a first chunk that begins inside one is shorter. */
 static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
 
-tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, bool rope_long, const atomic_bool *cancel,
-                                tn_timeline *timeline, tern_error *err) {
-    assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0));
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
+                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
+    assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
     if (p->form == TN_FORM_DECODE) {
         p->n_skipped = 0;
-        begin_chunk(p, 0, ids, n, pos0, rope_long);
+        begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
         return forward_small(p, n, cancel, err);
     }
     p->n_skipped = skipped_rows(pos0);
     int32_t n_chunks = (p->n_skipped + n + p->n_rows - 1) / p->n_rows;
     for (int32_t i = 0; i < n_chunks; i++) {
         int32_t at = i ? i * p->n_rows - p->n_skipped : 0, end = (i + 1) * p->n_rows - p->n_skipped;
-        begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, rope_long);
+        begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, NULL, rope_long);
     }
     wave *w = &p->waves[n_chunks];
     bool full = n == n_chunks * p->n_rows && pos0 == 0;

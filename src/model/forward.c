@@ -1,6 +1,7 @@
 #include "model/forward.h"
 
 #include "base/status.h"
+#include "model/tree.h"
 
 #include <string.h>
 
@@ -101,6 +102,12 @@ static void attn_item(void *arg, int i_item, int i_thread) {
                       s->a->scratch + (size_t)i_thread * s->a->scratch_stride);
 }
 
+/* Few rows: by KV head, its query heads together. */
+static void attn_group_item(void *arg, int i_item, int i_thread) {
+    stage *s = arg;
+    tn_rows_attention_group(s->r, s->layer, i_item, s->a->q, s->a->att, 0, s->r->n_rows, s->a->scratch + (size_t)i_thread * s->a->scratch_stride);
+}
+
 static void glu_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     stage *s = arg;
@@ -155,7 +162,8 @@ tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_act
         run(&s, pool, rope_item);
         if (hooks && hooks->qk) hooks->qk(hooks->user, layer, a->q, a->k, r->n_rows);
         s.rows_per_item = r->n_rows < 64 ? r->n_rows : 64;
-        tn_pool_for(pool, h->n_heads * ((r->n_rows + s.rows_per_item - 1) / s.rows_per_item), attn_item, &s);
+        if (r->n_rows <= TN_TREE_MAX) tn_pool_for(pool, h->n_kv_heads, attn_group_item, &s);
+        else tn_pool_for(pool, h->n_heads * ((r->n_rows + s.rows_per_item - 1) / s.rows_per_item), attn_item, &s);
         s.rows_per_item = r->n_rows < 8 ? r->n_rows : 8;
         if (hooks && hooks->attention_out) hooks->attention_out(hooks->user, layer, a->att, r->n_rows);
         tap(hooks, layer, TN_W_O, a->att, qd, r->n_rows);

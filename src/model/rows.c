@@ -78,4 +78,45 @@ void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, fl
     }
 }
 
-size_t tn_rows_scratch(const tn_hparams *h, int32_t cap_tok) { return tn_attn_f32_scratch((size_t)h->d_head, (size_t)cap_tok); }
+enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel takes as one block */
+
+void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const float *q, float *out, int32_t row0, int32_t row1, float *scratch) {
+    const tn_hparams *h = r->h;
+    size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
+    int32_t n_group = h->n_heads / h->n_kv_heads, head0 = kv_head * n_group;
+    if (n_group == 1 || n_group > GROUP_ROWS || r->n_tree_words > 1) {
+        for (int32_t g = 0; g < n_group; g++) tn_rows_attention(r, layer, head0 + g, q, out, row0, row1, scratch);
+        return;
+    }
+    float *gathered = scratch, *result = gathered + GROUP_ROWS * d;
+    int32_t first[GROUP_ROWS], end[GROUP_ROWS], n;
+    uint64_t mask[GROUP_ROWS];
+    for (int32_t b = row0; b < row1; b += n) {
+        n = GROUP_ROWS / n_group < row1 - b ? GROUP_ROWS / n_group : row1 - b;
+        for (int32_t i = 0; i < n; i++) {
+            for (int32_t g = 0; g < n_group; g++) {
+                int32_t k = i * n_group + g;
+                first[k] = tn_rows_first_pos(h, layer, r->pos[b + i]);
+                end[k] = r->tree_mask ? r->tree_base : r->pos[b + i] + 1;
+                mask[k] = r->tree_mask ? r->tree_mask[b + i] : 0;
+            }
+            memcpy(gathered + (size_t)(i * n_group) * d, q + (size_t)(b + i) * stride + (size_t)head0 * d, (size_t)n_group * d * sizeof *q);
+        }
+        tn_attn_f32_args a = {
+            .q = gathered, .q_stride = d, .out = result, .out_stride = d,
+            .k_panels = tn_kv_k(r->kv, layer, kv_head), .v = tn_kv_v(r->kv, layer, kv_head),
+            .n_rows = (size_t)(n * n_group), .d_head = d, .scale = h->attn_scale, .soft_cap = h->attn_soft_cap,
+            .first_pos = first, .end_pos = end,
+            .tree_mask = r->tree_mask ? mask : NULL, .tree_base = r->tree_mask ? (size_t)r->tree_base : 0, .n_tree_words = r->n_tree_words,
+            .scratch = result + GROUP_ROWS * d,
+        };
+        r->kern->attn_f32(&a);
+        for (int32_t i = 0; i < n; i++) {
+            memcpy(out + (size_t)(b + i) * stride + (size_t)head0 * d, result + (size_t)(i * n_group) * d, (size_t)n_group * d * sizeof *out);
+        }
+    }
+}
+
+size_t tn_rows_scratch(const tn_hparams *h, int32_t cap_tok) {
+    return tn_attn_f32_scratch((size_t)h->d_head, (size_t)cap_tok) + 2 * GROUP_ROWS * (size_t)h->d_head;
+}

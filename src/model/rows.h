@@ -29,6 +29,8 @@ void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float 
 void tn_rows_rope_store(const tn_rows *r, const tn_layer *y, int layer, float *q, float *k, const float *v, int32_t row0, int32_t row1);
 /* Attention of query head `head` for rows [row0,row1). scratch: tn_rows_scratch floats. out [n_rows][n_heads*d]. */
 void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0, int32_t row1, float *scratch);
+/* The same for all query heads of one KV head together: its K and V are read once. For few rows. */
+void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const float *q, float *out, int32_t row0, int32_t row1, float *scratch);
 size_t tn_rows_scratch(const tn_hparams *h, int32_t cap_tok);
 /* First position a row at `pos` sees in `layer` (sliding windows). */
 int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos);

@@ -1,0 +1,229 @@
+/* Drafting, measured: accepted length and time per token for every set of drafters over prompt sets, the share of verification that was
+ * of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in shape.
+ *   bench_spec MODEL [-n ITEMS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text
+ *   bench_spec MODEL -v [-c CONTEXT]                         one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens
+ * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain text is sampled at
+ * temperature 1, so that there is nothing to copy. */
+#include "base/clock.h"
+#include "base/rng.h"
+#include "engine/engine.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_MODES = 12, MAX_SETS = 32, PLAIN_PROMPT_BYTES = 160 };
+
+static void must(tern_status st, const tern_error *err) {
+    if (st == TERN_OK) return;
+    fprintf(stderr, "%s\n", err->message);
+    exit(1);
+}
+
+static tern_session *open_session(tern_engine *e, const char *draft, int32_t n_ctx) {
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.draft = draft;
+    so.n_ctx = n_ctx;
+    tern_session *s;
+    tern_error err;
+    must(tern_session_open(e, &so, &s, &err), &err);
+    return s;
+}
+
+/* ---- cost of M rows -------------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void verify_cost(tern_engine *e, int32_t n_ctx) {
+    enum { REPEATS = 15 };
+    static const int32_t rows[] = {1, 2, 4, 8, 12, 16, 20, 24, 32};
+    enum { N = sizeof rows / sizeof *rows };
+    tern_session *s = open_session(e, NULL, n_ctx + TN_TREE_MAX);
+    size_t n_vocab = (size_t)e->model->h.n_vocab;
+    int32_t *ids = malloc((size_t)n_ctx * sizeof *ids);
+    tn_rng rng = {1};
+    tern_error err;
+    for (int32_t i = 0; i < n_ctx; i++) ids[i] = (int32_t)tn_rng_below(&rng, n_vocab);
+    must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
+    static double ms[N][REPEATS];
+    for (int r = -1; r < REPEATS; r++) {
+        for (int i = 0; i < N; i++) {
+            tn_tree t = {0};
+            for (int32_t j = 0; j < rows[i]; j++) tn_tree_add(&t, j ? (j - 1) / 2 : -1, ids[j % n_ctx]);
+            double t0 = tn_now_s();
+            must(tn_session_verify(s, &t, &err), &err);
+            if (r >= 0) ms[i][r] = (tn_now_s() - t0) * 1e3;
+        }
+    }
+    printf("| rows | ms | against one |\n|---|---|---|\n");
+    for (int i = 0; i < N; i++) {
+        qsort(ms[i], REPEATS, sizeof **ms, by_value);
+        printf("| %d | %.2f | %.2f |\n", rows[i], ms[i][REPEATS / 2], ms[i][REPEATS / 2] / ms[0][REPEATS / 2]);
+    }
+    free(ids);
+    tern_session_close(&s);
+}
+
+/* ---- sets ------------------------------------------------------------------------------------------ */
+
+typedef struct mode {
+    const char *draft;
+    tern_session *s;
+    double decode_s, prefill_s;
+    int64_t n_tokens;
+    tern_draft_stats before;
+} mode;
+
+/* The prompt of a line, or NULL. */
+static char *prompt_of(const tern_engine *e, const char *line) {
+    json_t *j = json_loads(line, 0, NULL);
+    const char *p = json_string_value(json_object_get(j, "prompt")), *turn = json_string_value(json_array_get(json_object_get(j, "turns"), 0));
+    char *out = NULL;
+    if (p) out = strdup(p);
+    else if (turn) {
+        tern_message m = {"user", turn};
+        size_t n;
+        tern_status st = tern_chat_render(e, &m, 1, NULL, 0, &n, NULL);
+        out = st == TERN_OK || st == TERN_E_LIMIT ? malloc(n + 1) : strdup(turn);
+        if (st == TERN_OK || st == TERN_E_LIMIT) {
+            tern_chat_render(e, &m, 1, out, n, &n, NULL);
+            out[n] = 0;
+        }
+    }
+    json_decref(j);
+    return out;
+}
+
+static int32_t run(mode *m, const int32_t *ids, size_t n_ids, int32_t max_tokens, bool sampled, bool eager, uint64_t seed, int32_t *hash) {
+    tern_error err;
+    tern_generate_options o;
+    tern_generate_options_defaults(&o);
+    o.max_tokens = max_tokens;
+    o.sampling.temperature = sampled ? 1 : 0;
+    o.sampling.top_k = 0;
+    o.sampling.top_p = 1;
+    o.sampling.min_p = 0;
+    o.sampling.seed = seed;
+    o.ignore_end = sampled;
+    o.draft_eager = eager;
+    int32_t other = ids[0] ? 0 : 1;
+    must(tern_session_prefill(m->s, &other, 1, &err), &err);
+    double t0 = tn_now_s();
+    must(tern_session_prefill(m->s, ids, n_ids, &err), &err);
+    m->prefill_s += tn_now_s() - t0;
+    tern_generate_result res;
+    must(tern_session_generate(m->s, &o, &res, &err), &err);
+    m->decode_s += res.decode_s;
+    m->n_tokens += res.n_tokens;
+    for (int32_t i = (int32_t)n_ids; i < m->s->n_tok; i++) *hash = (int32_t)((uint32_t)*hash * 31 + (uint32_t)m->s->tokens[i]);
+    return res.n_tokens;
+}
+
+static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int32_t max_tokens, int32_t n_ctx, bool eager) {
+    FILE *f = fopen(path, "r");
+    if (!f) {
+        fprintf(stderr, "%s: cannot read\n", path);
+        exit(1);
+    }
+    bool plain = !strstr(path, ".jsonl");
+    char *line = NULL, block[PLAIN_PROMPT_BYTES + 1];
+    size_t cap = 0;
+    int n = 0;
+    int32_t *ids = malloc((size_t)n_ctx * sizeof *ids);
+    for (int i = 0; i < n_modes; i++) {
+        modes[i].decode_s = modes[i].prefill_s = 0;
+        modes[i].n_tokens = 0;
+        modes[i].s = open_session(e, modes[i].draft, n_ctx);
+    }
+    while (n < n_items) {
+        char *prompt = NULL;
+        if (plain) {
+            size_t got = fread(block, 1, PLAIN_PROMPT_BYTES, f);
+            if (got < PLAIN_PROMPT_BYTES) break;
+            block[got] = 0;
+            prompt = strdup(block);
+        } else {
+            if (getline(&line, &cap, f) < 0) break;
+            prompt = prompt_of(e, line);
+        }
+        if (!prompt) continue;
+        size_t n_ids;
+        tern_status st = tern_tokenize(e, prompt, strlen(prompt), true, true, ids, (size_t)(n_ctx - max_tokens), &n_ids, NULL);
+        free(prompt);
+        if (st != TERN_OK || !n_ids) continue;
+        int32_t want = 0;
+        for (int k = 0; k < n_modes; k++) {
+            int i = (k + n) % n_modes; /* no mode always comes first */
+            int32_t hash = 0;
+            run(&modes[i], ids, n_ids, max_tokens, plain, eager, (uint64_t)n, &hash);
+            if (k && hash != want) {
+                fprintf(stderr, "%s item %d: %s gives another text\n", path, n, modes[i].draft);
+                exit(1);
+            }
+            want = hash;
+        }
+        n++;
+    }
+    fclose(f);
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    for (int i = 0; i < n_modes; i++) {
+        mode *m = &modes[i];
+        tern_draft_stats t = {.size_bytes = sizeof t};
+        tern_session_draft_stats(m->s, &t);
+        double per_token = m->decode_s * 1e3 / (double)(m->n_tokens > n ? m->n_tokens - n : 1);
+        double none = modes[0].decode_s * 1e3 / (double)(modes[0].n_tokens > n ? modes[0].n_tokens - n : 1);
+        printf("| %s | %s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.1f |\n", i ? "" : name, m->draft, i ? t.tokens_per_step : 1, per_token, none / per_token,
+               t.valid * 100, t.wasted * 100, t.underutilised * 100, t.n_steps ? t.draft_s * 1e3 / (double)t.n_steps : 0,
+               m->prefill_s > 0 ? t.calibrate_s / (m->prefill_s - t.calibrate_s) * 100 : 0);
+        fflush(stdout);
+        tern_session_close(&m->s);
+    }
+    free(ids);
+    free(line);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) {
+        fprintf(stderr, "usage: bench_spec MODEL [-n ITEMS] [-t TOKENS] [-m DRAFTERS]... [-e] SET...\n       bench_spec MODEL -v [-c CONTEXT]\n");
+        return 2;
+    }
+    const char *model = argv[1];
+    int n_items = 20, n_modes = 6, opt;
+    int32_t max_tokens = 96, n_ctx = 512;
+    bool eager = false, verify = false;
+    mode modes[MAX_MODES] = {{.draft = "none"}, {.draft = "lookup"}, {.draft = "sam"}, {.draft = "sam,calibrated"}, {.draft = "sam,extend"}, {.draft = "all"}};
+    argv++;
+    argc--;
+    while ((opt = getopt(argc, argv, "n:t:m:evc:")) >= 0) {
+        switch (opt) {
+        case 'n': n_items = atoi(optarg); break;
+        case 't': max_tokens = atoi(optarg); break;
+        case 'm':
+            if (n_modes < MAX_MODES) modes[n_modes++].draft = optarg;
+            break;
+        case 'e': eager = true; break;
+        case 'v': verify = true; break;
+        case 'c': n_ctx = atoi(optarg); break;
+        default: return 2;
+        }
+    }
+    tern_options o;
+    tern_options_defaults(&o);
+    tern_engine *e;
+    tern_error err;
+    must(tern_engine_open(model, &o, &e, &err), &err);
+    if (verify) {
+        verify_cost(e, n_ctx);
+    } else {
+        printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | draft ms/step | calibration, %% of prefill |\n|---|---|---|---|---|---|---|---|\n");
+        for (int i = optind; i < argc; i++) bench_set(e, argv[i], modes, n_modes, n_items, max_tokens, e->model->h.ctx_train < 4096 ? e->model->h.ctx_train : 4096, eager);
+    }
+    tern_engine_close(&e);
+    return 0;
+}

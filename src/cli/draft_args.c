@@ -1,0 +1,27 @@
+#include "cli/draft_args.h"
+
+#include <stdio.h>
+
+static double ms(double total_s, uint64_t n) { return n ? total_s * 1e3 / (double)n : 0; }
+
+json_t *draft_json(const tern_session *s, double decode_s, int32_t n_tokens) {
+    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_session_draft_stats(s, &t);
+    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f}", "verifications", (json_int_t)t.n_steps, "rows",
+                     (json_int_t)t.n_rows, "accepted", (json_int_t)t.n_accepted, "tokens_per_verification", t.tokens_per_step, "valid", t.valid, "wasted",
+                     t.wasted, "underutilised", t.underutilised, "draft_ms_per_step", ms(t.draft_s, t.n_steps), "draft_ms_max", t.draft_max_s * 1e3,
+                     "verify_ms_per_step", ms(t.verify_s, t.n_steps), "calibration_ms", t.calibrate_s * 1e3, "calibrated_tokens", (json_int_t)t.n_calibrated,
+                     "draft_bytes", (json_int_t)t.draft_bytes, "ms_per_token", ms(decode_s, n_tokens > 1 ? (uint64_t)n_tokens - 1 : 0));
+}
+
+void draft_print(const tern_session *s, double decode_s, int32_t n_tokens) {
+    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_session_draft_stats(s, &t);
+    if (!t.n_steps) return;
+    fprintf(stderr,
+            "drafts: %.2f tokens per verification (%llu of %llu drafts accepted), forward capacity %.0f %% valid, %.0f %% wasted, %.0f %% unused; "
+            "%.3f ms to draft (longest %.3f), %.2f ms to verify, %.2f ms per token; calibration %.1f ms for %llu tokens; drafters take %.1f MiB\n",
+            t.tokens_per_step, (unsigned long long)t.n_accepted, (unsigned long long)(t.n_rows - t.n_steps), t.valid * 100, t.wasted * 100,
+            t.underutilised * 100, ms(t.draft_s, t.n_steps), t.draft_max_s * 1e3, ms(t.verify_s, t.n_steps),
+            ms(decode_s, n_tokens > 1 ? (uint64_t)n_tokens - 1 : 0), t.calibrate_s * 1e3, (unsigned long long)t.n_calibrated, (double)t.draft_bytes / 1048576);
+}
