@@ -139,6 +139,11 @@ TERN_API tern_status tern_chat_render(const tern_engine *e, const tern_message *
 typedef struct tern_session_options {
     size_t size_bytes;
     int32_t n_ctx; /* KV cache capacity in tokens; 0 = min(4096, what the model was trained for) (default) */
+    /* Drafters that tern_session_generate uses: "none", "all", "auto" (the same, what chat uses), or a comma-separated list of
+     * "lookup" (n-grams of the text), "sam" (suffix automata over the text and what tern_session_learn was given), "calibrated" (what
+     * the model predicted at places of the prompt: its prefill then computes those), "extend" (rejected drafts once more) and
+     * "model:FILE" (a small model of the same vocabulary). The text is the same with any of them, only faster. NULL = "none" (default). */
+    const char *draft;
 } tern_session_options;
 
 TERN_API void tern_session_options_defaults(tern_session_options *o);
@@ -173,6 +178,7 @@ typedef struct tern_sampling {
     float repeat_penalty; /* > 0; 1 = off (default) */
     int32_t repeat_last_n; /* tokens the penalty looks back over, -1 = all (default 64) */
     uint64_t seed;        /* default 0; the same seed gives the same text */
+    uint64_t reserved[4]; /* zero */
 } tern_sampling;
 
 TERN_API void tern_sampling_defaults(tern_sampling *p);
@@ -188,6 +194,9 @@ typedef struct tern_generate_options {
      * Return false to stop. */
     bool (*on_token)(void *user, int32_t token, const char *text, size_t n_bytes, float logprob);
     void *user;
+    const char *draft;   /* drafters of this call, as in tern_session_options; NULL = the session's (default) */
+    int32_t draft_nodes; /* tokens verified in one forward, 1..32; 0 = 32 (default) */
+    bool draft_eager;    /* verify as many drafts as fit, not only those that pay (default false) */
 } tern_generate_options;
 
 TERN_API void tern_generate_options_defaults(tern_generate_options *o);
@@ -203,6 +212,27 @@ typedef struct tern_generate_result {
 /* Continue from the current logits. The generated tokens become part of the session. */
 TERN_API tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
                                            tern_generate_result *result, tern_error *err);
+
+/* Text that later answers may copy from (documents, past answers), as tokens of this model: drafted from, never evaluated.
+ * Kept until the session is closed. */
+TERN_API tern_status tern_session_learn(tern_session *s, const int32_t *tokens, size_t n, tern_error *err);
+
+/* What drafting did, since the session was opened. */
+typedef struct tern_draft_stats {
+    size_t size_bytes; /* sizeof(tern_draft_stats), set by the caller */
+    uint64_t n_steps;    /* forwards while generating */
+    uint64_t n_rows;     /* tokens they evaluated: one certain and the drafts */
+    uint64_t n_accepted; /* drafts that became text */
+    double tokens_per_step; /* accepted length: 1 + accepted drafts a forward */
+    double valid, wasted, underutilised; /* shares of n_steps x draft_nodes: kept, rejected, not used */
+    double draft_s, draft_max_s; /* finding drafts: in all, longest of a step */
+    double verify_s;             /* forwards */
+    double calibrate_s;          /* calibration during prefill */
+    uint64_t n_calibrated;       /* prompt tokens calibrated */
+    uint64_t draft_bytes;        /* memory of the drafters */
+} tern_draft_stats;
+
+TERN_API void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out);
 
 /* From any thread: the running prefill/step/generate returns TERN_E_CANCELLED soon. Cleared when it does. */
 TERN_API void tern_session_cancel(tern_session *s);

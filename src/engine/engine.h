@@ -9,6 +9,7 @@
 #ifndef TN_ENGINE_ENGINE_H
 #define TN_ENGINE_ENGINE_H
 
+#include "engine/drafting.h"
 #include "engine/pipeline.h"
 #include "model/forward.h"
 
@@ -39,10 +40,12 @@ struct tern_session {
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens; /* [n_ctx] */
     int32_t n_tok;   /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
-    int32_t *pos;    /* [chunk] scratch */
+    int32_t *pos, *slot; /* [chunk] scratch */
     float *logits;   /* [n_vocab] after token n_tok-1 */
     bool has_logits;
+    float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
     float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
+    tn_drafting drafting;
     _Atomic bool cancel;
 };
 
@@ -56,6 +59,15 @@ typedef struct tn_scorer {
 /* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last one.
  * scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err);
+/* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the bits that decoding along
+ * the row's ancestors would have given. The prefix stays what it was, until some rows are kept. */
+tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err);
+/* Append a row of the tree just verified: the root first, then each time a child of the row before. */
+void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
+/* The row kept last: its logits become the session's. */
+void tn_session_settle(tern_session *s, int32_t row);
+/* An event of the session's own thread on its timeline. name is a string constant. */
+void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
 /* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one leaves it unmeasured. */
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
 void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);

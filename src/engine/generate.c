@@ -1,4 +1,4 @@
-/* The decode loop: sample, detokenise, watch for the end. */
+/* The decode loop: sample, detokenise, watch for the end; with drafts, several tokens a forward. */
 #include "engine/engine.h"
 
 #include "base/clock.h"
@@ -67,52 +67,139 @@ static tern_status outlet_open(outlet *t, tern_session *s, const tern_generate_o
     return TERN_OK;
 }
 
-tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt, tern_generate_result *result, tern_error *err) {
+/* One call of generate. */
+typedef struct decoder {
+    tern_session *s;
     tern_generate_options o;
-    tern_generate_options_defaults(&o);
-    if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
-    tern_generate_result res = {.reason = TERN_STOP_LENGTH};
-    if (result) *result = res;
+    tn_sampler sampler;
+    outlet text;
+    tern_generate_result res;
+    double t0;
+    uint32_t drafters; /* 0: one token a forward */
+    int32_t max_rows;
+    int32_t token; /* drawn and given out, not evaluated yet */
+} decoder;
+
+/* Draw the next token from logits and give it out. false: generation ends here, or *st tells why it failed. */
+static bool take(decoder *g, const float *logits, tern_status *st, tern_error *err) {
+    tern_session *s = g->s;
+    const tern_generate_options *o = &g->o;
+    if (o->max_tokens >= 0 && g->res.n_tokens >= o->max_tokens) return false;
+    if (atomic_exchange(&s->cancel, false)) {
+        *st = tn_fail(err, TERN_E_CANCELLED, "cancelled after %d tokens", g->res.n_tokens);
+        return false;
+    }
+    if (s->n_tok >= s->n_ctx) {
+        g->res.reason = TERN_STOP_CONTEXT;
+        return false;
+    }
+    g->token = tn_sampler_draw(&g->sampler, logits, s->tokens, (size_t)s->n_tok);
+    if (!g->res.n_tokens) g->t0 = tn_now_s();
+    if (!o->ignore_end && tern_token_is_end(s->e, g->token)) {
+        g->res.reason = TERN_STOP_END;
+        return false;
+    }
+    float logprob = o->on_token ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
+    if (g->text.has_detok) g->text.n += tn_detok_push(&g->text.detok, g->token, g->text.buf + g->text.n, g->text.cap - g->text.n);
+    g->res.n_tokens++;
+    bool more = emit(&g->text, g->token, logprob);
+    if (g->text.stopped || !more) {
+        g->res.reason = g->text.stopped ? TERN_STOP_STRING : TERN_STOP_CALLBACK;
+        return false;
+    }
+    if (g->drafters) *st = tn_draft_push(s->drafting.draft, g->token, err);
+    return *st == TERN_OK;
+}
+
+/* Rows that can still become text: the token drawn and those behind it. */
+static int32_t useful_rows(const decoder *g) {
+    int32_t rows = g->max_rows, context = g->s->n_ctx - g->s->n_tok, left = g->o.max_tokens - g->res.n_tokens;
+    if (rows > context) rows = context;
+    return g->o.max_tokens >= 0 && rows > left + 1 ? left + 1 : rows;
+}
+
+/* What the model expects behind the session's last token, for calibration. */
+static void note_successors(decoder *g, const float *logits) {
+    tn_draft *d = g->s->drafting.draft;
+    int32_t n;
+    if (!(g->drafters & TN_DRAFT_CALIBRATED)) return;
+    tn_draft_vocabulary(d, &n);
+    tn_draft_successors(d, g->s->n_tok - 1, logits, n, true);
+}
+
+/* Evaluate g->token, with drafts behind it, and give out what the model made of them; g->token is then the next, not evaluated yet.
+ * Each token is drawn from the logits that decoding one by one would have, with the same random numbers: a draft only decides whether
+ * those logits are there already. So the text is the same, at any temperature. */
+static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
+    tern_session *s = g->s;
+    tn_drafting *d = &s->drafting;
+    tn_tree tree;
+    int64_t t0 = tn_now_ns();
+    tn_draft_plan(d->draft, g->drafters, useful_rows(g), g->o.draft_eager, &tree);
+    int64_t t1 = tn_now_ns();
+    *st = tree.n > 1 ? tn_session_verify(s, &tree, err) : tern_session_step(s, g->token, err);
+    int64_t t2 = tn_now_ns();
+    if (*st != TERN_OK) return false;
+    tn_draft_timed(d->draft, tree.n, t2 - t1);
+    tn_session_trace(s, "draft", t0, t1);
+    tn_session_trace(s, tree.n > 1 ? "verify" : "step", t1, t2);
+    d->draft_ns += t1 - t0;
+    if (t1 - t0 > d->draft_max_ns) d->draft_max_ns = t1 - t0;
+    d->verify_ns += t2 - t1;
+    d->n_steps++;
+    d->n_rows += (uint64_t)tree.n;
+    d->n_offered += (uint64_t)g->max_rows;
+    if (tree.n == 1) {
+        note_successors(g, s->logits);
+        return take(g, s->logits, st, err);
+    }
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    int32_t row = 0, next = 0;
+    bool more;
+    for (;; row = next) {
+        const float *logits = s->tree_logits + (size_t)row * n_vocab;
+        tn_session_keep(s, &tree, row);
+        note_successors(g, logits);
+        more = take(g, logits, st, err);
+        next = more ? tn_tree_child(&tree, row, g->token) : -1;
+        if (next < 0) break;
+        d->n_accepted++;
+    }
+    tn_session_settle(s, row);
+    if (more && g->drafters & TN_DRAFT_EXTEND) tn_draft_rejected(d->draft, &tree, row, s->tree_logits);
+    return more;
+}
+
+static bool advance(decoder *g, tern_status *st, tern_error *err) {
+    if (g->drafters) return advance_drafted(g, st, err);
+    *st = tern_session_step(g->s, g->token, err);
+    return *st == TERN_OK && take(g, g->s->logits, st, err);
+}
+
+tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt, tern_generate_result *result, tern_error *err) {
+    decoder g = {.s = s, .res = {.reason = TERN_STOP_LENGTH}};
+    tern_generate_options *o = &g.o;
+    tern_generate_options_defaults(o);
+    if (opt) memcpy(o, opt, opt->size_bytes < sizeof *o ? opt->size_bytes : sizeof *o);
+    if (result) *result = g.res;
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->has_logits, err, TERN_E_INVALID, "generate needs a prompt: prefill first");
-    tn_sampler sampler = {0};
-    outlet text = {0};
-    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
-    tern_status st = tn_sampler_open(&s->e->ctx, &o.sampling, n_vocab, &sampler, err);
-    if (st == TERN_OK) st = outlet_open(&text, s, &o, err);
-    double t0 = 0;
-    while (st == TERN_OK && (o.max_tokens < 0 || res.n_tokens < o.max_tokens)) {
-        if (atomic_exchange(&s->cancel, false)) {
-            st = tn_fail(err, TERN_E_CANCELLED, "cancelled after %d tokens", res.n_tokens);
-            break;
-        }
-        if (s->n_tok >= s->n_ctx) {
-            res.reason = TERN_STOP_CONTEXT;
-            break;
-        }
-        int32_t token = tn_sampler_draw(&sampler, s->logits, s->tokens, (size_t)s->n_tok);
-        if (!res.n_tokens) t0 = tn_now_s();
-        if (!o.ignore_end && tern_token_is_end(s->e, token)) {
-            res.reason = TERN_STOP_END;
-            break;
-        }
-        float logprob = o.on_token ? tn_logprob(s->logits, n_vocab, token) : 0;
-        if (text.has_detok) text.n += tn_detok_push(&text.detok, token, text.buf + text.n, text.cap - text.n);
-        res.n_tokens++;
-        bool more = emit(&text, token, logprob);
-        if (text.stopped || !more) {
-            res.reason = text.stopped ? TERN_STOP_STRING : TERN_STOP_CALLBACK;
-            break;
-        }
-        st = tern_session_step(s, token, err);
+    TN_FAIL_IF(o->draft_nodes < 0 || o->draft_nodes > TN_TREE_MAX, err, TERN_E_INVALID, "draft_nodes %d: want 1 to %d, or 0", o->draft_nodes, TN_TREE_MAX);
+    g.max_rows = o->draft_nodes ? o->draft_nodes : TN_TREE_MAX;
+    tern_status st = tn_drafting_use(s, o->draft, &g.drafters, err);
+    if (st == TERN_OK && g.drafters) st = tn_draft_sync(s->drafting.draft, s->tokens, s->n_tok, err);
+    if (st == TERN_OK) st = tn_sampler_open(&s->e->ctx, &o->sampling, (size_t)s->e->model->h.n_vocab, &g.sampler, err);
+    if (st == TERN_OK) st = outlet_open(&g.text, s, o, err);
+    if (st == TERN_OK && take(&g, s->logits, &st, err)) {
+        while (advance(&g, &st, err)) {}
     }
-    res.decode_s = res.n_tokens ? tn_now_s() - t0 : 0;
-    if (st == TERN_OK && text.has_detok && !text.stopped) { /* what was held back, and half a character at the end */
-        text.n += tn_detok_flush(&text.detok, text.buf + text.n, text.cap - text.n);
-        if (text.n && o.on_token) o.on_token(o.user, -1, text.buf, text.n, 0);
+    g.res.decode_s = g.res.n_tokens ? tn_now_s() - g.t0 : 0;
+    if (st == TERN_OK && g.text.has_detok && !g.text.stopped) { /* what was held back, and half a character at the end */
+        g.text.n += tn_detok_flush(&g.text.detok, g.text.buf + g.text.n, g.text.cap - g.text.n);
+        if (g.text.n && o->on_token) o->on_token(o->user, -1, g.text.buf, g.text.n, 0);
     }
-    tn_free(&s->e->ctx, text.buf);
-    if (sampler.ctx) tn_sampler_close(&sampler);
-    if (result) *result = res;
+    tn_free(&s->e->ctx, g.text.buf);
+    if (g.sampler.ctx) tn_sampler_close(&g.sampler);
+    if (result) *result = g.res;
     return st;
 }

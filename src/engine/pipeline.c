@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+_Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated in the decode form");
+
 enum {
     ROW_BLOCK = 16,     /* rows of a part of a row-wise stage */
     ATTN_BLOCK = 32,    /* rows of a part of attention */
@@ -17,7 +19,7 @@ enum {
 typedef struct chunk {
     tn_rows r;
     const int32_t *ids;
-    int32_t *pos;
+    int32_t *pos, *slot;
     float *x, *branch, *q, *k, *v, *att, *gate, *up, *rope_cs;
     uint8_t *xq;
     /* outliers of the site quantised last: row i has n_out[i] entries at i * out_cap */
@@ -387,7 +389,8 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         void **slice;
         size_t n_bytes;
     } plan[] = {
-        {(void **)&c->pos, rows * sizeof(int32_t)}, {(void **)&c->x, rows * e * 4},     {(void **)&c->branch, rows * e * 4},
+        {(void **)&c->pos, rows * sizeof(int32_t)}, {(void **)&c->slot, rows * sizeof(int32_t)},
+        {(void **)&c->x, rows * e * 4},             {(void **)&c->branch, rows * e * 4},
         {(void **)&c->q, rows * qd * 4},            {(void **)&c->k, rows * kd * 4},    {(void **)&c->v, rows * kd * 4},
         {(void **)&c->att, rows * qd * 4},          {(void **)&c->gate, h->gated ? rows * f * 4 : 0}, {(void **)&c->up, rows * f * 4},
         {(void **)&c->rope_cs, rows * (size_t)h->n_rot * 4}, {(void **)&c->xq, rows * (size_t)p->m->max_stride},
@@ -405,7 +408,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         base += (plan[s].n_bytes + 63) / 64 * 64;
     }
     memset(c->n_out, 0, rows * 4);
-    c->r = (tn_rows){.h = h, .kern = p->kern, .kv = kv, .pos = c->pos, .slot = c->pos, .tree_base = -1, .rope_cs = c->rope_cs};
+    c->r = (tn_rows){.h = h, .kern = p->kern, .kv = kv, .pos = c->pos, .slot = c->slot, .tree_base = -1, .rope_cs = c->rope_cs};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         for (int s = 0; s < TN_LAYER_SITES; s++) {
             const tn_npu_site *site = tn_npu_site_at(p->m, layer, (tn_site)s);
@@ -485,11 +488,17 @@ void tn_pipeline_close(tn_pipeline **pp) {
 
 /* ---- forward -------------------------------------------------------------------------------------- */
 
-static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0, bool rope_long) {
+static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long) {
     chunk *c = &p->chunks[i];
     c->ids = ids;
     c->r.n_rows = n;
-    for (int32_t r = 0; r < n; r++) c->pos[r] = pos0 + r;
+    for (int32_t r = 0; r < n; r++) {
+        c->pos[r] = pos0 + (tree ? tree->depth[r] : r);
+        c->slot[r] = pos0 + r;
+    }
+    c->r.tree_base = tree ? pos0 : -1;
+    c->r.tree_mask = tree ? tree->mask : NULL;
+    c->r.n_tree_words = tree ? 1 : 0;
     tn_rows_rope_table(&c->r, rope_long);
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         for (int s = 0; s < TN_LAYER_SITES; s++) {
@@ -575,19 +584,19 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
     s->n_shared = n_chunks * p->m->n_layers * 5;
 }
 
-tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, bool rope_long, const atomic_bool *cancel,
-                                tn_timeline *timeline, tern_error *err) {
-    assert(n > 0 && n <= tn_pipeline_wave_rows(p));
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
+                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
+    assert(n > 0 && n <= tn_pipeline_wave_rows(p) && (!tree || n <= TN_DECODE_M));
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
     if (p->form == TN_FORM_DECODE) {
-        begin_chunk(p, 0, ids, n, pos0, rope_long);
+        begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
         return forward_small(p, n, cancel, err);
     }
     int32_t n_chunks = (n + p->n_rows - 1) / p->n_rows;
     for (int32_t i = 0; i < n_chunks; i++) {
         int32_t at = i * p->n_rows;
-        begin_chunk(p, i, ids + at, n - at < p->n_rows ? n - at : p->n_rows, pos0 + at, rope_long);
+        begin_chunk(p, i, ids + at, n - at < p->n_rows ? n - at : p->n_rows, pos0 + at, NULL, rope_long);
     }
     wave *w = &p->waves[n_chunks];
     bool full = n == n_chunks * p->n_rows && pos0 == 0;

@@ -17,6 +17,7 @@
 
 #include "engine/npu_model.h"
 #include "model/rows.h"
+#include "model/tree.h"
 #include "sched/executor.h"
 
 enum { TN_WAVE_CHUNKS = 4 };
@@ -54,9 +55,9 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
 void tn_pipeline_close(tn_pipeline **p);
 
 /* Evaluate n tokens at positions pos0.. (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual after the last layer.
- * timeline may be NULL. */
-tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, bool rope_long, const atomic_bool *cancel,
-                                tn_timeline *timeline, tern_error *err);
+ * tree: NULL, or the shape of these tokens, whose K and V go to slots pos0.. in the order of the rows. timeline may be NULL. */
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
+                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err);
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p);
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
 

@@ -14,7 +14,8 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
     tern_engine *e = s->e;
     tn_profile_load(e, &s->profile);
     if (e->trace) {
-        tn_timeline_options to = {.cap_events = 1 << 16, .cap_flows = 1 << 17};
+        static const char *const own[] = {"session"}; /* the caller's thread between scheduled runs: drafts, verifications */
+        tn_timeline_options to = {.cap_events = 1 << 16, .cap_flows = 1 << 17, .extra = own, .n_extra = 1};
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
@@ -42,12 +43,19 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     int32_t chunk = n_ctx < TN_FLOAT_CHUNK ? n_ctx : TN_FLOAT_CHUNK;
     s->tokens = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_ctx, sizeof *s->tokens);
     s->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->pos);
+    s->slot = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->slot);
     s->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *s->logits);
-    tern_status st = s->tokens && s->pos && s->logits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
+    tern_status st = s->tokens && s->pos && s->slot && s->logits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
     if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
-    if (st == TERN_OK) *out = s;
-    else tern_session_close(&s);
+    uint32_t drafters;
+    if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
+    if (st == TERN_OK) {
+        s->drafting.drafters = drafters;
+        *out = s;
+    } else {
+        tern_session_close(&s);
+    }
     return st;
 }
 
@@ -56,6 +64,7 @@ void tern_session_close(tern_session **ps) {
     tern_session *s = *ps;
     *ps = NULL;
     tn_ctx *ctx = &s->e->ctx;
+    tn_drafting_close(s);
     if (s->kv.ctx) tn_kv_close(&s->kv);
     if (s->acts.ctx) tn_acts_close(&s->acts);
     if (s->profile.measured && s->pipeline) tn_profile_save(s->e, &s->profile);
@@ -63,6 +72,8 @@ void tern_session_close(tern_session **ps) {
     tn_timeline_close(&s->timeline);
     tn_free(ctx, s->tokens);
     tn_free(ctx, s->pos);
+    tn_free(ctx, s->slot);
+    tn_free(ctx, s->tree_logits);
     tn_free(ctx, s->logits);
     tn_free(ctx, s->score_logits);
     tn_free(ctx, s);
@@ -79,15 +90,19 @@ static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n
 /* Rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
 static int32_t max_rows(const tern_session *s) { return s->pipeline ? tn_pipeline_wave_rows(s->pipeline) : s->acts.max_rows; }
 
-static tn_rows float_rows(tern_session *s, int32_t n) {
-    for (int32_t i = 0; i < n; i++) s->pos[i] = s->n_tok + i;
-    return (tn_rows){.h = &s->e->model->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->pos, .tree_base = -1};
+static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
+    for (int32_t i = 0; i < n; i++) {
+        s->pos[i] = s->n_tok + (tree ? tree->depth[i] : i);
+        s->slot[i] = s->n_tok + i;
+    }
+    return (tn_rows){.h = &s->e->model->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->slot,
+                     .tree_base = tree ? s->n_tok : -1, .tree_mask = tree ? tree->mask : NULL, .n_tree_words = tree ? 1 : 0};
 }
 
-static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, tn_rows *r, tern_error *err) {
+static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree, tn_rows *r, tern_error *err) {
     bool rope_long = tn_session_rope_long(s);
-    if (s->pipeline) return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, rope_long, &s->cancel, s->timeline, err);
-    *r = float_rows(s, n);
+    if (s->pipeline) return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel, s->timeline, err);
+    *r = float_rows(s, n, tree);
     return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
 }
 
@@ -117,21 +132,57 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
     TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT, "%zu tokens after %d do not fit a context of %d; open the session with a larger one",
                n, s->n_tok, s->n_ctx);
     TN_TRY(check_ids(s, tokens, n, err));
+    bool calibrates = tn_drafting_calibrates(s, n);
+    if (calibrates) TN_TRY(tn_drafting_before(s, tokens, n, err));
     for (size_t done = 0; done < n;) {
         int32_t rows = n - done < (size_t)max_rows(s) ? (int32_t)(n - done) : max_rows(s);
         tn_rows r;
         s->has_logits = false;
-        tern_status st = evaluate(s, tokens + done, rows, &r, err);
+        tern_status st = evaluate(s, tokens + done, rows, NULL, &r, err);
         if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
         if (st == TERN_OK && scorer && scorer->first < done + (size_t)rows) st = score_rows(s, &r, rows, done, scorer, err);
         if (st == TERN_OK && done + (size_t)rows == n) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
         if (st != TERN_OK) return st;
+        if (calibrates) tn_drafting_calibrate(s, s->n_tok, rows);
         memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
         s->n_tok += rows;
         done += (size_t)rows;
     }
     s->has_logits = n > 0 || s->has_logits;
     return TERN_OK;
+}
+
+tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err) {
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    TN_FAIL_IF(tree->n > s->n_ctx - s->n_tok, err, TERN_E_LIMIT, "a draft of %d tokens after %d does not fit a context of %d", tree->n, s->n_tok, s->n_ctx);
+    TN_TRY(check_ids(s, tree->token, (size_t)tree->n, err));
+    if (!s->tree_logits) {
+        s->tree_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_TREE_MAX * n_vocab, sizeof *s->tree_logits);
+        TN_FAIL_IF(!s->tree_logits, err, TERN_E_MEMORY, "no memory for the logits of %d draft tokens", TN_TREE_MAX);
+    }
+    tn_rows r;
+    s->has_logits = false;
+    tern_status st = evaluate(s, tree->token, tree->n, tree, &r, err);
+    if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
+    return st == TERN_OK ? logits_of(s, &r, 0, tree->n, s->tree_logits, err) : st;
+}
+
+void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
+    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one needs */
+    tn_kv_move(&s->kv, s->n_tok - tree->depth[row] + row, s->n_tok);
+    s->tokens[s->n_tok++] = tree->token[row];
+}
+
+void tn_session_settle(tern_session *s, int32_t row) {
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    memcpy(s->logits, s->tree_logits + (size_t)row * n_vocab, n_vocab * sizeof *s->logits);
+    s->has_logits = true;
+}
+
+void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
+    if (!s->timeline) return;
+    tn_event e = {.start_ns = start_ns, .end_ns = end_ns, .name = name, .run = -1, .task = -1, .chunk = -1, .layer = -1, .n_parts = 1, .lane = TN_LANE_CPU};
+    tn_timeline_add(s->timeline, tn_timeline_n_workers(s->timeline), &e);
 }
 
 void tn_session_truncate(tern_session *s, int32_t n) {

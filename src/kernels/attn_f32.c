@@ -10,23 +10,30 @@ size_t tn_attn_f32_scratch(size_t d_head, size_t n_pos) {
     return 24 * (n_pos + 2 * TN_KV_PANEL + 16); /* scores of a block of rows (f32_template.h), whole panels at both ends */
 }
 
-static int visible(const tn_attn_f32_args *a, size_t row, size_t p) {
-    if ((int64_t)p >= a->first_pos[row] && (int64_t)p < a->end_pos[row]) return 1;
-    if (!a->tree_mask || p < a->tree_base || p - a->tree_base >= a->n_tree_words * 64) return 0;
-    size_t j = p - a->tree_base;
-    return (int)(a->tree_mask[row * a->n_tree_words + j / 64] >> (j % 64) & 1);
+/* Cache slot of a row's position p, or -1 where it sees nothing. */
+static int64_t slot_of(const tn_attn_f32_args *a, size_t row, size_t p) {
+    if ((int64_t)p < a->first_pos[row]) return -1;
+    if ((int64_t)p < a->end_pos[row]) return (int64_t)p;
+    if (!a->tree_mask || p < a->tree_base) return -1;
+    size_t rank = p - a->tree_base;
+    for (size_t j = 0; j < a->n_tree_words * 64; j++) {
+        if (a->tree_mask[row * a->n_tree_words + j / 64] >> (j % 64) & 1 && !rank--) return (int64_t)(a->tree_base + j);
+    }
+    return -1;
 }
 
 void tn_attn_f32_ref(const tn_attn_f32_args *a) {
     for (size_t row = 0; row < a->n_rows; row++) {
         const float *q = a->q + row * a->q_stride;
         float *out = a->out + row * a->out_stride, *s = a->scratch, max = -INFINITY, lane[16] = {0};
-        size_t end = (size_t)a->end_pos[row] + (a->tree_mask ? a->n_tree_words * 64 : 0);
-        while (end && !visible(a, row, end - 1)) end--;
+        size_t end = (size_t)a->end_pos[row], first = (size_t)a->first_pos[row];
+        if (a->tree_mask && end < first) end = first;
+        while (a->tree_mask && slot_of(a, row, end) >= 0) end++;
         for (size_t p = 0; p < end; p++) {
+            int64_t slot = slot_of(a, row, p);
             s[p] = -INFINITY;
-            if (!visible(a, row, p)) continue;
-            const float *k = a->k_panels + p / TN_KV_PANEL * a->d_head * TN_KV_PANEL + p % TN_KV_PANEL;
+            if (slot < 0) continue;
+            const float *k = a->k_panels + (size_t)slot / TN_KV_PANEL * a->d_head * TN_KV_PANEL + (size_t)slot % TN_KV_PANEL;
             float acc = 0;
             for (size_t d = 0; d < a->d_head; d++) acc = fmaf(q[d], k[d * TN_KV_PANEL], acc);
             acc *= a->scale;
@@ -35,7 +42,7 @@ void tn_attn_f32_ref(const tn_attn_f32_args *a) {
             if (acc > max) max = acc;
         }
         for (size_t p = 0; p < end; p++) {
-            s[p] = visible(a, row, p) ? tn_expf(s[p] - max) : 0;
+            s[p] = slot_of(a, row, p) >= 0 ? tn_expf(s[p] - max) : 0;
             lane[p % 16] += s[p];
         }
         for (int w = 8; w; w /= 2) {
@@ -44,7 +51,8 @@ void tn_attn_f32_ref(const tn_attn_f32_args *a) {
         for (size_t d = 0; d < a->d_head; d++) {
             float acc = 0;
             for (size_t p = 0; p < end; p++) {
-                if (visible(a, row, p)) acc = fmaf(s[p], a->v[p * a->d_head + d], acc);
+                int64_t slot = slot_of(a, row, p);
+                if (slot >= 0) acc = fmaf(s[p], a->v[(size_t)slot * a->d_head + d], acc);
             }
             out[d] = acc / lane[0];
         }

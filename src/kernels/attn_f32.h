@@ -21,8 +21,10 @@ typedef struct tn_attn_f32_args {
     float soft_cap;        /* 0 = off; else score = cap * tanh(score / cap) (Gemma 2) */
     /* Row i sees positions first_pos[i] <= p < end_pos[i] (first > 0 under a sliding window), 0 <= first < end. */
     const int32_t *first_pos, *end_pos;
-    /* Draft trees: NULL, or per row a mask of n_tree_words 64-bit words over positions tree_base..: bit j of row i says
-     * that row i also sees position tree_base + j (end_pos[i] == tree_base then). */
+    /* Draft trees: NULL, or per row a mask of n_tree_words 64-bit words over cache slots tree_base..: bit j of row i says that
+     * row i's text goes on through slot tree_base + j (end_pos[i] == tree_base then). Its r-th set bit is position tree_base + r
+     * of that text, for the window and for the order of summation: a row has the bits it would have had were its ancestors
+     * stored one behind the other. first_pos may then lie beyond tree_base. */
     const uint64_t *tree_mask;
     size_t tree_base, n_tree_words;
     float *scratch; /* tn_attn_f32_scratch(d_head, one past the last position any row sees) floats, one per thread */

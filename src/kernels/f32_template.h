@@ -358,7 +358,7 @@ enum { ATTN_ROWS = 24, ATTN_POS = 256 };
 
 typedef struct seen {
     size_t first, end;      /* the contiguous part */
-    size_t tree_end;        /* one past the last position seen, >= end */
+    size_t tree_end;        /* one past the last slot seen, >= end; once the scores are packed, one past the last position */
     const uint64_t *tree;   /* the row's mask or NULL */
     size_t panel0, panel1;  /* positions [panel0, panel1) that hold all of it, multiples of the panel */
 } seen;
@@ -380,13 +380,20 @@ static seen seen_of(const tn_attn_f32_args *a, size_t row) {
     return v;
 }
 
-static bool tree_sees(const tn_attn_f32_args *a, const seen *v, size_t p) {
-    size_t j = p - a->tree_base;
-    return p >= v->first && p < v->end ? true : v->tree && p >= a->tree_base && (v->tree[j / 64] >> (j % 64) & 1);
+/* Scores of the row's draft-tree slots move to the positions they stand for, one behind the other. */
+static void pack_tree(const tn_attn_f32_args *a, seen *v, float *s) {
+    size_t to = a->tree_base;
+    for (size_t i = 0; i < a->n_tree_words; i++) {
+        for (uint64_t bits = v->tree[i]; bits; bits &= bits - 1, to++) {
+            size_t from = a->tree_base + i * 64 + (size_t)__builtin_ctzll(bits);
+            if (to >= v->first) s[to - v->panel0] = s[from - v->panel0];
+        }
+    }
+    v->tree_end = to;
 }
 
 /* Scores become exp(score - max), and 0 where the row sees nothing; returns their sum. s: positions panel0.. of the row. */
-static float softmax_row(const tn_attn_f32_args *a, const seen *v, float *s) {
+static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s) {
     size_t n = v->panel1 - v->panel0;
     vf scale = f_set1(a->scale), cap = f_set1(a->soft_cap), max[PER_PANEL];
     for (size_t i = 0; i < n; i += W) {
@@ -394,11 +401,9 @@ static float softmax_row(const tn_attn_f32_args *a, const seen *v, float *s) {
         if (a->soft_cap > 0) x = f_mul(cap, v_tanh(f_div(x, cap)));
         f_store(s + i, x);
     }
+    if (v->tree) pack_tree(a, v, s);
     for (size_t p = v->panel0; p < v->first; p++) s[p - v->panel0] = -INFINITY;
     for (size_t p = v->tree_end; p < v->panel1; p++) s[p - v->panel0] = -INFINITY;
-    for (size_t p = v->end; p < v->tree_end; p++) {
-        if (!tree_sees(a, v, p)) s[p - v->panel0] = -INFINITY;
-    }
     for (int j = 0; j < PER_PANEL; j++) max[j] = f_set1(-INFINITY);
     for (size_t i = 0; i < n; i += TN_KV_PANEL) {
         UNROLL for (int j = 0; j < PER_PANEL; j++) max[j] = f_max(f_load(s + i + (size_t)j * W), max[j]);
@@ -437,7 +442,7 @@ static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size
 
 static size_t clip(size_t x, size_t lo, size_t hi) { return x < lo ? lo : x > hi ? hi : x; }
 
-/* Values of positions p0..p1-1 to up to MR rows: what all see in one product, the edges and trees row by row. */
+/* Values of positions p0..p1-1 to up to MR rows: what all see in one product, the edges row by row. */
 static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, const float *s, size_t ld, size_t base, size_t p0,
                          size_t p1, float *out) {
     size_t lo = p0, hi = p1;
@@ -456,11 +461,17 @@ static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, con
         const float *sr = s + (size_t)r * ld;
         size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(hi, f, e);
         add_values(a, 1, sr + (mid - base), ld, mid, e, out + (size_t)r * a->out_stride);
-        for (size_t p = clip(v[r].end, p0, p1), to = clip(v[r].tree_end, p, p1), run; p < to; p = run) {
-            for (run = p; run < to && tree_sees(a, &v[r], run); run++) {}
-            add_values(a, 1, sr + (p - base), ld, p, run, out + (size_t)r * a->out_stride);
-            if (run == p) run++;
-        }
+    }
+}
+
+/* Values of a row's draft-tree slots, runs of neighbours together. s: packed weights of positions panel0.. of the row. */
+static void tree_values(const tn_attn_f32_args *a, const seen *v, const float *s, float *out) {
+    size_t n_slots = a->n_tree_words * 64, p = a->tree_base;
+    for (size_t j = 0, run; j < n_slots; j = run + 1) {
+        for (run = j; run < n_slots && v->tree[run / 64] >> (run % 64) & 1; run++) {}
+        size_t skip = clip(v->first, p, p + run - j) - p;
+        add_values(a, 1, s + (p + skip - v->panel0), 0, a->tree_base + j + skip, a->tree_base + run, out);
+        p += run - j;
     }
 }
 
@@ -504,6 +515,7 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
         for (size_t r = 0; r < n_rows; r++) {
             float *o = out + r * a->out_stride;
             size_t d = 0;
+            if (v[r].tree) tree_values(a, &v[r], s + r * ld + (v[r].panel0 - base), o);
             for (; d + W <= a->d_head; d += W) f_store(o + d, f_div(f_load(o + d), f_set1(sum[r])));
             for (; d < a->d_head; d++) o[d] /= sum[r];
         }

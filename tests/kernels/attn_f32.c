@@ -218,6 +218,70 @@ static void test_rows_do_not_depend_on_batch(void **state) {
     }
 }
 
+/* A row of a draft tree has the bits of a plain row over a cache where its ancestors lie one behind the other. */
+static void test_tree_rows_are_plain_rows(void **state) {
+    (void)state;
+    enum { ROWS = 17, D = 36, N_SLOTS = 128 };
+    f32_variant v[4];
+    int n_v = f32_variants(v);
+    tn_rng rng = {check_seed()};
+    static const size_t ctxs[] = {1, 15, 31, 32, 60, 300};
+    for (size_t c = 0; c < sizeof ctxs / sizeof *ctxs; c++) {
+        size_t ctx = ctxs[c];
+        problem p = problem_new(&rng, ROWS, D, ctx, 0, 2, CHECK_RANDOM);
+        if (c & 1) p.a.soft_cap = 5;
+        for (size_t r = 0; r < ROWS; r++) { /* windows that begin before the tree and in it */
+            size_t n = 0;
+            for (size_t j = 0; j < N_SLOTS; j++) n += p.tree[r * 2 + j / 64] >> (j % 64) & 1;
+            if (!n) p.tree[r * 2] |= (uint64_t)(n = 1);
+            p.first[r] = r % 3 ? (int32_t)tn_rng_below(&rng, ctx + (r % 3 - 1) * n) : 0;
+        }
+        size_t cap = (ctx + N_SLOTS + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+        float *k = malloc(cap * D * sizeof *k), *vals = malloc(cap * D * sizeof *vals), *scratch = malloc(tn_attn_f32_scratch(D, cap) * sizeof *scratch);
+        check_buf tree = out_new(&p);
+        for (int i = 0; i < n_v; i++) {
+            p.a.out = tree.p;
+            v[i].k.attn_f32(&p.a);
+            for (size_t r = 0; r < ROWS; r++) {
+                for (size_t j = 0; j < cap * D; j++) k[j] = vals[j] = NAN;
+                memcpy(vals, p.a.v, ctx * D * sizeof *vals);
+                size_t to = 0;
+                for (size_t slot = 0; slot < ctx + N_SLOTS; slot++) {
+                    size_t j = slot - ctx;
+                    if (slot >= ctx && !(p.tree[r * 2 + j / 64] >> (j % 64) & 1)) continue;
+                    for (size_t d = 0; d < D; d++) {
+                        k[to / TN_KV_PANEL * D * TN_KV_PANEL + d * TN_KV_PANEL + to % TN_KV_PANEL] =
+                            p.a.k_panels[slot / TN_KV_PANEL * D * TN_KV_PANEL + d * TN_KV_PANEL + slot % TN_KV_PANEL];
+                        vals[to * D + d] = p.a.v[slot * D + d];
+                    }
+                    to++;
+                }
+                int32_t end = (int32_t)to;
+                float alone[D];
+                tn_attn_f32_args one = p.a;
+                one.n_rows = 1;
+                one.q += r * one.q_stride;
+                one.k_panels = k;
+                one.v = vals;
+                one.first_pos = &p.first[r];
+                one.end_pos = &end;
+                one.tree_mask = NULL;
+                one.scratch = scratch;
+                one.out = alone;
+                v[i].k.attn_f32(&one);
+                if (memcmp(alone, (float *)tree.p + r * p.a.out_stride, sizeof alone)) {
+                    fail_msg("%s: row %zu (from %d, %zu positions, tree at %zu) is another one stored plainly", v[i].name, r, p.first[r], to, ctx);
+                }
+            }
+        }
+        free(k);
+        free(vals);
+        free(scratch);
+        check_free(&tree);
+        problem_free(&p);
+    }
+}
+
 /* The reference against double arithmetic. Each of the two chains of n steps errs by at most n half-ulps of the sum of its
  * absolute terms; scores below 16 and weights below 1 keep the whole within 1e-4 for these sizes. */
 static void test_reference_is_attention(void **state) {
@@ -252,6 +316,7 @@ int main(void) {
         cmocka_unit_test(test_unseen_positions_do_not_leak),
         cmocka_unit_test(test_rows_depend_on_what_they_see_only),
         cmocka_unit_test(test_rows_do_not_depend_on_batch),
+        cmocka_unit_test(test_tree_rows_are_plain_rows),
         cmocka_unit_test(test_reference_is_attention),
     };
     return cmocka_run_group_tests_name("attn_f32", tests, NULL, NULL);

@@ -1,0 +1,62 @@
+/* draft/draft.h - drafts for one session: guesses of what the model will say next, to be verified in one forward (sd.npu 4.3, 4.4).
+ *
+ *   text      the session's tokens, with the one just drawn at the end     tn_draft_push, tn_draft_truncate
+ *   store     other texts answers may copy from                            tn_draft_learn
+ *   drafters  lookup (n-gram), sam (suffix automata over text and store), calibrated (what the model itself predicted at places of the
+ *             text), extend (rejected drafts kept for later), and one from outside (a draft model)
+ *   plan      all proposals merged into one tree, cut to what pays         proposals.h
+ *
+ * Per step: push the drawn token, plan, verify the tree, push what was accepted, report time and rejects. */
+#ifndef TN_DRAFT_DRAFT_H
+#define TN_DRAFT_DRAFT_H
+
+#include "draft/proposals.h"
+#include "draft/sam.h"
+
+typedef struct tn_draft tn_draft;
+
+enum { TN_DRAFT_LOOKUP = 1, TN_DRAFT_SAM = 2, TN_DRAFT_CALIBRATED = 4, TN_DRAFT_EXTEND = 8, TN_DRAFT_MODEL = 16,
+       TN_DRAFT_ALL = TN_DRAFT_SAM | TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND };
+enum { TN_DRAFT_VOCAB = 2048 }; /* distinct tokens of a text that calibration looks at; later ones are not */
+
+/* "none", "all", "auto" (all), or a comma-separated list of lookup, sam, calibrated, extend and model:FILE (last). *model points into
+ * text or is NULL. TERN_E_INVALID names what is wrong. */
+tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err);
+
+/* For texts of at most n_ctx tokens from a vocabulary of n_vocab. */
+tern_status tn_draft_open(tn_ctx *ctx, int32_t n_vocab, int32_t n_ctx, tn_draft **out, tern_error *err);
+void tn_draft_close(tn_draft **d);
+size_t tn_draft_bytes(const tn_draft *d);
+
+/* The text grows by one token: proposals made at its end are judged by it. */
+tern_status tn_draft_push(tn_draft *d, int32_t token, tern_error *err);
+/* Forget all but the first n tokens; what calibration knows of those stays. */
+tern_status tn_draft_truncate(tn_draft *d, int32_t n, tern_error *err);
+/* Make the text tokens[0..n), reusing what is the same. */
+tern_status tn_draft_sync(tn_draft *d, const int32_t *tokens, int32_t n, tern_error *err);
+int32_t tn_draft_length(const tn_draft *d);
+const int32_t *tn_draft_text(const tn_draft *d);
+
+/* Another text to draft from; it is kept until the end. */
+tern_status tn_draft_learn(tn_draft *d, const int32_t *tokens, size_t n, tern_error *err);
+
+/* Calibration. The distinct tokens of the text, at most TN_DRAFT_VOCAB. */
+const int32_t *tn_draft_vocabulary(const tn_draft *d, int32_t *n);
+/* Logits of those tokens at a position of the text: what the model expects behind it. stride 1: logits[i] belongs to vocabulary[i];
+ * 0: logits[id], of the whole vocabulary. */
+void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t n_vocabulary, bool all_ids);
+
+/* A drafter from outside adds its proposals to the tree of the text's last token. */
+typedef void (*tn_draft_outside)(void *user, tn_proposals *p, const int32_t *text, int32_t n);
+int tn_draft_outside_class(float confidence); /* in [0,1]: the class of such a proposal */
+void tn_draft_set_outside(tn_draft *d, tn_draft_outside propose, void *user);
+
+/* The tree to verify, rooted at the last token of the text; out->n == 1: nothing is worth drafting. */
+void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager, tn_tree *out);
+/* A forward of n rows took so long. */
+void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns);
+/* The text left the tree behind row `last`; logits [tree->n][n_vocab] of its rows. What the model agreed with below the rejection is
+ * kept for later drafts. */
+void tn_draft_rejected(tn_draft *d, const tn_tree *tree, int32_t last, const float *logits);
+
+#endif

@@ -1,0 +1,50 @@
+/* draft/proposals.h - what all drafters propose for one step, merged into one tree; how likely each proposal is, learned from what
+ * the model made of earlier ones; and which of them are worth verifying.
+ *
+ * Every proposal carries a class (drafter and strength of its evidence). A class's acceptance rate is counted whenever the text goes
+ * on behind a proposal, whether it was verified or not, so trying nothing still teaches. The probability of a node is the product
+ * along its path; the sum over the chosen nodes is the expected number of draft tokens accepted, so the best tree of n nodes is the n
+ * likeliest nodes, and the best n is where (1 + sum) / cost(n rows) is largest. */
+#ifndef TN_DRAFT_PROPOSALS_H
+#define TN_DRAFT_PROPOSALS_H
+
+#include "model/tree.h"
+
+#include <stdbool.h>
+
+enum { TN_PROP_MAX = 192, TN_PROP_CLASSES = 128, TN_PROP_EVIDENCE = 3 };
+
+typedef struct tn_prop {
+    int32_t token;
+    int16_t parent, child, sibling, depth; /* child: the first; -1 = none */
+    uint8_t classes[TN_PROP_EVIDENCE], n_classes;
+    float p; /* of the path from the root */
+} tn_prop;
+
+typedef struct tn_proposals {
+    int32_t n; /* node 0 is the root */
+    tn_prop node[TN_PROP_MAX];
+    float tried[TN_PROP_CLASSES], accepted[TN_PROP_CLASSES]; /* decaying counts, begun with a guess */
+    int32_t at; /* where the text is in this tree, or -1 when it left it */
+    /* time of a forward of n rows, ns: running mean of what was measured, and how often */
+    float cost_ns[TN_TREE_MAX + 1];
+    int32_t n_cost[TN_TREE_MAX + 1];
+} tn_proposals;
+
+/* The first guess of a class's acceptance rate. */
+void tn_prop_guess(tn_proposals *p, int class_, float rate);
+float tn_prop_rate(const tn_proposals *p, int class_);
+
+/* An empty tree under this token, which the text now ends with. */
+void tn_prop_begin(tn_proposals *p, int32_t root);
+/* Propose `token` behind node `parent`; the same proposal twice is one node with both pieces of evidence. -1: no room. */
+int32_t tn_prop_add(tn_proposals *p, int32_t parent, int32_t token, int class_);
+/* The text goes on with this token: count for every proposal made at this place. */
+void tn_prop_judge(tn_proposals *p, int32_t token);
+/* A forward of n rows took so long. */
+void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns);
+
+/* The tree to verify, at most max_rows rows with its root. eager: as many nodes as fit, else only what pays. */
+void tn_prop_choose(const tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out);
+
+#endif

@@ -1,0 +1,76 @@
+/* Drafts copied from the text and from the store. */
+#include "draft/source.h"
+
+enum { LOOKUP_NGRAM = 3, LOOKUP_TOKENS = 10, LOOKUP_PLACES = 256 }; /* as prompt lookup decoding: 3-grams, 10 tokens */
+enum { MAIN_TOKENS = TN_TREE_MAX - 1, OTHER_TOKENS = 8, N_OTHERS = 3, N_SHORTER = 2 };
+
+static const float guess_by_length[TN_N_LENGTHS] = {0.2f, 0.35f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f, 0.93f};
+
+void tn_source_guesses(tn_proposals *p) {
+    static const float by_depth[4] = {0.4f, 0.5f, 0.6f, 0.7f}, by_gap[3][4] = {{0.7f, 0.5f, 0.35f, 0.25f}, {0.25f, 0.15f, 0.08f, 0.04f}, {0.12f, 0.08f, 0.04f, 0.02f}};
+    for (int i = 0; i < TN_PROP_CLASSES; i++) tn_prop_guess(p, i, 0.1f);
+    for (int i = 0; i < 12; i++) tn_prop_guess(p, TN_CLASS_LOOKUP + i, by_depth[i % 4] * (float)(1 + i / 4) / 3);
+    for (int i = 0; i < TN_N_LENGTHS; i++) {
+        tn_prop_guess(p, TN_CLASS_SAM + i, guess_by_length[i]);
+        tn_prop_guess(p, TN_CLASS_SAM_OTHER + i, 0.3f * guess_by_length[i]);
+        tn_prop_guess(p, TN_CLASS_SAM_SHORTER + i, 0.3f * guess_by_length[i]);
+        tn_prop_guess(p, TN_CLASS_STORE + i, guess_by_length[i]);
+        tn_prop_guess(p, TN_CLASS_STORE_OTHER + i, 0.3f * guess_by_length[i]);
+    }
+    for (int i = 0; i < 24; i++) tn_prop_guess(p, TN_CLASS_CALIBRATED + i, by_gap[i / 4 % 3][i % 4] * (i < 12 ? 1 : 0.5f));
+    for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_EXTEND + i, i % 2 ? 0.5f : 0.2f / (float)(1 + i / 2));
+    for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_MODEL + i, 0.1f + 0.1f * (float)i);
+}
+
+static int length_level(int32_t n) {
+    static const int32_t up_to[TN_N_LENGTHS - 1] = {1, 2, 3, 5, 8, 16, 32};
+    int i = 0;
+    while (i < TN_N_LENGTHS - 1 && n > up_to[i]) i++;
+    return i;
+}
+
+/* Prompt lookup: behind the latest place where the last 3, 2 or 1 tokens occurred. */
+void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
+    int32_t best = 0, at = -1, n_seen = 0;
+    for (int32_t i = t->prev[t->n - 1]; i >= 0 && n_seen < LOOKUP_PLACES && best < LOOKUP_NGRAM; i = t->prev[i], n_seen++) {
+        int32_t len = 1;
+        while (len < LOOKUP_NGRAM && len <= i && t->ids[i - len] == t->ids[t->n - 1 - len]) len++;
+        if (len <= best) continue;
+        best = len;
+        at = i + 1;
+    }
+    for (int32_t i = 0, node = 0; i < LOOKUP_TOKENS && best && at + i < t->n && node >= 0; i++) {
+        node = tn_prop_add(p, node, t->ids[at + i], TN_CLASS_LOOKUP + (best - 1) * 4 + (i < 3 ? i : 3));
+    }
+}
+
+/* Copy at most n tokens from position `at`; a copy that reaches the end of the text goes on with itself (a period). */
+static void copy(const tn_sam *s, int32_t at, int32_t length, int32_t n, int class0, tn_proposals *p) {
+    int32_t copied[TN_TREE_MAX], end = tn_sam_length(s);
+    for (int32_t i = 0, node = 0; i < n && node >= 0; i++) {
+        int32_t token = at + i < end ? tn_sam_token(s, at + i) : at < end ? copied[at + i - end] : TN_SAM_SEPARATOR;
+        if (token == TN_SAM_SEPARATOR) break;
+        copied[i] = token;
+        node = tn_prop_add(p, node, token, class0 + length_level(length + i));
+    }
+}
+
+static void propose_match(const tn_sam *s, const tn_sam_match *m, int latest, int others, int32_t n_latest, tn_proposals *p) {
+    int32_t pos[1 + N_OTHERS], n = tn_sam_next(s, m, pos, 1 + N_OTHERS);
+    for (int32_t i = 0; i < n; i++) copy(s, pos[i], m->length, i ? OTHER_TOKENS : n_latest, i ? others : latest, p);
+}
+
+void tn_propose_sam(const tn_sam *text, tn_proposals *p) {
+    tn_sam_match m = tn_sam_self(text);
+    if (!m.length) return;
+    propose_match(text, &m, TN_CLASS_SAM, TN_CLASS_SAM_OTHER, MAIN_TOKENS, p);
+    for (int i = 0; i < N_SHORTER; i++) {
+        m = tn_sam_shorter(text, &m);
+        if (!m.length) return;
+        propose_match(text, &m, TN_CLASS_SAM_SHORTER, TN_CLASS_SAM_SHORTER, OTHER_TOKENS, p);
+    }
+}
+
+void tn_propose_store(const tn_sam *store, const tn_sam_match *m, tn_proposals *p) {
+    if (m->length) propose_match(store, m, TN_CLASS_STORE, TN_CLASS_STORE_OTHER, MAIN_TOKENS, p);
+}
