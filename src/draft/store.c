@@ -23,11 +23,9 @@ static const char *const migrations[TN_STORE_VERSION] = {
     "CREATE INDEX sequence_used ON sequence(used, n_bytes);",
     "CREATE TABLE document(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash INTEGER NOT NULL, n_bytes INTEGER NOT NULL,"
     " n_passages INTEGER NOT NULL, added INTEGER NOT NULL);"
-    "CREATE TABLE passage(id INTEGER PRIMARY KEY, document INTEGER NOT NULL REFERENCES document(id) ON DELETE CASCADE, number INTEGER NOT NULL, text TEXT NOT NULL);"
+    "CREATE TABLE passage(id INTEGER PRIMARY KEY, document INTEGER NOT NULL REFERENCES document(id), number INTEGER NOT NULL, text TEXT NOT NULL);"
     "CREATE INDEX passage_document ON passage(document);"
-    "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', tokenize='porter unicode61 remove_diacritics 2');"
-    "CREATE TRIGGER passage_insert AFTER INSERT ON passage BEGIN INSERT INTO passage_fts(rowid, text) VALUES(new.id, new.text); END;"
-    "CREATE TRIGGER passage_delete AFTER DELETE ON passage BEGIN INSERT INTO passage_fts(passage_fts, rowid, text) VALUES('delete', old.id, old.text); END;",
+    "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', tokenize='porter unicode61 remove_diacritics 2');", /* kept in step by engine/rag.c: triggers would need a trusted schema */
 };
 
 struct tn_store {

@@ -203,7 +203,7 @@ static void versions(void **state) {
     put(s, 4);
     tn_store_close(&s);
     /* back to version 1, as the first stores were: comes up to date with its contents */
-    exec_sql(path, "DROP TRIGGER passage_insert; DROP TRIGGER passage_delete; DROP TABLE passage_fts; DROP TABLE passage; DROP TABLE document; PRAGMA user_version = 1");
+    exec_sql(path, "DROP TABLE passage_fts; DROP TABLE passage; DROP TABLE document; PRAGMA user_version = 1");
     tn_store_options ro = {.read_only = true};
     assert_int_equal(tn_store_open(&ctx, path, &ro, &s, &err), TERN_E_UNSUPPORTED);
     s = open_store(NULL, 1);
