@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
 set -euo pipefail
-packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libcmocka-dev python3"
+packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libsqlite3-dev libcmocka-dev python3"
 missing=""
 for p in $packages; do
     dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q "ok installed" || missing="$missing $p"

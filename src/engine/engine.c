@@ -20,8 +20,8 @@ static tern_status open_float(tern_engine *e, const char *path, tern_error *err)
 static tern_status open_package(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
     TN_FAIL_IF(o->npu_threads < 0 || o->npu_threads > 63 || o->cpu_threads < 0 || o->cpu_threads > 63, err, TERN_E_INVALID,
                "%d NPU and %d CPU workers: want 1 to 63 each, or 0 for the default", o->npu_threads, o->cpu_threads);
-    TN_FAIL_IF(o->chunk && (o->chunk < TN_CHUNK_MIN || o->chunk > TN_CHUNK_MAX || o->chunk % 16), err, TERN_E_INVALID,
-               "chunks of %d tokens: want a multiple of 16 from %d to %d", o->chunk, TN_CHUNK_MIN, TN_CHUNK_MAX);
+    TN_FAIL_IF(o->chunk && (o->chunk < TN_CHUNK_MIN || o->chunk > TN_CHUNK_MAX || o->chunk % 32), err, TERN_E_INVALID,
+               "chunks of %d tokens: want a multiple of 32 from %d to %d", o->chunk, TN_CHUNK_MIN, TN_CHUNK_MAX);
     tn_policy policy = tn_policy_defaults(TN_POLICY_OOE);
     TN_FAIL_IF(o->policy && !tn_policy_parse(o->policy, &policy), err, TERN_E_INVALID, "policy '%s' is unknown; there are in-order, overlap, ooe, synergy", o->policy);
     /* both lanes are cores of one machine here, so no core stays idle unless the user wants to see a phone's lanes */

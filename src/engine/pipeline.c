@@ -60,6 +60,7 @@ struct tn_pipeline {
     int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
     chunk chunks[TN_WAVE_CHUNKS];
     int32_t n_chunks_open; /* buffers exist for so many */
+    int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
     void *arenas[TN_WAVE_CHUNKS];
     tn_npu_job *jobs;      /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
     tn_npu_job head_job;
@@ -72,19 +73,6 @@ struct tn_pipeline {
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
 };
-
-static const struct stage_info {
-    const char *name;
-    tn_lane lane;
-} stages[TN_N_STAGES] = {
-    [TN_ST_NORM] = {"norm", TN_LANE_CPU},   [TN_ST_QKV] = {"qkv", TN_LANE_NPU},   [TN_ST_QKV_SHADOW] = {"qkv shadow", TN_LANE_CPU},
-    [TN_ST_ROPE] = {"rope", TN_LANE_CPU},   [TN_ST_ATTN] = {"attention", TN_LANE_CPU}, [TN_ST_O] = {"o", TN_LANE_NPU},
-    [TN_ST_O_SHADOW] = {"o shadow", TN_LANE_CPU}, [TN_ST_NORM2] = {"norm2", TN_LANE_CPU}, [TN_ST_FFN] = {"ffn", TN_LANE_NPU},
-    [TN_ST_FFN_SHADOW] = {"ffn shadow", TN_LANE_CPU}, [TN_ST_GLU] = {"glu", TN_LANE_CPU}, [TN_ST_DOWN] = {"down", TN_LANE_NPU},
-    [TN_ST_DOWN_SHADOW] = {"down shadow", TN_LANE_CPU}, [TN_ST_FINAL] = {"final", TN_LANE_CPU},
-};
-
-const char *tn_stage_name(tn_stage s) { return stages[s].name; }
 
 /* Site an NPU stage or its shadow computes. */
 static tn_site site_of(tn_stage s) {
@@ -257,20 +245,16 @@ static tn_npu_job *job_of(const tn_pipeline *p, int32_t i_chunk, int layer, tn_s
     return &p->jobs[((size_t)i_chunk * (size_t)p->m->n_layers + (size_t)layer) * TN_LAYER_SITES + (size_t)site];
 }
 
-static bool is_product(tn_stage s) { return stages[s].lane == TN_LANE_NPU; }
-
 /* Products of sites beyond the device's memory are the CPU lane's. */
 static tn_lane lane_of(const tn_pipeline *p, tn_stage s, int layer) {
-    return is_product(s) && tn_npu_site_at(p->m, layer, site_of(s))->on_cpu ? TN_LANE_CPU : stages[s].lane;
+    return tn_stage_is_product(s) && tn_npu_site_at(p->m, layer, site_of(s))->on_cpu ? TN_LANE_CPU : tn_stage_lane(s);
 }
 
 static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) { return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts; }
 
-static bool stage_exists(const tn_pipeline *p, tn_stage st, int layer) {
-    if (st == TN_ST_FINAL) return layer == p->m->n_layers - 1;
-    if (st != TN_ST_QKV_SHADOW && st != TN_ST_O_SHADOW && st != TN_ST_FFN_SHADOW && st != TN_ST_DOWN_SHADOW && !is_product(st)) return true;
+static bool has_stage(const tn_pipeline *p, tn_stage st, int32_t layer) {
     const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
-    return s->ops.n_ops && (is_product(st) || s->shadow);
+    return s->ops.n_ops && (tn_stage_is_product(st) || s->shadow);
 }
 
 /* Rows of a part of a row-wise stage. */
@@ -280,7 +264,7 @@ static int32_t row_block(const tn_pipeline *p, tn_stage st) {
 }
 
 static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int layer) {
-    if (is_product(st)) {
+    if (tn_stage_is_product(st)) {
         const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
         if (!has_parts(p, s)) return 1;
         int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_workers * 2;
@@ -292,12 +276,12 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
 
 static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part, int32_t n_parts, int i_worker, tern_error *err) {
     chunk *c = &p->chunks[i_chunk];
-    if (is_product(st)) {
+    if (tn_stage_is_product(st)) {
         tn_npu_job *job = job_of(p, i_chunk, layer, site_of(st));
         if (has_parts(p, tn_npu_site_at(p->m, layer, site_of(st)))) return tn_npu_run_part(job, part, n_parts, err);
         TN_TRY(tn_npu_submit(job, err));
         tern_status rc = tn_npu_wait(job);
-        TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", stages[st].name, layer);
+        TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", tn_stage_name(st), layer);
         return TERN_OK;
     }
     int32_t block = row_block(p, st), row0 = part * block, row1 = row0 + block;
@@ -325,7 +309,7 @@ static tern_status run_task(void *arg, int part, const tn_worker *w, tern_error 
 /* Before anything is measured: multiply-adds at a round rate, so that the order of magnitude is right. */
 static double guess_us(const tn_pipeline *p, tn_stage st, int layer) {
     double rows = p->n_rows;
-    if (is_product(st)) {
+    if (tn_stage_is_product(st)) {
         const tn_site_ops *o = &tn_npu_site_at(p->m, layer, site_of(st))->ops;
         return rows * (double)o->k * (double)o->n_total / 4e5;
     }
@@ -344,6 +328,24 @@ static void set_estimates(const tn_pipeline *p, wave *w) {
     }
 }
 
+typedef struct wave_filler {
+    tn_pipeline *p;
+    wave *w;
+    int32_t n; /* tasks filled */
+} wave_filler;
+
+static bool filler_has(void *user, tn_stage stage, int32_t layer) { return has_stage(((wave_filler *)user)->p, stage, layer); }
+
+static void filler_fill(void *user, tn_stage stage, tn_task *t) {
+    wave_filler *f = user;
+    task_arg *a = &f->w->args[f->n++];
+    *a = (task_arg){.p = f->p, .i_chunk = t->chunk, .layer = t->layer, .stage = stage};
+    t->fn = run_task;
+    t->arg = a;
+    t->n_parts = n_parts_of(f->p, stage, f->p->n_rows, t->layer);
+    t->lane = lane_of(f->p, stage, t->layer);
+}
+
 static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
     wave *w = &p->waves[n_chunks];
     if (w->graph) return TERN_OK;
@@ -351,38 +353,12 @@ static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err)
     TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
     w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
     w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->task_ns);
-    int32_t *ropes = tn_alloc(p->ctx, TN_MEM_GRAPHS, (size_t)n_chunks * (size_t)p->m->n_layers, sizeof *ropes);
-    tern_status st = w->args && w->task_ns && ropes ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a task graph");
-    for (int32_t c = 0; c < n_chunks && st == TERN_OK; c++) {
-        int32_t last = -1, shadow = -1; /* tasks the next stage waits for */
-        for (int layer = 0; layer < p->m->n_layers; layer++) {
-            for (int s = 0; s < TN_N_STAGES; s++) {
-                tn_stage stage = (tn_stage)s;
-                if (!stage_exists(p, stage, layer)) continue;
-                task_arg *a = &w->args[w->graph->n_tasks];
-                *a = (task_arg){.p = p, .i_chunk = c, .layer = layer, .stage = stage};
-                tn_task t = {.fn = run_task, .arg = a, .name = stages[s].name, .chunk = c, .layer = layer, .subgraph = s,
-                             .n_parts = n_parts_of(p, stage, p->n_rows, layer), .lane = lane_of(p, stage, layer), .can_steal = true};
-                int32_t id = tn_graph_add(w->graph, &t);
-                bool beside = stage == TN_ST_QKV_SHADOW || stage == TN_ST_O_SHADOW || stage == TN_ST_FFN_SHADOW || stage == TN_ST_DOWN_SHADOW;
-                if (beside) { /* waits for what the product waits for: the quantising stage before both */
-                    shadow = id;
-                    tn_graph_depend(w->graph, last - 1, id);
-                    continue;
-                }
-                if (last >= 0) tn_graph_depend(w->graph, last, id);
-                if (shadow >= 0) tn_graph_depend(w->graph, shadow, id);
-                shadow = -1;
-                if (stage == TN_ST_ROPE) ropes[c * p->m->n_layers + layer] = id;
-                for (int32_t e = 0; stage == TN_ST_ATTN && e < c; e++) tn_graph_depend(w->graph, ropes[e * p->m->n_layers + layer], id);
-                last = id;
-            }
-        }
-    }
-    tn_free(p->ctx, ropes);
-    if (st == TERN_OK) st = tn_graph_seal(w->graph, err);
-    if (st == TERN_OK) set_estimates(p, w);
-    return st;
+    TN_FAIL_IF(!w->args || !w->task_ns, err, TERN_E_MEMORY, "no memory for a task graph");
+    wave_filler f = {.p = p, .w = w};
+    const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill};
+    TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
+    set_estimates(p, w);
+    return TERN_OK;
 }
 
 /* ---- buffers -------------------------------------------------------------------------------------- */
@@ -553,10 +529,12 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
     int32_t n_threads = tn_pool_size(p->pool);
     p->small_rows = n < FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
     small_stage s = {.p = p, .rows_per_part = p->small_rows};
+    wave_filler f = {.p = p};
+    const tn_prefill_spec spec = {.n_layers = p->m->n_layers, .user = &f, .has = filler_has};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED, "cancelled in layer %d", layer);
         for (int st = 0; st < TN_N_STAGES; st++) {
-            if (!stage_exists(p, (tn_stage)st, layer)) continue;
+            if (!tn_prefill_has(&spec, (tn_stage)st, layer)) continue;
             s.layer = layer;
             s.stage = (tn_stage)st;
             s.n_parts = n_parts_of(p, s.stage, n, layer);
@@ -615,19 +593,25 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
     s->n_shared = n_chunks * p->m->n_layers * 5;
 }
 
+/* A chunk's attention reads whole panels of keys while later chunks write theirs: chunks in flight must not share a panel, so
+ * a first chunk that begins inside one is shorter. */
+static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
+
 tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
                                 const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
-    assert(n > 0 && n <= tn_pipeline_wave_rows(p) && (!tree || n <= TN_DECODE_M));
+    assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
     if (p->form == TN_FORM_DECODE) {
+        p->n_skipped = 0;
         begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
         return forward_small(p, n, cancel, err);
     }
-    int32_t n_chunks = (n + p->n_rows - 1) / p->n_rows;
+    p->n_skipped = skipped_rows(pos0);
+    int32_t n_chunks = (p->n_skipped + n + p->n_rows - 1) / p->n_rows;
     for (int32_t i = 0; i < n_chunks; i++) {
-        int32_t at = i * p->n_rows;
-        begin_chunk(p, i, ids + at, n - at < p->n_rows ? n - at : p->n_rows, pos0 + at, NULL, rope_long);
+        int32_t at = i ? i * p->n_rows - p->n_skipped : 0, end = (i + 1) * p->n_rows - p->n_skipped;
+        begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, NULL, rope_long);
     }
     wave *w = &p->waves[n_chunks];
     bool full = n == n_chunks * p->n_rows && pos0 == 0;
@@ -639,9 +623,10 @@ tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, i
     return TERN_OK;
 }
 
-int32_t tn_pipeline_wave_rows(const tn_pipeline *p) { return p->n_chunks_open * p->n_rows; }
+int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) { return p->n_chunks_open * p->n_rows - skipped_rows(pos0); }
 
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
+    if (i + p->n_skipped >= p->n_rows) i += p->n_skipped;
     return p->chunks[i / p->n_rows].x + (size_t)(i % p->n_rows) * (size_t)p->model->h.n_embd;
 }
 

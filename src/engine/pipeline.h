@@ -1,16 +1,6 @@
 /* engine/pipeline.h - a package's forward: chunks of the prompt x stages of the layers as tasks on two lanes (llm.npu 3.2-3.4).
  *
- * One layer of one chunk, in order (CPU lane float, NPU lane static INT8 graphs):
- *   norm   cpu  residual of the layer before, norm, quantise            -> u8, outliers
- *   qkv    npu  Q, K, V            || shadow  cpu  outliers x their weight rows
- *   rope   cpu  add the shadow; rope; K and V to the cache
- *   attn   cpu  attention, quantise   (waits for rope of all earlier chunks: the only stage that knows the position)
- *   o      npu                     || shadow
- *   norm2  cpu  residual, norm, quantise
- *   ffn    npu  gate, up           || shadow
- *   glu    cpu  activation, quantise
- *   down   npu                     || shadow
- * after the last layer: final (residual). A wave is up to TN_WAVE_CHUNKS chunks that are in flight together.
+ * The stages and their order are in sched/prefill_graph.h. A wave is up to TN_WAVE_CHUNKS chunks that are in flight together.
  * Decode runs the same stages of one small chunk in order, each spread over the pool. */
 #ifndef TN_ENGINE_PIPELINE_H
 #define TN_ENGINE_PIPELINE_H
@@ -19,17 +9,9 @@
 #include "model/rows.h"
 #include "model/tree.h"
 #include "sched/executor.h"
+#include "sched/prefill_graph.h"
 
 enum { TN_WAVE_CHUNKS = 4 };
-
-typedef enum tn_stage {
-    TN_ST_NORM, TN_ST_QKV, TN_ST_QKV_SHADOW, TN_ST_ROPE, TN_ST_ATTN, TN_ST_O, TN_ST_O_SHADOW, TN_ST_NORM2, TN_ST_FFN, TN_ST_FFN_SHADOW,
-    TN_ST_GLU, TN_ST_DOWN, TN_ST_DOWN_SHADOW, TN_ST_FINAL, TN_N_STAGES
-} tn_stage;
-
-const char *tn_stage_name(tn_stage s);
-/* Position-dependent stages cannot share a graph between chunks. */
-static inline bool tn_stage_is_dynamic(tn_stage s) { return s == TN_ST_ATTN; }
 
 typedef struct tn_pipeline tn_pipeline;
 
@@ -58,7 +40,8 @@ void tn_pipeline_close(tn_pipeline **p);
  * tree: NULL, or the shape of these tokens, whose K and V go to slots pos0.. in the order of the rows. timeline may be NULL. */
 tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
                                 const atomic_bool *cancel, tn_timeline *timeline, tern_error *err);
-int32_t tn_pipeline_wave_rows(const tn_pipeline *p);
+/* Rows a wave takes at most when it begins at position pos0. */
+int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0);
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
 
 /* logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */

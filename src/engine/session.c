@@ -88,7 +88,7 @@ static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n
 }
 
 /* Rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
-static int32_t max_rows(const tern_session *s) { return s->pipeline ? tn_pipeline_wave_rows(s->pipeline) : s->acts.max_rows; }
+static int32_t max_rows(const tern_session *s) { return s->pipeline ? tn_pipeline_wave_rows(s->pipeline, s->n_tok) : s->acts.max_rows; }
 
 static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
     for (int32_t i = 0; i < n; i++) {

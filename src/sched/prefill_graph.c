@@ -1,0 +1,64 @@
+#include "sched/prefill_graph.h"
+
+#include "base/status.h"
+
+static const struct stage_info {
+    const char *name;
+    tn_lane lane;
+    bool shadow;
+} stages[TN_N_STAGES] = {
+    [TN_ST_NORM] = {"norm", TN_LANE_CPU, false},
+    [TN_ST_QKV] = {"qkv", TN_LANE_NPU, false},
+    [TN_ST_QKV_SHADOW] = {"qkv shadow", TN_LANE_CPU, true},
+    [TN_ST_ROPE] = {"rope", TN_LANE_CPU, false},
+    [TN_ST_ATTN] = {"attention", TN_LANE_CPU, false},
+    [TN_ST_O] = {"o", TN_LANE_NPU, false},
+    [TN_ST_O_SHADOW] = {"o shadow", TN_LANE_CPU, true},
+    [TN_ST_NORM2] = {"norm2", TN_LANE_CPU, false},
+    [TN_ST_FFN] = {"ffn", TN_LANE_NPU, false},
+    [TN_ST_FFN_SHADOW] = {"ffn shadow", TN_LANE_CPU, true},
+    [TN_ST_GLU] = {"glu", TN_LANE_CPU, false},
+    [TN_ST_DOWN] = {"down", TN_LANE_NPU, false},
+    [TN_ST_DOWN_SHADOW] = {"down shadow", TN_LANE_CPU, true},
+    [TN_ST_FINAL] = {"final", TN_LANE_CPU, false},
+};
+
+const char *tn_stage_name(tn_stage s) { return stages[s].name; }
+tn_lane tn_stage_lane(tn_stage s) { return stages[s].lane; }
+bool tn_stage_is_shadow(tn_stage s) { return stages[s].shadow; }
+
+bool tn_prefill_has(const tn_prefill_spec *spec, tn_stage s, int32_t layer) {
+    if (s == TN_ST_FINAL) return layer == spec->n_layers - 1;
+    return tn_stage_is_product(s) || tn_stage_is_shadow(s) ? spec->has(spec->user, s, layer) : true;
+}
+
+tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, tern_error *err) {
+    int32_t *ropes = tn_alloc(g->ctx, TN_MEM_GRAPHS, (size_t)spec->n_chunks * (size_t)spec->n_layers, sizeof *ropes);
+    TN_FAIL_IF(!ropes, err, TERN_E_MEMORY, "no memory for a task graph");
+    for (int32_t c = 0; c < spec->n_chunks; c++) {
+        int32_t last = -1, before_last = -1, shadow = -1; /* what the next stage waits for: the last stage and its shadow */
+        for (int32_t layer = 0; layer < spec->n_layers; layer++) {
+            for (int s = 0; s < TN_N_STAGES; s++) {
+                tn_stage stage = (tn_stage)s;
+                if (!tn_prefill_has(spec, stage, layer)) continue;
+                tn_task t = {.name = stages[s].name, .chunk = c, .layer = layer, .subgraph = s, .lane = stages[s].lane, .n_parts = 1, .can_steal = true};
+                spec->fill(spec->user, stage, &t);
+                int32_t id = tn_graph_add(g, &t);
+                if (stages[s].shadow) { /* beside the product: waits for what the product waits for, the quantising stage */
+                    shadow = id;
+                    tn_graph_depend(g, before_last, id);
+                    continue;
+                }
+                if (last >= 0) tn_graph_depend(g, last, id);
+                if (shadow >= 0) tn_graph_depend(g, shadow, id);
+                shadow = -1;
+                if (stage == TN_ST_ROPE) ropes[c * spec->n_layers + layer] = id;
+                for (int32_t e = 0; stage == TN_ST_ATTN && e < c; e++) tn_graph_depend(g, ropes[e * spec->n_layers + layer], id);
+                before_last = last;
+                last = id;
+            }
+        }
+    }
+    tn_free(g->ctx, ropes);
+    return tn_graph_seal(g, err);
+}

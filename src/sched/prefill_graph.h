@@ -1,0 +1,48 @@
+/* sched/prefill_graph.h - the task graph of a prefill: chunk x layer x stage, and who waits for whom (llm.npu 3.2-3.4).
+ * The one description of it: the engine fills the tasks with work, the simulator with times.
+ *
+ * One layer of one chunk, in order (CPU lane float, NPU lane static INT8 graphs):
+ *   norm   cpu  residual of the layer before, norm, quantise            -> u8, outliers
+ *   qkv    npu  Q, K, V            || shadow  cpu  outliers x their weight rows
+ *   rope   cpu  add the shadow; rope; K and V to the cache
+ *   attn   cpu  attention, quantise   (waits for rope of all earlier chunks: the only stage that knows the position)
+ *   o      npu                     || shadow
+ *   norm2  cpu  residual, norm, quantise
+ *   ffn    npu  gate, up           || shadow
+ *   glu    cpu  activation, quantise
+ *   down   npu                     || shadow
+ * after the last layer: final (residual). */
+#ifndef TN_SCHED_PREFILL_GRAPH_H
+#define TN_SCHED_PREFILL_GRAPH_H
+
+#include "sched/graph.h"
+
+typedef enum tn_stage {
+    TN_ST_NORM, TN_ST_QKV, TN_ST_QKV_SHADOW, TN_ST_ROPE, TN_ST_ATTN, TN_ST_O, TN_ST_O_SHADOW, TN_ST_NORM2, TN_ST_FFN, TN_ST_FFN_SHADOW,
+    TN_ST_GLU, TN_ST_DOWN, TN_ST_DOWN_SHADOW, TN_ST_FINAL, TN_N_STAGES
+} tn_stage;
+
+const char *tn_stage_name(tn_stage s);
+tn_lane tn_stage_lane(tn_stage s);
+bool tn_stage_is_shadow(tn_stage s);
+/* A product of the device: everything else is the CPU's. */
+static inline bool tn_stage_is_product(tn_stage s) { return tn_stage_lane(s) == TN_LANE_NPU; }
+/* Position-dependent stages cannot share a graph between chunks. */
+static inline bool tn_stage_is_dynamic(tn_stage s) { return s == TN_ST_ATTN; }
+
+typedef struct tn_prefill_spec {
+    int32_t n_chunks, n_layers;
+    void *user;
+    /* Has this layer the stage? Asked of products and shadows only; the others always exist. */
+    bool (*has)(void *user, tn_stage stage, int32_t layer);
+    /* Completes a task that has its name, lane, place and can_steal: fn, arg, n_parts, estimates, or another lane. */
+    void (*fill)(void *user, tn_stage stage, tn_task *t);
+} tn_prefill_spec;
+
+/* Is there such a task in every chunk? */
+bool tn_prefill_has(const tn_prefill_spec *spec, tn_stage stage, int32_t layer);
+
+/* Adds the tasks and dependencies to an open, empty graph and seals it. */
+tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, tern_error *err);
+
+#endif
