@@ -146,7 +146,7 @@ static void linear_and_planned(void **state) {
     tern_error err;
     for (int kind = 0; kind < 3; kind++) {
         if (kind == 0) random_text(&rng, text, N, 3000);
-        else for (int32_t i = 0; i < N; i++) text[i] = kind == 1 ? i < N / 2 ? 1 : i % 3 : i * i % 977; /* the worst for states; long periods */
+        else for (int32_t i = 0; i < N; i++) text[i] = kind == 1 ? i < N / 2 ? 1 : i % 3 : (int32_t)((int64_t)i * i % 977); /* the worst for states; long periods */
         tn_sam *s;
         assert_int_equal(tn_sam_open(&ctx, N, &s, &err), TERN_OK);
         long before = n_allocs;
