@@ -1,6 +1,8 @@
 /* Drafting, measured: accepted length and time per token for every set of drafters over prompt sets, the share of verification that was
  * of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in shape.
- *   bench_spec MODEL [-n ITEMS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text
+ *   bench_spec MODEL [-n ITEMS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text
+ *   -k tiny | 0.5b | 1.5b: decide, and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead of by
+ *      what is measured: the same figures on every machine, and what the drafts would be worth to a larger model
  *   bench_spec MODEL -v [-c CONTEXT]                         one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens
  * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain text is sampled at
  * temperature 1, so that there is nothing to copy. */
@@ -72,6 +74,29 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
 
 /* ---- sets ------------------------------------------------------------------------------------------ */
 
+static const int32_t curve_rows[] = {1, 2, 4, 8, 12, 16, 20, 24, 32};
+enum { N_CURVE = sizeof curve_rows / sizeof *curve_rows };
+static const struct curve {
+    const char *name;
+    float ms[N_CURVE];
+} curves[] = {
+    {"tiny", {0.16f, 0.19f, 0.26f, 0.42f, 0.60f, 0.79f, 0.95f, 1.03f, 1.30f}},
+    {"0.5b", {11.1f, 11.1f, 11.7f, 12.6f, 13.7f, 15.5f, 19.4f, 20.1f, 26.1f}},
+    {"1.5b", {35.8f, 35.8f, 37.4f, 41.7f, 44.3f, 50.0f, 59.0f, 61.5f, 78.1f}},
+};
+
+/* Time of all forwards by the curve. */
+static double curve_ms(const struct curve *c, const uint64_t *n_steps_of) {
+    double sum = 0;
+    for (int32_t n = 1; n <= TN_TREE_MAX; n++) {
+        int i = 0;
+        while (curve_rows[i] < n) i++;
+        double at = i ? (double)(n - curve_rows[i - 1]) / (curve_rows[i] - curve_rows[i - 1]) : 1;
+        sum += (double)n_steps_of[n] * ((i ? (1 - at) * (double)c->ms[i - 1] : 0) + at * (double)c->ms[i]);
+    }
+    return sum;
+}
+
 typedef struct mode {
     const char *draft;
     tern_session *s;
@@ -125,7 +150,8 @@ static int32_t run(mode *m, const int32_t *ids, size_t n_ids, int32_t max_tokens
     return res.n_tokens;
 }
 
-static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int32_t max_tokens, int32_t n_ctx, bool eager) {
+static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int32_t max_tokens, int32_t n_ctx, bool eager,
+                      const struct curve *curve) {
     FILE *f = fopen(path, "r");
     if (!f) {
         fprintf(stderr, "%s: cannot read\n", path);
@@ -140,6 +166,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         modes[i].decode_s = modes[i].prefill_s = 0;
         modes[i].n_tokens = 0;
         modes[i].s = open_session(e, modes[i].draft, n_ctx);
+        if (i && curve) tn_draft_give_costs(modes[i].s->drafting.draft, curve_rows, curve->ms, N_CURVE);
     }
     while (n < n_items) {
         char *prompt = NULL;
@@ -178,8 +205,12 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         tern_session_draft_stats(m->s, &t);
         double per_token = m->decode_s * 1e3 / (double)(m->n_tokens > n ? m->n_tokens - n : 1);
         double none = modes[0].decode_s * 1e3 / (double)(modes[0].n_tokens > n ? modes[0].n_tokens - n : 1);
-        printf("| %s | %s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.1f |\n", i ? "" : name, m->draft, i ? t.tokens_per_step : 1, per_token, none / per_token,
-               t.valid * 100, t.wasted * 100, t.underutilised * 100, t.n_steps ? t.draft_s * 1e3 / (double)t.n_steps : 0,
+        if (curve) {
+            none = (double)curve->ms[0];
+            per_token = i ? curve_ms(curve, m->s->drafting.n_steps_of) / (double)m->n_tokens : none;
+        }
+        printf("| %s | %s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.3f | %.1f |\n", i ? "" : name, m->draft, i ? t.tokens_per_step : 1, per_token, none / per_token,
+               t.valid * 100, t.wasted * 100, t.underutilised * 100, t.n_steps ? t.draft_s * 1e3 / (double)t.n_steps : 0, t.n_steps ? t.verify_s * 1e3 / (double)t.n_steps : 0,
                m->prefill_s > 0 ? t.calibrate_s / (m->prefill_s - t.calibrate_s) * 100 : 0);
         fflush(stdout);
         tern_session_close(&m->s);
@@ -190,7 +221,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_spec MODEL [-n ITEMS] [-t TOKENS] [-m DRAFTERS]... [-e] SET...\n       bench_spec MODEL -v [-c CONTEXT]\n");
+        fprintf(stderr, "usage: bench_spec MODEL [-n ITEMS] [-t TOKENS] [-m DRAFTERS]... [-e] [-k CURVE] SET...\n       bench_spec MODEL -v [-c CONTEXT]\n");
         return 2;
     }
     const char *model = argv[1];
@@ -200,12 +231,16 @@ int main(int argc, char **argv) {
     mode modes[MAX_MODES] = {{.draft = "none"}, {.draft = "lookup"}, {.draft = "sam"}, {.draft = "sam,calibrated"}, {.draft = "sam,extend"}, {.draft = "all"}};
     argv++;
     argc--;
-    while ((opt = getopt(argc, argv, "n:t:m:evc:")) >= 0) {
+    const struct curve *curve = NULL;
+    while ((opt = getopt(argc, argv, "n:t:m:evc:k:")) >= 0) {
         switch (opt) {
         case 'n': n_items = atoi(optarg); break;
         case 't': max_tokens = atoi(optarg); break;
         case 'm':
             if (n_modes < MAX_MODES) modes[n_modes++].draft = optarg;
+            break;
+        case 'k':
+            for (size_t i = 0; i < sizeof curves / sizeof *curves; i++) curve = strcmp(curves[i].name, optarg) ? curve : &curves[i];
             break;
         case 'e': eager = true; break;
         case 'v': verify = true; break;
@@ -221,8 +256,8 @@ int main(int argc, char **argv) {
     if (verify) {
         verify_cost(e, n_ctx);
     } else {
-        printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | draft ms/step | calibration, %% of prefill |\n|---|---|---|---|---|---|---|---|\n");
-        for (int i = optind; i < argc; i++) bench_set(e, argv[i], modes, n_modes, n_items, max_tokens, e->model->h.ctx_train < 4096 ? e->model->h.ctx_train : 4096, eager);
+        printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | draft ms/step | forward ms/step | calibration, %% of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
+        for (int i = optind; i < argc; i++) bench_set(e, argv[i], modes, n_modes, n_items, max_tokens, e->model->h.ctx_train < 4096 ? e->model->h.ctx_train : 4096, eager, curve);
     }
     tern_engine_close(&e);
     return 0;

@@ -8,6 +8,7 @@
 #include "formats/package.h"
 #include "model/source.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,24 +45,81 @@ static uint64_t count_params(const tn_source *s) {
     return n;
 }
 
-static int inspect_source(tn_ctx *ctx, const char *path, bool json) {
+static const char *dtype_name(tn_dtype d) { return d < TN_N_DTYPES ? tn_dtype_name(d) : "?"; }
+
+/* How much of the file each storage type takes. */
+static json_t *storage_json(const tn_source *s) {
+    struct {
+        json_int_t n, bytes;
+    } by[TN_N_DTYPES + 1] = {0};
+    for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
+        const tn_tensor *t = tn_source_tensor_at(s, i);
+        by[t->dtype].n++;
+        by[t->dtype].bytes += (json_int_t)t->size_bytes;
+    }
+    json_t *a = json_array();
+    for (int d = 0; d <= TN_N_DTYPES; d++) {
+        if (by[d].n) json_array_append_new(a, json_pack("{s:s, s:I, s:I}", "type", dtype_name((tn_dtype)d), "tensors", by[d].n, "bytes", by[d].bytes));
+    }
+    return a;
+}
+
+static json_t *tensors_json(const tn_source *s) {
+    json_t *a = json_array();
+    for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
+        const tn_tensor *t = tn_source_tensor_at(s, i);
+        json_t *dims = json_array();
+        for (int32_t d = 0; d < t->n_dims; d++) json_array_append_new(dims, json_integer((json_int_t)t->dims[d]));
+        json_array_append_new(a, json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "type", dtype_name(t->dtype), "shape", dims, "offset", (json_int_t)t->off_bytes,
+                                           "bytes", (json_int_t)t->size_bytes));
+    }
+    return a;
+}
+
+static void print_tensors(const tn_source *s) {
+    printf("\n%-48s %-6s %16s %14s %14s\n", "tensor", "type", "shape", "offset", "bytes");
+    for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
+        const tn_tensor *t = tn_source_tensor_at(s, i);
+        char shape[96] = "";
+        for (int32_t d = 0, n = 0; d < t->n_dims; d++) n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%" PRIu64, d ? "x" : "", t->dims[d]);
+        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", t->name, dtype_name(t->dtype), shape, t->off_bytes, t->size_bytes);
+    }
+}
+
+static const char *tokenizer_name(const tn_tokenizer *t) {
+    return !t ? "none" : tn_tokenizer_kind(t) == TN_TOK_BPE_BYTES ? "byte-level BPE" : "SentencePiece BPE";
+}
+
+static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors) {
     tn_source *s;
     tern_error err;
     if (tn_source_open(ctx, path, &s, &err) != TERN_OK) return failed(&err);
     const tn_hparams *h = tn_source_hparams(s);
     const tn_tokenizer *t = tn_source_tokenizer(s);
     uint64_t n_params = count_params(s);
+    json_t *storage = storage_json(s);
     if (json) {
-        json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:o}", "file", path, "format", tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
-                              (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "hyperparameters", hparams_json(h));
+        json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:s, s:O, s:o}", "file", path, "format", tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
+                              (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "tokenizer", tokenizer_name(t), "storage", storage, "hyperparameters", hparams_json(h));
+        if (tensors) json_object_set_new(j, "tensors", tensors_json(s));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
     } else {
         printf("format         %s\n", tn_source_description(s));
         print_hparams(h);
-        printf("parameters     %.1f million\ntokenizer      %s%zu tokens\n", (double)n_params * 1e-6, t ? "" : "none, ", t ? tn_tokenizer_n_vocab(t) : 0);
+        printf("parameters     %.1f million\ntokenizer      %s", (double)n_params * 1e-6, tokenizer_name(t));
+        if (t) printf(", %zu tokens", tn_tokenizer_n_vocab(t));
+        size_t i;
+        json_t *v;
+        json_array_foreach(storage, i, v) {
+            printf("\n%-14s %-6s %lld tensors, %.1f MB", i ? "" : "storage", json_string_value(json_object_get(v, "type")), json_integer_value(json_object_get(v, "tensors")),
+                   (double)json_integer_value(json_object_get(v, "bytes")) * 1e-6);
+        }
+        putchar('\n');
+        if (tensors) print_tensors(s);
     }
+    json_decref(storage);
     tn_source_close(&s);
     return EXIT_OK;
 }
@@ -186,7 +244,7 @@ static int inspect_cpu(bool json) {
 int cmd_inspect(int argc, char **argv) {
     bool json = false, cpu = false, tensors = false;
     const arg_spec specs[] = {
-        {"tensors", 0, NULL, ARG_FLAG, &tensors, 0, 0, "packages: list every linear with its input scale and outlier path"},
+        {"tensors", 0, NULL, ARG_FLAG, &tensors, 0, 0, "list every tensor with type, shape and place (packages: every linear with its input scale and outlier path)"},
         {"cpu", 0, NULL, ARG_FLAG, &cpu, 0, 0, "processor features and the kernels they select (TERN_CPU lowers them)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
@@ -199,5 +257,5 @@ int cmd_inspect(int argc, char **argv) {
     if (!words[0]) return usage_error(&c, "FILE is required");
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    return tn_pkg_is(words[0]) ? inspect_package(&ctx, words[0], json, tensors) : inspect_source(&ctx, words[0], json);
+    return tn_pkg_is(words[0]) ? inspect_package(&ctx, words[0], json, tensors) : inspect_source(&ctx, words[0], json, tensors);
 }

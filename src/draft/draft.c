@@ -184,6 +184,13 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager,
 
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns) { tn_prop_timed(&d->props, n_rows, ns); }
 
+void tn_draft_give_costs(tn_draft *d, const int32_t *rows, const float *ms, int n) {
+    d->props.cost_given = false;
+    memset(d->props.cost, 0, sizeof d->props.cost);
+    for (int i = 0; i < n; i++) tn_prop_timed(&d->props, rows[i], (int64_t)((double)ms[i] * 1e6));
+    d->props.cost_given = true;
+}
+
 void tn_draft_rejected(tn_draft *d, const tn_tree *tree, int32_t last, const float *logits) {
     tn_segments_keep(&d->segments, &d->text, tree, last, logits, (size_t)d->vocab_size);
 }

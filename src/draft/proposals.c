@@ -6,6 +6,8 @@ static const float GUESS_WEIGHT = 4, MEMORY = 96; /* observations a guess is wor
 static const float MIN_P = 0.02f;                 /* a node below this is not worth a row */
 static const float MARGIN = 1.02f;                /* gain a draft must promise: measured times are not exact */
 static const float ROW_COST = 0.015f;             /* of a row more, relative to a forward of one, until measured */
+static const float TRUST = 0.95f;                 /* how slowly the share of promises kept forgets */
+enum { COST_MEMORY = 24 };                        /* times a running mean remembers */
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;
@@ -15,6 +17,14 @@ void tn_prop_guess(tn_proposals *p, int class_, float rate) {
 float tn_prop_rate(const tn_proposals *p, int class_) { return p->accepted[class_] / p->tried[class_]; }
 
 void tn_prop_begin(tn_proposals *p, int32_t root) {
+    if (p->promised > 0) {
+        p->sum_promised = TRUST * p->sum_promised + p->promised;
+        p->sum_kept = TRUST * p->sum_kept + p->kept;
+    } else {
+        p->sum_kept += (1 - TRUST) * 0.25f * (p->sum_promised - p->sum_kept); /* not tried: slowly forgiven */
+    }
+    p->promised = p->kept = 0;
+    memset(p->chosen, 0, sizeof p->chosen);
     p->n = 1;
     p->at = 0;
     p->node[0] = (tn_prop){.token = root, .parent = -1, .child = -1, .sibling = -1, .p = 1};
@@ -54,6 +64,7 @@ void tn_prop_judge(tn_proposals *p, int32_t token) {
         const tn_prop *x = &p->node[i];
         bool hit = x->token == token;
         if (hit) next = i;
+        p->kept += hit && p->chosen[i];
         for (int c = 0; c < x->n_classes; c++) {
             float *tried = &p->tried[x->classes[c]], *accepted = &p->accepted[x->classes[c]];
             if (*tried >= MEMORY) {
@@ -67,35 +78,69 @@ void tn_prop_judge(tn_proposals *p, int32_t token) {
     p->at = next;
 }
 
+static int cost_class(int32_t n_rows) {
+    static const int32_t up_to[TN_PROP_COSTS] = {1, 2, 4, 8, 12, 16, 20, 24, TN_TREE_MAX};
+    int c = 0;
+    while (n_rows > up_to[c]) c++;
+    return c;
+}
+
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
-    float *cost = &p->cost_ns[n_rows], x = (float)ns;
-    int32_t n = p->n_cost[n_rows]++;
-    if (n && x > 3 * *cost) x = 3 * *cost; /* somebody else had the processor */
-    *cost = n ? *cost + (x - *cost) / (float)(n < 8 ? n + 1 : 8) : x;
+    if (p->cost_given) return;
+    int c = cost_class(n_rows);
+    float x = (float)ns, *mean = &p->cost[c].ns;
+    int32_t n = p->cost[c].n++;
+    if (n && x > 3 * *mean) x = 3 * *mean; /* somebody else had the processor */
+    float share = 1 / (float)(n < COST_MEMORY ? n + 1 : COST_MEMORY);
+    *mean += (x - *mean) * share;
+    p->cost[c].rows += ((float)n_rows - p->cost[c].rows) * share;
 }
 
-/* Time of n rows for every n, from those measured: straight lines between them, the guessed slope beyond. Never falling. */
+float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].ns : 0; }
+
+/* Time of every number of rows from the classes measured: straight lines between them, the guessed slope beyond. Never falling. */
 static void fill_costs(const tn_proposals *p, float *cost) {
-    int32_t prev = 0;
-    for (int32_t n = 1; n <= TN_TREE_MAX; n++) {
-        if (!p->n_cost[n]) continue;
-        cost[n] = p->cost_ns[n];
-        if (prev && cost[n] < cost[prev]) cost[n] = cost[prev];
-        for (int32_t i = prev + 1; i < n; i++) {
-            cost[i] = prev ? cost[prev] + (cost[n] - cost[prev]) * (float)(i - prev) / (float)(n - prev) : cost[n];
-        }
-        prev = n;
+    float r0 = 1, t0 = tn_prop_step_ns(p);
+    int c = 1;
+    for (; !t0 && c < TN_PROP_COSTS; c++) t0 = p->cost[c].n ? p->cost[c].ns / (1 + ROW_COST * (p->cost[c].rows - 1)) : 0;
+    if (!t0) t0 = 1;
+    float one = t0, slope = one * ROW_COST;
+    cost[1] = t0;
+    int32_t i = 2;
+    for (c = 1; c < TN_PROP_COSTS; c++) {
+        if (!p->cost[c].n) continue;
+        float r1 = p->cost[c].rows, t1 = p->cost[c].ns > t0 ? p->cost[c].ns : t0;
+        slope = (t1 - t0) / (r1 - r0);
+        for (; i <= TN_TREE_MAX && (float)i <= r1; i++) cost[i] = t0 + slope * ((float)i - r0);
+        r0 = r1;
+        t0 = t1;
     }
-    float one = prev ? cost[1] : 1;
-    for (int32_t i = prev + 1; i <= TN_TREE_MAX; i++) cost[i] = (prev ? cost[prev] : 1) + one * ROW_COST * (float)(i - (prev ? prev : 1));
+    for (; i <= TN_TREE_MAX; i++) cost[i] = t0 + slope * ((float)i - r0);
 }
 
-void tn_prop_choose(const tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out) {
+/* Probability of every node. Siblings exclude each other: the likeliest keeps its rate, the others share what that leaves. */
+static void settle(tn_proposals *p) {
+    float rate[TN_PROP_MAX], best[TN_PROP_MAX] = {0}, sum[TN_PROP_MAX] = {0};
+    for (int32_t i = 1; i < p->n; i++) {
+        int32_t up = p->node[i].parent;
+        rate[i] = node_rate(p, &p->node[i]);
+        sum[up] += rate[i];
+        if (rate[i] > best[up]) best[up] = rate[i];
+    }
+    for (int32_t i = 1; i < p->n; i++) {
+        int32_t up = p->node[i].parent;
+        float others = sum[up] - best[up], share = sum[up] > 1 && rate[i] < best[up] ? (1 - best[up]) / others : 1;
+        p->node[i].p = p->node[up].p * rate[i] * share;
+    }
+}
+
+void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out) {
     int32_t order[TN_PROP_MAX], row_of[TN_PROP_MAX], n = 0;
     *out = (tn_tree){0};
     tn_tree_add(out, -1, p->node[0].token);
     if (max_rows > TN_TREE_MAX) max_rows = TN_TREE_MAX;
     if (max_rows <= 1 || p->n == 1) return;
+    settle(p);
     /* the likeliest max_rows - 1 nodes by insertion: a parent is never less likely than its child and comes first among equals */
     int32_t want = max_rows - 1;
     for (int32_t i = 1; i < p->n; i++) {
@@ -108,11 +153,11 @@ void tn_prop_choose(const tn_proposals *p, int32_t max_rows, bool eager, tn_tree
     }
     int32_t best = n;
     if (!eager) {
-        float cost[TN_TREE_MAX + 1], sum = 1, best_gain = MARGIN;
+        float cost[TN_TREE_MAX + 1], sum = 1, best_gain = MARGIN, trust = p->sum_promised > 0 ? p->sum_kept / p->sum_promised : 1;
         fill_costs(p, cost);
         best = 0;
         for (int32_t i = 0; i < n; i++) {
-            sum += p->node[order[i]].p;
+            sum += trust * p->node[order[i]].p;
             float gain = sum * cost[1] / cost[i + 2];
             if (gain > best_gain) {
                 best_gain = gain;
@@ -121,5 +166,10 @@ void tn_prop_choose(const tn_proposals *p, int32_t max_rows, bool eager, tn_tree
         }
     }
     row_of[0] = 0;
-    for (int32_t i = 0; i < best; i++) row_of[order[i]] = tn_tree_add(out, row_of[p->node[order[i]].parent], p->node[order[i]].token);
+    for (int32_t i = 0; i < best; i++) {
+        const tn_prop *x = &p->node[order[i]];
+        row_of[order[i]] = tn_tree_add(out, row_of[x->parent], x->token);
+        p->chosen[order[i]] = true;
+        p->promised += x->p;
+    }
 }

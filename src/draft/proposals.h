@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-enum { TN_PROP_MAX = 192, TN_PROP_CLASSES = 128, TN_PROP_EVIDENCE = 3 };
+enum { TN_PROP_MAX = 192, TN_PROP_CLASSES = 128, TN_PROP_EVIDENCE = 3, TN_PROP_COSTS = 9 };
 
 typedef struct tn_prop {
     int32_t token;
@@ -26,9 +26,15 @@ typedef struct tn_proposals {
     tn_prop node[TN_PROP_MAX];
     float tried[TN_PROP_CLASSES], accepted[TN_PROP_CLASSES]; /* decaying counts, begun with a guess */
     int32_t at; /* where the text is in this tree, or -1 when it left it */
-    /* time of a forward of n rows, ns: running mean of what was measured, and how often */
-    float cost_ns[TN_TREE_MAX + 1];
-    int32_t n_cost[TN_TREE_MAX + 1];
+    /* nodes chosen for verification, what they promised, and running sums of promised and kept: products of rates are not exact */
+    bool chosen[TN_PROP_MAX];
+    float promised, kept, sum_promised, sum_kept;
+    /* time of forwards by number of rows, in classes: running means of rows and ns, and how often */
+    struct {
+        float rows, ns;
+        int32_t n;
+    } cost[TN_PROP_COSTS];
+    bool cost_given; /* known beforehand: what is measured does not count */
 } tn_proposals;
 
 /* The first guess of a class's acceptance rate. */
@@ -44,7 +50,9 @@ void tn_prop_judge(tn_proposals *p, int32_t token);
 /* A forward of n rows took so long. */
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns);
 
+float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured yet */
+
 /* The tree to verify, at most max_rows rows with its root. eager: as many nodes as fit, else only what pays. */
-void tn_prop_choose(const tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out);
+void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out);
 
 #endif

@@ -9,6 +9,7 @@ static const float guess_by_length[TN_N_LENGTHS] = {0.2f, 0.35f, 0.5f, 0.6f, 0.7
 void tn_source_guesses(tn_proposals *p) {
     static const float by_depth[4] = {0.4f, 0.5f, 0.6f, 0.7f}, by_gap[3][4] = {{0.7f, 0.5f, 0.35f, 0.25f}, {0.25f, 0.15f, 0.08f, 0.04f}, {0.12f, 0.08f, 0.04f, 0.02f}};
     for (int i = 0; i < TN_PROP_CLASSES; i++) tn_prop_guess(p, i, 0.1f);
+    p->sum_kept = p->sum_promised = 4;
     for (int i = 0; i < 12; i++) tn_prop_guess(p, TN_CLASS_LOOKUP + i, by_depth[i % 4] * (float)(1 + i / 4) / 3);
     for (int i = 0; i < TN_N_LENGTHS; i++) {
         tn_prop_guess(p, TN_CLASS_SAM + i, guess_by_length[i]);

@@ -226,7 +226,7 @@ void tn_draft_model_propose(void *model, tn_proposals *p, const int32_t *text, i
         const float *logits = tern_session_logits(m->s);
         int32_t token = tn_argmax(logits, m->n_vocab);
         node = tn_prop_add(p, node, token, tn_draft_outside_class(expf(tn_logprob(logits, m->n_vocab, token))));
-        if (node < 0 || (p->n_cost[1] && p->node[node].p * p->cost_ns[1] < (float)m->step_ns)) return;
+        if (node < 0 || (tn_prop_step_ns(p) > 0 && p->node[node].p * tn_prop_step_ns(p) < (float)m->step_ns)) return;
         int64_t t0 = tn_now_ns();
         if (tern_session_length(m->s) >= (size_t)tern_session_capacity(m->s) || tern_session_step(m->s, token, NULL) != TERN_OK) return;
         double ns = (double)(tn_now_ns() - t0);

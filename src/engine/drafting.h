@@ -15,6 +15,7 @@ typedef struct tn_drafting {
     int32_t *head_ids;      /* [TN_DRAFT_VOCAB] */
     int32_t n_head, cap_head;
     float *head_panels, *head_bias, *head_rows, *head_logits;
+    uint64_t n_steps_of[TN_TREE_MAX + 1]; /* forwards by number of rows */
     uint64_t n_steps, n_rows, n_accepted, n_calibrated, n_offered;
     int64_t draft_ns, draft_max_ns, verify_ns, calibrate_ns;
 } tn_drafting;

@@ -147,6 +147,7 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     if (t1 - t0 > d->draft_max_ns) d->draft_max_ns = t1 - t0;
     d->verify_ns += t2 - t1;
     d->n_steps++;
+    d->n_steps_of[tree.n]++;
     d->n_rows += (uint64_t)tree.n;
     d->n_offered += (uint64_t)g->max_rows;
     if (tree.n == 1) {

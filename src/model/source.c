@@ -186,6 +186,12 @@ void tn_source_close(tn_source **ps) {
 
 const tn_hparams *tn_source_hparams(const tn_source *s) { return &s->h; }
 const tn_tokenizer *tn_source_tokenizer(const tn_source *s) { return s->tokenizer; }
+size_t tn_source_n_tensors(const tn_source *s) { return s->gguf ? tn_gguf_n_tensors(s->gguf) : tn_safetensors_n_tensors(s->st); }
+
+const tn_tensor *tn_source_tensor_at(const tn_source *s, size_t i) {
+    return s->gguf ? tn_gguf_tensor_at(s->gguf, i) : tn_safetensors_tensor_at(s->st, i);
+}
+
 const char *tn_source_description(const tn_source *s) { return s->description; }
 bool tn_source_has(const tn_source *s, int layer, tn_role role) { return place_of(s, layer, role)->t != NULL; }
 

@@ -3,6 +3,7 @@
 #ifndef TN_MODEL_SOURCE_H
 #define TN_MODEL_SOURCE_H
 
+#include "formats/tensor.h"
 #include "kernels/gemm_f32.h"
 #include "model/hparams.h"
 #include "text/tokenizer.h"
@@ -25,6 +26,9 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
 /* Rows row0..row1-1 of the canonical tensor as float: dst [(row1-row0)][cols]. Thread-safe. NaN or infinite
  * weights are an error that names the tensor and the element. */
 tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1, float *dst, tern_error *err);
+/* The tensors as the file stores them. */
+size_t tn_source_n_tensors(const tn_source *s);
+const tn_tensor *tn_source_tensor_at(const tn_source *s, size_t i);
 /* One line for `tern inspect`: file format and the storage type of most weights ("GGUF v3, Q4_K"). */
 const char *tn_source_description(const tn_source *s);
 

@@ -568,6 +568,7 @@ tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, 
 /* ---- questions ---------------------------------------------------------------------------------- */
 
 size_t tn_tokenizer_n_vocab(const tn_tokenizer *t) { return t->n_vocab; }
+tn_tok_kind tn_tokenizer_kind(const tn_tokenizer *t) { return t->kind; }
 int32_t tn_tokenizer_bos(const tn_tokenizer *t) { return t->bos; }
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t) { return t->max_token_bytes; }
 

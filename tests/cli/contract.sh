@@ -62,6 +62,8 @@ for f in "$tmp/m.gguf" "$tmp/m.tern" tests/oracle/fixtures/qwen2; do
     check "inspect $f" 0 "$tern" inspect "$f" --json
     json "d['hyperparameters']['layers']==2"
 done
+check "inspect --tensors" 0 "$tern" inspect "$tmp/m.gguf" --tensors --json
+json "sum(t['bytes'] for t in d['tensors'])==sum(s['bytes'] for s in d['storage']) and len(d['tensors'])==sum(s['tensors'] for s in d['storage'])"
 check "inspect --cpu" 0 "$tern" inspect --cpu --json
 json "'gemm_s8' in d['kernels']"
 check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
