@@ -144,6 +144,10 @@ typedef struct tern_session_options {
      * the model predicted at places of the prompt: its prefill then computes those), "extend" (rejected drafts once more) and
      * "model:FILE" (a small model of the same vocabulary). The text is the same with any of them, only faster. NULL = "none" (default). */
     const char *draft;
+    /* A file that keeps conversations for later drafts ("sam"): every generate stores its session's tokens there before it returns, safe
+     * from a crash. Several processes may use one. NULL = none (default). */
+    const char *store;
+    uint64_t store_bytes; /* of stored tokens: beyond it the least recently used conversations go; 0 = 64 MiB (default) */
 } tern_session_options;
 
 TERN_API void tern_session_options_defaults(tern_session_options *o);
@@ -230,6 +234,8 @@ typedef struct tern_draft_stats {
     double calibrate_s;          /* calibration during prefill */
     uint64_t n_calibrated;       /* prompt tokens calibrated */
     uint64_t draft_bytes;        /* memory of the drafters */
+    uint64_t n_learned;          /* tokens of the store that are drafted from */
+    double learn_s, commit_s;    /* reading them; writing conversations to the store */
 } tern_draft_stats;
 
 TERN_API void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out);

@@ -80,7 +80,7 @@ static void print_prefill_stats(const tern_stats *t) {
 
 int cmd_run(int argc, char **argv) {
     model_args ma = {0};
-    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto";
+    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto", *store = NULL;
     int32_t n_ctx = 0;
     const char *trace = NULL;
     bool gantt = false;
@@ -100,6 +100,7 @@ int cmd_run(int argc, char **argv) {
         {"ignore-eos", 0, NULL, ARG_FLAG, &g.ignore_end, 0, 0, "go on after the end-of-text token"},
         SAMPLING_ARGS(g.sampling),
         DRAFT_ARGS(draft, g),
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "keep the conversation in FILE and draft from those kept there (default: none)"},
         {"load-session", 0, "FILE", ARG_STR, &load, 0, 0, "start from a saved session; only what differs from it is evaluated"},
         {"save-session", 0, "FILE", ARG_STR, &save, 0, 0, "save the session at the end"},
         {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
@@ -164,6 +165,7 @@ int cmd_run(int argc, char **argv) {
     tern_session_options_defaults(&so);
     so.n_ctx = n_ctx;
     so.draft = draft;
+    so.store = store;
     if (tern_session_open(e, &so, &s, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;

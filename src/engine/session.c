@@ -50,6 +50,7 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
     uint32_t drafters;
     if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
+    if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);
     if (st == TERN_OK) {
         s->drafting.drafters = drafters;
         *out = s;
@@ -65,6 +66,7 @@ void tern_session_close(tern_session **ps) {
     *ps = NULL;
     tn_ctx *ctx = &s->e->ctx;
     tn_drafting_close(s);
+    tn_storing_close(s);
     if (s->kv.ctx) tn_kv_close(&s->kv);
     if (s->acts.ctx) tn_acts_close(&s->acts);
     if (s->profile.measured && s->pipeline) tn_profile_save(s->e, &s->profile);
@@ -187,6 +189,7 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
 
 void tn_session_truncate(tern_session *s, int32_t n) {
     if (n >= s->n_tok) return;
+    tn_storing_truncate(&s->storing, n);
     s->n_tok = n;
     s->has_logits = false;
 }
