@@ -51,7 +51,7 @@ char *read_text_file(const char *path, size_t *n_bytes);
 typedef struct model_args {
     const char *model;
     int32_t n_threads;
-    const char *npu, *policy;
+    const char *npu, *policy, *cold_rows;
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory;
     bool no_steal, trace;
@@ -65,6 +65,7 @@ typedef struct model_args {
     {"npu-threads", 0, "N", ARG_INT, &(a).npu_threads, 1, 63, "packages: workers of the NPU lane (default: threads - 1)"}, \
     {"cpu-threads", 0, "N", ARG_INT, &(a).cpu_threads, 1, 63, "packages: workers of the CPU lane (default: 1)"}, \
     {"npu-memory", 0, "BYTES", ARG_U64, &(a).npu_memory, 0, 0, "packages: what the device can address (default: no limit)"}, \
+    {"cold-rows", 0, "FROM", ARG_STR, &(a).cold_rows, 0, 0, "packages: weight rows for outliers of cold channels from file or weights (default, where the device allows)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
 /* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */

@@ -30,7 +30,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     e->trace = o->trace;
     e->n_lane_workers[TN_LANE_CPU] = o->cpu_threads ? o->cpu_threads : 1;
     e->n_lane_workers[TN_LANE_NPU] = o->npu_threads ? o->npu_threads : n_threads > 1 ? n_threads - 1 : 0;
-    tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk};
+    tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk, .cold_rows = o->cold_rows};
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
     size_t cap = strlen(path) + 16;

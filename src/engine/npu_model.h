@@ -39,6 +39,7 @@ typedef struct tn_npu_model {
     tn_npu_site *sites;  /* [n_layers][TN_LAYER_SITES], then the head */
     int32_t max_shadow_n, max_k, max_stride; /* over shadowed sites: outputs; over all: inputs, in_stride */
     bool any_shadow;
+    bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
     /* embedding rows for look-up: s8 tiles and their scales */
     const int8_t *embd_tiles;
     const float *embd_scale;
@@ -52,6 +53,7 @@ typedef struct tn_npu_model_options {
     int32_t n_threads;         /* of the device */
     uint64_t memory_cap_bytes; /* 0 = no limit */
     int32_t chunk;             /* 0 = TN_CHUNK_DEFAULT */
+    const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
 } tn_npu_model_options;
 
 /* Also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent). kern is borrowed. */

@@ -406,6 +406,12 @@ static void test_layouts(void **state) {
             tn_npu_tiles_row(l, tiles, j, k, row);
             assert_memory_equal(row, w + (size_t)j * k, k);
         }
+        int8_t *column = malloc((size_t)n);
+        for (int j = 0; j < k; j++) {
+            tn_npu_tiles_column(l, tiles, n, k, j, column);
+            for (int c = 0; c < n; c++) assert_int_equal(column[c], w[(size_t)c * k + j]);
+        }
+        free(column);
         if (l->id == TN_NPU_LAYOUT_16X4) {
             int8_t *same = malloc(n_bytes);
             int32_t *same_sums = malloc((size_t)padded * 4);
