@@ -203,6 +203,7 @@ typedef struct tern_generate_options {
     const char *draft;   /* drafters of this call, as in tern_session_options; NULL = the session's (default) */
     int32_t draft_nodes; /* tokens verified in one forward, 1..32; 0 = 32 (default) */
     bool draft_eager;    /* verify as many drafts as fit, not only those that pay (default false) */
+    bool no_logprobs;    /* on_token gets 0 for a log-probability: each costs an exponential per entry of the vocabulary (default false) */
 } tern_generate_options;
 
 TERN_API void tern_generate_options_defaults(tern_generate_options *o);
