@@ -92,6 +92,10 @@ typedef struct tern_options {
     const char *cold_rows;     /* where weight rows for outliers of cold channels come from: "file" (the package; what a device with
                                   its own memory needs) or "weights" (the device's copy); NULL = weights where possible (default) */
     bool trace;                /* record every task for tern_session_write_trace (default false) */
+    bool npu_separate_weights; /* the device's graphs cannot share weights, as on many phones: it holds the prefill or the decode form of
+                                  a layer and exchanges them (default false) */
+    const char *graph_switch;  /* when: "progressive", "async" or "sync"; NULL = "progressive" (default) */
+    int32_t switch_blocks;     /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best (default) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
@@ -257,6 +261,11 @@ typedef struct tern_stats {
     uint64_t hot_hits, cold_misses;      /* their weight rows found resident; read from the package */
     int32_t n_subgraphs, n_shared;       /* (chunk, subgraph) pairs of the last wave; of those, served by a shared graph */
     uint64_t kv_bytes, activation_bytes;
+    /* Devices that hold one form of a graph at a time, all sessions of the engine together: layers whose form was replaced; time of
+     * that; of it, time in which nothing computed; blocks of the last plan and the exposed time it expected. */
+    uint64_t n_switched;
+    double switch_s, switch_exposed_s, switch_planned_stall_s;
+    int32_t switch_blocks;
 } tern_stats;
 
 TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);

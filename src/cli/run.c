@@ -69,6 +69,11 @@ static json_t *stats_json(const tern_stats *t) {
                      (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared, "activation_bytes", (json_int_t)t->activation_bytes);
 }
 
+static json_t *switching_json(const tern_stats *t) {
+    return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks", (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
+                     t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
+}
+
 static void print_prefill_stats(const tern_stats *t) {
     fprintf(stderr,
             "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu decisions of %.2f us (longest %.1f); %llu parts stolen\n"
@@ -76,6 +81,10 @@ static void print_prefill_stats(const tern_stats *t) {
             t->cpu_busy_s * 1e3, t->cpu_bubble * 100, t->npu_busy_s * 1e3, t->npu_bubble * 100, t->wall_s * 1e3, (unsigned long long)t->n_decisions, t->decision_us,
             t->decision_max_us, (unsigned long long)t->n_stolen, t->n_shared, t->n_subgraphs, (unsigned long long)t->n_outliers,
             (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses, (unsigned long long)t->n_dropped);
+    if (t->n_switched) {
+        fprintf(stderr, "graph switching: %llu layers in %d blocks, %.2f ms of loading, of which %.2f ms exposed (planned: %.2f ms)\n", (unsigned long long)t->n_switched,
+                t->switch_blocks, t->switch_s * 1e3, t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);
+    }
 }
 
 int cmd_run(int argc, char **argv) {
@@ -225,6 +234,7 @@ int cmd_run(int argc, char **argv) {
         json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
         json_object_set_new(j, "draft", draft_json(s, res.decode_s, res.n_tokens));
         if (ts.wall_s > 0) json_object_set_new(j, "prefill", stats_json(&ts));
+        if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);
     }

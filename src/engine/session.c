@@ -134,6 +134,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
     TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT, "%zu tokens after %d do not fit a context of %d; open the session with a larger one",
                n, s->n_tok, s->n_ctx);
     TN_TRY(check_ids(s, tokens, n, err));
+    if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
     bool calibrates = tn_drafting_calibrates(s, n);
     if (calibrates) TN_TRY(tn_drafting_before(s, tokens, n, err));
     for (size_t done = 0; done < n;) {
@@ -253,6 +254,11 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->n_subgraphs = p->n_subgraphs;
     out->n_shared = p->n_shared;
     out->activation_bytes = p->activation_bytes;
+    out->n_switched = (uint64_t)p->switching.n_loads;
+    out->switch_s = (double)p->switching.load_ns * 1e-9;
+    out->switch_exposed_s = (double)p->switching.exposed_ns * 1e-9;
+    out->switch_blocks = p->switching.n_blocks;
+    out->switch_planned_stall_s = p->switching.planned_stall_us * 1e-6;
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
