@@ -89,7 +89,13 @@ typedef struct tern_options {
     uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
     int32_t chunk;             /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = 256 (default) */
     bool no_steal;             /* lanes never take each other's tasks, as on a phone (default false) */
+    const char *cold_rows;     /* where weight rows for outliers of cold channels come from: "file" (the package; what a device with
+                                  its own memory needs) or "weights" (the device's copy); NULL = weights where possible (default) */
     bool trace;                /* record every task for tern_session_write_trace (default false) */
+    bool npu_separate_weights; /* the device's graphs cannot share weights, as on many phones: it holds the prefill or the decode form of
+                                  a layer and exchanges them (default false) */
+    const char *graph_switch;  /* when: "progressive", "async" or "sync"; NULL = "progressive" (default) */
+    int32_t switch_blocks;     /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best (default) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
@@ -144,6 +150,10 @@ typedef struct tern_session_options {
      * the model predicted at places of the prompt: its prefill then computes those), "extend" (rejected drafts once more) and
      * "model:FILE" (a small model of the same vocabulary). The text is the same with any of them, only faster. NULL = "none" (default). */
     const char *draft;
+    /* A file that keeps conversations for later drafts ("sam"): every generate stores its session's tokens there before it returns, safe
+     * from a crash. Several processes may use one. NULL = none (default). */
+    const char *store;
+    uint64_t store_bytes; /* of stored tokens: beyond it the least recently used conversations go; 0 = 64 MiB (default) */
 } tern_session_options;
 
 TERN_API void tern_session_options_defaults(tern_session_options *o);
@@ -231,6 +241,8 @@ typedef struct tern_draft_stats {
     double calibrate_s;          /* calibration during prefill */
     uint64_t n_calibrated;       /* prompt tokens calibrated */
     uint64_t draft_bytes;        /* memory of the drafters */
+    uint64_t n_learned;          /* tokens of the store that are drafted from */
+    double learn_s, commit_s;    /* reading them; writing conversations to the store */
 } tern_draft_stats;
 
 TERN_API void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out);
@@ -249,6 +261,11 @@ typedef struct tern_stats {
     uint64_t hot_hits, cold_misses;      /* their weight rows found resident; read from the package */
     int32_t n_subgraphs, n_shared;       /* (chunk, subgraph) pairs of the last wave; of those, served by a shared graph */
     uint64_t kv_bytes, activation_bytes;
+    /* Devices that hold one form of a graph at a time, all sessions of the engine together: layers whose form was replaced; time of
+     * that; of it, time in which nothing computed; blocks of the last plan and the exposed time it expected. */
+    uint64_t n_switched;
+    double switch_s, switch_exposed_s, switch_planned_stall_s;
+    int32_t switch_blocks;
 } tern_stats;
 
 TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);

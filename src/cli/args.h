@@ -51,10 +51,12 @@ char *read_text_file(const char *path, size_t *n_bytes);
 typedef struct model_args {
     const char *model;
     int32_t n_threads;
-    const char *npu, *policy;
+    const char *npu, *policy, *cold_rows;
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory;
-    bool no_steal, trace;
+    bool no_steal, trace, npu_separate;
+    const char *graph_switch;
+    int32_t switch_blocks;
 } model_args;
 #define MODEL_ARGS(a)                                                                                       \
     {"model", 'm', "MODEL", ARG_STR, &(a).model, 0, 0, "a GGUF file, a Hugging Face folder or a .tern package"}, \
@@ -65,6 +67,10 @@ typedef struct model_args {
     {"npu-threads", 0, "N", ARG_INT, &(a).npu_threads, 1, 63, "packages: workers of the NPU lane (default: threads - 1)"}, \
     {"cpu-threads", 0, "N", ARG_INT, &(a).cpu_threads, 1, 63, "packages: workers of the CPU lane (default: 1)"}, \
     {"npu-memory", 0, "BYTES", ARG_U64, &(a).npu_memory, 0, 0, "packages: what the device can address (default: no limit)"}, \
+    {"cold-rows", 0, "FROM", ARG_STR, &(a).cold_rows, 0, 0, "packages: weight rows for outliers of cold channels from file or weights (default, where the device allows)"}, \
+    {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
+    {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
+    {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
 /* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */

@@ -4,6 +4,7 @@
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
+#include "cli/store_args.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -143,8 +144,8 @@ static bool slash(chat *c, char *line) {
 
 int cmd_chat(int argc, char **argv) {
     model_args ma = {0};
-    const char *system = NULL, *draft = "auto";
-    bool stats = false;
+    const char *system = NULL, *draft = "auto", *store = NULL;
+    bool stats = false, no_store = false;
     int32_t n_ctx = 0;
     chat c = {.terminal = isatty(STDIN_FILENO)};
     tern_generate_options_defaults(&c.g);
@@ -156,6 +157,7 @@ int cmd_chat(int argc, char **argv) {
         {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24, "context in tokens (default: the smaller of 4096 and the model's)"},
         SAMPLING_ARGS(c.g.sampling),
         DRAFT_ARGS(draft, c.g),
+        STORE_ARGS(store, no_store),
         {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print what drafting did on standard error at the end"},
         {0},
     };
@@ -165,13 +167,12 @@ int cmd_chat(int argc, char **argv) {
     if (rc >= 0) return rc;
     rc = open_engine(&cmd, &ma, &c.e);
     if (rc >= 0) return rc;
-    tern_error err;
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = n_ctx;
     so.draft = draft;
-    if (tern_session_open(c.e, &so, &c.s, &err) != TERN_OK) {
-        rc = failed(&err);
+    rc = open_stored_session(c.e, &so, store, no_store, &c.s);
+    if (rc >= 0) {
         tern_engine_close(&c.e);
         return rc;
     }

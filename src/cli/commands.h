@@ -7,6 +7,8 @@
 
 int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
+int cmd_ask(int argc, char **argv);
+int cmd_rag(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_pack(int argc, char **argv);

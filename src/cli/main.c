@@ -12,6 +12,8 @@ static const struct {
 } commands[] = {
     {"run", "answer one prompt", cmd_run},
     {"chat", "talk with a model", cmd_chat},
+    {"ask", "answer a question from your documents", cmd_ask},
+    {"rag", "the documents that ask answers from", cmd_rag},
     {"tokenize", "text to token ids and back", cmd_tokenize},
     {"eval", "perplexity and task accuracy", cmd_eval},
     {"pack", "quantise a model into a package", cmd_pack},

@@ -69,6 +69,11 @@ static json_t *stats_json(const tern_stats *t) {
                      (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared, "activation_bytes", (json_int_t)t->activation_bytes);
 }
 
+static json_t *switching_json(const tern_stats *t) {
+    return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks", (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
+                     t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
+}
+
 static void print_prefill_stats(const tern_stats *t) {
     fprintf(stderr,
             "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu decisions of %.2f us (longest %.1f); %llu parts stolen\n"
@@ -76,11 +81,15 @@ static void print_prefill_stats(const tern_stats *t) {
             t->cpu_busy_s * 1e3, t->cpu_bubble * 100, t->npu_busy_s * 1e3, t->npu_bubble * 100, t->wall_s * 1e3, (unsigned long long)t->n_decisions, t->decision_us,
             t->decision_max_us, (unsigned long long)t->n_stolen, t->n_shared, t->n_subgraphs, (unsigned long long)t->n_outliers,
             (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses, (unsigned long long)t->n_dropped);
+    if (t->n_switched) {
+        fprintf(stderr, "graph switching: %llu layers in %d blocks, %.2f ms of loading, of which %.2f ms exposed (planned: %.2f ms)\n", (unsigned long long)t->n_switched,
+                t->switch_blocks, t->switch_s * 1e3, t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);
+    }
 }
 
 int cmd_run(int argc, char **argv) {
     model_args ma = {0};
-    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto";
+    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto", *store = NULL;
     int32_t n_ctx = 0;
     const char *trace = NULL;
     bool gantt = false;
@@ -100,6 +109,7 @@ int cmd_run(int argc, char **argv) {
         {"ignore-eos", 0, NULL, ARG_FLAG, &g.ignore_end, 0, 0, "go on after the end-of-text token"},
         SAMPLING_ARGS(g.sampling),
         DRAFT_ARGS(draft, g),
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "keep the conversation in FILE and draft from those kept there (default: none)"},
         {"load-session", 0, "FILE", ARG_STR, &load, 0, 0, "start from a saved session; only what differs from it is evaluated"},
         {"save-session", 0, "FILE", ARG_STR, &save, 0, 0, "save the session at the end"},
         {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
@@ -164,6 +174,7 @@ int cmd_run(int argc, char **argv) {
     tern_session_options_defaults(&so);
     so.n_ctx = n_ctx;
     so.draft = draft;
+    so.store = store;
     if (tern_session_open(e, &so, &s, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
@@ -223,6 +234,7 @@ int cmd_run(int argc, char **argv) {
         json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
         json_object_set_new(j, "draft", draft_json(s, res.decode_s, res.n_tokens));
         if (ts.wall_s > 0) json_object_set_new(j, "prefill", stats_json(&ts));
+        if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);
     }

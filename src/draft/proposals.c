@@ -101,8 +101,8 @@ float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].
 static void fill_costs(const tn_proposals *p, float *cost) {
     float r0 = 1, t0 = tn_prop_step_ns(p);
     int c = 1;
-    for (; !t0 && c < TN_PROP_COSTS; c++) t0 = p->cost[c].n ? p->cost[c].ns / (1 + ROW_COST * (p->cost[c].rows - 1)) : 0;
-    if (!t0) t0 = 1;
+    for (; t0 == 0 && c < TN_PROP_COSTS; c++) t0 = p->cost[c].n ? p->cost[c].ns / (1 + ROW_COST * (p->cost[c].rows - 1)) : 0;
+    if (t0 == 0) t0 = 1;
     float one = t0, slope = one * ROW_COST;
     cost[1] = t0;
     int32_t i = 2;

@@ -60,7 +60,8 @@ void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out) {
         .tokens_per_step = d->n_steps ? kept / (double)d->n_steps : 0,
         .valid = kept / offered, .wasted = ((double)d->n_rows - kept) / offered, .underutilised = d->n_offered ? 1 - (double)d->n_rows / offered : 0,
         .draft_s = (double)d->draft_ns * 1e-9, .draft_max_s = (double)d->draft_max_ns * 1e-9, .verify_s = (double)d->verify_ns * 1e-9,
-        .calibrate_s = (double)d->calibrate_ns * 1e-9, .n_calibrated = d->n_calibrated, .draft_bytes = d->draft ? tn_draft_bytes(d->draft) : 0,
+        .calibrate_s = (double)d->calibrate_ns * 1e-9, .n_calibrated = d->n_calibrated, .draft_bytes = d->draft ? tn_draft_bytes(d->draft) : 0, .n_learned = s->storing.n_learned,
+        .learn_s = (double)s->storing.learn_ns * 1e-9, .commit_s = (double)s->storing.commit_ns * 1e-9,
     };
     memcpy(out, &t, out->size_bytes < sizeof t ? out->size_bytes : sizeof t);
 }

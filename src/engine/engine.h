@@ -11,6 +11,7 @@
 
 #include "engine/drafting.h"
 #include "engine/pipeline.h"
+#include "engine/storing.h"
 #include "model/forward.h"
 
 enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when scoring */
@@ -46,6 +47,7 @@ struct tern_session {
     float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
     float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     tn_drafting drafting;
+    tn_storing storing;
     _Atomic bool cancel;
 };
 

@@ -191,8 +191,10 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->has_logits, err, TERN_E_INVALID, "generate needs a prompt: prefill first");
     TN_FAIL_IF(o->draft_nodes < 0 || o->draft_nodes > TN_TREE_MAX, err, TERN_E_INVALID, "draft_nodes %d: want 1 to %d, or 0", o->draft_nodes, TN_TREE_MAX);
+    int32_t n_prompt = s->n_tok;
     g.max_rows = o->draft_nodes ? o->draft_nodes : TN_TREE_MAX;
     tern_status st = tn_drafting_use(s, o->draft, &g.drafters, err);
+    if (st == TERN_OK && g.drafters & TN_DRAFT_SAM) st = tn_storing_learn(s, err);
     if (st == TERN_OK && g.drafters) st = tn_draft_sync(s->drafting.draft, s->tokens, s->n_tok, err);
     if (st == TERN_OK) st = tn_sampler_open(&s->e->ctx, &o->sampling, (size_t)s->e->model->h.n_vocab, &g.sampler, err);
     if (st == TERN_OK) st = outlet_open(&g.text, s, o, err);
@@ -206,6 +208,7 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
     }
     tn_free(&s->e->ctx, g.text.buf);
     if (g.sampler.ctx) tn_sampler_close(&g.sampler);
+    tn_storing_commit(s, n_prompt);
     if (result) *result = g.res;
     return st;
 }

@@ -1,6 +1,8 @@
 #include "engine/npu_model.h"
 
+#include "base/clock.h"
 #include "base/status.h"
+#include "engine/switching.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -161,6 +163,11 @@ static tern_status linear_data(const section_view *v, tn_role role, int64_t n, i
     return d->scale && (!has_bias || d->bias) ? TERN_OK : TERN_E_FORMAT;
 }
 
+/* Are the site's graphs loaded one at a time? The head has one form only. */
+static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool head) {
+    return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
+}
+
 static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_error *err) {
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
         tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS, .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M, .k = s->ops.k, .n_ops = s->ops.n_ops};
@@ -171,9 +178,9 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_
         s->in_stride = tn_npu_graph_get(s->graphs[form])->in_stride; /* depends on k only: the same for both forms */
         if (s->in_stride > m->max_stride) m->max_stride = s->in_stride;
         m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
-        TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
+        if (!keeps_one_form(m, s, head)) TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
     }
-    return TERN_OK;
+    return keeps_one_form(m, s, head) ? tn_switcher_load_site(s, TN_FORM_CHUNK, err) : TERN_OK;
 }
 
 static tern_status open_shadow(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer, tern_error *err) {
@@ -259,9 +266,10 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
     s->act_scale = tiles->act_scale;
     s->inv_scale = 1 / s->act_scale;
     for (int i = 0; i < s->ops.n_ops; i++) {
-        tn_npu_weights_data d;
-        TN_TRY(linear_data(v, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, &d, err));
-        TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, &d, &s->weights[i], err));
+        tn_npu_weights_data *d = &s->image[i];
+        TN_TRY(linear_data(v, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, d, err));
+        if (keeps_one_form(m, s, site == TN_SITE_HEAD)) TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
+        else TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i], err));
     }
     TN_TRY(open_graphs(m, s, site == TN_SITE_HEAD, err));
     return tiles->flags & TN_PKG_HAS_SHADOW ? open_shadow(m, s, v, layer, err) : TERN_OK;
@@ -378,27 +386,37 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     tn_npu_options_defaults(&dev);
     dev.n_threads = opt->n_threads > 0 ? opt->n_threads : 1;
     dev.memory_cap_bytes = opt->memory_cap_bytes;
+    dev.separate_weights = opt->separate_weights;
     dev.kernels = kern;
     if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
     const tn_npu_caps *caps = tn_npu_device_caps(m->dev);
     TN_BAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED, "device '%s' wants weights in layout %u, the package has them in %d; pack the model for it",
                caps->name, caps->layout.id, TN_NPU_LAYOUT_16X4);
     TN_BAIL_IF(caps->max_m < m->chunk, err, TERN_E_INVALID, "device '%s' runs at most %d rows at once, chunks have %d", caps->name, caps->max_m, m->chunk);
+    TN_BAIL_IF(opt->cold_rows && strcmp(opt->cold_rows, "file") && strcmp(opt->cold_rows, "weights"), err, TERN_E_INVALID,
+               "rows of cold channels from '%s': there are weights and file", opt->cold_rows);
+    m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
+    TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID, "the CPU cannot read the weights of device '%s': its cold rows come from the file", caps->name);
     if (opt->memory_cap_bytes) {
         if ((st = place_sites(m, &model->h, opt->memory_cap_bytes, err)) != TERN_OK) goto out;
         dev.memory_cap_bytes = 0;
+        dev.separate_weights = false;
         if (m->n_on_cpu && (st = tn_npu_open(ctx, "host", &dev, &m->cpu_dev, err)) != TERN_OK) goto out;
         tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, opt->memory_cap_bytes);
     }
     if ((st = read_sections(m, pool, sections, err)) != TERN_OK) goto out;
+    double load_us = 0;
     for (int i = -1; i < m->n_layers; i++) {
+        int64_t t0 = tn_now_ns();
         section_view v = {.base = m->buffers[i + 1]};
         if ((st = tn_pkg_records(sections[i + 1], v.base, sections[i + 1]->size_bytes, &v.records, &v.n, err)) != TERN_OK) goto out;
         st = i < 0 ? open_model_level(m, model, &v, err) : open_layer(m, model, i, &v, err);
         if (st != TERN_OK) goto out;
+        load_us += i < 0 ? 0 : (double)(tn_now_ns() - t0) * 1e-3;
         TN_BAIL_IF(!tn_progress(ctx, "load", (i + 2.0) / (m->n_layers + 1)), err, TERN_E_CANCELLED, "loading was cancelled");
     }
     if ((st = open_tokenizer(m, model, err)) != TERN_OK) goto out;
+    if (!caps->shares_weights && (st = tn_switcher_open(m, opt, load_us / m->n_layers, &m->switcher, err)) != TERN_OK) goto out;
     *out = m;
     *model_out = model;
     m = NULL;
@@ -414,6 +432,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
     tn_npu_model *m = *pm;
     if (!m) return;
     *pm = NULL;
+    tn_switcher_close(&m->switcher);
     for (int i = 0; m->sites && i < m->n_layers * TN_LAYER_SITES + 1; i++) {
         tn_npu_site *s = &m->sites[i];
         for (int f = 0; f < TN_N_FORMS; f++) tn_npu_graph_close(&s->graphs[f]);

@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "model/sites.h"
 #include "npu/npu.h"
+#include "sched/switch.h"
 
 typedef enum tn_form { TN_FORM_CHUNK, TN_FORM_DECODE, TN_N_FORMS } tn_form;
 
@@ -19,7 +20,8 @@ typedef struct tn_npu_site {
     bool on_cpu; /* does not fit the device's memory: the CPU lane computes the same static graph */
     float act_scale, inv_scale;
     int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
-    tn_npu_weights *weights[TN_SITE_MAX_OPS];
+    tn_npu_weights *weights[TN_SITE_MAX_OPS]; /* what the device reads */
+    tn_npu_weights_data image[TN_SITE_MAX_OPS]; /* the same as the package has it; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
     bool shadow;                       /* clipped activations are made good on the CPU */
     const int8_t **hot_rows;           /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
@@ -27,18 +29,22 @@ typedef struct tn_npu_site {
     uint64_t rows_off_bytes;
 } tn_npu_site;
 
+typedef struct tn_switcher tn_switcher;
+
 typedef struct tn_npu_model {
     tn_ctx *ctx;
     tn_pkg *pkg;
     tn_npu_device *dev;
     tn_npu_device *cpu_dev; /* of sites beyond the device's memory; NULL when all fit */
     int32_t n_on_cpu;
+    tn_switcher *switcher; /* NULL: both forms of every graph are loaded (the device's graphs share weights) */
     int32_t chunk; /* rows of the chunk form */
     char scheme[24];
     int32_t n_layers;
     tn_npu_site *sites;  /* [n_layers][TN_LAYER_SITES], then the head */
     int32_t max_shadow_n, max_k, max_stride; /* over shadowed sites: outputs; over all: inputs, in_stride */
     bool any_shadow;
+    bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
     /* embedding rows for look-up: s8 tiles and their scales */
     const int8_t *embd_tiles;
     const float *embd_scale;
@@ -52,6 +58,10 @@ typedef struct tn_npu_model_options {
     int32_t n_threads;         /* of the device */
     uint64_t memory_cap_bytes; /* 0 = no limit */
     int32_t chunk;             /* 0 = TN_CHUNK_DEFAULT */
+    const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
+    bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
+    tn_switch_kind graph_switch;
+    int32_t switch_blocks;     /* 0 = as many as are best */
 } tn_npu_model_options;
 
 /* Also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent). kern is borrowed. */

@@ -40,6 +40,11 @@ typedef struct task_arg {
     tn_stage stage;
 } task_arg;
 
+typedef struct load_arg {
+    tn_pipeline *p;
+    int32_t layer0, layer1;
+} load_arg;
+
 typedef struct wave { /* the task graph of n_chunks chunks */
     tn_graph *graph;
     task_arg *args;
@@ -70,6 +75,12 @@ struct tn_pipeline {
     size_t scratch_stride;
     cold_cache *cold;      /* [n_workers] */
     wave waves[TN_WAVE_CHUNKS + 1];
+    /* Devices that keep one form of a graph: a wave with loads is built for its run. */
+    tn_switcher *switcher; /* NULL: both forms are loaded */
+    wave switch_wave;
+    struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
+    tn_switch_plan switch_plan;
+    int32_t plan_chunk;    /* of the plan: first chunk of the next wave; -1: no plan */
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
 };
@@ -115,6 +126,20 @@ static float *op_out(const chunk *c, tn_role role) {
     }
 }
 
+/* Weights of one input channel to all outputs of a site: resident where the channel is hot, else copied to dst. */
+static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t channel, int8_t *dst, const int8_t **row, tern_error *err) {
+    size_t n_total = (size_t)s->ops.n_total;
+    *row = s->hot_rows[channel];
+    if (*row) return TERN_OK;
+    *row = dst;
+    if (p->m->cold_from_file) return tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total, n_total, dst, err);
+    const tn_npu_layout *l = &tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout;
+    for (int32_t op = 0; op < s->ops.n_ops; dst += s->ops.n[op++]) {
+        tn_npu_tiles_column(l, tn_npu_weights_get(s->weights[op]).tiles, s->ops.n[op], s->ops.k, channel, dst);
+    }
+    return TERN_OK;
+}
+
 /* shadow[row] = sum over the row's outliers of residual x weight row x weight scale, beside the device's product. */
 static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1, int i_worker, tern_error *err) {
     size_t n_total = (size_t)s->ops.n_total;
@@ -124,13 +149,9 @@ static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, i
         if (!n) continue;
         const uint32_t *channel = c->out_channel + (size_t)row * (size_t)p->out_cap, first[2] = {0, (uint32_t)n};
         for (size_t i = 0; i < n; i++) {
-            const int8_t *w = s->hot_rows[channel[i]];
-            if (!w) {
-                int8_t *dst = cold->rows + n_cold++ * (size_t)p->m->max_shadow_n;
-                TN_TRY(tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel[i] * n_total, n_total, dst, err));
-                w = dst;
-            }
-            cold->ptrs[channel[i]] = w;
+            int8_t *dst = cold->rows + n_cold * (size_t)p->m->max_shadow_n;
+            TN_TRY(weight_row(p, s, channel[i], dst, &cold->ptrs[channel[i]], err));
+            n_cold += cold->ptrs[channel[i]] == dst;
         }
         atomic_fetch_add_explicit(&p->cold_misses, n_cold, memory_order_relaxed);
         atomic_fetch_add_explicit(&p->hot_hits, n - n_cold, memory_order_relaxed);
@@ -142,7 +163,7 @@ static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, i
             for (size_t i = 0; i < n; i++) cold->ptrs[channel[i]] += op ? s->ops.n[op - 1] : 0;
             tn_shadow_f32_args a = {.out = out + n_off, .ldo = n_op, .m = 1, .n0 = 0, .n1 = n_op, .first = first, .channel = channel,
                                     .resid = c->out_resid + (size_t)row * (size_t)p->out_cap, .w_rows = cold->ptrs,
-                                    .scale = tn_npu_weights_get(s->weights[op]).scale};
+                                    .scale = s->image[op].scale};
             p->kern->shadow_f32(&a);
             n_off += n_op;
         }
@@ -274,8 +295,31 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
     return (n_rows + block - 1) / block;
 }
 
+/* A product in the form its layer has now: a chunk on the decode graph is several sub-chunks. Their rows are the same, because a
+ * row's result depends neither on the others nor on M. */
+static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part, int32_t n_parts, tern_error *err) {
+    const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
+    const tn_npu_job *whole = job_of(p, i_chunk, layer, site_of(st));
+    tn_form form = s->on_cpu ? p->form : tn_switcher_form(p->switcher, layer);
+    TN_FAIL_IF(form == TN_N_FORMS, err, TERN_E_DEVICE, "layer %d has no graph on the device: loading it failed", layer);
+    int32_t m = form == TN_FORM_CHUNK ? p->n_rows : TN_DECODE_M;
+    for (int32_t row = 0; row < whole->n_rows; row += m) {
+        tn_npu_job job = {.graph = s->graphs[form], .n_rows = whole->n_rows - row < m ? whole->n_rows - row : m, .in = {whole->in[0] + (size_t)row * (size_t)s->in_stride}};
+        for (int32_t op = 0; op < s->ops.n_ops; op++) job.out[op] = (float *)whole->out[op] + (size_t)row * (size_t)s->ops.n[op];
+        if (has_parts(p, s)) {
+            TN_TRY(tn_npu_run_part(&job, part, n_parts, err));
+            continue;
+        }
+        TN_TRY(tn_npu_submit(&job, err));
+        tern_status rc = tn_npu_wait(&job);
+        TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", tn_stage_name(st), layer);
+    }
+    return TERN_OK;
+}
+
 static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part, int32_t n_parts, int i_worker, tern_error *err) {
     chunk *c = &p->chunks[i_chunk];
+    if (tn_stage_is_product(st) && p->switcher) return run_switched(p, i_chunk, layer, st, part, n_parts, err);
     if (tn_stage_is_product(st)) {
         tn_npu_job *job = job_of(p, i_chunk, layer, site_of(st));
         if (has_parts(p, tn_npu_site_at(p->m, layer, site_of(st)))) return tn_npu_run_part(job, part, n_parts, err);
@@ -301,7 +345,18 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
 
 static tern_status run_task(void *arg, int part, const tn_worker *w, tern_error *err) {
     const task_arg *a = arg;
-    return run_part(a->p, a->i_chunk, a->layer, a->stage, part, n_parts_of(a->p, a->stage, a->p->n_rows, a->layer), w->i_worker, err);
+    tn_switcher *sw = a->p->switcher;
+    if (sw) tn_switcher_compute(sw, true);
+    tern_status st = run_part(a->p, a->i_chunk, a->layer, a->stage, part, n_parts_of(a->p, a->stage, a->p->n_rows, a->layer), w->i_worker, err);
+    if (sw) tn_switcher_compute(sw, false);
+    return st;
+}
+
+static tern_status run_load(void *arg, int part, const tn_worker *w, tern_error *err) {
+    (void)part;
+    (void)w;
+    const load_arg *a = arg;
+    return tn_switcher_load(a->p->switcher, a->layer0, a->layer1, TN_FORM_DECODE, err);
 }
 
 /* ---- waves ---------------------------------------------------------------------------------------- */
@@ -316,8 +371,8 @@ static double guess_us(const tn_pipeline *p, tn_stage st, int layer) {
     return rows * (double)p->model->h.n_embd / 1e3;
 }
 
-static void set_estimates(const tn_pipeline *p, wave *w) {
-    for (int32_t i = 0; i < w->graph->n_tasks; i++) {
+static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
+    for (int32_t i = 0; i < n_tasks; i++) {
         const task_arg *a = &w->args[i];
         double us = guess_us(p, a->stage, a->layer);
         if (p->profile->measured) {
@@ -331,7 +386,7 @@ static void set_estimates(const tn_pipeline *p, wave *w) {
 typedef struct wave_filler {
     tn_pipeline *p;
     wave *w;
-    int32_t n; /* tasks filled */
+    int32_t n, n_chunks; /* tasks filled; chunks of the wave */
 } wave_filler;
 
 static bool filler_has(void *user, tn_stage stage, int32_t layer) { return has_stage(((wave_filler *)user)->p, stage, layer); }
@@ -357,7 +412,53 @@ static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err)
     wave_filler f = {.p = p, .w = w};
     const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill};
     TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
-    set_estimates(p, w);
+    set_estimates(p, w, f.n);
+    return TERN_OK;
+}
+
+/* The loads that the plan begins in this wave, as tasks beside its chunks: after the last product of a block's layers that is to run on
+ * the prefill graph, before the first that is not, one load at a time in the plan's order. */
+static void add_loads(void *user, tn_graph *g) {
+    wave_filler *f = user;
+    tn_pipeline *p = f->p;
+    const tn_switch_plan *plan = &p->switch_plan;
+    int32_t n_steps = plan->n_blocks * plan->n_chunks, first = p->plan_chunk, last = first + f->n_chunks, before = -1;
+    for (int32_t i = 0; i < plan->n_blocks; i++) {
+        int32_t b = plan->order[i], at = plan->start[b] / plan->n_blocks, switched = tn_switch_chunk(plan, b) - first;
+        if (plan->start[b] >= n_steps || at < first || at >= last) continue;
+        load_arg *a = &p->load_args[b];
+        *a = (load_arg){.p = p, .layer0 = tn_switch_layer(plan, p->m->n_layers, b), .layer1 = tn_switch_layer(plan, p->m->n_layers, b + 1)};
+        tn_task t = {.fn = run_load, .arg = a, .name = "switch graphs", .chunk = at - first, .layer = a->layer0, .subgraph = TN_N_STAGES, .n_parts = 1, .lane = TN_LANE_IO};
+        int32_t id = tn_graph_add(g, &t);
+        for (int32_t task = 0; task < f->n; task++) {
+            const task_arg *c = &f->w->args[task];
+            if (c->layer < a->layer0 || c->layer >= a->layer1 || !tn_stage_is_product(c->stage)) continue;
+            if (c->i_chunk < switched) tn_graph_depend(g, task, id);
+            else tn_graph_depend(g, id, task);
+        }
+        if (before >= 0) tn_graph_depend(g, before, id);
+        before = id;
+    }
+}
+
+/* Does the plan begin a load in the next n_chunks chunks? */
+static bool has_loads(const tn_pipeline *p, int32_t n_chunks) {
+    const tn_switch_plan *plan = &p->switch_plan;
+    if (p->plan_chunk < 0) return false;
+    for (int32_t b = 0; b < plan->n_blocks; b++) {
+        int32_t at = plan->start[b] / plan->n_blocks;
+        if (plan->start[b] < plan->n_blocks * plan->n_chunks && at >= p->plan_chunk && at < p->plan_chunk + n_chunks) return true;
+    }
+    return false;
+}
+
+static tern_status build_switch_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
+    wave *w = &p->switch_wave;
+    tn_graph_clear(w->graph);
+    wave_filler f = {.p = p, .w = w, .n_chunks = n_chunks};
+    const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill, .finish = add_loads};
+    TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
+    set_estimates(p, w, f.n);
     return TERN_OK;
 }
 
@@ -418,6 +519,8 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->policy = policy;
     p->profile = profile;
     p->n_rows = m->chunk;
+    p->switcher = m->switcher;
+    p->plan_chunk = -1;
     p->out_cap = (m->max_k + OUTLIER_SHARE - 1) / OUTLIER_SHARE;
     p->n_workers = tn_executor_n_workers(exec) > tn_pool_size(pool) ? tn_executor_n_workers(exec) : tn_pool_size(pool);
     p->scratch_stride = (tn_rows_scratch(&model->h, kv->cap_tok) + 15) / 16 * 16;
@@ -441,6 +544,14 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
         p->n_chunks_open++;
         if ((st = build_wave(p, i + 1, err)) != TERN_OK) goto out;
     }
+    if (p->switcher) {
+        size_t max_tasks = (size_t)p->n_chunks_open * (size_t)m->n_layers * TN_N_STAGES + TN_SWITCH_MAX_BLOCKS;
+        if ((st = tn_graph_open(ctx, &p->switch_wave.graph, err)) != TERN_OK) goto out;
+        p->switch_wave.args = tn_alloc(ctx, TN_MEM_GRAPHS, max_tasks, sizeof *p->switch_wave.args);
+        p->switch_wave.task_ns = tn_alloc(ctx, TN_MEM_GRAPHS, max_tasks, sizeof *p->switch_wave.task_ns);
+        p->load_args = tn_alloc(ctx, TN_MEM_GRAPHS, TN_SWITCH_MAX_BLOCKS, sizeof *p->load_args);
+        TN_BAIL_IF(!p->switch_wave.args || !p->switch_wave.task_ns || !p->load_args, err, TERN_E_MEMORY, "no memory for graph switching");
+    }
     *out = p;
     return TERN_OK;
 out:
@@ -457,6 +568,10 @@ void tn_pipeline_close(tn_pipeline **pp) {
         tn_free(p->ctx, p->waves[i].args);
         tn_free(p->ctx, p->waves[i].task_ns);
     }
+    tn_graph_close(&p->switch_wave.graph);
+    tn_free(p->ctx, p->switch_wave.args);
+    tn_free(p->ctx, p->switch_wave.task_ns);
+    tn_free(p->ctx, p->load_args);
     for (int i = 0; i < TN_WAVE_CHUNKS; i++) tn_free(p->ctx, p->arenas[i]);
     for (int i = 0; p->cold && i < p->n_workers; i++) {
         tn_free(p->ctx, p->cold[i].rows);
@@ -577,7 +692,7 @@ static void learn(tn_pipeline *p, const wave *w, int32_t n_chunks) {
         p->profile->attn_us_per_pos = p->profile->us[TN_ST_ATTN] * 2 / p->n_rows; /* a chunk sees half of itself on average */
     }
     p->profile->measured = true;
-    for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i]);
+    for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
 }
 
 static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) {
@@ -597,12 +712,54 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
  * a first chunk that begins inside one is shorter. */
 static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
 
-tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
-                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
-    assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
+tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
+    p->plan_chunk = -1;
+    if (!p->switcher || n_tok <= TN_DECODE_M) return TERN_OK;
+    const tn_switch_plan *plan;
+    tn_switcher_lock(p->switcher);
+    if (!tn_switcher_has_times(p->switcher)) { /* the profile of former processes, or guesses */
+        double product = 0, other = 0;
+        for (int s = 0; s < TN_N_STAGES; s++) {
+            bool is_product = tn_stage_is_product((tn_stage)s);
+            double us = p->profile->measured ? p->profile->us[s] : !is_product || has_stage(p, (tn_stage)s, 0) ? guess_us(p, (tn_stage)s, 0) : 0;
+            *(is_product ? &product : &other) += us / p->n_workers;
+        }
+        tn_switcher_measured(p->switcher, TN_FORM_CHUNK, product, other);
+    }
+    tern_status st = tn_switcher_plan(p->switcher, (skipped_rows(pos0) + n_tok + p->n_rows - 1) / p->n_rows, &plan, err);
+    if (st == TERN_OK && plan) {
+        p->switch_plan = *plan;
+        p->plan_chunk = 0;
+    }
+    tn_switcher_unlock(p->switcher);
+    return st;
+}
+
+/* Layers' times in the forms they had, from the tasks of a wave; those that changed form in it count for neither. */
+static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks) {
+    double product_us[TN_N_FORMS] = {0}, other_us = 0;
+    int32_t n_layers[TN_N_FORMS] = {0};
+    for (int32_t i = 0; i < p->m->n_layers; i++) {
+        if (form_before[i] == tn_switcher_form(p->switcher, i) && form_before[i] < TN_N_FORMS) n_layers[form_before[i]]++;
+    }
+    int32_t n_tasks = p->waves[n_chunks].graph->n_tasks; /* of the stages: loads come behind them */
+    for (int32_t i = 0; i < n_tasks; i++) {
+        const task_arg *a = &w->args[i];
+        double us = (double)w->task_ns[i] * 1e-3 / p->n_workers;
+        if (!tn_stage_is_product(a->stage)) other_us += us;
+        else if (form_before[a->layer] == tn_switcher_form(p->switcher, a->layer) && form_before[a->layer] < TN_N_FORMS) product_us[form_before[a->layer]] += us;
+    }
+    for (int f = 0; f < TN_N_FORMS; f++) {
+        if (n_layers[f]) tn_switcher_measured(p->switcher, (tn_form)f, product_us[f] / n_layers[f] / n_chunks, other_us / p->m->n_layers / n_chunks);
+    }
+}
+
+static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
+                                  const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
     if (p->form == TN_FORM_DECODE) {
+        if (p->switcher) TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
         p->n_skipped = 0;
         begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
         return forward_small(p, n, cancel, err);
@@ -615,12 +772,36 @@ tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, i
     }
     wave *w = &p->waves[n_chunks];
     bool full = n == n_chunks * p->n_rows && pos0 == 0;
-    tn_run run = {.graph = w->graph, .policy = p->policy, .cancel = cancel, .timeline = timeline, .task_ns = full && !p->profile->measured ? w->task_ns : NULL};
+    tn_form form_before[TN_MAX_LAYERS];
+    if (p->switcher) {
+        if (has_loads(p, n_chunks)) {
+            w = &p->switch_wave;
+            full = false;
+            TN_TRY(build_switch_wave(p, n_chunks, err));
+        }
+        for (int32_t i = 0; i < p->m->n_layers; i++) {
+            form_before[i] = tn_switcher_form(p->switcher, i);
+            full = full && form_before[i] == TN_FORM_CHUNK;
+        }
+    }
+    tn_run run = {.graph = w->graph, .policy = p->policy, .cancel = cancel, .timeline = timeline, .task_ns = p->switcher || (full && !p->profile->measured) ? w->task_ns : NULL};
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
-    if (run.task_ns) learn(p, w, n_chunks);
+    if (full && !p->profile->measured) learn(p, w, n_chunks);
+    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped) learn_forms(p, w, form_before, n_chunks);
+    if (p->plan_chunk >= 0) p->plan_chunk += n_chunks;
     note_stats(p, n_chunks, &rs);
     return TERN_OK;
+}
+
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
+                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
+    assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
+    if (!p->switcher) return forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+    tn_switcher_lock(p->switcher);
+    tern_status st = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+    tn_switcher_unlock(p->switcher);
+    return st;
 }
 
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) { return p->n_chunks_open * p->n_rows - skipped_rows(pos0); }
@@ -689,5 +870,6 @@ const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p) {
     s->n_dropped = atomic_load(&p->n_dropped);
     s->hot_hits = atomic_load(&p->hot_hits);
     s->cold_misses = atomic_load(&p->cold_misses);
+    if (p->switcher) tn_switcher_stats_get(p->switcher, &s->switching);
     return s;
 }

@@ -225,7 +225,6 @@ static bool write_passage(void *user, const char *text, size_t n) {
     sqlite3_bind_int64(x->words, 1, sqlite3_last_insert_rowid(x->db));
     sqlite3_bind_text64(x->words, 2, text, n, SQLITE_STATIC, SQLITE_UTF8);
     if (x->st == TERN_OK) x->st = run(x->s, x->words, x->err);
-    if (x->st == TERN_OK && x->o->on_passage) x->o->on_passage(x->o->user, text, n);
     return x->st == TERN_OK;
 }
 

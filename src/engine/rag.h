@@ -20,8 +20,6 @@ typedef struct tn_rag_options {
     void (*notice)(void *user, const char *line);
     /* After every document that was read. May be NULL. */
     void (*progress)(void *user, const char *path, int64_t n_done);
-    /* Every new passage as it goes in, in order. May be NULL. */
-    void (*on_passage)(void *user, const char *text, size_t n);
     void *user;
 } tn_rag_options;
 

@@ -50,6 +50,7 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
     uint32_t drafters;
     if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
+    if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);
     if (st == TERN_OK) {
         s->drafting.drafters = drafters;
         *out = s;
@@ -65,6 +66,7 @@ void tern_session_close(tern_session **ps) {
     *ps = NULL;
     tn_ctx *ctx = &s->e->ctx;
     tn_drafting_close(s);
+    tn_storing_close(s);
     if (s->kv.ctx) tn_kv_close(&s->kv);
     if (s->acts.ctx) tn_acts_close(&s->acts);
     if (s->profile.measured && s->pipeline) tn_profile_save(s->e, &s->profile);
@@ -132,6 +134,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
     TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT, "%zu tokens after %d do not fit a context of %d; open the session with a larger one",
                n, s->n_tok, s->n_ctx);
     TN_TRY(check_ids(s, tokens, n, err));
+    if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
     bool calibrates = tn_drafting_calibrates(s, n);
     if (calibrates) TN_TRY(tn_drafting_before(s, tokens, n, err));
     for (size_t done = 0; done < n;) {
@@ -187,6 +190,7 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
 
 void tn_session_truncate(tern_session *s, int32_t n) {
     if (n >= s->n_tok) return;
+    tn_storing_truncate(&s->storing, n);
     s->n_tok = n;
     s->has_logits = false;
 }
@@ -250,6 +254,11 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->n_subgraphs = p->n_subgraphs;
     out->n_shared = p->n_shared;
     out->activation_bytes = p->activation_bytes;
+    out->n_switched = (uint64_t)p->switching.n_loads;
+    out->switch_s = (double)p->switching.load_ns * 1e-9;
+    out->switch_exposed_s = (double)p->switching.exposed_ns * 1e-9;
+    out->switch_blocks = p->switching.n_blocks;
+    out->switch_planned_stall_s = p->switching.planned_stall_us * 1e-6;
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {

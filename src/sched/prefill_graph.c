@@ -60,5 +60,6 @@ tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, ter
         }
     }
     tn_free(g->ctx, ropes);
+    if (spec->finish) spec->finish(spec->user, g);
     return tn_graph_seal(g, err);
 }

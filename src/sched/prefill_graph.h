@@ -37,6 +37,9 @@ typedef struct tn_prefill_spec {
     bool (*has)(void *user, tn_stage stage, int32_t layer);
     /* Completes a task that has its name, lane, place and can_steal: fn, arg, n_parts, estimates, or another lane. */
     void (*fill)(void *user, tn_stage stage, tn_task *t);
+    /* Adds what else the run does, with its dependencies, after all stages have been filled (they have the ids 0, 1, 2... in the order of
+     * filling). NULL: nothing. */
+    void (*finish)(void *user, tn_graph *g);
 } tn_prefill_spec;
 
 /* Is there such a task in every chunk? */

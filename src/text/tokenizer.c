@@ -83,15 +83,34 @@ static int byte_token(const uint8_t *p, size_t n) {
     return a && b ? (int)((a - hex) % 16 * 16 + (b - hex) % 16) : -1;
 }
 
-static int special_order(const void *a, const void *b, void *user) {
-    const tn_tokenizer *t = user;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+static bool special_before(const tn_tokenizer *t, uint32_t x, uint32_t y) {
     size_t nx, ny;
     const uint8_t *px = tn_tok_text(t, x, &nx), *py = tn_tok_text(t, y, &ny);
     int c = memcmp(px, py, nx < ny ? nx : ny);
-    if (c) return c;
-    if (nx != ny) return nx < ny ? -1 : 1;
-    return x < y ? -1 : x > y;
+    if (c) return c < 0;
+    return nx != ny ? nx < ny : x < y;
+}
+
+static void sift_down(const tn_tokenizer *t, uint32_t *heap, uint32_t i, uint32_t n) {
+    uint32_t x = heap[i];
+    for (uint32_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && special_before(t, heap[child], heap[child + 1])) child++;
+        if (!special_before(t, x, heap[child])) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = x;
+}
+
+/* Heap sort: the order needs the tokenizer, and not every C library has a qsort with a context. */
+static void sort_specials(const tn_tokenizer *t) {
+    uint32_t *a = t->specials, n = t->n_specials;
+    for (uint32_t i = n / 2; i-- > 0;) sift_down(t, a, i, n);
+    while (n > 1) {
+        uint32_t last = a[--n];
+        a[n] = a[0];
+        a[0] = last;
+        sift_down(t, a, 0, n);
+    }
 }
 
 static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
@@ -109,7 +128,7 @@ static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
         t->specials = alloc(t, t->n_specials, sizeof *t->specials);
         TN_FAIL_IF(!t->specials, err, TERN_E_MEMORY, "out of memory for %u special tokens", t->n_specials);
     }
-    qsort_r(t->specials, t->n_specials, sizeof *t->specials, special_order, t);
+    sort_specials(t);
     for (uint32_t b = 0, i = 0; b <= 256; b++) {
         while (i < t->n_specials && t->bytes[t->off[t->specials[i]]] < b) i++;
         t->special_at[b] = i;

@@ -1,0 +1,254 @@
+/* tern ask - answer a question from the documents of the store, and say from which. */
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/draft_args.h"
+#include "cli/prompt.h"
+#include "cli/sampling_args.h"
+#include "cli/store_args.h"
+
+#include "base/clock.h"
+#include "engine/rag.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct answer {
+    char *text;
+    size_t n, cap;
+    bool quiet;
+    double first_s; /* process age at the first token */
+} answer;
+
+static tern_session *interrupted;
+
+static void on_interrupt(int sig) {
+    (void)sig;
+    if (interrupted) tern_session_cancel(interrupted);
+}
+
+static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
+    (void)token;
+    (void)logprob;
+    answer *a = user;
+    if (a->first_s <= 0) a->first_s = process_age_s();
+    if (!a->quiet) {
+        fwrite(text, 1, n, stdout);
+        fflush(stdout);
+        if (ferror(stdout)) return false;
+    }
+    if (a->n + n + 1 > a->cap) {
+        size_t cap = (a->n + n + 1) * 2;
+        char *more = realloc(a->text, cap);
+        if (!more) return false;
+        a->text = more;
+        a->cap = cap;
+    }
+    memcpy(a->text + a->n, text, n);
+    a->text[a->n += n] = 0;
+    return true;
+}
+
+/* The question with the first n passages as the model wants it: its chat template, or plain text where it has none. */
+static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
+    char *user = tn_rag_prompt(ctx, question, hits, n), *rendered = NULL;
+    int32_t *ids = NULL;
+    if (!user) {
+        failed_text("no memory for the prompt");
+        return NULL;
+    }
+    tern_message msgs[2];
+    size_t n_msgs = 0, n_bytes = 0;
+    if (system) msgs[n_msgs++] = (tern_message){"system", system};
+    msgs[n_msgs++] = (tern_message){"user", user};
+    tern_error err;
+    if (tern_chat_render(e, msgs, n_msgs, NULL, 0, &n_bytes, &err) == TERN_E_UNSUPPORTED) {
+        size_t cap = strlen(user) + (system ? strlen(system) : 0) + 32;
+        rendered = malloc(cap);
+        if (rendered) n_bytes = (size_t)snprintf(rendered, cap, "%s%s%s\n\nAnswer:", system ? system : "", system ? "\n\n" : "", user);
+        else failed_text("no memory for the prompt");
+    } else {
+        rendered = prompt_render(e, msgs, n_msgs, &n_bytes);
+    }
+    if (rendered) ids = prompt_ids(e, rendered, n_bytes, true, n_ids);
+    free(rendered);
+    tn_free(ctx, user);
+    return ids;
+}
+
+static int by_support(const void *a, const void *b) {
+    const tn_rag_hit *x = a, *y = b;
+    if (x->support != y->support) return x->support > y->support ? -1 : 1;
+    return (x->score < y->score) - (x->score > y->score);
+}
+
+static json_t *sources_json(const tn_rag_hit *hits, int32_t n) {
+    json_t *all = json_array();
+    for (int32_t i = 0; i < n; i++) {
+        json_array_append_new(all, json_pack("{s:s, s:i, s:f, s:f, s:s}", "path", hits[i].path, "passage", (int)hits[i].number, "score", (double)hits[i].score, "support",
+                                             (double)hits[i].support, "text", hits[i].text));
+    }
+    return all;
+}
+
+/* On standard output, after the answer: they are part of it. */
+static void print_sources(const tn_rag_hit *hits, int32_t n) {
+    bool any = false;
+    for (int32_t i = 0; i < n; i++) any = any || hits[i].support > 0;
+    if (n) printf("\n%s\n", any ? "Sources:" : "Passages given (none has the answer's words):");
+    for (int32_t i = 0; i < n; i++) {
+        if (any && hits[i].support <= 0) continue;
+        printf("[%d] %s, passage %d", i + 1, hits[i].path, hits[i].number);
+        if (any) printf(" (%.0f %% of the answer's words)", (double)hits[i].support * 100);
+        putchar('\n');
+    }
+}
+
+int cmd_ask(int argc, char **argv) {
+    model_args ma = {0};
+    const char *system = NULL, *draft = "auto", *store = NULL, *trace = NULL;
+    int32_t n_ctx = 0, k = TN_RAG_K;
+    bool json = false, stats = false, no_store = false, no_sources = false;
+    tern_generate_options g;
+    tern_generate_options_defaults(&g);
+    g.max_tokens = 256;
+    g.sampling.temperature = 0;
+    const arg_spec specs[] = {
+        MODEL_ARGS(ma),
+        {"passages", 'k', "N", ARG_INT, &k, 1, TN_RAG_MAX_K, "passages given to the model at most (default 4)"},
+        {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
+        {"n-predict", 'n', "N", ARG_INT, &g.max_tokens, 1, 1e9, "tokens of the answer at most (default 256)"},
+        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 64, 1 << 24, "context in tokens (default: the smaller of 4096 and the model's)"},
+        SAMPLING_ARGS(g.sampling),
+        DRAFT_ARGS(draft, g),
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"no-keep", 0, NULL, ARG_FLAG, &no_store, 0, 0, "do not keep this answer, nor draft from earlier ones"},
+        {"no-sources", 0, NULL, ARG_FLAG, &no_sources, 0, 0, "print the answer alone"},
+        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
+        {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print times and memory on standard error"},
+        {0},
+    };
+    const command c = {"ask", "-m MODEL TEXT [OPTIONS]", "Answer a question from the documents that tern rag add brought in, greedily unless --temp says otherwise.", specs, 1};
+    const char *words[2];
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    const char *question = words[0];
+    if (!question || !question[strspn(question, " \t\r\n")]) return usage_error(&c, "a question is required");
+
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_store *index = NULL;
+    tn_rag_hit *hits = NULL;
+    int32_t n_hits = 0, n_found = 0, *ids = NULL;
+    tern_engine *e = NULL;
+    tern_session *s = NULL;
+    answer out = {.quiet = json};
+    tern_error err;
+    char *file = store_path(store);
+    if (!file) return EXIT_FAILED;
+    /* the passages first: without any, no model need be loaded */
+    rc = EXIT_FAILED;
+    if (tn_store_open(&ctx, file, NULL, &index, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
+    double t0 = tn_now_s();
+    if (tn_rag_search(index, question, k, &hits, &n_hits, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
+    double search_s = tn_now_s() - t0;
+    n_found = n_hits;
+    int64_t n_documents, n_passages;
+    if (tn_rag_counts(index, &n_documents, &n_passages, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
+    if (!n_documents) {
+        rc = failed_text("%s has no documents: tern rag add PATH brings them in", file);
+        goto out;
+    }
+    if (!n_hits) fputs("tern: no passage has any of these words: the model answers without\n", stderr);
+    ma.trace = trace != NULL;
+    int opened = open_engine(&c, &ma, &e);
+    if (opened >= 0) {
+        rc = opened;
+        goto out;
+    }
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = n_ctx;
+    so.draft = draft;
+    so.store = no_store ? NULL : file;
+    if (tern_session_open(e, &so, &s, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
+    size_t n_ids = 0, room = (size_t)tern_session_capacity(s);
+    size_t reserve = (size_t)g.max_tokens < room / 4 ? (size_t)g.max_tokens : room / 4;
+    for (;; n_hits--) { /* the worst passages go until the rest fits with an answer */
+        free(ids);
+        if (!(ids = ask_ids(e, &ctx, system, question, hits, n_hits, &n_ids))) goto out;
+        if (n_ids + reserve <= room || !n_hits) break;
+    }
+    if (n_hits < n_found) fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", n_hits, n_found, room);
+    interrupted = s;
+    signal(SIGINT, on_interrupt);
+    t0 = tn_now_s();
+    if (tern_session_prefill(s, ids, n_ids, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
+    double prefill_s = tn_now_s() - t0;
+    g.on_token = on_token;
+    g.user = &out;
+    tern_generate_result res;
+    tern_status st = tern_session_generate(s, &g, &res, &err);
+    interrupted = NULL;
+    if (st != TERN_OK && !(st == TERN_E_CANCELLED && out.n)) {
+        rc = failed(&err);
+        goto out;
+    }
+    if (trace && tern_session_write_trace(s, trace, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
+    tn_rag_support(hits, n_hits, out.text ? out.text : "");
+    qsort(hits, (size_t)n_hits, sizeof *hits, by_support);
+    double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0, tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
+    if (json) {
+        json_t *j = json_pack("{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", out.text ? out.text : "", out.n, "sources", sources_json(hits, n_hits), "tokens",
+                              (int)res.n_tokens, "prompt_tokens", (int)n_ids, "search_ms", search_s * 1e3, "ttft_ms", out.first_s * 1e3, "prefill_tokens_per_second", pp,
+                              "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "draft", draft_json(s, res.decode_s, res.n_tokens));
+        if (!j) {
+            rc = failed_text("the answer is not valid UTF-8 for JSON");
+            goto out;
+        }
+        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        json_decref(j);
+        putchar('\n');
+    } else {
+        putchar('\n');
+        if (!no_sources) print_sources(hits, n_hits);
+    }
+    if (stats) {
+        draft_print(s, res.decode_s, res.n_tokens);
+        fprintf(stderr, "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n", n_found,
+                (long long)n_passages, search_s * 1e3, n_ids, pp, res.n_tokens, tg, out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
+    }
+    rc = EXIT_OK;
+out:
+    interrupted = NULL;
+    free(ids);
+    free(out.text);
+    tn_rag_hits_free(&ctx, &hits, n_found);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    tn_store_close(&index);
+    free(file);
+    return rc;
+}

@@ -1,0 +1,32 @@
+#include "cli/store_args.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+char *store_path(const char *given) {
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    char *place = given ? NULL : tn_store_default_path(&ctx), *copy = NULL;
+    if (given || place) copy = strdup(given ? given : place);
+    else failed_text("no place for a store: neither XDG_DATA_HOME nor HOME is set; give --store FILE or --no-store");
+    tn_free(&ctx, place);
+    return copy;
+}
+
+int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none, tern_session **out) {
+    tern_error err;
+    char *path = none ? NULL : store_path(given);
+    if (!none && !path) return EXIT_FAILED;
+    so->store = path;
+    tern_status st = tern_session_open(e, so, out, &err);
+    if (st != TERN_OK && path && !given) { /* whatever is wrong with it, it is not what was asked for */
+        tern_error without;
+        so->store = NULL;
+        st = tern_session_open(e, so, out, &without);
+        if (st == TERN_OK) fprintf(stderr, "tern: nothing is stored: %s\n", err.message);
+    }
+    so->store = NULL;
+    free(path);
+    return st == TERN_OK ? -1 : failed(&err);
+}

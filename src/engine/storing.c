@@ -1,0 +1,70 @@
+#include "engine/engine.h"
+
+#include "base/clock.h"
+#include "base/status.h"
+
+#include <string.h>
+
+tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err) {
+    tn_storing *t = &s->storing;
+    if (!path) return TERN_OK;
+    const tn_tokenizer *tok = s->e->model->tokenizer;
+    TN_FAIL_IF(!tok, err, TERN_E_UNSUPPORTED, "a store needs a model with a tokenizer: this one has none");
+    const tn_store_options o = {.cap_bytes = cap_bytes};
+    TN_TRY(tn_store_open(&s->e->ctx, path, &o, &t->store, err));
+    return tn_store_vocab(t->store, tn_store_fingerprint(tok), s->e->model->h.n_vocab, err);
+}
+
+void tn_storing_close(tern_session *s) { tn_store_close(&s->storing.store); }
+
+typedef struct collected {
+    int32_t *ids;    /* [TN_STORING_TOKENS] sequences one after the other, newest first */
+    int32_t *lengths; /* [TN_STORING_TOKENS] */
+    size_t n, n_sequences;
+} collected;
+
+static bool collect(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n) {
+    (void)kind;
+    collected *c = user;
+    memcpy(c->ids + c->n, ids, n * sizeof *ids);
+    c->lengths[c->n_sequences++] = (int32_t)n;
+    c->n += n;
+    return true;
+}
+
+tern_status tn_storing_learn(tern_session *s, tern_error *err) {
+    tn_storing *t = &s->storing;
+    tn_ctx *ctx = &s->e->ctx;
+    if (!t->store || t->learned) return TERN_OK;
+    int64_t t0 = tn_now_ns();
+    collected c = {.ids = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.ids), .lengths = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.lengths)};
+    tern_status st = c.ids && c.lengths ? tn_store_each(t->store, TN_STORING_TOKENS, collect, &c, err) : tn_fail(err, TERN_E_MEMORY, "no memory to read a store");
+    /* the newest last: where several places could go on, drafts follow the last one */
+    for (size_t end = c.n; st == TERN_OK && c.n_sequences; end -= (size_t)c.lengths[c.n_sequences]) {
+        size_t n = (size_t)c.lengths[--c.n_sequences];
+        st = tern_session_learn(s, c.ids + end - n, n, err);
+    }
+    t->n_learned = c.n;
+    t->learned = st == TERN_OK;
+    tn_free(ctx, c.ids);
+    tn_free(ctx, c.lengths);
+    t->learn_ns = tn_now_ns() - t0;
+    tn_session_trace(s, "store: learn", t0, t0 + t->learn_ns);
+    return st;
+}
+
+void tn_storing_commit(tern_session *s, int32_t n_prompt) {
+    tn_storing *t = &s->storing;
+    if (!t->store || s->n_tok <= n_prompt) return;
+    tern_error err;
+    int64_t t0 = tn_now_ns();
+    if (tn_store_put(t->store, TN_SEQUENCE_CHAT, s->tokens, (size_t)s->n_tok, (size_t)n_prompt, &t->id, &err) != TERN_OK) {
+        tn_log(&s->e->ctx, TERN_LOG_WARN, "the conversation is not stored: %s", err.message);
+        return;
+    }
+    t->n_stored = s->n_tok;
+    t->n_commits++;
+    int64_t t1 = tn_now_ns();
+    t->commit_ns += t1 - t0;
+    tn_session_trace(s, "store: commit", t0, t1);
+}

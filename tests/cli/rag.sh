@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Documents in, answers out: tern rag and tern ask on a small folder of the shipped model's kind of documents.
+set -euo pipefail
+tern=$1
+tmp=$(mktemp -d)
+trap 'rm -r "$tmp"' EXIT
+export XDG_DATA_HOME=$tmp/data
+fail() { echo "FAIL: $*" >&2; exit 1; }
+json() { python3 -c "import json,sys; print(eval('json.load(sys.stdin)$1'))"; }
+
+mkdir "$tmp/docs"
+python3 - "$tmp" <<'PY'
+import json, sys
+questions = []
+for n, line in enumerate(open("models/tern-tiny/eval/extraction_512.jsonl")):
+    if n == 12:
+        break
+    item = json.loads(line)
+    body, question = item["prompt"].split("user\n", 1)[1].split("<|im_end|>")[0].rsplit("Question: ", 1)
+    open(f"{sys.argv[1]}/docs/{n:02}.txt", "w").write(body)
+    questions.append((question.strip(), item["answer"]))
+json.dump(questions, open(f"{sys.argv[1]}/questions.json", "w"))
+PY
+
+# --- the index
+"$tern" rag ls >"$tmp/out" 2>"$tmp/err" && [ ! -s "$tmp/out" ] && [ ! -e "$tmp/data" ] || fail "ls without a store makes one"
+"$tern" ask -m models/tern-tiny "Who?" >/dev/null 2>"$tmp/err" && fail "ask without documents"
+grep -q "tern rag add" "$tmp/err" || fail "no hint what to do"
+printf '\0\1\2' >"$tmp/docs/binary.dat"
+printf '<html><body><h1>Opening hours</h1><p>The library of Zanfeld opens at <b>nine&nbsp;o&apos;clock</b>.</p></body></html>' >"$tmp/docs/page.html"
+"$tern" rag add "$tmp/docs" --json >"$tmp/out" 2>"$tmp/err"
+[ "$(json '["added"]' <"$tmp/out")" = 13 ] || fail "13 documents: $(cat "$tmp/out")"
+grep -q "binary.dat: skipped: it is binary" "$tmp/err" || fail "no notice of the binary file"
+[ "$("$tern" rag add "$tmp/docs" --json 2>/dev/null | json '["unchanged"]')" = 13 ] || fail "unchanged files are indexed again"
+[ "$("$tern" rag ls --json | json '.__len__()')" = 13 ] || fail "ls"
+set +e
+"$tern" rag add /no/such >/dev/null 2>&1; [ $? = 1 ] || fail "a missing path: exit status"
+"$tern" rag frob >/dev/null 2>&1; [ $? = 2 ] || fail "unknown command: exit status"
+"$tern" rag rm >/dev/null 2>&1; [ $? = 2 ] || fail "rm of nothing: exit status"
+"$tern" rag rm "$tmp/docs/none" >/dev/null 2>&1; [ $? = 1 ] || fail "rm of what is not there: exit status"
+"$tern" ask -m models/tern-tiny "  " >/dev/null 2>&1; [ $? = 2 ] || fail "an empty question: exit status"
+set -e
+
+# --- answers
+python3 - "$tern" "$tmp" <<'PY'
+import json, subprocess, sys
+tern, tmp = sys.argv[1:]
+right = 0
+questions = json.load(open(f"{tmp}/questions.json"))
+for n, (question, answer) in enumerate(questions):
+    out = subprocess.run([tern, "ask", "-m", "models/tern-tiny", question, "--json"], capture_output=True, text=True, check=True)
+    j = json.loads(out.stdout)
+    for field in ("text", "sources", "tokens", "prompt_tokens", "search_ms", "ttft_ms", "decode_tokens_per_second", "draft"):
+        assert field in j, field
+    if j["text"].strip() == answer:
+        right += 1
+        best = j["sources"][0]
+        assert best["path"] == f"{tmp}/docs/{n:02}.txt" and best["support"] > 0.5, (question, best)
+        assert all(w in best["text"] for w in answer.rstrip(".").split()[-1:]), (question, best)
+print(f"{right} of {len(questions)} answers are right")
+assert right >= 9
+PY
+"$tern" ask -m models/tern-tiny "$(python3 -c "import json; print(json.load(open('$tmp/questions.json'))[0][0])")" --stats >"$tmp/out" 2>"$tmp/err"
+grep -q "^Sources:" "$tmp/out" && grep -q "docs/00.txt, passage" "$tmp/out" || fail "no sources: $(cat "$tmp/out")"
+grep -q "passages of" "$tmp/err" || fail "no figures"
+"$tern" ask -m models/tern-tiny 'when "does* (the library NEAR: of Zanfeld open' -k 1 -n 24 >"$tmp/out" 2>"$tmp/err" || fail "a hostile question"
+grep -q "page.html" "$tmp/out" || fail "the page is not found: $(cat "$tmp/out")"
+
+# --- earlier answers are drafted from, and --no-keep keeps nothing
+learned=$("$tern" ask -m models/tern-tiny "Where is the library?" -n 8 --json | json '["draft"]["learned_tokens"]')
+[ "$learned" -gt 1000 ] || fail "conversations are not drafted from ($learned tokens)"
+[ "$("$tern" ask -m models/tern-tiny "Where is the library?" -n 8 --json --no-keep | json '["draft"]["learned_tokens"]')" = 0 ] || fail "--no-keep drafts from the store"
+echo "Hello" | "$tern" chat -m models/tern-tiny -n 4 --store "$tmp/chat.db" >/dev/null 2>&1
+[ "$("$tern" run -m models/tern-tiny -p Hello -n 4 --store "$tmp/chat.db" --json | json '["draft"]["learned_tokens"]')" -gt 4 ] || fail "run does not see the chat"
+echo "not a store, whatever it may be: it is only a line of text, long enough that nobody takes it for an empty file......" >"$tmp/bad.db"
+"$tern" run -m models/tern-tiny -p Hello -n 4 --store "$tmp/bad.db" >/dev/null 2>"$tmp/err" && fail "a file that is no store"
+grep -q "bad.db" "$tmp/err" || fail "the message does not name the file"
+
+# --- out again
+rm "$tmp/docs/03.txt"
+[ "$("$tern" rag add "$tmp/docs" --json 2>/dev/null | json '["removed"]')" = 1 ] || fail "a vanished file stays"
+[ "$("$tern" rag rm "$tmp/docs/page.html")" = "1 removed" ] || fail "rm of a file"
+[ "$("$tern" rag rm --all)" = "11 removed" ] || fail "rm --all"
+echo "rag: ok"
