@@ -68,8 +68,21 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
         qsort(ms[i], REPEATS, sizeof **ms, by_value);
         printf("| %d | %.2f | %.2f |\n", rows[i], ms[i][REPEATS / 2], ms[i][REPEATS / 2] / ms[0][REPEATS / 2]);
     }
-    free(ids);
     tern_session_close(&s);
+    s = open_session(e, "calibrated", n_ctx);
+    for (int32_t i = 0; i < n_ctx; i++) ids[i] = (int32_t)tn_rng_below(&rng, (uint64_t)(n_ctx < 1200 ? n_ctx / 3 + 1 : 400)); /* as texts have them */
+    must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
+    tern_draft_stats cold = {.size_bytes = sizeof cold}, t = cold;
+    tern_session_draft_stats(s, &cold);
+    ids[0] ^= 1;
+    double t0 = tn_now_s();
+    must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
+    double all = tn_now_s() - t0;
+    tern_session_draft_stats(s, &t);
+    printf("calibration of %d tokens: %.1f ms, %.2f %% of the rest of their prefill (%.1f ms the first time)\n", n_ctx, (t.calibrate_s - cold.calibrate_s) * 1e3,
+           (t.calibrate_s - cold.calibrate_s) / (all - (t.calibrate_s - cold.calibrate_s)) * 100, cold.calibrate_s * 1e3);
+    tern_session_close(&s);
+    free(ids);
 }
 
 /* ---- sets ------------------------------------------------------------------------------------------ */
