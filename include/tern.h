@@ -89,6 +89,7 @@ typedef struct tern_options {
     uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
     int32_t chunk;             /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = 256 (default) */
     bool no_steal;             /* lanes never take each other's tasks, as on a phone (default false) */
+    const char *scheme;        /* float models: "float" (default), or the arithmetic of a baseline, "llm-int8", "group-w8a8"; packages have theirs */
     const char *cold_rows;     /* where weight rows for outliers of cold channels come from: "file" (the package; what a device with
                                   its own memory needs) or "weights" (the device's copy); NULL = weights where possible (default) */
     bool trace;                /* record every task for tern_session_write_trace (default false) */

@@ -207,6 +207,7 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     o.chunk = a->chunk;
     o.no_steal = a->no_steal;
     o.cold_rows = a->cold_rows;
+    o.scheme = a->scheme;
     o.npu_separate_weights = a->npu_separate;
     o.graph_switch = a->graph_switch;
     o.switch_blocks = a->switch_blocks;

@@ -50,6 +50,10 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     if (rc >= 0) return rc;
     tern_model_info info;
     tern_engine_info(e, &info);
+    if (!strcmp(info.scheme, "llm-int8") || !strcmp(info.scheme, "group-w8a8")) {
+        tern_engine_close(&e);
+        return usage_error(c, "scheme %s is a baseline of accuracy, computed in float: there is nothing to time", ma->scheme);
+    }
     int32_t longest = 2;
     for (int i = 0; i < n_prompts; i++) longest = prompts[i] > longest ? prompts[i] : longest;
     for (int i = 0; i < n_gens; i++) longest = gens[i] + 1 > longest ? gens[i] + 1 : longest;

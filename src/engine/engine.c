@@ -9,10 +9,16 @@
 
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
 
-static tern_status open_float(tern_engine *e, const char *path, tern_error *err) {
+static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name, tern_error *err) {
+    tn_float_scheme scheme = TN_FLOAT;
+    TN_FAIL_IF(scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
+               "scheme '%s' cannot run on a float model: there are float, llm-int8, group-w8a8 (tern pack makes packages of the others)", scheme_name);
     tn_source *src = NULL;
     tern_status st = tn_source_open(&e->ctx, path, &src, err);
-    if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, &e->model, err);
+    if (st == TERN_OK && scheme == TN_FLOAT_LLM_INT8 && tn_source_hparams(src)->parallel_block) {
+        st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: the llm-int8 baseline does not cover parallel blocks", path);
+    }
+    if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, scheme, &e->model, err);
     tn_source_close(&src);
     return st;
 }
@@ -37,6 +43,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     e->n_lane_workers[TN_LANE_IO] = o->npu_separate_weights ? 1 : 0; /* loads graphs */
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
+    TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID, "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
     size_t cap = strlen(path) + 16;
     e->profile_path = tn_alloc(&e->ctx, TN_MEM_OTHER, cap, 1);
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
@@ -67,7 +74,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     tn_kernels_init(&e->kern, cpu);
 
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
-    if (st == TERN_OK) st = tn_pkg_is(path) ? open_package(e, path, &o, n_threads, err) : open_float(e, path, err);
+    if (st == TERN_OK) st = tn_pkg_is(path) ? open_package(e, path, &o, n_threads, err) : open_float(e, path, o.scheme, err);
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;
@@ -89,7 +96,7 @@ void tern_engine_close(tern_engine **pe) {
 void tern_engine_info(const tern_engine *e, tern_model_info *out) {
     const tn_hparams *h = &e->model->h;
     *out = (tern_model_info){
-        .arch = h->arch, .name = h->name, .scheme = e->npu ? e->npu->scheme : "float", .n_params = e->model->n_params, .n_layers = h->n_layers, .n_embd = h->n_embd,
+        .arch = h->arch, .name = h->name, .scheme = e->npu ? e->npu->scheme : tn_float_scheme_name(e->model->scheme), .n_params = e->model->n_params, .n_layers = h->n_layers, .n_embd = h->n_embd,
         .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads, .d_head = h->d_head, .n_ff = h->n_ff, .n_vocab = h->n_vocab,
         .ctx_train = h->ctx_train, .weight_bytes = e->model->weight_bytes,
     };

@@ -47,7 +47,7 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     s->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *s->logits);
     tern_status st = s->tokens && s->pos && s->slot && s->logits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
-    if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
+    if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, e->model->scheme, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
     uint32_t drafters;
     if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
     if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);

@@ -9,12 +9,16 @@
 
 enum { SLICE_ALIGN = 16 }; /* floats: every slice starts on a cache line */
 
-tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, int32_t max_rows, int32_t cap_tok, int n_threads, tn_acts *out,
+tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, tn_float_scheme scheme, int32_t max_rows, int32_t cap_tok, int n_threads, tn_acts *out,
                          tern_error *err) {
     *out = (tn_acts){.ctx = ctx, .max_rows = max_rows};
     size_t rows = (size_t)max_rows, e = (size_t)h->n_embd, qd = (size_t)h->n_heads * (size_t)h->d_head,
            kd = (size_t)h->n_kv_heads * (size_t)h->d_head, f = (size_t)h->n_ff;
     out->scratch_stride = (tn_rows_scratch(h, cap_tok) + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
+    bool side = scheme == TN_FLOAT_LLM_INT8;
+    size_t widest = f > qd ? f : qd;
+    if (e > widest) widest = e;
+    float *flags;
     struct {
         float **slice;
         size_t n;
@@ -22,6 +26,7 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, int32_t max_rows, int
         {&out->x, rows * e},  {&out->h, rows * e},    {&out->q, rows * (qd > e ? qd : e)},  {&out->k, rows * kd},
         {&out->v, rows * kd}, {&out->att, rows * qd}, {&out->gate, rows * f}, {&out->up, rows * f},
         {&out->rope_cs, rows * (size_t)h->n_rot},     {&out->scratch, (size_t)n_threads * out->scratch_stride},
+        {&out->outliers, side ? rows * widest : 0}, {&flags, rows},
     };
     size_t n_slices = sizeof plan / sizeof plan[0], total = 0;
     for (size_t i = 0; i < n_slices; i++) total += (plan[i].n + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
@@ -32,6 +37,7 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, int32_t max_rows, int
         *plan[i].slice = p;
         p += (plan[i].n + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
     }
+    out->has_outliers = (bool *)flags;
     return TERN_OK;
 }
 
@@ -130,16 +136,58 @@ static void residual_item(void *arg, int i_item, int i_thread) {
     s->r->kern->add_f32(s->a->x + (size_t)row0 * e, s->branch + (size_t)row0 * e, 1.0f, (size_t)(row1 - row0) * e);
 }
 
-static void tap(const tn_forward_hooks *hooks, int layer, tn_role role, const float *x, size_t ldx, int32_t n_rows) {
-    if (hooks && hooks->linear_input) hooks->linear_input(hooks->user, layer, role, x, ldx, n_rows);
+/* ---- linears ------------------------------------------------------------------------------------- */
+
+typedef struct side_job {
+    const stage *s;
+    const tn_linear *l;
+    float *x, *out;
+    size_t ldx, ldo;
+} side_job;
+
+static void round_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const side_job *j = arg;
+    tn_acts *a = j->s->a;
+    a->has_outliers[i_item] = tn_baseline_row(j->s->m->scheme, j->x + (size_t)i_item * j->ldx, a->outliers ? a->outliers + (size_t)i_item * j->ldx : NULL, j->ldx);
+}
+
+/* The input of a site's linears: seen by the hook, then rounded in place where the scheme rounds. */
+static void site_input(const stage *s, tn_pool *pool, const tn_forward_hooks *hooks, tn_role role, float *x, size_t ldx) {
+    if (hooks && hooks->linear_input) hooks->linear_input(hooks->user, s->layer, role, x, ldx, s->r->n_rows);
+    side_job j = {.s = s, .x = x, .ldx = ldx};
+    bool again = s->m->h.parallel_block && role == TN_W_UP; /* the rows Q, K and V read */
+    if (s->m->scheme != TN_FLOAT && !again) tn_pool_for(pool, s->r->n_rows, round_item, &j);
+}
+
+/* out += outliers x the unrounded weights, for one panel of output channels. */
+static void outlier_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const side_job *j = arg;
+    size_t k = (size_t)j->l->k, n0 = (size_t)i_item * TN_PANEL_N, n = (size_t)j->l->n - n0 < TN_PANEL_N ? (size_t)j->l->n - n0 : TN_PANEL_N;
+    const float *w = j->l->full + n0 * k;
+    for (int32_t r = 0; r < j->s->r->n_rows; r++) {
+        if (!j->s->a->has_outliers[r]) continue;
+        const float *x = j->s->a->outliers + (size_t)r * j->ldx;
+        float *out = j->out + (size_t)r * j->ldo + n0;
+        for (size_t c = 0; c < k; c++) {
+            if (x[c] == 0) continue;
+            for (size_t i = 0; i < n; i++) out[i] += x[c] * w[c * TN_PANEL_N + i];
+        }
+    }
+}
+
+static void linear(const stage *s, tn_pool *pool, const tn_linear *l, float *x, size_t ldx, float *out, size_t ldo) {
+    tn_linear_run(l, s->r->kern, pool, x, ldx, out, ldo, (size_t)s->r->n_rows);
+    side_job j = {.s = s, .l = l, .ldx = ldx, .out = out, .ldo = ldo};
+    if (l->full) tn_pool_for(pool, (l->n + TN_PANEL_N - 1) / TN_PANEL_N, outlier_item, &j);
 }
 
 tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids, bool rope_long,
                             const _Atomic bool *cancel, const tn_forward_hooks *hooks, tern_error *err) {
     const tn_hparams *h = &m->h;
-    const tn_kernels *kern = r->kern;
     size_t e = (size_t)h->n_embd, qd = (size_t)h->n_heads * (size_t)h->d_head, kd = (size_t)h->n_kv_heads * (size_t)h->d_head,
-           f = (size_t)h->n_ff, rows = (size_t)r->n_rows;
+           f = (size_t)h->n_ff;
     stage s = {.m = m, .r = r, .a = a, .rows_per_item = r->n_rows < 8 ? r->n_rows : 8, .ids = ids};
     r->rope_cs = a->rope_cs;
     tn_rows_rope_table(r, rope_long);
@@ -155,10 +203,10 @@ tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_act
         s.w = y->attn_norm;
         s.b = y->attn_norm_b;
         run(&s, pool, norm_item);
-        tap(hooks, layer, TN_W_Q, a->h, e, r->n_rows);
-        tn_linear_run(&y->q, kern, pool, a->h, e, a->q, qd, rows);
-        tn_linear_run(&y->k, kern, pool, a->h, e, a->k, kd, rows);
-        tn_linear_run(&y->v, kern, pool, a->h, e, a->v, kd, rows);
+        site_input(&s, pool, hooks, TN_W_Q, a->h, e);
+        linear(&s, pool, &y->q, a->h, e, a->q, qd);
+        linear(&s, pool, &y->k, a->h, e, a->k, kd);
+        linear(&s, pool, &y->v, a->h, e, a->v, kd);
         run(&s, pool, rope_item);
         if (hooks && hooks->qk) hooks->qk(hooks->user, layer, a->q, a->k, r->n_rows);
         s.rows_per_item = r->n_rows < 64 ? r->n_rows : 64;
@@ -166,11 +214,11 @@ tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_act
         else tn_pool_for(pool, h->n_heads * ((r->n_rows + s.rows_per_item - 1) / s.rows_per_item), attn_item, &s);
         s.rows_per_item = r->n_rows < 8 ? r->n_rows : 8;
         if (hooks && hooks->attention_out) hooks->attention_out(hooks->user, layer, a->att, r->n_rows);
-        tap(hooks, layer, TN_W_O, a->att, qd, r->n_rows);
+        site_input(&s, pool, hooks, TN_W_O, a->att, qd);
         if (h->parallel_block) { /* the MLP reads the same norm, so the attention output waits in q */
-            tn_linear_run(&y->o, kern, pool, a->att, qd, a->q, e, rows);
+            linear(&s, pool, &y->o, a->att, qd, a->q, e);
         } else {
-            tn_linear_run(&y->o, kern, pool, a->att, qd, a->h, e, rows);
+            linear(&s, pool, &y->o, a->att, qd, a->h, e);
             s.branch = a->h;
             s.post = h->post_norms ? y->attn_post_norm : NULL;
             run(&s, pool, residual_item);
@@ -178,17 +226,17 @@ tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_act
             s.b = y->ffn_norm_b;
             run(&s, pool, norm_item);
         }
-        tap(hooks, layer, TN_W_UP, a->h, e, r->n_rows);
-        if (h->gated) tn_linear_run(&y->gate, kern, pool, a->h, e, a->gate, f, rows);
-        tn_linear_run(&y->up, kern, pool, a->h, e, a->up, f, rows);
+        site_input(&s, pool, hooks, TN_W_UP, a->h, e);
+        if (h->gated) linear(&s, pool, &y->gate, a->h, e, a->gate, f);
+        linear(&s, pool, &y->up, a->h, e, a->up, f);
         run(&s, pool, glu_item);
-        tap(hooks, layer, TN_W_DOWN, a->up, f, r->n_rows);
+        site_input(&s, pool, hooks, TN_W_DOWN, a->up, f);
         if (h->parallel_block) {
             s.branch = a->q;
             s.post = NULL;
             run(&s, pool, residual_item);
         }
-        tn_linear_run(&y->down, kern, pool, a->up, f, a->h, e, rows);
+        linear(&s, pool, &y->down, a->up, f, a->h, e);
         s.branch = a->h;
         s.post = h->post_norms ? y->ffn_post_norm : NULL;
         run(&s, pool, residual_item);

@@ -2,6 +2,7 @@
 #ifndef TN_MODEL_FORWARD_H
 #define TN_MODEL_FORWARD_H
 
+#include "model/model.h"
 #include "model/rows.h"
 
 /* Activations of one session, planned once for chunks of up to max_rows rows:
@@ -14,9 +15,11 @@ typedef struct tn_acts {
     float *x, *h, *q, *k, *v, *att, *gate, *up, *rope_cs;
     float *scratch; /* [n_threads][scratch_stride] */
     size_t scratch_stride;
+    float *outliers; /* llm-int8: [max_rows][widest input], else NULL */
+    bool *has_outliers; /* [max_rows] */
 } tn_acts;
 
-tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, int32_t max_rows, int32_t cap_tok, int n_threads, tn_acts *out,
+tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, tn_float_scheme scheme, int32_t max_rows, int32_t cap_tok, int n_threads, tn_acts *out,
                          tern_error *err);
 void tn_acts_close(tn_acts *a);
 

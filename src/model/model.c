@@ -39,6 +39,8 @@ static void pack_rows(void *arg, int i_item, int i_thread) {
         return;
     }
     *st = tn_source_read(j->ld->src, j->layer, j->role, n0, n1, rows, &j->error[i_thread % 64]);
+    if (*st == TERN_OK && j->l->full) tn_panels_pack(TN_PANEL_F32, j->l->full, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
+    if (*st == TERN_OK && j->layer >= 0) tn_baseline_weights(j->ld->m->scheme, rows, (size_t)(n1 - n0), (size_t)j->l->k);
     if (*st == TERN_OK) tn_panels_pack(j->l->dtype, j->l->panels, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
     tn_free(ctx, rows);
 }
@@ -67,10 +69,15 @@ static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias
     tn_role_shape(&ld->m->h, role, &rows, &cols);
     l->n = (int32_t)rows;
     l->k = (int32_t)cols;
-    l->dtype = tn_source_panel_dtype(ld->src, layer, role);
+    bool rounded = ld->m->scheme != TN_FLOAT && layer >= 0;
+    l->dtype = rounded ? TN_PANEL_F32 : tn_source_panel_dtype(ld->src, layer, role);
     size_t bytes = tn_panels_bytes(l->dtype, (size_t)rows, (size_t)cols);
     l->panels = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, bytes, 1);
     TN_FAIL_IF(!l->panels, ld->err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role), layer, bytes);
+    if (rounded && ld->m->scheme == TN_FLOAT_LLM_INT8) {
+        l->full = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, bytes, 1);
+        TN_FAIL_IF(!l->full, ld->err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role), layer, bytes);
+    }
     pack_job *j = tn_calloc(ld->m->ctx, TN_MEM_OTHER, 1, sizeof *j);
     TN_FAIL_IF(!j, ld->err, TERN_E_MEMORY, "no memory to load %s", tn_role_name(role));
     *j = (pack_job){.ld = ld, .l = l, .layer = layer, .role = role};
@@ -112,11 +119,12 @@ static tern_status load_layer(loader *ld, int i, tn_layer *y) {
     return TERN_OK;
 }
 
-tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err) {
+tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err) {
     *out = NULL;
     tn_model *m = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for the model");
     m->ctx = ctx;
+    m->scheme = scheme;
     m->h = *tn_source_hparams(src);
     strncpy(m->description, tn_source_description(src), sizeof m->description - 1);
     loader ld = {.src = src, .m = m, .pool = pool, .hash = XXH64_createState(), .err = err};
@@ -147,6 +155,7 @@ out:
 static void free_linear(tn_ctx *ctx, tn_linear *l) {
     tn_free(ctx, l->panels);
     tn_free(ctx, l->bias);
+    tn_free(ctx, l->full);
 }
 
 void tn_model_close(tn_model **pm) {

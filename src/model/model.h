@@ -5,6 +5,7 @@
 
 #include "base/pool.h"
 #include "kernels/kernels.h"
+#include "model/baseline.h"
 #include "model/source.h"
 
 typedef struct tn_linear {
@@ -12,6 +13,7 @@ typedef struct tn_linear {
     tn_panel_dtype dtype;
     void *panels;
     float *bias; /* [n] or NULL */
+    float *full; /* llm-int8: panels of the unrounded weights, f32; else NULL */
 } tn_linear;
 
 typedef struct tn_layer {
@@ -28,13 +30,14 @@ typedef struct tn_model {
     tn_linear head;          /* n == 0 when h.tied */
     float *out_norm, *out_norm_b;
     tn_layer *layers;
+    tn_float_scheme scheme;
     uint64_t n_params, weight_bytes;
     uint64_t fingerprint; /* of shapes and a sample of the weights: ties saved states to their model */
     char description[64];
 } tn_model;
 
-/* Load every weight of the source as float panels. Takes the source's tokenizer. Reports progress "load". */
-tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err);
+/* Load every weight of the source as float panels, rounded as the scheme rounds. Takes the source's tokenizer. Reports progress "load". */
+tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err);
 void tn_model_close(tn_model **m);
 
 /* out = x W^T + bias over m rows, spread over the pool. */

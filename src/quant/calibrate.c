@@ -107,7 +107,7 @@ tern_status tn_calibrate(const tn_model *m, const tn_kernels *kern, tn_pool *poo
         st = open_site(m->ctx, &out->sites[i], tn_site_get(&m->h, site).k, err);
     }
     if (st == TERN_OK) st = tn_kv_open(m->ctx, &m->h, window, &kv, err);
-    if (st == TERN_OK) st = tn_acts_open(m->ctx, &m->h, window, kv.cap_tok, tn_pool_size(pool), &acts, err);
+    if (st == TERN_OK) st = tn_acts_open(m->ctx, &m->h, m->scheme, window, kv.cap_tok, tn_pool_size(pool), &acts, err);
     observer o = {.m = m, .c = out};
     if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &kv, &acts, pos, &o, err);
     for (size_t i = 0; i < n_sites && st == TERN_OK; i++) {

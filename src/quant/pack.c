@@ -434,7 +434,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     size_t n_ids = 0;
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = tn_source_open(ctx, src, &p.src, err);
-    if (st == TERN_OK) st = tn_model_load(ctx, p.pool, p.src, &p.m, err);
+    if (st == TERN_OK) st = tn_model_load(ctx, p.pool, p.src, TN_FLOAT, &p.m, err);
     if (st == TERN_OK) st = calibration_ids(&p, &ids, &n_ids, err);
     int32_t window = opt->calib_window;
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
