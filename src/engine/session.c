@@ -65,7 +65,7 @@ void tern_session_close(tern_session **ps) {
     tern_session *s = *ps;
     *ps = NULL;
     tn_ctx *ctx = &s->e->ctx;
-    float rows[TN_PROFILE_FORWARDS], ms[TN_PROFILE_FORWARDS];
+    float rows[TN_PROFILE_FORWARDS] = {0}, ms[TN_PROFILE_FORWARDS] = {0};
     int n_times = s->pipeline && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, ms) : 0;
     if (n_times) {
         memcpy(s->profile.forward_rows, rows, sizeof rows);
