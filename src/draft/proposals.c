@@ -9,7 +9,7 @@ static const float ROW_COST = 0.015f;             /* of a row more, relative to 
 static const float TRUST = 0.95f;                 /* how slowly the share of promises kept forgets */
 static const float FLOOR_RISE = 1.01f;            /* of a floor with every new time */
 static const float RELATIVE_SHARE = 0.1f;         /* of a new relative time in the running one */
-enum { FEW_TIMES = 4, FRESH_STEPS = 200 };        /* a floor needs so many times, and counts for so many steps */
+enum { FEW_TIMES = 3, FRESH_STEPS = 200 };        /* a floor needs so many times, and counts for so many steps */
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;
@@ -145,12 +145,21 @@ static void settle(tn_proposals *p) {
     }
 }
 
+/* Before anything is known of the times, a few forwards of one row give the measure. */
+static bool needs_measure(const tn_proposals *p) {
+    if (p->cost_given || p->cost[0].n >= FEW_TIMES) return false;
+    for (int c = 1; c < TN_PROP_COSTS; c++) {
+        if (p->cost[c].known) return false;
+    }
+    return true;
+}
+
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out) {
     int32_t order[TN_PROP_MAX], row_of[TN_PROP_MAX], n = 0;
     *out = (tn_tree){0};
     tn_tree_add(out, -1, p->node[0].token);
     if (max_rows > TN_TREE_MAX) max_rows = TN_TREE_MAX;
-    if (max_rows <= 1 || p->n == 1) return;
+    if (max_rows <= 1 || p->n == 1 || (!eager && needs_measure(p))) return;
     settle(p);
     /* the likeliest max_rows - 1 nodes by insertion: a parent is never less likely than its child and comes first among equals */
     int32_t want = max_rows - 1;
