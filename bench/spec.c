@@ -99,6 +99,7 @@ static double curve_ms(const struct curve *c, const uint64_t *n_steps_of) {
 
 typedef struct mode {
     const char *draft;
+    bool stores; /* its answers go to the store, as a session with a database has them */
     tern_session *s;
     double decode_s, prefill_s;
     int64_t n_tokens;
@@ -146,6 +147,7 @@ static int32_t run(mode *m, const int32_t *ids, size_t n_ids, int32_t max_tokens
     must(tern_session_generate(m->s, &o, &res, &err), &err);
     m->decode_s += res.decode_s;
     m->n_tokens += res.n_tokens;
+    if (m->stores) must(tern_session_learn(m->s, m->s->tokens + n_ids, (size_t)m->s->n_tok - n_ids, &err), &err);
     for (int32_t i = (int32_t)n_ids; i < m->s->n_tok; i++) *hash = (int32_t)((uint32_t)*hash * 31 + (uint32_t)m->s->tokens[i]);
     return res.n_tokens;
 }
@@ -209,7 +211,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
             none = (double)curve->ms[0];
             per_token = i ? curve_ms(curve, m->s->drafting.n_steps_of) / (double)m->n_tokens : none;
         }
-        printf("| %s | %s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.3f | %.1f |\n", i ? "" : name, m->draft, i ? t.tokens_per_step : 1, per_token, none / per_token,
+        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.3f | %.1f |\n", i ? "" : name, m->draft, m->stores ? ", store" : "", i ? t.tokens_per_step : 1, per_token, none / per_token,
                t.valid * 100, t.wasted * 100, t.underutilised * 100, t.n_steps ? t.draft_s * 1e3 / (double)t.n_steps : 0, t.n_steps ? t.verify_s * 1e3 / (double)t.n_steps : 0,
                m->prefill_s > 0 ? t.calibrate_s / (m->prefill_s - t.calibrate_s) * 100 : 0);
         fflush(stdout);
@@ -225,10 +227,10 @@ int main(int argc, char **argv) {
         return 2;
     }
     const char *model = argv[1];
-    int n_items = 20, n_modes = 6, opt;
+    int n_items = 20, n_modes = 7, opt;
     int32_t max_tokens = 96, n_ctx = 512;
     bool eager = false, verify = false;
-    mode modes[MAX_MODES] = {{.draft = "none"}, {.draft = "lookup"}, {.draft = "sam"}, {.draft = "sam,calibrated"}, {.draft = "sam,extend"}, {.draft = "all"}};
+    mode modes[MAX_MODES] = {{.draft = "none"}, {.draft = "lookup"}, {.draft = "sam"}, {.draft = "sam,calibrated"}, {.draft = "sam,extend"}, {.draft = "all"}, {.draft = "all", .stores = true}};
     argv++;
     argc--;
     const struct curve *curve = NULL;

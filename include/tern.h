@@ -89,6 +89,8 @@ typedef struct tern_options {
     uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
     int32_t chunk;             /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = 256 (default) */
     bool no_steal;             /* lanes never take each other's tasks, as on a phone (default false) */
+    const char *cold_rows;     /* where weight rows for outliers of cold channels come from: "file" (the package; what a device with
+                                  its own memory needs) or "weights" (the device's copy); NULL = weights where possible (default) */
     bool trace;                /* record every task for tern_session_write_trace (default false) */
     bool npu_separate_weights; /* the device's graphs cannot share weights, as on many phones: it holds the prefill or the decode form of
                                   a layer and exchanges them (default false) */
@@ -205,6 +207,7 @@ typedef struct tern_generate_options {
     const char *draft;   /* drafters of this call, as in tern_session_options; NULL = the session's (default) */
     int32_t draft_nodes; /* tokens verified in one forward, 1..32; 0 = 32 (default) */
     bool draft_eager;    /* verify as many drafts as fit, not only those that pay (default false) */
+    bool no_logprobs;    /* on_token gets 0 for a log-probability: each costs an exponential per entry of the vocabulary (default false) */
 } tern_generate_options;
 
 TERN_API void tern_generate_options_defaults(tern_generate_options *o);

@@ -209,6 +209,7 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     o.npu_separate_weights = a->npu_separate;
     o.graph_switch = a->graph_switch;
     o.switch_blocks = a->switch_blocks;
+    o.cold_rows = a->cold_rows;
     o.trace = a->trace;
     tern_error err;
     return tern_engine_open(a->model, &o, out, &err) == TERN_OK ? -1 : failed(&err);

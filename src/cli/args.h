@@ -51,7 +51,7 @@ char *read_text_file(const char *path, size_t *n_bytes);
 typedef struct model_args {
     const char *model;
     int32_t n_threads;
-    const char *npu, *policy;
+    const char *npu, *policy, *cold_rows;
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory;
     bool no_steal, trace, npu_separate;
@@ -70,6 +70,7 @@ typedef struct model_args {
     {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
+    {"cold-rows", 0, "FROM", ARG_STR, &(a).cold_rows, 0, 0, "packages: weight rows for outliers of cold channels from file or weights (default, where the device allows)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
 /* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */

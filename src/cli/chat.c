@@ -177,6 +177,7 @@ int cmd_chat(int argc, char **argv) {
         return rc;
     }
     c.g.on_token = on_token;
+    c.g.no_logprobs = true;
     c.g.user = &c;
     if (system) push(&c, "system", system);
     signal(SIGINT, on_interrupt);

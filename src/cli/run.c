@@ -193,6 +193,7 @@ int cmd_run(int argc, char **argv) {
     double prefill_s = tn_now_s() - t0;
     g.stop = stop.n ? stop.items : NULL;
     g.on_token = on_token;
+    g.no_logprobs = !logprobs;
     g.user = &out;
     tern_generate_result res;
     if (tern_session_generate(s, &g, &res, &err) != TERN_OK) {

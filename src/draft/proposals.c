@@ -4,10 +4,10 @@
 
 static const float GUESS_WEIGHT = 4, MEMORY = 96; /* observations a guess is worth; a class remembers about so many */
 static const float MIN_P = 0.02f;                 /* a node below this is not worth a row */
-static const float MARGIN = 1.02f;                /* gain a draft must promise: measured times are not exact */
+static const float MARGIN = 1.05f;                /* gain a draft must promise: measured times are not exact */
 static const float ROW_COST = 0.015f;             /* of a row more, relative to a forward of one, until measured */
 static const float TRUST = 0.95f;                 /* how slowly the share of promises kept forgets */
-enum { COST_MEMORY = 24 };                        /* times a running mean remembers */
+static const float COST_SHARE_QUICK = 0.2f, COST_SHARE_SLOW = 0.03f; /* of a new time in the running one */
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;
@@ -88,11 +88,10 @@ static int cost_class(int32_t n_rows) {
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
     if (p->cost_given) return;
     int c = cost_class(n_rows);
-    float x = (float)ns, *mean = &p->cost[c].ns;
-    int32_t n = p->cost[c].n++;
-    if (n && x > 3 * *mean) x = 3 * *mean; /* somebody else had the processor */
-    float share = 1 / (float)(n < COST_MEMORY ? n + 1 : COST_MEMORY);
-    *mean += (x - *mean) * share;
+    float per_row = p->cost[c].n ? p->cost[c].ns / p->cost[c].rows : 0, *typical = &p->cost[c].ns;
+    /* what makes a forward slow (cold caches, somebody else on the processor) is not the number of its rows: quick ones count more */
+    float share = !p->cost[c].n++ ? 1 : (float)ns / (float)n_rows < per_row ? COST_SHARE_QUICK : COST_SHARE_SLOW;
+    *typical += ((float)ns - *typical) * share;
     p->cost[c].rows += ((float)n_rows - p->cost[c].rows) * share;
 }
 
@@ -102,8 +101,8 @@ float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].
 static void fill_costs(const tn_proposals *p, float *cost) {
     float r0 = 1, t0 = tn_prop_step_ns(p);
     int c = 1;
-    for (; !t0 && c < TN_PROP_COSTS; c++) t0 = p->cost[c].n ? p->cost[c].ns / (1 + ROW_COST * (p->cost[c].rows - 1)) : 0;
-    if (!t0) t0 = 1;
+    for (; t0 == 0 && c < TN_PROP_COSTS; c++) t0 = p->cost[c].n ? p->cost[c].ns / (1 + ROW_COST * (p->cost[c].rows - 1)) : 0;
+    if (t0 == 0) t0 = 1;
     float one = t0, slope = one * ROW_COST;
     cost[1] = t0;
     int32_t i = 2;

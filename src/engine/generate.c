@@ -99,7 +99,7 @@ static bool take(decoder *g, const float *logits, tern_status *st, tern_error *e
         g->res.reason = TERN_STOP_END;
         return false;
     }
-    float logprob = o->on_token ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
+    float logprob = o->on_token && !o->no_logprobs ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
     if (g->text.has_detok) g->text.n += tn_detok_push(&g->text.detok, g->token, g->text.buf + g->text.n, g->text.cap - g->text.n);
     g->res.n_tokens++;
     bool more = emit(&g->text, g->token, logprob);

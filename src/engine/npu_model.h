@@ -44,6 +44,7 @@ typedef struct tn_npu_model {
     tn_npu_site *sites;  /* [n_layers][TN_LAYER_SITES], then the head */
     int32_t max_shadow_n, max_k, max_stride; /* over shadowed sites: outputs; over all: inputs, in_stride */
     bool any_shadow;
+    bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
     /* embedding rows for look-up: s8 tiles and their scales */
     const int8_t *embd_tiles;
     const float *embd_scale;
@@ -60,6 +61,7 @@ typedef struct tn_npu_model_options {
     bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks;     /* 0 = as many as are best */
+    const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
 } tn_npu_model_options;
 
 /* Also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent). kern is borrowed. */

@@ -126,6 +126,20 @@ static float *op_out(const chunk *c, tn_role role) {
     }
 }
 
+/* Weights of one input channel to all outputs of a site: resident where the channel is hot, else copied to dst. */
+static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t channel, int8_t *dst, const int8_t **row, tern_error *err) {
+    size_t n_total = (size_t)s->ops.n_total;
+    *row = s->hot_rows[channel];
+    if (*row) return TERN_OK;
+    *row = dst;
+    if (p->m->cold_from_file) return tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total, n_total, dst, err);
+    const tn_npu_layout *l = &tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout;
+    for (int32_t op = 0; op < s->ops.n_ops; dst += s->ops.n[op++]) {
+        tn_npu_tiles_column(l, s->image[op].tiles, s->ops.n[op], s->ops.k, channel, dst);
+    }
+    return TERN_OK;
+}
+
 /* shadow[row] = sum over the row's outliers of residual x weight row x weight scale, beside the device's product. */
 static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1, int i_worker, tern_error *err) {
     size_t n_total = (size_t)s->ops.n_total;
@@ -135,13 +149,9 @@ static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, i
         if (!n) continue;
         const uint32_t *channel = c->out_channel + (size_t)row * (size_t)p->out_cap, first[2] = {0, (uint32_t)n};
         for (size_t i = 0; i < n; i++) {
-            const int8_t *w = s->hot_rows[channel[i]];
-            if (!w) {
-                int8_t *dst = cold->rows + n_cold++ * (size_t)p->m->max_shadow_n;
-                TN_TRY(tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel[i] * n_total, n_total, dst, err));
-                w = dst;
-            }
-            cold->ptrs[channel[i]] = w;
+            int8_t *dst = cold->rows + n_cold * (size_t)p->m->max_shadow_n;
+            TN_TRY(weight_row(p, s, channel[i], dst, &cold->ptrs[channel[i]], err));
+            n_cold += cold->ptrs[channel[i]] == dst;
         }
         atomic_fetch_add_explicit(&p->cold_misses, n_cold, memory_order_relaxed);
         atomic_fetch_add_explicit(&p->hot_hits, n - n_cold, memory_order_relaxed);

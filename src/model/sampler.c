@@ -93,6 +93,19 @@ static void normalise(tn_candidate *c, size_t n) {
     for (size_t i = 0; i < n; i++) c[i].p /= sum;
 }
 
+/* The greedy choice as tn_sampler_distribution makes it, without candidates: NaN counts as -infinity. */
+static int32_t greedy(const float *logits, size_t n) {
+    size_t best = 0;
+    float most = isnan(logits[0]) ? -INFINITY : logits[0];
+    for (size_t i = 1; i < n; i++) {
+        if (logits[i] > most) {
+            most = logits[i];
+            best = i;
+        }
+    }
+    return (int32_t)best;
+}
+
 size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
     size_t n = s->n_vocab;
     tn_candidate *c = s->cand;
@@ -130,6 +143,7 @@ size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t
 }
 
 int32_t tn_sampler_draw(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
+    if (s->p.temperature == 0 && s->p.repeat_penalty == 1.0f) return greedy(logits, s->n_vocab);
     size_t n = tn_sampler_distribution(s, logits, history, n_history);
     if (n == 1) return s->cand[0].id;
     double u = tn_rng_f64(&s->rng), sum = 0;

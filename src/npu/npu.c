@@ -45,6 +45,24 @@ void tn_npu_tiles_row(const tn_npu_layout *l, const int8_t *tiles, int64_t n, in
     }
 }
 
+void tn_npu_tiles_column(const tn_npu_layout *l, const int8_t *tiles, int64_t n, int64_t k, int64_t i_k, int8_t *out) {
+    int64_t stride = (k + l->tile_k - 1) / l->tile_k * l->tile_n * l->tile_k;
+    const int8_t *from = tiles + i_k / l->tile_k * l->tile_n * l->tile_k + i_k % l->tile_k;
+    for (int64_t n0 = 0; n0 < n; n0 += l->tile_n, from += stride) {
+        int64_t rows = n - n0 < l->tile_n ? n - n0 : l->tile_n;
+        if (l->id == TN_NPU_LAYOUT_16X4 && rows == 16) { /* constant strides: the compiler vectorises this */
+            const int8_t *tile = from - i_k % 4;
+            unsigned shift = (unsigned)(i_k % 4) * 8;
+            uint32_t quads[16];
+            memcpy(quads, tile, sizeof quads);
+            if (n0 + 16 < n) __builtin_prefetch(from + stride);
+            for (int j = 0; j < 16; j++) out[n0 + j] = (int8_t)(quads[j] >> shift & 0xff);
+            continue;
+        }
+        for (int64_t j = 0; j < rows; j++) out[n0 + j] = from[j * l->tile_k];
+    }
+}
+
 /* ---- device ---------------------------------------------------------------------------------------- */
 
 void tn_npu_options_defaults(tn_npu_options *o) { *o = (tn_npu_options){.n_threads = 1}; }

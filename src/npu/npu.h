@@ -55,6 +55,8 @@ void tn_npu_tiles_pack(const tn_npu_layout *l, int8_t *tiles, int32_t *col_sum, 
                        int64_t k);
 /* Row n of the matrix: out [K]. */
 void tn_npu_tiles_row(const tn_npu_layout *l, const int8_t *tiles, int64_t n, int64_t k, int8_t *out);
+/* Column i_k (one input channel's weights) of an [N][K] matrix: out [N]. */
+void tn_npu_tiles_column(const tn_npu_layout *l, const int8_t *tiles, int64_t n, int64_t k, int64_t i_k, int8_t *out);
 
 typedef enum tn_npu_out { TN_NPU_OUT_F32, TN_NPU_OUT_S32, TN_NPU_OUT_U8, TN_NPU_OUT_S8, TN_NPU_N_OUTS } tn_npu_out;
 
@@ -70,6 +72,7 @@ typedef struct tn_npu_caps {
     uint64_t memory_cap_bytes; /* addressable bytes: weights, I/O buffers, loaded graphs; 0 = no limit */
     uint32_t out_forms;        /* bit 1 << tn_npu_out for every output form it has */
     bool shares_weights;       /* several loaded graphs may use one tn_npu_weights */
+    bool shared_memory;        /* the CPU may read a weights object's tiles while graphs use them */
     bool has_parts;            /* tn_npu_run_part and tn_npu_help do something */
     int32_t n_threads;         /* host threads the device works with; 0 = its own silicon */
 } tn_npu_caps;

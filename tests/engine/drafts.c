@@ -101,6 +101,11 @@ static void one_case(tern_session *plain, tern_session *drafted, tn_rng *rng, co
     size_t v = (size_t)plain->e->model->h.n_vocab;
     int32_t prompt[N_CTX];
     int32_t n = random_prompt(rng, (int32_t)v, prompt, tn_rng_below(rng, 8) ? 60 : N_CTX);
+    if (plain->n_tok && plain->n_tok + n < N_CTX && !tn_rng_below(rng, 3)) { /* the next turn of a conversation */
+        memmove(prompt + plain->n_tok, prompt, (size_t)n * sizeof *prompt);
+        memcpy(prompt, plain->tokens, (size_t)plain->n_tok * sizeof *prompt);
+        n += plain->n_tok;
+    }
     tern_generate_options o;
     tern_generate_options_defaults(&o);
     static heard a, b;
@@ -197,7 +202,185 @@ static void a_package(void **state) {
     cases(package, 2, "in-order", NULL, scaled(400), seed_of(5));
 }
 
+/* With a temperature, drafted text follows the distribution of exact sampling: sequences of three tokens out of the three likeliest
+ * each, against their exact probabilities. 26 degrees of freedom: 69 is exceeded by chance once in 100 000 runs. */
+static void distribution(void **state) {
+    (void)state;
+    enum { K = 3, LEN = 3, N_SEQ = 27, N_RUNS = 4000 };
+    tern_engine *e;
+    tern_error err;
+    tern_options eo;
+    tern_options_defaults(&eo);
+    eo.n_threads = 1;
+    must(tern_engine_open(gguf, &eo, &e, &err), &err);
+    tern_session *s = session_of(e, "all");
+    tern_generate_options o;
+    tern_generate_options_defaults(&o);
+    o.sampling.temperature = 1.3f;
+    o.sampling.top_k = K;
+    o.sampling.top_p = 1;
+    o.sampling.min_p = 0;
+    o.max_tokens = LEN;
+    o.ignore_end = true;
+    int32_t prompt[] = {5, 6, 7, 5, 6, 9, 5, 6}, text[16], seq[N_SEQ][LEN];
+    enum { N_PROMPT = sizeof prompt / sizeof *prompt };
+    double exact[N_SEQ];
+    tn_sampler sampler;
+    must(tn_sampler_open(&e->ctx, &o.sampling, (size_t)e->model->h.n_vocab, &sampler, &err), &err);
+    for (int i = 0; i < N_SEQ; i++) {
+        memcpy(text, prompt, sizeof prompt);
+        exact[i] = 1;
+        for (int j = 0, c = i; j < LEN; j++, c /= K) {
+            must(tern_session_prefill(s, text, (size_t)(N_PROMPT + j), &err), &err);
+            assert_int_equal(tn_sampler_distribution(&sampler, tern_session_logits(s), text, (size_t)(N_PROMPT + j)), K);
+            exact[i] *= sampler.cand[c % K].p;
+            seq[i][j] = text[N_PROMPT + j] = sampler.cand[c % K].id;
+        }
+    }
+    tn_sampler_close(&sampler);
+    for (int i = 0; i < N_SEQ; i += 2) { /* so that drafts are right now and then */
+        int32_t past[] = {5, 6, seq[i][0], seq[i][1], seq[i][2]};
+        must(tern_session_learn(s, past, 5, &err), &err);
+    }
+    int32_t seen[N_SEQ] = {0};
+    static heard h;
+    o.on_token = on_token;
+    o.user = &h;
+    o.draft_eager = true;
+    for (int run = 0; run < N_RUNS; run++) {
+        memset(&h, 0, sizeof h);
+        o.sampling.seed = (uint64_t)run * 7919 + seed_of(0);
+        must(tern_session_prefill(s, prompt, N_PROMPT, &err), &err);
+        must(tern_session_generate(s, &o, NULL, &err), &err);
+        int i = 0;
+        while (i < N_SEQ && memcmp(seq[i], h.ids, sizeof seq[i])) i++;
+        assert_true(i < N_SEQ);
+        seen[i]++;
+    }
+    double chi2 = 0;
+    for (int i = 0; i < N_SEQ; i++) {
+        double want = exact[i] * N_RUNS, d = seen[i] - want;
+        assert_true(want > 5);
+        chi2 += d * d / want;
+    }
+    if (chi2 > 69) fail_msg("chi-square %.1f", chi2);
+    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_session_draft_stats(s, &t);
+    assert_true(t.n_accepted > N_RUNS / 10 && t.n_rows - t.n_steps - t.n_accepted > N_RUNS);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
+/* Allocation number i fails: one error of memory or of nothing, and what the session then says is what it would have said. */
+static _Atomic long allocations_left = -1;
+static void *host_alloc(void *user, size_t n, size_t align) {
+    (void)user;
+    void *p;
+    if (atomic_fetch_sub(&allocations_left, 1) == 0 || posix_memalign(&p, align, n)) return NULL;
+    return p;
+}
+static void host_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+static void allocation_failures(void **state) {
+    (void)state;
+    tern_hooks k;
+    tern_hooks_defaults(&k);
+    k.alloc = host_alloc;
+    k.release = host_release;
+    tern_options o;
+    tern_options_defaults(&o);
+    o.hooks = &k;
+    o.n_threads = 1;
+    tern_engine *e;
+    tern_error err;
+    must(tern_engine_open(gguf, &o, &e, &err), &err);
+    int32_t prompt[40];
+    tn_rng rng = {9};
+    int32_t n = random_prompt(&rng, e->model->h.n_vocab, prompt, 40);
+    for (long i = 0;; i++) {
+        tern_session_options so;
+        tern_session_options_defaults(&so);
+        so.n_ctx = N_CTX;
+        so.draft = "all";
+        tern_session *s = NULL;
+        tern_generate_options g;
+        tern_generate_options_defaults(&g);
+        g.max_tokens = 8;
+        g.draft_eager = true;
+        atomic_store(&allocations_left, i);
+        tern_status st = tern_session_open(e, &so, &s, &err);
+        if (st == TERN_OK) st = tern_session_learn(s, prompt, (size_t)n, &err);
+        if (st == TERN_OK) st = tern_session_prefill(s, prompt, (size_t)n, &err);
+        if (st == TERN_OK) st = tern_session_generate(s, &g, NULL, &err);
+        bool done = atomic_exchange(&allocations_left, -1) >= 0;
+        if (st == TERN_E_MEMORY && s) { /* enough memory now */
+            must(tern_session_prefill(s, prompt, (size_t)n, &err), &err);
+            must(tern_session_generate(s, &g, NULL, &err), &err);
+        } else if (st != TERN_OK) {
+            assert_int_equal(st, TERN_E_MEMORY);
+        }
+        tern_session_close(&s);
+        if (done) break;
+    }
+    tern_engine_close(&e);
+}
+
+static bool any_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
+    (void)token;
+    (void)text;
+    (void)n;
+    (void)logprob;
+    *(long *)user = atomic_load(&allocations_left); /* after the first: everything was made */
+    return true;
+}
+
+/* A decode step with drafts allocates nothing. */
+static void steps_do_not_allocate(void **state) {
+    (void)state;
+    tern_hooks k;
+    tern_hooks_defaults(&k);
+    k.alloc = host_alloc;
+    k.release = host_release;
+    tern_options o;
+    tern_options_defaults(&o);
+    o.hooks = &k;
+    o.n_threads = 1;
+    tern_engine *e;
+    tern_error err;
+    must(tern_engine_open(package, &o, &e, &err), &err);
+    tern_session *s = session_of(e, "all");
+    int32_t prompt[40];
+    tn_rng rng = {9};
+    int32_t n = random_prompt(&rng, e->model->h.n_vocab, prompt, 40);
+    long first = 0, last = 0;
+    tern_generate_options g;
+    tern_generate_options_defaults(&g);
+    g.draft_eager = true;
+    g.on_token = any_token;
+    g.ignore_end = true;
+    g.max_tokens = 10;
+    must(tern_session_prefill(s, prompt, (size_t)n, &err), &err);
+    atomic_store(&allocations_left, 1000000);
+    g.user = &first;
+    must(tern_session_generate(s, &g, NULL, &err), &err);
+    atomic_store(&allocations_left, 1000000);
+    g.max_tokens = 100;
+    g.user = &last;
+    must(tern_session_generate(s, &g, NULL, &err), &err);
+    assert_true(last >= 1000000 - 6); /* the sampler's and the text's buffers, once a call */
+    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_session_draft_stats(s, &t);
+    assert_true(t.n_accepted > 0 && first <= last);
+    atomic_store(&allocations_left, -1);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(float_model), cmocka_unit_test(a_package)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(float_model), cmocka_unit_test(a_package), cmocka_unit_test(distribution),
+                                       cmocka_unit_test(allocation_failures), cmocka_unit_test(steps_do_not_allocate)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

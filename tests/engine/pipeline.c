@@ -139,6 +139,9 @@ static void bits_do_not_depend_on_how(void **state) {
         tern_options_defaults(&o);
         o.no_steal = true;
         same_bits(paths[p], want, &o, N_PROMPT, "lanes kept apart");
+        tern_options_defaults(&o);
+        o.cold_rows = "file";
+        same_bits(paths[p], want, &o, N_PROMPT, "cold rows from the file");
         static const int32_t chunks[] = {32, 96, 64, 256, 1024};
         for (int i = 0; i < 5; i++) {
             tern_options_defaults(&o);
@@ -181,7 +184,10 @@ static void close_to_float(void **state) {
 
 static void cold_rows_come_from_the_file(void **state) {
     (void)state;
-    run r = open_run(all_shadow, NULL);
+    tern_options o;
+    tern_options_defaults(&o);
+    o.cold_rows = "file";
+    run r = open_run(all_shadow, &o);
     tern_error err;
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
     tern_stats st;

@@ -175,7 +175,7 @@ static void no_question_is_dangerous(void **state) {
     static const char *const hostile[] = {
         "\"", "\"\"\"", "'", "bees\" OR \"tea", "text:bees", "-text : bees", "NEAR(bees dance, 2)", "bees*", "^bees", "bees AND", "NOT", "OR OR OR", "(", ")", "((((", "{text} : bees",
         "+ + +", "bees + dance", "'; DROP TABLE document; --", "\\", "%", "_", "*", "", "   ", "\n\t", "\xff\xfe\x80", "bees\xff", "\xf0\x9f\x98\x80", "\x01\x02",
-        "AND AND", "col:", ": :", "\xe2\x80\x9c" "bees\xe2\x80\x9d", "a\xcc\x81\xcc\x81\xcc\x81",
+        "AND AND", "col:", ": :", "\xe2\x80\x9c\142ees\xe2\x80\x9d", "a\xcc\x81\xcc\x81\xcc\x81",
     };
     for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) best(hostile[i]);
     assert_string_equal(best("bees\" OR \"zzz"), "bees.txt");

@@ -1,0 +1,230 @@
+/* What each drafter proposes on texts made for it, which proposals are chosen, and how rates and costs are learned. */
+#include "base/rng.h"
+#include "draft/draft.h"
+#include "draft/source.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_VOCAB = 64, N_CTX = 512 };
+static tn_ctx ctx;
+static tern_error err;
+
+static tn_draft *draft_of(const int32_t *text, int32_t n) {
+    tn_draft *d;
+    tn_ctx_init(&ctx, NULL);
+    assert_int_equal(tn_draft_open(&ctx, N_VOCAB, N_CTX, &d, &err), TERN_OK);
+    assert_int_equal(tn_draft_sync(d, text, n, &err), TERN_OK);
+    return d;
+}
+
+/* Is ids[0..n) a path of the tree below its root? */
+static bool has_path(const tn_tree *t, const int32_t *ids, int32_t n) {
+    int32_t row = 0;
+    for (int32_t i = 0; i < n && row >= 0; i++) row = tn_tree_child(t, row, ids[i]);
+    return row >= 0;
+}
+
+static void well_formed(const tn_tree *t, int32_t max_rows) {
+    assert_in_range(t->n, 1, max_rows);
+    for (int32_t i = 1; i < t->n; i++) {
+        assert_in_range(t->parent[i], 0, i - 1);
+        for (int32_t j = 1; j < i; j++) assert_false(t->parent[j] == t->parent[i] && t->token[j] == t->token[i]); /* no branch twice */
+    }
+}
+
+static void names(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t want;
+        const char *model;
+    } good[] = {{NULL, 0, NULL}, {"none", 0, NULL}, {"auto", TN_DRAFT_ALL, NULL}, {"all", TN_DRAFT_ALL, NULL}, {"lookup", TN_DRAFT_LOOKUP, NULL},
+                {"sam,extend", TN_DRAFT_SAM | TN_DRAFT_EXTEND, NULL}, {"all,model:a,b", TN_DRAFT_ALL | TN_DRAFT_MODEL, "a,b"}};
+    uint32_t bits;
+    const char *model;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(tn_draft_parse(good[i].text, &bits, &model, &err), TERN_OK);
+        assert_int_equal(bits, good[i].want);
+        assert_true(good[i].model ? model && !strcmp(model, good[i].model) : !model);
+    }
+    static const char *const bad[] = {"sams", "sa", "sam;lookup", "model:", ",", "none,x"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(tn_draft_parse(bad[i], &bits, &model, &err), TERN_E_INVALID);
+}
+
+static void copies_of_the_text(void **state) {
+    (void)state;
+    static const int32_t text[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 4, 20, 21, 30, 2, 3, 4}, full[] = {5, 6, 7, 8, 9, 10, 11, 12}, other[] = {20, 21};
+    int32_t n = sizeof text / sizeof *text;
+    tn_draft *d = draft_of(text, n);
+    tn_tree t;
+    tn_draft_plan(d, TN_DRAFT_LOOKUP, 32, true, &t);
+    well_formed(&t, 32);
+    assert_true(has_path(&t, full, 8)); /* 2 3 4 occurred once: its continuation, ten tokens of it */
+    assert_int_equal(t.n, 11);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    well_formed(&t, 32);
+    assert_true(has_path(&t, full, 8));
+    assert_true(has_path(&t, other, 2)); /* behind the shorter match 3 4 */
+    tn_draft_plan(d, TN_DRAFT_SAM, 4, true, &t);
+    well_formed(&t, 4);
+    assert_true(has_path(&t, full, 3)); /* the longer match is the likelier */
+    tn_draft_plan(d, 0, 32, true, &t);
+    assert_int_equal(t.n, 1);
+    tn_draft_plan(d, TN_DRAFT_ALL, 1, true, &t);
+    assert_int_equal(t.n, 1);
+    tn_draft_close(&d);
+    static const int32_t period[] = {7, 8, 9, 7, 8, 9, 7}, goes_on[] = {8, 9, 7, 8, 9, 7, 8, 9, 7};
+    d = draft_of(period, 7);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    assert_true(has_path(&t, goes_on, 9)); /* a copy that reaches the end of the text goes on with itself */
+    tn_draft_close(&d);
+}
+
+static void copies_of_the_store(void **state) {
+    (void)state;
+    static const int32_t text[] = {1, 2, 40, 41}, a[] = {39, 40, 41, 42, 43, 44}, b[] = {45, 46}, want[] = {42, 43, 44}, beyond[] = {42, 43, 44, 45};
+    tn_draft *d = draft_of(text, 4);
+    tn_tree t;
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    assert_int_equal(t.n, 1);
+    size_t before = tn_draft_bytes(d);
+    assert_int_equal(tn_draft_learn(d, a, 6, &err), TERN_OK);
+    assert_int_equal(tn_draft_learn(d, b, 2, &err), TERN_OK);
+    assert_true(tn_draft_bytes(d) > before);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    assert_true(has_path(&t, want, 3));
+    assert_false(has_path(&t, beyond, 4)); /* not from one text into the next */
+    static const int32_t bad[] = {1, N_VOCAB};
+    assert_int_equal(tn_draft_learn(d, bad, 2, &err), TERN_E_INVALID);
+    tn_draft_close(&d);
+}
+
+/* The text says 1 -> 2, the model says 1 -> 5, 5 -> 9 and 9 -> 4: the tree of 1 holds 5 9 4. */
+static void calibrated_tree(void **state) {
+    (void)state;
+    static const int32_t text[] = {1, 2, 5, 6, 9, 4, 8, 1}, want[] = {5, 9, 4};
+    static const int32_t says[] = {5, 5, 9, 9, 4, 8, 1};
+    tn_draft *d = draft_of(text, 8);
+    int32_t n;
+    const int32_t *vocab = tn_draft_vocabulary(d, &n);
+    assert_int_equal(n, 7);
+    for (int32_t pos = 0; pos < 7; pos++) {
+        float of_vocab[N_VOCAB], of_all[N_VOCAB];
+        for (int32_t i = 0; i < N_VOCAB; i++) of_all[i] = i == says[pos] ? 10 : i == 63 ? 50 : 0; /* 63 is not in the text */
+        for (int32_t i = 0; i < n; i++) of_vocab[i] = of_all[vocab[i]];
+        tn_draft_successors(d, pos, pos & 1 ? of_all : of_vocab, n, pos & 1);
+    }
+    tn_tree t;
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &t);
+    well_formed(&t, 32);
+    assert_true(has_path(&t, want, 3));
+    static const int32_t copied[] = {2};
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    assert_true(has_path(&t, copied, 1));
+    assert_false(has_path(&t, want, 1));
+    assert_int_equal(tn_draft_truncate(d, 5, &err), TERN_OK); /* what is known of the first five stays */
+    assert_int_equal(tn_draft_push(d, 1, &err), TERN_OK);
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &t);
+    assert_true(has_path(&t, want, 2));
+    tn_draft_close(&d);
+}
+
+/* A draft rejected at its first token, whose later tokens the model agreed with, comes back. */
+static void rejects_come_back(void **state) {
+    (void)state;
+    static const int32_t text[] = {1, 2, 3, 4, 10, 11, 12, 13, 14, 15};
+    tn_draft *d = draft_of(text, 10);
+    tn_tree t = {0};
+    tn_tree_add(&t, -1, 15);
+    for (int32_t i = 0; i < 5; i++) tn_tree_add(&t, i, 10 + i); /* 10 11 12 13 14 */
+    static float logits[6][N_VOCAB];
+    static const int32_t model_says[6] = {3, 4, 12, 13, 2, 1}; /* rejects 10, then 11; agrees with 12 and 13; not with 14 */
+    for (int i = 0; i < 6; i++) logits[i][model_says[i]] = 5;
+    tn_draft_rejected(d, &t, 0, &logits[0][0]);
+    assert_int_equal(tn_draft_push(d, 3, &err), TERN_OK);
+    static const int32_t segment[] = {12, 13}, longer[] = {12, 13, 14};
+    tn_tree got;
+    for (int step = 0; step < TN_SEGMENT_LIFE; step++) {
+        tn_draft_plan(d, TN_DRAFT_EXTEND, 32, true, &got);
+        well_formed(&got, 32);
+        assert_true(has_path(&got, segment, 2));
+        assert_false(has_path(&got, longer, 3));
+    }
+    tn_draft_plan(d, TN_DRAFT_EXTEND, 32, true, &got); /* its time is over */
+    assert_int_equal(got.n, 1);
+    tn_draft_close(&d);
+}
+
+/* Rates are learned whether a proposal was verified or not; what never comes true is no longer verified; what does, is again. */
+static void throttling(void **state) {
+    (void)state;
+    tn_draft *d = draft_of((const int32_t[]){1, 2, 3}, 3);
+    static const int32_t rows[] = {1, 8, 32};
+    static const float ms[] = {1, 2, 6};
+    tn_draft_give_costs(d, rows, ms, 3);
+    tn_tree t;
+    int32_t early = 0, late = 0;
+    tn_rng rng = {1};
+    for (int32_t i = 0; i < 400; i++) { /* nothing follows from anything */
+        tn_draft_plan(d, TN_DRAFT_ALL, 32, false, &t);
+        *(i < 200 ? &early : &late) += t.n - 1;
+        assert_int_equal(tn_draft_push(d, (int32_t)tn_rng_below(&rng, N_VOCAB), &err), TERN_OK);
+    }
+    if (!early || late >= 10) fail_msg("%d drafts early, %d late", early, late);
+    assert_int_equal(tn_draft_truncate(d, 3, &err), TERN_OK);
+    for (int32_t i = 0; i < 200; i++) {
+        tn_draft_plan(d, TN_DRAFT_SAM, 32, false, &t);
+        assert_int_equal(tn_draft_push(d, 10 + i % 20, &err), TERN_OK);
+    }
+    assert_true(t.n > 5);
+    tn_draft_close(&d);
+}
+
+static void best_nodes(void **state) {
+    (void)state;
+    static tn_proposals p;
+    memset(&p, 0, sizeof p);
+    p.at = -1;
+    tn_prop_guess(&p, 0, 0.9f);
+    tn_prop_guess(&p, 1, 0.2f);
+    tn_prop_guess(&p, 2, 0.05f);
+    tn_prop_begin(&p, 1);
+    int32_t a = tn_prop_add(&p, 0, 2, 0), b = tn_prop_add(&p, a, 3, 0), c = tn_prop_add(&p, 0, 9, 2), e = tn_prop_add(&p, a, 8, 1);
+    assert_int_equal(tn_prop_add(&p, 0, 2, 1), a); /* the same proposal again */
+    assert_true(b > a && c > b && e > c);
+    tn_tree t;
+    tn_prop_timed(&p, 1, 1000);
+    tn_prop_timed(&p, 4, 1300);
+    tn_prop_choose(&p, 32, false, &t);
+    assert_true(has_path(&t, (const int32_t[]){2, 3}, 2));
+    assert_false(has_path(&t, (const int32_t[]){9}, 1)); /* 5 % of a token for 10 % of a forward */
+    tn_prop_choose(&p, 32, true, &t);
+    assert_int_equal(t.n, 5);
+    tn_prop_choose(&p, 3, true, &t);
+    assert_int_equal(t.n, 3);
+    assert_true(has_path(&t, (const int32_t[]){2, 3}, 2));
+    float before = tn_prop_rate(&p, 0);
+    tn_prop_judge(&p, 9); /* neither of the likely ones */
+    assert_true(tn_prop_rate(&p, 0) < before && tn_prop_rate(&p, 2) > 0.05f);
+    assert_int_equal(p.at, c);
+    for (int32_t i = 0; i < 2 * TN_PROP_MAX; i++) { /* more than fit */
+        tn_prop_begin(&p, 0);
+        for (int32_t j = 0, node = 0; j < 2 * TN_PROP_MAX && node >= 0; j++) node = tn_prop_add(&p, i % 2 ? node : 0, j, 0);
+        assert_int_equal(p.n, TN_PROP_MAX);
+        tn_prop_choose(&p, 32, true, &t);
+        well_formed(&t, 32);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(copies_of_the_text), cmocka_unit_test(copies_of_the_store),
+                                       cmocka_unit_test(calibrated_tree), cmocka_unit_test(rejects_come_back), cmocka_unit_test(throttling), cmocka_unit_test(best_nodes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
