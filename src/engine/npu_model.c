@@ -1,6 +1,5 @@
 #include "engine/npu_model.h"
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "engine/switching.h"
 
@@ -405,18 +404,15 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
         tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, opt->memory_cap_bytes);
     }
     if ((st = read_sections(m, pool, sections, err)) != TERN_OK) goto out;
-    double load_us = 0;
     for (int i = -1; i < m->n_layers; i++) {
-        int64_t t0 = tn_now_ns();
         section_view v = {.base = m->buffers[i + 1]};
         if ((st = tn_pkg_records(sections[i + 1], v.base, sections[i + 1]->size_bytes, &v.records, &v.n, err)) != TERN_OK) goto out;
         st = i < 0 ? open_model_level(m, model, &v, err) : open_layer(m, model, i, &v, err);
         if (st != TERN_OK) goto out;
-        load_us += i < 0 ? 0 : (double)(tn_now_ns() - t0) * 1e-3;
         TN_BAIL_IF(!tn_progress(ctx, "load", (i + 2.0) / (m->n_layers + 1)), err, TERN_E_CANCELLED, "loading was cancelled");
     }
     if ((st = open_tokenizer(m, model, err)) != TERN_OK) goto out;
-    if (!caps->shares_weights && (st = tn_switcher_open(m, opt, load_us / m->n_layers, &m->switcher, err)) != TERN_OK) goto out;
+    if (!caps->shares_weights && (st = tn_switcher_open(m, opt, &m->switcher, err)) != TERN_OK) goto out;
     *out = m;
     *model_out = model;
     m = NULL;

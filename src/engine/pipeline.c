@@ -135,7 +135,7 @@ static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t cha
     if (p->m->cold_from_file) return tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total, n_total, dst, err);
     const tn_npu_layout *l = &tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout;
     for (int32_t op = 0; op < s->ops.n_ops; dst += s->ops.n[op++]) {
-        tn_npu_tiles_column(l, tn_npu_weights_get(s->weights[op]).tiles, s->ops.n[op], s->ops.k, channel, dst);
+        tn_npu_tiles_column(l, s->image[op].tiles, s->ops.n[op], s->ops.k, channel, dst);
     }
     return TERN_OK;
 }
@@ -736,8 +736,8 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
 }
 
 /* Layers' times in the forms they had, from the tasks of a wave; those that changed form in it count for neither. */
-static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks) {
-    double product_us[TN_N_FORMS] = {0}, other_us = 0;
+static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks, int64_t wall_ns) {
+    double product_us[TN_N_FORMS] = {0}, other_us = 0, sum_us = 0;
     int32_t n_layers[TN_N_FORMS] = {0};
     for (int32_t i = 0; i < p->m->n_layers; i++) {
         if (form_before[i] == tn_switcher_form(p->switcher, i) && form_before[i] < TN_N_FORMS) n_layers[form_before[i]]++;
@@ -745,12 +745,15 @@ static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_befor
     int32_t n_tasks = p->waves[n_chunks].graph->n_tasks; /* of the stages: loads come behind them */
     for (int32_t i = 0; i < n_tasks; i++) {
         const task_arg *a = &w->args[i];
-        double us = (double)w->task_ns[i] * 1e-3 / p->n_workers;
+        double us = (double)w->task_ns[i] * 1e-3;
+        sum_us += us;
         if (!tn_stage_is_product(a->stage)) other_us += us;
         else if (form_before[a->layer] == tn_switcher_form(p->switcher, a->layer) && form_before[a->layer] < TN_N_FORMS) product_us[form_before[a->layer]] += us;
     }
+    /* shares of the wall's time: lanes overlap, and wait for each other */
+    double share = sum_us > 0 ? (double)wall_ns * 1e-3 / sum_us / n_chunks : 0;
     for (int f = 0; f < TN_N_FORMS; f++) {
-        if (n_layers[f]) tn_switcher_measured(p->switcher, (tn_form)f, product_us[f] / n_layers[f] / n_chunks, other_us / p->m->n_layers / n_chunks);
+        if (n_layers[f]) tn_switcher_measured(p->switcher, (tn_form)f, product_us[f] * share / n_layers[f], other_us * share / p->m->n_layers);
     }
 }
 
@@ -788,7 +791,7 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full && !p->profile->measured) learn(p, w, n_chunks);
-    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped) learn_forms(p, w, form_before, n_chunks);
+    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped) learn_forms(p, w, form_before, n_chunks, rs.wall_ns);
     if (p->plan_chunk >= 0) p->plan_chunk += n_chunks;
     note_stats(p, n_chunks, &rs);
     return TERN_OK;

@@ -23,7 +23,30 @@ struct tn_switcher {
     tn_switcher_stats stats;
 };
 
-tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, double load_us, tn_switcher **out, tern_error *err) {
+tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err) {
+    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+    for (int f = 0; f < TN_N_FORMS; f++) tn_npu_unload(s->graphs[f]);
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        const tn_npu_weights_data *from = &s->image[i];
+        tn_npu_weights_data to = tn_npu_weights_get(s->weights[i]);
+        size_t padded_bytes = (size_t)(s->ops.n[i] + 15) / 16 * 16 * 4;
+        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(&layout, s->ops.n[i], s->ops.k));
+        memcpy(to.col_sum, from->col_sum, padded_bytes);
+        memcpy(to.scale, from->scale, padded_bytes);
+        if (to.bias) memcpy(to.bias, from->bias, padded_bytes);
+    }
+    return tn_npu_load(s->graphs[form], s->weights, err);
+}
+
+static tern_status load_sites(tn_npu_model *m, int32_t layer, tn_form form, tern_error *err) {
+    for (int s = 0; s < TN_LAYER_SITES; s++) {
+        tn_npu_site *site = tn_npu_site_at(m, layer, (tn_site)s);
+        if (site->ops.n_ops && !site->on_cpu) TN_TRY(tn_switcher_load_site(site, form, err));
+    }
+    return TERN_OK;
+}
+
+tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, tn_switcher **out, tern_error *err) {
     tn_switcher *w = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory for graph switching");
     w->form = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *w->form);
@@ -34,11 +57,13 @@ tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, d
     w->m = m;
     w->kind = opt->graph_switch;
     w->n_blocks = opt->switch_blocks;
-    w->load_us = load_us;
     for (int32_t i = 0; i < m->n_layers; i++) atomic_init(&w->form[i], TN_FORM_CHUNK);
     pthread_mutex_init(&w->device, NULL);
     pthread_mutex_init(&w->mu, NULL);
     *out = w;
+    int64_t t0 = tn_now_ns();
+    TN_TRY(load_sites(m, m->n_layers - 1, TN_FORM_CHUNK, err));
+    w->load_us = (double)(tn_now_ns() - t0) * 1e-3;
     return TERN_OK;
 }
 
@@ -59,21 +84,6 @@ void tn_switcher_unlock(tn_switcher *w) { pthread_mutex_unlock(&w->device); }
 tn_form tn_switcher_form(const tn_switcher *w, int32_t layer) { return (tn_form)atomic_load_explicit(&w->form[layer], memory_order_relaxed); }
 
 /* ---- loading --------------------------------------------------------------------------------------- */
-
-tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err) {
-    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
-    for (int f = 0; f < TN_N_FORMS; f++) tn_npu_unload(s->graphs[f]);
-    for (int i = 0; i < s->ops.n_ops; i++) {
-        const tn_npu_weights_data *from = &s->image[i];
-        tn_npu_weights_data to = tn_npu_weights_get(s->weights[i]);
-        size_t padded_bytes = (size_t)(s->ops.n[i] + 15) / 16 * 16 * 4;
-        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(&layout, s->ops.n[i], s->ops.k));
-        memcpy(to.col_sum, from->col_sum, padded_bytes);
-        memcpy(to.scale, from->scale, padded_bytes);
-        if (to.bias) memcpy(to.bias, from->bias, padded_bytes);
-    }
-    return tn_npu_load(s->graphs[form], s->weights, err);
-}
 
 /* mu is held. */
 static void account(tn_switcher *w, int64_t now_ns) {
@@ -107,10 +117,7 @@ tern_status tn_switcher_load(tn_switcher *w, int32_t layer0, int32_t layer1, tn_
         int64_t t0 = tn_now_ns();
         set_loading(w, true, 0);
         atomic_store_explicit(&w->form[layer], TN_N_FORMS, memory_order_relaxed); /* neither, should this fail */
-        for (int s = 0; s < TN_LAYER_SITES && st == TERN_OK; s++) {
-            tn_npu_site *site = tn_npu_site_at(w->m, layer, (tn_site)s);
-            if (site->ops.n_ops && !site->on_cpu) st = tn_switcher_load_site(site, form, err);
-        }
+        st = load_sites(w->m, layer, form, err);
         if (st == TERN_OK) atomic_store_explicit(&w->form[layer], (int)form, memory_order_relaxed);
         set_loading(w, false, st == TERN_OK);
         w->load_us += ((double)(tn_now_ns() - t0) * 1e-3 - w->load_us) / 4;

@@ -47,8 +47,8 @@ typedef struct tn_switcher_stats {
 
 void tn_switcher_stats_get(tn_switcher *w, tn_switcher_stats *out);
 
-/* For npu_model.c: sites and layers are there, every layer in the chunk form. load_us: time that took per layer. */
-tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, double load_us, tn_switcher **out, tern_error *err);
+/* For npu_model.c: sites and layers are there, every layer in the chunk form. Loads one layer again, to know how long that takes. */
+tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, tn_switcher **out, tern_error *err);
 void tn_switcher_close(tn_switcher **w);
 /* The weights of a site from the package's image into the device's memory, and the graph of this form over them. */
 tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err);
