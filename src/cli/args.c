@@ -206,6 +206,7 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     o.npu_memory_bytes = a->npu_memory;
     o.chunk = a->chunk;
     o.no_steal = a->no_steal;
+    o.no_chunk_sharing = a->no_chunk_sharing;
     o.cold_rows = a->cold_rows;
     o.scheme = a->scheme;
     o.npu_separate_weights = a->npu_separate;

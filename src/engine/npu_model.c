@@ -167,6 +167,23 @@ static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool hea
     return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
 }
 
+/* The chunk form again, over a copy of the weights: what a device without chunk sharing has for every chunk (llm.npu 3.2). */
+static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, tern_error *err) {
+    tn_npu_device *dev = tn_npu_site_device(m, s);
+    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        const tn_npu_weights_data *from = &s->image[i];
+        TN_TRY(tn_npu_weights_open(dev, s->ops.n[i], s->ops.k, from->bias != NULL, &s->chunk_weights[i_copy][i], err));
+        tn_npu_weights_data to = tn_npu_weights_get(s->chunk_weights[i_copy][i]);
+        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(&layout, s->ops.n[i], s->ops.k));
+        memcpy(to.col_sum, from->col_sum, padded(s->ops.n[i]) * 4);
+        memcpy(to.scale, from->scale, padded(s->ops.n[i]) * 4);
+        if (to.bias) memcpy(to.bias, from->bias, padded(s->ops.n[i]) * 4);
+    }
+    TN_TRY(tn_npu_compile(dev, tn_npu_graph_get(s->graphs[TN_FORM_CHUNK]), &s->chunk_graphs[i_copy], err));
+    return tn_npu_load(s->chunk_graphs[i_copy], s->chunk_weights[i_copy], err);
+}
+
 static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_error *err) {
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
         tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS, .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M, .k = s->ops.k, .n_ops = s->ops.n_ops};
@@ -179,6 +196,11 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_
         m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
         if (!keeps_one_form(m, s, head)) TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
     }
+    if (!head) {
+        m->prefill_graph_bytes += tn_npu_load_bytes(s->graphs[TN_FORM_CHUNK]);
+        for (int i = 0; i < s->ops.n_ops; i++) m->prefill_graph_bytes += tn_npu_weights_bytes(s->weights[i]);
+    }
+    for (int i = 0; m->no_chunk_sharing && !head && i < TN_WAVE_CHUNKS - 1; i++) TN_TRY(open_chunk_copy(m, s, i, err));
     return keeps_one_form(m, s, head) ? tn_switcher_load_site(s, TN_FORM_CHUNK, err) : TERN_OK;
 }
 
@@ -394,6 +416,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     TN_BAIL_IF(caps->max_m < m->chunk, err, TERN_E_INVALID, "device '%s' runs at most %d rows at once, chunks have %d", caps->name, caps->max_m, m->chunk);
     TN_BAIL_IF(opt->cold_rows && strcmp(opt->cold_rows, "file") && strcmp(opt->cold_rows, "weights"), err, TERN_E_INVALID,
                "rows of cold channels from '%s': there are weights and file", opt->cold_rows);
+    TN_BAIL_IF(opt->no_chunk_sharing && (opt->separate_weights || opt->memory_cap_bytes), err, TERN_E_INVALID,
+               "graphs per chunk (no chunk sharing) need a device without a memory cap and without separate weights");
+    m->no_chunk_sharing = opt->no_chunk_sharing;
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID, "the CPU cannot read the weights of device '%s': its cold rows come from the file", caps->name);
     if (opt->memory_cap_bytes) {
@@ -432,6 +457,10 @@ void tn_npu_model_close(tn_npu_model **pm) {
     for (int i = 0; m->sites && i < m->n_layers * TN_LAYER_SITES + 1; i++) {
         tn_npu_site *s = &m->sites[i];
         for (int f = 0; f < TN_N_FORMS; f++) tn_npu_graph_close(&s->graphs[f]);
+        for (int c = 0; c < TN_WAVE_CHUNKS - 1; c++) {
+            tn_npu_graph_close(&s->chunk_graphs[c]);
+            for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->chunk_weights[c][w]);
+        }
         for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->weights[w]);
         tn_free(m->ctx, s->hot_rows);
     }
