@@ -14,10 +14,13 @@
 typedef struct tn_pipeline tn_pipeline;
 
 /* Time of every stage of a full chunk on its lane, measured: what the policies decide by. */
+enum { TN_PROFILE_FORWARDS = 9 };
 typedef struct tn_stage_profile {
     double us[TN_N_STAGES];  /* attention: at position 0 */
     double attn_us_per_pos;  /* attention: more per earlier position */
     bool measured;
+    float forward_rows[TN_PROFILE_FORWARDS], forward_ms[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows: what drafting decides by */
+    int32_t n_forwards;
 } tn_stage_profile;
 
 typedef struct tn_pipeline_stats {
