@@ -87,7 +87,7 @@ typedef struct tern_options {
     int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
     int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */
     uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
-    int32_t chunk;             /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = 256 (default) */
+    int32_t chunk;             /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = what tern bench --tune kept, or 256 (default) */
     bool no_steal;             /* lanes never take each other's tasks, as on a phone (default false) */
     const char *scheme;        /* float models: "float" (default), or the arithmetic of a baseline, "llm-int8", "group-w8a8"; packages have theirs */
     bool no_chunk_sharing;     /* graphs, with their weights, for every chunk in flight: what chunk sharing saves (default false) */

@@ -75,6 +75,8 @@ typedef struct model_args {
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
+/* What the arguments say, into options filled by tern_options_defaults (hooks excepted). */
+void model_options(const model_args *a, tern_options *o);
 /* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */
 int open_engine(const command *c, const model_args *a, tern_engine **out);
 

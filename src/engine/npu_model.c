@@ -184,9 +184,11 @@ static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, 
     return tn_npu_load(s->chunk_graphs[i_copy], s->chunk_weights[i_copy], err);
 }
 
-static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_error *err) {
+static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, tern_error *err) {
+    bool head = site == TN_SITE_HEAD;
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
         tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS, .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M, .k = s->ops.k, .n_ops = s->ops.n_ops};
+        if (form == TN_FORM_CHUNK) d.rows_per_run = m->tuned.rows_per_run[site];
         for (int i = 0; i < s->ops.n_ops; i++) {
             d.ops[i] = (tn_npu_op){.n = s->ops.n[i], .act_scale = s->act_scale, .has_bias = tn_npu_weights_get(s->weights[i]).bias != NULL, .out = TN_NPU_OUT_F32};
         }
@@ -292,7 +294,7 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
         if (keeps_one_form(m, s, site == TN_SITE_HEAD)) TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
         else TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i], err));
     }
-    TN_TRY(open_graphs(m, s, site == TN_SITE_HEAD, err));
+    TN_TRY(open_graphs(m, s, site, err));
     return tiles->flags & TN_PKG_HAS_SHADOW ? open_shadow(m, s, v, layer, err) : TERN_OK;
 }
 
@@ -387,7 +389,6 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     if (m) m->ctx = ctx;
     if (model) model->ctx = ctx;
     TN_BAIL_IF(!m || !model, err, TERN_E_MEMORY, "no memory for a model");
-    m->chunk = opt->chunk ? opt->chunk : TN_CHUNK_DEFAULT;
     if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) goto out;
     if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params, err)) != TERN_OK) goto out;
     m->n_layers = model->h.n_layers;
@@ -403,6 +404,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
         model->weight_bytes += sections[i + 1]->size_bytes;
         model->fingerprint = XXH64(&sections[i + 1]->xxh64, sizeof(uint64_t), model->fingerprint);
     }
+    bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;
+    m->chunk = opt->chunk ? opt->chunk : tuned ? opt->tuned.chunk : TN_CHUNK_DEFAULT;
+    if (tuned && m->chunk == opt->tuned.chunk) m->tuned = opt->tuned;
     tn_npu_options dev;
     tn_npu_options_defaults(&dev);
     dev.n_threads = opt->n_threads > 0 ? opt->n_threads : 1;
