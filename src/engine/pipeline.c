@@ -726,7 +726,12 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
         }
         tn_switcher_measured(p->switcher, TN_FORM_CHUNK, product, other);
     }
-    tern_status st = tn_switcher_plan(p->switcher, (skipped_rows(pos0) + n_tok + p->n_rows - 1) / p->n_rows, &plan, err);
+    /* waves as the session will make them; what is left for the last may be so little that it runs in the decode form */
+    int32_t n_rows = skipped_rows(pos0) + n_tok, tail = n_rows % (p->n_chunks_open * p->n_rows);
+    if (tail && tail <= TN_DECODE_M && tail < n_rows) n_rows -= tail;
+    int32_t n_chunks = (n_rows + p->n_rows - 1) / p->n_rows;
+    double last_chunk = (double)(n_rows - (n_chunks - 1) * p->n_rows) / p->n_rows;
+    tern_status st = tn_switcher_plan(p->switcher, n_chunks, last_chunk, &plan, err);
     if (st == TERN_OK && plan) {
         p->switch_plan = *plan;
         p->plan_chunk = 0;
