@@ -87,7 +87,7 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
 
 /* ---- sets ------------------------------------------------------------------------------------------ */
 
-static const int32_t curve_rows[] = {1, 2, 4, 8, 12, 16, 20, 24, 32};
+static const float curve_rows[] = {1, 2, 4, 8, 12, 16, 20, 24, 32};
 enum { N_CURVE = sizeof curve_rows / sizeof *curve_rows };
 static const struct curve {
     const char *name;
@@ -103,8 +103,8 @@ static double curve_ms(const struct curve *c, const uint64_t *n_steps_of) {
     double sum = 0;
     for (int32_t n = 1; n <= TN_TREE_MAX; n++) {
         int i = 0;
-        while (curve_rows[i] < n) i++;
-        double at = i ? (double)(n - curve_rows[i - 1]) / (curve_rows[i] - curve_rows[i - 1]) : 1;
+        while (curve_rows[i] < (float)n) i++;
+        double at = i ? (double)(((float)n - curve_rows[i - 1]) / (curve_rows[i] - curve_rows[i - 1])) : 1;
         sum += (double)n_steps_of[n] * ((i ? (1 - at) * (double)c->ms[i - 1] : 0) + at * (double)c->ms[i]);
     }
     return sum;
@@ -181,7 +181,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         modes[i].decode_s = modes[i].prefill_s = 0;
         modes[i].n_tokens = 0;
         modes[i].s = open_session(e, modes[i].draft, n_ctx);
-        if (i && curve) tn_draft_give_costs(modes[i].s->drafting.draft, curve_rows, curve->ms, N_CURVE);
+        if (i && curve) tn_draft_give_costs(modes[i].s->drafting.draft, curve_rows, curve->ms, N_CURVE, true);
     }
     while (n < n_items) {
         char *prompt = NULL;

@@ -45,7 +45,7 @@ void tn_propose_calibrated(const tn_text *t, const tn_successors *succ, int32_t 
         for (int32_t i = 0; i < p->n; i++) {
             if (!done[i] && p->node[i].depth < TN_TREE_MAX - 1 && (node < 0 || p->node[i].p > p->node[node].p)) node = i;
         }
-        if (node < 0 || p->node[node].p < 0.05f) return;
+        if (node < 0 || p->node[node].p < 0.02f) return;
         done[node] = true;
         int32_t token = p->node[node].token, before = node ? p->node[p->node[node].parent].token : t->n > 1 ? t->ids[t->n - 2] : -1;
         int n_pairs = 0, n_tokens = 0, n_places = 0;

@@ -184,12 +184,14 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager,
 
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns) { tn_prop_timed(&d->props, n_rows, ns); }
 
-void tn_draft_give_costs(tn_draft *d, const int32_t *rows, const float *ms, int n) {
+void tn_draft_give_costs(tn_draft *d, const float *rows, const float *ms, int n, bool fixed) {
     d->props.cost_given = false;
     memset(d->props.cost, 0, sizeof d->props.cost);
-    for (int i = 0; i < n; i++) tn_prop_timed(&d->props, rows[i], (int64_t)((double)ms[i] * 1e6));
-    d->props.cost_given = true;
+    for (int i = 0; i < n; i++) tn_prop_timed(&d->props, (int32_t)(rows[i] + 0.5f), (int64_t)((double)ms[i] * 1e6));
+    d->props.cost_given = fixed;
 }
+
+int tn_draft_costs(const tn_draft *d, float *rows, float *ms) { return tn_prop_times(&d->props, rows, ms); }
 
 void tn_draft_rejected(tn_draft *d, const tn_tree *tree, int32_t last, const float *logits) {
     tn_segments_keep(&d->segments, &d->text, tree, last, logits, (size_t)d->vocab_size);

@@ -95,6 +95,16 @@ void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
     p->cost[c].rows += ((float)n_rows - p->cost[c].rows) * share;
 }
 
+int tn_prop_times(const tn_proposals *p, float *rows, float *ms) {
+    int n = 0;
+    for (int c = 0; c < TN_PROP_COSTS && !p->cost_given; c++) {
+        if (!p->cost[c].n) continue;
+        rows[n] = p->cost[c].rows;
+        ms[n++] = p->cost[c].ns * 1e-6f;
+    }
+    return n;
+}
+
 float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].ns : 0; }
 
 /* Time of every number of rows from the classes measured: straight lines between them, the guessed slope beyond. Never falling. */

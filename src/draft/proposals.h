@@ -50,6 +50,8 @@ void tn_prop_judge(tn_proposals *p, int32_t token);
 /* A forward of n rows took so long. */
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns);
 
+/* What is known of the times, for a later process: rows and ms of each class measured; at most TN_PROP_COSTS. */
+int tn_prop_times(const tn_proposals *p, float *rows, float *ms);
 float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured yet */
 
 /* The tree to verify, at most max_rows rows with its root. eager: as many nodes as fit, else only what pays. */

@@ -4,10 +4,12 @@
 enum { LOOKUP_NGRAM = 3, LOOKUP_TOKENS = 10, LOOKUP_PLACES = 256 }; /* as prompt lookup decoding: 3-grams, 10 tokens */
 enum { MAIN_TOKENS = TN_TREE_MAX - 1, OTHER_TOKENS = 8, N_OTHERS = 3, N_SHORTER = 2 };
 
-static const float guess_by_length[TN_N_LENGTHS] = {0.2f, 0.35f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f, 0.93f};
+static const float guess_by_length[TN_N_LENGTHS] = {0.25f, 0.5f, 0.7f, 0.7f, 0.75f, 0.85f, 0.9f, 0.93f};
 
 void tn_source_guesses(tn_proposals *p) {
-    static const float by_depth[4] = {0.4f, 0.5f, 0.6f, 0.7f}, by_gap[3][4] = {{0.7f, 0.5f, 0.35f, 0.25f}, {0.25f, 0.15f, 0.08f, 0.04f}, {0.12f, 0.08f, 0.04f, 0.02f}};
+    /* what was seen over the sets of bench/spec.sh, roughly */
+    static const float by_depth[4] = {0.4f, 0.5f, 0.6f, 0.7f}, by_gap[6][4] = {{0.65f, 0.35f, 0.2f, 0.13f}, {0.1f, 0.1f, 0.06f, 0.03f}, {0.08f, 0.08f, 0.04f, 0.02f},
+                                                                               {0.2f, 0.13f, 0.1f, 0.07f},  {0.06f, 0.05f, 0.03f, 0.03f}, {0.03f, 0.05f, 0.03f, 0.02f}};
     for (int i = 0; i < TN_PROP_CLASSES; i++) tn_prop_guess(p, i, 0.1f);
     p->sum_kept = p->sum_promised = 4;
     for (int i = 0; i < 12; i++) tn_prop_guess(p, TN_CLASS_LOOKUP + i, by_depth[i % 4] * (float)(1 + i / 4) / 3);
@@ -18,8 +20,8 @@ void tn_source_guesses(tn_proposals *p) {
         tn_prop_guess(p, TN_CLASS_STORE + i, guess_by_length[i]);
         tn_prop_guess(p, TN_CLASS_STORE_OTHER + i, 0.3f * guess_by_length[i]);
     }
-    for (int i = 0; i < 24; i++) tn_prop_guess(p, TN_CLASS_CALIBRATED + i, by_gap[i / 4 % 3][i % 4] * (i < 12 ? 1 : 0.5f));
-    for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_EXTEND + i, i % 2 ? 0.5f : 0.2f / (float)(1 + i / 2));
+    for (int i = 0; i < 24; i++) tn_prop_guess(p, TN_CLASS_CALIBRATED + i, by_gap[i / 4][i % 4]);
+    for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_EXTEND + i, i % 2 ? 0.6f : 0.06f / (float)(1 + i / 2));
     for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_MODEL + i, 0.1f + 0.1f * (float)i);
 }
 

@@ -11,6 +11,16 @@ enum { CALIBRATED_ROWS = 64 }; /* rows calibrated at once */
 
 /* ---- what is drafted with ------------------------------------------------------------------------- */
 
+_Static_assert((int)TN_PROFILE_FORWARDS == (int)TN_PROP_COSTS, "one time per class");
+
+static tern_status open_draft(tern_session *s, tern_error *err) {
+    tn_drafting *d = &s->drafting;
+    if (d->draft) return TERN_OK;
+    TN_TRY(tn_draft_open(&s->e->ctx, s->e->model->h.n_vocab, s->n_ctx, &d->draft, err));
+    tn_draft_give_costs(d->draft, s->profile.forward_rows, s->profile.forward_ms, s->profile.n_forwards, false);
+    return TERN_OK;
+}
+
 tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafters, tern_error *err) {
     tn_drafting *d = &s->drafting;
     tn_ctx *ctx = &s->e->ctx;
@@ -25,7 +35,7 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
         d->model_path = copy;
     }
     if (!*drafters) return TERN_OK;
-    if (!d->draft) TN_TRY(tn_draft_open(ctx, s->e->model->h.n_vocab, s->n_ctx, &d->draft, err));
+    TN_TRY(open_draft(s, err));
     if (*drafters & TN_DRAFT_MODEL && !d->model) TN_TRY(tn_draft_model_open(s->e, d->model_path, s->n_ctx, &d->model, err));
     tn_draft_set_outside(d->draft, tn_draft_model_propose, d->model);
     return TERN_OK;
@@ -48,7 +58,7 @@ tern_status tern_session_learn(tern_session *s, const int32_t *tokens, size_t n,
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n && !tokens, err, TERN_E_INVALID, "no tokens given");
     tn_drafting *d = &s->drafting;
-    if (!d->draft) TN_TRY(tn_draft_open(&s->e->ctx, s->e->model->h.n_vocab, s->n_ctx, &d->draft, err));
+    TN_TRY(open_draft(s, err));
     return tn_draft_learn(d->draft, tokens, n, err);
 }
 

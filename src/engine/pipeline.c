@@ -604,7 +604,9 @@ static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         for (int s = 0; s < TN_LAYER_SITES; s++) {
             tn_npu_job *job = job_of(p, i, layer, (tn_site)s);
-            job->graph = tn_npu_site_at(p->m, layer, (tn_site)s)->graphs[p->form];
+            const tn_npu_site *site = tn_npu_site_at(p->m, layer, (tn_site)s);
+            bool own = i && p->form == TN_FORM_CHUNK && site->chunk_graphs[i - 1];
+            job->graph = own ? site->chunk_graphs[i - 1] : site->graphs[p->form];
             job->n_rows = n;
         }
     }
@@ -707,7 +709,9 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
     for (int l = 0; l < TN_N_LANES; l++) s->busy_ns[l] += r->busy_ns[l];
     /* as the paper counts them: six subgraphs a layer, of which attention is the dynamic one */
     s->n_subgraphs = n_chunks * p->m->n_layers * 6;
-    s->n_shared = n_chunks * p->m->n_layers * 5;
+    s->n_shared = p->m->no_chunk_sharing ? 0 : n_chunks * p->m->n_layers * 5;
+    s->graph_bytes_unshared = p->m->prefill_graph_bytes * (uint64_t)n_chunks;
+    s->graph_bytes = p->m->no_chunk_sharing ? p->m->prefill_graph_bytes * TN_WAVE_CHUNKS : p->m->prefill_graph_bytes;
 }
 
 /* A chunk's attention reads whole panels of keys while later chunks write theirs: chunks in flight must not share a panel, so

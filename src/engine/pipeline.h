@@ -11,21 +11,23 @@
 #include "sched/executor.h"
 #include "sched/prefill_graph.h"
 
-enum { TN_WAVE_CHUNKS = 4 };
-
 typedef struct tn_pipeline tn_pipeline;
 
 /* Time of every stage of a full chunk on its lane, measured: what the policies decide by. */
+enum { TN_PROFILE_FORWARDS = 9 };
 typedef struct tn_stage_profile {
     double us[TN_N_STAGES];  /* attention: at position 0 */
     double attn_us_per_pos;  /* attention: more per earlier position */
     bool measured;
+    float forward_rows[TN_PROFILE_FORWARDS], forward_ms[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows: what drafting decides by */
+    int32_t n_forwards;
 } tn_stage_profile;
 
 typedef struct tn_pipeline_stats {
     int64_t wall_ns, busy_ns[TN_N_LANES], n_decisions, decide_ns, decide_max_ns, n_stolen;
     uint64_t n_outliers, n_rows, n_dropped; /* clipped activations of shadowed sites; rows quantised; beyond capacity */
     uint64_t hot_hits, cold_misses;         /* weight rows found resident, and read from the package */
+    uint64_t graph_bytes, graph_bytes_unshared; /* device memory of the last wave's linear graphs; and with some for each of its chunks */
     int32_t n_subgraphs, n_shared;          /* of the last wave: (chunk, subgraph) pairs, and those whose graph is shared */
     size_t activation_bytes;
     tn_switcher_stats switching;            /* of the model: all its sessions */

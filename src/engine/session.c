@@ -65,11 +65,18 @@ void tern_session_close(tern_session **ps) {
     tern_session *s = *ps;
     *ps = NULL;
     tn_ctx *ctx = &s->e->ctx;
+    float rows[TN_PROFILE_FORWARDS] = {0}, ms[TN_PROFILE_FORWARDS] = {0};
+    int n_times = s->pipeline && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, ms) : 0;
+    if (n_times) {
+        memcpy(s->profile.forward_rows, rows, sizeof rows);
+        memcpy(s->profile.forward_ms, ms, sizeof ms);
+        s->profile.n_forwards = n_times;
+    }
     tn_drafting_close(s);
     tn_storing_close(s);
     if (s->kv.ctx) tn_kv_close(&s->kv);
     if (s->acts.ctx) tn_acts_close(&s->acts);
-    if (s->profile.measured && s->pipeline) tn_profile_save(s->e, &s->profile);
+    if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) tn_profile_save(s->e, &s->profile);
     tn_pipeline_close(&s->pipeline);
     tn_timeline_close(&s->timeline);
     tn_free(ctx, s->tokens);
@@ -251,6 +258,8 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->n_dropped = p->n_dropped;
     out->hot_hits = p->hot_hits;
     out->cold_misses = p->cold_misses;
+    out->graph_bytes = p->graph_bytes;
+    out->graph_bytes_unshared = p->graph_bytes_unshared;
     out->n_subgraphs = p->n_subgraphs;
     out->n_shared = p->n_shared;
     out->activation_bytes = p->activation_bytes;

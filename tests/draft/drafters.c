@@ -166,9 +166,9 @@ static void rejects_come_back(void **state) {
 static void throttling(void **state) {
     (void)state;
     tn_draft *d = draft_of((const int32_t[]){1, 2, 3}, 3);
-    static const int32_t rows[] = {1, 8, 32};
+    static const float rows[] = {1, 8, 32};
     static const float ms[] = {1, 2, 6};
-    tn_draft_give_costs(d, rows, ms, 3);
+    tn_draft_give_costs(d, rows, ms, 3, true);
     tn_tree t;
     int32_t early = 0, late = 0;
     tn_rng rng = {1};

@@ -142,6 +142,10 @@ static void bits_do_not_depend_on_how(void **state) {
         tern_options_defaults(&o);
         o.cold_rows = "file";
         same_bits(paths[p], want, &o, N_PROMPT, "cold rows from the file");
+        tern_options_defaults(&o);
+        o.no_chunk_sharing = true;
+        o.chunk = 64;
+        same_bits(paths[p], want, &o, N_PROMPT, "graphs per chunk");
         static const int32_t chunks[] = {32, 96, 64, 256, 1024};
         for (int i = 0; i < 5; i++) {
             tern_options_defaults(&o);
