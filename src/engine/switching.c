@@ -143,46 +143,46 @@ static double layer_us(const tn_switcher *w, tn_form form) {
     return product + w->other_us;
 }
 
-static void costs_of(const tn_switcher *w, int32_t n_blocks, int32_t n_chunks, bool reloaded, tn_switch_costs *c) {
-    *c = (tn_switch_costs){.n_blocks = n_blocks, .n_chunks = n_chunks};
+static void costs_of(const tn_switcher *w, int32_t n_blocks, int32_t n_waves, int32_t n_chunks, double last_wave, bool reloaded, tn_switch_costs *c) {
+    *c = (tn_switch_costs){.n_blocks = n_blocks, .n_chunks = n_waves, .last_chunk = last_wave};
     tn_switch_plan shape = {.n_blocks = n_blocks};
     for (int32_t b = 0; b < n_blocks; b++) {
         for (int32_t layer = tn_switch_layer(&shape, w->m->n_layers, b); layer < tn_switch_layer(&shape, w->m->n_layers, b + 1); layer++) {
             bool is_g1 = reloaded || tn_switcher_form(w, layer) != TN_FORM_DECODE;
             c->load_us[b] += is_g1 ? w->load_us : 0;
-            c->g1_us[b] += layer_us(w, is_g1 ? TN_FORM_CHUNK : TN_FORM_DECODE);
-            c->g2_us[b] += layer_us(w, TN_FORM_DECODE);
+            c->g1_us[b] += n_chunks * layer_us(w, is_g1 ? TN_FORM_CHUNK : TN_FORM_DECODE);
+            c->g2_us[b] += n_chunks * layer_us(w, TN_FORM_DECODE);
         }
     }
 }
 
 /* The best plan among the numbers of blocks worth trying. */
-static tern_status best_plan(tn_switcher *w, int32_t n_chunks, bool reloaded, tn_switch_plan *best, tern_error *err) {
+static tern_status best_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave, bool reloaded, tn_switch_plan *best, tern_error *err) {
     static const int32_t tried[] = {2, 3, 4, 6, 8, 12, 16}; /* the paper found 2 enough */
     int32_t one = w->n_blocks < w->m->n_layers ? w->n_blocks : w->m->n_layers, n_tried = w->n_blocks ? 1 : (int32_t)(sizeof tried / sizeof tried[0]);
     *best = (tn_switch_plan){.n_blocks = 0};
     for (int32_t i = 0; i < n_tried; i++) {
         int32_t n = w->n_blocks ? one : tried[i] < w->m->n_layers ? tried[i] : w->m->n_layers;
         if (best->n_blocks == n) break;
-        if ((int64_t)n * n_chunks > TN_SWITCH_MAX_STEPS) continue;
+        if ((int64_t)n * n_waves > TN_SWITCH_MAX_STEPS) continue;
         tn_switch_costs c;
         tn_switch_plan p;
-        costs_of(w, n, n_chunks, reloaded, &c);
+        costs_of(w, n, n_waves, n_chunks, last_wave, reloaded, &c);
         TN_TRY(tn_switch_plan_make(&c, w->kind, &p, err));
         if (!best->n_blocks || p.total_us < best->total_us * 0.999) *best = p;
     }
     return TERN_OK;
 }
 
-tern_status tn_switcher_plan(tn_switcher *w, int32_t n_chunks, const tn_switch_plan **plan, tern_error *err) {
+tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave, const tn_switch_plan **plan, tern_error *err) {
     *plan = NULL;
     int32_t n_decode = 0;
     for (int32_t i = 0; i < w->m->n_layers; i++) n_decode += tn_switcher_form(w, i) != TN_FORM_CHUNK;
     tn_switch_plan as_is, reloaded;
-    TN_TRY(best_plan(w, n_chunks, false, &as_is, err));
+    TN_TRY(best_plan(w, n_waves, n_chunks, last_wave, false, &as_is, err));
     w->plan = as_is;
     if (n_decode) {
-        TN_TRY(best_plan(w, n_chunks, true, &reloaded, err));
+        TN_TRY(best_plan(w, n_waves, n_chunks, last_wave, true, &reloaded, err));
         /* a layer that a failed load left without a graph has to be loaded anyway */
         if (reloaded.total_us + n_decode * w->load_us < as_is.total_us) {
             TN_TRY(tn_switcher_ensure(w, TN_FORM_CHUNK, err));
