@@ -87,9 +87,10 @@ typedef struct tern_options {
     int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
     int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */
     uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
-    int32_t chunk;             /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = 256 (default) */
+    int32_t chunk;             /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = what tern bench --tune kept, or 256 (default) */
     bool no_steal;             /* lanes never take each other's tasks, as on a phone (default false) */
     const char *scheme;        /* float models: "float" (default), or the arithmetic of a baseline, "llm-int8", "group-w8a8"; packages have theirs */
+    bool no_chunk_sharing;     /* graphs, with their weights, for every chunk in flight: what chunk sharing saves (default false) */
     const char *cold_rows;     /* where weight rows for outliers of cold channels come from: "file" (the package; what a device with
                                   its own memory needs) or "weights" (the device's copy); NULL = weights where possible (default) */
     bool trace;                /* record every task for tern_session_write_trace (default false) */
@@ -262,6 +263,7 @@ typedef struct tern_stats {
     uint64_t hot_hits, cold_misses;      /* their weight rows found resident; read from the package */
     int32_t n_subgraphs, n_shared;       /* (chunk, subgraph) pairs of the last wave; of those, served by a shared graph */
     uint64_t kv_bytes, activation_bytes;
+    uint64_t graph_bytes, graph_bytes_unshared; /* device memory of the last wave's linear graphs; and were there some for each chunk */
     /* Devices that hold one form of a graph at a time, all sessions of the engine together: layers whose form was replaced; time of
      * that; of it, time in which nothing computed; blocks of the last plan and the exposed time it expected. */
     uint64_t n_switched;

@@ -189,6 +189,24 @@ static bool show_progress(void *user, const char *stage, double fraction) {
     return true;
 }
 
+void model_options(const model_args *a, tern_options *o) {
+    o->n_threads = a->n_threads;
+    o->npu = a->npu;
+    o->policy = a->policy;
+    o->npu_threads = a->npu_threads;
+    o->cpu_threads = a->cpu_threads;
+    o->npu_memory_bytes = a->npu_memory;
+    o->chunk = a->chunk;
+    o->no_steal = a->no_steal;
+    o->no_chunk_sharing = a->no_chunk_sharing;
+    o->cold_rows = a->cold_rows;
+    o->scheme = a->scheme;
+    o->npu_separate_weights = a->npu_separate;
+    o->graph_switch = a->graph_switch;
+    o->switch_blocks = a->switch_blocks;
+    o->trace = a->trace;
+}
+
 int open_engine(const command *c, const model_args *a, tern_engine **out) {
     if (!a->model) return usage_error(c, "-m MODEL is required");
     tern_hooks hooks;
@@ -197,21 +215,8 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
     tern_options o;
     tern_options_defaults(&o);
-    o.n_threads = a->n_threads;
+    model_options(a, &o);
     o.hooks = &hooks;
-    o.npu = a->npu;
-    o.policy = a->policy;
-    o.npu_threads = a->npu_threads;
-    o.cpu_threads = a->cpu_threads;
-    o.npu_memory_bytes = a->npu_memory;
-    o.chunk = a->chunk;
-    o.no_steal = a->no_steal;
-    o.cold_rows = a->cold_rows;
-    o.scheme = a->scheme;
-    o.npu_separate_weights = a->npu_separate;
-    o.graph_switch = a->graph_switch;
-    o.switch_blocks = a->switch_blocks;
-    o.trace = a->trace;
     tern_error err;
     return tern_engine_open(a->model, &o, out, &err) == TERN_OK ? -1 : failed(&err);
 }

@@ -54,7 +54,7 @@ typedef struct model_args {
     const char *npu, *policy, *cold_rows, *scheme;
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory;
-    bool no_steal, trace, npu_separate;
+    bool no_steal, no_chunk_sharing, trace, npu_separate;
     const char *graph_switch;
     int32_t switch_blocks;
 } model_args;
@@ -68,12 +68,15 @@ typedef struct model_args {
     {"cpu-threads", 0, "N", ARG_INT, &(a).cpu_threads, 1, 63, "packages: workers of the CPU lane (default: 1)"}, \
     {"npu-memory", 0, "BYTES", ARG_U64, &(a).npu_memory, 0, 0, "packages: what the device can address (default: no limit)"}, \
     {"scheme", 0, "NAME", ARG_STR, &(a).scheme, 0, 0, "float models: float (default) or an accuracy baseline, llm-int8 or group-w8a8"}, \
+    {"no-chunk-sharing", 0, NULL, ARG_FLAG, &(a).no_chunk_sharing, 0, 0, "packages: graphs and weights of its own for every chunk in flight"}, \
     {"cold-rows", 0, "FROM", ARG_STR, &(a).cold_rows, 0, 0, "packages: weight rows for outliers of cold channels from file or weights (default, where the device allows)"}, \
     {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
+/* What the arguments say, into options filled by tern_options_defaults (hooks excepted). */
+void model_options(const model_args *a, tern_options *o);
 /* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */
 int open_engine(const command *c, const model_args *a, tern_engine **out);
 

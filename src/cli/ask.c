@@ -4,6 +4,7 @@
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
+#include "cli/stats.h"
 #include "cli/store_args.h"
 
 #include "base/clock.h"
@@ -217,6 +218,8 @@ int cmd_ask(int argc, char **argv) {
         rc = failed(&err);
         goto out;
     }
+    tern_stats ts;
+    tern_session_stats(s, &ts);
     tn_rag_support(hits, n_hits, out.text ? out.text : "");
     qsort(hits, (size_t)n_hits, sizeof *hits, by_support);
     double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0, tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
@@ -228,6 +231,8 @@ int cmd_ask(int argc, char **argv) {
             rc = failed_text("the answer is not valid UTF-8 for JSON");
             goto out;
         }
+        if (ts.wall_s > 0) json_object_set_new(j, "prefill", prefill_json(&ts));
+        if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);
         putchar('\n');
@@ -235,6 +240,7 @@ int cmd_ask(int argc, char **argv) {
         putchar('\n');
         if (!no_sources) print_sources(hits, n_hits);
     }
+    if (stats && ts.wall_s > 0) prefill_print(&ts);
     if (stats) {
         draft_print(s, res.decode_s, res.n_tokens);
         fprintf(stderr, "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n", n_found,

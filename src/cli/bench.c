@@ -2,6 +2,8 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 
+#include "engine/tune.h"
+
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/rng.h"
@@ -102,13 +104,47 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     return rc;
 }
 
+static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, bool json) {
+    if (!ma->model) return usage_error(c, "-m MODEL is required");
+    tern_options o;
+    tern_options_defaults(&o);
+    model_options(ma, &o);
+    tn_tune_report r;
+    tern_error err;
+    if (tn_tune(ma->model, &o, n_prompt, &r, &err) != TERN_OK) return failed(&err);
+    json_t *lengths = json_array(), *rows = json_object();
+    for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
+        if (r.tokens_per_second[i] > 0) json_array_append_new(lengths, json_pack("{s:i, s:f}", "chunk", (int)r.chunk[i], "tokens_per_second", r.tokens_per_second[i]));
+    }
+    for (int s = 0; s < TN_LAYER_SITES; s++) json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
+    if (json) {
+        json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows);
+        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(j);
+    } else {
+        printf("| chunk | tokens/s, prompt of %d |\n|-------|--------------------------|\n", n_prompt);
+        for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
+            if (r.tokens_per_second[i] > 0) printf("| %5d | %24.2f |%s\n", r.chunk[i], r.tokens_per_second[i], r.chunk[i] == r.tuned.chunk ? " kept" : "");
+        }
+        for (int s = 0; s < TN_LAYER_SITES; s++) {
+            if (r.tuned.rows_per_run[s]) printf("%s: %d rows at a time\n", tn_site_name((tn_site)s), r.tuned.rows_per_run[s]);
+            else printf("%s: all rows at once\n", tn_site_name((tn_site)s));
+        }
+    }
+    json_decref(lengths);
+    json_decref(rows);
+    return EXIT_OK;
+}
+
 int cmd_bench(int argc, char **argv) {
     model_args ma = {0};
-    const char *p_list = "512", *n_list = "64", *file = NULL;
+    const char *p_list = NULL, *n_list = "64", *file = NULL;
     int32_t repeats = 5;
-    bool json = false;
+    bool json = false, tune = false;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
+        {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0, "packages: measure chunk lengths and equivalent shapes on a prompt of -p tokens (default 1024), keep the best for every later run"},
         {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0, "prompt lengths, comma-separated; 0 = none (default 512)"},
         {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0, "tokens to decode, comma-separated; 0 = none (default 64)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
@@ -116,7 +152,7 @@ int cmd_bench(int argc, char **argv) {
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {0},
     };
-    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   or: tern bench limits",
+    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   [--tune]   or: tern bench limits",
                        "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs, 1};
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
@@ -125,9 +161,12 @@ int cmd_bench(int argc, char **argv) {
     if (words[0]) return bench_limits(ma.n_threads, file, json);
     if (!ma.n_threads) ma.n_threads = tn_cpu_count();
     int32_t prompts[MAX_LIST], gens[MAX_LIST];
+    if (!p_list) p_list = tune ? "1024" : "512";
     int n_prompts = strcmp(p_list, "0") ? parse_int_list(p_list, prompts, MAX_LIST, 1 << 20) : 0;
     int n_gens = strcmp(n_list, "0") ? parse_int_list(n_list, gens, MAX_LIST, 1 << 20) : 0;
     if (n_prompts < 0) return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
     if (n_gens < 0) return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
+    if (tune && n_prompts != 1) return usage_error(&c, "--tune takes one prompt length");
+    if (tune) return bench_tune(&c, &ma, prompts[0], json);
     return bench_model(&c, &ma, prompts, n_prompts, gens, n_gens, repeats, json);
 }

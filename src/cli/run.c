@@ -4,6 +4,7 @@
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
+#include "cli/stats.h"
 
 #include "base/clock.h"
 
@@ -59,32 +60,6 @@ static const char *reason_text(tern_stop_reason r) {
     case TERN_STOP_CONTEXT: return "context";
     }
     return "?";
-}
-
-static json_t *stats_json(const tern_stats *t) {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I}", "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble,
-                     "npu_bubble", t->npu_bubble, "decision_us", t->decision_us, "decision_max_us", t->decision_max_us, "decisions",
-                     (json_int_t)t->n_decisions, "stolen_parts", (json_int_t)t->n_stolen, "outliers", (json_int_t)t->n_outliers, "dropped_outliers",
-                     (json_int_t)t->n_dropped, "hot_hits", (json_int_t)t->hot_hits, "cold_misses", (json_int_t)t->cold_misses, "subgraphs",
-                     (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared, "activation_bytes", (json_int_t)t->activation_bytes);
-}
-
-static json_t *switching_json(const tern_stats *t) {
-    return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks", (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
-                     t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
-}
-
-static void print_prefill_stats(const tern_stats *t) {
-    fprintf(stderr,
-            "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu decisions of %.2f us (longest %.1f); %llu parts stolen\n"
-            "subgraphs shared between chunks: %d of %d; outliers %llu, their weight rows: %llu resident, %llu read on demand, %llu dropped\n",
-            t->cpu_busy_s * 1e3, t->cpu_bubble * 100, t->npu_busy_s * 1e3, t->npu_bubble * 100, t->wall_s * 1e3, (unsigned long long)t->n_decisions, t->decision_us,
-            t->decision_max_us, (unsigned long long)t->n_stolen, t->n_shared, t->n_subgraphs, (unsigned long long)t->n_outliers,
-            (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses, (unsigned long long)t->n_dropped);
-    if (t->n_switched) {
-        fprintf(stderr, "graph switching: %llu layers in %d blocks, %.2f ms of loading, of which %.2f ms exposed (planned: %.2f ms)\n", (unsigned long long)t->n_switched,
-                t->switch_blocks, t->switch_s * 1e3, t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);
-    }
 }
 
 int cmd_run(int argc, char **argv) {
@@ -233,13 +208,13 @@ int cmd_run(int argc, char **argv) {
         if (logprobs) json_object_set(j, "token_logprobs", out.tokens);
         json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
         json_object_set_new(j, "draft", draft_json(s, res.decode_s, res.n_tokens));
-        if (ts.wall_s > 0) json_object_set_new(j, "prefill", stats_json(&ts));
+        if (ts.wall_s > 0) json_object_set_new(j, "prefill", prefill_json(&ts));
         if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);
     }
     putchar('\n');
-    if (stats && ts.wall_s > 0) print_prefill_stats(&ts);
+    if (stats && ts.wall_s > 0) prefill_print(&ts);
     if (stats) draft_print(s, res.decode_s, res.n_tokens);
     if (stats) {
         fprintf(stderr, "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms after start, loaded in %.0f ms, peak memory %.1f MiB\n",

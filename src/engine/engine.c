@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/status.h"
+#include "engine/tune.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,18 +37,19 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     e->trace = o->trace;
     e->n_lane_workers[TN_LANE_CPU] = o->cpu_threads ? o->cpu_threads : 1;
     e->n_lane_workers[TN_LANE_NPU] = o->npu_threads ? o->npu_threads : n_threads > 1 ? n_threads - 1 : 0;
-    tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk,
-                               .cold_rows = o->cold_rows, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks};
-    TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
-    TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
-    e->n_lane_workers[TN_LANE_IO] = o->npu_separate_weights ? 1 : 0; /* loads graphs */
-    TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
-    TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
-    TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID, "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
     size_t cap = strlen(path) + 16;
     e->profile_path = tn_alloc(&e->ctx, TN_MEM_OTHER, cap, 1);
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
     snprintf(e->profile_path, cap, "%s.profile", path);
+    tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk,
+                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks};
+    TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
+    TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
+    e->n_lane_workers[TN_LANE_IO] = o->npu_separate_weights ? 1 : 0; /* loads graphs */
+    tn_tuned_load(e->profile_path, e->kern.cpu, e->n_lane_workers, &mo.tuned);
+    TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
+    TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
+    TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID, "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
     return TERN_OK;
 }
 

@@ -1,6 +1,5 @@
 #include "engine/npu_model.h"
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "engine/switching.h"
 
@@ -168,9 +167,28 @@ static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool hea
     return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
 }
 
-static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_error *err) {
+/* The chunk form again, over a copy of the weights: what a device without chunk sharing has for every chunk (llm.npu 3.2). */
+static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, tern_error *err) {
+    tn_npu_device *dev = tn_npu_site_device(m, s);
+    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        const tn_npu_weights_data *from = &s->image[i];
+        TN_TRY(tn_npu_weights_open(dev, s->ops.n[i], s->ops.k, from->bias != NULL, &s->chunk_weights[i_copy][i], err));
+        tn_npu_weights_data to = tn_npu_weights_get(s->chunk_weights[i_copy][i]);
+        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(&layout, s->ops.n[i], s->ops.k));
+        memcpy(to.col_sum, from->col_sum, padded(s->ops.n[i]) * 4);
+        memcpy(to.scale, from->scale, padded(s->ops.n[i]) * 4);
+        if (to.bias) memcpy(to.bias, from->bias, padded(s->ops.n[i]) * 4);
+    }
+    TN_TRY(tn_npu_compile(dev, tn_npu_graph_get(s->graphs[TN_FORM_CHUNK]), &s->chunk_graphs[i_copy], err));
+    return tn_npu_load(s->chunk_graphs[i_copy], s->chunk_weights[i_copy], err);
+}
+
+static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, tern_error *err) {
+    bool head = site == TN_SITE_HEAD;
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
         tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS, .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M, .k = s->ops.k, .n_ops = s->ops.n_ops};
+        if (form == TN_FORM_CHUNK) d.rows_per_run = m->tuned.rows_per_run[site];
         for (int i = 0; i < s->ops.n_ops; i++) {
             d.ops[i] = (tn_npu_op){.n = s->ops.n[i], .act_scale = s->act_scale, .has_bias = tn_npu_weights_get(s->weights[i]).bias != NULL, .out = TN_NPU_OUT_F32};
         }
@@ -180,6 +198,11 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, bool head, tern_
         m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
         if (!keeps_one_form(m, s, head)) TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
     }
+    if (!head) {
+        m->prefill_graph_bytes += tn_npu_load_bytes(s->graphs[TN_FORM_CHUNK]);
+        for (int i = 0; i < s->ops.n_ops; i++) m->prefill_graph_bytes += tn_npu_weights_bytes(s->weights[i]);
+    }
+    for (int i = 0; m->no_chunk_sharing && !head && i < TN_WAVE_CHUNKS - 1; i++) TN_TRY(open_chunk_copy(m, s, i, err));
     return keeps_one_form(m, s, head) ? tn_switcher_load_site(s, TN_FORM_CHUNK, err) : TERN_OK;
 }
 
@@ -271,7 +294,7 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
         if (keeps_one_form(m, s, site == TN_SITE_HEAD)) TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
         else TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i], err));
     }
-    TN_TRY(open_graphs(m, s, site == TN_SITE_HEAD, err));
+    TN_TRY(open_graphs(m, s, site, err));
     return tiles->flags & TN_PKG_HAS_SHADOW ? open_shadow(m, s, v, layer, err) : TERN_OK;
 }
 
@@ -366,7 +389,6 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     if (m) m->ctx = ctx;
     if (model) model->ctx = ctx;
     TN_BAIL_IF(!m || !model, err, TERN_E_MEMORY, "no memory for a model");
-    m->chunk = opt->chunk ? opt->chunk : TN_CHUNK_DEFAULT;
     if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) goto out;
     if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params, err)) != TERN_OK) goto out;
     m->n_layers = model->h.n_layers;
@@ -382,6 +404,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
         model->weight_bytes += sections[i + 1]->size_bytes;
         model->fingerprint = XXH64(&sections[i + 1]->xxh64, sizeof(uint64_t), model->fingerprint);
     }
+    bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;
+    m->chunk = opt->chunk ? opt->chunk : tuned ? opt->tuned.chunk : TN_CHUNK_DEFAULT;
+    if (tuned && m->chunk == opt->tuned.chunk) m->tuned = opt->tuned;
     tn_npu_options dev;
     tn_npu_options_defaults(&dev);
     dev.n_threads = opt->n_threads > 0 ? opt->n_threads : 1;
@@ -395,6 +420,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     TN_BAIL_IF(caps->max_m < m->chunk, err, TERN_E_INVALID, "device '%s' runs at most %d rows at once, chunks have %d", caps->name, caps->max_m, m->chunk);
     TN_BAIL_IF(opt->cold_rows && strcmp(opt->cold_rows, "file") && strcmp(opt->cold_rows, "weights"), err, TERN_E_INVALID,
                "rows of cold channels from '%s': there are weights and file", opt->cold_rows);
+    TN_BAIL_IF(opt->no_chunk_sharing && (opt->separate_weights || opt->memory_cap_bytes), err, TERN_E_INVALID,
+               "graphs per chunk (no chunk sharing) need a device without a memory cap and without separate weights");
+    m->no_chunk_sharing = opt->no_chunk_sharing;
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID, "the CPU cannot read the weights of device '%s': its cold rows come from the file", caps->name);
     if (opt->memory_cap_bytes) {
@@ -405,18 +433,15 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
         tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, opt->memory_cap_bytes);
     }
     if ((st = read_sections(m, pool, sections, err)) != TERN_OK) goto out;
-    double load_us = 0;
     for (int i = -1; i < m->n_layers; i++) {
-        int64_t t0 = tn_now_ns();
         section_view v = {.base = m->buffers[i + 1]};
         if ((st = tn_pkg_records(sections[i + 1], v.base, sections[i + 1]->size_bytes, &v.records, &v.n, err)) != TERN_OK) goto out;
         st = i < 0 ? open_model_level(m, model, &v, err) : open_layer(m, model, i, &v, err);
         if (st != TERN_OK) goto out;
-        load_us += i < 0 ? 0 : (double)(tn_now_ns() - t0) * 1e-3;
         TN_BAIL_IF(!tn_progress(ctx, "load", (i + 2.0) / (m->n_layers + 1)), err, TERN_E_CANCELLED, "loading was cancelled");
     }
     if ((st = open_tokenizer(m, model, err)) != TERN_OK) goto out;
-    if (!caps->shares_weights && (st = tn_switcher_open(m, opt, load_us / m->n_layers, &m->switcher, err)) != TERN_OK) goto out;
+    if (!caps->shares_weights && (st = tn_switcher_open(m, opt, &m->switcher, err)) != TERN_OK) goto out;
     *out = m;
     *model_out = model;
     m = NULL;
@@ -436,6 +461,10 @@ void tn_npu_model_close(tn_npu_model **pm) {
     for (int i = 0; m->sites && i < m->n_layers * TN_LAYER_SITES + 1; i++) {
         tn_npu_site *s = &m->sites[i];
         for (int f = 0; f < TN_N_FORMS; f++) tn_npu_graph_close(&s->graphs[f]);
+        for (int c = 0; c < TN_WAVE_CHUNKS - 1; c++) {
+            tn_npu_graph_close(&s->chunk_graphs[c]);
+            for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->chunk_weights[c][w]);
+        }
         for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->weights[w]);
         tn_free(m->ctx, s->hot_rows);
     }

@@ -13,7 +13,17 @@
 
 typedef enum tn_form { TN_FORM_CHUNK, TN_FORM_DECODE, TN_N_FORMS } tn_form;
 
+/* A prefill keeps at most so many chunks in flight. */
+enum { TN_WAVE_CHUNKS = 4 };
+
 enum { TN_DECODE_M = 32, TN_CHUNK_DEFAULT = 256, TN_CHUNK_MIN = 32, TN_CHUNK_MAX = 1024 };
+
+/* What engine/tune.h found best for a package on this machine. */
+typedef struct tn_tuned {
+    uint64_t fingerprint; /* of the package; 0: nothing is known */
+    int32_t chunk;
+    int32_t rows_per_run[TN_LAYER_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
+} tn_tuned;
 
 typedef struct tn_npu_site {
     tn_site_ops ops;
@@ -23,6 +33,9 @@ typedef struct tn_npu_site {
     tn_npu_weights *weights[TN_SITE_MAX_OPS]; /* what the device reads */
     tn_npu_weights_data image[TN_SITE_MAX_OPS]; /* the same as the package has it; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
+    /* Without chunk sharing: graphs of their own, with weights of their own, for the chunks of a wave after the first; else NULL. */
+    tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
+    tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
     bool shadow;                       /* clipped activations are made good on the CPU */
     const int8_t **hot_rows;           /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
     const tn_pkg_section *rows_section; /* where the cold rows lie in the package */
@@ -49,6 +62,9 @@ typedef struct tn_npu_model {
     const int8_t *embd_tiles;
     const float *embd_scale;
     void **buffers; /* sections as read; [n_layers + 1] */
+    uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
+    bool no_chunk_sharing;
+    tn_tuned tuned; /* zeros: not tuned for this chunk length */
     uint64_t graph_bytes; /* serialised size of all graphs, a measure of what chunk sharing saves */
     uint64_t hot_row_bytes, all_row_bytes;
 } tn_npu_model;
@@ -57,7 +73,9 @@ typedef struct tn_npu_model_options {
     const char *backend;       /* NULL: the first built in */
     int32_t n_threads;         /* of the device */
     uint64_t memory_cap_bytes; /* 0 = no limit */
-    int32_t chunk;             /* 0 = TN_CHUNK_DEFAULT */
+    int32_t chunk;             /* 0 = the tuned one, or TN_CHUNK_DEFAULT */
+    tn_tuned tuned;            /* ignored when it is another package's */
+    bool no_chunk_sharing;     /* every chunk of a wave has graphs and weights of its own */
     const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
     bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;

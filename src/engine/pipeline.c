@@ -80,7 +80,7 @@ struct tn_pipeline {
     wave switch_wave;
     struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
     tn_switch_plan switch_plan;
-    int32_t plan_chunk;    /* of the plan: first chunk of the next wave; -1: no plan */
+    int32_t plan_wave;     /* of the plan: the next one; -1: no plan */
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
 };
@@ -135,7 +135,7 @@ static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t cha
     if (p->m->cold_from_file) return tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total, n_total, dst, err);
     const tn_npu_layout *l = &tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout;
     for (int32_t op = 0; op < s->ops.n_ops; dst += s->ops.n[op++]) {
-        tn_npu_tiles_column(l, tn_npu_weights_get(s->weights[op]).tiles, s->ops.n[op], s->ops.k, channel, dst);
+        tn_npu_tiles_column(l, s->image[op].tiles, s->ops.n[op], s->ops.k, channel, dst);
     }
     return TERN_OK;
 }
@@ -386,7 +386,7 @@ static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
 typedef struct wave_filler {
     tn_pipeline *p;
     wave *w;
-    int32_t n, n_chunks; /* tasks filled; chunks of the wave */
+    int32_t n; /* tasks filled */
 } wave_filler;
 
 static bool filler_has(void *user, tn_stage stage, int32_t layer) { return has_stage(((wave_filler *)user)->p, stage, layer); }
@@ -416,46 +416,48 @@ static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err)
     return TERN_OK;
 }
 
-/* The loads that the plan begins in this wave, as tasks beside its chunks: after the last product of a block's layers that is to run on
- * the prefill graph, before the first that is not, one load at a time in the plan's order. */
+/* Does the plan begin the load of block b in the next wave? */
+static bool loads_now(const tn_pipeline *p, int32_t b) {
+    const tn_switch_plan *plan = &p->switch_plan;
+    return p->plan_wave >= 0 && p->plan_wave < plan->n_chunks && plan->start[b] / plan->n_blocks == p->plan_wave;
+}
+
+/* The loads that the plan begins in this wave, as tasks beside its chunks: either before the first product of a block's layers, or after
+ * the last; each kind in the plan's order (one that can begin never waits for one of the other kind that cannot). */
 static void add_loads(void *user, tn_graph *g) {
     wave_filler *f = user;
     tn_pipeline *p = f->p;
     const tn_switch_plan *plan = &p->switch_plan;
-    int32_t n_steps = plan->n_blocks * plan->n_chunks, first = p->plan_chunk, last = first + f->n_chunks, before = -1;
+    int32_t before[2] = {-1, -1};
     for (int32_t i = 0; i < plan->n_blocks; i++) {
-        int32_t b = plan->order[i], at = plan->start[b] / plan->n_blocks, switched = tn_switch_chunk(plan, b) - first;
-        if (plan->start[b] >= n_steps || at < first || at >= last) continue;
+        int32_t b = plan->order[i];
+        if (!loads_now(p, b)) continue;
+        bool first = tn_switch_chunk(plan, b) == p->plan_wave;
         load_arg *a = &p->load_args[b];
         *a = (load_arg){.p = p, .layer0 = tn_switch_layer(plan, p->m->n_layers, b), .layer1 = tn_switch_layer(plan, p->m->n_layers, b + 1)};
-        tn_task t = {.fn = run_load, .arg = a, .name = "switch graphs", .chunk = at - first, .layer = a->layer0, .subgraph = TN_N_STAGES, .n_parts = 1, .lane = TN_LANE_IO};
+        tn_task t = {.fn = run_load, .arg = a, .name = "switch graphs", .chunk = 0, .layer = a->layer0, .subgraph = TN_N_STAGES, .n_parts = 1, .lane = TN_LANE_IO};
         int32_t id = tn_graph_add(g, &t);
         for (int32_t task = 0; task < f->n; task++) {
             const task_arg *c = &f->w->args[task];
             if (c->layer < a->layer0 || c->layer >= a->layer1 || !tn_stage_is_product(c->stage)) continue;
-            if (c->i_chunk < switched) tn_graph_depend(g, task, id);
-            else tn_graph_depend(g, id, task);
+            if (first) tn_graph_depend(g, id, task);
+            else tn_graph_depend(g, task, id);
         }
-        if (before >= 0) tn_graph_depend(g, before, id);
-        before = id;
+        if (before[first] >= 0) tn_graph_depend(g, before[first], id);
+        before[first] = id;
     }
 }
 
-/* Does the plan begin a load in the next n_chunks chunks? */
-static bool has_loads(const tn_pipeline *p, int32_t n_chunks) {
-    const tn_switch_plan *plan = &p->switch_plan;
-    if (p->plan_chunk < 0) return false;
-    for (int32_t b = 0; b < plan->n_blocks; b++) {
-        int32_t at = plan->start[b] / plan->n_blocks;
-        if (plan->start[b] < plan->n_blocks * plan->n_chunks && at >= p->plan_chunk && at < p->plan_chunk + n_chunks) return true;
-    }
-    return false;
+static bool has_loads(const tn_pipeline *p) {
+    bool any = false;
+    for (int32_t b = 0; b < p->switch_plan.n_blocks; b++) any = any || loads_now(p, b);
+    return any;
 }
 
 static tern_status build_switch_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
     wave *w = &p->switch_wave;
     tn_graph_clear(w->graph);
-    wave_filler f = {.p = p, .w = w, .n_chunks = n_chunks};
+    wave_filler f = {.p = p, .w = w};
     const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill, .finish = add_loads};
     TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
     set_estimates(p, w, f.n);
@@ -520,7 +522,7 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->profile = profile;
     p->n_rows = m->chunk;
     p->switcher = m->switcher;
-    p->plan_chunk = -1;
+    p->plan_wave = -1;
     p->out_cap = (m->max_k + OUTLIER_SHARE - 1) / OUTLIER_SHARE;
     p->n_workers = tn_executor_n_workers(exec) > tn_pool_size(pool) ? tn_executor_n_workers(exec) : tn_pool_size(pool);
     p->scratch_stride = (tn_rows_scratch(&model->h, kv->cap_tok) + 15) / 16 * 16;
@@ -602,7 +604,9 @@ static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         for (int s = 0; s < TN_LAYER_SITES; s++) {
             tn_npu_job *job = job_of(p, i, layer, (tn_site)s);
-            job->graph = tn_npu_site_at(p->m, layer, (tn_site)s)->graphs[p->form];
+            const tn_npu_site *site = tn_npu_site_at(p->m, layer, (tn_site)s);
+            bool own = i && p->form == TN_FORM_CHUNK && site->chunk_graphs[i - 1];
+            job->graph = own ? site->chunk_graphs[i - 1] : site->graphs[p->form];
             job->n_rows = n;
         }
     }
@@ -640,7 +644,7 @@ static void small_item(void *arg, int i_item, int i_thread) {
 }
 
 /* Few rows: stage by stage over the pool, no scheduling. */
-static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tern_error *err) {
+static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     int32_t n_threads = tn_pool_size(p->pool);
     p->small_rows = n < FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
     small_stage s = {.p = p, .rows_per_part = p->small_rows};
@@ -653,12 +657,18 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
             s.layer = layer;
             s.stage = (tn_stage)st;
             s.n_parts = n_parts_of(p, s.stage, n, layer);
+            int64_t start_ns = timeline ? tn_now_ns() : 0;
             if (st == TN_ST_ATTN) {
                 tn_pool_for(p->pool, p->model->h.n_kv_heads, small_attention, &s);
                 tn_pool_for(p->pool, s.n_parts, small_quantise, &s);
-                continue;
+            } else {
+                tn_pool_for(p->pool, s.n_parts, small_item, &s);
             }
-            tn_pool_for(p->pool, s.n_parts, small_item, &s);
+            if (timeline) { /* on the session's own track: the pool's threads are no lanes */
+                tn_event e = {.start_ns = start_ns, .end_ns = tn_now_ns(), .name = tn_stage_name(s.stage), .run = -1, .task = -1, .chunk = -1, .layer = layer,
+                              .n_parts = s.n_parts, .lane = tn_stage_lane(s.stage)};
+                tn_timeline_add(timeline, tn_timeline_n_workers(timeline), &e);
+            }
             for (int t = 0; t < 64; t++) {
                 if (s.status[t] == TERN_OK) continue;
                 if (err) *err = s.errors[t];
@@ -705,7 +715,9 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
     for (int l = 0; l < TN_N_LANES; l++) s->busy_ns[l] += r->busy_ns[l];
     /* as the paper counts them: six subgraphs a layer, of which attention is the dynamic one */
     s->n_subgraphs = n_chunks * p->m->n_layers * 6;
-    s->n_shared = n_chunks * p->m->n_layers * 5;
+    s->n_shared = p->m->no_chunk_sharing ? 0 : n_chunks * p->m->n_layers * 5;
+    s->graph_bytes_unshared = p->m->prefill_graph_bytes * (uint64_t)n_chunks;
+    s->graph_bytes = p->m->no_chunk_sharing ? p->m->prefill_graph_bytes * TN_WAVE_CHUNKS : p->m->prefill_graph_bytes;
 }
 
 /* A chunk's attention reads whole panels of keys while later chunks write theirs: chunks in flight must not share a panel, so
@@ -713,7 +725,7 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
 static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
 
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
-    p->plan_chunk = -1;
+    p->plan_wave = -1;
     if (!p->switcher || n_tok <= TN_DECODE_M) return TERN_OK;
     const tn_switch_plan *plan;
     tn_switcher_lock(p->switcher);
@@ -726,18 +738,23 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
         }
         tn_switcher_measured(p->switcher, TN_FORM_CHUNK, product, other);
     }
-    tern_status st = tn_switcher_plan(p->switcher, (skipped_rows(pos0) + n_tok + p->n_rows - 1) / p->n_rows, &plan, err);
+    /* waves as the session will make them; what is left for the last may be so little that it runs in the decode form */
+    int32_t n_rows = skipped_rows(pos0) + n_tok, wave_rows = p->n_chunks_open * p->n_rows, tail = n_rows % wave_rows;
+    if (tail && tail <= TN_DECODE_M && tail < n_rows) n_rows -= tail;
+    int32_t n_waves = (n_rows + wave_rows - 1) / wave_rows;
+    double last_wave = (double)(n_rows - (n_waves - 1) * wave_rows) / wave_rows;
+    tern_status st = tn_switcher_plan(p->switcher, n_waves, p->n_chunks_open, last_wave, &plan, err);
     if (st == TERN_OK && plan) {
         p->switch_plan = *plan;
-        p->plan_chunk = 0;
+        p->plan_wave = 0;
     }
     tn_switcher_unlock(p->switcher);
     return st;
 }
 
 /* Layers' times in the forms they had, from the tasks of a wave; those that changed form in it count for neither. */
-static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks) {
-    double product_us[TN_N_FORMS] = {0}, other_us = 0;
+static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks, int64_t wall_ns) {
+    double product_us[TN_N_FORMS] = {0}, other_us = 0, sum_us = 0;
     int32_t n_layers[TN_N_FORMS] = {0};
     for (int32_t i = 0; i < p->m->n_layers; i++) {
         if (form_before[i] == tn_switcher_form(p->switcher, i) && form_before[i] < TN_N_FORMS) n_layers[form_before[i]]++;
@@ -745,12 +762,15 @@ static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_befor
     int32_t n_tasks = p->waves[n_chunks].graph->n_tasks; /* of the stages: loads come behind them */
     for (int32_t i = 0; i < n_tasks; i++) {
         const task_arg *a = &w->args[i];
-        double us = (double)w->task_ns[i] * 1e-3 / p->n_workers;
+        double us = (double)w->task_ns[i] * 1e-3;
+        sum_us += us;
         if (!tn_stage_is_product(a->stage)) other_us += us;
         else if (form_before[a->layer] == tn_switcher_form(p->switcher, a->layer) && form_before[a->layer] < TN_N_FORMS) product_us[form_before[a->layer]] += us;
     }
+    /* shares of the wall's time: lanes overlap, and wait for each other */
+    double share = sum_us > 0 ? (double)wall_ns * 1e-3 / sum_us / n_chunks : 0;
     for (int f = 0; f < TN_N_FORMS; f++) {
-        if (n_layers[f]) tn_switcher_measured(p->switcher, (tn_form)f, product_us[f] / n_layers[f] / n_chunks, other_us / p->m->n_layers / n_chunks);
+        if (n_layers[f]) tn_switcher_measured(p->switcher, (tn_form)f, product_us[f] * share / n_layers[f], other_us * share / p->m->n_layers);
     }
 }
 
@@ -762,7 +782,7 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
         if (p->switcher) TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
         p->n_skipped = 0;
         begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
-        return forward_small(p, n, cancel, err);
+        return forward_small(p, n, cancel, timeline, err);
     }
     p->n_skipped = skipped_rows(pos0);
     int32_t n_chunks = (p->n_skipped + n + p->n_rows - 1) / p->n_rows;
@@ -774,7 +794,7 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
     bool full = n == n_chunks * p->n_rows && pos0 == 0;
     tn_form form_before[TN_MAX_LAYERS];
     if (p->switcher) {
-        if (has_loads(p, n_chunks)) {
+        if (has_loads(p)) {
             w = &p->switch_wave;
             full = false;
             TN_TRY(build_switch_wave(p, n_chunks, err));
@@ -788,8 +808,8 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full && !p->profile->measured) learn(p, w, n_chunks);
-    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped) learn_forms(p, w, form_before, n_chunks);
-    if (p->plan_chunk >= 0) p->plan_chunk += n_chunks;
+    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped) learn_forms(p, w, form_before, n_chunks, rs.wall_ns);
+    if (p->plan_wave >= 0) p->plan_wave++;
     note_stats(p, n_chunks, &rs);
     return TERN_OK;
 }

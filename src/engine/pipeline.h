@@ -11,8 +11,6 @@
 #include "sched/executor.h"
 #include "sched/prefill_graph.h"
 
-enum { TN_WAVE_CHUNKS = 4 };
-
 typedef struct tn_pipeline tn_pipeline;
 
 /* Time of every stage of a full chunk on its lane, measured: what the policies decide by. */
@@ -29,6 +27,7 @@ typedef struct tn_pipeline_stats {
     int64_t wall_ns, busy_ns[TN_N_LANES], n_decisions, decide_ns, decide_max_ns, n_stolen;
     uint64_t n_outliers, n_rows, n_dropped; /* clipped activations of shadowed sites; rows quantised; beyond capacity */
     uint64_t hot_hits, cold_misses;         /* weight rows found resident, and read from the package */
+    uint64_t graph_bytes, graph_bytes_unshared; /* device memory of the last wave's linear graphs; and with some for each of its chunks */
     int32_t n_subgraphs, n_shared;          /* of the last wave: (chunk, subgraph) pairs, and those whose graph is shared */
     size_t activation_bytes;
     tn_switcher_stats switching;            /* of the model: all its sessions */

@@ -535,8 +535,8 @@ static char *append(char *p, const char *text) { return stpcpy(p, text); }
 
 /* A word is a quoted string to FTS5, in which it sees no syntax; next_word lets no quote through. */
 static tern_status drop_common(tn_store *s, term *terms, int32_t n, tern_error *err) {
-    int64_t n_documents, n_passages, found = 0;
-    TN_TRY(tn_rag_counts(s, &n_documents, &n_passages, err));
+    int64_t n_passages, found = 0;
+    TN_TRY(count_of(s, "SELECT coalesce(max(id), 0) FROM passage", NULL, 0, &n_passages, err)); /* about: at once, where counting is not */
     if (n_passages < COMMON_MIN) return TERN_OK;
     bool common[MAX_TERMS];
     int32_t left = 0;

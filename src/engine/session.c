@@ -258,6 +258,8 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->n_dropped = p->n_dropped;
     out->hot_hits = p->hot_hits;
     out->cold_misses = p->cold_misses;
+    out->graph_bytes = p->graph_bytes;
+    out->graph_bytes_unshared = p->graph_bytes_unshared;
     out->n_subgraphs = p->n_subgraphs;
     out->n_shared = p->n_shared;
     out->activation_bytes = p->activation_bytes;

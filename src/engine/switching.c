@@ -23,7 +23,30 @@ struct tn_switcher {
     tn_switcher_stats stats;
 };
 
-tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, double load_us, tn_switcher **out, tern_error *err) {
+tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err) {
+    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+    for (int f = 0; f < TN_N_FORMS; f++) tn_npu_unload(s->graphs[f]);
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        const tn_npu_weights_data *from = &s->image[i];
+        tn_npu_weights_data to = tn_npu_weights_get(s->weights[i]);
+        size_t padded_bytes = (size_t)(s->ops.n[i] + 15) / 16 * 16 * 4;
+        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(&layout, s->ops.n[i], s->ops.k));
+        memcpy(to.col_sum, from->col_sum, padded_bytes);
+        memcpy(to.scale, from->scale, padded_bytes);
+        if (to.bias) memcpy(to.bias, from->bias, padded_bytes);
+    }
+    return tn_npu_load(s->graphs[form], s->weights, err);
+}
+
+static tern_status load_sites(tn_npu_model *m, int32_t layer, tn_form form, tern_error *err) {
+    for (int s = 0; s < TN_LAYER_SITES; s++) {
+        tn_npu_site *site = tn_npu_site_at(m, layer, (tn_site)s);
+        if (site->ops.n_ops && !site->on_cpu) TN_TRY(tn_switcher_load_site(site, form, err));
+    }
+    return TERN_OK;
+}
+
+tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, tn_switcher **out, tern_error *err) {
     tn_switcher *w = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory for graph switching");
     w->form = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *w->form);
@@ -34,11 +57,13 @@ tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, d
     w->m = m;
     w->kind = opt->graph_switch;
     w->n_blocks = opt->switch_blocks;
-    w->load_us = load_us;
     for (int32_t i = 0; i < m->n_layers; i++) atomic_init(&w->form[i], TN_FORM_CHUNK);
     pthread_mutex_init(&w->device, NULL);
     pthread_mutex_init(&w->mu, NULL);
     *out = w;
+    int64_t t0 = tn_now_ns();
+    TN_TRY(load_sites(m, m->n_layers - 1, TN_FORM_CHUNK, err));
+    w->load_us = (double)(tn_now_ns() - t0) * 1e-3;
     return TERN_OK;
 }
 
@@ -59,21 +84,6 @@ void tn_switcher_unlock(tn_switcher *w) { pthread_mutex_unlock(&w->device); }
 tn_form tn_switcher_form(const tn_switcher *w, int32_t layer) { return (tn_form)atomic_load_explicit(&w->form[layer], memory_order_relaxed); }
 
 /* ---- loading --------------------------------------------------------------------------------------- */
-
-tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err) {
-    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
-    for (int f = 0; f < TN_N_FORMS; f++) tn_npu_unload(s->graphs[f]);
-    for (int i = 0; i < s->ops.n_ops; i++) {
-        const tn_npu_weights_data *from = &s->image[i];
-        tn_npu_weights_data to = tn_npu_weights_get(s->weights[i]);
-        size_t padded_bytes = (size_t)(s->ops.n[i] + 15) / 16 * 16 * 4;
-        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(&layout, s->ops.n[i], s->ops.k));
-        memcpy(to.col_sum, from->col_sum, padded_bytes);
-        memcpy(to.scale, from->scale, padded_bytes);
-        if (to.bias) memcpy(to.bias, from->bias, padded_bytes);
-    }
-    return tn_npu_load(s->graphs[form], s->weights, err);
-}
 
 /* mu is held. */
 static void account(tn_switcher *w, int64_t now_ns) {
@@ -107,10 +117,7 @@ tern_status tn_switcher_load(tn_switcher *w, int32_t layer0, int32_t layer1, tn_
         int64_t t0 = tn_now_ns();
         set_loading(w, true, 0);
         atomic_store_explicit(&w->form[layer], TN_N_FORMS, memory_order_relaxed); /* neither, should this fail */
-        for (int s = 0; s < TN_LAYER_SITES && st == TERN_OK; s++) {
-            tn_npu_site *site = tn_npu_site_at(w->m, layer, (tn_site)s);
-            if (site->ops.n_ops && !site->on_cpu) st = tn_switcher_load_site(site, form, err);
-        }
+        st = load_sites(w->m, layer, form, err);
         if (st == TERN_OK) atomic_store_explicit(&w->form[layer], (int)form, memory_order_relaxed);
         set_loading(w, false, st == TERN_OK);
         w->load_us += ((double)(tn_now_ns() - t0) * 1e-3 - w->load_us) / 4;
@@ -136,46 +143,46 @@ static double layer_us(const tn_switcher *w, tn_form form) {
     return product + w->other_us;
 }
 
-static void costs_of(const tn_switcher *w, int32_t n_blocks, int32_t n_chunks, bool reloaded, tn_switch_costs *c) {
-    *c = (tn_switch_costs){.n_blocks = n_blocks, .n_chunks = n_chunks};
+static void costs_of(const tn_switcher *w, int32_t n_blocks, int32_t n_waves, int32_t n_chunks, double last_wave, bool reloaded, tn_switch_costs *c) {
+    *c = (tn_switch_costs){.n_blocks = n_blocks, .n_chunks = n_waves, .last_chunk = last_wave};
     tn_switch_plan shape = {.n_blocks = n_blocks};
     for (int32_t b = 0; b < n_blocks; b++) {
         for (int32_t layer = tn_switch_layer(&shape, w->m->n_layers, b); layer < tn_switch_layer(&shape, w->m->n_layers, b + 1); layer++) {
             bool is_g1 = reloaded || tn_switcher_form(w, layer) != TN_FORM_DECODE;
             c->load_us[b] += is_g1 ? w->load_us : 0;
-            c->g1_us[b] += layer_us(w, is_g1 ? TN_FORM_CHUNK : TN_FORM_DECODE);
-            c->g2_us[b] += layer_us(w, TN_FORM_DECODE);
+            c->g1_us[b] += n_chunks * layer_us(w, is_g1 ? TN_FORM_CHUNK : TN_FORM_DECODE);
+            c->g2_us[b] += n_chunks * layer_us(w, TN_FORM_DECODE);
         }
     }
 }
 
 /* The best plan among the numbers of blocks worth trying. */
-static tern_status best_plan(tn_switcher *w, int32_t n_chunks, bool reloaded, tn_switch_plan *best, tern_error *err) {
+static tern_status best_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave, bool reloaded, tn_switch_plan *best, tern_error *err) {
     static const int32_t tried[] = {2, 3, 4, 6, 8, 12, 16}; /* the paper found 2 enough */
     int32_t one = w->n_blocks < w->m->n_layers ? w->n_blocks : w->m->n_layers, n_tried = w->n_blocks ? 1 : (int32_t)(sizeof tried / sizeof tried[0]);
     *best = (tn_switch_plan){.n_blocks = 0};
     for (int32_t i = 0; i < n_tried; i++) {
         int32_t n = w->n_blocks ? one : tried[i] < w->m->n_layers ? tried[i] : w->m->n_layers;
         if (best->n_blocks == n) break;
-        if ((int64_t)n * n_chunks > TN_SWITCH_MAX_STEPS) continue;
+        if ((int64_t)n * n_waves > TN_SWITCH_MAX_STEPS) continue;
         tn_switch_costs c;
         tn_switch_plan p;
-        costs_of(w, n, n_chunks, reloaded, &c);
+        costs_of(w, n, n_waves, n_chunks, last_wave, reloaded, &c);
         TN_TRY(tn_switch_plan_make(&c, w->kind, &p, err));
         if (!best->n_blocks || p.total_us < best->total_us * 0.999) *best = p;
     }
     return TERN_OK;
 }
 
-tern_status tn_switcher_plan(tn_switcher *w, int32_t n_chunks, const tn_switch_plan **plan, tern_error *err) {
+tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave, const tn_switch_plan **plan, tern_error *err) {
     *plan = NULL;
     int32_t n_decode = 0;
     for (int32_t i = 0; i < w->m->n_layers; i++) n_decode += tn_switcher_form(w, i) != TN_FORM_CHUNK;
     tn_switch_plan as_is, reloaded;
-    TN_TRY(best_plan(w, n_chunks, false, &as_is, err));
+    TN_TRY(best_plan(w, n_waves, n_chunks, last_wave, false, &as_is, err));
     w->plan = as_is;
     if (n_decode) {
-        TN_TRY(best_plan(w, n_chunks, true, &reloaded, err));
+        TN_TRY(best_plan(w, n_waves, n_chunks, last_wave, true, &reloaded, err));
         /* a layer that a failed load left without a graph has to be loaded anyway */
         if (reloaded.total_us + n_decode * w->load_us < as_is.total_us) {
             TN_TRY(tn_switcher_ensure(w, TN_FORM_CHUNK, err));

@@ -31,10 +31,11 @@ void tn_switcher_measured(tn_switcher *w, tn_form form, double product_us, doubl
 
 bool tn_switcher_has_times(const tn_switcher *w);
 
-/* The plan for n_chunks chunks from now on, blocks of equal numbers of layers, as many as promise the shortest prefill or as the user
- * said; NULL in *plan: every layer stays as it is. Layers that a former request left in the decode form are brought back at once
+/* The plan for n_waves waves of n_chunks chunks from now on, the last one of which has this share of a wave's rows. Chunks of one wave
+ * are in flight together, so a layer changes its form between waves: the waves are what sched/switch.h calls chunks. Its blocks are
+ * equal numbers of layers, as many of them as promise the shortest prefill or as the user said; NULL in *plan: every layer stays as it is. Layers that a former request left in the decode form are brought back at once
  * where that pays. */
-tern_status tn_switcher_plan(tn_switcher *w, int32_t n_chunks, const tn_switch_plan **plan, tern_error *err);
+tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave, const tn_switch_plan **plan, tern_error *err);
 /* Layers of block b of the plan. */
 static inline int32_t tn_switch_layer(const tn_switch_plan *p, int32_t n_layers, int32_t b) { return (int32_t)((int64_t)n_layers * b / p->n_blocks); }
 
@@ -47,8 +48,8 @@ typedef struct tn_switcher_stats {
 
 void tn_switcher_stats_get(tn_switcher *w, tn_switcher_stats *out);
 
-/* For npu_model.c: sites and layers are there, every layer in the chunk form. load_us: time that took per layer. */
-tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, double load_us, tn_switcher **out, tern_error *err);
+/* For npu_model.c: sites and layers are there, every layer in the chunk form. Loads one layer again, to know how long that takes. */
+tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, tn_switcher **out, tern_error *err);
 void tn_switcher_close(tn_switcher **w);
 /* The weights of a site from the package's image into the device's memory, and the graph of this form over them. */
 tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err);

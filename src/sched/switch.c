@@ -35,6 +35,10 @@ static void make_order(tn_switch_plan *p) {
     }
 }
 
+static double share_of(const tn_switch_costs *c, int32_t step) {
+    return c->last_chunk > 0 && step >= c->n_blocks * (c->n_chunks - 1) ? c->last_chunk : 1;
+}
+
 void tn_switch_simulate(const tn_switch_costs *c, tn_switch_plan *p) {
     double t = 0, loader_free = 0, finish[TN_SWITCH_MAX_BLOCKS];
     int32_t n_steps = c->n_blocks * c->n_chunks, next = 0;
@@ -50,15 +54,15 @@ void tn_switch_simulate(const tn_switch_costs *c, tn_switch_plan *p) {
         if (s == n_steps) break;
         int32_t b = s % c->n_blocks;
         if (p->start[b] > s) {
-            t += c->g1_us[b];
+            t += share_of(c, s) * c->g1_us[b];
             continue;
         }
         if (finish[b] > t) {
             p->stall_us += finish[b] - t;
             t = finish[b];
         }
-        t += c->g2_us[b];
-        p->slower_us += c->g2_us[b] - c->g1_us[b];
+        t += share_of(c, s) * c->g2_us[b];
+        p->slower_us += share_of(c, s) * (c->g2_us[b] - c->g1_us[b]);
     }
     p->prefill_us = t;
     p->total_us = fmax(t, loader_free);
@@ -71,7 +75,7 @@ void tn_switch_simulate(const tn_switch_costs *c, tn_switch_plan *p) {
 static void step_times(const tn_switch_costs *c, const tn_switch_plan *p, int32_t s, int32_t n, double *us) {
     for (int32_t i = 0; i < n; i++) {
         int32_t b = (s + i) % c->n_blocks;
-        us[i] = p->start[b] <= s ? c->g2_us[b] : c->g1_us[b];
+        us[i] = share_of(c, s + i) * (p->start[b] <= s ? c->g2_us[b] : c->g1_us[b]);
     }
 }
 
@@ -144,6 +148,7 @@ static bool is_time(double us) { return isfinite(us) && us >= 0; }
 tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, tn_switch_plan *out, tern_error *err) {
     TN_FAIL_IF(c->n_blocks < 1 || c->n_blocks > TN_SWITCH_MAX_BLOCKS || c->n_chunks < 1 || c->n_chunks > TN_SWITCH_MAX_STEPS / c->n_blocks, err, TERN_E_INVALID,
                "switching %d blocks during %d chunks: 1 to %d blocks and %d steps in all are possible", c->n_blocks, c->n_chunks, TN_SWITCH_MAX_BLOCKS, TN_SWITCH_MAX_STEPS);
+    TN_FAIL_IF(!is_time(c->last_chunk) || c->last_chunk > 1, err, TERN_E_INVALID, "a last chunk of %g chunks", c->last_chunk);
     for (int32_t i = 0; i < c->n_blocks; i++) {
         TN_FAIL_IF(!is_time(c->load_us[i]) || !is_time(c->g1_us[i]) || !is_time(c->g2_us[i]), err, TERN_E_INVALID, "block %d has a time that is no time", i);
     }

@@ -30,6 +30,7 @@ typedef struct tn_switch_costs {
     double load_us[TN_SWITCH_MAX_BLOCKS]; /* G2 in the place of G1 */
     double g1_us[TN_SWITCH_MAX_BLOCKS];   /* a chunk through the block on its prefill graph */
     double g2_us[TN_SWITCH_MAX_BLOCKS];   /* the same chunk in sub-chunks on its decode graph */
+    double last_chunk;                    /* the last chunk takes this share of a chunk's times, in (0,1]; 0 = 1, a whole one */
 } tn_switch_costs;
 
 typedef struct tn_switch_plan {

@@ -54,7 +54,7 @@ ls "$tmp" | grep -q full && { echo "FAILED: pack left a file behind"; exit 1; }
 for p in in-order overlap ooe synergy; do
     check "run a package, $p" 0 "$tern" run -m "$tmp/m.tern" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 3 --temp 0 --policy $p --trace "$tmp/t.json" --json
     json "d['prefill']['subgraphs']*5==d['prefill']['shared_subgraphs']*6 and d['prefill']['decisions']>0"
-    python3 -c "import json; d=json.load(open('$tmp/t.json')); assert len(d['traceEvents'])>20" || { echo "FAILED: trace"; exit 1; }
+    python3 -c "import json; d=json.load(open('$tmp/t.json')); e=d['traceEvents']; assert len(e)>20; session=[x['tid'] for x in e if x.get('ph')=='M' and x['args'].get('name')=='session']; assert {x['name'] for x in e if x.get('tid') in session and x.get('ph')=='X'} >= {'norm','qkv','attention','down'}" || { echo "FAILED: trace"; exit 1; }
 done
 check "unknown policy" 1 "$tern" run -m "$tmp/m.tern" -p hi --policy fastest; one_line
 check "unknown device" 1 "$tern" run -m "$tmp/m.tern" -p hi --npu abacus; one_line
@@ -66,6 +66,11 @@ check "inspect --tensors" 0 "$tern" inspect "$tmp/m.gguf" --tensors --json
 json "sum(t['bytes'] for t in d['tensors'])==sum(s['bytes'] for s in d['storage']) and len(d['tensors'])==sum(s['tensors'] for s in d['storage'])"
 check "inspect --cpu" 0 "$tern" inspect --cpu --json
 json "'gemm_s8' in d['kernels']"
+check "bench --tune" 0 "$tern" bench -m "$tmp/m.tern" --tune -p 64 --json
+json "d['chunk'] in (32,64) and [l['chunk'] for l in d['lengths']]==[32,64] and set(d['rows_per_run'])=={'qkv','o','ffn','down'}"
+python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64)" || { echo "FAILED: the tuning is not kept"; exit 1; }
+check "run keeps the tuning" 0 "$tern" run -m "$tmp/m.tern" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 2 --temp 0
+python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64) and p['stage_us']" || { echo "FAILED: the profile lost the tuning"; exit 1; }
 check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
 json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='llm-npu' and d[0]['threads']>=1"
 

@@ -71,6 +71,20 @@ static void starts_late(void **state) {
     assert_true(p.total_us <= 16 * 20 + 5);
 }
 
+/* A short last chunk hides little: what would be left for it is loaded before. */
+static void short_last_chunk(void **state) {
+    (void)state;
+    tn_switch_costs c = even(2, 4, 8, 10, 10.5);
+    c.last_chunk = 0.1;
+    tn_switch_plan p = make(&c, TN_SWITCH_PROGRESSIVE), async = make(&c, TN_SWITCH_ASYNC);
+    assert_true(async.stall_us > 14); /* 16 of loading beside 1 of computing */
+    assert_true(p.stall_us < 1e-9);
+    assert_true(p.start[0] < 6 && p.start[1] < 6);
+    c.last_chunk = 1.5;
+    tern_error err;
+    assert_int_equal(tn_switch_plan_make(&c, TN_SWITCH_SYNC, &p, &err), TERN_E_INVALID);
+}
+
 /* ---- the best there is ----------------------------------------------------------------------------- */
 
 static double best_of(const tn_switch_costs *c, tn_switch_plan *p, int32_t block) {
@@ -93,6 +107,7 @@ static void against_exhaustive_search(void **state) {
     for (int trial = 0; trial < 400; trial++) {
         tn_switch_costs c = {.n_blocks = 1 + (int32_t)(next_u32() % 4)};
         c.n_chunks = 1 + (int32_t)(next_u32() % (c.n_blocks < 4 ? 4 : 2));
+        if (trial % 3 == 0) c.last_chunk = uniform(0.05, 1);
         double load = uniform(0.1, 4), slow = uniform(1, 1.6), spread = uniform(0, 0.9);
         for (int32_t i = 0; i < c.n_blocks; i++) {
             c.g1_us[i] = uniform(1 - spread, 1 + spread);
@@ -160,7 +175,7 @@ static void refuses_nonsense(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(window),          cmocka_unit_test(figure_9),        cmocka_unit_test(starts_late),
+        cmocka_unit_test(window),          cmocka_unit_test(figure_9),        cmocka_unit_test(starts_late), cmocka_unit_test(short_last_chunk),
         cmocka_unit_test(against_exhaustive_search), cmocka_unit_test(accounts_add_up), cmocka_unit_test(refuses_nonsense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

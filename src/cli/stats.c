@@ -1,0 +1,30 @@
+#include "cli/stats.h"
+
+#include <stdio.h>
+
+json_t *prefill_json(const tern_stats *t) {
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I}", "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble,
+                     "npu_bubble", t->npu_bubble, "decision_us", t->decision_us, "decision_max_us", t->decision_max_us, "decisions",
+                     (json_int_t)t->n_decisions, "stolen_parts", (json_int_t)t->n_stolen, "outliers", (json_int_t)t->n_outliers, "dropped_outliers",
+                     (json_int_t)t->n_dropped, "hot_hits", (json_int_t)t->hot_hits, "cold_misses", (json_int_t)t->cold_misses, "subgraphs",
+                     (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared, "activation_bytes", (json_int_t)t->activation_bytes,
+                     "graph_bytes", (json_int_t)t->graph_bytes, "graph_bytes_unshared", (json_int_t)t->graph_bytes_unshared);
+}
+
+json_t *switching_json(const tern_stats *t) {
+    return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks", (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
+                     t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
+}
+
+void prefill_print(const tern_stats *t) {
+    fprintf(stderr,
+            "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu decisions of %.2f us (longest %.1f); %llu parts stolen\n"
+            "subgraphs shared between chunks: %d of %d, their device memory %.1f MiB (one of each per chunk: %.1f MiB); outliers %llu, their weight rows: %llu resident, %llu read on demand, %llu dropped\n",
+            t->cpu_busy_s * 1e3, t->cpu_bubble * 100, t->npu_busy_s * 1e3, t->npu_bubble * 100, t->wall_s * 1e3, (unsigned long long)t->n_decisions, t->decision_us,
+            t->decision_max_us, (unsigned long long)t->n_stolen, t->n_shared, t->n_subgraphs, (double)t->graph_bytes / 1048576, (double)t->graph_bytes_unshared / 1048576, (unsigned long long)t->n_outliers,
+            (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses, (unsigned long long)t->n_dropped);
+    if (t->n_switched) {
+        fprintf(stderr, "graph switching: %llu layers in %d blocks, %.2f ms of loading, of which %.2f ms exposed (planned: %.2f ms)\n", (unsigned long long)t->n_switched,
+                t->switch_blocks, t->switch_s * 1e3, t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);
+    }
+}

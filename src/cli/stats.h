@@ -1,0 +1,13 @@
+/* cli/stats.h - what a session's prefills did, as run and ask report it. */
+#ifndef TN_CLI_STATS_H
+#define TN_CLI_STATS_H
+
+#include "tern.h"
+
+#include <jansson.h>
+
+json_t *prefill_json(const tern_stats *t);
+json_t *switching_json(const tern_stats *t); /* devices that hold one form of a graph: t->n_switched > 0 */
+void prefill_print(const tern_stats *t);
+
+#endif

@@ -1,0 +1,140 @@
+#include "engine/tune.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "npu/profile.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_REPEATS = 3 };
+#define WORTH 1.02
+
+static void key_of(uint32_t cpu, const int32_t *n_lane_workers, char key[40]) {
+    snprintf(key, 40, "%08x-w%d.%d", cpu, n_lane_workers[TN_LANE_CPU], n_lane_workers[TN_LANE_NPU]);
+}
+
+bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out) {
+    *out = (tn_tuned){0};
+    json_t *j = json_load_file(profile_path, 0, NULL);
+    const json_t *t = json_object_get(j, "tuned");
+    char key[40];
+    key_of(cpu, n_lane_workers, key);
+    const char *stored = json_string_value(json_object_get(t, "key")), *print = json_string_value(json_object_get(t, "fingerprint"));
+    bool ok = stored && print && !strcmp(stored, key);
+    if (ok) {
+        out->fingerprint = strtoull(print, NULL, 16);
+        json_int_t chunk = json_integer_value(json_object_get(t, "chunk"));
+        ok = chunk >= TN_CHUNK_MIN && chunk <= TN_CHUNK_MAX && chunk % 32 == 0;
+        out->chunk = (int32_t)(ok ? chunk : 0);
+        for (int s = 0; s < TN_LAYER_SITES && ok; s++) {
+            json_int_t rows = json_integer_value(json_object_get(json_object_get(t, "rows_per_run"), tn_site_name((tn_site)s)));
+            out->rows_per_run[s] = rows > 0 && rows <= chunk ? (int32_t)rows : 0;
+        }
+    }
+    json_decref(j);
+    return ok;
+}
+
+static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_error *err) {
+    json_t *j = json_load_file(e->profile_path, 0, NULL), *rows = json_object(), *speed = json_object();
+    if (!json_is_object(j)) {
+        json_decref(j);
+        j = json_object();
+    }
+    for (int s = 0; s < TN_LAYER_SITES; s++) json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
+    for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", r->chunk[i]);
+        if (r->tokens_per_second[i] > 0) json_object_set_new(speed, name, json_real(r->tokens_per_second[i]));
+    }
+    char key[40], print[24];
+    key_of(e->kern.cpu, e->n_lane_workers, key);
+    snprintf(print, sizeof print, "%016" PRIx64, r->tuned.fingerprint);
+    json_object_set_new(j, "tuned", json_pack("{s:s, s:s, s:i, s:o, s:i, s:o}", "key", key, "fingerprint", print, "chunk", (int)r->tuned.chunk, "rows_per_run", rows,
+                                              "prompt", (int)r->n_prompt, "tokens_per_second", speed));
+    int rc = json_dump_file(j, e->profile_path, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    json_decref(j);
+    TN_FAIL_IF(rc, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning", e->profile_path);
+    return TERN_OK;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median tokens/s of a prefill of random tokens, after one that warms up. */
+static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *err) {
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = n;
+    tern_session *s = NULL;
+    int32_t *ids = tn_alloc(&e->ctx, TN_MEM_OTHER, (size_t)n, sizeof *ids);
+    tern_status st = ids ? tern_session_open(e, &so, &s, err) : tn_fail(err, TERN_E_MEMORY, "no memory for a prompt of %d tokens", n);
+    tn_rng rng = {42};
+    for (int32_t k = 0; ids && k < n; k++) ids[k] = (int32_t)tn_rng_below(&rng, (uint64_t)e->model->h.n_vocab);
+    double t[1 + N_REPEATS];
+    for (int i = 0; i < 1 + N_REPEATS && st == TERN_OK; i++) {
+        tn_session_truncate(s, 0);
+        double t0 = tn_now_s();
+        st = tern_session_prefill(s, ids, (size_t)n, err);
+        t[i] = tn_now_s() - t0;
+    }
+    if (st == TERN_OK) {
+        qsort(t + 1, N_REPEATS, sizeof t[0], ascending);
+        *out = n / t[1 + N_REPEATS / 2];
+    }
+    tern_session_close(&s);
+    tn_free(&e->ctx, ids);
+    return st;
+}
+
+static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *err) {
+    for (int s = 0; s < TN_LAYER_SITES; s++) {
+        const tn_npu_site *site = tn_npu_site_at(e->npu, 0, (tn_site)s);
+        if (!site->ops.n_ops) continue;
+        tn_npu_graph_desc d = *tn_npu_graph_get(site->graphs[TN_FORM_CHUNK]);
+        d.rows_per_run = 0;
+        TN_TRY(tn_npu_best_split(tn_npu_site_device(e->npu, site), &d, NULL, NULL, err));
+        t->rows_per_run[s] = d.rows_per_run == d.m ? 0 : d.rows_per_run;
+    }
+    return TERN_OK;
+}
+
+static tern_status open_with(const char *path, const tern_options *opt, int32_t chunk, tern_engine **e, tern_error *err) {
+    tern_options o = *opt;
+    o.chunk = chunk;
+    TN_TRY(tern_engine_open(path, &o, e, err));
+    if ((*e)->npu) return TERN_OK;
+    tern_engine_close(e);
+    return tn_fail(err, TERN_E_INVALID, "%s: only packages are tuned", path);
+}
+
+tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out, tern_error *err) {
+    TN_FAIL_IF(n_prompt < TN_CHUNK_MIN || n_prompt > 1 << 20, err, TERN_E_INVALID, "tuning on a prompt of %d tokens: want %d to %d", n_prompt, TN_CHUNK_MIN, 1 << 20);
+    *out = (tn_tune_report){.n_prompt = n_prompt};
+    tern_engine *e = NULL;
+    double best = 0;
+    for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
+        out->chunk[i] = TN_CHUNK_MIN << i;
+        if (out->chunk[i] > n_prompt) continue;
+        TN_TRY(open_with(path, opt, out->chunk[i], &e, err));
+        tern_status st = speed_of(e, n_prompt, &out->tokens_per_second[i], err);
+        tern_engine_close(&e);
+        TN_TRY(st);
+        if (out->tokens_per_second[i] <= best * WORTH) continue; /* longer chunks take more memory */
+        best = out->tokens_per_second[i];
+        out->tuned.chunk = out->chunk[i];
+    }
+    TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err));
+    out->tuned.fingerprint = e->model->fingerprint;
+    tern_status st = best_splits(e, &out->tuned, err);
+    if (st == TERN_OK) st = save(e, out, err);
+    tern_engine_close(&e);
+    return st;
+}

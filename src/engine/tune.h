@@ -1,0 +1,24 @@
+/* engine/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in the profile beside the
+ * package: the chunk length, and the equivalent shapes of the prefill's products (llm.npu 3.2). Bits do not depend on either. */
+#ifndef TN_ENGINE_TUNE_H
+#define TN_ENGINE_TUNE_H
+
+#include "engine/npu_model.h"
+
+enum { TN_TUNE_LENGTHS = 6 }; /* 32, 64, 128, 256, 512, 1024 */
+
+typedef struct tn_tune_report {
+    tn_tuned tuned;
+    int32_t n_prompt;
+    int32_t chunk[TN_TUNE_LENGTHS];
+    double tokens_per_second[TN_TUNE_LENGTHS]; /* 0: not tried, longer than the prompt */
+} tn_tune_report;
+
+/* Prefill n_prompt random tokens with every chunk length up to it, keep the fastest; then profile equivalent shapes with that length;
+ * write both into the profile. TERN_E_IO when it cannot be written. opt->chunk is ignored. */
+tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out, tern_error *err);
+
+/* What was kept for this processor, these lanes; false: nothing, or for others. The caller compares the fingerprint. */
+bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out);
+
+#endif
