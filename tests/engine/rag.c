@@ -234,6 +234,25 @@ static void pdf(void **state) {
     free(old);
 }
 
+static void whole_text(void **state) {
+    (void)state;
+    files();
+    add(docs);
+    char path[256], *text;
+    size_t n;
+    tern_error err;
+    snprintf(path, sizeof path, "%s/bees.txt", docs);
+    assert_int_equal(tn_rag_text(store, path, 1000, &text, &n, &err), TERN_OK);
+    assert_true(n == strlen(text) && strstr(text, "Honey bees") && strstr(text, "the direction."));
+    tn_free(&ctx, text);
+    assert_int_equal(tn_rag_text(store, path, 10, &text, &n, &err), TERN_OK); /* no part of a passage */
+    assert_int_equal(n, 0);
+    tn_free(&ctx, text);
+    assert_int_equal(tn_rag_text(store, "/no/such", 1000, &text, &n, &err), TERN_OK);
+    assert_int_equal(n, 0);
+    tn_free(&ctx, text);
+}
+
 static void bounds(void **state) {
     (void)state;
     write_text("long.txt", "0123456789012345678901234567890");
@@ -279,6 +298,6 @@ static void prompt_and_support(void **state) {
 
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
-    const struct CMUnitTest tests[] = {T(found_again), T(up_to_date), T(no_question_is_dangerous), T(pdf), T(bounds), T(prompt_and_support)};
+    const struct CMUnitTest tests[] = {T(found_again), T(up_to_date), T(no_question_is_dangerous), T(pdf), T(whole_text), T(bounds), T(prompt_and_support)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
