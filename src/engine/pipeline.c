@@ -644,7 +644,7 @@ static void small_item(void *arg, int i_item, int i_thread) {
 }
 
 /* Few rows: stage by stage over the pool, no scheduling. */
-static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tern_error *err) {
+static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     int32_t n_threads = tn_pool_size(p->pool);
     p->small_rows = n < FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
     small_stage s = {.p = p, .rows_per_part = p->small_rows};
@@ -657,12 +657,18 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
             s.layer = layer;
             s.stage = (tn_stage)st;
             s.n_parts = n_parts_of(p, s.stage, n, layer);
+            int64_t start_ns = timeline ? tn_now_ns() : 0;
             if (st == TN_ST_ATTN) {
                 tn_pool_for(p->pool, p->model->h.n_kv_heads, small_attention, &s);
                 tn_pool_for(p->pool, s.n_parts, small_quantise, &s);
-                continue;
+            } else {
+                tn_pool_for(p->pool, s.n_parts, small_item, &s);
             }
-            tn_pool_for(p->pool, s.n_parts, small_item, &s);
+            if (timeline) { /* on the session's own track: the pool's threads are no lanes */
+                tn_event e = {.start_ns = start_ns, .end_ns = tn_now_ns(), .name = tn_stage_name(s.stage), .run = -1, .task = -1, .chunk = -1, .layer = layer,
+                              .n_parts = s.n_parts, .lane = tn_stage_lane(s.stage)};
+                tn_timeline_add(timeline, tn_timeline_n_workers(timeline), &e);
+            }
             for (int t = 0; t < 64; t++) {
                 if (s.status[t] == TERN_OK) continue;
                 if (err) *err = s.errors[t];
@@ -776,7 +782,7 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
         if (p->switcher) TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
         p->n_skipped = 0;
         begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
-        return forward_small(p, n, cancel, err);
+        return forward_small(p, n, cancel, timeline, err);
     }
     p->n_skipped = skipped_rows(pos0);
     int32_t n_chunks = (p->n_skipped + n + p->n_rows - 1) / p->n_rows;

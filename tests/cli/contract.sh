@@ -54,7 +54,7 @@ ls "$tmp" | grep -q full && { echo "FAILED: pack left a file behind"; exit 1; }
 for p in in-order overlap ooe synergy; do
     check "run a package, $p" 0 "$tern" run -m "$tmp/m.tern" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 3 --temp 0 --policy $p --trace "$tmp/t.json" --json
     json "d['prefill']['subgraphs']*5==d['prefill']['shared_subgraphs']*6 and d['prefill']['decisions']>0"
-    python3 -c "import json; d=json.load(open('$tmp/t.json')); assert len(d['traceEvents'])>20" || { echo "FAILED: trace"; exit 1; }
+    python3 -c "import json; d=json.load(open('$tmp/t.json')); e=d['traceEvents']; assert len(e)>20; session=[x['tid'] for x in e if x.get('ph')=='M' and x['args'].get('name')=='session']; assert {x['name'] for x in e if x.get('tid') in session and x.get('ph')=='X'} >= {'norm','qkv','attention','down'}" || { echo "FAILED: trace"; exit 1; }
 done
 check "unknown policy" 1 "$tern" run -m "$tmp/m.tern" -p hi --policy fastest; one_line
 check "unknown device" 1 "$tern" run -m "$tmp/m.tern" -p hi --npu abacus; one_line

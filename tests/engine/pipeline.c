@@ -186,6 +186,91 @@ static void close_to_float(void **state) {
     free(got);
 }
 
+/* One site computed by plain loops in double from the package's bytes: V of layer 0 is y = s (q(x) W8) + extract(x) W8 + b of the
+ * normed embedding, and the KV cache shows it. */
+typedef struct bytes {
+    char *data;
+    const tn_pkg_record *r;
+    size_t n;
+} bytes;
+
+static bytes section(tn_ctx *ctx, const tn_pkg *pkg, tn_pkg_kind kind, int layer) {
+    const tn_pkg_section *s = tn_pkg_find(pkg, kind, layer);
+    tern_error err;
+    bytes b = {.data = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1)};
+    assert_int_equal(tn_pkg_read(pkg, s, b.data, &err), TERN_OK);
+    assert_int_equal(tn_pkg_records(s, b.data, s->size_bytes, &b.r, &b.n, &err), TERN_OK);
+    return b;
+}
+
+static const void *part(const bytes *b, tn_role role, tn_pkg_part what, const tn_pkg_record **r) {
+    const tn_pkg_record *found = tn_pkg_record_find(b->r, b->n, (uint32_t)role, (uint32_t)what);
+    if (r) *r = found;
+    return found ? b->data + found->off_bytes : NULL;
+}
+
+/* Weight [n][k] in tiles of 16 outputs by 4 inputs (docs/package-format.md). */
+static double weight(const int8_t *tiles, int64_t n, int64_t k, int64_t n_k) {
+    int64_t quads = (n_k + 3) / 4;
+    return tiles[((n / 16 * quads + k / 4) * 16 + n % 16) * 4 + k % 4];
+}
+
+static void brute_force_site(void **state) {
+    (void)state;
+    run r = open_run(all_shadow, NULL);
+    tern_error err;
+    assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
+    const tn_hparams *h = &r.e->model->h;
+    tn_ctx *ctx = &r.e->ctx;
+    bytes model = section(ctx, r.e->npu->pkg, TN_PKG_MODEL, -1), layer = section(ctx, r.e->npu->pkg, TN_PKG_LAYER, 0);
+    const tn_pkg_record *site;
+    const int8_t *embd = part(&model, TN_W_EMBD, TN_PKG_TILES, NULL), *w = part(&layer, TN_W_V, TN_PKG_TILES, NULL);
+    part(&layer, TN_W_Q, TN_PKG_TILES, &site);
+    const float *embd_scale = part(&model, TN_W_EMBD, TN_PKG_SCALE, NULL), *norm = part(&layer, TN_W_ATTN_NORM, TN_PKG_F32, NULL);
+    const float *w_scale = part(&layer, TN_W_V, TN_PKG_SCALE, NULL), *bias = part(&layer, TN_W_V, TN_PKG_BIAS, NULL);
+    assert_true(embd && w && site && embd_scale && norm && w_scale && bias);
+    assert_true(site->flags & TN_PKG_HAS_SHADOW);
+    double s = (double)site->act_scale;
+    int e = h->n_embd, n_outliers = 0, n_checked = 0;
+    double *x = malloc((size_t)e * sizeof *x), *q = malloc((size_t)e * sizeof *q);
+    for (int t = 0; t < N_PROMPT; t++) {
+        double sum = 0, slack = 0;
+        for (int i = 0; i < e; i++) {
+            x[i] = weight(embd, prompt[t], i, e) * (double)embd_scale[prompt[t]];
+            sum += x[i] * x[i];
+        }
+        for (int i = 0; i < e; i++) {
+            x[i] *= (double)norm[i] / sqrt(sum / e + (double)h->norm_eps);
+            double steps = x[i] / s;
+            q[i] = fmax(-127, fmin(127, nearbyint(steps)));
+            n_outliers += fabs(steps) > 127;
+            /* float and double may round a value halfway between two steps differently: one step, in that channel */
+            if (fabs(fabs(steps - floor(steps)) - 0.5) < 1e-4) slack += s;
+        }
+        for (int n = 0; n < h->n_kv_heads * h->d_head; n++) {
+            double acc = 0, extra = 0, mag = 0;
+            for (int i = 0; i < e; i++) {
+                double wi = weight(w, n, i, e);
+                acc += q[i] * wi;
+                if (fabs(x[i] / s) > 127) extra += (x[i] - s * q[i]) * wi;
+                mag += fabs(x[i] * wi);
+            }
+            double want = (s * acc + extra) * (double)w_scale[n] + (double)bias[n];
+            double got = (double)tn_kv_v(&r.s->kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
+            double bound = mag * (double)w_scale[n] * 2e-6 + fabs((double)bias[n]) * 1e-6 + slack * 127 * (double)w_scale[n];
+            if (!(fabs(got - want) <= bound)) fail_msg("token %d, channel %d: %.9g, want %.9g +- %.2g", t, n, got, want, bound);
+            n_checked += slack == 0;
+        }
+    }
+    assert_true(n_outliers > 50);
+    assert_true(n_checked > N_PROMPT * h->d_head / 2); /* most rows had no doubtful rounding */
+    free(x);
+    free(q);
+    tn_free(ctx, model.data);
+    tn_free(ctx, layer.data);
+    close_run(&r);
+}
+
 static void cold_rows_come_from_the_file(void **state) {
     (void)state;
     tern_options o;
@@ -398,7 +483,7 @@ static void no_allocation_while_running(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_do_not_depend_on_how), cmocka_unit_test(close_to_float), cmocka_unit_test(cold_rows_come_from_the_file),
+        cmocka_unit_test(bits_do_not_depend_on_how), cmocka_unit_test(close_to_float), cmocka_unit_test(brute_force_site), cmocka_unit_test(cold_rows_come_from_the_file),
         cmocka_unit_test(cold_rows_are_the_same_rows),
         cmocka_unit_test(saved_sessions), cmocka_unit_test(damage_is_noticed), cmocka_unit_test(allocation_failures),
         cmocka_unit_test(no_allocation_while_running),

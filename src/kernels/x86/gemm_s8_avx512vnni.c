@@ -4,7 +4,7 @@
  * Two shapes of loop over the same tiles:
  *   block:  5..6 rows x 4 tiles, 24 accumulators, 10 loads per 24 products. The weights of 4 tiles stay in L2 while all rows pass;
  *           meanwhile the next 4 tiles are prefetched there, so they are read from memory once and in time.
- *   stream: up to 20 rows x 1 tile. The weights are one sequential stream, read once, prefetched 8 KiB ahead: M = 1..8 run at the
+ *   stream: up to 19 rows x 1 tile. The weights are one sequential stream, read once, prefetched 8 KiB ahead: M = 1..8 run at the
  *           speed of memory. With few rows the accumulators are split over k to cover the latency of vpdpbusd. */
 #include "kernels/gemm_s8.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
-enum { STREAM_MAX_M = 20, STREAM_AHEAD_BYTES = 8192, BLOCK_TILES = 4, BLOCK_ROWS = 6 };
+enum { STREAM_MAX_M = 19, STREAM_AHEAD_BYTES = 8192, BLOCK_TILES = 4, BLOCK_ROWS = 6 };
 
 static inline __m512i load_a(const uint8_t *p) {
     int32_t v;
@@ -114,7 +114,7 @@ static void gemm_blocked(const tn_gemm_s8_args *g) {
         {block_6x1, block_6x2, block_6x3, block_6x4},
     };
     size_t tile_bytes = (g->k + 3) / 4 * 64;
-    /* Rows are dealt evenly: n_groups groups of 6 or 5, which M > 20 always allows. */
+    /* Rows are dealt evenly: n_groups groups of 6 or 5, which M >= 20 always allows. */
     size_t n_groups = (g->m + BLOCK_ROWS - 1) / BLOCK_ROWS;
     for (size_t n = g->n0; n < g->n1; n += BLOCK_TILES * TN_TILE_N) {
         size_t n_tiles = (g->n1 - n + TN_TILE_N - 1) / TN_TILE_N;
@@ -200,7 +200,6 @@ static void gemm_streamed(const tn_gemm_s8_args *g) {
         STREAM(17, 4, 1)
         STREAM(18, 4, 1)
         STREAM(19, 4, 1)
-        STREAM(20, 4, 1)
     }
 }
 
