@@ -111,14 +111,14 @@ static void bits_do_not_depend_on_when(void **state) {
     static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"};
     static const int32_t blocks[] = {0, 1, 2, 5, 64};
     for (int k = 0; k < 3; k++) {
-        for (int i = 0; i < 20; i++) {
+        for (int i = 0; i < 20; i += getenv("TERN_TEST_QUICK") ? 3 : 1) {
             tern_options o = separate(kinds[k]);
             o.policy = policies[i % 4];
             o.switch_blocks = blocks[i % 5];
             o.n_threads = 1 + i % 3;
             o.no_steal = i % 2;
-            if (i == 7) o.chunk = 256; /* two chunks */
-            if (i == 8) o.npu_memory_bytes = 5 << 20; /* some layers stay with the CPU */
+            if (i == 6) o.chunk = 256; /* two chunks */
+            if (i == 9) o.npu_memory_bytes = 5 << 20; /* some layers stay with the CPU */
             tern_engine *e = open_engine(&o);
             tern_session *s = open_session(e);
             request(s, N_PROMPT, got);
@@ -182,7 +182,7 @@ static void *run_rival(void *arg) {
     float *got = malloc((size_t)(N_STEPS + 1) * (size_t)n_vocab * sizeof *got);
     tern_session *s = open_session(r->e);
     r->ok = true;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < (getenv("TERN_TEST_QUICK") ? 2 : 4); i++) {
         tn_session_truncate(s, 0);
         request(s, N_PROMPT, got);
         r->ok = r->ok && !memcmp(got, r->want, (size_t)(N_STEPS + 1) * (size_t)n_vocab * sizeof *got);
