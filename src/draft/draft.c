@@ -184,14 +184,28 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager,
 
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns) { tn_prop_timed(&d->props, n_rows, ns); }
 
-void tn_draft_give_costs(tn_draft *d, const float *rows, const float *ms, int n, bool fixed) {
-    d->props.cost_given = false;
-    memset(d->props.cost, 0, sizeof d->props.cost);
-    for (int i = 0; i < n; i++) tn_prop_timed(&d->props, (int32_t)(rows[i] + 0.5f), (int64_t)((double)ms[i] * 1e6));
-    d->props.cost_given = fixed;
+void tn_draft_give_costs(tn_draft *d, const float *rows, const float *relative, int n, bool fixed) {
+    tn_proposals *p = &d->props;
+    memset(p->cost, 0, sizeof p->cost);
+    for (int i = 0; i < n; i++) {
+        int c = tn_prop_cost_class((int32_t)(rows[i] + 0.5f));
+        p->cost[c].rows = rows[i];
+        p->cost[c].relative = relative[i];
+        p->cost[c].known = true;
+    }
+    p->cost_given = fixed;
 }
 
-int tn_draft_costs(const tn_draft *d, float *rows, float *ms) { return tn_prop_times(&d->props, rows, ms); }
+int tn_draft_costs(const tn_draft *d, float *rows, float *relative) {
+    const tn_proposals *p = &d->props;
+    int n = 0;
+    for (int c = 1; c < TN_PROP_COSTS && !p->cost_given; c++) {
+        if (!p->cost[c].known) continue;
+        rows[n] = p->cost[c].rows;
+        relative[n++] = p->cost[c].relative;
+    }
+    return n;
+}
 
 void tn_draft_rejected(tn_draft *d, const tn_tree *tree, int32_t last, const float *logits) {
     tn_segments_keep(&d->segments, &d->text, tree, last, logits, (size_t)d->vocab_size);

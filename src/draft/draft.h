@@ -55,9 +55,10 @@ void tn_draft_set_outside(tn_draft *d, tn_draft_outside propose, void *user);
 void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager, tn_tree *out);
 /* A forward of n rows took so long. */
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns);
-/* Times known beforehand: forwards of so many rows take so many ms. fixed: instead of what will be measured, else to begin with. */
-void tn_draft_give_costs(tn_draft *d, const float *rows, const float *ms, int n, bool fixed);
-int tn_draft_costs(const tn_draft *d, float *rows, float *ms); /* as known now, at most TN_PROP_COSTS */
+/* Times known beforehand, relative to a forward of one row: those of n classes. fixed: instead of what will be measured, else to begin
+ * with. */
+void tn_draft_give_costs(tn_draft *d, const float *rows, const float *relative, int n, bool fixed);
+int tn_draft_costs(const tn_draft *d, float *rows, float *relative); /* as measured, at most TN_PROP_COSTS */
 /* The text left the tree behind row `last`; logits [tree->n][n_vocab] of its rows. What the model agreed with below the rejection is
  * kept for later drafts. */
 void tn_draft_rejected(tn_draft *d, const tn_tree *tree, int32_t last, const float *logits);

@@ -7,7 +7,9 @@ static const float MIN_P = 0.02f;                 /* a node below this is not wo
 static const float MARGIN = 1.05f;                /* gain a draft must promise: measured times are not exact */
 static const float ROW_COST = 0.015f;             /* of a row more, relative to a forward of one, until measured */
 static const float TRUST = 0.95f;                 /* how slowly the share of promises kept forgets */
-static const float COST_SHARE_QUICK = 0.2f, COST_SHARE_SLOW = 0.03f; /* of a new time in the running one */
+static const float FLOOR_RISE = 1.01f;            /* of a floor with every new time */
+static const float RELATIVE_SHARE = 0.1f;         /* of a new relative time in the running one */
+enum { FEW_TIMES = 3, FRESH_STEPS = 200 };        /* a floor needs so many times, and counts for so many steps */
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;
@@ -78,47 +80,21 @@ void tn_prop_judge(tn_proposals *p, int32_t token) {
     p->at = next;
 }
 
-static int cost_class(int32_t n_rows) {
+int tn_prop_cost_class(int32_t n_rows) {
     static const int32_t up_to[TN_PROP_COSTS] = {1, 2, 4, 8, 12, 16, 20, 24, TN_TREE_MAX};
     int c = 0;
     while (n_rows > up_to[c]) c++;
     return c;
 }
 
-void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
-    if (p->cost_given) return;
-    int c = cost_class(n_rows);
-    float per_row = p->cost[c].n ? p->cost[c].ns / p->cost[c].rows : 0, *typical = &p->cost[c].ns;
-    /* what makes a forward slow (cold caches, somebody else on the processor) is not the number of its rows: quick ones count more */
-    float share = !p->cost[c].n++ ? 1 : (float)ns / (float)n_rows < per_row ? COST_SHARE_QUICK : COST_SHARE_SLOW;
-    *typical += ((float)ns - *typical) * share;
-    p->cost[c].rows += ((float)n_rows - p->cost[c].rows) * share;
-}
-
-int tn_prop_times(const tn_proposals *p, float *rows, float *ms) {
-    int n = 0;
-    for (int c = 0; c < TN_PROP_COSTS && !p->cost_given; c++) {
-        if (!p->cost[c].n) continue;
-        rows[n] = p->cost[c].rows;
-        ms[n++] = p->cost[c].ns * 1e-6f;
-    }
-    return n;
-}
-
-float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].ns : 0; }
-
-/* Time of every number of rows from the classes measured: straight lines between them, the guessed slope beyond. Never falling. */
+/* Relative time of every number of rows: straight lines between the classes known, the slope of the last beyond. Never falling. */
 static void fill_costs(const tn_proposals *p, float *cost) {
-    float r0 = 1, t0 = tn_prop_step_ns(p);
-    int c = 1;
-    for (; t0 == 0 && c < TN_PROP_COSTS; c++) t0 = p->cost[c].n ? p->cost[c].ns / (1 + ROW_COST * (p->cost[c].rows - 1)) : 0;
-    if (t0 == 0) t0 = 1;
-    float one = t0, slope = one * ROW_COST;
-    cost[1] = t0;
+    float r0 = 1, t0 = 1, slope = ROW_COST;
     int32_t i = 2;
-    for (c = 1; c < TN_PROP_COSTS; c++) {
-        if (!p->cost[c].n) continue;
-        float r1 = p->cost[c].rows, t1 = p->cost[c].ns > t0 ? p->cost[c].ns : t0;
+    cost[1] = 1;
+    for (int c = 1; c < TN_PROP_COSTS; c++) {
+        if (!p->cost[c].known) continue;
+        float r1 = p->cost[c].rows, t1 = p->cost[c].relative > t0 ? p->cost[c].relative : t0;
         slope = (t1 - t0) / (r1 - r0);
         for (; i <= TN_TREE_MAX && (float)i <= r1; i++) cost[i] = t0 + slope * ((float)i - r0);
         r0 = r1;
@@ -126,6 +102,32 @@ static void fill_costs(const tn_proposals *p, float *cost) {
     }
     for (; i <= TN_TREE_MAX; i++) cost[i] = t0 + slope * ((float)i - r0);
 }
+
+void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
+    if (p->cost_given) return;
+    int c = tn_prop_cost_class(n_rows);
+    float cost[TN_TREE_MAX + 1], x = (float)ns;
+    fill_costs(p, cost);
+    if (!p->cost[c].rows) p->cost[c].rows = (float)n_rows;
+    /* as if it had been the class's own number of rows */
+    float rows = p->cost[c].rows, below = cost[(int)rows], above = cost[(int)rows < TN_TREE_MAX ? (int)rows + 1 : TN_TREE_MAX];
+    x *= (below + (above - below) * (rows - (float)(int)rows)) / cost[n_rows];
+    bool stale = p->n_steps - p->cost[c].last > FRESH_STEPS;
+    if (stale) p->cost[c].n = 0;
+    float risen = p->cost[c].floor_ns * FLOOR_RISE;
+    p->cost[c].floor_ns = p->cost[c].n && risen < x ? risen : x;
+    p->cost[c].n++;
+    p->cost[c].last = ++p->n_steps;
+    if (p->cost[0].n < FEW_TIMES || p->n_steps - p->cost[0].last > FRESH_STEPS) return;
+    for (c = 1; c < TN_PROP_COSTS; c++) {
+        if (p->cost[c].n < FEW_TIMES || p->n_steps - p->cost[c].last > FRESH_STEPS) continue;
+        float now = p->cost[c].floor_ns / p->cost[0].floor_ns, *relative = &p->cost[c].relative;
+        *relative = p->cost[c].known ? *relative + (now - *relative) * RELATIVE_SHARE : now;
+        p->cost[c].known = true;
+    }
+}
+
+float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].floor_ns : 0; }
 
 /* Probability of every node. Siblings exclude each other: the likeliest keeps its rate, the others share what that leaves. */
 static void settle(tn_proposals *p) {
@@ -143,12 +145,21 @@ static void settle(tn_proposals *p) {
     }
 }
 
+/* Before anything is known of the times, a few forwards of one row give the measure. */
+static bool needs_measure(const tn_proposals *p) {
+    if (p->cost_given || p->cost[0].n >= FEW_TIMES) return false;
+    for (int c = 1; c < TN_PROP_COSTS; c++) {
+        if (p->cost[c].known) return false;
+    }
+    return true;
+}
+
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out) {
     int32_t order[TN_PROP_MAX], row_of[TN_PROP_MAX], n = 0;
     *out = (tn_tree){0};
     tn_tree_add(out, -1, p->node[0].token);
     if (max_rows > TN_TREE_MAX) max_rows = TN_TREE_MAX;
-    if (max_rows <= 1 || p->n == 1) return;
+    if (max_rows <= 1 || p->n == 1 || (!eager && needs_measure(p))) return;
     settle(p);
     /* the likeliest max_rows - 1 nodes by insertion: a parent is never less likely than its child and comes first among equals */
     int32_t want = max_rows - 1;
@@ -167,7 +178,7 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out)
         best = 0;
         for (int32_t i = 0; i < n; i++) {
             sum += trust * p->node[order[i]].p;
-            float gain = sum * cost[1] / cost[i + 2];
+            float gain = sum / cost[i + 2];
             if (gain > best_gain) {
                 best_gain = gain;
                 best = i + 1;

@@ -29,11 +29,15 @@ typedef struct tn_proposals {
     /* nodes chosen for verification, what they promised, and running sums of promised and kept: products of rates are not exact */
     bool chosen[TN_PROP_MAX];
     float promised, kept, sum_promised, sum_kept;
-    /* time of forwards by number of rows, in classes: running means of rows and ns, and how often */
+    /* time of forwards by number of rows, in classes of neighbouring numbers. floor_ns: the quick end of what was measured lately, so
+     * that cold caches and other programs do not count; relative: against one row, from the floors while they are fresh, else from
+     * before */
     struct {
-        float rows, ns;
-        int32_t n;
+        float rows, floor_ns, relative;
+        int32_t n, last; /* measured how often, and in which step last */
+        bool known;      /* relative is more than a guess */
     } cost[TN_PROP_COSTS];
+    int32_t n_steps;
     bool cost_given; /* known beforehand: what is measured does not count */
 } tn_proposals;
 
@@ -50,8 +54,7 @@ void tn_prop_judge(tn_proposals *p, int32_t token);
 /* A forward of n rows took so long. */
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns);
 
-/* What is known of the times, for a later process: rows and ms of each class measured; at most TN_PROP_COSTS. */
-int tn_prop_times(const tn_proposals *p, float *rows, float *ms);
+int tn_prop_cost_class(int32_t n_rows); /* its class in cost */
 float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured yet */
 
 /* The tree to verify, at most max_rows rows with its root. eager: as many nodes as fit, else only what pays. */

@@ -17,7 +17,7 @@ static tern_status open_draft(tern_session *s, tern_error *err) {
     tn_drafting *d = &s->drafting;
     if (d->draft) return TERN_OK;
     TN_TRY(tn_draft_open(&s->e->ctx, s->e->model->h.n_vocab, s->n_ctx, &d->draft, err));
-    tn_draft_give_costs(d->draft, s->profile.forward_rows, s->profile.forward_ms, s->profile.n_forwards, false);
+    tn_draft_give_costs(d->draft, s->profile.forward_rows, s->profile.forward_relative, s->profile.n_forwards, false);
     return TERN_OK;
 }
 

@@ -19,7 +19,7 @@ typedef struct tn_stage_profile {
     double us[TN_N_STAGES];  /* attention: at position 0 */
     double attn_us_per_pos;  /* attention: more per earlier position */
     bool measured;
-    float forward_rows[TN_PROFILE_FORWARDS], forward_ms[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows: what drafting decides by */
+    float forward_rows[TN_PROFILE_FORWARDS], forward_relative[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows, against one row: what drafting decides by */
     int32_t n_forwards;
 } tn_stage_profile;
 

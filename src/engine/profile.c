@@ -18,12 +18,12 @@ void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
     const char *stored = json_string_value(json_object_get(j, "key"));
     const json_t *us = json_object_get(j, "stage_us");
     if (stored && !strcmp(stored, key)) {
-        const json_t *rows = json_object_get(j, "forward_rows"), *ms = json_object_get(j, "forward_ms");
+        const json_t *rows = json_object_get(j, "forward_rows"), *relative = json_object_get(j, "forward_relative");
         for (size_t i = 0; i < json_array_size(rows) && i < TN_PROFILE_FORWARDS; i++) {
-            double r = json_number_value(json_array_get(rows, i)), t = json_number_value(json_array_get(ms, i));
-            if (!(r >= 1 && r <= TN_TREE_MAX && t > 0 && t < 1e9)) continue;
+            double r = json_number_value(json_array_get(rows, i)), t = json_number_value(json_array_get(relative, i));
+            if (!(r >= 1 && r <= TN_TREE_MAX && t > 0 && t < 1e3)) continue;
             p->forward_rows[p->n_forwards] = (float)r;
-            p->forward_ms[p->n_forwards++] = (float)t;
+            p->forward_relative[p->n_forwards++] = (float)t;
         }
     }
     if (stored && !strcmp(stored, key) && json_is_object(us)) {
@@ -43,14 +43,14 @@ void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
     char key[64];
     key_of(e, key, sizeof key);
     json_t *old = json_load_file(e->profile_path, 0, NULL), *tuned = json_object_get(old, "tuned"); /* tune.h's: stays as it is */
-    json_t *us = json_object(), *rows = json_array(), *ms = json_array();
+    json_t *us = json_object(), *rows = json_array(), *relative = json_array();
     for (int32_t i = 0; i < p->n_forwards; i++) {
         json_array_append_new(rows, json_real((double)p->forward_rows[i]));
-        json_array_append_new(ms, json_real((double)p->forward_ms[i]));
+        json_array_append_new(relative, json_real((double)p->forward_relative[i]));
     }
     for (int s = 0; p->measured && s < TN_N_STAGES; s++) json_object_set_new(us, tn_stage_name((tn_stage)s), json_real(p->us[s]));
     json_t *j = json_pack("{s:s, s:o, s:f, s:o, s:o}", "key", key, "stage_us", us, "attention_us_per_position", p->attn_us_per_pos, "forward_rows", rows,
-                          "forward_ms", ms);
+                          "forward_relative", relative);
     if (tuned) json_object_set(j, "tuned", tuned);
     json_decref(old);
     /* a folder that cannot be written costs one measured wave per process, nothing else */

@@ -65,11 +65,11 @@ void tern_session_close(tern_session **ps) {
     tern_session *s = *ps;
     *ps = NULL;
     tn_ctx *ctx = &s->e->ctx;
-    float rows[TN_PROFILE_FORWARDS] = {0}, ms[TN_PROFILE_FORWARDS] = {0};
-    int n_times = s->pipeline && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, ms) : 0;
+    float rows[TN_PROFILE_FORWARDS] = {0}, relative[TN_PROFILE_FORWARDS] = {0};
+    int n_times = s->pipeline && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, relative) : 0;
     if (n_times) {
         memcpy(s->profile.forward_rows, rows, sizeof rows);
-        memcpy(s->profile.forward_ms, ms, sizeof ms);
+        memcpy(s->profile.forward_relative, relative, sizeof relative);
         s->profile.n_forwards = n_times;
     }
     tn_drafting_close(s);

@@ -200,8 +200,10 @@ static void best_nodes(void **state) {
     assert_int_equal(tn_prop_add(&p, 0, 2, 1), a); /* the same proposal again */
     assert_true(b > a && c > b && e > c);
     tn_tree t;
-    tn_prop_timed(&p, 1, 1000);
-    tn_prop_timed(&p, 4, 1300);
+    for (int i = 0; i < 4; i++) {
+        tn_prop_timed(&p, 1, i == 1 ? 9000 : 1000); /* something else ran meanwhile */
+        tn_prop_timed(&p, 4, i == 2 ? 9000 : 1300);
+    }
     tn_prop_choose(&p, 32, false, &t);
     assert_true(has_path(&t, (const int32_t[]){2, 3}, 2));
     assert_false(has_path(&t, (const int32_t[]){9}, 1)); /* 5 % of a token for 10 % of a forward */
