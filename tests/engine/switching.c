@@ -225,7 +225,7 @@ static void planned_and_traced(void **state) {
         assert_int_equal(st.switch_blocks, 4);
         int32_t track = tn_timeline_first_track(s->timeline, TN_LANE_IO), n_events = tn_timeline_n_events(s->timeline, track);
         if (k) assert_int_equal(n_events, k == 1 ? 3 : 0); /* async: the last block after prefill */
-        else assert_true(n_events >= 3);
+        else assert_true(n_events >= 1);
         for (int32_t i = 0; i < n_events; i++) {
             const tn_event *ev = tn_timeline_event(s->timeline, track, i);
             assert_string_equal(ev->name, "switch graphs");
