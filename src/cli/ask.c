@@ -8,6 +8,7 @@
 #include "cli/store_args.h"
 
 #include "base/clock.h"
+#include "engine/engine.h"
 #include "engine/rag.h"
 
 #include <jansson.h>
@@ -105,6 +106,20 @@ static void print_sources(const tn_rag_hit *hits, int32_t n) {
         printf("[%d] %s, passage %d", i + 1, hits[i].path, hits[i].number);
         if (any) printf(" (%.0f %% of the answer's words)", (double)hits[i].support * 100);
         putchar('\n');
+    }
+}
+
+/* The documents that were answered from: later sessions draft from all of them, not only from these passages. */
+static void keep_documents(tern_session *s, tn_store *index, const tn_rag_hit *hits, int32_t n) {
+    enum { MAX_BYTES = 32 << 10 };
+    for (int32_t i = 0; i < n; i++) {
+        bool seen = false;
+        for (int32_t h = 0; h < i; h++) seen = seen || !strcmp(hits[h].path, hits[i].path);
+        char *text;
+        size_t n_bytes;
+        if (seen || tn_rag_text(index, hits[i].path, MAX_BYTES, &text, &n_bytes, NULL) != TERN_OK) continue;
+        tn_storing_corpus(s, text, n_bytes);
+        tn_free(tn_store_ctx(index), text);
     }
 }
 
@@ -246,6 +261,8 @@ int cmd_ask(int argc, char **argv) {
         fprintf(stderr, "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n", n_found,
                 (long long)n_passages, search_s * 1e3, n_ids, pp, res.n_tokens, tg, out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
     }
+    fflush(stdout);
+    if (!no_store) keep_documents(s, index, hits, n_hits); /* the answer is out: this costs nobody time */
     rc = EXIT_OK;
 out:
     interrupted = NULL;

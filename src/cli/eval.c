@@ -9,23 +9,31 @@
 #include <string.h>
 #include <unistd.h>
 
+typedef struct outcome {
+    const char *task;
+    json_t *items; /* NULL: not asked for */
+} outcome;
+
 static void show(void *user, int64_t done, int64_t total, double value) {
-    const char *task = user;
+    const char *task = ((outcome *)user)->task;
     fprintf(stderr, "\r%s %lld/%lld: %.4f", task, (long long)done, (long long)total, value);
     if (done == total) fprintf(stderr, "\r\033[K");
 }
+
+static void on_item(void *user, bool right) { json_array_append_new(((outcome *)user)->items, json_integer(right)); }
 
 int cmd_eval(int argc, char **argv) {
     model_args ma = {0};
     tn_eval_options o = {0};
     int32_t limit = 0;
-    bool json = false;
+    bool json = false, items = false;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"task", 0, "NAME", ARG_STR, &o.task, 0, 0, "ppl (text), lambada, choice (ARC, PIQA, Winogrande jsonl; HellaSwag txt), exact (prompt, answer jsonl)"},
         {"data", 0, "FILE", ARG_STR, &o.data, 0, 0, "the data file"},
         {"ctx-size", 'c', "N", ARG_INT, &o.n_ctx, 2, 1 << 24, "context in tokens (default: 512 for ppl, else the smaller of 4096 and the model's)"},
         {"limit", 0, "N", ARG_INT, &limit, 0, 1e9, "items, or windows of ppl, at most (default: all)"},
+        {"items", 0, NULL, ARG_FLAG, &items, 0, 0, "with --json: of every item, whether it was right (1 or 0), to compare models item by item"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
@@ -41,13 +49,18 @@ int cmd_eval(int argc, char **argv) {
     o.limit = limit;
     if (isatty(STDERR_FILENO)) {
         o.progress = show;
-        o.user = (void *)o.task;
     }
+    outcome out = {.task = o.task, .items = items ? json_array() : NULL};
+    o.user = &out;
+    if (items) o.on_item = on_item;
     tn_eval_result r;
     tern_error err;
     tern_status st = tn_eval(e, &o, &r, &err);
     tern_engine_close(&e);
-    if (st != TERN_OK) return failed(&err);
+    if (st != TERN_OK) {
+        json_decref(out.items);
+        return failed(&err);
+    }
     const char *count = r.is_ppl ? "tokens" : "items", *value = r.is_ppl ? "perplexity" : "accuracy";
     if (json) {
         json_t *j = json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value, r.value, "stderr", r.stderr_);
@@ -55,6 +68,7 @@ int cmd_eval(int argc, char **argv) {
             json_object_set_new(j, "skipped", json_integer(r.n_skipped));
             json_object_set_new(j, "answer_perplexity", json_real(r.perplexity));
         }
+        if (items) json_object_set(j, "items_right", out.items);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
         putchar('\n');
         json_decref(j);
@@ -64,5 +78,6 @@ int cmd_eval(int argc, char **argv) {
         printf("accuracy %.2f %% +- %.2f over %lld items (%lld too long for the context), answer perplexity %.3f\n", r.value * 100,
                r.stderr_ * 100, (long long)r.n_items, (long long)r.n_skipped, r.perplexity);
     }
+    json_decref(out.items);
     return EXIT_OK;
 }

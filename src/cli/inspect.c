@@ -158,14 +158,16 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
         json_array_append_new(sections, json_pack("{s:s, s:i, s:I, s:I}", "kind", kind_name(s->kind), "layer", (int)s->layer, "offset", (json_int_t)s->off_bytes, "bytes",
                                                   (json_int_t)s->size_bytes));
     }
+    char format[40];
+    snprintf(format, sizeof format, "tern package, version %d", TN_PKG_VERSION); /* the only one that opens */
     if (st == TERN_OK && json) {
-        json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O}", "file", path, "format", "tern package, version 1", "scheme", scheme, "parameters", (json_int_t)n_params,
+        json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O}", "file", path, "format", format, "scheme", scheme, "parameters", (json_int_t)n_params,
                               "hyperparameters", hparams_json(&h), "sections", sections, "linears", sites);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
     } else if (st == TERN_OK) {
-        printf("format         tern package, version 1, scheme %s; all checksums hold\n", scheme);
+        printf("format         %s, scheme %s; all checksums hold\n", format, scheme);
         print_hparams(&h);
         printf("parameters     %.1f million\n\n%-10s %6s %12s %12s\n", (double)n_params * 1e-6, "section", "layer", "offset", "bytes");
         size_t i;

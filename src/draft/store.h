@@ -5,7 +5,7 @@
  * at a time. Nothing in the file is trusted: sequences with ids outside the vocabulary are skipped and counted.
  * SQLite's own memory does not go through tn_ctx (its allocator is process-wide); everything handed out here does.
  *
- * Sequences (a conversation with its answers, or a piece of the corpus) belong to a vocabulary, known by the fingerprint of
+ * Sequences (a conversation with its answers, or a document that was answered from) belong to a vocabulary, known by the fingerprint of
  * its tokenizer: a store may hold those of several models and shows each model only its own.
  *
  * Schema versions, in PRAGMA user_version; opening migrates an older file, and refuses a newer one:

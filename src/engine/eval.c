@@ -89,6 +89,7 @@ static tern_status score(evaluator *ev, const char *prompt, const char *answer, 
 static void count_answer(evaluator *ev, bool right, const answer_score *a) {
     ev->res.n_items++;
     ev->n_right += right;
+    if (ev->o->on_item) ev->o->on_item(ev->o->user, right);
     ev->sum_logprob += a->logprob;
     ev->n_answer_tokens += (int64_t)(a->n - a->first);
 }

@@ -17,6 +17,7 @@ typedef struct tn_eval_options {
     int32_t n_ctx;     /* window of ppl, and room for items; 0: min(512 for ppl, else 4096, the model's) */
     int64_t limit;     /* items at most, or windows for ppl; 0 = all */
     void (*progress)(void *user, int64_t done, int64_t total, double value);
+    void (*on_item)(void *user, bool right); /* accuracy tasks: every item, in order; may be NULL */
     void *user;
 } tn_eval_options;
 

@@ -214,6 +214,8 @@ static tern_status open_shadow(tn_npu_model *m, tn_npu_site *s, const section_vi
     uint64_t row_bytes = (uint64_t)s->ops.n_total;
     const int8_t *rows = payload(v, s->ops.roles[0], TN_PKG_HOT_ROWS, (uint64_t)hot->n * row_bytes, layer, err);
     if (!rows) return TERN_E_FORMAT;
+    s->row_hash = payload(v, s->ops.roles[0], TN_PKG_ROW_HASH, (uint64_t)s->ops.k * sizeof *s->row_hash, layer, err);
+    if (!s->row_hash) return TERN_E_FORMAT;
     s->hot_rows = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)s->ops.k, sizeof *s->hot_rows);
     TN_FAIL_IF(!s->hot_rows, err, TERN_E_MEMORY, "no memory for outlier rows");
     for (int64_t i = 0; i < hot->n; i++) {

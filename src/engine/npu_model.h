@@ -40,6 +40,7 @@ typedef struct tn_npu_site {
     const int8_t **hot_rows;           /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
     const tn_pkg_section *rows_section; /* where the cold rows lie in the package */
     uint64_t rows_off_bytes;
+    const uint32_t *row_hash; /* [ops.k] of the cold rows */
 } tn_npu_site;
 
 typedef struct tn_switcher tn_switcher;

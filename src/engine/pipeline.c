@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
 _Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated in the decode form");
 
@@ -132,7 +133,12 @@ static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t cha
     *row = s->hot_rows[channel];
     if (*row) return TERN_OK;
     *row = dst;
-    if (p->m->cold_from_file) return tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total, n_total, dst, err);
+    if (p->m->cold_from_file) {
+        TN_TRY(tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total, n_total, dst, err));
+        TN_FAIL_IF(XXH32(dst, n_total, 0) != s->row_hash[channel], err, TERN_E_FORMAT, "layer %d: the weights of input channel %u of %s are damaged in the package",
+                   s->rows_section->layer, channel, tn_role_name(s->ops.roles[0]));
+        return TERN_OK;
+    }
     const tn_npu_layout *l = &tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout;
     for (int32_t op = 0; op < s->ops.n_ops; dst += s->ops.n[op++]) {
         tn_npu_tiles_column(l, s->image[op].tiles, s->ops.n[op], s->ops.k, channel, dst);

@@ -618,6 +618,33 @@ void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n) {
     *hits = NULL;
 }
 
+tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n, tern_error *err) {
+    sqlite3_stmt *q;
+    *n = 0;
+    *out = tn_alloc(tn_store_ctx(s), TN_MEM_TEXT, max_bytes + 1, 1);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for a document's text");
+    tern_status st = prepare(s, "SELECT text FROM passage WHERE document = (SELECT id FROM document WHERE path = ?) ORDER BY number", &q, err);
+    if (st == TERN_OK) {
+        sqlite3_bind_text(q, 1, path, -1, SQLITE_STATIC);
+        int rc;
+        while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
+            const void *text = sqlite3_column_blob(q, 0);
+            size_t len = (size_t)sqlite3_column_bytes(q, 0);
+            if (!text || len + 1 > max_bytes - *n) break; /* whole passages */
+            memcpy(*out + *n, text, len);
+            *n += len;
+            (*out)[(*n)++] = '\n';
+        }
+        if (rc != SQLITE_ROW && rc != SQLITE_DONE) st = tn_store_failed(s, "read it", err);
+        sqlite3_finalize(q);
+    }
+    (*out)[*n] = 0;
+    if (st == TERN_OK) return st;
+    tn_free(tn_store_ctx(s), *out);
+    *out = NULL;
+    return st;
+}
+
 /* ---- prompt and sources ---------------------------------------------------------------------------- */
 
 char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, int32_t n) {

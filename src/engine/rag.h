@@ -57,6 +57,10 @@ typedef struct tn_rag_hit {
 tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n, tern_error *err);
 void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n);
 
+/* The passages of a document one after the other, at most max_bytes of them. *out is zero-terminated, free with tn_free; empty for a path
+ * that is not in the index. */
+tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n, tern_error *err);
+
 /* The user's message: passages, best last, then the question. Zero-terminated; free with tn_free. NULL: no memory. */
 char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, int32_t n);
 /* Which passages an answer came from: fills support. */

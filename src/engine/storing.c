@@ -68,3 +68,17 @@ void tn_storing_commit(tern_session *s, int32_t n_prompt) {
     t->commit_ns += t1 - t0;
     tn_session_trace(s, "store: commit", t0, t1);
 }
+
+void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes) {
+    tn_storing *t = &s->storing;
+    tn_ctx *ctx = &s->e->ctx;
+    if (!t->store || !n_bytes) return;
+    tern_error err;
+    size_t n = 0, cap = n_bytes + 16;
+    int64_t id = 0;
+    int32_t *ids = tn_alloc(ctx, TN_MEM_TEXT, cap, sizeof *ids);
+    tern_status st = ids ? tn_tokenize(s->e->model->tokenizer, text, n_bytes, false, false, ids, cap, &n, &err) : tn_fail(&err, TERN_E_MEMORY, "no memory for its tokens");
+    if (st == TERN_OK && n) st = tn_store_put(t->store, TN_SEQUENCE_CORPUS, ids, n, n, &id, &err);
+    if (st != TERN_OK) tn_log(ctx, TERN_LOG_WARN, "a document is not stored for drafts: %s", err.message);
+    tn_free(ctx, ids);
+}

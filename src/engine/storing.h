@@ -24,6 +24,8 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err);
 /* The session's tokens, of which the first n_prompt were given, are on the disk when this returns. A store that fails is logged:
  * the answer is there all the same. */
 void tn_storing_commit(tern_session *s, int32_t n_prompt);
+/* Keep a document's text for the drafts of later sessions. Nothing without a store; one that fails is logged. */
+void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes);
 /* The session forgets all but its first n tokens: a conversation that keeps less than half of what is stored is another one. */
 static inline void tn_storing_truncate(tn_storing *t, int32_t n) {
     if (n >= t->n_stored / 2) return;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 const char *tn_scheme_name(tn_scheme s) {
     static const char *const names[TN_N_SCHEMES] = {"llm-npu", "naive-w8a8", "smoothquant"};
@@ -316,6 +317,10 @@ static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t
     p->report->all_row_bytes += (uint64_t)ops.k * (uint64_t)ops.n_total;
     tn_pkg_record hot = {.role = ops.roles[0], .part = TN_PKG_HOT, .n = plan->n_hot, .k = 1};
     TN_TRY(tn_pkg_add(p->w, &hot, plan->hot, (uint64_t)plan->n_hot * sizeof *plan->hot, err));
+    uint32_t *hash = keep(h, (size_t)ops.k, sizeof *hash);
+    TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory for outlier rows");
+    for (int32_t i = 0; i < ops.k; i++) hash[i] = XXH32(*rows_out + (size_t)i * (size_t)ops.n_total, (size_t)ops.n_total, 0);
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = ops.roles[0], .part = TN_PKG_ROW_HASH, .n = ops.k, .k = 1}, hash, (uint64_t)ops.k * sizeof *hash, err));
     tn_pkg_record rows = {.role = ops.roles[0], .part = TN_PKG_HOT_ROWS, .n = plan->n_hot, .k = ops.n_total};
     return tn_pkg_add(p->w, &rows, hot_rows, hot_bytes, err);
 }

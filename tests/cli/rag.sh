@@ -66,8 +66,9 @@ grep -q "passages of" "$tmp/err" || fail "no figures"
 "$tern" ask -m models/tern-tiny 'when "does* (the library NEAR: of Zanfeld open' -k 1 -n 24 >"$tmp/out" 2>"$tmp/err" || fail "a hostile question"
 grep -q "page.html" "$tmp/out" || fail "the page is not found: $(cat "$tmp/out")"
 
-# --- earlier answers are drafted from, and --no-keep keeps nothing
+# --- documents that were answered from, and earlier answers, are drafted from, and --no-keep keeps nothing
 learned=$("$tern" ask -m models/tern-tiny "Where is the library?" -n 8 --json | json '["draft"]["learned_tokens"]')
+[ "$(python3 -c "import sqlite3; print(sqlite3.connect('$tmp/data/tern/store.db').execute('SELECT count(*) FROM sequence WHERE kind = 1').fetchone()[0])")" -ge 12 ] || fail "documents are not kept for drafts"
 [ "$learned" -gt 1000 ] || fail "conversations are not drafted from ($learned tokens)"
 [ "$("$tern" ask -m models/tern-tiny "Where is the library?" -n 8 --json --no-keep | json '["draft"]["learned_tokens"]')" = 0 ] || fail "--no-keep drafts from the store"
 echo "Hello" | "$tern" chat -m models/tern-tiny -n 4 --store "$tmp/chat.db" >/dev/null 2>&1

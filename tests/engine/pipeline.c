@@ -396,12 +396,46 @@ static void damage_is_noticed(void **state) {
         assert_int_not_equal(open_damaged(bytes, n, path, &err), TERN_OK);
         bytes[at] ^= 1;
     }
-    bytes[8] = 2; /* a package of the future */
+    bytes[8] = TN_PKG_VERSION + 1; /* a package of the future */
     assert_int_equal(open_damaged(bytes, n, path, &err), TERN_E_UNSUPPORTED);
-    bytes[8] = 1;
+    bytes[8] = TN_PKG_VERSION;
     for (size_t cut = 0; cut < n; cut += n / 37) assert_int_not_equal(open_damaged(bytes, cut, path, &err), TERN_OK);
     assert_int_equal(open_damaged(bytes, n, path, &err), TERN_OK);
     unlink(path);
+    tn_pkg_close(&pkg);
+    free(bytes);
+}
+
+/* Rows read on demand are checked too: damage there fails the prefill that needs them, and only where they come from the file. */
+static void damaged_rows_are_noticed(void **state) {
+    (void)state;
+    char path[300], profile[310];
+    snprintf(path, sizeof path, "%s.rows", package);
+    snprintf(profile, sizeof profile, "%s.profile", path);
+    size_t n;
+    uint8_t *bytes = slurp(all_shadow, &n);
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_pkg *pkg;
+    tern_error err;
+    assert_int_equal(tn_pkg_open(&ctx, all_shadow, &pkg, &err), TERN_OK);
+    const tn_pkg_section *s = tn_pkg_find(pkg, TN_PKG_SHADOW, 0);
+    for (size_t i = s->size_bytes / 8; i < s->size_bytes; i += 8) bytes[s->off_bytes + i] ^= 4; /* every row; the table stays whole */
+    FILE *f = fopen(path, "wb");
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    fclose(f);
+    for (int from_file = 0; from_file < 2; from_file++) {
+        tern_options o;
+        tern_options_defaults(&o);
+        o.cold_rows = from_file ? "file" : "weights";
+        run r = open_run(path, &o);
+        tern_status st = tern_session_prefill(r.s, prompt, N_PROMPT, &err);
+        assert_int_equal(st, from_file ? TERN_E_FORMAT : TERN_OK);
+        if (from_file) assert_non_null(strstr(err.message, "damaged"));
+        close_run(&r);
+    }
+    unlink(path);
+    unlink(profile);
     tn_pkg_close(&pkg);
     free(bytes);
 }
@@ -485,7 +519,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_how), cmocka_unit_test(close_to_float), cmocka_unit_test(brute_force_site), cmocka_unit_test(cold_rows_come_from_the_file),
         cmocka_unit_test(cold_rows_are_the_same_rows),
-        cmocka_unit_test(saved_sessions), cmocka_unit_test(damage_is_noticed), cmocka_unit_test(allocation_failures),
+        cmocka_unit_test(saved_sessions), cmocka_unit_test(damage_is_noticed), cmocka_unit_test(damaged_rows_are_noticed), cmocka_unit_test(allocation_failures),
         cmocka_unit_test(no_allocation_while_running),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

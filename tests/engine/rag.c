@@ -234,6 +234,25 @@ static void pdf(void **state) {
     free(old);
 }
 
+static void whole_text(void **state) {
+    (void)state;
+    files();
+    add(docs);
+    char path[256], *text;
+    size_t n;
+    tern_error err;
+    snprintf(path, sizeof path, "%s/bees.txt", docs);
+    assert_int_equal(tn_rag_text(store, path, 1000, &text, &n, &err), TERN_OK);
+    assert_true(n == strlen(text) && strstr(text, "Honey bees") && strstr(text, "the direction."));
+    tn_free(&ctx, text);
+    assert_int_equal(tn_rag_text(store, path, 10, &text, &n, &err), TERN_OK); /* no part of a passage */
+    assert_int_equal(n, 0);
+    tn_free(&ctx, text);
+    assert_int_equal(tn_rag_text(store, "/no/such", 1000, &text, &n, &err), TERN_OK);
+    assert_int_equal(n, 0);
+    tn_free(&ctx, text);
+}
+
 static void bounds(void **state) {
     (void)state;
     write_text("long.txt", "0123456789012345678901234567890");
@@ -262,6 +281,54 @@ static void bounds(void **state) {
     assert_int_equal(a.n_changed, 1); /* cut up in another way */
 }
 
+/* Allocation number `left` fails, and all after it. */
+static int left;
+static void *failing_alloc(void *user, size_t n_bytes, size_t align) {
+    (void)user;
+    return left-- > 0 ? aligned_alloc(align, (n_bytes + align - 1) / align * align) : NULL;
+}
+static void failing_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+/* Whatever allocation fails: a clear status, nothing lost of what was there, and the index stays whole. */
+static void out_of_memory(void **state) {
+    (void)state;
+    files();
+    add(docs);
+    write_text("new.txt", "Ants walk in rows.\n\nAnts carry leaves.\n");
+    char path[128];
+    snprintf(path, sizeof path, "%s/store.db", folder);
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.alloc = failing_alloc;
+    hooks.release = failing_release;
+    tern_status st = TERN_E_MEMORY;
+    int n;
+    for (n = 0; st == TERN_E_MEMORY && n < 1000; n++) {
+        tn_ctx poor;
+        tn_ctx_init(&poor, &hooks);
+        tn_store *s = NULL;
+        tn_rag_added a = {0};
+        tn_rag_hit *hits = NULL;
+        int32_t n_hits = 0;
+        tern_error err;
+        left = n;
+        st = tn_store_open(&poor, path, NULL, &s, &err);
+        if (st == TERN_OK) st = tn_rag_add(s, docs, NULL, NULL, &a, &err);
+        if (st == TERN_OK) st = tn_rag_search(s, "leaves", 2, &hits, &n_hits, &err);
+        if (st == TERN_OK) assert_true(n_hits == 1);
+        else assert_true(st == TERN_E_MEMORY && err.message[0]);
+        tn_rag_hits_free(&poor, &hits, n_hits);
+        if (s) tn_store_close(&s);
+        assert_string_equal(best("steeped"), "tea.md");
+        integrity();
+    }
+    assert_int_equal(st, TERN_OK);
+    assert_true(n > 5);
+}
+
 static void prompt_and_support(void **state) {
     (void)state;
     tn_rag_hit hits[2] = {{.path = "/a", .text = "Best passage about Anna Lind.", .number = 1}, {.path = "/b", .text = "Second.", .number = 4}};
@@ -279,6 +346,6 @@ static void prompt_and_support(void **state) {
 
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
-    const struct CMUnitTest tests[] = {T(found_again), T(up_to_date), T(no_question_is_dangerous), T(pdf), T(bounds), T(prompt_and_support)};
+    const struct CMUnitTest tests[] = {T(found_again), T(up_to_date), T(no_question_is_dangerous), T(pdf), T(whole_text), T(bounds), T(out_of_memory), T(prompt_and_support)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,7 +111,7 @@ static void every_bit_counts(void **state) {
     b[8] = TN_PKG_VERSION + 1;
     put(b, n);
     assert_int_equal(read_package(&ctx, &err), TERN_E_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "version 2"));
+    assert_non_null(strstr(err.message, "version 3"));
     free(b);
     unlink(path);
     assert_int_equal(read_package(&ctx, &err), TERN_E_IO);
