@@ -22,7 +22,7 @@ PY
 field() { python3 -c "import json,sys; d=json.load(open('$1')); print(eval(sys.argv[1]))" "$2"; }
 tokens=0 forwards=0
 for m in "$tmp/m.tern" "$model"; do
-    for p in 0 2 4; do
+    for p in 0 4; do
         for temp in 0 0.8; do
             "$tern" run -m "$m" -f "$tmp/prompt$p" -n 60 --temp $temp --seed $p --draft none --json >"$tmp/none" 2>"$tmp/err" || fail "run: $(cat "$tmp/err")"
             for draft in auto lookup sam,calibrated,extend "all,model:$tmp/m.tern"; do
