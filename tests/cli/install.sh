@@ -9,6 +9,10 @@ if grep -q "TERN_SANITIZE:STRING=." "$build/CMakeCache.txt"; then
     echo "skipped: a sanitized library needs its sanitizer"
     exit 77
 fi
+if [ -n "${TERN_EMULATED:-}" ]; then
+    echo "skipped: the host's compiler builds no programs for this processor"
+    exit 77
+fi
 cmake --install "$build" --prefix "$tmp/usr" >/dev/null
 lib=$(dirname "$(find "$tmp/usr" -name libtern.so | head -1)")
 export PKG_CONFIG_PATH=$lib/pkgconfig LD_LIBRARY_PATH=$lib

@@ -18,7 +18,7 @@ static int setup(void **state) {
     (void)state;
     char cmd[700];
     snprintf(model, sizeof model, TN_BINARY_DIR "/api-%ld.gguf", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_BINARY_DIR "/tern synth --arch tiny-llama -o %s", model);
+    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama -o %s", model);
     return system(cmd) ? -1 : 0;
 }
 

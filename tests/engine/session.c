@@ -25,8 +25,8 @@ static int setup(void **state) {
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/session-%ld.gguf", (long)getpid());
     snprintf(other, sizeof other, TN_BINARY_DIR "/session-other-%ld.gguf", (long)getpid());
     snprintf(package, sizeof package, TN_BINARY_DIR "/session-%ld.tern", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_BINARY_DIR "/tern synth --arch tiny-llama -o %s && " TN_BINARY_DIR "/tern synth --arch tiny-llama --seed 9 -o %s && "
-             TN_BINARY_DIR "/tern pack %s -o %s --calib-tokens 512 >%s.log", gguf, other, gguf, package, package);
+    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama -o %s && " TN_TERN " synth --arch tiny-llama --seed 9 -o %s && "
+             TN_TERN " pack %s -o %s --calib-tokens 512 >%s.log", gguf, other, gguf, package, package);
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
     return system(cmd) ? -1 : 0;
 }
