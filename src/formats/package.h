@@ -41,7 +41,7 @@ typedef enum tn_pkg_part {
     TN_PKG_BIAS = 5,    /* f32 [n rounded up to the tile] */
     TN_PKG_HOT = 6,     /* s32 [n]: hot input channels, ascending */
     TN_PKG_HOT_ROWS = 7, /* s8 [n hot][k = output channels]: their weight rows */
-    TN_PKG_ROW_HASH = 9, /* u32 [n = input channels]: XXH32 (seed 0) of each row of ROWS, which is read a row at a time */
+    TN_PKG_ROW_HASH = 11, /* u32 [n = input channels]: XXH32 (seed 0) of each row of ROWS, which is read a row at a time */
     TN_PKG_ROWS = 8,    /* s8 [n = input channels][k = output channels]: every weight row (SHADOW sections) */
 } tn_pkg_part;
 
