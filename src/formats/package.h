@@ -49,8 +49,8 @@ typedef struct tn_pkg_record {
     uint32_t part; /* tn_pkg_part */
     int64_t n, k;
     uint64_t off_bytes, size_bytes; /* within the section */
-    float act_scale; /* TILES: static scale of the input activations */
-    uint32_t flags;  /* TILES: TN_PKG_HAS_SHADOW */
+    float act_scale; /* TILES, WEIGHTLETS: static scale of the input activations */
+    uint32_t flags;  /* TILES, WEIGHTLETS: TN_PKG_HAS_SHADOW */
     uint64_t reserved;
 } tn_pkg_record;
 _Static_assert(sizeof(tn_pkg_record) == 56, "on-disk layout");
