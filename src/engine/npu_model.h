@@ -20,6 +20,7 @@ typedef struct tn_npu_site {
     float act_scale, inv_scale;
     int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
     tn_npu_weights *weights[TN_SITE_MAX_OPS];
+    int8_t *unpacked[TN_SITE_MAX_OPS]; /* tiles of linears the package holds as weightlets, else NULL */
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
     bool shadow;                       /* clipped activations are made good on the CPU */
     const int8_t **hot_rows;           /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
