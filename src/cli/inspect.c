@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "engine/npu_model.h"
 #include "formats/package.h"
+#include "kernels/unpack.h"
 #include "model/source.h"
 
 #include <inttypes.h>
@@ -133,11 +134,21 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
     size_t n = 0;
     if (st == TERN_OK && (s->kind == TN_PKG_LAYER || s->kind == TN_PKG_MODEL)) st = tn_pkg_records(s, base, s->size_bytes, &r, &n, err);
     for (size_t i = 0; i < n; i++) {
-        if (r[i].part != TN_PKG_TILES || r[i].role >= TN_W_N_ROLES) continue;
+        if ((r[i].part != TN_PKG_TILES && r[i].part != TN_PKG_WEIGHTLETS) || r[i].role >= TN_W_N_ROLES) continue;
         const tn_pkg_record *hot = tn_pkg_record_find(r, n, r[i].role, TN_PKG_HOT);
-        json_array_append_new(sites, json_pack("{s:i, s:s, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear", tn_role_name((tn_role)r[i].role), "outputs",
+        json_t *site = json_pack("{s:i, s:s, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear", tn_role_name((tn_role)r[i].role), "outputs",
                                                (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k, "act_scale", (double)r[i].act_scale, "outlier_path",
-                                               (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0)));
+                                               (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0));
+        const uint8_t *bits, *weightlets;
+        if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK) st = tn_pkg_weightlets(r, n, base, r[i].role, r[i].n, r[i].k, &bits, &weightlets, err);
+        if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK) {
+            json_int_t count[8] = {0};
+            for (size_t c = 0; c < (size_t)r[i].n; c++) count[tn_channel_bits_get(bits, c) - 1]++;
+            json_t *histogram = json_array();
+            for (int b = 0; b < 8; b++) json_array_append_new(histogram, json_integer(count[b]));
+            json_object_set_new(site, "channels_by_bits", histogram); /* of 1, 2 ... 8 bits */
+        }
+        json_array_append_new(sites, site);
     }
     tn_free(ctx, base);
     return st;

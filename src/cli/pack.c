@@ -17,13 +17,16 @@ static bool show_progress(void *user, const char *stage, double fraction) {
 }
 
 int cmd_pack(int argc, char **argv) {
-    const char *out = NULL, *scheme = "llm-npu";
+    const char *out = NULL, *scheme = "llm-npu", *shadow = "auto";
     bool json = false;
+    float bits = 5;
     tn_pack_options o;
     tn_pack_defaults(&o);
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
-        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "llm-npu (default), naive-w8a8, smoothquant"},
+        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "edgeflow, llm-npu (default), naive-w8a8, smoothquant"},
+        {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8, "edgeflow: average bits of a weight (default 5); each output channel gets 1 to 8"},
+        {"shadow", 0, "MODE", ARG_STR, &shadow, 0, 0, "edgeflow: outlier paths where smoothing does not do: auto (default), off; or on: everywhere"},
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0, "text to calibrate on (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7, "tokens of it to use at most (default 8192)"},
         {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5, "context while calibrating (default 512)"},
@@ -44,7 +47,10 @@ int cmd_pack(int argc, char **argv) {
     for (int s = 0; s < TN_N_SCHEMES; s++) {
         if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o.scheme = (tn_scheme)s;
     }
-    if (o.scheme == TN_N_SCHEMES) return usage_error(&c, "scheme '%s' is unknown; there are llm-npu, naive-w8a8, smoothquant", scheme);
+    if (o.scheme == TN_N_SCHEMES) return usage_error(&c, "scheme '%s' is unknown; there are edgeflow, llm-npu, naive-w8a8, smoothquant", scheme);
+    if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on")) return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
+    o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;
+    o.bits = (double)bits;
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;

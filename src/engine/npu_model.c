@@ -118,6 +118,9 @@ tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, ch
 /* ---- sections ------------------------------------------------------------------------------------ */
 
 typedef struct section_view {
+    tn_ctx *ctx;
+    tn_pool *pool;
+    const tn_kernels *kern;
     const char *base;
     const tn_pkg_record *records;
     size_t n;
@@ -149,13 +152,45 @@ static tern_status copy_vector(tn_ctx *ctx, const section_view *v, const tn_hpar
 
 static uint64_t padded(int64_t n) { return (uint64_t)((n + 15) / 16 * 16); }
 
-/* The device's view of one linear inside a section that stays in memory. */
-static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int64_t k, int layer, tn_npu_weights_data *d, tern_error *err) {
+typedef struct unpack_job {
+    tn_unpack_tile_fn fn;
+    const uint8_t *src, *bits;
+    int64_t n, k;
+    int8_t *tiles;
+} unpack_job;
+
+enum { CHANNELS_PER_ITEM = 256 };
+
+static void unpack_item(void *arg, int i, int i_thread) {
+    (void)i_thread;
+    unpack_job *j = arg;
+    size_t n0 = (size_t)i * CHANNELS_PER_ITEM, n1 = n0 + CHANNELS_PER_ITEM < (size_t)j->n ? n0 + CHANNELS_PER_ITEM : (size_t)j->n;
+    tn_weightlets_unpack(j->fn, j->src + tn_weightlets_bytes(j->bits, 0, n0, (size_t)j->k), j->bits, n0, n1, (size_t)j->k, j->tiles);
+}
+
+/* Weightlets to tiles of our own (*tiles, freed by the caller). */
+static tern_status unpack_weightlets(const section_view *v, tn_role role, int64_t n, int64_t k, int layer, int8_t **tiles, tern_error *err) {
+    unpack_job j = {.fn = v->kern->unpack_tile, .n = n, .k = k};
+    TN_TRY(tn_pkg_weightlets(v->records, v->n, v->base, (uint32_t)role, n, k, &j.bits, &j.src, err));
+    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+    j.tiles = *tiles = tn_alloc(v->ctx, TN_MEM_WEIGHTS, tn_npu_tiles_bytes(&layout, n, k), 1);
+    TN_FAIL_IF(!*tiles, err, TERN_E_MEMORY, "layer %d: no memory for the weights of %s", layer, tn_role_name(role));
+    tn_pool_for(v->pool, (int)((n + CHANNELS_PER_ITEM - 1) / CHANNELS_PER_ITEM), unpack_item, &j);
+    return TERN_OK;
+}
+
+/* The device's view of one linear inside a section that stays in memory; weightlets are unpacked to *unpacked. */
+static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int64_t k, int layer, int8_t **unpacked, tn_npu_weights_data *d, tern_error *err) {
     const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
     *d = (tn_npu_weights_data){0};
     bool has_bias = tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_BIAS) != NULL;
     /* the device takes pointers to writable memory; borrowed weights are only read */
-    d->tiles = (int8_t *)payload(v, role, TN_PKG_TILES, tn_npu_tiles_bytes(&layout, n, k), layer, err);
+    if (unpacked && tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_WEIGHTLETS)) {
+        TN_TRY(unpack_weightlets(v, role, n, k, layer, unpacked, err));
+        d->tiles = *unpacked;
+    } else {
+        d->tiles = (int8_t *)payload(v, role, TN_PKG_TILES, tn_npu_tiles_bytes(&layout, n, k), layer, err);
+    }
     d->col_sum = d->tiles ? (int32_t *)payload(v, role, TN_PKG_COL_SUM, padded(n) * 4, layer, err) : NULL;
     d->scale = d->col_sum ? (float *)payload(v, role, TN_PKG_SCALE, padded(n) * 4, layer, err) : NULL;
     if (d->scale && has_bias) d->bias = (float *)payload(v, role, TN_PKG_BIAS, padded(n) * 4, layer, err);
@@ -287,12 +322,13 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
     if (!s->ops.n_ops) return TERN_OK;
     m->max_k = s->ops.k > m->max_k ? s->ops.k : m->max_k;
     const tn_pkg_record *tiles = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_TILES);
+    if (!tiles) tiles = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_WEIGHTLETS);
     TN_FAIL_IF(!tiles || !(tiles->act_scale > 0) || !isfinite(tiles->act_scale), err, TERN_E_FORMAT, "layer %d: %s has no activation scale", layer, tn_role_name(s->ops.roles[0]));
     s->act_scale = tiles->act_scale;
     s->inv_scale = 1 / s->act_scale;
     for (int i = 0; i < s->ops.n_ops; i++) {
         tn_npu_weights_data *d = &s->image[i];
-        TN_TRY(linear_data(v, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, d, err));
+        TN_TRY(linear_data(v, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, &s->unpacked[i], d, err));
         if (keeps_one_form(m, s, site == TN_SITE_HEAD)) TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
         else TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i], err));
     }
@@ -344,7 +380,7 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, const sect
     TN_TRY(copy_vector(m->ctx, v, h, -1, TN_W_OUT_NORM, true, &model->out_norm, err));
     TN_TRY(copy_vector(m->ctx, v, h, -1, TN_W_OUT_NORM_B, false, &model->out_norm_b, err));
     tn_npu_weights_data embd;
-    TN_TRY(linear_data(v, TN_W_EMBD, h->n_vocab, h->n_embd, -1, &embd, err));
+    TN_TRY(linear_data(v, TN_W_EMBD, h->n_vocab, h->n_embd, -1, NULL, &embd, err));
     m->embd_tiles = embd.tiles;
     m->embd_scale = embd.scale;
     return open_site(m, h, tn_npu_site_at(m, 0, TN_SITE_HEAD), TN_SITE_HEAD, v, -1, err);
@@ -436,7 +472,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     }
     if ((st = read_sections(m, pool, sections, err)) != TERN_OK) goto out;
     for (int i = -1; i < m->n_layers; i++) {
-        section_view v = {.base = m->buffers[i + 1]};
+        section_view v = {.ctx = ctx, .pool = pool, .kern = kern, .base = m->buffers[i + 1]};
         if ((st = tn_pkg_records(sections[i + 1], v.base, sections[i + 1]->size_bytes, &v.records, &v.n, err)) != TERN_OK) goto out;
         st = i < 0 ? open_model_level(m, model, &v, err) : open_layer(m, model, i, &v, err);
         if (st != TERN_OK) goto out;
@@ -467,7 +503,10 @@ void tn_npu_model_close(tn_npu_model **pm) {
             tn_npu_graph_close(&s->chunk_graphs[c]);
             for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->chunk_weights[c][w]);
         }
-        for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->weights[w]);
+        for (int w = 0; w < TN_SITE_MAX_OPS; w++) {
+            tn_npu_weights_close(&s->weights[w]);
+            tn_free(m->ctx, s->unpacked[w]);
+        }
         tn_free(m->ctx, s->hot_rows);
     }
     tn_npu_close(&m->dev);

@@ -31,6 +31,7 @@ typedef struct tn_npu_site {
     float act_scale, inv_scale;
     int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
     tn_npu_weights *weights[TN_SITE_MAX_OPS]; /* what the device reads */
+    int8_t *unpacked[TN_SITE_MAX_OPS]; /* tiles of linears the package holds as weightlets, else NULL */
     tn_npu_weights_data image[TN_SITE_MAX_OPS]; /* the same as the package has it; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
     /* Without chunk sharing: graphs of their own, with weights of their own, for the chunks of a wave after the first; else NULL. */

@@ -1,6 +1,7 @@
 #include "formats/package.h"
 
 #include "base/checked.h"
+#include "kernels/unpack.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -342,4 +343,16 @@ const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, 
         if (records[i].role == role && records[i].part == part) return &records[i];
     }
     return NULL;
+}
+
+tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role, int64_t n, int64_t k,
+                              const uint8_t **packed_bits, const uint8_t **weightlets, tern_error *err) {
+    const tn_pkg_record *b = tn_pkg_record_find(records, n_records, role, TN_PKG_CHANNEL_BITS), *w = tn_pkg_record_find(records, n_records, role, TN_PKG_WEIGHTLETS);
+    TN_FAIL_IF(!b || !w || w->n != n || w->k != k || b->size_bytes != tn_channel_bits_bytes((size_t)n), err, TERN_E_FORMAT,
+               "the packed weights of role %u are missing or have another shape", role);
+    *packed_bits = (const uint8_t *)base + b->off_bytes;
+    *weightlets = (const uint8_t *)base + w->off_bytes;
+    uint64_t want = tn_weightlets_bytes(*packed_bits, 0, (size_t)n, (size_t)k);
+    TN_FAIL_IF(w->size_bytes != want, err, TERN_E_FORMAT, "the packed weights of role %u have %" PRIu64 " bytes, their widths need %" PRIu64, role, w->size_bytes, want);
+    return TERN_OK;
 }

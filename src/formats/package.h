@@ -43,6 +43,8 @@ typedef enum tn_pkg_part {
     TN_PKG_HOT_ROWS = 7, /* s8 [n hot][k = output channels]: their weight rows */
     TN_PKG_ROW_HASH = 11, /* u32 [n = input channels]: XXH32 (seed 0) of each row of ROWS, which is read a row at a time */
     TN_PKG_ROWS = 8,    /* s8 [n = input channels][k = output channels]: every weight row (SHADOW sections) */
+    TN_PKG_WEIGHTLETS = 9,    /* [n][k] linear in 1..8 bits per output channel (kernels/unpack.h), instead of TILES */
+    TN_PKG_CHANNEL_BITS = 10, /* packed INT3 [n]: their widths less one; stands before WEIGHTLETS */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {
@@ -50,8 +52,8 @@ typedef struct tn_pkg_record {
     uint32_t part; /* tn_pkg_part */
     int64_t n, k;
     uint64_t off_bytes, size_bytes; /* within the section */
-    float act_scale; /* TILES: static scale of the input activations */
-    uint32_t flags;  /* TILES: TN_PKG_HAS_SHADOW */
+    float act_scale; /* TILES, WEIGHTLETS: static scale of the input activations */
+    uint32_t flags;  /* TILES, WEIGHTLETS: TN_PKG_HAS_SHADOW */
     uint64_t reserved;
 } tn_pkg_record;
 _Static_assert(sizeof(tn_pkg_record) == 56, "on-disk layout");
@@ -97,5 +99,10 @@ tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t
 tern_status tn_pkg_records(const tn_pkg_section *s, const void *base, uint64_t n_bytes, const tn_pkg_record **records, size_t *n, tern_error *err);
 /* The one with this role and part, or NULL. */
 const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part);
+
+/* The weightlets of an [n][k] linear in a section read to base: widths and weights, their sizes checked against each other, so that
+ * any part may be unpacked (tn_weightlets_unpack). TERN_E_FORMAT where they are missing or do not fit. */
+tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role, int64_t n, int64_t k,
+                              const uint8_t **packed_bits, const uint8_t **weightlets, tern_error *err);
 
 #endif

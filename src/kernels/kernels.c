@@ -18,6 +18,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .quantise_s8 = tn_quantise_s8_ref,
         .quantise_outliers = tn_quantise_outliers_ref,
         .shadow_f32 = tn_shadow_f32_ref,
+        .unpack_tile = tn_unpack_tile_ref,
     };
 #if defined(__x86_64__)
     if (cpu & TN_CPU_AVX2) {
@@ -33,6 +34,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->quantise_s8 = tn_quantise_s8_avx512;
         k->quantise_outliers = tn_quantise_outliers_avx512;
         k->shadow_f32 = tn_shadow_f32_avx512;
+        k->unpack_tile = tn_unpack_tile_avx512;
     }
     if (cpu & TN_CPU_AVX512VNNI) k->gemm_s8 = tn_gemm_s8_avx512vnni;
 #elif defined(__aarch64__)

@@ -10,6 +10,7 @@
 #include "kernels/gemm_f32.h"
 #include "kernels/gemm_s8.h"
 #include "kernels/shadow_f32.h"
+#include "kernels/unpack.h"
 
 #include <stdint.h>
 
@@ -27,6 +28,7 @@ typedef struct tn_kernels {
     tn_quantise_s8_fn quantise_s8;
     tn_quantise_outliers_fn quantise_outliers;
     tn_shadow_f32_fn shadow_f32;
+    tn_unpack_tile_fn unpack_tile;
 } tn_kernels;
 
 /* Fill the table for the given features (tn_cpu_flags()). */

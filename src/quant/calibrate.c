@@ -15,6 +15,7 @@ tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer, tn_site s
 void tn_calibration_close(tn_calibration *c) {
     for (size_t i = 0; c->sites && i < (size_t)c->n_layers * TN_LAYER_SITES + 1; i++) {
         tn_free(c->ctx, c->sites[i].channel_max);
+        tn_free(c->ctx, c->sites[i].channel_square);
         tn_free(c->ctx, c->sites[i].hist);
         tn_free(c->ctx, c->sites[i].channel_count);
     }
@@ -25,9 +26,10 @@ void tn_calibration_close(tn_calibration *c) {
 static tern_status open_site(tn_ctx *ctx, tn_site_stats *s, int32_t k, tern_error *err) {
     s->k = k;
     s->channel_max = tn_calloc(ctx, TN_MEM_OTHER, (size_t)k, sizeof *s->channel_max);
+    s->channel_square = tn_calloc(ctx, TN_MEM_OTHER, (size_t)k, sizeof *s->channel_square);
     s->hist = tn_calloc(ctx, TN_MEM_OTHER, TN_HIST_BINS, sizeof *s->hist);
     s->channel_count = tn_calloc(ctx, TN_MEM_OTHER, (size_t)k, sizeof *s->channel_count);
-    TN_FAIL_IF(!s->channel_max || !s->hist || !s->channel_count, err, TERN_E_MEMORY, "no memory for calibration statistics");
+    TN_FAIL_IF(!s->channel_max || !s->channel_square || !s->hist || !s->channel_count, err, TERN_E_MEMORY, "no memory for calibration statistics");
     return TERN_OK;
 }
 
@@ -38,6 +40,7 @@ static void observe_magnitudes(tn_site_stats *s, const float *x, size_t ldx, int
             float a = fabsf(row[j]);
             if (!(a <= 3e38f)) continue; /* a value that is not finite tells nothing */
             s->hist[tn_f32_bits(a) >> TN_HIST_SHIFT]++;
+            s->channel_square[j] += (double)a * (double)a;
             if (a > s->channel_max[j]) s->channel_max[j] = a;
         }
     }

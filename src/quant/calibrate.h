@@ -13,6 +13,7 @@ typedef struct tn_site_stats {
     uint64_t n_values, n_tokens;
     float max;
     float *channel_max;      /* [k] largest magnitude */
+    double *channel_square;  /* [k] sum of squares */
     uint64_t *hist;          /* [TN_HIST_BINS] */
     /* second pass, against threshold: */
     float threshold;         /* magnitudes above it are outliers */

@@ -4,7 +4,9 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "formats/package.h"
+#include "kernels/unpack.h"
 #include "npu/npu.h"
+#include "quant/allocate.h"
 #include "quant/builtin_corpus.h"
 #include "quant/calibrate.h"
 
@@ -18,13 +20,13 @@
 #include <xxhash.h>
 
 const char *tn_scheme_name(tn_scheme s) {
-    static const char *const names[TN_N_SCHEMES] = {"llm-npu", "naive-w8a8", "smoothquant"};
+    static const char *const names[TN_N_SCHEMES] = {"llm-npu", "naive-w8a8", "edgeflow", "smoothquant"};
     return names[s];
 }
 
 void tn_pack_defaults(tn_pack_options *o) {
     *o = (tn_pack_options){.scheme = TN_SCHEME_LLM_NPU, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.01f,
-                           .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f};
+                           .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f, .bits = 5};
 }
 
 /* What is decided for one site before its weights are quantised. */
@@ -185,6 +187,104 @@ static tern_status smooth_site(packer *p, int layer, tn_site site) {
     return st;
 }
 
+/* ---- EdgeFlow: NPU-aware smoothing --------------------------------------------------------------- */
+
+enum { N_ALPHA = 21, SAMPLE_ROWS = 256 };
+
+/* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the activation is linear in them). */
+static bool can_smooth(const packer *p, tn_site site) {
+    if (site == TN_SITE_QKV || site == TN_SITE_FFN) return true;
+    return site == TN_SITE_O || (site == TN_SITE_DOWN && p->m->h.gated);
+}
+
+/* Channel j of o reads V's channel of its group of heads: channels that share one must share its scale. */
+static int32_t v_channel(const tn_hparams *h, int32_t j) {
+    return j / h->d_head / (h->n_heads / h->n_kv_heads) * h->d_head + j % h->d_head;
+}
+
+/* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's outputs, that of rounding the
+ * activations (one step for all channels) and that of the weights (a step per row). Then either that or the outlier path, whichever
+ * the switch and the noise left say. Scaling outputs (beta = 1) is the row's own dequantisation scale and changes no code. */
+static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
+    const tn_site_ops ops = tn_site_get(&p->m->h, site);
+    if (!ops.n_ops) return TERN_OK;
+    site_plan *plan = plan_of(p, layer, site);
+    tn_site_stats *s = tn_calibration_site(&p->cal, layer, site);
+    size_t n_k = (size_t)ops.k;
+    float *table = tn_alloc(p->ctx, TN_MEM_OTHER, N_ALPHA * n_k, sizeof *table), *row = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *row);
+    float *top = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *top);
+    tern_status st = table && row && top ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
+    double noise[N_ALPHA] = {0}, act_step[N_ALPHA] = {0}, energy[N_ALPHA] = {0}, act_error = 0;
+    int n_alpha = st == TERN_OK ? can_smooth(p, site) ? N_ALPHA : 1 : 0, best = 0;
+    for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
+        size_t at = site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
+        top[at] = fmaxf(top[at], fmaxf(s->channel_max[k], s->max * 1e-4f + 1e-20f));
+    }
+    for (int a = 0; a < n_alpha; a++) {
+        float *t = table + (size_t)a * n_k;
+        for (size_t k = 0; k < n_k; k++) {
+            t[k] = powf(top[site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k], (float)a / (N_ALPHA - 1));
+            act_step[a] = fmax(act_step[a], (double)(s->channel_max[k] / t[k]) / 127);
+            energy[a] += s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]);
+        }
+    }
+    double levels = exp2(p->o->bits);
+    for (int32_t op = 0; op < ops.n_ops && st == TERN_OK; op++) {
+        int32_t step = (ops.n[op] + SAMPLE_ROWS - 1) / SAMPLE_ROWS;
+        for (int32_t n = 0; n < ops.n[op] && st == TERN_OK; n += step) {
+            st = tn_source_read(p->src, layer, ops.roles[op], n, n + 1, row, p->err);
+            for (int a = 0; a < n_alpha && st == TERN_OK; a++) {
+                const float *t = table + (size_t)a * n_k;
+                float max = 0, sum = 0;
+                for (size_t k = 0; k < n_k; k++) {
+                    float w = row[k] * t[k];
+                    max = fmaxf(max, fabsf(w));
+                    sum += w * w;
+                }
+                double w_step = 2 * (double)max / levels;
+                noise[a] += step * (act_step[a] * act_step[a] * (double)sum + w_step * w_step * energy[a]) / 12;
+            }
+        }
+    }
+    for (int a = 1; a < n_alpha; a++) best = noise[a] < noise[best] ? a : best;
+    if (st == TERN_OK) act_error = act_step[best] * act_step[best] / 12 * (double)n_k / fmax(energy[best], 1e-30);
+    bool shadow = p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO && act_error > (double)p->o->prune_error);
+    if (st == TERN_OK && shadow) {
+        plan->shadow = true;
+        plan->clip = s->threshold;
+        p->report->n_shadowed++;
+        st = choose_hot(p, plan, s);
+    } else if (st == TERN_OK) {
+        plan->clip = (float)(act_step[best] * 127);
+        if (best) {
+            plan->smooth = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *plan->smooth);
+            if (!plan->smooth) st = tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
+            else memcpy(plan->smooth, table + (size_t)best * n_k, n_k * sizeof *table);
+        }
+    }
+    tn_free(p->ctx, table);
+    tn_free(p->ctx, row);
+    tn_free(p->ctx, top);
+    return st;
+}
+
+static tern_status edgeflow_plans(packer *p) {
+    for (int i = 0; i < p->m->h.n_layers; i++) {
+        for (tn_site s = 0; s < TN_LAYER_SITES; s++) TN_TRY(edgeflow_site(p, i, s));
+    }
+    const tn_site_stats *head = tn_calibration_site(&p->cal, 0, TN_SITE_HEAD); /* the head stays at 8 bits, its input may need a path */
+    site_plan *plan = plan_of(p, 0, TN_SITE_HEAD);
+    plan->clip = tn_stats_best_clip(head);
+    if (p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO && tn_stats_bulk_error(head, plan->clip) > (double)p->o->prune_error)) {
+        plan->shadow = true;
+        plan->clip = head->threshold;
+        p->report->n_shadowed++;
+        TN_TRY(choose_hot(p, plan, head));
+    }
+    if (p->report->n_outliers) p->report->hot_coverage /= (double)p->report->n_outliers;
+    return TERN_OK;
+}
+
 /* ---- writing ------------------------------------------------------------------------------------- */
 
 /* Memory of one section while it is put together; freed together. */
@@ -213,13 +313,42 @@ typedef struct quantise_job {
     int8_t *tiles;
     int32_t *col_sum;
     float *scale;
+    float *peak;         /* edgeflow, first pass: max^2 over mean square of every row; NULL in the second */
+    uint8_t *bits;       /* edgeflow, second pass: packed widths and weightlets; NULL: 8 bits in tiles only */
+    uint8_t *weightlets;
     atomic_bool failed;
     tern_error err; /* of the first thread that failed */
 } quantise_job;
 
 enum { ROWS_PER_ITEM = 64 };
 
-/* Symmetric per output channel: scale = max |w| / 127. */
+/* Codes 2u - (2^B - 1) of a row; returns the scale with the least squared error among some that cut off the largest weights. */
+static float quantise_narrow(const float *w, size_t k, float max, unsigned bits, int8_t *q) {
+    int top = (1 << bits) - 1;
+    float best = 1, best_error = INFINITY;
+    for (int pass = 0; pass <= 16 && max > 0; pass++) { /* the last one keeps the best */
+        float scale = pass == 16 ? best : max / (float)(1 << bits) * (1 - (bits > 5 ? 0.01f : 0.045f) * (float)pass), inv = 0.5f / scale, error = 0;
+        for (size_t i = 0; i < k; i++) {
+            float u = fminf(fmaxf(nearbyintf(w[i] * inv + 0.5f * (float)top), 0), (float)top), v = 2 * u - (float)top, d = w[i] - v * scale;
+            q[i] = (int8_t)v;
+            error += d * d;
+        }
+        if (error < best_error) {
+            best_error = error;
+            best = scale;
+        }
+    }
+    if (!(max > 0)) {
+        for (size_t i = 0; i < k; i++) q[i] = 1; /* no code is zero: the scale is */
+        return 0;
+    }
+    if (bits > 1) return best;
+    double sum = 0; /* one bit: the sign, and the mean magnitude */
+    for (size_t i = 0; i < k; i++) sum += (double)fabsf(w[i]);
+    return (float)(sum / (double)k);
+}
+
+/* Symmetric per output channel: scale = max |w| / 127, or fewer bits. */
 static void quantise_rows(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     quantise_job *j = arg;
@@ -236,14 +365,50 @@ static void quantise_rows(void *arg, int i_item, int i_thread) {
             if (j->smooth) row[k] *= j->smooth[k];
             max = fmaxf(max, fabsf(row[k]));
         }
+        if (j->peak) {
+            double sum = 0;
+            for (int64_t k = 0; k < j->k; k++) sum += (double)row[k] * (double)row[k];
+            j->peak[n] = sum > 0 ? (float)((double)max * (double)max * (double)j->k / sum) : 0;
+            continue;
+        }
+        unsigned bits = j->bits ? tn_channel_bits_get(j->bits, (size_t)n) : 8;
+        if (bits < 8) {
+            j->scale[n] = quantise_narrow(row, (size_t)j->k, max, bits, q + (n - n0) * j->k);
+            continue;
+        }
         float scale = max > 0 ? max / 127 : 1, inv = 1 / scale;
         j->scale[n] = scale;
         for (int64_t k = 0; k < j->k; k++) q[(n - n0) * j->k + k] = (int8_t)fminf(fmaxf(nearbyintf(row[k] * inv), -127), 127);
     }
-    if (st == TERN_OK) tn_npu_tiles_pack(&LAYOUT, j->tiles, j->col_sum, q, n0, n1, j->k);
-    else if (!atomic_exchange(&j->failed, true)) j->err = err;
+    if (st == TERN_OK && !j->peak) tn_npu_tiles_pack(&LAYOUT, j->tiles, j->col_sum, q, n0, n1, j->k);
+    if (st == TERN_OK && j->bits) {
+        tn_weightlets_pack(j->weightlets + tn_weightlets_bytes(j->bits, 0, (size_t)n0, (size_t)j->k), j->bits, q, (size_t)n0, (size_t)n1, (size_t)j->k);
+    }
+    if (st != TERN_OK && !atomic_exchange(&j->failed, true)) j->err = err;
     tn_free(j->p->ctx, w);
     tn_free(j->p->ctx, q);
+}
+
+static tern_status quantise(packer *p, quantise_job *j, tern_error *err) {
+    tn_pool_for(p->pool, (int)((j->n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM), quantise_rows, j);
+    if (!atomic_load(&j->failed)) return TERN_OK;
+    if (err) *err = j->err;
+    return j->err.code;
+}
+
+/* Measure every row, hand out the bits, make room for the weightlets. */
+static tern_status allocate(packer *p, hoard *h, quantise_job *j, tern_error *err) {
+    uint8_t *bits = keep(h, (size_t)j->n, 1), *packed = keep(h, tn_channel_bits_bytes((size_t)j->n), 1);
+    j->peak = keep(h, (size_t)j->n, sizeof *j->peak);
+    TN_FAIL_IF(!bits || !packed || !j->peak, err, TERN_E_MEMORY, "no memory to pack");
+    TN_TRY(quantise(p, j, err));
+    TN_TRY(tn_allocate_bits(p->ctx, j->peak, (size_t)j->n, p->o->bits, bits, err));
+    for (int64_t n = 0; n < j->n; n++) tn_channel_bits_put(packed, (size_t)n, bits[n]);
+    j->peak = NULL;
+    j->weightlets = keep(h, tn_weightlets_bytes(packed, 0, (size_t)j->n, (size_t)j->k), 1);
+    TN_FAIL_IF(!j->weightlets, err, TERN_E_MEMORY, "no memory to pack");
+    j->bits = packed;
+    return TERN_OK;
 }
 
 static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by, tern_error *err) {
@@ -265,19 +430,29 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     quantise_job j = {.p = p, .layer = layer, .role = role, .smooth = plan->smooth, .n = n, .k = k,
                       .tiles = keep(h, tile_bytes, 1), .col_sum = keep(h, (size_t)n_pad, 4), .scale = keep(h, (size_t)n_pad, 4)};
     TN_FAIL_IF(!j.tiles || !j.col_sum || !j.scale, err, TERN_E_MEMORY, "no memory to pack");
-    tn_pool_for(p->pool, (int)((n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM), quantise_rows, &j);
-    if (atomic_load(&j.failed)) {
-        if (err) *err = j.err;
-        return j.err.code;
-    }
+    if (p->o->scheme == TN_SCHEME_EDGEFLOW && layer >= 0) TN_TRY(allocate(p, h, &j, err));
+    TN_TRY(quantise(p, &j, err));
+    /* what the next linear's inputs are divided by: V for o, up for down. The row's scale takes it, its codes do not change. */
+    const float *divide_by = NULL;
+    if (p->o->scheme == TN_SCHEME_EDGEFLOW && role == TN_W_V) divide_by = plan_of(p, layer, TN_SITE_O)->smooth;
+    if (p->o->scheme == TN_SCHEME_EDGEFLOW && role == TN_W_UP) divide_by = plan_of(p, layer, TN_SITE_DOWN)->smooth;
+    int32_t group = p->m->h.n_heads / p->m->h.n_kv_heads, d = p->m->h.d_head;
+    for (int64_t i = 0; divide_by && i < n; i++) j.scale[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
     tn_pkg_record r = {.role = role, .part = TN_PKG_TILES, .n = n, .k = k, .act_scale = plan->clip / 127, .flags = plan->shadow ? TN_PKG_HAS_SHADOW : 0};
-    TN_TRY(tn_pkg_add(p->w, &r, j.tiles, tile_bytes, err));
+    if (j.bits) {
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1}, j.bits, tn_channel_bits_bytes((size_t)n), err));
+        r.part = TN_PKG_WEIGHTLETS;
+        TN_TRY(tn_pkg_add(p->w, &r, j.weightlets, tn_weightlets_bytes(j.bits, 0, (size_t)n, (size_t)k), err));
+    } else {
+        TN_TRY(tn_pkg_add(p->w, &r, j.tiles, tile_bytes, err));
+    }
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale, (uint64_t)n_pad * 4, err));
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_COL_SUM, .n = n, .k = 1}, j.col_sum, (uint64_t)n_pad * 4, err));
     if (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias)) {
         float *b = keep(h, (size_t)n_pad, sizeof *b);
         TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory to pack");
         TN_TRY(tn_source_read(p->src, layer, bias, 0, 1, b, err));
+        for (int64_t i = 0; divide_by && i < n; i++) b[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_BIAS, .n = n, .k = 1}, b, (uint64_t)n_pad * 4, err));
     }
     if (rows) {
@@ -433,6 +608,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     TN_FAIL_IF(!(opt->prune_error >= 0), err, TERN_E_INVALID, "prune error %g: want 0 or more", (double)opt->prune_error);
     TN_FAIL_IF(!(opt->outlier_share >= 0 && opt->outlier_share < 0.5f), err, TERN_E_INVALID, "outlier share %g: want 0 to 0.5", (double)opt->outlier_share);
     TN_FAIL_IF(opt->calib_tokens < 64 || opt->calib_window < 16, err, TERN_E_INVALID, "calibration wants at least 64 tokens in windows of at least 16");
+    TN_FAIL_IF(!(opt->bits >= 1 && opt->bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
     packer p = {.ctx = ctx, .o = opt, .report = report, .err = err};
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     int32_t *ids = NULL;
@@ -450,6 +626,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
         st = smooth_site(&p, i, TN_SITE_QKV);
         if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
     }
+    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_plans(&p);
     if (st == TERN_OK) st = write_package(&p, out, err);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;

@@ -7,11 +7,14 @@
 typedef enum tn_scheme {
     TN_SCHEME_LLM_NPU,     /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites */
     TN_SCHEME_NAIVE,       /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers break */
+    TN_SCHEME_EDGEFLOW,    /* adaptive bits per output channel, weights and scales after NPU-aware smoothing (EdgeFlow 4.1) */
     TN_SCHEME_SMOOTHQUANT, /* naive after moving the spread of the norms' outputs into the weights (alpha 0.5) */
     TN_N_SCHEMES
 } tn_scheme;
 
-const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "smoothquant" */
+const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "edgeflow", "smoothquant" */
+
+typedef enum tn_shadow_mode { TN_SHADOW_AUTO, TN_SHADOW_OFF, TN_SHADOW_ON } tn_shadow_mode;
 
 typedef struct tn_pack_options {
     tn_scheme scheme;
@@ -23,6 +26,8 @@ typedef struct tn_pack_options {
     float outlier_share;     /* of a shadowed site's values that lie outside the clip (default 0.002) */
     float hot_coverage;      /* hot channels cover this share of the outliers (default 0.8) ... */
     float hot_max;           /* ... and are at most this share of the channels (default 0.03), but at least one */
+    double bits;             /* edgeflow: average per weight of the layers' linears, 1..8 (default 5) */
+    tn_shadow_mode shadow;   /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error (default), never, or at all */
     int32_t n_threads;       /* 0 = one per core */
 } tn_pack_options;
 

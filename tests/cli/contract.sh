@@ -47,6 +47,10 @@ check "trace of a float model" 1 "$tern" run -m "$tmp/m.gguf" -p "$(head -c 300 
 
 check "pack" 0 "$tern" pack "$tmp/m.gguf" -o "$tmp/m.tern" --json
 json "d['sites']==9 and d['bytes']>10000"
+check "pack to weightlets" 0 "$tern" pack "$tmp/m.gguf" -o "$tmp/e.tern" --scheme edgeflow --bits 4.5
+check "run weightlets" 0 "$tern" run -m "$tmp/e.tern" -p "Once" -n 4 --temp 0
+check "inspect weightlets" 0 "$tern" inspect "$tmp/e.tern" --json; grep -q channels_by_bits "$tmp/out" || { echo "FAILED: no histogram of bits"; exit 1; }
+check "pack, too many bits" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme edgeflow --bits 9; one_line
 check "pack, unknown scheme" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme best; one_line
 check "pack into nowhere" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/no/such/z.tern"; one_line
 check "pack without room" 1 bash -c "trap '' XFSZ; ulimit -f 16; exec '$tern' pack '$tmp/m.gguf' -o '$tmp/full.tern'"

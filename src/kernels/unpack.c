@@ -1,0 +1,114 @@
+/* kernels/unpack.c - the specification of weightlets: packing and the scalar unpacking. */
+#include "kernels/unpack.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { GROUP = TN_WEIGHTLET_GROUP };
+
+static size_t n_groups(size_t k) { return (k + GROUP - 1) / GROUP; }
+
+size_t tn_channel_bits_bytes(size_t n) { return (n * 3 + 7) / 8; }
+
+void tn_channel_bits_put(uint8_t *packed, size_t n, unsigned bits) {
+    assert(bits >= 1 && bits <= 8);
+    unsigned shift = n * 3 % 8, v = (bits - 1) << shift;
+    packed[n * 3 / 8] = (uint8_t)(packed[n * 3 / 8] | v);
+    if (shift > 5) packed[n * 3 / 8 + 1] = (uint8_t)(packed[n * 3 / 8 + 1] | v >> 8);
+}
+
+unsigned tn_channel_bits_get(const uint8_t *packed, size_t n) {
+    unsigned shift = n * 3 % 8, v = packed[n * 3 / 8];
+    if (shift > 5) v |= (unsigned)packed[n * 3 / 8 + 1] << 8;
+    return (v >> shift & 7) + 1;
+}
+
+size_t tn_weightlets_bytes(const uint8_t *packed_bits, size_t n0, size_t n1, size_t k) {
+    size_t sum = 0;
+    for (size_t n = n0; n < n1; n++) sum += tn_channel_bits_get(packed_bits, n);
+    return sum * n_groups(k) * (GROUP / 8);
+}
+
+static void pack_group(uint8_t *dst, const uint8_t *code, unsigned bits) {
+    unsigned low = 0;
+    for (unsigned width = 4; width; width /= 2) {
+        if (!(bits & width)) continue;
+        size_t n_bytes = GROUP / 8 * width;
+        for (size_t j = 0; j < n_bytes; j++) {
+            unsigned v = 0;
+            for (unsigned s = 0; s < 8 / width; s++) v |= (unsigned)(code[s * n_bytes + j] >> low & ((1u << width) - 1)) << s * width;
+            dst[j] = (uint8_t)v;
+        }
+        dst += n_bytes;
+        low += width;
+    }
+}
+
+static void unpack_group(const uint8_t *src, unsigned bits, int8_t *out) {
+    if (bits == 8) {
+        memcpy(out, src, GROUP);
+        return;
+    }
+    uint8_t code[GROUP] = {0};
+    unsigned low = 0;
+    for (unsigned width = 4; width; width /= 2) {
+        if (!(bits & width)) continue;
+        size_t n_bytes = GROUP / 8 * width;
+        for (size_t j = 0; j < GROUP; j++) {
+            unsigned v = (unsigned)src[j % n_bytes] >> j / n_bytes * width & ((1u << width) - 1);
+            code[j] = (uint8_t)(code[j] | v << low);
+        }
+        src += n_bytes;
+        low += width;
+    }
+    for (size_t j = 0; j < GROUP; j++) out[j] = (int8_t)(2 * code[j] - ((1 << bits) - 1));
+}
+
+void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *w, size_t n0, size_t n1, size_t k) {
+    assert(n0 % TN_TILE_N == 0);
+    for (size_t t = n0; t < n1; t += TN_TILE_N) {
+        size_t end = t + TN_TILE_N < n1 ? t + TN_TILE_N : n1;
+        for (size_t g = 0; g < n_groups(k); g++) {
+            size_t n_k = k - g * GROUP < GROUP ? k - g * GROUP : GROUP;
+            for (size_t n = t; n < end; n++) {
+                unsigned bits = tn_channel_bits_get(packed_bits, n);
+                const int8_t *row = w + (n - n0) * k + g * GROUP;
+                uint8_t code[GROUP] = {0};
+                if (bits == 8) memcpy(code, row, n_k);
+                for (size_t j = 0; bits < 8 && j < n_k; j++) {
+                    int u = row[j] + (1 << bits) - 1;
+                    assert(u >= 0 && u % 2 == 0 && u / 2 < 1 << bits);
+                    code[j] = (uint8_t)(u / 2);
+                }
+                if (bits == 8) memcpy(dst, code, GROUP);
+                else pack_group(dst, code, bits);
+                dst += GROUP / 8 * bits;
+            }
+        }
+    }
+}
+
+size_t tn_unpack_tile_ref(const uint8_t *src, const uint8_t *bits, size_t n_cols, size_t k, int8_t *tile) {
+    const uint8_t *begin = src;
+    memset(tile, 0, tn_tiles_s8_bytes(1, k));
+    for (size_t g = 0; g < n_groups(k); g++) {
+        for (size_t c = 0; c < n_cols; c++) {
+            int8_t w[GROUP];
+            unpack_group(src, bits[c], w);
+            src += GROUP / 8 * bits[c];
+            for (size_t i = g * GROUP; i < k && i < (g + 1) * GROUP; i++) tile[i / TN_TILE_K * 64 + c * TN_TILE_K + i % TN_TILE_K] = w[i % GROUP];
+        }
+    }
+    return (size_t)(src - begin);
+}
+
+void tn_weightlets_unpack(tn_unpack_tile_fn fn, const uint8_t *src, const uint8_t *packed_bits, size_t n0, size_t n1, size_t k, int8_t *tiles) {
+    assert(n0 % TN_TILE_N == 0);
+    size_t tile_bytes = tn_tiles_s8_bytes(1, k);
+    for (size_t t = n0; t < n1; t += TN_TILE_N) {
+        uint8_t bits[TN_TILE_N];
+        size_t n_cols = n1 - t < TN_TILE_N ? n1 - t : TN_TILE_N;
+        for (size_t c = 0; c < n_cols; c++) bits[c] = (uint8_t)tn_channel_bits_get(packed_bits, t + c);
+        src += fn(src, bits, n_cols, k, tiles + t / TN_TILE_N * tile_bytes);
+    }
+}

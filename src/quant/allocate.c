@@ -1,0 +1,40 @@
+/* quant/allocate.c - greedy allocation over a max-heap. */
+#include "quant/allocate.h"
+
+#include <math.h>
+
+typedef struct bid {
+    double gain; /* RE(B) - RE(B + 1) */
+    uint32_t channel;
+} bid;
+
+static bool before(bid a, bid b) { return a.gain != b.gain ? a.gain > b.gain : a.channel < b.channel; }
+
+static void sift_down(bid *heap, size_t n, size_t i) {
+    bid x = heap[i];
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(heap[child + 1], heap[child])) child++;
+        if (!before(heap[child], x)) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = x;
+}
+
+tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, size_t n, double average, uint8_t *bits, tern_error *err) {
+    TN_FAIL_IF(!(average >= 1 && average <= 8), err, TERN_E_INVALID, "%g bits per weight: want 1 to 8", average);
+    bid *heap = tn_alloc(ctx, TN_MEM_OTHER, n, sizeof *heap);
+    TN_FAIL_IF(!heap, err, TERN_E_MEMORY, "no memory to allocate bits");
+    for (size_t i = 0; i < n; i++) {
+        bits[i] = 1;
+        heap[i] = (bid){.gain = 0.1875 * (double)peak[i], .channel = (uint32_t)i}; /* 1/4 - 1/16 */
+    }
+    for (size_t i = n / 2; i-- > 0;) sift_down(heap, n, i);
+    size_t left = (size_t)floor((average - 1) * (double)n + 1e-6), n_heap = n;
+    while (left-- && n_heap) {
+        if (++bits[heap[0].channel] == 8) heap[0] = heap[--n_heap];
+        else heap[0].gain /= 4;
+        if (n_heap) sift_down(heap, n_heap, 0);
+    }
+    tn_free(ctx, heap);
+    return TERN_OK;
+}
