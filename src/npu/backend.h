@@ -92,6 +92,6 @@ static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {
     return j->graph->desc.kind == TN_NPU_QK ? j->k[i_op].n_pos : j->graph->desc.ops[i_op].n;
 }
 
-extern const tn_npu_backend tn_npu_scalar, tn_npu_host;
+extern const tn_npu_backend tn_npu_scalar, tn_npu_host, tn_npu_hexagon;
 
 #endif

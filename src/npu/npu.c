@@ -7,7 +7,13 @@
 #include <sched.h>
 #include <string.h>
 
-static const tn_npu_backend *const backends[] = {&tn_npu_host, &tn_npu_scalar};
+static const tn_npu_backend *const backends[] = {
+    &tn_npu_host,
+    &tn_npu_scalar,
+#ifdef TERN_HEXAGON
+    &tn_npu_hexagon,
+#endif
+};
 enum { N_BACKENDS = sizeof backends / sizeof backends[0] };
 
 /* ---- layout ---------------------------------------------------------------------------------------- */
