@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 
+#include "base/status.h"
 #include "sim/sim.h"
 
 #include <errno.h>
@@ -42,6 +43,25 @@ static void print_result(const tn_soc *soc, const tn_sim_request *r, const tn_si
     printf("costs     %10.1f %%   residual of the fit to the table of products\n", soc->fit_residual * 100);
 }
 
+/* One line of CSV per chunk length, policy and speed of the device (times 0.5 to 4). */
+static tern_status sweep(tn_sim_request r, tn_graph *g, tn_sched *s, tern_error *err) {
+    const tn_soc base = *r.soc;
+    puts("chunk,policy,npu_speed,ttft_ms,tokens_per_second,bubble_npu,bubble_cpu,bottleneck");
+    for (r.n_chunk = 32; r.n_chunk <= 1024; r.n_chunk *= 2)
+        for (int k = TN_POLICY_IN_ORDER; k <= TN_POLICY_SYNERGY; k++)
+            for (double speed = 0.5; speed <= 4; speed *= 2) {
+                tn_soc soc = base;
+                tn_sim_result o;
+                soc.launch_ns /= speed, soc.byte_ns /= speed, soc.mac_ns /= speed;
+                r.soc = &soc;
+                r.policy = tn_policy_defaults((tn_policy_kind)k);
+                TN_TRY(tn_sim_prefill(&r, g, s, NULL, &o, err));
+                printf("%d,%s,%g,%.3f,%.2f,%.4f,%.4f,%s\n", r.n_chunk, tn_policy_name(r.policy.kind), speed, o.ttft_ms, o.tokens_per_second,
+                       o.run.bubble[TN_LANE_NPU], o.run.bubble[TN_LANE_CPU], tn_sim_bottleneck(&o));
+            }
+    return TERN_OK;
+}
+
 int cmd_sim(int argc, char **argv) {
     const char *soc_name = NULL, *model = NULL, *policy = "ooe", *trace = NULL;
     int32_t n_prompt = 512, chunk = 256;
@@ -57,13 +77,16 @@ int cmd_sim(int argc, char **argv) {
         {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the models and stop"},
         {0},
     };
-    const command c = {"sim", "--soc NAME --model NAME [--prompt N] [OPTIONS]", "Simulate a prefill on a phone's processor, from costs printed in papers.", specs, 0};
-    const char *words[1];
+    const command c = {"sim", "[sweep] --soc NAME --model NAME [--prompt N] [OPTIONS]",
+                       "Simulate a prefill on a phone's processor, from costs printed in papers. sweep: CSV over chunk, policy and device speed.", specs, 1};
+    const char *words[2];
     char path[1024];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     for (int32_t i = 0; list && tn_sim_model_at(i); i++) puts(tn_sim_model_at(i)->name);
     if (list) return EXIT_OK;
+    if (words[0] && strcmp(words[0], "sweep")) return usage_error(&c, "'%s' is not something to do; there is sweep", words[0]);
+    if (words[0] && (trace || json)) return usage_error(&c, "sweep writes CSV: it takes neither --trace nor --json");
     if (!soc_name || !model) return usage_error(&c, "--soc and --model are required");
     tn_sim_request r = {.model = tn_sim_model_find(model), .n_tokens = n_prompt, .n_chunk = chunk};
     if (!r.model) return usage_error(&c, "model '%s' is unknown (see --list)", model);
@@ -86,9 +109,9 @@ int cmd_sim(int argc, char **argv) {
     if (st == TERN_OK) st = tn_graph_open(&ctx, &g, &err);
     if (st == TERN_OK) st = tn_sched_open(&ctx, &s, &err);
     if (st == TERN_OK && trace) st = tn_timeline_open(&ctx, &topt, &tl, &err);
-    if (st == TERN_OK) st = tn_sim_prefill(&r, g, s, tl, &o, &err);
+    if (st == TERN_OK) st = words[0] ? sweep(r, g, s, &err) : tn_sim_prefill(&r, g, s, tl, &o, &err);
     rc = st == TERN_OK ? EXIT_OK : failed(&err);
-    if (rc == EXIT_OK) print_result(&soc, &r, &o, json);
+    if (rc == EXIT_OK && !words[0]) print_result(&soc, &r, &o, json);
     if (rc == EXIT_OK && trace) {
         f = fopen(trace, "w");
         if (!f) rc = failed_text("%s: %s", trace, strerror(errno));

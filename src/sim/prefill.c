@@ -80,3 +80,10 @@ tern_status tn_sim_prefill(const tn_sim_request *r, tn_graph *g, tn_sched *s, tn
     out->tokens_per_second = r->n_tokens / (out->ttft_ms / 1e3);
     return TERN_OK;
 }
+
+const char *tn_sim_bottleneck(const tn_sim_result *r) {
+    int64_t npu = r->work_ns[TN_LANE_NPU], cpu = r->work_ns[TN_LANE_CPU], bound = npu > cpu ? npu : cpu;
+    if (r->critical_ns > bound) bound = r->critical_ns;
+    if (r->run.makespan_ns > bound + bound / 4) return "schedule";
+    return bound == npu ? "npu" : bound == cpu ? "cpu" : "dependencies";
+}

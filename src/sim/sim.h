@@ -48,4 +48,8 @@ typedef struct tn_sim_result {
 /* tl (may be NULL) with one worker on the CPU and one on the NPU. The graph is opened by the caller, and cleared here. */
 tern_status tn_sim_prefill(const tn_sim_request *r, tn_graph *g, tn_sched *s, tn_timeline *tl, tn_sim_result *out, tern_error *err);
 
+/* Which lower bound of the run is the largest: "npu" or "cpu" (the lane's work), "dependencies" (the critical path);
+ * "schedule" when the run took over a quarter longer than all of them. */
+const char *tn_sim_bottleneck(const tn_sim_result *r);
+
 #endif

@@ -75,6 +75,21 @@ static void schedules_are_valid(void **state) {
     tn_timeline_close(&tl);
 }
 
+/* A device ten times slower is the bottleneck; one ten thousand times faster is not. */
+static void bottlenecks_are_named(void **state) {
+    (void)state;
+    tn_soc kept = soc;
+    soc.mac_ns *= 10;
+    tn_sim_result o = simulate("qwen1.5-1.8b", 1024, 256, TN_POLICY_OOE, NULL);
+    assert_string_equal(tn_sim_bottleneck(&o), "npu");
+    soc.mac_ns /= 1e5, soc.byte_ns /= 1e5, soc.launch_ns /= 1e5;
+    o = simulate("qwen1.5-1.8b", 1024, 256, TN_POLICY_OOE, NULL);
+    assert_string_equal(tn_sim_bottleneck(&o), "cpu");
+    soc = kept;
+    o = simulate("qwen1.5-1.8b", 1024, 256, TN_POLICY_IN_ORDER, NULL);
+    assert_string_equal(tn_sim_bottleneck(&o), "schedule");
+}
+
 /* A file that lacks a section, or whose numbers make no sense, is refused with a message. */
 static void bad_files_are_refused(void **state) {
     (void)state;
@@ -100,7 +115,7 @@ int main(void) {
     if (tn_graph_open(&ctx, &g, NULL) || tn_sched_open(&ctx, &s, NULL)) return 1;
     if (tn_soc_load(&soc, TN_SOURCE_DIR "/share/soc/sd8gen3.json", NULL)) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(anchors_come_back), cmocka_unit_test(bounds_hold), cmocka_unit_test(schedules_are_valid),
-                                       cmocka_unit_test(bad_files_are_refused)};
+                                       cmocka_unit_test(bottlenecks_are_named), cmocka_unit_test(bad_files_are_refused)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     tn_sched_close(&s);
     tn_graph_close(&g);
