@@ -20,6 +20,7 @@ static const struct {
     {"inspect", "what is in a model file; what this processor can do", cmd_inspect},
     {"synth", "write a random model in the exact shapes of a real one", cmd_synth},
     {"bench", "measure prefill and decode speed, and this machine's limits", cmd_bench},
+    {"sim", "what a model would do on a phone's processor", cmd_sim},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
