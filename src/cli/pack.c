@@ -31,7 +31,7 @@ int cmd_pack(int argc, char **argv) {
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7, "tokens of it to use at most (default 8192)"},
         {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5, "context while calibrating (default 512)"},
         {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100, "least important sites without an outlier path, at most (default 85)"},
-        {"prune-error", 0, "X", ARG_FLOAT, &o.prune_error, 0, 1e9, "never prune a site whose values that are no outliers would lose more than X of their energy (default 0.01)"},
+        {"prune-error", 0, "X", ARG_FLOAT, &o.prune_error, 0, 1e9, "never prune a site whose values that are no outliers would lose more than X of their energy (default 0.001)"},
         {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1, "share of a shadowed site's values beyond its scale (default 0.002)"},
         {"threads", 't', "N", ARG_INT, &o.n_threads, 1, 64, "worker threads (default: one per core)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print the report as JSON"},

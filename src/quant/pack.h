@@ -22,7 +22,7 @@ typedef struct tn_pack_options {
     int32_t calib_tokens;    /* at most so many of it (default 8192) */
     int32_t calib_window;    /* tokens (default 512) */
     float prune_percent;     /* least important sites without shadow outliers, 0..100 (default 85) */
-    float prune_error;       /* ... but never a site whose other values would lose more than this of their energy (default 0.01) */
+    float prune_error;       /* ... but never a site whose other values would lose more than this of their energy (default 0.001) */
     float outlier_share;     /* of a shadowed site's values that lie outside the clip (default 0.002) */
     float hot_coverage;      /* hot channels cover this share of the outliers (default 0.8) ... */
     float hot_max;           /* ... and are at most this share of the channels (default 0.03), but at least one */
