@@ -3,10 +3,11 @@
 #   bench/accuracy-w8a8.sh [FOLDER] [LIMIT] [SCHEMES]
 # Needs NumPy (PYTHON names the interpreter). One line a scheme: perplexity of english.txt, exact match of every task in percent, and over the
 # items of all tasks together the accuracy and how far it is from float's, item by item: the mean difference and its standard error.
-# SCHEMES: words out of float llm-int8 group-w8a8 naive-w8a8 smoothquant prune-100 prune-85 prune-50 prune-0 (prune-85 is llm-npu's default).
+# SCHEMES: words out of float llm-int8 group-w8a8 naive-w8a8 smoothquant prune-100 prune-85 prune-50 prune-0 (prune-85 is llm-npu's default)
+# edgeflow-8 (8 bits with smoothing before outlier paths).
 set -euo pipefail
 model=${1:-models/tern-tiny} limit=${2:-0}
-schemes=${3:-float llm-int8 group-w8a8 naive-w8a8 smoothquant prune-100 prune-85 prune-50 prune-0}
+schemes=${3:-float llm-int8 group-w8a8 naive-w8a8 smoothquant prune-100 prune-85 prune-50 prune-0 edgeflow-8}
 tern=${TERN:-build/tern} work=${WORK:-build/accuracy}
 mkdir -p "$work"
 calib=$model/calib.txt eval=$model/eval tasks="extraction_512 summary ui_action function_call reply"
@@ -19,6 +20,7 @@ for m in "$model" "$work/outliers"; do
         float) ;;
         llm-int8 | group-w8a8) extra="--scheme $scheme" ;;
         prune-*) x=$work/x.tern; "$tern" pack "$m" -o "$x" --scheme llm-npu --prune "${scheme#prune-}" --calib "$calib" >/dev/null ;;
+        edgeflow-*) x=$work/x.tern; "$tern" pack "$m" -o "$x" --scheme edgeflow --bits "${scheme#edgeflow-}" --calib "$calib" >/dev/null ;;
         *) x=$work/x.tern; "$tern" pack "$m" -o "$x" --scheme "$scheme" --calib "$calib" >/dev/null ;;
         esac
         out=$work/$name.$scheme
