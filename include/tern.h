@@ -272,6 +272,11 @@ typedef struct tern_stats {
     uint64_t n_switched;
     double switch_s, switch_exposed_s, switch_planned_stall_s;
     int32_t switch_blocks;
+    /* How the weights came from the package (all sessions together): bytes read, time in which something was being read; unpacking them and
+     * making them resident, summed over the threads; from opening until all was there (0: not yet). */
+    uint64_t read_bytes;
+    double read_s, unpack_s, load_s, loaded_s;
+    const char *read_method;
 } tern_stats;
 
 TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);
