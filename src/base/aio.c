@@ -27,6 +27,8 @@ typedef struct piece {
 
 typedef struct ring ring;
 
+enum { MAX_RINGS = 2 };
+
 struct tn_aio {
     tn_ctx *ctx;
     char *path;
@@ -34,7 +36,7 @@ struct tn_aio {
     tn_aio_options o;
     pthread_t threads[TN_AIO_MAX_THREADS];
     int32_t n_threads;
-    ring *ring; /* NULL: threads with pread */
+    ring *rings[MAX_RINGS]; /* each driven by a thread of its own: one checks what came while the other submits. NULL: threads with pread */
     /* Guards all that follows and the reads' own fields. */
     pthread_mutex_t mu;
     pthread_cond_t work, done;
@@ -64,8 +66,8 @@ bool tn_aio_method_parse(const char *name, tn_aio_options *o) {
 }
 
 const char *tn_aio_method(const tn_aio *a) {
-    if (a->direct_fd >= 0) return a->ring ? "uring-direct" : "threads-direct";
-    return a->ring ? "uring" : "threads";
+    if (a->direct_fd >= 0) return a->rings[0] ? "uring-direct" : "threads-direct";
+    return a->rings[0] ? "uring" : "threads";
 }
 
 /* ---- the queue: all under mu ------------------------------------------------------------------------ */
@@ -169,7 +171,8 @@ static void *reader_main(void *arg) {
 #ifdef HAVE_URING
 
 struct ring {
-    int fd;
+    tn_aio *a;
+    int fd, depth;
     void *sq_map, *cq_map, *sqe_map;
     size_t sq_bytes, cq_bytes, sqe_bytes;
     uint32_t *sq_tail, *sq_array, sq_mask, *cq_head, *cq_tail, cq_mask;
@@ -196,7 +199,8 @@ static void *ring_map(int fd, size_t n, off_t what) {
 }
 
 /* NULL: the kernel, or a sandbox, refuses. */
-static ring *ring_open(tn_ctx *ctx, uint32_t depth) {
+static ring *ring_open(tn_aio *a, uint32_t depth) {
+    tn_ctx *ctx = a->ctx;
     struct io_uring_params par = {0};
     int fd = (int)syscall(SYS_io_uring_setup, depth, &par);
     if (fd < 0) return NULL;
@@ -205,6 +209,8 @@ static ring *ring_open(tn_ctx *ctx, uint32_t depth) {
         close(fd);
         return NULL;
     }
+    r->a = a;
+    r->depth = (int)depth;
     r->fd = fd;
     r->sq_bytes = par.sq_off.array + par.sq_entries * sizeof(uint32_t);
     r->cq_bytes = par.cq_off.cqes + par.cq_entries * sizeof(struct io_uring_cqe);
@@ -229,8 +235,8 @@ static ring *ring_open(tn_ctx *ctx, uint32_t depth) {
 }
 
 /* Only this thread writes the submission queue's tail and the completion queue's head; release and acquire are against the kernel. */
-static void ring_push(tn_aio *a, int32_t slot) {
-    ring *r = a->ring;
+static void ring_push(ring *r, int32_t slot) {
+    const tn_aio *a = r->a;
     piece *p = &r->flying[slot];
     uint32_t tail = *r->sq_tail, i = tail & r->sq_mask;
     uint64_t n = p->n - p->got;
@@ -251,15 +257,15 @@ static void ring_push(tn_aio *a, int32_t slot) {
 }
 
 static void *ring_main(void *arg) {
-    tn_aio *a = arg;
-    ring *r = a->ring;
+    ring *r = arg;
+    tn_aio *a = r->a;
     pthread_mutex_lock(&a->mu);
     for (;;) {
-        for (int32_t slot = 0; slot < a->o.n_parallel; slot++) {
+        for (int32_t slot = 0; slot < r->depth; slot++) {
             if (r->used[slot] || !take_piece(a, &r->flying[slot])) continue;
             r->used[slot] = true;
             r->n_used++;
-            ring_push(a, slot);
+            ring_push(r, slot);
         }
         if (!r->n_used) {
             if (a->quit) break;
@@ -268,7 +274,7 @@ static void *ring_main(void *arg) {
         }
         pthread_mutex_unlock(&a->mu);
         long rc = syscall(SYS_io_uring_enter, r->fd, r->n_new, 1, IORING_ENTER_GETEVENTS, NULL, 0);
-        if (rc > 0) r->n_new -= (uint32_t)rc;
+        if (rc > 0) r->n_new -= (uint32_t)rc; /* what was not taken is offered again */
         uint32_t head = *r->cq_head, tail = __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE);
         for (; head != tail; head++) {
             const struct io_uring_cqe *c = &r->cqes[head & r->cq_mask];
@@ -279,7 +285,7 @@ static void *ring_main(void *arg) {
             tern_status st;
             tern_error err = {0};
             if (!received(a, p, p->faked ? p->faked : res, &st, &err)) {
-                ring_push(a, slot);
+                ring_push(r, slot);
                 continue;
             }
             pthread_mutex_lock(&a->mu);
@@ -296,8 +302,8 @@ static void *ring_main(void *arg) {
 
 #else
 
-static ring *ring_open(tn_ctx *ctx, uint32_t depth) {
-    (void)ctx, (void)depth;
+static ring *ring_open(tn_aio *a, uint32_t depth) {
+    (void)a, (void)depth;
     return NULL;
 }
 static void ring_close(tn_ctx *ctx, ring *r) { (void)ctx, (void)r; }
@@ -329,15 +335,16 @@ tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt
     if (a->o.direct) a->direct_fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT); /* refused by some file systems: then not direct */
 #endif
     if (a->o.uring) {
-        a->ring = ring_open(ctx, (uint32_t)a->o.n_parallel);
-        if (!a->ring) {
+        uint32_t n_rings = a->o.n_parallel > 1 ? MAX_RINGS : 1;
+        for (uint32_t i = 0; i < n_rings; i++) a->rings[i] = ring_open(a, ((uint32_t)a->o.n_parallel + n_rings - 1) / n_rings);
+        if (!a->rings[0]) {
             tn_log(ctx, TERN_LOG_DEBUG, "%s: no io_uring here; reading with threads", path);
             if (a->o.n_parallel > 8) a->o.n_parallel = 8;
         }
     }
-    int32_t n = a->ring ? 1 : a->o.n_parallel;
+    int32_t n = a->rings[0] ? (a->rings[1] ? 2 : 1) : a->o.n_parallel;
     for (int32_t i = 0; i < n; i++) {
-        int rc = pthread_create(&a->threads[i], NULL, a->ring ? ring_main : reader_main, a);
+        int rc = pthread_create(&a->threads[i], NULL, a->rings[0] ? ring_main : reader_main, a->rings[0] ? (void *)a->rings[i] : a);
         TN_BAIL_IF(rc, err, TERN_E_MEMORY, "cannot start reading thread %" PRId32 " of %" PRId32 " (error %d)", i + 1, n, rc);
         a->n_threads++;
     }
@@ -357,7 +364,7 @@ void tn_aio_close(tn_aio **pa) {
     pthread_cond_broadcast(&a->work);
     pthread_mutex_unlock(&a->mu);
     for (int32_t i = 0; i < a->n_threads; i++) pthread_join(a->threads[i], NULL);
-    ring_close(a->ctx, a->ring);
+    for (int i = 0; i < MAX_RINGS; i++) ring_close(a->ctx, a->rings[i]);
     if (a->fd >= 0) close(a->fd);
     if (a->direct_fd >= 0) close(a->direct_fd);
     pthread_cond_destroy(&a->done);
