@@ -74,7 +74,7 @@ typedef struct model_args {
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
     {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
-    {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads (default), threads-direct, uring or uring-direct"}, \
+    {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads, threads-direct, uring or uring-direct (default: what suits)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
 /* What the arguments say, into options filled by tern_options_defaults (hooks excepted). */
