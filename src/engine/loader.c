@@ -311,7 +311,7 @@ static uint64_t packed_bytes(const unit *u) {
 }
 
 /* Places in the ring, taken in order; a unit's place may be one that others had. */
-static tern_status place_in_ring(tn_loader *l, tern_error *err) {
+static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
     uint64_t most = 0, total = 0, size;
     for (int32_t i = 0; i < l->n_units; i++) {
         uint64_t n = packed_bytes(&l->units[i]);
@@ -319,6 +319,7 @@ static tern_status place_in_ring(tn_loader *l, tern_error *err) {
         total += n;
     }
     size = 3 * most > RING_BYTES ? 3 * most : RING_BYTES;
+    if (ring_bytes) size = ring_bytes > most ? aligned(ring_bytes) : most;
     if (l->mode == TN_LOAD_SEQUENTIAL || total < size) size = total;
     if (!total) return TERN_OK;
     l->ring_block = tn_alloc(l->m->ctx, TN_MEM_WEIGHTS, size + TN_AIO_ALIGN, 1);
@@ -427,7 +428,7 @@ tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model
     add_site(l, -1, TN_SITE_HEAD, TN_ST_FINAL);
     add_embedding(l);
     if (!l->map) {
-        if ((st = place_in_ring(l, err)) != TERN_OK) goto out;
+        if ((st = place_in_ring(l, opt->ring_bytes, err)) != TERN_OK) goto out;
         if ((st = tn_aio_open(m->ctx, path, &opt->io, &l->aio, err)) != TERN_OK) goto out;
     }
     pthread_mutex_lock(&l->mu);
