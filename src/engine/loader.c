@@ -150,9 +150,9 @@ static tern_status read_unit(unit *u, tern_error *err) {
 
 tern_status tn_loader_read(tn_loader *l, int32_t i, tern_error *err) {
     unit *u = &l->units[i];
-    if (is_loaded(u)) return TERN_OK;
     TN_TRY(failed_before(l, err));
-    if (u->kind == TN_UNIT_SMALL && u->layer == 0) TN_TRY(tn_loader_rows_wait(l, err)); /* the first stage needs both */
+    if (u->kind == TN_UNIT_SMALL && u->layer == 0) TN_TRY(tn_loader_rows_wait(l, err)); /* the first stage needs both, also in a run that resumes */
+    if (is_loaded(u)) return TERN_OK;
     tern_error error = {0};
     return remember(l, read_unit(u, &error), &error, err);
 }
@@ -218,6 +218,7 @@ static void unpack_item(void *arg, int i_item, int i_thread) {
 
 tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_error *err) {
     bool phases = l->mode == TN_LOAD_SEQUENTIAL;
+    TN_TRY(tn_loader_rows_wait(l, err));
     for (int phase = 0; phase < (phases ? TN_N_LOAD_STEPS : 1); phase++) {
         for (int32_t u = 0; u < l->n_units && l->graph_units[u].layer <= layer; u++) {
             if (is_loaded(&l->units[u])) continue;
