@@ -295,7 +295,7 @@ tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
 
 const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
     int32_t tile = id / 16;
-    if (l->n_rows && !is_loaded(&l->units[l->embd_unit])) {
+    if (!is_loaded(&l->units[l->embd_unit]) && l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
         const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
         assert(found);
         return l->row_reads[found - l->row_tile].dst;
