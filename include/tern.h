@@ -98,6 +98,9 @@ typedef struct tern_options {
                                   a layer and exchanges them (default false) */
     const char *graph_switch;  /* when: "progressive", "async" or "sync"; NULL = "progressive" (default) */
     int32_t switch_blocks;     /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best (default) */
+    const char *load;          /* how the weights come from the file: "stream" (overlapped with the first prefill; what is wrong with the
+                                  file is then told by that prefill), "overlap", "sequential" or "mmap"; NULL = "stream" (default) */
+    const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = what tern bench --tune kept, or threads (default) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
@@ -269,6 +272,11 @@ typedef struct tern_stats {
     uint64_t n_switched;
     double switch_s, switch_exposed_s, switch_planned_stall_s;
     int32_t switch_blocks;
+    /* How the weights came from the package (all sessions together): bytes read, time in which something was being read; unpacking them and
+     * making them resident, summed over the threads; from opening until all was there (0: not yet). */
+    uint64_t read_bytes;
+    double read_s, unpack_s, load_s, loaded_s;
+    const char *read_method;
 } tern_stats;
 
 TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);

@@ -204,6 +204,8 @@ void model_options(const model_args *a, tern_options *o) {
     o->npu_separate_weights = a->npu_separate;
     o->graph_switch = a->graph_switch;
     o->switch_blocks = a->switch_blocks;
+    o->load = a->load;
+    o->read = a->read;
     o->trace = a->trace;
 }
 

@@ -55,7 +55,7 @@ typedef struct model_args {
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory;
     bool no_steal, no_chunk_sharing, trace, npu_separate;
-    const char *graph_switch;
+    const char *graph_switch, *load, *read;
     int32_t switch_blocks;
 } model_args;
 #define MODEL_ARGS(a)                                                                                       \
@@ -73,6 +73,8 @@ typedef struct model_args {
     {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
+    {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
+    {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads (default), threads-direct, uring or uring-direct"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
 /* What the arguments say, into options filled by tern_options_defaults (hooks excepted). */

@@ -1,5 +1,6 @@
 /* tern bench - prefill and decode speed; `tern bench limits` measures the machine. */
 #include "cli/args.h"
+#include "cli/bench.h"
 #include "cli/commands.h"
 
 #include "engine/tune.h"
@@ -14,21 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_LIST = 32, MAX_REPEATS = 1000 };
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-typedef struct spread {
-    double median, min, max;
-} spread;
-
-static spread spread_of(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return (spread){.median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, .min = v[0], .max = v[n - 1]};
-}
+enum { MAX_LIST = 32 };
 
 /* Tokens per second of one repeat: prefill of n_prompt tokens, or n_gen steps after one token. */
 static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, int32_t n_gen, double *tok_s, tern_error *err) {
@@ -141,18 +128,21 @@ int cmd_bench(int argc, char **argv) {
     model_args ma = {0};
     const char *p_list = NULL, *n_list = "64", *file = NULL;
     int32_t repeats = 5;
-    bool json = false, tune = false;
+    bool json = false, tune = false, cold = false;
+    uint64_t once_ns = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0, "packages: measure chunk lengths and equivalent shapes on a prompt of -p tokens (default 1024), keep the best for every later run"},
         {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0, "prompt lengths, comma-separated; 0 = none (default 512)"},
         {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0, "tokens to decode, comma-separated; 0 = none (default 64)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
+        {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0, "from a fresh process with the file out of the page cache to the first token, for each of -p"},
+        {"once", 0, "NS", ARG_U64, &once_ns, 0, 0, "what --cold runs in that process: one start, which began at this time of the monotonic clock; prints JSON"},
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "limits: a large file to read cold (default: one is written and removed)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {0},
     };
-    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   [--tune]   or: tern bench limits",
+    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   [--cold | --tune]   or: tern bench limits",
                        "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs, 1};
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
@@ -167,6 +157,9 @@ int cmd_bench(int argc, char **argv) {
     if (n_prompts < 0) return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
     if (n_gens < 0) return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
     if (tune && n_prompts != 1) return usage_error(&c, "--tune takes one prompt length");
+    if (once_ns && n_prompts != 1) return usage_error(&c, "--once takes one prompt length");
+    if (once_ns) return bench_once(&c, &ma, prompts[0], (int64_t)once_ns);
+    if (cold) return bench_cold(&c, &ma, argc, argv, prompts, n_prompts, repeats, json);
     if (tune) return bench_tune(&c, &ma, prompts[0], json);
     return bench_model(&c, &ma, prompts, n_prompts, gens, n_gens, repeats, json);
 }

@@ -45,7 +45,10 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
                                .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
-    e->n_lane_workers[TN_LANE_IO] = o->npu_separate_weights ? 1 : 0; /* loads graphs */
+    e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
+    TN_FAIL_IF(o->load && !tn_load_mode_parse(o->load, &mo.load), err, TERN_E_INVALID, "loading '%s' is unknown; there are stream, overlap, sequential, mmap", o->load);
+    tn_aio_defaults(&mo.io);
+    TN_FAIL_IF(o->read && !tn_aio_method_parse(o->read, &mo.io), err, TERN_E_INVALID, "reading by '%s' is unknown; there are threads, threads-direct, uring, uring-direct", o->read);
     tn_tuned_load(e->profile_path, e->kern.cpu, e->n_lane_workers, &mo.tuned);
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/loader.h"
 
 #include <assert.h>
 #include <math.h>
@@ -46,6 +47,12 @@ typedef struct load_arg {
     int32_t layer0, layer1;
 } load_arg;
 
+typedef struct cold_arg { /* a step of bringing in a part of the weights */
+    tn_pipeline *p;
+    int32_t unit;
+    tn_load_step step;
+} cold_arg;
+
 typedef struct wave { /* the task graph of n_chunks chunks */
     tn_graph *graph;
     task_arg *args;
@@ -62,6 +69,7 @@ struct tn_pipeline {
     tn_policy policy;
     tn_stage_profile *profile;
     int32_t n_rows, n_workers, out_cap;
+    int32_t n_compute; /* of the workers: those of the CPU and the NPU */
     tn_form form; /* of the forward that runs */
     int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
     chunk chunks[TN_WAVE_CHUNKS];
@@ -81,6 +89,9 @@ struct tn_pipeline {
     wave switch_wave;
     struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
     tn_switch_plan switch_plan;
+    wave cold_wave;        /* a wave while weights are still in the file: built for its run */
+    cold_arg *cold_args;
+    bool loading;          /* this forward brings them in */
     int32_t plan_wave;     /* of the plan: the next one; -1: no plan */
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
@@ -294,7 +305,7 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
     if (tn_stage_is_product(st)) {
         const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
         if (!has_parts(p, s)) return 1;
-        int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_workers * 2;
+        int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_compute * 2;
         return tiles < n ? tiles : n;
     }
     int32_t block = row_block(p, st);
@@ -470,6 +481,61 @@ static tern_status build_switch_wave(tn_pipeline *p, int32_t n_chunks, tern_erro
     return TERN_OK;
 }
 
+/* ---- cold start (EdgeFlow 4.3): the weights come in while the first wave runs -------------------------- */
+
+static tern_status run_cold(void *arg, int part, const tn_worker *w, tern_error *err) {
+    (void)w;
+    const cold_arg *a = arg;
+    tn_loader *l = a->p->m->loader;
+    switch (a->step) {
+    case TN_LD_READ: return tn_loader_read(l, a->unit, err);
+    case TN_LD_UNPACK: return tn_loader_unpack(l, a->unit, part, err);
+    default: return tn_loader_load(l, a->unit, err);
+    }
+}
+
+/* Rough times of one worker: 3 GB/s from the disk, 4 weights a nanosecond unpacked. */
+static void filler_fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
+    wave_filler *f = user;
+    cold_arg *a = &f->p->cold_args[unit * TN_N_LOAD_STEPS + (int32_t)step];
+    *a = (cold_arg){.p = f->p, .unit = unit, .step = step};
+    t->fn = run_cold;
+    t->arg = a;
+    double us = 50;
+    if (step == TN_LD_UNPACK) t->n_parts = tn_loader_n_parts(f->p->m->loader, unit);
+    if (step == TN_LD_READ) us = (double)tn_loader_unit_bytes(f->p->m->loader, unit) / 3e3;
+    if (step == TN_LD_UNPACK && t->n_parts > 1) us = (double)tn_loader_unit_bytes(f->p->m->loader, unit) / 2.5e3;
+    for (int l = 0; l < TN_N_LANES; l++) t->est_us[l] = (float)us;
+}
+
+static tern_status build_cold_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
+    wave *w = &p->cold_wave;
+    const tn_loader *l = p->m->loader;
+    if (!w->graph) {
+        size_t max_tasks = (size_t)p->n_chunks_open * (size_t)p->m->n_layers * TN_N_STAGES;
+        TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
+        w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
+        p->cold_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, (size_t)tn_loader_n_units(l) * TN_N_LOAD_STEPS, sizeof *p->cold_args);
+        TN_FAIL_IF(!w->args || !p->cold_args, err, TERN_E_MEMORY, "no memory for a task graph");
+    }
+    tn_graph_clear(w->graph);
+    wave_filler f = {.p = p, .w = w};
+    const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill,
+                                  .n_units = tn_loader_n_units(l), .units = tn_loader_units(l), .fill_load = filler_fill_load};
+    TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
+    set_estimates(p, w, f.n);
+    return TERN_OK;
+}
+
+/* All that a wave needed the graph for is in memory: its own goes. */
+static void drop_cold_wave(tn_pipeline *p) {
+    tn_graph_close(&p->cold_wave.graph);
+    tn_free(p->ctx, p->cold_wave.args);
+    tn_free(p->ctx, p->cold_args);
+    p->cold_wave.args = NULL;
+    p->cold_args = NULL;
+}
+
 /* ---- buffers -------------------------------------------------------------------------------------- */
 
 static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_error *err) {
@@ -530,6 +596,7 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->switcher = m->switcher;
     p->plan_wave = -1;
     p->out_cap = (m->max_k + OUTLIER_SHARE - 1) / OUTLIER_SHARE;
+    p->n_compute = tn_executor_lane_workers(exec, TN_LANE_CPU) + tn_executor_lane_workers(exec, TN_LANE_NPU);
     p->n_workers = tn_executor_n_workers(exec) > tn_pool_size(pool) ? tn_executor_n_workers(exec) : tn_pool_size(pool);
     p->scratch_stride = (tn_rows_scratch(&model->h, kv->cap_tok) + 15) / 16 * 16;
     size_t e = (size_t)model->h.n_embd, n_workers = (size_t)p->n_workers;
@@ -576,6 +643,7 @@ void tn_pipeline_close(tn_pipeline **pp) {
         tn_free(p->ctx, p->waves[i].args);
         tn_free(p->ctx, p->waves[i].task_ns);
     }
+    drop_cold_wave(p);
     tn_graph_close(&p->switch_wave.graph);
     tn_free(p->ctx, p->switch_wave.args);
     tn_free(p->ctx, p->switch_wave.task_ns);
@@ -658,6 +726,7 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
     const tn_prefill_spec spec = {.n_layers = p->m->n_layers, .user = &f, .has = filler_has};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED, "cancelled in layer %d", layer);
+        if (p->loading) TN_TRY(tn_loader_finish(p->m->loader, p->pool, layer, err)); /* later layers are being read meanwhile */
         for (int st = 0; st < TN_N_STAGES; st++) {
             if (!tn_prefill_has(&spec, (tn_stage)st, layer)) continue;
             s.layer = layer;
@@ -797,7 +866,11 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
         begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, NULL, rope_long);
     }
     wave *w = &p->waves[n_chunks];
-    bool full = n == n_chunks * p->n_rows && pos0 == 0;
+    bool full = n == n_chunks * p->n_rows && pos0 == 0 && !p->loading;
+    if (p->loading) {
+        TN_TRY(build_cold_wave(p, n_chunks, err));
+        w = &p->cold_wave;
+    }
     tn_form form_before[TN_MAX_LAYERS];
     if (p->switcher) {
         if (has_loads(p)) {
@@ -823,6 +896,19 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
 tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
                                 const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
+    if (!tn_loader_done(p->m->loader)) {
+        tn_loader *l = p->m->loader;
+        tn_loader_lock(l); /* another session may be at it */
+        p->loading = !tn_loader_done(l);
+        tern_status st = p->loading ? tn_loader_rows_begin(l, ids, n, err) : TERN_OK;
+        if (st == TERN_OK) st = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+        if (p->loading && st == TERN_OK) st = tn_loader_finish(l, p->pool, p->m->n_layers, err); /* few rows leave the head */
+        if (p->loading && st == TERN_OK) st = tn_loader_rows_begin(l, NULL, 0, err);
+        p->loading = false;
+        tn_loader_unlock(l);
+        drop_cold_wave(p);
+        return st;
+    }
     if (!p->switcher) return forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
     tn_switcher_lock(p->switcher);
     tern_status st = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);

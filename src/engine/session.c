@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/status.h"
+#include "engine/loader.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -268,6 +269,14 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->switch_exposed_s = (double)p->switching.exposed_ns * 1e-9;
     out->switch_blocks = p->switching.n_blocks;
     out->switch_planned_stall_s = p->switching.planned_stall_us * 1e-6;
+    tn_loader_stats l;
+    tn_loader_stats_get(s->e->npu->loader, &l);
+    out->read_bytes = l.n_read_bytes;
+    out->read_s = (double)l.read_ns * 1e-9;
+    out->unpack_s = (double)l.unpack_ns * 1e-9;
+    out->load_s = (double)l.load_ns * 1e-9;
+    out->loaded_s = (double)l.done_ns * 1e-9;
+    out->read_method = l.method;
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {

@@ -32,6 +32,39 @@ bool tn_prefill_has(const tn_prefill_spec *spec, tn_stage s, int32_t layer) {
     return tn_stage_is_product(s) || tn_stage_is_shadow(s) ? spec->has(spec->user, s, layer) : true;
 }
 
+static const struct load_info {
+    const char *name;
+    tn_lane lane;
+} loads[TN_N_LOAD_STEPS] = {[TN_LD_READ] = {"read", TN_LANE_IO}, [TN_LD_UNPACK] = {"unpack", TN_LANE_CPU}, [TN_LD_LOAD] = {"load", TN_LANE_NPU}};
+
+const char *tn_load_step_name(tn_load_step s) { return loads[s].name; }
+
+/* Does a task of the prefill use what this unit brings? The shadow of a product is the stage after it. */
+static bool needs(const tn_task *t, const tn_prefill_unit *u) {
+    if (t->layer != u->layer) return false;
+    return t->subgraph == (int32_t)u->stage || (tn_stage_is_product(u->stage) && t->subgraph == (int32_t)u->stage + 1 && tn_stage_is_shadow((tn_stage)t->subgraph));
+}
+
+static void add_loads(const tn_prefill_spec *spec, tn_graph *g) {
+    int32_t first = g->n_tasks;
+    for (int32_t u = 0; u < spec->n_units; u++) {
+        const tn_prefill_unit *unit = &spec->units[u];
+        int32_t id = first + u * TN_N_LOAD_STEPS;
+        for (int s = 0; s < TN_N_LOAD_STEPS; s++) {
+            tn_task t = {.name = loads[s].name, .layer = unit->layer, .subgraph = (int32_t)unit->stage, .lane = loads[s].lane, .n_parts = 1, .can_steal = s != TN_LD_READ};
+            spec->fill_load(spec->user, u, (tn_load_step)s, &t);
+            tn_graph_add(g, &t);
+            if (s) tn_graph_depend(g, id + s - 1, id + s);
+        }
+        /* reads end in order; a unit is read when those whose memory it takes are loaded */
+        if (u) tn_graph_depend(g, id - TN_N_LOAD_STEPS, id);
+        for (int32_t v = u ? spec->units[u - 1].after + 1 : 0; v <= unit->after; v++) tn_graph_depend(g, first + v * TN_N_LOAD_STEPS + TN_LD_LOAD, id);
+        for (int32_t t = 0; t < first; t++) {
+            if (needs(&g->tasks[t], unit)) tn_graph_depend(g, id + TN_LD_LOAD, t);
+        }
+    }
+}
+
 tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, tern_error *err) {
     int32_t *ropes = tn_alloc(g->ctx, TN_MEM_GRAPHS, (size_t)spec->n_chunks * (size_t)spec->n_layers, sizeof *ropes);
     TN_FAIL_IF(!ropes, err, TERN_E_MEMORY, "no memory for a task graph");
@@ -60,6 +93,7 @@ tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, ter
         }
     }
     tn_free(g->ctx, ropes);
+    add_loads(spec, g);
     if (spec->finish) spec->finish(spec->user, g);
     return tn_graph_seal(g, err);
 }

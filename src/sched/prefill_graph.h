@@ -11,7 +11,12 @@
  *   ffn    npu  gate, up           || shadow
  *   glu    cpu  activation, quantise
  *   down   npu                     || shadow
- * after the last layer: final (residual). */
+ * after the last layer: final (residual).
+ *
+ * Cold start (EdgeFlow 4.3): where the weights are still in the file, they come in units, each in three steps, in the same graph:
+ *   read    io   a unit's bytes are there; begins when the units that gave it their place are loaded
+ *   unpack  cpu  weightlets to the device's tiles
+ *   load    npu  the unit's graphs are resident: the stages that need them may begin */
 #ifndef TN_SCHED_PREFILL_GRAPH_H
 #define TN_SCHED_PREFILL_GRAPH_H
 
@@ -30,6 +35,17 @@ static inline bool tn_stage_is_product(tn_stage s) { return tn_stage_lane(s) == 
 /* Position-dependent stages cannot share a graph between chunks. */
 static inline bool tn_stage_is_dynamic(tn_stage s) { return s == TN_ST_ATTN; }
 
+typedef enum tn_load_step { TN_LD_READ, TN_LD_UNPACK, TN_LD_LOAD, TN_N_LOAD_STEPS } tn_load_step;
+
+const char *tn_load_step_name(tn_load_step s);
+
+/* Part of the weights. */
+typedef struct tn_prefill_unit {
+    int32_t layer;  /* n_layers: what only follows the prefill needs (head) */
+    tn_stage stage; /* the first stage that needs it: TN_ST_NORM (small tensors), or a product; that layer's shadow of it waits too */
+    int32_t after;  /* unit that must be loaded before this one is read, with all before it; -1: none */
+} tn_prefill_unit;
+
 typedef struct tn_prefill_spec {
     int32_t n_chunks, n_layers;
     void *user;
@@ -37,6 +53,11 @@ typedef struct tn_prefill_spec {
     bool (*has)(void *user, tn_stage stage, int32_t layer);
     /* Completes a task that has its name, lane, place and can_steal: fn, arg, n_parts, estimates, or another lane. */
     void (*fill)(void *user, tn_stage stage, tn_task *t);
+    /* The weights to be loaded on the way, in the order of reading; n_units 0: all are there. Their tasks follow those of the stages:
+     * unit u's steps have the ids (tasks of the stages) + TN_N_LOAD_STEPS * u + step. */
+    int32_t n_units;
+    const tn_prefill_unit *units;
+    void (*fill_load)(void *user, int32_t unit, tn_load_step step, tn_task *t); /* as fill */
     /* Adds what else the run does, with its dependencies, after all stages have been filled (they have the ids 0, 1, 2... in the order of
      * filling). NULL: nothing. */
     void (*finish)(void *user, tn_graph *g);
