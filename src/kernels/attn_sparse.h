@@ -17,7 +17,7 @@ typedef struct tn_attn_sparse_args {
     size_t out_stride;
     size_t n_rows, n_group, d_head; /* d_head multiple of 4, <= 512 */
     const float *k_panels, *v;      /* whole panels, as in attn_f32.h */
-    const uint32_t *idx;            /* row r's positions at idx + r * idx_stride, ascending, at least one */
+    const uint32_t *idx;            /* row r's positions at idx + r * idx_stride, ascending, at least one; 16 more may be read, whatever they are */
     size_t idx_stride;
     const uint32_t *cuts; /* row r's cuts (topk.h) at cuts + r * cut_stride, n_blocks + 1 of them; the last is the length of its list */
     size_t cut_stride, n_blocks; /* blocks of TN_SPARSE_BLOCK positions */

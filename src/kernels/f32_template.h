@@ -575,7 +575,11 @@ INLINE void span_scores(size_t n16, const float *q, const float *rows, size_t p0
     for (; c + 16 <= c1; c += 16) sparse_scores(n16, q, k, idx + c, s + c);
     if (c == c1) return;
     uint32_t last[16];
-    for (size_t j = 0; j < 16; j++) last[j] = idx[c + j < c1 ? c + j : c1 - 1];
+    uint32_t lo = idx[c], hi = idx[c1 - 1];
+    for (size_t j = 0; j < 16; j++) { /* what comes behind the list may be anything */
+        uint32_t p = idx[c + j] < hi ? idx[c + j] : hi;
+        last[j] = p > lo ? p : lo;
+    }
     sparse_scores(n16, q, k, last, s + c);
 }
 

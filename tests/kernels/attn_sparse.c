@@ -18,7 +18,7 @@ static problem problem_new(tn_rng *rng, size_t n_rows, size_t n_group, size_t n_
     p.q = check_new(((n_rows - 1) * q_stride + n_group * d) * 4);
     p.k = check_new(n_room * d * 4);
     p.v = check_new(n_pos * d * 4);
-    p.idx = check_new(n_all * longest * 4);
+    p.idx = check_new((n_all * longest + 16) * 4);
     p.cuts = check_new(n_all * (n_blocks + 1) * 4);
     check_fill_f32(rng, CHECK_RANDOM, p.q.p, p.q.n_bytes / 4);
     check_fill_f32(rng, CHECK_RANDOM, p.k.p, p.k.n_bytes / 4);
