@@ -100,7 +100,8 @@ typedef struct tern_options {
     int32_t switch_blocks;     /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best (default) */
     const char *load;          /* how the weights come from the file: "stream" (overlapped with the first prefill; what is wrong with the
                                   file is then told by that prefill), "overlap", "sequential" or "mmap"; NULL = "stream" (default) */
-    const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = what tern bench --tune kept, or threads (default) */
+    const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
+                                  when the page cache has the file, else what tern bench --tune kept, else uring-direct (default) */
     /* Packages: attention of the prompt (decoding attends in full). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU
      * attends in float to the positions that matter), or a baseline, "float-sparse", "block-sparse", "npu-full". */
     const char *attention;

@@ -8,11 +8,14 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #if defined(__linux__) && __has_include(<linux/io_uring.h>)
 #include <linux/io_uring.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #define HAVE_URING
 #endif
@@ -413,4 +416,80 @@ void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out) {
     *out = a->stats;
     if (a->n_flying) out->busy_ns += tn_now_ns() - a->flying_since_ns;
     pthread_mutex_unlock(&a->mu);
+}
+
+/* ---- the page cache -------------------------------------------------------------------------------------- */
+
+tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) {
+    *stays = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
+    struct stat sb;
+    tern_status st = TERN_OK;
+    if (fstat(fd, &sb) || !S_ISREG(sb.st_mode)) st = tn_fail(err, TERN_E_IO, "%s: not a file that can be dropped from the page cache", path);
+    (void)fsync(fd); /* pages that are not yet written stay */
+    int rc = st == TERN_OK ? posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) : 0;
+    if (rc) st = tn_fail(err, TERN_E_IO, "%s: cannot be dropped from the page cache: %s", path, strerror(rc));
+    if (st == TERN_OK && sb.st_size) {
+        size_t n_pages = ((size_t)sb.st_size + 4095) / 4096, n = 0;
+        unsigned char *in = malloc(n_pages);
+        void *map = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (in && map != MAP_FAILED && !mincore(map, (size_t)sb.st_size, in)) {
+            for (size_t i = 0; i < n_pages; i++) n += in[i] & 1;
+        }
+        if (map != MAP_FAILED) munmap(map, (size_t)sb.st_size);
+        free(in);
+        *stays = (double)n / (double)n_pages;
+    }
+    close(fd);
+    return st;
+}
+
+double tn_aio_cached_share(const char *path) {
+    int n = 0, n_places = 64;
+#ifdef RWF_NOWAIT
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat sb;
+    if (fd >= 0 && !fstat(fd, &sb) && sb.st_size > 0) {
+        for (int i = 0; i < n_places; i++) {
+            char byte;
+            struct iovec v = {&byte, 1};
+            n += preadv2(fd, &v, 1, (off_t)((double)sb.st_size * (i + 0.5) / n_places), RWF_NOWAIT) == 1;
+        }
+    }
+    if (fd >= 0) close(fd);
+#else
+    (void)path;
+#endif
+    return (double)n / n_places;
+}
+
+tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from, uint64_t to, double *seconds, tern_error *err) {
+    enum { SLOTS = 8 };
+    const size_t slot = 8 << 20;
+    tn_aio *a;
+    *seconds = 0;
+    TN_TRY(tn_aio_open(ctx, path, opt, &a, err));
+    char *block = tn_alloc(ctx, TN_MEM_OTHER, SLOTS * slot + TN_AIO_ALIGN, 1);
+    tern_status st = block ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to read %s", path);
+    if (block) {
+        memset(block, 1, SLOTS * slot); /* its pages are not what is measured */
+        char *buf = block + (TN_AIO_ALIGN - (uintptr_t)block % TN_AIO_ALIGN) % TN_AIO_ALIGN;
+        tn_aio_read r[SLOTS] = {0};
+        int64_t t0 = tn_now_ns();
+        int k = 0;
+        for (uint64_t at = from; at < to && st == TERN_OK; at += slot, k = (k + 1) % SLOTS) {
+            if (r[k].submitted) st = tn_aio_wait(a, &r[k], err);
+            r[k] = (tn_aio_read){.off_bytes = at, .n_bytes = to - at < slot ? to - at : slot, .dst = buf + (size_t)k * slot};
+            tn_aio_submit(a, &r[k], false);
+        }
+        for (k = 0; k < SLOTS; k++) {
+            tern_status rc = r[k].submitted ? tn_aio_wait(a, &r[k], st == TERN_OK ? err : NULL) : TERN_OK;
+            if (st == TERN_OK) st = rc;
+        }
+        *seconds = (double)(tn_now_ns() - t0) * 1e-9;
+    }
+    tn_aio_close(&a);
+    tn_free(ctx, block);
+    return st;
 }

@@ -65,4 +65,11 @@ typedef struct tn_aio_stats {
 
 void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out);
 
+/* Drop a file from the page cache. The share of it that stays: somebody uses it. */
+tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err);
+/* How much of a file is in the page cache, judged by some places; 0 where the system does not tell. */
+double tn_aio_cached_share(const char *path);
+/* Read [from, to) of a file to nowhere: the time that takes. */
+tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from, uint64_t to, double *seconds, tern_error *err);
+
 #endif

@@ -104,8 +104,11 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
         if (r.tokens_per_second[i] > 0) json_array_append_new(lengths, json_pack("{s:i, s:f}", "chunk", (int)r.chunk[i], "tokens_per_second", r.tokens_per_second[i]));
     }
     for (int s = 0; s < TN_LAYER_SITES; s++) json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
+    json_t *reads = json_object();
+    for (int i = 0; i < TN_TUNE_READS && r.read_gb_per_second[r.i_read] > 0; i++) json_object_set_new(reads, tn_tune_read_names[i], json_real(r.read_gb_per_second[i]));
     if (json) {
-        json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows);
+        json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O, s:O}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
+                              "read_gb_per_second", reads);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
@@ -118,9 +121,13 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
             if (r.tuned.rows_per_run[s]) printf("%s: %d rows at a time\n", tn_site_name((tn_site)s), r.tuned.rows_per_run[s]);
             else printf("%s: all rows at once\n", tn_site_name((tn_site)s));
         }
+        for (int i = 0; i < TN_TUNE_READS && json_object_size(reads); i++) {
+            printf("cold reads by %-14s %6.2f GB/s%s\n", tn_tune_read_names[i], r.read_gb_per_second[i], i == r.i_read ? " kept" : "");
+        }
     }
     json_decref(lengths);
     json_decref(rows);
+    json_decref(reads);
     return EXIT_OK;
 }
 
@@ -128,7 +135,7 @@ int cmd_bench(int argc, char **argv) {
     model_args ma = {0};
     const char *p_list = NULL, *n_list = "64", *file = NULL;
     int32_t repeats = 5;
-    bool json = false, tune = false, cold = false;
+    bool json = false, tune = false, cold = false, no_prime = false;
     uint64_t once_ns = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
@@ -137,6 +144,7 @@ int cmd_bench(int argc, char **argv) {
         {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0, "tokens to decode, comma-separated; 0 = none (default 64)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
         {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0, "from a fresh process with the file out of the page cache to the first token, for each of -p"},
+        {"no-prime", 0, NULL, ARG_FLAG, &no_prime, 0, 0, "--cold: do not touch memory before each start (in a virtual machine fresh memory may take seconds per gigabyte)"},
         {"once", 0, "NS", ARG_U64, &once_ns, 0, 0, "what --cold runs in that process: one start, which began at this time of the monotonic clock; prints JSON"},
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "limits: a large file to read cold (default: one is written and removed)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
@@ -159,7 +167,7 @@ int cmd_bench(int argc, char **argv) {
     if (tune && n_prompts != 1) return usage_error(&c, "--tune takes one prompt length");
     if (once_ns && n_prompts != 1) return usage_error(&c, "--once takes one prompt length");
     if (once_ns) return bench_once(&c, &ma, prompts[0], (int64_t)once_ns);
-    if (cold) return bench_cold(&c, &ma, argc, argv, prompts, n_prompts, repeats, json);
+    if (cold) return bench_cold(&c, &ma, argc, argv, prompts, n_prompts, repeats, !no_prime, json);
     if (tune) return bench_tune(&c, &ma, prompts[0], json);
     return bench_model(&c, &ma, prompts, n_prompts, gens, n_gens, repeats, json);
 }

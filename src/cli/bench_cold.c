@@ -4,10 +4,8 @@
 #include "base/aio.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "formats/package.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,27 +99,27 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
 
 /* ---- many ------------------------------------------------------------------------------------------------- */
 
-/* Write the file's pages back and drop them from the page cache; a share that stays (another process has it mapped) is told. */
 static bool drop_cache(const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    tern_error err;
+    double stays;
+    if (tn_aio_drop_cache(path, &stays, &err) != TERN_OK) return failed(&err), false;
+    if (stays > 0.01) fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", path, 100 * stays);
+    return true;
+}
+
+/* A virtual machine may have given free memory back to its host, which then takes seconds to return gigabytes of it: touch as much as a start
+ * can need, so that this is not measured. */
+static void prime_memory(const char *path) {
     struct stat sb;
-    bool ok = fd >= 0 && !fstat(fd, &sb) && S_ISREG(sb.st_mode);
-    if (!ok) failed_text("%s: not a file that can be dropped from the page cache", path);
-    if (ok) {
-        (void)fsync(fd);
-        ok = !posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-        size_t n_pages = ((size_t)sb.st_size + 4095) / 4096, n_left = 0;
-        unsigned char *in = malloc(n_pages);
-        void *map = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (in && map != MAP_FAILED && !mincore(map, (size_t)sb.st_size, in)) {
-            for (size_t i = 0; i < n_pages; i++) n_left += in[i] & 1;
-        }
-        if (map != MAP_FAILED) munmap(map, (size_t)sb.st_size);
-        free(in);
-        if (n_left * 100 > n_pages) fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", path, 100.0 * (double)n_left / (double)n_pages);
-    }
-    if (fd >= 0) close(fd);
-    return ok;
+    long free_pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (stat(path, &sb) || free_pages < 0 || page <= 0) return;
+    size_t n = (size_t)sb.st_size * 3 + ((size_t)512 << 20), most = (size_t)free_pages / 4 * 3 * (size_t)page;
+    if (n > most) n = most;
+    char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return;
+    (void)madvise(p, n, MADV_HUGEPAGE);
+    for (size_t i = 0; i < n; i += 4096) ((volatile char *)p)[i] = 1;
+    munmap(p, n);
 }
 
 /* Runs this command again in a fresh process for one prompt length; its JSON, or NULL with a message printed. */
@@ -162,48 +160,23 @@ static json_t *run_once(int argc, char **argv, int32_t n_prompt) {
     return j;
 }
 
-/* Reading what a start reads, and nothing else: the bound of the disk. */
-static double read_alone_s(const model_args *ma) {
+/* Reading what a start reads, by the same method, and nothing else: the bound of the disk. */
+static double read_alone_s(const model_args *ma, const char *method, uint64_t n_bytes) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_aio_options o;
     tn_aio_defaults(&o);
-    if (ma->read && !tn_aio_method_parse(ma->read, &o)) return 0;
-    tn_pkg *p = NULL;
-    tn_aio *a = NULL;
-    enum { SLOTS = 8, SLOT = 8 << 20 };
-    char *block = tn_alloc(&ctx, TN_MEM_OTHER, SLOTS * (size_t)SLOT + 4096, 1), *buf = block ? block + (4096 - (uintptr_t)block % 4096) : NULL;
-    if (block) memset(block, 1, SLOTS * (size_t)SLOT);
+    struct stat sb;
     double t = 0;
-    tn_aio_read r[SLOTS] = {0};
-    if (block && tn_pkg_is(ma->model) && tn_pkg_open(&ctx, ma->model, &p, NULL) == TERN_OK && tn_aio_open(&ctx, ma->model, &o, &a, NULL) == TERN_OK) {
-        double t0 = tn_now_s();
-        int k = 0;
-        for (size_t i = 0; i < tn_pkg_n_sections(p); i++) {
-            const tn_pkg_section *s = tn_pkg_section_at(p, i);
-            if (s->kind == TN_PKG_SHADOW) continue;
-            uint64_t size = (s->size_bytes + 4095) / 4096 * 4096;
-            for (uint64_t at = 0; at < size; at += SLOT, k = (k + 1) % SLOTS) {
-                if (r[k].submitted) (void)tn_aio_wait(a, &r[k], NULL);
-                r[k] = (tn_aio_read){.off_bytes = s->off_bytes + at, .n_bytes = size - at < SLOT ? size - at : SLOT, .dst = buf + (size_t)k * SLOT};
-                tn_aio_submit(a, &r[k], false);
-            }
-        }
-        for (k = 0; k < SLOTS; k++) {
-            if (r[k].submitted) (void)tn_aio_wait(a, &r[k], NULL);
-        }
-        t = tn_now_s() - t0;
-    }
-    tn_aio_close(&a);
-    tn_pkg_close(&p);
-    tn_free(&ctx, block);
-    return t;
+    if (!n_bytes || stat(ma->model, &sb) || (*method && !tn_aio_method_parse(method, &o) && strcmp(method, "mmap"))) return 0;
+    uint64_t all = (uint64_t)sb.st_size / 4096 * 4096, n = n_bytes < all ? n_bytes / 4096 * 4096 : all;
+    return tn_aio_measure(&ctx, ma->model, &o, all - n, all, &t, NULL) == TERN_OK ? t : 0;
 }
 
 static const char *const keys[] = {"ttft_ms", "start_ms", "open_ms", "read_ms", "unpack_ms", "load_ms", "compute_ms", "wait_ms", "warm_prefill_ms", "read_alone_ms"};
 enum { N_KEYS = sizeof keys / sizeof keys[0] };
 
-int bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts, int n_prompts, int32_t repeats, bool json) {
+int bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts, int n_prompts, int32_t repeats, bool prime, bool json) {
     if (!ma->model) return usage_error(c, "-m MODEL is required");
     json_t *all = json_array();
     double *v = calloc((size_t)repeats * N_KEYS, sizeof *v);
@@ -217,15 +190,15 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
         json_int_t rss = 0, bytes = 0;
         char method[24] = "";
         for (int i = 0; i < repeats && rc == EXIT_OK; i++) {
-            double alone = drop_cache(ma->model) ? read_alone_s(ma) : -1;
-            json_t *j = alone >= 0 && drop_cache(ma->model) ? run_once(argc, argv, prompts[t]) : NULL;
+            if (prime) prime_memory(ma->model);
+            json_t *j = drop_cache(ma->model) ? run_once(argc, argv, prompts[t]) : NULL;
             if (!j) rc = EXIT_FAILED;
             for (int k = 0; k < N_KEYS; k++) v[k * repeats + i] = json_number_value(json_object_get(j, keys[k]));
-            v[(N_KEYS - 1) * repeats + i] = alone * 1e3;
             if (json_integer_value(json_object_get(j, "peak_rss_bytes")) > rss) rss = json_integer_value(json_object_get(j, "peak_rss_bytes"));
             bytes = json_integer_value(json_object_get(j, "read_bytes"));
             if (json_string_value(json_object_get(j, "method"))) snprintf(method, sizeof method, "%s", json_string_value(json_object_get(j, "method")));
             json_decref(j);
+            if (rc == EXIT_OK && drop_cache(ma->model)) v[(N_KEYS - 1) * repeats + i] = read_alone_s(ma, method, (uint64_t)bytes) * 1e3;
         }
         if (rc != EXIT_OK) break;
         spread sp[N_KEYS];

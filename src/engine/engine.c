@@ -55,6 +55,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
     TN_FAIL_IF(o->load && !tn_load_mode_parse(o->load, &mo.load), err, TERN_E_INVALID, "loading '%s' is unknown; there are stream, overlap, sequential, mmap", o->load);
     tn_aio_defaults(&mo.io);
+    if (!o->read) tn_tuned_read(path, e->profile_path, &mo.io);
     TN_FAIL_IF(o->read && !tn_aio_method_parse(o->read, &mo.io), err, TERN_E_INVALID, "reading by '%s' is unknown; there are threads, threads-direct, uring, uring-direct", o->read);
     tn_tuned_load(e->profile_path, e->kern.cpu, e->n_lane_workers, &mo.tuned);
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));

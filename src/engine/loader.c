@@ -150,9 +150,9 @@ static tern_status read_unit(unit *u, tern_error *err) {
 
 tern_status tn_loader_read(tn_loader *l, int32_t i, tern_error *err) {
     unit *u = &l->units[i];
-    if (is_loaded(u)) return TERN_OK;
     TN_TRY(failed_before(l, err));
-    if (u->kind == TN_UNIT_SMALL && u->layer == 0) TN_TRY(tn_loader_rows_wait(l, err)); /* the first stage needs both */
+    if (u->kind == TN_UNIT_SMALL && u->layer == 0) TN_TRY(tn_loader_rows_wait(l, err)); /* the first stage needs both, also in a run that resumes */
+    if (is_loaded(u)) return TERN_OK;
     tern_error error = {0};
     return remember(l, read_unit(u, &error), &error, err);
 }
@@ -218,6 +218,7 @@ static void unpack_item(void *arg, int i_item, int i_thread) {
 
 tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_error *err) {
     bool phases = l->mode == TN_LOAD_SEQUENTIAL;
+    TN_TRY(tn_loader_rows_wait(l, err));
     for (int phase = 0; phase < (phases ? TN_N_LOAD_STEPS : 1); phase++) {
         for (int32_t u = 0; u < l->n_units && l->graph_units[u].layer <= layer; u++) {
             if (is_loaded(&l->units[u])) continue;
@@ -294,7 +295,7 @@ tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
 
 const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
     int32_t tile = id / 16;
-    if (l->n_rows && !is_loaded(&l->units[l->embd_unit])) {
+    if (!is_loaded(&l->units[l->embd_unit]) && l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
         const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
         assert(found);
         return l->row_reads[found - l->row_tile].dst;
@@ -311,7 +312,7 @@ static uint64_t packed_bytes(const unit *u) {
 }
 
 /* Places in the ring, taken in order; a unit's place may be one that others had. */
-static tern_status place_in_ring(tn_loader *l, tern_error *err) {
+static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
     uint64_t most = 0, total = 0, size;
     for (int32_t i = 0; i < l->n_units; i++) {
         uint64_t n = packed_bytes(&l->units[i]);
@@ -319,6 +320,7 @@ static tern_status place_in_ring(tn_loader *l, tern_error *err) {
         total += n;
     }
     size = 3 * most > RING_BYTES ? 3 * most : RING_BYTES;
+    if (ring_bytes) size = ring_bytes > most ? aligned(ring_bytes) : most;
     if (l->mode == TN_LOAD_SEQUENTIAL || total < size) size = total;
     if (!total) return TERN_OK;
     l->ring_block = tn_alloc(l->m->ctx, TN_MEM_WEIGHTS, size + TN_AIO_ALIGN, 1);
@@ -427,7 +429,7 @@ tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model
     add_site(l, -1, TN_SITE_HEAD, TN_ST_FINAL);
     add_embedding(l);
     if (!l->map) {
-        if ((st = place_in_ring(l, err)) != TERN_OK) goto out;
+        if ((st = place_in_ring(l, opt->ring_bytes, err)) != TERN_OK) goto out;
         if ((st = tn_aio_open(m->ctx, path, &opt->io, &l->aio, err)) != TERN_OK) goto out;
     }
     pthread_mutex_lock(&l->mu);

@@ -523,13 +523,19 @@ static tern_status open_pkg_graphs(tn_npu_model *m, tern_error *err) {
     return TERN_OK;
 }
 
-static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, tern_error *err) {
+static tern_status read_tokenizer(tn_npu_model *m, uint8_t **blob, tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_TOKENIZER, -1);
     if (!s) return TERN_OK;
-    uint8_t *blob = tn_alloc(m->ctx, TN_MEM_OTHER, s->size_bytes, 1);
-    TN_FAIL_IF(!blob, err, TERN_E_MEMORY, "no memory for the tokenizer");
-    tern_status st = tn_pkg_read(m->pkg, s, blob, err);
-    if (st == TERN_OK) st = tn_tokenizer_load(m->ctx, blob, s->size_bytes, &model->tokenizer, err);
+    *blob = tn_alloc(m->ctx, TN_MEM_OTHER, s->size_bytes, 1);
+    TN_FAIL_IF(!*blob, err, TERN_E_MEMORY, "no memory for the tokenizer");
+    return tn_pkg_read(m->pkg, s, *blob, err);
+}
+
+/* Takes the blob. */
+static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, uint8_t *blob, tern_error *err) {
+    if (!blob) return TERN_OK;
+    const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_TOKENIZER, -1);
+    tern_status st = tn_tokenizer_load(m->ctx, blob, s->size_bytes, &model->tokenizer, err);
     tn_free(m->ctx, blob);
     TN_TRY(st);
     TN_FAIL_IF(tn_tokenizer_n_vocab(model->tokenizer) > (size_t)model->h.n_vocab, err, TERN_E_FORMAT, "the tokenizer has %zu tokens, the embedding %d",
@@ -543,11 +549,13 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     *model_out = NULL;
     tn_npu_model *m = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     tn_model *model = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *model);
+    uint8_t *tokenizer = NULL;
     tern_status st;
     if (m) *m = (tn_npu_model){.ctx = ctx, .kern = kern, .model = model};
     if (model) model->ctx = ctx;
     TN_BAIL_IF(!m || !model, err, TERN_E_MEMORY, "no memory for a model");
     if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) goto out;
+    tn_pkg_fetch_front(m->pkg);
     if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params, err)) != TERN_OK) goto out;
     m->n_layers = model->h.n_layers;
     if ((st = read_heads(m, &model->h, err)) != TERN_OK) goto out;
@@ -598,8 +606,14 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
         if ((st = open_layer(m, &model->h, i, err)) != TERN_OK) goto out;
     }
     if (m->n_compiled) tn_log(ctx, TERN_LOG_DEBUG, "%s: %d graphs are not in the package and were compiled", path, m->n_compiled);
-    if ((st = tn_loader_open(m, path, opt, &m->loader, err)) != TERN_OK) goto out; /* reading begins */
-    if ((st = open_tokenizer(m, model, err)) != TERN_OK) goto out;
+    /* behind the loader's reads the tokenizer's would wait; making it takes some time, in which layers arrive */
+    st = read_tokenizer(m, &tokenizer, err);
+    if (st == TERN_OK) st = tn_loader_open(m, path, opt, &m->loader, err);
+    if (st != TERN_OK) {
+        tn_free(ctx, tokenizer);
+        goto out;
+    }
+    if ((st = open_tokenizer(m, model, tokenizer, err)) != TERN_OK) goto out;
     /* graphs that change places, or have copies of the weights, are made from what is there */
     bool now = opt->load != TN_LOAD_STREAM || !caps->shares_weights || m->no_chunk_sharing;
     if (now && (st = tn_loader_finish(m->loader, pool, m->n_layers, err)) != TERN_OK) goto out;

@@ -109,6 +109,7 @@ typedef struct tn_npu_model_options {
     const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
     tn_load_mode load;
     tn_aio_options io;         /* filled by tn_aio_defaults */
+    uint64_t ring_bytes;       /* room for packed weights on their way, at least a unit's; 0 = 48 MiB, or three units */
     bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks;     /* 0 = as many as are best */

@@ -432,6 +432,15 @@ void tn_pkg_close(tn_pkg **pp) {
     tn_free(p->ctx, p);
 }
 
+void tn_pkg_fetch_front(const tn_pkg *p) {
+    uint64_t end = p->file_bytes;
+    for (uint32_t i = 0; i < p->n_sections; i++) {
+        const tn_pkg_section *s = &p->sections[i];
+        if (s->kind != TN_PKG_META && s->kind != TN_PKG_TOKENIZER && s->kind != TN_PKG_MODEL && s->kind != TN_PKG_GRAPHS && s->off_bytes < end) end = s->off_bytes;
+    }
+    (void)posix_fadvise(p->fd, 0, (off_t)end, POSIX_FADV_WILLNEED); /* a hint */
+}
+
 const char *tn_pkg_path(const tn_pkg *p) { return p->path; }
 uint64_t tn_pkg_file_bytes(const tn_pkg *p) { return p->file_bytes; }
 size_t tn_pkg_n_sections(const tn_pkg *p) { return p->n_sections; }

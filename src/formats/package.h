@@ -108,6 +108,8 @@ bool tn_pkg_is(const char *path); /* the file begins like a package */
 /* Reads and checks header and index only. */
 tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
 void tn_pkg_close(tn_pkg **p);
+/* Let the kernel fetch everything in front of the layers, all of which is needed before anything can begin. */
+void tn_pkg_fetch_front(const tn_pkg *p);
 const char *tn_pkg_path(const tn_pkg *p);
 uint64_t tn_pkg_file_bytes(const tn_pkg *p);
 size_t tn_pkg_n_sections(const tn_pkg *p);
