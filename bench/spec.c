@@ -119,11 +119,59 @@ static double curve_ms(const struct curve *c, const uint64_t *n_steps_of) {
 typedef struct mode {
     const char *draft;
     bool stores; /* its answers go to the store, as a session with a database has them */
-    tern_session *s;
+    tern_session *s; /* of one item: nothing but the store and the times of forwards is known from items before */
     double decode_s, prefill_s;
     int64_t n_tokens;
-    tern_draft_stats before;
+    tn_drafting sum; /* counts of all items */
+    float cost_rows[TN_PROP_COSTS], cost[TN_PROP_COSTS];
+    int n_costs;
+    int32_t *answers; /* [n_answers], ended by TN_SAM_SEPARATOR each */
+    size_t n_answers;
 } mode;
+
+static void end_session(mode *m, bool others_times) {
+    if (!m->s) return;
+    tn_drafting *d = &m->s->drafting, *sum = &m->sum;
+    for (int i = 0; i <= TN_TREE_MAX; i++) sum->n_steps_of[i] += d->n_steps_of[i];
+    sum->n_steps += d->n_steps;
+    sum->n_rows += d->n_rows;
+    sum->n_accepted += d->n_accepted;
+    sum->n_offered += d->n_offered;
+    sum->draft_ns += d->draft_ns;
+    sum->verify_ns += d->verify_ns;
+    sum->calibrate_ns += d->calibrate_ns;
+    if (d->draft) {
+        int n = tn_draft_costs(d->draft, m->cost_rows, m->cost);
+        if (n) m->n_costs = n;
+        if (others_times) tn_draft_give_costs(d->draft, NULL, NULL, 0, true); /* not into this package's profile */
+    }
+    tern_session_close(&m->s);
+}
+
+static void begin_session(tern_engine *e, mode *m, int32_t n_ctx, const struct curve *curve) {
+    m->s = open_session(e, m->draft, n_ctx);
+    tern_error err;
+    tn_draft *d = m->s->drafting.draft;
+    if (d && curve) {
+        float relative[N_CURVE];
+        for (int k = 0; k < N_CURVE; k++) relative[k] = curve->ms[k] / curve->ms[0];
+        tn_draft_give_costs(d, curve_rows, relative, N_CURVE, true);
+    } else if (d && m->n_costs) {
+        tn_draft_give_costs(d, m->cost_rows, m->cost, m->n_costs, false);
+    }
+    for (size_t i = 0, end; i < m->n_answers; i = end + 1) {
+        for (end = i; m->answers[end] != TN_SAM_SEPARATOR;) end++;
+        must(tern_session_learn(m->s, m->answers + i, end - i, &err), &err);
+    }
+}
+
+static void keep_answer(mode *m, size_t n_prompt) {
+    size_t n = (size_t)m->s->n_tok - n_prompt;
+    m->answers = realloc(m->answers, (m->n_answers + n + 1) * sizeof *m->answers);
+    memcpy(m->answers + m->n_answers, m->s->tokens + n_prompt, n * sizeof *m->answers);
+    m->n_answers += n;
+    m->answers[m->n_answers++] = TN_SAM_SEPARATOR;
+}
 
 /* Greedy decoding of `text`, which has evaluated its prompt; every forward again in `shape`, behind as many tokens, and timed there. The
  * loop of engine/generate.c for two sessions. */
@@ -162,17 +210,13 @@ static void replay(mode *m, tern_session *shape, const tern_generate_options *o)
         }
         must(tn_session_verify(text, &tree, &err), &err); /* the same bits as a step */
         t0 = tn_now_s();
+        if (drafters & TN_DRAFT_CALIBRATED) tn_draft_verified(d->draft, &tree, text->tree_logits);
         for (int32_t row = 0, next;; row = next, d->n_accepted++) {
             const float *logits = text->tree_logits + (size_t)row * n_vocab;
             tn_session_keep(text, &tree, row);
             if (tree.n > 1) tn_session_keep(shape, &tree, row);
             tn_sampler_draw(&wide, tree.n > 1 ? shape->tree_logits + (size_t)row * n_wide : shape->logits, shape->tokens, (size_t)shape->n_tok);
             n++;
-            int32_t n_known;
-            if (drafters & TN_DRAFT_CALIBRATED) {
-                tn_draft_vocabulary(d->draft, &n_known);
-                tn_draft_successors(d->draft, text->n_tok - 1, logits, n_known, true);
-            }
             token = tn_sampler_draw(&sampler, logits, text->tokens, (size_t)text->n_tok);
             next = n < max_tokens && (o->ignore_end || !tern_token_is_end(text->e, token)) ? tn_tree_child(&tree, row, token) : -1;
             if (next < 0) {
@@ -221,8 +265,6 @@ static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, 
     o.sampling.seed = seed;
     o.ignore_end = sampled;
     o.draft_eager = eager;
-    int32_t other = ids[0] ? 0 : 1;
-    must(tern_session_prefill(m->s, &other, 1, &err), &err);
     double t0 = tn_now_s();
     must(tern_session_prefill(m->s, ids, n_ids, &err), &err);
     m->prefill_s += tn_now_s() - t0;
@@ -234,7 +276,7 @@ static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, 
         m->decode_s += res.decode_s;
         m->n_tokens += res.n_tokens;
     }
-    if (m->stores) must(tern_session_learn(m->s, m->s->tokens + n_ids, (size_t)m->s->n_tok - n_ids, &err), &err);
+    if (m->stores) keep_answer(m, n_ids);
     for (int32_t i = (int32_t)n_ids; i < m->s->n_tok; i++) *hash = (int32_t)((uint32_t)*hash * 31 + (uint32_t)m->s->tokens[i]);
 }
 
@@ -251,14 +293,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
     int n = 0;
     int32_t *ids = malloc((size_t)n_ctx * sizeof *ids);
     for (int i = 0; i < n_modes; i++) {
-        modes[i].decode_s = modes[i].prefill_s = 0;
-        modes[i].n_tokens = 0;
-        modes[i].s = open_session(e, modes[i].draft, n_ctx);
-        if (i && curve) {
-            float relative[N_CURVE];
-            for (int k = 0; k < N_CURVE; k++) relative[k] = curve->ms[k] / curve->ms[0];
-            tn_draft_give_costs(modes[i].s->drafting.draft, curve_rows, relative, N_CURVE, true);
-        }
+        modes[i] = (mode){.draft = modes[i].draft, .stores = modes[i].stores};
     }
     while (n < n_items) {
         char *prompt = NULL;
@@ -280,7 +315,9 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         for (int k = 0; k < n_modes; k++) {
             int i = (k + n) % n_modes; /* no mode always comes first */
             int32_t hash = 0;
+            begin_session(e, &modes[i], n_ctx, curve);
             run(&modes[i], shape, ids, n_ids, max_tokens, plain, eager, (uint64_t)n, &hash);
+            end_session(&modes[i], shape);
             if (k && hash != want) {
                 fprintf(stderr, "%s item %d: %s gives another text\n", path, n, modes[i].draft);
                 exit(1);
@@ -293,19 +330,21 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     for (int i = 0; i < n_modes; i++) {
         mode *m = &modes[i];
-        tern_draft_stats t = {.size_bytes = sizeof t};
-        tern_session_draft_stats(m->s, &t);
+        const tn_drafting *t = &m->sum;
+        double steps = t->n_steps ? (double)t->n_steps : 1, offered = t->n_offered ? (double)t->n_offered : 1, kept = (double)(t->n_steps + t->n_accepted);
         double per_token = m->decode_s * 1e3 / (double)(m->n_tokens > n ? m->n_tokens - n : 1);
         double none = modes[0].decode_s * 1e3 / (double)(modes[0].n_tokens > n ? modes[0].n_tokens - n : 1);
         if (curve) {
             none = (double)curve->ms[0];
-            per_token = i ? curve_ms(curve, m->s->drafting.n_steps_of) / (double)m->n_tokens : none;
+            per_token = i ? curve_ms(curve, t->n_steps_of) / (double)m->n_tokens : none;
         }
-        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.3f | %.1f |\n", i ? "" : name, m->draft, m->stores ? ", store" : "", i ? t.tokens_per_step : 1, per_token, none / per_token,
-               t.valid * 100, t.wasted * 100, t.underutilised * 100, t.n_steps ? t.draft_s * 1e3 / (double)t.n_steps : 0, t.n_steps ? t.verify_s * 1e3 / (double)t.n_steps : 0,
-               m->prefill_s > 0 ? t.calibrate_s / (m->prefill_s - t.calibrate_s) * 100 : 0);
+        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.3f | %.1f |\n", i ? "" : name, m->draft, m->stores ? ", store" : "", i ? kept / steps : 1, per_token, none / per_token,
+               kept / offered * 100, ((double)t->n_rows - kept) / offered * 100, t->n_offered ? 100 - (double)t->n_rows / offered * 100 : 0, (double)t->draft_ns * 1e-6 / steps,
+               (double)t->verify_ns * 1e-6 / steps,
+               m->prefill_s > 0 ? (double)t->calibrate_ns * 1e-9 / (m->prefill_s - (double)t->calibrate_ns * 1e-9) * 100 : 0);
         fflush(stdout);
-        tern_session_close(&m->s);
+        free(m->answers);
+        m->answers = NULL;
     }
     free(ids);
     free(line);

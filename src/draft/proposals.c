@@ -103,6 +103,13 @@ static void fill_costs(const tn_proposals *p, float *cost) {
     for (; i <= TN_TREE_MAX; i++) cost[i] = t0 + slope * ((float)i - r0);
 }
 
+float tn_prop_worth(const tn_proposals *p) {
+    float cost[TN_TREE_MAX + 1], half_row;
+    fill_costs(p, cost);
+    half_row = 0.5f * (cost[8] - cost[1]) / 7; /* of the few first; half: it is no more than an estimate */
+    return half_row > MIN_P ? half_row : MIN_P;
+}
+
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
     if (p->cost_given) return;
     int c = tn_prop_cost_class(n_rows);

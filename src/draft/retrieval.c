@@ -21,6 +21,7 @@ void tn_source_guesses(tn_proposals *p) {
         tn_prop_guess(p, TN_CLASS_STORE_OTHER + i, 0.3f * guess_by_length[i]);
     }
     for (int i = 0; i < 24; i++) tn_prop_guess(p, TN_CLASS_CALIBRATED + i, by_gap[i / 4][i % 4]);
+    for (int i = 0; i < 48; i++) tn_prop_guess(p, TN_CLASS_RECALLED + i, by_gap[i % 24 / 4 < 3 ? i / 24 * 3 + i % 24 / 4 : i / 24 * 3 + 2][i % 4]);
     for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_EXTEND + i, i % 2 ? 0.6f : 0.06f / (float)(1 + i / 2));
     for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_MODEL + i, 0.1f + 0.1f * (float)i);
 }

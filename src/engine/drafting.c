@@ -165,7 +165,7 @@ void tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows) {
             else kern->layernorm_f32(x, m->out_norm, m->out_norm_b, h->norm_eps, row, e);
         }
         tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n);
-        for (int32_t j = 0; j < n; j++) tn_draft_successors(d->draft, pos0 + i + j, d->head_logits + (size_t)j * (size_t)d->n_head, d->n_head, false);
+        for (int32_t j = 0; j < n; j++) tn_draft_successors(d->draft, pos0 + i + j, d->head_logits + (size_t)j * (size_t)d->n_head, d->n_head);
         i += n;
     }
     int64_t t1 = tn_now_ns();

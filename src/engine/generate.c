@@ -118,15 +118,6 @@ static int32_t useful_rows(const decoder *g) {
     return g->o.max_tokens >= 0 && rows > left + 1 ? left + 1 : rows;
 }
 
-/* What the model expects behind the session's last token, for calibration. */
-static void note_successors(decoder *g, const float *logits) {
-    tn_draft *d = g->s->drafting.draft;
-    int32_t n;
-    if (!(g->drafters & TN_DRAFT_CALIBRATED)) return;
-    tn_draft_vocabulary(d, &n);
-    tn_draft_successors(d, g->s->n_tok - 1, logits, n, true);
-}
-
 /* Evaluate g->token, with drafts behind it, and give out what the model made of them; g->token is then the next, not evaluated yet.
  * Each token is drawn from the logits that decoding one by one would have, with the same random numbers: a draft only decides whether
  * those logits are there already. So the text is the same, at any temperature. */
@@ -150,8 +141,8 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     d->n_steps_of[tree.n]++;
     d->n_rows += (uint64_t)tree.n;
     d->n_offered += (uint64_t)g->max_rows;
+    if (g->drafters & TN_DRAFT_CALIBRATED) tn_draft_verified(d->draft, &tree, tree.n > 1 ? s->tree_logits : s->logits);
     if (tree.n == 1) {
-        note_successors(g, s->logits);
         return take(g, s->logits, st, err);
     }
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
@@ -160,7 +151,6 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     for (;; row = next) {
         const float *logits = s->tree_logits + (size_t)row * n_vocab;
         tn_session_keep(s, &tree, row);
-        note_successors(g, logits);
         more = take(g, logits, st, err);
         next = more ? tn_tree_child(&tree, row, g->token) : -1;
         if (next < 0) break;
