@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static const float GUESS_WEIGHT = 4, MEMORY = 96; /* observations a guess is worth; a class remembers about so many */
+static const float GUESS_WEIGHT = 10, MEMORY = 96; /* observations a guess is worth; a class remembers about so many */
 static const float MIN_P = 0.02f;                 /* a node below this is not worth a row */
 static const float MARGIN = 1.05f;                /* gain a draft must promise: measured times are not exact */
 static const float ROW_COST = 0.015f;             /* of a row more, relative to a forward of one, until measured */
