@@ -116,6 +116,11 @@ static double curve_ms(const struct curve *c, const uint64_t *n_steps_of) {
     return sum;
 }
 
+struct costs {
+    float rows[TN_PROP_COSTS], relative[TN_PROP_COSTS];
+    int n;
+};
+
 typedef struct mode {
     const char *draft;
     bool stores; /* its answers go to the store, as a session with a database has them */
@@ -123,8 +128,6 @@ typedef struct mode {
     double decode_s, prefill_s;
     int64_t n_tokens;
     tn_drafting sum; /* counts of all items */
-    float cost_rows[TN_PROP_COSTS], cost[TN_PROP_COSTS];
-    int n_costs;
     int32_t *answers; /* [n_answers], ended by TN_SAM_SEPARATOR each */
     size_t n_answers;
 } mode;
@@ -140,15 +143,11 @@ static void end_session(mode *m, bool others_times) {
     sum->draft_ns += d->draft_ns;
     sum->verify_ns += d->verify_ns;
     sum->calibrate_ns += d->calibrate_ns;
-    if (d->draft) {
-        int n = tn_draft_costs(d->draft, m->cost_rows, m->cost);
-        if (n) m->n_costs = n;
-        if (others_times) tn_draft_give_costs(d->draft, NULL, NULL, 0, true); /* not into this package's profile */
-    }
+    if (d->draft && others_times) tn_draft_give_costs(d->draft, NULL, NULL, 0, true); /* not into this package's profile */
     tern_session_close(&m->s);
 }
 
-static void begin_session(tern_engine *e, mode *m, int32_t n_ctx, const struct curve *curve) {
+static void begin_session(tern_engine *e, mode *m, int32_t n_ctx, const struct curve *curve, const struct costs *shape_costs) {
     m->s = open_session(e, m->draft, n_ctx);
     tern_error err;
     tn_draft *d = m->s->drafting.draft;
@@ -156,8 +155,8 @@ static void begin_session(tern_engine *e, mode *m, int32_t n_ctx, const struct c
         float relative[N_CURVE];
         for (int k = 0; k < N_CURVE; k++) relative[k] = curve->ms[k] / curve->ms[0];
         tn_draft_give_costs(d, curve_rows, relative, N_CURVE, true);
-    } else if (d && m->n_costs) {
-        tn_draft_give_costs(d, m->cost_rows, m->cost, m->n_costs, false);
+    } else if (d && shape_costs->n) {
+        tn_draft_give_costs(d, shape_costs->rows, shape_costs->relative, shape_costs->n, false);
     }
     for (size_t i = 0, end; i < m->n_answers; i = end + 1) {
         for (end = i; m->answers[end] != TN_SAM_SEPARATOR;) end++;
@@ -281,7 +280,7 @@ static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, 
 }
 
 static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int32_t max_tokens, int32_t n_ctx, bool eager,
-                      const struct curve *curve, tern_session *shape) {
+                      const struct curve *curve, tern_session *shape, const struct costs *shape_costs) {
     FILE *f = fopen(path, "r");
     if (!f) {
         fprintf(stderr, "%s: cannot read\n", path);
@@ -315,7 +314,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         for (int k = 0; k < n_modes; k++) {
             int i = (k + n) % n_modes; /* no mode always comes first */
             int32_t hash = 0;
-            begin_session(e, &modes[i], n_ctx, curve);
+            begin_session(e, &modes[i], n_ctx, curve, shape_costs);
             run(&modes[i], shape, ids, n_ids, max_tokens, plain, eager, (uint64_t)n, &hash);
             end_session(&modes[i], shape);
             if (k && hash != want) {
@@ -398,6 +397,7 @@ int main(int argc, char **argv) {
     int32_t n_set_ctx = e->model->h.ctx_train < 4096 ? e->model->h.ctx_train : 4096;
     tern_engine *shape_engine = NULL;
     tern_session *shape = NULL;
+    struct costs shape_costs = {.n = 0};
     if (shape_path) { /* what stands in the context does not matter to the time: any tokens, once, and every prompt takes as many as it has */
         must(tern_engine_open(shape_path, &o, &shape_engine, &err), &err);
         shape = open_session(shape_engine, NULL, n_set_ctx);
@@ -405,13 +405,27 @@ int main(int argc, char **argv) {
         tn_rng rng = {1};
         for (int32_t i = 0; i < n_set_ctx - max_tokens; i++) ids[i] = (int32_t)tn_rng_below(&rng, (uint64_t)shape_engine->model->h.n_vocab);
         must(tern_session_prefill(shape, ids, (size_t)(n_set_ctx - max_tokens), &err), &err);
+        shape->n_tok = 512;
+        must(tn_drafting_measure(shape, shape_costs.rows, shape_costs.relative, &shape_costs.n, &err), &err);
+        free(ids);
+    } else if (!curve && !verify) { /* the forwards' times into the profile, before anything is counted */
+        tern_session *s = open_session(e, "all", n_set_ctx);
+        tern_generate_options g;
+        tern_generate_options_defaults(&g);
+        g.ignore_end = true;
+        int32_t *ids = malloc(512 * sizeof *ids);
+        tn_rng rng = {1};
+        for (int i = 0; i < 512; i++) ids[i] = (int32_t)tn_rng_below(&rng, (uint64_t)e->model->h.n_vocab);
+        must(tern_session_prefill(s, ids, 512, &err), &err);
+        must(tern_session_generate(s, &g, NULL, &err), &err);
+        tern_session_close(&s);
         free(ids);
     }
     if (verify) {
         verify_cost(e, n_ctx);
     } else {
         printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | draft ms/step | forward ms/step | calibration, %% of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
-        for (int i = optind; i < argc; i++) bench_set(e, argv[i], modes, n_modes, n_items, max_tokens, n_set_ctx, eager, curve, shape);
+        for (int i = optind; i < argc; i++) bench_set(e, argv[i], modes, n_modes, n_items, max_tokens, n_set_ctx, eager, curve, shape, &shape_costs);
     }
     tern_session_close(&shape);
     tern_engine_close(&shape_engine);

@@ -118,6 +118,8 @@ static int32_t useful_rows(const decoder *g) {
     return g->o.max_tokens >= 0 && rows > left + 1 ? left + 1 : rows;
 }
 
+enum { PROFILED_TOKENS = 24 }; /* shorter answers do not pay for measured forwards */
+
 /* Evaluate g->token, with drafts behind it, and give out what the model made of them; g->token is then the next, not evaluated yet.
  * Each token is drawn from the logits that decoding one by one would have, with the same random numbers: a draft only decides whether
  * those logits are there already. So the text is the same, at any temperature. */
@@ -125,6 +127,9 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     tern_session *s = g->s;
     tn_drafting *d = &s->drafting;
     tn_tree tree;
+    bool worth = g->o.max_tokens < 0 || g->o.max_tokens >= PROFILED_TOKENS;
+    if (g->res.n_tokens == 1 && worth && !g->o.draft_eager) *st = tn_drafting_profile(s, err); /* the first token is out: nobody waits for it */
+    if (*st != TERN_OK) return false;
     int64_t t0 = tn_now_ns();
     tn_draft_plan(d->draft, g->drafters, useful_rows(g), g->o.draft_eager, &tree);
     int64_t t1 = tn_now_ns();
