@@ -139,17 +139,16 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     tn_draft_timed(d->draft, tree.n, t2 - t1);
     tn_session_trace(s, "draft", t0, t1);
     tn_session_trace(s, tree.n > 1 ? "verify" : "step", t1, t2);
-    d->draft_ns += t1 - t0;
-    if (t1 - t0 > d->draft_max_ns) d->draft_max_ns = t1 - t0;
+    if (g->drafters & TN_DRAFT_CALIBRATED) tn_draft_verified(d->draft, &tree, tree.n > 1 ? s->tree_logits : s->logits);
+    int64_t draft_ns = t1 - t0 + tn_now_ns() - t2;
+    d->draft_ns += draft_ns;
+    if (draft_ns > d->draft_max_ns) d->draft_max_ns = draft_ns;
     d->verify_ns += t2 - t1;
     d->n_steps++;
     d->n_steps_of[tree.n]++;
     d->n_rows += (uint64_t)tree.n;
     d->n_offered += (uint64_t)g->max_rows;
-    if (g->drafters & TN_DRAFT_CALIBRATED) tn_draft_verified(d->draft, &tree, tree.n > 1 ? s->tree_logits : s->logits);
-    if (tree.n == 1) {
-        return take(g, s->logits, st, err);
-    }
+    if (tree.n == 1) return take(g, s->logits, st, err);
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t row = 0, next = 0;
     bool more;
@@ -167,7 +166,11 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
         d->n_accepted++;
     }
     tn_session_settle(s, row);
-    if (more && g->drafters & TN_DRAFT_EXTEND) tn_draft_rejected(d->draft, &tree, row, s->tree_logits);
+    if (more && g->drafters & TN_DRAFT_EXTEND) {
+        t0 = tn_now_ns();
+        tn_draft_rejected(d->draft, &tree, row, s->tree_logits);
+        d->draft_ns += tn_now_ns() - t0;
+    }
     return more;
 }
 
