@@ -1,6 +1,6 @@
 /* Drafting, measured: accepted length and time per token for every set of drafters over prompt sets, the share of verification that was
  * of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in shape.
- *   bench_spec MODEL [-n ITEMS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE] SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text
+ *   bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE] SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text
  *   -k tiny | 0.5b | 1.5b: decide, and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead of by
  *      what is measured: the same figures on every machine, and what the drafts would be worth to a larger model
  *   -r SHAPE: by the clock at the shape of another model (of random weights, say): MODEL writes the text and its logits decide which drafts
@@ -8,6 +8,7 @@
  *      step (drafting, drawing a token from SHAPE's logits, moving its keys and values), not the time of MODEL's forwards. So a real
  *      text's acceptance meets a large model's real forwards; prefill and calibration are not replayed.
  *   bench_spec MODEL -v [-c CONTEXT]                         one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens
+ *   -x N: every answer N times by turns, the quickest counts (for machines that others use too)
  *   -o 1,5: only these of the modes (0: none, always .. 6: all, store)
  * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain text is sampled at
  * temperature 1, so that there is nothing to copy. */
@@ -252,7 +253,8 @@ static char *prompt_of(const tern_engine *e, const char *line) {
     return out;
 }
 
-static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, int32_t max_tokens, bool sampled, bool eager, uint64_t seed, int32_t *hash) {
+static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, int32_t max_tokens, bool sampled, bool eager, uint64_t seed, bool last,
+                int32_t *hash) {
     tern_error err;
     tern_generate_options o;
     tern_generate_options_defaults(&o);
@@ -275,11 +277,11 @@ static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, 
         m->decode_s += res.decode_s;
         m->n_tokens += res.n_tokens;
     }
-    if (m->stores) keep_answer(m, n_ids);
+    if (m->stores && last) keep_answer(m, n_ids);
     for (int32_t i = (int32_t)n_ids; i < m->s->n_tok; i++) *hash = (int32_t)((uint32_t)*hash * 31 + (uint32_t)m->s->tokens[i]);
 }
 
-static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int32_t max_tokens, int32_t n_ctx, bool eager,
+static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int repeats, int32_t max_tokens, int32_t n_ctx, bool eager,
                       const struct curve *curve, tern_session *shape, const struct costs *shape_costs) {
     FILE *f = fopen(path, "r");
     if (!f) {
@@ -311,14 +313,20 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         free(prompt);
         if (st != TERN_OK || !n_ids) continue;
         int32_t want = 0;
-        for (int k = 0; k < n_modes; k++) {
-            int i = (k + n) % n_modes; /* no mode always comes first */
+        double best[MAX_MODES];
+        for (int k = 0; k < n_modes * repeats; k++) {
+            int i = (k + n) % n_modes, r = k / n_modes; /* no mode always comes first */
             int32_t hash = 0;
-            begin_session(e, &modes[i], n_ctx, curve, shape_costs);
-            run(&modes[i], shape, ids, n_ids, max_tokens, plain, eager, (uint64_t)n, &hash);
-            end_session(&modes[i], shape);
+            mode *m = &modes[i];
+            double before_s = m->decode_s;
+            begin_session(e, m, n_ctx, curve, shape_costs);
+            run(m, shape, ids, n_ids, max_tokens, plain, eager, (uint64_t)n, r == repeats - 1, &hash);
+            end_session(m, shape);
+            double took_s = m->decode_s - before_s;
+            best[i] = r && best[i] < took_s ? best[i] : took_s;
+            m->decode_s = before_s + (r == repeats - 1 ? best[i] * repeats : 0);
             if (k && hash != want) {
-                fprintf(stderr, "%s item %d: %s gives another text\n", path, n, modes[i].draft);
+                fprintf(stderr, "%s item %d: %s gives another text\n", path, n, m->draft);
                 exit(1);
             }
             want = hash;
@@ -331,8 +339,8 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         mode *m = &modes[i];
         const tn_drafting *t = &m->sum;
         double steps = t->n_steps ? (double)t->n_steps : 1, offered = t->n_offered ? (double)t->n_offered : 1, kept = (double)(t->n_steps + t->n_accepted);
-        double per_token = m->decode_s * 1e3 / (double)(m->n_tokens > n ? m->n_tokens - n : 1);
-        double none = modes[0].decode_s * 1e3 / (double)(modes[0].n_tokens > n ? modes[0].n_tokens - n : 1);
+        double per_token = m->decode_s * 1e3 / (double)(m->n_tokens > n * repeats ? m->n_tokens - n * repeats : 1);
+        double none = modes[0].decode_s * 1e3 / (double)(modes[0].n_tokens > n * repeats ? modes[0].n_tokens - n * repeats : 1);
         if (curve) {
             none = (double)curve->ms[0];
             per_token = i ? curve_ms(curve, t->n_steps_of) / (double)m->n_tokens : none;
@@ -351,11 +359,11 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_spec MODEL [-n ITEMS] [-t TOKENS] [-m DRAFTERS]... [-o MODE,...] [-e] [-k CURVE] [-r SHAPE] SET...\n       bench_spec MODEL -v [-c CONTEXT]\n");
+        fprintf(stderr, "usage: bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m DRAFTERS]... [-o MODE,...] [-e] [-k CURVE] [-r SHAPE] SET...\n       bench_spec MODEL -v [-c CONTEXT]\n");
         return 2;
     }
     const char *model = argv[1];
-    int n_items = 20, n_modes = 7, opt;
+    int n_items = 20, n_modes = 7, repeats = 1, opt;
     int32_t max_tokens = 96, n_ctx = 512;
     bool eager = false, verify = false;
     mode modes[MAX_MODES] = {{.draft = "none"}, {.draft = "lookup"}, {.draft = "sam"}, {.draft = "sam,calibrated"}, {.draft = "sam,extend"}, {.draft = "all"}, {.draft = "all", .stores = true}};
@@ -363,7 +371,7 @@ int main(int argc, char **argv) {
     argc--;
     const struct curve *curve = NULL;
     const char *shape_path = NULL;
-    while ((opt = getopt(argc, argv, "n:t:m:o:evc:k:r:")) >= 0) {
+    while ((opt = getopt(argc, argv, "n:t:m:o:evc:k:r:x:")) >= 0) {
         switch (opt) {
         case 'n': n_items = atoi(optarg); break;
         case 't': max_tokens = atoi(optarg); break;
@@ -383,6 +391,7 @@ int main(int argc, char **argv) {
             break;
         }
         case 'r': shape_path = optarg; break;
+        case 'x': repeats = atoi(optarg) > 0 ? atoi(optarg) : 1; break;
         case 'e': eager = true; break;
         case 'v': verify = true; break;
         case 'c': n_ctx = atoi(optarg); break;
@@ -425,7 +434,7 @@ int main(int argc, char **argv) {
         verify_cost(e, n_ctx);
     } else {
         printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | draft ms/step | forward ms/step | calibration, %% of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
-        for (int i = optind; i < argc; i++) bench_set(e, argv[i], modes, n_modes, n_items, max_tokens, n_set_ctx, eager, curve, shape, &shape_costs);
+        for (int i = optind; i < argc; i++) bench_set(e, argv[i], modes, n_modes, n_items, repeats, max_tokens, n_set_ctx, eager, curve, shape, &shape_costs);
     }
     tern_session_close(&shape);
     tern_engine_close(&shape_engine);
