@@ -241,12 +241,13 @@ int cmd_ask(int argc, char **argv) {
     if (json) {
         json_t *j = json_pack("{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", out.text ? out.text : "", out.n, "sources", sources_json(hits, n_hits), "tokens",
                               (int)res.n_tokens, "prompt_tokens", (int)n_ids, "search_ms", search_s * 1e3, "ttft_ms", out.first_s * 1e3, "prefill_tokens_per_second", pp,
-                              "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "draft", draft_json(s, res.decode_s, res.n_tokens));
+                              "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
         if (!j) {
             rc = failed_text("the answer is not valid UTF-8 for JSON");
             goto out;
         }
         if (ts.wall_s > 0) json_object_set_new(j, "prefill", prefill_json(&ts));
+        if (ts.attn_rows) json_object_set_new(j, "attention", attention_json(&ts));
         if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);
@@ -257,7 +258,7 @@ int cmd_ask(int argc, char **argv) {
     }
     if (stats && ts.wall_s > 0) prefill_print(&ts);
     if (stats) {
-        draft_print(s, res.decode_s, res.n_tokens);
+        draft_print(s, prefill_s, res.decode_s, res.n_tokens);
         fprintf(stderr, "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n", n_found,
                 (long long)n_passages, search_s * 1e3, n_ids, pp, res.n_tokens, tg, out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
     }

@@ -2,6 +2,8 @@
 #include "cli/args.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/draft_args.h"
+#include "cli/prompt.h"
 
 #include "engine/tune.h"
 
@@ -91,6 +93,88 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     return rc;
 }
 
+/* Greedy answers to a text, plain and drafted by turns, every one in a session of its own: drafts know nothing from before. */
+static int bench_drafts(const command *c, const model_args *ma, const char *text, const char *draft, const tern_generate_options *opt, const int32_t *gens,
+                        int n_gens, int32_t repeats, bool json) {
+    tern_engine *e = NULL;
+    size_t n_text, n_ids = 0;
+    char *prompt = read_text_file(text, &n_text);
+    if (!prompt) return EXIT_FAILED;
+    int rc = open_engine(c, ma, &e);
+    if (rc >= 0) {
+        free(prompt);
+        return rc;
+    }
+    tern_model_info info;
+    tern_engine_info(e, &info);
+    int32_t *ids = prompt_ids(e, prompt, n_text, true, &n_ids);
+    free(prompt);
+    json_t *all = json_array();
+    tern_error err;
+    tern_status st = ids && n_ids ? TERN_OK : TERN_E_INVALID;
+    if (st != TERN_OK) snprintf(err.message, sizeof err.message, "%s: no tokens to go on from", text);
+    if (st == TERN_OK && !json) {
+        printf("%s, %s (%s), %d threads, behind %zu tokens\n\n| %8s | %28s | %12s | %22s | %15s |\n|----------|------------------------------|--------------|------------------------|-----------------|\n",
+               ma->model, info.arch, info.scheme, ma->n_threads, n_ids, "test", "drafters", "tokens/s", "min .. max", "tokens/forward");
+    }
+    for (int t = 0; t < n_gens && st == TERN_OK; t++) {
+        double v[2][MAX_REPEATS];
+        json_t *figures = NULL;
+        double per_forward = 1;
+        for (int r = -1; r < repeats && st == TERN_OK; r++) { /* the first is not counted: it warms up, and measures forwards where nobody did */
+            for (int drafted = 0; drafted < 2 && st == TERN_OK; drafted++) {
+                tern_session_options so;
+                tern_session_options_defaults(&so);
+                so.n_ctx = (int32_t)n_ids + gens[t] + 1;
+                so.draft = drafted ? draft : "none";
+                tern_session *s = NULL;
+                tern_generate_options g = *opt;
+                g.max_tokens = gens[t] + 1; /* the first comes from the prompt's logits */
+                g.ignore_end = true;
+                g.sampling.temperature = 0;
+                tern_generate_result res;
+                double t0 = tn_now_s(), prefill_s;
+                st = tern_session_open(e, &so, &s, &err);
+                if (st == TERN_OK) st = tern_session_prefill(s, ids, n_ids, &err);
+                prefill_s = tn_now_s() - t0;
+                if (st == TERN_OK) st = tern_session_generate(s, &g, &res, &err);
+                if (st == TERN_OK && r >= 0) v[drafted][r] = gens[t] / res.decode_s;
+                if (st == TERN_OK && drafted && r == repeats - 1) {
+                    tern_draft_stats d = {.size_bytes = sizeof d};
+                    tern_session_draft_stats(s, &d);
+                    per_forward = d.n_steps ? d.tokens_per_step : 1;
+                    figures = draft_json(s, prefill_s, res.decode_s, res.n_tokens);
+                }
+                tern_session_close(&s);
+            }
+        }
+        for (int drafted = 0; drafted < 2 && st == TERN_OK; drafted++) {
+            spread sp = spread_of(v[drafted], repeats);
+            char test[32];
+            snprintf(test, sizeof test, "tg%d", gens[t]);
+            if (json) {
+                json_t *j = json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i, s:i, s:s}", "test", test, "threads", (int)ma->n_threads, "tokens_per_second", "median",
+                                      sp.median, "min", sp.min, "max", sp.max, "model", ma->model, "scheme", info.scheme, "repeats", (int)repeats, "prompt_tokens",
+                                      (int)n_ids, "drafters", drafted ? draft : "none");
+                if (drafted) json_object_set(j, "draft", figures);
+                json_array_append_new(all, j);
+            } else {
+                printf("| %8s | %28s | %12.2f | %9.2f .. %9.2f | %15.2f |\n", test, drafted ? draft : "none", sp.median, sp.min, sp.max, drafted ? per_forward : 1.0);
+            }
+        }
+        json_decref(figures);
+    }
+    rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    if (json && rc == EXIT_OK) {
+        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+    }
+    json_decref(all);
+    free(ids);
+    tern_engine_close(&e);
+    return rc;
+}
+
 static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, bool json) {
     if (!ma->model) return usage_error(c, "-m MODEL is required");
     tern_options o;
@@ -133,7 +217,9 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
 
 int cmd_bench(int argc, char **argv) {
     model_args ma = {0};
-    const char *p_list = NULL, *n_list = "64", *file = NULL;
+    const char *p_list = NULL, *n_list = "64", *file = NULL, *text = NULL, *draft = NULL;
+    tern_generate_options g;
+    tern_generate_options_defaults(&g);
     int32_t repeats = 5;
     bool json = false, tune = false, cold = false, no_prime = false;
     uint64_t once_ns = 0;
@@ -146,11 +232,13 @@ int cmd_bench(int argc, char **argv) {
         {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0, "from a fresh process with the file out of the page cache to the first token, for each of -p"},
         {"no-prime", 0, NULL, ARG_FLAG, &no_prime, 0, 0, "--cold: do not touch memory before each start (in a virtual machine fresh memory may take seconds per gigabyte)"},
         {"once", 0, "NS", ARG_U64, &once_ns, 0, 0, "what --cold runs in that process: one start, which began at this time of the monotonic clock; prints JSON"},
+        {"text", 0, "FILE", ARG_STR, &text, 0, 0, "decode behind this text instead of random tokens, greedily, plain and with --draft by turns"},
+        DRAFT_ARGS(draft, g),
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "limits: a large file to read cold (default: one is written and removed)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {0},
     };
-    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   [--cold | --tune]   or: tern bench limits",
+    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   or: tern bench limits",
                        "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs, 1};
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
@@ -159,11 +247,16 @@ int cmd_bench(int argc, char **argv) {
     if (words[0]) return bench_limits(ma.n_threads, file, json);
     if (!ma.n_threads) ma.n_threads = tn_cpu_count();
     int32_t prompts[MAX_LIST], gens[MAX_LIST];
+    if (text && p_list) return usage_error(&c, "-p goes with random tokens, not with --text");
     if (!p_list) p_list = tune ? "1024" : "512";
     int n_prompts = strcmp(p_list, "0") ? parse_int_list(p_list, prompts, MAX_LIST, 1 << 20) : 0;
     int n_gens = strcmp(n_list, "0") ? parse_int_list(n_list, gens, MAX_LIST, 1 << 20) : 0;
     if (n_prompts < 0) return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
     if (n_gens < 0) return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
+    if (tune + cold + !!text > 1) return usage_error(&c, "--tune, --cold and --text are different measurements: one at a time");
+    if (!text && (draft || g.draft_nodes || g.draft_eager)) return usage_error(&c, "random tokens cannot be drafted: drafts need --text FILE, a text to answer");
+    if (text && !n_gens) return usage_error(&c, "--text measures decoding: -n is how much");
+    if (text) return bench_drafts(&c, &ma, text, draft ? draft : "auto", &g, gens, n_gens, repeats, json);
     if (tune && n_prompts != 1) return usage_error(&c, "--tune takes one prompt length");
     if (once_ns && n_prompts != 1) return usage_error(&c, "--once takes one prompt length");
     if (once_ns) return bench_once(&c, &ma, prompts[0], (int64_t)once_ns);

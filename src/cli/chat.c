@@ -6,6 +6,8 @@
 #include "cli/sampling_args.h"
 #include "cli/store_args.h"
 
+#include "base/clock.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@ typedef struct chat {
     size_t n_msgs;
     char *answer;
     size_t n_answer, cap_answer;
-    double decode_s; /* of all answers */
+    double prefill_s, decode_s; /* of all turns */
     int32_t n_decoded;
     bool terminal;
 } chat;
@@ -81,7 +83,9 @@ static bool turn(chat *c, const char *text) {
         c->n_answer = 0;
         if (c->answer) c->answer[0] = 0;
         interrupted = c->s;
+        double t0 = tn_now_s();
         tern_status st = tern_session_prefill(c->s, ids, n_ids, &err);
+        c->prefill_s += tn_now_s() - t0;
         if (st == TERN_OK) st = tern_session_generate(c->s, &c->g, &res, &err);
         interrupted = NULL;
         c->decode_s += res.decode_s;
@@ -197,7 +201,7 @@ int cmd_chat(int argc, char **argv) {
             break;
         }
     }
-    if (stats) draft_print(c.s, c.decode_s, c.n_decoded);
+    if (stats) draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
     free(line);
     pop(&c, c.n_msgs);
     free(c.answer);

@@ -12,8 +12,8 @@
     {"draft-nodes", 0, "N", ARG_INT, &(g).draft_nodes, 1, 32, "tokens verified in one forward at most (default 32)"}, \
     {"draft-eager", 0, NULL, ARG_FLAG, &(g).draft_eager, 0, 0, "verify as many drafts as fit, not only those that pay"}
 
-/* Figures of the session's drafts; decode_s and n_tokens of what was generated. */
-json_t *draft_json(const tern_session *s, double decode_s, int32_t n_tokens);
-void draft_print(const tern_session *s, double decode_s, int32_t n_tokens);
+/* Figures of the session's drafts; the time of its prompts, decode_s and n_tokens of what was generated. */
+json_t *draft_json(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens);
+void draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens);
 
 #endif

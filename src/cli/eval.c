@@ -1,6 +1,7 @@
 /* tern eval - perplexity and task accuracy. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/stats.h"
 
 #include "engine/eval.h"
 
@@ -26,6 +27,7 @@ int cmd_eval(int argc, char **argv) {
     model_args ma = {0};
     tn_eval_options o = {0};
     int32_t limit = 0;
+    const char *draft = "none";
     bool json = false, items = false;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
@@ -34,6 +36,7 @@ int cmd_eval(int argc, char **argv) {
         {"ctx-size", 'c', "N", ARG_INT, &o.n_ctx, 2, 1 << 24, "context in tokens (default: 512 for ppl, else the smaller of 4096 and the model's)"},
         {"limit", 0, "N", ARG_INT, &limit, 0, 1e9, "items, or windows of ppl, at most (default: all)"},
         {"items", 0, NULL, ARG_FLAG, &items, 0, 0, "with --json: of every item, whether it was right (1 or 0), to compare models item by item"},
+        {"draft", 0, "LIST", ARG_STR, &draft, 0, 0, "none: texts are scored, nothing is decoded that could be drafted (tern bench --text measures drafts)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
@@ -43,6 +46,7 @@ int cmd_eval(int argc, char **argv) {
     if (rc >= 0) return rc;
     if (!o.task) return usage_error(&c, "--task is required");
     if (!o.data) return usage_error(&c, "--data is required");
+    if (strcmp(draft, "none")) return usage_error(&c, "--draft %s: every task scores given texts and decodes nothing, so there is nothing to draft; tern bench --text measures drafts", draft);
     tern_engine *e = NULL;
     rc = open_engine(&c, &ma, &e);
     if (rc >= 0) return rc;
@@ -69,6 +73,7 @@ int cmd_eval(int argc, char **argv) {
             json_object_set_new(j, "answer_perplexity", json_real(r.perplexity));
         }
         if (items) json_object_set(j, "items_right", out.items);
+        if (r.stats.attn_rows) json_object_set_new(j, "attention", attention_json(&r.stats));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
         putchar('\n');
         json_decref(j);

@@ -207,15 +207,16 @@ int cmd_run(int argc, char **argv) {
         }
         if (logprobs) json_object_set(j, "token_logprobs", out.tokens);
         json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
-        json_object_set_new(j, "draft", draft_json(s, res.decode_s, res.n_tokens));
+        json_object_set_new(j, "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
         if (ts.wall_s > 0) json_object_set_new(j, "prefill", prefill_json(&ts));
+        if (ts.attn_rows) json_object_set_new(j, "attention", attention_json(&ts));
         if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);
     }
     putchar('\n');
     if (stats && ts.wall_s > 0) prefill_print(&ts);
-    if (stats) draft_print(s, res.decode_s, res.n_tokens);
+    if (stats) draft_print(s, prefill_s, res.decode_s, res.n_tokens);
     if (stats) {
         fprintf(stderr, "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms after start, loaded in %.0f ms, peak memory %.1f MiB\n",
                 n_ids, pp, res.n_tokens, tg, reason_text(res.reason), out.first_s * 1e3, loaded_s * 1e3, (double)peak_rss_bytes() / 1048576);

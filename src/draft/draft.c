@@ -14,6 +14,7 @@ struct tn_draft {
     tn_sam_match in_store;
     tn_successors *succ; /* [cap] by position */
     int32_t n_succ;      /* positions before it are filled, or marked unknown */
+    tn_recalls recalls;
     tn_segments segments;
     tn_proposals props;
     tn_draft_outside outside;
@@ -64,7 +65,9 @@ tern_status tn_draft_open(tn_ctx *ctx, int32_t n_vocab, int32_t n_ctx, tn_draft 
     d->text.last = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_vocab, sizeof *d->text.last);
     d->text.vocab = tn_alloc(ctx, TN_MEM_OTHER, TN_DRAFT_VOCAB, sizeof *d->text.vocab);
     d->succ = tn_alloc(ctx, TN_MEM_OTHER, cap, sizeof *d->succ);
-    bool ok = d->text.ids && d->text.prev && d->text.last && d->text.vocab && d->succ;
+    d->recalls.latest = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_vocab, sizeof *d->recalls.latest);
+    d->recalls.ring = tn_alloc(ctx, TN_MEM_OTHER, TN_RECALLS, sizeof *d->recalls.ring);
+    bool ok = d->recalls.latest && d->recalls.ring && d->text.ids && d->text.prev && d->text.last && d->text.vocab && d->succ;
     tern_status st = ok ? tn_sam_open(ctx, d->text.cap, &d->sam, err) : tn_fail(err, TERN_E_MEMORY, "no memory for drafts of %d tokens", n_ctx);
     if (st != TERN_OK) {
         tn_draft_close(&d);
@@ -87,12 +90,15 @@ void tn_draft_close(tn_draft **pd) {
     tn_free(d->ctx, d->text.last);
     tn_free(d->ctx, d->text.vocab);
     tn_free(d->ctx, d->succ);
+    tn_free(d->ctx, d->recalls.latest);
+    tn_free(d->ctx, d->recalls.ring);
     tn_free(d->ctx, d);
 }
 
 size_t tn_draft_bytes(const tn_draft *d) {
     size_t cap = (size_t)d->text.cap;
-    return sizeof *d + cap * (2 * sizeof(int32_t) + sizeof *d->succ) + ((size_t)d->vocab_size + TN_DRAFT_VOCAB) * sizeof(int32_t) + tn_sam_bytes(d->sam) +
+    return sizeof *d + cap * (2 * sizeof(int32_t) + sizeof *d->succ) + (2 * (size_t)d->vocab_size + TN_DRAFT_VOCAB) * sizeof(int32_t) +
+           TN_RECALLS * sizeof(tn_recall) + tn_sam_bytes(d->sam) +
            (d->store ? tn_sam_bytes(d->store) : 0);
 }
 
@@ -150,11 +156,18 @@ const int32_t *tn_draft_vocabulary(const tn_draft *d, int32_t *n) {
     return d->text.vocab;
 }
 
-void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t n_vocabulary, bool all_ids) {
+void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t n_vocabulary) {
     assert(pos < d->text.cap && n_vocabulary <= d->text.n_vocab);
     for (; d->n_succ < pos; d->n_succ++) d->succ[d->n_succ].id[0] = -1;
-    tn_successors_of(&d->text, logits, n_vocabulary, all_ids, &d->succ[pos]);
+    tn_successors_of(logits, d->text.vocab, n_vocabulary, &d->succ[pos]);
     if (pos == d->n_succ) d->n_succ++;
+}
+
+void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits) {
+    for (int32_t row = tree->n - 1; row >= 0; row--) { /* the likelier come last: they are found first */
+        int32_t before = row ? tree->token[tree->parent[row]] : d->text.n > 1 ? d->text.ids[d->text.n - 2] : -1;
+        tn_recalls_add(&d->recalls, before, tree->token[row], logits + (size_t)row * (size_t)d->vocab_size, (size_t)d->vocab_size);
+    }
 }
 
 int tn_draft_outside_class(float confidence) {
@@ -177,7 +190,7 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager,
     if (drafters & TN_DRAFT_LOOKUP) tn_propose_lookup(t, p);
     if (drafters & TN_DRAFT_EXTEND) tn_propose_extended(&d->segments, p);
     if (drafters & TN_DRAFT_MODEL && d->outside) d->outside(d->outside_user, p, t->ids, t->n);
-    if (drafters & TN_DRAFT_CALIBRATED) tn_propose_calibrated(t, d->succ, d->n_succ, p);
+    if (drafters & TN_DRAFT_CALIBRATED) tn_propose_calibrated(t, d->succ, d->n_succ, &d->recalls, p);
     tn_segments_age(&d->segments);
     tn_prop_choose(p, max_rows, eager, out);
 }

@@ -42,9 +42,10 @@ tern_status tn_draft_learn(tn_draft *d, const int32_t *tokens, size_t n, tern_er
 
 /* Calibration. The distinct tokens of the text, at most TN_DRAFT_VOCAB. */
 const int32_t *tn_draft_vocabulary(const tn_draft *d, int32_t *n);
-/* Logits of those tokens at a position of the text: what the model expects behind it. stride 1: logits[i] belongs to vocabulary[i];
- * 0: logits[id], of the whole vocabulary. */
-void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t n_vocabulary, bool all_ids);
+/* Logits [n_vocabulary] of those tokens at a position of the text: what the model expects behind it. */
+void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t n_vocabulary);
+/* Logits [tree->n][vocabulary] of the rows of a forward; the text has not grown by its root yet. */
+void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits);
 
 /* A drafter from outside adds its proposals to the tree of the text's last token. */
 typedef void (*tn_draft_outside)(void *user, tn_proposals *p, const int32_t *text, int32_t n);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static const float GUESS_WEIGHT = 4, MEMORY = 96; /* observations a guess is worth; a class remembers about so many */
+static const float GUESS_WEIGHT = 10, MEMORY = 96; /* observations a guess is worth; a class remembers about so many */
 static const float MIN_P = 0.02f;                 /* a node below this is not worth a row */
 static const float MARGIN = 1.05f;                /* gain a draft must promise: measured times are not exact */
 static const float ROW_COST = 0.015f;             /* of a row more, relative to a forward of one, until measured */
@@ -101,6 +101,13 @@ static void fill_costs(const tn_proposals *p, float *cost) {
         t0 = t1;
     }
     for (; i <= TN_TREE_MAX; i++) cost[i] = t0 + slope * ((float)i - r0);
+}
+
+float tn_prop_worth(const tn_proposals *p) {
+    float cost[TN_TREE_MAX + 1], half_row;
+    fill_costs(p, cost);
+    half_row = 0.5f * (cost[8] - cost[1]) / 7; /* of the few first; half: it is no more than an estimate */
+    return half_row > MIN_P ? half_row : MIN_P;
 }
 
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {

@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-enum { TN_PROP_MAX = 192, TN_PROP_CLASSES = 128, TN_PROP_EVIDENCE = 3, TN_PROP_COSTS = 9 };
+enum { TN_PROP_MAX = 192, TN_PROP_CLASSES = 160, TN_PROP_EVIDENCE = 3, TN_PROP_COSTS = 9 };
 
 typedef struct tn_prop {
     int32_t token;
@@ -55,6 +55,8 @@ void tn_prop_judge(tn_proposals *p, int32_t token);
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns);
 
 int tn_prop_cost_class(int32_t n_rows); /* its class in cost */
+/* A node less likely than this cannot pay, whatever else is in the tree. */
+float tn_prop_worth(const tn_proposals *p);
 float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured yet */
 
 /* The tree to verify, at most max_rows rows with its root. eager: as many nodes as fit, else only what pays. */

@@ -4,24 +4,33 @@
 enum { LOOKUP_NGRAM = 3, LOOKUP_TOKENS = 10, LOOKUP_PLACES = 256 }; /* as prompt lookup decoding: 3-grams, 10 tokens */
 enum { MAIN_TOKENS = TN_TREE_MAX - 1, OTHER_TOKENS = 8, N_OTHERS = 3, N_SHORTER = 2 };
 
-static const float guess_by_length[TN_N_LENGTHS] = {0.25f, 0.5f, 0.7f, 0.7f, 0.75f, 0.85f, 0.9f, 0.93f};
-
 void tn_source_guesses(tn_proposals *p) {
-    /* what was seen over the sets of bench/spec.sh, roughly */
-    static const float by_depth[4] = {0.4f, 0.5f, 0.6f, 0.7f}, by_gap[6][4] = {{0.65f, 0.35f, 0.2f, 0.13f}, {0.1f, 0.1f, 0.06f, 0.03f}, {0.08f, 0.08f, 0.04f, 0.02f},
-                                                                               {0.2f, 0.13f, 0.1f, 0.07f},  {0.06f, 0.05f, 0.03f, 0.03f}, {0.03f, 0.05f, 0.03f, 0.02f}};
+    /* what was seen over the sets of bench/spec.sh, roughly: a session begins with it and learns its own */
+    static const float by_length[TN_N_LENGTHS] = {0.23f, 0.48f, 0.75f, 0.82f, 0.87f, 0.94f, 0.94f, 0.98f};
+    static const float other[TN_N_LENGTHS] = {0.06f, 0.2f, 0.35f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f};
+    static const float shorter[TN_N_LENGTHS] = {0.2f, 0.6f, 0.8f, 0.8f, 0.8f, 0.95f, 0.97f, 0.98f};
+    static const float in_store[TN_N_LENGTHS] = {0.2f, 0.37f, 0.4f, 0.6f, 0.7f, 0.88f, 0.95f, 0.98f};
+    static const float by_depth[4] = {0.4f, 0.5f, 0.6f, 0.7f};
+    static const float calibrated[2 * TN_SUCCESSORS][4] = {{0.72f, 0.3f, 0.17f, 0.12f}, {0.1f, 0.075f, 0.07f, 0.025f}, {0.08f, 0.06f, 0.05f, 0.01f},
+                                                           {0.2f, 0.1f, 0.09f, 0.06f},  {0.04f, 0.035f, 0.035f, 0.02f}, {0.04f, 0.04f, 0.03f, 0.012f}};
+    static const float recalled[6][4] = {{0.88f, 0.8f, 0.6f, 0.4f}, {0.09f, 0.075f, 0.03f, 0.012f}, {0.04f, 0.02f, 0.015f, 0.006f},
+                                         {0.45f, 0.43f, 0.3f, 0.17f}, {0.1f, 0.08f, 0.08f, 0.03f}, {0.045f, 0.05f, 0.03f, 0.018f}};
     for (int i = 0; i < TN_PROP_CLASSES; i++) tn_prop_guess(p, i, 0.1f);
     p->sum_kept = p->sum_promised = 4;
     for (int i = 0; i < 12; i++) tn_prop_guess(p, TN_CLASS_LOOKUP + i, by_depth[i % 4] * (float)(1 + i / 4) / 3);
     for (int i = 0; i < TN_N_LENGTHS; i++) {
-        tn_prop_guess(p, TN_CLASS_SAM + i, guess_by_length[i]);
-        tn_prop_guess(p, TN_CLASS_SAM_OTHER + i, 0.3f * guess_by_length[i]);
-        tn_prop_guess(p, TN_CLASS_SAM_SHORTER + i, 0.3f * guess_by_length[i]);
-        tn_prop_guess(p, TN_CLASS_STORE + i, guess_by_length[i]);
-        tn_prop_guess(p, TN_CLASS_STORE_OTHER + i, 0.3f * guess_by_length[i]);
+        tn_prop_guess(p, TN_CLASS_SAM + i, by_length[i]);
+        tn_prop_guess(p, TN_CLASS_SAM_OTHER + i, other[i]);
+        tn_prop_guess(p, TN_CLASS_SAM_SHORTER + i, shorter[i]);
+        tn_prop_guess(p, TN_CLASS_STORE + i, in_store[i]);
+        tn_prop_guess(p, TN_CLASS_STORE_OTHER + i, other[i]);
     }
-    for (int i = 0; i < 24; i++) tn_prop_guess(p, TN_CLASS_CALIBRATED + i, by_gap[i / 4][i % 4]);
-    for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_EXTEND + i, i % 2 ? 0.6f : 0.06f / (float)(1 + i / 2));
+    for (int i = 0; i < 8 * TN_SUCCESSORS; i++) tn_prop_guess(p, TN_CLASS_CALIBRATED + i, calibrated[i / 4][i % 4]);
+    for (int i = 0; i < 8 * TN_RECALLED; i++) {
+        int rank = i % (4 * TN_RECALLED) / 4;
+        tn_prop_guess(p, TN_CLASS_RECALLED + i, recalled[i / (4 * TN_RECALLED) * 3 + (rank < 2 ? rank : 2)][i % 4]);
+    }
+    for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_EXTEND + i, i % 2 ? 0.8f : 0.05f - 0.004f * (float)i);
     for (int i = 0; i < 8; i++) tn_prop_guess(p, TN_CLASS_MODEL + i, 0.1f + 0.1f * (float)i);
 }
 

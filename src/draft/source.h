@@ -23,7 +23,8 @@ enum {
     TN_CLASS_STORE = TN_CLASS_SAM_SHORTER + TN_N_LENGTHS,        /* [TN_N_LENGTHS] */
     TN_CLASS_STORE_OTHER = TN_CLASS_STORE + TN_N_LENGTHS,        /* [TN_N_LENGTHS] */
     TN_CLASS_CALIBRATED = TN_CLASS_STORE_OTHER + TN_N_LENGTHS,   /* [pair matches or token only][3 ranks][4 gaps] */
-    TN_CLASS_EXTEND = TN_CLASS_CALIBRATED + 24,                  /* [4 ages][first or later token] */
+    TN_CLASS_RECALLED = TN_CLASS_CALIBRATED + 24,                /* [pair matches or token only][6 ranks][4 gaps] */
+    TN_CLASS_EXTEND = TN_CLASS_RECALLED + 48,                    /* [4 ages][first or later token] */
     TN_CLASS_MODEL = TN_CLASS_EXTEND + 8,                        /* [8 levels of the draft model's confidence] */
     TN_CLASS_END = TN_CLASS_MODEL + 8
 };
@@ -37,13 +38,26 @@ void tn_propose_sam(const tn_sam *text, tn_proposals *p);
 void tn_propose_store(const tn_sam *store, const tn_sam_match *m, tn_proposals *p);
 
 /* ---- calibrated.c: in-context distribution calibration ---- */
-enum { TN_SUCCESSORS = 3 };
-typedef struct tn_successors {
-    int32_t id[TN_SUCCESSORS]; /* likeliest first, -1 = none */
+enum { TN_SUCCESSORS = 3, TN_RECALLED = 6, TN_RECALLS = 2048 };
+typedef struct tn_successors { /* of a place of the prompt */
+    int32_t id[TN_SUCCESSORS];  /* likeliest first, -1 = none */
     uint8_t gap[TN_SUCCESSORS]; /* level of certainty */
 } tn_successors;
-void tn_successors_of(const tn_text *t, const float *logits, int32_t n_vocabulary, bool all_ids, tn_successors *out);
-void tn_propose_calibrated(const tn_text *t, const tn_successors *succ, int32_t n_succ, tn_proposals *p);
+/* What the model said at the rows of the latest forwards, those of rejected drafts too. */
+typedef struct tn_recall {
+    int32_t token, before;   /* the row's, and the one before it */
+    int32_t older;           /* number of the one before with the same token */
+    int32_t id[TN_RECALLED]; /* likeliest first, -1 = none */
+    uint8_t gap[TN_RECALLED];
+} tn_recall;
+typedef struct tn_recalls {
+    int32_t *latest; /* [n_vocab] number + 1 of a token's latest */
+    tn_recall *ring; /* [TN_RECALLS] */
+    int32_t n;       /* the next one's number, at number % TN_RECALLS */
+} tn_recalls;
+void tn_successors_of(const float *logits, const int32_t *ids, int32_t n, tn_successors *out);
+void tn_recalls_add(tn_recalls *r, int32_t before, int32_t token, const float *logits, size_t n_vocab);
+void tn_propose_calibrated(const tn_text *t, const tn_successors *succ, int32_t n_succ, const tn_recalls *recalls, tn_proposals *p);
 
 /* ---- extend.c: draft extension ---- */
 enum { TN_SEGMENTS = 4, TN_SEGMENT_LIFE = 4 /* steps */ };

@@ -251,6 +251,8 @@ static tern_status evict(tn_store *s, tern_error *err) {
     return any ? run_sql(s, "PRAGMA incremental_vacuum(64)", "shrink it", err) : TERN_OK;
 }
 
+tern_status tn_store_shrink(tn_store *s, tern_error *err) { return run_sql(s, "PRAGMA incremental_vacuum", "shrink it", err); }
+
 static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt, int64_t *id, tern_error *err) {
     int64_t hash = (int64_t)XXH64(ids, n * sizeof *ids, (uint64_t)kind), same = 0, used = 0, none;
     int64_t key[] = {s->vocab, hash};

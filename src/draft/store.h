@@ -71,6 +71,7 @@ const char *tn_store_path(const tn_store *s);
 /* begin takes the writer's lock at once (waiting up to busy_ms), so that a transaction cannot fail half-way for another's. */
 tern_status tn_store_begin(tn_store *s, tern_error *err);
 tern_status tn_store_commit(tn_store *s, tern_error *err); /* rolls back when it fails */
+tern_status tn_store_shrink(tn_store *s, tern_error *err); /* what was deleted leaves the file too */
 void tn_store_rollback(tn_store *s);
 /* The status and message for what SQLite has just reported. */
 tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err);

@@ -41,6 +41,49 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     return TERN_OK;
 }
 
+tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err) {
+    enum { REPEATS = 3 };
+    static const int32_t tried[] = {1, 2, 4, 8, 12, 16, 24, TN_TREE_MAX}; /* one of each class that a curve bends at */
+    enum { TRIED = sizeof tried / sizeof *tried };
+    int64_t best[TRIED];
+    *n = 0;
+    if (s->n_ctx - s->n_tok < TN_TREE_MAX || !s->n_tok) return TERN_OK;
+    bool has_logits = s->has_logits;
+    for (int r = 0; r < REPEATS; r++) {
+        for (int i = 0; i < TRIED; i++) {
+            tn_tree t = {0};
+            for (int32_t j = 0; j < tried[i]; j++) tn_tree_add(&t, j - 1, s->tokens[s->n_tok - 1]);
+            int64_t t0 = tn_now_ns();
+            TN_TRY(tn_session_verify(s, &t, err));
+            int64_t ns = tn_now_ns() - t0;
+            best[i] = r && best[i] < ns ? best[i] : ns;
+        }
+    }
+    s->has_logits = has_logits;
+    for (int i = 1; i < TRIED; i++) {
+        rows[*n] = (float)tried[i];
+        relative[(*n)++] = (float)best[i] / (float)best[0];
+    }
+    return TERN_OK;
+}
+
+tern_status tn_drafting_profile(tern_session *s, tern_error *err) {
+    enum { ENOUGH = 4 }; /* classes known */
+    tn_stage_profile *p = &s->profile;
+    float rows[TN_PROP_COSTS], relative[TN_PROP_COSTS];
+    int n;
+    if (!s->pipeline || p->n_forwards >= ENOUGH || tn_draft_costs(s->drafting.draft, rows, relative) >= ENOUGH) return TERN_OK;
+    int64_t t0 = tn_now_ns();
+    TN_TRY(tn_drafting_measure(s, rows, relative, &n, err));
+    tn_session_trace(s, "profile forwards", t0, tn_now_ns());
+    if (!n) return TERN_OK;
+    tn_draft_give_costs(s->drafting.draft, rows, relative, n, false);
+    memcpy(p->forward_rows, rows, sizeof p->forward_rows);
+    memcpy(p->forward_relative, relative, sizeof p->forward_relative);
+    p->n_forwards = n;
+    return TERN_OK;
+}
+
 void tn_drafting_close(tern_session *s) {
     tn_drafting *d = &s->drafting;
     tn_ctx *ctx = &s->e->ctx;
@@ -165,7 +208,7 @@ void tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows) {
             else kern->layernorm_f32(x, m->out_norm, m->out_norm_b, h->norm_eps, row, e);
         }
         tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n);
-        for (int32_t j = 0; j < n; j++) tn_draft_successors(d->draft, pos0 + i + j, d->head_logits + (size_t)j * (size_t)d->n_head, d->n_head, false);
+        for (int32_t j = 0; j < n; j++) tn_draft_successors(d->draft, pos0 + i + j, d->head_logits + (size_t)j * (size_t)d->n_head, d->n_head);
         i += n;
     }
     int64_t t1 = tn_now_ns();

@@ -30,6 +30,12 @@ bool tn_drafting_calibrates(const tern_session *s, size_t n);
 tern_status tn_drafting_before(tern_session *s, const int32_t *tokens, size_t n, tern_error *err);
 void tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows);
 
+/* Times of forwards of some numbers of rows behind the session's text, relative to one of one row: the quickest of a few. Nothing is kept of
+ * them but the times. At most TN_PROP_COSTS; *n = 0 where the context has no room. */
+tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err);
+/* Before the first forward with drafts: does that once for a package, if the profile beside it does not know. */
+tern_status tn_drafting_profile(tern_session *s, tern_error *err);
+
 /* A small model that goes ahead. */
 tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n_ctx, tn_draft_model **out, tern_error *err);
 void tn_draft_model_close(tn_draft_model **m);

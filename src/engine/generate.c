@@ -118,14 +118,7 @@ static int32_t useful_rows(const decoder *g) {
     return g->o.max_tokens >= 0 && rows > left + 1 ? left + 1 : rows;
 }
 
-/* What the model expects behind the session's last token, for calibration. */
-static void note_successors(decoder *g, const float *logits) {
-    tn_draft *d = g->s->drafting.draft;
-    int32_t n;
-    if (!(g->drafters & TN_DRAFT_CALIBRATED)) return;
-    tn_draft_vocabulary(d, &n);
-    tn_draft_successors(d, g->s->n_tok - 1, logits, n, true);
-}
+enum { PROFILED_TOKENS = 24 }; /* shorter answers do not pay for measured forwards */
 
 /* Evaluate g->token, with drafts behind it, and give out what the model made of them; g->token is then the next, not evaluated yet.
  * Each token is drawn from the logits that decoding one by one would have, with the same random numbers: a draft only decides whether
@@ -134,6 +127,9 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     tern_session *s = g->s;
     tn_drafting *d = &s->drafting;
     tn_tree tree;
+    bool worth = g->o.max_tokens < 0 || g->o.max_tokens >= PROFILED_TOKENS;
+    if (g->res.n_tokens == 1 && worth && !g->o.draft_eager) *st = tn_drafting_profile(s, err); /* the first token is out: nobody waits for it */
+    if (*st != TERN_OK) return false;
     int64_t t0 = tn_now_ns();
     tn_draft_plan(d->draft, g->drafters, useful_rows(g), g->o.draft_eager, &tree);
     int64_t t1 = tn_now_ns();
@@ -143,24 +139,22 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     tn_draft_timed(d->draft, tree.n, t2 - t1);
     tn_session_trace(s, "draft", t0, t1);
     tn_session_trace(s, tree.n > 1 ? "verify" : "step", t1, t2);
-    d->draft_ns += t1 - t0;
-    if (t1 - t0 > d->draft_max_ns) d->draft_max_ns = t1 - t0;
+    if (g->drafters & TN_DRAFT_CALIBRATED) tn_draft_verified(d->draft, &tree, tree.n > 1 ? s->tree_logits : s->logits);
+    int64_t draft_ns = t1 - t0 + tn_now_ns() - t2;
+    d->draft_ns += draft_ns;
+    if (draft_ns > d->draft_max_ns) d->draft_max_ns = draft_ns;
     d->verify_ns += t2 - t1;
     d->n_steps++;
     d->n_steps_of[tree.n]++;
     d->n_rows += (uint64_t)tree.n;
     d->n_offered += (uint64_t)g->max_rows;
-    if (tree.n == 1) {
-        note_successors(g, s->logits);
-        return take(g, s->logits, st, err);
-    }
+    if (tree.n == 1) return take(g, s->logits, st, err);
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t row = 0, next = 0;
     bool more;
     for (;; row = next) {
         const float *logits = s->tree_logits + (size_t)row * n_vocab;
         tn_session_keep(s, &tree, row);
-        note_successors(g, logits);
         more = take(g, logits, st, err);
         next = more ? tn_tree_child(&tree, row, g->token) : -1;
         if (next < 0) break;
@@ -172,7 +166,11 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
         d->n_accepted++;
     }
     tn_session_settle(s, row);
-    if (more && g->drafters & TN_DRAFT_EXTEND) tn_draft_rejected(d->draft, &tree, row, s->tree_logits);
+    if (more && g->drafters & TN_DRAFT_EXTEND) {
+        t0 = tn_now_ns();
+        tn_draft_rejected(d->draft, &tree, row, s->tree_logits);
+        d->draft_ns += tn_now_ns() - t0;
+    }
     return more;
 }
 

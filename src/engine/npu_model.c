@@ -88,19 +88,60 @@ static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     if (r->ok && (h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4)) miss(r, "n_rot");
 }
 
-tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24], char description[64], uint64_t *n_params,
-                               tern_error *err) {
-    memset(h, 0, sizeof *h);
+static tern_status load_meta(tn_ctx *ctx, const tn_pkg *pkg, json_t **meta, tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(pkg, TN_PKG_META, -1);
     TN_FAIL_IF(!s || s->size_bytes > 1 << 20, err, TERN_E_FORMAT, "package without (sane) metadata");
     char *text = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
     TN_FAIL_IF(!text, err, TERN_E_MEMORY, "no memory for package metadata");
     tern_status st = tn_pkg_read(pkg, s, text, err);
     json_error_t je;
-    json_t *meta = st == TERN_OK ? json_loadb(text, s->size_bytes, 0, &je) : NULL;
+    *meta = st == TERN_OK ? json_loadb(text, s->size_bytes, 0, &je) : NULL;
     tn_free(ctx, text);
     if (st != TERN_OK) return st;
-    TN_FAIL_IF(!meta, err, TERN_E_FORMAT, "package metadata is not JSON: %s", je.text);
+    TN_FAIL_IF(!*meta, err, TERN_E_FORMAT, "package metadata is not JSON: %s", je.text);
+    return TERN_OK;
+}
+
+/* n positive numbers; false where the array is anything else. */
+static bool numbers_of(const json_t *a, float *out, size_t n) {
+    bool ok = json_array_size(a) == n;
+    for (size_t i = 0; ok && i < n; i++) {
+        double v = json_number_value(json_array_get(a, i));
+        ok = v > 1e-30 && v < 1e30;
+        out[i] = (float)v;
+    }
+    return ok;
+}
+
+/* What sparse attention needs; a package without it works but for that. */
+static tern_status read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err) {
+    json_t *meta;
+    TN_TRY(load_meta(m->ctx, m->pkg, &meta, err));
+    const json_t *a = json_object_get(meta, "attention"), *rows = json_object_get(a, "head_weight");
+    size_t n_layers = (size_t)h->n_layers, n_heads = (size_t)h->n_heads;
+    float *q = NULL, *k = NULL, *w = NULL;
+    tern_status st = TERN_OK;
+    if (a) {
+        q = tn_alloc(m->ctx, TN_MEM_OTHER, n_layers, sizeof *q);
+        k = tn_alloc(m->ctx, TN_MEM_OTHER, n_layers, sizeof *k);
+        w = tn_alloc(m->ctx, TN_MEM_OTHER, n_layers * n_heads, sizeof *w);
+        if (!q || !k || !w) st = tn_fail(err, TERN_E_MEMORY, "no memory for the heads' scales");
+        bool ok = st == TERN_OK && numbers_of(json_object_get(a, "scale_q"), q, n_layers) && numbers_of(json_object_get(a, "scale_k"), k, n_layers) && json_array_size(rows) == n_layers;
+        for (size_t l = 0; ok && l < n_layers; l++) ok = numbers_of(json_array_get(rows, l), w + l * n_heads, n_heads);
+        if (st == TERN_OK && !ok) st = tn_fail(err, TERN_E_FORMAT, "package metadata: 'attention' does not fit the model's heads");
+    }
+    json_decref(meta);
+    m->attn_scale_q = q;
+    m->attn_scale_k = k;
+    m->attn_head_weight = w;
+    return st;
+}
+
+tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24], char description[64], uint64_t *n_params,
+                               tern_error *err) {
+    memset(h, 0, sizeof *h);
+    json_t *meta;
+    TN_TRY(load_meta(ctx, pkg, &meta, err));
     reader r = {.o = meta, .ok = true};
     text_of(&r, "scheme", scheme, 24);
     char source[64];
@@ -517,6 +558,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     tn_pkg_fetch_front(m->pkg);
     if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params, err)) != TERN_OK) goto out;
     m->n_layers = model->h.n_layers;
+    if ((st = read_heads(m, &model->h, err)) != TERN_OK) goto out;
     size_t n_parts = (size_t)m->n_layers + 1;
     m->small = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small);
     m->small_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small_blocks);
@@ -592,6 +634,9 @@ void tn_npu_model_close(tn_npu_model **pm) {
     if (!m) return;
     *pm = NULL;
     tn_loader_close(&m->loader); /* reads end here */
+    tn_free(m->ctx, m->attn_scale_q);
+    tn_free(m->ctx, m->attn_scale_k);
+    tn_free(m->ctx, m->attn_head_weight);
     tn_switcher_close(&m->switcher);
     for (int i = 0; m->sites && i < m->n_layers * TN_LAYER_SITES + 1; i++) {
         tn_npu_site *s = &m->sites[i];

@@ -92,6 +92,8 @@ typedef struct tn_npu_model {
     int32_t n_compiled;  /* graphs that were not in the package in this form */
     uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
     bool no_chunk_sharing;
+    /* for sparse attention; NULL in packages that do not say: mean scales of Q and K [n_layers], importance of the heads [n_layers][n_heads] */
+    float *attn_scale_q, *attn_scale_k, *attn_head_weight;
     tn_tuned tuned; /* zeros: not tuned for this chunk length */
     uint64_t graph_bytes; /* serialised size of all graphs, a measure of what chunk sharing saves */
     uint64_t hot_row_bytes, all_row_bytes;

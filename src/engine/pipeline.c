@@ -76,6 +76,8 @@ struct tn_pipeline {
     int32_t n_chunks_open; /* buffers exist for so many */
     int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
     void *arenas[TN_WAVE_CHUNKS];
+    tn_sparse_attn *sparse; /* NULL: full attention always */
+    bool sparse_now;        /* the forward that runs */
     tn_npu_job *jobs;      /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
     tn_npu_job head_job;
     uint8_t *head_xq;
@@ -240,12 +242,18 @@ static void stage_rope(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_
     tn_rows_rope_store(&c->r, &p->model->layers[layer], layer, c->q, c->k, c->v, row0, row1);
 }
 
-static void stage_attn(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1, int i_worker) {
+/* Does this chunk attend sparsely? Decided by where it ends: the same in every schedule. */
+static bool sparse_chunk(const tn_pipeline *p, const chunk *c) { return p->sparse_now && tn_sparse_attn_wanted(p->sparse, c->pos[c->r.n_rows - 1] + 1); }
+
+static tern_status stage_attn(tn_pipeline *p, int32_t i_chunk, int layer, int32_t row0, int32_t row1, int i_worker, tern_error *err) {
     const tn_hparams *h = &p->model->h;
+    chunk *c = &p->chunks[i_chunk];
     float *scratch = p->scratch + (size_t)i_worker * p->scratch_stride;
-    for (int head = 0; head < h->n_heads; head++) tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
+    if (sparse_chunk(p, c)) TN_TRY(tn_sparse_attn_rows(p->sparse, &c->r, i_chunk, layer, c->q, c->att, row0, row1, i_worker, err));
+    else for (int head = 0; head < h->n_heads; head++) tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
     size_t qd = (size_t)h->n_heads * (size_t)h->d_head;
     for (int32_t i = row0; i < row1; i++) quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+    return TERN_OK;
 }
 
 static void stage_norm2(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
@@ -291,6 +299,7 @@ static tn_lane lane_of(const tn_pipeline *p, tn_stage s, int layer) {
 static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) { return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts; }
 
 static bool has_stage(const tn_pipeline *p, tn_stage st, int32_t layer) {
+    if (st == TN_ST_PLAN) return p->sparse && p->form == TN_FORM_CHUNK;
     const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
     return s->ops.n_ops && (tn_stage_is_product(st) || s->shadow);
 }
@@ -302,6 +311,7 @@ static int32_t row_block(const tn_pipeline *p, tn_stage st) {
 }
 
 static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int layer) {
+    if (st == TN_ST_PLAN) return p->model->h.n_kv_heads;
     if (tn_stage_is_product(st)) {
         const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
         if (!has_parts(p, s)) return 1;
@@ -345,13 +355,17 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
         TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", tn_stage_name(st), layer);
         return TERN_OK;
     }
+    if (st == TN_ST_PLAN) {
+        if (sparse_chunk(p, c)) tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, layer, part, c->q);
+        return TERN_OK;
+    }
     int32_t block = row_block(p, st), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
     if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
     switch (st) {
     case TN_ST_NORM: stage_norm(p, c, layer, row0, row1); break;
     case TN_ST_ROPE: stage_rope(p, c, layer, row0, row1); break;
-    case TN_ST_ATTN: stage_attn(p, c, layer, row0, row1, i_worker); break;
+    case TN_ST_ATTN: return stage_attn(p, i_chunk, layer, row0, row1, i_worker, err);
     case TN_ST_NORM2: stage_norm2(p, c, layer, row0, row1); break;
     case TN_ST_GLU: stage_glu(p, c, layer, row0, row1); break;
     case TN_ST_FINAL: stage_final(p, c, row0, row1); break;
@@ -580,7 +594,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
 }
 
 tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model, const tn_kernels *kern, const tn_kv *kv, tn_pool *pool,
-                             tn_executor *exec, tn_policy policy, tn_stage_profile *profile, tn_pipeline **out, tern_error *err) {
+                             tn_executor *exec, tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile, tn_pipeline **out, tern_error *err) {
     *out = NULL;
     tn_pipeline *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a pipeline");
@@ -612,6 +626,8 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
         p->cold[w].ptrs = tn_calloc(ctx, TN_MEM_ACTIVATIONS, (size_t)m->max_k, sizeof *p->cold[w].ptrs);
         TN_BAIL_IF(!p->cold[w].rows || !p->cold[w].ptrs, err, TERN_E_MEMORY, "no memory for outlier rows");
     }
+    p->form = TN_FORM_CHUNK; /* of the waves built now */
+    if (attention->mode != TN_ATTN_FULL && (st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, TN_WAVE_CHUNKS, &p->sparse, err)) != TERN_OK) goto out;
     /* a wave never needs more chunks than the context has */
     int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows;
     for (int32_t i = 0; i < (most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS); i++) {
@@ -644,6 +660,7 @@ void tn_pipeline_close(tn_pipeline **pp) {
         tn_free(p->ctx, p->waves[i].task_ns);
     }
     drop_cold_wave(p);
+    tn_sparse_attn_close(&p->sparse);
     tn_graph_close(&p->switch_wave.graph);
     tn_free(p->ctx, p->switch_wave.args);
     tn_free(p->ctx, p->switch_wave.task_ns);
@@ -853,6 +870,8 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
                                   const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
+    p->sparse_now = p->sparse && p->form == TN_FORM_CHUNK;
+    if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
     if (p->form == TN_FORM_DECODE) {
         if (p->switcher) TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
         p->n_skipped = 0;
@@ -914,6 +933,10 @@ tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, i
     tern_status st = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
     tn_switcher_unlock(p->switcher);
     return st;
+}
+
+void tn_pipeline_forget(tn_pipeline *p) {
+    if (p->sparse) tn_sparse_attn_rewind(p->sparse, 0);
 }
 
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) { return p->n_chunks_open * p->n_rows - skipped_rows(pos0); }
@@ -983,5 +1006,6 @@ const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p) {
     s->hot_hits = atomic_load(&p->hot_hits);
     s->cold_misses = atomic_load(&p->cold_misses);
     if (p->switcher) tn_switcher_stats_get(p->switcher, &s->switching);
+    if (p->sparse) tn_sparse_attn_stats_get(p->sparse, &s->attention);
     return s;
 }

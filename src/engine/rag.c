@@ -228,11 +228,33 @@ static bool write_passage(void *user, const char *text, size_t n) {
     return x->st == TERN_OK;
 }
 
-/* The document's row with its new hash; its old passages go. known: 0 for a new one. */
-static tern_status write_document(indexer *x, const char *path, int64_t known, int64_t hash, size_t n_bytes, const char *text, size_t n_text) {
+/* *known: the document's id, 0 when it is not there. */
+static tern_status find_document(indexer *x, const char *path, int64_t *known, int64_t *hash) {
+    *known = *hash = 0;
+    sqlite3_bind_text(x->find, 1, path, -1, SQLITE_STATIC);
+    int rc = sqlite3_step(x->find);
+    if (rc == SQLITE_ROW) {
+        *known = sqlite3_column_int64(x->find, 0);
+        *hash = sqlite3_column_int64(x->find, 1);
+    }
+    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(x->s, "search it", x->err);
+    sqlite3_reset(x->find);
+    return st;
+}
+
+/* The document's row with its new hash; its old passages go. */
+static tern_status write_document(indexer *x, const char *path, int64_t hash, size_t n_bytes, const char *text, size_t n_text) {
+    int64_t known, old_hash;
     if (!x->batch_documents) TN_TRY(tn_store_begin(x->s, x->err));
     x->batch_documents++;
     x->batch_bytes += n_text;
+    TN_TRY(find_document(x, path, &known, &old_hash)); /* again: another process may have written before this batch began */
+    if (known && old_hash == hash) {
+        x->out->n_unchanged++;
+        return TERN_OK;
+    }
+    if (known) x->out->n_changed++;
+    else x->out->n_added++;
     x->document = known;
     x->number = 0;
     if (known) {
@@ -258,16 +280,8 @@ static tern_status write_document(indexer *x, const char *path, int64_t known, i
 static tern_status add_bytes(indexer *x, const char *path, const char *bytes, size_t n) {
     /* a document cut up in another way is another one */
     XXH64_hash_t seed = XXH64(&(uint64_t[]){x->passages.max_tokens, x->passages.overlap_tokens, x->passages.count != NULL}, 24, 0);
-    int64_t hash = (int64_t)XXH64(bytes, n, seed), known = 0, old_hash = 0;
-    sqlite3_bind_text(x->find, 1, path, -1, SQLITE_STATIC);
-    int rc = sqlite3_step(x->find);
-    if (rc == SQLITE_ROW) {
-        known = sqlite3_column_int64(x->find, 0);
-        old_hash = sqlite3_column_int64(x->find, 1);
-    }
-    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(x->s, "search it", x->err);
-    sqlite3_reset(x->find);
-    TN_TRY(st);
+    int64_t hash = (int64_t)XXH64(bytes, n, seed), known, old_hash;
+    TN_TRY(find_document(x, path, &known, &old_hash));
     x->out->n_bytes += n;
     if (known && old_hash == hash) {
         x->out->n_unchanged++;
@@ -281,11 +295,9 @@ static tern_status add_bytes(indexer *x, const char *path, const char *bytes, si
         skip(x, path, why);
         return TERN_OK;
     }
-    st = write_document(x, path, known, hash, n, text, n_text);
+    tern_status st = write_document(x, path, hash, n, text, n_text);
     tn_free(x->ctx, text);
     TN_TRY(st);
-    if (known) x->out->n_changed++;
-    else x->out->n_added++;
     if (x->o->progress) x->o->progress(x->o->user, path, x->out->n_added + x->out->n_changed);
     return TERN_OK;
 }
@@ -395,9 +407,15 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
     *n = sqlite3_changes64(tn_store_db(s));
     sqlite3_finalize(q);
     free(real);
-    if (st == TERN_OK) return tn_store_commit(s, err);
-    tn_store_rollback(s);
-    return st;
+    int64_t left = 1, passages;
+    if (st == TERN_OK) st = tn_rag_counts(s, &left, &passages, err);
+    q = NULL; /* an index forgets word by word, when it is merged; one of nothing at once */
+    if (st == TERN_OK && !left) st = prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('delete-all')", &q, err);
+    if (q) st = run(s, q, err);
+    sqlite3_finalize(q);
+    if (st == TERN_OK) st = tn_store_commit(s, err);
+    else tn_store_rollback(s);
+    return st == TERN_OK && *n ? tn_store_shrink(s, err) : st;
 }
 
 /* ---- adding ---------------------------------------------------------------------------------------- */
@@ -426,6 +444,7 @@ tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt,
     if (st == TERN_OK && folder) st = remove_vanished(&x, real);
     if (st == TERN_OK) {
         st = end_batch(&x);
+        if (st == TERN_OK && out->n_removed) st = tn_store_shrink(s, err);
     } else if (st == TERN_E_CANCELLED) { /* whole documents are done: keep them */
         tern_error kept;
         x.err = &kept;

@@ -29,12 +29,38 @@ void tn_sampler_close(tn_sampler *s) {
     s->seen = NULL;
 }
 
-int32_t tn_argmax(const float *logits, size_t n_vocab) {
-    size_t best = 0;
-    for (size_t i = 1; i < n_vocab; i++) {
-        if (logits[i] > logits[best] || (isnan(logits[best]) && !isnan(logits[i]))) best = i;
+int tn_top_logits(const float *logits, size_t n_vocab, int k, int32_t *ids, float *best) {
+    enum { BLOCK = 64 }; /* looked through at once for anything that would count */
+    int n = 0;
+    float least = -INFINITY;
+    for (size_t b = 0; b < n_vocab; b += BLOCK) {
+        size_t end = n_vocab - b < BLOCK ? n_vocab : b + BLOCK;
+        if (end - b == BLOCK) {
+            int any = 0;
+            for (size_t i = 0; i < BLOCK; i++) any |= logits[b + i] > least;
+            if (!any) continue;
+        }
+        for (size_t i = b; i < end; i++) {
+            float x = logits[i];
+            if (!(x > least)) continue;
+            int j = n < k ? n++ : k - 1;
+            for (; j > 0 && best[j - 1] < x; j--) {
+                best[j] = best[j - 1];
+                ids[j] = ids[j - 1];
+            }
+            best[j] = x;
+            ids[j] = (int32_t)i;
+            if (n == k) least = best[k - 1];
+        }
     }
-    return (int32_t)best;
+    return n;
+}
+
+/* NaN counts as -infinity. */
+int32_t tn_argmax(const float *logits, size_t n_vocab) {
+    int32_t id;
+    float best;
+    return tn_top_logits(logits, n_vocab, 1, &id, &best) ? id : 0;
 }
 
 float tn_logprob(const float *logits, size_t n_vocab, int32_t id) {
@@ -93,19 +119,6 @@ static void normalise(tn_candidate *c, size_t n) {
     for (size_t i = 0; i < n; i++) c[i].p /= sum;
 }
 
-/* The greedy choice as tn_sampler_distribution makes it, without candidates: NaN counts as -infinity. */
-static int32_t greedy(const float *logits, size_t n) {
-    size_t best = 0;
-    float most = isnan(logits[0]) ? -INFINITY : logits[0];
-    for (size_t i = 1; i < n; i++) {
-        if (logits[i] > most) {
-            most = logits[i];
-            best = i;
-        }
-    }
-    return (int32_t)best;
-}
-
 size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
     size_t n = s->n_vocab;
     tn_candidate *c = s->cand;
@@ -143,7 +156,7 @@ size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t
 }
 
 int32_t tn_sampler_draw(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
-    if (s->p.temperature == 0 && s->p.repeat_penalty == 1.0f) return greedy(logits, s->n_vocab);
+    if (s->p.temperature == 0 && s->p.repeat_penalty == 1.0f) return tn_argmax(logits, s->n_vocab);
     size_t n = tn_sampler_distribution(s, logits, history, n_history);
     if (n == 1) return s->cand[0].id;
     double u = tn_rng_f64(&s->rng), sum = 0;

@@ -32,6 +32,8 @@ size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t
 int32_t tn_sampler_draw(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history);
 /* log softmax(logits)[id], before any filter. */
 float tn_logprob(const float *logits, size_t n_vocab, int32_t id);
-int32_t tn_argmax(const float *logits, size_t n_vocab); /* smallest id among equals */
+int32_t tn_argmax(const float *logits, size_t n_vocab); /* smallest id among equals; 0 when nothing is above -infinity */
+/* The k likeliest tokens above -infinity, best first, smaller ids first among equals; returns their number. */
+int tn_top_logits(const float *logits, size_t n_vocab, int k, int32_t *ids, float *best);
 
 #endif

@@ -9,6 +9,7 @@
 #include "quant/allocate.h"
 #include "quant/builtin_corpus.h"
 #include "quant/calibrate.h"
+#include "quant/heads.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -48,6 +49,7 @@ typedef struct packer {
     tn_kernels kern;
     tn_model *m;
     tn_calibration cal;
+    tn_head_profile heads;
     site_plan *plans; /* as tn_calibration's sites */
     tn_pkg_writer *w;
     /* large tensors of the model level wait for their place behind the layers */
@@ -644,6 +646,20 @@ static uint64_t toc_bound(const tn_hparams *h) {
     return tn_pkg_toc_bound(128, 0) * (2 * (uint64_t)h->n_layers + 3) + tn_pkg_toc_bound(0, 4 * total);
 }
 
+static json_t *numbers(const float *x, size_t n) {
+    json_t *a = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_real((double)x[i]));
+    return a;
+}
+
+/* What sparse attention wants to know of the heads. */
+static json_t *attention_meta(const packer *p) {
+    const tn_head_profile *hp = &p->heads;
+    json_t *weights = json_array();
+    for (int32_t l = 0; l < hp->n_layers; l++) json_array_append_new(weights, numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
+    return json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers), "scale_k", numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
+}
+
 static tern_status put_meta(packer *p, tern_error *err) {
     const tn_hparams *h = &p->m->h;
     json_t *hp = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name", h->name, "n_layers", h->n_layers, "n_embd",
@@ -655,9 +671,10 @@ static tern_status put_meta(packer *p, tern_error *err) {
                             (double)h->attn_soft_cap, "logit_soft_cap", (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
     json_t *rope = json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base, "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale",
                              (double)h->rope_mscale);
-    json_t *meta = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o?, s:o?, s:o?}", "format", "tern", "scheme", tn_scheme_name(p->o->scheme), "layout",
+    json_t *attention = attention_meta(p);
+    json_t *meta = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o?, s:o?, s:o?, s:o?}", "format", "tern", "scheme", tn_scheme_name(p->o->scheme), "layout",
                              (int)LAYOUT.id, "source", p->m->description, "n_params", (json_int_t)p->m->n_params, "calibration_tokens",
-                             (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope);
+                             (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope, "attention", attention);
     char *text = meta ? json_dumps(meta, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(meta);
     TN_FAIL_IF(!text, err, TERN_E_FORMAT, "the model's metadata cannot be written as JSON (is its name valid UTF-8?)");
@@ -717,6 +734,8 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
     report->n_calib_tokens = n_ids;
     if (st == TERN_OK) st = tn_calibrate(p.m, &p.kern, p.pool, ids, n_ids, window, (double)opt->outlier_share, &p.cal, err);
+    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
+    if (st == TERN_OK) st = tn_head_profile_measure(p.m, &p.kern, p.pool, ids, n_ids < HEAD_TOKENS ? n_ids : HEAD_TOKENS, window, opt->head_importance, &p.heads, err);
     if (st == TERN_OK) st = make_plans(&p);
     for (int i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->h.n_layers; i++) {
         st = smooth_site(&p, i, TN_SITE_QKV);
@@ -733,6 +752,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     }
     tn_free(ctx, p.plans);
     if (p.cal.sites) tn_calibration_close(&p.cal);
+    tn_head_profile_close(&p.heads);
     tn_free(ctx, ids);
     tn_model_close(&p.m);
     tn_source_close(&p.src);

@@ -11,6 +11,7 @@ static const struct stage_info {
     [TN_ST_QKV] = {"qkv", TN_LANE_NPU, false},
     [TN_ST_QKV_SHADOW] = {"qkv shadow", TN_LANE_CPU, true},
     [TN_ST_ROPE] = {"rope", TN_LANE_CPU, false},
+    [TN_ST_PLAN] = {"plan", TN_LANE_CPU, false},
     [TN_ST_ATTN] = {"attention", TN_LANE_CPU, false},
     [TN_ST_O] = {"o", TN_LANE_NPU, false},
     [TN_ST_O_SHADOW] = {"o shadow", TN_LANE_CPU, true},
@@ -29,7 +30,7 @@ bool tn_stage_is_shadow(tn_stage s) { return stages[s].shadow; }
 
 bool tn_prefill_has(const tn_prefill_spec *spec, tn_stage s, int32_t layer) {
     if (s == TN_ST_FINAL) return layer == spec->n_layers - 1;
-    return tn_stage_is_product(s) || tn_stage_is_shadow(s) ? spec->has(spec->user, s, layer) : true;
+    return tn_stage_is_product(s) || tn_stage_is_shadow(s) || s == TN_ST_PLAN ? spec->has(spec->user, s, layer) : true;
 }
 
 static const struct load_info {
@@ -66,7 +67,7 @@ static void add_loads(const tn_prefill_spec *spec, tn_graph *g) {
 }
 
 tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, tern_error *err) {
-    int32_t *ropes = tn_alloc(g->ctx, TN_MEM_GRAPHS, (size_t)spec->n_chunks * (size_t)spec->n_layers, sizeof *ropes);
+    int32_t *ropes = tn_alloc(g->ctx, TN_MEM_GRAPHS, 2 * (size_t)spec->n_chunks * (size_t)spec->n_layers, sizeof *ropes), *attns = ropes + spec->n_chunks * spec->n_layers;
     TN_FAIL_IF(!ropes, err, TERN_E_MEMORY, "no memory for a task graph");
     for (int32_t c = 0; c < spec->n_chunks; c++) {
         int32_t last = -1, before_last = -1, shadow = -1; /* what the next stage waits for: the last stage and its shadow */
@@ -86,6 +87,8 @@ tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, ter
                 if (shadow >= 0) tn_graph_depend(g, shadow, id);
                 shadow = -1;
                 if (stage == TN_ST_ROPE) ropes[c * spec->n_layers + layer] = id;
+                if (stage == TN_ST_ATTN) attns[c * spec->n_layers + layer] = id;
+                if (stage == TN_ST_PLAN && c) tn_graph_depend(g, attns[(c - 1) * spec->n_layers + layer], id);
                 for (int32_t e = 0; stage == TN_ST_ATTN && e < c; e++) tn_graph_depend(g, ropes[e * spec->n_layers + layer], id);
                 before_last = last;
                 last = id;

@@ -55,4 +55,10 @@ for draft in lookups "model:$tmp/other.gguf" "model:$tmp/none"; do
     "$tern" run -m "$tmp/m.tern" -p hello -n 4 --draft "$draft" >"$tmp/out" 2>"$tmp/err"
     [ $? = 1 ] && [ "$(wc -l <"$tmp/err")" = 1 ] && [ ! -s "$tmp/out" ] || fail "--draft $draft: $(cat "$tmp/err")"
 done
+"$tern" bench -m "$tmp/m.tern" --text "$tmp/prompt0" -n 24 -r 2 --json >"$tmp/got" 2>"$tmp/err" || fail "bench --text: $(cat "$tmp/err")"
+[ "$(field "$tmp/got" "[(x['test'],x['drafters']) for x in d],d[1]['draft']['accepted_length']>0.5,d[1]['draft']['calibration_share']>0")" = "([('tg24', 'none'), ('tg24', 'auto')], True, True)" ] || fail "bench --text: $(cat "$tmp/got")"
+for refused in "bench -m $tmp/m.tern --draft all" "bench -m $tmp/m.tern --text $tmp/prompt0 -p 5" "eval -m $tmp/m.tern --task ppl --data $tmp/prompt0 --draft sam"; do
+    "$tern" $refused >"$tmp/out" 2>"$tmp/err"
+    [ $? = 2 ] && [ ! -s "$tmp/out" ] || fail "$refused was not refused: $(cat "$tmp/err")"
+done
 echo "$tokens tokens in $forwards forwards"

@@ -116,10 +116,9 @@ static void calibrated_tree(void **state) {
     const int32_t *vocab = tn_draft_vocabulary(d, &n);
     assert_int_equal(n, 7);
     for (int32_t pos = 0; pos < 7; pos++) {
-        float of_vocab[N_VOCAB], of_all[N_VOCAB];
-        for (int32_t i = 0; i < N_VOCAB; i++) of_all[i] = i == says[pos] ? 10 : i == 63 ? 50 : 0; /* 63 is not in the text */
-        for (int32_t i = 0; i < n; i++) of_vocab[i] = of_all[vocab[i]];
-        tn_draft_successors(d, pos, pos & 1 ? of_all : of_vocab, n, pos & 1);
+        float of_vocab[N_VOCAB];
+        for (int32_t i = 0; i < n; i++) of_vocab[i] = vocab[i] == says[pos] ? 10 : 0;
+        tn_draft_successors(d, pos, of_vocab, n);
     }
     tn_tree t;
     tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &t);
@@ -133,6 +132,31 @@ static void calibrated_tree(void **state) {
     assert_int_equal(tn_draft_push(d, 1, &err), TERN_OK);
     tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &t);
     assert_true(has_path(&t, want, 2));
+    tn_draft_close(&d);
+}
+
+/* What the model said at a rejected row is known when its token comes: 15 was rejected behind 9, and the model would have said 40, which the
+ * text does not know, then 41. */
+static void rejected_rows_calibrate(void **state) {
+    (void)state;
+    static const int32_t text[] = {1, 2, 9}, says[] = {3, 40, 41}, want[] = {40, 41};
+    tn_draft *d = draft_of(text, 3);
+    tn_tree t = {0}, got;
+    tn_tree_add(&t, -1, 9);
+    tn_tree_add(&t, 0, 15);
+    tn_tree_add(&t, 1, 40);
+    static float logits[3][N_VOCAB];
+    for (int i = 0; i < 3; i++) logits[i][says[i]] = 10;
+    tn_draft_verified(d, &t, &logits[0][0]);
+    for (int i = 0; i < 2; i++) assert_int_equal(tn_draft_push(d, (int32_t[]){3, 15}[i], &err), TERN_OK);
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &got);
+    well_formed(&got, 32);
+    assert_true(has_path(&got, want, 2));
+    tn_tree one = {0};
+    tn_tree_add(&one, -1, 7);
+    for (int i = 0; i < TN_RECALLS; i++) tn_draft_verified(d, &one, &logits[0][0]); /* the ring has gone round: 15 and 40 are forgotten */
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &got);
+    assert_false(has_path(&got, want, 1));
     tn_draft_close(&d);
 }
 
@@ -177,7 +201,7 @@ static void throttling(void **state) {
         *(i < 200 ? &early : &late) += t.n - 1;
         assert_int_equal(tn_draft_push(d, (int32_t)tn_rng_below(&rng, N_VOCAB), &err), TERN_OK);
     }
-    if (!early || late >= 10) fail_msg("%d drafts early, %d late", early, late);
+    if (!early || late >= 20) fail_msg("%d drafts early, %d late", early, late);
     assert_int_equal(tn_draft_truncate(d, 3, &err), TERN_OK);
     for (int32_t i = 0; i < 200; i++) {
         tn_draft_plan(d, TN_DRAFT_SAM, 32, false, &t);
@@ -227,6 +251,6 @@ static void best_nodes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(copies_of_the_text), cmocka_unit_test(copies_of_the_store),
-                                       cmocka_unit_test(calibrated_tree), cmocka_unit_test(rejects_come_back), cmocka_unit_test(throttling), cmocka_unit_test(best_nodes)};
+                                       cmocka_unit_test(calibrated_tree), cmocka_unit_test(rejected_rows_calibrate), cmocka_unit_test(rejects_come_back), cmocka_unit_test(throttling), cmocka_unit_test(best_nodes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static tn_ctx ctx;
@@ -344,8 +345,71 @@ static void prompt_and_support(void **state) {
     assert_true(hits[0].support == 0);
 }
 
+/* Three processes add and remove the same folder over and over: nobody fails, and the last addition finds everything once. */
+static void many_processes(void **state) {
+    (void)state;
+    enum { N_DOCS = 40, N_PROCESSES = 3, N_ROUNDS = 12 };
+    char path[128], name[32], text[64];
+    snprintf(path, sizeof path, "%s/store.db", folder);
+    for (int i = 0; i < N_DOCS; i++) {
+        snprintf(name, sizeof name, "%d.txt", i);
+        snprintf(text, sizeof text, "the number of this one is pelican%d", i);
+        write_text(name, text);
+    }
+    tn_store_close(&store);
+    for (int p = 0; p < N_PROCESSES; p++) {
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid) continue;
+        tern_error err;
+        tn_store *s;
+        bool ok = tn_store_open(&ctx, path, NULL, &s, &err) == TERN_OK;
+        for (int r = 0; ok && r < N_ROUNDS; r++) {
+            tn_rag_added added = {0};
+            int64_t n;
+            ok = tn_rag_add(s, docs, NULL, NULL, &added, &err) == TERN_OK && (r % 2 || tn_rag_remove(s, docs, &n, &err) == TERN_OK);
+        }
+        if (!ok) fprintf(stderr, "%s\n", err.message);
+        _exit(ok ? 0 : 1);
+    }
+    for (int p = 0; p < N_PROCESSES; p++) {
+        int status;
+        assert_true(wait(&status) > 0);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    tern_error err;
+    assert_int_equal(tn_store_open(&ctx, path, NULL, &store, &err), TERN_OK);
+    tn_rag_added added = {0};
+    assert_int_equal(tn_rag_add(store, docs, NULL, NULL, &added, &err), TERN_OK);
+    int64_t n_documents, n_passages;
+    assert_int_equal(tn_rag_counts(store, &n_documents, &n_passages, &err), TERN_OK);
+    assert_int_equal(n_documents, N_DOCS);
+    assert_int_equal(n_passages, N_DOCS);
+}
+
+/* A document that was removed is not in the file any more. */
+static void removed_is_gone(void **state) {
+    (void)state;
+    size_t n = 0, cap = 4 << 20;
+    char *text = malloc(cap), path[128];
+    while (n + 40 < cap) n += (size_t)sprintf(text + n, "pelican%zu sails alone\n", n);
+    write_file("large.txt", text, n);
+    free(text);
+    tern_error err;
+    tn_rag_added added = {0};
+    assert_int_equal(tn_rag_add(store, docs, NULL, NULL, &added, &err), TERN_OK);
+    int64_t n_gone;
+    assert_int_equal(tn_rag_remove(store, docs, &n_gone, &err), TERN_OK);
+    assert_int_equal(n_gone, 1);
+    tn_store_close(&store);
+    struct stat info;
+    snprintf(path, sizeof path, "%s/store.db", folder);
+    assert_int_equal(stat(path, &info), 0);
+    if (info.st_size > 200000) fail_msg("%lld bytes are left", (long long)info.st_size);
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
-    const struct CMUnitTest tests[] = {T(found_again), T(up_to_date), T(no_question_is_dangerous), T(pdf), T(whole_text), T(bounds), T(out_of_memory), T(prompt_and_support)};
+    const struct CMUnitTest tests[] = {T(found_again), T(up_to_date), T(no_question_is_dangerous), T(pdf), T(whole_text), T(bounds), T(out_of_memory), T(prompt_and_support), T(many_processes), T(removed_is_gone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,6 +159,37 @@ static void odd_logits(void **state) {
     assert_true(fabs((double)tn_logprob(logits + 4, 2, 1) - (-5 - log1p(exp(-5)))) < 1e-6);
 }
 
+/* Against looking at everything, with many equals, infinities and no numbers. */
+static void top_logits(void **state) {
+    (void)state;
+    tn_rng rng = {5};
+    float x[300], best[8];
+    int32_t ids[8];
+    for (int round = 0; round < 2000; round++) {
+        size_t n = 1 + (size_t)tn_rng_below(&rng, 300);
+        int k = 1 + (int)tn_rng_below(&rng, 8), want = 0;
+        for (size_t i = 0; i < n; i++) {
+            uint64_t v = tn_rng_below(&rng, 40);
+            x[i] = v == 39 ? NAN : v == 38 ? -INFINITY : (float)v;
+        }
+        int got = tn_top_logits(x, n, k, ids, best);
+        bool taken[300] = {false};
+        for (; want < k; want++) {
+            int32_t most = -1;
+            for (size_t i = 0; i < n; i++) {
+                if (!taken[i] && x[i] > (most < 0 ? -INFINITY : x[most])) most = (int32_t)i;
+            }
+            if (most < 0) break;
+            taken[most] = true;
+            assert_true(want < got);
+            assert_int_equal(ids[want], most);
+            assert_true(best[want] == x[most]);
+        }
+        assert_int_equal(got, want);
+        assert_int_equal(tn_argmax(x, n), want ? ids[0] : 0);
+    }
+}
+
 static void bad_settings(void **state) {
     (void)state;
     tn_ctx ctx;
@@ -187,7 +218,7 @@ static void bad_settings(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_vectors), cmocka_unit_test(top_k_is_a_sort), cmocka_unit_test(draws_are_reproducible),
-        cmocka_unit_test(odd_logits),     cmocka_unit_test(bad_settings),
+        cmocka_unit_test(odd_logits), cmocka_unit_test(top_logits),     cmocka_unit_test(bad_settings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
