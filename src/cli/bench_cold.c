@@ -28,7 +28,7 @@ spread spread_of(double *v, int n) {
 
 /* ---- one start ------------------------------------------------------------------------------------------ */
 
-static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **s, tern_engine **e, int32_t **ids, double ms[3], tern_error *err) {
+static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **s, tern_engine **e, int32_t **ids, double ms[3], tern_stats *before, tern_error *err) {
     tern_options o;
     tern_options_defaults(&o);
     model_options(ma, &o);
@@ -43,6 +43,7 @@ static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **
     st = tern_session_open(*e, &so, s, err);
     if (st != TERN_OK) return st;
     ms[1] = tn_now_s();
+    tern_session_stats(*s, before);
     *ids = malloc(((size_t)n_prompt + 1) * sizeof **ids);
     if (!*ids) {
         snprintf(err->message, sizeof err->message, "no memory for a prompt of %d tokens", n_prompt);
@@ -67,8 +68,8 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
     tern_session *s = NULL;
     int32_t *ids = NULL;
     tern_error err = {0};
-    tern_status st = start(ma, n_prompt, &s, &e, &ids, t, &err);
-    tern_stats x = {0};
+    tern_stats x = {0}, before = {0}; /* before the prefill: what was loaded when the model was opened */
+    tern_status st = start(ma, n_prompt, &s, &e, &ids, t, &before, &err);
     uint64_t rss = peak_rss_bytes();
     double warm_s = 0;
     if (st == TERN_OK) tern_session_stats(s, &x);
@@ -82,7 +83,7 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
     }
     if (st == TERN_OK) {
         int n = ma->n_threads;
-        double busy = (x.cpu_busy_s + x.npu_busy_s - x.unpack_s - x.load_s) / n, wait = t[2] - t[1] - (x.cpu_busy_s + x.npu_busy_s) / n;
+        double busy = (x.cpu_busy_s + x.npu_busy_s - (x.unpack_s - before.unpack_s) - (x.load_s - before.load_s)) / n, wait = t[2] - t[1] - (x.cpu_busy_s + x.npu_busy_s) / n;
         json_t *j = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:s}", "ttft_ms", (t[2] - t0) * 1e3, "start_ms", (main_s - t0) * 1e3,
                               "open_ms", (t[1] - main_s) * 1e3, "read_ms", x.read_s * 1e3, "unpack_ms", x.unpack_s * 1e3 / n, "load_ms", x.load_s * 1e3 / n,
                               "compute_ms", busy * 1e3, "wait_ms", wait * 1e3, "warm_prefill_ms", warm_s * 1e3, "cpu_bubble", x.cpu_bubble, "npu_bubble", x.npu_bubble, "read_bytes", (json_int_t)x.read_bytes,
