@@ -27,15 +27,15 @@ def drop(path):
     os.close(fd)
 
 def touch(path):
-    n = 2 * os.path.getsize(path) + (512 << 20)
+    n = 3 * os.path.getsize(path) + (512 << 20)
     m = mmap.mmap(-1, n)
     m.madvise(mmap.MADV_HUGEPAGE)
     for i in range(0, n, 4096): m[i] = 1
     m.close()
 
 def start(path, args, done):
-    if prime: touch(path)
     drop(path)
+    if prime: touch(path)
     t0 = time.monotonic_ns()
     p = subprocess.Popen([a.replace("@START", str(t0)) for a in args], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     t = None

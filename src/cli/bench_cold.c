@@ -191,8 +191,9 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
         json_int_t rss = 0, bytes = 0;
         char method[24] = "";
         for (int i = 0; i < repeats && rc == EXIT_OK; i++) {
-            if (prime) prime_memory(ma->model);
-            json_t *j = drop_cache(ma->model) ? run_once(argc, argv, prompts[t]) : NULL;
+            bool dropped = drop_cache(ma->model);
+            if (dropped && prime) prime_memory(ma->model); /* last: what is dropped may be given back as well */
+            json_t *j = dropped ? run_once(argc, argv, prompts[t]) : NULL;
             if (!j) rc = EXIT_FAILED;
             for (int k = 0; k < N_KEYS; k++) v[k * repeats + i] = json_number_value(json_object_get(j, keys[k]));
             if (json_integer_value(json_object_get(j, "peak_rss_bytes")) > rss) rss = json_integer_value(json_object_get(j, "peak_rss_bytes"));
