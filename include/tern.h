@@ -98,6 +98,18 @@ typedef struct tern_options {
                                   a layer and exchanges them (default false) */
     const char *graph_switch;  /* when: "progressive", "async" or "sync"; NULL = "progressive" (default) */
     int32_t switch_blocks;     /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best (default) */
+    const char *load;          /* how the weights come from the file: "stream" (overlapped with the first prefill; what is wrong with the
+                                  file is then told by that prefill), "overlap", "sequential" or "mmap"; NULL = "stream" (default) */
+    const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
+                                  when the page cache has the file, else what tern bench --tune kept, else uring-direct (default) */
+    /* Packages: attention of the prompt (decoding attends in full). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU
+     * attends in float to the positions that matter), or a baseline, "float-sparse", "block-sparse", "npu-full". */
+    const char *attention;
+    float attention_ratio;       /* mean share of the positions a row attends to, in (0,1]; 0 = 0.2 (default); 1 = full */
+    int32_t attention_buckets;   /* pairs of scales for the estimate: 1 or 9; 0 = 9 (default) */
+    bool no_head_ratios;         /* all heads get the same share, whatever their importance (default false) */
+    int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full (default 0) */
+    bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
@@ -269,6 +281,14 @@ typedef struct tern_stats {
     uint64_t n_switched;
     double switch_s, switch_exposed_s, switch_planned_stall_s;
     int32_t switch_blocks;
+    /* How the weights came from the package (all sessions together): bytes read, time in which something was being read; unpacking them and
+     * making them resident, summed over the threads; from opening until all was there (0: not yet). */
+    uint64_t read_bytes;
+    double read_s, unpack_s, load_s, loaded_s;
+    const char *read_method;
+    /* Sparse attention: (row, head) pairs; positions they saw, and selected; with attention_check the exact largest, and how many of those
+     * were selected; estimates run on the device; times a head's keys were quantised anew; bytes of INT8 keys and graphs. */
+    uint64_t attn_rows, attn_seen, attn_selected, attn_true, attn_found, attn_launches, attn_requantised, attn_bytes;
 } tern_stats;
 
 TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);

@@ -204,6 +204,14 @@ void model_options(const model_args *a, tern_options *o) {
     o->npu_separate_weights = a->npu_separate;
     o->graph_switch = a->graph_switch;
     o->switch_blocks = a->switch_blocks;
+    o->load = a->load;
+    o->read = a->read;
+    o->attention = a->attention;
+    o->attention_ratio = a->attention_ratio;
+    o->attention_buckets = a->attention_buckets;
+    o->no_head_ratios = a->no_head_ratios;
+    o->attention_threshold = a->attention_threshold;
+    o->attention_check = a->attention_check;
     o->trace = a->trace;
 }
 

@@ -55,7 +55,10 @@ typedef struct model_args {
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory;
     bool no_steal, no_chunk_sharing, trace, npu_separate;
-    const char *graph_switch;
+    const char *graph_switch, *load, *read, *attention;
+    float attention_ratio;
+    int32_t attention_buckets, attention_threshold;
+    bool no_head_ratios, attention_check;
     int32_t switch_blocks;
 } model_args;
 #define MODEL_ARGS(a)                                                                                       \
@@ -73,6 +76,14 @@ typedef struct model_args {
     {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
+    {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
+    {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), float-sparse, block-sparse, npu-full"}, \
+    {"ratio", 0, "R", ARG_FLOAT, &(a).attention_ratio, 1e-6, 1, "sparse attention: mean share of the positions a row attends to (default 0.2)"}, \
+    {"buckets", 0, "N", ARG_INT, &(a).attention_buckets, 1, 9, "sparse attention: pairs of scales to choose from, 1 or 9 (default)"}, \
+    {"no-head-ratios", 0, NULL, ARG_FLAG, &(a).no_head_ratios, 0, 0, "sparse attention: the same share for every head"}, \
+    {"attention-threshold", 0, "N", ARG_INT, &(a).attention_threshold, 0, 1 << 24, "sparse attention: in full until the prompt has N tokens"}, \
+    {"attention-check", 0, NULL, ARG_FLAG, &(a).attention_check, 0, 0, "sparse attention: also count how many of the exact largest were selected (slow)"}, \
+    {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads, threads-direct, uring or uring-direct (default: what suits)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
 /* What the arguments say, into options filled by tern_options_defaults (hooks excepted). */

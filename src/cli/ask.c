@@ -247,6 +247,7 @@ int cmd_ask(int argc, char **argv) {
             goto out;
         }
         if (ts.wall_s > 0) json_object_set_new(j, "prefill", prefill_json(&ts));
+        if (ts.attn_rows) json_object_set_new(j, "attention", attention_json(&ts));
         if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);

@@ -1,5 +1,6 @@
 /* tern bench - prefill and decode speed; `tern bench limits` measures the machine. */
 #include "cli/args.h"
+#include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
@@ -16,21 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_LIST = 32, MAX_REPEATS = 1000 };
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-typedef struct spread {
-    double median, min, max;
-} spread;
-
-static spread spread_of(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return (spread){.median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, .min = v[0], .max = v[n - 1]};
-}
+enum { MAX_LIST = 32 };
 
 /* Tokens per second of one repeat: prefill of n_prompt tokens, or n_gen steps after one token. */
 static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, int32_t n_gen, double *tok_s, tern_error *err) {
@@ -201,8 +188,11 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
         if (r.tokens_per_second[i] > 0) json_array_append_new(lengths, json_pack("{s:i, s:f}", "chunk", (int)r.chunk[i], "tokens_per_second", r.tokens_per_second[i]));
     }
     for (int s = 0; s < TN_LAYER_SITES; s++) json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
+    json_t *reads = json_object();
+    for (int i = 0; i < TN_TUNE_READS && r.read_gb_per_second[r.i_read] > 0; i++) json_object_set_new(reads, tn_tune_read_names[i], json_real(r.read_gb_per_second[i]));
     if (json) {
-        json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows);
+        json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O, s:O}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
+                              "read_gb_per_second", reads);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
@@ -215,9 +205,13 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
             if (r.tuned.rows_per_run[s]) printf("%s: %d rows at a time\n", tn_site_name((tn_site)s), r.tuned.rows_per_run[s]);
             else printf("%s: all rows at once\n", tn_site_name((tn_site)s));
         }
+        for (int i = 0; i < TN_TUNE_READS && json_object_size(reads); i++) {
+            printf("cold reads by %-14s %6.2f GB/s%s\n", tn_tune_read_names[i], r.read_gb_per_second[i], i == r.i_read ? " kept" : "");
+        }
     }
     json_decref(lengths);
     json_decref(rows);
+    json_decref(reads);
     return EXIT_OK;
 }
 
@@ -227,20 +221,24 @@ int cmd_bench(int argc, char **argv) {
     tern_generate_options g;
     tern_generate_options_defaults(&g);
     int32_t repeats = 5;
-    bool json = false, tune = false;
+    bool json = false, tune = false, cold = false, no_prime = false;
+    uint64_t once_ns = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0, "packages: measure chunk lengths and equivalent shapes on a prompt of -p tokens (default 1024), keep the best for every later run"},
         {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0, "prompt lengths, comma-separated; 0 = none (default 512)"},
         {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0, "tokens to decode, comma-separated; 0 = none (default 64)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
+        {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0, "from a fresh process with the file out of the page cache to the first token, for each of -p"},
+        {"no-prime", 0, NULL, ARG_FLAG, &no_prime, 0, 0, "--cold: do not touch memory before each start (in a virtual machine fresh memory may take seconds per gigabyte)"},
+        {"once", 0, "NS", ARG_U64, &once_ns, 0, 0, "what --cold runs in that process: one start, which began at this time of the monotonic clock; prints JSON"},
         {"text", 0, "FILE", ARG_STR, &text, 0, 0, "decode behind this text instead of random tokens, greedily, plain and with --draft by turns"},
         DRAFT_ARGS(draft, g),
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "limits: a large file to read cold (default: one is written and removed)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {0},
     };
-    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   [--tune | --text FILE [--draft LIST]]   or: tern bench limits",
+    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   or: tern bench limits",
                        "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs, 1};
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
@@ -255,11 +253,14 @@ int cmd_bench(int argc, char **argv) {
     int n_gens = strcmp(n_list, "0") ? parse_int_list(n_list, gens, MAX_LIST, 1 << 20) : 0;
     if (n_prompts < 0) return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
     if (n_gens < 0) return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
-    if (tune && text) return usage_error(&c, "--tune and --text are two measurements: one at a time");
+    if (tune + cold + !!text > 1) return usage_error(&c, "--tune, --cold and --text are different measurements: one at a time");
     if (!text && (draft || g.draft_nodes || g.draft_eager)) return usage_error(&c, "random tokens cannot be drafted: drafts need --text FILE, a text to answer");
     if (text && !n_gens) return usage_error(&c, "--text measures decoding: -n is how much");
     if (text) return bench_drafts(&c, &ma, text, draft ? draft : "auto", &g, gens, n_gens, repeats, json);
     if (tune && n_prompts != 1) return usage_error(&c, "--tune takes one prompt length");
+    if (once_ns && n_prompts != 1) return usage_error(&c, "--once takes one prompt length");
+    if (once_ns) return bench_once(&c, &ma, prompts[0], (int64_t)once_ns);
+    if (cold) return bench_cold(&c, &ma, argc, argv, prompts, n_prompts, repeats, !no_prime, json);
     if (tune) return bench_tune(&c, &ma, prompts[0], json);
     return bench_model(&c, &ma, prompts, n_prompts, gens, n_gens, repeats, json);
 }

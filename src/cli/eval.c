@@ -1,6 +1,7 @@
 /* tern eval - perplexity and task accuracy. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/stats.h"
 
 #include "engine/eval.h"
 
@@ -72,6 +73,7 @@ int cmd_eval(int argc, char **argv) {
             json_object_set_new(j, "answer_perplexity", json_real(r.perplexity));
         }
         if (items) json_object_set(j, "items_right", out.items);
+        if (r.stats.attn_rows) json_object_set_new(j, "attention", attention_json(&r.stats));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
         putchar('\n');
         json_decref(j);

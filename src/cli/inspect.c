@@ -130,16 +130,17 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
     char *base = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
     TN_FAIL_IF(!base, err, TERN_E_MEMORY, "no memory for a section of %" PRIu64 " bytes", s->size_bytes);
     tern_status st = tn_pkg_read(p, s, base, err);
-    const tn_pkg_record *r;
     size_t n = 0;
-    if (st == TERN_OK && (s->kind == TN_PKG_LAYER || s->kind == TN_PKG_MODEL)) st = tn_pkg_records(s, base, s->size_bytes, &r, &n, err);
+    const tn_pkg_record *r = tn_pkg_records(p, s, &n);
+    if (st != TERN_OK || (s->kind != TN_PKG_LAYER && s->kind != TN_PKG_HEAD)) n = 0;
     for (size_t i = 0; i < n; i++) {
         if ((r[i].part != TN_PKG_TILES && r[i].part != TN_PKG_WEIGHTLETS) || r[i].role >= TN_W_N_ROLES) continue;
         const tn_pkg_record *hot = tn_pkg_record_find(r, n, r[i].role, TN_PKG_HOT);
         json_t *site = json_pack("{s:i, s:s, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear", tn_role_name((tn_role)r[i].role), "outputs",
                                                (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k, "act_scale", (double)r[i].act_scale, "outlier_path",
                                                (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0));
-        const uint8_t *bits, *weightlets;
+        const uint8_t *bits;
+        const tn_pkg_record *weightlets;
         if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK) st = tn_pkg_weightlets(r, n, base, r[i].role, r[i].n, r[i].k, &bits, &weightlets, err);
         if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK) {
             json_int_t count[8] = {0};

@@ -209,6 +209,7 @@ int cmd_run(int argc, char **argv) {
         json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
         json_object_set_new(j, "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
         if (ts.wall_s > 0) json_object_set_new(j, "prefill", prefill_json(&ts));
+        if (ts.attn_rows) json_object_set_new(j, "attention", attention_json(&ts));
         if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         json_decref(j);

@@ -11,6 +11,13 @@ json_t *prefill_json(const tern_stats *t) {
                      "graph_bytes", (json_int_t)t->graph_bytes, "graph_bytes_unshared", (json_int_t)t->graph_bytes_unshared);
 }
 
+json_t *attention_json(const tern_stats *t) {
+    json_t *j = json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share", t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
+                          (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised, "bytes", (json_int_t)t->attn_bytes);
+    if (t->attn_true) json_object_set_new(j, "recall", json_real((double)t->attn_found / (double)t->attn_true));
+    return j;
+}
+
 json_t *switching_json(const tern_stats *t) {
     return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks", (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
                      t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
@@ -23,6 +30,13 @@ void prefill_print(const tern_stats *t) {
             t->cpu_busy_s * 1e3, t->cpu_bubble * 100, t->npu_busy_s * 1e3, t->npu_bubble * 100, t->wall_s * 1e3, (unsigned long long)t->n_decisions, t->decision_us,
             t->decision_max_us, (unsigned long long)t->n_stolen, t->n_shared, t->n_subgraphs, (double)t->graph_bytes / 1048576, (double)t->graph_bytes_unshared / 1048576, (unsigned long long)t->n_outliers,
             (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses, (unsigned long long)t->n_dropped);
+    if (t->attn_rows) {
+        fprintf(stderr, "sparse attention: %llu rows of heads, %.1f %% of the positions they saw; %llu estimates on the device, keys quantised anew %llu times, %.1f MiB",
+                (unsigned long long)t->attn_rows, 100 * (double)t->attn_selected / (double)t->attn_seen, (unsigned long long)t->attn_launches, (unsigned long long)t->attn_requantised,
+                (double)t->attn_bytes / 1048576);
+        if (t->attn_true) fprintf(stderr, "; %.2f %% of the exact largest selected", 100 * (double)t->attn_found / (double)t->attn_true);
+        fprintf(stderr, "\n");
+    }
     if (t->n_switched) {
         fprintf(stderr, "graph switching: %llu layers in %d blocks, %.2f ms of loading, of which %.2f ms exposed (planned: %.2f ms)\n", (unsigned long long)t->n_switched,
                 t->switch_blocks, t->switch_s * 1e3, t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);

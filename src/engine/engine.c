@@ -10,7 +10,8 @@
 
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
 
-static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name, tern_error *err) {
+static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name, const char *attention, tern_error *err) {
+    TN_FAIL_IF(attention && strcmp(attention, "full"), err, TERN_E_INVALID, "attention '%s' needs a package (tern pack makes one)", attention);
     tn_float_scheme scheme = TN_FLOAT;
     TN_FAIL_IF(scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
                "scheme '%s' cannot run on a float model: there are float, llm-int8, group-w8a8 (tern pack makes packages of the others)", scheme_name);
@@ -45,7 +46,17 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
                                .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
-    e->n_lane_workers[TN_LANE_IO] = o->npu_separate_weights ? 1 : 0; /* loads graphs */
+    e->attention = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.2f, .n_buckets = o->attention_buckets ? o->attention_buckets : 9,
+                                     .no_head_ratios = o->no_head_ratios, .check = o->attention_check, .threshold = o->attention_threshold};
+    TN_FAIL_IF(o->attention && !tn_attn_mode_parse(o->attention, &e->attention.mode), err, TERN_E_INVALID,
+               "attention '%s' is unknown; there are full, shadow, float-sparse, block-sparse, npu-full", o->attention);
+    TN_FAIL_IF(!(o->attention_ratio >= 0 && o->attention_ratio <= 1), err, TERN_E_INVALID, "an attention ratio of %g: want more than 0, at most 1", (double)o->attention_ratio);
+    TN_FAIL_IF(e->attention.n_buckets != 1 && e->attention.n_buckets != 9, err, TERN_E_INVALID, "%d buckets of scales: there are 1 and 9", e->attention.n_buckets);
+    e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
+    TN_FAIL_IF(o->load && !tn_load_mode_parse(o->load, &mo.load), err, TERN_E_INVALID, "loading '%s' is unknown; there are stream, overlap, sequential, mmap", o->load);
+    tn_aio_defaults(&mo.io);
+    if (!o->read) tn_tuned_read(path, e->profile_path, &mo.io);
+    TN_FAIL_IF(o->read && !tn_aio_method_parse(o->read, &mo.io), err, TERN_E_INVALID, "reading by '%s' is unknown; there are threads, threads-direct, uring, uring-direct", o->read);
     tn_tuned_load(e->profile_path, e->kern.cpu, e->n_lane_workers, &mo.tuned);
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
@@ -76,7 +87,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     tn_kernels_init(&e->kern, cpu);
 
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
-    if (st == TERN_OK) st = tn_pkg_is(path) ? open_package(e, path, &o, n_threads, err) : open_float(e, path, o.scheme, err);
+    if (st == TERN_OK) st = tn_pkg_is(path) ? open_package(e, path, &o, n_threads, err) : open_float(e, path, o.scheme, o.attention, err);
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;

@@ -26,6 +26,7 @@ struct tern_engine {
     tn_npu_model *npu;
     tn_executor *exec;
     tn_policy policy;
+    tn_attn_options attention;
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
     char *profile_path; /* cache of the stage times, beside the package */

@@ -346,6 +346,7 @@ tern_status tn_eval(tern_engine *e, const tn_eval_options *o, tn_eval_result *ou
     }
     free(ev.ids);
     free(text);
+    if (ev.s) tern_session_stats(ev.s, &ev.res.stats);
     tern_session_close(&ev.s);
     if (st == TERN_OK) *out = ev.res;
     return st;

@@ -27,6 +27,7 @@ typedef struct tn_eval_result {
     int64_t n_skipped; /* items that do not fit the context */
     double value;    /* perplexity, or accuracy in [0,1] */
     double stderr_;  /* standard error of value */
+    tern_stats stats;  /* of the session that evaluated */
     double perplexity; /* of the answers' tokens, for the accuracy tasks; 0 where it has no meaning */
 } tn_eval_result;
 

@@ -1,10 +1,15 @@
 /* engine/npu_model.h - a package opened for an INT8 device: weights and static graphs per site, outlier rows, norms.
  *
+ * Opening reads the package's index and what lies in front of the layers, plans all memory and makes all graphs; the weights themselves
+ * come through the loader (loader.h), at once or while the first prompt is computed.
+ *
  * One copy of the weights, in the device's tiles, serves both graph forms: chunks of the prompt (M = chunk) and decode
  * (M = decode_m). Every chunk uses the same graphs (chunk sharing, llm.npu 3.2): only attention depends on the position. */
 #ifndef TN_ENGINE_NPU_MODEL_H
 #define TN_ENGINE_NPU_MODEL_H
 
+#include "base/aio.h"
+#include "base/file.h"
 #include "formats/package.h"
 #include "model/model.h"
 #include "model/sites.h"
@@ -16,7 +21,17 @@ typedef enum tn_form { TN_FORM_CHUNK, TN_FORM_DECODE, TN_N_FORMS } tn_form;
 /* A prefill keeps at most so many chunks in flight. */
 enum { TN_WAVE_CHUNKS = 4 };
 
-enum { TN_DECODE_M = 32, TN_CHUNK_DEFAULT = 256, TN_CHUNK_MIN = 32, TN_CHUNK_MAX = 1024 };
+enum { TN_DECODE_M = TN_PKG_DECODE_M, TN_CHUNK_DEFAULT = TN_PKG_CHUNK, TN_CHUNK_MIN = 32, TN_CHUNK_MAX = 1024 };
+
+typedef enum tn_load_mode {
+    TN_LOAD_STREAM,     /* reading, unpacking, loading and the first prefill overlap, layer by layer */
+    TN_LOAD_OVERLAP,    /* reading overlaps unpacking and loading; computing begins when all is there */
+    TN_LOAD_SEQUENTIAL, /* all is read, then unpacked, then loaded, then computing begins */
+    TN_LOAD_MMAP,       /* the file is mapped: pages come when they are touched, tiles are used where they lie */
+    TN_N_LOAD_MODES
+} tn_load_mode;
+
+bool tn_load_mode_parse(const char *name, tn_load_mode *out); /* "stream", "overlap", "sequential", "mmap" */
 
 /* What engine/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {
@@ -31,7 +46,7 @@ typedef struct tn_npu_site {
     float act_scale, inv_scale;
     int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
     tn_npu_weights *weights[TN_SITE_MAX_OPS]; /* what the device reads */
-    int8_t *unpacked[TN_SITE_MAX_OPS]; /* tiles of linears the package holds as weightlets, else NULL */
+    const tn_pkg_record *tiles[TN_SITE_MAX_OPS]; /* of the linears, as tiles or weightlets */
     tn_npu_weights_data image[TN_SITE_MAX_OPS]; /* the same as the package has it; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
     /* Without chunk sharing: graphs of their own, with weights of their own, for the chunks of a wave after the first; else NULL. */
@@ -45,6 +60,7 @@ typedef struct tn_npu_site {
 } tn_npu_site;
 
 typedef struct tn_switcher tn_switcher;
+typedef struct tn_loader tn_loader;
 
 typedef struct tn_npu_model {
     tn_ctx *ctx;
@@ -52,6 +68,9 @@ typedef struct tn_npu_model {
     tn_npu_device *dev;
     tn_npu_device *cpu_dev; /* of sites beyond the device's memory; NULL when all fit */
     int32_t n_on_cpu;
+    const tn_kernels *kern;
+    tn_model *model;   /* what the layers' small tensors go to */
+    tn_loader *loader;
     tn_switcher *switcher; /* NULL: both forms of every graph are loaded (the device's graphs share weights) */
     int32_t chunk; /* rows of the chunk form */
     char scheme[24];
@@ -63,9 +82,18 @@ typedef struct tn_npu_model {
     /* embedding rows for look-up: s8 tiles and their scales */
     const int8_t *embd_tiles;
     const float *embd_scale;
-    void **buffers; /* sections as read; [n_layers + 1] */
+    const uint32_t *embd_tile_hash;
+    tn_file *map;        /* the package, where it is mapped */
+    char **small, **small_blocks;   /* [n_layers + 1]: small tensors of model and layers as read; the memory they are in (NULL when mapped) */
+    int8_t **tile_blocks; /* [n_layers + 1]: the one copy of the weights */
+    void *graph_section; /* of the package, with its table */
+    const tn_pkg_graph *pkg_graphs;
+    uint32_t n_pkg_graphs;
+    int32_t n_compiled;  /* graphs that were not in the package in this form */
     uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
     bool no_chunk_sharing;
+    /* for sparse attention; NULL in packages that do not say: mean scales of Q and K [n_layers], importance of the heads [n_layers][n_heads] */
+    float *attn_scale_q, *attn_scale_k, *attn_head_weight;
     tn_tuned tuned; /* zeros: not tuned for this chunk length */
     uint64_t graph_bytes; /* serialised size of all graphs, a measure of what chunk sharing saves */
     uint64_t hot_row_bytes, all_row_bytes;
@@ -79,6 +107,9 @@ typedef struct tn_npu_model_options {
     tn_tuned tuned;            /* ignored when it is another package's */
     bool no_chunk_sharing;     /* every chunk of a wave has graphs and weights of its own */
     const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
+    tn_load_mode load;
+    tn_aio_options io;         /* filled by tn_aio_defaults */
+    uint64_t ring_bytes;       /* room for packed weights on their way, at least a unit's; 0 = 48 MiB, or three units */
     bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks;     /* 0 = as many as are best */
@@ -95,7 +126,12 @@ static inline tn_npu_site *tn_npu_site_at(const tn_npu_model *m, int layer, tn_s
     return &m->sites[s == TN_SITE_HEAD ? m->n_layers * TN_LAYER_SITES : layer * TN_LAYER_SITES + (int)s];
 }
 
-/* Embedding of one token: out [n_embd], unscaled. */
+/* For the loader. The small tensors of a layer have been read: norms, hot rows. */
+tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error *err);
+/* A site's tiles are in place: its graphs become resident. */
+tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err);
+
+/* Embedding of one token: out [n_embd], unscaled. Before everything is loaded only of rows the loader was asked for. */
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
 
 /* Only the hyperparameters of a package's META section (also fills scheme). */

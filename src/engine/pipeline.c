@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/loader.h"
 
 #include <assert.h>
 #include <math.h>
@@ -46,6 +47,12 @@ typedef struct load_arg {
     int32_t layer0, layer1;
 } load_arg;
 
+typedef struct cold_arg { /* a step of bringing in a part of the weights */
+    tn_pipeline *p;
+    int32_t unit;
+    tn_load_step step;
+} cold_arg;
+
 typedef struct wave { /* the task graph of n_chunks chunks */
     tn_graph *graph;
     task_arg *args;
@@ -62,12 +69,15 @@ struct tn_pipeline {
     tn_policy policy;
     tn_stage_profile *profile;
     int32_t n_rows, n_workers, out_cap;
+    int32_t n_compute; /* of the workers: those of the CPU and the NPU */
     tn_form form; /* of the forward that runs */
     int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
     chunk chunks[TN_WAVE_CHUNKS];
     int32_t n_chunks_open; /* buffers exist for so many */
     int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
     void *arenas[TN_WAVE_CHUNKS];
+    tn_sparse_attn *sparse; /* NULL: full attention always */
+    bool sparse_now;        /* the forward that runs */
     tn_npu_job *jobs;      /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
     tn_npu_job head_job;
     uint8_t *head_xq;
@@ -81,6 +91,9 @@ struct tn_pipeline {
     wave switch_wave;
     struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
     tn_switch_plan switch_plan;
+    wave cold_wave;        /* a wave while weights are still in the file: built for its run */
+    cold_arg *cold_args;
+    bool loading;          /* this forward brings them in */
     int32_t plan_wave;     /* of the plan: the next one; -1: no plan */
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
@@ -229,12 +242,18 @@ static void stage_rope(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_
     tn_rows_rope_store(&c->r, &p->model->layers[layer], layer, c->q, c->k, c->v, row0, row1);
 }
 
-static void stage_attn(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1, int i_worker) {
+/* Does this chunk attend sparsely? Decided by where it ends: the same in every schedule. */
+static bool sparse_chunk(const tn_pipeline *p, const chunk *c) { return p->sparse_now && tn_sparse_attn_wanted(p->sparse, c->pos[c->r.n_rows - 1] + 1); }
+
+static tern_status stage_attn(tn_pipeline *p, int32_t i_chunk, int layer, int32_t row0, int32_t row1, int i_worker, tern_error *err) {
     const tn_hparams *h = &p->model->h;
+    chunk *c = &p->chunks[i_chunk];
     float *scratch = p->scratch + (size_t)i_worker * p->scratch_stride;
-    for (int head = 0; head < h->n_heads; head++) tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
+    if (sparse_chunk(p, c)) TN_TRY(tn_sparse_attn_rows(p->sparse, &c->r, i_chunk, layer, c->q, c->att, row0, row1, i_worker, err));
+    else for (int head = 0; head < h->n_heads; head++) tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
     size_t qd = (size_t)h->n_heads * (size_t)h->d_head;
     for (int32_t i = row0; i < row1; i++) quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+    return TERN_OK;
 }
 
 static void stage_norm2(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
@@ -280,6 +299,7 @@ static tn_lane lane_of(const tn_pipeline *p, tn_stage s, int layer) {
 static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) { return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts; }
 
 static bool has_stage(const tn_pipeline *p, tn_stage st, int32_t layer) {
+    if (st == TN_ST_PLAN) return p->sparse && p->form == TN_FORM_CHUNK;
     const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
     return s->ops.n_ops && (tn_stage_is_product(st) || s->shadow);
 }
@@ -291,10 +311,11 @@ static int32_t row_block(const tn_pipeline *p, tn_stage st) {
 }
 
 static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int layer) {
+    if (st == TN_ST_PLAN) return p->model->h.n_kv_heads;
     if (tn_stage_is_product(st)) {
         const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
         if (!has_parts(p, s)) return 1;
-        int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_workers * 2;
+        int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_compute * 2;
         return tiles < n ? tiles : n;
     }
     int32_t block = row_block(p, st);
@@ -334,13 +355,17 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
         TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", tn_stage_name(st), layer);
         return TERN_OK;
     }
+    if (st == TN_ST_PLAN) {
+        if (sparse_chunk(p, c)) tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, layer, part, c->q);
+        return TERN_OK;
+    }
     int32_t block = row_block(p, st), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
     if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
     switch (st) {
     case TN_ST_NORM: stage_norm(p, c, layer, row0, row1); break;
     case TN_ST_ROPE: stage_rope(p, c, layer, row0, row1); break;
-    case TN_ST_ATTN: stage_attn(p, c, layer, row0, row1, i_worker); break;
+    case TN_ST_ATTN: return stage_attn(p, i_chunk, layer, row0, row1, i_worker, err);
     case TN_ST_NORM2: stage_norm2(p, c, layer, row0, row1); break;
     case TN_ST_GLU: stage_glu(p, c, layer, row0, row1); break;
     case TN_ST_FINAL: stage_final(p, c, row0, row1); break;
@@ -470,6 +495,61 @@ static tern_status build_switch_wave(tn_pipeline *p, int32_t n_chunks, tern_erro
     return TERN_OK;
 }
 
+/* ---- cold start (EdgeFlow 4.3): the weights come in while the first wave runs -------------------------- */
+
+static tern_status run_cold(void *arg, int part, const tn_worker *w, tern_error *err) {
+    (void)w;
+    const cold_arg *a = arg;
+    tn_loader *l = a->p->m->loader;
+    switch (a->step) {
+    case TN_LD_READ: return tn_loader_read(l, a->unit, err);
+    case TN_LD_UNPACK: return tn_loader_unpack(l, a->unit, part, err);
+    default: return tn_loader_load(l, a->unit, err);
+    }
+}
+
+/* Rough times of one worker: 3 GB/s from the disk, 4 weights a nanosecond unpacked. */
+static void filler_fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
+    wave_filler *f = user;
+    cold_arg *a = &f->p->cold_args[unit * TN_N_LOAD_STEPS + (int32_t)step];
+    *a = (cold_arg){.p = f->p, .unit = unit, .step = step};
+    t->fn = run_cold;
+    t->arg = a;
+    double us = 50;
+    if (step == TN_LD_UNPACK) t->n_parts = tn_loader_n_parts(f->p->m->loader, unit);
+    if (step == TN_LD_READ) us = (double)tn_loader_unit_bytes(f->p->m->loader, unit) / 3e3;
+    if (step == TN_LD_UNPACK && t->n_parts > 1) us = (double)tn_loader_unit_bytes(f->p->m->loader, unit) / 2.5e3;
+    for (int l = 0; l < TN_N_LANES; l++) t->est_us[l] = (float)us;
+}
+
+static tern_status build_cold_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
+    wave *w = &p->cold_wave;
+    const tn_loader *l = p->m->loader;
+    if (!w->graph) {
+        size_t max_tasks = (size_t)p->n_chunks_open * (size_t)p->m->n_layers * TN_N_STAGES;
+        TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
+        w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
+        p->cold_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, (size_t)tn_loader_n_units(l) * TN_N_LOAD_STEPS, sizeof *p->cold_args);
+        TN_FAIL_IF(!w->args || !p->cold_args, err, TERN_E_MEMORY, "no memory for a task graph");
+    }
+    tn_graph_clear(w->graph);
+    wave_filler f = {.p = p, .w = w};
+    const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill,
+                                  .n_units = tn_loader_n_units(l), .units = tn_loader_units(l), .fill_load = filler_fill_load};
+    TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
+    set_estimates(p, w, f.n);
+    return TERN_OK;
+}
+
+/* All that a wave needed the graph for is in memory: its own goes. */
+static void drop_cold_wave(tn_pipeline *p) {
+    tn_graph_close(&p->cold_wave.graph);
+    tn_free(p->ctx, p->cold_wave.args);
+    tn_free(p->ctx, p->cold_args);
+    p->cold_wave.args = NULL;
+    p->cold_args = NULL;
+}
+
 /* ---- buffers -------------------------------------------------------------------------------------- */
 
 static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_error *err) {
@@ -514,7 +594,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
 }
 
 tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model, const tn_kernels *kern, const tn_kv *kv, tn_pool *pool,
-                             tn_executor *exec, tn_policy policy, tn_stage_profile *profile, tn_pipeline **out, tern_error *err) {
+                             tn_executor *exec, tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile, tn_pipeline **out, tern_error *err) {
     *out = NULL;
     tn_pipeline *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a pipeline");
@@ -530,6 +610,7 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->switcher = m->switcher;
     p->plan_wave = -1;
     p->out_cap = (m->max_k + OUTLIER_SHARE - 1) / OUTLIER_SHARE;
+    p->n_compute = tn_executor_lane_workers(exec, TN_LANE_CPU) + tn_executor_lane_workers(exec, TN_LANE_NPU);
     p->n_workers = tn_executor_n_workers(exec) > tn_pool_size(pool) ? tn_executor_n_workers(exec) : tn_pool_size(pool);
     p->scratch_stride = (tn_rows_scratch(&model->h, kv->cap_tok) + 15) / 16 * 16;
     size_t e = (size_t)model->h.n_embd, n_workers = (size_t)p->n_workers;
@@ -545,6 +626,8 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
         p->cold[w].ptrs = tn_calloc(ctx, TN_MEM_ACTIVATIONS, (size_t)m->max_k, sizeof *p->cold[w].ptrs);
         TN_BAIL_IF(!p->cold[w].rows || !p->cold[w].ptrs, err, TERN_E_MEMORY, "no memory for outlier rows");
     }
+    p->form = TN_FORM_CHUNK; /* of the waves built now */
+    if (attention->mode != TN_ATTN_FULL && (st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, TN_WAVE_CHUNKS, &p->sparse, err)) != TERN_OK) goto out;
     /* a wave never needs more chunks than the context has */
     int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows;
     for (int32_t i = 0; i < (most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS); i++) {
@@ -576,6 +659,8 @@ void tn_pipeline_close(tn_pipeline **pp) {
         tn_free(p->ctx, p->waves[i].args);
         tn_free(p->ctx, p->waves[i].task_ns);
     }
+    drop_cold_wave(p);
+    tn_sparse_attn_close(&p->sparse);
     tn_graph_close(&p->switch_wave.graph);
     tn_free(p->ctx, p->switch_wave.args);
     tn_free(p->ctx, p->switch_wave.task_ns);
@@ -658,6 +743,7 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
     const tn_prefill_spec spec = {.n_layers = p->m->n_layers, .user = &f, .has = filler_has};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED, "cancelled in layer %d", layer);
+        if (p->loading) TN_TRY(tn_loader_finish(p->m->loader, p->pool, layer, err)); /* later layers are being read meanwhile */
         for (int st = 0; st < TN_N_STAGES; st++) {
             if (!tn_prefill_has(&spec, (tn_stage)st, layer)) continue;
             s.layer = layer;
@@ -784,6 +870,8 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
                                   const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
+    p->sparse_now = p->sparse && p->form == TN_FORM_CHUNK;
+    if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
     if (p->form == TN_FORM_DECODE) {
         if (p->switcher) TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
         p->n_skipped = 0;
@@ -797,7 +885,11 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
         begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, NULL, rope_long);
     }
     wave *w = &p->waves[n_chunks];
-    bool full = n == n_chunks * p->n_rows && pos0 == 0;
+    bool full = n == n_chunks * p->n_rows && pos0 == 0 && !p->loading;
+    if (p->loading) {
+        TN_TRY(build_cold_wave(p, n_chunks, err));
+        w = &p->cold_wave;
+    }
     tn_form form_before[TN_MAX_LAYERS];
     if (p->switcher) {
         if (has_loads(p)) {
@@ -823,11 +915,28 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
 tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
                                 const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
+    if (!tn_loader_done(p->m->loader)) {
+        tn_loader *l = p->m->loader;
+        tn_loader_lock(l); /* another session may be at it */
+        p->loading = !tn_loader_done(l);
+        tern_status st = p->loading ? tn_loader_rows_begin(l, ids, n, err) : TERN_OK;
+        if (st == TERN_OK) st = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+        if (p->loading && st == TERN_OK) st = tn_loader_finish(l, p->pool, p->m->n_layers, err); /* few rows leave the head */
+        if (p->loading && st == TERN_OK) st = tn_loader_rows_begin(l, NULL, 0, err);
+        p->loading = false;
+        tn_loader_unlock(l);
+        drop_cold_wave(p);
+        return st;
+    }
     if (!p->switcher) return forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
     tn_switcher_lock(p->switcher);
     tern_status st = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
     tn_switcher_unlock(p->switcher);
     return st;
+}
+
+void tn_pipeline_forget(tn_pipeline *p) {
+    if (p->sparse) tn_sparse_attn_rewind(p->sparse, 0);
 }
 
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) { return p->n_chunks_open * p->n_rows - skipped_rows(pos0); }
@@ -897,5 +1006,6 @@ const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p) {
     s->hot_hits = atomic_load(&p->hot_hits);
     s->cold_misses = atomic_load(&p->cold_misses);
     if (p->switcher) tn_switcher_stats_get(p->switcher, &s->switching);
+    if (p->sparse) tn_sparse_attn_stats_get(p->sparse, &s->attention);
     return s;
 }

@@ -5,6 +5,7 @@
 #ifndef TN_ENGINE_PIPELINE_H
 #define TN_ENGINE_PIPELINE_H
 
+#include "engine/sparse_attn.h"
 #include "engine/switching.h"
 #include "model/rows.h"
 #include "model/tree.h"
@@ -31,17 +32,21 @@ typedef struct tn_pipeline_stats {
     int32_t n_subgraphs, n_shared;          /* of the last wave: (chunk, subgraph) pairs, and those whose graph is shared */
     size_t activation_bytes;
     tn_switcher_stats switching;            /* of the model: all its sessions */
+    tn_attn_stats attention;
 } tn_pipeline_stats;
 
 /* Buffers for chunks of m->chunk rows, waves planned and their graphs built on first use. kv and the others are borrowed.
- * profile: times to decide by; filled by the first full wave when it is not measured yet. */
+ * attention: of chunks of the prompt; decoding attends in full. profile: times to decide by; filled by the first full wave when it is not measured yet. */
 tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model, const tn_kernels *kern, const tn_kv *kv, tn_pool *pool,
-                             tn_executor *exec, tn_policy policy, tn_stage_profile *profile, tn_pipeline **out, tern_error *err);
+                             tn_executor *exec, tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile, tn_pipeline **out, tern_error *err);
 void tn_pipeline_close(tn_pipeline **p);
 
 /* n_tok tokens from position pos0 on follow in one or more forwards, then decoding: when the layers' graphs are switched is planned now.
  * Does nothing where every form is loaded. */
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err);
+
+/* The cache holds another text now (a state was loaded). */
+void tn_pipeline_forget(tn_pipeline *p);
 
 /* Evaluate n tokens at positions pos0.. (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual after the last layer.
  * tree: NULL, or the shape of these tokens, whose K and V go to slots pos0.. in the order of the rows. timeline may be NULL. */

@@ -6,8 +6,8 @@
 
 /* What the times depend on; a file written under another key is measured anew. */
 static void key_of(const tern_engine *e, char *key, size_t cap) {
-    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d", (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
-             e->n_lane_workers[TN_LANE_NPU]);
+    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d", (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
+             e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode);
 }
 
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
@@ -42,7 +42,7 @@ void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
 void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
     char key[64];
     key_of(e, key, sizeof key);
-    json_t *old = json_load_file(e->profile_path, 0, NULL), *tuned = json_object_get(old, "tuned"); /* tune.h's: stays as it is */
+    json_t *old = json_load_file(e->profile_path, 0, NULL), *tuned = json_object_get(old, "tuned"), *read = json_object_get(old, "read"); /* tune.h's: stay as they are */
     json_t *us = json_object(), *rows = json_array(), *relative = json_array();
     for (int32_t i = 0; i < p->n_forwards; i++) {
         json_array_append_new(rows, json_real((double)p->forward_rows[i]));
@@ -52,6 +52,7 @@ void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
     json_t *j = json_pack("{s:s, s:o, s:f, s:o, s:o}", "key", key, "stage_us", us, "attention_us_per_position", p->attn_us_per_pos, "forward_rows", rows,
                           "forward_relative", relative);
     if (tuned) json_object_set(j, "tuned", tuned);
+    if (read) json_object_set(j, "read", read);
     json_decref(old);
     /* a folder that cannot be written costs one measured wave per process, nothing else */
     if (j && json_dump_file(j, e->profile_path, JSON_INDENT(1) | JSON_REAL_PRECISION(6))) {

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/status.h"
+#include "engine/loader.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
-    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->kv, e->pool, e->exec, e->policy, &s->profile, &s->pipeline, err);
+    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->kv, e->pool, e->exec, e->policy, &e->attention, &s->profile, &s->pipeline, err);
 }
 
 tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out, tern_error *err) {
@@ -258,6 +259,14 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->n_dropped = p->n_dropped;
     out->hot_hits = p->hot_hits;
     out->cold_misses = p->cold_misses;
+    out->attn_rows = p->attention.n_rows;
+    out->attn_seen = p->attention.n_seen;
+    out->attn_selected = p->attention.n_selected;
+    out->attn_true = p->attention.n_true;
+    out->attn_found = p->attention.n_found;
+    out->attn_launches = p->attention.n_launches;
+    out->attn_requantised = p->attention.n_requantised;
+    out->attn_bytes = p->attention.bytes;
     out->graph_bytes = p->graph_bytes;
     out->graph_bytes_unshared = p->graph_bytes_unshared;
     out->n_subgraphs = p->n_subgraphs;
@@ -268,6 +277,14 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->switch_exposed_s = (double)p->switching.exposed_ns * 1e-9;
     out->switch_blocks = p->switching.n_blocks;
     out->switch_planned_stall_s = p->switching.planned_stall_us * 1e-6;
+    tn_loader_stats l;
+    tn_loader_stats_get(s->e->npu->loader, &l);
+    out->read_bytes = l.n_read_bytes;
+    out->read_s = (double)l.read_ns * 1e-9;
+    out->unpack_s = (double)l.unpack_ns * 1e-9;
+    out->load_s = (double)l.load_ns * 1e-9;
+    out->loaded_s = (double)l.done_ns * 1e-9;
+    out->read_method = l.method;
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {

@@ -131,6 +131,7 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
         rc = tn_fail(err, TERN_E_LIMIT, "%s: holds %d tokens, this session has room for %d", path, head.n_tok, s->n_ctx);
     }
     if (rc != TERN_OK) goto out;
+    if (s->pipeline) tn_pipeline_forget(s->pipeline);
     tn_session_truncate(s, 0); /* from here on the old contents are gone */
     get(&st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
     each_slice(s, head.n_tok, &st, get);

@@ -40,6 +40,44 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
     return ok;
 }
 
+const char *const tn_tune_read_names[TN_TUNE_READS] = {"threads", "threads-direct", "uring", "uring-direct"};
+
+void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o) {
+    bool ok = false;
+    if (tn_aio_cached_share(path) < 0.9) {
+        json_t *j = json_load_file(profile_path, 0, NULL);
+        const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));
+        ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse("uring-direct", o);
+        json_decref(j);
+    }
+    if (!ok) (void)tn_aio_method_parse("threads", o);
+}
+
+/* At most a gigabyte of the package, twice by each method in turn. */
+static tern_status best_read(const char *path, uint64_t n_bytes, tn_tune_report *r, tern_error *err) {
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    uint64_t n = n_bytes < 1u << 30 ? n_bytes : 1u << 30;
+    for (int i = 0; i < 2 * TN_TUNE_READS; i++) {
+        int method = i % TN_TUNE_READS;
+        tn_aio_options o;
+        tn_aio_defaults(&o);
+        (void)tn_aio_method_parse(tn_tune_read_names[method], &o);
+        double stays, t;
+        TN_TRY(tn_aio_drop_cache(path, &stays, err));
+        if (stays > 0.1) { /* others use the file: nothing to measure, nothing to gain */
+            memset(r->read_gb_per_second, 0, sizeof r->read_gb_per_second);
+            break;
+        }
+        TN_TRY(tn_aio_measure(&ctx, path, &o, 0, n, &t, err));
+        if (t > 0 && (double)n * 1e-9 / t > r->read_gb_per_second[method]) r->read_gb_per_second[method] = (double)n * 1e-9 / t;
+    }
+    for (int i = 0; i < TN_TUNE_READS; i++) {
+        if (r->read_gb_per_second[i] > r->read_gb_per_second[r->i_read]) r->i_read = i;
+    }
+    return TERN_OK;
+}
+
 static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_error *err) {
     json_t *j = json_load_file(e->profile_path, 0, NULL), *rows = json_object(), *speed = json_object();
     if (!json_is_object(j)) {
@@ -57,6 +95,11 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
     snprintf(print, sizeof print, "%016" PRIx64, r->tuned.fingerprint);
     json_object_set_new(j, "tuned", json_pack("{s:s, s:s, s:i, s:o, s:i, s:o}", "key", key, "fingerprint", print, "chunk", (int)r->tuned.chunk, "rows_per_run", rows,
                                               "prompt", (int)r->n_prompt, "tokens_per_second", speed));
+    if (r->read_gb_per_second[r->i_read] > 0) {
+        json_t *gb = json_object();
+        for (int i = 0; i < TN_TUNE_READS; i++) json_object_set_new(gb, tn_tune_read_names[i], json_real(r->read_gb_per_second[i]));
+        json_object_set_new(j, "read", json_pack("{s:s, s:o}", "method", tn_tune_read_names[r->i_read], "gb_per_second", gb));
+    }
     int rc = json_dump_file(j, e->profile_path, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     json_decref(j);
     TN_FAIL_IF(rc, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning", e->profile_path);
@@ -134,6 +177,8 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err));
     out->tuned.fingerprint = e->model->fingerprint;
     tern_status st = best_splits(e, &out->tuned, err);
+    uint64_t n_bytes = tn_pkg_file_bytes(e->npu->pkg);
+    if (st == TERN_OK) st = best_read(path, n_bytes / 4096 * 4096, out, err);
     if (st == TERN_OK) st = save(e, out, err);
     tern_engine_close(&e);
     return st;

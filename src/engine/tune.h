@@ -5,18 +5,26 @@
 
 #include "engine/npu_model.h"
 
-enum { TN_TUNE_LENGTHS = 6 }; /* 32, 64, 128, 256, 512, 1024 */
+enum { TN_TUNE_LENGTHS = 6 /* 32, 64, 128, 256, 512, 1024 */, TN_TUNE_READS = 4 };
+
+extern const char *const tn_tune_read_names[TN_TUNE_READS]; /* methods of base/aio.h */
 
 typedef struct tn_tune_report {
     tn_tuned tuned;
     int32_t n_prompt;
     int32_t chunk[TN_TUNE_LENGTHS];
     double tokens_per_second[TN_TUNE_LENGTHS]; /* 0: not tried, longer than the prompt */
+    double read_gb_per_second[TN_TUNE_READS];  /* of a file that is not in the page cache, by tn_tune_read_names; 0: not measured */
+    int32_t i_read;                            /* the fastest */
 } tn_tune_report;
 
 /* Prefill n_prompt random tokens with every chunk length up to it, keep the fastest; then profile equivalent shapes with that length;
- * write both into the profile. TERN_E_IO when it cannot be written. opt->chunk is ignored. */
+ * measure how the storage is read fastest;
+ * write all into the profile. TERN_E_IO when it cannot be written. opt->chunk is ignored. */
 tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out, tern_error *err);
+
+/* How to read the package: through the page cache when it is there, else as was kept, else directly. */
+void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o);
 
 /* What was kept for this processor, these lanes; false: nothing, or for others. The caller compares the fingerprint. */
 bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out);

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "kernels/unpack.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,36 +14,44 @@
 
 static const char MAGIC[8] = {'T', 'E', 'R', 'N', 'P', 'K', 'G', '\n'};
 
+/* The first 12 bytes are the same in every version. */
 typedef struct pkg_header {
     char magic[8];
     uint32_t version, n_sections;
     uint64_t file_bytes;
-    uint64_t table_off_bytes;
-    uint64_t table_xxh64; /* of the n_sections table entries */
+    uint64_t index_bytes; /* from INDEX_OFF on: n_sections table entries, then the tables of contents */
+    uint64_t index_xxh64;
+    uint64_t reserved;
     uint64_t header_xxh64; /* of the bytes before this field */
 } pkg_header;
-_Static_assert(sizeof(pkg_header) == 48, "on-disk layout");
+_Static_assert(sizeof(pkg_header) == 56, "on-disk layout");
 
-/* A tensor section begins with this, then n_records records. */
-typedef struct records_head {
-    uint32_t n_records, reserved;
-} records_head;
-_Static_assert(sizeof(records_head) == 8, "on-disk layout");
+/* A table of contents: this, n_records records, n_hashes XXH3 of blocks: of the small part, then of each large tensor in the
+ * order of the records. */
+typedef struct toc_head {
+    uint32_t n_records, n_hashes;
+    uint64_t small_bytes;
+} toc_head;
+_Static_assert(sizeof(toc_head) == 16, "on-disk layout");
 
+enum { INDEX_OFF = 64, MAX_RECORDS = 256 };
+
+static uint64_t n_blocks(uint64_t n_bytes) { return n_bytes / TN_PKG_BLOCK + (n_bytes % TN_PKG_BLOCK != 0); }
 static uint64_t header_hash(const pkg_header *h) { return XXH64(h, offsetof(pkg_header, header_xxh64), 0); }
 static uint64_t align_up(uint64_t v, uint64_t a) { return (v + a - 1) / a * a; }
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
-enum { MAX_RECORDS = 256 };
-
 struct tn_pkg_writer {
     tn_ctx *ctx;
     char *path, *tmp;
     int fd;
+    bool nameless; /* the file gets its name when it is finished */
     uint64_t off; /* end of what is written */
     uint32_t max_sections, n_sections;
     tn_pkg_section *sections;
+    uint64_t cap_toc_bytes, n_toc_bytes;
+    char *toc;
     /* the tensor section being put together */
     bool open;
     tn_pkg_kind kind;
@@ -57,7 +66,9 @@ static tern_status write_at(tn_pkg_writer *w, const void *data, uint64_t n, uint
     while (n) {
         ssize_t done = pwrite(w->fd, p, n < (1u << 30) ? n : (1u << 30), (off_t)off);
         if (done < 0 && errno == EINTR) continue;
-        TN_FAIL_IF(done <= 0, err, TERN_E_IO, "%s: cannot write at offset %" PRIu64 ": %s", w->tmp, off, done < 0 ? strerror(errno) : "disk full");
+        TN_FAIL_IF(done <= 0 && (done == 0 || errno == ENOSPC || errno == EDQUOT || errno == EFBIG), err, TERN_E_IO,
+                   "%s: no room on the disk for more than %" PRIu64 " MB of the package; nothing was changed", w->path, off / 1000000);
+        TN_FAIL_IF(done < 0, err, TERN_E_IO, "%s: cannot write at offset %" PRIu64 ": %s", w->path, off, strerror(errno));
         p += done;
         off += (uint64_t)done;
         n -= (uint64_t)done;
@@ -65,21 +76,43 @@ static tern_status write_at(tn_pkg_writer *w, const void *data, uint64_t n, uint
     return TERN_OK;
 }
 
-tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, tn_pkg_writer **out, tern_error *err) {
+static bool folder_of(const char *path, char *folder, size_t cap) {
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 1;
+    if (n >= cap) return false;
+    memcpy(folder, slash ? path : ".", n);
+    folder[n] = 0;
+    if (!n) memcpy(folder, "/", 2);
+    return true;
+}
+
+uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes) {
+    return sizeof(toc_head) + n_tensors * (sizeof(tn_pkg_record) + 2 * sizeof(uint64_t)) + (n_blocks(payload_bytes) + 1) * sizeof(uint64_t);
+}
+
+tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, uint64_t cap_toc_bytes, tn_pkg_writer **out, tern_error *err) {
     *out = NULL;
     tn_pkg_writer *w = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to write %s", path);
-    *w = (tn_pkg_writer){.ctx = ctx, .fd = -1, .max_sections = max_sections};
+    *w = (tn_pkg_writer){.ctx = ctx, .fd = -1, .max_sections = max_sections, .cap_toc_bytes = cap_toc_bytes};
     size_t cap = strlen(path) + 32;
+    char folder[4096];
     w->path = tn_strdup(ctx, TN_MEM_OTHER, path);
     w->tmp = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
     w->sections = tn_calloc(ctx, TN_MEM_OTHER, max_sections, sizeof *w->sections);
+    w->toc = tn_alloc(ctx, TN_MEM_OTHER, cap_toc_bytes, 1);
     tern_status st = TERN_OK;
-    TN_BAIL_IF(!w->path || !w->tmp || !w->sections, err, TERN_E_MEMORY, "no memory to write %s", path);
+    TN_BAIL_IF(!w->path || !w->tmp || !w->sections || !w->toc, err, TERN_E_MEMORY, "no memory to write %s", path);
+    TN_BAIL_IF(!folder_of(path, folder, sizeof folder), err, TERN_E_INVALID, "%s: path too long", path);
     snprintf(w->tmp, cap, "%s.tmp%ld", path, (long)getpid());
-    w->fd = open(w->tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    TN_BAIL_IF(w->fd < 0, err, TERN_E_IO, "%s: cannot create: %s", w->tmp, strerror(errno));
-    w->off = align_up(sizeof(pkg_header) + (uint64_t)max_sections * sizeof(tn_pkg_section), TN_PKG_ALIGN);
+#ifdef O_TMPFILE
+    /* a file without a name: a writer that is killed leaves nothing */
+    if (!access("/proc/self/fd", X_OK)) w->fd = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0644);
+    w->nameless = w->fd >= 0;
+#endif
+    if (w->fd < 0) w->fd = open(w->tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    TN_BAIL_IF(w->fd < 0, err, TERN_E_IO, "%s: cannot create: %s", w->path, strerror(errno));
+    w->off = align_up(INDEX_OFF + (uint64_t)max_sections * sizeof(tn_pkg_section) + cap_toc_bytes, TN_PKG_ALIGN);
     *out = w;
     return TERN_OK;
 out:
@@ -93,11 +126,12 @@ void tn_pkg_abort(tn_pkg_writer **pw) {
     *pw = NULL;
     if (w->fd >= 0) {
         close(w->fd);
-        (void)unlink(w->tmp);
+        if (!w->nameless) (void)unlink(w->tmp);
     }
     tn_free(w->ctx, w->path);
     tn_free(w->ctx, w->tmp);
     tn_free(w->ctx, w->sections);
+    tn_free(w->ctx, w->toc);
     tn_free(w->ctx, w);
 }
 
@@ -135,77 +169,150 @@ tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *
     return TERN_OK;
 }
 
+/* One stretch of a section: written, and its blocks hashed. */
+typedef struct stretch {
+    tn_pkg_writer *w;
+    XXH3_state_t *hash;
+    uint64_t off, n; /* in the file; bytes so far */
+    uint64_t *hashes;
+    uint32_t n_hashes;
+} stretch;
+
+static tern_status stretch_put(stretch *s, const void *data, uint64_t n, tern_error *err) {
+    TN_TRY(write_at(s->w, data, n, s->off + s->n, err));
+    for (const char *p = data; n;) {
+        uint64_t room = TN_PKG_BLOCK - s->n % TN_PKG_BLOCK, part = n < room ? n : room;
+        XXH3_64bits_update(s->hash, p, part);
+        s->n += part;
+        p += part;
+        n -= part;
+        if (s->n % TN_PKG_BLOCK) continue;
+        s->hashes[s->n_hashes++] = XXH3_64bits_digest(s->hash);
+        XXH3_64bits_reset(s->hash);
+    }
+    return TERN_OK;
+}
+
+static void stretch_end(stretch *s) {
+    if (s->n % TN_PKG_BLOCK) s->hashes[s->n_hashes++] = XXH3_64bits_digest(s->hash);
+    XXH3_64bits_reset(s->hash);
+    s->n = 0;
+}
+
+static tern_status write_tensors(tn_pkg_writer *w, uint64_t small_bytes, stretch *s, tern_error *err) {
+    static const char zeros[TN_PKG_TENSOR_ALIGN];
+    s->off = w->off;
+    for (uint32_t i = 0; i < w->n_records; i++) {
+        if (tn_pkg_is_large(w->records[i].part)) continue;
+        TN_TRY(stretch_put(s, zeros, w->records[i].off_bytes - s->n, err));
+        TN_TRY(stretch_put(s, w->payloads[i], w->records[i].size_bytes, err));
+    }
+    (void)small_bytes;
+    assert(s->n == small_bytes);
+    stretch_end(s);
+    for (uint32_t i = 0; i < w->n_records; i++) {
+        if (!tn_pkg_is_large(w->records[i].part)) continue;
+        s->off = w->off + w->records[i].off_bytes;
+        TN_TRY(stretch_put(s, w->payloads[i], w->records[i].size_bytes, err));
+        stretch_end(s);
+    }
+    return TERN_OK;
+}
+
 tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err) {
     tn_pkg_section *s;
     w->open = false;
     TN_TRY(claim(w, w->kind, w->layer, &s, err));
-    records_head head = {.n_records = w->n_records};
-    uint64_t end = sizeof head + w->n_records * sizeof(tn_pkg_record);
+    toc_head head = {.n_records = w->n_records};
+    uint64_t end = 0, hashes = 0;
     for (uint32_t i = 0; i < w->n_records; i++) {
+        if (tn_pkg_is_large(w->records[i].part)) continue;
         w->records[i].off_bytes = align_up(end, TN_PKG_TENSOR_ALIGN);
         end = w->records[i].off_bytes + w->records[i].size_bytes;
     }
-    XXH64_state_t *hash = XXH64_createState();
-    TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory for a checksum");
-    XXH64_reset(hash, 0);
-    static const char zeros[TN_PKG_TENSOR_ALIGN];
-    uint64_t at = 0;
-    tern_status st = TERN_OK;
-    const void *data = &head;
-    uint64_t n = sizeof head;
-    for (int64_t i = -2; i < (int64_t)w->n_records && st == TERN_OK; i++) { /* head, table, payloads */
-        if (i == -1) {
-            data = w->records;
-            n = w->n_records * sizeof(tn_pkg_record);
-        } else if (i >= 0) {
-            uint64_t pad = w->records[i].off_bytes - at;
-            XXH64_update(hash, zeros, pad);
-            st = write_at(w, zeros, pad, w->off + at, err);
-            at += pad;
-            data = w->payloads[i];
-            n = w->records[i].size_bytes;
-        }
-        XXH64_update(hash, data, n);
-        if (st == TERN_OK) st = write_at(w, data, n, w->off + at, err);
-        at += n;
+    head.small_bytes = end;
+    hashes = n_blocks(end);
+    for (uint32_t i = 0; i < w->n_records; i++) {
+        if (!tn_pkg_is_large(w->records[i].part)) continue;
+        w->records[i].off_bytes = align_up(end, TN_PKG_ALIGN);
+        end = w->records[i].off_bytes + w->records[i].size_bytes;
+        hashes += n_blocks(w->records[i].size_bytes);
     }
-    s->size_bytes = at;
-    s->xxh64 = XXH64_digest(hash);
-    XXH64_freeState(hash);
-    w->off = align_up(w->off + at, TN_PKG_ALIGN);
-    return st;
+    head.n_hashes = (uint32_t)hashes;
+    uint64_t n_records_bytes = w->n_records * sizeof(tn_pkg_record), toc_bytes = sizeof head + n_records_bytes + hashes * sizeof(uint64_t);
+    TN_FAIL_IF(toc_bytes > w->cap_toc_bytes - w->n_toc_bytes, err, TERN_E_LIMIT, "%s: tables of contents of more than the %" PRIu64 " bytes planned", w->path, w->cap_toc_bytes);
+    char *toc = w->toc + w->n_toc_bytes; /* all its parts are multiples of 8 bytes */
+    memcpy(toc, &head, sizeof head);
+    memcpy(toc + sizeof head, w->records, n_records_bytes);
+    stretch t = {.w = w, .hash = XXH3_createState(), .hashes = (uint64_t *)(toc + sizeof head + n_records_bytes)};
+    TN_FAIL_IF(!t.hash, err, TERN_E_MEMORY, "no memory for a checksum");
+    XXH3_64bits_reset(t.hash);
+    tern_status st = write_tensors(w, head.small_bytes, &t, err);
+    XXH3_freeState(t.hash);
+    TN_TRY(st);
+    assert(t.n_hashes == head.n_hashes);
+    s->size_bytes = end;
+    s->xxh64 = XXH64(toc, toc_bytes, 0);
+    s->toc_off_bytes = (uint32_t)w->n_toc_bytes; /* finish adds the length of the section table */
+    s->toc_bytes = (uint32_t)toc_bytes;
+    w->n_toc_bytes += toc_bytes;
+    w->off = align_up(w->off + end, TN_PKG_ALIGN);
+    return TERN_OK;
 }
 
-static tern_status sync_folder(const char *path, tern_error *err) {
+static void sync_folder(const char *path) {
     char folder[4096];
-    const char *slash = strrchr(path, '/');
-    size_t n = slash ? (size_t)(slash - path) : 1;
-    TN_FAIL_IF(n >= sizeof folder, err, TERN_E_INVALID, "%s: path too long", path);
-    memcpy(folder, slash ? path : ".", n);
-    folder[n] = 0;
-    int fd = open(n ? folder : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!folder_of(path, folder, sizeof folder)) return;
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         (void)fsync(fd); /* some file systems refuse this; the rename itself is atomic all the same */
         close(fd);
     }
+}
+
+/* From the file without a name, or the temporary one, to the package. */
+static tern_status give_name(tn_pkg_writer *w, tern_error *err) {
+    if (w->nameless) {
+        char self[64];
+        snprintf(self, sizeof self, "/proc/self/fd/%d", w->fd);
+        (void)unlink(w->tmp); /* of a killed process with our number */
+        TN_FAIL_IF(linkat(AT_FDCWD, self, AT_FDCWD, w->tmp, AT_SYMLINK_FOLLOW), err, TERN_E_IO, "%s: cannot create: %s", w->tmp, strerror(errno));
+        w->nameless = false;
+    }
+    TN_FAIL_IF(rename(w->tmp, w->path), err, TERN_E_IO, "%s: cannot rename: %s", w->path, strerror(errno));
     return TERN_OK;
 }
 
 tern_status tn_pkg_finish(tn_pkg_writer **pw, tern_error *err) {
     tn_pkg_writer *w = *pw;
-    pkg_header h = {.version = TN_PKG_VERSION, .n_sections = w->n_sections, .file_bytes = w->off, .table_off_bytes = sizeof h};
+    uint64_t table_bytes = w->n_sections * sizeof *w->sections;
+    for (uint32_t i = 0; i < w->n_sections; i++) {
+        if (w->sections[i].toc_bytes) w->sections[i].toc_off_bytes += (uint32_t)table_bytes;
+    }
+    pkg_header h = {.version = TN_PKG_VERSION, .n_sections = w->n_sections, .file_bytes = w->off, .index_bytes = table_bytes + w->n_toc_bytes};
     memcpy(h.magic, MAGIC, sizeof h.magic);
-    h.table_xxh64 = XXH64(w->sections, w->n_sections * sizeof *w->sections, 0);
+    /* the index is hashed in two parts, as it lies in memory */
+    XXH64_state_t *hash = XXH64_createState();
+    tern_status st = hash ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a checksum");
+    if (hash) {
+        XXH64_reset(hash, 0);
+        XXH64_update(hash, w->sections, table_bytes);
+        XXH64_update(hash, w->toc, w->n_toc_bytes);
+        h.index_xxh64 = XXH64_digest(hash);
+        XXH64_freeState(hash);
+    }
     h.header_xxh64 = header_hash(&h);
-    tern_status st = write_at(w, w->sections, w->n_sections * sizeof *w->sections, sizeof h, err);
-    if (st == TERN_OK) st = write_at(w, &h, sizeof h, 0, err);
-    if (st == TERN_OK && ftruncate(w->fd, (off_t)w->off)) st = tn_fail(err, TERN_E_IO, "%s: %s", w->tmp, strerror(errno));
-    if (st == TERN_OK && fsync(w->fd)) st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->tmp, strerror(errno));
-    if (st == TERN_OK && rename(w->tmp, w->path)) st = tn_fail(err, TERN_E_IO, "%s: cannot rename: %s", w->path, strerror(errno));
+    if (st == TERN_OK) st = write_at(w, w->sections, table_bytes, INDEX_OFF, err);
+    if (st == TERN_OK) st = write_at(w, w->toc, w->n_toc_bytes, INDEX_OFF + table_bytes, err);
+    if (st == TERN_OK && ftruncate(w->fd, (off_t)w->off)) st = tn_fail(err, TERN_E_IO, "%s: %s", w->path, strerror(errno));
+    if (st == TERN_OK && fsync(w->fd)) st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
+    if (st == TERN_OK) st = write_at(w, &h, sizeof h, 0, err); /* what makes it a package comes last */
+    if (st == TERN_OK && fsync(w->fd)) st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
+    if (st == TERN_OK) st = give_name(w, err);
     if (st == TERN_OK) {
         close(w->fd);
         w->fd = -1; /* nothing left to remove */
-        st = sync_folder(w->path, err);
+        sync_folder(w->path);
     }
     tn_pkg_abort(pw);
     return st;
@@ -219,7 +326,8 @@ struct tn_pkg {
     int fd;
     uint64_t file_bytes;
     uint32_t n_sections;
-    tn_pkg_section *sections;
+    tn_pkg_section *sections; /* the front of the index */
+    char *index;
 };
 
 static tern_status read_at(const tn_pkg *p, void *dst, uint64_t n, uint64_t off, tern_error *err) {
@@ -245,27 +353,54 @@ bool tn_pkg_is(const char *path) {
     return is;
 }
 
-static tern_status read_table(tn_pkg *p, tern_error *err) {
+static const toc_head *toc_of(const tn_pkg *p, const tn_pkg_section *s) { return s->toc_bytes ? (const toc_head *)(p->index + s->toc_off_bytes) : NULL; }
+
+/* A table of contents inside the index: do its parts fill it, do its tensors fit the section, are there as many checksums as blocks? */
+static tern_status check_toc(const tn_pkg *p, const tn_pkg_section *s, uint64_t index_bytes, tern_error *err) {
+    TN_FAIL_IF(!tn_range_ok(s->toc_off_bytes, s->toc_bytes, index_bytes) || s->toc_off_bytes % 8 || s->toc_bytes < sizeof(toc_head), err, TERN_E_FORMAT,
+               "%s: the contents of the section at offset %" PRIu64 " are outside the index", p->path, s->off_bytes);
+    const toc_head *head = toc_of(p, s);
+    TN_FAIL_IF(XXH64(head, s->toc_bytes, 0) != s->xxh64, err, TERN_E_FORMAT, "%s: the contents of the section at offset %" PRIu64 " are damaged (checksum differs)", p->path, s->off_bytes);
+    TN_FAIL_IF(head->n_records > MAX_RECORDS || sizeof *head + head->n_records * sizeof(tn_pkg_record) + (uint64_t)head->n_hashes * sizeof(uint64_t) != s->toc_bytes,
+               err, TERN_E_FORMAT, "%s: section at offset %" PRIu64 ": %u tensors and %u checksums do not fill its table of contents", p->path, s->off_bytes, head->n_records, head->n_hashes);
+    const tn_pkg_record *r = (const tn_pkg_record *)(head + 1);
+    uint64_t hashes = n_blocks(head->small_bytes);
+    bool ok = head->small_bytes <= s->size_bytes;
+    for (uint32_t i = 0; i < head->n_records && ok; i++) {
+        bool large = tn_pkg_is_large(r[i].part);
+        ok = tn_range_ok(r[i].off_bytes, r[i].size_bytes, large ? s->size_bytes : head->small_bytes) && r[i].off_bytes % (large ? TN_PKG_ALIGN : TN_PKG_TENSOR_ALIGN) == 0 &&
+             (!large || r[i].off_bytes >= head->small_bytes) && r[i].n >= 0 && r[i].k >= 0;
+        if (large) hashes += n_blocks(r[i].size_bytes);
+        TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: section at offset %" PRIu64 ": tensor %u (role %u) needs [%" PRIu64 ", +%" PRIu64 "), the section has %" PRIu64 " bytes, of them small %" PRIu64,
+                   p->path, s->off_bytes, i, r[i].role, r[i].off_bytes, r[i].size_bytes, s->size_bytes, head->small_bytes);
+    }
+    TN_FAIL_IF(!ok || hashes != head->n_hashes, err, TERN_E_FORMAT, "%s: section at offset %" PRIu64 ": %u checksums for %" PRIu64 " blocks", p->path, s->off_bytes, head->n_hashes, hashes);
+    return TERN_OK;
+}
+
+static tern_status read_index(tn_pkg *p, tern_error *err) {
     pkg_header h;
     TN_FAIL_IF(p->file_bytes < sizeof h, err, TERN_E_FORMAT, "%s: %" PRIu64 " bytes are too few for a package", p->path, p->file_bytes);
     TN_TRY(read_at(p, &h, sizeof h, 0, err));
     TN_FAIL_IF(memcmp(h.magic, MAGIC, sizeof h.magic), err, TERN_E_FORMAT, "%s: not a .tern package", p->path);
-    TN_FAIL_IF(h.version != TN_PKG_VERSION, err, TERN_E_UNSUPPORTED, "%s: package version %u, this tern reads %d; pack the model again", p->path,
-               h.version, TN_PKG_VERSION);
+    TN_FAIL_IF(h.version > TN_PKG_VERSION, err, TERN_E_UNSUPPORTED, "%s: package version %u was made by a newer tern; this one reads version %d", p->path, h.version, TN_PKG_VERSION);
+    TN_FAIL_IF(h.version < TN_PKG_VERSION, err, TERN_E_UNSUPPORTED, "%s: package version %u, this tern reads %d; pack the model again", p->path, h.version, TN_PKG_VERSION);
     TN_FAIL_IF(h.header_xxh64 != header_hash(&h), err, TERN_E_FORMAT, "%s: header damaged (checksum differs)", p->path);
     TN_FAIL_IF(h.file_bytes != p->file_bytes, err, TERN_E_FORMAT, "%s: truncated: %" PRIu64 " bytes of %" PRIu64, p->path, p->file_bytes, h.file_bytes);
     uint64_t table_bytes = (uint64_t)h.n_sections * sizeof(tn_pkg_section);
-    TN_FAIL_IF(!tn_range_ok(h.table_off_bytes, table_bytes, p->file_bytes), err, TERN_E_FORMAT, "%s: %u sections do not fit the file", p->path, h.n_sections);
-    p->sections = tn_alloc(p->ctx, TN_MEM_OTHER, h.n_sections, sizeof *p->sections);
-    TN_FAIL_IF(!p->sections, err, TERN_E_MEMORY, "no memory for %u sections", h.n_sections);
-    p->n_sections = h.n_sections;
-    TN_TRY(read_at(p, p->sections, table_bytes, h.table_off_bytes, err));
-    TN_FAIL_IF(XXH64(p->sections, table_bytes, 0) != h.table_xxh64, err, TERN_E_FORMAT, "%s: section table damaged (checksum differs)", p->path);
-    for (uint32_t i = 0; i < p->n_sections; i++) {
+    TN_FAIL_IF(!tn_range_ok(INDEX_OFF, h.index_bytes, p->file_bytes) || table_bytes > h.index_bytes, err, TERN_E_FORMAT, "%s: %u sections do not fit the index, or that the file", p->path, h.n_sections);
+    p->index = tn_alloc(p->ctx, TN_MEM_OTHER, h.index_bytes, 1);
+    TN_FAIL_IF(!p->index, err, TERN_E_MEMORY, "no memory for an index of %" PRIu64 " bytes", h.index_bytes);
+    p->sections = (tn_pkg_section *)p->index;
+    TN_TRY(read_at(p, p->index, h.index_bytes, INDEX_OFF, err));
+    TN_FAIL_IF(XXH64(p->index, h.index_bytes, 0) != h.index_xxh64, err, TERN_E_FORMAT, "%s: index damaged (checksum differs)", p->path);
+    for (uint32_t i = 0; i < h.n_sections; i++) {
         const tn_pkg_section *s = &p->sections[i];
         TN_FAIL_IF(!tn_range_ok(s->off_bytes, s->size_bytes, p->file_bytes) || s->off_bytes % TN_PKG_ALIGN, err, TERN_E_FORMAT,
                    "%s: section %u needs [%" PRIu64 ", +%" PRIu64 "), the file has %" PRIu64 " bytes", p->path, i, s->off_bytes, s->size_bytes, p->file_bytes);
+        if (s->toc_bytes) TN_TRY(check_toc(p, s, h.index_bytes, err));
     }
+    p->n_sections = h.n_sections;
     return TERN_OK;
 }
 
@@ -281,7 +416,7 @@ tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error 
     if (!p->path) st = tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
     else if (p->fd < 0 || fstat(p->fd, &sb)) st = tn_fail(err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
     else p->file_bytes = (uint64_t)sb.st_size;
-    if (st == TERN_OK) st = read_table(p, err);
+    if (st == TERN_OK) st = read_index(p, err);
     if (st == TERN_OK) *out = p;
     else tn_pkg_close(&p);
     return st;
@@ -292,11 +427,22 @@ void tn_pkg_close(tn_pkg **pp) {
     if (!p) return;
     *pp = NULL;
     if (p->fd >= 0) close(p->fd);
-    tn_free(p->ctx, p->sections);
+    tn_free(p->ctx, p->index);
     tn_free(p->ctx, p->path);
     tn_free(p->ctx, p);
 }
 
+void tn_pkg_fetch_front(const tn_pkg *p) {
+    uint64_t end = p->file_bytes;
+    for (uint32_t i = 0; i < p->n_sections; i++) {
+        const tn_pkg_section *s = &p->sections[i];
+        if (s->kind != TN_PKG_META && s->kind != TN_PKG_TOKENIZER && s->kind != TN_PKG_MODEL && s->kind != TN_PKG_GRAPHS && s->off_bytes < end) end = s->off_bytes;
+    }
+    (void)posix_fadvise(p->fd, 0, (off_t)end, POSIX_FADV_WILLNEED); /* a hint */
+}
+
+const char *tn_pkg_path(const tn_pkg *p) { return p->path; }
+uint64_t tn_pkg_file_bytes(const tn_pkg *p) { return p->file_bytes; }
 size_t tn_pkg_n_sections(const tn_pkg *p) { return p->n_sections; }
 const tn_pkg_section *tn_pkg_section_at(const tn_pkg *p, size_t i) { return &p->sections[i]; }
 
@@ -307,8 +453,56 @@ const tn_pkg_section *tn_pkg_find(const tn_pkg *p, tn_pkg_kind kind, int32_t lay
     return NULL;
 }
 
+const tn_pkg_record *tn_pkg_records(const tn_pkg *p, const tn_pkg_section *s, size_t *n) {
+    const toc_head *head = toc_of(p, s);
+    *n = head ? head->n_records : 0;
+    return head ? (const tn_pkg_record *)(head + 1) : NULL;
+}
+
+uint64_t tn_pkg_small_bytes(const tn_pkg *p, const tn_pkg_section *s) {
+    const toc_head *head = toc_of(p, s);
+    return head ? head->small_bytes : 0;
+}
+
+tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_record *r, uint64_t at, const void *data, uint64_t n, tern_error *err) {
+    const toc_head *head = toc_of(p, s);
+    const tn_pkg_record *records = (const tn_pkg_record *)(head + 1);
+    const uint64_t *hash = (const uint64_t *)(records + head->n_records);
+    if (r) hash += n_blocks(head->small_bytes);
+    for (const tn_pkg_record *q = records; r && q < r; q++) {
+        if (tn_pkg_is_large(q->part)) hash += n_blocks(q->size_bytes);
+    }
+    uint64_t end = r ? r->size_bytes : head->small_bytes;
+    assert(at % TN_PKG_BLOCK == 0 && tn_range_ok(at, n, end) && ((at + n) % TN_PKG_BLOCK == 0 || at + n == end));
+    for (uint64_t done = 0; done < n; done += TN_PKG_BLOCK) {
+        uint64_t part = n - done < TN_PKG_BLOCK ? n - done : TN_PKG_BLOCK;
+        if (XXH3_64bits((const char *)data + done, part) == hash[(at + done) / TN_PKG_BLOCK]) continue;
+        char what[48] = "small tensors";
+        if (r) snprintf(what, sizeof what, "tensor of role %u, part %u", r->role, r->part);
+        return tn_fail(err, TERN_E_FORMAT, "%s: layer %d, %s: the %" PRIu64 " bytes at offset %" PRIu64 " are damaged (checksum differs)", p->path, s->layer, what, part,
+                       s->off_bytes + (r ? r->off_bytes : 0) + at + done);
+    }
+    (void)end;
+    return TERN_OK;
+}
+
+tern_status tn_pkg_read_small(const tn_pkg *p, const tn_pkg_section *s, void *dst, tern_error *err) {
+    uint64_t n = tn_pkg_small_bytes(p, s);
+    TN_TRY(read_at(p, dst, n, s->off_bytes, err));
+    return n ? tn_pkg_check(p, s, NULL, 0, dst, n, err) : TERN_OK;
+}
+
 tern_status tn_pkg_read(const tn_pkg *p, const tn_pkg_section *s, void *dst, tern_error *err) {
     TN_TRY(read_at(p, dst, s->size_bytes, s->off_bytes, err));
+    const toc_head *head = toc_of(p, s);
+    if (head) {
+        const tn_pkg_record *r = (const tn_pkg_record *)(head + 1);
+        if (head->small_bytes) TN_TRY(tn_pkg_check(p, s, NULL, 0, dst, head->small_bytes, err));
+        for (uint32_t i = 0; i < head->n_records; i++) {
+            if (tn_pkg_is_large(r[i].part) && r[i].size_bytes) TN_TRY(tn_pkg_check(p, s, &r[i], 0, (char *)dst + r[i].off_bytes, r[i].size_bytes, err));
+        }
+        return TERN_OK;
+    }
     TN_FAIL_IF(XXH64(dst, s->size_bytes, 0) != s->xxh64, err, TERN_E_FORMAT, "%s: section at offset %" PRIu64 " (kind %u, layer %d) is damaged (checksum differs)",
                p->path, s->off_bytes, s->kind, s->layer);
     return TERN_OK;
@@ -320,24 +514,6 @@ tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t
     return read_at(p, dst, n_bytes, s->off_bytes + off_bytes, err);
 }
 
-tern_status tn_pkg_records(const tn_pkg_section *s, const void *base, uint64_t n_bytes, const tn_pkg_record **records, size_t *n, tern_error *err) {
-    records_head head = {0};
-    *n = 0;
-    TN_FAIL_IF(n_bytes < sizeof head, err, TERN_E_FORMAT, "section at offset %" PRIu64 ": too short for its table", s->off_bytes);
-    memcpy(&head, base, sizeof head);
-    TN_FAIL_IF(head.n_records > MAX_RECORDS || !tn_range_ok(sizeof head, head.n_records * sizeof(tn_pkg_record), n_bytes), err, TERN_E_FORMAT,
-               "section at offset %" PRIu64 ": %u tensors do not fit it", s->off_bytes, head.n_records);
-    const tn_pkg_record *r = (const tn_pkg_record *)((const char *)base + sizeof head);
-    for (uint32_t i = 0; i < head.n_records; i++) {
-        TN_FAIL_IF(!tn_range_ok(r[i].off_bytes, r[i].size_bytes, s->size_bytes) || r[i].off_bytes % TN_PKG_TENSOR_ALIGN || r[i].n < 0 || r[i].k < 0,
-                   err, TERN_E_FORMAT, "section at offset %" PRIu64 ": tensor %u (role %u) needs [%" PRIu64 ", +%" PRIu64 "), the section has %" PRIu64 " bytes",
-                   s->off_bytes, i, r[i].role, r[i].off_bytes, r[i].size_bytes, s->size_bytes);
-    }
-    *records = r;
-    *n = head.n_records;
-    return TERN_OK;
-}
-
 const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part) {
     for (size_t i = 0; i < n; i++) {
         if (records[i].role == role && records[i].part == part) return &records[i];
@@ -346,12 +522,12 @@ const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, 
 }
 
 tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role, int64_t n, int64_t k,
-                              const uint8_t **packed_bits, const uint8_t **weightlets, tern_error *err) {
+                              const uint8_t **packed_bits, const tn_pkg_record **weightlets, tern_error *err) {
     const tn_pkg_record *b = tn_pkg_record_find(records, n_records, role, TN_PKG_CHANNEL_BITS), *w = tn_pkg_record_find(records, n_records, role, TN_PKG_WEIGHTLETS);
     TN_FAIL_IF(!b || !w || w->n != n || w->k != k || b->size_bytes != tn_channel_bits_bytes((size_t)n), err, TERN_E_FORMAT,
                "the packed weights of role %u are missing or have another shape", role);
     *packed_bits = (const uint8_t *)base + b->off_bytes;
-    *weightlets = (const uint8_t *)base + w->off_bytes;
+    *weightlets = w;
     uint64_t want = tn_weightlets_bytes(*packed_bits, 0, (size_t)n, (size_t)k);
     TN_FAIL_IF(w->size_bytes != want, err, TERN_E_FORMAT, "the packed weights of role %u have %" PRIu64 " bytes, their widths need %" PRIu64, role, w->size_bytes, want);
     return TERN_OK;

@@ -7,6 +7,8 @@
  *   vf: f_load f_store f_set1 f_fma(a,b,c) f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b
  *       f_round(nearest even) f_load_f16 f_load_bf16 f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a & ~m
  *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
+ *       f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i] of 16 x 16 floats
+ *       f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at stride 8, 4, 2, 1
  *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
 #include "kernels/kernels.h"
 
@@ -522,11 +524,182 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
     }
 }
 
+/* ---- attention at listed positions ------------------------------------------------------------------
+ *
+ * By spans of positions: their keys are turned from panels into rows inside L1, every query row takes the dot products it wants from
+ * them, and later, span by span again, the values. A span's keys and values are so read from memory once for all rows of a KV head. */
+
+/* Keys of positions p0..p0+n-1 as rows of `row` floats; n a multiple of TN_KV_PANEL. */
+static void key_rows(const tn_attn_sparse_args *a, size_t p0, size_t n, size_t row, float *rows) {
+    const float *panel = a->k_panels + p0 * a->d_head;
+    for (size_t p = 0; p < n; p += TN_KV_PANEL, panel += a->d_head * TN_KV_PANEL, rows += TN_KV_PANEL * row) {
+        size_t d = 0;
+#ifdef f_transpose16
+        for (; d + 16 <= a->d_head; d += 16) {
+            f_transpose16(panel + d * TN_KV_PANEL, TN_KV_PANEL, rows + d, row);
+            f_transpose16(panel + d * TN_KV_PANEL + 16, TN_KV_PANEL, rows + 16 * row + d, row);
+        }
+#endif
+        for (; d < a->d_head; d++) {
+            for (size_t i = 0; i < TN_KV_PANEL; i++) rows[i * row + d] = panel[d * TN_KV_PANEL + i];
+        }
+    }
+}
+
+/* Dot products of q with n <= 16 key rows (of 16 * n16 floats) at k + idx[i] * row; writes 16 values. */
+INLINE void sparse_scores(size_t n16, const float *q, const float *k, const uint32_t *idx, float *s) {
+#ifdef f_fold16
+    vf acc[16];
+    UNROLL for (int i = 0; i < 16; i++) {
+        const float *key = k + (size_t)idx[i] * n16 * 16;
+        acc[i] = f_mul(f_load(q), f_load(key)); /* fma onto +0, but for the sign of a zero, which no weight shows */
+        UNROLL for (size_t j = 1; j < n16; j++) acc[i] = f_fma(f_load(q + j * 16), f_load(key + j * 16), acc[i]);
+    }
+    f_store(s, f_fold16(acc));
+#else
+    for (int i = 0; i < 16; i++) {
+        const float *key = k + (size_t)idx[i] * n16 * 16;
+        lanes l = lanes_zero();
+        for (size_t j = 0; j < n16; j++) {
+            UNROLL for (int r = 0; r < N_LANE_REGS; r++) l.v[r] = f_fma(f_load(q + j * 16 + (size_t)r * W), f_load(key + j * 16 + (size_t)r * W), l.v[r]);
+        }
+        s[i] = fold(&l, NULL, 0);
+    }
+#endif
+}
+
+/* Scores of list entries c0..c1-1 of one row, all inside the span whose key rows begin at position p0. Writes up to 15 beyond c1. */
+INLINE void span_scores(size_t n16, const float *q, const float *rows, size_t p0, const uint32_t *idx, size_t c0, size_t c1, float *s) {
+    const float *k = rows - p0 * n16 * 16;
+    size_t c = c0;
+    for (; c + 16 <= c1; c += 16) sparse_scores(n16, q, k, idx + c, s + c);
+    if (c == c1) return;
+    uint32_t last[16];
+    uint32_t lo = idx[c], hi = idx[c1 - 1];
+    for (size_t j = 0; j < 16; j++) { /* what comes behind the list may be anything */
+        uint32_t p = idx[c + j] < hi ? idx[c + j] : hi;
+        last[j] = p > lo ? p : lo;
+    }
+    sparse_scores(n16, q, k, last, s + c);
+}
+
+/* Weights exp(score - max) of n scores in place; returns their sum. Room up to the next multiple of 16. */
+static float sparse_softmax(const tn_attn_sparse_args *a, float *s, size_t n) {
+    size_t n_pad = (n + 15) / 16 * 16;
+    vf scale = f_set1(a->scale), cap = f_set1(a->soft_cap), max = f_set1(-INFINITY);
+    for (size_t i = n; i < n_pad; i++) s[i] = 0;
+    for (size_t i = 0; i < n_pad; i += W) {
+        vf x = f_mul(f_load(s + i), scale);
+        if (a->soft_cap > 0) x = f_mul(cap, v_tanh(f_div(x, cap)));
+        f_store(s + i, x);
+    }
+    for (size_t i = n; i < n_pad; i++) s[i] = -INFINITY;
+    for (size_t i = 0; i < n_pad; i += W) max = f_max(f_load(s + i), max);
+    float lane[W], m = -INFINITY;
+    f_store(lane, max);
+    for (int i = 0; i < W; i++) m = lane[i] > m ? lane[i] : m;
+    lanes l = lanes_zero();
+    for (size_t i = 0; i < n_pad; i += 16) {
+        UNROLL for (int j = 0; j < N_LANE_REGS; j++) {
+            float *at = s + i + (size_t)j * W;
+            vf w = v_exp(f_sub(f_load(at), f_set1(m)));
+            f_store(at, w);
+            l.v[j] = f_add(l.v[j], w);
+        }
+    }
+    return fold(&l, NULL, 0);
+}
+
+/* Continues the even and odd chains of nv vectors of one row's result over list entries c0..c1-1. */
+INLINE void sparse_values(int nv, const float *v, size_t d_head, const uint32_t *idx, const float *w, size_t c0, size_t c1, float *even, float *odd) {
+    vf e[8], o[8];
+    UNROLL for (int j = 0; j < nv; j++) {
+        e[j] = f_load(even + j * W);
+        o[j] = f_load(odd + j * W);
+    }
+    size_t c = c0;
+    if (c % 2 && c < c1) {
+        UNROLL for (int j = 0; j < nv; j++) o[j] = f_fma(f_set1(w[c]), f_load(v + (size_t)idx[c] * d_head + j * W), o[j]);
+        c++;
+    }
+    for (; c + 2 <= c1; c += 2) {
+        const float *v0 = v + (size_t)idx[c] * d_head, *v1 = v + (size_t)idx[c + 1] * d_head;
+        vf w0 = f_set1(w[c]), w1 = f_set1(w[c + 1]);
+        UNROLL for (int j = 0; j < nv; j++) {
+            e[j] = f_fma(w0, f_load(v0 + j * W), e[j]);
+            o[j] = f_fma(w1, f_load(v1 + j * W), o[j]);
+        }
+    }
+    if (c < c1) {
+        UNROLL for (int j = 0; j < nv; j++) e[j] = f_fma(f_set1(w[c]), f_load(v + (size_t)idx[c] * d_head + j * W), e[j]);
+    }
+    UNROLL for (int j = 0; j < nv; j++) {
+        f_store(even + j * W, e[j]);
+        f_store(odd + j * W, o[j]);
+    }
+}
+
+static void span_values(const tn_attn_sparse_args *a, const uint32_t *idx, const float *w, size_t c0, size_t c1, float *even, float *odd) {
+    size_t d = 0, n = a->d_head;
+    if (W == 16) {
+        for (; d + 8 * W <= n; d += 8 * W) sparse_values(W == 16 ? 8 : 1, a->v + d, n, idx, w, c0, c1, even + d, odd + d);
+    }
+    for (; d + 4 * W <= n; d += 4 * W) sparse_values(4, a->v + d, n, idx, w, c0, c1, even + d, odd + d);
+    for (; d + W <= n; d += W) sparse_values(1, a->v + d, n, idx, w, c0, c1, even + d, odd + d);
+    for (; d < n; d++) {
+        for (size_t c = c0; c < c1; c++) {
+            float *acc = c % 2 ? odd : even;
+            acc[d] = fmaf(w[c], a->v[(size_t)idx[c] * n + d], acc[d]);
+        }
+    }
+}
+
+static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
+    size_t row = tn_attn_sparse_row(a->d_head), n_all = a->n_rows * a->n_group, longest = 0, step = row <= 64 ? 2 : 1; /* rows of a span inside L1 */
+    for (size_t r = 0; r < n_all; r++) {
+        size_t n = a->cuts[r * a->cut_stride + a->n_blocks];
+        longest = n > longest ? n : longest;
+    }
+    size_t ld = tn_attn_sparse_ld(longest);
+    float *rows = a->scratch, *q = rows + TN_SPARSE_SPAN * row, *even = q + n_all * row, *odd = even + n_all * row, *s = odd + n_all * row;
+    memset(q, 0, 3 * n_all * row * sizeof *q); /* even and odd as well */
+    for (size_t r = 0; r < n_all; r++) memcpy(q + r * row, a->q + r % a->n_rows * a->q_stride + r / a->n_rows * a->d_head, a->d_head * sizeof *q);
+    if (row != a->d_head) memset(rows, 0, TN_SPARSE_SPAN * row * sizeof *rows);
+    for (size_t b = 0; b < a->n_blocks; b += step) {
+        size_t b1 = b + step < a->n_blocks ? b + step : a->n_blocks, p0 = b * TN_SPARSE_BLOCK;
+        size_t used = 0;
+        for (size_t r = 0; r < n_all; r++) used += a->cuts[r * a->cut_stride + b1] - a->cuts[r * a->cut_stride + b];
+        if (!used) continue;
+        key_rows(a, p0, (b1 - b) * TN_SPARSE_BLOCK, row, rows);
+        for (size_t r = 0; r < n_all; r++) {
+            const uint32_t *cuts = a->cuts + r * a->cut_stride, *idx = a->idx + r * a->idx_stride;
+            switch (row) {
+            case 64: span_scores(4, q + r * row, rows, p0, idx, cuts[b], cuts[b1], s + r * ld); break;
+            case 128: span_scores(8, q + r * row, rows, p0, idx, cuts[b], cuts[b1], s + r * ld); break;
+            default: span_scores(row / 16, q + r * row, rows, p0, idx, cuts[b], cuts[b1], s + r * ld); break;
+            }
+        }
+    }
+    for (size_t r = 0; r < n_all; r++) q[r * row] = sparse_softmax(a, s + r * ld, a->cuts[r * a->cut_stride + a->n_blocks]); /* q is done with: the sums */
+    for (size_t b = 0; b < a->n_blocks; b += step) {
+        size_t b1 = b + step < a->n_blocks ? b + step : a->n_blocks;
+        for (size_t r = 0; r < n_all; r++) {
+            const uint32_t *cuts = a->cuts + r * a->cut_stride;
+            if (cuts[b] < cuts[b1]) span_values(a, a->idx + r * a->idx_stride, s + r * ld, cuts[b], cuts[b1], even + r * row, odd + r * row);
+        }
+    }
+    for (size_t r = 0; r < n_all; r++) {
+        float *out = a->out + r % a->n_rows * a->out_stride + r / a->n_rows * a->d_head;
+        for (size_t d = 0; d < a->d_head; d++) out[d] = (even[r * row + d] + odd[r * row + d]) / q[r * row];
+    }
+}
+
 void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->gemm_f32[TN_PANEL_F32] = NAME(tn_gemm_f32);
     k->gemm_f32[TN_PANEL_F16] = NAME(tn_gemm_f16);
     k->gemm_f32[TN_PANEL_BF16] = NAME(tn_gemm_bf16);
     k->attn_f32 = NAME(tn_attn_f32);
+    k->attn_sparse = NAME(tn_attn_sparse);
     k->rmsnorm_f32 = NAME(tn_rmsnorm_f32);
     k->layernorm_f32 = NAME(tn_layernorm_f32);
     k->rope_f32 = NAME(tn_rope_f32);

@@ -8,6 +8,8 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .cpu = cpu,
         .gemm_f32 = {[TN_PANEL_F32] = tn_gemm_f32_ref, [TN_PANEL_F16] = tn_gemm_f16_ref, [TN_PANEL_BF16] = tn_gemm_bf16_ref},
         .attn_f32 = tn_attn_f32_ref,
+        .attn_sparse = tn_attn_sparse_ref,
+        .topk = tn_topk_ref,
         .rmsnorm_f32 = tn_rmsnorm_f32_ref,
         .layernorm_f32 = tn_layernorm_f32_ref,
         .rope_f32 = tn_rope_f32_ref,
@@ -35,6 +37,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->quantise_outliers = tn_quantise_outliers_avx512;
         k->shadow_f32 = tn_shadow_f32_avx512;
         k->unpack_tile = tn_unpack_tile_avx512;
+        k->topk = tn_topk_avx512;
     }
     if (cpu & TN_CPU_AVX512VNNI) k->gemm_s8 = tn_gemm_s8_avx512vnni;
 #elif defined(__aarch64__)

@@ -6,10 +6,12 @@
 #define TN_KERNELS_KERNELS_H
 
 #include "kernels/attn_f32.h"
+#include "kernels/attn_sparse.h"
 #include "kernels/elem_f32.h"
 #include "kernels/gemm_f32.h"
 #include "kernels/gemm_s8.h"
 #include "kernels/shadow_f32.h"
+#include "kernels/topk.h"
 #include "kernels/unpack.h"
 
 #include <stdint.h>
@@ -18,6 +20,8 @@ typedef struct tn_kernels {
     uint32_t cpu; /* TN_CPU_* flags the table was chosen for */
     tn_gemm_f32_fn gemm_f32[TN_PANEL_N_DTYPES];
     tn_attn_f32_fn attn_f32;
+    tn_attn_sparse_fn attn_sparse;
+    tn_topk_fn topk;
     tn_rmsnorm_f32_fn rmsnorm_f32;
     tn_layernorm_f32_fn layernorm_f32;
     tn_rope_f32_fn rope_f32;

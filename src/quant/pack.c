@@ -9,6 +9,7 @@
 #include "quant/allocate.h"
 #include "quant/builtin_corpus.h"
 #include "quant/calibrate.h"
+#include "quant/heads.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -48,8 +49,13 @@ typedef struct packer {
     tn_kernels kern;
     tn_model *m;
     tn_calibration cal;
+    tn_head_profile heads;
     site_plan *plans; /* as tn_calibration's sites */
     tn_pkg_writer *w;
+    /* large tensors of the model level wait for their place behind the layers */
+    tn_pkg_record head[2];
+    const void *head_data[2];
+    int32_t n_head;
     tern_error *err;
 } packer;
 
@@ -422,6 +428,19 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
     return tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_F32, .n = 1, .k = cols}, v, (uint64_t)cols * sizeof *v, err);
 }
 
+/* Tiles of the model level, written behind the layers; their hashes go in front, so that rows can be looked up before all is read. */
+static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const int8_t *tiles, uint64_t n_bytes, tern_error *err) {
+    int64_t n_tiles = (r->n + LAYOUT.tile_n - 1) / LAYOUT.tile_n;
+    uint64_t tile_bytes = n_bytes / (uint64_t)n_tiles;
+    uint32_t *hash = keep(h, (size_t)n_tiles, sizeof *hash);
+    TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory to pack");
+    for (int64_t i = 0; i < n_tiles; i++) hash[i] = XXH32(tiles + (uint64_t)i * tile_bytes, tile_bytes, 0);
+    p->head[p->n_head] = *r;
+    p->head[p->n_head].size_bytes = n_bytes;
+    p->head_data[p->n_head++] = tiles;
+    return tn_pkg_add(p->w, &(tn_pkg_record){.role = r->role, .part = TN_PKG_TILE_HASH, .n = n_tiles, .k = 1}, hash, (uint64_t)n_tiles * sizeof *hash, err);
+}
+
 /* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column offset n_off of n_total. */
 static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias, const site_plan *plan, int64_t n, int64_t k,
                               int8_t *rows, int64_t n_off, int64_t n_total, tern_error *err) {
@@ -443,8 +462,10 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1}, j.bits, tn_channel_bits_bytes((size_t)n), err));
         r.part = TN_PKG_WEIGHTLETS;
         TN_TRY(tn_pkg_add(p->w, &r, j.weightlets, tn_weightlets_bytes(j.bits, 0, (size_t)n, (size_t)k), err));
-    } else {
+    } else if (layer >= 0) {
         TN_TRY(tn_pkg_add(p->w, &r, j.tiles, tile_bytes, err));
+    } else {
+        TN_TRY(put_off(p, h, &r, j.tiles, tile_bytes, err));
     }
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale, (uint64_t)n_pad * 4, err));
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_COL_SUM, .n = n, .k = 1}, j.col_sum, (uint64_t)n_pad * 4, err));
@@ -531,11 +552,9 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
     return put_shadow_rows(p, layer, rows, sites, TN_LAYER_SITES, err);
 }
 
-/* Embedding (as the head's linear when tied), output norm, head, rope tables. */
-static tern_status put_model(packer *p, hoard *h, tern_error *err) {
+/* Scales of the embedding (the head's when tied) and head, output norm, rope tables. *rows: outlier rows of the head. */
+static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err) {
     const tn_hparams *hp = &p->m->h;
-    int8_t *rows[1] = {0};
-    static const tn_site head[1] = {TN_SITE_HEAD};
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_MODEL, -1, err));
     if (!hp->tied) {
         site_plan plain = {.clip = 127};
@@ -543,13 +562,102 @@ static tern_status put_model(packer *p, hoard *h, tern_error *err) {
     }
     TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM, NULL, err));
     TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM_B, NULL, err));
-    TN_TRY(add_site(p, h, -1, TN_SITE_HEAD, &rows[0], err));
+    TN_TRY(add_site(p, h, -1, TN_SITE_HEAD, rows, err));
     /* the two rope tables under roles no tensor uses at this level */
     int64_t n = hp->n_rot / 2;
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_Q_NORM, .part = TN_PKG_F32, .n = 1, .k = n}, hp->inv_freq, (uint64_t)n * 4, err));
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_K_NORM, .part = TN_PKG_F32, .n = 1, .k = n}, hp->inv_freq_long, (uint64_t)n * 4, err));
+    return tn_pkg_end(p->w, err);
+}
+
+static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
+    static const tn_site head[1] = {TN_SITE_HEAD};
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_HEAD, -1, err));
+    for (int32_t i = 0; i < p->n_head; i++) TN_TRY(tn_pkg_add(p->w, &p->head[i], p->head_data[i], p->head[i].size_bytes, err));
     TN_TRY(tn_pkg_end(p->w, err));
-    return put_shadow_rows(p, -1, rows, head, 1, err);
+    return put_shadow_rows(p, -1, &rows, head, 1, err);
+}
+
+/* The graphs the engine loads by default, compiled for the device whose layout the package has: nothing is compiled at start. */
+static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int layer, tn_site site, char **bytes, size_t *n_bytes, tn_pkg_graph **table, uint32_t *n, tern_error *err) {
+    const tn_site_ops ops = tn_site_get(&p->m->h, site);
+    if (!ops.n_ops) return TERN_OK;
+    for (int form = site == TN_SITE_HEAD; form < 2; form++) {
+        tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS, .m = form ? TN_PKG_DECODE_M : TN_PKG_CHUNK, .k = ops.k, .n_ops = ops.n_ops};
+        for (int i = 0; i < ops.n_ops; i++) {
+            bool has_bias = ops.biases[i] != TN_W_N_ROLES && tn_source_has(p->src, layer, ops.biases[i]);
+            d.ops[i] = (tn_npu_op){.n = ops.n[i], .act_scale = plan_of(p, layer, site)->clip / 127, .has_bias = has_bias, .out = TN_NPU_OUT_F32};
+        }
+        tn_npu_graph *g;
+        TN_TRY(tn_npu_compile(dev, &d, &g, err));
+        size_t size = tn_npu_serialise(g, NULL, 0);
+        char *more = tn_realloc(p->ctx, TN_MEM_OTHER, *bytes, *n_bytes + size, 1);
+        if (more) {
+            *bytes = more;
+            tn_npu_serialise(g, more + *n_bytes, size);
+        }
+        tn_npu_graph_close(&g);
+        TN_FAIL_IF(!more, err, TERN_E_MEMORY, "no memory for compiled graphs");
+        tn_pkg_graph *t = tn_realloc(p->ctx, TN_MEM_OTHER, *table, *n + 1, sizeof *t);
+        TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for compiled graphs");
+        *table = t;
+        t[(*n)++] = (tn_pkg_graph){.layer = layer, .site = site, .m = d.m, .off_bytes = (uint32_t)*n_bytes, .size_bytes = (uint32_t)size};
+        *n_bytes += size;
+    }
+    return TERN_OK;
+}
+
+static tern_status put_graphs(packer *p, tern_error *err) {
+    tn_npu_device *dev = NULL;
+    char *bytes = NULL, *all = NULL;
+    tn_pkg_graph *table = NULL;
+    size_t n_bytes = 0;
+    uint32_t n = 0;
+    tern_status st = tn_npu_open(p->ctx, "host", NULL, &dev, err);
+    for (int layer = 0; layer < p->m->h.n_layers && st == TERN_OK; layer++) {
+        for (int s = 0; s < TN_LAYER_SITES && st == TERN_OK; s++) st = graphs_of_site(p, dev, layer, (tn_site)s, &bytes, &n_bytes, &table, &n, err);
+    }
+    if (st == TERN_OK) st = graphs_of_site(p, dev, -1, TN_SITE_HEAD, &bytes, &n_bytes, &table, &n, err);
+    uint32_t front = 8 + n * (uint32_t)sizeof *table;
+    all = st == TERN_OK ? tn_alloc(p->ctx, TN_MEM_OTHER, front + n_bytes, 1) : NULL;
+    if (st == TERN_OK && !all) st = tn_fail(err, TERN_E_MEMORY, "no memory for compiled graphs");
+    if (all) {
+        memcpy(all, (uint32_t[2]){n, 0}, 8);
+        for (uint32_t i = 0; i < n; i++) table[i].off_bytes += front;
+        memcpy(all + 8, table, n * sizeof *table);
+        memcpy(all + front, bytes, n_bytes);
+        st = tn_pkg_put_section(p->w, TN_PKG_GRAPHS, -1, all, front + n_bytes, err);
+    }
+    tn_free(p->ctx, all);
+    tn_free(p->ctx, table);
+    tn_free(p->ctx, bytes);
+    tn_npu_close(&dev);
+    return st;
+}
+
+/* Bytes of the tables of contents at most: tensors take no more than four int8 copies of the weights (tiles, rows, hot rows, rest). */
+static uint64_t toc_bound(const tn_hparams *h) {
+    uint64_t total = 0;
+    for (int site = 0; site < TN_N_SITES; site++) {
+        tn_site_ops ops = tn_site_get(h, (tn_site)site);
+        total += (ops.n_ops ? (uint64_t)ops.k * ((uint64_t)ops.n_total + 64) : 0) * (site == TN_SITE_HEAD ? 1 : (uint64_t)h->n_layers);
+    }
+    total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
+    return tn_pkg_toc_bound(128, 0) * (2 * (uint64_t)h->n_layers + 3) + tn_pkg_toc_bound(0, 4 * total);
+}
+
+static json_t *numbers(const float *x, size_t n) {
+    json_t *a = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_real((double)x[i]));
+    return a;
+}
+
+/* What sparse attention wants to know of the heads. */
+static json_t *attention_meta(const packer *p) {
+    const tn_head_profile *hp = &p->heads;
+    json_t *weights = json_array();
+    for (int32_t l = 0; l < hp->n_layers; l++) json_array_append_new(weights, numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
+    return json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers), "scale_k", numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
 }
 
 static tern_status put_meta(packer *p, tern_error *err) {
@@ -563,9 +671,10 @@ static tern_status put_meta(packer *p, tern_error *err) {
                             (double)h->attn_soft_cap, "logit_soft_cap", (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
     json_t *rope = json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base, "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale",
                              (double)h->rope_mscale);
-    json_t *meta = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o?, s:o?, s:o?}", "format", "tern", "scheme", tn_scheme_name(p->o->scheme), "layout",
+    json_t *attention = attention_meta(p);
+    json_t *meta = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o?, s:o?, s:o?, s:o?}", "format", "tern", "scheme", tn_scheme_name(p->o->scheme), "layout",
                              (int)LAYOUT.id, "source", p->m->description, "n_params", (json_int_t)p->m->n_params, "calibration_tokens",
-                             (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope);
+                             (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope, "attention", attention);
     char *text = meta ? json_dumps(meta, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(meta);
     TN_FAIL_IF(!text, err, TERN_E_FORMAT, "the model's metadata cannot be written as JSON (is its name valid UTF-8?)");
@@ -585,17 +694,21 @@ static tern_status put_tokenizer(packer *p, tern_error *err) {
 
 static tern_status write_package(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 4, &p->w, err));
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 6, toc_bound(&p->m->h), &p->w, err));
     TN_TRY(put_meta(p, err));
-    TN_TRY(put_tokenizer(p, err));
-    hoard h = {.ctx = p->ctx};
-    tern_status st = put_model(p, &h, err);
-    drop(&h);
+    hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
+    int8_t *rows = NULL;
+    tern_status st = put_model(p, &model, &rows, err);
+    if (st == TERN_OK) st = put_graphs(p, err);
+    if (st == TERN_OK) st = put_tokenizer(p, err);
     for (int i = 0; i < n_layers && st == TERN_OK; i++) {
         st = put_layer(p, &h, i, err);
         drop(&h);
         if (st == TERN_OK && !tn_progress(p->ctx, "pack", (i + 1.0) / n_layers)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
     }
+    drop(&h);
+    if (st == TERN_OK) st = put_head(p, rows, err);
+    drop(&model);
     if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);
     return st;
 }
@@ -621,6 +734,8 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
     report->n_calib_tokens = n_ids;
     if (st == TERN_OK) st = tn_calibrate(p.m, &p.kern, p.pool, ids, n_ids, window, (double)opt->outlier_share, &p.cal, err);
+    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
+    if (st == TERN_OK) st = tn_head_profile_measure(p.m, &p.kern, p.pool, ids, n_ids < HEAD_TOKENS ? n_ids : HEAD_TOKENS, window, opt->head_importance, &p.heads, err);
     if (st == TERN_OK) st = make_plans(&p);
     for (int i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->h.n_layers; i++) {
         st = smooth_site(&p, i, TN_SITE_QKV);
@@ -637,6 +752,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     }
     tn_free(ctx, p.plans);
     if (p.cal.sites) tn_calibration_close(&p.cal);
+    tn_head_profile_close(&p.heads);
     tn_free(ctx, ids);
     tn_model_close(&p.m);
     tn_source_close(&p.src);

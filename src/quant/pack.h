@@ -28,6 +28,7 @@ typedef struct tn_pack_options {
     float hot_max;           /* ... and are at most this share of the channels (default 0.03), but at least one */
     double bits;             /* edgeflow: average per weight of the layers' linears, 1..8 (default 5) */
     tn_shadow_mode shadow;   /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error (default), never, or at all */
+    bool head_importance;    /* measure how much each attention head matters: one forward for every head (default: false, all the same) */
     int32_t n_threads;       /* 0 = one per core */
 } tn_pack_options;
 

@@ -28,7 +28,7 @@ struct tn_executor {
     tn_ctx *ctx;
     int32_t n_workers[TN_N_LANES], n_all;
     int32_t n_started; /* threads made, and the caller */
-    bool spin;         /* there is a core for every worker */
+    bool spin;         /* there is a core for every worker that computes; those of the IO lane only wait */
     pthread_mutex_t run_mu; /* held for the whole of a run by its caller */
     pthread_mutex_t mu;     /* guards all that follows */
     pthread_cond_t wake[TN_N_LANES];
@@ -67,7 +67,7 @@ static bool run_over(const tn_executor *e) {
 /* Under mu; gives it up while waiting. Returns after a new epoch or a wake-up. */
 static void idle(tn_executor *e, tn_lane lane) {
     unsigned seen = atomic_load_explicit(&e->epoch, memory_order_relaxed);
-    if (e->spin) {
+    if (e->spin && lane != TN_LANE_IO) {
         int32_t n_spins = e->run ? e->n_spins : SPIN_MIN;
         bool preempted = false;
         pthread_mutex_unlock(&e->mu);
@@ -235,7 +235,7 @@ tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], t
     e->ctx = ctx;
     e->n_all = n;
     memcpy(e->n_workers, n_workers, sizeof e->n_workers);
-    e->spin = n <= tn_cpu_count();
+    e->spin = n - n_workers[TN_LANE_IO] <= tn_cpu_count();
     e->n_spins = SPIN_MAX;
     pthread_mutex_init(&e->run_mu, NULL);
     pthread_mutex_init(&e->mu, NULL);
@@ -281,3 +281,4 @@ void tn_executor_close(tn_executor **pe) {
 }
 
 int32_t tn_executor_n_workers(const tn_executor *e) { return e->n_all; }
+int32_t tn_executor_lane_workers(const tn_executor *e, tn_lane lane) { return e->n_workers[lane]; }

@@ -17,7 +17,8 @@ enum { TN_EXECUTOR_MAX_WORKERS = 256 };
  * (policy.h), so {1, 0, 0} is one thread, the caller's, for everything. */
 tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], tn_executor **out, tern_error *err);
 void tn_executor_close(tn_executor **e);
-int32_t tn_executor_n_workers(const tn_executor *e);
+int32_t tn_executor_n_workers(const tn_executor *e); /* of all lanes */
+int32_t tn_executor_lane_workers(const tn_executor *e, tn_lane lane);
 
 typedef struct tn_run {
     const tn_graph *graph; /* sealed */

@@ -11,6 +11,7 @@ static const struct stage_info {
     [TN_ST_QKV] = {"qkv", TN_LANE_NPU, false},
     [TN_ST_QKV_SHADOW] = {"qkv shadow", TN_LANE_CPU, true},
     [TN_ST_ROPE] = {"rope", TN_LANE_CPU, false},
+    [TN_ST_PLAN] = {"plan", TN_LANE_CPU, false},
     [TN_ST_ATTN] = {"attention", TN_LANE_CPU, false},
     [TN_ST_O] = {"o", TN_LANE_NPU, false},
     [TN_ST_O_SHADOW] = {"o shadow", TN_LANE_CPU, true},
@@ -29,11 +30,44 @@ bool tn_stage_is_shadow(tn_stage s) { return stages[s].shadow; }
 
 bool tn_prefill_has(const tn_prefill_spec *spec, tn_stage s, int32_t layer) {
     if (s == TN_ST_FINAL) return layer == spec->n_layers - 1;
-    return tn_stage_is_product(s) || tn_stage_is_shadow(s) ? spec->has(spec->user, s, layer) : true;
+    return tn_stage_is_product(s) || tn_stage_is_shadow(s) || s == TN_ST_PLAN ? spec->has(spec->user, s, layer) : true;
+}
+
+static const struct load_info {
+    const char *name;
+    tn_lane lane;
+} loads[TN_N_LOAD_STEPS] = {[TN_LD_READ] = {"read", TN_LANE_IO}, [TN_LD_UNPACK] = {"unpack", TN_LANE_CPU}, [TN_LD_LOAD] = {"load", TN_LANE_NPU}};
+
+const char *tn_load_step_name(tn_load_step s) { return loads[s].name; }
+
+/* Does a task of the prefill use what this unit brings? The shadow of a product is the stage after it. */
+static bool needs(const tn_task *t, const tn_prefill_unit *u) {
+    if (t->layer != u->layer) return false;
+    return t->subgraph == (int32_t)u->stage || (tn_stage_is_product(u->stage) && t->subgraph == (int32_t)u->stage + 1 && tn_stage_is_shadow((tn_stage)t->subgraph));
+}
+
+static void add_loads(const tn_prefill_spec *spec, tn_graph *g) {
+    int32_t first = g->n_tasks;
+    for (int32_t u = 0; u < spec->n_units; u++) {
+        const tn_prefill_unit *unit = &spec->units[u];
+        int32_t id = first + u * TN_N_LOAD_STEPS;
+        for (int s = 0; s < TN_N_LOAD_STEPS; s++) {
+            tn_task t = {.name = loads[s].name, .layer = unit->layer, .subgraph = (int32_t)unit->stage, .lane = loads[s].lane, .n_parts = 1, .can_steal = s != TN_LD_READ};
+            spec->fill_load(spec->user, u, (tn_load_step)s, &t);
+            tn_graph_add(g, &t);
+            if (s) tn_graph_depend(g, id + s - 1, id + s);
+        }
+        /* reads end in order; a unit is read when those whose memory it takes are loaded */
+        if (u) tn_graph_depend(g, id - TN_N_LOAD_STEPS, id);
+        for (int32_t v = u ? spec->units[u - 1].after + 1 : 0; v <= unit->after; v++) tn_graph_depend(g, first + v * TN_N_LOAD_STEPS + TN_LD_LOAD, id);
+        for (int32_t t = 0; t < first; t++) {
+            if (needs(&g->tasks[t], unit)) tn_graph_depend(g, id + TN_LD_LOAD, t);
+        }
+    }
 }
 
 tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, tern_error *err) {
-    int32_t *ropes = tn_alloc(g->ctx, TN_MEM_GRAPHS, (size_t)spec->n_chunks * (size_t)spec->n_layers, sizeof *ropes);
+    int32_t *ropes = tn_alloc(g->ctx, TN_MEM_GRAPHS, 2 * (size_t)spec->n_chunks * (size_t)spec->n_layers, sizeof *ropes), *attns = ropes + spec->n_chunks * spec->n_layers;
     TN_FAIL_IF(!ropes, err, TERN_E_MEMORY, "no memory for a task graph");
     for (int32_t c = 0; c < spec->n_chunks; c++) {
         int32_t last = -1, before_last = -1, shadow = -1; /* what the next stage waits for: the last stage and its shadow */
@@ -53,6 +87,8 @@ tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, ter
                 if (shadow >= 0) tn_graph_depend(g, shadow, id);
                 shadow = -1;
                 if (stage == TN_ST_ROPE) ropes[c * spec->n_layers + layer] = id;
+                if (stage == TN_ST_ATTN) attns[c * spec->n_layers + layer] = id;
+                if (stage == TN_ST_PLAN && c) tn_graph_depend(g, attns[(c - 1) * spec->n_layers + layer], id);
                 for (int32_t e = 0; stage == TN_ST_ATTN && e < c; e++) tn_graph_depend(g, ropes[e * spec->n_layers + layer], id);
                 before_last = last;
                 last = id;
@@ -60,6 +96,7 @@ tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, ter
         }
     }
     tn_free(g->ctx, ropes);
+    add_loads(spec, g);
     if (spec->finish) spec->finish(spec->user, g);
     return tn_graph_seal(g, err);
 }

@@ -41,6 +41,7 @@ static double stage_inputs(const tn_sim_model *m, tn_stage s) {
 /* Kept paths lie evenly over the layers: the papers do not say where. */
 static bool has(void *user, tn_stage stage, int32_t layer) {
     const tn_sim_request *r = user;
+    if (stage == TN_ST_PLAN) return false;
     if (!tn_stage_is_shadow(stage)) return true;
     double kept = r->soc->shadow_kept;
     return floor((layer + 1) * kept) > floor(layer * kept);

@@ -199,7 +199,8 @@ static bytes section(tn_ctx *ctx, const tn_pkg *pkg, tn_pkg_kind kind, int layer
     tern_error err;
     bytes b = {.data = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1)};
     assert_int_equal(tn_pkg_read(pkg, s, b.data, &err), TERN_OK);
-    assert_int_equal(tn_pkg_records(s, b.data, s->size_bytes, &b.r, &b.n, &err), TERN_OK);
+    b.r = tn_pkg_records(pkg, s, &b.n);
+    assert_non_null(b.r);
     return b;
 }
 
@@ -222,9 +223,9 @@ static void brute_force_site(void **state) {
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
     const tn_hparams *h = &r.e->model->h;
     tn_ctx *ctx = &r.e->ctx;
-    bytes model = section(ctx, r.e->npu->pkg, TN_PKG_MODEL, -1), layer = section(ctx, r.e->npu->pkg, TN_PKG_LAYER, 0);
+    bytes model = section(ctx, r.e->npu->pkg, TN_PKG_MODEL, -1), head = section(ctx, r.e->npu->pkg, TN_PKG_HEAD, -1), layer = section(ctx, r.e->npu->pkg, TN_PKG_LAYER, 0);
     const tn_pkg_record *site;
-    const int8_t *embd = part(&model, TN_W_EMBD, TN_PKG_TILES, NULL), *w = part(&layer, TN_W_V, TN_PKG_TILES, NULL);
+    const int8_t *embd = part(&head, TN_W_EMBD, TN_PKG_TILES, NULL), *w = part(&layer, TN_W_V, TN_PKG_TILES, NULL);
     part(&layer, TN_W_Q, TN_PKG_TILES, &site);
     const float *embd_scale = part(&model, TN_W_EMBD, TN_PKG_SCALE, NULL), *norm = part(&layer, TN_W_ATTN_NORM, TN_PKG_F32, NULL);
     const float *w_scale = part(&layer, TN_W_V, TN_PKG_SCALE, NULL), *bias = part(&layer, TN_W_V, TN_PKG_BIAS, NULL);
@@ -267,6 +268,7 @@ static void brute_force_site(void **state) {
     free(x);
     free(q);
     tn_free(ctx, model.data);
+    tn_free(ctx, head.data);
     tn_free(ctx, layer.data);
     close_run(&r);
 }
@@ -347,7 +349,11 @@ static tern_status open_damaged(const uint8_t *bytes, size_t n, const char *path
     assert_int_equal(fwrite(bytes, 1, n, f), n);
     fclose(f);
     tern_engine *e = NULL;
+    tern_session *s = NULL;
     tern_status st = tern_engine_open(path, NULL, &e, err);
+    if (st == TERN_OK) st = tern_session_open(e, NULL, &s, err);
+    if (st == TERN_OK) st = tern_session_prefill(s, prompt, 40, err); /* the weights come with it */
+    tern_session_close(&s);
     tern_engine_close(&e);
     return st;
 }
@@ -380,18 +386,23 @@ static void damage_is_noticed(void **state) {
     for (size_t i = 0; i < tn_pkg_n_sections(pkg); i++) {
         tn_pkg_section s = *tn_pkg_section_at(pkg, i);
         if (s.kind == TN_PKG_SHADOW) continue; /* read row by row, not at load */
-        for (int k = 0; k < 3; k++) {
-            size_t at = s.off_bytes + (s.size_bytes - 1) * (size_t)k / 2;
-            bytes[at] ^= 0x10;
-            err.message[0] = 0;
-            assert_int_not_equal(open_damaged(bytes, n, path, &err), TERN_OK);
-            assert_true(strlen(err.message) > 10);
-            bytes[at] ^= 0x10;
-            n_flipped++;
+        size_t n_records;
+        const tn_pkg_record *records = tn_pkg_records(pkg, &s, &n_records), whole = {.size_bytes = s.size_bytes};
+        for (size_t r = 0; r < (records ? n_records : 1); r++) {
+            const tn_pkg_record *part = records ? &records[r] : &whole;
+            for (int k = 0; k < 3 && part->size_bytes; k++) {
+                size_t at = s.off_bytes + part->off_bytes + (part->size_bytes - 1) * (size_t)k / 2;
+                bytes[at] ^= 0x10;
+                err.message[0] = 0;
+                assert_int_not_equal(open_damaged(bytes, n, path, &err), TERN_OK);
+                assert_true(strlen(err.message) > 10);
+                bytes[at] ^= 0x10;
+                n_flipped++;
+            }
         }
     }
     assert_true(n_flipped >= 12);
-    for (size_t at = 0; at < 48; at++) { /* the header, byte by byte */
+    for (size_t at = 0; at < 56; at++) { /* the header, byte by byte */
         bytes[at] ^= 1;
         assert_int_not_equal(open_damaged(bytes, n, path, &err), TERN_OK);
         bytes[at] ^= 1;
@@ -420,7 +431,7 @@ static void damaged_rows_are_noticed(void **state) {
     tern_error err;
     assert_int_equal(tn_pkg_open(&ctx, all_shadow, &pkg, &err), TERN_OK);
     const tn_pkg_section *s = tn_pkg_find(pkg, TN_PKG_SHADOW, 0);
-    for (size_t i = s->size_bytes / 8; i < s->size_bytes; i += 8) bytes[s->off_bytes + i] ^= 4; /* every row; the table stays whole */
+    for (size_t i = 0; i < s->size_bytes; i += 8) bytes[s->off_bytes + i] ^= 4; /* every row */
     FILE *f = fopen(path, "wb");
     assert_int_equal(fwrite(bytes, 1, n, f), n);
     fclose(f);

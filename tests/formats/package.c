@@ -1,6 +1,8 @@
 /* Packages that are cut, bent or hostile, writers that are abandoned, memory that runs out: one clear line each time, nothing left. */
 #include "formats/package.h"
 
+#include "base/status.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static char path[256], tmp[300];
 
@@ -21,7 +27,7 @@ static tern_status write_package(tn_ctx *ctx, tern_error *err) {
     memset(b, 7, sizeof b);
     tn_pkg_writer *w;
     tn_pkg_record ra = {.role = 1, .part = TN_PKG_F32, .n = 2, .k = 12}, rb = {.role = 2, .part = TN_PKG_TILES, .n = 7, .k = 10, .act_scale = 0.5f};
-    TN_TRY(tn_pkg_create(ctx, path, 3, &w, err));
+    TN_TRY(tn_pkg_create(ctx, path, 3, tn_pkg_toc_bound(2, 1000), &w, err));
     tern_status st = tn_pkg_put_section(w, TN_PKG_META, -1, meta, sizeof meta - 1, err);
     if (st == TERN_OK) st = tn_pkg_begin(w, TN_PKG_LAYER, 0, err);
     if (st == TERN_OK) st = tn_pkg_add(w, &ra, a, sizeof a, err);
@@ -42,9 +48,9 @@ static tern_status read_package(tn_ctx *ctx, tern_error *err) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
         void *base = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
         st = base ? tn_pkg_read(p, s, base, err) : tn_fail(err, TERN_E_MEMORY, "no memory for a section");
-        const tn_pkg_record *r;
         size_t n;
-        if (st == TERN_OK && s->kind == TN_PKG_LAYER) st = tn_pkg_records(s, base, s->size_bytes, &r, &n, err);
+        tn_pkg_records(p, s, &n);
+        if (n != (s->kind == TN_PKG_LAYER ? 2 : 0)) st = tn_fail(err, TERN_E_FORMAT, "section %zu has %zu tensors", i, n);
         tn_free(ctx, base);
     }
     tn_pkg_close(&p);
@@ -90,7 +96,9 @@ static void every_bit_counts(void **state) {
     assert_int_equal(tn_pkg_n_sections(p), 3);
     for (size_t i = 0; i < 3; i++) { /* every byte of every section */
         tn_pkg_section s = *tn_pkg_section_at(p, i);
+        uint64_t small = s.toc_bytes ? tn_pkg_small_bytes(p, &s) : s.size_bytes;
         for (uint64_t at = s.off_bytes; at < s.off_bytes + s.size_bytes; at++) {
+            if (at == s.off_bytes + small) at = s.off_bytes + 4096; /* nothing lies between the small tensors and the large one */
             b[at] ^= (uint8_t)(1u << at % 8);
             put(b, n);
             must_fail(&ctx, "a flipped bit", at);
@@ -98,7 +106,8 @@ static void every_bit_counts(void **state) {
         }
     }
     tn_pkg_close(&p);
-    for (size_t at = 0; at < 48 + 3 * sizeof(tn_pkg_section); at++) { /* header and table */
+    for (size_t at = 0; at < 64 + 3 * sizeof(tn_pkg_section) + 16 + 2 * 56 + 2 * 8; at++) { /* header and index */
+        if (at == 56) at = 64;
         b[at] ^= 0x40;
         put(b, n);
         must_fail(&ctx, "a flipped bit", at);
@@ -111,47 +120,160 @@ static void every_bit_counts(void **state) {
     b[8] = TN_PKG_VERSION + 1;
     put(b, n);
     assert_int_equal(read_package(&ctx, &err), TERN_E_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "version 3"));
+    assert_non_null(strstr(err.message, "newer tern"));
+    b[8] = TN_PKG_VERSION - 1;
+    put(b, n);
+    assert_int_equal(read_package(&ctx, &err), TERN_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "pack the model again"));
     free(b);
     unlink(path);
     assert_int_equal(read_package(&ctx, &err), TERN_E_IO);
 }
 
-/* A table that lies: `n_bytes` is all there is in memory, however large the section is said to be. */
+/* An index that lies, with true checksums over it. */
+static void put_index(uint8_t *b, size_t n) {
+    enum { N_SECTIONS = 3, TOC_OFF = 64 + N_SECTIONS * sizeof(tn_pkg_section) };
+    uint64_t index_bytes, hash;
+    uint32_t toc_bytes;
+    memcpy(&index_bytes, b + 24, 8);
+    memcpy(&toc_bytes, b + 64 + 40 + 36, 4);
+    hash = XXH64(b + TOC_OFF, toc_bytes < 4000 ? toc_bytes : 4000, 0);
+    memcpy(b + 64 + 40 + 24, &hash, 8);
+    hash = XXH64(b + 64, index_bytes, 0);
+    memcpy(b + 32, &hash, 8);
+    hash = XXH64(b, 48, 0);
+    memcpy(b + 48, &hash, 8);
+    put(b, n);
+}
+
 static void tables_lie(void **state) {
     (void)state;
+    tn_ctx ctx;
     tern_error err = {0};
-    const tn_pkg_record *r;
+    tn_ctx_init(&ctx, NULL);
+    assert_int_equal(write_package(&ctx, &err), TERN_OK);
     size_t n;
-    struct {
-        uint32_t n_records, reserved;
-        tn_pkg_record r[2];
-    } *t = calloc(1, sizeof *t); /* on the heap: reads beyond it are seen by ASan */
-    assert_non_null(t);
-    tn_pkg_section s = {.kind = TN_PKG_SHADOW, .layer = 0, .size_bytes = 1 << 20};
-    t->n_records = 2;
-    t->r[0] = (tn_pkg_record){.n = 1, .k = 64, .off_bytes = 128, .size_bytes = 64};
-    t->r[1] = (tn_pkg_record){.n = 1, .k = 64, .off_bytes = (1 << 20) - 64, .size_bytes = 64};
-    assert_int_equal(tn_pkg_records(&s, t, sizeof *t, &r, &n, &err), TERN_OK);
-    assert_int_equal(n, 2);
-    t->n_records = 200; /* they would fit the section, not what was read of it */
-    assert_int_equal(tn_pkg_records(&s, t, sizeof *t, &r, &n, &err), TERN_E_FORMAT);
-    assert_int_equal(n, 0);
-    t->n_records = UINT32_MAX;
-    assert_int_equal(tn_pkg_records(&s, t, sizeof *t, &r, &n, &err), TERN_E_FORMAT);
-    t->n_records = 2;
-    const tn_pkg_record good = t->r[1];
-    const tn_pkg_record bad[] = {
-        {.off_bytes = (1 << 20) - 64, .size_bytes = 65}, {.off_bytes = 32, .size_bytes = 4}, {.off_bytes = UINT64_MAX - 63, .size_bytes = 64},
-        {.off_bytes = 64, .size_bytes = UINT64_MAX}, {.n = -1, .off_bytes = 64}, {.k = INT64_MIN, .off_bytes = 64},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        t->r[1] = bad[i];
-        assert_int_equal(tn_pkg_records(&s, t, sizeof *t, &r, &n, &err), TERN_E_FORMAT);
+    uint8_t *b = slurp(&n);
+    put_index(b, n);
+    assert_int_equal(read_package(&ctx, &err), TERN_OK); /* the second section is the one with a table */
+    uint8_t *toc = b + 64 + 3 * sizeof(tn_pkg_section), good[16 + 2 * 56];
+    memcpy(good, toc, sizeof good);
+    const tn_pkg_record bad_small[] = {{.part = 1, .off_bytes = 32, .size_bytes = 4}, {.part = 1, .off_bytes = 64, .size_bytes = 96}, {.part = 1, .off_bytes = UINT64_MAX - 63, .size_bytes = 64},
+                                       {.part = 1, .size_bytes = UINT64_MAX}, {.part = 1, .n = -1}, {.part = 1, .k = INT64_MIN}};
+    for (size_t i = 0; i < sizeof bad_small / sizeof bad_small[0]; i++) {
+        memcpy(toc + 16, &bad_small[i], 56);
+        put_index(b, n);
+        must_fail(&ctx, "a small tensor that does not fit", i);
     }
-    t->r[1] = good;
-    assert_int_equal(tn_pkg_records(&s, t, 7, &r, &n, &err), TERN_E_FORMAT);
-    free(t);
+    memcpy(toc, good, sizeof good);
+    const tn_pkg_record bad_large[] = {{.part = TN_PKG_TILES, .off_bytes = 64, .size_bytes = 70}, {.part = TN_PKG_TILES, .off_bytes = 0, .size_bytes = 70}, {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = 71},
+                                       {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = 0}, {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = UINT64_MAX}};
+    for (size_t i = 0; i < sizeof bad_large / sizeof bad_large[0]; i++) {
+        memcpy(toc + 16 + 56, &bad_large[i], 56);
+        put_index(b, n);
+        must_fail(&ctx, "a large tensor that does not fit", i);
+    }
+    memcpy(toc, good, sizeof good);
+    for (int field = 0; field < 3; field++) { /* numbers of records, of checksums, small bytes */
+        toc[4 * field] ^= 1;
+        put_index(b, n);
+        must_fail(&ctx, "a table of another size", (size_t)field);
+        toc[4 * field] ^= 0x81; /* and far more */
+        toc[4 * field + 3] ^= 0x80;
+        put_index(b, n);
+        must_fail(&ctx, "a table of another size", (size_t)field);
+        memcpy(toc, good, sizeof good);
+    }
+    for (int byte = 32; byte < 40; byte++) { /* where the table lies in the index */
+        b[64 + 40 + byte] ^= 0x11;
+        put_index(b, n);
+        must_fail(&ctx, "a table elsewhere", (size_t)byte);
+        b[64 + 40 + byte] ^= 0x11;
+    }
+    put_index(b, n);
+    assert_int_equal(read_package(&ctx, &err), TERN_OK);
+    free(b);
+    unlink(path);
+}
+
+/* Blocks are checked one by one: the message names the one that differs. */
+static void blocks_are_told(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tern_error err = {0};
+    tn_ctx_init(&ctx, NULL);
+    size_t size = 3 * TN_PKG_BLOCK + 77;
+    uint8_t *data = malloc(size);
+    assert_non_null(data);
+    for (size_t i = 0; i < size; i++) data[i] = (uint8_t)(i * 2654435761u >> 13);
+    tn_pkg_writer *w;
+    tn_pkg_record r = {.role = 7, .part = TN_PKG_WEIGHTLETS, .n = 1, .k = 1}, small = {.role = 5, .part = TN_PKG_F32, .n = 1, .k = 1};
+    assert_int_equal(tn_pkg_create(&ctx, path, 1, tn_pkg_toc_bound(2, size + 4), &w, &err), TERN_OK);
+    assert_int_equal(tn_pkg_begin(w, TN_PKG_LAYER, 3, &err), TERN_OK);
+    assert_int_equal(tn_pkg_add(w, &r, data, size, &err), TERN_OK);
+    assert_int_equal(tn_pkg_add(w, &small, "abcd", 4, &err), TERN_OK);
+    assert_int_equal(tn_pkg_end(w, &err), TERN_OK);
+    assert_int_equal(tn_pkg_finish(&w, &err), TERN_OK);
+    tn_pkg *p;
+    assert_int_equal(tn_pkg_open(&ctx, path, &p, &err), TERN_OK);
+    const tn_pkg_section *s = tn_pkg_section_at(p, 0);
+    size_t n;
+    const tn_pkg_record *records = tn_pkg_records(p, s, &n);
+    assert_int_equal(n, 2);
+    assert_int_equal(records[0].off_bytes, 4096); /* behind the small one */
+    assert_int_equal(records[1].off_bytes, 0);
+    assert_int_equal(tn_pkg_check(p, s, &records[0], 0, data, size, &err), TERN_OK);
+    assert_int_equal(tn_pkg_check(p, s, NULL, 0, "abcd", 4, &err), TERN_OK);
+    assert_int_equal(tn_pkg_check(p, s, NULL, 0, "abce", 4, &err), TERN_E_FORMAT);
+    data[2 * TN_PKG_BLOCK + 5] ^= 1;
+    assert_int_equal(tn_pkg_check(p, s, &records[0], 0, data, 2 * TN_PKG_BLOCK, &err), TERN_OK);
+    assert_int_equal(tn_pkg_check(p, s, &records[0], TN_PKG_BLOCK, data + TN_PKG_BLOCK, size - TN_PKG_BLOCK, &err), TERN_E_FORMAT);
+    char want[64];
+    snprintf(want, sizeof want, "offset %zu", (size_t)s->off_bytes + 4096 + 2 * TN_PKG_BLOCK);
+    assert_non_null(strstr(err.message, want));
+    assert_non_null(strstr(err.message, "layer 3"));
+    tn_pkg_close(&p);
+    unlink(path);
+    free(data);
+}
+
+/* A writer that is killed leaves nothing, a disk that is full is told, and the old package stays. */
+static void killed_and_full(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tern_error err = {0};
+    tn_ctx_init(&ctx, NULL);
+    put((const uint8_t *)"old", 3);
+    pid_t pid = fork();
+    if (!pid) {
+        tn_pkg_writer *w;
+        if (tn_pkg_create(&ctx, path, 1, 0, &w, &err) != TERN_OK || tn_pkg_put_section(w, TN_PKG_META, -1, "x", 1, &err) != TERN_OK) _exit(1);
+        kill(getpid(), SIGKILL);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    char killed[300];
+    snprintf(killed, sizeof killed, "%s.tmp%ld", path, (long)pid);
+    assert_int_not_equal(access(killed, F_OK), 0);
+    pid = fork();
+    if (!pid) { /* a limit on files is a disk that is full after so many bytes */
+        signal(SIGXFSZ, SIG_IGN);
+        if (setrlimit(RLIMIT_FSIZE, &(struct rlimit){100000, 100000})) _exit(1);
+        tn_pkg_writer *w;
+        static char big[200000];
+        if (tn_pkg_create(&ctx, path, 1, 0, &w, &err) != TERN_OK) _exit(2);
+        if (tn_pkg_put_section(w, TN_PKG_META, -1, big, sizeof big, &err) != TERN_E_IO) _exit(3);
+        tn_pkg_abort(&w);
+        _exit(strstr(err.message, "no room on the disk") ? 0 : 4);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    size_t n;
+    uint8_t *b = slurp(&n);
+    assert_int_equal(n, 3);
+    free(b);
+    unlink(path);
 }
 
 static void abandoned_writer_leaves_the_old_file(void **state) {
@@ -161,8 +283,7 @@ static void abandoned_writer_leaves_the_old_file(void **state) {
     tn_ctx_init(&ctx, NULL);
     put((const uint8_t *)"old", 3);
     tn_pkg_writer *w;
-    assert_int_equal(tn_pkg_create(&ctx, path, 1, &w, &err), TERN_OK);
-    assert_int_equal(access(tmp, F_OK), 0);
+    assert_int_equal(tn_pkg_create(&ctx, path, 1, 0, &w, &err), TERN_OK);
     assert_int_equal(tn_pkg_put_section(w, TN_PKG_META, -1, "x", 1, &err), TERN_OK);
     assert_int_equal(tn_pkg_put_section(w, TN_PKG_META, -1, "x", 1, &err), TERN_E_LIMIT);
     tn_pkg_abort(&w);
@@ -173,7 +294,7 @@ static void abandoned_writer_leaves_the_old_file(void **state) {
     assert_int_equal(n, 3);
     free(b);
     unlink(path);
-    assert_int_equal(tn_pkg_create(&ctx, "/nonexistent/folder/x.tern", 1, &w, &err), TERN_E_IO);
+    assert_int_equal(tn_pkg_create(&ctx, "/nonexistent/folder/x.tern", 1, 0, &w, &err), TERN_E_IO);
     assert_null(w);
 }
 
@@ -223,7 +344,7 @@ int main(void) {
     snprintf(path, sizeof path, TN_BINARY_DIR "/package-%ld.tern", (long)getpid());
     snprintf(tmp, sizeof tmp, "%s.tmp%ld", path, (long)getpid());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_bit_counts), cmocka_unit_test(tables_lie), cmocka_unit_test(abandoned_writer_leaves_the_old_file), cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(every_bit_counts), cmocka_unit_test(tables_lie), cmocka_unit_test(blocks_are_told), cmocka_unit_test(killed_and_full), cmocka_unit_test(abandoned_writer_leaves_the_old_file), cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

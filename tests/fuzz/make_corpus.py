@@ -86,59 +86,75 @@ def safetensors_files():
     yield "no_json", safetensors(b"[1,", 0)
 
 
-F32, TILES, SCALE, COL_SUM, BIAS, HOT, HOT_ROWS, ROWS = range(1, 9)  # parts of a package's tensors
+F32, TILES, SCALE, COL_SUM, BIAS, HOT, HOT_ROWS, ROWS, WEIGHTLETS, CHANNEL_BITS, ROW_HASH, TILE_HASH = range(1, 13)  # parts of a package's tensors
+LARGE = (TILES, WEIGHTLETS, ROWS)
+BLOCK = 256 << 10
 EMBD, OUT_NORM, ATTN_NORM, Q, K, V, O, FFN_NORM, GATE, UP, DOWN = 0, 1, 5, 7, 8, 9, 10, 18, 20, 21, 22
 SITES = (((Q, K, V), (16, 8, 8), 16), ((O,), (16,), 16), ((GATE, UP), (32, 32), 16), ((DOWN,), (16,), 32))
 
 
 def tensors(records, claimed=None):
-    """records: (role, part, n, k, size, flags)"""
-    table, data, at = b"", b"", 8 + 56 * len(records)
-    for role, part, n, k, size, flags in records:
-        pad = -at % 64
-        table += struct.pack("<IIqqQQfIQ", role, part, n, k, at + pad, size, 0.5 if part == TILES else 0, flags, 0)
-        data += bytes(pad + size)
-        at += pad + size
-    return struct.pack("<II", len(records) if claimed is None else claimed, 0) + table + data
+    """records: (role, part, n, k, size, flags). Returns the table of contents, with room for the checksums, and the section."""
+    at, places = 0, {}
+    for large in (False, True):
+        for i, (_, part, _, _, size, _) in enumerate(records):
+            if (part in LARGE) == large:
+                places[i] = -(-at // (4096 if large else 64)) * (4096 if large else 64)
+                at = places[i] + size
+        small = small if large else at
+    blocks = -(-small // BLOCK) + sum(-(-r[4] // BLOCK) for r in records if r[1] in LARGE)
+    table = b"".join(struct.pack("<IIqqQQfIQ", role, part, n, k, places[i], size, 0.5 if part in (TILES, WEIGHTLETS) else 0, flags, 0)
+                     for i, (role, part, n, k, size, flags) in enumerate(records))
+    return struct.pack("<IIQ", len(records) if claimed is None else claimed, blocks, small) + table + bytes(8 * blocks), bytes(at)
 
 
 def vector(role, n):
     return [(role, F32, 1, n, 4 * n, 0)]
 
 
-def site(roles, outputs, k, shadow):
+def site(roles, outputs, k, shadow, packed=False):
     out = []
     for role, n in zip(roles, outputs):
         padded = -(-n // 16) * 16
-        out += [(role, TILES, n, k, padded * k, int(shadow)), (role, SCALE, n, 1, 4 * padded, 0), (role, COL_SUM, n, 1, 4 * padded, 0)]
-    return out + ([(roles[0], HOT, 1, 1, 4, 0), (roles[0], HOT_ROWS, 1, sum(outputs), sum(outputs), 0)] if shadow else [])
+        out += [(role, CHANNEL_BITS, n, 1, -(-3 * n // 8), 0), (role, WEIGHTLETS, n, k, 16 * -(-k // 128) * n, int(shadow))] if packed else \
+               [(role, TILES, n, k, padded * k, int(shadow))]
+        out += [(role, SCALE, n, 1, 4 * padded, 0), (role, COL_SUM, n, 1, 4 * padded, 0)]
+    return out + ([(roles[0], HOT, 1, 1, 4, 0), (roles[0], HOT_ROWS, 1, sum(outputs), sum(outputs), 0), (roles[0], ROW_HASH, k, 1, 4 * k, 0)] if shadow else [])
 
 
-def package(shadow, claimed=None):
-    """Checksums and the file's length are left out: the target puts them in."""
+def package(shadow=False, packed=False, claimed=None):
+    """Checksums and the file's length are left out: the target puts them in. Packed: every channel has 1 bit."""
     meta = {"format": "tern", "scheme": "llm-npu", "layout": 2, "source": "x", "n_params": 1,
             "hparams": {"arch": "llama", "name": "x", "n_layers": 1, "n_embd": 16, "n_heads": 2, "n_kv_heads": 1, "d_head": 8, "n_ff": 32, "n_vocab": 32, "ctx_train": 64},
             "operators": {"norm": 0, "norm_eps": 1e-5, "act": 0, "gated": True, "parallel_block": False, "post_norms": False, "qk_norm": False, "tied": True,
                           "embd_scale": 1.0, "attn_scale": 0.35, "attn_soft_cap": 0.0, "logit_soft_cap": 0.0, "window": 0, "window_pattern": 0},
             "rope": {"n_rot": 8, "rope_base": 1e4, "rope_orig_ctx": 0, "rope_mscale": 1.0}}
-    layer = vector(ATTN_NORM, 16) + vector(FFN_NORM, 16) + [r for roles, outputs, k in SITES for r in site(roles, outputs, k, shadow)]
-    sections = [(1, -1, json.dumps(meta, separators=(",", ":")).encode()),
-                (3, -1, tensors(vector(OUT_NORM, 16) + site((EMBD,), (32,), 16, False) + vector(15, 4) + vector(16, 4))), (4, 0, tensors(layer))]
+    layer = vector(ATTN_NORM, 16) + vector(FFN_NORM, 16) + [r for roles, outputs, k in SITES for r in site(roles, outputs, k, shadow, packed)]
+    head = site((EMBD,), (32,), 16, False)
+    graphs = struct.pack("<IIiIiII", 1, 0, 0, 0, 256, 28, 4) + b"TNPG"
+    sections = [(1, -1, b"", json.dumps(meta, separators=(",", ":")).encode()),
+                (3, -1, *tensors(vector(OUT_NORM, 16) + head[1:] + [(EMBD, TILE_HASH, 2, 1, 8, 0)] + vector(15, 4) + vector(16, 4))),
+                (4, 0, *tensors(layer)), (7, -1, *tensors(head[:1]))]
     if shadow:
-        sections.append((5, 0, tensors([(roles[0], ROWS, k, sum(outputs), k * sum(outputs), 0) for roles, outputs, k in SITES], claimed) + bytes(8192 if claimed else 0)))
-    table, data = b"", b""
-    for kind, index, body in sections:
-        table += struct.pack("<IiQQQ", kind, index, 4096 + len(data), len(body), 0)
+        sections.append((5, 0, *tensors([(roles[0], ROWS, k, sum(outputs), k * sum(outputs), 0) for roles, outputs, k in SITES], claimed)))
+    if packed:
+        sections.append((6, -1, b"", graphs))
+    table, tocs, data = b"", b"", b""
+    for kind, index, toc, body in sections:
+        table += struct.pack("<IiQQQII", kind, index, 8192 + len(data), len(body), 0, 40 * len(sections) + len(tocs) if toc else 0, len(toc))
+        tocs += toc
         data += body + bytes(-len(body) % 4096)
-    head = b"TERNPKG\n" + struct.pack("<IIQQQQ", 1, len(sections), 4096 + len(data), 48, 0, 0) + table
-    return head + bytes(4096 - len(head)) + data
+    index = table + tocs
+    head = b"TERNPKG\n" + struct.pack("<IIQQQQQ", 3, len(sections), 8192 + len(data), len(index), 0, 0, 0) + bytes(8) + index
+    return head + bytes(8192 - len(head)) + data
 
 
 def packages():
-    yield "plain", package(False)
-    yield "outliers", package(True)
-    yield "long_table", package(True, claimed=120)
-    yield "cut", package(False)[:4100]
+    yield "plain", package()
+    yield "outliers", package(shadow=True)
+    yield "packed", package(packed=True)
+    yield "long_table", package(shadow=True, claimed=120)
+    yield "cut", package()[:8292]
 
 
 def main():

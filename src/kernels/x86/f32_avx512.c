@@ -42,4 +42,50 @@ typedef __mmask16 vm;
 #define i_set1 _mm512_set1_epi32
 #define f_cast _mm512_castsi512_ps
 
+
+/* Sums of 16 vectors at once. Four rounds of pairs: halves, quarters, pairs of lanes, single lanes; the vectors are taken in the order
+ * that leaves sum i in lane i. */
+static inline __attribute__((always_inline)) __m512 f_fold16(const __m512 *v) {
+    __m512 a[8], b[4], c[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) { /* vector of letter l is v[l % 4 * 4 + l / 4] */
+        __m512 x = v[(2 * i) % 4 * 4 + (2 * i) / 4], y = v[(2 * i + 1) % 4 * 4 + (2 * i + 1) / 4];
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88), _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xdd));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) c[i] = _mm512_add_ps(_mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44), _mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
+}
+#define f_fold16 f_fold16
+
+static inline void f_transpose16(const float *src, size_t ld_src, float *dst, size_t ld_dst) {
+    __m512 a[16], b[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(src + (size_t)i * ld_src);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) { /* a[i + j]: columns j, j + 4, j + 8, j + 12 of rows i..i+3 */
+        a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+        a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+        a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+        a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        __m512 lo0 = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), lo1 = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd); /* columns j, j+8 and j+4, j+12 of rows 0..7 */
+        __m512 hi0 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88), hi1 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+        _mm512_storeu_ps(dst + (size_t)j * ld_dst, _mm512_shuffle_f32x4(lo0, hi0, 0x88));
+        _mm512_storeu_ps(dst + (size_t)(j + 4) * ld_dst, _mm512_shuffle_f32x4(lo1, hi1, 0x88));
+        _mm512_storeu_ps(dst + (size_t)(j + 8) * ld_dst, _mm512_shuffle_f32x4(lo0, hi0, 0xdd));
+        _mm512_storeu_ps(dst + (size_t)(j + 12) * ld_dst, _mm512_shuffle_f32x4(lo1, hi1, 0xdd));
+    }
+}
+#define f_transpose16 f_transpose16
+
 #include "kernels/f32_template.h"

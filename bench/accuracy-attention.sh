@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Accuracy of sparse attention of the prompt on a model with evaluation sets (models/tern-tiny), long contexts first.
+#   bench/accuracy-attention.sh [FOLDER] [RATIO] [LIMIT] [ROWS]
+# One line a mode: recall of the exact largest positions, exact match of every task in percent, and over the items of all tasks together the
+# accuracy and how far it is from full attention's, item by item: the mean difference and its standard error. The package and its scales are
+# the same for all modes (llm-npu, 8 bits), so that only attention differs. ROWS: words out of full shadow float-sparse block-sparse npu-full,
+# and of our mode without a part: shadow-1-bucket shadow-no-head-ratios.
+set -euo pipefail
+model=${1:-models/tern-tiny} ratio=${2:-0.2} limit=${3:-0}
+rows=${4:-full shadow shadow-1-bucket shadow-no-head-ratios float-sparse block-sparse npu-full}
+tern=${TERN:-build/tern} work=${WORK:-build/accuracy-attention}
+mkdir -p "$work"
+tasks="extraction_2048 extraction_1024 extraction_512 summary function_call"
+x=$work/model.tern
+"$tern" pack "$model" -o "$x" --scheme llm-npu --calib "$model/calib.txt" --head-importance >/dev/null
+for row in $rows; do
+    flags="--attention $row"
+    case $row in
+    shadow-1-bucket) flags="--attention shadow --buckets 1" ;;
+    shadow-no-head-ratios) flags="--attention shadow --no-head-ratios" ;;
+    esac
+    check=--attention-check
+    case $row in full | block-sparse | npu-full) check="" ;; esac
+    for t in $tasks; do "$tern" eval -m "$x" $flags --ratio "$ratio" $check --task exact --data "$model/eval/$t.jsonl" --limit "$limit" --json --items >"$work/$row.$t.json"; done
+    python3 - "$work" "$row" $tasks <<'PY'
+import json, math, sys
+work, row, tasks = sys.argv[1], sys.argv[2], sys.argv[3:]
+load = lambda r, t: json.load(open(f"{work}/{r}.{t}.json"))
+if row == "full":
+    print(f"{'':22}{'share':>8}{'recall':>9}" + "".join(f"{t:>17}" for t in tasks) + f"{'all':>8}{'- full':>16}")
+d = [load(row, t) for t in tasks]
+a = [x["attention"] for x in d if "attention" in x]
+n = sum(x["rows"] for x in a)
+share = f"{100 * sum(x['selected_share'] * x['rows'] for x in a) / n:8.1f}" if n else f"{100:8.1f}"
+recall = [x for x in a if "recall" in x]
+line = f"{row:22}{share}" + (f"{100 * sum(x['recall'] * x['rows'] for x in recall) / n:9.2f}" if recall else f"{'':9}")
+for x in d: line += f"{100 * x['accuracy']:12.1f}±{100 * x['stderr']:<4.1f}"
+mine = sum((x["items_right"] for x in d), [])
+ref = sum((load("full", t)["items_right"] for t in tasks), [])
+diff = [p - q for p, q in zip(mine, ref)]
+m = sum(diff) / len(diff)
+se = math.sqrt(sum((v - m) ** 2 for v in diff) / (len(diff) - 1) / len(diff))
+print(line + f"{100 * sum(mine) / len(mine):8.1f}{100 * m:+9.2f}±{100 * se:<5.2f}", flush=True)
+PY
+done

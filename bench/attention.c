@@ -1,0 +1,202 @@
+/* bench/attention.c - sparse attention beside full attention, stage by stage, on one thread (shadowAttn, Table 5's head shapes).
+ *
+ *   bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS]
+ *
+ * One block of 32 query rows of every head at the end of a causal context of 1k..16k tokens. Random keys and queries: the selected
+ * positions are scattered, which is the hard case for the cache. Times are medians of 5 runs in microseconds per query row and head;
+ * the share in brackets is of the limit that binds the stage (fp32 peak, INT8 peak). full is attn_f32; the speedup is full by the sum. */
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/ctx.h"
+#include "base/rng.h"
+#include "kernels/kernels.h"
+#include "kernels/limits.h"
+#include "kernels/qk_s8.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS = 5, ROWS = 32 };
+
+typedef struct shape {
+    const char *model;
+    size_t n_heads, n_kv_heads, d;
+} shape;
+
+static const shape shapes[] = {{"qwen2-0.5b", 14, 2, 64}, {"qwen2-1.5b", 12, 2, 128}, {"phonelm-0.5b", 16, 16, 64}, {"phonelm-1.5b", 16, 16, 160}};
+
+static void *room(size_t n_bytes) {
+    void *p = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
+    if (!p) exit(1);
+    memset(p, 0, n_bytes);
+    return p;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef struct work {
+    const tn_kernels *k;
+    shape s;
+    size_t n, n_group, k_sel;
+    float *q, *out, *k_panels, *v, *scratch, *sparse_scratch;
+    uint8_t *q8;
+    int8_t *tiles;
+    int32_t *sums, *scores;
+    uint32_t *idx, *cuts; /* [n_group * ROWS][n + 32], [n_blocks + 1] */
+    void *topk_scratch;
+    int32_t first[ROWS], end[ROWS];
+} work;
+
+static size_t panel_floats(const work *w) { return w->n * w->s.d; }
+
+static void full(work *w, size_t head) {
+    size_t kv = head / w->n_group;
+    w->k->attn_f32(&(tn_attn_f32_args){.q = w->q + head * ROWS * w->s.d, .q_stride = w->s.d, .out = w->out, .out_stride = w->s.d,
+                                       .k_panels = w->k_panels + kv * panel_floats(w), .v = w->v + kv * panel_floats(w), .n_rows = ROWS, .d_head = w->s.d,
+                                       .scale = 1.0f / sqrtf((float)w->s.d), .first_pos = w->first, .end_pos = w->end, .scratch = w->scratch});
+}
+
+static void estimate(work *w, size_t head) {
+    size_t kv = head / w->n_group;
+    tn_qk_s8(w->k->gemm_s8, &(tn_qk_s8_args){.q = w->q8 + head * ROWS * w->s.d, .ldq = w->s.d, .key_tiles = w->tiles + kv * w->n * w->s.d, .key_sum = w->sums + kv * w->n,
+                                             .m = ROWS, .n_pos = w->n, .d = w->s.d, .scores_s32 = w->scores, .lds = w->n + 16});
+}
+
+static void select_rows(work *w, size_t head) {
+    size_t n_blocks = tn_sparse_blocks(w->n);
+    for (size_t r = 0; r < ROWS; r++) {
+        size_t row = head % w->n_group * ROWS + r, n = (size_t)w->end[r];
+        w->k->topk(&(tn_topk_args){.scores = w->scores + r * (w->n + 16), .n = n, .k = w->k_sel, .bound = 127 * 127 * (int32_t)w->s.d,
+                                   .idx = w->idx + row * (w->n + 32), .cuts = w->cuts + row * (n_blocks + 1), .scratch = w->topk_scratch});
+    }
+}
+
+/* All query heads of a KV head at once. */
+static void attend(work *w, size_t head) {
+    size_t kv = head / w->n_group, n_blocks = tn_sparse_blocks(w->n);
+    if (head % w->n_group != w->n_group - 1) return;
+    w->k->attn_sparse(&(tn_attn_sparse_args){.q = w->q + kv * w->n_group * ROWS * w->s.d, .q_stride = w->n_group * w->s.d, .out = w->out, .out_stride = w->n_group * w->s.d, .n_rows = ROWS,
+                                             .n_group = w->n_group, .d_head = w->s.d, .k_panels = w->k_panels + kv * panel_floats(w), .v = w->v + kv * panel_floats(w), .idx = w->idx,
+                                             .idx_stride = w->n + 32, .cuts = w->cuts, .cut_stride = n_blocks + 1, .n_blocks = n_blocks, .scale = 1.0f / sqrtf((float)w->s.d),
+                                             .scratch = w->sparse_scratch});
+}
+
+/* Median microseconds per row and head. */
+static double median_us(void (*fn)(work *, size_t), work *w) {
+    double t[RUNS];
+    for (int i = 0; i < RUNS; i++) {
+        double t0 = tn_now_s();
+        for (size_t h = 0; h < w->s.n_heads; h++) fn(w, h);
+        t[i] = tn_now_s() - t0;
+    }
+    qsort(t, RUNS, sizeof *t, by_value);
+    return t[RUNS / 2] * 1e6 / (double)(ROWS * w->s.n_heads);
+}
+
+/* The three stages as the engine runs them, head by head. */
+static void all_stages(work *w, size_t head) {
+    estimate(w, head);
+    select_rows(w, head);
+    attend(w, head);
+}
+
+static void fill(work *w, tn_rng *rng) {
+    float k[512];
+    for (size_t i = 0; i < w->s.n_heads * ROWS * w->s.d; i++) w->q[i] = (float)(tn_rng_f64(rng) + tn_rng_f64(rng) + tn_rng_f64(rng) - 1.5) * 2;
+    w->k->quantise_s8(w->q, 127.0f / 3, w->q8, w->s.n_heads * ROWS * w->s.d);
+    for (size_t kv = 0; kv < w->s.n_kv_heads; kv++) {
+        for (size_t p = 0; p < w->n; p++) {
+            uint8_t k8[512];
+            for (size_t d = 0; d < w->s.d; d++) {
+                k[d] = (float)(tn_rng_f64(rng) + tn_rng_f64(rng) + tn_rng_f64(rng) - 1.5) * 2;
+                w->k_panels[kv * panel_floats(w) + p / TN_KV_PANEL * w->s.d * TN_KV_PANEL + d * TN_KV_PANEL + p % TN_KV_PANEL] = k[d];
+                w->v[kv * panel_floats(w) + p * w->s.d + d] = (float)tn_rng_f64(rng);
+            }
+            w->k->quantise_s8(k, 127.0f / 3, k8, w->s.d);
+            tn_qk_s8_append(w->tiles + kv * w->n * w->s.d, w->sums + kv * w->n, p, k8, w->s.d);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *isa = NULL, *only = NULL;
+    double ratio = 0.2;
+    size_t max = 16384;
+    bool json = false;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--json")) json = true;
+        else if (!strcmp(argv[i], "--isa") && i + 1 < argc) isa = argv[++i];
+        else if (!strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+        else if (!strcmp(argv[i], "--ratio") && i + 1 < argc) ratio = atof(argv[++i]);
+        else if (!strcmp(argv[i], "--max") && i + 1 < argc) max = (size_t)atol(argv[++i]);
+        else {
+            fprintf(stderr, "usage: bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS]\n");
+            return 2;
+        }
+    }
+    uint32_t cpu = tn_cpu_detect();
+    if (isa) cpu = tn_cpu_limit(isa, cpu);
+    tn_kernels k;
+    tn_kernels_init(&k, cpu);
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_pool *pool;
+    tn_limits limits;
+    if (tn_pool_open(&ctx, 1, &pool, NULL) != TERN_OK || tn_limits_measure(&ctx, pool, cpu, &limits, NULL) != TERN_OK) return 1;
+    tn_pool_close(&pool);
+    double fp32 = limits.thread_fp32_flops, int8 = limits.thread_int8_ops > 0 ? limits.thread_int8_ops : fp32;
+    if (!json) {
+        printf("fp32 peak %.0f GFLOPS, INT8 peak %.0f GOPS, ratio %.2f; us per query row and head\n\n", fp32 * 1e-9, int8 * 1e-9, ratio);
+        printf("%-14s%8s%16s%16s%10s%10s%10s%9s\n", "heads of", "tokens", "full", "estimate", "top-k", "attend", "together", "speedup");
+    } else {
+        printf("[");
+    }
+    tn_rng rng = {1};
+    int n_lines = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        if (only && strcmp(only, shapes[i].model)) continue;
+        for (size_t n = 1024; n <= max && n <= 16384; n *= 2) {
+            work w = {.k = &k, .s = shapes[i], .n = n, .n_group = shapes[i].n_heads / shapes[i].n_kv_heads, .k_sel = (size_t)ceil(ratio * (double)n)};
+            if (w.k_sel > n - ROWS) w.k_sel = n - ROWS;
+            size_t d = w.s.d, kv = w.s.n_kv_heads;
+            w.q = room(w.s.n_heads * ROWS * d * 4);
+            w.q8 = room(w.s.n_heads * ROWS * d);
+            w.out = room(w.n_group * ROWS * d * 4);
+            w.k_panels = room(kv * n * d * 4);
+            w.v = room(kv * n * d * 4);
+            w.tiles = room(kv * n * d);
+            w.sums = room(kv * n * 4);
+            w.scores = room(ROWS * (n + 16) * 4);
+            w.idx = room(w.n_group * ROWS * (n + 32) * 4);
+            w.cuts = room(w.n_group * ROWS * (tn_sparse_blocks(n) + 1) * 4);
+            w.sparse_scratch = room(tn_attn_sparse_scratch(w.n_group * ROWS, w.k_sel, d) * 4);
+            w.scratch = room(tn_attn_f32_scratch(d, n) * 4);
+            w.topk_scratch = room(tn_topk_scratch(n));
+            for (int r = 0; r < ROWS; r++) {
+                w.first[r] = 0;
+                w.end[r] = (int32_t)n - ROWS + r + 1;
+            }
+            fill(&w, &rng);
+            double t_full = median_us(full, &w), t_est = median_us(estimate, &w), t_top = median_us(select_rows, &w), t_att = median_us(attend, &w), t_all = median_us(all_stages, &w);
+            double full_share = 4.0 * (double)(n * d) / (t_full * 1e-6) / fp32, est_share = 2.0 * (double)(n * d) / (t_est * 1e-6) / int8;
+            if (json) {
+                printf("%s\n  {\"model\": \"%s\", \"tokens\": %zu, \"ratio\": %.3f, \"full_us\": %.3f, \"full_share\": %.3f, \"estimate_us\": %.3f, \"estimate_share\": %.3f, \"topk_us\": %.3f, "
+                       "\"attend_us\": %.3f, \"together_us\": %.3f, \"speedup\": %.3f}",
+                       n_lines++ ? "," : "", w.s.model, n, ratio, t_full, full_share, t_est, est_share, t_top, t_att, t_all, t_full / t_all);
+            } else {
+                printf("%-14s%8zu%9.2f (%2.0f %%)%9.2f (%2.0f %%)%10.2f%10.2f%10.2f%9.2f\n", w.s.model, n, t_full, 100 * full_share, t_est, 100 * est_share, t_top, t_att, t_all, t_full / t_all);
+                fflush(stdout);
+            }
+            void *all[] = {w.q, w.q8, w.out, w.k_panels, w.v, w.tiles, w.sums, w.scores, w.idx, w.cuts, w.scratch, w.sparse_scratch, w.topk_scratch};
+            for (size_t x = 0; x < sizeof all / sizeof *all; x++) free(all[x]);
+        }
+    }
+    if (json) printf("\n]\n");
+    return 0;
+}

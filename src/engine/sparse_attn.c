@@ -1,0 +1,538 @@
+#include "engine/sparse_attn.h"
+
+#include "base/status.h"
+#include "model/head_ratio.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MIN_SELECTED = 16, /* positions a row attends to at least, where it sees so many */
+    BLOCK = 64,        /* of block-sparse attention */
+};
+static const float BUCKET_STEP = 0.5f; /* the paper's sigma */
+
+/* INT8 keys of one layer's KV head. */
+typedef struct key_cache {
+    int8_t *tiles;
+    int32_t *sum;
+    float *panel_max;   /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
+    int32_t n_keys;     /* positions quantised with bucket's scale */
+    int32_t bucket;     /* -1: none yet */
+} key_cache;
+
+typedef struct chunk_plan {
+    int32_t *q_bucket; /* [n_heads] */
+    int32_t *k_bucket; /* [n_kv_heads] */
+} chunk_plan;
+
+typedef struct worker_space {
+    float *scratch;     /* of attn_sparse; also float scores */
+    int32_t *scores;    /* [TN_ATTN_ROWS][ld] */
+    uint8_t *q8;        /* [TN_ATTN_ROWS][q8_stride] */
+    float *q_rows;      /* [TN_ATTN_ROWS][d] of one head, for float scores */
+    float *float_scores; /* [TN_ATTN_ROWS][ld] */
+    uint32_t *idx, *cuts; /* [n_group * TN_ATTN_ROWS][idx_stride], [..][n_blocks + 1] */
+    uint32_t *exact;    /* [idx_stride] with check */
+    uint32_t *exact_cuts;
+    void *topk;
+} worker_space;
+
+struct tn_sparse_attn {
+    tn_ctx *ctx;
+    const tn_npu_model *m;
+    const tn_hparams *h;
+    const tn_kernels *kern;
+    const tn_kv *kv;
+    tn_attn_options o;
+    int32_t n_steps, n_group, n_workers, n_chunks;
+    size_t ld, idx_stride, n_blocks, q8_stride, room;
+    float *scale_q, *scale_k; /* [n_layers][n_steps] */
+    float *ratio;             /* [n_layers][n_heads] */
+    key_cache *keys;          /* [n_layers][n_kv_heads] */
+    tn_npu_graph **graphs;    /* [n_layers][n_steps of Q][n_steps of K] */
+    chunk_plan *plans;        /* [n_chunks] */
+    worker_space *space;      /* [n_workers] */
+    tn_attn_stats fixed;
+    atomic_uint_fast64_t n_rows, n_selected, n_seen, n_true, n_found, n_requantised, n_launches; /* relaxed: statistics */
+};
+
+bool tn_attn_mode_parse(const char *name, tn_attn_mode *out) {
+    static const char *const names[TN_N_ATTN_MODES] = {"full", "shadow", "float-sparse", "block-sparse", "npu-full"};
+    for (int i = 0; i < TN_N_ATTN_MODES; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (tn_attn_mode)i;
+        return true;
+    }
+    return false;
+}
+
+static bool uses_int8(const tn_sparse_attn *s) { return s->o.mode == TN_ATTN_SHADOW || s->o.mode == TN_ATTN_NPU_FULL; }
+static key_cache *keys_of(const tn_sparse_attn *s, int layer, int32_t kv_head) { return &s->keys[(size_t)layer * (size_t)s->h->n_kv_heads + (size_t)kv_head]; }
+
+static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
+    const tn_npu_caps *caps = tn_npu_device_caps(s->m->dev);
+    size_t n_layers = (size_t)s->h->n_layers, n_kv = (size_t)s->h->n_kv_heads, cap = (size_t)s->kv->cap_tok, d = (size_t)s->h->d_head;
+    TN_FAIL_IF(s->kv->cap_tok > caps->max_n || s->h->d_head > caps->max_k || s->h->d_head % 4, err, TERN_E_LIMIT,
+               "device '%s' cannot estimate attention over %d positions with heads of %d; use --attention full", caps->name, s->kv->cap_tok, s->h->d_head);
+    uint64_t tiles = tn_npu_tiles_bytes(&caps->layout, (int64_t)cap, (int64_t)d);
+    size_t n_sum = (cap + (size_t)caps->layout.tile_n - 1) / (size_t)caps->layout.tile_n * (size_t)caps->layout.tile_n;
+    s->keys = tn_calloc(s->ctx, TN_MEM_KV, n_layers * n_kv, sizeof *s->keys);
+    s->graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
+    TN_FAIL_IF(!s->keys || !s->graphs, err, TERN_E_MEMORY, "no memory for INT8 keys");
+    for (size_t i = 0; i < n_layers * n_kv; i++) {
+        key_cache *k = &s->keys[i];
+        k->bucket = -1;
+        k->tiles = tn_calloc(s->ctx, TN_MEM_KV, (size_t)tiles, 1);
+        k->sum = tn_calloc(s->ctx, TN_MEM_KV, n_sum, sizeof *k->sum);
+        k->panel_max = tn_calloc(s->ctx, TN_MEM_KV, cap / TN_KV_PANEL, sizeof *k->panel_max);
+        TN_FAIL_IF(!k->tiles || !k->sum || !k->panel_max, err, TERN_E_MEMORY, "no memory for INT8 keys");
+        s->fixed.bytes += tiles + n_sum * sizeof *k->sum + cap / TN_KV_PANEL * sizeof *k->panel_max;
+    }
+    for (size_t l = 0; l < n_layers; l++) {
+        for (int q = 0; q < s->n_steps; q++) {
+            for (int k = 0; k < s->n_steps; k++) {
+                tn_npu_graph_desc g = {.kind = TN_NPU_QK, .m = TN_ATTN_ROWS, .k = s->h->d_head, .n_ops = 1};
+                g.ops[0] = (tn_npu_op){.n = s->kv->cap_tok, .act_scale = s->scale_q[l * (size_t)s->n_steps + (size_t)q], .k_scale = s->scale_k[l * (size_t)s->n_steps + (size_t)k],
+                                       .out = TN_NPU_OUT_S32, .out_stride = (int32_t)s->ld};
+                tn_npu_graph **at = &s->graphs[(l * (size_t)s->n_steps + (size_t)q) * (size_t)s->n_steps + (size_t)k];
+                TN_TRY(tn_npu_compile(s->m->dev, &g, at, err));
+                TN_TRY(tn_npu_load(*at, NULL, err));
+                s->q8_stride = (size_t)tn_npu_graph_get(*at)->in_stride;
+                s->fixed.bytes += tn_npu_load_bytes(*at);
+            }
+        }
+    }
+    return TERN_OK;
+}
+
+static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *err) {
+    size_t rows = TN_ATTN_ROWS, all = (size_t)s->n_group * rows, d = (size_t)s->h->d_head;
+    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check;
+    w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_sparse_scratch(all, s->room, d), sizeof(float));
+    w->scores = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
+    w->q8 = tn_calloc(s->ctx, TN_MEM_ACTIVATIONS, rows * (s->q8_stride + 64), 1);
+    w->q_rows = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * d, sizeof(float));
+    w->float_scores = floats ? tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(float)) : NULL;
+    w->idx = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all * s->idx_stride + 64, sizeof(uint32_t));
+    w->cuts = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all * (s->n_blocks + 1), sizeof(uint32_t));
+    w->exact = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->idx_stride + 64, sizeof(uint32_t));
+    w->exact_cuts = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->n_blocks + 1, sizeof(uint32_t));
+    w->topk = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_topk_scratch(s->ld), 1);
+    bool ok = w->scratch && w->scores && w->q8 && w->q_rows && (w->float_scores || !floats) && w->idx && w->cuts && w->exact && w->exact_cuts && w->topk;
+    TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for sparse attention");
+    return TERN_OK;
+}
+
+tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
+                                int32_t n_workers, int32_t n_chunks, tn_sparse_attn **out, tern_error *err) {
+    *out = NULL;
+    TN_FAIL_IF(!m->attn_scale_q, err, TERN_E_UNSUPPORTED, "the package does not know the scales of its heads: pack the model again for sparse attention");
+    tn_sparse_attn *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
+    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for sparse attention");
+    *s = (tn_sparse_attn){.ctx = ctx, .m = m, .h = h, .kern = kern, .kv = kv, .o = *o, .n_steps = o->n_buckets == 1 ? 1 : TN_ATTN_MAX_STEPS,
+                          .n_group = h->n_heads / h->n_kv_heads, .n_workers = n_workers, .n_chunks = n_chunks};
+    size_t n_layers = (size_t)h->n_layers, n_all = n_layers * (size_t)h->n_heads, steps = (size_t)s->n_steps;
+    tern_status st = TERN_OK;
+    s->ld = (size_t)kv->cap_tok + 16; /* not a power of two: rows would share cache sets */
+    s->n_blocks = tn_sparse_blocks((size_t)kv->cap_tok);
+    s->q8_stride = ((size_t)h->d_head + 3) / 4 * 4;
+    s->scale_q = tn_alloc(ctx, TN_MEM_OTHER, n_layers * steps, sizeof(float));
+    s->scale_k = tn_alloc(ctx, TN_MEM_OTHER, n_layers * steps, sizeof(float));
+    s->ratio = tn_alloc(ctx, TN_MEM_OTHER, n_all, sizeof(float));
+    s->plans = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_chunks, sizeof *s->plans);
+    s->space = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_workers, sizeof *s->space);
+    TN_BAIL_IF(!s->scale_q || !s->scale_k || !s->ratio || !s->plans || !s->space, err, TERN_E_MEMORY, "no memory for sparse attention");
+    for (size_t l = 0; l < n_layers; l++) {
+        for (size_t i = 0; i < steps; i++) {
+            float f = steps == 1 ? 1 : i == 0 ? BUCKET_STEP : i == 1 ? 1 : 1 / BUCKET_STEP;
+            s->scale_q[l * steps + i] = m->attn_scale_q[l] * f;
+            s->scale_k[l * steps + i] = m->attn_scale_k[l] * f;
+        }
+    }
+    if (o->no_head_ratios) {
+        for (size_t i = 0; i < n_all; i++) s->ratio[i] = o->ratio;
+    } else {
+        tn_head_ratios(m->attn_head_weight, n_all, o->ratio, s->ratio);
+    }
+    float widest = o->ratio;
+    for (size_t i = 0; i < n_all; i++) widest = s->ratio[i] > widest ? s->ratio[i] : widest;
+    s->room = (size_t)ceilf(widest * (float)kv->cap_tok) + 2 * BLOCK + MIN_SELECTED;
+    if (s->room > (size_t)kv->cap_tok) s->room = (size_t)kv->cap_tok;
+    s->idx_stride = s->room + 32;
+    for (int32_t i = 0; i < n_chunks; i++) {
+        s->plans[i].q_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_heads, sizeof(int32_t));
+        s->plans[i].k_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_kv_heads, sizeof(int32_t));
+        TN_BAIL_IF(!s->plans[i].q_bucket || !s->plans[i].k_bucket, err, TERN_E_MEMORY, "no memory for sparse attention");
+    }
+    if (uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
+    for (int32_t i = 0; i < n_workers; i++) {
+        if ((st = open_worker(s, &s->space[i], err)) != TERN_OK) goto out;
+    }
+    *out = s;
+    return TERN_OK;
+out:
+    tn_sparse_attn_close(&s);
+    return st;
+}
+
+void tn_sparse_attn_close(tn_sparse_attn **ps) {
+    tn_sparse_attn *s = *ps;
+    if (!s) return;
+    *ps = NULL;
+    for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
+        tn_free(s->ctx, s->keys[i].tiles);
+        tn_free(s->ctx, s->keys[i].sum);
+        tn_free(s->ctx, s->keys[i].panel_max);
+    }
+    for (int32_t i = 0; s->graphs && i < s->h->n_layers * s->n_steps * s->n_steps; i++) tn_npu_graph_close(&s->graphs[i]);
+    for (int32_t i = 0; s->plans && i < s->n_chunks; i++) {
+        tn_free(s->ctx, s->plans[i].q_bucket);
+        tn_free(s->ctx, s->plans[i].k_bucket);
+    }
+    for (int32_t i = 0; s->space && i < s->n_workers; i++) {
+        worker_space *w = &s->space[i];
+        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk};
+        for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
+    }
+    tn_free(s->ctx, s->keys);
+    tn_free(s->ctx, s->graphs);
+    tn_free(s->ctx, s->plans);
+    tn_free(s->ctx, s->space);
+    tn_free(s->ctx, s->scale_q);
+    tn_free(s->ctx, s->scale_k);
+    tn_free(s->ctx, s->ratio);
+    tn_free(s->ctx, s);
+}
+
+bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->o.ratio < 1 && n_pos >= s->o.threshold; }
+
+void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
+    for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
+        if (s->keys[i].n_keys > n_pos) s->keys[i].n_keys = n_pos;
+    }
+}
+
+/* ---- plan: buckets, and keys in INT8 --------------------------------------------------------------- */
+
+/* Nearest scale; the squared errors of Q and K add up, so each is chosen alone. */
+static int32_t nearest(const float *scales, int32_t n, float want) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) {
+        if (fabsf(scales[i] - want) < fabsf(scales[best] - want)) best = i;
+    }
+    return best;
+}
+
+/* Largest finite magnitude: a NaN or an infinity has no scale. */
+static float magnitude(float max, float x) {
+    float a = fabsf(x);
+    return a > max && a <= 3e38f ? a : max;
+}
+
+static void put_key(const tn_npu_layout *y, key_cache *k, size_t pos, const uint8_t *q, size_t d) {
+    size_t tn = (size_t)y->tile_n, tk = (size_t)y->tile_k, n_k = (d + tk - 1) / tk;
+    int8_t *tile = k->tiles + pos / tn * n_k * tn * tk + pos % tn * tk;
+    int32_t sum = 0;
+    for (size_t i = 0; i < d; i++) {
+        int8_t v = (int8_t)(q[i] - 128);
+        tile[i / tk * tn * tk + i % tk] = v;
+        sum += v;
+    }
+    k->sum[pos] = sum;
+}
+
+static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end, int32_t *bucket) {
+    key_cache *k = keys_of(s, layer, kv_head);
+    size_t d = (size_t)s->h->d_head;
+    const float *panels = tn_kv_k(s->kv, layer, kv_head);
+    float max = 0;
+    int32_t n_panels = (end + TN_KV_PANEL - 1) / TN_KV_PANEL;
+    for (int32_t p = 0; p < n_panels; p++) {
+        if (p >= k->n_keys / TN_KV_PANEL) {
+            int32_t n = end - p * TN_KV_PANEL < TN_KV_PANEL ? end - p * TN_KV_PANEL : TN_KV_PANEL;
+            const float *x = panels + (size_t)p * d * TN_KV_PANEL;
+            float m = 0;
+            for (size_t i = 0; i < d; i++) {
+                for (int32_t j = 0; j < n; j++) m = magnitude(m, x[i * TN_KV_PANEL + (size_t)j]);
+            }
+            k->panel_max[p] = m;
+        }
+        max = k->panel_max[p] > max ? k->panel_max[p] : max;
+    }
+    const float *scales = s->scale_k + (size_t)layer * (size_t)s->n_steps;
+    *bucket = nearest(scales, s->n_steps, max / 127);
+    int32_t from = k->n_keys;
+    if (*bucket != k->bucket) {
+        if (k->bucket >= 0 && from) atomic_fetch_add_explicit(&s->n_requantised, 1, memory_order_relaxed);
+        from = 0;
+        k->bucket = *bucket;
+    }
+    float inv = 1 / scales[*bucket], key[512];
+    uint8_t q8[512];
+    const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
+    for (int32_t pos = from; pos < end; pos++) {
+        const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
+        for (size_t i = 0; i < d; i++) key[i] = x[i * TN_KV_PANEL];
+        s->kern->quantise_s8(key, inv, q8, d);
+        put_key(layout, k, (size_t)pos, q8, d);
+    }
+    k->n_keys = end;
+}
+
+void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q) {
+    if (!uses_int8(s)) return;
+    chunk_plan *p = &s->plans[i_chunk];
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
+    plan_keys(s, layer, kv_head, r->slot[r->n_rows - 1] + 1, &p->k_bucket[kv_head]);
+    for (int32_t g = 0; g < s->n_group; g++) {
+        int32_t head = kv_head * s->n_group + g;
+        float max = 0;
+        for (int32_t i = 0; i < r->n_rows; i++) {
+            const float *x = q + (size_t)i * row + (size_t)head * d;
+            for (size_t j = 0; j < d; j++) max = magnitude(max, x[j]);
+        }
+        p->q_bucket[head] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+    }
+}
+
+/* ---- rows: estimate, select, attend ---------------------------------------------------------------- */
+
+/* One block of rows of one KV head. */
+typedef struct block {
+    tn_sparse_attn *s;
+    const tn_rows *r;
+    worker_space *w;
+    int32_t i_chunk, layer, kv_head, row0, n_rows;
+    const float *q;
+} block;
+
+static tern_status estimate(const block *b, int32_t head, tern_error *err) {
+    tn_sparse_attn *s = b->s;
+    const chunk_plan *p = &s->plans[b->i_chunk];
+    const key_cache *k = keys_of(s, b->layer, b->kv_head);
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
+    int32_t qb = p->q_bucket[head], kb = p->k_bucket[b->kv_head];
+    float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb];
+    for (int32_t i = 0; i < b->n_rows; i++) s->kern->quantise_s8(b->q + (size_t)(b->row0 + i) * row + (size_t)head * d, inv, b->w->q8 + (size_t)i * s->q8_stride, d);
+    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = b->n_rows, .in = {b->w->q8}, .out = {b->w->scores}};
+    job.k[0].tiles = k->tiles;
+    job.k[0].col_sum = k->sum;
+    job.k[0].n_pos = b->r->pos[b->row0 + b->n_rows - 1] + 1;
+    atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
+    if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(&job, 0, 1, err);
+    TN_TRY(tn_npu_submit(&job, err));
+    tern_status st = tn_npu_wait(&job);
+    TN_FAIL_IF(st != TERN_OK, err, st, "the device failed in estimating attention of layer %d", b->layer);
+    return TERN_OK;
+}
+
+/* Exact scores q.k of a head's rows (neither scaled nor capped: the order is the same). */
+static void float_scores(const block *b, int32_t head, int32_t n_pos) {
+    const tn_sparse_attn *s = b->s;
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
+    for (int32_t i = 0; i < b->n_rows; i++) memcpy(b->w->q_rows + (size_t)i * d, b->q + (size_t)(b->row0 + i) * row + (size_t)head * d, d * sizeof(float));
+    size_t n = (size_t)(n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    s->kern->gemm_f32[TN_PANEL_F32](b->w->q_rows, d, tn_kv_k(s->kv, b->layer, b->kv_head), NULL, b->w->float_scores, s->ld, (size_t)b->n_rows, 0, n, d);
+}
+
+enum { FLOAT_BOUND = 1 << 24 };
+
+/* Float scores of one row as integers of 25 bits, in place of estimates. */
+static void to_integers(const float *f, int32_t *out, size_t n) {
+    float max = 0;
+    for (size_t i = 0; i < n; i++) max = magnitude(max, f[i]);
+    float k = max > 0 ? (float)FLOAT_BOUND / max : 0;
+    for (size_t i = 0; i < n; i++) {
+        float x = f[i] * k;
+        out[i] = x >= (float)FLOAT_BOUND ? FLOAT_BOUND : x > -(float)FLOAT_BOUND ? (int32_t)x : -FLOAT_BOUND; /* a NaN is the least */
+    }
+}
+
+/* How many positions a row keeps out of n. */
+static size_t n_kept(const tn_sparse_attn *s, int layer, int32_t head, size_t n) {
+    size_t k = (size_t)ceilf(s->ratio[(size_t)layer * (size_t)s->h->n_heads + (size_t)head] * (float)n);
+    if (k < MIN_SELECTED) k = MIN_SELECTED;
+    if (k > s->room) k = s->room;
+    return k < n ? k : n;
+}
+
+/* The k best of positions first..end-1 of a row of scores (|score| <= bound), in idx, with their cuts. Scores before `first` in its
+ * block are overwritten. */
+static void select_row(const tn_sparse_attn *s, worker_space *w, int32_t *scores, size_t first, size_t end, size_t k, int32_t bound, uint32_t *idx, uint32_t *cuts) {
+    size_t base = first / TN_SPARSE_BLOCK * TN_SPARSE_BLOCK, b0 = base / TN_SPARSE_BLOCK;
+    for (size_t p = base; p < first; p++) scores[p] = -bound - 1; /* never among the best: there are k in the window */
+    memset(cuts, 0, b0 * sizeof *cuts);
+    s->kern->topk(&(tn_topk_args){.scores = scores + base, .n = end - base, .k = k, .bound = bound + 1, .idx = idx, .cuts = cuts + b0, .scratch = w->topk});
+    for (size_t i = 0; base && i < k; i++) idx[i] += (uint32_t)base;
+    for (size_t c = b0 + tn_sparse_blocks(end - base) + 1; c <= s->n_blocks; c++) cuts[c] = (uint32_t)k;
+}
+
+static size_t n_common(const uint32_t *a, const uint32_t *b, size_t n) {
+    size_t i = 0, j = 0, c = 0;
+    while (i < n && j < n) {
+        c += a[i] == b[j];
+        uint32_t x = a[i], y = b[j];
+        i += x <= y;
+        j += y <= x;
+    }
+    return c;
+}
+
+/* Lists of a head's rows from its scores. */
+static void select_head(const block *b, int32_t g, int32_t head, bool floats) {
+    tn_sparse_attn *s = b->s;
+    worker_space *w = b->w;
+    uint64_t n_seen = 0, n_selected = 0, n_found = 0;
+    for (int32_t i = 0; i < b->n_rows; i++) {
+        size_t row = (size_t)(g * b->n_rows + i), end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
+        size_t k = n_kept(s, b->layer, head, end - first);
+        int32_t *scores = w->scores + (size_t)i * s->ld, bound = 127 * 127 * s->h->d_head;
+        uint32_t *idx = w->idx + row * s->idx_stride, *cuts = w->cuts + row * (s->n_blocks + 1);
+        if (floats) {
+            to_integers(w->float_scores + (size_t)i * s->ld, scores, end);
+            bound = FLOAT_BOUND;
+        }
+        select_row(s, w, scores, first, end, k, bound, idx, cuts);
+        n_seen += end - first;
+        n_selected += k;
+        if (s->o.check) {
+            to_integers(w->float_scores + (size_t)i * s->ld, scores, end);
+            select_row(s, w, scores, first, end, k, FLOAT_BOUND, w->exact, w->exact_cuts);
+            n_found += n_common(idx, w->exact, k);
+        }
+    }
+    atomic_fetch_add_explicit(&s->n_rows, (uint64_t)b->n_rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->n_seen, n_seen, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->n_selected, n_selected, memory_order_relaxed);
+    if (s->o.check) {
+        atomic_fetch_add_explicit(&s->n_true, n_selected, memory_order_relaxed);
+        atomic_fetch_add_explicit(&s->n_found, n_found, memory_order_relaxed);
+    }
+}
+
+/* Baseline: whole blocks of 64 keys, the best by mean query . mean key, the row's own block always. */
+static void select_blocks(const block *b, int32_t g, int32_t head) {
+    tn_sparse_attn *s = b->s;
+    worker_space *w = b->w;
+    size_t d = (size_t)s->h->d_head, row_stride = (size_t)s->h->n_heads * d;
+    size_t end_all = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1, n_blocks = (end_all + BLOCK - 1) / BLOCK;
+    const float *panels = tn_kv_k(s->kv, b->layer, b->kv_head);
+    float q[512] = {0};
+    for (int32_t i = 0; i < b->n_rows; i++) {
+        for (size_t j = 0; j < d; j++) q[j] += b->q[(size_t)(b->row0 + i) * row_stride + (size_t)head * d + j];
+    }
+    for (size_t n = 0; n < n_blocks; n++) {
+        size_t p0 = n * BLOCK, p1 = p0 + BLOCK < end_all ? p0 + BLOCK : end_all;
+        float dot = 0;
+        for (size_t p = p0; p < p1; p++) {
+            for (size_t j = 0; j < d; j++) dot += q[j] * panels[p / TN_KV_PANEL * d * TN_KV_PANEL + j * TN_KV_PANEL + p % TN_KV_PANEL];
+        }
+        w->float_scores[n] = dot / (float)(p1 - p0);
+    }
+    size_t keep = (size_t)ceilf(s->ratio[(size_t)b->layer * (size_t)s->h->n_heads + (size_t)head] * (float)n_blocks);
+    if (keep < 1) keep = 1;
+    bool *kept = (bool *)w->topk; /* [n_blocks]: far more room than that */
+    memset(kept, 0, n_blocks);
+    kept[n_blocks - 1] = true;
+    for (size_t c = 1; c < keep && c < n_blocks; c++) {
+        size_t best = SIZE_MAX;
+        for (size_t n = 0; n < n_blocks; n++) {
+            if (!kept[n] && (best == SIZE_MAX || w->float_scores[n] > w->float_scores[best])) best = n;
+        }
+        kept[best] = true;
+    }
+    uint64_t n_seen = 0, n_selected = 0;
+    for (int32_t i = 0; i < b->n_rows; i++) {
+        size_t row = (size_t)(g * b->n_rows + i), end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]), n = 0;
+        uint32_t *idx = w->idx + row * s->idx_stride, *cuts = w->cuts + row * (s->n_blocks + 1);
+        for (size_t p = first; p < end; p++) {
+            bool own = p / BLOCK == (end - 1) / BLOCK;
+            if ((kept[p / BLOCK] || own) && n < s->room) idx[n++] = (uint32_t)p;
+        }
+        tn_sparse_cuts(idx, n, (size_t)s->kv->cap_tok, cuts);
+        n_seen += end - first;
+        n_selected += n;
+    }
+    atomic_fetch_add_explicit(&s->n_rows, (uint64_t)b->n_rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->n_seen, n_seen, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->n_selected, n_selected, memory_order_relaxed);
+}
+
+static void attend(const block *b, float *out) {
+    const tn_sparse_attn *s = b->s;
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, off = (size_t)b->row0 * row + (size_t)(b->kv_head * s->n_group) * d;
+    size_t n_blocks = tn_sparse_blocks((size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1);
+    s->kern->attn_sparse(&(tn_attn_sparse_args){.q = b->q + off, .q_stride = row, .out = out + off, .out_stride = row, .n_rows = (size_t)b->n_rows, .n_group = (size_t)s->n_group,
+                                                .d_head = d, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .idx = b->w->idx,
+                                                .idx_stride = s->idx_stride, .cuts = b->w->cuts, .cut_stride = s->n_blocks + 1, .n_blocks = n_blocks,
+                                                .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b->w->scratch});
+}
+
+/* Baseline: the device does everything. Weights and values are INT8 with static scales as well: a weight's step is 1 / 127, a value's that of
+ * the largest key. For its accuracy only; its speed means nothing. */
+static void npu_full(const block *b, int32_t head, float *out) {
+    tn_sparse_attn *s = b->s;
+    uint64_t n_seen = 0;
+    const chunk_plan *p = &s->plans[b->i_chunk];
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
+    float scale = s->scale_q[(size_t)b->layer * steps + (size_t)p->q_bucket[head]] * s->scale_k[(size_t)b->layer * steps + (size_t)p->k_bucket[b->kv_head]] * s->h->attn_scale;
+    float v_scale = s->scale_k[(size_t)b->layer * steps + steps / 2];
+    const float *v = tn_kv_v(s->kv, b->layer, b->kv_head);
+    for (int32_t i = 0; i < b->n_rows; i++) {
+        size_t end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
+        const int32_t *acc = b->w->scores + (size_t)i * s->ld;
+        n_seen += end - first;
+        float *w = b->w->float_scores, max = -INFINITY, sum = 0, *o = out + (size_t)(b->row0 + i) * row + (size_t)head * d;
+        for (size_t x = first; x < end; x++) {
+            w[x] = (float)acc[x] * scale;
+            if (s->h->attn_soft_cap > 0) w[x] = s->h->attn_soft_cap * tanhf(w[x] / s->h->attn_soft_cap);
+            max = w[x] > max ? w[x] : max;
+        }
+        for (size_t x = first; x < end; x++) sum += w[x] = expf(w[x] - max);
+        memset(o, 0, d * sizeof *o);
+        for (size_t x = first; x < end; x++) {
+            float weight = nearbyintf(w[x] / sum * 127) / 127;
+            for (size_t j = 0; weight > 0 && j < d; j++) o[j] += weight * v_scale * fminf(fmaxf(nearbyintf(v[x * d + j] / v_scale), -127), 127);
+        }
+    }
+    atomic_fetch_add_explicit(&s->n_rows, (uint64_t)b->n_rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->n_seen, n_seen, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->n_selected, n_seen, memory_order_relaxed);
+}
+
+tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, const float *q, float *out, int32_t row0, int32_t row1,
+                                int32_t i_worker, tern_error *err) {
+    block b = {.s = s, .r = r, .w = &s->space[i_worker], .i_chunk = i_chunk, .layer = layer, .row0 = row0, .n_rows = row1 - row0, .q = q};
+    int32_t n_pos = r->pos[row1 - 1] + 1;
+    for (b.kv_head = 0; b.kv_head < s->h->n_kv_heads; b.kv_head++) {
+        for (int32_t g = 0; g < s->n_group; g++) {
+            int32_t head = b.kv_head * s->n_group + g;
+            if (s->o.mode == TN_ATTN_BLOCK_SPARSE) {
+                select_blocks(&b, g, head);
+                continue;
+            }
+            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, head, err));
+            if (s->o.mode == TN_ATTN_NPU_FULL) {
+                npu_full(&b, head, out);
+                continue;
+            }
+            if (s->o.mode == TN_ATTN_FLOAT_SPARSE || s->o.check) float_scores(&b, head, n_pos);
+            select_head(&b, g, head, s->o.mode == TN_ATTN_FLOAT_SPARSE);
+        }
+        if (s->o.mode != TN_ATTN_NPU_FULL) attend(&b, out);
+    }
+    return TERN_OK;
+}
+
+void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out) {
+    *out = s->fixed;
+    out->n_rows = atomic_load(&s->n_rows);
+    out->n_selected = atomic_load(&s->n_selected);
+    out->n_seen = atomic_load(&s->n_seen);
+    out->n_true = atomic_load(&s->n_true);
+    out->n_found = atomic_load(&s->n_found);
+    out->n_requantised = atomic_load(&s->n_requantised);
+    out->n_launches = atomic_load(&s->n_launches);
+}

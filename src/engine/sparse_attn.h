@@ -1,0 +1,66 @@
+/* engine/sparse_attn.h - attention of a prompt's chunks at the positions that matter (shadowAttn 3): the device estimates the scores in INT8,
+ * the CPU selects the largest of every row and attends to those positions in float.
+ *
+ * The plan of a chunk and layer comes first (tn_sparse_attn_plan, one call per KV head): the largest magnitude of the keys so far and of
+ * every query head's rows chooses a bucket, a pair of static scales; the keys of the chunk (or, when their bucket has changed, all)
+ * are quantised into the device's tile layout. Then any number of threads attend blocks of rows (tn_sparse_attn_rows). A row's bits
+ * depend on the text up to the end of its chunk, and on where the chunk begins: not on threads, lanes or policy. */
+#ifndef TN_ENGINE_SPARSE_ATTN_H
+#define TN_ENGINE_SPARSE_ATTN_H
+
+#include "engine/npu_model.h"
+#include "model/rows.h"
+
+#include <stdatomic.h>
+
+typedef enum tn_attn_mode {
+    TN_ATTN_FULL,         /* exact float attention */
+    TN_ATTN_SHADOW,       /* INT8 estimate on the device, exact at the selected positions */
+    TN_ATTN_FLOAT_SPARSE, /* baseline: the estimate is exact too */
+    TN_ATTN_BLOCK_SPARSE, /* baseline: 64 x 64 blocks, chosen by the product of their mean query and mean key */
+    TN_ATTN_NPU_FULL,     /* baseline: everything in INT8 with static scales, softmax included */
+    TN_N_ATTN_MODES
+} tn_attn_mode;
+
+bool tn_attn_mode_parse(const char *name, tn_attn_mode *out); /* "full", "shadow", "float-sparse", "block-sparse", "npu-full" */
+
+enum { TN_ATTN_ROWS = 32, TN_ATTN_MAX_STEPS = 3 }; /* query rows of a block; scales of Q, and of K, to choose from */
+
+typedef struct tn_attn_options {
+    tn_attn_mode mode;
+    float ratio;          /* mean share of the positions, 0..1 */
+    int32_t n_buckets;    /* 1 or 9 */
+    bool no_head_ratios;  /* every head gets `ratio` */
+    bool check;           /* also find the exact largest, and count how many were selected */
+    int32_t threshold;    /* chunks that end before this many tokens are attended in full */
+} tn_attn_options;
+
+typedef struct tn_attn_stats {
+    uint64_t n_rows, n_selected, n_seen;   /* (row, head) pairs attended sparsely; positions selected; that could have been */
+    uint64_t n_true, n_found;              /* with check: exact largest positions; of those selected */
+    uint64_t n_requantised, n_launches;    /* times a KV head's keys were quantised anew; estimates run on the device */
+    uint64_t bytes;                        /* INT8 keys and graphs */
+} tn_attn_stats;
+
+typedef struct tn_sparse_attn tn_sparse_attn;
+
+/* For contexts of up to kv->cap_tok. Borrows all. TERN_E_UNSUPPORTED when the package does not know its heads' scales. */
+tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
+                                int32_t n_workers, int32_t n_chunks, tn_sparse_attn **out, tern_error *err);
+void tn_sparse_attn_close(tn_sparse_attn **s);
+
+/* Is a chunk whose last row sees n_pos positions worth it? */
+bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos);
+
+/* Only the first n_pos positions of the cache are still what they were. Before every forward. */
+void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos);
+
+/* Chunk i_chunk of the wave (rows r, their rotated queries q), layer, KV head: its keys are in the cache, those before were planned. */
+void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q);
+/* Rows row0..row1-1 (at most TN_ATTN_ROWS), all heads. out [n_rows][n_heads * d_head]. */
+tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, const float *q, float *out, int32_t row0, int32_t row1,
+                                int32_t i_worker, tern_error *err);
+
+void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out);
+
+#endif
