@@ -131,6 +131,8 @@ typedef struct mode {
     tn_drafting sum; /* counts of all items */
     int32_t *answers; /* [n_answers], ended by TN_SAM_SEPARATOR each */
     size_t n_answers;
+    int32_t *recalled; /* [n_recalled] as the store keeps it */
+    size_t n_recalled;
 } mode;
 
 static void end_session(mode *m, bool others_times) {
@@ -163,9 +165,13 @@ static void begin_session(tern_engine *e, mode *m, int32_t n_ctx, const struct c
         for (end = i; m->answers[end] != TN_SAM_SEPARATOR;) end++;
         must(tern_session_learn(m->s, m->answers + i, end - i, &err), &err);
     }
+    if (d && m->n_recalled) tn_draft_recall(d, m->recalled, m->n_recalled);
 }
 
 static void keep_answer(mode *m, size_t n_prompt) {
+    m->n_recalled = tn_draft_recalled(m->s->drafting.draft, NULL);
+    m->recalled = realloc(m->recalled, (m->n_recalled + 1) * sizeof *m->recalled);
+    tn_draft_recalled(m->s->drafting.draft, m->recalled);
     size_t n = (size_t)m->s->n_tok - n_prompt;
     m->answers = realloc(m->answers, (m->n_answers + n + 1) * sizeof *m->answers);
     memcpy(m->answers + m->n_answers, m->s->tokens + n_prompt, n * sizeof *m->answers);
@@ -351,7 +357,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
                m->prefill_s > 0 ? (double)t->calibrate_ns * 1e-9 / (m->prefill_s - (double)t->calibrate_ns * 1e-9) * 100 : 0);
         fflush(stdout);
         free(m->answers);
-        m->answers = NULL;
+        free(m->recalled);
     }
     free(ids);
     free(line);

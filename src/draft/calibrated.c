@@ -37,6 +37,40 @@ void tn_recalls_add(tn_recalls *r, int32_t before, int32_t token, const float *l
     r->latest[token] = ++r->n;
 }
 
+/* Oldest first. */
+size_t tn_recalls_out(const tn_recalls *r, int32_t *out) {
+    int32_t first = r->n > TN_RECALLS ? r->n - TN_RECALLS : 0;
+    for (int32_t i = first; out && i < r->n; i++) {
+        const tn_recall *x = &r->ring[i % TN_RECALLS];
+        uint32_t gaps = 0;
+        *out++ = x->token;
+        *out++ = x->before;
+        for (int s = 0; s < TN_RECALLED; s++) {
+            *out++ = x->id[s];
+            gaps |= (uint32_t)(x->id[s] >= 0 ? x->gap[s] : 0) << 2 * s;
+        }
+        *out++ = (int32_t)gaps;
+    }
+    return (size_t)(r->n - first) * TN_RECALL_NUMBERS;
+}
+
+void tn_recalls_in(tn_recalls *r, const int32_t *in, size_t n, int32_t n_vocab) {
+    for (; n >= TN_RECALL_NUMBERS && r->n < INT32_MAX; in += TN_RECALL_NUMBERS, n -= TN_RECALL_NUMBERS) {
+        if (in[0] < 0 || in[0] >= n_vocab) continue;
+        tn_recall x = {.token = in[0], .before = in[1], .older = r->latest[in[0]] - 1};
+        uint32_t gaps = (uint32_t)in[TN_RECALL_NUMBERS - 1];
+        bool ends = false;
+        for (int s = 0; s < TN_RECALLED; s++) {
+            int32_t id = in[2 + s];
+            ends |= id < 0 || id >= n_vocab;
+            x.id[s] = ends ? -1 : id;
+            x.gap[s] = gaps >> 2 * s & 3;
+        }
+        r->ring[r->n % TN_RECALLS] = x;
+        r->latest[in[0]] = ++r->n;
+    }
+}
+
 static void add_recalled(const tn_recall *x, int32_t node, bool pair, tn_proposals *p) {
     for (int s = 0; s < TN_RECALLED && x->id[s] >= 0; s++) {
         tn_prop_add(p, node, x->id[s], TN_CLASS_RECALLED + (pair ? 0 : 4 * TN_RECALLED) + s * 4 + x->gap[s]);

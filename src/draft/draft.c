@@ -170,6 +170,12 @@ void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits) {
     }
 }
 
+_Static_assert((int)TN_DRAFT_RECALLED == (int)TN_RECALLS * (int)TN_RECALL_NUMBERS, "all of the ring");
+
+size_t tn_draft_recalled(const tn_draft *d, int32_t *out) { return tn_recalls_out(&d->recalls, out); }
+
+void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n) { tn_recalls_in(&d->recalls, in, n, d->vocab_size); }
+
 int tn_draft_outside_class(float confidence) {
     int level = (int)(confidence * 8);
     return TN_CLASS_MODEL + (level < 0 ? 0 : level > 7 ? 7 : level);

@@ -47,6 +47,12 @@ void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t 
 /* Logits [tree->n][vocabulary] of the rows of a forward; the text has not grown by its root yet. */
 void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits);
 
+/* What is known from forwards as numbers to keep: their number, at most TN_DRAFT_RECALLED; out may be NULL. And back, beside what is known
+ * already; it may come from anywhere: what makes no sense is left out. */
+enum { TN_DRAFT_RECALLED = 2048 * 9 };
+size_t tn_draft_recalled(const tn_draft *d, int32_t *out);
+void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n);
+
 /* A drafter from outside adds its proposals to the tree of the text's last token. */
 typedef void (*tn_draft_outside)(void *user, tn_proposals *p, const int32_t *text, int32_t n);
 int tn_draft_outside_class(float confidence); /* in [0,1]: the class of such a proposal */

@@ -1,5 +1,6 @@
 #include "draft/proposals.h"
 
+#include <math.h>
 #include <string.h>
 
 static const float GUESS_WEIGHT = 10, MEMORY = 96; /* observations a guess is worth; a class remembers about so many */
@@ -87,14 +88,19 @@ int tn_prop_cost_class(int32_t n_rows) {
     return c;
 }
 
-/* Relative time of every number of rows: straight lines between the classes known, the slope of the last beyond. Never falling. */
+/* Relative time of every number of rows: straight lines between the classes known, the slope of the last beyond. Never falling: n rows
+ * take no longer than more rows do, so what exceeds the time of a larger class was disturbed when it was measured. */
 static void fill_costs(const tn_proposals *p, float *cost) {
-    float r0 = 1, t0 = 1, slope = ROW_COST;
+    float r0 = 1, t0 = 1, slope = ROW_COST, at_most[TN_PROP_COSTS], least = INFINITY;
     int32_t i = 2;
     cost[1] = 1;
+    for (int c = TN_PROP_COSTS - 1; c > 0; c--) {
+        if (p->cost[c].known && p->cost[c].relative < least) least = p->cost[c].relative;
+        at_most[c] = least;
+    }
     for (int c = 1; c < TN_PROP_COSTS; c++) {
         if (!p->cost[c].known) continue;
-        float r1 = p->cost[c].rows, t1 = p->cost[c].relative > t0 ? p->cost[c].relative : t0;
+        float r1 = p->cost[c].rows, t1 = at_most[c] > t0 ? at_most[c] : t0;
         slope = (t1 - t0) / (r1 - r0);
         for (; i <= TN_TREE_MAX && (float)i <= r1; i++) cost[i] = t0 + slope * ((float)i - r0);
         r0 = r1;

@@ -56,6 +56,9 @@ typedef struct tn_recalls {
     int32_t n;       /* the next one's number, at number % TN_RECALLS */
 } tn_recalls;
 void tn_successors_of(const float *logits, const int32_t *ids, int32_t n, tn_successors *out);
+enum { TN_RECALL_NUMBERS = TN_RECALLED + 3 }; /* of one when it is kept: token, before, successors, gaps of two bits */
+size_t tn_recalls_out(const tn_recalls *r, int32_t *out);
+void tn_recalls_in(tn_recalls *r, const int32_t *in, size_t n, int32_t n_vocab);
 void tn_recalls_add(tn_recalls *r, int32_t before, int32_t token, const float *logits, size_t n_vocab);
 void tn_propose_calibrated(const tn_text *t, const tn_successors *succ, int32_t n_succ, const tn_recalls *recalls, tn_proposals *p);
 

@@ -26,6 +26,8 @@ static const char *const migrations[TN_STORE_VERSION] = {
     "CREATE TABLE passage(id INTEGER PRIMARY KEY, document INTEGER NOT NULL REFERENCES document(id), number INTEGER NOT NULL, text TEXT NOT NULL);"
     "CREATE INDEX passage_document ON passage(document);"
     "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', tokenize='porter unicode61 remove_diacritics 2');", /* kept in step by engine/rag.c: triggers would need a trusted schema */
+    "CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"
+    " UNIQUE(vocab, model))",
 };
 
 struct tn_store {
@@ -355,6 +357,52 @@ tern_status tn_store_each(tn_store *s, size_t max_tokens, bool (*fn)(void *, tn_
     }
     sqlite3_finalize(q);
     tn_free(s->ctx, buf);
+    return st;
+}
+
+/* ---- what a model said ----------------------------------------------------------------------------- */
+
+enum { RECALLED_MODELS = 8, RECALLED_BYTES = 1 << 20 };
+
+tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n, tern_error *err) {
+    sqlite3_stmt *q;
+    int64_t none;
+    TN_FAIL_IF(!s->vocab || n > RECALLED_BYTES / sizeof *data, err, TERN_E_INVALID, "%zu numbers of what a model said, or no vocabulary", n);
+    TN_TRY(tn_store_begin(s, err));
+    tern_status st = prepare(s, "INSERT INTO recalled(vocab, model, used, data) VALUES(?1, ?2, (SELECT coalesce(max(used), 0) + 1 FROM recalled), ?3)"
+                                " ON CONFLICT(vocab, model) DO UPDATE SET used = excluded.used, data = excluded.data", &q, err);
+    if (st == TERN_OK) {
+        sqlite3_bind_int64(q, 1, s->vocab);
+        sqlite3_bind_int64(q, 2, (int64_t)model);
+        sqlite3_bind_blob(q, 3, data, (int)(n * sizeof *data), SQLITE_STATIC);
+        if (sqlite3_step(q) != SQLITE_DONE) st = tn_store_failed(s, "write to it", err);
+        sqlite3_finalize(q);
+    }
+    const int64_t keep = RECALLED_MODELS;
+    if (st == TERN_OK) st = get_int(s, "DELETE FROM recalled WHERE id NOT IN (SELECT id FROM recalled ORDER BY used DESC LIMIT ?)", &keep, 1, &none, NULL, err);
+    if (st == TERN_OK) return tn_store_commit(s, err);
+    tn_store_rollback(s);
+    return st;
+}
+
+tern_status tn_store_get_recalled(tn_store *s, uint64_t model, int32_t **data, size_t *n, tern_error *err) {
+    sqlite3_stmt *q;
+    *data = NULL;
+    *n = 0;
+    TN_TRY(prepare(s, "SELECT data FROM recalled WHERE vocab = ? AND model = ?", &q, err));
+    sqlite3_bind_int64(q, 1, s->vocab);
+    sqlite3_bind_int64(q, 2, (int64_t)model);
+    int rc = sqlite3_step(q);
+    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "read it", err);
+    size_t n_bytes = rc == SQLITE_ROW ? (size_t)sqlite3_column_bytes(q, 0) : 0;
+    const void *blob = n_bytes ? sqlite3_column_blob(q, 0) : NULL;
+    if (blob && n_bytes <= RECALLED_BYTES && n_bytes % sizeof **data == 0) {
+        *data = tn_alloc(s->ctx, TN_MEM_OTHER, n_bytes, 1);
+        if (*data) memcpy(*data, blob, n_bytes);
+        else st = tn_fail(err, TERN_E_MEMORY, "no memory for what a model said");
+        *n = *data ? n_bytes / sizeof **data : 0;
+    }
+    sqlite3_finalize(q);
     return st;
 }
 

@@ -18,7 +18,7 @@
 
 struct sqlite3;
 
-enum { TN_STORE_VERSION = 2, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
+enum { TN_STORE_VERSION = 3, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
 
 typedef enum tn_sequence_kind { TN_SEQUENCE_CHAT, TN_SEQUENCE_CORPUS } tn_sequence_kind;
 
@@ -52,6 +52,11 @@ tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids,
  * its end is kept). The callback borrows ids; false stops. */
 tern_status tn_store_each(tn_store *s, size_t max_tokens, bool (*fn)(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n), void *user,
                           tern_error *err);
+
+/* What a model said lately at the tokens of the vocabulary (draft.h, tn_draft_recalled): one piece of data a model, of the eight models used
+ * last. Get: *data is the caller's, NULL where nothing is kept; it comes from a file, nothing in it is certain. */
+tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n, tern_error *err);
+tern_status tn_store_get_recalled(tn_store *s, uint64_t model, int32_t **data, size_t *n, tern_error *err);
 
 typedef struct tn_store_info {
     int64_t n_sequences, n_vocabs; /* of all vocabularies */

@@ -42,14 +42,16 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
 }
 
 tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err) {
-    enum { REPEATS = 3 };
+    enum { LEAST = 2, MOST = 8 }; /* rounds */
+    static const int64_t LONG_NS = 100000000; /* beyond the least: a large model shall not be held up */
     static const int32_t tried[] = {1, 2, 4, 8, 12, 16, 24, TN_TREE_MAX}; /* one of each class that a curve bends at */
     enum { TRIED = sizeof tried / sizeof *tried };
     int64_t best[TRIED];
     *n = 0;
     if (s->n_ctx - s->n_tok < TN_TREE_MAX || !s->n_tok) return TERN_OK;
     bool has_logits = s->has_logits;
-    for (int r = 0; r < REPEATS; r++) {
+    int64_t start_ns = tn_now_ns();
+    for (int r = 0; r < LEAST || (r < MOST && tn_now_ns() - start_ns < LONG_NS); r++) {
         for (int i = 0; i < TRIED; i++) {
             tn_tree t = {0};
             for (int32_t j = 0; j < tried[i]; j++) tn_tree_add(&t, j - 1, s->tokens[s->n_tok - 1]);

@@ -44,6 +44,11 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err) {
         size_t n = (size_t)c.lengths[--c.n_sequences];
         st = tern_session_learn(s, c.ids + end - n, n, err);
     }
+    int32_t *said = NULL;
+    size_t n_said;
+    if (st == TERN_OK && s->drafting.draft) st = tn_store_get_recalled(t->store, s->e->model->fingerprint, &said, &n_said, err);
+    if (said) tn_draft_recall(s->drafting.draft, said, n_said);
+    tn_free(ctx, said);
     t->n_learned = c.n;
     t->learned = st == TERN_OK;
     tn_free(ctx, c.ids);
@@ -64,6 +69,16 @@ void tn_storing_commit(tern_session *s, int32_t n_prompt) {
     }
     t->n_stored = s->n_tok;
     t->n_commits++;
+    tn_draft *d = s->drafting.draft;
+    size_t n_said = d ? tn_draft_recalled(d, NULL) : 0;
+    int32_t *said = n_said ? tn_alloc(&s->e->ctx, TN_MEM_OTHER, n_said, sizeof *said) : NULL;
+    if (said) {
+        tn_draft_recalled(d, said);
+        if (tn_store_put_recalled(t->store, s->e->model->fingerprint, said, n_said, &err) != TERN_OK) {
+            tn_log(&s->e->ctx, TERN_LOG_WARN, "what the model said is not stored for drafts: %s", err.message);
+        }
+        tn_free(&s->e->ctx, said);
+    }
     int64_t t1 = tn_now_ns();
     t->commit_ns += t1 - t0;
     tn_session_trace(s, "store: commit", t0, t1);

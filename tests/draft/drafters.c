@@ -152,6 +152,17 @@ static void rejected_rows_calibrate(void **state) {
     tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &got);
     well_formed(&got, 32);
     assert_true(has_path(&got, want, 2));
+    static int32_t kept[TN_DRAFT_RECALLED], bad[] = {N_VOCAB, 0, 1, 2, 3, 4, 5, 6, 0, 9, 9, N_VOCAB, -5, 1, 1, 1, 1, -1, 15};
+    size_t n = tn_draft_recalled(d, kept);
+    assert_int_equal(n, tn_draft_recalled(d, NULL));
+    tn_draft *other = draft_of((const int32_t[]){3, 15}, 2);
+    tn_draft_recall(other, bad, sizeof bad / sizeof *bad); /* from a file: makes no sense, does no harm */
+    tn_draft_plan(other, TN_DRAFT_CALIBRATED, 32, true, &got);
+    assert_int_equal(got.n, 1);
+    tn_draft_recall(other, kept, n);
+    tn_draft_plan(other, TN_DRAFT_CALIBRATED, 32, true, &got);
+    assert_true(has_path(&got, want, 2));
+    tn_draft_close(&other);
     tn_tree one = {0};
     tn_tree_add(&one, -1, 7);
     for (int i = 0; i < TN_RECALLS; i++) tn_draft_verified(d, &one, &logits[0][0]); /* the ring has gone round: 15 and 40 are forgotten */

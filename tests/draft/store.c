@@ -196,6 +196,37 @@ static tern_status open_status(tern_error *err) {
     return st;
 }
 
+/* What a model said: by vocabulary and model, the last one counts, eight models at most, and a damaged piece is none. */
+static void what_models_said(void **state) {
+    (void)state;
+    tern_error err;
+    tn_store *s = open_store(NULL, 1);
+    int32_t data[] = {1, 2, 3, 4}, *said;
+    size_t n;
+    for (int round = 0; round < 2; round++) {
+        for (int32_t m = 0; m < 10; m++) {
+            data[3] = m + 100 * round;
+            assert_int_equal(tn_store_put_recalled(s, (uint64_t)m << 60 | 7, data, 4, &err), TERN_OK);
+        }
+    }
+    for (int32_t m = 0; m < 10; m++) {
+        assert_int_equal(tn_store_get_recalled(s, (uint64_t)m << 60 | 7, &said, &n, &err), TERN_OK);
+        if (m < 2) assert_null(said); /* the two used longest ago */
+        else assert_true(n == 4 && said[0] == 1 && said[3] == m + 100);
+        tn_free(&ctx, said);
+    }
+    tn_store_close(&s);
+    s = open_store(NULL, 2);
+    assert_int_equal(tn_store_get_recalled(s, 5ull << 60 | 7, &said, &n, &err), TERN_OK);
+    assert_null(said);
+    tn_store_close(&s);
+    exec_sql(path, "UPDATE recalled SET data = x'010203'");
+    s = open_store(NULL, 1);
+    assert_int_equal(tn_store_get_recalled(s, 5ull << 60 | 7, &said, &n, &err), TERN_OK);
+    assert_null(said);
+    tn_store_close(&s);
+}
+
 static void versions(void **state) {
     (void)state;
     tern_error err;
@@ -203,7 +234,7 @@ static void versions(void **state) {
     put(s, 4);
     tn_store_close(&s);
     /* back to version 1, as the first stores were: comes up to date with its contents */
-    exec_sql(path, "DROP TABLE passage_fts; DROP TABLE passage; DROP TABLE document; PRAGMA user_version = 1");
+    exec_sql(path, "DROP TABLE recalled; DROP TABLE passage_fts; DROP TABLE passage; DROP TABLE document; PRAGMA user_version = 1");
     tn_store_options ro = {.read_only = true};
     assert_int_equal(tn_store_open(&ctx, path, &ro, &s, &err), TERN_E_UNSUPPORTED);
     s = open_store(NULL, 1);
@@ -211,10 +242,17 @@ static void versions(void **state) {
     assert_true(v->n == 1 && v->has[4] && !v->wrong);
     tn_store_close(&s);
     exec_sql(path, "INSERT INTO document VALUES(1, 'p', 0, 0, 0, 0)");
-    exec_sql(path, "PRAGMA user_version = 3");
+    exec_sql(path, "DROP TABLE recalled; PRAGMA user_version = 2");
+    s = open_store(NULL, 1);
+    int32_t *said;
+    size_t n_said;
+    assert_int_equal(tn_store_get_recalled(s, 5, &said, &n_said, &err), TERN_OK);
+    assert_null(said);
+    tn_store_close(&s);
+    exec_sql(path, "PRAGMA user_version = 4");
     assert_int_equal(open_status(&err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "newer"));
-    exec_sql(path, "PRAGMA user_version = 2; PRAGMA application_id = 7");
+    exec_sql(path, "PRAGMA user_version = 3; PRAGMA application_id = 7");
     assert_int_equal(open_status(&err), TERN_E_FORMAT);
     assert_non_null(strstr(err.message, "not a store"));
     FILE *f = fopen(path, "w");
@@ -314,7 +352,7 @@ static void default_place(void **state) {
 
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
-    const struct CMUnitTest tests[] = {T(keeps_and_orders), T(a_conversation_grows), T(vocabularies_are_apart), T(stays_within_its_cap), T(versions),
+    const struct CMUnitTest tests[] = {T(keeps_and_orders), T(a_conversation_grows), T(vocabularies_are_apart), T(stays_within_its_cap), T(what_models_said), T(versions),
                                        T(damaged_files),    T(processes_at_once),    T(default_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
