@@ -59,7 +59,7 @@ typedef struct model_args {
     float attention_ratio;
     int32_t attention_buckets, attention_threshold;
     bool no_head_ratios, attention_check;
-    int32_t switch_blocks;
+    int32_t switch_blocks, steal_above;
 } model_args;
 #define MODEL_ARGS(a)                                                                                       \
     {"model", 'm', "MODEL", ARG_STR, &(a).model, 0, 0, "a GGUF file, a Hugging Face folder or a .tern package"}, \
@@ -76,6 +76,7 @@ typedef struct model_args {
     {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
+    {"steal-above", 0, "N", ARG_INT, &(a).steal_above, -1, 1 << 20, "--policy synergy: the CPU lane takes products when more than N wait (default 5; -1: never)"}, \
     {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
     {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), float-sparse, block-sparse, npu-full"}, \
     {"ratio", 0, "R", ARG_FLOAT, &(a).attention_ratio, 1e-6, 1, "sparse attention: mean share of the positions a row attends to (default 0.2)"}, \

@@ -16,7 +16,7 @@
 #include <string.h>
 
 static const char *kind_name(uint32_t kind) {
-    static const char *const names[] = {"?", "meta", "tokenizer", "model", "layer", "shadow", "graphs"};
+    static const char *const names[] = {"?", "meta", "tokenizer", "model", "layer", "shadow", "graphs", "head"};
     return kind < sizeof names / sizeof names[0] ? names[kind] : "?";
 }
 

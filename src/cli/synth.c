@@ -24,7 +24,7 @@ int cmd_synth(int argc, char **argv) {
         {"arch", 0, "NAME", ARG_STR, &arch, 0, 0, "whose shapes (--list names them)"},
         {"output", 'o', "OUT.gguf", ARG_STR, &out, 0, 0, "the file to write"},
         {"seed", 0, "S", ARG_U64, &seed, 0, 0, "random seed (default 1); the same seed gives the same bytes"},
-        {"type", 0, "TYPE", ARG_STR, &type, 0, 0, "storage of the weights: f32, f16 (default) or q8_0"},
+        {"type", 0, "TYPE", ARG_STR, &type, 0, 0, "storage of the weights: f32, f16 (default), q8_0 or q4_0"},
         {"threads", 't', "N", ARG_INT, &n_threads, 1, 64, "worker threads (default: one per core)"},
         {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the names and stop"},
         {0},
@@ -37,8 +37,8 @@ int cmd_synth(int argc, char **argv) {
     if (list) return EXIT_OK;
     if (!arch) return usage_error(&c, "--arch is required");
     if (!out) return usage_error(&c, "-o OUT.gguf is required");
-    tn_dtype dtype = !strcmp(type, "f32") ? TN_F32 : !strcmp(type, "f16") ? TN_F16 : !strcmp(type, "q8_0") ? TN_Q8_0 : TN_N_DTYPES;
-    if (dtype == TN_N_DTYPES) return usage_error(&c, "type '%s' is unknown; there are f32, f16, q8_0", type);
+    tn_dtype dtype = !strcmp(type, "f32") ? TN_F32 : !strcmp(type, "f16") ? TN_F16 : !strcmp(type, "q8_0") ? TN_Q8_0 : !strcmp(type, "q4_0") ? TN_Q4_0 : TN_N_DTYPES;
+    if (dtype == TN_N_DTYPES) return usage_error(&c, "type '%s' is unknown; there are f32, f16, q8_0, q4_0", type);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;

@@ -51,6 +51,7 @@ struct tn_loader {
     pthread_mutex_t mu;     /* guards what follows */
     int32_t n_prefix;       /* the units before this one are loaded */
     int32_t n_submitted;
+    int32_t n_in_ring;      /* units that pass through the ring and are not loaded; with the last the ring goes */
     tern_status status;     /* first failure */
     tern_error error;
     atomic_bool done;
@@ -157,6 +158,12 @@ tern_status tn_loader_read(tn_loader *l, int32_t i, tern_error *err) {
     return remember(l, read_unit(u, &error), &error, err);
 }
 
+static uint64_t packed_bytes(const unit *u) {
+    uint64_t n = 0;
+    for (int32_t i = 0; i < u->n_ops; i++) n += u->ops[i].r && u->ops[i].r->part == TN_PKG_WEIGHTLETS ? aligned(u->ops[i].r->size_bytes) : 0;
+    return n;
+}
+
 /* ---- unpacking and loading ------------------------------------------------------------------------------ */
 
 tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *err) {
@@ -197,7 +204,13 @@ tern_status tn_loader_load(tn_loader *l, int32_t i, tern_error *err) {
     while (l->n_prefix < l->n_units && is_loaded(&l->units[l->n_prefix])) l->n_prefix++;
     pump(l);
     bool last = l->n_prefix == l->n_units;
+    uint8_t *ring = NULL;
+    if (l->ring_block && packed_bytes(u) && --l->n_in_ring == 0) { /* before the head is all there: the two are never whole together */
+        ring = l->ring_block;
+        l->ring_block = NULL;
+    }
     pthread_mutex_unlock(&l->mu);
+    tn_free(l->m->ctx, ring);
     if (last) {
         atomic_store_explicit(&l->done_ns, now - l->open_ns, memory_order_relaxed);
         atomic_store_explicit(&l->done, true, memory_order_release);
@@ -305,12 +318,6 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
 
 /* ---- life ------------------------------------------------------------------------------------------------- */
 
-static uint64_t packed_bytes(const unit *u) {
-    uint64_t n = 0;
-    for (int32_t i = 0; i < u->n_ops; i++) n += u->ops[i].r && u->ops[i].r->part == TN_PKG_WEIGHTLETS ? aligned(u->ops[i].r->size_bytes) : 0;
-    return n;
-}
-
 /* Places in the ring, taken in order; a unit's place may be one that others had. */
 static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
     uint64_t most = 0, total = 0, size;
@@ -334,6 +341,7 @@ static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *
         uint64_t n = packed_bytes(u);
         l->graph_units[i].after = oldest - 1;
         if (!n) continue;
+        l->n_in_ring++;
         if (n > size - at) at = 0;
         off[i] = at;
         end[i] = at + n;

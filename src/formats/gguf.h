@@ -44,7 +44,7 @@ void tn_gguf_put_bool(tn_gguf_writer *w, const char *key, bool value);
 void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *values, const size_t *n_bytes, size_t n);
 void tn_gguf_put_arr_f32(tn_gguf_writer *w, const char *key, const float *values, size_t n);
 void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *values, size_t n);
-/* dims outermost first; dtype F32, F16, BF16 or Q8_0. */
+/* dims outermost first; dtype F32, F16, BF16, Q8_0 or Q4_0. */
 void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims, const uint64_t *dims);
 tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err);
 /* The tensors' bytes one after the other; padding between them is the writer's business. */
@@ -55,5 +55,6 @@ void tn_gguf_abort(tn_gguf_writer **w); /* NULL-safe; nothing is left */
 
 /* n (a multiple of 32) values to Q8_0 blocks, as ggml's reference rounds. */
 void tn_quantise_q8_0(const float *src, uint8_t *dst, uint64_t n);
+void tn_quantise_q4_0(const float *src, uint8_t *dst, uint64_t n); /* to Q4_0 */
 
 #endif

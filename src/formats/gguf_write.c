@@ -138,7 +138,7 @@ void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *valu
 static uint64_t aligned(uint64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims, const uint64_t *dims) {
-    uint32_t type = dtype == TN_F32 ? 0 : dtype == TN_F16 ? 1 : dtype == TN_Q8_0 ? 8 : dtype == TN_BF16 ? 30 : UINT32_MAX;
+    uint32_t type = dtype == TN_F32 ? 0 : dtype == TN_F16 ? 1 : dtype == TN_Q8_0 ? 8 : dtype == TN_Q4_0 ? 2 : dtype == TN_BF16 ? 30 : UINT32_MAX;
     if (type == UINT32_MAX || n_dims < 1 || n_dims > 4) w->failed = TERN_E_INVALID;
     if (w->failed == TERN_OK && w->n_tensors == w->cap_tensors) {
         uint64_t cap = w->cap_tensors ? 2 * w->cap_tensors : 64;
@@ -228,5 +228,21 @@ void tn_quantise_q8_0(const float *src, uint8_t *dst, uint64_t n) {
         uint16_t h = tn_f32_f16(d);
         memcpy(y, &h, 2);
         for (int i = 0; i < 32; i++) y[2 + i] = (uint8_t)(int8_t)roundf(x[i] * inv);
+    }
+}
+
+void tn_quantise_q4_0(const float *src, uint8_t *dst, uint64_t n) {
+    for (uint64_t b = 0; b < n / 32; b++) {
+        const float *x = src + b * 32;
+        uint8_t *y = dst + b * 18;
+        float far = 0; /* the value of largest magnitude becomes code 0 */
+        for (int i = 0; i < 32; i++) far = fabsf(x[i]) > fabsf(far) ? x[i] : far;
+        float d = far / -8, inv = d != 0 ? 1 / d : 0;
+        uint16_t h = tn_f32_f16(d);
+        memcpy(y, &h, 2);
+        for (int i = 0; i < 16; i++) {
+            int lo = (int)(x[i] * inv + 8.5f), hi = (int)(x[16 + i] * inv + 8.5f);
+            y[2 + i] = (uint8_t)((lo > 15 ? 15 : lo) | (hi > 15 ? 15 : hi) << 4);
+        }
     }
 }

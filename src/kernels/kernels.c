@@ -29,6 +29,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->quantise_s8 = tn_quantise_s8_avx2;
         k->quantise_outliers = tn_quantise_outliers_avx2;
         k->shadow_f32 = tn_shadow_f32_avx2;
+        k->unpack_tile = tn_unpack_tile_avx2;
     }
     if (cpu & TN_CPU_AVXVNNI) k->gemm_s8 = tn_gemm_s8_avxvnni;
     if (cpu & TN_CPU_AVX512) {
@@ -47,6 +48,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->quantise_s8 = tn_quantise_s8_neon;
         k->quantise_outliers = tn_quantise_outliers_neon;
         k->shadow_f32 = tn_shadow_f32_neon;
+        k->unpack_tile = tn_unpack_tile_neon;
     }
     if (cpu & TN_CPU_DOTPROD) k->gemm_s8 = tn_gemm_s8_dotprod;
     if (cpu & TN_CPU_I8MM) k->gemm_s8 = tn_gemm_s8_i8mm;

@@ -35,6 +35,8 @@ void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *
  * channel n0 begins. Column sums are stored beside the weights, not made here. */
 void tn_weightlets_unpack(tn_unpack_tile_fn fn, const uint8_t *src, const uint8_t *packed_bits, size_t n0, size_t n1, size_t k, int8_t *tiles);
 
+size_t tn_unpack_tile_avx2(const uint8_t *src, const uint8_t *bits, size_t n_cols, size_t k, int8_t *tile);
+size_t tn_unpack_tile_neon(const uint8_t *src, const uint8_t *bits, size_t n_cols, size_t k, int8_t *tile);
 size_t tn_unpack_tile_avx512(const uint8_t *src, const uint8_t *bits, size_t n_cols, size_t k, int8_t *tile);
 
 #endif

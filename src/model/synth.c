@@ -146,6 +146,8 @@ static void fill_item(void *arg, int i_item, int i_thread) {
         for (uint64_t i = 0; i < n; i++) v[i] = f->offset + f->scale * noise(f->seed, f->first + at + i);
         if (f->dtype == TN_Q8_0) {
             tn_quantise_q8_0(v, f->out + at / 32 * 34, 32);
+        } else if (f->dtype == TN_Q4_0) {
+            tn_quantise_q4_0(v, f->out + at / 32 * 18, 32);
         } else if (f->dtype == TN_F16) {
             for (uint64_t i = 0; i < n; i++) {
                 uint16_t h = tn_f32_f16(v[i]);
@@ -171,8 +173,8 @@ typedef struct synth {
 
 static bool present(const synth *s, tn_role role) { return tn_arch_required(s->arch, &s->h, role); }
 
-/* Rows that are no multiple of a block long stay F16 under Q8_0. */
-static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) { return rows == 1 ? TN_F32 : s->dtype == TN_Q8_0 && cols % 32 ? TN_F16 : s->dtype; }
+/* Rows that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
+static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) { return rows == 1 ? TN_F32 : (s->dtype == TN_Q8_0 || s->dtype == TN_Q4_0) && cols % 32 ? TN_F16 : s->dtype; }
 
 /* A role's tensor: its name and shape; false: the file has none, or the role is part of a fused one named elsewhere. */
 static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows, int64_t *cols) {
@@ -278,7 +280,7 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
         if (!strcmp(shapes[i].name, name)) p = &shapes[i];
     }
     TN_FAIL_IF(!p, err, TERN_E_INVALID, "model '%s' is unknown; tern synth --list names those there are", name);
-    TN_FAIL_IF(dtype != TN_F32 && dtype != TN_F16 && dtype != TN_Q8_0, err, TERN_E_INVALID, "weights can be written as F32, F16 or Q8_0");
+    TN_FAIL_IF(dtype != TN_F32 && dtype != TN_F16 && dtype != TN_Q8_0 && dtype != TN_Q4_0, err, TERN_E_INVALID, "weights can be written as F32, F16, Q8_0 or Q4_0");
     synth s = {.ctx = ctx, .pool = pool, .arch = tn_arch_by_gguf(p->arch, strlen(p->arch)), .dtype = dtype, .err = err};
     tn_rng r = {seed};
     s.seed = tn_rng_u64(&r);

@@ -64,11 +64,34 @@ typedef struct observer {
     const tn_model *m;
     tn_calibration *c;
     bool second_pass;
+    const float *const *divide_by; /* per site; NULL: inputs as they are */
 } observer;
+
+static void observe_smoothed(tn_site_stats *s, bool second_pass, const float *divide_by, const float *x, size_t ldx, int32_t n_rows) {
+    for (int32_t i = 0; i < n_rows; i++) {
+        const float *row = x + (size_t)i * ldx;
+        for (int32_t j = 0; j < s->k; j++) {
+            float a = fabsf(row[j] / divide_by[j]);
+            if (second_pass && a > s->threshold) {
+                s->channel_count[j]++;
+                s->n_outliers++;
+            }
+            if (second_pass || !(a <= 3e38f)) continue;
+            s->hist[tn_f32_bits(a) >> TN_HIST_SHIFT]++;
+            s->max = a > s->max ? a : s->max;
+        }
+    }
+    if (!second_pass) s->n_values += (uint64_t)n_rows * (uint64_t)s->k;
+}
 
 static void observe(const observer *o, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows) {
     tn_site_stats *s = tn_calibration_site(o->c, layer, site);
     if (!s->k) return;
+    if (o->divide_by) {
+        const float *d = o->divide_by[s - o->c->sites];
+        if (d) observe_smoothed(s, o->second_pass, d, x, ldx, n_rows);
+        return;
+    }
     if (o->second_pass) observe_outliers(s, x, ldx, n_rows);
     else observe_magnitudes(s, x, ldx, n_rows);
 }
@@ -88,9 +111,53 @@ static tern_status one_pass(const tn_model *m, const tn_kernels *kern, tn_pool *
         tn_rows_norm(&r, m->out_norm, m->out_norm_b, acts->x, acts->h, 0, n);
         observe(o, 0, TN_SITE_HEAD, acts->h, (size_t)m->h.n_embd, n);
         double done = ((double)at + (double)n) / (double)n_tok;
-        TN_FAIL_IF(!tn_progress(m->ctx, "calibrate", (o->second_pass + done) / 2), err, TERN_E_CANCELLED, "calibration was cancelled");
+        TN_FAIL_IF(!tn_progress(m->ctx, o->divide_by ? "smooth" : "calibrate", (o->second_pass + done) / 2), err, TERN_E_CANCELLED, "calibration was cancelled");
     }
     return TERN_OK;
+}
+
+/* Buffers of a run over the corpus. */
+typedef struct corpus_run {
+    tn_kv kv;
+    tn_acts acts;
+    int32_t *pos;
+} corpus_run;
+
+static tern_status open_run(const tn_model *m, tn_pool *pool, int32_t window, corpus_run *r, tern_error *err) {
+    r->pos = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)window, sizeof *r->pos);
+    TN_FAIL_IF(!r->pos, err, TERN_E_MEMORY, "no memory for calibration");
+    for (int32_t i = 0; i < window; i++) r->pos[i] = i;
+    TN_TRY(tn_kv_open(m->ctx, &m->h, window, &r->kv, err));
+    return tn_acts_open(m->ctx, &m->h, m->scheme, window, r->kv.cap_tok, tn_pool_size(pool), &r->acts, err);
+}
+
+static void close_run(const tn_model *m, corpus_run *r) {
+    if (r->kv.ctx) tn_kv_close(&r->kv);
+    if (r->acts.ctx) tn_acts_close(&r->acts);
+    tn_free(m->ctx, r->pos);
+}
+
+tern_status tn_calibrate_smoothed(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
+                                  const float *const *divide_by, double outlier_share, tn_calibration *c, tern_error *err) {
+    for (size_t i = 0; i < (size_t)c->n_layers * TN_LAYER_SITES + 1; i++) {
+        tn_site_stats *s = &c->sites[i];
+        if (!divide_by[i] || !s->k) continue;
+        memset(s->hist, 0, TN_HIST_BINS * sizeof *s->hist);
+        s->max = 0;
+        s->n_values = s->n_outliers = 0;
+        memset(s->channel_count, 0, (size_t)s->k * sizeof *s->channel_count);
+    }
+    corpus_run run = {0};
+    observer o = {.m = m, .c = c, .divide_by = divide_by};
+    tern_status st = open_run(m, pool, window, &run, err);
+    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &run.kv, &run.acts, run.pos, &o, err);
+    for (size_t i = 0; i < (size_t)c->n_layers * TN_LAYER_SITES + 1 && st == TERN_OK; i++) {
+        if (divide_by[i] && c->sites[i].k) c->sites[i].threshold = tn_stats_quantile(&c->sites[i], outlier_share);
+    }
+    o.second_pass = true;
+    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &run.kv, &run.acts, run.pos, &o, err);
+    close_run(m, &run);
+    return st;
 }
 
 tern_status tn_calibrate(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
@@ -100,29 +167,22 @@ tern_status tn_calibrate(const tn_model *m, const tn_kernels *kern, tn_pool *poo
     size_t n_sites = (size_t)m->h.n_layers * TN_LAYER_SITES + 1;
     out->sites = tn_calloc(m->ctx, TN_MEM_OTHER, n_sites, sizeof *out->sites);
     TN_FAIL_IF(!out->sites, err, TERN_E_MEMORY, "no memory for calibration");
-    tn_kv kv = {0};
-    tn_acts acts = {0};
-    int32_t *pos = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)window, sizeof *pos);
-    tern_status st = pos ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for calibration");
-    for (int32_t i = 0; pos && i < window; i++) pos[i] = i;
+    corpus_run run = {0};
+    tern_status st = open_run(m, pool, window, &run, err);
     for (size_t i = 0; i < n_sites && st == TERN_OK; i++) {
         tn_site site = i + 1 == n_sites ? TN_SITE_HEAD : (tn_site)(i % TN_LAYER_SITES);
         st = open_site(m->ctx, &out->sites[i], tn_site_get(&m->h, site).k, err);
     }
-    if (st == TERN_OK) st = tn_kv_open(m->ctx, &m->h, window, &kv, err);
-    if (st == TERN_OK) st = tn_acts_open(m->ctx, &m->h, m->scheme, window, kv.cap_tok, tn_pool_size(pool), &acts, err);
     observer o = {.m = m, .c = out};
-    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &kv, &acts, pos, &o, err);
+    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &run.kv, &run.acts, run.pos, &o, err);
     for (size_t i = 0; i < n_sites && st == TERN_OK; i++) {
         tn_site_stats *s = &out->sites[i];
         for (int32_t j = 0; j < s->k; j++) s->max = s->channel_max[j] > s->max ? s->channel_max[j] : s->max;
         if (s->k) s->threshold = tn_stats_quantile(s, outlier_share);
     }
     o.second_pass = true;
-    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &kv, &acts, pos, &o, err);
-    if (kv.ctx) tn_kv_close(&kv);
-    if (acts.ctx) tn_acts_close(&acts);
-    tn_free(m->ctx, pos);
+    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &run.kv, &run.acts, run.pos, &o, err);
+    close_run(m, &run);
     if (st != TERN_OK) tn_calibration_close(out);
     return st;
 }

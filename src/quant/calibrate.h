@@ -32,6 +32,10 @@ typedef struct tn_calibration {
  * threshold that leaves `outlier_share` of the values outside. Progress "calibrate". */
 tern_status tn_calibrate(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
                          double outlier_share, tn_calibration *out, tern_error *err);
+/* Run the corpus again for the sites with divide_by[i] (indexed as sites; [k] each, NULL: leave the site alone): their histogram, max,
+ * threshold and outliers become those of the inputs divided by it, channel by channel. Progress "smooth". */
+tern_status tn_calibrate_smoothed(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
+                                  const float *const *divide_by, double outlier_share, tn_calibration *c, tern_error *err);
 void tn_calibration_close(tn_calibration *c);
 tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer, tn_site s); /* layer is ignored for the head */
 

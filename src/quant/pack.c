@@ -209,8 +209,7 @@ static int32_t v_channel(const tn_hparams *h, int32_t j) {
 }
 
 /* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's outputs, that of rounding the
- * activations (one step for all channels) and that of the weights (a step per row). Then either that or the outlier path, whichever
- * the switch and the noise left say. Scaling outputs (beta = 1) is the row's own dequantisation scale and changes no code. */
+ * activations (one step for all channels) and that of the weights (a step per row). Scaling outputs (beta = 1) is the row's own dequantisation scale and changes no code. */
 static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     const tn_site_ops ops = tn_site_get(&p->m->h, site);
     if (!ops.n_ops) return TERN_OK;
@@ -220,7 +219,7 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     float *table = tn_alloc(p->ctx, TN_MEM_OTHER, N_ALPHA * n_k, sizeof *table), *row = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *row);
     float *top = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *top);
     tern_status st = table && row && top ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
-    double noise[N_ALPHA] = {0}, act_step[N_ALPHA] = {0}, energy[N_ALPHA] = {0}, act_error = 0;
+    double noise[N_ALPHA] = {0}, act_step[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
     int n_alpha = st == TERN_OK ? can_smooth(p, site) ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
         size_t at = site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
@@ -253,20 +252,10 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
         }
     }
     for (int a = 1; a < n_alpha; a++) best = noise[a] < noise[best] ? a : best;
-    if (st == TERN_OK) act_error = act_step[best] * act_step[best] / 12 * (double)n_k / fmax(energy[best], 1e-30);
-    bool shadow = p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO && act_error > (double)p->o->prune_error);
-    if (st == TERN_OK && shadow) {
-        plan->shadow = true;
-        plan->clip = s->threshold;
-        p->report->n_shadowed++;
-        st = choose_hot(p, plan, s);
-    } else if (st == TERN_OK) {
-        plan->clip = (float)(act_step[best] * 127);
-        if (best) {
-            plan->smooth = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *plan->smooth);
-            if (!plan->smooth) st = tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
-            else memcpy(plan->smooth, table + (size_t)best * n_k, n_k * sizeof *table);
-        }
+    if (st == TERN_OK && best) {
+        plan->smooth = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *plan->smooth);
+        if (!plan->smooth) st = tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
+        else memcpy(plan->smooth, table + (size_t)best * n_k, n_k * sizeof *table);
     }
     tn_free(p->ctx, table);
     tn_free(p->ctx, row);
@@ -274,21 +263,30 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     return st;
 }
 
-static tern_status edgeflow_plans(packer *p) {
+static tern_status edgeflow_plans(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     for (int i = 0; i < p->m->h.n_layers; i++) {
         for (tn_site s = 0; s < TN_LAYER_SITES; s++) TN_TRY(edgeflow_site(p, i, s));
     }
-    const tn_site_stats *head = tn_calibration_site(&p->cal, 0, TN_SITE_HEAD); /* the head stays at 8 bits, its input may need a path */
-    site_plan *plan = plan_of(p, 0, TN_SITE_HEAD);
-    plan->clip = tn_stats_best_clip(head);
-    if (p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO && tn_stats_bulk_error(head, plan->clip) > (double)p->o->prune_error)) {
-        plan->shadow = true;
-        plan->clip = head->threshold;
+    size_t n = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
+    const float **divide_by = tn_calloc(p->ctx, TN_MEM_OTHER, n, sizeof *divide_by);
+    TN_FAIL_IF(!divide_by, p->err, TERN_E_MEMORY, "no memory to smooth");
+    for (size_t i = 0; i < n; i++) divide_by[i] = p->plans[i].smooth;
+    tern_status st = tn_calibrate_smoothed(p->m, &p->kern, p->pool, ids, n_ids, window, divide_by, (double)p->o->outlier_share, &p->cal, p->err);
+    /* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made good where the rest would suffer. */
+    for (size_t i = 0; i < n && st == TERN_OK; i++) {
+        site_plan *plan = &p->plans[i];
+        const tn_site_stats *s = &p->cal.sites[i];
+        if (!s->k) continue;
+        plan->clip = tn_stats_best_clip(s);
+        plan->shadow = p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO && tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error);
+        if (!plan->shadow) continue;
+        plan->clip = s->threshold;
         p->report->n_shadowed++;
-        TN_TRY(choose_hot(p, plan, head));
+        st = choose_hot(p, plan, s);
     }
     if (p->report->n_outliers) p->report->hot_coverage /= (double)p->report->n_outliers;
-    return TERN_OK;
+    tn_free(p->ctx, divide_by);
+    return st;
 }
 
 /* ---- writing ------------------------------------------------------------------------------------- */
@@ -741,7 +739,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
         st = smooth_site(&p, i, TN_SITE_QKV);
         if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
     }
-    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_plans(&p);
+    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_plans(&p, ids, n_ids, window);
     if (st == TERN_OK) st = write_package(&p, out, err);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;

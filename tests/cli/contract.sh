@@ -75,6 +75,17 @@ json "d['chunk'] in (32,64) and [l['chunk'] for l in d['lengths']]==[32,64] and 
 python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64)" || { echo "FAILED: the tuning is not kept"; exit 1; }
 check "run keeps the tuning" 0 "$tern" run -m "$tmp/m.tern" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 2 --temp 0
 python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64) and p['stage_us']" || { echo "FAILED: the profile lost the tuning"; exit 1; }
+check "bench --cold" 0 "$tern" bench -m "$tmp/e.tern" --cold -p 40,9 -r 2 --json
+json "[r['test'] for r in d] == ['cold40', 'cold9'] and all(r['ttft_ms']['median'] > 0 and r['ttft_ms']['min'] <= r['ttft_ms']['median'] and r['read_bytes'] > 10000 and r['warm_prefill_ms'] > 0 for r in d)"
+check "bench --cold, damaged" 1 bash -c "cp '$tmp/e.tern' '$tmp/d.tern' && printf x | dd of='$tmp/d.tern' bs=1 seek=\$((\$(stat -c %s '$tmp/e.tern') - 5000)) conv=notrunc status=none && '$tern' bench -m '$tmp/d.tern' --cold -p 40 -r 1"
+for l in stream overlap sequential mmap; do
+    check "run --load $l" 0 "$tern" run -m "$tmp/e.tern" -p "Once upon a time" -n 6 --temp 0 --load $l --read threads
+    [ -n "${loaded:-}" ] && ! cmp -s "$tmp/out" "$tmp/loaded" && { echo "FAILED: --load $l gives another text"; exit 1; }
+    cp "$tmp/out" "$tmp/loaded"
+    loaded=1
+done
+check "unknown way to load" 1 "$tern" run -m "$tmp/e.tern" -p hi --load fast; one_line
+check "unknown way to read" 1 "$tern" run -m "$tmp/e.tern" -p hi --read aloud; one_line
 check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
 json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='llm-npu' and d[0]['threads']>=1"
 

@@ -60,8 +60,8 @@ static void small_models_run(void **state) {
     for (size_t i = 0; tn_synth_name(i); i++) {
         const char *name = tn_synth_name(i);
         if (strncmp(name, "tiny-", 5)) continue;
-        for (int k = 0; k < 3; k++) {
-            make(name, path, 1, (const tn_dtype[]){TN_F32, TN_F16, TN_Q8_0}[k], 2);
+        for (int k = 0; k < 4; k++) {
+            make(name, path, 1, (const tn_dtype[]){TN_F32, TN_F16, TN_Q4_0, TN_Q8_0}[k], 2);
             finite_logits(name);
         }
         tn_source *s;
@@ -152,7 +152,7 @@ static void failures_leave_nothing(void **state) {
     assert_int_equal(tn_synth(&cancelling, pool, "tiny-llama", path, 1, TN_F16, &err), TERN_E_CANCELLED);
     assert_int_equal(tn_synth(&ctx, pool, "gpt-7", path, 1, TN_F16, &err), TERN_E_INVALID);
     assert_non_null(strstr(err.message, "gpt-7"));
-    assert_int_equal(tn_synth(&ctx, pool, "tiny-llama", path, 1, TN_Q4_0, &err), TERN_E_INVALID);
+    assert_int_equal(tn_synth(&ctx, pool, "tiny-llama", path, 1, TN_Q4_K, &err), TERN_E_INVALID);
     assert_int_equal(tn_synth(&ctx, pool, "tiny-llama", "/nowhere/x.gguf", 1, TN_F16, &err), TERN_E_IO);
     assert_non_null(strstr(err.message, "/nowhere/x.gguf"));
     tn_pool_close(&pool);

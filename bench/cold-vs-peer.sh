@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Process start to first token with the files out of the page cache: tern beside a llama.cpp binary, interleaved, on the same random weights.
+#   LLAMA_BENCH=path bench/cold-vs-peer.sh ARCH [PROMPTS] [ROUNDS] [THREADS] [BITS]
+# e.g. LLAMA_BENCH=../llama.cpp/build/bin/llama-bench bench/cold-vs-peer.sh qwen2.5-1.5b 128,512 3 2 5
+# llama-bench evaluates the prompt once without a warm-up run; its start is over when it prints that result. Q8_0 and Q4_0 (every matrix, also the
+# output's, which llama-quantize would store wider), with mmap and without. tern: an edgeflow package of BITS bits.
+# PRIME=0: do not touch memory before each start (see docs/cold-start.md).
+set -euo pipefail
+arch=${1:?usage: bench/cold-vs-peer.sh ARCH [PROMPTS] [ROUNDS] [THREADS] [BITS]}
+prompts=${2:-128,512} rounds=${3:-3} threads=${4:-2} bits=${5:-5}
+tern=${TERN:-build/tern} work=${WORK:-build/cold-vs-peer}
+: "${LLAMA_BENCH:?path of a llama-bench binary}"
+mkdir -p "$work"
+for type in q8_0 q4_0; do
+    [ -s "$work/$arch.$type.gguf" ] || "$tern" synth --arch "$arch" --type $type -o "$work/$arch.$type.gguf"
+done
+[ -s "$work/$arch.ef$bits.tern" ] || "$tern" pack "$work/$arch.q8_0.gguf" -o "$work/$arch.ef$bits.tern" --scheme edgeflow --bits "$bits" --calib-tokens 512 >/dev/null
+exec python3 - "$tern" "$LLAMA_BENCH" "$work/$arch" "$prompts" "$rounds" "$threads" "$bits" "${PRIME:-1}" <<'PY'
+import json, mmap, os, statistics, subprocess, sys, time
+tern, llama, base, prompts, rounds, threads, bits, prime = sys.argv[1:]
+rounds, prime = int(rounds), int(prime)
+
+def drop(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+def touch(path):
+    n = 2 * os.path.getsize(path) + (512 << 20)
+    m = mmap.mmap(-1, n)
+    m.madvise(mmap.MADV_HUGEPAGE)
+    for i in range(0, n, 4096): m[i] = 1
+    m.close()
+
+def start(path, args, done):
+    if prime: touch(path)
+    drop(path)
+    t0 = time.monotonic_ns()
+    p = subprocess.Popen([a.replace("@START", str(t0)) for a in args], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    t = None
+    for line in p.stdout:
+        t = done(line, t0)
+        if t is not None: break
+    p.stdout.read()
+    p.wait()
+    if t is None: sys.exit(f"{args[0]} gave no result (status {p.returncode})")
+    return t
+
+def of_tern(line, t0): return json.loads(line)["ttft_ms"]
+def of_llama(line, t0): return (time.monotonic_ns() - t0) * 1e-6 if line.startswith("{") else None
+
+for n in prompts.split(","):
+    def peer(model, mm): return lambda: start(model, [llama, "-m", model, "-p", n, "-n", "0", "-r", "1", "--no-warmup", "-t", threads, "-mmp", mm, "-o", "jsonl"], of_llama)
+    def ours(model, *more): return lambda: start(model, [tern, "bench", "-m", model, "-p", n, "-t", threads, "--once", "@START", *more], of_tern)
+    ef, q8, q4 = f"{base}.ef{bits}.tern", base + ".q8_0.gguf", base + ".q4_0.gguf"
+    runs = {f"tern, edgeflow {bits} bits": ours(ef), "llama.cpp Q8_0, mmap": peer(q8, "1"), "llama.cpp Q8_0, read": peer(q8, "0"), "llama.cpp Q4_0, mmap": peer(q4, "1"), "llama.cpp Q4_0, read": peer(q4, "0")}
+    times = {k: [] for k in runs}
+    for _ in range(rounds):
+        for k, f in runs.items(): times[k].append(f())
+    mine = statistics.median(next(iter(times.values())))
+    print(f"prompt of {n} tokens, {threads} threads, medians of {rounds}\n")
+    print("| start | ms | min .. max | against tern |\n|---|---|---|---|")
+    for k, v in times.items():
+        print(f"| {k} | {statistics.median(v):.0f} | {min(v):.0f} .. {max(v):.0f} | {statistics.median(v) / mine:.2f} |")
+    print(flush=True)
+PY
