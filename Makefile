@@ -2,13 +2,17 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup demo test sanitize fuzz clean
+.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
 
 setup:
 	@bash scripts/setup.sh
+
+# The tools of the processors that are not here; the tests that need them are skipped without.
+emulators: setup
+	@bash scripts/setup.sh --optional --hexagon --aarch64
 
 $(BUILD)/build.ninja: | setup
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -20,10 +24,17 @@ demo: setup all
 	@$(BUILD)/tern run -m models/tern-tiny --chat -f models/tern-tiny/demo.txt --temp 0 -n 96 --stats
 
 # Everything that CI runs.
-test: setup all
+test: emulators
+	@$(MAKE) --no-print-directory all
 	@ctest --test-dir $(BUILD) --output-on-failure
 	@bash scripts/lint.sh
 	@bash scripts/sanitized.sh
+	@bash scripts/aarch64.sh
+
+# Every test on AArch64 under QEMU (`make test` runs the kernels and the device's).
+test-aarch64: setup
+	@bash scripts/setup.sh --aarch64
+	@bash scripts/aarch64.sh all
 
 # The whole suite under ASan + UBSan, then TSan (longer than `make test`, which runs the sensitive part of it).
 sanitize: setup
@@ -35,4 +46,4 @@ fuzz: setup
 	@bash scripts/fuzz.sh $(FUZZ_SECONDS)
 
 clean:
-	rm -rf $(BUILD) build-asan build-tsan build-fuzz
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-aarch64

@@ -1,23 +1,67 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
+#   scripts/setup.sh [--hexagon] [--aarch64] [--optional]
+# --hexagon: what builds and runs the Hexagon backend; --aarch64: what cross-builds tern for 64-bit Arm and runs it.
+# --optional: what these two want may be impossible to get: a message then, and the tests that need it are skipped.
 set -euo pipefail
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libsqlite3-dev libcmocka-dev python3"
-missing=""
-for p in $packages; do
-    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q "ok installed" || missing="$missing $p"
+hexagon="qemu-user clang-16 lld-16"
+aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64"
+wanted="" optional=""
+for a in "$@"; do
+    case $a in
+    --hexagon | --aarch64) wanted="$wanted ${a#--}" ;;
+    --optional) optional=yes ;;
+    *) echo "setup.sh: $a is unknown" >&2 && exit 2 ;;
+    esac
 done
-[ -z "$missing" ] && exit 0
-install="apt-get install -y --no-install-recommends$missing"
-if [ "$(id -u)" = 0 ]; then
-    run=""
-elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+
+missing_of() {
+    local p
+    for p in "$@"; do
+        dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q "ok installed" || printf ' %s' "$p"
+    done
+}
+run=""
+may_install() {
+    if [ "$(id -u)" = 0 ]; then return 0; fi
     run="sudo"
-else
-    echo "These packages are missing:$missing" >&2
-    echo "Install them with:  sudo $install" >&2
-    exit 1
-fi
+    command -v sudo >/dev/null && sudo -n true 2>/dev/null
+}
 export DEBIAN_FRONTEND=noninteractive
-echo "installing:$missing" >&2
-$run apt-get update -qq
-$run $install >/dev/null
+updated=""
+install() { # packages
+    [ -n "$updated" ] || $run apt-get update -qq || return 1
+    updated=yes
+    echo "installing: $*" >&2
+    $run apt-get install -y --no-install-recommends "$@" >/dev/null
+}
+
+missing=$(missing_of $packages)
+if [ -n "$missing" ]; then
+    if ! may_install; then
+        echo "These packages are missing:$missing" >&2
+        echo "Install them with:  sudo apt-get install -y --no-install-recommends$missing" >&2
+        exit 1
+    fi
+    install $missing
+fi
+for set in $wanted; do
+    list=$hexagon foreign=""
+    [ "$set" = hexagon ] || list=$aarch64
+    missing=$(missing_of $list)
+    [ -n "$missing" ] || continue
+    ok=""
+    if may_install; then
+        if [ "$set" = aarch64 ] && [ "$(dpkg --print-architecture)" != arm64 ] && ! dpkg --print-foreign-architectures | grep -qx arm64; then
+            $run dpkg --add-architecture arm64
+            foreign=yes updated=""
+        fi
+        if install $missing; then ok=yes; fi
+    fi
+    [ -n "$ok" ] && continue
+    if [ -n "$foreign" ]; then $run dpkg --remove-architecture arm64 && updated=""; fi
+    echo "for $set these packages are missing:$missing" >&2
+    [ -n "$optional" ] || exit 1
+    echo "the tests that need them are skipped" >&2
+done
