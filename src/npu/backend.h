@@ -92,6 +92,9 @@ static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {
     return j->graph->desc.kind == TN_NPU_QK ? j->k[i_op].n_pos : j->graph->desc.ops[i_op].n;
 }
 
+/* The whole job on the calling thread, by the host's kernels: for a device that is lost while its memory can still be read. */
+void tn_npu_host_compute(const struct tn_kernels *k, const tn_npu_job *j);
+
 extern const tn_npu_backend tn_npu_scalar, tn_npu_host, tn_npu_hexagon;
 
 #endif

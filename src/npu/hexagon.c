@@ -1,8 +1,11 @@
 /* npu/hexagon.c - host side of the Hexagon backend: the DSP program runs as a co-process under qemu-hexagon, sees one arena of
  * shared memory and is rung through a socket. Weights, constants and staging lie in the arena; a job's rows are copied in and
  * out by one thread, which runs jobs in order. Every wait has a limit; a DSP that dies, hangs or talks nonsense is lost
- * for good: it is killed and this job and all later ones end in TERN_E_DEVICE. */
+ * for good: it is killed, that is said once, and this job and all later ones are computed by the host's kernels (weights and
+ * tiles lie in the shared arena): the session goes on with the same bits. */
 #ifdef TERN_HEXAGON
+#include "base/cpu.h"
+#include "kernels/kernels.h"
 #include "npu/backend.h"
 #include "npu/hexagon/message.h"
 
@@ -41,6 +44,8 @@ typedef struct hexagon {
     tn_npu_job *head, *tail; /* guarded by mu */
     bool quit;               /* guarded by mu */
     bool lost;               /* the worker's own once it runs */
+    tn_kernels kern;         /* for when it is */
+    int wait_ms;             /* for an answer */
     tn_npu_device *dev;
 } hexagon;
 
@@ -115,7 +120,7 @@ static bool run_op(hexagon *h, const tn_npu_job *j, int32_t i) {
     if (g->desc.kind == TN_NPU_QK) memcpy(h->arena + tiles, tn_npu_op_tiles(j, i), (size_t)(cols + PADDED - 1) / PADDED * PADDED * k);
     tn_hex_message msg = {.what = TN_HEX_RUN, .in = r->in, .tiles = tiles, .scale = place(h, g->scale[i]), .bias = r->bias[i], .out = r->out,
                           .out_stride = cols, .out_form = (uint32_t)op->out, .m = (uint32_t)j->n_rows, .n = cols, .k = k};
-    if (!ask(h, &msg, RUN_MS)) return false;
+    if (!ask(h, &msg, h->wait_ms)) return false;
     for (int32_t m = 0; m < j->n_rows; m++)
         memcpy((uint8_t *)j->out[i] + (size_t)m * op->out_stride * width, h->arena + r->out + (size_t)m * cols * width, (size_t)cols * width);
     return true;
@@ -135,8 +140,10 @@ static void *worker_main(void *arg) {
             if (run_op(h, j, i)) continue;
             h->lost = true;
             kill(h->pid, SIGKILL);
+            tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: it ended, or gave no sane answer within %d ms; the CPU goes on in its place", h->wait_ms);
         }
-        tn_npu_complete(h->dev, j, h->lost ? TERN_E_DEVICE : TERN_OK);
+        if (h->lost) tn_npu_host_compute(&h->kern, j);
+        tn_npu_complete(h->dev, j, TERN_OK);
         pthread_mutex_lock(&h->mu);
     }
     pthread_mutex_unlock(&h->mu);
@@ -270,11 +277,14 @@ static tern_status start(hexagon *h, tern_error *err) {
 }
 
 static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern_error *err) {
-    (void)opt;
     hexagon *h = d->impl = tn_calloc(d->ctx, TN_MEM_OTHER, 1, sizeof *h);
     TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for the Hexagon NPU");
     h->fd = h->sock = -1;
     h->dev = d;
+    const char *wait = getenv("TERN_HEXAGON_WAIT_MS");
+    h->wait_ms = wait && atoi(wait) > 0 ? atoi(wait) : RUN_MS;
+    if (opt->kernels) h->kern = *opt->kernels;
+    else tn_kernels_init(&h->kern, tn_cpu_flags(NULL));
     pthread_mutex_init(&h->mu, NULL);
     pthread_cond_init(&h->wake, NULL);
     tern_status st = start(h, err);

@@ -35,7 +35,7 @@ typedef struct host {
 static int32_t n_groups(int32_t n_cols) { return (n_cols + GROUP - 1) / GROUP; }
 
 /* Columns [c0, c1) of one op, all rows, rows_per_run at a time. */
-static void run_cols(const host *h, const tn_npu_job *j, int32_t i_op, int32_t c0, int32_t c1) {
+static void run_cols(const tn_kernels *k, const tn_npu_job *j, int32_t i_op, int32_t c0, int32_t c1) {
     const tn_npu_graph *g = j->graph;
     const tn_npu_op *op = &g->desc.ops[i_op];
     int32_t step = g->desc.rows_per_run;
@@ -58,12 +58,16 @@ static void run_cols(const host *h, const tn_npu_job *j, int32_t i_op, int32_t c
         if (op->out == TN_NPU_OUT_S32) a.out_s32 = (int32_t *)j->out[i_op] + at;
         else if (op->out == TN_NPU_OUT_F32) a.out_f32 = (float *)j->out[i_op] + at;
         else a.out_u8 = (uint8_t *)j->out[i_op] + at;
-        h->kernels->gemm_s8(&a);
+        k->gemm_s8(&a);
         for (size_t m = 0; m < a.m && op->out == TN_NPU_OUT_S8; m++) {
             uint8_t *row = a.out_u8 + m * a.ldo;
             for (size_t n = a.n0; n < a.n1; n++) row[n] ^= 0x80; /* less 128 */
         }
     }
+}
+
+void tn_npu_host_compute(const tn_kernels *k, const tn_npu_job *j) {
+    for (int32_t i = 0; i < j->graph->desc.n_ops; i++) run_cols(k, j, i, 0, tn_npu_op_cols(j, i));
 }
 
 static int32_t job_groups(const tn_npu_job *j) {
@@ -78,7 +82,7 @@ static void run_part(tn_npu_device *d, const tn_npu_job *j, int32_t i, int32_t n
     for (int32_t op = 0; op < j->graph->desc.n_ops && first < to; op++) {
         int32_t cols = tn_npu_op_cols(j, op), groups = n_groups(cols);
         int32_t g0 = from > first ? from - first : 0, g1 = to - first < groups ? to - first : groups;
-        if (g0 < g1) run_cols(d->impl, j, op, g0 * GROUP, g1 * GROUP < cols ? g1 * GROUP : cols);
+        if (g0 < g1) run_cols(((const host *)d->impl)->kernels, j, op, g0 * GROUP, g1 * GROUP < cols ? g1 * GROUP : cols);
         first += groups;
     }
 }
