@@ -83,7 +83,7 @@ static void attend(work *w, size_t head) {
     if (head % w->n_group != w->n_group - 1) return;
     w->k->attn_sparse(&(tn_attn_sparse_args){.q = w->q + kv * w->n_group * ROWS * w->s.d, .q_stride = w->n_group * w->s.d, .out = w->out, .out_stride = w->n_group * w->s.d, .n_rows = ROWS,
                                              .n_group = w->n_group, .d_head = w->s.d, .k_panels = w->k_panels + kv * panel_floats(w), .v = w->v + kv * panel_floats(w), .idx = w->idx,
-                                             .idx_stride = w->n + 32, .cuts = w->cuts, .cut_stride = n_blocks + 1, .n_blocks = n_blocks, .scale = 1.0f / sqrtf((float)w->s.d),
+                                             .idx_stride = w->n + 32, .cuts = w->cuts, .cut_stride = n_blocks + 1, .n_blocks = n_blocks, .n_pos = w->n, .scale = 1.0f / sqrtf((float)w->s.d),
                                              .scratch = w->sparse_scratch});
 }
 

@@ -188,18 +188,18 @@ tern_status tn_drafting_before(tern_session *s, const int32_t *tokens, size_t n,
     int64_t t0 = tn_now_ns();
     TN_TRY(tn_draft_sync(d->draft, s->tokens, s->n_tok, err));
     for (size_t i = 0; i < n; i++) TN_TRY(tn_draft_push(d->draft, tokens[i], err));
-    TN_TRY(update_head(s, err));
     d->calibrate_ns += tn_now_ns() - t0;
     return TERN_OK;
 }
 
-void tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows) {
+tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows, tern_error *err) {
     tn_drafting *d = &s->drafting;
     const tn_model *m = s->e->model;
     const tn_hparams *h = &m->h;
     const tn_kernels *kern = &s->e->kern;
     size_t e = (size_t)h->n_embd;
     int64_t t0 = tn_now_ns();
+    TN_TRY(update_head(s, err)); /* not before the forward: it may be the one that brings the output weights in */
     const tn_linear head = {.n = d->n_head, .k = h->n_embd, .dtype = TN_PANEL_F32, .panels = d->head_panels, .bias = d->head_bias};
     for (int32_t i = 0; i < n_rows;) {
         int32_t n = n_rows - i < CALIBRATED_ROWS ? n_rows - i : CALIBRATED_ROWS;
@@ -217,6 +217,7 @@ void tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows) {
     tn_session_trace(s, "calibrate", t0, t1);
     d->calibrate_ns += t1 - t0;
     d->n_calibrated += (uint64_t)n_rows;
+    return TERN_OK;
 }
 
 /* ---- a draft model -------------------------------------------------------------------------------- */

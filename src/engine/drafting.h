@@ -28,7 +28,7 @@ void tn_drafting_close(tern_session *s);
  * rows, which stand at positions pos0.., are calibrated. */
 bool tn_drafting_calibrates(const tern_session *s, size_t n);
 tern_status tn_drafting_before(tern_session *s, const int32_t *tokens, size_t n, tern_error *err);
-void tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows);
+tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows, tern_error *err);
 
 /* Times of forwards of some numbers of rows behind the session's text, relative to one of one row: the quickest of a few. Nothing is kept of
  * them but the times. At most TN_PROP_COSTS; *n = 0 where the context has no room. */

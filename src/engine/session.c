@@ -154,7 +154,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         if (st == TERN_OK && scorer && scorer->first < done + (size_t)rows) st = score_rows(s, &r, rows, done, scorer, err);
         if (st == TERN_OK && done + (size_t)rows == n) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
         if (st != TERN_OK) return st;
-        if (calibrates) tn_drafting_calibrate(s, s->n_tok, rows);
+        if (calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
         memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
         s->n_tok += rows;
         done += (size_t)rows;

@@ -466,7 +466,7 @@ static void attend(const block *b, float *out) {
     size_t n_blocks = tn_sparse_blocks((size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1);
     s->kern->attn_sparse(&(tn_attn_sparse_args){.q = b->q + off, .q_stride = row, .out = out + off, .out_stride = row, .n_rows = (size_t)b->n_rows, .n_group = (size_t)s->n_group,
                                                 .d_head = d, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .idx = b->w->idx,
-                                                .idx_stride = s->idx_stride, .cuts = b->w->cuts, .cut_stride = s->n_blocks + 1, .n_blocks = n_blocks,
+                                                .idx_stride = s->idx_stride, .cuts = b->w->cuts, .cut_stride = s->n_blocks + 1, .n_blocks = n_blocks, .n_pos = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1,
                                                 .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b->w->scratch});
 }
 

@@ -21,6 +21,7 @@ typedef struct tn_attn_sparse_args {
     size_t idx_stride;
     const uint32_t *cuts; /* row r's cuts (topk.h) at cuts + r * cut_stride, n_blocks + 1 of them; the last is the length of its list */
     size_t cut_stride, n_blocks; /* blocks of TN_SPARSE_BLOCK positions */
+    size_t n_pos;                /* keys from the next multiple of TN_KV_PANEL on are not read: another chunk may be writing them */
     float scale, soft_cap;       /* as in attn_f32.h */
     float *scratch;              /* tn_attn_sparse_scratch() floats, 64-byte aligned, one per thread */
 } tn_attn_sparse_args;

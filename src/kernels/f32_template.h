@@ -670,7 +670,8 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
         size_t used = 0;
         for (size_t r = 0; r < n_all; r++) used += a->cuts[r * a->cut_stride + b1] - a->cuts[r * a->cut_stride + b];
         if (!used) continue;
-        key_rows(a, p0, (b1 - b) * TN_SPARSE_BLOCK, row, rows);
+        size_t p1 = b1 * TN_SPARSE_BLOCK, end = (a->n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+        key_rows(a, p0, (p1 < end ? p1 : end) - p0, row, rows);
         for (size_t r = 0; r < n_all; r++) {
             const uint32_t *cuts = a->cuts + r * a->cut_stride, *idx = a->idx + r * a->idx_stride;
             switch (row) {

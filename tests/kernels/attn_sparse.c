@@ -13,7 +13,7 @@ typedef struct problem {
 
 /* Lists of different lengths up to `longest` out of n_pos positions; keys and values that no list names are NaN, so that reading them shows. */
 static problem problem_new(tn_rng *rng, size_t n_rows, size_t n_group, size_t n_pos, size_t longest, size_t d, float soft_cap) {
-    size_t n_all = n_rows * n_group, n_blocks = tn_sparse_blocks(n_pos), n_room = n_blocks * TN_SPARSE_BLOCK, q_stride = n_group * d + 5;
+    size_t n_all = n_rows * n_group, n_blocks = tn_sparse_blocks(n_pos), n_room = (n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL, q_stride = n_group * d + 5;
     problem p = {.longest = longest};
     p.q = check_new(((n_rows - 1) * q_stride + n_group * d) * 4);
     p.k = check_new(n_room * d * 4);
@@ -43,7 +43,7 @@ static problem problem_new(tn_rng *rng, size_t n_rows, size_t n_group, size_t n_
     free(named);
     p.a = (tn_attn_sparse_args){.q = p.q.p, .q_stride = q_stride, .out_stride = n_group * d + 3, .n_rows = n_rows, .n_group = n_group, .d_head = d,
                                 .k_panels = p.k.p, .v = p.v.p, .idx = p.idx.p, .idx_stride = longest, .cuts = p.cuts.p, .cut_stride = n_blocks + 1,
-                                .n_blocks = n_blocks, .scale = 1.0f / sqrtf((float)d), .soft_cap = soft_cap};
+                                .n_blocks = n_blocks, .n_pos = n_pos, .scale = 1.0f / sqrtf((float)d), .soft_cap = soft_cap};
     return p;
 }
 
