@@ -3,7 +3,7 @@
 #include "cli/commands.h"
 
 #include "base/status.h"
-#include "sim/sim.h"
+#include "sim/reproduce.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -62,6 +62,30 @@ static tern_status sweep(tn_sim_request r, tn_graph *g, tn_sched *s, tern_error 
     return TERN_OK;
 }
 
+static void print_claims(const tn_soc *soc, const tn_claim *c, int32_t n, bool json) {
+    static const char *const kinds[] = {"input", "uncounted", "predicted"};
+    static const char *const heads[] = {"Inputs of the fit", "Not counted", "Predicted"};
+    if (json) printf("{\"fit_residual\": %.4f, \"median_error\": %.4f, \"claims\": [", soc->fit_residual, tn_claims_median_error(c, n));
+    for (int k = TN_CLAIM_INPUT; k <= TN_CLAIM_PREDICTED; k++) {
+        if (!json) printf("%s%-42s %-9s %10s %10s %8s\n", k ? "\n" : "", heads[k], "section", "paper", "simulated", "error");
+        for (int32_t i = 0, first = 1; i < n; i++) {
+            if (c[i].kind != (tn_claim_kind)k) continue;
+            if (json)
+                printf("%s\n{\"kind\": \"%s\", \"what\": \"%s\", \"unit\": \"%s\", \"section\": \"%s\", \"paper\": %.4g, "
+                       "\"simulated\": %.4g, \"error\": %.4f, \"note\": \"%s\"}",
+                       k || !first ? "," : "", kinds[k], c[i].what, c[i].unit, c[i].where, c[i].paper, c[i].simulated, tn_claim_error(&c[i]),
+                       c[i].note);
+            else
+                printf("%-42s %-9s %10.1f %10.1f %+7.1f%%  %s%s%s\n", c[i].what, c[i].where, c[i].paper, c[i].simulated, tn_claim_error(&c[i]) * 100, c[i].unit,
+                       *c[i].note ? "; " : "", c[i].note);
+            first = 0;
+        }
+        if (!json && k == TN_CLAIM_INPUT) printf("%-42s %-9s residual of the fit %.1f %%\n", "NPU INT8 products", "Table 3", soc->fit_residual * 100);
+    }
+    if (json) puts("\n]}");
+    else printf("\nmedian error of what is predicted: %.1f %%\n", tn_claims_median_error(c, n) * 100);
+}
+
 int cmd_sim(int argc, char **argv) {
     const char *soc_name = NULL, *model = NULL, *policy = "ooe", *trace = NULL;
     int32_t n_prompt = 512, chunk = 256;
@@ -77,16 +101,21 @@ int cmd_sim(int argc, char **argv) {
         {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the models and stop"},
         {0},
     };
-    const command c = {"sim", "[sweep] --soc NAME --model NAME [--prompt N] [OPTIONS]",
-                       "Simulate a prefill on a phone's processor, from costs printed in papers. sweep: CSV over chunk, policy and device speed.", specs, 1};
-    const char *words[2];
+    const command c = {"sim", "[sweep | reproduce llm-npu] --soc NAME --model NAME [--prompt N] [OPTIONS]",
+                       "Simulate a prefill on a phone's processor, from costs printed in papers. sweep: CSV over chunk, policy and device speed. "
+                       "reproduce: a paper's results beside ours.", specs, 2};
+    const char *words[3];
     char path[1024];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     for (int32_t i = 0; list && tn_sim_model_at(i); i++) puts(tn_sim_model_at(i)->name);
     if (list) return EXIT_OK;
-    if (words[0] && strcmp(words[0], "sweep")) return usage_error(&c, "'%s' is not something to do; there is sweep", words[0]);
-    if (words[0] && (trace || json)) return usage_error(&c, "sweep writes CSV: it takes neither --trace nor --json");
+    bool reproduce = words[0] && !strcmp(words[0], "reproduce");
+    if (words[0] && !reproduce && strcmp(words[0], "sweep")) return usage_error(&c, "'%s' is not something to do; there are sweep and reproduce", words[0]);
+    if (reproduce && (!words[1] || strcmp(words[1], "llm-npu"))) return usage_error(&c, "reproduce what? There is llm-npu");
+    if (reproduce && (model || trace)) return usage_error(&c, "reproduce takes neither --model nor --trace");
+    if (words[0] && !reproduce && (words[1] || trace || json)) return usage_error(&c, "sweep writes CSV: it takes neither a second word nor --trace nor --json");
+    if (reproduce) model = "qwen1.5-1.8b", soc_name = soc_name ? soc_name : "sd8gen3";
     if (!soc_name || !model) return usage_error(&c, "--soc and --model are required");
     tn_sim_request r = {.model = tn_sim_model_find(model), .n_tokens = n_prompt, .n_chunk = chunk};
     if (!r.model) return usage_error(&c, "model '%s' is unknown (see --list)", model);
@@ -109,7 +138,14 @@ int cmd_sim(int argc, char **argv) {
     if (st == TERN_OK) st = tn_graph_open(&ctx, &g, &err);
     if (st == TERN_OK) st = tn_sched_open(&ctx, &s, &err);
     if (st == TERN_OK && trace) st = tn_timeline_open(&ctx, &topt, &tl, &err);
-    if (st == TERN_OK) st = words[0] ? sweep(r, g, s, &err) : tn_sim_prefill(&r, g, s, tl, &o, &err);
+    tn_claim claims[TN_MAX_CLAIMS];
+    int32_t n_claims = 0;
+    if (st == TERN_OK) {
+        st = reproduce ? tn_sim_reproduce_llm_npu(&soc, g, s, claims, &n_claims, &err)
+             : words[0] ? sweep(r, g, s, &err)
+                        : tn_sim_prefill(&r, g, s, tl, &o, &err);
+    }
+    if (st == TERN_OK && reproduce) print_claims(&soc, claims, n_claims, json);
     rc = st == TERN_OK ? EXIT_OK : failed(&err);
     if (rc == EXIT_OK && !words[0]) print_result(&soc, &r, &o, json);
     if (rc == EXIT_OK && trace) {

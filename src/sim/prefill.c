@@ -13,6 +13,8 @@ static const tn_sim_model models[] = {
     {"qwen2.5-0.5b", 24, 896, 14, 2, 64, 4864},
     {"qwen2.5-1.5b", 28, 1536, 12, 2, 128, 8960},
     {"qwen3-0.6b", 28, 1024, 16, 8, 128, 3072},
+    {"gemma-2b", 18, 2048, 8, 1, 256, 16384},
+    {"llama-2-7b", 32, 4096, 32, 32, 128, 11008},
 };
 
 const tn_sim_model *tn_sim_model_at(int32_t i) { return i >= 0 && i < (int32_t)(sizeof models / sizeof *models) ? &models[i] : NULL; }
@@ -32,6 +34,12 @@ static double stage_weights(const tn_sim_model *m, tn_stage s) {
     case TN_ST_DOWN: case TN_ST_DOWN_SHADOW: return embd * m->n_ff;
     default: return 0;
     }
+}
+
+double tn_sim_weight_bytes(const tn_sim_model *m) {
+    double sum = 0;
+    for (int st = 0; st < TN_N_STAGES; st++) sum += tn_stage_is_product((tn_stage)st) ? stage_weights(m, (tn_stage)st) : 0;
+    return sum * m->n_layers;
 }
 
 static double stage_inputs(const tn_sim_model *m, tn_stage s) {

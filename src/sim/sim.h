@@ -29,6 +29,8 @@ tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err);
 /* By name; NULL when unknown. i counts from 0 for listing; NULL ends. */
 const tn_sim_model *tn_sim_model_find(const char *name);
 const tn_sim_model *tn_sim_model_at(int32_t i);
+/* INT8 weights of all layers' linears: one graph's worth. */
+double tn_sim_weight_bytes(const tn_sim_model *m);
 
 typedef struct tn_sim_request {
     const tn_soc *soc;
