@@ -26,7 +26,7 @@ int cmd_pack(int argc, char **argv) {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "edgeflow, llm-npu (default), naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8, "edgeflow: average bits of a weight (default 5); each output channel gets 1 to 8"},
-        {"shadow", 0, "MODE", ARG_STR, &shadow, 0, 0, "edgeflow: outlier paths where smoothing does not do: auto (default), off; or on: everywhere"},
+        {"shadow", 0, "MODE", ARG_STR, &shadow, 0, 0, "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, or on: everywhere"},
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0, "text to calibrate on (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7, "tokens of it to use at most (default 8192)"},
         {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5, "context while calibrating (default 512)"},

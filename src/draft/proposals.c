@@ -121,7 +121,7 @@ void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
     int c = tn_prop_cost_class(n_rows);
     float cost[TN_TREE_MAX + 1], x = (float)ns;
     fill_costs(p, cost);
-    if (!p->cost[c].rows) p->cost[c].rows = (float)n_rows;
+    if (p->cost[c].rows <= 0) p->cost[c].rows = (float)n_rows;
     /* as if it had been the class's own number of rows */
     float rows = p->cost[c].rows, below = cost[(int)rows], above = cost[(int)rows < TN_TREE_MAX ? (int)rows + 1 : TN_TREE_MAX];
     x *= (below + (above - below) * (rows - (float)(int)rows)) / cost[n_rows];

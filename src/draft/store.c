@@ -16,18 +16,18 @@ static const uint64_t CAP_BYTES = 64u << 20;
 
 /* What brings a file from version i to i + 1. Never changed once released. */
 static const char *const migrations[TN_STORE_VERSION] = {
-    "CREATE TABLE vocab(id INTEGER PRIMARY KEY, fingerprint INTEGER NOT NULL UNIQUE, n_vocab INTEGER NOT NULL);"
+    ("CREATE TABLE vocab(id INTEGER PRIMARY KEY, fingerprint INTEGER NOT NULL UNIQUE, n_vocab INTEGER NOT NULL);"
     "CREATE TABLE sequence(id INTEGER PRIMARY KEY AUTOINCREMENT, vocab INTEGER NOT NULL REFERENCES vocab(id), kind INTEGER NOT NULL,"
     " hash INTEGER NOT NULL, n_prompt INTEGER NOT NULL, n_bytes INTEGER NOT NULL, used INTEGER NOT NULL, created INTEGER NOT NULL, tokens BLOB NOT NULL);"
     "CREATE UNIQUE INDEX sequence_hash ON sequence(vocab, hash);"
-    "CREATE INDEX sequence_used ON sequence(used, n_bytes);",
-    "CREATE TABLE document(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash INTEGER NOT NULL, n_bytes INTEGER NOT NULL,"
+    "CREATE INDEX sequence_used ON sequence(used, n_bytes);"),
+    ("CREATE TABLE document(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash INTEGER NOT NULL, n_bytes INTEGER NOT NULL,"
     " n_passages INTEGER NOT NULL, added INTEGER NOT NULL);"
     "CREATE TABLE passage(id INTEGER PRIMARY KEY, document INTEGER NOT NULL REFERENCES document(id), number INTEGER NOT NULL, text TEXT NOT NULL);"
     "CREATE INDEX passage_document ON passage(document);"
-    "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', tokenize='porter unicode61 remove_diacritics 2');", /* kept in step by engine/rag.c: triggers would need a trusted schema */
-    "CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"
-    " UNIQUE(vocab, model))",
+    "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', tokenize='porter unicode61 remove_diacritics 2');"), /* kept in step by engine/rag.c: triggers would need a trusted schema */
+    ("CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"
+    " UNIQUE(vocab, model))"),
 };
 
 struct tn_store {

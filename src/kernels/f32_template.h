@@ -25,8 +25,10 @@
  * arrays that a loop indexes on the stack, at a quarter of the speed). */
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define UNROLL_SOME /* a length that is constant in some callers only: clang unrolls those by itself, and warns of the others */
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_SOME UNROLL
 #endif
 
 enum { PER_PANEL = TN_PANEL_N / W, N_LANE_REGS = 16 / W };
@@ -553,7 +555,7 @@ INLINE void sparse_scores(size_t n16, const float *q, const float *k, const uint
     UNROLL for (int i = 0; i < 16; i++) {
         const float *key = k + (size_t)idx[i] * n16 * 16;
         acc[i] = f_mul(f_load(q), f_load(key)); /* fma onto +0, but for the sign of a zero, which no weight shows */
-        UNROLL for (size_t j = 1; j < n16; j++) acc[i] = f_fma(f_load(q + j * 16), f_load(key + j * 16), acc[i]);
+        UNROLL_SOME for (size_t j = 1; j < n16; j++) acc[i] = f_fma(f_load(q + j * 16), f_load(key + j * 16), acc[i]);
     }
     f_store(s, f_fold16(acc));
 #else
