@@ -111,6 +111,8 @@ typedef struct tern_options {
     bool no_head_ratios;         /* all heads get the same share, whatever their importance (default false) */
     int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full (default 0) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
+    const char *weights;         /* packages: weights of fewer than 8 bits are "packed" in memory, each product unpacking what it reads, or
+                                    unpacked once to "tiles"; NULL or "auto" = packed where the device can (default) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
