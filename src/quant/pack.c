@@ -136,9 +136,8 @@ static int by_importance(const void *a, const void *b) {
 
 static tern_status make_plans(packer *p) {
     size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1, n = 0;
-    p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *p->plans);
     site_plan **order = tn_alloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *order);
-    TN_FAIL_IF(!p->plans || !order, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
+    TN_FAIL_IF(!order, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
     for (size_t i = 0; i < n_sites; i++) {
         const tn_site_stats *s = &p->cal.sites[i];
         if (!s->k) continue;
@@ -263,17 +262,45 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     return st;
 }
 
-static tern_status edgeflow_plans(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
-    for (int i = 0; i < p->m->h.n_layers; i++) {
-        for (tn_site s = 0; s < TN_LAYER_SITES; s++) TN_TRY(edgeflow_site(p, i, s));
+/* The layer's inputs are measured, with edgeflow also behind smoothing; nothing is decided that other layers have a say in. */
+static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
+    bool smooth = p->o->scheme == TN_SCHEME_EDGEFLOW;
+    double share = (double)p->o->outlier_share;
+    TN_TRY(tn_corpus_begin_layer(corpus, layer, p->err));
+    tn_calibrate_layer(&p->cal, corpus, layer, share, tn_head_profile_observe, &p->heads, !smooth);
+    tern_status st = TERN_OK;
+    for (tn_site s = 0; s < TN_LAYER_SITES && smooth && st == TERN_OK; s++) st = edgeflow_site(p, layer, s);
+    if (smooth && st == TERN_OK) {
+        const float *divide_by[TN_LAYER_SITES];
+        for (tn_site s = 0; s < TN_LAYER_SITES; s++) divide_by[s] = plan_of(p, layer, s)->smooth;
+        tn_calibrate_smoothed(&p->cal, corpus, layer, divide_by, share, true);
     }
+    tn_corpus_end_layer(corpus, layer);
+    return st;
+}
+
+static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
+    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
+    size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
+    p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *p->plans);
+    TN_FAIL_IF(!p->plans, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
+    TN_TRY(tn_calibration_open(p->ctx, &p->m->h, &p->cal, p->err));
+    TN_TRY(tn_head_profile_open(p->ctx, &p->m->h, HEAD_TOKENS, &p->heads, p->err));
+    tn_corpus corpus = {.kern = &p->kern, .pool = p->pool, .src = p->src, .m = p->m, .ids = ids, .n_tok = n_ids, .window = window};
+    tern_status st = tn_corpus_open(&corpus, p->err);
+    for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
+        st = calibrate_layer(p, &corpus, i);
+        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers)) st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
+    }
+    if (st == TERN_OK) tn_calibrate_head(&p->cal, &corpus, (double)p->o->outlier_share);
+    tn_corpus_close(&corpus);
+    return st;
+}
+
+/* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made good where the rest would suffer. */
+static tern_status edgeflow_clips(packer *p) {
     size_t n = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
-    const float **divide_by = tn_calloc(p->ctx, TN_MEM_OTHER, n, sizeof *divide_by);
-    TN_FAIL_IF(!divide_by, p->err, TERN_E_MEMORY, "no memory to smooth");
-    for (size_t i = 0; i < n; i++) divide_by[i] = p->plans[i].smooth;
-    tern_status st = tn_calibrate_smoothed(p->m, &p->kern, p->pool, ids, n_ids, window, divide_by, (double)p->o->outlier_share, &p->cal, p->err);
-    /* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made good where the rest would suffer. */
-    for (size_t i = 0; i < n && st == TERN_OK; i++) {
+    for (size_t i = 0; i < n; i++) {
         site_plan *plan = &p->plans[i];
         const tn_site_stats *s = &p->cal.sites[i];
         if (!s->k) continue;
@@ -282,10 +309,18 @@ static tern_status edgeflow_plans(packer *p, const int32_t *ids, size_t n_ids, i
         if (!plan->shadow) continue;
         plan->clip = s->threshold;
         p->report->n_shadowed++;
-        st = choose_hot(p, plan, s);
+        TN_TRY(choose_hot(p, plan, s));
     }
     if (p->report->n_outliers) p->report->hot_coverage /= (double)p->report->n_outliers;
-    tn_free(p->ctx, divide_by);
+    return TERN_OK;
+}
+
+/* The whole model in floats, for as long as it takes. */
+static tern_status measure_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
+    tn_model *m = NULL;
+    tern_status st = tn_model_load(p->ctx, p->pool, p->src, TN_FLOAT, &m, p->err);
+    if (st == TERN_OK) st = tn_head_profile_importance(&p->heads, m, &p->kern, p->pool, ids, n_ids < (size_t)window ? (int32_t)n_ids : window, p->err);
+    tn_model_close(&m);
     return st;
 }
 
@@ -547,6 +582,7 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
     }
     for (int i = 0; i < TN_LAYER_SITES; i++) TN_TRY(add_site(p, h, layer, sites[i], &rows[i], err));
     TN_TRY(tn_pkg_end(p->w, err));
+    tn_source_release(p->src, layer);
     return put_shadow_rows(p, layer, rows, sites, TN_LAYER_SITES, err);
 }
 
@@ -726,20 +762,19 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     size_t n_ids = 0;
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = tn_source_open(ctx, src, &p.src, err);
-    if (st == TERN_OK) st = tn_model_load(ctx, p.pool, p.src, TN_FLOAT, &p.m, err);
+    if (st == TERN_OK) st = tn_model_outline(ctx, p.pool, p.src, &p.m, err);
     if (st == TERN_OK) st = calibration_ids(&p, &ids, &n_ids, err);
     int32_t window = opt->calib_window;
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
     report->n_calib_tokens = n_ids;
-    if (st == TERN_OK) st = tn_calibrate(p.m, &p.kern, p.pool, ids, n_ids, window, (double)opt->outlier_share, &p.cal, err);
-    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
-    if (st == TERN_OK) st = tn_head_profile_measure(p.m, &p.kern, p.pool, ids, n_ids < HEAD_TOKENS ? n_ids : HEAD_TOKENS, window, opt->head_importance, &p.heads, err);
+    if (st == TERN_OK) st = calibrate(&p, ids, n_ids, window);
+    if (st == TERN_OK && opt->head_importance) st = measure_importance(&p, ids, n_ids, window);
     if (st == TERN_OK) st = make_plans(&p);
     for (int i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->h.n_layers; i++) {
         st = smooth_site(&p, i, TN_SITE_QKV);
         if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
     }
-    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_plans(&p, ids, n_ids, window);
+    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_clips(&p);
     if (st == TERN_OK) st = write_package(&p, out, err);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;
