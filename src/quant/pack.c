@@ -26,7 +26,7 @@ const char *tn_scheme_name(tn_scheme s) {
 }
 
 void tn_pack_defaults(tn_pack_options *o) {
-    *o = (tn_pack_options){.scheme = TN_SCHEME_LLM_NPU, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.001f,
+    *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.001f,
                            .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f, .bits = 5};
 }
 
@@ -52,6 +52,8 @@ typedef struct packer {
     tn_head_profile heads;
     site_plan *plans; /* as tn_calibration's sites */
     tn_pkg_writer *w;
+    uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor by tensor */
+    size_t n_model_bits; /* taken so far */
     /* large tensors of the model level wait for their place behind the layers */
     tn_pkg_record head[2];
     const void *head_data[2];
@@ -196,6 +198,8 @@ static tern_status smooth_site(packer *p, int layer, tn_site site) {
 
 enum { N_ALPHA = 21, SAMPLE_ROWS = 256 };
 
+const char tn_pack_unsmoothed[] = "the activation in front of down is not gated: no linear whose rows could take the inverse of its input scales";
+
 /* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the activation is linear in them). */
 static bool can_smooth(const packer *p, tn_site site) {
     if (site == TN_SITE_QKV || site == TN_SITE_FFN) return true;
@@ -219,6 +223,7 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     float *top = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *top);
     tern_status st = table && row && top ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
     double noise[N_ALPHA] = {0}, act_step[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
+    p->report->n_unsmoothed += !can_smooth(p, site);
     int n_alpha = st == TERN_OK ? can_smooth(p, site) ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
         size_t at = site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
@@ -438,16 +443,51 @@ static tern_status quantise(packer *p, quantise_job *j, tern_error *err) {
 /* Measure every row, hand out the bits, make room for the weightlets. */
 static tern_status allocate(packer *p, hoard *h, quantise_job *j, tern_error *err) {
     uint8_t *bits = keep(h, (size_t)j->n, 1), *packed = keep(h, tn_channel_bits_bytes((size_t)j->n), 1);
-    j->peak = keep(h, (size_t)j->n, sizeof *j->peak);
-    TN_FAIL_IF(!bits || !packed || !j->peak, err, TERN_E_MEMORY, "no memory to pack");
-    TN_TRY(quantise(p, j, err));
-    TN_TRY(tn_allocate_bits(p->ctx, j->peak, (size_t)j->n, p->o->bits, bits, err));
+    TN_FAIL_IF(!bits || !packed, err, TERN_E_MEMORY, "no memory to pack");
+    if (p->model_bits) {
+        memcpy(bits, p->model_bits + p->n_model_bits, (size_t)j->n);
+        p->n_model_bits += (size_t)j->n;
+    } else {
+        j->peak = keep(h, (size_t)j->n, sizeof *j->peak);
+        TN_FAIL_IF(!j->peak, err, TERN_E_MEMORY, "no memory to pack");
+        TN_TRY(quantise(p, j, err));
+        TN_TRY(tn_allocate_bits(p->ctx, j->peak, NULL, (size_t)j->n, p->o->bits, bits, err));
+        j->peak = NULL;
+    }
     for (int64_t n = 0; n < j->n; n++) tn_channel_bits_put(packed, (size_t)n, bits[n]);
-    j->peak = NULL;
     j->weightlets = keep(h, tn_weightlets_bytes(packed, 0, (size_t)j->n, (size_t)j->k), 1);
     TN_FAIL_IF(!j->weightlets, err, TERN_E_MEMORY, "no memory to pack");
     j->bits = packed;
     return TERN_OK;
+}
+
+/* The channels of every layer's linears bid for the same bits: measure all of them first. */
+static tern_status allocate_model(packer *p, tern_error *err) {
+    static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN, TN_SITE_DOWN}; /* as put_layer writes them */
+    size_t n = 0;
+    for (int s = 0; s < TN_LAYER_SITES; s++) n += (size_t)tn_site_get(&p->m->h, sites[s]).n_total;
+    n *= (size_t)p->m->h.n_layers;
+    float *peak = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *peak);
+    uint32_t *n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *n_weights);
+    p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, n, 1);
+    tern_status st = peak && n_weights && p->model_bits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to allocate the bits of %zu channels", n);
+    size_t at = 0;
+    for (int layer = 0; layer < p->m->h.n_layers && st == TERN_OK; layer++) {
+        for (int s = 0; s < TN_LAYER_SITES; s++) {
+            const tn_site_ops ops = tn_site_get(&p->m->h, sites[s]);
+            for (int32_t op = 0; op < ops.n_ops && st == TERN_OK; op++) {
+                quantise_job j = {.p = p, .layer = layer, .role = ops.roles[op], .smooth = plan_of(p, layer, sites[s])->smooth, .n = ops.n[op], .k = ops.k, .peak = peak + at};
+                st = quantise(p, &j, err);
+                for (int32_t c = 0; c < ops.n[op]; c++) n_weights[at++] = (uint32_t)ops.k;
+            }
+        }
+        tn_source_release(p->src, layer);
+        if (st == TERN_OK && !tn_progress(p->ctx, "allocate", (layer + 1.0) / p->m->h.n_layers)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+    }
+    if (st == TERN_OK) st = tn_allocate_bits(p->ctx, peak, n_weights, n, p->o->bits, p->model_bits, err);
+    tn_free(p->ctx, peak);
+    tn_free(p->ctx, n_weights);
+    return st;
 }
 
 static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by, tern_error *err) {
@@ -775,6 +815,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
         if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
     }
     if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_clips(&p);
+    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW && opt->bits_of_model) st = allocate_model(&p, err);
     if (st == TERN_OK) st = write_package(&p, out, err);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;
@@ -784,6 +825,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
         tn_free(ctx, p.plans[i].smooth);
     }
     tn_free(ctx, p.plans);
+    tn_free(ctx, p.model_bits);
     if (p.cal.sites) tn_calibration_close(&p.cal);
     tn_head_profile_close(&p.heads);
     tn_free(ctx, ids);
