@@ -111,6 +111,7 @@ typedef struct tern_options {
     bool no_head_ratios;         /* all heads get the same share, whatever their importance (default false) */
     int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full (default 0) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
+    uint64_t npu_vtcm_bytes;     /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a Hexagon v73 has (default) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
@@ -287,6 +288,7 @@ typedef struct tern_stats {
     uint64_t read_bytes;
     double read_s, unpack_s, load_s, loaded_s;
     const char *read_method;
+    uint64_t unpacked_by_device; /* weights that the device unpacked itself */
     /* Sparse attention: (row, head) pairs; positions they saw, and selected; with attention_check the exact largest, and how many of those
      * were selected; estimates run on the device; times a head's keys were quantised anew; bytes of INT8 keys and graphs. */
     uint64_t attn_rows, attn_seen, attn_selected, attn_true, attn_found, attn_launches, attn_requantised, attn_bytes;

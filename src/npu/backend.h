@@ -46,7 +46,7 @@ struct tn_npu_device {
 struct tn_npu_weights {
     tn_npu_device *dev;
     int32_t n, k;
-    uint64_t n_bytes; /* counted against the cap */
+    uint64_t n_bytes, n_counted; /* what it takes; of that, what is counted against the cap here */
     tn_npu_weights_data data;
     void *mem;       /* NULL when borrowed */
     void *copy;      /* guarded by dev->mu: a backend's copy of borrowed data in its memory; goes with the weights */

@@ -211,21 +211,22 @@ static tern_status weights_make(tn_npu_device *d, int64_t n, int64_t k, const tn
                "weights [%" PRId64 "][%" PRId64 "]: the %s NPU takes 1..%d output channels of 1..%d inputs", n, k, d->caps.name,
                d->caps.max_n, d->caps.max_k);
     weights_plan plan = plan_weights(&d->caps.layout, n, k, has_bias);
-    if (borrowed && d->be->owns && d->be->owns(d, borrowed->tiles)) plan.n_bytes -= plan.off_col_sum;
+    bool lent = borrowed && d->be->owns && d->be->owns(d, borrowed->tiles);
+    uint64_t n_counted = lent ? plan.n_bytes - plan.off_col_sum : plan.n_bytes;
     tn_npu_weights *w = tn_calloc(d->ctx, TN_MEM_WEIGHTS, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory for weights");
-    tern_status st = reserve(d, plan.n_bytes, "a weight matrix", err);
+    tern_status st = reserve(d, n_counted, "a weight matrix", err);
     if (st != TERN_OK) {
         tn_free(d->ctx, w);
         return st;
     }
-    *w = (tn_npu_weights){.dev = d, .n = (int32_t)n, .k = (int32_t)k, .n_bytes = plan.n_bytes, .n_refs = 1};
+    *w = (tn_npu_weights){.dev = d, .n = (int32_t)n, .k = (int32_t)k, .n_bytes = plan.n_bytes, .n_counted = n_counted, .n_refs = 1};
     if (borrowed) {
         w->data = *borrowed;
     } else {
         st = mem_alloc(d, plan.n_bytes, TN_MEM_WEIGHTS, "weights", &w->mem, err);
         if (st != TERN_OK) {
-            release(d, plan.n_bytes);
+            release(d, n_counted);
             tn_free(d->ctx, w);
             return st;
         }
@@ -281,7 +282,7 @@ void tn_npu_weights_close(tn_npu_weights **pw) {
     if (!last) return;
     if (w->mem) mem_free(d, w->mem);
     if (w->copy) mem_free(d, w->copy);
-    release(d, w->n_bytes);
+    release(d, w->n_counted);
     tn_free(d->ctx, w);
 }
 
