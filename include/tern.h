@@ -82,7 +82,8 @@ typedef struct tern_options {
     const tern_hooks *hooks; /* NULL = malloc/free, no log, no progress (default) */
 
     /* Packages only: the INT8 device and the scheduler of its two lanes. */
-    const char *npu;           /* device backend by name ("host"); NULL = the first built in (default) */
+    const char *npu;           /* device backend by name ("host"); NULL = the first built in (default). A float model is packed for a device that
+                                  is named, at every start */
     const char *policy;        /* "in-order", "overlap", "ooe" or "synergy"; NULL = "ooe" (default) */
     int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
     int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */

@@ -4,9 +4,13 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "engine/tune.h"
+#include "quant/pack.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
 
@@ -66,6 +70,32 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     return TERN_OK;
 }
 
+/* A float model for which a device was named: its static INT8 graphs come from a package, made here and gone with the engine. */
+static tern_status open_packed(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
+    const char *dir = getenv("TMPDIR");
+    char name[512];
+    TN_FAIL_IF(snprintf(name, sizeof name, "%s/tern-XXXXXX", dir && *dir ? dir : "/tmp") >= (int)sizeof name, err, TERN_E_INVALID, "TMPDIR is too long");
+    int fd = mkstemp(name);
+    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot be made for the model's INT8 form: %s", name, strerror(errno));
+    close(fd);
+    tn_pack_options p;
+    tn_pack_defaults(&p);
+    p.n_threads = n_threads;
+    for (int s = 0; o->scheme && s < TN_N_SCHEMES; s++) {
+        if (!strcmp(o->scheme, tn_scheme_name((tn_scheme)s))) p.scheme = (tn_scheme)s;
+    }
+    tn_log(&e->ctx, TERN_LOG_INFO, "%s is packed for the device at every start; tern pack makes a package that stays", path);
+    tern_status st = tn_pack(&e->ctx, path, name, &p, NULL, err);
+    if (st == TERN_OK) st = open_package(e, name, o, n_threads, err);
+    unlink(name); /* what reads it has it open */
+    return st;
+}
+
+static tern_status open_any(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
+    if (tn_pkg_is(path)) return open_package(e, path, o, n_threads, err);
+    return o->npu ? open_packed(e, path, o, n_threads, err) : open_float(e, path, o->scheme, o->attention, err);
+}
+
 tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err) {
     TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_engine_open needs a place for the engine");
     *out = NULL;
@@ -89,7 +119,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     tn_kernels_init(&e->kern, cpu);
 
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
-    if (st == TERN_OK) st = tn_pkg_is(path) ? open_package(e, path, &o, n_threads, err) : open_float(e, path, o.scheme, o.attention, err);
+    if (st == TERN_OK) st = open_any(e, path, &o, n_threads, err);
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;
