@@ -207,6 +207,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->switch_blocks = a->switch_blocks;
     o->load = a->load;
     o->read = a->read;
+    o->weights = a->weights;
     o->steal_above = a->steal_above;
     o->attention = a->attention;
     o->attention_ratio = a->attention_ratio;

@@ -55,7 +55,7 @@ typedef struct model_args {
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory, npu_vtcm;
     bool no_steal, no_chunk_sharing, trace, npu_separate;
-    const char *graph_switch, *load, *read, *attention;
+    const char *graph_switch, *load, *read, *weights, *attention;
     float attention_ratio;
     int32_t attention_buckets, attention_threshold;
     bool no_head_ratios, attention_check;
@@ -79,6 +79,7 @@ typedef struct model_args {
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
     {"steal-above", 0, "N", ARG_INT, &(a).steal_above, -1, 1 << 20, "--policy synergy: the CPU lane takes products when more than N wait (default 5; -1: never)"}, \
     {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
+    {"weights", 0, "FORM", ARG_STR, &(a).weights, 0, 0, "packages of fewer than 8 bits, in memory: packed, tiles (unpacked once) or auto (default: packed where the device can)"}, \
     {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), float-sparse, block-sparse, npu-full"}, \
     {"ratio", 0, "R", ARG_FLOAT, &(a).attention_ratio, 1e-6, 1, "sparse attention: mean share of the positions a row attends to (default 0.2)"}, \
     {"buckets", 0, "N", ARG_INT, &(a).attention_buckets, 1, 9, "sparse attention: pairs of scales to choose from, 1 or 9 (default)"}, \

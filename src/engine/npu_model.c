@@ -157,6 +157,16 @@ tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, ch
     return TERN_OK;
 }
 
+bool tn_weights_form_parse(const char *name, tn_weights_form *out) {
+    static const char *const names[TN_N_WEIGHTS_FORMS] = {"auto", "tiles", "packed"};
+    for (int i = 0; i < TN_N_WEIGHTS_FORMS; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (tn_weights_form)i;
+        return true;
+    }
+    return false;
+}
+
 bool tn_load_mode_parse(const char *name, tn_load_mode *out) {
     static const char *const names[TN_N_LOAD_MODES] = {"stream", "overlap", "sequential", "mmap"};
     for (int i = 0; i < TN_N_LOAD_MODES; i++) {
@@ -228,10 +238,16 @@ static const tn_pkg_record *tiles_record(const tn_npu_model *m, tn_role role, in
     return NULL;
 }
 
-/* Scales, sums and biases of a linear, beside tiles. */
-static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int layer, int8_t *tiles, tn_npu_weights_data *d, tern_error *err) {
+/* Scales, sums and biases of a linear, beside tiles (r NULL) or the weightlets of record r. */
+static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int layer, int8_t *weights, const tn_pkg_record *r, tn_npu_weights_data *d, tern_error *err) {
     /* the device takes pointers to writable memory; borrowed weights are only read */
-    *d = (tn_npu_weights_data){.tiles = tiles};
+    *d = (tn_npu_weights_data){.tiles = r ? NULL : weights};
+    if (r) {
+        d->packed = (const uint8_t *)weights;
+        d->packed_bytes = r->size_bytes;
+        d->bits = payload(v, role, TN_PKG_CHANNEL_BITS, tn_channel_bits_bytes((size_t)n), layer, err);
+        if (!d->bits) return TERN_E_FORMAT;
+    }
     bool has_bias = tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_BIAS) != NULL;
     d->col_sum = (int32_t *)payload(v, role, TN_PKG_COL_SUM, padded(n) * 4, layer, err);
     d->scale = d->col_sum ? (float *)payload(v, role, TN_PKG_SCALE, padded(n) * 4, layer, err) : NULL;
@@ -393,12 +409,12 @@ static tern_status place_sites(tn_npu_model *m, const tn_hparams *h, uint64_t ca
     return TERN_OK;
 }
 
-/* Where the tiles of a layer go: in the process's memory, or the device's. */
+/* Where the weights of a layer go: in the process's memory, or the device's. */
 typedef struct tile_room {
     int8_t *at[2];
 } tile_room;
 
-/* Tiles go to the room, which shrinks; mapped ones are used where they are. */
+/* Weights go to the room, which shrinks, unless they are used where they are mapped. */
 static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, int layer, tile_room *room, tern_error *err) {
     const section_view v = view_of(m, layer);
     s->ops = tn_site_get(h, site);
@@ -408,11 +424,12 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
     for (int i = 0; i < s->ops.n_ops; i++) {
         const tn_pkg_record *r = s->tiles[i] = tiles_record(m, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, err);
         if (!r) return TERN_E_FORMAT;
-        int8_t **at = &room->at[in_device(m, s, site == TN_SITE_HEAD)], *tiles = *at;
-        if (m->map && r->part == TN_PKG_TILES) tiles = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
-        else *at += aligned(tiles_bytes(s->ops.n[i], s->ops.k));
+        bool packed = tn_npu_stays_packed(m, r);
+        int8_t **at = &room->at[in_device(m, s, site == TN_SITE_HEAD)], *weights = *at;
+        if (m->map && (packed || r->part == TN_PKG_TILES)) weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
+        else *at += aligned(packed ? r->size_bytes : tiles_bytes(s->ops.n[i], s->ops.k));
         tn_npu_weights_data *d = &s->image[i];
-        TN_TRY(linear_data(&v, s->ops.roles[i], s->ops.n[i], layer, tiles, d, err));
+        TN_TRY(linear_data(&v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, d, err));
         if (keeps_one_form(m, s, site == TN_SITE_HEAD)) TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
         else TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i], err));
     }
@@ -440,7 +457,7 @@ static tern_status plan_small(tn_npu_model *m, int layer, tern_error *err) {
     return TERN_OK;
 }
 
-/* Room for the tiles of a layer (-1: head and embedding). */
+/* Room for the weights of a layer (-1: head and embedding). */
 static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err) {
     uint64_t n[2] = {TN_AIO_ALIGN, TN_AIO_ALIGN};
     for (int s = layer < 0 ? TN_SITE_HEAD : 0; s < (layer < 0 ? TN_N_SITES : TN_LAYER_SITES); s++) {
@@ -449,7 +466,8 @@ static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, t
             const tn_pkg_record *r = tiles_record(m, o.roles[i], o.n[i], o.k, layer, err);
             if (!r) return TERN_E_FORMAT;
             bool device = in_device(m, tn_npu_site_at(m, layer < 0 ? 0 : layer, (tn_site)s), layer < 0);
-            if (!m->map || r->part != TN_PKG_TILES) n[device] += aligned(tiles_bytes(o.n[i], o.k));
+            if (tn_npu_stays_packed(m, r)) n[device] += m->map ? 0 : aligned(r->size_bytes);
+            else if (!m->map || r->part != TN_PKG_TILES) n[device] += aligned(tiles_bytes(o.n[i], o.k));
         }
     }
     if (layer < 0 && !h->tied && !m->map) n[0] += aligned(tiles_bytes(h->n_vocab, h->n_embd));
@@ -616,6 +634,10 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     TN_BAIL_IF(opt->no_chunk_sharing && (opt->separate_weights || opt->memory_cap_bytes), err, TERN_E_INVALID,
                "graphs per chunk (no chunk sharing) need a device without a memory cap and without separate weights");
     m->no_chunk_sharing = opt->no_chunk_sharing;
+    bool can_pack = caps->has_weightlets && caps->shares_weights && !opt->no_chunk_sharing && !opt->memory_cap_bytes;
+    TN_BAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
+               "weights that stay packed need a device that reads them (host), without a memory cap, separate weights or graphs per chunk");
+    m->packed = can_pack && opt->weights != TN_WEIGHTS_TILES;
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID, "the CPU cannot read the weights of device '%s': its cold rows come from the file", caps->name);
     if (caps->memory_cap_bytes) {

@@ -43,6 +43,8 @@ struct tn_npu_device {
     int32_t n_objects;   /* guarded by mu: weights, graphs and buffers lent */
 };
 
+enum { TN_NPU_BLOCK = 64 };
+
 struct tn_npu_weights {
     tn_npu_device *dev;
     int32_t n, k;
@@ -50,6 +52,8 @@ struct tn_npu_weights {
     tn_npu_weights_data data;
     void *mem;       /* NULL when borrowed */
     void *copy;      /* guarded by dev->mu: a backend's copy of borrowed data in its memory; goes with the weights */
+    uint64_t *block_off; /* of packed weights: where each TN_NPU_BLOCK channels begin; filled when the first graph is loaded */
+    bool indexed;        /* guarded by dev->mu: block_off is filled */
     int32_t n_refs;  /* guarded by dev->mu */
     int32_t n_loads; /* guarded by dev->mu: loaded graphs that use it */
 };

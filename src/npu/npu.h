@@ -76,6 +76,7 @@ typedef struct tn_npu_caps {
     bool own_memory;           /* what the device reads lies in memory of its own: tn_npu_mem_alloc lends it, all else is copied */
     bool unpacks;              /* tn_npu_unpack runs on the device */
     bool has_parts;            /* tn_npu_run_part and tn_npu_help do something */
+    bool has_weightlets;       /* weights may stay packed: tn_npu_weights_data.packed */
     int32_t n_threads;         /* host threads the device works with; 0 = its own silicon */
 } tn_npu_caps;
 
@@ -107,10 +108,14 @@ void tn_npu_mem_free(tn_npu_device *d, void *p); /* NULL-safe */
 
 /* tiles: tn_npu_tiles_bytes(); the others: [N rounded up to tile_n], padding 0. bias is NULL for weights without one. */
 typedef struct tn_npu_weights_data {
-    int8_t *tiles; /* values in [-127,127], 64-byte aligned */
+    int8_t *tiles; /* values in [-127,127], 64-byte aligned; NULL: packed */
     int32_t *col_sum;
     float *scale;  /* finite, per output channel */
     float *bias;
+    /* Where the device has weightlets, borrowed weights may come as such instead of tiles (kernels/unpack.h): channels of 1..8 bits. They are
+     * looked at when a graph that uses them is loaded; other widths than packed_bytes are made of: TERN_E_FORMAT then. */
+    const uint8_t *packed, *bits;
+    uint64_t packed_bytes;
 } tn_npu_weights_data;
 
 /* Device memory for an [N][K] matrix, not cleared. The caller fills all of it, padding included (unpacking goes straight

@@ -26,7 +26,7 @@ const char *tn_scheme_name(tn_scheme s) {
 }
 
 void tn_pack_defaults(tn_pack_options *o) {
-    *o = (tn_pack_options){.scheme = TN_SCHEME_LLM_NPU, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.001f,
+    *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.001f,
                            .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f, .bits = 5};
 }
 
@@ -52,6 +52,8 @@ typedef struct packer {
     tn_head_profile heads;
     site_plan *plans; /* as tn_calibration's sites */
     tn_pkg_writer *w;
+    uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor by tensor */
+    size_t n_model_bits; /* taken so far */
     /* large tensors of the model level wait for their place behind the layers */
     tn_pkg_record head[2];
     const void *head_data[2];
@@ -136,9 +138,8 @@ static int by_importance(const void *a, const void *b) {
 
 static tern_status make_plans(packer *p) {
     size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1, n = 0;
-    p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *p->plans);
     site_plan **order = tn_alloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *order);
-    TN_FAIL_IF(!p->plans || !order, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
+    TN_FAIL_IF(!order, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
     for (size_t i = 0; i < n_sites; i++) {
         const tn_site_stats *s = &p->cal.sites[i];
         if (!s->k) continue;
@@ -197,6 +198,8 @@ static tern_status smooth_site(packer *p, int layer, tn_site site) {
 
 enum { N_ALPHA = 21, SAMPLE_ROWS = 256 };
 
+const char tn_pack_unsmoothed[] = "the activation in front of down is not gated: no linear whose rows could take the inverse of its input scales";
+
 /* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the activation is linear in them). */
 static bool can_smooth(const packer *p, tn_site site) {
     if (site == TN_SITE_QKV || site == TN_SITE_FFN) return true;
@@ -220,6 +223,7 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     float *top = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *top);
     tern_status st = table && row && top ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
     double noise[N_ALPHA] = {0}, act_step[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
+    p->report->n_unsmoothed += !can_smooth(p, site);
     int n_alpha = st == TERN_OK ? can_smooth(p, site) ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
         size_t at = site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
@@ -263,17 +267,45 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     return st;
 }
 
-static tern_status edgeflow_plans(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
-    for (int i = 0; i < p->m->h.n_layers; i++) {
-        for (tn_site s = 0; s < TN_LAYER_SITES; s++) TN_TRY(edgeflow_site(p, i, s));
+/* The layer's inputs are measured, with edgeflow also behind smoothing; nothing is decided that other layers have a say in. */
+static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
+    bool smooth = p->o->scheme == TN_SCHEME_EDGEFLOW;
+    double share = (double)p->o->outlier_share;
+    TN_TRY(tn_corpus_begin_layer(corpus, layer, p->err));
+    tn_calibrate_layer(&p->cal, corpus, layer, share, tn_head_profile_observe, &p->heads, !smooth);
+    tern_status st = TERN_OK;
+    for (tn_site s = 0; s < TN_LAYER_SITES && smooth && st == TERN_OK; s++) st = edgeflow_site(p, layer, s);
+    if (smooth && st == TERN_OK) {
+        const float *divide_by[TN_LAYER_SITES];
+        for (tn_site s = 0; s < TN_LAYER_SITES; s++) divide_by[s] = plan_of(p, layer, s)->smooth;
+        tn_calibrate_smoothed(&p->cal, corpus, layer, divide_by, share, true);
     }
+    tn_corpus_end_layer(corpus, layer);
+    return st;
+}
+
+static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
+    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
+    size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
+    p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *p->plans);
+    TN_FAIL_IF(!p->plans, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
+    TN_TRY(tn_calibration_open(p->ctx, &p->m->h, &p->cal, p->err));
+    TN_TRY(tn_head_profile_open(p->ctx, &p->m->h, HEAD_TOKENS, &p->heads, p->err));
+    tn_corpus corpus = {.kern = &p->kern, .pool = p->pool, .src = p->src, .m = p->m, .ids = ids, .n_tok = n_ids, .window = window};
+    tern_status st = tn_corpus_open(&corpus, p->err);
+    for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
+        st = calibrate_layer(p, &corpus, i);
+        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers)) st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
+    }
+    if (st == TERN_OK) tn_calibrate_head(&p->cal, &corpus, (double)p->o->outlier_share);
+    tn_corpus_close(&corpus);
+    return st;
+}
+
+/* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made good where the rest would suffer. */
+static tern_status edgeflow_clips(packer *p) {
     size_t n = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
-    const float **divide_by = tn_calloc(p->ctx, TN_MEM_OTHER, n, sizeof *divide_by);
-    TN_FAIL_IF(!divide_by, p->err, TERN_E_MEMORY, "no memory to smooth");
-    for (size_t i = 0; i < n; i++) divide_by[i] = p->plans[i].smooth;
-    tern_status st = tn_calibrate_smoothed(p->m, &p->kern, p->pool, ids, n_ids, window, divide_by, (double)p->o->outlier_share, &p->cal, p->err);
-    /* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made good where the rest would suffer. */
-    for (size_t i = 0; i < n && st == TERN_OK; i++) {
+    for (size_t i = 0; i < n; i++) {
         site_plan *plan = &p->plans[i];
         const tn_site_stats *s = &p->cal.sites[i];
         if (!s->k) continue;
@@ -282,10 +314,18 @@ static tern_status edgeflow_plans(packer *p, const int32_t *ids, size_t n_ids, i
         if (!plan->shadow) continue;
         plan->clip = s->threshold;
         p->report->n_shadowed++;
-        st = choose_hot(p, plan, s);
+        TN_TRY(choose_hot(p, plan, s));
     }
     if (p->report->n_outliers) p->report->hot_coverage /= (double)p->report->n_outliers;
-    tn_free(p->ctx, divide_by);
+    return TERN_OK;
+}
+
+/* The whole model in floats, for as long as it takes. */
+static tern_status measure_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
+    tn_model *m = NULL;
+    tern_status st = tn_model_load(p->ctx, p->pool, p->src, TN_FLOAT, &m, p->err);
+    if (st == TERN_OK) st = tn_head_profile_importance(&p->heads, m, &p->kern, p->pool, ids, n_ids < (size_t)window ? (int32_t)n_ids : window, p->err);
+    tn_model_close(&m);
     return st;
 }
 
@@ -403,16 +443,51 @@ static tern_status quantise(packer *p, quantise_job *j, tern_error *err) {
 /* Measure every row, hand out the bits, make room for the weightlets. */
 static tern_status allocate(packer *p, hoard *h, quantise_job *j, tern_error *err) {
     uint8_t *bits = keep(h, (size_t)j->n, 1), *packed = keep(h, tn_channel_bits_bytes((size_t)j->n), 1);
-    j->peak = keep(h, (size_t)j->n, sizeof *j->peak);
-    TN_FAIL_IF(!bits || !packed || !j->peak, err, TERN_E_MEMORY, "no memory to pack");
-    TN_TRY(quantise(p, j, err));
-    TN_TRY(tn_allocate_bits(p->ctx, j->peak, (size_t)j->n, p->o->bits, bits, err));
+    TN_FAIL_IF(!bits || !packed, err, TERN_E_MEMORY, "no memory to pack");
+    if (p->model_bits) {
+        memcpy(bits, p->model_bits + p->n_model_bits, (size_t)j->n);
+        p->n_model_bits += (size_t)j->n;
+    } else {
+        j->peak = keep(h, (size_t)j->n, sizeof *j->peak);
+        TN_FAIL_IF(!j->peak, err, TERN_E_MEMORY, "no memory to pack");
+        TN_TRY(quantise(p, j, err));
+        TN_TRY(tn_allocate_bits(p->ctx, j->peak, NULL, (size_t)j->n, p->o->bits, bits, err));
+        j->peak = NULL;
+    }
     for (int64_t n = 0; n < j->n; n++) tn_channel_bits_put(packed, (size_t)n, bits[n]);
-    j->peak = NULL;
     j->weightlets = keep(h, tn_weightlets_bytes(packed, 0, (size_t)j->n, (size_t)j->k), 1);
     TN_FAIL_IF(!j->weightlets, err, TERN_E_MEMORY, "no memory to pack");
     j->bits = packed;
     return TERN_OK;
+}
+
+/* The channels of every layer's linears bid for the same bits: measure all of them first. */
+static tern_status allocate_model(packer *p, tern_error *err) {
+    static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN, TN_SITE_DOWN}; /* as put_layer writes them */
+    size_t n = 0;
+    for (int s = 0; s < TN_LAYER_SITES; s++) n += (size_t)tn_site_get(&p->m->h, sites[s]).n_total;
+    n *= (size_t)p->m->h.n_layers;
+    float *peak = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *peak);
+    uint32_t *n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *n_weights);
+    p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, n, 1);
+    tern_status st = peak && n_weights && p->model_bits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to allocate the bits of %zu channels", n);
+    size_t at = 0;
+    for (int layer = 0; layer < p->m->h.n_layers && st == TERN_OK; layer++) {
+        for (int s = 0; s < TN_LAYER_SITES; s++) {
+            const tn_site_ops ops = tn_site_get(&p->m->h, sites[s]);
+            for (int32_t op = 0; op < ops.n_ops && st == TERN_OK; op++) {
+                quantise_job j = {.p = p, .layer = layer, .role = ops.roles[op], .smooth = plan_of(p, layer, sites[s])->smooth, .n = ops.n[op], .k = ops.k, .peak = peak + at};
+                st = quantise(p, &j, err);
+                for (int32_t c = 0; c < ops.n[op]; c++) n_weights[at++] = (uint32_t)ops.k;
+            }
+        }
+        tn_source_release(p->src, layer);
+        if (st == TERN_OK && !tn_progress(p->ctx, "allocate", (layer + 1.0) / p->m->h.n_layers)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+    }
+    if (st == TERN_OK) st = tn_allocate_bits(p->ctx, peak, n_weights, n, p->o->bits, p->model_bits, err);
+    tn_free(p->ctx, peak);
+    tn_free(p->ctx, n_weights);
+    return st;
 }
 
 static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by, tern_error *err) {
@@ -547,6 +622,7 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
     }
     for (int i = 0; i < TN_LAYER_SITES; i++) TN_TRY(add_site(p, h, layer, sites[i], &rows[i], err));
     TN_TRY(tn_pkg_end(p->w, err));
+    tn_source_release(p->src, layer);
     return put_shadow_rows(p, layer, rows, sites, TN_LAYER_SITES, err);
 }
 
@@ -726,20 +802,20 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     size_t n_ids = 0;
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = tn_source_open(ctx, src, &p.src, err);
-    if (st == TERN_OK) st = tn_model_load(ctx, p.pool, p.src, TN_FLOAT, &p.m, err);
+    if (st == TERN_OK) st = tn_model_outline(ctx, p.pool, p.src, &p.m, err);
     if (st == TERN_OK) st = calibration_ids(&p, &ids, &n_ids, err);
     int32_t window = opt->calib_window;
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
     report->n_calib_tokens = n_ids;
-    if (st == TERN_OK) st = tn_calibrate(p.m, &p.kern, p.pool, ids, n_ids, window, (double)opt->outlier_share, &p.cal, err);
-    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
-    if (st == TERN_OK) st = tn_head_profile_measure(p.m, &p.kern, p.pool, ids, n_ids < HEAD_TOKENS ? n_ids : HEAD_TOKENS, window, opt->head_importance, &p.heads, err);
+    if (st == TERN_OK) st = calibrate(&p, ids, n_ids, window);
+    if (st == TERN_OK && opt->head_importance) st = measure_importance(&p, ids, n_ids, window);
     if (st == TERN_OK) st = make_plans(&p);
     for (int i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->h.n_layers; i++) {
         st = smooth_site(&p, i, TN_SITE_QKV);
         if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
     }
-    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_plans(&p, ids, n_ids, window);
+    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_clips(&p);
+    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW && opt->bits_of_model) st = allocate_model(&p, err);
     if (st == TERN_OK) st = write_package(&p, out, err);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;
@@ -749,6 +825,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
         tn_free(ctx, p.plans[i].smooth);
     }
     tn_free(ctx, p.plans);
+    tn_free(ctx, p.model_bits);
     if (p.cal.sites) tn_calibration_close(&p.cal);
     tn_head_profile_close(&p.heads);
     tn_free(ctx, ids);

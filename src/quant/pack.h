@@ -7,7 +7,7 @@
 typedef enum tn_scheme {
     TN_SCHEME_LLM_NPU,     /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites */
     TN_SCHEME_NAIVE,       /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers break */
-    TN_SCHEME_EDGEFLOW,    /* adaptive bits per output channel, weights and scales after NPU-aware smoothing (EdgeFlow 4.1) */
+    TN_SCHEME_EDGEFLOW,    /* adaptive bits per output channel, weights and scales after NPU-aware smoothing (EdgeFlow 4.1): the default */
     TN_SCHEME_SMOOTHQUANT, /* naive after moving the spread of the norms' outputs into the weights (alpha 0.5) */
     TN_N_SCHEMES
 } tn_scheme;
@@ -27,6 +27,7 @@ typedef struct tn_pack_options {
     float hot_coverage;      /* hot channels cover this share of the outliers (default 0.8) ... */
     float hot_max;           /* ... and are at most this share of the channels (default 0.03), but at least one */
     double bits;             /* edgeflow: average per weight of the layers' linears, 1..8 (default 5) */
+    bool bits_of_model;      /* ... of all of them together; false (default): of every one */
     tn_shadow_mode shadow;   /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error (default), never, or at all */
     bool head_importance;    /* measure how much each attention head matters: one forward for every head (default: false, all the same) */
     int32_t n_threads;       /* 0 = one per core */
@@ -36,12 +37,16 @@ void tn_pack_defaults(tn_pack_options *o);
 
 typedef struct tn_pack_report {
     int32_t n_sites, n_shadowed;
+    int32_t n_unsmoothed; /* edgeflow: sites whose input scales could be folded into nothing in front of them (tn_pack_unsmoothed says why) */
     uint64_t n_outliers, n_values;        /* of shadowed sites, on the corpus */
     uint64_t n_hot, n_channels;           /* of shadowed sites */
     double hot_coverage;                  /* share of the outliers in hot channels */
     uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot only, and if all were */
     uint64_t package_bytes, n_calib_tokens;
 } tn_pack_report;
+
+/* Why sites stay unsmoothed. */
+extern const char tn_pack_unsmoothed[];
 
 /* Write the package at `out` (atomically). Progress "load", "calibrate", "pack" through ctx. */
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt, tn_pack_report *report, tern_error *err);

@@ -804,7 +804,7 @@ static void test_borrowed_weights(void **state) {
         tn_npu_options_defaults(&opt);
         opt.memory_cap_bytes = 6000; /* not twice 3 KB of tiles, and constants */
         tn_npu_device *d = open_dev(tn_npu_backend_name(i), &opt);
-        tn_npu_weights_data data = {grab(48 * 64), grab(48 * 4), grab(48 * 4), grab(48 * 4)};
+        tn_npu_weights_data data = {.tiles = grab(48 * 64), .col_sum = grab(48 * 4), .scale = grab(48 * 4), .bias = grab(48 * 4)};
         memset(data.tiles, 1, 48 * 64); /* in any layout */
         for (int n = 0; n < 48; n++) data.col_sum[n] = 64, data.scale[n] = (float)n, data.bias[n] = 3;
         tn_npu_weights *w;
@@ -837,6 +837,77 @@ static void test_borrowed_weights(void **state) {
         tn_npu_close(&d);
         free(data.tiles), free(data.col_sum), free(data.scale), free(data.bias);
     }
+}
+
+/* Weights that stay packed give what their tiles give, few rows and many, on one thread and in parts; what is wrong with them is refused. */
+static void test_packed_weights(void **state) {
+    (void)state;
+    enum { N = 200, K = 300, M = 40 };
+    tn_rng r = {3};
+    int8_t *w = malloc(N * K);
+    uint8_t bits[(N * 3 + 7) / 8 + 1] = {0}, *in = malloc(M * 320);
+    for (int n = 0; n < N; n++) {
+        unsigned b = 1 + (unsigned)tn_rng_below(&r, 7);
+        tn_channel_bits_put(bits, (size_t)n, b);
+        for (int k = 0; k < K; k++) w[n * K + k] = (int8_t)(2 * (int)tn_rng_below(&r, 1u << b) - ((1 << b) - 1));
+    }
+    for (int i = 0; i < M * 320; i++) in[i] = (uint8_t)tn_rng_below(&r, 256);
+    size_t n_packed = tn_weightlets_bytes(bits, 0, N, K);
+    uint8_t *packed = malloc(n_packed);
+    tn_weightlets_pack(packed, bits, w, 0, N, K);
+    const tn_npu_layout l = {TN_NPU_LAYOUT_16X4, 16, 4};
+    tn_npu_weights_data tiles = {.tiles = grab(tn_npu_tiles_bytes(&l, N, K)), .col_sum = grab(4 * 208), .scale = grab(4 * 208), .bias = grab(4 * 208)};
+    tn_npu_tiles_pack(&l, tiles.tiles, tiles.col_sum, w, 0, N, K);
+    for (int n = 0; n < 208; n++) tiles.scale[n] = 0.01f * (float)(n + 1), tiles.bias[n] = (float)n;
+    tn_npu_weights_data data = tiles;
+    data.tiles = NULL;
+    data.packed = packed;
+    data.bits = bits;
+    data.packed_bytes = n_packed;
+    tern_error err;
+    tn_npu_weights *weights;
+    tn_npu_device *d = open_dev("scalar", NULL);
+    assert_int_equal(tn_npu_weights_borrow(d, N, K, &data, &weights, &err), TERN_E_UNSUPPORTED);
+    tn_npu_close(&d);
+    tn_npu_options opt;
+    tn_npu_options_defaults(&opt);
+    opt.n_threads = 2;
+    d = open_dev("host", &opt);
+    for (int rows = 0; rows < 2; rows++) {
+        tn_npu_graph_desc g = {.kind = TN_NPU_LINEARS, .m = M, .k = K, .in_stride = 320, .rows_per_run = rows ? 7 : 0, .n_ops = 1,
+                               .ops = {{.n = N, .act_scale = 0.5f, .has_bias = true, .out = TN_NPU_OUT_S8, .out_scale = 3}}};
+        static int8_t out[2][M * N];
+        for (int n_rows = 1; n_rows <= M; n_rows += n_rows < 10 ? 1 : 15) {
+            for (int form = 0; form < 2; form++) {
+                tn_npu_graph *graph;
+                must(tn_npu_weights_borrow(d, N, K, form ? &data : &tiles, &weights, &err), &err);
+                must(tn_npu_compile(d, &g, &graph, &err), &err);
+                must(tn_npu_load(graph, &weights, &err), &err);
+                memset(out[form], 99, sizeof out[form]);
+                tn_npu_job j = {.graph = graph, .n_rows = n_rows, .in = {in}, .out = {out[form]}};
+                must(tn_npu_submit(&j, &err), &err);
+                assert_int_equal(tn_npu_wait(&j), TERN_OK);
+                if (form) {
+                    memset(out[form], 99, sizeof out[form]);
+                    for (int32_t i = 0; i < 3; i++) must(tn_npu_run_part(&j, i, 3, &err), &err);
+                }
+                tn_npu_graph_close(&graph);
+                tn_npu_weights_close(&weights);
+            }
+            assert_memory_equal(out[0], out[1], sizeof out[0]);
+        }
+        tn_npu_graph *graph;
+        data.packed_bytes++;
+        must(tn_npu_weights_borrow(d, N, K, &data, &weights, &err), &err);
+        must(tn_npu_compile(d, &g, &graph, &err), &err);
+        assert_int_equal(tn_npu_load(graph, &weights, &err), TERN_E_FORMAT);
+        tn_npu_graph_close(&graph);
+        tn_npu_weights_close(&weights);
+        data.packed_bytes--;
+    }
+    assert_int_equal(tn_npu_used_bytes(d), 0);
+    tn_npu_close(&d);
+    free(tiles.tiles), free(tiles.col_sum), free(tiles.scale), free(tiles.bias), free(packed), free(in), free(w);
 }
 
 /* ---- blobs ------------------------------------------------------------------------------------------- */
@@ -1117,6 +1188,7 @@ int main(void) {
         cmocka_unit_test(test_memory_cap),
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_borrowed_weights),
+        cmocka_unit_test(test_packed_weights),
         cmocka_unit_test(test_damaged_blobs),
         cmocka_unit_test(test_concurrent),
         cmocka_unit_test(test_parts_on_threads),
