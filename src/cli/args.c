@@ -196,6 +196,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->npu_threads = a->npu_threads;
     o->cpu_threads = a->cpu_threads;
     o->npu_memory_bytes = a->npu_memory;
+    o->npu_vtcm_bytes = a->npu_vtcm;
     o->chunk = a->chunk;
     o->no_steal = a->no_steal;
     o->no_chunk_sharing = a->no_chunk_sharing;

@@ -53,7 +53,7 @@ typedef struct model_args {
     int32_t n_threads;
     const char *npu, *policy, *cold_rows, *scheme;
     int32_t npu_threads, cpu_threads, chunk;
-    uint64_t npu_memory;
+    uint64_t npu_memory, npu_vtcm;
     bool no_steal, no_chunk_sharing, trace, npu_separate;
     const char *graph_switch, *load, *read, *weights, *attention;
     float attention_ratio;
@@ -70,6 +70,7 @@ typedef struct model_args {
     {"npu-threads", 0, "N", ARG_INT, &(a).npu_threads, 1, 63, "packages: workers of the NPU lane (default: threads - 1)"}, \
     {"cpu-threads", 0, "N", ARG_INT, &(a).cpu_threads, 1, 63, "packages: workers of the CPU lane (default: 1)"}, \
     {"npu-memory", 0, "BYTES", ARG_U64, &(a).npu_memory, 0, 0, "packages: what the device can address (default: no limit)"}, \
+    {"npu-vtcm", 0, "BYTES", ARG_U64, &(a).npu_vtcm, 0, 0, "--npu hexagon: what it stages weights in, 16384 to 8388608 (default)"}, \
     {"scheme", 0, "NAME", ARG_STR, &(a).scheme, 0, 0, "float models: float (default) or an accuracy baseline, llm-int8 or group-w8a8"}, \
     {"no-chunk-sharing", 0, NULL, ARG_FLAG, &(a).no_chunk_sharing, 0, 0, "packages: graphs and weights of its own for every chunk in flight"}, \
     {"cold-rows", 0, "FROM", ARG_STR, &(a).cold_rows, 0, 0, "packages: weight rows for outliers of cold channels from file or weights (default, where the device allows)"}, \

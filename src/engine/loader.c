@@ -55,7 +55,7 @@ struct tn_loader {
     tern_status status;     /* first failure */
     tern_error error;
     atomic_bool done;
-    atomic_int_fast64_t unpack_ns, load_ns, done_ns; /* relaxed: statistics */
+    atomic_int_fast64_t unpack_ns, load_ns, done_ns, n_by_device; /* relaxed: statistics */
     /* rows of the embedding that are needed before it is there; written under run_mu */
     int32_t n_rows, *row_tile; /* ascending */
     int8_t *row_data;
@@ -181,7 +181,11 @@ tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *
     size_t k = (size_t)u->site->ops.k, n = (size_t)u->site->ops.n[o], n0 = (size_t)(part - op->part0) * CHANNELS_PER_PART,
            n1 = n0 + CHANNELS_PER_PART < n ? n0 + CHANNELS_PER_PART : n;
     if (n0 >= n) return TERN_OK;
-    tn_weightlets_unpack(l->m->kern->unpack_tile, op->packed + tn_weightlets_bytes(op->bits, 0, n0, k), op->bits, n0, n1, k, op->tiles);
+    const uint8_t *packed = op->packed + tn_weightlets_bytes(op->bits, 0, n0, k);
+    if (tn_npu_unpack(l->m->dev, packed, op->bits, (int64_t)n0, (int64_t)n1, (int64_t)k, op->tiles))
+        atomic_fetch_add_explicit(&l->n_by_device, (int64_t)((n1 - n0) * k), memory_order_relaxed);
+    else
+        tn_weightlets_unpack(l->m->kern->unpack_tile, packed, op->bits, n0, n1, k, op->tiles);
     atomic_fetch_add_explicit(&l->unpack_ns, tn_now_ns() - t0, memory_order_relaxed);
     return TERN_OK;
 }
@@ -485,7 +489,8 @@ int32_t tn_loader_n_parts(const tn_loader *l, int32_t unit) { return l->units[un
 
 void tn_loader_stats_get(tn_loader *l, tn_loader_stats *out) {
     *out = (tn_loader_stats){.unpack_ns = atomic_load_explicit(&l->unpack_ns, memory_order_relaxed), .load_ns = atomic_load_explicit(&l->load_ns, memory_order_relaxed),
-                             .done_ns = atomic_load_explicit(&l->done_ns, memory_order_relaxed), .method = l->aio ? tn_aio_method(l->aio) : "mmap"};
+                             .done_ns = atomic_load_explicit(&l->done_ns, memory_order_relaxed), .n_unpacked_by_device = (uint64_t)atomic_load_explicit(&l->n_by_device, memory_order_relaxed),
+                             .method = l->aio ? tn_aio_method(l->aio) : "mmap"};
     if (!l->aio) return;
     tn_aio_stats s;
     tn_aio_stats_get(l->aio, &s);

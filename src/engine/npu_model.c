@@ -260,6 +260,12 @@ static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool hea
     return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
 }
 
+/* Are the site's weights placed in the device's own memory, which the CPU reads too? Else they lie in the process's. */
+static bool in_device(const tn_npu_model *m, const tn_npu_site *s, bool head) {
+    const tn_npu_caps *c = tn_npu_device_caps(m->dev);
+    return c->own_memory && c->shared_memory && !s->on_cpu && !keeps_one_form(m, s, head);
+}
+
 /* The chunk form again, over a copy of the weights: what a device without chunk sharing has for every chunk (llm.npu 3.2). */
 static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, tern_error *err) {
     tn_npu_device *dev = tn_npu_site_device(m, s);
@@ -403,8 +409,13 @@ static tern_status place_sites(tn_npu_model *m, const tn_hparams *h, uint64_t ca
     return TERN_OK;
 }
 
-/* Weights go to *at, which moves on, unless they are used where they are mapped. */
-static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, int layer, int8_t **at, tern_error *err) {
+/* Where the weights of a layer go: in the process's memory, or the device's. */
+typedef struct tile_room {
+    int8_t *at[2];
+} tile_room;
+
+/* Weights go to the room, which shrinks, unless they are used where they are mapped. */
+static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, int layer, tile_room *room, tern_error *err) {
     const section_view v = view_of(m, layer);
     s->ops = tn_site_get(h, site);
     if (!s->ops.n_ops) return TERN_OK;
@@ -414,7 +425,7 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
         const tn_pkg_record *r = s->tiles[i] = tiles_record(m, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, err);
         if (!r) return TERN_E_FORMAT;
         bool packed = tn_npu_stays_packed(m, r);
-        int8_t *weights = *at;
+        int8_t **at = &room->at[in_device(m, s, site == TN_SITE_HEAD)], *weights = *at;
         if (m->map && (packed || r->part == TN_PKG_TILES)) weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
         else *at += aligned(packed ? r->size_bytes : tiles_bytes(s->ops.n[i], s->ops.k));
         tn_npu_weights_data *d = &s->image[i];
@@ -447,21 +458,32 @@ static tern_status plan_small(tn_npu_model *m, int layer, tern_error *err) {
 }
 
 /* Room for the weights of a layer (-1: head and embedding). */
-static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, int8_t **at, tern_error *err) {
-    uint64_t n = TN_AIO_ALIGN;
+static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err) {
+    uint64_t n[2] = {TN_AIO_ALIGN, TN_AIO_ALIGN};
     for (int s = layer < 0 ? TN_SITE_HEAD : 0; s < (layer < 0 ? TN_N_SITES : TN_LAYER_SITES); s++) {
         tn_site_ops o = tn_site_get(h, (tn_site)s);
         for (int i = 0; i < o.n_ops; i++) {
             const tn_pkg_record *r = tiles_record(m, o.roles[i], o.n[i], o.k, layer, err);
             if (!r) return TERN_E_FORMAT;
-            if (tn_npu_stays_packed(m, r)) n += m->map ? 0 : aligned(r->size_bytes);
-            else if (!m->map || r->part != TN_PKG_TILES) n += aligned(tiles_bytes(o.n[i], o.k));
+            bool device = in_device(m, tn_npu_site_at(m, layer < 0 ? 0 : layer, (tn_site)s), layer < 0);
+            if (tn_npu_stays_packed(m, r)) n[device] += m->map ? 0 : aligned(r->size_bytes);
+            else if (!m->map || r->part != TN_PKG_TILES) n[device] += aligned(tiles_bytes(o.n[i], o.k));
         }
     }
-    if (layer < 0 && !h->tied && !m->map) n += aligned(tiles_bytes(h->n_vocab, h->n_embd));
-    int8_t *block = m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n, 1);
-    TN_FAIL_IF(!block, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n);
-    *at = block + aligned((uintptr_t)block) - (uintptr_t)block;
+    if (layer < 0 && !h->tied && !m->map) n[0] += aligned(tiles_bytes(h->n_vocab, h->n_embd));
+    if (n[0] > TN_AIO_ALIGN) {
+        m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n[0], 1);
+        TN_FAIL_IF(!m->tile_blocks[layer + 1], err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n[0]);
+    }
+    if (n[1] > TN_AIO_ALIGN) {
+        void *block;
+        TN_TRY(tn_npu_mem_alloc(m->dev, n[1], &block, err));
+        m->device_blocks[layer + 1] = block;
+    }
+    for (int i = 0; i < 2; i++) {
+        uintptr_t block = (uintptr_t)(i ? m->device_blocks : m->tile_blocks)[layer + 1];
+        room->at[i] = (int8_t *)aligned(block);
+    }
     return TERN_OK;
 }
 
@@ -481,24 +503,24 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     memcpy(h->inv_freq_long, inv_long, rope_bytes);
     TN_TRY(copy_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM, true, &model->out_norm, err));
     TN_TRY(copy_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM_B, false, &model->out_norm_b, err));
-    int8_t *at;
+    tile_room room;
     tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_HEAD);
-    TN_TRY(plan_tiles(m, h, -1, &at, err));
-    TN_TRY(open_site(m, h, head, TN_SITE_HEAD, -1, &at, err));
+    TN_TRY(plan_tiles(m, h, -1, &room, err));
+    TN_TRY(open_site(m, h, head, TN_SITE_HEAD, -1, &room, err));
     if (head->shadow) TN_TRY(read_hot(head, &v, -1, err));
     const tn_pkg_record *r = tiles_record(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
     if (!r) return TERN_E_FORMAT;
-    m->embd_tiles = h->tied ? head->image[0].tiles : m->map ? (const int8_t *)m->map->data + tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes : at;
+    m->embd_tiles = h->tied ? head->image[0].tiles : m->map ? (const int8_t *)m->map->data + tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes : room.at[0];
     m->embd_scale = payload(&v, TN_W_EMBD, TN_PKG_SCALE, padded(h->n_vocab) * 4, -1, err);
     m->embd_tile_hash = m->embd_scale ? payload(&v, TN_W_EMBD, TN_PKG_TILE_HASH, padded(h->n_vocab) / 16 * 4, -1, err) : NULL;
     return m->embd_tile_hash ? TERN_OK : TERN_E_FORMAT;
 }
 
 static tern_status open_layer(tn_npu_model *m, const tn_hparams *h, int layer, tern_error *err) {
-    int8_t *at;
+    tile_room room;
     TN_TRY(plan_small(m, layer, err));
-    TN_TRY(plan_tiles(m, h, layer, &at, err));
-    for (int s = 0; s < TN_LAYER_SITES; s++) TN_TRY(open_site(m, h, tn_npu_site_at(m, layer, (tn_site)s), (tn_site)s, layer, &at, err));
+    TN_TRY(plan_tiles(m, h, layer, &room, err));
+    for (int s = 0; s < TN_LAYER_SITES; s++) TN_TRY(open_site(m, h, tn_npu_site_at(m, layer, (tn_site)s), (tn_site)s, layer, &room, err));
     return TERN_OK;
 }
 
@@ -581,9 +603,10 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     m->small = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small);
     m->small_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small_blocks);
     m->tile_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->tile_blocks);
+    m->device_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->device_blocks);
     m->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers * TN_LAYER_SITES + 1, sizeof *m->sites);
     model->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *model->layers);
-    TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->sites || !model->layers, err, TERN_E_MEMORY, "no memory for a model");
+    TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->device_blocks || !m->sites || !model->layers, err, TERN_E_MEMORY, "no memory for a model");
     if (opt->load == TN_LOAD_MMAP && (st = tn_file_open(ctx, path, &m->map, err)) != TERN_OK) goto out;
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
@@ -598,6 +621,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     tn_npu_options_defaults(&dev);
     dev.n_threads = opt->n_threads > 0 ? opt->n_threads : 1;
     dev.memory_cap_bytes = opt->memory_cap_bytes;
+    dev.scratch_bytes = opt->scratch_bytes;
     dev.separate_weights = opt->separate_weights;
     dev.kernels = kern;
     if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
@@ -616,12 +640,13 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     m->packed = can_pack && opt->weights != TN_WEIGHTS_TILES;
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID, "the CPU cannot read the weights of device '%s': its cold rows come from the file", caps->name);
-    if (opt->memory_cap_bytes) {
-        if ((st = place_sites(m, &model->h, opt->memory_cap_bytes, err)) != TERN_OK) goto out;
+    if (caps->memory_cap_bytes) {
+        if ((st = place_sites(m, &model->h, caps->memory_cap_bytes, err)) != TERN_OK) goto out;
         dev.memory_cap_bytes = 0;
         dev.separate_weights = false;
         if (m->n_on_cpu && (st = tn_npu_open(ctx, "host", &dev, &m->cpu_dev, err)) != TERN_OK) goto out;
-        tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, opt->memory_cap_bytes);
+        if (m->n_on_cpu || opt->memory_cap_bytes)
+            tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, caps->memory_cap_bytes);
     }
     if ((st = open_pkg_graphs(m, err)) != TERN_OK || (st = open_model_level(m, model, err)) != TERN_OK) goto out;
     for (int i = 0; i < m->n_layers; i++) {
@@ -670,6 +695,8 @@ void tn_npu_model_close(tn_npu_model **pm) {
         for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->weights[w]);
         tn_free(m->ctx, s->hot_rows);
     }
+    for (int i = 0; m->device_blocks && i < m->n_layers + 1; i++) tn_npu_mem_free(m->dev, m->device_blocks[i]);
+    tn_free(m->ctx, m->device_blocks);
     tn_npu_close(&m->dev);
     tn_npu_close(&m->cpu_dev);
     for (int i = 0; i < m->n_layers + 1; i++) {

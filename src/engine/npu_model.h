@@ -96,7 +96,7 @@ typedef struct tn_npu_model {
     const uint32_t *embd_tile_hash;
     tn_file *map;        /* the package, where it is mapped */
     char **small, **small_blocks;   /* [n_layers + 1]: small tensors of model and layers as read; the memory they are in (NULL when mapped) */
-    int8_t **tile_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed */
+    int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed; of sites on a device with memory of its own, in there */
     void *graph_section; /* of the package, with its table */
     const tn_pkg_graph *pkg_graphs;
     uint32_t n_pkg_graphs;
@@ -113,7 +113,8 @@ typedef struct tn_npu_model {
 typedef struct tn_npu_model_options {
     const char *backend;       /* NULL: the first built in */
     int32_t n_threads;         /* of the device */
-    uint64_t memory_cap_bytes; /* 0 = no limit */
+    uint64_t memory_cap_bytes; /* 0 = no limit but the device's own */
+    uint64_t scratch_bytes;    /* as in tn_npu_options */
     int32_t chunk;             /* 0 = the tuned one, or TN_CHUNK_DEFAULT */
     tn_tuned tuned;            /* ignored when it is another package's */
     bool no_chunk_sharing;     /* every chunk of a wave has graphs and weights of its own */

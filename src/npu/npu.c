@@ -100,6 +100,8 @@ tern_status tn_npu_open(tn_ctx *ctx, const char *backend, const tn_npu_options *
         tn_free(ctx, d);
         return st;
     }
+    d->caps.own_memory = be->mem_alloc != NULL;
+    d->caps.unpacks = be->unpack != NULL;
     *out = d;
     return TERN_OK;
 }
@@ -147,9 +149,11 @@ static void release(tn_npu_device *d, uint64_t n_bytes) {
     pthread_mutex_unlock(&d->mu);
 }
 
-static void *mem_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat) {
-    if (d->be->mem_alloc) return d->be->mem_alloc(d, n_bytes, cat);
-    return n_bytes <= SIZE_MAX ? tn_alloc(d->ctx, cat, 1, (size_t)n_bytes) : NULL;
+static tern_status mem_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, const char *what, void **out, tern_error *err) {
+    if (d->be->mem_alloc) return d->be->mem_alloc(d, n_bytes, cat, out, err);
+    *out = n_bytes <= SIZE_MAX ? tn_alloc(d->ctx, cat, 1, (size_t)n_bytes) : NULL;
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of %s", n_bytes, what);
+    return TERN_OK;
 }
 
 static void mem_free(tn_npu_device *d, void *p) {
@@ -164,13 +168,14 @@ tern_status tn_npu_mem_alloc(tn_npu_device *d, uint64_t n_bytes, void **out, ter
     uint64_t total;
     TN_FAIL_IF(!tn_add_u64(n_bytes, HEAD_BYTES, &total), err, TERN_E_MEMORY, "a buffer of %" PRIu64 " bytes is too large", n_bytes);
     TN_TRY(reserve(d, total, "a buffer", err));
-    char *p = mem_alloc(d, total, TN_MEM_ACTIVATIONS);
-    if (!p) {
+    void *p;
+    tern_status st = mem_alloc(d, total, TN_MEM_ACTIVATIONS, "an NPU buffer", &p, err);
+    if (st != TERN_OK) {
         release(d, total);
-        return tn_fail(err, TERN_E_MEMORY, "no memory for an NPU buffer of %" PRIu64 " bytes", n_bytes);
+        return st;
     }
     memcpy(p, &total, sizeof total);
-    *out = p + HEAD_BYTES;
+    *out = (char *)p + HEAD_BYTES;
     return TERN_OK;
 }
 
@@ -207,16 +212,17 @@ static tern_status weights_make(tn_npu_device *d, int64_t n, int64_t k, const tn
                "weights [%" PRId64 "][%" PRId64 "]: the %s NPU takes 1..%d output channels of 1..%d inputs", n, k, d->caps.name,
                d->caps.max_n, d->caps.max_k);
     weights_plan plan = plan_weights(&d->caps.layout, n, k, has_bias);
-    bool packed = borrowed && !borrowed->tiles;
+    bool packed = borrowed && !borrowed->tiles, lent = borrowed && d->be->owns && d->be->owns(d, borrowed->tiles);
     if (packed) plan.n_bytes = plan.n_bytes - plan.off_col_sum + borrowed->packed_bytes;
+    uint64_t n_counted = lent ? plan.n_bytes - plan.off_col_sum : plan.n_bytes;
     tn_npu_weights *w = tn_calloc(d->ctx, TN_MEM_WEIGHTS, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory for weights");
-    tern_status st = reserve(d, plan.n_bytes, "a weight matrix", err);
+    tern_status st = reserve(d, n_counted, "a weight matrix", err);
     if (st != TERN_OK) {
         tn_free(d->ctx, w);
         return st;
     }
-    *w = (tn_npu_weights){.dev = d, .n = (int32_t)n, .k = (int32_t)k, .n_bytes = plan.n_bytes, .n_refs = 1};
+    *w = (tn_npu_weights){.dev = d, .n = (int32_t)n, .k = (int32_t)k, .n_bytes = plan.n_bytes, .n_counted = n_counted, .n_refs = 1};
     if (borrowed) {
         w->data = *borrowed;
         w->block_off = packed ? tn_alloc(d->ctx, TN_MEM_WEIGHTS, (size_t)(n + TN_NPU_BLOCK - 1) / TN_NPU_BLOCK, sizeof *w->block_off) : NULL;
@@ -225,12 +231,13 @@ static tern_status weights_make(tn_npu_device *d, int64_t n, int64_t k, const tn
             return tn_fail(err, TERN_E_MEMORY, "no memory for weights");
         }
     } else {
-        char *p = w->mem = mem_alloc(d, plan.n_bytes, TN_MEM_WEIGHTS);
-        if (!p) {
-            release(d, plan.n_bytes);
+        st = mem_alloc(d, plan.n_bytes, TN_MEM_WEIGHTS, "weights", &w->mem, err);
+        if (st != TERN_OK) {
+            release(d, n_counted);
             tn_free(d->ctx, w);
-            return tn_fail(err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", plan.n_bytes);
+            return st;
         }
+        char *p = w->mem;
         w->data = (tn_npu_weights_data){.tiles = (int8_t *)p, .col_sum = (int32_t *)(p + plan.off_col_sum), .scale = (float *)(p + plan.off_scale),
                                         .bias = has_bias ? (float *)(p + plan.off_bias) : NULL};
     }
@@ -256,6 +263,12 @@ tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const 
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w) { return w->data; }
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w) { return w->n_bytes; }
 
+bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1, int64_t k, int8_t *tiles) {
+    if (!d->be->unpack || !d->be->owns(d, tiles)) return false;
+    d->be->unpack(d, src, packed_bits, n0, n1, k, tiles);
+    return true;
+}
+
 uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool has_bias) {
     return plan_weights(&d->caps.layout, n, k, has_bias).n_bytes;
 }
@@ -277,8 +290,9 @@ void tn_npu_weights_close(tn_npu_weights **pw) {
     pthread_mutex_unlock(&d->mu);
     if (!last) return;
     if (w->mem) mem_free(d, w->mem);
+    if (w->copy) mem_free(d, w->copy);
     tn_free(d->ctx, w->block_off);
-    release(d, w->n_bytes);
+    release(d, w->n_counted);
     tn_free(d->ctx, w);
 }
 
@@ -481,9 +495,10 @@ tern_status tn_npu_load(tn_npu_graph *g, tn_npu_weights *const *weights, tern_er
     if (weights) TN_TRY(check_binding(g, weights, err));
     if (weights) TN_TRY(index_packed(g, weights, err));
     TN_TRY(reserve(d, g->load_bytes, "a graph's constants", err));
-    tern_status st = TERN_OK;
-    g->scale[0] = mem_alloc(d, g->load_bytes, TN_MEM_GRAPHS);
-    TN_BAIL_IF(!g->scale[0], err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of a graph's constants", g->load_bytes);
+    void *constants = NULL;
+    tern_status st = mem_alloc(d, g->load_bytes, TN_MEM_GRAPHS, "a graph's constants", &constants, err);
+    if (st != TERN_OK) goto out;
+    g->scale[0] = constants;
     TN_BAIL_IF(weights && !bind_weights(g, weights), err, TERN_E_UNSUPPORTED,
                "this NPU's graphs cannot share weights: each loaded graph needs its own copy");
     for (int i = 0; i < g->desc.n_ops && st == TERN_OK; i++) st = freeze_op(g, i, &plan[i], err);
