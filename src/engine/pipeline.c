@@ -902,7 +902,9 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
             full = full && form_before[i] == TN_FORM_CHUNK;
         }
     }
-    tn_run run = {.graph = w->graph, .policy = p->policy, .cancel = cancel, .timeline = timeline, .task_ns = p->switcher || (full && !p->profile->measured) ? w->task_ns : NULL};
+    tn_policy policy = p->policy;
+    if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
+    tn_run run = {.graph = w->graph, .policy = policy, .cancel = cancel, .timeline = timeline, .task_ns = p->switcher || (full && !p->profile->measured) ? w->task_ns : NULL};
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full && !p->profile->measured) learn(p, w, n_chunks);
