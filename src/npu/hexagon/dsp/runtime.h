@@ -5,6 +5,7 @@
 
 #include "../message.h"
 #include "dma.h"
+#include "kernels.h"
 
 /* What the platform beneath has to offer; NULL where it cannot. */
 typedef struct tn_hex_platform {
@@ -24,7 +25,9 @@ typedef struct tn_hex_runtime {
     tn_hex_hello hello;
     uint32_t n_maps, used_bytes;
     tn_hex_map maps[TN_HEX_MAX_MAPS]; /* in order of place, disjoint */
+    uint32_t n_graphs; /* every loaded one has a smaller number */
     tn_hex_graph graphs[TN_HEX_MAX_GRAPHS];
+    tn_hex_spreads spreads;
     tn_hex_dma dma;
 } tn_hex_runtime;
 
