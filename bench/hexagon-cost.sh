@@ -20,30 +20,23 @@ count() { # TITLE UNITS ARGS
 import collections, os, re, sys
 
 # A block of code is printed when it is translated, in front of its first execution; executions name the translation's address.
-blocks, fresh, symbol = {}, None, None
+blocks, fresh = {}, None
 runs = collections.Counter()
 for line in open(sys.argv[1], errors="replace"):
     if line.startswith("IN:"):
-        fresh = [line[3:].strip(), 0, 0, 0, 0]  # symbol, packets, instructions, vrmpy, of them HVX
+        fresh = [line[3:].strip(), 0, 0, 0]  # symbol, packets, instructions, vrmpy
     elif line.startswith("0x") and fresh is not None:
-        code = line.split(None, 2)[2] if len(line.split(None, 2)) > 2 else ""
-        text = line[line.index(":") + 1:].split(None, 1)[1].strip().lstrip("{").strip()
-        fresh[1] += text.rstrip().endswith("}")
-        text = text.rstrip("}").strip()
-        words = [t.strip() for t in text.split(";") if t.strip() and not t.strip().startswith(("immext", "nop"))]
-        if words and words[0].startswith("p0 =") and "if (p0.new)" in text:
-            words = words[:1] + words[1:]
-        fresh[2] += len(words)
+        text = line.split(":", 1)[1].split(None, 1)[1]  # behind address and word; a packet ends with }, perhaps with the end of a loop behind it
+        fresh[1] += "}" in text
+        fresh[2] += sum(bool(t) and not t.startswith(("immext", "nop")) for t in re.sub(r"[{}]|:endloop[01]*", "", text).strip().split("; "))
         fresh[3] += "vrmpy" in text
-        fresh[4] += bool(re.search(r"\bV\d+|\bQ\d", text))
     elif line.startswith("Trace"):
         at = line.split()[2]
         if fresh is not None:
             blocks[at] = fresh
             fresh = None
         runs[at] += 1
-part = {"product": "product", "epilogue": "tn_hex_finish", "rows": "tn_hex_pack_rows", "spread": "unpack_", "transpose": "tn_hex_transpose", "DMA": "tn_hex_dma|copy"}
-total = collections.defaultdict(lambda: [0] * 4)
+total = collections.defaultdict(lambda: [0] * 3)
 for at, n in runs.items():
     name = blocks[at][0]
     if re.match("product", name): key = "product"
@@ -54,9 +47,9 @@ for at, n in runs.items():
     elif re.match("tn_hex_dma|copy", name): key = "DMA"
     elif re.match("tn_hex_(linear|product|unpack)|begin|tn_hex_unpack_channel|__hexagon", name): key = "staging"
     else: continue # messages
-    for i in range(4): total[key][i] += blocks[at][i + 1] * n
+    for i in range(3): total[key][i] += blocks[at][i + 1] * n
 units, ghz = int(os.environ["UNITS"]), float(os.environ["GHZ"])
-work = [sum(v[i] for k, v in total.items() if k != "DMA") for i in range(4)]
+work = [sum(v[i] for k, v in total.items() if k != "DMA") for i in range(3)]
 detail = ", ".join(f"{k} {100 * v[0] / work[0]:.0f}" for k, v in sorted(total.items(), key=lambda x: -x[1][0]) if k != "DMA")
 density = f"{total['product'][2] / total['product'][0]:.2f}" if total["product"][2] else "-"
 print(f"| {os.environ['TITLE']} | {1000 * work[1] / units:.2f} | {1000 * work[0] / units:.2f} | {density} | {detail} | {units / work[0] * ghz:.1f} |")

@@ -42,15 +42,75 @@ static inline __attribute__((always_inline)) void product(int n_rows, const uint
     for (int r = 0; r < n_rows; r++) acc[r] = s[r];
 }
 
-#define PRODUCT(n)                                                                                                                      \
-    static __attribute__((noinline)) void product_##n(const uint64_t *a, const HVX_Vector *w, uint32_t n_units, const int32_t *sums,     \
-                                                      int first, HVX_Vector *acc) {                                                      \
-        product(n, a, w, n_units, sums, first, acc);                                                                                     \
-    }
-PRODUCT(1)
-PRODUCT(2)
-PRODUCT(4)
-PRODUCT(8)
+static __attribute__((noinline)) void product_2(const uint64_t *a, const HVX_Vector *w, uint32_t n_units, const int32_t *sums, int first, HVX_Vector *acc) {
+    product(2, a, w, n_units, sums, first, acc);
+}
+
+/* The loops below are scheduled by hand, as the compiler leaves a slot in four empty. A packet has two multiplications at most, of different
+ * rows (i with the unit's first weights, i - 1 with its second), and two loads: the activations of row i + 2 and, in two packets, the
+ * next unit's weights; those are made unsigned in two more. They read 256 bytes beyond the weights and 16 beyond the panel, all of it VTCM.
+ * Registers: r7:6, r9:8, r11:10, r13:12 hold rows i % 4. */
+#define ROW(i, before, lo, hi, pair, more) \
+    "{ %[s" #i "].w += vrmpy(%[w0].ub," lo ".b); %[s" #before "].w += vrmpy(%[w1].ub," hi ".b)\n" pair " = memd(%[a]++#8); " more " }"
+#define LOAD(raw) raw " = vmem(%[w]++#1)"
+#define TO_W0 "%[w0] = vxor(%[x0],%[unsign])"
+#define TO_W1 "%[w1] = vxor(%[x1],%[unsign])"
+#define BEGIN "{ r13:12 = combine(#0,#0); r7:6 = memd(%[a]++#8); " LOAD("%[x0]") " }\n{ r9:8 = memd(%[a]++#8); " LOAD("%[x1]") "; " TO_W0 " }\nloop0(1f,%[n])\n.p2align 5\n1:\n"
+#define SCALARS "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "lc0", "sa0", "memory"
+
+static __attribute__((noinline)) void product_8(const uint64_t *a, const HVX_Vector *w, uint32_t n_units, const int32_t *sums, int first, HVX_Vector *acc) {
+    HVX_Vector s[8], w0, w1 = Q6_V_vzero(), x0, x1, unsign = Q6_V_vsplat_R(UNSIGN);
+#pragma clang loop unroll(full)
+    for (int r = 0; r < 8; r++) s[r] = Q6_Vw_vsub_VwVw(first ? Q6_V_vzero() : acc[r], Q6_V_vsplat_R(sums[r]));
+    __asm__(BEGIN
+            ROW(0, 7, "r6", "r13", "r11:10", TO_W1) "\n"
+            ROW(1, 0, "r8", "r7", "r13:12", "nop") "\n"
+            ROW(2, 1, "r10", "r9", "r7:6", LOAD("%[x0]")) "\n"
+            ROW(3, 2, "r12", "r11", "r9:8", "nop") "\n"
+            ROW(4, 3, "r6", "r13", "r11:10", LOAD("%[x1]")) "\n"
+            ROW(5, 4, "r8", "r7", "r13:12", "nop") "\n"
+            ROW(6, 5, "r10", "r9", "r7:6", "nop") "\n"
+            ROW(7, 6, "r12", "r11", "r9:8", TO_W0) ":endloop0\n"
+            "{ %[s7].w += vrmpy(%[w1].ub,r13.b) }"
+            : [a] "+r"(a), [w] "+r"(w), [w0] "=&v"(w0), [w1] "+v"(w1), [x0] "=&v"(x0), [x1] "=&v"(x1), [s0] "+v"(s[0]), [s1] "+v"(s[1]), [s2] "+v"(s[2]),
+              [s3] "+v"(s[3]), [s4] "+v"(s[4]), [s5] "+v"(s[5]), [s6] "+v"(s[6]), [s7] "+v"(s[7])
+            : [n] "r"(n_units), [unsign] "v"(unsign)
+            : SCALARS);
+#pragma clang loop unroll(full)
+    for (int r = 0; r < 8; r++) acc[r] = s[r];
+}
+
+static __attribute__((noinline)) void product_4(const uint64_t *a, const HVX_Vector *w, uint32_t n_units, const int32_t *sums, int first, HVX_Vector *acc) {
+    HVX_Vector s[4], w0, w1 = Q6_V_vzero(), x0, x1, unsign = Q6_V_vsplat_R(UNSIGN);
+#pragma clang loop unroll(full)
+    for (int r = 0; r < 4; r++) s[r] = Q6_Vw_vsub_VwVw(first ? Q6_V_vzero() : acc[r], Q6_V_vsplat_R(sums[r]));
+    __asm__(BEGIN
+            ROW(0, 3, "r6", "r13", "r11:10", TO_W1) "\n"
+            ROW(1, 0, "r8", "r7", "r13:12", LOAD("%[x0]")) "\n"
+            ROW(2, 1, "r10", "r9", "r7:6", LOAD("%[x1]")) "\n"
+            ROW(3, 2, "r12", "r11", "r9:8", TO_W0) ":endloop0\n"
+            "{ %[s3].w += vrmpy(%[w1].ub,r13.b) }"
+            : [a] "+r"(a), [w] "+r"(w), [w0] "=&v"(w0), [w1] "+v"(w1), [x0] "=&v"(x0), [x1] "=&v"(x1), [s0] "+v"(s[0]), [s1] "+v"(s[1]), [s2] "+v"(s[2]),
+              [s3] "+v"(s[3])
+            : [n] "r"(n_units), [unsign] "v"(unsign)
+            : SCALARS);
+#pragma clang loop unroll(full)
+    for (int r = 0; r < 4; r++) acc[r] = s[r];
+}
+
+/* One row is bound by the weights: a vector a packet. Two accumulators, so that no sum waits for the one before. */
+static __attribute__((noinline)) void product_1(const uint64_t *a, const HVX_Vector *w, uint32_t n_units, const int32_t *sums, int first, HVX_Vector *acc) {
+    HVX_Vector s0 = Q6_Vw_vsub_VwVw(first ? Q6_V_vzero() : acc[0], Q6_V_vsplat_R(sums[0])), s1 = Q6_V_vzero(), raw, x, unsign = Q6_V_vsplat_R(UNSIGN);
+    __asm__("{ r7:6 = memd(%[a]++#8); %[raw] = vmem(%[w]++#1) }\n"
+            "{ %[x] = vxor(%[raw],%[unsign]); %[raw] = vmem(%[w]++#1) }\n"
+            "loop0(1f,%[n])\n.p2align 5\n1:\n"
+            "{ %[s0].w += vrmpy(%[x].ub,r6.b); %[x] = vxor(%[raw],%[unsign]); %[raw] = vmem(%[w]++#1) }\n"
+            "{ %[s1].w += vrmpy(%[x].ub,r7.b); %[x] = vxor(%[raw],%[unsign]); r7:6 = memd(%[a]++#8); %[raw] = vmem(%[w]++#1) }:endloop0"
+            : [a] "+r"(a), [w] "+r"(w), [s0] "+v"(s0), [s1] "+v"(s1), [raw] "=&v"(raw), [x] "=&v"(x)
+            : [n] "r"(n_units), [unsign] "v"(unsign)
+            : "r6", "r7", "lc0", "sa0", "memory");
+    acc[0] = Q6_Vw_vadd_VwVw(s0, s1);
+}
 
 void tn_hex_product(uint32_t n_rows, const uint64_t *panel, const HVX_Vector *w, uint32_t n_units, const int32_t *sums, int first,
                     HVX_Vector *acc) {
@@ -139,7 +199,7 @@ void tn_hex_spreads_init(tn_hex_spreads *all) {
             if (!(bits & width)) continue;
             uint32_t block = 16 * width;
             for (uint32_t j = 0; j < 128; j++) ((uint8_t *)&s->route)[j] = (uint8_t)((j ^ at) & ~(block - 1));
-            for (uint32_t j = 0; j < 64; j++) ((int16_t *)&s->shift)[j] = (int16_t)((int32_t)(2 * j / block * width) - (int32_t)(low + 1));
+            for (uint32_t j = 0; j < 64; j++) ((int16_t *)&s->shift)[j] = (int16_t)((int32_t)((2 * j >> (6 - i)) * width) - (int32_t)(low + 1));
             s->mask = Q6_V_vsplat_R((int32_t)((((1u << width) - 1) << (low + 1)) * 0x01010101u));
             at += block;
             low += width;
