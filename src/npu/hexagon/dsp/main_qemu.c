@@ -26,7 +26,7 @@ static uint8_t *get_vtcm(uint32_t n_bytes) { return n_bytes <= sizeof vtcm ? vtc
 __attribute__((used, noreturn)) static void serve(void) {
     tn_hex_request g;
     tn_hex_reply reply;
-    runtime.platform = (tn_hex_platform){map_arena, get_vtcm};
+    runtime.platform = (tn_hex_platform){.map_arena = map_arena, .get_vtcm = get_vtcm};
     for (;;) {
         for (long n = 0; n < (long)sizeof g;) {
             long got = call(READ, 0, (long)((char *)&g + n), (long)sizeof g - n, 0, 0, 0);

@@ -2,6 +2,14 @@
 
 #include "ops.h"
 
+static void forget(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) {
+    if (t->platform.forget && place) t->platform.forget(t->base + place, (uint32_t)bytes);
+}
+
+static void write_back(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) {
+    if (t->platform.write_back) t->platform.write_back(t->base + place, (uint32_t)bytes);
+}
+
 static uint64_t padded(uint32_t n) { return ((uint64_t)n + 15) / 16 * 16; }
 
 /* ---- mapped memory --------------------------------------------------------------------------------------- */
@@ -69,6 +77,11 @@ static tn_hex_status load(tn_hex_runtime *t, uint32_t id, const tn_hex_load *d) 
         if (!mapped(t, d->ops[i].scale, padded(n) * 4, 8) || (d->ops[i].bias && !mapped(t, d->ops[i].bias, padded(n) * 4, 8))) return TN_HEX_E_PLACE;
         if (d->is_qk ? d->ops[i].tiles != 0 : !mapped(t, d->ops[i].tiles, padded(n) * ((d->k + 3) / 4 * 4), 64)) return TN_HEX_E_PLACE;
     }
+    for (uint32_t i = 0; i < d->n_ops; i++) {
+        forget(t, d->ops[i].scale, padded(d->ops[i].n) * 4);
+        forget(t, d->ops[i].bias, padded(d->ops[i].n) * 4);
+        forget(t, d->ops[i].tiles, padded(d->ops[i].n) * ((d->k + 3) / 4 * 4));
+    }
     t->graphs[id] = (tn_hex_graph){1, *d};
     if (t->n_graphs <= id) t->n_graphs = id + 1;
     return TN_HEX_OK;
@@ -89,7 +102,10 @@ static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
                 tn_hex_op op = {.m = r->n_rows, .n = cols, .k = k4, .out_form = d->ops[i].out_form, .in_stride = r->ops[o].in_stride, .out_stride = r->ops[i].out_stride,
                                 .in = t->base + r->ops[o].in, .tiles = t->base + tiles, .scale = (const float *)(t->base + d->ops[i].scale),
                                 .bias = d->ops[i].bias ? (const float *)(t->base + d->ops[i].bias) : 0, .out = t->base + r->ops[i].out};
+                if (d->is_qk || i == 0) forget(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4);
+                if (d->is_qk) forget(t, tiles, padded(cols) * k4);
                 tn_hex_linear(&s, &op);
+                write_back(t, r->ops[i].out, ((uint64_t)last * r->ops[i].out_stride + cols) * element);
                 continue;
             }
             if ((d->is_qk ? cols > d->ops[i].n : cols != d->ops[i].n) || r->ops[i].out_stride < cols || r->ops[o].in_stride < k4) return TN_HEX_E_SHAPE;
@@ -115,7 +131,9 @@ static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
     if (u->src_bytes != sum * ((u->k + 127) / 128) * 16) return TN_HEX_E_SHAPE;
     if (!mapped(t, u->src, u->src_bytes, 1) || !mapped(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4), 64)) return TN_HEX_E_PLACE;
     tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
+    forget(t, u->src, u->src_bytes);
     tn_hex_unpack_tiles(&s, t->base + u->src, widths, u->n_channels, u->k, t->base + u->tiles);
+    write_back(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4));
     return TN_HEX_OK;
 }
 

@@ -7,10 +7,13 @@
 #include "dma.h"
 #include "kernels.h"
 
-/* What the platform beneath has to offer; NULL where it cannot. */
+/* What the platform beneath has to offer; the first two give NULL where they cannot. */
 typedef struct tn_hex_platform {
     uint8_t *(*map_arena)(uint32_t n_bytes);
     uint8_t *(*get_vtcm)(uint32_t n_bytes); /* aligned to 128 */
+    /* Of the cache: forget what the host may have written since; write back what it is to see. NULL where there is no need. */
+    void (*forget)(const void *p, uint32_t n_bytes);
+    void (*write_back)(const void *p, uint32_t n_bytes);
 } tn_hex_platform;
 
 typedef struct tn_hex_graph {
