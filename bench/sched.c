@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "sched/executor.h"
+#include "sched/headplan.h"
 #include "sched/shapes.h"
 #include "sched/virtual.h"
 
@@ -93,6 +94,34 @@ static void simulations(tn_ctx *ctx, double seconds) {
     tn_graph_close(&g);
 }
 
+/* Plans of sparse attention's heads (the paper: less than 1 ms). */
+static void headplans(void) {
+    printf("head plans, random times, medians of 101 (total against no overlap, order or fusion)\n  %-6s %10s %10s %10s\n", "heads", "plan us", "longest us", "total");
+    uint64_t rng = 1;
+    for (int n = 2; n <= TN_HEADPLAN_MAX_HEADS; n *= 2) {
+        int64_t ns[101];
+        double ratio = 0;
+        for (int run = 0; run < 101; run++) {
+            tn_headplan_costs c = {.n_heads = n, .n_widths = 3, .width = {1, 2, 4}, .launch_us = {100, 150, 200}, .topk_apart = true};
+            for (int i = 0; i < n; i++) {
+                rng = rng * 6364136223846793005u + 1442695040888963407u;
+                c.bucket[i] = (int32_t)(rng >> 62);
+                c.topk_us[i] = (double)(rng >> 40 & 63) + 10;
+                c.attend_us[i] = (double)(rng >> 48 & 127) + 10;
+            }
+            tn_headplan plan, naive;
+            tern_error err;
+            int64_t t0 = tn_now_ns();
+            must(tn_headplan_make(&c, (tn_headplan_switches){0}, &plan, &err), &err);
+            ns[run] = tn_now_ns() - t0;
+            must(tn_headplan_make(&c, (tn_headplan_switches){true, true, true}, &naive, &err), &err);
+            ratio += plan.total_us / naive.total_us / 101;
+        }
+        qsort(ns, 101, sizeof *ns, by_value);
+        printf("  %-6d %10.1f %10.1f %9.1f %%\n", n, (double)ns[50] * 1e-3, (double)ns[100] * 1e-3, 100 * ratio);
+    }
+}
+
 static tern_status work_for(void *arg, int i_part, const tn_worker *w, tern_error *err) {
     (void)i_part, (void)w, (void)err;
     for (int64_t end = tn_now_ns() + *(const int64_t *)arg; tn_now_ns() < end;) {}
@@ -163,6 +192,7 @@ int main(int argc, char **argv) {
     tn_ctx_init(&ctx, NULL);
     decisions(&ctx, seconds);
     simulations(&ctx, seconds);
+    headplans();
     executors(&ctx, seconds);
     return 0;
 }

@@ -110,6 +110,9 @@ typedef struct tern_options {
     float attention_ratio;       /* mean share of the positions a row attends to, in (0,1]; 0 = 0.2 (default); 1 = full */
     int32_t attention_buckets;   /* pairs of scales for the estimate: 1 or 9; 0 = 9 (default) */
     bool no_head_ratios;         /* all heads get the same share, whatever their importance (default false) */
+    int32_t attention_share;     /* neighbouring rows, and with them the query heads of a KV head, that share a selection, 1..8; -1 = every row
+                                    and head has its own; 0 = 4 (default) */
+    int32_t attention_pool;      /* where they share: query heads that are estimated as one, their queries added; 0 = 2 (default) */
     int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full (default 0) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
     const char *weights;         /* packages: weights of fewer than 8 bits are "packed" in memory, each product unpacking what it reads, or
@@ -295,6 +298,7 @@ typedef struct tern_stats {
     /* Sparse attention: (row, head) pairs; positions they saw, and selected; with attention_check the exact largest, and how many of those
      * were selected; estimates run on the device; times a head's keys were quantised anew; bytes of INT8 keys and graphs. */
     uint64_t attn_rows, attn_seen, attn_selected, attn_true, attn_found, attn_launches, attn_requantised, attn_bytes;
+    double attn_mass; /* with attention_check: share of the exact softmax weights that lies on selected positions, mean over attn_rows */
 } tern_stats;
 
 TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);

@@ -30,16 +30,17 @@ static bool show_progress(void *user, const char *stage, double fraction) {
 }
 
 int cmd_pack(int argc, char **argv) {
-    const char *out = NULL, *scheme = "edgeflow", *shadow = "auto", *scope = "tensor";
+    const char *out = NULL, *scheme = "edgeflow", *shadow = "auto", *scope = "tensor", *allocation = NULL;
     bool json = false;
-    float bits = 5;
+    float bits = 0;
     tn_pack_options o;
     tn_pack_defaults(&o);
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "edgeflow (default), llm-npu, naive-w8a8, smoothquant"},
-        {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8, "edgeflow: average bits of a weight (default 5); each output channel gets 1 to 8"},
-        {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0, "edgeflow: that average in every tensor (default), or over the whole model: reads it once more"},
+        {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8, "average bits of a weight (default: 5 with edgeflow, else 8)"},
+        {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0, "who gets them: error (default with edgeflow: channels 1 to 8 by relative error), uniform (else), cmpq"},
+        {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0, "tensor: that average in every one (default), or model: in all of them together; reads them once more"},
         {"shadow", 0, "MODE", ARG_STR, &shadow, 0, 0, "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, or on: everywhere"},
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0, "text to calibrate on (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7, "tokens of it to use at most (default 8192)"},
@@ -65,6 +66,7 @@ int cmd_pack(int argc, char **argv) {
     if (o.scheme == TN_N_SCHEMES) return usage_error(&c, "scheme '%s' is unknown; there are edgeflow, llm-npu, naive-w8a8, smoothquant", scheme);
     if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on")) return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
     o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;
+    if (allocation && !tn_allocation_parse(allocation, &o.allocation)) return usage_error(&c, "allocation '%s' is unknown; there are error, uniform, cmpq", allocation);
     o.bits = (double)bits;
     if (strcmp(scope, "tensor") && strcmp(scope, "model")) return usage_error(&c, "bits-scope '%s' is unknown; there are tensor, model", scope);
     o.bits_of_model = !strcmp(scope, "model");

@@ -14,7 +14,10 @@ json_t *prefill_json(const tern_stats *t) {
 json_t *attention_json(const tern_stats *t) {
     json_t *j = json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share", t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
                           (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised, "bytes", (json_int_t)t->attn_bytes);
-    if (t->attn_true) json_object_set_new(j, "recall", json_real((double)t->attn_found / (double)t->attn_true));
+    if (t->attn_true) {
+        json_object_set_new(j, "recall", json_real((double)t->attn_found / (double)t->attn_true));
+        json_object_set_new(j, "mass", json_real(t->attn_mass));
+    }
     return j;
 }
 
@@ -34,7 +37,7 @@ void prefill_print(const tern_stats *t) {
         fprintf(stderr, "sparse attention: %llu rows of heads, %.1f %% of the positions they saw; %llu estimates on the device, keys quantised anew %llu times, %.1f MiB",
                 (unsigned long long)t->attn_rows, 100 * (double)t->attn_selected / (double)t->attn_seen, (unsigned long long)t->attn_launches, (unsigned long long)t->attn_requantised,
                 (double)t->attn_bytes / 1048576);
-        if (t->attn_true) fprintf(stderr, "; %.2f %% of the exact largest selected", 100 * (double)t->attn_found / (double)t->attn_true);
+        if (t->attn_true) fprintf(stderr, "; %.2f %% of the exact largest selected, with %.2f %% of the softmax weights", 100 * (double)t->attn_found / (double)t->attn_true, 100 * t->attn_mass);
         fprintf(stderr, "\n");
     }
     if (t->unpacked_by_device) fprintf(stderr, "%llu weights unpacked by the device\n", (unsigned long long)t->unpacked_by_device);

@@ -267,6 +267,7 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->attn_launches = p->attention.n_launches;
     out->attn_requantised = p->attention.n_requantised;
     out->attn_bytes = p->attention.bytes;
+    out->attn_mass = p->attention.n_rows ? p->attention.mass / (double)p->attention.n_rows : 0;
     out->graph_bytes = p->graph_bytes;
     out->graph_bytes_unshared = p->graph_bytes_unshared;
     out->n_subgraphs = p->n_subgraphs;

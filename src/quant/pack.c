@@ -25,9 +25,19 @@ const char *tn_scheme_name(tn_scheme s) {
     return names[s];
 }
 
+bool tn_allocation_parse(const char *name, tn_allocation *out) {
+    static const char *const names[TN_N_ALLOCATIONS] = {"", "error", "uniform", "cmpq"};
+    for (int i = 1; i < TN_N_ALLOCATIONS; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (tn_allocation)i;
+        return true;
+    }
+    return false;
+}
+
 void tn_pack_defaults(tn_pack_options *o) {
     *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.001f,
-                           .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f, .bits = 5};
+                           .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f};
 }
 
 /* What is decided for one site before its weights are quantised. */
@@ -43,6 +53,8 @@ typedef struct site_plan {
 typedef struct packer {
     tn_ctx *ctx;
     const tn_pack_options *o;
+    double bits; /* what the options mean */
+    tn_allocation allocation;
     tn_pack_report *report;
     tn_source *src;
     tn_pool *pool;
@@ -237,7 +249,7 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
             energy[a] += s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]);
         }
     }
-    double levels = exp2(p->o->bits);
+    double levels = exp2(p->bits);
     for (int32_t op = 0; op < ops.n_ops && st == TERN_OK; op++) {
         int32_t step = (ops.n[op] + SAMPLE_ROWS - 1) / SAMPLE_ROWS;
         for (int32_t n = 0; n < ops.n[op] && st == TERN_OK; n += step) {
@@ -440,18 +452,43 @@ static tern_status quantise(packer *p, quantise_job *j, tern_error *err) {
     return j->err.code;
 }
 
+static int by_peak(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b; /* the bits of a float that is not negative, then the channel */
+    return x < y ? -1 : x > y;
+}
+
+static tern_status allocate_cmpq(packer *p, const float *peak, size_t n, uint8_t *bits, tern_error *err) {
+    uint64_t *order = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *order);
+    TN_FAIL_IF(!order, err, TERN_E_MEMORY, "no memory to allocate bits");
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &peak[i], sizeof u);
+        order[i] = (uint64_t)u << 32 | i;
+    }
+    qsort(order, n, sizeof *order, by_peak);
+    for (size_t i = 0; i < n; i++) {
+        int b = (int)p->bits + (i < n / 4 ? -1 : i >= n - n / 4 ? 1 : 0);
+        bits[(uint32_t)order[i]] = (uint8_t)(b < 1 ? 1 : b > 8 ? 8 : b);
+    }
+    tn_free(p->ctx, order);
+    return TERN_OK;
+}
+
 /* Measure every row, hand out the bits, make room for the weightlets. */
 static tern_status allocate(packer *p, hoard *h, quantise_job *j, tern_error *err) {
     uint8_t *bits = keep(h, (size_t)j->n, 1), *packed = keep(h, tn_channel_bits_bytes((size_t)j->n), 1);
     TN_FAIL_IF(!bits || !packed, err, TERN_E_MEMORY, "no memory to pack");
-    if (p->model_bits) {
+    if (p->allocation == TN_ALLOCATE_UNIFORM) {
+        memset(bits, (int)p->bits, (size_t)j->n);
+    } else if (p->model_bits) {
         memcpy(bits, p->model_bits + p->n_model_bits, (size_t)j->n);
         p->n_model_bits += (size_t)j->n;
     } else {
         j->peak = keep(h, (size_t)j->n, sizeof *j->peak);
         TN_FAIL_IF(!j->peak, err, TERN_E_MEMORY, "no memory to pack");
         TN_TRY(quantise(p, j, err));
-        TN_TRY(tn_allocate_bits(p->ctx, j->peak, NULL, (size_t)j->n, p->o->bits, bits, err));
+        if (p->allocation == TN_ALLOCATE_CMPQ) TN_TRY(allocate_cmpq(p, j->peak, (size_t)j->n, bits, err));
+        else TN_TRY(tn_allocate_bits(p->ctx, j->peak, NULL, (size_t)j->n, p->bits, bits, err));
         j->peak = NULL;
     }
     for (int64_t n = 0; n < j->n; n++) tn_channel_bits_put(packed, (size_t)n, bits[n]);
@@ -484,7 +521,7 @@ static tern_status allocate_model(packer *p, tern_error *err) {
         tn_source_release(p->src, layer);
         if (st == TERN_OK && !tn_progress(p->ctx, "allocate", (layer + 1.0) / p->m->h.n_layers)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
     }
-    if (st == TERN_OK) st = tn_allocate_bits(p->ctx, peak, n_weights, n, p->o->bits, p->model_bits, err);
+    if (st == TERN_OK) st = tn_allocate_bits(p->ctx, peak, n_weights, n, p->bits, p->model_bits, err);
     tn_free(p->ctx, peak);
     tn_free(p->ctx, n_weights);
     return st;
@@ -522,7 +559,7 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     quantise_job j = {.p = p, .layer = layer, .role = role, .smooth = plan->smooth, .n = n, .k = k,
                       .tiles = keep(h, tile_bytes, 1), .col_sum = keep(h, (size_t)n_pad, 4), .scale = keep(h, (size_t)n_pad, 4)};
     TN_FAIL_IF(!j.tiles || !j.col_sum || !j.scale, err, TERN_E_MEMORY, "no memory to pack");
-    if (p->o->scheme == TN_SCHEME_EDGEFLOW && layer >= 0) TN_TRY(allocate(p, h, &j, err));
+    if (layer >= 0 && (p->o->scheme == TN_SCHEME_EDGEFLOW || p->bits < 8)) TN_TRY(allocate(p, h, &j, err));
     TN_TRY(quantise(p, &j, err));
     /* what the next linear's inputs are divided by: V for o, up for down. The row's scale takes it, its codes do not change. */
     const float *divide_by = NULL;
@@ -795,8 +832,12 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     TN_FAIL_IF(!(opt->prune_error >= 0), err, TERN_E_INVALID, "prune error %g: want 0 or more", (double)opt->prune_error);
     TN_FAIL_IF(!(opt->outlier_share >= 0 && opt->outlier_share < 0.5f), err, TERN_E_INVALID, "outlier share %g: want 0 to 0.5", (double)opt->outlier_share);
     TN_FAIL_IF(opt->calib_tokens < 64 || opt->calib_window < 16, err, TERN_E_INVALID, "calibration wants at least 64 tokens in windows of at least 16");
-    TN_FAIL_IF(!(opt->bits >= 1 && opt->bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
-    packer p = {.ctx = ctx, .o = opt, .report = report, .err = err};
+    bool edgeflow = opt->scheme == TN_SCHEME_EDGEFLOW;
+    packer p = {.ctx = ctx, .o = opt, .report = report, .err = err, .bits = opt->bits ? opt->bits : edgeflow ? 5 : 8};
+    p.allocation = opt->allocation ? opt->allocation : edgeflow ? TN_ALLOCATE_ERROR : TN_ALLOCATE_UNIFORM;
+    TN_FAIL_IF(!(p.bits >= 1 && p.bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
+    TN_FAIL_IF(p.allocation != TN_ALLOCATE_ERROR && p.bits != floor(p.bits), err, TERN_E_INVALID, "%g bits for everyone: want a whole number", p.bits);
+    TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_ERROR, err, TERN_E_INVALID, "one budget for the whole model needs allocation by error");
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     int32_t *ids = NULL;
     size_t n_ids = 0;
@@ -815,7 +856,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
         if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
     }
     if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_clips(&p);
-    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW && opt->bits_of_model) st = allocate_model(&p, err);
+    if (st == TERN_OK && opt->bits_of_model) st = allocate_model(&p, err);
     if (st == TERN_OK) st = write_package(&p, out, err);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;

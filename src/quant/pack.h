@@ -16,6 +16,17 @@ const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "edgeflow",
 
 typedef enum tn_shadow_mode { TN_SHADOW_AUTO, TN_SHADOW_OFF, TN_SHADOW_ON } tn_shadow_mode;
 
+/* Who gets the bits of an average B. */
+typedef enum tn_allocation {
+    TN_ALLOCATE_DEFAULT,
+    TN_ALLOCATE_ERROR,   /* 1..8 bits by relative error (quant/allocate.h) */
+    TN_ALLOCATE_UNIFORM, /* everyone B, a whole number */
+    TN_ALLOCATE_CMPQ,    /* as CMPQ adapted to output channels: the quarter with the largest relative error B + 1, that with the least B - 1 */
+    TN_N_ALLOCATIONS
+} tn_allocation;
+
+bool tn_allocation_parse(const char *name, tn_allocation *out); /* "error", "uniform", "cmpq" */
+
 typedef struct tn_pack_options {
     tn_scheme scheme;
     const char *calib_path;  /* text; NULL: a small built-in one */
@@ -26,7 +37,8 @@ typedef struct tn_pack_options {
     float outlier_share;     /* of a shadowed site's values that lie outside the clip (default 0.002) */
     float hot_coverage;      /* hot channels cover this share of the outliers (default 0.8) ... */
     float hot_max;           /* ... and are at most this share of the channels (default 0.03), but at least one */
-    double bits;             /* edgeflow: average per weight of the layers' linears, 1..8 (default 5) */
+    double bits;             /* average per weight of the layers' linears, 1..8; 0 (default): 5 with edgeflow, else 8 */
+    tn_allocation allocation; /* below 8 bits; default: by relative error with edgeflow, else uniform */
     bool bits_of_model;      /* ... of all of them together; false (default): of every one */
     tn_shadow_mode shadow;   /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error (default), never, or at all */
     bool head_importance;    /* measure how much each attention head matters: one forward for every head (default: false, all the same) */
