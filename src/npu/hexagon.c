@@ -50,7 +50,7 @@ typedef struct hexagon {
     bool quit;               /* guarded by mu */
     pthread_mutex_t talk;    /* guards what follows, the link and the window; not taken under mu */
     uint32_t serial;
-    bool lost;
+    bool greeted, lost;
     block *blocks;
     bool id_used[TN_HEX_MAX_GRAPHS];
 } hexagon;
@@ -66,7 +66,7 @@ static void lose(hexagon *h, const char *why) {
     if (h->lost) return;
     h->lost = true;
     tn_hex_transport_here.kill(h->link);
-    tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: %s; the CPU goes on in its place", why);
+    if (h->greeted) tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: %s; the CPU goes on in its place", why);
 }
 
 /* The DSP's status; 0: it is lost (now). */
@@ -80,9 +80,10 @@ static uint32_t ask_for(hexagon *h, tn_hex_request *g, int limit_ms) {
     return 0;
 }
 
-/* For what it has no reason to refuse. */
-static bool ask(hexagon *h, tn_hex_request *g) {
-    uint32_t st = ask_for(h, g, h->wait_ms);
+/* For what it has no reason to refuse. work: multiply-adds; the slowest DSP in mind, a busy machine's emulator, does more than 10^5 a ms. */
+static bool ask(hexagon *h, tn_hex_request *g, uint64_t work) {
+    uint64_t more_ms = work / 100000;
+    uint32_t st = ask_for(h, g, h->wait_ms + (int)(more_ms < 3600000 ? more_ms : 3600000));
     if (st && st != TN_HEX_OK) lose(h, "it refuses a sound request");
     return st == TN_HEX_OK;
 }
@@ -136,7 +137,7 @@ static void arena_free(tn_npu_device *d, void *mem) {
     block *b = *p;
     *p = b->next;
     tn_hex_request g = {.what = TN_HEX_UNMAP, .map = {b->at, b->n_bytes}};
-    ask(h, &g);
+    ask(h, &g, 0);
     pthread_mutex_unlock(&h->talk);
     tn_free(d->ctx, b);
 }
@@ -151,6 +152,7 @@ static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, 
     uint8_t *arena = h->link->arena;
     uint32_t k4 = (uint32_t)(g->desc.k + 3) & ~3u, k8 = (k4 + 7) & ~7u, in = WINDOW, k = WINDOW + IN_BYTES, out = WINDOW + IN_BYTES + K_BYTES;
     bool linears = g->desc.kind == TN_NPU_LINEARS, direct[TN_NPU_MAX_OPS] = {0};
+    uint64_t work = 0;
     tn_hex_request m = {.what = TN_HEX_RUN, .id = ((const resident *)g->impl)->id, .run = {.n_rows = (uint32_t)n}};
     for (int32_t i = 0; i < g->desc.n_ops; i++) {
         const tn_npu_op *op = &g->desc.ops[i];
@@ -168,6 +170,7 @@ static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, 
             }
         }
         if (!cols[i]) continue;
+        work += (uint64_t)n * (uint64_t)cols[i] * k4;
         if (!linears) {
             const int8_t *tiles = j->k[i].tiles + (size_t)col0[i] * k4;
             if (!(m.run.ops[i].tiles = place(h, tiles))) {
@@ -187,7 +190,7 @@ static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, 
             out += ((uint32_t)n * m.run.ops[i].cols * width + 3) & ~3u;
         }
     }
-    if (!ask(h, &m)) return false;
+    if (!ask(h, &m, work)) return false;
     for (int32_t i = 0; i < g->desc.n_ops; i++) {
         const tn_npu_op *op = &g->desc.ops[i];
         uint32_t width = width_of(op), row = m.run.ops[i].cols * width;
@@ -276,7 +279,7 @@ static void unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *bits, in
             memcpy(h->link->arena + WINDOW, src, bytes);
             g.unpack.src = WINDOW;
         }
-        bool done = ask(h, &g);
+        bool done = ask(h, &g, (uint64_t)(end - n) * (uint64_t)k);
         pthread_mutex_unlock(&h->talk);
         if (!done) tn_weightlets_unpack(h->kern.unpack_tile, src, bits, (size_t)n, (size_t)end, (size_t)k, tiles);
         src += bytes;
@@ -330,7 +333,7 @@ static tern_status load(tn_npu_device *d, tn_npu_graph *g, tern_error *err) {
     if (room) {
         h->id_used[r->id] = true;
         m.id = r->id;
-        ask(h, &m);
+        ask(h, &m, 0);
     }
     pthread_mutex_unlock(&h->talk);
     if (!room) tn_free(d->ctx, r);
@@ -344,7 +347,7 @@ static void unload(tn_npu_device *d, tn_npu_graph *g) {
     resident *r = g->impl;
     tn_hex_request m = {.what = TN_HEX_FREE, .id = r->id};
     pthread_mutex_lock(&h->talk);
-    ask(h, &m);
+    ask(h, &m, 0);
     h->id_used[r->id] = false;
     pthread_mutex_unlock(&h->talk);
     tn_free(d->ctx, r);
@@ -381,7 +384,9 @@ static tern_status greet(hexagon *h, const tn_npu_options *opt, tern_error *err)
     hello.cap_bytes = (uint32_t)h->dev->caps.memory_cap_bytes;
     tn_hex_request g = {.what = TN_HEX_HELLO, .hello = hello};
     uint32_t st = ask_for(h, &g, START_MS);
-    TN_FAIL_IF(st != TN_HEX_OK, err, TERN_E_DEVICE, "the DSP program did not start (transport %s, status %u)", tn_hex_transport_here.name, st);
+    TN_FAIL_IF(!st, err, TERN_E_DEVICE, "the DSP program ended, or gave no sane answer within %d s (transport %s)", START_MS / 1000, tn_hex_transport_here.name);
+    TN_FAIL_IF(st != TN_HEX_OK, err, TERN_E_DEVICE, "the DSP program refused to start (transport %s, status %u)", tn_hex_transport_here.name, st);
+    h->greeted = true;
     return TERN_OK;
 }
 

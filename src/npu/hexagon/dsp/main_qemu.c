@@ -26,7 +26,7 @@ static uint8_t *get_vtcm(uint32_t n_bytes) { return n_bytes <= sizeof vtcm ? vtc
 __attribute__((used, noreturn)) static void serve(void) {
     tn_hex_request g;
     tn_hex_reply reply;
-    runtime.platform = (tn_hex_platform){map_arena, get_vtcm};
+    runtime.platform = (tn_hex_platform){.map_arena = map_arena, .get_vtcm = get_vtcm};
     for (;;) {
         for (long n = 0; n < (long)sizeof g;) {
             long got = call(READ, 0, (long)((char *)&g + n), (long)sizeof g - n, 0, 0, 0);
@@ -55,9 +55,9 @@ void __hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *to, const void 
 /* There is no division instruction. d is not 0. */
 uint32_t __hexagon_udivsi3(uint32_t n, uint32_t d) {
     uint32_t q = 0;
-    for (uint64_t rest = 0, i = 32; i--;) {
-        rest = rest << 1 | (n >> i & 1);
-        if (rest >= d) rest -= d, q |= 1u << i;
+    if (n < d) return 0;
+    for (int i = __builtin_clz(d) - __builtin_clz(n); i >= 0; i--) {
+        if (n >> i >= d) n -= d << i, q |= 1u << i;
     }
     return q;
 }

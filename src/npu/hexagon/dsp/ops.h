@@ -3,11 +3,13 @@
 #define TN_HEXAGON_OPS_H
 
 #include "dma.h"
+#include "kernels.h"
 
 typedef struct tn_hex_scratch {
     uint8_t *vtcm; /* aligned to 128 */
     uint32_t n_bytes; /* at least TN_HEX_VTCM_LEAST */
     tn_hex_dma *dma;
+    const tn_hex_spreads *spreads;
 } tn_hex_scratch;
 
 typedef struct tn_hex_op {

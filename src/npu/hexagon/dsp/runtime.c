@@ -2,6 +2,14 @@
 
 #include "ops.h"
 
+static void forget(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) {
+    if (t->platform.forget && place) t->platform.forget(t->base + place, (uint32_t)bytes);
+}
+
+static void write_back(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) {
+    if (t->platform.write_back) t->platform.write_back(t->base + place, (uint32_t)bytes);
+}
+
 static uint64_t padded(uint32_t n) { return ((uint64_t)n + 15) / 16 * 16; }
 
 /* ---- mapped memory --------------------------------------------------------------------------------------- */
@@ -46,7 +54,7 @@ static int uses(const tn_hex_map *m, uint32_t place) { return place && place >= 
 static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
     uint32_t i = find(t, m->place);
     if (i == t->n_maps || t->maps[i].place != m->place || t->maps[i].size != m->size) return TN_HEX_E_PLACE;
-    for (uint32_t g = 0; g < TN_HEX_MAX_GRAPHS; g++) {
+    for (uint32_t g = 0; g < t->n_graphs; g++) {
         const tn_hex_load *d = &t->graphs[g].desc;
         for (uint32_t o = 0; t->graphs[g].loaded && o < d->n_ops; o++) {
             if (uses(m, d->ops[o].tiles) || uses(m, d->ops[o].scale) || uses(m, d->ops[o].bias)) return TN_HEX_E_PLACE;
@@ -69,7 +77,13 @@ static tn_hex_status load(tn_hex_runtime *t, uint32_t id, const tn_hex_load *d) 
         if (!mapped(t, d->ops[i].scale, padded(n) * 4, 8) || (d->ops[i].bias && !mapped(t, d->ops[i].bias, padded(n) * 4, 8))) return TN_HEX_E_PLACE;
         if (d->is_qk ? d->ops[i].tiles != 0 : !mapped(t, d->ops[i].tiles, padded(n) * ((d->k + 3) / 4 * 4), 64)) return TN_HEX_E_PLACE;
     }
+    for (uint32_t i = 0; i < d->n_ops; i++) {
+        forget(t, d->ops[i].scale, padded(d->ops[i].n) * 4);
+        forget(t, d->ops[i].bias, padded(d->ops[i].n) * 4);
+        forget(t, d->ops[i].tiles, padded(d->ops[i].n) * ((d->k + 3) / 4 * 4));
+    }
     t->graphs[id] = (tn_hex_graph){1, *d};
+    if (t->n_graphs <= id) t->n_graphs = id + 1;
     return TN_HEX_OK;
 }
 
@@ -84,11 +98,14 @@ static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
             uint32_t element = d->ops[i].out_form < 2 ? 4 : 1, last = r->n_rows - 1;
             if (!cols) continue;
             if (pass) {
-                tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma};
+                tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
                 tn_hex_op op = {.m = r->n_rows, .n = cols, .k = k4, .out_form = d->ops[i].out_form, .in_stride = r->ops[o].in_stride, .out_stride = r->ops[i].out_stride,
                                 .in = t->base + r->ops[o].in, .tiles = t->base + tiles, .scale = (const float *)(t->base + d->ops[i].scale),
                                 .bias = d->ops[i].bias ? (const float *)(t->base + d->ops[i].bias) : 0, .out = t->base + r->ops[i].out};
+                if (d->is_qk || i == 0) forget(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4);
+                if (d->is_qk) forget(t, tiles, padded(cols) * k4);
                 tn_hex_linear(&s, &op);
+                write_back(t, r->ops[i].out, ((uint64_t)last * r->ops[i].out_stride + cols) * element);
                 continue;
             }
             if ((d->is_qk ? cols > d->ops[i].n : cols != d->ops[i].n) || r->ops[i].out_stride < cols || r->ops[o].in_stride < k4) return TN_HEX_E_SHAPE;
@@ -113,8 +130,10 @@ static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
     }
     if (u->src_bytes != sum * ((u->k + 127) / 128) * 16) return TN_HEX_E_SHAPE;
     if (!mapped(t, u->src, u->src_bytes, 1) || !mapped(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4), 64)) return TN_HEX_E_PLACE;
-    tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma};
+    tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
+    forget(t, u->src, u->src_bytes);
     tn_hex_unpack_tiles(&s, t->base + u->src, widths, u->n_channels, u->k, t->base + u->tiles);
+    write_back(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4));
     return TN_HEX_OK;
 }
 
@@ -127,6 +146,7 @@ static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
     if (!t->vtcm) t->vtcm = t->platform.get_vtcm(h->vtcm_bytes);
     if (!t->vtcm || !(t->base = t->platform.map_arena(h->arena_bytes))) return TN_HEX_E_LIMIT;
     t->hello = *h;
+    tn_hex_spreads_init(&t->spreads);
     t->dma.poison = (h->flags & TN_HEX_POISON) != 0;
     return TN_HEX_OK;
 }
@@ -143,6 +163,7 @@ void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *rep
     else if (g->what == TN_HEX_FREE) {
         st = g->id < TN_HEX_MAX_GRAPHS && t->graphs[g->id].loaded ? TN_HEX_OK : TN_HEX_E_GRAPH;
         if (st == TN_HEX_OK) t->graphs[g->id].loaded = 0;
+        while (t->n_graphs && !t->graphs[t->n_graphs - 1].loaded) t->n_graphs--;
     }
     *reply = (tn_hex_reply){.serial = g->serial, .status = (uint32_t)st, .used_bytes = t->used_bytes};
 }

@@ -5,11 +5,15 @@
 
 #include "../message.h"
 #include "dma.h"
+#include "kernels.h"
 
-/* What the platform beneath has to offer; NULL where it cannot. */
+/* What the platform beneath has to offer; the first two give NULL where they cannot. */
 typedef struct tn_hex_platform {
     uint8_t *(*map_arena)(uint32_t n_bytes);
     uint8_t *(*get_vtcm)(uint32_t n_bytes); /* aligned to 128 */
+    /* Of the cache: forget what the host may have written since; write back what it is to see. NULL where there is no need. */
+    void (*forget)(const void *p, uint32_t n_bytes);
+    void (*write_back)(const void *p, uint32_t n_bytes);
 } tn_hex_platform;
 
 typedef struct tn_hex_graph {
@@ -24,7 +28,9 @@ typedef struct tn_hex_runtime {
     tn_hex_hello hello;
     uint32_t n_maps, used_bytes;
     tn_hex_map maps[TN_HEX_MAX_MAPS]; /* in order of place, disjoint */
+    uint32_t n_graphs; /* every loaded one has a smaller number */
     tn_hex_graph graphs[TN_HEX_MAX_GRAPHS];
+    tn_hex_spreads spreads;
     tn_hex_dma dma;
 } tn_hex_runtime;
 
