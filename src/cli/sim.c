@@ -4,6 +4,8 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/engine.h"
+#include "engine/tune.h"
 #include "sim/reproduce.h"
 
 #include <errno.h>
@@ -183,6 +185,48 @@ static int reproduce(const char *word, bool json) {
     return rc;
 }
 
+static int write_trace(const tn_timeline *tl, const char *path) {
+    tern_error err;
+    FILE *f = fopen(path, "w");
+    if (!f) return failed_text("%s: %s", path, strerror(errno));
+    int rc = tn_timeline_write_trace(tl, f, &err) == TERN_OK ? EXIT_OK : failed(&err);
+    if (fclose(f) && rc == EXIT_OK) rc = failed_text("%s: cannot write", path);
+    return rc;
+}
+
+/* ---- this machine ---------------------------------------------------------------------------------- */
+
+/* The calibration test: a package's prefill on this machine's own lanes and policy, from the stage times beside the package. */
+static int this_machine(const char *path, int32_t n_prompt, bool json, const char *trace) {
+    tern_options opt;
+    tern_engine *e = NULL;
+    tern_error err;
+    tern_options_defaults(&opt);
+    if (tern_engine_open(path, &opt, &e, &err) != TERN_OK) return failed(&err);
+    tn_sim_measured measured;
+    tn_sim_model shape;
+    tn_sim_result o;
+    tn_sim s = {0};
+    tn_timeline *tl = NULL;
+    tern_status st = tn_tuned_measured(e, &measured, &shape, &err);
+    tn_sim_request r = {.measured = &measured, .model = &shape, .n_tokens = n_prompt};
+    if (st == TERN_OK) {
+        r.policy = e->policy, r.n_chunk = e->npu->chunk;
+        tn_timeline_options topt = {.cap_events = 1 << 18, .cap_flows = 1 << 20};
+        memcpy(topt.n_workers, measured.n_workers, sizeof topt.n_workers);
+        if (trace) st = tn_timeline_open(&e->ctx, &topt, &tl, &err);
+    }
+    if (st == TERN_OK) st = tn_sim_open(&e->ctx, &s, &err);
+    if (st == TERN_OK) st = tn_sim_run(&s, &r, tl, &o, &err);
+    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    if (rc == EXIT_OK) (json ? print_json : print_text)(&r, &o);
+    if (rc == EXIT_OK && trace) rc = write_trace(tl, trace);
+    tn_timeline_close(&tl);
+    tn_sim_close(&s);
+    tern_engine_close(&e);
+    return rc;
+}
+
 /* ---- command --------------------------------------------------------------------------------------- */
 
 static int by_name(const char *word, const char *(*name)(int), int n) {
@@ -195,15 +239,6 @@ static const char *load_name(int i) { return tn_sim_load_name((tn_sim_load)i); }
 static const char *attention_name(int i) { return tn_sim_attention_name((tn_sim_attention)i); }
 static const char *paper_name(int i) { return tn_paper_name((tn_paper)i); }
 
-static int write_trace(const tn_timeline *tl, const char *path) {
-    tern_error err;
-    FILE *f = fopen(path, "w");
-    if (!f) return failed_text("%s: %s", path, strerror(errno));
-    int rc = tn_timeline_write_trace(tl, f, &err) == TERN_OK ? EXIT_OK : failed(&err);
-    if (fclose(f) && rc == EXIT_OK) rc = failed_text("%s: cannot write", path);
-    return rc;
-}
-
 int cmd_sim(int argc, char **argv) {
     const char *soc_name = "sd8gen3", *model = NULL, *policy = "ooe", *trace = NULL, *load = NULL, *attention = "full", *switching = NULL, *vary = NULL;
     int32_t n_prompt = 512, chunk = 256, n_gen = 0, steal = INT32_MIN;
@@ -211,8 +246,8 @@ int cmd_sim(int argc, char **argv) {
     uint64_t npu_memory = 0;
     bool list = false, json = false, one_core = false;
     const arg_spec specs[] = {
-        {"soc", 0, "NAME", ARG_STR, &soc_name, 0, 0, "sd8gen2, sd8gen3 (default), sd8elite, or a path to a SoC's data file"},
-        {"model", 0, "NAME", ARG_STR, &model, 0, 0, "whose shapes (--list names them)"},
+        {"soc", 0, "NAME", ARG_STR, &soc_name, 0, 0, "sd8gen2, sd8gen3 (default), sd8elite, a path to a SoC's data file, or this-machine (the package's profile)"},
+        {"model", 0, "NAME", ARG_STR, &model, 0, 0, "whose shapes (--list names them); with this-machine a package"},
         {"prompt", 0, "N", ARG_INT, &n_prompt, 1, 131072, "tokens of the prompt (default 512)"},
         {"gen", 0, "N", ARG_INT, &n_gen, 0, 131072, "tokens generated after the first (default 0)"},
         {"chunk", 0, "L", ARG_INT, &chunk, 32, 1024, "tokens per chunk (default 256)"},
@@ -250,6 +285,7 @@ int cmd_sim(int argc, char **argv) {
     if (sweeping && (trace || json)) return usage_error(&c, "sweep writes CSV: it takes neither --trace nor --json");
     if (!sweeping && vary) return usage_error(&c, "--vary is for sweep");
     if (!model) return usage_error(&c, "--model is required");
+    if (!strcmp(soc_name, "this-machine")) return sweeping ? usage_error(&c, "sweep is for SoCs") : this_machine(model, n_prompt, json, trace);
     int i_load = by_name(load ? load : sweeping ? "stream" : "warm", load_name, TN_N_SIM_LOADS), i_attention = by_name(attention, attention_name, TN_N_SIM_ATTENTIONS);
     if (i_load < 0) return usage_error(&c, "no way of loading is called '%s'", load);
     if (i_attention < 0) return usage_error(&c, "no attention is called '%s'", attention);
