@@ -218,9 +218,12 @@ static void fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
     if (j->r->stage_major) t->plan = t->layer * TN_N_STAGES + t->subgraph - 1;
 }
 
+/* Computing begins, in every chunk, when the last unit is loaded. */
 static void wait_for_all(void *user, tn_graph *g) {
     const job *j = user;
-    if (j->r->load == TN_SIM_OVERLAP || j->r->load == TN_SIM_SEQUENTIAL || j->r->load == TN_SIM_BUILD) tn_graph_depend(g, j->n_stage_tasks + TN_N_LOAD_STEPS * j->n_units - 1, 0);
+    if (j->r->load != TN_SIM_OVERLAP && j->r->load != TN_SIM_SEQUENTIAL && j->r->load != TN_SIM_BUILD) return;
+    for (int32_t t = 0; t < j->n_stage_tasks; t++)
+        if (g->tasks[t].layer == 0 && g->tasks[t].subgraph == TN_ST_NORM) tn_graph_depend(g, j->n_stage_tasks + TN_N_LOAD_STEPS * j->n_units - 1, t);
 }
 
 static void make_units(job *j) {
