@@ -82,7 +82,8 @@ typedef struct tern_options {
     const tern_hooks *hooks; /* NULL = malloc/free, no log, no progress (default) */
 
     /* Packages only: the INT8 device and the scheduler of its two lanes. */
-    const char *npu;           /* device backend by name ("host"); NULL = the first built in (default) */
+    const char *npu;           /* device backend by name ("host"); NULL = the first built in (default). A float model is packed for a device that
+                                  is named, at every start */
     const char *policy;        /* "in-order", "overlap", "ooe" or "synergy"; NULL = "ooe" (default) */
     int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
     int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */
@@ -109,8 +110,14 @@ typedef struct tern_options {
     float attention_ratio;       /* mean share of the positions a row attends to, in (0,1]; 0 = 0.2 (default); 1 = full */
     int32_t attention_buckets;   /* pairs of scales for the estimate: 1 or 9; 0 = 9 (default) */
     bool no_head_ratios;         /* all heads get the same share, whatever their importance (default false) */
+    int32_t attention_share;     /* neighbouring rows, and with them the query heads of a KV head, that share a selection, 1..8; -1 = every row
+                                    and head has its own; 0 = 4 (default) */
+    int32_t attention_pool;      /* where they share: query heads that are estimated as one, their queries added; 0 = 2 (default) */
     int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full (default 0) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
+    const char *weights;         /* packages: weights of fewer than 8 bits are "packed" in memory, each product unpacking what it reads, or
+                                    unpacked once to "tiles"; NULL or "auto" = packed where the device can (default) */
+    uint64_t npu_vtcm_bytes;     /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a Hexagon v73 has (default) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
@@ -287,9 +294,11 @@ typedef struct tern_stats {
     uint64_t read_bytes;
     double read_s, unpack_s, load_s, loaded_s;
     const char *read_method;
+    uint64_t unpacked_by_device; /* weights that the device unpacked itself */
     /* Sparse attention: (row, head) pairs; positions they saw, and selected; with attention_check the exact largest, and how many of those
      * were selected; estimates run on the device; times a head's keys were quantised anew; bytes of INT8 keys and graphs. */
     uint64_t attn_rows, attn_seen, attn_selected, attn_true, attn_found, attn_launches, attn_requantised, attn_bytes;
+    double attn_mass; /* with attention_check: share of the exact softmax weights that lies on selected positions, mean over attn_rows */
 } tern_stats;
 
 TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);

@@ -4,9 +4,13 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "engine/tune.h"
+#include "quant/pack.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
 
@@ -45,17 +49,21 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
     snprintf(e->profile_path, cap, "%s.profile", path);
     tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk,
-                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks};
+                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks, .scratch_bytes = o->npu_vtcm_bytes};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
     e->attention = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.2f, .n_buckets = o->attention_buckets ? o->attention_buckets : 9,
-                                     .no_head_ratios = o->no_head_ratios, .check = o->attention_check, .threshold = o->attention_threshold};
+                                     .no_head_ratios = o->no_head_ratios, .check = o->attention_check, .threshold = o->attention_threshold,
+                                     .share_rows = o->attention_share < 0 ? 0 : o->attention_share ? o->attention_share : TN_ATTN_SHARE, .pool_heads = o->attention_pool ? o->attention_pool : TN_ATTN_POOL};
+    TN_FAIL_IF(e->attention.share_rows > TN_ATTN_MAX_SHARE, err, TERN_E_INVALID, "%d rows that share a selection: at most %d may", o->attention_share, TN_ATTN_MAX_SHARE);
+    TN_FAIL_IF(e->attention.pool_heads < 1, err, TERN_E_INVALID, "pools of %d heads: want at least 1", o->attention_pool);
     TN_FAIL_IF(o->attention && !tn_attn_mode_parse(o->attention, &e->attention.mode), err, TERN_E_INVALID,
                "attention '%s' is unknown; there are full, shadow, float-sparse, block-sparse, npu-full", o->attention);
     TN_FAIL_IF(!(o->attention_ratio >= 0 && o->attention_ratio <= 1), err, TERN_E_INVALID, "an attention ratio of %g: want more than 0, at most 1", (double)o->attention_ratio);
     TN_FAIL_IF(e->attention.n_buckets != 1 && e->attention.n_buckets != 9, err, TERN_E_INVALID, "%d buckets of scales: there are 1 and 9", e->attention.n_buckets);
     e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
     TN_FAIL_IF(o->load && !tn_load_mode_parse(o->load, &mo.load), err, TERN_E_INVALID, "loading '%s' is unknown; there are stream, overlap, sequential, mmap", o->load);
+    TN_FAIL_IF(o->weights && !tn_weights_form_parse(o->weights, &mo.weights), err, TERN_E_INVALID, "weights '%s' are unknown; there are auto, tiles, packed", o->weights);
     tn_aio_defaults(&mo.io);
     if (!o->read) tn_tuned_read(path, e->profile_path, &mo.io);
     TN_FAIL_IF(o->read && !tn_aio_method_parse(o->read, &mo.io), err, TERN_E_INVALID, "reading by '%s' is unknown; there are threads, threads-direct, uring, uring-direct", o->read);
@@ -64,6 +72,32 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
     TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID, "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
     return TERN_OK;
+}
+
+/* A float model for which a device was named: its static INT8 graphs come from a package, made here and gone with the engine. */
+static tern_status open_packed(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
+    const char *dir = getenv("TMPDIR");
+    char name[512];
+    TN_FAIL_IF(snprintf(name, sizeof name, "%s/tern-XXXXXX", dir && *dir ? dir : "/tmp") >= (int)sizeof name, err, TERN_E_INVALID, "TMPDIR is too long");
+    int fd = mkstemp(name);
+    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot be made for the model's INT8 form: %s", name, strerror(errno));
+    close(fd);
+    tn_pack_options p;
+    tn_pack_defaults(&p);
+    p.n_threads = n_threads;
+    for (int s = 0; o->scheme && s < TN_N_SCHEMES; s++) {
+        if (!strcmp(o->scheme, tn_scheme_name((tn_scheme)s))) p.scheme = (tn_scheme)s;
+    }
+    tn_log(&e->ctx, TERN_LOG_INFO, "%s is packed for the device at every start; tern pack makes a package that stays", path);
+    tern_status st = tn_pack(&e->ctx, path, name, &p, NULL, err);
+    if (st == TERN_OK) st = open_package(e, name, o, n_threads, err);
+    unlink(name); /* what reads it has it open */
+    return st;
+}
+
+static tern_status open_any(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
+    if (tn_pkg_is(path)) return open_package(e, path, o, n_threads, err);
+    return o->npu ? open_packed(e, path, o, n_threads, err) : open_float(e, path, o->scheme, o->attention, err);
 }
 
 tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err) {
@@ -89,7 +123,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     tn_kernels_init(&e->kern, cpu);
 
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
-    if (st == TERN_OK) st = tn_pkg_is(path) ? open_package(e, path, &o, n_threads, err) : open_float(e, path, o.scheme, o.attention, err);
+    if (st == TERN_OK) st = open_any(e, path, &o, n_threads, err);
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;

@@ -267,6 +267,7 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->attn_launches = p->attention.n_launches;
     out->attn_requantised = p->attention.n_requantised;
     out->attn_bytes = p->attention.bytes;
+    out->attn_mass = p->attention.n_rows ? p->attention.mass / (double)p->attention.n_rows : 0;
     out->graph_bytes = p->graph_bytes;
     out->graph_bytes_unshared = p->graph_bytes_unshared;
     out->n_subgraphs = p->n_subgraphs;
@@ -285,6 +286,7 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->load_s = (double)l.load_ns * 1e-9;
     out->loaded_s = (double)l.done_ns * 1e-9;
     out->read_method = l.method;
+    out->unpacked_by_device = l.n_unpacked_by_device;
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {

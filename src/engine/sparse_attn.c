@@ -23,7 +23,7 @@ typedef struct key_cache {
 } key_cache;
 
 typedef struct chunk_plan {
-    int32_t *q_bucket; /* [n_heads] */
+    int32_t *q_bucket; /* [n_heads], of pools of heads the first n_pools of a KV head's */
     int32_t *k_bucket; /* [n_kv_heads] */
 } chunk_plan;
 
@@ -37,6 +37,8 @@ typedef struct worker_space {
     uint32_t *exact;    /* [idx_stride] with check */
     uint32_t *exact_cuts;
     void *topk;
+    int32_t *merged;    /* [ld] */
+    float *tile_k, *tile_v, *tile_q, *tile_out, *tile_scratch; /* keys and values of a list, and the rows that share it */
 } worker_space;
 
 struct tn_sparse_attn {
@@ -47,6 +49,7 @@ struct tn_sparse_attn {
     const tn_kv *kv;
     tn_attn_options o;
     int32_t n_steps, n_group, n_workers, n_chunks;
+    int32_t pool, n_pools;    /* query heads of a pool, pools of a KV head; 1 and n_group where heads do not share */
     size_t ld, idx_stride, n_blocks, q8_stride, room;
     float *scale_q, *scale_k; /* [n_layers][n_steps] */
     float *ratio;             /* [n_layers][n_heads] */
@@ -55,7 +58,7 @@ struct tn_sparse_attn {
     chunk_plan *plans;        /* [n_chunks] */
     worker_space *space;      /* [n_workers] */
     tn_attn_stats fixed;
-    atomic_uint_fast64_t n_rows, n_selected, n_seen, n_true, n_found, n_requantised, n_launches; /* relaxed: statistics */
+    atomic_uint_fast64_t n_rows, n_selected, n_seen, n_true, n_found, n_requantised, n_launches, mass_ppm; /* relaxed: statistics */
 };
 
 bool tn_attn_mode_parse(const char *name, tn_attn_mode *out) {
@@ -109,8 +112,21 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
 
 static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *err) {
     size_t rows = TN_ATTN_ROWS, all = (size_t)s->n_group * rows, d = (size_t)s->h->d_head;
-    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check;
-    w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_sparse_scratch(all, s->room, d), sizeof(float));
+    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, tiles = s->o.share_rows > 0, ok = true;
+    if (tiles) {
+        size_t tile = (size_t)(s->n_group * s->o.share_rows) * d;
+        all = rows; /* a list a tile at most */
+        w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->ld, sizeof(int32_t));
+        w->tile_k = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_kv_gather_room(s->room, d), sizeof(float));
+        w->tile_v = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->room * d, sizeof(float));
+        w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tile, sizeof(float));
+        w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tile, sizeof(float));
+        w->tile_scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_f32_scratch(d, s->room), sizeof(float));
+        ok = w->merged && w->tile_k && w->tile_v && w->tile_q && w->tile_out && w->tile_scratch;
+    } else {
+        w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_sparse_scratch(all, s->room, d), sizeof(float));
+        ok = w->scratch;
+    }
     w->scores = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
     w->q8 = tn_calloc(s->ctx, TN_MEM_ACTIVATIONS, rows * (s->q8_stride + 64), 1);
     w->q_rows = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * d, sizeof(float));
@@ -120,7 +136,7 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     w->exact = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->idx_stride + 64, sizeof(uint32_t));
     w->exact_cuts = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->n_blocks + 1, sizeof(uint32_t));
     w->topk = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_topk_scratch(s->ld), 1);
-    bool ok = w->scratch && w->scores && w->q8 && w->q_rows && (w->float_scores || !floats) && w->idx && w->cuts && w->exact && w->exact_cuts && w->topk;
+    ok = ok && w->scores && w->q8 && w->q_rows && (w->float_scores || !floats) && w->idx && w->cuts && w->exact && w->exact_cuts && w->topk;
     TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for sparse attention");
     return TERN_OK;
 }
@@ -133,6 +149,11 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for sparse attention");
     *s = (tn_sparse_attn){.ctx = ctx, .m = m, .h = h, .kern = kern, .kv = kv, .o = *o, .n_steps = o->n_buckets == 1 ? 1 : TN_ATTN_MAX_STEPS,
                           .n_group = h->n_heads / h->n_kv_heads, .n_workers = n_workers, .n_chunks = n_chunks};
+    if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL) s->o.share_rows = 0; /* they have lists of their own, or none */
+    while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
+    s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads : s->o.share_rows ? s->n_group : 1;
+    while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS) s->pool++; /* a tile's scores have room */
+    s->n_pools = (s->n_group + s->pool - 1) / s->pool;
     size_t n_layers = (size_t)h->n_layers, n_all = n_layers * (size_t)h->n_heads, steps = (size_t)s->n_steps;
     tern_status st = TERN_OK;
     s->ld = (size_t)kv->cap_tok + 16; /* not a power of two: rows would share cache sets */
@@ -193,7 +214,7 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     }
     for (int32_t i = 0; s->space && i < s->n_workers; i++) {
         worker_space *w = &s->space[i];
-        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk};
+        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->tile_k, w->tile_v, w->tile_q, w->tile_out, w->tile_scratch};
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
@@ -243,6 +264,22 @@ static void put_key(const tn_npu_layout *y, key_cache *k, size_t pos, const uint
     k->sum[pos] = sum;
 }
 
+/* The query that stands for pool i_pool of a KV head in a row of q: their sum, as large as one of them (of unlike ones). In `to`, but for
+ * a pool of one. */
+static const float *pooled_query(const tn_sparse_attn *s, const float *row, int32_t kv_head, int32_t i_pool, float *to) {
+    size_t d = (size_t)s->h->d_head;
+    int32_t h0 = i_pool * s->pool, h1 = h0 + s->pool < s->n_group ? h0 + s->pool : s->n_group;
+    const float *x = row + (size_t)(kv_head * s->n_group + h0) * d;
+    if (h1 - h0 == 1) return x;
+    float k = 1 / sqrtf((float)(h1 - h0));
+    for (size_t j = 0; j < d; j++) {
+        float sum = x[j];
+        for (int32_t h = 1; h < h1 - h0; h++) sum += x[(size_t)h * d + j];
+        to[j] = sum * k;
+    }
+    return to;
+}
+
 static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end, int32_t *bucket) {
     key_cache *k = keys_of(s, layer, kv_head);
     size_t d = (size_t)s->h->d_head;
@@ -286,14 +323,13 @@ void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, i
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     plan_keys(s, layer, kv_head, r->slot[r->n_rows - 1] + 1, &p->k_bucket[kv_head]);
-    for (int32_t g = 0; g < s->n_group; g++) {
-        int32_t head = kv_head * s->n_group + g;
-        float max = 0;
+    for (int32_t i_pool = 0; i_pool < s->n_pools; i_pool++) {
+        float max = 0, pooled[512];
         for (int32_t i = 0; i < r->n_rows; i++) {
-            const float *x = q + (size_t)i * row + (size_t)head * d;
+            const float *x = pooled_query(s, q + (size_t)i * row, kv_head, i_pool, pooled);
             for (size_t j = 0; j < d; j++) max = magnitude(max, x[j]);
         }
-        p->q_bucket[head] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+        p->q_bucket[kv_head * s->n_group + i_pool] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
     }
 }
 
@@ -308,18 +344,20 @@ typedef struct block {
     const float *q;
 } block;
 
-static tern_status estimate(const block *b, int32_t head, tern_error *err) {
+/* Scores of pool i_pool (a head, where they do not share) for rows i0..i0+n-1 of the block, at row `at` of the worker's scores. */
+static tern_status estimate(const block *b, int32_t i_pool, int32_t i0, int32_t n, int32_t at, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = keys_of(s, b->layer, b->kv_head);
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
-    int32_t qb = p->q_bucket[head], kb = p->k_bucket[b->kv_head];
-    float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb];
-    for (int32_t i = 0; i < b->n_rows; i++) s->kern->quantise_s8(b->q + (size_t)(b->row0 + i) * row + (size_t)head * d, inv, b->w->q8 + (size_t)i * s->q8_stride, d);
-    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = b->n_rows, .in = {b->w->q8}, .out = {b->w->scores}};
+    int32_t qb = p->q_bucket[b->kv_head * s->n_group + i_pool], kb = p->k_bucket[b->kv_head];
+    float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
+    uint8_t *q8 = b->w->q8 + (size_t)at * s->q8_stride;
+    for (int32_t i = 0; i < n; i++) s->kern->quantise_s8(pooled_query(s, b->q + (size_t)(b->row0 + i0 + i) * row, b->kv_head, i_pool, pooled), inv, q8 + (size_t)i * s->q8_stride, d);
+    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = n, .in = {q8}, .out = {b->w->scores + (size_t)at * s->ld}};
     job.k[0].tiles = k->tiles;
     job.k[0].col_sum = k->sum;
-    job.k[0].n_pos = b->r->pos[b->row0 + b->n_rows - 1] + 1;
+    job.k[0].n_pos = b->r->pos[b->row0 + i0 + n - 1] + 1;
     atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
     if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(&job, 0, 1, err);
     TN_TRY(tn_npu_submit(&job, err));
@@ -328,21 +366,29 @@ static tern_status estimate(const block *b, int32_t head, tern_error *err) {
     return TERN_OK;
 }
 
-/* Exact scores q.k of a head's rows (neither scaled nor capped: the order is the same). */
-static void float_scores(const block *b, int32_t head, int32_t n_pos) {
+/* Exact scores q.k of n query rows [n][d] (neither scaled nor capped: the order is the same). */
+static void float_scores(const block *b, const float *q, int32_t n, int32_t n_pos) {
+    const tn_sparse_attn *s = b->s;
+    size_t d = (size_t)s->h->d_head, n_pad = (size_t)(n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    s->kern->gemm_f32[TN_PANEL_F32](q, d, tn_kv_k(s->kv, b->layer, b->kv_head), NULL, b->w->float_scores, s->ld, (size_t)n, 0, n_pad, d);
+}
+
+static void head_float_scores(const block *b, int32_t head, int32_t n_pos) {
     const tn_sparse_attn *s = b->s;
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     for (int32_t i = 0; i < b->n_rows; i++) memcpy(b->w->q_rows + (size_t)i * d, b->q + (size_t)(b->row0 + i) * row + (size_t)head * d, d * sizeof(float));
-    size_t n = (size_t)(n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    s->kern->gemm_f32[TN_PANEL_F32](b->w->q_rows, d, tn_kv_k(s->kv, b->layer, b->kv_head), NULL, b->w->float_scores, s->ld, (size_t)b->n_rows, 0, n, d);
+    float_scores(b, b->w->q_rows, b->n_rows, n_pos);
 }
 
 enum { FLOAT_BOUND = 1 << 24 };
 
-/* Float scores of one row as integers of 25 bits, in place of estimates. */
-static void to_integers(const float *f, int32_t *out, size_t n) {
-    float max = 0;
+static float largest_of(const float *f, size_t n, float max) {
     for (size_t i = 0; i < n; i++) max = magnitude(max, f[i]);
+    return max;
+}
+
+/* Float scores of one row, the largest magnitude `max`, as integers of 25 bits, in place of estimates. */
+static void to_integers(const float *f, float max, int32_t *out, size_t n) {
     float k = max > 0 ? (float)FLOAT_BOUND / max : 0;
     for (size_t i = 0; i < n; i++) {
         float x = f[i] * k;
@@ -380,6 +426,22 @@ static size_t n_common(const uint32_t *a, const uint32_t *b, size_t n) {
     return c;
 }
 
+/* With check: how much of a row's softmax lies at the n positions of idx. f: its exact scores. */
+static void add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx, size_t n) {
+    float max = -INFINITY;
+    double all = 0, mine = 0, scale = (double)b->s->h->attn_scale;
+    for (size_t p = first; p < end; p++) max = f[p] > max ? f[p] : max;
+    for (size_t p = first; p < end; p++) all += exp((double)(f[p] - max) * scale);
+    for (size_t i = 0; i < n; i++) mine += exp((double)(f[idx[i]] - max) * scale);
+    if (all > 0) atomic_fetch_add_explicit(&b->s->mass_ppm, (uint64_t)(mine / all * 1e6), memory_order_relaxed);
+}
+
+static void count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t n_selected) {
+    atomic_fetch_add_explicit(&b->s->n_rows, n_rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(&b->s->n_seen, n_seen, memory_order_relaxed);
+    atomic_fetch_add_explicit(&b->s->n_selected, n_selected, memory_order_relaxed);
+}
+
 /* Lists of a head's rows from its scores. */
 static void select_head(const block *b, int32_t g, int32_t head, bool floats) {
     tn_sparse_attn *s = b->s;
@@ -391,21 +453,22 @@ static void select_head(const block *b, int32_t g, int32_t head, bool floats) {
         int32_t *scores = w->scores + (size_t)i * s->ld, bound = 127 * 127 * s->h->d_head;
         uint32_t *idx = w->idx + row * s->idx_stride, *cuts = w->cuts + row * (s->n_blocks + 1);
         if (floats) {
-            to_integers(w->float_scores + (size_t)i * s->ld, scores, end);
+            float *f = w->float_scores + (size_t)i * s->ld;
+            to_integers(f, largest_of(f, end, 0), scores, end);
             bound = FLOAT_BOUND;
         }
         select_row(s, w, scores, first, end, k, bound, idx, cuts);
         n_seen += end - first;
         n_selected += k;
         if (s->o.check) {
-            to_integers(w->float_scores + (size_t)i * s->ld, scores, end);
+            float *f = w->float_scores + (size_t)i * s->ld;
+            to_integers(f, largest_of(f, end, 0), scores, end);
             select_row(s, w, scores, first, end, k, FLOAT_BOUND, w->exact, w->exact_cuts);
             n_found += n_common(idx, w->exact, k);
+            add_mass(b, f, first, end, idx, k);
         }
     }
-    atomic_fetch_add_explicit(&s->n_rows, (uint64_t)b->n_rows, memory_order_relaxed);
-    atomic_fetch_add_explicit(&s->n_seen, n_seen, memory_order_relaxed);
-    atomic_fetch_add_explicit(&s->n_selected, n_selected, memory_order_relaxed);
+    count(b, (uint64_t)b->n_rows, n_seen, n_selected);
     if (s->o.check) {
         atomic_fetch_add_explicit(&s->n_true, n_selected, memory_order_relaxed);
         atomic_fetch_add_explicit(&s->n_found, n_found, memory_order_relaxed);
@@ -455,9 +518,7 @@ static void select_blocks(const block *b, int32_t g, int32_t head) {
         n_seen += end - first;
         n_selected += n;
     }
-    atomic_fetch_add_explicit(&s->n_rows, (uint64_t)b->n_rows, memory_order_relaxed);
-    atomic_fetch_add_explicit(&s->n_seen, n_seen, memory_order_relaxed);
-    atomic_fetch_add_explicit(&s->n_selected, n_selected, memory_order_relaxed);
+    count(b, (uint64_t)b->n_rows, n_seen, n_selected);
 }
 
 static void attend(const block *b, float *out) {
@@ -497,9 +558,147 @@ static void npu_full(const block *b, int32_t head, float *out) {
             for (size_t j = 0; weight > 0 && j < d; j++) o[j] += weight * v_scale * fminf(fmaxf(nearbyintf(v[x * d + j] / v_scale), -127), 127);
         }
     }
-    atomic_fetch_add_explicit(&s->n_rows, (uint64_t)b->n_rows, memory_order_relaxed);
-    atomic_fetch_add_explicit(&s->n_seen, n_seen, memory_order_relaxed);
-    atomic_fetch_add_explicit(&s->n_selected, n_seen, memory_order_relaxed);
+    count(b, (uint64_t)b->n_rows, n_seen, n_seen);
+}
+
+/* ---- rows that share a selection ---------------------------------------------------------------------- */
+
+/* Neighbouring rows i0..i1-1 of the block with all query heads of the KV head. */
+typedef struct tile {
+    int32_t i0, i1, n_in;           /* n_in: scored rows, pools x rows */
+    size_t first, end;              /* positions any of them sees */
+    const int32_t *row[TN_ATTN_ROWS];
+    int32_t row_first[TN_ATTN_ROWS], row_end[TN_ATTN_ROWS], shift[TN_ATTN_ROWS];
+} tile;
+
+/* Scored rows come pool by pool, n_batch rows of the text each, those of the batch that begins with row e0 of the block. */
+static void tile_init(const block *b, int32_t e0, int32_t n_batch, int32_t i0, int32_t i1, bool floats, tile *t) {
+    const tn_sparse_attn *s = b->s;
+    const int32_t *pos = b->r->pos + b->row0;
+    *t = (tile){.i0 = i0, .i1 = i1, .first = (size_t)tn_rows_first_pos(s->h, b->layer, pos[i0]), .end = (size_t)pos[i1 - 1] + 1};
+    for (int32_t i_pool = 0; i_pool < s->n_pools; i_pool++) {
+        for (int32_t i = i0; i < i1; i++) {
+            t->row[t->n_in] = b->w->scores + (size_t)(i_pool * n_batch + i - e0) * s->ld;
+            t->row_first[t->n_in] = tn_rows_first_pos(s->h, b->layer, pos[i]);
+            t->row_end[t->n_in] = pos[i] + 1;
+            /* scales are powers of two apart; float scores have one */
+            t->shift[t->n_in++] = floats ? 0 : s->plans[b->i_chunk].q_bucket[b->kv_head * s->n_group + i_pool];
+        }
+    }
+}
+
+/* The exact scores of a tile's pools in place of estimates. */
+static void tile_floats(const block *b, const tile *t) {
+    float max = 0;
+    for (int32_t r = 0; r < t->n_in; r++) max = largest_of(b->w->float_scores + (t->row[r] - b->w->scores), (size_t)t->row_end[r], max);
+    for (int32_t r = 0; r < t->n_in; r++) to_integers(b->w->float_scores + (t->row[r] - b->w->scores), max, b->w->scores + (t->row[r] - b->w->scores), (size_t)t->row_end[r]);
+}
+
+/* What a tile keeps: the mean of its heads' shares. Its own positions are always among it. */
+static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, const tile *t) {
+    size_t n = t->end - t->first, least = (size_t)(MIN_SELECTED + t->i1 - t->i0);
+    float ratio = 0;
+    for (int32_t g = 0; g < s->n_group; g++) ratio += s->ratio[(size_t)layer * (size_t)s->h->n_heads + (size_t)(kv_head * s->n_group + g)];
+    size_t k = (size_t)ceilf(ratio / (float)s->n_group * (float)n);
+    if (k < least) k = least;
+    if (k > s->room) k = s->room;
+    return k < n ? k : n;
+}
+
+static void tile_select(const block *b, const tile *t, size_t k, uint32_t *idx) {
+    const tn_sparse_attn *s = b->s;
+    int32_t bound = s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .shift = t->shift, .n = t->end, .out = b->w->merged});
+    for (size_t p = t->end - (size_t)(t->i1 - t->i0); p < t->end; p++) b->w->merged[p] = 1;
+    s->kern->topk(&(tn_topk_args){.scores = b->w->merged + t->first, .n = t->end - t->first, .k = k, .bound = bound, .idx = idx, .scratch = b->w->topk});
+    for (size_t i = 0; t->first && i < k; i++) idx[i] += (uint32_t)t->first;
+}
+
+static size_t lower_bound(const uint32_t *idx, size_t n, uint32_t x) {
+    size_t lo = 0;
+    while (n > lo) {
+        size_t mid = lo + (n - lo) / 2;
+        if (idx[mid] < x) lo = mid + 1;
+        else n = mid;
+    }
+    return lo;
+}
+
+static void tile_attend(const block *b, const tile *t, const uint32_t *idx, size_t k, float *out) {
+    const tn_sparse_attn *s = b->s;
+    worker_space *w = b->w;
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, part = (size_t)s->n_group * d, off = (size_t)b->row0 * row + (size_t)b->kv_head * part;
+    int32_t first[TN_ATTN_MAX_TILE], end[TN_ATTN_MAX_TILE], n = 0;
+    s->kern->kv_gather(&(tn_kv_gather_args){.k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d, .idx = idx, .n_idx = k, .k_out = w->tile_k, .v_out = w->tile_v});
+    for (int32_t i = t->i0; i < t->i1; i++) {
+        uint32_t pos = (uint32_t)b->r->pos[b->row0 + i], from = (uint32_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
+        int32_t lo = (int32_t)lower_bound(idx, k, from), hi = (int32_t)lower_bound(idx, k, pos + 1);
+        memcpy(w->tile_q + (size_t)(i - t->i0) * part, b->q + off + (size_t)i * row, part * sizeof(float));
+        for (int32_t g = 0; g < s->n_group; g++, n++) {
+            first[n] = lo;
+            end[n] = hi;
+        }
+        count(b, (uint64_t)s->n_group, (uint64_t)s->n_group * (pos + 1 - from), (uint64_t)(s->n_group * (hi - lo)));
+    }
+    s->kern->attn_f32(&(tn_attn_f32_args){.q = w->tile_q, .q_stride = d, .out = w->tile_out, .out_stride = d, .k_panels = w->tile_k, .v = w->tile_v, .n_rows = (size_t)n, .d_head = d,
+                                          .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .first_pos = first, .end_pos = end, .scratch = w->tile_scratch});
+    for (int32_t i = t->i0; i < t->i1; i++) memcpy(out + off + (size_t)i * row, w->tile_out + (size_t)(i - t->i0) * part, part * sizeof(float));
+}
+
+/* With check: the exact selection of the same rule, and the softmax mass of every head at the list. */
+static void tile_check(const block *b, const tile *t, const uint32_t *idx, size_t k) {
+    tn_sparse_attn *s = b->s;
+    tile_select(b, t, k, b->w->exact);
+    atomic_fetch_add_explicit(&s->n_true, k, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->n_found, n_common(idx, b->w->exact, k), memory_order_relaxed);
+}
+
+/* Softmax mass of one head's rows at the lists of their tiles, which begin at idx, one for every `share` rows. */
+static void tiles_mass(const block *b, int32_t head, const size_t *n_idx) {
+    tn_sparse_attn *s = b->s;
+    head_float_scores(b, head, b->r->pos[b->row0 + b->n_rows - 1] + 1);
+    for (int32_t i = 0; i < b->n_rows; i++) {
+        int32_t pos = b->r->pos[b->row0 + i], i_tile = i / s->o.share_rows;
+        const uint32_t *idx = b->w->idx + (size_t)i_tile * s->idx_stride;
+        size_t first = (size_t)tn_rows_first_pos(s->h, b->layer, pos), lo = lower_bound(idx, n_idx[i_tile], (uint32_t)first), hi = lower_bound(idx, n_idx[i_tile], (uint32_t)pos + 1);
+        add_mass(b, b->w->float_scores + (size_t)i * s->ld, first, (size_t)pos + 1, idx + lo, hi - lo);
+    }
+}
+
+/* All heads of a KV head and all rows of the block: as many rows are estimated together as the scores have room for. */
+static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
+    tn_sparse_attn *s = b->s;
+    worker_space *w = b->w;
+    size_t n_idx[TN_ATTN_ROWS], d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
+    int32_t share = s->o.share_rows, batch = TN_ATTN_ROWS / s->n_pools / share * share; /* at least one tile */
+    bool exact = s->o.mode == TN_ATTN_FLOAT_SPARSE;
+    for (int32_t e0 = 0; e0 < b->n_rows; e0 += batch) {
+        int32_t n = b->n_rows - e0 < batch ? b->n_rows - e0 : batch;
+        for (int32_t i_pool = 0; i_pool < s->n_pools && !exact; i_pool++) TN_TRY(estimate(b, i_pool, e0, n, i_pool * n, err));
+        if (exact || s->o.check) {
+            for (int32_t i = 0; i < s->n_pools * n; i++) {
+                float *to = w->q_rows + (size_t)i * d;
+                const float *x = pooled_query(s, b->q + (size_t)(b->row0 + e0 + i % n) * row, b->kv_head, i / n, to);
+                if (x != to) memcpy(to, x, d * sizeof *to);
+            }
+            float_scores(b, w->q_rows, s->n_pools * n, b->r->pos[b->row0 + e0 + n - 1] + 1);
+        }
+        for (int32_t i0 = e0; i0 < e0 + n; i0 += share) {
+            tile t;
+            tile_init(b, e0, n, i0, i0 + share < e0 + n ? i0 + share : e0 + n, exact, &t);
+            size_t k = tile_kept(s, b->layer, b->kv_head, &t);
+            uint32_t *idx = w->idx + (size_t)(i0 / share) * s->idx_stride;
+            if (exact) tile_floats(b, &t);
+            tile_select(b, &t, k, idx);
+            tile_attend(b, &t, idx, k, out);
+            n_idx[i0 / share] = k;
+            if (!s->o.check) continue;
+            tile_init(b, e0, n, i0, t.i1, true, &t);
+            tile_floats(b, &t);
+            tile_check(b, &t, idx, k);
+        }
+    }
+    for (int32_t g = 0; g < s->n_group && s->o.check; g++) tiles_mass(b, b->kv_head * s->n_group + g, n_idx);
+    return TERN_OK;
 }
 
 tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, const float *q, float *out, int32_t row0, int32_t row1,
@@ -507,18 +706,22 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
     block b = {.s = s, .r = r, .w = &s->space[i_worker], .i_chunk = i_chunk, .layer = layer, .row0 = row0, .n_rows = row1 - row0, .q = q};
     int32_t n_pos = r->pos[row1 - 1] + 1;
     for (b.kv_head = 0; b.kv_head < s->h->n_kv_heads; b.kv_head++) {
+        if (s->o.share_rows) {
+            TN_TRY(attend_tiles(&b, out, err));
+            continue;
+        }
         for (int32_t g = 0; g < s->n_group; g++) {
             int32_t head = b.kv_head * s->n_group + g;
             if (s->o.mode == TN_ATTN_BLOCK_SPARSE) {
                 select_blocks(&b, g, head);
                 continue;
             }
-            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, head, err));
+            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, 0, b.n_rows, 0, err));
             if (s->o.mode == TN_ATTN_NPU_FULL) {
                 npu_full(&b, head, out);
                 continue;
             }
-            if (s->o.mode == TN_ATTN_FLOAT_SPARSE || s->o.check) float_scores(&b, head, n_pos);
+            if (s->o.mode == TN_ATTN_FLOAT_SPARSE || s->o.check) head_float_scores(&b, head, n_pos);
             select_head(&b, g, head, s->o.mode == TN_ATTN_FLOAT_SPARSE);
         }
         if (s->o.mode != TN_ATTN_NPU_FULL) attend(&b, out);
@@ -535,4 +738,5 @@ void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out) {
     out->n_found = atomic_load(&s->n_found);
     out->n_requantised = atomic_load(&s->n_requantised);
     out->n_launches = atomic_load(&s->n_launches);
+    out->mass = (double)atomic_load(&s->mass_ppm) * 1e-6;
 }

@@ -3,7 +3,8 @@
  *
  * The plan of a chunk and layer comes first (tn_sparse_attn_plan, one call per KV head): the largest magnitude of the keys so far and of
  * every query head's rows chooses a bucket, a pair of static scales; the keys of the chunk (or, when their bucket has changed, all)
- * are quantised into the device's tile layout. Then any number of threads attend blocks of rows (tn_sparse_attn_rows). A row's bits
+ * are quantised into the device's tile layout. Where heads share, what is estimated is not a head but a pool of heads of one KV head, their
+ * queries added. Then any number of threads attend blocks of rows (tn_sparse_attn_rows). A row's bits
  * depend on the text up to the end of its chunk, and on where the chunk begins: not on threads, lanes or policy. */
 #ifndef TN_ENGINE_SPARSE_ATTN_H
 #define TN_ENGINE_SPARSE_ATTN_H
@@ -24,7 +25,10 @@ typedef enum tn_attn_mode {
 
 bool tn_attn_mode_parse(const char *name, tn_attn_mode *out); /* "full", "shadow", "float-sparse", "block-sparse", "npu-full" */
 
-enum { TN_ATTN_ROWS = 32, TN_ATTN_MAX_STEPS = 3 }; /* query rows of a block; scales of Q, and of K, to choose from */
+enum { TN_ATTN_ROWS = 32, TN_ATTN_MAX_SHARE = 8, TN_ATTN_MAX_TILE = 128, TN_ATTN_MAX_STEPS = 3 }; /* query rows of a block; neighbours that share a
+    selection; with their heads; scales of Q, and of K, to choose from */
+
+enum { TN_ATTN_SHARE = 4, TN_ATTN_POOL = 2 }; /* defaults of the two below */
 
 typedef struct tn_attn_options {
     tn_attn_mode mode;
@@ -32,12 +36,15 @@ typedef struct tn_attn_options {
     int32_t n_buckets;    /* 1 or 9 */
     bool no_head_ratios;  /* every head gets `ratio` */
     bool check;           /* also find the exact largest, and count how many were selected */
+    int32_t share_rows;   /* neighbouring rows, and with them all query heads of a KV head, that share one selection: 1..8; 0 = none shares */
+    int32_t pool_heads;   /* where they share: query heads whose queries are added before they are estimated, 1.. */
     int32_t threshold;    /* chunks that end before this many tokens are attended in full */
 } tn_attn_options;
 
 typedef struct tn_attn_stats {
     uint64_t n_rows, n_selected, n_seen;   /* (row, head) pairs attended sparsely; positions selected; that could have been */
     uint64_t n_true, n_found;              /* with check: exact largest positions; of those selected */
+    double mass;                           /* with check: share of the exact softmax weights that lies on selected positions, summed over n_rows */
     uint64_t n_requantised, n_launches;    /* times a KV head's keys were quantised anew; estimates run on the device */
     uint64_t bytes;                        /* INT8 keys and graphs */
 } tn_attn_stats;

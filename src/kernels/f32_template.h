@@ -9,6 +9,8 @@
  *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
  *       f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i] of 16 x 16 floats
  *       f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at stride 8, 4, 2, 1
+ *       f_pick16(panel, d_head, lane, first, n, to) with W = 16, optional: lanes first..first+n-1 of row d of `to`, 32 floats apart, become
+ *       elements lane[first..] of row d of the panel; the rest of `to` stays
  *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
 #include "kernels/kernels.h"
 
@@ -697,12 +699,45 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
     }
 }
 
+/* ---- keys and values of listed positions ------------------------------------------------------------- */
+
+static void NAME(tn_kv_gather)(const tn_kv_gather_args *a) {
+    size_t d_head = a->d_head, n_pad = (a->n_idx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    for (size_t i = 0; i < n_pad; i += 16) { /* half a panel of the copy */
+        float *to = a->k_out + i / TN_KV_PANEL * d_head * TN_KV_PANEL + i % TN_KV_PANEL;
+        size_t n = i >= a->n_idx ? 0 : a->n_idx - i < 16 ? a->n_idx - i : 16;
+        for (size_t j = 0, run; j < n; j += run) { /* neighbours from the same panel together */
+            size_t panel = a->idx[i + j] / TN_KV_PANEL;
+            uint32_t lane[16] = {0};
+            for (run = 0; j + run < n && a->idx[i + j + run] / TN_KV_PANEL == panel; run++) lane[j + run] = a->idx[i + j + run] % TN_KV_PANEL;
+            const float *from = a->k_panels + panel * d_head * TN_KV_PANEL;
+#ifdef f_pick16
+            f_pick16(from, d_head, lane, j, run, to);
+#else
+            for (size_t d = 0; d < d_head; d++) {
+                for (size_t x = j; x < j + run; x++) to[d * TN_KV_PANEL + x] = from[d * TN_KV_PANEL + lane[x]];
+            }
+#endif
+        }
+        for (size_t d = 0; n < 16 && d < d_head; d++) memset(to + d * TN_KV_PANEL + n, 0, (16 - n) * sizeof *to);
+    }
+    for (size_t i = 0; i < a->n_idx; i++) {
+        const float *from = a->v + a->idx[i] * d_head;
+        float *to = a->v_out + i * d_head;
+        size_t d = 0;
+        if (i + 8 < a->n_idx) __builtin_prefetch(a->v + a->idx[i + 8] * d_head);
+        for (; d + W <= d_head; d += W) f_store(to + d, f_load(from + d));
+        for (; d < d_head; d++) to[d] = from[d];
+    }
+}
+
 void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->gemm_f32[TN_PANEL_F32] = NAME(tn_gemm_f32);
     k->gemm_f32[TN_PANEL_F16] = NAME(tn_gemm_f16);
     k->gemm_f32[TN_PANEL_BF16] = NAME(tn_gemm_bf16);
     k->attn_f32 = NAME(tn_attn_f32);
     k->attn_sparse = NAME(tn_attn_sparse);
+    k->kv_gather = NAME(tn_kv_gather);
     k->rmsnorm_f32 = NAME(tn_rmsnorm_f32);
     k->layernorm_f32 = NAME(tn_layernorm_f32);
     k->rope_f32 = NAME(tn_rope_f32);

@@ -9,7 +9,9 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .gemm_f32 = {[TN_PANEL_F32] = tn_gemm_f32_ref, [TN_PANEL_F16] = tn_gemm_f16_ref, [TN_PANEL_BF16] = tn_gemm_bf16_ref},
         .attn_f32 = tn_attn_f32_ref,
         .attn_sparse = tn_attn_sparse_ref,
+        .kv_gather = tn_kv_gather_ref,
         .topk = tn_topk_ref,
+        .topk_merge = tn_topk_merge_ref,
         .rmsnorm_f32 = tn_rmsnorm_f32_ref,
         .layernorm_f32 = tn_layernorm_f32_ref,
         .rope_f32 = tn_rope_f32_ref,
@@ -30,6 +32,8 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->quantise_outliers = tn_quantise_outliers_avx2;
         k->shadow_f32 = tn_shadow_f32_avx2;
         k->unpack_tile = tn_unpack_tile_avx2;
+        k->topk = tn_topk_avx2;
+        k->topk_merge = tn_topk_merge_avx2;
     }
     if (cpu & TN_CPU_AVXVNNI) k->gemm_s8 = tn_gemm_s8_avxvnni;
     if (cpu & TN_CPU_AVX512) {
@@ -39,8 +43,12 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->shadow_f32 = tn_shadow_f32_avx512;
         k->unpack_tile = tn_unpack_tile_avx512;
         k->topk = tn_topk_avx512;
+        k->topk_merge = tn_topk_merge_avx512;
     }
-    if (cpu & TN_CPU_AVX512VNNI) k->gemm_s8 = tn_gemm_s8_avx512vnni;
+    if (cpu & TN_CPU_AVX512VNNI) {
+        k->gemm_s8 = tn_gemm_s8_avx512vnni;
+        k->gemm_few = tn_gemm_few_avx512vnni;
+    }
 #elif defined(__aarch64__)
     if (cpu & TN_CPU_NEON) {
         tn_kernels_f32_neon(k);
@@ -49,6 +57,8 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->quantise_outliers = tn_quantise_outliers_neon;
         k->shadow_f32 = tn_shadow_f32_neon;
         k->unpack_tile = tn_unpack_tile_neon;
+        k->topk = tn_topk_neon;
+        k->topk_merge = tn_topk_merge_neon;
     }
     if (cpu & TN_CPU_DOTPROD) k->gemm_s8 = tn_gemm_s8_dotprod;
     if (cpu & TN_CPU_I8MM) k->gemm_s8 = tn_gemm_s8_i8mm;

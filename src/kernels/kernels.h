@@ -9,7 +9,9 @@
 #include "kernels/attn_sparse.h"
 #include "kernels/elem_f32.h"
 #include "kernels/gemm_f32.h"
+#include "kernels/gemm_packed.h"
 #include "kernels/gemm_s8.h"
+#include "kernels/kv_gather.h"
 #include "kernels/shadow_f32.h"
 #include "kernels/topk.h"
 #include "kernels/unpack.h"
@@ -21,7 +23,9 @@ typedef struct tn_kernels {
     tn_gemm_f32_fn gemm_f32[TN_PANEL_N_DTYPES];
     tn_attn_f32_fn attn_f32;
     tn_attn_sparse_fn attn_sparse;
+    tn_kv_gather_fn kv_gather;
     tn_topk_fn topk;
+    tn_topk_merge_fn topk_merge;
     tn_rmsnorm_f32_fn rmsnorm_f32;
     tn_layernorm_f32_fn layernorm_f32;
     tn_rope_f32_fn rope_f32;
@@ -29,6 +33,7 @@ typedef struct tn_kernels {
     tn_act_f32_fn act_f32;
     tn_add_f32_fn add_f32;
     tn_gemm_s8_fn gemm_s8;
+    tn_gemm_few_fn gemm_few; /* NULL: few rows go the way of many (gemm_packed.h) */
     tn_quantise_s8_fn quantise_s8;
     tn_quantise_outliers_fn quantise_outliers;
     tn_shadow_f32_fn shadow_f32;

@@ -1,5 +1,6 @@
 /* Scalar loops of topk.h. */
 #define TOPK_NAME tn_topk_ref
+#define MERGE_NAME tn_topk_merge_ref
 
 #include "kernels/topk.h"
 
@@ -38,6 +39,16 @@ static void emit_from(const int16_t *keys, size_t n, int32_t t, uint32_t *idx, u
         to += keys[i] >= t;
     }
 }
+
+typedef int32_t vi;
+enum { VN = 1 };
+static vi v_load(const int32_t *p) { return *p; }
+static void v_store(int32_t *p, vi v) { *p = v; }
+static vi v_set1(int32_t x) { return x; }
+static vi v_sub(vi a, vi b) { return a - b; }
+static vi v_max(vi a, vi b) { return a > b ? a : b; }
+static vi v_min(vi a, vi b) { return a < b ? a : b; }
+static vi v_shl(vi a, int32_t by) { return a * (1 << by); }
 
 #include "kernels/topk_template.h"
 

@@ -23,9 +23,31 @@ static inline size_t tn_sparse_blocks(size_t n) { return (n + TN_SPARSE_BLOCK - 
 /* The cuts of a list that comes from elsewhere: idx ascending, all below n. */
 void tn_sparse_cuts(const uint32_t *idx, size_t n_idx, size_t n, uint32_t *cuts);
 
+enum { TN_TOPK_MERGE_ROWS = 64 };
+
+/* Rows that share one selection (of a KV head's query heads, and of neighbouring positions): what matters to any of them. */
+typedef struct tn_topk_merge_args {
+    const int32_t *const *row; /* [n_rows] scores of positions [0, end[r]); |score| < 2^26 */
+    size_t n_rows;             /* 1..TN_TOPK_MERGE_ROWS */
+    const int32_t *first, *end; /* row r sees positions first[r] <= p < end[r] <= n; every position from the least first to n is seen by a row */
+    const int32_t *shift;       /* 0..3: row r counts 2^shift times */
+    size_t n;
+    int32_t *out; /* [n]; what lies before the least first stays */
+} tn_topk_merge_args;
+
+/* out[p] = max over the rows that see p of (row[r][p] - the row's largest) << shift[r]: 0 for what is some row's best, and so on down.
+ * Returns the largest magnitude, at least 1. */
+typedef int32_t (*tn_topk_merge_fn)(const tn_topk_merge_args *a);
+int32_t tn_topk_merge_ref(const tn_topk_merge_args *a);
+int32_t tn_topk_merge_avx2(const tn_topk_merge_args *a);
+int32_t tn_topk_merge_avx512(const tn_topk_merge_args *a);
+int32_t tn_topk_merge_neon(const tn_topk_merge_args *a);
+
 /* Exactly the k largest; of equal scores the lowest positions. Depends on the row alone. */
 typedef void (*tn_topk_fn)(const tn_topk_args *a);
 void tn_topk_ref(const tn_topk_args *a);
+void tn_topk_avx2(const tn_topk_args *a);
 void tn_topk_avx512(const tn_topk_args *a);
+void tn_topk_neon(const tn_topk_args *a);
 
 #endif

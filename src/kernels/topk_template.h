@@ -1,9 +1,11 @@
-/* kernels/topk_template.h - top-k selection, written once over three loops that the including file gives for its instruction set:
+/* kernels/topk_template.h - top-k selection, written once over the loops and the vector type that the including file gives for its instruction
+ * set (names: TOPK_NAME, MERGE_NAME):
  *   to_keys(scores, n, shift, keys, sum, sum_sq)  keys[i] = scores[i] >> shift for i < n, and their sums; KEY_PAD follows up to a
  *                                                  multiple of KEY_BLOCK
  *   count_from(keys, n, t)            how many of the keys [n, a multiple of KEY_BLOCK] are >= t
  *   find_equal(keys, n, t, at)        positions of the keys == t, ascending; returns how many; may write up to 32 beyond them
  *   emit_from(keys, n, t, idx, cuts)  positions of the keys >= t, ascending; may write up to 32 beyond them; cuts as in topk.h or NULL
+ *   VN int32 values in a vi: v_load v_store v_set1 v_sub v_max v_min v_shl(v, by)
  *
  * The scores become 16-bit keys (an order-preserving shift). A threshold that k keys reach is searched by Newton steps on a normal
  * distribution's count, bracketed so that it always ends; where the threshold's own key has more members than are wanted, the bits
@@ -114,4 +116,67 @@ void TOPK_NAME(const tn_topk_args *a) {
     if (count > a->k) demote(a->scores, keys, a->n, t, shift, count - a->k, at);
     emit_from(keys, padded(a->n), t, a->idx, a->cuts);
     if (a->cuts) a->cuts[tn_sparse_blocks(a->n)] = (uint32_t)a->k;
+}
+
+/* ---- rows that share a selection ---------------------------------------------------------------------- */
+
+enum { MERGE_VECTORS = 4 };
+
+int32_t MERGE_NAME(const tn_topk_merge_args *a) {
+    assert(a->n_rows >= 1 && a->n_rows <= TN_TOPK_MERGE_ROWS);
+    int32_t top[TN_TOPK_MERGE_ROWS], least = -1;
+    size_t lo = 0, hi = a->n, from = a->n; /* lo..hi-1: seen by all */
+    for (size_t r = 0; r < a->n_rows; r++) {
+        const int32_t *s = a->row[r];
+        size_t p = (size_t)a->first[r], end = (size_t)a->end[r];
+        assert(p < end && end <= a->n);
+        lo = p > lo ? p : lo;
+        hi = end < hi ? end : hi;
+        from = p < from ? p : from;
+        vi m[MERGE_VECTORS];
+        for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_set1(s[p]);
+        for (; p + MERGE_VECTORS * VN <= end; p += MERGE_VECTORS * VN) {
+            for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_load(s + p + (size_t)j * VN));
+        }
+        int32_t lane[MERGE_VECTORS * VN];
+        for (int j = 0; j < MERGE_VECTORS; j++) v_store(lane + (size_t)j * VN, m[j]);
+        top[r] = lane[0];
+        for (int j = 1; j < MERGE_VECTORS * VN; j++) top[r] = lane[j] > top[r] ? lane[j] : top[r];
+        for (; p < end; p++) top[r] = s[p] > top[r] ? s[p] : top[r];
+    }
+    if (hi < lo) hi = lo;
+    vi low[MERGE_VECTORS];
+    for (int j = 0; j < MERGE_VECTORS; j++) low[j] = v_set1(-1);
+    size_t p = lo;
+    for (; p + MERGE_VECTORS * VN <= hi; p += MERGE_VECTORS * VN) {
+        vi m[MERGE_VECTORS];
+        for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_set1(INT32_MIN);
+        for (size_t r = 0; r < a->n_rows; r++) {
+            const int32_t *s = a->row[r] + p;
+            vi t = v_set1(top[r]);
+            for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_shl(v_sub(v_load(s + (size_t)j * VN), t), a->shift[r]));
+        }
+        for (int j = 0; j < MERGE_VECTORS; j++) {
+            low[j] = v_min(low[j], m[j]);
+            v_store(a->out + p + (size_t)j * VN, m[j]);
+        }
+    }
+    for (int j = 0; j < MERGE_VECTORS; j++) {
+        int32_t lane[VN];
+        v_store(lane, low[j]);
+        for (int i = 0; i < VN; i++) least = lane[i] < least ? lane[i] : least;
+    }
+    for (size_t x = from; x < a->n; x++) { /* the edges */
+        if (x == lo && p > lo) x = p;
+        if (x >= a->n) break;
+        int32_t m = INT32_MIN;
+        for (size_t r = 0; r < a->n_rows; r++) {
+            if ((int64_t)x < a->first[r] || (int64_t)x >= a->end[r]) continue;
+            int32_t d = (a->row[r][x] - top[r]) * (1 << a->shift[r]);
+            m = d > m ? d : m;
+        }
+        a->out[x] = m;
+        least = m < least ? m : least;
+    }
+    return -least;
 }

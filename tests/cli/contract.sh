@@ -106,7 +106,7 @@ done
 check "unknown way to load" 1 "$tern" run -m "$tmp/e.tern" -p hi --load fast; one_line
 check "unknown way to read" 1 "$tern" run -m "$tmp/e.tern" -p hi --read aloud; one_line
 check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
-json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='llm-npu' and d[0]['threads']>=1"
+json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='edgeflow' and d[0]['threads']>=1"
 
 printf 'the old inn near the weir.\n%.0s' $(seq 40) >"$tmp/text.txt"
 check "eval ppl" 0 "$tern" eval -m "$tmp/m.gguf" --task ppl --data "$tmp/text.txt" -c 64 --json

@@ -1,5 +1,6 @@
 /* Float kernels on 512-bit vectors (AVX-512 F, BW, DQ, VL). */
 #include <immintrin.h>
+#include <stdint.h>
 
 #define ISA avx512
 #define W 16
@@ -87,5 +88,14 @@ static inline void f_transpose16(const float *src, size_t ld_src, float *dst, si
     }
 }
 #define f_transpose16 f_transpose16
+
+static inline void f_pick16(const float *panel, size_t d_head, const uint32_t *lane, size_t first, size_t n, float *to) {
+    __m512i at = _mm512_loadu_si512(lane);
+    __mmask16 m = (__mmask16)(((1u << n) - 1) << first);
+#pragma GCC unroll 4
+    for (size_t d = 0; d < d_head; d++, panel += 32, to += 32)
+        _mm512_mask_storeu_ps(to, m, _mm512_permutex2var_ps(_mm512_loadu_ps(panel), at, _mm512_loadu_ps(panel + 16)));
+}
+#define f_pick16 f_pick16
 
 #include "kernels/f32_template.h"

@@ -1,5 +1,6 @@
 /* Loops of topk.h on 512-bit vectors (AVX-512 F, BW). */
 #define TOPK_NAME tn_topk_avx512
+#define MERGE_NAME tn_topk_merge_avx512
 
 #include "kernels/topk.h"
 
@@ -70,5 +71,15 @@ static void emit_from(const int16_t *keys, size_t n, int32_t t, uint32_t *idx, u
         at = _mm512_add_epi32(at, sixteen);
     }
 }
+
+typedef __m512i vi;
+enum { VN = 16 };
+#define v_load(p) _mm512_loadu_si512(p)
+#define v_store(p, v) _mm512_storeu_si512(p, v)
+#define v_set1 _mm512_set1_epi32
+#define v_sub _mm512_sub_epi32
+#define v_max _mm512_max_epi32
+#define v_min _mm512_min_epi32
+#define v_shl(a, by) _mm512_sll_epi32(a, _mm_cvtsi32_si128(by))
 
 #include "kernels/topk_template.h"
