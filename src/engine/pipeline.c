@@ -1011,3 +1011,18 @@ const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p) {
     if (p->sparse) tn_sparse_attn_stats_get(p->sparse, &s->attention);
     return s;
 }
+
+void tn_pipeline_measured(const tn_pipeline *p, tn_sim_measured *out) {
+    *out = (tn_sim_measured){.attn_us_per_pos = p->profile->attn_us_per_pos, .rest_us = p->profile->rest_us, .part_us = p->profile->part_us, .wave_chunks = TN_WAVE_CHUNKS};
+    for (int s = 0; s < TN_N_STAGES; s++) {
+        tn_stage st = (tn_stage)s;
+        int32_t with = 0;
+        for (int32_t layer = 0; layer < p->m->n_layers; layer++) {
+            bool has = !tn_stage_is_shadow(st) && st != TN_ST_PLAN ? true : has_stage(p, st, layer);
+            with += has;
+            if (has) out->n_parts[s] = n_parts_of(p, st, p->n_rows, layer);
+        }
+        out->stage_us[s] = p->profile->us[s];
+        out->shadow_kept[s] = (double)with / p->m->n_layers;
+    }
+}
