@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-size_t tn_gemm_packed_scratch_bytes(size_t k) { return tn_tiles_s8_bytes(TN_PACKED_BLOCK, k); }
+size_t tn_gemm_packed_scratch_bytes(size_t k) { return tn_tiles_s8_bytes(TN_PACKED_BLOCK, (k + 1023) / 1024 * 1024); } /* few rows: blocks of 1024 */
 
 /* The columns n0..n1-1 of g as a product of their own; rows m0..m0+m-1. */
 static tn_gemm_s8_args part(const tn_gemm_s8_args *g, size_t m0, size_t m, size_t n0, size_t n1) {
@@ -26,7 +26,7 @@ static tn_gemm_s8_args part(const tn_gemm_s8_args *g, size_t m0, size_t m, size_
 void tn_gemm_packed(const tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run, const uint8_t *packed, const uint8_t *bits, int8_t *scratch) {
     assert(g->n0 % TN_TILE_N == 0 && rows_per_run);
     if (g->m <= TN_PACKED_FEW && kern->gemm_few) {
-        kern->gemm_few(g, packed, bits);
+        kern->gemm_few(g, packed, bits, (uint8_t *)scratch);
         return;
     }
     size_t tile_bytes = tn_tiles_s8_bytes(1, g->k);
