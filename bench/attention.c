@@ -96,25 +96,37 @@ static void attend(work *w, size_t head) {
 
 /* ---- rows that share a selection, as in the engine: of every KV head (fn is called with its first query head) -------- */
 
-static void share_estimate_rows(work *w, size_t kv, size_t e0) {
-    /* one launch for all pools: random queries, so it does not matter which rows of which heads stand for them */
-    tn_qk_s8(w->k->gemm_s8, &(tn_qk_s8_args){.q = w->q8 + (kv * w->n_group * ROWS + e0) * w->s.d, .ldq = w->s.d, .key_tiles = w->tiles + kv * w->n * w->s.d, .key_sum = w->sums + kv * w->n,
-                                             .m = w->n_pools * w->batch, .n_pos = (size_t)w->end[e0 + w->batch - 1], .d = w->s.d, .scores_s32 = w->scores, .lds = w->n + 16});
+enum { PART = 256 };
+
+/* One launch for all pools: random queries, so it does not matter which rows of which heads stand for them. */
+static void share_estimate_part(work *w, size_t kv, size_t e0, size_t p0, size_t p1) {
+    tn_qk_s8(w->k->gemm_s8, &(tn_qk_s8_args){.q = w->q8 + (kv * w->n_group * ROWS + e0) * w->s.d, .ldq = w->s.d, .key_tiles = w->tiles + (kv * w->n + p0) * w->s.d,
+                                             .key_sum = w->sums + kv * w->n + p0, .m = w->n_pools * w->batch, .n_pos = p1 - p0, .d = w->s.d, .scores_s32 = w->scores + p0, .lds = w->n + 16});
 }
 
-static void share_select_tile(work *w, size_t e0, size_t i0) {
+static void share_estimate_rows(work *w, size_t kv, size_t e0) {
+    for (size_t p = 0; p < w->n; p += PART) share_estimate_part(w, kv, e0, p, p + PART);
+}
+
+static int32_t share_merge(work *w, size_t e0, size_t i0, size_t p0, size_t p1) {
     const int32_t *row[ROWS];
-    int32_t first[ROWS] = {0}, end[ROWS], shift[ROWS] = {0};
+    int32_t first[ROWS] = {0}, end[ROWS], shift[ROWS] = {0}, top[ROWS];
     size_t n_in = 0, n = (size_t)w->end[i0 + w->share - 1];
     for (size_t pool = 0; pool < w->n_pools; pool++) {
         for (size_t i = i0; i < i0 + w->share; i++) {
             row[n_in] = w->scores + (pool * w->batch + i - e0) * (w->n + 16);
+            top[n_in] = 127 * 127; /* where scores count from does not matter to the time */
             end[n_in++] = w->end[i];
         }
     }
-    int32_t bound = w->k->topk_merge(&(tn_topk_merge_args){.row = row, .n_rows = n_in, .first = first, .end = end, .shift = shift, .n = n, .out = w->merged});
-    for (size_t p = n - w->share; p < n; p++) w->merged[p] = 1;
-    w->k->topk(&(tn_topk_args){.scores = w->merged, .n = n, .k = w->k_sel, .bound = bound, .idx = w->idx + i0 / w->share * (w->n + 32), .scratch = w->topk_scratch});
+    return w->k->topk_merge(&(tn_topk_merge_args){.row = row, .n_rows = n_in, .first = first, .end = end, .top = top, .shift = shift, .p0 = p0, .p1 = p1 < n ? p1 : n, .out = w->merged + i0 * w->n});
+}
+
+static void share_topk(work *w, size_t i0) {
+    size_t n = (size_t)w->end[i0 + w->share - 1];
+    int32_t bound = 4 * 127 * 127 * (int32_t)w->s.d, *merged = w->merged + i0 * w->n;
+    for (size_t p = n - w->share; p < n; p++) merged[p] = bound;
+    w->k->topk(&(tn_topk_args){.scores = merged, .n = n, .k = w->k_sel, .bound = bound, .idx = w->idx + i0 / w->share * (w->n + 32), .scratch = w->topk_scratch});
 }
 
 /* All tiles of the block. */
@@ -135,8 +147,14 @@ static void share_estimate(work *w, size_t head) {
     for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) share_estimate_rows(w, head / w->n_group, e);
 }
 
+/* Merging part by part, as behind an estimate. */
 static void share_select(work *w, size_t head) {
-    for (size_t i = 0; i < ROWS && head % w->n_group == 0; i += w->share) share_select_tile(w, i / w->batch * w->batch, i);
+    for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) {
+        for (size_t p = 0; p < w->n; p += PART) {
+            for (size_t i = e; i < e + w->batch; i += w->share) share_merge(w, e, i, p, p + PART);
+        }
+        for (size_t i = e; i < e + w->batch; i += w->share) share_topk(w, i);
+    }
 }
 
 static void share_attend(work *w, size_t head) {
@@ -144,9 +162,13 @@ static void share_attend(work *w, size_t head) {
 }
 
 static void share_all(work *w, size_t head) {
-    for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) {
-        share_estimate_rows(w, head / w->n_group, e);
-        for (size_t i = e; i < e + w->batch; i += w->share) share_select_tile(w, e, i);
+    if (head % w->n_group) return;
+    for (size_t e = 0; e < ROWS; e += w->batch) {
+        for (size_t p = 0; p < w->n; p += PART) {
+            share_estimate_part(w, head / w->n_group, e, p, p + PART);
+            for (size_t i = e; i < e + w->batch; i += w->share) share_merge(w, e, i, p, p + PART);
+        }
+        for (size_t i = e; i < e + w->batch; i += w->share) share_topk(w, i);
     }
     share_attend(w, head);
 }
@@ -251,7 +273,7 @@ int main(int argc, char **argv) {
                 }
             }
             w.tile_scratch = room(tn_attn_tiles_scratch(ROWS * w.n_group, w.k_sel, d) * 4);
-            w.merged = room(n * 4);
+            w.merged = room(ROWS * n * 4);
             w.q = room(w.s.n_heads * ROWS * d * 4);
             w.q8 = room(w.s.n_heads * ROWS * d);
             w.out = room(w.n_group * ROWS * d * 4);

@@ -10,6 +10,8 @@
 enum {
     MIN_SELECTED = 16, /* positions a row attends to at least, where it sees so many */
     BLOCK = 64,        /* of block-sparse attention */
+    PART = 256,        /* positions estimated and merged at a time: 32 rows of them stay in L1 */
+    NEAR = 256, FAR = 64, /* positions, the row's last and its first, whose largest score stands for the row's largest */
 };
 static const float BUCKET_STEP = 0.5f; /* the paper's sigma */
 
@@ -37,7 +39,7 @@ typedef struct worker_space {
     uint32_t *exact;    /* [idx_stride] with check */
     uint32_t *exact_cuts;
     void *topk;
-    int32_t *merged;    /* [ld] */
+    int32_t *merged;    /* [tiles of a batch][ld] */
     float *tile_q, *tile_out; /* [TN_ATTN_ROWS][n_group][d] */
     int32_t *seen;      /* [2][TN_ATTN_ROWS * n_group] parts of its tile's list that a row sees: first, end */
 } worker_space;
@@ -116,7 +118,7 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, tiles = s->o.share_rows > 0, ok = true;
     if (tiles) {
         size_t n_floats = all * d;
-        w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->ld, sizeof(int32_t));
+        w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
         w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
@@ -355,8 +357,8 @@ typedef struct block {
 } block;
 
 /* Scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in one launch, for rows i0..i0+n-1 of the block: n
- * rows a pool, those of the first at row `at` of the worker's scores. */
-static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t at, tern_error *err) {
+ * rows a pool, those of the first at row `at` of the worker's scores. Only those of positions p0..p1-1, p0 a multiple of PART. */
+static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t at, int32_t p0, int32_t p1, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = keys_of(s, b->layer, b->kv_head);
@@ -364,15 +366,16 @@ static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_
     int32_t qb = p->q_bucket[b->kv_head * s->n_group + pool0], kb = p->k_bucket[b->kv_head];
     float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
     uint8_t *q8 = b->w->q8 + (size_t)at * s->q8_stride;
-    for (int32_t i = 0; i < (pool1 - pool0) * n; i++) {
+    for (int32_t i = 0; i < (pool1 - pool0) * n && p0 == 0; i++) { /* positions from 0 on come first */
         const float *x = pooled_query(s, b->q + (size_t)(b->row0 + i0 + i % n) * row, b->kv_head, pool0 + i / n, pooled);
         s->kern->quantise_s8(x, inv, q8 + (size_t)i * s->q8_stride, d);
     }
-    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {b->w->scores + (size_t)at * s->ld}};
-    job.k[0].tiles = k->tiles;
-    job.k[0].col_sum = k->sum;
-    job.k[0].n_pos = b->r->pos[b->row0 + i0 + n - 1] + 1;
-    atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
+    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {b->w->scores + (size_t)at * s->ld + p0}};
+    const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
+    job.k[0].tiles = k->tiles + tn_npu_tiles_bytes(layout, p0, s->h->d_head);
+    job.k[0].col_sum = k->sum + p0;
+    job.k[0].n_pos = p1 - p0;
+    if (p0 == 0) atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
     if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(&job, 0, 1, err);
     TN_TRY(tn_npu_submit(&job, err));
     tern_status st = tn_npu_wait(&job);
@@ -582,7 +585,8 @@ typedef struct tile {
     int32_t i0, i1, n_in;           /* n_in: scored rows, pools x rows */
     size_t first, end;              /* positions any of them sees */
     const int32_t *row[TN_ATTN_ROWS];
-    int32_t row_first[TN_ATTN_ROWS], row_end[TN_ATTN_ROWS], shift[TN_ATTN_ROWS];
+    int32_t row_first[TN_ATTN_ROWS], row_end[TN_ATTN_ROWS], shift[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
+    int32_t bound;                  /* of the merged scores so far */
 } tile;
 
 /* Scored rows come pool by pool, n_batch rows of the text each, those of the batch that begins with row e0 of the block. */
@@ -617,11 +621,31 @@ static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, con
     return k < n ? k : n;
 }
 
-static void tile_select(const block *b, const tile *t, size_t k, uint32_t *idx) {
+/* Where the scores of a row count from: the largest of the last NEAR and the first FAR that it sees. Nearly always the row's largest; where it is
+ * not, what is larger counts for more. So merging need not wait for the whole row. */
+static void tile_tops(tile *t) {
+    for (int32_t r = 0; r < t->n_in; r++) {
+        int32_t first = t->row_first[r], end = t->row_end[r], near = end - first > NEAR ? end - NEAR : first, top = INT32_MIN;
+        for (int32_t p = near; p < end; p++) top = t->row[r][p] > top ? t->row[r][p] : top;
+        for (int32_t p = first; p < near && p < first + FAR; p++) top = t->row[r][p] > top ? t->row[r][p] : top;
+        t->top[r] = top;
+    }
+    t->bound = 1;
+}
+
+static void tile_merge(const block *b, tile *t, int32_t *merged, size_t p0, size_t p1) {
+    if (p0 < t->first) p0 = t->first;
+    if (p1 > t->end) p1 = t->end;
+    if (p0 >= p1) return;
+    int32_t bound = b->s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .top = t->top, .shift = t->shift,
+                                                                 .p0 = p0, .p1 = p1, .out = merged});
+    t->bound = bound > t->bound ? bound : t->bound;
+}
+
+static void tile_select(const block *b, const tile *t, int32_t *merged, size_t k, uint32_t *idx) {
     const tn_sparse_attn *s = b->s;
-    int32_t bound = s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .shift = t->shift, .n = t->end, .out = b->w->merged});
-    for (size_t p = t->end - (size_t)(t->i1 - t->i0); p < t->end; p++) b->w->merged[p] = 1;
-    s->kern->topk(&(tn_topk_args){.scores = b->w->merged + t->first, .n = t->end - t->first, .k = k, .bound = bound, .idx = idx, .scratch = b->w->topk});
+    for (size_t p = t->end - (size_t)(t->i1 - t->i0); p < t->end; p++) merged[p] = t->bound; /* their own */
+    s->kern->topk(&(tn_topk_args){.scores = merged + t->first, .n = t->end - t->first, .k = k, .bound = t->bound, .idx = idx, .scratch = b->w->topk});
     for (size_t i = 0; t->first && i < k; i++) idx[i] += (uint32_t)t->first;
 }
 
@@ -653,9 +677,11 @@ static tn_attn_tile tile_ready(const block *b, const tile *t, const uint32_t *id
 }
 
 /* With check: the exact selection of the same rule, and the softmax mass of every head at the list. */
-static void tile_check(const block *b, const tile *t, const uint32_t *idx, size_t k) {
+static void tile_check(const block *b, tile *t, const uint32_t *idx, size_t k) {
     tn_sparse_attn *s = b->s;
-    tile_select(b, t, k, b->w->exact);
+    tile_tops(t);
+    tile_merge(b, t, b->w->merged, t->first, t->end);
+    tile_select(b, t, b->w->merged, k, b->w->exact);
     atomic_fetch_add_explicit(&s->n_true, k, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->n_found, n_common(idx, b->w->exact, k), memory_order_relaxed);
 }
@@ -672,6 +698,40 @@ static void tiles_mass(const block *b, int32_t head, const size_t *n_idx) {
     }
 }
 
+static tern_status estimate_pools(const block *b, int32_t e0, int32_t n, int32_t p0, int32_t p1, tern_error *err) {
+    const int32_t *bucket = b->s->plans[b->i_chunk].q_bucket + b->kv_head * b->s->n_group;
+    for (int32_t pool = 0, next; pool < b->s->n_pools; pool = next) {
+        for (next = pool + 1; next < b->s->n_pools && bucket[next] == bucket[pool]; next++) {}
+        TN_TRY(estimate(b, pool, next, e0, n, pool * n, p0, p1, err));
+    }
+    return TERN_OK;
+}
+
+/* Estimates rows e0..e0+n-1 of the block and merges them, tile by tile, into w->merged. A device that shares our memory works part by part, so
+ * that scores are merged while they are in L1; first those that tile_tops looks at. */
+static tern_status estimate_tiles(const block *b, int32_t e0, int32_t n, tile *tiles, int32_t n_tiles, tern_error *err) {
+    const tn_sparse_attn *s = b->s;
+    int32_t end = (int32_t)tiles[n_tiles - 1].end, tail = ((int32_t)tiles[0].end - NEAR - TN_ATTN_ROWS) / PART * PART;
+    bool parts = tn_npu_device_caps(s->m->dev)->has_parts && tiles[n_tiles - 1].first == 0 && tail > PART;
+    if (!parts) {
+        TN_TRY(estimate_pools(b, e0, n, 0, end, err));
+    } else {
+        TN_TRY(estimate_pools(b, e0, n, 0, PART, err));
+        TN_TRY(estimate_pools(b, e0, n, tail, end, err));
+    }
+    for (int32_t t = 0; t < n_tiles; t++) {
+        int32_t *merged = b->w->merged + (size_t)t * s->ld;
+        tile_tops(&tiles[t]);
+        tile_merge(b, &tiles[t], merged, parts ? (size_t)tail : 0, (size_t)end);
+        if (parts) tile_merge(b, &tiles[t], merged, 0, PART);
+    }
+    for (int32_t p = PART; parts && p < tail; p += PART) {
+        TN_TRY(estimate_pools(b, e0, n, p, p + PART, err));
+        for (int32_t t = 0; t < n_tiles; t++) tile_merge(b, &tiles[t], b->w->merged + (size_t)t * s->ld, (size_t)p, (size_t)(p + PART));
+    }
+    return TERN_OK;
+}
+
 /* All heads of a KV head and all rows of the block: as many rows are estimated together as the scores have room for. */
 static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
     tn_sparse_attn *s = b->s;
@@ -679,16 +739,12 @@ static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
     size_t n_idx[TN_ATTN_ROWS], d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     int32_t share = s->o.share_rows, batch = TN_ATTN_ROWS / s->n_pools / share * share; /* at least one tile */
     bool exact = s->o.mode == TN_ATTN_FLOAT_SPARSE;
+    tile batch_tiles[TN_ATTN_ROWS];
     tn_attn_tile tiles[TN_ATTN_ROWS];
     size_t n_tiles = 0, part = (size_t)s->n_group * d, off = (size_t)b->row0 * row + (size_t)b->kv_head * part;
     for (int32_t i = 0; i < b->n_rows; i++) memcpy(w->tile_q + (size_t)i * part, b->q + off + (size_t)i * row, part * sizeof(float));
     for (int32_t e0 = 0; e0 < b->n_rows; e0 += batch) {
-        int32_t n = b->n_rows - e0 < batch ? b->n_rows - e0 : batch;
-        const int32_t *bucket = s->plans[b->i_chunk].q_bucket + b->kv_head * s->n_group;
-        for (int32_t pool = 0, next; pool < s->n_pools && !exact; pool = next) {
-            for (next = pool + 1; next < s->n_pools && bucket[next] == bucket[pool]; next++) {}
-            TN_TRY(estimate(b, pool, next, e0, n, pool * n, err));
-        }
+        int32_t n = b->n_rows - e0 < batch ? b->n_rows - e0 : batch, n_batch = (n + share - 1) / share;
         if (exact || s->o.check) {
             for (int32_t i = 0; i < s->n_pools * n; i++) {
                 float *to = w->q_rows + (size_t)i * d;
@@ -697,19 +753,25 @@ static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
             }
             float_scores(b, w->q_rows, s->n_pools * n, b->r->pos[b->row0 + e0 + n - 1] + 1);
         }
-        for (int32_t i0 = e0; i0 < e0 + n; i0 += share) {
-            tile t;
-            tile_init(b, e0, n, i0, i0 + share < e0 + n ? i0 + share : e0 + n, exact, &t);
-            size_t k = tile_kept(s, b->layer, b->kv_head, &t);
-            uint32_t *idx = w->idx + (size_t)(i0 / share) * s->idx_stride;
-            if (exact) tile_floats(b, &t);
-            tile_select(b, &t, k, idx);
-            tiles[n_tiles] = tile_ready(b, &t, idx, k);
+        for (int32_t i = 0; i < n_batch; i++) tile_init(b, e0, n, e0 + i * share, i + 1 < n_batch ? e0 + (i + 1) * share : e0 + n, exact, &batch_tiles[i]);
+        if (!exact) TN_TRY(estimate_tiles(b, e0, n, batch_tiles, n_batch, err));
+        for (int32_t i = 0; i < n_batch; i++) {
+            tile *t = &batch_tiles[i];
+            int32_t *merged = w->merged + (size_t)i * s->ld;
+            if (exact) {
+                tile_floats(b, t);
+                tile_tops(t);
+                tile_merge(b, t, merged, t->first, t->end);
+            }
+            size_t k = tile_kept(s, b->layer, b->kv_head, t);
+            uint32_t *idx = w->idx + n_tiles * s->idx_stride;
+            tile_select(b, t, merged, k, idx);
+            tiles[n_tiles] = tile_ready(b, t, idx, k);
             n_idx[n_tiles++] = k;
             if (!s->o.check) continue;
-            tile_init(b, e0, n, i0, t.i1, true, &t);
-            tile_floats(b, &t);
-            tile_check(b, &t, idx, k);
+            tile_init(b, e0, n, t->i0, t->i1, true, t);
+            tile_floats(b, t);
+            tile_check(b, t, idx, k);
         }
     }
     s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = n_tiles, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d,
@@ -734,7 +796,7 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
                 select_blocks(&b, g, head);
                 continue;
             }
-            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, g + 1, 0, b.n_rows, 0, err));
+            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, g + 1, 0, b.n_rows, 0, 0, n_pos, err));
             if (s->o.mode == TN_ATTN_NPU_FULL) {
                 npu_full(&b, head, out);
                 continue;

@@ -1,5 +1,6 @@
 /* Float kernels on 512-bit vectors (AVX-512 F, BW, DQ, VL). */
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define ISA avx512
@@ -89,12 +90,33 @@ static inline void f_transpose16(const float *src, size_t ld_src, float *dst, si
 }
 #define f_transpose16 f_transpose16
 
-static inline void f_pick16(const float *panel, size_t d_head, const uint32_t *lane, size_t first, size_t n, float *to) {
-    __m512i at = _mm512_loadu_si512(lane);
-    __mmask16 m = (__mmask16)(((1u << n) - 1) << first);
+/* n <= 4 panels; merge: elements of no panel stay. */
+static inline __attribute__((always_inline)) void pick16_some(const float *const *from, const uint32_t *members, int n, __m512i at, size_t d_head, float *to, bool merge) {
+    __mmask16 m[4], all = 0;
 #pragma GCC unroll 4
-    for (size_t d = 0; d < d_head; d++, panel += 32, to += 32)
-        _mm512_mask_storeu_ps(to, m, _mm512_permutex2var_ps(_mm512_loadu_ps(panel), at, _mm512_loadu_ps(panel + 16)));
+    for (int i = 0; i < n; i++) {
+        m[i] = (__mmask16)members[i];
+        all |= m[i];
+    }
+    for (size_t d = 0; d < d_head * 32; d += 32) {
+        __m512 v = _mm512_setzero_ps();
+#pragma GCC unroll 4
+        for (int i = 0; i < n; i++) v = _mm512_mask_mov_ps(v, m[i], _mm512_permutex2var_ps(_mm512_loadu_ps(from[i] + d), at, _mm512_loadu_ps(from[i] + d + 16)));
+        if (merge) _mm512_mask_storeu_ps(to + d, all, v);
+        else _mm512_storeu_ps(to + d, v);
+    }
+}
+
+static inline void f_pick16(const float *const *from, const uint32_t *members, size_t n_from, const uint32_t *lane, size_t d_head, float *to) {
+    __m512i at = _mm512_loadu_si512(lane);
+    switch (n_from) {
+    case 0:
+    case 1: pick16_some(from, members, (int)n_from, at, d_head, to, false); return;
+    case 2: pick16_some(from, members, 2, at, d_head, to, false); return;
+    case 3: pick16_some(from, members, 3, at, d_head, to, false); return;
+    default: pick16_some(from, members, 4, at, d_head, to, false);
+    }
+    for (size_t i = 4; i < n_from; i++) pick16_some(from + i, members + i, 1, at, d_head, to, true);
 }
 #define f_pick16 f_pick16
 
