@@ -11,6 +11,7 @@ enum {
     MIN_SELECTED = 16, /* positions a row attends to at least, where it sees so many */
     BLOCK = 64,        /* of block-sparse attention */
     PART = 256,        /* positions estimated and merged at a time: 32 rows of them stay in L1 */
+    PART_LD = PART + 16,
     NEAR = 256, FAR = 64, /* positions, the row's last and its first, whose largest score stands for the row's largest */
 };
 static const float BUCKET_STEP = 0.5f; /* the paper's sigma */
@@ -20,6 +21,8 @@ typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
     float *panel_max;   /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
+    float *rows;        /* where rows share selections: the float keys [cap][d], which are picked one by one */
+    int32_t n_rows;     /* of them valid */
     int32_t n_keys;     /* positions quantised with bucket's scale */
     int32_t bucket;     /* -1: none yet */
 } key_cache;
@@ -39,6 +42,7 @@ typedef struct worker_space {
     uint32_t *exact;    /* [idx_stride] with check */
     uint32_t *exact_cuts;
     void *topk;
+    int32_t *part;      /* [TN_ATTN_ROWS][PART_LD] scores of the positions at hand */
     int32_t *merged;    /* [tiles of a batch][ld] */
     float *tile_q, *tile_out; /* [TN_ATTN_ROWS][n_group][d] */
     int32_t *seen;      /* [2][TN_ATTN_ROWS * n_group] parts of its tile's list that a row sees: first, end */
@@ -58,6 +62,7 @@ struct tn_sparse_attn {
     float *ratio;             /* [n_layers][n_heads] */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
     tn_npu_graph **graphs;    /* [n_layers][n_steps of Q][n_steps of K] */
+    tn_npu_graph **part_graphs; /* the same for PART positions; only where the device works part by part */
     chunk_plan *plans;        /* [n_chunks] */
     worker_space *space;      /* [n_workers] */
     tn_attn_stats fixed;
@@ -77,6 +82,17 @@ bool tn_attn_mode_parse(const char *name, tn_attn_mode *out) {
 static bool uses_int8(const tn_sparse_attn *s) { return s->o.mode == TN_ATTN_SHADOW || s->o.mode == TN_ATTN_NPU_FULL; }
 static key_cache *keys_of(const tn_sparse_attn *s, int layer, int32_t kv_head) { return &s->keys[(size_t)layer * (size_t)s->h->n_kv_heads + (size_t)kv_head]; }
 
+/* Are scores merged part by part, while they are in cache? Where the device shares it with us. */
+static bool by_parts(const tn_sparse_attn *s) { return s->o.share_rows && tn_npu_device_caps(s->m->dev)->has_parts; }
+
+static tern_status open_graph(tn_sparse_attn *s, const tn_npu_graph_desc *g, tn_npu_graph **out, tern_error *err) {
+    TN_TRY(tn_npu_compile(s->m->dev, g, out, err));
+    TN_TRY(tn_npu_load(*out, NULL, err));
+    s->q8_stride = (size_t)tn_npu_graph_get(*out)->in_stride;
+    s->fixed.bytes += tn_npu_load_bytes(*out);
+    return TERN_OK;
+}
+
 static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
     const tn_npu_caps *caps = tn_npu_device_caps(s->m->dev);
     size_t n_layers = (size_t)s->h->n_layers, n_kv = (size_t)s->h->n_kv_heads, cap = (size_t)s->kv->cap_tok, d = (size_t)s->h->d_head;
@@ -84,12 +100,11 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
                "device '%s' cannot estimate attention over %d positions with heads of %d; use --attention full", caps->name, s->kv->cap_tok, s->h->d_head);
     uint64_t tiles = tn_npu_tiles_bytes(&caps->layout, (int64_t)cap, (int64_t)d);
     size_t n_sum = (cap + (size_t)caps->layout.tile_n - 1) / (size_t)caps->layout.tile_n * (size_t)caps->layout.tile_n;
-    s->keys = tn_calloc(s->ctx, TN_MEM_KV, n_layers * n_kv, sizeof *s->keys);
     s->graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
-    TN_FAIL_IF(!s->keys || !s->graphs, err, TERN_E_MEMORY, "no memory for INT8 keys");
+    s->part_graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
+    TN_FAIL_IF(!s->graphs || !s->part_graphs, err, TERN_E_MEMORY, "no memory for INT8 keys");
     for (size_t i = 0; i < n_layers * n_kv; i++) {
         key_cache *k = &s->keys[i];
-        k->bucket = -1;
         k->tiles = tn_calloc(s->ctx, TN_MEM_KV, (size_t)tiles, 1);
         k->sum = tn_calloc(s->ctx, TN_MEM_KV, n_sum, sizeof *k->sum);
         k->panel_max = tn_calloc(s->ctx, TN_MEM_KV, cap / TN_KV_PANEL, sizeof *k->panel_max);
@@ -102,11 +117,11 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
                 tn_npu_graph_desc g = {.kind = TN_NPU_QK, .m = TN_ATTN_ROWS, .k = s->h->d_head, .n_ops = 1};
                 g.ops[0] = (tn_npu_op){.n = s->kv->cap_tok, .act_scale = s->scale_q[l * (size_t)s->n_steps + (size_t)q], .k_scale = s->scale_k[l * (size_t)s->n_steps + (size_t)k],
                                        .out = TN_NPU_OUT_S32, .out_stride = (int32_t)s->ld};
-                tn_npu_graph **at = &s->graphs[(l * (size_t)s->n_steps + (size_t)q) * (size_t)s->n_steps + (size_t)k];
-                TN_TRY(tn_npu_compile(s->m->dev, &g, at, err));
-                TN_TRY(tn_npu_load(*at, NULL, err));
-                s->q8_stride = (size_t)tn_npu_graph_get(*at)->in_stride;
-                s->fixed.bytes += tn_npu_load_bytes(*at);
+                size_t i = (l * (size_t)s->n_steps + (size_t)q) * (size_t)s->n_steps + (size_t)k;
+                TN_TRY(open_graph(s, &g, &s->graphs[i], err));
+                g.ops[0].n = PART;
+                g.ops[0].out_stride = PART_LD;
+                if (by_parts(s)) TN_TRY(open_graph(s, &g, &s->part_graphs[i], err));
             }
         }
     }
@@ -119,11 +134,12 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     if (tiles) {
         size_t n_floats = all * d;
         w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
+        w->part = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * PART_LD, sizeof(int32_t));
         w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
         w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_tiles_scratch(all, s->room, d), sizeof(float));
-        ok = w->merged && w->tile_q && w->tile_out && w->seen && w->scratch;
+        ok = w->merged && w->part && w->tile_q && w->tile_out && w->seen && w->scratch;
         all = rows; /* a list a tile at most */
     } else {
         w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_sparse_scratch(all, s->room, d), sizeof(float));
@@ -199,6 +215,16 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         s->plans[i].k_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_kv_heads, sizeof(int32_t));
         TN_BAIL_IF(!s->plans[i].q_bucket || !s->plans[i].k_bucket, err, TERN_E_MEMORY, "no memory for sparse attention");
     }
+    size_t n_keys = n_layers * (size_t)h->n_kv_heads;
+    s->keys = tn_calloc(ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
+    TN_BAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
+    for (size_t i = 0; i < n_keys; i++) {
+        s->keys[i].bucket = -1;
+        if (!s->o.share_rows) continue;
+        s->keys[i].rows = tn_alloc(ctx, TN_MEM_KV, (size_t)kv->cap_tok * (size_t)h->d_head, sizeof(float));
+        TN_BAIL_IF(!s->keys[i].rows, err, TERN_E_MEMORY, "no memory for keys");
+        s->fixed.bytes += (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
+    }
     if (uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
     for (int32_t i = 0; i < n_workers; i++) {
         if ((st = open_worker(s, &s->space[i], err)) != TERN_OK) goto out;
@@ -218,19 +244,24 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
         tn_free(s->ctx, s->keys[i].tiles);
         tn_free(s->ctx, s->keys[i].sum);
         tn_free(s->ctx, s->keys[i].panel_max);
+        tn_free(s->ctx, s->keys[i].rows);
     }
-    for (int32_t i = 0; s->graphs && i < s->h->n_layers * s->n_steps * s->n_steps; i++) tn_npu_graph_close(&s->graphs[i]);
+    for (int32_t i = 0; s->graphs && s->part_graphs && i < s->h->n_layers * s->n_steps * s->n_steps; i++) {
+        tn_npu_graph_close(&s->graphs[i]);
+        tn_npu_graph_close(&s->part_graphs[i]);
+    }
     for (int32_t i = 0; s->plans && i < s->n_chunks; i++) {
         tn_free(s->ctx, s->plans[i].q_bucket);
         tn_free(s->ctx, s->plans[i].k_bucket);
     }
     for (int32_t i = 0; s->space && i < s->n_workers; i++) {
         worker_space *w = &s->space[i];
-        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->tile_q, w->tile_out, w->seen};
+        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->part, w->tile_q, w->tile_out, w->seen};
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
     tn_free(s->ctx, s->graphs);
+    tn_free(s->ctx, s->part_graphs);
     tn_free(s->ctx, s->plans);
     tn_free(s->ctx, s->space);
     tn_free(s->ctx, s->scale_q);
@@ -244,6 +275,7 @@ bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->o
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         if (s->keys[i].n_keys > n_pos) s->keys[i].n_keys = n_pos;
+        if (s->keys[i].n_rows > n_pos) s->keys[i].n_rows = n_pos;
     }
 }
 
@@ -292,6 +324,17 @@ static const float *pooled_query(const tn_sparse_attn *s, const float *row, int3
     return to;
 }
 
+/* Keys up to `end` as rows. */
+static void copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end) {
+    size_t d = (size_t)s->h->d_head;
+    const float *panels = tn_kv_k(s->kv, layer, kv_head);
+    for (int32_t pos = k->n_rows; pos < end; pos++) {
+        const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
+        for (size_t i = 0; i < d; i++) k->rows[(size_t)pos * d + i] = x[i * TN_KV_PANEL];
+    }
+    k->n_rows = end;
+}
+
 static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end, int32_t *bucket) {
     key_cache *k = keys_of(s, layer, kv_head);
     size_t d = (size_t)s->h->d_head;
@@ -331,6 +374,7 @@ static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end
 }
 
 void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q) {
+    if (s->o.share_rows) copy_rows(s, layer, kv_head, keys_of(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
     if (!uses_int8(s)) return;
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
@@ -357,20 +401,20 @@ typedef struct block {
 } block;
 
 /* Scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in one launch, for rows i0..i0+n-1 of the block: n
- * rows a pool, those of the first at row `at` of the worker's scores. Only those of positions p0..p1-1, p0 a multiple of PART. */
-static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t at, int32_t p0, int32_t p1, tern_error *err) {
+ * rows a pool; of positions p0..p1-1, p0 a multiple of PART. Row 0 of pool 0 goes to `out`, the next ld behind: s->ld, or PART_LD of a part. */
+static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = keys_of(s, b->layer, b->kv_head);
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
     int32_t qb = p->q_bucket[b->kv_head * s->n_group + pool0], kb = p->k_bucket[b->kv_head];
     float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
-    uint8_t *q8 = b->w->q8 + (size_t)at * s->q8_stride;
+    uint8_t *q8 = b->w->q8 + (size_t)(pool0 * n) * s->q8_stride;
     for (int32_t i = 0; i < (pool1 - pool0) * n && p0 == 0; i++) { /* positions from 0 on come first */
         const float *x = pooled_query(s, b->q + (size_t)(b->row0 + i0 + i % n) * row, b->kv_head, pool0 + i / n, pooled);
         s->kern->quantise_s8(x, inv, q8 + (size_t)i * s->q8_stride, d);
     }
-    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {b->w->scores + (size_t)at * s->ld + p0}};
+    tn_npu_job job = {.graph = (ld == PART_LD ? s->part_graphs : s->graphs)[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {out + (size_t)(pool0 * n) * ld}};
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     job.k[0].tiles = k->tiles + tn_npu_tiles_bytes(layout, p0, s->h->d_head);
     job.k[0].col_sum = k->sum + p0;
@@ -584,7 +628,8 @@ static void npu_full(const block *b, int32_t head, float *out) {
 typedef struct tile {
     int32_t i0, i1, n_in;           /* n_in: scored rows, pools x rows */
     size_t first, end;              /* positions any of them sees */
-    const int32_t *row[TN_ATTN_ROWS];
+    const int32_t *row[TN_ATTN_ROWS]; /* scores of position `base` on */
+    size_t base;
     int32_t row_first[TN_ATTN_ROWS], row_end[TN_ATTN_ROWS], shift[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
     int32_t bound;                  /* of the merged scores so far */
 } tile;
@@ -637,7 +682,7 @@ static void tile_merge(const block *b, tile *t, int32_t *merged, size_t p0, size
     if (p0 < t->first) p0 = t->first;
     if (p1 > t->end) p1 = t->end;
     if (p0 >= p1) return;
-    int32_t bound = b->s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .top = t->top, .shift = t->shift,
+    int32_t bound = b->s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .base = t->base, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .top = t->top, .shift = t->shift,
                                                                  .p0 = p0, .p1 = p1, .out = merged});
     t->bound = bound > t->bound ? bound : t->bound;
 }
@@ -698,11 +743,11 @@ static void tiles_mass(const block *b, int32_t head, const size_t *n_idx) {
     }
 }
 
-static tern_status estimate_pools(const block *b, int32_t e0, int32_t n, int32_t p0, int32_t p1, tern_error *err) {
+static tern_status estimate_pools(const block *b, int32_t e0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
     const int32_t *bucket = b->s->plans[b->i_chunk].q_bucket + b->kv_head * b->s->n_group;
     for (int32_t pool = 0, next; pool < b->s->n_pools; pool = next) {
         for (next = pool + 1; next < b->s->n_pools && bucket[next] == bucket[pool]; next++) {}
-        TN_TRY(estimate(b, pool, next, e0, n, pool * n, p0, p1, err));
+        TN_TRY(estimate(b, pool, next, e0, n, p0, p1, out, ld, err));
     }
     return TERN_OK;
 }
@@ -712,12 +757,13 @@ static tern_status estimate_pools(const block *b, int32_t e0, int32_t n, int32_t
 static tern_status estimate_tiles(const block *b, int32_t e0, int32_t n, tile *tiles, int32_t n_tiles, tern_error *err) {
     const tn_sparse_attn *s = b->s;
     int32_t end = (int32_t)tiles[n_tiles - 1].end, tail = ((int32_t)tiles[0].end - NEAR - TN_ATTN_ROWS) / PART * PART;
-    bool parts = tn_npu_device_caps(s->m->dev)->has_parts && tiles[n_tiles - 1].first == 0 && tail > PART;
+    int32_t *scores = b->w->scores;
+    bool parts = by_parts(s) && tiles[n_tiles - 1].first == 0 && tail > PART;
     if (!parts) {
-        TN_TRY(estimate_pools(b, e0, n, 0, end, err));
+        TN_TRY(estimate_pools(b, e0, n, 0, end, scores, s->ld, err));
     } else {
-        TN_TRY(estimate_pools(b, e0, n, 0, PART, err));
-        TN_TRY(estimate_pools(b, e0, n, tail, end, err));
+        TN_TRY(estimate_pools(b, e0, n, 0, PART, scores, s->ld, err));
+        TN_TRY(estimate_pools(b, e0, n, tail, end, scores + tail, s->ld, err));
     }
     for (int32_t t = 0; t < n_tiles; t++) {
         int32_t *merged = b->w->merged + (size_t)t * s->ld;
@@ -726,8 +772,14 @@ static tern_status estimate_tiles(const block *b, int32_t e0, int32_t n, tile *t
         if (parts) tile_merge(b, &tiles[t], merged, 0, PART);
     }
     for (int32_t p = PART; parts && p < tail; p += PART) {
-        TN_TRY(estimate_pools(b, e0, n, p, p + PART, err));
-        for (int32_t t = 0; t < n_tiles; t++) tile_merge(b, &tiles[t], b->w->merged + (size_t)t * s->ld, (size_t)p, (size_t)(p + PART));
+        TN_TRY(estimate_pools(b, e0, n, p, p + PART, b->w->part, PART_LD, err));
+        for (int32_t t = 0; p == PART && t < n_tiles; t++) {
+            for (int32_t r = 0; r < tiles[t].n_in; r++) tiles[t].row[r] = b->w->part + (tiles[t].row[r] - scores) / (ptrdiff_t)s->ld * PART_LD;
+        }
+        for (int32_t t = 0; t < n_tiles; t++) {
+            tiles[t].base = (size_t)p;
+            tile_merge(b, &tiles[t], b->w->merged + (size_t)t * s->ld, (size_t)p, (size_t)(p + PART));
+        }
     }
     return TERN_OK;
 }
@@ -774,7 +826,7 @@ static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
             tile_check(b, t, idx, k);
         }
     }
-    s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = n_tiles, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d,
+    s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = n_tiles, .k = keys_of(s, b->layer, b->kv_head)->rows, .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d,
                                               .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = w->scratch});
     for (int32_t i = 0; i < b->n_rows; i++) memcpy(out + off + (size_t)i * row, w->tile_out + (size_t)i * part, part * sizeof(float));
     for (int32_t g = 0; g < s->n_group && s->o.check; g++) tiles_mass(b, b->kv_head * s->n_group + g, n_idx);
@@ -796,7 +848,7 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
                 select_blocks(&b, g, head);
                 continue;
             }
-            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, g + 1, 0, b.n_rows, 0, 0, n_pos, err));
+            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, g + 1, 0, b.n_rows, 0, n_pos, b.w->scores, 0, err));
             if (s->o.mode == TN_ATTN_NPU_FULL) {
                 npu_full(&b, head, out);
                 continue;

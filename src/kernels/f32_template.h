@@ -9,8 +9,7 @@
  *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
  *       f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i] of 16 x 16 floats
  *       f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at stride 8, 4, 2, 1
- *       f_pick16(from, members, n_from, lane, d_head, to) with W = 16, optional: element j of row d of `to`, 32 floats apart, becomes element
- *       lane[j] of row d of panel from[i] for j in the mask members[i], i < n_from <= 16, and 0 where j is in none
+ *       f_transpose_rows16(row[16], d, dst, ld_dst), optional: dst[i][j] = row[j][d + i], i, j < 16
  *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
 #include "kernels/kernels.h"
 
@@ -728,33 +727,27 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
  * All tiles walk over the cache together, SPAN_POS positions at a time, so that what one has brought near the others find there. A tile takes
  * its list in steps whose keys are copied into two panels in L1, and later, span by span again, their values. */
 
+_Static_assert(TN_ATTN_TILE_STEP % (MANY * W) == 0, "a step is whole blocks");
 enum { SPAN_POS = 512, TILES = 64, SCORES = 64 * 1024 /* floats of all tiles that walk together: inside L2 */, AHEAD_ROWS = 16 };
 
-/* Keys of list entries i0..i0+n-1, n <= TN_ATTN_TILE_STEP, as whole panels. */
+/* Keys of n <= TN_ATTN_TILE_STEP list entries as whole panels; behind the last, keys of the last. */
 static void copy_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *panels) {
-    size_t d_head = a->d_head, n_pad = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    for (size_t i = 0; i < n_pad; i += 16) { /* half a panel of the copy */
-        float *to = panels + i / TN_KV_PANEL * d_head * TN_KV_PANEL + i % TN_KV_PANEL;
-        size_t m = i >= n ? 0 : n - i < 16 ? n - i : 16;
-#ifdef f_pick16
-        const float *from[16]; /* panels that elements of this half come from, and which */
-        uint32_t lane[16] = {0}, members[16] = {0};
-        size_t n_from = 0, last = SIZE_MAX;
-        for (size_t j = 0; j < m; j++) {
-            size_t panel = idx[i + j] / TN_KV_PANEL;
-            if (panel != last) from[n_from++] = a->k_panels + panel * d_head * TN_KV_PANEL;
-            last = panel;
-            lane[j] = idx[i + j] % TN_KV_PANEL;
-            members[n_from - 1] |= 1u << j;
+    size_t n_pad = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    for (size_t i = 0; i < n_pad; i += 16) {
+        const float *row[16];
+        for (size_t j = 0; j < 16; j++) row[j] = a->k + idx[i + j < n ? i + j : n - 1] * a->d_head;
+        for (size_t j = 0; j < 16 && i + 16 + j < n; j++) {
+            const char *ahead = (const char *)(a->k + idx[i + 16 + j] * a->d_head);
+            for (size_t b = 0; b < a->d_head * sizeof **row; b += 64) __builtin_prefetch(ahead + b);
         }
-        f_pick16(from, members, n_from, lane, d_head, to);
-#else
-        for (size_t j = 0; j < m; j++) {
-            const float *from = a->k_panels + idx[i + j] / TN_KV_PANEL * d_head * TN_KV_PANEL + idx[i + j] % TN_KV_PANEL;
-            for (size_t d = 0; d < d_head; d++) to[d * TN_KV_PANEL + j] = from[d * TN_KV_PANEL];
-        }
-        for (size_t d = 0; m < 16 && d < d_head; d++) memset(to + d * TN_KV_PANEL + m, 0, (16 - m) * sizeof *to);
+        float *to = panels + i / TN_KV_PANEL * a->d_head * TN_KV_PANEL + i % TN_KV_PANEL;
+        size_t d = 0;
+#ifdef f_transpose_rows16
+        for (; d + 16 <= a->d_head; d += 16) f_transpose_rows16(row, d, to + d * TN_KV_PANEL, TN_KV_PANEL);
 #endif
+        for (; d < a->d_head; d++) {
+            for (size_t j = 0; j < 16; j++) to[d * TN_KV_PANEL + j] = row[j][d];
+        }
     }
 }
 
@@ -768,6 +761,21 @@ static void copy_values(const tn_attn_tiles_args *a, const uint32_t *idx, size_t
         }
         for (; d + W <= a->d_head; d += W) f_store(to + d, f_load(from + d));
         for (; d < a->d_head; d++) to[d] = from[d];
+    }
+}
+
+/* cols_f32 over n_cols, a multiple of FULL_N, for up to MR rows and b in L1: nothing to prefetch. */
+static void resident_cols(size_t rows, size_t n_cols, const float *a, size_t lda, const float *b, size_t ks, size_t ps, size_t k, float *out, size_t ldo, bool load) {
+    for (size_t c = 0; c < n_cols; c += FULL_N, out += FULL_N) {
+        const float *bc = b + c / TN_PANEL_N * ps + c % TN_PANEL_N;
+        switch (rows) {
+        case 1: block_f32(1, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 2: block_f32(2, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 3: block_f32(3, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 4: block_f32(4, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 5: block_f32(5, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        default: block_f32(MR, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        }
     }
 }
 
@@ -800,7 +808,9 @@ static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
                     copy_keys(a, t->idx + at[i], n, copy);
                     for (size_t r = 0; r < t->n_rows; r += step) {
                         size_t m = t->n_rows - r < step ? t->n_rows - r : step;
-                        cols_f32((int)m, (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL, t->q + r * d, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, NULL, s + r * ld + at[i], ld, false);
+                        const float *q = t->q + r * d;
+                        if (n > TN_KV_PANEL) resident_cols(m, TN_ATTN_TILE_STEP, q, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, s + r * ld + at[i], ld, false);
+                        else cols_f32((int)m, TN_KV_PANEL, q, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, NULL, s + r * ld + at[i], ld, false);
                     }
                 }
             }
@@ -831,8 +841,13 @@ static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
                     for (size_t r = 0; r < t->n_rows; r += step) {
                         size_t m = t->n_rows - r < step ? t->n_rows - r : step;
                         seen v[MR];
-                        for (size_t x = 0; x < m; x++) v[x] = seen_of(&full, r + x);
-                        group_values(&full, v, (int)m, s + r * ld, ld, 0, at[i], at[i] + n, t->out + r * d);
+                        bool all = d % FULL_N == 0; /* seen by all rows of the group? */
+                        for (size_t x = 0; x < m; x++) {
+                            v[x] = seen_of(&full, r + x);
+                            all = all && v[x].first <= at[i] && v[x].end >= at[i] + n;
+                        }
+                        if (all) resident_cols(m, d, s + r * ld + at[i], ld, copy, d, TN_PANEL_N, n, t->out + r * d, d, true);
+                        else group_values(&full, v, (int)m, s + r * ld, ld, 0, at[i], at[i] + n, t->out + r * d);
                     }
                 }
             }

@@ -143,7 +143,7 @@ int32_t MERGE_NAME(const tn_topk_merge_args *a) {
         vi m[MERGE_VECTORS];
         for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_set1(INT32_MIN);
         for (size_t r = 0; r < a->n_rows; r++) {
-            const int32_t *s = a->row[r] + p;
+            const int32_t *s = a->row[r] + (p - a->base);
             vi t = v_set1(a->top[r]);
             for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_shl(v_sub(v_load(s + (size_t)j * VN), t), a->shift[r]));
         }
@@ -166,7 +166,7 @@ int32_t MERGE_NAME(const tn_topk_merge_args *a) {
         int32_t m = INT32_MIN;
         for (size_t r = 0; r < a->n_rows; r++) {
             if ((int64_t)x < a->first[r] || (int64_t)x >= a->end[r]) continue;
-            int32_t d = (a->row[r][x] - a->top[r]) * (1 << a->shift[r]);
+            int32_t d = (a->row[r][x - a->base] - a->top[r]) * (1 << a->shift[r]);
             m = d > m ? d : m;
         }
         a->out[x] = m;

@@ -99,9 +99,11 @@ static void test_merge(void **state) {
             from = (size_t)first[r] < from ? (size_t)first[r] : from;
         }
         size_t p0 = round % 3 ? from : from + tn_rng_below(&rng, n - from), p1 = round % 3 ? n : p0 + tn_rng_below(&rng, n - p0 + 1);
+        size_t base = tn_rng_below(&rng, 2) ? p0 / 2 : 0;
+        for (size_t r = 0; r < n_rows; r++) row[r] += base;
         for (int i = 0; i < n_variants; i++) {
             for (size_t p = 0; p < n; p++) o[p] = 77;
-            int32_t bound = v[i].k.topk_merge(&(tn_topk_merge_args){.row = row, .n_rows = n_rows, .first = first, .end = end, .top = top, .shift = shift, .p0 = p0, .p1 = p1, .out = o});
+            int32_t bound = v[i].k.topk_merge(&(tn_topk_merge_args){.row = row, .base = base, .n_rows = n_rows, .first = first, .end = end, .top = top, .shift = shift, .p0 = p0, .p1 = p1, .out = o});
             int64_t largest = 1;
             for (size_t p = 0; p < n; p++) {
                 bool inside = p >= p0 && p < p1;

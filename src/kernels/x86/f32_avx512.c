@@ -1,6 +1,5 @@
 /* Float kernels on 512-bit vectors (AVX-512 F, BW, DQ, VL). */
 #include <immintrin.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #define ISA avx512
@@ -62,10 +61,8 @@ static inline __attribute__((always_inline)) __m512 f_fold16(const __m512 *v) {
 }
 #define f_fold16 f_fold16
 
-static inline void f_transpose16(const float *src, size_t ld_src, float *dst, size_t ld_dst) {
-    __m512 a[16], b[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(src + (size_t)i * ld_src);
+static inline __attribute__((always_inline)) void transpose16(__m512 *a, float *dst, size_t ld_dst) {
+    __m512 b[16];
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
         b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
@@ -88,36 +85,21 @@ static inline void f_transpose16(const float *src, size_t ld_src, float *dst, si
         _mm512_storeu_ps(dst + (size_t)(j + 12) * ld_dst, _mm512_shuffle_f32x4(lo1, hi1, 0xdd));
     }
 }
+
+static inline void f_transpose16(const float *src, size_t ld_src, float *dst, size_t ld_dst) {
+    __m512 a[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(src + (size_t)i * ld_src);
+    transpose16(a, dst, ld_dst);
+}
 #define f_transpose16 f_transpose16
 
-/* n <= 4 panels; merge: elements of no panel stay. */
-static inline __attribute__((always_inline)) void pick16_some(const float *const *from, const uint32_t *members, int n, __m512i at, size_t d_head, float *to, bool merge) {
-    __mmask16 m[4], all = 0;
-#pragma GCC unroll 4
-    for (int i = 0; i < n; i++) {
-        m[i] = (__mmask16)members[i];
-        all |= m[i];
-    }
-    for (size_t d = 0; d < d_head * 32; d += 32) {
-        __m512 v = _mm512_setzero_ps();
-#pragma GCC unroll 4
-        for (int i = 0; i < n; i++) v = _mm512_mask_mov_ps(v, m[i], _mm512_permutex2var_ps(_mm512_loadu_ps(from[i] + d), at, _mm512_loadu_ps(from[i] + d + 16)));
-        if (merge) _mm512_mask_storeu_ps(to + d, all, v);
-        else _mm512_storeu_ps(to + d, v);
-    }
+static inline void f_transpose_rows16(const float *const *row, size_t d, float *dst, size_t ld_dst) {
+    __m512 a[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(row[i] + d);
+    transpose16(a, dst, ld_dst);
 }
-
-static inline void f_pick16(const float *const *from, const uint32_t *members, size_t n_from, const uint32_t *lane, size_t d_head, float *to) {
-    __m512i at = _mm512_loadu_si512(lane);
-    switch (n_from) {
-    case 0:
-    case 1: pick16_some(from, members, (int)n_from, at, d_head, to, false); return;
-    case 2: pick16_some(from, members, 2, at, d_head, to, false); return;
-    case 3: pick16_some(from, members, 3, at, d_head, to, false); return;
-    default: pick16_some(from, members, 4, at, d_head, to, false);
-    }
-    for (size_t i = 4; i < n_from; i++) pick16_some(from + i, members + i, 1, at, d_head, to, true);
-}
-#define f_pick16 f_pick16
+#define f_transpose_rows16 f_transpose_rows16
 
 #include "kernels/f32_template.h"
