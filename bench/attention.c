@@ -50,7 +50,7 @@ typedef struct work {
     size_t n, n_group, k_sel;
     size_t share, pool, n_pools, batch; /* rows of a tile (0: none shares), heads of a pool, pools of a KV head, rows estimated together */
     float *k_rows, *tile_scratch;
-    int32_t *merged;
+    int32_t *merged, bound[ROWS];
     float *q, *out, *k_panels, *v, *scratch, *sparse_scratch;
     uint8_t *q8;
     int8_t *tiles;
@@ -108,7 +108,7 @@ static void share_estimate_rows(work *w, size_t kv, size_t e0) {
     for (size_t p = 0; p < w->n; p += PART) share_estimate_part(w, kv, e0, p, p + PART);
 }
 
-static int32_t share_merge(work *w, size_t e0, size_t i0, size_t p0, size_t p1) {
+static void share_merge(work *w, size_t e0, size_t i0, size_t p0, size_t p1) {
     const int32_t *row[ROWS];
     int32_t first[ROWS] = {0}, end[ROWS], shift[ROWS] = {0}, top[ROWS];
     size_t n_in = 0, n = (size_t)w->end[i0 + w->share - 1];
@@ -119,12 +119,13 @@ static int32_t share_merge(work *w, size_t e0, size_t i0, size_t p0, size_t p1) 
             end[n_in++] = w->end[i];
         }
     }
-    return w->k->topk_merge(&(tn_topk_merge_args){.row = row, .base = p0, .n_rows = n_in, .first = first, .end = end, .top = top, .shift = shift, .p0 = p0, .p1 = p1 < n ? p1 : n, .out = w->merged + i0 * w->n});
+    int32_t bound = w->k->topk_merge(&(tn_topk_merge_args){.row = row, .base = p0, .n_rows = n_in, .first = first, .end = end, .top = top, .shift = shift, .p0 = p0, .p1 = p1 < n ? p1 : n, .out = w->merged + i0 * w->n});
+    w->bound[i0] = p0 && w->bound[i0] > bound ? w->bound[i0] : bound;
 }
 
 static void share_topk(work *w, size_t i0) {
     size_t n = (size_t)w->end[i0 + w->share - 1];
-    int32_t bound = 4 * 127 * 127 * (int32_t)w->s.d, *merged = w->merged + i0 * w->n;
+    int32_t bound = w->bound[i0], *merged = w->merged + i0 * w->n;
     for (size_t p = n - w->share; p < n; p++) merged[p] = bound;
     w->k->topk(&(tn_topk_args){.scores = merged, .n = n, .k = w->k_sel, .bound = bound, .idx = w->idx + i0 / w->share * (w->n + 32), .scratch = w->topk_scratch});
 }

@@ -121,6 +121,11 @@ void TOPK_NAME(const tn_topk_args *a) {
 /* ---- rows that share a selection ---------------------------------------------------------------------- */
 
 enum { MERGE_VECTORS = 4 };
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 4") /* so that vectors stay in registers */
+#endif
 
 int32_t MERGE_NAME(const tn_topk_merge_args *a) {
     assert(a->n_rows >= 1 && a->n_rows <= TN_TOPK_MERGE_ROWS);
@@ -134,26 +139,26 @@ int32_t MERGE_NAME(const tn_topk_merge_args *a) {
     if (lo > a->p1) lo = a->p1;
     if (hi < lo) hi = lo;
     vi low[MERGE_VECTORS], high[MERGE_VECTORS];
-    for (int j = 0; j < MERGE_VECTORS; j++) {
+    UNROLL for (int j = 0; j < MERGE_VECTORS; j++) {
         low[j] = v_set1(-1);
         high[j] = v_set1(1);
     }
     size_t p = lo;
     for (; p + MERGE_VECTORS * VN <= hi; p += MERGE_VECTORS * VN) {
         vi m[MERGE_VECTORS];
-        for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_set1(INT32_MIN);
+        UNROLL for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_set1(INT32_MIN);
         for (size_t r = 0; r < a->n_rows; r++) {
             const int32_t *s = a->row[r] + (p - a->base);
             vi t = v_set1(a->top[r]);
-            for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_shl(v_sub(v_load(s + (size_t)j * VN), t), a->shift[r]));
+            UNROLL for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_shl(v_sub(v_load(s + (size_t)j * VN), t), a->shift[r]));
         }
-        for (int j = 0; j < MERGE_VECTORS; j++) {
+        UNROLL for (int j = 0; j < MERGE_VECTORS; j++) {
             low[j] = v_min(low[j], m[j]);
             high[j] = v_max(high[j], m[j]);
             v_store(a->out + p + (size_t)j * VN, m[j]);
         }
     }
-    for (int j = 0; j < MERGE_VECTORS; j++) {
+    UNROLL for (int j = 0; j < MERGE_VECTORS; j++) {
         int32_t lane[VN];
         v_store(lane, low[j]);
         for (int i = 0; i < VN; i++) least = lane[i] < least ? lane[i] : least;
