@@ -83,7 +83,7 @@ static bool uses_int8(const tn_sparse_attn *s) { return s->o.mode == TN_ATTN_SHA
 static key_cache *keys_of(const tn_sparse_attn *s, int layer, int32_t kv_head) { return &s->keys[(size_t)layer * (size_t)s->h->n_kv_heads + (size_t)kv_head]; }
 
 /* Are scores merged part by part, while they are in cache? Where the device shares it with us. */
-static bool by_parts(const tn_sparse_attn *s) { return s->o.share_rows && tn_npu_device_caps(s->m->dev)->has_parts; }
+static bool by_parts(const tn_sparse_attn *s) { return s->o.share_rows && !s->o.whole && tn_npu_device_caps(s->m->dev)->has_parts; }
 
 static tern_status open_graph(tn_sparse_attn *s, const tn_npu_graph_desc *g, tn_npu_graph **out, tern_error *err) {
     TN_TRY(tn_npu_compile(s->m->dev, g, out, err));
@@ -290,20 +290,47 @@ static int32_t nearest(const float *scales, int32_t n, float want) {
     return best;
 }
 
-/* Largest finite magnitude: a NaN or an infinity has no scale. */
-static float magnitude(float max, float x) {
-    float a = fabsf(x);
-    return a > max && a <= 3e38f ? a : max;
+/* The largest of max and |x[i]|, n a multiple of 4: a NaN or an infinity has no scale. Magnitudes are compared as integers. */
+typedef int32_t int4 __attribute__((vector_size(16)));
+typedef float float4 __attribute__((vector_size(16)));
+
+static float magnitude(const float *x, size_t n, float max) {
+    int4 m = {0}, top[2];
+    float lane[8];
+    top[0] = top[1] = m;
+    for (size_t i = 0; i + 8 <= n; i += 8) {
+        for (int j = 0; j < 2; j++) {
+            int4 v;
+            memcpy(&v, x + i + 4 * j, sizeof v);
+            v &= 0x7fffffff;
+            v &= v < 0x7f800000;
+            m = top[j] > v;
+            top[j] = (top[j] & m) | (v & ~m);
+        }
+    }
+    if (n % 8) {
+        int4 v;
+        memcpy(&v, x + n - 4, sizeof v);
+        v &= 0x7fffffff;
+        v &= v < 0x7f800000;
+        m = top[0] > v;
+        top[0] = (top[0] & m) | (v & ~m);
+    }
+    memcpy(lane, top, sizeof lane);
+    for (int i = 0; i < 8; i++) max = lane[i] > max ? lane[i] : max;
+    return max;
 }
 
 static void put_key(const tn_npu_layout *y, key_cache *k, size_t pos, const uint8_t *q, size_t d) {
     size_t tn = (size_t)y->tile_n, tk = (size_t)y->tile_k, n_k = (d + tk - 1) / tk;
     int8_t *tile = k->tiles + pos / tn * n_k * tn * tk + pos % tn * tk;
     int32_t sum = 0;
-    for (size_t i = 0; i < d; i++) {
-        int8_t v = (int8_t)(q[i] - 128);
-        tile[i / tk * tn * tk + i % tk] = v;
-        sum += v;
+    for (size_t i = 0; i < d; tile += tn * tk) {
+        for (size_t j = 0; j < tk && i < d; j++, i++) {
+            int8_t v = (int8_t)(q[i] - 128);
+            tile[j] = v;
+            sum += v;
+        }
     }
     k->sum[pos] = sum;
 }
@@ -316,10 +343,15 @@ static const float *pooled_query(const tn_sparse_attn *s, const float *row, int3
     const float *x = row + (size_t)(kv_head * s->n_group + h0) * d;
     if (h1 - h0 == 1) return x;
     float k = 1 / sqrtf((float)(h1 - h0));
-    for (size_t j = 0; j < d; j++) {
-        float sum = x[j];
-        for (int32_t h = 1; h < h1 - h0; h++) sum += x[(size_t)h * d + j];
-        to[j] = sum * k;
+    for (size_t j = 0; j < d; j += 4) {
+        float4 sum, v;
+        memcpy(&sum, x + j, sizeof sum);
+        for (int32_t h = 1; h < h1 - h0; h++) {
+            memcpy(&v, x + (size_t)h * d + j, sizeof v);
+            sum += v;
+        }
+        sum *= k;
+        memcpy(to + j, &sum, sizeof sum);
     }
     return to;
 }
@@ -330,7 +362,8 @@ static void copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_c
     const float *panels = tn_kv_k(s->kv, layer, kv_head);
     for (int32_t pos = k->n_rows; pos < end; pos++) {
         const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
-        for (size_t i = 0; i < d; i++) k->rows[(size_t)pos * d + i] = x[i * TN_KV_PANEL];
+        float *to = k->rows + (size_t)pos * d;
+        for (size_t i = 0; i < d; i++) to[i] = x[i * TN_KV_PANEL];
     }
     k->n_rows = end;
 }
@@ -346,10 +379,10 @@ static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end
             int32_t n = end - p * TN_KV_PANEL < TN_KV_PANEL ? end - p * TN_KV_PANEL : TN_KV_PANEL;
             const float *x = panels + (size_t)p * d * TN_KV_PANEL;
             float m = 0;
-            for (size_t i = 0; i < d; i++) {
-                for (int32_t j = 0; j < n; j++) m = magnitude(m, x[i * TN_KV_PANEL + (size_t)j]);
+            for (size_t i = 0; i < d && n < TN_KV_PANEL; i++) {
+                for (int32_t j = 0; j < n; j++) m = fabsf(x[i * TN_KV_PANEL + (size_t)j]) > m && isfinite(x[i * TN_KV_PANEL + (size_t)j]) ? fabsf(x[i * TN_KV_PANEL + (size_t)j]) : m;
             }
-            k->panel_max[p] = m;
+            k->panel_max[p] = n == TN_KV_PANEL ? magnitude(x, d * TN_KV_PANEL, 0) : m;
         }
         max = k->panel_max[p] > max ? k->panel_max[p] : max;
     }
@@ -366,8 +399,8 @@ static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     for (int32_t pos = from; pos < end; pos++) {
         const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
-        for (size_t i = 0; i < d; i++) key[i] = x[i * TN_KV_PANEL];
-        s->kern->quantise_s8(key, inv, q8, d);
+        for (size_t i = 0; i < d && !k->rows; i++) key[i] = x[i * TN_KV_PANEL];
+        s->kern->quantise_s8(k->rows ? k->rows + (size_t)pos * d : key, inv, q8, d);
         put_key(layout, k, (size_t)pos, q8, d);
     }
     k->n_keys = end;
@@ -383,7 +416,7 @@ void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, i
         float max = 0, pooled[512];
         for (int32_t i = 0; i < r->n_rows; i++) {
             const float *x = pooled_query(s, q + (size_t)i * row, kv_head, i_pool, pooled);
-            for (size_t j = 0; j < d; j++) max = magnitude(max, x[j]);
+            max = magnitude(x, d, max);
         }
         p->q_bucket[kv_head * s->n_group + i_pool] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
     }
@@ -444,8 +477,8 @@ static void head_float_scores(const block *b, int32_t head, int32_t n_pos) {
 enum { FLOAT_BOUND = 1 << 24 };
 
 static float largest_of(const float *f, size_t n, float max) {
-    for (size_t i = 0; i < n; i++) max = magnitude(max, f[i]);
-    return max;
+    for (size_t i = n / 4 * 4; i < n; i++) max = fabsf(f[i]) > max && isfinite(f[i]) ? fabsf(f[i]) : max;
+    return magnitude(f, n / 4 * 4, max);
 }
 
 /* Float scores of one row, the largest magnitude `max`, as integers of 25 bits, in place of estimates. */
