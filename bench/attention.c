@@ -49,8 +49,8 @@ typedef struct work {
     shape s;
     size_t n, n_group, k_sel;
     size_t share, pool, n_pools, batch; /* rows of a tile (0: none shares), heads of a pool, pools of a KV head, rows estimated together */
-    float *tile_scratch;
-    int32_t *merged;
+    float *k_rows, *tile_scratch;
+    int32_t *merged, bound[ROWS];
     float *q, *out, *k_panels, *v, *scratch, *sparse_scratch;
     uint8_t *q8;
     int8_t *tiles;
@@ -96,25 +96,38 @@ static void attend(work *w, size_t head) {
 
 /* ---- rows that share a selection, as in the engine: of every KV head (fn is called with its first query head) -------- */
 
-static void share_estimate_rows(work *w, size_t kv, size_t e0) {
-    /* one launch for all pools: random queries, so it does not matter which rows of which heads stand for them */
-    tn_qk_s8(w->k->gemm_s8, &(tn_qk_s8_args){.q = w->q8 + (kv * w->n_group * ROWS + e0) * w->s.d, .ldq = w->s.d, .key_tiles = w->tiles + kv * w->n * w->s.d, .key_sum = w->sums + kv * w->n,
-                                             .m = w->n_pools * w->batch, .n_pos = (size_t)w->end[e0 + w->batch - 1], .d = w->s.d, .scores_s32 = w->scores, .lds = w->n + 16});
+enum { PART = 256, PART_LD = PART + 16 };
+
+/* One launch for all pools: random queries, so it does not matter which rows of which heads stand for them. */
+static void share_estimate_part(work *w, size_t kv, size_t e0, size_t p0, size_t p1) {
+    tn_qk_s8(w->k->gemm_s8, &(tn_qk_s8_args){.q = w->q8 + (kv * w->n_group * ROWS + e0) * w->s.d, .ldq = w->s.d, .key_tiles = w->tiles + (kv * w->n + p0) * w->s.d,
+                                             .key_sum = w->sums + kv * w->n + p0, .m = w->n_pools * w->batch, .n_pos = p1 - p0, .d = w->s.d, .scores_s32 = w->scores, .lds = PART_LD});
 }
 
-static void share_select_tile(work *w, size_t e0, size_t i0) {
+static void share_estimate_rows(work *w, size_t kv, size_t e0) {
+    for (size_t p = 0; p < w->n; p += PART) share_estimate_part(w, kv, e0, p, p + PART);
+}
+
+static void share_merge(work *w, size_t e0, size_t i0, size_t p0, size_t p1) {
     const int32_t *row[ROWS];
-    int32_t first[ROWS] = {0}, end[ROWS], shift[ROWS] = {0};
+    int32_t first[ROWS] = {0}, end[ROWS], shift[ROWS] = {0}, top[ROWS];
     size_t n_in = 0, n = (size_t)w->end[i0 + w->share - 1];
     for (size_t pool = 0; pool < w->n_pools; pool++) {
         for (size_t i = i0; i < i0 + w->share; i++) {
-            row[n_in] = w->scores + (pool * w->batch + i - e0) * (w->n + 16);
+            row[n_in] = w->scores + (pool * w->batch + i - e0) * PART_LD;
+            top[n_in] = 127 * 127; /* where scores count from does not matter to the time */
             end[n_in++] = w->end[i];
         }
     }
-    int32_t bound = w->k->topk_merge(&(tn_topk_merge_args){.row = row, .n_rows = n_in, .first = first, .end = end, .shift = shift, .n = n, .out = w->merged});
-    for (size_t p = n - w->share; p < n; p++) w->merged[p] = 1;
-    w->k->topk(&(tn_topk_args){.scores = w->merged, .n = n, .k = w->k_sel, .bound = bound, .idx = w->idx + i0 / w->share * (w->n + 32), .scratch = w->topk_scratch});
+    int32_t bound = w->k->topk_merge(&(tn_topk_merge_args){.row = row, .base = p0, .n_rows = n_in, .first = first, .end = end, .top = top, .shift = shift, .p0 = p0, .p1 = p1 < n ? p1 : n, .out = w->merged + i0 * w->n});
+    w->bound[i0] = p0 && w->bound[i0] > bound ? w->bound[i0] : bound;
+}
+
+static void share_topk(work *w, size_t i0) {
+    size_t n = (size_t)w->end[i0 + w->share - 1];
+    int32_t bound = w->bound[i0], *merged = w->merged + i0 * w->n;
+    for (size_t p = n - w->share; p < n; p++) merged[p] = bound;
+    w->k->topk(&(tn_topk_args){.scores = merged, .n = n, .k = w->k_sel, .bound = bound, .idx = w->idx + i0 / w->share * (w->n + 32), .scratch = w->topk_scratch});
 }
 
 /* All tiles of the block. */
@@ -127,7 +140,7 @@ static void share_attend_rows(work *w, size_t kv) {
                                              .idx = w->idx + i / w->share * (w->n + 32), .n_idx = w->k_sel, .first = first + n, .end = end + n};
         for (size_t x = 0; x < w->share * w->n_group; x++) end[n++] = (int32_t)(w->k_sel - (w->share - 1 - x / w->n_group));
     }
-    w->k->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = ROWS / w->share, .k_panels = w->k_panels + kv * panel_floats(w), .v = w->v + kv * panel_floats(w), .d_head = w->s.d,
+    w->k->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = ROWS / w->share, .k = w->k_rows + kv * panel_floats(w), .v = w->v + kv * panel_floats(w), .d_head = w->s.d,
                                            .scale = 1.0f / sqrtf((float)w->s.d), .scratch = w->tile_scratch});
 }
 
@@ -135,8 +148,14 @@ static void share_estimate(work *w, size_t head) {
     for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) share_estimate_rows(w, head / w->n_group, e);
 }
 
+/* Merging part by part, as behind an estimate. */
 static void share_select(work *w, size_t head) {
-    for (size_t i = 0; i < ROWS && head % w->n_group == 0; i += w->share) share_select_tile(w, i / w->batch * w->batch, i);
+    for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) {
+        for (size_t p = 0; p < w->n; p += PART) {
+            for (size_t i = e; i < e + w->batch; i += w->share) share_merge(w, e, i, p, p + PART);
+        }
+        for (size_t i = e; i < e + w->batch; i += w->share) share_topk(w, i);
+    }
 }
 
 static void share_attend(work *w, size_t head) {
@@ -144,9 +163,13 @@ static void share_attend(work *w, size_t head) {
 }
 
 static void share_all(work *w, size_t head) {
-    for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) {
-        share_estimate_rows(w, head / w->n_group, e);
-        for (size_t i = e; i < e + w->batch; i += w->share) share_select_tile(w, e, i);
+    if (head % w->n_group) return;
+    for (size_t e = 0; e < ROWS; e += w->batch) {
+        for (size_t p = 0; p < w->n; p += PART) {
+            share_estimate_part(w, head / w->n_group, e, p, p + PART);
+            for (size_t i = e; i < e + w->batch; i += w->share) share_merge(w, e, i, p, p + PART);
+        }
+        for (size_t i = e; i < e + w->batch; i += w->share) share_topk(w, i);
     }
     share_attend(w, head);
 }
@@ -185,7 +208,7 @@ static void fill(work *w, tn_rng *rng) {
             uint8_t k8[512];
             for (size_t d = 0; d < w->s.d; d++) {
                 k[d] = (float)(tn_rng_f64(rng) + tn_rng_f64(rng) + tn_rng_f64(rng) - 1.5) * 2;
-                w->k_panels[kv * panel_floats(w) + p / TN_KV_PANEL * w->s.d * TN_KV_PANEL + d * TN_KV_PANEL + p % TN_KV_PANEL] = k[d];
+                w->k_panels[kv * panel_floats(w) + p / TN_KV_PANEL * w->s.d * TN_KV_PANEL + d * TN_KV_PANEL + p % TN_KV_PANEL] = w->k_rows[kv * panel_floats(w) + p * w->s.d + d] = k[d];
                 w->v[kv * panel_floats(w) + p * w->s.d + d] = (float)tn_rng_f64(rng);
             }
             w->k->quantise_s8(k, 127.0f / 3, k8, w->s.d);
@@ -251,12 +274,13 @@ int main(int argc, char **argv) {
                 }
             }
             w.tile_scratch = room(tn_attn_tiles_scratch(ROWS * w.n_group, w.k_sel, d) * 4);
-            w.merged = room(n * 4);
+            w.merged = room(ROWS * n * 4);
             w.q = room(w.s.n_heads * ROWS * d * 4);
             w.q8 = room(w.s.n_heads * ROWS * d);
             w.out = room(w.n_group * ROWS * d * 4);
             w.k_panels = room(kv * n * d * 4);
             w.v = room(kv * n * d * 4);
+            w.k_rows = room(kv * n * d * 4);
             w.tiles = room(kv * n * d);
             w.sums = room(kv * n * 4);
             w.scores = room(ROWS * (n + 16) * 4);
@@ -283,7 +307,7 @@ int main(int argc, char **argv) {
                 printf("%-14s%8zu%9.2f (%2.0f %%)%9.2f (%2.0f %%)%10.2f%9.2f (%2.0f %%)%10.2f%9.2f\n", w.s.model, n, t_full, 100 * full_share, t_est, 100 * est_share, t_top, t_att, 100 * att_share, t_all, t_full / t_all);
                 fflush(stdout);
             }
-            void *all[] = {w.q, w.q8, w.out, w.k_panels, w.v, w.tiles, w.sums, w.scores, w.idx, w.cuts, w.scratch, w.sparse_scratch, w.topk_scratch, w.tile_scratch, w.merged};
+            void *all[] = {w.q, w.q8, w.out, w.k_panels, w.v, w.tiles, w.sums, w.scores, w.idx, w.cuts, w.scratch, w.sparse_scratch, w.topk_scratch, w.k_rows, w.tile_scratch, w.merged};
             for (size_t x = 0; x < sizeof all / sizeof *all; x++) free(all[x]);
         }
     }

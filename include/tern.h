@@ -113,6 +113,8 @@ typedef struct tern_options {
     int32_t attention_share;     /* neighbouring rows, and with them the query heads of a KV head, that share a selection, 1..8; -1 = every row
                                     and head has its own; 0 = 4 (default) */
     int32_t attention_pool;      /* where they share: query heads that are estimated as one, their queries added; 0 = 2 (default) */
+    bool attention_whole;        /* where they share: a launch estimates all positions, as on a device apart, not a part that fits the cache;
+                                    the same bits (default false) */
     int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full (default 0) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
     const char *weights;         /* packages: weights of fewer than 8 bits are "packed" in memory, each product unpacking what it reads, or

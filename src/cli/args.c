@@ -215,6 +215,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->no_head_ratios = a->no_head_ratios;
     o->attention_share = a->attention_share;
     o->attention_pool = a->attention_pool;
+    o->attention_whole = a->attention_whole;
     o->attention_threshold = a->attention_threshold;
     o->attention_check = a->attention_check;
     o->trace = a->trace;

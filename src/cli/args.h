@@ -58,7 +58,7 @@ typedef struct model_args {
     const char *graph_switch, *load, *read, *weights, *attention;
     float attention_ratio;
     int32_t attention_buckets, attention_threshold, attention_share, attention_pool;
-    bool no_head_ratios, attention_check;
+    bool no_head_ratios, attention_check, attention_whole;
     int32_t switch_blocks, steal_above;
 } model_args;
 #define MODEL_ARGS(a)                                                                                       \
@@ -86,6 +86,7 @@ typedef struct model_args {
     {"no-head-ratios", 0, NULL, ARG_FLAG, &(a).no_head_ratios, 0, 0, "sparse attention: the same share for every head"}, \
     {"attention-share", 0, "N", ARG_INT, &(a).attention_share, -1, 8, "sparse attention: neighbouring rows that share a selection with their heads (default 4); -1: every row and head its own"}, \
     {"attention-pool", 0, "N", ARG_INT, &(a).attention_pool, 1, 1024, "sparse attention: query heads estimated as one where heads share (default 2)"}, \
+    {"attention-whole", 0, NULL, ARG_FLAG, &(a).attention_whole, 0, 0, "sparse attention: estimate all positions at once, not part by part in cache; the same bits"}, \
     {"attention-threshold", 0, "N", ARG_INT, &(a).attention_threshold, 0, 1 << 24, "sparse attention: in full until the prompt has N tokens"}, \
     {"attention-check", 0, NULL, ARG_FLAG, &(a).attention_check, 0, 0, "sparse attention: also count how many of the exact largest were selected (slow)"}, \
     {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads, threads-direct, uring or uring-direct (default: what suits)"}, \

@@ -10,6 +10,9 @@
 enum {
     MIN_SELECTED = 16, /* positions a row attends to at least, where it sees so many */
     BLOCK = 64,        /* of block-sparse attention */
+    PART = 256,        /* positions estimated and merged at a time: 32 rows of them stay in L1 */
+    PART_LD = PART + 16,
+    NEAR = 256, FAR = 64, /* positions, the row's last and its first, whose largest score stands for the row's largest */
 };
 static const float BUCKET_STEP = 0.5f; /* the paper's sigma */
 
@@ -18,6 +21,8 @@ typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
     float *panel_max;   /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
+    float *rows;        /* where rows share selections: the float keys [cap][d], which are picked one by one */
+    int32_t n_rows;     /* of them valid */
     int32_t n_keys;     /* positions quantised with bucket's scale */
     int32_t bucket;     /* -1: none yet */
 } key_cache;
@@ -37,7 +42,8 @@ typedef struct worker_space {
     uint32_t *exact;    /* [idx_stride] with check */
     uint32_t *exact_cuts;
     void *topk;
-    int32_t *merged;    /* [ld] */
+    int32_t *part;      /* [TN_ATTN_ROWS][PART_LD] scores of the positions at hand */
+    int32_t *merged;    /* [tiles of a batch][ld] */
     float *tile_q, *tile_out; /* [TN_ATTN_ROWS][n_group][d] */
     int32_t *seen;      /* [2][TN_ATTN_ROWS * n_group] parts of its tile's list that a row sees: first, end */
 } worker_space;
@@ -56,6 +62,7 @@ struct tn_sparse_attn {
     float *ratio;             /* [n_layers][n_heads] */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
     tn_npu_graph **graphs;    /* [n_layers][n_steps of Q][n_steps of K] */
+    tn_npu_graph **part_graphs; /* the same for PART positions; only where the device works part by part */
     chunk_plan *plans;        /* [n_chunks] */
     worker_space *space;      /* [n_workers] */
     tn_attn_stats fixed;
@@ -75,6 +82,17 @@ bool tn_attn_mode_parse(const char *name, tn_attn_mode *out) {
 static bool uses_int8(const tn_sparse_attn *s) { return s->o.mode == TN_ATTN_SHADOW || s->o.mode == TN_ATTN_NPU_FULL; }
 static key_cache *keys_of(const tn_sparse_attn *s, int layer, int32_t kv_head) { return &s->keys[(size_t)layer * (size_t)s->h->n_kv_heads + (size_t)kv_head]; }
 
+/* Are scores merged part by part, while they are in cache? Where the device shares it with us. */
+static bool by_parts(const tn_sparse_attn *s) { return s->o.share_rows && !s->o.whole && tn_npu_device_caps(s->m->dev)->has_parts; }
+
+static tern_status open_graph(tn_sparse_attn *s, const tn_npu_graph_desc *g, tn_npu_graph **out, tern_error *err) {
+    TN_TRY(tn_npu_compile(s->m->dev, g, out, err));
+    TN_TRY(tn_npu_load(*out, NULL, err));
+    s->q8_stride = (size_t)tn_npu_graph_get(*out)->in_stride;
+    s->fixed.bytes += tn_npu_load_bytes(*out);
+    return TERN_OK;
+}
+
 static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
     const tn_npu_caps *caps = tn_npu_device_caps(s->m->dev);
     size_t n_layers = (size_t)s->h->n_layers, n_kv = (size_t)s->h->n_kv_heads, cap = (size_t)s->kv->cap_tok, d = (size_t)s->h->d_head;
@@ -82,12 +100,11 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
                "device '%s' cannot estimate attention over %d positions with heads of %d; use --attention full", caps->name, s->kv->cap_tok, s->h->d_head);
     uint64_t tiles = tn_npu_tiles_bytes(&caps->layout, (int64_t)cap, (int64_t)d);
     size_t n_sum = (cap + (size_t)caps->layout.tile_n - 1) / (size_t)caps->layout.tile_n * (size_t)caps->layout.tile_n;
-    s->keys = tn_calloc(s->ctx, TN_MEM_KV, n_layers * n_kv, sizeof *s->keys);
     s->graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
-    TN_FAIL_IF(!s->keys || !s->graphs, err, TERN_E_MEMORY, "no memory for INT8 keys");
+    s->part_graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
+    TN_FAIL_IF(!s->graphs || !s->part_graphs, err, TERN_E_MEMORY, "no memory for INT8 keys");
     for (size_t i = 0; i < n_layers * n_kv; i++) {
         key_cache *k = &s->keys[i];
-        k->bucket = -1;
         k->tiles = tn_calloc(s->ctx, TN_MEM_KV, (size_t)tiles, 1);
         k->sum = tn_calloc(s->ctx, TN_MEM_KV, n_sum, sizeof *k->sum);
         k->panel_max = tn_calloc(s->ctx, TN_MEM_KV, cap / TN_KV_PANEL, sizeof *k->panel_max);
@@ -100,11 +117,11 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
                 tn_npu_graph_desc g = {.kind = TN_NPU_QK, .m = TN_ATTN_ROWS, .k = s->h->d_head, .n_ops = 1};
                 g.ops[0] = (tn_npu_op){.n = s->kv->cap_tok, .act_scale = s->scale_q[l * (size_t)s->n_steps + (size_t)q], .k_scale = s->scale_k[l * (size_t)s->n_steps + (size_t)k],
                                        .out = TN_NPU_OUT_S32, .out_stride = (int32_t)s->ld};
-                tn_npu_graph **at = &s->graphs[(l * (size_t)s->n_steps + (size_t)q) * (size_t)s->n_steps + (size_t)k];
-                TN_TRY(tn_npu_compile(s->m->dev, &g, at, err));
-                TN_TRY(tn_npu_load(*at, NULL, err));
-                s->q8_stride = (size_t)tn_npu_graph_get(*at)->in_stride;
-                s->fixed.bytes += tn_npu_load_bytes(*at);
+                size_t i = (l * (size_t)s->n_steps + (size_t)q) * (size_t)s->n_steps + (size_t)k;
+                TN_TRY(open_graph(s, &g, &s->graphs[i], err));
+                g.ops[0].n = PART;
+                g.ops[0].out_stride = PART_LD;
+                if (by_parts(s)) TN_TRY(open_graph(s, &g, &s->part_graphs[i], err));
             }
         }
     }
@@ -116,12 +133,13 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, tiles = s->o.share_rows > 0, ok = true;
     if (tiles) {
         size_t n_floats = all * d;
-        w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->ld, sizeof(int32_t));
+        w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
+        w->part = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * PART_LD, sizeof(int32_t));
         w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
         w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_tiles_scratch(all, s->room, d), sizeof(float));
-        ok = w->merged && w->tile_q && w->tile_out && w->seen && w->scratch;
+        ok = w->merged && w->part && w->tile_q && w->tile_out && w->seen && w->scratch;
         all = rows; /* a list a tile at most */
     } else {
         w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_sparse_scratch(all, s->room, d), sizeof(float));
@@ -197,6 +215,16 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         s->plans[i].k_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_kv_heads, sizeof(int32_t));
         TN_BAIL_IF(!s->plans[i].q_bucket || !s->plans[i].k_bucket, err, TERN_E_MEMORY, "no memory for sparse attention");
     }
+    size_t n_keys = n_layers * (size_t)h->n_kv_heads;
+    s->keys = tn_calloc(ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
+    TN_BAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
+    for (size_t i = 0; i < n_keys; i++) {
+        s->keys[i].bucket = -1;
+        if (!s->o.share_rows) continue;
+        s->keys[i].rows = tn_alloc(ctx, TN_MEM_KV, (size_t)kv->cap_tok * (size_t)h->d_head, sizeof(float));
+        TN_BAIL_IF(!s->keys[i].rows, err, TERN_E_MEMORY, "no memory for keys");
+        s->fixed.bytes += (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
+    }
     if (uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
     for (int32_t i = 0; i < n_workers; i++) {
         if ((st = open_worker(s, &s->space[i], err)) != TERN_OK) goto out;
@@ -216,19 +244,24 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
         tn_free(s->ctx, s->keys[i].tiles);
         tn_free(s->ctx, s->keys[i].sum);
         tn_free(s->ctx, s->keys[i].panel_max);
+        tn_free(s->ctx, s->keys[i].rows);
     }
-    for (int32_t i = 0; s->graphs && i < s->h->n_layers * s->n_steps * s->n_steps; i++) tn_npu_graph_close(&s->graphs[i]);
+    for (int32_t i = 0; s->graphs && s->part_graphs && i < s->h->n_layers * s->n_steps * s->n_steps; i++) {
+        tn_npu_graph_close(&s->graphs[i]);
+        tn_npu_graph_close(&s->part_graphs[i]);
+    }
     for (int32_t i = 0; s->plans && i < s->n_chunks; i++) {
         tn_free(s->ctx, s->plans[i].q_bucket);
         tn_free(s->ctx, s->plans[i].k_bucket);
     }
     for (int32_t i = 0; s->space && i < s->n_workers; i++) {
         worker_space *w = &s->space[i];
-        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->tile_q, w->tile_out, w->seen};
+        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->part, w->tile_q, w->tile_out, w->seen};
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
     tn_free(s->ctx, s->graphs);
+    tn_free(s->ctx, s->part_graphs);
     tn_free(s->ctx, s->plans);
     tn_free(s->ctx, s->space);
     tn_free(s->ctx, s->scale_q);
@@ -242,6 +275,7 @@ bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->o
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         if (s->keys[i].n_keys > n_pos) s->keys[i].n_keys = n_pos;
+        if (s->keys[i].n_rows > n_pos) s->keys[i].n_rows = n_pos;
     }
 }
 
@@ -256,20 +290,47 @@ static int32_t nearest(const float *scales, int32_t n, float want) {
     return best;
 }
 
-/* Largest finite magnitude: a NaN or an infinity has no scale. */
-static float magnitude(float max, float x) {
-    float a = fabsf(x);
-    return a > max && a <= 3e38f ? a : max;
+/* The largest of max and |x[i]|, n a multiple of 4: a NaN or an infinity has no scale. Magnitudes are compared as integers. */
+typedef int32_t int4 __attribute__((vector_size(16)));
+typedef float float4 __attribute__((vector_size(16)));
+
+static float magnitude(const float *x, size_t n, float max) {
+    int4 m = {0}, top[2];
+    float lane[8];
+    top[0] = top[1] = m;
+    for (size_t i = 0; i + 8 <= n; i += 8) {
+        for (int j = 0; j < 2; j++) {
+            int4 v;
+            memcpy(&v, x + i + 4 * j, sizeof v);
+            v &= 0x7fffffff;
+            v &= v < 0x7f800000;
+            m = top[j] > v;
+            top[j] = (top[j] & m) | (v & ~m);
+        }
+    }
+    if (n % 8) {
+        int4 v;
+        memcpy(&v, x + n - 4, sizeof v);
+        v &= 0x7fffffff;
+        v &= v < 0x7f800000;
+        m = top[0] > v;
+        top[0] = (top[0] & m) | (v & ~m);
+    }
+    memcpy(lane, top, sizeof lane);
+    for (int i = 0; i < 8; i++) max = lane[i] > max ? lane[i] : max;
+    return max;
 }
 
 static void put_key(const tn_npu_layout *y, key_cache *k, size_t pos, const uint8_t *q, size_t d) {
     size_t tn = (size_t)y->tile_n, tk = (size_t)y->tile_k, n_k = (d + tk - 1) / tk;
     int8_t *tile = k->tiles + pos / tn * n_k * tn * tk + pos % tn * tk;
     int32_t sum = 0;
-    for (size_t i = 0; i < d; i++) {
-        int8_t v = (int8_t)(q[i] - 128);
-        tile[i / tk * tn * tk + i % tk] = v;
-        sum += v;
+    for (size_t i = 0; i < d; tile += tn * tk) {
+        for (size_t j = 0; j < tk && i < d; j++, i++) {
+            int8_t v = (int8_t)(q[i] - 128);
+            tile[j] = v;
+            sum += v;
+        }
     }
     k->sum[pos] = sum;
 }
@@ -282,12 +343,29 @@ static const float *pooled_query(const tn_sparse_attn *s, const float *row, int3
     const float *x = row + (size_t)(kv_head * s->n_group + h0) * d;
     if (h1 - h0 == 1) return x;
     float k = 1 / sqrtf((float)(h1 - h0));
-    for (size_t j = 0; j < d; j++) {
-        float sum = x[j];
-        for (int32_t h = 1; h < h1 - h0; h++) sum += x[(size_t)h * d + j];
-        to[j] = sum * k;
+    for (size_t j = 0; j < d; j += 4) {
+        float4 sum, v;
+        memcpy(&sum, x + j, sizeof sum);
+        for (int32_t h = 1; h < h1 - h0; h++) {
+            memcpy(&v, x + (size_t)h * d + j, sizeof v);
+            sum += v;
+        }
+        sum *= k;
+        memcpy(to + j, &sum, sizeof sum);
     }
     return to;
+}
+
+/* Keys up to `end` as rows. */
+static void copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end) {
+    size_t d = (size_t)s->h->d_head;
+    const float *panels = tn_kv_k(s->kv, layer, kv_head);
+    for (int32_t pos = k->n_rows; pos < end; pos++) {
+        const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
+        float *to = k->rows + (size_t)pos * d;
+        for (size_t i = 0; i < d; i++) to[i] = x[i * TN_KV_PANEL];
+    }
+    k->n_rows = end;
 }
 
 static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end, int32_t *bucket) {
@@ -301,10 +379,10 @@ static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end
             int32_t n = end - p * TN_KV_PANEL < TN_KV_PANEL ? end - p * TN_KV_PANEL : TN_KV_PANEL;
             const float *x = panels + (size_t)p * d * TN_KV_PANEL;
             float m = 0;
-            for (size_t i = 0; i < d; i++) {
-                for (int32_t j = 0; j < n; j++) m = magnitude(m, x[i * TN_KV_PANEL + (size_t)j]);
+            for (size_t i = 0; i < d && n < TN_KV_PANEL; i++) {
+                for (int32_t j = 0; j < n; j++) m = fabsf(x[i * TN_KV_PANEL + (size_t)j]) > m && isfinite(x[i * TN_KV_PANEL + (size_t)j]) ? fabsf(x[i * TN_KV_PANEL + (size_t)j]) : m;
             }
-            k->panel_max[p] = m;
+            k->panel_max[p] = n == TN_KV_PANEL ? magnitude(x, d * TN_KV_PANEL, 0) : m;
         }
         max = k->panel_max[p] > max ? k->panel_max[p] : max;
     }
@@ -321,14 +399,15 @@ static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     for (int32_t pos = from; pos < end; pos++) {
         const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
-        for (size_t i = 0; i < d; i++) key[i] = x[i * TN_KV_PANEL];
-        s->kern->quantise_s8(key, inv, q8, d);
+        for (size_t i = 0; i < d && !k->rows; i++) key[i] = x[i * TN_KV_PANEL];
+        s->kern->quantise_s8(k->rows ? k->rows + (size_t)pos * d : key, inv, q8, d);
         put_key(layout, k, (size_t)pos, q8, d);
     }
     k->n_keys = end;
 }
 
 void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q) {
+    if (s->o.share_rows) copy_rows(s, layer, kv_head, keys_of(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
     if (!uses_int8(s)) return;
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
@@ -337,7 +416,7 @@ void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, i
         float max = 0, pooled[512];
         for (int32_t i = 0; i < r->n_rows; i++) {
             const float *x = pooled_query(s, q + (size_t)i * row, kv_head, i_pool, pooled);
-            for (size_t j = 0; j < d; j++) max = magnitude(max, x[j]);
+            max = magnitude(x, d, max);
         }
         p->q_bucket[kv_head * s->n_group + i_pool] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
     }
@@ -355,24 +434,25 @@ typedef struct block {
 } block;
 
 /* Scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in one launch, for rows i0..i0+n-1 of the block: n
- * rows a pool, those of the first at row `at` of the worker's scores. */
-static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t at, tern_error *err) {
+ * rows a pool; of positions p0..p1-1, p0 a multiple of PART. Row 0 of pool 0 goes to `out`, the next ld behind: s->ld, or PART_LD of a part. */
+static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = keys_of(s, b->layer, b->kv_head);
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
     int32_t qb = p->q_bucket[b->kv_head * s->n_group + pool0], kb = p->k_bucket[b->kv_head];
     float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
-    uint8_t *q8 = b->w->q8 + (size_t)at * s->q8_stride;
-    for (int32_t i = 0; i < (pool1 - pool0) * n; i++) {
+    uint8_t *q8 = b->w->q8 + (size_t)(pool0 * n) * s->q8_stride;
+    for (int32_t i = 0; i < (pool1 - pool0) * n && p0 == 0; i++) { /* positions from 0 on come first */
         const float *x = pooled_query(s, b->q + (size_t)(b->row0 + i0 + i % n) * row, b->kv_head, pool0 + i / n, pooled);
         s->kern->quantise_s8(x, inv, q8 + (size_t)i * s->q8_stride, d);
     }
-    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {b->w->scores + (size_t)at * s->ld}};
-    job.k[0].tiles = k->tiles;
-    job.k[0].col_sum = k->sum;
-    job.k[0].n_pos = b->r->pos[b->row0 + i0 + n - 1] + 1;
-    atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
+    tn_npu_job job = {.graph = (ld == PART_LD ? s->part_graphs : s->graphs)[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {out + (size_t)(pool0 * n) * ld}};
+    const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
+    job.k[0].tiles = k->tiles + tn_npu_tiles_bytes(layout, p0, s->h->d_head);
+    job.k[0].col_sum = k->sum + p0;
+    job.k[0].n_pos = p1 - p0;
+    if (p0 == 0) atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
     if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(&job, 0, 1, err);
     TN_TRY(tn_npu_submit(&job, err));
     tern_status st = tn_npu_wait(&job);
@@ -397,8 +477,8 @@ static void head_float_scores(const block *b, int32_t head, int32_t n_pos) {
 enum { FLOAT_BOUND = 1 << 24 };
 
 static float largest_of(const float *f, size_t n, float max) {
-    for (size_t i = 0; i < n; i++) max = magnitude(max, f[i]);
-    return max;
+    for (size_t i = n / 4 * 4; i < n; i++) max = fabsf(f[i]) > max && isfinite(f[i]) ? fabsf(f[i]) : max;
+    return magnitude(f, n / 4 * 4, max);
 }
 
 /* Float scores of one row, the largest magnitude `max`, as integers of 25 bits, in place of estimates. */
@@ -581,8 +661,10 @@ static void npu_full(const block *b, int32_t head, float *out) {
 typedef struct tile {
     int32_t i0, i1, n_in;           /* n_in: scored rows, pools x rows */
     size_t first, end;              /* positions any of them sees */
-    const int32_t *row[TN_ATTN_ROWS];
-    int32_t row_first[TN_ATTN_ROWS], row_end[TN_ATTN_ROWS], shift[TN_ATTN_ROWS];
+    const int32_t *row[TN_ATTN_ROWS]; /* scores of position `base` on */
+    size_t base;
+    int32_t row_first[TN_ATTN_ROWS], row_end[TN_ATTN_ROWS], shift[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
+    int32_t bound;                  /* of the merged scores so far */
 } tile;
 
 /* Scored rows come pool by pool, n_batch rows of the text each, those of the batch that begins with row e0 of the block. */
@@ -617,11 +699,31 @@ static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, con
     return k < n ? k : n;
 }
 
-static void tile_select(const block *b, const tile *t, size_t k, uint32_t *idx) {
+/* Where the scores of a row count from: the largest of the last NEAR and the first FAR that it sees. Nearly always the row's largest; where it is
+ * not, what is larger counts for more. So merging need not wait for the whole row. */
+static void tile_tops(tile *t) {
+    for (int32_t r = 0; r < t->n_in; r++) {
+        int32_t first = t->row_first[r], end = t->row_end[r], near = end - first > NEAR ? end - NEAR : first, top = INT32_MIN;
+        for (int32_t p = near; p < end; p++) top = t->row[r][p] > top ? t->row[r][p] : top;
+        for (int32_t p = first; p < near && p < first + FAR; p++) top = t->row[r][p] > top ? t->row[r][p] : top;
+        t->top[r] = top;
+    }
+    t->bound = 1;
+}
+
+static void tile_merge(const block *b, tile *t, int32_t *merged, size_t p0, size_t p1) {
+    if (p0 < t->first) p0 = t->first;
+    if (p1 > t->end) p1 = t->end;
+    if (p0 >= p1) return;
+    int32_t bound = b->s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .base = t->base, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .top = t->top, .shift = t->shift,
+                                                                 .p0 = p0, .p1 = p1, .out = merged});
+    t->bound = bound > t->bound ? bound : t->bound;
+}
+
+static void tile_select(const block *b, const tile *t, int32_t *merged, size_t k, uint32_t *idx) {
     const tn_sparse_attn *s = b->s;
-    int32_t bound = s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .shift = t->shift, .n = t->end, .out = b->w->merged});
-    for (size_t p = t->end - (size_t)(t->i1 - t->i0); p < t->end; p++) b->w->merged[p] = 1;
-    s->kern->topk(&(tn_topk_args){.scores = b->w->merged + t->first, .n = t->end - t->first, .k = k, .bound = bound, .idx = idx, .scratch = b->w->topk});
+    for (size_t p = t->end - (size_t)(t->i1 - t->i0); p < t->end; p++) merged[p] = t->bound; /* their own */
+    s->kern->topk(&(tn_topk_args){.scores = merged + t->first, .n = t->end - t->first, .k = k, .bound = t->bound, .idx = idx, .scratch = b->w->topk});
     for (size_t i = 0; t->first && i < k; i++) idx[i] += (uint32_t)t->first;
 }
 
@@ -653,9 +755,11 @@ static tn_attn_tile tile_ready(const block *b, const tile *t, const uint32_t *id
 }
 
 /* With check: the exact selection of the same rule, and the softmax mass of every head at the list. */
-static void tile_check(const block *b, const tile *t, const uint32_t *idx, size_t k) {
+static void tile_check(const block *b, tile *t, const uint32_t *idx, size_t k) {
     tn_sparse_attn *s = b->s;
-    tile_select(b, t, k, b->w->exact);
+    tile_tops(t);
+    tile_merge(b, t, b->w->merged, t->first, t->end);
+    tile_select(b, t, b->w->merged, k, b->w->exact);
     atomic_fetch_add_explicit(&s->n_true, k, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->n_found, n_common(idx, b->w->exact, k), memory_order_relaxed);
 }
@@ -672,6 +776,47 @@ static void tiles_mass(const block *b, int32_t head, const size_t *n_idx) {
     }
 }
 
+static tern_status estimate_pools(const block *b, int32_t e0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
+    const int32_t *bucket = b->s->plans[b->i_chunk].q_bucket + b->kv_head * b->s->n_group;
+    for (int32_t pool = 0, next; pool < b->s->n_pools; pool = next) {
+        for (next = pool + 1; next < b->s->n_pools && bucket[next] == bucket[pool]; next++) {}
+        TN_TRY(estimate(b, pool, next, e0, n, p0, p1, out, ld, err));
+    }
+    return TERN_OK;
+}
+
+/* Estimates rows e0..e0+n-1 of the block and merges them, tile by tile, into w->merged. A device that shares our memory works part by part, so
+ * that scores are merged while they are in L1; first those that tile_tops looks at. */
+static tern_status estimate_tiles(const block *b, int32_t e0, int32_t n, tile *tiles, int32_t n_tiles, tern_error *err) {
+    const tn_sparse_attn *s = b->s;
+    int32_t end = (int32_t)tiles[n_tiles - 1].end, tail = ((int32_t)tiles[0].end - NEAR - TN_ATTN_ROWS) / PART * PART;
+    int32_t *scores = b->w->scores;
+    bool parts = by_parts(s) && tiles[n_tiles - 1].first == 0 && tail > PART;
+    if (!parts) {
+        TN_TRY(estimate_pools(b, e0, n, 0, end, scores, s->ld, err));
+    } else {
+        TN_TRY(estimate_pools(b, e0, n, 0, PART, scores, s->ld, err));
+        TN_TRY(estimate_pools(b, e0, n, tail, end, scores + tail, s->ld, err));
+    }
+    for (int32_t t = 0; t < n_tiles; t++) {
+        int32_t *merged = b->w->merged + (size_t)t * s->ld;
+        tile_tops(&tiles[t]);
+        tile_merge(b, &tiles[t], merged, parts ? (size_t)tail : 0, (size_t)end);
+        if (parts) tile_merge(b, &tiles[t], merged, 0, PART);
+    }
+    for (int32_t p = PART; parts && p < tail; p += PART) {
+        TN_TRY(estimate_pools(b, e0, n, p, p + PART, b->w->part, PART_LD, err));
+        for (int32_t t = 0; p == PART && t < n_tiles; t++) {
+            for (int32_t r = 0; r < tiles[t].n_in; r++) tiles[t].row[r] = b->w->part + (tiles[t].row[r] - scores) / (ptrdiff_t)s->ld * PART_LD;
+        }
+        for (int32_t t = 0; t < n_tiles; t++) {
+            tiles[t].base = (size_t)p;
+            tile_merge(b, &tiles[t], b->w->merged + (size_t)t * s->ld, (size_t)p, (size_t)(p + PART));
+        }
+    }
+    return TERN_OK;
+}
+
 /* All heads of a KV head and all rows of the block: as many rows are estimated together as the scores have room for. */
 static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
     tn_sparse_attn *s = b->s;
@@ -679,16 +824,12 @@ static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
     size_t n_idx[TN_ATTN_ROWS], d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     int32_t share = s->o.share_rows, batch = TN_ATTN_ROWS / s->n_pools / share * share; /* at least one tile */
     bool exact = s->o.mode == TN_ATTN_FLOAT_SPARSE;
+    tile batch_tiles[TN_ATTN_ROWS];
     tn_attn_tile tiles[TN_ATTN_ROWS];
     size_t n_tiles = 0, part = (size_t)s->n_group * d, off = (size_t)b->row0 * row + (size_t)b->kv_head * part;
     for (int32_t i = 0; i < b->n_rows; i++) memcpy(w->tile_q + (size_t)i * part, b->q + off + (size_t)i * row, part * sizeof(float));
     for (int32_t e0 = 0; e0 < b->n_rows; e0 += batch) {
-        int32_t n = b->n_rows - e0 < batch ? b->n_rows - e0 : batch;
-        const int32_t *bucket = s->plans[b->i_chunk].q_bucket + b->kv_head * s->n_group;
-        for (int32_t pool = 0, next; pool < s->n_pools && !exact; pool = next) {
-            for (next = pool + 1; next < s->n_pools && bucket[next] == bucket[pool]; next++) {}
-            TN_TRY(estimate(b, pool, next, e0, n, pool * n, err));
-        }
+        int32_t n = b->n_rows - e0 < batch ? b->n_rows - e0 : batch, n_batch = (n + share - 1) / share;
         if (exact || s->o.check) {
             for (int32_t i = 0; i < s->n_pools * n; i++) {
                 float *to = w->q_rows + (size_t)i * d;
@@ -697,22 +838,28 @@ static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
             }
             float_scores(b, w->q_rows, s->n_pools * n, b->r->pos[b->row0 + e0 + n - 1] + 1);
         }
-        for (int32_t i0 = e0; i0 < e0 + n; i0 += share) {
-            tile t;
-            tile_init(b, e0, n, i0, i0 + share < e0 + n ? i0 + share : e0 + n, exact, &t);
-            size_t k = tile_kept(s, b->layer, b->kv_head, &t);
-            uint32_t *idx = w->idx + (size_t)(i0 / share) * s->idx_stride;
-            if (exact) tile_floats(b, &t);
-            tile_select(b, &t, k, idx);
-            tiles[n_tiles] = tile_ready(b, &t, idx, k);
+        for (int32_t i = 0; i < n_batch; i++) tile_init(b, e0, n, e0 + i * share, i + 1 < n_batch ? e0 + (i + 1) * share : e0 + n, exact, &batch_tiles[i]);
+        if (!exact) TN_TRY(estimate_tiles(b, e0, n, batch_tiles, n_batch, err));
+        for (int32_t i = 0; i < n_batch; i++) {
+            tile *t = &batch_tiles[i];
+            int32_t *merged = w->merged + (size_t)i * s->ld;
+            if (exact) {
+                tile_floats(b, t);
+                tile_tops(t);
+                tile_merge(b, t, merged, t->first, t->end);
+            }
+            size_t k = tile_kept(s, b->layer, b->kv_head, t);
+            uint32_t *idx = w->idx + n_tiles * s->idx_stride;
+            tile_select(b, t, merged, k, idx);
+            tiles[n_tiles] = tile_ready(b, t, idx, k);
             n_idx[n_tiles++] = k;
             if (!s->o.check) continue;
-            tile_init(b, e0, n, i0, t.i1, true, &t);
-            tile_floats(b, &t);
-            tile_check(b, &t, idx, k);
+            tile_init(b, e0, n, t->i0, t->i1, true, t);
+            tile_floats(b, t);
+            tile_check(b, t, idx, k);
         }
     }
-    s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = n_tiles, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d,
+    s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = n_tiles, .k = keys_of(s, b->layer, b->kv_head)->rows, .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d,
                                               .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = w->scratch});
     for (int32_t i = 0; i < b->n_rows; i++) memcpy(out + off + (size_t)i * row, w->tile_out + (size_t)i * part, part * sizeof(float));
     for (int32_t g = 0; g < s->n_group && s->o.check; g++) tiles_mass(b, b->kv_head * s->n_group + g, n_idx);
@@ -734,7 +881,7 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
                 select_blocks(&b, g, head);
                 continue;
             }
-            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, g + 1, 0, b.n_rows, 0, err));
+            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, g + 1, 0, b.n_rows, 0, n_pos, b.w->scores, 0, err));
             if (s->o.mode == TN_ATTN_NPU_FULL) {
                 npu_full(&b, head, out);
                 continue;

@@ -38,6 +38,7 @@ typedef struct tn_attn_options {
     bool check;           /* also find the exact largest, and count how many were selected */
     int32_t share_rows;   /* neighbouring rows, and with them all query heads of a KV head, that share one selection: 1..8; 0 = none shares */
     int32_t pool_heads;   /* where they share: query heads whose queries are added before they are estimated, 1.. */
+    bool whole;           /* where they share: estimate all positions in one launch, as on a device apart, where parts could be merged in cache */
     int32_t threshold;    /* chunks that end before this many tokens are attended in full */
 } tn_attn_options;
 

@@ -8,9 +8,9 @@ void tn_attn_tiles_ref(const tn_attn_tiles_args *a) {
     for (const tn_attn_tile *t = a->tiles; t < a->tiles + a->n_tiles; t++) {
         float *k = a->scratch, *v = k + tn_attn_tiles_ld(t->n_idx) * d_head, *scores = v + t->n_idx * d_head;
         for (size_t i = 0; i < t->n_idx; i++) {
-            const float *from = a->k_panels + t->idx[i] / TN_KV_PANEL * d_head * TN_KV_PANEL + t->idx[i] % TN_KV_PANEL;
+            const float *from = a->k + t->idx[i] * d_head;
             float *to = k + i / TN_KV_PANEL * d_head * TN_KV_PANEL + i % TN_KV_PANEL;
-            for (size_t d = 0; d < d_head; d++) to[d * TN_KV_PANEL] = from[d * TN_KV_PANEL];
+            for (size_t d = 0; d < d_head; d++) to[d * TN_KV_PANEL] = from[d];
             memcpy(v + i * d_head, a->v + t->idx[i] * d_head, d_head * sizeof *v);
         }
         for (size_t r = 0; r < t->n_rows; r++) { /* one at a time: so few scores need room */

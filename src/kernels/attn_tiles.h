@@ -1,5 +1,5 @@
 /* kernels/attn_tiles.h - exact float attention of tiles: rows that share a list of positions, any number of tiles over one KV head's cache
- * (shadowAttn 3.2). The cache is that of attn_f32.h: no second copy of the keys. */
+ * (shadowAttn 3.2). Keys are rows here, not panels: what is picked one by one should lie together. */
 #ifndef TN_KERNELS_ATTN_TILES_H
 #define TN_KERNELS_ATTN_TILES_H
 
@@ -19,7 +19,7 @@ enum { TN_ATTN_TILE_ROWS = 128, TN_ATTN_TILE_STEP = 64 /* entries of a list that
 typedef struct tn_attn_tiles_args {
     const tn_attn_tile *tiles;
     size_t n_tiles;
-    const float *k_panels, *v; /* whole panels are read of those that hold a listed position */
+    const float *k, *v; /* [position][d_head]; only listed positions are read */
     size_t d_head;             /* multiple of 4, <= 512 */
     float scale, soft_cap;     /* as in attn_f32.h */
     float *scratch;            /* tn_attn_tiles_scratch() floats, 64-byte aligned, one per thread */

@@ -9,8 +9,7 @@
  *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
  *       f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i] of 16 x 16 floats
  *       f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at stride 8, 4, 2, 1
- *       f_pick16(panel, d_head, lane, first, n, to) with W = 16, optional: lanes first..first+n-1 of row d of `to`, 32 floats apart, become
- *       elements lane[first..] of row d of the panel; the rest of `to` stays
+ *       f_transpose_rows16(row[16], d, dst, ld_dst), optional: dst[i][j] = row[j][d + i], i, j < 16
  *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
 #include "kernels/kernels.h"
 
@@ -203,6 +202,22 @@ static inline vf v_exp(vf x) {
     vi i = i_cvt(n), half = i_sra1(i_add(i, i_srl31(i))), bias = i_set1(127); /* half rounds towards zero */
     p = f_mul(f_mul(p, f_cast(i_sll23(i_add(half, bias)))), f_cast(i_sll23(i_add(i_sub(i, half), bias))));
     p = f_sel(f_gt(x, f_set1(88.72283f)), f_set1(INFINITY), p);
+    p = f_sel(f_lt(x, f_set1(-87.33654f)), f_set1(0.0f), p);
+    return f_sel(f_unord(x), x, p);
+}
+
+/* The same for x <= 0 (or NaN): one factor 2^n will do, because exp(x) is normal or x is below the bound. */
+static inline vf v_exp_neg(vf x) {
+    vf n = f_round(f_mul(x, f_set1(1.44269504f)));
+    vf r = f_fma(n, f_set1(-0.693359375f), x);
+    r = f_fma(n, f_set1(2.12194440e-4f), r);
+    vf p = f_set1(1.381454106e-3f);
+    p = f_fma(p, r, f_set1(8.368745105e-3f));
+    p = f_fma(p, r, f_set1(4.166839077e-2f));
+    p = f_fma(p, r, f_set1(1.66665204e-1f));
+    p = f_fma(p, r, f_set1(4.999999343e-1f));
+    p = f_add(f_fma(p, f_mul(r, r), r), f_set1(1.0f));
+    p = f_mul(p, f_cast(i_sll23(i_add(i_cvt(n), i_set1(127)))));
     p = f_sel(f_lt(x, f_set1(-87.33654f)), f_set1(0.0f), p);
     return f_sel(f_unord(x), x, p);
 }
@@ -401,8 +416,10 @@ static void pack_tree(const tn_attn_f32_args *a, seen *v, float *s) {
 /* Scores become exp(score - max), and 0 where the row sees nothing; returns their sum. s: positions panel0.. of the row. */
 static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s) {
     size_t n = v->panel1 - v->panel0;
+    bool once = !v->tree && !(a->soft_cap > 0) && a->scale > 0; /* scaling leaves -inf what it is: the largest is found on the way */
     vf scale = f_set1(a->scale), cap = f_set1(a->soft_cap), max[PER_PANEL];
-    for (size_t i = 0; i < n; i += W) {
+    for (int j = 0; j < PER_PANEL; j++) max[j] = f_set1(-INFINITY);
+    for (size_t i = 0; i < n && !once; i += W) {
         vf x = f_mul(f_load(s + i), scale);
         if (a->soft_cap > 0) x = f_mul(cap, v_tanh(f_div(x, cap)));
         f_store(s + i, x);
@@ -410,8 +427,14 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s) {
     if (v->tree) pack_tree(a, v, s);
     for (size_t p = v->panel0; p < v->first; p++) s[p - v->panel0] = -INFINITY;
     for (size_t p = v->tree_end; p < v->panel1; p++) s[p - v->panel0] = -INFINITY;
-    for (int j = 0; j < PER_PANEL; j++) max[j] = f_set1(-INFINITY);
-    for (size_t i = 0; i < n; i += TN_KV_PANEL) {
+    for (size_t i = 0; i < n && once; i += TN_KV_PANEL) {
+        UNROLL for (int j = 0; j < PER_PANEL; j++) {
+            vf x = f_mul(f_load(s + i + (size_t)j * W), scale);
+            f_store(s + i + (size_t)j * W, x);
+            max[j] = f_max(x, max[j]);
+        }
+    }
+    for (size_t i = 0; i < n && !once; i += TN_KV_PANEL) {
         UNROLL for (int j = 0; j < PER_PANEL; j++) max[j] = f_max(f_load(s + i + (size_t)j * W), max[j]);
     }
     for (int j = 1; j < PER_PANEL; j++) max[0] = f_max(max[j], max[0]);
@@ -422,7 +445,7 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s) {
     for (size_t i = 0; i < n; i += 16) {
         UNROLL for (int j = 0; j < N_LANE_REGS; j++) {
             float *at = s + i + (size_t)j * W;
-            vf w = v_exp(f_sub(f_load(at), f_set1(m)));
+            vf w = v_exp_neg(f_sub(f_load(at), f_set1(m)));
             f_store(at, w);
             l.v[j] = f_add(l.v[j], w);
         }
@@ -606,7 +629,7 @@ static float sparse_softmax(const tn_attn_sparse_args *a, float *s, size_t n) {
     for (size_t i = 0; i < n_pad; i += 16) {
         UNROLL for (int j = 0; j < N_LANE_REGS; j++) {
             float *at = s + i + (size_t)j * W;
-            vf w = v_exp(f_sub(f_load(at), f_set1(m)));
+            vf w = v_exp_neg(f_sub(f_load(at), f_set1(m)));
             f_store(at, w);
             l.v[j] = f_add(l.v[j], w);
         }
@@ -704,28 +727,27 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
  * All tiles walk over the cache together, SPAN_POS positions at a time, so that what one has brought near the others find there. A tile takes
  * its list in steps whose keys are copied into two panels in L1, and later, span by span again, their values. */
 
-enum { SPAN_POS = 512, TILES = 64 };
+_Static_assert(TN_ATTN_TILE_STEP % (MANY * W) == 0, "a step is whole blocks");
+enum { SPAN_POS = 512, TILES = 64, SCORES = 64 * 1024 /* floats of all tiles that walk together: inside L2 */, AHEAD_ROWS = 16 };
 
-/* Keys of list entries i0..i0+n-1, n <= TN_ATTN_TILE_STEP, as whole panels. */
+/* Keys of n <= TN_ATTN_TILE_STEP list entries as whole panels; behind the last, keys of the last. */
 static void copy_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *panels) {
-    size_t d_head = a->d_head, n_pad = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    for (size_t i = 0; i < n_pad; i += 16) { /* half a panel of the copy */
-        float *to = panels + i / TN_KV_PANEL * d_head * TN_KV_PANEL + i % TN_KV_PANEL;
-        size_t m = i >= n ? 0 : n - i < 16 ? n - i : 16;
-        for (size_t j = 0, run; j < m; j += run) { /* neighbours from the same panel together */
-            size_t panel = idx[i + j] / TN_KV_PANEL;
-            uint32_t lane[16] = {0};
-            for (run = 0; j + run < m && idx[i + j + run] / TN_KV_PANEL == panel; run++) lane[j + run] = idx[i + j + run] % TN_KV_PANEL;
-            const float *from = a->k_panels + panel * d_head * TN_KV_PANEL;
-#ifdef f_pick16
-            f_pick16(from, d_head, lane, j, run, to);
-#else
-            for (size_t d = 0; d < d_head; d++) {
-                for (size_t x = j; x < j + run; x++) to[d * TN_KV_PANEL + x] = from[d * TN_KV_PANEL + lane[x]];
-            }
-#endif
+    size_t n_pad = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    for (size_t i = 0; i < n_pad; i += 16) {
+        const float *row[16];
+        for (size_t j = 0; j < 16; j++) row[j] = a->k + idx[i + j < n ? i + j : n - 1] * a->d_head;
+        for (size_t j = 0; j < 16 && i + 16 + j < n; j++) {
+            const char *ahead = (const char *)(a->k + idx[i + 16 + j] * a->d_head);
+            for (size_t b = 0; b < a->d_head * sizeof **row; b += 64) __builtin_prefetch(ahead + b);
         }
-        for (size_t d = 0; m < 16 && d < d_head; d++) memset(to + d * TN_KV_PANEL + m, 0, (16 - m) * sizeof *to);
+        float *to = panels + i / TN_KV_PANEL * a->d_head * TN_KV_PANEL + i % TN_KV_PANEL;
+        size_t d = 0;
+#ifdef f_transpose_rows16
+        for (; d + 16 <= a->d_head; d += 16) f_transpose_rows16(row, d, to + d * TN_KV_PANEL, TN_KV_PANEL);
+#endif
+        for (; d < a->d_head; d++) {
+            for (size_t j = 0; j < 16; j++) to[d * TN_KV_PANEL + j] = row[j][d];
+        }
     }
 }
 
@@ -733,8 +755,27 @@ static void copy_values(const tn_attn_tiles_args *a, const uint32_t *idx, size_t
     for (size_t i = 0; i < n; i++, to += a->d_head) {
         const float *from = a->v + idx[i] * a->d_head;
         size_t d = 0;
+        if (i + AHEAD_ROWS < n) {
+            const char *ahead = (const char *)(a->v + idx[i + AHEAD_ROWS] * a->d_head);
+            for (size_t b = 0; b < a->d_head * sizeof *to; b += 64) __builtin_prefetch(ahead + b);
+        }
         for (; d + W <= a->d_head; d += W) f_store(to + d, f_load(from + d));
         for (; d < a->d_head; d++) to[d] = from[d];
+    }
+}
+
+/* cols_f32 over n_cols, a multiple of FULL_N, for up to MR rows and b in L1: nothing to prefetch. */
+static void resident_cols(size_t rows, size_t n_cols, const float *a, size_t lda, const float *b, size_t ks, size_t ps, size_t k, float *out, size_t ldo, bool load) {
+    for (size_t c = 0; c < n_cols; c += FULL_N, out += FULL_N) {
+        const float *bc = b + c / TN_PANEL_N * ps + c % TN_PANEL_N;
+        switch (rows) {
+        case 1: block_f32(1, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 2: block_f32(2, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 3: block_f32(3, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 4: block_f32(4, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 5: block_f32(5, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        default: block_f32(MR, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        }
     }
 }
 
@@ -752,9 +793,10 @@ static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
     }
     size_t ld = tn_attn_tiles_ld(longest), at[TILES];
     float *copy = a->scratch, *scores = copy + TN_ATTN_TILE_STEP * d;
-    for (size_t t0 = 0; t0 < a->n_tiles; t0 += TILES) {
+    for (size_t t0 = 0, n_tiles; t0 < a->n_tiles; t0 += n_tiles) {
         const tn_attn_tile *tiles = a->tiles + t0;
-        size_t n_tiles = a->n_tiles - t0 < TILES ? a->n_tiles - t0 : TILES;
+        size_t n_rows = tiles[0].n_rows;
+        for (n_tiles = 1; n_tiles < TILES && t0 + n_tiles < a->n_tiles && (n_rows += tiles[n_tiles].n_rows) * ld <= SCORES; n_tiles++) {}
         memset(at, 0, sizeof at);
         for (size_t p1 = SPAN_POS; p1 < end_pos + SPAN_POS; p1 += SPAN_POS) {
             float *s = scores;
@@ -766,7 +808,9 @@ static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
                     copy_keys(a, t->idx + at[i], n, copy);
                     for (size_t r = 0; r < t->n_rows; r += step) {
                         size_t m = t->n_rows - r < step ? t->n_rows - r : step;
-                        cols_f32((int)m, (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL, t->q + r * d, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, NULL, s + r * ld + at[i], ld, false);
+                        const float *q = t->q + r * d;
+                        if (n > TN_KV_PANEL) resident_cols(m, TN_ATTN_TILE_STEP, q, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, s + r * ld + at[i], ld, false);
+                        else cols_f32((int)m, TN_KV_PANEL, q, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, NULL, s + r * ld + at[i], ld, false);
                     }
                 }
             }
@@ -797,8 +841,13 @@ static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
                     for (size_t r = 0; r < t->n_rows; r += step) {
                         size_t m = t->n_rows - r < step ? t->n_rows - r : step;
                         seen v[MR];
-                        for (size_t x = 0; x < m; x++) v[x] = seen_of(&full, r + x);
-                        group_values(&full, v, (int)m, s + r * ld, ld, 0, at[i], at[i] + n, t->out + r * d);
+                        bool all = d % FULL_N == 0; /* seen by all rows of the group? */
+                        for (size_t x = 0; x < m; x++) {
+                            v[x] = seen_of(&full, r + x);
+                            all = all && v[x].first <= at[i] && v[x].end >= at[i] + n;
+                        }
+                        if (all) resident_cols(m, d, s + r * ld + at[i], ld, copy, d, TN_PANEL_N, n, t->out + r * d, d, true);
+                        else group_values(&full, v, (int)m, s + r * ld, ld, 0, at[i], at[i] + n, t->out + r * d);
                     }
                 }
             }
@@ -807,7 +856,9 @@ static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
         for (const tn_attn_tile *t = tiles; t < tiles + n_tiles; s += t->n_rows * ld, t++) {
             for (size_t r = 0; r < t->n_rows; r++) {
                 float *o = t->out + r * d, total = s[r * ld + ld - 1];
-                for (size_t x = 0; x < d; x++) o[x] /= total;
+                size_t x = 0;
+                for (; x + W <= d; x += W) f_store(o + x, f_div(f_load(o + x), f_set1(total)));
+                for (; x < d; x++) o[x] /= total;
             }
         }
     }

@@ -27,16 +27,17 @@ enum { TN_TOPK_MERGE_ROWS = 64 };
 
 /* Rows that share one selection (of a KV head's query heads, and of neighbouring positions): what matters to any of them. */
 typedef struct tn_topk_merge_args {
-    const int32_t *const *row; /* [n_rows] scores of positions [0, end[r]); |score| < 2^26 */
+    const int32_t *const *row; /* [n_rows] scores of positions base.. ; |score| < 2^26 */
+    size_t base;               /* <= p0 */
     size_t n_rows;             /* 1..TN_TOPK_MERGE_ROWS */
-    const int32_t *first, *end; /* row r sees positions first[r] <= p < end[r] <= n; every position from the least first to n is seen by a row */
+    const int32_t *first, *end; /* row r sees positions first[r] <= p < end[r] */
+    const int32_t *top;         /* what row r's scores count from, |top| < 2^26 */
     const int32_t *shift;       /* 0..3: row r counts 2^shift times */
-    size_t n;
-    int32_t *out; /* [n]; what lies before the least first stays */
+    size_t p0, p1;              /* positions to merge, each seen by at least one row */
+    int32_t *out;               /* gets those at out[p0..p1-1] */
 } tn_topk_merge_args;
 
-/* out[p] = max over the rows that see p of (row[r][p] - the row's largest) << shift[r]: 0 for what is some row's best, and so on down.
- * Returns the largest magnitude, at least 1. */
+/* out[p] = max over the rows that see p of (row[r][p - base] - top[r]) << shift[r]. Returns the largest magnitude, at least 1. */
 typedef int32_t (*tn_topk_merge_fn)(const tn_topk_merge_args *a);
 int32_t tn_topk_merge_ref(const tn_topk_merge_args *a);
 int32_t tn_topk_merge_avx2(const tn_topk_merge_args *a);

@@ -121,62 +121,62 @@ void TOPK_NAME(const tn_topk_args *a) {
 /* ---- rows that share a selection ---------------------------------------------------------------------- */
 
 enum { MERGE_VECTORS = 4 };
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 4") /* so that vectors stay in registers */
+#endif
 
 int32_t MERGE_NAME(const tn_topk_merge_args *a) {
     assert(a->n_rows >= 1 && a->n_rows <= TN_TOPK_MERGE_ROWS);
-    int32_t top[TN_TOPK_MERGE_ROWS], least = -1;
-    size_t lo = 0, hi = a->n, from = a->n; /* lo..hi-1: seen by all */
+    int32_t least = -1, most = 1;
+    size_t lo = a->p0, hi = a->p1; /* lo..hi-1: seen by all */
     for (size_t r = 0; r < a->n_rows; r++) {
-        const int32_t *s = a->row[r];
-        size_t p = (size_t)a->first[r], end = (size_t)a->end[r];
-        assert(p < end && end <= a->n);
-        lo = p > lo ? p : lo;
+        size_t first = (size_t)a->first[r], end = (size_t)a->end[r];
+        lo = first > lo ? first : lo;
         hi = end < hi ? end : hi;
-        from = p < from ? p : from;
-        vi m[MERGE_VECTORS];
-        for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_set1(s[p]);
-        for (; p + MERGE_VECTORS * VN <= end; p += MERGE_VECTORS * VN) {
-            for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_load(s + p + (size_t)j * VN));
-        }
-        int32_t lane[MERGE_VECTORS * VN];
-        for (int j = 0; j < MERGE_VECTORS; j++) v_store(lane + (size_t)j * VN, m[j]);
-        top[r] = lane[0];
-        for (int j = 1; j < MERGE_VECTORS * VN; j++) top[r] = lane[j] > top[r] ? lane[j] : top[r];
-        for (; p < end; p++) top[r] = s[p] > top[r] ? s[p] : top[r];
     }
+    if (lo > a->p1) lo = a->p1;
     if (hi < lo) hi = lo;
-    vi low[MERGE_VECTORS];
-    for (int j = 0; j < MERGE_VECTORS; j++) low[j] = v_set1(-1);
+    vi low[MERGE_VECTORS], high[MERGE_VECTORS];
+    UNROLL for (int j = 0; j < MERGE_VECTORS; j++) {
+        low[j] = v_set1(-1);
+        high[j] = v_set1(1);
+    }
     size_t p = lo;
     for (; p + MERGE_VECTORS * VN <= hi; p += MERGE_VECTORS * VN) {
         vi m[MERGE_VECTORS];
-        for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_set1(INT32_MIN);
+        UNROLL for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_set1(INT32_MIN);
         for (size_t r = 0; r < a->n_rows; r++) {
-            const int32_t *s = a->row[r] + p;
-            vi t = v_set1(top[r]);
-            for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_shl(v_sub(v_load(s + (size_t)j * VN), t), a->shift[r]));
+            const int32_t *s = a->row[r] + (p - a->base);
+            vi t = v_set1(a->top[r]);
+            UNROLL for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_shl(v_sub(v_load(s + (size_t)j * VN), t), a->shift[r]));
         }
-        for (int j = 0; j < MERGE_VECTORS; j++) {
+        UNROLL for (int j = 0; j < MERGE_VECTORS; j++) {
             low[j] = v_min(low[j], m[j]);
+            high[j] = v_max(high[j], m[j]);
             v_store(a->out + p + (size_t)j * VN, m[j]);
         }
     }
-    for (int j = 0; j < MERGE_VECTORS; j++) {
+    UNROLL for (int j = 0; j < MERGE_VECTORS; j++) {
         int32_t lane[VN];
         v_store(lane, low[j]);
         for (int i = 0; i < VN; i++) least = lane[i] < least ? lane[i] : least;
+        v_store(lane, high[j]);
+        for (int i = 0; i < VN; i++) most = lane[i] > most ? lane[i] : most;
     }
-    for (size_t x = from; x < a->n; x++) { /* the edges */
+    for (size_t x = a->p0; x < a->p1; x++) { /* the edges */
         if (x == lo && p > lo) x = p;
-        if (x >= a->n) break;
+        if (x >= a->p1) break;
         int32_t m = INT32_MIN;
         for (size_t r = 0; r < a->n_rows; r++) {
             if ((int64_t)x < a->first[r] || (int64_t)x >= a->end[r]) continue;
-            int32_t d = (a->row[r][x] - top[r]) * (1 << a->shift[r]);
+            int32_t d = (a->row[r][x - a->base] - a->top[r]) * (1 << a->shift[r]);
             m = d > m ? d : m;
         }
         a->out[x] = m;
         least = m < least ? m : least;
+        most = m > most ? m : most;
     }
-    return -least;
+    return most > -least ? most : -least;
 }

@@ -15,10 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_PROMPT = 700, CTX = 768 };
+enum { N_PROMPT = 700, N_LONG = 1301, CTX = 1344 };
 
 static char gguf[256], package[256];
-static int32_t prompt[N_PROMPT], other[N_PROMPT];
+static int32_t prompt[N_LONG], other[N_PROMPT];
 
 static int setup(void **state) {
     (void)state;
@@ -38,8 +38,8 @@ static int setup(void **state) {
         return -1;
     }
     tn_pool_close(&pool);
+    for (int i = 0; i < N_LONG; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
     for (int i = 0; i < N_PROMPT; i++) {
-        prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
         other[i] = i < 96 ? prompt[i] : (int32_t)((uint32_t)i * 2246822519u >> 8) % 500;
     }
     return 0;
@@ -205,6 +205,51 @@ static void odd_lengths(void **state) {
     }
 }
 
+/* A device that shares our memory works part by part, one apart on whole rows: the same bits. */
+static void part_by_part(void **state) {
+    (void)state;
+    for (int share = -1; share <= 8; share += 3) {
+        tern_options o = options("shadow", 0.2f);
+        o.attention_share = share;
+        o.attention_pool = 1 + share % 2;
+        tern_stats a, b;
+        float *want = logits_of(&o, N_LONG, &a);
+        o.attention_whole = true;
+        float *got = logits_of(&o, N_LONG, &b);
+        assert_memory_equal(got, want, N_VOCAB_BYTES);
+        assert_true(a.attn_rows > 0 && a.attn_selected == b.attn_selected && a.attn_launches == b.attn_launches);
+        free(got);
+        free(want);
+    }
+}
+
+/* How rows share changes what is selected, not how well; a prompt of one token over and over has equal scores everywhere. */
+static void ways_to_share(void **state) {
+    (void)state;
+    for (int share = -1; share <= 8; share++) {
+        for (int pool = 1; pool <= 2; pool++) {
+            tern_options o = options("shadow", 0.2f);
+            o.attention_share = share;
+            o.attention_pool = pool;
+            o.attention_check = true;
+            tern_stats s;
+            free(logits_of(&o, 333, &s));
+            double recall = (double)s.attn_found / (double)s.attn_true, kept = (double)s.attn_selected / (double)s.attn_seen;
+            if (!(recall > 0.95) || !(s.attn_mass > 0.2 && s.attn_mass <= 1) || !(kept > 0.19 && kept < 0.32)) fail_msg("share %d, pool %d: recall %.3f, mass %.3f, kept %.3f", share, pool, recall, s.attn_mass, kept);
+        }
+        tern_options o = options("shadow", 0.3f);
+        o.attention_share = share;
+        o.chunk = 32;
+        int32_t same[200];
+        for (int i = 0; i < 200; i++) same[i] = 7;
+        run r = open_run(&o);
+        prefill(&r, same, 200);
+        float *got = take_logits(&r, NULL);
+        for (int j = 0; j < 512; j++) assert_true(isfinite(got[j]));
+        free(got);
+    }
+}
+
 static void refusals(void **state) {
     (void)state;
     tern_engine *e = NULL;
@@ -217,6 +262,12 @@ static void refusals(void **state) {
     assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
     o = options("shadow", 0);
     o.attention_buckets = 4;
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", 0);
+    o.attention_share = 9;
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", 0);
+    o.attention_pool = -1;
     assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
     o = options("shadow", 0);
     assert_int_equal(tern_engine_open(gguf, &o, &e, &err), TERN_E_INVALID);
@@ -243,7 +294,7 @@ static void ratios(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_is_full), cmocka_unit_test(schedules_and_instruction_sets), cmocka_unit_test(text_taken_back), cmocka_unit_test(estimates_find_what_matters),
-        cmocka_unit_test(odd_lengths),        cmocka_unit_test(refusals),                       cmocka_unit_test(ratios),
+        cmocka_unit_test(odd_lengths),        cmocka_unit_test(part_by_part),         cmocka_unit_test(ways_to_share),   cmocka_unit_test(refusals),                       cmocka_unit_test(ratios),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -8,7 +8,7 @@
 enum { MAX_TILES = 70, MAX_ROWS = 12, MAX_POS = 700 };
 
 typedef struct problem {
-    check_buf k, v, q[MAX_TILES], idx[MAX_TILES];
+    check_buf k, v, panels, q[MAX_TILES], idx[MAX_TILES];
     int32_t first[MAX_TILES][MAX_ROWS], end[MAX_TILES][MAX_ROWS];
     tn_attn_tile tiles[MAX_TILES];
     tn_attn_tiles_args a;
@@ -19,7 +19,7 @@ typedef struct problem {
 static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, size_t d, bool all) {
     size_t n_room = (n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     bool named[MAX_POS + 32] = {false};
-    *p = (problem){.k = check_new(n_room * d * 4), .v = check_new(n_pos * d * 4), .n_pos = n_pos};
+    *p = (problem){.k = check_new(n_pos * d * 4), .panels = check_new(n_room * d * 4), .v = check_new(n_pos * d * 4), .n_pos = n_pos};
     check_fill_f32(rng, CHECK_RANDOM, p->k.p, p->k.n_bytes / 4);
     check_fill_f32(rng, CHECK_RANDOM, p->v.p, p->v.n_bytes / 4);
     for (size_t t = 0; t < n_tiles; t++) {
@@ -43,18 +43,20 @@ static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, s
         p->n_rows += n_rows;
         p->longest = n > p->longest ? n : p->longest;
     }
-    for (size_t pos = 0; pos < n_room; pos++) {
-        for (size_t i = 0; i < d && !named[pos]; i++) {
-            ((float *)p->k.p)[pos / TN_KV_PANEL * d * TN_KV_PANEL + i * TN_KV_PANEL + pos % TN_KV_PANEL] = NAN;
-            if (pos < n_pos) ((float *)p->v.p)[pos * d + i] = NAN;
+    for (size_t pos = 0; pos < n_pos; pos++) {
+        for (size_t i = 0; i < d; i++) {
+            float *key = (float *)p->k.p + pos * d + i;
+            if (!named[pos]) *key = ((float *)p->v.p)[pos * d + i] = NAN;
+            ((float *)p->panels.p)[pos / TN_KV_PANEL * d * TN_KV_PANEL + i * TN_KV_PANEL + pos % TN_KV_PANEL] = *key;
         }
     }
-    p->a = (tn_attn_tiles_args){.tiles = p->tiles, .n_tiles = n_tiles, .k_panels = p->k.p, .v = p->v.p, .d_head = d, .scale = 1 / sqrtf((float)d), .soft_cap = tn_rng_below(rng, 4) ? 0 : 15};
+    p->a = (tn_attn_tiles_args){.tiles = p->tiles, .n_tiles = n_tiles, .k = p->k.p, .v = p->v.p, .d_head = d, .scale = 1 / sqrtf((float)d), .soft_cap = tn_rng_below(rng, 4) ? 0 : 15};
 }
 
 static void problem_free(problem *p) {
     check_free(&p->k);
     check_free(&p->v);
+    check_free(&p->panels);
     for (size_t t = 0; t < p->a.n_tiles; t++) {
         check_free(&p->q[t]);
         check_free(&p->idx[t]);
@@ -92,7 +94,7 @@ static void test_variants(void **state) {
                 check_buf scratch = check_new(tn_attn_f32_scratch(ds[round % 5], n_pos + 32) * 4), full = check_new(want.n_bytes);
                 float *out = full.p;
                 for (const tn_attn_tile *t = p->tiles; t < p->tiles + p->a.n_tiles; out += t->n_rows * ds[round % 5], t++) {
-                    v[x].k.attn_f32(&(tn_attn_f32_args){.q = t->q, .q_stride = p->a.d_head, .out = out, .out_stride = p->a.d_head, .k_panels = p->k.p, .v = p->v.p, .n_rows = t->n_rows,
+                    v[x].k.attn_f32(&(tn_attn_f32_args){.q = t->q, .q_stride = p->a.d_head, .out = out, .out_stride = p->a.d_head, .k_panels = p->panels.p, .v = p->v.p, .n_rows = t->n_rows,
                                                         .d_head = p->a.d_head, .scale = p->a.scale, .soft_cap = p->a.soft_cap, .first_pos = t->first, .end_pos = t->end, .scratch = scratch.p});
                 }
                 if (memcmp(full.p, want.p, want.n_bytes)) fail_msg("%s: round %d is not full attention", v[x].name, round);

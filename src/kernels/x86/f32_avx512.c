@@ -61,10 +61,8 @@ static inline __attribute__((always_inline)) __m512 f_fold16(const __m512 *v) {
 }
 #define f_fold16 f_fold16
 
-static inline void f_transpose16(const float *src, size_t ld_src, float *dst, size_t ld_dst) {
-    __m512 a[16], b[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(src + (size_t)i * ld_src);
+static inline __attribute__((always_inline)) void transpose16(__m512 *a, float *dst, size_t ld_dst) {
+    __m512 b[16];
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
         b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
@@ -87,15 +85,21 @@ static inline void f_transpose16(const float *src, size_t ld_src, float *dst, si
         _mm512_storeu_ps(dst + (size_t)(j + 12) * ld_dst, _mm512_shuffle_f32x4(lo1, hi1, 0xdd));
     }
 }
+
+static inline void f_transpose16(const float *src, size_t ld_src, float *dst, size_t ld_dst) {
+    __m512 a[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(src + (size_t)i * ld_src);
+    transpose16(a, dst, ld_dst);
+}
 #define f_transpose16 f_transpose16
 
-static inline void f_pick16(const float *panel, size_t d_head, const uint32_t *lane, size_t first, size_t n, float *to) {
-    __m512i at = _mm512_loadu_si512(lane);
-    __mmask16 m = (__mmask16)(((1u << n) - 1) << first);
-#pragma GCC unroll 4
-    for (size_t d = 0; d < d_head; d++, panel += 32, to += 32)
-        _mm512_mask_storeu_ps(to, m, _mm512_permutex2var_ps(_mm512_loadu_ps(panel), at, _mm512_loadu_ps(panel + 16)));
+static inline void f_transpose_rows16(const float *const *row, size_t d, float *dst, size_t ld_dst) {
+    __m512 a[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(row[i] + d);
+    transpose16(a, dst, ld_dst);
 }
-#define f_pick16 f_pick16
+#define f_transpose_rows16 f_transpose_rows16
 
 #include "kernels/f32_template.h"
