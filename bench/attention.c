@@ -1,10 +1,13 @@
 /* bench/attention.c - sparse attention beside full attention, stage by stage, on one thread (shadowAttn, Table 5's head shapes).
  *
- *   bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS]
+ *   bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS] [--share ROWS] [--pool HEADS]
  *
+ * --share, --pool as in tern's --attention-share, --attention-pool; --share -1: every row and head its own selection. Times are processor time
+ * of this thread, so that other programs disturb them little.
  * One block of 32 query rows of every head at the end of a causal context of 1k..16k tokens. Random keys and queries: the selected
- * positions are scattered, which is the hard case for the cache. Times are medians of 5 runs in microseconds per query row and head;
- * the share in brackets is of the limit that binds the stage (fp32 peak, INT8 peak). full is attn_f32; the speedup is full by the sum. */
+ * positions are scattered, which is the hard case for the cache. Times are medians of 7 runs in microseconds per query row and head;
+ * the share in brackets is of the limit that binds the stage (fp32 peak, INT8 peak; attend counts gathering as well). full is attn_f32; the
+ * speedup is full by all stages together. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
@@ -18,8 +21,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { RUNS = 5, ROWS = 32 };
+enum { RUNS = 7, ROWS = 32, TILE_ROWS = 128 };
 
 typedef struct shape {
     const char *model;
@@ -44,6 +48,9 @@ typedef struct work {
     const tn_kernels *k;
     shape s;
     size_t n, n_group, k_sel;
+    size_t share, pool, n_pools, batch; /* rows of a tile (0: none shares), heads of a pool, pools of a KV head, rows estimated together */
+    float *tile_scratch;
+    int32_t *merged;
     float *q, *out, *k_panels, *v, *scratch, *sparse_scratch;
     uint8_t *q8;
     int8_t *tiles;
@@ -87,13 +94,76 @@ static void attend(work *w, size_t head) {
                                              .scratch = w->sparse_scratch});
 }
 
+/* ---- rows that share a selection, as in the engine: of every KV head (fn is called with its first query head) -------- */
+
+static void share_estimate_rows(work *w, size_t kv, size_t e0) {
+    /* one launch for all pools: random queries, so it does not matter which rows of which heads stand for them */
+    tn_qk_s8(w->k->gemm_s8, &(tn_qk_s8_args){.q = w->q8 + (kv * w->n_group * ROWS + e0) * w->s.d, .ldq = w->s.d, .key_tiles = w->tiles + kv * w->n * w->s.d, .key_sum = w->sums + kv * w->n,
+                                             .m = w->n_pools * w->batch, .n_pos = (size_t)w->end[e0 + w->batch - 1], .d = w->s.d, .scores_s32 = w->scores, .lds = w->n + 16});
+}
+
+static void share_select_tile(work *w, size_t e0, size_t i0) {
+    const int32_t *row[ROWS];
+    int32_t first[ROWS] = {0}, end[ROWS], shift[ROWS] = {0};
+    size_t n_in = 0, n = (size_t)w->end[i0 + w->share - 1];
+    for (size_t pool = 0; pool < w->n_pools; pool++) {
+        for (size_t i = i0; i < i0 + w->share; i++) {
+            row[n_in] = w->scores + (pool * w->batch + i - e0) * (w->n + 16);
+            end[n_in++] = w->end[i];
+        }
+    }
+    int32_t bound = w->k->topk_merge(&(tn_topk_merge_args){.row = row, .n_rows = n_in, .first = first, .end = end, .shift = shift, .n = n, .out = w->merged});
+    for (size_t p = n - w->share; p < n; p++) w->merged[p] = 1;
+    w->k->topk(&(tn_topk_args){.scores = w->merged, .n = n, .k = w->k_sel, .bound = bound, .idx = w->idx + i0 / w->share * (w->n + 32), .scratch = w->topk_scratch});
+}
+
+/* All tiles of the block. */
+static void share_attend_rows(work *w, size_t kv) {
+    static int32_t first[ROWS * TILE_ROWS], end[ROWS * TILE_ROWS]; /* first stays zero */
+    tn_attn_tile tiles[ROWS];
+    size_t n = 0;
+    for (size_t i = 0; i < ROWS; i += w->share) {
+        tiles[i / w->share] = (tn_attn_tile){.q = w->q + (kv * w->n_group * ROWS + i * w->n_group) * w->s.d, .out = w->out + i * w->n_group * w->s.d, .n_rows = w->share * w->n_group,
+                                             .idx = w->idx + i / w->share * (w->n + 32), .n_idx = w->k_sel, .first = first + n, .end = end + n};
+        for (size_t x = 0; x < w->share * w->n_group; x++) end[n++] = (int32_t)(w->k_sel - (w->share - 1 - x / w->n_group));
+    }
+    w->k->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = ROWS / w->share, .k_panels = w->k_panels + kv * panel_floats(w), .v = w->v + kv * panel_floats(w), .d_head = w->s.d,
+                                           .scale = 1.0f / sqrtf((float)w->s.d), .scratch = w->tile_scratch});
+}
+
+static void share_estimate(work *w, size_t head) {
+    for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) share_estimate_rows(w, head / w->n_group, e);
+}
+
+static void share_select(work *w, size_t head) {
+    for (size_t i = 0; i < ROWS && head % w->n_group == 0; i += w->share) share_select_tile(w, i / w->batch * w->batch, i);
+}
+
+static void share_attend(work *w, size_t head) {
+    if (head % w->n_group == 0) share_attend_rows(w, head / w->n_group);
+}
+
+static void share_all(work *w, size_t head) {
+    for (size_t e = 0; e < ROWS && head % w->n_group == 0; e += w->batch) {
+        share_estimate_rows(w, head / w->n_group, e);
+        for (size_t i = e; i < e + w->batch; i += w->share) share_select_tile(w, e, i);
+    }
+    share_attend(w, head);
+}
+
+static double thread_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 /* Median microseconds per row and head. */
 static double median_us(void (*fn)(work *, size_t), work *w) {
     double t[RUNS];
     for (int i = 0; i < RUNS; i++) {
-        double t0 = tn_now_s();
+        double t0 = thread_s();
         for (size_t h = 0; h < w->s.n_heads; h++) fn(w, h);
-        t[i] = tn_now_s() - t0;
+        t[i] = thread_s() - t0;
     }
     qsort(t, RUNS, sizeof *t, by_value);
     return t[RUNS / 2] * 1e6 / (double)(ROWS * w->s.n_heads);
@@ -128,6 +198,7 @@ int main(int argc, char **argv) {
     const char *isa = NULL, *only = NULL;
     double ratio = 0.2;
     size_t max = 16384;
+    int share = 4, pool = 2;
     bool json = false;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--json")) json = true;
@@ -135,8 +206,10 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
         else if (!strcmp(argv[i], "--ratio") && i + 1 < argc) ratio = atof(argv[++i]);
         else if (!strcmp(argv[i], "--max") && i + 1 < argc) max = (size_t)atol(argv[++i]);
+        else if (!strcmp(argv[i], "--share") && i + 1 < argc) share = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--pool") && i + 1 < argc) pool = atoi(argv[++i]);
         else {
-            fprintf(stderr, "usage: bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS]\n");
+            fprintf(stderr, "usage: bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS] [--share ROWS] [--pool HEADS]\n");
             return 2;
         }
     }
@@ -146,14 +219,14 @@ int main(int argc, char **argv) {
     tn_kernels_init(&k, cpu);
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    tn_pool *pool;
+    tn_pool *threads;
     tn_limits limits;
-    if (tn_pool_open(&ctx, 1, &pool, NULL) != TERN_OK || tn_limits_measure(&ctx, pool, cpu, &limits, NULL) != TERN_OK) return 1;
-    tn_pool_close(&pool);
+    if (tn_pool_open(&ctx, 1, &threads, NULL) != TERN_OK || tn_limits_measure(&ctx, threads, cpu, &limits, NULL) != TERN_OK) return 1;
+    tn_pool_close(&threads);
     double fp32 = limits.thread_fp32_flops, int8 = limits.thread_int8_ops > 0 ? limits.thread_int8_ops : fp32;
     if (!json) {
         printf("fp32 peak %.0f GFLOPS, INT8 peak %.0f GOPS, ratio %.2f; us per query row and head\n\n", fp32 * 1e-9, int8 * 1e-9, ratio);
-        printf("%-14s%8s%16s%16s%10s%10s%10s%9s\n", "heads of", "tokens", "full", "estimate", "top-k", "attend", "together", "speedup");
+        printf("%-14s%8s%16s%16s%10s%16s%10s%9s\n", "heads of", "tokens", "full", "estimate", "top-k", "attend", "together", "speedup");
     } else {
         printf("[");
     }
@@ -165,6 +238,20 @@ int main(int argc, char **argv) {
             work w = {.k = &k, .s = shapes[i], .n = n, .n_group = shapes[i].n_heads / shapes[i].n_kv_heads, .k_sel = (size_t)ceil(ratio * (double)n)};
             if (w.k_sel > n - ROWS) w.k_sel = n - ROWS;
             size_t d = w.s.d, kv = w.s.n_kv_heads;
+            if (share > 0) {
+                w.share = (size_t)share;
+                w.pool = pool < 1 ? 1 : (size_t)pool < w.n_group ? (size_t)pool : w.n_group;
+                while ((w.n_group + w.pool - 1) / w.pool * w.share > ROWS) w.pool++;
+                w.n_pools = (w.n_group + w.pool - 1) / w.pool;
+                w.batch = w.share;
+                while (ROWS % (2 * w.batch) == 0 && 2 * w.batch * w.n_pools <= ROWS) w.batch *= 2;
+                if (ROWS % w.share || w.share * w.n_group > TILE_ROWS) {
+                    fprintf(stderr, "tiles of %d rows: want 1, 2, 4, 8, with at most %d heads and rows together\n", share, TILE_ROWS);
+                    return 2;
+                }
+            }
+            w.tile_scratch = room(tn_attn_tiles_scratch(ROWS * w.n_group, w.k_sel, d) * 4);
+            w.merged = room(n * 4);
             w.q = room(w.s.n_heads * ROWS * d * 4);
             w.q8 = room(w.s.n_heads * ROWS * d);
             w.out = room(w.n_group * ROWS * d * 4);
@@ -183,17 +270,20 @@ int main(int argc, char **argv) {
                 w.end[r] = (int32_t)n - ROWS + r + 1;
             }
             fill(&w, &rng);
-            double t_full = median_us(full, &w), t_est = median_us(estimate, &w), t_top = median_us(select_rows, &w), t_att = median_us(attend, &w), t_all = median_us(all_stages, &w);
-            double full_share = 4.0 * (double)(n * d) / (t_full * 1e-6) / fp32, est_share = 2.0 * (double)(n * d) / (t_est * 1e-6) / int8;
+            bool tiles = share > 0;
+            double t_full = median_us(full, &w), t_est = median_us(tiles ? share_estimate : estimate, &w), t_top = median_us(tiles ? share_select : select_rows, &w);
+            double t_att = median_us(tiles ? share_attend : attend, &w), t_all = median_us(tiles ? share_all : all_stages, &w);
+            double full_share = 4.0 * (double)(n * d) / (t_full * 1e-6) / fp32, est_share = 2.0 * (double)(n * d) / (t_est * 1e-6) / int8 * (tiles ? (double)w.n_pools / (double)w.n_group : 1);
+            double att_share = 4.0 * (double)(w.k_sel * d) / (t_att * 1e-6) / fp32;
             if (json) {
                 printf("%s\n  {\"model\": \"%s\", \"tokens\": %zu, \"ratio\": %.3f, \"full_us\": %.3f, \"full_share\": %.3f, \"estimate_us\": %.3f, \"estimate_share\": %.3f, \"topk_us\": %.3f, "
-                       "\"attend_us\": %.3f, \"together_us\": %.3f, \"speedup\": %.3f}",
-                       n_lines++ ? "," : "", w.s.model, n, ratio, t_full, full_share, t_est, est_share, t_top, t_att, t_all, t_full / t_all);
+                       "\"attend_us\": %.3f, \"attend_share\": %.3f, \"together_us\": %.3f, \"speedup\": %.3f}",
+                       n_lines++ ? "," : "", w.s.model, n, ratio, t_full, full_share, t_est, est_share, t_top, t_att, att_share, t_all, t_full / t_all);
             } else {
-                printf("%-14s%8zu%9.2f (%2.0f %%)%9.2f (%2.0f %%)%10.2f%10.2f%10.2f%9.2f\n", w.s.model, n, t_full, 100 * full_share, t_est, 100 * est_share, t_top, t_att, t_all, t_full / t_all);
+                printf("%-14s%8zu%9.2f (%2.0f %%)%9.2f (%2.0f %%)%10.2f%9.2f (%2.0f %%)%10.2f%9.2f\n", w.s.model, n, t_full, 100 * full_share, t_est, 100 * est_share, t_top, t_att, 100 * att_share, t_all, t_full / t_all);
                 fflush(stdout);
             }
-            void *all[] = {w.q, w.q8, w.out, w.k_panels, w.v, w.tiles, w.sums, w.scores, w.idx, w.cuts, w.scratch, w.sparse_scratch, w.topk_scratch};
+            void *all[] = {w.q, w.q8, w.out, w.k_panels, w.v, w.tiles, w.sums, w.scores, w.idx, w.cuts, w.scratch, w.sparse_scratch, w.topk_scratch, w.tile_scratch, w.merged};
             for (size_t x = 0; x < sizeof all / sizeof *all; x++) free(all[x]);
         }
     }

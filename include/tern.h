@@ -101,7 +101,7 @@ typedef struct tern_options {
     int32_t switch_blocks;     /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best (default) */
     const char *load;          /* how the weights come from the file: "stream" (overlapped with the first prefill; what is wrong with the
                                   file is then told by that prefill), "overlap", "sequential" or "mmap"; NULL = "stream" (default) */
-    int32_t steal_above;       /* policy "synergy": an idle CPU lane takes a task of the NPU's when more than so many wait there; -1 = never, 0 = 5 (default) */
+    int32_t steal_above;       /* policy "synergy": an idle CPU lane takes a task of the NPU's when more than so many wait there; -1 = never, 0 = as the profile says, 5 before it is measured (default) */
     const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
                                   when the page cache has the file, else what tern bench --tune kept, else uring-direct (default) */
     /* Packages: attention of the prompt (decoding attends in full). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU

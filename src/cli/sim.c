@@ -4,7 +4,9 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "sim/reproduce.h"
+#include "engine/engine.h"
+#include "engine/tune.h"
+#include "sim/svg.h"
 
 #include <errno.h>
 #include <math.h>
@@ -152,7 +154,18 @@ static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
     else printf("\n%s: median error of what is predicted: %.1f %%\n\n", tn_paper_name(p), tn_claims_median_error(c, n) * 100);
 }
 
-static int reproduce(const char *word, bool json) {
+/* DIR/PAPER.svg */
+static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t n) {
+    char path[1024], title[128];
+    snprintf(path, sizeof path, "%s/%s.svg", dir, tn_paper_name(p));
+    snprintf(title, sizeof title, "%s: printed and simulated (median error of what is predicted: %.1f %%)", tn_paper_name(p), tn_claims_median_error(c, n) * 100);
+    FILE *f = fopen(path, "w");
+    if (!f) return failed_text("%s: %s", path, strerror(errno));
+    tn_svg_claims(f, title, c, n);
+    return fclose(f) ? failed_text("%s: cannot write", path) : EXIT_OK;
+}
+
+static int reproduce(const char *word, bool json, const char *svg) {
     tn_soc socs[TN_N_SOCS];
     tn_claim claims[TN_N_PAPERS * TN_MAX_CLAIMS];
     int32_t n_all = 0;
@@ -173,6 +186,7 @@ static int reproduce(const char *word, bool json) {
         if (tn_sim_reproduce((tn_paper)p, socs, &s, claims + n_all, &n, &err) != TERN_OK) rc = failed(&err);
         else if (json && n_all) printf(",\n");
         if (rc == EXIT_OK) print_claims((tn_paper)p, claims + n_all, n, json);
+        if (rc == EXIT_OK && svg) rc = write_claims(svg, (tn_paper)p, claims + n_all, n);
         n_all += n;
     }
     int32_t counted = 0;
@@ -180,6 +194,84 @@ static int reproduce(const char *word, bool json) {
     if (json && rc == EXIT_OK) printf("], \"predicted\": %d, \"median_error\": %.4f}\n", counted, tn_claims_median_error(claims, n_all));
     else if (!word && rc == EXIT_OK) printf("all: median error of %d predicted results: %.1f %%\n", counted, tn_claims_median_error(claims, n_all) * 100);
     tn_sim_close(&s);
+    return rc;
+}
+
+static int write_trace(const tn_timeline *tl, const char *path) {
+    tern_error err;
+    FILE *f = fopen(path, "w");
+    if (!f) return failed_text("%s: %s", path, strerror(errno));
+    int rc = tn_timeline_write_trace(tl, f, &err) == TERN_OK ? EXIT_OK : failed(&err);
+    if (fclose(f) && rc == EXIT_OK) rc = failed_text("%s: cannot write", path);
+    return rc;
+}
+
+/* ---- this machine ---------------------------------------------------------------------------------- */
+
+/* The calibration test: a package's prefill on this machine's own lanes and policy, from the stage times beside the package. */
+static int this_machine(const char *path, int32_t n_prompt, bool json, const char *trace) {
+    tern_options opt;
+    tern_engine *e = NULL;
+    tern_error err;
+    tern_options_defaults(&opt);
+    if (tern_engine_open(path, &opt, &e, &err) != TERN_OK) return failed(&err);
+    tn_sim_measured measured;
+    tn_sim_model shape;
+    tn_sim_result o;
+    tn_sim s = {0};
+    tn_timeline *tl = NULL;
+    tern_status st = tn_tuned_measured(e, &measured, &shape, &err);
+    tn_sim_request r = {.measured = &measured, .model = &shape, .n_tokens = n_prompt};
+    if (st == TERN_OK) {
+        r.policy = e->policy, r.n_chunk = e->npu->chunk;
+        tn_timeline_options topt = {.cap_events = 1 << 18, .cap_flows = 1 << 20};
+        memcpy(topt.n_workers, measured.n_workers, sizeof topt.n_workers);
+        if (trace) st = tn_timeline_open(&e->ctx, &topt, &tl, &err);
+    }
+    if (st == TERN_OK) st = tn_sim_open(&e->ctx, &s, &err);
+    if (st == TERN_OK) st = tn_sim_run(&s, &r, tl, &o, &err);
+    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    if (rc == EXIT_OK) (json ? print_json : print_text)(&r, &o);
+    if (rc == EXIT_OK && trace) rc = write_trace(tl, trace);
+    tn_timeline_close(&tl);
+    tn_sim_close(&s);
+    tern_engine_close(&e);
+    return rc;
+}
+
+/* ---- Gantt chart ----------------------------------------------------------------------------------- */
+
+/* The request, and the same without each mechanism it has. */
+static int write_gantt(tn_ctx *ctx, tn_sim *s, const tn_sim_request *base, const char *path) {
+    enum { MOST = 5 };
+    static const tn_timeline_options topt = {.n_workers = {1, 1, 1}, .cap_events = 1 << 16, .cap_flows = 1 << 17};
+    tn_sim_request r[MOST];
+    tn_svg_run runs[MOST] = {{.label = "all"}};
+    tn_timeline *tl[MOST] = {NULL};
+    int32_t n = 1;
+    tern_error err;
+    tern_status st = TERN_OK;
+    for (int i = 0; i < MOST; i++) r[i] = *base;
+    if (base->load == TN_SIM_STREAM) r[n].load = TN_SIM_SEQUENTIAL, runs[n++].label = "without the cold-start pipeline (finished INT8 graphs are loaded first)";
+    if (base->attention == TN_SIM_SHADOW) r[n].attention = TN_SIM_FULL, r[n].one_core = true, runs[n++].label = "without sparse attention (full, on the same one core)";
+    if (base->policy.kind == TN_POLICY_OOE) r[n].policy = tn_policy_defaults(TN_POLICY_OVERLAP), runs[n++].label = "without out-of-order subgraphs (chunks in order)";
+    if (base->one_form && base->switching == TN_SWITCH_PROGRESSIVE) r[n].switching = TN_SWITCH_SYNC, runs[n++].label = "without progressive switching (after the prefill)";
+    for (int i = 0; i < n && st == TERN_OK; i++) {
+        tn_sim_result o;
+        st = tn_timeline_open(ctx, &topt, &tl[i], &err);
+        if (st == TERN_OK) st = tn_sim_run(s, &r[i], tl[i], &o, &err);
+        if (st == TERN_OK) runs[i].timeline = tl[i], runs[i].ttft_ms = o.ttft_ms, runs[i].after_ms = o.exposed_switch_ms;
+    }
+    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    FILE *f = rc == EXIT_OK ? fopen(path, "w") : NULL;
+    if (rc == EXIT_OK && !f) rc = failed_text("%s: %s", path, strerror(errno));
+    if (f) {
+        char title[160];
+        snprintf(title, sizeof title, "%s on %s, a prompt of %d tokens", base->model->name, base->soc->title, base->n_tokens);
+        tn_svg_gantt(f, title, runs, n);
+        if (fclose(f)) rc = failed_text("%s: cannot write", path);
+    }
+    for (int i = 0; i < n; i++) tn_timeline_close(&tl[i]);
     return rc;
 }
 
@@ -195,24 +287,15 @@ static const char *load_name(int i) { return tn_sim_load_name((tn_sim_load)i); }
 static const char *attention_name(int i) { return tn_sim_attention_name((tn_sim_attention)i); }
 static const char *paper_name(int i) { return tn_paper_name((tn_paper)i); }
 
-static int write_trace(const tn_timeline *tl, const char *path) {
-    tern_error err;
-    FILE *f = fopen(path, "w");
-    if (!f) return failed_text("%s: %s", path, strerror(errno));
-    int rc = tn_timeline_write_trace(tl, f, &err) == TERN_OK ? EXIT_OK : failed(&err);
-    if (fclose(f) && rc == EXIT_OK) rc = failed_text("%s: cannot write", path);
-    return rc;
-}
-
 int cmd_sim(int argc, char **argv) {
-    const char *soc_name = "sd8gen3", *model = NULL, *policy = "ooe", *trace = NULL, *load = NULL, *attention = "full", *switching = NULL, *vary = NULL;
+    const char *soc_name = "sd8gen3", *model = NULL, *policy = "ooe", *trace = NULL, *load = NULL, *attention = "full", *switching = NULL, *vary = NULL, *svg = NULL;
     int32_t n_prompt = 512, chunk = 256, n_gen = 0, steal = INT32_MIN;
     float bits = 0, ratio = 0, accepted = 1;
     uint64_t npu_memory = 0;
     bool list = false, json = false, one_core = false;
     const arg_spec specs[] = {
-        {"soc", 0, "NAME", ARG_STR, &soc_name, 0, 0, "sd8gen2, sd8gen3 (default), sd8elite, or a path to a SoC's data file"},
-        {"model", 0, "NAME", ARG_STR, &model, 0, 0, "whose shapes (--list names them)"},
+        {"soc", 0, "NAME", ARG_STR, &soc_name, 0, 0, "sd8gen2, sd8gen3 (default), sd8elite, a path to a SoC's data file, or this-machine (the package's profile)"},
+        {"model", 0, "NAME", ARG_STR, &model, 0, 0, "whose shapes (--list names them); with this-machine a package"},
         {"prompt", 0, "N", ARG_INT, &n_prompt, 1, 131072, "tokens of the prompt (default 512)"},
         {"gen", 0, "N", ARG_INT, &n_gen, 0, 131072, "tokens generated after the first (default 0)"},
         {"chunk", 0, "L", ARG_INT, &chunk, 32, 1024, "tokens per chunk (default 256)"},
@@ -228,6 +311,7 @@ int cmd_sim(int argc, char **argv) {
         {"accepted", 0, "N", ARG_FLOAT, &accepted, 1, 1000, "tokens a decode step yields with drafts (default 1: none)"},
         {"vary", 0, "LIST", ARG_STR, &vary, 0, 0, "sweep: of chunk,policy,steal,bits,ratio,npu,flash (default: chunk,steal,bits,ratio,npu,flash)"},
         {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "write the timeline as Chrome trace JSON"},
+        {"svg", 0, "FILE", ARG_STR, &svg, 0, 0, "draw the request, and again without each of its mechanisms; reproduce: a figure per paper in this folder"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the models and stop"},
         {0},
@@ -244,12 +328,13 @@ int cmd_sim(int argc, char **argv) {
     if (words[0] && !strcmp(words[0], "reproduce")) {
         if (words[1] && by_name(words[1], paper_name, TN_N_PAPERS) < 0) return usage_error(&c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu", words[1]);
         if (model || trace) return usage_error(&c, "reproduce takes neither --model nor --trace");
-        return reproduce(words[1], json);
+        return reproduce(words[1], json, svg);
     }
     if (words[0] && (!sweeping || words[1])) return usage_error(&c, "'%s' is not something to do; there are sweep and reproduce", words[sweeping]);
-    if (sweeping && (trace || json)) return usage_error(&c, "sweep writes CSV: it takes neither --trace nor --json");
+    if (sweeping && (trace || json || svg)) return usage_error(&c, "sweep writes CSV: it takes none of --trace, --svg and --json");
     if (!sweeping && vary) return usage_error(&c, "--vary is for sweep");
     if (!model) return usage_error(&c, "--model is required");
+    if (!strcmp(soc_name, "this-machine")) return sweeping ? usage_error(&c, "sweep is for SoCs") : this_machine(model, n_prompt, json, trace);
     int i_load = by_name(load ? load : sweeping ? "stream" : "warm", load_name, TN_N_SIM_LOADS), i_attention = by_name(attention, attention_name, TN_N_SIM_ATTENTIONS);
     if (i_load < 0) return usage_error(&c, "no way of loading is called '%s'", load);
     if (i_attention < 0) return usage_error(&c, "no attention is called '%s'", attention);
@@ -286,6 +371,7 @@ int cmd_sim(int argc, char **argv) {
     rc = st == TERN_OK ? EXIT_OK : failed(&err);
     if (rc == EXIT_OK && !sweeping) (json ? print_json : print_text)(&r, &o);
     if (rc == EXIT_OK && trace) rc = write_trace(tl, trace);
+    if (rc == EXIT_OK && svg) rc = write_gantt(&ctx, &s, &r, svg);
     tn_timeline_close(&tl);
     tn_sim_close(&s);
     return rc;

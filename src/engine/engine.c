@@ -39,6 +39,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     /* both lanes are cores of one machine here, so no core stays idle unless the user wants to see a phone's lanes */
     TN_FAIL_IF(o->steal_above < -1, err, TERN_E_INVALID, "stealing above %d waiting tasks: want 1 or more, or -1 for never", o->steal_above);
     if (o->steal_above) policy.steal_above = o->steal_above;
+    policy.steal_by_profile = !o->steal_above && policy.kind == TN_POLICY_SYNERGY;
     policy.keep_busy = !o->no_steal && policy.kind != TN_POLICY_IN_ORDER;
     e->policy = policy;
     e->trace = o->trace;

@@ -28,7 +28,7 @@ typedef struct chunk_plan {
 } chunk_plan;
 
 typedef struct worker_space {
-    float *scratch;     /* of attn_sparse; also float scores */
+    float *scratch;     /* of attn_sparse or attn_tiles */
     int32_t *scores;    /* [TN_ATTN_ROWS][ld] */
     uint8_t *q8;        /* [TN_ATTN_ROWS][q8_stride] */
     float *q_rows;      /* [TN_ATTN_ROWS][d] of one head, for float scores */
@@ -38,7 +38,8 @@ typedef struct worker_space {
     uint32_t *exact_cuts;
     void *topk;
     int32_t *merged;    /* [ld] */
-    float *tile_k, *tile_v, *tile_q, *tile_out, *tile_scratch; /* keys and values of a list, and the rows that share it */
+    float *tile_q, *tile_out; /* [TN_ATTN_ROWS][n_group][d] */
+    int32_t *seen;      /* [2][TN_ATTN_ROWS * n_group] parts of its tile's list that a row sees: first, end */
 } worker_space;
 
 struct tn_sparse_attn {
@@ -114,15 +115,14 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     size_t rows = TN_ATTN_ROWS, all = (size_t)s->n_group * rows, d = (size_t)s->h->d_head;
     bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, tiles = s->o.share_rows > 0, ok = true;
     if (tiles) {
-        size_t tile = (size_t)(s->n_group * s->o.share_rows) * d;
-        all = rows; /* a list a tile at most */
+        size_t n_floats = all * d;
         w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->ld, sizeof(int32_t));
-        w->tile_k = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_kv_gather_room(s->room, d), sizeof(float));
-        w->tile_v = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->room * d, sizeof(float));
-        w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tile, sizeof(float));
-        w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tile, sizeof(float));
-        w->tile_scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_f32_scratch(d, s->room), sizeof(float));
-        ok = w->merged && w->tile_k && w->tile_v && w->tile_q && w->tile_out && w->tile_scratch;
+        w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
+        w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
+        w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
+        w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_tiles_scratch(all, s->room, d), sizeof(float));
+        ok = w->merged && w->tile_q && w->tile_out && w->seen && w->scratch;
+        all = rows; /* a list a tile at most */
     } else {
         w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_sparse_scratch(all, s->room, d), sizeof(float));
         ok = w->scratch;
@@ -139,6 +139,13 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     ok = ok && w->scores && w->q8 && w->q_rows && (w->float_scores || !floats) && w->idx && w->cuts && w->exact && w->exact_cuts && w->topk;
     TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for sparse attention");
     return TERN_OK;
+}
+
+/* Of the query heads of a KV head, the first at `head`. */
+static float mean_ratio(const tn_sparse_attn *s, size_t head) {
+    float sum = 0;
+    for (size_t g = 0; g < (size_t)s->n_group; g++) sum += s->ratio[head + g];
+    return sum / (float)s->n_group;
 }
 
 tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
@@ -178,7 +185,10 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         tn_head_ratios(m->attn_head_weight, n_all, o->ratio, s->ratio);
     }
     float widest = o->ratio;
-    for (size_t i = 0; i < n_all; i++) widest = s->ratio[i] > widest ? s->ratio[i] : widest;
+    for (size_t i = 0; i < n_all; i += s->o.share_rows ? (size_t)s->n_group : 1) {
+        float r = s->o.share_rows ? mean_ratio(s, i) : s->ratio[i];
+        widest = r > widest ? r : widest;
+    }
     s->room = (size_t)ceilf(widest * (float)kv->cap_tok) + 2 * BLOCK + MIN_SELECTED;
     if (s->room > (size_t)kv->cap_tok) s->room = (size_t)kv->cap_tok;
     s->idx_stride = s->room + 32;
@@ -214,7 +224,7 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     }
     for (int32_t i = 0; s->space && i < s->n_workers; i++) {
         worker_space *w = &s->space[i];
-        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->tile_k, w->tile_v, w->tile_q, w->tile_out, w->tile_scratch};
+        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->tile_q, w->tile_out, w->seen};
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
@@ -344,17 +354,21 @@ typedef struct block {
     const float *q;
 } block;
 
-/* Scores of pool i_pool (a head, where they do not share) for rows i0..i0+n-1 of the block, at row `at` of the worker's scores. */
-static tern_status estimate(const block *b, int32_t i_pool, int32_t i0, int32_t n, int32_t at, tern_error *err) {
+/* Scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in one launch, for rows i0..i0+n-1 of the block: n
+ * rows a pool, those of the first at row `at` of the worker's scores. */
+static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t at, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = keys_of(s, b->layer, b->kv_head);
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
-    int32_t qb = p->q_bucket[b->kv_head * s->n_group + i_pool], kb = p->k_bucket[b->kv_head];
+    int32_t qb = p->q_bucket[b->kv_head * s->n_group + pool0], kb = p->k_bucket[b->kv_head];
     float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
     uint8_t *q8 = b->w->q8 + (size_t)at * s->q8_stride;
-    for (int32_t i = 0; i < n; i++) s->kern->quantise_s8(pooled_query(s, b->q + (size_t)(b->row0 + i0 + i) * row, b->kv_head, i_pool, pooled), inv, q8 + (size_t)i * s->q8_stride, d);
-    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = n, .in = {q8}, .out = {b->w->scores + (size_t)at * s->ld}};
+    for (int32_t i = 0; i < (pool1 - pool0) * n; i++) {
+        const float *x = pooled_query(s, b->q + (size_t)(b->row0 + i0 + i % n) * row, b->kv_head, pool0 + i / n, pooled);
+        s->kern->quantise_s8(x, inv, q8 + (size_t)i * s->q8_stride, d);
+    }
+    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {b->w->scores + (size_t)at * s->ld}};
     job.k[0].tiles = k->tiles;
     job.k[0].col_sum = k->sum;
     job.k[0].n_pos = b->r->pos[b->row0 + i0 + n - 1] + 1;
@@ -597,9 +611,7 @@ static void tile_floats(const block *b, const tile *t) {
 /* What a tile keeps: the mean of its heads' shares. Its own positions are always among it. */
 static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, const tile *t) {
     size_t n = t->end - t->first, least = (size_t)(MIN_SELECTED + t->i1 - t->i0);
-    float ratio = 0;
-    for (int32_t g = 0; g < s->n_group; g++) ratio += s->ratio[(size_t)layer * (size_t)s->h->n_heads + (size_t)(kv_head * s->n_group + g)];
-    size_t k = (size_t)ceilf(ratio / (float)s->n_group * (float)n);
+    size_t k = (size_t)ceilf(mean_ratio(s, (size_t)layer * (size_t)s->h->n_heads + (size_t)(kv_head * s->n_group)) * (float)n);
     if (k < least) k = least;
     if (k > s->room) k = s->room;
     return k < n ? k : n;
@@ -623,25 +635,21 @@ static size_t lower_bound(const uint32_t *idx, size_t n, uint32_t x) {
     return lo;
 }
 
-static void tile_attend(const block *b, const tile *t, const uint32_t *idx, size_t k, float *out) {
+/* What the kernel wants to know of a tile. */
+static tn_attn_tile tile_ready(const block *b, const tile *t, const uint32_t *idx, size_t k) {
     const tn_sparse_attn *s = b->s;
-    worker_space *w = b->w;
-    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, part = (size_t)s->n_group * d, off = (size_t)b->row0 * row + (size_t)b->kv_head * part;
-    int32_t first[TN_ATTN_MAX_TILE], end[TN_ATTN_MAX_TILE], n = 0;
-    s->kern->kv_gather(&(tn_kv_gather_args){.k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d, .idx = idx, .n_idx = k, .k_out = w->tile_k, .v_out = w->tile_v});
+    size_t part = (size_t)(s->n_group * s->h->d_head), r0 = (size_t)(t->i0 * s->n_group), n = r0;
+    int32_t *first = b->w->seen, *end = first + TN_ATTN_ROWS * s->n_group;
     for (int32_t i = t->i0; i < t->i1; i++) {
         uint32_t pos = (uint32_t)b->r->pos[b->row0 + i], from = (uint32_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
         int32_t lo = (int32_t)lower_bound(idx, k, from), hi = (int32_t)lower_bound(idx, k, pos + 1);
-        memcpy(w->tile_q + (size_t)(i - t->i0) * part, b->q + off + (size_t)i * row, part * sizeof(float));
         for (int32_t g = 0; g < s->n_group; g++, n++) {
             first[n] = lo;
             end[n] = hi;
         }
         count(b, (uint64_t)s->n_group, (uint64_t)s->n_group * (pos + 1 - from), (uint64_t)(s->n_group * (hi - lo)));
     }
-    s->kern->attn_f32(&(tn_attn_f32_args){.q = w->tile_q, .q_stride = d, .out = w->tile_out, .out_stride = d, .k_panels = w->tile_k, .v = w->tile_v, .n_rows = (size_t)n, .d_head = d,
-                                          .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .first_pos = first, .end_pos = end, .scratch = w->tile_scratch});
-    for (int32_t i = t->i0; i < t->i1; i++) memcpy(out + off + (size_t)i * row, w->tile_out + (size_t)(i - t->i0) * part, part * sizeof(float));
+    return (tn_attn_tile){.q = b->w->tile_q + (size_t)t->i0 * part, .out = b->w->tile_out + (size_t)t->i0 * part, .n_rows = n - r0, .idx = idx, .n_idx = k, .first = first + r0, .end = end + r0};
 }
 
 /* With check: the exact selection of the same rule, and the softmax mass of every head at the list. */
@@ -671,9 +679,16 @@ static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
     size_t n_idx[TN_ATTN_ROWS], d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     int32_t share = s->o.share_rows, batch = TN_ATTN_ROWS / s->n_pools / share * share; /* at least one tile */
     bool exact = s->o.mode == TN_ATTN_FLOAT_SPARSE;
+    tn_attn_tile tiles[TN_ATTN_ROWS];
+    size_t n_tiles = 0, part = (size_t)s->n_group * d, off = (size_t)b->row0 * row + (size_t)b->kv_head * part;
+    for (int32_t i = 0; i < b->n_rows; i++) memcpy(w->tile_q + (size_t)i * part, b->q + off + (size_t)i * row, part * sizeof(float));
     for (int32_t e0 = 0; e0 < b->n_rows; e0 += batch) {
         int32_t n = b->n_rows - e0 < batch ? b->n_rows - e0 : batch;
-        for (int32_t i_pool = 0; i_pool < s->n_pools && !exact; i_pool++) TN_TRY(estimate(b, i_pool, e0, n, i_pool * n, err));
+        const int32_t *bucket = s->plans[b->i_chunk].q_bucket + b->kv_head * s->n_group;
+        for (int32_t pool = 0, next; pool < s->n_pools && !exact; pool = next) {
+            for (next = pool + 1; next < s->n_pools && bucket[next] == bucket[pool]; next++) {}
+            TN_TRY(estimate(b, pool, next, e0, n, pool * n, err));
+        }
         if (exact || s->o.check) {
             for (int32_t i = 0; i < s->n_pools * n; i++) {
                 float *to = w->q_rows + (size_t)i * d;
@@ -689,14 +704,17 @@ static tern_status attend_tiles(const block *b, float *out, tern_error *err) {
             uint32_t *idx = w->idx + (size_t)(i0 / share) * s->idx_stride;
             if (exact) tile_floats(b, &t);
             tile_select(b, &t, k, idx);
-            tile_attend(b, &t, idx, k, out);
-            n_idx[i0 / share] = k;
+            tiles[n_tiles] = tile_ready(b, &t, idx, k);
+            n_idx[n_tiles++] = k;
             if (!s->o.check) continue;
             tile_init(b, e0, n, i0, t.i1, true, &t);
             tile_floats(b, &t);
             tile_check(b, &t, idx, k);
         }
     }
+    s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = n_tiles, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d,
+                                              .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = w->scratch});
+    for (int32_t i = 0; i < b->n_rows; i++) memcpy(out + off + (size_t)i * row, w->tile_out + (size_t)i * part, part * sizeof(float));
     for (int32_t g = 0; g < s->n_group && s->o.check; g++) tiles_mass(b, b->kv_head * s->n_group + g, n_idx);
     return TERN_OK;
 }
@@ -716,7 +734,7 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
                 select_blocks(&b, g, head);
                 continue;
             }
-            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, 0, b.n_rows, 0, err));
+            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(estimate(&b, g, g + 1, 0, b.n_rows, 0, err));
             if (s->o.mode == TN_ATTN_NPU_FULL) {
                 npu_full(&b, head, out);
                 continue;

@@ -699,17 +699,23 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
     }
 }
 
-/* ---- keys and values of listed positions ------------------------------------------------------------- */
+/* ---- attention of tiles --------------------------------------------------------------------------------
+ *
+ * All tiles walk over the cache together, SPAN_POS positions at a time, so that what one has brought near the others find there. A tile takes
+ * its list in steps whose keys are copied into two panels in L1, and later, span by span again, their values. */
 
-static void NAME(tn_kv_gather)(const tn_kv_gather_args *a) {
-    size_t d_head = a->d_head, n_pad = (a->n_idx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+enum { SPAN_POS = 512, TILES = 64 };
+
+/* Keys of list entries i0..i0+n-1, n <= TN_ATTN_TILE_STEP, as whole panels. */
+static void copy_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *panels) {
+    size_t d_head = a->d_head, n_pad = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     for (size_t i = 0; i < n_pad; i += 16) { /* half a panel of the copy */
-        float *to = a->k_out + i / TN_KV_PANEL * d_head * TN_KV_PANEL + i % TN_KV_PANEL;
-        size_t n = i >= a->n_idx ? 0 : a->n_idx - i < 16 ? a->n_idx - i : 16;
-        for (size_t j = 0, run; j < n; j += run) { /* neighbours from the same panel together */
-            size_t panel = a->idx[i + j] / TN_KV_PANEL;
+        float *to = panels + i / TN_KV_PANEL * d_head * TN_KV_PANEL + i % TN_KV_PANEL;
+        size_t m = i >= n ? 0 : n - i < 16 ? n - i : 16;
+        for (size_t j = 0, run; j < m; j += run) { /* neighbours from the same panel together */
+            size_t panel = idx[i + j] / TN_KV_PANEL;
             uint32_t lane[16] = {0};
-            for (run = 0; j + run < n && a->idx[i + j + run] / TN_KV_PANEL == panel; run++) lane[j + run] = a->idx[i + j + run] % TN_KV_PANEL;
+            for (run = 0; j + run < m && idx[i + j + run] / TN_KV_PANEL == panel; run++) lane[j + run] = idx[i + j + run] % TN_KV_PANEL;
             const float *from = a->k_panels + panel * d_head * TN_KV_PANEL;
 #ifdef f_pick16
             f_pick16(from, d_head, lane, j, run, to);
@@ -719,15 +725,91 @@ static void NAME(tn_kv_gather)(const tn_kv_gather_args *a) {
             }
 #endif
         }
-        for (size_t d = 0; n < 16 && d < d_head; d++) memset(to + d * TN_KV_PANEL + n, 0, (16 - n) * sizeof *to);
+        for (size_t d = 0; m < 16 && d < d_head; d++) memset(to + d * TN_KV_PANEL + m, 0, (16 - m) * sizeof *to);
     }
-    for (size_t i = 0; i < a->n_idx; i++) {
-        const float *from = a->v + a->idx[i] * d_head;
-        float *to = a->v_out + i * d_head;
+}
+
+static void copy_values(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *to) {
+    for (size_t i = 0; i < n; i++, to += a->d_head) {
+        const float *from = a->v + idx[i] * a->d_head;
         size_t d = 0;
-        if (i + 8 < a->n_idx) __builtin_prefetch(a->v + a->idx[i + 8] * d_head);
-        for (; d + W <= d_head; d += W) f_store(to + d, f_load(from + d));
-        for (; d < d_head; d++) to[d] = from[d];
+        for (; d + W <= a->d_head; d += W) f_store(to + d, f_load(from + d));
+        for (; d < a->d_head; d++) to[d] = from[d];
+    }
+}
+
+/* Rows of a tile that go through the product together: groups of nearly equal size, at most MR. */
+static size_t group_rows(size_t n_rows) {
+    size_t n_groups = (n_rows + MR - 1) / MR;
+    return (n_rows + n_groups - 1) / n_groups;
+}
+
+static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
+    size_t longest = 0, end_pos = 0, d = a->d_head;
+    for (const tn_attn_tile *t = a->tiles; t < a->tiles + a->n_tiles; t++) {
+        longest = t->n_idx > longest ? t->n_idx : longest;
+        end_pos = t->idx[t->n_idx - 1] + 1 > end_pos ? t->idx[t->n_idx - 1] + 1 : end_pos;
+    }
+    size_t ld = tn_attn_tiles_ld(longest), at[TILES];
+    float *copy = a->scratch, *scores = copy + TN_ATTN_TILE_STEP * d;
+    for (size_t t0 = 0; t0 < a->n_tiles; t0 += TILES) {
+        const tn_attn_tile *tiles = a->tiles + t0;
+        size_t n_tiles = a->n_tiles - t0 < TILES ? a->n_tiles - t0 : TILES;
+        memset(at, 0, sizeof at);
+        for (size_t p1 = SPAN_POS; p1 < end_pos + SPAN_POS; p1 += SPAN_POS) {
+            float *s = scores;
+            for (size_t i = 0; i < n_tiles; s += tiles[i++].n_rows * ld) {
+                const tn_attn_tile *t = &tiles[i];
+                size_t step = group_rows(t->n_rows);
+                for (size_t n; at[i] < t->n_idx && t->idx[at[i]] < p1; at[i] += n) {
+                    n = t->n_idx - at[i] < TN_ATTN_TILE_STEP ? t->n_idx - at[i] : TN_ATTN_TILE_STEP;
+                    copy_keys(a, t->idx + at[i], n, copy);
+                    for (size_t r = 0; r < t->n_rows; r += step) {
+                        size_t m = t->n_rows - r < step ? t->n_rows - r : step;
+                        cols_f32((int)m, (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL, t->q + r * d, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, NULL, s + r * ld + at[i], ld, false);
+                    }
+                }
+            }
+        }
+        float *s = scores;
+        tn_attn_f32_args full = {.out_stride = d, .d_head = d, .scale = a->scale, .soft_cap = a->soft_cap};
+        for (const tn_attn_tile *t = tiles; t < tiles + n_tiles; s += t->n_rows * ld, t++) {
+            full.first_pos = t->first;
+            full.end_pos = t->end;
+            for (size_t r = 0; r < t->n_rows; r++) {
+                seen v = seen_of(&full, r);
+                s[r * ld + ld - 1] = softmax_row(&full, &v, s + r * ld + v.panel0); /* the sum, behind the scores */
+            }
+            memset(t->out, 0, t->n_rows * d * sizeof *t->out);
+        }
+        memset(at, 0, sizeof at);
+        for (size_t p1 = SPAN_POS; p1 < end_pos + SPAN_POS; p1 += SPAN_POS) {
+            s = scores;
+            for (size_t i = 0; i < n_tiles; s += tiles[i++].n_rows * ld) {
+                const tn_attn_tile *t = &tiles[i];
+                size_t step = group_rows(t->n_rows);
+                full.first_pos = t->first;
+                full.end_pos = t->end;
+                for (size_t n; at[i] < t->n_idx && t->idx[at[i]] < p1; at[i] += n) {
+                    n = t->n_idx - at[i] < TN_ATTN_TILE_STEP ? t->n_idx - at[i] : TN_ATTN_TILE_STEP;
+                    copy_values(a, t->idx + at[i], n, copy);
+                    full.v = copy - at[i] * d;
+                    for (size_t r = 0; r < t->n_rows; r += step) {
+                        size_t m = t->n_rows - r < step ? t->n_rows - r : step;
+                        seen v[MR];
+                        for (size_t x = 0; x < m; x++) v[x] = seen_of(&full, r + x);
+                        group_values(&full, v, (int)m, s + r * ld, ld, 0, at[i], at[i] + n, t->out + r * d);
+                    }
+                }
+            }
+        }
+        s = scores;
+        for (const tn_attn_tile *t = tiles; t < tiles + n_tiles; s += t->n_rows * ld, t++) {
+            for (size_t r = 0; r < t->n_rows; r++) {
+                float *o = t->out + r * d, total = s[r * ld + ld - 1];
+                for (size_t x = 0; x < d; x++) o[x] /= total;
+            }
+        }
     }
 }
 
@@ -737,7 +819,7 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->gemm_f32[TN_PANEL_BF16] = NAME(tn_gemm_bf16);
     k->attn_f32 = NAME(tn_attn_f32);
     k->attn_sparse = NAME(tn_attn_sparse);
-    k->kv_gather = NAME(tn_kv_gather);
+    k->attn_tiles = NAME(tn_attn_tiles);
     k->rmsnorm_f32 = NAME(tn_rmsnorm_f32);
     k->layernorm_f32 = NAME(tn_layernorm_f32);
     k->rope_f32 = NAME(tn_rope_f32);

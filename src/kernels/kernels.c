@@ -9,7 +9,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .gemm_f32 = {[TN_PANEL_F32] = tn_gemm_f32_ref, [TN_PANEL_F16] = tn_gemm_f16_ref, [TN_PANEL_BF16] = tn_gemm_bf16_ref},
         .attn_f32 = tn_attn_f32_ref,
         .attn_sparse = tn_attn_sparse_ref,
-        .kv_gather = tn_kv_gather_ref,
+        .attn_tiles = tn_attn_tiles_ref,
         .topk = tn_topk_ref,
         .topk_merge = tn_topk_merge_ref,
         .rmsnorm_f32 = tn_rmsnorm_f32_ref,

@@ -7,11 +7,11 @@
 
 #include "kernels/attn_f32.h"
 #include "kernels/attn_sparse.h"
+#include "kernels/attn_tiles.h"
 #include "kernels/elem_f32.h"
 #include "kernels/gemm_f32.h"
 #include "kernels/gemm_packed.h"
 #include "kernels/gemm_s8.h"
-#include "kernels/kv_gather.h"
 #include "kernels/shadow_f32.h"
 #include "kernels/topk.h"
 #include "kernels/unpack.h"
@@ -23,7 +23,7 @@ typedef struct tn_kernels {
     tn_gemm_f32_fn gemm_f32[TN_PANEL_N_DTYPES];
     tn_attn_f32_fn attn_f32;
     tn_attn_sparse_fn attn_sparse;
-    tn_kv_gather_fn kv_gather;
+    tn_attn_tiles_fn attn_tiles;
     tn_topk_fn topk;
     tn_topk_merge_fn topk_merge;
     tn_rmsnorm_f32_fn rmsnorm_f32;

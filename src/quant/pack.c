@@ -223,8 +223,25 @@ static int32_t v_channel(const tn_hparams *h, int32_t j) {
     return j / h->d_head / (h->n_heads / h->n_kv_heads) * h->d_head + j % h->d_head;
 }
 
-/* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's outputs, that of rounding the
- * activations (one step for all channels) and that of the weights (a step per row). Scaling outputs (beta = 1) is the row's own dequantisation scale and changes no code. */
+/* Noise in a site's outputs from 8-bit inputs divided by t, at the clip that makes it least: rounding (one step for all channels) and what the
+ * clip cuts off a channel, taken as Laplace-distributed with the channel's mean square. column[k]: sum of the squares of channel k's weights. */
+static double input_noise(const tn_site_stats *s, const float *t, const double *column, double largest) {
+    enum { N_CLIPS = 24 };
+    double best = INFINITY, clip = largest;
+    for (int c = 0; c < N_CLIPS; c++, clip *= 0.8) {
+        double rounding = clip * clip / (127.0 * 127.0 * 12), sum = 0;
+        for (int32_t k = 0; k < s->k && sum < best; k++) {
+            double square = s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]), b = sqrt(square / 2);
+            double cut = b > 0 && clip < (double)(s->channel_max[k] / t[k]) ? square * exp(-clip / b) : 0;
+            sum += column[k] * (double)t[k] * (double)t[k] * (rounding + cut);
+        }
+        best = fmin(best, sum);
+    }
+    return best;
+}
+
+/* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's outputs, that of the inputs
+ * and that of the weights (a step per row). Scaling outputs (beta = 1) is the row's own dequantisation scale and changes no code. */
 static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     const tn_site_ops ops = tn_site_get(&p->m->h, site);
     if (!ops.n_ops) return TERN_OK;
@@ -233,8 +250,9 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     size_t n_k = (size_t)ops.k;
     float *table = tn_alloc(p->ctx, TN_MEM_OTHER, N_ALPHA * n_k, sizeof *table), *row = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *row);
     float *top = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *top);
-    tern_status st = table && row && top ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
-    double noise[N_ALPHA] = {0}, act_step[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
+    double *column = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *column);
+    tern_status st = table && row && top && column ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
+    double noise[N_ALPHA] = {0}, largest[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
     p->report->n_unsmoothed += !can_smooth(p, site);
     int n_alpha = st == TERN_OK ? can_smooth(p, site) ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
@@ -245,7 +263,7 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
         float *t = table + (size_t)a * n_k;
         for (size_t k = 0; k < n_k; k++) {
             t[k] = powf(top[site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k], (float)a / (N_ALPHA - 1));
-            act_step[a] = fmax(act_step[a], (double)(s->channel_max[k] / t[k]) / 127);
+            largest[a] = fmax(largest[a], (double)(s->channel_max[k] / t[k]));
             energy[a] += s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]);
         }
     }
@@ -254,19 +272,17 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
         int32_t step = (ops.n[op] + SAMPLE_ROWS - 1) / SAMPLE_ROWS;
         for (int32_t n = 0; n < ops.n[op] && st == TERN_OK; n += step) {
             st = tn_source_read(p->src, layer, ops.roles[op], n, n + 1, row, p->err);
+            for (size_t k = 0; k < n_k && st == TERN_OK; k++) column[k] += step * (double)row[k] * (double)row[k];
             for (int a = 0; a < n_alpha && st == TERN_OK; a++) {
                 const float *t = table + (size_t)a * n_k;
-                float max = 0, sum = 0;
-                for (size_t k = 0; k < n_k; k++) {
-                    float w = row[k] * t[k];
-                    max = fmaxf(max, fabsf(w));
-                    sum += w * w;
-                }
+                float max = 0;
+                for (size_t k = 0; k < n_k; k++) max = fmaxf(max, fabsf(row[k] * t[k]));
                 double w_step = 2 * (double)max / levels;
-                noise[a] += step * (act_step[a] * act_step[a] * (double)sum + w_step * w_step * energy[a]) / 12;
+                noise[a] += step * w_step * w_step * energy[a] / 12;
             }
         }
     }
+    for (int a = 0; a < n_alpha && st == TERN_OK; a++) noise[a] += input_noise(s, table + (size_t)a * n_k, column, largest[a]);
     for (int a = 1; a < n_alpha; a++) best = noise[a] < noise[best] ? a : best;
     if (st == TERN_OK && best) {
         plan->smooth = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *plan->smooth);
@@ -276,6 +292,7 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     tn_free(p->ctx, table);
     tn_free(p->ctx, row);
     tn_free(p->ctx, top);
+    tn_free(p->ctx, column);
     return st;
 }
 

@@ -155,8 +155,8 @@ static void fill_measured(const job *j, tn_stage stage, tn_task *t) {
     int32_t pos = (j->first_chunk + t->chunk) * j->r->n_chunk, left = j->r->n_tokens - pos;
     double us = mt->stage_us[stage] + (stage == TN_ST_ATTN ? mt->attn_us_per_pos * pos : 0);
     if (left < j->r->n_chunk) us *= (double)left / j->r->n_chunk;
-    t->est_us[TN_LANE_CPU] = t->est_us[TN_LANE_NPU] = (float)us;
     t->n_parts = mt->n_parts[stage];
+    t->est_us[TN_LANE_CPU] = t->est_us[TN_LANE_NPU] = (float)(us + mt->part_us * t->n_parts);
 }
 
 static void fill(void *user, tn_stage stage, tn_task *t) {
@@ -218,9 +218,12 @@ static void fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
     if (j->r->stage_major) t->plan = t->layer * TN_N_STAGES + t->subgraph - 1;
 }
 
+/* Computing begins, in every chunk, when the last unit is loaded. */
 static void wait_for_all(void *user, tn_graph *g) {
     const job *j = user;
-    if (j->r->load == TN_SIM_OVERLAP || j->r->load == TN_SIM_SEQUENTIAL || j->r->load == TN_SIM_BUILD) tn_graph_depend(g, j->n_stage_tasks + TN_N_LOAD_STEPS * j->n_units - 1, 0);
+    if (j->r->load != TN_SIM_OVERLAP && j->r->load != TN_SIM_SEQUENTIAL && j->r->load != TN_SIM_BUILD) return;
+    for (int32_t t = 0; t < j->n_stage_tasks; t++)
+        if (g->tasks[t].layer == 0 && g->tasks[t].subgraph == TN_ST_NORM) tn_graph_depend(g, j->n_stage_tasks + TN_N_LOAD_STEPS * j->n_units - 1, t);
 }
 
 static void make_units(job *j) {
@@ -323,6 +326,7 @@ static tern_status run_prefill(tn_sim *s, job *j, tn_timeline *tl, tn_sim_result
         out->critical_ns = 0;
         memset(out->work_ns, 0, sizeof out->work_ns);
     }
+    if (r->measured) total += llrint(r->measured->rest_us * 1e3);
     out->run.makespan_ns = total;
     for (int l = 0; l < TN_N_LANES; l++) {
         int32_t n = r->measured ? r->measured->n_workers[l] : 1;
@@ -347,10 +351,7 @@ static tern_status run_request(tn_sim *s, job *j, tn_timeline *tl, tn_sim_result
     out->ttft_ms = (double)out->run.makespan_ns / 1e6;
     out->exposed_io_ms = r->load == TN_SIM_WARM ? 0 : out->ttft_ms - warm_ms;
     out->tokens_per_second = r->n_tokens / (out->ttft_ms / 1e3);
-    if (!r->soc) {
-        out->step_ms = out->ms_per_token = r->measured->step_us / 1e3;
-        return TERN_OK;
-    }
+    if (!r->soc) return TERN_OK;
     const tn_soc *c = r->soc;
     double steps = r->n_gen / (r->accepted > 1 ? r->accepted : 1), exposed_us = 0;
     if (r->one_form) TN_TRY(switching(r, out->ttft_ms * 1e3, out->n_chunks, &exposed_us, err));
@@ -374,10 +375,11 @@ tern_status tn_sim_open(tn_ctx *ctx, tn_sim *out, tern_error *err) {
 }
 
 void tn_sim_close(tn_sim *s) {
+    if (!s->ctx) return;
     tn_sched_close(&s->sched);
     tn_graph_close(&s->graph);
     tn_free(s->ctx, s->job);
-    s->job = NULL;
+    *s = (tn_sim){0};
 }
 
 tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_sim_result *out, tern_error *err) {

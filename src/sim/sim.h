@@ -81,7 +81,8 @@ typedef struct tn_sim_measured {
     double shadow_kept[TN_N_STAGES];               /* share of layers that have a shadow stage */
     int32_t n_workers[TN_N_LANES];
     int32_t wave_chunks; /* chunks in flight together */
-    double step_us;      /* of a decode step; 0: unknown */
+    double rest_us;      /* of a prefill, outside its waves */
+    double part_us;      /* of a part, beyond its work: picking it, waking a worker, waiting for a core */
 } tn_sim_measured;
 
 typedef struct tn_sim_request {
@@ -137,7 +138,7 @@ typedef struct tn_sim {
 } tn_sim;
 
 tern_status tn_sim_open(tn_ctx *ctx, tn_sim *out, tern_error *err);
-void tn_sim_close(tn_sim *s);
+void tn_sim_close(tn_sim *s); /* zeros are closed, too */
 
 /* tl (may be NULL) with one worker per lane, or those of r->measured. */
 tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_sim_result *out, tern_error *err);

@@ -84,10 +84,12 @@ typedef struct rig {
     tern_error err;
 } rig;
 
+static uint32_t cpu_mask = UINT32_MAX; /* of the processor's features */
+
 static tern_status rig_open(rig *r, const char *path, const tn_npu_model_options *o, tn_policy policy, int32_t n_cpu, int32_t n_npu) {
     memset(r, 0, sizeof *r);
     tn_ctx_init(&r->ctx, NULL);
-    tn_kernels_init(&r->kern, tn_cpu_flags(NULL));
+    tn_kernels_init(&r->kern, tn_cpu_flags(NULL) & cpu_mask);
     const int32_t workers[TN_N_LANES] = {n_cpu, n_npu, 1};
     assert_int_equal(tn_pool_open(&r->ctx, 2, &r->pool, &r->err), TERN_OK);
     assert_int_equal(tn_executor_open(&r->ctx, workers, &r->exec, &r->err), TERN_OK);
@@ -167,6 +169,29 @@ static void same_bits(void **state) {
                     if (busy) o.weights = TN_WEIGHTS_TILES;
                     check("policy", paths[k], &o, policy_of((tn_policy_kind)p, busy), 1, busy ? 0 : 2, lengths[i]);
                 }
+            }
+        }
+    }
+}
+
+/* Every instruction set, packed and unpacked, few rows and many, chunks of other lengths, more threads. */
+static void instruction_sets(void **state) {
+    (void)state;
+    static const uint32_t masks[] = {0, TN_CPU_AVX2 | TN_CPU_NEON, TN_CPU_AVX2 | TN_CPU_AVX512 | TN_CPU_NEON | TN_CPU_DOTPROD};
+    for (int k = 0; k < 3; k += 2) {
+        for (size_t l = 0; l < 3; l++) {
+            const int32_t n = l == 0 ? 5 : l == 1 ? 20 : N_PROMPT;
+            reference(paths[k], n, want);
+            for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+                cpu_mask = masks[i];
+                for (int form = TN_WEIGHTS_TILES; form <= TN_WEIGHTS_PACKED; form++) {
+                    tn_npu_model_options o = model_options(TN_LOAD_STREAM, "threads");
+                    o.weights = (tn_weights_form)form;
+                    o.chunk = i ? 96 : 64;
+                    o.n_threads = (int32_t)i + 1;
+                    check("instruction set", paths[k], &o, policy_of(TN_POLICY_OOE, true), 1 + (int32_t)i, 1, n);
+                }
+                cpu_mask = UINT32_MAX;
             }
         }
     }
@@ -507,7 +532,7 @@ static void memory_is_planned(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits), cmocka_unit_test(graphs_are_in_the_package), cmocka_unit_test(disk_faults), cmocka_unit_test(cancelled_and_resumed),
+        cmocka_unit_test(same_bits), cmocka_unit_test(instruction_sets), cmocka_unit_test(graphs_are_in_the_package), cmocka_unit_test(disk_faults), cmocka_unit_test(cancelled_and_resumed),
         cmocka_unit_test(damage_is_told), cmocka_unit_test(truncated_while_open), cmocka_unit_test(other_packages_are_refused), cmocka_unit_test(several_at_once),
         cmocka_unit_test(memory_is_planned),
     };

@@ -15,7 +15,7 @@ typedef struct span {
     const uint8_t *src; /* the channel's first group */
     size_t step;        /* to its next one: the groups of all channels */
     size_t n_groups;    /* whole ones */
-    size_t ahead;       /* bytes to what is prefetched */
+    uintptr_t next;     /* is prefetched: the channel's share of the block that follows in memory, in the order of its addresses */
     const uint8_t *const *a; /* [R] rows, at the first group */
     uint64_t tail[2];   /* activations of the group behind; zero: there is none */
 } span;
@@ -24,6 +24,7 @@ typedef struct span {
 INLINE void channel(int R, int bits, const span *s, __m512i *acc) {
     __m512i lo[TN_PACKED_FEW], hi[TN_PACKED_FEW], w[2];
     const uint8_t *src = s->src, *a[TN_PACKED_FEW];
+    uintptr_t next = s->next; /* may lie behind the matrix: a prefetch is not a read */
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
         lo[r] = acc[r];
@@ -32,8 +33,9 @@ INLINE void channel(int R, int bits, const span *s, __m512i *acc) {
     }
     for (size_t g = 0; g < s->n_groups; g++, src += s->step) {
         weightlets_avx512(src, bits, w);
-        _mm_prefetch((const char *)((uintptr_t)src + s->ahead), _MM_HINT_T0);
-        if (bits > 4) _mm_prefetch((const char *)((uintptr_t)src + s->ahead + 64), _MM_HINT_T0);
+        _mm_prefetch((const char *)next, _MM_HINT_T0);
+        if (bits > 4) _mm_prefetch((const char *)(next + 64), _MM_HINT_T0);
+        next += GROUP / 8 * (uintptr_t)bits;
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             lo[r] = _mm512_dpbusd_epi32(lo[r], _mm512_loadu_si512(a[r] + g * GROUP), w[0]);
@@ -105,10 +107,11 @@ void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, con
             bool last = left && g1 == n_groups;
             const uint8_t *rows[TN_PACKED_FEW]; /* rows that do not exist repeat the last one */
             for (size_t r = 0; r < TN_PACKED_FEW; r++) rows[r] = g->a + (r < g->m ? r : g->m - 1) * g->lda + g0 * GROUP;
-            span s = {.step = step, .n_groups = g1 - g0 - last, .ahead = step * (g1 - g0), .a = rows};
+            span s = {.step = step, .n_groups = g1 - g0 - last, .a = rows};
             if (last) s.tail[0] = left >= 64 ? ~0ull : (1ull << left) - 1, s.tail[1] = left > 64 ? (1ull << (left - 64)) - 1 : 0;
             for (size_t c = 0; c < n_cols; c++) {
                 s.src = packed + off[c] + g0 * step;
+                s.next = (uintptr_t)packed + g1 * step + off[c] * (g1 - g0);
                 channels[g->m](width[c], &s, acc[c]);
             }
         }
