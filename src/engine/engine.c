@@ -79,16 +79,18 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
 static tern_status open_packed(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
     const char *dir = getenv("TMPDIR");
     char name[512];
+    tn_pack_options p;
+    tn_pack_defaults(&p);
+    p.n_threads = n_threads;
+    for (int s = 0; o->scheme && s <= TN_N_SCHEMES; s++) {
+        TN_FAIL_IF(s == TN_N_SCHEMES, err, TERN_E_INVALID, "scheme '%s' runs on no device: leave the device out, or take edgeflow, llm-npu, naive-w8a8 or smoothquant", o->scheme);
+        p.scheme = (tn_scheme)s;
+        if (!strcmp(o->scheme, tn_scheme_name(p.scheme))) break;
+    }
     TN_FAIL_IF(snprintf(name, sizeof name, "%s/tern-XXXXXX", dir && *dir ? dir : "/tmp") >= (int)sizeof name, err, TERN_E_INVALID, "TMPDIR is too long");
     int fd = mkstemp(name);
     TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot be made for the model's INT8 form: %s", name, strerror(errno));
     close(fd);
-    tn_pack_options p;
-    tn_pack_defaults(&p);
-    p.n_threads = n_threads;
-    for (int s = 0; o->scheme && s < TN_N_SCHEMES; s++) {
-        if (!strcmp(o->scheme, tn_scheme_name((tn_scheme)s))) p.scheme = (tn_scheme)s;
-    }
     tn_log(&e->ctx, TERN_LOG_INFO, "%s is packed for the device at every start; tern pack makes a package that stays", path);
     tern_status st = tn_pack(&e->ctx, path, name, &p, NULL, err);
     if (st == TERN_OK) st = open_package(e, name, o, n_threads, err);

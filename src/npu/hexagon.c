@@ -35,6 +35,7 @@ _Static_assert((int)TN_HEX_MAX_OPS == (int)TN_NPU_MAX_OPS && TN_NPU_OUT_F32 == 0
 typedef struct block {
     struct block *next;
     uint32_t at, room, n_bytes;
+    tn_mem_cat cat;
 } block;
 
 typedef struct hexagon {
@@ -104,6 +105,7 @@ static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat ca
     TN_FAIL_IF(n_bytes > arena - WINDOW - WINDOW_BYTES, err, TERN_E_LIMIT, "%" PRIu64 " bytes in one piece; the DSP's arena has %u", n_bytes, arena);
     block *b = tn_calloc(d->ctx, cat, 1, sizeof *b), **p;
     TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory for a block of the DSP's arena");
+    b->cat = cat;
     b->n_bytes = (uint32_t)(n_bytes ? n_bytes : 1);
     b->room = (b->n_bytes + ALIGN - 1) & ~(uint32_t)(ALIGN - 1);
     b->at = WINDOW + WINDOW_BYTES;
@@ -120,6 +122,7 @@ static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat ca
     }
     pthread_mutex_unlock(&h->talk);
     if (fits && !refused) {
+        atomic_fetch_add_explicit(&d->ctx->live_bytes[cat], b->n_bytes, memory_order_relaxed);
         *out = h->link->arena + b->at;
         return TERN_OK;
     }
@@ -139,6 +142,7 @@ static void arena_free(tn_npu_device *d, void *mem) {
     tn_hex_request g = {.what = TN_HEX_UNMAP, .map = {b->at, b->n_bytes}};
     ask(h, &g, 0);
     pthread_mutex_unlock(&h->talk);
+    atomic_fetch_sub_explicit(&d->ctx->live_bytes[b->cat], b->n_bytes, memory_order_relaxed);
     tn_free(d->ctx, b);
 }
 

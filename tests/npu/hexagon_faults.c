@@ -215,6 +215,51 @@ static void nonsense(void **state) {
     unlink(path), rmdir(dir), free(old);
 }
 
+/* A DSP that has no memory left says so: an error to the one who wanted it, nothing else. */
+static void no_memory(void **state) {
+    (void)state;
+    char dir[] = "/tmp/tern-faults-XXXXXX", path[64], *old = getenv("PATH") ? strdup(getenv("PATH")) : NULL, search[4096];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/qemu-hexagon", dir);
+    snprintf(search, sizeof search, "%s:%s", dir, old ? old : "");
+    setenv("TERN_HEXAGON_DSP", TN_BINARY_DIR "/hexagon-dsp", 0);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "#!/usr/bin/env python3\nimport os, struct\nn = 0\nwhile True:\n    g = os.read(0, 208)\n    if len(g) < 208: break\n"
+               "    os.write(1, g[4:8] + struct.pack('<III', 4 if n in (2, 5) else 1, 0, 0))\n    n += 1\n");
+    fclose(f);
+    assert_int_equal(chmod(path, 0755), 0);
+    setenv("PATH", search, 1);
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = on_log;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, &hooks);
+    tn_npu_device *d = NULL;
+    tern_error err = {0};
+    n_warnings = 0;
+    tern_status st = tn_npu_open(&ctx, "hexagon", NULL, &d, &err);
+    setenv("PATH", old ? old : "", 1);
+    unlink(path), rmdir(dir), free(old);
+    if (st == TERN_E_UNSUPPORTED) skip();
+    assert_int_equal(st, TERN_OK);
+    void *p = NULL, *q = NULL;
+    assert_int_equal(tn_npu_mem_alloc(d, 1000, &p, &err), TERN_OK);
+    uint64_t used = tn_npu_used_bytes(d);
+    assert_int_equal(tn_npu_mem_alloc(d, 1000, &q, &err), TERN_E_LIMIT);
+    assert_non_null(strstr(err.message, "--npu-memory"));
+    assert_null(q);
+    assert_int_equal(tn_npu_used_bytes(d), used);
+    assert_int_equal(tn_npu_mem_alloc(d, 1000, &q, &err), TERN_OK);
+    tn_npu_mem_free(d, q);
+    tn_npu_weights *w = NULL;
+    assert_int_equal(tn_npu_weights_open(d, N, K, false, &w, &err), TERN_E_LIMIT);
+    assert_int_equal(tn_npu_used_bytes(d), used);
+    tn_npu_mem_free(d, p);
+    assert_int_equal(n_warnings, 0);
+    tn_npu_close(&d);
+}
+
 static void killed(void **state) {
     (void)state;
     fault(SIGKILL);
@@ -226,6 +271,7 @@ static void hung(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed), cmocka_unit_test(killed_within), cmocka_unit_test(hung), cmocka_unit_test(nonsense)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(killed), cmocka_unit_test(killed_within), cmocka_unit_test(hung),
+                                       cmocka_unit_test(no_memory), cmocka_unit_test(nonsense)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
