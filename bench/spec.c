@@ -7,7 +7,7 @@
  *      are accepted, as always, and SHAPE evaluates every tree too; what counts is the time of SHAPE's forwards and of all the rest of a
  *      step (drafting, drawing a token from SHAPE's logits, moving its keys and values), not the time of MODEL's forwards. So a real
  *      text's acceptance meets a large model's real forwards; prefill and calibration are not replayed.
- *   bench_spec MODEL -v [-c CONTEXT]                         one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens
+ *   bench_spec MODEL -v [-c CONTEXT] [-w packed]                     one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens
  *   -x N: every answer N times by turns, the quickest counts (for machines that others use too)
  *   -o 1,5: only these of the modes (0: none, always .. 6: all, store)
  * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain text is sampled at
@@ -365,7 +365,7 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m DRAFTERS]... [-o MODE,...] [-e] [-k CURVE] [-r SHAPE] SET...\n       bench_spec MODEL -v [-c CONTEXT]\n");
+        fprintf(stderr, "usage: bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m DRAFTERS]... [-o MODE,...] [-e] [-k CURVE] [-r SHAPE] SET...\n       bench_spec MODEL -v [-c CONTEXT] [-w WEIGHTS]\n");
         return 2;
     }
     const char *model = argv[1];
@@ -376,8 +376,8 @@ int main(int argc, char **argv) {
     argv++;
     argc--;
     const struct curve *curve = NULL;
-    const char *shape_path = NULL;
-    while ((opt = getopt(argc, argv, "n:t:m:o:evc:k:r:x:")) >= 0) {
+    const char *shape_path = NULL, *weights = NULL;
+    while ((opt = getopt(argc, argv, "n:t:m:o:evc:k:r:x:w:")) >= 0) {
         switch (opt) {
         case 'n': n_items = atoi(optarg); break;
         case 't': max_tokens = atoi(optarg); break;
@@ -400,12 +400,14 @@ int main(int argc, char **argv) {
         case 'x': repeats = atoi(optarg) > 0 ? atoi(optarg) : 1; break;
         case 'e': eager = true; break;
         case 'v': verify = true; break;
+        case 'w': weights = optarg; break;
         case 'c': n_ctx = atoi(optarg); break;
         default: return 2;
         }
     }
     tern_options o;
     tern_options_defaults(&o);
+    o.weights = weights;
     tern_engine *e;
     tern_error err;
     must(tern_engine_open(model, &o, &e, &err), &err);

@@ -117,8 +117,9 @@ typedef struct tern_options {
                                     the same bits (default false) */
     int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full (default 0) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
-    const char *weights;         /* packages: weights of fewer than 8 bits are "packed" in memory, each product unpacking what it reads, or
-                                    unpacked once to "tiles"; NULL or "auto" = packed where the device can (default) */
+    const char *weights;         /* packages: weights of fewer than 8 bits are unpacked once to "tiles", or stay "packed" in memory, each
+                                    product unpacking what it reads (less memory, quicker plain decoding, slower verification of drafts);
+                                    NULL = tiles (default) */
     uint64_t npu_vtcm_bytes;     /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a Hexagon v73 has (default) */
 } tern_options;
 

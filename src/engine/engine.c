@@ -64,7 +64,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(e->attention.n_buckets != 1 && e->attention.n_buckets != 9, err, TERN_E_INVALID, "%d buckets of scales: there are 1 and 9", e->attention.n_buckets);
     e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
     TN_FAIL_IF(o->load && !tn_load_mode_parse(o->load, &mo.load), err, TERN_E_INVALID, "loading '%s' is unknown; there are stream, overlap, sequential, mmap", o->load);
-    TN_FAIL_IF(o->weights && !tn_weights_form_parse(o->weights, &mo.weights), err, TERN_E_INVALID, "weights '%s' are unknown; there are auto, tiles, packed", o->weights);
+    TN_FAIL_IF(o->weights && !tn_weights_form_parse(o->weights, &mo.weights), err, TERN_E_INVALID, "weights '%s' are unknown; there are tiles, packed", o->weights);
     tn_aio_defaults(&mo.io);
     if (!o->read) tn_tuned_read(path, e->profile_path, &mo.io);
     TN_FAIL_IF(o->read && !tn_aio_method_parse(o->read, &mo.io), err, TERN_E_INVALID, "reading by '%s' is unknown; there are threads, threads-direct, uring, uring-direct", o->read);

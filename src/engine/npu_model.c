@@ -158,7 +158,7 @@ tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, ch
 }
 
 bool tn_weights_form_parse(const char *name, tn_weights_form *out) {
-    static const char *const names[TN_N_WEIGHTS_FORMS] = {"auto", "tiles", "packed"};
+    static const char *const names[TN_N_WEIGHTS_FORMS] = {"tiles", "packed"};
     for (int i = 0; i < TN_N_WEIGHTS_FORMS; i++) {
         if (strcmp(name, names[i])) continue;
         *out = (tn_weights_form)i;
@@ -637,7 +637,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     bool can_pack = caps->has_weightlets && caps->shares_weights && !opt->no_chunk_sharing && !opt->memory_cap_bytes;
     TN_BAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
                "weights that stay packed need a device that reads them (host), without a memory cap, separate weights or graphs per chunk");
-    m->packed = can_pack && opt->weights != TN_WEIGHTS_TILES;
+    m->packed = opt->weights == TN_WEIGHTS_PACKED;
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID, "the CPU cannot read the weights of device '%s': its cold rows come from the file", caps->name);
     if (caps->memory_cap_bytes) {

@@ -35,13 +35,12 @@ bool tn_load_mode_parse(const char *name, tn_load_mode *out); /* "stream", "over
 
 /* How weights of fewer than 8 bits lie in memory. */
 typedef enum tn_weights_form {
-    TN_WEIGHTS_AUTO,   /* packed where the device can */
     TN_WEIGHTS_TILES,  /* unpacked once, when they are loaded */
     TN_WEIGHTS_PACKED, /* as they are in the file; each product unpacks what it reads */
     TN_N_WEIGHTS_FORMS
 } tn_weights_form;
 
-bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "auto", "tiles", "packed" */
+bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", "packed" */
 
 /* What engine/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {

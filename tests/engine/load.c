@@ -166,7 +166,7 @@ static void same_bits(void **state) {
                 for (int busy = 0; busy < 2; busy++) {
                     tn_npu_model_options o = model_options(TN_LOAD_STREAM, methods[(i + (size_t)p) % 4]);
                     o.ring_bytes = busy ? 1 : 20000;
-                    if (busy) o.weights = TN_WEIGHTS_TILES;
+                    if (busy) o.weights = TN_WEIGHTS_PACKED;
                     check("policy", paths[k], &o, policy_of((tn_policy_kind)p, busy), 1, busy ? 0 : 2, lengths[i]);
                 }
             }
