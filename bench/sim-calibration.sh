@@ -1,22 +1,20 @@
 #!/usr/bin/env bash
 # The simulator's own calibration: a package's warm prefill as predicted from its profile (tern sim --soc this-machine), beside what is measured.
-# The profile is made anew before each round, so that both are of the same minute; medians over the rounds.
-#   bench/sim-calibration.sh MODEL.tern [PROMPTS] [ROUNDS]      $RUN: a command that runs a measurement alone
+# In each round the profile is made anew with the longest prompt, right before all of them are measured, so that both are of the same minute.
+#   bench/sim-calibration.sh MODEL.tern [PROMPTS] [ROUNDS]      the longest prompt last; $RUN: a command that runs a measurement alone
 set -euo pipefail
-model=$1 prompts=${2:-512,1024} rounds=${3:-3}
-tern=${TERN:-build/tern} run=${RUN:-}
-for n in ${prompts//,/ }; do
-    for _ in $(seq "$rounds"); do
-        $run "$tern" bench -m "$model" --tune -p "$n" --json >/dev/null
-        echo "predicted $("$tern" sim --soc this-machine --model "$model" --prompt "$n" --json)"
-        echo "measured $($run "$tern" bench -m "$model" -p "$n" -n 0 -r 5 --json | tr -d '\n')"
-    done | python3 -c "
+export MODEL=$1 PROMPTS=${2:-256,512,1024} TERN=${TERN:-build/tern}
+rounds=${3:-3} run=${RUN:-}
+for _ in $(seq "$rounds"); do
+    $run bash -c '"$TERN" bench -m "$MODEL" --tune -p "${PROMPTS##*,}" --json >/dev/null && "$TERN" bench -m "$MODEL" -p "$PROMPTS" -n 0 -r 7 --json' | tr -d '\n'
+    for n in ${PROMPTS//,/ }; do printf '\t%s' "$("$TERN" sim --soc this-machine --model "$MODEL" --prompt "$n" --json)"; done
+    echo
+done | python3 -c "
 import json, statistics, sys
-v = {'predicted': [], 'measured': []}
-for line in sys.stdin:
-    word, text = line.split(' ', 1)
-    j = json.loads(text)
-    v[word].append(j['ttft_ms'] if word == 'predicted' else 1e3 * $n / j[0]['tokens_per_second']['median'])
-p, m = (statistics.median(v[k]) for k in ('predicted', 'measured'))
-print('%6d tokens: predicted %8.1f ms | measured %8.1f ms (%.1f .. %.1f) | error %+5.1f %%' % ($n, p, m, min(v['measured']), max(v['measured']), 100 * (p / m - 1)), flush=True)"
-done
+rounds = [[json.loads(x) for x in line.split('\t')] for line in sys.stdin]
+for i, n in enumerate(map(int, '$PROMPTS'.split(','))):
+    m = [1e3 * n / r[0][i]['tokens_per_second']['median'] for r in rounds]
+    p = [r[1 + i]['ttft_ms'] for r in rounds]
+    error = statistics.median(100 * (x / y - 1) for x, y in zip(p, m))
+    print('%6d tokens: predicted %8.1f ms | measured %8.1f ms (%.1f .. %.1f) | error %+5.1f %%, median of %d rounds' %
+          (n, statistics.median(p), statistics.median(m), min(m), max(m), error, len(m)))"

@@ -313,7 +313,7 @@ int cmd_sim(int argc, char **argv) {
         {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "write the timeline as Chrome trace JSON"},
         {"svg", 0, "FILE", ARG_STR, &svg, 0, 0, "draw the request, and again without each of its mechanisms; reproduce: a figure per paper in this folder"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
-        {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the models and stop"},
+        {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the SoCs and the models, and stop"},
         {0},
     };
     const command c = {"sim", "[sweep | reproduce [PAPER]] --soc NAME --model NAME [--prompt N] [OPTIONS]",
@@ -322,8 +322,11 @@ int cmd_sim(int argc, char **argv) {
     const char *words[3];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    for (int32_t i = 0; list && tn_sim_model_at(i); i++) puts(tn_sim_model_at(i)->name);
-    if (list) return EXIT_OK;
+    if (list) {
+        for (int i = 0; i < TN_N_SOCS; i++) printf("SoC    %s\n", tn_soc_names[i]);
+        for (int32_t i = 0; tn_sim_model_at(i); i++) printf("model  %s\n", tn_sim_model_at(i)->name);
+        return EXIT_OK;
+    }
     bool sweeping = words[0] && !strcmp(words[0], "sweep");
     if (words[0] && !strcmp(words[0], "reproduce")) {
         if (words[1] && by_name(words[1], paper_name, TN_N_PAPERS) < 0) return usage_error(&c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu", words[1]);

@@ -797,6 +797,18 @@ static void learn(tn_pipeline *p, const wave *w, int32_t n_chunks) {
     for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
 }
 
+static void learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
+    double sum = 0;
+    int32_t n = 0;
+    for (int32_t i = 0; i < w->graph->n_tasks; i++) {
+        if (w->args[i].stage != TN_ST_ATTN || w->args[i].i_chunk != n_chunks - 1) continue;
+        sum += (double)w->task_ns[i] * 1e-3;
+        n++;
+    }
+    double per_pos = (sum / n - p->profile->us[TN_ST_ATTN]) / (pos0 + (double)(n_chunks - 1) * p->n_rows);
+    if (per_pos > 0) p->profile->attn_us_per_pos = per_pos;
+}
+
 static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) {
     tn_pipeline_stats *s = &p->stats;
     s->wall_ns += r->wall_ns;
@@ -886,6 +898,7 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
     }
     wave *w = &p->waves[n_chunks];
     bool full = n == n_chunks * p->n_rows && pos0 == 0 && !p->loading;
+    bool later = n == n_chunks * p->n_rows && pos0 > 0 && p->profile->later_waves && !p->switcher;
     if (p->loading) {
         TN_TRY(build_cold_wave(p, n_chunks, err));
         w = &p->cold_wave;
@@ -904,10 +917,11 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
     }
     tn_policy policy = p->policy;
     if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
-    tn_run run = {.graph = w->graph, .policy = policy, .cancel = cancel, .timeline = timeline, .task_ns = p->switcher || (full && !p->profile->measured) ? w->task_ns : NULL};
+    tn_run run = {.graph = w->graph, .policy = policy, .cancel = cancel, .timeline = timeline, .task_ns = p->switcher || later || (full && !p->profile->measured) ? w->task_ns : NULL};
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full && !p->profile->measured) learn(p, w, n_chunks);
+    if (later) learn_growth(p, w, n_chunks, pos0);
     if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped) learn_forms(p, w, form_before, n_chunks, rs.wall_ns);
     if (p->plan_wave >= 0) p->plan_wave++;
     note_stats(p, n_chunks, &rs);

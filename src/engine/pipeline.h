@@ -23,6 +23,7 @@ typedef struct tn_stage_profile {
     /* Measured by tern bench --tune only, else 0: of a prefill, outside its waves (the last token's logits); of a part, beyond its work. */
     double rest_us, part_us;
     bool measured;
+    bool later_waves; /* while tuning: the growth of attention is learned from every full wave, so from the last one */
     float forward_rows[TN_PROFILE_FORWARDS], forward_relative[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows, against one row: what drafting decides by */
     int32_t n_forwards;
 } tn_stage_profile;

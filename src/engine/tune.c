@@ -144,7 +144,7 @@ static tn_sim_model shape_of(const tern_engine *e) {
                           .d_head = h->d_head, .n_ff = h->n_ff, .n_vocab = h->n_vocab};
 }
 
-/* What a part costs beyond its work: by how much the wave took longer than its tasks' times allow, shared out. */
+/* What a part costs beyond its work: by how much the prefill took longer than its tasks' times allow, shared out. */
 static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
     tn_sim_measured measured;
     tn_sim_model shape = shape_of(e);
@@ -163,10 +163,10 @@ static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double 
     return st;
 }
 
-/* Every stage's median over warm prefills of whole chunks, as many as are in flight together. The session keeps them in the profile when it closes. */
+/* Every stage's median over warm prefills of whole chunks. The session keeps them in the profile when it closes. */
 static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
     enum { N_TIMES = 7 };
-    int32_t n_chunks = n_prompt / e->npu->chunk < TN_WAVE_CHUNKS ? n_prompt / e->npu->chunk : TN_WAVE_CHUNKS, n = n_chunks * e->npu->chunk;
+    int32_t n = n_prompt / e->npu->chunk * e->npu->chunk;
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = n;
@@ -179,6 +179,7 @@ static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err
     double us[N_KINDS][N_TIMES];
     for (int i = -1; i < N_TIMES && st == TERN_OK; i++) {
         s->profile.measured = i < 0; /* the first prefill warms up */
+        s->profile.later_waves = i >= 0;
         tn_session_truncate(s, 0);
         double t0 = tn_now_s();
         int64_t wave_ns = tn_pipeline_stats_get(s->pipeline)->wall_ns;

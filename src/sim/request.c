@@ -153,10 +153,10 @@ static tern_status plan_attention(job *j, int32_t chunk, tern_error *err) {
 static void fill_measured(const job *j, tn_stage stage, tn_task *t) {
     const tn_sim_measured *mt = j->r->measured;
     int32_t pos = (j->first_chunk + t->chunk) * j->r->n_chunk, left = j->r->n_tokens - pos;
-    double us = mt->stage_us[stage] + (stage == TN_ST_ATTN ? mt->attn_us_per_pos * pos : 0);
+    double us = mt->stage_us[stage] + (stage == TN_ST_ATTN ? mt->attn_us_per_pos * pos : 0) + mt->part_us * mt->n_parts[stage];
     if (left < j->r->n_chunk) us *= (double)left / j->r->n_chunk;
     t->n_parts = mt->n_parts[stage];
-    t->est_us[TN_LANE_CPU] = t->est_us[TN_LANE_NPU] = (float)(us + mt->part_us * t->n_parts);
+    t->est_us[TN_LANE_CPU] = t->est_us[TN_LANE_NPU] = (float)us;
 }
 
 static void fill(void *user, tn_stage stage, tn_task *t) {
