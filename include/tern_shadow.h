@@ -35,7 +35,8 @@ typedef struct tern_shadow_options {
     float ratio;                 /* mean share of the positions a row attends to, in (0,1] (default 0.2); 1 = full attention */
     const float *head_weight;    /* [n_heads] > 0: importance, shares go in proportion; NULL = all the same (default). Copied */
     float scale_q, scale_k;      /* typical largest magnitude of a head's queries, keys, / 127; 0 = that of the first rows (default) */
-    int32_t share_rows;          /* neighbouring rows, with the query heads of a KV head, that share a selection: 1..8; -1 = none; 0 = 4 (default) */
+    int32_t share_rows;          /* neighbouring rows, with the query heads of a KV head, that share a selection: 1..8; -1 = none; 0 = 4, or
+                                    8 where a KV head has one query head (default) */
     int32_t pool_heads;          /* of them, query heads estimated as one; 0 = 2 (default) */
     int32_t window;              /* a row sees so many positions back; 0 = all (default) */
     float scale;                 /* of q.k; 0 = 1 / sqrt(d_head) (default) */

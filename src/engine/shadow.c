@@ -49,7 +49,7 @@ static tern_status open_all(tern_shadow *s, const tern_shadow_options *o, tern_e
     s->h = (tn_hparams){.n_layers = 1, .n_heads = o->n_heads, .n_kv_heads = o->n_kv_heads, .d_head = o->d_head, .window = o->window, .attn_soft_cap = o->soft_cap,
                         .attn_scale = o->scale != 0 ? o->scale : 1 / sqrtf((float)o->d_head)};
     s->o = (tn_attn_options){.mode = TN_ATTN_SHADOW, .ratio = o->ratio, .n_buckets = 9, .no_head_ratios = !o->head_weight,
-                             .share_rows = o->share_rows < 0 ? 0 : o->share_rows ? o->share_rows : TN_ATTN_SHARE, .pool_heads = o->pool_heads ? o->pool_heads : TN_ATTN_POOL};
+                             .threshold = 1, .share_rows = o->share_rows < 0 ? -1 : o->share_rows, .pool_heads = o->pool_heads ? o->pool_heads : TN_ATTN_POOL};
     s->max_tokens = o->max_tokens;
     s->scale_q = o->scale_q;
     s->scale_k = o->scale_k;

@@ -175,6 +175,8 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     *s = (tn_sparse_attn){.ctx = ctx, .m = m, .h = h, .kern = kern, .kv = kv, .o = *o, .n_steps = o->n_buckets == 1 ? 1 : TN_ATTN_MAX_STEPS,
                           .n_group = h->n_heads / h->n_kv_heads, .n_workers = n_workers, .n_chunks = n_chunks};
     if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL) s->o.share_rows = 0; /* they have lists of their own, or none */
+    else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
+    if (!s->o.threshold) s->o.threshold = o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
     while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
     s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads : s->o.share_rows ? s->n_group : 1;
     while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS) s->pool++; /* a tile's scores have room */
