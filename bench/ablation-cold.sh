@@ -20,11 +20,12 @@ print('%-44s %7.0f ms (%5.0f .. %5.0f)  read %5.0f unpack %4.0f compute %5.0f wa
       ('$label', t['median'], t['min'], t['max'], t['read'], t['unpack'], t['compute'], t['wait'], 100 * r['cpu_bubble'], 100 * r['npu_bubble'], r['peak_rss_bytes'] * 1e-6), flush=True)"
 }
 row "INT8, all read, then loaded, then computed" "$int8" --load sequential --no-steal
-row "$bits bits, the same" "$ef" --load sequential --no-steal
-row "+ reading, unpacking, loading overlap" "$ef" --load overlap --no-steal
-row "+ with computing: tasks placed by lane" "$ef" --policy overlap --no-steal
-row "+ position-guided priority" "$ef" --policy synergy --steal-above -1 --no-steal
-row "+ CPU steals from a long queue" "$ef" --policy synergy --no-steal
-row "+ idle cores help (both lanes are cores here)" "$ef" --policy synergy
-row "out of order instead of by position" "$ef"
+row "$bits bits, the same" "$ef" --weights tiles --load sequential --no-steal
+row "+ reading, unpacking, loading overlap" "$ef" --weights tiles --load overlap --no-steal
+row "+ with computing: tasks placed by lane" "$ef" --weights tiles --policy overlap --no-steal
+row "+ position-guided priority" "$ef" --weights tiles --policy synergy --steal-above -1 --no-steal
+row "+ CPU steals from a long queue" "$ef" --weights tiles --policy synergy --no-steal
+row "+ idle cores help (both lanes are cores here)" "$ef" --weights tiles --policy synergy
+row "out of order instead of by position" "$ef" --weights tiles
+row "+ weights stay packed (default)" "$ef"
 row "the file mapped" "$ef" --load mmap

@@ -10,7 +10,7 @@ tern=${TERN:-build/tern}
 work=${WORK:-build/vs-peer}
 mkdir -p "$work"
 [ -s "$work/$arch.q8_0.gguf" ] || "$tern" synth --arch "$arch" --type q8_0 -o "$work/$arch.q8_0.gguf"
-[ -s "$work/$arch.tern" ] || "$tern" pack "$work/$arch.q8_0.gguf" -o "$work/$arch.tern" --calib-tokens 512
+[ -s "$work/$arch.tern" ] || "$tern" pack "$work/$arch.q8_0.gguf" -o "$work/$arch.tern" --scheme llm-npu --calib-tokens 512
 rm -f "$work/$arch".*.jsonl
 for ((r = 0; r < rounds; r++)); do
     "$tern" bench -m "$work/$arch.tern" -p "$prompts" -n "$gen" -r 1 -t "$threads" --json >>"$work/$arch.tern.jsonl"

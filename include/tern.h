@@ -82,7 +82,8 @@ typedef struct tern_options {
     const tern_hooks *hooks; /* NULL = malloc/free, no log, no progress (default) */
 
     /* Packages only: the INT8 device and the scheduler of its two lanes. */
-    const char *npu;           /* device backend by name ("host"); NULL = the first built in (default) */
+    const char *npu;           /* device backend by name ("host"); NULL = the first built in (default). A float model is packed for a device that
+                                  is named, at every start */
     const char *policy;        /* "in-order", "overlap", "ooe" or "synergy"; NULL = "ooe" (default) */
     int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
     int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */
@@ -100,7 +101,7 @@ typedef struct tern_options {
     int32_t switch_blocks;     /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best (default) */
     const char *load;          /* how the weights come from the file: "stream" (overlapped with the first prefill; what is wrong with the
                                   file is then told by that prefill), "overlap", "sequential" or "mmap"; NULL = "stream" (default) */
-    int32_t steal_above;       /* policy "synergy": an idle CPU lane takes a task of the NPU's when more than so many wait there; -1 = never, 0 = 5 (default) */
+    int32_t steal_above;       /* policy "synergy": an idle CPU lane takes a task of the NPU's when more than so many wait there; -1 = never, 0 = as the profile says, 5 before it is measured (default) */
     const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
                                   when the page cache has the file, else what tern bench --tune kept, else uring-direct (default) */
     /* Packages: attention of the prompt (decoding attends in full). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU
@@ -117,6 +118,9 @@ typedef struct tern_options {
     int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full; 1 = none; 0 = shadow: where it begins to pay, as
                                     tern bench --tune measured it, or 1024; baselines: none (default) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
+    const char *weights;         /* packages: weights of fewer than 8 bits are "packed" in memory, each product unpacking what it reads, or
+                                    unpacked once to "tiles"; NULL or "auto" = packed where the device can (default) */
+    uint64_t npu_vtcm_bytes;     /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a Hexagon v73 has (default) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
@@ -293,6 +297,7 @@ typedef struct tern_stats {
     uint64_t read_bytes;
     double read_s, unpack_s, load_s, loaded_s;
     const char *read_method;
+    uint64_t unpacked_by_device; /* weights that the device unpacked itself */
     /* Sparse attention: (row, head) pairs; positions they saw, and selected; with attention_check the exact largest, and how many of those
      * were selected; estimates run on the device; times a head's keys were quantised anew; bytes of INT8 keys and graphs. */
     uint64_t attn_rows, attn_seen, attn_selected, attn_true, attn_found, attn_launches, attn_requantised, attn_bytes;

@@ -45,3 +45,8 @@ void tn_file_close(tn_file **pf) {
     tn_free(f->ctx, f->path);
     tn_free(f->ctx, f);
 }
+
+void tn_file_release(const void *p, uint64_t n_bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)p + page - 1) / page * page, to = ((uintptr_t)p + n_bytes) / page * page;
+    if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
+}

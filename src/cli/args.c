@@ -196,6 +196,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->npu_threads = a->npu_threads;
     o->cpu_threads = a->cpu_threads;
     o->npu_memory_bytes = a->npu_memory;
+    o->npu_vtcm_bytes = a->npu_vtcm;
     o->chunk = a->chunk;
     o->no_steal = a->no_steal;
     o->no_chunk_sharing = a->no_chunk_sharing;
@@ -206,6 +207,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->switch_blocks = a->switch_blocks;
     o->load = a->load;
     o->read = a->read;
+    o->weights = a->weights;
     o->steal_above = a->steal_above;
     o->attention = a->attention;
     o->attention_ratio = a->attention_ratio;

@@ -53,9 +53,9 @@ typedef struct model_args {
     int32_t n_threads;
     const char *npu, *policy, *cold_rows, *scheme;
     int32_t npu_threads, cpu_threads, chunk;
-    uint64_t npu_memory;
+    uint64_t npu_memory, npu_vtcm;
     bool no_steal, no_chunk_sharing, trace, npu_separate;
-    const char *graph_switch, *load, *read, *attention;
+    const char *graph_switch, *load, *read, *weights, *attention;
     float attention_ratio;
     int32_t attention_buckets, attention_threshold, attention_share, attention_pool;
     bool no_head_ratios, attention_check, attention_whole;
@@ -70,14 +70,16 @@ typedef struct model_args {
     {"npu-threads", 0, "N", ARG_INT, &(a).npu_threads, 1, 63, "packages: workers of the NPU lane (default: threads - 1)"}, \
     {"cpu-threads", 0, "N", ARG_INT, &(a).cpu_threads, 1, 63, "packages: workers of the CPU lane (default: 1)"}, \
     {"npu-memory", 0, "BYTES", ARG_U64, &(a).npu_memory, 0, 0, "packages: what the device can address (default: no limit)"}, \
+    {"npu-vtcm", 0, "BYTES", ARG_U64, &(a).npu_vtcm, 0, 0, "--npu hexagon: what it stages weights in, 16384 to 8388608 (default)"}, \
     {"scheme", 0, "NAME", ARG_STR, &(a).scheme, 0, 0, "float models: float (default) or an accuracy baseline, llm-int8 or group-w8a8"}, \
     {"no-chunk-sharing", 0, NULL, ARG_FLAG, &(a).no_chunk_sharing, 0, 0, "packages: graphs and weights of its own for every chunk in flight"}, \
     {"cold-rows", 0, "FROM", ARG_STR, &(a).cold_rows, 0, 0, "packages: weight rows for outliers of cold channels from file or weights (default, where the device allows)"}, \
     {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
-    {"steal-above", 0, "N", ARG_INT, &(a).steal_above, -1, 1 << 20, "--policy synergy: the CPU lane takes products when more than N wait (default 5; -1: never)"}, \
+    {"steal-above", 0, "N", ARG_INT, &(a).steal_above, -1, 1 << 20, "--policy synergy: the CPU lane takes products when more than N wait (default: from the profile, 5 before; -1: never)"}, \
     {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
+    {"weights", 0, "FORM", ARG_STR, &(a).weights, 0, 0, "packages of fewer than 8 bits, in memory: packed, tiles (unpacked once) or auto (default: packed where the device can)"}, \
     {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), float-sparse, block-sparse, npu-full"}, \
     {"ratio", 0, "R", ARG_FLOAT, &(a).attention_ratio, 1e-6, 1, "sparse attention: mean share of the positions a row attends to (default 0.2)"}, \
     {"buckets", 0, "N", ARG_INT, &(a).attention_buckets, 1, 9, "sparse attention: pairs of scales to choose from, 1 or 9 (default)"}, \

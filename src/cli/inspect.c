@@ -125,19 +125,33 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
     return EXIT_OK;
 }
 
-/* Reads a section whole (which checks it); the records of tensor sections are listed into `sites`. */
-static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_section *s, json_t *sites, tern_error *err) {
+/* How many compiled graphs there are of each number of rows: {"256": 112, "32": 113}. */
+static void count_graphs(const char *base, uint64_t n_bytes, json_t *graphs) {
+    uint32_t n = 0;
+    if (n_bytes >= 8) memcpy(&n, base, sizeof n);
+    for (uint32_t i = 0; i < n && (n_bytes - 8) / sizeof(tn_pkg_graph) > i; i++) {
+        tn_pkg_graph g;
+        char rows[16];
+        memcpy(&g, base + 8 + i * sizeof g, sizeof g);
+        snprintf(rows, sizeof rows, "%d", g.m);
+        json_object_set_new(graphs, rows, json_integer(json_integer_value(json_object_get(graphs, rows)) + 1));
+    }
+}
+
+/* Reads a section whole (which checks it); the records of tensor sections are listed into `sites`, graphs are counted. */
+static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_section *s, json_t *sites, json_t *graphs, tern_error *err) {
     char *base = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
     TN_FAIL_IF(!base, err, TERN_E_MEMORY, "no memory for a section of %" PRIu64 " bytes", s->size_bytes);
     tern_status st = tn_pkg_read(p, s, base, err);
+    if (st == TERN_OK && s->kind == TN_PKG_GRAPHS) count_graphs(base, s->size_bytes, graphs);
     size_t n = 0;
     const tn_pkg_record *r = tn_pkg_records(p, s, &n);
     if (st != TERN_OK || (s->kind != TN_PKG_LAYER && s->kind != TN_PKG_HEAD)) n = 0;
     for (size_t i = 0; i < n; i++) {
         if ((r[i].part != TN_PKG_TILES && r[i].part != TN_PKG_WEIGHTLETS) || r[i].role >= TN_W_N_ROLES) continue;
         const tn_pkg_record *hot = tn_pkg_record_find(r, n, r[i].role, TN_PKG_HOT);
-        json_t *site = json_pack("{s:i, s:s, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear", tn_role_name((tn_role)r[i].role), "outputs",
-                                               (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k, "act_scale", (double)r[i].act_scale, "outlier_path",
+        json_t *site = json_pack("{s:i, s:s, s:I, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear", tn_role_name((tn_role)r[i].role), "outputs",
+                                               (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k, "bytes", (json_int_t)r[i].size_bytes, "act_scale", (double)r[i].act_scale, "outlier_path",
                                                (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0));
         const uint8_t *bits;
         const tn_pkg_record *weightlets;
@@ -162,46 +176,59 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
     char scheme[24], description[64];
     uint64_t n_params;
     if (tn_pkg_open(ctx, path, &p, &err) != TERN_OK) return failed(&err);
-    json_t *sections = json_array(), *sites = json_array();
+    json_t *sections = json_array(), *sites = json_array(), *graphs = json_object();
     tern_status st = tn_package_hparams(ctx, p, &h, scheme, description, &n_params, &err);
     for (size_t i = 0; i < tn_pkg_n_sections(p) && st == TERN_OK; i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
-        st = read_section(ctx, p, s, sites, &err);
+        st = read_section(ctx, p, s, sites, graphs, &err);
         json_array_append_new(sections, json_pack("{s:s, s:i, s:I, s:I}", "kind", kind_name(s->kind), "layer", (int)s->layer, "offset", (json_int_t)s->off_bytes, "bytes",
                                                   (json_int_t)s->size_bytes));
     }
     char format[40];
     snprintf(format, sizeof format, "tern package, version %d", TN_PKG_VERSION); /* the only one that opens */
     if (st == TERN_OK && json) {
-        json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O}", "file", path, "format", format, "scheme", scheme, "parameters", (json_int_t)n_params,
-                              "hyperparameters", hparams_json(&h), "sections", sections, "linears", sites);
+        json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O, s:O}", "file", path, "format", format, "scheme", scheme, "parameters", (json_int_t)n_params,
+                              "hyperparameters", hparams_json(&h), "sections", sections, "graphs_by_rows", graphs, "linears", sites);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
     } else if (st == TERN_OK) {
         printf("format         %s, scheme %s; all checksums hold\n", format, scheme);
         print_hparams(&h);
-        printf("parameters     %.1f million\n\n%-10s %6s %12s %12s\n", (double)n_params * 1e-6, "section", "layer", "offset", "bytes");
-        size_t i;
+        printf("parameters     %.1f million\ngraphs         ", (double)n_params * 1e-6);
+        const char *rows;
         json_t *v;
+        bool first = true;
+        json_object_foreach(graphs, rows, v) {
+            printf("%s%lld of %s rows", first ? "" : ", ", json_integer_value(v), rows);
+            first = false;
+        }
+        printf("%s\n\n%-10s %6s %12s %12s\n", first ? "none" : "", "section", "layer", "offset", "bytes");
+        size_t i;
         json_array_foreach(sections, i, v) {
             printf("%-10s %6lld %12lld %12lld\n", json_string_value(json_object_get(v, "kind")), json_integer_value(json_object_get(v, "layer")),
                    json_integer_value(json_object_get(v, "offset")), json_integer_value(json_object_get(v, "bytes")));
         }
         if (tensors) {
-            printf("\n%5s %-12s %14s %12s %s\n", "layer", "linear", "out x in", "input scale", "outlier path");
+            printf("\n%5s %-12s %15s %10s %5s %11s  %-13s %s\n", "layer", "linear", "out x in", "bytes", "bits", "input scale", "outlier path", "channels of 1, 2 ... 8 bits");
             json_array_foreach(sites, i, v) {
                 bool path_on = json_is_true(json_object_get(v, "outlier_path"));
-                printf("%5lld %-12s %7lld x %-6lld %11.5g %s", json_integer_value(json_object_get(v, "layer")), json_string_value(json_object_get(v, "linear")),
-                       json_integer_value(json_object_get(v, "outputs")), json_integer_value(json_object_get(v, "inputs")), json_real_value(json_object_get(v, "act_scale")),
-                       path_on ? "yes" : "-");
-                if (path_on && json_integer_value(json_object_get(v, "hot_channels"))) printf(", %lld hot channels", json_integer_value(json_object_get(v, "hot_channels")));
+                json_int_t outputs = json_integer_value(json_object_get(v, "outputs"));
+                const json_t *histogram = json_object_get(v, "channels_by_bits");
+                char hot[32] = "-";
+                double bits = histogram ? 0 : 8;
+                for (size_t b = 0; b < json_array_size(histogram); b++) bits += (double)(b + 1) * (double)json_integer_value(json_array_get(histogram, b)) / (double)outputs;
+                if (path_on) snprintf(hot, sizeof hot, "%lld hot", json_integer_value(json_object_get(v, "hot_channels")));
+                printf("%5lld %-12s %7lld x %-6lld %10lld %5.2f %11.5g  %-13s", json_integer_value(json_object_get(v, "layer")), json_string_value(json_object_get(v, "linear")),
+                       outputs, json_integer_value(json_object_get(v, "inputs")), json_integer_value(json_object_get(v, "bytes")), bits, json_real_value(json_object_get(v, "act_scale")), hot);
+                for (size_t b = 0; b < json_array_size(histogram); b++) printf(" %lld", json_integer_value(json_array_get(histogram, b)));
                 putchar('\n');
             }
         }
     }
     json_decref(sections);
     json_decref(sites);
+    json_decref(graphs);
     tn_pkg_close(&p);
     return st == TERN_OK ? EXIT_OK : failed(&err);
 }
@@ -231,7 +258,8 @@ static int inspect_cpu(bool json) {
     } rows[] = {{"gemm_f32", offsetof(tn_kernels, gemm_f32)}, {"attn_f32", offsetof(tn_kernels, attn_f32)}, {"rmsnorm_f32", offsetof(tn_kernels, rmsnorm_f32)},
                 {"layernorm_f32", offsetof(tn_kernels, layernorm_f32)}, {"rope_f32", offsetof(tn_kernels, rope_f32)}, {"glu_f32", offsetof(tn_kernels, glu_f32)},
                 {"act_f32", offsetof(tn_kernels, act_f32)}, {"add_f32", offsetof(tn_kernels, add_f32)}, {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
-                {"quantise_s8", offsetof(tn_kernels, quantise_s8)}, {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)}, {"shadow_f32", offsetof(tn_kernels, shadow_f32)}};
+                {"quantise_s8", offsetof(tn_kernels, quantise_s8)}, {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)}, {"shadow_f32", offsetof(tn_kernels, shadow_f32)},
+                {"unpack_tile", offsetof(tn_kernels, unpack_tile)}, {"gemm_few", offsetof(tn_kernels, gemm_few)}, {"topk", offsetof(tn_kernels, topk)}, {"attn_sparse", offsetof(tn_kernels, attn_sparse)}};
     json_t *features = json_array(), *kernels = json_object();
     for (uint32_t bit = 1; bit; bit <<= 1) {
         if (k.cpu & bit) json_array_append_new(features, json_string(tn_cpu_flag_name(bit)));
@@ -258,7 +286,7 @@ static int inspect_cpu(bool json) {
 int cmd_inspect(int argc, char **argv) {
     bool json = false, cpu = false, tensors = false;
     const arg_spec specs[] = {
-        {"tensors", 0, NULL, ARG_FLAG, &tensors, 0, 0, "list every tensor with type, shape and place (packages: every linear with its input scale and outlier path)"},
+        {"tensors", 0, NULL, ARG_FLAG, &tensors, 0, 0, "list every tensor with type, shape and place (packages: every linear with its bytes, bits, input scale and outlier path)"},
         {"cpu", 0, NULL, ARG_FLAG, &cpu, 0, 0, "processor features and the kernels they select (TERN_CPU lowers them)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},

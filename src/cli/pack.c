@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 
+#include "base/clock.h"
 #include "quant/pack.h"
 
 #include <jansson.h>
@@ -9,23 +10,37 @@
 #include <string.h>
 #include <unistd.h>
 
+typedef struct progress {
+    char stage[24];
+    double started_s;
+} progress;
+
 static bool show_progress(void *user, const char *stage, double fraction) {
-    (void)user;
+    progress *p = user;
+    double now = (double)tn_now_ns() * 1e-9;
+    if (strncmp(p->stage, stage, sizeof p->stage - 1)) {
+        snprintf(p->stage, sizeof p->stage, "%s", stage);
+        p->started_s = now; /* behind the first step: the next ones take as long as each other */
+    }
     fprintf(stderr, "\r\033[K%s %3.0f %%", stage, fraction * 100);
+    double left = fraction > 0.02 ? (now - p->started_s) * (1 - fraction) / fraction : 0;
+    if (left > 2) fprintf(stderr, ", about %.0f %s left", left < 100 ? left : left / 60, left < 100 ? "s" : "min");
     if (fraction >= 1) fprintf(stderr, "\r\033[K");
     return true;
 }
 
 int cmd_pack(int argc, char **argv) {
-    const char *out = NULL, *scheme = "llm-npu", *shadow = "auto";
+    const char *out = NULL, *scheme = "edgeflow", *shadow = "auto", *scope = "tensor", *allocation = NULL;
     bool json = false;
-    float bits = 5;
+    float bits = 0;
     tn_pack_options o;
     tn_pack_defaults(&o);
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
-        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "edgeflow, llm-npu (default), naive-w8a8, smoothquant"},
-        {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8, "edgeflow: average bits of a weight (default 5); each output channel gets 1 to 8"},
+        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "edgeflow (default), llm-npu, naive-w8a8, smoothquant"},
+        {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8, "average bits of a weight (default: 5 with edgeflow, else 8)"},
+        {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0, "who gets them: error (default with edgeflow: channels 1 to 8 by relative error), uniform (else), cmpq"},
+        {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0, "tensor: that average in every one (default), or model: in all of them together; reads them once more"},
         {"shadow", 0, "MODE", ARG_STR, &shadow, 0, 0, "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, or on: everywhere"},
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0, "text to calibrate on (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7, "tokens of it to use at most (default 8192)"},
@@ -51,9 +66,14 @@ int cmd_pack(int argc, char **argv) {
     if (o.scheme == TN_N_SCHEMES) return usage_error(&c, "scheme '%s' is unknown; there are edgeflow, llm-npu, naive-w8a8, smoothquant", scheme);
     if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on")) return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
     o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;
+    if (allocation && !tn_allocation_parse(allocation, &o.allocation)) return usage_error(&c, "allocation '%s' is unknown; there are error, uniform, cmpq", allocation);
     o.bits = (double)bits;
+    if (strcmp(scope, "tensor") && strcmp(scope, "model")) return usage_error(&c, "bits-scope '%s' is unknown; there are tensor, model", scope);
+    o.bits_of_model = !strcmp(scope, "model");
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
+    progress shown = {0};
+    hooks.user = &shown;
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);
@@ -62,8 +82,8 @@ int cmd_pack(int argc, char **argv) {
     if (tn_pack(&ctx, words[0], out, &o, &r, &err) != TERN_OK) return failed(&err);
     double share = r.n_values ? 100.0 * (double)r.n_outliers / (double)r.n_values : 0;
     if (json) {
-        json_t *j = json_pack("{s:s, s:s, s:I, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme", scheme, "bytes",
-                              (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites", (int)r.n_shadowed, "outlier_percent", share,
+        json_t *j = json_pack("{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme", scheme, "bytes",
+                              (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites", (int)r.n_shadowed, "unsmoothed_sites", (int)r.n_unsmoothed, "outlier_percent", share,
                               "hot_channels", (json_int_t)r.n_hot, "channels", (json_int_t)r.n_channels, "hot_coverage", r.hot_coverage,
                               "resident_row_bytes", (json_int_t)r.hot_row_bytes, "all_row_bytes", (json_int_t)r.all_row_bytes, "calibration_tokens",
                               (json_int_t)r.n_calib_tokens);
@@ -73,6 +93,7 @@ int cmd_pack(int argc, char **argv) {
         return EXIT_OK;
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r.package_bytes / 1048576, scheme, (unsigned long long)r.n_calib_tokens);
+    if (r.n_unsmoothed) printf("inputs of %d of %d sites are not smoothed: %s\n", r.n_unsmoothed, r.n_sites, tn_pack_unsmoothed);
     if (r.n_shadowed) {
         printf("outlier paths at %d of %d sites (%.2f %% of their values); hot channels %llu of %llu carry %.0f %% of the outliers;\n"
                "weight rows resident for the CPU: %.2f MiB of %.2f MiB\n",

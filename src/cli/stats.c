@@ -3,12 +3,12 @@
 #include <stdio.h>
 
 json_t *prefill_json(const tern_stats *t) {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I}", "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble,
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I}", "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble,
                      "npu_bubble", t->npu_bubble, "decision_us", t->decision_us, "decision_max_us", t->decision_max_us, "decisions",
                      (json_int_t)t->n_decisions, "stolen_parts", (json_int_t)t->n_stolen, "outliers", (json_int_t)t->n_outliers, "dropped_outliers",
                      (json_int_t)t->n_dropped, "hot_hits", (json_int_t)t->hot_hits, "cold_misses", (json_int_t)t->cold_misses, "subgraphs",
                      (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared, "activation_bytes", (json_int_t)t->activation_bytes,
-                     "graph_bytes", (json_int_t)t->graph_bytes, "graph_bytes_unshared", (json_int_t)t->graph_bytes_unshared);
+                     "graph_bytes", (json_int_t)t->graph_bytes, "graph_bytes_unshared", (json_int_t)t->graph_bytes_unshared, "unpacked_by_device", (json_int_t)t->unpacked_by_device);
 }
 
 json_t *attention_json(const tern_stats *t) {
@@ -40,6 +40,7 @@ void prefill_print(const tern_stats *t) {
         if (t->attn_true) fprintf(stderr, "; %.2f %% of the exact largest selected, with %.2f %% of the softmax weights", 100 * (double)t->attn_found / (double)t->attn_true, 100 * t->attn_mass);
         fprintf(stderr, "\n");
     }
+    if (t->unpacked_by_device) fprintf(stderr, "%llu weights unpacked by the device\n", (unsigned long long)t->unpacked_by_device);
     if (t->n_switched) {
         fprintf(stderr, "graph switching: %llu layers in %d blocks, %.2f ms of loading, of which %.2f ms exposed (planned: %.2f ms)\n", (unsigned long long)t->n_switched,
                 t->switch_blocks, t->switch_s * 1e3, t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);

@@ -4,9 +4,13 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "engine/tune.h"
+#include "quant/pack.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
 
@@ -35,6 +39,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     /* both lanes are cores of one machine here, so no core stays idle unless the user wants to see a phone's lanes */
     TN_FAIL_IF(o->steal_above < -1, err, TERN_E_INVALID, "stealing above %d waiting tasks: want 1 or more, or -1 for never", o->steal_above);
     if (o->steal_above) policy.steal_above = o->steal_above;
+    policy.steal_by_profile = !o->steal_above && policy.kind == TN_POLICY_SYNERGY;
     policy.keep_busy = !o->no_steal && policy.kind != TN_POLICY_IN_ORDER;
     e->policy = policy;
     e->trace = o->trace;
@@ -45,7 +50,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
     snprintf(e->profile_path, cap, "%s.profile", path);
     tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk,
-                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks};
+                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks, .scratch_bytes = o->npu_vtcm_bytes};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
     e->attention = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.2f, .n_buckets = o->attention_buckets ? o->attention_buckets : 9,
@@ -59,6 +64,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(e->attention.n_buckets != 1 && e->attention.n_buckets != 9, err, TERN_E_INVALID, "%d buckets of scales: there are 1 and 9", e->attention.n_buckets);
     e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
     TN_FAIL_IF(o->load && !tn_load_mode_parse(o->load, &mo.load), err, TERN_E_INVALID, "loading '%s' is unknown; there are stream, overlap, sequential, mmap", o->load);
+    TN_FAIL_IF(o->weights && !tn_weights_form_parse(o->weights, &mo.weights), err, TERN_E_INVALID, "weights '%s' are unknown; there are auto, tiles, packed", o->weights);
     tn_aio_defaults(&mo.io);
     if (!o->read) tn_tuned_read(path, e->profile_path, &mo.io);
     TN_FAIL_IF(o->read && !tn_aio_method_parse(o->read, &mo.io), err, TERN_E_INVALID, "reading by '%s' is unknown; there are threads, threads-direct, uring, uring-direct", o->read);
@@ -67,6 +73,34 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
     TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID, "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
     return TERN_OK;
+}
+
+/* A float model for which a device was named: its static INT8 graphs come from a package, made here and gone with the engine. */
+static tern_status open_packed(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
+    const char *dir = getenv("TMPDIR");
+    char name[512];
+    tn_pack_options p;
+    tn_pack_defaults(&p);
+    p.n_threads = n_threads;
+    for (int s = 0; o->scheme && s <= TN_N_SCHEMES; s++) {
+        TN_FAIL_IF(s == TN_N_SCHEMES, err, TERN_E_INVALID, "scheme '%s' runs on no device: leave the device out, or take edgeflow, llm-npu, naive-w8a8 or smoothquant", o->scheme);
+        p.scheme = (tn_scheme)s;
+        if (!strcmp(o->scheme, tn_scheme_name(p.scheme))) break;
+    }
+    TN_FAIL_IF(snprintf(name, sizeof name, "%s/tern-XXXXXX", dir && *dir ? dir : "/tmp") >= (int)sizeof name, err, TERN_E_INVALID, "TMPDIR is too long");
+    int fd = mkstemp(name);
+    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot be made for the model's INT8 form: %s", name, strerror(errno));
+    close(fd);
+    tn_log(&e->ctx, TERN_LOG_INFO, "%s is packed for the device at every start; tern pack makes a package that stays", path);
+    tern_status st = tn_pack(&e->ctx, path, name, &p, NULL, err);
+    if (st == TERN_OK) st = open_package(e, name, o, n_threads, err);
+    unlink(name); /* what reads it has it open */
+    return st;
+}
+
+static tern_status open_any(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
+    if (tn_pkg_is(path)) return open_package(e, path, o, n_threads, err);
+    return o->npu ? open_packed(e, path, o, n_threads, err) : open_float(e, path, o->scheme, o->attention, err);
 }
 
 tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err) {
@@ -92,7 +126,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     tn_kernels_init(&e->kern, cpu);
 
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
-    if (st == TERN_OK) st = tn_pkg_is(path) ? open_package(e, path, &o, n_threads, err) : open_float(e, path, o.scheme, o.attention, err);
+    if (st == TERN_OK) st = open_any(e, path, &o, n_threads, err);
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;

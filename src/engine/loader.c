@@ -19,8 +19,8 @@ enum {
 typedef struct unit_op {
     const tn_pkg_record *r; /* TILES or WEIGHTLETS */
     tn_role role;
-    int8_t *tiles;          /* where they stay */
-    const uint8_t *packed, *bits; /* of weightlets; NULL: tiles come as they are */
+    int8_t *tiles;          /* what stays: tiles, or packed weights */
+    const uint8_t *packed, *bits; /* weightlets to be unpacked; NULL: what comes stays as it is */
     int32_t part0;          /* first of its parts */
     tn_aio_read read;
 } unit_op;
@@ -55,7 +55,7 @@ struct tn_loader {
     tern_status status;     /* first failure */
     tern_error error;
     atomic_bool done;
-    atomic_int_fast64_t unpack_ns, load_ns, done_ns; /* relaxed: statistics */
+    atomic_int_fast64_t unpack_ns, load_ns, done_ns, n_by_device; /* relaxed: statistics */
     /* rows of the embedding that are needed before it is there; written under run_mu */
     int32_t n_rows, *row_tile; /* ascending */
     int8_t *row_data;
@@ -141,7 +141,7 @@ static tern_status read_unit(unit *u, tern_error *err) {
         } else if (!op->r) {
             uint64_t n = tn_pkg_small_bytes(m->pkg, u->section);
             if (n) st = tn_pkg_check(m->pkg, u->section, NULL, 0, l->map->data + u->section->off_bytes, n, err);
-        } else if (op->r->part == TN_PKG_WEIGHTLETS && st == TERN_OK) { /* tiles are checked by nobody: that would read them all */
+        } else if (op->packed && st == TERN_OK) { /* what is used where it lies is checked by nobody: that would read it all */
             st = tn_pkg_check(m->pkg, u->section, op->r, 0, op->packed, op->r->size_bytes, err);
         }
     }
@@ -158,9 +158,12 @@ tern_status tn_loader_read(tn_loader *l, int32_t i, tern_error *err) {
     return remember(l, read_unit(u, &error), &error, err);
 }
 
+static bool in_ring(const tn_loader *l, const tn_pkg_record *r) { return r && r->part == TN_PKG_WEIGHTLETS && !tn_npu_stays_packed(l->m, r); }
+
+/* Bytes that pass through the ring. */
 static uint64_t packed_bytes(const unit *u) {
     uint64_t n = 0;
-    for (int32_t i = 0; i < u->n_ops; i++) n += u->ops[i].r && u->ops[i].r->part == TN_PKG_WEIGHTLETS ? aligned(u->ops[i].r->size_bytes) : 0;
+    for (int32_t i = 0; i < u->n_ops; i++) n += in_ring(u->l, u->ops[i].r) ? aligned(u->ops[i].r->size_bytes) : 0;
     return n;
 }
 
@@ -178,7 +181,11 @@ tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *
     size_t k = (size_t)u->site->ops.k, n = (size_t)u->site->ops.n[o], n0 = (size_t)(part - op->part0) * CHANNELS_PER_PART,
            n1 = n0 + CHANNELS_PER_PART < n ? n0 + CHANNELS_PER_PART : n;
     if (n0 >= n) return TERN_OK;
-    tn_weightlets_unpack(l->m->kern->unpack_tile, op->packed + tn_weightlets_bytes(op->bits, 0, n0, k), op->bits, n0, n1, k, op->tiles);
+    const uint8_t *packed = op->packed + tn_weightlets_bytes(op->bits, 0, n0, k);
+    if (tn_npu_unpack(l->m->dev, packed, op->bits, (int64_t)n0, (int64_t)n1, (int64_t)k, op->tiles))
+        atomic_fetch_add_explicit(&l->n_by_device, (int64_t)((n1 - n0) * k), memory_order_relaxed);
+    else
+        tn_weightlets_unpack(l->m->kern->unpack_tile, packed, op->bits, n0, n1, k, op->tiles);
     atomic_fetch_add_explicit(&l->unpack_ns, tn_now_ns() - t0, memory_order_relaxed);
     return TERN_OK;
 }
@@ -350,7 +357,7 @@ static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *
         }
         l->graph_units[i].after = oldest - 1;
         for (int32_t o = 0; o < u->n_ops; o++) {
-            if (u->ops[o].r->part != TN_PKG_WEIGHTLETS) continue;
+            if (!in_ring(l, u->ops[o].r)) continue;
             u->ops[o].packed = l->ring + at;
             u->ops[o].read.dst = l->ring + at;
             at += aligned(u->ops[o].r->size_bytes);
@@ -379,14 +386,15 @@ static void add_small(tn_loader *l, int32_t layer) {
     u->ops[0].read = (tn_aio_read){.off_bytes = s->off_bytes, .n_bytes = aligned(tn_pkg_small_bytes(l->m->pkg, s)), .dst = l->m->small[layer + 1], .check = check_piece, .user = u};
 }
 
-/* One linear of a unit; its tiles are where the model wants them. */
-static void add_op(unit *u, tn_role role, const tn_pkg_record *r, int8_t *tiles, int64_t n) {
+/* One linear of a unit, and where the model wants it. */
+static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, int64_t n) {
     unit_op *op = &u->ops[u->n_ops++];
-    *op = (unit_op){.r = r, .role = role, .tiles = tiles, .part0 = u->n_ops > 1 ? u->n_parts : 0};
-    op->read = (tn_aio_read){.off_bytes = u->section->off_bytes + r->off_bytes, .n_bytes = aligned(r->size_bytes), .dst = tiles, .check = check_piece, .user = u};
-    if (u->l->map && r->part == TN_PKG_WEIGHTLETS) op->packed = u->l->map->data + op->read.off_bytes;
+    bool unpacked = in_ring(u->l, r);
+    *op = (unit_op){.r = r, .role = role, .tiles = place, .part0 = u->n_ops > 1 ? u->n_parts : 0};
+    op->read = (tn_aio_read){.off_bytes = u->section->off_bytes + r->off_bytes, .n_bytes = aligned(r->size_bytes), .dst = place, .check = check_piece, .user = u};
+    if (u->l->map && unpacked) op->packed = u->l->map->data + op->read.off_bytes;
     if (u->n_ops == 1) u->n_parts = 0;
-    u->n_parts += r->part == TN_PKG_WEIGHTLETS ? (int32_t)((n + CHANNELS_PER_PART - 1) / CHANNELS_PER_PART) : 0;
+    u->n_parts += unpacked ? (int32_t)((n + CHANNELS_PER_PART - 1) / CHANNELS_PER_PART) : 0;
 }
 
 static void add_site(tn_loader *l, int32_t layer, tn_site site, tn_stage stage) {
@@ -394,7 +402,7 @@ static void add_site(tn_loader *l, int32_t layer, tn_site site, tn_stage stage) 
     if (!s->ops.n_ops) return;
     const tn_pkg_section *section = tn_pkg_find(l->m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
     unit *u = add_unit(l, layer < 0 ? TN_UNIT_HEAD : TN_UNIT_SITE, layer, s, stage, section);
-    for (int32_t i = 0; i < s->ops.n_ops; i++) add_op(u, s->ops.roles[i], s->tiles[i], s->image[i].tiles, s->ops.n[i]);
+    for (int32_t i = 0; i < s->ops.n_ops; i++) add_op(u, s->ops.roles[i], s->tiles[i], s->image[i].tiles ? (void *)s->image[i].tiles : (void *)(uintptr_t)s->image[i].packed, s->ops.n[i]);
     if (u->n_parts < 1) u->n_parts = 1;
 }
 
@@ -481,7 +489,8 @@ int32_t tn_loader_n_parts(const tn_loader *l, int32_t unit) { return l->units[un
 
 void tn_loader_stats_get(tn_loader *l, tn_loader_stats *out) {
     *out = (tn_loader_stats){.unpack_ns = atomic_load_explicit(&l->unpack_ns, memory_order_relaxed), .load_ns = atomic_load_explicit(&l->load_ns, memory_order_relaxed),
-                             .done_ns = atomic_load_explicit(&l->done_ns, memory_order_relaxed), .method = l->aio ? tn_aio_method(l->aio) : "mmap"};
+                             .done_ns = atomic_load_explicit(&l->done_ns, memory_order_relaxed), .n_unpacked_by_device = (uint64_t)atomic_load_explicit(&l->n_by_device, memory_order_relaxed),
+                             .method = l->aio ? tn_aio_method(l->aio) : "mmap"};
     if (!l->aio) return;
     tn_aio_stats s;
     tn_aio_stats_get(l->aio, &s);

@@ -53,6 +53,7 @@ typedef struct tn_loader_stats {
     uint64_t n_read_bytes;
     int64_t read_ns;               /* something was being read */
     int64_t unpack_ns, load_ns;    /* summed over the threads */
+    uint64_t n_unpacked_by_device; /* weights */
     int64_t done_ns;               /* from opening to everything loaded; 0: not yet */
     const char *method;            /* of reading */
 } tn_loader_stats;

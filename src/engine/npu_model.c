@@ -157,6 +157,16 @@ tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, ch
     return TERN_OK;
 }
 
+bool tn_weights_form_parse(const char *name, tn_weights_form *out) {
+    static const char *const names[TN_N_WEIGHTS_FORMS] = {"auto", "tiles", "packed"};
+    for (int i = 0; i < TN_N_WEIGHTS_FORMS; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (tn_weights_form)i;
+        return true;
+    }
+    return false;
+}
+
 bool tn_load_mode_parse(const char *name, tn_load_mode *out) {
     static const char *const names[TN_N_LOAD_MODES] = {"stream", "overlap", "sequential", "mmap"};
     for (int i = 0; i < TN_N_LOAD_MODES; i++) {
@@ -228,10 +238,16 @@ static const tn_pkg_record *tiles_record(const tn_npu_model *m, tn_role role, in
     return NULL;
 }
 
-/* Scales, sums and biases of a linear, beside tiles. */
-static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int layer, int8_t *tiles, tn_npu_weights_data *d, tern_error *err) {
+/* Scales, sums and biases of a linear, beside tiles (r NULL) or the weightlets of record r. */
+static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int layer, int8_t *weights, const tn_pkg_record *r, tn_npu_weights_data *d, tern_error *err) {
     /* the device takes pointers to writable memory; borrowed weights are only read */
-    *d = (tn_npu_weights_data){.tiles = tiles};
+    *d = (tn_npu_weights_data){.tiles = r ? NULL : weights};
+    if (r) {
+        d->packed = (const uint8_t *)weights;
+        d->packed_bytes = r->size_bytes;
+        d->bits = payload(v, role, TN_PKG_CHANNEL_BITS, tn_channel_bits_bytes((size_t)n), layer, err);
+        if (!d->bits) return TERN_E_FORMAT;
+    }
     bool has_bias = tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_BIAS) != NULL;
     d->col_sum = (int32_t *)payload(v, role, TN_PKG_COL_SUM, padded(n) * 4, layer, err);
     d->scale = d->col_sum ? (float *)payload(v, role, TN_PKG_SCALE, padded(n) * 4, layer, err) : NULL;
@@ -242,6 +258,12 @@ static tern_status linear_data(const section_view *v, tn_role role, int64_t n, i
 /* Are the site's graphs loaded one at a time? The head has one form only. */
 static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool head) {
     return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
+}
+
+/* Are the site's weights placed in the device's own memory, which the CPU reads too? Else they lie in the process's. */
+static bool in_device(const tn_npu_model *m, const tn_npu_site *s, bool head) {
+    const tn_npu_caps *c = tn_npu_device_caps(m->dev);
+    return c->own_memory && c->shared_memory && !s->on_cpu && !keeps_one_form(m, s, head);
 }
 
 /* The chunk form again, over a copy of the weights: what a device without chunk sharing has for every chunk (llm.npu 3.2). */
@@ -387,8 +409,13 @@ static tern_status place_sites(tn_npu_model *m, const tn_hparams *h, uint64_t ca
     return TERN_OK;
 }
 
-/* Tiles go to *at, which moves on; NULL: they are used where they are mapped. */
-static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, int layer, int8_t **at, tern_error *err) {
+/* Where the weights of a layer go: in the process's memory, or the device's. */
+typedef struct tile_room {
+    int8_t *at[2];
+} tile_room;
+
+/* Weights go to the room, which shrinks, unless they are used where they are mapped. */
+static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, int layer, tile_room *room, tern_error *err) {
     const section_view v = view_of(m, layer);
     s->ops = tn_site_get(h, site);
     if (!s->ops.n_ops) return TERN_OK;
@@ -397,11 +424,12 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
     for (int i = 0; i < s->ops.n_ops; i++) {
         const tn_pkg_record *r = s->tiles[i] = tiles_record(m, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, err);
         if (!r) return TERN_E_FORMAT;
-        int8_t *tiles = *at;
-        if (m->map && r->part == TN_PKG_TILES) tiles = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
-        else *at += aligned(tiles_bytes(s->ops.n[i], s->ops.k));
+        bool packed = tn_npu_stays_packed(m, r);
+        int8_t **at = &room->at[in_device(m, s, site == TN_SITE_HEAD)], *weights = *at;
+        if (m->map && (packed || r->part == TN_PKG_TILES)) weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
+        else *at += aligned(packed ? r->size_bytes : tiles_bytes(s->ops.n[i], s->ops.k));
         tn_npu_weights_data *d = &s->image[i];
-        TN_TRY(linear_data(&v, s->ops.roles[i], s->ops.n[i], layer, tiles, d, err));
+        TN_TRY(linear_data(&v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, d, err));
         if (keeps_one_form(m, s, site == TN_SITE_HEAD)) TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
         else TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i], err));
     }
@@ -429,21 +457,33 @@ static tern_status plan_small(tn_npu_model *m, int layer, tern_error *err) {
     return TERN_OK;
 }
 
-/* Room for the tiles of a layer (-1: head and embedding). */
-static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, int8_t **at, tern_error *err) {
-    uint64_t n = TN_AIO_ALIGN;
+/* Room for the weights of a layer (-1: head and embedding). */
+static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err) {
+    uint64_t n[2] = {TN_AIO_ALIGN, TN_AIO_ALIGN};
     for (int s = layer < 0 ? TN_SITE_HEAD : 0; s < (layer < 0 ? TN_N_SITES : TN_LAYER_SITES); s++) {
         tn_site_ops o = tn_site_get(h, (tn_site)s);
         for (int i = 0; i < o.n_ops; i++) {
             const tn_pkg_record *r = tiles_record(m, o.roles[i], o.n[i], o.k, layer, err);
             if (!r) return TERN_E_FORMAT;
-            if (!m->map || r->part != TN_PKG_TILES) n += aligned(tiles_bytes(o.n[i], o.k));
+            bool device = in_device(m, tn_npu_site_at(m, layer < 0 ? 0 : layer, (tn_site)s), layer < 0);
+            if (tn_npu_stays_packed(m, r)) n[device] += m->map ? 0 : aligned(r->size_bytes);
+            else if (!m->map || r->part != TN_PKG_TILES) n[device] += aligned(tiles_bytes(o.n[i], o.k));
         }
     }
-    if (layer < 0 && !h->tied && !m->map) n += aligned(tiles_bytes(h->n_vocab, h->n_embd));
-    int8_t *block = m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n, 1);
-    TN_FAIL_IF(!block, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n);
-    *at = block + aligned((uintptr_t)block) - (uintptr_t)block;
+    if (layer < 0 && !h->tied && !m->map) n[0] += aligned(tiles_bytes(h->n_vocab, h->n_embd));
+    if (n[0] > TN_AIO_ALIGN) {
+        m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n[0], 1);
+        TN_FAIL_IF(!m->tile_blocks[layer + 1], err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n[0]);
+    }
+    if (n[1] > TN_AIO_ALIGN) {
+        void *block;
+        TN_TRY(tn_npu_mem_alloc(m->dev, n[1], &block, err));
+        m->device_blocks[layer + 1] = block;
+    }
+    for (int i = 0; i < 2; i++) {
+        uintptr_t block = (uintptr_t)(i ? m->device_blocks : m->tile_blocks)[layer + 1];
+        room->at[i] = (int8_t *)aligned(block);
+    }
     return TERN_OK;
 }
 
@@ -463,24 +503,24 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     memcpy(h->inv_freq_long, inv_long, rope_bytes);
     TN_TRY(copy_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM, true, &model->out_norm, err));
     TN_TRY(copy_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM_B, false, &model->out_norm_b, err));
-    int8_t *at;
+    tile_room room;
     tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_HEAD);
-    TN_TRY(plan_tiles(m, h, -1, &at, err));
-    TN_TRY(open_site(m, h, head, TN_SITE_HEAD, -1, &at, err));
+    TN_TRY(plan_tiles(m, h, -1, &room, err));
+    TN_TRY(open_site(m, h, head, TN_SITE_HEAD, -1, &room, err));
     if (head->shadow) TN_TRY(read_hot(head, &v, -1, err));
     const tn_pkg_record *r = tiles_record(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
     if (!r) return TERN_E_FORMAT;
-    m->embd_tiles = h->tied ? head->image[0].tiles : m->map ? (const int8_t *)m->map->data + tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes : at;
+    m->embd_tiles = h->tied ? head->image[0].tiles : m->map ? (const int8_t *)m->map->data + tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes : room.at[0];
     m->embd_scale = payload(&v, TN_W_EMBD, TN_PKG_SCALE, padded(h->n_vocab) * 4, -1, err);
     m->embd_tile_hash = m->embd_scale ? payload(&v, TN_W_EMBD, TN_PKG_TILE_HASH, padded(h->n_vocab) / 16 * 4, -1, err) : NULL;
     return m->embd_tile_hash ? TERN_OK : TERN_E_FORMAT;
 }
 
 static tern_status open_layer(tn_npu_model *m, const tn_hparams *h, int layer, tern_error *err) {
-    int8_t *at;
+    tile_room room;
     TN_TRY(plan_small(m, layer, err));
-    TN_TRY(plan_tiles(m, h, layer, &at, err));
-    for (int s = 0; s < TN_LAYER_SITES; s++) TN_TRY(open_site(m, h, tn_npu_site_at(m, layer, (tn_site)s), (tn_site)s, layer, &at, err));
+    TN_TRY(plan_tiles(m, h, layer, &room, err));
+    for (int s = 0; s < TN_LAYER_SITES; s++) TN_TRY(open_site(m, h, tn_npu_site_at(m, layer, (tn_site)s), (tn_site)s, layer, &room, err));
     return TERN_OK;
 }
 
@@ -563,9 +603,10 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     m->small = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small);
     m->small_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small_blocks);
     m->tile_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->tile_blocks);
+    m->device_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->device_blocks);
     m->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers * TN_LAYER_SITES + 1, sizeof *m->sites);
     model->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *model->layers);
-    TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->sites || !model->layers, err, TERN_E_MEMORY, "no memory for a model");
+    TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->device_blocks || !m->sites || !model->layers, err, TERN_E_MEMORY, "no memory for a model");
     if (opt->load == TN_LOAD_MMAP && (st = tn_file_open(ctx, path, &m->map, err)) != TERN_OK) goto out;
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
@@ -580,6 +621,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     tn_npu_options_defaults(&dev);
     dev.n_threads = opt->n_threads > 0 ? opt->n_threads : 1;
     dev.memory_cap_bytes = opt->memory_cap_bytes;
+    dev.scratch_bytes = opt->scratch_bytes;
     dev.separate_weights = opt->separate_weights;
     dev.kernels = kern;
     if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
@@ -592,14 +634,19 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     TN_BAIL_IF(opt->no_chunk_sharing && (opt->separate_weights || opt->memory_cap_bytes), err, TERN_E_INVALID,
                "graphs per chunk (no chunk sharing) need a device without a memory cap and without separate weights");
     m->no_chunk_sharing = opt->no_chunk_sharing;
+    bool can_pack = caps->has_weightlets && caps->shares_weights && !opt->no_chunk_sharing && !opt->memory_cap_bytes;
+    TN_BAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
+               "weights that stay packed need a device that reads them (host), without a memory cap, separate weights or graphs per chunk");
+    m->packed = can_pack && opt->weights != TN_WEIGHTS_TILES;
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID, "the CPU cannot read the weights of device '%s': its cold rows come from the file", caps->name);
-    if (opt->memory_cap_bytes) {
-        if ((st = place_sites(m, &model->h, opt->memory_cap_bytes, err)) != TERN_OK) goto out;
+    if (caps->memory_cap_bytes) {
+        if ((st = place_sites(m, &model->h, caps->memory_cap_bytes, err)) != TERN_OK) goto out;
         dev.memory_cap_bytes = 0;
         dev.separate_weights = false;
         if (m->n_on_cpu && (st = tn_npu_open(ctx, "host", &dev, &m->cpu_dev, err)) != TERN_OK) goto out;
-        tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, opt->memory_cap_bytes);
+        if (m->n_on_cpu || opt->memory_cap_bytes)
+            tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, caps->memory_cap_bytes);
     }
     if ((st = open_pkg_graphs(m, err)) != TERN_OK || (st = open_model_level(m, model, err)) != TERN_OK) goto out;
     for (int i = 0; i < m->n_layers; i++) {
@@ -648,6 +695,8 @@ void tn_npu_model_close(tn_npu_model **pm) {
         for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->weights[w]);
         tn_free(m->ctx, s->hot_rows);
     }
+    for (int i = 0; m->device_blocks && i < m->n_layers + 1; i++) tn_npu_mem_free(m->dev, m->device_blocks[i]);
+    tn_free(m->ctx, m->device_blocks);
     tn_npu_close(&m->dev);
     tn_npu_close(&m->cpu_dev);
     for (int i = 0; i < m->n_layers + 1; i++) {

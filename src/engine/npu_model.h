@@ -3,7 +3,7 @@
  * Opening reads the package's index and what lies in front of the layers, plans all memory and makes all graphs; the weights themselves
  * come through the loader (loader.h), at once or while the first prompt is computed.
  *
- * One copy of the weights, in the device's tiles, serves both graph forms: chunks of the prompt (M = chunk) and decode
+ * One copy of the weights, in the device's tiles or packed, serves both graph forms: chunks of the prompt (M = chunk) and decode
  * (M = decode_m). Every chunk uses the same graphs (chunk sharing, llm.npu 3.2): only attention depends on the position. */
 #ifndef TN_ENGINE_NPU_MODEL_H
 #define TN_ENGINE_NPU_MODEL_H
@@ -33,6 +33,16 @@ typedef enum tn_load_mode {
 
 bool tn_load_mode_parse(const char *name, tn_load_mode *out); /* "stream", "overlap", "sequential", "mmap" */
 
+/* How weights of fewer than 8 bits lie in memory. */
+typedef enum tn_weights_form {
+    TN_WEIGHTS_AUTO,   /* packed where the device can */
+    TN_WEIGHTS_TILES,  /* unpacked once, when they are loaded */
+    TN_WEIGHTS_PACKED, /* as they are in the file; each product unpacks what it reads */
+    TN_N_WEIGHTS_FORMS
+} tn_weights_form;
+
+bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "auto", "tiles", "packed" */
+
 /* What engine/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing is known */
@@ -48,7 +58,7 @@ typedef struct tn_npu_site {
     int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
     tn_npu_weights *weights[TN_SITE_MAX_OPS]; /* what the device reads */
     const tn_pkg_record *tiles[TN_SITE_MAX_OPS]; /* of the linears, as tiles or weightlets */
-    tn_npu_weights_data image[TN_SITE_MAX_OPS]; /* the same as the package has it; stays valid while the device's is replaced */
+    tn_npu_weights_data image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
     /* Without chunk sharing: graphs of their own, with weights of their own, for the chunks of a wave after the first; else NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
@@ -74,6 +84,7 @@ typedef struct tn_npu_model {
     tn_loader *loader;
     tn_switcher *switcher; /* NULL: both forms of every graph are loaded (the device's graphs share weights) */
     int32_t chunk; /* rows of the chunk form */
+    bool packed;   /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
     char scheme[24];
     int32_t n_layers;
     tn_npu_site *sites;  /* [n_layers][TN_LAYER_SITES], then the head */
@@ -86,7 +97,7 @@ typedef struct tn_npu_model {
     const uint32_t *embd_tile_hash;
     tn_file *map;        /* the package, where it is mapped */
     char **small, **small_blocks;   /* [n_layers + 1]: small tensors of model and layers as read; the memory they are in (NULL when mapped) */
-    int8_t **tile_blocks; /* [n_layers + 1]: the one copy of the weights */
+    int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed; of sites on a device with memory of its own, in there */
     void *graph_section; /* of the package, with its table */
     const tn_pkg_graph *pkg_graphs;
     uint32_t n_pkg_graphs;
@@ -103,12 +114,14 @@ typedef struct tn_npu_model {
 typedef struct tn_npu_model_options {
     const char *backend;       /* NULL: the first built in */
     int32_t n_threads;         /* of the device */
-    uint64_t memory_cap_bytes; /* 0 = no limit */
+    uint64_t memory_cap_bytes; /* 0 = no limit but the device's own */
+    uint64_t scratch_bytes;    /* as in tn_npu_options */
     int32_t chunk;             /* 0 = the tuned one, or TN_CHUNK_DEFAULT */
     tn_tuned tuned;            /* ignored when it is another package's */
     bool no_chunk_sharing;     /* every chunk of a wave has graphs and weights of its own */
     const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
     tn_load_mode load;
+    tn_weights_form weights;
     tn_aio_options io;         /* filled by tn_aio_defaults */
     uint64_t ring_bytes;       /* room for packed weights on their way, at least a unit's; 0 = 48 MiB, or three units */
     bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
@@ -120,6 +133,11 @@ typedef struct tn_npu_model_options {
 tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path, const tn_npu_model_options *opt,
                               tn_npu_model **out, tn_model **model, tern_error *err);
 void tn_npu_model_close(tn_npu_model **m);
+
+/* Does the linear of this record stay packed in memory? */
+static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_record *r) {
+    return m->packed && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_SHADOW);
+}
 
 static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_npu_site *s) { return s->on_cpu ? m->cpu_dev : m->dev; }
 

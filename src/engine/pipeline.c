@@ -902,7 +902,9 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
             full = full && form_before[i] == TN_FORM_CHUNK;
         }
     }
-    tn_run run = {.graph = w->graph, .policy = p->policy, .cancel = cancel, .timeline = timeline, .task_ns = p->switcher || (full && !p->profile->measured) ? w->task_ns : NULL};
+    tn_policy policy = p->policy;
+    if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
+    tn_run run = {.graph = w->graph, .policy = policy, .cancel = cancel, .timeline = timeline, .task_ns = p->switcher || (full && !p->profile->measured) ? w->task_ns : NULL};
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full && !p->profile->measured) learn(p, w, n_chunks);
@@ -1008,4 +1010,19 @@ const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p) {
     if (p->switcher) tn_switcher_stats_get(p->switcher, &s->switching);
     if (p->sparse) tn_sparse_attn_stats_get(p->sparse, &s->attention);
     return s;
+}
+
+void tn_pipeline_measured(const tn_pipeline *p, tn_sim_measured *out) {
+    *out = (tn_sim_measured){.attn_us_per_pos = p->profile->attn_us_per_pos, .rest_us = p->profile->rest_us, .part_us = p->profile->part_us, .wave_chunks = TN_WAVE_CHUNKS};
+    for (int s = 0; s < TN_N_STAGES; s++) {
+        tn_stage st = (tn_stage)s;
+        int32_t with = 0;
+        for (int32_t layer = 0; layer < p->m->n_layers; layer++) {
+            bool has = !tn_stage_is_shadow(st) && st != TN_ST_PLAN ? true : has_stage(p, st, layer);
+            with += has;
+            if (has) out->n_parts[s] = n_parts_of(p, st, p->n_rows, layer);
+        }
+        out->stage_us[s] = p->profile->us[s];
+        out->shadow_kept[s] = (double)with / p->m->n_layers;
+    }
 }

@@ -11,6 +11,7 @@
 #include "model/tree.h"
 #include "sched/executor.h"
 #include "sched/prefill_graph.h"
+#include "sim/sim.h"
 
 typedef struct tn_pipeline tn_pipeline;
 
@@ -19,6 +20,8 @@ enum { TN_PROFILE_FORWARDS = 9 };
 typedef struct tn_stage_profile {
     double us[TN_N_STAGES];  /* attention: at position 0 */
     double attn_us_per_pos;  /* attention: more per earlier position */
+    /* Measured by tern bench --tune only, else 0: of a prefill, outside its waves (the last token's logits); of a part, beyond its work. */
+    double rest_us, part_us;
     bool measured;
     float forward_rows[TN_PROFILE_FORWARDS], forward_relative[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows, against one row: what drafting decides by */
     int32_t n_forwards;
@@ -60,5 +63,8 @@ const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
 tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err);
 
 const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p);
+
+/* What its waves look like, and the profile's times, for the simulator. */
+void tn_pipeline_measured(const tn_pipeline *p, tn_sim_measured *out);
 
 #endif

@@ -6,8 +6,8 @@
 
 /* What the times depend on; a file written under another key is measured anew. */
 static void key_of(const tern_engine *e, char *key, size_t cap) {
-    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d", (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
-             e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode);
+    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d%s", (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
+             e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode, e->npu->packed ? "-packed" : "");
 }
 
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
@@ -34,6 +34,10 @@ void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
             ok = json_is_number(v) && p->us[s] >= 0 && p->us[s] < 1e9;
         }
         p->attn_us_per_pos = json_number_value(json_object_get(j, "attention_us_per_position"));
+        p->rest_us = json_number_value(json_object_get(j, "rest_us"));
+        p->part_us = json_number_value(json_object_get(j, "part_us"));
+        if (!(p->rest_us >= 0 && p->rest_us < 1e9)) p->rest_us = 0;
+        if (!(p->part_us >= 0 && p->part_us < 1e9)) p->part_us = 0;
         p->measured = ok && p->attn_us_per_pos >= 0 && p->attn_us_per_pos < 1e9;
     }
     json_decref(j);
@@ -49,8 +53,8 @@ void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
         json_array_append_new(relative, json_real((double)p->forward_relative[i]));
     }
     for (int s = 0; p->measured && s < TN_N_STAGES; s++) json_object_set_new(us, tn_stage_name((tn_stage)s), json_real(p->us[s]));
-    json_t *j = json_pack("{s:s, s:o, s:f, s:o, s:o}", "key", key, "stage_us", us, "attention_us_per_position", p->attn_us_per_pos, "forward_rows", rows,
-                          "forward_relative", relative);
+    json_t *j = json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", key, "stage_us", us, "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us, "part_us", p->part_us,
+                          "forward_rows", rows, "forward_relative", relative);
     if (tuned) json_object_set(j, "tuned", tuned);
     if (read) json_object_set(j, "read", read);
     json_decref(old);

@@ -286,6 +286,7 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->load_s = (double)l.load_ns * 1e-9;
     out->loaded_s = (double)l.done_ns * 1e-9;
     out->read_method = l.method;
+    out->unpacked_by_device = l.n_unpacked_by_device;
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {

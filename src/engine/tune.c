@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,6 +140,68 @@ static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *
     return st;
 }
 
+static tn_sim_model shape_of(const tern_engine *e) {
+    const tn_hparams *h = &e->model->h;
+    return (tn_sim_model){.name = "package", .n_layers = h->n_layers, .n_embd = h->n_embd, .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads,
+                          .d_head = h->d_head, .n_ff = h->n_ff, .n_vocab = h->n_vocab};
+}
+
+/* What a part costs beyond its work: by how much the wave took longer than its tasks' times allow, shared out. */
+static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
+    tn_sim_measured measured;
+    tn_sim_model shape = shape_of(e);
+    tn_sim_result o;
+    tn_sim sim;
+    s->profile.part_us = 0;
+    tn_pipeline_measured(s->pipeline, &measured);
+    memcpy(measured.n_workers, e->n_lane_workers, sizeof measured.n_workers);
+    TN_TRY(tn_sim_open(&e->ctx, &sim, err));
+    tern_status st = tn_sim_run(&sim, &(tn_sim_request){.measured = &measured, .model = &shape, .n_tokens = n, .n_chunk = e->npu->chunk, .policy = e->policy}, NULL, &o, err);
+    double n_parts = 0;
+    for (int32_t t = 0; t < sim.graph->n_tasks; t++) n_parts += sim.graph->tasks[t].n_parts;
+    int32_t n_workers = measured.n_workers[TN_LANE_CPU] + measured.n_workers[TN_LANE_NPU];
+    if (st == TERN_OK) s->profile.part_us = fmax(0, (wall_us - o.ttft_ms * 1e3) * n_workers / n_parts);
+    tn_sim_close(&sim);
+    return st;
+}
+
+/* Every stage's median over warm prefills of whole chunks, as many as are in flight together. The session keeps them in the profile when it closes. */
+static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
+    enum { N_TIMES = 7 };
+    int32_t n_chunks = n_prompt / e->npu->chunk < TN_WAVE_CHUNKS ? n_prompt / e->npu->chunk : TN_WAVE_CHUNKS, n = n_chunks * e->npu->chunk;
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = n;
+    tern_session *s = NULL;
+    int32_t *ids = tn_alloc(&e->ctx, TN_MEM_OTHER, (size_t)n, sizeof *ids);
+    tern_status st = ids ? tern_session_open(e, &so, &s, err) : tn_fail(err, TERN_E_MEMORY, "no memory for a prompt of %d tokens", n);
+    tn_rng rng = {42};
+    for (int32_t k = 0; ids && k < n; k++) ids[k] = (int32_t)tn_rng_below(&rng, (uint64_t)e->model->h.n_vocab);
+    enum { PER_POS = TN_N_STAGES, REST, WALL, N_KINDS };
+    double us[N_KINDS][N_TIMES];
+    for (int i = -1; i < N_TIMES && st == TERN_OK; i++) {
+        s->profile.measured = i < 0; /* the first prefill warms up */
+        tn_session_truncate(s, 0);
+        double t0 = tn_now_s();
+        int64_t wave_ns = tn_pipeline_stats_get(s->pipeline)->wall_ns;
+        st = tern_session_prefill(s, ids, (size_t)n, err);
+        if (i < 0) continue;
+        for (int k = 0; k < TN_N_STAGES; k++) us[k][i] = s->profile.us[k];
+        us[PER_POS][i] = s->profile.attn_us_per_pos;
+        us[WALL][i] = (tn_now_s() - t0) * 1e6;
+        us[REST][i] = fmax(0, us[WALL][i] - (double)(tn_pipeline_stats_get(s->pipeline)->wall_ns - wave_ns) * 1e-3);
+    }
+    if (st == TERN_OK) {
+        for (int k = 0; k < N_KINDS; k++) qsort(us[k], N_TIMES, sizeof us[k][0], ascending);
+        for (int k = 0; k < TN_N_STAGES; k++) s->profile.us[k] = us[k][N_TIMES / 2];
+        s->profile.attn_us_per_pos = us[PER_POS][N_TIMES / 2], s->profile.rest_us = us[REST][N_TIMES / 2];
+        st = part_time(e, s, n, us[WALL][N_TIMES / 2], err);
+    }
+    tern_session_close(&s);
+    tn_free(&e->ctx, ids);
+    return st;
+}
+
 static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *err) {
     for (int s = 0; s < TN_LAYER_SITES; s++) {
         const tn_npu_site *site = tn_npu_site_at(e->npu, 0, (tn_site)s);
@@ -207,5 +270,25 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     if (st == TERN_OK) st = best_read(path, n_bytes / 4096 * 4096, out, err);
     if (st == TERN_OK) st = save(e, out, err);
     tern_engine_close(&e);
+    TN_TRY(st);
+    TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err)); /* with the shapes just found */
+    st = stage_times(e, n_prompt, err);
+    tern_engine_close(&e);
     return st;
+}
+
+tern_status tn_tuned_measured(tern_engine *e, tn_sim_measured *out, tn_sim_model *shape, tern_error *err) {
+    TN_FAIL_IF(!e->npu, err, TERN_E_INVALID, "only packages have a profile of stage times");
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = e->npu->chunk;
+    tern_session *s = NULL;
+    TN_TRY(tern_session_open(e, &so, &s, err));
+    bool measured = s->profile.measured;
+    tn_pipeline_measured(s->pipeline, out);
+    tern_session_close(&s);
+    TN_FAIL_IF(!measured, err, TERN_E_INVALID, "%s has no stage times for these settings: run tern bench --tune first", e->profile_path);
+    memcpy(out->n_workers, e->n_lane_workers, sizeof out->n_workers);
+    *shape = shape_of(e);
+    return TERN_OK;
 }

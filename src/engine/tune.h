@@ -1,10 +1,11 @@
 /* engine/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in the profile beside the
  * package: the chunk length, and the equivalent shapes of the prefill's products (llm.npu 3.2), on which bits do not depend; from which length on
- * sparse attention pays. */
+ * sparse attention pays; and how long every stage takes when all is warm: what the policies decide by, and the simulator predicts from. */
 #ifndef TN_ENGINE_TUNE_H
 #define TN_ENGINE_TUNE_H
 
 #include "engine/npu_model.h"
+#include "sim/sim.h"
 
 enum { TN_TUNE_LENGTHS = 6 /* 32, 64, 128, 256, 512, 1024 */, TN_TUNE_READS = 4, TN_TUNE_ATTN = 3 };
 
@@ -22,7 +23,7 @@ typedef struct tn_tune_report {
 } tn_tune_report;
 
 /* Prefill n_prompt random tokens with every chunk length up to it, keep the fastest; then profile equivalent shapes with that length;
- * measure how the storage is read fastest;
+ * measure how the storage is read fastest, and with what was found the time of every stage;
  * write all into the profile. TERN_E_IO when it cannot be written. opt->chunk is ignored. */
 tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out, tern_error *err);
 
@@ -31,5 +32,8 @@ void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o
 
 /* What was kept for this processor, these lanes; false: nothing, or for others. The caller compares the fingerprint. */
 bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out);
+
+/* The profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. TERN_E_INVALID: not a package, or never measured. */
+tern_status tn_tuned_measured(tern_engine *e, tn_sim_measured *out, tn_sim_model *shape, tern_error *err);
 
 #endif

@@ -45,7 +45,10 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->topk = tn_topk_avx512;
         k->topk_merge = tn_topk_merge_avx512;
     }
-    if (cpu & TN_CPU_AVX512VNNI) k->gemm_s8 = tn_gemm_s8_avx512vnni;
+    if (cpu & TN_CPU_AVX512VNNI) {
+        k->gemm_s8 = tn_gemm_s8_avx512vnni;
+        k->gemm_few = tn_gemm_few_avx512vnni;
+    }
 #elif defined(__aarch64__)
     if (cpu & TN_CPU_NEON) {
         tn_kernels_f32_neon(k);

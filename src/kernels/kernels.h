@@ -10,6 +10,7 @@
 #include "kernels/attn_tiles.h"
 #include "kernels/elem_f32.h"
 #include "kernels/gemm_f32.h"
+#include "kernels/gemm_packed.h"
 #include "kernels/gemm_s8.h"
 #include "kernels/shadow_f32.h"
 #include "kernels/topk.h"
@@ -32,6 +33,7 @@ typedef struct tn_kernels {
     tn_act_f32_fn act_f32;
     tn_add_f32_fn add_f32;
     tn_gemm_s8_fn gemm_s8;
+    tn_gemm_few_fn gemm_few; /* NULL: few rows go the way of many (gemm_packed.h) */
     tn_quantise_s8_fn quantise_s8;
     tn_quantise_outliers_fn quantise_outliers;
     tn_shadow_f32_fn shadow_f32;

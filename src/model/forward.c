@@ -183,63 +183,67 @@ static void linear(const stage *s, tn_pool *pool, const tn_linear *l, float *x, 
     if (l->full) tn_pool_for(pool, (l->n + TN_PANEL_N - 1) / TN_PANEL_N, outlier_item, &j);
 }
 
-tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids, bool rope_long,
-                            const _Atomic bool *cancel, const tn_forward_hooks *hooks, tern_error *err) {
+void tn_forward_begin(tn_rows *r, tn_acts *a, bool rope_long) {
+    r->rope_cs = a->rope_cs;
+    tn_rows_rope_table(r, rope_long);
+}
+
+void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer, const tn_forward_hooks *hooks) {
     const tn_hparams *h = &m->h;
     size_t e = (size_t)h->n_embd, qd = (size_t)h->n_heads * (size_t)h->d_head, kd = (size_t)h->n_kv_heads * (size_t)h->d_head,
            f = (size_t)h->n_ff;
+    const tn_layer *y = &m->layers[layer];
+    stage s = {.m = m, .y = y, .r = r, .a = a, .layer = layer, .rows_per_item = r->n_rows < 8 ? r->n_rows : 8, .w = y->attn_norm, .b = y->attn_norm_b};
+    run(&s, pool, norm_item);
+    site_input(&s, pool, hooks, TN_W_Q, a->h, e);
+    linear(&s, pool, &y->q, a->h, e, a->q, qd);
+    linear(&s, pool, &y->k, a->h, e, a->k, kd);
+    linear(&s, pool, &y->v, a->h, e, a->v, kd);
+    run(&s, pool, rope_item);
+    if (hooks && hooks->qk) hooks->qk(hooks->user, layer, a->q, a->k, r->n_rows);
+    s.rows_per_item = r->n_rows < 64 ? r->n_rows : 64;
+    if (r->n_rows <= TN_TREE_MAX) tn_pool_for(pool, h->n_kv_heads, attn_group_item, &s);
+    else tn_pool_for(pool, h->n_heads * ((r->n_rows + s.rows_per_item - 1) / s.rows_per_item), attn_item, &s);
+    s.rows_per_item = r->n_rows < 8 ? r->n_rows : 8;
+    if (hooks && hooks->attention_out) hooks->attention_out(hooks->user, layer, a->att, r->n_rows);
+    site_input(&s, pool, hooks, TN_W_O, a->att, qd);
+    if (h->parallel_block) { /* the MLP reads the same norm, so the attention output waits in q */
+        linear(&s, pool, &y->o, a->att, qd, a->q, e);
+    } else {
+        linear(&s, pool, &y->o, a->att, qd, a->h, e);
+        s.branch = a->h;
+        s.post = h->post_norms ? y->attn_post_norm : NULL;
+        run(&s, pool, residual_item);
+        s.w = y->ffn_norm;
+        s.b = y->ffn_norm_b;
+        run(&s, pool, norm_item);
+    }
+    site_input(&s, pool, hooks, TN_W_UP, a->h, e);
+    if (h->gated) linear(&s, pool, &y->gate, a->h, e, a->gate, f);
+    linear(&s, pool, &y->up, a->h, e, a->up, f);
+    run(&s, pool, glu_item);
+    site_input(&s, pool, hooks, TN_W_DOWN, a->up, f);
+    if (h->parallel_block) {
+        s.branch = a->q;
+        s.post = NULL;
+        run(&s, pool, residual_item);
+    }
+    linear(&s, pool, &y->down, a->up, f, a->h, e);
+    s.branch = a->h;
+    s.post = h->post_norms ? y->ffn_post_norm : NULL;
+    run(&s, pool, residual_item);
+}
+
+tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids, bool rope_long,
+                            const _Atomic bool *cancel, const tn_forward_hooks *hooks, tern_error *err) {
     stage s = {.m = m, .r = r, .a = a, .rows_per_item = r->n_rows < 8 ? r->n_rows : 8, .ids = ids};
-    r->rope_cs = a->rope_cs;
-    tn_rows_rope_table(r, rope_long);
+    tn_forward_begin(r, a, rope_long);
     run(&s, pool, embed_item);
-    for (int layer = 0; layer < h->n_layers; layer++) {
+    for (int layer = 0; layer < m->h.n_layers; layer++) {
         if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) { /* polled: no data follows it */
             return tn_fail(err, TERN_E_CANCELLED, "cancelled in layer %d", layer);
         }
-        const tn_layer *y = &m->layers[layer];
-        s.y = y;
-        s.layer = layer;
-        s.rows_per_item = r->n_rows < 8 ? r->n_rows : 8;
-        s.w = y->attn_norm;
-        s.b = y->attn_norm_b;
-        run(&s, pool, norm_item);
-        site_input(&s, pool, hooks, TN_W_Q, a->h, e);
-        linear(&s, pool, &y->q, a->h, e, a->q, qd);
-        linear(&s, pool, &y->k, a->h, e, a->k, kd);
-        linear(&s, pool, &y->v, a->h, e, a->v, kd);
-        run(&s, pool, rope_item);
-        if (hooks && hooks->qk) hooks->qk(hooks->user, layer, a->q, a->k, r->n_rows);
-        s.rows_per_item = r->n_rows < 64 ? r->n_rows : 64;
-        if (r->n_rows <= TN_TREE_MAX) tn_pool_for(pool, h->n_kv_heads, attn_group_item, &s);
-        else tn_pool_for(pool, h->n_heads * ((r->n_rows + s.rows_per_item - 1) / s.rows_per_item), attn_item, &s);
-        s.rows_per_item = r->n_rows < 8 ? r->n_rows : 8;
-        if (hooks && hooks->attention_out) hooks->attention_out(hooks->user, layer, a->att, r->n_rows);
-        site_input(&s, pool, hooks, TN_W_O, a->att, qd);
-        if (h->parallel_block) { /* the MLP reads the same norm, so the attention output waits in q */
-            linear(&s, pool, &y->o, a->att, qd, a->q, e);
-        } else {
-            linear(&s, pool, &y->o, a->att, qd, a->h, e);
-            s.branch = a->h;
-            s.post = h->post_norms ? y->attn_post_norm : NULL;
-            run(&s, pool, residual_item);
-            s.w = y->ffn_norm;
-            s.b = y->ffn_norm_b;
-            run(&s, pool, norm_item);
-        }
-        site_input(&s, pool, hooks, TN_W_UP, a->h, e);
-        if (h->gated) linear(&s, pool, &y->gate, a->h, e, a->gate, f);
-        linear(&s, pool, &y->up, a->h, e, a->up, f);
-        run(&s, pool, glu_item);
-        site_input(&s, pool, hooks, TN_W_DOWN, a->up, f);
-        if (h->parallel_block) {
-            s.branch = a->q;
-            s.post = NULL;
-            run(&s, pool, residual_item);
-        }
-        linear(&s, pool, &y->down, a->up, f, a->h, e);
-        s.branch = a->h;
-        s.post = h->post_norms ? y->ffn_post_norm : NULL;
-        run(&s, pool, residual_item);
+        tn_forward_layer(m, pool, r, a, layer, hooks);
     }
     return TERN_OK;
 }

@@ -31,6 +31,11 @@ typedef struct tn_forward_hooks {
     void *user;
 } tn_forward_hooks;
 
+/* What tn_forward_layer needs of a before the first layer: the angles of the rows' positions. */
+void tn_forward_begin(tn_rows *r, tn_acts *a, bool rope_long);
+/* One layer over the rows of a->x, in place; fills its part of the cache. */
+void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer, const tn_forward_hooks *hooks);
+
 /* Evaluate r->n_rows tokens: acts->x holds the last layer's residual afterwards. ids [n_rows]. Fills the cache.
  * cancel may be NULL; TERN_E_CANCELLED leaves the cache slots of these rows undefined. hooks may be NULL. */
 tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids, bool rope_long,

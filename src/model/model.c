@@ -13,7 +13,7 @@ typedef struct loader {
     tn_source *src;
     tn_model *m;
     tn_pool *pool;
-    XXH64_state_t *hash;
+    XXH64_state_t *hash; /* NULL: a part is loaded */
     tern_error *err;
 } loader;
 
@@ -55,7 +55,7 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     TN_FAIL_IF(!v, ld->err, TERN_E_MEMORY, "no memory for %s", tn_role_name(role));
     *out = v;
     TN_TRY(tn_source_read(ld->src, layer, role, 0, 1, v, ld->err));
-    XXH64_update(ld->hash, v, (size_t)cols * sizeof *v);
+    if (ld->hash) XXH64_update(ld->hash, v, (size_t)cols * sizeof *v);
     ld->m->n_params += (uint64_t)cols;
     ld->m->weight_bytes += (uint64_t)cols * sizeof *v;
     return TERN_OK;
@@ -89,7 +89,7 @@ static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias
     }
     tn_free(ld->m->ctx, j);
     TN_TRY(st);
-    XXH64_update(ld->hash, l->panels, bytes < 4096 ? bytes : 4096); /* a sample is enough to tell models apart */
+    if (ld->hash) XXH64_update(ld->hash, l->panels, bytes < 4096 ? bytes : 4096); /* a sample is enough to tell models apart */
     ld->m->n_params += (uint64_t)(rows * cols);
     ld->m->weight_bytes += bytes;
     return bias == TN_W_N_ROLES ? TERN_OK : load_vector(ld, layer, bias, &l->bias);
@@ -119,21 +119,59 @@ static tern_status load_layer(loader *ld, int i, tn_layer *y) {
     return TERN_OK;
 }
 
-tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err) {
-    *out = NULL;
-    tn_model *m = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
+/* A model of this source without weights. */
+static tern_status new_model(tn_ctx *ctx, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err) {
+    tn_model *m = *out = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for the model");
     m->ctx = ctx;
     m->scheme = scheme;
     m->h = *tn_source_hparams(src);
     strncpy(m->description, tn_source_description(src), sizeof m->description - 1);
+    m->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->h.n_layers, sizeof *m->layers);
+    TN_FAIL_IF(!m->layers, err, TERN_E_MEMORY, "no memory for %d layers", m->h.n_layers);
+    return TERN_OK;
+}
+
+tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err) {
+    tern_status st = new_model(ctx, src, TN_FLOAT, out, err);
+    loader ld = {.src = src, .m = *out, .pool = pool, .err = err};
+    if (st == TERN_OK) st = load_vector(&ld, -1, TN_W_OUT_NORM, &ld.m->out_norm);
+    if (st == TERN_OK) st = load_vector(&ld, -1, TN_W_OUT_NORM_B, &ld.m->out_norm_b);
+    if (st != TERN_OK) {
+        tn_model_close(out);
+        return st;
+    }
+    ld.m->n_params = 0;
+    for (int layer = -1; layer < ld.m->h.n_layers; layer++) {
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+            int64_t rows, cols;
+            if (!tn_source_has(src, layer, role) || (ld.m->h.tied && (role == TN_W_OUT || role == TN_W_OUT_B))) continue;
+            tn_role_shape(&ld.m->h, role, &rows, &cols);
+            ld.m->n_params += (uint64_t)(rows * cols);
+        }
+    }
+    ld.m->tokenizer = tn_source_take_tokenizer(src);
+    return TERN_OK;
+}
+
+tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int layer, tern_error *err) {
+    loader ld = {.src = src, .m = m, .pool = pool, .err = err};
+    uint64_t n_params = m->n_params;
+    tern_status st = load_layer(&ld, layer, &m->layers[layer]);
+    m->n_params = n_params; /* the outline has counted them */
+    if (st != TERN_OK) tn_model_drop_layer(m, layer);
+    return st;
+}
+
+tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err) {
+    *out = NULL;
+    tn_model *m;
+    tern_status st = new_model(ctx, src, scheme, &m, err);
     loader ld = {.src = src, .m = m, .pool = pool, .hash = XXH64_createState(), .err = err};
-    tern_status st;
+    if (st != TERN_OK) goto out;
     TN_BAIL_IF(!ld.hash, err, TERN_E_MEMORY, "no memory for a hash");
     XXH64_reset(ld.hash, 0);
     XXH64_update(ld.hash, m->h.arch, sizeof m->h.arch);
-    m->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->h.n_layers, sizeof *m->layers);
-    TN_BAIL_IF(!m->layers, err, TERN_E_MEMORY, "no memory for %d layers", m->h.n_layers);
     if ((st = load_linear(&ld, -1, TN_W_EMBD, TN_W_N_ROLES, &m->embd)) != TERN_OK) goto out;
     if (!m->h.tied && (st = load_linear(&ld, -1, TN_W_OUT, TN_W_OUT_B, &m->head)) != TERN_OK) goto out;
     if ((st = load_vector(&ld, -1, TN_W_OUT_NORM, &m->out_norm)) != TERN_OK) goto out;
@@ -158,17 +196,20 @@ static void free_linear(tn_ctx *ctx, tn_linear *l) {
     tn_free(ctx, l->full);
 }
 
+void tn_model_drop_layer(tn_model *m, int layer) {
+    tn_layer *y = &m->layers[layer];
+    float *vectors[] = {y->attn_norm, y->attn_norm_b, y->attn_post_norm, y->ffn_norm, y->ffn_norm_b, y->ffn_post_norm, y->q_norm, y->k_norm};
+    for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++) tn_free(m->ctx, vectors[v]);
+    tn_linear *linears[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
+    for (size_t l = 0; l < sizeof linears / sizeof linears[0]; l++) free_linear(m->ctx, linears[l]);
+    *y = (tn_layer){0};
+}
+
 void tn_model_close(tn_model **pm) {
     tn_model *m = *pm;
     if (!m) return;
     *pm = NULL;
-    for (int i = 0; m->layers && i < m->h.n_layers; i++) {
-        tn_layer *y = &m->layers[i];
-        float *vectors[] = {y->attn_norm, y->attn_norm_b, y->attn_post_norm, y->ffn_norm, y->ffn_norm_b, y->ffn_post_norm, y->q_norm, y->k_norm};
-        for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++) tn_free(m->ctx, vectors[v]);
-        tn_linear *linears[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
-        for (size_t l = 0; l < sizeof linears / sizeof linears[0]; l++) free_linear(m->ctx, linears[l]);
-    }
+    for (int i = 0; m->layers && i < m->h.n_layers; i++) tn_model_drop_layer(m, i);
     free_linear(m->ctx, &m->embd);
     free_linear(m->ctx, &m->head);
     tn_free(m->ctx, m->out_norm);

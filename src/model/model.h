@@ -38,6 +38,11 @@ typedef struct tn_model {
 
 /* Load every weight of the source as float panels, rounded as the scheme rounds. Takes the source's tokenizer. Reports progress "load". */
 tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err);
+/* The same without embedding, head and layers (weight_bytes and fingerprint tell nothing then): for work that goes layer by layer in little
+ * memory. */
+tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err);
+tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int layer, tern_error *err);
+void tn_model_drop_layer(tn_model *m, int layer);
 void tn_model_close(tn_model **m);
 
 /* out = x W^T + bias over m rows, spread over the pool. */

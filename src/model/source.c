@@ -1,6 +1,7 @@
 /* Where each canonical tensor lies in the file, and how its rows are reached. */
 #include "model/source.h"
 
+#include "base/file.h"
 #include "base/status.h"
 #include "formats/safetensors.h"
 #include "model/arch.h"
@@ -243,4 +244,11 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
         TN_TRY(check_finite(p, out, cols, at * cols, err));
     }
     return TERN_OK;
+}
+
+void tn_source_release(const tn_source *s, int layer) {
+    for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+        const tn_tensor *t = tn_source_has(s, layer, role) ? place_of(s, layer, role)->t : NULL;
+        if (t) tn_file_release(t->data, t->size_bytes);
+    }
 }

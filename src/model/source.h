@@ -26,6 +26,8 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
 /* Rows row0..row1-1 of the canonical tensor as float: dst [(row1-row0)][cols]. Thread-safe. NaN or infinite
  * weights are an error that names the tensor and the element. */
 tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1, float *dst, tern_error *err);
+/* The layer's tensors (-1: the model's own) are not needed for now: their pages leave this process's memory until they are read again. */
+void tn_source_release(const tn_source *s, int layer);
 /* The tensors as the file stores them. */
 size_t tn_source_n_tensors(const tn_source *s);
 const tn_tensor *tn_source_tensor_at(const tn_source *s, size_t i);

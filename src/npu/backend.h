@@ -17,9 +17,12 @@ typedef struct tn_npu_backend {
      * Allocates nothing. */
     void (*submit)(tn_npu_device *d, tn_npu_job *job);
 
-    /* Optional, together. Memory seen by both sides, 64-byte aligned; NULL: the process's own. */
-    void *(*mem_alloc)(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat);
+    /* Optional, together. Memory seen by both sides, 64-byte aligned; NULL: the process's own. owns: it comes from there. */
+    tern_status (*mem_alloc)(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out, tern_error *err);
     void (*mem_free)(tn_npu_device *d, void *p);
+    bool (*owns)(tn_npu_device *d, const void *p);
+    /* Optional. tn_npu_unpack into memory the device owns; cannot fail. */
+    void (*unpack)(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1, int64_t k, int8_t *tiles);
     /* Optional. The graph becomes resident: weights are final, scale and bias frozen. g->impl is the backend's. */
     tern_status (*load)(tn_npu_device *d, tn_npu_graph *g, tern_error *err);
     void (*unload)(tn_npu_device *d, tn_npu_graph *g);
@@ -40,12 +43,17 @@ struct tn_npu_device {
     int32_t n_objects;   /* guarded by mu: weights, graphs and buffers lent */
 };
 
+enum { TN_NPU_BLOCK = 64 };
+
 struct tn_npu_weights {
     tn_npu_device *dev;
     int32_t n, k;
-    uint64_t n_bytes; /* counted against the cap */
+    uint64_t n_bytes, n_counted; /* what it takes; of that, what is counted against the cap here */
     tn_npu_weights_data data;
     void *mem;       /* NULL when borrowed */
+    void *copy;      /* guarded by dev->mu: a backend's copy of borrowed data in its memory; goes with the weights */
+    uint64_t *block_off; /* of packed weights: where each TN_NPU_BLOCK channels begin; filled when the first graph is loaded */
+    bool indexed;        /* guarded by dev->mu: block_off is filled */
     int32_t n_refs;  /* guarded by dev->mu */
     int32_t n_loads; /* guarded by dev->mu: loaded graphs that use it */
 };

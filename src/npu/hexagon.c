@@ -1,128 +1,238 @@
-/* npu/hexagon.c - host side of the Hexagon backend: the DSP program runs as a co-process under qemu-hexagon, sees one arena of
- * shared memory and is rung through a socket. Weights, constants and staging lie in the arena; a job's rows are copied in and
- * out by one thread, which runs jobs in order. Every wait has a limit; a DSP that dies, hangs or talks nonsense is lost
- * for good: it is killed, that is said once, and this job and all later ones are computed by the host's kernels (weights and
- * tiles lie in the shared arena): the session goes on with the same bits. */
+/* npu/hexagon.c - host side of the Hexagon backend. What the device addresses lies in an arena that both sides see (hexagon/transport.h)
+ * and is mapped on the DSP block by block, under its memory cap; graphs are loaded there once and run by number. One thread runs
+ * jobs in order; rows that do not lie in the arena pass through a window of it. Every wait has a limit; a DSP that dies, hangs, talks
+ * nonsense or refuses what it should not is lost for good: it is killed, that is said once, and this job and all later ones, and unpacking,
+ * are done by the host's kernels (weights and tiles lie in the shared arena): the session goes on with the same bits. */
 #ifdef TERN_HEXAGON
 #include "base/cpu.h"
 #include "kernels/kernels.h"
+#include "kernels/unpack.h"
 #include "npu/backend.h"
 #include "npu/hexagon/message.h"
+#include "npu/hexagon/transport.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-extern char **environ;
-
-enum { ARENA = 1 << 30, ALIGN = 128, START_MS = 10000, RUN_MS = 30000, PADDED = 16 };
+enum {
+    ALIGN = 128,
+    START_MS = 10000,
+    RUN_MS = 30000,
+    TILE_N = 16,
+    /* the window, behind place 0, which means none */
+    WINDOW = 4096,
+    IN_BYTES = 8 << 20,
+    K_BYTES = 8 << 20, /* 8 ops' column tile of the longest K */
+    OUT_BYTES = 16 << 20,
+    WINDOW_BYTES = IN_BYTES + K_BYTES + OUT_BYTES,
+};
+_Static_assert(WINDOW_BYTES >= TN_HEX_MAX_CHANNELS * TN_HEX_MAX_K, "packed channels of one message fit the window");
+_Static_assert(K_BYTES >= TN_HEX_MAX_OPS * TILE_N * TN_HEX_MAX_K && OUT_BYTES >= 4 * TN_HEX_MAX_N, "a tile and a row fit");
+_Static_assert((int)TN_HEX_MAX_OPS == (int)TN_NPU_MAX_OPS && TN_NPU_OUT_F32 == 0 && TN_NPU_OUT_S32 == 1 && TN_NPU_OUT_U8 == 2 && TN_NPU_OUT_S8 == 3,
+               "messages speak npu.h");
 
 /* The used part of the arena, in order of place. */
 typedef struct block {
     struct block *next;
-    uint32_t at, size;
+    uint32_t at, room, n_bytes;
+    tn_mem_cat cat;
 } block;
 
 typedef struct hexagon {
-    uint8_t *arena;
-    int fd, sock;
-    pid_t pid;
+    tn_hex_link *link;
+    tn_npu_device *dev;
+    tn_kernels kern; /* for when it is lost */
+    int wait_ms;     /* for an answer */
     pthread_t thread;
+    bool has_thread;
     pthread_mutex_t mu;
     pthread_cond_t wake;
-    block *blocks;           /* guarded by mu */
     tn_npu_job *head, *tail; /* guarded by mu */
     bool quit;               /* guarded by mu */
-    bool lost;               /* the worker's own once it runs */
-    tn_kernels kern;         /* for when it is */
-    int wait_ms;             /* for an answer */
-    tn_npu_device *dev;
+    pthread_mutex_t talk;    /* guards what follows, the link and the window; not taken under mu */
+    uint32_t serial;
+    bool greeted, lost;
+    block *blocks;
+    bool id_used[TN_HEX_MAX_GRAPHS];
 } hexagon;
 
-/* Staging of one loaded graph; places in the arena. */
+/* One loaded graph: its number and the places of its constants. */
 typedef struct resident {
-    uint8_t *mem;
-    uint32_t in, out, tiles[TN_NPU_MAX_OPS], bias[TN_NPU_MAX_OPS];
+    uint32_t id;
 } resident;
+
+/* ---- messages: under talk ------------------------------------------------------------------------------ */
+
+static void lose(hexagon *h, const char *why) {
+    if (h->lost) return;
+    h->lost = true;
+    tn_hex_transport_here.kill(h->link);
+    if (h->greeted) tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: %s; the CPU goes on in its place", why);
+}
+
+/* The DSP's status; 0: it is lost (now). */
+static uint32_t ask_for(hexagon *h, tn_hex_request *g, int limit_ms) {
+    tn_hex_reply r = {0};
+    if (h->lost) return 0;
+    g->serial = ++h->serial;
+    tn_hex_receipt came = tn_hex_transport_here.send(h->link, g, sizeof *g) ? tn_hex_transport_here.receive(h->link, &r, sizeof r, limit_ms) : TN_HEX_ENDED;
+    if (came == TN_HEX_CAME && r.serial == g->serial && r.status >= TN_HEX_OK && r.status <= TN_HEX_E_SHAPE) return r.status;
+    lose(h, came == TN_HEX_LATE ? "it gave no answer in time" : came == TN_HEX_ENDED ? "it ended" : "it gave no sane answer");
+    return 0;
+}
+
+/* For what it has no reason to refuse. work: multiply-adds; the slowest DSP in mind, a busy machine's emulator, does more than 10^5 a ms. */
+static bool ask(hexagon *h, tn_hex_request *g, uint64_t work) {
+    uint64_t more_ms = work / 100000;
+    uint32_t st = ask_for(h, g, h->wait_ms + (int)(more_ms < 3600000 ? more_ms : 3600000));
+    if (st && st != TN_HEX_OK) lose(h, "it refuses a sound request");
+    return st == TN_HEX_OK;
+}
 
 /* ---- arena ----------------------------------------------------------------------------------------- */
 
-static void *arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat) {
+/* 0 for what lies elsewhere. */
+static uint32_t place(const hexagon *h, const void *p) {
+    uintptr_t off = (uintptr_t)p - (uintptr_t)h->link->arena;
+    return p && off < h->link->arena_bytes ? (uint32_t)off : 0;
+}
+
+static bool owns(tn_npu_device *d, const void *p) { return place(d->impl, p) != 0; }
+
+static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out, tern_error *err) {
     hexagon *h = d->impl;
-    if (n_bytes > ARENA / 2) return NULL;
+    uint32_t arena = h->link->arena_bytes;
+    TN_FAIL_IF(n_bytes > arena - WINDOW - WINDOW_BYTES, err, TERN_E_LIMIT, "%" PRIu64 " bytes in one piece; the DSP's arena has %u", n_bytes, arena);
     block *b = tn_calloc(d->ctx, cat, 1, sizeof *b), **p;
-    if (!b) return NULL;
-    b->size = (uint32_t)((n_bytes + ALIGN - 1) & ~(uint64_t)(ALIGN - 1));
-    b->at = ALIGN; /* place 0 means none */
-    pthread_mutex_lock(&h->mu);
-    for (p = &h->blocks; *p && (*p)->at - b->at < b->size; p = &(*p)->next) b->at = (*p)->at + (*p)->size;
-    bool fits = b->size <= ARENA - b->at;
-    if (fits) {
+    TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory for a block of the DSP's arena");
+    b->cat = cat;
+    b->n_bytes = (uint32_t)(n_bytes ? n_bytes : 1);
+    b->room = (b->n_bytes + ALIGN - 1) & ~(uint32_t)(ALIGN - 1);
+    b->at = WINDOW + WINDOW_BYTES;
+    pthread_mutex_lock(&h->talk);
+    for (p = &h->blocks; *p && (*p)->at - b->at < b->room; p = &(*p)->next) b->at = (*p)->at + (*p)->room;
+    bool fits = b->room <= arena - b->at;
+    tn_hex_request g = {.what = TN_HEX_MAP, .map = {b->at, b->n_bytes}};
+    uint32_t st = fits ? ask_for(h, &g, h->wait_ms) : 0;
+    bool refused = st == TN_HEX_E_LIMIT;
+    if (st && st != TN_HEX_OK && !refused) lose(h, "it refuses a sound request");
+    if (fits && !refused) {
         b->next = *p;
         *p = b;
     }
-    pthread_mutex_unlock(&h->mu);
-    if (fits) return h->arena + b->at;
+    pthread_mutex_unlock(&h->talk);
+    if (fits && !refused) {
+        atomic_fetch_add_explicit(&d->ctx->live_bytes[cat], b->n_bytes, memory_order_relaxed);
+        *out = h->link->arena + b->at;
+        return TERN_OK;
+    }
     tn_free(d->ctx, b);
-    return NULL;
+    TN_FAIL_IF(refused, err, TERN_E_LIMIT, "the DSP refuses to map %" PRIu64 " bytes more (a smaller --npu-memory leaves more to the CPU)", n_bytes);
+    return tn_fail(err, TERN_E_LIMIT, "the DSP's arena of %u bytes has no room for %" PRIu64 " more (a smaller --npu-memory leaves more to the CPU)", arena, n_bytes);
 }
 
 static void arena_free(tn_npu_device *d, void *mem) {
     hexagon *h = d->impl;
     if (!mem) return;
-    uint32_t at = (uint32_t)((uint8_t *)mem - h->arena);
-    pthread_mutex_lock(&h->mu);
+    pthread_mutex_lock(&h->talk);
     block **p = &h->blocks;
-    while ((*p)->at != at) p = &(*p)->next;
+    while ((*p)->at != place(h, mem)) p = &(*p)->next;
     block *b = *p;
     *p = b->next;
-    pthread_mutex_unlock(&h->mu);
+    tn_hex_request g = {.what = TN_HEX_UNMAP, .map = {b->at, b->n_bytes}};
+    ask(h, &g, 0);
+    pthread_mutex_unlock(&h->talk);
+    atomic_fetch_sub_explicit(&d->ctx->live_bytes[b->cat], b->n_bytes, memory_order_relaxed);
     tn_free(d->ctx, b);
 }
 
-/* 0 for what lies elsewhere. */
-static uint32_t place(const hexagon *h, const void *p) {
-    uintptr_t off = (uintptr_t)p - (uintptr_t)h->arena;
-    return p && off < ARENA ? (uint32_t)off : 0;
-}
+/* ---- jobs ------------------------------------------------------------------------------------------ */
 
-/* ---- messages -------------------------------------------------------------------------------------- */
+static uint32_t width_of(const tn_npu_op *op) { return op->out == TN_NPU_OUT_F32 || op->out == TN_NPU_OUT_S32 ? 4 : 1; }
 
-static bool ask(hexagon *h, const tn_hex_message *g, int limit_ms) {
-    uint32_t answer = 0;
-    struct pollfd p = {.fd = h->sock, .events = POLLIN};
-    int rc;
-    if (send(h->sock, g, sizeof *g, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof *g) return false;
-    do rc = poll(&p, 1, limit_ms);
-    while (rc < 0 && errno == EINTR);
-    return rc == 1 && recv(h->sock, &answer, sizeof answer, MSG_DONTWAIT) == (ssize_t)sizeof answer && answer == TN_HEX_OK;
-}
-
-static bool run_op(hexagon *h, const tn_npu_job *j, int32_t i) {
+/* Rows row0..row0+n-1 and columns col0[i]..+cols[i]-1 (none: the op waits) of the ops. Rows and K of elsewhere pass through the window. */
+static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, const int32_t *col0, const int32_t *cols) {
     const tn_npu_graph *g = j->graph;
-    const tn_npu_op *op = &g->desc.ops[i];
-    const resident *r = g->impl;
-    uint32_t k = (uint32_t)(g->desc.k + 3) & ~3u, cols = (uint32_t)tn_npu_op_cols(j, i), width = op->out == TN_NPU_OUT_F32 || op->out == TN_NPU_OUT_S32 ? 4 : 1;
-    if (i == 0 || g->desc.kind == TN_NPU_QK) {
-        for (int32_t m = 0; m < j->n_rows; m++) memcpy(h->arena + r->in + (size_t)m * k, tn_npu_op_in(j, i) + (size_t)m * g->desc.in_stride, k);
+    uint8_t *arena = h->link->arena;
+    uint32_t k4 = (uint32_t)(g->desc.k + 3) & ~3u, k8 = (k4 + 7) & ~7u, in = WINDOW, k = WINDOW + IN_BYTES, out = WINDOW + IN_BYTES + K_BYTES;
+    bool linears = g->desc.kind == TN_NPU_LINEARS, direct[TN_NPU_MAX_OPS] = {0};
+    uint64_t work = 0;
+    tn_hex_request m = {.what = TN_HEX_RUN, .id = ((const resident *)g->impl)->id, .run = {.n_rows = (uint32_t)n}};
+    for (int32_t i = 0; i < g->desc.n_ops; i++) {
+        const tn_npu_op *op = &g->desc.ops[i];
+        uint32_t width = width_of(op), stride = (uint32_t)g->desc.in_stride;
+        const uint8_t *rows = tn_npu_op_in(j, i) + (size_t)row0 * stride;
+        m.run.ops[i].cols = (uint32_t)cols[i];
+        if ((linears && !i) || (!linears && cols[i])) {
+            m.run.ops[i].in = place(h, rows);
+            m.run.ops[i].in_stride = stride;
+            if (!m.run.ops[i].in || m.run.ops[i].in % TN_HEX_IN_ALIGN || stride % TN_HEX_IN_ALIGN) {
+                for (int32_t r = 0; r < n; r++) memcpy(arena + in + (size_t)r * k8, rows + (size_t)r * stride, k4);
+                m.run.ops[i].in = in;
+                m.run.ops[i].in_stride = k8;
+                in += (uint32_t)n * k8;
+            }
+        }
+        if (!cols[i]) continue;
+        work += (uint64_t)n * (uint64_t)cols[i] * k4;
+        if (!linears) {
+            const int8_t *tiles = j->k[i].tiles + (size_t)col0[i] * k4;
+            if (!(m.run.ops[i].tiles = place(h, tiles))) {
+                uint32_t bytes = (uint32_t)(cols[i] + TILE_N - 1) / TILE_N * TILE_N * k4;
+                memcpy(arena + k, tiles, bytes);
+                m.run.ops[i].tiles = k;
+                k += bytes;
+            }
+        }
+        void *to = (char *)j->out[i] + ((size_t)row0 * (size_t)op->out_stride + (size_t)col0[i]) * width;
+        m.run.ops[i].out = place(h, to);
+        m.run.ops[i].out_stride = (uint32_t)op->out_stride;
+        direct[i] = m.run.ops[i].out && m.run.ops[i].out % width == 0;
+        if (!direct[i]) {
+            m.run.ops[i].out = out;
+            m.run.ops[i].out_stride = m.run.ops[i].cols;
+            out += ((uint32_t)n * m.run.ops[i].cols * width + 3) & ~3u;
+        }
     }
-    uint32_t tiles = r->tiles[i];
-    if (g->desc.kind == TN_NPU_QK) memcpy(h->arena + tiles, tn_npu_op_tiles(j, i), (size_t)(cols + PADDED - 1) / PADDED * PADDED * k);
-    tn_hex_message msg = {.what = TN_HEX_RUN, .in = r->in, .tiles = tiles, .scale = place(h, g->scale[i]), .bias = r->bias[i], .out = r->out,
-                          .out_stride = cols, .out_form = (uint32_t)op->out, .m = (uint32_t)j->n_rows, .n = cols, .k = k};
-    if (!ask(h, &msg, h->wait_ms)) return false;
-    for (int32_t m = 0; m < j->n_rows; m++)
-        memcpy((uint8_t *)j->out[i] + (size_t)m * op->out_stride * width, h->arena + r->out + (size_t)m * cols * width, (size_t)cols * width);
+    if (!ask(h, &m, work)) return false;
+    for (int32_t i = 0; i < g->desc.n_ops; i++) {
+        const tn_npu_op *op = &g->desc.ops[i];
+        uint32_t width = width_of(op), row = m.run.ops[i].cols * width;
+        for (int32_t r = 0; r < n && !direct[i] && cols[i]; r++)
+            memcpy((char *)j->out[i] + ((size_t)(row0 + r) * (size_t)op->out_stride + (size_t)col0[i]) * width, arena + m.run.ops[i].out + (size_t)r * row, row);
+    }
+    return true;
+}
+
+/* As many rows at once as the window takes, of as many ops, and of Q.K as many columns. */
+static bool run_job(hexagon *h, const tn_npu_job *j) {
+    const tn_npu_graph_desc *d = &j->graph->desc;
+    bool qk = d->kind == TN_NPU_QK;
+    uint32_t k4 = (uint32_t)(d->k + 3) & ~3u, in_row = ((k4 + 7) & ~7u) * (qk ? (uint32_t)d->n_ops : 1);
+    int32_t most_cols = qk ? (int32_t)(K_BYTES / (uint32_t)d->n_ops / (TILE_N * k4)) * TILE_N : TN_HEX_MAX_N;
+    for (int32_t first = 0, end; first < d->n_ops; first = end) {
+        uint32_t out_row = 0;
+        for (end = first; end < d->n_ops; end++) {
+            uint32_t more = (uint32_t)tn_npu_op_cols(j, end) * 4 + 4;
+            if (end > first && more > OUT_BYTES - out_row) break;
+            out_row += more;
+        }
+        int32_t rows = (int32_t)(IN_BYTES / in_row < OUT_BYTES / out_row ? IN_BYTES / in_row : OUT_BYTES / out_row);
+        if (rows < 1) rows = 1;
+        for (int32_t row = 0; row < j->n_rows; row += rows) {
+            for (int32_t col = 0, more = 1; more; col += most_cols) {
+                int32_t col0[TN_NPU_MAX_OPS] = {0}, cols[TN_NPU_MAX_OPS] = {0};
+                more = 0;
+                for (int32_t i = first; i < end; i++) {
+                    int32_t left = tn_npu_op_cols(j, i) - col;
+                    col0[i] = col;
+                    cols[i] = left < 0 ? 0 : left < most_cols ? left : most_cols;
+                    more |= left > most_cols;
+                }
+                if (!run_piece(h, j, row, j->n_rows - row < rows ? j->n_rows - row : rows, col0, cols)) return false;
+            }
+        }
+    }
     return true;
 }
 
@@ -136,13 +246,10 @@ static void *worker_main(void *arg) {
         h->head = j->next;
         if (!h->head) h->tail = NULL;
         pthread_mutex_unlock(&h->mu);
-        for (int32_t i = 0; i < j->graph->desc.n_ops && !h->lost; i++) {
-            if (run_op(h, j, i)) continue;
-            h->lost = true;
-            kill(h->pid, SIGKILL);
-            tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: it ended, or gave no sane answer within %d ms; the CPU goes on in its place", h->wait_ms);
-        }
-        if (h->lost) tn_npu_host_compute(&h->kern, j);
+        pthread_mutex_lock(&h->talk);
+        bool done = !h->lost && run_job(h, j);
+        pthread_mutex_unlock(&h->talk);
+        if (!done) tn_npu_host_compute(&h->kern, j);
         tn_npu_complete(h->dev, j, TERN_OK);
         pthread_mutex_lock(&h->mu);
     }
@@ -161,148 +268,161 @@ static void submit(tn_npu_device *d, tn_npu_job *j) {
     pthread_mutex_unlock(&h->mu);
 }
 
+/* ---- weightlets ------------------------------------------------------------------------------------ */
+
+static void unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *bits, int64_t n0, int64_t n1, int64_t k, int8_t *tiles) {
+    hexagon *h = d->impl;
+    for (int64_t n = n0, end; n < n1; n = end) {
+        end = n1 - n < TN_HEX_MAX_CHANNELS ? n1 : n + TN_HEX_MAX_CHANNELS;
+        size_t bytes = tn_weightlets_bytes(bits, (size_t)n, (size_t)end, (size_t)k);
+        tn_hex_request g = {.what = TN_HEX_UNPACK, .unpack = {.src = place(h, src), .src_bytes = (uint32_t)bytes, .n_channels = (uint32_t)(end - n), .k = (uint32_t)k}};
+        g.unpack.tiles = place(h, tiles + n * ((k + 3) / 4 * 4));
+        for (int64_t c = n; c < end; c++) tn_channel_bits_put(g.unpack.bits, (size_t)(c - n), tn_channel_bits_get(bits, (size_t)c));
+        pthread_mutex_lock(&h->talk);
+        if (!g.unpack.src && !h->lost) {
+            memcpy(h->link->arena + WINDOW, src, bytes);
+            g.unpack.src = WINDOW;
+        }
+        bool done = ask(h, &g, (uint64_t)(end - n) * (uint64_t)k);
+        pthread_mutex_unlock(&h->talk);
+        if (!done) tn_weightlets_unpack(h->kern.unpack_tile, src, bits, (size_t)n, (size_t)end, (size_t)k, tiles);
+        src += bytes;
+    }
+}
+
 /* ---- graphs ---------------------------------------------------------------------------------------- */
+
+/* Places of an op's tiles and bias. Those of borrowed weights are copied once, for all graphs. */
+static tern_status constants(tn_npu_device *d, tn_npu_graph *g, int32_t i, uint32_t *tiles, uint32_t *bias, tern_error *err) {
+    hexagon *h = d->impl;
+    tn_npu_weights *w = g->weights[i];
+    *tiles = w ? place(h, w->data.tiles) : 0;
+    *bias = place(h, g->bias[i]);
+    uint64_t n_tiles = w && !*tiles ? tn_npu_tiles_bytes(&d->caps.layout, w->n, w->k) : 0;
+    uint64_t n_bias = w && w->data.bias && !place(h, w->data.bias) ? (uint64_t)(w->n + TILE_N - 1) / TILE_N * TILE_N * sizeof(float) : 0;
+    if (!n_tiles && !n_bias) return TERN_OK;
+    pthread_mutex_lock(&d->mu);
+    char *copy = w->copy;
+    pthread_mutex_unlock(&d->mu);
+    if (!copy) {
+        void *fresh;
+        TN_TRY(arena_alloc(d, n_tiles + n_bias, TN_MEM_WEIGHTS, &fresh, err));
+        if (n_tiles) memcpy(fresh, w->data.tiles, n_tiles);
+        if (n_bias) memcpy((char *)fresh + n_tiles, w->data.bias, n_bias);
+        pthread_mutex_lock(&d->mu);
+        copy = w->copy;
+        if (!copy) copy = w->copy = fresh;
+        pthread_mutex_unlock(&d->mu);
+        if (copy != fresh) arena_free(d, fresh); /* another thread was first */
+    }
+    if (n_tiles) *tiles = place(h, copy);
+    if (g->bias[i] && !*bias) *bias = place(h, copy + n_tiles);
+    return TERN_OK;
+}
 
 static tern_status load(tn_npu_device *d, tn_npu_graph *g, tern_error *err) {
     hexagon *h = d->impl;
-    uint64_t k = (uint64_t)(g->desc.k + 3) & ~3ull, in = ((uint64_t)g->desc.m * k + 127) & ~127ull, out = 0, more = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        resident *r = g->impl;
-        uint64_t at = in + out;
-        for (int32_t i = 0; i < g->desc.n_ops; i++) {
-            const tn_npu_op *op = &g->desc.ops[i];
-            uint64_t padded = (uint64_t)(op->n + PADDED - 1) / PADDED * PADDED, size = (uint64_t)g->desc.m * (uint64_t)op->n * 4;
-            const int8_t *tiles = g->weights[i] ? g->weights[i]->data.tiles : NULL;
-            if (!pass) {
-                out = size > out ? (size + 127) & ~127ull : out;
-                more += ((padded * k + 127) & ~127ull) + ((padded * 4 + 127) & ~127ull);
-                continue;
-            }
-            if (!(r->tiles[i] = place(h, tiles))) {
-                r->tiles[i] = place(h, r->mem + at);
-                if (tiles) memcpy(r->mem + at, tiles, padded * k);
-                at += (padded * k + 127) & ~127ull;
-            }
-            if (g->bias[i] && !(r->bias[i] = place(h, g->bias[i]))) {
-                r->bias[i] = place(h, r->mem + at);
-                memcpy(r->mem + at, g->bias[i], padded * 4);
-                at += (padded * 4 + 127) & ~127ull;
-            }
-        }
-        if (pass) break;
-        r = tn_calloc(d->ctx, TN_MEM_GRAPHS, 1, sizeof *r);
-        TN_FAIL_IF(!r, err, TERN_E_MEMORY, "no memory for a graph of the DSP");
-        if (!(r->mem = arena_alloc(d, in + out + more, TN_MEM_GRAPHS))) {
-            tn_free(d->ctx, r);
-            return tn_fail(err, TERN_E_MEMORY, "the DSP's arena has no room for a graph");
-        }
-        r->in = place(h, r->mem);
-        r->out = r->in + (uint32_t)in;
-        g->impl = r;
+    tn_hex_request m = {.what = TN_HEX_LOAD, .load = {g->desc.kind == TN_NPU_QK, (uint32_t)g->desc.m, (uint32_t)g->desc.k, (uint32_t)g->desc.n_ops, {{0}}}};
+    for (int32_t i = 0; i < g->desc.n_ops; i++) {
+        m.load.ops[i].n = (uint32_t)g->desc.ops[i].n;
+        m.load.ops[i].out_form = (uint32_t)g->desc.ops[i].out;
+        m.load.ops[i].scale = place(h, g->scale[i]);
+        TN_TRY(constants(d, g, i, &m.load.ops[i].tiles, &m.load.ops[i].bias, err));
     }
+    resident *r = tn_calloc(d->ctx, TN_MEM_GRAPHS, 1, sizeof *r);
+    TN_FAIL_IF(!r, err, TERN_E_MEMORY, "no memory for a graph of the DSP");
+    pthread_mutex_lock(&h->talk);
+    while (r->id < TN_HEX_MAX_GRAPHS && h->id_used[r->id]) r->id++;
+    bool room = r->id < TN_HEX_MAX_GRAPHS;
+    if (room) {
+        h->id_used[r->id] = true;
+        m.id = r->id;
+        ask(h, &m, 0);
+    }
+    pthread_mutex_unlock(&h->talk);
+    if (!room) tn_free(d->ctx, r);
+    TN_FAIL_IF(!room, err, TERN_E_LIMIT, "the DSP holds %d graphs at most", TN_HEX_MAX_GRAPHS);
+    g->impl = r;
     return TERN_OK;
 }
 
 static void unload(tn_npu_device *d, tn_npu_graph *g) {
+    hexagon *h = d->impl;
     resident *r = g->impl;
-    arena_free(d, r->mem);
+    tn_hex_request m = {.what = TN_HEX_FREE, .id = r->id};
+    pthread_mutex_lock(&h->talk);
+    ask(h, &m, 0);
+    h->id_used[r->id] = false;
+    pthread_mutex_unlock(&h->talk);
     tn_free(d->ctx, r);
     g->impl = NULL;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------ */
 
-static void release(tn_npu_device *d) {
+static void close_device(tn_npu_device *d) {
     hexagon *h = d->impl;
-    if (h->sock >= 0) close(h->sock);
-    if (h->pid > 0) {
-        kill(h->pid, SIGKILL);
-        while (waitpid(h->pid, NULL, 0) < 0 && errno == EINTR) {}
+    if (h->has_thread) {
+        pthread_mutex_lock(&h->mu);
+        h->quit = true;
+        pthread_cond_signal(&h->wake);
+        pthread_mutex_unlock(&h->mu);
+        pthread_join(h->thread, NULL);
     }
-    if (h->arena) munmap(h->arena, ARENA);
-    if (h->fd >= 0) close(h->fd);
+    tn_hex_transport_here.close(&h->link);
     pthread_cond_destroy(&h->wake);
     pthread_mutex_destroy(&h->mu);
+    pthread_mutex_destroy(&h->talk);
     tn_free(d->ctx, h);
 }
 
-static void close_device(tn_npu_device *d) {
-    hexagon *h = d->impl;
-    pthread_mutex_lock(&h->mu);
-    h->quit = true;
-    pthread_cond_signal(&h->wake);
-    pthread_mutex_unlock(&h->mu);
-    pthread_join(h->thread, NULL);
-    release(d);
-}
-
-/* TERN_HEXAGON_DSP, or beside the executable, or where it is installed. */
-static bool find_dsp(char path[PATH_MAX]) {
-    const char *named = getenv("TERN_HEXAGON_DSP");
-    if (named) return snprintf(path, PATH_MAX, "%s", named) < PATH_MAX && !access(path, R_OK);
-    char exe[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n < 0) return false;
-    exe[n] = 0;
-    *strrchr(exe, '/') = 0;
-    if (snprintf(path, PATH_MAX, "%s/hexagon-dsp", exe) < PATH_MAX && !access(path, R_OK)) return true;
-    return snprintf(path, PATH_MAX, "%s/../libexec/tern/hexagon-dsp", exe) < PATH_MAX && !access(path, R_OK);
-}
-
-static tern_status start(hexagon *h, tern_error *err) {
-    char dsp[PATH_MAX];
-    int pair[2];
-    TN_FAIL_IF(!find_dsp(dsp), err, TERN_E_DEVICE, "the DSP program hexagon-dsp was not found (TERN_HEXAGON_DSP names it)");
-    h->fd = memfd_create("tern-hexagon", MFD_CLOEXEC);
-    TN_FAIL_IF(h->fd < 0 || ftruncate(h->fd, ARENA), err, TERN_E_DEVICE, "no memory to share with the DSP: %s", strerror(errno));
-    void *p = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, h->fd, 0);
-    TN_FAIL_IF(p == MAP_FAILED, err, TERN_E_DEVICE, "no memory to share with the DSP: %s", strerror(errno));
-    h->arena = p;
-    TN_FAIL_IF(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), err, TERN_E_DEVICE, "no socket for the DSP: %s", strerror(errno));
-    h->sock = pair[0];
-    char *argv[] = {"qemu-hexagon", dsp, NULL};
-    posix_spawn_file_actions_t fa;
-    posix_spawn_file_actions_init(&fa);
-    posix_spawn_file_actions_adddup2(&fa, pair[1], 0);
-    posix_spawn_file_actions_adddup2(&fa, pair[1], 1);
-    posix_spawn_file_actions_adddup2(&fa, h->fd, 3);
-    int rc = posix_spawnp(&h->pid, argv[0], &fa, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&fa);
-    close(pair[1]);
-    if (rc) h->pid = 0;
-    TN_FAIL_IF(rc, err, TERN_E_DEVICE, "cannot start qemu-hexagon: %s", strerror(rc));
-    tn_hex_message hello = {.what = TN_HEX_HELLO, .arena_bytes = ARENA};
-    TN_FAIL_IF(!ask(h, &hello, START_MS), err, TERN_E_DEVICE, "the DSP did not answer within %d s", START_MS / 1000);
+static tern_status greet(hexagon *h, const tn_npu_options *opt, tern_error *err) {
+    tn_hex_hello hello = {.version = TN_HEX_VERSION, .arena_bytes = h->link->arena_bytes, .window = WINDOW, .window_bytes = WINDOW_BYTES,
+                          .vtcm_bytes = opt->scratch_bytes ? (uint32_t)opt->scratch_bytes : TN_HEX_VTCM_MOST,
+                          .flags = getenv("TERN_HEXAGON_POISON") ? TN_HEX_POISON : 0};
+    TN_FAIL_IF(opt->scratch_bytes && (opt->scratch_bytes < TN_HEX_VTCM_LEAST || opt->scratch_bytes > TN_HEX_VTCM_MOST), err, TERN_E_INVALID,
+               "%" PRIu64 " bytes of VTCM: want %d to %d", opt->scratch_bytes, TN_HEX_VTCM_LEAST, TN_HEX_VTCM_MOST);
+    /* what neither the window takes nor gaps between blocks may; the cap of the user if that is less */
+    uint64_t room = h->link->arena_bytes - WINDOW - WINDOW_BYTES - h->link->arena_bytes / 64, cap = h->dev->caps.memory_cap_bytes;
+    h->dev->caps.memory_cap_bytes = cap && cap < room ? cap : room;
+    hello.cap_bytes = (uint32_t)h->dev->caps.memory_cap_bytes;
+    tn_hex_request g = {.what = TN_HEX_HELLO, .hello = hello};
+    uint32_t st = ask_for(h, &g, START_MS);
+    TN_FAIL_IF(!st, err, TERN_E_DEVICE, "the DSP program ended, or gave no sane answer within %d s (transport %s)", START_MS / 1000, tn_hex_transport_here.name);
+    TN_FAIL_IF(st != TN_HEX_OK, err, TERN_E_DEVICE, "the DSP program refused to start (transport %s, status %u)", tn_hex_transport_here.name, st);
+    h->greeted = true;
     return TERN_OK;
 }
 
 static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern_error *err) {
     hexagon *h = d->impl = tn_calloc(d->ctx, TN_MEM_OTHER, 1, sizeof *h);
     TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for the Hexagon NPU");
-    h->fd = h->sock = -1;
     h->dev = d;
     const char *wait = getenv("TERN_HEXAGON_WAIT_MS");
     h->wait_ms = wait && atoi(wait) > 0 ? atoi(wait) : RUN_MS;
     if (opt->kernels) h->kern = *opt->kernels;
     else tn_kernels_init(&h->kern, tn_cpu_flags(NULL));
     pthread_mutex_init(&h->mu, NULL);
+    pthread_mutex_init(&h->talk, NULL);
     pthread_cond_init(&h->wake, NULL);
-    tern_status st = start(h, err);
+    tern_status st = tn_hex_transport_here.open(d->ctx, &h->link, err);
+    if (st == TERN_OK) st = greet(h, opt, err);
     if (st == TERN_OK && pthread_create(&h->thread, NULL, worker_main, h)) st = tn_fail(err, TERN_E_MEMORY, "cannot start the thread of the Hexagon NPU");
+    h->has_thread = st == TERN_OK;
     if (st != TERN_OK) {
-        release(d);
+        close_device(d);
         return st;
     }
-    d->caps.layout = (tn_npu_layout){TN_NPU_LAYOUT_16X4, 16, 4};
-    d->caps.max_m = 4096;
-    d->caps.max_n = 1 << 20;
-    d->caps.max_k = 65536;
+    d->caps.layout = (tn_npu_layout){TN_NPU_LAYOUT_16X4, TILE_N, 4};
+    d->caps.max_m = TN_HEX_MAX_ROWS;
+    d->caps.max_n = TN_HEX_MAX_N;
+    d->caps.max_k = TN_HEX_MAX_K;
     d->caps.efficient_m = 4;
     d->caps.out_forms = (1u << TN_NPU_N_OUTS) - 1;
     d->caps.shared_memory = true;
     return TERN_OK;
 }
 
-const tn_npu_backend tn_npu_hexagon = {.name = "hexagon", .open = open_device, .close = close_device, .submit = submit,
-                                       .mem_alloc = arena_alloc, .mem_free = arena_free, .load = load, .unload = unload};
+const tn_npu_backend tn_npu_hexagon = {.name = "hexagon", .open = open_device, .close = close_device, .submit = submit, .mem_alloc = arena_alloc,
+                                       .mem_free = arena_free, .owns = owns, .unpack = unpack, .load = load, .unload = unload};
 #endif

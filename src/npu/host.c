@@ -15,6 +15,13 @@ enum {
     SPINS = 2000         /* a worker looks for the next job for some tens of microseconds before it sleeps */
 };
 _Static_assert(GROUP % TN_TILE_N == 0, "groups are whole tiles");
+_Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_BLOCK, "packed weights are found by the same blocks");
+
+/* A buffer of tiles for one thread that works on packed weights. */
+typedef struct scratch {
+    int8_t *tiles;
+    size_t n_bytes;
+} scratch;
 
 typedef struct host {
     tn_kernels own;
@@ -28,17 +35,81 @@ typedef struct host {
     atomic_int n_waiting;    /* unclaimed parts; relaxed: tells spinning workers that looking under mu is worth while */
     int32_t n_threads;
     pthread_t threads[MAX_THREADS];
+    pthread_mutex_t scratch_mu; /* taken last */
+    pthread_cond_t scratch_back;
+    scratch scratch[MAX_THREADS]; /* those nobody has; guarded by scratch_mu */
+    int32_t n_scratch;
+    size_t scratch_bytes;         /* of the largest there is */
 } host;
 
 /* ---- computing ------------------------------------------------------------------------------------- */
 
 static int32_t n_groups(int32_t n_cols) { return (n_cols + GROUP - 1) / GROUP; }
 
-/* Columns [c0, c1) of one op, all rows, rows_per_run at a time. */
-static void run_cols(const tn_kernels *k, const tn_npu_job *j, int32_t i_op, int32_t c0, int32_t c1) {
+/* Whoever works on packed weights takes a buffer and gives it back. Loading a graph has made one that is large enough; more are made as more
+ * threads ask at once, and where there is no memory for that they wait for each other. */
+static scratch take_scratch(host *h, size_t n_bytes) {
+    pthread_mutex_lock(&h->scratch_mu);
+    if (n_bytes < h->scratch_bytes) n_bytes = h->scratch_bytes; /* all of one size */
+    for (;;) {
+        for (int32_t i = 0; i < h->n_scratch; i++) {
+            scratch s = h->scratch[i];
+            if (s.n_bytes < n_bytes) continue;
+            h->scratch[i] = h->scratch[--h->n_scratch];
+            pthread_mutex_unlock(&h->scratch_mu);
+            return s;
+        }
+        scratch s = {tn_alloc(h->dev->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1), n_bytes};
+        if (s.tiles) {
+            pthread_mutex_unlock(&h->scratch_mu);
+            return s;
+        }
+        pthread_cond_wait(&h->scratch_back, &h->scratch_mu);
+    }
+}
+
+static void give_scratch(host *h, scratch s) {
+    pthread_mutex_lock(&h->scratch_mu);
+    if (h->n_scratch < MAX_THREADS) {
+        h->scratch[h->n_scratch++] = s;
+        s.tiles = NULL;
+    }
+    pthread_cond_signal(&h->scratch_back);
+    pthread_mutex_unlock(&h->scratch_mu);
+    tn_free(h->dev->ctx, s.tiles);
+}
+
+static tern_status load_graph(tn_npu_device *d, tn_npu_graph *g, tern_error *err) {
+    host *h = d->impl;
+    size_t n_bytes = tn_gemm_packed_scratch_bytes((size_t)g->desc.k);
+    bool packed = false;
+    for (int32_t i = 0; i < g->desc.n_ops; i++) packed = packed || (g->weights[i] && g->weights[i]->block_off);
+    if (!packed) return TERN_OK;
+    pthread_mutex_lock(&h->scratch_mu);
+    bool there = h->scratch_bytes >= n_bytes;
+    h->scratch_bytes = there ? h->scratch_bytes : n_bytes;
+    pthread_mutex_unlock(&h->scratch_mu);
+    if (there) return TERN_OK;
+    scratch s = {tn_alloc(d->ctx, TN_MEM_ACTIVATIONS, n_bytes, 1), n_bytes};
+    TN_FAIL_IF(!s.tiles, err, TERN_E_MEMORY, "no memory for a block of unpacked weights");
+    give_scratch(h, s);
+    return TERN_OK;
+}
+
+static void run_packed(host *h, const tn_npu_weights *w, const tn_gemm_s8_args *a, int32_t rows_per_run) {
+    scratch s = {0};
+    if (a->m > TN_PACKED_NARROW || !h->kernels->gemm_few) s = take_scratch(h, tn_gemm_packed_scratch_bytes(a->k));
+    tn_gemm_packed(h->kernels, a, (size_t)rows_per_run, w->data.packed + w->block_off[a->n0 / GROUP], w->data.bits, s.tiles);
+    if (s.tiles) give_scratch(h, s);
+}
+
+/* Columns [c0, c1) of one op, all rows, rows_per_run at a time. h: NULL where weights are tiles. */
+static void run_cols(const tn_kernels *k, host *h, const tn_npu_job *j, int32_t i_op, int32_t c0, int32_t c1) {
     const tn_npu_graph *g = j->graph;
     const tn_npu_op *op = &g->desc.ops[i_op];
-    int32_t step = g->desc.rows_per_run;
+    const tn_npu_weights *w = g->weights[i_op];
+    bool packed = w && w->block_off;
+    int32_t step = packed ? j->n_rows : g->desc.rows_per_run; /* packed weights are unpacked for all rows */
     for (int32_t r = 0; r < j->n_rows; r += step) {
         tn_gemm_s8_args a = {
             .a = tn_npu_op_in(j, i_op) + (size_t)r * g->desc.in_stride,
@@ -58,7 +129,8 @@ static void run_cols(const tn_kernels *k, const tn_npu_job *j, int32_t i_op, int
         if (op->out == TN_NPU_OUT_S32) a.out_s32 = (int32_t *)j->out[i_op] + at;
         else if (op->out == TN_NPU_OUT_F32) a.out_f32 = (float *)j->out[i_op] + at;
         else a.out_u8 = (uint8_t *)j->out[i_op] + at;
-        k->gemm_s8(&a);
+        if (packed) run_packed(h, w, &a, g->desc.rows_per_run);
+        else k->gemm_s8(&a);
         for (size_t m = 0; m < a.m && op->out == TN_NPU_OUT_S8; m++) {
             uint8_t *row = a.out_u8 + m * a.ldo;
             for (size_t n = a.n0; n < a.n1; n++) row[n] ^= 0x80; /* less 128 */
@@ -67,7 +139,7 @@ static void run_cols(const tn_kernels *k, const tn_npu_job *j, int32_t i_op, int
 }
 
 void tn_npu_host_compute(const tn_kernels *k, const tn_npu_job *j) {
-    for (int32_t i = 0; i < j->graph->desc.n_ops; i++) run_cols(k, j, i, 0, tn_npu_op_cols(j, i));
+    for (int32_t i = 0; i < j->graph->desc.n_ops; i++) run_cols(k, NULL, j, i, 0, tn_npu_op_cols(j, i));
 }
 
 static int32_t job_groups(const tn_npu_job *j) {
@@ -77,12 +149,13 @@ static int32_t job_groups(const tn_npu_job *j) {
 }
 
 static void run_part(tn_npu_device *d, const tn_npu_job *j, int32_t i, int32_t n) {
+    host *h = d->impl;
     int64_t total = job_groups(j);
     int32_t from = (int32_t)(total * i / n), to = (int32_t)(total * (i + 1) / n), first = 0; /* of the op's groups */
     for (int32_t op = 0; op < j->graph->desc.n_ops && first < to; op++) {
         int32_t cols = tn_npu_op_cols(j, op), groups = n_groups(cols);
         int32_t g0 = from > first ? from - first : 0, g1 = to - first < groups ? to - first : groups;
-        if (g0 < g1) run_cols(((const host *)d->impl)->kernels, j, op, g0 * GROUP, g1 * GROUP < cols ? g1 * GROUP : cols);
+        if (g0 < g1) run_cols(h->kernels, h, j, op, g0 * GROUP, g1 * GROUP < cols ? g1 * GROUP : cols);
         first += groups;
     }
 }
@@ -171,6 +244,9 @@ static void close_device(tn_npu_device *d) {
     pthread_cond_broadcast(&h->wake);
     pthread_mutex_unlock(&h->mu);
     for (int32_t i = 0; i < h->n_threads; i++) pthread_join(h->threads[i], NULL);
+    for (int32_t i = 0; i < h->n_scratch; i++) tn_free(d->ctx, h->scratch[i].tiles);
+    pthread_cond_destroy(&h->scratch_back);
+    pthread_mutex_destroy(&h->scratch_mu);
     pthread_cond_destroy(&h->wake);
     pthread_mutex_destroy(&h->mu);
     tn_free(d->ctx, h);
@@ -187,6 +263,8 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
     d->impl = h;
     pthread_mutex_init(&h->mu, NULL);
     pthread_cond_init(&h->wake, NULL);
+    pthread_mutex_init(&h->scratch_mu, NULL);
+    pthread_cond_init(&h->scratch_back, NULL);
     for (int32_t i = 0; i < opt->n_threads; i++) {
         int rc = pthread_create(&h->threads[i], NULL, worker_main, h);
         if (rc) {
@@ -206,6 +284,7 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
     d->caps.out_forms = (1u << TN_NPU_N_OUTS) - 1;
     d->caps.shared_memory = !opt->separate_weights;
     d->caps.has_parts = true;
+    d->caps.has_weightlets = !opt->separate_weights;
     d->caps.n_threads = opt->n_threads;
     return TERN_OK;
 }
@@ -214,6 +293,7 @@ const tn_npu_backend tn_npu_host = {.name = "host",
                                     .open = open_device,
                                     .close = close_device,
                                     .submit = submit,
+                                    .load = load_graph,
                                     .run_part = run_part,
                                     .n_parts = n_parts,
                                     .help = help};

@@ -1,5 +1,6 @@
 /* npu/npu.c - the front of every device: rules, memory account, references, completion. Backends only compute. */
 #include "base/checked.h"
+#include "kernels/unpack.h"
 #include "npu/backend.h"
 
 #include <assert.h>
@@ -99,6 +100,8 @@ tern_status tn_npu_open(tn_ctx *ctx, const char *backend, const tn_npu_options *
         tn_free(ctx, d);
         return st;
     }
+    d->caps.own_memory = be->mem_alloc != NULL;
+    d->caps.unpacks = be->unpack != NULL;
     *out = d;
     return TERN_OK;
 }
@@ -146,9 +149,11 @@ static void release(tn_npu_device *d, uint64_t n_bytes) {
     pthread_mutex_unlock(&d->mu);
 }
 
-static void *mem_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat) {
-    if (d->be->mem_alloc) return d->be->mem_alloc(d, n_bytes, cat);
-    return n_bytes <= SIZE_MAX ? tn_alloc(d->ctx, cat, 1, (size_t)n_bytes) : NULL;
+static tern_status mem_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, const char *what, void **out, tern_error *err) {
+    if (d->be->mem_alloc) return d->be->mem_alloc(d, n_bytes, cat, out, err);
+    *out = n_bytes <= SIZE_MAX ? tn_alloc(d->ctx, cat, 1, (size_t)n_bytes) : NULL;
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of %s", n_bytes, what);
+    return TERN_OK;
 }
 
 static void mem_free(tn_npu_device *d, void *p) {
@@ -163,13 +168,14 @@ tern_status tn_npu_mem_alloc(tn_npu_device *d, uint64_t n_bytes, void **out, ter
     uint64_t total;
     TN_FAIL_IF(!tn_add_u64(n_bytes, HEAD_BYTES, &total), err, TERN_E_MEMORY, "a buffer of %" PRIu64 " bytes is too large", n_bytes);
     TN_TRY(reserve(d, total, "a buffer", err));
-    char *p = mem_alloc(d, total, TN_MEM_ACTIVATIONS);
-    if (!p) {
+    void *p;
+    tern_status st = mem_alloc(d, total, TN_MEM_ACTIVATIONS, "an NPU buffer", &p, err);
+    if (st != TERN_OK) {
         release(d, total);
-        return tn_fail(err, TERN_E_MEMORY, "no memory for an NPU buffer of %" PRIu64 " bytes", n_bytes);
+        return st;
     }
     memcpy(p, &total, sizeof total);
-    *out = p + HEAD_BYTES;
+    *out = (char *)p + HEAD_BYTES;
     return TERN_OK;
 }
 
@@ -206,25 +212,34 @@ static tern_status weights_make(tn_npu_device *d, int64_t n, int64_t k, const tn
                "weights [%" PRId64 "][%" PRId64 "]: the %s NPU takes 1..%d output channels of 1..%d inputs", n, k, d->caps.name,
                d->caps.max_n, d->caps.max_k);
     weights_plan plan = plan_weights(&d->caps.layout, n, k, has_bias);
+    bool packed = borrowed && !borrowed->tiles, lent = borrowed && d->be->owns && d->be->owns(d, borrowed->tiles);
+    if (packed) plan.n_bytes = plan.n_bytes - plan.off_col_sum + borrowed->packed_bytes;
+    uint64_t n_counted = lent ? plan.n_bytes - plan.off_col_sum : plan.n_bytes;
     tn_npu_weights *w = tn_calloc(d->ctx, TN_MEM_WEIGHTS, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory for weights");
-    tern_status st = reserve(d, plan.n_bytes, "a weight matrix", err);
+    tern_status st = reserve(d, n_counted, "a weight matrix", err);
     if (st != TERN_OK) {
         tn_free(d->ctx, w);
         return st;
     }
-    *w = (tn_npu_weights){.dev = d, .n = (int32_t)n, .k = (int32_t)k, .n_bytes = plan.n_bytes, .n_refs = 1};
+    *w = (tn_npu_weights){.dev = d, .n = (int32_t)n, .k = (int32_t)k, .n_bytes = plan.n_bytes, .n_counted = n_counted, .n_refs = 1};
     if (borrowed) {
         w->data = *borrowed;
-    } else {
-        char *p = w->mem = mem_alloc(d, plan.n_bytes, TN_MEM_WEIGHTS);
-        if (!p) {
-            release(d, plan.n_bytes);
-            tn_free(d->ctx, w);
-            return tn_fail(err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", plan.n_bytes);
+        w->block_off = packed ? tn_alloc(d->ctx, TN_MEM_WEIGHTS, (size_t)(n + TN_NPU_BLOCK - 1) / TN_NPU_BLOCK, sizeof *w->block_off) : NULL;
+        if (packed && !w->block_off) {
+            tn_npu_weights_close(&w);
+            return tn_fail(err, TERN_E_MEMORY, "no memory for weights");
         }
-        w->data = (tn_npu_weights_data){(int8_t *)p, (int32_t *)(p + plan.off_col_sum), (float *)(p + plan.off_scale),
-                                        has_bias ? (float *)(p + plan.off_bias) : NULL};
+    } else {
+        st = mem_alloc(d, plan.n_bytes, TN_MEM_WEIGHTS, "weights", &w->mem, err);
+        if (st != TERN_OK) {
+            release(d, n_counted);
+            tn_free(d->ctx, w);
+            return st;
+        }
+        char *p = w->mem;
+        w->data = (tn_npu_weights_data){.tiles = (int8_t *)p, .col_sum = (int32_t *)(p + plan.off_col_sum), .scale = (float *)(p + plan.off_scale),
+                                        .bias = has_bias ? (float *)(p + plan.off_bias) : NULL};
     }
     *out = w;
     return TERN_OK;
@@ -238,13 +253,21 @@ tern_status tn_npu_weights_open(tn_npu_device *d, int64_t n, int64_t k, bool has
 tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const tn_npu_weights_data *data,
                                   tn_npu_weights **out, tern_error *err) {
     *out = NULL;
-    TN_FAIL_IF(!data->tiles || (uintptr_t)data->tiles % 64 || !data->col_sum || !data->scale, err, TERN_E_INVALID,
-               "borrowed weights need tiles (64-byte aligned), column sums and scales");
+    bool packed = !data->tiles && data->packed && data->bits;
+    TN_FAIL_IF(packed && !d->caps.has_weightlets, err, TERN_E_UNSUPPORTED, "the %s NPU cannot work on packed weights", d->caps.name);
+    TN_FAIL_IF((!data->tiles && !packed) || (uintptr_t)data->tiles % 64 || !data->col_sum || !data->scale, err, TERN_E_INVALID,
+               "borrowed weights need tiles (64-byte aligned) or weightlets, column sums and scales");
     return weights_make(d, n, k, data, data->bias, out, err);
 }
 
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w) { return w->data; }
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w) { return w->n_bytes; }
+
+bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1, int64_t k, int8_t *tiles) {
+    if (!d->be->unpack || !d->be->owns(d, tiles)) return false;
+    d->be->unpack(d, src, packed_bits, n0, n1, k, tiles);
+    return true;
+}
 
 uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool has_bias) {
     return plan_weights(&d->caps.layout, n, k, has_bias).n_bytes;
@@ -267,7 +290,9 @@ void tn_npu_weights_close(tn_npu_weights **pw) {
     pthread_mutex_unlock(&d->mu);
     if (!last) return;
     if (w->mem) mem_free(d, w->mem);
-    release(d, w->n_bytes);
+    if (w->copy) mem_free(d, w->copy);
+    tn_free(d->ctx, w->block_off);
+    release(d, w->n_counted);
     tn_free(d->ctx, w);
 }
 
@@ -414,6 +439,25 @@ static tern_status check_binding(const tn_npu_graph *g, tn_npu_weights *const *w
     return TERN_OK;
 }
 
+/* Where the blocks of packed weights begin. */
+static tern_status index_packed(const tn_npu_graph *g, tn_npu_weights *const *weights, tern_error *err) {
+    for (int i = 0; i < g->desc.n_ops; i++) {
+        tn_npu_weights *w = weights[i];
+        uint64_t at = 0;
+        pthread_mutex_lock(&g->dev->mu); /* two forms may be loaded at once, or one while the other computes */
+        bool done = w->indexed || !w->block_off;
+        for (int32_t n = 0, b = 0; n < w->n && !done; n += TN_NPU_BLOCK, b++) {
+            w->block_off[b] = at;
+            at += tn_weightlets_bytes(w->data.bits, (size_t)n, (size_t)(w->n - n < TN_NPU_BLOCK ? w->n : n + TN_NPU_BLOCK), (size_t)w->k);
+        }
+        w->indexed = done || at == w->data.packed_bytes;
+        bool good = done || w->indexed;
+        pthread_mutex_unlock(&g->dev->mu);
+        TN_FAIL_IF(!good, err, TERN_E_FORMAT, "op %d: packed weights of %" PRIu64 " bytes, their widths need %" PRIu64, i, w->data.packed_bytes, at);
+    }
+    return TERN_OK;
+}
+
 /* Take or drop the graph's references. Taking fails, changing nothing, where weights cannot be shared and are in use. */
 static bool bind_weights(tn_npu_graph *g, tn_npu_weights *const *weights) {
     tn_npu_device *d = g->dev;
@@ -449,10 +493,12 @@ tern_status tn_npu_load(tn_npu_graph *g, tn_npu_weights *const *weights, tern_er
     op_plan plan[TN_NPU_MAX_OPS];
     g->load_bytes = plan_ops(g, plan) * sizeof(float);
     if (weights) TN_TRY(check_binding(g, weights, err));
+    if (weights) TN_TRY(index_packed(g, weights, err));
     TN_TRY(reserve(d, g->load_bytes, "a graph's constants", err));
-    tern_status st = TERN_OK;
-    g->scale[0] = mem_alloc(d, g->load_bytes, TN_MEM_GRAPHS);
-    TN_BAIL_IF(!g->scale[0], err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of a graph's constants", g->load_bytes);
+    void *constants = NULL;
+    tern_status st = mem_alloc(d, g->load_bytes, TN_MEM_GRAPHS, "a graph's constants", &constants, err);
+    if (st != TERN_OK) goto out;
+    g->scale[0] = constants;
     TN_BAIL_IF(weights && !bind_weights(g, weights), err, TERN_E_UNSUPPORTED,
                "this NPU's graphs cannot share weights: each loaded graph needs its own copy");
     for (int i = 0; i < g->desc.n_ops && st == TERN_OK; i++) st = freeze_op(g, i, &plan[i], err);

@@ -73,7 +73,10 @@ typedef struct tn_npu_caps {
     uint32_t out_forms;        /* bit 1 << tn_npu_out for every output form it has */
     bool shares_weights;       /* several loaded graphs may use one tn_npu_weights */
     bool shared_memory;        /* the CPU may read a weights object's tiles while graphs use them */
+    bool own_memory;           /* what the device reads lies in memory of its own: tn_npu_mem_alloc lends it, all else is copied */
+    bool unpacks;              /* tn_npu_unpack runs on the device */
     bool has_parts;            /* tn_npu_run_part and tn_npu_help do something */
+    bool has_weightlets;       /* weights may stay packed: tn_npu_weights_data.packed */
     int32_t n_threads;         /* host threads the device works with; 0 = its own silicon */
 } tn_npu_caps;
 
@@ -81,6 +84,7 @@ typedef struct tn_npu_options {
     int32_t n_threads;         /* host backend: worker threads, 1..64 (default 1) */
     uint64_t memory_cap_bytes; /* 0 = no limit (default) */
     bool separate_weights;     /* behave as a device whose graphs cannot share weights (default false) */
+    uint64_t scratch_bytes;    /* hexagon: VTCM that weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB (default) */
     const struct tn_kernels *kernels; /* host backend: borrowed; NULL = chosen by processor (default) */
 } tn_npu_options;
 
@@ -104,19 +108,27 @@ void tn_npu_mem_free(tn_npu_device *d, void *p); /* NULL-safe */
 
 /* tiles: tn_npu_tiles_bytes(); the others: [N rounded up to tile_n], padding 0. bias is NULL for weights without one. */
 typedef struct tn_npu_weights_data {
-    int8_t *tiles; /* values in [-127,127], 64-byte aligned */
+    int8_t *tiles; /* values in [-127,127], 64-byte aligned; NULL: packed */
     int32_t *col_sum;
     float *scale;  /* finite, per output channel */
     float *bias;
+    /* Where the device has weightlets, borrowed weights may come as such instead of tiles (kernels/unpack.h): channels of 1..8 bits. They are
+     * looked at when a graph that uses them is loaded; other widths than packed_bytes are made of: TERN_E_FORMAT then. */
+    const uint8_t *packed, *bits;
+    uint64_t packed_bytes;
 } tn_npu_weights_data;
 
 /* Device memory for an [N][K] matrix, not cleared. The caller fills all of it, padding included (unpacking goes straight
  * into the device's memory), before loading a graph that uses it. */
 tern_status tn_npu_weights_open(tn_npu_device *d, int64_t n, int64_t k, bool has_bias, tn_npu_weights **out,
                                 tern_error *err);
-/* The same over memory of the caller (a mapped package), which outlives the weights. Counted against the cap as well. */
+/* The same over memory of the caller (a mapped package), which outlives the weights. Counted against the cap as well, but for
+ * tiles in memory that tn_npu_mem_alloc lent. */
 tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const tn_npu_weights_data *data,
                                   tn_npu_weights **out, tern_error *err);
+/* Where caps.unpacks, and tiles lie in memory that tn_npu_mem_alloc lent: weightlets to tiles by the device, arguments as those of
+ * tn_weightlets_unpack (kernels/unpack.h). Threads may unpack parts of one matrix at once. false, nothing done: the caller's work. */
+bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1, int64_t k, int8_t *tiles);
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
 tn_npu_weights *tn_npu_weights_ref(tn_npu_weights *w);
 void tn_npu_weights_close(tn_npu_weights **w); /* drops one reference */

@@ -4,7 +4,7 @@
 #include <math.h>
 
 typedef struct bid {
-    double gain; /* RE(B) - RE(B + 1) */
+    double gain; /* RE(B) - RE(B + 1), for each bit it costs */
     uint32_t channel;
 } bid;
 
@@ -20,17 +20,23 @@ static void sift_down(bid *heap, size_t n, size_t i) {
     heap[i] = x;
 }
 
-tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, size_t n, double average, uint8_t *bits, tern_error *err) {
+tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n, double average, uint8_t *bits, tern_error *err) {
     TN_FAIL_IF(!(average >= 1 && average <= 8), err, TERN_E_INVALID, "%g bits per weight: want 1 to 8", average);
     bid *heap = tn_alloc(ctx, TN_MEM_OTHER, n, sizeof *heap);
     TN_FAIL_IF(!heap, err, TERN_E_MEMORY, "no memory to allocate bits");
+    double total = 0;
     for (size_t i = 0; i < n; i++) {
+        double cost = n_weights ? (double)n_weights[i] : 1;
         bits[i] = 1;
-        heap[i] = (bid){.gain = 0.1875 * (double)peak[i], .channel = (uint32_t)i}; /* 1/4 - 1/16 */
+        heap[i] = (bid){.gain = 0.1875 * (double)peak[i] / cost, .channel = (uint32_t)i}; /* 1/4 - 1/16 */
+        total += cost;
     }
     for (size_t i = n / 2; i-- > 0;) sift_down(heap, n, i);
-    size_t left = (size_t)floor((average - 1) * (double)n + 1e-6), n_heap = n;
-    while (left-- && n_heap) {
+    double left = floor((average - 1) * total + 1e-6);
+    for (size_t n_heap = n; n_heap;) {
+        double cost = n_weights ? (double)n_weights[heap[0].channel] : 1;
+        if (cost > left) break;
+        left -= cost;
         if (++bits[heap[0].channel] == 8) heap[0] = heap[--n_heap];
         else heap[0].gain /= 4;
         if (n_heap) sift_down(heap, n_heap, 0);

@@ -9,7 +9,10 @@
 #include "base/status.h"
 
 /* peak[i] = max|w|^2 / E[w^2] of channel i (>= 0, finite; 0: nothing to gain). Gives bits[i] in 1..8 with sum floor(average * n);
- * ties go to the lower channel. O(n log n). */
-tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, size_t n, double average, uint8_t *bits, tern_error *err);
+ * ties go to the lower channel. O(n log n).
+ * n_weights: weights of every channel, for channels of several matrices under one budget: a bit costs as many, and goes to who gains most for it;
+ * the sum of n_weights[i] * bits[i] is then at most average times all weights (what is left would pay for no bit of the one next in turn).
+ * NULL: all the same. */
+tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n, double average, uint8_t *bits, tern_error *err);
 
 #endif

@@ -61,10 +61,11 @@ static void observe_outliers(tn_site_stats *s, const float *x, size_t ldx, int32
 }
 
 typedef struct observer {
-    const tn_model *m;
     tn_calibration *c;
     bool second_pass;
-    const float *const *divide_by; /* per site; NULL: inputs as they are */
+    const float *const *divide_by; /* per site of the layer; NULL: inputs as they are */
+    void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows);
+    void *qk_user;
 } observer;
 
 static void observe_smoothed(tn_site_stats *s, bool second_pass, const float *divide_by, const float *x, size_t ldx, int32_t n_rows) {
@@ -84,107 +85,90 @@ static void observe_smoothed(tn_site_stats *s, bool second_pass, const float *di
     if (!second_pass) s->n_values += (uint64_t)n_rows * (uint64_t)s->k;
 }
 
-static void observe(const observer *o, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows) {
-    tn_site_stats *s = tn_calibration_site(o->c, layer, site);
-    if (!s->k) return;
-    if (o->divide_by) {
-        const float *d = o->divide_by[s - o->c->sites];
-        if (d) observe_smoothed(s, o->second_pass, d, x, ldx, n_rows);
-        return;
-    }
-    if (o->second_pass) observe_outliers(s, x, ldx, n_rows);
+static void observe(const observer *o, tn_site_stats *s, const float *divide_by, const float *x, size_t ldx, int32_t n_rows) {
+    if (!s->k || (o->divide_by && !divide_by)) return;
+    if (divide_by) observe_smoothed(s, o->second_pass, divide_by, x, ldx, n_rows);
+    else if (o->second_pass) observe_outliers(s, x, ldx, n_rows);
     else observe_magnitudes(s, x, ldx, n_rows);
 }
 
 static void on_linear_input(void *user, int layer, tn_role role, const float *x, size_t ldx, int32_t n_rows) {
+    const observer *o = user;
     tn_site site = role == TN_W_Q ? TN_SITE_QKV : role == TN_W_O ? TN_SITE_O : role == TN_W_UP ? TN_SITE_FFN : TN_SITE_DOWN;
-    observe(user, layer, site, x, ldx, n_rows);
+    observe(o, tn_calibration_site(o->c, layer, site), o->divide_by ? o->divide_by[site] : NULL, x, ldx, n_rows);
 }
 
-static tern_status one_pass(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
-                            tn_kv *kv, tn_acts *acts, int32_t *pos, observer *o, tern_error *err) {
-    tn_forward_hooks hooks = {.linear_input = on_linear_input, .user = o};
-    for (size_t at = 0; at < n_tok; at += (size_t)window) {
-        int32_t n = n_tok - at < (size_t)window ? (int32_t)(n_tok - at) : window;
-        tn_rows r = {.h = &m->h, .kern = kern, .kv = kv, .n_rows = n, .pos = pos, .slot = pos, .tree_base = -1};
-        TN_TRY(tn_forward_rows(m, pool, &r, acts, ids + at, false, NULL, &hooks, err));
-        tn_rows_norm(&r, m->out_norm, m->out_norm_b, acts->x, acts->h, 0, n);
-        observe(o, 0, TN_SITE_HEAD, acts->h, (size_t)m->h.n_embd, n);
-        double done = ((double)at + (double)n) / (double)n_tok;
-        TN_FAIL_IF(!tn_progress(m->ctx, o->divide_by ? "smooth" : "calibrate", (o->second_pass + done) / 2), err, TERN_E_CANCELLED, "calibration was cancelled");
+static void on_qk(void *user, int layer, const float *q, const float *k, int32_t n_rows) {
+    const observer *o = user;
+    o->qk(o->qk_user, layer, q, k, n_rows);
+}
+
+tern_status tn_calibration_open(tn_ctx *ctx, const tn_hparams *h, tn_calibration *out, tern_error *err) {
+    *out = (tn_calibration){.ctx = ctx, .n_layers = h->n_layers};
+    size_t n_sites = (size_t)h->n_layers * TN_LAYER_SITES + 1;
+    out->sites = tn_calloc(ctx, TN_MEM_OTHER, n_sites, sizeof *out->sites);
+    TN_FAIL_IF(!out->sites, err, TERN_E_MEMORY, "no memory for calibration");
+    for (size_t i = 0; i < n_sites; i++) {
+        tn_site site = i + 1 == n_sites ? TN_SITE_HEAD : (tn_site)(i % TN_LAYER_SITES);
+        tern_status st = open_site(ctx, &out->sites[i], tn_site_get(h, site).k, err);
+        if (st == TERN_OK) continue;
+        tn_calibration_close(out);
+        return st;
     }
     return TERN_OK;
 }
 
-/* Buffers of a run over the corpus. */
-typedef struct corpus_run {
-    tn_kv kv;
-    tn_acts acts;
-    int32_t *pos;
-} corpus_run;
-
-static tern_status open_run(const tn_model *m, tn_pool *pool, int32_t window, corpus_run *r, tern_error *err) {
-    r->pos = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)window, sizeof *r->pos);
-    TN_FAIL_IF(!r->pos, err, TERN_E_MEMORY, "no memory for calibration");
-    for (int32_t i = 0; i < window; i++) r->pos[i] = i;
-    TN_TRY(tn_kv_open(m->ctx, &m->h, window, &r->kv, err));
-    return tn_acts_open(m->ctx, &m->h, m->scheme, window, r->kv.cap_tok, tn_pool_size(pool), &r->acts, err);
+/* Both passes are over a layer: what the first one saw says which values are outliers in the second. */
+static void find_threshold(tn_site_stats *s, double outlier_share) {
+    for (int32_t j = 0; j < s->k; j++) s->max = s->channel_max[j] > s->max ? s->channel_max[j] : s->max;
+    if (s->k) s->threshold = tn_stats_quantile(s, outlier_share);
 }
 
-static void close_run(const tn_model *m, corpus_run *r) {
-    if (r->kv.ctx) tn_kv_close(&r->kv);
-    if (r->acts.ctx) tn_acts_close(&r->acts);
-    tn_free(m->ctx, r->pos);
+void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share, void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
+                        bool keep) {
+    observer o = {.c = c, .qk = qk, .qk_user = qk_user};
+    tn_forward_hooks hooks = {.linear_input = on_linear_input, .qk = qk ? on_qk : NULL, .user = &o};
+    tn_corpus_pass(corpus, layer, &hooks, false);
+    for (int s = 0; s < TN_LAYER_SITES; s++) find_threshold(tn_calibration_site(c, layer, (tn_site)s), outlier_share);
+    o.second_pass = true;
+    hooks.qk = NULL;
+    tn_corpus_pass(corpus, layer, &hooks, keep);
 }
 
-tern_status tn_calibrate_smoothed(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
-                                  const float *const *divide_by, double outlier_share, tn_calibration *c, tern_error *err) {
-    for (size_t i = 0; i < (size_t)c->n_layers * TN_LAYER_SITES + 1; i++) {
-        tn_site_stats *s = &c->sites[i];
-        if (!divide_by[i] || !s->k) continue;
+void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, const float *const *divide_by, double outlier_share, bool keep) {
+    observer o = {.c = c, .divide_by = divide_by};
+    tn_forward_hooks hooks = {.linear_input = on_linear_input, .user = &o};
+    for (int site = 0; site < TN_LAYER_SITES; site++) {
+        tn_site_stats *s = tn_calibration_site(c, layer, (tn_site)site);
+        if (!divide_by[site] || !s->k) continue;
         memset(s->hist, 0, TN_HIST_BINS * sizeof *s->hist);
         s->max = 0;
         s->n_values = s->n_outliers = 0;
         memset(s->channel_count, 0, (size_t)s->k * sizeof *s->channel_count);
     }
-    corpus_run run = {0};
-    observer o = {.m = m, .c = c, .divide_by = divide_by};
-    tern_status st = open_run(m, pool, window, &run, err);
-    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &run.kv, &run.acts, run.pos, &o, err);
-    for (size_t i = 0; i < (size_t)c->n_layers * TN_LAYER_SITES + 1 && st == TERN_OK; i++) {
-        if (divide_by[i] && c->sites[i].k) c->sites[i].threshold = tn_stats_quantile(&c->sites[i], outlier_share);
+    tn_corpus_pass(corpus, layer, &hooks, false);
+    for (int site = 0; site < TN_LAYER_SITES; site++) {
+        tn_site_stats *s = tn_calibration_site(c, layer, (tn_site)site);
+        if (divide_by[site] && s->k) s->threshold = tn_stats_quantile(s, outlier_share);
     }
     o.second_pass = true;
-    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &run.kv, &run.acts, run.pos, &o, err);
-    close_run(m, &run);
-    return st;
+    tn_corpus_pass(corpus, layer, &hooks, keep);
 }
 
-tern_status tn_calibrate(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
-                         double outlier_share, tn_calibration *out, tern_error *err) {
-    *out = (tn_calibration){.ctx = m->ctx, .n_layers = m->h.n_layers, .n_tokens = n_tok};
-    TN_FAIL_IF(n_tok == 0, err, TERN_E_INVALID, "the calibration corpus has no tokens");
-    size_t n_sites = (size_t)m->h.n_layers * TN_LAYER_SITES + 1;
-    out->sites = tn_calloc(m->ctx, TN_MEM_OTHER, n_sites, sizeof *out->sites);
-    TN_FAIL_IF(!out->sites, err, TERN_E_MEMORY, "no memory for calibration");
-    corpus_run run = {0};
-    tern_status st = open_run(m, pool, window, &run, err);
-    for (size_t i = 0; i < n_sites && st == TERN_OK; i++) {
-        tn_site site = i + 1 == n_sites ? TN_SITE_HEAD : (tn_site)(i % TN_LAYER_SITES);
-        st = open_site(m->ctx, &out->sites[i], tn_site_get(&m->h, site).k, err);
+void tn_calibrate_head(tn_calibration *c, tn_corpus *corpus, double outlier_share) {
+    const tn_model *m = corpus->m;
+    size_t e = (size_t)m->h.n_embd;
+    tn_site_stats *s = tn_calibration_site(c, 0, TN_SITE_HEAD);
+    for (int pass = 0; pass < 2; pass++) {
+        observer o = {.c = c, .second_pass = pass};
+        for (size_t at = 0; at < corpus->n_tok; at += (size_t)corpus->window) {
+            int32_t n = corpus->n_tok - at < (size_t)corpus->window ? (int32_t)(corpus->n_tok - at) : corpus->window;
+            tn_rows r = {.h = &m->h, .kern = corpus->kern, .kv = &corpus->kv, .n_rows = n, .pos = corpus->pos, .slot = corpus->pos, .tree_base = -1};
+            tn_rows_norm(&r, m->out_norm, m->out_norm_b, corpus->x + at * e, corpus->acts.h, 0, n);
+            observe(&o, s, NULL, corpus->acts.h, e, n);
+        }
+        if (!pass) find_threshold(s, outlier_share);
     }
-    observer o = {.m = m, .c = out};
-    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &run.kv, &run.acts, run.pos, &o, err);
-    for (size_t i = 0; i < n_sites && st == TERN_OK; i++) {
-        tn_site_stats *s = &out->sites[i];
-        for (int32_t j = 0; j < s->k; j++) s->max = s->channel_max[j] > s->max ? s->channel_max[j] : s->max;
-        if (s->k) s->threshold = tn_stats_quantile(s, outlier_share);
-    }
-    o.second_pass = true;
-    if (st == TERN_OK) st = one_pass(m, kern, pool, ids, n_tok, window, &run.kv, &run.acts, run.pos, &o, err);
-    close_run(m, &run);
-    if (st != TERN_OK) tn_calibration_close(out);
-    return st;
 }
 
 float tn_stats_quantile(const tn_site_stats *s, double share) {

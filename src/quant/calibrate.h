@@ -1,10 +1,10 @@
 /* quant/calibrate.h - what the activations of every site look like on a corpus (llm.npu 3.3, EdgeFlow 4.1).
- * The float model runs over the corpus; each site keeps a histogram of magnitudes and each of its channels a maximum. */
+ * Layer by layer the float model runs over the corpus; each site keeps a histogram of magnitudes and each of its channels a maximum. */
 #ifndef TN_QUANT_CALIBRATE_H
 #define TN_QUANT_CALIBRATE_H
 
-#include "model/forward.h"
 #include "model/sites.h"
+#include "quant/corpus.h"
 
 enum { TN_HIST_BINS = 4096, TN_HIST_SHIFT = 19 }; /* bin of x: the bits of |x| above TN_HIST_SHIFT: 16 bins an octave */
 
@@ -24,18 +24,19 @@ typedef struct tn_site_stats {
 typedef struct tn_calibration {
     tn_ctx *ctx;
     int32_t n_layers;
-    uint64_t n_tokens;
     tn_site_stats *sites; /* [n_layers][TN_LAYER_SITES], then the head's */
 } tn_calibration;
 
-/* Run n_tok ids through the model in windows of at most `window` tokens, twice: magnitudes, then outliers above the
- * threshold that leaves `outlier_share` of the values outside. Progress "calibrate". */
-tern_status tn_calibrate(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
-                         double outlier_share, tn_calibration *out, tern_error *err);
-/* Run the corpus again for the sites with divide_by[i] (indexed as sites; [k] each, NULL: leave the site alone): their histogram, max,
- * threshold and outliers become those of the inputs divided by it, channel by channel. Progress "smooth". */
-tern_status tn_calibrate_smoothed(const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, size_t n_tok, int32_t window,
-                                  const float *const *divide_by, double outlier_share, tn_calibration *c, tern_error *err);
+tern_status tn_calibration_open(tn_ctx *ctx, const tn_hparams *h, tn_calibration *out, tern_error *err);
+/* The layer, begun by the caller, twice: magnitudes, then outliers above the threshold that leaves `outlier_share` of the values outside.
+ * qk, with qk_user, may be NULL: sees Q and K of the first pass (forward.h). keep: the corpus moves behind the layer. */
+void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share, void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
+                        bool keep);
+/* Again for the sites with divide_by[site] ([k] each, NULL: leave it alone): their histogram, max, threshold and outliers become those of the
+ * inputs divided by it, channel by channel. */
+void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, const float *const *divide_by, double outlier_share, bool keep);
+/* The head's inputs, from the residuals behind the last layer. */
+void tn_calibrate_head(tn_calibration *c, tn_corpus *corpus, double outlier_share);
 void tn_calibration_close(tn_calibration *c);
 tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer, tn_site s); /* layer is ignored for the head */
 

@@ -25,9 +25,19 @@ const char *tn_scheme_name(tn_scheme s) {
     return names[s];
 }
 
+bool tn_allocation_parse(const char *name, tn_allocation *out) {
+    static const char *const names[TN_N_ALLOCATIONS] = {"", "error", "uniform", "cmpq"};
+    for (int i = 1; i < TN_N_ALLOCATIONS; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (tn_allocation)i;
+        return true;
+    }
+    return false;
+}
+
 void tn_pack_defaults(tn_pack_options *o) {
-    *o = (tn_pack_options){.scheme = TN_SCHEME_LLM_NPU, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.001f,
-                           .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f, .bits = 5};
+    *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.001f,
+                           .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f};
 }
 
 /* What is decided for one site before its weights are quantised. */
@@ -43,6 +53,8 @@ typedef struct site_plan {
 typedef struct packer {
     tn_ctx *ctx;
     const tn_pack_options *o;
+    double bits; /* what the options mean */
+    tn_allocation allocation;
     tn_pack_report *report;
     tn_source *src;
     tn_pool *pool;
@@ -52,6 +64,8 @@ typedef struct packer {
     tn_head_profile heads;
     site_plan *plans; /* as tn_calibration's sites */
     tn_pkg_writer *w;
+    uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor by tensor */
+    size_t n_model_bits; /* taken so far */
     /* large tensors of the model level wait for their place behind the layers */
     tn_pkg_record head[2];
     const void *head_data[2];
@@ -136,9 +150,8 @@ static int by_importance(const void *a, const void *b) {
 
 static tern_status make_plans(packer *p) {
     size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1, n = 0;
-    p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *p->plans);
     site_plan **order = tn_alloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *order);
-    TN_FAIL_IF(!p->plans || !order, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
+    TN_FAIL_IF(!order, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
     for (size_t i = 0; i < n_sites; i++) {
         const tn_site_stats *s = &p->cal.sites[i];
         if (!s->k) continue;
@@ -197,6 +210,8 @@ static tern_status smooth_site(packer *p, int layer, tn_site site) {
 
 enum { N_ALPHA = 21, SAMPLE_ROWS = 256 };
 
+const char tn_pack_unsmoothed[] = "the activation in front of down is not gated: no linear whose rows could take the inverse of its input scales";
+
 /* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the activation is linear in them). */
 static bool can_smooth(const packer *p, tn_site site) {
     if (site == TN_SITE_QKV || site == TN_SITE_FFN) return true;
@@ -208,8 +223,25 @@ static int32_t v_channel(const tn_hparams *h, int32_t j) {
     return j / h->d_head / (h->n_heads / h->n_kv_heads) * h->d_head + j % h->d_head;
 }
 
-/* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's outputs, that of rounding the
- * activations (one step for all channels) and that of the weights (a step per row). Scaling outputs (beta = 1) is the row's own dequantisation scale and changes no code. */
+/* Noise in a site's outputs from 8-bit inputs divided by t, at the clip that makes it least: rounding (one step for all channels) and what the
+ * clip cuts off a channel, taken as Laplace-distributed with the channel's mean square. column[k]: sum of the squares of channel k's weights. */
+static double input_noise(const tn_site_stats *s, const float *t, const double *column, double largest) {
+    enum { N_CLIPS = 24 };
+    double best = INFINITY, clip = largest;
+    for (int c = 0; c < N_CLIPS; c++, clip *= 0.8) {
+        double rounding = clip * clip / (127.0 * 127.0 * 12), sum = 0;
+        for (int32_t k = 0; k < s->k && sum < best; k++) {
+            double square = s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]), b = sqrt(square / 2);
+            double cut = b > 0 && clip < (double)(s->channel_max[k] / t[k]) ? square * exp(-clip / b) : 0;
+            sum += column[k] * (double)t[k] * (double)t[k] * (rounding + cut);
+        }
+        best = fmin(best, sum);
+    }
+    return best;
+}
+
+/* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's outputs, that of the inputs
+ * and that of the weights (a step per row). Scaling outputs (beta = 1) is the row's own dequantisation scale and changes no code. */
 static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     const tn_site_ops ops = tn_site_get(&p->m->h, site);
     if (!ops.n_ops) return TERN_OK;
@@ -218,8 +250,10 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     size_t n_k = (size_t)ops.k;
     float *table = tn_alloc(p->ctx, TN_MEM_OTHER, N_ALPHA * n_k, sizeof *table), *row = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *row);
     float *top = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *top);
-    tern_status st = table && row && top ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
-    double noise[N_ALPHA] = {0}, act_step[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
+    double *column = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *column);
+    tern_status st = table && row && top && column ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
+    double noise[N_ALPHA] = {0}, largest[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
+    p->report->n_unsmoothed += !can_smooth(p, site);
     int n_alpha = st == TERN_OK ? can_smooth(p, site) ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
         size_t at = site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
@@ -229,28 +263,26 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
         float *t = table + (size_t)a * n_k;
         for (size_t k = 0; k < n_k; k++) {
             t[k] = powf(top[site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k], (float)a / (N_ALPHA - 1));
-            act_step[a] = fmax(act_step[a], (double)(s->channel_max[k] / t[k]) / 127);
+            largest[a] = fmax(largest[a], (double)(s->channel_max[k] / t[k]));
             energy[a] += s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]);
         }
     }
-    double levels = exp2(p->o->bits);
+    double levels = exp2(p->bits);
     for (int32_t op = 0; op < ops.n_ops && st == TERN_OK; op++) {
         int32_t step = (ops.n[op] + SAMPLE_ROWS - 1) / SAMPLE_ROWS;
         for (int32_t n = 0; n < ops.n[op] && st == TERN_OK; n += step) {
             st = tn_source_read(p->src, layer, ops.roles[op], n, n + 1, row, p->err);
+            for (size_t k = 0; k < n_k && st == TERN_OK; k++) column[k] += step * (double)row[k] * (double)row[k];
             for (int a = 0; a < n_alpha && st == TERN_OK; a++) {
                 const float *t = table + (size_t)a * n_k;
-                float max = 0, sum = 0;
-                for (size_t k = 0; k < n_k; k++) {
-                    float w = row[k] * t[k];
-                    max = fmaxf(max, fabsf(w));
-                    sum += w * w;
-                }
+                float max = 0;
+                for (size_t k = 0; k < n_k; k++) max = fmaxf(max, fabsf(row[k] * t[k]));
                 double w_step = 2 * (double)max / levels;
-                noise[a] += step * (act_step[a] * act_step[a] * (double)sum + w_step * w_step * energy[a]) / 12;
+                noise[a] += step * w_step * w_step * energy[a] / 12;
             }
         }
     }
+    for (int a = 0; a < n_alpha && st == TERN_OK; a++) noise[a] += input_noise(s, table + (size_t)a * n_k, column, largest[a]);
     for (int a = 1; a < n_alpha; a++) best = noise[a] < noise[best] ? a : best;
     if (st == TERN_OK && best) {
         plan->smooth = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *plan->smooth);
@@ -260,20 +292,49 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     tn_free(p->ctx, table);
     tn_free(p->ctx, row);
     tn_free(p->ctx, top);
+    tn_free(p->ctx, column);
     return st;
 }
 
-static tern_status edgeflow_plans(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
-    for (int i = 0; i < p->m->h.n_layers; i++) {
-        for (tn_site s = 0; s < TN_LAYER_SITES; s++) TN_TRY(edgeflow_site(p, i, s));
+/* The layer's inputs are measured, with edgeflow also behind smoothing; nothing is decided that other layers have a say in. */
+static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
+    bool smooth = p->o->scheme == TN_SCHEME_EDGEFLOW;
+    double share = (double)p->o->outlier_share;
+    TN_TRY(tn_corpus_begin_layer(corpus, layer, p->err));
+    tn_calibrate_layer(&p->cal, corpus, layer, share, tn_head_profile_observe, &p->heads, !smooth);
+    tern_status st = TERN_OK;
+    for (tn_site s = 0; s < TN_LAYER_SITES && smooth && st == TERN_OK; s++) st = edgeflow_site(p, layer, s);
+    if (smooth && st == TERN_OK) {
+        const float *divide_by[TN_LAYER_SITES];
+        for (tn_site s = 0; s < TN_LAYER_SITES; s++) divide_by[s] = plan_of(p, layer, s)->smooth;
+        tn_calibrate_smoothed(&p->cal, corpus, layer, divide_by, share, true);
     }
+    tn_corpus_end_layer(corpus, layer);
+    return st;
+}
+
+static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
+    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
+    size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
+    p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *p->plans);
+    TN_FAIL_IF(!p->plans, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
+    TN_TRY(tn_calibration_open(p->ctx, &p->m->h, &p->cal, p->err));
+    TN_TRY(tn_head_profile_open(p->ctx, &p->m->h, HEAD_TOKENS, &p->heads, p->err));
+    tn_corpus corpus = {.kern = &p->kern, .pool = p->pool, .src = p->src, .m = p->m, .ids = ids, .n_tok = n_ids, .window = window};
+    tern_status st = tn_corpus_open(&corpus, p->err);
+    for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
+        st = calibrate_layer(p, &corpus, i);
+        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers)) st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
+    }
+    if (st == TERN_OK) tn_calibrate_head(&p->cal, &corpus, (double)p->o->outlier_share);
+    tn_corpus_close(&corpus);
+    return st;
+}
+
+/* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made good where the rest would suffer. */
+static tern_status edgeflow_clips(packer *p) {
     size_t n = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
-    const float **divide_by = tn_calloc(p->ctx, TN_MEM_OTHER, n, sizeof *divide_by);
-    TN_FAIL_IF(!divide_by, p->err, TERN_E_MEMORY, "no memory to smooth");
-    for (size_t i = 0; i < n; i++) divide_by[i] = p->plans[i].smooth;
-    tern_status st = tn_calibrate_smoothed(p->m, &p->kern, p->pool, ids, n_ids, window, divide_by, (double)p->o->outlier_share, &p->cal, p->err);
-    /* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made good where the rest would suffer. */
-    for (size_t i = 0; i < n && st == TERN_OK; i++) {
+    for (size_t i = 0; i < n; i++) {
         site_plan *plan = &p->plans[i];
         const tn_site_stats *s = &p->cal.sites[i];
         if (!s->k) continue;
@@ -282,10 +343,18 @@ static tern_status edgeflow_plans(packer *p, const int32_t *ids, size_t n_ids, i
         if (!plan->shadow) continue;
         plan->clip = s->threshold;
         p->report->n_shadowed++;
-        st = choose_hot(p, plan, s);
+        TN_TRY(choose_hot(p, plan, s));
     }
     if (p->report->n_outliers) p->report->hot_coverage /= (double)p->report->n_outliers;
-    tn_free(p->ctx, divide_by);
+    return TERN_OK;
+}
+
+/* The whole model in floats, for as long as it takes. */
+static tern_status measure_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
+    tn_model *m = NULL;
+    tern_status st = tn_model_load(p->ctx, p->pool, p->src, TN_FLOAT, &m, p->err);
+    if (st == TERN_OK) st = tn_head_profile_importance(&p->heads, m, &p->kern, p->pool, ids, n_ids < (size_t)window ? (int32_t)n_ids : window, p->err);
+    tn_model_close(&m);
     return st;
 }
 
@@ -400,19 +469,79 @@ static tern_status quantise(packer *p, quantise_job *j, tern_error *err) {
     return j->err.code;
 }
 
+static int by_peak(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b; /* the bits of a float that is not negative, then the channel */
+    return x < y ? -1 : x > y;
+}
+
+static tern_status allocate_cmpq(packer *p, const float *peak, size_t n, uint8_t *bits, tern_error *err) {
+    uint64_t *order = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *order);
+    TN_FAIL_IF(!order, err, TERN_E_MEMORY, "no memory to allocate bits");
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &peak[i], sizeof u);
+        order[i] = (uint64_t)u << 32 | i;
+    }
+    qsort(order, n, sizeof *order, by_peak);
+    for (size_t i = 0; i < n; i++) {
+        int b = (int)p->bits + (i < n / 4 ? -1 : i >= n - n / 4 ? 1 : 0);
+        bits[(uint32_t)order[i]] = (uint8_t)(b < 1 ? 1 : b > 8 ? 8 : b);
+    }
+    tn_free(p->ctx, order);
+    return TERN_OK;
+}
+
 /* Measure every row, hand out the bits, make room for the weightlets. */
 static tern_status allocate(packer *p, hoard *h, quantise_job *j, tern_error *err) {
     uint8_t *bits = keep(h, (size_t)j->n, 1), *packed = keep(h, tn_channel_bits_bytes((size_t)j->n), 1);
-    j->peak = keep(h, (size_t)j->n, sizeof *j->peak);
-    TN_FAIL_IF(!bits || !packed || !j->peak, err, TERN_E_MEMORY, "no memory to pack");
-    TN_TRY(quantise(p, j, err));
-    TN_TRY(tn_allocate_bits(p->ctx, j->peak, (size_t)j->n, p->o->bits, bits, err));
+    TN_FAIL_IF(!bits || !packed, err, TERN_E_MEMORY, "no memory to pack");
+    if (p->allocation == TN_ALLOCATE_UNIFORM) {
+        memset(bits, (int)p->bits, (size_t)j->n);
+    } else if (p->model_bits) {
+        memcpy(bits, p->model_bits + p->n_model_bits, (size_t)j->n);
+        p->n_model_bits += (size_t)j->n;
+    } else {
+        j->peak = keep(h, (size_t)j->n, sizeof *j->peak);
+        TN_FAIL_IF(!j->peak, err, TERN_E_MEMORY, "no memory to pack");
+        TN_TRY(quantise(p, j, err));
+        if (p->allocation == TN_ALLOCATE_CMPQ) TN_TRY(allocate_cmpq(p, j->peak, (size_t)j->n, bits, err));
+        else TN_TRY(tn_allocate_bits(p->ctx, j->peak, NULL, (size_t)j->n, p->bits, bits, err));
+        j->peak = NULL;
+    }
     for (int64_t n = 0; n < j->n; n++) tn_channel_bits_put(packed, (size_t)n, bits[n]);
-    j->peak = NULL;
     j->weightlets = keep(h, tn_weightlets_bytes(packed, 0, (size_t)j->n, (size_t)j->k), 1);
     TN_FAIL_IF(!j->weightlets, err, TERN_E_MEMORY, "no memory to pack");
     j->bits = packed;
     return TERN_OK;
+}
+
+/* The channels of every layer's linears bid for the same bits: measure all of them first. */
+static tern_status allocate_model(packer *p, tern_error *err) {
+    static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN, TN_SITE_DOWN}; /* as put_layer writes them */
+    size_t n = 0;
+    for (int s = 0; s < TN_LAYER_SITES; s++) n += (size_t)tn_site_get(&p->m->h, sites[s]).n_total;
+    n *= (size_t)p->m->h.n_layers;
+    float *peak = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *peak);
+    uint32_t *n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *n_weights);
+    p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, n, 1);
+    tern_status st = peak && n_weights && p->model_bits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to allocate the bits of %zu channels", n);
+    size_t at = 0;
+    for (int layer = 0; layer < p->m->h.n_layers && st == TERN_OK; layer++) {
+        for (int s = 0; s < TN_LAYER_SITES; s++) {
+            const tn_site_ops ops = tn_site_get(&p->m->h, sites[s]);
+            for (int32_t op = 0; op < ops.n_ops && st == TERN_OK; op++) {
+                quantise_job j = {.p = p, .layer = layer, .role = ops.roles[op], .smooth = plan_of(p, layer, sites[s])->smooth, .n = ops.n[op], .k = ops.k, .peak = peak + at};
+                st = quantise(p, &j, err);
+                for (int32_t c = 0; c < ops.n[op]; c++) n_weights[at++] = (uint32_t)ops.k;
+            }
+        }
+        tn_source_release(p->src, layer);
+        if (st == TERN_OK && !tn_progress(p->ctx, "allocate", (layer + 1.0) / p->m->h.n_layers)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+    }
+    if (st == TERN_OK) st = tn_allocate_bits(p->ctx, peak, n_weights, n, p->bits, p->model_bits, err);
+    tn_free(p->ctx, peak);
+    tn_free(p->ctx, n_weights);
+    return st;
 }
 
 static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by, tern_error *err) {
@@ -447,7 +576,7 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     quantise_job j = {.p = p, .layer = layer, .role = role, .smooth = plan->smooth, .n = n, .k = k,
                       .tiles = keep(h, tile_bytes, 1), .col_sum = keep(h, (size_t)n_pad, 4), .scale = keep(h, (size_t)n_pad, 4)};
     TN_FAIL_IF(!j.tiles || !j.col_sum || !j.scale, err, TERN_E_MEMORY, "no memory to pack");
-    if (p->o->scheme == TN_SCHEME_EDGEFLOW && layer >= 0) TN_TRY(allocate(p, h, &j, err));
+    if (layer >= 0 && (p->o->scheme == TN_SCHEME_EDGEFLOW || p->bits < 8)) TN_TRY(allocate(p, h, &j, err));
     TN_TRY(quantise(p, &j, err));
     /* what the next linear's inputs are divided by: V for o, up for down. The row's scale takes it, its codes do not change. */
     const float *divide_by = NULL;
@@ -547,6 +676,7 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
     }
     for (int i = 0; i < TN_LAYER_SITES; i++) TN_TRY(add_site(p, h, layer, sites[i], &rows[i], err));
     TN_TRY(tn_pkg_end(p->w, err));
+    tn_source_release(p->src, layer);
     return put_shadow_rows(p, layer, rows, sites, TN_LAYER_SITES, err);
 }
 
@@ -719,27 +849,31 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     TN_FAIL_IF(!(opt->prune_error >= 0), err, TERN_E_INVALID, "prune error %g: want 0 or more", (double)opt->prune_error);
     TN_FAIL_IF(!(opt->outlier_share >= 0 && opt->outlier_share < 0.5f), err, TERN_E_INVALID, "outlier share %g: want 0 to 0.5", (double)opt->outlier_share);
     TN_FAIL_IF(opt->calib_tokens < 64 || opt->calib_window < 16, err, TERN_E_INVALID, "calibration wants at least 64 tokens in windows of at least 16");
-    TN_FAIL_IF(!(opt->bits >= 1 && opt->bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
-    packer p = {.ctx = ctx, .o = opt, .report = report, .err = err};
+    bool edgeflow = opt->scheme == TN_SCHEME_EDGEFLOW;
+    packer p = {.ctx = ctx, .o = opt, .report = report, .err = err, .bits = opt->bits ? opt->bits : edgeflow ? 5 : 8};
+    p.allocation = opt->allocation ? opt->allocation : edgeflow ? TN_ALLOCATE_ERROR : TN_ALLOCATE_UNIFORM;
+    TN_FAIL_IF(!(p.bits >= 1 && p.bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
+    TN_FAIL_IF(p.allocation != TN_ALLOCATE_ERROR && p.bits != floor(p.bits), err, TERN_E_INVALID, "%g bits for everyone: want a whole number", p.bits);
+    TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_ERROR, err, TERN_E_INVALID, "one budget for the whole model needs allocation by error");
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     int32_t *ids = NULL;
     size_t n_ids = 0;
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = tn_source_open(ctx, src, &p.src, err);
-    if (st == TERN_OK) st = tn_model_load(ctx, p.pool, p.src, TN_FLOAT, &p.m, err);
+    if (st == TERN_OK) st = tn_model_outline(ctx, p.pool, p.src, &p.m, err);
     if (st == TERN_OK) st = calibration_ids(&p, &ids, &n_ids, err);
     int32_t window = opt->calib_window;
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
     report->n_calib_tokens = n_ids;
-    if (st == TERN_OK) st = tn_calibrate(p.m, &p.kern, p.pool, ids, n_ids, window, (double)opt->outlier_share, &p.cal, err);
-    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
-    if (st == TERN_OK) st = tn_head_profile_measure(p.m, &p.kern, p.pool, ids, n_ids < HEAD_TOKENS ? n_ids : HEAD_TOKENS, window, opt->head_importance, &p.heads, err);
+    if (st == TERN_OK) st = calibrate(&p, ids, n_ids, window);
+    if (st == TERN_OK && opt->head_importance) st = measure_importance(&p, ids, n_ids, window);
     if (st == TERN_OK) st = make_plans(&p);
     for (int i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->h.n_layers; i++) {
         st = smooth_site(&p, i, TN_SITE_QKV);
         if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
     }
-    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_plans(&p, ids, n_ids, window);
+    if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_clips(&p);
+    if (st == TERN_OK && opt->bits_of_model) st = allocate_model(&p, err);
     if (st == TERN_OK) st = write_package(&p, out, err);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;
@@ -749,6 +883,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
         tn_free(ctx, p.plans[i].smooth);
     }
     tn_free(ctx, p.plans);
+    tn_free(ctx, p.model_bits);
     if (p.cal.sites) tn_calibration_close(&p.cal);
     tn_head_profile_close(&p.heads);
     tn_free(ctx, ids);

@@ -27,6 +27,7 @@ typedef struct tn_policy {
     tn_policy_kind kind;
     int32_t steal_above; /* an idle CPU worker takes the head of the NPU's queue when more tasks than this wait there;
                             -1 = never. Default 5 for synergy (EdgeFlow's), -1 otherwise */
+    bool steal_by_profile; /* that only until times are measured: whoever runs the graph then asks tn_policy_steal_above (default false) */
     bool keep_busy;      /* an idle CPU or NPU worker takes any stealable task, or part of an open one, of the other lane
                             (default false). For machines where both lanes are cores of one kind */
 } tn_policy;

@@ -47,7 +47,7 @@ static bool needs(const tn_task *t, const tn_prefill_unit *u) {
 }
 
 static void add_loads(const tn_prefill_spec *spec, tn_graph *g) {
-    int32_t first = g->n_tasks;
+    int32_t first = g->n_tasks, per_chunk = first / spec->n_chunks; /* every chunk has the same tasks */
     for (int32_t u = 0; u < spec->n_units; u++) {
         const tn_prefill_unit *unit = &spec->units[u];
         int32_t id = first + u * TN_N_LOAD_STEPS;
@@ -60,8 +60,9 @@ static void add_loads(const tn_prefill_spec *spec, tn_graph *g) {
         /* reads end in order; a unit is read when those whose memory it takes are loaded */
         if (u) tn_graph_depend(g, id - TN_N_LOAD_STEPS, id);
         for (int32_t v = u ? spec->units[u - 1].after + 1 : 0; v <= unit->after; v++) tn_graph_depend(g, first + v * TN_N_LOAD_STEPS + TN_LD_LOAD, id);
-        for (int32_t t = 0; t < first; t++) {
-            if (needs(&g->tasks[t], unit)) tn_graph_depend(g, id + TN_LD_LOAD, t);
+        for (int32_t t = 0; t < per_chunk; t++) {
+            if (!needs(&g->tasks[t], unit)) continue;
+            for (int32_t c = 0; c < spec->n_chunks; c++) tn_graph_depend(g, id + TN_LD_LOAD, c * per_chunk + t);
         }
     }
 }

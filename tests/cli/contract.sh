@@ -75,6 +75,25 @@ json "d['chunk'] in (32,64) and [l['chunk'] for l in d['lengths']]==[32,64] and 
 python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64)" || { echo "FAILED: the tuning is not kept"; exit 1; }
 check "run keeps the tuning" 0 "$tern" run -m "$tmp/m.tern" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 2 --temp 0
 python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64) and p['stage_us']" || { echo "FAILED: the profile lost the tuning"; exit 1; }
+for p in 40 200; do
+    check "sim --soc this-machine" 0 "$tern" sim --soc this-machine --model "$tmp/m.tern" --prompt $p --json --trace "$tmp/t.json"
+    json "d['prompt_tokens']==$p and d['ttft_ms']>0 and d['chunk'] in (32,64)"
+done
+check "sim of an unmeasured package" 1 "$tern" sim --soc this-machine --model "$tmp/e.tern"; one_line
+check "sim" 0 "$tern" sim --soc sd8elite --model llama3-8b --prompt 700 --gen 9 --load stream --bits 5 --attention shadow --ratio 0.1 --switch progressive --accepted 2 --npu-memory 4000000000 --svg "$tmp/g.svg" --json
+json "d['ttft_ms']>d['exposed_io_ms']>0 and d['ms_per_token']>0 and d['exposed_switch_ms']>=0 and d['energy_j']>0 and d['memory_bytes']>7e9 and d['load']=='stream' and d['attention']=='shadow'"
+python3 -c "import xml.etree.ElementTree as e; r=e.parse('$tmp/g.svg').getroot(); assert len([p for p in r if p.tag.endswith('path')])>20" || { echo "FAILED: the chart"; exit 1; }
+check "sim, unknown load" 2 "$tern" sim --model llama3-8b --load fast
+check "sim sweep" 0 "$tern" sim sweep --model llama3-8b --prompt 64 --vary bits,flash
+python3 -c "import csv; r=list(csv.DictReader(open('$tmp/out'))); assert len(r)==16 and all(x['bottleneck'] for x in r) and float(r[12]['ttft_ms'])>float(r[15]['ttft_ms'])" || { echo "FAILED: the sweep"; exit 1; }
+check "sim sweep over nothing known" 1 "$tern" sim sweep --model qwen2.5-0.5b --vary colour; one_line
+mkdir "$tmp/figures"
+check "sim reproduce" 0 "$tern" sim reproduce --json --svg "$tmp/figures"
+json "len(d['papers'])==4 and d['predicted']>50 and d['median_error']<0.15 and all(len({c['kind'] for c in p['claims']})>=2 for p in d['papers'])"
+for p in llm-npu edgeflow shadowattn sd-npu; do
+    python3 -c "import xml.etree.ElementTree as e; e.parse('$tmp/figures/$p.svg')" || { echo "FAILED: the figure of $p"; exit 1; }
+    [ "$(uname -m)" = x86_64 ] && ! cmp -s "$tmp/figures/$p.svg" "docs/figures/$p.svg" && { echo "FAILED: docs/figures/$p.svg is not what tern sim reproduce --svg writes"; exit 1; }
+done
 check "bench --cold" 0 "$tern" bench -m "$tmp/e.tern" --cold -p 40,9 -r 2 --json
 json "[r['test'] for r in d] == ['cold40', 'cold9'] and all(r['ttft_ms']['median'] > 0 and r['ttft_ms']['min'] <= r['ttft_ms']['median'] and r['read_bytes'] > 10000 and r['warm_prefill_ms'] > 0 for r in d)"
 check "bench --cold, damaged" 1 bash -c "cp '$tmp/e.tern' '$tmp/d.tern' && printf x | dd of='$tmp/d.tern' bs=1 seek=\$((\$(stat -c %s '$tmp/e.tern') - 5000)) conv=notrunc status=none && '$tern' bench -m '$tmp/d.tern' --cold -p 40 -r 1"
@@ -87,7 +106,7 @@ done
 check "unknown way to load" 1 "$tern" run -m "$tmp/e.tern" -p hi --load fast; one_line
 check "unknown way to read" 1 "$tern" run -m "$tmp/e.tern" -p hi --read aloud; one_line
 check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
-json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='llm-npu' and d[0]['threads']>=1"
+json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='edgeflow' and d[0]['threads']>=1"
 
 printf 'the old inn near the weir.\n%.0s' $(seq 40) >"$tmp/text.txt"
 check "eval ppl" 0 "$tern" eval -m "$tmp/m.gguf" --task ppl --data "$tmp/text.txt" -c 64 --json

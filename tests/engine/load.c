@@ -24,7 +24,9 @@ static const struct {
     const char *arch;
     tn_scheme scheme;
     float prune;
-} kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85}, {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0}, {"tiny-llama", TN_SCHEME_EDGEFLOW, 85}, {"tiny-phi2", TN_SCHEME_LLM_NPU, 85}};
+    tn_shadow_mode shadow;
+} kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_AUTO}, {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0, TN_SHADOW_AUTO},
+                       {"tiny-llama", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_OFF}, {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_SHADOW_AUTO}};
 static char paths[N_PACKAGES][256];
 static int32_t prompt[N_PROMPT];
 
@@ -51,6 +53,7 @@ static int setup(void **state) {
         tn_pack_defaults(&o);
         o.scheme = kinds[i].scheme;
         o.prune_percent = kinds[i].prune;
+        o.shadow = kinds[i].shadow;
         o.calib_tokens = 256;
         o.outlier_share = 0.01f;
         if (tn_pack(&ctx, gguf, paths[i], &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -81,10 +84,12 @@ typedef struct rig {
     tern_error err;
 } rig;
 
+static uint32_t cpu_mask = UINT32_MAX; /* of the processor's features */
+
 static tern_status rig_open(rig *r, const char *path, const tn_npu_model_options *o, tn_policy policy, int32_t n_cpu, int32_t n_npu) {
     memset(r, 0, sizeof *r);
     tn_ctx_init(&r->ctx, NULL);
-    tn_kernels_init(&r->kern, tn_cpu_flags(NULL));
+    tn_kernels_init(&r->kern, tn_cpu_flags(NULL) & cpu_mask);
     const int32_t workers[TN_N_LANES] = {n_cpu, n_npu, 1};
     assert_int_equal(tn_pool_open(&r->ctx, 2, &r->pool, &r->err), TERN_OK);
     assert_int_equal(tn_executor_open(&r->ctx, workers, &r->exec, &r->err), TERN_OK);
@@ -125,6 +130,7 @@ static tn_policy policy_of(tn_policy_kind kind, bool keep_busy) {
 /* Logits of the first n tokens, the plain way. */
 static void reference(const char *path, int32_t n, float *logits) {
     tn_npu_model_options o = model_options(TN_LOAD_SEQUENTIAL, "threads");
+    o.weights = TN_WEIGHTS_TILES;
     rig r;
     if (rig_open(&r, path, &o, policy_of(TN_POLICY_IN_ORDER, false), 1, 1) != TERN_OK || rig_run(&r, n, NULL, logits) != TERN_OK) fail_msg("%s", r.err.message);
     rig_close(&r);
@@ -151,14 +157,41 @@ static void same_bits(void **state) {
             reference(paths[k], lengths[i], want);
             for (int mode = 0; mode < TN_N_LOAD_MODES; mode++) {
                 tn_npu_model_options o = model_options((tn_load_mode)mode, methods[(i + (size_t)k) % 4]);
-                check("mode", paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1, lengths[i]);
+                for (int form = TN_WEIGHTS_TILES; form <= TN_WEIGHTS_PACKED; form++) {
+                    o.weights = (tn_weights_form)form;
+                    check("mode", paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1, lengths[i]);
+                }
             }
             for (int p = 0; p < TN_POLICY_PLAN; p++) {
                 for (int busy = 0; busy < 2; busy++) {
                     tn_npu_model_options o = model_options(TN_LOAD_STREAM, methods[(i + (size_t)p) % 4]);
                     o.ring_bytes = busy ? 1 : 20000;
+                    if (busy) o.weights = TN_WEIGHTS_TILES;
                     check("policy", paths[k], &o, policy_of((tn_policy_kind)p, busy), 1, busy ? 0 : 2, lengths[i]);
                 }
+            }
+        }
+    }
+}
+
+/* Every instruction set, packed and unpacked, few rows and many, chunks of other lengths, more threads. */
+static void instruction_sets(void **state) {
+    (void)state;
+    static const uint32_t masks[] = {0, TN_CPU_AVX2 | TN_CPU_NEON, TN_CPU_AVX2 | TN_CPU_AVX512 | TN_CPU_NEON | TN_CPU_DOTPROD};
+    for (int k = 0; k < 3; k += 2) {
+        for (size_t l = 0; l < 3; l++) {
+            const int32_t n = l == 0 ? 5 : l == 1 ? 20 : N_PROMPT;
+            reference(paths[k], n, want);
+            for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+                cpu_mask = masks[i];
+                for (int form = TN_WEIGHTS_TILES; form <= TN_WEIGHTS_PACKED; form++) {
+                    tn_npu_model_options o = model_options(TN_LOAD_STREAM, "threads");
+                    o.weights = (tn_weights_form)form;
+                    o.chunk = i ? 96 : 64;
+                    o.n_threads = (int32_t)i + 1;
+                    check("instruction set", paths[k], &o, policy_of(TN_POLICY_OOE, true), 1 + (int32_t)i, 1, n);
+                }
+                cpu_mask = UINT32_MAX;
             }
         }
     }
@@ -466,29 +499,40 @@ static void several_at_once(void **state) {
     }
 }
 
-/* One copy of the weights: tiles, what is small, and the ring. */
+/* One copy of the weights: tiles, what is small, and the ring; or packed where the package has weightlets and no outlier path. */
 static void memory_is_planned(void **state) {
     (void)state;
-    rig r;
-    tn_npu_model_options o = model_options(TN_LOAD_STREAM, "threads");
-    o.ring_bytes = 1;
-    if (rig_open(&r, paths[0], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK || rig_run(&r, N_PROMPT, NULL, got) != TERN_OK) fail_msg("%s", r.err.message);
-    uint64_t int8 = 0, room = 0;
-    for (int i = 0; i < r.m->n_layers * TN_LAYER_SITES + 1; i++) {
-        for (int op = 0; op < r.m->sites[i].ops.n_ops; op++) {
-            int8 += (uint64_t)r.m->sites[i].ops.n[op] * (uint64_t)r.m->sites[i].ops.k;
-            room += 4096 + 64; /* alignment; small models are mostly that */
+    for (int k = 0; k < N_PACKAGES; k++) {
+        for (int form = 0; form < TN_N_WEIGHTS_FORMS; form++) {
+            rig r;
+            tn_npu_model_options o = model_options(TN_LOAD_STREAM, "threads");
+            o.ring_bytes = 1;
+            o.weights = (tn_weights_form)form;
+            if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK || rig_run(&r, N_PROMPT, NULL, got) != TERN_OK) fail_msg("%s", r.err.message);
+            uint64_t want_bytes = 0, room = 0;
+            int n_packed = 0;
+            for (int i = 0; i < r.m->n_layers * TN_LAYER_SITES + 1; i++) {
+                const tn_npu_site *s = &r.m->sites[i];
+                for (int op = 0; op < s->ops.n_ops; op++) {
+                    bool packed = form != TN_WEIGHTS_TILES && s->tiles[op]->part == TN_PKG_WEIGHTLETS && !s->shadow;
+                    assert_true(packed == !s->image[op].tiles);
+                    n_packed += packed;
+                    want_bytes += packed ? s->tiles[op]->size_bytes : (uint64_t)s->ops.n[op] * (uint64_t)s->ops.k;
+                    room += 4096 + 64; /* alignment; small models are mostly that */
+                }
+            }
+            room += (uint64_t)r.m->n_layers * 3 * 8192 + (1 << 18); /* small tensors, a unit in the ring */
+            uint64_t weights = atomic_load(&r.ctx.live_bytes[TN_MEM_WEIGHTS]);
+            if (weights > want_bytes + want_bytes / 10 + room) fail_msg("%llu bytes of weights for %llu", (unsigned long long)weights, (unsigned long long)want_bytes);
+            if (kinds[k].shadow == TN_SHADOW_OFF) assert_true((n_packed > 0) == (form != TN_WEIGHTS_TILES));
+            rig_close(&r);
         }
     }
-    room += (uint64_t)r.m->n_layers * 3 * 8192 + (1 << 18); /* small tensors, a unit in the ring */
-    uint64_t weights = atomic_load(&r.ctx.live_bytes[TN_MEM_WEIGHTS]);
-    if (weights > int8 + int8 / 10 + room) fail_msg("%llu bytes of weights for %llu weights", (unsigned long long)weights, (unsigned long long)int8);
-    rig_close(&r);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits), cmocka_unit_test(graphs_are_in_the_package), cmocka_unit_test(disk_faults), cmocka_unit_test(cancelled_and_resumed),
+        cmocka_unit_test(same_bits), cmocka_unit_test(instruction_sets), cmocka_unit_test(graphs_are_in_the_package), cmocka_unit_test(disk_faults), cmocka_unit_test(cancelled_and_resumed),
         cmocka_unit_test(damage_is_told), cmocka_unit_test(truncated_while_open), cmocka_unit_test(other_packages_are_refused), cmocka_unit_test(several_at_once),
         cmocka_unit_test(memory_is_planned),
     };

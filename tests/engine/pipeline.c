@@ -302,6 +302,7 @@ static void cold_rows_are_the_same_rows(void **state) {
     tn_ctx_init(&ctx, NULL);
     tn_pack_options o;
     tn_pack_defaults(&o);
+    o.scheme = TN_SCHEME_LLM_NPU;
     o.prune_percent = 0;
     o.calib_tokens = 512;
     o.outlier_share = 0.01f;

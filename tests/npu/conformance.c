@@ -234,6 +234,30 @@ static void run_whole(bound *b, sample *s, uint64_t seed, const char *what) {
     free_out(s, out);
 }
 
+/* The same with rows in the device's memory (some of them: it may mix), and K elsewhere. */
+static void run_placed(bound *b, sample *s, uint64_t seed, const char *what) {
+    void *out[TN_NPU_MAX_OPS] = {0}, *in[TN_NPU_MAX_OPS], *k[TN_NPU_MAX_OPS] = {0};
+    tern_error err;
+    tn_npu_job j = make_job(b, s, out);
+    for (int i = 0; i < s->desc.n_ops; i++) {
+        must(tn_npu_mem_alloc(b->dev, out_bytes(s, i), &out[i], &err), &err);
+        memset(out[i], POISON, out_bytes(s, i));
+        j.out[i] = out[i];
+        must(tn_npu_mem_alloc(b->dev, (uint64_t)s->desc.m * (uint64_t)s->desc.in_stride, &in[i], &err), &err);
+        memcpy(in[i], s->in[i], (size_t)s->desc.m * (size_t)s->desc.in_stride);
+        if (seed % 3 && j.in[i]) j.in[i] = in[i];
+        if (!j.k[i].tiles) continue;
+        uint64_t n = tn_npu_tiles_bytes(&tn_npu_device_caps(b->dev)->layout, s->desc.ops[i].n, s->desc.k);
+        k[i] = grab(n);
+        memcpy(k[i], j.k[i].tiles, n);
+        j.k[i].tiles = k[i];
+    }
+    must(tn_npu_submit(&j, &err), &err);
+    assert_int_equal(tn_npu_wait(&j), TERN_OK);
+    compare(s, out, seed, what);
+    for (int i = 0; i < s->desc.n_ops; i++) tn_npu_mem_free(b->dev, out[i]), tn_npu_mem_free(b->dev, in[i]), free(k[i]);
+}
+
 static void run_parts(bound *b, sample *s, tn_rng *r, uint64_t seed, const char *what) {
     void *out[TN_NPU_MAX_OPS];
     alloc_out(s, out);
@@ -250,20 +274,33 @@ static void run_parts(bound *b, sample *s, tn_rng *r, uint64_t seed, const char 
 typedef struct fixture {
     tn_ctx ctx;
     tn_npu_device *scalar;
+    int n_warnings;
 } fixture;
 
 static fixture *fix;
 
+/* A device that is lost warns and leaves its work to the host's kernels: right, but not what is tested here. */
+static void on_log(void *user, tern_log_level level, const char *line) {
+    (void)user;
+    if (level > TERN_LOG_WARN) return;
+    print_message("%s\n", line);
+    fix->n_warnings++;
+}
+
 static int setup(void **state) {
     (void)state;
     fix = calloc(1, sizeof *fix);
-    tn_ctx_init(&fix->ctx, NULL);
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = on_log;
+    tn_ctx_init(&fix->ctx, &hooks);
     return tn_npu_open(&fix->ctx, "scalar", NULL, &fix->scalar, NULL) != TERN_OK;
 }
 
 static int teardown(void **state) {
     (void)state;
     tn_npu_close(&fix->scalar);
+    assert_int_equal(fix->n_warnings, 0);
     for (int i = 0; i < TN_MEM_N_CATS; i++) assert_int_equal(fix->ctx.live_bytes[i], 0);
     free(fix);
     return 0;
@@ -285,10 +322,12 @@ static void conform(tn_npu_device *d, int n_samples, int32_t most, const char *w
         run_scalar(fix->scalar, &s);
         bound b = bind(d, &s, i & 1);
         run_whole(&b, &s, seed, what);
+        if (i & 1) run_placed(&b, &s, seed, what);
         if (tn_npu_device_caps(d)->has_parts) run_parts(&b, &s, &r, seed, what);
         unbind(&b);
         drop_sample(&s);
         assert_int_equal(tn_npu_used_bytes(d), 0);
+        assert_int_equal(fix->n_warnings, 0);
     }
 }
 
@@ -322,6 +361,85 @@ static void test_host_instruction_sets(void **state) {
         tn_npu_device *d = open_dev("host", &opt);
         conform(d, 40, 300, words[i]);
         tn_npu_close(&d);
+    }
+}
+
+/* The Hexagon's weights and rows pass through VTCM: so little of it that k comes in blocks and rows in groups, with targets of transfers
+ * poisoned when they begin. */
+static void test_staging(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {16 << 10, 20000, 48 << 10, 200 << 10, 8 << 20};
+    tn_npu_options opt;
+    tn_npu_options_defaults(&opt);
+    setenv("TERN_HEXAGON_POISON", "1", 1);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        opt.scratch_bytes = sizes[i];
+        tn_npu_device *d;
+        tern_error err;
+        tern_status st = tn_npu_open(&fix->ctx, "hexagon", &opt, &d, &err);
+        if (st == TERN_E_UNSUPPORTED) break; /* not in this build */
+        must(st, &err);
+        conform(d, 12, 200, "small VTCM");
+        for (int n = 0; n < 3; n++) { /* many rounds */
+            uint64_t seed = seed_of() + 1000 * i + (uint64_t)n;
+            tn_rng r = {seed};
+            sample s;
+            do {
+                make_sample(&s, &r, n ? 700 : 3000);
+            } while ((uint64_t)s.desc.k * (uint64_t)s.desc.ops[0].n < 200000 && (drop_sample(&s), true));
+            run_scalar(fix->scalar, &s);
+            bound b = bind(d, &s, false);
+            run_whole(&b, &s, seed, "many rounds");
+            run_placed(&b, &s, seed, "many rounds");
+            unbind(&b);
+            drop_sample(&s);
+            assert_int_equal(fix->n_warnings, 0);
+        }
+        tn_npu_close(&d);
+    }
+    unsetenv("TERN_HEXAGON_POISON");
+    for (int i = 0; i < 2; i++) {
+        opt.scratch_bytes = i ? (8 << 20) + 1 : (16 << 10) - 1;
+        tn_npu_device *d;
+        tern_error err;
+        tern_status st = tn_npu_open(&fix->ctx, "hexagon", &opt, &d, &err);
+        assert_true(st == TERN_E_INVALID || st == TERN_E_UNSUPPORTED);
+    }
+}
+
+/* Rows and columns that do not fit the Hexagon's window at once: the job comes in pieces. */
+static void test_large(void **state) {
+    (void)state;
+    static const int32_t shapes[][4] = {{TN_NPU_LINEARS, 200, 16, 30000}, {TN_NPU_LINEARS, 140, 65536, 8}, {TN_NPU_QK, 3, 8000, 1100}};
+    for (size_t i = 0; tn_npu_backend_name(i); i++) {
+        if (strcmp(tn_npu_backend_name(i), "hexagon")) continue;
+        tn_npu_device *d = open_dev(tn_npu_backend_name(i), NULL), *host = open_dev("host", NULL);
+        for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+            tn_npu_graph_desc g = {.kind = (tn_npu_kind)shapes[k][0], .m = shapes[k][1], .k = shapes[k][2], .in_stride = shapes[k][2], .rows_per_run = 3, .n_ops = 2};
+            sample s = {.n_rows = g.m};
+            for (int o = 0; o < 2; o++) {
+                g.ops[o] = (tn_npu_op){.n = shapes[k][3] - o * 5, .act_scale = 0.5f, .k_scale = g.kind == TN_NPU_QK ? 0.25f : 0, .out = o ? TN_NPU_OUT_S32 : TN_NPU_OUT_F32, .out_stride = shapes[k][3]};
+                size_t n_w = (size_t)g.ops[o].n * (size_t)g.k, n_in = (size_t)g.m * (size_t)g.in_stride;
+                s.n_pos[o] = g.ops[o].n - o;
+                s.w[o] = malloc(n_w);
+                for (size_t x = 0; x < n_w; x++) s.w[o][x] = (int8_t)((int32_t)(x * 2654435761u >> 8) % 128);
+                s.scale[o] = calloc((size_t)g.ops[o].n, 4), s.bias[o] = calloc((size_t)g.ops[o].n, 4);
+                for (int32_t x = 0; x < g.ops[o].n; x++) s.scale[o][x] = (float)(x + 1);
+                s.in[o] = grab(n_in);
+                for (size_t x = 0; x < n_in; x++) s.in[o][x] = (uint8_t)(x * 2246822519u >> 13);
+            }
+            s.desc = g;
+            for (int o = 0; o < 2; o++) s.want[o] = grab(out_bytes(&s, o));
+            run_scalar(host, &s);
+            bound b = bind(d, &s, false);
+            run_whole(&b, &s, k, "in pieces");
+            run_placed(&b, &s, k, "in pieces");
+            unbind(&b);
+            drop_sample(&s);
+            assert_int_equal(fix->n_warnings, 0);
+        }
+        tn_npu_close(&d);
+        tn_npu_close(&host);
     }
 }
 
@@ -678,35 +796,118 @@ static void test_sharing(void **state) {
     }
 }
 
+/* Two graphs over weights of the caller, with a bias; the memory account counts them once. */
 static void test_borrowed_weights(void **state) {
     (void)state;
-    tn_npu_device *d = open_dev("host", NULL);
-    tn_npu_weights_data data = {grab(48 * 64), grab(48 * 4), grab(48 * 4), NULL};
-    memset(data.tiles, 1, 48 * 64);
-    for (int n = 0; n < 48; n++) data.col_sum[n] = 64, data.scale[n] = (float)n;
-    tn_npu_weights *w;
+    for (size_t i = 0; tn_npu_backend_name(i); i++) {
+        tn_npu_options opt;
+        tn_npu_options_defaults(&opt);
+        opt.memory_cap_bytes = 6000; /* not twice 3 KB of tiles, and constants */
+        tn_npu_device *d = open_dev(tn_npu_backend_name(i), &opt);
+        tn_npu_weights_data data = {.tiles = grab(48 * 64), .col_sum = grab(48 * 4), .scale = grab(48 * 4), .bias = grab(48 * 4)};
+        memset(data.tiles, 1, 48 * 64); /* in any layout */
+        for (int n = 0; n < 48; n++) data.col_sum[n] = 64, data.scale[n] = (float)n, data.bias[n] = 3;
+        tn_npu_weights *w;
+        tern_error err;
+        tn_npu_weights_data off = data;
+        off.tiles++;
+        assert_int_equal(tn_npu_weights_borrow(d, 48, 64, &off, &w, &err), TERN_E_INVALID);
+        must(tn_npu_weights_borrow(d, 48, 64, &data, &w, &err), &err);
+        assert_ptr_equal(tn_npu_weights_get(w).tiles, data.tiles);
+        assert_true(tn_npu_used_bytes(d) >= 48 * 64);
+        tn_npu_graph_desc g = plain();
+        tn_npu_graph *graph[2];
+        for (int k = 0; k < 2; k++) {
+            g.ops[0].has_bias = k;
+            must(tn_npu_compile(d, &g, &graph[k], &err), &err);
+            must(tn_npu_load(graph[k], &w, &err), &err);
+        }
+        uint8_t in[64];
+        float out[48];
+        memset(in, 129, sizeof in);
+        for (int k = 0; k < 2; k++) {
+            tn_npu_job j = {.graph = graph[k], .n_rows = 1, .in = {in}, .out = {out}};
+            must(tn_npu_submit(&j, &err), &err);
+            assert_int_equal(tn_npu_wait(&j), TERN_OK);
+            for (int n = 0; n < 48; n++) assert_true(out[n] == 64 * (0.1f * (float)n) + (k ? 3 : 0));
+            tn_npu_graph_close(&graph[k]);
+        }
+        tn_npu_weights_close(&w);
+        assert_int_equal(tn_npu_used_bytes(d), 0);
+        tn_npu_close(&d);
+        free(data.tiles), free(data.col_sum), free(data.scale), free(data.bias);
+    }
+}
+
+/* Weights that stay packed give what their tiles give, few rows and many, on one thread and in parts; what is wrong with them is refused. */
+static void test_packed_weights(void **state) {
+    (void)state;
+    enum { N = 200, K = 300, M = 40 };
+    tn_rng r = {3};
+    int8_t *w = malloc(N * K);
+    uint8_t bits[(N * 3 + 7) / 8 + 1] = {0}, *in = malloc(M * 320);
+    for (int n = 0; n < N; n++) {
+        unsigned b = 1 + (unsigned)tn_rng_below(&r, 7);
+        tn_channel_bits_put(bits, (size_t)n, b);
+        for (int k = 0; k < K; k++) w[n * K + k] = (int8_t)(2 * (int)tn_rng_below(&r, 1u << b) - ((1 << b) - 1));
+    }
+    for (int i = 0; i < M * 320; i++) in[i] = (uint8_t)tn_rng_below(&r, 256);
+    size_t n_packed = tn_weightlets_bytes(bits, 0, N, K);
+    uint8_t *packed = malloc(n_packed);
+    tn_weightlets_pack(packed, bits, w, 0, N, K);
+    const tn_npu_layout l = {TN_NPU_LAYOUT_16X4, 16, 4};
+    tn_npu_weights_data tiles = {.tiles = grab(tn_npu_tiles_bytes(&l, N, K)), .col_sum = grab(4 * 208), .scale = grab(4 * 208), .bias = grab(4 * 208)};
+    tn_npu_tiles_pack(&l, tiles.tiles, tiles.col_sum, w, 0, N, K);
+    for (int n = 0; n < 208; n++) tiles.scale[n] = 0.01f * (float)(n + 1), tiles.bias[n] = (float)n;
+    tn_npu_weights_data data = tiles;
+    data.tiles = NULL;
+    data.packed = packed;
+    data.bits = bits;
+    data.packed_bytes = n_packed;
     tern_error err;
-    tn_npu_weights_data off = data;
-    off.tiles++;
-    assert_int_equal(tn_npu_weights_borrow(d, 48, 64, &off, &w, &err), TERN_E_INVALID);
-    must(tn_npu_weights_borrow(d, 48, 64, &data, &w, &err), &err);
-    assert_ptr_equal(tn_npu_weights_get(w).tiles, data.tiles);
-    assert_true(tn_npu_used_bytes(d) >= 48 * 64);
-    tn_npu_graph_desc g = plain();
-    tn_npu_graph *graph;
-    must(tn_npu_compile(d, &g, &graph, &err), &err);
-    must(tn_npu_load(graph, &w, &err), &err);
-    uint8_t in[64];
-    float out[48];
-    memset(in, 129, sizeof in);
-    tn_npu_job j = {.graph = graph, .n_rows = 1, .in = {in}, .out = {out}};
-    must(tn_npu_submit(&j, &err), &err);
-    assert_int_equal(tn_npu_wait(&j), TERN_OK);
-    for (int n = 0; n < 48; n++) assert_true(out[n] == 64 * (0.1f * (float)n));
-    tn_npu_graph_close(&graph);
-    tn_npu_weights_close(&w);
+    tn_npu_weights *weights;
+    tn_npu_device *d = open_dev("scalar", NULL);
+    assert_int_equal(tn_npu_weights_borrow(d, N, K, &data, &weights, &err), TERN_E_UNSUPPORTED);
     tn_npu_close(&d);
-    free(data.tiles), free(data.col_sum), free(data.scale);
+    tn_npu_options opt;
+    tn_npu_options_defaults(&opt);
+    opt.n_threads = 2;
+    d = open_dev("host", &opt);
+    for (int rows = 0; rows < 2; rows++) {
+        tn_npu_graph_desc g = {.kind = TN_NPU_LINEARS, .m = M, .k = K, .in_stride = 320, .rows_per_run = rows ? 7 : 0, .n_ops = 1,
+                               .ops = {{.n = N, .act_scale = 0.5f, .has_bias = true, .out = TN_NPU_OUT_S8, .out_scale = 3}}};
+        static int8_t out[2][M * N];
+        for (int n_rows = 1; n_rows <= M; n_rows += n_rows < 10 ? 1 : 15) {
+            for (int form = 0; form < 2; form++) {
+                tn_npu_graph *graph;
+                must(tn_npu_weights_borrow(d, N, K, form ? &data : &tiles, &weights, &err), &err);
+                must(tn_npu_compile(d, &g, &graph, &err), &err);
+                must(tn_npu_load(graph, &weights, &err), &err);
+                memset(out[form], 99, sizeof out[form]);
+                tn_npu_job j = {.graph = graph, .n_rows = n_rows, .in = {in}, .out = {out[form]}};
+                must(tn_npu_submit(&j, &err), &err);
+                assert_int_equal(tn_npu_wait(&j), TERN_OK);
+                if (form) {
+                    memset(out[form], 99, sizeof out[form]);
+                    for (int32_t i = 0; i < 3; i++) must(tn_npu_run_part(&j, i, 3, &err), &err);
+                }
+                tn_npu_graph_close(&graph);
+                tn_npu_weights_close(&weights);
+            }
+            assert_memory_equal(out[0], out[1], sizeof out[0]);
+        }
+        tn_npu_graph *graph;
+        data.packed_bytes++;
+        must(tn_npu_weights_borrow(d, N, K, &data, &weights, &err), &err);
+        must(tn_npu_compile(d, &g, &graph, &err), &err);
+        assert_int_equal(tn_npu_load(graph, &weights, &err), TERN_E_FORMAT);
+        tn_npu_graph_close(&graph);
+        tn_npu_weights_close(&weights);
+        data.packed_bytes--;
+    }
+    assert_int_equal(tn_npu_used_bytes(d), 0);
+    tn_npu_close(&d);
+    free(tiles.tiles), free(tiles.col_sum), free(tiles.scale), free(tiles.bias), free(packed), free(in), free(w);
 }
 
 /* ---- blobs ------------------------------------------------------------------------------------------- */
@@ -978,6 +1179,8 @@ int main(void) {
         cmocka_unit_test(test_definition),
         cmocka_unit_test(test_random_graphs),
         cmocka_unit_test(test_host_instruction_sets),
+        cmocka_unit_test(test_staging),
+        cmocka_unit_test(test_large),
         cmocka_unit_test(test_longest_sum),
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_job_misuse),
@@ -985,6 +1188,7 @@ int main(void) {
         cmocka_unit_test(test_memory_cap),
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_borrowed_weights),
+        cmocka_unit_test(test_packed_weights),
         cmocka_unit_test(test_damaged_blobs),
         cmocka_unit_test(test_concurrent),
         cmocka_unit_test(test_parts_on_threads),

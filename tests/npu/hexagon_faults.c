@@ -1,5 +1,7 @@
-/* The Hexagon DSP is killed, and stopped, in the middle of a session: the CPU goes on with the same bits, after one warning. */
+/* The Hexagon DSP is killed (between jobs and within one), stopped, and made to talk nonsense: the CPU goes on with the same bits, after one
+ * warning; whatever else is asked of the device still works. */
 #include "base/ctx.h"
+#include "kernels/unpack.h"
 #include "npu/npu.h"
 
 #include <setjmp.h>
@@ -11,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { M = 8, N = 48, K = 64 };
@@ -93,6 +96,170 @@ static void fault(int signal_) {
     tn_npu_close(&d);
 }
 
+/* A job of seconds, killed when it is under way; then all that a device is asked for. */
+static void killed_within(void **state) {
+    (void)state;
+    enum { ROWS = 256, COLS = 2048, INPUTS = 4096 };
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = on_log;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, &hooks);
+    tern_error err = {0};
+    tn_npu_graph_desc desc = {.kind = TN_NPU_LINEARS, .m = ROWS, .k = INPUTS, .in_stride = INPUTS, .n_ops = 1};
+    desc.ops[0] = (tn_npu_op){.n = COLS, .act_scale = 0.5f, .out = TN_NPU_OUT_S32};
+    uint8_t *in = malloc(ROWS * INPUTS);
+    int8_t *w = malloc(COLS * INPUTS);
+    int32_t *out[2] = {malloc(ROWS * COLS * 4), malloc(ROWS * COLS * 4)};
+    for (int i = 0; i < ROWS * INPUTS; i++) in[i] = (uint8_t)(i * 91 % 255 + 1);
+    for (int i = 0; i < COLS * INPUTS; i++) w[i] = (int8_t)(i * 37 % 255 - 127);
+    n_warnings = 0;
+    for (int i = 0; i < 2; i++) {
+        tn_npu_device *d = NULL;
+        if (tn_npu_open(&ctx, i ? "hexagon" : "host", NULL, &d, &err) != TERN_OK) {
+            print_message("skipped: %s\n", err.message);
+            free(in), free(w), free(out[0]), free(out[1]);
+            skip();
+        }
+        const tn_npu_layout *layout = &tn_npu_device_caps(d)->layout;
+        tn_npu_weights *weights = NULL;
+        assert_int_equal(tn_npu_weights_open(d, COLS, INPUTS, false, &weights, &err), TERN_OK);
+        tn_npu_weights_data data = tn_npu_weights_get(weights);
+        tn_npu_tiles_pack(layout, data.tiles, data.col_sum, w, 0, COLS, INPUTS);
+        for (int c = 0; c < COLS; c++) data.scale[c] = 1;
+        tn_npu_graph *g = NULL;
+        assert_int_equal(tn_npu_compile(d, &desc, &g, &err), TERN_OK);
+        assert_int_equal(tn_npu_load(g, &weights, &err), TERN_OK);
+        tn_npu_job job = {.graph = g, .n_rows = ROWS, .in = {in}, .out = {out[i]}};
+        assert_int_equal(tn_npu_submit(&job, &err), TERN_OK);
+        if (i) {
+            usleep(100000);
+            assert_false(tn_npu_done(&job));
+            assert_int_equal(kill(child(), SIGKILL), 0);
+        }
+        assert_int_equal(tn_npu_wait(&job), TERN_OK);
+        tn_npu_graph_close(&g);
+        if (i) { /* new memory, unpacking, a new graph, all without the DSP */
+            void *tiles;
+            assert_int_equal(tn_npu_mem_alloc(d, 16 * 128, &tiles, &err), TERN_OK);
+            uint8_t packed[16 * 48], bits[8] = {0};
+            int8_t want[16 * 128] __attribute__((aligned(64)));
+            for (size_t c = 0; c < 16; c++) tn_channel_bits_put(bits, c, 3);
+            for (size_t b = 0; b < sizeof packed; b++) packed[b] = (uint8_t)(b * 29);
+            tn_weightlets_unpack(tn_unpack_tile_ref, packed, bits, 0, 16, 128, want);
+            assert_true(tn_npu_unpack(d, packed, bits, 0, 16, 128, tiles));
+            assert_memory_equal(tiles, want, sizeof want);
+            tn_npu_mem_free(d, tiles);
+            desc.m = 3;
+            assert_int_equal(tn_npu_compile(d, &desc, &g, &err), TERN_OK);
+            assert_int_equal(tn_npu_load(g, &weights, &err), TERN_OK);
+            int32_t *few = malloc(3 * COLS * 4);
+            job = (tn_npu_job){.graph = g, .n_rows = 3, .in = {in}, .out = {few}};
+            assert_int_equal(tn_npu_submit(&job, &err), TERN_OK);
+            assert_int_equal(tn_npu_wait(&job), TERN_OK);
+            assert_memory_equal(few, out[0], 3 * COLS * 4);
+            free(few);
+            tn_npu_graph_close(&g);
+        }
+        tn_npu_weights_close(&weights);
+        tn_npu_close(&d);
+    }
+    assert_int_equal(n_warnings, 1);
+    assert_memory_equal(out[0], out[1], ROWS * COLS * 4);
+    free(in), free(w), free(out[0]), free(out[1]);
+}
+
+/* In place of the emulator a program that answers so many requests as it should, then with zeros, a wrong number or half an answer. */
+static void nonsense(void **state) {
+    (void)state;
+    static const char *const answers[] = {"bytes(16)", "serial + b'\\x07' * 12", "serial + struct.pack('<III', 2, 0, 0)", "b'xyz'", "b''"};
+    char dir[] = "/tmp/tern-faults-XXXXXX", path[64], *old = getenv("PATH") ? strdup(getenv("PATH")) : NULL, search[4096];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/qemu-hexagon", dir);
+    snprintf(search, sizeof search, "%s:%s", dir, old ? old : "");
+    setenv("TERN_HEXAGON_DSP", TN_BINARY_DIR "/hexagon-dsp", 0);
+    setenv("TERN_HEXAGON_WAIT_MS", "2000", 1);
+    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+        for (int n_good = 0; n_good < 5; n_good += 2) {
+            if (i >= 3 && n_good != 2) continue; /* these wait */
+            FILE *f = fopen(path, "w");
+            assert_non_null(f);
+            fprintf(f, "#!/usr/bin/env python3\nimport os, struct\nn = 0\nwhile True:\n    g = os.read(0, 208)\n    if len(g) < 208: break\n    serial = g[4:8]\n"
+                       "    os.write(1, serial + struct.pack('<III', 1, 0, 0) if n < %d else %s)\n    n += 1\n", n_good, answers[i]);
+            fclose(f);
+            assert_int_equal(chmod(path, 0755), 0);
+            setenv("PATH", search, 1);
+            tern_hooks hooks;
+            tern_hooks_defaults(&hooks);
+            hooks.log = on_log;
+            tn_ctx ctx;
+            tn_ctx_init(&ctx, &hooks);
+            tn_npu_device *d = NULL;
+            tern_error err = {0};
+            n_warnings = 0;
+            tern_status st = tn_npu_open(&ctx, "hexagon", NULL, &d, &err);
+            setenv("PATH", old ? old : "", 1);
+            if (st == TERN_E_UNSUPPORTED) {
+                unlink(path), rmdir(dir), free(old);
+                skip();
+            }
+            assert_int_equal(st, n_good ? TERN_OK : TERN_E_DEVICE);
+            if (!n_good) continue;
+            void *p[8];
+            for (int k = 0; k < 8; k++) assert_int_equal(tn_npu_mem_alloc(d, 1000, &p[k], &err), TERN_OK);
+            for (int k = 0; k < 8; k++) tn_npu_mem_free(d, p[k]);
+            assert_int_equal(n_warnings, 1);
+            tn_npu_close(&d);
+        }
+    }
+    unlink(path), rmdir(dir), free(old);
+}
+
+/* A DSP that has no memory left says so: an error to the one who wanted it, nothing else. */
+static void no_memory(void **state) {
+    (void)state;
+    char dir[] = "/tmp/tern-faults-XXXXXX", path[64], *old = getenv("PATH") ? strdup(getenv("PATH")) : NULL, search[4096];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/qemu-hexagon", dir);
+    snprintf(search, sizeof search, "%s:%s", dir, old ? old : "");
+    setenv("TERN_HEXAGON_DSP", TN_BINARY_DIR "/hexagon-dsp", 0);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "#!/usr/bin/env python3\nimport os, struct\nn = 0\nwhile True:\n    g = os.read(0, 208)\n    if len(g) < 208: break\n"
+               "    os.write(1, g[4:8] + struct.pack('<III', 4 if n in (2, 5) else 1, 0, 0))\n    n += 1\n");
+    fclose(f);
+    assert_int_equal(chmod(path, 0755), 0);
+    setenv("PATH", search, 1);
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = on_log;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, &hooks);
+    tn_npu_device *d = NULL;
+    tern_error err = {0};
+    n_warnings = 0;
+    tern_status st = tn_npu_open(&ctx, "hexagon", NULL, &d, &err);
+    setenv("PATH", old ? old : "", 1);
+    unlink(path), rmdir(dir), free(old);
+    if (st == TERN_E_UNSUPPORTED) skip();
+    assert_int_equal(st, TERN_OK);
+    void *p = NULL, *q = NULL;
+    assert_int_equal(tn_npu_mem_alloc(d, 1000, &p, &err), TERN_OK);
+    uint64_t used = tn_npu_used_bytes(d);
+    assert_int_equal(tn_npu_mem_alloc(d, 1000, &q, &err), TERN_E_LIMIT);
+    assert_non_null(strstr(err.message, "--npu-memory"));
+    assert_null(q);
+    assert_int_equal(tn_npu_used_bytes(d), used);
+    assert_int_equal(tn_npu_mem_alloc(d, 1000, &q, &err), TERN_OK);
+    tn_npu_mem_free(d, q);
+    tn_npu_weights *w = NULL;
+    assert_int_equal(tn_npu_weights_open(d, N, K, false, &w, &err), TERN_E_LIMIT);
+    assert_int_equal(tn_npu_used_bytes(d), used);
+    tn_npu_mem_free(d, p);
+    assert_int_equal(n_warnings, 0);
+    tn_npu_close(&d);
+}
+
 static void killed(void **state) {
     (void)state;
     fault(SIGKILL);
@@ -104,6 +271,7 @@ static void hung(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed), cmocka_unit_test(hung)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(killed), cmocka_unit_test(killed_within), cmocka_unit_test(hung),
+                                       cmocka_unit_test(no_memory), cmocka_unit_test(nonsense)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,95 @@
-/* npu/hexagon/message.h - what travels between host and DSP: one fixed message per op, answered by one word. Places are byte
- * offsets into the shared arena; nothing is an address. Both sides are little-endian 32-bit fields. */
+/* npu/hexagon/message.h - what travels between host and DSP: one request of fixed size, answered by one reply. Both sides are
+ * little-endian with 32-bit fields. Places are byte offsets into the shared arena; nothing is an address. The DSP uses only places
+ * that were mapped, and counts what is mapped against the memory cap of the HELLO; the area that the HELLO names (jobs' rows and packed
+ * weights on their way) is mapped from the start and not counted. */
 #ifndef TN_HEXAGON_MESSAGE_H
 #define TN_HEXAGON_MESSAGE_H
 
 #include <stdint.h>
 
-enum { TN_HEX_HELLO = 0x48584e54, TN_HEX_RUN = 0x52584e54, TN_HEX_OK = 1, TN_HEX_BAD = 2 };
+enum {
+    TN_HEX_VERSION = 2,
+    TN_HEX_MAX_OPS = 8,
+    TN_HEX_MAX_GRAPHS = 4096,
+    TN_HEX_MAX_MAPS = 16384,
+    TN_HEX_MAX_ROWS = 4096,
+    TN_HEX_MAX_N = 1 << 20,
+    TN_HEX_MAX_K = 65536,
+    TN_HEX_MAX_CHANNELS = 256,         /* of one UNPACK */
+    TN_HEX_VTCM_MOST = 8 << 20,        /* that of a Hexagon v73 */
+    TN_HEX_VTCM_LEAST = 16 << 10,
+    TN_HEX_IN_ALIGN = 8,               /* of RUN's inputs and their stride */
+};
 
-/* in: rows of k bytes, k a multiple of 4. tiles: 16x4. out: rows of out_stride elements. scale and bias: n floats rounded
- * up to 16; bias 0 is none. hello: arena_bytes only. */
-typedef struct tn_hex_message {
-    uint32_t what, arena_bytes, in, tiles, scale, bias, out, out_stride, out_form, m, n, k;
-} tn_hex_message;
+typedef enum tn_hex_what {
+    TN_HEX_HELLO = 0x31584854, /* first and once */
+    TN_HEX_MAP,                /* size bytes at place may be used from now on */
+    TN_HEX_UNMAP,              /* refused while a graph uses them */
+    TN_HEX_LOAD,               /* a graph under the number id, which is free */
+    TN_HEX_RUN,                /* a loaded graph */
+    TN_HEX_FREE,               /* a loaded graph; its number is free again */
+    TN_HEX_UNPACK,             /* weightlets to tiles (kernels/unpack.h) */
+} tn_hex_what;
+
+typedef enum tn_hex_status {
+    TN_HEX_OK = 1,
+    TN_HEX_E_MESSAGE, /* unknown, or not now */
+    TN_HEX_E_PLACE,   /* not mapped, or not aligned */
+    TN_HEX_E_LIMIT,   /* more memory than the cap, or a full table */
+    TN_HEX_E_GRAPH,   /* no graph has this number, or one has it already */
+    TN_HEX_E_SHAPE,   /* a shape, form or stride that the DSP cannot run */
+} tn_hex_status;
+
+enum { TN_HEX_POISON = 1 }; /* flag of HELLO: a transfer overwrites its target when it begins, so that reading too early shows */
+
+typedef struct tn_hex_hello {
+    uint32_t version, arena_bytes, window, window_bytes, cap_bytes /* 0: no limit */, vtcm_bytes, flags;
+} tn_hex_hello;
+
+typedef struct tn_hex_map {
+    uint32_t place, size;
+} tn_hex_map;
+
+/* tiles: 16x4, ceil(n/16) column tiles of ceil(k/4) lines; 0 for Q.K, where the job brings them. scale and bias: n floats,
+ * rounded up to 16; bias 0: none. out_form as tn_npu_out. */
+typedef struct tn_hex_load {
+    uint32_t is_qk, m, k, n_ops;
+    struct {
+        uint32_t n, out_form, tiles, scale, bias;
+    } ops[TN_HEX_MAX_OPS];
+} tn_hex_load;
+
+/* in: rows of ceil(k/4)*4 bytes, in_stride apart; of linears that of the first op is all ops'. cols: as many output columns are
+ * computed; linears: n; 0: the op is left out. out: rows of cols elements, out_stride elements apart. */
+typedef struct tn_hex_run {
+    uint32_t n_rows;
+    struct {
+        uint32_t in, in_stride, out, out_stride, cols, tiles;
+    } ops[TN_HEX_MAX_OPS];
+} tn_hex_run;
+
+/* Channels 0..n_channels-1 of so many bits each (packed: width - 1 in three bits) to the column tiles at tiles. */
+typedef struct tn_hex_unpack {
+    uint32_t src, src_bytes, tiles, n_channels, k;
+    uint8_t bits[(TN_HEX_MAX_CHANNELS * 3 + 7) / 8 + 4];
+} tn_hex_unpack;
+
+typedef struct tn_hex_request {
+    uint32_t what, serial, id;
+    union {
+        tn_hex_hello hello;
+        tn_hex_map map;
+        tn_hex_load load;
+        tn_hex_run run;
+        tn_hex_unpack unpack;
+    };
+} tn_hex_request;
+
+/* serial: the request's. used_bytes: what is mapped, of the cap. */
+typedef struct tn_hex_reply {
+    uint32_t serial, status, used_bytes, reserved;
+} tn_hex_reply;
+
+_Static_assert(sizeof(tn_hex_request) == 12 + 4 + TN_HEX_MAX_OPS * 24, "both sides agree on the size");
 
 #endif

@@ -1,0 +1,64 @@
+/* npu/hexagon/dsp/main_qemu.c - the DSP program under qemu-hexagon: a freestanding process with its requests on descriptor 0, its
+ * replies on 1 and the arena on 3; the peer's death is the end of 0. "VTCM" is ordinary memory of that size. */
+#include "runtime.h"
+
+#include <stddef.h>
+
+enum { READ = 63, WRITE = 64, EXIT_GROUP = 94, MMAP2 = 222, READ_WRITE = 3, SHARED = 1, ARENA_FD = 3 };
+
+static uint8_t vtcm[TN_HEX_VTCM_MOST] __attribute__((aligned(128)));
+static tn_hex_runtime runtime;
+
+static long call(long n, long a, long b, long c, long d, long e, long f) {
+    register long r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c, r3 __asm__("r3") = d, r4 __asm__("r4") = e,
+                  r5 __asm__("r5") = f, r6 __asm__("r6") = n;
+    __asm__ volatile("trap0(#1)" : "+r"(r0) : "r"(r1), "r"(r2), "r"(r3), "r"(r4), "r"(r5), "r"(r6) : "memory");
+    return r0;
+}
+
+static uint8_t *map_arena(uint32_t n_bytes) {
+    long p = call(MMAP2, 0, (long)n_bytes, READ_WRITE, SHARED, ARENA_FD, 0);
+    return (unsigned long)p < (unsigned long)-4096 ? (uint8_t *)p : NULL;
+}
+
+static uint8_t *get_vtcm(uint32_t n_bytes) { return n_bytes <= sizeof vtcm ? vtcm : NULL; }
+
+__attribute__((used, noreturn)) static void serve(void) {
+    tn_hex_request g;
+    tn_hex_reply reply;
+    runtime.platform = (tn_hex_platform){.map_arena = map_arena, .get_vtcm = get_vtcm};
+    for (;;) {
+        for (long n = 0; n < (long)sizeof g;) {
+            long got = call(READ, 0, (long)((char *)&g + n), (long)sizeof g - n, 0, 0, 0);
+            if (got <= 0) call(EXIT_GROUP, got < 0, 0, 0, 0, 0, 0);
+            n += got;
+        }
+        tn_hex_answer(&runtime, &g, &reply);
+        if (call(WRITE, 1, (long)&reply, sizeof reply, 0, 0, 0) != sizeof reply) call(EXIT_GROUP, 1, 0, 0, 0, 0, 0);
+    }
+}
+
+__attribute__((naked, used, noreturn)) void _start(void) { __asm__ volatile("{ r29 = and(r29, #-128) }\n jump serve"); }
+
+/* The compiler calls these where it sees fit. */
+void *memset(void *p, int c, size_t n) {
+    for (volatile char *d = p; n--;) *d++ = (char)c;
+    return p;
+}
+void *memcpy(void *to, const void *from, size_t n) {
+    volatile char *d = to;
+    for (const char *s = from; n--;) *d++ = *s++;
+    return to;
+}
+void __hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *to, const void *from, size_t n) { memcpy(to, from, n); }
+
+/* There is no division instruction. d is not 0. */
+uint32_t __hexagon_udivsi3(uint32_t n, uint32_t d) {
+    uint32_t q = 0;
+    if (n < d) return 0;
+    for (int i = __builtin_clz(d) - __builtin_clz(n); i >= 0; i--) {
+        if (n >> i >= d) n -= d << i, q |= 1u << i;
+    }
+    return q;
+}
+uint32_t __hexagon_umodsi3(uint32_t n, uint32_t d) { return n - __hexagon_udivsi3(n, d) * d; }

@@ -1,0 +1,169 @@
+#include "runtime.h"
+
+#include "ops.h"
+
+static void forget(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) {
+    if (t->platform.forget && place) t->platform.forget(t->base + place, (uint32_t)bytes);
+}
+
+static void write_back(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) {
+    if (t->platform.write_back) t->platform.write_back(t->base + place, (uint32_t)bytes);
+}
+
+static uint64_t padded(uint32_t n) { return ((uint64_t)n + 15) / 16 * 16; }
+
+/* ---- mapped memory --------------------------------------------------------------------------------------- */
+
+/* The first map that ends behind place. */
+static uint32_t find(const tn_hex_runtime *t, uint32_t place) {
+    uint32_t lo = 0, hi = t->n_maps;
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+        if (t->maps[mid].place + t->maps[mid].size > place) hi = mid;
+        else lo = mid + 1;
+    }
+    return lo;
+}
+
+static int within(const tn_hex_map *a, uint32_t place, uint64_t bytes) {
+    return place >= a->place && place - a->place <= a->size && bytes <= a->size - (place - a->place);
+}
+
+static int mapped(const tn_hex_runtime *t, uint32_t place, uint64_t bytes, uint32_t align) {
+    uint32_t i = find(t, place);
+    tn_hex_map window = {t->hello.window, t->hello.window_bytes};
+    return place % align == 0 && (within(&window, place, bytes) || (i < t->n_maps && within(&t->maps[i], place, bytes)));
+}
+
+static int disjoint(const tn_hex_map *a, uint32_t place, uint32_t size) { return place >= a->place + a->size || place + size <= a->place; }
+
+static tn_hex_status map(tn_hex_runtime *t, const tn_hex_map *m) {
+    uint32_t i = find(t, m->place);
+    tn_hex_map window = {t->hello.window, t->hello.window_bytes};
+    if (!m->size || !m->place || m->place > t->hello.arena_bytes || m->size > t->hello.arena_bytes - m->place) return TN_HEX_E_PLACE;
+    if (!disjoint(&window, m->place, m->size) || (i < t->n_maps && !disjoint(&t->maps[i], m->place, m->size))) return TN_HEX_E_PLACE;
+    if (t->n_maps == TN_HEX_MAX_MAPS || (t->hello.cap_bytes && m->size > t->hello.cap_bytes - t->used_bytes)) return TN_HEX_E_LIMIT;
+    for (uint32_t j = t->n_maps++; j > i; j--) t->maps[j] = t->maps[j - 1];
+    t->maps[i] = *m;
+    t->used_bytes += m->size;
+    return TN_HEX_OK;
+}
+
+static int uses(const tn_hex_map *m, uint32_t place) { return place && place >= m->place && place - m->place < m->size; }
+
+static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
+    uint32_t i = find(t, m->place);
+    if (i == t->n_maps || t->maps[i].place != m->place || t->maps[i].size != m->size) return TN_HEX_E_PLACE;
+    for (uint32_t g = 0; g < t->n_graphs; g++) {
+        const tn_hex_load *d = &t->graphs[g].desc;
+        for (uint32_t o = 0; t->graphs[g].loaded && o < d->n_ops; o++) {
+            if (uses(m, d->ops[o].tiles) || uses(m, d->ops[o].scale) || uses(m, d->ops[o].bias)) return TN_HEX_E_PLACE;
+        }
+    }
+    t->used_bytes -= m->size;
+    t->n_maps--;
+    for (; i < t->n_maps; i++) t->maps[i] = t->maps[i + 1];
+    return TN_HEX_OK;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------------------- */
+
+static tn_hex_status load(tn_hex_runtime *t, uint32_t id, const tn_hex_load *d) {
+    if (id >= TN_HEX_MAX_GRAPHS || t->graphs[id].loaded) return TN_HEX_E_GRAPH;
+    if (d->is_qk > 1 || !d->m || d->m > TN_HEX_MAX_ROWS || !d->k || d->k > TN_HEX_MAX_K || !d->n_ops || d->n_ops > TN_HEX_MAX_OPS) return TN_HEX_E_SHAPE;
+    for (uint32_t i = 0; i < d->n_ops; i++) {
+        uint32_t n = d->ops[i].n;
+        if (!n || n > TN_HEX_MAX_N || d->ops[i].out_form > 3) return TN_HEX_E_SHAPE;
+        if (!mapped(t, d->ops[i].scale, padded(n) * 4, 8) || (d->ops[i].bias && !mapped(t, d->ops[i].bias, padded(n) * 4, 8))) return TN_HEX_E_PLACE;
+        if (d->is_qk ? d->ops[i].tiles != 0 : !mapped(t, d->ops[i].tiles, padded(n) * ((d->k + 3) / 4 * 4), 64)) return TN_HEX_E_PLACE;
+    }
+    for (uint32_t i = 0; i < d->n_ops; i++) {
+        forget(t, d->ops[i].scale, padded(d->ops[i].n) * 4);
+        forget(t, d->ops[i].bias, padded(d->ops[i].n) * 4);
+        forget(t, d->ops[i].tiles, padded(d->ops[i].n) * ((d->k + 3) / 4 * 4));
+    }
+    t->graphs[id] = (tn_hex_graph){1, *d};
+    if (t->n_graphs <= id) t->n_graphs = id + 1;
+    return TN_HEX_OK;
+}
+
+static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
+    if (id >= TN_HEX_MAX_GRAPHS || !t->graphs[id].loaded) return TN_HEX_E_GRAPH;
+    const tn_hex_load *d = &t->graphs[id].desc;
+    uint32_t k4 = (d->k + 3) / 4 * 4;
+    if (!r->n_rows || r->n_rows > d->m) return TN_HEX_E_SHAPE;
+    for (int pass = 0; pass < 2; pass++) { /* nothing is computed of a request that is wrong anywhere */
+        for (uint32_t i = 0; i < d->n_ops; i++) {
+            uint32_t o = d->is_qk ? i : 0, cols = r->ops[i].cols, tiles = d->is_qk ? r->ops[i].tiles : d->ops[i].tiles;
+            uint32_t element = d->ops[i].out_form < 2 ? 4 : 1, last = r->n_rows - 1;
+            if (!cols) continue;
+            if (pass) {
+                tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
+                tn_hex_op op = {.m = r->n_rows, .n = cols, .k = k4, .out_form = d->ops[i].out_form, .in_stride = r->ops[o].in_stride, .out_stride = r->ops[i].out_stride,
+                                .in = t->base + r->ops[o].in, .tiles = t->base + tiles, .scale = (const float *)(t->base + d->ops[i].scale),
+                                .bias = d->ops[i].bias ? (const float *)(t->base + d->ops[i].bias) : 0, .out = t->base + r->ops[i].out};
+                if (d->is_qk || i == 0) forget(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4);
+                if (d->is_qk) forget(t, tiles, padded(cols) * k4);
+                tn_hex_linear(&s, &op);
+                write_back(t, r->ops[i].out, ((uint64_t)last * r->ops[i].out_stride + cols) * element);
+                continue;
+            }
+            if ((d->is_qk ? cols > d->ops[i].n : cols != d->ops[i].n) || r->ops[i].out_stride < cols || r->ops[o].in_stride < k4) return TN_HEX_E_SHAPE;
+            if (r->ops[o].in_stride % TN_HEX_IN_ALIGN || !mapped(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4, TN_HEX_IN_ALIGN)) return TN_HEX_E_PLACE;
+            if (!mapped(t, r->ops[i].out, ((uint64_t)last * r->ops[i].out_stride + cols) * element, element)) return TN_HEX_E_PLACE;
+            if (d->is_qk && !mapped(t, tiles, padded(cols) * k4, 64)) return TN_HEX_E_PLACE;
+        }
+    }
+    return TN_HEX_OK;
+}
+
+/* ---- weightlets ------------------------------------------------------------------------------------------ */
+
+static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
+    uint8_t widths[TN_HEX_MAX_CHANNELS];
+    uint64_t sum = 0;
+    if (!u->n_channels || u->n_channels > TN_HEX_MAX_CHANNELS || !u->k || u->k > TN_HEX_MAX_K) return TN_HEX_E_SHAPE;
+    for (uint32_t c = 0; c < u->n_channels; c++) {
+        uint32_t two = u->bits[c * 3 / 8] | (uint32_t)u->bits[c * 3 / 8 + 1] << 8;
+        widths[c] = (uint8_t)((two >> c * 3 % 8 & 7) + 1);
+        sum += widths[c];
+    }
+    if (u->src_bytes != sum * ((u->k + 127) / 128) * 16) return TN_HEX_E_SHAPE;
+    if (!mapped(t, u->src, u->src_bytes, 1) || !mapped(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4), 64)) return TN_HEX_E_PLACE;
+    tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
+    forget(t, u->src, u->src_bytes);
+    tn_hex_unpack_tiles(&s, t->base + u->src, widths, u->n_channels, u->k, t->base + u->tiles);
+    write_back(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4));
+    return TN_HEX_OK;
+}
+
+/* ---- messages -------------------------------------------------------------------------------------------- */
+
+static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
+    if (t->base || h->version != TN_HEX_VERSION) return TN_HEX_E_MESSAGE;
+    if (!h->arena_bytes || !h->window || h->window > h->arena_bytes || h->window_bytes > h->arena_bytes - h->window) return TN_HEX_E_PLACE;
+    if (h->vtcm_bytes < TN_HEX_VTCM_LEAST || h->vtcm_bytes > TN_HEX_VTCM_MOST) return TN_HEX_E_LIMIT;
+    if (!t->vtcm) t->vtcm = t->platform.get_vtcm(h->vtcm_bytes);
+    if (!t->vtcm || !(t->base = t->platform.map_arena(h->arena_bytes))) return TN_HEX_E_LIMIT;
+    t->hello = *h;
+    tn_hex_spreads_init(&t->spreads);
+    t->dma.poison = (h->flags & TN_HEX_POISON) != 0;
+    return TN_HEX_OK;
+}
+
+void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *reply) {
+    tn_hex_status st = TN_HEX_E_MESSAGE;
+    if (g->what == TN_HEX_HELLO) st = hello(t, &g->hello);
+    else if (!t->base) st = TN_HEX_E_MESSAGE;
+    else if (g->what == TN_HEX_MAP) st = map(t, &g->map);
+    else if (g->what == TN_HEX_UNMAP) st = unmap(t, &g->map);
+    else if (g->what == TN_HEX_LOAD) st = load(t, g->id, &g->load);
+    else if (g->what == TN_HEX_RUN) st = run(t, g->id, &g->run);
+    else if (g->what == TN_HEX_UNPACK) st = unpack(t, &g->unpack);
+    else if (g->what == TN_HEX_FREE) {
+        st = g->id < TN_HEX_MAX_GRAPHS && t->graphs[g->id].loaded ? TN_HEX_OK : TN_HEX_E_GRAPH;
+        if (st == TN_HEX_OK) t->graphs[g->id].loaded = 0;
+        while (t->n_graphs && !t->graphs[t->n_graphs - 1].loaded) t->n_graphs--;
+    }
+    *reply = (tn_hex_reply){.serial = g->serial, .status = (uint32_t)st, .used_bytes = t->used_bytes};
+}

@@ -1,0 +1,91 @@
+/* npu/hexagon/fastrpc.c - the DSP of a device: an unsigned session on its compute DSP, the arena in memory that FastRPC maps there, messages
+ * through a dspqueue. Built only with a Hexagon SDK (TERN_HEXAGON_SDK), in place of qemu.c.
+ *
+ * NEVER RUN: written against the public headers, compiled against them, never on a device. docs/hexagon.md lists what has to be
+ * found out there. The arena is uncached for the CPU, which is slow but needs no cache maintenance here; that of the DSP is the DSP side's. */
+#include "npu/hexagon/transport.h"
+
+#include <AEEStdErr.h>
+#include <dspqueue.h>
+#include <remote.h>
+#include <rpcmem.h>
+
+#include "tern_dsp.h" /* made by qaic of tern_dsp.idl */
+
+enum { ARENA = 1 << 30, QUEUE_BYTES = 16 << 10 };
+
+typedef struct fastrpc_link {
+    tn_hex_link link;
+    tn_ctx *ctx;
+    remote_handle64 handle;
+    dspqueue_t queue;
+    bool opened, mapped, started, killed;
+} fastrpc_link;
+
+static void end(tn_hex_link *l) {
+    fastrpc_link *f = (fastrpc_link *)l;
+    struct remote_rpc_process_clean_params p = {.domain = CDSP_DOMAIN_ID};
+    if (f->opened && !f->killed) remote_session_control(FASTRPC_REMOTE_PROCESS_KILL, &p, sizeof p);
+    f->killed = true;
+}
+
+static void close_link(tn_hex_link **l) {
+    fastrpc_link *f = (fastrpc_link *)*l;
+    if (!f) return;
+    *l = NULL;
+    if (f->started && !f->killed) tern_dsp_stop(f->handle);
+    if (f->queue) dspqueue_close(f->queue);
+    if (f->mapped) fastrpc_munmap(CDSP_DOMAIN_ID, rpcmem_to_fd(f->link.arena), f->link.arena, ARENA);
+    if (f->opened) tern_dsp_close(f->handle);
+    if (f->link.arena) rpcmem_free(f->link.arena);
+    tn_free(f->ctx, f);
+}
+
+static tern_status start(fastrpc_link *f, tern_error *err) {
+    struct remote_rpc_control_unsigned_module unsigned_session = {.domain = CDSP_DOMAIN_ID, .enable = 1};
+    int rc = remote_session_control(DSPRPC_CONTROL_UNSIGNED_MODULE, &unsigned_session, sizeof unsigned_session);
+    TN_FAIL_IF(rc, err, TERN_E_DEVICE, "this device has no unsigned DSP sessions (error 0x%x)", rc);
+    rc = tern_dsp_open(tern_dsp_URI "&_dom=cdsp", &f->handle);
+    TN_FAIL_IF(rc, err, TERN_E_DEVICE, "the DSP's library libtern_dsp_skel.so cannot be opened (error 0x%x; is its folder in DSP_LIBRARY_PATH?)", rc);
+    f->opened = true;
+    f->link.arena = rpcmem_alloc(RPCMEM_HEAP_ID_SYSTEM, RPCMEM_FLAG_UNCACHED, ARENA);
+    TN_FAIL_IF(!f->link.arena, err, TERN_E_MEMORY, "no memory to share with the DSP");
+    f->link.arena_bytes = ARENA;
+    int fd = rpcmem_to_fd(f->link.arena);
+    rc = fastrpc_mmap(CDSP_DOMAIN_ID, fd, f->link.arena, 0, ARENA, FASTRPC_MAP_FD);
+    TN_FAIL_IF(rc, err, TERN_E_DEVICE, "the arena cannot be mapped on the DSP (error 0x%x)", rc);
+    f->mapped = true;
+    uint64_t id;
+    rc = dspqueue_create(CDSP_DOMAIN_ID, 0, QUEUE_BYTES, QUEUE_BYTES, NULL, NULL, NULL, &f->queue);
+    if (!rc) rc = dspqueue_export(f->queue, &id);
+    TN_FAIL_IF(rc, err, TERN_E_DEVICE, "no message queue to the DSP (error 0x%x)", rc);
+    rc = tern_dsp_start(f->handle, id, fd, ARENA);
+    TN_FAIL_IF(rc, err, TERN_E_DEVICE, "the DSP's library does not start (error 0x%x)", rc);
+    f->started = true;
+    return TERN_OK;
+}
+
+static tern_status open_link(tn_ctx *ctx, tn_hex_link **out, tern_error *err) {
+    *out = NULL;
+    fastrpc_link *f = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *f);
+    TN_FAIL_IF(!f, err, TERN_E_MEMORY, "no memory for the Hexagon NPU");
+    f->ctx = ctx;
+    tn_hex_link *l = &f->link;
+    tern_status st = start(f, err);
+    if (st == TERN_OK) *out = l;
+    else close_link(&l);
+    return st;
+}
+
+static bool send_message(tn_hex_link *l, const void *message, size_t n_bytes) {
+    return dspqueue_write_noblock(((fastrpc_link *)l)->queue, 0, 0, NULL, (uint32_t)n_bytes, message) == AEE_SUCCESS;
+}
+
+static tn_hex_receipt receive(tn_hex_link *l, void *message, size_t n_bytes, int limit_ms) {
+    uint32_t flags, n_buffers, length = 0;
+    int rc = dspqueue_read(((fastrpc_link *)l)->queue, &flags, 0, &n_buffers, NULL, (uint32_t)n_bytes, &length, message, (uint32_t)limit_ms * 1000);
+    if (rc == AEE_EEXPIRED) return TN_HEX_LATE;
+    return rc == AEE_SUCCESS && length == n_bytes ? TN_HEX_CAME : TN_HEX_ENDED;
+}
+
+const tn_hex_transport tn_hex_transport_here = {.name = "fastrpc", .open = open_link, .send = send_message, .receive = receive, .kill = end, .close = close_link};

@@ -1,0 +1,32 @@
+/* quant/corpus.h - the float model over a calibration corpus, layer by layer: all windows pass a layer before the next one's weights are read,
+ * so that a model of any depth needs the memory of one layer and of the corpus' residuals. */
+#ifndef TN_QUANT_CORPUS_H
+#define TN_QUANT_CORPUS_H
+
+#include "model/forward.h"
+
+typedef struct tn_corpus {
+    const tn_kernels *kern;
+    tn_pool *pool;
+    tn_source *src;
+    tn_model *m; /* an outline (model.h); one layer at a time is loaded */
+    const int32_t *ids;
+    size_t n_tok;
+    int32_t window; /* windows know nothing of each other */
+    /* its own */
+    float *x;       /* [n_tok][n_embd] residual in front of the layer */
+    tn_kv kv;
+    tn_acts acts;
+    int32_t *pos;
+} tn_corpus;
+
+/* Borrows what the first seven fields say; embeds the corpus. */
+tern_status tn_corpus_open(tn_corpus *c, tern_error *err);
+void tn_corpus_close(tn_corpus *c); /* may be zero */
+
+tern_status tn_corpus_begin_layer(tn_corpus *c, int layer, tern_error *err);
+/* All windows through the layer; hooks see it. keep: the residuals become those behind the layer. */
+void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool keep);
+void tn_corpus_end_layer(tn_corpus *c, int layer);
+
+#endif

@@ -1,0 +1,349 @@
+/* The DSP program itself, spoken to without the backend: what it refuses, what it survives, and its unpacking of weightlets. */
+#include "base/rng.h"
+#include "kernels/unpack.h"
+#include "npu/npu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#ifdef TERN_HEXAGON
+#include "npu/hexagon/message.h"
+#include "npu/hexagon/transport.h"
+
+enum { WINDOW = 4096, WINDOW_BYTES = 1 << 20, AREA = 2 << 20, VTCM = 64 << 10, CAP = 1 << 20 };
+
+static tn_ctx ctx;
+
+static tn_hex_link *start(void) {
+    tern_error err;
+    tn_hex_link *l;
+    tn_ctx_init(&ctx, NULL);
+    setenv("TERN_HEXAGON_DSP", TN_BINARY_DIR "/hexagon-dsp", 0);
+    if (tn_hex_transport_here.open(&ctx, &l, &err) != TERN_OK) fail_msg("%s", err.message);
+    return l;
+}
+
+static tn_hex_reply send(tn_hex_link *l, tn_hex_request g) {
+    static uint32_t serial;
+    tn_hex_reply r = {0};
+    g.serial = ++serial;
+    assert_true(tn_hex_transport_here.send(l, &g, sizeof g));
+    assert_int_equal(tn_hex_transport_here.receive(l, &r, sizeof r, 20000), TN_HEX_CAME);
+    assert_int_equal(r.serial, serial);
+    return r;
+}
+
+static uint32_t ask(tn_hex_link *l, tn_hex_request g) { return send(l, g).status; }
+
+static tn_hex_request hello(const tn_hex_link *l) {
+    return (tn_hex_request){.what = TN_HEX_HELLO, .hello = {.version = TN_HEX_VERSION, .arena_bytes = l->arena_bytes, .window = WINDOW, .window_bytes = WINDOW_BYTES, .cap_bytes = CAP, .vtcm_bytes = VTCM}};
+}
+
+static tn_hex_request map(uint32_t what, uint32_t place, uint32_t size) { return (tn_hex_request){.what = what, .map = {place, size}}; }
+
+/* n 40, k 100: tiles of 48 x 100 at AREA, scales behind. */
+static tn_hex_request graph(uint32_t id) {
+    tn_hex_request g = {.what = TN_HEX_LOAD, .id = id, .load = {.m = 10, .k = 100, .n_ops = 1}};
+    g.load.ops[0].n = 40;
+    g.load.ops[0].tiles = AREA;
+    g.load.ops[0].scale = AREA + 4800;
+    return g;
+}
+
+static tn_hex_request run(uint32_t id) {
+    tn_hex_request g = {.what = TN_HEX_RUN, .id = id, .run = {.n_rows = 10}};
+    g.run.ops[0].in = WINDOW;
+    g.run.ops[0].in_stride = 104;
+    g.run.ops[0].out = WINDOW + 8192;
+    g.run.ops[0].out_stride = g.run.ops[0].cols = 40;
+    return g;
+}
+
+static void test_order(void **state) {
+    (void)state;
+    tn_hex_link *l = start();
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, 4096)), TN_HEX_E_MESSAGE); /* nothing before the hello */
+    assert_int_equal(ask(l, run(0)), TN_HEX_E_MESSAGE);
+    tn_hex_request h = hello(l);
+    h.hello.version++;
+    assert_int_equal(ask(l, h), TN_HEX_E_MESSAGE);
+    h = hello(l), h.hello.vtcm_bytes = TN_HEX_VTCM_LEAST - 1;
+    assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
+    h = hello(l), h.hello.vtcm_bytes = UINT32_MAX;
+    assert_int_equal(ask(l, h), TN_HEX_E_LIMIT);
+    h = hello(l), h.hello.window_bytes = UINT32_MAX;
+    assert_int_equal(ask(l, h), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, hello(l)), TN_HEX_OK);
+    assert_int_equal(ask(l, hello(l)), TN_HEX_E_MESSAGE); /* once */
+    assert_int_equal(ask(l, (tn_hex_request){.what = 7}), TN_HEX_E_MESSAGE);
+    tn_hex_transport_here.close(&l);
+    assert_null(l);
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    tn_hex_link *l = start();
+    assert_int_equal(ask(l, hello(l)), TN_HEX_OK);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, 0)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 0, 64)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, l->arena_bytes - 64, 128)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, UINT32_MAX, 1)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, WINDOW + WINDOW_BYTES - 1, 2)), TN_HEX_E_PLACE);
+    tn_hex_reply r = send(l, map(TN_HEX_MAP, AREA, CAP - 100));
+    assert_int_equal(r.status, TN_HEX_OK);
+    assert_int_equal(r.used_bytes, CAP - 100);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA + 10, 20)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA + CAP - 101, 1)), TN_HEX_E_PLACE);
+    r = send(l, map(TN_HEX_MAP, 8 << 20, 101)); /* the cap */
+    assert_int_equal(r.status, TN_HEX_E_LIMIT);
+    assert_int_equal(r.used_bytes, CAP - 100);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 8 << 20, 100)), TN_HEX_OK);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 9 << 20, 1)), TN_HEX_E_LIMIT);
+    assert_int_equal(ask(l, map(TN_HEX_UNMAP, 8 << 20, 99)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_UNMAP, (8 << 20) + 1, 99)), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_UNMAP, 8 << 20, 100)), TN_HEX_OK);
+    assert_int_equal(ask(l, map(TN_HEX_UNMAP, 8 << 20, 100)), TN_HEX_E_PLACE);
+    r = send(l, map(TN_HEX_UNMAP, AREA, CAP - 100));
+    assert_int_equal(r.status, TN_HEX_OK);
+    assert_int_equal(r.used_bytes, 0);
+    for (uint32_t i = 0; i < TN_HEX_MAX_MAPS; i++) { /* a full table, in no order */
+        uint32_t at = (i * 7919 % TN_HEX_MAX_MAPS) * 128;
+        assert_int_equal(ask(l, map(TN_HEX_MAP, (16 << 20) + at, 32)), TN_HEX_OK);
+    }
+    assert_int_equal(ask(l, map(TN_HEX_MAP, 9 << 20, 1)), TN_HEX_E_LIMIT);
+    tn_hex_transport_here.close(&l);
+}
+
+#define REFUSED(request, field, value, code)                                     \
+    do {                                                                         \
+        tn_hex_request g_ = request;                                             \
+        g_.field = value;                                                        \
+        assert_int_equal(ask(l, g_), code);                                      \
+    } while (0)
+
+static void test_graphs(void **state) {
+    (void)state;
+    tn_hex_link *l = start();
+    assert_int_equal(ask(l, hello(l)), TN_HEX_OK);
+    assert_int_equal(ask(l, graph(5)), TN_HEX_E_PLACE); /* nothing is mapped */
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, 4800 + 192)), TN_HEX_OK);
+    REFUSED(graph(5), id, TN_HEX_MAX_GRAPHS, TN_HEX_E_GRAPH);
+    REFUSED(graph(5), id, UINT32_MAX, TN_HEX_E_GRAPH);
+    REFUSED(graph(5), load.m, 0, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.m, TN_HEX_MAX_ROWS + 1, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.k, 0, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.k, UINT32_MAX, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.k, 105, TN_HEX_E_PLACE);
+    REFUSED(graph(5), load.is_qk, 2, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.is_qk, 1, TN_HEX_E_PLACE); /* Q.K has no tiles */
+    REFUSED(graph(5), load.n_ops, 0, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.n_ops, TN_HEX_MAX_OPS + 1, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.n_ops, 2, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.ops[0].n, UINT32_MAX, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.ops[0].n, TN_HEX_MAX_N, TN_HEX_E_PLACE);
+    REFUSED(graph(5), load.ops[0].n, 49, TN_HEX_E_PLACE);
+    REFUSED(graph(5), load.ops[0].out_form, 4, TN_HEX_E_SHAPE);
+    REFUSED(graph(5), load.ops[0].tiles, AREA + 1, TN_HEX_E_PLACE);
+    REFUSED(graph(5), load.ops[0].tiles, AREA - 64, TN_HEX_E_PLACE);
+    REFUSED(graph(5), load.ops[0].scale, AREA + 4804, TN_HEX_E_PLACE);
+    REFUSED(graph(5), load.ops[0].bias, AREA + 4808, TN_HEX_E_PLACE);
+    REFUSED(graph(5), load.ops[0].bias, UINT32_MAX - 7, TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, run(5)), TN_HEX_E_GRAPH);
+    assert_int_equal(ask(l, graph(5)), TN_HEX_OK);
+    assert_int_equal(ask(l, graph(5)), TN_HEX_E_GRAPH);
+    assert_int_equal(ask(l, map(TN_HEX_UNMAP, AREA, 4800 + 192)), TN_HEX_E_PLACE); /* in use */
+    assert_int_equal(ask(l, run(4)), TN_HEX_E_GRAPH);
+    REFUSED(run(5), id, UINT32_MAX, TN_HEX_E_GRAPH);
+    REFUSED(run(5), run.n_rows, 0, TN_HEX_E_SHAPE);
+    REFUSED(run(5), run.n_rows, 11, TN_HEX_E_SHAPE);
+    REFUSED(run(5), run.ops[0].cols, 41, TN_HEX_E_SHAPE);
+    REFUSED(run(5), run.ops[0].cols, 39, TN_HEX_E_SHAPE);
+    REFUSED(run(5), run.ops[0].out_stride, 39, TN_HEX_E_SHAPE);
+    REFUSED(run(5), run.ops[0].out_stride, UINT32_MAX, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].in_stride, 96, TN_HEX_E_SHAPE);
+    REFUSED(run(5), run.ops[0].in_stride, 108, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].in_stride, UINT32_MAX - 7, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].in, WINDOW + 4, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].in, 0, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].in, WINDOW + WINDOW_BYTES - 1032, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].out, WINDOW - 4, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].out, AREA + 2, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].out, 4 << 20, TN_HEX_E_PLACE);
+    REFUSED(run(5), run.ops[0].out, UINT32_MAX - 3, TN_HEX_E_PLACE);
+    for (int i = 0; i < 10 * 104; i++) l->arena[WINDOW + i] = (uint8_t)(128 + i % 3);
+    memset(l->arena + AREA, 1, 4800);
+    for (int i = 0; i < 48; i++) ((float *)(l->arena + AREA + 4800))[i] = 2;
+    assert_int_equal(ask(l, run(5)), TN_HEX_OK);
+    for (int m = 0; m < 10; m++) {
+        int sum = 0;
+        for (int k = 0; k < 100; k++) sum += (m * 104 + k) % 3;
+        for (int n = 0; n < 40; n++) assert_true(((float *)(l->arena + WINDOW + 8192))[m * 40 + n] == (float)(2 * sum));
+    }
+    REFUSED(run(5), run.ops[0].cols, 0, TN_HEX_OK); /* left out */
+    tn_hex_request end = {.what = TN_HEX_FREE, .id = 5};
+    assert_int_equal(ask(l, end), TN_HEX_OK);
+    assert_int_equal(ask(l, end), TN_HEX_E_GRAPH);
+    assert_int_equal(ask(l, run(5)), TN_HEX_E_GRAPH);
+    for (uint32_t i = 0; i < TN_HEX_MAX_GRAPHS; i++) assert_int_equal(ask(l, graph(i)), TN_HEX_OK);
+    end.id = TN_HEX_MAX_GRAPHS;
+    assert_int_equal(ask(l, end), TN_HEX_E_GRAPH);
+    tn_hex_transport_here.close(&l);
+}
+
+static tn_hex_request packed(void) {
+    tn_hex_request g = {.what = TN_HEX_UNPACK, .unpack = {.src = WINDOW, .src_bytes = 20 * 3 * 16, .tiles = AREA, .n_channels = 20, .k = 65}};
+    for (size_t c = 0; c < 20; c++) tn_channel_bits_put(g.unpack.bits, c, 3);
+    return g;
+}
+
+static void test_unpack_refusals(void **state) {
+    (void)state;
+    tn_hex_link *l = start();
+    assert_int_equal(ask(l, hello(l)), TN_HEX_OK);
+    assert_int_equal(ask(l, packed()), TN_HEX_E_PLACE);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, 32 * 68)), TN_HEX_OK);
+    assert_int_equal(ask(l, packed()), TN_HEX_OK);
+    REFUSED(packed(), unpack.n_channels, 0, TN_HEX_E_SHAPE);
+    REFUSED(packed(), unpack.n_channels, TN_HEX_MAX_CHANNELS + 1, TN_HEX_E_SHAPE);
+    REFUSED(packed(), unpack.n_channels, 21, TN_HEX_E_SHAPE);
+    REFUSED(packed(), unpack.k, 0, TN_HEX_E_SHAPE);
+    REFUSED(packed(), unpack.k, UINT32_MAX, TN_HEX_E_SHAPE);
+    REFUSED(packed(), unpack.k, 69, TN_HEX_E_PLACE);
+    REFUSED(packed(), unpack.bits[0], 0xff, TN_HEX_E_SHAPE);
+    REFUSED(packed(), unpack.src_bytes, 0, TN_HEX_E_SHAPE);
+    REFUSED(packed(), unpack.src, WINDOW + WINDOW_BYTES - 959, TN_HEX_E_PLACE);
+    REFUSED(packed(), unpack.tiles, AREA + 16, TN_HEX_E_PLACE);
+    REFUSED(packed(), unpack.tiles, AREA + 64, TN_HEX_E_PLACE);
+    tn_hex_transport_here.close(&l);
+}
+
+/* Sound requests with random damage: each is answered, and nothing outside mapped memory is written. */
+static void test_hostile(void **state) {
+    (void)state;
+    enum { FENCE = 1 << 16, SIZE = 1 << 14, N = 3000 };
+    tn_hex_link *l = start();
+    tn_hex_request h = hello(l);
+    h.hello.window_bytes = 1 << 16;
+    assert_int_equal(ask(l, h), TN_HEX_OK);
+    memset(l->arena + WINDOW + (1 << 16), 0x3c, FENCE);
+    memset(l->arena + AREA - FENCE, 0x3c, FENCE);
+    memset(l->arena + AREA + SIZE, 0x3c, FENCE);
+    memset(l->arena, 0x3c, WINDOW);
+    assert_int_equal(ask(l, map(TN_HEX_MAP, AREA, SIZE)), TN_HEX_OK);
+    const char *s = getenv("TERN_SEED");
+    tn_rng r = {s ? strtoull(s, NULL, 0) : 11};
+    int n_ok = 0;
+    for (int i = 0; i < N; i++) {
+        uint32_t id = (uint32_t)tn_rng_below(&r, 4);
+        tn_hex_request g = tn_rng_below(&r, 3) ? run(id) : tn_rng_below(&r, 2) ? graph(id) : packed();
+        if (g.what == TN_HEX_LOAD) {
+            g.load.is_qk = tn_rng_below(&r, 4) == 0;
+            if (g.load.is_qk) g.load.ops[0].tiles = 0;
+            g.load.ops[0].out_form = (uint32_t)tn_rng_below(&r, 4);
+        } else if (g.what == TN_HEX_RUN) {
+            g.run.ops[0].tiles = AREA;
+        }
+        if (!tn_rng_below(&r, 12)) g = (tn_hex_request){.what = TN_HEX_FREE, .id = id};
+        uint32_t *words = (uint32_t *)&g;
+        for (uint64_t n = tn_rng_below(&r, 3); n--;) {
+            uint32_t w = (uint32_t)tn_rng_below(&r, tn_rng_below(&r, 2) ? 12 : sizeof g / 4), v = (uint32_t)tn_rng_u64(&r);
+            if (w == 0) continue; /* maps stay as they are */
+            switch (tn_rng_below(&r, 5)) {
+            case 0: words[w] = v; break;
+            case 1: words[w] += (uint32_t)tn_rng_below(&r, 129) - 64; break;
+            case 2: words[w] ^= 1u << v % 32; break;
+            case 3: words[w] = v % 5000; break;
+            default: words[w] = AREA + v % (2 * SIZE);
+            }
+        }
+        n_ok += ask(l, g) == TN_HEX_OK;
+    }
+    print_message("%d of %d requests were sound\n", n_ok, N);
+    assert_in_range(n_ok, N / 20, N);
+    for (int i = 0; i < FENCE; i++) assert_true(l->arena[WINDOW + (1 << 16) + i] == 0x3c && l->arena[AREA - FENCE + i] == 0x3c && l->arena[AREA + SIZE + i] == 0x3c);
+    for (int i = 0; i < WINDOW; i++) assert_int_equal(l->arena[i], 0x3c);
+    tn_hex_transport_here.close(&l);
+}
+
+/* ---- weightlets, through the backend ----------------------------------------------------------------- */
+
+static int n_warnings;
+
+static void on_log(void *user, tern_log_level level, const char *line) {
+    (void)user;
+    if (level <= TERN_LOG_WARN) n_warnings++, print_message("%s\n", line);
+}
+
+static void check_unpack(tn_npu_device *d, tn_rng *r, size_t n, size_t k, unsigned bits, bool there) {
+    uint8_t *widths = calloc(tn_channel_bits_bytes(n) + 1, 1);
+    for (size_t c = 0; c < n; c++) tn_channel_bits_put(widths, c, bits ? bits : 1 + (unsigned)tn_rng_below(r, 8));
+    size_t n_packed = tn_weightlets_bytes(widths, 0, n, k), n_tiles = (n + 15) / 16 * 16 * ((k + 3) / 4 * 4), from = n > 32 ? 16 : 0;
+    tern_error err;
+    void *lent, *tiles;
+    assert_int_equal(tn_npu_mem_alloc(d, n_packed, &lent, &err), TERN_OK);
+    assert_int_equal(tn_npu_mem_alloc(d, n_tiles, &tiles, &err), TERN_OK);
+    uint8_t *packed = there ? lent : malloc(n_packed), *want = aligned_alloc(64, (n_tiles + 63) / 64 * 64);
+    for (size_t i = 0; i < n_packed; i++) packed[i] = (uint8_t)tn_rng_u64(r);
+    memset(want, 0x77, n_tiles);
+    memset(tiles, 0x77, n_tiles);
+    size_t skip = tn_weightlets_bytes(widths, 0, from, k);
+    tn_weightlets_unpack(tn_unpack_tile_ref, packed + skip, widths, from, n, k, (int8_t *)want);
+    assert_true(tn_npu_unpack(d, packed + skip, widths, (int64_t)from, (int64_t)n, (int64_t)k, tiles));
+    for (size_t i = 0; i < n_tiles; i++) {
+        if (want[i] != ((uint8_t *)tiles)[i]) fail_msg("%zu channels of %zu weights, %u bits: byte %zu is %d, not %d", n, k, bits, i, ((int8_t *)tiles)[i], (int8_t)want[i]);
+    }
+    assert_false(tn_npu_unpack(d, packed, widths, 0, (int64_t)n, (int64_t)k, (int8_t *)want)); /* not the device's memory */
+    if (!there) free(packed);
+    tn_npu_mem_free(d, lent);
+    tn_npu_mem_free(d, tiles);
+    free(want);
+    free(widths);
+}
+
+static void test_unpack(void **state) {
+    (void)state;
+    static const size_t ks[] = {1, 3, 4, 5, 63, 64, 124, 127, 128, 129, 130, 200, 255, 256, 257, 960, 2051}, ns[] = {1, 2, 15, 16, 17, 31, 33, 48, 100};
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = on_log;
+    tn_ctx c;
+    tn_ctx_init(&c, &hooks);
+    setenv("TERN_HEXAGON_POISON", "1", 1);
+    for (int big = 0; big < 2; big++) {
+        tn_npu_options opt;
+        tn_npu_options_defaults(&opt);
+        opt.scratch_bytes = big ? 0 : 16 << 10;
+        tn_npu_device *d;
+        tern_error err;
+        if (tn_npu_open(&c, "hexagon", &opt, &d, &err) != TERN_OK) fail_msg("%s", err.message);
+        assert_true(tn_npu_device_caps(d)->unpacks);
+        tn_rng r = {5};
+        for (unsigned bits = 0; bits <= 8; bits++) {
+            for (size_t i = 0; i < sizeof ks / sizeof ks[0]; i++) check_unpack(d, &r, ns[tn_rng_below(&r, sizeof ns / sizeof ns[0])], ks[i], bits, i & 1);
+        }
+        check_unpack(d, &r, 600, 300, 0, false); /* more than one message */
+        check_unpack(d, &r, 256, 20000, 8, false);
+        check_unpack(d, &r, 16, 65536, 7, true);
+        tn_npu_close(&d);
+    }
+    unsetenv("TERN_HEXAGON_POISON");
+    assert_int_equal(n_warnings, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_memory), cmocka_unit_test(test_graphs),
+                                       cmocka_unit_test(test_unpack_refusals), cmocka_unit_test(test_hostile), cmocka_unit_test(test_unpack)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#else
+int main(void) {
+    puts("skipped: this build has no Hexagon backend");
+    return 77;
+}
+#endif
