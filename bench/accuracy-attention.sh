@@ -4,20 +4,22 @@
 # One line a mode: recall of the exact largest positions, exact match of every task in percent, and over the items of all tasks together the
 # accuracy and how far it is from full attention's, item by item: the mean difference and its standard error. The package and its scales are
 # the same for all modes (llm-npu, 8 bits), so that only attention differs. ROWS: words out of full shadow float-sparse block-sparse npu-full,
-# and of our mode without a part: shadow-1-bucket shadow-no-head-ratios.
+# and of our mode without a part: shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios.
 set -euo pipefail
 model=${1:-models/tern-tiny} ratio=${2:-0.2} limit=${3:-0}
-rows=${4:-full shadow shadow-1-bucket shadow-no-head-ratios float-sparse block-sparse npu-full}
+rows=${4:-full shadow shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios float-sparse block-sparse npu-full}
 tern=${TERN:-build/tern} work=${WORK:-build/accuracy-attention}
 mkdir -p "$work"
 tasks="extraction_2048 extraction_1024 extraction_512 summary function_call"
 x=$work/model.tern
 "$tern" pack "$model" -o "$x" --scheme llm-npu --calib "$model/calib.txt" --head-importance >/dev/null
 for row in $rows; do
-    flags="--attention $row"
+    flags="--attention $row --attention-threshold 1"
     case $row in
-    shadow-1-bucket) flags="--attention shadow --buckets 1" ;;
-    shadow-no-head-ratios) flags="--attention shadow --no-head-ratios" ;;
+    shadow-1-bucket) flags="--attention shadow --attention-threshold 1 --buckets 1" ;;
+    shadow-no-sharing) flags="--attention shadow --attention-threshold 1 --attention-share -1" ;;
+    shadow-no-pools) flags="--attention shadow --attention-threshold 1 --attention-pool 1" ;;
+    shadow-no-head-ratios) flags="--attention shadow --attention-threshold 1 --no-head-ratios" ;;
     esac
     check=--attention-check
     case $row in full | block-sparse | npu-full) check="" ;; esac

@@ -221,7 +221,7 @@ int main(int argc, char **argv) {
     const char *isa = NULL, *only = NULL;
     double ratio = 0.2;
     size_t max = 16384;
-    int share = 4, pool = 2;
+    int share = 0, pool = 2;
     bool json = false;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--json")) json = true;
@@ -261,15 +261,15 @@ int main(int argc, char **argv) {
             work w = {.k = &k, .s = shapes[i], .n = n, .n_group = shapes[i].n_heads / shapes[i].n_kv_heads, .k_sel = (size_t)ceil(ratio * (double)n)};
             if (w.k_sel > n - ROWS) w.k_sel = n - ROWS;
             size_t d = w.s.d, kv = w.s.n_kv_heads;
-            if (share > 0) {
-                w.share = (size_t)share;
+            if (share >= 0) {
+                w.share = share ? (size_t)share : w.n_group == 1 ? 8 : 4;
                 w.pool = pool < 1 ? 1 : (size_t)pool < w.n_group ? (size_t)pool : w.n_group;
                 while ((w.n_group + w.pool - 1) / w.pool * w.share > ROWS) w.pool++;
                 w.n_pools = (w.n_group + w.pool - 1) / w.pool;
                 w.batch = w.share;
                 while (ROWS % (2 * w.batch) == 0 && 2 * w.batch * w.n_pools <= ROWS) w.batch *= 2;
                 if (ROWS % w.share || w.share * w.n_group > TILE_ROWS) {
-                    fprintf(stderr, "tiles of %d rows: want 1, 2, 4, 8, with at most %d heads and rows together\n", share, TILE_ROWS);
+                    fprintf(stderr, "tiles of %zu rows: want 1, 2, 4, 8, with at most %d heads and rows together\n", w.share, TILE_ROWS);
                     return 2;
                 }
             }
@@ -294,7 +294,7 @@ int main(int argc, char **argv) {
                 w.end[r] = (int32_t)n - ROWS + r + 1;
             }
             fill(&w, &rng);
-            bool tiles = share > 0;
+            bool tiles = share >= 0;
             double t_full = median_us(full, &w), t_est = median_us(tiles ? share_estimate : estimate, &w), t_top = median_us(tiles ? share_select : select_rows, &w);
             double t_att = median_us(tiles ? share_attend : attend, &w), t_all = median_us(tiles ? share_all : all_stages, &w);
             double full_share = 4.0 * (double)(n * d) / (t_full * 1e-6) / fp32, est_share = 2.0 * (double)(n * d) / (t_est * 1e-6) / int8 * (tiles ? (double)w.n_pools / (double)w.n_group : 1);

@@ -111,11 +111,12 @@ typedef struct tern_options {
     int32_t attention_buckets;   /* pairs of scales for the estimate: 1 or 9; 0 = 9 (default) */
     bool no_head_ratios;         /* all heads get the same share, whatever their importance (default false) */
     int32_t attention_share;     /* neighbouring rows, and with them the query heads of a KV head, that share a selection, 1..8; -1 = every row
-                                    and head has its own; 0 = 4 (default) */
+                                    and head has its own; 0 = 4, or 8 where a KV head has one query head (default) */
     int32_t attention_pool;      /* where they share: query heads that are estimated as one, their queries added; 0 = 2 (default) */
     bool attention_whole;        /* where they share: a launch estimates all positions, as on a device apart, not a part that fits the cache;
                                     the same bits (default false) */
-    int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full (default 0) */
+    int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full; 1 = none; 0 = shadow: where it begins to pay, as
+                                    tern bench --tune measured it, or 1024; baselines: none (default) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
     const char *weights;         /* packages: weights of fewer than 8 bits are unpacked once to "tiles", or stay "packed" in memory, each
                                     product unpacking what it reads (less memory, quicker plain decoding, slower verification of drafts);

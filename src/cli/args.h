@@ -84,10 +84,10 @@ typedef struct model_args {
     {"ratio", 0, "R", ARG_FLOAT, &(a).attention_ratio, 1e-6, 1, "sparse attention: mean share of the positions a row attends to (default 0.2)"}, \
     {"buckets", 0, "N", ARG_INT, &(a).attention_buckets, 1, 9, "sparse attention: pairs of scales to choose from, 1 or 9 (default)"}, \
     {"no-head-ratios", 0, NULL, ARG_FLAG, &(a).no_head_ratios, 0, 0, "sparse attention: the same share for every head"}, \
-    {"attention-share", 0, "N", ARG_INT, &(a).attention_share, -1, 8, "sparse attention: neighbouring rows that share a selection with their heads (default 4); -1: every row and head its own"}, \
+    {"attention-share", 0, "N", ARG_INT, &(a).attention_share, -1, 8, "sparse attention: neighbouring rows that share a selection with their heads (default 4, or 8 without grouped queries); -1: every row and head its own"}, \
     {"attention-pool", 0, "N", ARG_INT, &(a).attention_pool, 1, 1024, "sparse attention: query heads estimated as one where heads share (default 2)"}, \
     {"attention-whole", 0, NULL, ARG_FLAG, &(a).attention_whole, 0, 0, "sparse attention: estimate all positions at once, not part by part in cache; the same bits"}, \
-    {"attention-threshold", 0, "N", ARG_INT, &(a).attention_threshold, 0, 1 << 24, "sparse attention: in full until the prompt has N tokens"}, \
+    {"attention-threshold", 0, "N", ARG_INT, &(a).attention_threshold, 0, 1 << 24, "sparse attention: in full until the prompt has N tokens (default 0: shadow as --tune measured, or 1024)"}, \
     {"attention-check", 0, NULL, ARG_FLAG, &(a).attention_check, 0, 0, "sparse attention: also count how many of the exact largest were selected (slow)"}, \
     {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads, threads-direct, uring or uring-direct (default: what suits)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}

@@ -191,8 +191,8 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
     json_t *reads = json_object();
     for (int i = 0; i < TN_TUNE_READS && r.read_gb_per_second[r.i_read] > 0; i++) json_object_set_new(reads, tn_tune_read_names[i], json_real(r.read_gb_per_second[i]));
     if (json) {
-        json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O, s:O}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
-                              "read_gb_per_second", reads);
+        json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O, s:O, s:i}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
+                              "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
@@ -205,6 +205,11 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
             if (r.tuned.rows_per_run[s]) printf("%s: %d rows at a time\n", tn_site_name((tn_site)s), r.tuned.rows_per_run[s]);
             else printf("%s: all rows at once\n", tn_site_name((tn_site)s));
         }
+        for (int i = 0; i < TN_TUNE_ATTN; i++) {
+            if (r.attn_speed[i][1] > 0) printf("prompt of %6d: attention in full %.0f tokens/s, sparse %.0f\n", r.attn_length[i], r.attn_speed[i][0], r.attn_speed[i][1]);
+        }
+        if (r.tuned.attn_threshold == 1 << 24) printf("sparse attention does not pay up to here\n");
+        else if (r.tuned.attn_threshold) printf("sparse attention pays for chunks that end at %d tokens or later\n", r.tuned.attn_threshold);
         for (int i = 0; i < TN_TUNE_READS && json_object_size(reads); i++) {
             printf("cold reads by %-14s %6.2f GB/s%s\n", tn_tune_read_names[i], r.read_gb_per_second[i], i == r.i_read ? " kept" : "");
         }
@@ -225,7 +230,7 @@ int cmd_bench(int argc, char **argv) {
     uint64_t once_ns = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
-        {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0, "packages: measure chunk lengths and equivalent shapes on a prompt of -p tokens (default 1024), keep the best for every later run"},
+        {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0, "packages: measure chunk lengths, equivalent shapes and from where on sparse attention pays on a prompt of -p tokens (default 1024), keep the best for every later run"},
         {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0, "prompt lengths, comma-separated; 0 = none (default 512)"},
         {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0, "tokens to decode, comma-separated; 0 = none (default 64)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},

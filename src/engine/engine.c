@@ -55,7 +55,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
     e->attention = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.2f, .n_buckets = o->attention_buckets ? o->attention_buckets : 9,
                                      .no_head_ratios = o->no_head_ratios, .check = o->attention_check, .whole = o->attention_whole, .threshold = o->attention_threshold,
-                                     .share_rows = o->attention_share < 0 ? 0 : o->attention_share ? o->attention_share : TN_ATTN_SHARE, .pool_heads = o->attention_pool ? o->attention_pool : TN_ATTN_POOL};
+                                     .share_rows = o->attention_share < 0 ? -1 : o->attention_share, .pool_heads = o->attention_pool ? o->attention_pool : TN_ATTN_POOL};
     TN_FAIL_IF(e->attention.share_rows > TN_ATTN_MAX_SHARE, err, TERN_E_INVALID, "%d rows that share a selection: at most %d may", o->attention_share, TN_ATTN_MAX_SHARE);
     TN_FAIL_IF(e->attention.pool_heads < 1, err, TERN_E_INVALID, "pools of %d heads: want at least 1", o->attention_pool);
     TN_FAIL_IF(o->attention && !tn_attn_mode_parse(o->attention, &e->attention.mode), err, TERN_E_INVALID,

@@ -47,6 +47,7 @@ typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing is known */
     int32_t chunk;
     int32_t rows_per_run[TN_LAYER_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
+    int32_t attn_threshold; /* chunks that end before so many tokens attend in full; 0: not measured */
 } tn_tuned;
 
 typedef struct tn_npu_site {

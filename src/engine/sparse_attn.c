@@ -175,6 +175,8 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     *s = (tn_sparse_attn){.ctx = ctx, .m = m, .h = h, .kern = kern, .kv = kv, .o = *o, .n_steps = o->n_buckets == 1 ? 1 : TN_ATTN_MAX_STEPS,
                           .n_group = h->n_heads / h->n_kv_heads, .n_workers = n_workers, .n_chunks = n_chunks};
     if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL) s->o.share_rows = 0; /* they have lists of their own, or none */
+    else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
+    if (!s->o.threshold) s->o.threshold = o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
     while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
     s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads : s->o.share_rows ? s->n_group : 1;
     while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS) s->pool++; /* a tile's scores have room */
@@ -434,7 +436,8 @@ typedef struct block {
 } block;
 
 /* Scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in one launch, for rows i0..i0+n-1 of the block: n
- * rows a pool; of positions p0..p1-1, p0 a multiple of PART. Row 0 of pool 0 goes to `out`, the next ld behind: s->ld, or PART_LD of a part. */
+ * rows a pool; of positions p0..p1-1, p0 a multiple of PART. Row 0 of pool 0 goes to `out`, the next ld behind: s->ld, or PART_LD of a part; 0: heads
+ * that do not share, each from `out` on. */
 static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
@@ -442,12 +445,13 @@ static tern_status estimate(const block *b, int32_t pool0, int32_t pool1, int32_
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
     int32_t qb = p->q_bucket[b->kv_head * s->n_group + pool0], kb = p->k_bucket[b->kv_head];
     float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
-    uint8_t *q8 = b->w->q8 + (size_t)(pool0 * n) * s->q8_stride;
+    size_t at = ld ? (size_t)(pool0 * n) : 0;
+    uint8_t *q8 = b->w->q8 + at * s->q8_stride;
     for (int32_t i = 0; i < (pool1 - pool0) * n && p0 == 0; i++) { /* positions from 0 on come first */
         const float *x = pooled_query(s, b->q + (size_t)(b->row0 + i0 + i % n) * row, b->kv_head, pool0 + i / n, pooled);
         s->kern->quantise_s8(x, inv, q8 + (size_t)i * s->q8_stride, d);
     }
-    tn_npu_job job = {.graph = (ld == PART_LD ? s->part_graphs : s->graphs)[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {out + (size_t)(pool0 * n) * ld}};
+    tn_npu_job job = {.graph = (ld == PART_LD ? s->part_graphs : s->graphs)[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {out + at * ld}};
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     job.k[0].tiles = k->tiles + tn_npu_tiles_bytes(layout, p0, s->h->d_head);
     job.k[0].col_sum = k->sum + p0;

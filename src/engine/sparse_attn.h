@@ -28,7 +28,7 @@ bool tn_attn_mode_parse(const char *name, tn_attn_mode *out); /* "full", "shadow
 enum { TN_ATTN_ROWS = 32, TN_ATTN_MAX_SHARE = 8, TN_ATTN_MAX_TILE = 128, TN_ATTN_MAX_STEPS = 3 }; /* query rows of a block; neighbours that share a
     selection; with their heads; scales of Q, and of K, to choose from */
 
-enum { TN_ATTN_SHARE = 4, TN_ATTN_POOL = 2 }; /* defaults of the two below */
+enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 1024 }; /* defaults */
 
 typedef struct tn_attn_options {
     tn_attn_mode mode;
@@ -36,10 +36,11 @@ typedef struct tn_attn_options {
     int32_t n_buckets;    /* 1 or 9 */
     bool no_head_ratios;  /* every head gets `ratio` */
     bool check;           /* also find the exact largest, and count how many were selected */
-    int32_t share_rows;   /* neighbouring rows, and with them all query heads of a KV head, that share one selection: 1..8; 0 = none shares */
+    int32_t share_rows;   /* neighbouring rows, and with them all query heads of a KV head, that share one selection: 1..8; 0 = 4, or 8 where a KV
+                             head has one query head; -1 = none shares */
     int32_t pool_heads;   /* where they share: query heads whose queries are added before they are estimated, 1.. */
     bool whole;           /* where they share: estimate all positions in one launch, as on a device apart, where parts could be merged in cache */
-    int32_t threshold;    /* chunks that end before this many tokens are attended in full */
+    int32_t threshold;    /* chunks that end before this many tokens are attended in full; 0 = as tuned, or TN_ATTN_FROM (baselines: 1) */
 } tn_attn_options;
 
 typedef struct tn_attn_stats {

@@ -36,6 +36,8 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
             json_int_t rows = json_integer_value(json_object_get(json_object_get(t, "rows_per_run"), tn_site_name((tn_site)s)));
             out->rows_per_run[s] = rows > 0 && rows <= chunk ? (int32_t)rows : 0;
         }
+        json_int_t from = json_integer_value(json_object_get(t, "attention_from"));
+        out->attn_threshold = from > 0 && from <= 1 << 24 ? (int32_t)from : 0;
     }
     json_decref(j);
     return ok;
@@ -94,8 +96,8 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
     char key[40], print[24];
     key_of(e->kern.cpu, e->n_lane_workers, key);
     snprintf(print, sizeof print, "%016" PRIx64, r->tuned.fingerprint);
-    json_object_set_new(j, "tuned", json_pack("{s:s, s:s, s:i, s:o, s:i, s:o}", "key", key, "fingerprint", print, "chunk", (int)r->tuned.chunk, "rows_per_run", rows,
-                                              "prompt", (int)r->n_prompt, "tokens_per_second", speed));
+    json_object_set_new(j, "tuned", json_pack("{s:s, s:s, s:i, s:o, s:i, s:o, s:i}", "key", key, "fingerprint", print, "chunk", (int)r->tuned.chunk, "rows_per_run", rows,
+                                              "prompt", (int)r->n_prompt, "tokens_per_second", speed, "attention_from", (int)r->tuned.attn_threshold));
     if (r->read_gb_per_second[r->i_read] > 0) {
         json_t *gb = json_object();
         for (int i = 0; i < TN_TUNE_READS; i++) json_object_set_new(gb, tn_tune_read_names[i], json_real(r->read_gb_per_second[i]));
@@ -213,6 +215,29 @@ static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *er
     return TERN_OK;
 }
 
+/* From where on sparse attention pays: both kinds' cost of a row grows with its position, and sparse attention's begins higher; so where it breaks
+ * even over a whole prompt it has been paying since half of it. */
+static tern_status best_threshold(const char *path, const tern_options *opt, tn_tune_report *r, tern_error *err) {
+    r->tuned.attn_threshold = 1 << 24;
+    for (int i = TN_TUNE_ATTN - 1; i >= 0; i--) {
+        r->attn_length[i] = r->n_prompt >> (TN_TUNE_ATTN - 1 - i);
+        for (int sparse = 0; sparse < 2; sparse++) {
+            tern_options o = *opt;
+            tern_engine *e = NULL;
+            o.chunk = r->tuned.chunk;
+            o.attention = sparse ? "shadow" : "full";
+            o.attention_threshold = 1;
+            TN_TRY(tern_engine_open(path, &o, &e, err));
+            tern_status st = speed_of(e, r->attn_length[i], &r->attn_speed[i][sparse], err);
+            tern_engine_close(&e);
+            TN_TRY(st);
+        }
+        if (r->attn_speed[i][1] < r->attn_speed[i][0]) break;
+        r->tuned.attn_threshold = r->attn_length[i] / 2;
+    }
+    return TERN_OK;
+}
+
 static tern_status open_with(const char *path, const tern_options *opt, int32_t chunk, tern_engine **e, tern_error *err) {
     tern_options o = *opt;
     o.chunk = chunk;
@@ -242,6 +267,7 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     out->tuned.fingerprint = e->model->fingerprint;
     tern_status st = best_splits(e, &out->tuned, err);
     uint64_t n_bytes = tn_pkg_file_bytes(e->npu->pkg);
+    if (st == TERN_OK && e->npu->attn_scale_q) st = best_threshold(path, opt, out, err);
     if (st == TERN_OK) st = best_read(path, n_bytes / 4096 * 4096, out, err);
     if (st == TERN_OK) st = save(e, out, err);
     tern_engine_close(&e);

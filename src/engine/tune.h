@@ -1,13 +1,13 @@
 /* engine/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in the profile beside the
- * package: the chunk length, and the equivalent shapes of the prefill's products (llm.npu 3.2). Bits do not depend on either. And how long
- * every stage takes when all is warm: what the policies decide by, and the simulator predicts from. */
+ * package: the chunk length, and the equivalent shapes of the prefill's products (llm.npu 3.2), on which bits do not depend; from which length on
+ * sparse attention pays; and how long every stage takes when all is warm: what the policies decide by, and the simulator predicts from. */
 #ifndef TN_ENGINE_TUNE_H
 #define TN_ENGINE_TUNE_H
 
 #include "engine/npu_model.h"
 #include "sim/sim.h"
 
-enum { TN_TUNE_LENGTHS = 6 /* 32, 64, 128, 256, 512, 1024 */, TN_TUNE_READS = 4 };
+enum { TN_TUNE_LENGTHS = 6 /* 32, 64, 128, 256, 512, 1024 */, TN_TUNE_READS = 4, TN_TUNE_ATTN = 3 };
 
 extern const char *const tn_tune_read_names[TN_TUNE_READS]; /* methods of base/aio.h */
 
@@ -16,6 +16,8 @@ typedef struct tn_tune_report {
     int32_t n_prompt;
     int32_t chunk[TN_TUNE_LENGTHS];
     double tokens_per_second[TN_TUNE_LENGTHS]; /* 0: not tried, longer than the prompt */
+    int32_t attn_length[TN_TUNE_ATTN];         /* prompts of a quarter, half and all of the tokens */
+    double attn_speed[TN_TUNE_ATTN][2];        /* tokens per second in full, and with sparse attention from the beginning; 0: not measured */
     double read_gb_per_second[TN_TUNE_READS];  /* of a file that is not in the page cache, by tn_tune_read_names; 0: not measured */
     int32_t i_read;                            /* the fastest */
 } tn_tune_report;

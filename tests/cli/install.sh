@@ -21,6 +21,8 @@ cc -std=c17 -Wall -Wextra -Werror examples/generate.c -o "$tmp/generate" $(pkg-c
 "$tmp/usr/bin/tern" synth --arch tiny-qwen2 -o "$tmp/m.gguf"
 "$tmp/generate" "$tmp/m.gguf" "the inn" >"$tmp/out"
 [ -s "$tmp/out" ]
+cc -std=c17 -Wall -Wextra -Werror examples/shadow.c -o "$tmp/shadow" $(pkg-config --cflags --libs tern) -lm
+"$tmp/shadow" 300 | grep -q "times as fast"
 ! "$tmp/generate" "$tmp/none.gguf" "the inn" 2>"$tmp/err"
 grep -q "none.gguf" "$tmp/err"
 foreign=$(nm -D --defined-only "$lib/libtern.so" | awk '{print $3}' | grep -v '^tern_' | grep -v '^TERN_0' || true)

@@ -61,6 +61,7 @@ static tern_options options(const char *mode, float ratio) {
     o.n_threads = 2;
     o.attention = mode;
     o.attention_ratio = ratio;
+    o.attention_threshold = 1;
     return o;
 }
 
@@ -120,7 +121,11 @@ static void everything_is_full(void **state) {
     float *got = logits_of(&o, N_PROMPT, NULL);
     assert_memory_equal(got, want, N_VOCAB_BYTES);
     free(got);
-    o.attention_threshold = 0;
+    o.attention_threshold = 0; /* automatic, and this is short */
+    got = logits_of(&o, N_PROMPT, NULL);
+    assert_memory_equal(got, want, N_VOCAB_BYTES);
+    free(got);
+    o.attention_threshold = 1;
     got = logits_of(&o, N_PROMPT, NULL);
     assert_memory_not_equal(got, want, N_VOCAB_BYTES); /* or this test tests nothing */
     free(got);
