@@ -46,6 +46,25 @@ void tn_file_close(tn_file **pf) {
     tn_free(f->ctx, f);
 }
 
+tern_status tn_file_may_replace(const char *path, tern_error *err) {
+    struct stat sb;
+    if (!stat(path, &sb)) {
+        TN_FAIL_IF(!S_ISREG(sb.st_mode), err, TERN_E_IO, "%s: cannot write: not a regular file", path);
+        return TERN_OK;
+    }
+    TN_FAIL_IF(errno != ENOENT, err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+    char folder[4096] = ".";
+    const char *slash = strrchr(path, '/');
+    size_t n = slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
+    TN_FAIL_IF(n >= sizeof folder, err, TERN_E_INVALID, "%s: path too long", path);
+    if (n) {
+        memcpy(folder, path, n);
+        folder[n] = 0;
+    }
+    TN_FAIL_IF(access(folder, W_OK | X_OK), err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+    return TERN_OK;
+}
+
 void tn_file_release(const void *p, uint64_t n_bytes) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)p + page - 1) / page * page, to = ((uintptr_t)p + n_bytes) / page * page;
     if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);

@@ -2,6 +2,7 @@
  * File: state_head | tokens i32 | per layer and KV head: K panels, V rows (f32) | logits f32 | XXH64 of all before. */
 #include "engine/engine.h"
 
+#include "base/file.h"
 #include "base/status.h"
 
 #include <errno.h>
@@ -72,6 +73,7 @@ static void clear_tail(const tern_session *s) {
 
 tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
+    TN_TRY(tn_file_may_replace(path, err));
     const tn_model *m = s->e->model;
     size_t cap = strlen(path) + 32;
     char *tmp = tn_alloc(&s->e->ctx, TN_MEM_OTHER, cap, 1);

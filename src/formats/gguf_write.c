@@ -1,6 +1,7 @@
 /* Writing GGUF v3: header and keys are collected in memory, tensors are streamed behind them. */
 #include "formats/gguf.h"
 
+#include "base/file.h"
 #include "base/half.h"
 
 #include <errno.h>
@@ -27,6 +28,7 @@ struct tn_gguf_writer {
 
 tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err) {
     *out = NULL;
+    TN_TRY(tn_file_may_replace(path, err));
     tn_gguf_writer *w = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to write %s", path);
     w->ctx = ctx;

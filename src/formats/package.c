@@ -1,6 +1,7 @@
 #include "formats/package.h"
 
 #include "base/checked.h"
+#include "base/file.h"
 #include "kernels/unpack.h"
 
 #include <assert.h>
@@ -92,6 +93,7 @@ uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes) {
 
 tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, uint64_t cap_toc_bytes, tn_pkg_writer **out, tern_error *err) {
     *out = NULL;
+    TN_TRY(tn_file_may_replace(path, err));
     tn_pkg_writer *w = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to write %s", path);
     *w = (tn_pkg_writer){.ctx = ctx, .fd = -1, .max_sections = max_sections, .cap_toc_bytes = cap_toc_bytes};

@@ -2,6 +2,7 @@
 #include "quant/pack.h"
 
 #include "base/cpu.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "formats/package.h"
 #include "kernels/unpack.h"
@@ -841,6 +842,21 @@ static tern_status write_package(packer *p, const char *out, tern_error *err) {
     return st;
 }
 
+/* A package can take the place of another, never that of what it is made from. */
+static tern_status target(const char *src, const char *out, tern_error *err) {
+    struct stat from, to;
+    TN_TRY(tn_file_may_replace(out, err));
+    if (stat(src, &from) || stat(out, &to)) return TERN_OK;
+    TN_FAIL_IF(from.st_dev == to.st_dev && from.st_ino == to.st_ino, err, TERN_E_INVALID, "%s: is what is to be packed", out);
+    if (!S_ISDIR(from.st_mode)) return TERN_OK;
+    char within[4096];
+    const char *slash = strrchr(out, '/'), *name = slash ? slash + 1 : out, *dot = strrchr(name, '.');
+    int n = snprintf(within, sizeof within, "%s/%s", src, name);
+    bool there = n > 0 && (size_t)n < sizeof within && !stat(within, &from) && from.st_dev == to.st_dev && from.st_ino == to.st_ino;
+    TN_FAIL_IF(there && (!dot || strcmp(dot, ".tern")), err, TERN_E_INVALID, "%s: is a file of the model that is to be packed", out);
+    return TERN_OK;
+}
+
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt, tn_pack_report *report, tern_error *err) {
     tn_pack_report dummy;
     if (!report) report = &dummy;
@@ -855,6 +871,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     TN_FAIL_IF(!(p.bits >= 1 && p.bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
     TN_FAIL_IF(p.allocation != TN_ALLOCATE_ERROR && p.bits != floor(p.bits), err, TERN_E_INVALID, "%g bits for everyone: want a whole number", p.bits);
     TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_ERROR, err, TERN_E_INVALID, "one budget for the whole model needs allocation by error");
+    TN_TRY(target(src, out, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     int32_t *ids = NULL;
     size_t n_ids = 0;

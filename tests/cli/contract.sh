@@ -53,6 +53,14 @@ check "inspect weightlets" 0 "$tern" inspect "$tmp/e.tern" --json; grep -q chann
 check "pack, too many bits" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme edgeflow --bits 9; one_line
 check "pack, unknown scheme" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme best; one_line
 check "pack into nowhere" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/no/such/z.tern"; one_line
+mkfifo "$tmp/pipe"
+check "pack onto a pipe" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/pipe"; one_line
+check "synth onto a pipe" 1 "$tern" synth --arch tiny-llama -o "$tmp/pipe"; one_line
+check "a session saved onto a pipe" 1 "$tern" run -m "$tmp/m.gguf" -p a -n 1 --save-session "$tmp/pipe"; one_line
+[ -p "$tmp/pipe" ] || { echo "FAILED: the pipe was replaced"; exit 1; }
+cp "$tmp/m.gguf" "$tmp/same.gguf"
+check "pack onto its source" 1 "$tern" pack "$tmp/same.gguf" -o "$tmp/same.gguf"; one_line
+cmp -s "$tmp/m.gguf" "$tmp/same.gguf" || { echo "FAILED: pack replaced its source"; exit 1; }
 check "pack without room" 1 bash -c "trap '' XFSZ; ulimit -f 16; exec '$tern' pack '$tmp/m.gguf' -o '$tmp/full.tern'"
 ls "$tmp" | grep -q full && { echo "FAILED: pack left a file behind"; exit 1; }
 for p in in-order overlap ooe synergy; do
