@@ -93,8 +93,13 @@ static tern_status calibration_ids(packer *p, int32_t **ids, size_t *n, tern_err
         size_t cap = (size_t)p->o->calib_tokens * 16 + 1; /* enough text for the tokens wanted */
         file_text = malloc(cap);
         n_bytes = file_text ? fread(file_text, 1, cap - 1, f) : 0;
+        int failed = ferror(f) ? errno : 0;
         fclose(f);
         TN_FAIL_IF(!file_text, err, TERN_E_MEMORY, "no memory for the calibration corpus");
+        if (failed) {
+            free(file_text);
+            return tn_fail(err, TERN_E_IO, "%s: cannot read: %s", p->o->calib_path, strerror(failed));
+        }
         file_text[n_bytes] = 0;
         while (n_bytes && ((unsigned char)file_text[n_bytes - 1] & 0xc0) == 0x80) n_bytes--; /* no half character at the end */
         text = file_text;

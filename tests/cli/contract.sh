@@ -53,6 +53,8 @@ check "inspect weightlets" 0 "$tern" inspect "$tmp/e.tern" --json; grep -q chann
 check "pack, too many bits" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme edgeflow --bits 9; one_line
 check "pack, unknown scheme" 2 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --scheme best; one_line
 check "pack into nowhere" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/no/such/z.tern"; one_line
+check "pack, calibrated on a folder" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/z.tern" --calib "$tmp"; one_line
+grep -q "cannot read" "$tmp/err" || { echo "FAILED: $(cat "$tmp/err")"; exit 1; }
 mkfifo "$tmp/pipe"
 check "pack onto a pipe" 1 "$tern" pack "$tmp/m.gguf" -o "$tmp/pipe"; one_line
 check "synth onto a pipe" 1 "$tern" synth --arch tiny-llama -o "$tmp/pipe"; one_line
