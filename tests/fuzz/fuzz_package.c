@@ -23,7 +23,7 @@ static void try_bytes(tn_ctx *ctx, const uint8_t *data, size_t size) {
     tn_npu_model *m;
     tn_model *model;
     tern_error err = {0};
-    tn_npu_model_options o = {.backend = "host", .chunk = TN_CHUNK_MIN, .load = size % 2 ? TN_LOAD_OVERLAP : TN_LOAD_MMAP};
+    tn_npu_model_options o = {.backend = "host", .chunk = TN_CHUNK_MIN, .load = XXH3_64bits(data, size) % 2 ? TN_LOAD_OVERLAP : TN_LOAD_MMAP};
     tn_aio_defaults(&o.io);
     o.io.n_parallel = 1;
     tn_kernels_init(&kern, 0);
