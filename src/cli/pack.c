@@ -12,7 +12,7 @@
 
 typedef struct progress {
     char stage[24];
-    double started_s;
+    double started_s, first; /* when the first step of the stage was done, and how much of the stage it was */
 } progress;
 
 static bool show_progress(void *user, const char *stage, double fraction) {
@@ -21,9 +21,10 @@ static bool show_progress(void *user, const char *stage, double fraction) {
     if (strncmp(p->stage, stage, sizeof p->stage - 1)) {
         snprintf(p->stage, sizeof p->stage, "%s", stage);
         p->started_s = now; /* behind the first step: the next ones take as long as each other */
+        p->first = fraction;
     }
     fprintf(stderr, "\r\033[K%s %3.0f %%", stage, fraction * 100);
-    double left = fraction > 0.02 ? (now - p->started_s) * (1 - fraction) / fraction : 0;
+    double left = fraction > p->first ? (now - p->started_s) * (1 - fraction) / (fraction - p->first) : 0;
     if (left > 2) fprintf(stderr, ", about %.0f %s left", left < 100 ? left : left / 60, left < 100 ? "s" : "min");
     if (fraction >= 1) fprintf(stderr, "\r\033[K");
     return true;
