@@ -69,7 +69,7 @@ int cmd_tokenize(int argc, char **argv) {
     model_args ma = {0};
     bool ids = false, back = false, no_special = false;
     const arg_spec specs[] = {
-        {"model", 'm', "MODEL", ARG_STR, &ma.model, 0, 0, "a GGUF file (a vocabulary alone will do) or a Hugging Face folder"},
+        {"model", 'm', "MODEL", ARG_STR, &ma.model, 0, 0, "a GGUF file (a vocabulary alone will do), a Hugging Face folder or a .tern package"},
         {"ids", 0, NULL, ARG_FLAG, &ids, 0, 0, "print the ids alone, on one line"},
         {"decode", 0, NULL, ARG_FLAG, &back, 0, 0, "standard input holds ids; print their text"},
         {"no-special", 0, NULL, ARG_FLAG, &no_special, 0, 0, "do not add the tokens the model wants around a prompt (BOS)"},
