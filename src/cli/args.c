@@ -232,7 +232,10 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     model_options(a, &o);
     o.hooks = &hooks;
     tern_error err;
-    return tern_engine_open(a->model, &o, out, &err) == TERN_OK ? -1 : failed(&err);
+    tern_status st = tern_engine_open(a->model, &o, out, &err);
+    if (st == TERN_OK) return -1;
+    (void)failed(&err);
+    return st == TERN_E_INVALID ? EXIT_USAGE : EXIT_FAILED; /* a flag's value that only the engine knows to be wrong */
 }
 
 double process_age_s(void) {

@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 
 #include "base/clock.h"
+#include "formats/package.h"
 #include "quant/pack.h"
 
 #include <jansson.h>
@@ -60,6 +61,7 @@ int cmd_pack(int argc, char **argv) {
     if (rc >= 0) return rc;
     if (!words[0]) return usage_error(&c, "SRC is required");
     if (!out) return usage_error(&c, "-o OUT.tern is required");
+    if (tn_pkg_is(words[0])) return failed_text("%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
     o.scheme = TN_N_SCHEMES;
     for (int s = 0; s < TN_N_SCHEMES; s++) {
         if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o.scheme = (tn_scheme)s;

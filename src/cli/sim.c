@@ -34,7 +34,7 @@ static bool find_soc(const char *name, char *path, size_t cap) {
 static int load_soc(const char *name, tn_soc *soc) {
     char path[1024];
     tern_error err;
-    if (!find_soc(name, path, sizeof path)) return failed_text("no data file for SoC '%s'", name);
+    if (!find_soc(name, path, sizeof path)) return failed_text("no data file for SoC '%s'; tern sim --list names those there are", name);
     return tn_soc_load(soc, path, &err) == TERN_OK ? EXIT_OK : failed(&err);
 }
 

@@ -70,7 +70,7 @@ for p in in-order overlap ooe synergy; do
     json "d['prefill']['subgraphs']*5==d['prefill']['shared_subgraphs']*6 and d['prefill']['decisions']>0"
     python3 -c "import json; d=json.load(open('$tmp/t.json')); e=d['traceEvents']; assert len(e)>20; session=[x['tid'] for x in e if x.get('ph')=='M' and x['args'].get('name')=='session']; assert {x['name'] for x in e if x.get('tid') in session and x.get('ph')=='X'} >= {'norm','qkv','attention','down'}" || { echo "FAILED: trace"; exit 1; }
 done
-check "unknown policy" 1 "$tern" run -m "$tmp/m.tern" -p hi --policy fastest; one_line
+check "unknown policy" 2 "$tern" run -m "$tmp/m.tern" -p hi --policy fastest; one_line
 check "unknown device" 1 "$tern" run -m "$tmp/m.tern" -p hi --npu abacus; one_line
 for f in "$tmp/m.gguf" "$tmp/m.tern" tests/oracle/fixtures/qwen2; do
     check "inspect $f" 0 "$tern" inspect "$f" --json
@@ -113,8 +113,8 @@ for l in stream overlap sequential mmap; do
     cp "$tmp/out" "$tmp/loaded"
     loaded=1
 done
-check "unknown way to load" 1 "$tern" run -m "$tmp/e.tern" -p hi --load fast; one_line
-check "unknown way to read" 1 "$tern" run -m "$tmp/e.tern" -p hi --read aloud; one_line
+check "unknown way to load" 2 "$tern" run -m "$tmp/e.tern" -p hi --load fast; one_line
+check "unknown way to read" 2 "$tern" run -m "$tmp/e.tern" -p hi --read aloud; one_line
 check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
 json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='edgeflow' and d[0]['threads']>=1"
 
