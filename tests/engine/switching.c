@@ -26,6 +26,7 @@ static int setup(void **state) {
     snprintf(package, sizeof package, TN_BINARY_DIR "/switching-%ld.tern", (long)getpid());
     tn_pack_options o;
     tn_pack_defaults(&o);
+    o.scheme = TN_SCHEME_LLM_NPU; /* tiles in the file: quick to open, which these tests do often */
     o.calib_tokens = 256;
     tern_error err = {0};
     if (tn_pack(&ctx, TN_SOURCE_DIR "/models/tern-tiny", package, &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -111,14 +112,14 @@ static void bits_do_not_depend_on_when(void **state) {
     static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"};
     static const int32_t blocks[] = {0, 1, 2, 5, 64};
     for (int k = 0; k < 3; k++) {
-        for (int i = 0; i < 20; i += getenv("TERN_TEST_QUICK") ? 3 : 1) {
+        for (int i = 0; i < 20; i += getenv("TERN_TEST_QUICK") ? 6 : 1) {
             tern_options o = separate(kinds[k]);
             o.policy = policies[i % 4];
             o.switch_blocks = blocks[i % 5];
             o.n_threads = 1 + i % 3;
             o.no_steal = i % 2;
             if (i == 6) o.chunk = 256; /* two chunks */
-            if (i == 9) o.npu_memory_bytes = 5 << 20; /* some layers stay with the CPU */
+            if (i == 12) o.npu_memory_bytes = 5 << 20; /* some layers stay with the CPU */
             tern_engine *e = open_engine(&o);
             tern_session *s = open_session(e);
             request(s, N_PROMPT, got);
