@@ -26,7 +26,7 @@ demo: setup all
 # Everything that CI runs.
 test: emulators
 	@$(MAKE) --no-print-directory all
-	@ctest --test-dir $(BUILD) --output-on-failure
+	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 	@bash scripts/lint.sh
 	@bash scripts/sanitized.sh
 	@bash scripts/aarch64.sh

@@ -7,7 +7,7 @@ run() { # name, sanitizers, tests to run (ctest regex)
     cmake -S . -B "build-$1" -G Ninja -DTERN_SANITIZE="$2" -DTERN_BENCH=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo >/dev/null
     cmake --build "build-$1" >"build-$1/build.log" 2>&1 || { tail -40 "build-$1/build.log"; exit 1; }
     echo "tests under $2:"
-    ctest --test-dir "build-$1" --output-on-failure -R "$3"
+    ctest --test-dir "build-$1" --output-on-failure -j 2 -R "$3"
 }
 quick_asan='^(base|text|formats|kernels|npu|model|quant|draft|engine|fuzz)/'
 quick_tsan='^(base|sched|npu|engine)/'
