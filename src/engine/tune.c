@@ -114,16 +114,23 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Median tokens/s of a prefill of random tokens, after one that warms up. */
-static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *err) {
+/* A session and n random tokens for it; the caller closes and frees both, whatever is returned. */
+static tern_status open_prompt(tern_engine *e, int32_t n, tern_session **s, int32_t **ids, tern_error *err) {
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = n;
-    tern_session *s = NULL;
-    int32_t *ids = tn_alloc(&e->ctx, TN_MEM_OTHER, (size_t)n, sizeof *ids);
-    tern_status st = ids ? tern_session_open(e, &so, &s, err) : tn_fail(err, TERN_E_MEMORY, "no memory for a prompt of %d tokens", n);
+    *ids = tn_alloc(&e->ctx, TN_MEM_OTHER, (size_t)n, sizeof **ids);
+    TN_FAIL_IF(!*ids, err, TERN_E_MEMORY, "no memory for a prompt of %d tokens", n);
     tn_rng rng = {42};
-    for (int32_t k = 0; ids && k < n; k++) ids[k] = (int32_t)tn_rng_below(&rng, (uint64_t)e->model->h.n_vocab);
+    for (int32_t k = 0; k < n; k++) (*ids)[k] = (int32_t)tn_rng_below(&rng, (uint64_t)e->model->h.n_vocab);
+    return tern_session_open(e, &so, s, err);
+}
+
+/* Median tokens/s of a prefill of random tokens, after one that warms up. */
+static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *err) {
+    tern_session *s = NULL;
+    int32_t *ids = NULL;
+    tern_status st = open_prompt(e, n, &s, &ids, err);
     double t[1 + N_REPEATS];
     for (int i = 0; i < 1 + N_REPEATS && st == TERN_OK; i++) {
         tn_session_truncate(s, 0);
@@ -169,14 +176,9 @@ static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double 
 static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
     enum { N_TIMES = 7 };
     int32_t n = n_prompt / e->npu->chunk * e->npu->chunk;
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = n;
     tern_session *s = NULL;
-    int32_t *ids = tn_alloc(&e->ctx, TN_MEM_OTHER, (size_t)n, sizeof *ids);
-    tern_status st = ids ? tern_session_open(e, &so, &s, err) : tn_fail(err, TERN_E_MEMORY, "no memory for a prompt of %d tokens", n);
-    tn_rng rng = {42};
-    for (int32_t k = 0; ids && k < n; k++) ids[k] = (int32_t)tn_rng_below(&rng, (uint64_t)e->model->h.n_vocab);
+    int32_t *ids = NULL;
+    tern_status st = open_prompt(e, n, &s, &ids, err);
     enum { PER_POS = TN_N_STAGES, REST, WALL, N_KINDS };
     double us[N_KINDS][N_TIMES];
     for (int i = -1; i < N_TIMES && st == TERN_OK; i++) {

@@ -189,7 +189,8 @@ GEMM(bf16, uint16_t, f_load_bf16)
 
 /* ---- functions of one vector, as in elem_f32.c ------------------------------------------------------ */
 
-static inline vf v_exp(vf x) {
+/* exp(x) = 2^n times the value returned. */
+static inline vf exp_reduced(vf x, vf *out_n) {
     vf n = f_round(f_mul(x, f_set1(1.44269504f)));
     vf r = f_fma(n, f_set1(-0.693359375f), x);
     r = f_fma(n, f_set1(2.12194440e-4f), r);
@@ -198,7 +199,12 @@ static inline vf v_exp(vf x) {
     p = f_fma(p, r, f_set1(4.166839077e-2f));
     p = f_fma(p, r, f_set1(1.66665204e-1f));
     p = f_fma(p, r, f_set1(4.999999343e-1f));
-    p = f_add(f_fma(p, f_mul(r, r), r), f_set1(1.0f));
+    *out_n = n;
+    return f_add(f_fma(p, f_mul(r, r), r), f_set1(1.0f));
+}
+
+static inline vf v_exp(vf x) {
+    vf n, p = exp_reduced(x, &n);
     vi i = i_cvt(n), half = i_sra1(i_add(i, i_srl31(i))), bias = i_set1(127); /* half rounds towards zero */
     p = f_mul(f_mul(p, f_cast(i_sll23(i_add(half, bias)))), f_cast(i_sll23(i_add(i_sub(i, half), bias))));
     p = f_sel(f_gt(x, f_set1(88.72283f)), f_set1(INFINITY), p);
@@ -208,15 +214,7 @@ static inline vf v_exp(vf x) {
 
 /* The same for x <= 0 (or NaN): one factor 2^n will do, because exp(x) is normal or x is below the bound. */
 static inline vf v_exp_neg(vf x) {
-    vf n = f_round(f_mul(x, f_set1(1.44269504f)));
-    vf r = f_fma(n, f_set1(-0.693359375f), x);
-    r = f_fma(n, f_set1(2.12194440e-4f), r);
-    vf p = f_set1(1.381454106e-3f);
-    p = f_fma(p, r, f_set1(8.368745105e-3f));
-    p = f_fma(p, r, f_set1(4.166839077e-2f));
-    p = f_fma(p, r, f_set1(1.66665204e-1f));
-    p = f_fma(p, r, f_set1(4.999999343e-1f));
-    p = f_add(f_fma(p, f_mul(r, r), r), f_set1(1.0f));
+    vf n, p = exp_reduced(x, &n);
     p = f_mul(p, f_cast(i_sll23(i_add(i_cvt(n), i_set1(127)))));
     p = f_sel(f_lt(x, f_set1(-87.33654f)), f_set1(0.0f), p);
     return f_sel(f_unord(x), x, p);

@@ -169,38 +169,61 @@ static void killed_within(void **state) {
     free(in), free(w), free(out[0]), free(out[1]);
 }
 
+/* A program that is found in the emulator's place. */
+typedef struct impostor {
+    char dir[32], path[64], *search; /* search: PATH as it was */
+} impostor;
+
+static impostor impostor_begin(void) {
+    impostor x = {.dir = "/tmp/tern-faults-XXXXXX", .search = getenv("PATH") ? strdup(getenv("PATH")) : NULL};
+    assert_non_null(mkdtemp(x.dir));
+    snprintf(x.path, sizeof x.path, "%s/qemu-hexagon", x.dir);
+    setenv("TERN_HEXAGON_DSP", TN_BINARY_DIR "/hexagon-dsp", 0);
+    return x;
+}
+
+/* Opens the device on it; it answers request n, whose serial number is `serial`, with what the Python expression says. */
+static tern_status impostor_open(const impostor *x, const char *answer, tn_ctx *ctx, tn_npu_device **d, tern_error *err) {
+    char search[4096];
+    FILE *f = fopen(x->path, "w");
+    assert_non_null(f);
+    fprintf(f, "#!/usr/bin/env python3\nimport os, struct\nn = 0\nwhile True:\n    g = os.read(0, 208)\n    if len(g) < 208: break\n    serial = g[4:8]\n"
+               "    os.write(1, %s)\n    n += 1\n", answer);
+    fclose(f);
+    assert_int_equal(chmod(x->path, 0755), 0);
+    snprintf(search, sizeof search, "%s:%s", x->dir, x->search ? x->search : "");
+    setenv("PATH", search, 1);
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = on_log;
+    tn_ctx_init(ctx, &hooks);
+    n_warnings = 0;
+    tern_status st = tn_npu_open(ctx, "hexagon", NULL, d, err);
+    setenv("PATH", x->search ? x->search : "", 1);
+    return st;
+}
+
+static void impostor_end(impostor *x) {
+    unlink(x->path), rmdir(x->dir), free(x->search);
+}
+
 /* In place of the emulator a program that answers so many requests as it should, then with zeros, a wrong number or half an answer. */
 static void nonsense(void **state) {
     (void)state;
     static const char *const answers[] = {"bytes(16)", "serial + b'\\x07' * 12", "serial + struct.pack('<III', 2, 0, 0)", "b'xyz'", "b''"};
-    char dir[] = "/tmp/tern-faults-XXXXXX", path[64], *old = getenv("PATH") ? strdup(getenv("PATH")) : NULL, search[4096];
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/qemu-hexagon", dir);
-    snprintf(search, sizeof search, "%s:%s", dir, old ? old : "");
-    setenv("TERN_HEXAGON_DSP", TN_BINARY_DIR "/hexagon-dsp", 0);
+    impostor x = impostor_begin();
     setenv("TERN_HEXAGON_WAIT_MS", "2000", 1);
     for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
         for (int n_good = 0; n_good < 5; n_good += 2) {
             if (i >= 3 && n_good != 2) continue; /* these wait */
-            FILE *f = fopen(path, "w");
-            assert_non_null(f);
-            fprintf(f, "#!/usr/bin/env python3\nimport os, struct\nn = 0\nwhile True:\n    g = os.read(0, 208)\n    if len(g) < 208: break\n    serial = g[4:8]\n"
-                       "    os.write(1, serial + struct.pack('<III', 1, 0, 0) if n < %d else %s)\n    n += 1\n", n_good, answers[i]);
-            fclose(f);
-            assert_int_equal(chmod(path, 0755), 0);
-            setenv("PATH", search, 1);
-            tern_hooks hooks;
-            tern_hooks_defaults(&hooks);
-            hooks.log = on_log;
+            char answer[128];
+            snprintf(answer, sizeof answer, "serial + struct.pack('<III', 1, 0, 0) if n < %d else %s", n_good, answers[i]);
             tn_ctx ctx;
-            tn_ctx_init(&ctx, &hooks);
             tn_npu_device *d = NULL;
             tern_error err = {0};
-            n_warnings = 0;
-            tern_status st = tn_npu_open(&ctx, "hexagon", NULL, &d, &err);
-            setenv("PATH", old ? old : "", 1);
+            tern_status st = impostor_open(&x, answer, &ctx, &d, &err);
             if (st == TERN_E_UNSUPPORTED) {
-                unlink(path), rmdir(dir), free(old);
+                impostor_end(&x);
                 skip();
             }
             assert_int_equal(st, n_good ? TERN_OK : TERN_E_DEVICE);
@@ -212,35 +235,18 @@ static void nonsense(void **state) {
             tn_npu_close(&d);
         }
     }
-    unlink(path), rmdir(dir), free(old);
+    impostor_end(&x);
 }
 
 /* A DSP that has no memory left says so: an error to the one who wanted it, nothing else. */
 static void no_memory(void **state) {
     (void)state;
-    char dir[] = "/tmp/tern-faults-XXXXXX", path[64], *old = getenv("PATH") ? strdup(getenv("PATH")) : NULL, search[4096];
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/qemu-hexagon", dir);
-    snprintf(search, sizeof search, "%s:%s", dir, old ? old : "");
-    setenv("TERN_HEXAGON_DSP", TN_BINARY_DIR "/hexagon-dsp", 0);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, "#!/usr/bin/env python3\nimport os, struct\nn = 0\nwhile True:\n    g = os.read(0, 208)\n    if len(g) < 208: break\n"
-               "    os.write(1, g[4:8] + struct.pack('<III', 4 if n in (2, 5) else 1, 0, 0))\n    n += 1\n");
-    fclose(f);
-    assert_int_equal(chmod(path, 0755), 0);
-    setenv("PATH", search, 1);
-    tern_hooks hooks;
-    tern_hooks_defaults(&hooks);
-    hooks.log = on_log;
+    impostor x = impostor_begin();
     tn_ctx ctx;
-    tn_ctx_init(&ctx, &hooks);
     tn_npu_device *d = NULL;
     tern_error err = {0};
-    n_warnings = 0;
-    tern_status st = tn_npu_open(&ctx, "hexagon", NULL, &d, &err);
-    setenv("PATH", old ? old : "", 1);
-    unlink(path), rmdir(dir), free(old);
+    tern_status st = impostor_open(&x, "serial + struct.pack('<III', 4 if n in (2, 5) else 1, 0, 0)", &ctx, &d, &err);
+    impostor_end(&x);
     if (st == TERN_E_UNSUPPORTED) skip();
     assert_int_equal(st, TERN_OK);
     void *p = NULL, *q = NULL;
