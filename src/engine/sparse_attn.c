@@ -114,6 +114,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads : s->o.share_rows ? s->n_group : 1;
     while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS) s->pool++; /* a tile's scores have room */
     s->n_pools = (s->n_group + s->pool - 1) / s->pool;
+    s->n_units_kv = s->o.share_rows ? 1 : s->n_group;
     size_t n_layers = (size_t)h->n_layers, n_all = n_layers * (size_t)h->n_heads, steps = (size_t)s->n_steps;
     tern_status st = TERN_OK;
     s->ld = (size_t)kv->cap_tok + 16; /* not a power of two: rows would share cache sets */
@@ -146,7 +147,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     if (s->room > (size_t)kv->cap_tok) s->room = (size_t)kv->cap_tok;
     s->idx_stride = s->room + 32;
     for (int32_t i = 0; i < n_chunks; i++) {
-        s->plans[i].q_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_heads, sizeof(int32_t));
+        s->plans[i].q_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)(h->n_kv_heads * s->n_units_kv), sizeof(int32_t));
         s->plans[i].k_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_kv_heads, sizeof(int32_t));
         TN_BAIL_IF(!s->plans[i].q_bucket || !s->plans[i].k_bucket, err, TERN_E_MEMORY, "no memory for sparse attention");
     }
@@ -345,13 +346,15 @@ void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, i
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     plan_keys(s, layer, kv_head, r->slot[r->n_rows - 1] + 1, &p->k_bucket[kv_head]);
+    float max = 0, pooled[512];
     for (int32_t i_pool = 0; i_pool < s->n_pools; i_pool++) {
-        float max = 0, pooled[512];
         for (int32_t i = 0; i < r->n_rows; i++) {
             const float *x = tn_sparse_pooled_query(s, q + (size_t)i * row, kv_head, i_pool, pooled);
             max = tn_sparse_magnitude(x, d, max);
         }
-        p->q_bucket[kv_head * s->n_group + i_pool] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+        if (s->o.share_rows && i_pool + 1 < s->n_pools) continue; /* selected together: one scale, so that their scores compare */
+        p->q_bucket[kv_head * s->n_units_kv + (s->o.share_rows ? 0 : i_pool)] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+        max = 0;
     }
 }
 
