@@ -216,6 +216,8 @@ void model_options(const model_args *a, tern_options *o) {
     o->attention_share = a->attention_share;
     o->attention_pool = a->attention_pool;
     o->attention_whole = a->attention_whole;
+    o->attention_pipeline = a->attention_pipeline;
+    o->attention_plan = a->attention_plan;
     o->attention_threshold = a->attention_threshold;
     o->attention_check = a->attention_check;
     o->trace = a->trace;

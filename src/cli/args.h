@@ -55,7 +55,7 @@ typedef struct model_args {
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory, npu_vtcm;
     bool no_steal, no_chunk_sharing, trace, npu_separate;
-    const char *graph_switch, *load, *read, *weights, *attention;
+    const char *graph_switch, *load, *read, *weights, *attention, *attention_pipeline, *attention_plan;
     float attention_ratio;
     int32_t attention_buckets, attention_threshold, attention_share, attention_pool;
     bool no_head_ratios, attention_check, attention_whole;
@@ -87,6 +87,8 @@ typedef struct model_args {
     {"attention-share", 0, "N", ARG_INT, &(a).attention_share, -1, 8, "sparse attention: neighbouring rows that share a selection with their heads (default 4, or 8 without grouped queries); -1: every row and head its own"}, \
     {"attention-pool", 0, "N", ARG_INT, &(a).attention_pool, 1, 1024, "sparse attention: query heads estimated as one where heads share (default 2)"}, \
     {"attention-whole", 0, NULL, ARG_FLAG, &(a).attention_whole, 0, 0, "sparse attention: estimate all positions at once, not part by part in cache; the same bits"}, \
+    {"attention-pipeline", 0, "WHEN", ARG_STR, &(a).attention_pipeline, 0, 0, "--attention shadow: heads as tasks of two lanes, on, off or auto (default: where the device has silicon of its own); the same bits"}, \
+    {"attention-plan", 0, "HOW", ARG_STR, &(a).attention_plan, 0, 0, "then planned as in the paper (default), or without: in-order, no-fusion, no-overlap, comma-separated"}, \
     {"attention-threshold", 0, "N", ARG_INT, &(a).attention_threshold, 0, 1 << 24, "sparse attention: in full until the prompt has N tokens (default 0: shadow as --tune measured, or 1024)"}, \
     {"attention-check", 0, NULL, ARG_FLAG, &(a).attention_check, 0, 0, "sparse attention: also count how many of the exact largest were selected (slow)"}, \
     {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads, threads-direct, uring or uring-direct (default: what suits)"}, \
