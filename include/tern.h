@@ -122,6 +122,7 @@ typedef struct tern_options {
                                     product unpacking what it reads (less memory, quicker plain decoding, slower verification of drafts);
                                     NULL = tiles (default) */
     uint64_t npu_vtcm_bytes;     /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a Hexagon v73 has (default) */
+    bool npu_apart;              /* device "host": works on threads of its own (npu_threads), as silicon of its own would, not on the lanes' (default false) */
     const char *attention_pipeline; /* attention "shadow": estimate, selection and attention as tasks of their own for every head, planned and overlapped,
                                        or behind each other in cache: "on", "off", "auto"; NULL = auto: on where the device has silicon of its own
                                        (default); the same bits */

@@ -203,6 +203,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->cold_rows = a->cold_rows;
     o->scheme = a->scheme;
     o->npu_separate_weights = a->npu_separate;
+    o->npu_apart = a->npu_apart;
     o->graph_switch = a->graph_switch;
     o->switch_blocks = a->switch_blocks;
     o->load = a->load;

@@ -54,7 +54,7 @@ typedef struct model_args {
     const char *npu, *policy, *cold_rows, *scheme;
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory, npu_vtcm;
-    bool no_steal, no_chunk_sharing, trace, npu_separate;
+    bool no_steal, no_chunk_sharing, trace, npu_separate, npu_apart;
     const char *graph_switch, *load, *read, *weights, *attention, *attention_pipeline, *attention_plan;
     float attention_ratio;
     int32_t attention_buckets, attention_threshold, attention_share, attention_pool;
@@ -75,6 +75,7 @@ typedef struct model_args {
     {"no-chunk-sharing", 0, NULL, ARG_FLAG, &(a).no_chunk_sharing, 0, 0, "packages: graphs and weights of its own for every chunk in flight"}, \
     {"cold-rows", 0, "FROM", ARG_STR, &(a).cold_rows, 0, 0, "packages: weight rows for outliers of cold channels from file or weights (default, where the device allows)"}, \
     {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
+    {"npu-apart", 0, NULL, ARG_FLAG, &(a).npu_apart, 0, 0, "--npu host: works on threads of its own (--npu-threads), as silicon of its own would, not on those of the lanes"}, \
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
     {"steal-above", 0, "N", ARG_INT, &(a).steal_above, -1, 1 << 20, "--policy synergy: the CPU lane takes products when more than N wait (default: from the profile, 5 before; -1: never)"}, \

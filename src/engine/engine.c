@@ -50,7 +50,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
     snprintf(e->profile_path, cap, "%s.profile", path);
     tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk,
-                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks, .scratch_bytes = o->npu_vtcm_bytes};
+                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .apart = o->npu_apart, .switch_blocks = o->switch_blocks, .scratch_bytes = o->npu_vtcm_bytes};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
     e->attention = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.2f, .n_buckets = o->attention_buckets ? o->attention_buckets : 9,

@@ -126,6 +126,7 @@ typedef struct tn_npu_model_options {
     tn_weights_form weights;
     tn_aio_options io;         /* filled by tn_aio_defaults */
     uint64_t ring_bytes;       /* room for packed weights on their way, at least a unit's; 0 = 48 MiB, or three units */
+    bool apart;                /* as in tn_npu_options */
     bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks;     /* 0 = as many as are best */

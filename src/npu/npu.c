@@ -601,7 +601,7 @@ tern_status tn_npu_wait(tn_npu_job *j) {
 tern_status tn_npu_run_part(const tn_npu_job *j, int32_t i, int32_t n, tern_error *err) {
     TN_TRY(check_job(j, err));
     tn_npu_device *d = j->graph->dev;
-    TN_FAIL_IF(!d->be->run_part, err, TERN_E_UNSUPPORTED, "the %s NPU runs whole graphs only", d->caps.name);
+    TN_FAIL_IF(!d->caps.has_parts, err, TERN_E_UNSUPPORTED, "the %s NPU runs whole graphs only", d->caps.name);
     TN_FAIL_IF(n < 1 || i < 0 || i >= n, err, TERN_E_INVALID, "part %d of %d", i, n);
     d->be->run_part(d, j, i, n);
     return TERN_OK;
@@ -612,4 +612,4 @@ int32_t tn_npu_n_parts(const tn_npu_job *j) {
     return d->be->n_parts ? d->be->n_parts(d, j) : 1;
 }
 
-bool tn_npu_help(tn_npu_device *d) { return d->be->help && d->be->help(d); }
+bool tn_npu_help(tn_npu_device *d) { return d->caps.has_parts && d->be->help(d); }
