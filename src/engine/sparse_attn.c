@@ -36,13 +36,14 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
     size_t n_sum = (cap + (size_t)caps->layout.tile_n - 1) / (size_t)caps->layout.tile_n * (size_t)caps->layout.tile_n;
     s->graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
     s->part_graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
-    TN_FAIL_IF(!s->graphs || !s->part_graphs, err, TERN_E_MEMORY, "no memory for INT8 keys");
+    s->tiles = tn_calloc(s->ctx, TN_MEM_KV, n_layers * n_kv, (size_t)tiles);
+    TN_FAIL_IF(!s->graphs || !s->part_graphs || !s->tiles, err, TERN_E_MEMORY, "no memory for INT8 keys");
     for (size_t i = 0; i < n_layers * n_kv; i++) {
         key_cache *k = &s->keys[i];
-        k->tiles = tn_calloc(s->ctx, TN_MEM_KV, (size_t)tiles, 1);
+        k->tiles = s->tiles + i * (size_t)tiles;
         k->sum = tn_calloc(s->ctx, TN_MEM_KV, n_sum, sizeof *k->sum);
         k->panel_max = tn_calloc(s->ctx, TN_MEM_KV, cap / TN_KV_PANEL, sizeof *k->panel_max);
-        TN_FAIL_IF(!k->tiles || !k->sum || !k->panel_max, err, TERN_E_MEMORY, "no memory for INT8 keys");
+        TN_FAIL_IF(!k->sum || !k->panel_max, err, TERN_E_MEMORY, "no memory for INT8 keys");
         s->fixed.bytes += tiles + n_sum * sizeof *k->sum + cap / TN_KV_PANEL * sizeof *k->panel_max;
     }
     for (size_t l = 0; l < n_layers; l++) {
@@ -72,7 +73,7 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
         w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
-        w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_tiles_scratch(all, s->room, d), sizeof(float));
+        w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_tiles_scratch((size_t)(s->n_group * s->o.share_rows), s->room, d), sizeof(float));
         ok = w->merged && w->part && w->tile_q && w->tile_out && w->seen && w->scratch;
         all = rows; /* a list a tile at most */
     } else {
@@ -154,12 +155,14 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     size_t n_keys = n_layers * (size_t)h->n_kv_heads;
     s->keys = tn_calloc(ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
     TN_BAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
+    if (s->o.share_rows) {
+        s->rows = tn_alloc(ctx, TN_MEM_KV, n_keys, (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float));
+        TN_BAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
+        s->fixed.bytes += n_keys * (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
+    }
     for (size_t i = 0; i < n_keys; i++) {
         s->keys[i].bucket = -1;
-        if (!s->o.share_rows) continue;
-        s->keys[i].rows = tn_alloc(ctx, TN_MEM_KV, (size_t)kv->cap_tok * (size_t)h->d_head, sizeof(float));
-        TN_BAIL_IF(!s->keys[i].rows, err, TERN_E_MEMORY, "no memory for keys");
-        s->fixed.bytes += (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
+        if (s->rows) s->keys[i].rows = s->rows + i * (size_t)kv->cap_tok * (size_t)h->d_head;
     }
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
     if (tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) && (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK) goto out;
@@ -179,10 +182,8 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     *ps = NULL;
     tn_sparse_heads_close(s);
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
-        tn_free(s->ctx, s->keys[i].tiles);
         tn_free(s->ctx, s->keys[i].sum);
         tn_free(s->ctx, s->keys[i].panel_max);
-        tn_free(s->ctx, s->keys[i].rows);
     }
     for (int32_t i = 0; s->graphs && s->part_graphs && i < s->h->n_layers * s->n_steps * s->n_steps; i++) {
         tn_npu_graph_close(&s->graphs[i]);
@@ -198,6 +199,8 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
+    tn_free(s->ctx, s->rows);
+    tn_free(s->ctx, s->tiles);
     tn_free(s->ctx, s->graphs);
     tn_free(s->ctx, s->part_graphs);
     tn_free(s->ctx, s->plans);

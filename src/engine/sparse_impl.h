@@ -62,6 +62,8 @@ struct tn_sparse_attn {
     float *scale_q, *scale_k; /* [n_layers][n_steps] */
     float *ratio;             /* [n_layers][n_heads] */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
+    float *rows;              /* of all of them: one large block has large pages */
+    int8_t *tiles;
     tn_npu_graph **graphs;    /* [n_layers][n_steps of Q][n_steps of K] */
     tn_npu_graph **part_graphs; /* the same for PART positions; only where the device works part by part */
     chunk_plan *plans;        /* [n_chunks] */
