@@ -25,6 +25,12 @@ json_t *attention_json(const tern_stats *t) {
     return j;
 }
 
+void print_attn_times(const tn_attn_times *t) {
+    printf("sparse attention, %d rows to a selection, %d scored for each: launches of", t->share, t->pools);
+    for (int i = 0; i < t->n_widths; i++) printf("%s %d: %.0f us and %.0f for a million scores", i ? "," : "", 1 << i, t->launch_us[i], t->score_us[i]);
+    printf("; a row selects in %.2f us and %.2f for 1000 positions, attends in %.2f and %.2f for 1000 selected\n", t->select_us, t->select_kpos_us, t->attend_us, t->attend_kpos_us);
+}
+
 json_t *switching_json(const tern_stats *t) {
     return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks", (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
                      t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);

@@ -113,6 +113,9 @@ tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
 /* What attention of this kind takes on this device, on random keys. h: one layer is enough. */
 tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev, const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out, tern_error *err);
 
+/* The same as the host device takes with the default options, for a package. Nothing (no widths) where such heads cannot be a pipeline. */
+tern_status tn_sparse_attn_times(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);
+
 void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out);
 
 #endif
