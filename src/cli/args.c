@@ -218,6 +218,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->attention_whole = a->attention_whole;
     o->attention_threshold = a->attention_threshold;
     o->attention_check = a->attention_check;
+    o->attention_decode = a->attention_decode;
     o->trace = a->trace;
 }
 

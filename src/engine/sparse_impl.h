@@ -1,7 +1,8 @@
 /* engine/sparse_impl.h - what the files of sparse attention share: its state, a block of rows, and the steps by which one is attended.
  *   sparse_attn.c   state; plan: buckets, INT8 keys
  *   sparse_rows.c   estimates; rows and heads that select for themselves, the baselines among them
- *   sparse_tiles.c  rows, and heads of a KV head, that share a selection */
+ *   sparse_tiles.c  rows, and heads of a KV head, that share a selection
+ *   sparse_decode.c rows of decode forwards */
 #ifndef TN_ENGINE_SPARSE_IMPL_H
 #define TN_ENGINE_SPARSE_IMPL_H
 
@@ -20,7 +21,7 @@ typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
     float *panel_max;   /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
-    float *rows;        /* where rows share selections: the float keys [cap][d], which are picked one by one */
+    float *rows;        /* where rows share selections, and for decoding: the float keys [cap][d], which are picked one by one */
     int32_t n_rows;     /* of them valid */
     int32_t n_keys;     /* positions quantised with bucket's scale */
     int32_t bucket;     /* -1: none yet */
@@ -53,7 +54,9 @@ struct tn_sparse_attn {
     const tn_hparams *h;
     const tn_kernels *kern;
     const tn_kv *kv;
-    tn_attn_options o;
+    tn_attn_options o;        /* mode: shadow also where only decoding is sparse */
+    bool prompt;              /* chunks of the prompt too */
+    int32_t decode_from;      /* positions a row sees at least */
     int32_t n_steps, n_group, n_workers, n_chunks;
     int32_t pool, n_pools;    /* query heads of a pool, pools of a KV head; 1 and n_group where heads do not share */
     size_t ld, idx_stride, n_blocks, q8_stride, room;
@@ -78,9 +81,18 @@ static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) { return s->o.sha
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head);
 /* The largest of max and |x[i]|, n a multiple of 4: a NaN or an infinity has no scale. */
 float tn_sparse_magnitude(const float *x, size_t n, float max);
-/* The query that stands for pool i_pool of a KV head in a row of q: their sum, as large as one of them (of unlike ones). In `to`, but for
- * a pool of one. */
+/* The nearest of n scales. */
+int32_t tn_sparse_nearest(const float *scales, int32_t n, float want);
+/* n heads' queries, one behind the other, as one: their sum, as large as one of them (of unlike ones). In `to`, but for n = 1. */
+const float *tn_sparse_add_queries(const float *x, int32_t n, size_t d, float *to);
+/* The query that stands for pool i_pool of a KV head in a row of q. */
 const float *tn_sparse_pooled_query(const tn_sparse_attn *s, const float *row, int32_t kv_head, int32_t i_pool, float *to);
+
+/* Keys up to `end` as rows; in INT8, by the scale that the panels up to there want. Returns its bucket. */
+void tn_sparse_copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end);
+int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end);
+/* Run an estimate of a layer and wait for it. */
+tern_status tn_sparse_launch(const tn_sparse_attn *s, tn_npu_job *job, int layer, tern_error *err);
 
 /* One block of rows of one KV head. */
 typedef struct block {

@@ -6,6 +6,14 @@
 #include <math.h>
 #include <string.h>
 
+tern_status tn_sparse_launch(const tn_sparse_attn *s, tn_npu_job *job, int layer, tern_error *err) {
+    if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(job, 0, 1, err);
+    TN_TRY(tn_npu_submit(job, err));
+    tern_status st = tn_npu_wait(job);
+    TN_FAIL_IF(st != TERN_OK, err, st, "the device failed in estimating attention of layer %d", layer);
+    return TERN_OK;
+}
+
 tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
@@ -25,11 +33,7 @@ tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int
     job.k[0].col_sum = k->sum + p0;
     job.k[0].n_pos = p1 - p0;
     if (p0 == 0) atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
-    if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(&job, 0, 1, err);
-    TN_TRY(tn_npu_submit(&job, err));
-    tern_status st = tn_npu_wait(&job);
-    TN_FAIL_IF(st != TERN_OK, err, st, "the device failed in estimating attention of layer %d", b->layer);
-    return TERN_OK;
+    return tn_sparse_launch(s, &job, b->layer, err);
 }
 
 void tn_sparse_float_scores(const block *b, const float *q, int32_t n, int32_t n_pos) {
