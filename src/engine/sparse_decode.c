@@ -66,7 +66,7 @@ static bool choose(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t 
 /* Scores of the KV head's query heads, and which they are: rows of w->scores, for positions from `base` on. */
 typedef struct scored {
     const int32_t *row[TN_ATTN_ROWS];
-    int32_t first[TN_ATTN_ROWS], end[TN_ATTN_ROWS], shift[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
+    int32_t first[TN_ATTN_ROWS], end[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
     int32_t n;
     size_t base;
 } scored;
@@ -81,45 +81,36 @@ static const float *query_of(const block *b, int32_t i, float *to) {
     return tn_sparse_add_queries(b->q + ((size_t)b->row0 * (size_t)s->h->n_heads + (size_t)(b->kv_head * s->n_group + g)) * d, n, d, to);
 }
 
-/* Heads whose queries have one scale are one launch. */
-static tern_status estimate(const block *b, const choice *c, scored *e, tern_error *err) {
+/* One scale for all heads, the row's own, so that their scores compare. */
+static tern_status estimate(const block *b, const choice *c, const scored *e, tern_error *err) {
     tn_sparse_attn *s = b->s;
     worker_space *w = b->w;
     const key_cache *k = tn_sparse_keys(s, b->layer, b->kv_head);
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     size_t d = (size_t)s->h->d_head, steps = (size_t)s->n_steps;
     const float *scales = s->scale_q + (size_t)b->layer * steps;
-    for (int32_t i = 0; i < e->n; i++) {
-        float pooled[512];
-        const float *x = query_of(b, i, pooled);
-        e->shift[i] = tn_sparse_nearest(scales, s->n_steps, tn_sparse_magnitude(x, d, 0) / 127);
-        s->kern->quantise_s8(x, 1 / scales[e->shift[i]], w->q8 + (size_t)i * s->q8_stride, d);
-    }
-    for (int32_t i = 0, next; i < e->n; i = next) {
-        for (next = i + 1; next < e->n && e->shift[next] == e->shift[i]; next++) {}
-        tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)e->shift[i]) * steps + (size_t)k->bucket], .n_rows = next - i,
-                          .in = {w->q8 + (size_t)i * s->q8_stride}, .out = {w->scores + (size_t)i * s->ld}};
-        job.k[0].tiles = k->tiles + tn_npu_tiles_bytes(layout, (int64_t)e->base, (int64_t)d);
-        job.k[0].col_sum = k->sum + e->base;
-        job.k[0].n_pos = (int32_t)(c->border - e->base);
-        TN_TRY(tn_sparse_launch(s, &job, b->layer, err));
-        atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
-    }
-    return TERN_OK;
+    float max = 0, pooled[512];
+    for (int32_t i = 0; i < e->n; i++) max = tn_sparse_magnitude(query_of(b, i, pooled), d, max);
+    int32_t bucket = tn_sparse_nearest(scales, s->n_steps, max / 127);
+    for (int32_t i = 0; i < e->n; i++) s->kern->quantise_s8(query_of(b, i, pooled), 1 / scales[bucket], w->q8 + (size_t)i * s->q8_stride, d);
+    tn_npu_job job = {.graph = s->graphs[((size_t)b->layer * steps + (size_t)bucket) * steps + (size_t)k->bucket], .n_rows = e->n, .in = {w->q8}, .out = {w->scores}};
+    job.k[0].tiles = k->tiles + tn_npu_tiles_bytes(layout, (int64_t)e->base, (int64_t)d);
+    job.k[0].col_sum = k->sum + e->base;
+    job.k[0].n_pos = (int32_t)(c->border - e->base);
+    atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
+    return tn_sparse_launch(s, &job, b->layer, err);
 }
 
 /* The positions before the border that matter to any of the heads, ascending. Scores count from the row's largest among the last NEAR and first FAR. */
 static void select_merged(const block *b, const choice *c, scored *e, uint32_t *idx) {
     const tn_sparse_attn *s = b->s;
     size_t near = c->border - c->first > NEAR ? c->border - NEAR : c->first;
+    size_t far = near - c->first > FAR ? c->first + FAR : near;
     for (int32_t r = 0; r < e->n; r++) {
         const int32_t *x = e->row[r];
-        int32_t top = INT32_MIN;
-        for (size_t p = near; p < c->border; p++) top = x[p - e->base] > top ? x[p - e->base] : top;
-        for (size_t p = c->first; p < near && p < c->first + FAR; p++) top = x[p - e->base] > top ? x[p - e->base] : top;
-        e->top[r] = top;
+        e->top[r] = tn_sparse_largest_score(x + (c->first - e->base), far - c->first, tn_sparse_largest_score(x + (near - e->base), c->border - near, INT32_MIN));
     }
-    int32_t bound = s->kern->topk_merge(&(tn_topk_merge_args){.row = e->row, .base = e->base, .n_rows = (size_t)e->n, .first = e->first, .end = e->end, .top = e->top, .shift = e->shift,
+    int32_t bound = s->kern->topk_merge(&(tn_topk_merge_args){.row = e->row, .base = e->base, .n_rows = (size_t)e->n, .first = e->first, .end = e->end, .top = e->top,
                                                               .p0 = c->first, .p1 = c->border, .out = b->w->merged});
     s->kern->topk(&(tn_topk_args){.scores = b->w->merged + c->first, .n = c->border - c->first, .k = c->k, .bound = bound, .idx = idx, .scratch = b->w->topk});
     for (size_t i = 0; c->first && i < c->k; i++) idx[i] += (uint32_t)c->first;
@@ -149,10 +140,7 @@ static void check(const block *b, const choice *c, scored *e, const uint32_t *id
     }
     tn_sparse_float_scores(b, w->q_rows, e->n, end);
     for (int32_t i = 0; i < e->n; i++) max = tn_sparse_largest(w->float_scores + (size_t)i * s->ld, c->border, max);
-    for (int32_t i = 0; i < e->n; i++) {
-        tn_sparse_integers(w->float_scores + (size_t)i * s->ld + e->base, max, w->scores + (size_t)i * s->ld, c->border - e->base);
-        e->shift[i] = 0;
-    }
+    for (int32_t i = 0; i < e->n; i++) tn_sparse_integers(w->float_scores + (size_t)i * s->ld + e->base, max, w->scores + (size_t)i * s->ld, c->border - e->base);
     select_merged(b, c, e, w->exact);
     atomic_fetch_add_explicit(&s->n_true, c->k, memory_order_relaxed);
     atomic_fetch_add_explicit(&s->n_found, tn_sparse_n_common(idx, w->exact, c->k), memory_order_relaxed);

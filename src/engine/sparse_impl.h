@@ -28,7 +28,7 @@ typedef struct key_cache {
 } key_cache;
 
 typedef struct chunk_plan {
-    int32_t *q_bucket; /* [n_heads], of pools of heads the first n_pools of a KV head's */
+    int32_t *q_bucket; /* [n_kv_heads * n_units_kv] */
     int32_t *k_bucket; /* [n_kv_heads] */
 } chunk_plan;
 
@@ -58,11 +58,14 @@ struct tn_sparse_attn {
     bool prompt;              /* chunks of the prompt too */
     int32_t decode_from;      /* positions a row sees at least */
     int32_t n_steps, n_group, n_workers, n_chunks;
+    int32_t n_units_kv;       /* units of a KV head; a unit is estimated with one scale and selected together: 1 where heads share, else each */
     int32_t pool, n_pools;    /* query heads of a pool, pools of a KV head; 1 and n_group where heads do not share */
     size_t ld, idx_stride, n_blocks, q8_stride, room;
     float *scale_q, *scale_k; /* [n_layers][n_steps] */
     float *ratio;             /* [n_layers][n_heads] */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
+    float *rows;              /* of all of them: one large block has large pages */
+    int8_t *tiles;
     tn_npu_graph **graphs;    /* [n_layers][n_steps of Q][n_steps of K] */
     tn_npu_graph **part_graphs; /* the same for PART positions; only where the device works part by part */
     chunk_plan *plans;        /* [n_chunks] */
@@ -113,6 +116,8 @@ void tn_sparse_head_float_scores(const block *b, int32_t head, int32_t n_pos);
 /* The largest of max and |f[i]|; float scores of one row, the largest magnitude `max`, as integers of 25 bits, in place of estimates. */
 float tn_sparse_largest(const float *f, size_t n, float max);
 void tn_sparse_integers(const float *f, float max, int32_t *out, size_t n);
+/* The largest of max and n scores. */
+int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max);
 /* With check: how many are in both lists; how much of a row's softmax lies at the n positions of idx. f: its exact scores. */
 size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n);
 void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx, size_t n);

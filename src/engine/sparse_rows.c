@@ -19,7 +19,7 @@ tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = tn_sparse_keys(s, b->layer, b->kv_head);
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
-    int32_t qb = p->q_bucket[b->kv_head * s->n_group + pool0], kb = p->k_bucket[b->kv_head];
+    int32_t qb = p->q_bucket[b->kv_head * s->n_units_kv + (s->o.share_rows ? 0 : pool0)], kb = p->k_bucket[b->kv_head];
     float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
     size_t at = ld ? (size_t)(pool0 * n) : 0;
     uint8_t *q8 = b->w->q8 + at * s->q8_stride;
@@ -81,6 +81,26 @@ static void select_row(const tn_sparse_attn *s, worker_space *w, int32_t *scores
     s->kern->topk(&(tn_topk_args){.scores = scores + base, .n = end - base, .k = k, .bound = bound + 1, .idx = idx, .cuts = cuts + b0, .scratch = w->topk});
     for (size_t i = 0; base && i < k; i++) idx[i] += (uint32_t)base;
     for (size_t c = b0 + tn_sparse_blocks(end - base) + 1; c <= s->n_blocks; c++) cuts[c] = (uint32_t)k;
+}
+
+int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max) {
+    typedef int32_t int4 __attribute__((vector_size(16)));
+    int4 top[4], m;
+    size_t i = 0;
+    int32_t lane[16];
+    for (int j = 0; j < 4; j++) top[j] = (int4){max, max, max, max};
+    for (; i + 16 <= n; i += 16) {
+        for (int j = 0; j < 4; j++) {
+            int4 v;
+            memcpy(&v, x + i + 4 * j, sizeof v);
+            m = top[j] > v;
+            top[j] = (top[j] & m) | (v & ~m);
+        }
+    }
+    memcpy(lane, top, sizeof lane);
+    for (int j = 0; j < 16; j++) max = lane[j] > max ? lane[j] : max;
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
 }
 
 size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n) {

@@ -123,26 +123,28 @@ static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text
         }
         int kb = bucket_of(g->scale_k, max / 127), pool = (group + 31) / 32;
         for (int32_t p = first; p < border; p++) merged[p] = INT64_MIN;
-        for (int h = 0; h < group; h += pool) {
-            float x[MAX_D] = {0}, most = 0;
+        static float x[MAX_HEADS][MAX_D];
+        float most = 0;
+        int n_in = 0;
+        for (int h = 0; h < group; h += pool, n_in++) {
             int m = group - h < pool ? group - h : pool;
             for (int i = 0; i < d; i++) {
-                for (int j = 0; j < m; j++) x[i] = j ? x[i] + q[(h + j) * d + i] : q[h * d + i];
-                if (m > 1) x[i] *= 1 / sqrtf((float)m);
-                most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+                float sum = q[h * d + i];
+                for (int j = 1; j < m; j++) sum += q[(h + j) * d + i];
+                x[n_in][i] = m > 1 ? sum * (1 / sqrtf((float)m)) : sum;
+                most = fabsf(x[n_in][i]) > most ? fabsf(x[n_in][i]) : most;
             }
-            int qb = bucket_of(g->scale_q, most / 127);
+        }
+        int qb = bucket_of(g->scale_q, most / 127);
+        for (int h = 0; h < n_in; h++) {
             static int64_t score[CAP];
             int64_t top = INT64_MIN;
             for (int32_t p = first; p < border; p++) {
                 score[p] = 0;
-                for (int i = 0; i < d; i++) score[p] += int8_of(x[i], g->scale_q, qb) * int8_of(key_at(g, a, slot[p], i), g->scale_k, kb);
+                for (int i = 0; i < d; i++) score[p] += int8_of(x[h][i], g->scale_q, qb) * int8_of(key_at(g, a, slot[p], i), g->scale_k, kb);
                 if ((p >= border - 256 || p < first + 64) && score[p] > top) top = score[p];
             }
-            for (int32_t p = first; p < border; p++) {
-                int64_t y = (score[p] - top) * (1 << qb);
-                merged[p] = y > merged[p] ? y : merged[p];
-            }
+            for (int32_t p = first; p < border; p++) merged[p] = score[p] - top > merged[p] ? score[p] - top : merged[p];
         }
         for (int32_t p = first; p < border; p++) list[n_list++] = p;
         sort_by = merged;
@@ -178,7 +180,7 @@ static void check_forward(rig *g, int32_t n0, int32_t n, bool is_tree, const cha
     tn_rows r = {.h = &g->h, .kern = &g->kern, .kv = &g->kv, .n_rows = n, .pos = pos, .slot = slot, .tree_base = is_tree ? n0 : -1, .tree_mask = is_tree ? t.mask : NULL, .n_tree_words = is_tree};
     static float q[32 * MAX_HEADS * MAX_D], out[32 * MAX_HEADS * MAX_D], want[MAX_HEADS * MAX_D];
     size_t row = (size_t)g->h.n_heads * (size_t)g->h.d_head, part = row / (size_t)g->h.n_kv_heads;
-    for (size_t i = 0; i < (size_t)n * row; i++) q[i] = noise(g) * (i / (size_t)g->h.d_head % 3 == 1 ? 3 : 1);
+    for (size_t i = 0; i < (size_t)n * row; i++) q[i] = noise(g) * (i / part % 3 == 1 ? 3 : 1);
     for (size_t i = 0; i < (size_t)n * row; i++) out[i] = NAN;
     tn_sparse_attn_rewind(g->s, n0);
     int32_t n_rounds = tn_sparse_decode_rounds(g->s, &r, 0);
