@@ -104,7 +104,7 @@ typedef struct tern_options {
     int32_t steal_above;       /* policy "synergy": an idle CPU lane takes a task of the NPU's when more than so many wait there; -1 = never, 0 = as the profile says, 5 before it is measured (default) */
     const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
                                   when the page cache has the file, else what tern bench --tune kept, else uring-direct (default) */
-    /* Packages: attention of the prompt (decoding attends in full). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU
+    /* Packages: attention of the prompt (of decoding: attention_decode). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU
      * attends in float to the positions that matter), or a baseline, "float-sparse", "block-sparse", "npu-full". */
     const char *attention;
     float attention_ratio;       /* mean share of the positions a row attends to, in (0,1]; 0 = 0.2 (default); 1 = full */
@@ -128,6 +128,8 @@ typedef struct tern_options {
                                        (default); the same bits */
     const char *attention_plan;  /* how they are planned: "paper", or what to leave out of it, "in-order", "no-fusion", "no-overlap",
                                     comma-separated; NULL = paper (default) */
+    bool attention_decode;       /* packages, attention "full" or "shadow": decoding attends sparsely as well, rows that see attention_threshold positions
+                                    (0 = 2048); a row attends to 256 at least (default false) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
