@@ -221,6 +221,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->attention_plan = a->attention_plan;
     o->attention_threshold = a->attention_threshold;
     o->attention_check = a->attention_check;
+    o->attention_decode = a->attention_decode;
     o->trace = a->trace;
 }
 

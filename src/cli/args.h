@@ -58,7 +58,7 @@ typedef struct model_args {
     const char *graph_switch, *load, *read, *weights, *attention, *attention_pipeline, *attention_plan;
     float attention_ratio;
     int32_t attention_buckets, attention_threshold, attention_share, attention_pool;
-    bool no_head_ratios, attention_check, attention_whole;
+    bool no_head_ratios, attention_check, attention_whole, attention_decode;
     int32_t switch_blocks, steal_above;
 } model_args;
 #define MODEL_ARGS(a)                                                                                       \
@@ -82,6 +82,7 @@ typedef struct model_args {
     {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
     {"weights", 0, "FORM", ARG_STR, &(a).weights, 0, 0, "packages of fewer than 8 bits, in memory: tiles (default: unpacked once) or packed (less memory; quicker without drafts, slower with)"}, \
     {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), float-sparse, block-sparse, npu-full"}, \
+    {"attention-decode", 0, NULL, ARG_FLAG, &(a).attention_decode, 0, 0, "packages: decode sparsely too, with --attention full or shadow"}, \
     {"ratio", 0, "R", ARG_FLOAT, &(a).attention_ratio, 1e-6, 1, "sparse attention: mean share of the positions a row attends to (default 0.2)"}, \
     {"buckets", 0, "N", ARG_INT, &(a).attention_buckets, 1, 9, "sparse attention: pairs of scales to choose from, 1 or 9 (default)"}, \
     {"no-head-ratios", 0, NULL, ARG_FLAG, &(a).no_head_ratios, 0, 0, "sparse attention: the same share for every head"}, \

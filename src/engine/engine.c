@@ -14,8 +14,9 @@
 
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
 
-static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name, const char *attention, tern_error *err) {
+static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name, const char *attention, bool attention_decode, tern_error *err) {
     TN_FAIL_IF(attention && strcmp(attention, "full"), err, TERN_E_INVALID, "attention '%s' needs a package (tern pack makes one)", attention);
+    TN_FAIL_IF(attention_decode, err, TERN_E_INVALID, "sparse attention when decoding needs a package (tern pack makes one)");
     tn_float_scheme scheme = TN_FLOAT;
     TN_FAIL_IF(scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
                "scheme '%s' cannot run on a float model: there are float, llm-int8, group-w8a8 (tern pack makes packages of the others)", scheme_name);
@@ -65,6 +66,9 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(e->attention.pipeline == TN_ATTN_PIPELINE_ON && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID, "heads are a pipeline with attention shadow only");
     TN_FAIL_IF(o->attention_plan && !tn_attn_plan_parse(o->attention_plan, &e->attention.plan), err, TERN_E_INVALID,
                "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap", o->attention_plan);
+    e->attention.decode = o->attention_decode;
+    TN_FAIL_IF(e->attention.decode && e->attention.mode != TN_ATTN_FULL && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
+               "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only", o->attention);
     TN_FAIL_IF(!(o->attention_ratio >= 0 && o->attention_ratio <= 1), err, TERN_E_INVALID, "an attention ratio of %g: want more than 0, at most 1", (double)o->attention_ratio);
     TN_FAIL_IF(e->attention.n_buckets != 1 && e->attention.n_buckets != 9, err, TERN_E_INVALID, "%d buckets of scales: there are 1 and 9", e->attention.n_buckets);
     e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
@@ -105,7 +109,7 @@ static tern_status open_packed(tern_engine *e, const char *path, const tern_opti
 
 static tern_status open_any(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
     if (tn_pkg_is(path)) return open_package(e, path, o, n_threads, err);
-    return o->npu ? open_packed(e, path, o, n_threads, err) : open_float(e, path, o->scheme, o->attention, err);
+    return o->npu ? open_packed(e, path, o, n_threads, err) : open_float(e, path, o->scheme, o->attention, o->attention_decode, err);
 }
 
 tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err) {

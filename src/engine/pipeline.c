@@ -78,6 +78,7 @@ struct tn_pipeline {
     int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
     void *arenas[TN_WAVE_CHUNKS];
     tn_sparse_attn *sparse; /* NULL: full attention always */
+    bool sparse_prompt;     /* chunks of the prompt, not only decoding */
     bool sparse_now;        /* the forward that runs */
     tn_attn_shape heads;    /* of its pipeline of heads; n_slots 0: attention is one task */
     tn_npu_job *jobs;      /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
@@ -302,7 +303,7 @@ static tn_lane lane_of(const tn_pipeline *p, tn_stage s, int layer) {
 static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) { return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts; }
 
 static bool has_stage(const tn_pipeline *p, tn_stage st, int32_t layer) {
-    if (st == TN_ST_PLAN) return p->sparse && p->form == TN_FORM_CHUNK;
+    if (st == TN_ST_PLAN) return p->sparse_prompt && p->form == TN_FORM_CHUNK;
     const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
     return s->ops.n_ops && (tn_stage_is_product(st) || s->shadow);
 }
@@ -664,7 +665,8 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     }
     p->form = TN_FORM_CHUNK; /* of the waves built now */
     int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows, n_most = most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS; /* never more chunks than the context has */
-    if (attention->mode != TN_ATTN_FULL && (st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, n_most, p->n_rows, &p->sparse, err)) != TERN_OK) goto out;
+    p->sparse_prompt = attention->mode != TN_ATTN_FULL;
+    if ((p->sparse_prompt || attention->decode) && (st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, n_most, p->n_rows, &p->sparse, err)) != TERN_OK) goto out;
     if (p->sparse) p->heads = tn_sparse_attn_shape(p->sparse);
     for (int32_t i = 0; i < n_most; i++) {
         if ((st = open_chunk(p, i, kv, err)) != TERN_OK) goto out;
@@ -743,7 +745,7 @@ typedef struct small_stage {
     tn_pipeline *p;
     int layer;
     tn_stage stage;
-    int32_t n_parts, rows_per_part;
+    int32_t n_parts, rows_per_part, round;
     tern_status status[64];
     tern_error errors[64];
 } small_stage;
@@ -753,6 +755,33 @@ static void small_attention(void *arg, int i_item, int i_thread) {
     small_stage *s = arg;
     chunk *c = &s->p->chunks[0];
     tn_rows_attention_group(&c->r, s->layer, i_item, c->q, c->att, 0, c->r.n_rows, s->p->scratch + (size_t)i_thread * s->p->scratch_stride);
+}
+
+/* The same where rows attend sparsely: by KV head and row. */
+static void small_plan(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    small_stage *s = arg;
+    tn_sparse_decode_plan(s->p->sparse, &s->p->chunks[0].r, s->layer, i_item, s->round);
+}
+
+static void small_sparse(void *arg, int i_item, int i_thread) {
+    small_stage *s = arg;
+    tn_pipeline *p = s->p;
+    chunk *c = &p->chunks[0];
+    int32_t n = c->r.n_rows, kv_head = i_item / n, row = i_item % n;
+    if (n == 1) small_plan(s, kv_head, i_thread);
+    tern_status st = tn_sparse_decode_row(p->sparse, &c->r, s->layer, kv_head, row, s->round, c->q, c->att, p->scratch + (size_t)i_thread * p->scratch_stride, i_thread,
+                                          &s->errors[i_thread % 64]);
+    if (st != TERN_OK) s->status[i_thread % 64] = st;
+}
+
+static void attend_small(tn_pipeline *p, small_stage *s, int32_t n) {
+    int32_t n_rounds = p->sparse ? tn_sparse_decode_rounds(p->sparse, &p->chunks[0].r, s->layer) : 0, n_kv = p->model->h.n_kv_heads;
+    if (!n_rounds) tn_pool_for(p->pool, n_kv, small_attention, s);
+    for (s->round = 0; s->round < n_rounds; s->round++) {
+        if (n > 1) tn_pool_for(p->pool, n_kv, small_plan, s);
+        tn_pool_for(p->pool, n_kv * n, small_sparse, s);
+    }
 }
 
 static void small_quantise(void *arg, int i_item, int i_thread) {
@@ -787,7 +816,7 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
             s.n_parts = n_parts_of(p, s.stage, n, layer);
             int64_t start_ns = timeline ? tn_now_ns() : 0;
             if (st == TN_ST_ATTN) {
-                tn_pool_for(p->pool, p->model->h.n_kv_heads, small_attention, &s);
+                attend_small(p, &s, n);
                 tn_pool_for(p->pool, s.n_parts, small_quantise, &s);
             } else {
                 tn_pool_for(p->pool, s.n_parts, small_item, &s);
@@ -917,7 +946,7 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
                                   const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
-    p->sparse_now = p->sparse && p->form == TN_FORM_CHUNK;
+    p->sparse_now = p->sparse_prompt && p->form == TN_FORM_CHUNK;
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
     if (p->form == TN_FORM_DECODE) {
         if (p->switcher) TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */

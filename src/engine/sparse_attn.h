@@ -1,4 +1,4 @@
-/* engine/sparse_attn.h - attention of a prompt's chunks at the positions that matter (shadowAttn 3): the device estimates the scores in INT8,
+/* engine/sparse_attn.h - attention of a prompt's chunks, and of decoding, at the positions that matter (shadowAttn 3): the device estimates the scores in INT8,
  * the CPU selects the largest of every row and attends to those positions in float.
  *
  * The plan of a chunk and layer comes first (tn_sparse_attn_plan, one call per KV head): the largest magnitude of the keys so far and of
@@ -46,7 +46,8 @@ bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out);
 enum { TN_ATTN_ROWS = 32, TN_ATTN_MAX_SHARE = 8, TN_ATTN_MAX_TILE = 128, TN_ATTN_MAX_STEPS = 3 }; /* query rows of a block; neighbours that share a
     selection; with their heads; scales of Q, and of K, to choose from */
 
-enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 1024 }; /* defaults */
+enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 1024, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
+enum { TN_ATTN_DECODE_LEAST = 256 }; /* positions that a row attends to when decoding, where it sees so many */
 
 typedef struct tn_attn_options {
     tn_attn_mode mode;
@@ -60,7 +61,9 @@ typedef struct tn_attn_options {
     bool whole;           /* where they share: estimate all positions in one launch, as on a device apart, where parts could be merged in cache */
     tn_attn_pipeline pipeline;
     tn_headplan_switches plan; /* of the pipelined form */
-    int32_t threshold;    /* chunks that end before this many tokens are attended in full; 0 = as tuned, or TN_ATTN_FROM (baselines: 1) */
+    int32_t threshold;    /* chunks that end before this many tokens are attended in full; 0 = as tuned, or TN_ATTN_FROM (baselines: 1). Decoding:
+                             rows that see fewer positions; 0 = TN_ATTN_DECODE_FROM */
+    bool decode;          /* decode forwards attend sparsely as well, or, with mode full, only they */
 } tn_attn_options;
 
 typedef struct tn_attn_stats {
@@ -68,9 +71,9 @@ typedef struct tn_attn_stats {
     uint64_t n_true, n_found;              /* with check: exact largest positions; of those selected */
     double mass;                           /* with check: share of the exact softmax weights that lies on selected positions, summed over n_rows */
     uint64_t n_requantised, n_launches;    /* times a KV head's keys were quantised anew; estimates run on the device */
-    /* Pipelined: units in those launches; plans made, the time of all and of the longest; what was planned for the chunks and layers attended so, and
+    /* Pipelined: units in launches of a chunk; those launches; plans made, the time of all and of the longest; what was planned for the chunks and layers attended so, and
      * how long they took from the first estimate to the last attend, with what ran between. */
-    uint64_t n_fused, n_plans, plan_ns, plan_max_ns;
+    uint64_t n_fused, n_fused_launches, n_plans, plan_ns, plan_max_ns;
     double planned_us, took_us;
     uint64_t bytes;                        /* INT8 keys and graphs */
 } tn_attn_stats;
@@ -112,6 +115,14 @@ tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
 
 /* What attention of this kind takes on this device, on random keys. h: one layer is enough. */
 tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev, const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out, tern_error *err);
+/* Decode forwards (at most TN_ATTN_ROWS rows; tokens or a tree), once all rows' keys are in the cache: in so many rounds, one after the other;
+ * 0: all rows attend in full. A round begins with plan for every KV head; then its rows, on any threads, each KV head apart. A row's bits depend
+ * on its text alone. */
+int32_t tn_sparse_decode_rounds(const tn_sparse_attn *s, const tn_rows *r, int layer);
+void tn_sparse_decode_plan(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t round);
+/* Does nothing for a row of another round. scratch: tn_rows_scratch floats. out [n_rows][n_heads * d_head]. */
+tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t row, int32_t round, const float *q, float *out, float *scratch,
+                                 int32_t i_worker, tern_error *err);
 
 /* The same as the host device takes with the default options, for a package. Nothing (no widths) where such heads cannot be a pipeline. */
 tern_status tn_sparse_attn_times(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);

@@ -6,6 +6,14 @@
 #include <math.h>
 #include <string.h>
 
+tern_status tn_sparse_launch(const tn_sparse_attn *s, tn_npu_job *job, int layer, tern_error *err) {
+    if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(job, 0, 1, err);
+    TN_TRY(tn_npu_submit(job, err));
+    tern_status st = tn_npu_wait(job);
+    TN_FAIL_IF(st != TERN_OK, err, st, "the device failed in estimating attention of layer %d", layer);
+    return TERN_OK;
+}
+
 tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
@@ -25,11 +33,7 @@ tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int
     job.k[0].col_sum = k->sum + p0;
     job.k[0].n_pos = p1 - p0;
     if (p0 == 0) atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
-    if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(&job, 0, 1, err);
-    TN_TRY(tn_npu_submit(&job, err));
-    tern_status st = tn_npu_wait(&job);
-    TN_FAIL_IF(st != TERN_OK, err, st, "the device failed in estimating attention of layer %d", b->layer);
-    return TERN_OK;
+    return tn_sparse_launch(s, &job, b->layer, err);
 }
 
 void tn_sparse_float_scores(const block *b, const float *q, int32_t n, int32_t n_pos) {
@@ -77,6 +81,26 @@ static void select_row(const tn_sparse_attn *s, worker_space *w, int32_t *scores
     s->kern->topk(&(tn_topk_args){.scores = scores + base, .n = end - base, .k = k, .bound = bound + 1, .idx = idx, .cuts = cuts + b0, .scratch = w->topk});
     for (size_t i = 0; base && i < k; i++) idx[i] += (uint32_t)base;
     for (size_t c = b0 + tn_sparse_blocks(end - base) + 1; c <= s->n_blocks; c++) cuts[c] = (uint32_t)k;
+}
+
+int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max) {
+    typedef int32_t int4 __attribute__((vector_size(16)));
+    int4 top[4], m;
+    size_t i = 0;
+    int32_t lane[16];
+    for (int j = 0; j < 4; j++) top[j] = (int4){max, max, max, max};
+    for (; i + 16 <= n; i += 16) {
+        for (int j = 0; j < 4; j++) {
+            int4 v;
+            memcpy(&v, x + i + 4 * j, sizeof v);
+            m = top[j] > v;
+            top[j] = (top[j] & m) | (v & ~m);
+        }
+    }
+    memcpy(lane, top, sizeof lane);
+    for (int j = 0; j < 16; j++) max = lane[j] > max ? lane[j] : max;
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
 }
 
 size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n) {

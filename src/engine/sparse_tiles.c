@@ -47,32 +47,12 @@ static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, con
     return k < n ? k : n;
 }
 
-/* The largest of max and n scores. */
-static int32_t largest_score(const int32_t *x, int32_t n, int32_t max) {
-    typedef int32_t int4 __attribute__((vector_size(16)));
-    int4 top[4], m;
-    int32_t i = 0, lane[16];
-    for (int j = 0; j < 4; j++) top[j] = (int4){max, max, max, max};
-    for (; i + 16 <= n; i += 16) {
-        for (int j = 0; j < 4; j++) {
-            int4 v;
-            memcpy(&v, x + i + 4 * j, sizeof v);
-            m = top[j] > v;
-            top[j] = (top[j] & m) | (v & ~m);
-        }
-    }
-    memcpy(lane, top, sizeof lane);
-    for (int j = 0; j < 16; j++) max = lane[j] > max ? lane[j] : max;
-    for (; i < n; i++) max = x[i] > max ? x[i] : max;
-    return max;
-}
-
 /* Where the scores of a row count from: the largest of the last NEAR and the first FAR that it sees. Nearly always the row's largest; where it is
  * not, what is larger counts for more. So merging need not wait for the whole row. */
 static void tile_tops(tile *t) {
     for (int32_t r = 0; r < t->n_in; r++) {
         int32_t first = t->row_first[r], end = t->row_end[r], near = end - first > NEAR ? end - NEAR : first, far = near - first > FAR ? first + FAR : near;
-        t->top[r] = largest_score(t->row[r] + first, far - first, largest_score(t->row[r] + near, end - near, INT32_MIN));
+        t->top[r] = tn_sparse_largest_score(t->row[r] + first, (size_t)(far - first), tn_sparse_largest_score(t->row[r] + near, (size_t)(end - near), INT32_MIN));
     }
     t->bound = 1;
 }
