@@ -64,8 +64,8 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
 
 static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *err) {
     size_t rows = TN_ATTN_ROWS, all = (size_t)s->n_group * rows, d = (size_t)s->h->d_head;
-    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, tiles = s->o.share_rows > 0, ok = true;
-    if (tiles) {
+    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, ok = true;
+    if (tn_sparse_uses_tiles(s)) {
         size_t n_floats = all * d;
         w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
         w->part = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * PART_LD, sizeof(int32_t));
@@ -83,6 +83,7 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     w->q8 = tn_calloc(s->ctx, TN_MEM_ACTIVATIONS, rows * (s->q8_stride + 64), 1);
     w->q_rows = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * d, sizeof(float));
     w->float_scores = floats ? tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(float)) : NULL;
+    if (s->o.mode == TN_ATTN_NPU_FULL) ok = ok && (w->weights = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, 1));
     w->idx = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all * s->idx_stride + 64, sizeof(uint32_t));
     w->cuts = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all * (s->n_blocks + 1), sizeof(uint32_t));
     w->exact = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->idx_stride + 64, sizeof(uint32_t));
@@ -155,7 +156,8 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     TN_BAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
     for (size_t i = 0; i < n_keys; i++) {
         s->keys[i].bucket = -1;
-        if (!s->o.share_rows) continue;
+        if ((st = tn_sparse_baseline_open(s, &s->keys[i], err)) != TERN_OK) goto out;
+        if (!tn_sparse_uses_tiles(s)) continue;
         s->keys[i].rows = tn_alloc(ctx, TN_MEM_KV, (size_t)kv->cap_tok * (size_t)h->d_head, sizeof(float));
         TN_BAIL_IF(!s->keys[i].rows, err, TERN_E_MEMORY, "no memory for keys");
         s->fixed.bytes += (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
@@ -180,6 +182,10 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
         tn_free(s->ctx, s->keys[i].sum);
         tn_free(s->ctx, s->keys[i].panel_max);
         tn_free(s->ctx, s->keys[i].rows);
+        tn_free(s->ctx, s->keys[i].means);
+        tn_free(s->ctx, s->keys[i].v_tiles);
+        tn_free(s->ctx, s->keys[i].v_sum);
+        tn_free(s->ctx, s->keys[i].v_panel_max);
     }
     for (int32_t i = 0; s->graphs && s->part_graphs && i < s->h->n_layers * s->n_steps * s->n_steps; i++) {
         tn_npu_graph_close(&s->graphs[i]);
@@ -191,7 +197,7 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     }
     for (int32_t i = 0; s->space && i < s->n_workers; i++) {
         worker_space *w = &s->space[i];
-        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->part, w->tile_q, w->tile_out, w->seen};
+        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->part, w->weights, w->tile_q, w->tile_out, w->seen};
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
@@ -211,6 +217,8 @@ void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         if (s->keys[i].n_keys > n_pos) s->keys[i].n_keys = n_pos;
         if (s->keys[i].n_rows > n_pos) s->keys[i].n_rows = n_pos;
+        if (s->keys[i].n_means > n_pos / BLOCK) s->keys[i].n_means = n_pos / BLOCK;
+        if (s->keys[i].n_values > n_pos) s->keys[i].n_values = n_pos;
     }
 }
 
@@ -340,7 +348,8 @@ static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end
 }
 
 void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q) {
-    if (s->o.share_rows) copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
+    if (tn_sparse_uses_tiles(s)) copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
+    tn_sparse_baseline_plan(s, layer, kv_head, r->slot[r->n_rows - 1] + 1);
     if (!tn_sparse_uses_int8(s)) return;
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
