@@ -112,7 +112,7 @@ static void share_estimate_rows(work *w, size_t kv, size_t e0) {
 
 static void share_merge(work *w, size_t e0, size_t i0, size_t p0, size_t p1) {
     const int32_t *row[ROWS];
-    int32_t first[ROWS] = {0}, end[ROWS], shift[ROWS] = {0}, top[ROWS];
+    int32_t first[ROWS] = {0}, end[ROWS], top[ROWS];
     size_t n_in = 0, n = (size_t)w->end[i0 + w->share - 1];
     for (size_t pool = 0; pool < w->n_pools; pool++) {
         for (size_t i = i0; i < i0 + w->share; i++) {
@@ -121,7 +121,7 @@ static void share_merge(work *w, size_t e0, size_t i0, size_t p0, size_t p1) {
             end[n_in++] = w->end[i];
         }
     }
-    int32_t bound = w->k->topk_merge(&(tn_topk_merge_args){.row = row, .base = p0, .n_rows = n_in, .first = first, .end = end, .top = top, .shift = shift, .p0 = p0, .p1 = p1 < n ? p1 : n, .out = w->merged + i0 * w->n});
+    int32_t bound = w->k->topk_merge(&(tn_topk_merge_args){.row = row, .base = p0, .n_rows = n_in, .first = first, .end = end, .top = top, .p0 = p0, .p1 = p1 < n ? p1 : n, .out = w->merged + i0 * w->n});
     w->bound[i0] = p0 && w->bound[i0] > bound ? w->bound[i0] : bound;
 }
 

@@ -36,13 +36,14 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
     size_t n_sum = (cap + (size_t)caps->layout.tile_n - 1) / (size_t)caps->layout.tile_n * (size_t)caps->layout.tile_n;
     s->graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
     s->part_graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
-    TN_FAIL_IF(!s->graphs || !s->part_graphs, err, TERN_E_MEMORY, "no memory for INT8 keys");
+    s->tiles = tn_calloc(s->ctx, TN_MEM_KV, n_layers * n_kv, (size_t)tiles);
+    TN_FAIL_IF(!s->graphs || !s->part_graphs || !s->tiles, err, TERN_E_MEMORY, "no memory for INT8 keys");
     for (size_t i = 0; i < n_layers * n_kv; i++) {
         key_cache *k = &s->keys[i];
-        k->tiles = tn_calloc(s->ctx, TN_MEM_KV, (size_t)tiles, 1);
+        k->tiles = s->tiles + i * (size_t)tiles;
         k->sum = tn_calloc(s->ctx, TN_MEM_KV, n_sum, sizeof *k->sum);
         k->panel_max = tn_calloc(s->ctx, TN_MEM_KV, cap / TN_KV_PANEL, sizeof *k->panel_max);
-        TN_FAIL_IF(!k->tiles || !k->sum || !k->panel_max, err, TERN_E_MEMORY, "no memory for INT8 keys");
+        TN_FAIL_IF(!k->sum || !k->panel_max, err, TERN_E_MEMORY, "no memory for INT8 keys");
         s->fixed.bytes += tiles + n_sum * sizeof *k->sum + cap / TN_KV_PANEL * sizeof *k->panel_max;
     }
     for (size_t l = 0; l < n_layers; l++) {
@@ -72,9 +73,9 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
         w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
-        w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_tiles_scratch(all, s->room, d), sizeof(float));
+        w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_tiles_scratch(s->o.share_rows ? (size_t)(s->n_group * s->o.share_rows) : rows, s->room, d), sizeof(float));
         ok = w->merged && w->part && w->tile_q && w->tile_out && w->seen && w->scratch;
-        all = rows; /* a list a tile at most */
+        if (s->o.share_rows) all = rows; /* a list a tile at most */
     } else {
         w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_sparse_scratch(all, s->room, d), sizeof(float));
         ok = w->scratch;
@@ -115,6 +116,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads : s->o.share_rows ? s->n_group : 1;
     while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS) s->pool++; /* a tile's scores have room */
     s->n_pools = (s->n_group + s->pool - 1) / s->pool;
+    s->n_units_kv = s->o.share_rows ? 1 : s->n_group;
     size_t n_layers = (size_t)h->n_layers, n_all = n_layers * (size_t)h->n_heads, steps = (size_t)s->n_steps;
     tern_status st = TERN_OK;
     s->ld = (size_t)kv->cap_tok + 16; /* not a power of two: rows would share cache sets */
@@ -147,20 +149,22 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     if (s->room > (size_t)kv->cap_tok) s->room = (size_t)kv->cap_tok;
     s->idx_stride = s->room + 32;
     for (int32_t i = 0; i < n_chunks; i++) {
-        s->plans[i].q_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_heads, sizeof(int32_t));
+        s->plans[i].q_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)(h->n_kv_heads * s->n_units_kv), sizeof(int32_t));
         s->plans[i].k_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_kv_heads, sizeof(int32_t));
         TN_BAIL_IF(!s->plans[i].q_bucket || !s->plans[i].k_bucket, err, TERN_E_MEMORY, "no memory for sparse attention");
     }
     size_t n_keys = n_layers * (size_t)h->n_kv_heads;
     s->keys = tn_calloc(ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
     TN_BAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
+    if (tn_sparse_uses_tiles(s)) {
+        s->rows = tn_alloc(ctx, TN_MEM_KV, n_keys, (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float));
+        TN_BAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
+        s->fixed.bytes += n_keys * (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
+    }
     for (size_t i = 0; i < n_keys; i++) {
         s->keys[i].bucket = -1;
+        if (s->rows) s->keys[i].rows = s->rows + i * (size_t)kv->cap_tok * (size_t)h->d_head;
         if ((st = tn_sparse_baseline_open(s, &s->keys[i], err)) != TERN_OK) goto out;
-        if (!tn_sparse_uses_tiles(s)) continue;
-        s->keys[i].rows = tn_alloc(ctx, TN_MEM_KV, (size_t)kv->cap_tok * (size_t)h->d_head, sizeof(float));
-        TN_BAIL_IF(!s->keys[i].rows, err, TERN_E_MEMORY, "no memory for keys");
-        s->fixed.bytes += (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
     }
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
     for (int32_t i = 0; i < n_workers; i++) {
@@ -178,10 +182,8 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     if (!s) return;
     *ps = NULL;
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
-        tn_free(s->ctx, s->keys[i].tiles);
         tn_free(s->ctx, s->keys[i].sum);
         tn_free(s->ctx, s->keys[i].panel_max);
-        tn_free(s->ctx, s->keys[i].rows);
         tn_free(s->ctx, s->keys[i].means);
         tn_free(s->ctx, s->keys[i].v_tiles);
         tn_free(s->ctx, s->keys[i].v_sum);
@@ -201,6 +203,8 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
+    tn_free(s->ctx, s->rows);
+    tn_free(s->ctx, s->tiles);
     tn_free(s->ctx, s->graphs);
     tn_free(s->ctx, s->part_graphs);
     tn_free(s->ctx, s->plans);
@@ -354,13 +358,15 @@ void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, i
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     plan_keys(s, layer, kv_head, r->slot[r->n_rows - 1] + 1, &p->k_bucket[kv_head]);
+    float max = 0, pooled[512];
     for (int32_t i_pool = 0; i_pool < s->n_pools; i_pool++) {
-        float max = 0, pooled[512];
         for (int32_t i = 0; i < r->n_rows; i++) {
             const float *x = tn_sparse_pooled_query(s, q + (size_t)i * row, kv_head, i_pool, pooled);
             max = tn_sparse_magnitude(x, d, max);
         }
-        p->q_bucket[kv_head * s->n_group + i_pool] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+        if (s->o.share_rows && i_pool + 1 < s->n_pools) continue; /* selected together: one scale, so that their scores compare */
+        p->q_bucket[kv_head * s->n_units_kv + (s->o.share_rows ? 0 : i_pool)] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+        max = 0;
     }
 }
 

@@ -34,7 +34,7 @@ typedef struct key_cache {
 } key_cache;
 
 typedef struct chunk_plan {
-    int32_t *q_bucket; /* [n_heads], of pools of heads the first n_pools of a KV head's */
+    int32_t *q_bucket; /* [n_kv_heads * n_units_kv] */
     int32_t *k_bucket; /* [n_kv_heads] */
 } chunk_plan;
 
@@ -63,11 +63,14 @@ struct tn_sparse_attn {
     const tn_kv *kv;
     tn_attn_options o;
     int32_t n_steps, n_group, n_workers, n_chunks;
+    int32_t n_units_kv;       /* units of a KV head; a unit is estimated with one scale and selected together: 1 where heads share, else each */
     int32_t pool, n_pools;    /* query heads of a pool, pools of a KV head; 1 and n_group where heads do not share */
     size_t ld, idx_stride, n_blocks, q8_stride, room;
     float *scale_q, *scale_k; /* [n_layers][n_steps] */
     float *ratio;             /* [n_layers][n_heads] */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
+    float *rows;              /* of all of them: one large block has large pages */
+    int8_t *tiles;
     tn_npu_graph **graphs;    /* [n_layers][n_steps of Q][n_steps of K] */
     tn_npu_graph **part_graphs; /* the same for PART positions; only where the device works part by part */
     chunk_plan *plans;        /* [n_chunks] */

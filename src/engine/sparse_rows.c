@@ -11,7 +11,7 @@ tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = tn_sparse_keys(s, b->layer, b->kv_head);
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
-    int32_t qb = p->q_bucket[b->kv_head * s->n_group + pool0], kb = p->k_bucket[b->kv_head];
+    int32_t qb = p->q_bucket[b->kv_head * s->n_units_kv + (s->o.share_rows ? 0 : pool0)], kb = p->k_bucket[b->kv_head];
     float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
     size_t at = ld ? (size_t)(pool0 * n) : 0;
     uint8_t *q8 = b->w->q8 + at * s->q8_stride;

@@ -10,12 +10,12 @@ typedef struct tile {
     size_t first, end;              /* positions any of them sees */
     const int32_t *row[TN_ATTN_ROWS]; /* scores of position `base` on */
     size_t base;
-    int32_t row_first[TN_ATTN_ROWS], row_end[TN_ATTN_ROWS], shift[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
+    int32_t row_first[TN_ATTN_ROWS], row_end[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
     int32_t bound;                  /* of the merged scores so far */
 } tile;
 
 /* Scored rows come pool by pool, n_batch rows of the text each, those of the batch that begins with row e0 of the block. */
-static void tile_init(const block *b, int32_t e0, int32_t n_batch, int32_t i0, int32_t i1, bool floats, tile *t) {
+static void tile_init(const block *b, int32_t e0, int32_t n_batch, int32_t i0, int32_t i1, tile *t) {
     const tn_sparse_attn *s = b->s;
     const int32_t *pos = b->r->pos + b->row0;
     *t = (tile){.i0 = i0, .i1 = i1, .first = (size_t)tn_rows_first_pos(s->h, b->layer, pos[i0]), .end = (size_t)pos[i1 - 1] + 1};
@@ -23,9 +23,7 @@ static void tile_init(const block *b, int32_t e0, int32_t n_batch, int32_t i0, i
         for (int32_t i = i0; i < i1; i++) {
             t->row[t->n_in] = b->w->scores + (size_t)(i_pool * n_batch + i - e0) * s->ld;
             t->row_first[t->n_in] = tn_rows_first_pos(s->h, b->layer, pos[i]);
-            t->row_end[t->n_in] = pos[i] + 1;
-            /* scales are powers of two apart; float scores have one */
-            t->shift[t->n_in++] = floats ? 0 : s->plans[b->i_chunk].q_bucket[b->kv_head * s->n_group + i_pool];
+            t->row_end[t->n_in++] = pos[i] + 1;
         }
     }
 }
@@ -46,14 +44,32 @@ static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, con
     return k < n ? k : n;
 }
 
+/* The largest of max and n scores. */
+static int32_t largest_score(const int32_t *x, int32_t n, int32_t max) {
+    typedef int32_t int4 __attribute__((vector_size(16)));
+    int4 top[4], m;
+    int32_t i = 0, lane[16];
+    for (int j = 0; j < 4; j++) top[j] = (int4){max, max, max, max};
+    for (; i + 16 <= n; i += 16) {
+        for (int j = 0; j < 4; j++) {
+            int4 v;
+            memcpy(&v, x + i + 4 * j, sizeof v);
+            m = top[j] > v;
+            top[j] = (top[j] & m) | (v & ~m);
+        }
+    }
+    memcpy(lane, top, sizeof lane);
+    for (int j = 0; j < 16; j++) max = lane[j] > max ? lane[j] : max;
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
 /* Where the scores of a row count from: the largest of the last NEAR and the first FAR that it sees. Nearly always the row's largest; where it is
  * not, what is larger counts for more. So merging need not wait for the whole row. */
 static void tile_tops(tile *t) {
     for (int32_t r = 0; r < t->n_in; r++) {
-        int32_t first = t->row_first[r], end = t->row_end[r], near = end - first > NEAR ? end - NEAR : first, top = INT32_MIN;
-        for (int32_t p = near; p < end; p++) top = t->row[r][p] > top ? t->row[r][p] : top;
-        for (int32_t p = first; p < near && p < first + FAR; p++) top = t->row[r][p] > top ? t->row[r][p] : top;
-        t->top[r] = top;
+        int32_t first = t->row_first[r], end = t->row_end[r], near = end - first > NEAR ? end - NEAR : first, far = near - first > FAR ? first + FAR : near;
+        t->top[r] = largest_score(t->row[r] + first, far - first, largest_score(t->row[r] + near, end - near, INT32_MIN));
     }
     t->bound = 1;
 }
@@ -62,7 +78,7 @@ static void tile_merge(const block *b, tile *t, int32_t *merged, size_t p0, size
     if (p0 < t->first) p0 = t->first;
     if (p1 > t->end) p1 = t->end;
     if (p0 >= p1) return;
-    int32_t bound = b->s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .base = t->base, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .top = t->top, .shift = t->shift,
+    int32_t bound = b->s->kern->topk_merge(&(tn_topk_merge_args){.row = t->row, .base = t->base, .n_rows = (size_t)t->n_in, .first = t->row_first, .end = t->row_end, .top = t->top,
                                                                  .p0 = p0, .p1 = p1, .out = merged});
     t->bound = bound > t->bound ? bound : t->bound;
 }
@@ -123,15 +139,6 @@ static void tiles_mass(const block *b, int32_t head, const size_t *n_idx) {
     }
 }
 
-static tern_status estimate_pools(const block *b, int32_t e0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
-    const int32_t *bucket = b->s->plans[b->i_chunk].q_bucket + b->kv_head * b->s->n_group;
-    for (int32_t pool = 0, next; pool < b->s->n_pools; pool = next) {
-        for (next = pool + 1; next < b->s->n_pools && bucket[next] == bucket[pool]; next++) {}
-        TN_TRY(tn_sparse_estimate(b, pool, next, e0, n, p0, p1, out, ld, err));
-    }
-    return TERN_OK;
-}
-
 /* Estimates rows e0..e0+n-1 of the block and merges them, tile by tile, into w->merged. A device that shares our memory works part by part, so
  * that scores are merged while they are in L1; first those that tile_tops looks at. */
 static tern_status estimate_tiles(const block *b, int32_t e0, int32_t n, tile *tiles, int32_t n_tiles, tern_error *err) {
@@ -140,10 +147,10 @@ static tern_status estimate_tiles(const block *b, int32_t e0, int32_t n, tile *t
     int32_t *scores = b->w->scores;
     bool parts = tn_sparse_by_parts(s) && tiles[n_tiles - 1].first == 0 && tail > PART;
     if (!parts) {
-        TN_TRY(estimate_pools(b, e0, n, 0, end, scores, s->ld, err));
+        TN_TRY(tn_sparse_estimate(b, 0, s->n_pools, e0, n, 0, end, scores, s->ld, err));
     } else {
-        TN_TRY(estimate_pools(b, e0, n, 0, PART, scores, s->ld, err));
-        TN_TRY(estimate_pools(b, e0, n, tail, end, scores + tail, s->ld, err));
+        TN_TRY(tn_sparse_estimate(b, 0, s->n_pools, e0, n, 0, PART, scores, s->ld, err));
+        TN_TRY(tn_sparse_estimate(b, 0, s->n_pools, e0, n, tail, end, scores + tail, s->ld, err));
     }
     for (int32_t t = 0; t < n_tiles; t++) {
         int32_t *merged = b->w->merged + (size_t)t * s->ld;
@@ -152,7 +159,7 @@ static tern_status estimate_tiles(const block *b, int32_t e0, int32_t n, tile *t
         if (parts) tile_merge(b, &tiles[t], merged, 0, PART);
     }
     for (int32_t p = PART; parts && p < tail; p += PART) {
-        TN_TRY(estimate_pools(b, e0, n, p, p + PART, b->w->part, PART_LD, err));
+        TN_TRY(tn_sparse_estimate(b, 0, s->n_pools, e0, n, p, p + PART, b->w->part, PART_LD, err));
         for (int32_t t = 0; p == PART && t < n_tiles; t++) {
             for (int32_t r = 0; r < tiles[t].n_in; r++) tiles[t].row[r] = b->w->part + (tiles[t].row[r] - scores) / (ptrdiff_t)s->ld * PART_LD;
         }
@@ -185,7 +192,7 @@ tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err) 
             }
             tn_sparse_float_scores(b, w->q_rows, s->n_pools * n, b->r->pos[b->row0 + e0 + n - 1] + 1);
         }
-        for (int32_t i = 0; i < n_batch; i++) tile_init(b, e0, n, e0 + i * share, i + 1 < n_batch ? e0 + (i + 1) * share : e0 + n, exact, &batch_tiles[i]);
+        for (int32_t i = 0; i < n_batch; i++) tile_init(b, e0, n, e0 + i * share, i + 1 < n_batch ? e0 + (i + 1) * share : e0 + n, &batch_tiles[i]);
         if (!exact) TN_TRY(estimate_tiles(b, e0, n, batch_tiles, n_batch, err));
         for (int32_t i = 0; i < n_batch; i++) {
             tile *t = &batch_tiles[i];
@@ -201,7 +208,7 @@ tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err) 
             tiles[n_tiles] = tile_ready(b, t, idx, k);
             n_idx[n_tiles++] = k;
             if (!s->o.check) continue;
-            tile_init(b, e0, n, t->i0, t->i1, true, t);
+            tile_init(b, e0, n, t->i0, t->i1, t);
             tile_floats(b, t);
             tile_check(b, t, idx, k);
         }

@@ -6,7 +6,7 @@
 void tn_attn_tiles_ref(const tn_attn_tiles_args *a) {
     size_t d_head = a->d_head;
     for (const tn_attn_tile *t = a->tiles; t < a->tiles + a->n_tiles; t++) {
-        float *k = a->scratch, *v = k + tn_attn_tiles_ld(t->n_idx) * d_head, *scores = v + t->n_idx * d_head;
+        float *k = a->scratch, *v = k + tn_attn_tile_copy(t->n_idx) * d_head, *scores = v + tn_attn_tile_copy(t->n_idx) * d_head;
         for (size_t i = 0; i < t->n_idx; i++) {
             const float *from = a->k + t->idx[i] * d_head;
             float *to = k + i / TN_KV_PANEL * d_head * TN_KV_PANEL + i % TN_KV_PANEL;

@@ -14,7 +14,8 @@ typedef struct tn_attn_tile {
     const int32_t *first, *end; /* row r sees entries first[r] <= i < end[r] <= n_idx of the list, at least one */
 } tn_attn_tile;
 
-enum { TN_ATTN_TILE_ROWS = 128, TN_ATTN_TILE_STEP = 64 /* entries of a list that are copied and worked on at a time */ };
+enum { TN_ATTN_TILE_ROWS = 128, TN_ATTN_TILES_TOGETHER = 96 * 1024 /* floats of the tiles that walk together: inside L2 */,
+       TN_ATTN_TILE_PAD = 16 };
 
 typedef struct tn_attn_tiles_args {
     const tn_attn_tile *tiles;
@@ -25,10 +26,16 @@ typedef struct tn_attn_tiles_args {
     float *scratch;            /* tn_attn_tiles_scratch() floats, 64-byte aligned, one per thread */
 } tn_attn_tiles_args;
 
-/* n_rows: of all tiles together; n_idx: of the longest list. */
-static inline size_t tn_attn_tiles_ld(size_t n_idx) { return (n_idx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL + TN_ATTN_TILE_STEP + 16; }
+/* Of a kernel whose lanes are rows. */
+static inline size_t tn_attn_tile_lanes(size_t n_rows) { return (n_rows + 15) / 16 * 16; }
+static inline size_t tn_attn_tile_floats(size_t n_rows, size_t n_idx, size_t d_head) { return tn_attn_tile_lanes(n_rows) * (n_idx + d_head + 2 + TN_ATTN_TILE_PAD); }
+/* Of the reference, which copies what is listed into a small cache. */
+static inline size_t tn_attn_tile_copy(size_t n_idx) { return (n_idx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL; }
+/* n_rows: of the tile with most of them; n_idx: of the longest list. */
 static inline size_t tn_attn_tiles_scratch(size_t n_rows, size_t n_idx, size_t d_head) {
-    return n_rows * tn_attn_tiles_ld(n_idx) + 2 * tn_attn_tiles_ld(n_idx) * d_head; /* the copies: of a step; the reference takes a whole list */
+    size_t lanes = tn_attn_tile_floats(n_rows, n_idx, d_head), copy = 2 * tn_attn_tile_copy(n_idx) * d_head + tn_attn_f32_scratch(d_head, n_idx);
+    if (lanes < TN_ATTN_TILES_TOGETHER) lanes = TN_ATTN_TILES_TOGETHER;
+    return lanes > copy ? lanes : copy;
 }
 
 /* Every row as by attn_f32.h over a cache that holds the listed positions one behind the other, bit for bit; so a list of all positions gives

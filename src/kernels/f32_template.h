@@ -744,57 +744,160 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
 
 /* ---- attention of tiles --------------------------------------------------------------------------------
  *
- * All tiles walk over the cache together, SPAN_POS positions at a time, so that what one has brought near the others find there. A tile takes
- * its list in steps whose keys are copied into two panels in L1, and later, span by span again, their values. */
+ * The rows of a tile are lanes: position by position their scores lie beside each other. So keys and values are read where they lie in the
+ * cache, a key one broadcast after the other, a value as a vector: nothing is copied or turned, and no sum goes across lanes. Tiles walk over
+ * the cache together, SPAN_POS positions at a time, so that what one has brought near the others find there. */
 
-_Static_assert(TN_ATTN_TILE_STEP % (MANY * W) == 0, "a step is whole blocks");
-enum { SPAN_POS = 512, TILES = 64, SCORES = 64 * 1024 /* floats of all tiles that walk together: inside L2 */, AHEAD_ROWS = 16 };
+enum {
+    SPAN_POS = 512,
+    TILES = 64,
+    TILE_STEP = 64,                           /* entries of a list whose values stay in L1 while all rows take them */
+    TILE_POS = W == 16 ? 12 : 5,              /* positions scored together, */
+    TILE_VECS = W == 4 ? 4 : 2,               /* by so many vectors of rows: accumulators, and what is multiplied, fit the registers */
+};
 
-/* Keys of n <= TN_ATTN_TILE_STEP list entries as whole panels; behind the last, keys of the last. */
-static void copy_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *panels) {
-    size_t n_pad = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    for (size_t i = 0; i < n_pad; i += 16) {
-        const float *row[16];
-        for (size_t j = 0; j < 16; j++) row[j] = a->k + idx[i + j < n ? i + j : n - 1] * a->d_head;
-        for (size_t j = 0; j < 16 && i + 16 + j < n; j++) {
-            const char *ahead = (const char *)(a->k + idx[i + 16 + j] * a->d_head);
-            for (size_t b = 0; b < a->d_head * sizeof **row; b += 64) __builtin_prefetch(ahead + b);
+typedef struct tile_space {
+    size_t n_lanes, scored, added; /* rows rounded up; entries of the list that are done with */
+    size_t lo, hi;                 /* entries that all rows see */
+    float *qt, *scores, *max, *sum; /* [d][n_lanes], [n_idx][n_lanes], [n_lanes], [n_lanes] */
+} tile_space;
+
+/* What is rare: scores of n entries at `at`, rows r0..r1-1, are capped, and -inf where a row does not see the position. */
+static void odd_scores(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at, size_t n, size_t r0, size_t r1) {
+    float *s = w->scores + at * w->n_lanes;
+    vf cap = f_set1(a->soft_cap);
+    for (size_t p = 0; p < n; p++, s += w->n_lanes) {
+        for (size_t r = r0; r < r1 && a->soft_cap > 0; r += W) f_store(s + r, f_mul(cap, v_tanh(f_div(f_load(s + r), cap))));
+        for (size_t r = r0; r < r1 && r < t->n_rows; r++) {
+            if ((int32_t)(at + p) < t->first[r] || (int32_t)(at + p) >= t->end[r]) s[r] = -INFINITY;
         }
-        float *to = panels + i / TN_KV_PANEL * a->d_head * TN_KV_PANEL + i % TN_KV_PANEL;
-        size_t d = 0;
-#ifdef f_transpose_rows16
-        for (; d + 16 <= a->d_head; d += 16) f_transpose_rows16(row, d, to + d * TN_KV_PANEL, TN_KV_PANEL);
-#endif
-        for (; d < a->d_head; d++) {
-            for (size_t j = 0; j < 16; j++) to[d * TN_KV_PANEL + j] = row[j][d];
+        for (size_t r = r0; r < r1; r += W) f_store(w->max + r, f_max(f_load(s + r), f_load(w->max + r)));
+    }
+}
+
+/* Scores of n <= TILE_POS neighbours in the list (behind the last, of the last), rows r0.. of nv vectors; masked: some rows do not see some of
+ * them. */
+INLINE void score_block(int nv, const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at, size_t n, size_t r0, bool masked) {
+    const float *key[TILE_POS], *qt = w->qt + r0;
+    vf acc[TILE_POS][TILE_VECS], scale = f_set1(a->scale);
+    UNROLL for (int p = 0; p < TILE_POS; p++) {
+        key[p] = a->k + t->idx[at + ((size_t)p < n ? (size_t)p : n - 1)] * a->d_head;
+        UNROLL for (int j = 0; j < nv; j++) acc[p][j] = f_set1(0.0f);
+    }
+    for (size_t i = 0; i < a->d_head; i++, qt += w->n_lanes) {
+        vf q[TILE_VECS];
+        UNROLL for (int j = 0; j < nv; j++) q[j] = f_load(qt + j * W);
+        UNROLL for (int p = 0; p < TILE_POS; p++) {
+            vf k = f_set1(key[p][i]);
+            UNROLL for (int j = 0; j < nv; j++) acc[p][j] = f_fma(k, q[j], acc[p][j]);
+        }
+    }
+    float *s = w->scores + at * w->n_lanes + r0, *top = w->max + r0;
+    bool plain = !masked && !(a->soft_cap > 0);
+    vf max[TILE_VECS];
+    UNROLL for (int j = 0; j < nv; j++) max[j] = f_load(top + j * W);
+    UNROLL for (int p = 0; p < TILE_POS; p++) {
+        UNROLL for (int j = 0; j < nv; j++) {
+            vf x = f_mul(acc[p][j], scale);
+            f_store(s + (size_t)p * w->n_lanes + (size_t)j * W, x);
+            max[j] = f_max(x, max[j]);
+        }
+    }
+    if (plain) {
+        UNROLL for (int j = 0; j < nv; j++) f_store(top + j * W, max[j]);
+    } else {
+        odd_scores(a, t, w, at, n, r0, r0 + (size_t)nv * W);
+    }
+}
+
+static void score_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at, size_t n) {
+    bool masked = at < w->lo || at + n > w->hi;
+    for (size_t i = at + TILE_POS; i < at + 2 * TILE_POS && i < t->n_idx; i++) {
+        const char *ahead = (const char *)(a->k + t->idx[i] * a->d_head);
+        for (size_t b = 0; b < a->d_head * sizeof(float); b += 64) __builtin_prefetch(ahead + b);
+    }
+    for (size_t r = 0, nv; r < w->n_lanes; r += nv * W) {
+        nv = (w->n_lanes - r) / W;
+        nv = nv <= TILE_VECS ? nv : nv < 2 * TILE_VECS ? (nv + 1) / 2 : TILE_VECS; /* of nearly equal size */
+        switch (nv) {
+        case 1: score_block(1, a, t, w, at, n, r, masked); break;
+        case 2: score_block(2, a, t, w, at, n, r, masked); break;
+        case 3: score_block(TILE_VECS >= 3 ? 3 : 1, a, t, w, at, n, r, masked); break;
+        default: score_block(TILE_VECS >= 4 ? 4 : 1, a, t, w, at, n, r, masked); break;
         }
     }
 }
 
-static void copy_values(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *to) {
-    for (size_t i = 0; i < n; i++, to += a->d_head) {
-        const float *from = a->v + idx[i] * a->d_head;
-        size_t d = 0;
-        if (i + AHEAD_ROWS < n) {
-            const char *ahead = (const char *)(a->v + idx[i + AHEAD_ROWS] * a->d_head);
-            for (size_t b = 0; b < a->d_head * sizeof *to; b += 64) __builtin_prefetch(ahead + b);
+/* Scores become exp(score - max); their sums as attn_f32.h has them: 16 lanes by place in the list. */
+static void softmax_tile(const tn_attn_tile *t, const tile_space *w) {
+    for (size_t r = 0; r < w->n_lanes; r += W) {
+        vf max = f_load(w->max + r), lane[16];
+        float *s = w->scores + r;
+        size_t i = 0;
+        UNROLL for (int j = 0; j < 16; j++) lane[j] = f_set1(0.0f);
+        for (; i + 16 <= t->n_idx; i += 16) {
+            UNROLL for (int j = 0; j < 16; j++, s += w->n_lanes) {
+                vf x = v_exp_neg(f_sub(f_load(s), max));
+                f_store(s, x);
+                lane[j] = f_add(lane[j], x);
+            }
         }
-        for (; d + W <= a->d_head; d += W) f_store(to + d, f_load(from + d));
-        for (; d < a->d_head; d++) to[d] = from[d];
+        for (size_t j = 0; i + j < t->n_idx; j++, s += w->n_lanes) {
+            vf x = v_exp_neg(f_sub(f_load(s), max));
+            f_store(s, x);
+            lane[j] = f_add(lane[j], x);
+        }
+        UNROLL for (int stride = 8; stride; stride /= 2) {
+            UNROLL for (int j = 0; j < stride; j++) lane[j] = f_add(lane[j], lane[j + stride]);
+        }
+        f_store(w->sum + r, lane[0]);
     }
 }
 
-/* cols_f32 over n_cols, a multiple of FULL_N, for up to MR rows and b in L1: nothing to prefetch. */
-static void resident_cols(size_t rows, size_t n_cols, const float *a, size_t lda, const float *b, size_t ks, size_t ps, size_t k, float *out, size_t ldo, bool load) {
-    for (size_t c = 0; c < n_cols; c += FULL_N, out += FULL_N) {
-        const float *bc = b + c / TN_PANEL_N * ps + c % TN_PANEL_N;
+/* out[r][0..nv * W) continues its chains over n entries of the list, weights w[entry * ldw + r]. */
+INLINE void value_block(int rows, int nv, const float *w, size_t ldw, const uint32_t *idx, const float *v, size_t d, size_t n, float *out) {
+    vf acc[MR][MANY];
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_load(out + (size_t)r * d + j * W);
+    }
+    for (size_t i = 0; i < n; i++, w += ldw) {
+        const float *from = v + idx[i] * d;
+        __asm__("" : "+r"(from)); /* one address for all vectors: gcc would compute each of them anew */
+        vf x[MANY];
+        UNROLL for (int j = 0; j < nv; j++) x[j] = f_load(from + j * W);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vf y = f_set1(w[r]);
+            UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_fma(y, x[j], acc[r][j]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < nv; j++) f_store(out + (size_t)r * d + j * W, acc[r][j]);
+    }
+}
+
+/* Up to MR rows from r0 on take the values of entries i0..i1-1, which all of them see. */
+static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t r0, size_t rows, size_t i0, size_t i1) {
+    if (i0 >= i1) return;
+    size_t d = a->d_head, n = i1 - i0, c = 0;
+    const uint32_t *idx = t->idx + i0;
+    const float *s = w->scores + i0 * w->n_lanes + r0;
+    float *out = t->out + r0 * d;
+    for (; c + FULL_N <= d; c += FULL_N) {
         switch (rows) {
-        case 1: block_f32(1, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
-        case 2: block_f32(2, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
-        case 3: block_f32(3, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
-        case 4: block_f32(4, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
-        case 5: block_f32(5, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
-        default: block_f32(MR, MANY, false, a, lda, bc, ks, ps, k, NULL, out, ldo, load); break;
+        case 1: value_block(1, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
+        case 2: value_block(2, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
+        case 3: value_block(3, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
+        case 4: value_block(4, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
+        case 5: value_block(5, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
+        default: value_block(MR, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
+        }
+    }
+    for (; c + W <= d; c += W) {
+        for (size_t r = 0; r < rows; r++) value_block(1, 1, s + r, w->n_lanes, idx, a->v + c, d, n, out + r * d + c);
+    }
+    for (; c < d; c++) {
+        for (size_t r = 0; r < rows; r++) {
+            for (size_t i = 0; i < n; i++) out[r * d + c] = fmaf(s[i * w->n_lanes + r], a->v[idx[i] * d + c], out[r * d + c]);
         }
     }
 }
@@ -805,77 +908,68 @@ static size_t group_rows(size_t n_rows) {
     return (n_rows + n_groups - 1) / n_groups;
 }
 
-static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
-    size_t longest = 0, end_pos = 0, d = a->d_head;
-    for (const tn_attn_tile *t = a->tiles; t < a->tiles + a->n_tiles; t++) {
-        longest = t->n_idx > longest ? t->n_idx : longest;
-        end_pos = t->idx[t->n_idx - 1] + 1 > end_pos ? t->idx[t->n_idx - 1] + 1 : end_pos;
+/* Entries i0..i1-1: those all rows see together, the edges row by row, so that no row ever touches a value it must not see. */
+static void value_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t i0, size_t i1) {
+    size_t lo = clip(w->lo, i0, i1), hi = clip(w->hi, lo, i1), step = group_rows(t->n_rows);
+    for (size_t i = i1; i < i1 + TILE_STEP && i < t->n_idx; i++) {
+        const char *ahead = (const char *)(a->v + t->idx[i] * a->d_head);
+        for (size_t b = 0; b < a->d_head * sizeof(float); b += 64) __builtin_prefetch(ahead + b);
     }
-    size_t ld = tn_attn_tiles_ld(longest), at[TILES];
-    float *copy = a->scratch, *scores = copy + TN_ATTN_TILE_STEP * d;
+    for (size_t r = 0; r < t->n_rows && lo > i0; r++) add_listed(a, t, w, r, 1, clip((size_t)t->first[r], i0, lo), clip((size_t)t->end[r], i0, lo));
+    for (size_t r = 0; r < t->n_rows; r += step) add_listed(a, t, w, r, t->n_rows - r < step ? t->n_rows - r : step, lo, hi);
+    for (size_t r = 0; r < t->n_rows && hi < i1; r++) add_listed(a, t, w, r, 1, clip((size_t)t->first[r], hi, i1), clip((size_t)t->end[r], hi, i1));
+}
+
+/* Lays out a tile in scratch; returns the floats it takes. */
+static size_t open_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, float *scratch, tile_space *w) {
+    size_t d = a->d_head, n = tn_attn_tile_lanes(t->n_rows);
+    *w = (tile_space){.n_lanes = n, .hi = t->n_idx, .qt = scratch, .max = scratch + d * n, .sum = scratch + (d + 1) * n, .scores = scratch + (d + 2) * n};
+    for (size_t r = 0; r < n; r++) {
+        for (size_t i = 0; i < d; i++) w->qt[i * n + r] = r < t->n_rows ? t->q[r * d + i] : 0;
+        w->max[r] = -INFINITY;
+        if (r >= t->n_rows) continue;
+        w->lo = (size_t)t->first[r] > w->lo ? (size_t)t->first[r] : w->lo;
+        w->hi = (size_t)t->end[r] < w->hi ? (size_t)t->end[r] : w->hi;
+    }
+    if (w->lo > w->hi) w->lo = w->hi; /* nothing in common */
+    memset(t->out, 0, t->n_rows * d * sizeof *t->out);
+    return tn_attn_tile_floats(t->n_rows, t->n_idx, d);
+}
+
+static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
+    size_t end_pos = 0, d = a->d_head;
+    for (const tn_attn_tile *t = a->tiles; t < a->tiles + a->n_tiles; t++) end_pos = t->idx[t->n_idx - 1] + 1 > end_pos ? t->idx[t->n_idx - 1] + 1 : end_pos;
     for (size_t t0 = 0, n_tiles; t0 < a->n_tiles; t0 += n_tiles) {
         const tn_attn_tile *tiles = a->tiles + t0;
-        size_t n_rows = tiles[0].n_rows;
-        for (n_tiles = 1; n_tiles < TILES && t0 + n_tiles < a->n_tiles && (n_rows += tiles[n_tiles].n_rows) * ld <= SCORES; n_tiles++) {}
-        memset(at, 0, sizeof at);
+        tile_space space[TILES];
+        size_t used = 0;
+        for (n_tiles = 0; n_tiles < TILES && t0 + n_tiles < a->n_tiles; n_tiles++) {
+            const tn_attn_tile *t = &tiles[n_tiles];
+            if (n_tiles && used + tn_attn_tile_floats(t->n_rows, t->n_idx, d) > TN_ATTN_TILES_TOGETHER) break;
+            used += open_tile(a, t, a->scratch + used, &space[n_tiles]);
+        }
         for (size_t p1 = SPAN_POS; p1 < end_pos + SPAN_POS; p1 += SPAN_POS) {
-            float *s = scores;
-            for (size_t i = 0; i < n_tiles; s += tiles[i++].n_rows * ld) {
+            for (size_t i = 0; i < n_tiles; i++) {
                 const tn_attn_tile *t = &tiles[i];
-                size_t step = group_rows(t->n_rows);
-                for (size_t n; at[i] < t->n_idx && t->idx[at[i]] < p1; at[i] += n) {
-                    n = t->n_idx - at[i] < TN_ATTN_TILE_STEP ? t->n_idx - at[i] : TN_ATTN_TILE_STEP;
-                    copy_keys(a, t->idx + at[i], n, copy);
-                    for (size_t r = 0; r < t->n_rows; r += step) {
-                        size_t m = t->n_rows - r < step ? t->n_rows - r : step;
-                        const float *q = t->q + r * d;
-                        if (n > TN_KV_PANEL) resident_cols(m, TN_ATTN_TILE_STEP, q, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, s + r * ld + at[i], ld, false);
-                        else cols_f32((int)m, TN_KV_PANEL, q, d, copy, TN_KV_PANEL, d * TN_KV_PANEL, d, NULL, s + r * ld + at[i], ld, false);
-                    }
+                for (size_t *at = &space[i].scored, n; *at < t->n_idx && t->idx[*at] < p1; *at += n) {
+                    n = t->n_idx - *at < TILE_POS ? t->n_idx - *at : TILE_POS;
+                    score_tile(a, t, &space[i], *at, n);
                 }
             }
         }
-        float *s = scores;
-        tn_attn_f32_args full = {.out_stride = d, .d_head = d, .scale = a->scale, .soft_cap = a->soft_cap};
-        for (const tn_attn_tile *t = tiles; t < tiles + n_tiles; s += t->n_rows * ld, t++) {
-            full.first_pos = t->first;
-            full.end_pos = t->end;
-            for (size_t r = 0; r < t->n_rows; r++) {
-                seen v = seen_of(&full, r);
-                s[r * ld + ld - 1] = softmax_row(&full, &v, s + r * ld + v.panel0); /* the sum, behind the scores */
-            }
-            memset(t->out, 0, t->n_rows * d * sizeof *t->out);
-        }
-        memset(at, 0, sizeof at);
+        for (size_t i = 0; i < n_tiles; i++) softmax_tile(&tiles[i], &space[i]);
         for (size_t p1 = SPAN_POS; p1 < end_pos + SPAN_POS; p1 += SPAN_POS) {
-            s = scores;
-            for (size_t i = 0; i < n_tiles; s += tiles[i++].n_rows * ld) {
+            for (size_t i = 0; i < n_tiles; i++) {
                 const tn_attn_tile *t = &tiles[i];
-                size_t step = group_rows(t->n_rows);
-                full.first_pos = t->first;
-                full.end_pos = t->end;
-                for (size_t n; at[i] < t->n_idx && t->idx[at[i]] < p1; at[i] += n) {
-                    n = t->n_idx - at[i] < TN_ATTN_TILE_STEP ? t->n_idx - at[i] : TN_ATTN_TILE_STEP;
-                    copy_values(a, t->idx + at[i], n, copy);
-                    full.v = copy - at[i] * d;
-                    for (size_t r = 0; r < t->n_rows; r += step) {
-                        size_t m = t->n_rows - r < step ? t->n_rows - r : step;
-                        seen v[MR];
-                        bool all = d % FULL_N == 0; /* seen by all rows of the group? */
-                        for (size_t x = 0; x < m; x++) {
-                            v[x] = seen_of(&full, r + x);
-                            all = all && v[x].first <= at[i] && v[x].end >= at[i] + n;
-                        }
-                        if (all) resident_cols(m, d, s + r * ld + at[i], ld, copy, d, TN_PANEL_N, n, t->out + r * d, d, true);
-                        else group_values(&full, v, (int)m, s + r * ld, ld, 0, at[i], at[i] + n, t->out + r * d);
-                    }
+                for (size_t *at = &space[i].added, n; *at < t->n_idx && t->idx[*at] < p1; *at += n) {
+                    n = t->n_idx - *at < TILE_STEP ? t->n_idx - *at : TILE_STEP;
+                    value_tile(a, t, &space[i], *at, *at + n);
                 }
             }
         }
-        s = scores;
-        for (const tn_attn_tile *t = tiles; t < tiles + n_tiles; s += t->n_rows * ld, t++) {
-            for (size_t r = 0; r < t->n_rows; r++) {
-                float *o = t->out + r * d, total = s[r * ld + ld - 1];
+        for (size_t i = 0; i < n_tiles; i++) {
+            for (size_t r = 0; r < tiles[i].n_rows; r++) {
+                float *o = tiles[i].out + r * d, total = space[i].sum[r];
                 size_t x = 0;
                 for (; x + W <= d; x += W) f_store(o + x, f_div(f_load(o + x), f_set1(total)));
                 for (; x < d; x++) o[x] /= total;

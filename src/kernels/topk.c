@@ -48,7 +48,6 @@ static vi v_set1(int32_t x) { return x; }
 static vi v_sub(vi a, vi b) { return a - b; }
 static vi v_max(vi a, vi b) { return a > b ? a : b; }
 static vi v_min(vi a, vi b) { return a < b ? a : b; }
-static vi v_shl(vi a, int32_t by) { return a * (1 << by); }
 
 #include "kernels/topk_template.h"
 

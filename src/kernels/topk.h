@@ -32,12 +32,11 @@ typedef struct tn_topk_merge_args {
     size_t n_rows;             /* 1..TN_TOPK_MERGE_ROWS */
     const int32_t *first, *end; /* row r sees positions first[r] <= p < end[r] */
     const int32_t *top;         /* what row r's scores count from, |top| < 2^26 */
-    const int32_t *shift;       /* 0..3: row r counts 2^shift times */
     size_t p0, p1;              /* positions to merge, each seen by at least one row */
     int32_t *out;               /* gets those at out[p0..p1-1] */
 } tn_topk_merge_args;
 
-/* out[p] = max over the rows that see p of (row[r][p - base] - top[r]) << shift[r]. Returns the largest magnitude, at least 1. */
+/* out[p] = max over the rows that see p of row[r][p - base] - top[r]. Returns the largest magnitude, at least 1. */
 typedef int32_t (*tn_topk_merge_fn)(const tn_topk_merge_args *a);
 int32_t tn_topk_merge_ref(const tn_topk_merge_args *a);
 int32_t tn_topk_merge_avx2(const tn_topk_merge_args *a);

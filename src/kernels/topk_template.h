@@ -5,7 +5,7 @@
  *   count_from(keys, n, t)            how many of the keys [n, a multiple of KEY_BLOCK] are >= t
  *   find_equal(keys, n, t, at)        positions of the keys == t, ascending; returns how many; may write up to 32 beyond them
  *   emit_from(keys, n, t, idx, cuts)  positions of the keys >= t, ascending; may write up to 32 beyond them; cuts as in topk.h or NULL
- *   VN int32 values in a vi: v_load v_store v_set1 v_sub v_max v_min v_shl(v, by)
+ *   VN int32 values in a vi: v_load v_store v_set1 v_sub v_max v_min
  *
  * The scores become 16-bit keys (an order-preserving shift). A threshold that k keys reach is searched by Newton steps on a normal
  * distribution's count, bracketed so that it always ends; where the threshold's own key has more members than are wanted, the bits
@@ -150,7 +150,7 @@ int32_t MERGE_NAME(const tn_topk_merge_args *a) {
         for (size_t r = 0; r < a->n_rows; r++) {
             const int32_t *s = a->row[r] + (p - a->base);
             vi t = v_set1(a->top[r]);
-            UNROLL for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_shl(v_sub(v_load(s + (size_t)j * VN), t), a->shift[r]));
+            UNROLL for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_sub(v_load(s + (size_t)j * VN), t));
         }
         UNROLL for (int j = 0; j < MERGE_VECTORS; j++) {
             low[j] = v_min(low[j], m[j]);
@@ -171,7 +171,7 @@ int32_t MERGE_NAME(const tn_topk_merge_args *a) {
         int32_t m = INT32_MIN;
         for (size_t r = 0; r < a->n_rows; r++) {
             if ((int64_t)x < a->first[r] || (int64_t)x >= a->end[r]) continue;
-            int32_t d = (a->row[r][x - a->base] - a->top[r]) * (1 << a->shift[r]);
+            int32_t d = a->row[r][x - a->base] - a->top[r];
             m = d > m ? d : m;
         }
         a->out[x] = m;

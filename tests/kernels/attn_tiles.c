@@ -12,7 +12,7 @@ typedef struct problem {
     int32_t first[MAX_TILES][MAX_ROWS], end[MAX_TILES][MAX_ROWS];
     tn_attn_tile tiles[MAX_TILES];
     tn_attn_tiles_args a;
-    size_t n_rows, longest, n_pos;
+    size_t n_rows, most_rows, longest, n_pos;
 } problem;
 
 /* Keys and values that no list names are NaN, so that reading them shows; all: the lists name every position. */
@@ -41,6 +41,7 @@ static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, s
         }
         p->tiles[t] = (tn_attn_tile){.q = p->q[t].p, .n_rows = n_rows, .idx = p->idx[t].p, .n_idx = n, .first = p->first[t], .end = p->end[t]};
         p->n_rows += n_rows;
+        if (n_rows > p->most_rows) p->most_rows = n_rows;
         p->longest = n > p->longest ? n : p->longest;
     }
     for (size_t pos = 0; pos < n_pos; pos++) {
@@ -66,7 +67,7 @@ static void problem_free(problem *p) {
 /* All tiles' rows one behind the other. */
 static check_buf run(tn_attn_tiles_fn fn, problem *p) {
     size_t d = p->a.d_head;
-    check_buf o = check_new(p->n_rows * d * 4), scratch = check_new((tn_attn_tiles_scratch(p->n_rows, p->longest, d) * 4 + 63) / 64 * 64);
+    check_buf o = check_new(p->n_rows * d * 4), scratch = check_new((tn_attn_tiles_scratch(p->most_rows, p->longest, d) * 4 + 63) / 64 * 64);
     float *out = o.p;
     for (size_t t = 0; t < p->a.n_tiles; out += p->tiles[t++].n_rows * d) p->tiles[t].out = out;
     p->a.scratch = scratch.p;

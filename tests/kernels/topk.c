@@ -87,13 +87,12 @@ static void test_merge(void **state) {
         size_t n_rows = 1 + tn_rng_below(&rng, 20), n = 1 + tn_rng_below(&rng, 700), lds = n + tn_rng_below(&rng, 9);
         check_buf scores = check_new(((n_rows - 1) * lds + n) * 4), out = check_new(n * 4);
         const int32_t *row[20];
-        int32_t first[20], end[20], shift[20], top[20], *s = scores.p, *o = out.p;
+        int32_t first[20], end[20], top[20], *s = scores.p, *o = out.p;
         size_t window = 1 + tn_rng_below(&rng, (uint32_t)n), from = n;
         for (size_t i = 0; i < (n_rows - 1) * lds + n; i++) s[i] = (int32_t)tn_rng_below(&rng, 1 << 25) - (1 << 24);
         for (size_t r = 0; r < n_rows; r++) { /* neighbours end at most 3 apart; the last ends at n */
             end[r] = (int32_t)(n - (r + 1 < n_rows ? tn_rng_below(&rng, n < 4 ? (uint32_t)n : 4) : 0));
             first[r] = end[r] > (int32_t)window + 3 && round % 2 ? end[r] - (int32_t)window - 3 : 0;
-            shift[r] = (int32_t)tn_rng_below(&rng, 3);
             top[r] = (int32_t)tn_rng_below(&rng, 1 << 24);
             row[r] = s + r * lds;
             from = (size_t)first[r] < from ? (size_t)first[r] : from;
@@ -103,14 +102,14 @@ static void test_merge(void **state) {
         for (size_t r = 0; r < n_rows; r++) row[r] += base;
         for (int i = 0; i < n_variants; i++) {
             for (size_t p = 0; p < n; p++) o[p] = 77;
-            int32_t bound = v[i].k.topk_merge(&(tn_topk_merge_args){.row = row, .base = base, .n_rows = n_rows, .first = first, .end = end, .top = top, .shift = shift, .p0 = p0, .p1 = p1, .out = o});
+            int32_t bound = v[i].k.topk_merge(&(tn_topk_merge_args){.row = row, .base = base, .n_rows = n_rows, .first = first, .end = end, .top = top, .p0 = p0, .p1 = p1, .out = o});
             int64_t largest = 1;
             for (size_t p = 0; p < n; p++) {
                 bool inside = p >= p0 && p < p1;
                 int64_t want = inside ? INT64_MIN : 77;
                 for (size_t r = 0; r < n_rows && inside; r++) {
                     if ((int32_t)p < first[r] || (int32_t)p >= end[r]) continue;
-                    int64_t d = (s[r * lds + p] - top[r]) * (1 << shift[r]);
+                    int64_t d = s[r * lds + p] - top[r];
                     want = d > want ? d : want;
                 }
                 if (o[p] != want) fail_msg("%s: position %zu of %zu is %d, not %lld", v[i].name, p, n, (int)o[p], (long long)want);

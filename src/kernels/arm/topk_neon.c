@@ -78,6 +78,5 @@ enum { VN = 4 };
 #define v_sub vsubq_s32
 #define v_max vmaxq_s32
 #define v_min vminq_s32
-#define v_shl(a, by) vshlq_s32(a, vdupq_n_s32(by))
 
 #include "kernels/topk_template.h"

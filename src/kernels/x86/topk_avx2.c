@@ -84,6 +84,5 @@ enum { VN = 8 };
 #define v_sub _mm256_sub_epi32
 #define v_max _mm256_max_epi32
 #define v_min _mm256_min_epi32
-#define v_shl(a, by) _mm256_sll_epi32(a, _mm_cvtsi32_si128(by))
 
 #include "kernels/topk_template.h"

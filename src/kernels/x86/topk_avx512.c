@@ -80,6 +80,5 @@ enum { VN = 16 };
 #define v_sub _mm512_sub_epi32
 #define v_max _mm512_max_epi32
 #define v_min _mm512_min_epi32
-#define v_shl(a, by) _mm512_sll_epi32(a, _mm_cvtsi32_si128(by))
 
 #include "kernels/topk_template.h"
