@@ -51,7 +51,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
     snprintf(e->profile_path, cap, "%s.profile", path);
     tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk,
-                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks, .scratch_bytes = o->npu_vtcm_bytes};
+                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .apart = o->npu_apart, .switch_blocks = o->switch_blocks, .scratch_bytes = o->npu_vtcm_bytes};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
     e->attention = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.2f, .n_buckets = o->attention_buckets ? o->attention_buckets : 9,
@@ -64,6 +64,11 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     e->attention.decode = o->attention_decode;
     TN_FAIL_IF(e->attention.decode && e->attention.mode != TN_ATTN_FULL && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
                "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only", o->attention);
+    TN_FAIL_IF(o->attention_pipeline && !tn_attn_pipeline_parse(o->attention_pipeline, &e->attention.pipeline), err, TERN_E_INVALID,
+               "attention as a pipeline '%s': there are auto, on, off", o->attention_pipeline);
+    TN_FAIL_IF(e->attention.pipeline == TN_ATTN_PIPELINE_ON && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID, "heads are a pipeline with attention shadow only");
+    TN_FAIL_IF(o->attention_plan && !tn_attn_plan_parse(o->attention_plan, &e->attention.plan), err, TERN_E_INVALID,
+               "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap", o->attention_plan);
     TN_FAIL_IF(!(o->attention_ratio >= 0 && o->attention_ratio <= 1), err, TERN_E_INVALID, "an attention ratio of %g: want more than 0, at most 1", (double)o->attention_ratio);
     TN_FAIL_IF(e->attention.n_buckets != 1 && e->attention.n_buckets != 9, err, TERN_E_INVALID, "%d buckets of scales: there are 1 and 9", e->attention.n_buckets);
     e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */

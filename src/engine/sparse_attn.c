@@ -106,7 +106,7 @@ float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head) {
 }
 
 tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
-                                int32_t n_workers, int32_t n_chunks, tn_sparse_attn **out, tern_error *err) {
+                                int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out, tern_error *err) {
     *out = NULL;
     TN_FAIL_IF(o->decode && h->n_heads / h->n_kv_heads > TN_ATTN_MAX_TILE, err, TERN_E_UNSUPPORTED, "sparse attention when decoding: %d query heads share a KV head, at most %d may", h->n_heads / h->n_kv_heads, TN_ATTN_MAX_TILE);
     TN_FAIL_IF(!m->attn_scale_q, err, TERN_E_UNSUPPORTED, "the package does not know the scales of its heads: pack the model again for sparse attention");
@@ -175,6 +175,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         if (s->rows) s->keys[i].rows = s->rows + i * (size_t)kv->cap_tok * (size_t)h->d_head;
     }
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
+    if (s->prompt && tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) && (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK) goto out;
     for (int32_t i = 0; i < n_workers; i++) {
         if ((st = open_worker(s, &s->space[i], err)) != TERN_OK) goto out;
     }
@@ -189,6 +190,7 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     tn_sparse_attn *s = *ps;
     if (!s) return;
     *ps = NULL;
+    tn_sparse_heads_close(s);
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         tn_free(s->ctx, s->keys[i].sum);
         tn_free(s->ctx, s->keys[i].panel_max);
@@ -222,6 +224,7 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->prompt && s->o.ratio < 1 && n_pos >= s->o.threshold; }
 
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
+    if (s->heads) tn_sparse_heads_rewind(s);
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         if (s->keys[i].n_keys > n_pos) s->keys[i].n_keys = n_pos;
         if (s->keys[i].n_rows > n_pos) s->keys[i].n_rows = n_pos;
@@ -356,9 +359,9 @@ int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32
     return bucket;
 }
 
-void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q) {
+tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err) {
     if (s->o.share_rows) tn_sparse_copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
-    if (!tn_sparse_uses_int8(s)) return;
+    if (!tn_sparse_uses_int8(s)) return TERN_OK;
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     p->k_bucket[kv_head] = tn_sparse_plan_keys(s, layer, kv_head, r->slot[r->n_rows - 1] + 1);
@@ -372,6 +375,7 @@ void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, i
         p->q_bucket[kv_head * s->n_units_kv + (s->o.share_rows ? 0 : i_pool)] = tn_sparse_nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
         max = 0;
     }
+    return s->heads ? tn_sparse_heads_plan(s, r, i_chunk, layer, kv_head, q, err) : TERN_OK;
 }
 
 void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out) {
@@ -384,4 +388,5 @@ void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out) {
     out->n_requantised = atomic_load(&s->n_requantised);
     out->n_launches = atomic_load(&s->n_launches);
     out->mass = (double)atomic_load(&s->mass_ppm) * 1e-6;
+    if (s->heads) tn_sparse_heads_stats(s, out);
 }

@@ -2,7 +2,8 @@
  *   sparse_attn.c   state; plan: buckets, INT8 keys
  *   sparse_rows.c   estimates; rows and heads that select for themselves, the baselines among them
  *   sparse_tiles.c  rows, and heads of a KV head, that share a selection
- *   sparse_decode.c rows of decode forwards */
+ *   sparse_decode.c rows of decode forwards
+ *   sparse_heads.c  the pipelined form */
 #ifndef TN_ENGINE_SPARSE_IMPL_H
 #define TN_ENGINE_SPARSE_IMPL_H
 
@@ -70,6 +71,7 @@ struct tn_sparse_attn {
     tn_npu_graph **part_graphs; /* the same for PART positions; only where the device works part by part */
     chunk_plan *plans;        /* [n_chunks] */
     worker_space *space;      /* [n_workers] */
+    struct tn_sparse_heads *heads; /* NULL: in place */
     tn_attn_stats fixed;
     atomic_uint_fast64_t n_rows, n_selected, n_seen, n_true, n_found, n_requantised, n_launches, mass_ppm; /* relaxed: statistics */
 };
@@ -123,7 +125,22 @@ size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n);
 void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx, size_t n);
 void tn_sparse_count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t n_selected);
 
-/* All heads of a KV head and all rows of the block, where they share. */
+/* Where rows and heads select for themselves: lists (one every idx_stride) and cuts of a head's rows from its scores, which are changed, or its float
+ * scores, which the worker's space has with check too; exact attention of neighbouring heads' rows at such lists. */
+void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *head_scores, uint32_t *head_idx, uint32_t *head_cuts);
+void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx, const uint32_t *cuts, float *out);
+/* Where they share: the lists of the block's tiles, from scores that come pool by pool, n_stride rows each; exact attention at them. */
+void tn_sparse_tiles_select(const block *b, const int32_t *scores, int32_t n_stride, uint32_t *lists, uint32_t *n_idx);
+void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_t *n_idx, float *out);
+/* All heads of a KV head and all rows of the block, where they share: estimated, selected, attended. */
 tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err);
+
+
+/* The pipelined form: tn_sparse_attn_open, _close, _rewind, _plan and _stats_get of it. */
+tern_status tn_sparse_heads_open(tn_sparse_attn *s, int32_t chunk_rows, tern_error *err);
+void tn_sparse_heads_close(tn_sparse_attn *s);
+void tn_sparse_heads_rewind(tn_sparse_attn *s);
+tern_status tn_sparse_heads_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err);
+void tn_sparse_heads_stats(const tn_sparse_attn *s, tn_attn_stats *out);
 
 #endif

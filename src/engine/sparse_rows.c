@@ -129,16 +129,15 @@ void tn_sparse_count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t 
     atomic_fetch_add_explicit(&b->s->n_selected, n_selected, memory_order_relaxed);
 }
 
-/* Lists of a head's rows from its scores. */
-static void select_head(const block *b, int32_t g, int32_t head, bool floats) {
+void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *head_scores, uint32_t *head_idx, uint32_t *head_cuts) {
     tn_sparse_attn *s = b->s;
     worker_space *w = b->w;
     uint64_t n_seen = 0, n_selected = 0, n_found = 0;
     for (int32_t i = 0; i < b->n_rows; i++) {
-        size_t row = (size_t)(g * b->n_rows + i), end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
+        size_t end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
         size_t k = n_kept(s, b->layer, head, end - first);
-        int32_t *scores = w->scores + (size_t)i * s->ld, bound = 127 * 127 * s->h->d_head;
-        uint32_t *idx = w->idx + row * s->idx_stride, *cuts = w->cuts + row * (s->n_blocks + 1);
+        int32_t *scores = head_scores + (size_t)i * s->ld, bound = 127 * 127 * s->h->d_head;
+        uint32_t *idx = head_idx + (size_t)i * s->idx_stride, *cuts = head_cuts + (size_t)i * (s->n_blocks + 1);
         if (floats) {
             float *f = w->float_scores + (size_t)i * s->ld;
             tn_sparse_integers(f, tn_sparse_largest(f, end, 0), scores, end);
@@ -208,13 +207,13 @@ static void select_blocks(const block *b, int32_t g, int32_t head) {
     tn_sparse_count(b, (uint64_t)b->n_rows, n_seen, n_selected);
 }
 
-static void attend(const block *b, float *out) {
+void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx, const uint32_t *cuts, float *out) {
     const tn_sparse_attn *s = b->s;
-    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, off = (size_t)b->row0 * row + (size_t)(b->kv_head * s->n_group) * d;
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, off = (size_t)b->row0 * row + (size_t)head * d;
     size_t n_blocks = tn_sparse_blocks((size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1);
-    s->kern->attn_sparse(&(tn_attn_sparse_args){.q = b->q + off, .q_stride = row, .out = out + off, .out_stride = row, .n_rows = (size_t)b->n_rows, .n_group = (size_t)s->n_group,
-                                                .d_head = d, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .idx = b->w->idx,
-                                                .idx_stride = s->idx_stride, .cuts = b->w->cuts, .cut_stride = s->n_blocks + 1, .n_blocks = n_blocks, .n_pos = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1,
+    s->kern->attn_sparse(&(tn_attn_sparse_args){.q = b->q + off, .q_stride = row, .out = out + off, .out_stride = row, .n_rows = (size_t)b->n_rows, .n_group = (size_t)n_heads,
+                                                .d_head = d, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .idx = idx,
+                                                .idx_stride = s->idx_stride, .cuts = cuts, .cut_stride = s->n_blocks + 1, .n_blocks = n_blocks, .n_pos = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1,
                                                 .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b->w->scratch});
 }
 
@@ -270,9 +269,10 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
                 continue;
             }
             if (s->o.mode == TN_ATTN_FLOAT_SPARSE || s->o.check) tn_sparse_head_float_scores(&b, head, n_pos);
-            select_head(&b, g, head, s->o.mode == TN_ATTN_FLOAT_SPARSE);
+            size_t list = (size_t)(g * b.n_rows);
+            tn_sparse_head_select(&b, head, s->o.mode == TN_ATTN_FLOAT_SPARSE, b.w->scores, b.w->idx + list * s->idx_stride, b.w->cuts + list * (s->n_blocks + 1));
         }
-        if (s->o.mode != TN_ATTN_NPU_FULL) attend(&b, out);
+        if (s->o.mode != TN_ATTN_NPU_FULL) tn_sparse_heads_attend(&b, b.kv_head * s->n_group, s->n_group, b.w->idx, b.w->cuts, out);
     }
     return TERN_OK;
 }
