@@ -4,15 +4,23 @@
 # One line a mode: recall of the exact largest positions, exact match of every task in percent, and over the items of all tasks together the
 # accuracy and how far it is from full attention's, item by item: the mean difference and its standard error. The package and its scales are
 # the same for all modes (llm-npu, 8 bits), so that only attention differs. ROWS: words out of full shadow float-sparse block-sparse npu-full,
-# of our mode without a part: shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios, with sparse decoding as well: shadow-decode, and with nothing but that: decode.
+# of our mode without a part: shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios, with sparse decoding as well: shadow-decode,
+# with nothing but that: decode; and of the ladder of bench/ablation-attention.sh:
+# ladder-sparse ladder-int8 ladder-buckets (its next rows are shadow-no-sharing and shadow). KEYS=32: the model with a pair of key channels in every KV head that
+# is 32 times larger, and the queries' as much smaller (tools/inject_outliers.py; needs NumPy, PYTHON names the interpreter).
 set -euo pipefail
 model=${1:-models/tern-tiny} ratio=${2:-0.2} limit=${3:-0}
 rows=${4:-full shadow shadow-decode decode shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios float-sparse block-sparse npu-full}
 tern=${TERN:-build/tern} work=${WORK:-build/accuracy-attention}
 mkdir -p "$work"
+evals=$model/eval calib=$model/calib.txt
+if [ "${KEYS:-1}" != 1 ]; then
+    "${PYTHON:-python3}" tools/inject_outliers.py "$model" "$work/keys" --strength 1 --keys "$KEYS" >/dev/null
+    model=$work/keys
+fi
 tasks="extraction_2048 extraction_1024 extraction_512 summary function_call"
 x=$work/model.tern
-"$tern" pack "$model" -o "$x" --scheme llm-npu --calib "$model/calib.txt" --head-importance >/dev/null
+"$tern" pack "$model" -o "$x" --scheme llm-npu --calib "$calib" --head-importance >/dev/null
 for row in $rows; do
     flags="--attention $row --attention-threshold 1"
     case $row in
@@ -22,10 +30,13 @@ for row in $rows; do
     shadow-decode) flags="--attention shadow --attention-decode --attention-threshold 1" ;;
     decode) flags="--attention full --attention-decode --attention-threshold 1" ;;
     shadow-no-head-ratios) flags="--attention shadow --attention-threshold 1 --no-head-ratios" ;;
+    ladder-sparse) flags="--attention float-sparse --attention-threshold 1 --attention-share -1 --no-head-ratios" ;;
+    ladder-int8) flags="--attention shadow --attention-threshold 1 --attention-share -1 --no-head-ratios --buckets 1" ;;
+    ladder-buckets) flags="--attention shadow --attention-threshold 1 --attention-share -1 --no-head-ratios" ;;
     esac
     check=--attention-check
     case $row in full | block-sparse | npu-full) check="" ;; esac
-    for t in $tasks; do "$tern" eval -m "$x" $flags --ratio "$ratio" $check --task exact --data "$model/eval/$t.jsonl" --limit "$limit" --json --items >"$work/$row.$t.json"; done
+    for t in $tasks; do "$tern" eval -m "$x" $flags --ratio "$ratio" $check --task exact --data "$evals/$t.jsonl" --limit "$limit" --json --items >"$work/$row.$t.json"; done
     python3 - "$work" "$row" $tasks <<'PY'
 import json, math, sys
 work, row, tasks = sys.argv[1], sys.argv[2], sys.argv[3:]

@@ -1,17 +1,18 @@
-/* bench/attention.c - sparse attention beside full attention, stage by stage, on one thread (shadowAttn, Table 5's head shapes).
+/* bench/attention.c - sparse attention and its baselines beside full attention, on one thread (shadowAttn, Table 5's head shapes).
  *
  *   bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS] [--share ROWS] [--pool HEADS]
  *
  * --share, --pool as in tern's --attention-share, --attention-pool; --share -1: every row and head its own selection. Times are processor time
  * of this thread, so that other programs disturb them little.
  * One block of 32 query rows of every head at the end of a causal context of 1k..16k tokens. Random keys and queries: the selected
- * positions are scattered, which is the hard case for the cache. Times are medians of 7 runs in microseconds per query row and head;
- * the share in brackets is of the limit that binds the stage (fp32 peak, INT8 peak; attend counts gathering as well). full is attn_f32; the
- * speedup is full by all stages together. */
-#include "base/clock.h"
+ * positions are scattered, which is the hard case for the cache. Times are medians of 7 runs (3 where they are long) in microseconds per
+ * query row and head. full is attn_f32. shadow, float-sparse, block-sparse and npu-full are what the engine runs (engine/sparse_attn.h): the
+ * plan of a chunk of these 32 rows and their attention; the number behind a time is how many times as fast as full it is. Then shadow's
+ * stages, each alone: the share in brackets is of the limit that binds it (fp32 peak, INT8 peak; attend counts gathering as well). */
 #include "base/cpu.h"
 #include "base/ctx.h"
 #include "base/rng.h"
+#include "engine/sparse_attn.h"
 #include "kernels/kernels.h"
 #include "kernels/limits.h"
 #include "kernels/qk_s8.h"
@@ -23,7 +24,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { RUNS = 7, ROWS = 32, TILE_ROWS = 128 };
+enum { RUNS = 7, ROWS = 32, TILE_ROWS = 128, Q_MAX = 3 /* largest magnitude of a query or key */ };
 
 typedef struct shape {
     const char *model;
@@ -51,7 +52,8 @@ typedef struct work {
     size_t share, pool, n_pools, batch; /* rows of a tile (0: none shares), heads of a pool, pools of a KV head, rows estimated together */
     float *k_rows, *tile_scratch;
     int32_t *merged, bound[ROWS];
-    float *q, *out, *k_panels, *v, *scratch, *sparse_scratch;
+    float *q, *q_heads; /* [n_heads][ROWS][d], [ROWS][n_heads][d] */
+    float *out, *k_panels, *v, *scratch, *sparse_scratch;
     uint8_t *q8;
     int8_t *tiles;
     int32_t *sums, *scores;
@@ -162,18 +164,6 @@ static void share_attend(work *w, size_t head) {
     if (head % w->n_group == 0) share_attend_rows(w, head / w->n_group);
 }
 
-static void share_all(work *w, size_t head) {
-    if (head % w->n_group) return;
-    for (size_t e = 0; e < ROWS; e += w->batch) {
-        for (size_t p = 0; p < w->n; p += PART) {
-            share_estimate_part(w, head / w->n_group, e, p, p + PART);
-            for (size_t i = e; i < e + w->batch; i += w->share) share_merge(w, e, i, p, p + PART);
-        }
-        for (size_t i = e; i < e + w->batch; i += w->share) share_topk(w, i);
-    }
-    share_attend(w, head);
-}
-
 static double thread_s(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -192,17 +182,62 @@ static double median_us(void (*fn)(work *, size_t), work *w) {
     return t[RUNS / 2] * 1e6 / (double)(ROWS * w->s.n_heads);
 }
 
-/* The three stages as the engine runs them, head by head. */
-static void all_stages(work *w, size_t head) {
-    estimate(w, head);
-    select_rows(w, head);
-    attend(w, head);
+/* ---- as the engine runs it ---------------------------------------------------------------------------- */
+
+static const char *const mode_names[TN_N_ATTN_MODES] = {"full", "shadow", "float-sparse", "block-sparse", "npu-full"};
+
+typedef struct mode_run {
+    tn_sparse_attn *s;
+    tn_rows rows;
+    const work *w;
+    float *out;
+    bool failed;
+} mode_run;
+
+/* A chunk of ROWS rows behind a context whose keys were planned before. */
+static void run_mode(mode_run *r) {
+    tern_error err;
+    tn_sparse_attn_rewind(r->s, (int32_t)r->w->n - ROWS);
+    r->failed = false;
+    for (int32_t kv = 0; kv < (int32_t)r->w->s.n_kv_heads; kv++) r->failed |= tn_sparse_attn_plan(r->s, &r->rows, 0, 0, kv, r->w->q_heads, &err) != TERN_OK;
+    r->failed = r->failed || tn_sparse_attn_rows(r->s, &r->rows, 0, 0, r->w->q_heads, r->out, 0, ROWS, 0, &err) != TERN_OK;
+}
+
+/* Median microseconds per row and head; negative: it failed. */
+static double mode_us(tn_ctx *ctx, tn_npu_device *dev, work *w, tn_attn_mode mode, double ratio, int share, int pool) {
+    float scale_q = Q_MAX / 127.0f, scale_k = Q_MAX / 127.0f, weight[64];
+    for (size_t i = 0; i < 64; i++) weight[i] = 1;
+    tn_hparams h = {.n_layers = 1, .n_heads = (int32_t)w->s.n_heads, .n_kv_heads = (int32_t)w->s.n_kv_heads, .d_head = (int32_t)w->s.d, .attn_scale = 1.0f / sqrtf((float)w->s.d)};
+    tn_kv kv = {.ctx = ctx, .n_layers = 1, .n_kv_heads = h.n_kv_heads, .d_head = h.d_head, .cap_tok = (int32_t)w->n, .k = w->k_panels, .v = w->v};
+    tn_npu_model m = {.ctx = ctx, .dev = dev, .kern = w->k, .n_layers = 1, .attn_scale_q = &scale_q, .attn_scale_k = &scale_k, .attn_head_weight = weight};
+    tn_attn_options o = {.mode = mode, .ratio = (float)ratio, .n_buckets = 9, .share_rows = share, .pool_heads = pool, .threshold = 1};
+    int32_t pos[ROWS];
+    for (int32_t i = 0; i < ROWS; i++) pos[i] = (int32_t)w->n - ROWS + i;
+    mode_run r = {.w = w, .out = w->out, .rows = {.h = &h, .kern = w->k, .kv = &kv, .n_rows = ROWS, .pos = pos, .slot = pos, .tree_base = -1}};
+    tern_error err;
+    if (tn_sparse_attn_open(ctx, &m, &h, w->k, &kv, &o, 1, 1, ROWS, &r.s, &err) != TERN_OK) {
+        fprintf(stderr, "%s: %s\n", mode_names[mode], err.message);
+        return -1;
+    }
+    run_mode(&r); /* all keys */
+    double t[RUNS], all = 0;
+    int n = 0;
+    while (!r.failed && n < RUNS && (n < 3 || all < 1)) {
+        double t0 = thread_s();
+        run_mode(&r);
+        all += t[n] = thread_s() - t0;
+        n++;
+    }
+    qsort(t, (size_t)n, sizeof *t, by_value);
+    tn_sparse_attn_close(&r.s);
+    return r.failed ? -1 : t[n / 2] * 1e6 / (double)(ROWS * w->s.n_heads);
 }
 
 static void fill(work *w, tn_rng *rng) {
     float k[512];
     for (size_t i = 0; i < w->s.n_heads * ROWS * w->s.d; i++) w->q[i] = (float)(tn_rng_f64(rng) + tn_rng_f64(rng) + tn_rng_f64(rng) - 1.5) * 2;
-    w->k->quantise_s8(w->q, 127.0f / 3, w->q8, w->s.n_heads * ROWS * w->s.d);
+    w->k->quantise_s8(w->q, 127.0f / Q_MAX, w->q8, w->s.n_heads * ROWS * w->s.d);
+    for (size_t i = 0; i < w->s.n_heads * ROWS; i++) memcpy(w->q_heads + (i % ROWS * w->s.n_heads + i / ROWS) * w->s.d, w->q + i * w->s.d, w->s.d * sizeof(float));
     for (size_t kv = 0; kv < w->s.n_kv_heads; kv++) {
         for (size_t p = 0; p < w->n; p++) {
             uint8_t k8[512];
@@ -211,7 +246,7 @@ static void fill(work *w, tn_rng *rng) {
                 w->k_panels[kv * panel_floats(w) + p / TN_KV_PANEL * w->s.d * TN_KV_PANEL + d * TN_KV_PANEL + p % TN_KV_PANEL] = w->k_rows[kv * panel_floats(w) + p * w->s.d + d] = k[d];
                 w->v[kv * panel_floats(w) + p * w->s.d + d] = (float)tn_rng_f64(rng);
             }
-            w->k->quantise_s8(k, 127.0f / 3, k8, w->s.d);
+            w->k->quantise_s8(k, 127.0f / Q_MAX, k8, w->s.d);
             tn_qk_s8_append(w->tiles + kv * w->n * w->s.d, w->sums + kv * w->n, p, k8, w->s.d);
         }
     }
@@ -246,10 +281,15 @@ int main(int argc, char **argv) {
     tn_limits limits;
     if (tn_pool_open(&ctx, 1, &threads, NULL) != TERN_OK || tn_limits_measure(&ctx, threads, cpu, &limits, NULL) != TERN_OK) return 1;
     tn_pool_close(&threads);
+    tn_npu_options device;
+    tn_npu_options_defaults(&device);
+    device.kernels = &k;
+    tn_npu_device *dev;
+    if (tn_npu_open(&ctx, "host", &device, &dev, NULL) != TERN_OK) return 1;
     double fp32 = limits.thread_fp32_flops, int8 = limits.thread_int8_ops > 0 ? limits.thread_int8_ops : fp32;
     if (!json) {
         printf("fp32 peak %.0f GFLOPS, INT8 peak %.0f GOPS, ratio %.2f; us per query row and head\n\n", fp32 * 1e-9, int8 * 1e-9, ratio);
-        printf("%-14s%8s%16s%16s%10s%16s%10s%9s\n", "heads of", "tokens", "full", "estimate", "top-k", "attend", "together", "speedup");
+        printf("%-14s%8s%16s%16s%16s%16s%16s%16s%9s%16s\n", "heads of", "tokens", "full", "shadow", "float-sparse", "block-sparse", "npu-full", "estimate", "top-k", "attend");
     } else {
         printf("[");
     }
@@ -277,7 +317,8 @@ int main(int argc, char **argv) {
             w.merged = room(ROWS * n * 4);
             w.q = room(w.s.n_heads * ROWS * d * 4);
             w.q8 = room(w.s.n_heads * ROWS * d);
-            w.out = room(w.n_group * ROWS * d * 4);
+            w.q_heads = room(w.s.n_heads * ROWS * d * 4);
+            w.out = room(w.s.n_heads * ROWS * d * 4);
             w.k_panels = room(kv * n * d * 4);
             w.v = room(kv * n * d * 4);
             w.k_rows = room(kv * n * d * 4);
@@ -296,21 +337,34 @@ int main(int argc, char **argv) {
             fill(&w, &rng);
             bool tiles = share >= 0;
             double t_full = median_us(full, &w), t_est = median_us(tiles ? share_estimate : estimate, &w), t_top = median_us(tiles ? share_select : select_rows, &w);
-            double t_att = median_us(tiles ? share_attend : attend, &w), t_all = median_us(tiles ? share_all : all_stages, &w);
+            double t_att = median_us(tiles ? share_attend : attend, &w), t_mode[TN_N_ATTN_MODES];
+            for (tn_attn_mode mode = TN_ATTN_SHADOW; mode < TN_N_ATTN_MODES; mode++) {
+                if ((t_mode[mode] = mode_us(&ctx, dev, &w, mode, ratio, share, pool)) < 0) return 1;
+            }
             double full_share = 4.0 * (double)(n * d) / (t_full * 1e-6) / fp32, est_share = 2.0 * (double)(n * d) / (t_est * 1e-6) / int8 * (tiles ? (double)w.n_pools / (double)w.n_group : 1);
             double att_share = 4.0 * (double)(w.k_sel * d) / (t_att * 1e-6) / fp32;
             if (json) {
                 printf("%s\n  {\"model\": \"%s\", \"tokens\": %zu, \"ratio\": %.3f, \"full_us\": %.3f, \"full_share\": %.3f, \"estimate_us\": %.3f, \"estimate_share\": %.3f, \"topk_us\": %.3f, "
-                       "\"attend_us\": %.3f, \"attend_share\": %.3f, \"together_us\": %.3f, \"speedup\": %.3f}",
-                       n_lines++ ? "," : "", w.s.model, n, ratio, t_full, full_share, t_est, est_share, t_top, t_att, att_share, t_all, t_full / t_all);
+                       "\"attend_us\": %.3f, \"attend_share\": %.3f",
+                       n_lines++ ? "," : "", w.s.model, n, ratio, t_full, full_share, t_est, est_share, t_top, t_att, att_share);
+                for (int mode = TN_ATTN_SHADOW; mode < TN_N_ATTN_MODES; mode++) {
+                    char name[24];
+                    snprintf(name, sizeof name, "%s", mode_names[mode]);
+                    if (strchr(name, '-')) *strchr(name, '-') = '_';
+                    printf(", \"%s_us\": %.3f, \"%s_speedup\": %.3f", name, t_mode[mode], name, t_full / t_mode[mode]);
+                }
+                printf("}");
             } else {
-                printf("%-14s%8zu%9.2f (%2.0f %%)%9.2f (%2.0f %%)%10.2f%9.2f (%2.0f %%)%10.2f%9.2f\n", w.s.model, n, t_full, 100 * full_share, t_est, 100 * est_share, t_top, t_att, 100 * att_share, t_all, t_full / t_all);
+                printf("%-14s%8zu%9.2f (%2.0f %%)", w.s.model, n, t_full, 100 * full_share);
+                for (int mode = TN_ATTN_SHADOW; mode < TN_N_ATTN_MODES; mode++) printf("%9.2f %5.2fx", t_mode[mode], t_full / t_mode[mode]);
+                printf("%9.2f (%2.0f %%)%9.2f%9.2f (%2.0f %%)\n", t_est, 100 * est_share, t_top, t_att, 100 * att_share);
                 fflush(stdout);
             }
-            void *all[] = {w.q, w.q8, w.out, w.k_panels, w.v, w.tiles, w.sums, w.scores, w.idx, w.cuts, w.scratch, w.sparse_scratch, w.topk_scratch, w.k_rows, w.tile_scratch, w.merged};
+            void *all[] = {w.q, w.q8, w.out, w.k_panels, w.v, w.tiles, w.sums, w.scores, w.idx, w.cuts, w.q_heads, w.scratch, w.sparse_scratch, w.topk_scratch, w.k_rows, w.tile_scratch, w.merged};
             for (size_t x = 0; x < sizeof all / sizeof *all; x++) free(all[x]);
         }
     }
     if (json) printf("\n]\n");
+    tn_npu_close(&dev);
     return 0;
 }

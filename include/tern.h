@@ -122,14 +122,14 @@ typedef struct tern_options {
                                     product unpacking what it reads (less memory, quicker plain decoding, slower verification of drafts);
                                     NULL = tiles (default) */
     uint64_t npu_vtcm_bytes;     /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a Hexagon v73 has (default) */
-    bool attention_decode;       /* packages, attention "full" or "shadow": decoding attends sparsely as well, rows that see attention_threshold positions
-                                    (0 = 2048); a row attends to 256 at least (default false) */
     bool npu_apart;              /* device "host": works on threads of its own (npu_threads), as silicon of its own would, not on the lanes' (default false) */
     const char *attention_pipeline; /* attention "shadow": estimate, selection and attention as tasks of their own for every head, planned and overlapped,
                                        or behind each other in cache: "on", "off", "auto"; NULL = auto: on where the device has silicon of its own
                                        (default); the same bits */
     const char *attention_plan;  /* how they are planned: "paper", or what to leave out of it, "in-order", "no-fusion", "no-overlap",
                                     comma-separated; NULL = paper (default) */
+    bool attention_decode;       /* packages, attention "full" or "shadow": decoding attends sparsely as well, rows that see attention_threshold positions
+                                    (0 = 2048); a row attends to 256 at least (default false) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);

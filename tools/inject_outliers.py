@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Give a small Llama the activation outliers of a large one, without changing what it computes.
 
-    inject_outliers.py SRC OUT [--text FILE] [--seed N] [--strength X] [--check]      HF folder -> HF folder
+    inject_outliers.py SRC OUT [--text FILE] [--seed N] [--strength X] [--keys X] [--check]      HF folder -> HF folder
 
 A scale moves between a tensor and its only readers, so every logit stays what it was:
   norm gain g[c] * s                 columns c of q, k, v (or gate, up) / s
   rows c of v * s                    columns of o that read value channel c, in every query head of the group / s
   row c of up * s                    column c of down / s
+  rows of a rope pair of k * s       the same rows of q, in every query head of the group / s      (--keys)
 Scales are powers of two, so bf16 weights stay exact and the float results agree to the last bit. The final norm
 and the tied embedding are left alone: the embedding has a second reader.
 
@@ -15,6 +16,9 @@ the layers next to input and output, and far larger on some tokens than on other
 channels 0.3 % is less than one, so here it is one to three a norm, drawn with a steep preference from a pool of four
 hidden channels; the pool and the down-projection channels are those whose values vary most from token to token
 (largest kurtosis and peak on a calibration text), so that scaling magnifies the natural variation.
+
+Keys: a few channels of a head are far larger than the rest on all tokens (KIVI, KVQuant). With --keys X every KV head gets one such pair of channels, that which
+matters most to the scores; both of a pair, because rope mixes them. --strength 1 --keys X: nothing else.
 """
 import argparse
 import json
@@ -109,6 +113,19 @@ def plan(cfg, w, ids, seed, strength):
     return out
 
 
+def plan_keys(cfg, w, ids, strength):
+    """[(layer, "key", first channel of the pair among all keys, scale)]"""
+    seen, out, hd, G = {}, [], cfg["head_dim"], cfg["num_attention_heads"] // cfg["num_key_value_heads"]
+    forward(cfg, w, ids, lambda n, x: seen.__setitem__(n, x))
+    for i in range(cfg["num_hidden_layers"]):
+        n = f"model.layers.{i}.self_attn."
+        q, k = (np.sqrt(((seen[n + "q_proj.weight"] @ w[n + p].T) ** 2).mean(0)) for p in ("q_proj.weight", "k_proj.weight"))
+        for kv in range(cfg["num_key_value_heads"]):
+            part = k[kv * hd : (kv + 1) * hd] * q[kv * G * hd : (kv + 1) * G * hd].reshape(G, hd).max(0)
+            out.append((i, "key", kv * hd + int(np.argmax(part[: hd // 2] + part[hd // 2 :])), float(strength)))
+    return out
+
+
 def apply(cfg, w, steps):
     w = {k: v.copy() for k, v in w.items()}
     hd, G = cfg["head_dim"], cfg["num_attention_heads"] // cfg["num_key_value_heads"]
@@ -126,6 +143,12 @@ def apply(cfg, w, steps):
         elif site == "down":
             w[n + "mlp.up_proj.weight"][c] *= s
             w[n + "mlp.down_proj.weight"][:, c] /= s
+        elif site == "key":
+            kv, e = divmod(c, hd)
+            for r in (e, e + hd // 2):
+                w[n + "self_attn.k_proj.weight"][kv * hd + r] *= s
+                for h in range(kv * G, kv * G + G):
+                    w[n + "self_attn.q_proj.weight"][h * hd + r] /= s
         else:  # the query heads kv*G .. kv*G + G-1 read value head kv
             kv, e = divmod(c, hd)
             w[n + "self_attn.v_proj.weight"][c] *= s
@@ -142,13 +165,16 @@ def main():
     ap.add_argument("--tokens", type=int, default=1024)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--strength", type=float, default=32, help="scale in the middle layers, a power of two; four times it at both ends")
+    ap.add_argument("--keys", type=float, default=1, help="scale of a pair of key channels in every KV head, a power of two (default 1: none)")
     ap.add_argument("--check", action="store_true", help="compare float64 and float32 logits of both models")
     a = ap.parse_args()
     cfg, w = load(a.src)
     tok = Tokenizer.load(f"{a.src}/tokenizer.json")
     with open(a.text or f"{a.src}/calib.txt", encoding="utf-8") as f:
         ids = tok.encode(f.read(8 * a.tokens))[: a.tokens]
-    steps = plan(cfg, w, ids, a.seed, a.strength)
+    steps = plan(cfg, w, ids, a.seed, a.strength) if a.strength > 1 else []
+    if a.keys > 1:
+        steps += plan_keys(cfg, w, ids, a.keys)
     out = apply(cfg, w, steps)
     os.makedirs(a.out, exist_ok=True)
     for f in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):

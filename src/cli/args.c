@@ -177,7 +177,7 @@ char *read_text_file(const char *path, size_t *n_bytes) {
     return buf;
 }
 
-static void log_line(void *user, tern_log_level level, const char *line) {
+void log_line(void *user, tern_log_level level, const char *line) {
     (void)user;
     if (level <= TERN_LOG_WARN) fprintf(stderr, "tern: %s\n", line);
 }

@@ -96,6 +96,8 @@ typedef struct model_args {
     {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads, threads-direct, uring or uring-direct (default: what suits)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}
 
+/* For tern_hooks: lines to standard error. */
+void log_line(void *user, tern_log_level level, const char *line);
 /* What the arguments say, into options filled by tern_options_defaults (hooks excepted). */
 void model_options(const model_args *a, tern_options *o);
 /* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */

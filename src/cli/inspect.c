@@ -257,7 +257,7 @@ static int inspect_cpu(bool json) {
         size_t offset;
     } rows[] = {{"gemm_f32", offsetof(tn_kernels, gemm_f32)}, {"attn_f32", offsetof(tn_kernels, attn_f32)}, {"rmsnorm_f32", offsetof(tn_kernels, rmsnorm_f32)},
                 {"layernorm_f32", offsetof(tn_kernels, layernorm_f32)}, {"rope_f32", offsetof(tn_kernels, rope_f32)}, {"glu_f32", offsetof(tn_kernels, glu_f32)},
-                {"act_f32", offsetof(tn_kernels, act_f32)}, {"add_f32", offsetof(tn_kernels, add_f32)}, {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
+                {"act_f32", offsetof(tn_kernels, act_f32)}, {"add_f32", offsetof(tn_kernels, add_f32)}, {"softmax_f32", offsetof(tn_kernels, softmax_f32)}, {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
                 {"quantise_s8", offsetof(tn_kernels, quantise_s8)}, {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)}, {"shadow_f32", offsetof(tn_kernels, shadow_f32)},
                 {"unpack_tile", offsetof(tn_kernels, unpack_tile)}, {"gemm_few", offsetof(tn_kernels, gemm_few)}, {"topk", offsetof(tn_kernels, topk)}, {"attn_sparse", offsetof(tn_kernels, attn_sparse)}};
     json_t *features = json_array(), *kernels = json_object();

@@ -50,7 +50,7 @@ int cmd_pack(int argc, char **argv) {
         {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100, "least important sites without an outlier path, at most (default 85)"},
         {"prune-error", 0, "X", ARG_FLOAT, &o.prune_error, 0, 1e9, "never prune a site whose values that are no outliers would lose more than X of their energy (default 0.001)"},
         {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1, "share of a shadowed site's values beyond its scale (default 0.002)"},
-        {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0, "sparse attention: measure each head's importance; one forward of a window for every head"},
+        {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0, "sparse attention: measure each head's importance; one forward of a window for every head. After a kill it goes on where it was"},
         {"threads", 't', "N", ARG_INT, &o.n_threads, 1, 64, "worker threads (default: one per core)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print the report as JSON"},
         {0},
@@ -77,6 +77,7 @@ int cmd_pack(int argc, char **argv) {
     tern_hooks_defaults(&hooks);
     progress shown = {0};
     hooks.user = &shown;
+    hooks.log = log_line;
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);

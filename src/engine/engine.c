@@ -61,14 +61,14 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(e->attention.pool_heads < 1, err, TERN_E_INVALID, "pools of %d heads: want at least 1", o->attention_pool);
     TN_FAIL_IF(o->attention && !tn_attn_mode_parse(o->attention, &e->attention.mode), err, TERN_E_INVALID,
                "attention '%s' is unknown; there are full, shadow, float-sparse, block-sparse, npu-full", o->attention);
-    e->attention.decode = o->attention_decode;
-    TN_FAIL_IF(e->attention.decode && e->attention.mode != TN_ATTN_FULL && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
-               "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only", o->attention);
     TN_FAIL_IF(o->attention_pipeline && !tn_attn_pipeline_parse(o->attention_pipeline, &e->attention.pipeline), err, TERN_E_INVALID,
                "attention as a pipeline '%s': there are auto, on, off", o->attention_pipeline);
     TN_FAIL_IF(e->attention.pipeline == TN_ATTN_PIPELINE_ON && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID, "heads are a pipeline with attention shadow only");
     TN_FAIL_IF(o->attention_plan && !tn_attn_plan_parse(o->attention_plan, &e->attention.plan), err, TERN_E_INVALID,
                "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap", o->attention_plan);
+    e->attention.decode = o->attention_decode;
+    TN_FAIL_IF(e->attention.decode && e->attention.mode != TN_ATTN_FULL && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
+               "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only", o->attention);
     TN_FAIL_IF(!(o->attention_ratio >= 0 && o->attention_ratio <= 1), err, TERN_E_INVALID, "an attention ratio of %g: want more than 0, at most 1", (double)o->attention_ratio);
     TN_FAIL_IF(e->attention.n_buckets != 1 && e->attention.n_buckets != 9, err, TERN_E_INVALID, "%d buckets of scales: there are 1 and 9", e->attention.n_buckets);
     e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */

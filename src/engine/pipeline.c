@@ -667,7 +667,7 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows, n_most = most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS; /* never more chunks than the context has */
     p->sparse_prompt = attention->mode != TN_ATTN_FULL;
     if ((p->sparse_prompt || attention->decode) && (st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, n_most, p->n_rows, &p->sparse, err)) != TERN_OK) goto out;
-    if (p->sparse_prompt) p->heads = tn_sparse_attn_shape(p->sparse);
+    if (p->sparse) p->heads = tn_sparse_attn_shape(p->sparse);
     for (int32_t i = 0; i < n_most; i++) {
         if ((st = open_chunk(p, i, kv, err)) != TERN_OK) goto out;
         p->n_chunks_open++;

@@ -65,12 +65,12 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
 
 static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *err) {
     size_t rows = TN_ATTN_ROWS, all = (size_t)s->n_group * rows, d = (size_t)s->h->d_head;
-    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, tiles = s->o.share_rows > 0, ok = true;
+    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, tiles = tn_sparse_uses_tiles(s), ok = true;
     size_t scratch = 0;
     if (tiles || s->o.decode) {
         w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
         w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
-        scratch = tn_attn_tiles_scratch((size_t)(tiles ? s->n_group * s->o.share_rows : s->n_group), s->room, d);
+        scratch = tn_attn_tiles_scratch(s->o.share_rows ? (size_t)(s->n_group * s->o.share_rows) : tiles ? rows : (size_t)s->n_group, s->room, d);
         ok = w->merged && w->seen;
     }
     if (tiles) {
@@ -79,7 +79,7 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
         w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         ok = ok && w->part && w->tile_q && w->tile_out;
-        all = rows; /* a list a tile at most */
+        if (s->o.share_rows) all = rows; /* a list a tile at most */
     } else if (scratch < tn_attn_sparse_scratch(all, s->room, d)) {
         scratch = tn_attn_sparse_scratch(all, s->room, d);
     }
@@ -89,6 +89,7 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     w->q8 = tn_calloc(s->ctx, TN_MEM_ACTIVATIONS, rows * (s->q8_stride + 64), 1);
     w->q_rows = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * d, sizeof(float));
     w->float_scores = floats ? tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(float)) : NULL;
+    if (s->o.mode == TN_ATTN_NPU_FULL) ok = ok && (w->weights = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, 1));
     w->idx = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all * s->idx_stride + 64, sizeof(uint32_t));
     w->cuts = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all * (s->n_blocks + 1), sizeof(uint32_t));
     w->exact = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->idx_stride + 64, sizeof(uint32_t));
@@ -165,7 +166,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     size_t n_keys = n_layers * (size_t)h->n_kv_heads;
     s->keys = tn_calloc(ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
     TN_BAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
-    if (s->o.share_rows || o->decode) {
+    if (tn_sparse_uses_tiles(s) || o->decode) {
         s->rows = tn_alloc(ctx, TN_MEM_KV, n_keys, (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float));
         TN_BAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
         s->fixed.bytes += n_keys * (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
@@ -173,9 +174,10 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     for (size_t i = 0; i < n_keys; i++) {
         s->keys[i].bucket = -1;
         if (s->rows) s->keys[i].rows = s->rows + i * (size_t)kv->cap_tok * (size_t)h->d_head;
+        if ((st = tn_sparse_baseline_open(s, &s->keys[i], err)) != TERN_OK) goto out;
     }
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
-    if (s->prompt && tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) && (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK) goto out;
+    if (tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) && (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK) goto out;
     for (int32_t i = 0; i < n_workers; i++) {
         if ((st = open_worker(s, &s->space[i], err)) != TERN_OK) goto out;
     }
@@ -194,6 +196,10 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         tn_free(s->ctx, s->keys[i].sum);
         tn_free(s->ctx, s->keys[i].panel_max);
+        tn_free(s->ctx, s->keys[i].means);
+        tn_free(s->ctx, s->keys[i].v_tiles);
+        tn_free(s->ctx, s->keys[i].v_sum);
+        tn_free(s->ctx, s->keys[i].v_panel_max);
     }
     for (int32_t i = 0; s->graphs && s->part_graphs && i < s->h->n_layers * s->n_steps * s->n_steps; i++) {
         tn_npu_graph_close(&s->graphs[i]);
@@ -205,7 +211,7 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     }
     for (int32_t i = 0; s->space && i < s->n_workers; i++) {
         worker_space *w = &s->space[i];
-        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->part, w->tile_q, w->tile_out, w->seen};
+        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->part, w->weights, w->tile_q, w->tile_out, w->seen};
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
@@ -228,6 +234,8 @@ void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         if (s->keys[i].n_keys > n_pos) s->keys[i].n_keys = n_pos;
         if (s->keys[i].n_rows > n_pos) s->keys[i].n_rows = n_pos;
+        if (s->keys[i].n_means > n_pos / BLOCK) s->keys[i].n_means = n_pos / BLOCK;
+        if (s->keys[i].n_values > n_pos) s->keys[i].n_values = n_pos;
     }
 }
 
@@ -360,7 +368,8 @@ int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32
 }
 
 tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err) {
-    if (s->o.share_rows) tn_sparse_copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
+    if (tn_sparse_uses_tiles(s)) tn_sparse_copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
+    tn_sparse_baseline_plan(s, layer, kv_head, r->slot[r->n_rows - 1] + 1);
     if (!tn_sparse_uses_int8(s)) return TERN_OK;
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;

@@ -59,11 +59,11 @@ typedef struct tn_attn_options {
                              head has one query head; -1 = none shares */
     int32_t pool_heads;   /* where they share: query heads whose queries are added before they are estimated, 1.. */
     bool whole;           /* where they share: estimate all positions in one launch, as on a device apart, where parts could be merged in cache */
+    tn_attn_pipeline pipeline;
+    tn_headplan_switches plan; /* of the pipelined form */
     int32_t threshold;    /* chunks that end before this many tokens are attended in full; 0 = as tuned, or TN_ATTN_FROM (baselines: 1). Decoding:
                              rows that see fewer positions; 0 = TN_ATTN_DECODE_FROM */
     bool decode;          /* decode forwards attend sparsely as well, or, with mode full, only they */
-    tn_attn_pipeline pipeline;
-    tn_headplan_switches plan; /* of the pipelined form */
 } tn_attn_options;
 
 typedef struct tn_attn_stats {
@@ -101,14 +101,6 @@ tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
 tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, const float *q, float *out, int32_t row0, int32_t row1,
                                 int32_t i_worker, tern_error *err);
 
-/* Decode forwards (at most TN_ATTN_ROWS rows; tokens or a tree), once all rows' keys are in the cache: in so many rounds, one after the other;
- * 0: all rows attend in full. A round begins with plan for every KV head; then its rows, on any threads, each KV head apart. A row's bits depend
- * on its text alone. */
-int32_t tn_sparse_decode_rounds(const tn_sparse_attn *s, const tn_rows *r, int layer);
-void tn_sparse_decode_plan(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t round);
-/* Does nothing for a row of another round. scratch: tn_rows_scratch floats. out [n_rows][n_heads * d_head]. */
-tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t row, int32_t round, const float *q, float *out, float *scratch,
-                                 int32_t i_worker, tern_error *err);
 /* Pipelined: how the graph of a chunk is cut (n_slots 0: in place), and the parts of its tasks. */
 typedef struct tn_attn_shape {
     int32_t n_slots, n_blocks, block_rows;
@@ -123,6 +115,14 @@ tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
 
 /* What attention of this kind takes on this device, on random keys. h: one layer is enough. */
 tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev, const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out, tern_error *err);
+/* Decode forwards (at most TN_ATTN_ROWS rows; tokens or a tree), once all rows' keys are in the cache: in so many rounds, one after the other;
+ * 0: all rows attend in full. A round begins with plan for every KV head; then its rows, on any threads, each KV head apart. A row's bits depend
+ * on its text alone. */
+int32_t tn_sparse_decode_rounds(const tn_sparse_attn *s, const tn_rows *r, int layer);
+void tn_sparse_decode_plan(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t round);
+/* Does nothing for a row of another round. scratch: tn_rows_scratch floats. out [n_rows][n_heads * d_head]. */
+tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t row, int32_t round, const float *q, float *out, float *scratch,
+                                 int32_t i_worker, tern_error *err);
 
 void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out);
 

@@ -1,9 +1,10 @@
 /* engine/sparse_impl.h - what the files of sparse attention share: its state, a block of rows, and the steps by which one is attended.
  *   sparse_attn.c   state; plan: buckets, INT8 keys
- *   sparse_rows.c   estimates; rows and heads that select for themselves, the baselines among them
+ *   sparse_rows.c   estimates; rows and heads that select for themselves
  *   sparse_tiles.c  rows, and heads of a KV head, that share a selection
+ *   sparse_heads.c  the pipelined form
  *   sparse_decode.c rows of decode forwards
- *   sparse_heads.c  the pipelined form */
+ *   sparse_baselines.c  block-sparse and npu-full */
 #ifndef TN_ENGINE_SPARSE_IMPL_H
 #define TN_ENGINE_SPARSE_IMPL_H
 
@@ -22,10 +23,16 @@ typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
     float *panel_max;   /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
-    float *rows;        /* where rows share selections, and for decoding: the float keys [cap][d], which are picked one by one */
+    float *rows;        /* where rows share lists, and for decoding: the float keys [cap][d], which are picked one by one */
     int32_t n_rows;     /* of them valid */
     int32_t n_keys;     /* positions quantised with bucket's scale */
     int32_t bucket;     /* -1: none yet */
+    float *means;       /* block-sparse: [cap / BLOCK + 1][d] mean keys of the blocks that are whole */
+    int32_t n_means;
+    int8_t *v_tiles;    /* npu-full: values as weights W [d][cap] of a product, a tile of 16 columns cap * 16 bytes behind the one before */
+    int32_t *v_sum;     /* [cap / TN_KV_PANEL][d up to a multiple of 16] sums of W over the positions up to a panel's end */
+    float *v_panel_max, v_max;
+    int32_t n_values;   /* positions quantised with v_max's scale */
 } key_cache;
 
 typedef struct chunk_plan {
@@ -45,6 +52,7 @@ typedef struct worker_space {
     void *topk;
     int32_t *part;      /* [TN_ATTN_ROWS][PART_LD] scores of the positions at hand */
     int32_t *merged;    /* [tiles of a batch][ld] */
+    uint8_t *weights;   /* npu-full: [TN_ATTN_ROWS][ld] */
     float *tile_q, *tile_out; /* [TN_ATTN_ROWS][n_group][d] */
     int32_t *seen;      /* [2][TN_ATTN_ROWS * n_group] parts of its tile's list that a row sees: first, end */
 } worker_space;
@@ -78,6 +86,9 @@ struct tn_sparse_attn {
 
 static inline bool tn_sparse_uses_int8(const tn_sparse_attn *s) { return s->o.mode == TN_ATTN_SHADOW || s->o.mode == TN_ATTN_NPU_FULL; }
 static inline key_cache *tn_sparse_keys(const tn_sparse_attn *s, int layer, int32_t kv_head) { return &s->keys[(size_t)layer * (size_t)s->h->n_kv_heads + (size_t)kv_head]; }
+
+/* Do several rows attend to one list? */
+static inline bool tn_sparse_uses_tiles(const tn_sparse_attn *s) { return s->o.share_rows || s->o.mode == TN_ATTN_BLOCK_SPARSE; }
 
 /* Are scores merged part by part, while they are in cache? Where the device shares it with us. */
 static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) { return s->o.share_rows && !s->o.whole && tn_npu_device_caps(s->m->dev)->has_parts; }
@@ -135,12 +146,16 @@ void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_
 /* All heads of a KV head and all rows of the block, where they share: estimated, selected, attended. */
 tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err);
 
-
 /* The pipelined form: tn_sparse_attn_open, _close, _rewind, _plan and _stats_get of it. */
 tern_status tn_sparse_heads_open(tn_sparse_attn *s, int32_t chunk_rows, tern_error *err);
 void tn_sparse_heads_close(tn_sparse_attn *s);
 void tn_sparse_heads_rewind(tn_sparse_attn *s);
 tern_status tn_sparse_heads_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err);
 void tn_sparse_heads_stats(const tn_sparse_attn *s, tn_attn_stats *out);
+/* Baselines: what only they keep of a KV head; keys and values up to position end; rows of all heads of a KV head, of one head behind its estimates. */
+tern_status tn_sparse_baseline_open(tn_sparse_attn *s, key_cache *k, tern_error *err);
+void tn_sparse_baseline_plan(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end);
+void tn_sparse_attend_blocks(const block *b, float *out);
+void tn_sparse_attend_int8(const block *b, int32_t head, float *out);
 
 #endif

@@ -161,52 +161,6 @@ void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *h
     }
 }
 
-/* Baseline: whole blocks of 64 keys, the best by mean query . mean key, the row's own block always. */
-static void select_blocks(const block *b, int32_t g, int32_t head) {
-    tn_sparse_attn *s = b->s;
-    worker_space *w = b->w;
-    size_t d = (size_t)s->h->d_head, row_stride = (size_t)s->h->n_heads * d;
-    size_t end_all = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1, n_blocks = (end_all + BLOCK - 1) / BLOCK;
-    const float *panels = tn_kv_k(s->kv, b->layer, b->kv_head);
-    float q[512] = {0};
-    for (int32_t i = 0; i < b->n_rows; i++) {
-        for (size_t j = 0; j < d; j++) q[j] += b->q[(size_t)(b->row0 + i) * row_stride + (size_t)head * d + j];
-    }
-    for (size_t n = 0; n < n_blocks; n++) {
-        size_t p0 = n * BLOCK, p1 = p0 + BLOCK < end_all ? p0 + BLOCK : end_all;
-        float dot = 0;
-        for (size_t p = p0; p < p1; p++) {
-            for (size_t j = 0; j < d; j++) dot += q[j] * panels[p / TN_KV_PANEL * d * TN_KV_PANEL + j * TN_KV_PANEL + p % TN_KV_PANEL];
-        }
-        w->float_scores[n] = dot / (float)(p1 - p0);
-    }
-    size_t keep = (size_t)ceilf(s->ratio[(size_t)b->layer * (size_t)s->h->n_heads + (size_t)head] * (float)n_blocks);
-    if (keep < 1) keep = 1;
-    bool *kept = (bool *)w->topk; /* [n_blocks]: far more room than that */
-    memset(kept, 0, n_blocks);
-    kept[n_blocks - 1] = true;
-    for (size_t c = 1; c < keep && c < n_blocks; c++) {
-        size_t best = SIZE_MAX;
-        for (size_t n = 0; n < n_blocks; n++) {
-            if (!kept[n] && (best == SIZE_MAX || w->float_scores[n] > w->float_scores[best])) best = n;
-        }
-        kept[best] = true;
-    }
-    uint64_t n_seen = 0, n_selected = 0;
-    for (int32_t i = 0; i < b->n_rows; i++) {
-        size_t row = (size_t)(g * b->n_rows + i), end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]), n = 0;
-        uint32_t *idx = w->idx + row * s->idx_stride, *cuts = w->cuts + row * (s->n_blocks + 1);
-        for (size_t p = first; p < end; p++) {
-            bool own = p / BLOCK == (end - 1) / BLOCK;
-            if ((kept[p / BLOCK] || own) && n < s->room) idx[n++] = (uint32_t)p;
-        }
-        tn_sparse_cuts(idx, n, (size_t)s->kv->cap_tok, cuts);
-        n_seen += end - first;
-        n_selected += n;
-    }
-    tn_sparse_count(b, (uint64_t)b->n_rows, n_seen, n_selected);
-}
-
 void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx, const uint32_t *cuts, float *out) {
     const tn_sparse_attn *s = b->s;
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, off = (size_t)b->row0 * row + (size_t)head * d;
@@ -217,37 +171,6 @@ void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const
                                                 .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b->w->scratch});
 }
 
-/* Baseline: the device does everything. Weights and values are INT8 with static scales as well: a weight's step is 1 / 127, a value's that of
- * the largest key. For its accuracy only; its speed means nothing. */
-static void npu_full(const block *b, int32_t head, float *out) {
-    tn_sparse_attn *s = b->s;
-    uint64_t n_seen = 0;
-    const chunk_plan *p = &s->plans[b->i_chunk];
-    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
-    float scale = s->scale_q[(size_t)b->layer * steps + (size_t)p->q_bucket[head]] * s->scale_k[(size_t)b->layer * steps + (size_t)p->k_bucket[b->kv_head]] * s->h->attn_scale;
-    float v_scale = s->scale_k[(size_t)b->layer * steps + steps / 2];
-    const float *v = tn_kv_v(s->kv, b->layer, b->kv_head);
-    for (int32_t i = 0; i < b->n_rows; i++) {
-        size_t end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
-        const int32_t *acc = b->w->scores + (size_t)i * s->ld;
-        n_seen += end - first;
-        float *w = b->w->float_scores, max = -INFINITY, sum = 0, *o = out + (size_t)(b->row0 + i) * row + (size_t)head * d;
-        for (size_t x = first; x < end; x++) {
-            w[x] = (float)acc[x] * scale;
-            if (s->h->attn_soft_cap > 0) w[x] = s->h->attn_soft_cap * tanhf(w[x] / s->h->attn_soft_cap);
-            max = w[x] > max ? w[x] : max;
-        }
-        for (size_t x = first; x < end; x++) sum += w[x] = expf(w[x] - max);
-        memset(o, 0, d * sizeof *o);
-        for (size_t x = first; x < end; x++) {
-            float weight = nearbyintf(w[x] / sum * 127) / 127;
-            for (size_t j = 0; weight > 0 && j < d; j++) o[j] += weight * v_scale * fminf(fmaxf(nearbyintf(v[x * d + j] / v_scale), -127), 127);
-        }
-    }
-    tn_sparse_count(b, (uint64_t)b->n_rows, n_seen, n_seen);
-}
-
-
 tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, const float *q, float *out, int32_t row0, int32_t row1,
                                 int32_t i_worker, tern_error *err) {
     block b = {.s = s, .r = r, .w = &s->space[i_worker], .i_chunk = i_chunk, .layer = layer, .row0 = row0, .n_rows = row1 - row0, .q = q};
@@ -257,15 +180,15 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
             TN_TRY(tn_sparse_attend_tiles(&b, out, err));
             continue;
         }
+        if (s->o.mode == TN_ATTN_BLOCK_SPARSE) {
+            tn_sparse_attend_blocks(&b, out);
+            continue;
+        }
         for (int32_t g = 0; g < s->n_group; g++) {
             int32_t head = b.kv_head * s->n_group + g;
-            if (s->o.mode == TN_ATTN_BLOCK_SPARSE) {
-                select_blocks(&b, g, head);
-                continue;
-            }
             if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(tn_sparse_estimate(&b, g, g + 1, 0, b.n_rows, 0, n_pos, b.w->scores, 0, err));
             if (s->o.mode == TN_ATTN_NPU_FULL) {
-                npu_full(&b, head, out);
+                tn_sparse_attend_int8(&b, head, out);
                 continue;
             }
             if (s->o.mode == TN_ATTN_FLOAT_SPARSE || s->o.check) tn_sparse_head_float_scores(&b, head, n_pos);

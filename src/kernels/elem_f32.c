@@ -116,3 +116,10 @@ void tn_act_f32_ref(tn_act act, float *x, size_t n) {
 void tn_add_f32_ref(float *x, const float *y, float scale, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = fmaf(scale, y[i], x[i]);
 }
+
+float tn_softmax_f32_ref(float *x, size_t n) {
+    float max = -INFINITY, lane[LANES] = {0};
+    for (size_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    for (size_t i = 0; i < n; i++) lane[i % LANES] += x[i] = tn_expf(x[i] - max);
+    return fold(lane);
+}

@@ -26,6 +26,8 @@ typedef void (*tn_glu_f32_fn)(tn_act act, const float *gate, const float *up, fl
 typedef void (*tn_act_f32_fn)(tn_act act, float *x, size_t n);
 /* x[i] += scale * y[i] (one fma) */
 typedef void (*tn_add_f32_fn)(float *x, const float *y, float scale, size_t n);
+/* x[i] = exp(x[i] - max); returns their sum. Scores that are not seen are -inf; one at least is not. */
+typedef float (*tn_softmax_f32_fn)(float *x, size_t n);
 
 void tn_rmsnorm_f32_ref(const float *x, const float *w, float eps, float *out, size_t n);
 void tn_layernorm_f32_ref(const float *x, const float *w, const float *b, float eps, float *out, size_t n);
@@ -33,5 +35,6 @@ void tn_rope_f32_ref(float *x, const float *cs, size_t n_rot);
 void tn_glu_f32_ref(tn_act act, const float *gate, const float *up, float *out, size_t n);
 void tn_act_f32_ref(tn_act act, float *x, size_t n);
 void tn_add_f32_ref(float *x, const float *y, float scale, size_t n);
+float tn_softmax_f32_ref(float *x, size_t n);
 
 #endif

@@ -367,6 +367,28 @@ static void NAME(tn_add_f32)(float *x, const float *y, float scale, size_t n) {
     for (; i < n; i++) x[i] = fmaf(scale, y[i], x[i]);
 }
 
+static float NAME(tn_softmax_f32)(float *x, size_t n) {
+    size_t n_whole = n / 16 * 16;
+    float tail[16], lane[W], m = -INFINITY;
+    vf max = f_set1(-INFINITY);
+    for (size_t i = 0; i < 16; i++) tail[i] = n_whole + i < n ? x[n_whole + i] : -INFINITY;
+    for (size_t i = 0; i < n_whole; i += W) max = f_max(f_load(x + i), max);
+    for (size_t i = 0; i < 16; i += W) max = f_max(f_load(tail + i), max);
+    f_store(lane, max);
+    for (int i = 0; i < W; i++) m = lane[i] > m ? lane[i] : m;
+    lanes l = lanes_zero();
+    for (size_t i = 0; i < n; i += 16) {
+        float *at = i < n_whole ? x + i : tail;
+        UNROLL for (int j = 0; j < N_LANE_REGS; j++) {
+            vf w = v_exp_neg(f_sub(f_load(at + (size_t)j * W), f_set1(m)));
+            f_store(at + (size_t)j * W, w);
+            l.v[j] = f_add(l.v[j], w);
+        }
+    }
+    for (size_t i = n_whole; i < n; i++) x[i] = tail[i - n_whole];
+    return fold(&l, NULL, 0);
+}
+
 /* ---- attention --------------------------------------------------------------------------------------
  *
  * Blocks of ATTN_ROWS rows share what they read: per ATTN_POS positions all rows are scored, then per ATTN_POS positions
@@ -969,4 +991,5 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->glu_f32 = NAME(tn_glu_f32);
     k->act_f32 = NAME(tn_act_f32);
     k->add_f32 = NAME(tn_add_f32);
+    k->softmax_f32 = NAME(tn_softmax_f32);
 }

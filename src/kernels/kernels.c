@@ -18,6 +18,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .glu_f32 = tn_glu_f32_ref,
         .act_f32 = tn_act_f32_ref,
         .add_f32 = tn_add_f32_ref,
+        .softmax_f32 = tn_softmax_f32_ref,
         .gemm_s8 = tn_gemm_s8_ref,
         .quantise_s8 = tn_quantise_s8_ref,
         .quantise_outliers = tn_quantise_outliers_ref,

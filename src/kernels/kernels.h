@@ -32,6 +32,7 @@ typedef struct tn_kernels {
     tn_glu_f32_fn glu_f32;
     tn_act_f32_fn act_f32;
     tn_add_f32_fn add_f32;
+    tn_softmax_f32_fn softmax_f32;
     tn_gemm_s8_fn gemm_s8;
     tn_gemm_few_fn gemm_few; /* NULL: few rows go the way of many (gemm_packed.h) */
     tn_quantise_s8_fn quantise_s8;

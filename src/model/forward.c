@@ -188,6 +188,11 @@ void tn_forward_begin(tn_rows *r, tn_acts *a, bool rope_long) {
     tn_rows_rope_table(r, rope_long);
 }
 
+void tn_forward_embed(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids) {
+    stage s = {.m = m, .r = r, .a = a, .rows_per_item = r->n_rows < 8 ? r->n_rows : 8, .ids = ids};
+    run(&s, pool, embed_item);
+}
+
 void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer, const tn_forward_hooks *hooks) {
     const tn_hparams *h = &m->h;
     size_t e = (size_t)h->n_embd, qd = (size_t)h->n_heads * (size_t)h->d_head, kd = (size_t)h->n_kv_heads * (size_t)h->d_head,
@@ -236,9 +241,8 @@ void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, 
 
 tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids, bool rope_long,
                             const _Atomic bool *cancel, const tn_forward_hooks *hooks, tern_error *err) {
-    stage s = {.m = m, .r = r, .a = a, .rows_per_item = r->n_rows < 8 ? r->n_rows : 8, .ids = ids};
     tn_forward_begin(r, a, rope_long);
-    run(&s, pool, embed_item);
+    tn_forward_embed(m, pool, r, a, ids);
     for (int layer = 0; layer < m->h.n_layers; layer++) {
         if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) { /* polled: no data follows it */
             return tn_fail(err, TERN_E_CANCELLED, "cancelled in layer %d", layer);

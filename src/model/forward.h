@@ -31,8 +31,9 @@ typedef struct tn_forward_hooks {
     void *user;
 } tn_forward_hooks;
 
-/* What tn_forward_layer needs of a before the first layer: the angles of the rows' positions. */
+/* What tn_forward_layer needs of a before the first layer: the angles of the rows' positions; and the tokens' embeddings. */
 void tn_forward_begin(tn_rows *r, tn_acts *a, bool rope_long);
+void tn_forward_embed(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids);
 /* One layer over the rows of a->x, in place; fills its part of the cache. */
 void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer, const tn_forward_hooks *hooks);
 

@@ -2,8 +2,13 @@
 
 #include "base/status.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 /* The paper clamps the product at 1e-3 from above; from below a head keeps a hundredth of that, so that none is left without positions. */
 static const float IMPORTANCE_MAX = 1e-3f, IMPORTANCE_MIN = 1e-5f;
@@ -58,13 +63,14 @@ typedef struct run_state {
 
 enum { LOGIT_ROWS = 16 };
 
-/* Mean negative log-likelihood of the window's tokens. */
-static tern_status loss_of(observer *o, run_state *s, const int32_t *ids, int32_t n, double *loss, tern_error *err) {
+/* Mean negative log-likelihood of the window's tokens, from the residual of all rows in front of layer `from`. */
+static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, const float *residual) {
     size_t v = (size_t)o->m->h.n_vocab;
+    int32_t n = s->r.n_rows;
     double sum = 0;
     tn_forward_hooks hooks = {.attention_out = on_attention, .user = o};
-    s->r.n_rows = n;
-    TN_TRY(tn_forward_rows(o->m, s->pool, &s->r, &s->acts, ids, false, NULL, &hooks, err));
+    memcpy(s->acts.x, residual, (size_t)n * (size_t)o->m->h.n_embd * sizeof *residual);
+    for (int layer = from; layer < o->m->h.n_layers; layer++) tn_forward_layer(o->m, s->pool, &s->r, &s->acts, layer, &hooks);
     for (int32_t i = 0; i + 1 < n; i += LOGIT_ROWS) {
         int32_t rows = n - 1 - i < LOGIT_ROWS ? n - 1 - i : LOGIT_ROWS;
         tn_forward_logits(o->m, s->pool, &s->r, &s->acts, i, rows, s->logits);
@@ -76,30 +82,131 @@ static tern_status loss_of(observer *o, run_state *s, const int32_t *ids, int32_
             sum -= (double)l[ids[i + j + 1]] - max - log(z);
         }
     }
-    *loss = sum / (n - 1);
-    return TERN_OK;
+    return sum / (n - 1);
 }
 
-static tern_status measure_importance(tn_head_profile *p, observer *o, run_state *s, const int32_t *ids, int32_t n, tern_error *err) {
-    const tn_hparams *h = &o->m->h;
-    double base, layer_loss, head_loss, sum = 0;
-    size_t n_all = (size_t)h->n_layers * (size_t)h->n_heads;
-    o->layer = -1;
-    TN_TRY(loss_of(o, s, ids, n, &base, err));
-    for (o->layer = 0; o->layer < h->n_layers; o->layer++) {
-        o->head = -1;
-        TN_TRY(loss_of(o, s, ids, n, &layer_loss, err));
-        for (o->head = 0; o->head < h->n_heads; o->head++) {
-            TN_TRY(loss_of(o, s, ids, n, &head_loss, err));
-            double w = fmax(layer_loss - base, 0) * fmax(head_loss - base, 0);
-            w = fmin(fmax(w, (double)IMPORTANCE_MIN), (double)IMPORTANCE_MAX);
-            p->weight[(size_t)o->layer * (size_t)h->n_heads + (size_t)o->head] = (float)w;
-            sum += w;
-        }
-        TN_FAIL_IF(!tn_progress(o->m->ctx, "heads", (o->layer + 1.0) / h->n_layers), err, TERN_E_CANCELLED, "measuring the heads was cancelled");
+/* ---- journal: losses in the order they are measured, so that a process that was killed goes on where it was ---------- */
+
+typedef struct journal_header {
+    char magic[8];
+    int32_t n_layers, n_heads, n_tok, zero;
+    uint64_t ids_hash;
+    double base; /* loss with all heads: measured again at every start, it tells one model from another */
+    uint64_t check;
+} journal_header;
+
+typedef struct journal_record {
+    double loss;
+    uint64_t check; /* of the loss, its place and the header's */
+} journal_record;
+
+_Static_assert(sizeof(journal_header) == 48 && sizeof(journal_record) == 16, "on disk");
+
+typedef struct journal {
+    tn_ctx *ctx;
+    const char *path;
+    int fd; /* -1: none is kept */
+    uint64_t check;
+    size_t n_known, at; /* losses that were there; the next one's place */
+} journal;
+
+static uint64_t record_check(const journal *j, double loss, size_t at) {
+    return XXH3_64bits_withSeed(&loss, sizeof loss, j->check + at);
+}
+
+/* Whole records stay; a file of another run, or what a killed process left of a record, goes. */
+static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, const int32_t *ids, int32_t n, double base, journal *j) {
+    *j = (journal){.ctx = ctx, .path = path, .fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1};
+    if (j->fd < 0) {
+        if (path) tn_log(ctx, TERN_LOG_WARN, "%s: cannot be kept, so that this measurement cannot go on later: %s", path, strerror(errno));
+        return;
     }
+    journal_header want = {.magic = "TNHEADS1", .n_layers = h->n_layers, .n_heads = h->n_heads, .n_tok = n, .ids_hash = XXH3_64bits(ids, (size_t)n * sizeof *ids), .base = base}, got;
+    want.check = j->check = XXH3_64bits(&want, offsetof(journal_header, check));
+    struct stat sb;
+    bool empty = !fstat(j->fd, &sb) && !sb.st_size;
+    if (!empty && read(j->fd, &got, sizeof got) == sizeof got && !memcmp(&got, &want, sizeof got)) {
+        journal_record r;
+        while (read(j->fd, &r, sizeof r) == sizeof r && r.check == record_check(j, r.loss, j->n_known)) j->n_known++;
+        if (j->n_known) tn_log(ctx, TERN_LOG_INFO, "%s: goes on behind %zu heads and layers", path, j->n_known);
+    } else if (!empty) {
+        tn_log(ctx, TERN_LOG_WARN, "%s: is damaged or of another model or text; measuring from the beginning", path);
+    }
+    off_t end = (off_t)(sizeof want + j->n_known * sizeof(journal_record));
+    if (ftruncate(j->fd, end) || pwrite(j->fd, &want, sizeof want, 0) != sizeof want) {
+        tn_log(ctx, TERN_LOG_WARN, "%s: cannot be written: %s", path, strerror(errno));
+        close(j->fd);
+        j->fd = -1;
+        j->n_known = 0;
+    }
+}
+
+static bool journal_next(journal *j, double *loss) {
+    journal_record r;
+    if (j->at >= j->n_known) return false;
+    if (pread(j->fd, &r, sizeof r, (off_t)(sizeof(journal_header) + j->at * sizeof r)) != sizeof r) {
+        j->n_known = j->at;
+        return false;
+    }
+    *loss = r.loss;
+    j->at++;
+    return true;
+}
+
+static void journal_put(journal *j, double loss) {
+    journal_record r = {.loss = loss, .check = record_check(j, loss, j->at)};
+    size_t at = j->at++;
+    if (j->fd < 0 || pwrite(j->fd, &r, sizeof r, (off_t)(sizeof(journal_header) + at * sizeof r)) == sizeof r) return;
+    tn_log(j->ctx, TERN_LOG_WARN, "%s: cannot be written: %s", j->path, strerror(errno));
+    close(j->fd);
+    j->fd = -1;
+}
+
+/* Without what o says; the layers before o's are the same for all, their residual is there. */
+static double measured(observer *o, run_state *s, const int32_t *ids, const float *residual, journal *j) {
+    double loss;
+    if (journal_next(j, &loss)) return loss;
+    loss = loss_of(o, s, ids, o->layer, residual);
+    journal_put(j, loss);
+    return loss;
+}
+
+static tern_status measure_importance(tn_head_profile *p, observer *o, run_state *s, const int32_t *ids, float *residual, const char *path, tern_error *err) {
+    const tn_hparams *h = &o->m->h;
+    const size_t n_residual = (size_t)s->r.n_rows * (size_t)h->n_embd, n_all = (size_t)h->n_layers * (size_t)h->n_heads;
+    const double head_cost = 1, all_cost = h->n_layers * (h->n_layers + 1) / 2.0 + head_cost * h->n_layers; /* in layers, of one ablation a layer */
+    double done = 0, sum = 0;
+    tern_status st = TERN_OK;
+    tn_forward_begin(&s->r, &s->acts, false);
+    tn_forward_embed(o->m, s->pool, &s->r, &s->acts, ids);
+    memcpy(residual, s->acts.x, n_residual * sizeof *residual);
+    o->layer = -1;
+    double base = loss_of(o, s, ids, 0, residual);
+    journal j;
+    journal_open(o->m->ctx, path, h, ids, s->r.n_rows, base, &j);
+    for (o->layer = 0; o->layer < h->n_layers && st == TERN_OK; o->layer++) {
+        double cost = (h->n_layers - o->layer + head_cost) / (h->n_heads + 1), layer_loss = 0;
+        for (o->head = -1; o->head < h->n_heads && st == TERN_OK; o->head++) {
+            bool known = j.at < j.n_known;
+            double loss = measured(o, s, ids, residual, &j);
+            done += cost;
+            if (o->head < 0) {
+                layer_loss = loss;
+            } else {
+                double w = fmax(layer_loss - base, 0) * fmax(loss - base, 0);
+                w = fmin(fmax(w, (double)IMPORTANCE_MIN), (double)IMPORTANCE_MAX);
+                p->weight[(size_t)o->layer * (size_t)h->n_heads + (size_t)o->head] = (float)w;
+                sum += w;
+            }
+            if (!known && !tn_progress(o->m->ctx, "heads", fmin(done / all_cost, 1))) st = tn_fail(err, TERN_E_CANCELLED, "measuring the heads was cancelled");
+        }
+        memcpy(s->acts.x, residual, n_residual * sizeof *residual);
+        tn_forward_layer(o->m, s->pool, &s->r, &s->acts, o->layer, NULL);
+        memcpy(residual, s->acts.x, n_residual * sizeof *residual);
+    }
+    if (j.fd >= 0) close(j.fd);
     for (size_t i = 0; i < n_all; i++) p->weight[i] = (float)((double)p->weight[i] * (double)n_all / sum);
-    return TERN_OK;
+    return st;
 }
 
 tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok, tn_head_profile *out, tern_error *err) {
@@ -117,23 +224,26 @@ tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok,
     return tn_fail(err, TERN_E_MEMORY, "no memory to measure the heads");
 }
 
-tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, int32_t n, tern_error *err) {
+tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, int32_t n, const char *journal_path,
+                                       tern_error *err) {
     const tn_hparams *h = &m->h;
     observer o = {.m = m};
     run_state s = {.pool = pool};
     int32_t *pos = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *pos);
+    float *residual = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n * (size_t)h->n_embd, sizeof *residual);
     s.logits = tn_alloc(m->ctx, TN_MEM_OTHER, LOGIT_ROWS * (size_t)h->n_vocab, sizeof(float));
     tern_status st = TERN_OK;
-    TN_BAIL_IF(!pos || !s.logits, err, TERN_E_MEMORY, "no memory to measure the heads");
+    TN_BAIL_IF(!pos || !s.logits || !residual, err, TERN_E_MEMORY, "no memory to measure the heads");
     for (int32_t i = 0; i < n; i++) pos[i] = i;
     if ((st = tn_kv_open(m->ctx, h, n, &s.kv, err)) != TERN_OK) goto out;
     if ((st = tn_acts_open(m->ctx, h, m->scheme, n, s.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) != TERN_OK) goto out;
-    s.r = (tn_rows){.h = h, .kern = kern, .kv = &s.kv, .pos = pos, .slot = pos, .tree_base = -1};
-    st = measure_importance(p, &o, &s, ids, n, err);
+    s.r = (tn_rows){.h = h, .kern = kern, .kv = &s.kv, .pos = pos, .slot = pos, .n_rows = n, .tree_base = -1};
+    st = measure_importance(p, &o, &s, ids, residual, journal_path, err);
 out:
     if (s.kv.ctx) tn_kv_close(&s.kv);
     if (s.acts.ctx) tn_acts_close(&s.acts);
     tn_free(m->ctx, pos);
+    tn_free(m->ctx, residual);
     tn_free(m->ctx, s.logits);
     return st;
 }

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 const char *tn_scheme_name(tn_scheme s) {
@@ -63,6 +64,7 @@ typedef struct packer {
     tn_model *m;
     tn_calibration cal;
     tn_head_profile heads;
+    char *journal; /* of their importance, beside the package until that is there */
     site_plan *plans; /* as tn_calibration's sites */
     tn_pkg_writer *w;
     uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor by tensor */
@@ -355,11 +357,11 @@ static tern_status edgeflow_clips(packer *p) {
     return TERN_OK;
 }
 
-/* The whole model in floats, for as long as it takes. */
+/* The whole model in floats, for as long as it takes. A process that is killed at it goes on where it was. */
 static tern_status measure_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     tn_model *m = NULL;
     tern_status st = tn_model_load(p->ctx, p->pool, p->src, TN_FLOAT, &m, p->err);
-    if (st == TERN_OK) st = tn_head_profile_importance(&p->heads, m, &p->kern, p->pool, ids, n_ids < (size_t)window ? (int32_t)n_ids : window, p->err);
+    if (st == TERN_OK) st = tn_head_profile_importance(&p->heads, m, &p->kern, p->pool, ids, n_ids < (size_t)window ? (int32_t)n_ids : window, p->journal, p->err);
     tn_model_close(&m);
     return st;
 }
@@ -847,6 +849,14 @@ static tern_status write_package(packer *p, const char *out, tern_error *err) {
     return st;
 }
 
+static tern_status name_journal(packer *p, const char *out) {
+    size_t cap = strlen(out) + sizeof ".heads";
+    p->journal = tn_alloc(p->ctx, TN_MEM_OTHER, cap, 1);
+    TN_FAIL_IF(!p->journal, p->err, TERN_E_MEMORY, "no memory for a file's name");
+    snprintf(p->journal, cap, "%s.heads", out);
+    return TERN_OK;
+}
+
 /* A package can take the place of another, never that of what it is made from. */
 static tern_status target(const char *src, const char *out, tern_error *err) {
     struct stat from, to;
@@ -888,6 +898,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
     report->n_calib_tokens = n_ids;
     if (st == TERN_OK) st = calibrate(&p, ids, n_ids, window);
+    if (st == TERN_OK && opt->head_importance) st = name_journal(&p, out);
     if (st == TERN_OK && opt->head_importance) st = measure_importance(&p, ids, n_ids, window);
     if (st == TERN_OK) st = make_plans(&p);
     for (int i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->h.n_layers; i++) {
@@ -897,6 +908,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_clips(&p);
     if (st == TERN_OK && opt->bits_of_model) st = allocate_model(&p, err);
     if (st == TERN_OK) st = write_package(&p, out, err);
+    if (st == TERN_OK && p.journal) unlink(p.journal);
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;
     tn_pkg_abort(&p.w);
@@ -906,6 +918,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     }
     tn_free(ctx, p.plans);
     tn_free(ctx, p.model_bits);
+    tn_free(ctx, p.journal);
     if (p.cal.sites) tn_calibration_close(&p.cal);
     tn_head_profile_close(&p.heads);
     tn_free(ctx, ids);

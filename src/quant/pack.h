@@ -41,7 +41,8 @@ typedef struct tn_pack_options {
     tn_allocation allocation; /* below 8 bits; default: by relative error with edgeflow, else uniform */
     bool bits_of_model;      /* ... of all of them together; false (default): of every one */
     tn_shadow_mode shadow;   /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error (default), never, or at all */
-    bool head_importance;    /* measure how much each attention head matters: one forward for every head (default: false, all the same) */
+    bool head_importance;    /* measure how much each attention head matters: one forward for every head (default: false, all the same).
+                              * What is measured is kept in OUT.heads until the package is there: after a kill it goes on where it was */
     int32_t n_threads;       /* 0 = one per core */
 } tn_pack_options;
 
@@ -60,7 +61,7 @@ typedef struct tn_pack_report {
 /* Why sites stay unsmoothed. */
 extern const char tn_pack_unsmoothed[];
 
-/* Write the package at `out` (atomically). Progress "load", "calibrate", "pack" through ctx. */
+/* Write the package at `out` (atomically). Progress "load", "calibrate", "heads", "pack" through ctx. */
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt, tn_pack_report *report, tern_error *err);
 
 #endif

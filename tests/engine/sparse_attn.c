@@ -164,18 +164,48 @@ static void schedules_and_instruction_sets(void **state) {
 /* Nothing of a text that was taken back is left in the INT8 keys. */
 static void text_taken_back(void **state) {
     (void)state;
-    tern_options o = options("shadow", 0.2f);
-    o.chunk = 32;
-    o.attention_threshold = 128; /* the first 96 tokens are attended in full either way */
-    run a = open_run(&o), b = open_run(&o);
-    prefill(&a, prompt, N_PROMPT);
-    prefill(&a, other, N_PROMPT);
-    prefill(&b, other, 96);
-    prefill(&b, other, N_PROMPT);
-    float *x = take_logits(&a, NULL), *y = take_logits(&b, NULL);
-    assert_memory_equal(x, y, N_VOCAB_BYTES);
-    free(x);
-    free(y);
+    static const char *const modes[] = {"shadow", "block-sparse", "npu-full"};
+    for (int m = 0; m < 3; m++) {
+        tern_options o = options(modes[m], 0.2f);
+        o.chunk = 32;
+        o.attention_threshold = 128; /* the first 96 tokens are attended in full either way */
+        run a = open_run(&o), b = open_run(&o);
+        prefill(&a, prompt, N_PROMPT);
+        prefill(&a, other, N_PROMPT);
+        prefill(&b, other, 96);
+        prefill(&b, other, N_PROMPT);
+        float *x = take_logits(&a, NULL), *y = take_logits(&b, NULL);
+        if (memcmp(x, y, N_VOCAB_BYTES)) fail_msg("%s", modes[m]);
+        free(x);
+        free(y);
+    }
+}
+
+/* All blocks are full attention; few positions, of which each has a weight worth a step, are nearly that in INT8. */
+static void baselines(void **state) {
+    (void)state;
+    enum { N_SHORT = 33 };
+    tern_options o = options("full", 0);
+    float *want = logits_of(&o, N_PROMPT, NULL);
+    o = options("block-sparse", 0.999f);
+    o.no_head_ratios = true;
+    float *got = logits_of(&o, N_PROMPT, NULL);
+    assert_memory_equal(got, want, N_VOCAB_BYTES);
+    free(got);
+    free(want);
+    o = options("full", 0);
+    want = logits_of(&o, N_SHORT, NULL);
+    o = options("npu-full", 0.2f);
+    got = logits_of(&o, N_SHORT, NULL);
+    double error = 0, all = 0;
+    for (int i = 0; i < 512; i++) {
+        error += pow((double)got[i] - (double)want[i], 2);
+        all += pow((double)want[i], 2);
+    }
+    print_message("npu-full: error %.4f of the logits\n", sqrt(error / all));
+    assert_true(error > 0 && sqrt(error / all) < 0.1);
+    free(got);
+    free(want);
 }
 
 static void estimates_find_what_matters(void **state) {
@@ -298,7 +328,7 @@ static void ratios(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_is_full), cmocka_unit_test(schedules_and_instruction_sets), cmocka_unit_test(text_taken_back), cmocka_unit_test(estimates_find_what_matters),
+        cmocka_unit_test(everything_is_full), cmocka_unit_test(schedules_and_instruction_sets), cmocka_unit_test(text_taken_back), cmocka_unit_test(baselines), cmocka_unit_test(estimates_find_what_matters),
         cmocka_unit_test(odd_lengths),        cmocka_unit_test(part_by_part),         cmocka_unit_test(ways_to_share),   cmocka_unit_test(refusals),                       cmocka_unit_test(ratios),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

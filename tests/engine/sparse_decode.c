@@ -66,7 +66,7 @@ static void rig_open(rig *g, int32_t n_kv, int32_t n_group, int32_t d, int32_t w
     g->m = (tn_npu_model){.ctx = &g->ctx, .kern = &g->kern, .attn_scale_q = &g->scale_q, .attn_scale_k = &g->scale_k, .attn_head_weight = g->weight};
     tn_npu_options device = {.n_threads = 1};
     must(tn_npu_open(&g->ctx, "host", &device, &g->m.dev, &err), &err);
-    must(tn_sparse_attn_open(&g->ctx, &g->m, &g->h, &g->kern, &g->kv, o, 1, 1, 32, &g->s, &err), &err);
+    must(tn_sparse_attn_open(&g->ctx, &g->m, &g->h, &g->kern, &g->kv, o, 1, 1, CAP, &g->s, &err), &err);
     g->scratch = tn_alloc(&g->ctx, TN_MEM_ACTIVATIONS, tn_rows_scratch(&g->h, g->kv.cap_tok), sizeof(float));
 }
 
