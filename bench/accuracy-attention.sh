@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Accuracy of sparse attention of the prompt on a model with evaluation sets (models/tern-tiny), long contexts first.
+# Accuracy of sparse attention of the prompt, and of decoding the answers, on a model with evaluation sets (models/tern-tiny), long contexts first.
 #   bench/accuracy-attention.sh [FOLDER] [RATIO] [LIMIT] [ROWS]
 # One line a mode: recall of the exact largest positions, exact match of every task in percent, and over the items of all tasks together the
 # accuracy and how far it is from full attention's, item by item: the mean difference and its standard error. The package and its scales are
 # the same for all modes (llm-npu, 8 bits), so that only attention differs. ROWS: words out of full shadow float-sparse block-sparse npu-full,
-# of our mode without a part: shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios, and of the ladder of bench/ablation-attention.sh:
+# of our mode without a part: shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios, with sparse decoding as well: shadow-decode,
+# with nothing but that: decode; and of the ladder of bench/ablation-attention.sh:
 # ladder-sparse ladder-int8 ladder-buckets (its next rows are shadow-no-sharing and shadow). KEYS=32: the model with a pair of key channels in every KV head that
 # is 32 times larger, and the queries' as much smaller (tools/inject_outliers.py; needs NumPy, PYTHON names the interpreter).
 set -euo pipefail
 model=${1:-models/tern-tiny} ratio=${2:-0.2} limit=${3:-0}
-rows=${4:-full shadow shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios float-sparse block-sparse npu-full}
+rows=${4:-full shadow shadow-decode decode shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios float-sparse block-sparse npu-full}
 tern=${TERN:-build/tern} work=${WORK:-build/accuracy-attention}
 mkdir -p "$work"
 evals=$model/eval calib=$model/calib.txt
@@ -26,6 +27,8 @@ for row in $rows; do
     shadow-1-bucket) flags="--attention shadow --attention-threshold 1 --buckets 1" ;;
     shadow-no-sharing) flags="--attention shadow --attention-threshold 1 --attention-share -1" ;;
     shadow-no-pools) flags="--attention shadow --attention-threshold 1 --attention-pool 1" ;;
+    shadow-decode) flags="--attention shadow --attention-decode --attention-threshold 1" ;;
+    decode) flags="--attention full --attention-decode --attention-threshold 1" ;;
     shadow-no-head-ratios) flags="--attention shadow --attention-threshold 1 --no-head-ratios" ;;
     ladder-sparse) flags="--attention float-sparse --attention-threshold 1 --attention-share -1 --no-head-ratios" ;;
     ladder-int8) flags="--attention shadow --attention-threshold 1 --attention-share -1 --no-head-ratios --buckets 1" ;;

@@ -198,8 +198,9 @@ typedef struct mode_run {
 static void run_mode(mode_run *r) {
     tern_error err;
     tn_sparse_attn_rewind(r->s, (int32_t)r->w->n - ROWS);
-    for (int32_t kv = 0; kv < (int32_t)r->w->s.n_kv_heads; kv++) tn_sparse_attn_plan(r->s, &r->rows, 0, 0, kv, r->w->q_heads);
-    r->failed = tn_sparse_attn_rows(r->s, &r->rows, 0, 0, r->w->q_heads, r->out, 0, ROWS, 0, &err) != TERN_OK;
+    r->failed = false;
+    for (int32_t kv = 0; kv < (int32_t)r->w->s.n_kv_heads; kv++) r->failed |= tn_sparse_attn_plan(r->s, &r->rows, 0, 0, kv, r->w->q_heads, &err) != TERN_OK;
+    r->failed = r->failed || tn_sparse_attn_rows(r->s, &r->rows, 0, 0, r->w->q_heads, r->out, 0, ROWS, 0, &err) != TERN_OK;
 }
 
 /* Median microseconds per row and head; negative: it failed. */
@@ -214,7 +215,7 @@ static double mode_us(tn_ctx *ctx, tn_npu_device *dev, work *w, tn_attn_mode mod
     for (int32_t i = 0; i < ROWS; i++) pos[i] = (int32_t)w->n - ROWS + i;
     mode_run r = {.w = w, .out = w->out, .rows = {.h = &h, .kern = w->k, .kv = &kv, .n_rows = ROWS, .pos = pos, .slot = pos, .tree_base = -1}};
     tern_error err;
-    if (tn_sparse_attn_open(ctx, &m, &h, w->k, &kv, &o, 1, 1, &r.s, &err) != TERN_OK) {
+    if (tn_sparse_attn_open(ctx, &m, &h, w->k, &kv, &o, 1, 1, ROWS, &r.s, &err) != TERN_OK) {
         fprintf(stderr, "%s: %s\n", mode_names[mode], err.message);
         return -1;
     }

@@ -104,7 +104,7 @@ typedef struct tern_options {
     int32_t steal_above;       /* policy "synergy": an idle CPU lane takes a task of the NPU's when more than so many wait there; -1 = never, 0 = as the profile says, 5 before it is measured (default) */
     const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
                                   when the page cache has the file, else what tern bench --tune kept, else uring-direct (default) */
-    /* Packages: attention of the prompt (decoding attends in full). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU
+    /* Packages: attention of the prompt (of decoding: attention_decode). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU
      * attends in float to the positions that matter), or a baseline, "float-sparse", "block-sparse", "npu-full". */
     const char *attention;
     float attention_ratio;       /* mean share of the positions a row attends to, in (0,1]; 0 = 0.2 (default); 1 = full */
@@ -122,6 +122,14 @@ typedef struct tern_options {
                                     product unpacking what it reads (less memory, quicker plain decoding, slower verification of drafts);
                                     NULL = tiles (default) */
     uint64_t npu_vtcm_bytes;     /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a Hexagon v73 has (default) */
+    bool npu_apart;              /* device "host": works on threads of its own (npu_threads), as silicon of its own would, not on the lanes' (default false) */
+    const char *attention_pipeline; /* attention "shadow": estimate, selection and attention as tasks of their own for every head, planned and overlapped,
+                                       or behind each other in cache: "on", "off", "auto"; NULL = auto: on where the device has silicon of its own
+                                       (default); the same bits */
+    const char *attention_plan;  /* how they are planned: "paper", or what to leave out of it, "in-order", "no-fusion", "no-overlap",
+                                    comma-separated; NULL = paper (default) */
+    bool attention_decode;       /* packages, attention "full" or "shadow": decoding attends sparsely as well, rows that see attention_threshold positions
+                                    (0 = 2048); a row attends to 256 at least (default false) */
 } tern_options;
 
 TERN_API void tern_options_defaults(tern_options *o);
@@ -302,6 +310,10 @@ typedef struct tern_stats {
     /* Sparse attention: (row, head) pairs; positions they saw, and selected; with attention_check the exact largest, and how many of those
      * were selected; estimates run on the device; times a head's keys were quantised anew; bytes of INT8 keys and graphs. */
     uint64_t attn_rows, attn_seen, attn_selected, attn_true, attn_found, attn_launches, attn_requantised, attn_bytes;
+    /* with attention_pipeline: heads estimated in attn_launches; plans made, their mean and longest time; time of the planned stages, and of the same
+     * from the first to the last of a chunk and layer, whatever ran between */
+    uint64_t attn_fused, attn_plans;
+    double attn_plan_us, attn_plan_max_us, attn_planned_s, attn_took_s;
     double attn_mass; /* with attention_check: share of the exact softmax weights that lies on selected positions, mean over attn_rows */
 } tern_stats;
 

@@ -203,6 +203,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->cold_rows = a->cold_rows;
     o->scheme = a->scheme;
     o->npu_separate_weights = a->npu_separate;
+    o->npu_apart = a->npu_apart;
     o->graph_switch = a->graph_switch;
     o->switch_blocks = a->switch_blocks;
     o->load = a->load;
@@ -216,8 +217,11 @@ void model_options(const model_args *a, tern_options *o) {
     o->attention_share = a->attention_share;
     o->attention_pool = a->attention_pool;
     o->attention_whole = a->attention_whole;
+    o->attention_pipeline = a->attention_pipeline;
+    o->attention_plan = a->attention_plan;
     o->attention_threshold = a->attention_threshold;
     o->attention_check = a->attention_check;
+    o->attention_decode = a->attention_decode;
     o->trace = a->trace;
 }
 

@@ -54,11 +54,11 @@ typedef struct model_args {
     const char *npu, *policy, *cold_rows, *scheme;
     int32_t npu_threads, cpu_threads, chunk;
     uint64_t npu_memory, npu_vtcm;
-    bool no_steal, no_chunk_sharing, trace, npu_separate;
-    const char *graph_switch, *load, *read, *weights, *attention;
+    bool no_steal, no_chunk_sharing, trace, npu_separate, npu_apart;
+    const char *graph_switch, *load, *read, *weights, *attention, *attention_pipeline, *attention_plan;
     float attention_ratio;
     int32_t attention_buckets, attention_threshold, attention_share, attention_pool;
-    bool no_head_ratios, attention_check, attention_whole;
+    bool no_head_ratios, attention_check, attention_whole, attention_decode;
     int32_t switch_blocks, steal_above;
 } model_args;
 #define MODEL_ARGS(a)                                                                                       \
@@ -75,18 +75,22 @@ typedef struct model_args {
     {"no-chunk-sharing", 0, NULL, ARG_FLAG, &(a).no_chunk_sharing, 0, 0, "packages: graphs and weights of its own for every chunk in flight"}, \
     {"cold-rows", 0, "FROM", ARG_STR, &(a).cold_rows, 0, 0, "packages: weight rows for outliers of cold channels from file or weights (default, where the device allows)"}, \
     {"npu-separate-weights", 0, NULL, ARG_FLAG, &(a).npu_separate, 0, 0, "packages: the device's graphs share no weights: it holds one form of each"}, \
+    {"npu-apart", 0, NULL, ARG_FLAG, &(a).npu_apart, 0, 0, "--npu host: works on threads of its own (--npu-threads), as silicon of its own would, not on those of the lanes"}, \
     {"switch", 0, "WHEN", ARG_STR, &(a).graph_switch, 0, 0, "then exchange them: progressive (default), async or sync"}, \
     {"switch-blocks", 0, "N", ARG_INT, &(a).switch_blocks, 1, 64, "in so many blocks of layers (default: as many as are best)"}, \
     {"steal-above", 0, "N", ARG_INT, &(a).steal_above, -1, 1 << 20, "--policy synergy: the CPU lane takes products when more than N wait (default: from the profile, 5 before; -1: never)"}, \
     {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
     {"weights", 0, "FORM", ARG_STR, &(a).weights, 0, 0, "packages of fewer than 8 bits, in memory: tiles (default: unpacked once) or packed (less memory; quicker without drafts, slower with)"}, \
     {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), float-sparse, block-sparse, npu-full"}, \
+    {"attention-decode", 0, NULL, ARG_FLAG, &(a).attention_decode, 0, 0, "packages: decode sparsely too, with --attention full or shadow"}, \
     {"ratio", 0, "R", ARG_FLOAT, &(a).attention_ratio, 1e-6, 1, "sparse attention: mean share of the positions a row attends to (default 0.2)"}, \
     {"buckets", 0, "N", ARG_INT, &(a).attention_buckets, 1, 9, "sparse attention: pairs of scales to choose from, 1 or 9 (default)"}, \
     {"no-head-ratios", 0, NULL, ARG_FLAG, &(a).no_head_ratios, 0, 0, "sparse attention: the same share for every head"}, \
     {"attention-share", 0, "N", ARG_INT, &(a).attention_share, -1, 8, "sparse attention: neighbouring rows that share a selection with their heads (default 4, or 8 without grouped queries); -1: every row and head its own"}, \
     {"attention-pool", 0, "N", ARG_INT, &(a).attention_pool, 1, 1024, "sparse attention: query heads estimated as one where heads share (default 2)"}, \
     {"attention-whole", 0, NULL, ARG_FLAG, &(a).attention_whole, 0, 0, "sparse attention: estimate all positions at once, not part by part in cache; the same bits"}, \
+    {"attention-pipeline", 0, "WHEN", ARG_STR, &(a).attention_pipeline, 0, 0, "--attention shadow: heads as tasks of two lanes, on, off or auto (default: where the device has silicon of its own); the same bits"}, \
+    {"attention-plan", 0, "HOW", ARG_STR, &(a).attention_plan, 0, 0, "then planned as in the paper (default), or without: in-order, no-fusion, no-overlap, comma-separated"}, \
     {"attention-threshold", 0, "N", ARG_INT, &(a).attention_threshold, 0, 1 << 24, "sparse attention: in full until the prompt has N tokens (default 0: shadow as --tune measured, or 1024)"}, \
     {"attention-check", 0, NULL, ARG_FLAG, &(a).attention_check, 0, 0, "sparse attention: also count how many of the exact largest were selected (slow)"}, \
     {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads, threads-direct, uring or uring-direct (default: what suits)"}, \

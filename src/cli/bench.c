@@ -19,23 +19,23 @@
 
 enum { MAX_LIST = 32 };
 
-/* Tokens per second of one repeat: prefill of n_prompt tokens, or n_gen steps after one token. */
-static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, int32_t n_gen, double *tok_s, tern_error *err) {
+/* Tokens per second of one repeat: prefill of n_prompt tokens, or n_gen steps after `depth` tokens, at least one. */
+static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, int32_t n_gen, int32_t depth, double *tok_s, tern_error *err) {
     int32_t other = ids[0] ? 0 : 1; /* differs from every prompt's first token: nothing is reused */
-    tern_status st = tern_session_prefill(s, &other, 1, err);
+    tern_status st = depth && !n_prompt ? tern_session_prefill(s, ids, (size_t)depth, err) : tern_session_prefill(s, &other, 1, err);
     double t0 = tn_now_s();
     if (n_prompt) {
         if (st == TERN_OK) st = tern_session_prefill(s, ids, (size_t)n_prompt, err);
         *tok_s = n_prompt / (tn_now_s() - t0);
         return st;
     }
-    for (int32_t i = 0; i < n_gen && st == TERN_OK; i++) st = tern_session_step(s, ids[i], err);
+    for (int32_t i = 0; i < n_gen && st == TERN_OK; i++) st = tern_session_step(s, ids[depth + i], err);
     *tok_s = n_gen / (tn_now_s() - t0);
     return st;
 }
 
 static int bench_model(const command *c, const model_args *ma, const int32_t *prompts, int n_prompts, const int32_t *gens, int n_gens,
-                       int32_t repeats, bool json) {
+                       int32_t depth, int32_t repeats, bool json) {
     tern_engine *e = NULL;
     int rc = open_engine(c, ma, &e);
     if (rc >= 0) return rc;
@@ -47,7 +47,7 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     }
     int32_t longest = 2;
     for (int i = 0; i < n_prompts; i++) longest = prompts[i] > longest ? prompts[i] : longest;
-    for (int i = 0; i < n_gens; i++) longest = gens[i] + 1 > longest ? gens[i] + 1 : longest;
+    for (int i = 0; i < n_gens; i++) longest = depth + gens[i] + 1 > longest ? depth + gens[i] + 1 : longest;
     int32_t *ids = malloc((size_t)longest * sizeof *ids);
     tn_rng rng = {42};
     for (int32_t i = 0; ids && i < longest; i++) ids[i] = (int32_t)tn_rng_below(&rng, (uint64_t)info.n_vocab);
@@ -60,24 +60,25 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     if (!ids) snprintf(err.message, sizeof err.message, "no memory for a prompt of %d tokens", longest);
     json_t *all = json_array();
     if (st == TERN_OK && !json) {
-        printf("%s, %s (%s), %.2f B parameters, weights %.1f MiB, %d threads\n\n| %8s | %22s | %22s |\n|----------|------------------------|------------------------|\n",
+        printf("%s, %s (%s), %.2f B parameters, weights %.1f MiB, %d threads\n\n| %14s | %22s | %22s |\n|----------------|------------------------|------------------------|\n",
                ma->model, info.arch, info.scheme, (double)info.n_params * 1e-9, (double)info.weight_bytes / 1048576, ma->n_threads, "test", "tokens/s (median)", "min .. max");
     }
     for (int t = 0; t < n_prompts + n_gens && st == TERN_OK; t++) {
         int32_t n_prompt = t < n_prompts ? prompts[t] : 0, n_gen = t < n_prompts ? 0 : gens[t - n_prompts];
         double v[MAX_REPEATS], warm;
-        st = once(s, ids, n_prompt, n_gen > 4 ? 4 : n_gen, &warm, &err);
-        for (int r = 0; r < repeats && st == TERN_OK; r++) st = once(s, ids, n_prompt, n_gen, &v[r], &err);
+        st = once(s, ids, n_prompt, n_gen > 4 ? 4 : n_gen, depth, &warm, &err);
+        for (int r = 0; r < repeats && st == TERN_OK; r++) st = once(s, ids, n_prompt, n_gen, depth, &v[r], &err);
         if (st != TERN_OK) break;
         spread sp = spread_of(v, repeats);
-        char test[32];
-        snprintf(test, sizeof test, n_prompt ? "pp%d" : "tg%d", n_prompt ? n_prompt : n_gen);
+        char test[48];
+        if (!n_prompt && depth) snprintf(test, sizeof test, "tg%d @ %d", n_gen, depth);
+        else snprintf(test, sizeof test, n_prompt ? "pp%d" : "tg%d", n_prompt ? n_prompt : n_gen);
         if (json) {
             json_array_append_new(all, json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test, "threads", (int)ma->n_threads,
                                                  "tokens_per_second", "median", sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
                                                  "scheme", info.scheme, "repeats", (int)repeats));
         } else {
-            printf("| %8s | %22.2f | %9.2f .. %9.2f |\n", test, sp.median, sp.min, sp.max);
+            printf("| %14s | %22.2f | %9.2f .. %9.2f |\n", test, sp.median, sp.min, sp.max);
             fflush(stdout);
         }
     }
@@ -225,7 +226,7 @@ int cmd_bench(int argc, char **argv) {
     const char *p_list = NULL, *n_list = "64", *file = NULL, *text = NULL, *draft = NULL;
     tern_generate_options g;
     tern_generate_options_defaults(&g);
-    int32_t repeats = 5;
+    int32_t repeats = 5, depth = 0;
     bool json = false, tune = false, cold = false, no_prime = false;
     uint64_t once_ns = 0;
     const arg_spec specs[] = {
@@ -233,6 +234,7 @@ int cmd_bench(int argc, char **argv) {
         {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0, "packages: measure chunk lengths, equivalent shapes and from where on sparse attention pays on a prompt of -p tokens (default 1024), keep the best for every later run"},
         {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0, "prompt lengths, comma-separated; 0 = none (default 512)"},
         {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0, "tokens to decode, comma-separated; 0 = none (default 64)"},
+        {"depth", 0, "N", ARG_INT, &depth, 0, 1 << 20, "decode behind so many tokens (default: one)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
         {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0, "from a fresh process with the file out of the page cache to the first token, for each of -p"},
         {"no-prime", 0, NULL, ARG_FLAG, &no_prime, 0, 0, "--cold: do not touch memory before each start (in a virtual machine fresh memory may take seconds per gigabyte)"},
@@ -243,7 +245,7 @@ int cmd_bench(int argc, char **argv) {
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {0},
     };
-    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   or: tern bench limits",
+    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [--depth N] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   or: tern bench limits",
                        "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs, 1};
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
@@ -259,6 +261,7 @@ int cmd_bench(int argc, char **argv) {
     if (n_prompts < 0) return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
     if (n_gens < 0) return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
     if (tune + cold + !!text > 1) return usage_error(&c, "--tune, --cold and --text are different measurements: one at a time");
+    if (depth && (text || tune || cold)) return usage_error(&c, "--depth goes with random tokens that are decoded (-n)");
     if (!text && (draft || g.draft_nodes || g.draft_eager)) return usage_error(&c, "random tokens cannot be drafted: drafts need --text FILE, a text to answer");
     if (text && !n_gens) return usage_error(&c, "--text measures decoding: -n is how much");
     if (text) return bench_drafts(&c, &ma, text, draft ? draft : "auto", &g, gens, n_gens, repeats, json);
@@ -267,5 +270,5 @@ int cmd_bench(int argc, char **argv) {
     if (once_ns) return bench_once(&c, &ma, prompts[0], (int64_t)once_ns);
     if (cold) return bench_cold(&c, &ma, argc, argv, prompts, n_prompts, repeats, !no_prime, json);
     if (tune) return bench_tune(&c, &ma, prompts[0], json);
-    return bench_model(&c, &ma, prompts, n_prompts, gens, n_gens, repeats, json);
+    return bench_model(&c, &ma, prompts, n_prompts, gens, n_gens, depth, repeats, json);
 }

@@ -14,6 +14,10 @@ json_t *prefill_json(const tern_stats *t) {
 json_t *attention_json(const tern_stats *t) {
     json_t *j = json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share", t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
                           (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised, "bytes", (json_int_t)t->attn_bytes);
+    if (t->attn_fused) {
+        json_object_set_new(j, "pipeline", json_pack("{s:f, s:I, s:f, s:f, s:f, s:f}", "mean_fused", (double)t->attn_fused / (double)t->attn_launches, "plans", (json_int_t)t->attn_plans, "plan_us",
+                                                     t->attn_plan_us, "plan_max_us", t->attn_plan_max_us, "planned_ms", t->attn_planned_s * 1e3, "took_ms", t->attn_took_s * 1e3));
+    }
     if (t->attn_true) {
         json_object_set_new(j, "recall", json_real((double)t->attn_found / (double)t->attn_true));
         json_object_set_new(j, "mass", json_real(t->attn_mass));
@@ -37,6 +41,10 @@ void prefill_print(const tern_stats *t) {
         fprintf(stderr, "sparse attention: %llu rows of heads, %.1f %% of the positions they saw; %llu estimates on the device, keys quantised anew %llu times, %.1f MiB",
                 (unsigned long long)t->attn_rows, 100 * (double)t->attn_selected / (double)t->attn_seen, (unsigned long long)t->attn_launches, (unsigned long long)t->attn_requantised,
                 (double)t->attn_bytes / 1048576);
+        if (t->attn_fused) {
+            fprintf(stderr, "; heads in a pipeline, %.2f a launch, %llu plans of %.0f us (longest %.0f), planned %.0f ms, took %.0f ms with what ran between", (double)t->attn_fused / (double)t->attn_launches,
+                    (unsigned long long)t->attn_plans, t->attn_plan_us, t->attn_plan_max_us, t->attn_planned_s * 1e3, t->attn_took_s * 1e3);
+        }
         if (t->attn_true) fprintf(stderr, "; %.2f %% of the exact largest selected, with %.2f %% of the softmax weights", 100 * (double)t->attn_found / (double)t->attn_true, 100 * t->attn_mass);
         fprintf(stderr, "\n");
     }

@@ -14,8 +14,9 @@
 
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
 
-static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name, const char *attention, tern_error *err) {
+static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name, const char *attention, bool attention_decode, tern_error *err) {
     TN_FAIL_IF(attention && strcmp(attention, "full"), err, TERN_E_INVALID, "attention '%s' needs a package (tern pack makes one)", attention);
+    TN_FAIL_IF(attention_decode, err, TERN_E_INVALID, "sparse attention when decoding needs a package (tern pack makes one)");
     tn_float_scheme scheme = TN_FLOAT;
     TN_FAIL_IF(scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
                "scheme '%s' cannot run on a float model: there are float, llm-int8, group-w8a8 (tern pack makes packages of the others)", scheme_name);
@@ -50,7 +51,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
     snprintf(e->profile_path, cap, "%s.profile", path);
     tn_npu_model_options mo = {.backend = o->npu, .n_threads = e->n_lane_workers[TN_LANE_NPU], .memory_cap_bytes = o->npu_memory_bytes, .chunk = o->chunk,
-                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .switch_blocks = o->switch_blocks, .scratch_bytes = o->npu_vtcm_bytes};
+                               .cold_rows = o->cold_rows, .no_chunk_sharing = o->no_chunk_sharing, .separate_weights = o->npu_separate_weights, .apart = o->npu_apart, .switch_blocks = o->switch_blocks, .scratch_bytes = o->npu_vtcm_bytes};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &mo.graph_switch), err, TERN_E_INVALID, "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->switch_blocks < 0 || o->switch_blocks > TN_SWITCH_MAX_BLOCKS, err, TERN_E_INVALID, "%d blocks to switch: want 1 to %d, or 0 for the best", o->switch_blocks, TN_SWITCH_MAX_BLOCKS);
     e->attention = (tn_attn_options){.ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.2f, .n_buckets = o->attention_buckets ? o->attention_buckets : 9,
@@ -60,6 +61,14 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(e->attention.pool_heads < 1, err, TERN_E_INVALID, "pools of %d heads: want at least 1", o->attention_pool);
     TN_FAIL_IF(o->attention && !tn_attn_mode_parse(o->attention, &e->attention.mode), err, TERN_E_INVALID,
                "attention '%s' is unknown; there are full, shadow, float-sparse, block-sparse, npu-full", o->attention);
+    TN_FAIL_IF(o->attention_pipeline && !tn_attn_pipeline_parse(o->attention_pipeline, &e->attention.pipeline), err, TERN_E_INVALID,
+               "attention as a pipeline '%s': there are auto, on, off", o->attention_pipeline);
+    TN_FAIL_IF(e->attention.pipeline == TN_ATTN_PIPELINE_ON && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID, "heads are a pipeline with attention shadow only");
+    TN_FAIL_IF(o->attention_plan && !tn_attn_plan_parse(o->attention_plan, &e->attention.plan), err, TERN_E_INVALID,
+               "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap", o->attention_plan);
+    e->attention.decode = o->attention_decode;
+    TN_FAIL_IF(e->attention.decode && e->attention.mode != TN_ATTN_FULL && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
+               "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only", o->attention);
     TN_FAIL_IF(!(o->attention_ratio >= 0 && o->attention_ratio <= 1), err, TERN_E_INVALID, "an attention ratio of %g: want more than 0, at most 1", (double)o->attention_ratio);
     TN_FAIL_IF(e->attention.n_buckets != 1 && e->attention.n_buckets != 9, err, TERN_E_INVALID, "%d buckets of scales: there are 1 and 9", e->attention.n_buckets);
     e->n_lane_workers[TN_LANE_IO] = 1; /* waits for reads, loads graphs */
@@ -100,7 +109,7 @@ static tern_status open_packed(tern_engine *e, const char *path, const tern_opti
 
 static tern_status open_any(tern_engine *e, const char *path, const tern_options *o, int n_threads, tern_error *err) {
     if (tn_pkg_is(path)) return open_package(e, path, o, n_threads, err);
-    return o->npu ? open_packed(e, path, o, n_threads, err) : open_float(e, path, o->scheme, o->attention, err);
+    return o->npu ? open_packed(e, path, o, n_threads, err) : open_float(e, path, o->scheme, o->attention, o->attention_decode, err);
 }
 
 tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out, tern_error *err) {

@@ -623,6 +623,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     dev.memory_cap_bytes = opt->memory_cap_bytes;
     dev.scratch_bytes = opt->scratch_bytes;
     dev.separate_weights = opt->separate_weights;
+    dev.apart = opt->apart;
     dev.kernels = kern;
     if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
     const tn_npu_caps *caps = tn_npu_device_caps(m->dev);
@@ -643,7 +644,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     if (caps->memory_cap_bytes) {
         if ((st = place_sites(m, &model->h, caps->memory_cap_bytes, err)) != TERN_OK) goto out;
         dev.memory_cap_bytes = 0;
-        dev.separate_weights = false;
+        dev.separate_weights = dev.apart = false;
         if (m->n_on_cpu && (st = tn_npu_open(ctx, "host", &dev, &m->cpu_dev, err)) != TERN_OK) goto out;
         if (m->n_on_cpu || opt->memory_cap_bytes)
             tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, caps->memory_cap_bytes);

@@ -11,6 +11,7 @@
 #include "base/aio.h"
 #include "base/file.h"
 #include "formats/package.h"
+#include "model/attn_times.h"
 #include "model/model.h"
 #include "model/sites.h"
 #include "npu/npu.h"
@@ -48,6 +49,7 @@ typedef struct tn_tuned {
     int32_t chunk;
     int32_t rows_per_run[TN_LAYER_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
     int32_t attn_threshold; /* chunks that end before so many tokens attend in full; 0: not measured */
+    tn_attn_times attn_times; /* of its heads' pipeline */
 } tn_tuned;
 
 typedef struct tn_npu_site {
@@ -105,6 +107,7 @@ typedef struct tn_npu_model {
     bool no_chunk_sharing;
     /* for sparse attention; NULL in packages that do not say: mean scales of Q and K [n_layers], importance of the heads [n_layers][n_heads] */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
+    tn_attn_times attn_times; /* measured where it was packed */
     tn_tuned tuned; /* zeros: not tuned for this chunk length */
     uint64_t graph_bytes; /* serialised size of all graphs, a measure of what chunk sharing saves */
     uint64_t hot_row_bytes, all_row_bytes;
@@ -123,6 +126,7 @@ typedef struct tn_npu_model_options {
     tn_weights_form weights;
     tn_aio_options io;         /* filled by tn_aio_defaults */
     uint64_t ring_bytes;       /* room for packed weights on their way, at least a unit's; 0 = 48 MiB, or three units */
+    bool apart;                /* as in tn_npu_options */
     bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks;     /* 0 = as many as are best */

@@ -40,6 +40,7 @@ typedef struct task_arg {
     tn_pipeline *p;
     int32_t i_chunk, layer;
     tn_stage stage;
+    int32_t i_block, slot; /* of the pipeline of heads */
 } task_arg;
 
 typedef struct load_arg {
@@ -77,7 +78,9 @@ struct tn_pipeline {
     int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
     void *arenas[TN_WAVE_CHUNKS];
     tn_sparse_attn *sparse; /* NULL: full attention always */
+    bool sparse_prompt;     /* chunks of the prompt, not only decoding */
     bool sparse_now;        /* the forward that runs */
+    tn_attn_shape heads;    /* of its pipeline of heads; n_slots 0: attention is one task */
     tn_npu_job *jobs;      /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
     tn_npu_job head_job;
     uint8_t *head_xq;
@@ -249,8 +252,9 @@ static tern_status stage_attn(tn_pipeline *p, int32_t i_chunk, int layer, int32_
     const tn_hparams *h = &p->model->h;
     chunk *c = &p->chunks[i_chunk];
     float *scratch = p->scratch + (size_t)i_worker * p->scratch_stride;
-    if (sparse_chunk(p, c)) TN_TRY(tn_sparse_attn_rows(p->sparse, &c->r, i_chunk, layer, c->q, c->att, row0, row1, i_worker, err));
-    else for (int head = 0; head < h->n_heads; head++) tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
+    bool sparse = sparse_chunk(p, c);
+    if (sparse && !p->heads.n_slots) TN_TRY(tn_sparse_attn_rows(p->sparse, &c->r, i_chunk, layer, c->q, c->att, row0, row1, i_worker, err));
+    for (int head = 0; !sparse && head < h->n_heads; head++) tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
     size_t qd = (size_t)h->n_heads * (size_t)h->d_head;
     for (int32_t i = row0; i < row1; i++) quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), i, c->att + (size_t)i * qd);
     return TERN_OK;
@@ -299,7 +303,7 @@ static tn_lane lane_of(const tn_pipeline *p, tn_stage s, int layer) {
 static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) { return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts; }
 
 static bool has_stage(const tn_pipeline *p, tn_stage st, int32_t layer) {
-    if (st == TN_ST_PLAN) return p->sparse && p->form == TN_FORM_CHUNK;
+    if (st == TN_ST_PLAN) return p->sparse_prompt && p->form == TN_FORM_CHUNK;
     const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
     return s->ops.n_ops && (tn_stage_is_product(st) || s->shadow);
 }
@@ -312,6 +316,7 @@ static int32_t row_block(const tn_pipeline *p, tn_stage st) {
 
 static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int layer) {
     if (st == TN_ST_PLAN) return p->model->h.n_kv_heads;
+    if (tn_stage_is_head(st)) return tn_sparse_attn_parts(p->sparse, st);
     if (tn_stage_is_product(st)) {
         const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
         if (!has_parts(p, s)) return 1;
@@ -356,8 +361,7 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
         return TERN_OK;
     }
     if (st == TN_ST_PLAN) {
-        if (sparse_chunk(p, c)) tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, layer, part, c->q);
-        return TERN_OK;
+        return sparse_chunk(p, c) ? tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, layer, part, c->q, err) : TERN_OK;
     }
     int32_t block = row_block(p, st), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
@@ -378,7 +382,10 @@ static tern_status run_task(void *arg, int part, const tn_worker *w, tern_error 
     const task_arg *a = arg;
     tn_switcher *sw = a->p->switcher;
     if (sw) tn_switcher_compute(sw, true);
-    tern_status st = run_part(a->p, a->i_chunk, a->layer, a->stage, part, n_parts_of(a->p, a->stage, a->p->n_rows, a->layer), w->i_worker, err);
+    const chunk *c = &a->p->chunks[a->i_chunk];
+    tern_status st = TERN_OK;
+    if (!tn_stage_is_head(a->stage)) st = run_part(a->p, a->i_chunk, a->layer, a->stage, part, n_parts_of(a->p, a->stage, a->p->n_rows, a->layer), w->i_worker, err);
+    else if (sparse_chunk(a->p, c)) st = tn_sparse_attn_slot(a->p->sparse, &c->r, a->i_chunk, a->layer, a->stage, a->i_block, a->slot, part, c->q, c->att, w->i_worker, err);
     if (sw) tn_switcher_compute(sw, false);
     return st;
 }
@@ -395,11 +402,18 @@ static tern_status run_load(void *arg, int part, const tn_worker *w, tern_error 
 /* Before anything is measured: multiply-adds at a round rate, so that the order of magnitude is right. */
 static double guess_us(const tn_pipeline *p, tn_stage st, int layer) {
     double rows = p->n_rows;
+    if (tn_stage_is_head(st)) rows /= p->heads.n_slots * p->heads.n_blocks;
     if (tn_stage_is_product(st)) {
         const tn_site_ops *o = &tn_npu_site_at(p->m, layer, site_of(st))->ops;
         return rows * (double)o->k * (double)o->n_total / 4e5;
     }
     return rows * (double)p->model->h.n_embd / 1e3;
+}
+
+/* Attention of a layer at position 0, as measured. */
+static double attention_us(const tn_pipeline *p) {
+    double us = p->profile->us[TN_ST_ESTIMATE] + p->profile->us[TN_ST_SELECT] + p->profile->us[TN_ST_ATTEND];
+    return p->profile->us[TN_ST_ATTN] + us * p->heads.n_slots * p->heads.n_blocks;
 }
 
 static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
@@ -408,7 +422,10 @@ static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
         double us = guess_us(p, a->stage, a->layer);
         if (p->profile->measured) {
             us = p->profile->us[a->stage];
-            if (a->stage == TN_ST_ATTN) us += p->profile->attn_us_per_pos * a->i_chunk * p->n_rows;
+            /* what grows is the one task, or the tasks of the heads in proportion */
+            double grows = p->profile->attn_us_per_pos * a->i_chunk * p->n_rows, first = attention_us(p);
+            if (p->heads.n_slots) us *= tn_stage_is_head(a->stage) && first > 0 ? 1 + grows / first : 1;
+            else if (a->stage == TN_ST_ATTN) us += grows;
         }
         for (int lane = TN_LANE_CPU; lane <= TN_LANE_NPU; lane++) tn_graph_set_est(w->graph, i, (tn_lane)lane, us);
     }
@@ -432,16 +449,33 @@ static void filler_fill(void *user, tn_stage stage, tn_task *t) {
     t->lane = lane_of(f->p, stage, t->layer);
 }
 
+static void filler_fill_head(void *user, tn_stage stage, int32_t i_block, int32_t slot, tn_task *t) {
+    wave_filler *f = user;
+    filler_fill(user, stage, t);
+    f->w->args[f->n - 1].i_block = i_block;
+    f->w->args[f->n - 1].slot = slot;
+}
+
+static tn_prefill_spec wave_spec(wave_filler *f, int32_t n_chunks) {
+    const tn_attn_shape *h = &f->p->heads;
+    return (tn_prefill_spec){.n_chunks = n_chunks, .n_layers = f->p->m->n_layers, .user = f, .has = filler_has, .fill = filler_fill, .n_head_slots = h->n_slots, .n_head_blocks = h->n_blocks,
+                             .no_head_overlap = h->no_overlap, .fill_head = filler_fill_head};
+}
+
+static size_t most_tasks(const tn_pipeline *p, int32_t n_chunks) {
+    return (size_t)n_chunks * (size_t)p->m->n_layers * (size_t)(TN_N_STAGES + 3 * p->heads.n_slots * p->heads.n_blocks);
+}
+
 static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
     wave *w = &p->waves[n_chunks];
     if (w->graph) return TERN_OK;
-    size_t max_tasks = (size_t)n_chunks * (size_t)p->m->n_layers * TN_N_STAGES;
+    size_t max_tasks = most_tasks(p, n_chunks);
     TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
     w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
     w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->task_ns);
     TN_FAIL_IF(!w->args || !w->task_ns, err, TERN_E_MEMORY, "no memory for a task graph");
     wave_filler f = {.p = p, .w = w};
-    const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill};
+    const tn_prefill_spec spec = wave_spec(&f, n_chunks);
     TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
     set_estimates(p, w, f.n);
     return TERN_OK;
@@ -489,7 +523,8 @@ static tern_status build_switch_wave(tn_pipeline *p, int32_t n_chunks, tern_erro
     wave *w = &p->switch_wave;
     tn_graph_clear(w->graph);
     wave_filler f = {.p = p, .w = w};
-    const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill, .finish = add_loads};
+    tn_prefill_spec spec = wave_spec(&f, n_chunks);
+    spec.finish = add_loads;
     TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
     set_estimates(p, w, f.n);
     return TERN_OK;
@@ -526,7 +561,7 @@ static tern_status build_cold_wave(tn_pipeline *p, int32_t n_chunks, tern_error 
     wave *w = &p->cold_wave;
     const tn_loader *l = p->m->loader;
     if (!w->graph) {
-        size_t max_tasks = (size_t)p->n_chunks_open * (size_t)p->m->n_layers * TN_N_STAGES;
+        size_t max_tasks = most_tasks(p, p->n_chunks_open);
         TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
         w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
         p->cold_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, (size_t)tn_loader_n_units(l) * TN_N_LOAD_STEPS, sizeof *p->cold_args);
@@ -534,8 +569,10 @@ static tern_status build_cold_wave(tn_pipeline *p, int32_t n_chunks, tern_error 
     }
     tn_graph_clear(w->graph);
     wave_filler f = {.p = p, .w = w};
-    const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = p->m->n_layers, .user = &f, .has = filler_has, .fill = filler_fill,
-                                  .n_units = tn_loader_n_units(l), .units = tn_loader_units(l), .fill_load = filler_fill_load};
+    tn_prefill_spec spec = wave_spec(&f, n_chunks);
+    spec.n_units = tn_loader_n_units(l);
+    spec.units = tn_loader_units(l);
+    spec.fill_load = filler_fill_load;
     TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
     set_estimates(p, w, f.n);
     return TERN_OK;
@@ -627,16 +664,17 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
         TN_BAIL_IF(!p->cold[w].rows || !p->cold[w].ptrs, err, TERN_E_MEMORY, "no memory for outlier rows");
     }
     p->form = TN_FORM_CHUNK; /* of the waves built now */
-    if (attention->mode != TN_ATTN_FULL && (st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, TN_WAVE_CHUNKS, &p->sparse, err)) != TERN_OK) goto out;
-    /* a wave never needs more chunks than the context has */
-    int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows;
-    for (int32_t i = 0; i < (most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS); i++) {
+    int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows, n_most = most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS; /* never more chunks than the context has */
+    p->sparse_prompt = attention->mode != TN_ATTN_FULL;
+    if ((p->sparse_prompt || attention->decode) && (st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, n_most, p->n_rows, &p->sparse, err)) != TERN_OK) goto out;
+    if (p->sparse) p->heads = tn_sparse_attn_shape(p->sparse);
+    for (int32_t i = 0; i < n_most; i++) {
         if ((st = open_chunk(p, i, kv, err)) != TERN_OK) goto out;
         p->n_chunks_open++;
         if ((st = build_wave(p, i + 1, err)) != TERN_OK) goto out;
     }
     if (p->switcher) {
-        size_t max_tasks = (size_t)p->n_chunks_open * (size_t)m->n_layers * TN_N_STAGES + TN_SWITCH_MAX_BLOCKS;
+        size_t max_tasks = most_tasks(p, p->n_chunks_open) + TN_SWITCH_MAX_BLOCKS;
         if ((st = tn_graph_open(ctx, &p->switch_wave.graph, err)) != TERN_OK) goto out;
         p->switch_wave.args = tn_alloc(ctx, TN_MEM_GRAPHS, max_tasks, sizeof *p->switch_wave.args);
         p->switch_wave.task_ns = tn_alloc(ctx, TN_MEM_GRAPHS, max_tasks, sizeof *p->switch_wave.task_ns);
@@ -707,7 +745,7 @@ typedef struct small_stage {
     tn_pipeline *p;
     int layer;
     tn_stage stage;
-    int32_t n_parts, rows_per_part;
+    int32_t n_parts, rows_per_part, round;
     tern_status status[64];
     tern_error errors[64];
 } small_stage;
@@ -717,6 +755,33 @@ static void small_attention(void *arg, int i_item, int i_thread) {
     small_stage *s = arg;
     chunk *c = &s->p->chunks[0];
     tn_rows_attention_group(&c->r, s->layer, i_item, c->q, c->att, 0, c->r.n_rows, s->p->scratch + (size_t)i_thread * s->p->scratch_stride);
+}
+
+/* The same where rows attend sparsely: by KV head and row. */
+static void small_plan(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    small_stage *s = arg;
+    tn_sparse_decode_plan(s->p->sparse, &s->p->chunks[0].r, s->layer, i_item, s->round);
+}
+
+static void small_sparse(void *arg, int i_item, int i_thread) {
+    small_stage *s = arg;
+    tn_pipeline *p = s->p;
+    chunk *c = &p->chunks[0];
+    int32_t n = c->r.n_rows, kv_head = i_item / n, row = i_item % n;
+    if (n == 1) small_plan(s, kv_head, i_thread);
+    tern_status st = tn_sparse_decode_row(p->sparse, &c->r, s->layer, kv_head, row, s->round, c->q, c->att, p->scratch + (size_t)i_thread * p->scratch_stride, i_thread,
+                                          &s->errors[i_thread % 64]);
+    if (st != TERN_OK) s->status[i_thread % 64] = st;
+}
+
+static void attend_small(tn_pipeline *p, small_stage *s, int32_t n) {
+    int32_t n_rounds = p->sparse ? tn_sparse_decode_rounds(p->sparse, &p->chunks[0].r, s->layer) : 0, n_kv = p->model->h.n_kv_heads;
+    if (!n_rounds) tn_pool_for(p->pool, n_kv, small_attention, s);
+    for (s->round = 0; s->round < n_rounds; s->round++) {
+        if (n > 1) tn_pool_for(p->pool, n_kv, small_plan, s);
+        tn_pool_for(p->pool, n_kv * n, small_sparse, s);
+    }
 }
 
 static void small_quantise(void *arg, int i_item, int i_thread) {
@@ -751,7 +816,7 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
             s.n_parts = n_parts_of(p, s.stage, n, layer);
             int64_t start_ns = timeline ? tn_now_ns() : 0;
             if (st == TN_ST_ATTN) {
-                tn_pool_for(p->pool, p->model->h.n_kv_heads, small_attention, &s);
+                attend_small(p, &s, n);
                 tn_pool_for(p->pool, s.n_parts, small_quantise, &s);
             } else {
                 tn_pool_for(p->pool, s.n_parts, small_item, &s);
@@ -771,41 +836,39 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
     return TERN_OK;
 }
 
-/* Mean time of each stage over the layers and chunks of a full wave. */
-static void learn(tn_pipeline *p, const wave *w, int32_t n_chunks) {
-    double sum[TN_N_STAGES] = {0}, attn_last = 0;
-    int64_t count[TN_N_STAGES] = {0}, n_last = 0;
+/* Time of attention of a layer, all its tasks, in chunk i_chunk of a wave. */
+static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk) {
+    double us = 0;
     for (int32_t i = 0; i < w->graph->n_tasks; i++) {
         const task_arg *a = &w->args[i];
-        double us = (double)w->task_ns[i] * 1e-3;
-        if (a->stage == TN_ST_ATTN && a->i_chunk == n_chunks - 1) {
-            attn_last += us;
-            n_last++;
-        }
-        if (a->stage == TN_ST_ATTN && a->i_chunk > 0) continue;
-        sum[a->stage] += us;
+        if (a->i_chunk == i_chunk && (a->stage == TN_ST_ATTN || tn_stage_is_head(a->stage))) us += (double)w->task_ns[i] * 1e-3;
+    }
+    return us / p->m->n_layers;
+}
+
+/* Mean time of each stage over the layers and chunks of a full wave. */
+static void learn(tn_pipeline *p, const wave *w, int32_t n_chunks) {
+    double sum[TN_N_STAGES] = {0};
+    int64_t count[TN_N_STAGES] = {0};
+    for (int32_t i = 0; i < w->graph->n_tasks; i++) {
+        const task_arg *a = &w->args[i];
+        if ((a->stage == TN_ST_ATTN || tn_stage_is_head(a->stage)) && a->i_chunk > 0) continue;
+        sum[a->stage] += (double)w->task_ns[i] * 1e-3;
         count[a->stage]++;
     }
     for (int s = 0; s < TN_N_STAGES; s++) p->profile->us[s] = count[s] ? sum[s] / (double)count[s] : 0;
     if (n_chunks > 1) {
-        double per_pos = (attn_last / (double)n_last - p->profile->us[TN_ST_ATTN]) / ((double)(n_chunks - 1) * p->n_rows);
+        double per_pos = (attention_of(p, w, n_chunks - 1) - attention_us(p)) / ((double)(n_chunks - 1) * p->n_rows);
         p->profile->attn_us_per_pos = per_pos > 0 ? per_pos : 0;
     } else {
-        p->profile->attn_us_per_pos = p->profile->us[TN_ST_ATTN] * 2 / p->n_rows; /* a chunk sees half of itself on average */
+        p->profile->attn_us_per_pos = attention_us(p) * 2 / p->n_rows; /* a chunk sees half of itself on average */
     }
     p->profile->measured = true;
     for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
 }
 
 static void learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
-    double sum = 0;
-    int32_t n = 0;
-    for (int32_t i = 0; i < w->graph->n_tasks; i++) {
-        if (w->args[i].stage != TN_ST_ATTN || w->args[i].i_chunk != n_chunks - 1) continue;
-        sum += (double)w->task_ns[i] * 1e-3;
-        n++;
-    }
-    double per_pos = (sum / n - p->profile->us[TN_ST_ATTN]) / (pos0 + (double)(n_chunks - 1) * p->n_rows);
+    double per_pos = (attention_of(p, w, n_chunks - 1) - attention_us(p)) / (pos0 + (double)(n_chunks - 1) * p->n_rows);
     if (per_pos > 0) p->profile->attn_us_per_pos = per_pos;
 }
 
@@ -837,7 +900,8 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
         double product = 0, other = 0;
         for (int s = 0; s < TN_N_STAGES; s++) {
             bool is_product = tn_stage_is_product((tn_stage)s);
-            double us = p->profile->measured ? p->profile->us[s] : !is_product || has_stage(p, (tn_stage)s, 0) ? guess_us(p, (tn_stage)s, 0) : 0;
+            if (tn_stage_is_head((tn_stage)s)) continue; /* with attention */
+            double us = p->profile->measured ? s == TN_ST_ATTN ? attention_us(p) : p->profile->us[s] : !is_product || has_stage(p, (tn_stage)s, 0) ? guess_us(p, (tn_stage)s, 0) : 0;
             *(is_product ? &product : &other) += us / p->n_workers;
         }
         tn_switcher_measured(p->switcher, TN_FORM_CHUNK, product, other);
@@ -882,7 +946,7 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
                                   const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
-    p->sparse_now = p->sparse && p->form == TN_FORM_CHUNK;
+    p->sparse_now = p->sparse_prompt && p->form == TN_FORM_CHUNK;
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
     if (p->form == TN_FORM_DECODE) {
         if (p->switcher) TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
@@ -1031,12 +1095,13 @@ void tn_pipeline_measured(const tn_pipeline *p, tn_sim_measured *out) {
     for (int s = 0; s < TN_N_STAGES; s++) {
         tn_stage st = (tn_stage)s;
         int32_t with = 0;
+        if (tn_stage_is_head(st)) continue; /* the simulator's attention is one task */
         for (int32_t layer = 0; layer < p->m->n_layers; layer++) {
             bool has = !tn_stage_is_shadow(st) && st != TN_ST_PLAN ? true : has_stage(p, st, layer);
             with += has;
             if (has) out->n_parts[s] = n_parts_of(p, st, p->n_rows, layer);
         }
-        out->stage_us[s] = p->profile->us[s];
+        out->stage_us[s] = st == TN_ST_ATTN ? attention_us(p) : p->profile->us[s];
         out->shadow_kept[s] = (double)with / p->m->n_layers;
     }
 }

@@ -40,7 +40,7 @@ typedef struct tn_pipeline_stats {
 } tn_pipeline_stats;
 
 /* Buffers for chunks of m->chunk rows, waves planned and their graphs built on first use. kv and the others are borrowed.
- * attention: of chunks of the prompt; decoding attends in full. profile: times to decide by; filled by the first full wave when it is not measured yet. */
+ * attention: of chunks of the prompt, and of decoding. profile: times to decide by; filled by the first full wave when it is not measured yet. */
 tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model, const tn_kernels *kern, const tn_kv *kv, tn_pool *pool,
                              tn_executor *exec, tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile, tn_pipeline **out, tern_error *err);
 void tn_pipeline_close(tn_pipeline **p);

@@ -6,8 +6,9 @@
 
 /* What the times depend on; a file written under another key is measured anew. */
 static void key_of(const tern_engine *e, char *key, size_t cap) {
-    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d%s", (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
-             e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode, e->npu->packed ? "-packed" : "");
+    bool pipelined = tn_attn_pipelined(&e->attention, tn_npu_device_caps(e->npu->dev));
+    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d%s%s", (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
+             e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode, pipelined ? "-p" : "", e->npu->packed ? "-packed" : "");
 }
 
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {

@@ -267,6 +267,12 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->attn_launches = p->attention.n_launches;
     out->attn_requantised = p->attention.n_requantised;
     out->attn_bytes = p->attention.bytes;
+    out->attn_fused = p->attention.n_fused;
+    out->attn_plans = p->attention.n_plans;
+    out->attn_plan_us = p->attention.n_plans ? (double)p->attention.plan_ns * 1e-3 / (double)p->attention.n_plans : 0;
+    out->attn_plan_max_us = (double)p->attention.plan_max_ns * 1e-3;
+    out->attn_planned_s = p->attention.planned_us * 1e-6;
+    out->attn_took_s = p->attention.took_us * 1e-6;
     out->attn_mass = p->attention.n_rows ? p->attention.mass / (double)p->attention.n_rows : 0;
     out->graph_bytes = p->graph_bytes;
     out->graph_bytes_unshared = p->graph_bytes_unshared;

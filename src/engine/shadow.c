@@ -49,7 +49,7 @@ static tern_status open_all(tern_shadow *s, const tern_shadow_options *o, tern_e
     s->h = (tn_hparams){.n_layers = 1, .n_heads = o->n_heads, .n_kv_heads = o->n_kv_heads, .d_head = o->d_head, .window = o->window, .attn_soft_cap = o->soft_cap,
                         .attn_scale = o->scale != 0 ? o->scale : 1 / sqrtf((float)o->d_head)};
     s->o = (tn_attn_options){.mode = TN_ATTN_SHADOW, .ratio = o->ratio, .n_buckets = 9, .no_head_ratios = !o->head_weight,
-                             .threshold = 1, .share_rows = o->share_rows < 0 ? -1 : o->share_rows, .pool_heads = o->pool_heads ? o->pool_heads : TN_ATTN_POOL};
+                             .pipeline = TN_ATTN_PIPELINE_OFF, .threshold = 1, .share_rows = o->share_rows < 0 ? -1 : o->share_rows, .pool_heads = o->pool_heads ? o->pool_heads : TN_ATTN_POOL};
     s->max_tokens = o->max_tokens;
     s->scale_q = o->scale_q;
     s->scale_k = o->scale_k;
@@ -124,7 +124,7 @@ static tern_status first_rows(tern_shadow *s, const float *q, int32_t n, tern_er
         s->scale_k = scale > s->scale_k ? scale : s->scale_k;
     }
     if (s->scale_k == 0) s->scale_k = s->scale_q; /* less than a panel: all is selected, or nearly */
-    return tn_sparse_attn_open(&s->ctx, &s->m, &s->h, &s->kern, &s->kv, &s->o, 1, 1, &s->sparse, err);
+    return tn_sparse_attn_open(&s->ctx, &s->m, &s->h, &s->kern, &s->kv, &s->o, 1, 1, TN_ATTN_ROWS, &s->sparse, err);
 }
 
 int tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float *out, char *err) {
@@ -138,7 +138,7 @@ int tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float *out, ch
         for (int32_t head = 0; head < s->h.n_heads; head++) tn_rows_attention(&r, 0, head, q, out, 0, n, s->scratch);
         return 0;
     }
-    for (int32_t a = 0; a < s->h.n_kv_heads; a++) tn_sparse_attn_plan(s->sparse, &r, 0, 0, a, q);
+    for (int32_t a = 0; a < s->h.n_kv_heads && st == TERN_OK; a++) st = tn_sparse_attn_plan(s->sparse, &r, 0, 0, a, q, &e);
     for (int32_t i = 0; i < n && st == TERN_OK; i += TN_ATTN_ROWS) st = tn_sparse_attn_rows(s->sparse, &r, 0, 0, q, out, i, i + TN_ATTN_ROWS < n ? i + TN_ATTN_ROWS : n, 0, &e);
     return said(st, &e, err);
 }

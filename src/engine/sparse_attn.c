@@ -65,21 +65,26 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
 
 static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *err) {
     size_t rows = TN_ATTN_ROWS, all = (size_t)s->n_group * rows, d = (size_t)s->h->d_head;
-    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, ok = true;
-    if (tn_sparse_uses_tiles(s)) {
-        size_t n_floats = all * d;
+    bool floats = s->o.mode != TN_ATTN_SHADOW || s->o.check, tiles = tn_sparse_uses_tiles(s), ok = true;
+    size_t scratch = 0;
+    if (tiles || s->o.decode) {
         w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
+        w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
+        scratch = tn_attn_tiles_scratch(s->o.share_rows ? (size_t)(s->n_group * s->o.share_rows) : tiles ? rows : (size_t)s->n_group, s->room, d);
+        ok = w->merged && w->seen;
+    }
+    if (tiles) {
+        size_t n_floats = all * d;
         w->part = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * PART_LD, sizeof(int32_t));
         w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
         w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
-        w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
-        w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_tiles_scratch(s->o.share_rows ? (size_t)(s->n_group * s->o.share_rows) : rows, s->room, d), sizeof(float));
-        ok = w->merged && w->part && w->tile_q && w->tile_out && w->seen && w->scratch;
+        ok = ok && w->part && w->tile_q && w->tile_out;
         if (s->o.share_rows) all = rows; /* a list a tile at most */
-    } else {
-        w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_attn_sparse_scratch(all, s->room, d), sizeof(float));
-        ok = w->scratch;
+    } else if (scratch < tn_attn_sparse_scratch(all, s->room, d)) {
+        scratch = tn_attn_sparse_scratch(all, s->room, d);
     }
+    w->scratch = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, scratch, sizeof(float));
+    ok = ok && w->scratch;
     w->scores = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
     w->q8 = tn_calloc(s->ctx, TN_MEM_ACTIVATIONS, rows * (s->q8_stride + 64), 1);
     w->q_rows = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * d, sizeof(float));
@@ -102,13 +107,17 @@ float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head) {
 }
 
 tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
-                                int32_t n_workers, int32_t n_chunks, tn_sparse_attn **out, tern_error *err) {
+                                int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out, tern_error *err) {
     *out = NULL;
+    TN_FAIL_IF(o->decode && h->n_heads / h->n_kv_heads > TN_ATTN_MAX_TILE, err, TERN_E_UNSUPPORTED, "sparse attention when decoding: %d query heads share a KV head, at most %d may", h->n_heads / h->n_kv_heads, TN_ATTN_MAX_TILE);
     TN_FAIL_IF(!m->attn_scale_q, err, TERN_E_UNSUPPORTED, "the package does not know the scales of its heads: pack the model again for sparse attention");
     tn_sparse_attn *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for sparse attention");
     *s = (tn_sparse_attn){.ctx = ctx, .m = m, .h = h, .kern = kern, .kv = kv, .o = *o, .n_steps = o->n_buckets == 1 ? 1 : TN_ATTN_MAX_STEPS,
                           .n_group = h->n_heads / h->n_kv_heads, .n_workers = n_workers, .n_chunks = n_chunks};
+    s->prompt = o->mode != TN_ATTN_FULL;
+    if (!s->prompt) s->o.mode = TN_ATTN_SHADOW;
+    s->decode_from = o->threshold ? o->threshold : TN_ATTN_DECODE_FROM;
     if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL) s->o.share_rows = 0; /* they have lists of their own, or none */
     else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
     if (!s->o.threshold) s->o.threshold = o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
@@ -146,6 +155,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         widest = r > widest ? r : widest;
     }
     s->room = (size_t)ceilf(widest * (float)kv->cap_tok) + 2 * BLOCK + MIN_SELECTED;
+    if (o->decode && s->room < TN_ATTN_DECODE_LEAST) s->room = TN_ATTN_DECODE_LEAST;
     if (s->room > (size_t)kv->cap_tok) s->room = (size_t)kv->cap_tok;
     s->idx_stride = s->room + 32;
     for (int32_t i = 0; i < n_chunks; i++) {
@@ -156,7 +166,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     size_t n_keys = n_layers * (size_t)h->n_kv_heads;
     s->keys = tn_calloc(ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
     TN_BAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
-    if (tn_sparse_uses_tiles(s)) {
+    if (tn_sparse_uses_tiles(s) || o->decode) {
         s->rows = tn_alloc(ctx, TN_MEM_KV, n_keys, (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float));
         TN_BAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
         s->fixed.bytes += n_keys * (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
@@ -167,6 +177,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         if ((st = tn_sparse_baseline_open(s, &s->keys[i], err)) != TERN_OK) goto out;
     }
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
+    if (tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) && (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK) goto out;
     for (int32_t i = 0; i < n_workers; i++) {
         if ((st = open_worker(s, &s->space[i], err)) != TERN_OK) goto out;
     }
@@ -181,6 +192,7 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     tn_sparse_attn *s = *ps;
     if (!s) return;
     *ps = NULL;
+    tn_sparse_heads_close(s);
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         tn_free(s->ctx, s->keys[i].sum);
         tn_free(s->ctx, s->keys[i].panel_max);
@@ -215,9 +227,10 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     tn_free(s->ctx, s);
 }
 
-bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->o.ratio < 1 && n_pos >= s->o.threshold; }
+bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->prompt && s->o.ratio < 1 && n_pos >= s->o.threshold; }
 
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
+    if (s->heads) tn_sparse_heads_rewind(s);
     for (int32_t i = 0; s->keys && i < s->h->n_layers * s->h->n_kv_heads; i++) {
         if (s->keys[i].n_keys > n_pos) s->keys[i].n_keys = n_pos;
         if (s->keys[i].n_rows > n_pos) s->keys[i].n_rows = n_pos;
@@ -229,7 +242,7 @@ void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
 /* ---- plan: buckets, and keys in INT8 --------------------------------------------------------------- */
 
 /* Nearest scale; the squared errors of Q and K add up, so each is chosen alone. */
-static int32_t nearest(const float *scales, int32_t n, float want) {
+int32_t tn_sparse_nearest(const float *scales, int32_t n, float want) {
     int32_t best = 0;
     for (int32_t i = 1; i < n; i++) {
         if (fabsf(scales[i] - want) < fabsf(scales[best] - want)) best = i;
@@ -285,13 +298,16 @@ static void put_key(const tn_npu_layout *y, key_cache *k, size_t pos, const uint
 const float *tn_sparse_pooled_query(const tn_sparse_attn *s, const float *row, int32_t kv_head, int32_t i_pool, float *to) {
     size_t d = (size_t)s->h->d_head;
     int32_t h0 = i_pool * s->pool, h1 = h0 + s->pool < s->n_group ? h0 + s->pool : s->n_group;
-    const float *x = row + (size_t)(kv_head * s->n_group + h0) * d;
-    if (h1 - h0 == 1) return x;
-    float k = 1 / sqrtf((float)(h1 - h0));
+    return tn_sparse_add_queries(row + (size_t)(kv_head * s->n_group + h0) * d, h1 - h0, d, to);
+}
+
+const float *tn_sparse_add_queries(const float *x, int32_t n, size_t d, float *to) {
+    if (n == 1) return x;
+    float k = 1 / sqrtf((float)n);
     for (size_t j = 0; j < d; j += 4) {
         float4 sum, v;
         memcpy(&sum, x + j, sizeof sum);
-        for (int32_t h = 1; h < h1 - h0; h++) {
+        for (int32_t h = 1; h < n; h++) {
             memcpy(&v, x + (size_t)h * d + j, sizeof v);
             sum += v;
         }
@@ -301,8 +317,7 @@ const float *tn_sparse_pooled_query(const tn_sparse_attn *s, const float *row, i
     return to;
 }
 
-/* Keys up to `end` as rows. */
-static void copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end) {
+void tn_sparse_copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end) {
     size_t d = (size_t)s->h->d_head;
     const float *panels = tn_kv_k(s->kv, layer, kv_head);
     for (int32_t pos = k->n_rows; pos < end; pos++) {
@@ -313,7 +328,7 @@ static void copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_c
     k->n_rows = end;
 }
 
-static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end, int32_t *bucket) {
+int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end) {
     key_cache *k = tn_sparse_keys(s, layer, kv_head);
     size_t d = (size_t)s->h->d_head;
     const float *panels = tn_kv_k(s->kv, layer, kv_head);
@@ -332,14 +347,14 @@ static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end
         max = k->panel_max[p] > max ? k->panel_max[p] : max;
     }
     const float *scales = s->scale_k + (size_t)layer * (size_t)s->n_steps;
-    *bucket = nearest(scales, s->n_steps, max / 127);
+    int32_t bucket = tn_sparse_nearest(scales, s->n_steps, max / 127);
     int32_t from = k->n_keys;
-    if (*bucket != k->bucket) {
+    if (bucket != k->bucket) {
         if (k->bucket >= 0 && from) atomic_fetch_add_explicit(&s->n_requantised, 1, memory_order_relaxed);
         from = 0;
-        k->bucket = *bucket;
+        k->bucket = bucket;
     }
-    float inv = 1 / scales[*bucket], key[512];
+    float inv = 1 / scales[bucket], key[512];
     uint8_t q8[512];
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     for (int32_t pos = from; pos < end; pos++) {
@@ -349,15 +364,16 @@ static void plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end
         put_key(layout, k, (size_t)pos, q8, d);
     }
     k->n_keys = end;
+    return bucket;
 }
 
-void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q) {
-    if (tn_sparse_uses_tiles(s)) copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
+tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err) {
+    if (tn_sparse_uses_tiles(s)) tn_sparse_copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
     tn_sparse_baseline_plan(s, layer, kv_head, r->slot[r->n_rows - 1] + 1);
-    if (!tn_sparse_uses_int8(s)) return;
+    if (!tn_sparse_uses_int8(s)) return TERN_OK;
     chunk_plan *p = &s->plans[i_chunk];
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
-    plan_keys(s, layer, kv_head, r->slot[r->n_rows - 1] + 1, &p->k_bucket[kv_head]);
+    p->k_bucket[kv_head] = tn_sparse_plan_keys(s, layer, kv_head, r->slot[r->n_rows - 1] + 1);
     float max = 0, pooled[512];
     for (int32_t i_pool = 0; i_pool < s->n_pools; i_pool++) {
         for (int32_t i = 0; i < r->n_rows; i++) {
@@ -365,9 +381,10 @@ void tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, i
             max = tn_sparse_magnitude(x, d, max);
         }
         if (s->o.share_rows && i_pool + 1 < s->n_pools) continue; /* selected together: one scale, so that their scores compare */
-        p->q_bucket[kv_head * s->n_units_kv + (s->o.share_rows ? 0 : i_pool)] = nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+        p->q_bucket[kv_head * s->n_units_kv + (s->o.share_rows ? 0 : i_pool)] = tn_sparse_nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
         max = 0;
     }
+    return s->heads ? tn_sparse_heads_plan(s, r, i_chunk, layer, kv_head, q, err) : TERN_OK;
 }
 
 void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out) {
@@ -380,4 +397,5 @@ void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out) {
     out->n_requantised = atomic_load(&s->n_requantised);
     out->n_launches = atomic_load(&s->n_launches);
     out->mass = (double)atomic_load(&s->mass_ppm) * 1e-6;
+    if (s->heads) tn_sparse_heads_stats(s, out);
 }

@@ -2,6 +2,8 @@
  *   sparse_attn.c   state; plan: buckets, INT8 keys
  *   sparse_rows.c   estimates; rows and heads that select for themselves
  *   sparse_tiles.c  rows, and heads of a KV head, that share a selection
+ *   sparse_heads.c  the pipelined form
+ *   sparse_decode.c rows of decode forwards
  *   sparse_baselines.c  block-sparse and npu-full */
 #ifndef TN_ENGINE_SPARSE_IMPL_H
 #define TN_ENGINE_SPARSE_IMPL_H
@@ -21,7 +23,7 @@ typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
     float *panel_max;   /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
-    float *rows;        /* where rows share lists: the float keys [cap][d], which are picked one by one */
+    float *rows;        /* where rows share lists, and for decoding: the float keys [cap][d], which are picked one by one */
     int32_t n_rows;     /* of them valid */
     int32_t n_keys;     /* positions quantised with bucket's scale */
     int32_t bucket;     /* -1: none yet */
@@ -61,7 +63,9 @@ struct tn_sparse_attn {
     const tn_hparams *h;
     const tn_kernels *kern;
     const tn_kv *kv;
-    tn_attn_options o;
+    tn_attn_options o;        /* mode: shadow also where only decoding is sparse */
+    bool prompt;              /* chunks of the prompt too */
+    int32_t decode_from;      /* positions a row sees at least */
     int32_t n_steps, n_group, n_workers, n_chunks;
     int32_t n_units_kv;       /* units of a KV head; a unit is estimated with one scale and selected together: 1 where heads share, else each */
     int32_t pool, n_pools;    /* query heads of a pool, pools of a KV head; 1 and n_group where heads do not share */
@@ -75,6 +79,7 @@ struct tn_sparse_attn {
     tn_npu_graph **part_graphs; /* the same for PART positions; only where the device works part by part */
     chunk_plan *plans;        /* [n_chunks] */
     worker_space *space;      /* [n_workers] */
+    struct tn_sparse_heads *heads; /* NULL: in place */
     tn_attn_stats fixed;
     atomic_uint_fast64_t n_rows, n_selected, n_seen, n_true, n_found, n_requantised, n_launches, mass_ppm; /* relaxed: statistics */
 };
@@ -92,9 +97,18 @@ static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) { return s->o.sha
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head);
 /* The largest of max and |x[i]|, n a multiple of 4: a NaN or an infinity has no scale. */
 float tn_sparse_magnitude(const float *x, size_t n, float max);
-/* The query that stands for pool i_pool of a KV head in a row of q: their sum, as large as one of them (of unlike ones). In `to`, but for
- * a pool of one. */
+/* The nearest of n scales. */
+int32_t tn_sparse_nearest(const float *scales, int32_t n, float want);
+/* n heads' queries, one behind the other, as one: their sum, as large as one of them (of unlike ones). In `to`, but for n = 1. */
+const float *tn_sparse_add_queries(const float *x, int32_t n, size_t d, float *to);
+/* The query that stands for pool i_pool of a KV head in a row of q. */
 const float *tn_sparse_pooled_query(const tn_sparse_attn *s, const float *row, int32_t kv_head, int32_t i_pool, float *to);
+
+/* Keys up to `end` as rows; in INT8, by the scale that the panels up to there want. Returns its bucket. */
+void tn_sparse_copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end);
+int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end);
+/* Run an estimate of a layer and wait for it. */
+tern_status tn_sparse_launch(const tn_sparse_attn *s, tn_npu_job *job, int layer, tern_error *err);
 
 /* One block of rows of one KV head. */
 typedef struct block {
@@ -115,14 +129,29 @@ void tn_sparse_head_float_scores(const block *b, int32_t head, int32_t n_pos);
 /* The largest of max and |f[i]|; float scores of one row, the largest magnitude `max`, as integers of 25 bits, in place of estimates. */
 float tn_sparse_largest(const float *f, size_t n, float max);
 void tn_sparse_integers(const float *f, float max, int32_t *out, size_t n);
+/* The largest of max and n scores. */
+int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max);
 /* With check: how many are in both lists; how much of a row's softmax lies at the n positions of idx. f: its exact scores. */
 size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n);
 void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx, size_t n);
 void tn_sparse_count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t n_selected);
 
-/* All heads of a KV head and all rows of the block, where they share. */
+/* Where rows and heads select for themselves: lists (one every idx_stride) and cuts of a head's rows from its scores, which are changed, or its float
+ * scores, which the worker's space has with check too; exact attention of neighbouring heads' rows at such lists. */
+void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *head_scores, uint32_t *head_idx, uint32_t *head_cuts);
+void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx, const uint32_t *cuts, float *out);
+/* Where they share: the lists of the block's tiles, from scores that come pool by pool, n_stride rows each; exact attention at them. */
+void tn_sparse_tiles_select(const block *b, const int32_t *scores, int32_t n_stride, uint32_t *lists, uint32_t *n_idx);
+void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_t *n_idx, float *out);
+/* All heads of a KV head and all rows of the block, where they share: estimated, selected, attended. */
 tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err);
 
+/* The pipelined form: tn_sparse_attn_open, _close, _rewind, _plan and _stats_get of it. */
+tern_status tn_sparse_heads_open(tn_sparse_attn *s, int32_t chunk_rows, tern_error *err);
+void tn_sparse_heads_close(tn_sparse_attn *s);
+void tn_sparse_heads_rewind(tn_sparse_attn *s);
+tern_status tn_sparse_heads_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err);
+void tn_sparse_heads_stats(const tn_sparse_attn *s, tn_attn_stats *out);
 /* Baselines: what only they keep of a KV head; keys and values up to position end; rows of all heads of a KV head, of one head behind its estimates. */
 tern_status tn_sparse_baseline_open(tn_sparse_attn *s, key_cache *k, tern_error *err);
 void tn_sparse_baseline_plan(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end);

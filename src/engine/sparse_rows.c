@@ -6,6 +6,14 @@
 #include <math.h>
 #include <string.h>
 
+tern_status tn_sparse_launch(const tn_sparse_attn *s, tn_npu_job *job, int layer, tern_error *err) {
+    if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(job, 0, 1, err);
+    TN_TRY(tn_npu_submit(job, err));
+    tern_status st = tn_npu_wait(job);
+    TN_FAIL_IF(st != TERN_OK, err, st, "the device failed in estimating attention of layer %d", layer);
+    return TERN_OK;
+}
+
 tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
@@ -25,11 +33,7 @@ tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int
     job.k[0].col_sum = k->sum + p0;
     job.k[0].n_pos = p1 - p0;
     if (p0 == 0) atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
-    if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(&job, 0, 1, err);
-    TN_TRY(tn_npu_submit(&job, err));
-    tern_status st = tn_npu_wait(&job);
-    TN_FAIL_IF(st != TERN_OK, err, st, "the device failed in estimating attention of layer %d", b->layer);
-    return TERN_OK;
+    return tn_sparse_launch(s, &job, b->layer, err);
 }
 
 void tn_sparse_float_scores(const block *b, const float *q, int32_t n, int32_t n_pos) {
@@ -79,6 +83,26 @@ static void select_row(const tn_sparse_attn *s, worker_space *w, int32_t *scores
     for (size_t c = b0 + tn_sparse_blocks(end - base) + 1; c <= s->n_blocks; c++) cuts[c] = (uint32_t)k;
 }
 
+int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max) {
+    typedef int32_t int4 __attribute__((vector_size(16)));
+    int4 top[4], m;
+    size_t i = 0;
+    int32_t lane[16];
+    for (int j = 0; j < 4; j++) top[j] = (int4){max, max, max, max};
+    for (; i + 16 <= n; i += 16) {
+        for (int j = 0; j < 4; j++) {
+            int4 v;
+            memcpy(&v, x + i + 4 * j, sizeof v);
+            m = top[j] > v;
+            top[j] = (top[j] & m) | (v & ~m);
+        }
+    }
+    memcpy(lane, top, sizeof lane);
+    for (int j = 0; j < 16; j++) max = lane[j] > max ? lane[j] : max;
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
 size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n) {
     size_t i = 0, j = 0, c = 0;
     while (i < n && j < n) {
@@ -105,16 +129,15 @@ void tn_sparse_count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t 
     atomic_fetch_add_explicit(&b->s->n_selected, n_selected, memory_order_relaxed);
 }
 
-/* Lists of a head's rows from its scores. */
-static void select_head(const block *b, int32_t g, int32_t head, bool floats) {
+void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *head_scores, uint32_t *head_idx, uint32_t *head_cuts) {
     tn_sparse_attn *s = b->s;
     worker_space *w = b->w;
     uint64_t n_seen = 0, n_selected = 0, n_found = 0;
     for (int32_t i = 0; i < b->n_rows; i++) {
-        size_t row = (size_t)(g * b->n_rows + i), end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
+        size_t end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
         size_t k = n_kept(s, b->layer, head, end - first);
-        int32_t *scores = w->scores + (size_t)i * s->ld, bound = 127 * 127 * s->h->d_head;
-        uint32_t *idx = w->idx + row * s->idx_stride, *cuts = w->cuts + row * (s->n_blocks + 1);
+        int32_t *scores = head_scores + (size_t)i * s->ld, bound = 127 * 127 * s->h->d_head;
+        uint32_t *idx = head_idx + (size_t)i * s->idx_stride, *cuts = head_cuts + (size_t)i * (s->n_blocks + 1);
         if (floats) {
             float *f = w->float_scores + (size_t)i * s->ld;
             tn_sparse_integers(f, tn_sparse_largest(f, end, 0), scores, end);
@@ -138,13 +161,13 @@ static void select_head(const block *b, int32_t g, int32_t head, bool floats) {
     }
 }
 
-static void attend(const block *b, float *out) {
+void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx, const uint32_t *cuts, float *out) {
     const tn_sparse_attn *s = b->s;
-    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, off = (size_t)b->row0 * row + (size_t)(b->kv_head * s->n_group) * d;
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, off = (size_t)b->row0 * row + (size_t)head * d;
     size_t n_blocks = tn_sparse_blocks((size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1);
-    s->kern->attn_sparse(&(tn_attn_sparse_args){.q = b->q + off, .q_stride = row, .out = out + off, .out_stride = row, .n_rows = (size_t)b->n_rows, .n_group = (size_t)s->n_group,
-                                                .d_head = d, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .idx = b->w->idx,
-                                                .idx_stride = s->idx_stride, .cuts = b->w->cuts, .cut_stride = s->n_blocks + 1, .n_blocks = n_blocks, .n_pos = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1,
+    s->kern->attn_sparse(&(tn_attn_sparse_args){.q = b->q + off, .q_stride = row, .out = out + off, .out_stride = row, .n_rows = (size_t)b->n_rows, .n_group = (size_t)n_heads,
+                                                .d_head = d, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .idx = idx,
+                                                .idx_stride = s->idx_stride, .cuts = cuts, .cut_stride = s->n_blocks + 1, .n_blocks = n_blocks, .n_pos = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1,
                                                 .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b->w->scratch});
 }
 
@@ -169,9 +192,10 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
                 continue;
             }
             if (s->o.mode == TN_ATTN_FLOAT_SPARSE || s->o.check) tn_sparse_head_float_scores(&b, head, n_pos);
-            select_head(&b, g, head, s->o.mode == TN_ATTN_FLOAT_SPARSE);
+            size_t list = (size_t)(g * b.n_rows);
+            tn_sparse_head_select(&b, head, s->o.mode == TN_ATTN_FLOAT_SPARSE, b.w->scores, b.w->idx + list * s->idx_stride, b.w->cuts + list * (s->n_blocks + 1));
         }
-        if (s->o.mode != TN_ATTN_NPU_FULL) attend(&b, out);
+        if (s->o.mode != TN_ATTN_NPU_FULL) tn_sparse_heads_attend(&b, b.kv_head * s->n_group, s->n_group, b.w->idx, b.w->cuts, out);
     }
     return TERN_OK;
 }

@@ -283,7 +283,7 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
     memcpy(d->caps.splits, splits, sizeof splits);
     d->caps.out_forms = (1u << TN_NPU_N_OUTS) - 1;
     d->caps.shared_memory = !opt->separate_weights;
-    d->caps.has_parts = true;
+    d->caps.has_parts = !opt->apart;
     d->caps.has_weightlets = !opt->separate_weights;
     d->caps.n_threads = opt->n_threads;
     return TERN_OK;

@@ -389,12 +389,15 @@ typedef struct op_plan {
     bool own_bias;
 } op_plan;
 
+/* Accumulators as they are need no factors; but a backend with a load of its own gets them for every op. */
+static int32_t n_factors(const tn_npu_graph *g, const tn_npu_op *op) { return op->out == TN_NPU_OUT_S32 && !g->dev->be->load ? 1 : op->n; }
+
 /* Returns the floats of all ops. */
 static uint64_t plan_ops(const tn_npu_graph *g, op_plan *plan) {
     uint64_t at = 0;
     for (int i = 0; i < g->desc.n_ops; i++) {
         const tn_npu_op *op = &g->desc.ops[i];
-        uint64_t n_padded = (uint64_t)round_up(round_up(op->n, g->dev->caps.layout.tile_n), 16);
+        uint64_t n_padded = (uint64_t)round_up(round_up(n_factors(g, op), g->dev->caps.layout.tile_n), 16);
         plan[i] = (op_plan){at, n_padded, op->has_bias && tn_npu_op_requantised(op)};
         at += n_padded * (1 + plan[i].own_bias);
     }
@@ -414,7 +417,7 @@ static tern_status freeze_op(tn_npu_graph *g, int i, const op_plan *plan, tern_e
     float *scale = g->scale[i] = g->scale[0] + plan->off, *own_bias = plan->own_bias ? scale + plan->n_padded : NULL;
     float r = tn_npu_op_requantised(op) ? 1.0f / op->out_scale : 1.0f;
     memset(scale, 0, plan->n_padded * (1 + plan->own_bias) * sizeof *scale);
-    for (int32_t n = 0; n < op->n; n++) {
+    for (int32_t n = 0; n < n_factors(g, op); n++) {
         float s = w ? w->data.scale[n] : op->k_scale;
         scale[n] = op->act_scale * s * r; /* times 1 is exact */
         TN_FAIL_IF(!isfinite(scale[n]), err, TERN_E_FORMAT, "op %d: output channel %d has the scale %g, over scales %g and %g", i, n,
@@ -598,7 +601,7 @@ tern_status tn_npu_wait(tn_npu_job *j) {
 tern_status tn_npu_run_part(const tn_npu_job *j, int32_t i, int32_t n, tern_error *err) {
     TN_TRY(check_job(j, err));
     tn_npu_device *d = j->graph->dev;
-    TN_FAIL_IF(!d->be->run_part, err, TERN_E_UNSUPPORTED, "the %s NPU runs whole graphs only", d->caps.name);
+    TN_FAIL_IF(!d->caps.has_parts, err, TERN_E_UNSUPPORTED, "the %s NPU runs whole graphs only", d->caps.name);
     TN_FAIL_IF(n < 1 || i < 0 || i >= n, err, TERN_E_INVALID, "part %d of %d", i, n);
     d->be->run_part(d, j, i, n);
     return TERN_OK;
@@ -609,4 +612,4 @@ int32_t tn_npu_n_parts(const tn_npu_job *j) {
     return d->be->n_parts ? d->be->n_parts(d, j) : 1;
 }
 
-bool tn_npu_help(tn_npu_device *d) { return d->be->help && d->be->help(d); }
+bool tn_npu_help(tn_npu_device *d) { return d->caps.has_parts && d->be->help(d); }

@@ -83,6 +83,7 @@ typedef struct tn_npu_caps {
 typedef struct tn_npu_options {
     int32_t n_threads;         /* host backend: worker threads, 1..64 (default 1) */
     uint64_t memory_cap_bytes; /* 0 = no limit (default) */
+    bool apart;                /* host backend: behave as silicon of its own: jobs run on the device's threads only, and not in parts (default false) */
     bool separate_weights;     /* behave as a device whose graphs cannot share weights (default false) */
     uint64_t scratch_bytes;    /* hexagon: VTCM that weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB (default) */
     const struct tn_kernels *kernels; /* host backend: borrowed; NULL = chosen by processor (default) */

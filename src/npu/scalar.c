@@ -21,10 +21,13 @@ static void run_op(const tn_npu_job *j, int32_t i_op) {
         for (int32_t n = 0; n < tn_npu_op_cols(j, i_op); n++) {
             int32_t acc = 0; /* 128 * 127 * 65536 < 2^30 */
             for (int32_t k = 0; k < g->desc.k; k++) acc += (in[k] - 128) * w[(size_t)n * g->desc.k + k];
-            float y = bias ? fmaf((float)acc, scale[n], bias[n]) : (float)acc * scale[n];
             size_t at = (size_t)m * op->out_stride + n;
+            if (op->out == TN_NPU_OUT_S32) { /* without factors */
+                ((int32_t *)j->out[i_op])[at] = acc;
+                continue;
+            }
+            float y = bias ? fmaf((float)acc, scale[n], bias[n]) : (float)acc * scale[n];
             switch (op->out) {
-            case TN_NPU_OUT_S32: ((int32_t *)j->out[i_op])[at] = acc; break;
             case TN_NPU_OUT_U8: ((uint8_t *)j->out[i_op])[at] = (uint8_t)(128 + requantise(y)); break;
             case TN_NPU_OUT_S8: ((int8_t *)j->out[i_op])[at] = (int8_t)requantise(y); break;
             default: ((float *)j->out[i_op])[at] = y;
