@@ -2,7 +2,9 @@
 # The ladder of shadowAttn (its Figure 16) end to end: what each part of sparse attention adds to prefill speed and takes of memory.
 #   bench/ablation-attention.sh PACKAGE [TOKENS] [ROUNDS] [DEVICE]
 # Rows run by turns, ROUNDS (3) times each; the median of the tokens per second, its ratio to the row before and to full attention, the largest resident memory,
-# the memory sparse attention keeps, the share of the positions selected. The accuracy of the same rows: bench/accuracy-attention.sh. DEVICE: as --npu.
+# the memory sparse attention keeps, the share of the positions selected. The accuracy of the same rows: bench/accuracy-attention.sh. DEVICE: as --npu, or
+# "apart": the host device on threads of its own. Then "shared" is what one lane does head by head, and the pipeline is what it would be on a phone;
+# on the host's own device (default) both lanes are the same cores.
 set -euo pipefail
 package=$1 tokens=${2:-4096} rounds=${3:-3} device=${4:-host}
 tern=${TERN:-build/tern} work=$(mktemp -d)
@@ -19,11 +21,17 @@ rows=(
     "+ estimated on the device in INT8, one pair of scales:$own --buckets 1 --no-head-ratios"
     "+ buckets of scales:$own --no-head-ratios"
     "+ ratios of the heads:$own"
-    "+ rows and heads share a selection:--attention shadow"
+    "+ rows and heads share a selection:--attention shadow --attention-pipeline off"
+    "+ estimates as tasks of the device:--attention shadow --attention-pipeline on --attention-plan in-order,no-fusion,no-overlap"
+    "+ heads fused into one launch:--attention shadow --attention-pipeline on --attention-plan in-order,no-overlap"
+    "+ stages of heads overlap:--attention shadow --attention-pipeline on --attention-plan in-order"
+    "+ planned order:--attention shadow --attention-pipeline on"
 )
+device="--npu $device"
+[ "$device" != "--npu apart" ] || device="--npu host --npu-apart"
 for ((round = 0; round < rounds; round++)); do
     for i in "${!rows[@]}"; do
-        "$tern" run -m "$package" --npu "$device" ${rows[i]#*:} --attention-threshold 1 -f "$work/text" -c $((tokens + 64)) -n 1 --temp 0 --ignore-eos --draft none --json >>"$work/$i.json"
+        "$tern" run -m "$package" $device ${rows[i]#*:} --attention-threshold 1 -f "$work/text" -c $((tokens + 64)) -n 1 --temp 0 --ignore-eos --draft none --json >>"$work/$i.json"
     done
 done
 printf '%s\n' "${rows[@]%%:*}" >"$work/labels"
