@@ -33,10 +33,11 @@ typedef struct shape {
 
 static const shape shapes[] = {{"qwen2-0.5b", 14, 2, 64}, {"qwen2-1.5b", 12, 2, 128}, {"phonelm-0.5b", 16, 16, 64}, {"phonelm-1.5b", 16, 16, 160}};
 
+static tn_ctx ctx; /* its large blocks have large pages, as the engine's */
+
 static void *room(size_t n_bytes) {
-    void *p = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
+    void *p = tn_calloc(&ctx, TN_MEM_OTHER, n_bytes, 1);
     if (!p) exit(1);
-    memset(p, 0, n_bytes);
     return p;
 }
 
@@ -204,18 +205,18 @@ static void run_mode(mode_run *r) {
 }
 
 /* Median microseconds per row and head; negative: it failed. */
-static double mode_us(tn_ctx *ctx, tn_npu_device *dev, work *w, tn_attn_mode mode, double ratio, int share, int pool) {
+static double mode_us(tn_npu_device *dev, work *w, tn_attn_mode mode, double ratio, int share, int pool) {
     float scale_q = Q_MAX / 127.0f, scale_k = Q_MAX / 127.0f, weight[64];
     for (size_t i = 0; i < 64; i++) weight[i] = 1;
     tn_hparams h = {.n_layers = 1, .n_heads = (int32_t)w->s.n_heads, .n_kv_heads = (int32_t)w->s.n_kv_heads, .d_head = (int32_t)w->s.d, .attn_scale = 1.0f / sqrtf((float)w->s.d)};
-    tn_kv kv = {.ctx = ctx, .n_layers = 1, .n_kv_heads = h.n_kv_heads, .d_head = h.d_head, .cap_tok = (int32_t)w->n, .k = w->k_panels, .v = w->v};
-    tn_npu_model m = {.ctx = ctx, .dev = dev, .kern = w->k, .n_layers = 1, .attn_scale_q = &scale_q, .attn_scale_k = &scale_k, .attn_head_weight = weight};
+    tn_kv kv = {.ctx = &ctx, .n_layers = 1, .n_kv_heads = h.n_kv_heads, .d_head = h.d_head, .cap_tok = (int32_t)w->n, .k = w->k_panels, .v = w->v};
+    tn_npu_model m = {.ctx = &ctx, .dev = dev, .kern = w->k, .n_layers = 1, .attn_scale_q = &scale_q, .attn_scale_k = &scale_k, .attn_head_weight = weight};
     tn_attn_options o = {.mode = mode, .ratio = (float)ratio, .n_buckets = 9, .share_rows = share, .pool_heads = pool, .threshold = 1};
     int32_t pos[ROWS];
     for (int32_t i = 0; i < ROWS; i++) pos[i] = (int32_t)w->n - ROWS + i;
     mode_run r = {.w = w, .out = w->out, .rows = {.h = &h, .kern = w->k, .kv = &kv, .n_rows = ROWS, .pos = pos, .slot = pos, .tree_base = -1}};
     tern_error err;
-    if (tn_sparse_attn_open(ctx, &m, &h, w->k, &kv, &o, 1, 1, ROWS, &r.s, &err) != TERN_OK) {
+    if (tn_sparse_attn_open(&ctx, &m, &h, w->k, &kv, &o, 1, 1, ROWS, &r.s, &err) != TERN_OK) {
         fprintf(stderr, "%s: %s\n", mode_names[mode], err.message);
         return -1;
     }
@@ -275,7 +276,6 @@ int main(int argc, char **argv) {
     if (isa) cpu = tn_cpu_limit(isa, cpu);
     tn_kernels k;
     tn_kernels_init(&k, cpu);
-    tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pool *threads;
     tn_limits limits;
@@ -339,7 +339,7 @@ int main(int argc, char **argv) {
             double t_full = median_us(full, &w), t_est = median_us(tiles ? share_estimate : estimate, &w), t_top = median_us(tiles ? share_select : select_rows, &w);
             double t_att = median_us(tiles ? share_attend : attend, &w), t_mode[TN_N_ATTN_MODES];
             for (tn_attn_mode mode = TN_ATTN_SHADOW; mode < TN_N_ATTN_MODES; mode++) {
-                if ((t_mode[mode] = mode_us(&ctx, dev, &w, mode, ratio, share, pool)) < 0) return 1;
+                if ((t_mode[mode] = mode_us(dev, &w, mode, ratio, share, pool)) < 0) return 1;
             }
             double full_share = 4.0 * (double)(n * d) / (t_full * 1e-6) / fp32, est_share = 2.0 * (double)(n * d) / (t_est * 1e-6) / int8 * (tiles ? (double)w.n_pools / (double)w.n_group : 1);
             double att_share = 4.0 * (double)(w.k_sel * d) / (t_att * 1e-6) / fp32;
@@ -361,7 +361,7 @@ int main(int argc, char **argv) {
                 fflush(stdout);
             }
             void *all[] = {w.q, w.q8, w.out, w.k_panels, w.v, w.tiles, w.sums, w.scores, w.idx, w.cuts, w.q_heads, w.scratch, w.sparse_scratch, w.topk_scratch, w.k_rows, w.tile_scratch, w.merged};
-            for (size_t x = 0; x < sizeof all / sizeof *all; x++) free(all[x]);
+            for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(&ctx, all[x]);
         }
     }
     if (json) printf("\n]\n");

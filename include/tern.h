@@ -310,9 +310,9 @@ typedef struct tern_stats {
     /* Sparse attention: (row, head) pairs; positions they saw, and selected; with attention_check the exact largest, and how many of those
      * were selected; estimates run on the device; times a head's keys were quantised anew; bytes of INT8 keys and graphs. */
     uint64_t attn_rows, attn_seen, attn_selected, attn_true, attn_found, attn_launches, attn_requantised, attn_bytes;
-    /* with attention_pipeline: heads estimated in attn_launches; plans made, their mean and longest time; time of the planned stages, and of the same
+    /* with attention_pipeline: heads estimated, in so many of the launches; plans made, their mean and longest time; time of the planned stages, and of the same
      * from the first to the last of a chunk and layer, whatever ran between */
-    uint64_t attn_fused, attn_plans;
+    uint64_t attn_fused, attn_fused_launches, attn_plans;
     double attn_plan_us, attn_plan_max_us, attn_planned_s, attn_took_s;
     double attn_mass; /* with attention_check: share of the exact softmax weights that lies on selected positions, mean over attn_rows */
 } tern_stats;

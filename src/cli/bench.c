@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
+#include "cli/stats.h"
 
 #include "engine/tune.h"
 
@@ -194,6 +195,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
     if (json) {
         json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O, s:O, s:i}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
                               "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
+        if (r.tuned.attn_times.n_widths) json_object_set_new(j, "attention_times", tn_attn_times_json(&r.tuned.attn_times));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
@@ -209,6 +211,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
         for (int i = 0; i < TN_TUNE_ATTN; i++) {
             if (r.attn_speed[i][1] > 0) printf("prompt of %6d: attention in full %.0f tokens/s, sparse %.0f\n", r.attn_length[i], r.attn_speed[i][0], r.attn_speed[i][1]);
         }
+        if (r.tuned.attn_times.n_widths) print_attn_times(&r.tuned.attn_times);
         if (r.tuned.attn_threshold == 1 << 24) printf("sparse attention does not pay up to here\n");
         else if (r.tuned.attn_threshold) printf("sparse attention pays for chunks that end at %d tokens or later\n", r.tuned.attn_threshold);
         for (int i = 0; i < TN_TUNE_READS && json_object_size(reads); i++) {

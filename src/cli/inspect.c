@@ -1,6 +1,7 @@
 /* tern inspect - what is in a model file, and what this processor can do. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/stats.h"
 
 #include "base/cpu.h"
 #include "base/status.h"
@@ -177,7 +178,9 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
     uint64_t n_params;
     if (tn_pkg_open(ctx, path, &p, &err) != TERN_OK) return failed(&err);
     json_t *sections = json_array(), *sites = json_array(), *graphs = json_object();
+    tn_attn_times times = {0};
     tern_status st = tn_package_hparams(ctx, p, &h, scheme, description, &n_params, &err);
+    if (st == TERN_OK) st = tn_package_attn_times(ctx, p, &times, &err);
     for (size_t i = 0; i < tn_pkg_n_sections(p) && st == TERN_OK; i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
         st = read_section(ctx, p, s, sites, graphs, &err);
@@ -189,12 +192,14 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
     if (st == TERN_OK && json) {
         json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O, s:O}", "file", path, "format", format, "scheme", scheme, "parameters", (json_int_t)n_params,
                               "hyperparameters", hparams_json(&h), "sections", sections, "graphs_by_rows", graphs, "linears", sites);
+        if (times.n_widths) json_object_set_new(j, "attention_times", tn_attn_times_json(&times));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
     } else if (st == TERN_OK) {
         printf("format         %s, scheme %s; all checksums hold\n", format, scheme);
         print_hparams(&h);
+        if (times.n_widths) print_attn_times(&times);
         printf("parameters     %.1f million\ngraphs         ", (double)n_params * 1e-6);
         const char *rows;
         json_t *v;

@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 
 #include "base/clock.h"
+#include "engine/sparse_attn.h"
 #include "formats/package.h"
 #include "quant/pack.h"
 
@@ -71,6 +72,7 @@ int cmd_pack(int argc, char **argv) {
     o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;
     if (allocation && !tn_allocation_parse(allocation, &o.allocation)) return usage_error(&c, "allocation '%s' is unknown; there are error, uniform, cmpq", allocation);
     o.bits = (double)bits;
+    o.attn_times = tn_sparse_attn_times;
     if (strcmp(scope, "tensor") && strcmp(scope, "model")) return usage_error(&c, "bits-scope '%s' is unknown; there are tensor, model", scope);
     o.bits_of_model = !strcmp(scope, "model");
     tern_hooks hooks;

@@ -15,7 +15,7 @@ json_t *attention_json(const tern_stats *t) {
     json_t *j = json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share", t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
                           (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised, "bytes", (json_int_t)t->attn_bytes);
     if (t->attn_fused) {
-        json_object_set_new(j, "pipeline", json_pack("{s:f, s:I, s:f, s:f, s:f, s:f}", "mean_fused", (double)t->attn_fused / (double)t->attn_launches, "plans", (json_int_t)t->attn_plans, "plan_us",
+        json_object_set_new(j, "pipeline", json_pack("{s:f, s:I, s:f, s:f, s:f, s:f}", "mean_fused", (double)t->attn_fused / (double)t->attn_fused_launches, "plans", (json_int_t)t->attn_plans, "plan_us",
                                                      t->attn_plan_us, "plan_max_us", t->attn_plan_max_us, "planned_ms", t->attn_planned_s * 1e3, "took_ms", t->attn_took_s * 1e3));
     }
     if (t->attn_true) {
@@ -23,6 +23,12 @@ json_t *attention_json(const tern_stats *t) {
         json_object_set_new(j, "mass", json_real(t->attn_mass));
     }
     return j;
+}
+
+void print_attn_times(const tn_attn_times *t) {
+    printf("sparse attention, %d rows to a selection, %d scored for each: launches of", t->share, t->pools);
+    for (int i = 0; i < t->n_widths; i++) printf("%s %d: %.0f us and %.0f for a million scores", i ? "," : "", 1 << i, t->launch_us[i], t->score_us[i]);
+    printf("; a row selects in %.2f us and %.2f for 1000 positions, attends in %.2f and %.2f for 1000 selected\n", t->select_us, t->select_kpos_us, t->attend_us, t->attend_kpos_us);
 }
 
 json_t *switching_json(const tern_stats *t) {
@@ -42,7 +48,7 @@ void prefill_print(const tern_stats *t) {
                 (unsigned long long)t->attn_rows, 100 * (double)t->attn_selected / (double)t->attn_seen, (unsigned long long)t->attn_launches, (unsigned long long)t->attn_requantised,
                 (double)t->attn_bytes / 1048576);
         if (t->attn_fused) {
-            fprintf(stderr, "; heads in a pipeline, %.2f a launch, %llu plans of %.0f us (longest %.0f), planned %.0f ms, took %.0f ms with what ran between", (double)t->attn_fused / (double)t->attn_launches,
+            fprintf(stderr, "; heads in a pipeline, %.2f a launch, %llu plans of %.0f us (longest %.0f), planned %.0f ms, took %.0f ms with what ran between", (double)t->attn_fused / (double)t->attn_fused_launches,
                     (unsigned long long)t->attn_plans, t->attn_plan_us, t->attn_plan_max_us, t->attn_planned_s * 1e3, t->attn_took_s * 1e3);
         }
         if (t->attn_true) fprintf(stderr, "; %.2f %% of the exact largest selected, with %.2f %% of the softmax weights", 100 * (double)t->attn_found / (double)t->attn_true, 100 * t->attn_mass);

@@ -83,7 +83,12 @@ static tern_status score(evaluator *ev, const char *prompt, const char *answer, 
     if (same == n_all || same == 0 || n_all > (size_t)tern_session_capacity(ev->s)) return TERN_OK;
     *a = (answer_score){.ids = ev->ids, .first = same, .n = n_all, .n_vocab = (size_t)ev->e->model->h.n_vocab, .e = ev->e, .greedy = true};
     *fits = true;
-    return tern_session_score(ev->s, ev->ids, n_all, same - 1, on_logits, a, ev->err);
+    if (!ev->e->npu || !ev->e->attention.decode) return tern_session_score(ev->s, ev->ids, n_all, same - 1, on_logits, a, ev->err);
+    /* decoding attends in its own way: the answer token by token */
+    tn_session_truncate(ev->s, 0);
+    st = tern_session_prefill(ev->s, ev->ids, same, ev->err);
+    for (size_t i = same; st == TERN_OK && on_logits(a, i - 1, tern_session_logits(ev->s)) && i < n_all; i++) st = tern_session_step(ev->s, ev->ids[i], ev->err);
+    return st;
 }
 
 static void count_answer(evaluator *ev, bool right, const answer_score *a) {

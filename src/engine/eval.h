@@ -5,7 +5,9 @@
  *   choice   jsonl {query, choices, gold}, {context_options, continuation, gold}, or HellaSwag text (6 lines an item):
  *            right when the gold ending has the highest log-probability per byte
  *   exact    jsonl {prompt, answer} (prompt may hold special tokens): right when greedy decoding gives exactly the answer
- *            and then ends; checked in one pass, since greedy text equals the answer iff each token is the argmax */
+ *            and then ends; checked in one pass, since greedy text equals the answer iff each token is the argmax
+ *
+ * With attention_decode the tokens of answers are decoded one by one; else, and for ppl, texts are scored as prompts. */
 #ifndef TN_ENGINE_EVAL_H
 #define TN_ENGINE_EVAL_H
 

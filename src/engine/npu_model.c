@@ -134,7 +134,18 @@ static tern_status read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *
     m->attn_scale_q = q;
     m->attn_scale_k = k;
     m->attn_head_weight = w;
-    return st;
+    return st == TERN_OK ? tn_package_attn_times(m->ctx, m->pkg, &m->attn_times, err) : st;
+}
+
+tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times *out, tern_error *err) {
+    json_t *meta;
+    *out = (tn_attn_times){0};
+    TN_TRY(load_meta(ctx, pkg, &meta, err));
+    const json_t *times = json_object_get(json_object_get(meta, "attention"), "times"); /* older packages have none */
+    bool ok = !times || tn_attn_times_read(times, out);
+    json_decref(meta);
+    TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "package metadata: the times of 'attention' are none");
+    return TERN_OK;
 }
 
 tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24], char description[64], uint64_t *n_params,

@@ -156,6 +156,9 @@ tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error 
 /* Embedding of one token: out [n_embd], unscaled. Before everything is loaded only of rows the loader was asked for. */
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
 
+/* What a package says of the times of sparse attention; zeros: nothing. */
+tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times *out, tern_error *err);
+
 /* Only the hyperparameters of a package's META section (also fills scheme). */
 tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24], char description[64], uint64_t *n_params,
                                tern_error *err);

@@ -268,6 +268,7 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->attn_requantised = p->attention.n_requantised;
     out->attn_bytes = p->attention.bytes;
     out->attn_fused = p->attention.n_fused;
+    out->attn_fused_launches = p->attention.n_fused_launches;
     out->attn_plans = p->attention.n_plans;
     out->attn_plan_us = p->attention.n_plans ? (double)p->attention.plan_ns * 1e-3 / (double)p->attention.n_plans : 0;
     out->attn_plan_max_us = (double)p->attention.plan_max_ns * 1e-3;

@@ -254,30 +254,27 @@ int32_t tn_sparse_nearest(const float *scales, int32_t n, float want) {
 typedef int32_t int4 __attribute__((vector_size(16)));
 typedef float float4 __attribute__((vector_size(16)));
 
+static inline int4 larger_magnitude(int4 top, const float *x) {
+    int4 v, m;
+    memcpy(&v, x, sizeof v);
+    v &= 0x7fffffff;
+    v &= v < 0x7f800000;
+    m = top > v;
+    return (top & m) | (v & ~m);
+}
+
 float tn_sparse_magnitude(const float *x, size_t n, float max) {
-    int4 m = {0}, top[2];
+    int4 a = {0}, b = a;
     float lane[8];
-    top[0] = top[1] = m;
-    for (size_t i = 0; i + 8 <= n; i += 8) {
-        for (int j = 0; j < 2; j++) {
-            int4 v;
-            memcpy(&v, x + i + 4 * j, sizeof v);
-            v &= 0x7fffffff;
-            v &= v < 0x7f800000;
-            m = top[j] > v;
-            top[j] = (top[j] & m) | (v & ~m);
-        }
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        a = larger_magnitude(a, x + i);
+        b = larger_magnitude(b, x + i + 4);
     }
-    if (n % 8) {
-        int4 v;
-        memcpy(&v, x + n - 4, sizeof v);
-        v &= 0x7fffffff;
-        v &= v < 0x7f800000;
-        m = top[0] > v;
-        top[0] = (top[0] & m) | (v & ~m);
-    }
-    memcpy(lane, top, sizeof lane);
-    for (int i = 0; i < 8; i++) max = lane[i] > max ? lane[i] : max;
+    if (i < n) a = larger_magnitude(a, x + i);
+    memcpy(lane, &a, sizeof a);
+    memcpy(lane + 4, &b, sizeof b);
+    for (int j = 0; j < 8; j++) max = lane[j] > max ? lane[j] : max;
     return max;
 }
 

@@ -71,9 +71,9 @@ typedef struct tn_attn_stats {
     uint64_t n_true, n_found;              /* with check: exact largest positions; of those selected */
     double mass;                           /* with check: share of the exact softmax weights that lies on selected positions, summed over n_rows */
     uint64_t n_requantised, n_launches;    /* times a KV head's keys were quantised anew; estimates run on the device */
-    /* Pipelined: units in those launches; plans made, the time of all and of the longest; what was planned for the chunks and layers attended so, and
+    /* Pipelined: units in launches of a chunk; those launches; plans made, the time of all and of the longest; what was planned for the chunks and layers attended so, and
      * how long they took from the first estimate to the last attend, with what ran between. */
-    uint64_t n_fused, n_plans, plan_ns, plan_max_ns;
+    uint64_t n_fused, n_fused_launches, n_plans, plan_ns, plan_max_ns;
     double planned_us, took_us;
     uint64_t bytes;                        /* INT8 keys and graphs */
 } tn_attn_stats;
@@ -123,6 +123,9 @@ void tn_sparse_decode_plan(tn_sparse_attn *s, const tn_rows *r, int layer, int32
 /* Does nothing for a row of another round. scratch: tn_rows_scratch floats. out [n_rows][n_heads * d_head]. */
 tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t row, int32_t round, const float *q, float *out, float *scratch,
                                  int32_t i_worker, tern_error *err);
+
+/* The same as the host device takes with the default options, for a package. Nothing (no widths) where such heads cannot be a pipeline. */
+tern_status tn_sparse_attn_times(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);
 
 void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out);
 

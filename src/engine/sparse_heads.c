@@ -3,6 +3,7 @@
 #include "engine/sparse_impl.h"
 
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "base/rng.h"
 #include "base/status.h"
 
@@ -45,7 +46,7 @@ struct tn_sparse_heads {
     tn_npu_graph **graphs; /* [n_layers][n_steps of Q][n_steps of K][n_widths] */
     chunk_heads *chunks;   /* [s->n_chunks] */
     layer_plan *layers;    /* used by one chunk at a time: plan waits for attention of the chunk before */
-    atomic_uint_fast64_t n_fused, n_plans, plan_ns, plan_max_ns, planned_ns, took_ns; /* relaxed: statistics */
+    atomic_uint_fast64_t n_launches, n_fused, n_plans, plan_ns, plan_max_ns, planned_ns, took_ns; /* relaxed: statistics */
 };
 typedef struct tn_sparse_heads heads;
 
@@ -311,13 +312,11 @@ static tern_status launch(const head_block *b, const int32_t *units, int32_t n, 
     }
     if (!part) {
         atomic_fetch_add_explicit(&s->n_launches, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&p->n_launches, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&p->n_fused, (uint64_t)n, memory_order_relaxed);
     }
-    if (tn_npu_device_caps(s->m->dev)->has_parts) return tn_npu_run_part(&job, part, tn_sparse_attn_parts(s, TN_ST_ESTIMATE), err);
-    TN_TRY(tn_npu_submit(&job, err));
-    tern_status st = tn_npu_wait(&job);
-    TN_FAIL_IF(st != TERN_OK, err, st, "the device failed in estimating attention of layer %d", b->layer);
-    return TERN_OK;
+    int32_t n_parts = tn_sparse_attn_parts(s, TN_ST_ESTIMATE);
+    return n_parts > 1 ? tn_npu_run_part(&job, part, n_parts, err) : tn_sparse_launch(s, &job, b->layer, err);
 }
 
 static tern_status estimate_slot(const head_block *b, int32_t slot, int32_t part, tern_error *err) {
@@ -369,6 +368,7 @@ tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
 void tn_sparse_heads_stats(const tn_sparse_attn *s, tn_attn_stats *out) {
     const heads *p = s->heads;
     out->n_fused = atomic_load(&p->n_fused);
+    out->n_fused_launches = atomic_load(&p->n_launches);
     out->n_plans = atomic_load(&p->n_plans);
     out->plan_ns = atomic_load(&p->plan_ns);
     out->plan_max_ns = atomic_load(&p->plan_max_ns);
@@ -379,7 +379,7 @@ void tn_sparse_heads_stats(const tn_sparse_attn *s, tn_attn_stats *out) {
 /* ---- what it takes --------------------------------------------------------------------------------- */
 
 enum { LENGTH = 512, N_LENGTHS = 2, MEASURE_REPEATS = 9 };
-static const int64_t MEASURE_NS = 20000000;
+static const int64_t MEASURE_NS = 10000000;
 
 typedef struct trial {
     head_block b;
@@ -450,7 +450,7 @@ tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_d
     with.pipeline = TN_ATTN_PIPELINE_ON;
     with.plan = (tn_headplan_switches){0};
     with.no_head_ratios = true;
-    with.check = false;
+    with.check = with.decode = false;
     with.n_buckets = 1;
     tn_kv kv = {0};
     tn_sparse_attn *s = NULL;
@@ -472,4 +472,19 @@ out:
     tn_free(ctx, weight);
     tn_free(ctx, q);
     return st;
+}
+
+tern_status tn_sparse_attn_times(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err) {
+    tn_kernels kern;
+    tn_npu_device *dev = NULL;
+    tn_attn_options o = {.ratio = 0.2f, .pool_heads = TN_ATTN_POOL};
+    *out = (tn_attn_times){0};
+    if (h->d_head % 4 || h->d_head > 512) return TERN_OK;
+    tn_kernels_init(&kern, tn_cpu_flags(NULL));
+    TN_TRY(tn_npu_open(ctx, "host", &(tn_npu_options){.n_threads = 1, .kernels = &kern}, &dev, err));
+    tern_status st = tn_sparse_attn_measure(ctx, &kern, dev, h, &o, out, err);
+    tn_npu_close(&dev);
+    if (st != TERN_E_UNSUPPORTED && st != TERN_E_LIMIT) return st;
+    *out = (tn_attn_times){0};
+    return TERN_OK;
 }

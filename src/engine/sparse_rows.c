@@ -83,21 +83,29 @@ static void select_row(const tn_sparse_attn *s, worker_space *w, int32_t *scores
     for (size_t c = b0 + tn_sparse_blocks(end - base) + 1; c <= s->n_blocks; c++) cuts[c] = (uint32_t)k;
 }
 
+typedef int32_t int4 __attribute__((vector_size(16)));
+
+static inline int4 larger(int4 a, const int32_t *x) {
+    int4 b, m;
+    memcpy(&b, x, sizeof b);
+    m = a > b;
+    return (a & m) | (b & ~m);
+}
+
 int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max) {
-    typedef int32_t int4 __attribute__((vector_size(16)));
-    int4 top[4], m;
-    size_t i = 0;
+    int4 a = {max, max, max, max}, b = a, c = a, d = a; /* not an array, which the compiler would keep in memory */
     int32_t lane[16];
-    for (int j = 0; j < 4; j++) top[j] = (int4){max, max, max, max};
+    size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        for (int j = 0; j < 4; j++) {
-            int4 v;
-            memcpy(&v, x + i + 4 * j, sizeof v);
-            m = top[j] > v;
-            top[j] = (top[j] & m) | (v & ~m);
-        }
+        a = larger(a, x + i);
+        b = larger(b, x + i + 4);
+        c = larger(c, x + i + 8);
+        d = larger(d, x + i + 12);
     }
-    memcpy(lane, top, sizeof lane);
+    memcpy(lane, &a, sizeof a);
+    memcpy(lane + 4, &b, sizeof b);
+    memcpy(lane + 8, &c, sizeof c);
+    memcpy(lane + 12, &d, sizeof d);
     for (int j = 0; j < 16; j++) max = lane[j] > max ? lane[j] : max;
     for (; i < n; i++) max = x[i] > max ? x[i] : max;
     return max;

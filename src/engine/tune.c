@@ -38,6 +38,7 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
         }
         json_int_t from = json_integer_value(json_object_get(t, "attention_from"));
         out->attn_threshold = from > 0 && from <= 1 << 24 ? (int32_t)from : 0;
+        (void)tn_attn_times_read(json_object_get(t, "attention_times"), &out->attn_times);
     }
     json_decref(j);
     return ok;
@@ -103,6 +104,7 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
         for (int i = 0; i < TN_TUNE_READS; i++) json_object_set_new(gb, tn_tune_read_names[i], json_real(r->read_gb_per_second[i]));
         json_object_set_new(j, "read", json_pack("{s:s, s:o}", "method", tn_tune_read_names[r->i_read], "gb_per_second", gb));
     }
+    if (r->tuned.attn_times.n_widths) json_object_set_new(json_object_get(j, "tuned"), "attention_times", tn_attn_times_json(&r->tuned.attn_times));
     int rc = json_dump_file(j, e->profile_path, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     json_decref(j);
     TN_FAIL_IF(rc, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning", e->profile_path);
@@ -269,6 +271,10 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     out->tuned.fingerprint = e->model->fingerprint;
     tern_status st = best_splits(e, &out->tuned, err);
     uint64_t n_bytes = tn_pkg_file_bytes(e->npu->pkg);
+    /* heads that cannot be a pipeline have no times */
+    if (st == TERN_OK && e->npu->attn_scale_q) st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention, &out->tuned.attn_times, err);
+    if (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT) st = TERN_OK, out->tuned.attn_times = (tn_attn_times){0};
+    if (st == TERN_OK) st = save(e, out, err); /* so that they are planned by in what follows */
     if (st == TERN_OK && e->npu->attn_scale_q) st = best_threshold(path, opt, out, err);
     if (st == TERN_OK) st = best_read(path, n_bytes / 4096 * 4096, out, err);
     if (st == TERN_OK) st = save(e, out, err);

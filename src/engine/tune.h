@@ -1,6 +1,6 @@
 /* engine/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in the profile beside the
  * package: the chunk length, and the equivalent shapes of the prefill's products (llm.npu 3.2), on which bits do not depend; from which length on
- * sparse attention pays; and how long every stage takes when all is warm: what the policies decide by, and the simulator predicts from. */
+ * sparse attention pays, and what its stages take, by which heads are planned; and how long every stage takes when all is warm: what the policies decide by, and the simulator predicts from. */
 #ifndef TN_ENGINE_TUNE_H
 #define TN_ENGINE_TUNE_H
 

@@ -14,7 +14,7 @@ typedef struct tn_attn_tile {
     const int32_t *first, *end; /* row r sees entries first[r] <= i < end[r] <= n_idx of the list, at least one */
 } tn_attn_tile;
 
-enum { TN_ATTN_TILE_ROWS = 128, TN_ATTN_TILES_TOGETHER = 96 * 1024 /* floats of the tiles that walk together: inside L2 */,
+enum { TN_ATTN_TILE_ROWS = 128, TN_ATTN_TILES_TOGETHER = 192 * 1024 /* floats of the tiles that walk together: inside L2 */,
        TN_ATTN_TILE_PAD = 16 };
 
 typedef struct tn_attn_tiles_args {

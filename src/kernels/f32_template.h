@@ -854,8 +854,8 @@ static void softmax_tile(const tn_attn_tile *t, const tile_space *w) {
     }
 }
 
-/* out[r][0..nv * W) continues its chains over n entries of the list, weights w[entry * ldw + r]. */
-INLINE void value_block(int rows, int nv, const float *w, size_t ldw, const uint32_t *idx, const float *v, size_t d, size_t n, float *out) {
+/* out[r][0..nv * W) continues its chains over n entries of the list, weights w[entry * ldw + r * ldr]. */
+INLINE void value_block(int rows, int nv, const float *w, size_t ldw, size_t ldr, const uint32_t *idx, const float *v, size_t d, size_t n, float *out) {
     vf acc[MR][MANY];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_load(out + (size_t)r * d + j * W);
@@ -866,7 +866,7 @@ INLINE void value_block(int rows, int nv, const float *w, size_t ldw, const uint
         vf x[MANY];
         UNROLL for (int j = 0; j < nv; j++) x[j] = f_load(from + j * W);
         UNROLL for (int r = 0; r < rows; r++) {
-            vf y = f_set1(w[r]);
+            vf y = f_set1(w[(size_t)r * ldr]);
             UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_fma(y, x[j], acc[r][j]);
         }
     }
@@ -884,16 +884,16 @@ static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const
     float *out = t->out + r0 * d;
     for (; c + FULL_N <= d; c += FULL_N) {
         switch (rows) {
-        case 1: value_block(1, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
-        case 2: value_block(2, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
-        case 3: value_block(3, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
-        case 4: value_block(4, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
-        case 5: value_block(5, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
-        default: value_block(MR, MANY, s, w->n_lanes, idx, a->v + c, d, n, out + c); break;
+        case 1: value_block(1, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
+        case 2: value_block(2, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
+        case 3: value_block(3, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
+        case 4: value_block(4, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
+        case 5: value_block(5, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
+        default: value_block(MR, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
         }
     }
     for (; c + W <= d; c += W) {
-        for (size_t r = 0; r < rows; r++) value_block(1, 1, s + r, w->n_lanes, idx, a->v + c, d, n, out + r * d + c);
+        for (size_t r = 0; r < rows; r++) value_block(1, 1, s + r, w->n_lanes, 1, idx, a->v + c, d, n, out + r * d + c);
     }
     for (; c < d; c++) {
         for (size_t r = 0; r < rows; r++) {
@@ -936,7 +936,117 @@ static size_t open_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, floa
     return tn_attn_tile_floats(t->n_rows, t->n_idx, d);
 }
 
+#ifdef f_transpose_rows16
+/* One tile of few rows, as in decoding, would leave most lanes idle. So positions are lanes here: keys are turned, a panel of the list at a time,
+ * and all rows multiplied with it; then all is as in full attention. Every step prefetches the next. */
+enum { FEW_STEP = 4, FEW_AHEAD = 24 }; /* entries of the list whose values are added at a time; how far ahead they are prefetched */
+
+static bool is_few(const tn_attn_tiles_args *a) {
+    const tn_attn_tile *t = a->tiles;
+    bool few = a->n_tiles == 1 && t->n_rows <= TALL && a->d_head % FULL_N == 0;
+    for (size_t r = 0; few && r < t->n_rows; r++) few = t->first[r] == 0 && (size_t)t->end[r] == t->n_idx;
+    return few;
+}
+
+static void prefetch_rows(const float *x, size_t d, const uint32_t *idx, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < d; j += 64 / sizeof *x) __builtin_prefetch(x + idx[i] * d + j);
+    }
+}
+
+/* Keys of n <= TN_KV_PANEL list entries, behind the last those of the last, as a panel. */
+static void turn_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *panel) {
+    for (size_t i = 0; i < TN_KV_PANEL; i += 16) {
+        const float *row[16];
+        for (size_t j = 0; j < 16; j++) row[j] = a->k + idx[i + j < n ? i + j : n - 1] * a->d_head;
+        for (size_t x = 0; x < a->d_head; x += 16) f_transpose_rows16(row, x, panel + x * TN_KV_PANEL + i, TN_KV_PANEL);
+    }
+}
+
+/* Products of all rows with a panel, while the keys of the next n entries come: two lines at every step, as many as a panel has. */
+INLINE void few_scores(int rows, const float *q, size_t d, const float *panel, const float *k, const uint32_t *next, size_t n, float *s, size_t ld) {
+    vf acc[TALL][2];
+    size_t i_next = 0, line = 0;
+    UNROLL for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = f_set1(0.0f);
+    for (size_t i = 0; i < d; i++, panel += TN_KV_PANEL) {
+        if (i_next < n) {
+            const float *ahead = k + next[i_next] * d + line;
+            __builtin_prefetch(ahead);
+            __builtin_prefetch(ahead + 16);
+            line += 32;
+            if (line == d) line = 0, i_next++;
+        }
+        vf x0 = f_load(panel), x1 = f_load(panel + 16);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vf y = f_set1(q[(size_t)r * d + i]);
+            acc[r][0] = f_fma(y, x0, acc[r][0]);
+            acc[r][1] = f_fma(y, x1, acc[r][1]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        f_store(s + (size_t)r * ld, acc[r][0]);
+        f_store(s + (size_t)r * ld + 16, acc[r][1]);
+    }
+}
+
+static void few_rows(const tn_attn_tiles_args *a) {
+    const tn_attn_tile *t = a->tiles;
+    size_t d = a->d_head, n = t->n_idx, n_rows = t->n_rows, ld = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL + 16, step = group_rows(n_rows);
+    float *panel = a->scratch, *s = panel + TN_KV_PANEL * d, sum[TALL];
+    for (size_t at = 0; at < n; at += TN_KV_PANEL) {
+        size_t m = n - at < TN_KV_PANEL ? n - at : TN_KV_PANEL, n_next = n - at - m < TN_KV_PANEL ? n - at - m : TN_KV_PANEL;
+        const uint32_t *next = t->idx + at + m;
+        turn_keys(a, t->idx + at, m, panel);
+        switch (n_rows) {
+        case 1: few_scores(1, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
+        case 2: few_scores(2, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
+        case 3: few_scores(3, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
+        case 4: few_scores(4, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
+        case 5: few_scores(5, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
+        case 6: few_scores(6, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
+        case 7: few_scores(7, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
+        default: few_scores(8, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
+        }
+    }
+    prefetch_rows(a->v, d, t->idx, n < FEW_AHEAD ? n : FEW_AHEAD);
+    const tn_attn_f32_args full = {.d_head = d, .scale = a->scale, .soft_cap = a->soft_cap};
+    for (size_t r = 0; r < n_rows; r++) {
+        seen all = {.end = n, .tree_end = n, .panel1 = ld - 16};
+        sum[r] = softmax_row(&full, &all, s + r * ld);
+    }
+    memset(t->out, 0, n_rows * d * sizeof *t->out);
+    for (size_t at = 0; at < n; at += FEW_STEP) {
+        size_t m = n - at < FEW_STEP ? n - at : FEW_STEP, next = at + FEW_AHEAD;
+        if (next < n) prefetch_rows(a->v, d, t->idx + next, n - next < FEW_STEP ? n - next : FEW_STEP);
+        for (size_t r = 0, rows; r < n_rows; r += rows) {
+            rows = n_rows - r < step ? n_rows - r : step;
+            const float *w = s + r * ld + at;
+            for (size_t c = 0; c < d; c += FULL_N) {
+                float *out = t->out + r * d + c;
+                switch (rows) {
+                case 1: value_block(1, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
+                case 2: value_block(2, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
+                case 3: value_block(3, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
+                case 4: value_block(4, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
+                case 5: value_block(5, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
+                default: value_block(MR, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
+                }
+            }
+        }
+    }
+    for (size_t r = 0; r < n_rows; r++) {
+        for (size_t x = 0; x < d; x += W) f_store(t->out + r * d + x, f_div(f_load(t->out + r * d + x), f_set1(sum[r])));
+    }
+}
+#endif
+
 static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
+#ifdef f_transpose_rows16
+    if (is_few(a)) {
+        few_rows(a);
+        return;
+    }
+#endif
     size_t end_pos = 0, d = a->d_head;
     for (const tn_attn_tile *t = a->tiles; t < a->tiles + a->n_tiles; t++) end_pos = t->idx[t->n_idx - 1] + 1 > end_pos ? t->idx[t->n_idx - 1] + 1 : end_pos;
     for (size_t t0 = 0, n_tiles; t0 < a->n_tiles; t0 += n_tiles) {

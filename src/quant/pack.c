@@ -58,6 +58,7 @@ typedef struct packer {
     double bits; /* what the options mean */
     tn_allocation allocation;
     tn_pack_report *report;
+    tn_attn_times attn_times;
     tn_source *src;
     tn_pool *pool;
     tn_kernels kern;
@@ -793,7 +794,9 @@ static json_t *attention_meta(const packer *p) {
     const tn_head_profile *hp = &p->heads;
     json_t *weights = json_array();
     for (int32_t l = 0; l < hp->n_layers; l++) json_array_append_new(weights, numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
-    return json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers), "scale_k", numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
+    json_t *j = json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers), "scale_k", numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
+    if (p->attn_times.n_widths) json_object_set_new(j, "times", tn_attn_times_json(&p->attn_times));
+    return j;
 }
 
 static tern_status put_meta(packer *p, tern_error *err) {
@@ -907,6 +910,11 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     }
     if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_clips(&p);
     if (st == TERN_OK && opt->bits_of_model) st = allocate_model(&p, err);
+    if (st == TERN_OK && opt->attn_times) {
+        if (!tn_progress(ctx, "measure", 0)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+        if (st == TERN_OK) st = opt->attn_times(ctx, &p.m->h, &p.attn_times, err);
+        if (st == TERN_OK && !tn_progress(ctx, "measure", 1)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+    }
     if (st == TERN_OK) st = write_package(&p, out, err);
     if (st == TERN_OK && p.journal) unlink(p.journal);
     struct stat sb;

@@ -3,6 +3,8 @@
 #define TN_QUANT_PACK_H
 
 #include "base/ctx.h"
+#include "model/attn_times.h"
+#include "model/hparams.h"
 
 typedef enum tn_scheme {
     TN_SCHEME_LLM_NPU,     /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites */
@@ -43,6 +45,9 @@ typedef struct tn_pack_options {
     tn_shadow_mode shadow;   /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error (default), never, or at all */
     bool head_importance;    /* measure how much each attention head matters: one forward for every head (default: false, all the same).
                               * What is measured is kept in OUT.heads until the package is there: after a kill it goes on where it was */
+    /* Measures how long the stages of sparse attention take with such heads on this machine (engine/sparse_attn.h), for the package; NULL (default): nobody
+     * does. Without widths of launches: there is nothing to keep. */
+    tern_status (*attn_times)(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);
     int32_t n_threads;       /* 0 = one per core */
 } tn_pack_options;
 
@@ -61,7 +66,7 @@ typedef struct tn_pack_report {
 /* Why sites stay unsmoothed. */
 extern const char tn_pack_unsmoothed[];
 
-/* Write the package at `out` (atomically). Progress "load", "calibrate", "heads", "pack" through ctx. */
+/* Write the package at `out` (atomically). Progress "load", "calibrate", "heads", "measure", "pack" through ctx. */
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt, tn_pack_report *report, tern_error *err);
 
 #endif

@@ -395,8 +395,9 @@ static void threads_and_instruction_sets(void **state) {
         run want = open_run(m, &o);
         prefill(&want, prompt, N_PROMPT);
         steps(&want, prompt, 4);
-        for (int i = 0; i < 7; i++) {
-            if (i > 1) setenv("TERN_CPU", isas[i - 2], 1);
+        for (int i = 0; i < 8; i++) {
+            if (i > 1 && i < 7) setenv("TERN_CPU", isas[i - 2], 1);
+            o.npu_apart = i == 7;
             o.n_threads = i == 0 ? 1 : i == 1 ? 3 : 2;
             run r = open_run(m, &o);
             unsetenv("TERN_CPU");

@@ -15,8 +15,9 @@ typedef struct problem {
     size_t n_rows, most_rows, longest, n_pos;
 } problem;
 
-/* Keys and values that no list names are NaN, so that reading them shows; all: the lists name every position. */
-static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, size_t d, bool all) {
+/* Keys and values that no list names are NaN, so that reading them shows; all: the lists name every position;
+ * whole: every row sees its whole list. */
+static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, size_t d, bool all, bool whole) {
     size_t n_room = (n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     bool named[MAX_POS + 32] = {false};
     *p = (problem){.k = check_new(n_pos * d * 4), .panels = check_new(n_room * d * 4), .v = check_new(n_pos * d * 4), .n_pos = n_pos};
@@ -36,8 +37,8 @@ static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, s
         check_fill_f32(rng, CHECK_RANDOM, p->q[t].p, p->q[t].n_bytes / 4);
         for (size_t r = 0; r < n_rows; r++) { /* neighbours' ends lie close together, or anywhere */
             size_t back = tn_rng_below(rng, t % 3 ? n : n < 4 ? n : 4), from = tn_rng_below(rng, 2) ? 0 : tn_rng_below(rng, n - back);
-            p->end[t][r] = (int32_t)(n - back);
-            p->first[t][r] = (int32_t)from;
+            p->end[t][r] = (int32_t)(whole ? n : n - back);
+            p->first[t][r] = (int32_t)(whole ? 0 : from);
         }
         p->tiles[t] = (tn_attn_tile){.q = p->q[t].p, .n_rows = n_rows, .idx = p->idx[t].p, .n_idx = n, .first = p->first[t], .end = p->end[t]};
         p->n_rows += n_rows;
@@ -83,10 +84,10 @@ static void test_variants(void **state) {
     static const size_t ds[] = {4, 20, 64, 128, 160};
     tn_rng rng = {5};
     problem *p = malloc(sizeof *p);
-    for (int round = 0; round < 120; round++) {
+    for (int round = 0; round < 200; round++) {
         size_t n_pos = round % 7 == 0 ? 1 + tn_rng_below(&rng, 3) : 1 + tn_rng_below(&rng, MAX_POS - 1);
-        bool all = round % 4 == 0;
-        problem_new(p, &rng, round == 60 ? MAX_TILES : 1 + tn_rng_below(&rng, 4), n_pos, ds[round % 5], all);
+        bool all = round % 4 == 0, whole = round % 3 == 0; /* one tile seen whole: what decoding asks for */
+        problem_new(p, &rng, round == 60 ? MAX_TILES : whole ? 1 : 1 + tn_rng_below(&rng, 4), n_pos, ds[round % 5], all, whole);
         check_buf want = run(tn_attn_tiles_ref, p);
         for (int x = 0; x < n_variants; x++) {
             check_buf got = run(v[x].k.attn_tiles, p);
