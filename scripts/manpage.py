@@ -22,19 +22,31 @@ def escaped(text):
     return "\\&" + text if text[:1] in ".'" else text
 
 
+def listed(options):
+    out = []
+    for short, option, text in options:
+        out += [".TP", ".B " + escaped(f"{short}, {option}" if short else option), escaped(text)]
+    return out
+
+
 def section(tern):
-    out = [".SH OPTIONS"]
+    commands = []
     for name in re.findall(r"^  (\w+) ", said(tern), re.M):
         for words in [(name,)] + [(name, s) for s in SUB.get(name, ())]:
             lines = said(tern, *words).splitlines()
             options = [re.match(r"  (?:(-\w), |    )(--\S+(?: \S+)?) +(.*)", line) for line in lines]
-            options = [m for m in options if m and m[2] != "--help"]
-            if not options:
-                continue
-            out.append(".SS " + escaped(" ".join(words)))
-            out.append(escaped(re.sub(r"^usage: ", "", lines[0])))
-            for short, option, text in (m.groups() for m in options):
-                out += [".TP", ".B " + escaped(f"{short}, {option}" if short else option), escaped(text)]
+            options = [m.groups() for m in options if m and m[2] != "--help"]
+            if options:
+                commands.append((" ".join(words), lines[0].removeprefix("usage: "), options))
+    open_models = [c for c in commands if any(o[1].startswith("--npu ") for o in c[2])]
+    shared = [o for o in open_models[0][2] if all(o in c[2] for c in open_models)]
+    out = [".SH OPTIONS", ".SS " + escaped(", ".join(c[0] for c in open_models)), "All of them take"] + listed(shared)
+    for name, usage, options in commands:
+        out += [".SS " + escaped(name), escaped(usage)]
+        if (name, usage, options) in open_models:
+            out += [".br", "What is listed above, and"]
+            options = [o for o in options if o not in shared]
+        out += listed(options)
     return out
 
 
