@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "man", "tern.1")
-SUB = {"rag": ("add", "ls", "rm"), "bench": ("limits",)}
+SUB = {"rag": ("add", "ls", "rm")}
 
 
 def said(tern, *words):
