@@ -90,7 +90,7 @@ for p in 40 200; do
     json "d['prompt_tokens']==$p and d['ttft_ms']>0 and d['chunk'] in (32,64)"
 done
 check "sim of an unmeasured package" 1 "$tern" sim --soc this-machine --model "$tmp/e.tern"; one_line
-check "sim" 0 "$tern" sim --soc sd8elite --model llama3-8b --prompt 700 --gen 9 --load stream --bits 5 --attention shadow --ratio 0.1 --switch progressive --accepted 2 --npu-memory 4000000000 --svg "$tmp/g.svg" --json
+check "sim" 0 "$tern" sim --soc sd8elite --model llama3-8b --prompt 700 --gen 9 --load stream --bits 5 --attention shadow --ratio 10 --switch progressive --accepted 2 --npu-memory 4000000000 --svg "$tmp/g.svg" --json
 json "d['ttft_ms']>d['exposed_io_ms']>0 and d['ms_per_token']>0 and d['exposed_switch_ms']>=0 and d['energy_j']>0 and d['memory_bytes']>7e9 and d['load']=='stream' and d['attention']=='shadow'"
 python3 -c "import xml.etree.ElementTree as e; r=e.parse('$tmp/g.svg').getroot(); assert len([p for p in r if p.tag.endswith('path')])>20" || { echo "FAILED: the chart"; exit 1; }
 check "sim, unknown load" 2 "$tern" sim --model llama3-8b --load fast
