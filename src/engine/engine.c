@@ -67,6 +67,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(o->attention_plan && !tn_attn_plan_parse(o->attention_plan, &e->attention.plan), err, TERN_E_INVALID,
                "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap", o->attention_plan);
     e->attention.decode = o->attention_decode;
+    e->attention.decode_ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.1f;
     TN_FAIL_IF(e->attention.decode && e->attention.mode != TN_ATTN_FULL && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
                "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only", o->attention);
     TN_FAIL_IF(!(o->attention_ratio >= 0 && o->attention_ratio <= 1), err, TERN_E_INVALID, "an attention ratio of %g: want more than 0, at most 1", (double)o->attention_ratio);

@@ -628,6 +628,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     bool tuned = opt->tuned.chunk && opt->tuned.fingerprint == model->fingerprint;
     m->chunk = opt->chunk ? opt->chunk : tuned ? opt->tuned.chunk : TN_CHUNK_DEFAULT;
     if (tuned && m->chunk == opt->tuned.chunk) m->tuned = opt->tuned;
+    if (tuned) m->tuned.attn_times = opt->tuned.attn_times; /* for chunks of any length */
     tn_npu_options dev;
     tn_npu_options_defaults(&dev);
     dev.n_threads = opt->n_threads > 0 ? opt->n_threads : 1;

@@ -64,6 +64,7 @@ typedef struct tn_attn_options {
     int32_t threshold;    /* chunks that end before this many tokens are attended in full; 0 = as tuned, or TN_ATTN_FROM (baselines: 1). Decoding:
                              rows that see fewer positions; 0 = TN_ATTN_DECODE_FROM */
     bool decode;          /* decode forwards attend sparsely as well, or, with mode full, only they */
+    float decode_ratio;   /* mean share of the positions there, 0..1 */
 } tn_attn_options;
 
 typedef struct tn_attn_stats {

@@ -62,7 +62,7 @@ static void rig_open(rig *g, int32_t n_kv, int32_t n_group, int32_t d, int32_t w
     g->h = (tn_hparams){.n_layers = 1, .n_heads = n_kv * n_group, .n_kv_heads = n_kv, .d_head = d, .window = window, .attn_scale = 2 / sqrtf((float)d)};
     must(tn_kv_open(&g->ctx, &g->h, CAP, &g->kv, &err), &err);
     for (int i = 0; i < g->h.n_heads; i++) g->weight[i] = 0.5f + (float)tn_rng_f64(&g->rng);
-    tn_head_ratios(g->weight, (size_t)g->h.n_heads, o->ratio, g->ratio);
+    tn_head_ratios(g->weight, (size_t)g->h.n_heads, o->decode_ratio, g->ratio);
     g->m = (tn_npu_model){.ctx = &g->ctx, .kern = &g->kern, .attn_scale_q = &g->scale_q, .attn_scale_k = &g->scale_k, .attn_head_weight = g->weight};
     tn_npu_options device = {.n_threads = 1};
     must(tn_npu_open(&g->ctx, "host", &device, &g->m.dev, &err), &err);
@@ -114,7 +114,7 @@ static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text
     for (int i = 0; i < group; i++) share += g->ratio[a * group + i];
     int32_t k = (int32_t)ceilf(share / (float)group * (float)n);
     if (k < TN_ATTN_DECODE_LEAST) k = TN_ATTN_DECODE_LEAST;
-    if (n < g->o.threshold || border <= first || k >= n || g->o.ratio >= 1) {
+    if (n < g->o.threshold || border <= first || k >= n || g->o.decode_ratio >= 1) {
         for (int32_t p = first; p < n_text; p++) list[n_list++] = p;
     } else {
         float max = 0;
@@ -206,7 +206,7 @@ static void check_forward(rig *g, int32_t n0, int32_t n, bool is_tree, const cha
 }
 
 static tn_attn_options unit_options(float ratio) {
-    return (tn_attn_options){.mode = TN_ATTN_FULL, .decode = true, .ratio = ratio, .n_buckets = 9, .threshold = 1, .pool_heads = TN_ATTN_POOL};
+    return (tn_attn_options){.mode = TN_ATTN_FULL, .decode = true, .ratio = 0.2f, .decode_ratio = ratio, .n_buckets = 9, .threshold = 1, .pool_heads = TN_ATTN_POOL};
 }
 
 static void against_brute_force(void **state) {
@@ -371,7 +371,7 @@ static void full_where_it_should_be(void **state) {
         prefill(&full, prompt, N_PROMPT);
         steps(&full, prompt, 40);
         for (int i = 0; i < 3; i++) {
-            o = options("full", true, i == 1 ? 1.0f : 0.2f);
+            o = options("full", true, i == 1 ? 1.0f : i == 2 ? 0 : 0.2f); /* 0: the default */
             if (i == 0) o.attention_threshold = N_PROMPT + 41;
             run r = open_run(m, &o);
             prefill(&r, prompt, N_PROMPT);
