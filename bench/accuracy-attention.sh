@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Accuracy of sparse attention of the prompt, and of decoding the answers, on a model with evaluation sets (models/tern-tiny), long contexts first.
-#   bench/accuracy-attention.sh [FOLDER] [RATIO] [LIMIT] [ROWS]
+#   bench/accuracy-attention.sh [FOLDER] [PERCENT] [LIMIT] [ROWS]
 # One line a mode: recall of the exact largest positions, exact match of every task in percent, and over the items of all tasks together the
 # accuracy and how far it is from full attention's, item by item: the mean difference and its standard error. The package and its scales are
 # the same for all modes (llm-npu, 8 bits), so that only attention differs. ROWS: words out of full shadow float-sparse block-sparse npu-full,
@@ -9,7 +9,7 @@
 # ladder-sparse ladder-int8 ladder-buckets (its next rows are shadow-no-sharing and shadow). KEYS=32: the model with a pair of key channels in every KV head that
 # is 32 times larger, and the queries' as much smaller (tools/inject_outliers.py; needs NumPy, PYTHON names the interpreter).
 set -euo pipefail
-model=${1:-models/tern-tiny} ratio=${2:-0.2} limit=${3:-0}
+model=${1:-models/tern-tiny} ratio=${2:-} limit=${3:-0}
 rows=${4:-full shadow shadow-decode decode shadow-no-sharing shadow-no-pools shadow-1-bucket shadow-no-head-ratios float-sparse block-sparse npu-full}
 tern=${TERN:-build/tern} work=${WORK:-build/accuracy-attention}
 mkdir -p "$work"
@@ -36,7 +36,7 @@ for row in $rows; do
     esac
     check=--attention-check
     case $row in full | block-sparse | npu-full) check="" ;; esac
-    for t in $tasks; do "$tern" eval -m "$x" $flags --ratio "$ratio" $check --task exact --data "$evals/$t.jsonl" --limit "$limit" --json --items >"$work/$row.$t.json"; done
+    for t in $tasks; do "$tern" eval -m "$x" $flags ${ratio:+--ratio $ratio} $check --task exact --data "$evals/$t.jsonl" --limit "$limit" --json --items >"$work/$row.$t.json"; done
     python3 - "$work" "$row" $tasks <<'PY'
 import json, math, sys
 work, row, tasks = sys.argv[1], sys.argv[2], sys.argv[3:]

@@ -3,9 +3,10 @@
 # with "all": every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# The programs of these folders' tests.
+# The programs of these folders' tests, and tern, which some of them start.
 programs() {
     local f t
+    echo tern_cli
     for f in "$@"; do
         for t in tests/"$f"/*.c; do
             t=$(basename "$t" .c)

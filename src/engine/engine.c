@@ -59,14 +59,16 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
                                      .share_rows = o->attention_share < 0 ? -1 : o->attention_share, .pool_heads = o->attention_pool ? o->attention_pool : TN_ATTN_POOL};
     TN_FAIL_IF(e->attention.share_rows > TN_ATTN_MAX_SHARE, err, TERN_E_INVALID, "%d rows that share a selection: at most %d may", o->attention_share, TN_ATTN_MAX_SHARE);
     TN_FAIL_IF(e->attention.pool_heads < 1, err, TERN_E_INVALID, "pools of %d heads: want at least 1", o->attention_pool);
-    TN_FAIL_IF(o->attention && !tn_attn_mode_parse(o->attention, &e->attention.mode), err, TERN_E_INVALID,
-               "attention '%s' is unknown; there are full, shadow, float-sparse, block-sparse, npu-full", o->attention);
+    e->attention.automatic = o->attention && !strcmp(o->attention, "auto");
+    TN_FAIL_IF(o->attention && !tn_attn_mode_parse(e->attention.automatic ? "shadow" : o->attention, &e->attention.mode), err, TERN_E_INVALID,
+               "attention '%s' is unknown; there are full, shadow, auto, float-sparse, block-sparse, npu-full", o->attention);
     TN_FAIL_IF(o->attention_pipeline && !tn_attn_pipeline_parse(o->attention_pipeline, &e->attention.pipeline), err, TERN_E_INVALID,
                "attention as a pipeline '%s': there are auto, on, off", o->attention_pipeline);
     TN_FAIL_IF(e->attention.pipeline == TN_ATTN_PIPELINE_ON && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID, "heads are a pipeline with attention shadow only");
     TN_FAIL_IF(o->attention_plan && !tn_attn_plan_parse(o->attention_plan, &e->attention.plan), err, TERN_E_INVALID,
                "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap", o->attention_plan);
     e->attention.decode = o->attention_decode;
+    e->attention.decode_ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.1f;
     TN_FAIL_IF(e->attention.decode && e->attention.mode != TN_ATTN_FULL && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
                "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only", o->attention);
     TN_FAIL_IF(!(o->attention_ratio >= 0 && o->attention_ratio <= 1), err, TERN_E_INVALID, "an attention ratio of %g: want more than 0, at most 1", (double)o->attention_ratio);

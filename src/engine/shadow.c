@@ -101,6 +101,7 @@ int tern_shadow_append(tern_shadow *s, const float *k, const float *v, int32_t n
     tern_error e = {0};
     if (n < 0 || n > s->max_tokens - s->n_tokens)
         return said(tn_fail(&e, TERN_E_LIMIT, "%d more positions behind %d: there is room for %d", n, s->n_tokens, s->max_tokens), &e, err);
+    if (n && (!k || !v)) return said(tn_fail(&e, TERN_E_INVALID, "%d more positions without %s", n, k ? "values" : "keys"), &e, err);
     size_t d = (size_t)s->h.d_head;
     for (int32_t i = 0; i < n; i++) {
         for (int32_t a = 0; a < s->h.n_kv_heads; a++, k += d, v += d) tn_kv_put(&s->kv, 0, a, s->n_tokens + i, k, v);
@@ -130,6 +131,7 @@ static tern_status first_rows(tern_shadow *s, const float *q, int32_t n, tern_er
 int tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float *out, char *err) {
     tern_error e = {0};
     if (n < 1 || n > s->n_tokens) return said(tn_fail(&e, TERN_E_INVALID, "queries of %d positions: %d were appended", n, s->n_tokens), &e, err);
+    if (!q || !out) return said(tn_fail(&e, TERN_E_INVALID, "%d positions without %s", n, q ? "room for the result" : "queries"), &e, err);
     tern_status st = TERN_OK;
     if (s->o.ratio < 1 && !s->sparse && (st = first_rows(s, q, n, &e)) != TERN_OK) return said(st, &e, err);
     const int32_t *pos = s->pos + (s->n_tokens - n);

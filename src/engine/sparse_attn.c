@@ -106,6 +106,18 @@ float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head) {
     return sum / (float)s->n_group;
 }
 
+static void fill_ratios(tn_sparse_attn *s, float mean) {
+    size_t n = (size_t)s->h->n_layers * (size_t)s->h->n_heads;
+    for (size_t i = 0; i < n && s->o.no_head_ratios; i++) s->ratio[i] = mean;
+    if (!s->o.no_head_ratios) tn_head_ratios(s->m->attn_head_weight, n, mean, s->ratio);
+}
+
+/* Length of the prompt from which chunks attend sparsely. */
+static int32_t attend_from(const tn_npu_model *m, const tn_attn_options *o) {
+    if (o->threshold) return o->threshold;
+    return o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
+}
+
 tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
                                 int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out, tern_error *err) {
     *out = NULL;
@@ -120,7 +132,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     s->decode_from = o->threshold ? o->threshold : TN_ATTN_DECODE_FROM;
     if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL) s->o.share_rows = 0; /* they have lists of their own, or none */
     else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
-    if (!s->o.threshold) s->o.threshold = o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
+    s->o.threshold = attend_from(m, &s->o);
     while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
     s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads : s->o.share_rows ? s->n_group : 1;
     while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS) s->pool++; /* a tile's scores have room */
@@ -134,9 +146,10 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     s->scale_q = tn_alloc(ctx, TN_MEM_OTHER, n_layers * steps, sizeof(float));
     s->scale_k = tn_alloc(ctx, TN_MEM_OTHER, n_layers * steps, sizeof(float));
     s->ratio = tn_alloc(ctx, TN_MEM_OTHER, n_all, sizeof(float));
+    s->decode_ratio = tn_alloc(ctx, TN_MEM_OTHER, n_layers * (size_t)h->n_kv_heads, sizeof(float));
     s->plans = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_chunks, sizeof *s->plans);
     s->space = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_workers, sizeof *s->space);
-    TN_BAIL_IF(!s->scale_q || !s->scale_k || !s->ratio || !s->plans || !s->space, err, TERN_E_MEMORY, "no memory for sparse attention");
+    TN_BAIL_IF(!s->scale_q || !s->scale_k || !s->ratio || !s->decode_ratio || !s->plans || !s->space, err, TERN_E_MEMORY, "no memory for sparse attention");
     for (size_t l = 0; l < n_layers; l++) {
         for (size_t i = 0; i < steps; i++) {
             float f = steps == 1 ? 1 : i == 0 ? BUCKET_STEP : i == 1 ? 1 : 1 / BUCKET_STEP;
@@ -144,16 +157,15 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
             s->scale_k[l * steps + i] = m->attn_scale_k[l] * f;
         }
     }
-    if (o->no_head_ratios) {
-        for (size_t i = 0; i < n_all; i++) s->ratio[i] = o->ratio;
-    } else {
-        tn_head_ratios(m->attn_head_weight, n_all, o->ratio, s->ratio);
-    }
+    fill_ratios(s, o->decode_ratio);
+    for (size_t i = 0; i < n_layers * (size_t)h->n_kv_heads; i++) s->decode_ratio[i] = tn_sparse_mean_ratio(s, i * (size_t)s->n_group);
+    fill_ratios(s, o->ratio);
     float widest = o->ratio;
     for (size_t i = 0; i < n_all; i += s->o.share_rows ? (size_t)s->n_group : 1) {
         float r = s->o.share_rows ? tn_sparse_mean_ratio(s, i) : s->ratio[i];
         widest = r > widest ? r : widest;
     }
+    for (size_t i = 0; i < n_layers * (size_t)h->n_kv_heads; i++) widest = s->decode_ratio[i] > widest ? s->decode_ratio[i] : widest;
     s->room = (size_t)ceilf(widest * (float)kv->cap_tok) + 2 * BLOCK + MIN_SELECTED;
     if (o->decode && s->room < TN_ATTN_DECODE_LEAST) s->room = TN_ATTN_DECODE_LEAST;
     if (s->room > (size_t)kv->cap_tok) s->room = (size_t)kv->cap_tok;
@@ -224,8 +236,11 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     tn_free(s->ctx, s->scale_q);
     tn_free(s->ctx, s->scale_k);
     tn_free(s->ctx, s->ratio);
+    tn_free(s->ctx, s->decode_ratio);
     tn_free(s->ctx, s);
 }
+
+bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx) { return m->attn_scale_q && n_ctx >= attend_from(m, o); }
 
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->prompt && s->o.ratio < 1 && n_pos >= s->o.threshold; }
 

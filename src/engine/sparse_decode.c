@@ -21,7 +21,7 @@ static int32_t border_of(int32_t pos) { return pos + 1 < TN_ATTN_ROWS ? 0 : (pos
 /* Does a row attend sparsely in this layer, unless its heads' share is all? */
 static bool is_long(const tn_sparse_attn *s, int layer, int32_t pos) {
     int32_t first = tn_rows_first_pos(s->h, layer, pos);
-    return s->o.decode && s->o.ratio < 1 && pos + 1 - first >= s->decode_from && border_of(pos) > first;
+    return s->o.decode && s->o.decode_ratio < 1 && pos + 1 - first >= s->decode_from && border_of(pos) > first;
 }
 
 int32_t tn_sparse_decode_rounds(const tn_sparse_attn *s, const tn_rows *r, int layer) {
@@ -56,7 +56,7 @@ static bool choose(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t 
     *c = (choice){.first = (size_t)tn_rows_first_pos(s->h, layer, pos), .border = (size_t)border_of(pos)};
     size_t n = (size_t)pos + 1 - c->first;
     c->n_tail = (size_t)pos + 1 - c->border;
-    size_t k = (size_t)ceilf(tn_sparse_mean_ratio(s, (size_t)layer * (size_t)s->h->n_heads + (size_t)(kv_head * s->n_group)) * (float)n);
+    size_t k = (size_t)ceilf(s->decode_ratio[(size_t)layer * (size_t)s->h->n_kv_heads + (size_t)kv_head] * (float)n);
     if (k < TN_ATTN_DECODE_LEAST) k = TN_ATTN_DECODE_LEAST;
     if (k > s->room) k = s->room;
     c->k = k - c->n_tail;

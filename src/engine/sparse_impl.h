@@ -72,6 +72,7 @@ struct tn_sparse_attn {
     size_t ld, idx_stride, n_blocks, q8_stride, room;
     float *scale_q, *scale_k; /* [n_layers][n_steps] */
     float *ratio;             /* [n_layers][n_heads] */
+    float *decode_ratio;      /* [n_layers][n_kv_heads]: mean of the heads */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
     float *rows;              /* of all of them: one large block has large pages */
     int8_t *tiles;

@@ -63,9 +63,25 @@ typedef struct run_state {
 
 enum { LOGIT_ROWS = 16 };
 
+typedef struct row_losses {
+    const float *logits; /* [LOGIT_ROWS][n_vocab] */
+    const int32_t *ids;  /* the tokens that follow */
+    size_t n_vocab;
+    double loss[LOGIT_ROWS];
+} row_losses;
+
+static void row_loss(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    row_losses *j = arg;
+    const float *l = j->logits + (size_t)i_item * j->n_vocab;
+    double max = -INFINITY, z = 0;
+    for (size_t x = 0; x < j->n_vocab; x++) max = fmax(max, (double)l[x]);
+    for (size_t x = 0; x < j->n_vocab; x++) z += exp((double)l[x] - max);
+    j->loss[i_item] = (double)l[j->ids[i_item]] - max - log(z);
+}
+
 /* Mean negative log-likelihood of the window's tokens, from the residual of all rows in front of layer `from`. */
 static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, const float *residual) {
-    size_t v = (size_t)o->m->h.n_vocab;
     int32_t n = s->r.n_rows;
     double sum = 0;
     tn_forward_hooks hooks = {.attention_out = on_attention, .user = o};
@@ -74,13 +90,9 @@ static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, c
     for (int32_t i = 0; i + 1 < n; i += LOGIT_ROWS) {
         int32_t rows = n - 1 - i < LOGIT_ROWS ? n - 1 - i : LOGIT_ROWS;
         tn_forward_logits(o->m, s->pool, &s->r, &s->acts, i, rows, s->logits);
-        for (int32_t j = 0; j < rows; j++) {
-            const float *l = s->logits + (size_t)j * v;
-            double max = -INFINITY, z = 0;
-            for (size_t x = 0; x < v; x++) max = fmax(max, (double)l[x]);
-            for (size_t x = 0; x < v; x++) z += exp((double)l[x] - max);
-            sum -= (double)l[ids[i + j + 1]] - max - log(z);
-        }
+        row_losses j = {.logits = s->logits, .ids = ids + i + 1, .n_vocab = (size_t)o->m->h.n_vocab};
+        tn_pool_for(s->pool, rows, row_loss, &j);
+        for (int32_t r = 0; r < rows; r++) sum -= j.loss[r];
     }
     return sum / (n - 1);
 }

@@ -197,6 +197,13 @@ static void refusals(void **state) {
     assert_int_not_equal(tern_shadow_attend(s, t.q, 1, t.out, err), 0);
     assert_int_not_equal(tern_shadow_append(s, t.k, t.v, 9, err), 0);
     assert_int_not_equal(tern_shadow_truncate(s, 1, NULL), 0);
+    assert_int_not_equal(tern_shadow_append(s, NULL, t.v, 1, err), 0);
+    assert_int_not_equal(tern_shadow_append(s, t.k, NULL, 1, err), 0);
+    assert_int_equal(tern_shadow_append(s, NULL, NULL, 0, err), 0);
+    assert_int_equal(tern_shadow_n_tokens(s), 0);
+    assert_int_equal(tern_shadow_append(s, t.k, t.v, 1, err), 0);
+    assert_int_not_equal(tern_shadow_attend(s, NULL, 1, t.out, err), 0);
+    assert_int_not_equal(tern_shadow_attend(s, t.q, 1, NULL, err), 0);
     tern_shadow_close(&s);
     tern_shadow_close(&s);
     text_free(&t);

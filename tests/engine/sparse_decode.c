@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +63,7 @@ static void rig_open(rig *g, int32_t n_kv, int32_t n_group, int32_t d, int32_t w
     g->h = (tn_hparams){.n_layers = 1, .n_heads = n_kv * n_group, .n_kv_heads = n_kv, .d_head = d, .window = window, .attn_scale = 2 / sqrtf((float)d)};
     must(tn_kv_open(&g->ctx, &g->h, CAP, &g->kv, &err), &err);
     for (int i = 0; i < g->h.n_heads; i++) g->weight[i] = 0.5f + (float)tn_rng_f64(&g->rng);
-    tn_head_ratios(g->weight, (size_t)g->h.n_heads, o->ratio, g->ratio);
+    tn_head_ratios(g->weight, (size_t)g->h.n_heads, o->decode_ratio, g->ratio);
     g->m = (tn_npu_model){.ctx = &g->ctx, .kern = &g->kern, .attn_scale_q = &g->scale_q, .attn_scale_k = &g->scale_k, .attn_head_weight = g->weight};
     tn_npu_options device = {.n_threads = 1};
     must(tn_npu_open(&g->ctx, "host", &device, &g->m.dev, &err), &err);
@@ -114,7 +115,7 @@ static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text
     for (int i = 0; i < group; i++) share += g->ratio[a * group + i];
     int32_t k = (int32_t)ceilf(share / (float)group * (float)n);
     if (k < TN_ATTN_DECODE_LEAST) k = TN_ATTN_DECODE_LEAST;
-    if (n < g->o.threshold || border <= first || k >= n || g->o.ratio >= 1) {
+    if (n < g->o.threshold || border <= first || k >= n || g->o.decode_ratio >= 1) {
         for (int32_t p = first; p < n_text; p++) list[n_list++] = p;
     } else {
         float max = 0;
@@ -206,7 +207,7 @@ static void check_forward(rig *g, int32_t n0, int32_t n, bool is_tree, const cha
 }
 
 static tn_attn_options unit_options(float ratio) {
-    return (tn_attn_options){.mode = TN_ATTN_FULL, .decode = true, .ratio = ratio, .n_buckets = 9, .threshold = 1, .pool_heads = TN_ATTN_POOL};
+    return (tn_attn_options){.mode = TN_ATTN_FULL, .decode = true, .ratio = 0.2f, .decode_ratio = ratio, .n_buckets = 9, .threshold = 1, .pool_heads = TN_ATTN_POOL};
 }
 
 static void against_brute_force(void **state) {
@@ -371,7 +372,7 @@ static void full_where_it_should_be(void **state) {
         prefill(&full, prompt, N_PROMPT);
         steps(&full, prompt, 40);
         for (int i = 0; i < 3; i++) {
-            o = options("full", true, i == 1 ? 1.0f : 0.2f);
+            o = options("full", true, i == 1 ? 1.0f : i == 2 ? 0 : 0.2f); /* 0: the default */
             if (i == 0) o.attention_threshold = N_PROMPT + 41;
             run r = open_run(m, &o);
             prefill(&r, prompt, N_PROMPT);
@@ -586,6 +587,52 @@ static void failing_device(void **state) {
     close_run(&b);
 }
 
+static atomic_long allocations_left = -1; /* before one fails; negative: none does */
+
+static void *host_alloc(void *user, size_t n, size_t align) {
+    (void)user;
+    void *p;
+    return atomic_fetch_sub(&allocations_left, 1) == 0 || posix_memalign(&p, align, n) ? NULL : p;
+}
+
+static void host_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+/* Every allocation of a session may fail; once it is open, decoding makes none. */
+static void allocations(void **state) {
+    (void)state;
+    tern_error err = {0};
+    tern_hooks k;
+    tern_hooks_defaults(&k);
+    k.alloc = host_alloc;
+    k.release = host_release;
+    tern_options o = options("full", true, 0.2f);
+    o.attention_share = -1;
+    o.hooks = &k;
+    tern_engine *e;
+    must(tern_engine_open(package[0], &o, &e, &err), &err);
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = CTX;
+    run r = {.e = e};
+    for (long i = 0; !r.s; i += 1 + i / 16) {
+        atomic_store(&allocations_left, i);
+        tern_status st = tern_session_open(e, &so, &r.s, &err);
+        atomic_store(&allocations_left, -1);
+        if (st != TERN_OK) assert_int_equal(st, TERN_E_MEMORY);
+    }
+    prefill(&r, prompt, N_PROMPT);
+    long before = atomic_load(&allocations_left);
+    steps(&r, prompt, 70);
+    assert_int_equal(atomic_load(&allocations_left), before);
+    tern_stats t;
+    tern_session_stats(r.s, &t);
+    assert_true(t.attn_rows > 0);
+    close_run(&r);
+}
+
 static void refusals(void **state) {
     (void)state;
     tern_engine *e = NULL;
@@ -599,7 +646,7 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(against_brute_force), cmocka_unit_test(estimates_find_what_matters), cmocka_unit_test(full_where_it_should_be), cmocka_unit_test(threads_and_instruction_sets),
-        cmocka_unit_test(trees), cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(histories), cmocka_unit_test(failing_device), cmocka_unit_test(refusals),
+        cmocka_unit_test(trees), cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(histories), cmocka_unit_test(failing_device), cmocka_unit_test(allocations), cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -379,8 +379,9 @@ static void test_staging(void **state) {
         tern_status st = tn_npu_open(&fix->ctx, "hexagon", &opt, &d, &err);
         if (st == TERN_E_UNSUPPORTED) break; /* not in this build */
         must(st, &err);
-        conform(d, 12, 200, "small VTCM");
-        for (int n = 0; n < 3; n++) { /* many rounds */
+        bool quick = getenv("TERN_TEST_QUICK") != NULL;
+        conform(d, quick ? 4 : 12, 200, "small VTCM");
+        for (int n = 0; n < (quick ? 2 : 3); n++) { /* many rounds */
             uint64_t seed = seed_of() + 1000 * i + (uint64_t)n;
             tn_rng r = {seed};
             sample s;

@@ -163,6 +163,18 @@ class Outliers(unittest.TestCase):
             np.testing.assert_array_equal(out["model.embed_tokens.weight"], w["model.embed_tokens.weight"])
             np.testing.assert_array_equal(out["model.norm.weight"], w["model.norm.weight"])
 
+    def test_keys_with_outliers_change_nothing(self):
+        for seed in range(3):
+            cfg, w = tiny_llama(seed)
+            ids = np.random.default_rng(seed).integers(0, 300, 40)
+            steps = inject_outliers.plan_keys(cfg, w, ids, 32)
+            self.assertEqual(len(steps), cfg["num_hidden_layers"] * cfg["num_key_value_heads"])
+            out = inject_outliers.apply(cfg, w, steps)
+            a, b = (inject_outliers.forward(cfg, {k: v.astype(np.float32) for k, v in m.items()}, ids) for m in (w, out))
+            np.testing.assert_array_equal(a, b)  # powers of two, and rope turns both channels of a pair alike
+            k = "model.layers.0.self_attn.k_proj.weight"
+            self.assertEqual(int((out[k] != w[k]).any(1).sum()), 2 * cfg["num_key_value_heads"])
+
     @unittest.skipUnless(os.path.exists(f"{MODEL}/model.safetensors"), "no shipped model")
     def test_shipped_model(self):
         with tempfile.TemporaryDirectory() as d:
