@@ -169,6 +169,23 @@ static void what_the_plan_saves(void **state) {
     layer_close(l);
 }
 
+/* More units than can be planned: in place where nobody insists. */
+static void too_many_heads(void **state) {
+    (void)state;
+    layer *l = layer_open("host", true, 130, 130, 4, 0);
+    tn_sparse_attn *s = NULL;
+    tern_error err = {0};
+    for (int on = 0; on < 2; on++) {
+        l->o.share_rows = -1;
+        l->o.pipeline = on ? TN_ATTN_PIPELINE_ON : TN_ATTN_PIPELINE_AUTO;
+        assert_int_equal(tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 1, 1, 96, &s, &err), on ? TERN_E_UNSUPPORTED : TERN_OK);
+        if (s) assert_int_equal(tn_sparse_attn_shape(s).n_slots, 0);
+        tn_sparse_attn_close(&s);
+    }
+    assert_non_null(strstr(err.message, "--attention-pipeline off"));
+    layer_close(l);
+}
+
 static void failing(tn_npu_device *d, tn_npu_job *job) { tn_npu_complete(d, job, TERN_E_DEVICE); }
 
 static void device_that_fails(void **state) {
@@ -374,7 +391,7 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_devices_and_plans), cmocka_unit_test(what_the_plan_saves), cmocka_unit_test(device_that_fails), cmocka_unit_test(times_are_measured),
+        cmocka_unit_test(shapes_devices_and_plans), cmocka_unit_test(what_the_plan_saves), cmocka_unit_test(too_many_heads), cmocka_unit_test(device_that_fails), cmocka_unit_test(times_are_measured),
         cmocka_unit_test(schedules), cmocka_unit_test(stages_overlap), cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
