@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Accuracy of sparse attention of the prompt, and of decoding the answers, on a model with evaluation sets (models/tern-tiny), long contexts first.
-#   bench/accuracy-attention.sh [FOLDER] [RATIO] [LIMIT] [ROWS]
+#   bench/accuracy-attention.sh [FOLDER] [PERCENT] [LIMIT] [ROWS]
 # One line a mode: recall of the exact largest positions, exact match of every task in percent, and over the items of all tasks together the
 # accuracy and how far it is from full attention's, item by item: the mean difference and its standard error. The package and its scales are
 # the same for all modes (llm-npu, 8 bits), so that only attention differs. ROWS: words out of full shadow float-sparse block-sparse npu-full,

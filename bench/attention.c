@@ -1,6 +1,6 @@
 /* bench/attention.c - sparse attention and its baselines beside full attention, on one thread (shadowAttn, Table 5's head shapes).
  *
- *   bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS] [--share ROWS] [--pool HEADS]
+ *   bench_attention [--json] [--isa WORD] [--ratio PERCENT] [--only MODEL] [--max TOKENS] [--share ROWS] [--pool HEADS]
  *
  * --share, --pool as in tern's --attention-share, --attention-pool; --share -1: every row and head its own selection. Times are processor time
  * of this thread, so that other programs disturb them little.
@@ -263,12 +263,12 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "--json")) json = true;
         else if (!strcmp(argv[i], "--isa") && i + 1 < argc) isa = argv[++i];
         else if (!strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
-        else if (!strcmp(argv[i], "--ratio") && i + 1 < argc) ratio = atof(argv[++i]);
+        else if (!strcmp(argv[i], "--ratio") && i + 1 < argc) ratio = atof(argv[++i]) / 100;
         else if (!strcmp(argv[i], "--max") && i + 1 < argc) max = (size_t)atol(argv[++i]);
         else if (!strcmp(argv[i], "--share") && i + 1 < argc) share = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--pool") && i + 1 < argc) pool = atoi(argv[++i]);
         else {
-            fprintf(stderr, "usage: bench_attention [--json] [--isa WORD] [--ratio R] [--only MODEL] [--max TOKENS] [--share ROWS] [--pool HEADS]\n");
+            fprintf(stderr, "usage: bench_attention [--json] [--isa WORD] [--ratio PERCENT] [--only MODEL] [--max TOKENS] [--share ROWS] [--pool HEADS]\n");
             return 2;
         }
     }

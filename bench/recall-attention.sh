@@ -17,7 +17,7 @@ for model in "$@"; do
     "$tern" pack "$model" -o "$work/m.tern" --scheme llm-npu --head-importance >/dev/null
     ctx=$("$tern" inspect "$work/m.tern" | awk '$1 == "context" { print $2 }')
     printf '%-20s%8s%12s%12s%12s%12s\n' "$(basename "$model"), $ctx" ratio "9 pairs" "1 pair" shared "softmax"
-    for ratio in 0.1 0.2 0.3 0.4 0.5; do
+    for ratio in 10 20 30 40 50; do
         for how in "--attention-share -1" "--attention-share -1 --buckets 1" ""; do
             "$tern" eval -m "$work/m.tern" --task ppl --data "$text" -c "$ctx" --limit "$windows" --attention shadow --attention-threshold 1 --attention-check --ratio $ratio $how --json
         done | python3 -c "

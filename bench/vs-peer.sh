@@ -2,7 +2,8 @@
 # Prefill and decode speed of tern beside llama-bench binaries of other engines, interleaved, as ratios of medians.
 #   LLAMA_BENCH=path [IK_BENCH=path] bench/vs-peer.sh ARCH [PROMPTS] [GEN] [ROUNDS] [THREADS]
 # e.g. LLAMA_BENCH=../llama.cpp/build/bin/llama-bench bench/vs-peer.sh qwen2.5-0.5b 64,512 64 3 2
-# The same random weights (tern synth) for all: Q8_0 for the peers, a package for tern. IK_BENCH is run with -rtr 1.
+# The same random weights (tern synth) for all: Q8_0 for the peers, a package for tern. IK_BENCH is run with -rtr 1. TERN_FLAGS: more for
+# tern, e.g. "--attention auto".
 set -euo pipefail
 arch=${1:?usage: bench/vs-peer.sh ARCH [PROMPTS] [GEN] [ROUNDS] [THREADS]}
 prompts=${2:-64,512} gen=${3:-64} rounds=${4:-3} threads=${5:-2}
@@ -13,7 +14,7 @@ mkdir -p "$work"
 [ -s "$work/$arch.tern" ] || "$tern" pack "$work/$arch.q8_0.gguf" -o "$work/$arch.tern" --scheme llm-npu --calib-tokens 512
 rm -f "$work/$arch".*.jsonl
 for ((r = 0; r < rounds; r++)); do
-    "$tern" bench -m "$work/$arch.tern" -p "$prompts" -n "$gen" -r 1 -t "$threads" --json >>"$work/$arch.tern.jsonl"
+    "$tern" bench -m "$work/$arch.tern" -p "$prompts" -n "$gen" -r 1 -t "$threads" ${TERN_FLAGS:-} --json >>"$work/$arch.tern.jsonl"
     for peer in LLAMA_BENCH IK_BENCH; do
         bin=${!peer:-}
         [ -n "$bin" ] || continue

@@ -105,7 +105,7 @@ typedef struct tern_options {
     const char *read;          /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
                                   when the page cache has the file, else what tern bench --tune kept, else uring-direct (default) */
     /* Packages: attention of the prompt (of decoding: attention_decode). "full" (exact; default), "shadow" (the device estimates in INT8, the CPU
-     * attends in float to the positions that matter), or a baseline, "float-sparse", "block-sparse", "npu-full". */
+     * attends in float to the positions that matter), "auto" (shadow where package, device and context allow it and it pays), or a baseline, "float-sparse", "block-sparse", "npu-full". */
     const char *attention;
     float attention_ratio;       /* mean share of the positions a row attends to, in (0,1]; 0 = 0.2, and 0.1 when decoding (default); 1 = full */
     int32_t attention_buckets;   /* pairs of scales for the estimate: 1 or 9; 0 = 9 (default) */

@@ -211,7 +211,7 @@ void model_options(const model_args *a, tern_options *o) {
     o->weights = a->weights;
     o->steal_above = a->steal_above;
     o->attention = a->attention;
-    o->attention_ratio = a->attention_ratio;
+    o->attention_ratio = a->attention_percent / 100;
     o->attention_buckets = a->attention_buckets;
     o->no_head_ratios = a->no_head_ratios;
     o->attention_share = a->attention_share;

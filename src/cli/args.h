@@ -56,7 +56,7 @@ typedef struct model_args {
     uint64_t npu_memory, npu_vtcm;
     bool no_steal, no_chunk_sharing, trace, npu_separate, npu_apart;
     const char *graph_switch, *load, *read, *weights, *attention, *attention_pipeline, *attention_plan;
-    float attention_ratio;
+    float attention_percent;
     int32_t attention_buckets, attention_threshold, attention_share, attention_pool;
     bool no_head_ratios, attention_check, attention_whole, attention_decode;
     int32_t switch_blocks, steal_above;
@@ -81,9 +81,9 @@ typedef struct model_args {
     {"steal-above", 0, "N", ARG_INT, &(a).steal_above, -1, 1 << 20, "--policy synergy: the CPU lane takes products when more than N wait (default: from the profile, 5 before; -1: never)"}, \
     {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
     {"weights", 0, "FORM", ARG_STR, &(a).weights, 0, 0, "packages of fewer than 8 bits, in memory: tiles (default: unpacked once) or packed (less memory; quicker without drafts, slower with)"}, \
-    {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), float-sparse, block-sparse, npu-full"}, \
+    {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), auto (shadow where it can and pays), float-sparse, block-sparse, npu-full"}, \
     {"attention-decode", 0, NULL, ARG_FLAG, &(a).attention_decode, 0, 0, "packages: decode sparsely too, with --attention full or shadow"}, \
-    {"ratio", 0, "R", ARG_FLOAT, &(a).attention_ratio, 1e-6, 1, "sparse attention: mean share of the positions a row attends to (default 0.2, and 0.1 when decoding)"}, \
+    {"ratio", 0, "PERCENT", ARG_FLOAT, &(a).attention_percent, 1, 100, "sparse attention: mean share of the positions a row attends to (default 20, and 10 when decoding)"}, \
     {"buckets", 0, "N", ARG_INT, &(a).attention_buckets, 1, 9, "sparse attention: pairs of scales to choose from, 1 or 9 (default)"}, \
     {"no-head-ratios", 0, NULL, ARG_FLAG, &(a).no_head_ratios, 0, 0, "sparse attention: the same share for every head"}, \
     {"attention-share", 0, "N", ARG_INT, &(a).attention_share, -1, 8, "sparse attention: neighbouring rows that share a selection with their heads (default 4, or 8 without grouped queries); -1: every row and head its own"}, \

@@ -304,7 +304,7 @@ int cmd_sim(int argc, char **argv) {
         {"load", 0, "HOW", ARG_STR, &load, 0, 0, "warm (default), stream, overlap, sequential, layers or build (docs/simulator.md); sweep: stream"},
         {"bits", 0, "B", ARG_FLOAT, &bits, 1, 8, "of packed weights, with --load stream or overlap (default 8)"},
         {"attention", 0, "HOW", ARG_STR, &attention, 0, 0, "full (default), shadow or float-sparse"},
-        {"ratio", 0, "R", ARG_FLOAT, &ratio, 1e-6, 1, "sparse attention: share of the positions (default 0.2)"},
+        {"ratio", 0, "PERCENT", ARG_FLOAT, &ratio, 1, 100, "sparse attention: share of the positions (default 20)"},
         {"one-core", 0, NULL, ARG_FLAG, &one_core, 0, 0, "full attention has one middle core, not the whole CPU"},
         {"npu-memory", 0, "BYTES", ARG_U64, &npu_memory, 0, 0, "what the device can address (default: no limit)"},
         {"switch", 0, "WHEN", ARG_STR, &switching, 0, 0, "the device holds one form of a graph; exchange them: progressive, async or sync"},
@@ -341,7 +341,7 @@ int cmd_sim(int argc, char **argv) {
     int i_load = by_name(load ? load : sweeping ? "stream" : "warm", load_name, TN_N_SIM_LOADS), i_attention = by_name(attention, attention_name, TN_N_SIM_ATTENTIONS);
     if (i_load < 0) return usage_error(&c, "no way of loading is called '%s'", load);
     if (i_attention < 0) return usage_error(&c, "no attention is called '%s'", attention);
-    tn_sim_request r = {.model = tn_sim_model_find(model), .n_tokens = n_prompt, .n_chunk = chunk, .n_gen = n_gen, .bits = (double)bits, .ratio = (double)ratio,
+    tn_sim_request r = {.model = tn_sim_model_find(model), .n_tokens = n_prompt, .n_chunk = chunk, .n_gen = n_gen, .bits = (double)bits, .ratio = (double)ratio / 100,
                         .accepted = (double)accepted, .npu_memory = (double)npu_memory, .one_core = one_core, .load = (tn_sim_load)i_load,
                         .attention = (tn_sim_attention)i_attention, .one_form = switching};
     if (!r.model) return usage_error(&c, "model '%s' is unknown (see --list)", model);

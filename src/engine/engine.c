@@ -59,8 +59,9 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
                                      .share_rows = o->attention_share < 0 ? -1 : o->attention_share, .pool_heads = o->attention_pool ? o->attention_pool : TN_ATTN_POOL};
     TN_FAIL_IF(e->attention.share_rows > TN_ATTN_MAX_SHARE, err, TERN_E_INVALID, "%d rows that share a selection: at most %d may", o->attention_share, TN_ATTN_MAX_SHARE);
     TN_FAIL_IF(e->attention.pool_heads < 1, err, TERN_E_INVALID, "pools of %d heads: want at least 1", o->attention_pool);
-    TN_FAIL_IF(o->attention && !tn_attn_mode_parse(o->attention, &e->attention.mode), err, TERN_E_INVALID,
-               "attention '%s' is unknown; there are full, shadow, float-sparse, block-sparse, npu-full", o->attention);
+    e->attention.automatic = o->attention && !strcmp(o->attention, "auto");
+    TN_FAIL_IF(o->attention && !tn_attn_mode_parse(e->attention.automatic ? "shadow" : o->attention, &e->attention.mode), err, TERN_E_INVALID,
+               "attention '%s' is unknown; there are full, shadow, auto, float-sparse, block-sparse, npu-full", o->attention);
     TN_FAIL_IF(o->attention_pipeline && !tn_attn_pipeline_parse(o->attention_pipeline, &e->attention.pipeline), err, TERN_E_INVALID,
                "attention as a pipeline '%s': there are auto, on, off", o->attention_pipeline);
     TN_FAIL_IF(e->attention.pipeline == TN_ATTN_PIPELINE_ON && e->attention.mode != TN_ATTN_SHADOW, err, TERN_E_INVALID, "heads are a pipeline with attention shadow only");

@@ -665,8 +665,12 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     }
     p->form = TN_FORM_CHUNK; /* of the waves built now */
     int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows, n_most = most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS; /* never more chunks than the context has */
-    p->sparse_prompt = attention->mode != TN_ATTN_FULL;
-    if ((p->sparse_prompt || attention->decode) && (st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, n_most, p->n_rows, &p->sparse, err)) != TERN_OK) goto out;
+    p->sparse_prompt = attention->mode != TN_ATTN_FULL && (!attention->automatic || tn_sparse_attn_pays(m, attention, kv->cap_tok));
+    if (p->sparse_prompt || attention->decode) {
+        st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, n_most, p->n_rows, &p->sparse, err);
+        if (attention->automatic && !attention->decode && (st == TERN_E_LIMIT || st == TERN_E_UNSUPPORTED)) p->sparse_prompt = false; /* the device cannot */
+        else if (st != TERN_OK) goto out;
+    }
     if (p->sparse) p->heads = tn_sparse_attn_shape(p->sparse);
     for (int32_t i = 0; i < n_most; i++) {
         if ((st = open_chunk(p, i, kv, err)) != TERN_OK) goto out;

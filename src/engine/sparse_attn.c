@@ -112,6 +112,12 @@ static void fill_ratios(tn_sparse_attn *s, float mean) {
     if (!s->o.no_head_ratios) tn_head_ratios(s->m->attn_head_weight, n, mean, s->ratio);
 }
 
+/* Length of the prompt from which chunks attend sparsely. */
+static int32_t attend_from(const tn_npu_model *m, const tn_attn_options *o) {
+    if (o->threshold) return o->threshold;
+    return o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
+}
+
 tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
                                 int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out, tern_error *err) {
     *out = NULL;
@@ -126,7 +132,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     s->decode_from = o->threshold ? o->threshold : TN_ATTN_DECODE_FROM;
     if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL) s->o.share_rows = 0; /* they have lists of their own, or none */
     else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
-    if (!s->o.threshold) s->o.threshold = o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
+    s->o.threshold = attend_from(m, &s->o);
     while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
     s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads : s->o.share_rows ? s->n_group : 1;
     while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS) s->pool++; /* a tile's scores have room */
@@ -233,6 +239,8 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     tn_free(s->ctx, s->decode_ratio);
     tn_free(s->ctx, s);
 }
+
+bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx) { return m->attn_scale_q && n_ctx >= attend_from(m, o); }
 
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->prompt && s->o.ratio < 1 && n_pos >= s->o.threshold; }
 

@@ -51,6 +51,7 @@ enum { TN_ATTN_DECODE_LEAST = 256 }; /* positions that a row attends to when dec
 
 typedef struct tn_attn_options {
     tn_attn_mode mode;
+    bool automatic;       /* mode shadow: full instead where the package, the device or the length of the context rules it out */
     float ratio;          /* mean share of the positions, 0..1 */
     int32_t n_buckets;    /* 1 or 9 */
     bool no_head_ratios;  /* every head gets `ratio` */
@@ -89,6 +90,9 @@ typedef struct tn_sparse_attn tn_sparse_attn;
 tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
                                 int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out, tern_error *err);
 void tn_sparse_attn_close(tn_sparse_attn **s);
+
+/* Can prompts of a context of n_ctx tokens gain from it at all: does the package know its scales, and is the context long enough to pay? */
+bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx);
 
 /* Is a chunk whose last row sees n_pos positions worth it? */
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos);

@@ -939,6 +939,7 @@ static size_t open_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, floa
 #ifdef f_transpose_rows16
 /* One tile of few rows, as in decoding, would leave most lanes idle. So positions are lanes here: keys are turned, a panel of the list at a time,
  * and all rows multiplied with it; then all is as in full attention. Every step prefetches the next. */
+_Static_assert(W == 16, "a panel is two vectors");
 enum { FEW_STEP = 4, FEW_AHEAD = 24 }; /* entries of the list whose values are added at a time; how far ahead they are prefetched */
 
 static bool is_few(const tn_attn_tiles_args *a) {

@@ -90,7 +90,7 @@ for p in 40 200; do
     json "d['prompt_tokens']==$p and d['ttft_ms']>0 and d['chunk'] in (32,64)"
 done
 check "sim of an unmeasured package" 1 "$tern" sim --soc this-machine --model "$tmp/e.tern"; one_line
-check "sim" 0 "$tern" sim --soc sd8elite --model llama3-8b --prompt 700 --gen 9 --load stream --bits 5 --attention shadow --ratio 0.1 --switch progressive --accepted 2 --npu-memory 4000000000 --svg "$tmp/g.svg" --json
+check "sim" 0 "$tern" sim --soc sd8elite --model llama3-8b --prompt 700 --gen 9 --load stream --bits 5 --attention shadow --ratio 10 --switch progressive --accepted 2 --npu-memory 4000000000 --svg "$tmp/g.svg" --json
 json "d['ttft_ms']>d['exposed_io_ms']>0 and d['ms_per_token']>0 and d['exposed_switch_ms']>=0 and d['energy_j']>0 and d['memory_bytes']>7e9 and d['load']=='stream' and d['attention']=='shadow'"
 python3 -c "import xml.etree.ElementTree as e; r=e.parse('$tmp/g.svg').getroot(); assert len([p for p in r if p.tag.endswith('path')])>20" || { echo "FAILED: the chart"; exit 1; }
 check "sim, unknown load" 2 "$tern" sim --model llama3-8b --load fast
@@ -117,6 +117,11 @@ check "unknown way to load" 2 "$tern" run -m "$tmp/e.tern" -p hi --load fast; on
 check "unknown way to read" 2 "$tern" run -m "$tmp/e.tern" -p hi --read aloud; one_line
 check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
 json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='edgeflow' and d[0]['threads']>=1"
+check "bench behind a text" 0 "$tern" bench -m "$tmp/m.tern" -p 0 -n 4 --depth 300 --attention-decode --attention-threshold 1 -r 1 --json
+json "[t['test'] for t in d]==['tg4 @ 300'] and d[0]['tokens_per_second']['median']>0"
+check "sparse decoding of a float model" 2 "$tern" bench -m "$tmp/m.gguf" -p 0 -n 4 --attention-decode; one_line
+check "sparse decoding beside a baseline" 2 "$tern" bench -m "$tmp/m.tern" -p 0 -n 4 --attention float-sparse --attention-decode; one_line
+check "a depth without decoding" 2 "$tern" bench -m "$tmp/m.tern" --tune --depth 9; one_line
 
 printf 'the old inn near the weir.\n%.0s' $(seq 40) >"$tmp/text.txt"
 check "eval ppl" 0 "$tern" eval -m "$tmp/m.gguf" --task ppl --data "$tmp/text.txt" -c 64 --json

@@ -129,6 +129,19 @@ static void everything_is_full(void **state) {
     got = logits_of(&o, N_PROMPT, NULL);
     assert_memory_not_equal(got, want, N_VOCAB_BYTES); /* or this test tests nothing */
     free(got);
+    /* "auto" is shadow where the context reaches the length, and takes no memory for it where it does not */
+    float *shadow = logits_of(&o, N_PROMPT, NULL);
+    tern_stats stats;
+    o.attention = "auto";
+    got = logits_of(&o, N_PROMPT, NULL);
+    assert_memory_equal(got, shadow, N_VOCAB_BYTES);
+    free(got);
+    o.attention_threshold = CTX + 64; /* caches are whole panels */
+    got = logits_of(&o, N_PROMPT, &stats);
+    assert_memory_equal(got, want, N_VOCAB_BYTES);
+    assert_int_equal(stats.attn_bytes, 0);
+    free(got);
+    free(shadow);
     free(want);
 }
 

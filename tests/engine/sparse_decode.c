@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -586,6 +587,52 @@ static void failing_device(void **state) {
     close_run(&b);
 }
 
+static atomic_long allocations_left = -1; /* before one fails; negative: none does */
+
+static void *host_alloc(void *user, size_t n, size_t align) {
+    (void)user;
+    void *p;
+    return atomic_fetch_sub(&allocations_left, 1) == 0 || posix_memalign(&p, align, n) ? NULL : p;
+}
+
+static void host_release(void *user, void *p) {
+    (void)user;
+    free(p);
+}
+
+/* Every allocation of a session may fail; once it is open, decoding makes none. */
+static void allocations(void **state) {
+    (void)state;
+    tern_error err = {0};
+    tern_hooks k;
+    tern_hooks_defaults(&k);
+    k.alloc = host_alloc;
+    k.release = host_release;
+    tern_options o = options("full", true, 0.2f);
+    o.attention_share = -1;
+    o.hooks = &k;
+    tern_engine *e;
+    must(tern_engine_open(package[0], &o, &e, &err), &err);
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = CTX;
+    run r = {.e = e};
+    for (long i = 0; !r.s; i += 1 + i / 16) {
+        atomic_store(&allocations_left, i);
+        tern_status st = tern_session_open(e, &so, &r.s, &err);
+        atomic_store(&allocations_left, -1);
+        if (st != TERN_OK) assert_int_equal(st, TERN_E_MEMORY);
+    }
+    prefill(&r, prompt, N_PROMPT);
+    long before = atomic_load(&allocations_left);
+    steps(&r, prompt, 70);
+    assert_int_equal(atomic_load(&allocations_left), before);
+    tern_stats t;
+    tern_session_stats(r.s, &t);
+    assert_true(t.attn_rows > 0);
+    close_run(&r);
+}
+
 static void refusals(void **state) {
     (void)state;
     tern_engine *e = NULL;
@@ -599,7 +646,7 @@ static void refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(against_brute_force), cmocka_unit_test(estimates_find_what_matters), cmocka_unit_test(full_where_it_should_be), cmocka_unit_test(threads_and_instruction_sets),
-        cmocka_unit_test(trees), cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(histories), cmocka_unit_test(failing_device), cmocka_unit_test(refusals),
+        cmocka_unit_test(trees), cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(histories), cmocka_unit_test(failing_device), cmocka_unit_test(allocations), cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
