@@ -82,7 +82,7 @@ typedef struct model_args {
     {"load", 0, "HOW", ARG_STR, &(a).load, 0, 0, "packages: stream (default: overlapped with the first prefill), overlap, sequential or mmap"}, \
     {"weights", 0, "FORM", ARG_STR, &(a).weights, 0, 0, "packages of fewer than 8 bits, in memory: tiles (default: unpacked once) or packed (less memory; quicker without drafts, slower with)"}, \
     {"attention", 0, "HOW", ARG_STR, &(a).attention, 0, 0, "packages: of the prompt: full (default), shadow (estimated in INT8), auto (shadow where it can and pays), float-sparse, block-sparse, npu-full"}, \
-    {"attention-decode", 0, NULL, ARG_FLAG, &(a).attention_decode, 0, 0, "packages: decode sparsely too, with --attention full or shadow"}, \
+    {"attention-decode", 0, NULL, ARG_FLAG, &(a).attention_decode, 0, 0, "packages: decode sparsely too, with --attention full, shadow or auto"}, \
     {"ratio", 0, "PERCENT", ARG_FLOAT, &(a).attention_percent, 1, 100, "sparse attention: mean share of the positions a row attends to (default 20, and 10 when decoding)"}, \
     {"buckets", 0, "N", ARG_INT, &(a).attention_buckets, 1, 9, "sparse attention: pairs of scales to choose from, 1 or 9 (default)"}, \
     {"no-head-ratios", 0, NULL, ARG_FLAG, &(a).no_head_ratios, 0, 0, "sparse attention: the same share for every head"}, \

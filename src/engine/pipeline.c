@@ -667,7 +667,9 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows, n_most = most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS; /* never more chunks than the context has */
     p->sparse_prompt = attention->mode != TN_ATTN_FULL && (!attention->automatic || tn_sparse_attn_pays(m, attention, kv->cap_tok));
     if (p->sparse_prompt || attention->decode) {
-        st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, attention, p->n_workers, n_most, p->n_rows, &p->sparse, err);
+        tn_attn_options o = *attention;
+        if (!p->sparse_prompt) o.pipeline = TN_ATTN_PIPELINE_OFF; /* decoding has none */
+        st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, &o, p->n_workers, n_most, p->n_rows, &p->sparse, err);
         if (attention->automatic && !attention->decode && (st == TERN_E_LIMIT || st == TERN_E_UNSUPPORTED)) p->sparse_prompt = false; /* the device cannot */
         else if (st != TERN_OK) goto out;
     }

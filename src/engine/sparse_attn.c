@@ -189,7 +189,8 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         if ((st = tn_sparse_baseline_open(s, &s->keys[i], err)) != TERN_OK) goto out;
     }
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
-    if (tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) && (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK) goto out;
+    bool can_plan = h->n_kv_heads * s->n_units_kv <= TN_HEADPLAN_MAX_HEADS || o->pipeline == TN_ATTN_PIPELINE_ON; /* which tells why not */
+    if (can_plan && tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) && (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK) goto out;
     for (int32_t i = 0; i < n_workers; i++) {
         if ((st = open_worker(s, &s->space[i], err)) != TERN_OK) goto out;
     }

@@ -17,6 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "sched/faults.h"
+
 /* ---- one layer, without an engine -------------------------------------------------------------------- */
 
 enum { N_TEXT = 700, CAP = 768 };
@@ -166,6 +168,48 @@ static void what_the_plan_saves(void **state) {
     /* eight chunks: the plan of one serves until buckets change or the text has grown by half */
     assert_true(st[0].n_plans < 8);
     free(out);
+    layer_close(l);
+}
+
+/* More units than can be planned: in place where nobody insists. */
+static void too_many_heads(void **state) {
+    (void)state;
+    layer *l = layer_open("host", true, 130, 130, 4, 0);
+    tn_sparse_attn *s = NULL;
+    tern_error err = {0};
+    for (int on = 0; on < 2; on++) {
+        l->o.share_rows = -1;
+        l->o.pipeline = on ? TN_ATTN_PIPELINE_ON : TN_ATTN_PIPELINE_AUTO;
+        assert_int_equal(tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 1, 1, 96, &s, &err), on ? TERN_E_UNSUPPORTED : TERN_OK);
+        if (s) assert_int_equal(tn_sparse_attn_shape(s).n_slots, 0);
+        tn_sparse_attn_close(&s);
+    }
+    assert_non_null(strstr(err.message, "--attention-pipeline off"));
+    layer_close(l);
+}
+
+/* Allocation number i fails, for every i: an error of memory, nothing left behind. */
+static void memory_fails(void **state) {
+    (void)state;
+    layer *l = layer_open("host", true, 4, 2, 16, 0);
+    for (int share = -1; share < 1; share++) {
+        faults f = {.fail_at = -1};
+        l->o.share_rows = share;
+        faults_ctx(&l->ctx, &f); /* the layer itself is made */
+        tern_status st = TERN_E_MEMORY;
+        for (int i = 0; st != TERN_OK; i++) {
+            tn_sparse_attn *s = NULL;
+            tern_error err = {0};
+            f = (faults){.fail_at = i};
+            st = tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 1, 2, 96, &s, &err);
+            assert_true(st == TERN_OK ? i > 40 && s : st == TERN_E_MEMORY && !s);
+            tn_sparse_attn_close(&s);
+            uint64_t live = 0;
+            for (int c = 0; c < TN_MEM_N_CATS; c++) live += atomic_load(&l->ctx.live_bytes[c]);
+            assert_int_equal(live, 0);
+        }
+    }
+    tn_ctx_init(&l->ctx, NULL);
     layer_close(l);
 }
 
@@ -374,7 +418,7 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_devices_and_plans), cmocka_unit_test(what_the_plan_saves), cmocka_unit_test(device_that_fails), cmocka_unit_test(times_are_measured),
+        cmocka_unit_test(shapes_devices_and_plans), cmocka_unit_test(what_the_plan_saves), cmocka_unit_test(too_many_heads), cmocka_unit_test(memory_fails), cmocka_unit_test(device_that_fails), cmocka_unit_test(times_are_measured),
         cmocka_unit_test(schedules), cmocka_unit_test(stages_overlap), cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
