@@ -37,7 +37,7 @@ static tern_status check(const tern_shadow_options *o, tern_error *err) {
     TN_FAIL_IF(o->max_tokens < 1 || o->max_tokens > 1 << 22, err, TERN_E_INVALID, "room for %d tokens", o->max_tokens);
     TN_FAIL_IF(!(o->ratio > 0 && o->ratio <= 1), err, TERN_E_INVALID, "a ratio of %g: want more than 0, at most 1", (double)o->ratio);
     TN_FAIL_IF(!(o->scale_q >= 0 && o->scale_q < 1e30f && o->scale_k >= 0 && o->scale_k < 1e30f), err, TERN_E_INVALID, "scales %g and %g", (double)o->scale_q, (double)o->scale_k);
-    TN_FAIL_IF(o->share_rows > TN_ATTN_MAX_SHARE || o->pool_heads < 0 || o->window < 0, err, TERN_E_INVALID, "%d rows that share, pools of %d, a window of %d", o->share_rows, o->pool_heads, o->window);
+    TN_FAIL_IF(o->share_rows < -1 || o->share_rows > TN_ATTN_MAX_SHARE || o->pool_heads < 0 || o->window < 0, err, TERN_E_INVALID, "%d rows that share, pools of %d, a window of %d", o->share_rows, o->pool_heads, o->window);
     TN_FAIL_IF(!isfinite(o->scale) || !(o->soft_cap >= 0), err, TERN_E_INVALID, "a scale of %g, a soft cap of %g", (double)o->scale, (double)o->soft_cap);
     for (int32_t i = 0; o->head_weight && i < o->n_heads; i++) {
         TN_FAIL_IF(!(o->head_weight[i] > 0) || isinf(o->head_weight[i]), err, TERN_E_INVALID, "head %d weighs %g", i, (double)o->head_weight[i]);
@@ -49,7 +49,7 @@ static tern_status open_all(tern_shadow *s, const tern_shadow_options *o, tern_e
     s->h = (tn_hparams){.n_layers = 1, .n_heads = o->n_heads, .n_kv_heads = o->n_kv_heads, .d_head = o->d_head, .window = o->window, .attn_soft_cap = o->soft_cap,
                         .attn_scale = o->scale != 0 ? o->scale : 1 / sqrtf((float)o->d_head)};
     s->o = (tn_attn_options){.mode = TN_ATTN_SHADOW, .ratio = o->ratio, .n_buckets = 9, .no_head_ratios = !o->head_weight,
-                             .pipeline = TN_ATTN_PIPELINE_OFF, .threshold = 1, .share_rows = o->share_rows < 0 ? -1 : o->share_rows, .pool_heads = o->pool_heads ? o->pool_heads : TN_ATTN_POOL};
+                             .pipeline = TN_ATTN_PIPELINE_OFF, .threshold = 1, .share_rows = o->share_rows, .pool_heads = o->pool_heads ? o->pool_heads : TN_ATTN_POOL};
     s->max_tokens = o->max_tokens;
     s->scale_q = o->scale_q;
     s->scale_k = o->scale_k;

@@ -25,8 +25,8 @@ typedef enum tn_attn_mode {
     TN_ATTN_FULL,         /* exact float attention */
     TN_ATTN_SHADOW,       /* INT8 estimate on the device, exact at the selected positions */
     TN_ATTN_FLOAT_SPARSE, /* baseline: the estimate is exact too */
-    TN_ATTN_BLOCK_SPARSE, /* baseline: 64 x 64 blocks, chosen by the product of their mean query and mean key */
-    TN_ATTN_NPU_FULL,     /* baseline: everything in INT8 with static scales, softmax included */
+    TN_ATTN_BLOCK_SPARSE, /* baseline: blocks of 64 keys, chosen for 32 rows of a head by the product of mean query and mean key */
+    TN_ATTN_NPU_FULL,     /* baseline: both products in INT8, softmax in float, its weights and the values in INT8 again */
     TN_N_ATTN_MODES
 } tn_attn_mode;
 

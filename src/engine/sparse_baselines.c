@@ -1,4 +1,4 @@
-/* engine/sparse_baselines.c - what attention is compared with: blocks of keys chosen by their means, and everything in INT8. */
+/* engine/sparse_baselines.c - what attention is compared with: blocks of keys chosen by their means, and both products in INT8. */
 #include "engine/sparse_impl.h"
 
 #include "base/status.h"
@@ -136,7 +136,7 @@ void tn_sparse_attend_blocks(const block *b, float *out) {
     }
 }
 
-/* ---- everything in INT8 -------------------------------------------------------------------------------- */
+/* ---- both products in INT8 -------------------------------------------------------------------------------- */
 
 /* Softmax is float; its weights have a step of 1 / 127, as a frozen output scale would give, and the values one scale a KV head, that of the largest so far
  * (a device's would be frozen too). The product of the two runs here, on the kernel the host device runs. */

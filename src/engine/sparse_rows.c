@@ -122,12 +122,19 @@ size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n) {
     return c;
 }
 
+/* What the softmax sees of a product q.k. */
+static double capped(const tn_hparams *h, float score) {
+    double x = (double)score * (double)h->attn_scale, cap = (double)h->attn_soft_cap;
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
 void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx, size_t n) {
     float max = -INFINITY;
-    double all = 0, mine = 0, scale = (double)b->s->h->attn_scale;
+    double all = 0, mine = 0, top;
     for (size_t p = first; p < end; p++) max = f[p] > max ? f[p] : max;
-    for (size_t p = first; p < end; p++) all += exp((double)(f[p] - max) * scale);
-    for (size_t i = 0; i < n; i++) mine += exp((double)(f[idx[i]] - max) * scale);
+    top = capped(b->s->h, max);
+    for (size_t p = first; p < end; p++) all += exp(capped(b->s->h, f[p]) - top);
+    for (size_t i = 0; i < n; i++) mine += exp(capped(b->s->h, f[idx[i]]) - top);
     if (all > 0) atomic_fetch_add_explicit(&b->s->mass_ppm, (uint64_t)(mine / all * 1e6), memory_order_relaxed);
 }
 

@@ -139,14 +139,17 @@ static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
     bool empty = !fstat(j->fd, &sb) && !sb.st_size;
     if (!empty && read(j->fd, &got, sizeof got) == sizeof got && !memcmp(&got, &want, sizeof got)) {
         journal_record r;
-        while (read(j->fd, &r, sizeof r) == sizeof r && r.check == record_check(j, r.loss, j->n_known)) j->n_known++;
-        if (j->n_known) tn_log(ctx, TERN_LOG_INFO, "%s: goes on behind %zu heads and layers", path, j->n_known);
+        bool is_whole;
+        while ((is_whole = read(j->fd, &r, sizeof r) == sizeof r) && r.check == record_check(j, r.loss, j->n_known)) j->n_known++;
+        if (is_whole) tn_log(ctx, TERN_LOG_WARN, "%s: is damaged behind %zu heads and layers; measuring from there", path, j->n_known);
+        else if (j->n_known) tn_log(ctx, TERN_LOG_INFO, "%s: goes on behind %zu heads and layers", path, j->n_known);
     } else if (!empty) {
         tn_log(ctx, TERN_LOG_WARN, "%s: is damaged or of another model or text; measuring from the beginning", path);
     }
     off_t end = (off_t)(sizeof want + j->n_known * sizeof(journal_record));
     if (ftruncate(j->fd, end) || pwrite(j->fd, &want, sizeof want, 0) != sizeof want) {
         tn_log(ctx, TERN_LOG_WARN, "%s: cannot be written: %s", path, strerror(errno));
+        if (ftruncate(j->fd, 0)) {} /* half a header would be called damaged by the next run */
         close(j->fd);
         j->fd = -1;
         j->n_known = 0;

@@ -18,7 +18,7 @@ typedef struct planner {
     const tn_headplan_costs *c;
     tn_headplan_switches sw;
     int32_t n_buckets;
-    uint8_t bucket[MAX]; /* [head] 0..n_buckets */
+    uint8_t bucket[MAX]; /* [head] 0..n_buckets-1 */
     int32_t first[MAX], n_in[MAX]; /* [bucket] */
     uint64_t rng;
     candidate best;

@@ -176,7 +176,7 @@ static void refusals(void **state) {
     text t = text_new(8, 4, 2, 16, 1);
     tern_shadow *s;
     char err[TERN_SHADOW_ERR_BYTES] = "";
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 10; i++) {
         tern_shadow_options o = options(&t, 0.2f);
         if (i == 0) o.struct_bytes = 3;
         if (i == 1) o.n_kv_heads = 3;
@@ -188,6 +188,7 @@ static void refusals(void **state) {
         if (i == 7) o.scale_k = -1;
         float weights[4] = {1, 0, 1, 1};
         if (i == 8) o.head_weight = weights;
+        if (i == 9) o.share_rows = -2;
         assert_int_not_equal(tern_shadow_open(&o, &s, err), 0);
         assert_null(s);
         assert_true(strlen(err) > 5);

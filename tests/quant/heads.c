@@ -164,7 +164,7 @@ static void damaged(void **state) {
         free(bytes);
         watch w = {0};
         assert_int_equal(pack(gguf, &w), TERN_OK);
-        if (how >= 2) assert_non_null(strstr(w.said, "damaged"));
+        assert_true(!strstr(w.said, "damaged") == !how); /* half a record is what a kill leaves */
         assert_true(how >= 2 ? w.n_steps == n_all : w.n_steps < n_all);
         check_package();
     }
