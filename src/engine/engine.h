@@ -74,6 +74,9 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
 /* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one leaves it unmeasured. */
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
 void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);
+struct json_t;
+/* Replaces the file at once: others read and add to it, and what it holds stays where there is no room for more. */
+bool tn_profile_put(const tern_engine *e, const struct json_t *j);
 
 /* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the text becomes. */
 static inline bool tn_session_rope_long(const tern_session *s) {

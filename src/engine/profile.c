@@ -2,7 +2,9 @@
 #include "engine/engine.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the times depend on; a file written under another key is measured anew. */
 static void key_of(const tern_engine *e, char *key, size_t cap) {
@@ -44,6 +46,18 @@ void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
     json_decref(j);
 }
 
+bool tn_profile_put(const tern_engine *e, const json_t *j) {
+    tn_ctx *ctx = (tn_ctx *)&e->ctx;
+    size_t cap = strlen(e->profile_path) + 32;
+    char *tmp = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
+    if (!tmp) return false;
+    snprintf(tmp, cap, "%s.%ld.tmp", e->profile_path, (long)getpid());
+    bool ok = !json_dump_file(j, tmp, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && !rename(tmp, e->profile_path);
+    if (!ok) unlink(tmp);
+    tn_free(ctx, tmp);
+    return ok;
+}
+
 void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
     char key[64];
     key_of(e, key, sizeof key);
@@ -60,7 +74,7 @@ void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
     if (read) json_object_set(j, "read", read);
     json_decref(old);
     /* a folder that cannot be written costs one measured wave per process, nothing else */
-    if (j && json_dump_file(j, e->profile_path, JSON_INDENT(1) | JSON_REAL_PRECISION(6))) {
+    if (j && !tn_profile_put(e, j)) {
         tn_log((tn_ctx *)&e->ctx, TERN_LOG_DEBUG, "%s: the profile cannot be kept", e->profile_path);
     }
     json_decref(j);

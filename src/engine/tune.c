@@ -105,9 +105,9 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
         json_object_set_new(j, "read", json_pack("{s:s, s:o}", "method", tn_tune_read_names[r->i_read], "gb_per_second", gb));
     }
     if (r->tuned.attn_times.n_widths) json_object_set_new(json_object_get(j, "tuned"), "attention_times", tn_attn_times_json(&r->tuned.attn_times));
-    int rc = json_dump_file(j, e->profile_path, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    bool kept = tn_profile_put(e, j);
     json_decref(j);
-    TN_FAIL_IF(rc, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning", e->profile_path);
+    TN_FAIL_IF(!kept, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning", e->profile_path);
     return TERN_OK;
 }
 

@@ -83,8 +83,10 @@ json "'gemm_s8' in d['kernels']"
 check "bench --tune" 0 "$tern" bench -m "$tmp/m.tern" --tune -p 64 --json
 json "d['chunk'] in (32,64) and [l['chunk'] for l in d['lengths']]==[32,64] and set(d['rows_per_run'])=={'qkv','o','ffn','down'}"
 python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64)" || { echo "FAILED: the tuning is not kept"; exit 1; }
+ln "$tmp/m.tern.profile" "$tmp/old.profile" && cp "$tmp/old.profile" "$tmp/old.copy"
 check "run keeps the tuning" 0 "$tern" run -m "$tmp/m.tern" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 2 --temp 0
 python3 -c "import json; p=json.load(open('$tmp/m.tern.profile')); assert p['tuned']['chunk'] in (32,64) and p['stage_us']" || { echo "FAILED: the profile lost the tuning"; exit 1; }
+cmp -s "$tmp/old.profile" "$tmp/old.copy" || { echo "FAILED: the profile is not replaced at once"; exit 1; }
 for p in 40 200; do
     check "sim --soc this-machine" 0 "$tern" sim --soc this-machine --model "$tmp/m.tern" --prompt $p --json --trace "$tmp/t.json"
     json "d['prompt_tokens']==$p and d['ttft_ms']>0 and d['chunk'] in (32,64)"
