@@ -639,7 +639,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     dev.kernels = kern;
     if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
     const tn_npu_caps *caps = tn_npu_device_caps(m->dev);
-    TN_BAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED, "device '%s' wants weights in layout %u, the package has them in %d; pack the model for it",
+    TN_BAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED, "device '%s' wants weights in layout %u, packages have them in %d: it cannot run one",
                caps->name, caps->layout.id, TN_NPU_LAYOUT_16X4);
     TN_BAIL_IF(caps->max_m < m->chunk, err, TERN_E_INVALID, "device '%s' runs at most %d rows at once, chunks have %d", caps->name, caps->max_m, m->chunk);
     TN_BAIL_IF(opt->cold_rows && strcmp(opt->cold_rows, "file") && strcmp(opt->cold_rows, "weights"), err, TERN_E_INVALID,
