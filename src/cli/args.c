@@ -93,7 +93,7 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
         return -1;
     }
     }
-    if (bounded) return usage_error(c, "%s %s: want a number from %g to %g", arg, value, s->min, s->max);
+    if (bounded) return usage_error(c, "%s %s: want %s from %.9g to %.9g", arg, value, s->value && !strcmp(s->value, "PERCENT") ? "a percentage" : "a number", s->min, s->max);
     return usage_error(c, "%s %s: want a %s number", arg, value, s->kind == ARG_FLOAT ? "finite" : "whole");
 }
 

@@ -15,7 +15,7 @@
 void tern_options_defaults(tern_options *o) { *o = (tern_options){.size_bytes = sizeof *o}; }
 
 static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name, const char *attention, bool attention_decode, tern_error *err) {
-    TN_FAIL_IF(attention && strcmp(attention, "full"), err, TERN_E_INVALID, "attention '%s' needs a package (tern pack makes one)", attention);
+    TN_FAIL_IF(attention && strcmp(attention, "full") && strcmp(attention, "auto"), err, TERN_E_INVALID, "attention '%s' needs a package (tern pack makes one)", attention);
     TN_FAIL_IF(attention_decode, err, TERN_E_INVALID, "sparse attention when decoding needs a package (tern pack makes one)");
     tn_float_scheme scheme = TN_FLOAT;
     TN_FAIL_IF(scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,

@@ -636,6 +636,7 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     dev.scratch_bytes = opt->scratch_bytes;
     dev.separate_weights = opt->separate_weights;
     dev.apart = opt->apart;
+    TN_BAIL_IF(opt->apart && opt->backend && strcmp(opt->backend, "host"), err, TERN_E_INVALID, "device '%s' has silicon of its own: only the host device works apart", opt->backend);
     dev.kernels = kern;
     if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
     const tn_npu_caps *caps = tn_npu_device_caps(m->dev);

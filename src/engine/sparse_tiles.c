@@ -70,8 +70,8 @@ static void tile_merge(const block *b, tile *t, int32_t *merged, size_t p0, size
 static uint32_t tile_select(const block *b, const tile *t, int32_t *merged, uint32_t *idx) {
     const tn_sparse_attn *s = b->s;
     size_t k = tile_kept(s, b->layer, b->kv_head, t);
-    for (size_t p = t->end - (size_t)(t->i1 - t->i0); p < t->end; p++) merged[p] = t->bound; /* their own */
-    s->kern->topk(&(tn_topk_args){.scores = merged + t->first, .n = t->end - t->first, .k = k, .bound = t->bound, .idx = idx, .scratch = b->w->topk});
+    for (size_t p = t->end - (size_t)(t->i1 - t->i0); p < t->end; p++) merged[p] = t->bound + 1; /* their own, before all others */
+    s->kern->topk(&(tn_topk_args){.scores = merged + t->first, .n = t->end - t->first, .k = k, .bound = t->bound + 1, .idx = idx, .scratch = b->w->topk});
     for (size_t i = 0; t->first && i < k; i++) idx[i] += (uint32_t)t->first;
     return (uint32_t)k;
 }
