@@ -116,7 +116,7 @@ typedef struct tern_options {
     bool attention_whole;        /* where they share: a launch estimates all positions, as on a device apart, not a part that fits the cache;
                                     the same bits (default false) */
     int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full; 1 = none; 0 = shadow: where it begins to pay, as
-                                    tern bench --tune measured it, or 1024; baselines: none (default) */
+                                    tern bench --tune measured it, or 512; baselines: none (default) */
     bool attention_check;        /* also find the exact largest scores, for tern_stats; slow (default false) */
     const char *weights;         /* packages: weights of fewer than 8 bits are unpacked once to "tiles", or stay "packed" in memory, each
                                     product unpacking what it reads (less memory, quicker plain decoding, slower verification of drafts);

@@ -91,7 +91,7 @@ typedef struct model_args {
     {"attention-whole", 0, NULL, ARG_FLAG, &(a).attention_whole, 0, 0, "sparse attention: estimate all positions at once, not part by part in cache; the same bits"}, \
     {"attention-pipeline", 0, "WHEN", ARG_STR, &(a).attention_pipeline, 0, 0, "--attention shadow: heads as tasks of two lanes, on, off or auto (default: where the device has silicon of its own); the same bits"}, \
     {"attention-plan", 0, "HOW", ARG_STR, &(a).attention_plan, 0, 0, "then planned as in the paper (default), or without: in-order, no-fusion, no-overlap, comma-separated"}, \
-    {"attention-threshold", 0, "N", ARG_INT, &(a).attention_threshold, 0, 1 << 24, "sparse attention: in full until the prompt has N tokens (default 0: shadow as --tune measured, or 1024)"}, \
+    {"attention-threshold", 0, "N", ARG_INT, &(a).attention_threshold, 0, 1 << 24, "sparse attention: in full until the prompt has N tokens (default 0: shadow as --tune measured, or 512)"}, \
     {"attention-check", 0, NULL, ARG_FLAG, &(a).attention_check, 0, 0, "sparse attention: also count how many of the exact largest were selected (slow)"}, \
     {"read", 0, "BY", ARG_STR, &(a).read, 0, 0, "packages: threads, threads-direct, uring or uring-direct (default: what suits)"}, \
     {"no-steal", 0, NULL, ARG_FLAG, &(a).no_steal, 0, 0, "packages: lanes never help each other, as on a phone"}

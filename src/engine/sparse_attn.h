@@ -46,7 +46,7 @@ bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out);
 enum { TN_ATTN_ROWS = 32, TN_ATTN_MAX_SHARE = 8, TN_ATTN_MAX_TILE = 128, TN_ATTN_MAX_STEPS = 3 }; /* query rows of a block; neighbours that share a
     selection; with their heads; scales of Q, and of K, to choose from */
 
-enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 1024, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
+enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 512, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
 enum { TN_ATTN_DECODE_LEAST = 256 }; /* positions that a row attends to when decoding, where it sees so many */
 
 typedef struct tn_attn_options {
