@@ -351,11 +351,9 @@ int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32
         if (p >= k->n_keys / TN_KV_PANEL) {
             int32_t n = end - p * TN_KV_PANEL < TN_KV_PANEL ? end - p * TN_KV_PANEL : TN_KV_PANEL;
             const float *x = panels + (size_t)p * d * TN_KV_PANEL;
-            float m = 0;
-            for (size_t i = 0; i < d && n < TN_KV_PANEL; i++) {
-                for (int32_t j = 0; j < n; j++) m = fabsf(x[i * TN_KV_PANEL + (size_t)j]) > m && isfinite(x[i * TN_KV_PANEL + (size_t)j]) ? fabsf(x[i * TN_KV_PANEL + (size_t)j]) : m;
-            }
-            k->panel_max[p] = n == TN_KV_PANEL ? tn_sparse_magnitude(x, d * TN_KV_PANEL, 0) : m;
+            float m = n == TN_KV_PANEL ? tn_sparse_magnitude(x, d * TN_KV_PANEL, 0) : 0;
+            for (size_t i = 0; i < d && n < TN_KV_PANEL; i++) m = tn_sparse_largest(x + i * TN_KV_PANEL, (size_t)n, m);
+            k->panel_max[p] = m;
         }
         max = k->panel_max[p] > max ? k->panel_max[p] : max;
     }

@@ -129,8 +129,7 @@ void tn_sparse_attend_blocks(const block *b, float *out) {
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
     for (int32_t g = 0; g < s->n_group; g++) {
         tn_attn_tile t = block_tile(b, g);
-        s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = &t, .n_tiles = 1, .k = tn_sparse_keys(s, b->layer, b->kv_head)->rows, .v = tn_kv_v(s->kv, b->layer, b->kv_head), .d_head = d,
-                                                  .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b->w->scratch});
+        tn_sparse_run_tiles(b, &t, 1);
         float *o = out + (size_t)b->row0 * row + (size_t)(b->kv_head * s->n_group + g) * d;
         for (int32_t i = 0; i < b->n_rows; i++) memcpy(o + (size_t)i * row, t.out + (size_t)i * d, d * sizeof *o);
     }

@@ -182,8 +182,7 @@ tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer,
         end[g] = (int32_t)n_idx;
     }
     tn_attn_tile tile = {.q = q + at, .out = out + at, .n_rows = (size_t)s->n_group, .idx = idx, .n_idx = n_idx, .first = first, .end = end};
-    s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = &tile, .n_tiles = 1, .k = tn_sparse_keys(s, layer, kv_head)->rows, .v = tn_kv_v(s->kv, layer, kv_head), .d_head = d,
-                                              .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b.w->scratch});
+    tn_sparse_run_tiles(&b, &tile, 1);
     tn_sparse_count(&b, (uint64_t)s->n_group, (uint64_t)s->n_group * ((uint64_t)r->pos[row] + 1 - c.first), (uint64_t)s->n_group * n_idx);
     if (s->o.check) check(&b, &c, &e, idx);
     return TERN_OK;

@@ -144,6 +144,8 @@ void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const
 /* Where they share: the lists of the block's tiles, from scores that come pool by pool, n_stride rows each; exact attention at them. */
 void tn_sparse_tiles_select(const block *b, const int32_t *scores, int32_t n_stride, uint32_t *lists, uint32_t *n_idx);
 void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_t *n_idx, float *out);
+/* Exact attention of n tiles over the cache of the block's KV head, for all that attends to one list with several rows. */
+void tn_sparse_run_tiles(const block *b, const tn_attn_tile *tiles, size_t n);
 /* All heads of a KV head and all rows of the block, where they share: estimated, selected, attended. */
 tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err);
 

@@ -1,4 +1,4 @@
-/* Rows and heads that select for themselves: estimate, select, attend; the baselines; and what all of sparse attention estimates and counts by. */
+/* Rows and heads that select for themselves: estimate, select, attend; and what all of sparse attention estimates and counts by. */
 #include "engine/sparse_impl.h"
 
 #include "base/status.h"

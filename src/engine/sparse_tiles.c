@@ -199,6 +199,12 @@ void tn_sparse_tiles_select(const block *b, const int32_t *scores, int32_t n_str
     if (b->s->o.check) tiles_check(b, lists, n_idx);
 }
 
+void tn_sparse_run_tiles(const block *b, const tn_attn_tile *tiles, size_t n) {
+    const tn_sparse_attn *s = b->s;
+    s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = n, .k = tn_sparse_keys(s, b->layer, b->kv_head)->rows, .v = tn_kv_v(s->kv, b->layer, b->kv_head),
+                                              .d_head = (size_t)s->h->d_head, .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b->w->scratch});
+}
+
 void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_t *n_idx, float *out) {
     const tn_sparse_attn *s = b->s;
     worker_space *w = b->w;
@@ -206,8 +212,7 @@ void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_
     tn_attn_tile tiles[TN_ATTN_ROWS];
     for (int32_t i = 0; i < b->n_rows; i++) memcpy(w->tile_q + (size_t)i * part, b->q + off + (size_t)i * row, part * sizeof(float));
     for (int32_t i = 0; i < n_tiles_of(b); i++) tiles[i] = tile_ready(b, i, lists + (size_t)i * s->idx_stride, n_idx[i]);
-    s->kern->attn_tiles(&(tn_attn_tiles_args){.tiles = tiles, .n_tiles = (size_t)n_tiles_of(b), .k = tn_sparse_keys(s, b->layer, b->kv_head)->rows, .v = tn_kv_v(s->kv, b->layer, b->kv_head),
-                                              .d_head = d, .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = w->scratch});
+    tn_sparse_run_tiles(b, tiles, (size_t)n_tiles_of(b));
     for (int32_t i = 0; i < b->n_rows; i++) memcpy(out + off + (size_t)i * row, w->tile_out + (size_t)i * part, part * sizeof(float));
 }
 
