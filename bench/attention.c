@@ -6,13 +6,13 @@
  * of this thread, so that other programs disturb them little.
  * One block of 32 query rows of every head at the end of a causal context of 1k..16k tokens. Random keys and queries: the selected
  * positions are scattered, which is the hard case for the cache. Times are medians of 7 runs (3 where they are long) in microseconds per
- * query row and head. full is attn_f32. shadow, float-sparse, block-sparse and npu-full are what the engine runs (engine/sparse_attn.h): the
+ * query row and head. full is attn_f32. shadow, float-sparse, block-sparse and npu-full are what the engine runs (attention/sparse_attn.h): the
  * plan of a chunk of these 32 rows and their attention; the number behind a time is how many times as fast as full it is. Then shadow's
  * stages, each alone: the share in brackets is of the limit that binds it (fp32 peak, INT8 peak; attend counts gathering as well). */
 #include "base/cpu.h"
 #include "base/ctx.h"
 #include "base/rng.h"
-#include "engine/sparse_attn.h"
+#include "attention/sparse_attn.h"
 #include "kernels/kernels.h"
 #include "kernels/limits.h"
 #include "kernels/qk_s8.h"

@@ -1,6 +1,6 @@
 /* bench/rag.c - time of retrievals from a store: bench_rag STORE QUESTIONS, a file of lines "path<tab>question". bench/rag.sh makes both. */
 #include "base/clock.h"
-#include "engine/rag.h"
+#include "store/rag.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* bench/sim.c - how many requests a second the simulator runs on one core, graph building included. */
 #include "base/clock.h"
-#include "sim/sim.h"
+#include "lab/sim.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 # Rejects includes that point up: a file includes only from its own storey of src/ or from those below.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-floors="base sched text kernels formats sim npu model draft quant engine server cli"
+floors="base kernels sched text formats npu model package attention prefill draft quant store engine lab server cli"
 declare -A height
 i=0
 for f in $floors; do height[$f]=$i; i=$((i + 1)); done

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "engine/rag.h"
+#include "store/rag.h"
 
 #include <jansson.h>
 #include <signal.h>

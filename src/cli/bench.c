@@ -6,7 +6,7 @@
 #include "cli/prompt.h"
 #include "cli/stats.h"
 
-#include "engine/tune.h"
+#include "lab/tune.h"
 
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -191,7 +191,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
     }
     for (int s = 0; s < TN_LAYER_SITES; s++) json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
     json_t *reads = json_object();
-    for (int i = 0; i < TN_TUNE_READS && r.read_gb_per_second[r.i_read] > 0; i++) json_object_set_new(reads, tn_tune_read_names[i], json_real(r.read_gb_per_second[i]));
+    for (int i = 0; i < TN_TUNED_READS && r.read_gb_per_second[r.i_read] > 0; i++) json_object_set_new(reads, tn_tuned_read_names[i], json_real(r.read_gb_per_second[i]));
     if (json) {
         json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O, s:O, s:i}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
                               "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
@@ -214,8 +214,8 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
         if (r.tuned.attn_times.n_widths) print_attn_times(&r.tuned.attn_times);
         if (r.tuned.attn_threshold == 1 << 24) printf("sparse attention does not pay up to here\n");
         else if (r.tuned.attn_threshold) printf("sparse attention pays for chunks that end at %d tokens or later\n", r.tuned.attn_threshold);
-        for (int i = 0; i < TN_TUNE_READS && json_object_size(reads); i++) {
-            printf("cold reads by %-14s %6.2f GB/s%s\n", tn_tune_read_names[i], r.read_gb_per_second[i], i == r.i_read ? " kept" : "");
+        for (int i = 0; i < TN_TUNED_READS && json_object_size(reads); i++) {
+            printf("cold reads by %-14s %6.2f GB/s%s\n", tn_tuned_read_names[i], r.read_gb_per_second[i], i == r.i_read ? " kept" : "");
         }
     }
     json_decref(lengths);

@@ -3,7 +3,7 @@
 #include "cli/commands.h"
 #include "cli/stats.h"
 
-#include "engine/eval.h"
+#include "lab/eval.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "base/cpu.h"
 #include "base/status.h"
-#include "engine/npu_model.h"
+#include "package/npu_model.h"
 #include "formats/package.h"
 #include "kernels/unpack.h"
 #include "model/source.h"

@@ -3,7 +3,7 @@
 #include "cli/commands.h"
 
 #include "base/clock.h"
-#include "engine/sparse_attn.h"
+#include "attention/sparse_attn.h"
 #include "formats/package.h"
 #include "quant/pack.h"
 

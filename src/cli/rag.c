@@ -4,7 +4,7 @@
 #include "cli/store_args.h"
 
 #include "base/clock.h"
-#include "engine/rag.h"
+#include "store/rag.h"
 #include "engine/tokens.h"
 
 #include <jansson.h>

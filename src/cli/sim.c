@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/engine.h"
-#include "engine/tune.h"
-#include "sim/svg.h"
+#include "lab/tune.h"
+#include "lab/svg.h"
 
 #include <errno.h>
 #include <math.h>
@@ -215,7 +215,7 @@ static int this_machine(const char *path, int32_t n_prompt, bool json, const cha
     tern_error err;
     tern_options_defaults(&opt);
     if (tern_engine_open(path, &opt, &e, &err) != TERN_OK) return failed(&err);
-    tn_sim_measured measured;
+    tn_measured_stages measured;
     tn_sim_model shape;
     tn_sim_result o;
     tn_sim s = {0};

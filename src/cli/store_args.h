@@ -4,7 +4,7 @@
 
 #include "cli/args.h"
 
-#include "draft/store.h"
+#include "store/store.h"
 
 #define STORE_ARGS(path, none)                                                                                    \
     {"store", 0, "FILE", ARG_STR, &(path), 0, 0, "conversations and documents (default: $XDG_DATA_HOME/tern/store.db)"}, \

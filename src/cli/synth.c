@@ -3,7 +3,7 @@
 #include "cli/commands.h"
 
 #include "base/cpu.h"
-#include "model/synth.h"
+#include "lab/synth.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/status.h"
-#include "engine/tune.h"
+#include "package/tuned.h"
 #include "quant/pack.h"
 
 #include <errno.h>

@@ -10,7 +10,7 @@
 #define TN_ENGINE_ENGINE_H
 
 #include "engine/drafting.h"
-#include "engine/pipeline.h"
+#include "prefill/pipeline.h"
 #include "engine/storing.h"
 #include "model/forward.h"
 

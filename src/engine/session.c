@@ -2,7 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/status.h"
-#include "engine/loader.h"
+#include "package/loader.h"
 
 #include <errno.h>
 #include <stdio.h>

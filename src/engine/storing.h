@@ -2,7 +2,7 @@
 #ifndef TN_ENGINE_STORING_H
 #define TN_ENGINE_STORING_H
 
-#include "draft/store.h"
+#include "store/store.h"
 
 enum { TN_STORING_TOKENS = 1 << 16 }; /* the newest tokens of the store that a session drafts from */
 

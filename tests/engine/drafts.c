@@ -3,7 +3,7 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "model/sampler.h"
-#include "model/synth.h"
+#include "lab/synth.h"
 #include "quant/pack.h"
 
 #include <setjmp.h>

@@ -314,7 +314,7 @@ static void log_and_progress(void **state) {
     assert_int_equal(h.live, 0);
 }
 
-/* Allocation number i fails, for every i: an error of memory, nothing left behind. Packages: tests/engine/pipeline.c. */
+/* Allocation number i fails, for every i: an error of memory, nothing left behind. Packages: tests/prefill/pipeline.c. */
 static void allocation_failures(void **state) {
     (void)state;
     long step = getenv("TERN_TEST_QUICK") ? 7 : 1;

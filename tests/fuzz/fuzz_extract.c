@@ -1,5 +1,5 @@
 /* Documents from outside: decode, strip, cut up. What comes out is UTF-8 within its bounds, and passages lie in the text. */
-#include "text/extract.h"
+#include "store/extract.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* A package from anywhere: the bytes as they are, then with true length and checksums so that what lies behind them is reached. */
 #include "base/cpu.h"
-#include "engine/npu_model.h"
+#include "package/npu_model.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Measuring the heads is taken up where a process was stopped or killed, and the package is the same; a journal that is damaged or another's is not
  * believed. */
-#include "model/synth.h"
+#include "lab/synth.h"
 #include "quant/pack.h"
 
 #include <setjmp.h>

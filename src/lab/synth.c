@@ -1,0 +1,296 @@
+#include "lab/synth.h"
+
+#include "base/half.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "formats/gguf.h"
+#include "model/arch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct shape {
+    const char *name, *arch; /* arch by its GGUF name */
+    int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab, ctx;
+    float rope_base, eps;
+    bool tied;
+    int32_t n_rot; /* 0: d_head */
+    float llama3_factor; /* rope scaling of Llama 3.1 and later from a context of 8192; 0: none */
+} shape;
+
+/* Sizes as the models' published configurations have them. */
+static const shape shapes[] = {
+    {"qwen2.5-0.5b", "qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 1e6f, 1e-6f, true, 0, 0},
+    {"qwen2.5-1.5b", "qwen2", 28, 1536, 12, 2, 128, 8960, 151936, 32768, 1e6f, 1e-6f, true, 0, 0},
+    {"qwen1.5-1.8b", "qwen2", 24, 2048, 16, 16, 128, 5504, 151936, 32768, 1e6f, 1e-6f, false, 0, 0},
+    {"qwen3-0.6b", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6f, 1e-6f, true, 0, 0},
+    {"llama3.2-1b", "llama", 16, 2048, 32, 8, 64, 8192, 128256, 131072, 5e5f, 1e-5f, true, 0, 32},
+    {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, 1e4f, 1e-5f, false, 0, 0},
+    {"smollm2-135m", "llama", 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e5f, 1e-5f, true, 0, 0},
+    {"smollm2-360m", "llama", 32, 960, 15, 5, 64, 2560, 49152, 8192, 1e5f, 1e-5f, true, 0, 0},
+    {"smollm2-1.7b", "llama", 24, 2048, 32, 32, 64, 8192, 49152, 8192, 1.3e5f, 1e-5f, true, 0, 0},
+    {"mistral-7b", "llama", 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e6f, 1e-5f, false, 0, 0},
+    {"gemma-2b", "gemma", 18, 2048, 8, 1, 256, 16384, 256000, 8192, 1e4f, 1e-6f, true, 0, 0},
+    {"gemma2-2b", "gemma2", 26, 2304, 8, 4, 256, 9216, 256000, 8192, 1e4f, 1e-6f, true, 0, 0},
+    {"phi-2", "phi2", 32, 2560, 32, 32, 80, 10240, 51200, 2048, 1e4f, 1e-5f, false, 32, 0},
+    {"phi3-mini", "phi3", 32, 3072, 32, 32, 96, 8192, 32064, 4096, 1e4f, 1e-5f, false, 0, 0},
+    {"phonelm-0.5b", "phonelm", 24, 1024, 16, 16, 64, 4864, 49152, 2048, 1e4f, 1e-6f, true, 0, 0},
+    {"phonelm-1.5b", "phonelm", 19, 2560, 16, 16, 160, 6816, 49152, 2048, 1e4f, 1e-6f, true, 0, 0},
+    {"tiny-llama", "llama", 2, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-5f, false, 0, 8},
+    {"tiny-qwen2", "qwen2", 2, 64, 4, 2, 16, 96, 512, 512, 1e6f, 1e-6f, true, 0, 0},
+    {"tiny-qwen3", "qwen3", 2, 64, 4, 2, 32, 96, 512, 512, 1e6f, 1e-6f, true, 0, 0},
+    {"tiny-gemma", "gemma", 2, 64, 4, 1, 16, 128, 512, 512, 1e4f, 1e-6f, true, 0, 0},
+    {"tiny-gemma2", "gemma2", 3, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-6f, true, 0, 0},
+    {"tiny-phi2", "phi2", 2, 64, 4, 4, 16, 256, 512, 512, 1e4f, 1e-5f, false, 8, 0},
+    {"tiny-phi3", "phi3", 2, 64, 4, 4, 16, 128, 512, 512, 1e4f, 1e-5f, false, 0, 0},
+    {"tiny-phonelm", "phonelm", 2, 64, 4, 4, 16, 96, 512, 512, 1e4f, 1e-6f, true, 0, 0},
+};
+enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
+
+const char *tn_synth_name(size_t i) { return i < N_SHAPES ? shapes[i].name : NULL; }
+
+/* ---- a tokenizer: the 256 bytes, a few words, then unused tokens ------------------------------------ */
+
+/* The last tokens. Other engines look the first three up by name in anything called Phi-3. */
+static const char *const control[] = {"<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>"};
+enum { N_CONTROL = sizeof control / sizeof control[0], I_END = 3 };
+
+/* GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank among the unprintable. */
+static size_t byte_text(int b, char out[4]) {
+    int code = b, rank = 0;
+    bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+    for (int i = 0; i < b && !plain; i++) rank += !((i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174);
+    if (!plain) code = 256 + rank;
+    if (code < 128) {
+        out[0] = (char)code;
+        return 1;
+    }
+    out[0] = (char)(0xc0 | code >> 6);
+    out[1] = (char)(0x80 | (code & 63));
+    return 2;
+}
+
+static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab, tern_error *err) {
+    size_t n = (size_t)n_vocab;
+    char *text = tn_alloc(ctx, TN_MEM_TEXT, n, 24);
+    const char **tokens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *tokens);
+    size_t *lens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *lens);
+    int32_t *types = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *types);
+    tern_status st = text && tokens && lens && types ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a vocabulary of %d", n_vocab);
+    /* "th", "he", "in", "er", "an" are merges, so that merging is exercised */
+    static const char *const merges[] = {"t h", "h e", "i n", "e r", "a n"};
+    static const size_t merge_lens[] = {3, 3, 3, 3, 3};
+    for (size_t i = 0; i < n && st == TERN_OK; i++) {
+        char *s = text + 24 * i;
+        tokens[i] = s;
+        types[i] = 1;
+        if (i < 256) {
+            lens[i] = byte_text((int)i, s);
+        } else if (i < 261) {
+            s[0] = merges[i - 256][0];
+            s[1] = merges[i - 256][2];
+            lens[i] = 2;
+        } else if (i >= n - N_CONTROL) {
+            lens[i] = (size_t)snprintf(s, 24, "%s", control[i - (n - N_CONTROL)]);
+            types[i] = 3;
+        } else {
+            lens[i] = (size_t)snprintf(s, 24, "[unused%zu]", i);
+            types[i] = 5;
+        }
+    }
+    if (st == TERN_OK) {
+        tn_gguf_put_str(w, "tokenizer.ggml.model", "gpt2");
+        tn_gguf_put_str(w, "tokenizer.ggml.pre", "qwen2");
+        tn_gguf_put_arr_str(w, "tokenizer.ggml.tokens", tokens, lens, n);
+        tn_gguf_put_arr_i32(w, "tokenizer.ggml.token_type", types, n);
+        tn_gguf_put_arr_str(w, "tokenizer.ggml.merges", merges, merge_lens, 5);
+        tn_gguf_put_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
+        tn_gguf_put_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)(n_vocab - N_CONTROL + I_END));
+        tn_gguf_put_bool(w, "tokenizer.ggml.add_bos_token", false);
+    }
+    tn_free(ctx, text);
+    tn_free(ctx, tokens);
+    tn_free(ctx, lens);
+    tn_free(ctx, types);
+    return st;
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------ */
+
+typedef struct fill {
+    tn_dtype dtype;
+    uint64_t seed, n; /* values of the tensor */
+    float scale, offset;
+    uint8_t *out;
+    uint64_t first, count; /* the part in memory */
+} fill;
+
+enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, per write */
+
+/* Sum of four uniforms: close enough to normal, cheap, the same everywhere. Values depend on seed and index only. */
+static float noise(uint64_t seed, uint64_t i) {
+    tn_rng r = {seed + i * 0x9e3779b97f4a7c15u};
+    uint64_t u = tn_rng_u64(&r);
+    int32_t s = (int32_t)(u & 0xffff) + (int32_t)(u >> 16 & 0xffff) + (int32_t)(u >> 32 & 0xffff) + (int32_t)(u >> 48);
+    return (float)(s - 131070) * (1.0f / 37837.0f); /* standard deviation 1 */
+}
+
+static void fill_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const fill *f = arg;
+    uint64_t at = (uint64_t)i_item * FILL_ITEM, end = at + FILL_ITEM < f->count ? at + FILL_ITEM : f->count;
+    float v[32];
+    for (; at < end; at += 32) {
+        uint64_t n = end - at < 32 ? end - at : 32;
+        for (uint64_t i = 0; i < n; i++) v[i] = f->offset + f->scale * noise(f->seed, f->first + at + i);
+        if (f->dtype == TN_Q8_0) {
+            tn_quantise_q8_0(v, f->out + at / 32 * 34, 32);
+        } else if (f->dtype == TN_Q4_0) {
+            tn_quantise_q4_0(v, f->out + at / 32 * 18, 32);
+        } else if (f->dtype == TN_F16) {
+            for (uint64_t i = 0; i < n; i++) {
+                uint16_t h = tn_f32_f16(v[i]);
+                memcpy(f->out + 2 * (at + i), &h, 2);
+            }
+        } else {
+            memcpy(f->out + 4 * at, v, n * 4);
+        }
+    }
+}
+
+typedef struct synth {
+    tn_ctx *ctx;
+    tn_pool *pool;
+    const tn_arch *arch;
+    tn_hparams h;
+    tn_gguf_writer *w;
+    tn_dtype dtype;
+    uint64_t seed;
+    uint8_t *buf; /* PART values */
+    tern_error *err;
+} synth;
+
+static bool present(const synth *s, tn_role role) { return tn_arch_required(s->arch, &s->h, role); }
+
+/* Rows that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
+static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) { return rows == 1 ? TN_F32 : (s->dtype == TN_Q8_0 || s->dtype == TN_Q4_0) && cols % 32 ? TN_F16 : s->dtype; }
+
+/* A role's tensor: its name and shape; false: the file has none, or the role is part of a fused one named elsewhere. */
+static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows, int64_t *cols) {
+    if (!present(s, role)) return false;
+    tn_role_shape(&s->h, role, rows, cols);
+    tn_arch_gguf_name(layer, role, name, cap);
+    if (!s->arch->gguf_fused) return true;
+    if (role == TN_W_Q) {
+        snprintf(name, cap, "blk.%d.attn_qkv.weight", layer);
+        *rows += 2 * (int64_t)s->h.n_kv_heads * s->h.d_head;
+    }
+    if (role == TN_W_UP) *rows *= 2;
+    return role != TN_W_K && role != TN_W_V && role != TN_W_GATE;
+}
+
+static void declare(synth *s, int layer, tn_role role) {
+    char name[160];
+    int64_t rows, cols;
+    if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return;
+    uint64_t dims[2] = {(uint64_t)rows, (uint64_t)cols};
+    tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), rows == 1 ? 1 : 2, rows == 1 ? dims + 1 : dims);
+}
+
+static tern_status produce(synth *s, int layer, tn_role role) {
+    char name[160];
+    int64_t rows, cols;
+    if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return TERN_OK;
+    fill f = {.dtype = dtype_of(s, rows, cols), .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56, .n = (uint64_t)(rows * cols), .out = s->buf};
+    f.scale = rows == 1 ? 0.02f : 1 / sqrtf((float)cols);
+    bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM || role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
+                   role == TN_W_FFN_POST_NORM;
+    if (is_norm) f.offset = 1;
+    for (f.first = 0; f.first < f.n; f.first += PART) {
+        f.count = f.n - f.first < PART ? f.n - f.first : PART;
+        tn_pool_for(s->pool, (int)((f.count + FILL_ITEM - 1) / FILL_ITEM), fill_item, &f);
+        uint64_t bytes = f.count / (uint64_t)tn_dtype_block(f.dtype) * (uint64_t)tn_dtype_block_bytes(f.dtype);
+        TN_TRY(tn_gguf_write(s->w, s->buf, bytes, s->err));
+    }
+    return TERN_OK;
+}
+
+/* What each rope frequency is divided by, in the tensor converters write for Llama 3.1 and later. */
+static void rope_factors(const shape *p, float out[TN_MAX_ROT / 2]) {
+    for (int i = 0; i < p->d_head / 2; i++) {
+        double f = pow((double)p->rope_base, -2.0 * i / p->d_head), scaled = f;
+        tn_rope_llama3(&scaled, 1, (double)p->llama3_factor, 1, 4, 8192);
+        out[i] = (float)(f / scaled);
+    }
+}
+
+static void put_keys(synth *s, const shape *p) {
+    char key[96];
+#define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
+    tn_gguf_put_str(s->w, "general.architecture", p->arch);
+    tn_gguf_put_str(s->w, "general.name", p->name);
+    tn_gguf_put_u32(s->w, KEY("block_count"), (uint32_t)p->n_layers);
+    tn_gguf_put_u32(s->w, KEY("context_length"), (uint32_t)p->ctx);
+    tn_gguf_put_u32(s->w, KEY("embedding_length"), (uint32_t)p->n_embd);
+    tn_gguf_put_u32(s->w, KEY("feed_forward_length"), (uint32_t)p->n_ff);
+    tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
+    tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
+    tn_gguf_put_u32(s->w, KEY("attention.key_length"), (uint32_t)p->d_head);
+    tn_gguf_put_u32(s->w, KEY("attention.value_length"), (uint32_t)p->d_head);
+    tn_gguf_put_u32(s->w, KEY("rope.dimension_count"), (uint32_t)(p->n_rot ? p->n_rot : p->d_head));
+    tn_gguf_put_f32(s->w, KEY("rope.freq_base"), p->rope_base);
+    tn_gguf_put_f32(s->w, KEY(s->arch->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"), p->eps);
+    if (s->arch->window_pattern) {
+        tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), 4096);
+        tn_gguf_put_f32(s->w, KEY("attn_logit_softcapping"), 50);
+        tn_gguf_put_f32(s->w, KEY("final_logit_softcapping"), 30);
+    } else if (s->arch->gguf_fused) {
+        tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), (uint32_t)p->ctx / 2 - 1); /* Phi-3 mini: 2047 of 4096 */
+    }
+#undef KEY
+}
+
+static tern_status write_all(synth *s, const shape *p) {
+    put_keys(s, p);
+    TN_TRY(put_tokenizer(s->ctx, s->w, p->n_vocab, s->err));
+    float factors[TN_MAX_ROT / 2];
+    uint64_t n_factors = (uint64_t)p->d_head / 2;
+    if (p->llama3_factor > 0) {
+        rope_factors(p, factors);
+        tn_gguf_add_tensor(s->w, "rope_freqs.weight", TN_F32, 1, &n_factors);
+    }
+    for (int pass = 0; pass < 2; pass++) { /* declare every tensor, then produce them in the same order */
+        if (pass) TN_TRY(tn_gguf_begin_data(s->w, s->err));
+        if (pass && p->llama3_factor > 0) TN_TRY(tn_gguf_write(s->w, factors, n_factors * sizeof *factors, s->err));
+        for (int layer = -1; layer < p->n_layers; layer++) {
+            for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+                if (pass) TN_TRY(produce(s, layer, (tn_role)r));
+                else declare(s, layer, (tn_role)r);
+            }
+            if (pass && !tn_progress(s->ctx, "synth", (layer + 2.0) / (p->n_layers + 1))) return tn_fail(s->err, TERN_E_CANCELLED, "writing was cancelled");
+        }
+    }
+    return tn_gguf_finish(&s->w, s->err);
+}
+
+tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *path, uint64_t seed, tn_dtype dtype, tern_error *err) {
+    const shape *p = NULL;
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        if (!strcmp(shapes[i].name, name)) p = &shapes[i];
+    }
+    TN_FAIL_IF(!p, err, TERN_E_INVALID, "model '%s' is unknown; tern synth --list names those there are", name);
+    TN_FAIL_IF(dtype != TN_F32 && dtype != TN_F16 && dtype != TN_Q8_0 && dtype != TN_Q4_0, err, TERN_E_INVALID, "weights can be written as F32, F16, Q8_0 or Q4_0");
+    synth s = {.ctx = ctx, .pool = pool, .arch = tn_arch_by_gguf(p->arch, strlen(p->arch)), .dtype = dtype, .err = err};
+    tn_rng r = {seed};
+    s.seed = tn_rng_u64(&r);
+    s.h = (tn_hparams){.n_layers = p->n_layers, .n_embd = p->n_embd, .n_heads = p->n_heads, .n_kv_heads = p->n_kv_heads, .d_head = p->d_head, .n_ff = p->n_ff,
+                       .n_vocab = p->n_vocab, .ctx_train = p->ctx, .tied = p->tied};
+    s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);
+    TN_FAIL_IF(!s.buf, err, TERN_E_MEMORY, "no memory to write a model");
+    tern_status st = tn_gguf_create(ctx, path, &s.w, err);
+    if (st == TERN_OK) st = write_all(&s, p);
+    tn_gguf_abort(&s.w);
+    tn_free(ctx, s.buf);
+    return st;
+}

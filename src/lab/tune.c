@@ -1,0 +1,261 @@
+#include "lab/tune.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "npu/profile.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_REPEATS = 3 };
+#define WORTH 1.02
+
+/* At most a gigabyte of the package, twice by each method in turn. */
+static tern_status best_read(const char *path, uint64_t n_bytes, tn_tune_report *r, tern_error *err) {
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    uint64_t n = n_bytes < 1u << 30 ? n_bytes : 1u << 30;
+    for (int i = 0; i < 2 * TN_TUNED_READS; i++) {
+        int method = i % TN_TUNED_READS;
+        tn_aio_options o;
+        tn_aio_defaults(&o);
+        (void)tn_aio_method_parse(tn_tuned_read_names[method], &o);
+        double stays, t;
+        TN_TRY(tn_aio_drop_cache(path, &stays, err));
+        if (stays > 0.1) { /* others use the file: nothing to measure, nothing to gain */
+            memset(r->read_gb_per_second, 0, sizeof r->read_gb_per_second);
+            break;
+        }
+        TN_TRY(tn_aio_measure(&ctx, path, &o, 0, n, &t, err));
+        if (t > 0 && (double)n * 1e-9 / t > r->read_gb_per_second[method]) r->read_gb_per_second[method] = (double)n * 1e-9 / t;
+    }
+    for (int i = 0; i < TN_TUNED_READS; i++) {
+        if (r->read_gb_per_second[i] > r->read_gb_per_second[r->i_read]) r->i_read = i;
+    }
+    return TERN_OK;
+}
+
+static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_error *err) {
+    json_t *j = json_load_file(e->profile_path, 0, NULL), *rows = json_object(), *speed = json_object();
+    if (!json_is_object(j)) {
+        json_decref(j);
+        j = json_object();
+    }
+    for (int s = 0; s < TN_LAYER_SITES; s++) json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
+    for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", r->chunk[i]);
+        if (r->tokens_per_second[i] > 0) json_object_set_new(speed, name, json_real(r->tokens_per_second[i]));
+    }
+    char key[40], print[24];
+    tn_tuned_key(e->kern.cpu, e->n_lane_workers, key);
+    snprintf(print, sizeof print, "%016" PRIx64, r->tuned.fingerprint);
+    json_object_set_new(j, "tuned", json_pack("{s:s, s:s, s:i, s:o, s:i, s:o, s:i}", "key", key, "fingerprint", print, "chunk", (int)r->tuned.chunk, "rows_per_run", rows,
+                                              "prompt", (int)r->n_prompt, "tokens_per_second", speed, "attention_from", (int)r->tuned.attn_threshold));
+    if (r->read_gb_per_second[r->i_read] > 0) {
+        json_t *gb = json_object();
+        for (int i = 0; i < TN_TUNED_READS; i++) json_object_set_new(gb, tn_tuned_read_names[i], json_real(r->read_gb_per_second[i]));
+        json_object_set_new(j, "read", json_pack("{s:s, s:o}", "method", tn_tuned_read_names[r->i_read], "gb_per_second", gb));
+    }
+    if (r->tuned.attn_times.n_widths) json_object_set_new(json_object_get(j, "tuned"), "attention_times", tn_attn_times_json(&r->tuned.attn_times));
+    bool kept = tn_profile_put(e, j);
+    json_decref(j);
+    TN_FAIL_IF(!kept, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning", e->profile_path);
+    return TERN_OK;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A session and n random tokens for it; the caller closes and frees both, whatever is returned. */
+static tern_status open_prompt(tern_engine *e, int32_t n, tern_session **s, int32_t **ids, tern_error *err) {
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = n;
+    *ids = tn_alloc(&e->ctx, TN_MEM_OTHER, (size_t)n, sizeof **ids);
+    TN_FAIL_IF(!*ids, err, TERN_E_MEMORY, "no memory for a prompt of %d tokens", n);
+    tn_rng rng = {42};
+    for (int32_t k = 0; k < n; k++) (*ids)[k] = (int32_t)tn_rng_below(&rng, (uint64_t)e->model->h.n_vocab);
+    return tern_session_open(e, &so, s, err);
+}
+
+/* Median tokens/s of a prefill of random tokens, after one that warms up. */
+static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *err) {
+    tern_session *s = NULL;
+    int32_t *ids = NULL;
+    tern_status st = open_prompt(e, n, &s, &ids, err);
+    double t[1 + N_REPEATS];
+    for (int i = 0; i < 1 + N_REPEATS && st == TERN_OK; i++) {
+        tn_session_truncate(s, 0);
+        double t0 = tn_now_s();
+        st = tern_session_prefill(s, ids, (size_t)n, err);
+        t[i] = tn_now_s() - t0;
+    }
+    if (st == TERN_OK) {
+        qsort(t + 1, N_REPEATS, sizeof t[0], ascending);
+        *out = n / t[1 + N_REPEATS / 2];
+    }
+    tern_session_close(&s);
+    tn_free(&e->ctx, ids);
+    return st;
+}
+
+static tn_sim_model shape_of(const tern_engine *e) {
+    const tn_hparams *h = &e->model->h;
+    return (tn_sim_model){.name = "package", .n_layers = h->n_layers, .n_embd = h->n_embd, .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads,
+                          .d_head = h->d_head, .n_ff = h->n_ff, .n_vocab = h->n_vocab};
+}
+
+/* What a part costs beyond its work: by how much the prefill took longer than its tasks' times allow, shared out. */
+static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
+    tn_measured_stages measured;
+    tn_sim_model shape = shape_of(e);
+    tn_sim_result o;
+    tn_sim sim;
+    s->profile.part_us = 0;
+    tn_pipeline_measured(s->pipeline, &measured);
+    memcpy(measured.n_workers, e->n_lane_workers, sizeof measured.n_workers);
+    TN_TRY(tn_sim_open(&e->ctx, &sim, err));
+    tern_status st = tn_sim_run(&sim, &(tn_sim_request){.measured = &measured, .model = &shape, .n_tokens = n, .n_chunk = e->npu->chunk, .policy = e->policy}, NULL, &o, err);
+    double n_parts = 0;
+    for (int32_t t = 0; t < sim.graph->n_tasks; t++) n_parts += sim.graph->tasks[t].n_parts;
+    int32_t n_workers = measured.n_workers[TN_LANE_CPU] + measured.n_workers[TN_LANE_NPU];
+    if (st == TERN_OK) s->profile.part_us = fmax(0, (wall_us - o.ttft_ms * 1e3) * n_workers / n_parts);
+    tn_sim_close(&sim);
+    return st;
+}
+
+/* Every stage's median over warm prefills of whole chunks. The session keeps them in the profile when it closes. */
+static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
+    enum { N_TIMES = 7 };
+    int32_t n = n_prompt / e->npu->chunk * e->npu->chunk;
+    tern_session *s = NULL;
+    int32_t *ids = NULL;
+    tern_status st = open_prompt(e, n, &s, &ids, err);
+    enum { PER_POS = TN_N_STAGES, REST, WALL, N_KINDS };
+    double us[N_KINDS][N_TIMES];
+    for (int i = -1; i < N_TIMES && st == TERN_OK; i++) {
+        s->profile.measured = i < 0; /* the first prefill warms up */
+        s->profile.later_waves = i >= 0;
+        tn_session_truncate(s, 0);
+        double t0 = tn_now_s();
+        int64_t wave_ns = tn_pipeline_stats_get(s->pipeline)->wall_ns;
+        st = tern_session_prefill(s, ids, (size_t)n, err);
+        if (i < 0) continue;
+        for (int k = 0; k < TN_N_STAGES; k++) us[k][i] = s->profile.us[k];
+        us[PER_POS][i] = s->profile.attn_us_per_pos;
+        us[WALL][i] = (tn_now_s() - t0) * 1e6;
+        us[REST][i] = fmax(0, us[WALL][i] - (double)(tn_pipeline_stats_get(s->pipeline)->wall_ns - wave_ns) * 1e-3);
+    }
+    if (st == TERN_OK) {
+        for (int k = 0; k < N_KINDS; k++) qsort(us[k], N_TIMES, sizeof us[k][0], ascending);
+        for (int k = 0; k < TN_N_STAGES; k++) s->profile.us[k] = us[k][N_TIMES / 2];
+        s->profile.attn_us_per_pos = us[PER_POS][N_TIMES / 2], s->profile.rest_us = us[REST][N_TIMES / 2];
+        st = part_time(e, s, n, us[WALL][N_TIMES / 2], err);
+    }
+    tern_session_close(&s);
+    tn_free(&e->ctx, ids);
+    return st;
+}
+
+static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *err) {
+    for (int s = 0; s < TN_LAYER_SITES; s++) {
+        const tn_npu_site *site = tn_npu_site_at(e->npu, 0, (tn_site)s);
+        if (!site->ops.n_ops) continue;
+        tn_npu_graph_desc d = *tn_npu_graph_get(site->graphs[TN_FORM_CHUNK]);
+        d.rows_per_run = 0;
+        TN_TRY(tn_npu_best_split(tn_npu_site_device(e->npu, site), &d, NULL, NULL, err));
+        t->rows_per_run[s] = d.rows_per_run == d.m ? 0 : d.rows_per_run;
+    }
+    return TERN_OK;
+}
+
+/* From where on sparse attention pays: both kinds' cost of a row grows with its position, and sparse attention's begins higher; so where it breaks
+ * even over a whole prompt it has been paying since half of it. */
+static tern_status best_threshold(const char *path, const tern_options *opt, tn_tune_report *r, tern_error *err) {
+    r->tuned.attn_threshold = 1 << 24;
+    for (int i = TN_TUNE_ATTN - 1; i >= 0; i--) {
+        r->attn_length[i] = r->n_prompt >> (TN_TUNE_ATTN - 1 - i);
+        for (int sparse = 0; sparse < 2; sparse++) {
+            tern_options o = *opt;
+            tern_engine *e = NULL;
+            o.chunk = r->tuned.chunk;
+            o.attention = sparse ? "shadow" : "full";
+            o.attention_threshold = 1;
+            TN_TRY(tern_engine_open(path, &o, &e, err));
+            tern_status st = speed_of(e, r->attn_length[i], &r->attn_speed[i][sparse], err);
+            tern_engine_close(&e);
+            TN_TRY(st);
+        }
+        if (r->attn_speed[i][1] < r->attn_speed[i][0]) break;
+        r->tuned.attn_threshold = r->attn_length[i] / 2;
+    }
+    return TERN_OK;
+}
+
+static tern_status open_with(const char *path, const tern_options *opt, int32_t chunk, tern_engine **e, tern_error *err) {
+    tern_options o = *opt;
+    o.chunk = chunk;
+    TN_TRY(tern_engine_open(path, &o, e, err));
+    if ((*e)->npu) return TERN_OK;
+    tern_engine_close(e);
+    return tn_fail(err, TERN_E_INVALID, "%s: only packages are tuned", path);
+}
+
+tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out, tern_error *err) {
+    TN_FAIL_IF(n_prompt < TN_CHUNK_MIN || n_prompt > 1 << 20, err, TERN_E_INVALID, "tuning on a prompt of %d tokens: want %d to %d", n_prompt, TN_CHUNK_MIN, 1 << 20);
+    *out = (tn_tune_report){.n_prompt = n_prompt};
+    tern_engine *e = NULL;
+    double best = 0;
+    for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
+        out->chunk[i] = TN_CHUNK_MIN << i;
+        if (out->chunk[i] > n_prompt) continue;
+        TN_TRY(open_with(path, opt, out->chunk[i], &e, err));
+        tern_status st = speed_of(e, n_prompt, &out->tokens_per_second[i], err);
+        tern_engine_close(&e);
+        TN_TRY(st);
+        if (out->tokens_per_second[i] <= best * WORTH) continue; /* longer chunks take more memory */
+        best = out->tokens_per_second[i];
+        out->tuned.chunk = out->chunk[i];
+    }
+    TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err));
+    out->tuned.fingerprint = e->model->fingerprint;
+    tern_status st = best_splits(e, &out->tuned, err);
+    uint64_t n_bytes = tn_pkg_file_bytes(e->npu->pkg);
+    /* heads that cannot be a pipeline have no times */
+    if (st == TERN_OK && e->npu->attn_scale_q) st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention, &out->tuned.attn_times, err);
+    if (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT) st = TERN_OK, out->tuned.attn_times = (tn_attn_times){0};
+    if (st == TERN_OK) st = save(e, out, err); /* so that they are planned by in what follows */
+    if (st == TERN_OK && e->npu->attn_scale_q) st = best_threshold(path, opt, out, err);
+    if (st == TERN_OK) st = best_read(path, n_bytes / 4096 * 4096, out, err);
+    if (st == TERN_OK) st = save(e, out, err);
+    tern_engine_close(&e);
+    TN_TRY(st);
+    TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err)); /* with the shapes just found */
+    st = stage_times(e, n_prompt, err);
+    tern_engine_close(&e);
+    return st;
+}
+
+tern_status tn_tuned_measured(tern_engine *e, tn_measured_stages *out, tn_sim_model *shape, tern_error *err) {
+    TN_FAIL_IF(!e->npu, err, TERN_E_INVALID, "only packages have a profile of stage times");
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = e->npu->chunk;
+    tern_session *s = NULL;
+    TN_TRY(tern_session_open(e, &so, &s, err));
+    bool measured = s->profile.measured;
+    tn_pipeline_measured(s->pipeline, out);
+    tern_session_close(&s);
+    TN_FAIL_IF(!measured, err, TERN_E_INVALID, "%s has no stage times for these settings: run tern bench --tune first", e->profile_path);
+    memcpy(out->n_workers, e->n_lane_workers, sizeof out->n_workers);
+    *shape = shape_of(e);
+    return TERN_OK;
+}

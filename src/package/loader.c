@@ -1,0 +1,499 @@
+#include "package/loader.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum {
+    CHANNELS_PER_PART = 256, /* of unpacking */
+    RING_BYTES = 48 << 20,   /* packed weights on their way, at least three units */
+};
+
+typedef struct unit_op {
+    const tn_pkg_record *r; /* TILES or WEIGHTLETS */
+    tn_role role;
+    int8_t *tiles;          /* what stays: tiles, or packed weights */
+    const uint8_t *packed, *bits; /* weightlets to be unpacked; NULL: what comes stays as it is */
+    int32_t part0;          /* first of its parts */
+    tn_aio_read read;
+} unit_op;
+
+typedef struct unit {
+    tn_loader *l;
+    tn_unit_kind kind;
+    int32_t layer; /* -1: model level */
+    tn_npu_site *site;
+    const tn_pkg_section *section;
+    int32_t n_ops, n_parts;
+    unit_op ops[TN_SITE_MAX_OPS]; /* small tensors: one without a record */
+    bool submitted;    /* guarded by mu */
+    atomic_bool loaded; /* release: what was loaded */
+} unit;
+
+struct tn_loader {
+    tn_npu_model *m;
+    tn_load_mode mode;
+    tn_aio *aio;   /* NULL: mapped */
+    tn_file *map;
+    int32_t n_units;
+    unit *units;
+    tn_prefill_unit *graph_units;
+    uint8_t *ring_block, *ring;
+    int64_t open_ns;
+    pthread_mutex_t run_mu; /* whoever loads; before mu */
+    pthread_mutex_t mu;     /* guards what follows */
+    int32_t n_prefix;       /* the units before this one are loaded */
+    int32_t n_submitted;
+    int32_t n_in_ring;      /* units that pass through the ring and are not loaded; with the last the ring goes */
+    tern_status status;     /* first failure */
+    tern_error error;
+    atomic_bool done;
+    atomic_int_fast64_t unpack_ns, load_ns, done_ns, n_by_device; /* relaxed: statistics */
+    /* rows of the embedding that are needed before it is there; written under run_mu */
+    int32_t n_rows, *row_tile; /* ascending */
+    int8_t *row_data;
+    tn_aio_read *row_reads;
+    uint64_t tile_bytes;
+    const tn_pkg_record *embd;
+    const tn_pkg_section *embd_section;
+    const uint32_t *tile_hash;
+    int32_t embd_unit;
+};
+
+static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN; }
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
+
+/* Bytes of a piece that belong to the tensor: direct reads bring what lies behind it too. */
+static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
+    const unit *u = user;
+    const unit_op *op = u->kind == TN_UNIT_SMALL ? &u->ops[0] : (const unit_op *)((const char *)r - offsetof(unit_op, read));
+    uint64_t size = op->r ? op->r->size_bytes : tn_pkg_small_bytes(u->l->m->pkg, u->section);
+    if (at >= size) return TERN_OK;
+    return tn_pkg_check(u->l->m->pkg, u->section, op->r, at, (const char *)r->dst + at, n < size - at ? n : size - at, err);
+}
+
+/* Under mu: queue the reads of every unit whose place is free. */
+static void pump(tn_loader *l) {
+    while (l->aio && l->n_submitted < l->n_units && l->graph_units[l->n_submitted].after < l->n_prefix) {
+        unit *u = &l->units[l->n_submitted++];
+        u->submitted = true;
+        for (int32_t i = 0; i < u->n_ops; i++) tn_aio_submit(l->aio, &u->ops[i].read, false);
+    }
+}
+
+static tern_status remember(tn_loader *l, tern_status st, const tern_error *error, tern_error *err) {
+    if (st == TERN_OK) return st;
+    pthread_mutex_lock(&l->mu);
+    if (l->status == TERN_OK) {
+        l->status = st;
+        l->error = *error;
+    }
+    if (err) *err = l->error;
+    st = l->status;
+    pthread_mutex_unlock(&l->mu);
+    return st;
+}
+
+static tern_status failed_before(tn_loader *l, tern_error *err) {
+    pthread_mutex_lock(&l->mu);
+    tern_status st = l->status;
+    if (st != TERN_OK && err) *err = l->error;
+    pthread_mutex_unlock(&l->mu);
+    return st;
+}
+
+static bool is_loaded(const unit *u) { return atomic_load_explicit(&u->loaded, memory_order_acquire); }
+
+/* The widths of its channels came with the layer's small tensors. */
+static tern_status find_weightlets(unit *u, tern_error *err) {
+    const tn_npu_model *m = u->l->m;
+    size_t n;
+    const tn_pkg_record *records = tn_pkg_records(m->pkg, u->section, &n), *w;
+    for (int32_t i = 0; i < u->n_ops; i++) {
+        unit_op *op = &u->ops[i];
+        if (op->r->part != TN_PKG_WEIGHTLETS) continue;
+        TN_TRY(tn_pkg_weightlets(records, n, m->small[u->layer + 1], (uint32_t)op->role, u->site->ops.n[i], u->site->ops.k, &op->bits, &w, err));
+    }
+    return TERN_OK;
+}
+
+static tern_status read_unit(unit *u, tern_error *err) {
+    tn_loader *l = u->l;
+    tn_npu_model *m = l->m;
+    tern_status st = TERN_OK;
+    for (int32_t i = 0; i < u->n_ops; i++) {
+        unit_op *op = &u->ops[i];
+        if (l->aio) {
+            tern_error one;
+            tern_status rc = tn_aio_wait(l->aio, &op->read, &one); /* all of them, so that none is in flight after a failure */
+            if (rc != TERN_OK && st == TERN_OK) {
+                st = rc;
+                if (err) *err = one;
+            }
+        } else if (!op->r) {
+            uint64_t n = tn_pkg_small_bytes(m->pkg, u->section);
+            if (n) st = tn_pkg_check(m->pkg, u->section, NULL, 0, l->map->data + u->section->off_bytes, n, err);
+        } else if (op->packed && st == TERN_OK) { /* what is used where it lies is checked by nobody: that would read it all */
+            st = tn_pkg_check(m->pkg, u->section, op->r, 0, op->packed, op->r->size_bytes, err);
+        }
+    }
+    if (st == TERN_OK && u->site) st = find_weightlets(u, err);
+    return st;
+}
+
+tern_status tn_loader_read(tn_loader *l, int32_t i, tern_error *err) {
+    unit *u = &l->units[i];
+    TN_TRY(failed_before(l, err));
+    if (u->kind == TN_UNIT_SMALL && u->layer == 0) TN_TRY(tn_loader_rows_wait(l, err)); /* the first stage needs both, also in a run that resumes */
+    if (is_loaded(u)) return TERN_OK;
+    tern_error error = {0};
+    return remember(l, read_unit(u, &error), &error, err);
+}
+
+static bool in_ring(const tn_loader *l, const tn_pkg_record *r) { return r && r->part == TN_PKG_WEIGHTLETS && !tn_npu_stays_packed(l->m, r); }
+
+/* Bytes that pass through the ring. */
+static uint64_t packed_bytes(const unit *u) {
+    uint64_t n = 0;
+    for (int32_t i = 0; i < u->n_ops; i++) n += in_ring(u->l, u->ops[i].r) ? aligned(u->ops[i].r->size_bytes) : 0;
+    return n;
+}
+
+/* ---- unpacking and loading ------------------------------------------------------------------------------ */
+
+tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *err) {
+    (void)err;
+    unit *u = &l->units[i];
+    if (!u->site || is_loaded(u)) return TERN_OK;
+    int64_t t0 = tn_now_ns();
+    int32_t o = 0;
+    while (o + 1 < u->n_ops && part >= u->ops[o + 1].part0) o++;
+    const unit_op *op = &u->ops[o];
+    if (!op->packed) return TERN_OK;
+    size_t k = (size_t)u->site->ops.k, n = (size_t)u->site->ops.n[o], n0 = (size_t)(part - op->part0) * CHANNELS_PER_PART,
+           n1 = n0 + CHANNELS_PER_PART < n ? n0 + CHANNELS_PER_PART : n;
+    if (n0 >= n) return TERN_OK;
+    const uint8_t *packed = op->packed + tn_weightlets_bytes(op->bits, 0, n0, k);
+    if (tn_npu_unpack(l->m->dev, packed, op->bits, (int64_t)n0, (int64_t)n1, (int64_t)k, op->tiles))
+        atomic_fetch_add_explicit(&l->n_by_device, (int64_t)((n1 - n0) * k), memory_order_relaxed);
+    else
+        tn_weightlets_unpack(l->m->kern->unpack_tile, packed, op->bits, n0, n1, k, op->tiles);
+    atomic_fetch_add_explicit(&l->unpack_ns, tn_now_ns() - t0, memory_order_relaxed);
+    return TERN_OK;
+}
+
+static tern_status load_unit(unit *u, tern_error *err) {
+    switch (u->kind) {
+    case TN_UNIT_SMALL: return tn_npu_model_small_ready(u->l->m, u->layer, err);
+    case TN_UNIT_SITE: case TN_UNIT_HEAD: return tn_npu_model_site_ready(u->l->m, u->site, err);
+    default: return TERN_OK;
+    }
+}
+
+tern_status tn_loader_load(tn_loader *l, int32_t i, tern_error *err) {
+    unit *u = &l->units[i];
+    if (is_loaded(u)) return TERN_OK;
+    int64_t t0 = tn_now_ns();
+    tern_error error = {0};
+    TN_TRY(remember(l, load_unit(u, &error), &error, err));
+    int64_t now = tn_now_ns();
+    atomic_fetch_add_explicit(&l->load_ns, now - t0, memory_order_relaxed);
+    pthread_mutex_lock(&l->mu);
+    atomic_store_explicit(&u->loaded, true, memory_order_release);
+    while (l->n_prefix < l->n_units && is_loaded(&l->units[l->n_prefix])) l->n_prefix++;
+    pump(l);
+    bool last = l->n_prefix == l->n_units;
+    uint8_t *ring = NULL;
+    if (l->ring_block && packed_bytes(u) && --l->n_in_ring == 0) { /* before the head is all there: the two are never whole together */
+        ring = l->ring_block;
+        l->ring_block = NULL;
+    }
+    pthread_mutex_unlock(&l->mu);
+    tn_free(l->m->ctx, ring);
+    if (last) {
+        atomic_store_explicit(&l->done_ns, now - l->open_ns, memory_order_relaxed);
+        atomic_store_explicit(&l->done, true, memory_order_release);
+    }
+    return TERN_OK;
+}
+
+typedef struct pool_unpack {
+    tn_loader *l;
+    int32_t unit;
+} pool_unpack;
+
+static void unpack_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const pool_unpack *p = arg;
+    (void)tn_loader_unpack(p->l, p->unit, i_item, NULL); /* cannot fail */
+}
+
+tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_error *err) {
+    bool phases = l->mode == TN_LOAD_SEQUENTIAL;
+    TN_TRY(tn_loader_rows_wait(l, err));
+    for (int phase = 0; phase < (phases ? TN_N_LOAD_STEPS : 1); phase++) {
+        for (int32_t u = 0; u < l->n_units && l->graph_units[u].layer <= layer; u++) {
+            if (is_loaded(&l->units[u])) continue;
+            if (!phases || phase == TN_LD_READ) TN_TRY(tn_loader_read(l, u, err));
+            pool_unpack p = {l, u};
+            if ((!phases || phase == TN_LD_UNPACK) && l->units[u].n_parts > 1) tn_pool_for(pool, l->units[u].n_parts, unpack_item, &p);
+            else if (!phases || phase == TN_LD_UNPACK) unpack_item(&p, 0, 0);
+            if (!phases || phase == TN_LD_LOAD) {
+                TN_TRY(tn_loader_load(l, u, err));
+                TN_FAIL_IF(!tn_progress(l->m->ctx, "load", (u + 1.0) / l->n_units), err, TERN_E_CANCELLED, "loading was cancelled");
+            }
+        }
+    }
+    return TERN_OK;
+}
+
+/* ---- rows of the embedding ------------------------------------------------------------------------------ */
+
+static int ascending(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static tern_status check_row_tile(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
+    const tn_loader *l = user;
+    size_t i = (size_t)(r - l->row_reads);
+    if (at + n < l->tile_bytes) return TERN_OK; /* pieces come in any order, but a tile is one */
+    TN_FAIL_IF(XXH32(r->dst, l->tile_bytes, 0) != l->tile_hash[l->row_tile[i]], err, TERN_E_FORMAT,
+               "%s: the embedding of tokens %d to %d, at offset %" PRIu64 ", is damaged (checksum differs)", tn_pkg_path(l->m->pkg), l->row_tile[i] * 16, l->row_tile[i] * 16 + 15, r->off_bytes);
+    return TERN_OK;
+}
+
+static void drop_rows(tn_loader *l) {
+    for (int32_t i = 0; i < l->n_rows; i++) (void)tn_aio_wait(l->aio, &l->row_reads[i], NULL);
+    l->n_rows = 0;
+    tn_free(l->m->ctx, l->row_tile);
+    tn_free(l->m->ctx, l->row_data);
+    tn_free(l->m->ctx, l->row_reads);
+    l->row_tile = NULL;
+    l->row_data = NULL;
+    l->row_reads = NULL;
+}
+
+tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, tern_error *err) {
+    drop_rows(l);
+    if (!n || !l->aio || is_loaded(&l->units[l->embd_unit])) return TERN_OK;
+    tn_ctx *ctx = l->m->ctx;
+    l->row_tile = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n, sizeof *l->row_tile);
+    TN_FAIL_IF(!l->row_tile, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens", n);
+    for (int32_t i = 0; i < n; i++) l->row_tile[i] = ids[i] / 16;
+    qsort(l->row_tile, (size_t)n, sizeof *l->row_tile, ascending);
+    int32_t n_tiles = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!i || l->row_tile[i] != l->row_tile[i - 1]) l->row_tile[n_tiles++] = l->row_tile[i];
+    }
+    l->row_data = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_tiles * l->tile_bytes + TN_AIO_ALIGN, 1);
+    l->row_reads = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_tiles, sizeof *l->row_reads);
+    TN_FAIL_IF(!l->row_data || !l->row_reads, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens", n);
+    int8_t *at = (int8_t *)aligned((uintptr_t)l->row_data);
+    for (int32_t i = 0; i < n_tiles; i++) {
+        uint64_t off = l->embd_section->off_bytes + l->embd->off_bytes + (uint64_t)l->row_tile[i] * l->tile_bytes;
+        l->row_reads[i] = (tn_aio_read){.off_bytes = off, .n_bytes = l->tile_bytes, .dst = at + (uint64_t)i * l->tile_bytes, .check = check_row_tile, .user = l};
+        tn_aio_submit(l->aio, &l->row_reads[i], true);
+    }
+    l->n_rows = n_tiles;
+    return TERN_OK;
+}
+
+tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
+    tern_error error = {0};
+    for (int32_t i = 0; i < l->n_rows; i++) TN_TRY(remember(l, tn_aio_wait(l->aio, &l->row_reads[i], &error), &error, err));
+    return TERN_OK;
+}
+
+const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
+    int32_t tile = id / 16;
+    if (!is_loaded(&l->units[l->embd_unit]) && l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
+        const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
+        assert(found);
+        return l->row_reads[found - l->row_tile].dst;
+    }
+    return l->m->embd_tiles + (uint64_t)tile * l->tile_bytes;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------- */
+
+/* Places in the ring, taken in order; a unit's place may be one that others had. */
+static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
+    uint64_t most = 0, total = 0, size;
+    for (int32_t i = 0; i < l->n_units; i++) {
+        uint64_t n = packed_bytes(&l->units[i]);
+        most = n > most ? n : most;
+        total += n;
+    }
+    size = 3 * most > RING_BYTES ? 3 * most : RING_BYTES;
+    if (ring_bytes) size = ring_bytes > most ? aligned(ring_bytes) : most;
+    if (l->mode == TN_LOAD_SEQUENTIAL || total < size) size = total;
+    if (!total) return TERN_OK;
+    l->ring_block = tn_alloc(l->m->ctx, TN_MEM_WEIGHTS, size + TN_AIO_ALIGN, 1);
+    TN_FAIL_IF(!l->ring_block, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of packed weights", size);
+    l->ring = (uint8_t *)aligned((uintptr_t)l->ring_block);
+    uint64_t *off = tn_calloc(l->m->ctx, TN_MEM_OTHER, 2 * (size_t)l->n_units, sizeof *off), *end = off + l->n_units, at = 0;
+    TN_FAIL_IF(!off, err, TERN_E_MEMORY, "no memory to plan the reading");
+    int32_t oldest = 0;
+    for (int32_t i = 0; i < l->n_units; i++) {
+        unit *u = &l->units[i];
+        uint64_t n = packed_bytes(u);
+        l->graph_units[i].after = oldest - 1;
+        if (!n) continue;
+        l->n_in_ring++;
+        if (n > size - at) at = 0;
+        off[i] = at;
+        end[i] = at + n;
+        for (int32_t v = oldest; v < i; v++) {
+            if (off[v] < end[i] && off[i] < end[v]) oldest = v + 1;
+        }
+        l->graph_units[i].after = oldest - 1;
+        for (int32_t o = 0; o < u->n_ops; o++) {
+            if (!in_ring(l, u->ops[o].r)) continue;
+            u->ops[o].packed = l->ring + at;
+            u->ops[o].read.dst = l->ring + at;
+            at += aligned(u->ops[o].r->size_bytes);
+        }
+    }
+    tn_free(l->m->ctx, off);
+    return TERN_OK;
+}
+
+static unit *add_unit(tn_loader *l, tn_unit_kind kind, int32_t layer, tn_npu_site *site, tn_stage stage, const tn_pkg_section *section) {
+    unit *u = &l->units[l->n_units];
+    u->l = l;
+    u->kind = kind;
+    u->layer = layer;
+    u->site = site;
+    u->section = section;
+    u->n_parts = 1;
+    l->graph_units[l->n_units++] = (tn_prefill_unit){.layer = layer >= 0 ? layer : l->m->n_layers, .stage = stage, .after = -1};
+    return u;
+}
+
+static void add_small(tn_loader *l, int32_t layer) {
+    const tn_pkg_section *s = tn_pkg_find(l->m->pkg, TN_PKG_LAYER, layer);
+    unit *u = add_unit(l, TN_UNIT_SMALL, layer, NULL, TN_ST_NORM, s);
+    u->n_ops = tn_pkg_small_bytes(l->m->pkg, s) > 0;
+    u->ops[0].read = (tn_aio_read){.off_bytes = s->off_bytes, .n_bytes = aligned(tn_pkg_small_bytes(l->m->pkg, s)), .dst = l->m->small[layer + 1], .check = check_piece, .user = u};
+}
+
+/* One linear of a unit, and where the model wants it. */
+static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, int64_t n) {
+    unit_op *op = &u->ops[u->n_ops++];
+    bool unpacked = in_ring(u->l, r);
+    *op = (unit_op){.r = r, .role = role, .tiles = place, .part0 = u->n_ops > 1 ? u->n_parts : 0};
+    op->read = (tn_aio_read){.off_bytes = u->section->off_bytes + r->off_bytes, .n_bytes = aligned(r->size_bytes), .dst = place, .check = check_piece, .user = u};
+    if (u->l->map && unpacked) op->packed = u->l->map->data + op->read.off_bytes;
+    if (u->n_ops == 1) u->n_parts = 0;
+    u->n_parts += unpacked ? (int32_t)((n + CHANNELS_PER_PART - 1) / CHANNELS_PER_PART) : 0;
+}
+
+static void add_site(tn_loader *l, int32_t layer, tn_site site, tn_stage stage) {
+    tn_npu_site *s = tn_npu_site_at(l->m, layer, site);
+    if (!s->ops.n_ops) return;
+    const tn_pkg_section *section = tn_pkg_find(l->m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
+    unit *u = add_unit(l, layer < 0 ? TN_UNIT_HEAD : TN_UNIT_SITE, layer, s, stage, section);
+    for (int32_t i = 0; i < s->ops.n_ops; i++) add_op(u, s->ops.roles[i], s->tiles[i], s->image[i].tiles ? (void *)s->image[i].tiles : (void *)(uintptr_t)s->image[i].packed, s->ops.n[i]);
+    if (u->n_parts < 1) u->n_parts = 1;
+}
+
+static void add_embedding(tn_loader *l) {
+    tn_npu_model *m = l->m;
+    size_t n;
+    l->embd_section = tn_pkg_find(m->pkg, TN_PKG_HEAD, -1);
+    l->embd = tn_pkg_record_find(tn_pkg_records(m->pkg, l->embd_section, &n), n, TN_W_EMBD, TN_PKG_TILES);
+    l->tile_bytes = l->embd->size_bytes / (uint64_t)((l->embd->n + 15) / 16);
+    l->tile_hash = m->embd_tile_hash;
+    const tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_HEAD);
+    l->embd_unit = l->n_units - 1; /* tied: the head's */
+    if (head->ops.roles[0] == TN_W_EMBD) return;
+    unit *u = add_unit(l, TN_UNIT_EMBD, -1, NULL, TN_ST_FINAL, l->embd_section);
+    add_op(u, TN_W_EMBD, l->embd, (int8_t *)m->embd_tiles, l->embd->n);
+    u->n_parts = 1;
+    l->embd_unit = l->n_units - 1;
+}
+
+tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model_options *opt, tn_loader **out, tern_error *err) {
+    static const tn_stage stages[TN_LAYER_SITES] = {TN_ST_QKV, TN_ST_O, TN_ST_FFN, TN_ST_DOWN};
+    *out = NULL;
+    tn_loader *l = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *l);
+    TN_FAIL_IF(!l, err, TERN_E_MEMORY, "no memory for a loader");
+    l->m = m;
+    l->mode = opt->load;
+    l->open_ns = tn_now_ns();
+    l->map = m->map;
+    pthread_mutex_init(&l->run_mu, NULL);
+    pthread_mutex_init(&l->mu, NULL);
+    size_t cap = (size_t)m->n_layers * (TN_LAYER_SITES + 1) + 2;
+    tern_status st = TERN_OK;
+    l->units = tn_calloc(m->ctx, TN_MEM_OTHER, cap, sizeof *l->units);
+    l->graph_units = tn_calloc(m->ctx, TN_MEM_OTHER, cap, sizeof *l->graph_units);
+    TN_BAIL_IF(!l->units || !l->graph_units, err, TERN_E_MEMORY, "no memory for a loader");
+    for (int32_t layer = 0; layer < m->n_layers; layer++) {
+        add_small(l, layer);
+        for (int s = 0; s < TN_LAYER_SITES; s++) add_site(l, layer, (tn_site)s, stages[s]);
+    }
+    add_site(l, -1, TN_SITE_HEAD, TN_ST_FINAL);
+    add_embedding(l);
+    if (!l->map) {
+        if ((st = place_in_ring(l, opt->ring_bytes, err)) != TERN_OK) goto out;
+        if ((st = tn_aio_open(m->ctx, path, &opt->io, &l->aio, err)) != TERN_OK) goto out;
+    }
+    pthread_mutex_lock(&l->mu);
+    pump(l);
+    pthread_mutex_unlock(&l->mu);
+    *out = l;
+    return TERN_OK;
+out:
+    tn_loader_close(&l);
+    return st;
+}
+
+void tn_loader_close(tn_loader **pl) {
+    tn_loader *l = *pl;
+    if (!l) return;
+    *pl = NULL;
+    tn_ctx *ctx = l->m->ctx;
+    tn_aio_close(&l->aio); /* nothing is written to the buffers any more */
+    tn_free(ctx, l->row_tile);
+    tn_free(ctx, l->row_data);
+    tn_free(ctx, l->row_reads);
+    tn_free(ctx, l->ring_block);
+    tn_free(ctx, l->units);
+    tn_free(ctx, l->graph_units);
+    pthread_mutex_destroy(&l->mu);
+    pthread_mutex_destroy(&l->run_mu);
+    tn_free(ctx, l);
+}
+
+bool tn_loader_done(const tn_loader *l) { return atomic_load_explicit(&l->done, memory_order_acquire); }
+void tn_loader_lock(tn_loader *l) { pthread_mutex_lock(&l->run_mu); }
+void tn_loader_unlock(tn_loader *l) { pthread_mutex_unlock(&l->run_mu); }
+int32_t tn_loader_n_units(const tn_loader *l) { return l->n_units; }
+const tn_prefill_unit *tn_loader_units(const tn_loader *l) { return l->graph_units; }
+uint64_t tn_loader_unit_bytes(const tn_loader *l, int32_t unit) {
+    uint64_t n = 0;
+    for (int32_t i = 0; i < l->units[unit].n_ops; i++) n += l->units[unit].ops[i].read.n_bytes;
+    return n;
+}
+int32_t tn_loader_n_parts(const tn_loader *l, int32_t unit) { return l->units[unit].n_parts; }
+
+void tn_loader_stats_get(tn_loader *l, tn_loader_stats *out) {
+    *out = (tn_loader_stats){.unpack_ns = atomic_load_explicit(&l->unpack_ns, memory_order_relaxed), .load_ns = atomic_load_explicit(&l->load_ns, memory_order_relaxed),
+                             .done_ns = atomic_load_explicit(&l->done_ns, memory_order_relaxed), .n_unpacked_by_device = (uint64_t)atomic_load_explicit(&l->n_by_device, memory_order_relaxed),
+                             .method = l->aio ? tn_aio_method(l->aio) : "mmap"};
+    if (!l->aio) return;
+    tn_aio_stats s;
+    tn_aio_stats_get(l->aio, &s);
+    out->n_read_bytes = s.n_bytes;
+    out->read_ns = s.busy_ns;
+}

@@ -1,0 +1,50 @@
+#include "package/tuned.h"
+
+#include "sched/graph.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void tn_tuned_key(uint32_t cpu, const int32_t *n_lane_workers, char key[40]) {
+    snprintf(key, 40, "%08x-w%d.%d", cpu, n_lane_workers[TN_LANE_CPU], n_lane_workers[TN_LANE_NPU]);
+}
+
+bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out) {
+    *out = (tn_tuned){0};
+    json_t *j = json_load_file(profile_path, 0, NULL);
+    const json_t *t = json_object_get(j, "tuned");
+    char key[40];
+    tn_tuned_key(cpu, n_lane_workers, key);
+    const char *stored = json_string_value(json_object_get(t, "key")), *print = json_string_value(json_object_get(t, "fingerprint"));
+    bool ok = stored && print && !strcmp(stored, key);
+    if (ok) {
+        out->fingerprint = strtoull(print, NULL, 16);
+        json_int_t chunk = json_integer_value(json_object_get(t, "chunk"));
+        ok = chunk >= TN_CHUNK_MIN && chunk <= TN_CHUNK_MAX && chunk % 32 == 0;
+        out->chunk = (int32_t)(ok ? chunk : 0);
+        for (int s = 0; s < TN_LAYER_SITES && ok; s++) {
+            json_int_t rows = json_integer_value(json_object_get(json_object_get(t, "rows_per_run"), tn_site_name((tn_site)s)));
+            out->rows_per_run[s] = rows > 0 && rows <= chunk ? (int32_t)rows : 0;
+        }
+        json_int_t from = json_integer_value(json_object_get(t, "attention_from"));
+        out->attn_threshold = from > 0 && from <= 1 << 24 ? (int32_t)from : 0;
+        (void)tn_attn_times_read(json_object_get(t, "attention_times"), &out->attn_times);
+    }
+    json_decref(j);
+    return ok;
+}
+
+const char *const tn_tuned_read_names[TN_TUNED_READS] = {"threads", "threads-direct", "uring", "uring-direct"};
+
+void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o) {
+    bool ok = false;
+    if (tn_aio_cached_share(path) < 0.9) {
+        json_t *j = json_load_file(profile_path, 0, NULL);
+        const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));
+        ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse("uring-direct", o);
+        json_decref(j);
+    }
+    if (!ok) (void)tn_aio_method_parse("threads", o);
+}

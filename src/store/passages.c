@@ -1,0 +1,103 @@
+#include "store/extract.h"
+
+#include <string.h>
+
+static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t'; }
+static bool is_word(char c) { return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || (c & 0x80); }
+
+size_t tn_text_count(const char *text, size_t n) {
+    size_t count = 0, word = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (is_word(text[i])) {
+            count += word++ % 4 == 0;
+        } else {
+            word = 0;
+            count += !is_space(text[i]);
+        }
+    }
+    return count;
+}
+
+/* What a text is cut at, from coarse to fine. */
+typedef enum cut { CUT_PARAGRAPH, CUT_LINE, CUT_SENTENCE, CUT_WORD, N_CUTS } cut;
+
+/* Does a piece of this kind begin at i, behind i - 1? */
+static bool begins(const char *t, size_t i, cut c) {
+    switch (c) {
+    case CUT_PARAGRAPH:
+        if (t[i - 1] != '\n' || is_space(t[i])) return false;
+        if (t[i] == '#') return true; /* a heading of Markdown */
+        for (size_t k = i - 1; k-- > 0 && is_space(t[k]);) {
+            if (t[k] == '\n') return true;
+        }
+        return false;
+    case CUT_LINE: return t[i - 1] == '\n' && t[i] != '\n';
+    case CUT_SENTENCE: return i > 1 && is_space(t[i - 1]) && !is_space(t[i]) && (t[i - 2] == '.' || t[i - 2] == '!' || t[i - 2] == '?' || t[i - 2] == '\n');
+    default: return is_space(t[i - 1]) && !is_space(t[i]);
+    }
+}
+
+static size_t next_begin(const char *t, size_t n, size_t i, cut c) {
+    while (++i < n && !begins(t, i, c)) {}
+    return i < n ? i : n;
+}
+
+static size_t count(const tn_passage_options *o, const char *t, size_t n) { return o->count ? o->count(o->user, t, n) : tn_text_count(t, n); }
+
+/* As much of t as n_tokens allow, at least one character. */
+static size_t part_of_word(const char *t, size_t n, size_t n_tokens, const tn_passage_options *o) {
+    size_t lo = 0, hi = n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo + 1) / 2;
+        if (count(o, t, mid) <= n_tokens) lo = mid;
+        else hi = mid - 1;
+    }
+    while (lo > 0 && lo < n && (t[lo] & 0xc0) == 0x80) lo--;
+    if (!lo) {
+        while (++lo < n && (t[lo] & 0xc0) == 0x80) {}
+    }
+    return lo;
+}
+
+/* The end of the passage that begins at `from`: pieces as coarse as they fit. */
+static size_t passage_end(const char *t, size_t n, size_t from, const tn_passage_options *o) {
+    size_t end = from, used = 0;
+    enum { MAX_TOKEN_BYTES = 32 }; /* so far a passage can reach: what is behind is not looked at for each passage again */
+    if ((n - from) / MAX_TOKEN_BYTES > o->max_tokens) n = from + o->max_tokens * MAX_TOKEN_BYTES;
+    for (int c = CUT_PARAGRAPH; c < N_CUTS; c++) {
+        while (end < n) {
+            size_t next = next_begin(t, n, end, (cut)c), more = count(o, t + end, next - end);
+            if (used + more > o->max_tokens) break;
+            end = next;
+            used += more;
+        }
+        if (end == n || used > o->max_tokens / 4) return end; /* a heading alone would be no passage */
+    }
+    return used < o->max_tokens || end == from ? end + part_of_word(t + end, n - end, o->max_tokens - used, o) : end;
+}
+
+/* Where the next passage begins: at a line, else a sentence, of the passage's end. */
+static size_t overlap_begin(const char *t, size_t from, size_t end, const tn_passage_options *o) {
+    for (int c = CUT_LINE; c <= CUT_SENTENCE; c++) {
+        size_t best = end, used = 0;
+        for (size_t i = end; --i > from;) {
+            if (!begins(t, i, (cut)c)) continue;
+            used += count(o, t + i, best - i);
+            if (used > o->overlap_tokens) break;
+            best = i;
+        }
+        if (best < end) return best;
+    }
+    return end;
+}
+
+void tn_passages(const char *t, size_t n, const tn_passage_options *o, bool (*fn)(void *, const char *, size_t), void *user) {
+    for (size_t from = 0; from < n;) {
+        while (from < n && is_space(t[from])) from++;
+        if (from == n) return;
+        size_t end = passage_end(t, n, from, o), last = end;
+        while (last > from && is_space(t[last - 1])) last--;
+        if (!fn(user, t + from, last - from) || end >= n) return;
+        from = o->overlap_tokens ? overlap_begin(t, from, end, o) : end;
+    }
+}

@@ -1,0 +1,701 @@
+#include "store/rag.h"
+
+#include "base/clock.h"
+#include "base/status.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <utf8proc.h>
+#include <xxhash.h>
+
+extern char **environ;
+
+enum {
+    MAX_DEPTH = 64,           /* of folders */
+    BATCH_BYTES = 4 << 20,    /* text written in one transaction */
+    BATCH_DOCUMENTS = 256,
+    PDF_SECONDS = 120,
+    MAX_TERMS = 48,           /* words of a query that are looked for */
+    MAX_WORD = 64,
+    COMMON_SHARE = 4,         /* a word in more than 1 / 4 of the passages tells nothing... */
+    COMMON_MIN = 64,          /* ...when there are so many passages */
+};
+static const uint64_t MAX_FILE_BYTES = 32u << 20;
+
+typedef struct indexer {
+    tn_store *s;
+    tn_ctx *ctx;
+    sqlite3 *db;
+    const tn_rag_options *o;
+    tn_passage_options passages;
+    uint64_t max_file_bytes;
+    const atomic_bool *cancel;
+    tn_rag_added *out;
+    sqlite3_stmt *find, *insert, *update, *passage, *words; /* prepared once */
+    int64_t document, number;                              /* being written */
+    uint64_t batch_bytes;
+    int32_t batch_documents;
+    tern_status st; /* of the callback that writes passages */
+    tern_error *err;
+} indexer;
+
+/* ---- SQL ------------------------------------------------------------------------------------------- */
+
+static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, tern_error *err) {
+    return sqlite3_prepare_v2(tn_store_db(s), sql, -1, out, NULL) == SQLITE_OK ? TERN_OK : tn_store_failed(s, "search it", err);
+}
+
+/* Run a statement that gives no rows, and make it ready again. */
+static tern_status run(tn_store *s, sqlite3_stmt *q, tern_error *err) {
+    tern_status st = sqlite3_step(q) == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "write to it", err);
+    sqlite3_reset(q);
+    sqlite3_clear_bindings(q);
+    return st;
+}
+
+/* ---- reading files --------------------------------------------------------------------------------- */
+
+static void skip(indexer *x, const char *path, const char *why) {
+    x->out->n_skipped++;
+    if (!x->o->notice) return;
+    char line[4200];
+    snprintf(line, sizeof line, "%s: skipped: %s", path, why);
+    x->o->notice(x->o->user, line);
+}
+
+/* Everything fd gives, at most max + 1 bytes, within `seconds` (0: no limit). *n > max: there was more. */
+static tern_status read_all(tn_ctx *ctx, int fd, uint64_t max, int seconds, char **out, size_t *n, bool *late, tern_error *err) {
+    size_t cap = 1 << 16;
+    int64_t end_ns = tn_now_ns() + (int64_t)seconds * 1000000000;
+    char *buf = tn_alloc(ctx, TN_MEM_TEXT, cap, 1);
+    *n = 0;
+    *late = false;
+    while (buf && *n <= max) {
+        if (*n == cap) {
+            char *more = tn_realloc(ctx, TN_MEM_TEXT, buf, cap *= 2, 1);
+            if (!more) tn_free(ctx, buf);
+            buf = more;
+            continue;
+        }
+        if (seconds) {
+            int64_t left_ms = (end_ns - tn_now_ns()) / 1000000;
+            struct pollfd p = {.fd = fd, .events = POLLIN};
+            if (left_ms <= 0 || (poll(&p, 1, (int)left_ms) == 0)) {
+                *late = true;
+                break;
+            }
+        }
+        ssize_t got = read(fd, buf + *n, cap - *n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            if (got < 0) break;
+            *out = buf;
+            return TERN_OK;
+        }
+        *n += (size_t)got;
+    }
+    if (buf && (*n > max || *late)) {
+        *out = buf;
+        return TERN_OK;
+    }
+    tern_status st = buf ? tn_fail(err, TERN_E_IO, "%s", strerror(errno)) : tn_fail(err, TERN_E_MEMORY, "no memory for a document");
+    tn_free(ctx, buf);
+    return st;
+}
+
+static bool has_suffix(const char *path, const char *suffix) {
+    size_t n = strlen(path), m = strlen(suffix);
+    return n > m && !strcasecmp(path + n - m, suffix);
+}
+
+/* pdftotext's output; a reason to skip the file in *why when it gives none. The path is absolute: it is no option. */
+static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n, const char **why, tern_error *err) {
+    int fds[2];
+    *out = NULL;
+    TN_FAIL_IF(pipe2(fds, O_CLOEXEC), err, TERN_E_IO, "no pipe: %s", strerror(errno));
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    char *argv[] = {"pdftotext", "-q", "-enc", "UTF-8", "-nopgbrk", (char *)path, "-", NULL};
+    pid_t pid;
+    int rc = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(fds[1]);
+    if (rc) {
+        close(fds[0]);
+        *why = "reading PDF needs pdftotext (package poppler-utils), which is not installed";
+        return TERN_OK;
+    }
+    bool late;
+    tern_status st = read_all(x->ctx, fds[0], x->max_file_bytes, PDF_SECONDS, out, n, &late, err);
+    close(fds[0]);
+    if (st != TERN_OK || late || *n > x->max_file_bytes) kill(pid, SIGKILL);
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    if (st != TERN_OK) return st;
+    if (late) *why = "pdftotext takes too long";
+    else if (*n > x->max_file_bytes) *why = "it holds more text than a document may have";
+    else if (!WIFEXITED(status) || WEXITSTATUS(status)) *why = WIFEXITED(status) && WEXITSTATUS(status) == 127 ? "reading PDF needs pdftotext (package poppler-utils), which is not installed" : "pdftotext cannot read it";
+    if (*why) {
+        tn_free(x->ctx, *out);
+        *out = NULL;
+    }
+    return TERN_OK;
+}
+
+/* The text of a file as people read it. *why: it has none. */
+static tern_status document_text(indexer *x, const char *path, const char *bytes, size_t n, char **text, size_t *n_text, const char **why, tern_error *err) {
+    char *raw = NULL, *plain = NULL;
+    size_t n_raw = 0, n_plain = 0;
+    bool pdf = n >= 5 && !memcmp(bytes, "%PDF-", 5);
+    *text = NULL;
+    if (pdf) {
+        TN_TRY(pdf_text(x, path, &raw, &n_raw, why, err));
+        if (*why) return TERN_OK;
+    } else if (tn_text_is_binary(bytes, n)) {
+        *why = "it is binary";
+        return TERN_OK;
+    }
+    tern_status st = tn_text_decode(x->ctx, pdf ? raw : bytes, pdf ? n_raw : n, &plain, &n_plain, err);
+    tn_free(x->ctx, raw);
+    TN_TRY(st);
+    if (!pdf && (has_suffix(path, ".html") || has_suffix(path, ".htm") || has_suffix(path, ".xhtml"))) {
+        st = tn_text_from_html(x->ctx, plain, n_plain, text, n_text, err);
+        tn_free(x->ctx, plain);
+        TN_TRY(st);
+    } else {
+        *text = plain;
+        *n_text = n_plain;
+    }
+    if (strspn(*text, " \n\t") < *n_text) return TERN_OK;
+    tn_free(x->ctx, *text);
+    *text = NULL;
+    *why = "it has no text";
+    return TERN_OK;
+}
+
+/* Passages of the documents that the query `which` gives go, from the index first, which needs their text for that. Its ?1 is key,
+ * or path where that is given. */
+static tern_status drop_passages(tn_store *s, const char *which, int64_t key, const char *path, tern_error *err) {
+    static const char *const steps[] = {"INSERT INTO passage_fts(passage_fts, rowid, text) SELECT 'delete', id, text FROM passage WHERE document IN (%s)",
+                                        "DELETE FROM passage WHERE document IN (%s)"};
+    for (int i = 0; i < 2; i++) {
+        char sql[400];
+        sqlite3_stmt *q;
+        snprintf(sql, sizeof sql, steps[i], which);
+        TN_TRY(prepare(s, sql, &q, err));
+        if (path) sqlite3_bind_text(q, 1, path, -1, SQLITE_STATIC);
+        else sqlite3_bind_int64(q, 1, key);
+        tern_status st = run(s, q, err);
+        sqlite3_finalize(q);
+        TN_TRY(st);
+    }
+    return TERN_OK;
+}
+
+/* ---- writing the index ----------------------------------------------------------------------------- */
+
+static tern_status end_batch(indexer *x) {
+    if (!x->batch_documents) return TERN_OK;
+    x->batch_documents = 0;
+    x->batch_bytes = 0;
+    return tn_store_commit(x->s, x->err);
+}
+
+static bool write_passage(void *user, const char *text, size_t n) {
+    indexer *x = user;
+    sqlite3_bind_int64(x->passage, 1, x->document);
+    sqlite3_bind_int64(x->passage, 2, ++x->number);
+    sqlite3_bind_text64(x->passage, 3, text, n, SQLITE_STATIC, SQLITE_UTF8);
+    x->st = run(x->s, x->passage, x->err);
+    sqlite3_bind_int64(x->words, 1, sqlite3_last_insert_rowid(x->db));
+    sqlite3_bind_text64(x->words, 2, text, n, SQLITE_STATIC, SQLITE_UTF8);
+    if (x->st == TERN_OK) x->st = run(x->s, x->words, x->err);
+    return x->st == TERN_OK;
+}
+
+/* *known: the document's id, 0 when it is not there. */
+static tern_status find_document(indexer *x, const char *path, int64_t *known, int64_t *hash) {
+    *known = *hash = 0;
+    sqlite3_bind_text(x->find, 1, path, -1, SQLITE_STATIC);
+    int rc = sqlite3_step(x->find);
+    if (rc == SQLITE_ROW) {
+        *known = sqlite3_column_int64(x->find, 0);
+        *hash = sqlite3_column_int64(x->find, 1);
+    }
+    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(x->s, "search it", x->err);
+    sqlite3_reset(x->find);
+    return st;
+}
+
+/* The document's row with its new hash; its old passages go. */
+static tern_status write_document(indexer *x, const char *path, int64_t hash, size_t n_bytes, const char *text, size_t n_text) {
+    int64_t known, old_hash;
+    if (!x->batch_documents) TN_TRY(tn_store_begin(x->s, x->err));
+    x->batch_documents++;
+    x->batch_bytes += n_text;
+    TN_TRY(find_document(x, path, &known, &old_hash)); /* again: another process may have written before this batch began */
+    if (known && old_hash == hash) {
+        x->out->n_unchanged++;
+        return TERN_OK;
+    }
+    if (known) x->out->n_changed++;
+    else x->out->n_added++;
+    x->document = known;
+    x->number = 0;
+    if (known) {
+        TN_TRY(drop_passages(x->s, "SELECT ?1", known, NULL, x->err));
+    } else {
+        sqlite3_bind_text(x->insert, 1, path, -1, SQLITE_STATIC);
+        TN_TRY(run(x->s, x->insert, x->err));
+        x->document = sqlite3_last_insert_rowid(x->db);
+    }
+    x->st = TERN_OK;
+    tn_passages(text, n_text, &x->passages, write_passage, x);
+    TN_TRY(x->st);
+    sqlite3_bind_int64(x->update, 1, hash);
+    sqlite3_bind_int64(x->update, 2, (int64_t)n_bytes);
+    sqlite3_bind_int64(x->update, 3, x->number);
+    sqlite3_bind_int64(x->update, 4, (int64_t)time(NULL));
+    sqlite3_bind_int64(x->update, 5, x->document);
+    TN_TRY(run(x->s, x->update, x->err));
+    x->out->n_passages += x->number;
+    return x->batch_bytes >= BATCH_BYTES || x->batch_documents >= BATCH_DOCUMENTS ? end_batch(x) : TERN_OK;
+}
+
+static tern_status add_bytes(indexer *x, const char *path, const char *bytes, size_t n) {
+    /* a document cut up in another way is another one */
+    XXH64_hash_t seed = XXH64(&(uint64_t[]){x->passages.max_tokens, x->passages.overlap_tokens, x->passages.count != NULL}, 24, 0);
+    int64_t hash = (int64_t)XXH64(bytes, n, seed), known, old_hash;
+    TN_TRY(find_document(x, path, &known, &old_hash));
+    x->out->n_bytes += n;
+    if (known && old_hash == hash) {
+        x->out->n_unchanged++;
+        return TERN_OK;
+    }
+    char *text;
+    size_t n_text;
+    const char *why = NULL;
+    TN_TRY(document_text(x, path, bytes, n, &text, &n_text, &why, x->err));
+    if (why) {
+        skip(x, path, why);
+        return TERN_OK;
+    }
+    tern_status st = write_document(x, path, hash, n, text, n_text);
+    tn_free(x->ctx, text);
+    TN_TRY(st);
+    if (x->o->progress) x->o->progress(x->o->user, path, x->out->n_added + x->out->n_changed);
+    return TERN_OK;
+}
+
+static tern_status add_file(indexer *x, const char *path) {
+    TN_FAIL_IF(x->cancel && atomic_load_explicit(x->cancel, memory_order_relaxed), x->err, TERN_E_CANCELLED, "indexing was stopped");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its writer */
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st)) {
+        skip(x, path, strerror(errno));
+        if (fd >= 0) close(fd);
+        return TERN_OK;
+    }
+    char *bytes = NULL;
+    size_t n = 0;
+    bool late;
+    tern_error err = {0};
+    tern_status rc = TERN_OK;
+    if (!S_ISREG(st.st_mode)) {
+        skip(x, path, "it is no ordinary file");
+    } else if ((uint64_t)st.st_size > x->max_file_bytes) {
+        skip(x, path, "it is larger than a document may be (--max-file)");
+    } else if ((rc = read_all(x->ctx, fd, x->max_file_bytes, 0, &bytes, &n, &late, &err)) == TERN_OK) {
+        if (n <= x->max_file_bytes) rc = add_bytes(x, path, bytes, n);
+        tn_free(x->ctx, bytes);
+    } else if (rc == TERN_E_IO) {
+        skip(x, path, err.message);
+        rc = TERN_OK;
+    } else if (x->err) {
+        *x->err = err;
+    }
+    close(fd);
+    return rc;
+}
+
+static tern_status add_folder(indexer *x, const char *folder, int depth) {
+    struct dirent **entries;
+    int n = scandir(folder, &entries, NULL, alphasort);
+    if (n < 0) {
+        skip(x, folder, strerror(errno));
+        return TERN_OK;
+    }
+    tern_status st = TERN_OK;
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        size_t cap = strlen(folder) + strlen(name) + 2;
+        char *path = name[0] == '.' || st != TERN_OK ? NULL : tn_alloc(x->ctx, TN_MEM_TEXT, cap, 1);
+        if (path) {
+            struct stat info;
+            snprintf(path, cap, "%s/%s", strcmp(folder, "/") ? folder : "", name);
+            if (lstat(path, &info)) skip(x, path, strerror(errno));
+            else if (S_ISDIR(info.st_mode) && depth == MAX_DEPTH) skip(x, path, "folders are nested too deeply");
+            else if (S_ISDIR(info.st_mode)) st = add_folder(x, path, depth + 1);
+            else if (S_ISREG(info.st_mode)) st = add_file(x, path); /* links may lead round in circles: not followed */
+        }
+        tn_free(x->ctx, path);
+        free(entries[i]);
+    }
+    free(entries);
+    return st;
+}
+
+/* ---- removing -------------------------------------------------------------------------------------- */
+
+/* "/" ends in the slash that BELOW adds. */
+static const char *below_key(const char *path) { return strcmp(path, "/") ? path : ""; }
+
+/* Documents that are `path` or below it. The bounds keep to the index: everything below begins with "path/" and is less than "path0". */
+static const char BELOW[] = "(path = ?1 OR (path >= ?1 || '/' AND path < ?1 || '0'))";
+
+/* What was indexed below the folder and is no longer there. */
+static tern_status remove_vanished(indexer *x, const char *folder) {
+    sqlite3_stmt *q, *del = NULL;
+    char sql[160];
+    snprintf(sql, sizeof sql, "SELECT id, path FROM document WHERE %s", BELOW);
+    TN_TRY(prepare(x->s, sql, &q, x->err));
+    sqlite3_bind_text(q, 1, below_key(folder), -1, SQLITE_STATIC);
+    tern_status st = prepare(x->s, "DELETE FROM document WHERE id = ?", &del, x->err);
+    while (st == TERN_OK && sqlite3_step(q) == SQLITE_ROW) {
+        struct stat info;
+        if (!stat((const char *)sqlite3_column_text(q, 1), &info) || errno != ENOENT) continue;
+        if (!x->batch_documents) st = tn_store_begin(x->s, x->err);
+        if (st != TERN_OK) break;
+        x->batch_documents++;
+        int64_t id = sqlite3_column_int64(q, 0);
+        st = drop_passages(x->s, "SELECT ?1", id, NULL, x->err);
+        sqlite3_bind_int64(del, 1, id);
+        if (st == TERN_OK) st = run(x->s, del, x->err);
+        x->out->n_removed++;
+    }
+    sqlite3_finalize(q);
+    sqlite3_finalize(del);
+    return st;
+}
+
+tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error *err) {
+    char which[160], sql[160], *real = path ? realpath(path, NULL) : NULL; /* a file that is gone is given as it was listed */
+    const char *key = path ? below_key(real ? real : path) : NULL, *where = path ? BELOW : "1";
+    snprintf(which, sizeof which, "SELECT id FROM document WHERE %s", where);
+    snprintf(sql, sizeof sql, "DELETE FROM document WHERE %s", where);
+    sqlite3_stmt *q = NULL;
+    tern_status st = tn_store_begin(s, err);
+    if (st == TERN_OK) st = drop_passages(s, which, 0, key, err);
+    if (st == TERN_OK) st = prepare(s, sql, &q, err);
+    if (st == TERN_OK && key) sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
+    if (st == TERN_OK) st = run(s, q, err);
+    *n = sqlite3_changes64(tn_store_db(s));
+    sqlite3_finalize(q);
+    free(real);
+    int64_t left = 1, passages;
+    if (st == TERN_OK) st = tn_rag_counts(s, &left, &passages, err);
+    q = NULL; /* an index forgets word by word, when it is merged; one of nothing at once */
+    if (st == TERN_OK && !left) st = prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('delete-all')", &q, err);
+    if (q) st = run(s, q, err);
+    sqlite3_finalize(q);
+    if (st == TERN_OK) st = tn_store_commit(s, err);
+    else tn_store_rollback(s);
+    return st == TERN_OK && *n ? tn_store_shrink(s, err) : st;
+}
+
+/* ---- adding ---------------------------------------------------------------------------------------- */
+
+tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt, const atomic_bool *cancel, tn_rag_added *out, tern_error *err) {
+    static const tn_rag_options defaults;
+    indexer x = {.s = s, .ctx = tn_store_ctx(s), .db = tn_store_db(s), .o = opt ? opt : &defaults, .cancel = cancel, .out = out, .err = err};
+    x.passages = x.o->passages;
+    if (!x.passages.max_tokens) {
+        x.passages.max_tokens = TN_RAG_PASSAGE_TOKENS;
+        x.passages.overlap_tokens = TN_RAG_OVERLAP_TOKENS;
+    }
+    TN_FAIL_IF(x.passages.overlap_tokens >= x.passages.max_tokens, err, TERN_E_INVALID, "passages of %zu tokens that overlap by %zu", x.passages.max_tokens, x.passages.overlap_tokens);
+    x.max_file_bytes = x.o->max_file_bytes ? x.o->max_file_bytes : MAX_FILE_BYTES;
+    char *real = realpath(path, NULL);
+    TN_FAIL_IF(!real, err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
+    struct stat info;
+    tern_status st = prepare(s, "SELECT id, hash FROM document WHERE path = ?", &x.find, err);
+    if (st == TERN_OK) st = prepare(s, "INSERT INTO document(path, hash, n_bytes, n_passages, added) VALUES(?, 0, 0, 0, 0)", &x.insert, err);
+    if (st == TERN_OK) st = prepare(s, "UPDATE document SET hash = ?, n_bytes = ?, n_passages = ?, added = ? WHERE id = ?", &x.update, err);
+    if (st == TERN_OK) st = prepare(s, "INSERT INTO passage(document, number, text) VALUES(?, ?, ?)", &x.passage, err);
+    if (st == TERN_OK) st = prepare(s, "INSERT INTO passage_fts(rowid, text) VALUES(?, ?)", &x.words, err);
+    if (st == TERN_OK && stat(real, &info)) st = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
+    bool folder = st == TERN_OK && S_ISDIR(info.st_mode);
+    if (st == TERN_OK) st = folder ? add_folder(&x, real, 0) : add_file(&x, real);
+    if (st == TERN_OK && folder) st = remove_vanished(&x, real);
+    if (st == TERN_OK) {
+        st = end_batch(&x);
+        if (st == TERN_OK && out->n_removed) st = tn_store_shrink(s, err);
+    } else if (st == TERN_E_CANCELLED) { /* whole documents are done: keep them */
+        tern_error kept;
+        x.err = &kept;
+        end_batch(&x);
+    } else {
+        tn_store_rollback(s);
+    }
+    sqlite3_stmt *all[] = {x.find, x.insert, x.update, x.passage, x.words};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) sqlite3_finalize(all[i]);
+    free(real);
+    return st;
+}
+
+/* ---- listing --------------------------------------------------------------------------------------- */
+
+tern_status tn_rag_list(tn_store *s, bool (*fn)(void *, const tn_rag_document *), void *user, tern_error *err) {
+    sqlite3_stmt *q;
+    TN_TRY(prepare(s, "SELECT path, n_passages, n_bytes, added FROM document ORDER BY path", &q, err));
+    int rc;
+    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
+        const char *path = (const char *)sqlite3_column_text(q, 0);
+        const tn_rag_document d = {path ? path : "", sqlite3_column_int64(q, 1), sqlite3_column_int64(q, 2), sqlite3_column_int64(q, 3)};
+        if (!fn(user, &d)) break;
+    }
+    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "list it", err);
+    sqlite3_finalize(q);
+    return st;
+}
+
+static tern_status count_of(tn_store *s, const char *sql, const char *text, int64_t limit, int64_t *out, tern_error *err) {
+    sqlite3_stmt *q;
+    TN_TRY(prepare(s, sql, &q, err));
+    if (text) sqlite3_bind_text(q, 1, text, -1, SQLITE_STATIC);
+    if (text) sqlite3_bind_int64(q, 2, limit);
+    tern_status st = sqlite3_step(q) == SQLITE_ROW ? TERN_OK : tn_store_failed(s, "search it", err);
+    if (st == TERN_OK) *out = sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    return st;
+}
+
+tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages, tern_error *err) {
+    TN_TRY(count_of(s, "SELECT count(*) FROM document", NULL, 0, n_documents, err));
+    return count_of(s, "SELECT coalesce(sum(n_passages), 0) FROM document", NULL, 0, n_passages, err);
+}
+
+/* ---- searching ------------------------------------------------------------------------------------- */
+
+/* Letters, marks and digits of any script make words; everything else, FTS5's syntax included, is between them. */
+static bool is_word_char(utf8proc_int32_t c) {
+    utf8proc_category_t k = utf8proc_category(c);
+    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NO) || k == UTF8PROC_CATEGORY_CO;
+}
+
+/* The next word of *text (lower case is FTS5's affair), or false. Words of more bytes than cap - 1 are cut. */
+static bool next_word(const char **text, char *word, size_t cap, bool *adjacent) {
+    size_t n = 0;
+    *adjacent = true; /* only one sign since the word before */
+    int gap = 0;
+    while (**text) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)*text, -1, &c);
+        bool in = len > 0 && is_word_char(c);
+        if (len < 1) len = 1;
+        if (!in && n) break;
+        if (!in && ++gap > 1) *adjacent = false;
+        if (in && n + (size_t)len < cap) {
+            memcpy(word + n, *text, (size_t)len);
+            n += (size_t)len;
+        }
+        *text += len;
+    }
+    word[n] = 0;
+    return n > 0;
+}
+
+/* Words of questions that say nothing about their subject. */
+static bool is_stop_word(const char *w) {
+    static const char list[] = " a about an and any are as at be been but by can could did do does find for from get give had has have he her his how i if in into is it its "
+                               "let like look may me mine my need no not of on or our please quote say says said she show should so some tell than that the their them then there "
+                               "these they this those to up us want was we were what when where which who whom whose why will with would you your ";
+    char key[MAX_WORD + 2];
+    size_t n = strlen(w);
+    if (n > MAX_WORD - 1) return false;
+    key[0] = ' ';
+    for (size_t i = 0; i < n; i++) key[i + 1] = w[i] >= 'A' && w[i] <= 'Z' ? (char)(w[i] | 32) : w[i];
+    key[n + 1] = ' ';
+    return memmem(list, sizeof list - 1, key, n + 2) != NULL;
+}
+
+typedef struct term {
+    char word[MAX_WORD];
+    bool stop, after; /* after: it followed the term before directly */
+} term;
+
+static int32_t split_query(const char *query, term *terms) {
+    int32_t n = 0;
+    bool adjacent;
+    while (n < MAX_TERMS && next_word(&query, terms[n].word, MAX_WORD, &adjacent)) {
+        terms[n].stop = is_stop_word(terms[n].word);
+        terms[n].after = n && adjacent;
+        n++;
+    }
+    return n;
+}
+
+static char *append(char *p, const char *text) { return stpcpy(p, text); }
+
+/* A word is a quoted string to FTS5, in which it sees no syntax; next_word lets no quote through. */
+static tern_status drop_common(tn_store *s, term *terms, int32_t n, tern_error *err) {
+    int64_t n_passages, found = 0;
+    TN_TRY(count_of(s, "SELECT coalesce(max(id), 0) FROM passage", NULL, 0, &n_passages, err)); /* about: at once, where counting is not */
+    if (n_passages < COMMON_MIN) return TERN_OK;
+    bool common[MAX_TERMS];
+    int32_t left = 0;
+    for (int32_t i = 0; i < n; i++) {
+        char quoted[MAX_WORD + 3];
+        append(append(append(quoted, "\""), terms[i].word), "\"");
+        int64_t limit = n_passages / COMMON_SHARE + 1;
+        common[i] = terms[i].stop;
+        if (terms[i].stop) continue;
+        TN_TRY(count_of(s, "SELECT count(*) FROM (SELECT 1 FROM passage_fts WHERE passage_fts MATCH ?1 LIMIT ?2)", quoted, limit, &found, err));
+        common[i] = found == limit;
+        left += found > 0 && !common[i];
+    }
+    for (int32_t i = 0; i < n && left; i++) terms[i].stop = common[i];
+    return TERN_OK;
+}
+
+enum { QUERY_BYTES = MAX_TERMS * (3 * MAX_WORD + 24) };
+
+/* "one" OR "two" OR "one two": any of the words, better in the order they were asked. Only stop words when there are no others.
+ * out [QUERY_BYTES]: a word and a pair take at most 3 words and 16 signs. */
+static void write_query(const term *terms, int32_t n, char *out) {
+    bool any = false;
+    char *p = out;
+    for (int32_t i = 0; i < n; i++) any = any || !terms[i].stop;
+    *p = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (any && terms[i].stop) continue;
+        p = append(append(append(p, p > out ? " OR \"" : "\""), terms[i].word), "\"");
+        if (!terms[i].after || (any && terms[i - 1].stop)) continue;
+        p = append(append(append(append(append(p, " OR \""), terms[i - 1].word), " "), terms[i].word), "\"");
+    }
+}
+
+static tern_status take_hit(tn_ctx *ctx, sqlite3_stmt *q, tn_rag_hit *h, tern_error *err) {
+    const char *path = (const char *)sqlite3_column_text(q, 0), *text = (const char *)sqlite3_column_text(q, 2);
+    *h = (tn_rag_hit){.number = sqlite3_column_int(q, 1), .score = -(float)sqlite3_column_double(q, 3)};
+    h->path = tn_strdup(ctx, TN_MEM_TEXT, path ? path : "");
+    h->text = tn_strdup(ctx, TN_MEM_TEXT, text ? text : "");
+    TN_FAIL_IF(!h->path || !h->text, err, TERN_E_MEMORY, "no memory for a passage");
+    return TERN_OK;
+}
+
+tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n, tern_error *err) {
+    tn_ctx *ctx = tn_store_ctx(s);
+    *out = NULL;
+    *n = 0;
+    TN_FAIL_IF(k < 1 || k > TN_RAG_MAX_K, err, TERN_E_INVALID, "%d passages: want 1 to %d", k, TN_RAG_MAX_K);
+    term terms[MAX_TERMS];
+    int32_t n_terms = split_query(query, terms);
+    if (!n_terms) return TERN_OK;
+    TN_TRY(drop_common(s, terms, n_terms, err));
+    char match[QUERY_BYTES];
+    write_query(terms, n_terms, match);
+    sqlite3_stmt *q;
+    /* rank first, then text: only the k best rows are fetched */
+    TN_TRY(prepare(s, "SELECT d.path, p.number, p.text, f.score FROM (SELECT rowid AS id, rank AS score FROM passage_fts WHERE passage_fts MATCH ?1 ORDER BY rank LIMIT ?2) f"
+                      " JOIN passage p ON p.id = f.id JOIN document d ON d.id = p.document ORDER BY f.score, p.id", &q, err));
+    sqlite3_bind_text(q, 1, match, -1, SQLITE_STATIC);
+    sqlite3_bind_int(q, 2, k);
+    tern_status st = TERN_OK;
+    tn_rag_hit *hits = tn_calloc(ctx, TN_MEM_TEXT, (size_t)k, sizeof *hits);
+    if (!hits) st = tn_fail(err, TERN_E_MEMORY, "no memory for %d passages", k);
+    int rc = SQLITE_DONE;
+    while (st == TERN_OK && *n < k && (rc = sqlite3_step(q)) == SQLITE_ROW) st = take_hit(ctx, q, &hits[(*n)++], err);
+    if (st == TERN_OK && rc != SQLITE_ROW && rc != SQLITE_DONE) st = tn_store_failed(s, "search it", err);
+    sqlite3_finalize(q);
+    if (st == TERN_OK) *out = hits;
+    else tn_rag_hits_free(ctx, &hits, *n);
+    return st;
+}
+
+void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n) {
+    for (int32_t i = 0; *hits && i < n; i++) {
+        tn_free(ctx, (*hits)[i].path);
+        tn_free(ctx, (*hits)[i].text);
+    }
+    tn_free(ctx, *hits);
+    *hits = NULL;
+}
+
+tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n, tern_error *err) {
+    sqlite3_stmt *q;
+    *n = 0;
+    *out = tn_alloc(tn_store_ctx(s), TN_MEM_TEXT, max_bytes + 1, 1);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for a document's text");
+    tern_status st = prepare(s, "SELECT text FROM passage WHERE document = (SELECT id FROM document WHERE path = ?) ORDER BY number", &q, err);
+    if (st == TERN_OK) {
+        sqlite3_bind_text(q, 1, path, -1, SQLITE_STATIC);
+        int rc;
+        while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
+            const void *text = sqlite3_column_blob(q, 0);
+            size_t len = (size_t)sqlite3_column_bytes(q, 0);
+            if (!text || len + 1 > max_bytes - *n) break; /* whole passages */
+            memcpy(*out + *n, text, len);
+            *n += len;
+            (*out)[(*n)++] = '\n';
+        }
+        if (rc != SQLITE_ROW && rc != SQLITE_DONE) st = tn_store_failed(s, "read it", err);
+        sqlite3_finalize(q);
+    }
+    (*out)[*n] = 0;
+    if (st == TERN_OK) return st;
+    tn_free(tn_store_ctx(s), *out);
+    *out = NULL;
+    return st;
+}
+
+/* ---- prompt and sources ---------------------------------------------------------------------------- */
+
+char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, int32_t n) {
+    size_t cap = strlen(question) + 64, at = 0;
+    for (int32_t i = 0; i < n; i++) cap += strlen(hits[i].text) + 2;
+    char *out = tn_alloc(ctx, TN_MEM_TEXT, cap, 1);
+    if (!out) return NULL;
+    for (int32_t i = n; i-- > 0;) at += (size_t)snprintf(out + at, cap - at, "%s\n\n", hits[i].text);
+    snprintf(out + at, cap - at, n ? "Question: %s" : "%s", question);
+    return out;
+}
+
+/* Does the word stand in text, as a word? Case of ASCII letters does not matter. */
+static bool has_word(const char *text, const char *word) {
+    size_t n = strlen(word);
+    for (const char *p = text; (p = strcasestr(p, word)); p++) {
+        bool left = p == text || !(((p[-1] | 32) >= 'a' && (p[-1] | 32) <= 'z') || (p[-1] >= '0' && p[-1] <= '9') || p[-1] & 0x80);
+        bool right = !(((p[n] | 32) >= 'a' && (p[n] | 32) <= 'z') || (p[n] >= '0' && p[n] <= '9') || p[n] & 0x80);
+        if (left && right) return true;
+    }
+    return false;
+}
+
+void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *answer) {
+    char word[MAX_WORD];
+    bool adjacent;
+    int32_t n_words = 0;
+    for (int32_t i = 0; i < n; i++) hits[i].support = 0;
+    while (next_word(&answer, word, sizeof word, &adjacent)) {
+        if (is_stop_word(word)) continue;
+        n_words++;
+        for (int32_t i = 0; i < n; i++) hits[i].support += has_word(hits[i].text, word);
+    }
+    for (int32_t i = 0; i < n && n_words; i++) hits[i].support /= (float)n_words;
+}

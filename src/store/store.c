@@ -1,0 +1,418 @@
+#include "store/store.h"
+
+#include "base/status.h"
+
+#include <errno.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <xxhash.h>
+
+enum { APPLICATION_ID = 0x7465726e, /* "tern" */ BUSY_MS = 10000 };
+static const uint64_t CAP_BYTES = 64u << 20;
+
+/* What brings a file from version i to i + 1. Never changed once released. */
+static const char *const migrations[TN_STORE_VERSION] = {
+    ("CREATE TABLE vocab(id INTEGER PRIMARY KEY, fingerprint INTEGER NOT NULL UNIQUE, n_vocab INTEGER NOT NULL);"
+    "CREATE TABLE sequence(id INTEGER PRIMARY KEY AUTOINCREMENT, vocab INTEGER NOT NULL REFERENCES vocab(id), kind INTEGER NOT NULL,"
+    " hash INTEGER NOT NULL, n_prompt INTEGER NOT NULL, n_bytes INTEGER NOT NULL, used INTEGER NOT NULL, created INTEGER NOT NULL, tokens BLOB NOT NULL);"
+    "CREATE UNIQUE INDEX sequence_hash ON sequence(vocab, hash);"
+    "CREATE INDEX sequence_used ON sequence(used, n_bytes);"),
+    ("CREATE TABLE document(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash INTEGER NOT NULL, n_bytes INTEGER NOT NULL,"
+    " n_passages INTEGER NOT NULL, added INTEGER NOT NULL);"
+    "CREATE TABLE passage(id INTEGER PRIMARY KEY, document INTEGER NOT NULL REFERENCES document(id), number INTEGER NOT NULL, text TEXT NOT NULL);"
+    "CREATE INDEX passage_document ON passage(document);"
+    "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', tokenize='porter unicode61 remove_diacritics 2');"), /* kept in step by store/rag.c: triggers would need a trusted schema */
+    ("CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"
+    " UNIQUE(vocab, model))"),
+};
+
+struct tn_store {
+    tn_ctx *ctx;
+    sqlite3 *db;
+    char *path;
+    uint64_t cap_bytes;
+    int64_t vocab; /* row id; 0: none chosen */
+    int32_t n_vocab;
+    int64_t n_skipped, n_evicted;
+    bool read_only;
+};
+
+/* ---- SQLite ---------------------------------------------------------------------------------------- */
+
+tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err) {
+    tern_status st = TERN_E_IO;
+    switch (sqlite3_errcode(s->db) & 0xff) {
+    case SQLITE_NOTADB: case SQLITE_CORRUPT: st = TERN_E_FORMAT; break;
+    case SQLITE_NOMEM: st = TERN_E_MEMORY; break;
+    case SQLITE_FULL: case SQLITE_TOOBIG: st = TERN_E_LIMIT; break;
+    default: break;
+    }
+    return tn_fail(err, st, "%s: cannot %s: %s", s->path, what, sqlite3_errmsg(s->db));
+}
+
+static tern_status run_sql(tn_store *s, const char *sql, const char *what, tern_error *err) {
+    return sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK ? TERN_OK : tn_store_failed(s, what, err);
+}
+
+static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, tern_error *err) {
+    return sqlite3_prepare_v2(s->db, sql, -1, out, NULL) == SQLITE_OK ? TERN_OK : tn_store_failed(s, "read it", err);
+}
+
+/* One integer; args are bound in order. */
+static tern_status get_int(tn_store *s, const char *sql, const int64_t *args, int n_args, int64_t *out, bool *found, tern_error *err) {
+    sqlite3_stmt *q;
+    TN_TRY(prepare(s, sql, &q, err));
+    for (int i = 0; i < n_args; i++) sqlite3_bind_int64(q, i + 1, args[i]);
+    int rc = sqlite3_step(q);
+    bool has = rc == SQLITE_ROW;
+    if (has) *out = sqlite3_column_int64(q, 0);
+    if (found) *found = has;
+    tern_status st = has || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "read it", err);
+    sqlite3_finalize(q);
+    return st;
+}
+
+tern_status tn_store_begin(tn_store *s, tern_error *err) { return run_sql(s, "BEGIN IMMEDIATE", "write to it", err); }
+
+tern_status tn_store_commit(tn_store *s, tern_error *err) {
+    tern_status st = run_sql(s, "COMMIT", "write to it", err);
+    if (st != TERN_OK) tn_store_rollback(s);
+    return st;
+}
+
+void tn_store_rollback(tn_store *s) {
+    if (!sqlite3_get_autocommit(s->db)) sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
+}
+
+sqlite3 *tn_store_db(tn_store *s) { return s->db; }
+tn_ctx *tn_store_ctx(tn_store *s) { return s->ctx; }
+const char *tn_store_path(const tn_store *s) { return s->path; }
+
+/* ---- open ------------------------------------------------------------------------------------------ */
+
+char *tn_store_default_path(tn_ctx *ctx) {
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME"), *middle = "";
+    if (!data || data[0] != '/') { /* the specification: relative paths are ignored */
+        data = home;
+        middle = "/.local/share";
+    }
+    if (!data || !*data) return NULL;
+    size_t cap = strlen(data) + strlen(middle) + sizeof "/tern/store.db";
+    char *path = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
+    if (path) snprintf(path, cap, "%s%s/tern/store.db", data, middle);
+    return path;
+}
+
+/* The folders above path. The store holds what was said: its own folder is for the user alone. */
+static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) {
+    char *copy = tn_strdup(ctx, TN_MEM_OTHER, path);
+    TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for a path");
+    tern_status st = TERN_OK;
+    for (char *p = copy + 1; *copy && (p = strchr(p, '/')) && st == TERN_OK; *p++ = '/') {
+        *p = 0;
+        if (mkdir(copy, 0700) && errno != EEXIST && errno != EISDIR) st = tn_fail(err, TERN_E_IO, "%s: cannot make this folder: %s", copy, strerror(errno));
+    }
+    tn_free(ctx, copy);
+    return st;
+}
+
+/* An empty file becomes a store, an older store is brought up to date; each step is one transaction with its version. */
+static tern_status migrate(tn_store *s, tern_error *err) {
+    int64_t version = 0, app = 0, n_tables = 0;
+    TN_TRY(get_int(s, "PRAGMA user_version", NULL, 0, &version, NULL, err));
+    TN_TRY(get_int(s, "PRAGMA application_id", NULL, 0, &app, NULL, err));
+    if (app != APPLICATION_ID) {
+        TN_TRY(get_int(s, "SELECT count(*) FROM sqlite_master", NULL, 0, &n_tables, NULL, err));
+        TN_FAIL_IF(n_tables || version, err, TERN_E_FORMAT, "%s: a database, but not a store of tern's; give another file", s->path);
+    }
+    TN_FAIL_IF(version > TN_STORE_VERSION, err, TERN_E_UNSUPPORTED, "%s: written by a newer tern (version %" PRId64 " of the store, this one knows up to %d)", s->path, version, TN_STORE_VERSION);
+    TN_FAIL_IF(version < 0, err, TERN_E_FORMAT, "%s: version %" PRId64 " of the store", s->path, version);
+    TN_FAIL_IF(s->read_only && version != TN_STORE_VERSION, err, TERN_E_UNSUPPORTED, "%s: version %" PRId64 " of the store; open it for writing once to bring it to %d", s->path, version, TN_STORE_VERSION);
+    if (version == TN_STORE_VERSION) return TERN_OK;
+    TN_TRY(tn_store_begin(s, err));
+    /* another process may have done it while this one waited */
+    tern_status st = get_int(s, "PRAGMA user_version", NULL, 0, &version, NULL, err);
+    if (st == TERN_OK) st = run_sql(s, "PRAGMA application_id = 1952805486", "mark it", err);
+    for (; version < TN_STORE_VERSION && st == TERN_OK; version++) st = run_sql(s, migrations[version], "set it up", err);
+    char sql[64];
+    snprintf(sql, sizeof sql, "PRAGMA user_version = %d", TN_STORE_VERSION);
+    if (st == TERN_OK && version == TN_STORE_VERSION) st = run_sql(s, sql, "mark it", err);
+    if (st == TERN_OK) return tn_store_commit(s, err);
+    tn_store_rollback(s);
+    return st;
+}
+
+/* Two processes that make the file at once: SQLite tells one of them "busy" without waiting, so this waits. */
+static tern_status enter_wal(tn_store *s, int32_t busy_ms, tern_error *err) {
+    for (int32_t waited = 0;; waited += 10) {
+        int rc = sqlite3_exec(s->db, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL", NULL, NULL, NULL);
+        if (rc == SQLITE_OK) return TERN_OK;
+        if ((rc & 0xff) != SQLITE_BUSY || waited >= busy_ms) return tn_store_failed(s, "open it", err);
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+}
+
+tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out, tern_error *err) {
+    static const tn_store_options defaults;
+    if (!opt) opt = &defaults;
+    *out = NULL;
+    TN_FAIL_IF(!path || !*path, err, TERN_E_INVALID, "no path for the store");
+    tn_store *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
+    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for a store");
+    s->ctx = ctx;
+    s->read_only = opt->read_only;
+    s->cap_bytes = opt->cap_bytes ? opt->cap_bytes : CAP_BYTES;
+    s->path = tn_strdup(ctx, TN_MEM_OTHER, path);
+    tern_status st = TERN_OK;
+    TN_BAIL_IF(!s->path, err, TERN_E_MEMORY, "no memory for a store");
+    if (!opt->read_only && (st = make_folders(ctx, path, err)) != TERN_OK) goto out;
+    int flags = opt->read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    if (sqlite3_open_v2(path, &s->db, flags, NULL) != SQLITE_OK) {
+        st = s->db ? tn_store_failed(s, "open it", err) : tn_fail(err, TERN_E_MEMORY, "no memory for a store");
+        goto out;
+    }
+    sqlite3_busy_timeout(s->db, opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS);
+    sqlite3_extended_result_codes(s->db, 1);
+    /* files from elsewhere may hold views and triggers: they get no rights */
+    sqlite3_db_config(s->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    sqlite3_db_config(s->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    /* auto_vacuum only takes in an empty file; FULL: a commit is on the disk, not only in the WAL's buffers */
+    if (!opt->read_only) st = enter_wal(s, opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS, err);
+    if (st == TERN_OK) st = run_sql(s, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON", "open it", err);
+    if (st == TERN_OK) st = migrate(s, err);
+    if (st == TERN_OK) *out = s;
+out:
+    if (st != TERN_OK) tn_store_close(&s);
+    return st;
+}
+
+void tn_store_close(tn_store **ps) {
+    tn_store *s = *ps;
+    if (!s) return;
+    *ps = NULL;
+    sqlite3_close(s->db);
+    tn_free(s->ctx, s->path);
+    tn_free(s->ctx, s);
+}
+
+/* ---- vocabulary ------------------------------------------------------------------------------------ */
+
+uint64_t tn_store_fingerprint(const tn_tokenizer *t) {
+    XXH64_hash_t h = 0;
+    size_t n = tn_tokenizer_n_vocab(t);
+    char buf[256];
+    for (size_t i = 0; i < n; i++) {
+        size_t len = tn_token_bytes(t, (int32_t)i, true, buf, sizeof buf);
+        h = XXH64(&len, sizeof len, h);
+        h = XXH64(buf, len < sizeof buf ? len : sizeof buf, h);
+    }
+    return h;
+}
+
+tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, tern_error *err) {
+    TN_FAIL_IF(n_vocab < 1, err, TERN_E_INVALID, "a vocabulary of %d tokens", n_vocab);
+    int64_t key = (int64_t)fingerprint, id = 0, known = n_vocab;
+    bool found;
+    TN_TRY(get_int(s, "SELECT id FROM vocab WHERE fingerprint = ?", &key, 1, &id, &found, err));
+    if (found) {
+        TN_TRY(get_int(s, "SELECT n_vocab FROM vocab WHERE id = ?", &id, 1, &known, NULL, err));
+        TN_FAIL_IF(known != n_vocab, err, TERN_E_FORMAT, "%s: this vocabulary has %d tokens, the store says %" PRId64, s->path, n_vocab, known);
+    } else if (!s->read_only) {
+        int64_t args[] = {key, n_vocab};
+        int64_t none;
+        TN_TRY(get_int(s, "INSERT OR IGNORE INTO vocab(fingerprint, n_vocab) VALUES(?, ?)", args, 2, &none, NULL, err));
+        TN_TRY(get_int(s, "SELECT id FROM vocab WHERE fingerprint = ?", &key, 1, &id, NULL, err));
+    }
+    s->vocab = id;
+    s->n_vocab = n_vocab;
+    return TERN_OK;
+}
+
+/* ---- sequences ------------------------------------------------------------------------------------- */
+
+/* The least recently used go until all others fit; never the newest. */
+static tern_status evict(tn_store *s, tern_error *err) {
+    int64_t total = 0, oldest, none;
+    TN_TRY(get_int(s, "SELECT total(n_bytes) FROM sequence", NULL, 0, &total, NULL, err));
+    bool any = false;
+    while ((uint64_t)total > s->cap_bytes) {
+        bool found;
+        int64_t n_bytes;
+        TN_TRY(get_int(s, "SELECT id FROM sequence WHERE used < (SELECT max(used) FROM sequence) ORDER BY used LIMIT 1", NULL, 0, &oldest, &found, err));
+        if (!found) break;
+        TN_TRY(get_int(s, "SELECT n_bytes FROM sequence WHERE id = ?", &oldest, 1, &n_bytes, NULL, err));
+        TN_TRY(get_int(s, "DELETE FROM sequence WHERE id = ?", &oldest, 1, &none, NULL, err));
+        total -= n_bytes;
+        s->n_evicted++;
+        any = true;
+    }
+    return any ? run_sql(s, "PRAGMA incremental_vacuum(64)", "shrink it", err) : TERN_OK;
+}
+
+tern_status tn_store_shrink(tn_store *s, tern_error *err) { return run_sql(s, "PRAGMA incremental_vacuum", "shrink it", err); }
+
+static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt, int64_t *id, tern_error *err) {
+    int64_t hash = (int64_t)XXH64(ids, n * sizeof *ids, (uint64_t)kind), same = 0, used = 0, none;
+    int64_t key[] = {s->vocab, hash};
+    bool found;
+    TN_TRY(get_int(s, "SELECT coalesce(max(used), 0) + 1 FROM sequence", NULL, 0, &used, NULL, err));
+    TN_TRY(get_int(s, "SELECT id FROM sequence WHERE vocab = ? AND hash = ?", key, 2, &same, &found, err));
+    if (found) {
+        int64_t args[] = {used, same};
+        TN_TRY(get_int(s, "UPDATE sequence SET used = ? WHERE id = ?", args, 2, &none, NULL, err));
+        /* the conversation ran into one that is there: its earlier version has no more to say */
+        if (*id && *id != same) TN_TRY(get_int(s, "DELETE FROM sequence WHERE id = ?", id, 1, &none, NULL, err));
+        *id = same;
+        return TERN_OK;
+    }
+    sqlite3_stmt *q;
+    /* a version that was evicted meanwhile, or that another process deleted, comes back under its own id */
+    TN_TRY(prepare(s, "INSERT INTO sequence(id, vocab, kind, hash, n_prompt, n_bytes, used, created, tokens) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
+                      " ON CONFLICT(id) DO UPDATE SET hash = ?4, n_prompt = ?5, n_bytes = ?6, used = ?7, tokens = ?9", &q, err));
+    if (*id) sqlite3_bind_int64(q, 1, *id);
+    sqlite3_bind_int64(q, 2, s->vocab);
+    sqlite3_bind_int(q, 3, (int)kind);
+    sqlite3_bind_int64(q, 4, hash);
+    sqlite3_bind_int64(q, 5, (int64_t)n_prompt);
+    sqlite3_bind_int64(q, 6, (int64_t)(n * sizeof *ids));
+    sqlite3_bind_int64(q, 7, used);
+    sqlite3_bind_int64(q, 8, (int64_t)time(NULL));
+    sqlite3_bind_blob64(q, 9, ids, n * sizeof *ids, SQLITE_STATIC);
+    tern_status st = sqlite3_step(q) == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "write to it", err);
+    sqlite3_finalize(q);
+    if (st == TERN_OK && !*id) *id = sqlite3_last_insert_rowid(s->db);
+    return st;
+}
+
+tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt, int64_t *id, tern_error *err) {
+    TN_FAIL_IF(!s->vocab, err, TERN_E_INVALID, "the store has no vocabulary yet");
+    TN_FAIL_IF(!n || n_prompt > n, err, TERN_E_INVALID, "a sequence of %zu tokens with a prompt of %zu", n, n_prompt);
+    for (size_t i = 0; i < n; i++) TN_FAIL_IF(ids[i] < 0 || ids[i] >= s->n_vocab, err, TERN_E_INVALID, "token %d is outside the vocabulary of %d", ids[i], s->n_vocab);
+    if (n > TN_STORE_MAX_SEQUENCE) {
+        size_t cut = n - TN_STORE_MAX_SEQUENCE;
+        ids += cut;
+        n -= cut;
+        n_prompt = n_prompt > cut ? n_prompt - cut : 0;
+    }
+    int64_t new_id = *id;
+    TN_TRY(tn_store_begin(s, err));
+    tern_status st = write_sequence(s, kind, ids, n, n_prompt, &new_id, err);
+    if (st == TERN_OK) st = evict(s, err);
+    if (st != TERN_OK) {
+        tn_store_rollback(s);
+        return st;
+    }
+    TN_TRY(tn_store_commit(s, err));
+    *id = new_id;
+    return TERN_OK;
+}
+
+/* A sequence's tokens into an aligned buffer; 0: damaged. */
+static size_t load_tokens(tn_store *s, sqlite3_stmt *q, int32_t **buf, size_t *cap, tern_status *st, tern_error *err) {
+    size_t n_bytes = (size_t)sqlite3_column_bytes(q, 1), n = n_bytes / sizeof **buf;
+    const void *blob = sqlite3_column_blob(q, 1);
+    if (!blob || !n || n_bytes % sizeof **buf) return 0;
+    if (n > *cap) {
+        int32_t *more = tn_realloc(s->ctx, TN_MEM_OTHER, *buf, n, sizeof *more);
+        if (!more) {
+            *st = tn_fail(err, TERN_E_MEMORY, "no memory for a stored sequence of %zu tokens", n);
+            return 0;
+        }
+        *buf = more;
+        *cap = n;
+    }
+    memcpy(*buf, blob, n_bytes);
+    for (size_t i = 0; i < n; i++) {
+        if ((*buf)[i] < 0 || (*buf)[i] >= s->n_vocab) return 0;
+    }
+    return n;
+}
+
+tern_status tn_store_each(tn_store *s, size_t max_tokens, bool (*fn)(void *, tn_sequence_kind, const int32_t *, size_t), void *user, tern_error *err) {
+    sqlite3_stmt *q;
+    TN_TRY(prepare(s, "SELECT kind, tokens FROM sequence WHERE vocab = ? ORDER BY used DESC", &q, err));
+    sqlite3_bind_int64(q, 1, s->vocab);
+    int32_t *buf = NULL;
+    size_t cap = 0;
+    tern_status st = TERN_OK;
+    int rc;
+    while (max_tokens && (rc = sqlite3_step(q)) != SQLITE_DONE) {
+        if (rc != SQLITE_ROW) {
+            st = tn_store_failed(s, "read it", err);
+            break;
+        }
+        size_t n = load_tokens(s, q, &buf, &cap, &st, err);
+        if (st != TERN_OK) break;
+        if (!n) {
+            s->n_skipped++;
+            continue;
+        }
+        size_t cut = n > max_tokens ? n - max_tokens : 0;
+        max_tokens -= n - cut;
+        if (!fn(user, sqlite3_column_int(q, 0) ? TN_SEQUENCE_CORPUS : TN_SEQUENCE_CHAT, buf + cut, n - cut)) break;
+    }
+    sqlite3_finalize(q);
+    tn_free(s->ctx, buf);
+    return st;
+}
+
+/* ---- what a model said ----------------------------------------------------------------------------- */
+
+enum { RECALLED_MODELS = 8, RECALLED_BYTES = 1 << 20 };
+
+tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n, tern_error *err) {
+    sqlite3_stmt *q;
+    int64_t none;
+    TN_FAIL_IF(!s->vocab || n > RECALLED_BYTES / sizeof *data, err, TERN_E_INVALID, "%zu numbers of what a model said, or no vocabulary", n);
+    TN_TRY(tn_store_begin(s, err));
+    tern_status st = prepare(s, "INSERT INTO recalled(vocab, model, used, data) VALUES(?1, ?2, (SELECT coalesce(max(used), 0) + 1 FROM recalled), ?3)"
+                                " ON CONFLICT(vocab, model) DO UPDATE SET used = excluded.used, data = excluded.data", &q, err);
+    if (st == TERN_OK) {
+        sqlite3_bind_int64(q, 1, s->vocab);
+        sqlite3_bind_int64(q, 2, (int64_t)model);
+        sqlite3_bind_blob(q, 3, data, (int)(n * sizeof *data), SQLITE_STATIC);
+        if (sqlite3_step(q) != SQLITE_DONE) st = tn_store_failed(s, "write to it", err);
+        sqlite3_finalize(q);
+    }
+    const int64_t keep = RECALLED_MODELS;
+    if (st == TERN_OK) st = get_int(s, "DELETE FROM recalled WHERE id NOT IN (SELECT id FROM recalled ORDER BY used DESC LIMIT ?)", &keep, 1, &none, NULL, err);
+    if (st == TERN_OK) return tn_store_commit(s, err);
+    tn_store_rollback(s);
+    return st;
+}
+
+tern_status tn_store_get_recalled(tn_store *s, uint64_t model, int32_t **data, size_t *n, tern_error *err) {
+    sqlite3_stmt *q;
+    *data = NULL;
+    *n = 0;
+    TN_TRY(prepare(s, "SELECT data FROM recalled WHERE vocab = ? AND model = ?", &q, err));
+    sqlite3_bind_int64(q, 1, s->vocab);
+    sqlite3_bind_int64(q, 2, (int64_t)model);
+    int rc = sqlite3_step(q);
+    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "read it", err);
+    size_t n_bytes = rc == SQLITE_ROW ? (size_t)sqlite3_column_bytes(q, 0) : 0;
+    const void *blob = n_bytes ? sqlite3_column_blob(q, 0) : NULL;
+    if (blob && n_bytes <= RECALLED_BYTES && n_bytes % sizeof **data == 0) {
+        *data = tn_alloc(s->ctx, TN_MEM_OTHER, n_bytes, 1);
+        if (*data) memcpy(*data, blob, n_bytes);
+        else st = tn_fail(err, TERN_E_MEMORY, "no memory for what a model said");
+        *n = *data ? n_bytes / sizeof **data : 0;
+    }
+    sqlite3_finalize(q);
+    return st;
+}
+
+tern_status tn_store_info_get(tn_store *s, tn_store_info *out, tern_error *err) {
+    int64_t bytes = 0;
+    *out = (tn_store_info){.n_skipped = s->n_skipped, .n_evicted = s->n_evicted, .cap_bytes = s->cap_bytes};
+    TN_TRY(get_int(s, "SELECT count(*) FROM sequence", NULL, 0, &out->n_sequences, NULL, err));
+    TN_TRY(get_int(s, "SELECT count(*) FROM vocab", NULL, 0, &out->n_vocabs, NULL, err));
+    TN_TRY(get_int(s, "SELECT count(*) FROM sequence WHERE vocab = ?", &s->vocab, 1, &out->n_own, NULL, err));
+    TN_TRY(get_int(s, "SELECT coalesce(sum(n_bytes), 0) FROM sequence", NULL, 0, &bytes, NULL, err));
+    out->token_bytes = (uint64_t)bytes;
+    return TERN_OK;
+}

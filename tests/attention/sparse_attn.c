@@ -1,0 +1,351 @@
+/* Sparse attention of the prompt: full at ratio 1, the same bits whatever the schedule and the instruction set, nothing left of a text that
+ * was taken back, and estimates that find what matters. */
+#include "engine/engine.h"
+#include "model/head_ratio.h"
+#include "lab/synth.h"
+#include "quant/pack.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_PROMPT = 700, N_LONG = 1301, CTX = 1344 };
+
+static char gguf[256], package[256];
+static int32_t prompt[N_LONG], other[N_PROMPT];
+
+static int setup(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_pool *pool;
+    tern_error err = {0};
+    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/sparse-%ld.gguf", (long)getpid());
+    snprintf(package, sizeof package, TN_BINARY_DIR "/sparse-%ld.tern", (long)getpid());
+    tn_pack_options o;
+    tn_pack_defaults(&o);
+    o.calib_tokens = 512;
+    o.head_importance = true;
+    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK || tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, &err) != TERN_OK ||
+        tn_pack(&ctx, gguf, package, &o, NULL, &err) != TERN_OK) {
+        print_error("%s\n", err.message);
+        return -1;
+    }
+    tn_pool_close(&pool);
+    for (int i = 0; i < N_LONG; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
+    for (int i = 0; i < N_PROMPT; i++) {
+        other[i] = i < 96 ? prompt[i] : (int32_t)((uint32_t)i * 2246822519u >> 8) % 500;
+    }
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    char profile[300];
+    snprintf(profile, sizeof profile, "%s.profile", package);
+    unlink(profile);
+    unlink(package);
+    unlink(gguf);
+    return 0;
+}
+
+static tern_options options(const char *mode, float ratio) {
+    tern_options o;
+    tern_options_defaults(&o);
+    o.n_threads = 2;
+    o.attention = mode;
+    o.attention_ratio = ratio;
+    o.attention_threshold = 1;
+    return o;
+}
+
+typedef struct run {
+    tern_engine *e;
+    tern_session *s;
+} run;
+
+static run open_run(const tern_options *o) {
+    run r = {0};
+    tern_error err = {0};
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = CTX;
+    if (tern_engine_open(package, o, &r.e, &err) != TERN_OK || tern_session_open(r.e, &so, &r.s, &err) != TERN_OK) fail_msg("%s", err.message);
+    return r;
+}
+
+static void prefill(run *r, const int32_t *text, size_t n) {
+    tern_error err = {0};
+    if (tern_session_prefill(r->s, text, n, &err) != TERN_OK) fail_msg("%s", err.message);
+}
+
+/* The logits behind the prompt; closes the run. The caller frees. */
+static float *take_logits(run *r, tern_stats *stats) {
+    tern_model_info info;
+    tern_engine_info(r->e, &info);
+    float *out = malloc((size_t)info.n_vocab * sizeof *out);
+    memcpy(out, tern_session_logits(r->s), (size_t)info.n_vocab * sizeof *out);
+    if (stats) tern_session_stats(r->s, stats);
+    tern_session_close(&r->s);
+    tern_engine_close(&r->e);
+    return out;
+}
+
+static float *logits_of(const tern_options *o, size_t n, tern_stats *stats) {
+    run r = open_run(o);
+    prefill(&r, prompt, n);
+    return take_logits(&r, stats);
+}
+
+enum { N_VOCAB_BYTES = 512 * sizeof(float) }; /* of tiny-qwen2 */
+
+static void everything_is_full(void **state) {
+    (void)state;
+    static const char *const modes[] = {"shadow", "float-sparse", "block-sparse", "npu-full"};
+    tern_options o = options("full", 0);
+    float *want = logits_of(&o, N_PROMPT, NULL);
+    for (int i = 0; i < 4; i++) {
+        o = options(modes[i], 1);
+        float *got = logits_of(&o, N_PROMPT, NULL);
+        assert_memory_equal(got, want, N_VOCAB_BYTES);
+        free(got);
+    }
+    o = options("shadow", 0.2f);
+    o.attention_threshold = N_PROMPT + 1;
+    float *got = logits_of(&o, N_PROMPT, NULL);
+    assert_memory_equal(got, want, N_VOCAB_BYTES);
+    free(got);
+    tern_options full = options("full", 0);
+    float *want_short = logits_of(&full, 500, NULL);
+    o.attention_threshold = 0; /* automatic, and 500 tokens are too few */
+    got = logits_of(&o, 500, NULL);
+    assert_memory_equal(got, want_short, N_VOCAB_BYTES);
+    free(got);
+    free(want_short);
+    o.attention_threshold = 1;
+    got = logits_of(&o, N_PROMPT, NULL);
+    assert_memory_not_equal(got, want, N_VOCAB_BYTES); /* or this test tests nothing */
+    free(got);
+    /* "auto" is shadow where the context reaches the length, and takes no memory for it where it does not */
+    float *shadow = logits_of(&o, N_PROMPT, NULL);
+    tern_stats stats;
+    o.attention = "auto";
+    got = logits_of(&o, N_PROMPT, NULL);
+    assert_memory_equal(got, shadow, N_VOCAB_BYTES);
+    free(got);
+    o.attention_threshold = CTX + 64; /* caches are whole panels */
+    got = logits_of(&o, N_PROMPT, &stats);
+    assert_memory_equal(got, want, N_VOCAB_BYTES);
+    assert_int_equal(stats.attn_bytes, 0);
+    free(got);
+    free(shadow);
+    free(want);
+}
+
+static void schedules_and_instruction_sets(void **state) {
+    (void)state;
+    static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"}, *const isas[] = {"scalar", "avx2", "avx512", "neon", "dotprod"};
+    static const char *const modes[] = {"shadow", "float-sparse", "block-sparse", "npu-full"};
+    for (int m = 0; m < 4; m++) {
+        tern_options o = options(modes[m], 0.2f);
+        tern_stats stats;
+        o.chunk = 64;
+        float *want = logits_of(&o, N_PROMPT, &stats);
+        assert_true(stats.attn_rows > 0);
+        for (int i = 0; i < 4; i++) {
+            o.policy = policies[i];
+            o.n_threads = 1 + i % 3;
+            o.cpu_threads = 1 + i / 2;
+            float *got = logits_of(&o, N_PROMPT, NULL);
+            assert_memory_equal(got, want, N_VOCAB_BYTES);
+            free(got);
+        }
+        for (int i = 0; i < 5 && m < 2; i++) {
+            setenv("TERN_CPU", isas[i], 1);
+            float *got = logits_of(&o, N_PROMPT, NULL);
+            unsetenv("TERN_CPU");
+            if (memcmp(got, want, N_VOCAB_BYTES)) fail_msg("%s, %s", modes[m], isas[i]);
+            free(got);
+        }
+        free(want);
+    }
+}
+
+/* Nothing of a text that was taken back is left in the INT8 keys. */
+static void text_taken_back(void **state) {
+    (void)state;
+    static const char *const modes[] = {"shadow", "block-sparse", "npu-full"};
+    for (int m = 0; m < 3; m++) {
+        tern_options o = options(modes[m], 0.2f);
+        o.chunk = 32;
+        o.attention_threshold = 128; /* the first 96 tokens are attended in full either way */
+        run a = open_run(&o), b = open_run(&o);
+        prefill(&a, prompt, N_PROMPT);
+        prefill(&a, other, N_PROMPT);
+        prefill(&b, other, 96);
+        prefill(&b, other, N_PROMPT);
+        float *x = take_logits(&a, NULL), *y = take_logits(&b, NULL);
+        if (memcmp(x, y, N_VOCAB_BYTES)) fail_msg("%s", modes[m]);
+        free(x);
+        free(y);
+    }
+}
+
+/* All blocks are full attention; few positions, of which each has a weight worth a step, are nearly that in INT8. */
+static void baselines(void **state) {
+    (void)state;
+    enum { N_SHORT = 33 };
+    tern_options o = options("full", 0);
+    float *want = logits_of(&o, N_PROMPT, NULL);
+    o = options("block-sparse", 0.999f);
+    o.no_head_ratios = true;
+    float *got = logits_of(&o, N_PROMPT, NULL);
+    assert_memory_equal(got, want, N_VOCAB_BYTES);
+    free(got);
+    free(want);
+    o = options("full", 0);
+    want = logits_of(&o, N_SHORT, NULL);
+    o = options("npu-full", 0.2f);
+    got = logits_of(&o, N_SHORT, NULL);
+    double error = 0, all = 0;
+    for (int i = 0; i < 512; i++) {
+        error += pow((double)got[i] - (double)want[i], 2);
+        all += pow((double)want[i], 2);
+    }
+    print_message("npu-full: error %.4f of the logits\n", sqrt(error / all));
+    assert_true(error > 0 && sqrt(error / all) < 0.1);
+    free(got);
+    free(want);
+}
+
+static void estimates_find_what_matters(void **state) {
+    (void)state;
+    tern_options o = options("shadow", 0.2f);
+    o.attention_check = true;
+    tern_stats nine, one, exact;
+    free(logits_of(&o, N_PROMPT, &nine));
+    o.attention_buckets = 1;
+    free(logits_of(&o, N_PROMPT, &one));
+    o = options("float-sparse", 0.2f);
+    o.attention_check = true;
+    free(logits_of(&o, N_PROMPT, &exact));
+    double recall = (double)nine.attn_found / (double)nine.attn_true, share = (double)nine.attn_selected / (double)nine.attn_seen;
+    print_message("recall %.4f with 9 pairs of scales, %.4f with 1; share %.3f\n", recall, (double)one.attn_found / (double)one.attn_true, share);
+    assert_true(recall > 0.97);
+    assert_true(share > 0.19 && share < 0.25);
+    assert_true(exact.attn_true > 0 && exact.attn_found == exact.attn_true);
+    assert_true(nine.attn_launches > 0 && exact.attn_launches == 0);
+}
+
+static void odd_lengths(void **state) {
+    (void)state;
+    static const size_t ns[] = {1, 2, 31, 33, 64, 65, 257, 300};
+    for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) {
+        for (int tiny = 0; tiny < 2; tiny++) {
+            tern_options o = options("shadow", tiny ? 1e-6f : 0.5f);
+            float *got = logits_of(&o, ns[i], NULL);
+            for (int j = 0; j < 512; j++) assert_true(isfinite(got[j]));
+            free(got);
+        }
+    }
+}
+
+/* A device that shares our memory works part by part, one apart on whole rows: the same bits. */
+static void part_by_part(void **state) {
+    (void)state;
+    for (int share = -1; share <= 8; share += 3) {
+        tern_options o = options("shadow", 0.2f);
+        o.attention_share = share;
+        o.attention_pool = 1 + share % 2;
+        tern_stats a, b;
+        float *want = logits_of(&o, N_LONG, &a);
+        o.attention_whole = true;
+        float *got = logits_of(&o, N_LONG, &b);
+        assert_memory_equal(got, want, N_VOCAB_BYTES);
+        assert_true(a.attn_rows > 0 && a.attn_selected == b.attn_selected && a.attn_launches == b.attn_launches);
+        free(got);
+        free(want);
+    }
+}
+
+/* How rows share changes what is selected, not how well; a prompt of one token over and over has equal scores everywhere. */
+static void ways_to_share(void **state) {
+    (void)state;
+    for (int share = -1; share <= 8; share++) {
+        for (int pool = 1; pool <= 2; pool++) {
+            tern_options o = options("shadow", 0.2f);
+            o.attention_share = share;
+            o.attention_pool = pool;
+            o.attention_check = true;
+            tern_stats s;
+            free(logits_of(&o, 333, &s));
+            double recall = (double)s.attn_found / (double)s.attn_true, kept = (double)s.attn_selected / (double)s.attn_seen;
+            if (!(recall > 0.95) || !(s.attn_mass > 0.2 && s.attn_mass <= 1) || !(kept > 0.19 && kept < 0.32)) fail_msg("share %d, pool %d: recall %.3f, mass %.3f, kept %.3f", share, pool, recall, s.attn_mass, kept);
+        }
+        tern_options o = options("shadow", 0.3f);
+        o.attention_share = share;
+        o.chunk = 32;
+        int32_t same[200];
+        for (int i = 0; i < 200; i++) same[i] = 7;
+        run r = open_run(&o);
+        prefill(&r, same, 200);
+        float *got = take_logits(&r, NULL);
+        for (int j = 0; j < 512; j++) assert_true(isfinite(got[j]));
+        free(got);
+    }
+}
+
+static void refusals(void **state) {
+    (void)state;
+    tern_engine *e = NULL;
+    tern_error err = {0};
+    tern_options o = options("sideways", 0);
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", 1.5f);
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", NAN);
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", 0);
+    o.attention_buckets = 4;
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", 0);
+    o.attention_share = 9;
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", 0);
+    o.attention_pool = -1;
+    assert_int_equal(tern_engine_open(package, &o, &e, &err), TERN_E_INVALID);
+    o = options("shadow", 0);
+    assert_int_equal(tern_engine_open(gguf, &o, &e, &err), TERN_E_INVALID);
+}
+
+static void ratios(void **state) {
+    (void)state;
+    static const float w[] = {1, 1, 1, 5, 0.001f};
+    float out[5];
+    for (float r = 0; r <= 1; r += 0.05f) {
+        double sum = 0;
+        tn_head_ratios(w, 5, r, out);
+        for (int i = 0; i < 5; i++) {
+            assert_true(out[i] >= 0 && out[i] <= 1);
+            sum += (double)out[i];
+        }
+        assert_true(fabs(sum / 5 - (double)r) < 1e-5);
+        assert_true(out[3] >= out[0] && out[0] >= out[4]);
+    }
+    tn_head_ratios(w, 5, 1, out);
+    for (int i = 0; i < 5; i++) assert_true(out[i] == 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_is_full), cmocka_unit_test(schedules_and_instruction_sets), cmocka_unit_test(text_taken_back), cmocka_unit_test(baselines), cmocka_unit_test(estimates_find_what_matters),
+        cmocka_unit_test(odd_lengths),        cmocka_unit_test(part_by_part),         cmocka_unit_test(ways_to_share),   cmocka_unit_test(refusals),                       cmocka_unit_test(ratios),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

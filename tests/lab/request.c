@@ -1,0 +1,305 @@
+/* tests/lab/request.c - are simulated requests valid schedules, deterministic, and within the bounds of any schedule, whatever is switched on? */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "../sched/verify.h"
+#include "base/clock.h"
+#include "lab/sim.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static tn_ctx ctx;
+static tn_sim sim;
+static tn_soc soc;
+
+static const tn_policy_kind kinds[] = {TN_POLICY_IN_ORDER, TN_POLICY_OVERLAP, TN_POLICY_OOE, TN_POLICY_SYNERGY};
+
+static tn_sim_request request(const char *model, int32_t n, int32_t chunk, tn_policy_kind kind) {
+    return (tn_sim_request){.soc = &soc, .model = tn_sim_model_find(model), .n_tokens = n, .n_chunk = chunk, .policy = tn_policy_defaults(kind)};
+}
+
+static tn_sim_result simulate(const tn_sim_request *r, tn_timeline *tl) {
+    tn_sim_result o;
+    tern_error err;
+    assert_non_null(r->model);
+    if (tn_sim_run(&sim, r, tl, &o, &err) != TERN_OK) fail_msg("%s", err.message);
+    return o;
+}
+
+/* What the fit was made from must come out again: NPU and CPU time of Qwen1.5-1.8B at one chunk of 256 tokens. */
+static void anchors_come_back(void **state) {
+    (void)state;
+    tn_soc kept = soc;
+    soc.shadow_kept = 0;
+    tn_sim_request r = request("qwen1.5-1.8b", 256, 256, TN_POLICY_IN_ORDER);
+    tn_sim_result o = simulate(&r, NULL);
+    soc = kept;
+    assert_true(o.work_ns[TN_LANE_NPU] > 314.9e6 && o.work_ns[TN_LANE_NPU] < 315.1e6);
+    assert_true(o.work_ns[TN_LANE_CPU] > 157.5e6 * 0.999 && o.work_ns[TN_LANE_CPU] < 157.5e6 * 1.01); /* the last residual */
+    assert_true(soc.products_residual < 0.25 && soc.estimate_residual < 0.1 && soc.flash_residual < 0.15);
+}
+
+/* Every way of loading, attending and scheduling: makespan within its bounds, twice the same, and the events a valid run of the graph. */
+static void every_request_is_a_valid_run(void **state) {
+    (void)state;
+    tn_timeline_options opt = {.n_workers = {1, 1, 1}, .cap_events = 1 << 14, .cap_flows = 1 << 16};
+    static const int32_t one_each[TN_N_LANES] = {1, 1, 1};
+    tn_timeline *tl;
+    assert_int_equal(tn_timeline_open(&ctx, &opt, &tl, NULL), TERN_OK);
+    for (int load = 0; load < TN_N_SIM_LOADS; load++)
+        for (int attention = 0; attention < TN_N_SIM_ATTENTIONS; attention++)
+            for (int k = 0; k < 4; k++) {
+                tn_sim_request r = request(k % 2 ? "qwen2.5-0.5b" : "gemma-2b", load % 2 ? 700 : 320, 128, kinds[k]);
+                r.load = (tn_sim_load)load, r.attention = (tn_sim_attention)attention, r.bits = 5;
+                if (load == TN_SIM_STREAM) r.npu_memory = 1e9;
+                tn_timeline_clear(tl);
+                tn_sim_result o = simulate(&r, tl);
+                verify_run(sim.graph, &r.policy, one_each, tl);
+                assert_true(o.run.makespan_ns == simulate(&r, NULL).run.makespan_ns);
+                assert_true(o.run.makespan_ns >= o.critical_ns);
+                int64_t sum = 0;
+                for (int l = 0; l < TN_N_LANES; l++) {
+                    if (!o.run.n_stolen) assert_true(o.run.makespan_ns >= o.work_ns[l]);
+                    assert_true(o.run.bubble[l] >= 0 && o.run.bubble[l] <= 1);
+                    sum += o.run.busy_ns[l];
+                }
+                assert_true(o.run.makespan_ns <= sum); /* no instant in which nothing runs */
+                assert_true(o.energy_j > 0 && o.memory_bytes > tn_sim_weight_bytes(r.model) && o.exposed_io_ms >= 0);
+            }
+    tn_timeline_close(&tl);
+}
+
+static void no_policy_is_slower_than_one_task_at_a_time(void **state) {
+    (void)state;
+    for (int32_t m = 0; tn_sim_model_at(m); m++)
+        for (int32_t n = 64; n <= 2048; n *= 4) {
+            tn_sim_request r = request(tn_sim_model_at(m)->name, n, 256, TN_POLICY_IN_ORDER);
+            tn_sim_result first = simulate(&r, NULL);
+            assert_true(first.run.makespan_ns == first.work_ns[TN_LANE_NPU] + first.work_ns[TN_LANE_CPU]);
+            for (int k = 1; k < 4; k++) {
+                r.policy = tn_policy_defaults(kinds[k]);
+                r.policy.steal_above = -1;
+                assert_true(simulate(&r, NULL).run.makespan_ns <= first.run.makespan_ns);
+            }
+        }
+}
+
+/* Cold starts: each mechanism is worth something, bits matter where reading is the bottleneck. */
+static void loading_is_overlapped(void **state) {
+    (void)state;
+    double ms[TN_N_SIM_LOADS];
+    tn_sim_request r = request("llama3-8b", 128, 128, TN_POLICY_OOE);
+    for (int load = 0; load < TN_N_SIM_LOADS; load++) {
+        r.load = (tn_sim_load)load, r.bits = 5;
+        tn_sim_result o = simulate(&r, NULL);
+        ms[load] = o.ttft_ms;
+        if (load) assert_true(fabs(o.exposed_io_ms - (o.ttft_ms - ms[TN_SIM_WARM])) < 1e-6);
+    }
+    assert_true(ms[TN_SIM_WARM] < ms[TN_SIM_STREAM] && ms[TN_SIM_STREAM] < ms[TN_SIM_OVERLAP] && ms[TN_SIM_OVERLAP] < ms[TN_SIM_SEQUENTIAL]);
+    assert_true(ms[TN_SIM_LAYERS] < ms[TN_SIM_SEQUENTIAL] && ms[TN_SIM_SEQUENTIAL] < ms[TN_SIM_BUILD]);
+    r.load = TN_SIM_STREAM;
+    double before = 0;
+    for (r.bits = 2; r.bits <= 8; r.bits *= 2) {
+        tn_soc slow = soc;
+        slow.flash_byte_ns *= 10;
+        r.soc = &slow;
+        tn_sim_result o = simulate(&r, NULL);
+        assert_true(o.ttft_ms > before * 1.2);
+        before = o.ttft_ms;
+        assert_string_equal(tn_sim_bottleneck(&o), "flash");
+    }
+}
+
+/* Sparse attention on one core: the device's estimate beats the core's, and each step of the plan helps or does nothing. */
+static void attention_is_planned(void **state) {
+    (void)state;
+    tn_sim_request r = request("phonelm-1.5b", 2048, 256, TN_POLICY_OOE);
+    r.one_core = true;
+    double full = simulate(&r, NULL).ttft_ms;
+    r.attention = TN_SIM_FLOAT_SPARSE;
+    double sparse = simulate(&r, NULL).ttft_ms;
+    r.attention = TN_SIM_SHADOW;
+    double shadow = simulate(&r, NULL).ttft_ms;
+    assert_true(shadow < sparse && sparse < full);
+    r.heads.no_fusion = true;
+    double no_fusion = simulate(&r, NULL).ttft_ms;
+    r.heads.no_overlap = true;
+    assert_true(no_fusion > shadow && simulate(&r, NULL).ttft_ms > no_fusion);
+    r.heads = (tn_headplan_switches){0};
+    r.ratio = 0.8;
+    assert_true(simulate(&r, NULL).ttft_ms > shadow);
+}
+
+/* Graphs exchanged while the prefill runs are hidden better than before the first token; drafts make tokens cheaper. */
+static void decoding_is_counted(void **state) {
+    (void)state;
+    tn_sim_request r = request("qwen2.5-1.5b", 1024, 256, TN_POLICY_OOE);
+    r.n_gen = 100;
+    double plain = simulate(&r, NULL).ms_per_token, exposed[TN_N_SWITCHES];
+    r.one_form = true;
+    for (int k = 0; k < TN_N_SWITCHES; k++) {
+        r.switching = (tn_switch_kind)k;
+        tn_sim_result o = simulate(&r, NULL);
+        exposed[k] = o.exposed_switch_ms;
+        assert_true(fabs(o.ms_per_token - plain - exposed[k] / 100) < 1e-6);
+    }
+    assert_true(exposed[TN_SWITCH_PROGRESSIVE] < exposed[TN_SWITCH_SYNC] && exposed[TN_SWITCH_ASYNC] <= exposed[TN_SWITCH_SYNC]);
+    r.one_form = false, r.accepted = 4;
+    assert_true(simulate(&r, NULL).ms_per_token < plain);
+}
+
+/* A device that can address little leaves products to the CPU, the lightest first; idle CPUs that steal are counted. */
+static void memory_and_stealing(void **state) {
+    (void)state;
+    tn_sim_request r = request("qwen1.5-1.8b", 1024, 64, TN_POLICY_SYNERGY);
+    tn_sim_result all = simulate(&r, NULL);
+    assert_true(all.run.n_stolen > 0);
+    r.policy.steal_above = -1;
+    assert_int_equal(simulate(&r, NULL).run.n_stolen, 0);
+    r.npu_memory = 8e8;
+    tn_sim_result some = simulate(&r, NULL);
+    assert_true(some.work_ns[TN_LANE_NPU] < all.work_ns[TN_LANE_NPU] && some.work_ns[TN_LANE_CPU] > all.work_ns[TN_LANE_CPU]);
+    for (int32_t t = 0; t < sim.graph->n_tasks; t++) {
+        const tn_task *k = &sim.graph->tasks[t];
+        if (k->subgraph == TN_ST_FFN || k->subgraph == TN_ST_O) assert_int_equal(k->lane, k->subgraph == TN_ST_FFN ? TN_LANE_NPU : TN_LANE_CPU);
+    }
+}
+
+/* A device ten times slower is the bottleneck; one ten thousand times faster is not. */
+static void bottlenecks_are_named(void **state) {
+    (void)state;
+    tn_soc kept = soc;
+    tn_sim_request r = request("qwen1.5-1.8b", 1024, 256, TN_POLICY_OOE);
+    soc.mac_ns *= 10;
+    tn_sim_result o = simulate(&r, NULL);
+    assert_string_equal(tn_sim_bottleneck(&o), "npu");
+    soc.mac_ns /= 1e5, soc.byte_ns /= 1e5, soc.launch_ns /= 1e5;
+    o = simulate(&r, NULL);
+    assert_string_equal(tn_sim_bottleneck(&o), "cpu");
+    soc = kept;
+    r.policy = tn_policy_defaults(TN_POLICY_IN_ORDER);
+    o = simulate(&r, NULL);
+    assert_string_equal(tn_sim_bottleneck(&o), "schedule");
+}
+
+/* Measured stage times instead of a SoC: two workers that help each other, waves of four chunks, a short last chunk. */
+static void measured_times_are_used(void **state) {
+    (void)state;
+    tn_measured_stages m = {.n_workers = {1, 1, 0}, .wave_chunks = 4, .attn_us_per_pos = 1};
+    for (int s = 0; s < TN_N_STAGES; s++)
+        if (!tn_stage_is_shadow((tn_stage)s) && s != TN_ST_PLAN) m.stage_us[s] = 100, m.n_parts[s] = 8;
+    tn_sim_request r = {.measured = &m, .model = tn_sim_model_find("qwen2.5-0.5b"), .n_tokens = 1024, .n_chunk = 128, .policy = tn_policy_defaults(TN_POLICY_OOE)};
+    r.policy.keep_busy = true;
+    tn_sim_result o = simulate(&r, NULL);
+    double us = 8 * (24 * 900 + 100) + 24 * 128.0 * (0 + 1 + 2 + 3 + 4 + 5 + 6 + 7);
+    assert_true(o.ttft_ms >= us / 2e3 && o.ttft_ms < us / 2e3 * 1.05);
+    r.n_tokens = 1024 - 64;
+    assert_true(simulate(&r, NULL).ttft_ms < o.ttft_ms * 0.96);
+    m.stage_us[TN_ST_QKV_SHADOW] = 100, m.n_parts[TN_ST_QKV_SHADOW] = 8, m.shadow_kept[TN_ST_QKV_SHADOW] = 0.5;
+    r.n_tokens = 1024;
+    tn_sim_result shadowed = simulate(&r, NULL);
+    assert_int_equal(shadowed.n_tasks, o.n_tasks + 8 * 12);
+}
+
+static void nonsense_is_refused(void **state) {
+    (void)state;
+    tn_sim_result o;
+    tn_sim_request good = request("qwen2.5-0.5b", 512, 256, TN_POLICY_OOE), bad[8];
+    for (int i = 0; i < 8; i++) bad[i] = good;
+    bad[0].n_tokens = 0, bad[1].n_chunk = 2048, bad[2].bits = 9, bad[3].ratio = 1.5, bad[4].accepted = 0.5, bad[5].n_gen = -1, bad[6].n_tokens = 1 << 30;
+    bad[7].one_form = true, bad[7].switch_blocks = 1000;
+    for (int i = 0; i < 8; i++) {
+        tern_error err = {0};
+        assert_int_equal(tn_sim_run(&sim, &bad[i], NULL, &o, &err), TERN_E_INVALID);
+        assert_true(*err.message);
+    }
+}
+
+/* ---- the data files -------------------------------------------------------------------------------- */
+
+static tern_status load_text(const char *text, tern_error *err) {
+    const char *path = TN_BINARY_DIR "/sim-bad.json";
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    tn_soc out;
+    tern_status st = tn_soc_load(&out, path, err);
+    remove(path);
+    return st;
+}
+
+static tern_status load_json(json_t *root, tern_error *err) {
+    char *text = json_dumps(root, 0);
+    tern_status st = load_text(text, err);
+    free(text);
+    return st;
+}
+
+/* Every SoC loads. Anything missing, of the wrong type, out of range or unknown is refused, and the message names its section. */
+static void files_are_checked(void **state) {
+    (void)state;
+    static const char *const names[] = {"sd8gen2", "sd8gen3", "sd8elite"};
+    char path[512];
+    for (int i = 0; i < 3; i++) {
+        tn_soc out;
+        tern_error err = {0};
+        snprintf(path, sizeof path, "%s/share/soc/%s.json", TN_SOURCE_DIR, names[i]);
+        if (tn_soc_load(&out, path, &err) != TERN_OK) fail_msg("%s", err.message);
+    }
+    json_t *good = json_load_file(path, 0, NULL);
+    const char *section, *name;
+    json_t *o, *v;
+    int n = 0;
+    json_object_foreach(good, section, o) {
+        if (!json_is_object(o)) continue;
+        json_object_foreach(o, name, v) {
+            json_t *const wrong[] = {NULL, json_null(), json_integer(-1), json_real(1e300), json_array(), json_true(), json_pack("[{s:i},{s:i}]", "k", 1, "k", 1)};
+            for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++, n++) {
+                json_t *bad = json_deep_copy(good);
+                if (wrong[i]) json_object_set_new(json_object_get(bad, section), name, wrong[i]);
+                else json_object_del(json_object_get(bad, section), name);
+                tern_error err = {0};
+                assert_int_equal(load_json(bad, &err), TERN_E_FORMAT);
+                assert_non_null(strstr(err.message, section));
+                json_decref(bad);
+            }
+        }
+        json_t *bad = json_deep_copy(good);
+        json_object_set_new(json_object_get(bad, section), "more", json_integer(1));
+        tern_error err = {0};
+        assert_int_equal(load_json(bad, &err), TERN_E_FORMAT);
+        assert_non_null(strstr(err.message, "more"));
+        json_object_del(bad, section);
+        assert_int_equal(load_json(bad, &err), TERN_E_FORMAT);
+        json_decref(bad);
+    }
+    assert_true(n > 300);
+    json_object_set_new(good, "gpu", json_object());
+    tern_error err = {0};
+    assert_int_equal(load_json(good, &err), TERN_E_FORMAT);
+    json_decref(good);
+    static const char *const text[] = {"", "{}", "[1]", "\"x\"", "{\"npu_products\": 1}", "{\"npu_products\": {}, \"npu_products\": {}}", "{", "{\"title\": 3}", "\xff\xfe"};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) assert_int_equal(load_text(text[i], &err), TERN_E_FORMAT);
+}
+
+int main(void) {
+    tn_ctx_init(&ctx, NULL);
+    if (tn_sim_open(&ctx, &sim, NULL)) return 1;
+    if (tn_soc_load(&soc, TN_SOURCE_DIR "/share/soc/sd8gen3.json", NULL)) return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(anchors_come_back),     cmocka_unit_test(every_request_is_a_valid_run), cmocka_unit_test(no_policy_is_slower_than_one_task_at_a_time),
+        cmocka_unit_test(loading_is_overlapped), cmocka_unit_test(attention_is_planned),         cmocka_unit_test(decoding_is_counted),
+        cmocka_unit_test(memory_and_stealing),   cmocka_unit_test(bottlenecks_are_named),        cmocka_unit_test(measured_times_are_used),
+        cmocka_unit_test(nonsense_is_refused),   cmocka_unit_test(files_are_checked),
+    };
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    tn_sim_close(&sim);
+    return rc;
+}
