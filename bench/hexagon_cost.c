@@ -1,5 +1,6 @@
 /* One job on the Hexagon backend, so that bench/hexagon-cost.sh can count what the DSP executes:
- *   bench_hexagon_cost linear M N K FORM | qk M N K FORM | unpack BITS N K      (FORM: 0 f32, 1 s32, 2 u8, 3 s8) */
+ *   bench_hexagon_cost linear M N K FORM | qk M N K FORM | unpack BITS N K      (FORM: 0 f32, 1 s32, 2 u8, 3
+ * s8) */
 #include "kernels/unpack.h"
 #include "npu/npu.h"
 
@@ -35,8 +36,17 @@ int main(int argc, char **argv) {
         free(bits), free(packed);
     } else {
         bool qk = !strcmp(argv[1], "qk");
-        tn_npu_graph_desc g = {.kind = qk ? TN_NPU_QK : TN_NPU_LINEARS, .m = a, .k = k, .in_stride = (k + 7) / 8 * 8, .n_ops = 1};
-        g.ops[0] = (tn_npu_op){.n = n, .act_scale = 0.01f, .k_scale = qk ? 1 : 0, .has_bias = false, .out = argc > 5 ? (tn_npu_out)atoi(argv[5]) : TN_NPU_OUT_F32, .out_scale = 1};
+        tn_npu_graph_desc g = {.kind = qk ? TN_NPU_QK : TN_NPU_LINEARS,
+                               .m = a,
+                               .k = k,
+                               .in_stride = (k + 7) / 8 * 8,
+                               .n_ops = 1};
+        g.ops[0] = (tn_npu_op){.n = n,
+                               .act_scale = 0.01f,
+                               .k_scale = qk ? 1 : 0,
+                               .has_bias = false,
+                               .out = argc > 5 ? (tn_npu_out)atoi(argv[5]) : TN_NPU_OUT_F32,
+                               .out_scale = 1};
         tn_npu_weights *w = NULL;
         void *tiles = NULL, *sums = NULL, *in, *out;
         if (qk) {

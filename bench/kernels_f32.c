@@ -1,12 +1,13 @@
-/* bench/kernels_f32.c - speed of the float kernels on one thread beside what the machine can do (kernels/limits.h).
+/* bench/kernels_f32.c - speed of the float kernels on one thread beside what the machine can do
+ * (kernels/limits.h).
  *
  *   bench_kernels_f32 [--json] [--isa WORD] [--only gemm|attn|elem] [--quick]
  *
- * gemm: linears of Qwen2.5 0.5B and 1.5B. For M <= 8 the weights come from memory, as in decoding (a run walks over more
- * copies than the cache holds), and the limit is the measured read bandwidth or, if lower, what the fma units can use up;
- * above it is the fp32 peak.
- * attn: query rows at the end of a context, causal; 2 * d_head multiply-adds per row and position seen.
- * elem: values per second, without a limit. Figures are medians of 7 runs. */
+ * gemm: linears of Qwen2.5 0.5B and 1.5B. For M <= 8 the weights come from memory, as in decoding (a run
+ * walks over more copies than the cache holds), and the limit is the measured read bandwidth or, if lower,
+ * what the fma units can use up; above it is the fp32 peak. attn: query rows at the end of a context, causal;
+ * 2 * d_head multiply-adds per row and position seen. elem: values per second, without a limit. Figures are
+ * medians of 7 runs. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
@@ -64,7 +65,8 @@ static double median_s(void (*fn)(void *arg, size_t i_call), void *arg) {
 /* rate and limit in the same unit; limit 0 = none */
 static void report(bench *b, const char *name, double rate, double limit, const char *unit) {
     if (b->json) {
-        printf("%s\n  {\"name\": \"%s\", \"rate\": %.3f, \"unit\": \"%s\"", b->n_lines++ ? "," : "", name, rate, unit);
+        printf("%s\n  {\"name\": \"%s\", \"rate\": %.3f, \"unit\": \"%s\"", b->n_lines++ ? "," : "", name,
+               rate, unit);
         if (limit > 0) printf(", \"limit\": %.3f, \"fraction\": %.4f", limit, rate / limit);
         printf("}");
     } else if (limit > 0) {
@@ -85,29 +87,36 @@ typedef struct gemm_run {
 
 static void run_gemm(void *arg, size_t i_call) {
     gemm_run *g = arg;
-    g->fn(g->a, g->k, g->panels + i_call % g->n_copies * g->copy_bytes, NULL, g->out, g->n, g->m, 0, g->n, g->k);
+    g->fn(g->a, g->k, g->panels + i_call % g->n_copies * g->copy_bytes, NULL, g->out, g->n, g->m, 0, g->n,
+          g->k);
 }
 
 static void bench_gemm(bench *b) {
     static const char *const names[] = {"f32", "f16", "bf16"};
-    static const size_t shapes[][2] = {{896, 896}, {4864, 896}, {896, 4864}, {1536, 1536}, {8960, 1536}, {1536, 8960}};
+    static const size_t shapes[][2] = {{896, 896},   {4864, 896},  {896, 4864},
+                                       {1536, 1536}, {8960, 1536}, {1536, 8960}};
     static const size_t ms[] = {1, 2, 4, 8, 16, 64, 256};
     uint8_t *panels = (uint8_t *)floats(b, cold_bytes / 4);
     for (int dtype = 0; dtype < TN_PANEL_N_DTYPES; dtype++) {
         if (dtype) { /* halves whose values are ordinary numbers in both narrow formats */
-            for (size_t i = 0; i < cold_bytes / 2; i++) ((uint16_t *)panels)[i] = (uint16_t)(0x3000 + tn_rng_below(&b->rng, 0x800));
+            for (size_t i = 0; i < cold_bytes / 2; i++)
+                ((uint16_t *)panels)[i] = (uint16_t)(0x3000 + tn_rng_below(&b->rng, 0x800));
         }
         for (size_t s = 0; s < (b->quick ? 3 : 6); s++) {
             size_t n = shapes[s][0], k = shapes[s][1], bytes = tn_panels_bytes((tn_panel_dtype)dtype, n, k);
             float *a = floats(b, 256 * k), *out = floats(b, 256 * n);
             for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
                 size_t m = ms[i];
-                gemm_run g = {b->k.gemm_f32[dtype], a, panels, out, m, n, k, bytes, m <= 8 ? cold_bytes / bytes : 1};
+                gemm_run g = {b->k.gemm_f32[dtype],           a, panels, out, m, n, k, bytes,
+                              m <= 8 ? cold_bytes / bytes : 1};
                 double t = median_s(run_gemm, &g);
                 char name[96];
                 snprintf(name, sizeof name, "gemm_%s m=%zu n=%zu k=%zu", names[dtype], m, n, k);
-                double flops = 2.0 * (double)(m * n * k), fed = b->peak / flops * (double)bytes; /* bytes/s the fma units can use up */
-                if (m <= 8) report(b, name, (double)bytes / t * 1e-9, (fed < b->bandwidth ? fed : b->bandwidth) * 1e-9, "GB/s");
+                double flops = 2.0 * (double)(m * n * k),
+                       fed = b->peak / flops * (double)bytes; /* bytes/s the fma units can use up */
+                if (m <= 8)
+                    report(b, name, (double)bytes / t * 1e-9,
+                           (fed < b->bandwidth ? fed : b->bandwidth) * 1e-9, "GB/s");
                 else report(b, name, flops / t * 1e-9, b->peak * 1e-9, "GFLOPS");
             }
             tn_free(&b->ctx, a);
@@ -133,7 +142,8 @@ static void bench_attn(bench *b) {
     for (size_t i = 0; i < 2; i++) {
         for (size_t j = 0; j < 4; j++) {
             size_t d = ds[i], n = ns[j];
-            float *k = floats(b, n * d), *v = floats(b, n * d), *q = floats(b, 256 * d), *out = floats(b, 256 * d);
+            float *k = floats(b, n * d), *v = floats(b, n * d), *q = floats(b, 256 * d),
+                  *out = floats(b, 256 * d);
             float *scratch = floats(b, tn_attn_f32_scratch(d, n));
             for (size_t r = 0; r < 4; r++) {
                 int32_t first[256] = {0}, end[256];
@@ -143,8 +153,18 @@ static void bench_attn(bench *b) {
                     seen += end[x];
                 }
                 attn_run run = {b->k.attn_f32,
-                                {.q = q, .q_stride = d, .out = out, .out_stride = d, .k_panels = k, .v = v, .n_rows = rows[r], .d_head = d,
-                                 .scale = 0.125f, .first_pos = first, .end_pos = end, .scratch = scratch}};
+                                {.q = q,
+                                 .q_stride = d,
+                                 .out = out,
+                                 .out_stride = d,
+                                 .k_panels = k,
+                                 .v = v,
+                                 .n_rows = rows[r],
+                                 .d_head = d,
+                                 .scale = 0.125f,
+                                 .first_pos = first,
+                                 .end_pos = end,
+                                 .scratch = scratch}};
                 double t = median_s(run_attn, &run);
                 char name[96];
                 snprintf(name, sizeof name, "attn_f32 d=%zu positions=%zu rows=%zu", d, n, rows[r]);
@@ -165,7 +185,8 @@ typedef struct elem_run {
     float *x, *y, *out;
 } elem_run;
 
-static const char *const elem_names[] = {"rmsnorm", "layernorm", "rope", "glu silu", "glu gelu_tanh", "glu gelu_erf", "glu relu2", "add"};
+static const char *const elem_names[] = {"rmsnorm",       "layernorm",    "rope",      "glu silu",
+                                         "glu gelu_tanh", "glu gelu_erf", "glu relu2", "add"};
 
 static void run_elem(void *arg, size_t i_call) {
     (void)i_call;
@@ -204,7 +225,8 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--isa") && i + 1 < argc) cpu = tn_cpu_limit(argv[++i], tn_cpu_detect());
         else cpu = UINT32_MAX;
         if (cpu == UINT32_MAX) {
-            fprintf(stderr, "usage: bench_kernels_f32 [--json] [--isa WORD] [--only gemm|attn|elem] [--quick]\n");
+            fprintf(stderr,
+                    "usage: bench_kernels_f32 [--json] [--isa WORD] [--only gemm|attn|elem] [--quick]\n");
             return 2;
         }
     }
@@ -213,7 +235,8 @@ int main(int argc, char **argv) {
     tn_pool *pool = NULL;
     tn_limits limits;
     tern_error err;
-    if (tn_pool_open(&b.ctx, 1, &pool, &err) != TERN_OK || tn_limits_measure(&b.ctx, pool, cpu, &limits, &err) != TERN_OK) {
+    if (tn_pool_open(&b.ctx, 1, &pool, &err) != TERN_OK ||
+        tn_limits_measure(&b.ctx, pool, cpu, &limits, &err) != TERN_OK) {
         fprintf(stderr, "bench_kernels_f32: %s\n", err.message);
         return 1;
     }

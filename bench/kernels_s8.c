@@ -1,12 +1,14 @@
-/* bench/kernels_s8.c - speed of the int8 product on the linears of Qwen2.5 0.5B and 1.5B, one thread, beside the measured peak of the
- * integer unit, the memory bandwidth and, where it is installed, oneDNN with its own pre-packed weights.
+/* bench/kernels_s8.c - speed of the int8 product on the linears of Qwen2.5 0.5B and 1.5B, one thread, beside
+ * the measured peak of the integer unit, the memory bandwidth and, where it is installed, oneDNN with its own
+ * pre-packed weights.
  *
  *   bench_kernels_s8 [--json] [--m 1,16,256] [--isa NAME] [--quick] [--threads N]
  *
- * Every run of a shape walks over enough copies of the weights (> 64 MiB for M <= 32) that they come from memory, as in decoding;
- * for larger M over 8 copies. Ours and oneDNN's runs alternate; figures are medians. With --threads N the shape's columns are
- * split over N threads, peak and bandwidth being measured on N threads too. Give oneDNN the same number (OMP_NUM_THREADS=N), and
- * OMP_WAIT_POLICY=passive so that its idle threads do not spin on our cores; one thread: taskset -c 1. */
+ * Every run of a shape walks over enough copies of the weights (> 64 MiB for M <= 32) that they come from
+ * memory, as in decoding; for larger M over 8 copies. Ours and oneDNN's runs alternate; figures are medians.
+ * With --threads N the shape's columns are split over N threads, peak and bandwidth being measured on N
+ * threads too. Give oneDNN the same number (OMP_NUM_THREADS=N), and OMP_WAIT_POLICY=passive so that its idle
+ * threads do not spin on our cores; one thread: taskset -c 1. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
@@ -74,12 +76,14 @@ enum { PEAK_ITERATIONS = 2000000 };
 __attribute__((target("avx512f"))) static void peak_avx512vnni(void *arg, int i_thread, int n_threads) {
     (void)arg, (void)i_thread, (void)n_threads;
     long n = PEAK_ITERATIONS;
-    __asm__ volatile("vpxord %%zmm30, %%zmm30, %%zmm30\n\tvpxord %%zmm31, %%zmm31, %%zmm31\n\t1:\n\t"
-        DP512(0) DP512(1) DP512(2) DP512(3) DP512(4) DP512(5) DP512(6) DP512(7) DP512(8) DP512(9) DP512(10) DP512(11)
-        DP512(12) DP512(13) DP512(14) DP512(15) DP512(16) DP512(17) DP512(18) DP512(19) DP512(20) DP512(21) DP512(22) DP512(23)
-        "dec %0\n\tjnz 1b\n\tvzeroupper"
-        : "+r"(n)::"cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
-          "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm30", "xmm31");
+    __asm__ volatile("vpxord %%zmm30, %%zmm30, %%zmm30\n\tvpxord %%zmm31, %%zmm31, %%zmm31\n\t1:\n\t" DP512(0)
+                         DP512(1) DP512(2) DP512(3) DP512(4) DP512(5) DP512(6) DP512(7) DP512(8) DP512(9)
+                             DP512(10) DP512(11) DP512(12) DP512(13) DP512(14) DP512(15) DP512(16) DP512(17)
+                                 DP512(18) DP512(19) DP512(20) DP512(21) DP512(22)
+                                     DP512(23) "dec %0\n\tjnz 1b\n\tvzeroupper"
+                     : "+r"(n)::"cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17",
+                       "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm30", "xmm31");
 }
 #endif
 
@@ -179,12 +183,12 @@ static void run_job(void *arg, int i, int n) {
 /* --- oneDNN ------------------------------------------------------------------------------------------ */
 
 #ifdef TN_HAVE_DNNL
-#define DNNL_OK(x)                                                                                                       \
-    do {                                                                                                                 \
-        if ((x) != dnnl_success) {                                                                                       \
-            fprintf(stderr, "oneDNN: %s failed\n", #x);                                                                  \
-            exit(1);                                                                                                     \
-        }                                                                                                                \
+#define DNNL_OK(x)                                                                                           \
+    do {                                                                                                     \
+        if ((x) != dnnl_success) {                                                                           \
+            fprintf(stderr, "oneDNN: %s failed\n", #x);                                                      \
+            exit(1);                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 /* u8 x s8 -> f32 product with per-channel scale and bias, weights in the library's own layout (oneDNN 2). */
@@ -203,7 +207,8 @@ static dnnl_memory_t dnnl_mem(dnnl_engine_t e, const dnnl_memory_desc_t *md, voi
 }
 
 static void dnnl_open(dnnl_job *d, const tn_gemm_s8_args *g, size_t n_copies) {
-    dnnl_dims_t a_dims = {(int64_t)g->m, (int64_t)g->k}, w_dims = {(int64_t)g->k, (int64_t)g->n}, o_dims = {(int64_t)g->m, (int64_t)g->n};
+    dnnl_dims_t a_dims = {(int64_t)g->m, (int64_t)g->k}, w_dims = {(int64_t)g->k, (int64_t)g->n},
+                o_dims = {(int64_t)g->m, (int64_t)g->n};
     dnnl_dims_t b_dims = {1, (int64_t)g->n};
     dnnl_memory_desc_t a, w, o, b;
     d->n_copies = n_copies;
@@ -266,7 +271,7 @@ static const struct {
     const char *model;
     size_t k, n;
 } shapes[] = {
-    {"0.5B", 896, 896},   {"0.5B", 896, 128},   {"0.5B", 896, 4864},  {"0.5B", 4864, 896},
+    {"0.5B", 896, 896},   {"0.5B", 896, 128},  {"0.5B", 896, 4864},  {"0.5B", 4864, 896},
     {"1.5B", 1536, 1536}, {"1.5B", 1536, 256}, {"1.5B", 1536, 8960}, {"1.5B", 8960, 1536},
 };
 
@@ -300,7 +305,8 @@ int main(int argc, char **argv) {
                 return 1;
             }
         } else {
-            fprintf(stderr, "usage: %s [--json] [--quick] [--threads N] [--m 1,16,256] [--isa NAME]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--json] [--quick] [--threads N] [--m 1,16,256] [--isa NAME]\n",
+                    argv[0]);
             return 1;
         }
     }
@@ -329,11 +335,11 @@ int main(int argc, char **argv) {
 
     double peak = measure_peak(&team), bandwidth = measure_bandwidth(&team, pool, pool_bytes);
     if (json) {
-        printf("{\"isa\":\"%s\",\"threads\":%d,\"peak_gops\":%.1f,\"read_gb_s\":%.2f,\"rows\":[", v->name, team.n_threads, peak * 1e-9,
-               bandwidth * 1e-9);
+        printf("{\"isa\":\"%s\",\"threads\":%d,\"peak_gops\":%.1f,\"read_gb_s\":%.2f,\"rows\":[", v->name,
+               team.n_threads, peak * 1e-9, bandwidth * 1e-9);
     } else {
-        printf("%s, %d thread(s); peak %.0f GOPS (unrolled vpdpbusd), read %.1f GB/s\n", v->name, team.n_threads, peak * 1e-9,
-               bandwidth * 1e-9);
+        printf("%s, %d thread(s); peak %.0f GOPS (unrolled vpdpbusd), read %.1f GB/s\n", v->name,
+               team.n_threads, peak * 1e-9, bandwidth * 1e-9);
         printf("%-5s %5s %6s %6s %9s %7s %7s %7s", "model", "M", "K", "N", "us", "GOPS", "% peak", "% limit");
         printf("  weights GB/s  oneDNN us  ratio (oneDNN time / ours)\n");
     }
@@ -345,8 +351,16 @@ int main(int argc, char **argv) {
             j.n_copies = m <= 32 ? ((size_t)96 << 20) / bytes : 8;
             if (j.n_copies > MAX_COPIES) j.n_copies = MAX_COPIES;
             double work = 2.0 * (double)m * (double)k * (double)n;
-            j.g = (tn_gemm_s8_args){.a = a, .lda = k, .col_sum = sum, .m = m, .n = n, .k = k, .out_f32 = out, .ldo = n,
-                                    .scale = scale, .bias = bias};
+            j.g = (tn_gemm_s8_args){.a = a,
+                                    .lda = k,
+                                    .col_sum = sum,
+                                    .m = m,
+                                    .n = n,
+                                    .k = k,
+                                    .out_f32 = out,
+                                    .ldo = n,
+                                    .scale = scale,
+                                    .bias = bias};
             enum { MAX_RUNS = 21 };
             double ours[MAX_RUNS];
             int n_runs = 0;
@@ -375,18 +389,20 @@ int main(int argc, char **argv) {
             dnnl_close(&d);
             t_dnnl = median(theirs, n_runs);
 #endif
-            /* The least possible time: the products at peak, or the weights from memory (once, where they cannot stay cached). */
+            /* The least possible time: the products at peak, or the weights from memory (once, where they
+             * cannot stay cached). */
             double limit = peak > 0 ? work / peak : 0;
             if (m <= 32 && (double)bytes / bandwidth > limit) limit = (double)bytes / bandwidth;
             double of_peak = peak > 0 ? 100 * work / t / peak : 0;
             if (json) {
-                printf("%s{\"model\":\"%s\",\"m\":%zu,\"k\":%zu,\"n\":%zu,\"us\":%.2f,\"gops\":%.1f,\"percent_of_peak\":%.1f,"
+                printf("%s{\"model\":\"%s\",\"m\":%zu,\"k\":%zu,\"n\":%zu,\"us\":%.2f,\"gops\":%.1f,"
+                       "\"percent_of_peak\":%.1f,"
                        "\"percent_of_limit\":%.1f,\"weights_gb_s\":%.2f,\"onednn_us\":%.2f}",
-                       first ? "" : ",", shapes[s].model, m, k, n, t * 1e6, work / t * 1e-9, of_peak, 100 * limit / t,
-                       (double)bytes / t * 1e-9, t_dnnl * 1e6);
+                       first ? "" : ",", shapes[s].model, m, k, n, t * 1e6, work / t * 1e-9, of_peak,
+                       100 * limit / t, (double)bytes / t * 1e-9, t_dnnl * 1e6);
             } else {
-                printf("%-5s %5zu %6zu %6zu %9.1f %7.0f %7.1f %7.1f  %12.1f", shapes[s].model, m, k, n, t * 1e6, work / t * 1e-9, of_peak,
-                       100 * limit / t, (double)bytes / t * 1e-9);
+                printf("%-5s %5zu %6zu %6zu %9.1f %7.0f %7.1f %7.1f  %12.1f", shapes[s].model, m, k, n,
+                       t * 1e6, work / t * 1e-9, of_peak, 100 * limit / t, (double)bytes / t * 1e-9);
                 if (t_dnnl > 0) printf("  %9.1f  %5.2f", t_dnnl * 1e6, t_dnnl / t);
                 printf("\n");
             }

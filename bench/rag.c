@@ -1,4 +1,5 @@
-/* bench/rag.c - time of retrievals from a store: bench_rag STORE QUESTIONS, a file of lines "path<tab>question". bench/rag.sh makes both. */
+/* bench/rag.c - time of retrievals from a store: bench_rag STORE QUESTIONS, a file of lines
+ * "path<tab>question". bench/rag.sh makes both. */
 #include "base/clock.h"
 #include "store/rag.h"
 
@@ -8,7 +9,9 @@
 
 enum { MAX_QUESTIONS = 1000, ROUNDS = 5 };
 
-static int ascending(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int ascending(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 int main(int argc, char **argv) {
     tn_ctx ctx;
@@ -41,7 +44,8 @@ int main(int argc, char **argv) {
             ms[n_ms++] = (tn_now_s() - t0) * 1e3;
             bool found = false;
             for (int h = 0; h < n_hits && !round && !found; h++) {
-                found = !strncmp(hits[h].path, lines[i], (size_t)(question - lines[i])) && !hits[h].path[question - lines[i]];
+                found = !strncmp(hits[h].path, lines[i], (size_t)(question - lines[i])) &&
+                        !hits[h].path[question - lines[i]];
                 first += found && !h;
             }
             among += found;
@@ -52,7 +56,8 @@ int main(int argc, char **argv) {
     if (!n_ms) return 1;
     double cold = ms[0];
     qsort(ms, (size_t)n_ms, sizeof *ms, ascending);
-    printf("%d retrievals: median %.2f ms, 99 %% below %.2f ms, longest %.2f ms, the very first %.2f ms; right document first %d of %d, among %d: %d\n", n_ms, ms[n_ms / 2], ms[n_ms * 99 / 100],
-           ms[n_ms - 1], cold, first, n, TN_RAG_K, among);
+    printf("%d retrievals: median %.2f ms, 99 %% below %.2f ms, longest %.2f ms, the very first %.2f ms; "
+           "right document first %d of %d, among %d: %d\n",
+           n_ms, ms[n_ms / 2], ms[n_ms * 99 / 100], ms[n_ms - 1], cold, first, n, TN_RAG_K, among);
     return 0;
 }

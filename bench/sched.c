@@ -61,8 +61,9 @@ static void decisions(tn_ctx *ctx, double seconds) {
                 }
             }
             qsort(ns, n, sizeof *ns, by_value);
-            printf("  %-10s %7d %7lld %7lld %7lld %7lld %9lld\n", tn_policy_name((tn_policy_kind)k), chunks, (long long)ns[n / 2], (long long)ns[n * 9 / 10],
-                   (long long)ns[n * 99 / 100], (long long)ns[n * 999 / 1000], (long long)ns[n - 1]);
+            printf("  %-10s %7d %7lld %7lld %7lld %7lld %9lld\n", tn_policy_name((tn_policy_kind)k), chunks,
+                   (long long)ns[n / 2], (long long)ns[n * 9 / 10], (long long)ns[n * 99 / 100],
+                   (long long)ns[n * 999 / 1000], (long long)ns[n - 1]);
         }
     }
     tn_sched_close(&s);
@@ -79,7 +80,8 @@ static void simulations(tn_ctx *ctx, double seconds) {
     must(shape_prefill(g, 24, 4, US, NULL, NULL, &err), &err);
     must(tn_sched_bind(s, g, &err), &err);
     printf("virtual clock, prefill of 24 layers x 6 subgraphs x 4 chunks\n");
-    printf("  %-10s %12s %12s %12s %12s\n", "policy", "requests/s", "makespan ms", "npu bubble", "cpu bubble");
+    printf("  %-10s %12s %12s %12s %12s\n", "policy", "requests/s", "makespan ms", "npu bubble",
+           "cpu bubble");
     for (int k = 0; k < TN_POLICY_PLAN; k++) {
         tn_policy p = tn_policy_defaults((tn_policy_kind)k);
         tn_virtual_result r;
@@ -87,8 +89,9 @@ static void simulations(tn_ctx *ctx, double seconds) {
         double begin = tn_now_s();
         for (; tn_now_s() - begin < seconds; n += 10)
             for (int i = 0; i < 10; i++) tn_virtual_run(s, &p, ONE_EACH, NULL, &r);
-        printf("  %-10s %12.0f %12.3f %10.1f %% %10.1f %%\n", tn_policy_name((tn_policy_kind)k), n / (tn_now_s() - begin), (double)r.makespan_ns * 1e-6,
-               100 * r.bubble[TN_LANE_NPU], 100 * r.bubble[TN_LANE_CPU]);
+        printf("  %-10s %12.0f %12.3f %10.1f %% %10.1f %%\n", tn_policy_name((tn_policy_kind)k),
+               n / (tn_now_s() - begin), (double)r.makespan_ns * 1e-6, 100 * r.bubble[TN_LANE_NPU],
+               100 * r.bubble[TN_LANE_CPU]);
     }
     tn_sched_close(&s);
     tn_graph_close(&g);
@@ -96,13 +99,19 @@ static void simulations(tn_ctx *ctx, double seconds) {
 
 /* Plans of sparse attention's heads (the paper: less than 1 ms). */
 static void headplans(void) {
-    printf("head plans, random times, medians of 101 (total against no overlap, order or fusion)\n  %-6s %10s %10s %10s\n", "heads", "plan us", "longest us", "total");
+    printf("head plans, random times, medians of 101 (total against no overlap, order or fusion)\n  %-6s "
+           "%10s %10s %10s\n",
+           "heads", "plan us", "longest us", "total");
     uint64_t rng = 1;
     for (int n = 2; n <= TN_HEADPLAN_MAX_HEADS; n *= 2) {
         int64_t ns[101];
         double ratio = 0;
         for (int run = 0; run < 101; run++) {
-            tn_headplan_costs c = {.n_heads = n, .n_widths = 3, .width = {1, 2, 4}, .launch_us = {100, 150, 200}, .topk_apart = true};
+            tn_headplan_costs c = {.n_heads = n,
+                                   .n_widths = 3,
+                                   .width = {1, 2, 4},
+                                   .launch_us = {100, 150, 200},
+                                   .topk_apart = true};
             for (int i = 0; i < n; i++) {
                 rng = rng * 6364136223846793005u + 1442695040888963407u;
                 c.bucket[i] = (int32_t)(rng >> 62);
@@ -118,13 +127,15 @@ static void headplans(void) {
             ratio += plan.total_us / naive.total_us / 101;
         }
         qsort(ns, 101, sizeof *ns, by_value);
-        printf("  %-6d %10.1f %10.1f %9.1f %%\n", n, (double)ns[50] * 1e-3, (double)ns[100] * 1e-3, 100 * ratio);
+        printf("  %-6d %10.1f %10.1f %9.1f %%\n", n, (double)ns[50] * 1e-3, (double)ns[100] * 1e-3,
+               100 * ratio);
     }
 }
 
 static tern_status work_for(void *arg, int i_part, const tn_worker *w, tern_error *err) {
     (void)i_part, (void)w, (void)err;
-    for (int64_t end = tn_now_ns() + *(const int64_t *)arg; tn_now_ns() < end;) {}
+    for (int64_t end = tn_now_ns() + *(const int64_t *)arg; tn_now_ns() < end;) {
+    }
     return TERN_OK;
 }
 
@@ -133,7 +144,8 @@ static tern_status nothing(void *arg, int i_part, const tn_worker *w, tern_error
     return TERN_OK;
 }
 
-static void executor_line(tn_executor *ex, const tn_graph *g, tn_policy p, const char *what, double per_run_ns, double seconds) {
+static void executor_line(tn_executor *ex, const tn_graph *g, tn_policy p, const char *what,
+                          double per_run_ns, double seconds) {
     tn_run run = {.graph = g, .policy = p};
     tn_run_stats st = {0};
     tern_error err;
@@ -147,7 +159,8 @@ static void executor_line(tn_executor *ex, const tn_graph *g, tn_policy p, const
         if (st.decide_max_ns > longest) longest = st.decide_max_ns;
     }
     qsort(wall, n, sizeof wall[0], by_value);
-    printf("  %-46s %10.3f %12.0f %12.0f %12lld\n", what, ((double)wall[n / 2] - per_run_ns) * 1e-3 / g->n_tasks, (double)wall[n / 2] * 1e-3,
+    printf("  %-46s %10.3f %12.0f %12.0f %12lld\n", what,
+           ((double)wall[n / 2] - per_run_ns) * 1e-3 / g->n_tasks, (double)wall[n / 2] * 1e-3,
            (double)decide / (double)n_decisions, (long long)longest);
 }
 
@@ -171,12 +184,19 @@ static void executors(tn_ctx *ctx, double seconds) {
     must(shape_prefill(g, 24, 1, US, nothing, NULL, &err), &err);
     executor_line(two, g, in_order, "chain of empty tasks, lane to lane, in-order", 0, seconds);
     must(shape_prefill(g, 24, 1, US, work_for, &task_ns, &err), &err);
-    executor_line(two, g, in_order, "chain of 200 us tasks, lane to lane, in-order", (double)task_ns * g->n_tasks, seconds);
+    executor_line(two, g, in_order, "chain of 200 us tasks, lane to lane, in-order",
+                  (double)task_ns * g->n_tasks, seconds);
 
     tn_graph_clear(g);
     int64_t part_ns = 50000;
     for (int i = 0; i < 20; i++) {
-        int32_t id = tn_graph_add(g, &(tn_task){.fn = work_for, .arg = &part_ns, .name = "linear", .lane = TN_LANE_NPU, .chunk = i, .n_parts = 16, .can_steal = true});
+        int32_t id = tn_graph_add(g, &(tn_task){.fn = work_for,
+                                                .arg = &part_ns,
+                                                .name = "linear",
+                                                .lane = TN_LANE_NPU,
+                                                .chunk = i,
+                                                .n_parts = 16,
+                                                .can_steal = true});
         if (i) tn_graph_depend(g, id - 1, id);
     }
     must(tn_graph_seal(g, &err), &err);

@@ -1,17 +1,18 @@
-/* Drafting, measured: accepted length and time per token for every set of drafters over prompt sets, the share of verification that was
- * of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in shape.
- *   bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE] SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text
- *   -k tiny | 0.5b | 1.5b: decide, and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead of by
- *      what is measured: the same figures on every machine, and what the drafts would be worth to a larger model
- *   -r SHAPE: by the clock at the shape of another model (of random weights, say): MODEL writes the text and its logits decide which drafts
- *      are accepted, as always, and SHAPE evaluates every tree too; what counts is the time of SHAPE's forwards and of all the rest of a
- *      step (drafting, drawing a token from SHAPE's logits, moving its keys and values), not the time of MODEL's forwards. So a real
- *      text's acceptance meets a large model's real forwards; prefill and calibration are not replayed.
- *   bench_spec MODEL -v [-c CONTEXT] [-w packed]                     one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens
- *   -x N: every answer N times by turns, the quickest counts (for machines that others use too)
- *   -o 1,5: only these of the modes (0: none, always .. 6: all, store)
- * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain text is sampled at
- * temperature 1, so that there is nothing to copy. */
+/* Drafting, measured: accepted length and time per token for every set of drafters over prompt sets, the
+ * share of verification that was of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in
+ * shape. bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE]
+ * SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text -k tiny | 0.5b | 1.5b: decide,
+ * and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead of by what
+ * is measured: the same figures on every machine, and what the drafts would be worth to a larger model -r
+ * SHAPE: by the clock at the shape of another model (of random weights, say): MODEL writes the text and its
+ * logits decide which drafts are accepted, as always, and SHAPE evaluates every tree too; what counts is the
+ * time of SHAPE's forwards and of all the rest of a step (drafting, drawing a token from SHAPE's logits,
+ * moving its keys and values), not the time of MODEL's forwards. So a real text's acceptance meets a large
+ * model's real forwards; prefill and calibration are not replayed. bench_spec MODEL -v [-c CONTEXT] [-w
+ * packed]                     one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens -x N: every answer N
+ * times by turns, the quickest counts (for machines that others use too) -o 1,5: only these of the modes (0:
+ * none, always .. 6: all, store) -e: eager, drafts fill the budget; without it only those that pay are
+ * verified. Greedy, except that plain text is sampled at temperature 1, so that there is nothing to copy. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -73,11 +74,14 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
     printf("| rows | ms | against one |\n|---|---|---|\n");
     for (int i = 0; i < N; i++) {
         qsort(ms[i], REPEATS, sizeof **ms, by_value);
-        printf("| %d | %.2f | %.2f |\n", rows[i], ms[i][REPEATS / 2], ms[i][REPEATS / 2] / ms[0][REPEATS / 2]);
+        printf("| %d | %.2f | %.2f |\n", rows[i], ms[i][REPEATS / 2],
+               ms[i][REPEATS / 2] / ms[0][REPEATS / 2]);
     }
     tern_session_close(&s);
     s = open_session(e, "calibrated", n_ctx);
-    for (int32_t i = 0; i < n_ctx; i++) ids[i] = (int32_t)tn_rng_below(&rng, (uint64_t)(n_ctx < 1200 ? n_ctx / 3 + 1 : 400)); /* as texts have them */
+    for (int32_t i = 0; i < n_ctx; i++)
+        ids[i] = (int32_t)tn_rng_below(
+            &rng, (uint64_t)(n_ctx < 1200 ? n_ctx / 3 + 1 : 400)); /* as texts have them */
     must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
     tern_draft_stats cold = {.size_bytes = sizeof cold}, t = cold;
     tern_session_draft_stats(s, &cold);
@@ -86,8 +90,11 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
     must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
     double all = tn_now_s() - t0;
     tern_session_draft_stats(s, &t);
-    printf("calibration of %d tokens: %.1f ms, %.2f %% of the rest of their prefill (%.1f ms the first time)\n", n_ctx, (t.calibrate_s - cold.calibrate_s) * 1e3,
-           (t.calibrate_s - cold.calibrate_s) / (all - (t.calibrate_s - cold.calibrate_s)) * 100, cold.calibrate_s * 1e3);
+    printf(
+        "calibration of %d tokens: %.1f ms, %.2f %% of the rest of their prefill (%.1f ms the first time)\n",
+        n_ctx, (t.calibrate_s - cold.calibrate_s) * 1e3,
+        (t.calibrate_s - cold.calibrate_s) / (all - (t.calibrate_s - cold.calibrate_s)) * 100,
+        cold.calibrate_s * 1e3);
     tern_session_close(&s);
     free(ids);
 }
@@ -125,10 +132,11 @@ struct costs {
 typedef struct mode {
     const char *draft;
     bool stores; /* its answers go to the store, as a session with a database has them */
-    tern_session *s; /* of one item: nothing but the store and the times of forwards is known from items before */
+    tern_session
+        *s; /* of one item: nothing but the store and the times of forwards is known from items before */
     double decode_s, prefill_s;
     int64_t n_tokens;
-    tn_drafting sum; /* counts of all items */
+    tn_drafting sum;  /* counts of all items */
     int32_t *answers; /* [n_answers], ended by TN_SAM_SEPARATOR each */
     size_t n_answers;
     int32_t *recalled; /* [n_recalled] as the store keeps it */
@@ -146,11 +154,13 @@ static void end_session(mode *m, bool others_times) {
     sum->draft_ns += d->draft_ns;
     sum->verify_ns += d->verify_ns;
     sum->calibrate_ns += d->calibrate_ns;
-    if (d->draft && others_times) tn_draft_give_costs(d->draft, NULL, NULL, 0, true); /* not into this package's profile */
+    if (d->draft && others_times)
+        tn_draft_give_costs(d->draft, NULL, NULL, 0, true); /* not into this package's profile */
     tern_session_close(&m->s);
 }
 
-static void begin_session(tern_engine *e, mode *m, int32_t n_ctx, const struct curve *curve, const struct costs *shape_costs) {
+static void begin_session(tern_engine *e, mode *m, int32_t n_ctx, const struct curve *curve,
+                          const struct costs *shape_costs) {
     m->s = open_session(e, m->draft, n_ctx);
     tern_error err;
     tn_draft *d = m->s->drafting.draft;
@@ -179,8 +189,8 @@ static void keep_answer(mode *m, size_t n_prompt) {
     m->answers[m->n_answers++] = TN_SAM_SEPARATOR;
 }
 
-/* Greedy decoding of `text`, which has evaluated its prompt; every forward again in `shape`, behind as many tokens, and timed there. The
- * loop of engine/generate.c for two sessions. */
+/* Greedy decoding of `text`, which has evaluated its prompt; every forward again in `shape`, behind as many
+ * tokens, and timed there. The loop of engine/generate.c for two sessions. */
 static void replay(mode *m, tern_session *shape, const tern_generate_options *o) {
     tern_session *text = m->s;
     int32_t max_tokens = o->max_tokens;
@@ -201,10 +211,12 @@ static void replay(mode *m, tern_session *shape, const tern_generate_options *o)
         double t0 = tn_now_s();
         if (drafters) {
             must(tn_draft_push(d->draft, token, &err), &err);
-            tn_draft_plan(d->draft, drafters, max_tokens - n < TN_TREE_MAX ? max_tokens - n : TN_TREE_MAX, false, &tree);
+            tn_draft_plan(d->draft, drafters, max_tokens - n < TN_TREE_MAX ? max_tokens - n : TN_TREE_MAX,
+                          false, &tree);
         }
         double t1 = tn_now_s();
-        must(tree.n > 1 ? tn_session_verify(shape, &tree, &err) : tern_session_step(shape, token, &err), &err);
+        must(tree.n > 1 ? tn_session_verify(shape, &tree, &err) : tern_session_step(shape, token, &err),
+             &err);
         double t2 = tn_now_s(), step_s = t2 - t0;
         if (drafters) {
             tn_draft_timed(d->draft, tree.n, (int64_t)((t2 - t1) * 1e9));
@@ -221,12 +233,16 @@ static void replay(mode *m, tern_session *shape, const tern_generate_options *o)
             const float *logits = text->tree_logits + (size_t)row * n_vocab;
             tn_session_keep(text, &tree, row);
             if (tree.n > 1) tn_session_keep(shape, &tree, row);
-            tn_sampler_draw(&wide, tree.n > 1 ? shape->tree_logits + (size_t)row * n_wide : shape->logits, shape->tokens, (size_t)shape->n_tok);
+            tn_sampler_draw(&wide, tree.n > 1 ? shape->tree_logits + (size_t)row * n_wide : shape->logits,
+                            shape->tokens, (size_t)shape->n_tok);
             n++;
             token = tn_sampler_draw(&sampler, logits, text->tokens, (size_t)text->n_tok);
-            next = n < max_tokens && (o->ignore_end || !tern_token_is_end(text->e, token)) ? tn_tree_child(&tree, row, token) : -1;
+            next = n < max_tokens && (o->ignore_end || !tern_token_is_end(text->e, token))
+                       ? tn_tree_child(&tree, row, token)
+                       : -1;
             if (next < 0) {
-                if (tree.n > 1 && drafters & TN_DRAFT_EXTEND) tn_draft_rejected(d->draft, &tree, row, text->tree_logits);
+                if (tree.n > 1 && drafters & TN_DRAFT_EXTEND)
+                    tn_draft_rejected(d->draft, &tree, row, text->tree_logits);
                 if (tree.n > 1) tn_session_settle(shape, row);
                 break;
             }
@@ -242,7 +258,8 @@ static void replay(mode *m, tern_session *shape, const tern_generate_options *o)
 /* The prompt of a line, or NULL. */
 static char *prompt_of(const tern_engine *e, const char *line) {
     json_t *j = json_loads(line, 0, NULL);
-    const char *p = json_string_value(json_object_get(j, "prompt")), *turn = json_string_value(json_array_get(json_object_get(j, "turns"), 0));
+    const char *p = json_string_value(json_object_get(j, "prompt")),
+               *turn = json_string_value(json_array_get(json_object_get(j, "turns"), 0));
     char *out = NULL;
     if (p) out = strdup(p);
     else if (turn) {
@@ -259,8 +276,8 @@ static char *prompt_of(const tern_engine *e, const char *line) {
     return out;
 }
 
-static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, int32_t max_tokens, bool sampled, bool eager, uint64_t seed, bool last,
-                int32_t *hash) {
+static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, int32_t max_tokens,
+                bool sampled, bool eager, uint64_t seed, bool last, int32_t *hash) {
     tern_error err;
     tern_generate_options o;
     tern_generate_options_defaults(&o);
@@ -284,11 +301,13 @@ static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, 
         m->n_tokens += res.n_tokens;
     }
     if (m->stores && last) keep_answer(m, n_ids);
-    for (int32_t i = (int32_t)n_ids; i < m->s->n_tok; i++) *hash = (int32_t)((uint32_t)*hash * 31 + (uint32_t)m->s->tokens[i]);
+    for (int32_t i = (int32_t)n_ids; i < m->s->n_tok; i++)
+        *hash = (int32_t)((uint32_t)*hash * 31 + (uint32_t)m->s->tokens[i]);
 }
 
-static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int repeats, int32_t max_tokens, int32_t n_ctx, bool eager,
-                      const struct curve *curve, tern_session *shape, const struct costs *shape_costs) {
+static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes, int n_items, int repeats,
+                      int32_t max_tokens, int32_t n_ctx, bool eager, const struct curve *curve,
+                      tern_session *shape, const struct costs *shape_costs) {
     FILE *f = fopen(path, "r");
     if (!f) {
         fprintf(stderr, "%s: cannot read\n", path);
@@ -315,7 +334,8 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         }
         if (!prompt) continue;
         size_t n_ids;
-        tern_status st = tern_tokenize(e, prompt, strlen(prompt), true, true, ids, (size_t)(n_ctx - max_tokens), &n_ids, NULL);
+        tern_status st = tern_tokenize(e, prompt, strlen(prompt), true, true, ids,
+                                       (size_t)(n_ctx - max_tokens), &n_ids, NULL);
         free(prompt);
         if (st != TERN_OK || !n_ids) continue;
         int32_t want = 0;
@@ -344,17 +364,24 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
     for (int i = 0; i < n_modes; i++) {
         mode *m = &modes[i];
         const tn_drafting *t = &m->sum;
-        double steps = t->n_steps ? (double)t->n_steps : 1, offered = t->n_offered ? (double)t->n_offered : 1, kept = (double)(t->n_steps + t->n_accepted);
-        double per_token = m->decode_s * 1e3 / (double)(m->n_tokens > n * repeats ? m->n_tokens - n * repeats : 1);
-        double none = modes[0].decode_s * 1e3 / (double)(modes[0].n_tokens > n * repeats ? modes[0].n_tokens - n * repeats : 1);
+        double steps = t->n_steps ? (double)t->n_steps : 1, offered = t->n_offered ? (double)t->n_offered : 1,
+               kept = (double)(t->n_steps + t->n_accepted);
+        double per_token =
+            m->decode_s * 1e3 / (double)(m->n_tokens > n * repeats ? m->n_tokens - n * repeats : 1);
+        double none = modes[0].decode_s * 1e3 /
+                      (double)(modes[0].n_tokens > n * repeats ? modes[0].n_tokens - n * repeats : 1);
         if (curve) {
             none = (double)curve->ms[0];
             per_token = i ? curve_ms(curve, t->n_steps_of) / (double)m->n_tokens : none;
         }
-        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.3f | %.1f |\n", i ? "" : name, m->draft, m->stores ? ", store" : "", i ? kept / steps : 1, per_token, none / per_token,
-               kept / offered * 100, ((double)t->n_rows - kept) / offered * 100, t->n_offered ? 100 - (double)t->n_rows / offered * 100 : 0, (double)t->draft_ns * 1e-6 / steps,
+        printf("| %s | %s%s | %.2f | %.3f | %.2f | %.0f / %.0f / %.0f | %.3f | %.3f | %.1f |\n",
+               i ? "" : name, m->draft, m->stores ? ", store" : "", i ? kept / steps : 1, per_token,
+               none / per_token, kept / offered * 100, ((double)t->n_rows - kept) / offered * 100,
+               t->n_offered ? 100 - (double)t->n_rows / offered * 100 : 0, (double)t->draft_ns * 1e-6 / steps,
                (double)t->verify_ns * 1e-6 / steps,
-               m->prefill_s > 0 ? (double)t->calibrate_ns * 1e-9 / (m->prefill_s - (double)t->calibrate_ns * 1e-9) * 100 : 0);
+               m->prefill_s > 0
+                   ? (double)t->calibrate_ns * 1e-9 / (m->prefill_s - (double)t->calibrate_ns * 1e-9) * 100
+                   : 0);
         fflush(stdout);
         free(m->answers);
         free(m->recalled);
@@ -365,14 +392,22 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m DRAFTERS]... [-o MODE,...] [-e] [-k CURVE] [-r SHAPE] SET...\n       bench_spec MODEL -v [-c CONTEXT] [-w WEIGHTS]\n");
+        fprintf(stderr,
+                "usage: bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m DRAFTERS]... [-o MODE,...] "
+                "[-e] [-k CURVE] [-r SHAPE] SET...\n       bench_spec MODEL -v [-c CONTEXT] [-w WEIGHTS]\n");
         return 2;
     }
     const char *model = argv[1];
     int n_items = 20, n_modes = 7, repeats = 1, opt;
     int32_t max_tokens = 96, n_ctx = 512;
     bool eager = false, verify = false;
-    mode modes[MAX_MODES] = {{.draft = "none"}, {.draft = "lookup"}, {.draft = "sam"}, {.draft = "sam,calibrated"}, {.draft = "sam,extend"}, {.draft = "all"}, {.draft = "all", .stores = true}};
+    mode modes[MAX_MODES] = {{.draft = "none"},
+                             {.draft = "lookup"},
+                             {.draft = "sam"},
+                             {.draft = "sam,calibrated"},
+                             {.draft = "sam,extend"},
+                             {.draft = "all"},
+                             {.draft = "all", .stores = true}};
     argv++;
     argc--;
     const struct curve *curve = NULL;
@@ -385,7 +420,8 @@ int main(int argc, char **argv) {
             if (n_modes < MAX_MODES) modes[n_modes++].draft = optarg;
             break;
         case 'k':
-            for (size_t i = 0; i < sizeof curves / sizeof *curves; i++) curve = strcmp(curves[i].name, optarg) ? curve : &curves[i];
+            for (size_t i = 0; i < sizeof curves / sizeof *curves; i++)
+                curve = strcmp(curves[i].name, optarg) ? curve : &curves[i];
             break;
         case 'o': { /* the numbers of the modes wanted, 0 always */
             int kept = 1;
@@ -415,12 +451,14 @@ int main(int argc, char **argv) {
     tern_engine *shape_engine = NULL;
     tern_session *shape = NULL;
     struct costs shape_costs = {.n = 0};
-    if (shape_path) { /* what stands in the context does not matter to the time: any tokens, once, and every prompt takes as many as it has */
+    if (shape_path) { /* what stands in the context does not matter to the time: any tokens, once, and every
+                         prompt takes as many as it has */
         must(tern_engine_open(shape_path, &o, &shape_engine, &err), &err);
         shape = open_session(shape_engine, NULL, n_set_ctx);
         int32_t *ids = malloc((size_t)n_set_ctx * sizeof *ids);
         tn_rng rng = {1};
-        for (int32_t i = 0; i < n_set_ctx - max_tokens; i++) ids[i] = (int32_t)tn_rng_below(&rng, (uint64_t)shape_engine->model->h.n_vocab);
+        for (int32_t i = 0; i < n_set_ctx - max_tokens; i++)
+            ids[i] = (int32_t)tn_rng_below(&rng, (uint64_t)shape_engine->model->h.n_vocab);
         must(tern_session_prefill(shape, ids, (size_t)(n_set_ctx - max_tokens), &err), &err);
         shape->n_tok = 512;
         must(tn_drafting_measure(shape, shape_costs.rows, shape_costs.relative, &shape_costs.n, &err), &err);
@@ -441,8 +479,12 @@ int main(int argc, char **argv) {
     if (verify) {
         verify_cost(e, n_ctx);
     } else {
-        printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | draft ms/step | forward ms/step | calibration, %% of prefill |\n|---|---|---|---|---|---|---|---|---|\n");
-        for (int i = optind; i < argc; i++) bench_set(e, argv[i], modes, n_modes, n_items, repeats, max_tokens, n_set_ctx, eager, curve, shape, &shape_costs);
+        printf("| set | drafters | accepted length | ms/token | speed | valid / wasted / unused %% | draft "
+               "ms/step | forward ms/step | calibration, %% of prefill "
+               "|\n|---|---|---|---|---|---|---|---|---|\n");
+        for (int i = optind; i < argc; i++)
+            bench_set(e, argv[i], modes, n_modes, n_items, repeats, max_tokens, n_set_ctx, eager, curve,
+                      shape, &shape_costs);
     }
     tern_session_close(&shape);
     tern_engine_close(&shape_engine);

@@ -40,7 +40,8 @@ int main(int argc, char **argv) {
     tn_ctx_init(&ctx, NULL);
     int32_t *ids = malloc((n + 2) * sizeof *ids);
     if (!ids) return 1;
-    printf("%-32s %9s %9s %12s %12s %12s\n", "vocabulary", "open ms", "load ms", "tokens", "encode MB/s", "decode MB/s");
+    printf("%-32s %9s %9s %12s %12s %12s\n", "vocabulary", "open ms", "load ms", "tokens", "encode MB/s",
+           "decode MB/s");
     for (int a = 2; a < argc; a++) {
         tern_error err = {0};
         tn_tokenizer *t, *u;
@@ -49,7 +50,8 @@ int main(int argc, char **argv) {
         size_t n_blob, n_ids = 0;
         for (int r = 0; r < ROUNDS; r++) {
             double t0 = (double)tn_now_ns();
-            if (open_any(&ctx, argv[a], &t, &err) != TERN_OK || tn_tokenizer_save(t, &blob, &n_blob, &err) != TERN_OK) {
+            if (open_any(&ctx, argv[a], &t, &err) != TERN_OK ||
+                tn_tokenizer_save(t, &blob, &n_blob, &err) != TERN_OK) {
                 fprintf(stderr, "%s: %s\n", argv[a], err.message);
                 return 1;
             }
@@ -76,8 +78,8 @@ int main(int argc, char **argv) {
             tn_tokenizer_close(&u);
         }
         const char *name = strlen(argv[a]) > 32 ? argv[a] + strlen(argv[a]) - 32 : argv[a];
-        printf("%-32s %9.1f %9.1f %12zu %12.1f %12.1f\n", name, median(open_s) * 1e-6, median(load_s) * 1e-6, n_ids, (double)n / median(enc_s) * 1e3,
-               (double)n / median(dec_s) * 1e3);
+        printf("%-32s %9.1f %9.1f %12zu %12.1f %12.1f\n", name, median(open_s) * 1e-6, median(load_s) * 1e-6,
+               n_ids, (double)n / median(enc_s) * 1e3, (double)n / median(dec_s) * 1e3);
     }
     free(ids);
     free(text);

@@ -1,11 +1,15 @@
-/* bench/unpack.c - weightlets to tiles on the linears of a 1.5B model, one thread, beside the two formats of EdgeFlow's figure 4.
+/* bench/unpack.c - weightlets to tiles on the linears of a 1.5B model, one thread, beside the two formats of
+ * EdgeFlow's figure 4.
  *
- *   bench_unpack [BITS]      average of the random channel widths, 3 to 5 (default 5; widths are uniform over average-2 .. average+2)
+ *   bench_unpack [BITS]      average of the random channel widths, 3 to 5 (default 5; widths are uniform over
+ * average-2 .. average+2)
  *
- * (a) mixed: channels of up to 4 bits padded to nibbles, the others to bytes. (b) planes: each of a weight's 4-, 2- and 1-bit parts in
- * an array of its own for the whole tensor, in blocks of 128 as K-quants have them: rows of int8 are put together plane by plane, then tiled in
- * a second pass, both with the processor's vectors. All write the same tiles from the same weights (checked). Rounds alternate; figures are medians. GB/s is of packed bytes.
- * Instructions per weight are counted by single-stepping one tile of 16 channels (Linux). */
+ * (a) mixed: channels of up to 4 bits padded to nibbles, the others to bytes. (b) planes: each of a weight's
+ * 4-, 2- and 1-bit parts in an array of its own for the whole tensor, in blocks of 128 as K-quants have them:
+ * rows of int8 are put together plane by plane, then tiled in a second pass, both with the processor's
+ * vectors. All write the same tiles from the same weights (checked). Rounds alternate; figures are medians.
+ * GB/s is of packed bytes. Instructions per weight are counted by single-stepping one tile of 16 channels
+ * (Linux). */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/ctx.h"
@@ -30,54 +34,61 @@ typedef struct tensor {
     int8_t *tiles, *rows, *want;
 } tensor;
 
-static int by_double(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : 1; }
+static int by_double(const void *a, const void *b) {
+    return *(const double *)a < *(const double *)b ? -1 : 1;
+}
 
 typedef uint8_t bytes64 __attribute__((vector_size(64), aligned(1), may_alias));
 typedef uint8_t bytes32 __attribute__((vector_size(32), aligned(1), may_alias));
 typedef uint8_t bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef uint32_t quads4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* Rows n0..n1-1 from the planes (a weight's place in its block is that of kernels/unpack.h), then tiles from the rows. */
-#define DEFINE_PLANES(NAME)                                                                                                                            \
-static void planes_##NAME(const tensor *t, size_t n0, size_t n1) {                                                                                     \
-    for (size_t n = n0; n < n1; n++) {                                                                                                                 \
-        unsigned bits = tn_channel_bits_get(t->packed_bits, n);                                                                                        \
-        uint8_t *row = (uint8_t *)t->rows + n * t->k;                                                                                                  \
-        const uint8_t *p4 = t->plane[0] + t->plane_off[n * 3], *p2 = t->plane[1] + t->plane_off[n * 3 + 1], *p1 = t->plane[2] + t->plane_off[n * 3 + 2]; \
-        memset(row, 0, t->k);                                                                                                                          \
-        for (size_t g = 0; g < t->k && bits & 4; g += BLOCK, p4 += 64) {                                                                               \
-            bytes64 x = *(const bytes64 *)p4, *to = (bytes64 *)(row + g);                                                                              \
-            to[0] |= x & 15;                                                                                                                           \
-            to[1] |= x >> 4;                                                                                                                           \
-        }                                                                                                                                              \
-        for (size_t g = 0; g < t->k && bits & 2; g += BLOCK, p2 += 32) {                                                                               \
-            bytes32 x = *(const bytes32 *)p2, *to = (bytes32 *)(row + g);                                                                              \
-            for (int s = 0; s < 4; s++) to[s] |= (x >> 2 * s & 3) << (bits & 4);                                                                       \
-        }                                                                                                                                              \
-        for (size_t g = 0; g < t->k && bits & 1; g += BLOCK, p1 += 16) {                                                                               \
-            bytes16 x = *(const bytes16 *)p1, *to = (bytes16 *)(row + g);                                                                              \
-            for (int s = 0; s < 8; s++) to[s] |= (x >> s & 1) << (bits & 6);                                                                           \
-        }                                                                                                                                              \
-        for (size_t i = 0; i < t->k; i += 64) *(bytes64 *)(row + i) = 2 * *(bytes64 *)(row + i) - (uint8_t)((1u << bits) - 1);                         \
-    }                                                                                                                                                  \
-    for (size_t n = n0; n < n1; n += 16) {                                                                                                             \
-        for (size_t i = 0; i < t->k; i += 16) {                                                                                                        \
-            for (size_t c = 0; c < 16; c += 4) {                                                                                                       \
-                quads4 r[4], a[4];                                                                                                                     \
-                for (size_t j = 0; j < 4; j++) r[j] = *(const quads4 *)(const void *)(t->rows + (n + c + j) * t->k + i);                               \
-                for (size_t j = 0; j < 2; j++) {                                                                                                       \
-                    a[2 * j] = __builtin_shuffle(r[2 * j], r[2 * j + 1], (quads4){0, 4, 1, 5});                                                        \
-                    a[2 * j + 1] = __builtin_shuffle(r[2 * j], r[2 * j + 1], (quads4){2, 6, 3, 7});                                                    \
-                }                                                                                                                                      \
-                quads4 *to = (quads4 *)(void *)(t->tiles + n * t->k + i * 16 + c * 4);                                                                 \
-                to[0] = __builtin_shuffle(a[0], a[2], (quads4){0, 1, 4, 5});                                                                           \
-                to[4] = __builtin_shuffle(a[0], a[2], (quads4){2, 3, 6, 7});                                                                           \
-                to[8] = __builtin_shuffle(a[1], a[3], (quads4){0, 1, 4, 5});                                                                           \
-                to[12] = __builtin_shuffle(a[1], a[3], (quads4){2, 3, 6, 7});                                                                          \
-            }                                                                                                                                          \
-        }                                                                                                                                              \
-    }                                                                                                                                                  \
-}
+/* Rows n0..n1-1 from the planes (a weight's place in its block is that of kernels/unpack.h), then tiles from
+ * the rows. */
+#define DEFINE_PLANES(NAME)                                                                                  \
+    static void planes_##NAME(const tensor *t, size_t n0, size_t n1) {                                       \
+        for (size_t n = n0; n < n1; n++) {                                                                   \
+            unsigned bits = tn_channel_bits_get(t->packed_bits, n);                                          \
+            uint8_t *row = (uint8_t *)t->rows + n * t->k;                                                    \
+            const uint8_t *p4 = t->plane[0] + t->plane_off[n * 3],                                           \
+                          *p2 = t->plane[1] + t->plane_off[n * 3 + 1],                                       \
+                          *p1 = t->plane[2] + t->plane_off[n * 3 + 2];                                       \
+            memset(row, 0, t->k);                                                                            \
+            for (size_t g = 0; g < t->k && bits & 4; g += BLOCK, p4 += 64) {                                 \
+                bytes64 x = *(const bytes64 *)p4, *to = (bytes64 *)(row + g);                                \
+                to[0] |= x & 15;                                                                             \
+                to[1] |= x >> 4;                                                                             \
+            }                                                                                                \
+            for (size_t g = 0; g < t->k && bits & 2; g += BLOCK, p2 += 32) {                                 \
+                bytes32 x = *(const bytes32 *)p2, *to = (bytes32 *)(row + g);                                \
+                for (int s = 0; s < 4; s++) to[s] |= (x >> 2 * s & 3) << (bits & 4);                         \
+            }                                                                                                \
+            for (size_t g = 0; g < t->k && bits & 1; g += BLOCK, p1 += 16) {                                 \
+                bytes16 x = *(const bytes16 *)p1, *to = (bytes16 *)(row + g);                                \
+                for (int s = 0; s < 8; s++) to[s] |= (x >> s & 1) << (bits & 6);                             \
+            }                                                                                                \
+            for (size_t i = 0; i < t->k; i += 64)                                                            \
+                *(bytes64 *)(row + i) = 2 * *(bytes64 *)(row + i) - (uint8_t)((1u << bits) - 1);             \
+        }                                                                                                    \
+        for (size_t n = n0; n < n1; n += 16) {                                                               \
+            for (size_t i = 0; i < t->k; i += 16) {                                                          \
+                for (size_t c = 0; c < 16; c += 4) {                                                         \
+                    quads4 r[4], a[4];                                                                       \
+                    for (size_t j = 0; j < 4; j++)                                                           \
+                        r[j] = *(const quads4 *)(const void *)(t->rows + (n + c + j) * t->k + i);            \
+                    for (size_t j = 0; j < 2; j++) {                                                         \
+                        a[2 * j] = __builtin_shuffle(r[2 * j], r[2 * j + 1], (quads4){0, 4, 1, 5});          \
+                        a[2 * j + 1] = __builtin_shuffle(r[2 * j], r[2 * j + 1], (quads4){2, 6, 3, 7});      \
+                    }                                                                                        \
+                    quads4 *to = (quads4 *)(void *)(t->tiles + n * t->k + i * 16 + c * 4);                   \
+                    to[0] = __builtin_shuffle(a[0], a[2], (quads4){0, 1, 4, 5});                             \
+                    to[4] = __builtin_shuffle(a[0], a[2], (quads4){2, 3, 6, 7});                             \
+                    to[8] = __builtin_shuffle(a[1], a[3], (quads4){0, 1, 4, 5});                             \
+                    to[12] = __builtin_shuffle(a[1], a[3], (quads4){2, 3, 6, 7});                            \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+    }
 
 #pragma GCC push_options
 #if defined(__x86_64__)
@@ -91,8 +102,15 @@ DEFINE_PLANES(baseline)
 
 static void run(const tn_kernels *kern, const tensor *t, int format, size_t n0, size_t n1) {
     switch (format) {
-    case 0: tn_weightlets_unpack(kern->unpack_tile, t->weightlets + tn_weightlets_bytes(t->packed_bits, 0, n0, t->k), t->packed_bits, n0, n1, t->k, t->tiles); break;
-    case 1: tn_weightlets_unpack(kern->unpack_tile, t->mixed + tn_weightlets_bytes(t->mixed_bits, 0, n0, t->k), t->mixed_bits, n0, n1, t->k, t->tiles); break;
+    case 0:
+        tn_weightlets_unpack(kern->unpack_tile,
+                             t->weightlets + tn_weightlets_bytes(t->packed_bits, 0, n0, t->k), t->packed_bits,
+                             n0, n1, t->k, t->tiles);
+        break;
+    case 1:
+        tn_weightlets_unpack(kern->unpack_tile, t->mixed + tn_weightlets_bytes(t->mixed_bits, 0, n0, t->k),
+                             t->mixed_bits, n0, n1, t->k, t->tiles);
+        break;
     default:
 #if defined(__x86_64__)
         if (kern->cpu & TN_CPU_AVX512) planes_avx512(t, n0, n1);
@@ -118,7 +136,10 @@ static long steps(const tn_kernels *kern, const tensor *t, int format, size_t n0
     int status;
     long n = 0;
     if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFSTOPPED(status)) return -1;
-    for (; !ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) && waitpid(pid, &status, 0) == pid && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP; n++) {}
+    for (; !ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) && waitpid(pid, &status, 0) == pid &&
+           WIFSTOPPED(status) && WSTOPSIG(status) == SIGTRAP;
+         n++) {
+    }
     kill(pid, SIGKILL);
     waitpid(pid, &status, 0);
     return n;
@@ -137,7 +158,8 @@ int main(int argc, char **argv) {
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
     tn_rng r = {1};
-    printf("%-12s %6s  %-14s %8s %12s %12s %20s\n", "n x k", "bits", "format", "GB/s", "10^9 w/s", "weightlets x", "instructions/weight");
+    printf("%-12s %6s  %-14s %8s %12s %12s %20s\n", "n x k", "bits", "format", "GB/s", "10^9 w/s",
+           "weightlets x", "instructions/weight");
     for (size_t s = 0; s < 3; s++) {
         tensor t = {.n = shapes[s][0], .k = shapes[s][1]};
         size_t n_w = t.n * t.k;
@@ -167,7 +189,8 @@ int main(int argc, char **argv) {
                     low += width;
                 }
             }
-            for (unsigned p = 0, width = 4; p < 3; p++, width /= 2) off[p] += bits & width ? t.k * width / 8 : 0;
+            for (unsigned p = 0, width = 4; p < 3; p++, width /= 2)
+                off[p] += bits & width ? t.k * width / 8 : 0;
         }
         t.weightlets_bytes = tn_weightlets_bytes(t.packed_bits, 0, t.n, t.k);
         t.mixed_bytes = tn_weightlets_bytes(t.mixed_bits, 0, t.n, t.k);
@@ -175,7 +198,8 @@ int main(int argc, char **argv) {
         t.mixed = tn_alloc(&ctx, TN_MEM_OTHER, t.mixed_bytes, 1);
         tn_tiles_s8_pack(t.want, sums, t.rows, 0, t.n, t.k);
         tn_weightlets_pack(t.weightlets, t.packed_bits, t.rows, 0, t.n, t.k);
-        for (size_t n = 0; n < t.n; n++) { /* a nibble holds odd numbers up to 15: narrower channels' parity is put right by their scale */
+        for (size_t n = 0; n < t.n; n++) { /* a nibble holds odd numbers up to 15: narrower channels' parity
+                                              is put right by their scale */
             if (tn_channel_bits_get(t.mixed_bits, n) == 4) {
                 for (size_t i = 0; i < t.k; i++) t.rows[n * t.k + i] = (int8_t)(t.rows[n * t.k + i] | 1);
             }
@@ -195,15 +219,19 @@ int main(int argc, char **argv) {
         }
         for (int f = 0; f < N_FORMATS; f++) qsort(secs[f], ROUNDS, sizeof(double), by_double);
         for (int f = 0; f < N_FORMATS; f++) {
-            double median = secs[f][ROUNDS / 2], packed = f == 1 ? (double)t.mixed_bytes : (double)t.weightlets_bytes;
+            double median = secs[f][ROUNDS / 2],
+                   packed = f == 1 ? (double)t.mixed_bytes : (double)t.weightlets_bytes;
             bool count = s == 0; /* stepping is slow */
-            long all = count ? steps(&kern, &t, f, 16, 32) : 0, none = count ? steps(&kern, &t, f, 16, 16) : 0;
-            printf("%5zu x %-4zu %6.2f  %-14s %8.2f %12.2f %12.2f", t.n, t.k, (double)sum_bits / (double)t.n, names[f], packed / median * 1e-9, (double)n_w / median * 1e-9,
+            long all = count ? steps(&kern, &t, f, 16, 32) : 0,
+                 none = count ? steps(&kern, &t, f, 16, 16) : 0;
+            printf("%5zu x %-4zu %6.2f  %-14s %8.2f %12.2f %12.2f", t.n, t.k, (double)sum_bits / (double)t.n,
+                   names[f], packed / median * 1e-9, (double)n_w / median * 1e-9,
                    median / secs[0][ROUNDS / 2]);
             if (all > 0 && none > 0) printf(" %20.3f\n", (double)(all - none) / (16.0 * (double)t.k));
             else printf(" %20s\n", "-");
         }
-        void *blocks[] = {t.packed_bits, t.mixed_bits, t.plane_off, t.tiles, t.want, t.rows, sums, t.plane[0], t.plane[1], t.plane[2], t.weightlets, t.mixed};
+        void *blocks[] = {t.packed_bits, t.mixed_bits, t.plane_off, t.tiles,    t.want,       t.rows,
+                          sums,          t.plane[0],   t.plane[1],  t.plane[2], t.weightlets, t.mixed};
         for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) tn_free(&ctx, blocks[i]);
     }
     return 0;

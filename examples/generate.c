@@ -25,7 +25,8 @@ int main(int argc, char **argv) {
 
     if (tern_engine_open(argv[1], NULL, &engine, &err) != TERN_OK) goto out;
     if (tern_session_open(engine, NULL, &session, &err) != TERN_OK) goto out;
-    if (tern_tokenize(engine, argv[2], strlen(argv[2]), true, true, ids, 4096, &n_ids, &err) != TERN_OK) goto out;
+    if (tern_tokenize(engine, argv[2], strlen(argv[2]), true, true, ids, 4096, &n_ids, &err) != TERN_OK)
+        goto out;
     if (tern_session_prefill(session, ids, n_ids, &err) != TERN_OK) goto out;
 
     tern_generate_options opt;

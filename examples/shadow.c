@@ -1,5 +1,5 @@
-/* Sparse attention without the rest of tern: the attention of one layer over a random text, in full and sparsely.
- *   cc shadow.c $(pkg-config --cflags --libs tern) -lm && ./a.out [tokens] */
+/* Sparse attention without the rest of tern: the attention of one layer over a random text, in full and
+ * sparsely. cc shadow.c $(pkg-config --cflags --libs tern) -lm && ./a.out [tokens] */
 #include <tern_shadow.h>
 
 #include <math.h>
@@ -29,13 +29,15 @@ static double run(float ratio, int n, const float *q, const float *k, const floa
     for (int i = 0, m; i < n; i += m) {
         m = n - i < CHUNK ? n - i : CHUNK;
         size_t at = (size_t)i * KV_HEADS * D, row = (size_t)i * HEADS * D;
-        if (tern_shadow_append(s, k + at, v + at, m, err) || tern_shadow_attend(s, q + row, m, out + row, err)) {
+        if (tern_shadow_append(s, k + at, v + at, m, err) ||
+            tern_shadow_attend(s, q + row, m, out + row, err)) {
             fprintf(stderr, "%s\n", err);
             exit(1);
         }
     }
     double ms = (double)(clock() - t0) * 1e3 / CLOCKS_PER_SEC;
-    printf("ratio %.2f: %.0f ms, %.1f %% of the positions\n", (double)ratio, ms, 100 * tern_shadow_selected(s));
+    printf("ratio %.2f: %.0f ms, %.1f %% of the positions\n", (double)ratio, ms,
+           100 * tern_shadow_selected(s));
     tern_shadow_close(&s);
     return ms;
 }
@@ -44,7 +46,8 @@ int main(int argc, char **argv) {
     int n = argc > 1 ? atoi(argv[1]) : 2048;
     if (n < 1) return 2;
     size_t nq = (size_t)n * HEADS * D, nk = (size_t)n * KV_HEADS * D;
-    float *q = malloc(nq * 4), *k = malloc(nk * 4), *v = malloc(nk * 4), *full = malloc(nq * 4), *sparse = malloc(nq * 4);
+    float *q = malloc(nq * 4), *k = malloc(nk * 4), *v = malloc(nk * 4), *full = malloc(nq * 4),
+          *sparse = malloc(nq * 4);
     if (!q || !k || !v || !full || !sparse) return 1;
     for (size_t i = 0; i < nk; i++) k[i] = noise(), v[i] = noise();
     for (size_t i = 0; i < nq; i++) { /* every query looks for some key before it */

@@ -1,12 +1,16 @@
-/* tern_shadow.h - sparse attention of long prompts for any engine: INT8 estimates say where to look, float attention looks there (shadowAttn).
+/* tern_shadow.h - sparse attention of long prompts for any engine: INT8 estimates say where to look, float
+ * attention looks there (shadowAttn).
  *
- * Plain arrays in and out; nothing else of tern is needed but the library. One object is one layer's attention over one growing text:
+ * Plain arrays in and out; nothing else of tern is needed but the library. One object is one layer's
+ * attention over one growing text:
  *
  *     tern_shadow_append(s, k, v, n, err);   keys and values of the next n positions, rotated
- *     tern_shadow_attend(s, q, n, out, err); the same positions' queries: each sees itself and what was appended before it
+ *     tern_shadow_attend(s, q, n, out, err); the same positions' queries: each sees itself and what was
+ * appended before it
  *
- * An object belongs to one thread at a time; objects are independent. The library never exits and never prints.
- * Functions return 0, or say in err (NULL, or room for TERN_SHADOW_ERR_BYTES) what is wrong and return another number. */
+ * An object belongs to one thread at a time; objects are independent. The library never exits and never
+ * prints. Functions return 0, or say in err (NULL, or room for TERN_SHADOW_ERR_BYTES) what is wrong and
+ * return another number. */
 #ifndef TERN_SHADOW_H
 #define TERN_SHADOW_H
 
@@ -29,18 +33,22 @@ typedef struct tern_shadow tern_shadow;
 
 typedef struct tern_shadow_options {
     size_t struct_bytes;
-    int32_t n_heads, n_kv_heads; /* query heads, a multiple of the KV heads; head h reads KV head h / (n_heads / n_kv_heads) */
+    int32_t n_heads, n_kv_heads; /* query heads, a multiple of the KV heads; head h reads KV head h / (n_heads
+                                    / n_kv_heads) */
     int32_t d_head;              /* multiple of 4, at most 512 */
     int32_t max_tokens;          /* room for so many positions */
-    float ratio;                 /* mean share of the positions a row attends to, in (0,1] (default 0.2); 1 = full attention */
-    const float *head_weight;    /* [n_heads] > 0: importance, shares go in proportion; NULL = all the same (default). Copied */
-    float scale_q, scale_k;      /* typical largest magnitude of a head's queries, keys, / 127; 0 = that of the first rows (default) */
-    int32_t share_rows;          /* neighbouring rows, with the query heads of a KV head, that share a selection: 1..8; -1 = none; 0 = 4, or
-                                    8 where a KV head has one query head (default) */
-    int32_t pool_heads;          /* of them, query heads estimated as one; 0 = 2 (default) */
-    int32_t window;              /* a row sees so many positions back; 0 = all (default) */
-    float scale;                 /* of q.k; 0 = 1 / sqrt(d_head) (default) */
-    float soft_cap;              /* score = cap * tanh(score / cap); 0 = off (default) */
+    float
+        ratio; /* mean share of the positions a row attends to, in (0,1] (default 0.2); 1 = full attention */
+    const float *head_weight; /* [n_heads] > 0: importance, shares go in proportion; NULL = all the same
+                                 (default). Copied */
+    float scale_q, scale_k;   /* typical largest magnitude of a head's queries, keys, / 127; 0 = that of the
+                                 first rows (default) */
+    int32_t share_rows; /* neighbouring rows, with the query heads of a KV head, that share a selection: 1..8;
+                           -1 = none; 0 = 4, or 8 where a KV head has one query head (default) */
+    int32_t pool_heads; /* of them, query heads estimated as one; 0 = 2 (default) */
+    int32_t window;     /* a row sees so many positions back; 0 = all (default) */
+    float scale;        /* of q.k; 0 = 1 / sqrt(d_head) (default) */
+    float soft_cap;     /* score = cap * tanh(score / cap); 0 = off (default) */
 } tern_shadow_options;
 
 TERN_SHADOW_API void tern_shadow_options_defaults(tern_shadow_options *o);
@@ -51,8 +59,9 @@ TERN_SHADOW_API void tern_shadow_close(tern_shadow **s);
 /* Keys and values [n][n_kv_heads][d_head] of the next n positions. Copied. */
 TERN_SHADOW_API int tern_shadow_append(tern_shadow *s, const float *k, const float *v, int32_t n, char *err);
 
-/* Queries [n][n_heads][d_head] of the last n positions appended; out likewise. Many rows at a time are quicker than few, and have one INT8 scale.
- * What is NaN or infinite in the input is so in what depends on it, as in full attention; it never leads out of bounds. */
+/* Queries [n][n_heads][d_head] of the last n positions appended; out likewise. Many rows at a time are
+ * quicker than few, and have one INT8 scale. What is NaN or infinite in the input is so in what depends on
+ * it, as in full attention; it never leads out of bounds. */
 TERN_SHADOW_API int tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float *out, char *err);
 
 /* Forgets the positions from n_tokens on. */

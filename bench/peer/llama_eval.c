@@ -1,6 +1,7 @@
-/* bench/peer/llama_eval.c - `tern eval --task exact` and `--task ppl` computed by llama.cpp's library, so that accuracy can be compared item by item.
- *   llama_eval MODEL.gguf exact|ppl FILE [THREADS]
- * exact prints a 1 or a 0 for every item and then its line; ppl cuts the text into windows of 512 tokens and scores every token but the first. */
+/* bench/peer/llama_eval.c - `tern eval --task exact` and `--task ppl` computed by llama.cpp's library, so
+ * that accuracy can be compared item by item. llama_eval MODEL.gguf exact|ppl FILE [THREADS] exact prints a 1
+ * or a 0 for every item and then its line; ppl cuts the text into windows of 512 tokens and scores every
+ * token but the first. */
 #include <jansson.h>
 #include <llama.h>
 #include <math.h>
@@ -58,12 +59,14 @@ static void exact(peer *p, FILE *f) {
     while (getline(&line, &cap, f) > 0) {
         json_error_t e;
         json_t *item = json_loads(line, 0, &e);
-        const char *prompt = json_string_value(json_object_get(item, "prompt")), *answer = json_string_value(json_object_get(item, "answer"));
+        const char *prompt = json_string_value(json_object_get(item, "prompt")),
+                   *answer = json_string_value(json_object_get(item, "answer"));
         if (!prompt || !answer) die("an item has no prompt or no answer");
         char *all;
         if (asprintf(&all, "%s%s", prompt, answer) < 0) die("no memory");
         static llama_token before[CTX], ids[CTX];
-        int n_before = tokens_of(p, all, strlen(prompt), before, CTX, true), n = tokens_of(p, all, strlen(all), ids, CTX, true), same = 0;
+        int n_before = tokens_of(p, all, strlen(prompt), before, CTX, true),
+            n = tokens_of(p, all, strlen(all), ids, CTX, true), same = 0;
         while (same < n_before && same < n && before[same] == ids[same]) same++;
         forward(p, ids, n, same - 1);
         bool right = true;
@@ -110,7 +113,9 @@ int main(int argc, char **argv) {
     struct llama_context_params cp = llama_context_default_params();
     cp.n_ctx = cp.n_batch = CTX;
     cp.n_threads = cp.n_threads_batch = argc > 4 ? atoi(argv[4]) : 2;
-    peer p = {.ctx = llama_init_from_model(m, cp), .vocab = llama_model_get_vocab(m), .batch = llama_batch_init(CTX, 0, 1)};
+    peer p = {.ctx = llama_init_from_model(m, cp),
+              .vocab = llama_model_get_vocab(m),
+              .batch = llama_batch_init(CTX, 0, 1)};
     if (!p.ctx) die("no context");
     p.n_vocab = llama_vocab_n_tokens(p.vocab);
     FILE *f = fopen(argv[3], "rb");

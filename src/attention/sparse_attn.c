@@ -10,7 +10,8 @@
 static const float BUCKET_STEP = 0.5f; /* the paper's sigma */
 
 bool tn_attn_mode_parse(const char *name, tn_attn_mode *out) {
-    static const char *const names[TN_N_ATTN_MODES] = {"full", "shadow", "float-sparse", "block-sparse", "npu-full"};
+    static const char *const names[TN_N_ATTN_MODES] = {"full", "shadow", "float-sparse", "block-sparse",
+                                                       "npu-full"};
     for (int i = 0; i < TN_N_ATTN_MODES; i++) {
         if (strcmp(name, names[i])) continue;
         *out = (tn_attn_mode)i;
@@ -19,7 +20,8 @@ bool tn_attn_mode_parse(const char *name, tn_attn_mode *out) {
     return false;
 }
 
-static tern_status open_graph(tn_sparse_attn *s, const tn_npu_graph_desc *g, tn_npu_graph **out, tern_error *err) {
+static tern_status open_graph(tn_sparse_attn *s, const tn_npu_graph_desc *g, tn_npu_graph **out,
+                              tern_error *err) {
     TN_TRY(tn_npu_compile(s->m->dev, g, out, err));
     TN_TRY(tn_npu_load(*out, NULL, err));
     s->q8_stride = (size_t)tn_npu_graph_get(*out)->in_stride;
@@ -29,13 +31,19 @@ static tern_status open_graph(tn_sparse_attn *s, const tn_npu_graph_desc *g, tn_
 
 static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
     const tn_npu_caps *caps = tn_npu_device_caps(s->m->dev);
-    size_t n_layers = (size_t)s->h->n_layers, n_kv = (size_t)s->h->n_kv_heads, cap = (size_t)s->kv->cap_tok, d = (size_t)s->h->d_head;
-    TN_FAIL_IF(s->kv->cap_tok > caps->max_n || s->h->d_head > caps->max_k || s->h->d_head % 4, err, TERN_E_LIMIT,
-               "device '%s' cannot estimate attention over %d positions with heads of %d; use --attention full", caps->name, s->kv->cap_tok, s->h->d_head);
+    size_t n_layers = (size_t)s->h->n_layers, n_kv = (size_t)s->h->n_kv_heads, cap = (size_t)s->kv->cap_tok,
+           d = (size_t)s->h->d_head;
+    TN_FAIL_IF(
+        s->kv->cap_tok > caps->max_n || s->h->d_head > caps->max_k || s->h->d_head % 4, err, TERN_E_LIMIT,
+        "device '%s' cannot estimate attention over %d positions with heads of %d; use --attention full",
+        caps->name, s->kv->cap_tok, s->h->d_head);
     uint64_t tiles = tn_npu_tiles_bytes(&caps->layout, (int64_t)cap, (int64_t)d);
-    size_t n_sum = (cap + (size_t)caps->layout.tile_n - 1) / (size_t)caps->layout.tile_n * (size_t)caps->layout.tile_n;
-    s->graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
-    s->part_graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps), sizeof(tn_npu_graph *));
+    size_t n_sum =
+        (cap + (size_t)caps->layout.tile_n - 1) / (size_t)caps->layout.tile_n * (size_t)caps->layout.tile_n;
+    s->graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps),
+                          sizeof(tn_npu_graph *));
+    s->part_graphs = tn_calloc(s->ctx, TN_MEM_GRAPHS, n_layers * (size_t)(s->n_steps * s->n_steps),
+                               sizeof(tn_npu_graph *));
     s->tiles = tn_calloc(s->ctx, TN_MEM_KV, n_layers * n_kv, (size_t)tiles);
     TN_FAIL_IF(!s->graphs || !s->part_graphs || !s->tiles, err, TERN_E_MEMORY, "no memory for INT8 keys");
     for (size_t i = 0; i < n_layers * n_kv; i++) {
@@ -50,8 +58,11 @@ static tern_status open_device_side(tn_sparse_attn *s, tern_error *err) {
         for (int q = 0; q < s->n_steps; q++) {
             for (int k = 0; k < s->n_steps; k++) {
                 tn_npu_graph_desc g = {.kind = TN_NPU_QK, .m = TN_ATTN_ROWS, .k = s->h->d_head, .n_ops = 1};
-                g.ops[0] = (tn_npu_op){.n = s->kv->cap_tok, .act_scale = s->scale_q[l * (size_t)s->n_steps + (size_t)q], .k_scale = s->scale_k[l * (size_t)s->n_steps + (size_t)k],
-                                       .out = TN_NPU_OUT_S32, .out_stride = (int32_t)s->ld};
+                g.ops[0] = (tn_npu_op){.n = s->kv->cap_tok,
+                                       .act_scale = s->scale_q[l * (size_t)s->n_steps + (size_t)q],
+                                       .k_scale = s->scale_k[l * (size_t)s->n_steps + (size_t)k],
+                                       .out = TN_NPU_OUT_S32,
+                                       .out_stride = (int32_t)s->ld};
                 size_t i = (l * (size_t)s->n_steps + (size_t)q) * (size_t)s->n_steps + (size_t)k;
                 TN_TRY(open_graph(s, &g, &s->graphs[i], err));
                 g.ops[0].n = PART;
@@ -70,7 +81,10 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     if (tiles || s->o.decode) {
         w->merged = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(int32_t));
         w->seen = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, 2 * all, sizeof(int32_t));
-        scratch = tn_attn_tiles_scratch(s->o.share_rows ? (size_t)(s->n_group * s->o.share_rows) : tiles ? rows : (size_t)s->n_group, s->room, d);
+        scratch = tn_attn_tiles_scratch(s->o.share_rows ? (size_t)(s->n_group * s->o.share_rows)
+                                        : tiles         ? rows
+                                                        : (size_t)s->n_group,
+                                        s->room, d);
         ok = w->merged && w->seen;
     }
     if (tiles) {
@@ -89,13 +103,15 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
     w->q8 = tn_calloc(s->ctx, TN_MEM_ACTIVATIONS, rows * (s->q8_stride + 64), 1);
     w->q_rows = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * d, sizeof(float));
     w->float_scores = floats ? tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, sizeof(float)) : NULL;
-    if (s->o.mode == TN_ATTN_NPU_FULL) ok = ok && (w->weights = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, 1));
+    if (s->o.mode == TN_ATTN_NPU_FULL)
+        ok = ok && (w->weights = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * s->ld, 1));
     w->idx = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all * s->idx_stride + 64, sizeof(uint32_t));
     w->cuts = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all * (s->n_blocks + 1), sizeof(uint32_t));
     w->exact = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->idx_stride + 64, sizeof(uint32_t));
     w->exact_cuts = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, s->n_blocks + 1, sizeof(uint32_t));
     w->topk = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, tn_topk_scratch(s->ld), 1);
-    ok = ok && w->scores && w->q8 && w->q_rows && (w->float_scores || !floats) && w->idx && w->cuts && w->exact && w->exact_cuts && w->topk;
+    ok = ok && w->scores && w->q8 && w->q_rows && (w->float_scores || !floats) && w->idx && w->cuts &&
+         w->exact && w->exact_cuts && w->topk;
     TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for sparse attention");
     return TERN_OK;
 }
@@ -118,24 +134,42 @@ static int32_t attend_from(const tn_npu_model *m, const tn_attn_options *o) {
     return o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
 }
 
-tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
-                                int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out, tern_error *err) {
+tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h,
+                                const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
+                                int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out,
+                                tern_error *err) {
     *out = NULL;
-    TN_FAIL_IF(o->decode && h->n_heads / h->n_kv_heads > TN_ATTN_MAX_TILE, err, TERN_E_UNSUPPORTED, "sparse attention when decoding: %d query heads share a KV head, at most %d may", h->n_heads / h->n_kv_heads, TN_ATTN_MAX_TILE);
-    TN_FAIL_IF(!m->attn_scale_q, err, TERN_E_UNSUPPORTED, "the package does not know the scales of its heads: pack the model again for sparse attention");
+    TN_FAIL_IF(o->decode && h->n_heads / h->n_kv_heads > TN_ATTN_MAX_TILE, err, TERN_E_UNSUPPORTED,
+               "sparse attention when decoding: %d query heads share a KV head, at most %d may",
+               h->n_heads / h->n_kv_heads, TN_ATTN_MAX_TILE);
+    TN_FAIL_IF(
+        !m->attn_scale_q, err, TERN_E_UNSUPPORTED,
+        "the package does not know the scales of its heads: pack the model again for sparse attention");
     tn_sparse_attn *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for sparse attention");
-    *s = (tn_sparse_attn){.ctx = ctx, .m = m, .h = h, .kern = kern, .kv = kv, .o = *o, .n_steps = o->n_buckets == 1 ? 1 : TN_ATTN_MAX_STEPS,
-                          .n_group = h->n_heads / h->n_kv_heads, .n_workers = n_workers, .n_chunks = n_chunks};
+    *s = (tn_sparse_attn){.ctx = ctx,
+                          .m = m,
+                          .h = h,
+                          .kern = kern,
+                          .kv = kv,
+                          .o = *o,
+                          .n_steps = o->n_buckets == 1 ? 1 : TN_ATTN_MAX_STEPS,
+                          .n_group = h->n_heads / h->n_kv_heads,
+                          .n_workers = n_workers,
+                          .n_chunks = n_chunks};
     s->prompt = o->mode != TN_ATTN_FULL;
     if (!s->prompt) s->o.mode = TN_ATTN_SHADOW;
     s->decode_from = o->threshold ? o->threshold : TN_ATTN_DECODE_FROM;
-    if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL) s->o.share_rows = 0; /* they have lists of their own, or none */
+    if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL)
+        s->o.share_rows = 0; /* they have lists of their own, or none */
     else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
     s->o.threshold = attend_from(m, &s->o);
     while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
-    s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads : s->o.share_rows ? s->n_group : 1;
-    while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS) s->pool++; /* a tile's scores have room */
+    s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads
+              : s->o.share_rows                             ? s->n_group
+                                                            : 1;
+    while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS)
+        s->pool++; /* a tile's scores have room */
     s->n_pools = (s->n_group + s->pool - 1) / s->pool;
     s->n_units_kv = s->o.share_rows ? 1 : s->n_group;
     size_t n_layers = (size_t)h->n_layers, n_all = n_layers * (size_t)h->n_heads, steps = (size_t)s->n_steps;
@@ -149,7 +183,8 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
     s->decode_ratio = tn_alloc(ctx, TN_MEM_OTHER, n_layers * (size_t)h->n_kv_heads, sizeof(float));
     s->plans = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_chunks, sizeof *s->plans);
     s->space = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_workers, sizeof *s->space);
-    TN_BAIL_IF(!s->scale_q || !s->scale_k || !s->ratio || !s->decode_ratio || !s->plans || !s->space, err, TERN_E_MEMORY, "no memory for sparse attention");
+    TN_BAIL_IF(!s->scale_q || !s->scale_k || !s->ratio || !s->decode_ratio || !s->plans || !s->space, err,
+               TERN_E_MEMORY, "no memory for sparse attention");
     for (size_t l = 0; l < n_layers; l++) {
         for (size_t i = 0; i < steps; i++) {
             float f = steps == 1 ? 1 : i == 0 ? BUCKET_STEP : i == 1 ? 1 : 1 / BUCKET_STEP;
@@ -158,22 +193,26 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         }
     }
     fill_ratios(s, o->decode_ratio);
-    for (size_t i = 0; i < n_layers * (size_t)h->n_kv_heads; i++) s->decode_ratio[i] = tn_sparse_mean_ratio(s, i * (size_t)s->n_group);
+    for (size_t i = 0; i < n_layers * (size_t)h->n_kv_heads; i++)
+        s->decode_ratio[i] = tn_sparse_mean_ratio(s, i * (size_t)s->n_group);
     fill_ratios(s, o->ratio);
     float widest = o->ratio;
     for (size_t i = 0; i < n_all; i += s->o.share_rows ? (size_t)s->n_group : 1) {
         float r = s->o.share_rows ? tn_sparse_mean_ratio(s, i) : s->ratio[i];
         widest = r > widest ? r : widest;
     }
-    for (size_t i = 0; i < n_layers * (size_t)h->n_kv_heads; i++) widest = s->decode_ratio[i] > widest ? s->decode_ratio[i] : widest;
+    for (size_t i = 0; i < n_layers * (size_t)h->n_kv_heads; i++)
+        widest = s->decode_ratio[i] > widest ? s->decode_ratio[i] : widest;
     s->room = (size_t)ceilf(widest * (float)kv->cap_tok) + 2 * BLOCK + MIN_SELECTED;
     if (o->decode && s->room < TN_ATTN_DECODE_LEAST) s->room = TN_ATTN_DECODE_LEAST;
     if (s->room > (size_t)kv->cap_tok) s->room = (size_t)kv->cap_tok;
     s->idx_stride = s->room + 32;
     for (int32_t i = 0; i < n_chunks; i++) {
-        s->plans[i].q_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)(h->n_kv_heads * s->n_units_kv), sizeof(int32_t));
+        s->plans[i].q_bucket =
+            tn_calloc(ctx, TN_MEM_OTHER, (size_t)(h->n_kv_heads * s->n_units_kv), sizeof(int32_t));
         s->plans[i].k_bucket = tn_calloc(ctx, TN_MEM_OTHER, (size_t)h->n_kv_heads, sizeof(int32_t));
-        TN_BAIL_IF(!s->plans[i].q_bucket || !s->plans[i].k_bucket, err, TERN_E_MEMORY, "no memory for sparse attention");
+        TN_BAIL_IF(!s->plans[i].q_bucket || !s->plans[i].k_bucket, err, TERN_E_MEMORY,
+                   "no memory for sparse attention");
     }
     size_t n_keys = n_layers * (size_t)h->n_kv_heads;
     s->keys = tn_calloc(ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
@@ -189,8 +228,11 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         if ((st = tn_sparse_baseline_open(s, &s->keys[i], err)) != TERN_OK) goto out;
     }
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
-    bool can_plan = h->n_kv_heads * s->n_units_kv <= TN_HEADPLAN_MAX_HEADS || o->pipeline == TN_ATTN_PIPELINE_ON; /* which tells why not */
-    if (can_plan && tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) && (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK) goto out;
+    bool can_plan = h->n_kv_heads * s->n_units_kv <= TN_HEADPLAN_MAX_HEADS ||
+                    o->pipeline == TN_ATTN_PIPELINE_ON; /* which tells why not */
+    if (can_plan && tn_attn_pipelined(o, tn_npu_device_caps(m->dev)) &&
+        (st = tn_sparse_heads_open(s, chunk_rows, err)) != TERN_OK)
+        goto out;
     for (int32_t i = 0; i < n_workers; i++) {
         if ((st = open_worker(s, &s->space[i], err)) != TERN_OK) goto out;
     }
@@ -224,7 +266,9 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     }
     for (int32_t i = 0; s->space && i < s->n_workers; i++) {
         worker_space *w = &s->space[i];
-        void *all[] = {w->scratch, w->scores, w->q8, w->q_rows, w->float_scores, w->idx, w->cuts, w->exact, w->exact_cuts, w->topk, w->merged, w->part, w->weights, w->tile_q, w->tile_out, w->seen};
+        void *all[] = {w->scratch, w->scores, w->q8,         w->q_rows, w->float_scores, w->idx,
+                       w->cuts,    w->exact,  w->exact_cuts, w->topk,   w->merged,       w->part,
+                       w->weights, w->tile_q, w->tile_out,   w->seen};
         for (size_t x = 0; x < sizeof all / sizeof *all; x++) tn_free(s->ctx, all[x]);
     }
     tn_free(s->ctx, s->keys);
@@ -241,9 +285,13 @@ void tn_sparse_attn_close(tn_sparse_attn **ps) {
     tn_free(s->ctx, s);
 }
 
-bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx) { return m->attn_scale_q && n_ctx >= attend_from(m, o); }
+bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx) {
+    return m->attn_scale_q && n_ctx >= attend_from(m, o);
+}
 
-bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) { return s->prompt && s->o.ratio < 1 && n_pos >= s->o.threshold; }
+bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos) {
+    return s->prompt && s->o.ratio < 1 && n_pos >= s->o.threshold;
+}
 
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
     if (s->heads) tn_sparse_heads_rewind(s);
@@ -308,7 +356,8 @@ static void put_key(const tn_npu_layout *y, key_cache *k, size_t pos, const uint
     k->sum[pos] = sum;
 }
 
-const float *tn_sparse_pooled_query(const tn_sparse_attn *s, const float *row, int32_t kv_head, int32_t i_pool, float *to) {
+const float *tn_sparse_pooled_query(const tn_sparse_attn *s, const float *row, int32_t kv_head,
+                                    int32_t i_pool, float *to) {
     size_t d = (size_t)s->h->d_head;
     int32_t h0 = i_pool * s->pool, h1 = h0 + s->pool < s->n_group ? h0 + s->pool : s->n_group;
     return tn_sparse_add_queries(row + (size_t)(kv_head * s->n_group + h0) * d, h1 - h0, d, to);
@@ -352,7 +401,8 @@ int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32
             int32_t n = end - p * TN_KV_PANEL < TN_KV_PANEL ? end - p * TN_KV_PANEL : TN_KV_PANEL;
             const float *x = panels + (size_t)p * d * TN_KV_PANEL;
             float m = n == TN_KV_PANEL ? tn_sparse_magnitude(x, d * TN_KV_PANEL, 0) : 0;
-            for (size_t i = 0; i < d && n < TN_KV_PANEL; i++) m = tn_sparse_largest(x + i * TN_KV_PANEL, (size_t)n, m);
+            for (size_t i = 0; i < d && n < TN_KV_PANEL; i++)
+                m = tn_sparse_largest(x + i * TN_KV_PANEL, (size_t)n, m);
             k->panel_max[p] = m;
         }
         max = k->panel_max[p] > max ? k->panel_max[p] : max;
@@ -378,8 +428,10 @@ int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32
     return bucket;
 }
 
-tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err) {
-    if (tn_sparse_uses_tiles(s)) tn_sparse_copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
+tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
+                                int32_t kv_head, const float *q, tern_error *err) {
+    if (tn_sparse_uses_tiles(s))
+        tn_sparse_copy_rows(s, layer, kv_head, tn_sparse_keys(s, layer, kv_head), r->slot[r->n_rows - 1] + 1);
     tn_sparse_baseline_plan(s, layer, kv_head, r->slot[r->n_rows - 1] + 1);
     if (!tn_sparse_uses_int8(s)) return TERN_OK;
     chunk_plan *p = &s->plans[i_chunk];
@@ -391,8 +443,10 @@ tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
             const float *x = tn_sparse_pooled_query(s, q + (size_t)i * row, kv_head, i_pool, pooled);
             max = tn_sparse_magnitude(x, d, max);
         }
-        if (s->o.share_rows && i_pool + 1 < s->n_pools) continue; /* selected together: one scale, so that their scores compare */
-        p->q_bucket[kv_head * s->n_units_kv + (s->o.share_rows ? 0 : i_pool)] = tn_sparse_nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
+        if (s->o.share_rows && i_pool + 1 < s->n_pools)
+            continue; /* selected together: one scale, so that their scores compare */
+        p->q_bucket[kv_head * s->n_units_kv + (s->o.share_rows ? 0 : i_pool)] =
+            tn_sparse_nearest(s->scale_q + (size_t)layer * (size_t)s->n_steps, s->n_steps, max / 127);
         max = 0;
     }
     return s->heads ? tn_sparse_heads_plan(s, r, i_chunk, layer, kv_head, q, err) : TERN_OK;

@@ -1,15 +1,16 @@
-/* attention/sparse_attn.h - attention of a prompt's chunks, and of decoding, at the positions that matter (shadowAttn 3): the device estimates the scores in INT8,
- * the CPU selects the largest of every row and attends to those positions in float.
+/* attention/sparse_attn.h - attention of a prompt's chunks, and of decoding, at the positions that matter
+ * (shadowAttn 3): the device estimates the scores in INT8, the CPU selects the largest of every row and
+ * attends to those positions in float.
  *
- * The plan of a chunk and layer comes first (tn_sparse_attn_plan, one call per KV head): the largest magnitude of the keys so far and of
- * every query head's rows chooses a bucket, a pair of static scales; the keys of the chunk (or, when their bucket has changed, all)
- * are quantised into the device's tile layout. Where heads share, what is estimated is not a head but a pool of heads of one KV head, their
- * queries added. Then one of two forms, with the same bits:
- *   in place    any number of threads attend blocks of rows, one stage behind the other while all is in cache (tn_sparse_attn_rows): for a
- *               device that works in our caches
- *   pipelined   head by head on two lanes, planned (shadowAttn 3.4): tasks of the prefill graph (tn_sparse_attn_slot): for a device with
- *               silicon of its own
- * A row's bits depend on the text up to the end of its chunk, and on where the chunk begins: not on threads, lanes, policy or plan. */
+ * The plan of a chunk and layer comes first (tn_sparse_attn_plan, one call per KV head): the largest
+ * magnitude of the keys so far and of every query head's rows chooses a bucket, a pair of static scales; the
+ * keys of the chunk (or, when their bucket has changed, all) are quantised into the device's tile layout.
+ * Where heads share, what is estimated is not a head but a pool of heads of one KV head, their queries added.
+ * Then one of two forms, with the same bits: in place    any number of threads attend blocks of rows, one
+ * stage behind the other while all is in cache (tn_sparse_attn_rows): for a device that works in our caches
+ *   pipelined   head by head on two lanes, planned (shadowAttn 3.4): tasks of the prefill graph
+ * (tn_sparse_attn_slot): for a device with silicon of its own A row's bits depend on the text up to the end
+ * of its chunk, and on where the chunk begins: not on threads, lanes, policy or plan. */
 #ifndef TN_ATTENTION_SPARSE_ATTN_H
 #define TN_ATTENTION_SPARSE_ATTN_H
 
@@ -25,12 +26,15 @@ typedef enum tn_attn_mode {
     TN_ATTN_FULL,         /* exact float attention */
     TN_ATTN_SHADOW,       /* INT8 estimate on the device, exact at the selected positions */
     TN_ATTN_FLOAT_SPARSE, /* baseline: the estimate is exact too */
-    TN_ATTN_BLOCK_SPARSE, /* baseline: blocks of 64 keys, chosen for 32 rows of a head by the product of mean query and mean key */
-    TN_ATTN_NPU_FULL,     /* baseline: both products in INT8, softmax in float, its weights and the values in INT8 again */
+    TN_ATTN_BLOCK_SPARSE, /* baseline: blocks of 64 keys, chosen for 32 rows of a head by the product of mean
+                             query and mean key */
+    TN_ATTN_NPU_FULL, /* baseline: both products in INT8, softmax in float, its weights and the values in INT8
+                         again */
     TN_N_ATTN_MODES
 } tn_attn_mode;
 
-bool tn_attn_mode_parse(const char *name, tn_attn_mode *out); /* "full", "shadow", "float-sparse", "block-sparse", "npu-full" */
+bool tn_attn_mode_parse(const char *name,
+                        tn_attn_mode *out); /* "full", "shadow", "float-sparse", "block-sparse", "npu-full" */
 
 typedef enum tn_attn_pipeline {
     TN_ATTN_PIPELINE_AUTO, /* on devices with silicon of their own */
@@ -43,41 +47,57 @@ bool tn_attn_pipeline_parse(const char *name, tn_attn_pipeline *out); /* "auto",
 /* "paper": all; or a comma-separated list of what to leave out, "in-order", "no-fusion", "no-overlap". */
 bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out);
 
-enum { TN_ATTN_ROWS = 32, TN_ATTN_MAX_SHARE = 8, TN_ATTN_MAX_TILE = 128, TN_ATTN_MAX_STEPS = 3 }; /* query rows of a block; neighbours that share a
-    selection; with their heads; scales of Q, and of K, to choose from */
+enum {
+    TN_ATTN_ROWS = 32,
+    TN_ATTN_MAX_SHARE = 8,
+    TN_ATTN_MAX_TILE = 128,
+    TN_ATTN_MAX_STEPS = 3
+}; /* query rows of a block; neighbours that share a
+selection; with their heads; scales of Q, and of K, to choose from */
 
 enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 512, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
-enum { TN_ATTN_DECODE_LEAST = 256 }; /* positions that a row attends to when decoding, where it sees so many */
+enum {
+    TN_ATTN_DECODE_LEAST = 256
+}; /* positions that a row attends to when decoding, where it sees so many */
 
 typedef struct tn_attn_options {
     tn_attn_mode mode;
-    bool automatic;       /* mode shadow: full instead where the package, the device or the length of the context rules it out */
-    float ratio;          /* mean share of the positions, 0..1 */
-    int32_t n_buckets;    /* 1 or 9 */
-    bool no_head_ratios;  /* every head gets `ratio` */
-    bool check;           /* also find the exact largest, and count how many were selected */
-    int32_t share_rows;   /* neighbouring rows, and with them all query heads of a KV head, that share one selection: 1..8; 0 = 4, or 8 where a KV
-                             head has one query head; -1 = none shares */
-    int32_t pool_heads;   /* where they share: query heads whose queries are added before they are estimated, 1.. */
-    bool whole;           /* where they share: estimate all positions in one launch, as on a device apart, where parts could be merged in cache */
+    bool automatic;    /* mode shadow: full instead where the package, the device or the length of the context
+                          rules it out */
+    float ratio;       /* mean share of the positions, 0..1 */
+    int32_t n_buckets; /* 1 or 9 */
+    bool no_head_ratios; /* every head gets `ratio` */
+    bool check;          /* also find the exact largest, and count how many were selected */
+    int32_t
+        share_rows; /* neighbouring rows, and with them all query heads of a KV head, that share one
+                       selection: 1..8; 0 = 4, or 8 where a KV head has one query head; -1 = none shares */
+    int32_t
+        pool_heads; /* where they share: query heads whose queries are added before they are estimated, 1.. */
+    bool whole; /* where they share: estimate all positions in one launch, as on a device apart, where parts
+                   could be merged in cache */
     tn_attn_pipeline pipeline;
     tn_headplan_switches plan; /* of the pipelined form */
-    int32_t threshold;    /* chunks that end before this many tokens are attended in full; 0 = as tuned, or TN_ATTN_FROM (baselines: 1). Decoding:
-                             rows that see fewer positions; 0 = TN_ATTN_DECODE_FROM */
-    bool decode;          /* decode forwards attend sparsely as well, or, with mode full, only they */
-    float decode_ratio;   /* mean share of the positions there, 0..1 */
+    int32_t threshold;  /* chunks that end before this many tokens are attended in full; 0 = as tuned, or
+                           TN_ATTN_FROM (baselines: 1). Decoding:  rows that see fewer positions; 0 =
+                           TN_ATTN_DECODE_FROM */
+    bool decode;        /* decode forwards attend sparsely as well, or, with mode full, only they */
+    float decode_ratio; /* mean share of the positions there, 0..1 */
 } tn_attn_options;
 
 typedef struct tn_attn_stats {
-    uint64_t n_rows, n_selected, n_seen;   /* (row, head) pairs attended sparsely; positions selected; that could have been */
-    uint64_t n_true, n_found;              /* with check: exact largest positions; of those selected */
-    double mass;                           /* with check: share of the exact softmax weights that lies on selected positions, summed over n_rows */
-    uint64_t n_requantised, n_launches;    /* times a KV head's keys were quantised anew; estimates run on the device */
-    /* Pipelined: units in launches of a chunk; those launches; plans made, the time of all and of the longest; what was planned for the chunks and layers attended so, and
-     * how long they took from the first estimate to the last attend, with what ran between. */
+    uint64_t n_rows, n_selected,
+        n_seen; /* (row, head) pairs attended sparsely; positions selected; that could have been */
+    uint64_t n_true, n_found; /* with check: exact largest positions; of those selected */
+    double mass; /* with check: share of the exact softmax weights that lies on selected positions, summed
+                    over n_rows */
+    uint64_t n_requantised,
+        n_launches; /* times a KV head's keys were quantised anew; estimates run on the device */
+    /* Pipelined: units in launches of a chunk; those launches; plans made, the time of all and of the
+     * longest; what was planned for the chunks and layers attended so, and how long they took from the first
+     * estimate to the last attend, with what ran between. */
     uint64_t n_fused, n_fused_launches, n_plans, plan_ns, plan_max_ns;
     double planned_us, took_us;
-    uint64_t bytes;                        /* INT8 keys and graphs */
+    uint64_t bytes; /* INT8 keys and graphs */
 } tn_attn_stats;
 
 /* Is it the pipelined form? */
@@ -85,13 +105,16 @@ bool tn_attn_pipelined(const tn_attn_options *o, const tn_npu_caps *caps);
 
 typedef struct tn_sparse_attn tn_sparse_attn;
 
-/* For contexts of up to kv->cap_tok, n_chunks of chunk_rows rows in flight. Borrows all. TERN_E_UNSUPPORTED when the package does not know its heads'
- * scales. */
-tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h, const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
-                                int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out, tern_error *err);
+/* For contexts of up to kv->cap_tok, n_chunks of chunk_rows rows in flight. Borrows all. TERN_E_UNSUPPORTED
+ * when the package does not know its heads' scales. */
+tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h,
+                                const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
+                                int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out,
+                                tern_error *err);
 void tn_sparse_attn_close(tn_sparse_attn **s);
 
-/* Can prompts of a context of n_ctx tokens gain from it at all: does the package know its scales, and is the context long enough to pay? */
+/* Can prompts of a context of n_ctx tokens gain from it at all: does the package know its scales, and is the
+ * context long enough to pay? */
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx);
 
 /* Is a chunk whose last row sees n_pos positions worth it? */
@@ -100,11 +123,14 @@ bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos);
 /* Only the first n_pos positions of the cache are still what they were. Before every forward. */
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos);
 
-/* Chunk i_chunk of the wave (rows r, their rotated queries q), layer, KV head: its keys are in the cache, those before were planned. */
-tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err);
+/* Chunk i_chunk of the wave (rows r, their rotated queries q), layer, KV head: its keys are in the cache,
+ * those before were planned. */
+tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
+                                int32_t kv_head, const float *q, tern_error *err);
 /* In place: rows row0..row1-1 (at most TN_ATTN_ROWS), all heads. out [n_rows][n_heads * d_head]. */
-tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, const float *q, float *out, int32_t row0, int32_t row1,
-                                int32_t i_worker, tern_error *err);
+tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
+                                const float *q, float *out, int32_t row0, int32_t row1, int32_t i_worker,
+                                tern_error *err);
 
 /* Pipelined: how the graph of a chunk is cut (n_slots 0: in place), and the parts of its tasks. */
 typedef struct tn_attn_shape {
@@ -114,22 +140,29 @@ typedef struct tn_attn_shape {
 
 tn_attn_shape tn_sparse_attn_shape(const tn_sparse_attn *s);
 int32_t tn_sparse_attn_parts(const tn_sparse_attn *s, tn_stage stage);
-/* A part of a task of the pipeline of heads, in the order of the graph. A chunk shorter than the others leaves the last blocks without rows. */
-tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, tn_stage stage, int32_t i_block, int32_t slot, int32_t part, const float *q, float *out,
-                                int32_t i_worker, tern_error *err);
+/* A part of a task of the pipeline of heads, in the order of the graph. A chunk shorter than the others
+ * leaves the last blocks without rows. */
+tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
+                                tn_stage stage, int32_t i_block, int32_t slot, int32_t part, const float *q,
+                                float *out, int32_t i_worker, tern_error *err);
 
 /* What attention of this kind takes on this device, on random keys. h: one layer is enough. */
-tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev, const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out, tern_error *err);
-/* Decode forwards (at most TN_ATTN_ROWS rows; tokens or a tree), once all rows' keys are in the cache: in so many rounds, one after the other;
- * 0: all rows attend in full. A round begins with plan for every KV head; then its rows, on any threads, each KV head apart. A row's bits depend
- * on its text alone. */
+tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev,
+                                   const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out,
+                                   tern_error *err);
+/* Decode forwards (at most TN_ATTN_ROWS rows; tokens or a tree), once all rows' keys are in the cache: in so
+ * many rounds, one after the other; 0: all rows attend in full. A round begins with plan for every KV head;
+ * then its rows, on any threads, each KV head apart. A row's bits depend on its text alone. */
 int32_t tn_sparse_decode_rounds(const tn_sparse_attn *s, const tn_rows *r, int layer);
 void tn_sparse_decode_plan(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t round);
-/* Does nothing for a row of another round. scratch: tn_rows_scratch floats. out [n_rows][n_heads * d_head]. */
-tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t row, int32_t round, const float *q, float *out, float *scratch,
-                                 int32_t i_worker, tern_error *err);
+/* Does nothing for a row of another round. scratch: tn_rows_scratch floats. out [n_rows][n_heads * d_head].
+ */
+tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t row,
+                                 int32_t round, const float *q, float *out, float *scratch, int32_t i_worker,
+                                 tern_error *err);
 
-/* The same as the host device takes with the default options, for a package. Nothing (no widths) where such heads cannot be a pipeline. */
+/* The same as the host device takes with the default options, for a package. Nothing (no widths) where such
+ * heads cannot be a pipeline. */
 tern_status tn_sparse_attn_times(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);
 
 void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out);

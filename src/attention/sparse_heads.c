@@ -1,5 +1,6 @@
-/* Sparse attention head by head on two lanes (shadowAttn 3.4): the tasks of sched/prefill_graph.h. What the slots take is planned for every chunk
- * and layer when its buckets are known; the plan of a layer stays while they stay and the text has not grown by half. */
+/* Sparse attention head by head on two lanes (shadowAttn 3.4): the tasks of sched/prefill_graph.h. What the
+ * slots take is planned for every chunk and layer when its buckets are known; the plan of a layer stays while
+ * they stay and the text has not grown by half. */
 #include "attention/sparse_impl.h"
 
 #include "base/clock.h"
@@ -13,24 +14,29 @@
 #include <string.h>
 
 enum {
-    PLACES = 2,              /* for scores and lists: a block is estimated while the one before it is attended */
-    SCORE_BYTES = 64 << 20,  /* of all places: blocks are as many rows of a chunk as that allows, but at least TN_ATTN_ROWS */
-    GUESS_LAUNCH_US = 20,    /* before anything is measured: a launch as such... */
-    GUESS_DEVICE_MACS = 400000, GUESS_CPU_MACS = 50000, GUESS_SELECT = 4000, /* ...and how much is done in a microsecond */
+    PLACES = 2, /* for scores and lists: a block is estimated while the one before it is attended */
+    SCORE_BYTES = 64 << 20, /* of all places: blocks are as many rows of a chunk as that allows, but at least
+                               TN_ATTN_ROWS */
+    GUESS_LAUNCH_US = 20,   /* before anything is measured: a launch as such... */
+    GUESS_DEVICE_MACS = 400000,
+    GUESS_CPU_MACS = 50000,
+    GUESS_SELECT = 4000, /* ...and how much is done in a microsecond */
 };
 static const double STALE = 1.5;
 
 typedef struct chunk_heads {
-    uint8_t *q8;               /* [n_units][n_blocks][n_scored * block_rows][q8_stride]: pool by pool, as many rows as the block has */
+    uint8_t *q8; /* [n_units][n_blocks][n_scored * block_rows][q8_stride]: pool by pool, as many rows as the
+                    block has */
     int32_t *scores[PLACES];   /* [n_units][n_scored * block_rows][ld], likewise */
     uint32_t *lists[PLACES];   /* [n_units][n_parts][n_lists][idx_stride] */
     uint32_t *lengths[PLACES]; /* [n_units][n_parts][n_lists], where rows share */
     uint32_t *cuts[PLACES];    /* [n_units][n_parts][n_lists][n_blocks + 1], where they do not */
     tn_headplan plan;
     int32_t launch[TN_HEADPLAN_MAX_HEADS]; /* [slot] the launch that it is the first to need, or -1 */
-    atomic_int n_unplanned;    /* KV heads of the layer at hand; the last one plans. acq_rel: publishes the buckets */
-    atomic_int n_unattended;   /* parts of units of the layer at hand */
-    int64_t began_ns;          /* of its first estimate */
+    atomic_int
+        n_unplanned; /* KV heads of the layer at hand; the last one plans. acq_rel: publishes the buckets */
+    atomic_int n_unattended; /* parts of units of the layer at hand */
+    int64_t began_ns;        /* of its first estimate */
 } chunk_heads;
 
 typedef struct layer_plan {
@@ -46,7 +52,8 @@ struct tn_sparse_heads {
     tn_npu_graph **graphs; /* [n_layers][n_steps of Q][n_steps of K][n_widths] */
     chunk_heads *chunks;   /* [s->n_chunks] */
     layer_plan *layers;    /* used by one chunk at a time: plan waits for attention of the chunk before */
-    atomic_uint_fast64_t n_launches, n_fused, n_plans, plan_ns, plan_max_ns, planned_ns, took_ns; /* relaxed: statistics */
+    atomic_uint_fast64_t n_launches, n_fused, n_plans, plan_ns, plan_max_ns, planned_ns,
+        took_ns; /* relaxed: statistics */
 };
 typedef struct tn_sparse_heads heads;
 
@@ -66,7 +73,8 @@ bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out) {
     const struct {
         const char *name;
         bool *flag;
-    } words[] = {{"in-order", &out->in_order}, {"no-fusion", &out->no_fusion}, {"no-overlap", &out->no_overlap}};
+    } words[] = {
+        {"in-order", &out->in_order}, {"no-fusion", &out->no_fusion}, {"no-overlap", &out->no_overlap}};
     for (const char *at = list;; at++) {
         size_t n = strcspn(at, ","), i = 0;
         while (i < 3 && (strlen(words[i].name) != n || strncmp(words[i].name, at, n))) i++;
@@ -77,12 +85,15 @@ bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out) {
 }
 
 bool tn_attn_pipelined(const tn_attn_options *o, const tn_npu_caps *caps) {
-    return o->mode == TN_ATTN_SHADOW && (o->pipeline == TN_ATTN_PIPELINE_ON || (o->pipeline == TN_ATTN_PIPELINE_AUTO && !caps->has_parts));
+    return o->mode == TN_ATTN_SHADOW &&
+           (o->pipeline == TN_ATTN_PIPELINE_ON || (o->pipeline == TN_ATTN_PIPELINE_AUTO && !caps->has_parts));
 }
 
 /* ---- places ---------------------------------------------------------------------------------------- */
 
-static size_t block_scores(const tn_sparse_attn *s, const heads *p, int32_t rows) { return (size_t)(p->n_scored * rows) * s->ld; }
+static size_t block_scores(const tn_sparse_attn *s, const heads *p, int32_t rows) {
+    return (size_t)(p->n_scored * rows) * s->ld;
+}
 
 static tern_status open_graphs(tn_sparse_attn *s, heads *p, tern_error *err) {
     size_t steps = (size_t)s->n_steps, n = (size_t)s->h->n_layers * steps * steps * (size_t)p->n_widths;
@@ -90,9 +101,15 @@ static tern_status open_graphs(tn_sparse_attn *s, heads *p, tern_error *err) {
     TN_FAIL_IF(!p->graphs, err, TERN_E_MEMORY, "no memory for graphs");
     for (size_t i = 0; i < n; i++) {
         size_t pair = i / (size_t)p->n_widths, layer = pair / (steps * steps);
-        tn_npu_graph_desc g = {.kind = TN_NPU_QK, .m = p->n_scored * p->block_rows, .k = s->h->d_head, .n_ops = 1 << (i % (size_t)p->n_widths)};
+        tn_npu_graph_desc g = {.kind = TN_NPU_QK,
+                               .m = p->n_scored * p->block_rows,
+                               .k = s->h->d_head,
+                               .n_ops = 1 << (i % (size_t)p->n_widths)};
         for (int32_t o = 0; o < g.n_ops; o++) {
-            g.ops[o] = (tn_npu_op){.n = s->kv->cap_tok, .act_scale = s->scale_q[layer * steps + pair / steps % steps], .k_scale = s->scale_k[layer * steps + pair % steps], .out = TN_NPU_OUT_S32,
+            g.ops[o] = (tn_npu_op){.n = s->kv->cap_tok,
+                                   .act_scale = s->scale_q[layer * steps + pair / steps % steps],
+                                   .k_scale = s->scale_k[layer * steps + pair % steps],
+                                   .out = TN_NPU_OUT_S32,
                                    .out_stride = (int32_t)s->ld};
         }
         TN_TRY(tn_npu_compile(s->m->dev, &g, &p->graphs[i], err));
@@ -105,12 +122,16 @@ static tern_status open_graphs(tn_sparse_attn *s, heads *p, tern_error *err) {
 static tern_status open_chunk(tn_sparse_attn *s, heads *p, chunk_heads *c, tern_error *err) {
     size_t units = (size_t)p->n_units, all_lists = units * (size_t)(p->n_parts * p->n_lists);
     bool shared = s->o.share_rows > 0, ok = true;
-    c->q8 = tn_calloc(s->ctx, TN_MEM_ACTIVATIONS, units * (size_t)(p->n_blocks * p->n_scored * p->block_rows) * s->q8_stride + 64, 1);
+    c->q8 = tn_calloc(s->ctx, TN_MEM_ACTIVATIONS,
+                      units * (size_t)(p->n_blocks * p->n_scored * p->block_rows) * s->q8_stride + 64, 1);
     for (int i = 0; i < PLACES; i++) {
-        c->scores[i] = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, units * block_scores(s, p, p->block_rows), sizeof(int32_t));
+        c->scores[i] =
+            tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, units * block_scores(s, p, p->block_rows), sizeof(int32_t));
         c->lists[i] = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all_lists * s->idx_stride + 64, sizeof(uint32_t));
         c->lengths[i] = shared ? tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all_lists, sizeof(uint32_t)) : NULL;
-        c->cuts[i] = shared ? NULL : tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all_lists * (s->n_blocks + 1), sizeof(uint32_t));
+        c->cuts[i] =
+            shared ? NULL
+                   : tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, all_lists * (s->n_blocks + 1), sizeof(uint32_t));
         ok = ok && c->scores[i] && c->lists[i] && (c->lengths[i] || c->cuts[i]);
         s->fixed.bytes += units * block_scores(s, p, p->block_rows) * sizeof(int32_t);
     }
@@ -122,7 +143,11 @@ static tern_status open_chunk(tn_sparse_attn *s, heads *p, chunk_heads *c, tern_
 /* What nobody measured: by the number of operations. */
 static tn_attn_times guess(const tn_sparse_attn *s, const heads *p) {
     double d = s->h->d_head, query_heads = s->o.share_rows ? s->n_group : 1;
-    tn_attn_times t = {.share = s->o.share_rows, .pools = p->n_scored, .n_widths = TN_ATTN_WIDTHS, .select_kpos_us = 1e3 * p->n_scored / GUESS_SELECT, .attend_kpos_us = 1e3 * query_heads * 2 * d / GUESS_CPU_MACS};
+    tn_attn_times t = {.share = s->o.share_rows,
+                       .pools = p->n_scored,
+                       .n_widths = TN_ATTN_WIDTHS,
+                       .select_kpos_us = 1e3 * p->n_scored / GUESS_SELECT,
+                       .attend_kpos_us = 1e3 * query_heads * 2 * d / GUESS_CPU_MACS};
     for (int w = 0; w < TN_ATTN_WIDTHS; w++) {
         t.launch_us[w] = GUESS_LAUNCH_US;
         t.score_us[w] = 1e6 * d * (1 << w) / GUESS_DEVICE_MACS;
@@ -135,12 +160,18 @@ tern_status tn_sparse_heads_open(tn_sparse_attn *s, int32_t chunk_rows, tern_err
     heads *p = s->heads = tn_calloc(s->ctx, TN_MEM_OTHER, 1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a pipeline of heads");
     p->n_units = s->h->n_kv_heads * s->n_units_kv;
-    TN_FAIL_IF(p->n_units > TN_HEADPLAN_MAX_HEADS, err, TERN_E_UNSUPPORTED, "%d heads that select for themselves are too many to plan, %d are possible: use --attention-pipeline off", p->n_units,
-               TN_HEADPLAN_MAX_HEADS);
+    TN_FAIL_IF(p->n_units > TN_HEADPLAN_MAX_HEADS, err, TERN_E_UNSUPPORTED,
+               "%d heads that select for themselves are too many to plan, %d are possible: use "
+               "--attention-pipeline off",
+               p->n_units, TN_HEADPLAN_MAX_HEADS);
     p->n_scored = s->o.share_rows ? s->n_pools : 1;
     p->chunk_rows = (chunk_rows + TN_ATTN_ROWS - 1) / TN_ATTN_ROWS * TN_ATTN_ROWS;
-    p->block_rows = caps->has_parts ? TN_ATTN_ROWS : p->chunk_rows; /* a device in our caches: what fits them */
-    while (p->block_rows > TN_ATTN_ROWS && ((size_t)(s->n_chunks * PLACES * p->n_units) * block_scores(s, p, p->block_rows) * sizeof(int32_t) > SCORE_BYTES || p->n_scored * p->block_rows > caps->max_m))
+    p->block_rows =
+        caps->has_parts ? TN_ATTN_ROWS : p->chunk_rows; /* a device in our caches: what fits them */
+    while (p->block_rows > TN_ATTN_ROWS && ((size_t)(s->n_chunks * PLACES * p->n_units) *
+                                                    block_scores(s, p, p->block_rows) * sizeof(int32_t) >
+                                                SCORE_BYTES ||
+                                            p->n_scored * p->block_rows > caps->max_m))
         p->block_rows -= TN_ATTN_ROWS;
     p->n_blocks = (p->chunk_rows + p->block_rows - 1) / p->block_rows;
     p->n_parts = p->block_rows / TN_ATTN_ROWS;
@@ -148,9 +179,12 @@ tern_status tn_sparse_heads_open(tn_sparse_attn *s, int32_t chunk_rows, tern_err
     const tn_attn_times *known[] = {&s->m->tuned.attn_times, &s->m->attn_times};
     p->times = guess(s, p);
     for (int i = 1; i >= 0; i--) {
-        if (known[i]->n_widths && known[i]->share == s->o.share_rows && known[i]->pools == p->n_scored) p->times = *known[i];
+        if (known[i]->n_widths && known[i]->share == s->o.share_rows && known[i]->pools == p->n_scored)
+            p->times = *known[i];
     }
-    while (p->n_widths < p->times.n_widths && 1 << p->n_widths <= p->n_units && 1 << p->n_widths <= TN_NPU_MAX_OPS && (!s->o.plan.no_fusion || !p->n_widths)) p->n_widths++;
+    while (p->n_widths < p->times.n_widths && 1 << p->n_widths <= p->n_units &&
+           1 << p->n_widths <= TN_NPU_MAX_OPS && (!s->o.plan.no_fusion || !p->n_widths))
+        p->n_widths++;
     TN_TRY(open_graphs(s, p, err));
     p->chunks = tn_calloc(s->ctx, TN_MEM_OTHER, (size_t)s->n_chunks, sizeof *p->chunks);
     p->layers = tn_calloc(s->ctx, TN_MEM_OTHER, (size_t)s->h->n_layers, sizeof *p->layers);
@@ -162,7 +196,8 @@ tern_status tn_sparse_heads_open(tn_sparse_attn *s, int32_t chunk_rows, tern_err
 void tn_sparse_heads_close(tn_sparse_attn *s) {
     heads *p = s->heads;
     if (!p) return;
-    for (int32_t i = 0; p->graphs && i < s->h->n_layers * s->n_steps * s->n_steps * p->n_widths; i++) tn_npu_graph_close(&p->graphs[i]);
+    for (int32_t i = 0; p->graphs && i < s->h->n_layers * s->n_steps * s->n_steps * p->n_widths; i++)
+        tn_npu_graph_close(&p->graphs[i]);
     for (int32_t i = 0; p->chunks && i < s->n_chunks; i++) {
         chunk_heads *c = &p->chunks[i];
         tn_free(s->ctx, c->q8);
@@ -182,12 +217,17 @@ void tn_sparse_heads_close(tn_sparse_attn *s) {
 
 /* A run that failed leaves counters anywhere. */
 void tn_sparse_heads_rewind(tn_sparse_attn *s) {
-    for (int32_t i = 0; i < s->n_chunks; i++) atomic_store_explicit(&s->heads->chunks[i].n_unplanned, s->h->n_kv_heads, memory_order_relaxed);
+    for (int32_t i = 0; i < s->n_chunks; i++)
+        atomic_store_explicit(&s->heads->chunks[i].n_unplanned, s->h->n_kv_heads, memory_order_relaxed);
 }
 
 tn_attn_shape tn_sparse_attn_shape(const tn_sparse_attn *s) {
     const heads *p = s->heads;
-    return p ? (tn_attn_shape){.n_slots = p->n_units, .n_blocks = p->n_blocks, .block_rows = p->block_rows, .no_overlap = s->o.plan.no_overlap} : (tn_attn_shape){0};
+    return p ? (tn_attn_shape){.n_slots = p->n_units,
+                               .n_blocks = p->n_blocks,
+                               .block_rows = p->block_rows,
+                               .no_overlap = s->o.plan.no_overlap}
+             : (tn_attn_shape){0};
 }
 
 int32_t tn_sparse_attn_parts(const tn_sparse_attn *s, tn_stage stage) {
@@ -205,10 +245,12 @@ static int32_t rows_of_block(const heads *p, const tn_rows *r, int32_t i_block) 
 
 static uint8_t *block_q8(const tn_sparse_attn *s, const chunk_heads *c, int32_t unit, int32_t i_block) {
     const heads *p = s->heads;
-    return c->q8 + (size_t)(unit * p->n_blocks + i_block) * (size_t)(p->n_scored * p->block_rows) * s->q8_stride;
+    return c->q8 +
+           (size_t)(unit * p->n_blocks + i_block) * (size_t)(p->n_scored * p->block_rows) * s->q8_stride;
 }
 
-static void quantise_unit(const tn_sparse_attn *s, chunk_heads *c, const tn_rows *r, int32_t i_chunk, int layer, int32_t unit, const float *q) {
+static void quantise_unit(const tn_sparse_attn *s, chunk_heads *c, const tn_rows *r, int32_t i_chunk,
+                          int layer, int32_t unit, const float *q) {
     const heads *p = s->heads;
     int32_t kv_head = unit / s->n_units_kv;
     size_t row = (size_t)(s->h->n_heads * s->h->d_head);
@@ -217,14 +259,16 @@ static void quantise_unit(const tn_sparse_attn *s, chunk_heads *c, const tn_rows
         uint8_t *to = block_q8(s, c, unit, b);
         for (int32_t i = 0; i < p->n_scored * n; i++, to += s->q8_stride) {
             int32_t pool = s->o.share_rows ? i / n : unit % s->n_units_kv;
-            const float *x = tn_sparse_pooled_query(s, q + (size_t)(b * p->block_rows + i % n) * row, kv_head, pool, pooled);
+            const float *x = tn_sparse_pooled_query(s, q + (size_t)(b * p->block_rows + i % n) * row, kv_head,
+                                                    pool, pooled);
             s->kern->quantise_s8(x, inv, to, (size_t)s->h->d_head);
         }
     }
 }
 
 /* Of a block. */
-static void fill_costs(const tn_sparse_attn *s, int layer, int32_t rows, int32_t n_pos, const int32_t *bucket, tn_headplan_costs *c) {
+static void fill_costs(const tn_sparse_attn *s, int layer, int32_t rows, int32_t n_pos, const int32_t *bucket,
+                       tn_headplan_costs *c) {
     const heads *p = s->heads;
     const tn_attn_times *t = &p->times;
     *c = (tn_headplan_costs){.n_heads = p->n_units, .n_widths = p->n_widths};
@@ -241,15 +285,20 @@ static void fill_costs(const tn_sparse_attn *s, int layer, int32_t rows, int32_t
     }
 }
 
-static void add_ns(atomic_uint_fast64_t *sum, double ns) { atomic_fetch_add_explicit(sum, (uint64_t)ns, memory_order_relaxed); }
+static void add_ns(atomic_uint_fast64_t *sum, double ns) {
+    atomic_fetch_add_explicit(sum, (uint64_t)ns, memory_order_relaxed);
+}
 
-static tern_status plan_layer(tn_sparse_attn *s, chunk_heads *c, const tn_rows *r, int32_t i_chunk, int layer, tern_error *err) {
+static tern_status plan_layer(tn_sparse_attn *s, chunk_heads *c, const tn_rows *r, int32_t i_chunk, int layer,
+                              tern_error *err) {
     heads *p = s->heads;
     layer_plan *y = &p->layers[layer];
     const chunk_plan *b = &s->plans[i_chunk];
     int32_t n_pos = r->pos[r->n_rows - 1] + 1, rows = rows_of_block(p, r, 0), bucket[TN_HEADPLAN_MAX_HEADS];
-    for (int32_t u = 0; u < p->n_units; u++) bucket[u] = b->q_bucket[u] * s->n_steps + b->k_bucket[u / s->n_units_kv];
-    if (!y->n_pos || n_pos > y->n_pos * STALE || y->n_pos > n_pos * STALE || memcmp(bucket, y->bucket, (size_t)p->n_units * sizeof *bucket)) {
+    for (int32_t u = 0; u < p->n_units; u++)
+        bucket[u] = b->q_bucket[u] * s->n_steps + b->k_bucket[u / s->n_units_kv];
+    if (!y->n_pos || n_pos > y->n_pos * STALE || y->n_pos > n_pos * STALE ||
+        memcmp(bucket, y->bucket, (size_t)p->n_units * sizeof *bucket)) {
         int64_t t0 = tn_now_ns();
         tn_headplan_costs costs;
         fill_costs(s, layer, rows, n_pos, bucket, &costs);
@@ -257,9 +306,12 @@ static tern_status plan_layer(tn_sparse_attn *s, chunk_heads *c, const tn_rows *
         TN_TRY(tn_headplan_make(&costs, s->o.plan, &y->plan, err));
         memcpy(y->bucket, bucket, (size_t)p->n_units * sizeof *bucket);
         y->n_pos = n_pos;
-        uint64_t ns = (uint64_t)(tn_now_ns() - t0), max = atomic_load_explicit(&p->plan_max_ns, memory_order_relaxed);
+        uint64_t ns = (uint64_t)(tn_now_ns() - t0),
+                 max = atomic_load_explicit(&p->plan_max_ns, memory_order_relaxed);
         add_ns(&p->plan_ns, (double)ns);
-        while (ns > max && !atomic_compare_exchange_weak_explicit(&p->plan_max_ns, &max, ns, memory_order_relaxed, memory_order_relaxed)) {}
+        while (ns > max && !atomic_compare_exchange_weak_explicit(
+                               &p->plan_max_ns, &max, ns, memory_order_relaxed, memory_order_relaxed)) {
+        }
         atomic_fetch_add_explicit(&p->n_plans, 1, memory_order_relaxed);
     }
     c->plan = y->plan;
@@ -269,13 +321,16 @@ static tern_status plan_layer(tn_sparse_attn *s, chunk_heads *c, const tn_rows *
         c->launch[i] = l == next ? next++ : -1;
     }
     add_ns(&p->planned_ns, c->plan.total_us * 1e3 * r->n_rows / rows);
-    atomic_store_explicit(&c->n_unattended, p->n_units * ((r->n_rows + TN_ATTN_ROWS - 1) / TN_ATTN_ROWS), memory_order_relaxed);
+    atomic_store_explicit(&c->n_unattended, p->n_units * ((r->n_rows + TN_ATTN_ROWS - 1) / TN_ATTN_ROWS),
+                          memory_order_relaxed);
     return TERN_OK;
 }
 
-tern_status tn_sparse_heads_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, int32_t kv_head, const float *q, tern_error *err) {
+tern_status tn_sparse_heads_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
+                                 int32_t kv_head, const float *q, tern_error *err) {
     chunk_heads *c = &s->heads->chunks[i_chunk];
-    for (int32_t u = 0; u < s->n_units_kv; u++) quantise_unit(s, c, r, i_chunk, layer, kv_head * s->n_units_kv + u, q);
+    for (int32_t u = 0; u < s->n_units_kv; u++)
+        quantise_unit(s, c, r, i_chunk, layer, kv_head * s->n_units_kv + u, q);
     if (atomic_fetch_sub_explicit(&c->n_unplanned, 1, memory_order_acq_rel) > 1) return TERN_OK;
     atomic_store_explicit(&c->n_unplanned, s->h->n_kv_heads, memory_order_relaxed);
     return plan_layer(s, c, r, i_chunk, layer, err);
@@ -291,17 +346,23 @@ typedef struct head_block { /* of all units */
 
 static int32_t *unit_scores(const head_block *b, int32_t unit) {
     const heads *p = b->s->heads;
-    return p->chunks[b->i_chunk].scores[b->i_block % PLACES] + (size_t)unit * block_scores(b->s, p, p->block_rows);
+    return p->chunks[b->i_chunk].scores[b->i_block % PLACES] +
+           (size_t)unit * block_scores(b->s, p, p->block_rows);
 }
 
 /* One launch of n units of one bucket; part of it where the device has parts. */
-static tern_status launch(const head_block *b, const int32_t *units, int32_t n, int32_t part, tern_error *err) {
+static tern_status launch(const head_block *b, const int32_t *units, int32_t n, int32_t part,
+                          tern_error *err) {
     tn_sparse_attn *s = b->s;
     heads *p = s->heads;
     const chunk_plan *c = &s->plans[b->i_chunk];
     int32_t steps = s->n_steps, width = 0;
     while (1 << width < n) width++;
-    tn_npu_job job = {.graph = p->graphs[((b->layer * steps + c->q_bucket[units[0]]) * steps + c->k_bucket[units[0] / s->n_units_kv]) * p->n_widths + width], .n_rows = p->n_scored * b->n_rows};
+    tn_npu_job job = {.graph = p->graphs[((b->layer * steps + c->q_bucket[units[0]]) * steps +
+                                          c->k_bucket[units[0] / s->n_units_kv]) *
+                                             p->n_widths +
+                                         width],
+                      .n_rows = p->n_scored * b->n_rows};
     for (int32_t i = 0; i < n; i++) {
         const key_cache *k = tn_sparse_keys(s, b->layer, units[i] / s->n_units_kv);
         job.in[i] = block_q8(s, &p->chunks[b->i_chunk], units[i], b->i_block);
@@ -331,12 +392,23 @@ static tern_status estimate_slot(const head_block *b, int32_t slot, int32_t part
 }
 
 /* Rows 32 * part .. of the block, of one unit. */
-static void select_or_attend(const head_block *h, bool attend, int32_t unit, int32_t part, const float *q, float *out, worker_space *w) {
+static void select_or_attend(const head_block *h, bool attend, int32_t unit, int32_t part, const float *q,
+                             float *out, worker_space *w) {
     tn_sparse_attn *s = h->s;
     heads *p = s->heads;
     chunk_heads *c = &p->chunks[h->i_chunk];
-    int32_t from = part * TN_ATTN_ROWS, place = h->i_block % PLACES, n = h->n_rows - from < TN_ATTN_ROWS ? h->n_rows - from : TN_ATTN_ROWS, head = unit; /* where rows do not share */
-    block b = {.s = s, .r = h->r, .w = w, .i_chunk = h->i_chunk, .layer = h->layer, .kv_head = unit / s->n_units_kv, .row0 = h->i_block * p->block_rows + from, .n_rows = n, .q = q};
+    int32_t from = part * TN_ATTN_ROWS, place = h->i_block % PLACES,
+            n = h->n_rows - from < TN_ATTN_ROWS ? h->n_rows - from : TN_ATTN_ROWS,
+            head = unit; /* where rows do not share */
+    block b = {.s = s,
+               .r = h->r,
+               .w = w,
+               .i_chunk = h->i_chunk,
+               .layer = h->layer,
+               .kv_head = unit / s->n_units_kv,
+               .row0 = h->i_block * p->block_rows + from,
+               .n_rows = n,
+               .q = q};
     if (n <= 0) return;
     size_t list = (size_t)((unit * p->n_parts + part) * p->n_lists);
     uint32_t *idx = c->lists[place] + list * s->idx_stride;
@@ -353,15 +425,23 @@ static void select_or_attend(const head_block *h, bool attend, int32_t unit, int
             tn_sparse_head_select(&b, head, false, scores, idx, cuts);
         }
     }
-    if (attend && atomic_fetch_sub_explicit(&c->n_unattended, 1, memory_order_relaxed) == 1) add_ns(&p->took_ns, (double)(tn_now_ns() - c->began_ns));
+    if (attend && atomic_fetch_sub_explicit(&c->n_unattended, 1, memory_order_relaxed) == 1)
+        add_ns(&p->took_ns, (double)(tn_now_ns() - c->began_ns));
 }
 
-tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, tn_stage stage, int32_t i_block, int32_t slot, int32_t part, const float *q, float *out,
-                                int32_t i_worker, tern_error *err) {
-    head_block b = {.s = s, .r = r, .i_chunk = i_chunk, .layer = layer, .i_block = i_block, .n_rows = rows_of_block(s->heads, r, i_block)};
+tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
+                                tn_stage stage, int32_t i_block, int32_t slot, int32_t part, const float *q,
+                                float *out, int32_t i_worker, tern_error *err) {
+    head_block b = {.s = s,
+                    .r = r,
+                    .i_chunk = i_chunk,
+                    .layer = layer,
+                    .i_block = i_block,
+                    .n_rows = rows_of_block(s->heads, r, i_block)};
     if (b.n_rows <= 0) return TERN_OK;
     if (stage == TN_ST_ESTIMATE) return estimate_slot(&b, slot, part, err);
-    select_or_attend(&b, stage == TN_ST_ATTEND, s->heads->chunks[i_chunk].plan.order[slot], part, q, out, &s->space[i_worker]);
+    select_or_attend(&b, stage == TN_ST_ATTEND, s->heads->chunks[i_chunk].plan.order[slot], part, q, out,
+                     &s->space[i_worker]);
     return TERN_OK;
 }
 
@@ -378,7 +458,13 @@ void tn_sparse_heads_stats(const tn_sparse_attn *s, tn_attn_stats *out) {
 
 /* ---- what it takes --------------------------------------------------------------------------------- */
 
-enum { LENGTH = 512, N_LENGTHS = 2, MEASURE_ROWS = TN_CHUNK_DEFAULT, MEASURE_REPEATS = 9, EVICT_BYTES = 4 << 20 };
+enum {
+    LENGTH = 512,
+    N_LENGTHS = 2,
+    MEASURE_ROWS = TN_CHUNK_DEFAULT,
+    MEASURE_REPEATS = 9,
+    EVICT_BYTES = 4 << 20
+};
 static const int64_t MEASURE_NS = 10000000;
 
 typedef struct trial {
@@ -390,7 +476,8 @@ typedef struct trial {
     int32_t width;
 } trial;
 
-/* Median of several times, in microseconds. What a stage reads was written by another processor, or by this one long ago: not in its caches. */
+/* Median of several times, in microseconds. What a stage reads was written by another processor, or by this
+ * one long ago: not in its caches. */
 static tern_status try_stage(const trial *t, double *us, tern_error *err) {
     int32_t units[TN_NPU_MAX_OPS], n_parts = tn_sparse_attn_parts(t->b.s, TN_ST_ESTIMATE), n = 0;
     for (int32_t i = 0; i < TN_NPU_MAX_OPS; i++) units[i] = i;
@@ -398,8 +485,11 @@ static tern_status try_stage(const trial *t, double *us, tern_error *err) {
     for (int64_t end = tn_now_ns() + MEASURE_NS; n < MEASURE_REPEATS && (n < 3 || tn_now_ns() < end); n++) {
         memset(t->evict, n, EVICT_BYTES);
         int64_t t0 = tn_now_ns();
-        for (int32_t part = 0; t->what == TRY_LAUNCH && part < n_parts; part++) TN_TRY(launch(&t->b, units, t->width, part, err));
-        if (t->what != TRY_LAUNCH) select_or_attend(&t->b, t->what == TRY_ATTEND, 0, t->b.s->heads->n_parts - 1, t->q, t->out, &t->b.s->space[0]);
+        for (int32_t part = 0; t->what == TRY_LAUNCH && part < n_parts; part++)
+            TN_TRY(launch(&t->b, units, t->width, part, err));
+        if (t->what != TRY_LAUNCH)
+            select_or_attend(&t->b, t->what == TRY_ATTEND, 0, t->b.s->heads->n_parts - 1, t->q, t->out,
+                             &t->b.s->space[0]);
         double x = (double)(tn_now_ns() - t0) * 1e-3;
         int32_t at = n;
         for (; at > 0 && all[at - 1] > x; at--) all[at] = all[at - 1];
@@ -415,10 +505,17 @@ static void line(double x0, double y0, double x1, double y1, double *at_0, doubl
     *at_0 = fmax(0, y0 - *slope * x0);
 }
 
-static tern_status measure_all(tn_sparse_attn *s, const float *q, float *out, char *evict, tn_attn_times *t, tern_error *err) {
+static tern_status measure_all(tn_sparse_attn *s, const float *q, float *out, char *evict, tn_attn_times *t,
+                               tern_error *err) {
     heads *p = s->heads;
     int32_t pos[MEASURE_ROWS];
-    tn_rows r = {.h = s->h, .kern = s->kern, .kv = s->kv, .n_rows = MEASURE_ROWS, .pos = pos, .slot = pos, .tree_base = -1};
+    tn_rows r = {.h = s->h,
+                 .kern = s->kern,
+                 .kv = s->kv,
+                 .n_rows = MEASURE_ROWS,
+                 .pos = pos,
+                 .slot = pos,
+                 .tree_base = -1};
     double launch_us[N_LENGTHS][TN_ATTN_WIDTHS], us[N_LENGTHS][2];
     trial x = {.b = {.s = s, .r = &r, .i_block = p->n_blocks - 1}, .q = q, .out = out, .evict = evict};
     *t = (tn_attn_times){.share = s->o.share_rows, .pools = p->n_scored, .n_widths = p->n_widths};
@@ -437,14 +534,18 @@ static tern_status measure_all(tn_sparse_attn *s, const float *q, float *out, ch
             TN_TRY(try_stage(&x, &us[i][k], err));
         }
     }
-    double mega = 1e-6 * LENGTH * p->n_scored * x.b.n_rows, rows = TN_ATTN_ROWS, kpos = 1e-3 * LENGTH, kept = kpos * (double)s->o.ratio;
-    for (int32_t w = 0; w < p->n_widths; w++) line(mega, launch_us[0][w], 2 * mega, launch_us[1][w], &t->launch_us[w], &t->score_us[w]);
+    double mega = 1e-6 * LENGTH * p->n_scored * x.b.n_rows, rows = TN_ATTN_ROWS, kpos = 1e-3 * LENGTH,
+           kept = kpos * (double)s->o.ratio;
+    for (int32_t w = 0; w < p->n_widths; w++)
+        line(mega, launch_us[0][w], 2 * mega, launch_us[1][w], &t->launch_us[w], &t->score_us[w]);
     line(kpos, us[0][0] / rows, 2 * kpos, us[1][0] / rows, &t->select_us, &t->select_kpos_us);
     line(kept, us[0][1] / rows, 2 * kept, us[1][1] / rows, &t->attend_us, &t->attend_kpos_us);
     return TERN_OK;
 }
 
-tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev, const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out, tern_error *err) {
+tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev,
+                                   const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out,
+                                   tern_error *err) {
     tn_hparams one = *h;
     one.n_layers = 1;
     one.window = 0;
@@ -452,7 +553,12 @@ tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_d
     size_t d = (size_t)h->d_head, n_q = (size_t)MEASURE_ROWS * (size_t)h->n_heads * d;
     float *q = tn_alloc(ctx, TN_MEM_OTHER, 2 * n_q + 2 * d, sizeof *q), *k = q + 2 * n_q;
     char *evict = tn_alloc(ctx, TN_MEM_OTHER, EVICT_BYTES, 1);
-    tn_npu_model m = {.ctx = ctx, .kern = kern, .dev = dev, .attn_scale_q = &scale, .attn_scale_k = &scale, .attn_head_weight = weight};
+    tn_npu_model m = {.ctx = ctx,
+                      .kern = kern,
+                      .dev = dev,
+                      .attn_scale_q = &scale,
+                      .attn_scale_k = &scale,
+                      .attn_head_weight = weight};
     tn_attn_options with = *o;
     with.mode = TN_ATTN_SHADOW;
     with.pipeline = TN_ATTN_PIPELINE_ON;

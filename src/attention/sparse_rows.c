@@ -1,4 +1,5 @@
-/* Rows and heads that select for themselves: estimate, select, attend; and what all of sparse attention estimates and counts by. */
+/* Rows and heads that select for themselves: estimate, select, attend; and what all of sparse attention
+ * estimates and counts by. */
 #include "attention/sparse_impl.h"
 
 #include "base/status.h"
@@ -14,20 +15,28 @@ tern_status tn_sparse_launch(const tn_sparse_attn *s, tn_npu_job *job, int layer
     return TERN_OK;
 }
 
-tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n, int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
+tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n,
+                               int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err) {
     tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];
     const key_cache *k = tn_sparse_keys(s, b->layer, b->kv_head);
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, steps = (size_t)s->n_steps;
-    int32_t qb = p->q_bucket[b->kv_head * s->n_units_kv + (s->o.share_rows ? 0 : pool0)], kb = p->k_bucket[b->kv_head];
+    int32_t qb = p->q_bucket[b->kv_head * s->n_units_kv + (s->o.share_rows ? 0 : pool0)],
+            kb = p->k_bucket[b->kv_head];
     float inv = 1 / s->scale_q[(size_t)b->layer * steps + (size_t)qb], pooled[512];
     size_t at = ld ? (size_t)(pool0 * n) : 0;
     uint8_t *q8 = b->w->q8 + at * s->q8_stride;
     for (int32_t i = 0; i < (pool1 - pool0) * n && p0 == 0; i++) { /* positions from 0 on come first */
-        const float *x = tn_sparse_pooled_query(s, b->q + (size_t)(b->row0 + i0 + i % n) * row, b->kv_head, pool0 + i / n, pooled);
+        const float *x = tn_sparse_pooled_query(s, b->q + (size_t)(b->row0 + i0 + i % n) * row, b->kv_head,
+                                                pool0 + i / n, pooled);
         s->kern->quantise_s8(x, inv, q8 + (size_t)i * s->q8_stride, d);
     }
-    tn_npu_job job = {.graph = (ld == PART_LD ? s->part_graphs : s->graphs)[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb], .n_rows = (pool1 - pool0) * n, .in = {q8}, .out = {out + at * ld}};
+    tn_npu_job job = {
+        .graph = (ld == PART_LD ? s->part_graphs
+                                : s->graphs)[((size_t)b->layer * steps + (size_t)qb) * steps + (size_t)kb],
+        .n_rows = (pool1 - pool0) * n,
+        .in = {q8},
+        .out = {out + at * ld}};
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     job.k[0].tiles = k->tiles + tn_npu_tiles_bytes(layout, p0, s->h->d_head);
     job.k[0].col_sum = k->sum + p0;
@@ -39,13 +48,16 @@ tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int
 void tn_sparse_float_scores(const block *b, const float *q, int32_t n, int32_t n_pos) {
     const tn_sparse_attn *s = b->s;
     size_t d = (size_t)s->h->d_head, n_pad = (size_t)(n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    s->kern->gemm_f32[TN_PANEL_F32](q, d, tn_kv_k(s->kv, b->layer, b->kv_head), NULL, b->w->float_scores, s->ld, (size_t)n, 0, n_pad, d);
+    s->kern->gemm_f32[TN_PANEL_F32](q, d, tn_kv_k(s->kv, b->layer, b->kv_head), NULL, b->w->float_scores,
+                                    s->ld, (size_t)n, 0, n_pad, d);
 }
 
 void tn_sparse_head_float_scores(const block *b, int32_t head, int32_t n_pos) {
     const tn_sparse_attn *s = b->s;
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
-    for (int32_t i = 0; i < b->n_rows; i++) memcpy(b->w->q_rows + (size_t)i * d, b->q + (size_t)(b->row0 + i) * row + (size_t)head * d, d * sizeof(float));
+    for (int32_t i = 0; i < b->n_rows; i++)
+        memcpy(b->w->q_rows + (size_t)i * d, b->q + (size_t)(b->row0 + i) * row + (size_t)head * d,
+               d * sizeof(float));
     tn_sparse_float_scores(b, b->w->q_rows, b->n_rows, n_pos);
 }
 
@@ -60,7 +72,9 @@ void tn_sparse_integers(const float *f, float max, int32_t *out, size_t n) {
     float k = max > 0 ? (float)FLOAT_BOUND / max : 0;
     for (size_t i = 0; i < n; i++) {
         float x = f[i] * k;
-        out[i] = x >= (float)FLOAT_BOUND ? FLOAT_BOUND : x > -(float)FLOAT_BOUND ? (int32_t)x : -FLOAT_BOUND; /* a NaN is the least */
+        out[i] = x >= (float)FLOAT_BOUND   ? FLOAT_BOUND
+                 : x > -(float)FLOAT_BOUND ? (int32_t)x
+                                           : -FLOAT_BOUND; /* a NaN is the least */
     }
 }
 
@@ -72,13 +86,21 @@ static size_t n_kept(const tn_sparse_attn *s, int layer, int32_t head, size_t n)
     return k < n ? k : n;
 }
 
-/* The k best of positions first..end-1 of a row of scores (|score| <= bound), in idx, with their cuts. Scores before `first` in its
- * block are overwritten. */
-static void select_row(const tn_sparse_attn *s, worker_space *w, int32_t *scores, size_t first, size_t end, size_t k, int32_t bound, uint32_t *idx, uint32_t *cuts) {
+/* The k best of positions first..end-1 of a row of scores (|score| <= bound), in idx, with their cuts. Scores
+ * before `first` in its block are overwritten. */
+static void select_row(const tn_sparse_attn *s, worker_space *w, int32_t *scores, size_t first, size_t end,
+                       size_t k, int32_t bound, uint32_t *idx, uint32_t *cuts) {
     size_t base = first / TN_SPARSE_BLOCK * TN_SPARSE_BLOCK, b0 = base / TN_SPARSE_BLOCK;
-    for (size_t p = base; p < first; p++) scores[p] = -bound - 1; /* never among the best: there are k in the window */
+    for (size_t p = base; p < first; p++)
+        scores[p] = -bound - 1; /* never among the best: there are k in the window */
     memset(cuts, 0, b0 * sizeof *cuts);
-    s->kern->topk(&(tn_topk_args){.scores = scores + base, .n = end - base, .k = k, .bound = bound + 1, .idx = idx, .cuts = cuts + b0, .scratch = w->topk});
+    s->kern->topk(&(tn_topk_args){.scores = scores + base,
+                                  .n = end - base,
+                                  .k = k,
+                                  .bound = bound + 1,
+                                  .idx = idx,
+                                  .cuts = cuts + b0,
+                                  .scratch = w->topk});
     for (size_t i = 0; base && i < k; i++) idx[i] += (uint32_t)base;
     for (size_t c = b0 + tn_sparse_blocks(end - base) + 1; c <= s->n_blocks; c++) cuts[c] = (uint32_t)k;
 }
@@ -93,7 +115,8 @@ static inline int4 larger(int4 a, const int32_t *x) {
 }
 
 int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max) {
-    int4 a = {max, max, max, max}, b = a, c = a, d = a; /* not an array, which the compiler would keep in memory */
+    int4 a = {max, max, max, max}, b = a, c = a,
+         d = a; /* not an array, which the compiler would keep in memory */
     int32_t lane[16];
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
@@ -128,14 +151,16 @@ static double capped(const tn_hparams *h, float score) {
     return cap > 0 ? cap * tanh(x / cap) : x;
 }
 
-void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx, size_t n) {
+void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx,
+                        size_t n) {
     float max = -INFINITY;
     double all = 0, mine = 0, top;
     for (size_t p = first; p < end; p++) max = f[p] > max ? f[p] : max;
     top = capped(b->s->h, max);
     for (size_t p = first; p < end; p++) all += exp(capped(b->s->h, f[p]) - top);
     for (size_t i = 0; i < n; i++) mine += exp(capped(b->s->h, f[idx[i]]) - top);
-    if (all > 0) atomic_fetch_add_explicit(&b->s->mass_ppm, (uint64_t)(mine / all * 1e6), memory_order_relaxed);
+    if (all > 0)
+        atomic_fetch_add_explicit(&b->s->mass_ppm, (uint64_t)(mine / all * 1e6), memory_order_relaxed);
 }
 
 void tn_sparse_count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t n_selected) {
@@ -144,15 +169,18 @@ void tn_sparse_count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t 
     atomic_fetch_add_explicit(&b->s->n_selected, n_selected, memory_order_relaxed);
 }
 
-void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *head_scores, uint32_t *head_idx, uint32_t *head_cuts) {
+void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *head_scores,
+                           uint32_t *head_idx, uint32_t *head_cuts) {
     tn_sparse_attn *s = b->s;
     worker_space *w = b->w;
     uint64_t n_seen = 0, n_selected = 0, n_found = 0;
     for (int32_t i = 0; i < b->n_rows; i++) {
-        size_t end = (size_t)b->r->pos[b->row0 + i] + 1, first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
+        size_t end = (size_t)b->r->pos[b->row0 + i] + 1,
+               first = (size_t)tn_rows_first_pos(s->h, b->layer, b->r->pos[b->row0 + i]);
         size_t k = n_kept(s, b->layer, head, end - first);
         int32_t *scores = head_scores + (size_t)i * s->ld, bound = 127 * 127 * s->h->d_head;
-        uint32_t *idx = head_idx + (size_t)i * s->idx_stride, *cuts = head_cuts + (size_t)i * (s->n_blocks + 1);
+        uint32_t *idx = head_idx + (size_t)i * s->idx_stride,
+                 *cuts = head_cuts + (size_t)i * (s->n_blocks + 1);
         if (floats) {
             float *f = w->float_scores + (size_t)i * s->ld;
             tn_sparse_integers(f, tn_sparse_largest(f, end, 0), scores, end);
@@ -176,19 +204,43 @@ void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *h
     }
 }
 
-void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx, const uint32_t *cuts, float *out) {
+void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx,
+                            const uint32_t *cuts, float *out) {
     const tn_sparse_attn *s = b->s;
-    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d, off = (size_t)b->row0 * row + (size_t)head * d;
+    size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d,
+           off = (size_t)b->row0 * row + (size_t)head * d;
     size_t n_blocks = tn_sparse_blocks((size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1);
-    s->kern->attn_sparse(&(tn_attn_sparse_args){.q = b->q + off, .q_stride = row, .out = out + off, .out_stride = row, .n_rows = (size_t)b->n_rows, .n_group = (size_t)n_heads,
-                                                .d_head = d, .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head), .v = tn_kv_v(s->kv, b->layer, b->kv_head), .idx = idx,
-                                                .idx_stride = s->idx_stride, .cuts = cuts, .cut_stride = s->n_blocks + 1, .n_blocks = n_blocks, .n_pos = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1,
-                                                .scale = s->h->attn_scale, .soft_cap = s->h->attn_soft_cap, .scratch = b->w->scratch});
+    s->kern->attn_sparse(&(tn_attn_sparse_args){.q = b->q + off,
+                                                .q_stride = row,
+                                                .out = out + off,
+                                                .out_stride = row,
+                                                .n_rows = (size_t)b->n_rows,
+                                                .n_group = (size_t)n_heads,
+                                                .d_head = d,
+                                                .k_panels = tn_kv_k(s->kv, b->layer, b->kv_head),
+                                                .v = tn_kv_v(s->kv, b->layer, b->kv_head),
+                                                .idx = idx,
+                                                .idx_stride = s->idx_stride,
+                                                .cuts = cuts,
+                                                .cut_stride = s->n_blocks + 1,
+                                                .n_blocks = n_blocks,
+                                                .n_pos = (size_t)b->r->pos[b->row0 + b->n_rows - 1] + 1,
+                                                .scale = s->h->attn_scale,
+                                                .soft_cap = s->h->attn_soft_cap,
+                                                .scratch = b->w->scratch});
 }
 
-tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer, const float *q, float *out, int32_t row0, int32_t row1,
-                                int32_t i_worker, tern_error *err) {
-    block b = {.s = s, .r = r, .w = &s->space[i_worker], .i_chunk = i_chunk, .layer = layer, .row0 = row0, .n_rows = row1 - row0, .q = q};
+tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
+                                const float *q, float *out, int32_t row0, int32_t row1, int32_t i_worker,
+                                tern_error *err) {
+    block b = {.s = s,
+               .r = r,
+               .w = &s->space[i_worker],
+               .i_chunk = i_chunk,
+               .layer = layer,
+               .row0 = row0,
+               .n_rows = row1 - row0,
+               .q = q};
     int32_t n_pos = r->pos[row1 - 1] + 1;
     for (b.kv_head = 0; b.kv_head < s->h->n_kv_heads; b.kv_head++) {
         if (s->o.share_rows) {
@@ -201,16 +253,19 @@ tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
         }
         for (int32_t g = 0; g < s->n_group; g++) {
             int32_t head = b.kv_head * s->n_group + g;
-            if (s->o.mode != TN_ATTN_FLOAT_SPARSE) TN_TRY(tn_sparse_estimate(&b, g, g + 1, 0, b.n_rows, 0, n_pos, b.w->scores, 0, err));
+            if (s->o.mode != TN_ATTN_FLOAT_SPARSE)
+                TN_TRY(tn_sparse_estimate(&b, g, g + 1, 0, b.n_rows, 0, n_pos, b.w->scores, 0, err));
             if (s->o.mode == TN_ATTN_NPU_FULL) {
                 tn_sparse_attend_int8(&b, head, out);
                 continue;
             }
             if (s->o.mode == TN_ATTN_FLOAT_SPARSE || s->o.check) tn_sparse_head_float_scores(&b, head, n_pos);
             size_t list = (size_t)(g * b.n_rows);
-            tn_sparse_head_select(&b, head, s->o.mode == TN_ATTN_FLOAT_SPARSE, b.w->scores, b.w->idx + list * s->idx_stride, b.w->cuts + list * (s->n_blocks + 1));
+            tn_sparse_head_select(&b, head, s->o.mode == TN_ATTN_FLOAT_SPARSE, b.w->scores,
+                                  b.w->idx + list * s->idx_stride, b.w->cuts + list * (s->n_blocks + 1));
         }
-        if (s->o.mode != TN_ATTN_NPU_FULL) tn_sparse_heads_attend(&b, b.kv_head * s->n_group, s->n_group, b.w->idx, b.w->cuts, out);
+        if (s->o.mode != TN_ATTN_NPU_FULL)
+            tn_sparse_heads_attend(&b, b.kv_head * s->n_group, s->n_group, b.w->idx, b.w->cuts, out);
     }
     return TERN_OK;
 }

@@ -39,7 +39,8 @@ struct tn_aio {
     tn_aio_options o;
     pthread_t threads[TN_AIO_MAX_THREADS];
     int32_t n_threads;
-    ring *rings[MAX_RINGS]; /* each driven by a thread of its own: one checks what came while the other submits. NULL: threads with pread */
+    ring *rings[MAX_RINGS]; /* each driven by a thread of its own: one checks what came while the other
+                               submits. NULL: threads with pread */
     /* Guards all that follows and the reads' own fields. */
     pthread_mutex_t mu;
     pthread_cond_t work, done;
@@ -57,7 +58,10 @@ bool tn_aio_method_parse(const char *name, tn_aio_options *o) {
         const char *name;
         bool uring, direct;
         int32_t n_parallel;
-    } methods[] = {{"threads", false, false, 4}, {"threads-direct", false, true, 8}, {"uring", true, false, 8}, {"uring-direct", true, true, 16}};
+    } methods[] = {{"threads", false, false, 4},
+                   {"threads-direct", false, true, 8},
+                   {"uring", true, false, 8},
+                   {"uring-direct", true, true, 16}};
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
         if (strcmp(name, methods[i].name)) continue;
         o->uring = methods[i].uring;
@@ -111,7 +115,10 @@ static void end_piece(tn_aio *a, const piece *p, tern_status st, const tern_erro
 
 static bool can_be_direct(const tn_aio *a, const piece *p) {
     return a->direct_fd >= 0 && !p->buffered &&
-           ((p->r->off_bytes + p->at + p->got) | (p->n - p->got) | (uintptr_t)((char *)p->r->dst + p->at + p->got)) % TN_AIO_ALIGN == 0;
+           ((p->r->off_bytes + p->at + p->got) | (p->n - p->got) |
+            (uintptr_t)((char *)p->r->dst + p->at + p->got)) %
+                   TN_AIO_ALIGN ==
+               0;
 }
 
 static ssize_t ask_fault(const tn_aio *a, const piece *p) {
@@ -127,8 +134,13 @@ static bool received(const tn_aio *a, piece *p, ssize_t rc, tern_status *st, ter
         p->buffered = true;
         return false;
     }
-    if (rc < 0) *st = tn_fail(err, TERN_E_IO, "%s: cannot read at offset %" PRIu64 ": %s", a->path, off, strerror((int)-rc));
-    else if (rc == 0) *st = tn_fail(err, TERN_E_FORMAT, "%s: ends at offset %" PRIu64 ", %" PRIu64 " bytes before the end of a read", a->path, off, p->n - p->got);
+    if (rc < 0)
+        *st = tn_fail(err, TERN_E_IO, "%s: cannot read at offset %" PRIu64 ": %s", a->path, off,
+                      strerror((int)-rc));
+    else if (rc == 0)
+        *st = tn_fail(err, TERN_E_FORMAT,
+                      "%s: ends at offset %" PRIu64 ", %" PRIu64 " bytes before the end of a read", a->path,
+                      off, p->n - p->got);
     if (*st != TERN_OK) return true;
     p->got += (uint64_t)rc;
     if (p->got < p->n) {
@@ -157,7 +169,8 @@ static void *reader_main(void *arg) {
             ssize_t rc = ask_fault(a, &p);
             size_t n = rc > 0 && (uint64_t)rc < p.n - p.got ? (size_t)rc : (size_t)(p.n - p.got);
             if (rc >= 0) {
-                rc = pread(rc == 0 && can_be_direct(a, &p) ? a->direct_fd : a->fd, (char *)p.r->dst + p.at + p.got, n, (off_t)(p.r->off_bytes + p.at + p.got));
+                rc = pread(rc == 0 && can_be_direct(a, &p) ? a->direct_fd : a->fd,
+                           (char *)p.r->dst + p.at + p.got, n, (off_t)(p.r->off_bytes + p.at + p.got));
                 if (rc < 0) rc = -errno;
             }
             over = received(a, &p, rc, &st, &err);
@@ -237,7 +250,8 @@ static ring *ring_open(tn_aio *a, uint32_t depth) {
     return r;
 }
 
-/* Only this thread writes the submission queue's tail and the completion queue's head; release and acquire are against the kernel. */
+/* Only this thread writes the submission queue's tail and the completion queue's head; release and acquire
+ * are against the kernel. */
 static void ring_push(ring *r, int32_t slot) {
     const tn_aio *a = r->a;
     piece *p = &r->flying[slot];
@@ -316,7 +330,8 @@ static void *ring_main(void *arg) { return arg; }
 
 /* ---- life ---------------------------------------------------------------------------------------------- */
 
-tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt, tn_aio **out, tern_error *err) {
+tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt, tn_aio **out,
+                        tern_error *err) {
     *out = NULL;
     tn_aio *a = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *a);
     TN_FAIL_IF(!a, err, TERN_E_MEMORY, "no memory to read %s", path);
@@ -335,11 +350,14 @@ tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt
     TN_BAIL_IF(!a->path, err, TERN_E_MEMORY, "no memory to read %s", path);
     TN_BAIL_IF(a->fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
 #ifdef O_DIRECT
-    if (a->o.direct) a->direct_fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT); /* refused by some file systems: then not direct */
+    if (a->o.direct)
+        a->direct_fd =
+            open(path, O_RDONLY | O_CLOEXEC | O_DIRECT); /* refused by some file systems: then not direct */
 #endif
     if (a->o.uring) {
         uint32_t n_rings = a->o.n_parallel > 1 ? MAX_RINGS : 1;
-        for (uint32_t i = 0; i < n_rings; i++) a->rings[i] = ring_open(a, ((uint32_t)a->o.n_parallel + n_rings - 1) / n_rings);
+        for (uint32_t i = 0; i < n_rings; i++)
+            a->rings[i] = ring_open(a, ((uint32_t)a->o.n_parallel + n_rings - 1) / n_rings);
         if (!a->rings[0]) {
             tn_log(ctx, TERN_LOG_DEBUG, "%s: no io_uring here; reading with threads", path);
             if (a->o.n_parallel > 8) a->o.n_parallel = 8;
@@ -347,8 +365,10 @@ tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt
     }
     int32_t n = a->rings[0] ? (a->rings[1] ? 2 : 1) : a->o.n_parallel;
     for (int32_t i = 0; i < n; i++) {
-        int rc = pthread_create(&a->threads[i], NULL, a->rings[0] ? ring_main : reader_main, a->rings[0] ? (void *)a->rings[i] : a);
-        TN_BAIL_IF(rc, err, TERN_E_MEMORY, "cannot start reading thread %" PRId32 " of %" PRId32 " (error %d)", i + 1, n, rc);
+        int rc = pthread_create(&a->threads[i], NULL, a->rings[0] ? ring_main : reader_main,
+                                a->rings[0] ? (void *)a->rings[i] : a);
+        TN_BAIL_IF(rc, err, TERN_E_MEMORY,
+                   "cannot start reading thread %" PRId32 " of %" PRId32 " (error %d)", i + 1, n, rc);
         a->n_threads++;
     }
     *out = a;
@@ -418,7 +438,8 @@ void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out) {
     pthread_mutex_unlock(&a->mu);
 }
 
-/* ---- the page cache -------------------------------------------------------------------------------------- */
+/* ---- the page cache --------------------------------------------------------------------------------------
+ */
 
 tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) {
     *stays = 0;
@@ -426,7 +447,8 @@ tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) 
     TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
     struct stat sb;
     tern_status st = TERN_OK;
-    if (fstat(fd, &sb) || !S_ISREG(sb.st_mode)) st = tn_fail(err, TERN_E_IO, "%s: not a file that can be dropped from the page cache", path);
+    if (fstat(fd, &sb) || !S_ISREG(sb.st_mode))
+        st = tn_fail(err, TERN_E_IO, "%s: not a file that can be dropped from the page cache", path);
     (void)fsync(fd); /* pages that are not yet written stay */
     int rc = st == TERN_OK ? posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) : 0;
     if (rc) st = tn_fail(err, TERN_E_IO, "%s: cannot be dropped from the page cache: %s", path, strerror(rc));
@@ -464,7 +486,8 @@ double tn_aio_cached_share(const char *path) {
     return (double)n / n_places;
 }
 
-tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from, uint64_t to, double *seconds, tern_error *err) {
+tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from,
+                           uint64_t to, double *seconds, tern_error *err) {
     enum { SLOTS = 8 };
     const size_t slot = 8 << 20;
     tn_aio *a;
@@ -480,7 +503,8 @@ tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *
         int k = 0;
         for (uint64_t at = from; at < to && st == TERN_OK; at += slot, k = (k + 1) % SLOTS) {
             if (r[k].submitted) st = tn_aio_wait(a, &r[k], err);
-            r[k] = (tn_aio_read){.off_bytes = at, .n_bytes = to - at < slot ? to - at : slot, .dst = buf + (size_t)k * slot};
+            r[k] = (tn_aio_read){
+                .off_bytes = at, .n_bytes = to - at < slot ? to - at : slot, .dst = buf + (size_t)k * slot};
             tn_aio_submit(a, &r[k], false);
         }
         for (k = 0; k < SLOTS; k++) {

@@ -1,9 +1,9 @@
 /* base/aio.h - reads of one file that go on while others compute.
  *
- * A reader owns the file's descriptors and its threads. Reads are cut into pieces and served in the order of submission, several
- * pieces at a time: by threads with pread, or by one thread that drives io_uring. Each piece is checked (checksums) on the thread that
- * received it, while it is in that core's cache.
- * A read belongs to the caller and stays in place until it is done; memory is never allocated after opening. */
+ * A reader owns the file's descriptors and its threads. Reads are cut into pieces and served in the order of
+ * submission, several pieces at a time: by threads with pread, or by one thread that drives io_uring. Each
+ * piece is checked (checksums) on the thread that received it, while it is in that core's cache. A read
+ * belongs to the caller and stays in place until it is done; memory is never allocated after opening. */
 #ifndef TN_BASE_AIO_H
 #define TN_BASE_AIO_H
 
@@ -17,7 +17,8 @@ typedef struct tn_aio_read tn_aio_read;
 enum { TN_AIO_ALIGN = 4096, TN_AIO_MAX_DEPTH = 64, TN_AIO_MAX_THREADS = 16 };
 
 struct tn_aio_read {
-    /* Direct reads want offset, length and memory aligned to TN_AIO_ALIGN; others go through the page cache. */
+    /* Direct reads want offset, length and memory aligned to TN_AIO_ALIGN; others go through the page cache.
+     */
     uint64_t off_bytes;
     uint64_t n_bytes; /* > 0. All of them, or the read fails: a file that ends before is too short */
     void *dst;
@@ -35,11 +36,14 @@ struct tn_aio_read {
 };
 
 typedef struct tn_aio_options {
-    bool uring;           /* false = threads (default); where the kernel has no io_uring, threads are used all the same */
-    bool direct;          /* past the page cache, where file system and alignment allow it (default false) */
-    int32_t n_parallel;   /* threads, at most TN_AIO_MAX_THREADS, or requests in flight, at most TN_AIO_MAX_DEPTH (default 4) */
+    bool uring;  /* false = threads (default); where the kernel has no io_uring, threads are used all the same
+                  */
+    bool direct; /* past the page cache, where file system and alignment allow it (default false) */
+    int32_t n_parallel;   /* threads, at most TN_AIO_MAX_THREADS, or requests in flight, at most
+                             TN_AIO_MAX_DEPTH (default 4) */
     uint32_t piece_bytes; /* a multiple of TN_AIO_ALIGN (default 1 MiB) */
-    /* Tests: stands before every request of n bytes at off. 0: let it pass; -errno: it fails; m > 0: only the first m bytes arrive. */
+    /* Tests: stands before every request of n bytes at off. 0: let it pass; -errno: it fails; m > 0: only the
+     * first m bytes arrive. */
     ssize_t (*fault)(void *user, uint64_t off_bytes, uint64_t n_bytes);
     void *fault_user;
 } tn_aio_options;
@@ -47,15 +51,19 @@ typedef struct tn_aio_options {
 void tn_aio_defaults(tn_aio_options *o);
 
 /* opt may be NULL. */
-tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt, tn_aio **out, tern_error *err);
+tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt, tn_aio **out,
+                        tern_error *err);
 /* Forgets what has not begun, waits for what has. */
 void tn_aio_close(tn_aio **a);
-const char *tn_aio_method(const tn_aio *a); /* "threads", "threads-direct", "uring", "uring-direct": what is in use */
-bool tn_aio_method_parse(const char *name, tn_aio_options *o); /* sets uring, direct and a fitting n_parallel */
+const char *
+tn_aio_method(const tn_aio *a); /* "threads", "threads-direct", "uring", "uring-direct": what is in use */
+bool tn_aio_method_parse(const char *name,
+                         tn_aio_options *o); /* sets uring, direct and a fitting n_parallel */
 
 /* Queue a read that is not in the queue; an urgent one goes before those that have not begun. */
 void tn_aio_submit(tn_aio *a, tn_aio_read *r, bool urgent);
-/* Until a submitted read is done. Its status: TERN_E_IO, TERN_E_FORMAT for a file that ends too early, or what check said. */
+/* Until a submitted read is done. Its status: TERN_E_IO, TERN_E_FORMAT for a file that ends too early, or
+ * what check said. */
 tern_status tn_aio_wait(tn_aio *a, tn_aio_read *r, tern_error *err);
 
 typedef struct tn_aio_stats {
@@ -70,6 +78,7 @@ tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err);
 /* How much of a file is in the page cache, judged by some places; 0 where the system does not tell. */
 double tn_aio_cached_share(const char *path);
 /* Read [from, to) of a file to nowhere: the time that takes. */
-tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from, uint64_t to, double *seconds, tern_error *err);
+tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from,
+                           uint64_t to, double *seconds, tern_error *err);
 
 #endif

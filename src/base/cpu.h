@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 enum {
-    TN_CPU_AVX2 = 1u << 0,       /* AVX2 + FMA + F16C */
-    TN_CPU_AVXVNNI = 1u << 1,    /* VEX-coded VNNI */
-    TN_CPU_AVX512 = 1u << 2,     /* F, BW, DQ, VL */
+    TN_CPU_AVX2 = 1u << 0,    /* AVX2 + FMA + F16C */
+    TN_CPU_AVXVNNI = 1u << 1, /* VEX-coded VNNI */
+    TN_CPU_AVX512 = 1u << 2,  /* F, BW, DQ, VL */
     TN_CPU_AVX512VNNI = 1u << 3,
     TN_CPU_AVX512VBMI = 1u << 4,
     TN_CPU_AVX512BF16 = 1u << 5,
@@ -21,7 +21,8 @@ enum {
 
 /* What the hardware offers. */
 uint32_t tn_cpu_detect(void);
-/* The hardware's set lowered by the environment variable TERN_CPU (unknown words are ignored with `*bad` set). */
+/* The hardware's set lowered by the environment variable TERN_CPU (unknown words are ignored with `*bad`
+ * set). */
 uint32_t tn_cpu_flags(const char **bad);
 /* The set a TERN_CPU word stands for, intersected with `have`; UINT32_MAX for an unknown word. */
 uint32_t tn_cpu_limit(const char *word, uint32_t have);

@@ -33,9 +33,7 @@ static void default_release(void *user, void *p) {
     free(p);
 }
 
-void tern_hooks_defaults(tern_hooks *h) {
-    *h = (tern_hooks){.size_bytes = sizeof *h};
-}
+void tern_hooks_defaults(tern_hooks *h) { *h = (tern_hooks){.size_bytes = sizeof *h}; }
 
 void tn_ctx_init(tn_ctx *ctx, const tern_hooks *hooks) {
     memset(ctx, 0, sizeof *ctx);
@@ -57,10 +55,12 @@ static void count(tn_ctx *ctx, tn_mem_cat cat, size_t n_bytes, bool add) {
     }
     atomic_fetch_add_explicit(&ctx->live_bytes[cat], n_bytes, memory_order_relaxed);
     uint64_t total = 0;
-    for (int i = 0; i < TN_MEM_N_CATS; i++) total += atomic_load_explicit(&ctx->live_bytes[i], memory_order_relaxed);
+    for (int i = 0; i < TN_MEM_N_CATS; i++)
+        total += atomic_load_explicit(&ctx->live_bytes[i], memory_order_relaxed);
     uint64_t peak = atomic_load_explicit(&ctx->peak_bytes, memory_order_relaxed);
-    while (total > peak && !atomic_compare_exchange_weak_explicit(&ctx->peak_bytes, &peak, total, memory_order_relaxed,
-                                                                  memory_order_relaxed)) {}
+    while (total > peak && !atomic_compare_exchange_weak_explicit(
+                               &ctx->peak_bytes, &peak, total, memory_order_relaxed, memory_order_relaxed)) {
+    }
 }
 
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size) {

@@ -19,7 +19,8 @@ tern_status tn_file_open(tn_ctx *ctx, const char *path, tn_file **out, tern_erro
     if (fstat(fd, &sb)) st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(sb.st_mode)) st = tn_fail(err, TERN_E_IO, "%s: not a regular file", path);
     tn_file *f = st == TERN_OK ? tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *f) : NULL;
-    if (st == TERN_OK && (!f || !(f->path = tn_strdup(ctx, TN_MEM_OTHER, path)))) st = tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
+    if (st == TERN_OK && (!f || !(f->path = tn_strdup(ctx, TN_MEM_OTHER, path))))
+        st = tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
     if (st == TERN_OK) {
         f->ctx = ctx;
         f->size_bytes = (uint64_t)sb.st_size;
@@ -66,6 +67,7 @@ tern_status tn_file_may_replace(const char *path, tern_error *err) {
 }
 
 void tn_file_release(const void *p, uint64_t n_bytes) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)p + page - 1) / page * page, to = ((uintptr_t)p + n_bytes) / page * page;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)p + page - 1) / page * page,
+              to = ((uintptr_t)p + n_bytes) / page * page;
     if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }

@@ -37,7 +37,7 @@ static inline uint16_t tn_f32_f16(float f) {
     uint32_t u = tn_f32_bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to infinity */
-    if (a < 0x38800000u) {                                   /* subnormal: add a magic number that aligns the bits */
+    if (a < 0x38800000u) { /* subnormal: add a magic number that aligns the bits */
         float v = tn_bits_f32(a) + 0.5f;
         return (uint16_t)(sign | (tn_f32_bits(v) - 0x3f000000u));
     }

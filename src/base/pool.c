@@ -6,11 +6,11 @@
 #include <pthread.h>
 #include <sched.h>
 
-/* Workers spin for a short while between loops (a decode step is hundreds of loops of tens of microseconds), then
- * sleep. A loop waits only for workers that are inside it: one that the system keeps from running is not missed.
- * Joining: `inside` goes up, then `generation` is looked at; closing: `generation` moves on, then `inside` is looked at.
- * Both are sequentially consistent, so either the worker sees the loop closed or the caller sees the worker inside.
- * Lock order: run_mu before mu. */
+/* Workers spin for a short while between loops (a decode step is hundreds of loops of tens of microseconds),
+ * then sleep. A loop waits only for workers that are inside it: one that the system keeps from running is not
+ * missed. Joining: `inside` goes up, then `generation` is looked at; closing: `generation` moves on, then
+ * `inside` is looked at. Both are sequentially consistent, so either the worker sees the loop closed or the
+ * caller sees the worker inside. Lock order: run_mu before mu. */
 enum { SPIN_ITERATIONS = 4000 };
 
 struct tn_pool {
@@ -114,7 +114,8 @@ void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *, int, int), void *ar
 
 tern_status tn_pool_open(tn_ctx *ctx, int n_threads, tn_pool **out, tern_error *err) {
     *out = NULL;
-    TN_FAIL_IF(n_threads < 1 || n_threads > 1024, err, TERN_E_INVALID, "%d threads asked for, 1 to 1024 are possible", n_threads);
+    TN_FAIL_IF(n_threads < 1 || n_threads > 1024, err, TERN_E_INVALID,
+               "%d threads asked for, 1 to 1024 are possible", n_threads);
     tn_pool *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p + (size_t)n_threads * sizeof p->workers[0]);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a pool of %d threads", n_threads);
     p->ctx = ctx;
@@ -127,7 +128,8 @@ tern_status tn_pool_open(tn_ctx *ctx, int n_threads, tn_pool **out, tern_error *
         int rc = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
         if (rc) {
             tn_pool_close(&p);
-            return tn_fail(err, TERN_E_MEMORY, "cannot start thread %d of %d (error %d)", i + 1, n_threads, rc);
+            return tn_fail(err, TERN_E_MEMORY, "cannot start thread %d of %d (error %d)", i + 1, n_threads,
+                           rc);
         }
         p->n_threads++;
     }

@@ -13,7 +13,8 @@ tern_status tn_pool_open(tn_ctx *ctx, int n_threads, tn_pool **out, tern_error *
 void tn_pool_close(tn_pool **p);
 int tn_pool_size(const tn_pool *p);
 
-/* fn(arg, i_item, i_thread) for every i_item in [0, n_items), i_thread in [0, pool size). Returns when all are done. */
+/* fn(arg, i_item, i_thread) for every i_item in [0, n_items), i_thread in [0, pool size). Returns when all
+ * are done. */
 void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *arg, int i_item, int i_thread), void *arg);
 
 #endif

@@ -18,6 +18,8 @@ static inline uint64_t tn_rng_u64(tn_rng *r) {
 /* uniform in [0,1) */
 static inline double tn_rng_f64(tn_rng *r) { return (double)(tn_rng_u64(r) >> 11) * 0x1p-53; }
 /* uniform in [0,n), n > 0 */
-static inline uint64_t tn_rng_below(tn_rng *r, uint64_t n) { return (uint64_t)(((__uint128_t)tn_rng_u64(r) * n) >> 64); }
+static inline uint64_t tn_rng_below(tn_rng *r, uint64_t n) {
+    return (uint64_t)(((__uint128_t)tn_rng_u64(r) * n) >> 64);
+}
 
 #endif

@@ -18,7 +18,7 @@ tern_status tn_fail(tern_error *err, tern_status code, const char *fmt, ...) {
 
 const char *tern_status_text(tern_status s) {
     switch (s) {
-#define TN_STATUS_CASE(name, value, text) \
+#define TN_STATUS_CASE(name, value, text)                                                                    \
     case name: return text;
         TERN_STATUS_TABLE(TN_STATUS_CASE)
 #undef TN_STATUS_CASE

@@ -40,8 +40,10 @@ static void print_help(const command *c) {
     printf("usage: tern %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
     for (const arg_spec *s = c->specs; s->name || s->letter; s++) {
         char left[64];
-        int n = s->letter ? snprintf(left, sizeof left, "  -%c", s->letter) : snprintf(left, sizeof left, "    ");
-        if (s->name) n += snprintf(left + n, sizeof left - (size_t)n, "%s--%s", s->letter ? ", " : "  ", s->name);
+        int n =
+            s->letter ? snprintf(left, sizeof left, "  -%c", s->letter) : snprintf(left, sizeof left, "    ");
+        if (s->name)
+            n += snprintf(left + n, sizeof left - (size_t)n, "%s--%s", s->letter ? ", " : "  ", s->name);
         if (s->value) snprintf(left + n, sizeof left - (size_t)n, " %s", s->value);
         printf("%-30s %s\n", left, s->help);
     }
@@ -68,7 +70,8 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
     case ARG_STR: *(const char **)s->dst = value; return -1;
     case ARG_LIST: {
         arg_list *l = s->dst;
-        if (l->n == ARG_LIST_MAX) return usage_error(c, "%s can be given at most %d times", arg, ARG_LIST_MAX);
+        if (l->n == ARG_LIST_MAX)
+            return usage_error(c, "%s can be given at most %d times", arg, ARG_LIST_MAX);
         l->items[l->n++] = value;
         l->items[l->n] = NULL;
         return -1;
@@ -93,7 +96,10 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
         return -1;
     }
     }
-    if (bounded) return usage_error(c, "%s %s: want %s from %.9g to %.9g", arg, value, s->value && !strcmp(s->value, "PERCENT") ? "a percentage" : "a number", s->min, s->max);
+    if (bounded)
+        return usage_error(c, "%s %s: want %s from %.9g to %.9g", arg, value,
+                           s->value && !strcmp(s->value, "PERCENT") ? "a percentage" : "a number", s->min,
+                           s->max);
     return usage_error(c, "%s %s: want a %s number", arg, value, s->kind == ARG_FLOAT ? "finite" : "whole");
 }
 
@@ -239,7 +245,8 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     tern_status st = tern_engine_open(a->model, &o, out, &err);
     if (st == TERN_OK) return -1;
     (void)failed(&err);
-    return st == TERN_E_INVALID ? EXIT_USAGE : EXIT_FAILED; /* a flag's value that only the engine knows to be wrong */
+    return st == TERN_E_INVALID ? EXIT_USAGE
+                                : EXIT_FAILED; /* a flag's value that only the engine knows to be wrong */
 }
 
 double process_age_s(void) {
@@ -252,7 +259,10 @@ double process_age_s(void) {
     line[n] = 0;
     char *p = strrchr(line, ')');
     unsigned long long start = 0;
-    if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &start) != 1) return 0;
+    if (!p ||
+        sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+               &start) != 1)
+        return 0;
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)start / (double)sysconf(_SC_CLK_TCK);

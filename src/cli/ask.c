@@ -54,8 +54,10 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     return true;
 }
 
-/* The question with the first n passages as the model wants it: its chat template, or plain text where it has none. */
-static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
+/* The question with the first n passages as the model wants it: its chat template, or plain text where it has
+ * none. */
+static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, const char *question,
+                        const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
     char *user = tn_rag_prompt(ctx, question, hits, n), *rendered = NULL;
     int32_t *ids = NULL;
     if (!user) {
@@ -70,7 +72,9 @@ static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, c
     if (tern_chat_render(e, msgs, n_msgs, NULL, 0, &n_bytes, &err) == TERN_E_UNSUPPORTED) {
         size_t cap = strlen(user) + (system ? strlen(system) : 0) + 32;
         rendered = malloc(cap);
-        if (rendered) n_bytes = (size_t)snprintf(rendered, cap, "%s%s%s\n\nAnswer:", system ? system : "", system ? "\n\n" : "", user);
+        if (rendered)
+            n_bytes = (size_t)snprintf(rendered, cap, "%s%s%s\n\nAnswer:", system ? system : "",
+                                       system ? "\n\n" : "", user);
         else failed_text("no memory for the prompt");
     } else {
         rendered = prompt_render(e, msgs, n_msgs, &n_bytes);
@@ -90,7 +94,8 @@ static int by_support(const void *a, const void *b) {
 static json_t *sources_json(const tn_rag_hit *hits, int32_t n) {
     json_t *all = json_array();
     for (int32_t i = 0; i < n; i++) {
-        json_array_append_new(all, json_pack("{s:s, s:i, s:f, s:f, s:s}", "path", hits[i].path, "passage", (int)hits[i].number, "score", (double)hits[i].score, "support",
+        json_array_append_new(all, json_pack("{s:s, s:i, s:f, s:f, s:s}", "path", hits[i].path, "passage",
+                                             (int)hits[i].number, "score", (double)hits[i].score, "support",
                                              (double)hits[i].support, "text", hits[i].text));
     }
     return all;
@@ -109,7 +114,8 @@ static void print_sources(const tn_rag_hit *hits, int32_t n) {
     }
 }
 
-/* The documents that were answered from: later sessions draft from all of them, not only from these passages. */
+/* The documents that were answered from: later sessions draft from all of them, not only from these passages.
+ */
 static void keep_documents(tern_session *s, tn_store *index, const tn_rag_hit *hits, int32_t n) {
     enum { MAX_BYTES = 32 << 10 };
     for (int32_t i = 0; i < n; i++) {
@@ -134,21 +140,29 @@ int cmd_ask(int argc, char **argv) {
     g.sampling.temperature = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
-        {"passages", 'k', "N", ARG_INT, &k, 1, TN_RAG_MAX_K, "passages given to the model at most (default 4)"},
+        {"passages", 'k', "N", ARG_INT, &k, 1, TN_RAG_MAX_K,
+         "passages given to the model at most (default 4)"},
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
         {"n-predict", 'n', "N", ARG_INT, &g.max_tokens, 1, 1e9, "tokens of the answer at most (default 256)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 64, 1 << 24, "context in tokens (default: the smaller of 4096 and the model's)"},
+        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 64, 1 << 24,
+         "context in tokens (default: the smaller of 4096 and the model's)"},
         SAMPLING_ARGS(g.sampling),
         DRAFT_ARGS(draft, g),
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
-        {"no-keep", 0, NULL, ARG_FLAG, &no_store, 0, 0, "do not keep this answer, nor draft from earlier ones"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+         "documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
+        {"no-keep", 0, NULL, ARG_FLAG, &no_store, 0, 0,
+         "do not keep this answer, nor draft from earlier ones"},
         {"no-sources", 0, NULL, ARG_FLAG, &no_sources, 0, 0, "print the answer alone"},
-        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
+        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0,
+         "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print times and memory on standard error"},
         {0},
     };
-    const command c = {"ask", "-m MODEL TEXT [OPTIONS]", "Answer a question from the documents that tern rag add brought in, greedily unless --temp says otherwise.", specs, 1};
+    const command c = {"ask", "-m MODEL TEXT [OPTIONS]",
+                       "Answer a question from the documents that tern rag add brought in, greedily unless "
+                       "--temp says otherwise.",
+                       specs, 1};
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
@@ -211,7 +225,8 @@ int cmd_ask(int argc, char **argv) {
         if (!(ids = ask_ids(e, &ctx, system, question, hits, n_hits, &n_ids))) goto out;
         if (n_ids + reserve <= room || !n_hits) break;
     }
-    if (n_hits < n_found) fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", n_hits, n_found, room);
+    if (n_hits < n_found)
+        fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", n_hits, n_found, room);
     interrupted = s;
     signal(SIGINT, on_interrupt);
     t0 = tn_now_s();
@@ -237,11 +252,15 @@ int cmd_ask(int argc, char **argv) {
     tern_session_stats(s, &ts);
     tn_rag_support(hits, n_hits, out.text ? out.text : "");
     qsort(hits, (size_t)n_hits, sizeof *hits, by_support);
-    double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0, tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
+    double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0,
+           tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
     if (json) {
-        json_t *j = json_pack("{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", out.text ? out.text : "", out.n, "sources", sources_json(hits, n_hits), "tokens",
-                              (int)res.n_tokens, "prompt_tokens", (int)n_ids, "search_ms", search_s * 1e3, "ttft_ms", out.first_s * 1e3, "prefill_tokens_per_second", pp,
-                              "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
+        json_t *j = json_pack("{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text",
+                              out.text ? out.text : "", out.n, "sources", sources_json(hits, n_hits),
+                              "tokens", (int)res.n_tokens, "prompt_tokens", (int)n_ids, "search_ms",
+                              search_s * 1e3, "ttft_ms", out.first_s * 1e3, "prefill_tokens_per_second", pp,
+                              "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(),
+                              "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
         if (!j) {
             rc = failed_text("the answer is not valid UTF-8 for JSON");
             goto out;
@@ -259,8 +278,11 @@ int cmd_ask(int argc, char **argv) {
     if (stats && ts.wall_s > 0) prefill_print(&ts);
     if (stats) {
         draft_print(s, prefill_s, res.decode_s, res.n_tokens);
-        fprintf(stderr, "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n", n_found,
-                (long long)n_passages, search_s * 1e3, n_ids, pp, res.n_tokens, tg, out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
+        fprintf(stderr,
+                "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at "
+                "%.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n",
+                n_found, (long long)n_passages, search_s * 1e3, n_ids, pp, res.n_tokens, tg,
+                out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
     }
     fflush(stdout);
     if (!no_store) keep_documents(s, index, hits, n_hits); /* the answer is out: this costs nobody time */

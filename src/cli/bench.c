@@ -20,10 +20,13 @@
 
 enum { MAX_LIST = 32 };
 
-/* Tokens per second of one repeat: prefill of n_prompt tokens, or n_gen steps after `depth` tokens, at least one. */
-static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, int32_t n_gen, int32_t depth, double *tok_s, tern_error *err) {
+/* Tokens per second of one repeat: prefill of n_prompt tokens, or n_gen steps after `depth` tokens, at least
+ * one. */
+static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, int32_t n_gen, int32_t depth,
+                        double *tok_s, tern_error *err) {
     int32_t other = ids[0] ? 0 : 1; /* differs from every prompt's first token: nothing is reused */
-    tern_status st = depth && !n_prompt ? tern_session_prefill(s, ids, (size_t)depth, err) : tern_session_prefill(s, &other, 1, err);
+    tern_status st = depth && !n_prompt ? tern_session_prefill(s, ids, (size_t)depth, err)
+                                        : tern_session_prefill(s, &other, 1, err);
     double t0 = tn_now_s();
     if (n_prompt) {
         if (st == TERN_OK) st = tern_session_prefill(s, ids, (size_t)n_prompt, err);
@@ -35,8 +38,8 @@ static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, i
     return st;
 }
 
-static int bench_model(const command *c, const model_args *ma, const int32_t *prompts, int n_prompts, const int32_t *gens, int n_gens,
-                       int32_t depth, int32_t repeats, bool json) {
+static int bench_model(const command *c, const model_args *ma, const int32_t *prompts, int n_prompts,
+                       const int32_t *gens, int n_gens, int32_t depth, int32_t repeats, bool json) {
     tern_engine *e = NULL;
     int rc = open_engine(c, ma, &e);
     if (rc >= 0) return rc;
@@ -44,7 +47,9 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     tern_engine_info(e, &info);
     if (!strcmp(info.scheme, "llm-int8") || !strcmp(info.scheme, "group-w8a8")) {
         tern_engine_close(&e);
-        return usage_error(c, "scheme %s is a baseline of accuracy, computed in float: there is nothing to time", ma->scheme);
+        return usage_error(c,
+                           "scheme %s is a baseline of accuracy, computed in float: there is nothing to time",
+                           ma->scheme);
     }
     int32_t longest = 2;
     for (int i = 0; i < n_prompts; i++) longest = prompts[i] > longest ? prompts[i] : longest;
@@ -61,22 +66,26 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     if (!ids) snprintf(err.message, sizeof err.message, "no memory for a prompt of %d tokens", longest);
     json_t *all = json_array();
     if (st == TERN_OK && !json) {
-        printf("%s, %s (%s), %.2f B parameters, weights %.1f MiB, %d threads\n\n| %14s | %22s | %22s |\n|----------------|------------------------|------------------------|\n",
-               ma->model, info.arch, info.scheme, (double)info.n_params * 1e-9, (double)info.weight_bytes / 1048576, ma->n_threads, "test", "tokens/s (median)", "min .. max");
+        printf("%s, %s (%s), %.2f B parameters, weights %.1f MiB, %d threads\n\n| %14s | %22s | %22s "
+               "|\n|----------------|------------------------|------------------------|\n",
+               ma->model, info.arch, info.scheme, (double)info.n_params * 1e-9,
+               (double)info.weight_bytes / 1048576, ma->n_threads, "test", "tokens/s (median)", "min .. max");
     }
     for (int t = 0; t < n_prompts + n_gens && st == TERN_OK; t++) {
         int32_t n_prompt = t < n_prompts ? prompts[t] : 0, n_gen = t < n_prompts ? 0 : gens[t - n_prompts];
         double v[MAX_REPEATS], warm;
         st = once(s, ids, n_prompt, n_gen > 4 ? 4 : n_gen, depth, &warm, &err);
-        for (int r = 0; r < repeats && st == TERN_OK; r++) st = once(s, ids, n_prompt, n_gen, depth, &v[r], &err);
+        for (int r = 0; r < repeats && st == TERN_OK; r++)
+            st = once(s, ids, n_prompt, n_gen, depth, &v[r], &err);
         if (st != TERN_OK) break;
         spread sp = spread_of(v, repeats);
         char test[48];
         if (!n_prompt && depth) snprintf(test, sizeof test, "tg%d @ %d", n_gen, depth);
         else snprintf(test, sizeof test, n_prompt ? "pp%d" : "tg%d", n_prompt ? n_prompt : n_gen);
         if (json) {
-            json_array_append_new(all, json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test, "threads", (int)ma->n_threads,
-                                                 "tokens_per_second", "median", sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
+            json_array_append_new(all, json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test,
+                                                 "threads", (int)ma->n_threads, "tokens_per_second", "median",
+                                                 sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
                                                  "scheme", info.scheme, "repeats", (int)repeats));
         } else {
             printf("| %14s | %22.2f | %9.2f .. %9.2f |\n", test, sp.median, sp.min, sp.max);
@@ -95,9 +104,11 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     return rc;
 }
 
-/* Greedy answers to a text, plain and drafted by turns, every one in a session of its own: drafts know nothing from before. */
-static int bench_drafts(const command *c, const model_args *ma, const char *text, const char *draft, const tern_generate_options *opt, const int32_t *gens,
-                        int n_gens, int32_t repeats, bool json) {
+/* Greedy answers to a text, plain and drafted by turns, every one in a session of its own: drafts know
+ * nothing from before. */
+static int bench_drafts(const command *c, const model_args *ma, const char *text, const char *draft,
+                        const tern_generate_options *opt, const int32_t *gens, int n_gens, int32_t repeats,
+                        bool json) {
     tern_engine *e = NULL;
     size_t n_text, n_ids = 0;
     char *prompt = read_text_file(text, &n_text);
@@ -116,14 +127,18 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
     tern_status st = ids && n_ids ? TERN_OK : TERN_E_INVALID;
     if (st != TERN_OK) snprintf(err.message, sizeof err.message, "%s: no tokens to go on from", text);
     if (st == TERN_OK && !json) {
-        printf("%s, %s (%s), %d threads, behind %zu tokens\n\n| %8s | %28s | %12s | %22s | %15s |\n|----------|------------------------------|--------------|------------------------|-----------------|\n",
-               ma->model, info.arch, info.scheme, ma->n_threads, n_ids, "test", "drafters", "tokens/s", "min .. max", "tokens/forward");
+        printf("%s, %s (%s), %d threads, behind %zu tokens\n\n| %8s | %28s | %12s | %22s | %15s "
+               "|\n|----------|------------------------------|--------------|------------------------|-------"
+               "----------|\n",
+               ma->model, info.arch, info.scheme, ma->n_threads, n_ids, "test", "drafters", "tokens/s",
+               "min .. max", "tokens/forward");
     }
     for (int t = 0; t < n_gens && st == TERN_OK; t++) {
         double v[2][MAX_REPEATS];
         json_t *figures = NULL;
         double per_forward = 1;
-        for (int r = -1; r < repeats && st == TERN_OK; r++) { /* the first is not counted: it warms up, and measures forwards where nobody did */
+        for (int r = -1; r < repeats && st == TERN_OK;
+             r++) { /* the first is not counted: it warms up, and measures forwards where nobody did */
             for (int drafted = 0; drafted < 2 && st == TERN_OK; drafted++) {
                 tern_session_options so;
                 tern_session_options_defaults(&so);
@@ -155,13 +170,16 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
             char test[32];
             snprintf(test, sizeof test, "tg%d", gens[t]);
             if (json) {
-                json_t *j = json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i, s:i, s:s}", "test", test, "threads", (int)ma->n_threads, "tokens_per_second", "median",
-                                      sp.median, "min", sp.min, "max", sp.max, "model", ma->model, "scheme", info.scheme, "repeats", (int)repeats, "prompt_tokens",
-                                      (int)n_ids, "drafters", drafted ? draft : "none");
+                json_t *j = json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i, s:i, s:s}", "test", test,
+                                      "threads", (int)ma->n_threads, "tokens_per_second", "median", sp.median,
+                                      "min", sp.min, "max", sp.max, "model", ma->model, "scheme", info.scheme,
+                                      "repeats", (int)repeats, "prompt_tokens", (int)n_ids, "drafters",
+                                      drafted ? draft : "none");
                 if (drafted) json_object_set(j, "draft", figures);
                 json_array_append_new(all, j);
             } else {
-                printf("| %8s | %28s | %12.2f | %9.2f .. %9.2f | %15.2f |\n", test, drafted ? draft : "none", sp.median, sp.min, sp.max, drafted ? per_forward : 1.0);
+                printf("| %8s | %28s | %12.2f | %9.2f .. %9.2f | %15.2f |\n", test, drafted ? draft : "none",
+                       sp.median, sp.min, sp.max, drafted ? per_forward : 1.0);
             }
         }
         json_decref(figures);
@@ -187,35 +205,50 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
     if (tn_tune(ma->model, &o, n_prompt, &r, &err) != TERN_OK) return failed(&err);
     json_t *lengths = json_array(), *rows = json_object();
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
-        if (r.tokens_per_second[i] > 0) json_array_append_new(lengths, json_pack("{s:i, s:f}", "chunk", (int)r.chunk[i], "tokens_per_second", r.tokens_per_second[i]));
+        if (r.tokens_per_second[i] > 0)
+            json_array_append_new(lengths, json_pack("{s:i, s:f}", "chunk", (int)r.chunk[i],
+                                                     "tokens_per_second", r.tokens_per_second[i]));
     }
-    for (int s = 0; s < TN_LAYER_SITES; s++) json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
+    for (int s = 0; s < TN_LAYER_SITES; s++)
+        json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
     json_t *reads = json_object();
-    for (int i = 0; i < TN_TUNED_READS && r.read_gb_per_second[r.i_read] > 0; i++) json_object_set_new(reads, tn_tuned_read_names[i], json_real(r.read_gb_per_second[i]));
+    for (int i = 0; i < TN_TUNED_READS && r.read_gb_per_second[r.i_read] > 0; i++)
+        json_object_set_new(reads, tn_tuned_read_names[i], json_real(r.read_gb_per_second[i]));
     if (json) {
-        json_t *j = json_pack("{s:s, s:i, s:i, s:O, s:O, s:O, s:i}", "model", ma->model, "prompt", (int)n_prompt, "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
-                              "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
-        if (r.tuned.attn_times.n_widths) json_object_set_new(j, "attention_times", tn_attn_times_json(&r.tuned.attn_times));
+        json_t *j =
+            json_pack("{s:s, s:i, s:i, s:O, s:O, s:O, s:i}", "model", ma->model, "prompt", (int)n_prompt,
+                      "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
+                      "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
+        if (r.tuned.attn_times.n_widths)
+            json_object_set_new(j, "attention_times", tn_attn_times_json(&r.tuned.attn_times));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
     } else {
         printf("| chunk | tokens/s, prompt of %d |\n|-------|--------------------------|\n", n_prompt);
         for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
-            if (r.tokens_per_second[i] > 0) printf("| %5d | %24.2f |%s\n", r.chunk[i], r.tokens_per_second[i], r.chunk[i] == r.tuned.chunk ? " kept" : "");
+            if (r.tokens_per_second[i] > 0)
+                printf("| %5d | %24.2f |%s\n", r.chunk[i], r.tokens_per_second[i],
+                       r.chunk[i] == r.tuned.chunk ? " kept" : "");
         }
         for (int s = 0; s < TN_LAYER_SITES; s++) {
-            if (r.tuned.rows_per_run[s]) printf("%s: %d rows at a time\n", tn_site_name((tn_site)s), r.tuned.rows_per_run[s]);
+            if (r.tuned.rows_per_run[s])
+                printf("%s: %d rows at a time\n", tn_site_name((tn_site)s), r.tuned.rows_per_run[s]);
             else printf("%s: all rows at once\n", tn_site_name((tn_site)s));
         }
         for (int i = 0; i < TN_TUNE_ATTN; i++) {
-            if (r.attn_speed[i][1] > 0) printf("prompt of %6d: attention in full %.0f tokens/s, sparse %.0f\n", r.attn_length[i], r.attn_speed[i][0], r.attn_speed[i][1]);
+            if (r.attn_speed[i][1] > 0)
+                printf("prompt of %6d: attention in full %.0f tokens/s, sparse %.0f\n", r.attn_length[i],
+                       r.attn_speed[i][0], r.attn_speed[i][1]);
         }
         if (r.tuned.attn_times.n_widths) print_attn_times(&r.tuned.attn_times);
         if (r.tuned.attn_threshold == 1 << 24) printf("sparse attention does not pay up to here\n");
-        else if (r.tuned.attn_threshold) printf("sparse attention pays for chunks that end at %d tokens or later\n", r.tuned.attn_threshold);
+        else if (r.tuned.attn_threshold)
+            printf("sparse attention pays for chunks that end at %d tokens or later\n",
+                   r.tuned.attn_threshold);
         for (int i = 0; i < TN_TUNED_READS && json_object_size(reads); i++) {
-            printf("cold reads by %-14s %6.2f GB/s%s\n", tn_tuned_read_names[i], r.read_gb_per_second[i], i == r.i_read ? " kept" : "");
+            printf("cold reads by %-14s %6.2f GB/s%s\n", tn_tuned_read_names[i], r.read_gb_per_second[i],
+                   i == r.i_read ? " kept" : "");
         }
     }
     json_decref(lengths);
@@ -234,22 +267,37 @@ int cmd_bench(int argc, char **argv) {
     uint64_t once_ns = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
-        {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0, "packages: measure chunk lengths, equivalent shapes and from where on sparse attention pays on a prompt of -p tokens (default 1024), keep the best for every later run"},
-        {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0, "prompt lengths, comma-separated; 0 = none (default 512)"},
-        {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0, "tokens to decode, comma-separated; 0 = none (default 64)"},
+        {"tune", 0, NULL, ARG_FLAG, &tune, 0, 0,
+         "packages: measure chunk lengths, equivalent shapes and from where on sparse attention pays on a "
+         "prompt of -p tokens (default 1024), keep the best for every later run"},
+        {"n-prompt", 'p', "LIST", ARG_STR, &p_list, 0, 0,
+         "prompt lengths, comma-separated; 0 = none (default 512)"},
+        {"n-gen", 'n', "LIST", ARG_STR, &n_list, 0, 0,
+         "tokens to decode, comma-separated; 0 = none (default 64)"},
         {"depth", 0, "N", ARG_INT, &depth, 0, 1 << 20, "decode behind so many tokens (default: one)"},
         {"repetitions", 'r', "N", ARG_INT, &repeats, 1, MAX_REPEATS, "repeats of each test (default 5)"},
-        {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0, "from a fresh process with the file out of the page cache to the first token, for each of -p"},
-        {"no-prime", 0, NULL, ARG_FLAG, &no_prime, 0, 0, "--cold: do not touch memory before each start (in a virtual machine fresh memory may take seconds per gigabyte)"},
-        {"once", 0, "NS", ARG_U64, &once_ns, 0, 0, "what --cold runs in that process: one start, which began at this time of the monotonic clock; prints JSON"},
-        {"text", 0, "FILE", ARG_STR, &text, 0, 0, "decode behind this text instead of random tokens, greedily, plain and with --draft by turns"},
+        {"cold", 0, NULL, ARG_FLAG, &cold, 0, 0,
+         "from a fresh process with the file out of the page cache to the first token, for each of -p"},
+        {"no-prime", 0, NULL, ARG_FLAG, &no_prime, 0, 0,
+         "--cold: do not touch memory before each start (in a virtual machine fresh memory may take seconds "
+         "per gigabyte)"},
+        {"once", 0, "NS", ARG_U64, &once_ns, 0, 0,
+         "what --cold runs in that process: one start, which began at this time of the monotonic clock; "
+         "prints JSON"},
+        {"text", 0, "FILE", ARG_STR, &text, 0, 0,
+         "decode behind this text instead of random tokens, greedily, plain and with --draft by turns"},
         DRAFT_ARGS(draft, g),
-        {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "limits: a large file to read cold (default: one is written and removed)"},
+        {"file", 'f', "FILE", ARG_STR, &file, 0, 0,
+         "limits: a large file to read cold (default: one is written and removed)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {0},
     };
-    const command c = {"bench", "-m MODEL [-p LIST] [-n LIST] [--depth N] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   or: tern bench limits",
-                       "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs, 1};
+    const command c = {
+        "bench",
+        "-m MODEL [-p LIST] [-n LIST] [--depth N] [-r N]   [--cold | --tune | --text FILE [--draft LIST]]   "
+        "or: tern bench limits",
+        "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs,
+        1};
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
@@ -261,11 +309,16 @@ int cmd_bench(int argc, char **argv) {
     if (!p_list) p_list = tune ? "1024" : "512";
     int n_prompts = strcmp(p_list, "0") ? parse_int_list(p_list, prompts, MAX_LIST, 1 << 20) : 0;
     int n_gens = strcmp(n_list, "0") ? parse_int_list(n_list, gens, MAX_LIST, 1 << 20) : 0;
-    if (n_prompts < 0) return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
-    if (n_gens < 0) return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
-    if (tune + cold + !!text > 1) return usage_error(&c, "--tune, --cold and --text are different measurements: one at a time");
-    if (depth && (text || tune || cold)) return usage_error(&c, "--depth goes with random tokens that are decoded (-n)");
-    if (!text && (draft || g.draft_nodes || g.draft_eager)) return usage_error(&c, "random tokens cannot be drafted: drafts need --text FILE, a text to answer");
+    if (n_prompts < 0)
+        return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
+    if (n_gens < 0)
+        return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
+    if (tune + cold + !!text > 1)
+        return usage_error(&c, "--tune, --cold and --text are different measurements: one at a time");
+    if (depth && (text || tune || cold))
+        return usage_error(&c, "--depth goes with random tokens that are decoded (-n)");
+    if (!text && (draft || g.draft_nodes || g.draft_eager))
+        return usage_error(&c, "random tokens cannot be drafted: drafts need --text FILE, a text to answer");
     if (text && !n_gens) return usage_error(&c, "--text measures decoding: -n is how much");
     if (text) return bench_drafts(&c, &ma, text, draft ? draft : "auto", &g, gens, n_gens, repeats, json);
     if (tune && n_prompts != 1) return usage_error(&c, "--tune takes one prompt length");

@@ -1,4 +1,5 @@
-/* tern bench --cold - process start to first token with the file out of the page cache, and where the time goes. */
+/* tern bench --cold - process start to first token with the file out of the page cache, and where the time
+ * goes. */
 #include "cli/bench.h"
 
 #include "base/aio.h"
@@ -26,9 +27,11 @@ spread spread_of(double *v, int n) {
     return (spread){.median = n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2, .min = v[0], .max = v[n - 1]};
 }
 
-/* ---- one start ------------------------------------------------------------------------------------------ */
+/* ---- one start ------------------------------------------------------------------------------------------
+ */
 
-static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **s, tern_engine **e, int32_t **ids, double ms[3], tern_stats *before, tern_error *err) {
+static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **s, tern_engine **e,
+                         int32_t **ids, double ms[3], tern_stats *before, tern_error *err) {
     tern_options o;
     tern_options_defaults(&o);
     model_options(ma, &o);
@@ -83,11 +86,17 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
     }
     if (st == TERN_OK) {
         int n = ma->n_threads;
-        double busy = (x.cpu_busy_s + x.npu_busy_s - (x.unpack_s - before.unpack_s) - (x.load_s - before.load_s)) / n, wait = t[2] - t[1] - (x.cpu_busy_s + x.npu_busy_s) / n;
-        json_t *j = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:s}", "ttft_ms", (t[2] - t0) * 1e3, "start_ms", (main_s - t0) * 1e3,
-                              "open_ms", (t[1] - main_s) * 1e3, "read_ms", x.read_s * 1e3, "unpack_ms", x.unpack_s * 1e3 / n, "load_ms", x.load_s * 1e3 / n,
-                              "compute_ms", busy * 1e3, "wait_ms", wait * 1e3, "warm_prefill_ms", warm_s * 1e3, "cpu_bubble", x.cpu_bubble, "npu_bubble", x.npu_bubble, "read_bytes", (json_int_t)x.read_bytes,
-                              "peak_rss_bytes", (json_int_t)rss, "first_token", ids[n_prompt], "method", x.read_method ? x.read_method : "float");
+        double busy = (x.cpu_busy_s + x.npu_busy_s - (x.unpack_s - before.unpack_s) -
+                       (x.load_s - before.load_s)) /
+                      n,
+               wait = t[2] - t[1] - (x.cpu_busy_s + x.npu_busy_s) / n;
+        json_t *j = json_pack(
+            "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:s}", "ttft_ms",
+            (t[2] - t0) * 1e3, "start_ms", (main_s - t0) * 1e3, "open_ms", (t[1] - main_s) * 1e3, "read_ms",
+            x.read_s * 1e3, "unpack_ms", x.unpack_s * 1e3 / n, "load_ms", x.load_s * 1e3 / n, "compute_ms",
+            busy * 1e3, "wait_ms", wait * 1e3, "warm_prefill_ms", warm_s * 1e3, "cpu_bubble", x.cpu_bubble,
+            "npu_bubble", x.npu_bubble, "read_bytes", (json_int_t)x.read_bytes, "peak_rss_bytes",
+            (json_int_t)rss, "first_token", ids[n_prompt], "method", x.read_method ? x.read_method : "float");
         json_dumpf(j, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
@@ -98,18 +107,21 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
     return st == TERN_OK ? EXIT_OK : failed(&err);
 }
 
-/* ---- many ------------------------------------------------------------------------------------------------- */
+/* ---- many -------------------------------------------------------------------------------------------------
+ */
 
 static bool drop_cache(const char *path) {
     tern_error err;
     double stays;
     if (tn_aio_drop_cache(path, &stays, &err) != TERN_OK) return failed(&err), false;
-    if (stays > 0.01) fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", path, 100 * stays);
+    if (stays > 0.01)
+        fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", path,
+                100 * stays);
     return true;
 }
 
-/* A virtual machine may have given free memory back to its host, which then takes seconds to return gigabytes of it: touch as much as a start
- * can need, so that this is not measured. */
+/* A virtual machine may have given free memory back to its host, which then takes seconds to return gigabytes
+ * of it: touch as much as a start can need, so that this is not measured. */
 static void prime_memory(const char *path) {
     struct stat sb;
     long free_pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -123,7 +135,8 @@ static void prime_memory(const char *path) {
     munmap(p, n);
 }
 
-/* Runs this command again in a fresh process for one prompt length; its JSON, or NULL with a message printed. */
+/* Runs this command again in a fresh process for one prompt length; its JSON, or NULL with a message printed.
+ */
 static json_t *run_once(int argc, char **argv, int32_t n_prompt) {
     char prompt[16], since[32];
     char **args = calloc((size_t)argc + 6, sizeof *args);
@@ -156,7 +169,8 @@ static json_t *run_once(int argc, char **argv, int32_t n_prompt) {
     if (f) fclose(f);
     int status = 0;
     if (pid > 0) waitpid(pid, &status, 0);
-    if (!j && status >> 8 != EXIT_FAILED) failed_text("the cold process did not answer (status %d)", status); /* otherwise it said why */
+    if (!j && status >> 8 != EXIT_FAILED)
+        failed_text("the cold process did not answer (status %d)", status); /* otherwise it said why */
     free(args);
     return j;
 }
@@ -169,38 +183,52 @@ static double read_alone_s(const model_args *ma, const char *method, uint64_t n_
     tn_aio_defaults(&o);
     struct stat sb;
     double t = 0;
-    if (!n_bytes || stat(ma->model, &sb) || (*method && !tn_aio_method_parse(method, &o) && strcmp(method, "mmap"))) return 0;
+    if (!n_bytes || stat(ma->model, &sb) ||
+        (*method && !tn_aio_method_parse(method, &o) && strcmp(method, "mmap")))
+        return 0;
     uint64_t all = (uint64_t)sb.st_size / 4096 * 4096, n = n_bytes < all ? n_bytes / 4096 * 4096 : all;
     return tn_aio_measure(&ctx, ma->model, &o, all - n, all, &t, NULL) == TERN_OK ? t : 0;
 }
 
-static const char *const keys[] = {"ttft_ms", "start_ms", "open_ms", "read_ms", "unpack_ms", "load_ms", "compute_ms", "wait_ms", "warm_prefill_ms", "cpu_bubble", "npu_bubble", "read_alone_ms"};
+static const char *const keys[] = {"ttft_ms",         "start_ms",   "open_ms",    "read_ms",
+                                   "unpack_ms",       "load_ms",    "compute_ms", "wait_ms",
+                                   "warm_prefill_ms", "cpu_bubble", "npu_bubble", "read_alone_ms"};
 enum { N_KEYS = sizeof keys / sizeof keys[0] };
 
-int bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts, int n_prompts, int32_t repeats, bool prime, bool json) {
+int bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts,
+               int n_prompts, int32_t repeats, bool prime, bool json) {
     if (!ma->model) return usage_error(c, "-m MODEL is required");
     json_t *all = json_array();
     double *v = calloc((size_t)repeats * N_KEYS, sizeof *v);
     int rc = v ? EXIT_OK : failed_text("no memory for %d repeats", repeats);
     if (!json && v) {
-        printf("cold start of %s, %d threads, medians of %d, ms. unpack, load and compute: per thread; wait: nothing ran\n\n", ma->model, ma->n_threads, repeats);
-        printf("| prompt |   ttft |   min |   max | start+open |  read | unpack | load | compute | wait | read alone | warm prefill | ttft / bound | peak MB |\n");
-        printf("|--------|--------|-------|-------|------------|-------|--------|------|---------|------|------------|--------------|--------------|---------|\n");
+        printf("cold start of %s, %d threads, medians of %d, ms. unpack, load and compute: per thread; wait: "
+               "nothing ran\n\n",
+               ma->model, ma->n_threads, repeats);
+        printf("| prompt |   ttft |   min |   max | start+open |  read | unpack | load | compute | wait | "
+               "read alone | warm prefill | ttft / bound | peak MB |\n");
+        printf("|--------|--------|-------|-------|------------|-------|--------|------|---------|------|----"
+               "--------|--------------|--------------|---------|\n");
     }
     for (int t = 0; t < n_prompts && rc == EXIT_OK; t++) {
         json_int_t rss = 0, bytes = 0;
         char method[24] = "";
         for (int i = 0; i < repeats && rc == EXIT_OK; i++) {
             bool dropped = drop_cache(ma->model);
-            if (dropped && prime) prime_memory(ma->model); /* last: what is dropped may be given back as well */
+            if (dropped && prime)
+                prime_memory(ma->model); /* last: what is dropped may be given back as well */
             json_t *j = dropped ? run_once(argc, argv, prompts[t]) : NULL;
             if (!j) rc = EXIT_FAILED;
-            for (int k = 0; k < N_KEYS; k++) v[k * repeats + i] = json_number_value(json_object_get(j, keys[k]));
-            if (json_integer_value(json_object_get(j, "peak_rss_bytes")) > rss) rss = json_integer_value(json_object_get(j, "peak_rss_bytes"));
+            for (int k = 0; k < N_KEYS; k++)
+                v[k * repeats + i] = json_number_value(json_object_get(j, keys[k]));
+            if (json_integer_value(json_object_get(j, "peak_rss_bytes")) > rss)
+                rss = json_integer_value(json_object_get(j, "peak_rss_bytes"));
             bytes = json_integer_value(json_object_get(j, "read_bytes"));
-            if (json_string_value(json_object_get(j, "method"))) snprintf(method, sizeof method, "%s", json_string_value(json_object_get(j, "method")));
+            if (json_string_value(json_object_get(j, "method")))
+                snprintf(method, sizeof method, "%s", json_string_value(json_object_get(j, "method")));
             json_decref(j);
-            if (rc == EXIT_OK && drop_cache(ma->model)) v[(N_KEYS - 1) * repeats + i] = read_alone_s(ma, method, (uint64_t)bytes) * 1e3;
+            if (rc == EXIT_OK && drop_cache(ma->model))
+                v[(N_KEYS - 1) * repeats + i] = read_alone_s(ma, method, (uint64_t)bytes) * 1e3;
         }
         if (rc != EXIT_OK) break;
         spread sp[N_KEYS];
@@ -211,15 +239,23 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
         if (json) {
             char test[24];
             snprintf(test, sizeof test, "cold%d", prompts[t]);
-            json_array_append_new(all, json_pack("{s:s, s:i, s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:s, s:s, s:i}", "test", test, "threads",
-                                                 (int)ma->n_threads, "ttft_ms", "median", sp[0].median, "min", sp[0].min, "max", sp[0].max, "open", sp[1].median + sp[2].median,
-                                                 "read", sp[3].median, "unpack", sp[4].median, "load", sp[5].median, "compute", sp[6].median, "wait", sp[7].median, "read_alone_ms",
-                                                 alone, "warm_prefill_ms", sp[8].median, "ttft_over_bound", bound > 0 ? sp[0].median / bound : 0, "cpu_bubble", sp[9].median, "npu_bubble", sp[10].median, "read_bytes", bytes,
-                                                 "peak_rss_bytes", rss, "method", method, "model", ma->model, "repeats", (int)repeats));
+            json_array_append_new(
+                all,
+                json_pack("{s:s, s:i, s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:f, s:f, s:f, "
+                          "s:f, s:I, s:I, s:s, s:s, s:i}",
+                          "test", test, "threads", (int)ma->n_threads, "ttft_ms", "median", sp[0].median,
+                          "min", sp[0].min, "max", sp[0].max, "open", sp[1].median + sp[2].median, "read",
+                          sp[3].median, "unpack", sp[4].median, "load", sp[5].median, "compute", sp[6].median,
+                          "wait", sp[7].median, "read_alone_ms", alone, "warm_prefill_ms", sp[8].median,
+                          "ttft_over_bound", bound > 0 ? sp[0].median / bound : 0, "cpu_bubble", sp[9].median,
+                          "npu_bubble", sp[10].median, "read_bytes", bytes, "peak_rss_bytes", rss, "method",
+                          method, "model", ma->model, "repeats", (int)repeats));
         } else {
-            printf("| %6d | %6.0f | %5.0f | %5.0f | %10.0f | %5.0f | %6.0f | %4.0f | %7.0f | %4.0f | %10.0f | %12.0f | %12.2f | %7.0f |\n", prompts[t], sp[0].median, sp[0].min, sp[0].max,
-                   sp[1].median + sp[2].median, sp[3].median, sp[4].median, sp[5].median, sp[6].median, sp[7].median, alone, sp[8].median, bound > 0 ? sp[0].median / bound : 0,
-                   (double)rss * 1e-6);
+            printf("| %6d | %6.0f | %5.0f | %5.0f | %10.0f | %5.0f | %6.0f | %4.0f | %7.0f | %4.0f | %10.0f "
+                   "| %12.0f | %12.2f | %7.0f |\n",
+                   prompts[t], sp[0].median, sp[0].min, sp[0].max, sp[1].median + sp[2].median, sp[3].median,
+                   sp[4].median, sp[5].median, sp[6].median, sp[7].median, alone, sp[8].median,
+                   bound > 0 ? sp[0].median / bound : 0, (double)rss * 1e-6);
             fflush(stdout);
         }
     }

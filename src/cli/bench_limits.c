@@ -55,7 +55,9 @@ static void *read_stripe(void *arg) {
     reader *r = arg;
     void *buf = NULL;
     r->ok = !posix_memalign(&buf, 4096, BLOCK);
-    for (uint64_t off = (uint64_t)r->i * BLOCK; r->ok && off + BLOCK <= r->size; off += (uint64_t)r->n_readers * BLOCK) r->ok = pread(r->fd, buf, BLOCK, (off_t)off) == BLOCK;
+    for (uint64_t off = (uint64_t)r->i * BLOCK; r->ok && off + BLOCK <= r->size;
+         off += (uint64_t)r->n_readers * BLOCK)
+        r->ok = pread(r->fd, buf, BLOCK, (off_t)off) == BLOCK;
     free(buf);
     return NULL;
 }
@@ -101,7 +103,8 @@ int bench_limits(int32_t n_threads, const char *file, bool json) {
     tn_pool *pool;
     tern_error err;
     tn_limits l;
-    if (tn_pool_open(&ctx, n_threads ? n_threads : tn_cpu_count(), &pool, &err) != TERN_OK) return failed(&err);
+    if (tn_pool_open(&ctx, n_threads ? n_threads : tn_cpu_count(), &pool, &err) != TERN_OK)
+        return failed(&err);
     int n = tn_pool_size(pool);
     tern_status st = tn_limits_measure(&ctx, pool, tn_cpu_flags(NULL), &l, &err);
     tn_pool_close(&pool);
@@ -118,7 +121,10 @@ int bench_limits(int32_t n_threads, const char *file, bool json) {
         const char *key, *name;
         bool direct;
         int n_readers;
-    } ways[] = {{"direct_1", "O_DIRECT, 1 reader", true, 1}, {"direct_4", "O_DIRECT, 4 readers", true, 4}, {"buffered_1", "buffered, 1 reader", false, 1}, {"buffered_4", "buffered, 4 readers", false, 4}};
+    } ways[] = {{"direct_1", "O_DIRECT, 1 reader", true, 1},
+                {"direct_4", "O_DIRECT, 4 readers", true, 4},
+                {"buffered_1", "buffered, 1 reader", false, 1},
+                {"buffered_4", "buffered, 4 readers", false, 4}};
     double disk[4];
     for (int i = 0; i < 4; i++) disk[i] = cold_read(path, ways[i].direct, ways[i].n_readers);
     if (!file) unlink(temp_path);
@@ -126,9 +132,12 @@ int bench_limits(int32_t n_threads, const char *file, bool json) {
     if (json) {
         json_t *d = json_object();
         for (int i = 0; i < 4; i++) json_object_set_new(d, ways[i].key, json_real(disk[i]));
-        json_t *j = json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "threads", n, "int8_ops", l.int8_ops, "bf16_flops", l.bf16_flops, "fp32_flops", l.fp32_flops,
-                              "memory_read_bytes_per_second", l.read_bytes_per_s, "thread_int8_ops", l.thread_int8_ops, "thread_bf16_flops", l.thread_bf16_flops,
-                              "thread_fp32_flops", l.thread_fp32_flops, "thread_memory_read_bytes_per_second", l.thread_read_bytes_per_s, "cold_read_bytes_per_second", d);
+        json_t *j = json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "threads", n, "int8_ops",
+                              l.int8_ops, "bf16_flops", l.bf16_flops, "fp32_flops", l.fp32_flops,
+                              "memory_read_bytes_per_second", l.read_bytes_per_s, "thread_int8_ops",
+                              l.thread_int8_ops, "thread_bf16_flops", l.thread_bf16_flops,
+                              "thread_fp32_flops", l.thread_fp32_flops, "thread_memory_read_bytes_per_second",
+                              l.thread_read_bytes_per_s, "cold_read_bytes_per_second", d);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
@@ -136,9 +145,12 @@ int bench_limits(int32_t n_threads, const char *file, bool json) {
     }
     printf("%-22s %14s %14d threads\n", "", "1 thread", n);
     printf("%-22s %9.0f GOPS %9.0f GOPS\n", "INT8 multiply-add", l.thread_int8_ops * 1e-9, l.int8_ops * 1e-9);
-    printf("%-22s %8.0f GFLOPS %7.0f GFLOPS\n", "bf16 multiply-add", l.thread_bf16_flops * 1e-9, l.bf16_flops * 1e-9);
-    printf("%-22s %8.0f GFLOPS %7.0f GFLOPS\n", "fp32 multiply-add", l.thread_fp32_flops * 1e-9, l.fp32_flops * 1e-9);
-    printf("%-22s %9.1f GB/s %9.1f GB/s\n\n", "memory read", l.thread_read_bytes_per_s * 1e-9, l.read_bytes_per_s * 1e-9);
+    printf("%-22s %8.0f GFLOPS %7.0f GFLOPS\n", "bf16 multiply-add", l.thread_bf16_flops * 1e-9,
+           l.bf16_flops * 1e-9);
+    printf("%-22s %8.0f GFLOPS %7.0f GFLOPS\n", "fp32 multiply-add", l.thread_fp32_flops * 1e-9,
+           l.fp32_flops * 1e-9);
+    printf("%-22s %9.1f GB/s %9.1f GB/s\n\n", "memory read", l.thread_read_bytes_per_s * 1e-9,
+           l.read_bytes_per_s * 1e-9);
     for (int i = 0; i < 4; i++) printf("cold read, %-22s %6.2f GB/s\n", ways[i].name, disk[i] * 1e-9);
     return EXIT_OK;
 }

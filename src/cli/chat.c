@@ -60,7 +60,8 @@ static void pop(chat *c, size_t n) {
 
 static bool push(chat *c, const char *role, const char *content) {
     if (c->n_msgs == MAX_MESSAGES) {
-        failed_text("this conversation has %d messages, the most it can have: /clear starts anew", MAX_MESSAGES);
+        failed_text("this conversation has %d messages, the most it can have: /clear starts anew",
+                    MAX_MESSAGES);
         return false;
     }
     char *copy = strdup(content);
@@ -102,9 +103,12 @@ static bool turn(chat *c, const char *text) {
 }
 
 static void slash_help(void) {
-    fputs("/clear          start a new conversation\n/history        print the conversation\n/system TEXT    set the system message and start anew\n"
-          "/temp T         set the temperature\n/undo           take the last exchange back\n/save FILE      save the conversation as text\n"
-          "/tokens         tokens in the context\n/help           this list\n/exit           leave (also end of input)\n",
+    fputs("/clear          start a new conversation\n/history        print the conversation\n/system TEXT    "
+          "set the system message and start anew\n"
+          "/temp T         set the temperature\n/undo           take the last exchange back\n/save FILE      "
+          "save the conversation as text\n"
+          "/tokens         tokens in the context\n/help           this list\n/exit           leave (also end "
+          "of input)\n",
           stderr);
 }
 
@@ -157,15 +161,19 @@ int cmd_chat(int argc, char **argv) {
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
-        {"n-predict", 'n', "N", ARG_INT, &c.g.max_tokens, -1, 1e9, "tokens per answer at most (default 1024)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24, "context in tokens (default: the smaller of 4096 and the model's)"},
+        {"n-predict", 'n', "N", ARG_INT, &c.g.max_tokens, -1, 1e9,
+         "tokens per answer at most (default 1024)"},
+        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
+         "context in tokens (default: the smaller of 4096 and the model's)"},
         SAMPLING_ARGS(c.g.sampling),
         DRAFT_ARGS(draft, c.g),
         STORE_ARGS(store, no_store),
         {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print what drafting did on standard error at the end"},
         {0},
     };
-    const command cmd = {"chat", "-m MODEL [OPTIONS]", "Talk with a model. /help lists the commands inside; Ctrl-C stops an answer.", specs, 0};
+    const command cmd = {"chat", "-m MODEL [OPTIONS]",
+                         "Talk with a model. /help lists the commands inside; Ctrl-C stops an answer.", specs,
+                         0};
     const char *words[1];
     int rc = args_parse(&cmd, argc, argv, words);
     if (rc >= 0) return rc;

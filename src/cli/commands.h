@@ -1,4 +1,5 @@
-/* cli/commands.h - one function per subcommand; each returns the exit status. argv[0] is the command's name. */
+/* cli/commands.h - one function per subcommand; each returns the exit status. argv[0] is the command's name.
+ */
 #ifndef TN_CLI_COMMANDS_H
 #define TN_CLI_COMMANDS_H
 

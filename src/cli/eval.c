@@ -21,7 +21,9 @@ static void show(void *user, int64_t done, int64_t total, double value) {
     if (done == total) fprintf(stderr, "\r\033[K");
 }
 
-static void on_item(void *user, bool right) { json_array_append_new(((outcome *)user)->items, json_integer(right)); }
+static void on_item(void *user, bool right) {
+    json_array_append_new(((outcome *)user)->items, json_integer(right));
+}
 
 int cmd_eval(int argc, char **argv) {
     model_args ma = {0};
@@ -31,22 +33,33 @@ int cmd_eval(int argc, char **argv) {
     bool json = false, items = false;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
-        {"task", 0, "NAME", ARG_STR, &o.task, 0, 0, "ppl (text), lambada, choice (ARC, PIQA, Winogrande jsonl; HellaSwag txt), exact (prompt, answer jsonl)"},
+        {"task", 0, "NAME", ARG_STR, &o.task, 0, 0,
+         "ppl (text), lambada, choice (ARC, PIQA, Winogrande jsonl; HellaSwag txt), exact (prompt, answer "
+         "jsonl)"},
         {"data", 0, "FILE", ARG_STR, &o.data, 0, 0, "the data file"},
-        {"ctx-size", 'c', "N", ARG_INT, &o.n_ctx, 2, 1 << 24, "context in tokens (default: 512 for ppl, else the smaller of 4096 and the model's)"},
+        {"ctx-size", 'c', "N", ARG_INT, &o.n_ctx, 2, 1 << 24,
+         "context in tokens (default: 512 for ppl, else the smaller of 4096 and the model's)"},
         {"limit", 0, "N", ARG_INT, &limit, 0, 1e9, "items, or windows of ppl, at most (default: all)"},
-        {"items", 0, NULL, ARG_FLAG, &items, 0, 0, "with --json: of every item, whether it was right (1 or 0), to compare models item by item"},
-        {"draft", 0, "LIST", ARG_STR, &draft, 0, 0, "none: texts are scored, nothing is decoded that could be drafted (tern bench --text measures drafts)"},
+        {"items", 0, NULL, ARG_FLAG, &items, 0, 0,
+         "with --json: of every item, whether it was right (1 or 0), to compare models item by item"},
+        {"draft", 0, "LIST", ARG_STR, &draft, 0, 0,
+         "none: texts are scored, nothing is decoded that could be drafted (tern bench --text measures "
+         "drafts)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {"eval", "-m MODEL --task NAME --data FILE [OPTIONS]", "Perplexity of a text, or accuracy on a task, with its standard error.", specs, 0};
+    const command c = {"eval", "-m MODEL --task NAME --data FILE [OPTIONS]",
+                       "Perplexity of a text, or accuracy on a task, with its standard error.", specs, 0};
     const char *words[1];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (!o.task) return usage_error(&c, "--task is required");
     if (!o.data) return usage_error(&c, "--data is required");
-    if (strcmp(draft, "none")) return usage_error(&c, "--draft %s: every task scores given texts and decodes nothing, so there is nothing to draft; tern bench --text measures drafts", draft);
+    if (strcmp(draft, "none"))
+        return usage_error(&c,
+                           "--draft %s: every task scores given texts and decodes nothing, so there is "
+                           "nothing to draft; tern bench --text measures drafts",
+                           draft);
     tern_engine *e = NULL;
     rc = open_engine(&c, &ma, &e);
     if (rc >= 0) return rc;
@@ -67,7 +80,8 @@ int cmd_eval(int argc, char **argv) {
     }
     const char *count = r.is_ppl ? "tokens" : "items", *value = r.is_ppl ? "perplexity" : "accuracy";
     if (json) {
-        json_t *j = json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value, r.value, "stderr", r.stderr_);
+        json_t *j = json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value,
+                              r.value, "stderr", r.stderr_);
         if (!r.is_ppl) {
             json_object_set_new(j, "skipped", json_integer(r.n_skipped));
             json_object_set_new(j, "answer_perplexity", json_real(r.perplexity));
@@ -80,8 +94,9 @@ int cmd_eval(int argc, char **argv) {
     } else if (r.is_ppl) {
         printf("perplexity %.4f +- %.4f over %lld tokens\n", r.value, r.stderr_, (long long)r.n_items);
     } else {
-        printf("accuracy %.2f %% +- %.2f over %lld items (%lld too long for the context), answer perplexity %.3f\n", r.value * 100,
-               r.stderr_ * 100, (long long)r.n_items, (long long)r.n_skipped, r.perplexity);
+        printf("accuracy %.2f %% +- %.2f over %lld items (%lld too long for the context), answer perplexity "
+               "%.3f\n",
+               r.value * 100, r.stderr_ * 100, (long long)r.n_items, (long long)r.n_skipped, r.perplexity);
     }
     json_decref(out.items);
     return EXIT_OK;

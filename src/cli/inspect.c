@@ -17,28 +17,34 @@
 #include <string.h>
 
 static const char *kind_name(uint32_t kind) {
-    static const char *const names[] = {"?", "meta", "tokenizer", "model", "layer", "shadow", "graphs", "head"};
+    static const char *const names[] = {"?",     "meta",   "tokenizer", "model",
+                                        "layer", "shadow", "graphs",    "head"};
     return kind < sizeof names / sizeof names[0] ? names[kind] : "?";
 }
 
 static json_t *hparams_json(const tn_hparams *h) {
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:f}", "arch", h->arch, "name", h->name, "layers", h->n_layers, "embedding", h->n_embd,
-                     "heads", h->n_heads, "kv_heads", h->n_kv_heads, "head_size", h->d_head, "feed_forward", h->n_ff, "vocabulary", h->n_vocab, "context", h->ctx_train,
-                     "tied", h->tied, "window", h->window, "rope_base", h->rope_base);
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:f}", "arch", h->arch,
+                     "name", h->name, "layers", h->n_layers, "embedding", h->n_embd, "heads", h->n_heads,
+                     "kv_heads", h->n_kv_heads, "head_size", h->d_head, "feed_forward", h->n_ff, "vocabulary",
+                     h->n_vocab, "context", h->ctx_train, "tied", h->tied, "window", h->window, "rope_base",
+                     h->rope_base);
 }
 
 static void print_hparams(const tn_hparams *h) {
     printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", h->name);
     printf("layers         %d of width %d, feed-forward %d\n", h->n_layers, h->n_embd, h->n_ff);
-    printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads, h->window ? ", sliding window" : "");
-    printf("vocabulary     %d%s\ncontext        %d tokens\n", h->n_vocab, h->tied ? " (head tied to the embedding)" : "", h->ctx_train);
+    printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads,
+           h->window ? ", sliding window" : "");
+    printf("vocabulary     %d%s\ncontext        %d tokens\n", h->n_vocab,
+           h->tied ? " (head tied to the embedding)" : "", h->ctx_train);
 }
 
 static uint64_t count_params(const tn_source *s) {
     const tn_hparams *h = tn_source_hparams(s);
     uint64_t n = 0;
     for (int layer = -1; layer < h->n_layers; layer++) {
-        for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+        for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES);
+             r++) {
             int64_t rows, cols;
             tn_role_shape(h, (tn_role)r, &rows, &cols);
             if (tn_source_has(s, layer, (tn_role)r)) n += (uint64_t)(rows * cols);
@@ -61,7 +67,9 @@ static json_t *storage_json(const tn_source *s) {
     }
     json_t *a = json_array();
     for (int d = 0; d <= TN_N_DTYPES; d++) {
-        if (by[d].n) json_array_append_new(a, json_pack("{s:s, s:I, s:I}", "type", dtype_name((tn_dtype)d), "tensors", by[d].n, "bytes", by[d].bytes));
+        if (by[d].n)
+            json_array_append_new(a, json_pack("{s:s, s:I, s:I}", "type", dtype_name((tn_dtype)d), "tensors",
+                                               by[d].n, "bytes", by[d].bytes));
     }
     return a;
 }
@@ -71,9 +79,11 @@ static json_t *tensors_json(const tn_source *s) {
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         json_t *dims = json_array();
-        for (int32_t d = 0; d < t->n_dims; d++) json_array_append_new(dims, json_integer((json_int_t)t->dims[d]));
-        json_array_append_new(a, json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "type", dtype_name(t->dtype), "shape", dims, "offset", (json_int_t)t->off_bytes,
-                                           "bytes", (json_int_t)t->size_bytes));
+        for (int32_t d = 0; d < t->n_dims; d++)
+            json_array_append_new(dims, json_integer((json_int_t)t->dims[d]));
+        json_array_append_new(a, json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "type",
+                                           dtype_name(t->dtype), "shape", dims, "offset",
+                                           (json_int_t)t->off_bytes, "bytes", (json_int_t)t->size_bytes));
     }
     return a;
 }
@@ -83,8 +93,10 @@ static void print_tensors(const tn_source *s) {
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         char shape[96] = "";
-        for (int32_t d = 0, n = 0; d < t->n_dims; d++) n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%" PRIu64, d ? "x" : "", t->dims[d]);
-        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", t->name, dtype_name(t->dtype), shape, t->off_bytes, t->size_bytes);
+        for (int32_t d = 0, n = 0; d < t->n_dims; d++)
+            n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%" PRIu64, d ? "x" : "", t->dims[d]);
+        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", t->name, dtype_name(t->dtype), shape,
+               t->off_bytes, t->size_bytes);
     }
 }
 
@@ -101,8 +113,10 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
     uint64_t n_params = count_params(s);
     json_t *storage = storage_json(s);
     if (json) {
-        json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:s, s:O, s:o}", "file", path, "format", tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
-                              (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "tokenizer", tokenizer_name(t), "storage", storage, "hyperparameters", hparams_json(h));
+        json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:s, s:O, s:o}", "file", path, "format",
+                              tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
+                              (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "tokenizer", tokenizer_name(t),
+                              "storage", storage, "hyperparameters", hparams_json(h));
         if (tensors) json_object_set_new(j, "tensors", tensors_json(s));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
@@ -115,7 +129,9 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
         size_t i;
         json_t *v;
         json_array_foreach(storage, i, v) {
-            printf("\n%-14s %-6s %lld tensors, %.1f MB", i ? "" : "storage", json_string_value(json_object_get(v, "type")), json_integer_value(json_object_get(v, "tensors")),
+            printf("\n%-14s %-6s %lld tensors, %.1f MB", i ? "" : "storage",
+                   json_string_value(json_object_get(v, "type")),
+                   json_integer_value(json_object_get(v, "tensors")),
                    (double)json_integer_value(json_object_get(v, "bytes")) * 1e-6);
         }
         putchar('\n');
@@ -135,12 +151,15 @@ static void count_graphs(const char *base, uint64_t n_bytes, json_t *graphs) {
         char rows[16];
         memcpy(&g, base + 8 + i * sizeof g, sizeof g);
         snprintf(rows, sizeof rows, "%d", g.m);
-        json_object_set_new(graphs, rows, json_integer(json_integer_value(json_object_get(graphs, rows)) + 1));
+        json_object_set_new(graphs, rows,
+                            json_integer(json_integer_value(json_object_get(graphs, rows)) + 1));
     }
 }
 
-/* Reads a section whole (which checks it); the records of tensor sections are listed into `sites`, graphs are counted. */
-static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_section *s, json_t *sites, json_t *graphs, tern_error *err) {
+/* Reads a section whole (which checks it); the records of tensor sections are listed into `sites`, graphs are
+ * counted. */
+static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_section *s, json_t *sites,
+                                json_t *graphs, tern_error *err) {
     char *base = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
     TN_FAIL_IF(!base, err, TERN_E_MEMORY, "no memory for a section of %" PRIu64 " bytes", s->size_bytes);
     tern_status st = tn_pkg_read(p, s, base, err);
@@ -149,14 +168,18 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
     const tn_pkg_record *r = tn_pkg_records(p, s, &n);
     if (st != TERN_OK || (s->kind != TN_PKG_LAYER && s->kind != TN_PKG_HEAD)) n = 0;
     for (size_t i = 0; i < n; i++) {
-        if ((r[i].part != TN_PKG_TILES && r[i].part != TN_PKG_WEIGHTLETS) || r[i].role >= TN_W_N_ROLES) continue;
+        if ((r[i].part != TN_PKG_TILES && r[i].part != TN_PKG_WEIGHTLETS) || r[i].role >= TN_W_N_ROLES)
+            continue;
         const tn_pkg_record *hot = tn_pkg_record_find(r, n, r[i].role, TN_PKG_HOT);
-        json_t *site = json_pack("{s:i, s:s, s:I, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear", tn_role_name((tn_role)r[i].role), "outputs",
-                                               (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k, "bytes", (json_int_t)r[i].size_bytes, "act_scale", (double)r[i].act_scale, "outlier_path",
-                                               (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0));
+        json_t *site = json_pack(
+            "{s:i, s:s, s:I, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear",
+            tn_role_name((tn_role)r[i].role), "outputs", (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k,
+            "bytes", (json_int_t)r[i].size_bytes, "act_scale", (double)r[i].act_scale, "outlier_path",
+            (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0));
         const uint8_t *bits;
         const tn_pkg_record *weightlets;
-        if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK) st = tn_pkg_weightlets(r, n, base, r[i].role, r[i].n, r[i].k, &bits, &weightlets, err);
+        if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK)
+            st = tn_pkg_weightlets(r, n, base, r[i].role, r[i].n, r[i].k, &bits, &weightlets, err);
         if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK) {
             json_int_t count[8] = {0};
             for (size_t c = 0; c < (size_t)r[i].n; c++) count[tn_channel_bits_get(bits, c) - 1]++;
@@ -184,14 +207,17 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
     for (size_t i = 0; i < tn_pkg_n_sections(p) && st == TERN_OK; i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
         st = read_section(ctx, p, s, sites, graphs, &err);
-        json_array_append_new(sections, json_pack("{s:s, s:i, s:I, s:I}", "kind", kind_name(s->kind), "layer", (int)s->layer, "offset", (json_int_t)s->off_bytes, "bytes",
+        json_array_append_new(sections, json_pack("{s:s, s:i, s:I, s:I}", "kind", kind_name(s->kind), "layer",
+                                                  (int)s->layer, "offset", (json_int_t)s->off_bytes, "bytes",
                                                   (json_int_t)s->size_bytes));
     }
     char format[40];
     snprintf(format, sizeof format, "tern package, version %d", TN_PKG_VERSION); /* the only one that opens */
     if (st == TERN_OK && json) {
-        json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O, s:O}", "file", path, "format", format, "scheme", scheme, "parameters", (json_int_t)n_params,
-                              "hyperparameters", hparams_json(&h), "sections", sections, "graphs_by_rows", graphs, "linears", sites);
+        json_t *j =
+            json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O, s:O}", "file", path, "format", format, "scheme",
+                      scheme, "parameters", (json_int_t)n_params, "hyperparameters", hparams_json(&h),
+                      "sections", sections, "graphs_by_rows", graphs, "linears", sites);
         if (times.n_widths) json_object_set_new(j, "attention_times", tn_attn_times_json(&times));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
@@ -211,22 +237,34 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
         printf("%s\n\n%-10s %6s %12s %12s\n", first ? "none" : "", "section", "layer", "offset", "bytes");
         size_t i;
         json_array_foreach(sections, i, v) {
-            printf("%-10s %6lld %12lld %12lld\n", json_string_value(json_object_get(v, "kind")), json_integer_value(json_object_get(v, "layer")),
-                   json_integer_value(json_object_get(v, "offset")), json_integer_value(json_object_get(v, "bytes")));
+            printf("%-10s %6lld %12lld %12lld\n", json_string_value(json_object_get(v, "kind")),
+                   json_integer_value(json_object_get(v, "layer")),
+                   json_integer_value(json_object_get(v, "offset")),
+                   json_integer_value(json_object_get(v, "bytes")));
         }
         if (tensors) {
-            printf("\n%5s %-12s %15s %10s %5s %11s  %-13s %s\n", "layer", "linear", "out x in", "bytes", "bits", "input scale", "outlier path", "channels of 1, 2 ... 8 bits");
+            printf("\n%5s %-12s %15s %10s %5s %11s  %-13s %s\n", "layer", "linear", "out x in", "bytes",
+                   "bits", "input scale", "outlier path", "channels of 1, 2 ... 8 bits");
             json_array_foreach(sites, i, v) {
                 bool path_on = json_is_true(json_object_get(v, "outlier_path"));
                 json_int_t outputs = json_integer_value(json_object_get(v, "outputs"));
                 const json_t *histogram = json_object_get(v, "channels_by_bits");
                 char hot[32] = "-";
                 double bits = histogram ? 0 : 8;
-                for (size_t b = 0; b < json_array_size(histogram); b++) bits += (double)(b + 1) * (double)json_integer_value(json_array_get(histogram, b)) / (double)outputs;
-                if (path_on) snprintf(hot, sizeof hot, "%lld hot", json_integer_value(json_object_get(v, "hot_channels")));
-                printf("%5lld %-12s %7lld x %-6lld %10lld %5.2f %11.5g  %-13s", json_integer_value(json_object_get(v, "layer")), json_string_value(json_object_get(v, "linear")),
-                       outputs, json_integer_value(json_object_get(v, "inputs")), json_integer_value(json_object_get(v, "bytes")), bits, json_real_value(json_object_get(v, "act_scale")), hot);
-                for (size_t b = 0; b < json_array_size(histogram); b++) printf(" %lld", json_integer_value(json_array_get(histogram, b)));
+                for (size_t b = 0; b < json_array_size(histogram); b++)
+                    bits += (double)(b + 1) * (double)json_integer_value(json_array_get(histogram, b)) /
+                            (double)outputs;
+                if (path_on)
+                    snprintf(hot, sizeof hot, "%lld hot",
+                             json_integer_value(json_object_get(v, "hot_channels")));
+                printf("%5lld %-12s %7lld x %-6lld %10lld %5.2f %11.5g  %-13s",
+                       json_integer_value(json_object_get(v, "layer")),
+                       json_string_value(json_object_get(v, "linear")), outputs,
+                       json_integer_value(json_object_get(v, "inputs")),
+                       json_integer_value(json_object_get(v, "bytes")), bits,
+                       json_real_value(json_object_get(v, "act_scale")), hot);
+                for (size_t b = 0; b < json_array_size(histogram); b++)
+                    printf(" %lld", json_integer_value(json_array_get(histogram, b)));
                 putchar('\n');
             }
         }
@@ -240,7 +278,8 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
 
 /* The set each kernel of the table was compiled for, found by asking which smaller set still picks it. */
 static const char *picked_by(size_t offset, const tn_kernels *k) {
-    static const char *const words[] = {"scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "dotprod", "i8mm"};
+    static const char *const words[] = {"scalar",     "avx2", "avxvnni", "avx512",
+                                        "avx512vnni", "neon", "dotprod", "i8mm"};
     void *want, *got;
     memcpy(&want, (const char *)k + offset, sizeof want);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
@@ -256,22 +295,39 @@ static int inspect_cpu(bool json) {
     const char *bad;
     tn_kernels k;
     tn_kernels_init(&k, tn_cpu_flags(&bad));
-    if (bad) return failed_text("TERN_CPU=%s is unknown; there are scalar, avx2, avxvnni, avx512, avx512vnni, neon, dotprod, i8mm", bad);
+    if (bad)
+        return failed_text("TERN_CPU=%s is unknown; there are scalar, avx2, avxvnni, avx512, avx512vnni, "
+                           "neon, dotprod, i8mm",
+                           bad);
     static const struct {
         const char *name;
         size_t offset;
-    } rows[] = {{"gemm_f32", offsetof(tn_kernels, gemm_f32)}, {"attn_f32", offsetof(tn_kernels, attn_f32)}, {"rmsnorm_f32", offsetof(tn_kernels, rmsnorm_f32)},
-                {"layernorm_f32", offsetof(tn_kernels, layernorm_f32)}, {"rope_f32", offsetof(tn_kernels, rope_f32)}, {"glu_f32", offsetof(tn_kernels, glu_f32)},
-                {"act_f32", offsetof(tn_kernels, act_f32)}, {"add_f32", offsetof(tn_kernels, add_f32)}, {"softmax_f32", offsetof(tn_kernels, softmax_f32)}, {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
-                {"quantise_s8", offsetof(tn_kernels, quantise_s8)}, {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)}, {"shadow_f32", offsetof(tn_kernels, shadow_f32)},
-                {"unpack_tile", offsetof(tn_kernels, unpack_tile)}, {"gemm_few", offsetof(tn_kernels, gemm_few)}, {"topk", offsetof(tn_kernels, topk)}, {"attn_sparse", offsetof(tn_kernels, attn_sparse)}};
+    } rows[] = {{"gemm_f32", offsetof(tn_kernels, gemm_f32)},
+                {"attn_f32", offsetof(tn_kernels, attn_f32)},
+                {"rmsnorm_f32", offsetof(tn_kernels, rmsnorm_f32)},
+                {"layernorm_f32", offsetof(tn_kernels, layernorm_f32)},
+                {"rope_f32", offsetof(tn_kernels, rope_f32)},
+                {"glu_f32", offsetof(tn_kernels, glu_f32)},
+                {"act_f32", offsetof(tn_kernels, act_f32)},
+                {"add_f32", offsetof(tn_kernels, add_f32)},
+                {"softmax_f32", offsetof(tn_kernels, softmax_f32)},
+                {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
+                {"quantise_s8", offsetof(tn_kernels, quantise_s8)},
+                {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)},
+                {"shadow_f32", offsetof(tn_kernels, shadow_f32)},
+                {"unpack_tile", offsetof(tn_kernels, unpack_tile)},
+                {"gemm_few", offsetof(tn_kernels, gemm_few)},
+                {"topk", offsetof(tn_kernels, topk)},
+                {"attn_sparse", offsetof(tn_kernels, attn_sparse)}};
     json_t *features = json_array(), *kernels = json_object();
     for (uint32_t bit = 1; bit; bit <<= 1) {
         if (k.cpu & bit) json_array_append_new(features, json_string(tn_cpu_flag_name(bit)));
     }
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) json_object_set_new(kernels, rows[i].name, json_string(picked_by(rows[i].offset, &k)));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        json_object_set_new(kernels, rows[i].name, json_string(picked_by(rows[i].offset, &k)));
     if (json) {
-        json_t *j = json_pack("{s:i, s:O, s:O}", "cores", tn_cpu_count(), "features", features, "kernels", kernels);
+        json_t *j =
+            json_pack("{s:i, s:O, s:O}", "cores", tn_cpu_count(), "features", features, "kernels", kernels);
         json_dumpf(j, stdout, JSON_INDENT(2));
         putchar('\n');
         json_decref(j);
@@ -281,7 +337,8 @@ static int inspect_cpu(bool json) {
         json_t *v;
         json_array_foreach(features, i, v) printf(" %s", json_string_value(v));
         puts("\n");
-        for (i = 0; i < sizeof rows / sizeof rows[0]; i++) printf("%-20s %s\n", rows[i].name, json_string_value(json_object_get(kernels, rows[i].name)));
+        for (i = 0; i < sizeof rows / sizeof rows[0]; i++)
+            printf("%-20s %s\n", rows[i].name, json_string_value(json_object_get(kernels, rows[i].name)));
     }
     json_decref(features);
     json_decref(kernels);
@@ -291,12 +348,18 @@ static int inspect_cpu(bool json) {
 int cmd_inspect(int argc, char **argv) {
     bool json = false, cpu = false, tensors = false;
     const arg_spec specs[] = {
-        {"tensors", 0, NULL, ARG_FLAG, &tensors, 0, 0, "list every tensor with type, shape and place (packages: every linear with its bytes, bits, input scale and outlier path)"},
-        {"cpu", 0, NULL, ARG_FLAG, &cpu, 0, 0, "processor features and the kernels they select (TERN_CPU lowers them)"},
+        {"tensors", 0, NULL, ARG_FLAG, &tensors, 0, 0,
+         "list every tensor with type, shape and place (packages: every linear with its bytes, bits, input "
+         "scale and outlier path)"},
+        {"cpu", 0, NULL, ARG_FLAG, &cpu, 0, 0,
+         "processor features and the kernels they select (TERN_CPU lowers them)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
-    const command c = {"inspect", "FILE [--tensors] [--json]   or: tern inspect --cpu", "What is in a GGUF file, a Hugging Face folder or a package (whose checksums are verified).", specs, 1};
+    const command c = {
+        "inspect", "FILE [--tensors] [--json]   or: tern inspect --cpu",
+        "What is in a GGUF file, a Hugging Face folder or a package (whose checksums are verified).", specs,
+        1};
     const char *words[2] = {0};
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
@@ -304,5 +367,6 @@ int cmd_inspect(int argc, char **argv) {
     if (!words[0]) return usage_error(&c, "FILE is required");
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    return tn_pkg_is(words[0]) ? inspect_package(&ctx, words[0], json, tensors) : inspect_source(&ctx, words[0], json, tensors);
+    return tn_pkg_is(words[0]) ? inspect_package(&ctx, words[0], json, tensors)
+                               : inspect_source(&ctx, words[0], json, tensors);
 }

@@ -25,7 +25,8 @@ static const struct {
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_help(FILE *f) {
-    fprintf(f, "tern %s - an on-device language model engine\n\nusage: tern COMMAND [OPTIONS]\n\n", tern_version());
+    fprintf(f, "tern %s - an on-device language model engine\n\nusage: tern COMMAND [OPTIONS]\n\n",
+            tern_version());
     for (int i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(f, "\ntern COMMAND --help tells the options of each; exit status: 0 done, 1 failed, 2 usage.\n");
 }

@@ -27,7 +27,8 @@ static bool show_progress(void *user, const char *stage, double fraction) {
     }
     fprintf(stderr, "\r\033[K%s %3.0f %%", stage, fraction * 100);
     double left = fraction > p->first ? (now - p->started_s) * (1 - fraction) / (fraction - p->first) : 0;
-    if (left > 2) fprintf(stderr, ", about %.0f %s left", left < 100 ? left : left / 60, left < 100 ? "s" : "min");
+    if (left > 2)
+        fprintf(stderr, ", about %.0f %s left", left < 100 ? left : left / 60, left < 100 ? "s" : "min");
     if (fraction >= 1) fprintf(stderr, "\r\033[K");
     return true;
 }
@@ -41,39 +42,64 @@ int cmd_pack(int argc, char **argv) {
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "edgeflow (default), llm-npu, naive-w8a8, smoothquant"},
-        {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8, "average bits of a weight (default: 5 with edgeflow, else 8)"},
-        {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0, "who gets them: error (default with edgeflow: channels 1 to 8 by relative error), uniform (else), cmpq"},
-        {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0, "tensor: that average in every one (default), or model: in all of them together; reads them once more"},
-        {"shadow", 0, "MODE", ARG_STR, &shadow, 0, 0, "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, or on: everywhere"},
-        {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0, "text to calibrate on (default: a small built-in one)"},
-        {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7, "tokens of it to use at most (default 8192)"},
-        {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5, "context while calibrating (default 512)"},
-        {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100, "least important sites without an outlier path, at most (default 85)"},
-        {"prune-error", 0, "X", ARG_FLOAT, &o.prune_error, 0, 1e9, "never prune a site whose values that are no outliers would lose more than X of their energy (default 0.001)"},
-        {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1, "share of a shadowed site's values beyond its scale (default 0.002)"},
-        {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0, "sparse attention: measure each head's importance; one forward of a window for every head. After a kill it goes on where it was"},
+        {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
+         "average bits of a weight (default: 5 with edgeflow, else 8)"},
+        {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
+         "who gets them: error (default with edgeflow: channels 1 to 8 by relative error), uniform (else), "
+         "cmpq"},
+        {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0,
+         "tensor: that average in every one (default), or model: in all of them together; reads them once "
+         "more"},
+        {"shadow", 0, "MODE", ARG_STR, &shadow, 0, 0,
+         "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, or on: "
+         "everywhere"},
+        {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0,
+         "text to calibrate on (default: a small built-in one)"},
+        {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7,
+         "tokens of it to use at most (default 8192)"},
+        {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5,
+         "context while calibrating (default 512)"},
+        {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100,
+         "least important sites without an outlier path, at most (default 85)"},
+        {"prune-error", 0, "X", ARG_FLOAT, &o.prune_error, 0, 1e9,
+         "never prune a site whose values that are no outliers would lose more than X of their energy "
+         "(default 0.001)"},
+        {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1,
+         "share of a shadowed site's values beyond its scale (default 0.002)"},
+        {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0,
+         "sparse attention: measure each head's importance; one forward of a window for every head. After a "
+         "kill it goes on where it was"},
         {"threads", 't', "N", ARG_INT, &o.n_threads, 1, 64, "worker threads (default: one per core)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print the report as JSON"},
         {0},
     };
-    const command c = {"pack", "SRC -o OUT.tern [OPTIONS]", "Calibrate and quantise SRC (a GGUF file or a Hugging Face folder) into one package.", specs, 1};
+    const command c = {"pack", "SRC -o OUT.tern [OPTIONS]",
+                       "Calibrate and quantise SRC (a GGUF file or a Hugging Face folder) into one package.",
+                       specs, 1};
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (!words[0]) return usage_error(&c, "SRC is required");
     if (!out) return usage_error(&c, "-o OUT.tern is required");
-    if (tn_pkg_is(words[0])) return failed_text("%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
+    if (tn_pkg_is(words[0]))
+        return failed_text(
+            "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
     o.scheme = TN_N_SCHEMES;
     for (int s = 0; s < TN_N_SCHEMES; s++) {
         if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o.scheme = (tn_scheme)s;
     }
-    if (o.scheme == TN_N_SCHEMES) return usage_error(&c, "scheme '%s' is unknown; there are edgeflow, llm-npu, naive-w8a8, smoothquant", scheme);
-    if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on")) return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
+    if (o.scheme == TN_N_SCHEMES)
+        return usage_error(&c, "scheme '%s' is unknown; there are edgeflow, llm-npu, naive-w8a8, smoothquant",
+                           scheme);
+    if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on"))
+        return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
     o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;
-    if (allocation && !tn_allocation_parse(allocation, &o.allocation)) return usage_error(&c, "allocation '%s' is unknown; there are error, uniform, cmpq", allocation);
+    if (allocation && !tn_allocation_parse(allocation, &o.allocation))
+        return usage_error(&c, "allocation '%s' is unknown; there are error, uniform, cmpq", allocation);
     o.bits = (double)bits;
     o.attn_times = tn_sparse_attn_times;
-    if (strcmp(scope, "tensor") && strcmp(scope, "model")) return usage_error(&c, "bits-scope '%s' is unknown; there are tensor, model", scope);
+    if (strcmp(scope, "tensor") && strcmp(scope, "model"))
+        return usage_error(&c, "bits-scope '%s' is unknown; there are tensor, model", scope);
     o.bits_of_model = !strcmp(scope, "model");
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
@@ -88,23 +114,29 @@ int cmd_pack(int argc, char **argv) {
     if (tn_pack(&ctx, words[0], out, &o, &r, &err) != TERN_OK) return failed(&err);
     double share = r.n_values ? 100.0 * (double)r.n_outliers / (double)r.n_values : 0;
     if (json) {
-        json_t *j = json_pack("{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme", scheme, "bytes",
-                              (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites", (int)r.n_shadowed, "unsmoothed_sites", (int)r.n_unsmoothed, "outlier_percent", share,
-                              "hot_channels", (json_int_t)r.n_hot, "channels", (json_int_t)r.n_channels, "hot_coverage", r.hot_coverage,
-                              "resident_row_bytes", (json_int_t)r.hot_row_bytes, "all_row_bytes", (json_int_t)r.all_row_bytes, "calibration_tokens",
-                              (json_int_t)r.n_calib_tokens);
+        json_t *j = json_pack(
+            "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme",
+            scheme, "bytes", (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites",
+            (int)r.n_shadowed, "unsmoothed_sites", (int)r.n_unsmoothed, "outlier_percent", share,
+            "hot_channels", (json_int_t)r.n_hot, "channels", (json_int_t)r.n_channels, "hot_coverage",
+            r.hot_coverage, "resident_row_bytes", (json_int_t)r.hot_row_bytes, "all_row_bytes",
+            (json_int_t)r.all_row_bytes, "calibration_tokens", (json_int_t)r.n_calib_tokens);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
         return EXIT_OK;
     }
-    printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r.package_bytes / 1048576, scheme, (unsigned long long)r.n_calib_tokens);
-    if (r.n_unsmoothed) printf("inputs of %d of %d sites are not smoothed: %s\n", r.n_unsmoothed, r.n_sites, tn_pack_unsmoothed);
+    printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r.package_bytes / 1048576,
+           scheme, (unsigned long long)r.n_calib_tokens);
+    if (r.n_unsmoothed)
+        printf("inputs of %d of %d sites are not smoothed: %s\n", r.n_unsmoothed, r.n_sites,
+               tn_pack_unsmoothed);
     if (r.n_shadowed) {
-        printf("outlier paths at %d of %d sites (%.2f %% of their values); hot channels %llu of %llu carry %.0f %% of the outliers;\n"
+        printf("outlier paths at %d of %d sites (%.2f %% of their values); hot channels %llu of %llu carry "
+               "%.0f %% of the outliers;\n"
                "weight rows resident for the CPU: %.2f MiB of %.2f MiB\n",
-               r.n_shadowed, r.n_sites, share, (unsigned long long)r.n_hot, (unsigned long long)r.n_channels, r.hot_coverage * 100,
-               (double)r.hot_row_bytes / 1048576, (double)r.all_row_bytes / 1048576);
+               r.n_shadowed, r.n_sites, share, (unsigned long long)r.n_hot, (unsigned long long)r.n_channels,
+               r.hot_coverage * 100, (double)r.hot_row_bytes / 1048576, (double)r.all_row_bytes / 1048576);
     }
     return EXIT_OK;
 }

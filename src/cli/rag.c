@@ -53,7 +53,9 @@ static size_t count_tokens(void *user, const char *text, size_t n) {
         a->ids = more;
         a->cap = n + 16;
     }
-    return tn_tokenize(a->tok, text, n, false, false, a->ids, a->cap, &n_ids, NULL) == TERN_OK ? n_ids : tn_text_count(text, n);
+    return tn_tokenize(a->tok, text, n, false, false, a->ids, a->cap, &n_ids, NULL) == TERN_OK
+               ? n_ids
+               : tn_text_count(text, n);
 }
 
 static int sub_add(int argc, char **argv) {
@@ -62,21 +64,27 @@ static int sub_add(int argc, char **argv) {
     bool json = false;
     const arg_spec specs[] = {
         {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
-        {"model", 'm', "MODEL", ARG_STR, &model, 0, 0, "count tokens with this model's tokenizer (default: about 4 bytes each)"},
+        {"model", 'm', "MODEL", ARG_STR, &model, 0, 0,
+         "count tokens with this model's tokenizer (default: about 4 bytes each)"},
         {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "tokens per passage at most (default 192)"},
-        {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095, "tokens that passages share with the one before (default 24)"},
+        {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,
+         "tokens that passages share with the one before (default 24)"},
         {"max-file", 0, "MIB", ARG_INT, &max_mib, 1, 1024, "skip larger files (default 32)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
         {0},
     };
     const command c = {"rag add", "PATH... [OPTIONS]",
-                       "Bring files, and folders with all below them, into the index: text, Markdown, HTML, and PDF where pdftotext is installed.\n"
-                       "What did not change since is not read into it again; what is gone from a folder goes from the index.", specs, MAX_PATHS};
+                       "Bring files, and folders with all below them, into the index: text, Markdown, HTML, "
+                       "and PDF where pdftotext is installed.\n"
+                       "What did not change since is not read into it again; what is gone from a folder goes "
+                       "from the index.",
+                       specs, MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
     int rc = args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
     if (!paths[0]) return usage_error(&c, "no PATH given");
-    if (overlap >= max_tokens) return usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
+    if (overlap >= max_tokens)
+        return usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tern_error err;
@@ -85,25 +93,37 @@ static int sub_add(int argc, char **argv) {
     if (!file) return EXIT_FAILED;
     tern_status st = model ? tn_tokens_open(&ctx, model, &a.tok, &err) : TERN_OK;
     if (st == TERN_OK) st = tn_store_open(&ctx, file, NULL, &a.store, &err);
-    const tn_rag_options o = {.passages = {.max_tokens = (size_t)max_tokens, .overlap_tokens = (size_t)overlap, .count = a.tok ? count_tokens : NULL, .user = &a},
-                              .max_file_bytes = (uint64_t)max_mib << 20, .notice = notice, .progress = progress, .user = &a};
+    const tn_rag_options o = {.passages = {.max_tokens = (size_t)max_tokens,
+                                           .overlap_tokens = (size_t)overlap,
+                                           .count = a.tok ? count_tokens : NULL,
+                                           .user = &a},
+                              .max_file_bytes = (uint64_t)max_mib << 20,
+                              .notice = notice,
+                              .progress = progress,
+                              .user = &a};
     tn_rag_added sum = {0};
     signal(SIGINT, on_interrupt);
     double t0 = tn_now_s();
-    for (const char **p = paths; *p && st == TERN_OK; p++) st = tn_rag_add(a.store, *p, &o, &stopped, &sum, &err);
+    for (const char **p = paths; *p && st == TERN_OK; p++)
+        st = tn_rag_add(a.store, *p, &o, &stopped, &sum, &err);
     if (a.terminal) fputs("\r\033[K", stderr);
     int64_t n_documents = 0, n_passages = 0;
     if (st == TERN_OK) st = tn_rag_counts(a.store, &n_documents, &n_passages, &err);
     if (st == TERN_OK && json) {
-        json_t *j = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added", (json_int_t)sum.n_added, "changed", (json_int_t)sum.n_changed, "unchanged",
-                              (json_int_t)sum.n_unchanged, "removed", (json_int_t)sum.n_removed, "skipped", (json_int_t)sum.n_skipped, "passages_written",
-                              (json_int_t)sum.n_passages, "documents", (json_int_t)n_documents, "passages", (json_int_t)n_passages, "seconds", tn_now_s() - t0);
+        json_t *j =
+            json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added", (json_int_t)sum.n_added,
+                      "changed", (json_int_t)sum.n_changed, "unchanged", (json_int_t)sum.n_unchanged,
+                      "removed", (json_int_t)sum.n_removed, "skipped", (json_int_t)sum.n_skipped,
+                      "passages_written", (json_int_t)sum.n_passages, "documents", (json_int_t)n_documents,
+                      "passages", (json_int_t)n_passages, "seconds", tn_now_s() - t0);
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
     } else if (st == TERN_OK) {
-        printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld documents with %lld passages in %.1f s\n", (long long)sum.n_added,
-               (long long)sum.n_changed, (long long)sum.n_unchanged, (long long)sum.n_removed, (long long)sum.n_skipped, (long long)n_documents,
+        printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld documents with "
+               "%lld passages in %.1f s\n",
+               (long long)sum.n_added, (long long)sum.n_changed, (long long)sum.n_unchanged,
+               (long long)sum.n_removed, (long long)sum.n_skipped, (long long)n_documents,
                (long long)n_passages, tn_now_s() - t0);
     }
     rc = st == TERN_OK ? EXIT_OK : failed(&err);
@@ -136,14 +156,17 @@ static bool list_one(void *user, const tn_rag_document *d) {
     listing *l = user;
     l->n++;
     if (l->json) {
-        json_array_append_new(l->json, json_pack("{s:s, s:I, s:I, s:I}", "path", d->path, "passages", (json_int_t)d->n_passages, "bytes", (json_int_t)d->n_bytes, "added", (json_int_t)d->added));
+        json_array_append_new(l->json, json_pack("{s:s, s:I, s:I, s:I}", "path", d->path, "passages",
+                                                 (json_int_t)d->n_passages, "bytes", (json_int_t)d->n_bytes,
+                                                 "added", (json_int_t)d->added));
         return true;
     }
     char when[32];
     time_t t = (time_t)d->added;
     struct tm tm;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&t, &tm));
-    printf("%s  %6lld passages  %10lld bytes  %s\n", when, (long long)d->n_passages, (long long)d->n_bytes, d->path);
+    printf("%s  %6lld passages  %10lld bytes  %s\n", when, (long long)d->n_passages, (long long)d->n_bytes,
+           d->path);
     return !ferror(stdout);
 }
 
@@ -185,7 +208,9 @@ static int sub_rm(int argc, char **argv) {
         {"all", 0, NULL, ARG_FLAG, &all, 0, 0, "every document"},
         {0},
     };
-    const command c = {"rag rm", "PATH... | --all [OPTIONS]", "Take documents, or all below a folder, out of the index. The files stay.", specs, MAX_PATHS};
+    const command c = {"rag rm", "PATH... | --all [OPTIONS]",
+                       "Take documents, or all below a folder, out of the index. The files stay.", specs,
+                       MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
     int rc = args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
@@ -219,12 +244,16 @@ int cmd_rag(int argc, char **argv) {
         int (*run)(int argc, char **argv);
     } subs[] = {{"add", sub_add}, {"ls", sub_ls}, {"rm", sub_rm}};
     static const arg_spec none[] = {{0}};
-    const command c = {"rag", "add PATH... | ls | rm PATH...", "The documents that tern ask answers from. tern rag add --help and so on tell the options of each.", none, 1};
+    const command c = {
+        "rag", "add PATH... | ls | rm PATH...",
+        "The documents that tern ask answers from. tern rag add --help and so on tell the options of each.",
+        none, 1};
     for (size_t i = 0; argc > 1 && i < sizeof subs / sizeof subs[0]; i++) {
         if (!strcmp(argv[1], subs[i].name)) return subs[i].run(argc - 1, argv + 1);
     }
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    return words[0] ? usage_error(&c, "unknown command '%s'", words[0]) : usage_error(&c, "want add, ls or rm");
+    return words[0] ? usage_error(&c, "unknown command '%s'", words[0])
+                    : usage_error(&c, "want add, ls or rm");
 }

@@ -47,7 +47,9 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     }
     memcpy(o->text + o->n, text, n);
     o->text[o->n += n] = 0;
-    if (o->logprobs && token >= 0) json_array_append_new(o->tokens, json_pack("{s:i, s:f}", "id", (int)token, "logprob", (double)logprob));
+    if (o->logprobs && token >= 0)
+        json_array_append_new(o->tokens,
+                              json_pack("{s:i, s:f}", "id", (int)token, "logprob", (double)logprob));
     return true;
 }
 
@@ -64,7 +66,8 @@ static const char *reason_text(tern_stop_reason r) {
 
 int cmd_run(int argc, char **argv) {
     model_args ma = {0};
-    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto", *store = NULL;
+    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto",
+               *store = NULL;
     int32_t n_ctx = 0;
     const char *trace = NULL;
     bool gantt = false;
@@ -75,27 +78,35 @@ int cmd_run(int argc, char **argv) {
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"prompt", 'p', "TEXT", ARG_STR, &prompt, 0, 0, "the prompt"},
-        {"file", 'f', "FILE", ARG_STR, &file, 0, 0, "read the prompt from FILE (-: standard input); with -p, the text of -p follows it"},
-        {"n-predict", 'n', "N", ARG_INT, &g.max_tokens, -1, 1e9, "tokens to generate at most, -1 = until the end (default 128)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24, "context in tokens (default: the smaller of 4096 and the model's)"},
+        {"file", 'f', "FILE", ARG_STR, &file, 0, 0,
+         "read the prompt from FILE (-: standard input); with -p, the text of -p follows it"},
+        {"n-predict", 'n', "N", ARG_INT, &g.max_tokens, -1, 1e9,
+         "tokens to generate at most, -1 = until the end (default 128)"},
+        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
+         "context in tokens (default: the smaller of 4096 and the model's)"},
         {"chat", 0, NULL, ARG_FLAG, &chat, 0, 0, "wrap the prompt in the model's chat template"},
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message (with --chat)"},
         {"stop", 0, "TEXT", ARG_LIST, &stop, 0, 0, "stop before this text; may be repeated"},
         {"ignore-eos", 0, NULL, ARG_FLAG, &g.ignore_end, 0, 0, "go on after the end-of-text token"},
         SAMPLING_ARGS(g.sampling),
         DRAFT_ARGS(draft, g),
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0, "keep the conversation in FILE and draft from those kept there (default: none)"},
-        {"load-session", 0, "FILE", ARG_STR, &load, 0, 0, "start from a saved session; only what differs from it is evaluated"},
+        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+         "keep the conversation in FILE and draft from those kept there (default: none)"},
+        {"load-session", 0, "FILE", ARG_STR, &load, 0, 0,
+         "start from a saved session; only what differs from it is evaluated"},
         {"save-session", 0, "FILE", ARG_STR, &save, 0, 0, "save the session at the end"},
-        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
+        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0,
+         "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
         {"gantt", 0, NULL, ARG_FLAG, &gantt, 0, 0, "packages: draw the prefill's tasks on standard error"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object instead of the text"},
         {"logprobs", 0, NULL, ARG_FLAG, &logprobs, 0, 0, "with --json: every token with its log-probability"},
         {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print times and memory on standard error"},
         {0},
     };
-    const command c = {"run", "-m MODEL (-p TEXT | -f FILE) [OPTIONS]",
-                       "Answer one prompt. The answer goes to standard output, everything else to standard error.", specs, 0};
+    const command c = {
+        "run", "-m MODEL (-p TEXT | -f FILE) [OPTIONS]",
+        "Answer one prompt. The answer goes to standard output, everything else to standard error.", specs,
+        0};
     const char *words[1];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
@@ -197,10 +208,12 @@ int cmd_run(int argc, char **argv) {
     double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0;
     double tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
     if (json) {
-        json_t *j = json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", out.text ? out.text : "", out.n, "tokens",
-                              (int)res.n_tokens, "prompt_tokens", (int)n_ids, "stop", reason_text(res.reason), "load_ms", loaded_s * 1e3,
-                              "ttft_ms", (out.first_s > 0 ? out.first_s : loaded_s + prefill_s) * 1e3, "prefill_tokens_per_second", pp,
-                              "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes());
+        json_t *j = json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text",
+                              out.text ? out.text : "", out.n, "tokens", (int)res.n_tokens, "prompt_tokens",
+                              (int)n_ids, "stop", reason_text(res.reason), "load_ms", loaded_s * 1e3,
+                              "ttft_ms", (out.first_s > 0 ? out.first_s : loaded_s + prefill_s) * 1e3,
+                              "prefill_tokens_per_second", pp, "decode_tokens_per_second", tg,
+                              "peak_rss_bytes", (json_int_t)peak_rss_bytes());
         if (!j) {
             rc = failed_text("the answer is not valid UTF-8 for JSON");
             goto out;
@@ -218,8 +231,11 @@ int cmd_run(int argc, char **argv) {
     if (stats && ts.wall_s > 0) prefill_print(&ts);
     if (stats) draft_print(s, prefill_s, res.decode_s, res.n_tokens);
     if (stats) {
-        fprintf(stderr, "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms after start, loaded in %.0f ms, peak memory %.1f MiB\n",
-                n_ids, pp, res.n_tokens, tg, reason_text(res.reason), out.first_s * 1e3, loaded_s * 1e3, (double)peak_rss_bytes() / 1048576);
+        fprintf(stderr,
+                "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms "
+                "after start, loaded in %.0f ms, peak memory %.1f MiB\n",
+                n_ids, pp, res.n_tokens, tg, reason_text(res.reason), out.first_s * 1e3, loaded_s * 1e3,
+                (double)peak_rss_bytes() / 1048576);
     }
     rc = EXIT_OK;
 out:

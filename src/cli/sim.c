@@ -1,4 +1,5 @@
-/* tern sim - what a model would do on a phone's processor: the prefill's own tasks, policies and planners on a virtual clock. */
+/* tern sim - what a model would do on a phone's processor: the prefill's own tasks, policies and planners on
+ * a virtual clock. */
 #include "cli/args.h"
 #include "cli/commands.h"
 
@@ -27,47 +28,61 @@ static bool find_soc(const char *name, char *path, size_t cap) {
     *strrchr(exe, '/') = 0;
     static const char *const places[] = {"../share/tern", "../share"};
     for (int i = 0; i < 2; i++)
-        if (snprintf(path, cap, "%s/%s/soc/%s.json", exe, places[i], name) < (int)cap && !access(path, R_OK)) return true;
+        if (snprintf(path, cap, "%s/%s/soc/%s.json", exe, places[i], name) < (int)cap && !access(path, R_OK))
+            return true;
     return false;
 }
 
 static int load_soc(const char *name, tn_soc *soc) {
     char path[1024];
     tern_error err;
-    if (!find_soc(name, path, sizeof path)) return failed_text("no data file for SoC '%s'; tern sim --list names those there are", name);
+    if (!find_soc(name, path, sizeof path))
+        return failed_text("no data file for SoC '%s'; tern sim --list names those there are", name);
     return tn_soc_load(soc, path, &err) == TERN_OK ? EXIT_OK : failed(&err);
 }
 
 /* ---- one request ----------------------------------------------------------------------------------- */
 
 static void print_json(const tn_sim_request *r, const tn_sim_result *o) {
-    printf("{\"model\": \"%s\", \"prompt_tokens\": %d, \"chunk\": %d, \"policy\": \"%s\", \"load\": \"%s\", \"attention\": \"%s\", \"ttft_ms\": %.3f, "
-           "\"prefill_tokens_per_second\": %.2f, \"generated_tokens\": %d, \"ms_per_token\": %.3f, \"bubble_cpu\": %.4f, \"bubble_npu\": %.4f, \"bubble_io\": %.4f, ",
-           r->model->name, r->n_tokens, r->n_chunk, tn_policy_name(r->policy.kind), tn_sim_load_name(r->load), tn_sim_attention_name(r->attention), o->ttft_ms,
-           o->tokens_per_second, r->n_gen, o->ms_per_token, o->run.bubble[TN_LANE_CPU], o->run.bubble[TN_LANE_NPU], o->run.bubble[TN_LANE_IO]);
-    printf("\"exposed_io_ms\": %.3f, \"exposed_switch_ms\": %.3f, \"energy_j\": %.3f, \"memory_bytes\": %.0f, \"critical_path_ms\": %.3f, \"cpu_work_ms\": %.3f, "
-           "\"npu_work_ms\": %.3f, \"io_work_ms\": %.3f, \"stolen\": %d, \"tasks\": %d, \"bottleneck\": \"%s\"}\n",
-           o->exposed_io_ms, o->exposed_switch_ms, o->energy_j, o->memory_bytes, (double)o->critical_ns / 1e6, (double)o->work_ns[TN_LANE_CPU] / 1e6,
-           (double)o->work_ns[TN_LANE_NPU] / 1e6, (double)o->work_ns[TN_LANE_IO] / 1e6, o->run.n_stolen, o->n_tasks, tn_sim_bottleneck(o));
+    printf("{\"model\": \"%s\", \"prompt_tokens\": %d, \"chunk\": %d, \"policy\": \"%s\", \"load\": \"%s\", "
+           "\"attention\": \"%s\", \"ttft_ms\": %.3f, "
+           "\"prefill_tokens_per_second\": %.2f, \"generated_tokens\": %d, \"ms_per_token\": %.3f, "
+           "\"bubble_cpu\": %.4f, \"bubble_npu\": %.4f, \"bubble_io\": %.4f, ",
+           r->model->name, r->n_tokens, r->n_chunk, tn_policy_name(r->policy.kind), tn_sim_load_name(r->load),
+           tn_sim_attention_name(r->attention), o->ttft_ms, o->tokens_per_second, r->n_gen, o->ms_per_token,
+           o->run.bubble[TN_LANE_CPU], o->run.bubble[TN_LANE_NPU], o->run.bubble[TN_LANE_IO]);
+    printf("\"exposed_io_ms\": %.3f, \"exposed_switch_ms\": %.3f, \"energy_j\": %.3f, \"memory_bytes\": "
+           "%.0f, \"critical_path_ms\": %.3f, \"cpu_work_ms\": %.3f, "
+           "\"npu_work_ms\": %.3f, \"io_work_ms\": %.3f, \"stolen\": %d, \"tasks\": %d, \"bottleneck\": "
+           "\"%s\"}\n",
+           o->exposed_io_ms, o->exposed_switch_ms, o->energy_j, o->memory_bytes, (double)o->critical_ns / 1e6,
+           (double)o->work_ns[TN_LANE_CPU] / 1e6, (double)o->work_ns[TN_LANE_NPU] / 1e6,
+           (double)o->work_ns[TN_LANE_IO] / 1e6, o->run.n_stolen, o->n_tasks, tn_sim_bottleneck(o));
 }
 
 static void print_text(const tn_sim_request *r, const tn_sim_result *o) {
-    printf("%s on %s: %d tokens in %d chunks of %d, %s, %s attention", r->model->name, r->soc ? r->soc->title : "this machine", r->n_tokens, o->n_chunks, r->n_chunk,
+    printf("%s on %s: %d tokens in %d chunks of %d, %s, %s attention", r->model->name,
+           r->soc ? r->soc->title : "this machine", r->n_tokens, o->n_chunks, r->n_chunk,
            tn_policy_name(r->policy.kind), tn_sim_attention_name(r->attention));
     if (r->load == TN_SIM_WARM) puts(", weights in memory");
     else printf(", weights by %s at %g bits\n", tn_sim_load_name(r->load), r->bits > 0 ? r->bits : 8);
-    printf("prefill   %10.1f ms  to the first token, %.1f tokens/s; bottleneck: %s\n", o->ttft_ms, o->tokens_per_second, tn_sim_bottleneck(o));
-    printf("bubbles   %10.1f %%   of the NPU, %.1f %% of the CPU; %d products stolen\n", o->run.bubble[TN_LANE_NPU] * 100, o->run.bubble[TN_LANE_CPU] * 100, o->run.n_stolen);
+    printf("prefill   %10.1f ms  to the first token, %.1f tokens/s; bottleneck: %s\n", o->ttft_ms,
+           o->tokens_per_second, tn_sim_bottleneck(o));
+    printf("bubbles   %10.1f %%   of the NPU, %.1f %% of the CPU; %d products stolen\n",
+           o->run.bubble[TN_LANE_NPU] * 100, o->run.bubble[TN_LANE_CPU] * 100, o->run.n_stolen);
     if (o->critical_ns)
-        printf("at least  %10.1f ms  critical path; work of the NPU %.1f, of the CPU %.1f, of the flash %.1f\n", (double)o->critical_ns / 1e6, (double)o->work_ns[TN_LANE_NPU] / 1e6,
-               (double)o->work_ns[TN_LANE_CPU] / 1e6, (double)o->work_ns[TN_LANE_IO] / 1e6);
+        printf(
+            "at least  %10.1f ms  critical path; work of the NPU %.1f, of the CPU %.1f, of the flash %.1f\n",
+            (double)o->critical_ns / 1e6, (double)o->work_ns[TN_LANE_NPU] / 1e6,
+            (double)o->work_ns[TN_LANE_CPU] / 1e6, (double)o->work_ns[TN_LANE_IO] / 1e6);
     if (r->load != TN_SIM_WARM) printf("loading   %10.1f ms  exposed\n", o->exposed_io_ms);
     if (r->one_form) printf("switching %10.1f ms  exposed\n", o->exposed_switch_ms);
     if (r->n_gen) printf("decode    %10.2f ms/token over %d tokens\n", o->ms_per_token, r->n_gen);
     if (!r->soc) return;
     printf("energy    %10.2f J\nmemory    %10.2f GB\n", o->energy_j, o->memory_bytes / 1e9);
-    printf("costs     %10.1f %%   residual of the fit to the table of products; of flash %.1f, of launches %.1f\n", r->soc->products_residual * 100, r->soc->flash_residual * 100,
-           r->soc->estimate_residual * 100);
+    printf("costs     %10.1f %%   residual of the fit to the table of products; of flash %.1f, of launches "
+           "%.1f\n",
+           r->soc->products_residual * 100, r->soc->flash_residual * 100, r->soc->estimate_residual * 100);
 }
 
 /* ---- sweep ----------------------------------------------------------------------------------------- */
@@ -87,8 +102,10 @@ static const struct {
     [D_FLASH] = {"flash", 4, {0.5, 1, 2, 4}},     /* bandwidth, times */
 };
 
-/* CSV, a line for each combination of the dimensions named in vary; the others stay as the request has them. */
-static tern_status sweep(const tn_sim_request *base, const char *vary, tn_sim *s, int32_t *n_points, tern_error *err) {
+/* CSV, a line for each combination of the dimensions named in vary; the others stay as the request has them.
+ */
+static tern_status sweep(const tn_sim_request *base, const char *vary, tn_sim *s, int32_t *n_points,
+                         tern_error *err) {
     int count[N_DIMS], at[N_DIMS] = {0};
     bool on[N_DIMS] = {0};
     char names[128];
@@ -96,28 +113,37 @@ static tern_status sweep(const tn_sim_request *base, const char *vary, tn_sim *s
     for (char *save, *word = strtok_r(names, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
         int d = 0;
         while (d < N_DIMS && strcmp(dims[d].name, word)) d++;
-        TN_FAIL_IF(d == N_DIMS, err, TERN_E_INVALID, "'%s' cannot be varied; chunk, policy, steal, bits, ratio, npu and flash can", word);
+        TN_FAIL_IF(d == N_DIMS, err, TERN_E_INVALID,
+                   "'%s' cannot be varied; chunk, policy, steal, bits, ratio, npu and flash can", word);
         on[d] = true;
     }
     for (int d = 0; d < N_DIMS; d++) count[d] = on[d] ? dims[d].n : 1;
-    puts("chunk,policy,steal_above,bits,ratio,npu_speed,flash_speed,ttft_ms,tokens_per_second,bubble_npu,bubble_cpu,exposed_io_ms,energy_j,bottleneck");
+    puts("chunk,policy,steal_above,bits,ratio,npu_speed,flash_speed,ttft_ms,tokens_per_second,bubble_npu,"
+         "bubble_cpu,exposed_io_ms,energy_j,bottleneck");
     for (bool more = true; more;) {
         tn_sim_request r = *base;
         tn_soc soc = *base->soc;
         tn_sim_result o;
-        double npu = on[D_NPU] ? dims[D_NPU].v[at[D_NPU]] : 1, flash = on[D_FLASH] ? dims[D_FLASH].v[at[D_FLASH]] : 1;
+        double npu = on[D_NPU] ? dims[D_NPU].v[at[D_NPU]] : 1,
+               flash = on[D_FLASH] ? dims[D_FLASH].v[at[D_FLASH]] : 1;
         if (on[D_CHUNK]) r.n_chunk = (int32_t)dims[D_CHUNK].v[at[D_CHUNK]];
         if (on[D_POLICY]) r.policy = tn_policy_defaults((tn_policy_kind)dims[D_POLICY].v[at[D_POLICY]]);
         if (on[D_STEAL]) r.policy.steal_above = (int32_t)dims[D_STEAL].v[at[D_STEAL]];
         if (on[D_BITS]) r.bits = dims[D_BITS].v[at[D_BITS]];
-        if (on[D_RATIO]) r.ratio = dims[D_RATIO].v[at[D_RATIO]], r.attention = r.ratio < 1 ? TN_SIM_SHADOW : TN_SIM_FULL;
-        soc.launch_ns /= npu, soc.byte_ns /= npu, soc.mac_ns /= npu, soc.est_launch_ns /= npu, soc.est_mac_ns /= npu;
+        if (on[D_RATIO])
+            r.ratio = dims[D_RATIO].v[at[D_RATIO]], r.attention = r.ratio < 1 ? TN_SIM_SHADOW : TN_SIM_FULL;
+        soc.launch_ns /= npu, soc.byte_ns /= npu, soc.mac_ns /= npu, soc.est_launch_ns /= npu,
+            soc.est_mac_ns /= npu;
         soc.flash_byte_ns /= flash, soc.graph_byte_ns /= flash;
         r.soc = &soc;
         TN_TRY(tn_sim_run(s, &r, NULL, &o, err));
-        printf("%d,%s,%d,%g,%g,%g,%g,%.3f,%.2f,%.4f,%.4f,%.3f,%.3f,%s\n", r.n_chunk, tn_policy_name(r.policy.kind), r.policy.steal_above, r.bits > 0 ? r.bits : 8,
-               r.attention == TN_SIM_FULL ? 1 : r.ratio > 0 ? r.ratio : 0.2, npu, flash, o.ttft_ms, o.tokens_per_second, o.run.bubble[TN_LANE_NPU], o.run.bubble[TN_LANE_CPU],
-               o.exposed_io_ms, o.energy_j, tn_sim_bottleneck(&o));
+        printf("%d,%s,%d,%g,%g,%g,%g,%.3f,%.2f,%.4f,%.4f,%.3f,%.3f,%s\n", r.n_chunk,
+               tn_policy_name(r.policy.kind), r.policy.steal_above, r.bits > 0 ? r.bits : 8,
+               r.attention == TN_SIM_FULL ? 1
+               : r.ratio > 0              ? r.ratio
+                                          : 0.2,
+               npu, flash, o.ttft_ms, o.tokens_per_second, o.run.bubble[TN_LANE_NPU],
+               o.run.bubble[TN_LANE_CPU], o.exposed_io_ms, o.energy_j, tn_sim_bottleneck(&o));
         ++*n_points;
         more = false;
         for (int d = N_DIMS - 1; d >= 0 && !more; d--) {
@@ -134,31 +160,44 @@ static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
     static const char *const kinds[] = {"input", "uncounted", "predicted"};
     static const char *const heads[] = {"Inputs of the fit", "Not counted", "Predicted"};
     bool first = true;
-    if (json) printf("{\"paper\": \"%s\", \"median_error\": %.4f, \"claims\": [", tn_paper_name(p), tn_claims_median_error(c, n));
+    if (json)
+        printf("{\"paper\": \"%s\", \"median_error\": %.4f, \"claims\": [", tn_paper_name(p),
+               tn_claims_median_error(c, n));
     else printf("== %s ==\n", tn_paper_name(p));
     for (int k = TN_CLAIM_INPUT; k <= TN_CLAIM_PREDICTED; k++) {
-        if (!json) printf("%s%-52s %-9s %10s %10s %8s\n", k ? "\n" : "", heads[k], "where", "paper", "simulated", "error");
+        if (!json)
+            printf("%s%-52s %-9s %10s %10s %8s\n", k ? "\n" : "", heads[k], "where", "paper", "simulated",
+                   "error");
         for (int32_t i = 0; i < n; i++) {
             if (c[i].kind != (tn_claim_kind)k) continue;
             char paper[32] = "-", error[32] = "";
-            if (c[i].paper > 0) snprintf(paper, sizeof paper, json ? "%.4g" : "%.2f", c[i].paper), snprintf(error, sizeof error, json ? "%.4f" : "%+.1f%%", tn_claim_error(&c[i]) * (json ? 1 : 100));
+            if (c[i].paper > 0)
+                snprintf(paper, sizeof paper, json ? "%.4g" : "%.2f", c[i].paper),
+                    snprintf(error, sizeof error, json ? "%.4f" : "%+.1f%%",
+                             tn_claim_error(&c[i]) * (json ? 1 : 100));
             if (json)
-                printf("%s\n{\"kind\": \"%s\", \"what\": \"%s\", \"unit\": \"%s\", \"where\": \"%s\", \"paper\": %s, \"simulated\": %.4g, \"error\": %s, \"note\": \"%s\"}",
-                       first ? "" : ",", kinds[k], c[i].what, c[i].unit, c[i].where, c[i].paper > 0 ? paper : "null", c[i].simulated, *error ? error : "null", c[i].note);
+                printf("%s\n{\"kind\": \"%s\", \"what\": \"%s\", \"unit\": \"%s\", \"where\": \"%s\", "
+                       "\"paper\": %s, \"simulated\": %.4g, \"error\": %s, \"note\": \"%s\"}",
+                       first ? "" : ",", kinds[k], c[i].what, c[i].unit, c[i].where,
+                       c[i].paper > 0 ? paper : "null", c[i].simulated, *error ? error : "null", c[i].note);
             else
-                printf("%-52s %-9s %10s %10.2f %8s  %s%s%s\n", c[i].what, c[i].where, paper, c[i].simulated, error, c[i].unit, *c[i].note ? "; " : "", c[i].note);
+                printf("%-52s %-9s %10s %10.2f %8s  %s%s%s\n", c[i].what, c[i].where, paper, c[i].simulated,
+                       error, c[i].unit, *c[i].note ? "; " : "", c[i].note);
             first = false;
         }
     }
     if (json) printf("\n]}");
-    else printf("\n%s: median error of what is predicted: %.1f %%\n\n", tn_paper_name(p), tn_claims_median_error(c, n) * 100);
+    else
+        printf("\n%s: median error of what is predicted: %.1f %%\n\n", tn_paper_name(p),
+               tn_claims_median_error(c, n) * 100);
 }
 
 /* DIR/PAPER.svg */
 static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t n) {
     char path[1024], title[128];
     snprintf(path, sizeof path, "%s/%s.svg", dir, tn_paper_name(p));
-    snprintf(title, sizeof title, "%s: printed and simulated (median error of what is predicted: %.1f %%)", tn_paper_name(p), tn_claims_median_error(c, n) * 100);
+    snprintf(title, sizeof title, "%s: printed and simulated (median error of what is predicted: %.1f %%)",
+             tn_paper_name(p), tn_claims_median_error(c, n) * 100);
     FILE *f = fopen(path, "w");
     if (!f) return failed_text("%s: %s", path, strerror(errno));
     tn_svg_claims(f, title, c, n);
@@ -191,8 +230,12 @@ static int reproduce(const char *word, bool json, const char *svg) {
     }
     int32_t counted = 0;
     for (int32_t i = 0; i < n_all; i++) counted += claims[i].kind == TN_CLAIM_PREDICTED;
-    if (json && rc == EXIT_OK) printf("], \"predicted\": %d, \"median_error\": %.4f}\n", counted, tn_claims_median_error(claims, n_all));
-    else if (!word && rc == EXIT_OK) printf("all: median error of %d predicted results: %.1f %%\n", counted, tn_claims_median_error(claims, n_all) * 100);
+    if (json && rc == EXIT_OK)
+        printf("], \"predicted\": %d, \"median_error\": %.4f}\n", counted,
+               tn_claims_median_error(claims, n_all));
+    else if (!word && rc == EXIT_OK)
+        printf("all: median error of %d predicted results: %.1f %%\n", counted,
+               tn_claims_median_error(claims, n_all) * 100);
     tn_sim_close(&s);
     return rc;
 }
@@ -208,7 +251,8 @@ static int write_trace(const tn_timeline *tl, const char *path) {
 
 /* ---- this machine ---------------------------------------------------------------------------------- */
 
-/* The calibration test: a package's prefill on this machine's own lanes and policy, from the stage times beside the package. */
+/* The calibration test: a package's prefill on this machine's own lanes and policy, from the stage times
+ * beside the package. */
 static int this_machine(const char *path, int32_t n_prompt, bool json, const char *trace) {
     tern_options opt;
     tern_engine *e = NULL;
@@ -244,7 +288,8 @@ static int this_machine(const char *path, int32_t n_prompt, bool json, const cha
 /* The request, and the same without each mechanism it has. */
 static int write_gantt(tn_ctx *ctx, tn_sim *s, const tn_sim_request *base, const char *path) {
     enum { MOST = 5 };
-    static const tn_timeline_options topt = {.n_workers = {1, 1, 1}, .cap_events = 1 << 16, .cap_flows = 1 << 17};
+    static const tn_timeline_options topt = {
+        .n_workers = {1, 1, 1}, .cap_events = 1 << 16, .cap_flows = 1 << 17};
     tn_sim_request r[MOST];
     tn_svg_run runs[MOST] = {{.label = "all"}};
     tn_timeline *tl[MOST] = {NULL};
@@ -252,22 +297,32 @@ static int write_gantt(tn_ctx *ctx, tn_sim *s, const tn_sim_request *base, const
     tern_error err;
     tern_status st = TERN_OK;
     for (int i = 0; i < MOST; i++) r[i] = *base;
-    if (base->load == TN_SIM_STREAM) r[n].load = TN_SIM_SEQUENTIAL, runs[n++].label = "without the cold-start pipeline (finished INT8 graphs are loaded first)";
-    if (base->attention == TN_SIM_SHADOW) r[n].attention = TN_SIM_FULL, r[n].one_core = true, runs[n++].label = "without sparse attention (full, on the same one core)";
-    if (base->policy.kind == TN_POLICY_OOE) r[n].policy = tn_policy_defaults(TN_POLICY_OVERLAP), runs[n++].label = "without out-of-order subgraphs (chunks in order)";
-    if (base->one_form && base->switching == TN_SWITCH_PROGRESSIVE) r[n].switching = TN_SWITCH_SYNC, runs[n++].label = "without progressive switching (after the prefill)";
+    if (base->load == TN_SIM_STREAM)
+        r[n].load = TN_SIM_SEQUENTIAL,
+        runs[n++].label = "without the cold-start pipeline (finished INT8 graphs are loaded first)";
+    if (base->attention == TN_SIM_SHADOW)
+        r[n].attention = TN_SIM_FULL, r[n].one_core = true,
+        runs[n++].label = "without sparse attention (full, on the same one core)";
+    if (base->policy.kind == TN_POLICY_OOE)
+        r[n].policy = tn_policy_defaults(TN_POLICY_OVERLAP),
+        runs[n++].label = "without out-of-order subgraphs (chunks in order)";
+    if (base->one_form && base->switching == TN_SWITCH_PROGRESSIVE)
+        r[n].switching = TN_SWITCH_SYNC,
+        runs[n++].label = "without progressive switching (after the prefill)";
     for (int i = 0; i < n && st == TERN_OK; i++) {
         tn_sim_result o;
         st = tn_timeline_open(ctx, &topt, &tl[i], &err);
         if (st == TERN_OK) st = tn_sim_run(s, &r[i], tl[i], &o, &err);
-        if (st == TERN_OK) runs[i].timeline = tl[i], runs[i].ttft_ms = o.ttft_ms, runs[i].after_ms = o.exposed_switch_ms;
+        if (st == TERN_OK)
+            runs[i].timeline = tl[i], runs[i].ttft_ms = o.ttft_ms, runs[i].after_ms = o.exposed_switch_ms;
     }
     int rc = st == TERN_OK ? EXIT_OK : failed(&err);
     FILE *f = rc == EXIT_OK ? fopen(path, "w") : NULL;
     if (rc == EXIT_OK && !f) rc = failed_text("%s: %s", path, strerror(errno));
     if (f) {
         char title[160];
-        snprintf(title, sizeof title, "%s on %s, a prompt of %d tokens", base->model->name, base->soc->title, base->n_tokens);
+        snprintf(title, sizeof title, "%s on %s, a prompt of %d tokens", base->model->name, base->soc->title,
+                 base->n_tokens);
         tn_svg_gantt(f, title, runs, n);
         if (fclose(f)) rc = failed_text("%s: cannot write", path);
     }
@@ -288,37 +343,55 @@ static const char *attention_name(int i) { return tn_sim_attention_name((tn_sim_
 static const char *paper_name(int i) { return tn_paper_name((tn_paper)i); }
 
 int cmd_sim(int argc, char **argv) {
-    const char *soc_name = "sd8gen3", *model = NULL, *policy = "ooe", *trace = NULL, *load = NULL, *attention = "full", *switching = NULL, *vary = NULL, *svg = NULL;
+    const char *soc_name = "sd8gen3", *model = NULL, *policy = "ooe", *trace = NULL, *load = NULL,
+               *attention = "full", *switching = NULL, *vary = NULL, *svg = NULL;
     int32_t n_prompt = 512, chunk = 256, n_gen = 0, steal = INT32_MIN;
     float bits = 0, ratio = 0, accepted = 1;
     uint64_t npu_memory = 0;
     bool list = false, json = false, one_core = false;
     const arg_spec specs[] = {
-        {"soc", 0, "NAME", ARG_STR, &soc_name, 0, 0, "sd8gen2, sd8gen3 (default), sd8elite, a path to a SoC's data file, or this-machine (the package's profile)"},
-        {"model", 0, "NAME", ARG_STR, &model, 0, 0, "whose shapes (--list names them); with this-machine a package"},
+        {"soc", 0, "NAME", ARG_STR, &soc_name, 0, 0,
+         "sd8gen2, sd8gen3 (default), sd8elite, a path to a SoC's data file, or this-machine (the package's "
+         "profile)"},
+        {"model", 0, "NAME", ARG_STR, &model, 0, 0,
+         "whose shapes (--list names them); with this-machine a package"},
         {"prompt", 0, "N", ARG_INT, &n_prompt, 1, 131072, "tokens of the prompt (default 512)"},
         {"gen", 0, "N", ARG_INT, &n_gen, 0, 131072, "tokens generated after the first (default 0)"},
         {"chunk", 0, "L", ARG_INT, &chunk, 32, 1024, "tokens per chunk (default 256)"},
         {"policy", 0, "NAME", ARG_STR, &policy, 0, 0, "in-order, overlap, ooe (default) or synergy"},
-        {"steal-above", 0, "N", ARG_INT, &steal, -1, 1 << 20, "the CPU takes products when more than N wait (default: 5 with synergy, else never; -1: never)"},
-        {"load", 0, "HOW", ARG_STR, &load, 0, 0, "warm (default), stream, overlap, sequential, layers or build (docs/simulator.md); sweep: stream"},
-        {"bits", 0, "B", ARG_FLOAT, &bits, 1, 8, "of packed weights, with --load stream or overlap (default 8)"},
+        {"steal-above", 0, "N", ARG_INT, &steal, -1, 1 << 20,
+         "the CPU takes products when more than N wait (default: 5 with synergy, else never; -1: never)"},
+        {"load", 0, "HOW", ARG_STR, &load, 0, 0,
+         "warm (default), stream, overlap, sequential, layers or build (docs/simulator.md); sweep: stream"},
+        {"bits", 0, "B", ARG_FLOAT, &bits, 1, 8,
+         "of packed weights, with --load stream or overlap (default 8)"},
         {"attention", 0, "HOW", ARG_STR, &attention, 0, 0, "full (default), shadow or float-sparse"},
-        {"ratio", 0, "PERCENT", ARG_FLOAT, &ratio, 1, 100, "sparse attention: share of the positions (default 20)"},
-        {"one-core", 0, NULL, ARG_FLAG, &one_core, 0, 0, "full attention has one middle core, not the whole CPU"},
-        {"npu-memory", 0, "BYTES", ARG_U64, &npu_memory, 0, 0, "what the device can address (default: no limit)"},
-        {"switch", 0, "WHEN", ARG_STR, &switching, 0, 0, "the device holds one form of a graph; exchange them: progressive, async or sync"},
-        {"accepted", 0, "N", ARG_FLOAT, &accepted, 1, 1000, "tokens a decode step yields with drafts (default 1: none)"},
-        {"vary", 0, "LIST", ARG_STR, &vary, 0, 0, "sweep: of chunk,policy,steal,bits,ratio,npu,flash (default: chunk,steal,bits,ratio,npu,flash)"},
+        {"ratio", 0, "PERCENT", ARG_FLOAT, &ratio, 1, 100,
+         "sparse attention: share of the positions (default 20)"},
+        {"one-core", 0, NULL, ARG_FLAG, &one_core, 0, 0,
+         "full attention has one middle core, not the whole CPU"},
+        {"npu-memory", 0, "BYTES", ARG_U64, &npu_memory, 0, 0,
+         "what the device can address (default: no limit)"},
+        {"switch", 0, "WHEN", ARG_STR, &switching, 0, 0,
+         "the device holds one form of a graph; exchange them: progressive, async or sync"},
+        {"accepted", 0, "N", ARG_FLOAT, &accepted, 1, 1000,
+         "tokens a decode step yields with drafts (default 1: none)"},
+        {"vary", 0, "LIST", ARG_STR, &vary, 0, 0,
+         "sweep: of chunk,policy,steal,bits,ratio,npu,flash (default: chunk,steal,bits,ratio,npu,flash)"},
         {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "write the timeline as Chrome trace JSON"},
-        {"svg", 0, "FILE", ARG_STR, &svg, 0, 0, "draw the request, and again without each of its mechanisms; reproduce: a figure per paper in this folder"},
+        {"svg", 0, "FILE", ARG_STR, &svg, 0, 0,
+         "draw the request, and again without each of its mechanisms; reproduce: a figure per paper in this "
+         "folder"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
         {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the SoCs and the models, and stop"},
         {0},
     };
-    const command c = {"sim", "[sweep | reproduce [PAPER]] --soc NAME --model NAME [--prompt N] [OPTIONS]",
-                       "Simulate a request on a phone's processor, from costs printed in papers. sweep: CSV over the dimensions of --vary. "
-                       "reproduce: the papers' results beside ours (llm-npu, edgeflow, shadowattn, sd-npu; none: all).", specs, 2};
+    const command c = {
+        "sim", "[sweep | reproduce [PAPER]] --soc NAME --model NAME [--prompt N] [OPTIONS]",
+        "Simulate a request on a phone's processor, from costs printed in papers. sweep: CSV over the "
+        "dimensions of --vary. "
+        "reproduce: the papers' results beside ours (llm-npu, edgeflow, shadowattn, sd-npu; none: all).",
+        specs, 2};
     const char *words[3];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
@@ -329,25 +402,45 @@ int cmd_sim(int argc, char **argv) {
     }
     bool sweeping = words[0] && !strcmp(words[0], "sweep");
     if (words[0] && !strcmp(words[0], "reproduce")) {
-        if (words[1] && by_name(words[1], paper_name, TN_N_PAPERS) < 0) return usage_error(&c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu", words[1]);
+        if (words[1] && by_name(words[1], paper_name, TN_N_PAPERS) < 0)
+            return usage_error(&c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu",
+                               words[1]);
         if (model || trace) return usage_error(&c, "reproduce takes neither --model nor --trace");
         return reproduce(words[1], json, svg);
     }
-    if (words[0] && (!sweeping || words[1])) return usage_error(&c, "'%s' is not something to do; there are sweep and reproduce", words[sweeping]);
-    if (sweeping && (trace || json || svg)) return usage_error(&c, "sweep writes CSV: it takes none of --trace, --svg and --json");
+    if (words[0] && (!sweeping || words[1]))
+        return usage_error(&c, "'%s' is not something to do; there are sweep and reproduce", words[sweeping]);
+    if (sweeping && (trace || json || svg))
+        return usage_error(&c, "sweep writes CSV: it takes none of --trace, --svg and --json");
     if (!sweeping && vary) return usage_error(&c, "--vary is for sweep");
     if (!model) return usage_error(&c, "--model is required");
-    if (!strcmp(soc_name, "this-machine")) return sweeping ? usage_error(&c, "sweep is for SoCs") : this_machine(model, n_prompt, json, trace);
-    int i_load = by_name(load ? load : sweeping ? "stream" : "warm", load_name, TN_N_SIM_LOADS), i_attention = by_name(attention, attention_name, TN_N_SIM_ATTENTIONS);
+    if (!strcmp(soc_name, "this-machine"))
+        return sweeping ? usage_error(&c, "sweep is for SoCs") : this_machine(model, n_prompt, json, trace);
+    int i_load = by_name(load       ? load
+                         : sweeping ? "stream"
+                                    : "warm",
+                         load_name, TN_N_SIM_LOADS),
+        i_attention = by_name(attention, attention_name, TN_N_SIM_ATTENTIONS);
     if (i_load < 0) return usage_error(&c, "no way of loading is called '%s'", load);
     if (i_attention < 0) return usage_error(&c, "no attention is called '%s'", attention);
-    tn_sim_request r = {.model = tn_sim_model_find(model), .n_tokens = n_prompt, .n_chunk = chunk, .n_gen = n_gen, .bits = (double)bits, .ratio = (double)ratio / 100,
-                        .accepted = (double)accepted, .npu_memory = (double)npu_memory, .one_core = one_core, .load = (tn_sim_load)i_load,
-                        .attention = (tn_sim_attention)i_attention, .one_form = switching};
+    tn_sim_request r = {.model = tn_sim_model_find(model),
+                        .n_tokens = n_prompt,
+                        .n_chunk = chunk,
+                        .n_gen = n_gen,
+                        .bits = (double)bits,
+                        .ratio = (double)ratio / 100,
+                        .accepted = (double)accepted,
+                        .npu_memory = (double)npu_memory,
+                        .one_core = one_core,
+                        .load = (tn_sim_load)i_load,
+                        .attention = (tn_sim_attention)i_attention,
+                        .one_form = switching};
     if (!r.model) return usage_error(&c, "model '%s' is unknown (see --list)", model);
-    if (!tn_policy_parse(policy, &r.policy) || r.policy.kind == TN_POLICY_PLAN) return usage_error(&c, "policy '%s' is unknown", policy);
+    if (!tn_policy_parse(policy, &r.policy) || r.policy.kind == TN_POLICY_PLAN)
+        return usage_error(&c, "policy '%s' is unknown", policy);
     if (steal != INT32_MIN) r.policy.steal_above = steal;
-    if (switching && !tn_switch_parse(switching, &r.switching)) return usage_error(&c, "no way of switching is called '%s'", switching);
+    if (switching && !tn_switch_parse(switching, &r.switching))
+        return usage_error(&c, "no way of switching is called '%s'", switching);
     tn_soc soc;
     rc = load_soc(soc_name, &soc);
     if (rc != EXIT_OK) return rc;

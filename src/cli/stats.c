@@ -3,20 +3,30 @@
 #include <stdio.h>
 
 json_t *prefill_json(const tern_stats *t) {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I}", "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble,
-                     "npu_bubble", t->npu_bubble, "decision_us", t->decision_us, "decision_max_us", t->decision_max_us, "decisions",
-                     (json_int_t)t->n_decisions, "stolen_parts", (json_int_t)t->n_stolen, "outliers", (json_int_t)t->n_outliers, "dropped_outliers",
-                     (json_int_t)t->n_dropped, "hot_hits", (json_int_t)t->hot_hits, "cold_misses", (json_int_t)t->cold_misses, "subgraphs",
-                     (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared, "activation_bytes", (json_int_t)t->activation_bytes,
-                     "graph_bytes", (json_int_t)t->graph_bytes, "graph_bytes_unshared", (json_int_t)t->graph_bytes_unshared, "unpacked_by_device", (json_int_t)t->unpacked_by_device);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I}",
+                     "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble, "npu_bubble",
+                     t->npu_bubble, "decision_us", t->decision_us, "decision_max_us", t->decision_max_us,
+                     "decisions", (json_int_t)t->n_decisions, "stolen_parts", (json_int_t)t->n_stolen,
+                     "outliers", (json_int_t)t->n_outliers, "dropped_outliers", (json_int_t)t->n_dropped,
+                     "hot_hits", (json_int_t)t->hot_hits, "cold_misses", (json_int_t)t->cold_misses,
+                     "subgraphs", (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared,
+                     "activation_bytes", (json_int_t)t->activation_bytes, "graph_bytes",
+                     (json_int_t)t->graph_bytes, "graph_bytes_unshared", (json_int_t)t->graph_bytes_unshared,
+                     "unpacked_by_device", (json_int_t)t->unpacked_by_device);
 }
 
 json_t *attention_json(const tern_stats *t) {
-    json_t *j = json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share", t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
-                          (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised, "bytes", (json_int_t)t->attn_bytes);
+    json_t *j = json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share",
+                          t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
+                          (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised,
+                          "bytes", (json_int_t)t->attn_bytes);
     if (t->attn_fused) {
-        json_object_set_new(j, "pipeline", json_pack("{s:f, s:I, s:f, s:f, s:f, s:f}", "mean_fused", (double)t->attn_fused / (double)t->attn_fused_launches, "plans", (json_int_t)t->attn_plans, "plan_us",
-                                                     t->attn_plan_us, "plan_max_us", t->attn_plan_max_us, "planned_ms", t->attn_planned_s * 1e3, "took_ms", t->attn_took_s * 1e3));
+        json_object_set_new(j, "pipeline",
+                            json_pack("{s:f, s:I, s:f, s:f, s:f, s:f}", "mean_fused",
+                                      (double)t->attn_fused / (double)t->attn_fused_launches, "plans",
+                                      (json_int_t)t->attn_plans, "plan_us", t->attn_plan_us, "plan_max_us",
+                                      t->attn_plan_max_us, "planned_ms", t->attn_planned_s * 1e3, "took_ms",
+                                      t->attn_took_s * 1e3));
     }
     if (t->attn_true) {
         json_object_set_new(j, "recall", json_real((double)t->attn_found / (double)t->attn_true));
@@ -27,36 +37,58 @@ json_t *attention_json(const tern_stats *t) {
 
 void print_attn_times(const tn_attn_times *t) {
     printf("sparse attention, %d rows to a selection, %d scored for each: launches of", t->share, t->pools);
-    for (int i = 0; i < t->n_widths; i++) printf("%s %d: %.0f us and %.0f for a million scores", i ? "," : "", 1 << i, t->launch_us[i], t->score_us[i]);
-    printf("; a row selects in %.2f us and %.2f for 1000 positions, attends in %.2f and %.2f for 1000 selected\n", t->select_us, t->select_kpos_us, t->attend_us, t->attend_kpos_us);
+    for (int i = 0; i < t->n_widths; i++)
+        printf("%s %d: %.0f us and %.0f for a million scores", i ? "," : "", 1 << i, t->launch_us[i],
+               t->score_us[i]);
+    printf("; a row selects in %.2f us and %.2f for 1000 positions, attends in %.2f and %.2f for 1000 "
+           "selected\n",
+           t->select_us, t->select_kpos_us, t->attend_us, t->attend_kpos_us);
 }
 
 json_t *switching_json(const tern_stats *t) {
-    return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks", (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
+    return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks",
+                     (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
                      t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
 }
 
 void prefill_print(const tern_stats *t) {
     fprintf(stderr,
-            "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu decisions of %.2f us (longest %.1f); %llu parts stolen\n"
-            "subgraphs shared between chunks: %d of %d, their device memory %.1f MiB (one of each per chunk: %.1f MiB); outliers %llu, their weight rows: %llu resident, %llu read on demand, %llu dropped\n",
-            t->cpu_busy_s * 1e3, t->cpu_bubble * 100, t->npu_busy_s * 1e3, t->npu_bubble * 100, t->wall_s * 1e3, (unsigned long long)t->n_decisions, t->decision_us,
-            t->decision_max_us, (unsigned long long)t->n_stolen, t->n_shared, t->n_subgraphs, (double)t->graph_bytes / 1048576, (double)t->graph_bytes_unshared / 1048576, (unsigned long long)t->n_outliers,
-            (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses, (unsigned long long)t->n_dropped);
+            "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu "
+            "decisions of %.2f us (longest %.1f); %llu parts stolen\n"
+            "subgraphs shared between chunks: %d of %d, their device memory %.1f MiB (one of each per chunk: "
+            "%.1f MiB); outliers %llu, their weight rows: %llu resident, %llu read on demand, %llu dropped\n",
+            t->cpu_busy_s * 1e3, t->cpu_bubble * 100, t->npu_busy_s * 1e3, t->npu_bubble * 100,
+            t->wall_s * 1e3, (unsigned long long)t->n_decisions, t->decision_us, t->decision_max_us,
+            (unsigned long long)t->n_stolen, t->n_shared, t->n_subgraphs, (double)t->graph_bytes / 1048576,
+            (double)t->graph_bytes_unshared / 1048576, (unsigned long long)t->n_outliers,
+            (unsigned long long)t->hot_hits, (unsigned long long)t->cold_misses,
+            (unsigned long long)t->n_dropped);
     if (t->attn_rows) {
-        fprintf(stderr, "sparse attention: %llu rows of heads, %.1f %% of the positions they saw; %llu estimates on the device, keys quantised anew %llu times, %.1f MiB",
-                (unsigned long long)t->attn_rows, 100 * (double)t->attn_selected / (double)t->attn_seen, (unsigned long long)t->attn_launches, (unsigned long long)t->attn_requantised,
+        fprintf(stderr,
+                "sparse attention: %llu rows of heads, %.1f %% of the positions they saw; %llu estimates on "
+                "the device, keys quantised anew %llu times, %.1f MiB",
+                (unsigned long long)t->attn_rows, 100 * (double)t->attn_selected / (double)t->attn_seen,
+                (unsigned long long)t->attn_launches, (unsigned long long)t->attn_requantised,
                 (double)t->attn_bytes / 1048576);
         if (t->attn_fused) {
-            fprintf(stderr, "; heads in a pipeline, %.2f a launch, %llu plans of %.0f us (longest %.0f), planned %.0f ms, took %.0f ms with what ran between", (double)t->attn_fused / (double)t->attn_fused_launches,
-                    (unsigned long long)t->attn_plans, t->attn_plan_us, t->attn_plan_max_us, t->attn_planned_s * 1e3, t->attn_took_s * 1e3);
+            fprintf(stderr,
+                    "; heads in a pipeline, %.2f a launch, %llu plans of %.0f us (longest %.0f), planned "
+                    "%.0f ms, took %.0f ms with what ran between",
+                    (double)t->attn_fused / (double)t->attn_fused_launches, (unsigned long long)t->attn_plans,
+                    t->attn_plan_us, t->attn_plan_max_us, t->attn_planned_s * 1e3, t->attn_took_s * 1e3);
         }
-        if (t->attn_true) fprintf(stderr, "; %.2f %% of the exact largest selected, with %.2f %% of the softmax weights", 100 * (double)t->attn_found / (double)t->attn_true, 100 * t->attn_mass);
+        if (t->attn_true)
+            fprintf(stderr, "; %.2f %% of the exact largest selected, with %.2f %% of the softmax weights",
+                    100 * (double)t->attn_found / (double)t->attn_true, 100 * t->attn_mass);
         fprintf(stderr, "\n");
     }
-    if (t->unpacked_by_device) fprintf(stderr, "%llu weights unpacked by the device\n", (unsigned long long)t->unpacked_by_device);
+    if (t->unpacked_by_device)
+        fprintf(stderr, "%llu weights unpacked by the device\n", (unsigned long long)t->unpacked_by_device);
     if (t->n_switched) {
-        fprintf(stderr, "graph switching: %llu layers in %d blocks, %.2f ms of loading, of which %.2f ms exposed (planned: %.2f ms)\n", (unsigned long long)t->n_switched,
-                t->switch_blocks, t->switch_s * 1e3, t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);
+        fprintf(stderr,
+                "graph switching: %llu layers in %d blocks, %.2f ms of loading, of which %.2f ms exposed "
+                "(planned: %.2f ms)\n",
+                (unsigned long long)t->n_switched, t->switch_blocks, t->switch_s * 1e3,
+                t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);
     }
 }

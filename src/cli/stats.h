@@ -8,8 +8,8 @@
 #include <jansson.h>
 
 json_t *prefill_json(const tern_stats *t);
-json_t *attention_json(const tern_stats *t); /* sparse attention */
-json_t *switching_json(const tern_stats *t); /* devices that hold one form of a graph: t->n_switched > 0 */
+json_t *attention_json(const tern_stats *t);   /* sparse attention */
+json_t *switching_json(const tern_stats *t);   /* devices that hold one form of a graph: t->n_switched > 0 */
 void print_attn_times(const tn_attn_times *t); /* on standard output */
 void prefill_print(const tern_stats *t);
 

@@ -9,12 +9,15 @@ char *store_path(const char *given) {
     tn_ctx_init(&ctx, NULL);
     char *place = given ? NULL : tn_store_default_path(&ctx), *copy = NULL;
     if (given || place) copy = strdup(given ? given : place);
-    else failed_text("no place for a store: neither XDG_DATA_HOME nor HOME is set; give --store FILE or --no-store");
+    else
+        failed_text(
+            "no place for a store: neither XDG_DATA_HOME nor HOME is set; give --store FILE or --no-store");
     tn_free(&ctx, place);
     return copy;
 }
 
-int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none, tern_session **out) {
+int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
+                        tern_session **out) {
     tern_error err;
     char *path = none ? NULL : store_path(given);
     if (!none && !path) return EXIT_FAILED;

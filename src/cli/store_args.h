@@ -6,15 +6,20 @@
 
 #include "store/store.h"
 
-#define STORE_ARGS(path, none)                                                                                    \
-    {"store", 0, "FILE", ARG_STR, &(path), 0, 0, "conversations and documents (default: $XDG_DATA_HOME/tern/store.db)"}, \
-    {"no-store", 0, NULL, ARG_FLAG, &(none), 0, 0, "keep nothing, draft from nothing that was kept"}
+#define STORE_ARGS(path, none)                                                                               \
+    {"store", 0, "FILE", ARG_STR,                                                                            \
+     &(path), 0, 0,      "conversations and documents (default: $XDG_DATA_HOME/tern/store.db)"},             \
+    {                                                                                                        \
+        "no-store", 0, NULL, ARG_FLAG, &(none), 0, 0, "keep nothing, draft from nothing that was kept"       \
+    }
 
-/* Opens a session with its store. A store in the default place that cannot be used is left out with a notice; one that was asked for
- * is an error. Returns -1 to go on or an exit status. */
-int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none, tern_session **out);
+/* Opens a session with its store. A store in the default place that cannot be used is left out with a notice;
+ * one that was asked for is an error. Returns -1 to go on or an exit status. */
+int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
+                        tern_session **out);
 
-/* The file to use: the one given, or the default place. NULL with a message printed: there is no such place. Free with free(). */
+/* The file to use: the one given, or the default place. NULL with a message printed: there is no such place.
+ * Free with free(). */
 char *store_path(const char *given);
 
 #endif

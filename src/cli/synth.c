@@ -29,7 +29,9 @@ int cmd_synth(int argc, char **argv) {
         {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the names and stop"},
         {0},
     };
-    const command c = {"synth", "--arch NAME -o OUT.gguf [OPTIONS]", "Write random weights in the exact shapes of a real model, readable by other engines.", specs, 0};
+    const command c = {"synth", "--arch NAME -o OUT.gguf [OPTIONS]",
+                       "Write random weights in the exact shapes of a real model, readable by other engines.",
+                       specs, 0};
     const char *words[1];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
@@ -37,8 +39,13 @@ int cmd_synth(int argc, char **argv) {
     if (list) return EXIT_OK;
     if (!arch) return usage_error(&c, "--arch is required");
     if (!out) return usage_error(&c, "-o OUT.gguf is required");
-    tn_dtype dtype = !strcmp(type, "f32") ? TN_F32 : !strcmp(type, "f16") ? TN_F16 : !strcmp(type, "q8_0") ? TN_Q8_0 : !strcmp(type, "q4_0") ? TN_Q4_0 : TN_N_DTYPES;
-    if (dtype == TN_N_DTYPES) return usage_error(&c, "type '%s' is unknown; there are f32, f16, q8_0, q4_0", type);
+    tn_dtype dtype = !strcmp(type, "f32")    ? TN_F32
+                     : !strcmp(type, "f16")  ? TN_F16
+                     : !strcmp(type, "q8_0") ? TN_Q8_0
+                     : !strcmp(type, "q4_0") ? TN_Q4_0
+                                             : TN_N_DTYPES;
+    if (dtype == TN_N_DTYPES)
+        return usage_error(&c, "type '%s' is unknown; there are f32, f16, q8_0, q4_0", type);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
@@ -46,7 +53,8 @@ int cmd_synth(int argc, char **argv) {
     tn_ctx_init(&ctx, &hooks);
     tn_pool *pool;
     tern_error err;
-    if (tn_pool_open(&ctx, n_threads ? n_threads : tn_cpu_count(), &pool, &err) != TERN_OK) return failed(&err);
+    if (tn_pool_open(&ctx, n_threads ? n_threads : tn_cpu_count(), &pool, &err) != TERN_OK)
+        return failed(&err);
     tern_status st = tn_synth(&ctx, pool, arch, out, seed, dtype, &err);
     tn_pool_close(&pool);
     return st == TERN_OK ? EXIT_OK : failed(&err);

@@ -1,8 +1,8 @@
 /* In-context distribution calibration (sd.npu 4.3): the model's own predictions become a token tree.
- * Sample: the likeliest successors of each place of the prompt, among the tokens of the text; and those of every row that a forward
- * evaluated since, whether its draft was accepted or not, among all tokens.
- * Search: the places of a proposed token are looked up, those behind the same token first, and their successors are proposed behind
- * it, and so on; likelier paths first. */
+ * Sample: the likeliest successors of each place of the prompt, among the tokens of the text; and those of
+ * every row that a forward evaluated since, whether its draft was accepted or not, among all tokens. Search:
+ * the places of a proposed token are looked up, those behind the same token first, and their successors are
+ * proposed behind it, and so on; likelier paths first. */
 #include "draft/source.h"
 
 #include "model/sampler.h"
@@ -79,7 +79,8 @@ static void add_recalled(const tn_recall *x, int32_t node, bool pair, tn_proposa
 
 static void expand_recalled(const tn_recalls *r, int32_t node, int32_t before, tn_proposals *p) {
     int n_pairs = 0, n_tokens = 0;
-    for (int32_t i = r->latest[p->node[node].token] - 1, n = 0; i >= 0 && i >= r->n - TN_RECALLS && n < PLACES && n_pairs < PAIR_RECALLS; n++) {
+    for (int32_t i = r->latest[p->node[node].token] - 1, n = 0;
+         i >= 0 && i >= r->n - TN_RECALLS && n < PLACES && n_pairs < PAIR_RECALLS; n++) {
         const tn_recall *x = &r->ring[i % TN_RECALLS];
         bool pair = x->before == before;
         if (pair || n_tokens < TOKEN_RECALLS) add_recalled(x, node, pair, p);
@@ -91,13 +92,16 @@ static void expand_recalled(const tn_recalls *r, int32_t node, int32_t before, t
 
 static void add_successors(const tn_successors *x, int32_t node, bool pair, tn_proposals *p) {
     for (int s = 0; s < TN_SUCCESSORS && x->id[s] >= 0; s++) {
-        tn_prop_add(p, node, x->id[s], TN_CLASS_CALIBRATED + (pair ? 0 : 4 * TN_SUCCESSORS) + s * 4 + x->gap[s]);
+        tn_prop_add(p, node, x->id[s],
+                    TN_CLASS_CALIBRATED + (pair ? 0 : 4 * TN_SUCCESSORS) + s * 4 + x->gap[s]);
     }
 }
 
-static void expand_prompt(const tn_text *t, const tn_successors *succ, int32_t n_succ, int32_t node, int32_t before, tn_proposals *p) {
+static void expand_prompt(const tn_text *t, const tn_successors *succ, int32_t n_succ, int32_t node,
+                          int32_t before, tn_proposals *p) {
     int n_pairs = 0, n_tokens = 0, n_places = 0;
-    for (int32_t i = t->last[p->node[node].token]; i >= 0 && n_places < PLACES && n_pairs < PAIR_PLACES; i = t->prev[i], n_places++) {
+    for (int32_t i = t->last[p->node[node].token]; i >= 0 && n_places < PLACES && n_pairs < PAIR_PLACES;
+         i = t->prev[i], n_places++) {
         if (i >= n_succ || succ[i].id[0] < 0) continue;
         bool pair = i > 0 && t->ids[i - 1] == before;
         if (!pair && n_tokens == TOKEN_PLACES) continue;
@@ -107,13 +111,16 @@ static void expand_prompt(const tn_text *t, const tn_successors *succ, int32_t n
     }
 }
 
-void tn_propose_calibrated(const tn_text *t, const tn_successors *succ, int32_t n_succ, const tn_recalls *recalls, tn_proposals *p) {
+void tn_propose_calibrated(const tn_text *t, const tn_successors *succ, int32_t n_succ,
+                           const tn_recalls *recalls, tn_proposals *p) {
     bool done[TN_PROP_MAX] = {false};
     float worth = tn_prop_worth(p);
     for (int e = 0; e < EXPANSIONS && p->n < TN_PROP_MAX; e++) {
         int32_t node = -1;
         for (int32_t i = 0; i < p->n; i++) {
-            if (!done[i] && p->node[i].depth < TN_TREE_MAX - 1 && (node < 0 || p->node[i].p > p->node[node].p)) node = i;
+            if (!done[i] && p->node[i].depth < TN_TREE_MAX - 1 &&
+                (node < 0 || p->node[i].p > p->node[node].p))
+                node = i;
         }
         if (node < 0 || p->node[node].p < worth) return;
         done[node] = true;

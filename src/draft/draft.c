@@ -25,8 +25,13 @@ tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **mo
     static const struct {
         const char *name;
         uint32_t bits;
-    } names[] = {{"none", 0}, {"auto", TN_DRAFT_ALL}, {"all", TN_DRAFT_ALL}, {"lookup", TN_DRAFT_LOOKUP}, {"sam", TN_DRAFT_SAM},
-                 {"calibrated", TN_DRAFT_CALIBRATED}, {"extend", TN_DRAFT_EXTEND}};
+    } names[] = {{"none", 0},
+                 {"auto", TN_DRAFT_ALL},
+                 {"all", TN_DRAFT_ALL},
+                 {"lookup", TN_DRAFT_LOOKUP},
+                 {"sam", TN_DRAFT_SAM},
+                 {"calibrated", TN_DRAFT_CALIBRATED},
+                 {"extend", TN_DRAFT_EXTEND}};
     *drafters = 0;
     *model = NULL;
     for (const char *p = text ? text : "none"; *p;) {
@@ -37,7 +42,9 @@ tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **mo
         }
         size_t len = strcspn(p, ","), i = 0, n = sizeof names / sizeof *names;
         while (i < n && (strlen(names[i].name) != len || strncmp(names[i].name, p, len))) i++;
-        TN_FAIL_IF(i == n, err, TERN_E_INVALID, "no drafter is called '%.*s': want none, auto, all, or a list of lookup, sam, calibrated, extend, model:FILE",
+        TN_FAIL_IF(i == n, err, TERN_E_INVALID,
+                   "no drafter is called '%.*s': want none, auto, all, or a list of lookup, sam, calibrated, "
+                   "extend, model:FILE",
                    (int)(len < 40 ? len : 40), p);
         *drafters |= names[i].bits;
         p += len + (p[len] == ',');
@@ -67,8 +74,10 @@ tern_status tn_draft_open(tn_ctx *ctx, int32_t n_vocab, int32_t n_ctx, tn_draft 
     d->succ = tn_alloc(ctx, TN_MEM_OTHER, cap, sizeof *d->succ);
     d->recalls.latest = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_vocab, sizeof *d->recalls.latest);
     d->recalls.ring = tn_alloc(ctx, TN_MEM_OTHER, TN_RECALLS, sizeof *d->recalls.ring);
-    bool ok = d->recalls.latest && d->recalls.ring && d->text.ids && d->text.prev && d->text.last && d->text.vocab && d->succ;
-    tern_status st = ok ? tn_sam_open(ctx, d->text.cap, &d->sam, err) : tn_fail(err, TERN_E_MEMORY, "no memory for drafts of %d tokens", n_ctx);
+    bool ok = d->recalls.latest && d->recalls.ring && d->text.ids && d->text.prev && d->text.last &&
+              d->text.vocab && d->succ;
+    tern_status st = ok ? tn_sam_open(ctx, d->text.cap, &d->sam, err)
+                        : tn_fail(err, TERN_E_MEMORY, "no memory for drafts of %d tokens", n_ctx);
     if (st != TERN_OK) {
         tn_draft_close(&d);
         return st;
@@ -97,9 +106,9 @@ void tn_draft_close(tn_draft **pd) {
 
 size_t tn_draft_bytes(const tn_draft *d) {
     size_t cap = (size_t)d->text.cap;
-    return sizeof *d + cap * (2 * sizeof(int32_t) + sizeof *d->succ) + (2 * (size_t)d->vocab_size + TN_DRAFT_VOCAB) * sizeof(int32_t) +
-           TN_RECALLS * sizeof(tn_recall) + tn_sam_bytes(d->sam) +
-           (d->store ? tn_sam_bytes(d->store) : 0);
+    return sizeof *d + cap * (2 * sizeof(int32_t) + sizeof *d->succ) +
+           (2 * (size_t)d->vocab_size + TN_DRAFT_VOCAB) * sizeof(int32_t) + TN_RECALLS * sizeof(tn_recall) +
+           tn_sam_bytes(d->sam) + (d->store ? tn_sam_bytes(d->store) : 0);
 }
 
 tern_status tn_draft_push(tn_draft *d, int32_t token, tern_error *err) {
@@ -139,8 +148,8 @@ const int32_t *tn_draft_text(const tn_draft *d) { return d->text.ids; }
 
 tern_status tn_draft_learn(tn_draft *d, const int32_t *tokens, size_t n, tern_error *err) {
     for (size_t i = 0; i < n; i++) {
-        TN_FAIL_IF(tokens[i] < 0 || tokens[i] >= d->vocab_size, err, TERN_E_INVALID, "token %d at position %zu is outside the vocabulary of %d", tokens[i],
-                   i, d->vocab_size);
+        TN_FAIL_IF(tokens[i] < 0 || tokens[i] >= d->vocab_size, err, TERN_E_INVALID,
+                   "token %d at position %zu is outside the vocabulary of %d", tokens[i], i, d->vocab_size);
     }
     if (!d->store) TN_TRY(tn_sam_open(d->ctx, n < 1 << 20 ? (int32_t)n + 1 : 1 << 20, &d->store, err));
     tern_status st = TERN_OK;
@@ -165,8 +174,11 @@ void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t 
 
 void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits) {
     for (int32_t row = tree->n - 1; row >= 0; row--) { /* the likelier come last: they are found first */
-        int32_t before = row ? tree->token[tree->parent[row]] : d->text.n > 1 ? d->text.ids[d->text.n - 2] : -1;
-        tn_recalls_add(&d->recalls, before, tree->token[row], logits + (size_t)row * (size_t)d->vocab_size, (size_t)d->vocab_size);
+        int32_t before = row             ? tree->token[tree->parent[row]]
+                         : d->text.n > 1 ? d->text.ids[d->text.n - 2]
+                                         : -1;
+        tn_recalls_add(&d->recalls, before, tree->token[row], logits + (size_t)row * (size_t)d->vocab_size,
+                       (size_t)d->vocab_size);
     }
 }
 
@@ -174,7 +186,9 @@ _Static_assert((int)TN_DRAFT_RECALLED == (int)TN_RECALLS * (int)TN_RECALL_NUMBER
 
 size_t tn_draft_recalled(const tn_draft *d, int32_t *out) { return tn_recalls_out(&d->recalls, out); }
 
-void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n) { tn_recalls_in(&d->recalls, in, n, d->vocab_size); }
+void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n) {
+    tn_recalls_in(&d->recalls, in, n, d->vocab_size);
+}
 
 int tn_draft_outside_class(float confidence) {
     int level = (int)(confidence * 8);

@@ -1,10 +1,11 @@
-/* draft/draft.h - drafts for one session: guesses of what the model will say next, to be verified in one forward (sd.npu 4.3, 4.4).
+/* draft/draft.h - drafts for one session: guesses of what the model will say next, to be verified in one
+ * forward (sd.npu 4.3, 4.4).
  *
  *   text      the session's tokens, with the one just drawn at the end     tn_draft_push, tn_draft_truncate
  *   store     other texts answers may copy from                            tn_draft_learn
- *   drafters  lookup (n-gram), sam (suffix automata over text and store), calibrated (what the model itself predicted at places of the
- *             text), extend (rejected drafts kept for later), and one from outside (a draft model)
- *   plan      all proposals merged into one tree, cut to what pays         proposals.h
+ *   drafters  lookup (n-gram), sam (suffix automata over text and store), calibrated (what the model itself
+ * predicted at places of the text), extend (rejected drafts kept for later), and one from outside (a draft
+ * model) plan      all proposals merged into one tree, cut to what pays         proposals.h
  *
  * Per step: push the drawn token, plan, verify the tree, push what was accepted, report time and rejects. */
 #ifndef TN_DRAFT_DRAFT_H
@@ -15,12 +16,18 @@
 
 typedef struct tn_draft tn_draft;
 
-enum { TN_DRAFT_LOOKUP = 1, TN_DRAFT_SAM = 2, TN_DRAFT_CALIBRATED = 4, TN_DRAFT_EXTEND = 8, TN_DRAFT_MODEL = 16,
-       TN_DRAFT_ALL = TN_DRAFT_SAM | TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND };
+enum {
+    TN_DRAFT_LOOKUP = 1,
+    TN_DRAFT_SAM = 2,
+    TN_DRAFT_CALIBRATED = 4,
+    TN_DRAFT_EXTEND = 8,
+    TN_DRAFT_MODEL = 16,
+    TN_DRAFT_ALL = TN_DRAFT_SAM | TN_DRAFT_CALIBRATED | TN_DRAFT_EXTEND
+};
 enum { TN_DRAFT_VOCAB = 2048 }; /* distinct tokens of a text that calibration looks at; later ones are not */
 
-/* "none", "all", "auto" (all), or a comma-separated list of lookup, sam, calibrated, extend and model:FILE (last). *model points into
- * text or is NULL. TERN_E_INVALID names what is wrong. */
+/* "none", "all", "auto" (all), or a comma-separated list of lookup, sam, calibrated, extend and model:FILE
+ * (last). *model points into text or is NULL. TERN_E_INVALID names what is wrong. */
 tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err);
 
 /* For texts of at most n_ctx tokens from a vocabulary of n_vocab. */
@@ -47,8 +54,8 @@ void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t 
 /* Logits [tree->n][vocabulary] of the rows of a forward; the text has not grown by its root yet. */
 void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits);
 
-/* What is known from forwards as numbers to keep: their number, at most TN_DRAFT_RECALLED; out may be NULL. And back, beside what is known
- * already; it may come from anywhere: what makes no sense is left out. */
+/* What is known from forwards as numbers to keep: their number, at most TN_DRAFT_RECALLED; out may be NULL.
+ * And back, beside what is known already; it may come from anywhere: what makes no sense is left out. */
 enum { TN_DRAFT_RECALLED = 2048 * 9 };
 size_t tn_draft_recalled(const tn_draft *d, int32_t *out);
 void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n);
@@ -62,12 +69,12 @@ void tn_draft_set_outside(tn_draft *d, tn_draft_outside propose, void *user);
 void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager, tn_tree *out);
 /* A forward of n rows took so long. */
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns);
-/* Times known beforehand, relative to a forward of one row: those of n classes. fixed: instead of what will be measured, else to begin
- * with. */
+/* Times known beforehand, relative to a forward of one row: those of n classes. fixed: instead of what will
+ * be measured, else to begin with. */
 void tn_draft_give_costs(tn_draft *d, const float *rows, const float *relative, int n, bool fixed);
 int tn_draft_costs(const tn_draft *d, float *rows, float *relative); /* as measured, at most TN_PROP_COSTS */
-/* The text left the tree behind row `last`; logits [tree->n][n_vocab] of its rows. What the model agreed with below the rejection is
- * kept for later drafts. */
+/* The text left the tree behind row `last`; logits [tree->n][n_vocab] of its rows. What the model agreed with
+ * below the rejection is kept for later drafts. */
 void tn_draft_rejected(tn_draft *d, const tn_tree *tree, int32_t last, const float *logits);
 
 #endif

@@ -1,10 +1,11 @@
-/* Draft extension (sd.npu 4.4): what the model agreed with behind a rejection is likely to come once the divergence is over. */
+/* Draft extension (sd.npu 4.4): what the model agreed with behind a rejection is likely to come once the
+ * divergence is over. */
 #include "draft/source.h"
 
 #include <string.h>
 
-/* Is `token` what the model expects at this row? Among the tokens of the text, which drafts are made of: cheaper than the whole
- * vocabulary, and a wrong answer costs only a worse draft. */
+/* Is `token` what the model expects at this row? Among the tokens of the text, which drafts are made of:
+ * cheaper than the whole vocabulary, and a wrong answer costs only a worse draft. */
 static bool expects(const tn_text *t, const float *logits, int32_t token) {
     for (int32_t i = 0; i < t->n_vocab; i++) {
         if (logits[t->vocab[i]] > logits[token]) return false;
@@ -12,7 +13,8 @@ static bool expects(const tn_text *t, const float *logits, int32_t token) {
     return true;
 }
 
-void tn_segments_keep(tn_segments *s, const tn_text *t, const tn_tree *tree, int32_t last, const float *logits, size_t n_vocab) {
+void tn_segments_keep(tn_segments *s, const tn_text *t, const tn_tree *tree, int32_t last,
+                      const float *logits, size_t n_vocab) {
     /* the likeliest rejected chain: first children (rows are in order of likelihood) from `last` down */
     int32_t chain[TN_TREE_MAX], n = 0;
     for (int32_t row = last, i = last + 1; i < tree->n; i++) {
@@ -26,7 +28,8 @@ void tn_segments_keep(tn_segments *s, const tn_text *t, const tn_tree *tree, int
         from = i + 1 - run;
     }
     if (!best) return;
-    if (from == 1) { /* tokens may only be missing before the draft: then it goes on with the rejected token itself */
+    if (from ==
+        1) { /* tokens may only be missing before the draft: then it goes on with the rejected token itself */
         from = 0;
         best++;
     }

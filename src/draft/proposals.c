@@ -3,14 +3,15 @@
 #include <math.h>
 #include <string.h>
 
-static const float GUESS_WEIGHT = 10, MEMORY = 96; /* observations a guess is worth; a class remembers about so many */
-static const float MIN_P = 0.02f;                 /* a node below this is not worth a row */
-static const float MARGIN = 1.05f;                /* gain a draft must promise: measured times are not exact */
-static const float ROW_COST = 0.015f;             /* of a row more, relative to a forward of one, until measured */
-static const float TRUST = 0.95f;                 /* how slowly the share of promises kept forgets */
-static const float FLOOR_RISE = 1.01f;            /* of a floor with every new time */
-static const float RELATIVE_SHARE = 0.1f;         /* of a new relative time in the running one */
-enum { FEW_TIMES = 3, FRESH_STEPS = 200 };        /* a floor needs so many times, and counts for so many steps */
+static const float GUESS_WEIGHT = 10,
+                   MEMORY = 96;           /* observations a guess is worth; a class remembers about so many */
+static const float MIN_P = 0.02f;         /* a node below this is not worth a row */
+static const float MARGIN = 1.05f;        /* gain a draft must promise: measured times are not exact */
+static const float ROW_COST = 0.015f;     /* of a row more, relative to a forward of one, until measured */
+static const float TRUST = 0.95f;         /* how slowly the share of promises kept forgets */
+static const float FLOOR_RISE = 1.01f;    /* of a floor with every new time */
+static const float RELATIVE_SHARE = 0.1f; /* of a new relative time in the running one */
+enum { FEW_TIMES = 3, FRESH_STEPS = 200 }; /* a floor needs so many times, and counts for so many steps */
 
 void tn_prop_guess(tn_proposals *p, int class_, float rate) {
     p->tried[class_] = GUESS_WEIGHT;
@@ -49,7 +50,11 @@ int32_t tn_prop_add(tn_proposals *p, int32_t parent, int32_t token, int class_) 
     if (i < 0) {
         if (p->n == TN_PROP_MAX) return -1;
         i = p->n++;
-        p->node[i] = (tn_prop){.token = token, .parent = (int16_t)parent, .child = -1, .sibling = up->child, .depth = (int16_t)(up->depth + 1)};
+        p->node[i] = (tn_prop){.token = token,
+                               .parent = (int16_t)parent,
+                               .child = -1,
+                               .sibling = up->child,
+                               .depth = (int16_t)(up->depth + 1)};
         up->child = (int16_t)i;
     }
     tn_prop *x = &p->node[i];
@@ -88,8 +93,9 @@ int tn_prop_cost_class(int32_t n_rows) {
     return c;
 }
 
-/* Relative time of every number of rows: straight lines between the classes known, the slope of the last beyond. Never falling: n rows
- * take no longer than more rows do, so what exceeds the time of a larger class was disturbed when it was measured. */
+/* Relative time of every number of rows: straight lines between the classes known, the slope of the last
+ * beyond. Never falling: n rows take no longer than more rows do, so what exceeds the time of a larger class
+ * was disturbed when it was measured. */
 static void fill_costs(const tn_proposals *p, float *cost) {
     float r0 = 1, t0 = 1, slope = ROW_COST, at_most[TN_PROP_COSTS], least = INFINITY;
     int32_t i = 2;
@@ -123,7 +129,8 @@ void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
     fill_costs(p, cost);
     if (p->cost[c].rows <= 0) p->cost[c].rows = (float)n_rows;
     /* as if it had been the class's own number of rows */
-    float rows = p->cost[c].rows, below = cost[(int)rows], above = cost[(int)rows < TN_TREE_MAX ? (int)rows + 1 : TN_TREE_MAX];
+    float rows = p->cost[c].rows, below = cost[(int)rows],
+          above = cost[(int)rows < TN_TREE_MAX ? (int)rows + 1 : TN_TREE_MAX];
     x *= (below + (above - below) * (rows - (float)(int)rows)) / cost[n_rows];
     bool stale = p->n_steps - p->cost[c].last > FRESH_STEPS;
     if (stale) p->cost[c].n = 0;
@@ -142,7 +149,8 @@ void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
 
 float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].floor_ns : 0; }
 
-/* Probability of every node. Siblings exclude each other: the likeliest keeps its rate, the others share what that leaves. */
+/* Probability of every node. Siblings exclude each other: the likeliest keeps its rate, the others share what
+ * that leaves. */
 static void settle(tn_proposals *p) {
     float rate[TN_PROP_MAX], best[TN_PROP_MAX] = {0}, sum[TN_PROP_MAX] = {0};
     for (int32_t i = 1; i < p->n; i++) {
@@ -153,7 +161,8 @@ static void settle(tn_proposals *p) {
     }
     for (int32_t i = 1; i < p->n; i++) {
         int32_t up = p->node[i].parent;
-        float others = sum[up] - best[up], share = sum[up] > 1 && rate[i] < best[up] ? (1 - best[up]) / others : 1;
+        float others = sum[up] - best[up],
+              share = sum[up] > 1 && rate[i] < best[up] ? (1 - best[up]) / others : 1;
         p->node[i].p = p->node[up].p * rate[i] * share;
     }
 }
@@ -174,7 +183,8 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out)
     if (max_rows > TN_TREE_MAX) max_rows = TN_TREE_MAX;
     if (max_rows <= 1 || p->n == 1 || (!eager && needs_measure(p))) return;
     settle(p);
-    /* the likeliest max_rows - 1 nodes by insertion: a parent is never less likely than its child and comes first among equals */
+    /* the likeliest max_rows - 1 nodes by insertion: a parent is never less likely than its child and comes
+     * first among equals */
     int32_t want = max_rows - 1;
     for (int32_t i = 1; i < p->n; i++) {
         float x = p->node[i].p;
@@ -186,7 +196,8 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out)
     }
     int32_t best = n;
     if (!eager) {
-        float cost[TN_TREE_MAX + 1], sum = 1, best_gain = MARGIN, trust = p->sum_promised > 0 ? p->sum_kept / p->sum_promised : 1;
+        float cost[TN_TREE_MAX + 1], sum = 1, best_gain = MARGIN,
+                                     trust = p->sum_promised > 0 ? p->sum_kept / p->sum_promised : 1;
         fill_costs(p, cost);
         best = 0;
         for (int32_t i = 0; i < n; i++) {

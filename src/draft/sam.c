@@ -8,9 +8,9 @@ enum { MAX_TOKENS = 1 << 27 };
 enum { NONE = -1, ROOT = 0, REFRESHED = 4 /* suffixes whose latest place is kept up to date, per token */ };
 
 typedef struct state {
-    int32_t len;  /* longest string of the state */
-    int32_t link; /* suffix link */
-    int32_t end;  /* one past an occurrence, the latest known */
+    int32_t len;   /* longest string of the state */
+    int32_t link;  /* suffix link */
+    int32_t end;   /* one past an occurrence, the latest known */
     int32_t edges; /* first of its list, or NONE */
 } state;
 
@@ -59,10 +59,11 @@ static tern_status grow(tn_ctx *ctx, void **p, size_t n, size_t size, tern_error
     return TERN_OK;
 }
 
-/* Room for n tokens more, at their worst: two states and three transitions each. A clone copies the transitions of another state,
- * but their total stays within the bound. */
+/* Room for n tokens more, at their worst: two states and three transitions each. A clone copies the
+ * transitions of another state, but their total stays within the bound. */
 static tern_status reserve(tn_sam *s, int32_t n, tern_error *err) {
-    TN_FAIL_IF(n > MAX_TOKENS - s->n_text, err, TERN_E_LIMIT, "a suffix automaton holds at most %d tokens", MAX_TOKENS);
+    TN_FAIL_IF(n > MAX_TOKENS - s->n_text, err, TERN_E_LIMIT, "a suffix automaton holds at most %d tokens",
+               MAX_TOKENS);
     int32_t all = s->n_text + n, half = s->cap_text + s->cap_text / 2;
     if (all <= s->cap_text) return TERN_OK;
     if (all < half) all = half < MAX_TOKENS ? half : MAX_TOKENS;
@@ -123,14 +124,16 @@ void tn_sam_close(tn_sam **ps) {
 tern_status tn_sam_push(tn_sam *s, int32_t token, tern_error *err) {
     if (s->n_text == s->cap_text) TN_TRY(reserve(s, 1, err));
     int32_t k = 0;
-    for (int32_t v = s->states[s->last].link; v > ROOT && k < REFRESHED; v = s->states[v].link, k++) s->states[v].end = s->n_text;
+    for (int32_t v = s->states[s->last].link; v > ROOT && k < REFRESHED; v = s->states[v].link, k++)
+        s->states[v].end = s->n_text;
     s->text[s->n_text++] = token;
     if (token == TN_SAM_SEPARATOR) {
         s->last = ROOT;
         return TERN_OK;
     }
     int32_t p = s->last, e = find(s, p, token), q = e == NONE ? NONE : s->edges[e].to;
-    if (q != NONE && s->states[q].len == s->states[p].len + 1) { /* a text that begins as an earlier one did */
+    if (q != NONE &&
+        s->states[q].len == s->states[p].len + 1) { /* a text that begins as an earlier one did */
         s->last = q;
         return TERN_OK;
     }
@@ -151,9 +154,12 @@ tern_status tn_sam_push(tn_sam *s, int32_t token, tern_error *err) {
         }
     }
     int32_t clone = s->n_states++;
-    s->states[clone] = (state){.len = s->states[p].len + 1, .link = s->states[q].link, .end = s->states[q].end, .edges = NONE};
-    for (int32_t i = s->states[q].edges; i != NONE; i = s->edges[i].next) connect(s, clone, s->edges[i].token, s->edges[i].to);
-    for (; p != NONE && (e = find(s, p, token)) != NONE && s->edges[e].to == q; p = s->states[p].link) s->edges[e].to = clone;
+    s->states[clone] = (state){
+        .len = s->states[p].len + 1, .link = s->states[q].link, .end = s->states[q].end, .edges = NONE};
+    for (int32_t i = s->states[q].edges; i != NONE; i = s->edges[i].next)
+        connect(s, clone, s->edges[i].token, s->edges[i].to);
+    for (; p != NONE && (e = find(s, p, token)) != NONE && s->edges[e].to == q; p = s->states[p].link)
+        s->edges[e].to = clone;
     s->states[q].link = clone;
     if (cur == NONE) s->last = clone;
     else s->states[cur].link = clone;
@@ -164,16 +170,20 @@ int32_t tn_sam_length(const tn_sam *s) { return s->n_text; }
 int32_t tn_sam_token(const tn_sam *s, int32_t i) { return i < s->n_text ? s->text[i] : TN_SAM_SEPARATOR; }
 
 size_t tn_sam_bytes(const tn_sam *s) {
-    return sizeof *s + (size_t)s->cap_text * sizeof *s->text + (2 * (size_t)s->cap_text + 2) * sizeof *s->states +
-           (size_t)s->cap_edges * sizeof *s->edges + (size_t)s->cap_hash * sizeof *s->hash;
+    return sizeof *s + (size_t)s->cap_text * sizeof *s->text +
+           (2 * (size_t)s->cap_text + 2) * sizeof *s->states + (size_t)s->cap_edges * sizeof *s->edges +
+           (size_t)s->cap_hash * sizeof *s->hash;
 }
 
 static tn_sam_match match_of(const tn_sam *s, int32_t v) {
-    return v > ROOT ? (tn_sam_match){.state = v, .length = s->states[v].len, .end = s->states[v].end} : (tn_sam_match){0};
+    return v > ROOT ? (tn_sam_match){.state = v, .length = s->states[v].len, .end = s->states[v].end}
+                    : (tn_sam_match){0};
 }
 
 tn_sam_match tn_sam_self(const tn_sam *s) { return match_of(s, s->states[s->last].link); }
-tn_sam_match tn_sam_shorter(const tn_sam *s, const tn_sam_match *m) { return match_of(s, m->state > ROOT ? s->states[m->state].link : NONE); }
+tn_sam_match tn_sam_shorter(const tn_sam *s, const tn_sam_match *m) {
+    return match_of(s, m->state > ROOT ? s->states[m->state].link : NONE);
+}
 
 void tn_sam_follow(const tn_sam *s, tn_sam_match *m, int32_t token) {
     int32_t v = m->state, len = m->length, e;

@@ -1,5 +1,6 @@
-/* draft/sam.h - a suffix automaton over token texts: the longest suffix of a text that occurred before, in amortised constant time per
- * token. It grows token by token (Blumer et al.); a text of n tokens has at most 2n states and 3n transitions. */
+/* draft/sam.h - a suffix automaton over token texts: the longest suffix of a text that occurred before, in
+ * amortised constant time per token. It grows token by token (Blumer et al.); a text of n tokens has at most
+ * 2n states and 3n transitions. */
 #ifndef TN_DRAFT_SAM_H
 #define TN_DRAFT_SAM_H
 
@@ -16,7 +17,7 @@ void tn_sam_clear(tn_sam *s);
 tern_status tn_sam_push(tn_sam *s, int32_t token, tern_error *err);
 int32_t tn_sam_length(const tn_sam *s);
 int32_t tn_sam_token(const tn_sam *s, int32_t i); /* TN_SAM_SEPARATOR beyond the end */
-size_t tn_sam_bytes(const tn_sam *s); /* memory it takes */
+size_t tn_sam_bytes(const tn_sam *s);             /* memory it takes */
 
 /* An occurrence: `length` tokens that end before position `end`. length 0: none. */
 typedef struct tn_sam_match {
@@ -29,7 +30,8 @@ tn_sam_match tn_sam_self(const tn_sam *s);
 void tn_sam_follow(const tn_sam *s, tn_sam_match *m, int32_t token);
 /* A shorter suffix of the same text that occurs in more places. */
 tn_sam_match tn_sam_shorter(const tn_sam *s, const tn_sam_match *m);
-/* Tokens seen behind the match, and where each was seen last (position of the token); at most cap, the latest first. */
+/* Tokens seen behind the match, and where each was seen last (position of the token); at most cap, the latest
+ * first. */
 int32_t tn_sam_next(const tn_sam *s, const tn_sam_match *m, int32_t *pos, int32_t cap);
 
 #endif

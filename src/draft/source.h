@@ -1,4 +1,5 @@
-/* draft/source.h - inside tn_draft: the indexed text, and the drafters as functions that add proposals to a tree. */
+/* draft/source.h - inside tn_draft: the indexed text, and the drafters as functions that add proposals to a
+ * tree. */
 #ifndef TN_DRAFT_SOURCE_H
 #define TN_DRAFT_SOURCE_H
 
@@ -16,16 +17,17 @@ typedef struct tn_text {
 /* Classes of proposals (proposals.h), by drafter. */
 enum { TN_N_LENGTHS = 8 }; /* levels of match length */
 enum {
-    TN_CLASS_LOOKUP = 0,                                         /* [3 lengths][4 depths] */
-    TN_CLASS_SAM = 12,                                           /* [TN_N_LENGTHS] the latest continuation */
-    TN_CLASS_SAM_OTHER = TN_CLASS_SAM + TN_N_LENGTHS,            /* other continuations */
-    TN_CLASS_SAM_SHORTER = TN_CLASS_SAM_OTHER + TN_N_LENGTHS,    /* continuations of a shorter match */
-    TN_CLASS_STORE = TN_CLASS_SAM_SHORTER + TN_N_LENGTHS,        /* [TN_N_LENGTHS] */
-    TN_CLASS_STORE_OTHER = TN_CLASS_STORE + TN_N_LENGTHS,        /* [TN_N_LENGTHS] */
-    TN_CLASS_CALIBRATED = TN_CLASS_STORE_OTHER + TN_N_LENGTHS,   /* [pair matches or token only][3 ranks][4 gaps] */
-    TN_CLASS_RECALLED = TN_CLASS_CALIBRATED + 24,                /* [pair matches or token only][6 ranks][4 gaps] */
-    TN_CLASS_EXTEND = TN_CLASS_RECALLED + 48,                    /* [4 ages][first or later token] */
-    TN_CLASS_MODEL = TN_CLASS_EXTEND + 8,                        /* [8 levels of the draft model's confidence] */
+    TN_CLASS_LOOKUP = 0,                                      /* [3 lengths][4 depths] */
+    TN_CLASS_SAM = 12,                                        /* [TN_N_LENGTHS] the latest continuation */
+    TN_CLASS_SAM_OTHER = TN_CLASS_SAM + TN_N_LENGTHS,         /* other continuations */
+    TN_CLASS_SAM_SHORTER = TN_CLASS_SAM_OTHER + TN_N_LENGTHS, /* continuations of a shorter match */
+    TN_CLASS_STORE = TN_CLASS_SAM_SHORTER + TN_N_LENGTHS,     /* [TN_N_LENGTHS] */
+    TN_CLASS_STORE_OTHER = TN_CLASS_STORE + TN_N_LENGTHS,     /* [TN_N_LENGTHS] */
+    TN_CLASS_CALIBRATED =
+        TN_CLASS_STORE_OTHER + TN_N_LENGTHS,      /* [pair matches or token only][3 ranks][4 gaps] */
+    TN_CLASS_RECALLED = TN_CLASS_CALIBRATED + 24, /* [pair matches or token only][6 ranks][4 gaps] */
+    TN_CLASS_EXTEND = TN_CLASS_RECALLED + 48,     /* [4 ages][first or later token] */
+    TN_CLASS_MODEL = TN_CLASS_EXTEND + 8,         /* [8 levels of the draft model's confidence] */
     TN_CLASS_END = TN_CLASS_MODEL + 8
 };
 
@@ -39,7 +41,7 @@ void tn_propose_store(const tn_sam *store, const tn_sam_match *m, tn_proposals *
 
 /* ---- calibrated.c: in-context distribution calibration ---- */
 enum { TN_SUCCESSORS = 3, TN_RECALLED = 6, TN_RECALLS = 2048 };
-typedef struct tn_successors { /* of a place of the prompt */
+typedef struct tn_successors {  /* of a place of the prompt */
     int32_t id[TN_SUCCESSORS];  /* likeliest first, -1 = none */
     uint8_t gap[TN_SUCCESSORS]; /* level of certainty */
 } tn_successors;
@@ -56,11 +58,14 @@ typedef struct tn_recalls {
     int32_t n;       /* the next one's number, at number % TN_RECALLS */
 } tn_recalls;
 void tn_successors_of(const float *logits, const int32_t *ids, int32_t n, tn_successors *out);
-enum { TN_RECALL_NUMBERS = TN_RECALLED + 3 }; /* of one when it is kept: token, before, successors, gaps of two bits */
+enum {
+    TN_RECALL_NUMBERS = TN_RECALLED + 3
+}; /* of one when it is kept: token, before, successors, gaps of two bits */
 size_t tn_recalls_out(const tn_recalls *r, int32_t *out);
 void tn_recalls_in(tn_recalls *r, const int32_t *in, size_t n, int32_t n_vocab);
 void tn_recalls_add(tn_recalls *r, int32_t before, int32_t token, const float *logits, size_t n_vocab);
-void tn_propose_calibrated(const tn_text *t, const tn_successors *succ, int32_t n_succ, const tn_recalls *recalls, tn_proposals *p);
+void tn_propose_calibrated(const tn_text *t, const tn_successors *succ, int32_t n_succ,
+                           const tn_recalls *recalls, tn_proposals *p);
 
 /* ---- extend.c: draft extension ---- */
 enum { TN_SEGMENTS = 4, TN_SEGMENT_LIFE = 4 /* steps */ };
@@ -71,7 +76,8 @@ typedef struct tn_segments {
     tn_segment seg[TN_SEGMENTS];
     int32_t next;
 } tn_segments;
-void tn_segments_keep(tn_segments *s, const tn_text *t, const tn_tree *tree, int32_t last, const float *logits, size_t n_vocab);
+void tn_segments_keep(tn_segments *s, const tn_text *t, const tn_tree *tree, int32_t last,
+                      const float *logits, size_t n_vocab);
 void tn_segments_age(tn_segments *s);
 void tn_propose_extended(const tn_segments *s, tn_proposals *p);
 

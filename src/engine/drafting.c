@@ -17,7 +17,8 @@ static tern_status open_draft(tern_session *s, tern_error *err) {
     tn_drafting *d = &s->drafting;
     if (d->draft) return TERN_OK;
     TN_TRY(tn_draft_open(&s->e->ctx, s->e->model->h.n_vocab, s->n_ctx, &d->draft, err));
-    tn_draft_give_costs(d->draft, s->profile.forward_rows, s->profile.forward_relative, s->profile.n_forwards, false);
+    tn_draft_give_costs(d->draft, s->profile.forward_rows, s->profile.forward_relative, s->profile.n_forwards,
+                        false);
     return TERN_OK;
 }
 
@@ -36,15 +37,17 @@ tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafter
     }
     if (!*drafters) return TERN_OK;
     TN_TRY(open_draft(s, err));
-    if (*drafters & TN_DRAFT_MODEL && !d->model) TN_TRY(tn_draft_model_open(s->e, d->model_path, s->n_ctx, &d->model, err));
+    if (*drafters & TN_DRAFT_MODEL && !d->model)
+        TN_TRY(tn_draft_model_open(s->e, d->model_path, s->n_ctx, &d->model, err));
     tn_draft_set_outside(d->draft, tn_draft_model_propose, d->model);
     return TERN_OK;
 }
 
 tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err) {
-    enum { LEAST = 2, MOST = 8 }; /* rounds */
+    enum { LEAST = 2, MOST = 8 };             /* rounds */
     static const int64_t LONG_NS = 100000000; /* beyond the least: a large model shall not be held up */
-    static const int32_t tried[] = {1, 2, 4, 8, 12, 16, 24, TN_TREE_MAX}; /* one of each class that a curve bends at */
+    static const int32_t tried[] = {1,  2,  4,  8,
+                                    12, 16, 24, TN_TREE_MAX}; /* one of each class that a curve bends at */
     enum { TRIED = sizeof tried / sizeof *tried };
     int64_t best[TRIED];
     *n = 0;
@@ -74,7 +77,9 @@ tern_status tn_drafting_profile(tern_session *s, tern_error *err) {
     tn_stage_profile *p = &s->profile;
     float rows[TN_PROP_COSTS], relative[TN_PROP_COSTS];
     int n;
-    if (!s->pipeline || p->n_forwards >= ENOUGH || tn_draft_costs(s->drafting.draft, rows, relative) >= ENOUGH) return TERN_OK;
+    if (!s->pipeline || p->n_forwards >= ENOUGH ||
+        tn_draft_costs(s->drafting.draft, rows, relative) >= ENOUGH)
+        return TERN_OK;
     int64_t t0 = tn_now_ns();
     TN_TRY(tn_drafting_measure(s, rows, relative, &n, err));
     tn_session_trace(s, "profile forwards", t0, tn_now_ns());
@@ -111,12 +116,23 @@ void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out) {
     const tn_drafting *d = &s->drafting;
     double offered = d->n_offered ? (double)d->n_offered : 1, kept = (double)(d->n_steps + d->n_accepted);
     tern_draft_stats t = {
-        .size_bytes = out->size_bytes, .n_steps = d->n_steps, .n_rows = d->n_rows, .n_accepted = d->n_accepted,
+        .size_bytes = out->size_bytes,
+        .n_steps = d->n_steps,
+        .n_rows = d->n_rows,
+        .n_accepted = d->n_accepted,
         .tokens_per_step = d->n_steps ? kept / (double)d->n_steps : 0,
-        .valid = kept / offered, .wasted = ((double)d->n_rows - kept) / offered, .underutilised = d->n_offered ? 1 - (double)d->n_rows / offered : 0,
-        .draft_s = (double)d->draft_ns * 1e-9, .draft_max_s = (double)d->draft_max_ns * 1e-9, .verify_s = (double)d->verify_ns * 1e-9,
-        .calibrate_s = (double)d->calibrate_ns * 1e-9, .n_calibrated = d->n_calibrated, .draft_bytes = d->draft ? tn_draft_bytes(d->draft) : 0, .n_learned = s->storing.n_learned,
-        .learn_s = (double)s->storing.learn_ns * 1e-9, .commit_s = (double)s->storing.commit_ns * 1e-9,
+        .valid = kept / offered,
+        .wasted = ((double)d->n_rows - kept) / offered,
+        .underutilised = d->n_offered ? 1 - (double)d->n_rows / offered : 0,
+        .draft_s = (double)d->draft_ns * 1e-9,
+        .draft_max_s = (double)d->draft_max_ns * 1e-9,
+        .verify_s = (double)d->verify_ns * 1e-9,
+        .calibrate_s = (double)d->calibrate_ns * 1e-9,
+        .n_calibrated = d->n_calibrated,
+        .draft_bytes = d->draft ? tn_draft_bytes(d->draft) : 0,
+        .n_learned = s->storing.n_learned,
+        .learn_s = (double)s->storing.learn_ns * 1e-9,
+        .commit_s = (double)s->storing.commit_ns * 1e-9,
     };
     memcpy(out, &t, out->size_bytes < sizeof t ? out->size_bytes : sizeof t);
 }
@@ -135,7 +151,8 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     const tn_npu_site *site = tn_npu_site_at(e->npu, 0, TN_SITE_HEAD);
     tn_npu_weights_data w = tn_npu_weights_get(site->weights[0]);
     int8_t *q = (int8_t *)row + 3 * k; /* widened from the front, it is never overtaken */
-    tn_npu_tiles_row(&tn_npu_device_caps(tn_npu_site_device(e->npu, site))->layout, w.tiles, id, h->n_embd, q);
+    tn_npu_tiles_row(&tn_npu_device_caps(tn_npu_site_device(e->npu, site))->layout, w.tiles, id, h->n_embd,
+                     q);
     for (size_t i = 0; i < k; i++) {
         int8_t v = q[i];
         row[i] = (float)v * w.scale[id];
@@ -143,7 +160,8 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     return w.bias ? w.bias[id] : 0;
 }
 
-/* Bring the panels up to the text's vocabulary: only tokens that are new, or moved by a shorter text, are fetched. */
+/* Bring the panels up to the text's vocabulary: only tokens that are new, or moved by a shorter text, are
+ * fetched. */
 static tern_status update_head(tern_session *s, tern_error *err) {
     tn_drafting *d = &s->drafting;
     tn_ctx *ctx = &s->e->ctx;
@@ -152,17 +170,24 @@ static tern_status update_head(tern_session *s, tern_error *err) {
     const int32_t *ids = tn_draft_vocabulary(d->draft, &n);
     int32_t room = (n + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N;
     if (room > d->cap_head) {
-        int32_t cap = room + room / 2 < TN_DRAFT_VOCAB ? (room + room / 2 + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N : TN_DRAFT_VOCAB;
+        int32_t cap = room + room / 2 < TN_DRAFT_VOCAB
+                          ? (room + room / 2 + TN_PANEL_N - 1) / TN_PANEL_N * TN_PANEL_N
+                          : TN_DRAFT_VOCAB;
         float *panels = tn_realloc(ctx, TN_MEM_ACTIVATIONS, d->head_panels, (size_t)cap * e, sizeof *panels);
         if (panels) d->head_panels = panels;
-        float *bias = panels ? tn_realloc(ctx, TN_MEM_ACTIVATIONS, d->head_bias, (size_t)cap, sizeof *bias) : NULL;
+        float *bias =
+            panels ? tn_realloc(ctx, TN_MEM_ACTIVATIONS, d->head_bias, (size_t)cap, sizeof *bias) : NULL;
         if (bias) d->head_bias = bias;
         tn_free(ctx, d->head_logits);
-        d->head_logits = bias ? tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)cap * CALIBRATED_ROWS, sizeof(float)) : NULL;
-        if (!d->head_rows) d->head_rows = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (CALIBRATED_ROWS + 1) * e, sizeof(float));
-        if (!d->head_ids) d->head_ids = tn_alloc(ctx, TN_MEM_ACTIVATIONS, TN_DRAFT_VOCAB, sizeof *d->head_ids);
+        d->head_logits =
+            bias ? tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)cap * CALIBRATED_ROWS, sizeof(float)) : NULL;
+        if (!d->head_rows)
+            d->head_rows = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (CALIBRATED_ROWS + 1) * e, sizeof(float));
+        if (!d->head_ids)
+            d->head_ids = tn_alloc(ctx, TN_MEM_ACTIVATIONS, TN_DRAFT_VOCAB, sizeof *d->head_ids);
         if (!d->head_logits || !d->head_rows || !d->head_ids) d->cap_head = 0;
-        TN_FAIL_IF(!d->head_logits || !d->head_rows || !d->head_ids, err, TERN_E_MEMORY, "no memory to calibrate %d tokens", n);
+        TN_FAIL_IF(!d->head_logits || !d->head_rows || !d->head_ids, err, TERN_E_MEMORY,
+                   "no memory to calibrate %d tokens", n);
         d->cap_head = cap;
     }
     float *row = d->head_rows + CALIBRATED_ROWS * e;
@@ -181,7 +206,9 @@ static tern_status update_head(tern_session *s, tern_error *err) {
     return TERN_OK;
 }
 
-bool tn_drafting_calibrates(const tern_session *s, size_t n) { return s->drafting.drafters & TN_DRAFT_CALIBRATED && n > 1; }
+bool tn_drafting_calibrates(const tern_session *s, size_t n) {
+    return s->drafting.drafters & TN_DRAFT_CALIBRATED && n > 1;
+}
 
 tern_status tn_drafting_before(tern_session *s, const int32_t *tokens, size_t n, tern_error *err) {
     tn_drafting *d = &s->drafting;
@@ -199,18 +226,26 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
     const tn_kernels *kern = &s->e->kern;
     size_t e = (size_t)h->n_embd;
     int64_t t0 = tn_now_ns();
-    TN_TRY(update_head(s, err)); /* not before the forward: it may be the one that brings the output weights in */
-    const tn_linear head = {.n = d->n_head, .k = h->n_embd, .dtype = TN_PANEL_F32, .panels = d->head_panels, .bias = d->head_bias};
+    TN_TRY(update_head(
+        s, err)); /* not before the forward: it may be the one that brings the output weights in */
+    const tn_linear head = {.n = d->n_head,
+                            .k = h->n_embd,
+                            .dtype = TN_PANEL_F32,
+                            .panels = d->head_panels,
+                            .bias = d->head_bias};
     for (int32_t i = 0; i < n_rows;) {
         int32_t n = n_rows - i < CALIBRATED_ROWS ? n_rows - i : CALIBRATED_ROWS;
         for (int32_t j = 0; j < n; j++) {
-            const float *x = s->pipeline ? tn_pipeline_row(s->pipeline, i + j) : s->acts.x + (size_t)(i + j) * e;
+            const float *x =
+                s->pipeline ? tn_pipeline_row(s->pipeline, i + j) : s->acts.x + (size_t)(i + j) * e;
             float *row = d->head_rows + (size_t)j * e;
             if (h->norm == TN_NORM_RMS) kern->rmsnorm_f32(x, m->out_norm, h->norm_eps, row, e);
             else kern->layernorm_f32(x, m->out_norm, m->out_norm_b, h->norm_eps, row, e);
         }
         tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n);
-        for (int32_t j = 0; j < n; j++) tn_draft_successors(d->draft, pos0 + i + j, d->head_logits + (size_t)j * (size_t)d->n_head, d->n_head);
+        for (int32_t j = 0; j < n; j++)
+            tn_draft_successors(d->draft, pos0 + i + j, d->head_logits + (size_t)j * (size_t)d->n_head,
+                                d->n_head);
         i += n;
     }
     int64_t t1 = tn_now_ns();
@@ -232,7 +267,8 @@ struct tn_draft_model {
 
 enum { MODEL_TOKENS = 12 };
 
-tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n_ctx, tn_draft_model **out, tern_error *err) {
+tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n_ctx, tn_draft_model **out,
+                                tern_error *err) {
     *out = NULL;
     tn_ctx *ctx = &target->ctx;
     tn_draft_model *m = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
@@ -251,10 +287,13 @@ tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n
         bool same = (size_t)m->e->model->h.n_vocab == m->n_vocab;
         for (int32_t id = 0; same && (size_t)id < m->n_vocab; id++) {
             char a[64], b[64];
-            size_t n = tern_token_bytes(target, id, true, a, sizeof a), k = tern_token_bytes(m->e, id, true, b, sizeof b);
+            size_t n = tern_token_bytes(target, id, true, a, sizeof a),
+                   k = tern_token_bytes(m->e, id, true, b, sizeof b);
             same = n == k && !memcmp(a, b, n < sizeof a ? n : sizeof a);
         }
-        if (!same) st = tn_fail(err, TERN_E_INVALID, "%s has another vocabulary: it cannot draft for this model", path);
+        if (!same)
+            st = tn_fail(err, TERN_E_INVALID, "%s has another vocabulary: it cannot draft for this model",
+                         path);
     }
     if (st == TERN_OK) st = tern_session_open(m->e, &so, &m->s, err);
     if (st == TERN_OK) *out = m;
@@ -281,10 +320,14 @@ void tn_draft_model_propose(void *model, tn_proposals *p, const int32_t *text, i
     for (int32_t i = 0, node = 0; i < MODEL_TOKENS; i++) {
         const float *logits = tern_session_logits(m->s);
         int32_t token = tn_argmax(logits, m->n_vocab);
-        node = tn_prop_add(p, node, token, tn_draft_outside_class(expf(tn_logprob(logits, m->n_vocab, token))));
-        if (node < 0 || (tn_prop_step_ns(p) > 0 && p->node[node].p * tn_prop_step_ns(p) < (float)m->step_ns)) return;
+        node =
+            tn_prop_add(p, node, token, tn_draft_outside_class(expf(tn_logprob(logits, m->n_vocab, token))));
+        if (node < 0 || (tn_prop_step_ns(p) > 0 && p->node[node].p * tn_prop_step_ns(p) < (float)m->step_ns))
+            return;
         int64_t t0 = tn_now_ns();
-        if (tern_session_length(m->s) >= (size_t)tern_session_capacity(m->s) || tern_session_step(m->s, token, NULL) != TERN_OK) return;
+        if (tern_session_length(m->s) >= (size_t)tern_session_capacity(m->s) ||
+            tern_session_step(m->s, token, NULL) != TERN_OK)
+            return;
         double ns = (double)(tn_now_ns() - t0);
         m->step_ns = m->step_ns > 0 ? 0.9 * m->step_ns + 0.1 * ns : ns;
     }

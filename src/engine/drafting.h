@@ -1,4 +1,5 @@
-/* engine/drafting.h - a session's drafts: the drafters of draft/, calibration of the prompt, a draft model, and the figures. */
+/* engine/drafting.h - a session's drafts: the drafters of draft/, calibration of the prompt, a draft model,
+ * and the figures. */
 #ifndef TN_ENGINE_DRAFTING_H
 #define TN_ENGINE_DRAFTING_H
 
@@ -8,11 +9,12 @@ typedef struct tn_draft_model tn_draft_model;
 
 typedef struct tn_drafting {
     tn_draft *draft;
-    uint32_t drafters;      /* of the session */
-    char *model_path;       /* of the draft model or NULL */
-    tn_draft_model *model;  /* opened by the first call that uses it */
-    /* calibration: output weights of the text's own tokens, so that a prompt row costs hundreds of products, not the whole vocabulary */
-    int32_t *head_ids;      /* [TN_DRAFT_VOCAB] */
+    uint32_t drafters;     /* of the session */
+    char *model_path;      /* of the draft model or NULL */
+    tn_draft_model *model; /* opened by the first call that uses it */
+    /* calibration: output weights of the text's own tokens, so that a prompt row costs hundreds of products,
+     * not the whole vocabulary */
+    int32_t *head_ids; /* [TN_DRAFT_VOCAB] */
     int32_t n_head, cap_head;
     float *head_panels, *head_bias, *head_rows, *head_logits;
     uint64_t n_steps_of[TN_TREE_MAX + 1]; /* forwards by number of rows */
@@ -24,20 +26,23 @@ typedef struct tn_drafting {
 tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafters, tern_error *err);
 void tn_drafting_close(tern_session *s);
 
-/* Around a prefill of tokens[0..n), when the session calibrates: before it, the text is made known; after each evaluated piece, its
- * rows, which stand at positions pos0.., are calibrated. */
+/* Around a prefill of tokens[0..n), when the session calibrates: before it, the text is made known; after
+ * each evaluated piece, its rows, which stand at positions pos0.., are calibrated. */
 bool tn_drafting_calibrates(const tern_session *s, size_t n);
 tern_status tn_drafting_before(tern_session *s, const int32_t *tokens, size_t n, tern_error *err);
 tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows, tern_error *err);
 
-/* Times of forwards of some numbers of rows behind the session's text, relative to one of one row: the quickest of a few. Nothing is kept of
- * them but the times. At most TN_PROP_COSTS; *n = 0 where the context has no room. */
+/* Times of forwards of some numbers of rows behind the session's text, relative to one of one row: the
+ * quickest of a few. Nothing is kept of them but the times. At most TN_PROP_COSTS; *n = 0 where the context
+ * has no room. */
 tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err);
-/* Before the first forward with drafts: does that once for a package, if the profile beside it does not know. */
+/* Before the first forward with drafts: does that once for a package, if the profile beside it does not know.
+ */
 tern_status tn_drafting_profile(tern_session *s, tern_error *err);
 
 /* A small model that goes ahead. */
-tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n_ctx, tn_draft_model **out, tern_error *err);
+tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n_ctx, tn_draft_model **out,
+                                tern_error *err);
 void tn_draft_model_close(tn_draft_model **m);
 void tn_draft_model_propose(void *model, tn_proposals *p, const int32_t *text, int32_t n);
 

@@ -5,7 +5,8 @@
  *     model: hyperparameters, weights, tokenizer
  *     npu, exec: for packages                   pipeline (packages) or acts (float models)
  *
- * Main path: tern_engine_open (engine.c) -> tern_session_prefill / step (session.c) -> tern_session_generate (generate.c). */
+ * Main path: tern_engine_open (engine.c) -> tern_session_prefill / step (session.c) -> tern_session_generate
+ * (generate.c). */
 #ifndef TN_ENGINE_ENGINE_H
 #define TN_ENGINE_ENGINE_H
 
@@ -14,7 +15,7 @@
 #include "engine/storing.h"
 #include "model/forward.h"
 
-enum { TN_SCORE_ROWS = 16 }; /* positions whose logits are computed at once when scoring */
+enum { TN_SCORE_ROWS = 16 };   /* positions whose logits are computed at once when scoring */
 enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
 
 struct tern_engine {
@@ -40,10 +41,10 @@ struct tern_session {
     tn_pipeline *pipeline; /* packages */
     tn_stage_profile profile;
     tn_timeline *timeline; /* NULL: not traced */
-    int32_t *tokens; /* [n_ctx] */
-    int32_t n_tok;   /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
-    int32_t *pos, *slot; /* [chunk] scratch */
-    float *logits;   /* [n_vocab] after token n_tok-1 */
+    int32_t *tokens;       /* [n_ctx] */
+    int32_t n_tok;         /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
+    int32_t *pos, *slot;   /* [chunk] scratch */
+    float *logits;         /* [n_vocab] after token n_tok-1 */
     bool has_logits;
     float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
     float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
@@ -59,11 +60,13 @@ typedef struct tn_scorer {
     void *user;
 } tn_scorer;
 
-/* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last one.
- * scorer may be NULL. */
-tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err);
-/* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the bits that decoding along
- * the row's ancestors would have given. The prefix stays what it was, until some rows are kept. */
+/* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last
+ * one. scorer may be NULL. */
+tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
+                              tern_error *err);
+/* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
+ * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
+ * rows are kept. */
 tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err);
 /* Append a row of the tree just verified: the root first, then each time a child of the row before. */
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
@@ -71,14 +74,17 @@ void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
 void tn_session_settle(tern_session *s, int32_t row);
 /* An event of the session's own thread on its timeline. name is a string constant. */
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
-/* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one leaves it unmeasured. */
+/* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one
+ * leaves it unmeasured. */
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
 void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);
 struct json_t;
-/* Replaces the file at once: others read and add to it, and what it holds stays where there is no room for more. */
+/* Replaces the file at once: others read and add to it, and what it holds stays where there is no room for
+ * more. */
 bool tn_profile_put(const tern_engine *e, const struct json_t *j);
 
-/* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the text becomes. */
+/* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the
+ * text becomes. */
 static inline bool tn_session_rope_long(const tern_session *s) {
     const tn_hparams *h = &s->e->model->h;
     return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;

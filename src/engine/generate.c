@@ -8,7 +8,13 @@
 #include <string.h>
 
 void tern_sampling_defaults(tern_sampling *p) {
-    *p = (tern_sampling){.size_bytes = sizeof *p, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f, .repeat_last_n = 64};
+    *p = (tern_sampling){.size_bytes = sizeof *p,
+                         .temperature = 0.8f,
+                         .top_k = 40,
+                         .top_p = 0.95f,
+                         .min_p = 0.05f,
+                         .repeat_penalty = 1.0f,
+                         .repeat_last_n = 64};
 }
 
 void tern_generate_options_defaults(tern_generate_options *o) {
@@ -27,7 +33,8 @@ typedef struct outlet {
     bool stopped;
 } outlet;
 
-/* Bytes of out->buf that can go: all of it, less a tail that a stop string may begin with. Sets stopped on a match. */
+/* Bytes of out->buf that can go: all of it, less a tail that a stop string may begin with. Sets stopped on a
+ * match. */
 static size_t releasable(outlet *t) {
     size_t go = t->n;
     for (const char *const *p = t->o->stop; p && *p; p++) {
@@ -56,7 +63,8 @@ static bool emit(outlet *t, int32_t token, float logprob) {
 static tern_status outlet_open(outlet *t, tern_session *s, const tern_generate_options *o, tern_error *err) {
     *t = (outlet){.ctx = &s->e->ctx, .o = o};
     const tn_tokenizer *tok = s->e->model->tokenizer;
-    for (const char *const *p = o->stop; p && *p; p++) t->longest_stop = strlen(*p) > t->longest_stop ? strlen(*p) : t->longest_stop;
+    for (const char *const *p = o->stop; p && *p; p++)
+        t->longest_stop = strlen(*p) > t->longest_stop ? strlen(*p) : t->longest_stop;
     if (tok) {
         tn_detok_init(&t->detok, tok, false, false);
         t->has_detok = true;
@@ -80,7 +88,8 @@ typedef struct decoder {
     int32_t token; /* drawn and given out, not evaluated yet */
 } decoder;
 
-/* Draw the next token from logits and give it out. false: generation ends here, or *st tells why it failed. */
+/* Draw the next token from logits and give it out. false: generation ends here, or *st tells why it failed.
+ */
 static bool take(decoder *g, const float *logits, tern_status *st, tern_error *err) {
     tern_session *s = g->s;
     const tern_generate_options *o = &g->o;
@@ -99,8 +108,11 @@ static bool take(decoder *g, const float *logits, tern_status *st, tern_error *e
         g->res.reason = TERN_STOP_END;
         return false;
     }
-    float logprob = o->on_token && !o->no_logprobs ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
-    if (g->text.has_detok) g->text.n += tn_detok_push(&g->text.detok, g->token, g->text.buf + g->text.n, g->text.cap - g->text.n);
+    float logprob =
+        o->on_token && !o->no_logprobs ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
+    if (g->text.has_detok)
+        g->text.n +=
+            tn_detok_push(&g->text.detok, g->token, g->text.buf + g->text.n, g->text.cap - g->text.n);
     g->res.n_tokens++;
     bool more = emit(&g->text, g->token, logprob);
     if (g->text.stopped || !more) {
@@ -120,15 +132,17 @@ static int32_t useful_rows(const decoder *g) {
 
 enum { PROFILED_TOKENS = 24 }; /* shorter answers do not pay for measured forwards */
 
-/* Evaluate g->token, with drafts behind it, and give out what the model made of them; g->token is then the next, not evaluated yet.
- * Each token is drawn from the logits that decoding one by one would have, with the same random numbers: a draft only decides whether
- * those logits are there already. So the text is the same, at any temperature. */
+/* Evaluate g->token, with drafts behind it, and give out what the model made of them; g->token is then the
+ * next, not evaluated yet. Each token is drawn from the logits that decoding one by one would have, with the
+ * same random numbers: a draft only decides whether those logits are there already. So the text is the same,
+ * at any temperature. */
 static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     tern_session *s = g->s;
     tn_drafting *d = &s->drafting;
     tn_tree tree;
     bool worth = g->o.max_tokens < 0 || g->o.max_tokens >= PROFILED_TOKENS;
-    if (g->res.n_tokens == 1 && worth && !g->o.draft_eager) *st = tn_drafting_profile(s, err); /* the first token is out: nobody waits for it */
+    if (g->res.n_tokens == 1 && worth && !g->o.draft_eager)
+        *st = tn_drafting_profile(s, err); /* the first token is out: nobody waits for it */
     if (*st != TERN_OK) return false;
     int64_t t0 = tn_now_ns();
     tn_draft_plan(d->draft, g->drafters, useful_rows(g), g->o.draft_eager, &tree);
@@ -139,7 +153,8 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     tn_draft_timed(d->draft, tree.n, t2 - t1);
     tn_session_trace(s, "draft", t0, t1);
     tn_session_trace(s, tree.n > 1 ? "verify" : "step", t1, t2);
-    if (g->drafters & TN_DRAFT_CALIBRATED) tn_draft_verified(d->draft, &tree, tree.n > 1 ? s->tree_logits : s->logits);
+    if (g->drafters & TN_DRAFT_CALIBRATED)
+        tn_draft_verified(d->draft, &tree, tree.n > 1 ? s->tree_logits : s->logits);
     int64_t draft_ns = t1 - t0 + tn_now_ns() - t2;
     d->draft_ns += draft_ns;
     if (draft_ns > d->draft_max_ns) d->draft_max_ns = draft_ns;
@@ -180,7 +195,8 @@ static bool advance(decoder *g, tern_status *st, tern_error *err) {
     return *st == TERN_OK && take(g, g->s->logits, st, err);
 }
 
-tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt, tern_generate_result *result, tern_error *err) {
+tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
+                                  tern_generate_result *result, tern_error *err) {
     decoder g = {.s = s, .res = {.reason = TERN_STOP_LENGTH}};
     tern_generate_options *o = &g.o;
     tern_generate_options_defaults(o);
@@ -188,19 +204,23 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
     if (result) *result = g.res;
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->has_logits, err, TERN_E_INVALID, "generate needs a prompt: prefill first");
-    TN_FAIL_IF(o->draft_nodes < 0 || o->draft_nodes > TN_TREE_MAX, err, TERN_E_INVALID, "draft_nodes %d: want 1 to %d, or 0", o->draft_nodes, TN_TREE_MAX);
+    TN_FAIL_IF(o->draft_nodes < 0 || o->draft_nodes > TN_TREE_MAX, err, TERN_E_INVALID,
+               "draft_nodes %d: want 1 to %d, or 0", o->draft_nodes, TN_TREE_MAX);
     int32_t n_prompt = s->n_tok;
     g.max_rows = o->draft_nodes ? o->draft_nodes : TN_TREE_MAX;
     tern_status st = tn_drafting_use(s, o->draft, &g.drafters, err);
     if (st == TERN_OK && g.drafters & TN_DRAFT_SAM) st = tn_storing_learn(s, err);
     if (st == TERN_OK && g.drafters) st = tn_draft_sync(s->drafting.draft, s->tokens, s->n_tok, err);
-    if (st == TERN_OK) st = tn_sampler_open(&s->e->ctx, &o->sampling, (size_t)s->e->model->h.n_vocab, &g.sampler, err);
+    if (st == TERN_OK)
+        st = tn_sampler_open(&s->e->ctx, &o->sampling, (size_t)s->e->model->h.n_vocab, &g.sampler, err);
     if (st == TERN_OK) st = outlet_open(&g.text, s, o, err);
     if (st == TERN_OK && take(&g, s->logits, &st, err)) {
-        while (advance(&g, &st, err)) {}
+        while (advance(&g, &st, err)) {
+        }
     }
     g.res.decode_s = g.res.n_tokens ? tn_now_s() - g.t0 : 0;
-    if (st == TERN_OK && g.text.has_detok && !g.text.stopped) { /* what was held back, and half a character at the end */
+    if (st == TERN_OK && g.text.has_detok &&
+        !g.text.stopped) { /* what was held back, and half a character at the end */
         g.text.n += tn_detok_flush(&g.text.detok, g.text.buf + g.text.n, g.text.cap - g.text.n);
         if (g.text.n && o->on_token) o->on_token(o->user, -1, g.text.buf, g.text.n, 0);
     }

@@ -9,8 +9,9 @@
 /* What the times depend on; a file written under another key is measured anew. */
 static void key_of(const tern_engine *e, char *key, size_t cap) {
     bool pipelined = tn_attn_pipelined(&e->attention, tn_npu_device_caps(e->npu->dev));
-    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d%s%s", (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
-             e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode, pipelined ? "-p" : "", e->npu->packed ? "-packed" : "");
+    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d%s%s", (unsigned long long)e->model->fingerprint,
+             e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU], e->n_lane_workers[TN_LANE_NPU],
+             (int)e->attention.mode, pipelined ? "-p" : "", e->npu->packed ? "-packed" : "");
 }
 
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
@@ -21,9 +22,11 @@ void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
     const char *stored = json_string_value(json_object_get(j, "key"));
     const json_t *us = json_object_get(j, "stage_us");
     if (stored && !strcmp(stored, key)) {
-        const json_t *rows = json_object_get(j, "forward_rows"), *relative = json_object_get(j, "forward_relative");
+        const json_t *rows = json_object_get(j, "forward_rows"),
+                     *relative = json_object_get(j, "forward_relative");
         for (size_t i = 0; i < json_array_size(rows) && i < TN_PROFILE_FORWARDS; i++) {
-            double r = json_number_value(json_array_get(rows, i)), t = json_number_value(json_array_get(relative, i));
+            double r = json_number_value(json_array_get(rows, i)),
+                   t = json_number_value(json_array_get(relative, i));
             if (!(r >= 1 && r <= TN_TREE_MAX && t > 0 && t < 1e3)) continue;
             p->forward_rows[p->n_forwards] = (float)r;
             p->forward_relative[p->n_forwards++] = (float)t;
@@ -52,7 +55,8 @@ bool tn_profile_put(const tern_engine *e, const json_t *j) {
     char *tmp = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
     if (!tmp) return false;
     snprintf(tmp, cap, "%s.%ld.tmp", e->profile_path, (long)getpid());
-    bool ok = !json_dump_file(j, tmp, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && !rename(tmp, e->profile_path);
+    bool ok =
+        !json_dump_file(j, tmp, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && !rename(tmp, e->profile_path);
     if (!ok) unlink(tmp);
     tn_free(ctx, tmp);
     return ok;
@@ -61,15 +65,18 @@ bool tn_profile_put(const tern_engine *e, const json_t *j) {
 void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
     char key[64];
     key_of(e, key, sizeof key);
-    json_t *old = json_load_file(e->profile_path, 0, NULL), *tuned = json_object_get(old, "tuned"), *read = json_object_get(old, "read"); /* tune.h's: stay as they are */
+    json_t *old = json_load_file(e->profile_path, 0, NULL), *tuned = json_object_get(old, "tuned"),
+           *read = json_object_get(old, "read"); /* tune.h's: stay as they are */
     json_t *us = json_object(), *rows = json_array(), *relative = json_array();
     for (int32_t i = 0; i < p->n_forwards; i++) {
         json_array_append_new(rows, json_real((double)p->forward_rows[i]));
         json_array_append_new(relative, json_real((double)p->forward_relative[i]));
     }
-    for (int s = 0; p->measured && s < TN_N_STAGES; s++) json_object_set_new(us, tn_stage_name((tn_stage)s), json_real(p->us[s]));
-    json_t *j = json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", key, "stage_us", us, "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us, "part_us", p->part_us,
-                          "forward_rows", rows, "forward_relative", relative);
+    for (int s = 0; p->measured && s < TN_N_STAGES; s++)
+        json_object_set_new(us, tn_stage_name((tn_stage)s), json_real(p->us[s]));
+    json_t *j = json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", key, "stage_us", us,
+                          "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us, "part_us",
+                          p->part_us, "forward_rows", rows, "forward_relative", relative);
     if (tuned) json_object_set(j, "tuned", tuned);
     if (read) json_object_set(j, "read", read);
     json_decref(old);

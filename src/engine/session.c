@@ -9,21 +9,26 @@
 #include <string.h>
 #include <unistd.h>
 
-void tern_session_options_defaults(tern_session_options *o) { *o = (tern_session_options){.size_bytes = sizeof *o}; }
+void tern_session_options_defaults(tern_session_options *o) {
+    *o = (tern_session_options){.size_bytes = sizeof *o};
+}
 
 static tern_status open_pipeline(tern_session *s, tern_error *err) {
     tern_engine *e = s->e;
     tn_profile_load(e, &s->profile);
     if (e->trace) {
-        static const char *const own[] = {"session"}; /* the caller's thread between scheduled runs: drafts, verifications */
+        static const char *const own[] = {
+            "session"}; /* the caller's thread between scheduled runs: drafts, verifications */
         tn_timeline_options to = {.cap_events = 1 << 16, .cap_flows = 1 << 17, .extra = own, .n_extra = 1};
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
-    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->kv, e->pool, e->exec, e->policy, &e->attention, &s->profile, &s->pipeline, err);
+    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->kv, e->pool, e->exec, e->policy,
+                            &e->attention, &s->profile, &s->pipeline, err);
 }
 
-tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out, tern_error *err) {
+tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out,
+                              tern_error *err) {
     TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_session_open needs a place for the session");
     *out = NULL;
     TN_FAIL_IF(!e, err, TERN_E_INVALID, "tern_session_open needs an engine");
@@ -32,9 +37,11 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
     const tn_hparams *h = &e->model->h;
     int32_t n_ctx = o.n_ctx ? o.n_ctx : h->ctx_train < 4096 ? h->ctx_train : 4096;
-    TN_FAIL_IF(n_ctx < 1 || n_ctx > 1 << 24, err, TERN_E_INVALID, "a context of %d tokens: want 1 to %d", n_ctx, 1 << 24);
+    TN_FAIL_IF(n_ctx < 1 || n_ctx > 1 << 24, err, TERN_E_INVALID, "a context of %d tokens: want 1 to %d",
+               n_ctx, 1 << 24);
     if (n_ctx > h->ctx_train) {
-        tn_log(&e->ctx, TERN_LOG_WARN, "a context of %d tokens is beyond the %d the model was trained for", n_ctx, h->ctx_train);
+        tn_log(&e->ctx, TERN_LOG_WARN, "a context of %d tokens is beyond the %d the model was trained for",
+               n_ctx, h->ctx_train);
     }
     tn_ctx *ctx = &e->ctx;
     tern_session *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
@@ -46,9 +53,14 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     s->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->pos);
     s->slot = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->slot);
     s->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *s->logits);
-    tern_status st = s->tokens && s->pos && s->slot && s->logits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
+    tern_status st = s->tokens && s->pos && s->slot && s->logits
+                         ? TERN_OK
+                         : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
-    if (st == TERN_OK) st = e->npu ? open_pipeline(s, err) : tn_acts_open(ctx, h, e->model->scheme, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
+    if (st == TERN_OK)
+        st = e->npu ? open_pipeline(s, err)
+                    : tn_acts_open(ctx, h, e->model->scheme, chunk, s->kv.cap_tok, tn_pool_size(e->pool),
+                                   &s->acts, err);
     uint32_t drafters;
     if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
     if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);
@@ -92,45 +104,63 @@ void tern_session_close(tern_session **ps) {
 static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n, tern_error *err) {
     int32_t n_vocab = s->e->model->h.n_vocab;
     for (size_t i = 0; i < n; i++) {
-        TN_FAIL_IF(ids[i] < 0 || ids[i] >= n_vocab, err, TERN_E_INVALID, "token %d at position %d is outside the vocabulary of %d", ids[i], s->n_tok + (int32_t)i, n_vocab);
+        TN_FAIL_IF(ids[i] < 0 || ids[i] >= n_vocab, err, TERN_E_INVALID,
+                   "token %d at position %d is outside the vocabulary of %d", ids[i], s->n_tok + (int32_t)i,
+                   n_vocab);
     }
     return TERN_OK;
 }
 
 /* Rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
-static int32_t max_rows(const tern_session *s) { return s->pipeline ? tn_pipeline_wave_rows(s->pipeline, s->n_tok) : s->acts.max_rows; }
+static int32_t max_rows(const tern_session *s) {
+    return s->pipeline ? tn_pipeline_wave_rows(s->pipeline, s->n_tok) : s->acts.max_rows;
+}
 
 static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
     for (int32_t i = 0; i < n; i++) {
         s->pos[i] = s->n_tok + (tree ? tree->depth[i] : i);
         s->slot[i] = s->n_tok + i;
     }
-    return (tn_rows){.h = &s->e->model->h, .kern = &s->e->kern, .kv = &s->kv, .n_rows = n, .pos = s->pos, .slot = s->slot,
-                     .tree_base = tree ? s->n_tok : -1, .tree_mask = tree ? tree->mask : NULL, .n_tree_words = tree ? 1 : 0};
+    return (tn_rows){.h = &s->e->model->h,
+                     .kern = &s->e->kern,
+                     .kv = &s->kv,
+                     .n_rows = n,
+                     .pos = s->pos,
+                     .slot = s->slot,
+                     .tree_base = tree ? s->n_tok : -1,
+                     .tree_mask = tree ? tree->mask : NULL,
+                     .n_tree_words = tree ? 1 : 0};
 }
 
-static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree, tn_rows *r, tern_error *err) {
+static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree, tn_rows *r,
+                            tern_error *err) {
     bool rope_long = tn_session_rope_long(s);
-    if (s->pipeline) return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel, s->timeline, err);
+    if (s->pipeline)
+        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel, s->timeline,
+                                   err);
     *r = float_rows(s, n, tree);
     return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
 }
 
-static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits, tern_error *err) {
+static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
+                             tern_error *err) {
     if (s->pipeline) return tn_pipeline_logits(s->pipeline, row0, n, logits, err);
     tn_forward_logits(s->e->model, s->e->pool, r, &s->acts, row0, n, logits);
     return TERN_OK;
 }
 
-/* Logits of the positions a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time. `done`: tokens before them. */
-static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows, size_t done, const tn_scorer *scorer, tern_error *err) {
+/* Logits of the positions a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time. `done`: tokens
+ * before them. */
+static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows, size_t done,
+                              const tn_scorer *scorer, tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t i = scorer->first > done ? (int32_t)(scorer->first - done) : 0;
     while (i < n_rows) {
         int32_t n = n_rows - i < TN_SCORE_ROWS ? n_rows - i : TN_SCORE_ROWS;
         TN_TRY(logits_of(s, r, i, n, s->score_logits, err));
         for (int32_t j = 0; j < n; j++) {
-            bool more = scorer->on_logits(scorer->user, done + (size_t)(i + j), s->score_logits + (size_t)j * n_vocab);
+            bool more = scorer->on_logits(scorer->user, done + (size_t)(i + j),
+                                          s->score_logits + (size_t)j * n_vocab);
             TN_FAIL_IF(!more, err, TERN_E_CANCELLED, "stopped by the caller");
         }
         i += n;
@@ -138,9 +168,11 @@ static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows,
     return TERN_OK;
 }
 
-tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer, tern_error *err) {
-    TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT, "%zu tokens after %d do not fit a context of %d; open the session with a larger one",
-               n, s->n_tok, s->n_ctx);
+tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
+                              tern_error *err) {
+    TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT,
+               "%zu tokens after %d do not fit a context of %d; open the session with a larger one", n,
+               s->n_tok, s->n_ctx);
     TN_TRY(check_ids(s, tokens, n, err));
     if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
     bool calibrates = tn_drafting_calibrates(s, n);
@@ -151,7 +183,8 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         s->has_logits = false;
         tern_status st = evaluate(s, tokens + done, rows, NULL, &r, err);
         if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
-        if (st == TERN_OK && scorer && scorer->first < done + (size_t)rows) st = score_rows(s, &r, rows, done, scorer, err);
+        if (st == TERN_OK && scorer && scorer->first < done + (size_t)rows)
+            st = score_rows(s, &r, rows, done, scorer, err);
         if (st == TERN_OK && done + (size_t)rows == n) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
         if (st != TERN_OK) return st;
         if (calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
@@ -165,11 +198,14 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
 
 tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
-    TN_FAIL_IF(tree->n > s->n_ctx - s->n_tok, err, TERN_E_LIMIT, "a draft of %d tokens after %d does not fit a context of %d", tree->n, s->n_tok, s->n_ctx);
+    TN_FAIL_IF(tree->n > s->n_ctx - s->n_tok, err, TERN_E_LIMIT,
+               "a draft of %d tokens after %d does not fit a context of %d", tree->n, s->n_tok, s->n_ctx);
     TN_TRY(check_ids(s, tree->token, (size_t)tree->n, err));
     if (!s->tree_logits) {
-        s->tree_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_TREE_MAX * n_vocab, sizeof *s->tree_logits);
-        TN_FAIL_IF(!s->tree_logits, err, TERN_E_MEMORY, "no memory for the logits of %d draft tokens", TN_TREE_MAX);
+        s->tree_logits =
+            tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_TREE_MAX * n_vocab, sizeof *s->tree_logits);
+        TN_FAIL_IF(!s->tree_logits, err, TERN_E_MEMORY, "no memory for the logits of %d draft tokens",
+                   TN_TREE_MAX);
     }
     tn_rows r;
     s->has_logits = false;
@@ -179,7 +215,8 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
 }
 
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
-    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one needs */
+    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one
+     * needs */
     tn_kv_move(&s->kv, s->n_tok - tree->depth[row] + row, s->n_tok);
     s->tokens[s->n_tok++] = tree->token[row];
 }
@@ -192,7 +229,15 @@ void tn_session_settle(tern_session *s, int32_t row) {
 
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
     if (!s->timeline) return;
-    tn_event e = {.start_ns = start_ns, .end_ns = end_ns, .name = name, .run = -1, .task = -1, .chunk = -1, .layer = -1, .n_parts = 1, .lane = TN_LANE_CPU};
+    tn_event e = {.start_ns = start_ns,
+                  .end_ns = end_ns,
+                  .name = name,
+                  .run = -1,
+                  .task = -1,
+                  .chunk = -1,
+                  .layer = -1,
+                  .n_parts = 1,
+                  .lane = TN_LANE_CPU};
     tn_timeline_add(s->timeline, tn_timeline_n_workers(s->timeline), &e);
 }
 
@@ -215,12 +260,16 @@ tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t 
 }
 
 tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok, size_t first,
-                               bool (*on_logits)(void *, size_t, const float *), void *user, tern_error *err) {
+                               bool (*on_logits)(void *, size_t, const float *), void *user,
+                               tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
-    TN_FAIL_IF(n_tok == 0 || !prompt || !on_logits, err, TERN_E_INVALID, "scoring needs tokens and a callback");
+    TN_FAIL_IF(n_tok == 0 || !prompt || !on_logits, err, TERN_E_INVALID,
+               "scoring needs tokens and a callback");
     if (!s->score_logits) {
-        s->score_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_SCORE_ROWS * (size_t)s->e->model->h.n_vocab, sizeof(float));
-        TN_FAIL_IF(!s->score_logits, err, TERN_E_MEMORY, "no memory for the logits of %d positions", TN_SCORE_ROWS);
+        s->score_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS,
+                                   TN_SCORE_ROWS * (size_t)s->e->model->h.n_vocab, sizeof(float));
+        TN_FAIL_IF(!s->score_logits, err, TERN_E_MEMORY, "no memory for the logits of %d positions",
+                   TN_SCORE_ROWS);
     }
     tn_session_truncate(s, 0);
     const tn_scorer scorer = {.first = first, .on_logits = on_logits, .user = user};
@@ -249,8 +298,10 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->wall_s = wall * 1e-9;
     out->cpu_busy_s = (double)p->busy_ns[TN_LANE_CPU] * 1e-9;
     out->npu_busy_s = (double)p->busy_ns[TN_LANE_NPU] * 1e-9;
-    out->cpu_bubble = wall > 0 && w[TN_LANE_CPU] ? 1 - (double)p->busy_ns[TN_LANE_CPU] / (wall * w[TN_LANE_CPU]) : 0;
-    out->npu_bubble = wall > 0 && w[TN_LANE_NPU] ? 1 - (double)p->busy_ns[TN_LANE_NPU] / (wall * w[TN_LANE_NPU]) : 0;
+    out->cpu_bubble =
+        wall > 0 && w[TN_LANE_CPU] ? 1 - (double)p->busy_ns[TN_LANE_CPU] / (wall * w[TN_LANE_CPU]) : 0;
+    out->npu_bubble =
+        wall > 0 && w[TN_LANE_NPU] ? 1 - (double)p->busy_ns[TN_LANE_NPU] / (wall * w[TN_LANE_NPU]) : 0;
     out->decision_us = p->n_decisions ? (double)p->decide_ns * 1e-3 / (double)p->n_decisions : 0;
     out->decision_max_us = (double)p->decide_max_ns * 1e-3;
     out->n_decisions = (uint64_t)p->n_decisions;
@@ -270,7 +321,8 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->attn_fused = p->attention.n_fused;
     out->attn_fused_launches = p->attention.n_fused_launches;
     out->attn_plans = p->attention.n_plans;
-    out->attn_plan_us = p->attention.n_plans ? (double)p->attention.plan_ns * 1e-3 / (double)p->attention.n_plans : 0;
+    out->attn_plan_us =
+        p->attention.n_plans ? (double)p->attention.plan_ns * 1e-3 / (double)p->attention.n_plans : 0;
     out->attn_plan_max_us = (double)p->attention.plan_max_ns * 1e-3;
     out->attn_planned_s = p->attention.planned_us * 1e-6;
     out->attn_took_s = p->attention.took_us * 1e-6;
@@ -297,16 +349,19 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
-    TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID, "nothing was recorded: open a package with the trace option");
+    TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
+               "nothing was recorded: open a package with the trace option");
     FILE *f = fopen(path, "w");
     TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
     tern_status st = tn_timeline_write_trace(s->timeline, f, err);
-    if (fclose(f) && st == TERN_OK) st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+    if (fclose(f) && st == TERN_OK)
+        st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
     return st;
 }
 
 tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err) {
-    TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID, "nothing was recorded: open a package with the trace option");
+    TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
+               "nothing was recorded: open a package with the trace option");
     int copy = dup(fd);
     FILE *f = copy >= 0 ? fdopen(copy, "w") : NULL;
     if (!f && copy >= 0) close(copy);

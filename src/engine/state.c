@@ -1,5 +1,6 @@
 /* Saving and loading a session: tokens, KV cache and logits, tied to the model by its fingerprint.
- * File: state_head | tokens i32 | per layer and KV head: K panels, V rows (f32) | logits f32 | XXH64 of all before. */
+ * File: state_head | tokens i32 | per layer and KV head: K panels, V rows (f32) | logits f32 | XXH64 of all
+ * before. */
 #include "engine/engine.h"
 
 #include "base/file.h"
@@ -43,7 +44,8 @@ static void get(stream *s, void *p, size_t n) {
 }
 
 /* The cache slices that hold the first n_tok positions, in file order. */
-static void each_slice(const tern_session *s, int32_t n_tok, stream *st, void (*io)(stream *, void *, size_t)) {
+static void each_slice(const tern_session *s, int32_t n_tok, stream *st,
+                       void (*io)(stream *, void *, size_t)) {
     const tn_kv *kv = &s->kv;
     size_t d = (size_t)kv->d_head, k_pos = (size_t)(n_tok + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     for (int l = 0; l < kv->n_layers; l++) {
@@ -65,7 +67,8 @@ static void clear_tail(const tern_session *s) {
     for (int l = 0; l < kv->n_layers; l++) {
         for (int h = 0; h < kv->n_kv_heads; h++) {
             for (size_t i = 0; i < d; i++) {
-                memset(tn_kv_k(kv, l, h) + off + i * TN_KV_PANEL + in_panel, 0, (TN_KV_PANEL - in_panel) * sizeof(float));
+                memset(tn_kv_k(kv, l, h) + off + i * TN_KV_PANEL + in_panel, 0,
+                       (TN_KV_PANEL - in_panel) * sizeof(float));
             }
         }
     }
@@ -86,8 +89,15 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
         goto out;
     }
     XXH64_reset(st.hash, 0);
-    state_head head = {.version = 1, .n_tok = s->n_tok, .n_layers = m->h.n_layers, .n_kv_heads = m->h.n_kv_heads, .d_head = m->h.d_head,
-                       .n_vocab = m->h.n_vocab, .fingerprint = m->fingerprint, .has_logits = s->has_logits, .rope_long = tn_session_rope_long(s)};
+    state_head head = {.version = 1,
+                       .n_tok = s->n_tok,
+                       .n_layers = m->h.n_layers,
+                       .n_kv_heads = m->h.n_kv_heads,
+                       .d_head = m->h.d_head,
+                       .n_vocab = m->h.n_vocab,
+                       .fingerprint = m->fingerprint,
+                       .has_logits = s->has_logits,
+                       .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
     clear_tail(s);
     put(&st, &head, sizeof head);
@@ -98,7 +108,8 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
     if (fwrite(&digest, sizeof digest, 1, st.f) != 1 || fflush(st.f) || fsync(fileno(st.f))) st.failed = true;
     if (fclose(st.f)) st.failed = true;
     st.f = NULL;
-    if (st.failed || rename(tmp, path)) rc = tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno));
+    if (st.failed || rename(tmp, path))
+        rc = tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno));
 out:
     if (st.f) fclose(st.f);
     if (rc != TERN_OK) (void)remove(tmp);
@@ -122,15 +133,21 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
     if (st.failed || memcmp(head.magic, MAGIC, sizeof head.magic)) {
         rc = tn_fail(err, TERN_E_FORMAT, "%s: not a saved session", path);
     } else if (head.version != 1) {
-        rc = tn_fail(err, TERN_E_UNSUPPORTED, "%s: saved by another version (format %u, this one reads 1)", path, head.version);
-    } else if (head.fingerprint != m->fingerprint || head.n_layers != m->h.n_layers || head.n_kv_heads != m->h.n_kv_heads ||
-               head.d_head != m->h.d_head || head.n_vocab != m->h.n_vocab) {
+        rc = tn_fail(err, TERN_E_UNSUPPORTED, "%s: saved by another version (format %u, this one reads 1)",
+                     path, head.version);
+    } else if (head.fingerprint != m->fingerprint || head.n_layers != m->h.n_layers ||
+               head.n_kv_heads != m->h.n_kv_heads || head.d_head != m->h.d_head ||
+               head.n_vocab != m->h.n_vocab) {
         rc = tn_fail(err, TERN_E_INVALID, "%s: saved with another model", path);
-    } else if (head.rope_long != (uint32_t)tn_session_rope_long(s)) { /* its keys are rotated by the other factors */
-        rc = tn_fail(err, TERN_E_INVALID, "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens", path,
-                     head.rope_long ? "long" : "short", head.rope_long ? "more" : "no more", m->h.rope_orig_ctx);
+    } else if (head.rope_long !=
+               (uint32_t)tn_session_rope_long(s)) { /* its keys are rotated by the other factors */
+        rc = tn_fail(
+            err, TERN_E_INVALID,
+            "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens", path,
+            head.rope_long ? "long" : "short", head.rope_long ? "more" : "no more", m->h.rope_orig_ctx);
     } else if (head.n_tok < 0 || head.n_tok > s->n_ctx) {
-        rc = tn_fail(err, TERN_E_LIMIT, "%s: holds %d tokens, this session has room for %d", path, head.n_tok, s->n_ctx);
+        rc = tn_fail(err, TERN_E_LIMIT, "%s: holds %d tokens, this session has room for %d", path, head.n_tok,
+                     s->n_ctx);
     }
     if (rc != TERN_OK) goto out;
     if (s->pipeline) tn_pipeline_forget(s->pipeline);
@@ -142,7 +159,8 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
     bool ok = !st.failed && fread(&stored, sizeof stored, 1, st.f) == 1 && stored == digest;
     for (int32_t i = 0; ok && i < head.n_tok; i++) ok = s->tokens[i] >= 0 && s->tokens[i] < m->h.n_vocab;
     if (!ok) {
-        rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated or damaged (checksum differs); the session is empty now", path);
+        rc = tn_fail(err, TERN_E_FORMAT,
+                     "%s: truncated or damaged (checksum differs); the session is empty now", path);
         goto out;
     }
     s->n_tok = head.n_tok;

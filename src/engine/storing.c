@@ -18,7 +18,7 @@ tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_byte
 void tn_storing_close(tern_session *s) { tn_store_close(&s->storing.store); }
 
 typedef struct collected {
-    int32_t *ids;    /* [TN_STORING_TOKENS] sequences one after the other, newest first */
+    int32_t *ids;     /* [TN_STORING_TOKENS] sequences one after the other, newest first */
     int32_t *lengths; /* [TN_STORING_TOKENS] */
     size_t n, n_sequences;
 } collected;
@@ -37,8 +37,10 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err) {
     tn_ctx *ctx = &s->e->ctx;
     if (!t->store || t->learned) return TERN_OK;
     int64_t t0 = tn_now_ns();
-    collected c = {.ids = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.ids), .lengths = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.lengths)};
-    tern_status st = c.ids && c.lengths ? tn_store_each(t->store, TN_STORING_TOKENS, collect, &c, err) : tn_fail(err, TERN_E_MEMORY, "no memory to read a store");
+    collected c = {.ids = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.ids),
+                   .lengths = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.lengths)};
+    tern_status st = c.ids && c.lengths ? tn_store_each(t->store, TN_STORING_TOKENS, collect, &c, err)
+                                        : tn_fail(err, TERN_E_MEMORY, "no memory to read a store");
     /* the newest last: where several places could go on, drafts follow the last one */
     for (size_t end = c.n; st == TERN_OK && c.n_sequences; end -= (size_t)c.lengths[c.n_sequences]) {
         size_t n = (size_t)c.lengths[--c.n_sequences];
@@ -46,7 +48,8 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err) {
     }
     int32_t *said = NULL;
     size_t n_said;
-    if (st == TERN_OK && s->drafting.draft) st = tn_store_get_recalled(t->store, s->e->model->fingerprint, &said, &n_said, err);
+    if (st == TERN_OK && s->drafting.draft)
+        st = tn_store_get_recalled(t->store, s->e->model->fingerprint, &said, &n_said, err);
     if (said) tn_draft_recall(s->drafting.draft, said, n_said);
     tn_free(ctx, said);
     t->n_learned = c.n;
@@ -63,7 +66,8 @@ void tn_storing_commit(tern_session *s, int32_t n_prompt) {
     if (!t->store || s->n_tok <= n_prompt) return;
     tern_error err;
     int64_t t0 = tn_now_ns();
-    if (tn_store_put(t->store, TN_SEQUENCE_CHAT, s->tokens, (size_t)s->n_tok, (size_t)n_prompt, &t->id, &err) != TERN_OK) {
+    if (tn_store_put(t->store, TN_SEQUENCE_CHAT, s->tokens, (size_t)s->n_tok, (size_t)n_prompt, &t->id,
+                     &err) != TERN_OK) {
         tn_log(&s->e->ctx, TERN_LOG_WARN, "the conversation is not stored: %s", err.message);
         return;
     }
@@ -75,7 +79,8 @@ void tn_storing_commit(tern_session *s, int32_t n_prompt) {
     if (said) {
         tn_draft_recalled(d, said);
         if (tn_store_put_recalled(t->store, s->e->model->fingerprint, said, n_said, &err) != TERN_OK) {
-            tn_log(&s->e->ctx, TERN_LOG_WARN, "what the model said is not stored for drafts: %s", err.message);
+            tn_log(&s->e->ctx, TERN_LOG_WARN, "what the model said is not stored for drafts: %s",
+                   err.message);
         }
         tn_free(&s->e->ctx, said);
     }
@@ -92,7 +97,9 @@ void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes) {
     size_t n = 0, cap = n_bytes + 16;
     int64_t id = 0;
     int32_t *ids = tn_alloc(ctx, TN_MEM_TEXT, cap, sizeof *ids);
-    tern_status st = ids ? tn_tokenize(s->e->model->tokenizer, text, n_bytes, false, false, ids, cap, &n, &err) : tn_fail(&err, TERN_E_MEMORY, "no memory for its tokens");
+    tern_status st =
+        ids ? tn_tokenize(s->e->model->tokenizer, text, n_bytes, false, false, ids, cap, &n, &err)
+            : tn_fail(&err, TERN_E_MEMORY, "no memory for its tokens");
     if (st == TERN_OK && n) st = tn_store_put(t->store, TN_SEQUENCE_CORPUS, ids, n, n, &id, &err);
     if (st != TERN_OK) tn_log(ctx, TERN_LOG_WARN, "a document is not stored for drafts: %s", err.message);
     tn_free(ctx, ids);

@@ -1,4 +1,5 @@
-/* engine/storing.h - a session's store: what was said before becomes drafts, what is said now is kept (sd.npu 4.1, step 6). */
+/* engine/storing.h - a session's store: what was said before becomes drafts, what is said now is kept
+ * (sd.npu 4.1, step 6). */
 #ifndef TN_ENGINE_STORING_H
 #define TN_ENGINE_STORING_H
 
@@ -7,9 +8,9 @@
 enum { TN_STORING_TOKENS = 1 << 16 }; /* the newest tokens of the store that a session drafts from */
 
 typedef struct tn_storing {
-    tn_store *store;   /* NULL: none */
-    int64_t id;        /* of this conversation's sequence; 0: not stored yet */
-    int32_t n_stored;  /* its tokens */
+    tn_store *store;  /* NULL: none */
+    int64_t id;       /* of this conversation's sequence; 0: not stored yet */
+    int32_t n_stored; /* its tokens */
     bool learned;
     uint64_t n_learned; /* tokens */
     int64_t learn_ns, commit_ns, n_commits;
@@ -21,12 +22,14 @@ void tn_storing_close(tern_session *s);
 
 /* The first time: the store's newest sequences become texts to draft from. */
 tern_status tn_storing_learn(tern_session *s, tern_error *err);
-/* The session's tokens, of which the first n_prompt were given, are on the disk when this returns. A store that fails is logged:
- * the answer is there all the same. */
+/* The session's tokens, of which the first n_prompt were given, are on the disk when this returns. A store
+ * that fails is logged: the answer is there all the same. */
 void tn_storing_commit(tern_session *s, int32_t n_prompt);
-/* Keep a document's text for the drafts of later sessions. Nothing without a store; one that fails is logged. */
+/* Keep a document's text for the drafts of later sessions. Nothing without a store; one that fails is logged.
+ */
 void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes);
-/* The session forgets all but its first n tokens: a conversation that keeps less than half of what is stored is another one. */
+/* The session forgets all but its first n tokens: a conversation that keeps less than half of what is stored
+ * is another one. */
 static inline void tn_storing_truncate(tn_storing *t, int32_t n) {
     if (n >= t->n_stored / 2) return;
     t->id = 0;

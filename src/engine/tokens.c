@@ -11,7 +11,9 @@ static tern_status from_package(tn_ctx *ctx, const char *path, tn_tokenizer **ou
     TN_TRY(tn_pkg_open(ctx, path, &p, err));
     const tn_pkg_section *s = tn_pkg_find(p, TN_PKG_TOKENIZER, -1);
     uint8_t *blob = s ? tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1) : NULL;
-    tern_status st = !s ? tn_fail(err, TERN_E_UNSUPPORTED, "%s: has no tokenizer", path) : !blob ? tn_fail(err, TERN_E_MEMORY, "no memory for the tokenizer") : tn_pkg_read(p, s, blob, err);
+    tern_status st = !s      ? tn_fail(err, TERN_E_UNSUPPORTED, "%s: has no tokenizer", path)
+                     : !blob ? tn_fail(err, TERN_E_MEMORY, "no memory for the tokenizer")
+                             : tn_pkg_read(p, s, blob, err);
     if (st == TERN_OK) st = tn_tokenizer_load(ctx, blob, s->size_bytes, out, err);
     tn_free(ctx, blob);
     tn_pkg_close(&p);

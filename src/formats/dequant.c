@@ -9,9 +9,10 @@ static const struct {
     const char *name;
     int32_t block, bytes;
 } types[TN_N_DTYPES] = {
-    [TN_F32] = {"F32", 1, 4},       [TN_F16] = {"F16", 1, 2},       [TN_BF16] = {"BF16", 1, 2},     [TN_Q8_0] = {"Q8_0", 32, 34},
-    [TN_Q4_0] = {"Q4_0", 32, 18},   [TN_Q4_1] = {"Q4_1", 32, 20},   [TN_Q5_0] = {"Q5_0", 32, 22},   [TN_Q5_1] = {"Q5_1", 32, 24},
-    [TN_Q2_K] = {"Q2_K", 256, 84},  [TN_Q3_K] = {"Q3_K", 256, 110}, [TN_Q4_K] = {"Q4_K", 256, 144}, [TN_Q5_K] = {"Q5_K", 256, 176},
+    [TN_F32] = {"F32", 1, 4},       [TN_F16] = {"F16", 1, 2},         [TN_BF16] = {"BF16", 1, 2},
+    [TN_Q8_0] = {"Q8_0", 32, 34},   [TN_Q4_0] = {"Q4_0", 32, 18},     [TN_Q4_1] = {"Q4_1", 32, 20},
+    [TN_Q5_0] = {"Q5_0", 32, 22},   [TN_Q5_1] = {"Q5_1", 32, 24},     [TN_Q2_K] = {"Q2_K", 256, 84},
+    [TN_Q3_K] = {"Q3_K", 256, 110}, [TN_Q4_K] = {"Q4_K", 256, 144},   [TN_Q5_K] = {"Q5_K", 256, 176},
     [TN_Q6_K] = {"Q6_K", 256, 210}, [TN_IQ4_NL] = {"IQ4_NL", 32, 18},
 };
 
@@ -75,7 +76,8 @@ static void q5_1(const uint8_t *b, float *y) {
 }
 
 static void iq4_nl(const uint8_t *b, float *y) {
-    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
     float d = f16_at(b);
     for (int i = 0; i < 16; i++) {
         y[i] = d * (float)values[b[2 + i] & 15];
@@ -91,17 +93,20 @@ static void q2_k(const uint8_t *b, float *y) {
     float d = f16_at(b + 80), m = f16_at(b + 82);
     for (int i = 0; i < 256; i++) {
         int half = i / 128, plane = i % 128 / 32, at = half * 32 + i % 32, group = i / 16;
-        y[i] = d * (float)(scales[group] & 15) * (float)(q[at] >> (2 * plane) & 3) - m * (float)(scales[group] >> 4);
+        y[i] = d * (float)(scales[group] & 15) * (float)(q[at] >> (2 * plane) & 3) -
+               m * (float)(scales[group] >> 4);
     }
 }
 
-/* 16 groups of 16 with six-bit scales; two low bits as above, the high bit in a mask whose zero means minus four. */
+/* 16 groups of 16 with six-bit scales; two low bits as above, the high bit in a mask whose zero means minus
+ * four. */
 static void q3_k(const uint8_t *b, float *y) {
     const uint8_t *mask = b, *q = b + 32, *s = b + 96;
     float d = f16_at(b + 108);
     for (int i = 0; i < 256; i++) {
         int half = i / 128, plane = i % 128 / 32, at = half * 32 + i % 32, group = i / 16;
-        int low = group < 8 ? s[group] & 15 : s[group - 8] >> 4, high = s[8 + group % 4] >> (2 * (group / 4)) & 3;
+        int low = group < 8 ? s[group] & 15 : s[group - 8] >> 4,
+            high = s[8 + group % 4] >> (2 * (group / 4)) & 3;
         int v = (q[at] >> (2 * plane) & 3) - (mask[i % 32] >> (half * 4 + plane) & 1 ? 0 : 4);
         y[i] = d * (float)((low | high << 4) - 32) * (float)v;
     }
@@ -124,7 +129,8 @@ static void q4_k(const uint8_t *b, float *y) {
         int scale, min;
         scale_min(b + 4, g, &scale, &min);
         const uint8_t *q = b + 16 + g / 2 * 32;
-        for (int i = 0; i < 32; i++) y[g * 32 + i] = d * (float)scale * (float)(g % 2 ? q[i] >> 4 : q[i] & 15) - m * (float)min;
+        for (int i = 0; i < 32; i++)
+            y[g * 32 + i] = d * (float)scale * (float)(g % 2 ? q[i] >> 4 : q[i] & 15) - m * (float)min;
     }
 }
 
@@ -155,8 +161,9 @@ static void q6_k(const uint8_t *b, float *y) {
 
 void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n) {
     static void (*const blocks[TN_N_DTYPES])(const uint8_t *, float *) = {
-        [TN_Q8_0] = q8_0, [TN_Q4_0] = q4_0, [TN_Q4_1] = q4_1, [TN_Q5_0] = q5_0, [TN_Q5_1] = q5_1, [TN_Q2_K] = q2_k,
-        [TN_Q3_K] = q3_k, [TN_Q4_K] = q4_k, [TN_Q5_K] = q5_k, [TN_Q6_K] = q6_k, [TN_IQ4_NL] = iq4_nl,
+        [TN_Q8_0] = q8_0, [TN_Q4_0] = q4_0, [TN_Q4_1] = q4_1,     [TN_Q5_0] = q5_0,
+        [TN_Q5_1] = q5_1, [TN_Q2_K] = q2_k, [TN_Q3_K] = q3_k,     [TN_Q4_K] = q4_k,
+        [TN_Q5_K] = q5_k, [TN_Q6_K] = q6_k, [TN_IQ4_NL] = iq4_nl,
     };
     if (d == TN_F32) {
         memcpy(dst, src, n * 4);
@@ -165,6 +172,7 @@ void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n) {
     } else if (d == TN_BF16) {
         for (uint64_t i = 0; i < n; i++) dst[i] = tn_bf16_f32((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
     } else {
-        for (uint64_t i = 0; i < n / (uint64_t)types[d].block; i++) blocks[d](src + i * (uint64_t)types[d].bytes, dst + i * (uint64_t)types[d].block);
+        for (uint64_t i = 0; i < n / (uint64_t)types[d].block; i++)
+            blocks[d](src + i * (uint64_t)types[d].bytes, dst + i * (uint64_t)types[d].block);
     }
 }

@@ -1,4 +1,5 @@
-/* GGUF: header, key-value pairs, tensor table, alignment, data. Little-endian hosts only, like the rest of the formats. */
+/* GGUF: header, key-value pairs, tensor table, alignment, data. Little-endian hosts only, like the rest of
+ * the formats. */
 #include "formats/gguf.h"
 
 #include "base/checked.h"
@@ -8,7 +9,20 @@
 #include <string.h>
 
 enum {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_N_TYPES
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_N_TYPES
 };
 static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
@@ -16,14 +30,16 @@ static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8
 static const struct {
     uint32_t ggml;
     tn_dtype dtype;
-} ggml_types[] = {{0, TN_F32}, {1, TN_F16}, {2, TN_Q4_0}, {3, TN_Q4_1}, {6, TN_Q5_0}, {7, TN_Q5_1}, {8, TN_Q8_0}, {10, TN_Q2_K},
-                  {11, TN_Q3_K}, {12, TN_Q4_K}, {13, TN_Q5_K}, {14, TN_Q6_K}, {20, TN_IQ4_NL}, {30, TN_BF16}};
+} ggml_types[] = {{0, TN_F32},   {1, TN_F16},   {2, TN_Q4_0},    {3, TN_Q4_1},  {6, TN_Q5_0},
+                  {7, TN_Q5_1},  {8, TN_Q8_0},  {10, TN_Q2_K},   {11, TN_Q3_K}, {12, TN_Q4_K},
+                  {13, TN_Q5_K}, {14, TN_Q6_K}, {20, TN_IQ4_NL}, {30, TN_BF16}};
 
 /* The others have names too: for messages. */
 static const char *foreign_type_name(uint32_t type) {
-    static const char *const names[] = {[9] = "Q8_1", [15] = "Q8_K", [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS", [19] = "IQ1_S", [21] = "IQ3_S",
-                                        [22] = "IQ2_S", [23] = "IQ4_XS", [24] = "I8", [25] = "I16", [26] = "I32", [27] = "I64", [28] = "F64",
-                                        [29] = "IQ1_M", [34] = "TQ1_0", [35] = "TQ2_0", [39] = "MXFP4"};
+    static const char *const names[] = {
+        [9] = "Q8_1",   [15] = "Q8_K",  [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS", [19] = "IQ1_S",
+        [21] = "IQ3_S", [22] = "IQ2_S", [23] = "IQ4_XS",  [24] = "I8",     [25] = "I16",     [26] = "I32",
+        [27] = "I64",   [28] = "F64",   [29] = "IQ1_M",   [34] = "TQ1_0",  [35] = "TQ2_0",   [39] = "MXFP4"};
     return type < sizeof names / sizeof names[0] && names[type] ? names[type] : "no type of GGUF";
 }
 
@@ -34,11 +50,11 @@ typedef struct text {
 
 typedef struct pair {
     text key;
-    uint32_t type;      /* of the value, or of the array's elements */
+    uint32_t type; /* of the value, or of the array's elements */
     bool is_array;
-    uint64_t n;         /* elements of an array */
+    uint64_t n;          /* elements of an array */
     const uint8_t *data; /* scalars and arrays of scalars */
-    text *strings;      /* a string (n = 1) or an array of them */
+    text *strings;       /* a string (n = 1) or an array of them */
 } pair;
 
 struct tn_gguf {
@@ -50,7 +66,7 @@ struct tn_gguf {
     uint32_t version;
     uint64_t n_pairs, n_tensors;
     pair *pairs;
-    tn_tensor *tensors; /* names are our own copies */
+    tn_tensor *tensors;        /* names are our own copies */
     const tn_tensor **by_name; /* sorted by name */
 };
 
@@ -62,7 +78,9 @@ typedef struct cursor {
 } cursor;
 
 static tern_status take(cursor *c, uint64_t n, const uint8_t **out, const char *what) {
-    TN_FAIL_IF(!tn_range_ok(c->at, n, c->g->size), c->err, TERN_E_FORMAT, "%s: truncated: %s%s%.100s at offset %" PRIu64 " needs %" PRIu64 " bytes, the file has %" PRIu64,
+    TN_FAIL_IF(!tn_range_ok(c->at, n, c->g->size), c->err, TERN_E_FORMAT,
+               "%s: truncated: %s%s%.100s at offset %" PRIu64 " needs %" PRIu64
+               " bytes, the file has %" PRIu64,
                c->g->path, what, *c->tensor ? " of tensor " : "", c->tensor, c->at, n, c->g->size);
     *out = c->g->data + c->at;
     c->at += n;
@@ -104,15 +122,18 @@ static tern_status read_value(cursor *c, pair *p) {
         TN_TRY(take_u32(c, &p->type, "array type"));
         TN_TRY(take_u64(c, &p->n, "array length"));
     }
-    TN_FAIL_IF(p->type >= GGUF_N_TYPES || p->type == GGUF_ARRAY, c->err, TERN_E_FORMAT, "%s: key '%.*s' has value type %u at offset %" PRIu64 ", which does not exist or nests",
+    TN_FAIL_IF(p->type >= GGUF_N_TYPES || p->type == GGUF_ARRAY, c->err, TERN_E_FORMAT,
+               "%s: key '%.*s' has value type %u at offset %" PRIu64 ", which does not exist or nests",
                c->g->path, (int)(p->key.n < 100 ? p->key.n : 100), p->key.s, p->type, c->at);
     if (p->type != GGUF_STRING) {
         uint64_t n_bytes;
-        TN_FAIL_IF(!tn_mul_u64(p->n, type_bytes[p->type], &n_bytes), c->err, TERN_E_FORMAT, "%s: array of %" PRIu64 " elements at offset %" PRIu64, c->g->path, p->n, c->at);
+        TN_FAIL_IF(!tn_mul_u64(p->n, type_bytes[p->type], &n_bytes), c->err, TERN_E_FORMAT,
+                   "%s: array of %" PRIu64 " elements at offset %" PRIu64, c->g->path, p->n, c->at);
         return take(c, n_bytes, &p->data, "array");
     }
     /* every string takes at least its length's eight bytes */
-    TN_FAIL_IF(p->n > (c->g->size - c->at) / 8, c->err, TERN_E_FORMAT, "%s: truncated: %" PRIu64 " strings at offset %" PRIu64 ", the file has %" PRIu64 " bytes",
+    TN_FAIL_IF(p->n > (c->g->size - c->at) / 8, c->err, TERN_E_FORMAT,
+               "%s: truncated: %" PRIu64 " strings at offset %" PRIu64 ", the file has %" PRIu64 " bytes",
                c->g->path, p->n, c->at, c->g->size);
     p->strings = tn_alloc(c->g->ctx, TN_MEM_TEXT, p->n, sizeof *p->strings);
     TN_FAIL_IF(!p->strings, c->err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " strings", c->g->path, p->n);
@@ -234,7 +255,9 @@ static tern_status read_tensor(cursor *c, tn_tensor *t) {
     t->name = c->tensor = copy;
     t->file = g->path;
     TN_TRY(take_u32(c, &n_dims, "dimensions"));
-    TN_FAIL_IF(n_dims < 1 || n_dims > 4, c->err, TERN_E_FORMAT, "%s: tensor %.100s at offset %" PRIu64 " has %u dimensions, 1 to 4 are possible", g->path, t->name, at, n_dims);
+    TN_FAIL_IF(n_dims < 1 || n_dims > 4, c->err, TERN_E_FORMAT,
+               "%s: tensor %.100s at offset %" PRIu64 " has %u dimensions, 1 to 4 are possible", g->path,
+               t->name, at, n_dims);
     t->n_dims = (int32_t)n_dims;
     for (int i = 0; i < 4; i++) t->dims[i] = 1;
     for (uint32_t i = 0; i < n_dims; i++) { /* the file has them innermost first */
@@ -246,13 +269,17 @@ static tern_status read_tensor(cursor *c, tn_tensor *t) {
     for (size_t i = 0; i < sizeof ggml_types / sizeof ggml_types[0]; i++) {
         if (ggml_types[i].ggml == type) t->dtype = ggml_types[i].dtype;
     }
-    TN_FAIL_IF(t->dtype == TN_N_DTYPES, c->err, TERN_E_UNSUPPORTED, "%s: tensor %.100s at offset %" PRIu64 " has storage type %u (%s), which tern does not read", g->path, t->name, at,
-               type, foreign_type_name(type));
+    TN_FAIL_IF(t->dtype == TN_N_DTYPES, c->err, TERN_E_UNSUPPORTED,
+               "%s: tensor %.100s at offset %" PRIu64 " has storage type %u (%s), which tern does not read",
+               g->path, t->name, at, type, foreign_type_name(type));
     uint64_t n = 1, inner = t->dims[n_dims - 1];
     bool ok = inner % (uint64_t)tn_dtype_block(t->dtype) == 0;
     for (int i = 0; i < 4; i++) ok = ok && t->dims[i] > 0 && tn_mul_u64(n, t->dims[i], &n);
-    ok = ok && tn_mul_u64(n / (uint64_t)tn_dtype_block(t->dtype), (uint64_t)tn_dtype_block_bytes(t->dtype), &t->size_bytes);
-    TN_FAIL_IF(!ok, c->err, TERN_E_FORMAT, "%s: tensor %.100s of type %s at offset %" PRIu64 " has impossible dimensions %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64,
+    ok = ok && tn_mul_u64(n / (uint64_t)tn_dtype_block(t->dtype), (uint64_t)tn_dtype_block_bytes(t->dtype),
+                          &t->size_bytes);
+    TN_FAIL_IF(!ok, c->err, TERN_E_FORMAT,
+               "%s: tensor %.100s of type %s at offset %" PRIu64 " has impossible dimensions %" PRIu64
+               " x %" PRIu64 " x %" PRIu64 " x %" PRIu64,
                g->path, t->name, tn_dtype_name(t->dtype), at, t->dims[0], t->dims[1], t->dims[2], t->dims[3]);
     return TERN_OK;
 }
@@ -262,7 +289,9 @@ static int by_offset(const void *a, const void *b) {
     return x->off_bytes < y->off_bytes ? -1 : x->off_bytes > y->off_bytes;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp((*(const tn_tensor *const *)a)->name, (*(const tn_tensor *const *)b)->name); }
+static int by_name(const void *a, const void *b) {
+    return strcmp((*(const tn_tensor *const *)a)->name, (*(const tn_tensor *const *)b)->name);
+}
 
 static int by_key(const void *a, const void *b) {
     const text *x = &(*(const pair *const *)a)->key, *y = &(*(const pair *const *)b)->key;
@@ -278,7 +307,9 @@ static tern_status refuse_double_keys(const tn_gguf *g, tern_error *err) {
     tern_status st = TERN_OK;
     for (uint64_t i = 1; i < g->n_pairs && st == TERN_OK; i++) {
         const text *k = &order[i]->key;
-        if (!by_key(&order[i - 1], &order[i])) st = tn_fail(err, TERN_E_FORMAT, "%s: key '%.*s' occurs twice", g->path, (int)(k->n < 100 ? k->n : 100), k->s);
+        if (!by_key(&order[i - 1], &order[i]))
+            st = tn_fail(err, TERN_E_FORMAT, "%s: key '%.*s' occurs twice", g->path,
+                         (int)(k->n < 100 ? k->n : 100), k->s);
     }
     tn_free(g->ctx, order);
     return st;
@@ -289,12 +320,16 @@ static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignme
     const tn_tensor **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *order);
     g->by_name = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *g->by_name);
     tern_status st = TERN_OK;
-    TN_BAIL_IF(!order || !g->by_name, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " tensors", g->path, g->n_tensors);
+    TN_BAIL_IF(!order || !g->by_name, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " tensors", g->path,
+               g->n_tensors);
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         tn_tensor *t = &g->tensors[i];
         uint64_t off;
-        bool ok = t->off_bytes % alignment == 0 && tn_add_u64(data_off, t->off_bytes, &off) && tn_range_ok(off, t->size_bytes, g->size);
-        TN_BAIL_IF(!ok, err, TERN_E_FORMAT, "%s: tensor %.100s needs [%" PRIu64 ", +%" PRIu64 ") of the data at offset %" PRIu64 " (alignment %" PRIu64 "), the file has %" PRIu64 " bytes",
+        bool ok = t->off_bytes % alignment == 0 && tn_add_u64(data_off, t->off_bytes, &off) &&
+                  tn_range_ok(off, t->size_bytes, g->size);
+        TN_BAIL_IF(!ok, err, TERN_E_FORMAT,
+                   "%s: tensor %.100s needs [%" PRIu64 ", +%" PRIu64 ") of the data at offset %" PRIu64
+                   " (alignment %" PRIu64 "), the file has %" PRIu64 " bytes",
                    g->path, t->name, t->off_bytes, t->size_bytes, data_off, alignment, g->size);
         t->off_bytes = off;
         t->data = g->data + off;
@@ -303,14 +338,16 @@ static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignme
     }
     qsort(order, g->n_tensors, sizeof *order, by_offset);
     for (uint64_t i = 1; i < g->n_tensors; i++) {
-        TN_BAIL_IF(order[i]->off_bytes < order[i - 1]->off_bytes + order[i - 1]->size_bytes, err, TERN_E_FORMAT, "%s: tensors %.100s and %.100s overlap at offset %" PRIu64,
-                   g->path, order[i - 1]->name, order[i]->name, order[i]->off_bytes);
+        TN_BAIL_IF(order[i]->off_bytes < order[i - 1]->off_bytes + order[i - 1]->size_bytes, err,
+                   TERN_E_FORMAT, "%s: tensors %.100s and %.100s overlap at offset %" PRIu64, g->path,
+                   order[i - 1]->name, order[i]->name, order[i]->off_bytes);
     }
     qsort(g->by_name, g->n_tensors, sizeof *g->by_name, by_name);
     for (uint64_t i = 1; i < g->n_tensors; i++) {
         const tn_tensor *a = g->by_name[i - 1], *b = g->by_name[i];
-        TN_BAIL_IF(!strcmp(a->name, b->name), err, TERN_E_FORMAT, "%s: tensor %.100s occurs twice, at offsets %" PRIu64 " and %" PRIu64, g->path, a->name, a->off_bytes,
-                   b->off_bytes);
+        TN_BAIL_IF(!strcmp(a->name, b->name), err, TERN_E_FORMAT,
+                   "%s: tensor %.100s occurs twice, at offsets %" PRIu64 " and %" PRIu64, g->path, a->name,
+                   a->off_bytes, b->off_bytes);
     }
 out:
     tn_free(g->ctx, order);
@@ -323,17 +360,21 @@ static tern_status parse(tn_gguf *g, tern_error *err) {
     TN_TRY(take(&c, 4, &magic, "magic"));
     TN_FAIL_IF(memcmp(magic, "GGUF", 4), err, TERN_E_FORMAT, "%s: not a GGUF file", g->path);
     TN_TRY(take_u32(&c, &g->version, "version"));
-    TN_FAIL_IF(g->version == 0x02000000u || g->version == 0x03000000u, err, TERN_E_UNSUPPORTED, "%s: a big-endian GGUF file; convert it to little-endian", g->path);
-    TN_FAIL_IF(g->version != 2 && g->version != 3, err, TERN_E_UNSUPPORTED, "%s: GGUF version %u, tern reads 2 and 3", g->path, g->version);
+    TN_FAIL_IF(g->version == 0x02000000u || g->version == 0x03000000u, err, TERN_E_UNSUPPORTED,
+               "%s: a big-endian GGUF file; convert it to little-endian", g->path);
+    TN_FAIL_IF(g->version != 2 && g->version != 3, err, TERN_E_UNSUPPORTED,
+               "%s: GGUF version %u, tern reads 2 and 3", g->path, g->version);
     uint64_t n_tensors, n_pairs;
     TN_TRY(take_u64(&c, &n_tensors, "tensor count"));
     TN_TRY(take_u64(&c, &n_pairs, "key count"));
     /* a key takes at least 8 + 4 + 1 bytes, a tensor 8 + 4 + 8 + 4 + 8 */
-    TN_FAIL_IF(n_pairs > g->size / 13 || n_tensors > g->size / 32, err, TERN_E_FORMAT, "%s: %" PRIu64 " keys and %" PRIu64 " tensors do not fit %" PRIu64 " bytes",
-               g->path, n_pairs, n_tensors, g->size);
+    TN_FAIL_IF(n_pairs > g->size / 13 || n_tensors > g->size / 32, err, TERN_E_FORMAT,
+               "%s: %" PRIu64 " keys and %" PRIu64 " tensors do not fit %" PRIu64 " bytes", g->path, n_pairs,
+               n_tensors, g->size);
     g->pairs = tn_calloc(g->ctx, TN_MEM_OTHER, n_pairs, sizeof *g->pairs);
     g->tensors = tn_calloc(g->ctx, TN_MEM_OTHER, n_tensors, sizeof *g->tensors);
-    TN_FAIL_IF(!g->pairs || !g->tensors, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys and %" PRIu64 " tensors", g->path, n_pairs, n_tensors);
+    TN_FAIL_IF(!g->pairs || !g->tensors, err, TERN_E_MEMORY,
+               "%s: no memory for %" PRIu64 " keys and %" PRIu64 " tensors", g->path, n_pairs, n_tensors);
     for (uint64_t i = 0; i < n_pairs; i++) {
         pair *p = &g->pairs[i];
         g->n_pairs = i + 1; /* so that close frees what was read */
@@ -347,12 +388,14 @@ static tern_status parse(tn_gguf *g, tern_error *err) {
     TN_TRY(refuse_double_keys(g, err));
     int64_t alignment = 32;
     (void)tn_gguf_i64(g, "general.alignment", &alignment);
-    TN_FAIL_IF(alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)), err, TERN_E_FORMAT, "%s: general.alignment is %" PRId64 ", want a power of two", g->path, alignment);
+    TN_FAIL_IF(alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)), err, TERN_E_FORMAT,
+               "%s: general.alignment is %" PRId64 ", want a power of two", g->path, alignment);
     uint64_t data_off = (c.at + (uint64_t)alignment - 1) / (uint64_t)alignment * (uint64_t)alignment;
     return place_tensors(g, data_off, (uint64_t)alignment, err);
 }
 
-static tern_status open_bytes(tn_ctx *ctx, tn_file *file, const void *data, uint64_t n_bytes, const char *name, tn_gguf **out, tern_error *err) {
+static tern_status open_bytes(tn_ctx *ctx, tn_file *file, const void *data, uint64_t n_bytes,
+                              const char *name, tn_gguf **out, tern_error *err) {
     *out = NULL;
     tn_gguf *g = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *g);
     if (!g || !(g->path = tn_strdup(ctx, TN_MEM_OTHER, name))) {
@@ -370,7 +413,8 @@ static tern_status open_bytes(tn_ctx *ctx, tn_file *file, const void *data, uint
     return st;
 }
 
-tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name, tn_gguf **out, tern_error *err) {
+tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
+                                tn_gguf **out, tern_error *err) {
     return open_bytes(ctx, NULL, data, n_bytes, name, out, err);
 }
 

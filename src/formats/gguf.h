@@ -11,7 +11,8 @@ typedef struct tn_gguf tn_gguf;
 
 tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err);
 /* The same over bytes of the caller, who keeps them until close; name stands for the path in messages. */
-tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name, tn_gguf **out, tern_error *err);
+tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
+                                tn_gguf **out, tern_error *err);
 void tn_gguf_close(tn_gguf **g);
 
 const char *tn_gguf_path(const tn_gguf *g);
@@ -31,7 +32,8 @@ bool tn_gguf_arr_str(const tn_gguf *g, const char *key, int64_t i, const char **
 bool tn_gguf_arr_f64(const tn_gguf *g, const char *key, int64_t i, double *out);
 bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out);
 
-/* ---- writing: keys, then tensor declarations, then their bytes in that order; streamed and atomic ----------- */
+/* ---- writing: keys, then tensor declarations, then their bytes in that order; streamed and atomic
+ * ----------- */
 
 typedef struct tn_gguf_writer tn_gguf_writer;
 
@@ -41,11 +43,13 @@ void tn_gguf_put_str(tn_gguf_writer *w, const char *key, const char *value);
 void tn_gguf_put_u32(tn_gguf_writer *w, const char *key, uint32_t value);
 void tn_gguf_put_f32(tn_gguf_writer *w, const char *key, float value);
 void tn_gguf_put_bool(tn_gguf_writer *w, const char *key, bool value);
-void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *values, const size_t *n_bytes, size_t n);
+void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *values, const size_t *n_bytes,
+                         size_t n);
 void tn_gguf_put_arr_f32(tn_gguf_writer *w, const char *key, const float *values, size_t n);
 void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *values, size_t n);
 /* dims outermost first; dtype F32, F16, BF16, Q8_0 or Q4_0. */
-void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims, const uint64_t *dims);
+void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims,
+                        const uint64_t *dims);
 tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err);
 /* The tensors' bytes one after the other; padding between them is the writer's business. */
 tern_status tn_gguf_write(tn_gguf_writer *w, const void *data, uint64_t n_bytes, tern_error *err);

@@ -21,8 +21,9 @@ struct tn_gguf_writer {
     uint8_t *keys, *infos; /* metadata pairs and tensor table as they will stand in the file */
     size_t n_keys_bytes, cap_keys, n_infos_bytes, cap_infos;
     uint64_t n_keys, n_tensors, cap_tensors;
-    uint64_t *sizes;       /* bytes of each tensor */
-    uint64_t i_tensor, in_tensor, data_off; /* the tensor being written, its bytes so far, where the next one begins */
+    uint64_t *sizes; /* bytes of each tensor */
+    uint64_t i_tensor, in_tensor,
+        data_off; /* the tensor being written, its bytes so far, where the next one begins */
     tern_status failed;
 };
 
@@ -64,7 +65,8 @@ void tn_gguf_abort(tn_gguf_writer **pw) {
     tn_free(w->ctx, w);
 }
 
-static void append(tn_gguf_writer *w, uint8_t **buf, size_t *n, size_t *cap, const void *data, size_t n_bytes) {
+static void append(tn_gguf_writer *w, uint8_t **buf, size_t *n, size_t *cap, const void *data,
+                   size_t n_bytes) {
     if (w->failed != TERN_OK) return;
     if (*n + n_bytes > *cap) {
         size_t more = (*n + n_bytes) * 2;
@@ -80,7 +82,9 @@ static void append(tn_gguf_writer *w, uint8_t **buf, size_t *n, size_t *cap, con
     *n += n_bytes;
 }
 
-static void key_bytes(tn_gguf_writer *w, const void *data, size_t n) { append(w, &w->keys, &w->n_keys_bytes, &w->cap_keys, data, n); }
+static void key_bytes(tn_gguf_writer *w, const void *data, size_t n) {
+    append(w, &w->keys, &w->n_keys_bytes, &w->cap_keys, data, n);
+}
 static void key_u32(tn_gguf_writer *w, uint32_t v) { key_bytes(w, &v, 4); }
 static void key_u64(tn_gguf_writer *w, uint64_t v) { key_bytes(w, &v, 8); }
 
@@ -122,7 +126,8 @@ static void begin_array(tn_gguf_writer *w, const char *key, uint32_t type, size_
     key_u64(w, n);
 }
 
-void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *values, const size_t *n_bytes, size_t n) {
+void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *values, const size_t *n_bytes,
+                         size_t n) {
     begin_array(w, key, T_STRING, n);
     for (size_t i = 0; i < n; i++) key_text(w, values[i], n_bytes[i]);
 }
@@ -139,8 +144,14 @@ void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *valu
 
 static uint64_t aligned(uint64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims, const uint64_t *dims) {
-    uint32_t type = dtype == TN_F32 ? 0 : dtype == TN_F16 ? 1 : dtype == TN_Q8_0 ? 8 : dtype == TN_Q4_0 ? 2 : dtype == TN_BF16 ? 30 : UINT32_MAX;
+void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims,
+                        const uint64_t *dims) {
+    uint32_t type = dtype == TN_F32    ? 0
+                    : dtype == TN_F16  ? 1
+                    : dtype == TN_Q8_0 ? 8
+                    : dtype == TN_Q4_0 ? 2
+                    : dtype == TN_BF16 ? 30
+                                       : UINT32_MAX;
     if (type == UINT32_MAX || n_dims < 1 || n_dims > 4) w->failed = TERN_E_INVALID;
     if (w->failed == TERN_OK && w->n_tensors == w->cap_tensors) {
         uint64_t cap = w->cap_tensors ? 2 * w->cap_tensors : 64;
@@ -166,7 +177,8 @@ void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int
 }
 
 static tern_status put(tn_gguf_writer *w, const void *data, uint64_t n, tern_error *err) {
-    TN_FAIL_IF(n && fwrite(data, 1, n, w->f) != n, err, TERN_E_IO, "%s: cannot write: %s", w->tmp, strerror(errno));
+    TN_FAIL_IF(n && fwrite(data, 1, n, w->f) != n, err, TERN_E_IO, "%s: cannot write: %s", w->tmp,
+               strerror(errno));
     return TERN_OK;
 }
 
@@ -176,7 +188,8 @@ static tern_status pad(tn_gguf_writer *w, uint64_t at, tern_error *err) {
 }
 
 tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err) {
-    TN_FAIL_IF(w->failed != TERN_OK, err, w->failed, "%s: cannot put its metadata together (%s)", w->path, tern_status_text(w->failed));
+    TN_FAIL_IF(w->failed != TERN_OK, err, w->failed, "%s: cannot put its metadata together (%s)", w->path,
+               tern_status_text(w->failed));
     uint32_t version = 3;
     TN_TRY(put(w, "GGUF", 4, err));
     TN_TRY(put(w, &version, 4, err));
@@ -190,7 +203,8 @@ tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err) {
 tern_status tn_gguf_write(tn_gguf_writer *w, const void *data, uint64_t n_bytes, tern_error *err) {
     const uint8_t *p = data;
     while (n_bytes) {
-        TN_FAIL_IF(w->i_tensor == w->n_tensors, err, TERN_E_INVALID, "%s: more data than tensors were declared", w->path);
+        TN_FAIL_IF(w->i_tensor == w->n_tensors, err, TERN_E_INVALID,
+                   "%s: more data than tensors were declared", w->path);
         uint64_t left = w->sizes[w->i_tensor] - w->in_tensor, n = n_bytes < left ? n_bytes : left;
         TN_TRY(put(w, p, n, err));
         p += n;
@@ -206,8 +220,11 @@ tern_status tn_gguf_write(tn_gguf_writer *w, const void *data, uint64_t n_bytes,
 tern_status tn_gguf_finish(tn_gguf_writer **pw, tern_error *err) {
     tn_gguf_writer *w = *pw;
     tern_status st = TERN_OK;
-    if (w->i_tensor != w->n_tensors) st = tn_fail(err, TERN_E_INVALID, "%s: data of tensor %" PRIu64 " of %" PRIu64 " is missing", w->path, w->i_tensor, w->n_tensors);
-    else if (fflush(w->f) || fsync(fileno(w->f))) st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", w->tmp, strerror(errno));
+    if (w->i_tensor != w->n_tensors)
+        st = tn_fail(err, TERN_E_INVALID, "%s: data of tensor %" PRIu64 " of %" PRIu64 " is missing", w->path,
+                     w->i_tensor, w->n_tensors);
+    else if (fflush(w->f) || fsync(fileno(w->f)))
+        st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", w->tmp, strerror(errno));
     if (st == TERN_OK) {
         int rc = fclose(w->f);
         w->f = NULL;

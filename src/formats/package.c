@@ -27,8 +27,8 @@ typedef struct pkg_header {
 } pkg_header;
 _Static_assert(sizeof(pkg_header) == 56, "on-disk layout");
 
-/* A table of contents: this, n_records records, n_hashes XXH3 of blocks: of the small part, then of each large tensor in the
- * order of the records. */
+/* A table of contents: this, n_records records, n_hashes XXH3 of blocks: of the small part, then of each
+ * large tensor in the order of the records. */
 typedef struct toc_head {
     uint32_t n_records, n_hashes;
     uint64_t small_bytes;
@@ -48,7 +48,7 @@ struct tn_pkg_writer {
     char *path, *tmp;
     int fd;
     bool nameless; /* the file gets its name when it is finished */
-    uint64_t off; /* end of what is written */
+    uint64_t off;  /* end of what is written */
     uint32_t max_sections, n_sections;
     tn_pkg_section *sections;
     uint64_t cap_toc_bytes, n_toc_bytes;
@@ -67,9 +67,12 @@ static tern_status write_at(tn_pkg_writer *w, const void *data, uint64_t n, uint
     while (n) {
         ssize_t done = pwrite(w->fd, p, n < (1u << 30) ? n : (1u << 30), (off_t)off);
         if (done < 0 && errno == EINTR) continue;
-        TN_FAIL_IF(done <= 0 && (done == 0 || errno == ENOSPC || errno == EDQUOT || errno == EFBIG), err, TERN_E_IO,
-                   "%s: no room on the disk for more than %" PRIu64 " MB of the package; nothing was changed", w->path, off / 1000000);
-        TN_FAIL_IF(done < 0, err, TERN_E_IO, "%s: cannot write at offset %" PRIu64 ": %s", w->path, off, strerror(errno));
+        TN_FAIL_IF(done <= 0 && (done == 0 || errno == ENOSPC || errno == EDQUOT || errno == EFBIG), err,
+                   TERN_E_IO,
+                   "%s: no room on the disk for more than %" PRIu64 " MB of the package; nothing was changed",
+                   w->path, off / 1000000);
+        TN_FAIL_IF(done < 0, err, TERN_E_IO, "%s: cannot write at offset %" PRIu64 ": %s", w->path, off,
+                   strerror(errno));
         p += done;
         off += (uint64_t)done;
         n -= (uint64_t)done;
@@ -88,10 +91,12 @@ static bool folder_of(const char *path, char *folder, size_t cap) {
 }
 
 uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes) {
-    return sizeof(toc_head) + n_tensors * (sizeof(tn_pkg_record) + 2 * sizeof(uint64_t)) + (n_blocks(payload_bytes) + 1) * sizeof(uint64_t);
+    return sizeof(toc_head) + n_tensors * (sizeof(tn_pkg_record) + 2 * sizeof(uint64_t)) +
+           (n_blocks(payload_bytes) + 1) * sizeof(uint64_t);
 }
 
-tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, uint64_t cap_toc_bytes, tn_pkg_writer **out, tern_error *err) {
+tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, uint64_t cap_toc_bytes,
+                          tn_pkg_writer **out, tern_error *err) {
     *out = NULL;
     TN_TRY(tn_file_may_replace(path, err));
     tn_pkg_writer *w = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *w);
@@ -104,7 +109,8 @@ tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, 
     w->sections = tn_calloc(ctx, TN_MEM_OTHER, max_sections, sizeof *w->sections);
     w->toc = tn_alloc(ctx, TN_MEM_OTHER, cap_toc_bytes, 1);
     tern_status st = TERN_OK;
-    TN_BAIL_IF(!w->path || !w->tmp || !w->sections || !w->toc, err, TERN_E_MEMORY, "no memory to write %s", path);
+    TN_BAIL_IF(!w->path || !w->tmp || !w->sections || !w->toc, err, TERN_E_MEMORY, "no memory to write %s",
+               path);
     TN_BAIL_IF(!folder_of(path, folder, sizeof folder), err, TERN_E_INVALID, "%s: path too long", path);
     snprintf(w->tmp, cap, "%s.tmp%ld", path, (long)getpid());
 #ifdef O_TMPFILE
@@ -114,7 +120,8 @@ tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, 
 #endif
     if (w->fd < 0) w->fd = open(w->tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     TN_BAIL_IF(w->fd < 0, err, TERN_E_IO, "%s: cannot create: %s", w->path, strerror(errno));
-    w->off = align_up(INDEX_OFF + (uint64_t)max_sections * sizeof(tn_pkg_section) + cap_toc_bytes, TN_PKG_ALIGN);
+    w->off =
+        align_up(INDEX_OFF + (uint64_t)max_sections * sizeof(tn_pkg_section) + cap_toc_bytes, TN_PKG_ALIGN);
     *out = w;
     return TERN_OK;
 out:
@@ -137,14 +144,17 @@ void tn_pkg_abort(tn_pkg_writer **pw) {
     tn_free(w->ctx, w);
 }
 
-static tern_status claim(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, tn_pkg_section **out, tern_error *err) {
-    TN_FAIL_IF(w->n_sections == w->max_sections, err, TERN_E_LIMIT, "%s: more than the %u sections planned", w->path, w->max_sections);
+static tern_status claim(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, tn_pkg_section **out,
+                         tern_error *err) {
+    TN_FAIL_IF(w->n_sections == w->max_sections, err, TERN_E_LIMIT, "%s: more than the %u sections planned",
+               w->path, w->max_sections);
     *out = &w->sections[w->n_sections++];
     **out = (tn_pkg_section){.kind = (uint32_t)kind, .layer = layer, .off_bytes = w->off};
     return TERN_OK;
 }
 
-tern_status tn_pkg_put_section(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, const void *data, uint64_t n_bytes, tern_error *err) {
+tern_status tn_pkg_put_section(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, const void *data,
+                               uint64_t n_bytes, tern_error *err) {
     tn_pkg_section *s;
     TN_TRY(claim(w, kind, layer, &s, err));
     TN_TRY(write_at(w, data, n_bytes, w->off, err));
@@ -163,8 +173,10 @@ tern_status tn_pkg_begin(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, tern
     return TERN_OK;
 }
 
-tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *data, uint64_t n_bytes, tern_error *err) {
-    TN_FAIL_IF(!w->open || w->n_records == MAX_RECORDS, err, TERN_E_INVALID, "a section holds at most %d tensors", MAX_RECORDS);
+tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *data, uint64_t n_bytes,
+                       tern_error *err) {
+    TN_FAIL_IF(!w->open || w->n_records == MAX_RECORDS, err, TERN_E_INVALID,
+               "a section holds at most %d tensors", MAX_RECORDS);
     w->records[w->n_records] = *like;
     w->records[w->n_records].size_bytes = n_bytes;
     w->payloads[w->n_records++] = data;
@@ -241,12 +253,16 @@ tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err) {
         hashes += n_blocks(w->records[i].size_bytes);
     }
     head.n_hashes = (uint32_t)hashes;
-    uint64_t n_records_bytes = w->n_records * sizeof(tn_pkg_record), toc_bytes = sizeof head + n_records_bytes + hashes * sizeof(uint64_t);
-    TN_FAIL_IF(toc_bytes > w->cap_toc_bytes - w->n_toc_bytes, err, TERN_E_LIMIT, "%s: tables of contents of more than the %" PRIu64 " bytes planned", w->path, w->cap_toc_bytes);
+    uint64_t n_records_bytes = w->n_records * sizeof(tn_pkg_record),
+             toc_bytes = sizeof head + n_records_bytes + hashes * sizeof(uint64_t);
+    TN_FAIL_IF(toc_bytes > w->cap_toc_bytes - w->n_toc_bytes, err, TERN_E_LIMIT,
+               "%s: tables of contents of more than the %" PRIu64 " bytes planned", w->path,
+               w->cap_toc_bytes);
     char *toc = w->toc + w->n_toc_bytes; /* all its parts are multiples of 8 bytes */
     memcpy(toc, &head, sizeof head);
     memcpy(toc + sizeof head, w->records, n_records_bytes);
-    stretch t = {.w = w, .hash = XXH3_createState(), .hashes = (uint64_t *)(toc + sizeof head + n_records_bytes)};
+    stretch t = {
+        .w = w, .hash = XXH3_createState(), .hashes = (uint64_t *)(toc + sizeof head + n_records_bytes)};
     TN_FAIL_IF(!t.hash, err, TERN_E_MEMORY, "no memory for a checksum");
     XXH3_64bits_reset(t.hash);
     tern_status st = write_tensors(w, head.small_bytes, &t, err);
@@ -278,7 +294,8 @@ static tern_status give_name(tn_pkg_writer *w, tern_error *err) {
         char self[64];
         snprintf(self, sizeof self, "/proc/self/fd/%d", w->fd);
         (void)unlink(w->tmp); /* of a killed process with our number */
-        TN_FAIL_IF(linkat(AT_FDCWD, self, AT_FDCWD, w->tmp, AT_SYMLINK_FOLLOW), err, TERN_E_IO, "%s: cannot create: %s", w->tmp, strerror(errno));
+        TN_FAIL_IF(linkat(AT_FDCWD, self, AT_FDCWD, w->tmp, AT_SYMLINK_FOLLOW), err, TERN_E_IO,
+                   "%s: cannot create: %s", w->tmp, strerror(errno));
         w->nameless = false;
     }
     TN_FAIL_IF(rename(w->tmp, w->path), err, TERN_E_IO, "%s: cannot rename: %s", w->path, strerror(errno));
@@ -291,7 +308,10 @@ tern_status tn_pkg_finish(tn_pkg_writer **pw, tern_error *err) {
     for (uint32_t i = 0; i < w->n_sections; i++) {
         if (w->sections[i].toc_bytes) w->sections[i].toc_off_bytes += (uint32_t)table_bytes;
     }
-    pkg_header h = {.version = TN_PKG_VERSION, .n_sections = w->n_sections, .file_bytes = w->off, .index_bytes = table_bytes + w->n_toc_bytes};
+    pkg_header h = {.version = TN_PKG_VERSION,
+                    .n_sections = w->n_sections,
+                    .file_bytes = w->off,
+                    .index_bytes = table_bytes + w->n_toc_bytes};
     memcpy(h.magic, MAGIC, sizeof h.magic);
     /* the index is hashed in two parts, as it lies in memory */
     XXH64_state_t *hash = XXH64_createState();
@@ -306,10 +326,13 @@ tern_status tn_pkg_finish(tn_pkg_writer **pw, tern_error *err) {
     h.header_xxh64 = header_hash(&h);
     if (st == TERN_OK) st = write_at(w, w->sections, table_bytes, INDEX_OFF, err);
     if (st == TERN_OK) st = write_at(w, w->toc, w->n_toc_bytes, INDEX_OFF + table_bytes, err);
-    if (st == TERN_OK && ftruncate(w->fd, (off_t)w->off)) st = tn_fail(err, TERN_E_IO, "%s: %s", w->path, strerror(errno));
-    if (st == TERN_OK && fsync(w->fd)) st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
+    if (st == TERN_OK && ftruncate(w->fd, (off_t)w->off))
+        st = tn_fail(err, TERN_E_IO, "%s: %s", w->path, strerror(errno));
+    if (st == TERN_OK && fsync(w->fd))
+        st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
     if (st == TERN_OK) st = write_at(w, &h, sizeof h, 0, err); /* what makes it a package comes last */
-    if (st == TERN_OK && fsync(w->fd)) st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
+    if (st == TERN_OK && fsync(w->fd))
+        st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
     if (st == TERN_OK) st = give_name(w, err);
     if (st == TERN_OK) {
         close(w->fd);
@@ -337,8 +360,10 @@ static tern_status read_at(const tn_pkg *p, void *dst, uint64_t n, uint64_t off,
     while (n) {
         ssize_t got = pread(p->fd, d, n < (1u << 30) ? n : (1u << 30), (off_t)off);
         if (got < 0 && errno == EINTR) continue;
-        TN_FAIL_IF(got < 0, err, TERN_E_IO, "%s: cannot read at offset %" PRIu64 ": %s", p->path, off, strerror(errno));
-        TN_FAIL_IF(got == 0, err, TERN_E_FORMAT, "%s: ends at offset %" PRIu64 ", in the middle of a section", p->path, off);
+        TN_FAIL_IF(got < 0, err, TERN_E_IO, "%s: cannot read at offset %" PRIu64 ": %s", p->path, off,
+                   strerror(errno));
+        TN_FAIL_IF(got == 0, err, TERN_E_FORMAT, "%s: ends at offset %" PRIu64 ", in the middle of a section",
+                   p->path, off);
         d += got;
         off += (uint64_t)got;
         n -= (uint64_t)got;
@@ -350,56 +375,90 @@ bool tn_pkg_is(const char *path) {
     char magic[8];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
-    bool is = pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, MAGIC, sizeof magic);
+    bool is =
+        pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, MAGIC, sizeof magic);
     close(fd);
     return is;
 }
 
-static const toc_head *toc_of(const tn_pkg *p, const tn_pkg_section *s) { return s->toc_bytes ? (const toc_head *)(p->index + s->toc_off_bytes) : NULL; }
+static const toc_head *toc_of(const tn_pkg *p, const tn_pkg_section *s) {
+    return s->toc_bytes ? (const toc_head *)(p->index + s->toc_off_bytes) : NULL;
+}
 
-/* A table of contents inside the index: do its parts fill it, do its tensors fit the section, are there as many checksums as blocks? */
-static tern_status check_toc(const tn_pkg *p, const tn_pkg_section *s, uint64_t index_bytes, tern_error *err) {
-    TN_FAIL_IF(!tn_range_ok(s->toc_off_bytes, s->toc_bytes, index_bytes) || s->toc_off_bytes % 8 || s->toc_bytes < sizeof(toc_head), err, TERN_E_FORMAT,
-               "%s: the contents of the section at offset %" PRIu64 " are outside the index", p->path, s->off_bytes);
+/* A table of contents inside the index: do its parts fill it, do its tensors fit the section, are there as
+ * many checksums as blocks? */
+static tern_status check_toc(const tn_pkg *p, const tn_pkg_section *s, uint64_t index_bytes,
+                             tern_error *err) {
+    TN_FAIL_IF(!tn_range_ok(s->toc_off_bytes, s->toc_bytes, index_bytes) || s->toc_off_bytes % 8 ||
+                   s->toc_bytes < sizeof(toc_head),
+               err, TERN_E_FORMAT,
+               "%s: the contents of the section at offset %" PRIu64 " are outside the index", p->path,
+               s->off_bytes);
     const toc_head *head = toc_of(p, s);
-    TN_FAIL_IF(XXH64(head, s->toc_bytes, 0) != s->xxh64, err, TERN_E_FORMAT, "%s: the contents of the section at offset %" PRIu64 " are damaged (checksum differs)", p->path, s->off_bytes);
-    TN_FAIL_IF(head->n_records > MAX_RECORDS || sizeof *head + head->n_records * sizeof(tn_pkg_record) + (uint64_t)head->n_hashes * sizeof(uint64_t) != s->toc_bytes,
-               err, TERN_E_FORMAT, "%s: section at offset %" PRIu64 ": %u tensors and %u checksums do not fill its table of contents", p->path, s->off_bytes, head->n_records, head->n_hashes);
+    TN_FAIL_IF(XXH64(head, s->toc_bytes, 0) != s->xxh64, err, TERN_E_FORMAT,
+               "%s: the contents of the section at offset %" PRIu64 " are damaged (checksum differs)",
+               p->path, s->off_bytes);
+    TN_FAIL_IF(head->n_records > MAX_RECORDS || sizeof *head + head->n_records * sizeof(tn_pkg_record) +
+                                                        (uint64_t)head->n_hashes * sizeof(uint64_t) !=
+                                                    s->toc_bytes,
+               err, TERN_E_FORMAT,
+               "%s: section at offset %" PRIu64
+               ": %u tensors and %u checksums do not fill its table of contents",
+               p->path, s->off_bytes, head->n_records, head->n_hashes);
     const tn_pkg_record *r = (const tn_pkg_record *)(head + 1);
     uint64_t hashes = n_blocks(head->small_bytes);
     bool ok = head->small_bytes <= s->size_bytes;
     for (uint32_t i = 0; i < head->n_records && ok; i++) {
         bool large = tn_pkg_is_large(r[i].part);
-        ok = tn_range_ok(r[i].off_bytes, r[i].size_bytes, large ? s->size_bytes : head->small_bytes) && r[i].off_bytes % (large ? TN_PKG_ALIGN : TN_PKG_TENSOR_ALIGN) == 0 &&
+        ok = tn_range_ok(r[i].off_bytes, r[i].size_bytes, large ? s->size_bytes : head->small_bytes) &&
+             r[i].off_bytes % (large ? TN_PKG_ALIGN : TN_PKG_TENSOR_ALIGN) == 0 &&
              (!large || r[i].off_bytes >= head->small_bytes) && r[i].n >= 0 && r[i].k >= 0;
         if (large) hashes += n_blocks(r[i].size_bytes);
-        TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: section at offset %" PRIu64 ": tensor %u (role %u) needs [%" PRIu64 ", +%" PRIu64 "), the section has %" PRIu64 " bytes, of them small %" PRIu64,
-                   p->path, s->off_bytes, i, r[i].role, r[i].off_bytes, r[i].size_bytes, s->size_bytes, head->small_bytes);
+        TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
+                   "%s: section at offset %" PRIu64 ": tensor %u (role %u) needs [%" PRIu64 ", +%" PRIu64
+                   "), the section has %" PRIu64 " bytes, of them small %" PRIu64,
+                   p->path, s->off_bytes, i, r[i].role, r[i].off_bytes, r[i].size_bytes, s->size_bytes,
+                   head->small_bytes);
     }
-    TN_FAIL_IF(!ok || hashes != head->n_hashes, err, TERN_E_FORMAT, "%s: section at offset %" PRIu64 ": %u checksums for %" PRIu64 " blocks", p->path, s->off_bytes, head->n_hashes, hashes);
+    TN_FAIL_IF(!ok || hashes != head->n_hashes, err, TERN_E_FORMAT,
+               "%s: section at offset %" PRIu64 ": %u checksums for %" PRIu64 " blocks", p->path,
+               s->off_bytes, head->n_hashes, hashes);
     return TERN_OK;
 }
 
 static tern_status read_index(tn_pkg *p, tern_error *err) {
     pkg_header h;
-    TN_FAIL_IF(p->file_bytes < sizeof h, err, TERN_E_FORMAT, "%s: %" PRIu64 " bytes are too few for a package", p->path, p->file_bytes);
+    TN_FAIL_IF(p->file_bytes < sizeof h, err, TERN_E_FORMAT,
+               "%s: %" PRIu64 " bytes are too few for a package", p->path, p->file_bytes);
     TN_TRY(read_at(p, &h, sizeof h, 0, err));
-    TN_FAIL_IF(memcmp(h.magic, MAGIC, sizeof h.magic), err, TERN_E_FORMAT, "%s: not a .tern package", p->path);
-    TN_FAIL_IF(h.version > TN_PKG_VERSION, err, TERN_E_UNSUPPORTED, "%s: package version %u was made by a newer tern; this one reads version %d", p->path, h.version, TN_PKG_VERSION);
-    TN_FAIL_IF(h.version < TN_PKG_VERSION, err, TERN_E_UNSUPPORTED, "%s: package version %u, this tern reads %d; pack the model again", p->path, h.version, TN_PKG_VERSION);
-    TN_FAIL_IF(h.header_xxh64 != header_hash(&h), err, TERN_E_FORMAT, "%s: header damaged (checksum differs)", p->path);
-    TN_FAIL_IF(h.file_bytes != p->file_bytes, err, TERN_E_FORMAT, "%s: truncated: %" PRIu64 " bytes of %" PRIu64, p->path, p->file_bytes, h.file_bytes);
+    TN_FAIL_IF(memcmp(h.magic, MAGIC, sizeof h.magic), err, TERN_E_FORMAT, "%s: not a .tern package",
+               p->path);
+    TN_FAIL_IF(h.version > TN_PKG_VERSION, err, TERN_E_UNSUPPORTED,
+               "%s: package version %u was made by a newer tern; this one reads version %d", p->path,
+               h.version, TN_PKG_VERSION);
+    TN_FAIL_IF(h.version < TN_PKG_VERSION, err, TERN_E_UNSUPPORTED,
+               "%s: package version %u, this tern reads %d; pack the model again", p->path, h.version,
+               TN_PKG_VERSION);
+    TN_FAIL_IF(h.header_xxh64 != header_hash(&h), err, TERN_E_FORMAT, "%s: header damaged (checksum differs)",
+               p->path);
+    TN_FAIL_IF(h.file_bytes != p->file_bytes, err, TERN_E_FORMAT,
+               "%s: truncated: %" PRIu64 " bytes of %" PRIu64, p->path, p->file_bytes, h.file_bytes);
     uint64_t table_bytes = (uint64_t)h.n_sections * sizeof(tn_pkg_section);
-    TN_FAIL_IF(!tn_range_ok(INDEX_OFF, h.index_bytes, p->file_bytes) || table_bytes > h.index_bytes, err, TERN_E_FORMAT, "%s: %u sections do not fit the index, or that the file", p->path, h.n_sections);
+    TN_FAIL_IF(!tn_range_ok(INDEX_OFF, h.index_bytes, p->file_bytes) || table_bytes > h.index_bytes, err,
+               TERN_E_FORMAT, "%s: %u sections do not fit the index, or that the file", p->path,
+               h.n_sections);
     p->index = tn_alloc(p->ctx, TN_MEM_OTHER, h.index_bytes, 1);
     TN_FAIL_IF(!p->index, err, TERN_E_MEMORY, "no memory for an index of %" PRIu64 " bytes", h.index_bytes);
     p->sections = (tn_pkg_section *)p->index;
     TN_TRY(read_at(p, p->index, h.index_bytes, INDEX_OFF, err));
-    TN_FAIL_IF(XXH64(p->index, h.index_bytes, 0) != h.index_xxh64, err, TERN_E_FORMAT, "%s: index damaged (checksum differs)", p->path);
+    TN_FAIL_IF(XXH64(p->index, h.index_bytes, 0) != h.index_xxh64, err, TERN_E_FORMAT,
+               "%s: index damaged (checksum differs)", p->path);
     for (uint32_t i = 0; i < h.n_sections; i++) {
         const tn_pkg_section *s = &p->sections[i];
-        TN_FAIL_IF(!tn_range_ok(s->off_bytes, s->size_bytes, p->file_bytes) || s->off_bytes % TN_PKG_ALIGN, err, TERN_E_FORMAT,
-                   "%s: section %u needs [%" PRIu64 ", +%" PRIu64 "), the file has %" PRIu64 " bytes", p->path, i, s->off_bytes, s->size_bytes, p->file_bytes);
+        TN_FAIL_IF(!tn_range_ok(s->off_bytes, s->size_bytes, p->file_bytes) || s->off_bytes % TN_PKG_ALIGN,
+                   err, TERN_E_FORMAT,
+                   "%s: section %u needs [%" PRIu64 ", +%" PRIu64 "), the file has %" PRIu64 " bytes",
+                   p->path, i, s->off_bytes, s->size_bytes, p->file_bytes);
         if (s->toc_bytes) TN_TRY(check_toc(p, s, h.index_bytes, err));
     }
     p->n_sections = h.n_sections;
@@ -416,7 +475,8 @@ tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error 
     struct stat sb;
     tern_status st = TERN_OK;
     if (!p->path) st = tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
-    else if (p->fd < 0 || fstat(p->fd, &sb)) st = tn_fail(err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
+    else if (p->fd < 0 || fstat(p->fd, &sb))
+        st = tn_fail(err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
     else p->file_bytes = (uint64_t)sb.st_size;
     if (st == TERN_OK) st = read_index(p, err);
     if (st == TERN_OK) *out = p;
@@ -438,7 +498,9 @@ void tn_pkg_fetch_front(const tn_pkg *p) {
     uint64_t end = p->file_bytes;
     for (uint32_t i = 0; i < p->n_sections; i++) {
         const tn_pkg_section *s = &p->sections[i];
-        if (s->kind != TN_PKG_META && s->kind != TN_PKG_TOKENIZER && s->kind != TN_PKG_MODEL && s->kind != TN_PKG_GRAPHS && s->off_bytes < end) end = s->off_bytes;
+        if (s->kind != TN_PKG_META && s->kind != TN_PKG_TOKENIZER && s->kind != TN_PKG_MODEL &&
+            s->kind != TN_PKG_GRAPHS && s->off_bytes < end)
+            end = s->off_bytes;
     }
     (void)posix_fadvise(p->fd, 0, (off_t)end, POSIX_FADV_WILLNEED); /* a hint */
 }
@@ -466,7 +528,8 @@ uint64_t tn_pkg_small_bytes(const tn_pkg *p, const tn_pkg_section *s) {
     return head ? head->small_bytes : 0;
 }
 
-tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_record *r, uint64_t at, const void *data, uint64_t n, tern_error *err) {
+tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_record *r, uint64_t at,
+                         const void *data, uint64_t n, tern_error *err) {
     const toc_head *head = toc_of(p, s);
     const tn_pkg_record *records = (const tn_pkg_record *)(head + 1);
     const uint64_t *hash = (const uint64_t *)(records + head->n_records);
@@ -475,14 +538,17 @@ tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_
         if (tn_pkg_is_large(q->part)) hash += n_blocks(q->size_bytes);
     }
     uint64_t end = r ? r->size_bytes : head->small_bytes;
-    assert(at % TN_PKG_BLOCK == 0 && tn_range_ok(at, n, end) && ((at + n) % TN_PKG_BLOCK == 0 || at + n == end));
+    assert(at % TN_PKG_BLOCK == 0 && tn_range_ok(at, n, end) &&
+           ((at + n) % TN_PKG_BLOCK == 0 || at + n == end));
     for (uint64_t done = 0; done < n; done += TN_PKG_BLOCK) {
         uint64_t part = n - done < TN_PKG_BLOCK ? n - done : TN_PKG_BLOCK;
         if (XXH3_64bits((const char *)data + done, part) == hash[(at + done) / TN_PKG_BLOCK]) continue;
         char what[48] = "small tensors";
         if (r) snprintf(what, sizeof what, "tensor of role %u, part %u", r->role, r->part);
-        return tn_fail(err, TERN_E_FORMAT, "%s: layer %d, %s: the %" PRIu64 " bytes at offset %" PRIu64 " are damaged (checksum differs)", p->path, s->layer, what, part,
-                       s->off_bytes + (r ? r->off_bytes : 0) + at + done);
+        return tn_fail(err, TERN_E_FORMAT,
+                       "%s: layer %d, %s: the %" PRIu64 " bytes at offset %" PRIu64
+                       " are damaged (checksum differs)",
+                       p->path, s->layer, what, part, s->off_bytes + (r ? r->off_bytes : 0) + at + done);
     }
     (void)end;
     return TERN_OK;
@@ -501,36 +567,45 @@ tern_status tn_pkg_read(const tn_pkg *p, const tn_pkg_section *s, void *dst, ter
         const tn_pkg_record *r = (const tn_pkg_record *)(head + 1);
         if (head->small_bytes) TN_TRY(tn_pkg_check(p, s, NULL, 0, dst, head->small_bytes, err));
         for (uint32_t i = 0; i < head->n_records; i++) {
-            if (tn_pkg_is_large(r[i].part) && r[i].size_bytes) TN_TRY(tn_pkg_check(p, s, &r[i], 0, (char *)dst + r[i].off_bytes, r[i].size_bytes, err));
+            if (tn_pkg_is_large(r[i].part) && r[i].size_bytes)
+                TN_TRY(tn_pkg_check(p, s, &r[i], 0, (char *)dst + r[i].off_bytes, r[i].size_bytes, err));
         }
         return TERN_OK;
     }
-    TN_FAIL_IF(XXH64(dst, s->size_bytes, 0) != s->xxh64, err, TERN_E_FORMAT, "%s: section at offset %" PRIu64 " (kind %u, layer %d) is damaged (checksum differs)",
-               p->path, s->off_bytes, s->kind, s->layer);
+    TN_FAIL_IF(XXH64(dst, s->size_bytes, 0) != s->xxh64, err, TERN_E_FORMAT,
+               "%s: section at offset %" PRIu64 " (kind %u, layer %d) is damaged (checksum differs)", p->path,
+               s->off_bytes, s->kind, s->layer);
     return TERN_OK;
 }
 
-tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t off_bytes, uint64_t n_bytes, void *dst, tern_error *err) {
-    TN_FAIL_IF(!tn_range_ok(off_bytes, n_bytes, s->size_bytes), err, TERN_E_INVALID, "%s: [%" PRIu64 ", +%" PRIu64 ") is outside a section of %" PRIu64 " bytes",
-               p->path, off_bytes, n_bytes, s->size_bytes);
+tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t off_bytes, uint64_t n_bytes,
+                              void *dst, tern_error *err) {
+    TN_FAIL_IF(!tn_range_ok(off_bytes, n_bytes, s->size_bytes), err, TERN_E_INVALID,
+               "%s: [%" PRIu64 ", +%" PRIu64 ") is outside a section of %" PRIu64 " bytes", p->path,
+               off_bytes, n_bytes, s->size_bytes);
     return read_at(p, dst, n_bytes, s->off_bytes + off_bytes, err);
 }
 
-const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part) {
+const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role,
+                                        uint32_t part) {
     for (size_t i = 0; i < n; i++) {
         if (records[i].role == role && records[i].part == part) return &records[i];
     }
     return NULL;
 }
 
-tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role, int64_t n, int64_t k,
-                              const uint8_t **packed_bits, const tn_pkg_record **weightlets, tern_error *err) {
-    const tn_pkg_record *b = tn_pkg_record_find(records, n_records, role, TN_PKG_CHANNEL_BITS), *w = tn_pkg_record_find(records, n_records, role, TN_PKG_WEIGHTLETS);
-    TN_FAIL_IF(!b || !w || w->n != n || w->k != k || b->size_bytes != tn_channel_bits_bytes((size_t)n), err, TERN_E_FORMAT,
-               "the packed weights of role %u are missing or have another shape", role);
+tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,
+                              int64_t n, int64_t k, const uint8_t **packed_bits,
+                              const tn_pkg_record **weightlets, tern_error *err) {
+    const tn_pkg_record *b = tn_pkg_record_find(records, n_records, role, TN_PKG_CHANNEL_BITS),
+                        *w = tn_pkg_record_find(records, n_records, role, TN_PKG_WEIGHTLETS);
+    TN_FAIL_IF(!b || !w || w->n != n || w->k != k || b->size_bytes != tn_channel_bits_bytes((size_t)n), err,
+               TERN_E_FORMAT, "the packed weights of role %u are missing or have another shape", role);
     *packed_bits = (const uint8_t *)base + b->off_bytes;
     *weightlets = w;
     uint64_t want = tn_weightlets_bytes(*packed_bits, 0, (size_t)n, (size_t)k);
-    TN_FAIL_IF(w->size_bytes != want, err, TERN_E_FORMAT, "the packed weights of role %u have %" PRIu64 " bytes, their widths need %" PRIu64, role, w->size_bytes, want);
+    TN_FAIL_IF(w->size_bytes != want, err, TERN_E_FORMAT,
+               "the packed weights of role %u have %" PRIu64 " bytes, their widths need %" PRIu64, role,
+               w->size_bytes, want);
     return TERN_OK;
 }

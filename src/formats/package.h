@@ -1,14 +1,15 @@
 /* formats/package.h - the .tern package: one file, sections in load order, each with its checksums.
  *
- * File: pkg_header | index: section table, tables of contents | sections, each aligned to 4096 bytes so that direct I/O can read it.
- * Everything a reader must know to place every tensor lies in the index, in front; so a package can be used while it arrives.
- * A section of tensors has a table of contents (records and the checksums of blocks of 256 KiB). Its small tensors come first,
- * back to back ("the small part"); every large one (tn_pkg_is_large) begins at a multiple of 4096, so that each can be read alone,
- * directly, to where it stays, and be checked block by block while it is. docs/package-format.md specifies every byte. All numbers
+ * File: pkg_header | index: section table, tables of contents | sections, each aligned to 4096 bytes so that
+ * direct I/O can read it. Everything a reader must know to place every tensor lies in the index, in front; so
+ * a package can be used while it arrives. A section of tensors has a table of contents (records and the
+ * checksums of blocks of 256 KiB). Its small tensors come first, back to back ("the small part"); every large
+ * one (tn_pkg_is_large) begins at a multiple of 4096, so that each can be read alone, directly, to where it
+ * stays, and be checked block by block while it is. docs/package-format.md specifies every byte. All numbers
  * are little-endian.
  *
- * writer: sections are streamed in order; nothing appears under the final name before finish has synced it all.
- * reader: trusts no length or offset; bytes are checked against their checksums when they are read. */
+ * writer: sections are streamed in order; nothing appears under the final name before finish has synced it
+ * all. reader: trusts no length or offset; bytes are checked against their checksums when they are read. */
 #ifndef TN_FORMATS_PACKAGE_H
 #define TN_FORMATS_PACKAGE_H
 
@@ -22,11 +23,11 @@ enum { TN_PKG_VERSION = 3, TN_PKG_ALIGN = 4096, TN_PKG_TENSOR_ALIGN = 64, TN_PKG
 typedef enum tn_pkg_kind {
     TN_PKG_META = 1,      /* JSON: hyperparameters, scheme, layout */
     TN_PKG_TOKENIZER = 2, /* blob of text/tokenizer.h */
-    TN_PKG_MODEL = 3,     /* tensors of the model level: output norm, rope tables, scales of embedding and head */
-    TN_PKG_LAYER = 4,     /* tensors of one layer */
-    TN_PKG_SHADOW = 5,    /* rows of weights by input channel of one layer, for outliers of cold channels */
-    TN_PKG_GRAPHS = 6,    /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
-    TN_PKG_HEAD = 7,      /* large tensors of the model level: embedding, head. Behind the layers: needed last */
+    TN_PKG_MODEL = 3, /* tensors of the model level: output norm, rope tables, scales of embedding and head */
+    TN_PKG_LAYER = 4, /* tensors of one layer */
+    TN_PKG_SHADOW = 5, /* rows of weights by input channel of one layer, for outliers of cold channels */
+    TN_PKG_GRAPHS = 6, /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
+    TN_PKG_HEAD = 7,   /* large tensors of the model level: embedding, head. Behind the layers: needed last */
 } tn_pkg_kind;
 
 typedef struct tn_pkg_section {
@@ -39,18 +40,21 @@ typedef struct tn_pkg_section {
 _Static_assert(sizeof(tn_pkg_section) == 40, "on-disk layout");
 
 typedef enum tn_pkg_part {
-    TN_PKG_F32 = 1,     /* f32 vector or row-major matrix [n][k] */
-    TN_PKG_TILES = 2,   /* s8 weights of an [n][k] linear in the layout named in META */
-    TN_PKG_SCALE = 3,   /* f32 [n rounded up to the tile]: scale per output channel */
-    TN_PKG_COL_SUM = 4, /* s32 [n rounded up to the tile] */
-    TN_PKG_BIAS = 5,    /* f32 [n rounded up to the tile] */
-    TN_PKG_HOT = 6,     /* s32 [n]: hot input channels, ascending */
+    TN_PKG_F32 = 1,      /* f32 vector or row-major matrix [n][k] */
+    TN_PKG_TILES = 2,    /* s8 weights of an [n][k] linear in the layout named in META */
+    TN_PKG_SCALE = 3,    /* f32 [n rounded up to the tile]: scale per output channel */
+    TN_PKG_COL_SUM = 4,  /* s32 [n rounded up to the tile] */
+    TN_PKG_BIAS = 5,     /* f32 [n rounded up to the tile] */
+    TN_PKG_HOT = 6,      /* s32 [n]: hot input channels, ascending */
     TN_PKG_HOT_ROWS = 7, /* s8 [n hot][k = output channels]: their weight rows */
-    TN_PKG_ROW_HASH = 11, /* u32 [n = input channels]: XXH32 (seed 0) of each row of ROWS, which is read a row at a time */
-    TN_PKG_ROWS = 8,    /* s8 [n = input channels][k = output channels]: every weight row (SHADOW sections) */
-    TN_PKG_WEIGHTLETS = 9,    /* [n][k] linear in 1..8 bits per output channel (kernels/unpack.h), instead of TILES */
+    TN_PKG_ROW_HASH =
+        11, /* u32 [n = input channels]: XXH32 (seed 0) of each row of ROWS, which is read a row at a time */
+    TN_PKG_ROWS = 8, /* s8 [n = input channels][k = output channels]: every weight row (SHADOW sections) */
+    TN_PKG_WEIGHTLETS =
+        9, /* [n][k] linear in 1..8 bits per output channel (kernels/unpack.h), instead of TILES */
     TN_PKG_CHANNEL_BITS = 10, /* packed INT3 [n]: their widths less one */
-    TN_PKG_TILE_HASH = 12, /* u32 [n / tile_n rounded up]: XXH32 (seed 0) of each column tile of TILES, for rows looked up alone */
+    TN_PKG_TILE_HASH = 12,    /* u32 [n / tile_n rounded up]: XXH32 (seed 0) of each column tile of TILES, for
+                                 rows looked up alone */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {
@@ -58,24 +62,28 @@ typedef struct tn_pkg_record {
     uint32_t part; /* tn_pkg_part */
     int64_t n, k;
     uint64_t off_bytes, size_bytes; /* within the section */
-    float act_scale; /* TILES, WEIGHTLETS: static scale of the input activations */
-    uint32_t flags;  /* TILES, WEIGHTLETS: TN_PKG_HAS_SHADOW */
+    float act_scale;                /* TILES, WEIGHTLETS: static scale of the input activations */
+    uint32_t flags;                 /* TILES, WEIGHTLETS: TN_PKG_HAS_SHADOW */
     uint64_t reserved;
 } tn_pkg_record;
 _Static_assert(sizeof(tn_pkg_record) == 56, "on-disk layout");
 
-static inline bool tn_pkg_is_large(uint32_t part) { return part == TN_PKG_TILES || part == TN_PKG_WEIGHTLETS || part == TN_PKG_ROWS; }
+static inline bool tn_pkg_is_large(uint32_t part) {
+    return part == TN_PKG_TILES || part == TN_PKG_WEIGHTLETS || part == TN_PKG_ROWS;
+}
 
-/* A section of compiled graphs: u32 count, u32 zero, then so many of these, then the graphs' bytes (npu.h serialises them). */
+/* A section of compiled graphs: u32 count, u32 zero, then so many of these, then the graphs' bytes (npu.h
+ * serialises them). */
 typedef struct tn_pkg_graph {
-    int32_t layer;  /* -1: the head */
-    uint32_t site;  /* tn_site */
-    int32_t m;      /* rows of its form */
+    int32_t layer;                  /* -1: the head */
+    uint32_t site;                  /* tn_site */
+    int32_t m;                      /* rows of its form */
     uint32_t off_bytes, size_bytes; /* in the section */
 } tn_pkg_graph;
 _Static_assert(sizeof(tn_pkg_graph) == 20, "on-disk layout");
 
-/* The forms a package holds for every site: chunks of the prompt, and decoding (which is all the head has). */
+/* The forms a package holds for every site: chunks of the prompt, and decoding (which is all the head has).
+ */
 enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
 
 enum { TN_PKG_HAS_SHADOW = 1 }; /* clipped activations of this linear are made good on the CPU */
@@ -84,15 +92,18 @@ enum { TN_PKG_HAS_SHADOW = 1 }; /* clipped activations of this linear are made g
 
 typedef struct tn_pkg_writer tn_pkg_writer;
 
-/* path is replaced only by tn_pkg_finish. At most max_sections sections, whose tables of contents take at most cap_toc_bytes
- * (tn_pkg_toc_bound added up over the sections of tensors). */
-tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, uint64_t cap_toc_bytes, tn_pkg_writer **out, tern_error *err);
+/* path is replaced only by tn_pkg_finish. At most max_sections sections, whose tables of contents take at
+ * most cap_toc_bytes (tn_pkg_toc_bound added up over the sections of tensors). */
+tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, uint64_t cap_toc_bytes,
+                          tn_pkg_writer **out, tern_error *err);
 uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes);
-tern_status tn_pkg_put_section(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, const void *data, uint64_t n_bytes, tern_error *err);
+tern_status tn_pkg_put_section(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, const void *data,
+                               uint64_t n_bytes, tern_error *err);
 
 /* A section of tensors: begin, add each tensor (borrowed until end), end writes them all. */
 tern_status tn_pkg_begin(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, tern_error *err);
-tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *data, uint64_t n_bytes, tern_error *err);
+tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *data, uint64_t n_bytes,
+                       tern_error *err);
 tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err);
 
 /* Write the table, sync, rename over path. The writer is closed whatever happens. */
@@ -108,7 +119,8 @@ bool tn_pkg_is(const char *path); /* the file begins like a package */
 /* Reads and checks header and index only. */
 tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
 void tn_pkg_close(tn_pkg **p);
-/* Let the kernel fetch everything in front of the layers, all of which is needed before anything can begin. */
+/* Let the kernel fetch everything in front of the layers, all of which is needed before anything can begin.
+ */
 void tn_pkg_fetch_front(const tn_pkg *p);
 const char *tn_pkg_path(const tn_pkg *p);
 uint64_t tn_pkg_file_bytes(const tn_pkg *p);
@@ -121,19 +133,25 @@ tern_status tn_pkg_read(const tn_pkg *p, const tn_pkg_section *s, void *dst, ter
 uint64_t tn_pkg_small_bytes(const tn_pkg *p, const tn_pkg_section *s);
 tern_status tn_pkg_read_small(const tn_pkg *p, const tn_pkg_section *s, void *dst, tern_error *err);
 /* Read a part of a section, unchecked (rows on demand). Thread-safe. */
-tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t off_bytes, uint64_t n_bytes, void *dst, tern_error *err);
-/* Check bytes [at, at + n) of a large tensor (or, r NULL, of the small part) that were read otherwise: `at` is a multiple of
- * TN_PKG_BLOCK, the end too or that of the tensor. TERN_E_FORMAT names layer, tensor and file offset of the block that differs. */
-tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_record *r, uint64_t at, const void *data, uint64_t n, tern_error *err);
+tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t off_bytes, uint64_t n_bytes,
+                              void *dst, tern_error *err);
+/* Check bytes [at, at + n) of a large tensor (or, r NULL, of the small part) that were read otherwise: `at`
+ * is a multiple of TN_PKG_BLOCK, the end too or that of the tensor. TERN_E_FORMAT names layer, tensor and
+ * file offset of the block that differs. */
+tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_record *r, uint64_t at,
+                         const void *data, uint64_t n, tern_error *err);
 
-/* The records of a tensor section (owned by p): every payload lies inside the section, aligned; *n = 0 for other sections. */
+/* The records of a tensor section (owned by p): every payload lies inside the section, aligned; *n = 0 for
+ * other sections. */
 const tn_pkg_record *tn_pkg_records(const tn_pkg *p, const tn_pkg_section *s, size_t *n);
 /* The one with this role and part, or NULL. */
 const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part);
 
-/* An [n][k] linear in weightlets: its widths, found at base (the section, or its small part, as read), and the record of its weights,
- * whose size fits them, so that any part may be unpacked (tn_weightlets_unpack). TERN_E_FORMAT where one is missing or does not fit. */
-tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role, int64_t n, int64_t k,
-                              const uint8_t **packed_bits, const tn_pkg_record **weightlets, tern_error *err);
+/* An [n][k] linear in weightlets: its widths, found at base (the section, or its small part, as read), and
+ * the record of its weights, whose size fits them, so that any part may be unpacked (tn_weightlets_unpack).
+ * TERN_E_FORMAT where one is missing or does not fit. */
+tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,
+                              int64_t n, int64_t k, const uint8_t **packed_bits,
+                              const tn_pkg_record **weightlets, tern_error *err);
 
 #endif

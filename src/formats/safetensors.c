@@ -1,4 +1,5 @@
-/* A safetensors file: u64 length, JSON header of that length, data. Offsets in the header count from the data's start. */
+/* A safetensors file: u64 length, JSON header of that length, data. Offsets in the header count from the
+ * data's start. */
 #include "formats/safetensors.h"
 
 #include "base/checked.h"
@@ -19,33 +20,48 @@ struct tn_safetensors {
     size_t n_tensors, cap_tensors;
 };
 
-static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t *data, uint64_t data_bytes, uint64_t data_off, const char *name,
-                              const json_t *info, tern_error *err) {
+static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t *data, uint64_t data_bytes,
+                              uint64_t data_off, const char *name, const json_t *info, tern_error *err) {
     const char *dtype = json_string_value(json_object_get(info, "dtype"));
     const json_t *shape = json_object_get(info, "shape"), *offsets = json_object_get(info, "data_offsets");
     const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
-    TN_FAIL_IF(!dtype || !json_is_array(shape) || json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(last), err, TERN_E_FORMAT,
+    TN_FAIL_IF(!dtype || !json_is_array(shape) || json_array_size(offsets) != 2 || !json_is_integer(first) ||
+                   !json_is_integer(last),
+               err, TERN_E_FORMAT,
                "%s: tensor %.100s in the header at offset 8 lacks dtype, shape or data_offsets", file, name);
     json_int_t begin = json_integer_value(first), end = json_integer_value(last);
     TN_FAIL_IF(begin < 0 || end < begin || (uint64_t)end > data_bytes, err, TERN_E_FORMAT,
-               "%s: tensor %.100s needs bytes %lld to %lld of the data at offset %" PRIu64 ", there are %" PRIu64, file, name, (long long)begin, (long long)end, data_off, data_bytes);
+               "%s: tensor %.100s needs bytes %lld to %lld of the data at offset %" PRIu64
+               ", there are %" PRIu64,
+               file, name, (long long)begin, (long long)end, data_off, data_bytes);
     uint64_t n = 1, want = 0, at = data_off + (uint64_t)begin;
     size_t n_dims = json_array_size(shape);
-    TN_FAIL_IF(n_dims > 4, err, TERN_E_FORMAT, "%s: tensor %.100s at offset %" PRIu64 " has %zu dimensions, at most 4 are possible", file, name, at, n_dims);
-    tn_tensor t = {.file = file, .dtype = !strcmp(dtype, "F32") ? TN_F32 : !strcmp(dtype, "F16") ? TN_F16 : !strcmp(dtype, "BF16") ? TN_BF16 : TN_N_DTYPES,
-                   .n_dims = n_dims ? (int32_t)n_dims : 1, .dims = {1, 1, 1, 1}};
+    TN_FAIL_IF(n_dims > 4, err, TERN_E_FORMAT,
+               "%s: tensor %.100s at offset %" PRIu64 " has %zu dimensions, at most 4 are possible", file,
+               name, at, n_dims);
+    tn_tensor t = {.file = file,
+                   .dtype = !strcmp(dtype, "F32")    ? TN_F32
+                            : !strcmp(dtype, "F16")  ? TN_F16
+                            : !strcmp(dtype, "BF16") ? TN_BF16
+                                                     : TN_N_DTYPES,
+                   .n_dims = n_dims ? (int32_t)n_dims : 1,
+                   .dims = {1, 1, 1, 1}};
     for (size_t i = 0; i < n_dims; i++) {
         const json_t *dim = json_array_get(shape, i);
-        bool ok = json_is_integer(dim) && json_integer_value(dim) >= 0 && tn_mul_u64(n, (uint64_t)json_integer_value(dim), &n);
-        TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: tensor %.100s at offset %" PRIu64 " has impossible dimensions", file, name, at);
+        bool ok = json_is_integer(dim) && json_integer_value(dim) >= 0 &&
+                  tn_mul_u64(n, (uint64_t)json_integer_value(dim), &n);
+        TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
+                   "%s: tensor %.100s at offset %" PRIu64 " has impossible dimensions", file, name, at);
         t.dims[i] = (uint64_t)json_integer_value(dim);
     }
     t.size_bytes = (uint64_t)(end - begin);
     bool readable = t.dtype < TN_N_DTYPES;
-    TN_FAIL_IF(readable && !tn_mul_u64(n, (uint64_t)tn_dtype_block_bytes(t.dtype), &want), err, TERN_E_FORMAT, "%s: tensor %.100s at offset %" PRIu64 " has impossible dimensions",
-               file, name, at);
+    TN_FAIL_IF(readable && !tn_mul_u64(n, (uint64_t)tn_dtype_block_bytes(t.dtype), &want), err, TERN_E_FORMAT,
+               "%s: tensor %.100s at offset %" PRIu64 " has impossible dimensions", file, name, at);
     TN_FAIL_IF(readable && want != t.size_bytes, err, TERN_E_FORMAT,
-               "%s: tensor %.100s at offset %" PRIu64 " of %" PRIu64 " %s values takes %" PRIu64 " bytes, the file says %" PRIu64, file, name, at, n, dtype, want, t.size_bytes);
+               "%s: tensor %.100s at offset %" PRIu64 " of %" PRIu64 " %s values takes %" PRIu64
+               " bytes, the file says %" PRIu64,
+               file, name, at, n, dtype, want, t.size_bytes);
     t.off_bytes = at;
     t.data = data + begin;
     if (s->n_tensors == s->cap_tensors) {
@@ -61,27 +77,37 @@ static tern_status add_tensor(tn_safetensors *s, const char *file, const uint8_t
     return TERN_OK;
 }
 
-static tern_status parse_file(tn_safetensors *s, const char *name, const uint8_t *data, uint64_t n_bytes, tern_error *err) {
+static tern_status parse_file(tn_safetensors *s, const char *name, const uint8_t *data, uint64_t n_bytes,
+                              tern_error *err) {
     uint64_t header;
-    TN_FAIL_IF(n_bytes < 8, err, TERN_E_FORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file", name, n_bytes);
+    TN_FAIL_IF(n_bytes < 8, err, TERN_E_FORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file",
+               name, n_bytes);
     memcpy(&header, data, 8);
-    TN_FAIL_IF(!tn_range_ok(8, header, n_bytes) || header > MAX_HEADER, err, TERN_E_FORMAT, "%s: truncated or no safetensors file: its header needs %" PRIu64 " bytes, the file has %" PRIu64,
+    TN_FAIL_IF(!tn_range_ok(8, header, n_bytes) || header > MAX_HEADER, err, TERN_E_FORMAT,
+               "%s: truncated or no safetensors file: its header needs %" PRIu64
+               " bytes, the file has %" PRIu64,
                name, header, n_bytes);
     json_error_t je;
     json_t *j = json_loadb((const char *)data + 8, header, JSON_REJECT_DUPLICATES, &je);
     tern_status st = TERN_OK;
-    if (!json_is_object(j)) st = tn_fail(err, TERN_E_FORMAT, "%s: header at offset 8 is not a JSON object: %s", name, j ? "another value" : je.text);
+    if (!json_is_object(j))
+        st = tn_fail(err, TERN_E_FORMAT, "%s: header at offset 8 is not a JSON object: %s", name,
+                     j ? "another value" : je.text);
     const char *key;
     json_t *info;
     json_object_foreach(j, key, info) {
         if (!strcmp(key, "__metadata__")) continue;
-        if ((st = add_tensor(s, name, data + 8 + header, n_bytes - 8 - header, 8 + header, key, info, err)) != TERN_OK) break;
+        if ((st = add_tensor(s, name, data + 8 + header, n_bytes - 8 - header, 8 + header, key, info, err)) !=
+            TERN_OK)
+            break;
     }
     json_decref(j);
     return st;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(((const tn_tensor *)a)->name, ((const tn_tensor *)b)->name); }
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const tn_tensor *)a)->name, ((const tn_tensor *)b)->name);
+}
 
 static int by_place(const void *a, const void *b) {
     const tn_tensor *x = *(const tn_tensor *const *)a, *y = *(const tn_tensor *const *)b;
@@ -93,8 +119,9 @@ static tern_status finish(tn_safetensors *s, tern_error *err) {
     if (!s->n_tensors) return TERN_OK;
     qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_name);
     for (size_t i = 1; i < s->n_tensors; i++) {
-        TN_FAIL_IF(!strcmp(s->tensors[i - 1].name, s->tensors[i].name), err, TERN_E_FORMAT, "%s: tensor %.100s occurs twice (also in %s)", s->tensors[i].file,
-                   s->tensors[i].name, s->tensors[i - 1].file);
+        TN_FAIL_IF(!strcmp(s->tensors[i - 1].name, s->tensors[i].name), err, TERN_E_FORMAT,
+                   "%s: tensor %.100s occurs twice (also in %s)", s->tensors[i].file, s->tensors[i].name,
+                   s->tensors[i - 1].file);
     }
     const tn_tensor **order = tn_alloc(s->ctx, TN_MEM_OTHER, s->n_tensors, sizeof *order);
     TN_FAIL_IF(!order, err, TERN_E_MEMORY, "no memory for %zu tensors", s->n_tensors);
@@ -106,7 +133,8 @@ static tern_status finish(tn_safetensors *s, tern_error *err) {
     tern_status st = TERN_OK;
     for (size_t i = 1; i < n && st == TERN_OK; i++) {
         if (order[i]->data < order[i - 1]->data + order[i - 1]->size_bytes) {
-            st = tn_fail(err, TERN_E_FORMAT, "%s: tensors %.100s and %.100s overlap at offset %" PRIu64, order[i]->file, order[i - 1]->name, order[i]->name, order[i]->off_bytes);
+            st = tn_fail(err, TERN_E_FORMAT, "%s: tensors %.100s and %.100s overlap at offset %" PRIu64,
+                         order[i]->file, order[i - 1]->name, order[i]->name, order[i]->off_bytes);
         }
     }
     tn_free(s->ctx, order);
@@ -125,14 +153,18 @@ static tern_status add_file(tn_safetensors *s, const char *path, tern_error *err
 static tern_status add_shards(tn_safetensors *s, const char *folder, const char *index, tern_error *err) {
     json_error_t je;
     json_t *j = json_load_file(index, 0, &je), *map = json_object_get(j, "weight_map");
-    tern_status st = json_is_object(map) ? TERN_OK : tn_fail(err, TERN_E_FORMAT, "%s: no weight_map: %s", index, j ? "not an index" : je.text);
+    tern_status st = json_is_object(map) ? TERN_OK
+                                         : tn_fail(err, TERN_E_FORMAT, "%s: no weight_map: %s", index,
+                                                   j ? "not an index" : je.text);
     const char *key;
     json_t *v;
     json_object_foreach(map, key, v) {
         const char *file = json_string_value(v);
         char path[4096];
-        if (st == TERN_OK && (!file || strchr(file, '/') || !*file)) st = tn_fail(err, TERN_E_FORMAT, "%s: tensor %.100s lies in no sane file", index, key);
-        if (st == TERN_OK && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) >= sizeof path) st = tn_fail(err, TERN_E_INVALID, "%s: path too long", folder);
+        if (st == TERN_OK && (!file || strchr(file, '/') || !*file))
+            st = tn_fail(err, TERN_E_FORMAT, "%s: tensor %.100s lies in no sane file", index, key);
+        if (st == TERN_OK && (size_t)snprintf(path, sizeof path, "%s/%s", folder, file) >= sizeof path)
+            st = tn_fail(err, TERN_E_INVALID, "%s: path too long", folder);
         bool seen = false;
         for (int i = 0; i < s->n_files && st == TERN_OK; i++) seen = seen || !strcmp(s->files[i]->path, path);
         if (st == TERN_OK && !seen) st = add_file(s, path, err);
@@ -166,7 +198,8 @@ tern_status tn_safetensors_open(tn_ctx *ctx, const char *path, tn_safetensors **
     return st;
 }
 
-tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name, tn_safetensors **out, tern_error *err) {
+tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
+                                       tn_safetensors **out, tern_error *err) {
     *out = NULL;
     tn_safetensors *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
     TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory to open %s", name);

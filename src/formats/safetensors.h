@@ -8,10 +8,12 @@
 
 typedef struct tn_safetensors tn_safetensors;
 
-/* path: a folder with model.safetensors or model.safetensors.index.json and its shards, or one .safetensors file. */
+/* path: a folder with model.safetensors or model.safetensors.index.json and its shards, or one .safetensors
+ * file. */
 tern_status tn_safetensors_open(tn_ctx *ctx, const char *path, tn_safetensors **out, tern_error *err);
 /* One file's bytes, kept by the caller until close; name stands for the path in messages. */
-tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name, tn_safetensors **out, tern_error *err);
+tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
+                                       tn_safetensors **out, tern_error *err);
 void tn_safetensors_close(tn_safetensors **s);
 
 size_t tn_safetensors_n_tensors(const tn_safetensors *s);

@@ -8,7 +8,20 @@
 
 /* Storage types; block formats as ggml defines them. */
 typedef enum tn_dtype {
-    TN_F32, TN_F16, TN_BF16, TN_Q8_0, TN_Q4_0, TN_Q4_1, TN_Q5_0, TN_Q5_1, TN_Q2_K, TN_Q3_K, TN_Q4_K, TN_Q5_K, TN_Q6_K, TN_IQ4_NL,
+    TN_F32,
+    TN_F16,
+    TN_BF16,
+    TN_Q8_0,
+    TN_Q4_0,
+    TN_Q4_1,
+    TN_Q5_0,
+    TN_Q5_1,
+    TN_Q2_K,
+    TN_Q3_K,
+    TN_Q4_K,
+    TN_Q5_K,
+    TN_Q6_K,
+    TN_IQ4_NL,
     TN_N_DTYPES
 } tn_dtype;
 

@@ -5,9 +5,10 @@
 
 #include <math.h>
 
-size_t tn_attn_f32_scratch(size_t d_head, size_t n_pos) { 
+size_t tn_attn_f32_scratch(size_t d_head, size_t n_pos) {
     (void)d_head;
-    return 24 * (n_pos + 2 * TN_KV_PANEL + 16); /* scores of a block of rows (f32_template.h), whole panels at both ends */
+    return 24 * (n_pos + 2 * TN_KV_PANEL +
+                 16); /* scores of a block of rows (f32_template.h), whole panels at both ends */
 }
 
 /* Cache slot of a row's position p, or -1 where it sees nothing. */
@@ -17,7 +18,8 @@ static int64_t slot_of(const tn_attn_f32_args *a, size_t row, size_t p) {
     if (!a->tree_mask || p < a->tree_base) return -1;
     size_t rank = p - a->tree_base;
     for (size_t j = 0; j < a->n_tree_words * 64; j++) {
-        if (a->tree_mask[row * a->n_tree_words + j / 64] >> (j % 64) & 1 && !rank--) return (int64_t)(a->tree_base + j);
+        if (a->tree_mask[row * a->n_tree_words + j / 64] >> (j % 64) & 1 && !rank--)
+            return (int64_t)(a->tree_base + j);
     }
     return -1;
 }
@@ -33,7 +35,8 @@ void tn_attn_f32_ref(const tn_attn_f32_args *a) {
             int64_t slot = slot_of(a, row, p);
             s[p] = -INFINITY;
             if (slot < 0) continue;
-            const float *k = a->k_panels + (size_t)slot / TN_KV_PANEL * a->d_head * TN_KV_PANEL + (size_t)slot % TN_KV_PANEL;
+            const float *k = a->k_panels + (size_t)slot / TN_KV_PANEL * a->d_head * TN_KV_PANEL +
+                             (size_t)slot % TN_KV_PANEL;
             float acc = 0;
             for (size_t d = 0; d < a->d_head; d++) acc = fmaf(q[d], k[d * TN_KV_PANEL], acc);
             acc *= a->scale;

@@ -1,7 +1,7 @@
 /* kernels/attn_f32.h - exact float attention of one KV head's query rows over its cache.
  *
- * Cache layout of one KV head: K in panels of 32 positions, element (pos, d) at (pos/32)*d_head*32 + d*32 + pos%32,
- * V row-major [pos][d_head]. Capacity is a multiple of 32 positions. */
+ * Cache layout of one KV head: K in panels of 32 positions, element (pos, d) at (pos/32)*d_head*32 + d*32 +
+ * pos%32, V row-major [pos][d_head]. Capacity is a multiple of 32 positions. */
 #ifndef TN_KERNELS_ATTN_F32_H
 #define TN_KERNELS_ATTN_F32_H
 
@@ -19,21 +19,24 @@ typedef struct tn_attn_f32_args {
     size_t n_rows, d_head; /* d_head multiple of 4, <= 512 */
     float scale;           /* multiplies q.k */
     float soft_cap;        /* 0 = off; else score = cap * tanh(score / cap) (Gemma 2) */
-    /* Row i sees positions first_pos[i] <= p < end_pos[i] (first > 0 under a sliding window), 0 <= first < end. */
+    /* Row i sees positions first_pos[i] <= p < end_pos[i] (first > 0 under a sliding window), 0 <= first <
+     * end. */
     const int32_t *first_pos, *end_pos;
-    /* Draft trees: NULL, or per row a mask of n_tree_words 64-bit words over cache slots tree_base..: bit j of row i says that
-     * row i's text goes on through slot tree_base + j (end_pos[i] == tree_base then). Its r-th set bit is position tree_base + r
-     * of that text, for the window and for the order of summation: a row has the bits it would have had were its ancestors
-     * stored one behind the other. first_pos may then lie beyond tree_base. */
+    /* Draft trees: NULL, or per row a mask of n_tree_words 64-bit words over cache slots tree_base..: bit j
+     * of row i says that row i's text goes on through slot tree_base + j (end_pos[i] == tree_base then). Its
+     * r-th set bit is position tree_base + r of that text, for the window and for the order of summation: a
+     * row has the bits it would have had were its ancestors stored one behind the other. first_pos may then
+     * lie beyond tree_base. */
     const uint64_t *tree_mask;
     size_t tree_base, n_tree_words;
-    float *scratch; /* tn_attn_f32_scratch(d_head, one past the last position any row sees) floats, one per thread */
+    float *scratch; /* tn_attn_f32_scratch(d_head, one past the last position any row sees) floats, one per
+                       thread */
 } tn_attn_f32_args;
 
 /* For every row: s_p = scale * chain of fma over d ascending of q[d]*k[p][d] (then soft cap), m = max s_p,
- * w_p = exp(s_p - m) (tn_expf, the same polynomial in every variant), out[d] = (chain of fma over p ascending of
- * w_p * v[p][d]) / sum w_p. The sum of w is taken in 16 lanes (lane p % 16) ascending, then the lanes pairwise
- * (stride 8, 4, 2, 1). Bits do not depend on n_rows or on the other rows. */
+ * w_p = exp(s_p - m) (tn_expf, the same polynomial in every variant), out[d] = (chain of fma over p ascending
+ * of w_p * v[p][d]) / sum w_p. The sum of w is taken in 16 lanes (lane p % 16) ascending, then the lanes
+ * pairwise (stride 8, 4, 2, 1). Bits do not depend on n_rows or on the other rows. */
 typedef void (*tn_attn_f32_fn)(const tn_attn_f32_args *a);
 
 void tn_attn_f32_ref(const tn_attn_f32_args *a);

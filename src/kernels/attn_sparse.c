@@ -12,7 +12,8 @@ static float fold16(float lane[16]) {
     return lane[0];
 }
 
-static void attend_row(const tn_attn_sparse_args *a, const float *q, const uint32_t *idx, size_t n, float *out) {
+static void attend_row(const tn_attn_sparse_args *a, const float *q, const uint32_t *idx, size_t n,
+                       float *out) {
     float *s = a->scratch, max = -INFINITY, sum[16] = {0};
     for (size_t j = 0; j < n; j++) {
         const float *k = a->k_panels + idx[j] / TN_KV_PANEL * a->d_head * TN_KV_PANEL + idx[j] % TN_KV_PANEL;
@@ -37,6 +38,7 @@ static void attend_row(const tn_attn_sparse_args *a, const float *q, const uint3
 void tn_attn_sparse_ref(const tn_attn_sparse_args *a) {
     for (size_t r = 0; r < a->n_rows * a->n_group; r++) {
         size_t i = r % a->n_rows, g = r / a->n_rows;
-        attend_row(a, a->q + i * a->q_stride + g * a->d_head, a->idx + r * a->idx_stride, a->cuts[r * a->cut_stride + a->n_blocks], a->out + i * a->out_stride + g * a->d_head);
+        attend_row(a, a->q + i * a->q_stride + g * a->d_head, a->idx + r * a->idx_stride,
+                   a->cuts[r * a->cut_stride + a->n_blocks], a->out + i * a->out_stride + g * a->d_head);
     }
 }

@@ -15,8 +15,8 @@ static float fold(float lane[LANES]) {
     return lane[0];
 }
 
-/* Cody-Waite reduction to |r| <= ln2/2, then a degree-6 polynomial (fits by tools/fit_f32.py); 2^n is applied in two
- * factors, so that 2^128 never stands alone. */
+/* Cody-Waite reduction to |r| <= ln2/2, then a degree-6 polynomial (fits by tools/fit_f32.py); 2^n is applied
+ * in two factors, so that 2^128 never stands alone. */
 float tn_expf(float x) {
     if (x != x) return x;
     if (x > 88.72283f) return INFINITY;
@@ -31,7 +31,8 @@ float tn_expf(float x) {
     p = fmaf(p, r, 4.999999343e-1f);
     p = fmaf(p, r * r, r) + 1.0f;
     int32_t half = (int32_t)n / 2;
-    return p * tn_bits_f32((uint32_t)(half + 127) << 23) * tn_bits_f32((uint32_t)((int32_t)n - half + 127) << 23);
+    return p * tn_bits_f32((uint32_t)(half + 127) << 23) *
+           tn_bits_f32((uint32_t)((int32_t)n - half + 127) << 23);
 }
 
 float tn_tanhf(float x) {
@@ -78,8 +79,8 @@ void tn_rope_f32_ref(float *x, const float *cs, size_t n_rot) {
     }
 }
 
-/* erf(|x|) = 1 - t exp(p(t) - x^2) with t = 1 / (1 + |x| / 2): p is smooth on the whole axis (fits by tools/fit_f32.py).
- * The absolute error is a rounding of 1; what gelu needs is 1 + erf. */
+/* erf(|x|) = 1 - t exp(p(t) - x^2) with t = 1 / (1 + |x| / 2): p is smooth on the whole axis (fits by
+ * tools/fit_f32.py). The absolute error is a rounding of 1; what gelu needs is 1 + erf. */
 static float erf_poly(float x) {
     float a = fabsf(x), t = 1.0f / fmaf(0.5f, a, 1.0f), p = 0.1643301458f;
     p = fmaf(p, t, -0.9939615559f);

@@ -14,9 +14,10 @@ float tn_tanhf(float x);
 /* out[i] = x[i] * (1 / sqrt(mean(x^2) + eps)) * w[i]; w may be NULL (1). out may be x. */
 typedef void (*tn_rmsnorm_f32_fn)(const float *x, const float *w, float eps, float *out, size_t n);
 /* out[i] = (x[i] - mean) / sqrt(var + eps) * w[i] + b[i]; b may be NULL. out may be x. */
-typedef void (*tn_layernorm_f32_fn)(const float *x, const float *w, const float *b, float eps, float *out, size_t n);
-/* Rotate the first n_rot of a head's values, rotate-half pairing: (x[i], x[i + n_rot/2]) by the angle whose cosine and
- * sine are cs[2i], cs[2i+1], i < n_rot/2. */
+typedef void (*tn_layernorm_f32_fn)(const float *x, const float *w, const float *b, float eps, float *out,
+                                    size_t n);
+/* Rotate the first n_rot of a head's values, rotate-half pairing: (x[i], x[i + n_rot/2]) by the angle whose
+ * cosine and sine are cs[2i], cs[2i+1], i < n_rot/2. */
 typedef void (*tn_rope_f32_fn)(float *x, const float *cs, size_t n_rot);
 
 typedef enum tn_act { TN_ACT_SILU, TN_ACT_GELU_TANH, TN_ACT_GELU_ERF, TN_ACT_RELU, TN_ACT_RELU2 } tn_act;

@@ -1,16 +1,17 @@
-/* kernels/f32_template.h - every float kernel, written once over a vector type; included by one file per instruction set.
+/* kernels/f32_template.h - every float kernel, written once over a vector type; included by one file per
+ * instruction set.
  *
- * The includer defines ISA (suffix of the names), W (floats per vector, 16, 8 or 4), WIDE and MANY (vectors per block of
- * the matrix product for up to 3 and up to MR rows, so that rows * vectors accumulators fit the register file),
- * types vf (floats), vi (int32) and vm (a mask of lanes), and the operations below.
- * Bits are those of the scalar references: the same chains, the same lanes.
- *   vf: f_load f_store f_set1 f_fma(a,b,c) f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b
- *       f_round(nearest even) f_load_f16 f_load_bf16 f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a & ~m
- *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
- *       f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i] of 16 x 16 floats
- *       f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at stride 8, 4, 2, 1
- *       f_transpose_rows16(row[16], d, dst, ld_dst), optional: dst[i][j] = row[j][d + i], i, j < 16
- *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
+ * The includer defines ISA (suffix of the names), W (floats per vector, 16, 8 or 4), WIDE and MANY (vectors
+ * per block of the matrix product for up to 3 and up to MR rows, so that rows * vectors accumulators fit the
+ * register file), types vf (floats), vi (int32) and vm (a mask of lanes), and the operations below. Bits are
+ * those of the scalar references: the same chains, the same lanes. vf: f_load f_store f_set1 f_fma(a,b,c)
+ * f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b f_round(nearest even) f_load_f16 f_load_bf16
+ * f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a & ~m vm: f_lt(a,b) f_gt(a,b) f_unord(a)
+ * f_sel(mask, a, b) = mask ? a : b f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i]
+ * of 16 x 16 floats f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at
+ * stride 8, 4, 2, 1 f_transpose_rows16(row[16], d, dst, ld_dst), optional: dst[i][j] = row[j][d + i], i, j <
+ * 16 vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1
+ */
 #include "kernels/kernels.h"
 
 #include <assert.h>
@@ -22,11 +23,12 @@
 #define CAT(a, b) CAT2(a, b)
 #define NAME(stem) CAT(stem, ISA)
 #define INLINE static inline __attribute__((always_inline))
-/* Loops of constant length over accumulators: unrolled, so that the accumulators live in registers (both compilers keep
- * arrays that a loop indexes on the stack, at a quarter of the speed). */
+/* Loops of constant length over accumulators: unrolled, so that the accumulators live in registers (both
+ * compilers keep arrays that a loop indexes on the stack, at a quarter of the speed). */
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
-#define UNROLL_SOME /* a length that is constant in some callers only: clang unrolls those by itself, and warns of the others */
+#define UNROLL_SOME /* a length that is constant in some callers only: clang unrolls those by itself, and    \
+                       warns of the others */
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #define UNROLL_SOME UNROLL
@@ -36,92 +38,106 @@ enum { PER_PANEL = TN_PANEL_N / W, N_LANE_REGS = 16 / W };
 
 /* ---- matrix product -------------------------------------------------------------------------------
  *
- * One micro-kernel serves the weights, the scores (K panels) and the weighted values (rows of V): out[r][c] = chain over
- * k of a[r][k] * b(k, c) with b(k, c) at b + k * ks + c / 32 * ps + c % 32. Accumulators of rows x vectors stay in
- * registers; `load` continues chains left in out, so that k can be cut anywhere without changing a bit. */
+ * One micro-kernel serves the weights, the scores (K panels) and the weighted values (rows of V): out[r][c] =
+ * chain over k of a[r][k] * b(k, c) with b(k, c) at b + k * ks + c / 32 * ps + c % 32. Accumulators of rows x
+ * vectors stay in registers; `load` continues chains left in out, so that k can be cut anywhere without
+ * changing a bit. */
 
 enum {
     MR = 6,
     TALL = W == 16 ? 8 : MR, /* rows by one panel of two vectors: M = 7 and 8 then read the panels once */
-    FULL_N = MANY * W,                              /* columns of the blocked product */
-    NARROW = MANY < PER_PANEL ? MANY : PER_PANEL,   /* vectors that always lie inside one panel */
-    CHUNK_N = MANY * W > TN_PANEL_N ? MANY * W : TN_PANEL_N,
-    FEW_ROWS = 2 * MR,                              /* up to here the panels are read once or twice: no widened copy */
-    BLOCK_K = 128,                                  /* widened block: 128 x 64 floats = 32 KiB, inside L1 */
+    FULL_N = MANY * W,       /* columns of the blocked product */
+    NARROW = MANY < PER_PANEL ? MANY : PER_PANEL, /* vectors that always lie inside one panel */
+    CHUNK_N = MANY * W > TN_PANEL_N ? MANY *W : TN_PANEL_N,
+    FEW_ROWS = 2 * MR, /* up to here the panels are read once or twice: no widened copy */
+    BLOCK_K = 128,     /* widened block: 128 x 64 floats = 32 KiB, inside L1 */
 };
 
-/* Prefetch distance in a panel: with more rows fewer panels are read side by side. Measured on Zen 5, M = 1..8. */
+/* Prefetch distance in a panel: with more rows fewer panels are read side by side. Measured on Zen 5, M
+ * = 1..8. */
 #define AHEAD_BYTES(rows) ((rows) <= 3 ? 2048 : 4096)
 #define LINE_VECTORS(elem) (64 / (int)sizeof(elem) / W) /* vectors of elem per cache line */
 
-#define BLOCK(dtype, elem, load_b)                                                                                                    \
-    INLINE void block_##dtype(int rows, int nv, bool prefetch, const float *a, size_t lda, const elem *b, size_t ks, size_t ps,       \
-                              size_t k, const float *bias, float *out, size_t ldo, bool load) {                                       \
-        vf acc[TALL][16];                                                                                                             \
-        UNROLL for (int r = 0; r < rows; r++) {                                                                                       \
-            UNROLL for (int j = 0; j < nv; j++) acc[r][j] = load ? f_load(out + (size_t)r * ldo + j * W) : f_set1(0.0f);              \
-        }                                                                                                                             \
-        for (size_t i = 0; i < k; i++, b += ks) {                                                                                     \
-            if (prefetch) {                                                                                                           \
-                UNROLL for (int j = 0; j < nv; j += LINE_VECTORS(elem)) {                                                             \
-                    __builtin_prefetch((const char *)(b + (size_t)(j * W / 32) * ps + j * W % 32) + AHEAD_BYTES(rows));               \
-                }                                                                                                                     \
-            }                                                                                                                         \
-            if (nv > rows) {                                                                                                          \
-                vf x[TALL];                                                                                                           \
-                UNROLL for (int r = 0; r < rows; r++) x[r] = f_set1(a[(size_t)r * lda + i]);                                          \
-                UNROLL for (int j = 0; j < nv; j++) {                                                                                 \
-                    vf w = load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                                                        \
-                    UNROLL for (int r = 0; r < rows; r++) acc[r][j] = f_fma(x[r], w, acc[r][j]);                                      \
-                }                                                                                                                     \
-            } else {                                                                                                                  \
-                vf w[16];                                                                                                             \
-                UNROLL for (int j = 0; j < nv; j++) w[j] = load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                        \
-                UNROLL for (int r = 0; r < rows; r++) {                                                                               \
-                    vf x = f_set1(a[(size_t)r * lda + i]);                                                                            \
-                    UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_fma(x, w[j], acc[r][j]);                                        \
-                }                                                                                                                     \
-            }                                                                                                                         \
-        }                                                                                                                             \
-        UNROLL for (int r = 0; r < rows; r++) {                                                                                       \
-            UNROLL for (int j = 0; j < nv; j++) {                                                                                     \
-                vf v = bias ? f_add(acc[r][j], f_load(bias + j * W)) : acc[r][j];                                                     \
-                f_store(out + (size_t)r * ldo + j * W, v);                                                                            \
-            }                                                                                                                         \
-        }                                                                                                                             \
-    }                                                                                                                                 \
-    /* Up to TALL rows by all vectors of n_cols; returns the columns done: the rest is less than one narrow block. */                 \
-    static size_t cols_##dtype(int rows, size_t n_cols, const float *a, size_t lda, const elem *b, size_t ks, size_t ps,              \
-                               size_t k, const float *bias, float *out, size_t ldo, bool load) {                                      \
-        size_t c = 0;                                                                                                                 \
-        for (size_t wide = WIDE * W; rows <= 3 && c + wide <= n_cols; c += wide) {                                                    \
-            const elem *bc = b + c / 32 * ps + c % 32;                                                                                \
-            const float *bias_c = bias ? bias + c : NULL;                                                                             \
-            switch (rows) {                                                                                                           \
-            case 1: block_##dtype(1, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                           \
-            case 2: block_##dtype(2, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                           \
-            case 3: block_##dtype(3, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                           \
-            }                                                                                                                         \
-        }                                                                                                                             \
-        ROWS_BY(dtype, elem, MANY)                                                                                                    \
-        if (NARROW < MANY) ROWS_BY(dtype, elem, NARROW)                                                                               \
-        return c;                                                                                                                     \
+#define BLOCK(dtype, elem, load_b)                                                                           \
+    INLINE void block_##dtype(int rows, int nv, bool prefetch, const float *a, size_t lda, const elem *b,    \
+                              size_t ks, size_t ps, size_t k, const float *bias, float *out, size_t ldo,     \
+                              bool load) {                                                                   \
+        vf acc[TALL][16];                                                                                    \
+        UNROLL for (int r = 0; r < rows; r++) {                                                              \
+            UNROLL for (int j = 0; j < nv; j++) acc[r][j] =                                                  \
+                load ? f_load(out + (size_t)r * ldo + j * W) : f_set1(0.0f);                                 \
+        }                                                                                                    \
+        for (size_t i = 0; i < k; i++, b += ks) {                                                            \
+            if (prefetch) {                                                                                  \
+                UNROLL for (int j = 0; j < nv; j += LINE_VECTORS(elem)) {                                    \
+                    __builtin_prefetch((const char *)(b + (size_t)(j * W / 32) * ps + j * W % 32) +          \
+                                       AHEAD_BYTES(rows));                                                   \
+                }                                                                                            \
+            }                                                                                                \
+            if (nv > rows) {                                                                                 \
+                vf x[TALL];                                                                                  \
+                UNROLL for (int r = 0; r < rows; r++) x[r] = f_set1(a[(size_t)r * lda + i]);                 \
+                UNROLL for (int j = 0; j < nv; j++) {                                                        \
+                    vf w = load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                               \
+                    UNROLL for (int r = 0; r < rows; r++) acc[r][j] = f_fma(x[r], w, acc[r][j]);             \
+                }                                                                                            \
+            } else {                                                                                         \
+                vf w[16];                                                                                    \
+                UNROLL for (int j = 0; j < nv; j++) w[j] =                                                   \
+                    load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                                      \
+                UNROLL for (int r = 0; r < rows; r++) {                                                      \
+                    vf x = f_set1(a[(size_t)r * lda + i]);                                                   \
+                    UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_fma(x, w[j], acc[r][j]);               \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
+        UNROLL for (int r = 0; r < rows; r++) {                                                              \
+            UNROLL for (int j = 0; j < nv; j++) {                                                            \
+                vf v = bias ? f_add(acc[r][j], f_load(bias + j * W)) : acc[r][j];                            \
+                f_store(out + (size_t)r * ldo + j * W, v);                                                   \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    /* Up to TALL rows by all vectors of n_cols; returns the columns done: the rest is less than one narrow  \
+     * block. */                                                                                             \
+    static size_t cols_##dtype(int rows, size_t n_cols, const float *a, size_t lda, const elem *b,           \
+                               size_t ks, size_t ps, size_t k, const float *bias, float *out, size_t ldo,    \
+                               bool load) {                                                                  \
+        size_t c = 0;                                                                                        \
+        for (size_t wide = WIDE * W; rows <= 3 && c + wide <= n_cols; c += wide) {                           \
+            const elem *bc = b + c / 32 * ps + c % 32;                                                       \
+            const float *bias_c = bias ? bias + c : NULL;                                                    \
+            switch (rows) {                                                                                  \
+            case 1: block_##dtype(1, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;  \
+            case 2: block_##dtype(2, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;  \
+            case 3: block_##dtype(3, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;  \
+            }                                                                                                \
+        }                                                                                                    \
+        ROWS_BY(dtype, elem, MANY)                                                                           \
+        if (NARROW < MANY) ROWS_BY(dtype, elem, NARROW)                                                      \
+        return c;                                                                                            \
     }
 
-#define ROWS_BY(dtype, elem, nv)                                                                                                      \
-    for (; (rows <= MR || (nv) == NARROW) && c + (nv) * W <= n_cols; c += (nv) * W) {                                                 \
-        const elem *bc = b + c / 32 * ps + c % 32;                                                                                    \
-        const float *bias_c = bias ? bias + c : NULL;                                                                                 \
-        switch (rows) {                                                                                                               \
-        case 1: block_##dtype(1, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
-        case 2: block_##dtype(2, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
-        case 3: block_##dtype(3, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
-        case 4: block_##dtype(4, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
-        case 5: block_##dtype(5, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
-        case 6: block_##dtype(6, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;                                 \
-        case 7: block_##dtype(TALL > 6 && (nv) == NARROW ? 7 : 0, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;\
-        case 8: block_##dtype(TALL > 6 && (nv) == NARROW ? 8 : 0, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;\
-        }                                                                                                                             \
+#define ROWS_BY(dtype, elem, nv)                                                                             \
+    for (; (rows <= MR || (nv) == NARROW) && c + (nv)*W <= n_cols; c += (nv)*W) {                            \
+        const elem *bc = b + c / 32 * ps + c % 32;                                                           \
+        const float *bias_c = bias ? bias + c : NULL;                                                        \
+        switch (rows) {                                                                                      \
+        case 1: block_##dtype(1, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;        \
+        case 2: block_##dtype(2, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;        \
+        case 3: block_##dtype(3, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;        \
+        case 4: block_##dtype(4, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;        \
+        case 5: block_##dtype(5, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;        \
+        case 6: block_##dtype(6, nv, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;        \
+        case 7:                                                                                              \
+            block_##dtype(TALL > 6 && (nv) == NARROW ? 7 : 0, nv, true, a, lda, bc, ks, ps, k, bias_c,       \
+                          out + c, ldo, load);                                                               \
+            break;                                                                                           \
+        case 8:                                                                                              \
+            block_##dtype(TALL > 6 && (nv) == NARROW ? 8 : 0, nv, true, a, lda, bc, ks, ps, k, bias_c,       \
+                          out + c, ldo, load);                                                               \
+            break;                                                                                           \
+        }                                                                                                    \
     }
 
 BLOCK(f32, float, f_load)
@@ -129,58 +145,67 @@ BLOCK(f16, uint16_t, f_load_f16)
 BLOCK(bf16, uint16_t, f_load_bf16)
 
 /* Many rows by FULL_N columns with k steps of b in cache. */
-static void many_rows(size_t m, const float *a, size_t lda, const float *b, size_t ks, size_t ps, size_t k, const float *bias,
-                      float *out, size_t ldo, bool load) {
+static void many_rows(size_t m, const float *a, size_t lda, const float *b, size_t ks, size_t ps, size_t k,
+                      const float *bias, float *out, size_t ldo, bool load) {
     size_t i = 0;
-    for (; i + MR <= m; i += MR) block_f32(MR, MANY, false, a + i * lda, lda, b, ks, ps, k, bias, out + i * ldo, ldo, load);
+    for (; i + MR <= m; i += MR)
+        block_f32(MR, MANY, false, a + i * lda, lda, b, ks, ps, k, bias, out + i * ldo, ldo, load);
     if (i < m) cols_f32((int)(m - i), FULL_N, a + i * lda, lda, b, ks, ps, k, bias, out + i * ldo, ldo, load);
 }
 
-#define GEMM(dtype, elem, load_b)                                                                                                     \
-    static void NAME(tn_gemm_##dtype)(const float *a, size_t lda, const void *panels, const float *bias, float *out, size_t ldo,      \
-                                      size_t m, size_t n0, size_t n1, size_t k) {                                                     \
-        size_t n = n0, ps = k * TN_PANEL_N;                                                                                           \
-        for (; m > FEW_ROWS && n + FULL_N <= n1; n += FULL_N) {                                                                       \
-            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                                              \
-            _Alignas(64) float wide[BLOCK_K * FULL_N];                                                                                \
-            for (size_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_K) {                                                                   \
-                size_t nk = k - k0 < BLOCK_K ? k - k0 : BLOCK_K;                                                                      \
-                const elem *bk = b + k0 * TN_PANEL_N;                                                                                 \
-                for (size_t i = 0; i < nk; i++) {                                                                                     \
-                    UNROLL for (int j = 0; j < MANY; j += LINE_VECTORS(elem)) { /* the next block, while this one is worked on */     \
-                        __builtin_prefetch(bk + (BLOCK_K + i) * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32);                 \
-                    }                                                                                                                 \
-                    UNROLL for (int j = 0; j < MANY; j++) {                                                                           \
-                        f_store(wide + i * FULL_N + j * W, load_b(bk + i * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32));     \
-                    }                                                                                                                 \
-                }                                                                                                                     \
-                const float *bias_n = bias && k0 + nk == k ? bias + n : NULL;                                                         \
-                many_rows(m, a + k0, lda, wide, FULL_N, TN_PANEL_N, nk, bias_n, out + n, ldo, k0 > 0);                                \
-            }                                                                                                                         \
-        }                                                                                                                             \
-        /* What is left: few rows, or fewer columns than a block. Row groups meet a chunk of panels while it is in cache. */          \
-        size_t chunk = m <= 3 ? n1 - n : CHUNK_N;                                                                                     \
-        for (size_t nc; n < n1; n += nc) {                                                                                            \
-            nc = n1 - n < chunk ? n1 - n : chunk;                                                                                     \
-            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                                              \
-            const float *bias_n = bias ? bias + n : NULL;                                                                             \
-            size_t n_groups = m <= TALL ? 1 : (m + MR - 1) / MR, most = (m + n_groups - 1) / n_groups; /* groups of nearly equal size */\
-            for (size_t i = 0, rows; i < m; i += rows) {                                                                              \
-                rows = m - i < most ? m - i : most;                                                                                   \
-                const float *ai = a + i * lda;                                                                                        \
-                float *oi = out + i * ldo + n, tile[TALL * NARROW * W];                                                               \
-                size_t c = cols_##dtype((int)rows, nc, ai, lda, b, TN_PANEL_N, ps, k, bias_n, oi, ldo, false);                        \
-                if (c == nc) continue;                                                                                                \
-                const elem *bc = b + c / TN_PANEL_N * ps + c % TN_PANEL_N; /* the panel is whole, the output is not */                \
-                cols_##dtype((int)rows, NARROW * W, ai, lda, bc, TN_PANEL_N, ps, k, NULL, tile, NARROW * W, false);                   \
-                for (size_t r = 0; r < rows; r++) {                                                                                   \
-                    for (size_t j = 0; c + j < nc; j++) {                                                                             \
-                        float v = tile[r * NARROW * W + j];                                                                           \
-                        oi[r * ldo + c + j] = bias ? v + bias_n[c + j] : v;                                                           \
-                    }                                                                                                                 \
-                }                                                                                                                     \
-            }                                                                                                                         \
-        }                                                                                                                             \
+#define GEMM(dtype, elem, load_b)                                                                            \
+    static void NAME(tn_gemm_##dtype)(const float *a, size_t lda, const void *panels, const float *bias,     \
+                                      float *out, size_t ldo, size_t m, size_t n0, size_t n1, size_t k) {    \
+        size_t n = n0, ps = k * TN_PANEL_N;                                                                  \
+        for (; m > FEW_ROWS && n + FULL_N <= n1; n += FULL_N) {                                              \
+            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                     \
+            _Alignas(64) float wide[BLOCK_K * FULL_N];                                                       \
+            for (size_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_K) {                                          \
+                size_t nk = k - k0 < BLOCK_K ? k - k0 : BLOCK_K;                                             \
+                const elem *bk = b + k0 * TN_PANEL_N;                                                        \
+                for (size_t i = 0; i < nk; i++) {                                                            \
+                    UNROLL for (int j = 0; j < MANY;                                                         \
+                                j += LINE_VECTORS(elem)) { /* the next block, while this one is worked on */ \
+                        __builtin_prefetch(bk + (BLOCK_K + i) * TN_PANEL_N + (size_t)(j * W / 32) * ps +     \
+                                           j * W % 32);                                                      \
+                    }                                                                                        \
+                    UNROLL for (int j = 0; j < MANY; j++) {                                                  \
+                        f_store(wide + i * FULL_N + j * W,                                                   \
+                                load_b(bk + i * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32));       \
+                    }                                                                                        \
+                }                                                                                            \
+                const float *bias_n = bias && k0 + nk == k ? bias + n : NULL;                                \
+                many_rows(m, a + k0, lda, wide, FULL_N, TN_PANEL_N, nk, bias_n, out + n, ldo, k0 > 0);       \
+            }                                                                                                \
+        }                                                                                                    \
+        /* What is left: few rows, or fewer columns than a block. Row groups meet a chunk of panels while it \
+         * is in cache. */                                                                                   \
+        size_t chunk = m <= 3 ? n1 - n : CHUNK_N;                                                            \
+        for (size_t nc; n < n1; n += nc) {                                                                   \
+            nc = n1 - n < chunk ? n1 - n : chunk;                                                            \
+            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                     \
+            const float *bias_n = bias ? bias + n : NULL;                                                    \
+            size_t n_groups = m <= TALL ? 1 : (m + MR - 1) / MR,                                             \
+                   most = (m + n_groups - 1) / n_groups; /* groups of nearly equal size */                   \
+            for (size_t i = 0, rows; i < m; i += rows) {                                                     \
+                rows = m - i < most ? m - i : most;                                                          \
+                const float *ai = a + i * lda;                                                               \
+                float *oi = out + i * ldo + n, tile[TALL * NARROW * W];                                      \
+                size_t c =                                                                                   \
+                    cols_##dtype((int)rows, nc, ai, lda, b, TN_PANEL_N, ps, k, bias_n, oi, ldo, false);      \
+                if (c == nc) continue;                                                                       \
+                const elem *bc =                                                                             \
+                    b + c / TN_PANEL_N * ps + c % TN_PANEL_N; /* the panel is whole, the output is not */    \
+                cols_##dtype((int)rows, NARROW *W, ai, lda, bc, TN_PANEL_N, ps, k, NULL, tile, NARROW *W,    \
+                             false);                                                                         \
+                for (size_t r = 0; r < rows; r++) {                                                          \
+                    for (size_t j = 0; c + j < nc; j++) {                                                    \
+                        float v = tile[r * NARROW * W + j];                                                  \
+                        oi[r * ldo + c + j] = bias ? v + bias_n[c + j] : v;                                  \
+                    }                                                                                        \
+                }                                                                                            \
+            }                                                                                                \
+        }                                                                                                    \
     }
 
 GEMM(f32, float, f_load)
@@ -237,7 +262,8 @@ static inline vf v_tanh(vf x) {
 static inline vf v_erf(vf x) {
     vf sign = f_and(sign_mask(), x), a = f_andnot(sign_mask(), x);
     vf t = f_div(f_set1(1.0f), f_fma(f_set1(0.5f), a, f_set1(1.0f))), p = f_set1(0.1643301458f);
-    static const float c[8] = {-0.9939615559f, 2.435405262f, -2.953343631f, 1.722207766f, -0.6380636178f, 0.5520386498f, 0.9754171334f, -1.264030158f};
+    static const float c[8] = {-0.9939615559f, 2.435405262f,  -2.953343631f, 1.722207766f,
+                               -0.6380636178f, 0.5520386498f, 0.9754171334f, -1.264030158f};
     UNROLL for (int i = 0; i < 8; i++) p = f_fma(p, t, f_set1(c[i]));
     vf e = f_sub(f_set1(1.0f), f_mul(t, v_exp(f_fma(f_or(a, sign_mask()), a, p))));
     return f_or(f_andnot(sign_mask(), e), sign);
@@ -250,7 +276,8 @@ static inline vf v_act(tn_act act, vf x) {
         vf u = f_mul(f_set1(0.7978845608f), f_fma(f_mul(f_mul(f_set1(0.044715f), x), x), x, x));
         return f_mul(f_mul(f_set1(0.5f), x), f_add(f_set1(1.0f), v_tanh(u)));
     }
-    case TN_ACT_GELU_ERF: return f_mul(f_mul(f_set1(0.5f), x), f_add(f_set1(1.0f), v_erf(f_mul(x, f_set1(0.7071067812f)))));
+    case TN_ACT_GELU_ERF:
+        return f_mul(f_mul(f_set1(0.5f), x), f_add(f_set1(1.0f), v_erf(f_mul(x, f_set1(0.7071067812f)))));
     case TN_ACT_RELU: return f_sel(f_gt(x, f_set1(0.0f)), x, f_set1(0.0f));
     case TN_ACT_RELU2: return f_sel(f_gt(x, f_set1(0.0f)), f_mul(x, x), f_set1(0.0f));
     }
@@ -298,12 +325,14 @@ static void NAME(tn_rmsnorm_f32)(const float *x, const float *w, float eps, floa
     for (; i < n; i++) out[i] = w ? x[i] * r * w[i] : x[i] * r;
 }
 
-static void NAME(tn_layernorm_f32)(const float *x, const float *w, const float *b, float eps, float *out, size_t n) {
+static void NAME(tn_layernorm_f32)(const float *x, const float *w, const float *b, float eps, float *out,
+                                   size_t n) {
     lanes sum = lanes_zero(), var = lanes_zero();
     float tail[16];
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        UNROLL for (int j = 0; j < N_LANE_REGS; j++) sum.v[j] = f_add(sum.v[j], f_load(x + i + (size_t)j * W));
+        UNROLL for (int j = 0; j < N_LANE_REGS; j++) sum.v[j] =
+            f_add(sum.v[j], f_load(x + i + (size_t)j * W));
     }
     float lane[16];
     UNROLL for (int j = 0; j < N_LANE_REGS; j++) f_store(lane + j * W, sum.v[j]);
@@ -391,17 +420,19 @@ static float NAME(tn_softmax_f32)(float *x, size_t n) {
 
 /* ---- attention --------------------------------------------------------------------------------------
  *
- * Blocks of ATTN_ROWS rows share what they read: per ATTN_POS positions all rows are scored, then per ATTN_POS positions
- * all rows add their weighted values, MR rows at a time. Where the rows of a group see different positions, the odd ones
- * are added row by row, so that no row ever touches a value it must not see. */
+ * Blocks of ATTN_ROWS rows share what they read: per ATTN_POS positions all rows are scored, then per
+ * ATTN_POS positions all rows add their weighted values, MR rows at a time. Where the rows of a group see
+ * different positions, the odd ones are added row by row, so that no row ever touches a value it must not
+ * see. */
 
 enum { ATTN_ROWS = 24, ATTN_POS = 256 };
 
 typedef struct seen {
-    size_t first, end;      /* the contiguous part */
-    size_t tree_end;        /* one past the last slot seen, >= end; once the scores are packed, one past the last position */
-    const uint64_t *tree;   /* the row's mask or NULL */
-    size_t panel0, panel1;  /* positions [panel0, panel1) that hold all of it, multiples of the panel */
+    size_t first, end; /* the contiguous part */
+    size_t tree_end;   /* one past the last slot seen, >= end; once the scores are packed, one past the last
+                          position */
+    const uint64_t *tree;  /* the row's mask or NULL */
+    size_t panel0, panel1; /* positions [panel0, panel1) that hold all of it, multiples of the panel */
 } seen;
 
 static seen seen_of(const tn_attn_f32_args *a, size_t row) {
@@ -433,10 +464,12 @@ static void pack_tree(const tn_attn_f32_args *a, seen *v, float *s) {
     v->tree_end = to;
 }
 
-/* Scores become exp(score - max), and 0 where the row sees nothing; returns their sum. s: positions panel0.. of the row. */
+/* Scores become exp(score - max), and 0 where the row sees nothing; returns their sum. s: positions panel0..
+ * of the row. */
 static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s) {
     size_t n = v->panel1 - v->panel0;
-    bool once = !v->tree && !(a->soft_cap > 0) && a->scale > 0; /* scaling leaves -inf what it is: the largest is found on the way */
+    bool once = !v->tree && !(a->soft_cap > 0) &&
+                a->scale > 0; /* scaling leaves -inf what it is: the largest is found on the way */
     vf scale = f_set1(a->scale), cap = f_set1(a->soft_cap), max[PER_PANEL];
     for (int j = 0; j < PER_PANEL; j++) max[j] = f_set1(-INFINITY);
     for (size_t i = 0; i < n && !once; i += W) {
@@ -474,15 +507,18 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s) {
 }
 
 /* out[r][0..d_head) continues its chains over positions p0..p1-1 with weights w[r][p - p0], up to MR rows. */
-static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, size_t p0, size_t p1, float *out) {
+static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, size_t p0, size_t p1,
+                       float *out) {
     if (p0 >= p1) return;
     const float *v = a->v + p0 * a->d_head;
-    size_t n = p1 - p0, d = a->d_head, c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
+    size_t n = p1 - p0, d = a->d_head,
+           c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
     for (int r = 0; r < rows; r++) {
         const float *wr = w + (size_t)r * ld;
         float *o = out + (size_t)r * a->out_stride;
         size_t j = c;
-        for (; j + W <= d; j += W) block_f32(1, 1, false, wr, ld, v + j, d, TN_PANEL_N, n, NULL, o + j, 0, true);
+        for (; j + W <= d; j += W)
+            block_f32(1, 1, false, wr, ld, v + j, d, TN_PANEL_N, n, NULL, o + j, 0, true);
         for (; j < d; j++) {
             for (size_t p = 0; p < n; p++) o[j] = fmaf(wr[p], v[p * d + j], o[j]);
         }
@@ -492,8 +528,8 @@ static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size
 static size_t clip(size_t x, size_t lo, size_t hi) { return x < lo ? lo : x > hi ? hi : x; }
 
 /* Values of positions p0..p1-1 to up to MR rows: what all see in one product, the edges row by row. */
-static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, const float *s, size_t ld, size_t base, size_t p0,
-                         size_t p1, float *out) {
+static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, const float *s, size_t ld,
+                         size_t base, size_t p0, size_t p1, float *out) {
     size_t lo = p0, hi = p1;
     for (int r = 0; r < rows; r++) {
         lo = clip(v[r].first, lo, p1);
@@ -513,11 +549,13 @@ static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, con
     }
 }
 
-/* Values of a row's draft-tree slots, runs of neighbours together. s: packed weights of positions panel0.. of the row. */
+/* Values of a row's draft-tree slots, runs of neighbours together. s: packed weights of positions panel0.. of
+ * the row. */
 static void tree_values(const tn_attn_f32_args *a, const seen *v, const float *s, float *out) {
     size_t n_slots = a->n_tree_words * 64, p = a->tree_base;
     for (size_t j = 0, run; j < n_slots; j = run + 1) {
-        for (run = j; run < n_slots && v->tree[run / 64] >> (run % 64) & 1; run++) {}
+        for (run = j; run < n_slots && v->tree[run / 64] >> (run % 64) & 1; run++) {
+        }
         size_t skip = clip(v->first, p, p + run - j) - p;
         add_values(a, 1, s + (p + skip - v->panel0), 0, a->tree_base + j + skip, a->tree_base + run, out);
         p += run - j;
@@ -526,7 +564,8 @@ static void tree_values(const tn_attn_f32_args *a, const seen *v, const float *s
 
 static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
     for (size_t row0 = 0; row0 < a->n_rows; row0 += ATTN_ROWS) {
-        size_t n_rows = a->n_rows - row0 < ATTN_ROWS ? a->n_rows - row0 : ATTN_ROWS, base = SIZE_MAX, stop = 0;
+        size_t n_rows = a->n_rows - row0 < ATTN_ROWS ? a->n_rows - row0 : ATTN_ROWS, base = SIZE_MAX,
+               stop = 0;
         seen v[ATTN_ROWS];
         for (size_t r = 0; r < n_rows; r++) {
             v[r] = seen_of(a, row0 + r);
@@ -546,8 +585,9 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
                 }
                 from = clip(from, p0, p0 + ATTN_POS);
                 to = clip(to, from, p0 + ATTN_POS);
-                cols_f32((int)n, to - from, q + r * a->q_stride, a->q_stride, a->k_panels + from * a->d_head, TN_KV_PANEL,
-                         a->d_head * TN_KV_PANEL, a->d_head, NULL, s + r * ld + (from - base), ld, false);
+                cols_f32((int)n, to - from, q + r * a->q_stride, a->q_stride, a->k_panels + from * a->d_head,
+                         TN_KV_PANEL, a->d_head * TN_KV_PANEL, a->d_head, NULL, s + r * ld + (from - base),
+                         ld, false);
             }
         }
         for (size_t r = 0; r < n_rows; r++) {
@@ -573,8 +613,9 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
 
 /* ---- attention at listed positions ------------------------------------------------------------------
  *
- * By spans of positions: their keys are turned from panels into rows inside L1, every query row takes the dot products it wants from
- * them, and later, span by span again, the values. A span's keys and values are so read from memory once for all rows of a KV head. */
+ * By spans of positions: their keys are turned from panels into rows inside L1, every query row takes the dot
+ * products it wants from them, and later, span by span again, the values. A span's keys and values are so
+ * read from memory once for all rows of a KV head. */
 
 /* Keys of positions p0..p0+n-1 as rows of `row` floats; n a multiple of TN_KV_PANEL. */
 static void key_rows(const tn_attn_sparse_args *a, size_t p0, size_t n, size_t row, float *rows) {
@@ -599,8 +640,10 @@ INLINE void sparse_scores(size_t n16, const float *q, const float *k, const uint
     vf acc[16];
     UNROLL for (int i = 0; i < 16; i++) {
         const float *key = k + (size_t)idx[i] * n16 * 16;
-        acc[i] = f_mul(f_load(q), f_load(key)); /* fma onto +0, but for the sign of a zero, which no weight shows */
-        UNROLL_SOME for (size_t j = 1; j < n16; j++) acc[i] = f_fma(f_load(q + j * 16), f_load(key + j * 16), acc[i]);
+        acc[i] = f_mul(f_load(q),
+                       f_load(key)); /* fma onto +0, but for the sign of a zero, which no weight shows */
+        UNROLL_SOME for (size_t j = 1; j < n16; j++) acc[i] =
+            f_fma(f_load(q + j * 16), f_load(key + j * 16), acc[i]);
     }
     f_store(s, f_fold16(acc));
 #else
@@ -608,15 +651,18 @@ INLINE void sparse_scores(size_t n16, const float *q, const float *k, const uint
         const float *key = k + (size_t)idx[i] * n16 * 16;
         lanes l = lanes_zero();
         for (size_t j = 0; j < n16; j++) {
-            UNROLL for (int r = 0; r < N_LANE_REGS; r++) l.v[r] = f_fma(f_load(q + j * 16 + (size_t)r * W), f_load(key + j * 16 + (size_t)r * W), l.v[r]);
+            UNROLL for (int r = 0; r < N_LANE_REGS; r++) l.v[r] =
+                f_fma(f_load(q + j * 16 + (size_t)r * W), f_load(key + j * 16 + (size_t)r * W), l.v[r]);
         }
         s[i] = fold(&l, NULL, 0);
     }
 #endif
 }
 
-/* Scores of list entries c0..c1-1 of one row, all inside the span whose key rows begin at position p0. Writes up to 15 beyond c1. */
-INLINE void span_scores(size_t n16, const float *q, const float *rows, size_t p0, const uint32_t *idx, size_t c0, size_t c1, float *s) {
+/* Scores of list entries c0..c1-1 of one row, all inside the span whose key rows begin at position p0. Writes
+ * up to 15 beyond c1. */
+INLINE void span_scores(size_t n16, const float *q, const float *rows, size_t p0, const uint32_t *idx,
+                        size_t c0, size_t c1, float *s) {
     const float *k = rows - p0 * n16 * 16;
     size_t c = c0;
     for (; c + 16 <= c1; c += 16) sparse_scores(n16, q, k, idx + c, s + c);
@@ -658,7 +704,8 @@ static float sparse_softmax(const tn_attn_sparse_args *a, float *s, size_t n) {
 }
 
 /* Continues the even and odd chains of nv vectors of one row's result over list entries c0..c1-1. */
-INLINE void sparse_values(int nv, const float *v, size_t d_head, const uint32_t *idx, const float *w, size_t c0, size_t c1, float *even, float *odd) {
+INLINE void sparse_values(int nv, const float *v, size_t d_head, const uint32_t *idx, const float *w,
+                          size_t c0, size_t c1, float *even, float *odd) {
     vf e[8], o[8];
     UNROLL for (int j = 0; j < nv; j++) {
         e[j] = f_load(even + j * W);
@@ -666,7 +713,8 @@ INLINE void sparse_values(int nv, const float *v, size_t d_head, const uint32_t 
     }
     size_t c = c0;
     if (c % 2 && c < c1) {
-        UNROLL for (int j = 0; j < nv; j++) o[j] = f_fma(f_set1(w[c]), f_load(v + (size_t)idx[c] * d_head + j * W), o[j]);
+        UNROLL for (int j = 0; j < nv; j++) o[j] =
+            f_fma(f_set1(w[c]), f_load(v + (size_t)idx[c] * d_head + j * W), o[j]);
         c++;
     }
     for (; c + 2 <= c1; c += 2) {
@@ -678,7 +726,8 @@ INLINE void sparse_values(int nv, const float *v, size_t d_head, const uint32_t 
         }
     }
     if (c < c1) {
-        UNROLL for (int j = 0; j < nv; j++) e[j] = f_fma(f_set1(w[c]), f_load(v + (size_t)idx[c] * d_head + j * W), e[j]);
+        UNROLL for (int j = 0; j < nv; j++) e[j] =
+            f_fma(f_set1(w[c]), f_load(v + (size_t)idx[c] * d_head + j * W), e[j]);
     }
     UNROLL for (int j = 0; j < nv; j++) {
         f_store(even + j * W, e[j]);
@@ -686,10 +735,12 @@ INLINE void sparse_values(int nv, const float *v, size_t d_head, const uint32_t 
     }
 }
 
-static void span_values(const tn_attn_sparse_args *a, const uint32_t *idx, const float *w, size_t c0, size_t c1, float *even, float *odd) {
+static void span_values(const tn_attn_sparse_args *a, const uint32_t *idx, const float *w, size_t c0,
+                        size_t c1, float *even, float *odd) {
     size_t d = 0, n = a->d_head;
     if (W == 16) {
-        for (; d + 8 * W <= n; d += 8 * W) sparse_values(W == 16 ? 8 : 1, a->v + d, n, idx, w, c0, c1, even + d, odd + d);
+        for (; d + 8 * W <= n; d += 8 * W)
+            sparse_values(W == 16 ? 8 : 1, a->v + d, n, idx, w, c0, c1, even + d, odd + d);
     }
     for (; d + 4 * W <= n; d += 4 * W) sparse_values(4, a->v + d, n, idx, w, c0, c1, even + d, odd + d);
     for (; d + W <= n; d += W) sparse_values(1, a->v + d, n, idx, w, c0, c1, even + d, odd + d);
@@ -702,20 +753,25 @@ static void span_values(const tn_attn_sparse_args *a, const uint32_t *idx, const
 }
 
 static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
-    size_t row = tn_attn_sparse_row(a->d_head), n_all = a->n_rows * a->n_group, longest = 0, step = row <= 64 ? 2 : 1; /* rows of a span inside L1 */
+    size_t row = tn_attn_sparse_row(a->d_head), n_all = a->n_rows * a->n_group, longest = 0,
+           step = row <= 64 ? 2 : 1; /* rows of a span inside L1 */
     for (size_t r = 0; r < n_all; r++) {
         size_t n = a->cuts[r * a->cut_stride + a->n_blocks];
         longest = n > longest ? n : longest;
     }
     size_t ld = tn_attn_sparse_ld(longest);
-    float *rows = a->scratch, *q = rows + TN_SPARSE_SPAN * row, *even = q + n_all * row, *odd = even + n_all * row, *s = odd + n_all * row;
+    float *rows = a->scratch, *q = rows + TN_SPARSE_SPAN * row, *even = q + n_all * row,
+          *odd = even + n_all * row, *s = odd + n_all * row;
     memset(q, 0, 3 * n_all * row * sizeof *q); /* even and odd as well */
-    for (size_t r = 0; r < n_all; r++) memcpy(q + r * row, a->q + r % a->n_rows * a->q_stride + r / a->n_rows * a->d_head, a->d_head * sizeof *q);
+    for (size_t r = 0; r < n_all; r++)
+        memcpy(q + r * row, a->q + r % a->n_rows * a->q_stride + r / a->n_rows * a->d_head,
+               a->d_head * sizeof *q);
     if (row != a->d_head) memset(rows, 0, TN_SPARSE_SPAN * row * sizeof *rows);
     for (size_t b = 0; b < a->n_blocks; b += step) {
         size_t b1 = b + step < a->n_blocks ? b + step : a->n_blocks, p0 = b * TN_SPARSE_BLOCK;
         size_t used = 0;
-        for (size_t r = 0; r < n_all; r++) used += a->cuts[r * a->cut_stride + b1] - a->cuts[r * a->cut_stride + b];
+        for (size_t r = 0; r < n_all; r++)
+            used += a->cuts[r * a->cut_stride + b1] - a->cuts[r * a->cut_stride + b];
         if (!used) continue;
         size_t p1 = b1 * TN_SPARSE_BLOCK, end = (a->n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
         key_rows(a, p0, (p1 < end ? p1 : end) - p0, row, rows);
@@ -728,12 +784,16 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
             }
         }
     }
-    for (size_t r = 0; r < n_all; r++) q[r * row] = sparse_softmax(a, s + r * ld, a->cuts[r * a->cut_stride + a->n_blocks]); /* q is done with: the sums */
+    for (size_t r = 0; r < n_all; r++)
+        q[r * row] = sparse_softmax(a, s + r * ld,
+                                    a->cuts[r * a->cut_stride + a->n_blocks]); /* q is done with: the sums */
     for (size_t b = 0; b < a->n_blocks; b += step) {
         size_t b1 = b + step < a->n_blocks ? b + step : a->n_blocks;
         for (size_t r = 0; r < n_all; r++) {
             const uint32_t *cuts = a->cuts + r * a->cut_stride;
-            if (cuts[b] < cuts[b1]) span_values(a, a->idx + r * a->idx_stride, s + r * ld, cuts[b], cuts[b1], even + r * row, odd + r * row);
+            if (cuts[b] < cuts[b1])
+                span_values(a, a->idx + r * a->idx_stride, s + r * ld, cuts[b], cuts[b1], even + r * row,
+                            odd + r * row);
         }
     }
     for (size_t r = 0; r < n_all; r++) {
@@ -744,30 +804,36 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
 
 /* ---- attention of tiles --------------------------------------------------------------------------------
  *
- * The rows of a tile are lanes: position by position their scores lie beside each other. So keys and values are read where they lie in the
- * cache, a key one broadcast after the other, a value as a vector: nothing is copied or turned, and no sum goes across lanes. Tiles walk over
- * the cache together, SPAN_POS positions at a time, so that what one has brought near the others find there. */
+ * The rows of a tile are lanes: position by position their scores lie beside each other. So keys and values
+ * are read where they lie in the cache, a key one broadcast after the other, a value as a vector: nothing is
+ * copied or turned, and no sum goes across lanes. Tiles walk over the cache together, SPAN_POS positions at a
+ * time, so that what one has brought near the others find there. */
 
 enum {
     SPAN_POS = 512,
     TILES = 64,
-    TILE_STEP = 64,                           /* entries of a list whose values stay in L1 while all rows take them */
-    TILE_POS = W == 16 ? 12 : 5,              /* positions scored together, */
-    TILE_VECS = W == 4 ? 4 : 2,               /* by so many vectors of rows: accumulators, and what is multiplied, fit the registers */
+    TILE_STEP = 64,              /* entries of a list whose values stay in L1 while all rows take them */
+    TILE_POS = W == 16 ? 12 : 5, /* positions scored together, */
+    TILE_VECS =
+        W == 4 ? 4
+               : 2, /* by so many vectors of rows: accumulators, and what is multiplied, fit the registers */
 };
 
 typedef struct tile_space {
-    size_t n_lanes, scored, added; /* rows rounded up; entries of the list that are done with */
-    size_t lo, hi;                 /* entries that all rows see */
+    size_t n_lanes, scored, added;  /* rows rounded up; entries of the list that are done with */
+    size_t lo, hi;                  /* entries that all rows see */
     float *qt, *scores, *max, *sum; /* [d][n_lanes], [n_idx][n_lanes], [n_lanes], [n_lanes] */
 } tile_space;
 
-/* What is rare: scores of n entries at `at`, rows r0..r1-1, are capped, and -inf where a row does not see the position. */
-static void odd_scores(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at, size_t n, size_t r0, size_t r1) {
+/* What is rare: scores of n entries at `at`, rows r0..r1-1, are capped, and -inf where a row does not see the
+ * position. */
+static void odd_scores(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at,
+                       size_t n, size_t r0, size_t r1) {
     float *s = w->scores + at * w->n_lanes;
     vf cap = f_set1(a->soft_cap);
     for (size_t p = 0; p < n; p++, s += w->n_lanes) {
-        for (size_t r = r0; r < r1 && a->soft_cap > 0; r += W) f_store(s + r, f_mul(cap, v_tanh(f_div(f_load(s + r), cap))));
+        for (size_t r = r0; r < r1 && a->soft_cap > 0; r += W)
+            f_store(s + r, f_mul(cap, v_tanh(f_div(f_load(s + r), cap))));
         for (size_t r = r0; r < r1 && r < t->n_rows; r++) {
             if ((int32_t)(at + p) < t->first[r] || (int32_t)(at + p) >= t->end[r]) s[r] = -INFINITY;
         }
@@ -775,9 +841,10 @@ static void odd_scores(const tn_attn_tiles_args *a, const tn_attn_tile *t, const
     }
 }
 
-/* Scores of n <= TILE_POS neighbours in the list (behind the last, of the last), rows r0.. of nv vectors; masked: some rows do not see some of
- * them. */
-INLINE void score_block(int nv, const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at, size_t n, size_t r0, bool masked) {
+/* Scores of n <= TILE_POS neighbours in the list (behind the last, of the last), rows r0.. of nv vectors;
+ * masked: some rows do not see some of them. */
+INLINE void score_block(int nv, const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w,
+                        size_t at, size_t n, size_t r0, bool masked) {
     const float *key[TILE_POS], *qt = w->qt + r0;
     vf acc[TILE_POS][TILE_VECS], scale = f_set1(a->scale);
     UNROLL for (int p = 0; p < TILE_POS; p++) {
@@ -810,7 +877,8 @@ INLINE void score_block(int nv, const tn_attn_tiles_args *a, const tn_attn_tile 
     }
 }
 
-static void score_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at, size_t n) {
+static void score_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at,
+                       size_t n) {
     bool masked = at < w->lo || at + n > w->hi;
     for (size_t i = at + TILE_POS; i < at + 2 * TILE_POS && i < t->n_idx; i++) {
         const char *ahead = (const char *)(a->k + t->idx[i] * a->d_head);
@@ -855,7 +923,8 @@ static void softmax_tile(const tn_attn_tile *t, const tile_space *w) {
 }
 
 /* out[r][0..nv * W) continues its chains over n entries of the list, weights w[entry * ldw + r * ldr]. */
-INLINE void value_block(int rows, int nv, const float *w, size_t ldw, size_t ldr, const uint32_t *idx, const float *v, size_t d, size_t n, float *out) {
+INLINE void value_block(int rows, int nv, const float *w, size_t ldw, size_t ldr, const uint32_t *idx,
+                        const float *v, size_t d, size_t n, float *out) {
     vf acc[MR][MANY];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_load(out + (size_t)r * d + j * W);
@@ -876,7 +945,8 @@ INLINE void value_block(int rows, int nv, const float *w, size_t ldw, size_t ldr
 }
 
 /* Up to MR rows from r0 on take the values of entries i0..i1-1, which all of them see. */
-static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t r0, size_t rows, size_t i0, size_t i1) {
+static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t r0,
+                       size_t rows, size_t i0, size_t i1) {
     if (i0 >= i1) return;
     size_t d = a->d_head, n = i1 - i0, c = 0;
     const uint32_t *idx = t->idx + i0;
@@ -893,11 +963,13 @@ static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const
         }
     }
     for (; c + W <= d; c += W) {
-        for (size_t r = 0; r < rows; r++) value_block(1, 1, s + r, w->n_lanes, 1, idx, a->v + c, d, n, out + r * d + c);
+        for (size_t r = 0; r < rows; r++)
+            value_block(1, 1, s + r, w->n_lanes, 1, idx, a->v + c, d, n, out + r * d + c);
     }
     for (; c < d; c++) {
         for (size_t r = 0; r < rows; r++) {
-            for (size_t i = 0; i < n; i++) out[r * d + c] = fmaf(s[i * w->n_lanes + r], a->v[idx[i] * d + c], out[r * d + c]);
+            for (size_t i = 0; i < n; i++)
+                out[r * d + c] = fmaf(s[i * w->n_lanes + r], a->v[idx[i] * d + c], out[r * d + c]);
         }
     }
 }
@@ -908,22 +980,32 @@ static size_t group_rows(size_t n_rows) {
     return (n_rows + n_groups - 1) / n_groups;
 }
 
-/* Entries i0..i1-1: those all rows see together, the edges row by row, so that no row ever touches a value it must not see. */
-static void value_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t i0, size_t i1) {
+/* Entries i0..i1-1: those all rows see together, the edges row by row, so that no row ever touches a value it
+ * must not see. */
+static void value_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t i0,
+                       size_t i1) {
     size_t lo = clip(w->lo, i0, i1), hi = clip(w->hi, lo, i1), step = group_rows(t->n_rows);
     for (size_t i = i1; i < i1 + TILE_STEP && i < t->n_idx; i++) {
         const char *ahead = (const char *)(a->v + t->idx[i] * a->d_head);
         for (size_t b = 0; b < a->d_head * sizeof(float); b += 64) __builtin_prefetch(ahead + b);
     }
-    for (size_t r = 0; r < t->n_rows && lo > i0; r++) add_listed(a, t, w, r, 1, clip((size_t)t->first[r], i0, lo), clip((size_t)t->end[r], i0, lo));
-    for (size_t r = 0; r < t->n_rows; r += step) add_listed(a, t, w, r, t->n_rows - r < step ? t->n_rows - r : step, lo, hi);
-    for (size_t r = 0; r < t->n_rows && hi < i1; r++) add_listed(a, t, w, r, 1, clip((size_t)t->first[r], hi, i1), clip((size_t)t->end[r], hi, i1));
+    for (size_t r = 0; r < t->n_rows && lo > i0; r++)
+        add_listed(a, t, w, r, 1, clip((size_t)t->first[r], i0, lo), clip((size_t)t->end[r], i0, lo));
+    for (size_t r = 0; r < t->n_rows; r += step)
+        add_listed(a, t, w, r, t->n_rows - r < step ? t->n_rows - r : step, lo, hi);
+    for (size_t r = 0; r < t->n_rows && hi < i1; r++)
+        add_listed(a, t, w, r, 1, clip((size_t)t->first[r], hi, i1), clip((size_t)t->end[r], hi, i1));
 }
 
 /* Lays out a tile in scratch; returns the floats it takes. */
 static size_t open_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, float *scratch, tile_space *w) {
     size_t d = a->d_head, n = tn_attn_tile_lanes(t->n_rows);
-    *w = (tile_space){.n_lanes = n, .hi = t->n_idx, .qt = scratch, .max = scratch + d * n, .sum = scratch + (d + 1) * n, .scores = scratch + (d + 2) * n};
+    *w = (tile_space){.n_lanes = n,
+                      .hi = t->n_idx,
+                      .qt = scratch,
+                      .max = scratch + d * n,
+                      .sum = scratch + (d + 1) * n,
+                      .scores = scratch + (d + 2) * n};
     for (size_t r = 0; r < n; r++) {
         for (size_t i = 0; i < d; i++) w->qt[i * n + r] = r < t->n_rows ? t->q[r * d + i] : 0;
         w->max[r] = -INFINITY;
@@ -937,10 +1019,14 @@ static size_t open_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, floa
 }
 
 #ifdef f_transpose_rows16
-/* One tile of few rows, as in decoding, would leave most lanes idle. So positions are lanes here: keys are turned, a panel of the list at a time,
- * and all rows multiplied with it; then all is as in full attention. Every step prefetches the next. */
+/* One tile of few rows, as in decoding, would leave most lanes idle. So positions are lanes here: keys are
+ * turned, a panel of the list at a time, and all rows multiplied with it; then all is as in full attention.
+ * Every step prefetches the next. */
 _Static_assert(W == 16, "a panel is two vectors");
-enum { FEW_STEP = 4, FEW_AHEAD = 24 }; /* entries of the list whose values are added at a time; how far ahead they are prefetched */
+enum {
+    FEW_STEP = 4,
+    FEW_AHEAD = 24
+}; /* entries of the list whose values are added at a time; how far ahead they are prefetched */
 
 static bool is_few(const tn_attn_tiles_args *a) {
     const tn_attn_tile *t = a->tiles;
@@ -960,12 +1046,15 @@ static void turn_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n
     for (size_t i = 0; i < TN_KV_PANEL; i += 16) {
         const float *row[16];
         for (size_t j = 0; j < 16; j++) row[j] = a->k + idx[i + j < n ? i + j : n - 1] * a->d_head;
-        for (size_t x = 0; x < a->d_head; x += 16) f_transpose_rows16(row, x, panel + x * TN_KV_PANEL + i, TN_KV_PANEL);
+        for (size_t x = 0; x < a->d_head; x += 16)
+            f_transpose_rows16(row, x, panel + x * TN_KV_PANEL + i, TN_KV_PANEL);
     }
 }
 
-/* Products of all rows with a panel, while the keys of the next n entries come: two lines at every step, as many as a panel has. */
-INLINE void few_scores(int rows, const float *q, size_t d, const float *panel, const float *k, const uint32_t *next, size_t n, float *s, size_t ld) {
+/* Products of all rows with a panel, while the keys of the next n entries come: two lines at every step, as
+ * many as a panel has. */
+INLINE void few_scores(int rows, const float *q, size_t d, const float *panel, const float *k,
+                       const uint32_t *next, size_t n, float *s, size_t ld) {
     vf acc[TALL][2];
     size_t i_next = 0, line = 0;
     UNROLL for (int r = 0; r < rows; r++) acc[r][0] = acc[r][1] = f_set1(0.0f);
@@ -992,10 +1081,12 @@ INLINE void few_scores(int rows, const float *q, size_t d, const float *panel, c
 
 static void few_rows(const tn_attn_tiles_args *a) {
     const tn_attn_tile *t = a->tiles;
-    size_t d = a->d_head, n = t->n_idx, n_rows = t->n_rows, ld = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL + 16, step = group_rows(n_rows);
+    size_t d = a->d_head, n = t->n_idx, n_rows = t->n_rows,
+           ld = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL + 16, step = group_rows(n_rows);
     float *panel = a->scratch, *s = panel + TN_KV_PANEL * d, sum[TALL];
     for (size_t at = 0; at < n; at += TN_KV_PANEL) {
-        size_t m = n - at < TN_KV_PANEL ? n - at : TN_KV_PANEL, n_next = n - at - m < TN_KV_PANEL ? n - at - m : TN_KV_PANEL;
+        size_t m = n - at < TN_KV_PANEL ? n - at : TN_KV_PANEL,
+               n_next = n - at - m < TN_KV_PANEL ? n - at - m : TN_KV_PANEL;
         const uint32_t *next = t->idx + at + m;
         turn_keys(a, t->idx + at, m, panel);
         switch (n_rows) {
@@ -1036,7 +1127,8 @@ static void few_rows(const tn_attn_tiles_args *a) {
         }
     }
     for (size_t r = 0; r < n_rows; r++) {
-        for (size_t x = 0; x < d; x += W) f_store(t->out + r * d + x, f_div(f_load(t->out + r * d + x), f_set1(sum[r])));
+        for (size_t x = 0; x < d; x += W)
+            f_store(t->out + r * d + x, f_div(f_load(t->out + r * d + x), f_set1(sum[r])));
     }
 }
 #endif
@@ -1049,7 +1141,8 @@ static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
     }
 #endif
     size_t end_pos = 0, d = a->d_head;
-    for (const tn_attn_tile *t = a->tiles; t < a->tiles + a->n_tiles; t++) end_pos = t->idx[t->n_idx - 1] + 1 > end_pos ? t->idx[t->n_idx - 1] + 1 : end_pos;
+    for (const tn_attn_tile *t = a->tiles; t < a->tiles + a->n_tiles; t++)
+        end_pos = t->idx[t->n_idx - 1] + 1 > end_pos ? t->idx[t->n_idx - 1] + 1 : end_pos;
     for (size_t t0 = 0, n_tiles; t0 < a->n_tiles; t0 += n_tiles) {
         const tn_attn_tile *tiles = a->tiles + t0;
         tile_space space[TILES];

@@ -36,29 +36,30 @@ void tn_panels_row(tn_panel_dtype dtype, const void *panels, size_t n, size_t k,
     for (size_t i = 0; i < k; i++) out[i] = value(dtype, panels, base + i * TN_PANEL_N);
 }
 
-static void gemm(tn_panel_dtype dtype, const float *a, size_t lda, const void *panels, const float *bias, float *out, size_t ldo, size_t m,
-                 size_t n0, size_t n1, size_t k) {
+static void gemm(tn_panel_dtype dtype, const float *a, size_t lda, const void *panels, const float *bias,
+                 float *out, size_t ldo, size_t m, size_t n0, size_t n1, size_t k) {
     for (size_t i = 0; i < m; i++) {
         for (size_t n = n0; n < n1; n++) {
             size_t base = n / TN_PANEL_N * k * TN_PANEL_N + n % TN_PANEL_N;
             float acc = 0;
-            for (size_t c = 0; c < k; c++) acc = fmaf(a[i * lda + c], value(dtype, panels, base + c * TN_PANEL_N), acc);
+            for (size_t c = 0; c < k; c++)
+                acc = fmaf(a[i * lda + c], value(dtype, panels, base + c * TN_PANEL_N), acc);
             out[i * ldo + n] = bias ? acc + bias[n] : acc;
         }
     }
 }
 
-void tn_gemm_f32_ref(const float *a, size_t lda, const void *panels, const float *bias, float *out, size_t ldo, size_t m, size_t n0,
-                     size_t n1, size_t k) {
+void tn_gemm_f32_ref(const float *a, size_t lda, const void *panels, const float *bias, float *out,
+                     size_t ldo, size_t m, size_t n0, size_t n1, size_t k) {
     gemm(TN_PANEL_F32, a, lda, panels, bias, out, ldo, m, n0, n1, k);
 }
 
-void tn_gemm_f16_ref(const float *a, size_t lda, const void *panels, const float *bias, float *out, size_t ldo, size_t m, size_t n0,
-                     size_t n1, size_t k) {
+void tn_gemm_f16_ref(const float *a, size_t lda, const void *panels, const float *bias, float *out,
+                     size_t ldo, size_t m, size_t n0, size_t n1, size_t k) {
     gemm(TN_PANEL_F16, a, lda, panels, bias, out, ldo, m, n0, n1, k);
 }
 
-void tn_gemm_bf16_ref(const float *a, size_t lda, const void *panels, const float *bias, float *out, size_t ldo, size_t m, size_t n0,
-                      size_t n1, size_t k) {
+void tn_gemm_bf16_ref(const float *a, size_t lda, const void *panels, const float *bias, float *out,
+                      size_t ldo, size_t m, size_t n0, size_t n1, size_t k) {
     gemm(TN_PANEL_BF16, a, lda, panels, bias, out, ldo, m, n0, n1, k);
 }

@@ -4,7 +4,9 @@
 
 #include <assert.h>
 
-size_t tn_gemm_packed_scratch_bytes(size_t k) { return tn_tiles_s8_bytes(TN_PACKED_BLOCK, (k + 1023) / 1024 * 1024); } /* few rows: blocks of 1024 */
+size_t tn_gemm_packed_scratch_bytes(size_t k) {
+    return tn_tiles_s8_bytes(TN_PACKED_BLOCK, (k + 1023) / 1024 * 1024);
+} /* few rows: blocks of 1024 */
 
 /* The columns n0..n1-1 of g as a product of their own; rows m0..m0+m-1. */
 static tn_gemm_s8_args part(const tn_gemm_s8_args *g, size_t m0, size_t m, size_t n0, size_t n1) {
@@ -23,7 +25,8 @@ static tn_gemm_s8_args part(const tn_gemm_s8_args *g, size_t m0, size_t m, size_
     return p;
 }
 
-void tn_gemm_packed(const tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run, const uint8_t *packed, const uint8_t *bits, int8_t *scratch) {
+void tn_gemm_packed(const tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run,
+                    const uint8_t *packed, const uint8_t *bits, int8_t *scratch) {
     assert(g->n0 % TN_TILE_N == 0 && rows_per_run);
     if (g->m <= TN_PACKED_FEW && kern->gemm_few) {
         kern->gemm_few(g, packed, bits, (uint8_t *)scratch);
@@ -36,7 +39,8 @@ void tn_gemm_packed(const tn_kernels *kern, const tn_gemm_s8_args *g, size_t row
             uint8_t widths[TN_TILE_N];
             size_t n_cols = end - t < TN_TILE_N ? end - t : TN_TILE_N;
             for (size_t c = 0; c < n_cols; c++) widths[c] = (uint8_t)tn_channel_bits_get(bits, t + c);
-            packed += kern->unpack_tile(packed, widths, n_cols, g->k, scratch + (t - n) / TN_TILE_N * tile_bytes);
+            packed +=
+                kern->unpack_tile(packed, widths, n_cols, g->k, scratch + (t - n) / TN_TILE_N * tile_bytes);
         }
         for (size_t m = 0; m < g->m; m += rows_per_run) {
             tn_gemm_s8_args p = part(g, m, g->m - m < rows_per_run ? g->m - m : rows_per_run, n, end);

@@ -1,8 +1,10 @@
-/* kernels/gemm_packed.h - gemm_s8 over weights that stay packed: weightlets (unpack.h) instead of tiles, the same bits.
+/* kernels/gemm_packed.h - gemm_s8 over weights that stay packed: weightlets (unpack.h) instead of tiles, the
+ * same bits.
  *
- * With few rows a product lives on the bytes it reads, and 5 bits are fewer than 8. Up to TN_PACKED_FEW rows run along k: a channel's
- * weightlets become registers of int8 and meet the activations there, nothing is written. More rows go by blocks of
- * TN_PACKED_BLOCK columns through a scratch buffer of tiles that stays in cache, which costs what unpacking costs. */
+ * With few rows a product lives on the bytes it reads, and 5 bits are fewer than 8. Up to TN_PACKED_FEW rows
+ * run along k: a channel's weightlets become registers of int8 and meet the activations there, nothing is
+ * written. More rows go by blocks of TN_PACKED_BLOCK columns through a scratch buffer of tiles that stays in
+ * cache, which costs what unpacking costs. */
 #ifndef TN_KERNELS_GEMM_PACKED_H
 #define TN_KERNELS_GEMM_PACKED_H
 
@@ -12,15 +14,18 @@ enum { TN_PACKED_NARROW = 8, TN_PACKED_FEW = 16, TN_PACKED_BLOCK = 64 };
 
 struct tn_kernels;
 
-/* As tn_gemm_s8_fn for m <= TN_PACKED_FEW; g->tiles is not used. packed: where channel g->n0 begins; bits: widths of the whole matrix; scratch as
- * below, not used for m <= TN_PACKED_NARROW. */
-typedef void (*tn_gemm_few_fn)(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch);
-void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch);
+/* As tn_gemm_s8_fn for m <= TN_PACKED_FEW; g->tiles is not used. packed: where channel g->n0 begins; bits:
+ * widths of the whole matrix; scratch as below, not used for m <= TN_PACKED_NARROW. */
+typedef void (*tn_gemm_few_fn)(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                               uint8_t *scratch);
+void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                            uint8_t *scratch);
 
 /* Bytes of scratch for a matrix of k inputs. */
 size_t tn_gemm_packed_scratch_bytes(size_t k);
-/* As tn_gemm_s8_fn for any m, rows_per_run rows at a time (> 0). scratch: 64-byte aligned, may be NULL where few rows have a kernel and
- * m <= TN_PACKED_NARROW. */
-void tn_gemm_packed(const struct tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run, const uint8_t *packed, const uint8_t *bits, int8_t *scratch);
+/* As tn_gemm_s8_fn for any m, rows_per_run rows at a time (> 0). scratch: 64-byte aligned, may be NULL where
+ * few rows have a kernel and m <= TN_PACKED_NARROW. */
+void tn_gemm_packed(const struct tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run,
+                    const uint8_t *packed, const uint8_t *bits, int8_t *scratch);
 
 #endif

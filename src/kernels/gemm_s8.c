@@ -47,8 +47,8 @@ size_t tn_quantise_s8_ref(const float *x, float inv_scale, uint8_t *out, size_t 
     return n_clipped;
 }
 
-size_t tn_quantise_outliers_ref(const float *x, float inv_scale, float scale, uint8_t *out, size_t n, uint32_t i0, uint32_t *idx,
-                                float *resid, size_t cap) {
+size_t tn_quantise_outliers_ref(const float *x, float inv_scale, float scale, uint8_t *out, size_t n,
+                                uint32_t i0, uint32_t *idx, float *resid, size_t cap) {
     size_t n_clipped = 0;
     for (size_t i = 0; i < n; i++) {
         float v = x[i] * inv_scale;

@@ -6,7 +6,9 @@
 void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
     *k = (tn_kernels){
         .cpu = cpu,
-        .gemm_f32 = {[TN_PANEL_F32] = tn_gemm_f32_ref, [TN_PANEL_F16] = tn_gemm_f16_ref, [TN_PANEL_BF16] = tn_gemm_bf16_ref},
+        .gemm_f32 = {[TN_PANEL_F32] = tn_gemm_f32_ref,
+                     [TN_PANEL_F16] = tn_gemm_f16_ref,
+                     [TN_PANEL_BF16] = tn_gemm_bf16_ref},
         .attn_f32 = tn_attn_f32_ref,
         .attn_sparse = tn_attn_sparse_ref,
         .attn_tiles = tn_attn_tiles_ref,

@@ -1,7 +1,8 @@
 /* kernels/kernels.h - the table of inner loops, chosen once per engine by processor features.
- * Each entry's contract stands beside its scalar reference (gemm_f32.h, attn_f32.h, elem_f32.h, gemm_s8.h...).
- * Float kernels are specified as fixed chains of fused multiply-adds, so every instruction set gives
- * the same bits, and a row's result never depends on how many rows are computed with it (decision 5). */
+ * Each entry's contract stands beside its scalar reference (gemm_f32.h, attn_f32.h, elem_f32.h,
+ * gemm_s8.h...). Float kernels are specified as fixed chains of fused multiply-adds, so every instruction set
+ * gives the same bits, and a row's result never depends on how many rows are computed with it (decision 5).
+ */
 #ifndef TN_KERNELS_KERNELS_H
 #define TN_KERNELS_KERNELS_H
 

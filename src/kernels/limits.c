@@ -93,12 +93,18 @@ tern_status tn_limits_measure(tn_ctx *ctx, tn_pool *pool, uint32_t cpu, tn_limit
     int n = tn_pool_size(pool) < 64 ? tn_pool_size(pool) : 64;
     size_t n_words = (size_t)READ_MIB << 17;
     uint64_t *data = tn_alloc(ctx, TN_MEM_OTHER, n_words, sizeof *data), sink = 0;
-    TN_FAIL_IF(!data, err, TERN_E_MEMORY, "no memory for a buffer of %d MiB to measure bandwidth with", READ_MIB);
+    TN_FAIL_IF(!data, err, TERN_E_MEMORY, "no memory for a buffer of %d MiB to measure bandwidth with",
+               READ_MIB);
     for (size_t i = 0; i < n_words; i++) data[i] = i; /* touched, so that pages are real */
     *out = (tn_limits){
-        .int8_ops = peak_of(pool, int8, n), .bf16_flops = peak_of(pool, bf16, n), .fp32_flops = peak_of(pool, fp32, n),
-        .thread_int8_ops = peak_of(pool, int8, 1), .thread_bf16_flops = peak_of(pool, bf16, 1), .thread_fp32_flops = peak_of(pool, fp32, 1),
-        .read_bytes_per_s = read_rate(pool, data, n_words, n, &sink), .thread_read_bytes_per_s = read_rate(pool, data, n_words, 1, &sink),
+        .int8_ops = peak_of(pool, int8, n),
+        .bf16_flops = peak_of(pool, bf16, n),
+        .fp32_flops = peak_of(pool, fp32, n),
+        .thread_int8_ops = peak_of(pool, int8, 1),
+        .thread_bf16_flops = peak_of(pool, bf16, 1),
+        .thread_fp32_flops = peak_of(pool, fp32, 1),
+        .read_bytes_per_s = read_rate(pool, data, n_words, n, &sink),
+        .thread_read_bytes_per_s = read_rate(pool, data, n_words, 1, &sink),
     };
     data[0] = sink; /* the sums count as used */
     tn_free(ctx, data);

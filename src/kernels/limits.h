@@ -1,14 +1,17 @@
-/* kernels/limits.h - what this machine can do at best: measured arithmetic peaks and memory bandwidth, to hold figures against.
- * Peaks come from loops over registers alone with enough independent chains to fill every unit. */
+/* kernels/limits.h - what this machine can do at best: measured arithmetic peaks and memory bandwidth, to
+ * hold figures against. Peaks come from loops over registers alone with enough independent chains to fill
+ * every unit. */
 #ifndef TN_KERNELS_LIMITS_H
 #define TN_KERNELS_LIMITS_H
 
 #include "base/pool.h"
 
 typedef struct tn_limits {
-    double int8_ops, bf16_flops, fp32_flops; /* per second, all threads; a multiply-add is two; 0: not on this processor */
-    double read_bytes_per_s;                 /* of memory, all threads */
-    double thread_int8_ops, thread_bf16_flops, thread_fp32_flops, thread_read_bytes_per_s; /* one thread alone */
+    double int8_ops, bf16_flops,
+        fp32_flops;          /* per second, all threads; a multiply-add is two; 0: not on this processor */
+    double read_bytes_per_s; /* of memory, all threads */
+    double thread_int8_ops, thread_bf16_flops, thread_fp32_flops,
+        thread_read_bytes_per_s; /* one thread alone */
 } tn_limits;
 
 /* Takes about two seconds. cpu: TN_CPU_* flags to use. */

@@ -1,4 +1,5 @@
-/* kernels/shadow_f32.h - what the clip cut off, added back in float (llm.npu 3.3): few outlier channels times their int8 weight rows. */
+/* kernels/shadow_f32.h - what the clip cut off, added back in float (llm.npu 3.3): few outlier channels times
+ * their int8 weight rows. */
 #ifndef TN_KERNELS_SHADOW_F32_H
 #define TN_KERNELS_SHADOW_F32_H
 
@@ -9,7 +10,8 @@ typedef struct tn_shadow_f32_args {
     float *out; /* [M][N] row stride ldo, added to; only columns n0..n1-1 are touched */
     size_t ldo;
     size_t m, n0, n1; /* any n0 <= n1 */
-    /* Row i's outliers are entries first[i] .. first[i+1]-1: channel (input channel k) and resid (float activation left over). */
+    /* Row i's outliers are entries first[i] .. first[i+1]-1: channel (input channel k) and resid (float
+     * activation left over). */
     const uint32_t *first; /* [M+1] */
     const uint32_t *channel;
     const float *resid;

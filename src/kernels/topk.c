@@ -4,7 +4,8 @@
 
 #include "kernels/topk.h"
 
-static void to_keys(const int32_t *scores, size_t n, int shift, int16_t *keys, int64_t *sum, int64_t *sum_sq) {
+static void to_keys(const int32_t *scores, size_t n, int shift, int16_t *keys, int64_t *sum,
+                    int64_t *sum_sq) {
     int64_t s = 0, q = 0;
     for (size_t i = 0; i < n; i++) {
         keys[i] = (int16_t)(scores[i] >> shift);
@@ -51,7 +52,9 @@ static vi v_min(vi a, vi b) { return a < b ? a : b; }
 
 #include "kernels/topk_template.h"
 
-size_t tn_topk_scratch(size_t n) { return (padded(n) * sizeof(int16_t) + 63) / 64 * 64 + (padded(n) + 32) * sizeof(uint32_t); }
+size_t tn_topk_scratch(size_t n) {
+    return (padded(n) * sizeof(int16_t) + 63) / 64 * 64 + (padded(n) + 32) * sizeof(uint32_t);
+}
 
 void tn_sparse_cuts(const uint32_t *idx, size_t n_idx, size_t n, uint32_t *cuts) {
     for (size_t b = 0, i = 0; b <= tn_sparse_blocks(n); b++) {

@@ -1,4 +1,5 @@
-/* kernels/topk.h - the k largest of a row of integer scores (shadowAttn 3.2: which positions a query row attends to). */
+/* kernels/topk.h - the k largest of a row of integer scores (shadowAttn 3.2: which positions a query row
+ * attends to). */
 #ifndef TN_KERNELS_TOPK_H
 #define TN_KERNELS_TOPK_H
 
@@ -12,8 +13,9 @@ typedef struct tn_topk_args {
     size_t n, k;           /* 1 <= k <= n <= TN_TOPK_MAX_N */
     int32_t bound;         /* >= 1 */
     uint32_t *idx;         /* gets the k positions, ascending; room for k + 32 */
-    uint32_t *cuts;        /* NULL, or gets how many of them lie before position b * TN_SPARSE_BLOCK, b = 0..ceil(n / TN_SPARSE_BLOCK) */
-    void *scratch;         /* tn_topk_scratch(n) bytes, 64-byte aligned, one per thread */
+    uint32_t *cuts; /* NULL, or gets how many of them lie before position b * TN_SPARSE_BLOCK, b = 0..ceil(n /
+                       TN_SPARSE_BLOCK) */
+    void *scratch;  /* tn_topk_scratch(n) bytes, 64-byte aligned, one per thread */
 } tn_topk_args;
 
 enum { TN_TOPK_MAX_N = 1 << 24 };
@@ -25,18 +27,20 @@ void tn_sparse_cuts(const uint32_t *idx, size_t n_idx, size_t n, uint32_t *cuts)
 
 enum { TN_TOPK_MERGE_ROWS = 64 };
 
-/* Rows that share one selection (of a KV head's query heads, and of neighbouring positions): what matters to any of them. */
+/* Rows that share one selection (of a KV head's query heads, and of neighbouring positions): what matters to
+ * any of them. */
 typedef struct tn_topk_merge_args {
-    const int32_t *const *row; /* [n_rows] scores of positions base.. ; |score| < 2^26 */
-    size_t base;               /* <= p0 */
-    size_t n_rows;             /* 1..TN_TOPK_MERGE_ROWS */
+    const int32_t *const *row;  /* [n_rows] scores of positions base.. ; |score| < 2^26 */
+    size_t base;                /* <= p0 */
+    size_t n_rows;              /* 1..TN_TOPK_MERGE_ROWS */
     const int32_t *first, *end; /* row r sees positions first[r] <= p < end[r] */
     const int32_t *top;         /* what row r's scores count from, |top| < 2^26 */
     size_t p0, p1;              /* positions to merge, each seen by at least one row */
     int32_t *out;               /* gets those at out[p0..p1-1] */
 } tn_topk_merge_args;
 
-/* out[p] = max over the rows that see p of row[r][p - base] - top[r]. Returns the largest magnitude, at least 1. */
+/* out[p] = max over the rows that see p of row[r][p - base] - top[r]. Returns the largest magnitude, at
+ * least 1. */
 typedef int32_t (*tn_topk_merge_fn)(const tn_topk_merge_args *a);
 int32_t tn_topk_merge_ref(const tn_topk_merge_args *a);
 int32_t tn_topk_merge_avx2(const tn_topk_merge_args *a);

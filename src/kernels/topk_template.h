@@ -1,15 +1,15 @@
-/* kernels/topk_template.h - top-k selection, written once over the loops and the vector type that the including file gives for its instruction
- * set (names: TOPK_NAME, MERGE_NAME):
- *   to_keys(scores, n, shift, keys, sum, sum_sq)  keys[i] = scores[i] >> shift for i < n, and their sums; KEY_PAD follows up to a
+/* kernels/topk_template.h - top-k selection, written once over the loops and the vector type that the
+ * including file gives for its instruction set (names: TOPK_NAME, MERGE_NAME): to_keys(scores, n, shift,
+ * keys, sum, sum_sq)  keys[i] = scores[i] >> shift for i < n, and their sums; KEY_PAD follows up to a
  *                                                  multiple of KEY_BLOCK
  *   count_from(keys, n, t)            how many of the keys [n, a multiple of KEY_BLOCK] are >= t
- *   find_equal(keys, n, t, at)        positions of the keys == t, ascending; returns how many; may write up to 32 beyond them
- *   emit_from(keys, n, t, idx, cuts)  positions of the keys >= t, ascending; may write up to 32 beyond them; cuts as in topk.h or NULL
- *   VN int32 values in a vi: v_load v_store v_set1 v_sub v_max v_min
+ *   find_equal(keys, n, t, at)        positions of the keys == t, ascending; returns how many; may write up
+ * to 32 beyond them emit_from(keys, n, t, idx, cuts)  positions of the keys >= t, ascending; may write up to
+ * 32 beyond them; cuts as in topk.h or NULL VN int32 values in a vi: v_load v_store v_set1 v_sub v_max v_min
  *
- * The scores become 16-bit keys (an order-preserving shift). A threshold that k keys reach is searched by Newton steps on a normal
- * distribution's count, bracketed so that it always ends; where the threshold's own key has more members than are wanted, the bits
- * that the shift cut off decide, then the position. */
+ * The scores become 16-bit keys (an order-preserving shift). A threshold that k keys reach is searched by
+ * Newton steps on a normal distribution's count, bracketed so that it always ends; where the threshold's own
+ * key has more members than are wanted, the bits that the shift cut off decide, then the position. */
 #include "kernels/topk.h"
 
 #include <assert.h>
@@ -20,20 +20,25 @@ enum { KEY_BLOCK = 32, KEY_MIN = -32767, KEY_PAD = -32768 };
 
 static size_t padded(size_t n) { return (n + KEY_BLOCK - 1) / KEY_BLOCK * KEY_BLOCK; }
 
-/* Standard normal deviate that a share p of the values exceeds (Abramowitz and Stegun 26.2.23: error < 4.5e-4). */
+/* Standard normal deviate that a share p of the values exceeds (Abramowitz and Stegun 26.2.23: error
+ * < 4.5e-4). */
 static float deviate(float p) {
     float q = p < 0.5f ? p : 1 - p;
     if (q < 1e-6f) q = 1e-6f;
     float t = sqrtf(-2 * logf(q));
-    float z = t - (2.515517f + t * (0.802853f + t * 0.010328f)) / (1 + t * (1.432788f + t * (0.189269f + t * 0.001308f)));
+    float z = t - (2.515517f + t * (0.802853f + t * 0.010328f)) /
+                      (1 + t * (1.432788f + t * (0.189269f + t * 0.001308f)));
     return p < 0.5f ? z : -z;
 }
 
-/* The largest t with at least k keys >= t; *count is how many there are. Stops early at any t that exactly k keys reach. */
-static int32_t threshold(const int16_t *keys, size_t n, size_t k, int64_t sum, int64_t sum_sq, size_t *count) {
+/* The largest t with at least k keys >= t; *count is how many there are. Stops early at any t that exactly k
+ * keys reach. */
+static int32_t threshold(const int16_t *keys, size_t n, size_t k, int64_t sum, int64_t sum_sq,
+                         size_t *count) {
     size_t n_pad = padded(n), c_lo = n, c_hi = 0;
     float mean = (float)sum / (float)n, var = (float)sum_sq / (float)n - mean * mean;
-    float sd = var > 1 ? sqrtf(var) : 1, z = deviate((float)k / (float)n), per_step = (float)n * 0.39894228f * expf(-0.5f * z * z) / sd;
+    float sd = var > 1 ? sqrtf(var) : 1, z = deviate((float)k / (float)n),
+          per_step = (float)n * 0.39894228f * expf(-0.5f * z * z) / sd;
     int32_t lo = KEY_MIN, hi = 32768; /* count(lo) >= k > count(hi) */
     float guess = mean + z * sd;
     for (int step = 0; hi - lo > 1; step++) {
@@ -66,10 +71,13 @@ static int32_t threshold(const int16_t *keys, size_t n, size_t k, int64_t sum, i
     return lo;
 }
 
-/* Too many keys equal t: those that lose leave it. `surplus` of them, smallest scores first, of equal ones the last positions. */
-static void demote(const int32_t *scores, int16_t *keys, size_t n, int32_t t, int shift, size_t surplus, uint32_t *at) {
+/* Too many keys equal t: those that lose leave it. `surplus` of them, smallest scores first, of equal ones
+ * the last positions. */
+static void demote(const int32_t *scores, int16_t *keys, size_t n, int32_t t, int shift, size_t surplus,
+                   uint32_t *at) {
     size_t n_at = find_equal(keys, padded(n), t, at), bins[256];
-    /* what the shift cut off, its upper 8 bits first; where it cut off more, a second round over the bin on the border */
+    /* what the shift cut off, its upper 8 bits first; where it cut off more, a second round over the bin on
+     * the border */
     uint32_t low_mask = shift ? (1u << shift) - 1 : 0, fixed = 0, fixed_mask = 0;
     for (int bits = shift; bits > 0;) {
         int take = bits > 8 ? 8 : bits, down = bits - take;
@@ -102,7 +110,8 @@ void TOPK_NAME(const tn_topk_args *a) {
     assert(a->k >= 1 && a->k <= a->n && a->n <= TN_TOPK_MAX_N && a->bound >= 1);
     if (a->k == a->n) {
         for (size_t i = 0; i < a->n; i++) a->idx[i] = (uint32_t)i;
-        for (size_t b = 0; a->cuts && b <= tn_sparse_blocks(a->n); b++) a->cuts[b] = (uint32_t)(b * TN_SPARSE_BLOCK < a->n ? b * TN_SPARSE_BLOCK : a->n);
+        for (size_t b = 0; a->cuts && b <= tn_sparse_blocks(a->n); b++)
+            a->cuts[b] = (uint32_t)(b * TN_SPARSE_BLOCK < a->n ? b * TN_SPARSE_BLOCK : a->n);
         return;
     }
     int16_t *keys = a->scratch;
@@ -150,7 +159,8 @@ int32_t MERGE_NAME(const tn_topk_merge_args *a) {
         for (size_t r = 0; r < a->n_rows; r++) {
             const int32_t *s = a->row[r] + (p - a->base);
             vi t = v_set1(a->top[r]);
-            UNROLL for (int j = 0; j < MERGE_VECTORS; j++) m[j] = v_max(m[j], v_sub(v_load(s + (size_t)j * VN), t));
+            UNROLL for (int j = 0; j < MERGE_VECTORS; j++) m[j] =
+                v_max(m[j], v_sub(v_load(s + (size_t)j * VN), t));
         }
         UNROLL for (int j = 0; j < MERGE_VECTORS; j++) {
             low[j] = v_min(low[j], m[j]);

@@ -36,7 +36,8 @@ static void pack_group(uint8_t *dst, const uint8_t *code, unsigned bits) {
         size_t n_bytes = GROUP / 8 * width;
         for (size_t j = 0; j < n_bytes; j++) {
             unsigned v = 0;
-            for (unsigned s = 0; s < 8 / width; s++) v |= (unsigned)(code[s * n_bytes + j] >> low & ((1u << width) - 1)) << s * width;
+            for (unsigned s = 0; s < 8 / width; s++)
+                v |= (unsigned)(code[s * n_bytes + j] >> low & ((1u << width) - 1)) << s * width;
             dst[j] = (uint8_t)v;
         }
         dst += n_bytes;
@@ -64,7 +65,8 @@ static void unpack_group(const uint8_t *src, unsigned bits, int8_t *out) {
     for (size_t j = 0; j < GROUP; j++) out[j] = (int8_t)(2 * code[j] - ((1 << bits) - 1));
 }
 
-void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *w, size_t n0, size_t n1, size_t k) {
+void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *w, size_t n0, size_t n1,
+                        size_t k) {
     assert(n0 % TN_TILE_N == 0);
     for (size_t t = n0; t < n1; t += TN_TILE_N) {
         size_t end = t + TN_TILE_N < n1 ? t + TN_TILE_N : n1;
@@ -96,13 +98,15 @@ size_t tn_unpack_tile_ref(const uint8_t *src, const uint8_t *bits, size_t n_cols
             int8_t w[GROUP];
             unpack_group(src, bits[c], w);
             src += GROUP / 8 * bits[c];
-            for (size_t i = g * GROUP; i < k && i < (g + 1) * GROUP; i++) tile[i / TN_TILE_K * 64 + c * TN_TILE_K + i % TN_TILE_K] = w[i % GROUP];
+            for (size_t i = g * GROUP; i < k && i < (g + 1) * GROUP; i++)
+                tile[i / TN_TILE_K * 64 + c * TN_TILE_K + i % TN_TILE_K] = w[i % GROUP];
         }
     }
     return (size_t)(src - begin);
 }
 
-void tn_weightlets_unpack(tn_unpack_tile_fn fn, const uint8_t *src, const uint8_t *packed_bits, size_t n0, size_t n1, size_t k, int8_t *tiles) {
+void tn_weightlets_unpack(tn_unpack_tile_fn fn, const uint8_t *src, const uint8_t *packed_bits, size_t n0,
+                          size_t n1, size_t k, int8_t *tiles) {
     assert(n0 % TN_TILE_N == 0);
     size_t tile_bytes = tn_tiles_s8_bytes(1, k);
     for (size_t t = n0; t < n1; t += TN_TILE_N) {

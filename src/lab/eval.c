@@ -19,8 +19,8 @@ typedef struct answer_score {
     size_t n_vocab;
     const tern_engine *e;
     double logprob;
-    bool greedy;     /* every answer token is the argmax */
-    bool then_ends;  /* and after the answer comes an end token */
+    bool greedy;    /* every answer token is the argmax */
+    bool then_ends; /* and after the answer comes an end token */
 } answer_score;
 
 static bool on_logits(void *user, size_t i, const float *logits) {
@@ -48,8 +48,10 @@ typedef struct evaluator {
 } evaluator;
 
 /* ids of text into ev->ids at `at`; SIZE_MAX when they do not fit the context */
-static tern_status tokens_of(evaluator *ev, const char *text, size_t n_bytes, bool add_special, size_t *n_ids) {
-    tern_status st = tern_tokenize(ev->e, text, n_bytes, add_special, true, ev->ids, ev->cap_ids, n_ids, ev->err);
+static tern_status tokens_of(evaluator *ev, const char *text, size_t n_bytes, bool add_special,
+                             size_t *n_ids) {
+    tern_status st =
+        tern_tokenize(ev->e, text, n_bytes, add_special, true, ev->ids, ev->cap_ids, n_ids, ev->err);
     if (st == TERN_E_LIMIT) {
         *n_ids = SIZE_MAX;
         return TERN_OK;
@@ -70,7 +72,8 @@ static tern_status score(evaluator *ev, const char *prompt, const char *answer, 
     if (st == TERN_OK && n_before != SIZE_MAX) {
         before = malloc((n_before + 1) * sizeof *before);
         if (before) memcpy(before, ev->ids, n_before * sizeof *before);
-        st = before ? tokens_of(ev, all, n_prompt + n_answer, true, &n_all) : tn_fail(ev->err, TERN_E_MEMORY, "no memory for an item");
+        st = before ? tokens_of(ev, all, n_prompt + n_answer, true, &n_all)
+                    : tn_fail(ev->err, TERN_E_MEMORY, "no memory for an item");
     }
     free(all);
     if (st != TERN_OK || n_before == SIZE_MAX || n_all == SIZE_MAX) {
@@ -81,13 +84,20 @@ static tern_status score(evaluator *ev, const char *prompt, const char *answer, 
     while (same < n_before && same < n_all && before[same] == ev->ids[same]) same++;
     free(before);
     if (same == n_all || same == 0 || n_all > (size_t)tern_session_capacity(ev->s)) return TERN_OK;
-    *a = (answer_score){.ids = ev->ids, .first = same, .n = n_all, .n_vocab = (size_t)ev->e->model->h.n_vocab, .e = ev->e, .greedy = true};
+    *a = (answer_score){.ids = ev->ids,
+                        .first = same,
+                        .n = n_all,
+                        .n_vocab = (size_t)ev->e->model->h.n_vocab,
+                        .e = ev->e,
+                        .greedy = true};
     *fits = true;
-    if (!ev->e->npu || !ev->e->attention.decode) return tern_session_score(ev->s, ev->ids, n_all, same - 1, on_logits, a, ev->err);
+    if (!ev->e->npu || !ev->e->attention.decode)
+        return tern_session_score(ev->s, ev->ids, n_all, same - 1, on_logits, a, ev->err);
     /* decoding attends in its own way: the answer token by token */
     tn_session_truncate(ev->s, 0);
     st = tern_session_prefill(ev->s, ev->ids, same, ev->err);
-    for (size_t i = same; st == TERN_OK && on_logits(a, i - 1, tern_session_logits(ev->s)) && i < n_all; i++) st = tern_session_step(ev->s, ev->ids[i], ev->err);
+    for (size_t i = same; st == TERN_OK && on_logits(a, i - 1, tern_session_logits(ev->s)) && i < n_all; i++)
+        st = tern_session_step(ev->s, ev->ids[i], ev->err);
     return st;
 }
 
@@ -101,9 +111,12 @@ static void count_answer(evaluator *ev, bool right, const answer_score *a) {
 
 /* ---- items --------------------------------------------------------------------------------------- */
 
-static const char *text_of(const json_t *item, const char *key) { return json_string_value(json_object_get(item, key)); }
+static const char *text_of(const json_t *item, const char *key) {
+    return json_string_value(json_object_get(item, key));
+}
 
-static tern_status eval_pair(evaluator *ev, const char *prompt, const char *answer, bool must_end, bool *known) {
+static tern_status eval_pair(evaluator *ev, const char *prompt, const char *answer, bool must_end,
+                             bool *known) {
     *known = prompt && answer && *answer;
     if (!*known) return TERN_OK;
     answer_score a;
@@ -117,7 +130,8 @@ static tern_status eval_pair(evaluator *ev, const char *prompt, const char *answ
 enum { MAX_CHOICES = 16 };
 
 /* n prompts and n endings (either may be one text shared by all); right when ending `gold` wins per byte. */
-static tern_status eval_choices(evaluator *ev, const char *const *prompts, const char *const *endings, size_t n, int64_t gold) {
+static tern_status eval_choices(evaluator *ev, const char *const *prompts, const char *const *endings,
+                                size_t n, int64_t gold) {
     double best = -INFINITY;
     size_t best_i = 0;
     answer_score gold_score = {0};
@@ -142,18 +156,20 @@ static tern_status eval_choices(evaluator *ev, const char *const *prompts, const
 
 static tern_status eval_choice_item(evaluator *ev, const json_t *item, bool *known) {
     const char *query = text_of(item, "query"), *continuation = text_of(item, "continuation");
-    const json_t *list = json_object_get(item, query ? "choices" : "context_options"), *gold = json_object_get(item, "gold");
+    const json_t *list = json_object_get(item, query ? "choices" : "context_options"),
+                 *gold = json_object_get(item, "gold");
     size_t n = json_array_size(list);
-    *known = (query || continuation) && n >= 2 && n <= MAX_CHOICES && json_is_integer(gold) && json_integer_value(gold) >= 0 &&
-             (size_t)json_integer_value(gold) < n;
+    *known = (query || continuation) && n >= 2 && n <= MAX_CHOICES && json_is_integer(gold) &&
+             json_integer_value(gold) >= 0 && (size_t)json_integer_value(gold) < n;
     if (!*known) return TERN_OK;
-    /* A question in plain words gets a line of its own for the answer; where the query ends or the choices begin with white
-     * space, the item is taken as it stands. */
+    /* A question in plain words gets a line of its own for the answer; where the query ends or the choices
+     * begin with white space, the item is taken as it stands. */
     char *prompt = NULL, *ending = NULL;
     if (query) {
         size_t len = strlen(query);
         const char *first = json_string_value(json_array_get(list, 0));
-        bool rendered = len && (query[len - 1] == '\n' || query[len - 1] == ' ' || (first && first[0] == ' '));
+        bool rendered =
+            len && (query[len - 1] == '\n' || query[len - 1] == ' ' || (first && first[0] == ' '));
         if (asprintf(&prompt, "%s%s", query, rendered ? "" : "\nAnswer: ") < 0) prompt = NULL;
     } else if (asprintf(&ending, " %s", continuation) < 0) {
         ending = NULL;
@@ -183,12 +199,15 @@ static tern_status eval_json_item(evaluator *ev, const json_t *item, bool *known
         free(answer);
         return st;
     }
-    if (!strcmp(ev->o->task, "exact")) return eval_pair(ev, text_of(item, "prompt"), text_of(item, "answer"), true, known);
+    if (!strcmp(ev->o->task, "exact"))
+        return eval_pair(ev, text_of(item, "prompt"), text_of(item, "answer"), true, known);
     return eval_choice_item(ev, item, known);
 }
 
 static void report(evaluator *ev, int64_t done, int64_t total) {
-    if (ev->o->progress) ev->o->progress(ev->o->user, done, total, ev->res.n_items ? (double)ev->n_right / (double)ev->res.n_items : 0);
+    if (ev->o->progress)
+        ev->o->progress(ev->o->user, done, total,
+                        ev->res.n_items ? (double)ev->n_right / (double)ev->res.n_items : 0);
 }
 
 static tern_status eval_jsonl(evaluator *ev, char *text) {
@@ -202,12 +221,14 @@ static tern_status eval_jsonl(evaluator *ev, char *text) {
         if (line[strspn(line, " \t\r")]) {
             json_error_t je;
             json_t *item = json_loads(line, 0, &je);
-            TN_FAIL_IF(!item, ev->err, TERN_E_FORMAT, "%s line %lld: not JSON: %s", ev->o->data, (long long)i_line, je.text);
+            TN_FAIL_IF(!item, ev->err, TERN_E_FORMAT, "%s line %lld: not JSON: %s", ev->o->data,
+                       (long long)i_line, je.text);
             bool known;
             tern_status st = eval_json_item(ev, item, &known);
             json_decref(item);
             TN_TRY(st);
-            TN_FAIL_IF(!known, ev->err, TERN_E_FORMAT, "%s line %lld: not an item of task %s", ev->o->data, (long long)i_line, ev->o->task);
+            TN_FAIL_IF(!known, ev->err, TERN_E_FORMAT, "%s line %lld: not an item of task %s", ev->o->data,
+                       (long long)i_line, ev->o->task);
         }
         report(ev, i_line, n_lines);
         line = end ? end + 1 : NULL;
@@ -223,15 +244,17 @@ static tern_status eval_hellaswag(evaluator *ev, char *text) {
     for (char *p = text; *p && (ev->o->limit <= 0 || done < ev->o->limit); done++) {
         char *lines[6];
         for (int i = 0; i < 6; i++) {
-            TN_FAIL_IF(!*p, ev->err, TERN_E_FORMAT, "%s: item %lld has %d of 6 lines", ev->o->data, (long long)done + 1, i);
+            TN_FAIL_IF(!*p, ev->err, TERN_E_FORMAT, "%s: item %lld has %d of 6 lines", ev->o->data,
+                       (long long)done + 1, i);
             lines[i] = p;
             p += strcspn(p, "\n");
             if (*p) *p++ = 0;
         }
         char *end;
         long gold = strtol(lines[1], &end, 10);
-        TN_FAIL_IF(end == lines[1] || gold < 0 || gold > 3, ev->err, TERN_E_FORMAT, "%s: item %lld has label '%.20s', want 0 to 3",
-                   ev->o->data, (long long)done + 1, lines[1]);
+        TN_FAIL_IF(end == lines[1] || gold < 0 || gold > 3, ev->err, TERN_E_FORMAT,
+                   "%s: item %lld has label '%.20s', want 0 to 3", ev->o->data, (long long)done + 1,
+                   lines[1]);
         const char *prompts[4], *endings[4];
         char *spaced[4] = {0};
         bool ok = true;
@@ -241,7 +264,8 @@ static tern_status eval_hellaswag(evaluator *ev, char *text) {
             endings[i] = spaced[i];
             ok = ok && spaced[i];
         }
-        tern_status st = ok ? eval_choices(ev, prompts, endings, 4, gold) : tn_fail(ev->err, TERN_E_MEMORY, "no memory for an item");
+        tern_status st = ok ? eval_choices(ev, prompts, endings, 4, gold)
+                            : tn_fail(ev->err, TERN_E_MEMORY, "no memory for an item");
         for (int i = 0; i < 4; i++) free(spaced[i]);
         TN_TRY(st);
         report(ev, done + 1, n);
@@ -272,8 +296,10 @@ static tern_status eval_ppl(evaluator *ev, const char *text, size_t n_bytes) {
     TN_FAIL_IF(!ids, ev->err, TERN_E_MEMORY, "no memory for the tokens of %s", ev->o->data);
     tern_status st = tern_tokenize(ev->e, text, n_bytes, false, false, ids, cap, &n, ev->err);
     int32_t bos = tn_tokenizer_bos(ev->e->model->tokenizer);
-    size_t window = (size_t)tern_session_capacity(ev->s), n_windows = st == TERN_OK ? (n + window - 1) / window : 0, done = 0;
-    if (st == TERN_OK && n < 2) st = tn_fail(ev->err, TERN_E_FORMAT, "%s has %zu tokens, perplexity needs 2", ev->o->data, n);
+    size_t window = (size_t)tern_session_capacity(ev->s),
+           n_windows = st == TERN_OK ? (n + window - 1) / window : 0, done = 0;
+    if (st == TERN_OK && n < 2)
+        st = tn_fail(ev->err, TERN_E_FORMAT, "%s has %zu tokens, perplexity needs 2", ev->o->data, n);
     if (ev->o->limit > 0 && n_windows > (size_t)ev->o->limit) n_windows = (size_t)ev->o->limit;
     ppl p = {.n_vocab = (size_t)ev->e->model->h.n_vocab};
     for (; st == TERN_OK && done < n_windows; done++) {
@@ -283,13 +309,16 @@ static tern_status eval_ppl(evaluator *ev, const char *text, size_t n_bytes) {
         int32_t first = w[0];
         size_t probe = 0;
         int32_t one;
-        bool adds_bos = bos >= 0 && tern_tokenize(ev->e, "", 0, true, false, &one, 1, &probe, NULL) == TERN_OK && probe == 1 && one == bos;
+        bool adds_bos = bos >= 0 &&
+                        tern_tokenize(ev->e, "", 0, true, false, &one, 1, &probe, NULL) == TERN_OK &&
+                        probe == 1 && one == bos;
         if (adds_bos) w[0] = bos; /* a model that expects BOS gets it in place of the window's first token */
         p.ids = w;
         p.n = len;
         st = tern_session_score(ev->s, w, len, 0, on_ppl_logits, &p, ev->err);
         w[0] = first;
-        if (ev->o->progress && p.count) ev->o->progress(ev->o->user, (int64_t)done + 1, (int64_t)n_windows, exp(p.sum / (double)p.count));
+        if (ev->o->progress && p.count)
+            ev->o->progress(ev->o->user, (int64_t)done + 1, (int64_t)n_windows, exp(p.sum / (double)p.count));
     }
     free(ids);
     if (st != TERN_OK) return st;
@@ -318,8 +347,8 @@ static tern_status read_data(const char *path, char **text, size_t *n, tern_erro
 tern_status tn_eval(tern_engine *e, const tn_eval_options *o, tn_eval_result *out, tern_error *err) {
     *out = (tn_eval_result){0};
     bool is_ppl = !strcmp(o->task, "ppl"), is_choice = !strcmp(o->task, "choice");
-    TN_FAIL_IF(!is_ppl && !is_choice && strcmp(o->task, "lambada") && strcmp(o->task, "exact"), err, TERN_E_INVALID,
-               "task '%s' is unknown; there are ppl, lambada, choice, exact", o->task);
+    TN_FAIL_IF(!is_ppl && !is_choice && strcmp(o->task, "lambada") && strcmp(o->task, "exact"), err,
+               TERN_E_INVALID, "task '%s' is unknown; there are ppl, lambada, choice, exact", o->task);
     TN_FAIL_IF(!e->model->tokenizer, err, TERN_E_UNSUPPORTED, "this model has no tokenizer");
     char *text = NULL;
     size_t n_bytes = 0;
@@ -337,11 +366,14 @@ tern_status tn_eval(tern_engine *e, const tn_eval_options *o, tn_eval_result *ou
     if (st == TERN_OK) {
         size_t len = strlen(o->data);
         bool is_txt = len > 4 && !strcmp(o->data + len - 4, ".txt");
-        st = is_ppl ? eval_ppl(&ev, text, n_bytes) : is_choice && is_txt ? eval_hellaswag(&ev, text) : eval_jsonl(&ev, text);
+        st = is_ppl                ? eval_ppl(&ev, text, n_bytes)
+             : is_choice && is_txt ? eval_hellaswag(&ev, text)
+                                   : eval_jsonl(&ev, text);
     }
     if (st == TERN_OK && !is_ppl) {
         if (!ev.res.n_items) {
-            st = tn_fail(err, TERN_E_FORMAT, "%s: no item fits (%lld are longer than the context)", o->data, (long long)ev.res.n_skipped);
+            st = tn_fail(err, TERN_E_FORMAT, "%s: no item fits (%lld are longer than the context)", o->data,
+                         (long long)ev.res.n_skipped);
         } else {
             double acc = (double)ev.n_right / (double)ev.res.n_items;
             ev.res.value = acc;

@@ -2,12 +2,13 @@
  *
  *   ppl      plain text, cut into windows of n_ctx tokens; every token but a window's first is scored
  *   lambada  jsonl {context, continuation}: right when every token of the continuation is the greedy choice
- *   choice   jsonl {query, choices, gold}, {context_options, continuation, gold}, or HellaSwag text (6 lines an item):
- *            right when the gold ending has the highest log-probability per byte
- *   exact    jsonl {prompt, answer} (prompt may hold special tokens): right when greedy decoding gives exactly the answer
- *            and then ends; checked in one pass, since greedy text equals the answer iff each token is the argmax
+ *   choice   jsonl {query, choices, gold}, {context_options, continuation, gold}, or HellaSwag text (6 lines
+ * an item): right when the gold ending has the highest log-probability per byte exact    jsonl {prompt,
+ * answer} (prompt may hold special tokens): right when greedy decoding gives exactly the answer and then
+ * ends; checked in one pass, since greedy text equals the answer iff each token is the argmax
  *
- * With attention_decode the tokens of answers are decoded one by one; else, and for ppl, texts are scored as prompts. */
+ * With attention_decode the tokens of answers are decoded one by one; else, and for ppl, texts are scored as
+ * prompts. */
 #ifndef TN_LAB_EVAL_H
 #define TN_LAB_EVAL_H
 
@@ -15,9 +16,9 @@
 
 typedef struct tn_eval_options {
     const char *task;
-    const char *data;  /* file */
-    int32_t n_ctx;     /* window of ppl, and room for items; 0: min(512 for ppl, else 4096, the model's) */
-    int64_t limit;     /* items at most, or windows for ppl; 0 = all */
+    const char *data; /* file */
+    int32_t n_ctx;    /* window of ppl, and room for items; 0: min(512 for ppl, else 4096, the model's) */
+    int64_t limit;    /* items at most, or windows for ppl; 0 = all */
     void (*progress)(void *user, int64_t done, int64_t total, double value);
     void (*on_item)(void *user, bool right); /* accuracy tasks: every item, in order; may be NULL */
     void *user;
@@ -25,10 +26,10 @@ typedef struct tn_eval_options {
 
 typedef struct tn_eval_result {
     bool is_ppl;
-    int64_t n_items; /* or tokens scored */
+    int64_t n_items;   /* or tokens scored */
     int64_t n_skipped; /* items that do not fit the context */
-    double value;    /* perplexity, or accuracy in [0,1] */
-    double stderr_;  /* standard error of value */
+    double value;      /* perplexity, or accuracy in [0,1] */
+    double stderr_;    /* standard error of value */
     tern_stats stats;  /* of the session that evaluated */
     double perplexity; /* of the answers' tokens, for the accuracy tasks; 0 where it has no meaning */
 } tn_eval_result;

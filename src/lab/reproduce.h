@@ -1,17 +1,25 @@
-/* lab/reproduce.h - what the papers print beside what the simulator says, from the inputs in the SoCs' files alone.
- * A result that went into a fit, or that follows from it or from a definition by arithmetic, is listed but never counted. */
+/* lab/reproduce.h - what the papers print beside what the simulator says, from the inputs in the SoCs' files
+ * alone. A result that went into a fit, or that follows from it or from a definition by arithmetic, is listed
+ * but never counted. */
 #ifndef TN_LAB_REPRODUCE_H
 #define TN_LAB_REPRODUCE_H
 
 #include "lab/sim.h"
 
-typedef enum tn_paper { TN_PAPER_LLM_NPU, TN_PAPER_EDGEFLOW, TN_PAPER_SHADOWATTN, TN_PAPER_SD_NPU, TN_N_PAPERS } tn_paper;
+typedef enum tn_paper {
+    TN_PAPER_LLM_NPU,
+    TN_PAPER_EDGEFLOW,
+    TN_PAPER_SHADOWATTN,
+    TN_PAPER_SD_NPU,
+    TN_N_PAPERS
+} tn_paper;
 
 const char *tn_paper_name(tn_paper p); /* "llm-npu"...; NULL beyond */
 
 typedef enum tn_claim_kind {
     TN_CLAIM_INPUT,     /* the fit was made from it */
-    TN_CLAIM_UNCOUNTED, /* arithmetic on inputs, a definition, an assumption about somebody else's program, or not printed as a number (paper 0) */
+    TN_CLAIM_UNCOUNTED, /* arithmetic on inputs, a definition, an assumption about somebody else's program, or
+                           not printed as a number (paper 0) */
     TN_CLAIM_PREDICTED,
 } tn_claim_kind;
 
@@ -29,7 +37,8 @@ enum { TN_SOC_GEN2, TN_SOC_GEN3, TN_SOC_ELITE, TN_N_SOCS };
 extern const char *const tn_soc_names[TN_N_SOCS];
 
 /* out: TN_MAX_CLAIMS. */
-tern_status tn_sim_reproduce(tn_paper p, const tn_soc socs[TN_N_SOCS], tn_sim *s, tn_claim *out, int32_t *n, tern_error *err);
+tern_status tn_sim_reproduce(tn_paper p, const tn_soc socs[TN_N_SOCS], tn_sim *s, tn_claim *out, int32_t *n,
+                             tern_error *err);
 
 double tn_claim_error(const tn_claim *c); /* relative: 0.1 = a tenth too much */
 /* Of the sizes of the errors of predicted claims, any number; NAN when there are none. */

@@ -1,12 +1,13 @@
-/* lab/sim.h - a phone on paper: one request through the product's own task graph, policies and planners on a virtual clock, with a SoC's costs.
+/* lab/sim.h - a phone on paper: one request through the product's own task graph, policies and planners on a
+ * virtual clock, with a SoC's costs.
  *
- * A SoC is a data file (docs/simulator.md) that holds what papers print; the fits made from it happen at loading:
- *   product   launch + max(weight bytes * byte_ns, MACs * mac_ns)   launch and byte_ns by least squares on the table of products, mac_ns from
- *             a whole model's time
- *   float     attention MACs at their rate, everything else per element, from the CPU's time for the same model
- *   estimate  launch + MACs of the launch's heads, by least squares on the table of fused launches
- *   flash     bytes over seconds, through the origin
- * Instead of a SoC's, a request may have the stage times that were measured on a machine (tn_measured_stages). */
+ * A SoC is a data file (docs/simulator.md) that holds what papers print; the fits made from it happen at
+ * loading: product   launch + max(weight bytes * byte_ns, MACs * mac_ns)   launch and byte_ns by least
+ * squares on the table of products, mac_ns from a whole model's time float     attention MACs at their rate,
+ * everything else per element, from the CPU's time for the same model estimate  launch + MACs of the launch's
+ * heads, by least squares on the table of fused launches flash     bytes over seconds, through the origin
+ * Instead of a SoC's, a request may have the stage times that were measured on a machine
+ * (tn_measured_stages). */
 #ifndef TN_LAB_SIM_H
 #define TN_LAB_SIM_H
 
@@ -24,26 +25,32 @@ typedef struct tn_sim_model {
 
 typedef struct tn_soc {
     char title[64];
-    double launch_ns, byte_ns, mac_ns;   /* INT8 products on the device */
-    double cpu_slower, gpu_slower;       /* the same products on the CPU and the GPU, relative: geometric means over the table */
-    double attn_mac_ns, elem_ns;         /* float work on the CPU */
-    double core_mac_ns;                  /* attention on one middle core */
-    double attend_factor, estimate_float; /* there: sparse attention relative to its share of the positions; estimation and top-k, relative to all attention */
-    double topk_ns;                      /* per score looked at, one core */
-    double est_launch_ns, est_mac_ns;    /* INT8 Q.K on the device */
+    double launch_ns, byte_ns, mac_ns; /* INT8 products on the device */
+    double cpu_slower,
+        gpu_slower; /* the same products on the CPU and the GPU, relative: geometric means over the table */
+    double attn_mac_ns, elem_ns;          /* float work on the CPU */
+    double core_mac_ns;                   /* attention on one middle core */
+    double attend_factor, estimate_float; /* there: sparse attention relative to its share of the positions;
+                                             estimation and top-k, relative to all attention */
+    double topk_ns;                       /* per score looked at, one core */
+    double est_launch_ns, est_mac_ns;     /* INT8 Q.K on the device */
     double float_slower;                 /* element-wise float operators on the device, relative to the CPU */
     double shadow_channels, shadow_kept; /* outlier channels of a site; share of layers that keep the path */
-    double sync_ns;                      /* per output element of a site with outliers: merging the CPU's sum into the device's */
-    double flash_byte_ns;                /* asynchronous reads */
-    double unpack_ns;                    /* per weight */
-    double setup_byte_ns, graph_byte_ns, optimise_byte_ns; /* per byte of the graphs: before anything can be loaded; reading and loading one as the vendor's runtime
-                                                              does; building and optimising */
-    double step_layer_ns, step_byte_ns, verify_slower; /* a decode step; one that verifies a draft, relative */
-    double idle_w, cpu_w, npu_w, flash_w;              /* the last three: more while busy */
-    double products_residual, flash_residual, estimate_residual; /* root mean square of the fit's relative errors */
+    double sync_ns; /* per output element of a site with outliers: merging the CPU's sum into the device's */
+    double flash_byte_ns; /* asynchronous reads */
+    double unpack_ns;     /* per weight */
+    double setup_byte_ns, graph_byte_ns,
+        optimise_byte_ns; /* per byte of the graphs: before anything can be loaded; reading and loading one as
+                             the vendor's runtime does; building and optimising */
+    double step_layer_ns, step_byte_ns,
+        verify_slower;                    /* a decode step; one that verifies a draft, relative */
+    double idle_w, cpu_w, npu_w, flash_w; /* the last three: more while busy */
+    double products_residual, flash_residual,
+        estimate_residual; /* root mean square of the fit's relative errors */
 } tn_soc;
 
-/* Loads share/soc/NAME.json. Strict: every section and field must be there, and no other. TERN_E_FORMAT names what is wrong. */
+/* Loads share/soc/NAME.json. Strict: every section and field must be there, and no other. TERN_E_FORMAT names
+ * what is wrong. */
 tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err);
 
 /* By name; NULL when unknown. i counts from 0 for listing; NULL ends. */
@@ -52,7 +59,8 @@ const tn_sim_model *tn_sim_model_at(int32_t i);
 /* INT8 weights of all layers' linears: one graph's worth. */
 double tn_sim_weight_bytes(const tn_sim_model *m);
 
-/* With a float buffer for every operator's output, as the vendor's runtime keeps them (llm.npu 4.5), all operators that chunks can share. */
+/* With a float buffer for every operator's output, as the vendor's runtime keeps them (llm.npu 4.5), all
+ * operators that chunks can share. */
 double tn_sim_graph_bytes(const tn_sim_model *m, int32_t n_chunk);
 
 typedef enum tn_sim_load {
@@ -60,14 +68,16 @@ typedef enum tn_sim_load {
     TN_SIM_STREAM,     /* EdgeFlow: packed sites are read, unpacked and loaded while the prefill runs */
     TN_SIM_OVERLAP,    /* the three overlap, computing begins when all is there */
     TN_SIM_SEQUENTIAL, /* the vendor's finished graphs, weights inside, are loaded; then computing begins */
-    TN_SIM_LAYERS,     /* the same layer by layer, computing begins with the first (llm.npu with materialised, overlapped graphs) */
+    TN_SIM_LAYERS,     /* the same layer by layer, computing begins with the first (llm.npu with materialised,
+                          overlapped graphs) */
     TN_SIM_BUILD,      /* graphs are built and optimised first, as llm.npu starts */
     TN_N_SIM_LOADS
 } tn_sim_load;
 
 typedef enum tn_sim_attention {
     TN_SIM_FULL,
-    TN_SIM_SHADOW,       /* estimated on the device, top-k and exact attention on one core of the CPU, heads planned by sched/headplan.h */
+    TN_SIM_SHADOW, /* estimated on the device, top-k and exact attention on one core of the CPU, heads planned
+                      by sched/headplan.h */
     TN_SIM_FLOAT_SPARSE, /* estimated on the CPU too */
     TN_N_SIM_ATTENTIONS
 } tn_sim_attention;
@@ -83,19 +93,20 @@ typedef struct tn_sim_request {
     int32_t n_chunk;  /* 32 to 1024 */
     tn_policy policy;
     tn_sim_load load;
-    double bits;            /* of packed weights, 1 to 8; 0 = 8 */
+    double bits; /* of packed weights, 1 to 8; 0 = 8 */
     tn_sim_attention attention;
-    double ratio;           /* share of the positions that sparse attention keeps; 0 = 0.2 */
-    bool one_core;          /* attention has one middle core, as in shadowAttn's measurements */
+    double ratio;               /* share of the positions that sparse attention keeps; 0 = 0.2 */
+    bool one_core;              /* attention has one middle core, as in shadowAttn's measurements */
     tn_headplan_switches heads; /* shadow: steps left out of the plan of heads */
-    double npu_memory;      /* bytes the device can address: the heaviest linears go there first; 0 = no limit */
-    bool float_on_npu;      /* element-wise operators on the device, as llm.npu places them in EdgeFlow's measurements */
-    bool stage_major;       /* with TN_POLICY_PLAN: every lane takes a stage of all chunks before the next stage */
-    int32_t n_gen;          /* tokens generated after the first */
-    double accepted;        /* tokens a decode step yields, >= 1; 0 = 1: no drafts */
-    bool one_form;          /* the device holds prefill or decode graphs, not both */
+    double npu_memory; /* bytes the device can address: the heaviest linears go there first; 0 = no limit */
+    bool float_on_npu; /* element-wise operators on the device, as llm.npu places them in EdgeFlow's
+                          measurements */
+    bool stage_major;  /* with TN_POLICY_PLAN: every lane takes a stage of all chunks before the next stage */
+    int32_t n_gen;     /* tokens generated after the first */
+    double accepted;   /* tokens a decode step yields, >= 1; 0 = 1: no drafts */
+    bool one_form;     /* the device holds prefill or decode graphs, not both */
     tn_switch_kind switching; /* then they are exchanged so */
-    int32_t switch_blocks;  /* in so many blocks; 0 = 2, the paper's */
+    int32_t switch_blocks;    /* in so many blocks; 0 = 2, the paper's */
 } tn_sim_request;
 
 typedef struct tn_sim_result {
@@ -109,15 +120,18 @@ typedef struct tn_sim_result {
     int64_t critical_ns, work_ns[TN_N_LANES]; /* lower bounds of the run; 0 when several waves were run */
 } tn_sim_result;
 
-/* Attention of one layer on one middle core, and with the device's help: rows of Q against keys of K, of which a row sees `seen` on average. */
+/* Attention of one layer on one middle core, and with the device's help: rows of Q against keys of K, of
+ * which a row sees `seen` on average. */
 typedef struct tn_sim_kernel {
-    double full_us, sparse_us;                  /* on the core: all positions; estimated there too (masked ones as well) */
-    double shadow_us, shadow_cpu_us, shadow_npu_us; /* estimated on the device: end of the plan; of that, work of the core and of the device */
+    double full_us, sparse_us; /* on the core: all positions; estimated there too (masked ones as well) */
+    double shadow_us, shadow_cpu_us, shadow_npu_us; /* estimated on the device: end of the plan; of that, work
+                                                       of the core and of the device */
 } tn_sim_kernel;
 
 /* ratio: per head (n_heads); NULL: 0.2 each. */
-tern_status tn_sim_attention_kernel(const tn_soc *soc, const tn_sim_model *m, double rows, double keys, double seen, const double *ratio,
-                                    tn_headplan_switches switches, tn_sim_kernel *out, tern_error *err);
+tern_status tn_sim_attention_kernel(const tn_soc *soc, const tn_sim_model *m, double rows, double keys,
+                                    double seen, const double *ratio, tn_headplan_switches switches,
+                                    tn_sim_kernel *out, tern_error *err);
 
 /* Memory a simulator keeps from request to request. */
 typedef struct tn_sim {
@@ -131,10 +145,12 @@ tern_status tn_sim_open(tn_ctx *ctx, tn_sim *out, tern_error *err);
 void tn_sim_close(tn_sim *s); /* zeros are closed, too */
 
 /* tl (may be NULL) with one worker per lane, or those of r->measured. */
-tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_sim_result *out, tern_error *err);
+tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_sim_result *out,
+                       tern_error *err);
 
-/* Which lower bound of the run is the largest: "npu", "cpu" or "flash" (the lane's work), "dependencies" (the critical path, where it is over
- * a tenth longer than that); "schedule" when the run took over a quarter longer than all of them. */
+/* Which lower bound of the run is the largest: "npu", "cpu" or "flash" (the lane's work), "dependencies" (the
+ * critical path, where it is over a tenth longer than that); "schedule" when the run took over a quarter
+ * longer than all of them. */
 const char *tn_sim_bottleneck(const tn_sim_result *r);
 
 #endif

@@ -28,22 +28,41 @@ typedef struct field {
     double max;
 } field;
 
-#define F(section, name, member, max) {section, name, offsetof(raw, member), max}
+#define F(section, name, member, max)                                                                        \
+    { section, name, offsetof(raw, member), max }
 static const field fields[] = {
-    F("npu_anchor", "tokens", tokens, 131072), F("npu_anchor", "layers", layers, 1024), F("npu_anchor", "embd", embd, 65536),
-    F("npu_anchor", "heads", heads, 1024), F("npu_anchor", "kv_heads", kv_heads, 1024), F("npu_anchor", "d_head", d_head, 1024),
-    F("npu_anchor", "ff", ff, 1e6), F("npu_anchor", "ms", npu_ms, 1e6),
+    F("npu_anchor", "tokens", tokens, 131072),
+    F("npu_anchor", "layers", layers, 1024),
+    F("npu_anchor", "embd", embd, 65536),
+    F("npu_anchor", "heads", heads, 1024),
+    F("npu_anchor", "kv_heads", kv_heads, 1024),
+    F("npu_anchor", "d_head", d_head, 1024),
+    F("npu_anchor", "ff", ff, 1e6),
+    F("npu_anchor", "ms", npu_ms, 1e6),
     F("cpu_anchor", "ms", cpu_ms, 1e6),
     F("cpu_attention", "gmac_per_s", attn_gmac, 1e5),
-    F("core_attention", "gmac_per_s", core_gmac, 1e5), F("core_attention", "sparse_factor", attend_factor, 100),
-    F("core_attention", "estimate_share", estimate_share, 1), F("core_attention", "topk_ns", topk_ns, 1e3),
+    F("core_attention", "gmac_per_s", core_gmac, 1e5),
+    F("core_attention", "sparse_factor", attend_factor, 100),
+    F("core_attention", "estimate_share", estimate_share, 1),
+    F("core_attention", "topk_ns", topk_ns, 1e3),
     F("float_on_npu", "slower", float_slower, 1e4),
-    F("shadow", "channels", channels, 65536), F("shadow", "kept_percent", kept, 100), F("shadow", "sync_ns", sync_ns, 1e4),
+    F("shadow", "channels", channels, 65536),
+    F("shadow", "kept_percent", kept, 100),
+    F("shadow", "sync_ns", sync_ns, 1e4),
     F("unpack", "gweights_per_s", unpack, 1e4),
-    F("graph", "setup_s_per_gb", setup, 1e3), F("graph", "load_s_per_gb", graph, 1e3), F("graph", "optimise_s_per_gb", optimise, 1e4),
-    F("decode", "layer_ms", step_layer_ms, 1e3), F("decode", "gb_per_s", step_gb, 1e4), F("decode", "verify_slower", verify, 100),
-    F("power", "idle_w", idle_w, 100), F("power", "cpu_w", cpu_w, 100), F("power", "npu_w", npu_w, 100), F("power", "flash_w", flash_w, 100),
-    F("npu_estimate", "rows", est_rows, 1e5), F("npu_estimate", "keys", est_keys, 1e6), F("npu_estimate", "d_head", est_d, 1024),
+    F("graph", "setup_s_per_gb", setup, 1e3),
+    F("graph", "load_s_per_gb", graph, 1e3),
+    F("graph", "optimise_s_per_gb", optimise, 1e4),
+    F("decode", "layer_ms", step_layer_ms, 1e3),
+    F("decode", "gb_per_s", step_gb, 1e4),
+    F("decode", "verify_slower", verify, 100),
+    F("power", "idle_w", idle_w, 100),
+    F("power", "cpu_w", cpu_w, 100),
+    F("power", "npu_w", npu_w, 100),
+    F("power", "flash_w", flash_w, 100),
+    F("npu_estimate", "rows", est_rows, 1e5),
+    F("npu_estimate", "keys", est_keys, 1e6),
+    F("npu_estimate", "d_head", est_d, 1024),
 };
 
 typedef struct table {
@@ -62,21 +81,27 @@ typedef struct rows {
     double v[MAX_ROWS][MAX_COLUMNS];
 } rows;
 
-static tern_status number(const json_t *v, const char *section, const char *name, double max, double *out, tern_error *err) {
+static tern_status number(const json_t *v, const char *section, const char *name, double max, double *out,
+                          tern_error *err) {
     *out = json_number_value(v);
-    TN_FAIL_IF(!json_is_number(v) || !(*out > 0 && *out <= max), err, TERN_E_FORMAT, "%s: '%s' is not a number above 0, at most %g", section, name, max);
+    TN_FAIL_IF(!json_is_number(v) || !(*out > 0 && *out <= max), err, TERN_E_FORMAT,
+               "%s: '%s' is not a number above 0, at most %g", section, name, max);
     return TERN_OK;
 }
 
 static tern_status read_table(const json_t *root, const table *t, rows *out, tern_error *err) {
     const json_t *list = json_object_get(json_object_get(root, t->section), "table");
     out->n = json_array_size(list);
-    TN_FAIL_IF(out->n < 2 || out->n > MAX_ROWS, err, TERN_E_FORMAT, "%s: 'table' has %zu rows; 2 to %d are needed", t->section, out->n, MAX_ROWS);
+    TN_FAIL_IF(out->n < 2 || out->n > MAX_ROWS, err, TERN_E_FORMAT,
+               "%s: 'table' has %zu rows; 2 to %d are needed", t->section, out->n, MAX_ROWS);
     for (size_t i = 0; i < out->n; i++) {
         const json_t *row = json_array_get(list, i);
         size_t n = 0;
-        for (; t->columns[n]; n++) TN_TRY(number(json_object_get(row, t->columns[n]), t->section, t->columns[n], 1e9, &out->v[i][n], err));
-        TN_FAIL_IF(json_object_size(row) != n, err, TERN_E_FORMAT, "%s: row %zu has %zu entries, not %zu", t->section, i + 1, json_object_size(row), n);
+        for (; t->columns[n]; n++)
+            TN_TRY(number(json_object_get(row, t->columns[n]), t->section, t->columns[n], 1e9, &out->v[i][n],
+                          err));
+        TN_FAIL_IF(json_object_size(row) != n, err, TERN_E_FORMAT, "%s: row %zu has %zu entries, not %zu",
+                   t->section, i + 1, json_object_size(row), n);
     }
     return TERN_OK;
 }
@@ -92,14 +117,19 @@ static tern_status check_keys(const json_t *root, tern_error *err) {
             TN_FAIL_IF(!json_is_string(o), err, TERN_E_FORMAT, "'%s' is not a string", section);
             continue;
         }
-        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) known |= !strcmp(section, fields[i].section);
-        for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) known |= !strcmp(section, tables[i].section);
+        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+            known |= !strcmp(section, fields[i].section);
+        for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+            known |= !strcmp(section, tables[i].section);
         TN_FAIL_IF(!known, err, TERN_E_FORMAT, "section '%s' is unknown", section);
-        TN_FAIL_IF(!json_is_string(json_object_get(o, "source")), err, TERN_E_FORMAT, "%s: no 'source'", section);
+        TN_FAIL_IF(!json_is_string(json_object_get(o, "source")), err, TERN_E_FORMAT, "%s: no 'source'",
+                   section);
         json_object_foreach(o, name, v) {
             known = !strcmp(name, "source");
-            for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) known |= !strcmp(section, fields[i].section) && !strcmp(name, fields[i].name);
-            for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) known |= !strcmp(section, tables[i].section) && !strcmp(name, "table");
+            for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+                known |= !strcmp(section, fields[i].section) && !strcmp(name, fields[i].name);
+            for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+                known |= !strcmp(section, tables[i].section) && !strcmp(name, "table");
             TN_FAIL_IF(!known, err, TERN_E_FORMAT, "%s: '%s' is unknown", section, name);
         }
     }
@@ -107,7 +137,8 @@ static tern_status check_keys(const json_t *root, tern_error *err) {
 }
 
 /* y = a + b x by least squares; *rms: of the relative errors. */
-static tern_status fit_line(const char *section, const double *x, const double *y, size_t n, double *a, double *b, double *rms, tern_error *err) {
+static tern_status fit_line(const char *section, const double *x, const double *y, size_t n, double *a,
+                            double *b, double *rms, tern_error *err) {
     double mx = 0, my = 0, xx = 0, xy = 0, rel = 0;
     for (size_t i = 0; i < n; i++) mx += x[i] / (double)n, my += y[i] / (double)n;
     for (size_t i = 0; i < n; i++) xx += (x[i] - mx) * (x[i] - mx), xy += (x[i] - mx) * (y[i] - my);
@@ -120,7 +151,8 @@ static tern_status fit_line(const char *section, const double *x, const double *
     return TERN_OK;
 }
 
-static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows *flash, const rows *launches, tern_error *err) {
+static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows *flash, const rows *launches,
+                       tern_error *err) {
     double x[MAX_ROWS], y[MAX_ROWS], cpu = 0, gpu = 0, sum_bb = 0, sum_bs = 0, rel = 0;
     for (size_t i = 0; i < products->n; i++) {
         x[i] = products->v[i][1] * products->v[i][2];
@@ -128,24 +160,33 @@ static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows
         cpu += log(products->v[i][4] / products->v[i][3]) / (double)products->n;
         gpu += log(products->v[i][5] / products->v[i][3]) / (double)products->n;
     }
-    TN_TRY(fit_line("npu_products", x, y, products->n, &c->launch_ns, &c->byte_ns, &c->products_residual, err));
+    TN_TRY(
+        fit_line("npu_products", x, y, products->n, &c->launch_ns, &c->byte_ns, &c->products_residual, err));
     c->cpu_slower = exp(cpu), c->gpu_slower = exp(gpu);
-    for (size_t i = 0; i < launches->n; i++) x[i] = launches->v[i][0] * r->est_rows * r->est_keys * r->est_d, y[i] = launches->v[i][1] * 1e6;
-    TN_TRY(fit_line("npu_estimate", x, y, launches->n, &c->est_launch_ns, &c->est_mac_ns, &c->estimate_residual, err));
-    for (size_t i = 0; i < flash->n; i++) sum_bb += flash->v[i][0] * flash->v[i][0], sum_bs += flash->v[i][0] * flash->v[i][1];
+    for (size_t i = 0; i < launches->n; i++)
+        x[i] = launches->v[i][0] * r->est_rows * r->est_keys * r->est_d, y[i] = launches->v[i][1] * 1e6;
+    TN_TRY(fit_line("npu_estimate", x, y, launches->n, &c->est_launch_ns, &c->est_mac_ns,
+                    &c->estimate_residual, err));
+    for (size_t i = 0; i < flash->n; i++)
+        sum_bb += flash->v[i][0] * flash->v[i][0], sum_bs += flash->v[i][0] * flash->v[i][1];
     c->flash_byte_ns = sum_bs / sum_bb;
-    for (size_t i = 0; i < flash->n; i++) rel += pow(c->flash_byte_ns * flash->v[i][0] / flash->v[i][1] - 1, 2);
+    for (size_t i = 0; i < flash->n; i++)
+        rel += pow(c->flash_byte_ns * flash->v[i][0] / flash->v[i][1] - 1, 2);
     c->flash_residual = sqrt(rel / (double)flash->n);
 
-    double weights = r->embd * (2 * r->heads + 2 * r->kv_heads) * r->d_head + 3 * r->embd * r->ff; /* of a layer's linears */
-    double product_ns = r->npu_ms * 1e6 / r->layers - 4 * c->launch_ns;                             /* four graphs: qkv, o, ffn, down */
+    double weights = r->embd * (2 * r->heads + 2 * r->kv_heads) * r->d_head +
+                     3 * r->embd * r->ff;                               /* of a layer's linears */
+    double product_ns = r->npu_ms * 1e6 / r->layers - 4 * c->launch_ns; /* four graphs: qkv, o, ffn, down */
     c->mac_ns = product_ns / (weights * r->tokens);
-    TN_FAIL_IF(product_ns <= c->byte_ns * weights, err, TERN_E_FORMAT, "npu_anchor: %.1f ms are less than the table of products allows", r->npu_ms);
+    TN_FAIL_IF(product_ns <= c->byte_ns * weights, err, TERN_E_FORMAT,
+               "npu_anchor: %.1f ms are less than the table of products allows", r->npu_ms);
     c->attn_mac_ns = 1 / r->attn_gmac;
     double attn_ns = 2 * r->tokens * r->tokens * r->heads * r->d_head * c->attn_mac_ns;
-    double elems = r->tokens * (2 * r->embd + (r->heads + 2 * r->kv_heads) * r->d_head + r->ff); /* both norms, rope, activation */
+    double elems = r->tokens * (2 * r->embd + (r->heads + 2 * r->kv_heads) * r->d_head +
+                                r->ff); /* both norms, rope, activation */
     c->elem_ns = (r->cpu_ms * 1e6 / r->layers - attn_ns) / elems;
-    TN_FAIL_IF(c->elem_ns <= 0, err, TERN_E_FORMAT, "cpu_anchor: %.1f ms are less than attention takes", r->cpu_ms);
+    TN_FAIL_IF(c->elem_ns <= 0, err, TERN_E_FORMAT, "cpu_anchor: %.1f ms are less than attention takes",
+               r->cpu_ms);
     c->core_mac_ns = 1 / r->core_gmac;
     c->attend_factor = r->attend_factor, c->estimate_float = r->estimate_share, c->topk_ns = r->topk_ns;
     c->float_slower = r->float_slower;
@@ -163,9 +204,11 @@ static tern_status read_soc(tn_soc *c, const json_t *root, tern_error *err) {
     TN_TRY(check_keys(root, err));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const field *f = &fields[i];
-        TN_TRY(number(json_object_get(json_object_get(root, f->section), f->name), f->section, f->name, f->max, (double *)((char *)&r + f->at), err));
+        TN_TRY(number(json_object_get(json_object_get(root, f->section), f->name), f->section, f->name,
+                      f->max, (double *)((char *)&r + f->at), err));
     }
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) TN_TRY(read_table(root, &tables[i], &t[i], err));
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        TN_TRY(read_table(root, &tables[i], &t[i], err));
     const char *title = json_string_value(json_object_get(root, "title"));
     snprintf(c->title, sizeof c->title, "%s", title ? title : "");
     return fit(c, &r, &t[T_PRODUCTS], &t[T_FLASH], &t[T_LAUNCHES], err);

@@ -1,10 +1,12 @@
-/* lab/svg.h - the simulator's figures: claims as pairs of bars, requests as Gantt charts one below the other on one time axis. */
+/* lab/svg.h - the simulator's figures: claims as pairs of bars, requests as Gantt charts one below the other
+ * on one time axis. */
 #ifndef TN_LAB_SVG_H
 #define TN_LAB_SVG_H
 
 #include "lab/reproduce.h"
 
-/* Predicted claims, and those that the paper prints no number for. A pair of bars is relative to the paper's. */
+/* Predicted claims, and those that the paper prints no number for. A pair of bars is relative to the paper's.
+ */
 void tn_svg_claims(FILE *f, const char *title, const tn_claim *c, int32_t n);
 
 typedef struct tn_svg_run {

@@ -15,7 +15,7 @@ typedef struct shape {
     int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab, ctx;
     float rope_base, eps;
     bool tied;
-    int32_t n_rot; /* 0: d_head */
+    int32_t n_rot;       /* 0: d_head */
     float llama3_factor; /* rope scaling of Llama 3.1 and later from a context of 8192; 0: none */
 } shape;
 
@@ -56,11 +56,13 @@ const char *tn_synth_name(size_t i) { return i < N_SHAPES ? shapes[i].name : NUL
 static const char *const control[] = {"<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>"};
 enum { N_CONTROL = sizeof control / sizeof control[0], I_END = 3 };
 
-/* GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank among the unprintable. */
+/* GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank among the
+ * unprintable. */
 static size_t byte_text(int b, char out[4]) {
     int code = b, rank = 0;
     bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-    for (int i = 0; i < b && !plain; i++) rank += !((i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174);
+    for (int i = 0; i < b && !plain; i++)
+        rank += !((i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174);
     if (!plain) code = 256 + rank;
     if (code < 128) {
         out[0] = (char)code;
@@ -77,7 +79,9 @@ static tern_status put_tokenizer(tn_ctx *ctx, tn_gguf_writer *w, int32_t n_vocab
     const char **tokens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *tokens);
     size_t *lens = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *lens);
     int32_t *types = tn_alloc(ctx, TN_MEM_TEXT, n, sizeof *types);
-    tern_status st = text && tokens && lens && types ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a vocabulary of %d", n_vocab);
+    tern_status st = text && tokens && lens && types
+                         ? TERN_OK
+                         : tn_fail(err, TERN_E_MEMORY, "no memory for a vocabulary of %d", n_vocab);
     /* "th", "he", "in", "er", "an" are merges, so that merging is exercised */
     static const char *const merges[] = {"t h", "h e", "i n", "e r", "a n"};
     static const size_t merge_lens[] = {3, 3, 3, 3, 3};
@@ -128,11 +132,13 @@ typedef struct fill {
 
 enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, per write */
 
-/* Sum of four uniforms: close enough to normal, cheap, the same everywhere. Values depend on seed and index only. */
+/* Sum of four uniforms: close enough to normal, cheap, the same everywhere. Values depend on seed and index
+ * only. */
 static float noise(uint64_t seed, uint64_t i) {
     tn_rng r = {seed + i * 0x9e3779b97f4a7c15u};
     uint64_t u = tn_rng_u64(&r);
-    int32_t s = (int32_t)(u & 0xffff) + (int32_t)(u >> 16 & 0xffff) + (int32_t)(u >> 32 & 0xffff) + (int32_t)(u >> 48);
+    int32_t s = (int32_t)(u & 0xffff) + (int32_t)(u >> 16 & 0xffff) + (int32_t)(u >> 32 & 0xffff) +
+                (int32_t)(u >> 48);
     return (float)(s - 131070) * (1.0f / 37837.0f); /* standard deviation 1 */
 }
 
@@ -174,10 +180,14 @@ typedef struct synth {
 static bool present(const synth *s, tn_role role) { return tn_arch_required(s->arch, &s->h, role); }
 
 /* Rows that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
-static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) { return rows == 1 ? TN_F32 : (s->dtype == TN_Q8_0 || s->dtype == TN_Q4_0) && cols % 32 ? TN_F16 : s->dtype; }
+static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
+    return rows == 1 ? TN_F32 : (s->dtype == TN_Q8_0 || s->dtype == TN_Q4_0) && cols % 32 ? TN_F16 : s->dtype;
+}
 
-/* A role's tensor: its name and shape; false: the file has none, or the role is part of a fused one named elsewhere. */
-static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows, int64_t *cols) {
+/* A role's tensor: its name and shape; false: the file has none, or the role is part of a fused one named
+ * elsewhere. */
+static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows,
+                      int64_t *cols) {
     if (!present(s, role)) return false;
     tn_role_shape(&s->h, role, rows, cols);
     tn_arch_gguf_name(layer, role, name, cap);
@@ -202,15 +212,20 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     char name[160];
     int64_t rows, cols;
     if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return TERN_OK;
-    fill f = {.dtype = dtype_of(s, rows, cols), .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56, .n = (uint64_t)(rows * cols), .out = s->buf};
+    fill f = {.dtype = dtype_of(s, rows, cols),
+              .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56,
+              .n = (uint64_t)(rows * cols),
+              .out = s->buf};
     f.scale = rows == 1 ? 0.02f : 1 / sqrtf((float)cols);
-    bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM || role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
+    bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
+                   role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
                    role == TN_W_FFN_POST_NORM;
     if (is_norm) f.offset = 1;
     for (f.first = 0; f.first < f.n; f.first += PART) {
         f.count = f.n - f.first < PART ? f.n - f.first : PART;
         tn_pool_for(s->pool, (int)((f.count + FILL_ITEM - 1) / FILL_ITEM), fill_item, &f);
-        uint64_t bytes = f.count / (uint64_t)tn_dtype_block(f.dtype) * (uint64_t)tn_dtype_block_bytes(f.dtype);
+        uint64_t bytes =
+            f.count / (uint64_t)tn_dtype_block(f.dtype) * (uint64_t)tn_dtype_block_bytes(f.dtype);
         TN_TRY(tn_gguf_write(s->w, s->buf, bytes, s->err));
     }
     return TERN_OK;
@@ -240,13 +255,17 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("attention.value_length"), (uint32_t)p->d_head);
     tn_gguf_put_u32(s->w, KEY("rope.dimension_count"), (uint32_t)(p->n_rot ? p->n_rot : p->d_head));
     tn_gguf_put_f32(s->w, KEY("rope.freq_base"), p->rope_base);
-    tn_gguf_put_f32(s->w, KEY(s->arch->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"), p->eps);
+    tn_gguf_put_f32(s->w,
+                    KEY(s->arch->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon"
+                                                       : "attention.layer_norm_rms_epsilon"),
+                    p->eps);
     if (s->arch->window_pattern) {
         tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), 4096);
         tn_gguf_put_f32(s->w, KEY("attn_logit_softcapping"), 50);
         tn_gguf_put_f32(s->w, KEY("final_logit_softcapping"), 30);
     } else if (s->arch->gguf_fused) {
-        tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), (uint32_t)p->ctx / 2 - 1); /* Phi-3 mini: 2047 of 4096 */
+        tn_gguf_put_u32(s->w, KEY("attention.sliding_window"),
+                        (uint32_t)p->ctx / 2 - 1); /* Phi-3 mini: 2047 of 4096 */
     }
 #undef KEY
 }
@@ -262,30 +281,47 @@ static tern_status write_all(synth *s, const shape *p) {
     }
     for (int pass = 0; pass < 2; pass++) { /* declare every tensor, then produce them in the same order */
         if (pass) TN_TRY(tn_gguf_begin_data(s->w, s->err));
-        if (pass && p->llama3_factor > 0) TN_TRY(tn_gguf_write(s->w, factors, n_factors * sizeof *factors, s->err));
+        if (pass && p->llama3_factor > 0)
+            TN_TRY(tn_gguf_write(s->w, factors, n_factors * sizeof *factors, s->err));
         for (int layer = -1; layer < p->n_layers; layer++) {
-            for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+            for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM;
+                 r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
                 if (pass) TN_TRY(produce(s, layer, (tn_role)r));
                 else declare(s, layer, (tn_role)r);
             }
-            if (pass && !tn_progress(s->ctx, "synth", (layer + 2.0) / (p->n_layers + 1))) return tn_fail(s->err, TERN_E_CANCELLED, "writing was cancelled");
+            if (pass && !tn_progress(s->ctx, "synth", (layer + 2.0) / (p->n_layers + 1)))
+                return tn_fail(s->err, TERN_E_CANCELLED, "writing was cancelled");
         }
     }
     return tn_gguf_finish(&s->w, s->err);
 }
 
-tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *path, uint64_t seed, tn_dtype dtype, tern_error *err) {
+tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *path, uint64_t seed,
+                     tn_dtype dtype, tern_error *err) {
     const shape *p = NULL;
     for (size_t i = 0; i < N_SHAPES; i++) {
         if (!strcmp(shapes[i].name, name)) p = &shapes[i];
     }
-    TN_FAIL_IF(!p, err, TERN_E_INVALID, "model '%s' is unknown; tern synth --list names those there are", name);
-    TN_FAIL_IF(dtype != TN_F32 && dtype != TN_F16 && dtype != TN_Q8_0 && dtype != TN_Q4_0, err, TERN_E_INVALID, "weights can be written as F32, F16, Q8_0 or Q4_0");
-    synth s = {.ctx = ctx, .pool = pool, .arch = tn_arch_by_gguf(p->arch, strlen(p->arch)), .dtype = dtype, .err = err};
+    TN_FAIL_IF(!p, err, TERN_E_INVALID, "model '%s' is unknown; tern synth --list names those there are",
+               name);
+    TN_FAIL_IF(dtype != TN_F32 && dtype != TN_F16 && dtype != TN_Q8_0 && dtype != TN_Q4_0, err,
+               TERN_E_INVALID, "weights can be written as F32, F16, Q8_0 or Q4_0");
+    synth s = {.ctx = ctx,
+               .pool = pool,
+               .arch = tn_arch_by_gguf(p->arch, strlen(p->arch)),
+               .dtype = dtype,
+               .err = err};
     tn_rng r = {seed};
     s.seed = tn_rng_u64(&r);
-    s.h = (tn_hparams){.n_layers = p->n_layers, .n_embd = p->n_embd, .n_heads = p->n_heads, .n_kv_heads = p->n_kv_heads, .d_head = p->d_head, .n_ff = p->n_ff,
-                       .n_vocab = p->n_vocab, .ctx_train = p->ctx, .tied = p->tied};
+    s.h = (tn_hparams){.n_layers = p->n_layers,
+                       .n_embd = p->n_embd,
+                       .n_heads = p->n_heads,
+                       .n_kv_heads = p->n_kv_heads,
+                       .d_head = p->d_head,
+                       .n_ff = p->n_ff,
+                       .n_vocab = p->n_vocab,
+                       .ctx_train = p->ctx,
+                       .tied = p->tied};
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);
     TN_FAIL_IF(!s.buf, err, TERN_E_MEMORY, "no memory to write a model");
     tern_status st = tn_gguf_create(ctx, path, &s.w, err);

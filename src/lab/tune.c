@@ -32,7 +32,8 @@ static tern_status best_read(const char *path, uint64_t n_bytes, tn_tune_report 
             break;
         }
         TN_TRY(tn_aio_measure(&ctx, path, &o, 0, n, &t, err));
-        if (t > 0 && (double)n * 1e-9 / t > r->read_gb_per_second[method]) r->read_gb_per_second[method] = (double)n * 1e-9 / t;
+        if (t > 0 && (double)n * 1e-9 / t > r->read_gb_per_second[method])
+            r->read_gb_per_second[method] = (double)n * 1e-9 / t;
     }
     for (int i = 0; i < TN_TUNED_READS; i++) {
         if (r->read_gb_per_second[i] > r->read_gb_per_second[r->i_read]) r->i_read = i;
@@ -46,7 +47,8 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
         json_decref(j);
         j = json_object();
     }
-    for (int s = 0; s < TN_LAYER_SITES; s++) json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
+    for (int s = 0; s < TN_LAYER_SITES; s++)
+        json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", r->chunk[i]);
@@ -55,17 +57,26 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
     char key[40], print[24];
     tn_tuned_key(e->kern.cpu, e->n_lane_workers, key);
     snprintf(print, sizeof print, "%016" PRIx64, r->tuned.fingerprint);
-    json_object_set_new(j, "tuned", json_pack("{s:s, s:s, s:i, s:o, s:i, s:o, s:i}", "key", key, "fingerprint", print, "chunk", (int)r->tuned.chunk, "rows_per_run", rows,
-                                              "prompt", (int)r->n_prompt, "tokens_per_second", speed, "attention_from", (int)r->tuned.attn_threshold));
+    json_object_set_new(j, "tuned",
+                        json_pack("{s:s, s:s, s:i, s:o, s:i, s:o, s:i}", "key", key, "fingerprint", print,
+                                  "chunk", (int)r->tuned.chunk, "rows_per_run", rows, "prompt",
+                                  (int)r->n_prompt, "tokens_per_second", speed, "attention_from",
+                                  (int)r->tuned.attn_threshold));
     if (r->read_gb_per_second[r->i_read] > 0) {
         json_t *gb = json_object();
-        for (int i = 0; i < TN_TUNED_READS; i++) json_object_set_new(gb, tn_tuned_read_names[i], json_real(r->read_gb_per_second[i]));
-        json_object_set_new(j, "read", json_pack("{s:s, s:o}", "method", tn_tuned_read_names[r->i_read], "gb_per_second", gb));
+        for (int i = 0; i < TN_TUNED_READS; i++)
+            json_object_set_new(gb, tn_tuned_read_names[i], json_real(r->read_gb_per_second[i]));
+        json_object_set_new(
+            j, "read",
+            json_pack("{s:s, s:o}", "method", tn_tuned_read_names[r->i_read], "gb_per_second", gb));
     }
-    if (r->tuned.attn_times.n_widths) json_object_set_new(json_object_get(j, "tuned"), "attention_times", tn_attn_times_json(&r->tuned.attn_times));
+    if (r->tuned.attn_times.n_widths)
+        json_object_set_new(json_object_get(j, "tuned"), "attention_times",
+                            tn_attn_times_json(&r->tuned.attn_times));
     bool kept = tn_profile_put(e, j);
     json_decref(j);
-    TN_FAIL_IF(!kept, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning", e->profile_path);
+    TN_FAIL_IF(!kept, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning",
+               e->profile_path);
     return TERN_OK;
 }
 
@@ -109,11 +120,18 @@ static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *
 
 static tn_sim_model shape_of(const tern_engine *e) {
     const tn_hparams *h = &e->model->h;
-    return (tn_sim_model){.name = "package", .n_layers = h->n_layers, .n_embd = h->n_embd, .n_heads = h->n_heads, .n_kv_heads = h->n_kv_heads,
-                          .d_head = h->d_head, .n_ff = h->n_ff, .n_vocab = h->n_vocab};
+    return (tn_sim_model){.name = "package",
+                          .n_layers = h->n_layers,
+                          .n_embd = h->n_embd,
+                          .n_heads = h->n_heads,
+                          .n_kv_heads = h->n_kv_heads,
+                          .d_head = h->d_head,
+                          .n_ff = h->n_ff,
+                          .n_vocab = h->n_vocab};
 }
 
-/* What a part costs beyond its work: by how much the prefill took longer than its tasks' times allow, shared out. */
+/* What a part costs beyond its work: by how much the prefill took longer than its tasks' times allow, shared
+ * out. */
 static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
     tn_measured_stages measured;
     tn_sim_model shape = shape_of(e);
@@ -123,7 +141,13 @@ static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double 
     tn_pipeline_measured(s->pipeline, &measured);
     memcpy(measured.n_workers, e->n_lane_workers, sizeof measured.n_workers);
     TN_TRY(tn_sim_open(&e->ctx, &sim, err));
-    tern_status st = tn_sim_run(&sim, &(tn_sim_request){.measured = &measured, .model = &shape, .n_tokens = n, .n_chunk = e->npu->chunk, .policy = e->policy}, NULL, &o, err);
+    tern_status st = tn_sim_run(&sim,
+                                &(tn_sim_request){.measured = &measured,
+                                                  .model = &shape,
+                                                  .n_tokens = n,
+                                                  .n_chunk = e->npu->chunk,
+                                                  .policy = e->policy},
+                                NULL, &o, err);
     double n_parts = 0;
     for (int32_t t = 0; t < sim.graph->n_tasks; t++) n_parts += sim.graph->tasks[t].n_parts;
     int32_t n_workers = measured.n_workers[TN_LANE_CPU] + measured.n_workers[TN_LANE_NPU];
@@ -132,7 +156,8 @@ static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double 
     return st;
 }
 
-/* Every stage's median over warm prefills of whole chunks. The session keeps them in the profile when it closes. */
+/* Every stage's median over warm prefills of whole chunks. The session keeps them in the profile when it
+ * closes. */
 static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
     enum { N_TIMES = 7 };
     int32_t n = n_prompt / e->npu->chunk * e->npu->chunk;
@@ -152,7 +177,8 @@ static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err
         for (int k = 0; k < TN_N_STAGES; k++) us[k][i] = s->profile.us[k];
         us[PER_POS][i] = s->profile.attn_us_per_pos;
         us[WALL][i] = (tn_now_s() - t0) * 1e6;
-        us[REST][i] = fmax(0, us[WALL][i] - (double)(tn_pipeline_stats_get(s->pipeline)->wall_ns - wave_ns) * 1e-3);
+        us[REST][i] =
+            fmax(0, us[WALL][i] - (double)(tn_pipeline_stats_get(s->pipeline)->wall_ns - wave_ns) * 1e-3);
     }
     if (st == TERN_OK) {
         for (int k = 0; k < N_KINDS; k++) qsort(us[k], N_TIMES, sizeof us[k][0], ascending);
@@ -177,9 +203,11 @@ static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *er
     return TERN_OK;
 }
 
-/* From where on sparse attention pays: both kinds' cost of a row grows with its position, and sparse attention's begins higher; so where it breaks
- * even over a whole prompt it has been paying since half of it. */
-static tern_status best_threshold(const char *path, const tern_options *opt, tn_tune_report *r, tern_error *err) {
+/* From where on sparse attention pays: both kinds' cost of a row grows with its position, and sparse
+ * attention's begins higher; so where it breaks even over a whole prompt it has been paying since half of it.
+ */
+static tern_status best_threshold(const char *path, const tern_options *opt, tn_tune_report *r,
+                                  tern_error *err) {
     r->tuned.attn_threshold = 1 << 24;
     for (int i = TN_TUNE_ATTN - 1; i >= 0; i--) {
         r->attn_length[i] = r->n_prompt >> (TN_TUNE_ATTN - 1 - i);
@@ -200,7 +228,8 @@ static tern_status best_threshold(const char *path, const tern_options *opt, tn_
     return TERN_OK;
 }
 
-static tern_status open_with(const char *path, const tern_options *opt, int32_t chunk, tern_engine **e, tern_error *err) {
+static tern_status open_with(const char *path, const tern_options *opt, int32_t chunk, tern_engine **e,
+                             tern_error *err) {
     tern_options o = *opt;
     o.chunk = chunk;
     TN_TRY(tern_engine_open(path, &o, e, err));
@@ -209,8 +238,10 @@ static tern_status open_with(const char *path, const tern_options *opt, int32_t 
     return tn_fail(err, TERN_E_INVALID, "%s: only packages are tuned", path);
 }
 
-tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out, tern_error *err) {
-    TN_FAIL_IF(n_prompt < TN_CHUNK_MIN || n_prompt > 1 << 20, err, TERN_E_INVALID, "tuning on a prompt of %d tokens: want %d to %d", n_prompt, TN_CHUNK_MIN, 1 << 20);
+tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out,
+                    tern_error *err) {
+    TN_FAIL_IF(n_prompt < TN_CHUNK_MIN || n_prompt > 1 << 20, err, TERN_E_INVALID,
+               "tuning on a prompt of %d tokens: want %d to %d", n_prompt, TN_CHUNK_MIN, 1 << 20);
     *out = (tn_tune_report){.n_prompt = n_prompt};
     tern_engine *e = NULL;
     double best = 0;
@@ -230,8 +261,11 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     tern_status st = best_splits(e, &out->tuned, err);
     uint64_t n_bytes = tn_pkg_file_bytes(e->npu->pkg);
     /* heads that cannot be a pipeline have no times */
-    if (st == TERN_OK && e->npu->attn_scale_q) st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention, &out->tuned.attn_times, err);
-    if (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT) st = TERN_OK, out->tuned.attn_times = (tn_attn_times){0};
+    if (st == TERN_OK && e->npu->attn_scale_q)
+        st = tn_sparse_attn_measure(&e->ctx, &e->kern, e->npu->dev, &e->model->h, &e->attention,
+                                    &out->tuned.attn_times, err);
+    if (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT)
+        st = TERN_OK, out->tuned.attn_times = (tn_attn_times){0};
     if (st == TERN_OK) st = save(e, out, err); /* so that they are planned by in what follows */
     if (st == TERN_OK && e->npu->attn_scale_q) st = best_threshold(path, opt, out, err);
     if (st == TERN_OK) st = best_read(path, n_bytes / 4096 * 4096, out, err);
@@ -254,7 +288,8 @@ tern_status tn_tuned_measured(tern_engine *e, tn_measured_stages *out, tn_sim_mo
     bool measured = s->profile.measured;
     tn_pipeline_measured(s->pipeline, out);
     tern_session_close(&s);
-    TN_FAIL_IF(!measured, err, TERN_E_INVALID, "%s has no stage times for these settings: run tern bench --tune first", e->profile_path);
+    TN_FAIL_IF(!measured, err, TERN_E_INVALID,
+               "%s has no stage times for these settings: run tern bench --tune first", e->profile_path);
     memcpy(out->n_workers, e->n_lane_workers, sizeof out->n_workers);
     *shape = shape_of(e);
     return TERN_OK;

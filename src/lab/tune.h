@@ -1,6 +1,8 @@
-/* lab/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in the profile beside the
- * package: the chunk length, and the equivalent shapes of the prefill's products (llm.npu 3.2), on which bits do not depend; from which length on
- * sparse attention pays, and what its stages take, by which heads are planned; and how long every stage takes when all is warm: what the policies decide by, and the simulator predicts from. */
+/* lab/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in
+ * the profile beside the package: the chunk length, and the equivalent shapes of the prefill's products
+ * (llm.npu 3.2), on which bits do not depend; from which length on sparse attention pays, and what its stages
+ * take, by which heads are planned; and how long every stage takes when all is warm: what the policies decide
+ * by, and the simulator predicts from. */
 #ifndef TN_LAB_TUNE_H
 #define TN_LAB_TUNE_H
 
@@ -15,17 +17,21 @@ typedef struct tn_tune_report {
     int32_t chunk[TN_TUNE_LENGTHS];
     double tokens_per_second[TN_TUNE_LENGTHS]; /* 0: not tried, longer than the prompt */
     int32_t attn_length[TN_TUNE_ATTN];         /* prompts of a quarter, half and all of the tokens */
-    double attn_speed[TN_TUNE_ATTN][2];        /* tokens per second in full, and with sparse attention from the beginning; 0: not measured */
-    double read_gb_per_second[TN_TUNED_READS];  /* of a file that is not in the page cache, by tn_tuned_read_names; 0: not measured */
+    double attn_speed[TN_TUNE_ATTN][2]; /* tokens per second in full, and with sparse attention from the
+                                           beginning; 0: not measured */
+    double read_gb_per_second[TN_TUNED_READS]; /* of a file that is not in the page cache, by
+                                                  tn_tuned_read_names; 0: not measured */
     int32_t i_read;                            /* the fastest */
 } tn_tune_report;
 
-/* Prefill n_prompt random tokens with every chunk length up to it, keep the fastest; then profile equivalent shapes with that length;
- * measure how the storage is read fastest, and with what was found the time of every stage;
- * write all into the profile. TERN_E_IO when it cannot be written. opt->chunk is ignored. */
-tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out, tern_error *err);
+/* Prefill n_prompt random tokens with every chunk length up to it, keep the fastest; then profile equivalent
+ * shapes with that length; measure how the storage is read fastest, and with what was found the time of every
+ * stage; write all into the profile. TERN_E_IO when it cannot be written. opt->chunk is ignored. */
+tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out,
+                    tern_error *err);
 
-/* The profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. TERN_E_INVALID: not a package, or never measured. */
+/* The profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. TERN_E_INVALID: not
+ * a package, or never measured. */
 tern_status tn_tuned_measured(tern_engine *e, tn_measured_stages *out, tn_sim_model *shape, tern_error *err);
 
 #endif

@@ -8,21 +8,22 @@
 #include <jansson.h>
 
 typedef struct tn_arch {
-    const char *name;    /* ours */
-    const char *hf;      /* model_type of config.json */
-    const char *gguf;    /* general.architecture, prefix of its keys */
+    const char *name; /* ours */
+    const char *hf;   /* model_type of config.json */
+    const char *gguf; /* general.architecture, prefix of its keys */
     tn_norm_kind norm;
-    tn_act act;          /* where the file does not say */
+    tn_act act; /* where the file does not say */
     bool gated, parallel_block, post_norms, qk_norm;
-    bool qkv_bias;       /* Q, K and V have biases */
-    bool biases;         /* every linear and norm has one */
-    bool norm_plus_one;  /* Hugging Face stores norm weights less 1 (GGUF does not) */
-    bool scale_embd;     /* embeddings are multiplied by sqrt(n_embd) */
-    bool gguf_permuted;  /* GGUF holds Q and K rows in interleaved rope order */
-    bool gguf_fused;     /* other engines want Q, K, V as one tensor of GGUF, and gate and up as one */
-    bool window;         /* config.json's sliding_window holds */
+    bool qkv_bias;      /* Q, K and V have biases */
+    bool biases;        /* every linear and norm has one */
+    bool norm_plus_one; /* Hugging Face stores norm weights less 1 (GGUF does not) */
+    bool scale_embd;    /* embeddings are multiplied by sqrt(n_embd) */
+    bool gguf_permuted; /* GGUF holds Q and K rows in interleaved rope order */
+    bool gguf_fused;    /* other engines want Q, K, V as one tensor of GGUF, and gate and up as one */
+    bool window;        /* config.json's sliding_window holds */
     int32_t window_pattern;
-    const char *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers */
+    const char
+        *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers */
 } tn_arch;
 
 const tn_arch *tn_arch_by_hf(const char *model_type); /* NULL: unknown */
@@ -36,10 +37,12 @@ bool tn_arch_gguf_name(int layer, tn_role role, char *buf, size_t cap);
 /* Must the tensor be there? */
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role);
 
-/* Llama 3.1's scaling of n rope frequencies: long wavelengths are stretched by `factor`, short ones kept, those between blended. */
+/* Llama 3.1's scaling of n rope frequencies: long wavelengths are stretched by `factor`, short ones kept,
+ * those between blended. */
 void tn_rope_llama3(double *freq, int n, double factor, double low, double high, double orig_ctx);
 
-tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *config, const char *file, tn_hparams *h, tern_error *err);
+tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *config, const char *file, tn_hparams *h,
+                               tern_error *err);
 tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams *h, tern_error *err);
 
 #endif

@@ -26,7 +26,8 @@ static void round_s8(float *x, size_t n) {
 }
 
 static void round_groups(float *x, size_t n) {
-    for (size_t i = 0; i < n; i += TN_BASELINE_GROUP) round_s8(x + i, n - i < TN_BASELINE_GROUP ? n - i : TN_BASELINE_GROUP);
+    for (size_t i = 0; i < n; i += TN_BASELINE_GROUP)
+        round_s8(x + i, n - i < TN_BASELINE_GROUP ? n - i : TN_BASELINE_GROUP);
 }
 
 void tn_baseline_weights(tn_float_scheme s, float *w, size_t n, size_t k) {

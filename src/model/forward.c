@@ -9,8 +9,8 @@
 
 enum { SLICE_ALIGN = 16 }; /* floats: every slice starts on a cache line */
 
-tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, tn_float_scheme scheme, int32_t max_rows, int32_t cap_tok, int n_threads, tn_acts *out,
-                         tern_error *err) {
+tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, tn_float_scheme scheme, int32_t max_rows,
+                         int32_t cap_tok, int n_threads, tn_acts *out, tern_error *err) {
     *out = (tn_acts){.ctx = ctx, .max_rows = max_rows};
     size_t rows = (size_t)max_rows, e = (size_t)h->n_embd, qd = (size_t)h->n_heads * (size_t)h->d_head,
            kd = (size_t)h->n_kv_heads * (size_t)h->d_head, f = (size_t)h->n_ff;
@@ -23,15 +23,24 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, tn_float_scheme schem
         float **slice;
         size_t n;
     } plan[] = {
-        {&out->x, rows * e},  {&out->h, rows * e},    {&out->q, rows * (qd > e ? qd : e)},  {&out->k, rows * kd},
-        {&out->v, rows * kd}, {&out->att, rows * qd}, {&out->gate, rows * f}, {&out->up, rows * f},
-        {&out->rope_cs, rows * (size_t)h->n_rot},     {&out->scratch, (size_t)n_threads * out->scratch_stride},
-        {&out->outliers, side ? rows * widest : 0}, {&flags, rows},
+        {&out->x, rows * e},
+        {&out->h, rows * e},
+        {&out->q, rows * (qd > e ? qd : e)},
+        {&out->k, rows * kd},
+        {&out->v, rows * kd},
+        {&out->att, rows * qd},
+        {&out->gate, rows * f},
+        {&out->up, rows * f},
+        {&out->rope_cs, rows * (size_t)h->n_rot},
+        {&out->scratch, (size_t)n_threads * out->scratch_stride},
+        {&out->outliers, side ? rows * widest : 0},
+        {&flags, rows},
     };
     size_t n_slices = sizeof plan / sizeof plan[0], total = 0;
     for (size_t i = 0; i < n_slices; i++) total += (plan[i].n + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
     out->base = tn_alloc(ctx, TN_MEM_ACTIVATIONS, total, sizeof(float));
-    TN_FAIL_IF(!out->base, err, TERN_E_MEMORY, "no memory for activations (%zu bytes)", total * sizeof(float));
+    TN_FAIL_IF(!out->base, err, TERN_E_MEMORY, "no memory for activations (%zu bytes)",
+               total * sizeof(float));
     float *p = out->base;
     for (size_t i = 0; i < n_slices; i++) {
         *plan[i].slice = p;
@@ -111,7 +120,8 @@ static void attn_item(void *arg, int i_item, int i_thread) {
 /* Few rows: by KV head, its query heads together. */
 static void attn_group_item(void *arg, int i_item, int i_thread) {
     stage *s = arg;
-    tn_rows_attention_group(s->r, s->layer, i_item, s->a->q, s->a->att, 0, s->r->n_rows, s->a->scratch + (size_t)i_thread * s->a->scratch_stride);
+    tn_rows_attention_group(s->r, s->layer, i_item, s->a->q, s->a->att, 0, s->r->n_rows,
+                            s->a->scratch + (size_t)i_thread * s->a->scratch_stride);
 }
 
 static void glu_item(void *arg, int i_item, int i_thread) {
@@ -133,7 +143,8 @@ static void residual_item(void *arg, int i_item, int i_thread) {
     span(s, i_item, &row0, &row1);
     size_t e = (size_t)s->m->h.n_embd;
     if (s->post) tn_rows_norm(s->r, s->post, NULL, s->branch, s->branch, row0, row1);
-    s->r->kern->add_f32(s->a->x + (size_t)row0 * e, s->branch + (size_t)row0 * e, 1.0f, (size_t)(row1 - row0) * e);
+    s->r->kern->add_f32(s->a->x + (size_t)row0 * e, s->branch + (size_t)row0 * e, 1.0f,
+                        (size_t)(row1 - row0) * e);
 }
 
 /* ---- linears ------------------------------------------------------------------------------------- */
@@ -149,11 +160,14 @@ static void round_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const side_job *j = arg;
     tn_acts *a = j->s->a;
-    a->has_outliers[i_item] = tn_baseline_row(j->s->m->scheme, j->x + (size_t)i_item * j->ldx, a->outliers ? a->outliers + (size_t)i_item * j->ldx : NULL, j->ldx);
+    a->has_outliers[i_item] =
+        tn_baseline_row(j->s->m->scheme, j->x + (size_t)i_item * j->ldx,
+                        a->outliers ? a->outliers + (size_t)i_item * j->ldx : NULL, j->ldx);
 }
 
 /* The input of a site's linears: seen by the hook, then rounded in place where the scheme rounds. */
-static void site_input(const stage *s, tn_pool *pool, const tn_forward_hooks *hooks, tn_role role, float *x, size_t ldx) {
+static void site_input(const stage *s, tn_pool *pool, const tn_forward_hooks *hooks, tn_role role, float *x,
+                       size_t ldx) {
     if (hooks && hooks->linear_input) hooks->linear_input(hooks->user, s->layer, role, x, ldx, s->r->n_rows);
     side_job j = {.s = s, .x = x, .ldx = ldx};
     bool again = s->m->h.parallel_block && role == TN_W_UP; /* the rows Q, K and V read */
@@ -164,7 +178,8 @@ static void site_input(const stage *s, tn_pool *pool, const tn_forward_hooks *ho
 static void outlier_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const side_job *j = arg;
-    size_t k = (size_t)j->l->k, n0 = (size_t)i_item * TN_PANEL_N, n = (size_t)j->l->n - n0 < TN_PANEL_N ? (size_t)j->l->n - n0 : TN_PANEL_N;
+    size_t k = (size_t)j->l->k, n0 = (size_t)i_item * TN_PANEL_N,
+           n = (size_t)j->l->n - n0 < TN_PANEL_N ? (size_t)j->l->n - n0 : TN_PANEL_N;
     const float *w = j->l->full + n0 * k;
     for (int32_t r = 0; r < j->s->r->n_rows; r++) {
         if (!j->s->a->has_outliers[r]) continue;
@@ -177,7 +192,8 @@ static void outlier_item(void *arg, int i_item, int i_thread) {
     }
 }
 
-static void linear(const stage *s, tn_pool *pool, const tn_linear *l, float *x, size_t ldx, float *out, size_t ldo) {
+static void linear(const stage *s, tn_pool *pool, const tn_linear *l, float *x, size_t ldx, float *out,
+                   size_t ldo) {
     tn_linear_run(l, s->r->kern, pool, x, ldx, out, ldo, (size_t)s->r->n_rows);
     side_job j = {.s = s, .l = l, .ldx = ldx, .out = out, .ldo = ldo};
     if (l->full) tn_pool_for(pool, (l->n + TN_PANEL_N - 1) / TN_PANEL_N, outlier_item, &j);
@@ -193,12 +209,20 @@ void tn_forward_embed(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, 
     run(&s, pool, embed_item);
 }
 
-void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer, const tn_forward_hooks *hooks) {
+void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer,
+                      const tn_forward_hooks *hooks) {
     const tn_hparams *h = &m->h;
-    size_t e = (size_t)h->n_embd, qd = (size_t)h->n_heads * (size_t)h->d_head, kd = (size_t)h->n_kv_heads * (size_t)h->d_head,
-           f = (size_t)h->n_ff;
+    size_t e = (size_t)h->n_embd, qd = (size_t)h->n_heads * (size_t)h->d_head,
+           kd = (size_t)h->n_kv_heads * (size_t)h->d_head, f = (size_t)h->n_ff;
     const tn_layer *y = &m->layers[layer];
-    stage s = {.m = m, .y = y, .r = r, .a = a, .layer = layer, .rows_per_item = r->n_rows < 8 ? r->n_rows : 8, .w = y->attn_norm, .b = y->attn_norm_b};
+    stage s = {.m = m,
+               .y = y,
+               .r = r,
+               .a = a,
+               .layer = layer,
+               .rows_per_item = r->n_rows < 8 ? r->n_rows : 8,
+               .w = y->attn_norm,
+               .b = y->attn_norm_b};
     run(&s, pool, norm_item);
     site_input(&s, pool, hooks, TN_W_Q, a->h, e);
     linear(&s, pool, &y->q, a->h, e, a->q, qd);
@@ -239,8 +263,9 @@ void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, 
     run(&s, pool, residual_item);
 }
 
-tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids, bool rope_long,
-                            const _Atomic bool *cancel, const tn_forward_hooks *hooks, tern_error *err) {
+tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids,
+                            bool rope_long, const _Atomic bool *cancel, const tn_forward_hooks *hooks,
+                            tern_error *err) {
     tn_forward_begin(r, a, rope_long);
     tn_forward_embed(m, pool, r, a, ids);
     for (int layer = 0; layer < m->h.n_layers; layer++) {
@@ -252,7 +277,8 @@ tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_act
     return TERN_OK;
 }
 
-void tn_forward_logits(const tn_model *m, tn_pool *pool, const tn_rows *r, tn_acts *a, int32_t row0, int32_t n, float *logits) {
+void tn_forward_logits(const tn_model *m, tn_pool *pool, const tn_rows *r, tn_acts *a, int32_t row0,
+                       int32_t n, float *logits) {
     const tn_hparams *h = &m->h;
     size_t e = (size_t)h->n_embd;
     tn_rows_norm(r, m->out_norm, m->out_norm_b, a->x, a->h, row0, row0 + n);

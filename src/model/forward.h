@@ -6,8 +6,8 @@
 #include "model/rows.h"
 
 /* Activations of one session, planned once for chunks of up to max_rows rows:
- *   x [E] residual | h [E] normed, block output | q [H*d] | k, v [KV*d] | att [H*d] | gate, up [F] | rope_cs [rot]
- * each times max_rows, then one attention scratch per thread. */
+ *   x [E] residual | h [E] normed, block output | q [H*d] | k, v [KV*d] | att [H*d] | gate, up [F] | rope_cs
+ * [rot] each times max_rows, then one attention scratch per thread. */
 typedef struct tn_acts {
     tn_ctx *ctx;
     int32_t max_rows;
@@ -15,34 +15,41 @@ typedef struct tn_acts {
     float *x, *h, *q, *k, *v, *att, *gate, *up, *rope_cs;
     float *scratch; /* [n_threads][scratch_stride] */
     size_t scratch_stride;
-    float *outliers; /* llm-int8: [max_rows][widest input], else NULL */
+    float *outliers;    /* llm-int8: [max_rows][widest input], else NULL */
     bool *has_outliers; /* [max_rows] */
 } tn_acts;
 
-tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, tn_float_scheme scheme, int32_t max_rows, int32_t cap_tok, int n_threads, tn_acts *out,
-                         tern_error *err);
+tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, tn_float_scheme scheme, int32_t max_rows,
+                         int32_t cap_tok, int n_threads, tn_acts *out, tern_error *err);
 void tn_acts_close(tn_acts *a);
 
-/* Calls `fn` may use while the forward runs layer by layer: calibration hooks see the input of every linear. */
+/* Calls `fn` may use while the forward runs layer by layer: calibration hooks see the input of every linear.
+ */
 typedef struct tn_forward_hooks {
     void (*linear_input)(void *user, int layer, tn_role role, const float *x, size_t ldx, int32_t n_rows);
-    void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows);                 /* after rope */
-    void (*attention_out)(void *user, int layer, float *att, int32_t n_rows); /* may change it: head ablation */
+    void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows); /* after rope */
+    void (*attention_out)(void *user, int layer, float *att,
+                          int32_t n_rows); /* may change it: head ablation */
     void *user;
 } tn_forward_hooks;
 
-/* What tn_forward_layer needs of a before the first layer: the angles of the rows' positions; and the tokens' embeddings. */
+/* What tn_forward_layer needs of a before the first layer: the angles of the rows' positions; and the tokens'
+ * embeddings. */
 void tn_forward_begin(tn_rows *r, tn_acts *a, bool rope_long);
 void tn_forward_embed(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids);
 /* One layer over the rows of a->x, in place; fills its part of the cache. */
-void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer, const tn_forward_hooks *hooks);
+void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer,
+                      const tn_forward_hooks *hooks);
 
-/* Evaluate r->n_rows tokens: acts->x holds the last layer's residual afterwards. ids [n_rows]. Fills the cache.
- * cancel may be NULL; TERN_E_CANCELLED leaves the cache slots of these rows undefined. hooks may be NULL. */
-tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids, bool rope_long,
-                            const _Atomic bool *cancel, const tn_forward_hooks *hooks, tern_error *err);
+/* Evaluate r->n_rows tokens: acts->x holds the last layer's residual afterwards. ids [n_rows]. Fills the
+ * cache. cancel may be NULL; TERN_E_CANCELLED leaves the cache slots of these rows undefined. hooks may be
+ * NULL. */
+tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids,
+                            bool rope_long, const _Atomic bool *cancel, const tn_forward_hooks *hooks,
+                            tern_error *err);
 
 /* logits [n][n_vocab] of rows row0..row0+n-1 of acts->x (final norm, head, soft cap). Uses acts->h. */
-void tn_forward_logits(const tn_model *m, tn_pool *pool, const tn_rows *r, tn_acts *a, int32_t row0, int32_t n, float *logits);
+void tn_forward_logits(const tn_model *m, tn_pool *pool, const tn_rows *r, tn_acts *a, int32_t row0,
+                       int32_t n, float *logits);
 
 #endif

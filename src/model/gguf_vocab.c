@@ -7,13 +7,15 @@ typedef struct strings {
     size_t *n;
 } strings;
 
-static tern_status read_strings(tn_ctx *ctx, const tn_gguf *g, const char *key, strings *out, tern_error *err) {
+static tern_status read_strings(tn_ctx *ctx, const tn_gguf *g, const char *key, strings *out,
+                                tern_error *err) {
     int64_t n = tn_gguf_arr_n(g, key);
     out->s = tn_alloc(ctx, TN_MEM_TEXT, (size_t)n, sizeof *out->s);
     out->n = tn_alloc(ctx, TN_MEM_TEXT, (size_t)n, sizeof *out->n);
     TN_FAIL_IF(!out->s || !out->n, err, TERN_E_MEMORY, "%s: no memory for the tokenizer", tn_gguf_path(g));
     for (int64_t i = 0; i < n; i++) {
-        TN_FAIL_IF(!tn_gguf_arr_str(g, key, i, &out->s[i], &out->n[i]), err, TERN_E_FORMAT, "%s: '%s' is no array of strings", tn_gguf_path(g), key);
+        TN_FAIL_IF(!tn_gguf_arr_str(g, key, i, &out->s[i], &out->n[i]), err, TERN_E_FORMAT,
+                   "%s: '%s' is no array of strings", tn_gguf_path(g), key);
     }
     return TERN_OK;
 }
@@ -27,9 +29,13 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     *out = NULL;
     const char *model, *pre = NULL, *tmpl = NULL;
     size_t n_model, n_pre, n_tmpl;
-    if (!tn_gguf_str(g, "tokenizer.ggml.model", &model, &n_model) || tn_gguf_arr_n(g, "tokenizer.ggml.tokens") < 1) return TERN_OK;
+    if (!tn_gguf_str(g, "tokenizer.ggml.model", &model, &n_model) ||
+        tn_gguf_arr_n(g, "tokenizer.ggml.tokens") < 1)
+        return TERN_OK;
     bool spm = n_model == 5 && !memcmp(model, "llama", 5), bpe = n_model == 4 && !memcmp(model, "gpt2", 4);
-    TN_FAIL_IF(!spm && !bpe, err, TERN_E_UNSUPPORTED, "%s: tokenizer model '%.*s' is not supported (llama and gpt2 are)", tn_gguf_path(g), (int)(n_model < 40 ? n_model : 40), model);
+    TN_FAIL_IF(!spm && !bpe, err, TERN_E_UNSUPPORTED,
+               "%s: tokenizer model '%.*s' is not supported (llama and gpt2 are)", tn_gguf_path(g),
+               (int)(n_model < 40 ? n_model : 40), model);
 
     char *pre_name = NULL, *tmpl_text = NULL;
     strings tokens = {0}, merges = {0};
@@ -37,8 +43,10 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     uint8_t *types = NULL;
     size_t n_vocab = (size_t)tn_gguf_arr_n(g, "tokenizer.ggml.tokens");
     tern_status st = TERN_OK;
-    if (tn_gguf_str(g, "tokenizer.ggml.pre", &pre, &n_pre)) pre_name = tn_strndup(ctx, TN_MEM_TEXT, pre, n_pre);
-    if (tn_gguf_str(g, "tokenizer.chat_template", &tmpl, &n_tmpl)) tmpl_text = tn_strndup(ctx, TN_MEM_TEXT, tmpl, n_tmpl);
+    if (tn_gguf_str(g, "tokenizer.ggml.pre", &pre, &n_pre))
+        pre_name = tn_strndup(ctx, TN_MEM_TEXT, pre, n_pre);
+    if (tn_gguf_str(g, "tokenizer.chat_template", &tmpl, &n_tmpl))
+        tmpl_text = tn_strndup(ctx, TN_MEM_TEXT, tmpl, n_tmpl);
     tn_tokenizer_spec spec;
     tn_tokenizer_spec_defaults(&spec, spm ? TN_TOK_BPE_SPM : TN_TOK_BPE_BYTES, pre_name);
     spec.chat_template = tmpl_text;
@@ -51,7 +59,8 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
         TN_BAIL_IF(!scores, err, TERN_E_MEMORY, "no memory for the tokenizer");
         for (size_t i = 0; i < n_vocab; i++) {
             double v = 0;
-            TN_BAIL_IF(!tn_gguf_arr_f64(g, "tokenizer.ggml.scores", (int64_t)i, &v), err, TERN_E_FORMAT, "%s: token scores are no numbers", tn_gguf_path(g));
+            TN_BAIL_IF(!tn_gguf_arr_f64(g, "tokenizer.ggml.scores", (int64_t)i, &v), err, TERN_E_FORMAT,
+                       "%s: token scores are no numbers", tn_gguf_path(g));
             scores[i] = (float)v;
         }
         if (spm) spec.scores = scores;
@@ -61,8 +70,10 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
         TN_BAIL_IF(!types, err, TERN_E_MEMORY, "no memory for the tokenizer");
         for (size_t i = 0; i < n_vocab; i++) {
             int64_t v = 1;
-            bool ok = tn_gguf_arr_i64(g, "tokenizer.ggml.token_type", (int64_t)i, &v) && v >= 0 && v <= TN_TOKEN_BYTE + 1;
-            TN_BAIL_IF(!ok, err, TERN_E_FORMAT, "%s: token %zu has type %lld", tn_gguf_path(g), i, (long long)v);
+            bool ok = tn_gguf_arr_i64(g, "tokenizer.ggml.token_type", (int64_t)i, &v) && v >= 0 &&
+                      v <= TN_TOKEN_BYTE + 1;
+            TN_BAIL_IF(!ok, err, TERN_E_FORMAT, "%s: token %zu has type %lld", tn_gguf_path(g), i,
+                       (long long)v);
             types[i] = v ? (uint8_t)(v - 1) : TN_TOKEN_NORMAL;
         }
         spec.types = types;

@@ -6,7 +6,8 @@ void tn_head_ratios(const float *weight, size_t n, float ratio, float *out) {
         out[i] = -1;
         sum += (double)weight[i];
     }
-    for (size_t n_full = 1; n_full;) { /* heads that would get more than all positions get all; the rest is divided anew */
+    for (size_t n_full = 1;
+         n_full;) { /* heads that would get more than all positions get all; the rest is divided anew */
         double each = sum > 0 ? left / sum : 0;
         n_full = 0;
         for (size_t i = 0; i < n; i++) {

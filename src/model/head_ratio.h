@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* Share of the positions of every head: in proportion to weight [n] (> 0), mean `ratio` in [0,1], none above 1: what a head cannot take
- * goes to the others. */
+/* Share of the positions of every head: in proportion to weight [n] (> 0), mean `ratio` in [0,1], none above
+ * 1: what a head cannot take goes to the others. */
 void tn_head_ratios(const float *weight, size_t n, float ratio, float *out);
 
 #endif

@@ -4,34 +4,87 @@
 
 const char *tn_role_name(tn_role r) {
     static const char *const names[TN_W_N_ROLES] = {
-        [TN_W_EMBD] = "token_embd", [TN_W_OUT_NORM] = "output_norm", [TN_W_OUT_NORM_B] = "output_norm bias", [TN_W_OUT] = "output",
-        [TN_W_OUT_B] = "output bias", [TN_W_ATTN_NORM] = "attn_norm", [TN_W_ATTN_NORM_B] = "attn_norm bias", [TN_W_Q] = "attn_q",
-        [TN_W_K] = "attn_k", [TN_W_V] = "attn_v", [TN_W_O] = "attn_output", [TN_W_Q_B] = "attn_q bias", [TN_W_K_B] = "attn_k bias",
-        [TN_W_V_B] = "attn_v bias", [TN_W_O_B] = "attn_output bias", [TN_W_Q_NORM] = "attn_q_norm", [TN_W_K_NORM] = "attn_k_norm",
-        [TN_W_ATTN_POST_NORM] = "attn_post_norm", [TN_W_FFN_NORM] = "ffn_norm", [TN_W_FFN_NORM_B] = "ffn_norm bias", [TN_W_GATE] = "ffn_gate",
-        [TN_W_UP] = "ffn_up", [TN_W_DOWN] = "ffn_down", [TN_W_GATE_B] = "ffn_gate bias", [TN_W_UP_B] = "ffn_up bias",
-        [TN_W_DOWN_B] = "ffn_down bias", [TN_W_FFN_POST_NORM] = "ffn_post_norm",
+        [TN_W_EMBD] = "token_embd",
+        [TN_W_OUT_NORM] = "output_norm",
+        [TN_W_OUT_NORM_B] = "output_norm bias",
+        [TN_W_OUT] = "output",
+        [TN_W_OUT_B] = "output bias",
+        [TN_W_ATTN_NORM] = "attn_norm",
+        [TN_W_ATTN_NORM_B] = "attn_norm bias",
+        [TN_W_Q] = "attn_q",
+        [TN_W_K] = "attn_k",
+        [TN_W_V] = "attn_v",
+        [TN_W_O] = "attn_output",
+        [TN_W_Q_B] = "attn_q bias",
+        [TN_W_K_B] = "attn_k bias",
+        [TN_W_V_B] = "attn_v bias",
+        [TN_W_O_B] = "attn_output bias",
+        [TN_W_Q_NORM] = "attn_q_norm",
+        [TN_W_K_NORM] = "attn_k_norm",
+        [TN_W_ATTN_POST_NORM] = "attn_post_norm",
+        [TN_W_FFN_NORM] = "ffn_norm",
+        [TN_W_FFN_NORM_B] = "ffn_norm bias",
+        [TN_W_GATE] = "ffn_gate",
+        [TN_W_UP] = "ffn_up",
+        [TN_W_DOWN] = "ffn_down",
+        [TN_W_GATE_B] = "ffn_gate bias",
+        [TN_W_UP_B] = "ffn_up bias",
+        [TN_W_DOWN_B] = "ffn_down bias",
+        [TN_W_FFN_POST_NORM] = "ffn_post_norm",
     };
     return names[r];
 }
 
 void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
-    int64_t e = h->n_embd, q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head, f = h->n_ff, v = h->n_vocab;
+    int64_t e = h->n_embd, q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head,
+            f = h->n_ff, v = h->n_vocab;
     *n_rows = 1;
     switch (r) {
-    case TN_W_EMBD: case TN_W_OUT: *n_rows = v; *n_cols = e; return;
-    case TN_W_Q: *n_rows = q; *n_cols = e; return;
-    case TN_W_K: case TN_W_V: *n_rows = kv; *n_cols = e; return;
-    case TN_W_O: *n_rows = e; *n_cols = q; return;
-    case TN_W_GATE: case TN_W_UP: *n_rows = f; *n_cols = e; return;
-    case TN_W_DOWN: *n_rows = e; *n_cols = f; return;
+    case TN_W_EMBD:
+    case TN_W_OUT:
+        *n_rows = v;
+        *n_cols = e;
+        return;
+    case TN_W_Q:
+        *n_rows = q;
+        *n_cols = e;
+        return;
+    case TN_W_K:
+    case TN_W_V:
+        *n_rows = kv;
+        *n_cols = e;
+        return;
+    case TN_W_O:
+        *n_rows = e;
+        *n_cols = q;
+        return;
+    case TN_W_GATE:
+    case TN_W_UP:
+        *n_rows = f;
+        *n_cols = e;
+        return;
+    case TN_W_DOWN:
+        *n_rows = e;
+        *n_cols = f;
+        return;
     case TN_W_OUT_B: *n_cols = v; return;
     case TN_W_Q_B: *n_cols = q; return;
-    case TN_W_K_B: case TN_W_V_B: *n_cols = kv; return;
-    case TN_W_Q_NORM: case TN_W_K_NORM: *n_cols = h->d_head; return;
-    case TN_W_GATE_B: case TN_W_UP_B: *n_cols = f; return;
-    case TN_W_OUT_NORM: case TN_W_OUT_NORM_B: case TN_W_ATTN_NORM: case TN_W_ATTN_NORM_B: case TN_W_O_B: case TN_W_ATTN_POST_NORM:
-    case TN_W_FFN_NORM: case TN_W_FFN_NORM_B: case TN_W_DOWN_B: case TN_W_FFN_POST_NORM: *n_cols = e; return;
+    case TN_W_K_B:
+    case TN_W_V_B: *n_cols = kv; return;
+    case TN_W_Q_NORM:
+    case TN_W_K_NORM: *n_cols = h->d_head; return;
+    case TN_W_GATE_B:
+    case TN_W_UP_B: *n_cols = f; return;
+    case TN_W_OUT_NORM:
+    case TN_W_OUT_NORM_B:
+    case TN_W_ATTN_NORM:
+    case TN_W_ATTN_NORM_B:
+    case TN_W_O_B:
+    case TN_W_ATTN_POST_NORM:
+    case TN_W_FFN_NORM:
+    case TN_W_FFN_NORM_B:
+    case TN_W_DOWN_B:
+    case TN_W_FFN_POST_NORM: *n_cols = e; return;
     case TN_W_N_ROLES: break;
     }
     assert(!"no such role");

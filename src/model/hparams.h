@@ -13,48 +13,65 @@ typedef enum tn_norm_kind { TN_NORM_RMS, TN_NORM_LAYER } tn_norm_kind;
 enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256 };
 
 typedef struct tn_hparams {
-    char arch[32];  /* canonical name: llama, mistral, qwen2, qwen3, gemma, gemma2, phi2, phi3, phonelm */
+    char arch[32]; /* canonical name: llama, mistral, qwen2, qwen3, gemma, gemma2, phi2, phi3, phonelm */
     char name[128];
     int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab, ctx_train;
     tn_norm_kind norm;
     float norm_eps;
     tn_act act;
-    bool gated;             /* gate and up projections (GLU) or a plain two-layer MLP */
-    bool parallel_block;    /* attention and MLP both read the same norm; x += attn + mlp (Phi-2) */
-    bool post_norms;        /* norms after attention and after MLP as well (Gemma 2) */
-    bool qk_norm;           /* RMS norm of each Q and K head before rope (Qwen3) */
-    bool tied;              /* output head is the embedding */
-    float embd_scale;       /* multiplies embeddings (Gemma: sqrt(n_embd)); 1 = none */
-    float attn_scale;       /* multiplies q.k; normally 1/sqrt(d_head) */
+    bool gated;          /* gate and up projections (GLU) or a plain two-layer MLP */
+    bool parallel_block; /* attention and MLP both read the same norm; x += attn + mlp (Phi-2) */
+    bool post_norms;     /* norms after attention and after MLP as well (Gemma 2) */
+    bool qk_norm;        /* RMS norm of each Q and K head before rope (Qwen3) */
+    bool tied;           /* output head is the embedding */
+    float embd_scale;    /* multiplies embeddings (Gemma: sqrt(n_embd)); 1 = none */
+    float attn_scale;    /* multiplies q.k; normally 1/sqrt(d_head) */
     float attn_soft_cap, logit_soft_cap; /* 0 = off (Gemma 2) */
-    int32_t window;         /* sliding window in tokens, 0 = none */
-    int32_t window_pattern; /* 0: every layer has the window; p: layers i with (i % p) != p-1 have it (Gemma 2: 2) */
+    int32_t window;                      /* sliding window in tokens, 0 = none */
+    int32_t window_pattern; /* 0: every layer has the window; p: layers i with (i % p) != p-1 have it (Gemma
+                               2: 2) */
     /* rope: angle of pair i at position p is p * inv_freq[i]; cos and sin are multiplied by rope_mscale */
-    int32_t n_rot;                       /* rotated values per head, <= d_head, even */
+    int32_t n_rot; /* rotated values per head, <= d_head, even */
     double rope_base;
     float inv_freq[TN_MAX_ROT / 2];      /* scaling (linear, llama3, longrope short) already applied */
-    float inv_freq_long[TN_MAX_ROT / 2]; /* longrope: used when the context exceeds rope_orig_ctx; else equal to inv_freq */
+    float inv_freq_long[TN_MAX_ROT / 2]; /* longrope: used when the context exceeds rope_orig_ctx; else equal
+                                            to inv_freq */
     int32_t rope_orig_ctx;               /* 0: no switch */
     float rope_mscale;
 } tn_hparams;
 
-/* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b; fused QKV and
- * gate-up are split; rope pairs are rotate-half (GGUF's interleaved Llama rows are permuted back); Gemma's norm weights
- * include their +1. */
+/* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
+ * fused QKV and gate-up are split; rope pairs are rotate-half (GGUF's interleaved Llama rows are permuted
+ * back); Gemma's norm weights include their +1. */
 typedef enum tn_role {
     /* model level (layer = -1) */
-    TN_W_EMBD,      /* [n_vocab][n_embd] */
-    TN_W_OUT_NORM, TN_W_OUT_NORM_B,
-    TN_W_OUT, TN_W_OUT_B, /* absent when tied */
+    TN_W_EMBD, /* [n_vocab][n_embd] */
+    TN_W_OUT_NORM,
+    TN_W_OUT_NORM_B,
+    TN_W_OUT,
+    TN_W_OUT_B, /* absent when tied */
     /* layer level */
-    TN_W_ATTN_NORM, TN_W_ATTN_NORM_B,
-    TN_W_Q, TN_W_K, TN_W_V, TN_W_O,
-    TN_W_Q_B, TN_W_K_B, TN_W_V_B, TN_W_O_B,
-    TN_W_Q_NORM, TN_W_K_NORM,
+    TN_W_ATTN_NORM,
+    TN_W_ATTN_NORM_B,
+    TN_W_Q,
+    TN_W_K,
+    TN_W_V,
+    TN_W_O,
+    TN_W_Q_B,
+    TN_W_K_B,
+    TN_W_V_B,
+    TN_W_O_B,
+    TN_W_Q_NORM,
+    TN_W_K_NORM,
     TN_W_ATTN_POST_NORM,
-    TN_W_FFN_NORM, TN_W_FFN_NORM_B,
-    TN_W_GATE, TN_W_UP, TN_W_DOWN,
-    TN_W_GATE_B, TN_W_UP_B, TN_W_DOWN_B,
+    TN_W_FFN_NORM,
+    TN_W_FFN_NORM_B,
+    TN_W_GATE,
+    TN_W_UP,
+    TN_W_DOWN,
+    TN_W_GATE_B,
+    TN_W_UP_B,
+    TN_W_DOWN_B,
     TN_W_FFN_POST_NORM,
     TN_W_N_ROLES
 } tn_role;

@@ -13,7 +13,8 @@ tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv *o
     out->v = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
     if (out->k && out->v) return TERN_OK;
     tn_kv_close(out);
-    return tn_fail(err, TERN_E_MEMORY, "no memory for a KV cache of %d tokens (%zu bytes); ask for a smaller context", n_ctx,
+    return tn_fail(err, TERN_E_MEMORY,
+                   "no memory for a KV cache of %d tokens (%zu bytes); ask for a smaller context", n_ctx,
                    2 * n * sizeof(float));
 }
 
@@ -40,7 +41,8 @@ void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
             const float *src = tn_kv_k(kv, l, h) + k_offset(kv, from);
             float *dst = tn_kv_k(kv, l, h) + k_offset(kv, to), *v = tn_kv_v(kv, l, h);
             for (int d = 0; d < kv->d_head; d++) dst[(size_t)d * TN_KV_PANEL] = src[(size_t)d * TN_KV_PANEL];
-            memcpy(v + (size_t)to * (size_t)kv->d_head, v + (size_t)from * (size_t)kv->d_head, (size_t)kv->d_head * sizeof *v);
+            memcpy(v + (size_t)to * (size_t)kv->d_head, v + (size_t)from * (size_t)kv->d_head,
+                   (size_t)kv->d_head * sizeof *v);
         }
     }
 }

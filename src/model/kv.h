@@ -18,8 +18,12 @@ void tn_kv_close(tn_kv *kv);
 static inline size_t tn_kv_head_offset(const tn_kv *kv, int layer, int head) {
     return ((size_t)layer * (size_t)kv->n_kv_heads + (size_t)head) * (size_t)kv->cap_tok * (size_t)kv->d_head;
 }
-static inline float *tn_kv_k(const tn_kv *kv, int layer, int head) { return kv->k + tn_kv_head_offset(kv, layer, head); }
-static inline float *tn_kv_v(const tn_kv *kv, int layer, int head) { return kv->v + tn_kv_head_offset(kv, layer, head); }
+static inline float *tn_kv_k(const tn_kv *kv, int layer, int head) {
+    return kv->k + tn_kv_head_offset(kv, layer, head);
+}
+static inline float *tn_kv_v(const tn_kv *kv, int layer, int head) {
+    return kv->v + tn_kv_head_offset(kv, layer, head);
+}
 
 /* Store one position's key and value (d_head values each). */
 void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k, const float *v);

@@ -39,9 +39,12 @@ static void pack_rows(void *arg, int i_item, int i_thread) {
         return;
     }
     *st = tn_source_read(j->ld->src, j->layer, j->role, n0, n1, rows, &j->error[i_thread % 64]);
-    if (*st == TERN_OK && j->l->full) tn_panels_pack(TN_PANEL_F32, j->l->full, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
-    if (*st == TERN_OK && j->layer >= 0) tn_baseline_weights(j->ld->m->scheme, rows, (size_t)(n1 - n0), (size_t)j->l->k);
-    if (*st == TERN_OK) tn_panels_pack(j->l->dtype, j->l->panels, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
+    if (*st == TERN_OK && j->l->full)
+        tn_panels_pack(TN_PANEL_F32, j->l->full, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
+    if (*st == TERN_OK && j->layer >= 0)
+        tn_baseline_weights(j->ld->m->scheme, rows, (size_t)(n1 - n0), (size_t)j->l->k);
+    if (*st == TERN_OK)
+        tn_panels_pack(j->l->dtype, j->l->panels, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
     tn_free(ctx, rows);
 }
 
@@ -73,10 +76,12 @@ static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias
     l->dtype = rounded ? TN_PANEL_F32 : tn_source_panel_dtype(ld->src, layer, role);
     size_t bytes = tn_panels_bytes(l->dtype, (size_t)rows, (size_t)cols);
     l->panels = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, bytes, 1);
-    TN_FAIL_IF(!l->panels, ld->err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role), layer, bytes);
+    TN_FAIL_IF(!l->panels, ld->err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)",
+               tn_role_name(role), layer, bytes);
     if (rounded && ld->m->scheme == TN_FLOAT_LLM_INT8) {
         l->full = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, bytes, 1);
-        TN_FAIL_IF(!l->full, ld->err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role), layer, bytes);
+        TN_FAIL_IF(!l->full, ld->err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)",
+                   tn_role_name(role), layer, bytes);
     }
     pack_job *j = tn_calloc(ld->m->ctx, TN_MEM_OTHER, 1, sizeof *j);
     TN_FAIL_IF(!j, ld->err, TERN_E_MEMORY, "no memory to load %s", tn_role_name(role));
@@ -89,7 +94,9 @@ static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias
     }
     tn_free(ld->m->ctx, j);
     TN_TRY(st);
-    if (ld->hash) XXH64_update(ld->hash, l->panels, bytes < 4096 ? bytes : 4096); /* a sample is enough to tell models apart */
+    if (ld->hash)
+        XXH64_update(ld->hash, l->panels,
+                     bytes < 4096 ? bytes : 4096); /* a sample is enough to tell models apart */
     ld->m->n_params += (uint64_t)(rows * cols);
     ld->m->weight_bytes += bytes;
     return bias == TN_W_N_ROLES ? TERN_OK : load_vector(ld, layer, bias, &l->bias);
@@ -100,17 +107,23 @@ static tern_status load_layer(loader *ld, int i, tn_layer *y) {
         tn_role role;
         float **v;
     } vectors[] = {
-        {TN_W_ATTN_NORM, &y->attn_norm},     {TN_W_ATTN_NORM_B, &y->attn_norm_b}, {TN_W_ATTN_POST_NORM, &y->attn_post_norm},
-        {TN_W_FFN_NORM, &y->ffn_norm},       {TN_W_FFN_NORM_B, &y->ffn_norm_b},   {TN_W_FFN_POST_NORM, &y->ffn_post_norm},
-        {TN_W_Q_NORM, &y->q_norm},           {TN_W_K_NORM, &y->k_norm},
+        {TN_W_ATTN_NORM, &y->attn_norm},
+        {TN_W_ATTN_NORM_B, &y->attn_norm_b},
+        {TN_W_ATTN_POST_NORM, &y->attn_post_norm},
+        {TN_W_FFN_NORM, &y->ffn_norm},
+        {TN_W_FFN_NORM_B, &y->ffn_norm_b},
+        {TN_W_FFN_POST_NORM, &y->ffn_post_norm},
+        {TN_W_Q_NORM, &y->q_norm},
+        {TN_W_K_NORM, &y->k_norm},
     };
-    for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++) TN_TRY(load_vector(ld, i, vectors[v].role, vectors[v].v));
+    for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++)
+        TN_TRY(load_vector(ld, i, vectors[v].role, vectors[v].v));
     const struct {
         tn_role role, bias;
         tn_linear *l;
     } linears[] = {
-        {TN_W_Q, TN_W_Q_B, &y->q},       {TN_W_K, TN_W_K_B, &y->k},          {TN_W_V, TN_W_V_B, &y->v},
-        {TN_W_O, TN_W_O_B, &y->o},       {TN_W_GATE, TN_W_GATE_B, &y->gate}, {TN_W_UP, TN_W_UP_B, &y->up},
+        {TN_W_Q, TN_W_Q_B, &y->q},          {TN_W_K, TN_W_K_B, &y->k},          {TN_W_V, TN_W_V_B, &y->v},
+        {TN_W_O, TN_W_O_B, &y->o},          {TN_W_GATE, TN_W_GATE_B, &y->gate}, {TN_W_UP, TN_W_UP_B, &y->up},
         {TN_W_DOWN, TN_W_DOWN_B, &y->down},
     };
     for (size_t l = 0; l < sizeof linears / sizeof linears[0]; l++) {
@@ -120,7 +133,8 @@ static tern_status load_layer(loader *ld, int i, tn_layer *y) {
 }
 
 /* A model of this source without weights. */
-static tern_status new_model(tn_ctx *ctx, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err) {
+static tern_status new_model(tn_ctx *ctx, tn_source *src, tn_float_scheme scheme, tn_model **out,
+                             tern_error *err) {
     tn_model *m = *out = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for the model");
     m->ctx = ctx;
@@ -145,7 +159,9 @@ tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_mode
     for (int layer = -1; layer < ld.m->h.n_layers; layer++) {
         for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
             int64_t rows, cols;
-            if (!tn_source_has(src, layer, role) || (ld.m->h.tied && (role == TN_W_OUT || role == TN_W_OUT_B))) continue;
+            if (!tn_source_has(src, layer, role) ||
+                (ld.m->h.tied && (role == TN_W_OUT || role == TN_W_OUT_B)))
+                continue;
             tn_role_shape(&ld.m->h, role, &rows, &cols);
             ld.m->n_params += (uint64_t)(rows * cols);
         }
@@ -163,7 +179,8 @@ tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int 
     return st;
 }
 
-tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err) {
+tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
+                          tern_error *err) {
     *out = NULL;
     tn_model *m;
     tern_status st = new_model(ctx, src, scheme, &m, err);
@@ -178,7 +195,8 @@ tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_s
     if ((st = load_vector(&ld, -1, TN_W_OUT_NORM_B, &m->out_norm_b)) != TERN_OK) goto out;
     for (int i = 0; i < m->h.n_layers; i++) {
         if ((st = load_layer(&ld, i, &m->layers[i])) != TERN_OK) goto out;
-        TN_BAIL_IF(!tn_progress(ctx, "load", (i + 1.0) / m->h.n_layers), err, TERN_E_CANCELLED, "loading was cancelled");
+        TN_BAIL_IF(!tn_progress(ctx, "load", (i + 1.0) / m->h.n_layers), err, TERN_E_CANCELLED,
+                   "loading was cancelled");
     }
     m->tokenizer = tn_source_take_tokenizer(src);
     m->fingerprint = XXH64_digest(ld.hash);
@@ -198,7 +216,8 @@ static void free_linear(tn_ctx *ctx, tn_linear *l) {
 
 void tn_model_drop_layer(tn_model *m, int layer) {
     tn_layer *y = &m->layers[layer];
-    float *vectors[] = {y->attn_norm, y->attn_norm_b, y->attn_post_norm, y->ffn_norm, y->ffn_norm_b, y->ffn_post_norm, y->q_norm, y->k_norm};
+    float *vectors[] = {y->attn_norm,  y->attn_norm_b,   y->attn_post_norm, y->ffn_norm,
+                        y->ffn_norm_b, y->ffn_post_norm, y->q_norm,         y->k_norm};
     for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++) tn_free(m->ctx, vectors[v]);
     tn_linear *linears[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
     for (size_t l = 0; l < sizeof linears / sizeof linears[0]; l++) free_linear(m->ctx, linears[l]);
@@ -235,13 +254,21 @@ static void linear_item(void *arg, int i_item, int i_thread) {
     j->fn(j->x, j->ldx, j->l->panels, j->l->bias, j->out, j->ldo, j->m, n0, n1, (size_t)j->l->k);
 }
 
-void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx, float *out,
-                   size_t ldo, size_t m) {
-    /* Few enough panels that threads of unequal speed finish together, and an even number: the products work on two (many rows)
-     * or four (few rows) at once, and a single one left over runs at half the speed. Rows in plenty make two panels worth an item. */
-    size_t n_panels = ((size_t)l->n + TN_PANEL_N - 1) / TN_PANEL_N, panels_per_item = n_panels / ((size_t)tn_pool_size(pool) * 16) / 4 * 4;
+void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
+                   float *out, size_t ldo, size_t m) {
+    /* Few enough panels that threads of unequal speed finish together, and an even number: the products work
+     * on two (many rows) or four (few rows) at once, and a single one left over runs at half the speed. Rows
+     * in plenty make two panels worth an item. */
+    size_t n_panels = ((size_t)l->n + TN_PANEL_N - 1) / TN_PANEL_N,
+           panels_per_item = n_panels / ((size_t)tn_pool_size(pool) * 16) / 4 * 4;
     if (m > 8 || panels_per_item < 2) panels_per_item = 2;
-    linear_job j = {.l = l, .fn = kern->gemm_f32[l->dtype], .x = x, .out = out, .ldx = ldx, .ldo = ldo, .m = m,
+    linear_job j = {.l = l,
+                    .fn = kern->gemm_f32[l->dtype],
+                    .x = x,
+                    .out = out,
+                    .ldx = ldx,
+                    .ldo = ldo,
+                    .m = m,
                     .n_per_item = panels_per_item * TN_PANEL_N};
     tn_pool_for(pool, (int)((n_panels + panels_per_item - 1) / panels_per_item), linear_item, &j);
 }

@@ -17,8 +17,9 @@ typedef struct tn_linear {
 } tn_linear;
 
 typedef struct tn_layer {
-    float *attn_norm, *attn_norm_b, *attn_post_norm, *ffn_norm, *ffn_norm_b, *ffn_post_norm; /* [n_embd] or NULL */
-    float *q_norm, *k_norm;                                                                   /* [d_head] or NULL */
+    float *attn_norm, *attn_norm_b, *attn_post_norm, *ffn_norm, *ffn_norm_b,
+        *ffn_post_norm;     /* [n_embd] or NULL */
+    float *q_norm, *k_norm; /* [d_head] or NULL */
     tn_linear q, k, v, o, gate, up, down;
 } tn_layer;
 
@@ -36,17 +37,19 @@ typedef struct tn_model {
     char description[64];
 } tn_model;
 
-/* Load every weight of the source as float panels, rounded as the scheme rounds. Takes the source's tokenizer. Reports progress "load". */
-tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out, tern_error *err);
-/* The same without embedding, head and layers (weight_bytes and fingerprint tell nothing then): for work that goes layer by layer in little
- * memory. */
+/* Load every weight of the source as float panels, rounded as the scheme rounds. Takes the source's
+ * tokenizer. Reports progress "load". */
+tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
+                          tern_error *err);
+/* The same without embedding, head and layers (weight_bytes and fingerprint tell nothing then): for work that
+ * goes layer by layer in little memory. */
 tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err);
 tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int layer, tern_error *err);
 void tn_model_drop_layer(tn_model *m, int layer);
 void tn_model_close(tn_model **m);
 
 /* out = x W^T + bias over m rows, spread over the pool. */
-void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx, float *out,
-                   size_t ldo, size_t m);
+void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
+                   float *out, size_t ldo, size_t m);
 
 #endif

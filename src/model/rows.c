@@ -17,7 +17,8 @@ void tn_rows_rope_table(const tn_rows *r, bool use_long) {
     }
 }
 
-void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float *x, float *out, int32_t row0, int32_t row1) {
+void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float *x, float *out, int32_t row0,
+                  int32_t row1) {
     size_t n = (size_t)r->h->n_embd;
     for (int32_t i = row0; i < row1; i++) {
         const float *in = x + (size_t)i * n;
@@ -27,7 +28,8 @@ void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float 
     }
 }
 
-void tn_rows_rope_store(const tn_rows *r, const tn_layer *y, int layer, float *q, float *k, const float *v, int32_t row0, int32_t row1) {
+void tn_rows_rope_store(const tn_rows *r, const tn_layer *y, int layer, float *q, float *k, const float *v,
+                        int32_t row0, int32_t row1) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)h->d_head;
     for (int32_t i = row0; i < row1; i++) {
@@ -48,13 +50,15 @@ void tn_rows_rope_store(const tn_rows *r, const tn_layer *y, int layer, float *q
 }
 
 int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
-    bool windowed = h->window > 0 && (h->window_pattern <= 1 || layer % h->window_pattern != h->window_pattern - 1);
+    bool windowed =
+        h->window > 0 && (h->window_pattern <= 1 || layer % h->window_pattern != h->window_pattern - 1);
     return windowed && pos >= h->window ? pos - h->window + 1 : 0;
 }
 
 enum { ATTN_ROWS = 64 }; /* rows per kernel call */
 
-void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0, int32_t row1, float *scratch) {
+void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0,
+                       int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
     int kv_head = head / (h->n_heads / h->n_kv_heads);
@@ -67,12 +71,22 @@ void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, fl
         }
         size_t off = (size_t)b * stride + (size_t)head * d;
         tn_attn_f32_args a = {
-            .q = q + off, .q_stride = stride, .out = out + off, .out_stride = stride,
-            .k_panels = tn_kv_k(r->kv, layer, kv_head), .v = tn_kv_v(r->kv, layer, kv_head),
-            .n_rows = (size_t)n, .d_head = d, .scale = h->attn_scale, .soft_cap = h->attn_soft_cap,
-            .first_pos = first, .end_pos = end,
+            .q = q + off,
+            .q_stride = stride,
+            .out = out + off,
+            .out_stride = stride,
+            .k_panels = tn_kv_k(r->kv, layer, kv_head),
+            .v = tn_kv_v(r->kv, layer, kv_head),
+            .n_rows = (size_t)n,
+            .d_head = d,
+            .scale = h->attn_scale,
+            .soft_cap = h->attn_soft_cap,
+            .first_pos = first,
+            .end_pos = end,
             .tree_mask = r->tree_mask ? r->tree_mask + (size_t)b * r->n_tree_words : NULL,
-            .tree_base = r->tree_mask ? (size_t)r->tree_base : 0, .n_tree_words = r->n_tree_words, .scratch = scratch,
+            .tree_base = r->tree_mask ? (size_t)r->tree_base : 0,
+            .n_tree_words = r->n_tree_words,
+            .scratch = scratch,
         };
         r->kern->attn_f32(&a);
     }
@@ -80,12 +94,14 @@ void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, fl
 
 enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel takes as one block */
 
-void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const float *q, float *out, int32_t row0, int32_t row1, float *scratch) {
+void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const float *q, float *out,
+                             int32_t row0, int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
     int32_t n_group = h->n_heads / h->n_kv_heads, head0 = kv_head * n_group;
     if (n_group == 1 || n_group > GROUP_ROWS || r->n_tree_words > 1) {
-        for (int32_t g = 0; g < n_group; g++) tn_rows_attention(r, layer, head0 + g, q, out, row0, row1, scratch);
+        for (int32_t g = 0; g < n_group; g++)
+            tn_rows_attention(r, layer, head0 + g, q, out, row0, row1, scratch);
         return;
     }
     float *gathered = scratch, *result = gathered + GROUP_ROWS * d;
@@ -100,19 +116,31 @@ void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const flo
                 end[k] = r->tree_mask ? r->tree_base : r->pos[b + i] + 1;
                 mask[k] = r->tree_mask ? r->tree_mask[b + i] : 0;
             }
-            memcpy(gathered + (size_t)(i * n_group) * d, q + (size_t)(b + i) * stride + (size_t)head0 * d, (size_t)n_group * d * sizeof *q);
+            memcpy(gathered + (size_t)(i * n_group) * d, q + (size_t)(b + i) * stride + (size_t)head0 * d,
+                   (size_t)n_group * d * sizeof *q);
         }
         tn_attn_f32_args a = {
-            .q = gathered, .q_stride = d, .out = result, .out_stride = d,
-            .k_panels = tn_kv_k(r->kv, layer, kv_head), .v = tn_kv_v(r->kv, layer, kv_head),
-            .n_rows = (size_t)(n * n_group), .d_head = d, .scale = h->attn_scale, .soft_cap = h->attn_soft_cap,
-            .first_pos = first, .end_pos = end,
-            .tree_mask = r->tree_mask ? mask : NULL, .tree_base = r->tree_mask ? (size_t)r->tree_base : 0, .n_tree_words = r->n_tree_words,
+            .q = gathered,
+            .q_stride = d,
+            .out = result,
+            .out_stride = d,
+            .k_panels = tn_kv_k(r->kv, layer, kv_head),
+            .v = tn_kv_v(r->kv, layer, kv_head),
+            .n_rows = (size_t)(n * n_group),
+            .d_head = d,
+            .scale = h->attn_scale,
+            .soft_cap = h->attn_soft_cap,
+            .first_pos = first,
+            .end_pos = end,
+            .tree_mask = r->tree_mask ? mask : NULL,
+            .tree_base = r->tree_mask ? (size_t)r->tree_base : 0,
+            .n_tree_words = r->n_tree_words,
             .scratch = result + GROUP_ROWS * d,
         };
         r->kern->attn_f32(&a);
         for (int32_t i = 0; i < n; i++) {
-            memcpy(out + (size_t)(b + i) * stride + (size_t)head0 * d, result + (size_t)(i * n_group) * d, (size_t)n_group * d * sizeof *out);
+            memcpy(out + (size_t)(b + i) * stride + (size_t)head0 * d, result + (size_t)(i * n_group) * d,
+                   (size_t)n_group * d * sizeof *out);
         }
     }
 }

@@ -7,14 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-tern_status tn_sampler_open(tn_ctx *ctx, const tern_sampling *p, size_t n_vocab, tn_sampler *out, tern_error *err) {
+tern_status tn_sampler_open(tn_ctx *ctx, const tern_sampling *p, size_t n_vocab, tn_sampler *out,
+                            tern_error *err) {
     *out = (tn_sampler){.ctx = ctx, .p = *p, .rng = {p->seed}, .n_vocab = n_vocab};
-    TN_FAIL_IF(!(p->temperature >= 0) || !isfinite(p->temperature), err, TERN_E_INVALID, "temperature %g: want a number >= 0", (double)p->temperature);
+    TN_FAIL_IF(!(p->temperature >= 0) || !isfinite(p->temperature), err, TERN_E_INVALID,
+               "temperature %g: want a number >= 0", (double)p->temperature);
     TN_FAIL_IF(p->top_k < 0, err, TERN_E_INVALID, "top_k %d: want 0 (off) or more", p->top_k);
-    TN_FAIL_IF(!(p->top_p > 0 && p->top_p <= 1), err, TERN_E_INVALID, "top_p %g: want a number in (0, 1]", (double)p->top_p);
-    TN_FAIL_IF(!(p->min_p >= 0 && p->min_p < 1), err, TERN_E_INVALID, "min_p %g: want a number in [0, 1)", (double)p->min_p);
-    TN_FAIL_IF(!(p->repeat_penalty > 0) || !isfinite(p->repeat_penalty), err, TERN_E_INVALID, "repeat_penalty %g: want a number > 0", (double)p->repeat_penalty);
-    TN_FAIL_IF(p->repeat_last_n < -1, err, TERN_E_INVALID, "repeat_last_n %d: want -1 (all) or more", p->repeat_last_n);
+    TN_FAIL_IF(!(p->top_p > 0 && p->top_p <= 1), err, TERN_E_INVALID, "top_p %g: want a number in (0, 1]",
+               (double)p->top_p);
+    TN_FAIL_IF(!(p->min_p >= 0 && p->min_p < 1), err, TERN_E_INVALID, "min_p %g: want a number in [0, 1)",
+               (double)p->min_p);
+    TN_FAIL_IF(!(p->repeat_penalty > 0) || !isfinite(p->repeat_penalty), err, TERN_E_INVALID,
+               "repeat_penalty %g: want a number > 0", (double)p->repeat_penalty);
+    TN_FAIL_IF(p->repeat_last_n < -1, err, TERN_E_INVALID, "repeat_last_n %d: want -1 (all) or more",
+               p->repeat_last_n);
     out->cand = tn_alloc(ctx, TN_MEM_OTHER, n_vocab, sizeof *out->cand);
     out->seen = tn_calloc(ctx, TN_MEM_OTHER, n_vocab, 1);
     if (out->cand && out->seen) return TERN_OK;
@@ -122,7 +128,8 @@ static void normalise(tn_candidate *c, size_t n) {
 size_t tn_sampler_distribution(tn_sampler *s, const float *logits, const int32_t *history, size_t n_history) {
     size_t n = s->n_vocab;
     tn_candidate *c = s->cand;
-    for (size_t i = 0; i < n; i++) c[i] = (tn_candidate){.id = (int32_t)i, .logit = isnan(logits[i]) ? -INFINITY : logits[i]};
+    for (size_t i = 0; i < n; i++)
+        c[i] = (tn_candidate){.id = (int32_t)i, .logit = isnan(logits[i]) ? -INFINITY : logits[i]};
     penalise(s, history, n_history);
     if (s->p.temperature == 0) {
         size_t best = 0;

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 
 typedef struct place {
-    const tn_tensor *t; /* NULL: absent */
-    int64_t row0;       /* of the canonical tensor inside a fused one */
+    const tn_tensor *t;     /* NULL: absent */
+    int64_t row0;           /* of the canonical tensor inside a fused one */
     int32_t permuted_heads; /* > 0: rows of each of so many heads are in interleaved rope order */
     bool plus_one;
 } place;
@@ -31,22 +31,30 @@ struct tn_source {
     char description[64];
 };
 
-static place *place_of(const tn_source *s, int layer, tn_role role) { return &s->places[(size_t)(layer + 1) * TN_W_N_ROLES + (size_t)role]; }
+static place *place_of(const tn_source *s, int layer, tn_role role) {
+    return &s->places[(size_t)(layer + 1) * TN_W_N_ROLES + (size_t)role];
+}
 
 static const tn_tensor *tensor_named(const tn_source *s, const char *name) {
     return s->gguf ? tn_gguf_tensor(s->gguf, name) : tn_safetensors_tensor(s->st, name);
 }
 
-/* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role begins. */
+/* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role
+ * begins. */
 static const tn_tensor *fused(const tn_source *s, int layer, tn_role role, int64_t *row0, uint64_t *n_rows) {
     const tn_hparams *h = &s->h;
     int64_t q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head;
     const char *hf = NULL, *gguf = NULL;
     *row0 = 0;
     switch (role) {
-    case TN_W_Q: case TN_W_K: case TN_W_V: hf = "self_attn.qkv_proj.weight", gguf = "attn_qkv.weight"; break;
-    case TN_W_Q_B: case TN_W_K_B: case TN_W_V_B: hf = "self_attn.qkv_proj.bias", gguf = "attn_qkv.bias"; break;
-    case TN_W_GATE: case TN_W_UP: hf = "mlp.gate_up_proj.weight", gguf = "ffn_up.weight"; break;
+    case TN_W_Q:
+    case TN_W_K:
+    case TN_W_V: hf = "self_attn.qkv_proj.weight", gguf = "attn_qkv.weight"; break;
+    case TN_W_Q_B:
+    case TN_W_K_B:
+    case TN_W_V_B: hf = "self_attn.qkv_proj.bias", gguf = "attn_qkv.bias"; break;
+    case TN_W_GATE:
+    case TN_W_UP: hf = "mlp.gate_up_proj.weight", gguf = "ffn_up.weight"; break;
     default: return NULL;
     }
     if (role == TN_W_K || role == TN_W_K_B) *row0 = q;
@@ -62,7 +70,8 @@ static const tn_tensor *fused(const tn_source *s, int layer, tn_role role, int64
 static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error *err) {
     place *p = place_of(s, layer, role);
     char name[160];
-    bool named = s->gguf ? tn_arch_gguf_name(layer, role, name, sizeof name) : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
+    bool named = s->gguf ? tn_arch_gguf_name(layer, role, name, sizeof name)
+                         : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
     if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated)) return TERN_OK;
     p->t = tensor_named(s, name);
     int64_t rows, cols;
@@ -76,27 +85,37 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
         if (whole && !(s->gguf && role == TN_W_GATE && whole->dims[0] != n0)) p->t = whole;
     }
     if (!p->t) {
-        TN_FAIL_IF(tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT, "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
+        TN_FAIL_IF(tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT,
+                   "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
         return TERN_OK;
     }
     const tn_tensor *t = p->t;
-    TN_FAIL_IF(t->dtype >= TN_N_DTYPES, err, TERN_E_UNSUPPORTED, "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name, t->off_bytes);
+    TN_FAIL_IF(t->dtype >= TN_N_DTYPES, err, TERN_E_UNSUPPORTED,
+               "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name,
+               t->off_bytes);
     bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
-    TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64 ", the hyperparameters want %" PRIu64 " x %" PRIu64, t->file, t->name,
-               t->off_bytes, t->dims[0], t->dims[1], n0, n1);
-    TN_FAIL_IF(rows == 1 && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED, "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes, tn_dtype_name(t->dtype));
+    TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
+               "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64
+               ", the hyperparameters want %" PRIu64 " x %" PRIu64,
+               t->file, t->name, t->off_bytes, t->dims[0], t->dims[1], n0, n1);
+    TN_FAIL_IF(rows == 1 && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED,
+               "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes,
+               tn_dtype_name(t->dtype));
     if (s->gguf && s->arch->gguf_permuted) {
         if (role == TN_W_Q || role == TN_W_Q_B) p->permuted_heads = s->h.n_heads;
         if (role == TN_W_K || role == TN_W_K_B) p->permuted_heads = s->h.n_kv_heads;
     }
-    bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM || role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM;
+    bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
+                   role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM;
     p->plus_one = s->st && s->arch->norm_plus_one && is_norm;
     return TERN_OK;
 }
 
 static void describe(tn_source *s) {
     const tn_tensor *t = place_of(s, 0, TN_W_DOWN)->t;
-    if (s->gguf) snprintf(s->description, sizeof s->description, "GGUF v%u, %s", tn_gguf_version(s->gguf), tn_dtype_name(t->dtype));
+    if (s->gguf)
+        snprintf(s->description, sizeof s->description, "GGUF v%u, %s", tn_gguf_version(s->gguf),
+                 tn_dtype_name(t->dtype));
     else snprintf(s->description, sizeof s->description, "safetensors, %s", tn_dtype_name(t->dtype));
 }
 
@@ -104,12 +123,15 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
     TN_TRY(tn_gguf_open(s->ctx, path, &s->gguf, err));
     const char *name;
     size_t n;
-    TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT, "%s: metadata key 'general.architecture' is missing", path);
+    TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT,
+               "%s: metadata key 'general.architecture' is missing", path);
     s->arch = tn_arch_by_gguf(name, n);
     char list[160];
     tn_arch_list(list, sizeof list);
-    TN_FAIL_IF(!s->arch, err, TERN_E_UNSUPPORTED, "%s: architecture '%.*s' is not supported; there are %s", path, (int)(n < 40 ? n : 40), name, list);
-    TN_FAIL_IF(!tn_gguf_n_tensors(s->gguf), err, TERN_E_FORMAT, "%s: a vocabulary without weights (tern tokenize reads it)", path);
+    TN_FAIL_IF(!s->arch, err, TERN_E_UNSUPPORTED, "%s: architecture '%.*s' is not supported; there are %s",
+               path, (int)(n < 40 ? n : 40), name, list);
+    TN_FAIL_IF(!tn_gguf_n_tensors(s->gguf), err, TERN_E_FORMAT,
+               "%s: a vocabulary without weights (tern tokenize reads it)", path);
     TN_TRY(tn_arch_hparams_gguf(s->arch, s->gguf, &s->h, err));
     return tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err);
 }
@@ -122,10 +144,12 @@ static bool exists(const char *folder, const char *name) {
 
 static tern_status open_folder(tn_source *s, const char *path, tern_error *err) {
     char file[4096];
-    TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err, TERN_E_INVALID, "%s: path too long", path);
+    TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
+               TERN_E_INVALID, "%s: path too long", path);
     json_error_t je;
     json_t *config = json_load_file(file, 0, &je);
-    TN_FAIL_IF(!config, err, exists(path, "config.json") ? TERN_E_FORMAT : TERN_E_IO, "%s: %s", file, je.text);
+    TN_FAIL_IF(!config, err, exists(path, "config.json") ? TERN_E_FORMAT : TERN_E_IO, "%s: %s", file,
+               je.text);
     const char *type = json_string_value(json_object_get(config, "model_type"));
     tern_status st = TERN_OK;
     s->arch = type ? tn_arch_by_hf(type) : NULL;
@@ -133,15 +157,19 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     else if (!s->arch) {
         char list[160];
         tn_arch_list(list, sizeof list);
-        st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s", file, type, list);
+        st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s", file,
+                     type, list);
     }
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
     /* configs leave the flag out where the family's default ties: then the weights tell */
-    if (st == TERN_OK && !json_object_get(config, "tie_word_embeddings") && !tensor_named(s, "lm_head.weight")) s->h.tied = true;
+    if (st == TERN_OK && !json_object_get(config, "tie_word_embeddings") &&
+        !tensor_named(s, "lm_head.weight"))
+        s->h.tied = true;
     json_decref(config);
     TN_TRY(st);
-    if (exists(path, "tokenizer.json") || exists(path, "tokenizer.model") || exists(path, "merges.txt")) return tn_tokenizer_open_hf(s->ctx, path, &s->tokenizer, err);
+    if (exists(path, "tokenizer.json") || exists(path, "tokenizer.model") || exists(path, "merges.txt"))
+        return tn_tokenizer_open_hf(s->ctx, path, &s->tokenizer, err);
     return TERN_OK;
 }
 
@@ -152,18 +180,22 @@ tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_
     s->ctx = ctx;
     snprintf(s->path, sizeof s->path, "%s", path);
     struct stat sb;
-    tern_status st = !stat(path, &sb) && S_ISDIR(sb.st_mode) ? open_folder(s, path, err) : open_gguf(s, path, err);
+    tern_status st =
+        !stat(path, &sb) && S_ISDIR(sb.st_mode) ? open_folder(s, path, err) : open_gguf(s, path, err);
     if (st == TERN_OK) {
-        s->places = tn_calloc(ctx, TN_MEM_OTHER, ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES, sizeof *s->places);
+        s->places =
+            tn_calloc(ctx, TN_MEM_OTHER, ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES, sizeof *s->places);
         if (!s->places) st = tn_fail(err, TERN_E_MEMORY, "no memory for %d layers", s->h.n_layers);
     }
     for (int layer = -1; st == TERN_OK && layer < s->h.n_layers; layer++) {
-        for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; st == TERN_OK && r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+        for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM;
+             st == TERN_OK && r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
             st = find_place(s, layer, (tn_role)r, err);
         }
     }
     if (st == TERN_OK && s->tokenizer && tn_tokenizer_n_vocab(s->tokenizer) > (size_t)s->h.n_vocab) {
-        st = tn_fail(err, TERN_E_FORMAT, "%s: the tokenizer has %zu tokens, the embedding %d", path, tn_tokenizer_n_vocab(s->tokenizer), s->h.n_vocab);
+        st = tn_fail(err, TERN_E_FORMAT, "%s: the tokenizer has %zu tokens, the embedding %d", path,
+                     tn_tokenizer_n_vocab(s->tokenizer), s->h.n_vocab);
     }
     if (st == TERN_OK) {
         describe(s);
@@ -187,14 +219,18 @@ void tn_source_close(tn_source **ps) {
 
 const tn_hparams *tn_source_hparams(const tn_source *s) { return &s->h; }
 const tn_tokenizer *tn_source_tokenizer(const tn_source *s) { return s->tokenizer; }
-size_t tn_source_n_tensors(const tn_source *s) { return s->gguf ? tn_gguf_n_tensors(s->gguf) : tn_safetensors_n_tensors(s->st); }
+size_t tn_source_n_tensors(const tn_source *s) {
+    return s->gguf ? tn_gguf_n_tensors(s->gguf) : tn_safetensors_n_tensors(s->st);
+}
 
 const tn_tensor *tn_source_tensor_at(const tn_source *s, size_t i) {
     return s->gguf ? tn_gguf_tensor_at(s->gguf, i) : tn_safetensors_tensor_at(s->st, i);
 }
 
 const char *tn_source_description(const tn_source *s) { return s->description; }
-bool tn_source_has(const tn_source *s, int layer, tn_role role) { return place_of(s, layer, role)->t != NULL; }
+bool tn_source_has(const tn_source *s, int layer, tn_role role) {
+    return place_of(s, layer, role)->t != NULL;
+}
 
 tn_tokenizer *tn_source_take_tokenizer(tn_source *s) {
     tn_tokenizer *t = s->tokenizer;
@@ -207,7 +243,8 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
     return t && t->dtype == TN_F16 ? TN_PANEL_F16 : t && t->dtype == TN_BF16 ? TN_PANEL_BF16 : TN_PANEL_F32;
 }
 
-/* Row of the stored tensor that holds canonical row `row`. Interleaved order puts the pair (i, i + d/2) at rows (2i, 2i + 1). */
+/* Row of the stored tensor that holds canonical row `row`. Interleaved order puts the pair (i, i + d/2) at
+ * rows (2i, 2i + 1). */
 static int64_t stored_row(const tn_source *s, const place *p, int64_t row) {
     if (!p->permuted_heads) return p->row0 + row;
     int64_t d = s->h.d_head, head = row / d, r = row % d, half = r / (d / 2), i = r % (d / 2);
@@ -216,22 +253,27 @@ static int64_t stored_row(const tn_source *s, const place *p, int64_t row) {
 
 static tern_status check_finite(const place *p, const float *v, int64_t n, int64_t first, tern_error *err) {
     for (int64_t i = 0; i < n; i++) {
-        TN_FAIL_IF(!isfinite(v[i]), err, TERN_E_FORMAT, "%s: tensor %s at offset %" PRIu64 " holds %s at element %lld", p->t->file, p->t->name, p->t->off_bytes,
-                   isnan(v[i]) ? "NaN" : "an infinity", (long long)(first + i));
+        TN_FAIL_IF(!isfinite(v[i]), err, TERN_E_FORMAT,
+                   "%s: tensor %s at offset %" PRIu64 " holds %s at element %lld", p->t->file, p->t->name,
+                   p->t->off_bytes, isnan(v[i]) ? "NaN" : "an infinity", (long long)(first + i));
     }
     return TERN_OK;
 }
 
-tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1, float *dst, tern_error *err) {
+tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
+                           float *dst, tern_error *err) {
     const place *p = place_of(s, layer, role);
     TN_FAIL_IF(!p->t, err, TERN_E_INVALID, "%s of layer %d is not in the file", tn_role_name(role), layer);
     int64_t rows, cols;
     tn_role_shape(&s->h, role, &rows, &cols);
-    TN_FAIL_IF(row0 < 0 || row1 > rows || row0 > row1, err, TERN_E_INVALID, "rows %lld to %lld of %lld", (long long)row0, (long long)row1, (long long)rows);
+    TN_FAIL_IF(row0 < 0 || row1 > rows || row0 > row1, err, TERN_E_INVALID, "rows %lld to %lld of %lld",
+               (long long)row0, (long long)row1, (long long)rows);
     if (row0 == row1) return TERN_OK;
     tn_dtype d = p->t->dtype;
     if (rows == 1) { /* a vector; elements are its rows when it is part of a fused one or permuted */
-        for (int64_t i = 0; i < cols; i++) tn_dequantise(d, p->t->data + (uint64_t)stored_row(s, p, i) * (uint64_t)tn_dtype_block_bytes(d), dst + i, 1);
+        for (int64_t i = 0; i < cols; i++)
+            tn_dequantise(d, p->t->data + (uint64_t)stored_row(s, p, i) * (uint64_t)tn_dtype_block_bytes(d),
+                          dst + i, 1);
         TN_TRY(check_finite(p, dst, cols, 0, err));
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
         return TERN_OK;

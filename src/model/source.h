@@ -1,5 +1,6 @@
-/* model/source.h - one in-memory view of a model in any file format: hyperparameters, tokenizer, weights by role.
- * Weights stay in the (mapped) file and are widened to float on request, so that packing needs bounded memory. */
+/* model/source.h - one in-memory view of a model in any file format: hyperparameters, tokenizer, weights by
+ * role. Weights stay in the (mapped) file and are widened to float on request, so that packing needs bounded
+ * memory. */
 #ifndef TN_MODEL_SOURCE_H
 #define TN_MODEL_SOURCE_H
 
@@ -10,23 +11,27 @@
 
 typedef struct tn_source tn_source;
 
-/* GGUF file or Hugging Face folder. Checks that every tensor of the architecture is there with the right shape and dtype;
- * errors name file, tensor and offset. */
+/* GGUF file or Hugging Face folder. Checks that every tensor of the architecture is there with the right
+ * shape and dtype; errors name file, tensor and offset. */
 tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err);
 void tn_source_close(tn_source **s);
 
 const tn_hparams *tn_source_hparams(const tn_source *s);
-/* Owned by the source; NULL when the file has no tokenizer. tn_source_take_tokenizer passes ownership to the caller. */
+/* Owned by the source; NULL when the file has no tokenizer. tn_source_take_tokenizer passes ownership to the
+ * caller. */
 const tn_tokenizer *tn_source_tokenizer(const tn_source *s);
 tn_tokenizer *tn_source_take_tokenizer(tn_source *s);
 
 bool tn_source_has(const tn_source *s, int layer, tn_role role);
-/* Narrowest panel type that holds the stored values exactly (F16 and BF16 files: those; everything else F32). */
+/* Narrowest panel type that holds the stored values exactly (F16 and BF16 files: those; everything else F32).
+ */
 tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role);
 /* Rows row0..row1-1 of the canonical tensor as float: dst [(row1-row0)][cols]. Thread-safe. NaN or infinite
  * weights are an error that names the tensor and the element. */
-tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1, float *dst, tern_error *err);
-/* The layer's tensors (-1: the model's own) are not needed for now: their pages leave this process's memory until they are read again. */
+tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
+                           float *dst, tern_error *err);
+/* The layer's tensors (-1: the model's own) are not needed for now: their pages leave this process's memory
+ * until they are read again. */
 void tn_source_release(const tn_source *s, int layer);
 /* The tensors as the file stores them. */
 size_t tn_source_n_tensors(const tn_source *s);

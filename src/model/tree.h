@@ -1,5 +1,5 @@
-/* model/tree.h - a token tree to evaluate in one forward: row 0 is a token certain to come next, every other row a guess of what
- * follows its parent's row. Parents come before children. */
+/* model/tree.h - a token tree to evaluate in one forward: row 0 is a token certain to come next, every other
+ * row a guess of what follows its parent's row. Parents come before children. */
 #ifndef TN_MODEL_TREE_H
 #define TN_MODEL_TREE_H
 

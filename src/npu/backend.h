@@ -1,5 +1,6 @@
-/* npu/backend.h - what a backend implements: a small table of functions. npu.c in front of it checks descriptions and jobs,
- * counts memory, keeps references and wakes waiters, so a backend only computes (docs/npu.md tells how to add one). */
+/* npu/backend.h - what a backend implements: a small table of functions. npu.c in front of it checks
+ * descriptions and jobs, counts memory, keeps references and wakes waiters, so a backend only computes
+ * (docs/npu.md tells how to add one). */
 #ifndef TN_NPU_BACKEND_H
 #define TN_NPU_BACKEND_H
 
@@ -13,17 +14,20 @@ typedef struct tn_npu_backend {
     tern_status (*open)(tn_npu_device *d, const tn_npu_options *opt, tern_error *err);
     /* Required. No job is running, every graph is unloaded. */
     void (*close)(tn_npu_device *d);
-    /* Required. Execute a checked job: exactly one tn_npu_complete must follow, on any thread, however the device fares.
-     * Allocates nothing. */
+    /* Required. Execute a checked job: exactly one tn_npu_complete must follow, on any thread, however the
+     * device fares. Allocates nothing. */
     void (*submit)(tn_npu_device *d, tn_npu_job *job);
 
-    /* Optional, together. Memory seen by both sides, 64-byte aligned; NULL: the process's own. owns: it comes from there. */
+    /* Optional, together. Memory seen by both sides, 64-byte aligned; NULL: the process's own. owns: it comes
+     * from there. */
     tern_status (*mem_alloc)(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out, tern_error *err);
     void (*mem_free)(tn_npu_device *d, void *p);
     bool (*owns)(tn_npu_device *d, const void *p);
     /* Optional. tn_npu_unpack into memory the device owns; cannot fail. */
-    void (*unpack)(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1, int64_t k, int8_t *tiles);
-    /* Optional. The graph becomes resident: weights are final, scale and bias frozen. g->impl is the backend's. */
+    void (*unpack)(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1,
+                   int64_t k, int8_t *tiles);
+    /* Optional. The graph becomes resident: weights are final, scale and bias frozen. g->impl is the
+     * backend's. */
     tern_status (*load)(tn_npu_device *d, tn_npu_graph *g, tern_error *err);
     void (*unload)(tn_npu_device *d, tn_npu_graph *g);
     /* Optional, together (caps.has_parts). */
@@ -50,12 +54,14 @@ struct tn_npu_weights {
     int32_t n, k;
     uint64_t n_bytes, n_counted; /* what it takes; of that, what is counted against the cap here */
     tn_npu_weights_data data;
-    void *mem;       /* NULL when borrowed */
-    void *copy;      /* guarded by dev->mu: a backend's copy of borrowed data in its memory; goes with the weights */
-    uint64_t *block_off; /* of packed weights: where each TN_NPU_BLOCK channels begin; filled when the first graph is loaded */
+    void *mem; /* NULL when borrowed */
+    void *
+        copy; /* guarded by dev->mu: a backend's copy of borrowed data in its memory; goes with the weights */
+    uint64_t *block_off; /* of packed weights: where each TN_NPU_BLOCK channels begin; filled when the first
+                            graph is loaded */
     bool indexed;        /* guarded by dev->mu: block_off is filled */
-    int32_t n_refs;  /* guarded by dev->mu */
-    int32_t n_loads; /* guarded by dev->mu: loaded graphs that use it */
+    int32_t n_refs;      /* guarded by dev->mu */
+    int32_t n_loads;     /* guarded by dev->mu: loaded graphs that use it */
 };
 
 struct tn_npu_graph {
@@ -63,12 +69,13 @@ struct tn_npu_graph {
     tn_npu_graph_desc desc; /* checked, defaults filled in */
     bool loaded;
     tn_npu_weights *weights[TN_NPU_MAX_OPS];
-    /* Frozen at load: the factors and addends of npu.h, [n rounded up to tile_n], 1 / out_scale included where requantised.
-     * One block at scale[0]; bias is NULL without, and the weights' own where it needs no factor. */
+    /* Frozen at load: the factors and addends of npu.h, [n rounded up to tile_n], 1 / out_scale included
+     * where requantised. One block at scale[0]; bias is NULL without, and the weights' own where it needs no
+     * factor. */
     float *scale[TN_NPU_MAX_OPS];
     const float *bias[TN_NPU_MAX_OPS];
-    uint64_t load_bytes;          /* counted against the cap while loaded */
-    int32_t n_jobs;               /* guarded by dev->mu: submitted, not yet done */
+    uint64_t load_bytes; /* counted against the cap while loaded */
+    int32_t n_jobs;      /* guarded by dev->mu: submitted, not yet done */
     void *impl;
 };
 
@@ -76,7 +83,8 @@ struct tn_npu_graph {
 void tn_npu_complete(tn_npu_device *d, tn_npu_job *job, tern_status st);
 
 /* Checks desc against the rules and d's capabilities and writes it to out with its defaults filled in. */
-tern_status tn_npu_check(const tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph_desc *out, tern_error *err);
+tern_status tn_npu_check(const tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph_desc *out,
+                         tern_error *err);
 
 /* What both sides of an op read: W or K, and its column sums. */
 static inline const int8_t *tn_npu_op_tiles(const tn_npu_job *j, int32_t i_op) {
@@ -93,14 +101,17 @@ static inline const uint8_t *tn_npu_op_in(const tn_npu_job *j, int32_t i_op) {
     return j->in[j->graph->desc.kind == TN_NPU_LINEARS ? 0 : i_op];
 }
 
-static inline bool tn_npu_op_requantised(const tn_npu_op *op) { return op->out == TN_NPU_OUT_U8 || op->out == TN_NPU_OUT_S8; }
+static inline bool tn_npu_op_requantised(const tn_npu_op *op) {
+    return op->out == TN_NPU_OUT_U8 || op->out == TN_NPU_OUT_S8;
+}
 
 /* Columns of an op that must be computed. */
 static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {
     return j->graph->desc.kind == TN_NPU_QK ? j->k[i_op].n_pos : j->graph->desc.ops[i_op].n;
 }
 
-/* The whole job on the calling thread, by the host's kernels: for a device that is lost while its memory can still be read. */
+/* The whole job on the calling thread, by the host's kernels: for a device that is lost while its memory can
+ * still be read. */
 void tn_npu_host_compute(const struct tn_kernels *k, const tn_npu_job *j);
 
 extern const tn_npu_backend tn_npu_scalar, tn_npu_host, tn_npu_hexagon;

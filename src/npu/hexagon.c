@@ -1,8 +1,10 @@
-/* npu/hexagon.c - host side of the Hexagon backend. What the device addresses lies in an arena that both sides see (hexagon/transport.h)
- * and is mapped on the DSP block by block, under its memory cap; graphs are loaded there once and run by number. One thread runs
- * jobs in order; rows that do not lie in the arena pass through a window of it. Every wait has a limit; a DSP that dies, hangs, talks
- * nonsense or refuses what it should not is lost for good: it is killed, that is said once, and this job and all later ones, and unpacking,
- * are done by the host's kernels (weights and tiles lie in the shared arena): the session goes on with the same bits. */
+/* npu/hexagon.c - host side of the Hexagon backend. What the device addresses lies in an arena that both
+ * sides see (hexagon/transport.h) and is mapped on the DSP block by block, under its memory cap; graphs are
+ * loaded there once and run by number. One thread runs jobs in order; rows that do not lie in the arena pass
+ * through a window of it. Every wait has a limit; a DSP that dies, hangs, talks nonsense or refuses what it
+ * should not is lost for good: it is killed, that is said once, and this job and all later ones, and
+ * unpacking, are done by the host's kernels (weights and tiles lie in the shared arena): the session goes on
+ * with the same bits. */
 #ifdef TERN_HEXAGON
 #include "base/cpu.h"
 #include "kernels/kernels.h"
@@ -26,9 +28,12 @@ enum {
     OUT_BYTES = 16 << 20,
     WINDOW_BYTES = IN_BYTES + K_BYTES + OUT_BYTES,
 };
-_Static_assert(WINDOW_BYTES >= TN_HEX_MAX_CHANNELS * TN_HEX_MAX_K, "packed channels of one message fit the window");
-_Static_assert(K_BYTES >= TN_HEX_MAX_OPS * TILE_N * TN_HEX_MAX_K && OUT_BYTES >= 4 * TN_HEX_MAX_N, "a tile and a row fit");
-_Static_assert((int)TN_HEX_MAX_OPS == (int)TN_NPU_MAX_OPS && TN_NPU_OUT_F32 == 0 && TN_NPU_OUT_S32 == 1 && TN_NPU_OUT_U8 == 2 && TN_NPU_OUT_S8 == 3,
+_Static_assert(WINDOW_BYTES >= TN_HEX_MAX_CHANNELS * TN_HEX_MAX_K,
+               "packed channels of one message fit the window");
+_Static_assert(K_BYTES >= TN_HEX_MAX_OPS * TILE_N * TN_HEX_MAX_K && OUT_BYTES >= 4 * TN_HEX_MAX_N,
+               "a tile and a row fit");
+_Static_assert((int)TN_HEX_MAX_OPS == (int)TN_NPU_MAX_OPS && TN_NPU_OUT_F32 == 0 && TN_NPU_OUT_S32 == 1 &&
+                   TN_NPU_OUT_U8 == 2 && TN_NPU_OUT_S8 == 3,
                "messages speak npu.h");
 
 /* The used part of the arena, in order of place. */
@@ -67,7 +72,8 @@ static void lose(hexagon *h, const char *why) {
     if (h->lost) return;
     h->lost = true;
     tn_hex_transport_here.kill(h->link);
-    if (h->greeted) tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: %s; the CPU goes on in its place", why);
+    if (h->greeted)
+        tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: %s; the CPU goes on in its place", why);
 }
 
 /* The DSP's status; 0: it is lost (now). */
@@ -75,13 +81,19 @@ static uint32_t ask_for(hexagon *h, tn_hex_request *g, int limit_ms) {
     tn_hex_reply r = {0};
     if (h->lost) return 0;
     g->serial = ++h->serial;
-    tn_hex_receipt came = tn_hex_transport_here.send(h->link, g, sizeof *g) ? tn_hex_transport_here.receive(h->link, &r, sizeof r, limit_ms) : TN_HEX_ENDED;
-    if (came == TN_HEX_CAME && r.serial == g->serial && r.status >= TN_HEX_OK && r.status <= TN_HEX_E_SHAPE) return r.status;
-    lose(h, came == TN_HEX_LATE ? "it gave no answer in time" : came == TN_HEX_ENDED ? "it ended" : "it gave no sane answer");
+    tn_hex_receipt came = tn_hex_transport_here.send(h->link, g, sizeof *g)
+                              ? tn_hex_transport_here.receive(h->link, &r, sizeof r, limit_ms)
+                              : TN_HEX_ENDED;
+    if (came == TN_HEX_CAME && r.serial == g->serial && r.status >= TN_HEX_OK && r.status <= TN_HEX_E_SHAPE)
+        return r.status;
+    lose(h, came == TN_HEX_LATE    ? "it gave no answer in time"
+            : came == TN_HEX_ENDED ? "it ended"
+                                   : "it gave no sane answer");
     return 0;
 }
 
-/* For what it has no reason to refuse. work: multiply-adds; the slowest DSP in mind, a busy machine's emulator, does more than 10^5 a ms. */
+/* For what it has no reason to refuse. work: multiply-adds; the slowest DSP in mind, a busy machine's
+ * emulator, does more than 10^5 a ms. */
 static bool ask(hexagon *h, tn_hex_request *g, uint64_t work) {
     uint64_t more_ms = work / 100000;
     uint32_t st = ask_for(h, g, h->wait_ms + (int)(more_ms < 3600000 ? more_ms : 3600000));
@@ -99,10 +111,12 @@ static uint32_t place(const hexagon *h, const void *p) {
 
 static bool owns(tn_npu_device *d, const void *p) { return place(d->impl, p) != 0; }
 
-static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out, tern_error *err) {
+static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out,
+                               tern_error *err) {
     hexagon *h = d->impl;
     uint32_t arena = h->link->arena_bytes;
-    TN_FAIL_IF(n_bytes > arena - WINDOW - WINDOW_BYTES, err, TERN_E_LIMIT, "%" PRIu64 " bytes in one piece; the DSP's arena has %u", n_bytes, arena);
+    TN_FAIL_IF(n_bytes > arena - WINDOW - WINDOW_BYTES, err, TERN_E_LIMIT,
+               "%" PRIu64 " bytes in one piece; the DSP's arena has %u", n_bytes, arena);
     block *b = tn_calloc(d->ctx, cat, 1, sizeof *b), **p;
     TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory for a block of the DSP's arena");
     b->cat = cat;
@@ -127,8 +141,14 @@ static tern_status arena_alloc(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat ca
         return TERN_OK;
     }
     tn_free(d->ctx, b);
-    TN_FAIL_IF(refused, err, TERN_E_LIMIT, "the DSP refuses to map %" PRIu64 " bytes more (a smaller --npu-memory leaves more to the CPU)", n_bytes);
-    return tn_fail(err, TERN_E_LIMIT, "the DSP's arena of %u bytes has no room for %" PRIu64 " more (a smaller --npu-memory leaves more to the CPU)", arena, n_bytes);
+    TN_FAIL_IF(refused, err, TERN_E_LIMIT,
+               "the DSP refuses to map %" PRIu64
+               " bytes more (a smaller --npu-memory leaves more to the CPU)",
+               n_bytes);
+    return tn_fail(err, TERN_E_LIMIT,
+                   "the DSP's arena of %u bytes has no room for %" PRIu64
+                   " more (a smaller --npu-memory leaves more to the CPU)",
+                   arena, n_bytes);
 }
 
 static void arena_free(tn_npu_device *d, void *mem) {
@@ -148,16 +168,22 @@ static void arena_free(tn_npu_device *d, void *mem) {
 
 /* ---- jobs ------------------------------------------------------------------------------------------ */
 
-static uint32_t width_of(const tn_npu_op *op) { return op->out == TN_NPU_OUT_F32 || op->out == TN_NPU_OUT_S32 ? 4 : 1; }
+static uint32_t width_of(const tn_npu_op *op) {
+    return op->out == TN_NPU_OUT_F32 || op->out == TN_NPU_OUT_S32 ? 4 : 1;
+}
 
-/* Rows row0..row0+n-1 and columns col0[i]..+cols[i]-1 (none: the op waits) of the ops. Rows and K of elsewhere pass through the window. */
-static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, const int32_t *col0, const int32_t *cols) {
+/* Rows row0..row0+n-1 and columns col0[i]..+cols[i]-1 (none: the op waits) of the ops. Rows and K of
+ * elsewhere pass through the window. */
+static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, const int32_t *col0,
+                      const int32_t *cols) {
     const tn_npu_graph *g = j->graph;
     uint8_t *arena = h->link->arena;
-    uint32_t k4 = (uint32_t)(g->desc.k + 3) & ~3u, k8 = (k4 + 7) & ~7u, in = WINDOW, k = WINDOW + IN_BYTES, out = WINDOW + IN_BYTES + K_BYTES;
+    uint32_t k4 = (uint32_t)(g->desc.k + 3) & ~3u, k8 = (k4 + 7) & ~7u, in = WINDOW, k = WINDOW + IN_BYTES,
+             out = WINDOW + IN_BYTES + K_BYTES;
     bool linears = g->desc.kind == TN_NPU_LINEARS, direct[TN_NPU_MAX_OPS] = {0};
     uint64_t work = 0;
-    tn_hex_request m = {.what = TN_HEX_RUN, .id = ((const resident *)g->impl)->id, .run = {.n_rows = (uint32_t)n}};
+    tn_hex_request m = {
+        .what = TN_HEX_RUN, .id = ((const resident *)g->impl)->id, .run = {.n_rows = (uint32_t)n}};
     for (int32_t i = 0; i < g->desc.n_ops; i++) {
         const tn_npu_op *op = &g->desc.ops[i];
         uint32_t width = width_of(op), stride = (uint32_t)g->desc.in_stride;
@@ -167,7 +193,8 @@ static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, 
             m.run.ops[i].in = place(h, rows);
             m.run.ops[i].in_stride = stride;
             if (!m.run.ops[i].in || m.run.ops[i].in % TN_HEX_IN_ALIGN || stride % TN_HEX_IN_ALIGN) {
-                for (int32_t r = 0; r < n; r++) memcpy(arena + in + (size_t)r * k8, rows + (size_t)r * stride, k4);
+                for (int32_t r = 0; r < n; r++)
+                    memcpy(arena + in + (size_t)r * k8, rows + (size_t)r * stride, k4);
                 m.run.ops[i].in = in;
                 m.run.ops[i].in_stride = k8;
                 in += (uint32_t)n * k8;
@@ -199,7 +226,9 @@ static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, 
         const tn_npu_op *op = &g->desc.ops[i];
         uint32_t width = width_of(op), row = m.run.ops[i].cols * width;
         for (int32_t r = 0; r < n && !direct[i] && cols[i]; r++)
-            memcpy((char *)j->out[i] + ((size_t)(row0 + r) * (size_t)op->out_stride + (size_t)col0[i]) * width, arena + m.run.ops[i].out + (size_t)r * row, row);
+            memcpy((char *)j->out[i] +
+                       ((size_t)(row0 + r) * (size_t)op->out_stride + (size_t)col0[i]) * width,
+                   arena + m.run.ops[i].out + (size_t)r * row, row);
     }
     return true;
 }
@@ -217,7 +246,8 @@ static bool run_job(hexagon *h, const tn_npu_job *j) {
             if (end > first && more > OUT_BYTES - out_row) break;
             out_row += more;
         }
-        int32_t rows = (int32_t)(IN_BYTES / in_row < OUT_BYTES / out_row ? IN_BYTES / in_row : OUT_BYTES / out_row);
+        int32_t rows =
+            (int32_t)(IN_BYTES / in_row < OUT_BYTES / out_row ? IN_BYTES / in_row : OUT_BYTES / out_row);
         if (rows < 1) rows = 1;
         for (int32_t row = 0; row < j->n_rows; row += rows) {
             for (int32_t col = 0, more = 1; more; col += most_cols) {
@@ -229,7 +259,8 @@ static bool run_job(hexagon *h, const tn_npu_job *j) {
                     cols[i] = left < 0 ? 0 : left < most_cols ? left : most_cols;
                     more |= left > most_cols;
                 }
-                if (!run_piece(h, j, row, j->n_rows - row < rows ? j->n_rows - row : rows, col0, cols)) return false;
+                if (!run_piece(h, j, row, j->n_rows - row < rows ? j->n_rows - row : rows, col0, cols))
+                    return false;
             }
         }
     }
@@ -270,14 +301,20 @@ static void submit(tn_npu_device *d, tn_npu_job *j) {
 
 /* ---- weightlets ------------------------------------------------------------------------------------ */
 
-static void unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *bits, int64_t n0, int64_t n1, int64_t k, int8_t *tiles) {
+static void unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *bits, int64_t n0, int64_t n1,
+                   int64_t k, int8_t *tiles) {
     hexagon *h = d->impl;
     for (int64_t n = n0, end; n < n1; n = end) {
         end = n1 - n < TN_HEX_MAX_CHANNELS ? n1 : n + TN_HEX_MAX_CHANNELS;
         size_t bytes = tn_weightlets_bytes(bits, (size_t)n, (size_t)end, (size_t)k);
-        tn_hex_request g = {.what = TN_HEX_UNPACK, .unpack = {.src = place(h, src), .src_bytes = (uint32_t)bytes, .n_channels = (uint32_t)(end - n), .k = (uint32_t)k}};
+        tn_hex_request g = {.what = TN_HEX_UNPACK,
+                            .unpack = {.src = place(h, src),
+                                       .src_bytes = (uint32_t)bytes,
+                                       .n_channels = (uint32_t)(end - n),
+                                       .k = (uint32_t)k}};
         g.unpack.tiles = place(h, tiles + n * ((k + 3) / 4 * 4));
-        for (int64_t c = n; c < end; c++) tn_channel_bits_put(g.unpack.bits, (size_t)(c - n), tn_channel_bits_get(bits, (size_t)c));
+        for (int64_t c = n; c < end; c++)
+            tn_channel_bits_put(g.unpack.bits, (size_t)(c - n), tn_channel_bits_get(bits, (size_t)c));
         pthread_mutex_lock(&h->talk);
         if (!g.unpack.src && !h->lost) {
             memcpy(h->link->arena + WINDOW, src, bytes);
@@ -285,7 +322,8 @@ static void unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *bits, in
         }
         bool done = ask(h, &g, (uint64_t)(end - n) * (uint64_t)k);
         pthread_mutex_unlock(&h->talk);
-        if (!done) tn_weightlets_unpack(h->kern.unpack_tile, src, bits, (size_t)n, (size_t)end, (size_t)k, tiles);
+        if (!done)
+            tn_weightlets_unpack(h->kern.unpack_tile, src, bits, (size_t)n, (size_t)end, (size_t)k, tiles);
         src += bytes;
     }
 }
@@ -293,13 +331,16 @@ static void unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *bits, in
 /* ---- graphs ---------------------------------------------------------------------------------------- */
 
 /* Places of an op's tiles and bias. Those of borrowed weights are copied once, for all graphs. */
-static tern_status constants(tn_npu_device *d, tn_npu_graph *g, int32_t i, uint32_t *tiles, uint32_t *bias, tern_error *err) {
+static tern_status constants(tn_npu_device *d, tn_npu_graph *g, int32_t i, uint32_t *tiles, uint32_t *bias,
+                             tern_error *err) {
     hexagon *h = d->impl;
     tn_npu_weights *w = g->weights[i];
     *tiles = w ? place(h, w->data.tiles) : 0;
     *bias = place(h, g->bias[i]);
     uint64_t n_tiles = w && !*tiles ? tn_npu_tiles_bytes(&d->caps.layout, w->n, w->k) : 0;
-    uint64_t n_bias = w && w->data.bias && !place(h, w->data.bias) ? (uint64_t)(w->n + TILE_N - 1) / TILE_N * TILE_N * sizeof(float) : 0;
+    uint64_t n_bias = w && w->data.bias && !place(h, w->data.bias)
+                          ? (uint64_t)(w->n + TILE_N - 1) / TILE_N * TILE_N * sizeof(float)
+                          : 0;
     if (!n_tiles && !n_bias) return TERN_OK;
     pthread_mutex_lock(&d->mu);
     char *copy = w->copy;
@@ -322,7 +363,12 @@ static tern_status constants(tn_npu_device *d, tn_npu_graph *g, int32_t i, uint3
 
 static tern_status load(tn_npu_device *d, tn_npu_graph *g, tern_error *err) {
     hexagon *h = d->impl;
-    tn_hex_request m = {.what = TN_HEX_LOAD, .load = {g->desc.kind == TN_NPU_QK, (uint32_t)g->desc.m, (uint32_t)g->desc.k, (uint32_t)g->desc.n_ops, {{0}}}};
+    tn_hex_request m = {.what = TN_HEX_LOAD,
+                        .load = {g->desc.kind == TN_NPU_QK,
+                                 (uint32_t)g->desc.m,
+                                 (uint32_t)g->desc.k,
+                                 (uint32_t)g->desc.n_ops,
+                                 {{0}}}};
     for (int32_t i = 0; i < g->desc.n_ops; i++) {
         m.load.ops[i].n = (uint32_t)g->desc.ops[i].n;
         m.load.ops[i].out_form = (uint32_t)g->desc.ops[i].out;
@@ -377,19 +423,28 @@ static void close_device(tn_npu_device *d) {
 }
 
 static tern_status greet(hexagon *h, const tn_npu_options *opt, tern_error *err) {
-    tn_hex_hello hello = {.version = TN_HEX_VERSION, .arena_bytes = h->link->arena_bytes, .window = WINDOW, .window_bytes = WINDOW_BYTES,
+    tn_hex_hello hello = {.version = TN_HEX_VERSION,
+                          .arena_bytes = h->link->arena_bytes,
+                          .window = WINDOW,
+                          .window_bytes = WINDOW_BYTES,
                           .vtcm_bytes = opt->scratch_bytes ? (uint32_t)opt->scratch_bytes : TN_HEX_VTCM_MOST,
                           .flags = getenv("TERN_HEXAGON_POISON") ? TN_HEX_POISON : 0};
-    TN_FAIL_IF(opt->scratch_bytes && (opt->scratch_bytes < TN_HEX_VTCM_LEAST || opt->scratch_bytes > TN_HEX_VTCM_MOST), err, TERN_E_INVALID,
-               "%" PRIu64 " bytes of VTCM: want %d to %d", opt->scratch_bytes, TN_HEX_VTCM_LEAST, TN_HEX_VTCM_MOST);
+    TN_FAIL_IF(opt->scratch_bytes &&
+                   (opt->scratch_bytes < TN_HEX_VTCM_LEAST || opt->scratch_bytes > TN_HEX_VTCM_MOST),
+               err, TERN_E_INVALID, "%" PRIu64 " bytes of VTCM: want %d to %d", opt->scratch_bytes,
+               TN_HEX_VTCM_LEAST, TN_HEX_VTCM_MOST);
     /* what neither the window takes nor gaps between blocks may; the cap of the user if that is less */
-    uint64_t room = h->link->arena_bytes - WINDOW - WINDOW_BYTES - h->link->arena_bytes / 64, cap = h->dev->caps.memory_cap_bytes;
+    uint64_t room = h->link->arena_bytes - WINDOW - WINDOW_BYTES - h->link->arena_bytes / 64,
+             cap = h->dev->caps.memory_cap_bytes;
     h->dev->caps.memory_cap_bytes = cap && cap < room ? cap : room;
     hello.cap_bytes = (uint32_t)h->dev->caps.memory_cap_bytes;
     tn_hex_request g = {.what = TN_HEX_HELLO, .hello = hello};
     uint32_t st = ask_for(h, &g, START_MS);
-    TN_FAIL_IF(!st, err, TERN_E_DEVICE, "the DSP program ended, or gave no sane answer within %d s (transport %s)", START_MS / 1000, tn_hex_transport_here.name);
-    TN_FAIL_IF(st != TN_HEX_OK, err, TERN_E_DEVICE, "the DSP program refused to start (transport %s, status %u)", tn_hex_transport_here.name, st);
+    TN_FAIL_IF(!st, err, TERN_E_DEVICE,
+               "the DSP program ended, or gave no sane answer within %d s (transport %s)", START_MS / 1000,
+               tn_hex_transport_here.name);
+    TN_FAIL_IF(st != TN_HEX_OK, err, TERN_E_DEVICE,
+               "the DSP program refused to start (transport %s, status %u)", tn_hex_transport_here.name, st);
     h->greeted = true;
     return TERN_OK;
 }
@@ -407,7 +462,8 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
     pthread_cond_init(&h->wake, NULL);
     tern_status st = tn_hex_transport_here.open(d->ctx, &h->link, err);
     if (st == TERN_OK) st = greet(h, opt, err);
-    if (st == TERN_OK && pthread_create(&h->thread, NULL, worker_main, h)) st = tn_fail(err, TERN_E_MEMORY, "cannot start the thread of the Hexagon NPU");
+    if (st == TERN_OK && pthread_create(&h->thread, NULL, worker_main, h))
+        st = tn_fail(err, TERN_E_MEMORY, "cannot start the thread of the Hexagon NPU");
     h->has_thread = st == TERN_OK;
     if (st != TERN_OK) {
         close_device(d);
@@ -423,6 +479,14 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
     return TERN_OK;
 }
 
-const tn_npu_backend tn_npu_hexagon = {.name = "hexagon", .open = open_device, .close = close_device, .submit = submit, .mem_alloc = arena_alloc,
-                                       .mem_free = arena_free, .owns = owns, .unpack = unpack, .load = load, .unload = unload};
+const tn_npu_backend tn_npu_hexagon = {.name = "hexagon",
+                                       .open = open_device,
+                                       .close = close_device,
+                                       .submit = submit,
+                                       .mem_alloc = arena_alloc,
+                                       .mem_free = arena_free,
+                                       .owns = owns,
+                                       .unpack = unpack,
+                                       .load = load,
+                                       .unload = unload};
 #endif

@@ -1,6 +1,6 @@
 /* npu/host.c - the processor's own integer unit as a device: worker threads over the kernels of gemm_s8.h.
- * A job is cut into parts by output columns, so that each weight is read by one thread only. Submitted jobs queue in
- * order; workers, and whoever helps, claim parts of the oldest. */
+ * A job is cut into parts by output columns, so that each weight is read by one thread only. Submitted jobs
+ * queue in order; workers, and whoever helps, claim parts of the oldest. */
 #include "base/cpu.h"
 #include "kernels/kernels.h"
 #include "npu/backend.h"
@@ -8,14 +8,15 @@
 #include <string.h>
 
 enum {
-    GROUP = 64,          /* columns that stay together: the widest register tile of the kernels */
-    PART_MACS = 8 << 20, /* a part is worth about 10 us: this much arithmetic... */
+    GROUP = 64,             /* columns that stay together: the widest register tile of the kernels */
+    PART_MACS = 8 << 20,    /* a part is worth about 10 us: this much arithmetic... */
     PART_BYTES = 256 << 10, /* ...or weights read */
     MAX_THREADS = 64,
-    SPINS = 2000         /* a worker looks for the next job for some tens of microseconds before it sleeps */
+    SPINS = 2000 /* a worker looks for the next job for some tens of microseconds before it sleeps */
 };
 _Static_assert(GROUP % TN_TILE_N == 0, "groups are whole tiles");
-_Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_BLOCK, "packed weights are found by the same blocks");
+_Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_BLOCK,
+               "packed weights are found by the same blocks");
 
 /* A buffer of tiles for one thread that works on packed weights. */
 typedef struct scratch {
@@ -32,22 +33,24 @@ typedef struct host {
     tn_npu_job *head, *tail; /* guarded by mu: jobs with unclaimed parts */
     int32_t n_sleeping;      /* guarded by mu */
     bool quit;               /* guarded by mu */
-    atomic_int n_waiting;    /* unclaimed parts; relaxed: tells spinning workers that looking under mu is worth while */
+    atomic_int
+        n_waiting; /* unclaimed parts; relaxed: tells spinning workers that looking under mu is worth while */
     int32_t n_threads;
     pthread_t threads[MAX_THREADS];
     pthread_mutex_t scratch_mu; /* taken last */
     pthread_cond_t scratch_back;
     scratch scratch[MAX_THREADS]; /* those nobody has; guarded by scratch_mu */
     int32_t n_scratch;
-    size_t scratch_bytes;         /* of the largest there is */
+    size_t scratch_bytes; /* of the largest there is */
 } host;
 
 /* ---- computing ------------------------------------------------------------------------------------- */
 
 static int32_t n_groups(int32_t n_cols) { return (n_cols + GROUP - 1) / GROUP; }
 
-/* Whoever works on packed weights takes a buffer and gives it back. Loading a graph has made one that is large enough; more are made as more
- * threads ask at once, and where there is no memory for that they wait for each other. */
+/* Whoever works on packed weights takes a buffer and gives it back. Loading a graph has made one that is
+ * large enough; more are made as more threads ask at once, and where there is no memory for that they wait
+ * for each other. */
 static scratch take_scratch(host *h, size_t n_bytes) {
     pthread_mutex_lock(&h->scratch_mu);
     if (n_bytes < h->scratch_bytes) n_bytes = h->scratch_bytes; /* all of one size */
@@ -83,7 +86,8 @@ static tern_status load_graph(tn_npu_device *d, tn_npu_graph *g, tern_error *err
     host *h = d->impl;
     size_t n_bytes = tn_gemm_packed_scratch_bytes((size_t)g->desc.k);
     bool packed = false;
-    for (int32_t i = 0; i < g->desc.n_ops; i++) packed = packed || (g->weights[i] && g->weights[i]->block_off);
+    for (int32_t i = 0; i < g->desc.n_ops; i++)
+        packed = packed || (g->weights[i] && g->weights[i]->block_off);
     if (!packed) return TERN_OK;
     pthread_mutex_lock(&h->scratch_mu);
     bool there = h->scratch_bytes >= n_bytes;
@@ -98,13 +102,16 @@ static tern_status load_graph(tn_npu_device *d, tn_npu_graph *g, tern_error *err
 
 static void run_packed(host *h, const tn_npu_weights *w, const tn_gemm_s8_args *a, int32_t rows_per_run) {
     scratch s = {0};
-    if (a->m > TN_PACKED_NARROW || !h->kernels->gemm_few) s = take_scratch(h, tn_gemm_packed_scratch_bytes(a->k));
-    tn_gemm_packed(h->kernels, a, (size_t)rows_per_run, w->data.packed + w->block_off[a->n0 / GROUP], w->data.bits, s.tiles);
+    if (a->m > TN_PACKED_NARROW || !h->kernels->gemm_few)
+        s = take_scratch(h, tn_gemm_packed_scratch_bytes(a->k));
+    tn_gemm_packed(h->kernels, a, (size_t)rows_per_run, w->data.packed + w->block_off[a->n0 / GROUP],
+                   w->data.bits, s.tiles);
     if (s.tiles) give_scratch(h, s);
 }
 
 /* Columns [c0, c1) of one op, all rows, rows_per_run at a time. h: NULL where weights are tiles. */
-static void run_cols(const tn_kernels *k, host *h, const tn_npu_job *j, int32_t i_op, int32_t c0, int32_t c1) {
+static void run_cols(const tn_kernels *k, host *h, const tn_npu_job *j, int32_t i_op, int32_t c0,
+                     int32_t c1) {
     const tn_npu_graph *g = j->graph;
     const tn_npu_op *op = &g->desc.ops[i_op];
     const tn_npu_weights *w = g->weights[i_op];
@@ -151,7 +158,8 @@ static int32_t job_groups(const tn_npu_job *j) {
 static void run_part(tn_npu_device *d, const tn_npu_job *j, int32_t i, int32_t n) {
     host *h = d->impl;
     int64_t total = job_groups(j);
-    int32_t from = (int32_t)(total * i / n), to = (int32_t)(total * (i + 1) / n), first = 0; /* of the op's groups */
+    int32_t from = (int32_t)(total * i / n), to = (int32_t)(total * (i + 1) / n),
+            first = 0; /* of the op's groups */
     for (int32_t op = 0; op < j->graph->desc.n_ops && first < to; op++) {
         int32_t cols = tn_npu_op_cols(j, op), groups = n_groups(cols);
         int32_t g0 = from > first ? from - first : 0, g1 = to - first < groups ? to - first : groups;
@@ -163,7 +171,8 @@ static void run_part(tn_npu_device *d, const tn_npu_job *j, int32_t i, int32_t n
 static int32_t n_parts(const tn_npu_device *d, const tn_npu_job *j) {
     (void)d;
     int64_t bytes = 0;
-    for (int32_t i = 0; i < j->graph->desc.n_ops; i++) bytes += (int64_t)tn_npu_op_cols(j, i) * j->graph->desc.k;
+    for (int32_t i = 0; i < j->graph->desc.n_ops; i++)
+        bytes += (int64_t)tn_npu_op_cols(j, i) * j->graph->desc.k;
     int64_t by_macs = bytes * j->n_rows / PART_MACS, by_bytes = bytes / PART_BYTES;
     int64_t n = by_macs > by_bytes ? by_macs : by_bytes, most = job_groups(j);
     return (int32_t)(n < 1 ? 1 : n > most ? most : n);
@@ -269,7 +278,8 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
         int rc = pthread_create(&h->threads[i], NULL, worker_main, h);
         if (rc) {
             close_device(d);
-            return tn_fail(err, TERN_E_MEMORY, "cannot start NPU thread %d of %d (error %d)", i + 1, opt->n_threads, rc);
+            return tn_fail(err, TERN_E_MEMORY, "cannot start NPU thread %d of %d (error %d)", i + 1,
+                           opt->n_threads, rc);
         }
         h->n_threads++;
     }

@@ -9,7 +9,8 @@
 
 enum { MAX_RUNS = 101 };
 
-/* Everything a graph of one shape needs to run. Filled step by step and torn down whole, however far it got. */
+/* Everything a graph of one shape needs to run. Filled step by step and torn down whole, however far it got.
+ */
 typedef struct rig {
     tn_npu_device *dev;
     tn_npu_graph *graph;
@@ -28,7 +29,8 @@ static void fill(int8_t *p, uint64_t n_bytes) {
     tn_rng rng = {1};
     for (uint64_t i = 0; i < n_bytes; i += 8) {
         uint64_t u = tn_rng_u64(&rng) & 0x7f7f7f7f7f7f7f7full;
-        for (uint64_t j = i; j < n_bytes && j < i + 8; j++) p[j] = (int8_t)((int)(u >> 8 * (j - i) & 0x7f) - 63);
+        for (uint64_t j = i; j < n_bytes && j < i + 8; j++)
+            p[j] = (int8_t)((int)(u >> 8 * (j - i) & 0x7f) - 63);
     }
 }
 
@@ -36,7 +38,8 @@ static tern_status rig_op(rig *r, int i, tern_error *err) {
     const tn_npu_graph_desc *g = &r->graph->desc;
     const tn_npu_op *op = &g->ops[i];
     const tn_npu_layout *l = &r->dev->caps.layout;
-    uint64_t tiles_bytes = tn_npu_tiles_bytes(l, op->n, g->k), n_padded = tn_npu_tiles_bytes(l, op->n, 1) / (uint64_t)l->tile_k;
+    uint64_t tiles_bytes = tn_npu_tiles_bytes(l, op->n, g->k),
+             n_padded = tn_npu_tiles_bytes(l, op->n, 1) / (uint64_t)l->tile_k;
     if (g->kind == TN_NPU_LINEARS) {
         TN_TRY(tn_npu_weights_open(r->dev, op->n, g->k, op->has_bias, &r->weights[i], err));
         tn_npu_weights_data w = tn_npu_weights_get(r->weights[i]);
@@ -77,8 +80,8 @@ static void rig_close(rig *r) {
     tn_free(r->dev->ctx, r->evict);
 }
 
-static tern_status rig_open(rig *r, tn_npu_device *d, const tn_npu_graph_desc *desc, const tn_npu_profile_options *opt,
-                            tern_error *err) {
+static tern_status rig_open(rig *r, tn_npu_device *d, const tn_npu_graph_desc *desc,
+                            const tn_npu_profile_options *opt, tern_error *err) {
     *r = (rig){.dev = d};
     TN_TRY(tn_npu_compile(d, desc, &r->graph, err));
     for (int i = 0; i < desc->n_ops; i++) TN_TRY(rig_op(r, i, err));
@@ -104,7 +107,8 @@ static tern_status rig_time(rig *r, const tn_npu_profile_options *opt, tn_npu_ti
         if (r->evict) memset(r->evict, (char)i, opt->evict_bytes);
         /* The input was just written by the operator before. */
         for (int k = 0; k < TN_NPU_MAX_OPS; k++) {
-            if (r->in[k]) memset(r->in[k], 100 + i, (size_t)r->graph->desc.m * (size_t)r->graph->desc.in_stride);
+            if (r->in[k])
+                memset(r->in[k], 100 + i, (size_t)r->graph->desc.m * (size_t)r->graph->desc.in_stride);
         }
         double t0 = tn_now_s();
         TN_TRY(tn_npu_submit(&r->job, err));
@@ -118,8 +122,8 @@ static tern_status rig_time(rig *r, const tn_npu_profile_options *opt, tn_npu_ti
     return TERN_OK;
 }
 
-tern_status tn_npu_profile(tn_npu_device *d, const tn_npu_graph_desc *desc, const tn_npu_profile_options *opt, tn_npu_timing *out,
-                           tern_error *err) {
+tern_status tn_npu_profile(tn_npu_device *d, const tn_npu_graph_desc *desc, const tn_npu_profile_options *opt,
+                           tn_npu_timing *out, tern_error *err) {
     tn_npu_profile_options def;
     tn_npu_profile_defaults(&def);
     if (!opt) opt = &def;
@@ -130,8 +134,8 @@ tern_status tn_npu_profile(tn_npu_device *d, const tn_npu_graph_desc *desc, cons
     return st;
 }
 
-tern_status tn_npu_best_split(tn_npu_device *d, tn_npu_graph_desc *desc, const tn_npu_profile_options *opt, tn_npu_timing *timing,
-                              tern_error *err) {
+tern_status tn_npu_best_split(tn_npu_device *d, tn_npu_graph_desc *desc, const tn_npu_profile_options *opt,
+                              tn_npu_timing *timing, tern_error *err) {
     const double worth = 0.98;
     tn_npu_profile_options def;
     tn_npu_profile_defaults(&def);

@@ -1,16 +1,16 @@
-/* npu/profile.h - how long a graph takes on a device: chosen chunk lengths, equivalent shapes and the scheduler's
- * estimates rest on it. Measured as the scheduler would see it, from submit to the end of wait, on throw-away weights
- * and buffers of the right shapes (they count against the memory cap while it runs). */
+/* npu/profile.h - how long a graph takes on a device: chosen chunk lengths, equivalent shapes and the
+ * scheduler's estimates rest on it. Measured as the scheduler would see it, from submit to the end of wait,
+ * on throw-away weights and buffers of the right shapes (they count against the memory cap while it runs). */
 #ifndef TN_NPU_PROFILE_H
 #define TN_NPU_PROFILE_H
 
 #include "npu/npu.h"
 
 typedef struct tn_npu_profile_options {
-    int32_t n_runs;      /* timed runs after one that is not, >= 1 (default 7) */
-    double max_s;        /* no further run begins after so long, s (default 0.5) */
-    uint64_t evict_bytes; /* memory written between runs so that weights come from DRAM, as between a model's layers;
-                             0 = none (default 64 MiB) */
+    int32_t n_runs;       /* timed runs after one that is not, >= 1 (default 7) */
+    double max_s;         /* no further run begins after so long, s (default 0.5) */
+    uint64_t evict_bytes; /* memory written between runs so that weights come from DRAM, as between a model's
+                             layers; 0 = none (default 64 MiB) */
 } tn_npu_profile_options;
 
 typedef struct tn_npu_timing {
@@ -21,13 +21,13 @@ typedef struct tn_npu_timing {
 void tn_npu_profile_defaults(tn_npu_profile_options *o);
 
 /* opt may be NULL. */
-tern_status tn_npu_profile(tn_npu_device *d, const tn_npu_graph_desc *desc, const tn_npu_profile_options *opt, tn_npu_timing *out,
-                           tern_error *err);
+tern_status tn_npu_profile(tn_npu_device *d, const tn_npu_graph_desc *desc, const tn_npu_profile_options *opt,
+                           tn_npu_timing *out, tern_error *err);
 
-/* Equivalent shapes (llm.npu 3.2): profiles desc as one product of m rows and with every rows_per_run the device
- * suggests, and sets desc->rows_per_run to the fastest (shortest run). Leaving m whole wins unless another is 2 % faster.
- * timing (may be NULL) gets the winner's. */
-tern_status tn_npu_best_split(tn_npu_device *d, tn_npu_graph_desc *desc, const tn_npu_profile_options *opt, tn_npu_timing *timing,
-                              tern_error *err);
+/* Equivalent shapes (llm.npu 3.2): profiles desc as one product of m rows and with every rows_per_run the
+ * device suggests, and sets desc->rows_per_run to the fastest (shortest run). Leaving m whole wins unless
+ * another is 2 % faster. timing (may be NULL) gets the winner's. */
+tern_status tn_npu_best_split(tn_npu_device *d, tn_npu_graph_desc *desc, const tn_npu_profile_options *opt,
+                              tn_npu_timing *timing, tern_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* npu/scalar.c - the device that defines the arithmetic: one element at a time, weights row by row, nothing shared with the
- * kernels it is the reference for. Runs a job inside submit. */
+/* npu/scalar.c - the device that defines the arithmetic: one element at a time, weights row by row, nothing
+ * shared with the kernels it is the reference for. Runs a job inside submit. */
 #include "npu/backend.h"
 
 #include <math.h>
@@ -55,4 +55,5 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
 
 static void close_device(tn_npu_device *d) { (void)d; }
 
-const tn_npu_backend tn_npu_scalar = {.name = "scalar", .open = open_device, .close = close_device, .submit = submit};
+const tn_npu_backend tn_npu_scalar = {
+    .name = "scalar", .open = open_device, .close = close_device, .submit = submit};

@@ -19,9 +19,9 @@ enum {
 typedef struct unit_op {
     const tn_pkg_record *r; /* TILES or WEIGHTLETS */
     tn_role role;
-    int8_t *tiles;          /* what stays: tiles, or packed weights */
+    int8_t *tiles;                /* what stays: tiles, or packed weights */
     const uint8_t *packed, *bits; /* weightlets to be unpacked; NULL: what comes stays as it is */
-    int32_t part0;          /* first of its parts */
+    int32_t part0;                /* first of its parts */
     tn_aio_read read;
 } unit_op;
 
@@ -33,14 +33,14 @@ typedef struct unit {
     const tn_pkg_section *section;
     int32_t n_ops, n_parts;
     unit_op ops[TN_SITE_MAX_OPS]; /* small tensors: one without a record */
-    bool submitted;    /* guarded by mu */
-    atomic_bool loaded; /* release: what was loaded */
+    bool submitted;               /* guarded by mu */
+    atomic_bool loaded;           /* release: what was loaded */
 } unit;
 
 struct tn_loader {
     tn_npu_model *m;
     tn_load_mode mode;
-    tn_aio *aio;   /* NULL: mapped */
+    tn_aio *aio; /* NULL: mapped */
     tn_file *map;
     int32_t n_units;
     unit *units;
@@ -51,8 +51,8 @@ struct tn_loader {
     pthread_mutex_t mu;     /* guards what follows */
     int32_t n_prefix;       /* the units before this one are loaded */
     int32_t n_submitted;
-    int32_t n_in_ring;      /* units that pass through the ring and are not loaded; with the last the ring goes */
-    tern_status status;     /* first failure */
+    int32_t n_in_ring;  /* units that pass through the ring and are not loaded; with the last the ring goes */
+    tern_status status; /* first failure */
     tern_error error;
     atomic_bool done;
     atomic_int_fast64_t unpack_ns, load_ns, done_ns, n_by_device; /* relaxed: statistics */
@@ -74,10 +74,12 @@ static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALI
 /* Bytes of a piece that belong to the tensor: direct reads bring what lies behind it too. */
 static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
     const unit *u = user;
-    const unit_op *op = u->kind == TN_UNIT_SMALL ? &u->ops[0] : (const unit_op *)((const char *)r - offsetof(unit_op, read));
+    const unit_op *op =
+        u->kind == TN_UNIT_SMALL ? &u->ops[0] : (const unit_op *)((const char *)r - offsetof(unit_op, read));
     uint64_t size = op->r ? op->r->size_bytes : tn_pkg_small_bytes(u->l->m->pkg, u->section);
     if (at >= size) return TERN_OK;
-    return tn_pkg_check(u->l->m->pkg, u->section, op->r, at, (const char *)r->dst + at, n < size - at ? n : size - at, err);
+    return tn_pkg_check(u->l->m->pkg, u->section, op->r, at, (const char *)r->dst + at,
+                        n < size - at ? n : size - at, err);
 }
 
 /* Under mu: queue the reads of every unit whose place is free. */
@@ -120,7 +122,8 @@ static tern_status find_weightlets(unit *u, tern_error *err) {
     for (int32_t i = 0; i < u->n_ops; i++) {
         unit_op *op = &u->ops[i];
         if (op->r->part != TN_PKG_WEIGHTLETS) continue;
-        TN_TRY(tn_pkg_weightlets(records, n, m->small[u->layer + 1], (uint32_t)op->role, u->site->ops.n[i], u->site->ops.k, &op->bits, &w, err));
+        TN_TRY(tn_pkg_weightlets(records, n, m->small[u->layer + 1], (uint32_t)op->role, u->site->ops.n[i],
+                                 u->site->ops.k, &op->bits, &w, err));
     }
     return TERN_OK;
 }
@@ -133,15 +136,18 @@ static tern_status read_unit(unit *u, tern_error *err) {
         unit_op *op = &u->ops[i];
         if (l->aio) {
             tern_error one;
-            tern_status rc = tn_aio_wait(l->aio, &op->read, &one); /* all of them, so that none is in flight after a failure */
+            tern_status rc = tn_aio_wait(l->aio, &op->read,
+                                         &one); /* all of them, so that none is in flight after a failure */
             if (rc != TERN_OK && st == TERN_OK) {
                 st = rc;
                 if (err) *err = one;
             }
         } else if (!op->r) {
             uint64_t n = tn_pkg_small_bytes(m->pkg, u->section);
-            if (n) st = tn_pkg_check(m->pkg, u->section, NULL, 0, l->map->data + u->section->off_bytes, n, err);
-        } else if (op->packed && st == TERN_OK) { /* what is used where it lies is checked by nobody: that would read it all */
+            if (n)
+                st = tn_pkg_check(m->pkg, u->section, NULL, 0, l->map->data + u->section->off_bytes, n, err);
+        } else if (op->packed && st == TERN_OK) { /* what is used where it lies is checked by nobody: that
+                                                     would read it all */
             st = tn_pkg_check(m->pkg, u->section, op->r, 0, op->packed, op->r->size_bytes, err);
         }
     }
@@ -152,22 +158,27 @@ static tern_status read_unit(unit *u, tern_error *err) {
 tern_status tn_loader_read(tn_loader *l, int32_t i, tern_error *err) {
     unit *u = &l->units[i];
     TN_TRY(failed_before(l, err));
-    if (u->kind == TN_UNIT_SMALL && u->layer == 0) TN_TRY(tn_loader_rows_wait(l, err)); /* the first stage needs both, also in a run that resumes */
+    if (u->kind == TN_UNIT_SMALL && u->layer == 0)
+        TN_TRY(tn_loader_rows_wait(l, err)); /* the first stage needs both, also in a run that resumes */
     if (is_loaded(u)) return TERN_OK;
     tern_error error = {0};
     return remember(l, read_unit(u, &error), &error, err);
 }
 
-static bool in_ring(const tn_loader *l, const tn_pkg_record *r) { return r && r->part == TN_PKG_WEIGHTLETS && !tn_npu_stays_packed(l->m, r); }
+static bool in_ring(const tn_loader *l, const tn_pkg_record *r) {
+    return r && r->part == TN_PKG_WEIGHTLETS && !tn_npu_stays_packed(l->m, r);
+}
 
 /* Bytes that pass through the ring. */
 static uint64_t packed_bytes(const unit *u) {
     uint64_t n = 0;
-    for (int32_t i = 0; i < u->n_ops; i++) n += in_ring(u->l, u->ops[i].r) ? aligned(u->ops[i].r->size_bytes) : 0;
+    for (int32_t i = 0; i < u->n_ops; i++)
+        n += in_ring(u->l, u->ops[i].r) ? aligned(u->ops[i].r->size_bytes) : 0;
     return n;
 }
 
-/* ---- unpacking and loading ------------------------------------------------------------------------------ */
+/* ---- unpacking and loading ------------------------------------------------------------------------------
+ */
 
 tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *err) {
     (void)err;
@@ -178,14 +189,14 @@ tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *
     while (o + 1 < u->n_ops && part >= u->ops[o + 1].part0) o++;
     const unit_op *op = &u->ops[o];
     if (!op->packed) return TERN_OK;
-    size_t k = (size_t)u->site->ops.k, n = (size_t)u->site->ops.n[o], n0 = (size_t)(part - op->part0) * CHANNELS_PER_PART,
+    size_t k = (size_t)u->site->ops.k, n = (size_t)u->site->ops.n[o],
+           n0 = (size_t)(part - op->part0) * CHANNELS_PER_PART,
            n1 = n0 + CHANNELS_PER_PART < n ? n0 + CHANNELS_PER_PART : n;
     if (n0 >= n) return TERN_OK;
     const uint8_t *packed = op->packed + tn_weightlets_bytes(op->bits, 0, n0, k);
     if (tn_npu_unpack(l->m->dev, packed, op->bits, (int64_t)n0, (int64_t)n1, (int64_t)k, op->tiles))
         atomic_fetch_add_explicit(&l->n_by_device, (int64_t)((n1 - n0) * k), memory_order_relaxed);
-    else
-        tn_weightlets_unpack(l->m->kern->unpack_tile, packed, op->bits, n0, n1, k, op->tiles);
+    else tn_weightlets_unpack(l->m->kern->unpack_tile, packed, op->bits, n0, n1, k, op->tiles);
     atomic_fetch_add_explicit(&l->unpack_ns, tn_now_ns() - t0, memory_order_relaxed);
     return TERN_OK;
 }
@@ -193,7 +204,8 @@ tern_status tn_loader_unpack(tn_loader *l, int32_t i, int32_t part, tern_error *
 static tern_status load_unit(unit *u, tern_error *err) {
     switch (u->kind) {
     case TN_UNIT_SMALL: return tn_npu_model_small_ready(u->l->m, u->layer, err);
-    case TN_UNIT_SITE: case TN_UNIT_HEAD: return tn_npu_model_site_ready(u->l->m, u->site, err);
+    case TN_UNIT_SITE:
+    case TN_UNIT_HEAD: return tn_npu_model_site_ready(u->l->m, u->site, err);
     default: return TERN_OK;
     }
 }
@@ -212,7 +224,8 @@ tern_status tn_loader_load(tn_loader *l, int32_t i, tern_error *err) {
     pump(l);
     bool last = l->n_prefix == l->n_units;
     uint8_t *ring = NULL;
-    if (l->ring_block && packed_bytes(u) && --l->n_in_ring == 0) { /* before the head is all there: the two are never whole together */
+    if (l->ring_block && packed_bytes(u) &&
+        --l->n_in_ring == 0) { /* before the head is all there: the two are never whole together */
         ring = l->ring_block;
         l->ring_block = NULL;
     }
@@ -244,30 +257,35 @@ tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_er
             if (is_loaded(&l->units[u])) continue;
             if (!phases || phase == TN_LD_READ) TN_TRY(tn_loader_read(l, u, err));
             pool_unpack p = {l, u};
-            if ((!phases || phase == TN_LD_UNPACK) && l->units[u].n_parts > 1) tn_pool_for(pool, l->units[u].n_parts, unpack_item, &p);
+            if ((!phases || phase == TN_LD_UNPACK) && l->units[u].n_parts > 1)
+                tn_pool_for(pool, l->units[u].n_parts, unpack_item, &p);
             else if (!phases || phase == TN_LD_UNPACK) unpack_item(&p, 0, 0);
             if (!phases || phase == TN_LD_LOAD) {
                 TN_TRY(tn_loader_load(l, u, err));
-                TN_FAIL_IF(!tn_progress(l->m->ctx, "load", (u + 1.0) / l->n_units), err, TERN_E_CANCELLED, "loading was cancelled");
+                TN_FAIL_IF(!tn_progress(l->m->ctx, "load", (u + 1.0) / l->n_units), err, TERN_E_CANCELLED,
+                           "loading was cancelled");
             }
         }
     }
     return TERN_OK;
 }
 
-/* ---- rows of the embedding ------------------------------------------------------------------------------ */
+/* ---- rows of the embedding ------------------------------------------------------------------------------
+ */
 
 static int ascending(const void *a, const void *b) {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
     return (x > y) - (x < y);
 }
 
-static tern_status check_row_tile(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
+static tern_status check_row_tile(void *user, const tn_aio_read *r, uint64_t at, uint64_t n,
+                                  tern_error *err) {
     const tn_loader *l = user;
     size_t i = (size_t)(r - l->row_reads);
     if (at + n < l->tile_bytes) return TERN_OK; /* pieces come in any order, but a tile is one */
     TN_FAIL_IF(XXH32(r->dst, l->tile_bytes, 0) != l->tile_hash[l->row_tile[i]], err, TERN_E_FORMAT,
-               "%s: the embedding of tokens %d to %d, at offset %" PRIu64 ", is damaged (checksum differs)", tn_pkg_path(l->m->pkg), l->row_tile[i] * 16, l->row_tile[i] * 16 + 15, r->off_bytes);
+               "%s: the embedding of tokens %d to %d, at offset %" PRIu64 ", is damaged (checksum differs)",
+               tn_pkg_path(l->m->pkg), l->row_tile[i] * 16, l->row_tile[i] * 16 + 15, r->off_bytes);
     return TERN_OK;
 }
 
@@ -296,11 +314,17 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
     }
     l->row_data = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_tiles * l->tile_bytes + TN_AIO_ALIGN, 1);
     l->row_reads = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_tiles, sizeof *l->row_reads);
-    TN_FAIL_IF(!l->row_data || !l->row_reads, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens", n);
+    TN_FAIL_IF(!l->row_data || !l->row_reads, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens",
+               n);
     int8_t *at = (int8_t *)aligned((uintptr_t)l->row_data);
     for (int32_t i = 0; i < n_tiles; i++) {
-        uint64_t off = l->embd_section->off_bytes + l->embd->off_bytes + (uint64_t)l->row_tile[i] * l->tile_bytes;
-        l->row_reads[i] = (tn_aio_read){.off_bytes = off, .n_bytes = l->tile_bytes, .dst = at + (uint64_t)i * l->tile_bytes, .check = check_row_tile, .user = l};
+        uint64_t off =
+            l->embd_section->off_bytes + l->embd->off_bytes + (uint64_t)l->row_tile[i] * l->tile_bytes;
+        l->row_reads[i] = (tn_aio_read){.off_bytes = off,
+                                        .n_bytes = l->tile_bytes,
+                                        .dst = at + (uint64_t)i * l->tile_bytes,
+                                        .check = check_row_tile,
+                                        .user = l};
         tn_aio_submit(l->aio, &l->row_reads[i], true);
     }
     l->n_rows = n_tiles;
@@ -309,13 +333,15 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
 
 tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
     tern_error error = {0};
-    for (int32_t i = 0; i < l->n_rows; i++) TN_TRY(remember(l, tn_aio_wait(l->aio, &l->row_reads[i], &error), &error, err));
+    for (int32_t i = 0; i < l->n_rows; i++)
+        TN_TRY(remember(l, tn_aio_wait(l->aio, &l->row_reads[i], &error), &error, err));
     return TERN_OK;
 }
 
 const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
     int32_t tile = id / 16;
-    if (!is_loaded(&l->units[l->embd_unit]) && l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
+    if (!is_loaded(&l->units[l->embd_unit]) &&
+        l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
         const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
         assert(found);
         return l->row_reads[found - l->row_tile].dst;
@@ -323,7 +349,8 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
     return l->m->embd_tiles + (uint64_t)tile * l->tile_bytes;
 }
 
-/* ---- life ------------------------------------------------------------------------------------------------- */
+/* ---- life -------------------------------------------------------------------------------------------------
+ */
 
 /* Places in the ring, taken in order; a unit's place may be one that others had. */
 static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
@@ -340,7 +367,8 @@ static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *
     l->ring_block = tn_alloc(l->m->ctx, TN_MEM_WEIGHTS, size + TN_AIO_ALIGN, 1);
     TN_FAIL_IF(!l->ring_block, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of packed weights", size);
     l->ring = (uint8_t *)aligned((uintptr_t)l->ring_block);
-    uint64_t *off = tn_calloc(l->m->ctx, TN_MEM_OTHER, 2 * (size_t)l->n_units, sizeof *off), *end = off + l->n_units, at = 0;
+    uint64_t *off = tn_calloc(l->m->ctx, TN_MEM_OTHER, 2 * (size_t)l->n_units, sizeof *off),
+             *end = off + l->n_units, at = 0;
     TN_FAIL_IF(!off, err, TERN_E_MEMORY, "no memory to plan the reading");
     int32_t oldest = 0;
     for (int32_t i = 0; i < l->n_units; i++) {
@@ -367,7 +395,8 @@ static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *
     return TERN_OK;
 }
 
-static unit *add_unit(tn_loader *l, tn_unit_kind kind, int32_t layer, tn_npu_site *site, tn_stage stage, const tn_pkg_section *section) {
+static unit *add_unit(tn_loader *l, tn_unit_kind kind, int32_t layer, tn_npu_site *site, tn_stage stage,
+                      const tn_pkg_section *section) {
     unit *u = &l->units[l->n_units];
     u->l = l;
     u->kind = kind;
@@ -375,7 +404,8 @@ static unit *add_unit(tn_loader *l, tn_unit_kind kind, int32_t layer, tn_npu_sit
     u->site = site;
     u->section = section;
     u->n_parts = 1;
-    l->graph_units[l->n_units++] = (tn_prefill_unit){.layer = layer >= 0 ? layer : l->m->n_layers, .stage = stage, .after = -1};
+    l->graph_units[l->n_units++] =
+        (tn_prefill_unit){.layer = layer >= 0 ? layer : l->m->n_layers, .stage = stage, .after = -1};
     return u;
 }
 
@@ -383,7 +413,11 @@ static void add_small(tn_loader *l, int32_t layer) {
     const tn_pkg_section *s = tn_pkg_find(l->m->pkg, TN_PKG_LAYER, layer);
     unit *u = add_unit(l, TN_UNIT_SMALL, layer, NULL, TN_ST_NORM, s);
     u->n_ops = tn_pkg_small_bytes(l->m->pkg, s) > 0;
-    u->ops[0].read = (tn_aio_read){.off_bytes = s->off_bytes, .n_bytes = aligned(tn_pkg_small_bytes(l->m->pkg, s)), .dst = l->m->small[layer + 1], .check = check_piece, .user = u};
+    u->ops[0].read = (tn_aio_read){.off_bytes = s->off_bytes,
+                                   .n_bytes = aligned(tn_pkg_small_bytes(l->m->pkg, s)),
+                                   .dst = l->m->small[layer + 1],
+                                   .check = check_piece,
+                                   .user = u};
 }
 
 /* One linear of a unit, and where the model wants it. */
@@ -391,7 +425,11 @@ static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, i
     unit_op *op = &u->ops[u->n_ops++];
     bool unpacked = in_ring(u->l, r);
     *op = (unit_op){.r = r, .role = role, .tiles = place, .part0 = u->n_ops > 1 ? u->n_parts : 0};
-    op->read = (tn_aio_read){.off_bytes = u->section->off_bytes + r->off_bytes, .n_bytes = aligned(r->size_bytes), .dst = place, .check = check_piece, .user = u};
+    op->read = (tn_aio_read){.off_bytes = u->section->off_bytes + r->off_bytes,
+                             .n_bytes = aligned(r->size_bytes),
+                             .dst = place,
+                             .check = check_piece,
+                             .user = u};
     if (u->l->map && unpacked) op->packed = u->l->map->data + op->read.off_bytes;
     if (u->n_ops == 1) u->n_parts = 0;
     u->n_parts += unpacked ? (int32_t)((n + CHANNELS_PER_PART - 1) / CHANNELS_PER_PART) : 0;
@@ -402,7 +440,10 @@ static void add_site(tn_loader *l, int32_t layer, tn_site site, tn_stage stage) 
     if (!s->ops.n_ops) return;
     const tn_pkg_section *section = tn_pkg_find(l->m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
     unit *u = add_unit(l, layer < 0 ? TN_UNIT_HEAD : TN_UNIT_SITE, layer, s, stage, section);
-    for (int32_t i = 0; i < s->ops.n_ops; i++) add_op(u, s->ops.roles[i], s->tiles[i], s->image[i].tiles ? (void *)s->image[i].tiles : (void *)(uintptr_t)s->image[i].packed, s->ops.n[i]);
+    for (int32_t i = 0; i < s->ops.n_ops; i++)
+        add_op(u, s->ops.roles[i], s->tiles[i],
+               s->image[i].tiles ? (void *)s->image[i].tiles : (void *)(uintptr_t)s->image[i].packed,
+               s->ops.n[i]);
     if (u->n_parts < 1) u->n_parts = 1;
 }
 
@@ -422,7 +463,8 @@ static void add_embedding(tn_loader *l) {
     l->embd_unit = l->n_units - 1;
 }
 
-tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model_options *opt, tn_loader **out, tern_error *err) {
+tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model_options *opt,
+                           tn_loader **out, tern_error *err) {
     static const tn_stage stages[TN_LAYER_SITES] = {TN_ST_QKV, TN_ST_O, TN_ST_FFN, TN_ST_DOWN};
     *out = NULL;
     tn_loader *l = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *l);
@@ -488,8 +530,11 @@ uint64_t tn_loader_unit_bytes(const tn_loader *l, int32_t unit) {
 int32_t tn_loader_n_parts(const tn_loader *l, int32_t unit) { return l->units[unit].n_parts; }
 
 void tn_loader_stats_get(tn_loader *l, tn_loader_stats *out) {
-    *out = (tn_loader_stats){.unpack_ns = atomic_load_explicit(&l->unpack_ns, memory_order_relaxed), .load_ns = atomic_load_explicit(&l->load_ns, memory_order_relaxed),
-                             .done_ns = atomic_load_explicit(&l->done_ns, memory_order_relaxed), .n_unpacked_by_device = (uint64_t)atomic_load_explicit(&l->n_by_device, memory_order_relaxed),
+    *out = (tn_loader_stats){.unpack_ns = atomic_load_explicit(&l->unpack_ns, memory_order_relaxed),
+                             .load_ns = atomic_load_explicit(&l->load_ns, memory_order_relaxed),
+                             .done_ns = atomic_load_explicit(&l->done_ns, memory_order_relaxed),
+                             .n_unpacked_by_device =
+                                 (uint64_t)atomic_load_explicit(&l->n_by_device, memory_order_relaxed),
                              .method = l->aio ? tn_aio_method(l->aio) : "mmap"};
     if (!l->aio) return;
     tn_aio_stats s;

@@ -126,9 +126,12 @@ static tern_status read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *
         k = tn_alloc(m->ctx, TN_MEM_OTHER, n_layers, sizeof *k);
         w = tn_alloc(m->ctx, TN_MEM_OTHER, n_layers * n_heads, sizeof *w);
         if (!q || !k || !w) st = tn_fail(err, TERN_E_MEMORY, "no memory for the heads' scales");
-        bool ok = st == TERN_OK && numbers_of(json_object_get(a, "scale_q"), q, n_layers) && numbers_of(json_object_get(a, "scale_k"), k, n_layers) && json_array_size(rows) == n_layers;
-        for (size_t l = 0; ok && l < n_layers; l++) ok = numbers_of(json_array_get(rows, l), w + l * n_heads, n_heads);
-        if (st == TERN_OK && !ok) st = tn_fail(err, TERN_E_FORMAT, "package metadata: 'attention' does not fit the model's heads");
+        bool ok = st == TERN_OK && numbers_of(json_object_get(a, "scale_q"), q, n_layers) &&
+                  numbers_of(json_object_get(a, "scale_k"), k, n_layers) && json_array_size(rows) == n_layers;
+        for (size_t l = 0; ok && l < n_layers; l++)
+            ok = numbers_of(json_array_get(rows, l), w + l * n_heads, n_heads);
+        if (st == TERN_OK && !ok)
+            st = tn_fail(err, TERN_E_FORMAT, "package metadata: 'attention' does not fit the model's heads");
     }
     json_decref(meta);
     m->attn_scale_q = q;
@@ -141,15 +144,16 @@ tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times 
     json_t *meta;
     *out = (tn_attn_times){0};
     TN_TRY(load_meta(ctx, pkg, &meta, err));
-    const json_t *times = json_object_get(json_object_get(meta, "attention"), "times"); /* older packages have none */
+    const json_t *times =
+        json_object_get(json_object_get(meta, "attention"), "times"); /* older packages have none */
     bool ok = !times || tn_attn_times_read(times, out);
     json_decref(meta);
     TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "package metadata: the times of 'attention' are none");
     return TERN_OK;
 }
 
-tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24], char description[64], uint64_t *n_params,
-                               tern_error *err) {
+tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24],
+                               char description[64], uint64_t *n_params, tern_error *err) {
     memset(h, 0, sizeof *h);
     json_t *meta;
     TN_TRY(load_meta(ctx, pkg, &meta, err));
@@ -163,7 +167,9 @@ tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, ch
     parse_hparams(&r, meta, h);
     json_decref(meta);
     TN_FAIL_IF(!r.ok, err, TERN_E_FORMAT, "package metadata: '%s' is missing or out of range", r.missing);
-    TN_FAIL_IF(layout != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED, "the package's weights are tiled for another device (layout %d, this one wants %d); pack the model again",
+    TN_FAIL_IF(layout != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED,
+               "the package's weights are tiled for another device (layout %d, this one wants %d); pack the "
+               "model again",
                layout, TN_NPU_LAYOUT_16X4);
     return TERN_OK;
 }
@@ -199,22 +205,25 @@ typedef struct section_view {
 
 static section_view view_of(const tn_npu_model *m, int layer) {
     section_view v = {.base = m->small[layer + 1]};
-    v.records = tn_pkg_records(m->pkg, tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_MODEL : TN_PKG_LAYER, layer), &v.n);
+    v.records =
+        tn_pkg_records(m->pkg, tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_MODEL : TN_PKG_LAYER, layer), &v.n);
     return v;
 }
 
 /* The payload of a record that must have exactly n_bytes; NULL with err filled when it is missing or odd. */
-static const void *payload(const section_view *v, tn_role role, tn_pkg_part part, uint64_t n_bytes, int layer, tern_error *err) {
+static const void *payload(const section_view *v, tn_role role, tn_pkg_part part, uint64_t n_bytes, int layer,
+                           tern_error *err) {
     const tn_pkg_record *r = tn_pkg_record_find(v->records, v->n, (uint32_t)role, (uint32_t)part);
     if (!r || r->size_bytes != n_bytes) {
-        tn_fail(err, TERN_E_FORMAT, "layer %d: %s (part %d) has %" PRIu64 " bytes, its shape needs %" PRIu64, layer, tn_role_name(role), (int)part,
-                r ? r->size_bytes : 0, n_bytes);
+        tn_fail(err, TERN_E_FORMAT, "layer %d: %s (part %d) has %" PRIu64 " bytes, its shape needs %" PRIu64,
+                layer, tn_role_name(role), (int)part, r ? r->size_bytes : 0, n_bytes);
         return NULL;
     }
     return v->base + r->off_bytes;
 }
 
-static tern_status copy_vector(tn_ctx *ctx, const section_view *v, const tn_hparams *h, int layer, tn_role role, bool required, float **out, tern_error *err) {
+static tern_status copy_vector(tn_ctx *ctx, const section_view *v, const tn_hparams *h, int layer,
+                               tn_role role, bool required, float **out, tern_error *err) {
     tn_free(ctx, *out); /* of a run that was cancelled behind this */
     *out = NULL;
     if (!required && !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_F32)) return TERN_OK;
@@ -238,19 +247,24 @@ static uint64_t tiles_bytes(int64_t n, int64_t k) {
 static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN; }
 
 /* The large record of a linear, tiles or (layers only) weightlets, of the right shape. */
-static const tn_pkg_record *tiles_record(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer, tern_error *err) {
+static const tn_pkg_record *tiles_record(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer,
+                                         tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
     size_t n_records;
-    const tn_pkg_record *records = tn_pkg_records(m->pkg, s, &n_records), *r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_TILES);
+    const tn_pkg_record *records = tn_pkg_records(m->pkg, s, &n_records),
+                        *r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_TILES);
     if (r && r->n == n && r->k == k && r->size_bytes == tiles_bytes(n, k)) return r;
     if (!r && layer >= 0) r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_WEIGHTLETS);
-    if (r && r->part == TN_PKG_WEIGHTLETS && r->n == n && r->k == k) return r; /* its size depends on widths that are still in the file */
-    tn_fail(err, TERN_E_FORMAT, "layer %d: the weights of %s are missing or not %" PRId64 " x %" PRId64, layer, tn_role_name(role), n, k);
+    if (r && r->part == TN_PKG_WEIGHTLETS && r->n == n && r->k == k)
+        return r; /* its size depends on widths that are still in the file */
+    tn_fail(err, TERN_E_FORMAT, "layer %d: the weights of %s are missing or not %" PRId64 " x %" PRId64,
+            layer, tn_role_name(role), n, k);
     return NULL;
 }
 
 /* Scales, sums and biases of a linear, beside tiles (r NULL) or the weightlets of record r. */
-static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int layer, int8_t *weights, const tn_pkg_record *r, tn_npu_weights_data *d, tern_error *err) {
+static tern_status linear_data(const section_view *v, tn_role role, int64_t n, int layer, int8_t *weights,
+                               const tn_pkg_record *r, tn_npu_weights_data *d, tern_error *err) {
     /* the device takes pointers to writable memory; borrowed weights are only read */
     *d = (tn_npu_weights_data){.tiles = r ? NULL : weights};
     if (r) {
@@ -271,18 +285,21 @@ static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool hea
     return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
 }
 
-/* Are the site's weights placed in the device's own memory, which the CPU reads too? Else they lie in the process's. */
+/* Are the site's weights placed in the device's own memory, which the CPU reads too? Else they lie in the
+ * process's. */
 static bool in_device(const tn_npu_model *m, const tn_npu_site *s, bool head) {
     const tn_npu_caps *c = tn_npu_device_caps(m->dev);
     return c->own_memory && c->shared_memory && !s->on_cpu && !keeps_one_form(m, s, head);
 }
 
-/* The chunk form again, over a copy of the weights: what a device without chunk sharing has for every chunk (llm.npu 3.2). */
+/* The chunk form again, over a copy of the weights: what a device without chunk sharing has for every chunk
+ * (llm.npu 3.2). */
 static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, tern_error *err) {
     tn_npu_device *dev = tn_npu_site_device(m, s);
     for (int i = 0; i < s->ops.n_ops; i++) {
         const tn_npu_weights_data *from = &s->image[i];
-        TN_TRY(tn_npu_weights_open(dev, s->ops.n[i], s->ops.k, from->bias != NULL, &s->chunk_weights[i_copy][i], err));
+        TN_TRY(tn_npu_weights_open(dev, s->ops.n[i], s->ops.k, from->bias != NULL,
+                                   &s->chunk_weights[i_copy][i], err));
         tn_npu_weights_data to = tn_npu_weights_get(s->chunk_weights[i_copy][i]);
         memcpy(to.tiles, from->tiles, tiles_bytes(s->ops.n[i], s->ops.k));
         memcpy(to.col_sum, from->col_sum, padded(s->ops.n[i]) * 4);
@@ -294,19 +311,23 @@ static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, 
 }
 
 /* A graph of the package, when it is the one wanted; else it is compiled. */
-static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, tn_site site, const tn_npu_graph_desc *d, tn_npu_graph **out, tern_error *err) {
+static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, tn_site site,
+                              const tn_npu_graph_desc *d, tn_npu_graph **out, tern_error *err) {
     tn_npu_device *dev = tn_npu_site_device(m, s);
     for (uint32_t i = 0; i < m->n_pkg_graphs; i++) {
         const tn_pkg_graph *g = &m->pkg_graphs[i];
         if (g->layer != layer || g->site != (uint32_t)site || g->m != d->m) continue;
-        tern_status st = tn_npu_deserialise(dev, (const char *)m->graph_section + g->off_bytes, g->size_bytes, out, err);
+        tern_status st =
+            tn_npu_deserialise(dev, (const char *)m->graph_section + g->off_bytes, g->size_bytes, out, err);
         if (st == TERN_E_UNSUPPORTED) continue; /* another device's */
         TN_TRY(st);
         const tn_npu_graph_desc *have = tn_npu_graph_get(*out);
-        bool same = have->k == d->k && have->n_ops == d->n_ops && (d->rows_per_run ? d->rows_per_run : d->m) == have->rows_per_run;
+        bool same = have->k == d->k && have->n_ops == d->n_ops &&
+                    (d->rows_per_run ? d->rows_per_run : d->m) == have->rows_per_run;
         for (int op = 0; op < d->n_ops && same; op++) {
-            same = have->ops[op].n == d->ops[op].n && have->ops[op].has_bias == d->ops[op].has_bias && have->ops[op].out == d->ops[op].out &&
-                   have->ops[op].out_stride == d->ops[op].n && memcmp(&have->ops[op].act_scale, &d->ops[op].act_scale, sizeof(float)) == 0;
+            same = have->ops[op].n == d->ops[op].n && have->ops[op].has_bias == d->ops[op].has_bias &&
+                   have->ops[op].out == d->ops[op].out && have->ops[op].out_stride == d->ops[op].n &&
+                   memcmp(&have->ops[op].act_scale, &d->ops[op].act_scale, sizeof(float)) == 0;
         }
         if (same) return TERN_OK;
         tn_npu_graph_close(out);
@@ -318,13 +339,20 @@ static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, 
 static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, int layer, tern_error *err) {
     bool head = site == TN_SITE_HEAD;
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
-        tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS, .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M, .k = s->ops.k, .n_ops = s->ops.n_ops};
+        tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS,
+                               .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M,
+                               .k = s->ops.k,
+                               .n_ops = s->ops.n_ops};
         if (form == TN_FORM_CHUNK) d.rows_per_run = m->tuned.rows_per_run[site];
         for (int i = 0; i < s->ops.n_ops; i++) {
-            d.ops[i] = (tn_npu_op){.n = s->ops.n[i], .act_scale = s->act_scale, .has_bias = s->image[i].bias != NULL, .out = TN_NPU_OUT_F32};
+            d.ops[i] = (tn_npu_op){.n = s->ops.n[i],
+                                   .act_scale = s->act_scale,
+                                   .has_bias = s->image[i].bias != NULL,
+                                   .out = TN_NPU_OUT_F32};
         }
         TN_TRY(make_graph(m, s, layer, site, &d, &s->graphs[form], err));
-        s->in_stride = tn_npu_graph_get(s->graphs[form])->in_stride; /* depends on k only: the same for both forms */
+        s->in_stride =
+            tn_npu_graph_get(s->graphs[form])->in_stride; /* depends on k only: the same for both forms */
         if (s->in_stride > m->max_stride) m->max_stride = s->in_stride;
         m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
     }
@@ -337,19 +365,24 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, in
 tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
     bool head = s == tn_npu_site_at(m, 0, TN_SITE_HEAD);
     if (keeps_one_form(m, s, head)) return tn_switcher_load_site(s, TN_FORM_CHUNK, err);
-    for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
-    for (int i = 0; m->no_chunk_sharing && !head && i < TN_WAVE_CHUNKS - 1; i++) TN_TRY(open_chunk_copy(m, s, i, err));
+    for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++)
+        TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
+    for (int i = 0; m->no_chunk_sharing && !head && i < TN_WAVE_CHUNKS - 1; i++)
+        TN_TRY(open_chunk_copy(m, s, i, err));
     return TERN_OK;
 }
 
 /* What can be known of a site's outlier path before its rows are read. */
-static tern_status plan_shadow(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer, tern_error *err) {
+static tern_status plan_shadow(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
+                               tern_error *err) {
     const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT);
-    TN_FAIL_IF(!hot || hot->n > s->ops.k || hot->size_bytes != (uint64_t)hot->n * 4, err, TERN_E_FORMAT, "layer %d: %s has no (sane) list of hot channels", layer,
-               tn_role_name(s->ops.roles[0]));
+    TN_FAIL_IF(!hot || hot->n > s->ops.k || hot->size_bytes != (uint64_t)hot->n * 4, err, TERN_E_FORMAT,
+               "layer %d: %s has no (sane) list of hot channels", layer, tn_role_name(s->ops.roles[0]));
     uint64_t row_bytes = (uint64_t)s->ops.n_total;
-    if (!payload(v, s->ops.roles[0], TN_PKG_HOT_ROWS, (uint64_t)hot->n * row_bytes, layer, err)) return TERN_E_FORMAT;
-    s->row_hash = payload(v, s->ops.roles[0], TN_PKG_ROW_HASH, (uint64_t)s->ops.k * sizeof *s->row_hash, layer, err);
+    if (!payload(v, s->ops.roles[0], TN_PKG_HOT_ROWS, (uint64_t)hot->n * row_bytes, layer, err))
+        return TERN_E_FORMAT;
+    s->row_hash =
+        payload(v, s->ops.roles[0], TN_PKG_ROW_HASH, (uint64_t)s->ops.k * sizeof *s->row_hash, layer, err);
     if (!s->row_hash) return TERN_E_FORMAT;
     s->hot_rows = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)s->ops.k, sizeof *s->hot_rows);
     TN_FAIL_IF(!s->hot_rows, err, TERN_E_MEMORY, "no memory for outlier rows");
@@ -359,8 +392,10 @@ static tern_status plan_shadow(tn_npu_model *m, tn_npu_site *s, const section_vi
     s->rows_section = tn_pkg_find(m->pkg, TN_PKG_SHADOW, layer);
     TN_FAIL_IF(!s->rows_section, err, TERN_E_FORMAT, "layer %d: its outlier rows are missing", layer);
     size_t n;
-    const tn_pkg_record *records = tn_pkg_records(m->pkg, s->rows_section, &n), *r = tn_pkg_record_find(records, n, (uint32_t)s->ops.roles[0], TN_PKG_ROWS);
-    TN_FAIL_IF(!r || r->size_bytes != (uint64_t)s->ops.k * row_bytes, err, TERN_E_FORMAT, "layer %d: the outlier rows of %s have another shape", layer, tn_role_name(s->ops.roles[0]));
+    const tn_pkg_record *records = tn_pkg_records(m->pkg, s->rows_section, &n),
+                        *r = tn_pkg_record_find(records, n, (uint32_t)s->ops.roles[0], TN_PKG_ROWS);
+    TN_FAIL_IF(!r || r->size_bytes != (uint64_t)s->ops.k * row_bytes, err, TERN_E_FORMAT,
+               "layer %d: the outlier rows of %s have another shape", layer, tn_role_name(s->ops.roles[0]));
     s->rows_off_bytes = r->off_bytes;
     s->shadow = m->any_shadow = true;
     m->max_shadow_n = s->ops.n_total > m->max_shadow_n ? s->ops.n_total : m->max_shadow_n;
@@ -370,20 +405,25 @@ static tern_status plan_shadow(tn_npu_model *m, tn_npu_site *s, const section_vi
 /* The hot channels and their rows are there. */
 static tern_status read_hot(tn_npu_site *s, const section_view *v, int layer, tern_error *err) {
     const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT),
-                        *rows = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT_ROWS);
+                        *rows =
+                            tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT_ROWS);
     const int32_t *ids = (const int32_t *)(v->base + hot->off_bytes);
     for (int64_t i = 0; i < hot->n; i++) {
-        TN_FAIL_IF(ids[i] < 0 || ids[i] >= s->ops.k, err, TERN_E_FORMAT, "layer %d: hot channel %d of %d", layer, ids[i], s->ops.k);
-        s->hot_rows[ids[i]] = (const int8_t *)v->base + rows->off_bytes + (uint64_t)i * (uint64_t)s->ops.n_total;
+        TN_FAIL_IF(ids[i] < 0 || ids[i] >= s->ops.k, err, TERN_E_FORMAT, "layer %d: hot channel %d of %d",
+                   layer, ids[i], s->ops.k);
+        s->hot_rows[ids[i]] =
+            (const int8_t *)v->base + rows->off_bytes + (uint64_t)i * (uint64_t)s->ops.n_total;
     }
     return TERN_OK;
 }
 
-/* What a site takes of the device's memory: weights with scales and sums, and room for its graphs' buffers. */
+/* What a site takes of the device's memory: weights with scales and sums, and room for its graphs' buffers.
+ */
 static uint64_t site_bytes(const tn_npu_model *m, const tn_site_ops *o) {
     const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
     uint64_t n = 0;
-    for (int32_t i = 0; i < o->n_ops; i++) n += tn_npu_tiles_bytes(&layout, o->n[i], o->k) + 12 * padded(o->n[i]) + 4096;
+    for (int32_t i = 0; i < o->n_ops; i++)
+        n += tn_npu_tiles_bytes(&layout, o->n[i], o->k) + 12 * padded(o->n[i]) + 4096;
     return n + 65536 + (uint64_t)(m->chunk + TN_DECODE_M) * ((uint64_t)o->k + 4 * (uint64_t)o->n_total);
 }
 
@@ -399,7 +439,8 @@ static int by_work(const void *a, const void *b) {
     return x->order - y->order;
 }
 
-/* Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the rest stays with the CPU. */
+/* Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the rest stays with
+ * the CPU. */
 static tern_status place_sites(tn_npu_model *m, const tn_hparams *h, uint64_t cap, tern_error *err) {
     int n = m->n_layers * TN_LAYER_SITES + 1;
     placement *all = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *all);
@@ -407,7 +448,10 @@ static tern_status place_sites(tn_npu_model *m, const tn_hparams *h, uint64_t ca
     for (int i = 0; i < n; i++) {
         tn_site_ops o = tn_site_get(h, i == n - 1 ? TN_SITE_HEAD : (tn_site)(i % TN_LAYER_SITES));
         /* the head works on a few rows only */
-        all[i] = (placement){.site = &m->sites[i], .work = i == n - 1 ? 0 : (uint64_t)o.k * (uint64_t)o.n_total, .n_bytes = o.n_ops ? site_bytes(m, &o) : 0, .order = i};
+        all[i] = (placement){.site = &m->sites[i],
+                             .work = i == n - 1 ? 0 : (uint64_t)o.k * (uint64_t)o.n_total,
+                             .n_bytes = o.n_ops ? site_bytes(m, &o) : 0,
+                             .order = i};
     }
     qsort(all, (size_t)n, sizeof *all, by_work);
     uint64_t used = 0;
@@ -426,26 +470,33 @@ typedef struct tile_room {
 } tile_room;
 
 /* Weights go to the room, which shrinks, unless they are used where they are mapped. */
-static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, int layer, tile_room *room, tern_error *err) {
+static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, int layer,
+                             tile_room *room, tern_error *err) {
     const section_view v = view_of(m, layer);
     s->ops = tn_site_get(h, site);
     if (!s->ops.n_ops) return TERN_OK;
     m->max_k = s->ops.k > m->max_k ? s->ops.k : m->max_k;
     const tn_pkg_section *section = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
     for (int i = 0; i < s->ops.n_ops; i++) {
-        const tn_pkg_record *r = s->tiles[i] = tiles_record(m, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, err);
+        const tn_pkg_record *r = s->tiles[i] =
+            tiles_record(m, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, err);
         if (!r) return TERN_E_FORMAT;
         bool packed = tn_npu_stays_packed(m, r);
         int8_t **at = &room->at[in_device(m, s, site == TN_SITE_HEAD)], *weights = *at;
-        if (m->map && (packed || r->part == TN_PKG_TILES)) weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
+        if (m->map && (packed || r->part == TN_PKG_TILES))
+            weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
         else *at += aligned(packed ? r->size_bytes : tiles_bytes(s->ops.n[i], s->ops.k));
         tn_npu_weights_data *d = &s->image[i];
         TN_TRY(linear_data(&v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, d, err));
-        if (keeps_one_form(m, s, site == TN_SITE_HEAD)) TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
-        else TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i], err));
+        if (keeps_one_form(m, s, site == TN_SITE_HEAD))
+            TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
+        else
+            TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i],
+                                         err));
     }
     s->act_scale = s->tiles[0]->act_scale;
-    TN_FAIL_IF(!(s->act_scale > 0) || !isfinite(s->act_scale), err, TERN_E_FORMAT, "layer %d: %s has no activation scale", layer, tn_role_name(s->ops.roles[0]));
+    TN_FAIL_IF(!(s->act_scale > 0) || !isfinite(s->act_scale), err, TERN_E_FORMAT,
+               "layer %d: %s has no activation scale", layer, tn_role_name(s->ops.roles[0]));
     s->inv_scale = 1 / s->act_scale;
     TN_TRY(open_graphs(m, s, site, layer, err));
     return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_shadow(m, s, &v, layer, err) : TERN_OK;
@@ -469,7 +520,8 @@ static tern_status plan_small(tn_npu_model *m, int layer, tern_error *err) {
 }
 
 /* Room for the weights of a layer (-1: head and embedding). */
-static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err) {
+static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room,
+                              tern_error *err) {
     uint64_t n[2] = {TN_AIO_ALIGN, TN_AIO_ALIGN};
     for (int s = layer < 0 ? TN_SITE_HEAD : 0; s < (layer < 0 ? TN_N_SITES : TN_LAYER_SITES); s++) {
         tn_site_ops o = tn_site_get(h, (tn_site)s);
@@ -484,7 +536,8 @@ static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, t
     if (layer < 0 && !h->tied && !m->map) n[0] += aligned(tiles_bytes(h->n_vocab, h->n_embd));
     if (n[0] > TN_AIO_ALIGN) {
         m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n[0], 1);
-        TN_FAIL_IF(!m->tile_blocks[layer + 1], err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n[0]);
+        TN_FAIL_IF(!m->tile_blocks[layer + 1], err, TERN_E_MEMORY,
+                   "no memory for %" PRIu64 " bytes of weights", n[0]);
     }
     if (n[1] > TN_AIO_ALIGN) {
         void *block;
@@ -500,11 +553,13 @@ static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, t
 
 static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error *err) {
     tn_hparams *h = &model->h;
-    TN_FAIL_IF(!tn_pkg_find(m->pkg, TN_PKG_HEAD, -1), err, TERN_E_FORMAT, "%s: the section of the head is missing", tn_pkg_path(m->pkg));
+    TN_FAIL_IF(!tn_pkg_find(m->pkg, TN_PKG_HEAD, -1), err, TERN_E_FORMAT,
+               "%s: the section of the head is missing", tn_pkg_path(m->pkg));
     TN_TRY(plan_small(m, -1, err));
     const tn_pkg_section *section = tn_pkg_find(m->pkg, TN_PKG_MODEL, -1);
     if (!m->map) TN_TRY(tn_pkg_read_small(m->pkg, section, m->small[0], err));
-    else if (tn_pkg_small_bytes(m->pkg, section)) TN_TRY(tn_pkg_check(m->pkg, section, NULL, 0, m->small[0], tn_pkg_small_bytes(m->pkg, section), err));
+    else if (tn_pkg_small_bytes(m->pkg, section))
+        TN_TRY(tn_pkg_check(m->pkg, section, NULL, 0, m->small[0], tn_pkg_small_bytes(m->pkg, section), err));
     const section_view v = view_of(m, -1);
     uint64_t rope_bytes = (uint64_t)(h->n_rot / 2) * sizeof(float);
     const void *inv = payload(&v, TN_W_Q_NORM, TN_PKG_F32, rope_bytes, -1, err);
@@ -521,9 +576,13 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     if (head->shadow) TN_TRY(read_hot(head, &v, -1, err));
     const tn_pkg_record *r = tiles_record(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
     if (!r) return TERN_E_FORMAT;
-    m->embd_tiles = h->tied ? head->image[0].tiles : m->map ? (const int8_t *)m->map->data + tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes : room.at[0];
+    m->embd_tiles = h->tied  ? head->image[0].tiles
+                    : m->map ? (const int8_t *)m->map->data +
+                                   tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes
+                             : room.at[0];
     m->embd_scale = payload(&v, TN_W_EMBD, TN_PKG_SCALE, padded(h->n_vocab) * 4, -1, err);
-    m->embd_tile_hash = m->embd_scale ? payload(&v, TN_W_EMBD, TN_PKG_TILE_HASH, padded(h->n_vocab) / 16 * 4, -1, err) : NULL;
+    m->embd_tile_hash =
+        m->embd_scale ? payload(&v, TN_W_EMBD, TN_PKG_TILE_HASH, padded(h->n_vocab) / 16 * 4, -1, err) : NULL;
     return m->embd_tile_hash ? TERN_OK : TERN_E_FORMAT;
 }
 
@@ -531,7 +590,8 @@ static tern_status open_layer(tn_npu_model *m, const tn_hparams *h, int layer, t
     tile_room room;
     TN_TRY(plan_small(m, layer, err));
     TN_TRY(plan_tiles(m, h, layer, &room, err));
-    for (int s = 0; s < TN_LAYER_SITES; s++) TN_TRY(open_site(m, h, tn_npu_site_at(m, layer, (tn_site)s), (tn_site)s, layer, &room, err));
+    for (int s = 0; s < TN_LAYER_SITES; s++)
+        TN_TRY(open_site(m, h, tn_npu_site_at(m, layer, (tn_site)s), (tn_site)s, layer, &room, err));
     return TERN_OK;
 }
 
@@ -564,11 +624,14 @@ static tern_status open_pkg_graphs(tn_npu_model *m, tern_error *err) {
     TN_TRY(tn_pkg_read(m->pkg, s, m->graph_section, err));
     uint32_t n = 0;
     if (s->size_bytes >= 8) memcpy(&n, m->graph_section, sizeof n);
-    TN_FAIL_IF(s->size_bytes < 8 || (s->size_bytes - 8) / sizeof(tn_pkg_graph) < n, err, TERN_E_FORMAT, "%s: %u compiled graphs do not fit their section", tn_pkg_path(m->pkg), n);
+    TN_FAIL_IF(s->size_bytes < 8 || (s->size_bytes - 8) / sizeof(tn_pkg_graph) < n, err, TERN_E_FORMAT,
+               "%s: %u compiled graphs do not fit their section", tn_pkg_path(m->pkg), n);
     m->pkg_graphs = (const tn_pkg_graph *)((const char *)m->graph_section + 8);
     for (uint32_t i = 0; i < n; i++) {
-        TN_FAIL_IF(m->pkg_graphs[i].off_bytes > s->size_bytes || m->pkg_graphs[i].size_bytes > s->size_bytes - m->pkg_graphs[i].off_bytes, err, TERN_E_FORMAT,
-                   "%s: compiled graph %u is outside its section", tn_pkg_path(m->pkg), i);
+        TN_FAIL_IF(m->pkg_graphs[i].off_bytes > s->size_bytes ||
+                       m->pkg_graphs[i].size_bytes > s->size_bytes - m->pkg_graphs[i].off_bytes,
+                   err, TERN_E_FORMAT, "%s: compiled graph %u is outside its section", tn_pkg_path(m->pkg),
+                   i);
     }
     m->n_pkg_graphs = n;
     return TERN_OK;
@@ -589,13 +652,15 @@ static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, uint8_t *blo
     tern_status st = tn_tokenizer_load(m->ctx, blob, s->size_bytes, &model->tokenizer, err);
     tn_free(m->ctx, blob);
     TN_TRY(st);
-    TN_FAIL_IF(tn_tokenizer_n_vocab(model->tokenizer) > (size_t)model->h.n_vocab, err, TERN_E_FORMAT, "the tokenizer has %zu tokens, the embedding %d",
-               tn_tokenizer_n_vocab(model->tokenizer), model->h.n_vocab);
+    TN_FAIL_IF(tn_tokenizer_n_vocab(model->tokenizer) > (size_t)model->h.n_vocab, err, TERN_E_FORMAT,
+               "the tokenizer has %zu tokens, the embedding %d", tn_tokenizer_n_vocab(model->tokenizer),
+               model->h.n_vocab);
     return TERN_OK;
 }
 
-tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path, const tn_npu_model_options *opt,
-                              tn_npu_model **out, tn_model **model_out, tern_error *err) {
+tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path,
+                              const tn_npu_model_options *opt, tn_npu_model **out, tn_model **model_out,
+                              tern_error *err) {
     *out = NULL;
     *model_out = NULL;
     tn_npu_model *m = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *m);
@@ -607,7 +672,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     TN_BAIL_IF(!m || !model, err, TERN_E_MEMORY, "no memory for a model");
     if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) goto out;
     tn_pkg_fetch_front(m->pkg);
-    if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params, err)) != TERN_OK) goto out;
+    if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params,
+                                 err)) != TERN_OK)
+        goto out;
     m->n_layers = model->h.n_layers;
     if ((st = read_heads(m, &model->h, err)) != TERN_OK) goto out;
     size_t n_parts = (size_t)m->n_layers + 1;
@@ -617,7 +684,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     m->device_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->device_blocks);
     m->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers * TN_LAYER_SITES + 1, sizeof *m->sites);
     model->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *model->layers);
-    TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->device_blocks || !m->sites || !model->layers, err, TERN_E_MEMORY, "no memory for a model");
+    TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->device_blocks || !m->sites ||
+                   !model->layers,
+               err, TERN_E_MEMORY, "no memory for a model");
     if (opt->load == TN_LOAD_MMAP && (st = tn_file_open(ctx, path, &m->map, err)) != TERN_OK) goto out;
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
@@ -636,38 +705,54 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     dev.scratch_bytes = opt->scratch_bytes;
     dev.separate_weights = opt->separate_weights;
     dev.apart = opt->apart;
-    TN_BAIL_IF(opt->apart && opt->backend && strcmp(opt->backend, "host"), err, TERN_E_INVALID, "device '%s' has silicon of its own: only the host device works apart", opt->backend);
+    TN_BAIL_IF(opt->apart && opt->backend && strcmp(opt->backend, "host"), err, TERN_E_INVALID,
+               "device '%s' has silicon of its own: only the host device works apart", opt->backend);
     dev.kernels = kern;
-    if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) != TERN_OK) goto out;
+    if ((st = tn_npu_open(ctx, opt->backend ? opt->backend : tn_npu_backend_name(0), &dev, &m->dev, err)) !=
+        TERN_OK)
+        goto out;
     const tn_npu_caps *caps = tn_npu_device_caps(m->dev);
-    TN_BAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED, "device '%s' wants weights in layout %u, packages have them in %d: it cannot run one",
+    TN_BAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED,
+               "device '%s' wants weights in layout %u, packages have them in %d: it cannot run one",
                caps->name, caps->layout.id, TN_NPU_LAYOUT_16X4);
-    TN_BAIL_IF(caps->max_m < m->chunk, err, TERN_E_INVALID, "device '%s' runs at most %d rows at once, chunks have %d", caps->name, caps->max_m, m->chunk);
-    TN_BAIL_IF(opt->cold_rows && strcmp(opt->cold_rows, "file") && strcmp(opt->cold_rows, "weights"), err, TERN_E_INVALID,
-               "rows of cold channels from '%s': there are weights and file", opt->cold_rows);
+    TN_BAIL_IF(caps->max_m < m->chunk, err, TERN_E_INVALID,
+               "device '%s' runs at most %d rows at once, chunks have %d", caps->name, caps->max_m, m->chunk);
+    TN_BAIL_IF(opt->cold_rows && strcmp(opt->cold_rows, "file") && strcmp(opt->cold_rows, "weights"), err,
+               TERN_E_INVALID, "rows of cold channels from '%s': there are weights and file", opt->cold_rows);
     TN_BAIL_IF(opt->no_chunk_sharing && (opt->separate_weights || opt->memory_cap_bytes), err, TERN_E_INVALID,
-               "graphs per chunk (no chunk sharing) need a device without a memory cap and without separate weights");
+               "graphs per chunk (no chunk sharing) need a device without a memory cap and without separate "
+               "weights");
     m->no_chunk_sharing = opt->no_chunk_sharing;
-    bool can_pack = caps->has_weightlets && caps->shares_weights && !opt->no_chunk_sharing && !opt->memory_cap_bytes;
+    bool can_pack =
+        caps->has_weightlets && caps->shares_weights && !opt->no_chunk_sharing && !opt->memory_cap_bytes;
     TN_BAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
-               "weights that stay packed need a device that reads them (host), without a memory cap, separate weights or graphs per chunk");
+               "weights that stay packed need a device that reads them (host), without a memory cap, "
+               "separate weights or graphs per chunk");
     m->packed = opt->weights == TN_WEIGHTS_PACKED;
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
-    TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID, "the CPU cannot read the weights of device '%s': its cold rows come from the file", caps->name);
+    TN_BAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID,
+               "the CPU cannot read the weights of device '%s': its cold rows come from the file",
+               caps->name);
     if (caps->memory_cap_bytes) {
         if ((st = place_sites(m, &model->h, caps->memory_cap_bytes, err)) != TERN_OK) goto out;
         dev.memory_cap_bytes = 0;
         dev.separate_weights = dev.apart = false;
         if (m->n_on_cpu && (st = tn_npu_open(ctx, "host", &dev, &m->cpu_dev, err)) != TERN_OK) goto out;
         if (m->n_on_cpu || opt->memory_cap_bytes)
-            tn_log(ctx, TERN_LOG_INFO, "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu, m->n_layers * TN_LAYER_SITES + 1, caps->memory_cap_bytes);
+            tn_log(ctx, TERN_LOG_INFO,
+                   "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu,
+                   m->n_layers * TN_LAYER_SITES + 1, caps->memory_cap_bytes);
     }
-    if ((st = open_pkg_graphs(m, err)) != TERN_OK || (st = open_model_level(m, model, err)) != TERN_OK) goto out;
+    if ((st = open_pkg_graphs(m, err)) != TERN_OK || (st = open_model_level(m, model, err)) != TERN_OK)
+        goto out;
     for (int i = 0; i < m->n_layers; i++) {
         if ((st = open_layer(m, &model->h, i, err)) != TERN_OK) goto out;
     }
-    if (m->n_compiled) tn_log(ctx, TERN_LOG_DEBUG, "%s: %d graphs are not in the package and were compiled", path, m->n_compiled);
-    /* behind the loader's reads the tokenizer's would wait; making it takes some time, in which layers arrive */
+    if (m->n_compiled)
+        tn_log(ctx, TERN_LOG_DEBUG, "%s: %d graphs are not in the package and were compiled", path,
+               m->n_compiled);
+    /* behind the loader's reads the tokenizer's would wait; making it takes some time, in which layers arrive
+     */
     st = read_tokenizer(m, &tokenizer, err);
     if (st == TERN_OK) st = tn_loader_open(m, path, opt, &m->loader, err);
     if (st != TERN_OK) {
@@ -709,7 +794,8 @@ void tn_npu_model_close(tn_npu_model **pm) {
         for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->weights[w]);
         tn_free(m->ctx, s->hot_rows);
     }
-    for (int i = 0; m->device_blocks && i < m->n_layers + 1; i++) tn_npu_mem_free(m->dev, m->device_blocks[i]);
+    for (int i = 0; m->device_blocks && i < m->n_layers + 1; i++)
+        tn_npu_mem_free(m->dev, m->device_blocks[i]);
     tn_free(m->ctx, m->device_blocks);
     tn_npu_close(&m->dev);
     tn_npu_close(&m->cpu_dev);

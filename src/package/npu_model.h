@@ -1,10 +1,13 @@
-/* package/npu_model.h - a package opened for an INT8 device: weights and static graphs per site, outlier rows, norms.
+/* package/npu_model.h - a package opened for an INT8 device: weights and static graphs per site, outlier
+ * rows, norms.
  *
- * Opening reads the package's index and what lies in front of the layers, plans all memory and makes all graphs; the weights themselves
- * come through the loader (loader.h), at once or while the first prompt is computed.
+ * Opening reads the package's index and what lies in front of the layers, plans all memory and makes all
+ * graphs; the weights themselves come through the loader (loader.h), at once or while the first prompt is
+ * computed.
  *
- * One copy of the weights, in the device's tiles or packed, serves both graph forms: chunks of the prompt (M = chunk) and decode
- * (M = decode_m). Every chunk uses the same graphs (chunk sharing, llm.npu 3.2): only attention depends on the position. */
+ * One copy of the weights, in the device's tiles or packed, serves both graph forms: chunks of the prompt (M
+ * = chunk) and decode (M = decode_m). Every chunk uses the same graphs (chunk sharing, llm.npu 3.2): only
+ * attention depends on the position. */
 #ifndef TN_PACKAGE_NPU_MODEL_H
 #define TN_PACKAGE_NPU_MODEL_H
 
@@ -22,13 +25,18 @@ typedef enum tn_form { TN_FORM_CHUNK, TN_FORM_DECODE, TN_N_FORMS } tn_form;
 /* A prefill keeps at most so many chunks in flight. */
 enum { TN_WAVE_CHUNKS = 4 };
 
-enum { TN_DECODE_M = TN_PKG_DECODE_M, TN_CHUNK_DEFAULT = TN_PKG_CHUNK, TN_CHUNK_MIN = 32, TN_CHUNK_MAX = 1024 };
+enum {
+    TN_DECODE_M = TN_PKG_DECODE_M,
+    TN_CHUNK_DEFAULT = TN_PKG_CHUNK,
+    TN_CHUNK_MIN = 32,
+    TN_CHUNK_MAX = 1024
+};
 
 typedef enum tn_load_mode {
     TN_LOAD_STREAM,     /* reading, unpacking, loading and the first prefill overlap, layer by layer */
     TN_LOAD_OVERLAP,    /* reading overlaps unpacking and loading; computing begins when all is there */
     TN_LOAD_SEQUENTIAL, /* all is read, then unpacked, then loaded, then computing begins */
-    TN_LOAD_MMAP,       /* the file is mapped: pages come when they are touched, tiles are used where they lie */
+    TN_LOAD_MMAP, /* the file is mapped: pages come when they are touched, tiles are used where they lie */
     TN_N_LOAD_MODES
 } tn_load_mode;
 
@@ -48,7 +56,7 @@ typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing is known */
     int32_t chunk;
     int32_t rows_per_run[TN_LAYER_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
-    int32_t attn_threshold; /* chunks that end before so many tokens attend in full; 0: not measured */
+    int32_t attn_threshold;   /* chunks that end before so many tokens attend in full; 0: not measured */
     tn_attn_times attn_times; /* of its heads' pipeline */
 } tn_tuned;
 
@@ -57,15 +65,17 @@ typedef struct tn_npu_site {
     bool on_cpu; /* does not fit the device's memory: the CPU lane computes the same static graph */
     float act_scale, inv_scale;
     int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
-    tn_npu_weights *weights[TN_SITE_MAX_OPS]; /* what the device reads */
+    tn_npu_weights *weights[TN_SITE_MAX_OPS];    /* what the device reads */
     const tn_pkg_record *tiles[TN_SITE_MAX_OPS]; /* of the linears, as tiles or weightlets */
-    tn_npu_weights_data image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
+    tn_npu_weights_data
+        image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
-    /* Without chunk sharing: graphs of their own, with weights of their own, for the chunks of a wave after the first; else NULL. */
+    /* Without chunk sharing: graphs of their own, with weights of their own, for the chunks of a wave after
+     * the first; else NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
-    bool shadow;                       /* clipped activations are made good on the CPU */
-    const int8_t **hot_rows;           /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
+    bool shadow;             /* clipped activations are made good on the CPU */
+    const int8_t **hot_rows; /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
     const tn_pkg_section *rows_section; /* where the cold rows lie in the package */
     uint64_t rows_off_bytes;
     const uint32_t *row_hash; /* [ops.k] of the cold rows */
@@ -81,14 +91,15 @@ typedef struct tn_npu_model {
     tn_npu_device *cpu_dev; /* of sites beyond the device's memory; NULL when all fit */
     int32_t n_on_cpu;
     const tn_kernels *kern;
-    tn_model *model;   /* what the layers' small tensors go to */
+    tn_model *model; /* what the layers' small tensors go to */
     tn_loader *loader;
-    tn_switcher *switcher; /* NULL: both forms of every graph are loaded (the device's graphs share weights) */
+    tn_switcher
+        *switcher; /* NULL: both forms of every graph are loaded (the device's graphs share weights) */
     int32_t chunk; /* rows of the chunk form */
     bool packed;   /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
     char scheme[24];
     int32_t n_layers;
-    tn_npu_site *sites;  /* [n_layers][TN_LAYER_SITES], then the head */
+    tn_npu_site *sites;                      /* [n_layers][TN_LAYER_SITES], then the head */
     int32_t max_shadow_n, max_k, max_stride; /* over shadowed sites: outputs; over all: inputs, in_stride */
     bool any_shadow;
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
@@ -96,20 +107,23 @@ typedef struct tn_npu_model {
     const int8_t *embd_tiles;
     const float *embd_scale;
     const uint32_t *embd_tile_hash;
-    tn_file *map;        /* the package, where it is mapped */
-    char **small, **small_blocks;   /* [n_layers + 1]: small tensors of model and layers as read; the memory they are in (NULL when mapped) */
-    int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed; of sites on a device with memory of its own, in there */
-    void *graph_section; /* of the package, with its table */
+    tn_file *map;                 /* the package, where it is mapped */
+    char **small, **small_blocks; /* [n_layers + 1]: small tensors of model and layers as read; the memory
+                                     they are in (NULL when mapped) */
+    int8_t **tile_blocks, **device_blocks; /* [n_layers + 1]: the one copy of the weights, tiles or packed; of
+                                              sites on a device with memory of its own, in there */
+    void *graph_section;                   /* of the package, with its table */
     const tn_pkg_graph *pkg_graphs;
     uint32_t n_pkg_graphs;
-    int32_t n_compiled;  /* graphs that were not in the package in this form */
+    int32_t n_compiled;           /* graphs that were not in the package in this form */
     uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
     bool no_chunk_sharing;
-    /* for sparse attention; NULL in packages that do not say: mean scales of Q and K [n_layers], importance of the heads [n_layers][n_heads] */
+    /* for sparse attention; NULL in packages that do not say: mean scales of Q and K [n_layers], importance
+     * of the heads [n_layers][n_heads] */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
     tn_attn_times attn_times; /* measured where it was packed */
-    tn_tuned tuned; /* zeros: not tuned for this chunk length */
-    uint64_t graph_bytes; /* serialised size of all graphs, a measure of what chunk sharing saves */
+    tn_tuned tuned;           /* zeros: not tuned for this chunk length */
+    uint64_t graph_bytes;     /* serialised size of all graphs, a measure of what chunk sharing saves */
     uint64_t hot_row_bytes, all_row_bytes;
 } tn_npu_model;
 
@@ -124,17 +138,19 @@ typedef struct tn_npu_model_options {
     const char *cold_rows;     /* "weights", "file"; NULL: the weights where the CPU can read them */
     tn_load_mode load;
     tn_weights_form weights;
-    tn_aio_options io;         /* filled by tn_aio_defaults */
-    uint64_t ring_bytes;       /* room for packed weights on their way, at least a unit's; 0 = 48 MiB, or three units */
-    bool apart;                /* as in tn_npu_options */
-    bool separate_weights;     /* the device's graphs cannot share weights: one form is resident (switching.h) */
+    tn_aio_options io; /* filled by tn_aio_defaults */
+    uint64_t
+        ring_bytes; /* room for packed weights on their way, at least a unit's; 0 = 48 MiB, or three units */
+    bool apart;     /* as in tn_npu_options */
+    bool separate_weights; /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
-    int32_t switch_blocks;     /* 0 = as many as are best */
+    int32_t switch_blocks; /* 0 = as many as are best */
 } tn_npu_model_options;
 
 /* Also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent). kern is borrowed. */
-tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path, const tn_npu_model_options *opt,
-                              tn_npu_model **out, tn_model **model, tern_error *err);
+tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path,
+                              const tn_npu_model_options *opt, tn_npu_model **out, tn_model **model,
+                              tern_error *err);
 void tn_npu_model_close(tn_npu_model **m);
 
 /* Does the linear of this record stay packed in memory? */
@@ -142,7 +158,9 @@ static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_recor
     return m->packed && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_SHADOW);
 }
 
-static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_npu_site *s) { return s->on_cpu ? m->cpu_dev : m->dev; }
+static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_npu_site *s) {
+    return s->on_cpu ? m->cpu_dev : m->dev;
+}
 
 static inline tn_npu_site *tn_npu_site_at(const tn_npu_model *m, int layer, tn_site s) {
     return &m->sites[s == TN_SITE_HEAD ? m->n_layers * TN_LAYER_SITES : layer * TN_LAYER_SITES + (int)s];
@@ -153,14 +171,15 @@ tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error 
 /* A site's tiles are in place: its graphs become resident. */
 tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err);
 
-/* Embedding of one token: out [n_embd], unscaled. Before everything is loaded only of rows the loader was asked for. */
+/* Embedding of one token: out [n_embd], unscaled. Before everything is loaded only of rows the loader was
+ * asked for. */
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
 
 /* What a package says of the times of sparse attention; zeros: nothing. */
 tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times *out, tern_error *err);
 
 /* Only the hyperparameters of a package's META section (also fills scheme). */
-tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24], char description[64], uint64_t *n_params,
-                               tern_error *err);
+tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24],
+                               char description[64], uint64_t *n_params, tern_error *err);
 
 #endif

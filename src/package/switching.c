@@ -13,13 +13,13 @@ struct tn_switcher {
     int32_t n_blocks;       /* asked for; 0 = whatever is best */
     pthread_mutex_t device; /* held during a forward; taken before mu */
     atomic_int *form;       /* [n_layers]; ordered by the task graph or by `device`, so relaxed */
-    double load_us;         /* of a layer, from here on: running means; written between runs or by the one loader */
+    double load_us; /* of a layer, from here on: running means; written between runs or by the one loader */
     double product_us[TN_N_FORMS], other_us;
     tn_switch_plan plan;
     pthread_mutex_t mu;
-    int32_t n_computing;    /* guarded by mu, as all that follows */
+    int32_t n_computing; /* guarded by mu, as all that follows */
     bool loading;
-    int64_t since_ns;       /* of the last change of the two */
+    int64_t since_ns; /* of the last change of the two */
     tn_switcher_stats stats;
 };
 
@@ -46,7 +46,8 @@ static tern_status load_sites(tn_npu_model *m, int32_t layer, tn_form form, tern
     return TERN_OK;
 }
 
-tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, tn_switcher **out, tern_error *err) {
+tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, tn_switcher **out,
+                             tern_error *err) {
     tn_switcher *w = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory for graph switching");
     w->form = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *w->form);
@@ -81,7 +82,9 @@ void tn_switcher_close(tn_switcher **pw) {
 void tn_switcher_lock(tn_switcher *w) { pthread_mutex_lock(&w->device); }
 void tn_switcher_unlock(tn_switcher *w) { pthread_mutex_unlock(&w->device); }
 
-tn_form tn_switcher_form(const tn_switcher *w, int32_t layer) { return (tn_form)atomic_load_explicit(&w->form[layer], memory_order_relaxed); }
+tn_form tn_switcher_form(const tn_switcher *w, int32_t layer) {
+    return (tn_form)atomic_load_explicit(&w->form[layer], memory_order_relaxed);
+}
 
 /* ---- loading --------------------------------------------------------------------------------------- */
 
@@ -116,7 +119,8 @@ tern_status tn_switcher_load(tn_switcher *w, int32_t layer0, int32_t layer1, tn_
         if (tn_switcher_form(w, layer) == form) continue;
         int64_t t0 = tn_now_ns();
         set_loading(w, true, 0);
-        atomic_store_explicit(&w->form[layer], TN_N_FORMS, memory_order_relaxed); /* neither, should this fail */
+        atomic_store_explicit(&w->form[layer], TN_N_FORMS,
+                              memory_order_relaxed); /* neither, should this fail */
         st = load_sites(w->m, layer, form, err);
         if (st == TERN_OK) atomic_store_explicit(&w->form[layer], (int)form, memory_order_relaxed);
         set_loading(w, false, st == TERN_OK);
@@ -125,7 +129,9 @@ tern_status tn_switcher_load(tn_switcher *w, int32_t layer0, int32_t layer1, tn_
     return st;
 }
 
-tern_status tn_switcher_ensure(tn_switcher *w, tn_form form, tern_error *err) { return tn_switcher_load(w, 0, w->m->n_layers, form, err); }
+tern_status tn_switcher_ensure(tn_switcher *w, tn_form form, tern_error *err) {
+    return tn_switcher_load(w, 0, w->m->n_layers, form, err);
+}
 
 /* ---- planning -------------------------------------------------------------------------------------- */
 
@@ -135,19 +141,25 @@ void tn_switcher_measured(tn_switcher *w, tn_form form, double product_us, doubl
     w->other_us = w->other_us > 0 ? w->other_us + (other_us - w->other_us) / 4 : other_us;
 }
 
-bool tn_switcher_has_times(const tn_switcher *w) { return w->product_us[TN_FORM_CHUNK] > 0 || w->product_us[TN_FORM_DECODE] > 0; }
+bool tn_switcher_has_times(const tn_switcher *w) {
+    return w->product_us[TN_FORM_CHUNK] > 0 || w->product_us[TN_FORM_DECODE] > 0;
+}
 
 static double layer_us(const tn_switcher *w, tn_form form) {
     /* a form not seen yet: what sub-chunks cost on the first device this was tried on */
-    double product = w->product_us[form] > 0 ? w->product_us[form] : form == TN_FORM_DECODE ? w->product_us[TN_FORM_CHUNK] * 1.1 : w->product_us[TN_FORM_DECODE] / 1.1;
+    double product = w->product_us[form] > 0  ? w->product_us[form]
+                     : form == TN_FORM_DECODE ? w->product_us[TN_FORM_CHUNK] * 1.1
+                                              : w->product_us[TN_FORM_DECODE] / 1.1;
     return product + w->other_us;
 }
 
-static void costs_of(const tn_switcher *w, int32_t n_blocks, int32_t n_waves, int32_t n_chunks, double last_wave, bool reloaded, tn_switch_costs *c) {
+static void costs_of(const tn_switcher *w, int32_t n_blocks, int32_t n_waves, int32_t n_chunks,
+                     double last_wave, bool reloaded, tn_switch_costs *c) {
     *c = (tn_switch_costs){.n_blocks = n_blocks, .n_chunks = n_waves, .last_chunk = last_wave};
     tn_switch_plan shape = {.n_blocks = n_blocks};
     for (int32_t b = 0; b < n_blocks; b++) {
-        for (int32_t layer = tn_switch_layer(&shape, w->m->n_layers, b); layer < tn_switch_layer(&shape, w->m->n_layers, b + 1); layer++) {
+        for (int32_t layer = tn_switch_layer(&shape, w->m->n_layers, b);
+             layer < tn_switch_layer(&shape, w->m->n_layers, b + 1); layer++) {
             bool is_g1 = reloaded || tn_switcher_form(w, layer) != TN_FORM_DECODE;
             c->load_us[b] += is_g1 ? w->load_us : 0;
             c->g1_us[b] += n_chunks * layer_us(w, is_g1 ? TN_FORM_CHUNK : TN_FORM_DECODE);
@@ -157,9 +169,11 @@ static void costs_of(const tn_switcher *w, int32_t n_blocks, int32_t n_waves, in
 }
 
 /* The best plan among the numbers of blocks worth trying. */
-static tern_status best_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave, bool reloaded, tn_switch_plan *best, tern_error *err) {
+static tern_status best_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave,
+                             bool reloaded, tn_switch_plan *best, tern_error *err) {
     static const int32_t tried[] = {2, 3, 4, 6, 8, 12, 16}; /* the paper found 2 enough */
-    int32_t one = w->n_blocks < w->m->n_layers ? w->n_blocks : w->m->n_layers, n_tried = w->n_blocks ? 1 : (int32_t)(sizeof tried / sizeof tried[0]);
+    int32_t one = w->n_blocks < w->m->n_layers ? w->n_blocks : w->m->n_layers,
+            n_tried = w->n_blocks ? 1 : (int32_t)(sizeof tried / sizeof tried[0]);
     *best = (tn_switch_plan){.n_blocks = 0};
     for (int32_t i = 0; i < n_tried; i++) {
         int32_t n = w->n_blocks ? one : tried[i] < w->m->n_layers ? tried[i] : w->m->n_layers;
@@ -174,7 +188,8 @@ static tern_status best_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, 
     return TERN_OK;
 }
 
-tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave, const tn_switch_plan **plan, tern_error *err) {
+tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave,
+                             const tn_switch_plan **plan, tern_error *err) {
     *plan = NULL;
     int32_t n_decode = 0;
     for (int32_t i = 0; i < w->m->n_layers; i++) n_decode += tn_switcher_form(w, i) != TN_FORM_CHUNK;
@@ -189,7 +204,8 @@ tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, 
             w->plan = reloaded;
         }
         for (int32_t i = 0; i < w->m->n_layers; i++) {
-            if (tn_switcher_form(w, i) == TN_N_FORMS) TN_TRY(tn_switcher_load(w, i, i + 1, TN_FORM_DECODE, err));
+            if (tn_switcher_form(w, i) == TN_N_FORMS)
+                TN_TRY(tn_switcher_load(w, i, i + 1, TN_FORM_DECODE, err));
         }
     }
     pthread_mutex_lock(&w->mu);

@@ -17,7 +17,8 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
     const json_t *t = json_object_get(j, "tuned");
     char key[40];
     tn_tuned_key(cpu, n_lane_workers, key);
-    const char *stored = json_string_value(json_object_get(t, "key")), *print = json_string_value(json_object_get(t, "fingerprint"));
+    const char *stored = json_string_value(json_object_get(t, "key")),
+               *print = json_string_value(json_object_get(t, "fingerprint"));
     bool ok = stored && print && !strcmp(stored, key);
     if (ok) {
         out->fingerprint = strtoull(print, NULL, 16);
@@ -25,7 +26,8 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
         ok = chunk >= TN_CHUNK_MIN && chunk <= TN_CHUNK_MAX && chunk % 32 == 0;
         out->chunk = (int32_t)(ok ? chunk : 0);
         for (int s = 0; s < TN_LAYER_SITES && ok; s++) {
-            json_int_t rows = json_integer_value(json_object_get(json_object_get(t, "rows_per_run"), tn_site_name((tn_site)s)));
+            json_int_t rows = json_integer_value(
+                json_object_get(json_object_get(t, "rows_per_run"), tn_site_name((tn_site)s)));
             out->rows_per_run[s] = rows > 0 && rows <= chunk ? (int32_t)rows : 0;
         }
         json_int_t from = json_integer_value(json_object_get(t, "attention_from"));
@@ -36,7 +38,8 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
     return ok;
 }
 
-const char *const tn_tuned_read_names[TN_TUNED_READS] = {"threads", "threads-direct", "uring", "uring-direct"};
+const char *const tn_tuned_read_names[TN_TUNED_READS] = {"threads", "threads-direct", "uring",
+                                                         "uring-direct"};
 
 void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o) {
     bool ok = false;

@@ -1,4 +1,5 @@
-/* package/tuned.h - what `tern bench --tune` (lab/tune.h) found for a package on this machine, read from the profile beside the package. */
+/* package/tuned.h - what `tern bench --tune` (lab/tune.h) found for a package on this machine, read from the
+ * profile beside the package. */
 #ifndef TN_PACKAGE_TUNED_H
 #define TN_PACKAGE_TUNED_H
 
@@ -11,7 +12,8 @@ extern const char *const tn_tuned_read_names[TN_TUNED_READS]; /* methods of base
 /* How to read the package: through the page cache when it is there, else as was kept, else directly. */
 void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o);
 
-/* What was kept for this processor, these lanes; false: nothing, or for others. The caller compares the fingerprint. */
+/* What was kept for this processor, these lanes; false: nothing, or for others. The caller compares the
+ * fingerprint. */
 bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out);
 
 /* The key under which it is kept. */

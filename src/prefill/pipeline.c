@@ -12,10 +12,10 @@
 _Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated in the decode form");
 
 enum {
-    ROW_BLOCK = 16,     /* rows of a part of a row-wise stage */
-    ATTN_BLOCK = 32,    /* rows of a part of attention */
-    FEW_ROWS = 4,       /* fewer are one part: handing them out costs more than they do */
-    OUTLIER_SHARE = 4,  /* a row keeps at most K / 4 outliers; more are dropped and counted */
+    ROW_BLOCK = 16,    /* rows of a part of a row-wise stage */
+    ATTN_BLOCK = 32,   /* rows of a part of attention */
+    FEW_ROWS = 4,      /* fewer are one part: handing them out costs more than they do */
+    OUTLIER_SHARE = 4, /* a row keeps at most K / 4 outliers; more are dropped and counted */
 };
 
 /* What one chunk in flight needs; slices of one arena. */
@@ -32,8 +32,8 @@ typedef struct chunk {
 } chunk;
 
 typedef struct cold_cache { /* per worker: weight rows read from the package for one part */
-    int8_t *rows; /* [out_cap][max_shadow_n] */
-    const int8_t **ptrs; /* [max_k] by input channel, as the kernel wants them */
+    int8_t *rows;           /* [out_cap][max_shadow_n] */
+    const int8_t **ptrs;    /* [max_k] by input channel, as the kernel wants them */
 } cold_cache;
 
 typedef struct task_arg {
@@ -70,8 +70,8 @@ struct tn_pipeline {
     tn_policy policy;
     tn_stage_profile *profile;
     int32_t n_rows, n_workers, out_cap;
-    int32_t n_compute; /* of the workers: those of the CPU and the NPU */
-    tn_form form; /* of the forward that runs */
+    int32_t n_compute;  /* of the workers: those of the CPU and the NPU */
+    tn_form form;       /* of the forward that runs */
     int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
     chunk chunks[TN_WAVE_CHUNKS];
     int32_t n_chunks_open; /* buffers exist for so many */
@@ -81,23 +81,23 @@ struct tn_pipeline {
     bool sparse_prompt;     /* chunks of the prompt, not only decoding */
     bool sparse_now;        /* the forward that runs */
     tn_attn_shape heads;    /* of its pipeline of heads; n_slots 0: attention is one task */
-    tn_npu_job *jobs;      /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
+    tn_npu_job *jobs;       /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
     tn_npu_job head_job;
     uint8_t *head_xq;
-    float *head_rows;      /* [TN_DECODE_M][n_embd] normed */
-    float *scratch;        /* [n_workers][scratch_stride] attention */
+    float *head_rows; /* [TN_DECODE_M][n_embd] normed */
+    float *scratch;   /* [n_workers][scratch_stride] attention */
     size_t scratch_stride;
-    cold_cache *cold;      /* [n_workers] */
+    cold_cache *cold; /* [n_workers] */
     wave waves[TN_WAVE_CHUNKS + 1];
     /* Devices that keep one form of a graph: a wave with loads is built for its run. */
     tn_switcher *switcher; /* NULL: both forms are loaded */
     wave switch_wave;
     struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
     tn_switch_plan switch_plan;
-    wave cold_wave;        /* a wave while weights are still in the file: built for its run */
+    wave cold_wave; /* a wave while weights are still in the file: built for its run */
     cold_arg *cold_args;
-    bool loading;          /* this forward brings them in */
-    int32_t plan_wave;     /* of the plan: the next one; -1: no plan */
+    bool loading;      /* this forward brings them in */
+    int32_t plan_wave; /* of the plan: the next one; -1: no plan */
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
 };
@@ -105,9 +105,12 @@ struct tn_pipeline {
 /* Site an NPU stage or its shadow computes. */
 static tn_site site_of(tn_stage s) {
     switch (s) {
-    case TN_ST_QKV: case TN_ST_QKV_SHADOW: return TN_SITE_QKV;
-    case TN_ST_O: case TN_ST_O_SHADOW: return TN_SITE_O;
-    case TN_ST_FFN: case TN_ST_FFN_SHADOW: return TN_SITE_FFN;
+    case TN_ST_QKV:
+    case TN_ST_QKV_SHADOW: return TN_SITE_QKV;
+    case TN_ST_O:
+    case TN_ST_O_SHADOW: return TN_SITE_O;
+    case TN_ST_FFN:
+    case TN_ST_FFN_SHADOW: return TN_SITE_FFN;
     default: return TN_SITE_DOWN;
     }
 }
@@ -122,7 +125,8 @@ static void quantise_row(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t
         return;
     }
     size_t off = (size_t)row * (size_t)p->out_cap;
-    size_t n = p->kern->quantise_outliers(x, s->inv_scale, s->act_scale, out, k, 0, c->out_channel + off, c->out_resid + off, (size_t)p->out_cap);
+    size_t n = p->kern->quantise_outliers(x, s->inv_scale, s->act_scale, out, k, 0, c->out_channel + off,
+                                          c->out_resid + off, (size_t)p->out_cap);
     if (n > (size_t)p->out_cap) {
         atomic_fetch_add_explicit(&p->n_dropped, n - (size_t)p->out_cap, memory_order_relaxed);
         n = (size_t)p->out_cap;
@@ -143,15 +147,19 @@ static float *op_out(const chunk *c, tn_role role) {
     }
 }
 
-/* Weights of one input channel to all outputs of a site: resident where the channel is hot, else copied to dst. */
-static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t channel, int8_t *dst, const int8_t **row, tern_error *err) {
+/* Weights of one input channel to all outputs of a site: resident where the channel is hot, else copied to
+ * dst. */
+static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t channel, int8_t *dst,
+                              const int8_t **row, tern_error *err) {
     size_t n_total = (size_t)s->ops.n_total;
     *row = s->hot_rows[channel];
     if (*row) return TERN_OK;
     *row = dst;
     if (p->m->cold_from_file) {
-        TN_TRY(tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total, n_total, dst, err));
-        TN_FAIL_IF(XXH32(dst, n_total, 0) != s->row_hash[channel], err, TERN_E_FORMAT, "layer %d: the weights of input channel %u of %s are damaged in the package",
+        TN_TRY(tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total,
+                                 n_total, dst, err));
+        TN_FAIL_IF(XXH32(dst, n_total, 0) != s->row_hash[channel], err, TERN_E_FORMAT,
+                   "layer %d: the weights of input channel %u of %s are damaged in the package",
                    s->rows_section->layer, channel, tn_role_name(s->ops.roles[0]));
         return TERN_OK;
     }
@@ -162,14 +170,17 @@ static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t cha
     return TERN_OK;
 }
 
-/* shadow[row] = sum over the row's outliers of residual x weight row x weight scale, beside the device's product. */
-static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1, int i_worker, tern_error *err) {
+/* shadow[row] = sum over the row's outliers of residual x weight row x weight scale, beside the device's
+ * product. */
+static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1,
+                               int i_worker, tern_error *err) {
     size_t n_total = (size_t)s->ops.n_total;
     cold_cache *cold = &p->cold[i_worker];
     for (int32_t row = row0; row < row1; row++) {
         size_t n = c->n_out[row], n_cold = 0;
         if (!n) continue;
-        const uint32_t *channel = c->out_channel + (size_t)row * (size_t)p->out_cap, first[2] = {0, (uint32_t)n};
+        const uint32_t *channel = c->out_channel + (size_t)row * (size_t)p->out_cap,
+                       first[2] = {0, (uint32_t)n};
         for (size_t i = 0; i < n; i++) {
             int8_t *dst = cold->rows + n_cold * (size_t)p->m->max_shadow_n;
             TN_TRY(weight_row(p, s, channel[i], dst, &cold->ptrs[channel[i]], err));
@@ -183,8 +194,15 @@ static tern_status shadow_rows(tn_pipeline *p, chunk *c, const tn_npu_site *s, i
         for (int32_t op = 0; op < s->ops.n_ops; op++) {
             size_t n_op = (size_t)s->ops.n[op];
             for (size_t i = 0; i < n; i++) cold->ptrs[channel[i]] += op ? s->ops.n[op - 1] : 0;
-            tn_shadow_f32_args a = {.out = out + n_off, .ldo = n_op, .m = 1, .n0 = 0, .n1 = n_op, .first = first, .channel = channel,
-                                    .resid = c->out_resid + (size_t)row * (size_t)p->out_cap, .w_rows = cold->ptrs,
+            tn_shadow_f32_args a = {.out = out + n_off,
+                                    .ldo = n_op,
+                                    .m = 1,
+                                    .n0 = 0,
+                                    .n1 = n_op,
+                                    .first = first,
+                                    .channel = channel,
+                                    .resid = c->out_resid + (size_t)row * (size_t)p->out_cap,
+                                    .w_rows = cold->ptrs,
                                     .scale = s->image[op].scale};
             p->kern->shadow_f32(&a);
             n_off += n_op;
@@ -224,7 +242,8 @@ static void residual(tn_pipeline *p, chunk *c, const float *post_norm, int32_t r
     p->kern->add_f32(c->x + (size_t)row * e, branch, 1.0f, e);
 }
 
-static void norm_quantise(tn_pipeline *p, chunk *c, const float *w, const float *b, const tn_npu_site *s, int32_t row) {
+static void norm_quantise(tn_pipeline *p, chunk *c, const float *w, const float *b, const tn_npu_site *s,
+                          int32_t row) {
     tn_rows_norm(&c->r, w, b, c->x, c->branch, row, row + 1); /* the branch's rows are free again */
     quantise_row(p, c, s, row, c->branch + (size_t)row * (size_t)p->model->h.n_embd);
 }
@@ -246,17 +265,24 @@ static void stage_rope(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_
 }
 
 /* Does this chunk attend sparsely? Decided by where it ends: the same in every schedule. */
-static bool sparse_chunk(const tn_pipeline *p, const chunk *c) { return p->sparse_now && tn_sparse_attn_wanted(p->sparse, c->pos[c->r.n_rows - 1] + 1); }
+static bool sparse_chunk(const tn_pipeline *p, const chunk *c) {
+    return p->sparse_now && tn_sparse_attn_wanted(p->sparse, c->pos[c->r.n_rows - 1] + 1);
+}
 
-static tern_status stage_attn(tn_pipeline *p, int32_t i_chunk, int layer, int32_t row0, int32_t row1, int i_worker, tern_error *err) {
+static tern_status stage_attn(tn_pipeline *p, int32_t i_chunk, int layer, int32_t row0, int32_t row1,
+                              int i_worker, tern_error *err) {
     const tn_hparams *h = &p->model->h;
     chunk *c = &p->chunks[i_chunk];
     float *scratch = p->scratch + (size_t)i_worker * p->scratch_stride;
     bool sparse = sparse_chunk(p, c);
-    if (sparse && !p->heads.n_slots) TN_TRY(tn_sparse_attn_rows(p->sparse, &c->r, i_chunk, layer, c->q, c->att, row0, row1, i_worker, err));
-    for (int head = 0; !sparse && head < h->n_heads; head++) tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
+    if (sparse && !p->heads.n_slots)
+        TN_TRY(
+            tn_sparse_attn_rows(p->sparse, &c->r, i_chunk, layer, c->q, c->att, row0, row1, i_worker, err));
+    for (int head = 0; !sparse && head < h->n_heads; head++)
+        tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
     size_t qd = (size_t)h->n_heads * (size_t)h->d_head;
-    for (int32_t i = row0; i < row1; i++) quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+    for (int32_t i = row0; i < row1; i++)
+        quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), i, c->att + (size_t)i * qd);
     return TERN_OK;
 }
 
@@ -286,21 +312,26 @@ static void stage_glu(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t
 static void stage_final(tn_pipeline *p, chunk *c, int32_t row0, int32_t row1) {
     int last = p->m->n_layers - 1;
     merge_shadow(p, c, tn_npu_site_at(p->m, last, TN_SITE_DOWN), row0, row1);
-    for (int32_t i = row0; i < row1; i++) residual(p, c, p->model->h.post_norms ? p->model->layers[last].ffn_post_norm : NULL, i);
+    for (int32_t i = row0; i < row1; i++)
+        residual(p, c, p->model->h.post_norms ? p->model->layers[last].ffn_post_norm : NULL, i);
 }
 
 /* ---- a stage as a task with parts ----------------------------------------------------------------- */
 
 static tn_npu_job *job_of(const tn_pipeline *p, int32_t i_chunk, int layer, tn_site site) {
-    return &p->jobs[((size_t)i_chunk * (size_t)p->m->n_layers + (size_t)layer) * TN_LAYER_SITES + (size_t)site];
+    return &p->jobs[((size_t)i_chunk * (size_t)p->m->n_layers + (size_t)layer) * TN_LAYER_SITES +
+                    (size_t)site];
 }
 
 /* Products of sites beyond the device's memory are the CPU lane's. */
 static tn_lane lane_of(const tn_pipeline *p, tn_stage s, int layer) {
-    return tn_stage_is_product(s) && tn_npu_site_at(p->m, layer, site_of(s))->on_cpu ? TN_LANE_CPU : tn_stage_lane(s);
+    return tn_stage_is_product(s) && tn_npu_site_at(p->m, layer, site_of(s))->on_cpu ? TN_LANE_CPU
+                                                                                     : tn_stage_lane(s);
 }
 
-static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) { return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts; }
+static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) {
+    return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts;
+}
 
 static bool has_stage(const tn_pipeline *p, tn_stage st, int32_t layer) {
     if (st == TN_ST_PLAN) return p->sparse_prompt && p->form == TN_FORM_CHUNK;
@@ -327,17 +358,22 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
     return (n_rows + block - 1) / block;
 }
 
-/* A product in the form its layer has now: a chunk on the decode graph is several sub-chunks. Their rows are the same, because a
- * row's result depends neither on the others nor on M. */
-static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part, int32_t n_parts, tern_error *err) {
+/* A product in the form its layer has now: a chunk on the decode graph is several sub-chunks. Their rows are
+ * the same, because a row's result depends neither on the others nor on M. */
+static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part,
+                                int32_t n_parts, tern_error *err) {
     const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
     const tn_npu_job *whole = job_of(p, i_chunk, layer, site_of(st));
     tn_form form = s->on_cpu ? p->form : tn_switcher_form(p->switcher, layer);
-    TN_FAIL_IF(form == TN_N_FORMS, err, TERN_E_DEVICE, "layer %d has no graph on the device: loading it failed", layer);
+    TN_FAIL_IF(form == TN_N_FORMS, err, TERN_E_DEVICE,
+               "layer %d has no graph on the device: loading it failed", layer);
     int32_t m = form == TN_FORM_CHUNK ? p->n_rows : TN_DECODE_M;
     for (int32_t row = 0; row < whole->n_rows; row += m) {
-        tn_npu_job job = {.graph = s->graphs[form], .n_rows = whole->n_rows - row < m ? whole->n_rows - row : m, .in = {whole->in[0] + (size_t)row * (size_t)s->in_stride}};
-        for (int32_t op = 0; op < s->ops.n_ops; op++) job.out[op] = (float *)whole->out[op] + (size_t)row * (size_t)s->ops.n[op];
+        tn_npu_job job = {.graph = s->graphs[form],
+                          .n_rows = whole->n_rows - row < m ? whole->n_rows - row : m,
+                          .in = {whole->in[0] + (size_t)row * (size_t)s->in_stride}};
+        for (int32_t op = 0; op < s->ops.n_ops; op++)
+            job.out[op] = (float *)whole->out[op] + (size_t)row * (size_t)s->ops.n[op];
         if (has_parts(p, s)) {
             TN_TRY(tn_npu_run_part(&job, part, n_parts, err));
             continue;
@@ -349,19 +385,23 @@ static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int layer, tn_s
     return TERN_OK;
 }
 
-static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part, int32_t n_parts, int i_worker, tern_error *err) {
+static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part,
+                            int32_t n_parts, int i_worker, tern_error *err) {
     chunk *c = &p->chunks[i_chunk];
-    if (tn_stage_is_product(st) && p->switcher) return run_switched(p, i_chunk, layer, st, part, n_parts, err);
+    if (tn_stage_is_product(st) && p->switcher)
+        return run_switched(p, i_chunk, layer, st, part, n_parts, err);
     if (tn_stage_is_product(st)) {
         tn_npu_job *job = job_of(p, i_chunk, layer, site_of(st));
-        if (has_parts(p, tn_npu_site_at(p->m, layer, site_of(st)))) return tn_npu_run_part(job, part, n_parts, err);
+        if (has_parts(p, tn_npu_site_at(p->m, layer, site_of(st))))
+            return tn_npu_run_part(job, part, n_parts, err);
         TN_TRY(tn_npu_submit(job, err));
         tern_status rc = tn_npu_wait(job);
         TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", tn_stage_name(st), layer);
         return TERN_OK;
     }
     if (st == TN_ST_PLAN) {
-        return sparse_chunk(p, c) ? tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, layer, part, c->q, err) : TERN_OK;
+        return sparse_chunk(p, c) ? tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, layer, part, c->q, err)
+                                  : TERN_OK;
     }
     int32_t block = row_block(p, st), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
@@ -384,8 +424,12 @@ static tern_status run_task(void *arg, int part, const tn_worker *w, tern_error 
     if (sw) tn_switcher_compute(sw, true);
     const chunk *c = &a->p->chunks[a->i_chunk];
     tern_status st = TERN_OK;
-    if (!tn_stage_is_head(a->stage)) st = run_part(a->p, a->i_chunk, a->layer, a->stage, part, n_parts_of(a->p, a->stage, a->p->n_rows, a->layer), w->i_worker, err);
-    else if (sparse_chunk(a->p, c)) st = tn_sparse_attn_slot(a->p->sparse, &c->r, a->i_chunk, a->layer, a->stage, a->i_block, a->slot, part, c->q, c->att, w->i_worker, err);
+    if (!tn_stage_is_head(a->stage))
+        st = run_part(a->p, a->i_chunk, a->layer, a->stage, part,
+                      n_parts_of(a->p, a->stage, a->p->n_rows, a->layer), w->i_worker, err);
+    else if (sparse_chunk(a->p, c))
+        st = tn_sparse_attn_slot(a->p->sparse, &c->r, a->i_chunk, a->layer, a->stage, a->i_block, a->slot,
+                                 part, c->q, c->att, w->i_worker, err);
     if (sw) tn_switcher_compute(sw, false);
     return st;
 }
@@ -427,7 +471,8 @@ static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
             if (p->heads.n_slots) us *= tn_stage_is_head(a->stage) && first > 0 ? 1 + grows / first : 1;
             else if (a->stage == TN_ST_ATTN) us += grows;
         }
-        for (int lane = TN_LANE_CPU; lane <= TN_LANE_NPU; lane++) tn_graph_set_est(w->graph, i, (tn_lane)lane, us);
+        for (int lane = TN_LANE_CPU; lane <= TN_LANE_NPU; lane++)
+            tn_graph_set_est(w->graph, i, (tn_lane)lane, us);
     }
 }
 
@@ -437,7 +482,9 @@ typedef struct wave_filler {
     int32_t n; /* tasks filled */
 } wave_filler;
 
-static bool filler_has(void *user, tn_stage stage, int32_t layer) { return has_stage(((wave_filler *)user)->p, stage, layer); }
+static bool filler_has(void *user, tn_stage stage, int32_t layer) {
+    return has_stage(((wave_filler *)user)->p, stage, layer);
+}
 
 static void filler_fill(void *user, tn_stage stage, tn_task *t) {
     wave_filler *f = user;
@@ -458,12 +505,20 @@ static void filler_fill_head(void *user, tn_stage stage, int32_t i_block, int32_
 
 static tn_prefill_spec wave_spec(wave_filler *f, int32_t n_chunks) {
     const tn_attn_shape *h = &f->p->heads;
-    return (tn_prefill_spec){.n_chunks = n_chunks, .n_layers = f->p->m->n_layers, .user = f, .has = filler_has, .fill = filler_fill, .n_head_slots = h->n_slots, .n_head_blocks = h->n_blocks,
-                             .no_head_overlap = h->no_overlap, .fill_head = filler_fill_head};
+    return (tn_prefill_spec){.n_chunks = n_chunks,
+                             .n_layers = f->p->m->n_layers,
+                             .user = f,
+                             .has = filler_has,
+                             .fill = filler_fill,
+                             .n_head_slots = h->n_slots,
+                             .n_head_blocks = h->n_blocks,
+                             .no_head_overlap = h->no_overlap,
+                             .fill_head = filler_fill_head};
 }
 
 static size_t most_tasks(const tn_pipeline *p, int32_t n_chunks) {
-    return (size_t)n_chunks * (size_t)p->m->n_layers * (size_t)(TN_N_STAGES + 3 * p->heads.n_slots * p->heads.n_blocks);
+    return (size_t)n_chunks * (size_t)p->m->n_layers *
+           (size_t)(TN_N_STAGES + 3 * p->heads.n_slots * p->heads.n_blocks);
 }
 
 static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
@@ -484,11 +539,13 @@ static tern_status build_wave(tn_pipeline *p, int32_t n_chunks, tern_error *err)
 /* Does the plan begin the load of block b in the next wave? */
 static bool loads_now(const tn_pipeline *p, int32_t b) {
     const tn_switch_plan *plan = &p->switch_plan;
-    return p->plan_wave >= 0 && p->plan_wave < plan->n_chunks && plan->start[b] / plan->n_blocks == p->plan_wave;
+    return p->plan_wave >= 0 && p->plan_wave < plan->n_chunks &&
+           plan->start[b] / plan->n_blocks == p->plan_wave;
 }
 
-/* The loads that the plan begins in this wave, as tasks beside its chunks: either before the first product of a block's layers, or after
- * the last; each kind in the plan's order (one that can begin never waits for one of the other kind that cannot). */
+/* The loads that the plan begins in this wave, as tasks beside its chunks: either before the first product of
+ * a block's layers, or after the last; each kind in the plan's order (one that can begin never waits for one
+ * of the other kind that cannot). */
 static void add_loads(void *user, tn_graph *g) {
     wave_filler *f = user;
     tn_pipeline *p = f->p;
@@ -499,8 +556,17 @@ static void add_loads(void *user, tn_graph *g) {
         if (!loads_now(p, b)) continue;
         bool first = tn_switch_chunk(plan, b) == p->plan_wave;
         load_arg *a = &p->load_args[b];
-        *a = (load_arg){.p = p, .layer0 = tn_switch_layer(plan, p->m->n_layers, b), .layer1 = tn_switch_layer(plan, p->m->n_layers, b + 1)};
-        tn_task t = {.fn = run_load, .arg = a, .name = "switch graphs", .chunk = 0, .layer = a->layer0, .subgraph = TN_N_STAGES, .n_parts = 1, .lane = TN_LANE_IO};
+        *a = (load_arg){.p = p,
+                        .layer0 = tn_switch_layer(plan, p->m->n_layers, b),
+                        .layer1 = tn_switch_layer(plan, p->m->n_layers, b + 1)};
+        tn_task t = {.fn = run_load,
+                     .arg = a,
+                     .name = "switch graphs",
+                     .chunk = 0,
+                     .layer = a->layer0,
+                     .subgraph = TN_N_STAGES,
+                     .n_parts = 1,
+                     .lane = TN_LANE_IO};
         int32_t id = tn_graph_add(g, &t);
         for (int32_t task = 0; task < f->n; task++) {
             const task_arg *c = &f->w->args[task];
@@ -553,7 +619,8 @@ static void filler_fill_load(void *user, int32_t unit, tn_load_step step, tn_tas
     double us = 50;
     if (step == TN_LD_UNPACK) t->n_parts = tn_loader_n_parts(f->p->m->loader, unit);
     if (step == TN_LD_READ) us = (double)tn_loader_unit_bytes(f->p->m->loader, unit) / 3e3;
-    if (step == TN_LD_UNPACK && t->n_parts > 1) us = (double)tn_loader_unit_bytes(f->p->m->loader, unit) / 2.5e3;
+    if (step == TN_LD_UNPACK && t->n_parts > 1)
+        us = (double)tn_loader_unit_bytes(f->p->m->loader, unit) / 2.5e3;
     for (int l = 0; l < TN_N_LANES; l++) t->est_us[l] = (float)us;
 }
 
@@ -564,7 +631,8 @@ static tern_status build_cold_wave(tn_pipeline *p, int32_t n_chunks, tern_error 
         size_t max_tasks = most_tasks(p, p->n_chunks_open);
         TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
         w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
-        p->cold_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, (size_t)tn_loader_n_units(l) * TN_N_LOAD_STEPS, sizeof *p->cold_args);
+        p->cold_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, (size_t)tn_loader_n_units(l) * TN_N_LOAD_STEPS,
+                                sizeof *p->cold_args);
         TN_FAIL_IF(!w->args || !p->cold_args, err, TERN_E_MEMORY, "no memory for a task graph");
     }
     tn_graph_clear(w->graph);
@@ -592,19 +660,29 @@ static void drop_cold_wave(tn_pipeline *p) {
 static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_error *err) {
     const tn_hparams *h = &p->model->h;
     chunk *c = &p->chunks[i];
-    size_t rows = (size_t)p->n_rows, e = (size_t)h->n_embd, f = (size_t)h->n_ff, qd = (size_t)h->n_heads * (size_t)h->d_head,
-           kd = (size_t)h->n_kv_heads * (size_t)h->d_head, cap = p->m->any_shadow ? (size_t)p->out_cap : 0,
+    size_t rows = (size_t)p->n_rows, e = (size_t)h->n_embd, f = (size_t)h->n_ff,
+           qd = (size_t)h->n_heads * (size_t)h->d_head, kd = (size_t)h->n_kv_heads * (size_t)h->d_head,
+           cap = p->m->any_shadow ? (size_t)p->out_cap : 0,
            sh = p->m->any_shadow ? (size_t)p->m->max_shadow_n : 0;
     struct {
         void **slice;
         size_t n_bytes;
     } plan[] = {
-        {(void **)&c->pos, rows * sizeof(int32_t)}, {(void **)&c->slot, rows * sizeof(int32_t)},
-        {(void **)&c->x, rows * e * 4},             {(void **)&c->branch, rows * e * 4},
-        {(void **)&c->q, rows * qd * 4},            {(void **)&c->k, rows * kd * 4},    {(void **)&c->v, rows * kd * 4},
-        {(void **)&c->att, rows * qd * 4},          {(void **)&c->gate, h->gated ? rows * f * 4 : 0}, {(void **)&c->up, rows * f * 4},
-        {(void **)&c->rope_cs, rows * (size_t)h->n_rot * 4}, {(void **)&c->xq, rows * (size_t)p->m->max_stride},
-        {(void **)&c->n_out, rows * 4},             {(void **)&c->out_channel, rows * cap * 4}, {(void **)&c->out_resid, rows * cap * 4},
+        {(void **)&c->pos, rows * sizeof(int32_t)},
+        {(void **)&c->slot, rows * sizeof(int32_t)},
+        {(void **)&c->x, rows * e * 4},
+        {(void **)&c->branch, rows * e * 4},
+        {(void **)&c->q, rows * qd * 4},
+        {(void **)&c->k, rows * kd * 4},
+        {(void **)&c->v, rows * kd * 4},
+        {(void **)&c->att, rows * qd * 4},
+        {(void **)&c->gate, h->gated ? rows * f * 4 : 0},
+        {(void **)&c->up, rows * f * 4},
+        {(void **)&c->rope_cs, rows * (size_t)h->n_rot * 4},
+        {(void **)&c->xq, rows * (size_t)p->m->max_stride},
+        {(void **)&c->n_out, rows * 4},
+        {(void **)&c->out_channel, rows * cap * 4},
+        {(void **)&c->out_resid, rows * cap * 4},
         {(void **)&c->shadow, rows * sh * 4},
     };
     size_t n_slices = sizeof plan / sizeof plan[0], total = 0;
@@ -618,7 +696,13 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         base += (plan[s].n_bytes + 63) / 64 * 64;
     }
     memset(c->n_out, 0, rows * 4);
-    c->r = (tn_rows){.h = h, .kern = p->kern, .kv = kv, .pos = c->pos, .slot = c->slot, .tree_base = -1, .rope_cs = c->rope_cs};
+    c->r = (tn_rows){.h = h,
+                     .kern = p->kern,
+                     .kv = kv,
+                     .pos = c->pos,
+                     .slot = c->slot,
+                     .tree_base = -1,
+                     .rope_cs = c->rope_cs};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
         for (int s = 0; s < TN_LAYER_SITES; s++) {
             const tn_npu_site *site = tn_npu_site_at(p->m, layer, (tn_site)s);
@@ -630,8 +714,10 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     return TERN_OK;
 }
 
-tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model, const tn_kernels *kern, const tn_kv *kv, tn_pool *pool,
-                             tn_executor *exec, tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile, tn_pipeline **out, tern_error *err) {
+tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model,
+                             const tn_kernels *kern, const tn_kv *kv, tn_pool *pool, tn_executor *exec,
+                             tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile,
+                             tn_pipeline **out, tern_error *err) {
     *out = NULL;
     tn_pipeline *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for a pipeline");
@@ -648,29 +734,38 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->plan_wave = -1;
     p->out_cap = (m->max_k + OUTLIER_SHARE - 1) / OUTLIER_SHARE;
     p->n_compute = tn_executor_lane_workers(exec, TN_LANE_CPU) + tn_executor_lane_workers(exec, TN_LANE_NPU);
-    p->n_workers = tn_executor_n_workers(exec) > tn_pool_size(pool) ? tn_executor_n_workers(exec) : tn_pool_size(pool);
+    p->n_workers =
+        tn_executor_n_workers(exec) > tn_pool_size(pool) ? tn_executor_n_workers(exec) : tn_pool_size(pool);
     p->scratch_stride = (tn_rows_scratch(&model->h, kv->cap_tok) + 15) / 16 * 16;
     size_t e = (size_t)model->h.n_embd, n_workers = (size_t)p->n_workers;
     tern_status st = TERN_OK;
-    p->jobs = tn_calloc(ctx, TN_MEM_GRAPHS, (size_t)TN_WAVE_CHUNKS * (size_t)m->n_layers * TN_LAYER_SITES, sizeof *p->jobs);
-    p->head_xq = tn_calloc(ctx, TN_MEM_ACTIVATIONS, (size_t)TN_DECODE_M * (size_t)tn_npu_site_at(m, 0, TN_SITE_HEAD)->in_stride, 1);
+    p->jobs = tn_calloc(ctx, TN_MEM_GRAPHS, (size_t)TN_WAVE_CHUNKS * (size_t)m->n_layers * TN_LAYER_SITES,
+                        sizeof *p->jobs);
+    p->head_xq = tn_calloc(ctx, TN_MEM_ACTIVATIONS,
+                           (size_t)TN_DECODE_M * (size_t)tn_npu_site_at(m, 0, TN_SITE_HEAD)->in_stride, 1);
     p->head_rows = tn_alloc(ctx, TN_MEM_ACTIVATIONS, TN_DECODE_M * e, sizeof(float));
     p->scratch = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n_workers * p->scratch_stride, sizeof(float));
     p->cold = tn_calloc(ctx, TN_MEM_ACTIVATIONS, n_workers, sizeof *p->cold);
-    TN_BAIL_IF(!p->jobs || !p->head_xq || !p->head_rows || !p->scratch || !p->cold, err, TERN_E_MEMORY, "no memory for a pipeline");
+    TN_BAIL_IF(!p->jobs || !p->head_xq || !p->head_rows || !p->scratch || !p->cold, err, TERN_E_MEMORY,
+               "no memory for a pipeline");
     for (size_t w = 0; m->any_shadow && w < n_workers; w++) {
         p->cold[w].rows = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)p->out_cap, (size_t)m->max_shadow_n);
         p->cold[w].ptrs = tn_calloc(ctx, TN_MEM_ACTIVATIONS, (size_t)m->max_k, sizeof *p->cold[w].ptrs);
         TN_BAIL_IF(!p->cold[w].rows || !p->cold[w].ptrs, err, TERN_E_MEMORY, "no memory for outlier rows");
     }
     p->form = TN_FORM_CHUNK; /* of the waves built now */
-    int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows, n_most = most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS; /* never more chunks than the context has */
-    p->sparse_prompt = attention->mode != TN_ATTN_FULL && (!attention->automatic || tn_sparse_attn_pays(m, attention, kv->cap_tok));
+    int32_t most = (kv->cap_tok + p->n_rows - 1) / p->n_rows,
+            n_most =
+                most < TN_WAVE_CHUNKS ? most : TN_WAVE_CHUNKS; /* never more chunks than the context has */
+    p->sparse_prompt = attention->mode != TN_ATTN_FULL &&
+                       (!attention->automatic || tn_sparse_attn_pays(m, attention, kv->cap_tok));
     if (p->sparse_prompt || attention->decode) {
         tn_attn_options o = *attention;
         if (!p->sparse_prompt) o.pipeline = TN_ATTN_PIPELINE_OFF; /* decoding has none */
-        st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, &o, p->n_workers, n_most, p->n_rows, &p->sparse, err);
-        if (attention->automatic && !attention->decode && (st == TERN_E_LIMIT || st == TERN_E_UNSUPPORTED)) p->sparse_prompt = false; /* the device cannot */
+        st = tn_sparse_attn_open(ctx, m, &model->h, kern, kv, &o, p->n_workers, n_most, p->n_rows, &p->sparse,
+                                 err);
+        if (attention->automatic && !attention->decode && (st == TERN_E_LIMIT || st == TERN_E_UNSUPPORTED))
+            p->sparse_prompt = false; /* the device cannot */
         else if (st != TERN_OK) goto out;
     }
     if (p->sparse) p->heads = tn_sparse_attn_shape(p->sparse);
@@ -685,7 +780,8 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
         p->switch_wave.args = tn_alloc(ctx, TN_MEM_GRAPHS, max_tasks, sizeof *p->switch_wave.args);
         p->switch_wave.task_ns = tn_alloc(ctx, TN_MEM_GRAPHS, max_tasks, sizeof *p->switch_wave.task_ns);
         p->load_args = tn_alloc(ctx, TN_MEM_GRAPHS, TN_SWITCH_MAX_BLOCKS, sizeof *p->load_args);
-        TN_BAIL_IF(!p->switch_wave.args || !p->switch_wave.task_ns || !p->load_args, err, TERN_E_MEMORY, "no memory for graph switching");
+        TN_BAIL_IF(!p->switch_wave.args || !p->switch_wave.task_ns || !p->load_args, err, TERN_E_MEMORY,
+                   "no memory for graph switching");
     }
     *out = p;
     return TERN_OK;
@@ -724,7 +820,8 @@ void tn_pipeline_close(tn_pipeline **pp) {
 
 /* ---- forward -------------------------------------------------------------------------------------- */
 
-static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long) {
+static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0,
+                        const tn_tree *tree, bool rope_long) {
     chunk *c = &p->chunks[i];
     c->ids = ids;
     c->r.n_rows = n;
@@ -760,7 +857,8 @@ typedef struct small_stage {
 static void small_attention(void *arg, int i_item, int i_thread) {
     small_stage *s = arg;
     chunk *c = &s->p->chunks[0];
-    tn_rows_attention_group(&c->r, s->layer, i_item, c->q, c->att, 0, c->r.n_rows, s->p->scratch + (size_t)i_thread * s->p->scratch_stride);
+    tn_rows_attention_group(&c->r, s->layer, i_item, c->q, c->att, 0, c->r.n_rows,
+                            s->p->scratch + (size_t)i_thread * s->p->scratch_stride);
 }
 
 /* The same where rows attend sparsely: by KV head and row. */
@@ -776,13 +874,15 @@ static void small_sparse(void *arg, int i_item, int i_thread) {
     chunk *c = &p->chunks[0];
     int32_t n = c->r.n_rows, kv_head = i_item / n, row = i_item % n;
     if (n == 1) small_plan(s, kv_head, i_thread);
-    tern_status st = tn_sparse_decode_row(p->sparse, &c->r, s->layer, kv_head, row, s->round, c->q, c->att, p->scratch + (size_t)i_thread * p->scratch_stride, i_thread,
+    tern_status st = tn_sparse_decode_row(p->sparse, &c->r, s->layer, kv_head, row, s->round, c->q, c->att,
+                                          p->scratch + (size_t)i_thread * p->scratch_stride, i_thread,
                                           &s->errors[i_thread % 64]);
     if (st != TERN_OK) s->status[i_thread % 64] = st;
 }
 
 static void attend_small(tn_pipeline *p, small_stage *s, int32_t n) {
-    int32_t n_rounds = p->sparse ? tn_sparse_decode_rounds(p->sparse, &p->chunks[0].r, s->layer) : 0, n_kv = p->model->h.n_kv_heads;
+    int32_t n_rounds = p->sparse ? tn_sparse_decode_rounds(p->sparse, &p->chunks[0].r, s->layer) : 0,
+            n_kv = p->model->h.n_kv_heads;
     if (!n_rounds) tn_pool_for(p->pool, n_kv, small_attention, s);
     for (s->round = 0; s->round < n_rounds; s->round++) {
         if (n > 1) tn_pool_for(p->pool, n_kv, small_plan, s);
@@ -795,26 +895,33 @@ static void small_quantise(void *arg, int i_item, int i_thread) {
     small_stage *s = arg;
     chunk *c = &s->p->chunks[0];
     size_t qd = (size_t)s->p->model->h.n_heads * (size_t)s->p->model->h.d_head;
-    int32_t row0 = i_item * s->rows_per_part, row1 = row0 + s->rows_per_part < c->r.n_rows ? row0 + s->rows_per_part : c->r.n_rows;
-    for (int32_t i = row0; i < row1; i++) quantise_row(s->p, c, tn_npu_site_at(s->p->m, s->layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+    int32_t row0 = i_item * s->rows_per_part,
+            row1 = row0 + s->rows_per_part < c->r.n_rows ? row0 + s->rows_per_part : c->r.n_rows;
+    for (int32_t i = row0; i < row1; i++)
+        quantise_row(s->p, c, tn_npu_site_at(s->p->m, s->layer, TN_SITE_O), i, c->att + (size_t)i * qd);
 }
 
 static void small_item(void *arg, int i_item, int i_thread) {
     small_stage *s = arg;
-    tern_status st = run_part(s->p, 0, s->layer, s->stage, i_item, s->n_parts, i_thread, &s->errors[i_thread % 64]);
+    tern_status st =
+        run_part(s->p, 0, s->layer, s->stage, i_item, s->n_parts, i_thread, &s->errors[i_thread % 64]);
     if (st != TERN_OK) s->status[i_thread % 64] = st;
 }
 
 /* Few rows: stage by stage over the pool, no scheduling. */
-static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
+static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tn_timeline *timeline,
+                                 tern_error *err) {
     int32_t n_threads = tn_pool_size(p->pool);
     p->small_rows = n < FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
     small_stage s = {.p = p, .rows_per_part = p->small_rows};
     wave_filler f = {.p = p};
     const tn_prefill_spec spec = {.n_layers = p->m->n_layers, .user = &f, .has = filler_has};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
-        TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED, "cancelled in layer %d", layer);
-        if (p->loading) TN_TRY(tn_loader_finish(p->m->loader, p->pool, layer, err)); /* later layers are being read meanwhile */
+        TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
+                   "cancelled in layer %d", layer);
+        if (p->loading)
+            TN_TRY(tn_loader_finish(p->m->loader, p->pool, layer,
+                                    err)); /* later layers are being read meanwhile */
         for (int st = 0; st < TN_N_STAGES; st++) {
             if (!tn_prefill_has(&spec, (tn_stage)st, layer)) continue;
             s.layer = layer;
@@ -828,8 +935,15 @@ static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *c
                 tn_pool_for(p->pool, s.n_parts, small_item, &s);
             }
             if (timeline) { /* on the session's own track: the pool's threads are no lanes */
-                tn_event e = {.start_ns = start_ns, .end_ns = tn_now_ns(), .name = tn_stage_name(s.stage), .run = -1, .task = -1, .chunk = -1, .layer = layer,
-                              .n_parts = s.n_parts, .lane = tn_stage_lane(s.stage)};
+                tn_event e = {.start_ns = start_ns,
+                              .end_ns = tn_now_ns(),
+                              .name = tn_stage_name(s.stage),
+                              .run = -1,
+                              .task = -1,
+                              .chunk = -1,
+                              .layer = layer,
+                              .n_parts = s.n_parts,
+                              .lane = tn_stage_lane(s.stage)};
                 tn_timeline_add(timeline, tn_timeline_n_workers(timeline), &e);
             }
             for (int t = 0; t < 64; t++) {
@@ -847,7 +961,8 @@ static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk)
     double us = 0;
     for (int32_t i = 0; i < w->graph->n_tasks; i++) {
         const task_arg *a = &w->args[i];
-        if (a->i_chunk == i_chunk && (a->stage == TN_ST_ATTN || tn_stage_is_head(a->stage))) us += (double)w->task_ns[i] * 1e-3;
+        if (a->i_chunk == i_chunk && (a->stage == TN_ST_ATTN || tn_stage_is_head(a->stage)))
+            us += (double)w->task_ns[i] * 1e-3;
     }
     return us / p->m->n_layers;
 }
@@ -864,17 +979,20 @@ static void learn(tn_pipeline *p, const wave *w, int32_t n_chunks) {
     }
     for (int s = 0; s < TN_N_STAGES; s++) p->profile->us[s] = count[s] ? sum[s] / (double)count[s] : 0;
     if (n_chunks > 1) {
-        double per_pos = (attention_of(p, w, n_chunks - 1) - attention_us(p)) / ((double)(n_chunks - 1) * p->n_rows);
+        double per_pos =
+            (attention_of(p, w, n_chunks - 1) - attention_us(p)) / ((double)(n_chunks - 1) * p->n_rows);
         p->profile->attn_us_per_pos = per_pos > 0 ? per_pos : 0;
     } else {
-        p->profile->attn_us_per_pos = attention_us(p) * 2 / p->n_rows; /* a chunk sees half of itself on average */
+        p->profile->attn_us_per_pos =
+            attention_us(p) * 2 / p->n_rows; /* a chunk sees half of itself on average */
     }
     p->profile->measured = true;
     for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
 }
 
 static void learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
-    double per_pos = (attention_of(p, w, n_chunks - 1) - attention_us(p)) / (pos0 + (double)(n_chunks - 1) * p->n_rows);
+    double per_pos =
+        (attention_of(p, w, n_chunks - 1) - attention_us(p)) / (pos0 + (double)(n_chunks - 1) * p->n_rows);
     if (per_pos > 0) p->profile->attn_us_per_pos = per_pos;
 }
 
@@ -890,11 +1008,12 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
     s->n_subgraphs = n_chunks * p->m->n_layers * 6;
     s->n_shared = p->m->no_chunk_sharing ? 0 : n_chunks * p->m->n_layers * 5;
     s->graph_bytes_unshared = p->m->prefill_graph_bytes * (uint64_t)n_chunks;
-    s->graph_bytes = p->m->no_chunk_sharing ? p->m->prefill_graph_bytes * TN_WAVE_CHUNKS : p->m->prefill_graph_bytes;
+    s->graph_bytes =
+        p->m->no_chunk_sharing ? p->m->prefill_graph_bytes * TN_WAVE_CHUNKS : p->m->prefill_graph_bytes;
 }
 
-/* A chunk's attention reads whole panels of keys while later chunks write theirs: chunks in flight must not share a panel, so
- * a first chunk that begins inside one is shorter. */
+/* A chunk's attention reads whole panels of keys while later chunks write theirs: chunks in flight must not
+ * share a panel, so a first chunk that begins inside one is shorter. */
 static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
 
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
@@ -907,13 +1026,17 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
         for (int s = 0; s < TN_N_STAGES; s++) {
             bool is_product = tn_stage_is_product((tn_stage)s);
             if (tn_stage_is_head((tn_stage)s)) continue; /* with attention */
-            double us = p->profile->measured ? s == TN_ST_ATTN ? attention_us(p) : p->profile->us[s] : !is_product || has_stage(p, (tn_stage)s, 0) ? guess_us(p, (tn_stage)s, 0) : 0;
+            double us = p->profile->measured ? s == TN_ST_ATTN ? attention_us(p) : p->profile->us[s]
+                        : !is_product || has_stage(p, (tn_stage)s, 0) ? guess_us(p, (tn_stage)s, 0)
+                                                                      : 0;
             *(is_product ? &product : &other) += us / p->n_workers;
         }
         tn_switcher_measured(p->switcher, TN_FORM_CHUNK, product, other);
     }
-    /* waves as the session will make them; what is left for the last may be so little that it runs in the decode form */
-    int32_t n_rows = skipped_rows(pos0) + n_tok, wave_rows = p->n_chunks_open * p->n_rows, tail = n_rows % wave_rows;
+    /* waves as the session will make them; what is left for the last may be so little that it runs in the
+     * decode form */
+    int32_t n_rows = skipped_rows(pos0) + n_tok, wave_rows = p->n_chunks_open * p->n_rows,
+            tail = n_rows % wave_rows;
     if (tail && tail <= TN_DECODE_M && tail < n_rows) n_rows -= tail;
     int32_t n_waves = (n_rows + wave_rows - 1) / wave_rows;
     double last_wave = (double)(n_rows - (n_waves - 1) * wave_rows) / wave_rows;
@@ -926,12 +1049,15 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
     return st;
 }
 
-/* Layers' times in the forms they had, from the tasks of a wave; those that changed form in it count for neither. */
-static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks, int64_t wall_ns) {
+/* Layers' times in the forms they had, from the tasks of a wave; those that changed form in it count for
+ * neither. */
+static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,
+                        int64_t wall_ns) {
     double product_us[TN_N_FORMS] = {0}, other_us = 0, sum_us = 0;
     int32_t n_layers[TN_N_FORMS] = {0};
     for (int32_t i = 0; i < p->m->n_layers; i++) {
-        if (form_before[i] == tn_switcher_form(p->switcher, i) && form_before[i] < TN_N_FORMS) n_layers[form_before[i]]++;
+        if (form_before[i] == tn_switcher_form(p->switcher, i) && form_before[i] < TN_N_FORMS)
+            n_layers[form_before[i]]++;
     }
     int32_t n_tasks = p->waves[n_chunks].graph->n_tasks; /* of the stages: loads come behind them */
     for (int32_t i = 0; i < n_tasks; i++) {
@@ -939,23 +1065,29 @@ static void learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_befor
         double us = (double)w->task_ns[i] * 1e-3;
         sum_us += us;
         if (!tn_stage_is_product(a->stage)) other_us += us;
-        else if (form_before[a->layer] == tn_switcher_form(p->switcher, a->layer) && form_before[a->layer] < TN_N_FORMS) product_us[form_before[a->layer]] += us;
+        else if (form_before[a->layer] == tn_switcher_form(p->switcher, a->layer) &&
+                 form_before[a->layer] < TN_N_FORMS)
+            product_us[form_before[a->layer]] += us;
     }
     /* shares of the wall's time: lanes overlap, and wait for each other */
     double share = sum_us > 0 ? (double)wall_ns * 1e-3 / sum_us / n_chunks : 0;
     for (int f = 0; f < TN_N_FORMS; f++) {
-        if (n_layers[f]) tn_switcher_measured(p->switcher, (tn_form)f, product_us[f] * share / n_layers[f], other_us * share / p->m->n_layers);
+        if (n_layers[f])
+            tn_switcher_measured(p->switcher, (tn_form)f, product_us[f] * share / n_layers[f],
+                                 other_us * share / p->m->n_layers);
     }
 }
 
-static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
-                                  const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
+static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
+                                  const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
+                                  tn_timeline *timeline, tern_error *err) {
     p->stats.n_rows += (uint64_t)n;
     p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
     p->sparse_now = p->sparse_prompt && p->form == TN_FORM_CHUNK;
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
     if (p->form == TN_FORM_DECODE) {
-        if (p->switcher) TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
+        if (p->switcher)
+            TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
         p->n_skipped = 0;
         begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
         return forward_small(p, n, cancel, timeline, err);
@@ -987,19 +1119,25 @@ static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n,
     }
     tn_policy policy = p->policy;
     if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
-    tn_run run = {.graph = w->graph, .policy = policy, .cancel = cancel, .timeline = timeline, .task_ns = p->switcher || later || (full && !p->profile->measured) ? w->task_ns : NULL};
+    tn_run run = {.graph = w->graph,
+                  .policy = policy,
+                  .cancel = cancel,
+                  .timeline = timeline,
+                  .task_ns = p->switcher || later || (full && !p->profile->measured) ? w->task_ns : NULL};
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full && !p->profile->measured) learn(p, w, n_chunks);
     if (later) learn_growth(p, w, n_chunks, pos0);
-    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped) learn_forms(p, w, form_before, n_chunks, rs.wall_ns);
+    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped)
+        learn_forms(p, w, form_before, n_chunks, rs.wall_ns);
     if (p->plan_wave >= 0) p->plan_wave++;
     note_stats(p, n_chunks, &rs);
     return TERN_OK;
 }
 
-tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
-                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
+                                const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
+                                tn_timeline *timeline, tern_error *err) {
     assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
     if (!tn_loader_done(p->m->loader)) {
         tn_loader *l = p->m->loader;
@@ -1007,7 +1145,8 @@ tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, i
         p->loading = !tn_loader_done(l);
         tern_status st = p->loading ? tn_loader_rows_begin(l, ids, n, err) : TERN_OK;
         if (st == TERN_OK) st = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
-        if (p->loading && st == TERN_OK) st = tn_loader_finish(l, p->pool, p->m->n_layers, err); /* few rows leave the head */
+        if (p->loading && st == TERN_OK)
+            st = tn_loader_finish(l, p->pool, p->m->n_layers, err); /* few rows leave the head */
         if (p->loading && st == TERN_OK) st = tn_loader_rows_begin(l, NULL, 0, err);
         p->loading = false;
         tn_loader_unlock(l);
@@ -1025,7 +1164,9 @@ void tn_pipeline_forget(tn_pipeline *p) {
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, 0);
 }
 
-int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) { return p->n_chunks_open * p->n_rows - skipped_rows(pos0); }
+int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) {
+    return p->n_chunks_open * p->n_rows - skipped_rows(pos0);
+}
 
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
     if (i + p->n_skipped >= p->n_rows) i += p->n_skipped;
@@ -1060,7 +1201,8 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
         else p->kern->layernorm_f32(x, p->model->out_norm, p->model->out_norm_b, h->norm_eps, row, e);
         quantise_row(p, &head, s, i, row);
     }
-    p->head_job = (tn_npu_job){.graph = s->graphs[TN_FORM_DECODE], .n_rows = n, .in = {p->head_xq}, .out = {logits}};
+    p->head_job =
+        (tn_npu_job){.graph = s->graphs[TN_FORM_DECODE], .n_rows = n, .in = {p->head_xq}, .out = {logits}};
     if (has_parts(p, s)) {
         head_parts parts = {.p = p, .n_parts = tn_pool_size(p->pool) * 4};
         int32_t tiles = (h->n_vocab + 15) / 16;
@@ -1076,11 +1218,13 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
         TN_TRY(shadow_rows(p, &head, s, 0, n, 0, err));
         for (int32_t i = 0; i < n; i++) {
             if (!head.n_out[i]) continue;
-            p->kern->add_f32(logits + (size_t)i * (size_t)h->n_vocab, head.shadow + (size_t)i * (size_t)p->m->max_shadow_n, 1.0f, (size_t)h->n_vocab);
+            p->kern->add_f32(logits + (size_t)i * (size_t)h->n_vocab,
+                             head.shadow + (size_t)i * (size_t)p->m->max_shadow_n, 1.0f, (size_t)h->n_vocab);
         }
     }
     if (h->logit_soft_cap > 0) {
-        for (size_t i = 0; i < (size_t)n * (size_t)h->n_vocab; i++) logits[i] = h->logit_soft_cap * tn_tanhf(logits[i] / h->logit_soft_cap);
+        for (size_t i = 0; i < (size_t)n * (size_t)h->n_vocab; i++)
+            logits[i] = h->logit_soft_cap * tn_tanhf(logits[i] / h->logit_soft_cap);
     }
     return TERN_OK;
 }
@@ -1097,7 +1241,10 @@ const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p) {
 }
 
 void tn_pipeline_measured(const tn_pipeline *p, tn_measured_stages *out) {
-    *out = (tn_measured_stages){.attn_us_per_pos = p->profile->attn_us_per_pos, .rest_us = p->profile->rest_us, .part_us = p->profile->part_us, .wave_chunks = TN_WAVE_CHUNKS};
+    *out = (tn_measured_stages){.attn_us_per_pos = p->profile->attn_us_per_pos,
+                                .rest_us = p->profile->rest_us,
+                                .part_us = p->profile->part_us,
+                                .wave_chunks = TN_WAVE_CHUNKS};
     for (int s = 0; s < TN_N_STAGES; s++) {
         tn_stage st = (tn_stage)s;
         int32_t with = 0;

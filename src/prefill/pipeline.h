@@ -1,7 +1,8 @@
-/* prefill/pipeline.h - a package's forward: chunks of the prompt x stages of the layers as tasks on two lanes (llm.npu 3.2-3.4).
+/* prefill/pipeline.h - a package's forward: chunks of the prompt x stages of the layers as tasks on two lanes
+ * (llm.npu 3.2-3.4).
  *
- * The stages and their order are in sched/prefill_graph.h. A wave is up to TN_WAVE_CHUNKS chunks that are in flight together.
- * Decode runs the same stages of one small chunk in order, each spread over the pool. */
+ * The stages and their order are in sched/prefill_graph.h. A wave is up to TN_WAVE_CHUNKS chunks that are in
+ * flight together. Decode runs the same stages of one small chunk in order, each spread over the pool. */
 #ifndef TN_PREFILL_PIPELINE_H
 #define TN_PREFILL_PIPELINE_H
 
@@ -18,44 +19,56 @@ typedef struct tn_pipeline tn_pipeline;
 /* Time of every stage of a full chunk on its lane, measured: what the policies decide by. */
 enum { TN_PROFILE_FORWARDS = 9 };
 typedef struct tn_stage_profile {
-    double us[TN_N_STAGES];  /* attention: at position 0 */
-    double attn_us_per_pos;  /* attention: more per earlier position */
-    /* Measured by tern bench --tune only, else 0: of a prefill, outside its waves (the last token's logits); of a part, beyond its work. */
+    double us[TN_N_STAGES]; /* attention: at position 0 */
+    double attn_us_per_pos; /* attention: more per earlier position */
+    /* Measured by tern bench --tune only, else 0: of a prefill, outside its waves (the last token's logits);
+     * of a part, beyond its work. */
     double rest_us, part_us;
     bool measured;
-    bool later_waves; /* while tuning: the growth of attention is learned from every full wave, so from the last one */
-    float forward_rows[TN_PROFILE_FORWARDS], forward_relative[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows, against one row: what drafting decides by */
+    bool later_waves; /* while tuning: the growth of attention is learned from every full wave, so from the
+                         last one */
+    float forward_rows[TN_PROFILE_FORWARDS],
+        forward_relative[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows, against one row: what
+                                                  drafting decides by */
     int32_t n_forwards;
 } tn_stage_profile;
 
 typedef struct tn_pipeline_stats {
     int64_t wall_ns, busy_ns[TN_N_LANES], n_decisions, decide_ns, decide_max_ns, n_stolen;
-    uint64_t n_outliers, n_rows, n_dropped; /* clipped activations of shadowed sites; rows quantised; beyond capacity */
-    uint64_t hot_hits, cold_misses;         /* weight rows found resident, and read from the package */
-    uint64_t graph_bytes, graph_bytes_unshared; /* device memory of the last wave's linear graphs; and with some for each of its chunks */
-    int32_t n_subgraphs, n_shared;          /* of the last wave: (chunk, subgraph) pairs, and those whose graph is shared */
+    uint64_t n_outliers, n_rows,
+        n_dropped; /* clipped activations of shadowed sites; rows quantised; beyond capacity */
+    uint64_t hot_hits, cold_misses;             /* weight rows found resident, and read from the package */
+    uint64_t graph_bytes, graph_bytes_unshared; /* device memory of the last wave's linear graphs; and with
+                                                   some for each of its chunks */
+    int32_t n_subgraphs,
+        n_shared; /* of the last wave: (chunk, subgraph) pairs, and those whose graph is shared */
     size_t activation_bytes;
-    tn_switcher_stats switching;            /* of the model: all its sessions */
+    tn_switcher_stats switching; /* of the model: all its sessions */
     tn_attn_stats attention;
 } tn_pipeline_stats;
 
-/* Buffers for chunks of m->chunk rows, waves planned and their graphs built on first use. kv and the others are borrowed.
- * attention: of chunks of the prompt, and of decoding. profile: times to decide by; filled by the first full wave when it is not measured yet. */
-tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model, const tn_kernels *kern, const tn_kv *kv, tn_pool *pool,
-                             tn_executor *exec, tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile, tn_pipeline **out, tern_error *err);
+/* Buffers for chunks of m->chunk rows, waves planned and their graphs built on first use. kv and the others
+ * are borrowed. attention: of chunks of the prompt, and of decoding. profile: times to decide by; filled by
+ * the first full wave when it is not measured yet. */
+tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model,
+                             const tn_kernels *kern, const tn_kv *kv, tn_pool *pool, tn_executor *exec,
+                             tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile,
+                             tn_pipeline **out, tern_error *err);
 void tn_pipeline_close(tn_pipeline **p);
 
-/* n_tok tokens from position pos0 on follow in one or more forwards, then decoding: when the layers' graphs are switched is planned now.
- * Does nothing where every form is loaded. */
+/* n_tok tokens from position pos0 on follow in one or more forwards, then decoding: when the layers' graphs
+ * are switched is planned now. Does nothing where every form is loaded. */
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err);
 
 /* The cache holds another text now (a state was loaded). */
 void tn_pipeline_forget(tn_pipeline *p);
 
-/* Evaluate n tokens at positions pos0.. (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual after the last layer.
- * tree: NULL, or the shape of these tokens, whose K and V go to slots pos0.. in the order of the rows. timeline may be NULL. */
-tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0, const tn_tree *tree, bool rope_long,
-                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err);
+/* Evaluate n tokens at positions pos0.. (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual
+ * after the last layer. tree: NULL, or the shape of these tokens, whose K and V go to slots pos0.. in the
+ * order of the rows. timeline may be NULL. */
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
+                                const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
+                                tn_timeline *timeline, tern_error *err);
 /* Rows a wave takes at most when it begins at position pos0. */
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0);
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);

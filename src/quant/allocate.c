@@ -20,8 +20,10 @@ static void sift_down(bid *heap, size_t n, size_t i) {
     heap[i] = x;
 }
 
-tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n, double average, uint8_t *bits, tern_error *err) {
-    TN_FAIL_IF(!(average >= 1 && average <= 8), err, TERN_E_INVALID, "%g bits per weight: want 1 to 8", average);
+tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n,
+                             double average, uint8_t *bits, tern_error *err) {
+    TN_FAIL_IF(!(average >= 1 && average <= 8), err, TERN_E_INVALID, "%g bits per weight: want 1 to 8",
+               average);
     bid *heap = tn_alloc(ctx, TN_MEM_OTHER, n, sizeof *heap);
     TN_FAIL_IF(!heap, err, TERN_E_MEMORY, "no memory to allocate bits");
     double total = 0;

@@ -9,7 +9,8 @@
 static float bin_edge(size_t bin) { return tn_bits_f32((uint32_t)bin << TN_HIST_SHIFT); } /* lower edge */
 
 tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer, tn_site s) {
-    return &c->sites[s == TN_SITE_HEAD ? (size_t)c->n_layers * TN_LAYER_SITES : (size_t)layer * TN_LAYER_SITES + (size_t)s];
+    return &c->sites[s == TN_SITE_HEAD ? (size_t)c->n_layers * TN_LAYER_SITES
+                                       : (size_t)layer * TN_LAYER_SITES + (size_t)s];
 }
 
 void tn_calibration_close(tn_calibration *c) {
@@ -29,7 +30,8 @@ static tern_status open_site(tn_ctx *ctx, tn_site_stats *s, int32_t k, tern_erro
     s->channel_square = tn_calloc(ctx, TN_MEM_OTHER, (size_t)k, sizeof *s->channel_square);
     s->hist = tn_calloc(ctx, TN_MEM_OTHER, TN_HIST_BINS, sizeof *s->hist);
     s->channel_count = tn_calloc(ctx, TN_MEM_OTHER, (size_t)k, sizeof *s->channel_count);
-    TN_FAIL_IF(!s->channel_max || !s->channel_square || !s->hist || !s->channel_count, err, TERN_E_MEMORY, "no memory for calibration statistics");
+    TN_FAIL_IF(!s->channel_max || !s->channel_square || !s->hist || !s->channel_count, err, TERN_E_MEMORY,
+               "no memory for calibration statistics");
     return TERN_OK;
 }
 
@@ -68,7 +70,8 @@ typedef struct observer {
     void *qk_user;
 } observer;
 
-static void observe_smoothed(tn_site_stats *s, bool second_pass, const float *divide_by, const float *x, size_t ldx, int32_t n_rows) {
+static void observe_smoothed(tn_site_stats *s, bool second_pass, const float *divide_by, const float *x,
+                             size_t ldx, int32_t n_rows) {
     for (int32_t i = 0; i < n_rows; i++) {
         const float *row = x + (size_t)i * ldx;
         for (int32_t j = 0; j < s->k; j++) {
@@ -85,7 +88,8 @@ static void observe_smoothed(tn_site_stats *s, bool second_pass, const float *di
     if (!second_pass) s->n_values += (uint64_t)n_rows * (uint64_t)s->k;
 }
 
-static void observe(const observer *o, tn_site_stats *s, const float *divide_by, const float *x, size_t ldx, int32_t n_rows) {
+static void observe(const observer *o, tn_site_stats *s, const float *divide_by, const float *x, size_t ldx,
+                    int32_t n_rows) {
     if (!s->k || (o->divide_by && !divide_by)) return;
     if (divide_by) observe_smoothed(s, o->second_pass, divide_by, x, ldx, n_rows);
     else if (o->second_pass) observe_outliers(s, x, ldx, n_rows);
@@ -94,8 +98,12 @@ static void observe(const observer *o, tn_site_stats *s, const float *divide_by,
 
 static void on_linear_input(void *user, int layer, tn_role role, const float *x, size_t ldx, int32_t n_rows) {
     const observer *o = user;
-    tn_site site = role == TN_W_Q ? TN_SITE_QKV : role == TN_W_O ? TN_SITE_O : role == TN_W_UP ? TN_SITE_FFN : TN_SITE_DOWN;
-    observe(o, tn_calibration_site(o->c, layer, site), o->divide_by ? o->divide_by[site] : NULL, x, ldx, n_rows);
+    tn_site site = role == TN_W_Q    ? TN_SITE_QKV
+                   : role == TN_W_O  ? TN_SITE_O
+                   : role == TN_W_UP ? TN_SITE_FFN
+                                     : TN_SITE_DOWN;
+    observe(o, tn_calibration_site(o->c, layer, site), o->divide_by ? o->divide_by[site] : NULL, x, ldx,
+            n_rows);
 }
 
 static void on_qk(void *user, int layer, const float *q, const float *k, int32_t n_rows) {
@@ -124,18 +132,21 @@ static void find_threshold(tn_site_stats *s, double outlier_share) {
     if (s->k) s->threshold = tn_stats_quantile(s, outlier_share);
 }
 
-void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share, void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
+void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share,
+                        void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
                         bool keep) {
     observer o = {.c = c, .qk = qk, .qk_user = qk_user};
     tn_forward_hooks hooks = {.linear_input = on_linear_input, .qk = qk ? on_qk : NULL, .user = &o};
     tn_corpus_pass(corpus, layer, &hooks, false);
-    for (int s = 0; s < TN_LAYER_SITES; s++) find_threshold(tn_calibration_site(c, layer, (tn_site)s), outlier_share);
+    for (int s = 0; s < TN_LAYER_SITES; s++)
+        find_threshold(tn_calibration_site(c, layer, (tn_site)s), outlier_share);
     o.second_pass = true;
     hooks.qk = NULL;
     tn_corpus_pass(corpus, layer, &hooks, keep);
 }
 
-void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, const float *const *divide_by, double outlier_share, bool keep) {
+void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, const float *const *divide_by,
+                           double outlier_share, bool keep) {
     observer o = {.c = c, .divide_by = divide_by};
     tn_forward_hooks hooks = {.linear_input = on_linear_input, .user = &o};
     for (int site = 0; site < TN_LAYER_SITES; site++) {
@@ -162,8 +173,15 @@ void tn_calibrate_head(tn_calibration *c, tn_corpus *corpus, double outlier_shar
     for (int pass = 0; pass < 2; pass++) {
         observer o = {.c = c, .second_pass = pass};
         for (size_t at = 0; at < corpus->n_tok; at += (size_t)corpus->window) {
-            int32_t n = corpus->n_tok - at < (size_t)corpus->window ? (int32_t)(corpus->n_tok - at) : corpus->window;
-            tn_rows r = {.h = &m->h, .kern = corpus->kern, .kv = &corpus->kv, .n_rows = n, .pos = corpus->pos, .slot = corpus->pos, .tree_base = -1};
+            int32_t n =
+                corpus->n_tok - at < (size_t)corpus->window ? (int32_t)(corpus->n_tok - at) : corpus->window;
+            tn_rows r = {.h = &m->h,
+                         .kern = corpus->kern,
+                         .kv = &corpus->kv,
+                         .n_rows = n,
+                         .pos = corpus->pos,
+                         .slot = corpus->pos,
+                         .tree_base = -1};
             tn_rows_norm(&r, m->out_norm, m->out_norm_b, corpus->x + at * e, corpus->acts.h, 0, n);
             observe(&o, s, NULL, corpus->acts.h, e, n);
         }
@@ -191,12 +209,14 @@ float tn_stats_best_clip(const tn_site_stats *s) {
     double best = INFINITY;
     float best_t = s->max;
     for (size_t c = lo + 1; c <= hi; c++) {
-        double t = c == hi ? (double)s->max : (double)bin_edge(c), step = t / 127, rounding = step * step / 12, err = 0;
+        double t = c == hi ? (double)s->max : (double)bin_edge(c), step = t / 127,
+               rounding = step * step / 12, err = 0;
         if (t == 0) continue;
         for (size_t b = lo; b < hi && err < best; b++) {
             double x = ((double)bin_edge(b) + (double)bin_edge(b + 1)) / 2, e;
             if (x > t) e = (x - t) * (x - t);
-            else e = x * x < rounding ? x * x : rounding; /* far below the step a value is lost, not rounded */
+            else
+                e = x * x < rounding ? x * x : rounding; /* far below the step a value is lost, not rounded */
             err += e * (double)s->hist[b];
         }
         if (err < best) {
@@ -211,7 +231,8 @@ double tn_stats_bulk_error(const tn_site_stats *s, float clip) {
     double step = (double)clip / 127, rounding = step * step / 12, err = 0, energy = 0;
     for (size_t b = 0; b < TN_HIST_BINS && bin_edge(b) < s->threshold; b++) {
         if (!s->hist[b]) continue;
-        double x = ((double)bin_edge(b) + (double)bin_edge(b + 1)) / 2, n = (double)s->hist[b], over = x - (double)clip;
+        double x = ((double)bin_edge(b) + (double)bin_edge(b + 1)) / 2, n = (double)s->hist[b],
+               over = x - (double)clip;
         err += n * (over > 0 ? over * over : x * x < rounding ? x * x : rounding);
         energy += n * x * x;
     }

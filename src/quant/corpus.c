@@ -16,7 +16,8 @@ static void embed_token(void *arg, int i_item, int i_thread) {
     tern_status *st = &e->status[i_thread % 64];
     float *x = e->c->x + (size_t)i_item * (size_t)h->n_embd;
     int32_t id = e->c->ids[i_item];
-    if (*st == TERN_OK) *st = tn_source_read(e->c->src, -1, TN_W_EMBD, id, id + 1, x, &e->error[i_thread % 64]);
+    if (*st == TERN_OK)
+        *st = tn_source_read(e->c->src, -1, TN_W_EMBD, id, id + 1, x, &e->error[i_thread % 64]);
     for (int32_t j = 0; j < h->n_embd && h->embd_scale != 1.0f; j++) x[j] *= h->embd_scale;
 }
 
@@ -25,9 +26,12 @@ tern_status tn_corpus_open(tn_corpus *c, tern_error *err) {
     c->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)c->window, sizeof *c->pos);
     c->x = tn_alloc(ctx, TN_MEM_OTHER, c->n_tok * (size_t)c->m->h.n_embd, sizeof *c->x);
     embedding *e = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *e);
-    tern_status st = c->pos && c->x && e ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
+    tern_status st =
+        c->pos && c->x && e ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
     if (st == TERN_OK) st = tn_kv_open(ctx, &c->m->h, c->window, &c->kv, err);
-    if (st == TERN_OK) st = tn_acts_open(ctx, &c->m->h, c->m->scheme, c->window, c->kv.cap_tok, tn_pool_size(c->pool), &c->acts, err);
+    if (st == TERN_OK)
+        st = tn_acts_open(ctx, &c->m->h, c->m->scheme, c->window, c->kv.cap_tok, tn_pool_size(c->pool),
+                          &c->acts, err);
     if (st == TERN_OK) {
         for (int32_t i = 0; i < c->window; i++) c->pos[i] = i;
         e->c = c;
@@ -52,13 +56,21 @@ void tn_corpus_close(tn_corpus *c) {
     *c = (tn_corpus){0};
 }
 
-tern_status tn_corpus_begin_layer(tn_corpus *c, int layer, tern_error *err) { return tn_model_load_layer(c->m, c->pool, c->src, layer, err); }
+tern_status tn_corpus_begin_layer(tn_corpus *c, int layer, tern_error *err) {
+    return tn_model_load_layer(c->m, c->pool, c->src, layer, err);
+}
 
 void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool keep) {
     size_t e = (size_t)c->m->h.n_embd;
     for (size_t at = 0; at < c->n_tok; at += (size_t)c->window) {
         int32_t n = c->n_tok - at < (size_t)c->window ? (int32_t)(c->n_tok - at) : c->window;
-        tn_rows r = {.h = &c->m->h, .kern = c->kern, .kv = &c->kv, .n_rows = n, .pos = c->pos, .slot = c->pos, .tree_base = -1};
+        tn_rows r = {.h = &c->m->h,
+                     .kern = c->kern,
+                     .kv = &c->kv,
+                     .n_rows = n,
+                     .pos = c->pos,
+                     .slot = c->pos,
+                     .tree_base = -1};
         tn_forward_begin(&r, &c->acts, false);
         memcpy(c->acts.x, c->x + at * e, (size_t)n * e * sizeof *c->x);
         tn_forward_layer(c->m, c->pool, &r, &c->acts, layer, hooks);

@@ -1,5 +1,6 @@
-/* quant/corpus.h - the float model over a calibration corpus, layer by layer: all windows pass a layer before the next one's weights are read,
- * so that a model of any depth needs the memory of one layer and of the corpus' residuals. */
+/* quant/corpus.h - the float model over a calibration corpus, layer by layer: all windows pass a layer before
+ * the next one's weights are read, so that a model of any depth needs the memory of one layer and of the
+ * corpus' residuals. */
 #ifndef TN_QUANT_CORPUS_H
 #define TN_QUANT_CORPUS_H
 
@@ -14,7 +15,7 @@ typedef struct tn_corpus {
     size_t n_tok;
     int32_t window; /* windows know nothing of each other */
     /* its own */
-    float *x;       /* [n_tok][n_embd] residual in front of the layer */
+    float *x; /* [n_tok][n_embd] residual in front of the layer */
     tn_kv kv;
     tn_acts acts;
     int32_t *pos;

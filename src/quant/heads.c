@@ -10,7 +10,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* The paper clamps the product at 1e-3 from above; from below a head keeps a hundredth of that, so that none is left without positions. */
+/* The paper clamps the product at 1e-3 from above; from below a head keeps a hundredth of that, so that none
+ * is left without positions. */
 static const float IMPORTANCE_MAX = 1e-3f, IMPORTANCE_MIN = 1e-5f;
 
 typedef struct observer {
@@ -34,8 +35,10 @@ void tn_head_profile_observe(void *user, int layer, const float *q, const float 
     int32_t n = (size_t)n_rows < left ? n_rows : (int32_t)left;
     if (!n) return;
     double sum_q = 0, sum_k = 0;
-    for (int32_t a = 0; a < h->n_heads; a++) sum_q += (double)largest(q + (size_t)a * d, (size_t)h->n_heads * d, n, h->d_head) / h->n_heads;
-    for (int32_t a = 0; a < h->n_kv_heads; a++) sum_k += (double)largest(k + (size_t)a * d, (size_t)h->n_kv_heads * d, n, h->d_head) / h->n_kv_heads;
+    for (int32_t a = 0; a < h->n_heads; a++)
+        sum_q += (double)largest(q + (size_t)a * d, (size_t)h->n_heads * d, n, h->d_head) / h->n_heads;
+    for (int32_t a = 0; a < h->n_kv_heads; a++)
+        sum_k += (double)largest(k + (size_t)a * d, (size_t)h->n_kv_heads * d, n, h->d_head) / h->n_kv_heads;
     double w = 1.0 / ++p->n_windows[layer];
     p->scale_q[layer] += (float)(w * (fmax(sum_q / 127, 1e-12) - (double)p->scale_q[layer]));
     p->scale_k[layer] += (float)(w * (fmax(sum_k / 127, 1e-12) - (double)p->scale_k[layer]));
@@ -80,13 +83,15 @@ static void row_loss(void *arg, int i_item, int i_thread) {
     j->loss[i_item] = (double)l[j->ids[i_item]] - max - log(z);
 }
 
-/* Mean negative log-likelihood of the window's tokens, from the residual of all rows in front of layer `from`. */
+/* Mean negative log-likelihood of the window's tokens, from the residual of all rows in front of layer
+ * `from`. */
 static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, const float *residual) {
     int32_t n = s->r.n_rows;
     double sum = 0;
     tn_forward_hooks hooks = {.attention_out = on_attention, .user = o};
     memcpy(s->acts.x, residual, (size_t)n * (size_t)o->m->h.n_embd * sizeof *residual);
-    for (int layer = from; layer < o->m->h.n_layers; layer++) tn_forward_layer(o->m, s->pool, &s->r, &s->acts, layer, &hooks);
+    for (int layer = from; layer < o->m->h.n_layers; layer++)
+        tn_forward_layer(o->m, s->pool, &s->r, &s->acts, layer, &hooks);
     for (int32_t i = 0; i + 1 < n; i += LOGIT_ROWS) {
         int32_t rows = n - 1 - i < LOGIT_ROWS ? n - 1 - i : LOGIT_ROWS;
         tn_forward_logits(o->m, s->pool, &s->r, &s->acts, i, rows, s->logits);
@@ -97,7 +102,8 @@ static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, c
     return sum / (n - 1);
 }
 
-/* ---- journal: losses in the order they are measured, so that a process that was killed goes on where it was ---------- */
+/* ---- journal: losses in the order they are measured, so that a process that was killed goes on where it was
+ * ---------- */
 
 typedef struct journal_header {
     char magic[8];
@@ -127,29 +133,46 @@ static uint64_t record_check(const journal *j, double loss, size_t at) {
 }
 
 /* Whole records stay; a file of another run, or what a killed process left of a record, goes. */
-static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, const int32_t *ids, int32_t n, double base, journal *j) {
-    *j = (journal){.ctx = ctx, .path = path, .fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1};
+static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, const int32_t *ids, int32_t n,
+                         double base, journal *j) {
+    *j =
+        (journal){.ctx = ctx, .path = path, .fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1};
     if (j->fd < 0) {
-        if (path) tn_log(ctx, TERN_LOG_WARN, "%s: cannot be kept, so that this measurement cannot go on later: %s", path, strerror(errno));
+        if (path)
+            tn_log(ctx, TERN_LOG_WARN, "%s: cannot be kept, so that this measurement cannot go on later: %s",
+                   path, strerror(errno));
         return;
     }
-    journal_header want = {.magic = "TNHEADS1", .n_layers = h->n_layers, .n_heads = h->n_heads, .n_tok = n, .ids_hash = XXH3_64bits(ids, (size_t)n * sizeof *ids), .base = base}, got;
+    journal_header want = {.magic = "TNHEADS1",
+                           .n_layers = h->n_layers,
+                           .n_heads = h->n_heads,
+                           .n_tok = n,
+                           .ids_hash = XXH3_64bits(ids, (size_t)n * sizeof *ids),
+                           .base = base},
+                   got;
     want.check = j->check = XXH3_64bits(&want, offsetof(journal_header, check));
     struct stat sb;
     bool empty = !fstat(j->fd, &sb) && !sb.st_size;
     if (!empty && read(j->fd, &got, sizeof got) == sizeof got && !memcmp(&got, &want, sizeof got)) {
         journal_record r;
         bool is_whole;
-        while ((is_whole = read(j->fd, &r, sizeof r) == sizeof r) && r.check == record_check(j, r.loss, j->n_known)) j->n_known++;
-        if (is_whole) tn_log(ctx, TERN_LOG_WARN, "%s: is damaged behind %zu heads and layers; measuring from there", path, j->n_known);
-        else if (j->n_known) tn_log(ctx, TERN_LOG_INFO, "%s: goes on behind %zu heads and layers", path, j->n_known);
+        while ((is_whole = read(j->fd, &r, sizeof r) == sizeof r) &&
+               r.check == record_check(j, r.loss, j->n_known))
+            j->n_known++;
+        if (is_whole)
+            tn_log(ctx, TERN_LOG_WARN, "%s: is damaged behind %zu heads and layers; measuring from there",
+                   path, j->n_known);
+        else if (j->n_known)
+            tn_log(ctx, TERN_LOG_INFO, "%s: goes on behind %zu heads and layers", path, j->n_known);
     } else if (!empty) {
-        tn_log(ctx, TERN_LOG_WARN, "%s: is damaged or of another model or text; measuring from the beginning", path);
+        tn_log(ctx, TERN_LOG_WARN, "%s: is damaged or of another model or text; measuring from the beginning",
+               path);
     }
     off_t end = (off_t)(sizeof want + j->n_known * sizeof(journal_record));
     if (ftruncate(j->fd, end) || pwrite(j->fd, &want, sizeof want, 0) != sizeof want) {
         tn_log(ctx, TERN_LOG_WARN, "%s: cannot be written: %s", path, strerror(errno));
-        if (ftruncate(j->fd, 0)) {} /* half a header would be called damaged by the next run */
+        if (ftruncate(j->fd, 0)) {
+        } /* half a header would be called damaged by the next run */
         close(j->fd);
         j->fd = -1;
         j->n_known = 0;
@@ -171,7 +194,8 @@ static bool journal_next(journal *j, double *loss) {
 static void journal_put(journal *j, double loss) {
     journal_record r = {.loss = loss, .check = record_check(j, loss, j->at)};
     size_t at = j->at++;
-    if (j->fd < 0 || pwrite(j->fd, &r, sizeof r, (off_t)(sizeof(journal_header) + at * sizeof r)) == sizeof r) return;
+    if (j->fd < 0 || pwrite(j->fd, &r, sizeof r, (off_t)(sizeof(journal_header) + at * sizeof r)) == sizeof r)
+        return;
     tn_log(j->ctx, TERN_LOG_WARN, "%s: cannot be written: %s", j->path, strerror(errno));
     close(j->fd);
     j->fd = -1;
@@ -186,10 +210,13 @@ static double measured(observer *o, run_state *s, const int32_t *ids, const floa
     return loss;
 }
 
-static tern_status measure_importance(tn_head_profile *p, observer *o, run_state *s, const int32_t *ids, float *residual, const char *path, tern_error *err) {
+static tern_status measure_importance(tn_head_profile *p, observer *o, run_state *s, const int32_t *ids,
+                                      float *residual, const char *path, tern_error *err) {
     const tn_hparams *h = &o->m->h;
-    const size_t n_residual = (size_t)s->r.n_rows * (size_t)h->n_embd, n_all = (size_t)h->n_layers * (size_t)h->n_heads;
-    const double head_cost = 1, all_cost = h->n_layers * (h->n_layers + 1) / 2.0 + head_cost * h->n_layers; /* in layers, of one ablation a layer */
+    const size_t n_residual = (size_t)s->r.n_rows * (size_t)h->n_embd,
+                 n_all = (size_t)h->n_layers * (size_t)h->n_heads;
+    const double head_cost = 1, all_cost = h->n_layers * (h->n_layers + 1) / 2.0 +
+                                           head_cost * h->n_layers; /* in layers, of one ablation a layer */
     double done = 0, sum = 0;
     tern_status st = TERN_OK;
     tn_forward_begin(&s->r, &s->acts, false);
@@ -213,7 +240,8 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
                 p->weight[(size_t)o->layer * (size_t)h->n_heads + (size_t)o->head] = (float)w;
                 sum += w;
             }
-            if (!known && !tn_progress(o->m->ctx, "heads", fmin(done / all_cost, 1))) st = tn_fail(err, TERN_E_CANCELLED, "measuring the heads was cancelled");
+            if (!known && !tn_progress(o->m->ctx, "heads", fmin(done / all_cost, 1)))
+                st = tn_fail(err, TERN_E_CANCELLED, "measuring the heads was cancelled");
         }
         memcpy(s->acts.x, residual, n_residual * sizeof *residual);
         tn_forward_layer(o->m, s->pool, &s->r, &s->acts, o->layer, NULL);
@@ -224,9 +252,14 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
     return st;
 }
 
-tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok, tn_head_profile *out, tern_error *err) {
+tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok, tn_head_profile *out,
+                                 tern_error *err) {
     size_t n_layers = (size_t)h->n_layers, n_all = n_layers * (size_t)h->n_heads;
-    *out = (tn_head_profile){.ctx = ctx, .h = h, .n_layers = h->n_layers, .n_heads = h->n_heads, .n_tok = n_tok ? n_tok : SIZE_MAX};
+    *out = (tn_head_profile){.ctx = ctx,
+                             .h = h,
+                             .n_layers = h->n_layers,
+                             .n_heads = h->n_heads,
+                             .n_tok = n_tok ? n_tok : SIZE_MAX};
     out->scale_q = tn_calloc(ctx, TN_MEM_OTHER, n_layers, sizeof(float));
     out->scale_k = tn_calloc(ctx, TN_MEM_OTHER, n_layers, sizeof(float));
     out->weight = tn_calloc(ctx, TN_MEM_OTHER, n_all, sizeof(float));
@@ -239,7 +272,8 @@ tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok,
     return tn_fail(err, TERN_E_MEMORY, "no memory to measure the heads");
 }
 
-tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, int32_t n, const char *journal_path,
+tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, const tn_kernels *kern,
+                                       tn_pool *pool, const int32_t *ids, int32_t n, const char *journal_path,
                                        tern_error *err) {
     const tn_hparams *h = &m->h;
     observer o = {.m = m};
@@ -251,7 +285,9 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
     TN_BAIL_IF(!pos || !s.logits || !residual, err, TERN_E_MEMORY, "no memory to measure the heads");
     for (int32_t i = 0; i < n; i++) pos[i] = i;
     if ((st = tn_kv_open(m->ctx, h, n, &s.kv, err)) != TERN_OK) goto out;
-    if ((st = tn_acts_open(m->ctx, h, m->scheme, n, s.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) != TERN_OK) goto out;
+    if ((st = tn_acts_open(m->ctx, h, m->scheme, n, s.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) !=
+        TERN_OK)
+        goto out;
     s.r = (tn_rows){.h = h, .kern = kern, .kv = &s.kv, .pos = pos, .slot = pos, .n_rows = n, .tree_base = -1};
     st = measure_importance(p, &o, &s, ids, residual, journal_path, err);
 out:

@@ -1,4 +1,5 @@
-/* quant/heads.h - what sparse attention needs to know of a model's heads (shadowAttn 3.2, 3.3), measured on a corpus. */
+/* quant/heads.h - what sparse attention needs to know of a model's heads (shadowAttn 3.2, 3.3), measured on a
+ * corpus. */
 #ifndef TN_QUANT_HEADS_H
 #define TN_QUANT_HEADS_H
 
@@ -7,24 +8,30 @@
 typedef struct tn_head_profile {
     tn_ctx *ctx;
     int32_t n_layers, n_heads;
-    float *scale_q, *scale_k; /* [n_layers] mean over heads and windows of max |q| / 127 and max |k| / 127, after rope */
+    float *scale_q,
+        *scale_k; /* [n_layers] mean over heads and windows of max |q| / 127 and max |k| / 127, after rope */
     /* what the scales are means of */
     const tn_hparams *h;
     size_t n_tok;
-    size_t *seen;      /* [n_layers] tokens */
+    size_t *seen;       /* [n_layers] tokens */
     int32_t *n_windows; /* [n_layers] */
-    float *weight;            /* [n_layers][n_heads] importance of a head, clamp(headImp * layerImp) over its mean; all 1 where it was not measured */
+    float *weight; /* [n_layers][n_heads] importance of a head, clamp(headImp * layerImp) over its mean; all 1
+                      where it was not measured */
 } tn_head_profile;
 
-/* All heads of the same importance, scales to be observed. n_tok: of the corpus that count for the scales (0: all). */
-tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok, tn_head_profile *out, tern_error *err);
+/* All heads of the same importance, scales to be observed. n_tok: of the corpus that count for the scales (0:
+ * all). */
+tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok, tn_head_profile *out,
+                                 tern_error *err);
 /* For tn_calibrate_layer: user is the profile. Windows come in order. */
 void tn_head_profile_observe(void *user, int layer, const float *q, const float *k, int32_t n_rows);
-/* Evaluate the n tokens once without each head and once without each layer's attention (equations 1 and 2): n_layers * (n_heads + 1)
- * forwards of a float model from that layer on. Progress "heads".
- * journal: NULL, or a file that gets every loss as soon as it is known. Where it is there already, of this model (the same loss with all heads) and
- * these tokens, what it holds is not measured again; any other is logged and begun anew. It stays; the caller removes it. */
-tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, const tn_kernels *kern, tn_pool *pool, const int32_t *ids, int32_t n, const char *journal,
+/* Evaluate the n tokens once without each head and once without each layer's attention (equations 1 and 2):
+ * n_layers * (n_heads + 1) forwards of a float model from that layer on. Progress "heads". journal: NULL, or
+ * a file that gets every loss as soon as it is known. Where it is there already, of this model (the same loss
+ * with all heads) and these tokens, what it holds is not measured again; any other is logged and begun anew.
+ * It stays; the caller removes it. */
+tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, const tn_kernels *kern,
+                                       tn_pool *pool, const int32_t *ids, int32_t n, const char *journal,
                                        tern_error *err);
 void tn_head_profile_close(tn_head_profile *p); /* NULL-safe members; may be zero */
 

@@ -38,8 +38,14 @@ bool tn_allocation_parse(const char *name, tn_allocation *out) {
 }
 
 void tn_pack_defaults(tn_pack_options *o) {
-    *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW, .calib_tokens = 8192, .calib_window = 512, .prune_percent = 85, .prune_error = 0.001f,
-                           .outlier_share = 0.002f, .hot_coverage = 0.8f, .hot_max = 0.03f};
+    *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW,
+                           .calib_tokens = 8192,
+                           .calib_window = 512,
+                           .prune_percent = 85,
+                           .prune_error = 0.001f,
+                           .outlier_share = 0.002f,
+                           .hot_coverage = 0.8f,
+                           .hot_max = 0.03f};
 }
 
 /* What is decided for one site before its weights are quantised. */
@@ -48,8 +54,8 @@ typedef struct site_plan {
     float importance; /* largest magnitude / outlier threshold */
     bool shadow;
     int32_t n_hot;
-    int32_t *hot;     /* ascending */
-    float *smooth;    /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
+    int32_t *hot;  /* ascending */
+    float *smooth; /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
 } site_plan;
 
 typedef struct packer {
@@ -65,10 +71,11 @@ typedef struct packer {
     tn_model *m;
     tn_calibration cal;
     tn_head_profile heads;
-    char *journal; /* of their importance, beside the package until that is there */
+    char *journal;    /* of their importance, beside the package until that is there */
     site_plan *plans; /* as tn_calibration's sites */
     tn_pkg_writer *w;
-    uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor by tensor */
+    uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor
+                            by tensor */
     size_t n_model_bits; /* taken so far */
     /* large tensors of the model level wait for their place behind the layers */
     tn_pkg_record head[2];
@@ -86,7 +93,8 @@ static site_plan *plan_of(const packer *p, int layer, tn_site s) {
 /* ---- calibration corpus -------------------------------------------------------------------------- */
 
 static tern_status calibration_ids(packer *p, int32_t **ids, size_t *n, tern_error *err) {
-    TN_FAIL_IF(!p->m->tokenizer, err, TERN_E_UNSUPPORTED, "the model has no tokenizer: it cannot be calibrated on text");
+    TN_FAIL_IF(!p->m->tokenizer, err, TERN_E_UNSUPPORTED,
+               "the model has no tokenizer: it cannot be calibrated on text");
     const char *text = tn_builtin_corpus;
     char *file_text = NULL;
     size_t n_bytes = strlen(text);
@@ -104,7 +112,8 @@ static tern_status calibration_ids(packer *p, int32_t **ids, size_t *n, tern_err
             return tn_fail(err, TERN_E_IO, "%s: cannot read: %s", p->o->calib_path, strerror(failed));
         }
         file_text[n_bytes] = 0;
-        while (n_bytes && ((unsigned char)file_text[n_bytes - 1] & 0xc0) == 0x80) n_bytes--; /* no half character at the end */
+        while (n_bytes && ((unsigned char)file_text[n_bytes - 1] & 0xc0) == 0x80)
+            n_bytes--; /* no half character at the end */
         text = file_text;
     }
     size_t cap = n_bytes + 16;
@@ -114,14 +123,16 @@ static tern_status calibration_ids(packer *p, int32_t **ids, size_t *n, tern_err
     free(file_text);
     if (st != TERN_OK) return st;
     if (*n > (size_t)p->o->calib_tokens) *n = (size_t)p->o->calib_tokens;
-    TN_FAIL_IF(*n < 64, err, TERN_E_INVALID, "the calibration corpus has %zu tokens, at least 64 are needed", *n);
+    TN_FAIL_IF(*n < 64, err, TERN_E_INVALID, "the calibration corpus has %zu tokens, at least 64 are needed",
+               *n);
     return TERN_OK;
 }
 
 /* ---- plan ---------------------------------------------------------------------------------------- */
 
 static int by_count(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b; /* count in the high half, channel in the low */
+    const uint64_t x = *(const uint64_t *)a,
+                   y = *(const uint64_t *)b; /* count in the high half, channel in the low */
     return x > y ? -1 : x < y;
 }
 
@@ -136,7 +147,8 @@ static tern_status choose_hot(packer *p, site_plan *plan, const tn_site_stats *s
     for (int32_t j = 0; j < s->k; j++) order[j] = (uint64_t)s->channel_count[j] << 32 | (uint32_t)(s->k - j);
     qsort(order, (size_t)s->k, sizeof *order, by_count);
     uint64_t covered = 0;
-    while (plan->n_hot < cap && (double)covered < (double)p->o->hot_coverage * (double)s->n_outliers && order[plan->n_hot] >> 32) {
+    while (plan->n_hot < cap && (double)covered < (double)p->o->hot_coverage * (double)s->n_outliers &&
+           order[plan->n_hot] >> 32) {
         covered += order[plan->n_hot] >> 32;
         plan->hot[plan->n_hot] = s->k - (int32_t)(uint32_t)order[plan->n_hot];
         plan->n_hot++;
@@ -219,9 +231,11 @@ static tern_status smooth_site(packer *p, int layer, tn_site site) {
 
 enum { N_ALPHA = 21, SAMPLE_ROWS = 256 };
 
-const char tn_pack_unsmoothed[] = "the activation in front of down is not gated: no linear whose rows could take the inverse of its input scales";
+const char tn_pack_unsmoothed[] = "the activation in front of down is not gated: no linear whose rows could "
+                                  "take the inverse of its input scales";
 
-/* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the activation is linear in them). */
+/* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the
+ * activation is linear in them). */
 static bool can_smooth(const packer *p, tn_site site) {
     if (site == TN_SITE_QKV || site == TN_SITE_FFN) return true;
     return site == TN_SITE_O || (site == TN_SITE_DOWN && p->m->h.gated);
@@ -232,15 +246,17 @@ static int32_t v_channel(const tn_hparams *h, int32_t j) {
     return j / h->d_head / (h->n_heads / h->n_kv_heads) * h->d_head + j % h->d_head;
 }
 
-/* Noise in a site's outputs from 8-bit inputs divided by t, at the clip that makes it least: rounding (one step for all channels) and what the
- * clip cuts off a channel, taken as Laplace-distributed with the channel's mean square. column[k]: sum of the squares of channel k's weights. */
+/* Noise in a site's outputs from 8-bit inputs divided by t, at the clip that makes it least: rounding (one
+ * step for all channels) and what the clip cuts off a channel, taken as Laplace-distributed with the
+ * channel's mean square. column[k]: sum of the squares of channel k's weights. */
 static double input_noise(const tn_site_stats *s, const float *t, const double *column, double largest) {
     enum { N_CLIPS = 24 };
     double best = INFINITY, clip = largest;
     for (int c = 0; c < N_CLIPS; c++, clip *= 0.8) {
         double rounding = clip * clip / (127.0 * 127.0 * 12), sum = 0;
         for (int32_t k = 0; k < s->k && sum < best; k++) {
-            double square = s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]), b = sqrt(square / 2);
+            double square = s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]),
+                   b = sqrt(square / 2);
             double cut = b > 0 && clip < (double)(s->channel_max[k] / t[k]) ? square * exp(-clip / b) : 0;
             sum += column[k] * (double)t[k] * (double)t[k] * (rounding + cut);
         }
@@ -249,18 +265,21 @@ static double input_noise(const tn_site_stats *s, const float *t, const double *
     return best;
 }
 
-/* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's outputs, that of the inputs
- * and that of the weights (a step per row). Scaling outputs (beta = 1) is the row's own dequantisation scale and changes no code. */
+/* s_k = S_k^alpha, S the largest input of the channel, alpha from a grid: the least noise in the site's
+ * outputs, that of the inputs and that of the weights (a step per row). Scaling outputs (beta = 1) is the
+ * row's own dequantisation scale and changes no code. */
 static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     const tn_site_ops ops = tn_site_get(&p->m->h, site);
     if (!ops.n_ops) return TERN_OK;
     site_plan *plan = plan_of(p, layer, site);
     tn_site_stats *s = tn_calibration_site(&p->cal, layer, site);
     size_t n_k = (size_t)ops.k;
-    float *table = tn_alloc(p->ctx, TN_MEM_OTHER, N_ALPHA * n_k, sizeof *table), *row = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *row);
+    float *table = tn_alloc(p->ctx, TN_MEM_OTHER, N_ALPHA * n_k, sizeof *table),
+          *row = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *row);
     float *top = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *top);
     double *column = tn_calloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *column);
-    tern_status st = table && row && top && column ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
+    tern_status st =
+        table && row && top && column ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
     double noise[N_ALPHA] = {0}, largest[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
     p->report->n_unsmoothed += !can_smooth(p, site);
     int n_alpha = st == TERN_OK ? can_smooth(p, site) ? N_ALPHA : 1 : 0, best = 0;
@@ -271,7 +290,8 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     for (int a = 0; a < n_alpha; a++) {
         float *t = table + (size_t)a * n_k;
         for (size_t k = 0; k < n_k; k++) {
-            t[k] = powf(top[site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k], (float)a / (N_ALPHA - 1));
+            t[k] = powf(top[site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k],
+                        (float)a / (N_ALPHA - 1));
             largest[a] = fmax(largest[a], (double)(s->channel_max[k] / t[k]));
             energy[a] += s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]);
         }
@@ -281,7 +301,8 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
         int32_t step = (ops.n[op] + SAMPLE_ROWS - 1) / SAMPLE_ROWS;
         for (int32_t n = 0; n < ops.n[op] && st == TERN_OK; n += step) {
             st = tn_source_read(p->src, layer, ops.roles[op], n, n + 1, row, p->err);
-            for (size_t k = 0; k < n_k && st == TERN_OK; k++) column[k] += step * (double)row[k] * (double)row[k];
+            for (size_t k = 0; k < n_k && st == TERN_OK; k++)
+                column[k] += step * (double)row[k] * (double)row[k];
             for (int a = 0; a < n_alpha && st == TERN_OK; a++) {
                 const float *t = table + (size_t)a * n_k;
                 float max = 0;
@@ -291,7 +312,8 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
             }
         }
     }
-    for (int a = 0; a < n_alpha && st == TERN_OK; a++) noise[a] += input_noise(s, table + (size_t)a * n_k, column, largest[a]);
+    for (int a = 0; a < n_alpha && st == TERN_OK; a++)
+        noise[a] += input_noise(s, table + (size_t)a * n_k, column, largest[a]);
     for (int a = 1; a < n_alpha; a++) best = noise[a] < noise[best] ? a : best;
     if (st == TERN_OK && best) {
         plan->smooth = tn_alloc(p->ctx, TN_MEM_OTHER, n_k, sizeof *plan->smooth);
@@ -305,7 +327,8 @@ static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
     return st;
 }
 
-/* The layer's inputs are measured, with edgeflow also behind smoothing; nothing is decided that other layers have a say in. */
+/* The layer's inputs are measured, with edgeflow also behind smoothing; nothing is decided that other layers
+ * have a say in. */
 static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
     bool smooth = p->o->scheme == TN_SCHEME_EDGEFLOW;
     double share = (double)p->o->outlier_share;
@@ -329,18 +352,26 @@ static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_
     TN_FAIL_IF(!p->plans, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
     TN_TRY(tn_calibration_open(p->ctx, &p->m->h, &p->cal, p->err));
     TN_TRY(tn_head_profile_open(p->ctx, &p->m->h, HEAD_TOKENS, &p->heads, p->err));
-    tn_corpus corpus = {.kern = &p->kern, .pool = p->pool, .src = p->src, .m = p->m, .ids = ids, .n_tok = n_ids, .window = window};
+    tn_corpus corpus = {.kern = &p->kern,
+                        .pool = p->pool,
+                        .src = p->src,
+                        .m = p->m,
+                        .ids = ids,
+                        .n_tok = n_ids,
+                        .window = window};
     tern_status st = tn_corpus_open(&corpus, p->err);
     for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
         st = calibrate_layer(p, &corpus, i);
-        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers)) st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
+        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers))
+            st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
     }
     if (st == TERN_OK) tn_calibrate_head(&p->cal, &corpus, (double)p->o->outlier_share);
     tn_corpus_close(&corpus);
     return st;
 }
 
-/* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made good where the rest would suffer. */
+/* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made
+ * good where the rest would suffer. */
 static tern_status edgeflow_clips(packer *p) {
     size_t n = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
     for (size_t i = 0; i < n; i++) {
@@ -348,7 +379,9 @@ static tern_status edgeflow_clips(packer *p) {
         const tn_site_stats *s = &p->cal.sites[i];
         if (!s->k) continue;
         plan->clip = tn_stats_best_clip(s);
-        plan->shadow = p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO && tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error);
+        plan->shadow =
+            p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO &&
+                                             tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error);
         if (!plan->shadow) continue;
         plan->clip = s->threshold;
         p->report->n_shadowed++;
@@ -362,7 +395,9 @@ static tern_status edgeflow_clips(packer *p) {
 static tern_status measure_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     tn_model *m = NULL;
     tern_status st = tn_model_load(p->ctx, p->pool, p->src, TN_FLOAT, &m, p->err);
-    if (st == TERN_OK) st = tn_head_profile_importance(&p->heads, m, &p->kern, p->pool, ids, n_ids < (size_t)window ? (int32_t)n_ids : window, p->journal, p->err);
+    if (st == TERN_OK)
+        st = tn_head_profile_importance(&p->heads, m, &p->kern, p->pool, ids,
+                                        n_ids < (size_t)window ? (int32_t)n_ids : window, p->journal, p->err);
     tn_model_close(&m);
     return st;
 }
@@ -395,8 +430,8 @@ typedef struct quantise_job {
     int8_t *tiles;
     int32_t *col_sum;
     float *scale;
-    float *peak;         /* edgeflow, first pass: max^2 over mean square of every row; NULL in the second */
-    uint8_t *bits;       /* edgeflow, second pass: packed widths and weightlets; NULL: 8 bits in tiles only */
+    float *peak;   /* edgeflow, first pass: max^2 over mean square of every row; NULL in the second */
+    uint8_t *bits; /* edgeflow, second pass: packed widths and weightlets; NULL: 8 bits in tiles only */
     uint8_t *weightlets;
     atomic_bool failed;
     tern_error err; /* of the first thread that failed */
@@ -404,14 +439,18 @@ typedef struct quantise_job {
 
 enum { ROWS_PER_ITEM = 64 };
 
-/* Codes 2u - (2^B - 1) of a row; returns the scale with the least squared error among some that cut off the largest weights. */
+/* Codes 2u - (2^B - 1) of a row; returns the scale with the least squared error among some that cut off the
+ * largest weights. */
 static float quantise_narrow(const float *w, size_t k, float max, unsigned bits, int8_t *q) {
     int top = (1 << bits) - 1;
     float best = 1, best_error = INFINITY;
     for (int pass = 0; pass <= 16 && max > 0; pass++) { /* the last one keeps the best */
-        float scale = pass == 16 ? best : max / (float)(1 << bits) * (1 - (bits > 5 ? 0.01f : 0.045f) * (float)pass), inv = 0.5f / scale, error = 0;
+        float scale = pass == 16 ? best
+                                 : max / (float)(1 << bits) * (1 - (bits > 5 ? 0.01f : 0.045f) * (float)pass),
+              inv = 0.5f / scale, error = 0;
         for (size_t i = 0; i < k; i++) {
-            float u = fminf(fmaxf(nearbyintf(w[i] * inv + 0.5f * (float)top), 0), (float)top), v = 2 * u - (float)top, d = w[i] - v * scale;
+            float u = fminf(fmaxf(nearbyintf(w[i] * inv + 0.5f * (float)top), 0), (float)top),
+                  v = 2 * u - (float)top, d = w[i] - v * scale;
             q[i] = (int8_t)v;
             error += d * d;
         }
@@ -440,7 +479,8 @@ static void quantise_rows(void *arg, int i_item, int i_thread) {
     float *w = tn_alloc(j->p->ctx, TN_MEM_OTHER, n_values, sizeof *w);
     int8_t *q = tn_alloc(j->p->ctx, TN_MEM_OTHER, n_values, 1);
     tern_error err;
-    tern_status st = w && q ? tn_source_read(j->p->src, j->layer, j->role, n0, n1, w, &err) : tn_fail(&err, TERN_E_MEMORY, "no memory to quantise");
+    tern_status st = w && q ? tn_source_read(j->p->src, j->layer, j->role, n0, n1, w, &err)
+                            : tn_fail(&err, TERN_E_MEMORY, "no memory to quantise");
     for (int64_t n = n0; n < n1 && st == TERN_OK; n++) {
         float *row = w + (n - n0) * j->k, max = 0;
         for (int64_t k = 0; k < j->k; k++) {
@@ -460,11 +500,13 @@ static void quantise_rows(void *arg, int i_item, int i_thread) {
         }
         float scale = max > 0 ? max / 127 : 1, inv = 1 / scale;
         j->scale[n] = scale;
-        for (int64_t k = 0; k < j->k; k++) q[(n - n0) * j->k + k] = (int8_t)fminf(fmaxf(nearbyintf(row[k] * inv), -127), 127);
+        for (int64_t k = 0; k < j->k; k++)
+            q[(n - n0) * j->k + k] = (int8_t)fminf(fmaxf(nearbyintf(row[k] * inv), -127), 127);
     }
     if (st == TERN_OK && !j->peak) tn_npu_tiles_pack(&LAYOUT, j->tiles, j->col_sum, q, n0, n1, j->k);
     if (st == TERN_OK && j->bits) {
-        tn_weightlets_pack(j->weightlets + tn_weightlets_bytes(j->bits, 0, (size_t)n0, (size_t)j->k), j->bits, q, (size_t)n0, (size_t)n1, (size_t)j->k);
+        tn_weightlets_pack(j->weightlets + tn_weightlets_bytes(j->bits, 0, (size_t)n0, (size_t)j->k), j->bits,
+                           q, (size_t)n0, (size_t)n1, (size_t)j->k);
     }
     if (st != TERN_OK && !atomic_exchange(&j->failed, true)) j->err = err;
     tn_free(j->p->ctx, w);
@@ -479,7 +521,8 @@ static tern_status quantise(packer *p, quantise_job *j, tern_error *err) {
 }
 
 static int by_peak(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b; /* the bits of a float that is not negative, then the channel */
+    const uint64_t x = *(const uint64_t *)a,
+                   y = *(const uint64_t *)b; /* the bits of a float that is not negative, then the channel */
     return x < y ? -1 : x > y;
 }
 
@@ -526,26 +569,36 @@ static tern_status allocate(packer *p, hoard *h, quantise_job *j, tern_error *er
 
 /* The channels of every layer's linears bid for the same bits: measure all of them first. */
 static tern_status allocate_model(packer *p, tern_error *err) {
-    static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN, TN_SITE_DOWN}; /* as put_layer writes them */
+    static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN,
+                                                  TN_SITE_DOWN}; /* as put_layer writes them */
     size_t n = 0;
     for (int s = 0; s < TN_LAYER_SITES; s++) n += (size_t)tn_site_get(&p->m->h, sites[s]).n_total;
     n *= (size_t)p->m->h.n_layers;
     float *peak = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *peak);
     uint32_t *n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *n_weights);
     p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, n, 1);
-    tern_status st = peak && n_weights && p->model_bits ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to allocate the bits of %zu channels", n);
+    tern_status st = peak && n_weights && p->model_bits
+                         ? TERN_OK
+                         : tn_fail(err, TERN_E_MEMORY, "no memory to allocate the bits of %zu channels", n);
     size_t at = 0;
     for (int layer = 0; layer < p->m->h.n_layers && st == TERN_OK; layer++) {
         for (int s = 0; s < TN_LAYER_SITES; s++) {
             const tn_site_ops ops = tn_site_get(&p->m->h, sites[s]);
             for (int32_t op = 0; op < ops.n_ops && st == TERN_OK; op++) {
-                quantise_job j = {.p = p, .layer = layer, .role = ops.roles[op], .smooth = plan_of(p, layer, sites[s])->smooth, .n = ops.n[op], .k = ops.k, .peak = peak + at};
+                quantise_job j = {.p = p,
+                                  .layer = layer,
+                                  .role = ops.roles[op],
+                                  .smooth = plan_of(p, layer, sites[s])->smooth,
+                                  .n = ops.n[op],
+                                  .k = ops.k,
+                                  .peak = peak + at};
                 st = quantise(p, &j, err);
                 for (int32_t c = 0; c < ops.n[op]; c++) n_weights[at++] = (uint32_t)ops.k;
             }
         }
         tn_source_release(p->src, layer);
-        if (st == TERN_OK && !tn_progress(p->ctx, "allocate", (layer + 1.0) / p->m->h.n_layers)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+        if (st == TERN_OK && !tn_progress(p->ctx, "allocate", (layer + 1.0) / p->m->h.n_layers))
+            st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
     }
     if (st == TERN_OK) st = tn_allocate_bits(p->ctx, peak, n_weights, n, p->bits, p->model_bits, err);
     tn_free(p->ctx, peak);
@@ -553,7 +606,8 @@ static tern_status allocate_model(packer *p, tern_error *err) {
     return st;
 }
 
-static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by, tern_error *err) {
+static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by,
+                              tern_error *err) {
     if (!tn_source_has(p->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
     tn_role_shape(&p->m->h, role, &rows, &cols);
@@ -561,11 +615,14 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
     TN_FAIL_IF(!v, err, TERN_E_MEMORY, "no memory to pack");
     TN_TRY(tn_source_read(p->src, layer, role, 0, 1, v, err));
     for (int64_t i = 0; divide_by && i < cols; i++) v[i] /= divide_by[i];
-    return tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_F32, .n = 1, .k = cols}, v, (uint64_t)cols * sizeof *v, err);
+    return tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_F32, .n = 1, .k = cols}, v,
+                      (uint64_t)cols * sizeof *v, err);
 }
 
-/* Tiles of the model level, written behind the layers; their hashes go in front, so that rows can be looked up before all is read. */
-static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const int8_t *tiles, uint64_t n_bytes, tern_error *err) {
+/* Tiles of the model level, written behind the layers; their hashes go in front, so that rows can be looked
+ * up before all is read. */
+static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const int8_t *tiles, uint64_t n_bytes,
+                           tern_error *err) {
     int64_t n_tiles = (r->n + LAYOUT.tile_n - 1) / LAYOUT.tile_n;
     uint64_t tile_bytes = n_bytes / (uint64_t)n_tiles;
     uint32_t *hash = keep(h, (size_t)n_tiles, sizeof *hash);
@@ -574,28 +631,48 @@ static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const in
     p->head[p->n_head] = *r;
     p->head[p->n_head].size_bytes = n_bytes;
     p->head_data[p->n_head++] = tiles;
-    return tn_pkg_add(p->w, &(tn_pkg_record){.role = r->role, .part = TN_PKG_TILE_HASH, .n = n_tiles, .k = 1}, hash, (uint64_t)n_tiles * sizeof *hash, err);
+    return tn_pkg_add(p->w, &(tn_pkg_record){.role = r->role, .part = TN_PKG_TILE_HASH, .n = n_tiles, .k = 1},
+                      hash, (uint64_t)n_tiles * sizeof *hash, err);
 }
 
-/* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column offset n_off of n_total. */
-static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias, const site_plan *plan, int64_t n, int64_t k,
-                              int8_t *rows, int64_t n_off, int64_t n_total, tern_error *err) {
+/* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column
+ * offset n_off of n_total. */
+static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias,
+                              const site_plan *plan, int64_t n, int64_t k, int8_t *rows, int64_t n_off,
+                              int64_t n_total, tern_error *err) {
     int64_t n_pad = (n + LAYOUT.tile_n - 1) / LAYOUT.tile_n * LAYOUT.tile_n;
     uint64_t tile_bytes = tn_npu_tiles_bytes(&LAYOUT, n, k);
-    quantise_job j = {.p = p, .layer = layer, .role = role, .smooth = plan->smooth, .n = n, .k = k,
-                      .tiles = keep(h, tile_bytes, 1), .col_sum = keep(h, (size_t)n_pad, 4), .scale = keep(h, (size_t)n_pad, 4)};
+    quantise_job j = {.p = p,
+                      .layer = layer,
+                      .role = role,
+                      .smooth = plan->smooth,
+                      .n = n,
+                      .k = k,
+                      .tiles = keep(h, tile_bytes, 1),
+                      .col_sum = keep(h, (size_t)n_pad, 4),
+                      .scale = keep(h, (size_t)n_pad, 4)};
     TN_FAIL_IF(!j.tiles || !j.col_sum || !j.scale, err, TERN_E_MEMORY, "no memory to pack");
     if (layer >= 0 && (p->o->scheme == TN_SCHEME_EDGEFLOW || p->bits < 8)) TN_TRY(allocate(p, h, &j, err));
     TN_TRY(quantise(p, &j, err));
-    /* what the next linear's inputs are divided by: V for o, up for down. The row's scale takes it, its codes do not change. */
+    /* what the next linear's inputs are divided by: V for o, up for down. The row's scale takes it, its codes
+     * do not change. */
     const float *divide_by = NULL;
-    if (p->o->scheme == TN_SCHEME_EDGEFLOW && role == TN_W_V) divide_by = plan_of(p, layer, TN_SITE_O)->smooth;
-    if (p->o->scheme == TN_SCHEME_EDGEFLOW && role == TN_W_UP) divide_by = plan_of(p, layer, TN_SITE_DOWN)->smooth;
+    if (p->o->scheme == TN_SCHEME_EDGEFLOW && role == TN_W_V)
+        divide_by = plan_of(p, layer, TN_SITE_O)->smooth;
+    if (p->o->scheme == TN_SCHEME_EDGEFLOW && role == TN_W_UP)
+        divide_by = plan_of(p, layer, TN_SITE_DOWN)->smooth;
     int32_t group = p->m->h.n_heads / p->m->h.n_kv_heads, d = p->m->h.d_head;
-    for (int64_t i = 0; divide_by && i < n; i++) j.scale[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
-    tn_pkg_record r = {.role = role, .part = TN_PKG_TILES, .n = n, .k = k, .act_scale = plan->clip / 127, .flags = plan->shadow ? TN_PKG_HAS_SHADOW : 0};
+    for (int64_t i = 0; divide_by && i < n; i++)
+        j.scale[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
+    tn_pkg_record r = {.role = role,
+                       .part = TN_PKG_TILES,
+                       .n = n,
+                       .k = k,
+                       .act_scale = plan->clip / 127,
+                       .flags = plan->shadow ? TN_PKG_HAS_SHADOW : 0};
     if (j.bits) {
-        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1}, j.bits, tn_channel_bits_bytes((size_t)n), err));
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1},
+                          j.bits, tn_channel_bits_bytes((size_t)n), err));
         r.part = TN_PKG_WEIGHTLETS;
         TN_TRY(tn_pkg_add(p->w, &r, j.weightlets, tn_weightlets_bytes(j.bits, 0, (size_t)n, (size_t)k), err));
     } else if (layer >= 0) {
@@ -603,14 +680,18 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     } else {
         TN_TRY(put_off(p, h, &r, j.tiles, tile_bytes, err));
     }
-    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale, (uint64_t)n_pad * 4, err));
-    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_COL_SUM, .n = n, .k = 1}, j.col_sum, (uint64_t)n_pad * 4, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale,
+                      (uint64_t)n_pad * 4, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_COL_SUM, .n = n, .k = 1}, j.col_sum,
+                      (uint64_t)n_pad * 4, err));
     if (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias)) {
         float *b = keep(h, (size_t)n_pad, sizeof *b);
         TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory to pack");
         TN_TRY(tn_source_read(p->src, layer, bias, 0, 1, b, err));
-        for (int64_t i = 0; divide_by && i < n; i++) b[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
-        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_BIAS, .n = n, .k = 1}, b, (uint64_t)n_pad * 4, err));
+        for (int64_t i = 0; divide_by && i < n; i++)
+            b[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_BIAS, .n = n, .k = 1}, b,
+                          (uint64_t)n_pad * 4, err));
     }
     if (rows) {
         int8_t *row = keep(h, (size_t)k, 1);
@@ -623,8 +704,10 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     return TERN_OK;
 }
 
-/* Every linear of a site, and for shadowed sites the hot channels with their rows; *rows_out gets all rows [k][n_total]. */
-static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t **rows_out, tern_error *err) {
+/* Every linear of a site, and for shadowed sites the hot channels with their rows; *rows_out gets all rows
+ * [k][n_total]. */
+static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t **rows_out,
+                            tern_error *err) {
     const tn_site_ops ops = tn_site_get(&p->m->h, site);
     *rows_out = NULL;
     if (!ops.n_ops) return TERN_OK;
@@ -635,14 +718,16 @@ static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t
     }
     int64_t n_off = 0;
     for (int32_t op = 0; op < ops.n_ops; op++) {
-        TN_TRY(add_linear(p, h, layer, ops.roles[op], ops.biases[op], plan, ops.n[op], ops.k, *rows_out, n_off, ops.n_total, err));
+        TN_TRY(add_linear(p, h, layer, ops.roles[op], ops.biases[op], plan, ops.n[op], ops.k, *rows_out,
+                          n_off, ops.n_total, err));
         n_off += ops.n[op];
     }
     if (!plan->shadow) return TERN_OK;
     int8_t *hot_rows = keep(h, (size_t)plan->n_hot * (size_t)ops.n_total + 1, 1);
     TN_FAIL_IF(!hot_rows, err, TERN_E_MEMORY, "no memory for outlier rows");
     for (int32_t i = 0; i < plan->n_hot; i++) {
-        memcpy(hot_rows + (size_t)i * (size_t)ops.n_total, *rows_out + (size_t)plan->hot[i] * (size_t)ops.n_total, (size_t)ops.n_total);
+        memcpy(hot_rows + (size_t)i * (size_t)ops.n_total,
+               *rows_out + (size_t)plan->hot[i] * (size_t)ops.n_total, (size_t)ops.n_total);
     }
     uint64_t hot_bytes = (uint64_t)plan->n_hot * (uint64_t)ops.n_total;
     p->report->hot_row_bytes += hot_bytes;
@@ -651,13 +736,17 @@ static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t
     TN_TRY(tn_pkg_add(p->w, &hot, plan->hot, (uint64_t)plan->n_hot * sizeof *plan->hot, err));
     uint32_t *hash = keep(h, (size_t)ops.k, sizeof *hash);
     TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory for outlier rows");
-    for (int32_t i = 0; i < ops.k; i++) hash[i] = XXH32(*rows_out + (size_t)i * (size_t)ops.n_total, (size_t)ops.n_total, 0);
-    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = ops.roles[0], .part = TN_PKG_ROW_HASH, .n = ops.k, .k = 1}, hash, (uint64_t)ops.k * sizeof *hash, err));
+    for (int32_t i = 0; i < ops.k; i++)
+        hash[i] = XXH32(*rows_out + (size_t)i * (size_t)ops.n_total, (size_t)ops.n_total, 0);
+    TN_TRY(tn_pkg_add(p->w,
+                      &(tn_pkg_record){.role = ops.roles[0], .part = TN_PKG_ROW_HASH, .n = ops.k, .k = 1},
+                      hash, (uint64_t)ops.k * sizeof *hash, err));
     tn_pkg_record rows = {.role = ops.roles[0], .part = TN_PKG_HOT_ROWS, .n = plan->n_hot, .k = ops.n_total};
     return tn_pkg_add(p->w, &rows, hot_rows, hot_bytes, err);
 }
 
-static tern_status put_shadow_rows(packer *p, int layer, int8_t *const *rows, const tn_site *sites, int n_sites, tern_error *err) {
+static tern_status put_shadow_rows(packer *p, int layer, int8_t *const *rows, const tn_site *sites,
+                                   int n_sites, tern_error *err) {
     bool any = false;
     for (int i = 0; i < n_sites; i++) any = any || rows[i];
     if (!any) return TERN_OK;
@@ -672,15 +761,17 @@ static tern_status put_shadow_rows(packer *p, int layer, int8_t *const *rows, co
 }
 
 static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
-    static const tn_role vectors[] = {TN_W_ATTN_NORM, TN_W_ATTN_NORM_B, TN_W_ATTN_POST_NORM, TN_W_FFN_NORM, TN_W_FFN_NORM_B,
-                                      TN_W_FFN_POST_NORM, TN_W_Q_NORM, TN_W_K_NORM};
+    static const tn_role vectors[] = {TN_W_ATTN_NORM,  TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
+                                      TN_W_FFN_NORM_B, TN_W_FFN_POST_NORM, TN_W_Q_NORM,         TN_W_K_NORM};
     static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN, TN_SITE_DOWN};
     int8_t *rows[TN_N_SITES] = {0};
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_LAYER, layer, err));
     for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         const float *smooth = NULL;
-        if (vectors[i] == TN_W_ATTN_NORM || vectors[i] == TN_W_ATTN_NORM_B) smooth = plan_of(p, layer, TN_SITE_QKV)->smooth;
-        if (vectors[i] == TN_W_FFN_NORM || vectors[i] == TN_W_FFN_NORM_B) smooth = plan_of(p, layer, TN_SITE_FFN)->smooth;
+        if (vectors[i] == TN_W_ATTN_NORM || vectors[i] == TN_W_ATTN_NORM_B)
+            smooth = plan_of(p, layer, TN_SITE_QKV)->smooth;
+        if (vectors[i] == TN_W_FFN_NORM || vectors[i] == TN_W_FFN_NORM_B)
+            smooth = plan_of(p, layer, TN_SITE_FFN)->smooth;
         TN_TRY(add_vector(p, h, layer, vectors[i], smooth, err));
     }
     for (int i = 0; i < TN_LAYER_SITES; i++) TN_TRY(add_site(p, h, layer, sites[i], &rows[i], err));
@@ -689,41 +780,54 @@ static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
     return put_shadow_rows(p, layer, rows, sites, TN_LAYER_SITES, err);
 }
 
-/* Scales of the embedding (the head's when tied) and head, output norm, rope tables. *rows: outlier rows of the head. */
+/* Scales of the embedding (the head's when tied) and head, output norm, rope tables. *rows: outlier rows of
+ * the head. */
 static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err) {
     const tn_hparams *hp = &p->m->h;
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_MODEL, -1, err));
     if (!hp->tied) {
         site_plan plain = {.clip = 127};
-        TN_TRY(add_linear(p, h, -1, TN_W_EMBD, TN_W_N_ROLES, &plain, hp->n_vocab, hp->n_embd, NULL, 0, 0, err));
+        TN_TRY(
+            add_linear(p, h, -1, TN_W_EMBD, TN_W_N_ROLES, &plain, hp->n_vocab, hp->n_embd, NULL, 0, 0, err));
     }
     TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM, NULL, err));
     TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM_B, NULL, err));
     TN_TRY(add_site(p, h, -1, TN_SITE_HEAD, rows, err));
     /* the two rope tables under roles no tensor uses at this level */
     int64_t n = hp->n_rot / 2;
-    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_Q_NORM, .part = TN_PKG_F32, .n = 1, .k = n}, hp->inv_freq, (uint64_t)n * 4, err));
-    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_K_NORM, .part = TN_PKG_F32, .n = 1, .k = n}, hp->inv_freq_long, (uint64_t)n * 4, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_Q_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
+                      hp->inv_freq, (uint64_t)n * 4, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_K_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
+                      hp->inv_freq_long, (uint64_t)n * 4, err));
     return tn_pkg_end(p->w, err);
 }
 
 static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     static const tn_site head[1] = {TN_SITE_HEAD};
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_HEAD, -1, err));
-    for (int32_t i = 0; i < p->n_head; i++) TN_TRY(tn_pkg_add(p->w, &p->head[i], p->head_data[i], p->head[i].size_bytes, err));
+    for (int32_t i = 0; i < p->n_head; i++)
+        TN_TRY(tn_pkg_add(p->w, &p->head[i], p->head_data[i], p->head[i].size_bytes, err));
     TN_TRY(tn_pkg_end(p->w, err));
     return put_shadow_rows(p, -1, &rows, head, 1, err);
 }
 
-/* The graphs the engine loads by default, compiled for the device whose layout the package has: nothing is compiled at start. */
-static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int layer, tn_site site, char **bytes, size_t *n_bytes, tn_pkg_graph **table, uint32_t *n, tern_error *err) {
+/* The graphs the engine loads by default, compiled for the device whose layout the package has: nothing is
+ * compiled at start. */
+static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int layer, tn_site site, char **bytes,
+                                  size_t *n_bytes, tn_pkg_graph **table, uint32_t *n, tern_error *err) {
     const tn_site_ops ops = tn_site_get(&p->m->h, site);
     if (!ops.n_ops) return TERN_OK;
     for (int form = site == TN_SITE_HEAD; form < 2; form++) {
-        tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS, .m = form ? TN_PKG_DECODE_M : TN_PKG_CHUNK, .k = ops.k, .n_ops = ops.n_ops};
+        tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS,
+                               .m = form ? TN_PKG_DECODE_M : TN_PKG_CHUNK,
+                               .k = ops.k,
+                               .n_ops = ops.n_ops};
         for (int i = 0; i < ops.n_ops; i++) {
             bool has_bias = ops.biases[i] != TN_W_N_ROLES && tn_source_has(p->src, layer, ops.biases[i]);
-            d.ops[i] = (tn_npu_op){.n = ops.n[i], .act_scale = plan_of(p, layer, site)->clip / 127, .has_bias = has_bias, .out = TN_NPU_OUT_F32};
+            d.ops[i] = (tn_npu_op){.n = ops.n[i],
+                                   .act_scale = plan_of(p, layer, site)->clip / 127,
+                                   .has_bias = has_bias,
+                                   .out = TN_NPU_OUT_F32};
         }
         tn_npu_graph *g;
         TN_TRY(tn_npu_compile(dev, &d, &g, err));
@@ -738,7 +842,11 @@ static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int layer, tn_s
         tn_pkg_graph *t = tn_realloc(p->ctx, TN_MEM_OTHER, *table, *n + 1, sizeof *t);
         TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for compiled graphs");
         *table = t;
-        t[(*n)++] = (tn_pkg_graph){.layer = layer, .site = site, .m = d.m, .off_bytes = (uint32_t)*n_bytes, .size_bytes = (uint32_t)size};
+        t[(*n)++] = (tn_pkg_graph){.layer = layer,
+                                   .site = site,
+                                   .m = d.m,
+                                   .off_bytes = (uint32_t)*n_bytes,
+                                   .size_bytes = (uint32_t)size};
         *n_bytes += size;
     }
     return TERN_OK;
@@ -752,7 +860,8 @@ static tern_status put_graphs(packer *p, tern_error *err) {
     uint32_t n = 0;
     tern_status st = tn_npu_open(p->ctx, "host", NULL, &dev, err);
     for (int layer = 0; layer < p->m->h.n_layers && st == TERN_OK; layer++) {
-        for (int s = 0; s < TN_LAYER_SITES && st == TERN_OK; s++) st = graphs_of_site(p, dev, layer, (tn_site)s, &bytes, &n_bytes, &table, &n, err);
+        for (int s = 0; s < TN_LAYER_SITES && st == TERN_OK; s++)
+            st = graphs_of_site(p, dev, layer, (tn_site)s, &bytes, &n_bytes, &table, &n, err);
     }
     if (st == TERN_OK) st = graphs_of_site(p, dev, -1, TN_SITE_HEAD, &bytes, &n_bytes, &table, &n, err);
     uint32_t front = 8 + n * (uint32_t)sizeof *table;
@@ -772,12 +881,14 @@ static tern_status put_graphs(packer *p, tern_error *err) {
     return st;
 }
 
-/* Bytes of the tables of contents at most: tensors take no more than four int8 copies of the weights (tiles, rows, hot rows, rest). */
+/* Bytes of the tables of contents at most: tensors take no more than four int8 copies of the weights (tiles,
+ * rows, hot rows, rest). */
 static uint64_t toc_bound(const tn_hparams *h) {
     uint64_t total = 0;
     for (int site = 0; site < TN_N_SITES; site++) {
         tn_site_ops ops = tn_site_get(h, (tn_site)site);
-        total += (ops.n_ops ? (uint64_t)ops.k * ((uint64_t)ops.n_total + 64) : 0) * (site == TN_SITE_HEAD ? 1 : (uint64_t)h->n_layers);
+        total += (ops.n_ops ? (uint64_t)ops.k * ((uint64_t)ops.n_total + 64) : 0) *
+                 (site == TN_SITE_HEAD ? 1 : (uint64_t)h->n_layers);
     }
     total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
     return tn_pkg_toc_bound(128, 0) * (2 * (uint64_t)h->n_layers + 3) + tn_pkg_toc_bound(0, 4 * total);
@@ -793,30 +904,41 @@ static json_t *numbers(const float *x, size_t n) {
 static json_t *attention_meta(const packer *p) {
     const tn_head_profile *hp = &p->heads;
     json_t *weights = json_array();
-    for (int32_t l = 0; l < hp->n_layers; l++) json_array_append_new(weights, numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
-    json_t *j = json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers), "scale_k", numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
+    for (int32_t l = 0; l < hp->n_layers; l++)
+        json_array_append_new(weights,
+                              numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
+    json_t *j = json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers), "scale_k",
+                          numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
     if (p->attn_times.n_widths) json_object_set_new(j, "times", tn_attn_times_json(&p->attn_times));
     return j;
 }
 
 static tern_status put_meta(packer *p, tern_error *err) {
     const tn_hparams *h = &p->m->h;
-    json_t *hp = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name", h->name, "n_layers", h->n_layers, "n_embd",
-                           h->n_embd, "n_heads", h->n_heads, "n_kv_heads", h->n_kv_heads, "d_head", h->d_head, "n_ff", h->n_ff, "n_vocab",
+    json_t *hp = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name",
+                           h->name, "n_layers", h->n_layers, "n_embd", h->n_embd, "n_heads", h->n_heads,
+                           "n_kv_heads", h->n_kv_heads, "d_head", h->d_head, "n_ff", h->n_ff, "n_vocab",
                            h->n_vocab, "ctx_train", h->ctx_train);
-    json_t *ops = json_pack("{s:i, s:f, s:i, s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f, s:i, s:i}", "norm", (int)h->norm, "norm_eps", (double)h->norm_eps,
-                            "act", (int)h->act, "gated", h->gated, "parallel_block", h->parallel_block, "post_norms", h->post_norms, "qk_norm",
-                            h->qk_norm, "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale", (double)h->attn_scale, "attn_soft_cap",
-                            (double)h->attn_soft_cap, "logit_soft_cap", (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
-    json_t *rope = json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base, "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale",
-                             (double)h->rope_mscale);
+    json_t *ops =
+        json_pack("{s:i, s:f, s:i, s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f, s:i, s:i}", "norm",
+                  (int)h->norm, "norm_eps", (double)h->norm_eps, "act", (int)h->act, "gated", h->gated,
+                  "parallel_block", h->parallel_block, "post_norms", h->post_norms, "qk_norm", h->qk_norm,
+                  "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale", (double)h->attn_scale,
+                  "attn_soft_cap", (double)h->attn_soft_cap, "logit_soft_cap", (double)h->logit_soft_cap,
+                  "window", h->window, "window_pattern", h->window_pattern);
+    json_t *rope = json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
+                             "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
     json_t *attention = attention_meta(p);
-    json_t *meta = json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o?, s:o?, s:o?, s:o?}", "format", "tern", "scheme", tn_scheme_name(p->o->scheme), "layout",
-                             (int)LAYOUT.id, "source", p->m->description, "n_params", (json_int_t)p->m->n_params, "calibration_tokens",
-                             (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent, "hparams", hp, "operators", ops, "rope", rope, "attention", attention);
+    json_t *meta =
+        json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o?, s:o?, s:o?, s:o?}", "format", "tern", "scheme",
+                  tn_scheme_name(p->o->scheme), "layout", (int)LAYOUT.id, "source", p->m->description,
+                  "n_params", (json_int_t)p->m->n_params, "calibration_tokens",
+                  (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent,
+                  "hparams", hp, "operators", ops, "rope", rope, "attention", attention);
     char *text = meta ? json_dumps(meta, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(meta);
-    TN_FAIL_IF(!text, err, TERN_E_FORMAT, "the model's metadata cannot be written as JSON (is its name valid UTF-8?)");
+    TN_FAIL_IF(!text, err, TERN_E_FORMAT,
+               "the model's metadata cannot be written as JSON (is its name valid UTF-8?)");
     tern_status st = tn_pkg_put_section(p->w, TN_PKG_META, -1, text, strlen(text), err);
     free(text);
     return st;
@@ -843,7 +965,8 @@ static tern_status write_package(packer *p, const char *out, tern_error *err) {
     for (int i = 0; i < n_layers && st == TERN_OK; i++) {
         st = put_layer(p, &h, i, err);
         drop(&h);
-        if (st == TERN_OK && !tn_progress(p->ctx, "pack", (i + 1.0) / n_layers)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+        if (st == TERN_OK && !tn_progress(p->ctx, "pack", (i + 1.0) / n_layers))
+            st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
     }
     drop(&h);
     if (st == TERN_OK) st = put_head(p, rows, err);
@@ -865,30 +988,46 @@ static tern_status target(const char *src, const char *out, tern_error *err) {
     struct stat from, to;
     TN_TRY(tn_file_may_replace(out, err));
     if (stat(src, &from) || stat(out, &to)) return TERN_OK;
-    TN_FAIL_IF(from.st_dev == to.st_dev && from.st_ino == to.st_ino, err, TERN_E_INVALID, "%s: is what is to be packed", out);
+    TN_FAIL_IF(from.st_dev == to.st_dev && from.st_ino == to.st_ino, err, TERN_E_INVALID,
+               "%s: is what is to be packed", out);
     if (!S_ISDIR(from.st_mode)) return TERN_OK;
     char within[4096];
     const char *slash = strrchr(out, '/'), *name = slash ? slash + 1 : out, *dot = strrchr(name, '.');
     int n = snprintf(within, sizeof within, "%s/%s", src, name);
-    bool there = n > 0 && (size_t)n < sizeof within && !stat(within, &from) && from.st_dev == to.st_dev && from.st_ino == to.st_ino;
-    TN_FAIL_IF(there && (!dot || strcmp(dot, ".tern")), err, TERN_E_INVALID, "%s: is a file of the model that is to be packed", out);
+    bool there = n > 0 && (size_t)n < sizeof within && !stat(within, &from) && from.st_dev == to.st_dev &&
+                 from.st_ino == to.st_ino;
+    TN_FAIL_IF(there && (!dot || strcmp(dot, ".tern")), err, TERN_E_INVALID,
+               "%s: is a file of the model that is to be packed", out);
     return TERN_OK;
 }
 
-tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt, tn_pack_report *report, tern_error *err) {
+tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,
+                    tn_pack_report *report, tern_error *err) {
     tn_pack_report dummy;
     if (!report) report = &dummy;
     *report = (tn_pack_report){0};
-    TN_FAIL_IF(!(opt->prune_percent >= 0 && opt->prune_percent <= 100), err, TERN_E_INVALID, "prune %g %%: want 0 to 100", (double)opt->prune_percent);
-    TN_FAIL_IF(!(opt->prune_error >= 0), err, TERN_E_INVALID, "prune error %g: want 0 or more", (double)opt->prune_error);
-    TN_FAIL_IF(!(opt->outlier_share >= 0 && opt->outlier_share < 0.5f), err, TERN_E_INVALID, "outlier share %g: want 0 to 0.5", (double)opt->outlier_share);
-    TN_FAIL_IF(opt->calib_tokens < 64 || opt->calib_window < 16, err, TERN_E_INVALID, "calibration wants at least 64 tokens in windows of at least 16");
+    TN_FAIL_IF(!(opt->prune_percent >= 0 && opt->prune_percent <= 100), err, TERN_E_INVALID,
+               "prune %g %%: want 0 to 100", (double)opt->prune_percent);
+    TN_FAIL_IF(!(opt->prune_error >= 0), err, TERN_E_INVALID, "prune error %g: want 0 or more",
+               (double)opt->prune_error);
+    TN_FAIL_IF(!(opt->outlier_share >= 0 && opt->outlier_share < 0.5f), err, TERN_E_INVALID,
+               "outlier share %g: want 0 to 0.5", (double)opt->outlier_share);
+    TN_FAIL_IF(opt->calib_tokens < 64 || opt->calib_window < 16, err, TERN_E_INVALID,
+               "calibration wants at least 64 tokens in windows of at least 16");
     bool edgeflow = opt->scheme == TN_SCHEME_EDGEFLOW;
-    packer p = {.ctx = ctx, .o = opt, .report = report, .err = err, .bits = opt->bits ? opt->bits : edgeflow ? 5 : 8};
+    packer p = {.ctx = ctx,
+                .o = opt,
+                .report = report,
+                .err = err,
+                .bits = opt->bits  ? opt->bits
+                        : edgeflow ? 5
+                                   : 8};
     p.allocation = opt->allocation ? opt->allocation : edgeflow ? TN_ALLOCATE_ERROR : TN_ALLOCATE_UNIFORM;
     TN_FAIL_IF(!(p.bits >= 1 && p.bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
-    TN_FAIL_IF(p.allocation != TN_ALLOCATE_ERROR && p.bits != floor(p.bits), err, TERN_E_INVALID, "%g bits for everyone: want a whole number", p.bits);
-    TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_ERROR, err, TERN_E_INVALID, "one budget for the whole model needs allocation by error");
+    TN_FAIL_IF(p.allocation != TN_ALLOCATE_ERROR && p.bits != floor(p.bits), err, TERN_E_INVALID,
+               "%g bits for everyone: want a whole number", p.bits);
+    TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_ERROR, err, TERN_E_INVALID,
+               "one budget for the whole model needs allocation by error");
     TN_TRY(target(src, out, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     int32_t *ids = NULL;
@@ -913,7 +1052,8 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     if (st == TERN_OK && opt->attn_times) {
         if (!tn_progress(ctx, "measure", 0)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
         if (st == TERN_OK) st = opt->attn_times(ctx, &p.m->h, &p.attn_times, err);
-        if (st == TERN_OK && !tn_progress(ctx, "measure", 1)) st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+        if (st == TERN_OK && !tn_progress(ctx, "measure", 1))
+            st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
     }
     if (st == TERN_OK) st = write_package(&p, out, err);
     if (st == TERN_OK && p.journal) unlink(p.journal);

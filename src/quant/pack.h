@@ -7,10 +7,14 @@
 #include "model/hparams.h"
 
 typedef enum tn_scheme {
-    TN_SCHEME_LLM_NPU,     /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites */
-    TN_SCHEME_NAIVE,       /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers break */
-    TN_SCHEME_EDGEFLOW,    /* adaptive bits per output channel, weights and scales after NPU-aware smoothing (EdgeFlow 4.1): the default */
-    TN_SCHEME_SMOOTHQUANT, /* naive after moving the spread of the norms' outputs into the weights (alpha 0.5) */
+    TN_SCHEME_LLM_NPU, /* per-tensor W8A8; what the clip cuts off is made good in float, but for pruned sites
+                        */
+    TN_SCHEME_NAIVE,   /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers break
+                        */
+    TN_SCHEME_EDGEFLOW,    /* adaptive bits per output channel, weights and scales after NPU-aware smoothing
+                              (EdgeFlow 4.1): the default */
+    TN_SCHEME_SMOOTHQUANT, /* naive after moving the spread of the norms' outputs into the weights (alpha 0.5)
+                            */
     TN_N_SCHEMES
 } tn_scheme;
 
@@ -23,7 +27,8 @@ typedef enum tn_allocation {
     TN_ALLOCATE_DEFAULT,
     TN_ALLOCATE_ERROR,   /* 1..8 bits by relative error (quant/allocate.h) */
     TN_ALLOCATE_UNIFORM, /* everyone B, a whole number */
-    TN_ALLOCATE_CMPQ,    /* as CMPQ adapted to output channels: the quarter with the largest relative error B + 1, that with the least B - 1 */
+    TN_ALLOCATE_CMPQ, /* as CMPQ adapted to output channels: the quarter with the largest relative error B +
+                         1, that with the least B - 1 */
     TN_N_ALLOCATIONS
 } tn_allocation;
 
@@ -31,34 +36,39 @@ bool tn_allocation_parse(const char *name, tn_allocation *out); /* "error", "uni
 
 typedef struct tn_pack_options {
     tn_scheme scheme;
-    const char *calib_path;  /* text; NULL: a small built-in one */
-    int32_t calib_tokens;    /* at most so many of it (default 8192) */
-    int32_t calib_window;    /* tokens (default 512) */
-    float prune_percent;     /* least important sites without shadow outliers, 0..100 (default 85) */
-    float prune_error;       /* ... but never a site whose other values would lose more than this of their energy (default 0.001) */
-    float outlier_share;     /* of a shadowed site's values that lie outside the clip (default 0.002) */
-    float hot_coverage;      /* hot channels cover this share of the outliers (default 0.8) ... */
-    float hot_max;           /* ... and are at most this share of the channels (default 0.03), but at least one */
-    double bits;             /* average per weight of the layers' linears, 1..8; 0 (default): 5 with edgeflow, else 8 */
+    const char *calib_path; /* text; NULL: a small built-in one */
+    int32_t calib_tokens;   /* at most so many of it (default 8192) */
+    int32_t calib_window;   /* tokens (default 512) */
+    float prune_percent;    /* least important sites without shadow outliers, 0..100 (default 85) */
+    float prune_error;   /* ... but never a site whose other values would lose more than this of their energy
+                            (default 0.001) */
+    float outlier_share; /* of a shadowed site's values that lie outside the clip (default 0.002) */
+    float hot_coverage;  /* hot channels cover this share of the outliers (default 0.8) ... */
+    float hot_max;       /* ... and are at most this share of the channels (default 0.03), but at least one */
+    double bits; /* average per weight of the layers' linears, 1..8; 0 (default): 5 with edgeflow, else 8 */
     tn_allocation allocation; /* below 8 bits; default: by relative error with edgeflow, else uniform */
-    bool bits_of_model;      /* ... of all of them together; false (default): of every one */
-    tn_shadow_mode shadow;   /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error (default), never, or at all */
-    bool head_importance;    /* measure how much each attention head matters: one forward for every head (default: false, all the same).
-                              * What is measured is kept in OUT.heads until the package is there: after a kill it goes on where it was */
-    /* Measures how long the stages of sparse attention take with such heads on this machine (attention/sparse_attn.h), for the package; NULL (default): nobody
-     * does. Without widths of launches: there is nothing to keep. */
+    bool bits_of_model;       /* ... of all of them together; false (default): of every one */
+    tn_shadow_mode shadow;    /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error
+                                 (default), never, or at all */
+    bool head_importance;     /* measure how much each attention head matters: one forward for every head
+                               * (default: false, all the same).     What is measured is kept in OUT.heads until the
+                               * package is there: after a kill it goes on where it was */
+    /* Measures how long the stages of sparse attention take with such heads on this machine
+     * (attention/sparse_attn.h), for the package; NULL (default): nobody does. Without widths of launches:
+     * there is nothing to keep. */
     tern_status (*attn_times)(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);
-    int32_t n_threads;       /* 0 = one per core */
+    int32_t n_threads; /* 0 = one per core */
 } tn_pack_options;
 
 void tn_pack_defaults(tn_pack_options *o);
 
 typedef struct tn_pack_report {
     int32_t n_sites, n_shadowed;
-    int32_t n_unsmoothed; /* edgeflow: sites whose input scales could be folded into nothing in front of them (tn_pack_unsmoothed says why) */
-    uint64_t n_outliers, n_values;        /* of shadowed sites, on the corpus */
-    uint64_t n_hot, n_channels;           /* of shadowed sites */
-    double hot_coverage;                  /* share of the outliers in hot channels */
+    int32_t n_unsmoothed; /* edgeflow: sites whose input scales could be folded into nothing in front of them
+                             (tn_pack_unsmoothed says why) */
+    uint64_t n_outliers, n_values;         /* of shadowed sites, on the corpus */
+    uint64_t n_hot, n_channels;            /* of shadowed sites */
+    double hot_coverage;                   /* share of the outliers in hot channels */
     uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot only, and if all were */
     uint64_t package_bytes, n_calib_tokens;
 } tn_pack_report;
@@ -66,7 +76,9 @@ typedef struct tn_pack_report {
 /* Why sites stay unsmoothed. */
 extern const char tn_pack_unsmoothed[];
 
-/* Write the package at `out` (atomically). Progress "load", "calibrate", "heads", "measure", "pack" through ctx. */
-tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt, tn_pack_report *report, tern_error *err);
+/* Write the package at `out` (atomically). Progress "load", "calibrate", "heads", "measure", "pack" through
+ * ctx. */
+tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,
+                    tn_pack_report *report, tern_error *err);
 
 #endif

@@ -8,11 +8,11 @@
 #include <pthread.h>
 #include <string.h>
 
-/* How long an idle worker spins before it sleeps, in pauses of some 10 ns. Waking a sleeper takes about 20 us and
- * a prefill hands over hundreds of times, so during a run a worker waits for about a task's length. But where
- * others want the cores too, a spinner takes them from its own team: measured with two busy processes on two
- * cores, a hand-over then costs 700 us instead of 60. A spinner that finds itself preempted therefore makes
- * the spins short; every run lengthens them a little. */
+/* How long an idle worker spins before it sleeps, in pauses of some 10 ns. Waking a sleeper takes about 20 us
+ * and a prefill hands over hundreds of times, so during a run a worker waits for about a task's length. But
+ * where others want the cores too, a spinner takes them from its own team: measured with two busy processes
+ * on two cores, a hand-over then costs 700 us instead of 60. A spinner that finds itself preempted therefore
+ * makes the spins short; every run lengthens them a little. */
 enum { SPIN_MIN = 4000, SPIN_MAX = 40000, SPIN_STEP = 1000, SPIN_LOOK = 64, PREEMPTED_NS = 100000 };
 
 typedef struct member {
@@ -37,11 +37,11 @@ struct tn_executor {
                           without mu, relaxed: they take mu before they look at anything else */
     bool quit;
     tn_sched *sched;
-    const tn_run *run; /* NULL between runs */
-    int32_t run_no;    /* its number on the timeline */
-    int32_t n_running; /* parts being run */
-    int32_t n_spins;   /* of an idle worker during a run: SPIN_MIN to SPIN_MAX */
-    bool told;         /* the caller has been woken for the end of the run */
+    const tn_run *run;  /* NULL between runs */
+    int32_t run_no;     /* its number on the timeline */
+    int32_t n_running;  /* parts being run */
+    int32_t n_spins;    /* of an idle worker during a run: SPIN_MIN to SPIN_MAX */
+    bool told;          /* the caller has been woken for the end of the run */
     tern_status status; /* first failure or cancel of this run */
     tern_error error;
     tn_run_stats stats;
@@ -72,7 +72,8 @@ static void idle(tn_executor *e, tn_lane lane) {
         bool preempted = false;
         pthread_mutex_unlock(&e->mu);
         int64_t then = tn_now_ns();
-        for (int32_t i = 0; i < n_spins && atomic_load_explicit(&e->epoch, memory_order_relaxed) == seen; i++) {
+        for (int32_t i = 0; i < n_spins && atomic_load_explicit(&e->epoch, memory_order_relaxed) == seen;
+             i++) {
             relax();
             if (i % SPIN_LOOK) continue;
             int64_t now = tn_now_ns();
@@ -108,7 +109,8 @@ static void wake(tn_executor *e, unsigned lanes) {
 
 static bool pick_next(tn_executor *e, const member *m, tn_pick *pick) {
     if (!e->run || e->status != TERN_OK) return false;
-    if (e->run->cancel && atomic_load_explicit(e->run->cancel, memory_order_relaxed)) { /* no data follows the flag */
+    if (e->run->cancel &&
+        atomic_load_explicit(e->run->cancel, memory_order_relaxed)) { /* no data follows the flag */
         e->status = tn_fail(&e->error, TERN_E_CANCELLED, "cancelled");
         return false;
     }
@@ -129,11 +131,14 @@ static void account(tn_executor *e, member *m, const tn_pick *pick, tern_status 
         e->status = st;
         e->error = m->error;
         e->error.code = st;
-        if (!e->error.message[0]) tn_fail(&e->error, st, "task %s (chunk %" PRId32 ", layer %" PRId32 ") failed: %s", t->name, t->chunk, t->layer, tern_status_text(st));
+        if (!e->error.message[0])
+            tn_fail(&e->error, st, "task %s (chunk %" PRId32 ", layer %" PRId32 ") failed: %s", t->name,
+                    t->chunk, t->layer, tern_status_text(st));
     }
 }
 
-/* A worker's life: returns when there is nothing to wait for (the caller: the run is over; a thread: quit). */
+/* A worker's life: returns when there is nothing to wait for (the caller: the run is over; a thread: quit).
+ */
 static void work(tn_executor *e, member *m) {
     bool caller = m->self.i_worker == 0;
     pthread_mutex_lock(&e->mu);
@@ -169,7 +174,9 @@ static void work(tn_executor *e, member *m) {
         tern_status st = t->fn(t->arg, pick.part, &m->self, &m->error);
         int64_t end = tn_now_ns();
         if (run->timeline)
-            tn_timeline_add_task(run->timeline, tn_timeline_first_track(run->timeline, m->self.lane) + m->i_in_lane, run_no, run->graph, &pick, start, end);
+            tn_timeline_add_task(run->timeline,
+                                 tn_timeline_first_track(run->timeline, m->self.lane) + m->i_in_lane, run_no,
+                                 run->graph, &pick, start, end);
 
         pthread_mutex_lock(&e->mu);
         decide_ns = tn_now_ns();
@@ -189,9 +196,11 @@ tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *sta
     pthread_mutex_lock(&e->run_mu);
     tern_status st = TERN_OK;
     for (int l = 0; run->timeline && l < TN_N_LANES; l++) {
-        int32_t next = l + 1 < TN_N_LANES ? tn_timeline_first_track(run->timeline, (tn_lane)(l + 1)) : tn_timeline_n_workers(run->timeline);
-        TN_BAIL_IF(next - tn_timeline_first_track(run->timeline, (tn_lane)l) < e->n_workers[l], err, TERN_E_INVALID,
-                   "the timeline has too few %s tracks for %" PRId32 " workers", tn_lane_name((tn_lane)l), e->n_workers[l]);
+        int32_t next = l + 1 < TN_N_LANES ? tn_timeline_first_track(run->timeline, (tn_lane)(l + 1))
+                                          : tn_timeline_n_workers(run->timeline);
+        TN_BAIL_IF(next - tn_timeline_first_track(run->timeline, (tn_lane)l) < e->n_workers[l], err,
+                   TERN_E_INVALID, "the timeline has too few %s tracks for %" PRId32 " workers",
+                   tn_lane_name((tn_lane)l), e->n_workers[l]);
     }
     st = tn_sched_bind(e->sched, g, err);
     if (st) goto out;
@@ -221,15 +230,18 @@ out:
     return st;
 }
 
-tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], tn_executor **out, tern_error *err) {
+tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], tn_executor **out,
+                             tern_error *err) {
     *out = NULL;
     int32_t n = 0;
     for (int l = 0; l < TN_N_LANES; l++) {
-        TN_FAIL_IF(n_workers[l] < 0 || n_workers[l] > TN_EXECUTOR_MAX_WORKERS, err, TERN_E_INVALID, "%" PRId32 " %s workers asked for, 0 to %d are possible",
-                   n_workers[l], tn_lane_name((tn_lane)l), TN_EXECUTOR_MAX_WORKERS);
+        TN_FAIL_IF(n_workers[l] < 0 || n_workers[l] > TN_EXECUTOR_MAX_WORKERS, err, TERN_E_INVALID,
+                   "%" PRId32 " %s workers asked for, 0 to %d are possible", n_workers[l],
+                   tn_lane_name((tn_lane)l), TN_EXECUTOR_MAX_WORKERS);
         n += n_workers[l];
     }
-    TN_FAIL_IF(n < 1 || n > TN_EXECUTOR_MAX_WORKERS, err, TERN_E_INVALID, "%" PRId32 " workers asked for, 1 to %d are possible", n, TN_EXECUTOR_MAX_WORKERS);
+    TN_FAIL_IF(n < 1 || n > TN_EXECUTOR_MAX_WORKERS, err, TERN_E_INVALID,
+               "%" PRId32 " workers asked for, 1 to %d are possible", n, TN_EXECUTOR_MAX_WORKERS);
     tn_executor *e = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *e + (size_t)n * sizeof e->members[0]);
     TN_FAIL_IF(!e, err, TERN_E_MEMORY, "no memory for an executor of %" PRId32 " workers", n);
     e->ctx = ctx;
@@ -249,12 +261,14 @@ tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], t
     int32_t i = 0;
     for (int l = 0; l < TN_N_LANES; l++)
         for (int32_t k = 0; k < n_workers[l]; k++, i++)
-            e->members[i] = (member){.executor = e, .self = {.lane = (tn_lane)l, .i_worker = i}, .i_in_lane = k};
+            e->members[i] =
+                (member){.executor = e, .self = {.lane = (tn_lane)l, .i_worker = i}, .i_in_lane = k};
     for (i = 1; i < n; i++) {
         int rc = pthread_create(&e->members[i].thread, NULL, thread_main, &e->members[i]);
         if (rc) {
             tn_executor_close(&e);
-            return tn_fail(err, TERN_E_MEMORY, "cannot start worker %" PRId32 " of %" PRId32 " (error %d)", i + 1, n, rc);
+            return tn_fail(err, TERN_E_MEMORY, "cannot start worker %" PRId32 " of %" PRId32 " (error %d)",
+                           i + 1, n, rc);
         }
         e->n_started++;
     }

@@ -15,7 +15,8 @@ enum { TN_EXECUTOR_MAX_WORKERS = 256 };
 
 /* n_workers per lane, 1 to TN_EXECUTOR_MAX_WORKERS in all; a lane with none is served by the others
  * (policy.h), so {1, 0, 0} is one thread, the caller's, for everything. */
-tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], tn_executor **out, tern_error *err);
+tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], tn_executor **out,
+                             tern_error *err);
 void tn_executor_close(tn_executor **e);
 int32_t tn_executor_n_workers(const tn_executor *e); /* of all lanes */
 int32_t tn_executor_lane_workers(const tn_executor *e, tn_lane lane);
@@ -25,19 +26,21 @@ typedef struct tn_run {
     tn_policy policy;
     const atomic_bool *cancel; /* polled before every part; may be NULL */
     tn_timeline *timeline;     /* with (at least) this executor's workers, or NULL */
-    int64_t *task_ns;          /* [n_tasks] gets the time of every task that ran, summed over parts (0: did not run), or NULL */
+    int64_t *task_ns; /* [n_tasks] gets the time of every task that ran, summed over parts (0: did not run),
+                         or NULL */
 } tn_run;
 
 typedef struct tn_run_stats {
     int64_t wall_ns;
-    int64_t n_decisions; /* each: report what finished, choose what is next */
+    int64_t n_decisions;              /* each: report what finished, choose what is next */
     int64_t decide_ns, decide_max_ns; /* time of all decisions, of the longest */
     int64_t busy_ns[TN_N_LANES];
     int64_t n_stolen; /* parts run by another lane's worker */
 } tn_run_stats;
 
 /* Returns when all tasks are finished, or after the first failure (its status and message) or a cancel
- * (TERN_E_CANCELLED), once no task runs any more. One run at a time: a second caller waits. stats may be NULL. */
+ * (TERN_E_CANCELLED), once no task runs any more. One run at a time: a second caller waits. stats may be
+ * NULL. */
 tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *stats, tern_error *err);
 
 #endif

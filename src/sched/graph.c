@@ -121,8 +121,10 @@ static int32_t pop(const tn_graph *g, bool by_plan, int32_t *heap, int32_t n_hea
 }
 
 /* Topological order that takes, among the tasks whose predecessors are placed, the first one by position.
- * Returns the number of tasks placed: fewer than n_tasks when there is a cycle. heap, left: [n_tasks] scratch. */
-static int32_t order(const tn_graph *g, bool by_plan, int32_t *heap, int32_t *left, int32_t *rank, int32_t *by_rank) {
+ * Returns the number of tasks placed: fewer than n_tasks when there is a cycle. heap, left: [n_tasks]
+ * scratch. */
+static int32_t order(const tn_graph *g, bool by_plan, int32_t *heap, int32_t *left, int32_t *rank,
+                     int32_t *by_rank) {
     int32_t n_heap = 0, n = 0;
     memcpy(left, g->n_preds, (size_t)g->n_tasks * sizeof *left);
     for (int32_t t = 0; t < g->n_tasks; t++)
@@ -137,7 +139,8 @@ static int32_t order(const tn_graph *g, bool by_plan, int32_t *heap, int32_t *le
     return n;
 }
 
-/* Exclusive prefix sums of the counts in off[1..n], shifted so that off[t] is where list t begins; off[0] = 0. */
+/* Exclusive prefix sums of the counts in off[1..n], shifted so that off[t] is where list t begins; off[0] =
+ * 0. */
 static void offsets(int32_t *off, int32_t n) {
     off[0] = 0;
     for (int32_t t = 0; t < n; t++) off[t + 1] += off[t];
@@ -189,19 +192,24 @@ static void link_tasks(tn_graph *g, int32_t *cursor) {
 
 tern_status tn_graph_seal(tn_graph *g, tern_error *err) {
     assert(!g->sealed);
-    TN_FAIL_IF(g->failed == TERN_E_MEMORY, err, TERN_E_MEMORY, "no memory for a graph of more than %" PRId32 " tasks, %" PRId32 " dependencies",
-               g->n_tasks, g->n_edges);
-    TN_FAIL_IF(g->failed, err, g->failed, "task graph: bad task or dependency after %" PRId32 " tasks, %" PRId32 " dependencies", g->n_tasks,
+    TN_FAIL_IF(g->failed == TERN_E_MEMORY, err, TERN_E_MEMORY,
+               "no memory for a graph of more than %" PRId32 " tasks, %" PRId32 " dependencies", g->n_tasks,
                g->n_edges);
+    TN_FAIL_IF(g->failed, err, g->failed,
+               "task graph: bad task or dependency after %" PRId32 " tasks, %" PRId32 " dependencies",
+               g->n_tasks, g->n_edges);
 
     /* One block: est_ns | offsets | lists | counters and orders | scratch of this function. */
     size_t n = (size_t)g->n_tasks, n_edges = (size_t)g->n_edges;
-    size_t need = TN_N_LANES * n * sizeof(int64_t) + (2 * (n + 1) + 2 * n_edges + 6 * n + 2 * n) * sizeof(int32_t);
+    size_t need =
+        TN_N_LANES * n * sizeof(int64_t) + (2 * (n + 1) + 2 * n_edges + 6 * n + 2 * n) * sizeof(int32_t);
     if (need > g->block_bytes) {
         tn_free(g->ctx, g->block);
         g->block_bytes = 0;
         g->block = tn_alloc(g->ctx, TN_MEM_GRAPHS, need, 1);
-        TN_FAIL_IF(!g->block, err, TERN_E_MEMORY, "no memory for a graph of %" PRId32 " tasks, %" PRId32 " dependencies", g->n_tasks, g->n_edges);
+        TN_FAIL_IF(!g->block, err, TERN_E_MEMORY,
+                   "no memory for a graph of %" PRId32 " tasks, %" PRId32 " dependencies", g->n_tasks,
+                   g->n_edges);
         g->block_bytes = need;
     }
     int64_t *p64 = g->block;
@@ -225,7 +233,8 @@ tern_status tn_graph_seal(tn_graph *g, tern_error *err) {
     link_tasks(g, heap);
 
     int32_t placed = order(g, false, heap, left, g->rank, g->by_rank);
-    TN_FAIL_IF(placed < g->n_tasks, err, TERN_E_INVALID, "task graph: %" PRId32 " of %" PRId32 " tasks wait for each other in a circle",
+    TN_FAIL_IF(placed < g->n_tasks, err, TERN_E_INVALID,
+               "task graph: %" PRId32 " of %" PRId32 " tasks wait for each other in a circle",
                g->n_tasks - placed, g->n_tasks);
     order(g, true, heap, left, g->plan_rank, g->by_plan_rank);
     g->sealed = true;

@@ -15,23 +15,25 @@ const char *tn_lane_name(tn_lane lane); /* "cpu", "npu", "io" */
 
 /* Who runs a task. */
 typedef struct tn_worker {
-    tn_lane lane;  /* lane of the thread, not of the task */
-    int i_worker;  /* 0 .. number of workers of all lanes - 1; names a scratch area that is yours while you run */
+    tn_lane lane; /* lane of the thread, not of the task */
+    int i_worker; /* 0 .. number of workers of all lanes - 1; names a scratch area that is yours while you run
+                   */
 } tn_worker;
 
 /* Runs part i_part of a task. A task's part may not start another run on the same executor. */
 typedef tern_status (*tn_task_fn)(void *arg, int i_part, const tn_worker *w, tern_error *err);
 
 typedef struct tn_task {
-    tn_task_fn fn;    /* NULL only in graphs for the virtual clock */
-    void *arg;        /* borrowed */
-    const char *name; /* borrowed; must outlive the timelines that record it */
-    float est_us[TN_N_LANES]; /* estimated time of the whole task on that lane by one worker; 0 on a foreign lane = as at home */
+    tn_task_fn fn;            /* NULL only in graphs for the virtual clock */
+    void *arg;                /* borrowed */
+    const char *name;         /* borrowed; must outlive the timelines that record it */
+    float est_us[TN_N_LANES]; /* estimated time of the whole task on that lane by one worker; 0 on a foreign
+                                 lane = as at home */
     int32_t chunk, layer, subgraph; /* position in the prompt and in the model: orders tasks, in this order */
-    int32_t plan;     /* order under TN_POLICY_PLAN, lowest first */
-    int32_t n_parts;  /* >= 1 (0 counts as 1). Parts are independent: several workers may run them at once */
-    tn_lane lane;     /* where it belongs */
-    bool can_steal;   /* the other of CPU and NPU may run it too */
+    int32_t plan;                   /* order under TN_POLICY_PLAN, lowest first */
+    int32_t n_parts; /* >= 1 (0 counts as 1). Parts are independent: several workers may run them at once */
+    tn_lane lane;    /* where it belongs */
+    bool can_steal;  /* the other of CPU and NPU may run it too */
 } tn_task;
 
 enum { TN_GRAPH_MAX_TASKS = 1 << 24 };
@@ -48,11 +50,13 @@ typedef struct tn_graph {
     /* Made by seal, read-only. Duplicate dependencies are merged. */
     void *block; /* holds all that follows */
     size_t block_bytes;
-    int64_t *est_ns[TN_N_LANES];  /* [n_tasks] each */
-    int32_t *succ_off, *succ;     /* successors of t: succ[succ_off[t] .. succ_off[t+1]) */
-    int32_t *pred_off, *pred;     /* the same for predecessors */
-    int32_t *n_preds, *pred_xor;  /* count and XOR of the predecessors' ids: gives the last one when one is left */
-    int32_t *rank, *by_rank;           /* chunk-major order (chunk, layer, subgraph, id), made to respect dependencies */
+    int64_t *est_ns[TN_N_LANES]; /* [n_tasks] each */
+    int32_t *succ_off, *succ;    /* successors of t: succ[succ_off[t] .. succ_off[t+1]) */
+    int32_t *pred_off, *pred;    /* the same for predecessors */
+    int32_t *n_preds,
+        *pred_xor; /* count and XOR of the predecessors' ids: gives the last one when one is left */
+    int32_t *rank,
+        *by_rank; /* chunk-major order (chunk, layer, subgraph, id), made to respect dependencies */
     int32_t *plan_rank, *by_plan_rank; /* the same for (plan, chunk, layer, subgraph, id) */
 } tn_graph;
 

@@ -4,9 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX = TN_HEADPLAN_MAX_HEADS, SEARCH_STEPS = 48 * 1024 }; /* heads looked at while improving: some hundred microseconds */
+enum {
+    MAX = TN_HEADPLAN_MAX_HEADS,
+    SEARCH_STEPS = 48 * 1024
+}; /* heads looked at while improving: some hundred microseconds */
 
-/* A candidate: heads in CPU order, and for every bucket the widths of its launches, as indices into c->width, in the order of need. */
+/* A candidate: heads in CPU order, and for every bucket the widths of its launches, as indices into c->width,
+ * in the order of need. */
 typedef struct candidate {
     uint8_t order[MAX];
     uint8_t widths[MAX]; /* bucket b's at first[b].. */
@@ -18,7 +22,7 @@ typedef struct planner {
     const tn_headplan_costs *c;
     tn_headplan_switches sw;
     int32_t n_buckets;
-    uint8_t bucket[MAX]; /* [head] 0..n_buckets-1 */
+    uint8_t bucket[MAX];           /* [head] 0..n_buckets-1 */
     int32_t first[MAX], n_in[MAX]; /* [bucket] */
     uint64_t rng;
     candidate best;
@@ -165,7 +169,8 @@ static void cpu_plan(const tn_headplan_costs *c, clocks *t, const group *g, uint
     }
 }
 
-/* Fuses the heads of every bucket as they come, then launch by launch takes the one whose heads are attended first. */
+/* Fuses the heads of every bucket as they come, then launch by launch takes the one whose heads are attended
+ * first. */
 static void greedy(planner *p, int32_t cap, candidate *a) {
     const tn_headplan_costs *c = p->c;
     int32_t members[MAX], n_groups = 0, at = 0;
@@ -178,7 +183,8 @@ static void greedy(planner *p, int32_t cap, candidate *a) {
         a->n_widths[b] = (uint8_t)fill_widths(c, at - begin, cap, a->widths + p->first[b]);
         for (int32_t w = 0; w < a->n_widths[b]; w++) {
             uint8_t width = a->widths[p->first[b] + w];
-            groups[n_groups++] = (group){.heads = members + begin, .n = c->width[width], .bucket = b, .width = width};
+            groups[n_groups++] =
+                (group){.heads = members + begin, .n = c->width[width], .bucket = b, .width = width};
             begin += c->width[width];
         }
         a->n_widths[b] = 0; /* filled again below, in the order of launches */
@@ -233,7 +239,8 @@ static int32_t width_index(const tn_headplan_costs *c, int32_t width) {
     return -1;
 }
 
-/* One launch as two, two as one, or two neighbours exchanged. False: not possible at the place that chance chose. */
+/* One launch as two, two as one, or two neighbours exchanged. False: not possible at the place that chance
+ * chose. */
 static bool change_widths(planner *p, candidate *a) {
     const tn_headplan_costs *c = p->c;
     uint32_t b = below(p, p->n_buckets), n = a->n_widths[b], at = below(p, (int32_t)n);
@@ -269,10 +276,12 @@ static bool change(planner *p, candidate *a) {
     return i != j;
 }
 
-/* No plan is shorter: every stage does its work behind the least of those before it and in front of the least of those after it. */
+/* No plan is shorter: every stage does its work behind the least of those before it and in front of the least
+ * of those after it. */
 static double bound_us(const planner *p) {
     const tn_headplan_costs *c = p->c;
-    double topk = 0, attend = 0, least_topk = INFINITY, least_attend = INFINITY, least_both = INFINITY, device = 0, first = INFINITY;
+    double topk = 0, attend = 0, least_topk = INFINITY, least_attend = INFINITY, least_both = INFINITY,
+           device = 0, first = INFINITY;
     for (int32_t i = 0; i < c->n_heads; i++) {
         topk += c->topk_us[i];
         attend += c->attend_us[i];
@@ -290,8 +299,8 @@ static double bound_us(const planner *p) {
     return fmax(first + cpu, device + least_both);
 }
 
-/* From the greedy's plan, several times where there is time for it, each time from the best so far; ends when nothing can be won any
- * more or the steps are spent. */
+/* From the greedy's plan, several times where there is time for it, each time from the best so far; ends when
+ * nothing can be won any more or the steps are spent. */
 static void improve(planner *p) {
     int32_t n = p->c->n_heads, left = SEARCH_STEPS / n, rounds = left / (64 * n);
     if ((p->sw.in_order && p->sw.no_fusion) || n == 1) return;
@@ -316,15 +325,20 @@ static void improve(planner *p) {
 /* ---- the plan --------------------------------------------------------------------------------------- */
 
 static tern_status check(const tn_headplan_costs *c, tern_error *err) {
-    TN_FAIL_IF(c->n_heads < 1 || c->n_heads > MAX, err, TERN_E_INVALID, "%d heads to plan, 1..%d are possible", c->n_heads, MAX);
-    TN_FAIL_IF(c->n_widths < 1 || c->n_widths > TN_HEADPLAN_MAX_WIDTHS || c->width[0] != 1, err, TERN_E_INVALID, "%d widths of launches, the first must be 1", c->n_widths);
+    TN_FAIL_IF(c->n_heads < 1 || c->n_heads > MAX, err, TERN_E_INVALID,
+               "%d heads to plan, 1..%d are possible", c->n_heads, MAX);
+    TN_FAIL_IF(c->n_widths < 1 || c->n_widths > TN_HEADPLAN_MAX_WIDTHS || c->width[0] != 1, err,
+               TERN_E_INVALID, "%d widths of launches, the first must be 1", c->n_widths);
     for (int32_t w = 0; w < c->n_widths; w++) {
-        TN_FAIL_IF((w && c->width[w] <= c->width[w - 1]) || c->width[w] > MAX, err, TERN_E_INVALID, "widths of launches must ascend, none above %d", MAX);
-        TN_FAIL_IF(!(c->launch_us[w] >= 0) || isinf(c->launch_us[w]), err, TERN_E_INVALID, "a launch of %d heads cannot take %g us", c->width[w], c->launch_us[w]);
+        TN_FAIL_IF((w && c->width[w] <= c->width[w - 1]) || c->width[w] > MAX, err, TERN_E_INVALID,
+                   "widths of launches must ascend, none above %d", MAX);
+        TN_FAIL_IF(!(c->launch_us[w] >= 0) || isinf(c->launch_us[w]), err, TERN_E_INVALID,
+                   "a launch of %d heads cannot take %g us", c->width[w], c->launch_us[w]);
     }
     for (int32_t i = 0; i < c->n_heads; i++) {
-        TN_FAIL_IF(!(c->topk_us[i] >= 0) || isinf(c->topk_us[i]) || !(c->attend_us[i] >= 0) || isinf(c->attend_us[i]), err, TERN_E_INVALID, "head %d cannot take %g + %g us", i,
-                   c->topk_us[i], c->attend_us[i]);
+        TN_FAIL_IF(!(c->topk_us[i] >= 0) || isinf(c->topk_us[i]) || !(c->attend_us[i] >= 0) ||
+                       isinf(c->attend_us[i]),
+                   err, TERN_E_INVALID, "head %d cannot take %g + %g us", i, c->topk_us[i], c->attend_us[i]);
     }
     return TERN_OK;
 }
@@ -339,7 +353,8 @@ static void number_buckets(planner *p) {
     for (int32_t b = 1; b < p->n_buckets; b++) p->first[b] = p->first[b - 1] + p->n_in[b - 1];
 }
 
-tern_status tn_headplan_make(const tn_headplan_costs *c, tn_headplan_switches switches, tn_headplan *out, tern_error *err) {
+tern_status tn_headplan_make(const tn_headplan_costs *c, tn_headplan_switches switches, tn_headplan *out,
+                             tern_error *err) {
     TN_TRY(check(c, err));
     planner p = {.c = c, .sw = switches, .best.total_us = INFINITY};
     number_buckets(&p);

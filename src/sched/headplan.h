@@ -1,17 +1,18 @@
-/* sched/headplan.h - in which order heads pass through sparse attention's three stages, and which share a launch (shadowAttn 3.4,
- * Algorithm 1), without threads or clocks.
+/* sched/headplan.h - in which order heads pass through sparse attention's three stages, and which share a
+ * launch (shadowAttn 3.4, Algorithm 1), without threads or clocks.
  *
- *   estimate   on the device, launch behind launch; heads of one bucket (the same frozen scales) may share a launch
- *   top-k      on the CPU, behind the estimate of its head
- *   attend     on the CPU, behind the top-k of its head
+ *   estimate   on the device, launch behind launch; heads of one bucket (the same frozen scales) may share a
+ * launch top-k      on the CPU, behind the estimate of its head attend     on the CPU, behind the top-k of
+ * its head
  *
- * Every stage takes its heads one at a time and in the plan's order. Top-k of a head runs beside attend of another when they have
- * workers of their own (the paper's recurrence); else one CPU lane does both.
+ * Every stage takes its heads one at a time and in the plan's order. Top-k of a head runs beside attend of
+ * another when they have workers of their own (the paper's recurrence); else one CPU lane does both.
  *
- * The plan is the paper's greedy for every limit on fusion, the best of them improved by annealing (heads moved and swapped, launches split
- * and merged) until it meets a lower bound or a fixed number of steps is spent; the same costs give the same plan. What is searched is
- * complete: for an order of heads it is never worse to launch in the order of first need, nor to fill the launches of a bucket in that
- * order (exchange of neighbours).
+ * The plan is the paper's greedy for every limit on fusion, the best of them improved by annealing (heads
+ * moved and swapped, launches split and merged) until it meets a lower bound or a fixed number of steps is
+ * spent; the same costs give the same plan. What is searched is complete: for an order of heads it is never
+ * worse to launch in the order of first need, nor to fill the launches of a bucket in that order (exchange of
+ * neighbours).
  *
  * The engine's attention and the simulator both plan by this file. */
 #ifndef TN_SCHED_HEADPLAN_H
@@ -22,7 +23,8 @@
 enum { TN_HEADPLAN_MAX_HEADS = 128, TN_HEADPLAN_MAX_WIDTHS = 8 };
 
 typedef struct tn_headplan_costs {
-    int32_t n_heads; /* 1..TN_HEADPLAN_MAX_HEADS; a head here is whatever is estimated and selected together, a group of heads if it shares */
+    int32_t n_heads; /* 1..TN_HEADPLAN_MAX_HEADS; a head here is whatever is estimated and selected together,
+                        a group of heads if it shares */
     int32_t bucket[TN_HEADPLAN_MAX_HEADS]; /* any numbers; equal ones may share a launch */
     double topk_us[TN_HEADPLAN_MAX_HEADS], attend_us[TN_HEADPLAN_MAX_HEADS];
     int32_t n_widths;                         /* 1..TN_HEADPLAN_MAX_WIDTHS */
@@ -46,9 +48,11 @@ typedef struct tn_headplan {
     double device_us, cpu_us;              /* of that, sums of the launches' and of the other stages' times */
 } tn_headplan;
 
-tern_status tn_headplan_make(const tn_headplan_costs *c, tn_headplan_switches switches, tn_headplan *out, tern_error *err);
+tern_status tn_headplan_make(const tn_headplan_costs *c, tn_headplan_switches switches, tn_headplan *out,
+                             tern_error *err);
 
-/* End of the last attend of a given plan (n_heads, n_launches, order, launch, width), valid for these costs. */
+/* End of the last attend of a given plan (n_heads, n_launches, order, launch, width), valid for these costs.
+ */
 double tn_headplan_simulate(const tn_headplan_costs *c, bool no_overlap, const tn_headplan *p);
 
 #endif

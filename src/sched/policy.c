@@ -15,7 +15,8 @@ typedef struct queue {
     int32_t n;
 } queue;
 
-/* Each lane has two queues and two places for an open task: those only its own workers may take, and the rest. */
+/* Each lane has two queues and two places for an open task: those only its own workers may take, and the
+ * rest. */
 enum { BOUND, STEALABLE, N_SORTS };
 
 struct tn_sched {
@@ -26,17 +27,18 @@ struct tn_sched {
     uint8_t serves[TN_N_LANES];    /* lanes a worker of this lane works for: bit set */
     queue q[TN_N_LANES][N_SORTS];
     int32_t open[TN_N_LANES][N_SORTS]; /* a task with parts left to hand out, or -1 */
-    int32_t next_rank[TN_N_LANES]; /* strict orders: rank of the first task of the lane that has not started */
+    int32_t
+        next_rank[TN_N_LANES]; /* strict orders: rank of the first task of the lane that has not started */
     int32_t n_started, n_running, n_finished;
 
     void *block;
     size_t block_bytes;
-    uint64_t *keys;       /* [n_tasks] room of all queues, cut at bind */
-    int64_t *gain_ns;     /* ooe: NPU time of the tasks that wait for this one only */
-    int32_t *n_left;      /* unfinished predecessors */
-    int32_t *last_pred;   /* XOR of the unfinished predecessors' ids */
-    int32_t *slot;        /* place in its queue while ready */
-    int32_t *part, *seq;  /* parts handed out; number of its start */
+    uint64_t *keys;        /* [n_tasks] room of all queues, cut at bind */
+    int64_t *gain_ns;      /* ooe: NPU time of the tasks that wait for this one only */
+    int32_t *n_left;       /* unfinished predecessors */
+    int32_t *last_pred;    /* XOR of the unfinished predecessors' ids */
+    int32_t *slot;         /* place in its queue while ready */
+    int32_t *part, *seq;   /* parts handed out; number of its start */
     int32_t *n_unfinished; /* parts not finished, of a started task */
 };
 
@@ -71,7 +73,9 @@ static bool one_at_a_time(const tn_sched *s, tn_lane lane, uint64_t key) {
     return !s->n_running && key == (uint64_t)s->n_finished;
 }
 
-static bool in_lane_order(const tn_sched *s, tn_lane lane, uint64_t key) { return key == (uint64_t)s->next_rank[lane]; }
+static bool in_lane_order(const tn_sched *s, tn_lane lane, uint64_t key) {
+    return key == (uint64_t)s->next_rank[lane];
+}
 
 static const struct {
     const char *name;
@@ -133,7 +137,8 @@ static choice choose(const tn_sched *s, tn_lane lane) {
                     if (s->open[l][sort] >= 0) return (choice){JOIN, l, sort};
             } else {
                 const queue *q = best_queue(s, l);
-                if (q && POLICIES[s->policy.kind].may_start(s, l, q->key[0])) return (choice){START, l, (int)(q - s->q[l])};
+                if (q && POLICIES[s->policy.kind].may_start(s, l, q->key[0]))
+                    return (choice){START, l, (int)(q - s->q[l])};
             }
         }
     }
@@ -143,7 +148,8 @@ static choice choose(const tn_sched *s, tn_lane lane) {
     if (s->policy.keep_busy && s->open[other][STEALABLE] >= 0) return (choice){JOIN, other, STEALABLE};
     bool steal = s->policy.keep_busy || (lane == TN_LANE_CPU && s->policy.steal_above >= 0 &&
                                          q->n + s->q[other][BOUND].n > s->policy.steal_above);
-    if (steal && q->n && s->open[other][STEALABLE] < 0 && POLICIES[s->policy.kind].may_start(s, other, q->key[0]))
+    if (steal && q->n && s->open[other][STEALABLE] < 0 &&
+        POLICIES[s->policy.kind].may_start(s, other, q->key[0]))
         return (choice){START, other, STEALABLE};
     return (choice){.kind = NOTHING};
 }
@@ -160,7 +166,9 @@ static void sift_up(tn_sched *s, queue *q, int32_t i, uint64_t key) {
     place(s, q, i, key);
 }
 
-static queue *home(tn_sched *s, int32_t t) { return &s->q[s->g->tasks[t].lane][s->g->tasks[t].can_steal ? STEALABLE : BOUND]; }
+static queue *home(tn_sched *s, int32_t t) {
+    return &s->q[s->g->tasks[t].lane][s->g->tasks[t].can_steal ? STEALABLE : BOUND];
+}
 
 static void push(tn_sched *s, int32_t t) {
     queue *q = home(s, t);
@@ -220,7 +228,8 @@ tern_status tn_sched_bind(tn_sched *s, const tn_graph *g, tern_error *err) {
     s->n_unfinished = p + 5 * n;
 
     int32_t count[TN_N_LANES][N_SORTS] = {0};
-    for (int32_t t = 0; t < g->n_tasks; t++) count[g->tasks[t].lane][g->tasks[t].can_steal ? STEALABLE : BOUND]++;
+    for (int32_t t = 0; t < g->n_tasks; t++)
+        count[g->tasks[t].lane][g->tasks[t].can_steal ? STEALABLE : BOUND]++;
     uint64_t *room = s->keys;
     for (int l = 0; l < TN_N_LANES; l++) {
         for (int sort = 0; sort < N_SORTS; sort++) {
@@ -246,7 +255,9 @@ void tn_sched_start(tn_sched *s, const tn_policy *policy, const int32_t n_worker
     s->policy = *policy;
     s->rank = policy->kind == TN_POLICY_PLAN ? g->plan_rank : g->rank;
     s->by_rank = policy->kind == TN_POLICY_PLAN ? g->by_plan_rank : g->by_rank;
-    tn_lane stand_in = n_workers[TN_LANE_CPU] ? TN_LANE_CPU : n_workers[TN_LANE_NPU] ? TN_LANE_NPU : TN_LANE_IO;
+    tn_lane stand_in = n_workers[TN_LANE_CPU]   ? TN_LANE_CPU
+                       : n_workers[TN_LANE_NPU] ? TN_LANE_NPU
+                                                : TN_LANE_IO;
     for (int l = 0; l < TN_N_LANES; l++) s->serves[l] = (uint8_t)(1u << l);
     for (int l = 0; l < TN_N_LANES; l++)
         if (!n_workers[l]) s->serves[stand_in] |= (uint8_t)(1u << l);
@@ -264,7 +275,8 @@ void tn_sched_start(tn_sched *s, const tn_policy *policy, const int32_t n_worker
         memcpy(s->last_pred, g->pred_xor, n * sizeof *s->last_pred);
         memset(s->gain_ns, 0, n * sizeof *s->gain_ns);
         for (int32_t t = 0; t < g->n_tasks; t++)
-            if (g->n_preds[t] == 1 && g->tasks[t].lane == TN_LANE_NPU) s->gain_ns[g->pred_xor[t]] += g->est_ns[TN_LANE_NPU][t];
+            if (g->n_preds[t] == 1 && g->tasks[t].lane == TN_LANE_NPU)
+                s->gain_ns[g->pred_xor[t]] += g->est_ns[TN_LANE_NPU][t];
         memset(s->slot, 0xff, n * sizeof *s->slot);
     }
     for (int32_t t = 0; t < g->n_tasks; t++)
@@ -313,7 +325,8 @@ bool tn_sched_done(tn_sched *s, int32_t t) {
             /* h now waits for one task only, which becomes more urgent */
             int32_t waits_for = s->last_pred[h];
             s->gain_ns[waits_for] += g->est_ns[TN_LANE_NPU][h];
-            if (s->slot[waits_for] >= 0) sift_up(s, home(s, waits_for), s->slot[waits_for], key_ooe(s, waits_for));
+            if (s->slot[waits_for] >= 0)
+                sift_up(s, home(s, waits_for), s->slot[waits_for], key_ooe(s, waits_for));
         }
     }
     return true;

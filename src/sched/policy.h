@@ -14,29 +14,31 @@
 #include "sched/graph.h"
 
 typedef enum tn_policy_kind {
-    TN_POLICY_IN_ORDER, /* one task at a time over all lanes, chunk-major: chunk i entirely before chunk i+1 */
+    TN_POLICY_IN_ORDER, /* one task at a time over all lanes, chunk-major: chunk i entirely before chunk i+1
+                         */
     TN_POLICY_OVERLAP,  /* every lane runs its own tasks strictly chunk-major, the lanes overlap */
-    TN_POLICY_OOE,      /* llm.npu 3.4: any ready task, largest C first. CPU: C(g) = NPU time of the tasks that
-                           finishing g makes ready; NPU: C(g) = -time(g). Ties by chunk, then position */
-    TN_POLICY_SYNERGY,  /* EdgeFlow 4.3: any ready task, earliest position first; an idle CPU steals */
-    TN_POLICY_PLAN,     /* every lane runs its own tasks strictly in the order of tn_task.plan */
+    TN_POLICY_OOE,     /* llm.npu 3.4: any ready task, largest C first. CPU: C(g) = NPU time of the tasks that
+                          finishing g makes ready; NPU: C(g) = -time(g). Ties by chunk, then position */
+    TN_POLICY_SYNERGY, /* EdgeFlow 4.3: any ready task, earliest position first; an idle CPU steals */
+    TN_POLICY_PLAN,    /* every lane runs its own tasks strictly in the order of tn_task.plan */
     TN_N_POLICIES
 } tn_policy_kind;
 
 typedef struct tn_policy {
     tn_policy_kind kind;
-    int32_t steal_above; /* an idle CPU worker takes the head of the NPU's queue when more tasks than this wait there;
-                            -1 = never. Default 5 for synergy (EdgeFlow's), -1 otherwise */
-    bool steal_by_profile; /* that only until times are measured: whoever runs the graph then asks tn_policy_steal_above (default false) */
-    bool keep_busy;      /* an idle CPU or NPU worker takes any stealable task, or part of an open one, of the other lane
-                            (default false). For machines where both lanes are cores of one kind */
+    int32_t steal_above;   /* an idle CPU worker takes the head of the NPU's queue when more tasks than this
+                              wait there;   -1 = never. Default 5 for synergy (EdgeFlow's), -1 otherwise */
+    bool steal_by_profile; /* that only until times are measured: whoever runs the graph then asks
+                              tn_policy_steal_above (default false) */
+    bool keep_busy; /* an idle CPU or NPU worker takes any stealable task, or part of an open one, of the
+                       other lane (default false). For machines where both lanes are cores of one kind */
 } tn_policy;
 
 tn_policy tn_policy_defaults(tn_policy_kind kind);
-const char *tn_policy_name(tn_policy_kind kind); /* "in-order", "overlap", "ooe", "synergy", "plan" */
+const char *tn_policy_name(tn_policy_kind kind);        /* "in-order", "overlap", "ooe", "synergy", "plan" */
 bool tn_policy_parse(const char *name, tn_policy *out); /* false: unknown name */
-/* EdgeFlow's threshold from the profile: CPU time / NPU time of the NPU's stealable tasks, rounded up, at least 1.
- * With a longer queue the NPU has work for as long as the CPU is away. */
+/* EdgeFlow's threshold from the profile: CPU time / NPU time of the NPU's stealable tasks, rounded up, at
+ * least 1. With a longer queue the NPU has work for as long as the CPU is away. */
 int32_t tn_policy_steal_above(const tn_graph *g);
 
 typedef struct tn_pick {
@@ -59,7 +61,7 @@ bool tn_sched_pick(tn_sched *s, tn_lane lane, tn_pick *out);
 bool tn_sched_can_pick(const tn_sched *s, tn_lane lane);
 /* A picked part is finished. Returns true when that finished its task. */
 bool tn_sched_done(tn_sched *s, int32_t task);
-bool tn_sched_finished(const tn_sched *s); /* every task is */
+bool tn_sched_finished(const tn_sched *s);         /* every task is */
 const tn_graph *tn_sched_graph(const tn_sched *s); /* the bound one */
 
 #endif

@@ -79,14 +79,16 @@ static void step_times(const tn_switch_costs *c, const tn_switch_plan *p, int32_
     }
 }
 
-/* Steps from s until block b computes again: its load has so long. Beyond the end of prefill: all that are left. */
+/* Steps from s until block b computes again: its load has so long. Beyond the end of prefill: all that are
+ * left. */
 static int32_t steps_until(const tn_switch_costs *c, int32_t s, int32_t b) {
     int32_t n_steps = c->n_blocks * c->n_chunks, n = (b - s % c->n_blocks + c->n_blocks) % c->n_blocks;
     return n < n_steps - s ? n : n_steps - s;
 }
 
-/* Begin at step `first`: while some block is on G1, load the last one whose load the computation until its next step hides.
- * When there is none: take that with the least left over (patient: compute one step and look again). */
+/* Begin at step `first`: while some block is on G1, load the last one whose load the computation until its
+ * next step hides. When there is none: take that with the least left over (patient: compute one step and look
+ * again). */
 static void greedy(const tn_switch_costs *c, int32_t first, bool patient, tn_switch_plan *p) {
     int32_t n_steps = c->n_blocks * c->n_chunks, left = c->n_blocks;
     double us[TN_SWITCH_MAX_BLOCKS];
@@ -125,7 +127,8 @@ static void keep_better(const tn_switch_costs *c, tn_switch_plan *p, tn_switch_p
     if (p->total_us < best->total_us) *best = *p;
 }
 
-/* One block at a time to where it is best, until nothing moves: mends what a greedy choice spoilt for the blocks after it. */
+/* One block at a time to where it is best, until nothing moves: mends what a greedy choice spoilt for the
+ * blocks after it. */
 static void polish(const tn_switch_costs *c, tn_switch_plan *best) {
     enum { MAX_WORK = 4 << 20 }; /* simulated steps in a round: milliseconds */
     int32_t n_steps = c->n_blocks * c->n_chunks, span = n_steps < 4 * c->n_blocks ? n_steps : 4 * c->n_blocks;
@@ -145,12 +148,18 @@ static void polish(const tn_switch_costs *c, tn_switch_plan *best) {
 
 static bool is_time(double us) { return isfinite(us) && us >= 0; }
 
-tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, tn_switch_plan *out, tern_error *err) {
-    TN_FAIL_IF(c->n_blocks < 1 || c->n_blocks > TN_SWITCH_MAX_BLOCKS || c->n_chunks < 1 || c->n_chunks > TN_SWITCH_MAX_STEPS / c->n_blocks, err, TERN_E_INVALID,
-               "switching %d blocks during %d chunks: 1 to %d blocks and %d steps in all are possible", c->n_blocks, c->n_chunks, TN_SWITCH_MAX_BLOCKS, TN_SWITCH_MAX_STEPS);
-    TN_FAIL_IF(!is_time(c->last_chunk) || c->last_chunk > 1, err, TERN_E_INVALID, "a last chunk of %g chunks", c->last_chunk);
+tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, tn_switch_plan *out,
+                                tern_error *err) {
+    TN_FAIL_IF(c->n_blocks < 1 || c->n_blocks > TN_SWITCH_MAX_BLOCKS || c->n_chunks < 1 ||
+                   c->n_chunks > TN_SWITCH_MAX_STEPS / c->n_blocks,
+               err, TERN_E_INVALID,
+               "switching %d blocks during %d chunks: 1 to %d blocks and %d steps in all are possible",
+               c->n_blocks, c->n_chunks, TN_SWITCH_MAX_BLOCKS, TN_SWITCH_MAX_STEPS);
+    TN_FAIL_IF(!is_time(c->last_chunk) || c->last_chunk > 1, err, TERN_E_INVALID, "a last chunk of %g chunks",
+               c->last_chunk);
     for (int32_t i = 0; i < c->n_blocks; i++) {
-        TN_FAIL_IF(!is_time(c->load_us[i]) || !is_time(c->g1_us[i]) || !is_time(c->g2_us[i]), err, TERN_E_INVALID, "block %d has a time that is no time", i);
+        TN_FAIL_IF(!is_time(c->load_us[i]) || !is_time(c->g1_us[i]) || !is_time(c->g2_us[i]), err,
+                   TERN_E_INVALID, "block %d has a time that is no time", i);
     }
     int32_t n_steps = c->n_blocks * c->n_chunks;
     tn_switch_plan p;
@@ -164,8 +173,8 @@ tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, t
         return TERN_OK;
     }
     keep_better(c, &p, out);
-    /* Starts in the last two rounds of the model one by one, before that at chunk boundaries ever farther apart: a load hidden
-     * earlier than it must be costs G2's slowness, one started too late is exposed. */
+    /* Starts in the last two rounds of the model one by one, before that at chunk boundaries ever farther
+     * apart: a load hidden earlier than it must be costs G2's slowness, one started too late is exposed. */
     for (int32_t s = n_steps - 1, stride = c->n_blocks; s >= 0;) {
         for (int patient = 0; patient < 2; patient++) {
             greedy(c, s, patient, &p);

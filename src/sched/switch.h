@@ -1,16 +1,18 @@
-/* sched/switch.h - when to replace prefill graphs by decode graphs, block by block (sd.npu 4.2), without threads or clocks.
+/* sched/switch.h - when to replace prefill graphs by decode graphs, block by block (sd.npu 4.2), without
+ * threads or clocks.
  *
- * The model is cut into blocks of layers. Prefill takes steps: step s computes block s % n_blocks of chunk s / n_blocks.
- * Every block begins on its prefill graph (G1) and must be on its decode graph (G2) when decoding starts. A load takes the
- * place of the block's G1, so from the moment it is asked for the block computes on G2 only (a chunk as several sub-chunks),
- * waiting for the load if need be. Loads run one at a time, beside the computation of other blocks.
+ * The model is cut into blocks of layers. Prefill takes steps: step s computes block s % n_blocks of chunk s
+ * / n_blocks. Every block begins on its prefill graph (G1) and must be on its decode graph (G2) when decoding
+ * starts. A load takes the place of the block's G1, so from the moment it is asked for the block computes on
+ * G2 only (a chunk as several sub-chunks), waiting for the load if need be. Loads run one at a time, beside
+ * the computation of other blocks.
  *
  *   sync         every load after the last step
  *   async        block i's load after its last step: loads overlap the last chunk only
- *   progressive  the paper's greedy: load the last block not yet switched while the next k* blocks compute, k* the least
- *                number that hides the load. Beyond the paper: G2 is slower, so the start is put off as long as that pays;
- *                where no window hides a load, the one that hides most of it is taken; single
- *                blocks are moved as long as that helps. Never worse than the other two.
+ *   progressive  the paper's greedy: load the last block not yet switched while the next k* blocks compute,
+ * k* the least number that hides the load. Beyond the paper: G2 is slower, so the start is put off as long as
+ * that pays; where no window hides a load, the one that hides most of it is taken; single blocks are moved as
+ * long as that helps. Never worse than the other two.
  *
  * The engine's prefill and the simulator both plan by this file. */
 #ifndef TN_SCHED_SWITCH_H
@@ -18,7 +20,12 @@
 
 #include "base/status.h"
 
-typedef enum tn_switch_kind { TN_SWITCH_PROGRESSIVE, TN_SWITCH_ASYNC, TN_SWITCH_SYNC, TN_N_SWITCHES } tn_switch_kind;
+typedef enum tn_switch_kind {
+    TN_SWITCH_PROGRESSIVE,
+    TN_SWITCH_ASYNC,
+    TN_SWITCH_SYNC,
+    TN_N_SWITCHES
+} tn_switch_kind;
 
 enum { TN_SWITCH_MAX_BLOCKS = 64, TN_SWITCH_MAX_STEPS = 1 << 20 };
 
@@ -30,27 +37,30 @@ typedef struct tn_switch_costs {
     double load_us[TN_SWITCH_MAX_BLOCKS]; /* G2 in the place of G1 */
     double g1_us[TN_SWITCH_MAX_BLOCKS];   /* a chunk through the block on its prefill graph */
     double g2_us[TN_SWITCH_MAX_BLOCKS];   /* the same chunk in sub-chunks on its decode graph */
-    double last_chunk;                    /* the last chunk takes this share of a chunk's times, in (0,1]; 0 = 1, a whole one */
+    double last_chunk; /* the last chunk takes this share of a chunk's times, in (0,1]; 0 = 1, a whole one */
 } tn_switch_costs;
 
 typedef struct tn_switch_plan {
     int32_t n_blocks, n_chunks;
     int32_t order[TN_SWITCH_MAX_BLOCKS]; /* blocks as they are loaded */
-    int32_t start[TN_SWITCH_MAX_BLOCKS]; /* [block] load at the beginning of this step; n_blocks * n_chunks = after prefill.
-                                            Does not fall along `order` */
-    double prefill_us;  /* from the costs: end of the last step */
-    double total_us;    /* and of the last load, whichever is later: decoding can start */
-    double stall_us;    /* of that, time in which loads ran and nothing computed */
-    double slower_us;   /* extra computing time on decode graphs */
+    int32_t start[TN_SWITCH_MAX_BLOCKS]; /* [block] load at the beginning of this step; n_blocks * n_chunks =
+                                            after prefill. Does not fall along `order` */
+    double prefill_us;                   /* from the costs: end of the last step */
+    double total_us;                     /* and of the last load, whichever is later: decoding can start */
+    double stall_us;                     /* of that, time in which loads ran and nothing computed */
+    double slower_us;                    /* extra computing time on decode graphs */
 } tn_switch_plan;
 
-/* k*: the least k >= 1 with load_us <= the sum of the k next steps' times (sd.npu, equation 2); n + 1 when all n are too short. */
+/* k*: the least k >= 1 with load_us <= the sum of the k next steps' times (sd.npu, equation 2); n + 1 when
+ * all n are too short. */
 int32_t tn_switch_window(const double *step_us, int32_t n, double load_us);
 
-/* Fills plan->{prefill,total,stall,slower}_us of given starts; plan->order is made from them (ties: higher block first). */
+/* Fills plan->{prefill,total,stall,slower}_us of given starts; plan->order is made from them (ties: higher
+ * block first). */
 void tn_switch_simulate(const tn_switch_costs *c, tn_switch_plan *plan);
 
-tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, tn_switch_plan *out, tern_error *err);
+tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, tn_switch_plan *out,
+                                tern_error *err);
 
 /* First chunk that block i computes on its decode graph; n_chunks: none. */
 static inline int32_t tn_switch_chunk(const tn_switch_plan *p, int32_t i) {

@@ -25,11 +25,13 @@ struct tn_timeline {
     flow *flows;
 };
 
-tern_status tn_timeline_open(tn_ctx *ctx, const tn_timeline_options *opt, tn_timeline **out, tern_error *err) {
+tern_status tn_timeline_open(tn_ctx *ctx, const tn_timeline_options *opt, tn_timeline **out,
+                             tern_error *err) {
     *out = NULL;
     TN_FAIL_IF(opt->cap_events < 1 || opt->cap_flows < 1 || opt->n_extra < 0, err, TERN_E_INVALID,
-               "a timeline of %" PRId32 " events, %" PRId32 " dependencies and %" PRId32 " extra tracks is not possible", opt->cap_events,
-               opt->cap_flows, opt->n_extra);
+               "a timeline of %" PRId32 " events, %" PRId32 " dependencies and %" PRId32
+               " extra tracks is not possible",
+               opt->cap_events, opt->cap_flows, opt->n_extra);
     tn_timeline *t = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for a timeline");
     t->ctx = ctx;
@@ -39,7 +41,9 @@ tern_status tn_timeline_open(tn_ctx *ctx, const tn_timeline_options *opt, tn_tim
     if (t->n_tracks < 1 || opt->cap_flows > INT32_MAX / t->n_tracks) {
         int32_t n_tracks = t->n_tracks;
         tn_timeline_close(&t);
-        return tn_fail(err, TERN_E_INVALID, "a timeline of %" PRId32 " tracks of %" PRId32 " dependencies is not possible", n_tracks, opt->cap_flows);
+        return tn_fail(err, TERN_E_INVALID,
+                       "a timeline of %" PRId32 " tracks of %" PRId32 " dependencies is not possible",
+                       n_tracks, opt->cap_flows);
     }
     size_t n = (size_t)t->n_tracks, cap_events = (size_t)opt->cap_events, cap_flows = (size_t)opt->cap_flows;
     t->tracks = tn_calloc(ctx, TN_MEM_OTHER, n, sizeof *t->tracks);
@@ -47,7 +51,8 @@ tern_status tn_timeline_open(tn_ctx *ctx, const tn_timeline_options *opt, tn_tim
     t->flows = tn_alloc(ctx, TN_MEM_OTHER, n * cap_flows, sizeof *t->flows);
     if (!t->tracks || !t->events || !t->flows) {
         tn_timeline_close(&t);
-        return tn_fail(err, TERN_E_MEMORY, "no memory for a timeline of %zu tracks of %zu events", n, cap_events);
+        return tn_fail(err, TERN_E_MEMORY, "no memory for a timeline of %zu tracks of %zu events", n,
+                       cap_events);
     }
     for (size_t i = 0; i < n; i++) {
         t->tracks[i].events = t->events + i * cap_events;
@@ -88,20 +93,33 @@ void tn_timeline_add(tn_timeline *t, int32_t i_track, const tn_event *e) {
     tr->events[tr->n_events++ % t->opt.cap_events] = *e;
 }
 
-void tn_timeline_add_task(tn_timeline *t, int32_t i_track, int32_t run, const tn_graph *g, const tn_pick *pick, int64_t start_ns, int64_t end_ns) {
+void tn_timeline_add_task(tn_timeline *t, int32_t i_track, int32_t run, const tn_graph *g,
+                          const tn_pick *pick, int64_t start_ns, int64_t end_ns) {
     const tn_task *k = &g->tasks[pick->task];
     tn_timeline_add(t, i_track,
-                    &(tn_event){.start_ns = start_ns, .end_ns = end_ns, .name = k->name, .run = run, .task = pick->task, .seq = pick->seq,
-                                .chunk = k->chunk, .layer = k->layer, .part = pick->part, .n_parts = k->n_parts, .lane = k->lane});
+                    &(tn_event){.start_ns = start_ns,
+                                .end_ns = end_ns,
+                                .name = k->name,
+                                .run = run,
+                                .task = pick->task,
+                                .seq = pick->seq,
+                                .chunk = k->chunk,
+                                .layer = k->layer,
+                                .part = pick->part,
+                                .n_parts = k->n_parts,
+                                .lane = k->lane});
     if (pick->part) return;
     track *tr = &t->tracks[i_track];
     for (int32_t e = g->pred_off[pick->task]; e < g->pred_off[pick->task + 1]; e++)
-        tr->flows[tr->n_flows++ % t->opt.cap_flows] = (flow){.run = run, .from = g->pred[e], .to = pick->task};
+        tr->flows[tr->n_flows++ % t->opt.cap_flows] =
+            (flow){.run = run, .from = g->pred[e], .to = pick->task};
 }
 
 static int32_t kept(int64_t n, int32_t cap) { return n < cap ? (int32_t)n : cap; }
 
-int32_t tn_timeline_n_events(const tn_timeline *t, int32_t i_track) { return kept(t->tracks[i_track].n_events, t->opt.cap_events); }
+int32_t tn_timeline_n_events(const tn_timeline *t, int32_t i_track) {
+    return kept(t->tracks[i_track].n_events, t->opt.cap_events);
+}
 
 const tn_event *tn_timeline_event(const tn_timeline *t, int32_t i_track, int32_t i) {
     const track *tr = &t->tracks[i_track];
@@ -111,19 +129,20 @@ const tn_event *tn_timeline_event(const tn_timeline *t, int32_t i_track, int32_t
 
 static tn_lane lane_of_track(const tn_timeline *t, int32_t i_track) {
     int l = 0;
-    for (int32_t end = t->opt.n_workers[0]; i_track >= end && l < TN_N_LANES - 1; end += t->opt.n_workers[l]) l++;
+    for (int32_t end = t->opt.n_workers[0]; i_track >= end && l < TN_N_LANES - 1; end += t->opt.n_workers[l])
+        l++;
     return (tn_lane)l;
 }
 
 /* ---- reading: tasks put together from their parts ------------------------------------------------- */
 
 typedef struct node {
-    int64_t start_ns, end_ns; /* first start, last end; end < start: no event kept */
+    int64_t start_ns, end_ns;        /* first start, last end; end < start: no event kept */
     int32_t first_track, last_track; /* where that was */
-    int64_t last_start_ns;    /* of the part that ended last */
-    int64_t path_ns;          /* longest chain up to its end */
-    int32_t flow;             /* first dependency: index of a kept flow, -1 = none */
-    int32_t next_by_seq;      /* at place `seq`: the task with that start number, -1 = none */
+    int64_t last_start_ns;           /* of the part that ended last */
+    int64_t path_ns;                 /* longest chain up to its end */
+    int32_t flow;                    /* first dependency: index of a kept flow, -1 = none */
+    int32_t next_by_seq;             /* at place `seq`: the task with that start number, -1 = none */
 } node;
 
 /* Tasks of run r lie at nodes[run_off[r] + task]; flows are numbered track by track. */
@@ -165,9 +184,11 @@ static tern_status index_open(const tn_timeline *t, task_index *x, tern_error *e
     for (int32_t r = 0; r < n_runs; r++) x->run_off[r + 1] += x->run_off[r];
     int64_t n = x->run_off[n_runs];
     x->nodes = tn_alloc(t->ctx, TN_MEM_OTHER, (size_t)n, sizeof *x->nodes);
-    x->next_flow = tn_alloc(t->ctx, TN_MEM_OTHER, (size_t)t->n_tracks * (size_t)t->opt.cap_flows, sizeof *x->next_flow);
+    x->next_flow =
+        tn_alloc(t->ctx, TN_MEM_OTHER, (size_t)t->n_tracks * (size_t)t->opt.cap_flows, sizeof *x->next_flow);
     if (!x->nodes || !x->next_flow) goto no_memory;
-    for (int64_t i = 0; i < n; i++) x->nodes[i] = (node){.start_ns = INT64_MAX, .end_ns = INT64_MIN, .flow = -1, .next_by_seq = -1};
+    for (int64_t i = 0; i < n; i++)
+        x->nodes[i] = (node){.start_ns = INT64_MAX, .end_ns = INT64_MIN, .flow = -1, .next_by_seq = -1};
 
     for (int32_t k = 0; k < t->n_tracks; k++) {
         for (int32_t i = 0; i < tn_timeline_n_events(t, k); i++) {
@@ -175,7 +196,8 @@ static tern_status index_open(const tn_timeline *t, task_index *x, tern_error *e
             node *d = node_of(t, x, e->run, e->task);
             if (!d) continue;
             if (e->start_ns < d->start_ns) d->start_ns = e->start_ns, d->first_track = k;
-            if (e->end_ns > d->end_ns) d->end_ns = e->end_ns, d->last_track = k, d->last_start_ns = e->start_ns;
+            if (e->end_ns > d->end_ns)
+                d->end_ns = e->end_ns, d->last_track = k, d->last_start_ns = e->start_ns;
             node_of(t, x, e->run, e->seq)->next_by_seq = e->task;
         }
         for (int32_t i = 0; i < kept(t->tracks[k].n_flows, t->opt.cap_flows); i++) {
@@ -209,7 +231,8 @@ static int64_t critical_ns(const tn_timeline *t, const task_index *x, int32_t ru
     return longest;
 }
 
-tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline_summary *out, tern_error *err) {
+tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline_summary *out,
+                                  tern_error *err) {
     *out = (tn_timeline_summary){.start_ns = INT64_MAX, .end_ns = INT64_MIN};
     memcpy(out->n_workers, t->opt.n_workers, sizeof out->n_workers);
     for (int32_t k = 0; k < t->n_tracks; k++) {
@@ -229,7 +252,8 @@ tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline
     if (out->start_ns > out->end_ns) out->start_ns = out->end_ns = 0;
     int64_t window = out->end_ns - out->start_ns;
     for (int l = 0; l < TN_N_LANES; l++)
-        if (t->opt.n_workers[l] && window) out->bubble[l] = 1 - (double)out->busy_ns[l] / ((double)window * t->opt.n_workers[l]);
+        if (t->opt.n_workers[l] && window)
+            out->bubble[l] = 1 - (double)out->busy_ns[l] / ((double)window * t->opt.n_workers[l]);
     task_index x;
     TN_TRY(index_open(t, &x, err));
     for (int32_t r = 0; r < t->n_runs; r++)
@@ -247,7 +271,9 @@ static tern_status written(FILE *f, tern_error *err) {
 
 static void track_name(const tn_timeline *t, int32_t k, char *buf, size_t cap) {
     if (k >= tn_timeline_n_workers(t)) snprintf(buf, cap, "%s", t->opt.extra[k - tn_timeline_n_workers(t)]);
-    else snprintf(buf, cap, "%s %" PRId32, tn_lane_name(lane_of_track(t, k)), k - tn_timeline_first_track(t, lane_of_track(t, k)));
+    else
+        snprintf(buf, cap, "%s %" PRId32, tn_lane_name(lane_of_track(t, k)),
+                 k - tn_timeline_first_track(t, lane_of_track(t, k)));
 }
 
 static void put_string(FILE *f, const char *s) {
@@ -283,32 +309,44 @@ tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *e
     TN_TRY(index_open(t, &x, err));
     int64_t base, end;
     window_of(t, -1, &base, &end);
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"tern\"}}", f);
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\","
+          "\"args\":{\"name\":\"tern\"}}",
+          f);
     for (int32_t k = 0; k < t->n_tracks; k++) {
         char name[64];
         track_name(t, k, name, sizeof name);
-        fprintf(f, ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%" PRId32 ",\"name\":\"thread_name\",\"args\":{\"name\":", k + 1);
+        fprintf(f,
+                ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%" PRId32 ",\"name\":\"thread_name\",\"args\":{\"name\":",
+                k + 1);
         put_string(f, name);
-        fprintf(f, "}},\n{\"ph\":\"M\",\"pid\":1,\"tid\":%" PRId32 ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%" PRId32 "}}", k + 1, k);
+        fprintf(f,
+                "}},\n{\"ph\":\"M\",\"pid\":1,\"tid\":%" PRId32
+                ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%" PRId32 "}}",
+                k + 1, k);
     }
     for (int32_t k = 0; k < t->n_tracks; k++) {
         tn_lane lane = lane_of_track(t, k);
         bool worker = k < tn_timeline_n_workers(t);
         for (int32_t i = 0; i < tn_timeline_n_events(t, k); i++) {
             const tn_event *e = tn_timeline_event(t, k, i);
-            fprintf(f, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%" PRId32 ",\"cat\":\"%s\",\"name\":", k + 1, tn_lane_name(e->lane));
+            fprintf(f, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%" PRId32 ",\"cat\":\"%s\",\"name\":", k + 1,
+                    tn_lane_name(e->lane));
             put_string(f, e->name);
             fputs(",\"ts\":", f);
             put_us(f, e->start_ns - base);
             fputs(",\"dur\":", f);
             put_us(f, e->end_ns - e->start_ns);
-            fprintf(f, ",\"args\":{\"chunk\":%" PRId32 ",\"layer\":%" PRId32 ",\"run\":%" PRId32 ",\"task\":%" PRId32, e->chunk, e->layer, e->run, e->task);
+            fprintf(f,
+                    ",\"args\":{\"chunk\":%" PRId32 ",\"layer\":%" PRId32 ",\"run\":%" PRId32
+                    ",\"task\":%" PRId32,
+                    e->chunk, e->layer, e->run, e->task);
             if (e->n_parts > 1) fprintf(f, ",\"part\":%" PRId32 ",\"parts\":%" PRId32, e->part, e->n_parts);
             if (worker && e->lane != lane) fprintf(f, ",\"stolen\":true");
             fputs("}}", f);
         }
     }
-    /* An arrow leaves the slice of the part that ended last, a nanosecond before its end so as to lie inside it. */
+    /* An arrow leaves the slice of the part that ended last, a nanosecond before its end so as to lie inside
+     * it. */
     int64_t id = 0;
     for (int32_t k = 0; k < t->n_tracks; k++) {
         for (int32_t i = 0; i < kept(t->tracks[k].n_flows, t->opt.cap_flows); i++) {
@@ -316,9 +354,15 @@ tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *e
             const node *a = node_of(t, &x, w->run, w->from), *b = node_of(t, &x, w->run, w->to);
             if (!a || !b || a->end_ns < a->start_ns || b->end_ns < b->start_ns) continue;
             int64_t leave = a->end_ns > a->last_start_ns ? a->end_ns - 1 : a->end_ns;
-            fprintf(f, ",\n{\"ph\":\"s\",\"pid\":1,\"tid\":%" PRId32 ",\"id\":%" PRId64 ",\"cat\":\"dep\",\"name\":\"dep\",\"ts\":", a->last_track + 1, id);
+            fprintf(f,
+                    ",\n{\"ph\":\"s\",\"pid\":1,\"tid\":%" PRId32 ",\"id\":%" PRId64
+                    ",\"cat\":\"dep\",\"name\":\"dep\",\"ts\":",
+                    a->last_track + 1, id);
             put_us(f, leave - base);
-            fprintf(f, "},\n{\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":%" PRId32 ",\"id\":%" PRId64 ",\"cat\":\"dep\",\"name\":\"dep\",\"ts\":", b->first_track + 1, id);
+            fprintf(f,
+                    "},\n{\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":%" PRId32 ",\"id\":%" PRId64
+                    ",\"cat\":\"dep\",\"name\":\"dep\",\"ts\":",
+                    b->first_track + 1, id);
             put_us(f, b->start_ns - base);
             fputs("}", f);
             id++;
@@ -350,8 +394,10 @@ static void put_row(FILE *f, const cell *row, int32_t width, double cell_ns, boo
     if (colour && last) fputs("\x1b[0m", f);
 }
 
-tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t width, bool colour, FILE *f, tern_error *err) {
-    TN_FAIL_IF(width < 20 || width > 1000, err, TERN_E_INVALID, "a Gantt chart of %" PRId32 " columns is not possible, 20 to 1000 are", width);
+tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t width, bool colour, FILE *f,
+                                    tern_error *err) {
+    TN_FAIL_IF(width < 20 || width > 1000, err, TERN_E_INVALID,
+               "a Gantt chart of %" PRId32 " columns is not possible, 20 to 1000 are", width);
     int64_t start, end;
     if (!window_of(t, run, &start, &end)) {
         fputs("nothing ran\n", f);
@@ -375,7 +421,8 @@ tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t w
             double a = (double)(e->start_ns - start), b = (double)(e->end_ns - start);
             busy += b - a;
             for (int32_t c = (int32_t)(a / cell_ns); c < width && c * cell_ns < b; c++) {
-                double from = a > c * cell_ns ? a : c * cell_ns, to = b < (c + 1) * cell_ns ? b : (c + 1) * cell_ns;
+                double from = a > c * cell_ns ? a : c * cell_ns,
+                       to = b < (c + 1) * cell_ns ? b : (c + 1) * cell_ns;
                 if (to <= from) continue;
                 row[c].busy_ns += to - from;
                 if (to - from > row[c].most_ns) row[c].most_ns = to - from, row[c].chunk = e->chunk;
@@ -389,7 +436,9 @@ tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t w
         fputs("┃\n", f);
     }
     fprintf(f, "%*s 0%*.3f ms\n", (int)margin, "", width, (double)(end - start) * 1e-6);
-    fputs("█ over 3/4 busy, ▓ over 1/2, ▒ over 1/4, ░ less; below, the chunk: 0-9, a-z, then again from 0; . = none\n", f);
+    fputs("█ over 3/4 busy, ▓ over 1/2, ▒ over 1/4, ░ less; below, the chunk: 0-9, a-z, then again from 0; . "
+          "= none\n",
+          f);
     tn_free(t->ctx, row);
     return written(f, err);
 }
@@ -402,8 +451,11 @@ tern_status tn_timeline_write_summary(const tn_timeline *t, int32_t run, FILE *f
             window > 0 ? 100 * (double)s.critical_ns / window : 0.0);
     for (int l = 0; l < TN_N_LANES; l++) {
         if (!s.n_workers[l]) continue;
-        fprintf(f, "%s: %" PRId32 " worker%s, %" PRId64 " parts (%" PRId64 " from other lanes), busy %.3f ms, bubbles %.1f %%\n", tn_lane_name((tn_lane)l),
-                s.n_workers[l], s.n_workers[l] == 1 ? "" : "s", s.n_events[l], s.n_stolen[l], (double)s.busy_ns[l] * 1e-6, 100 * s.bubble[l]);
+        fprintf(f,
+                "%s: %" PRId32 " worker%s, %" PRId64 " parts (%" PRId64
+                " from other lanes), busy %.3f ms, bubbles %.1f %%\n",
+                tn_lane_name((tn_lane)l), s.n_workers[l], s.n_workers[l] == 1 ? "" : "s", s.n_events[l],
+                s.n_stolen[l], (double)s.busy_ns[l] * 1e-6, 100 * s.bubble[l]);
     }
     if (s.n_lost) fprintf(f, "%" PRId64 " older events and dependencies were overwritten\n", s.n_lost);
     return written(f, err);

@@ -11,23 +11,23 @@
 
 typedef struct tn_event {
     int64_t start_ns, end_ns;
-    const char *name; /* borrowed until the timeline is closed */
-    int32_t run;      /* from tn_timeline_begin_run */
-    int32_t task;     /* id in its graph, -1 for events that are no tasks */
-    int32_t seq;      /* start number in its run */
+    const char *name;     /* borrowed until the timeline is closed */
+    int32_t run;          /* from tn_timeline_begin_run */
+    int32_t task;         /* id in its graph, -1 for events that are no tasks */
+    int32_t seq;          /* start number in its run */
     int32_t chunk, layer; /* -1 = none */
     int32_t part, n_parts;
-    tn_lane lane;     /* the task's home lane */
+    tn_lane lane; /* the task's home lane */
 } tn_event;
 
 typedef struct tn_timeline tn_timeline;
 
 typedef struct tn_timeline_options {
-    int32_t n_workers[TN_N_LANES];    /* tracks of the workers, CPU first */
-    const char *const *extra;         /* names of further tracks (borrowed), may be NULL */
+    int32_t n_workers[TN_N_LANES]; /* tracks of the workers, CPU first */
+    const char *const *extra;      /* names of further tracks (borrowed), may be NULL */
     int32_t n_extra;
-    int32_t cap_events;               /* per track, > 0 */
-    int32_t cap_flows;                /* dependencies per track, > 0 */
+    int32_t cap_events; /* per track, > 0 */
+    int32_t cap_flows;  /* dependencies per track, > 0 */
 } tn_timeline_options;
 
 tern_status tn_timeline_open(tn_ctx *ctx, const tn_timeline_options *opt, tn_timeline **out, tern_error *err);
@@ -42,7 +42,8 @@ int32_t tn_timeline_n_workers(const tn_timeline *t);
 int32_t tn_timeline_begin_run(tn_timeline *t);
 void tn_timeline_add(tn_timeline *t, int32_t track, const tn_event *e);
 /* A finished part of g's task; with part 0, its dependencies are recorded too. */
-void tn_timeline_add_task(tn_timeline *t, int32_t track, int32_t run, const tn_graph *g, const tn_pick *pick, int64_t start_ns, int64_t end_ns);
+void tn_timeline_add_task(tn_timeline *t, int32_t track, int32_t run, const tn_graph *g, const tn_pick *pick,
+                          int64_t start_ns, int64_t end_ns);
 
 /* The kept events of a track, oldest first. */
 int32_t tn_timeline_n_events(const tn_timeline *t, int32_t track);
@@ -55,18 +56,21 @@ typedef struct tn_timeline_summary {
     int32_t n_workers[TN_N_LANES];
     int64_t n_events[TN_N_LANES]; /* parts run by the lane's workers */
     int64_t n_stolen[TN_N_LANES]; /* of those, parts that belong to another lane */
-    int64_t critical_ns;  /* longest chain of dependent tasks, at the times they took, summed over runs */
-    int64_t n_lost;       /* events and dependencies overwritten: figures are then of the rest */
+    int64_t critical_ns; /* longest chain of dependent tasks, at the times they took, summed over runs */
+    int64_t n_lost;      /* events and dependencies overwritten: figures are then of the rest */
 } tn_timeline_summary;
 
 /* In all that follows, run >= 0: that run only; -1: all. */
-tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline_summary *out, tern_error *err);
+tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline_summary *out,
+                                  tern_error *err);
 
-/* Chrome trace event JSON (Perfetto, chrome://tracing): tracks as named threads, events, dependencies as arrows. */
+/* Chrome trace event JSON (Perfetto, chrome://tracing): tracks as named threads, events, dependencies as
+ * arrows. */
 tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *err);
 /* Every track as a row of `width` columns (20 to 1000): how busy it was, and below, which chunk it worked on
  * most. colour: ANSI colours by chunk. */
-tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t width, bool colour, FILE *f, tern_error *err);
+tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t width, bool colour, FILE *f,
+                                    tern_error *err);
 /* A few lines of text: the summary in words. */
 tern_status tn_timeline_write_summary(const tn_timeline *t, int32_t run, FILE *f, tern_error *err);
 

@@ -3,7 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
-void tn_virtual_run(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES], tn_timeline *tl, tn_virtual_result *out) {
+void tn_virtual_run(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES],
+                    tn_timeline *tl, tn_virtual_result *out) {
     const tn_graph *g = tn_sched_graph(s);
     struct {
         tn_pick pick;

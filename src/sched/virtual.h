@@ -12,12 +12,14 @@ enum { TN_VIRTUAL_MAX_WORKERS = 64 };
 typedef struct tn_virtual_result {
     int64_t makespan_ns;
     int64_t busy_ns[TN_N_LANES]; /* sum over the lane's workers */
-    double bubble[TN_N_LANES];   /* idle share of the lane's workers from 0 to makespan; 0 for a lane without workers */
+    double bubble[TN_N_LANES];   /* idle share of the lane's workers from 0 to makespan; 0 for a lane without
+                                    workers */
     int32_t n_stolen;            /* parts run by another lane's worker */
 } tn_virtual_result;
 
 /* Runs the graph bound to s. n_workers per lane: 1 to TN_VIRTUAL_MAX_WORKERS in all. tl may be NULL.
  * A task's parts take equal shares of its time, on whichever worker they run. Allocates nothing. */
-void tn_virtual_run(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES], tn_timeline *tl, tn_virtual_result *out);
+void tn_virtual_run(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES],
+                    tn_timeline *tl, tn_virtual_result *out);
 
 #endif

@@ -3,7 +3,9 @@
 #include <string.h>
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t'; }
-static bool is_word(char c) { return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || (c & 0x80); }
+static bool is_word(char c) {
+    return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || (c & 0x80);
+}
 
 size_t tn_text_count(const char *text, size_t n) {
     size_t count = 0, word = 0;
@@ -32,17 +34,22 @@ static bool begins(const char *t, size_t i, cut c) {
         }
         return false;
     case CUT_LINE: return t[i - 1] == '\n' && t[i] != '\n';
-    case CUT_SENTENCE: return i > 1 && is_space(t[i - 1]) && !is_space(t[i]) && (t[i - 2] == '.' || t[i - 2] == '!' || t[i - 2] == '?' || t[i - 2] == '\n');
+    case CUT_SENTENCE:
+        return i > 1 && is_space(t[i - 1]) && !is_space(t[i]) &&
+               (t[i - 2] == '.' || t[i - 2] == '!' || t[i - 2] == '?' || t[i - 2] == '\n');
     default: return is_space(t[i - 1]) && !is_space(t[i]);
     }
 }
 
 static size_t next_begin(const char *t, size_t n, size_t i, cut c) {
-    while (++i < n && !begins(t, i, c)) {}
+    while (++i < n && !begins(t, i, c)) {
+    }
     return i < n ? i : n;
 }
 
-static size_t count(const tn_passage_options *o, const char *t, size_t n) { return o->count ? o->count(o->user, t, n) : tn_text_count(t, n); }
+static size_t count(const tn_passage_options *o, const char *t, size_t n) {
+    return o->count ? o->count(o->user, t, n) : tn_text_count(t, n);
+}
 
 /* As much of t as n_tokens allow, at least one character. */
 static size_t part_of_word(const char *t, size_t n, size_t n_tokens, const tn_passage_options *o) {
@@ -54,7 +61,8 @@ static size_t part_of_word(const char *t, size_t n, size_t n_tokens, const tn_pa
     }
     while (lo > 0 && lo < n && (t[lo] & 0xc0) == 0x80) lo--;
     if (!lo) {
-        while (++lo < n && (t[lo] & 0xc0) == 0x80) {}
+        while (++lo < n && (t[lo] & 0xc0) == 0x80) {
+        }
     }
     return lo;
 }
@@ -62,7 +70,9 @@ static size_t part_of_word(const char *t, size_t n, size_t n_tokens, const tn_pa
 /* The end of the passage that begins at `from`: pieces as coarse as they fit. */
 static size_t passage_end(const char *t, size_t n, size_t from, const tn_passage_options *o) {
     size_t end = from, used = 0;
-    enum { MAX_TOKEN_BYTES = 32 }; /* so far a passage can reach: what is behind is not looked at for each passage again */
+    enum {
+        MAX_TOKEN_BYTES = 32
+    }; /* so far a passage can reach: what is behind is not looked at for each passage again */
     if ((n - from) / MAX_TOKEN_BYTES > o->max_tokens) n = from + o->max_tokens * MAX_TOKEN_BYTES;
     for (int c = CUT_PARAGRAPH; c < N_CUTS; c++) {
         while (end < n) {
@@ -73,7 +83,8 @@ static size_t passage_end(const char *t, size_t n, size_t from, const tn_passage
         }
         if (end == n || used > o->max_tokens / 4) return end; /* a heading alone would be no passage */
     }
-    return used < o->max_tokens || end == from ? end + part_of_word(t + end, n - end, o->max_tokens - used, o) : end;
+    return used < o->max_tokens || end == from ? end + part_of_word(t + end, n - end, o->max_tokens - used, o)
+                                               : end;
 }
 
 /* Where the next passage begins: at a line, else a sentence, of the passage's end. */
@@ -91,7 +102,8 @@ static size_t overlap_begin(const char *t, size_t from, size_t end, const tn_pas
     return end;
 }
 
-void tn_passages(const char *t, size_t n, const tn_passage_options *o, bool (*fn)(void *, const char *, size_t), void *user) {
+void tn_passages(const char *t, size_t n, const tn_passage_options *o,
+                 bool (*fn)(void *, const char *, size_t), void *user) {
     for (size_t from = 0; from < n;) {
         while (from < n && is_space(t[from])) from++;
         if (from == n) return;

@@ -23,14 +23,14 @@
 extern char **environ;
 
 enum {
-    MAX_DEPTH = 64,           /* of folders */
-    BATCH_BYTES = 4 << 20,    /* text written in one transaction */
+    MAX_DEPTH = 64,        /* of folders */
+    BATCH_BYTES = 4 << 20, /* text written in one transaction */
     BATCH_DOCUMENTS = 256,
     PDF_SECONDS = 120,
-    MAX_TERMS = 48,           /* words of a query that are looked for */
+    MAX_TERMS = 48, /* words of a query that are looked for */
     MAX_WORD = 64,
-    COMMON_SHARE = 4,         /* a word in more than 1 / 4 of the passages tells nothing... */
-    COMMON_MIN = 64,          /* ...when there are so many passages */
+    COMMON_SHARE = 4, /* a word in more than 1 / 4 of the passages tells nothing... */
+    COMMON_MIN = 64,  /* ...when there are so many passages */
 };
 static const uint64_t MAX_FILE_BYTES = 32u << 20;
 
@@ -44,7 +44,7 @@ typedef struct indexer {
     const atomic_bool *cancel;
     tn_rag_added *out;
     sqlite3_stmt *find, *insert, *update, *passage, *words; /* prepared once */
-    int64_t document, number;                              /* being written */
+    int64_t document, number;                               /* being written */
     uint64_t batch_bytes;
     int32_t batch_documents;
     tern_status st; /* of the callback that writes passages */
@@ -54,7 +54,9 @@ typedef struct indexer {
 /* ---- SQL ------------------------------------------------------------------------------------------- */
 
 static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, tern_error *err) {
-    return sqlite3_prepare_v2(tn_store_db(s), sql, -1, out, NULL) == SQLITE_OK ? TERN_OK : tn_store_failed(s, "search it", err);
+    return sqlite3_prepare_v2(tn_store_db(s), sql, -1, out, NULL) == SQLITE_OK
+               ? TERN_OK
+               : tn_store_failed(s, "search it", err);
 }
 
 /* Run a statement that gives no rows, and make it ready again. */
@@ -76,7 +78,8 @@ static void skip(indexer *x, const char *path, const char *why) {
 }
 
 /* Everything fd gives, at most max + 1 bytes, within `seconds` (0: no limit). *n > max: there was more. */
-static tern_status read_all(tn_ctx *ctx, int fd, uint64_t max, int seconds, char **out, size_t *n, bool *late, tern_error *err) {
+static tern_status read_all(tn_ctx *ctx, int fd, uint64_t max, int seconds, char **out, size_t *n, bool *late,
+                            tern_error *err) {
     size_t cap = 1 << 16;
     int64_t end_ns = tn_now_ns() + (int64_t)seconds * 1000000000;
     char *buf = tn_alloc(ctx, TN_MEM_TEXT, cap, 1);
@@ -110,7 +113,8 @@ static tern_status read_all(tn_ctx *ctx, int fd, uint64_t max, int seconds, char
         *out = buf;
         return TERN_OK;
     }
-    tern_status st = buf ? tn_fail(err, TERN_E_IO, "%s", strerror(errno)) : tn_fail(err, TERN_E_MEMORY, "no memory for a document");
+    tern_status st = buf ? tn_fail(err, TERN_E_IO, "%s", strerror(errno))
+                         : tn_fail(err, TERN_E_MEMORY, "no memory for a document");
     tn_free(ctx, buf);
     return st;
 }
@@ -120,8 +124,10 @@ static bool has_suffix(const char *path, const char *suffix) {
     return n > m && !strcasecmp(path + n - m, suffix);
 }
 
-/* pdftotext's output; a reason to skip the file in *why when it gives none. The path is absolute: it is no option. */
-static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n, const char **why, tern_error *err) {
+/* pdftotext's output; a reason to skip the file in *why when it gives none. The path is absolute: it is no
+ * option. */
+static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n, const char **why,
+                            tern_error *err) {
     int fds[2];
     *out = NULL;
     TN_FAIL_IF(pipe2(fds, O_CLOEXEC), err, TERN_E_IO, "no pipe: %s", strerror(errno));
@@ -145,11 +151,15 @@ static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n,
     close(fds[0]);
     if (st != TERN_OK || late || *n > x->max_file_bytes) kill(pid, SIGKILL);
     int status = 0;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
     if (st != TERN_OK) return st;
     if (late) *why = "pdftotext takes too long";
     else if (*n > x->max_file_bytes) *why = "it holds more text than a document may have";
-    else if (!WIFEXITED(status) || WEXITSTATUS(status)) *why = WIFEXITED(status) && WEXITSTATUS(status) == 127 ? "reading PDF needs pdftotext (package poppler-utils), which is not installed" : "pdftotext cannot read it";
+    else if (!WIFEXITED(status) || WEXITSTATUS(status))
+        *why = WIFEXITED(status) && WEXITSTATUS(status) == 127
+                   ? "reading PDF needs pdftotext (package poppler-utils), which is not installed"
+                   : "pdftotext cannot read it";
     if (*why) {
         tn_free(x->ctx, *out);
         *out = NULL;
@@ -158,7 +168,8 @@ static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n,
 }
 
 /* The text of a file as people read it. *why: it has none. */
-static tern_status document_text(indexer *x, const char *path, const char *bytes, size_t n, char **text, size_t *n_text, const char **why, tern_error *err) {
+static tern_status document_text(indexer *x, const char *path, const char *bytes, size_t n, char **text,
+                                 size_t *n_text, const char **why, tern_error *err) {
     char *raw = NULL, *plain = NULL;
     size_t n_raw = 0, n_plain = 0;
     bool pdf = n >= 5 && !memcmp(bytes, "%PDF-", 5);
@@ -188,10 +199,12 @@ static tern_status document_text(indexer *x, const char *path, const char *bytes
     return TERN_OK;
 }
 
-/* Passages of the documents that the query `which` gives go, from the index first, which needs their text for that. Its ?1 is key,
- * or path where that is given. */
-static tern_status drop_passages(tn_store *s, const char *which, int64_t key, const char *path, tern_error *err) {
-    static const char *const steps[] = {"INSERT INTO passage_fts(passage_fts, rowid, text) SELECT 'delete', id, text FROM passage WHERE document IN (%s)",
+/* Passages of the documents that the query `which` gives go, from the index first, which needs their text for
+ * that. Its ?1 is key, or path where that is given. */
+static tern_status drop_passages(tn_store *s, const char *which, int64_t key, const char *path,
+                                 tern_error *err) {
+    static const char *const steps[] = {"INSERT INTO passage_fts(passage_fts, rowid, text) SELECT 'delete', "
+                                        "id, text FROM passage WHERE document IN (%s)",
                                         "DELETE FROM passage WHERE document IN (%s)"};
     for (int i = 0; i < 2; i++) {
         char sql[400];
@@ -237,18 +250,21 @@ static tern_status find_document(indexer *x, const char *path, int64_t *known, i
         *known = sqlite3_column_int64(x->find, 0);
         *hash = sqlite3_column_int64(x->find, 1);
     }
-    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(x->s, "search it", x->err);
+    tern_status st =
+        rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(x->s, "search it", x->err);
     sqlite3_reset(x->find);
     return st;
 }
 
 /* The document's row with its new hash; its old passages go. */
-static tern_status write_document(indexer *x, const char *path, int64_t hash, size_t n_bytes, const char *text, size_t n_text) {
+static tern_status write_document(indexer *x, const char *path, int64_t hash, size_t n_bytes,
+                                  const char *text, size_t n_text) {
     int64_t known, old_hash;
     if (!x->batch_documents) TN_TRY(tn_store_begin(x->s, x->err));
     x->batch_documents++;
     x->batch_bytes += n_text;
-    TN_TRY(find_document(x, path, &known, &old_hash)); /* again: another process may have written before this batch began */
+    TN_TRY(find_document(x, path, &known,
+                         &old_hash)); /* again: another process may have written before this batch began */
     if (known && old_hash == hash) {
         x->out->n_unchanged++;
         return TERN_OK;
@@ -279,7 +295,8 @@ static tern_status write_document(indexer *x, const char *path, int64_t hash, si
 
 static tern_status add_bytes(indexer *x, const char *path, const char *bytes, size_t n) {
     /* a document cut up in another way is another one */
-    XXH64_hash_t seed = XXH64(&(uint64_t[]){x->passages.max_tokens, x->passages.overlap_tokens, x->passages.count != NULL}, 24, 0);
+    XXH64_hash_t seed = XXH64(
+        &(uint64_t[]){x->passages.max_tokens, x->passages.overlap_tokens, x->passages.count != NULL}, 24, 0);
     int64_t hash = (int64_t)XXH64(bytes, n, seed), known, old_hash;
     TN_TRY(find_document(x, path, &known, &old_hash));
     x->out->n_bytes += n;
@@ -303,7 +320,8 @@ static tern_status add_bytes(indexer *x, const char *path, const char *bytes, si
 }
 
 static tern_status add_file(indexer *x, const char *path) {
-    TN_FAIL_IF(x->cancel && atomic_load_explicit(x->cancel, memory_order_relaxed), x->err, TERN_E_CANCELLED, "indexing was stopped");
+    TN_FAIL_IF(x->cancel && atomic_load_explicit(x->cancel, memory_order_relaxed), x->err, TERN_E_CANCELLED,
+               "indexing was stopped");
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its writer */
     struct stat st;
     if (fd < 0 || fstat(fd, &st)) {
@@ -349,9 +367,11 @@ static tern_status add_folder(indexer *x, const char *folder, int depth) {
             struct stat info;
             snprintf(path, cap, "%s/%s", strcmp(folder, "/") ? folder : "", name);
             if (lstat(path, &info)) skip(x, path, strerror(errno));
-            else if (S_ISDIR(info.st_mode) && depth == MAX_DEPTH) skip(x, path, "folders are nested too deeply");
+            else if (S_ISDIR(info.st_mode) && depth == MAX_DEPTH)
+                skip(x, path, "folders are nested too deeply");
             else if (S_ISDIR(info.st_mode)) st = add_folder(x, path, depth + 1);
-            else if (S_ISREG(info.st_mode)) st = add_file(x, path); /* links may lead round in circles: not followed */
+            else if (S_ISREG(info.st_mode))
+                st = add_file(x, path); /* links may lead round in circles: not followed */
         }
         tn_free(x->ctx, path);
         free(entries[i]);
@@ -365,7 +385,8 @@ static tern_status add_folder(indexer *x, const char *folder, int depth) {
 /* "/" ends in the slash that BELOW adds. */
 static const char *below_key(const char *path) { return strcmp(path, "/") ? path : ""; }
 
-/* Documents that are `path` or below it. The bounds keep to the index: everything below begins with "path/" and is less than "path0". */
+/* Documents that are `path` or below it. The bounds keep to the index: everything below begins with "path/"
+ * and is less than "path0". */
 static const char BELOW[] = "(path = ?1 OR (path >= ?1 || '/' AND path < ?1 || '0'))";
 
 /* What was indexed below the folder and is no longer there. */
@@ -394,7 +415,8 @@ static tern_status remove_vanished(indexer *x, const char *folder) {
 }
 
 tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error *err) {
-    char which[160], sql[160], *real = path ? realpath(path, NULL) : NULL; /* a file that is gone is given as it was listed */
+    char which[160], sql[160],
+        *real = path ? realpath(path, NULL) : NULL; /* a file that is gone is given as it was listed */
     const char *key = path ? below_key(real ? real : path) : NULL, *where = path ? BELOW : "1";
     snprintf(which, sizeof which, "SELECT id FROM document WHERE %s", where);
     snprintf(sql, sizeof sql, "DELETE FROM document WHERE %s", where);
@@ -410,7 +432,8 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
     int64_t left = 1, passages;
     if (st == TERN_OK) st = tn_rag_counts(s, &left, &passages, err);
     q = NULL; /* an index forgets word by word, when it is merged; one of nothing at once */
-    if (st == TERN_OK && !left) st = prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('delete-all')", &q, err);
+    if (st == TERN_OK && !left)
+        st = prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('delete-all')", &q, err);
     if (q) st = run(s, q, err);
     sqlite3_finalize(q);
     if (st == TERN_OK) st = tn_store_commit(s, err);
@@ -420,25 +443,40 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
 
 /* ---- adding ---------------------------------------------------------------------------------------- */
 
-tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt, const atomic_bool *cancel, tn_rag_added *out, tern_error *err) {
+tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt, const atomic_bool *cancel,
+                       tn_rag_added *out, tern_error *err) {
     static const tn_rag_options defaults;
-    indexer x = {.s = s, .ctx = tn_store_ctx(s), .db = tn_store_db(s), .o = opt ? opt : &defaults, .cancel = cancel, .out = out, .err = err};
+    indexer x = {.s = s,
+                 .ctx = tn_store_ctx(s),
+                 .db = tn_store_db(s),
+                 .o = opt ? opt : &defaults,
+                 .cancel = cancel,
+                 .out = out,
+                 .err = err};
     x.passages = x.o->passages;
     if (!x.passages.max_tokens) {
         x.passages.max_tokens = TN_RAG_PASSAGE_TOKENS;
         x.passages.overlap_tokens = TN_RAG_OVERLAP_TOKENS;
     }
-    TN_FAIL_IF(x.passages.overlap_tokens >= x.passages.max_tokens, err, TERN_E_INVALID, "passages of %zu tokens that overlap by %zu", x.passages.max_tokens, x.passages.overlap_tokens);
+    TN_FAIL_IF(x.passages.overlap_tokens >= x.passages.max_tokens, err, TERN_E_INVALID,
+               "passages of %zu tokens that overlap by %zu", x.passages.max_tokens,
+               x.passages.overlap_tokens);
     x.max_file_bytes = x.o->max_file_bytes ? x.o->max_file_bytes : MAX_FILE_BYTES;
     char *real = realpath(path, NULL);
     TN_FAIL_IF(!real, err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
     struct stat info;
     tern_status st = prepare(s, "SELECT id, hash FROM document WHERE path = ?", &x.find, err);
-    if (st == TERN_OK) st = prepare(s, "INSERT INTO document(path, hash, n_bytes, n_passages, added) VALUES(?, 0, 0, 0, 0)", &x.insert, err);
-    if (st == TERN_OK) st = prepare(s, "UPDATE document SET hash = ?, n_bytes = ?, n_passages = ?, added = ? WHERE id = ?", &x.update, err);
-    if (st == TERN_OK) st = prepare(s, "INSERT INTO passage(document, number, text) VALUES(?, ?, ?)", &x.passage, err);
+    if (st == TERN_OK)
+        st = prepare(s, "INSERT INTO document(path, hash, n_bytes, n_passages, added) VALUES(?, 0, 0, 0, 0)",
+                     &x.insert, err);
+    if (st == TERN_OK)
+        st = prepare(s, "UPDATE document SET hash = ?, n_bytes = ?, n_passages = ?, added = ? WHERE id = ?",
+                     &x.update, err);
+    if (st == TERN_OK)
+        st = prepare(s, "INSERT INTO passage(document, number, text) VALUES(?, ?, ?)", &x.passage, err);
     if (st == TERN_OK) st = prepare(s, "INSERT INTO passage_fts(rowid, text) VALUES(?, ?)", &x.words, err);
-    if (st == TERN_OK && stat(real, &info)) st = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
+    if (st == TERN_OK && stat(real, &info))
+        st = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
     bool folder = st == TERN_OK && S_ISDIR(info.st_mode);
     if (st == TERN_OK) st = folder ? add_folder(&x, real, 0) : add_file(&x, real);
     if (st == TERN_OK && folder) st = remove_vanished(&x, real);
@@ -460,13 +498,15 @@ tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt,
 
 /* ---- listing --------------------------------------------------------------------------------------- */
 
-tern_status tn_rag_list(tn_store *s, bool (*fn)(void *, const tn_rag_document *), void *user, tern_error *err) {
+tern_status tn_rag_list(tn_store *s, bool (*fn)(void *, const tn_rag_document *), void *user,
+                        tern_error *err) {
     sqlite3_stmt *q;
     TN_TRY(prepare(s, "SELECT path, n_passages, n_bytes, added FROM document ORDER BY path", &q, err));
     int rc;
     while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
         const char *path = (const char *)sqlite3_column_text(q, 0);
-        const tn_rag_document d = {path ? path : "", sqlite3_column_int64(q, 1), sqlite3_column_int64(q, 2), sqlite3_column_int64(q, 3)};
+        const tn_rag_document d = {path ? path : "", sqlite3_column_int64(q, 1), sqlite3_column_int64(q, 2),
+                                   sqlite3_column_int64(q, 3)};
         if (!fn(user, &d)) break;
     }
     tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "list it", err);
@@ -474,7 +514,8 @@ tern_status tn_rag_list(tn_store *s, bool (*fn)(void *, const tn_rag_document *)
     return st;
 }
 
-static tern_status count_of(tn_store *s, const char *sql, const char *text, int64_t limit, int64_t *out, tern_error *err) {
+static tern_status count_of(tn_store *s, const char *sql, const char *text, int64_t limit, int64_t *out,
+                            tern_error *err) {
     sqlite3_stmt *q;
     TN_TRY(prepare(s, sql, &q, err));
     if (text) sqlite3_bind_text(q, 1, text, -1, SQLITE_STATIC);
@@ -492,13 +533,15 @@ tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages
 
 /* ---- searching ------------------------------------------------------------------------------------- */
 
-/* Letters, marks and digits of any script make words; everything else, FTS5's syntax included, is between them. */
+/* Letters, marks and digits of any script make words; everything else, FTS5's syntax included, is between
+ * them. */
 static bool is_word_char(utf8proc_int32_t c) {
     utf8proc_category_t k = utf8proc_category(c);
     return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NO) || k == UTF8PROC_CATEGORY_CO;
 }
 
-/* The next word of *text (lower case is FTS5's affair), or false. Words of more bytes than cap - 1 are cut. */
+/* The next word of *text (lower case is FTS5's affair), or false. Words of more bytes than cap - 1 are cut.
+ */
 static bool next_word(const char **text, char *word, size_t cap, bool *adjacent) {
     size_t n = 0;
     *adjacent = true; /* only one sign since the word before */
@@ -522,9 +565,12 @@ static bool next_word(const char **text, char *word, size_t cap, bool *adjacent)
 
 /* Words of questions that say nothing about their subject. */
 static bool is_stop_word(const char *w) {
-    static const char list[] = " a about an and any are as at be been but by can could did do does find for from get give had has have he her his how i if in into is it its "
-                               "let like look may me mine my need no not of on or our please quote say says said she show should so some tell than that the their them then there "
-                               "these they this those to up us want was we were what when where which who whom whose why will with would you your ";
+    static const char list[] = " a about an and any are as at be been but by can could did do does find for "
+                               "from get give had has have he her his how i if in into is it its "
+                               "let like look may me mine my need no not of on or our please quote say says "
+                               "said she show should so some tell than that the their them then there "
+                               "these they this those to up us want was we were what when where which who "
+                               "whom whose why will with would you your ";
     char key[MAX_WORD + 2];
     size_t n = strlen(w);
     if (n > MAX_WORD - 1) return false;
@@ -555,7 +601,8 @@ static char *append(char *p, const char *text) { return stpcpy(p, text); }
 /* A word is a quoted string to FTS5, in which it sees no syntax; next_word lets no quote through. */
 static tern_status drop_common(tn_store *s, term *terms, int32_t n, tern_error *err) {
     int64_t n_passages, found = 0;
-    TN_TRY(count_of(s, "SELECT coalesce(max(id), 0) FROM passage", NULL, 0, &n_passages, err)); /* about: at once, where counting is not */
+    TN_TRY(count_of(s, "SELECT coalesce(max(id), 0) FROM passage", NULL, 0, &n_passages,
+                    err)); /* about: at once, where counting is not */
     if (n_passages < COMMON_MIN) return TERN_OK;
     bool common[MAX_TERMS];
     int32_t left = 0;
@@ -565,7 +612,9 @@ static tern_status drop_common(tn_store *s, term *terms, int32_t n, tern_error *
         int64_t limit = n_passages / COMMON_SHARE + 1;
         common[i] = terms[i].stop;
         if (terms[i].stop) continue;
-        TN_TRY(count_of(s, "SELECT count(*) FROM (SELECT 1 FROM passage_fts WHERE passage_fts MATCH ?1 LIMIT ?2)", quoted, limit, &found, err));
+        TN_TRY(count_of(
+            s, "SELECT count(*) FROM (SELECT 1 FROM passage_fts WHERE passage_fts MATCH ?1 LIMIT ?2)", quoted,
+            limit, &found, err));
         common[i] = found == limit;
         left += found > 0 && !common[i];
     }
@@ -575,8 +624,8 @@ static tern_status drop_common(tn_store *s, term *terms, int32_t n, tern_error *
 
 enum { QUERY_BYTES = MAX_TERMS * (3 * MAX_WORD + 24) };
 
-/* "one" OR "two" OR "one two": any of the words, better in the order they were asked. Only stop words when there are no others.
- * out [QUERY_BYTES]: a word and a pair take at most 3 words and 16 signs. */
+/* "one" OR "two" OR "one two": any of the words, better in the order they were asked. Only stop words when
+ * there are no others. out [QUERY_BYTES]: a word and a pair take at most 3 words and 16 signs. */
 static void write_query(const term *terms, int32_t n, char *out) {
     bool any = false;
     char *p = out;
@@ -591,7 +640,8 @@ static void write_query(const term *terms, int32_t n, char *out) {
 }
 
 static tern_status take_hit(tn_ctx *ctx, sqlite3_stmt *q, tn_rag_hit *h, tern_error *err) {
-    const char *path = (const char *)sqlite3_column_text(q, 0), *text = (const char *)sqlite3_column_text(q, 2);
+    const char *path = (const char *)sqlite3_column_text(q, 0),
+               *text = (const char *)sqlite3_column_text(q, 2);
     *h = (tn_rag_hit){.number = sqlite3_column_int(q, 1), .score = -(float)sqlite3_column_double(q, 3)};
     h->path = tn_strdup(ctx, TN_MEM_TEXT, path ? path : "");
     h->text = tn_strdup(ctx, TN_MEM_TEXT, text ? text : "");
@@ -599,7 +649,8 @@ static tern_status take_hit(tn_ctx *ctx, sqlite3_stmt *q, tn_rag_hit *h, tern_er
     return TERN_OK;
 }
 
-tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n, tern_error *err) {
+tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n,
+                          tern_error *err) {
     tn_ctx *ctx = tn_store_ctx(s);
     *out = NULL;
     *n = 0;
@@ -612,15 +663,20 @@ tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit 
     write_query(terms, n_terms, match);
     sqlite3_stmt *q;
     /* rank first, then text: only the k best rows are fetched */
-    TN_TRY(prepare(s, "SELECT d.path, p.number, p.text, f.score FROM (SELECT rowid AS id, rank AS score FROM passage_fts WHERE passage_fts MATCH ?1 ORDER BY rank LIMIT ?2) f"
-                      " JOIN passage p ON p.id = f.id JOIN document d ON d.id = p.document ORDER BY f.score, p.id", &q, err));
+    TN_TRY(
+        prepare(s,
+                "SELECT d.path, p.number, p.text, f.score FROM (SELECT rowid AS id, rank AS score FROM "
+                "passage_fts WHERE passage_fts MATCH ?1 ORDER BY rank LIMIT ?2) f"
+                " JOIN passage p ON p.id = f.id JOIN document d ON d.id = p.document ORDER BY f.score, p.id",
+                &q, err));
     sqlite3_bind_text(q, 1, match, -1, SQLITE_STATIC);
     sqlite3_bind_int(q, 2, k);
     tern_status st = TERN_OK;
     tn_rag_hit *hits = tn_calloc(ctx, TN_MEM_TEXT, (size_t)k, sizeof *hits);
     if (!hits) st = tn_fail(err, TERN_E_MEMORY, "no memory for %d passages", k);
     int rc = SQLITE_DONE;
-    while (st == TERN_OK && *n < k && (rc = sqlite3_step(q)) == SQLITE_ROW) st = take_hit(ctx, q, &hits[(*n)++], err);
+    while (st == TERN_OK && *n < k && (rc = sqlite3_step(q)) == SQLITE_ROW)
+        st = take_hit(ctx, q, &hits[(*n)++], err);
     if (st == TERN_OK && rc != SQLITE_ROW && rc != SQLITE_DONE) st = tn_store_failed(s, "search it", err);
     sqlite3_finalize(q);
     if (st == TERN_OK) *out = hits;
@@ -637,12 +693,16 @@ void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n) {
     *hits = NULL;
 }
 
-tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n, tern_error *err) {
+tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n,
+                        tern_error *err) {
     sqlite3_stmt *q;
     *n = 0;
     *out = tn_alloc(tn_store_ctx(s), TN_MEM_TEXT, max_bytes + 1, 1);
     TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for a document's text");
-    tern_status st = prepare(s, "SELECT text FROM passage WHERE document = (SELECT id FROM document WHERE path = ?) ORDER BY number", &q, err);
+    tern_status st = prepare(
+        s,
+        "SELECT text FROM passage WHERE document = (SELECT id FROM document WHERE path = ?) ORDER BY number",
+        &q, err);
     if (st == TERN_OK) {
         sqlite3_bind_text(q, 1, path, -1, SQLITE_STATIC);
         int rc;
@@ -680,8 +740,10 @@ char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, i
 static bool has_word(const char *text, const char *word) {
     size_t n = strlen(word);
     for (const char *p = text; (p = strcasestr(p, word)); p++) {
-        bool left = p == text || !(((p[-1] | 32) >= 'a' && (p[-1] | 32) <= 'z') || (p[-1] >= '0' && p[-1] <= '9') || p[-1] & 0x80);
-        bool right = !(((p[n] | 32) >= 'a' && (p[n] | 32) <= 'z') || (p[n] >= '0' && p[n] <= '9') || p[n] & 0x80);
+        bool left = p == text || !(((p[-1] | 32) >= 'a' && (p[-1] | 32) <= 'z') ||
+                                   (p[-1] >= '0' && p[-1] <= '9') || p[-1] & 0x80);
+        bool right =
+            !(((p[n] | 32) >= 'a' && (p[n] | 32) <= 'z') || (p[n] >= '0' && p[n] <= '9') || p[n] & 0x80);
         if (left && right) return true;
     }
     return false;

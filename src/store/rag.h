@@ -1,10 +1,12 @@
-/* store/rag.h - answering from documents: an index of passages in a store, retrieval by BM25, the prompt (sd.npu 2.1).
+/* store/rag.h - answering from documents: an index of passages in a store, retrieval by BM25, the prompt
+ * (sd.npu 2.1).
  *
- *   add     files and folders -> text -> passages -> FTS5 index; a file whose contents did not change is not read into it again
- *   search  a question in any words -> the passages that match it best
- *   prompt  passages and question as the messages of a chat
+ *   add     files and folders -> text -> passages -> FTS5 index; a file whose contents did not change is not
+ * read into it again search  a question in any words -> the passages that match it best prompt  passages and
+ * question as the messages of a chat
  *
- * Everything is in the store's file (store/store.h) and as durable as what else is there. Documents are known by their absolute path. */
+ * Everything is in the store's file (store/store.h) and as durable as what else is there. Documents are known
+ * by their absolute path. */
 #ifndef TN_STORE_RAG_H
 #define TN_STORE_RAG_H
 
@@ -14,8 +16,8 @@
 enum { TN_RAG_PASSAGE_TOKENS = 192, TN_RAG_OVERLAP_TOKENS = 24, TN_RAG_K = 4, TN_RAG_MAX_K = 64 };
 
 typedef struct tn_rag_options {
-    tn_passage_options passages;  /* max_tokens 0: the defaults above, counted by tn_text_count */
-    uint64_t max_file_bytes;      /* larger ones are skipped; 0 = 32 MiB (default) */
+    tn_passage_options passages; /* max_tokens 0: the defaults above, counted by tn_text_count */
+    uint64_t max_file_bytes;     /* larger ones are skipped; 0 = 32 MiB (default) */
     /* A line for people about a file that was skipped, or NULL. */
     void (*notice)(void *user, const char *line);
     /* After every document that was read. May be NULL. */
@@ -24,44 +26,52 @@ typedef struct tn_rag_options {
 } tn_rag_options;
 
 typedef struct tn_rag_added {
-    int64_t n_added, n_changed, n_unchanged, n_removed, n_skipped; /* documents; removed: gone from a folder that was given */
+    int64_t n_added, n_changed, n_unchanged, n_removed,
+        n_skipped;      /* documents; removed: gone from a folder that was given */
     int64_t n_passages; /* written */
     uint64_t n_bytes;   /* of files read */
 } tn_rag_added;
 
-/* Bring path, a file or a folder with all below it (but hidden ones), into the index. TERN_E_IO: it does not exist. opt may be NULL.
- * Stops with TERN_E_CANCELLED, keeping what is done, when *cancel (may be NULL) becomes true. Adds to *out. */
-tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt, const atomic_bool *cancel, tn_rag_added *out, tern_error *err);
+/* Bring path, a file or a folder with all below it (but hidden ones), into the index. TERN_E_IO: it does not
+ * exist. opt may be NULL. Stops with TERN_E_CANCELLED, keeping what is done, when *cancel (may be NULL)
+ * becomes true. Adds to *out. */
+tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt, const atomic_bool *cancel,
+                       tn_rag_added *out, tern_error *err);
 
-/* The document of this path, or all below this folder, or everything for NULL. *n gets how many there were. */
+/* The document of this path, or all below this folder, or everything for NULL. *n gets how many there were.
+ */
 tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error *err);
 
 typedef struct tn_rag_document {
-    const char *path; /* borrowed during the callback */
+    const char *path;                   /* borrowed during the callback */
     int64_t n_passages, n_bytes, added; /* added: seconds since 1970 */
 } tn_rag_document;
 
 /* By path. false stops. */
-tern_status tn_rag_list(tn_store *s, bool (*fn)(void *user, const tn_rag_document *d), void *user, tern_error *err);
+tern_status tn_rag_list(tn_store *s, bool (*fn)(void *user, const tn_rag_document *d), void *user,
+                        tern_error *err);
 tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages, tern_error *err);
 
 typedef struct tn_rag_hit {
     char *path, *text;
-    int32_t number;   /* of the passage in its document, from 1 */
-    float score;      /* BM25, larger is better */
-    float support;    /* share of the answer's words that stand in the passage: tn_rag_support */
+    int32_t number; /* of the passage in its document, from 1 */
+    float score;    /* BM25, larger is better */
+    float support;  /* share of the answer's words that stand in the passage: tn_rag_support */
 } tn_rag_hit;
 
-/* The k best passages, best first; *n gets how many there are. The query is words, whatever signs are between them: it cannot be
- * wrong. Free with tn_rag_hits_free. */
-tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n, tern_error *err);
+/* The k best passages, best first; *n gets how many there are. The query is words, whatever signs are between
+ * them: it cannot be wrong. Free with tn_rag_hits_free. */
+tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n,
+                          tern_error *err);
 void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n);
 
-/* The passages of a document one after the other, at most max_bytes of them. *out is zero-terminated, free with tn_free; empty for a path
- * that is not in the index. */
-tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n, tern_error *err);
+/* The passages of a document one after the other, at most max_bytes of them. *out is zero-terminated, free
+ * with tn_free; empty for a path that is not in the index. */
+tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n,
+                        tern_error *err);
 
-/* The user's message: passages, best last, then the question. Zero-terminated; free with tn_free. NULL: no memory. */
+/* The user's message: passages, best last, then the question. Zero-terminated; free with tn_free. NULL: no
+ * memory. */
 char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, int32_t n);
 /* Which passages an answer came from: fills support. */
 void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *answer);

@@ -16,18 +16,26 @@ static const uint64_t CAP_BYTES = 64u << 20;
 
 /* What brings a file from version i to i + 1. Never changed once released. */
 static const char *const migrations[TN_STORE_VERSION] = {
-    ("CREATE TABLE vocab(id INTEGER PRIMARY KEY, fingerprint INTEGER NOT NULL UNIQUE, n_vocab INTEGER NOT NULL);"
-    "CREATE TABLE sequence(id INTEGER PRIMARY KEY AUTOINCREMENT, vocab INTEGER NOT NULL REFERENCES vocab(id), kind INTEGER NOT NULL,"
-    " hash INTEGER NOT NULL, n_prompt INTEGER NOT NULL, n_bytes INTEGER NOT NULL, used INTEGER NOT NULL, created INTEGER NOT NULL, tokens BLOB NOT NULL);"
-    "CREATE UNIQUE INDEX sequence_hash ON sequence(vocab, hash);"
-    "CREATE INDEX sequence_used ON sequence(used, n_bytes);"),
-    ("CREATE TABLE document(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash INTEGER NOT NULL, n_bytes INTEGER NOT NULL,"
-    " n_passages INTEGER NOT NULL, added INTEGER NOT NULL);"
-    "CREATE TABLE passage(id INTEGER PRIMARY KEY, document INTEGER NOT NULL REFERENCES document(id), number INTEGER NOT NULL, text TEXT NOT NULL);"
-    "CREATE INDEX passage_document ON passage(document);"
-    "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', tokenize='porter unicode61 remove_diacritics 2');"), /* kept in step by store/rag.c: triggers would need a trusted schema */
-    ("CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"
-    " UNIQUE(vocab, model))"),
+    ("CREATE TABLE vocab(id INTEGER PRIMARY KEY, fingerprint INTEGER NOT NULL UNIQUE, n_vocab INTEGER NOT "
+     "NULL);"
+     "CREATE TABLE sequence(id INTEGER PRIMARY KEY AUTOINCREMENT, vocab INTEGER NOT NULL REFERENCES "
+     "vocab(id), kind INTEGER NOT NULL,"
+     " hash INTEGER NOT NULL, n_prompt INTEGER NOT NULL, n_bytes INTEGER NOT NULL, used INTEGER NOT NULL, "
+     "created INTEGER NOT NULL, tokens BLOB NOT NULL);"
+     "CREATE UNIQUE INDEX sequence_hash ON sequence(vocab, hash);"
+     "CREATE INDEX sequence_used ON sequence(used, n_bytes);"),
+    ("CREATE TABLE document(id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, hash INTEGER NOT NULL, "
+     "n_bytes INTEGER NOT NULL,"
+     " n_passages INTEGER NOT NULL, added INTEGER NOT NULL);"
+     "CREATE TABLE passage(id INTEGER PRIMARY KEY, document INTEGER NOT NULL REFERENCES document(id), number "
+     "INTEGER NOT NULL, text TEXT NOT NULL);"
+     "CREATE INDEX passage_document ON passage(document);"
+     "CREATE VIRTUAL TABLE passage_fts USING fts5(text, content='passage', content_rowid='id', "
+     "tokenize='porter unicode61 remove_diacritics 2');"), /* kept in step by store/rag.c: triggers would need
+                                                              a trusted schema */
+    ("CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model "
+     "INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"
+     " UNIQUE(vocab, model))"),
 };
 
 struct tn_store {
@@ -46,9 +54,11 @@ struct tn_store {
 tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err) {
     tern_status st = TERN_E_IO;
     switch (sqlite3_errcode(s->db) & 0xff) {
-    case SQLITE_NOTADB: case SQLITE_CORRUPT: st = TERN_E_FORMAT; break;
+    case SQLITE_NOTADB:
+    case SQLITE_CORRUPT: st = TERN_E_FORMAT; break;
     case SQLITE_NOMEM: st = TERN_E_MEMORY; break;
-    case SQLITE_FULL: case SQLITE_TOOBIG: st = TERN_E_LIMIT; break;
+    case SQLITE_FULL:
+    case SQLITE_TOOBIG: st = TERN_E_LIMIT; break;
     default: break;
     }
     return tn_fail(err, st, "%s: cannot %s: %s", s->path, what, sqlite3_errmsg(s->db));
@@ -59,11 +69,13 @@ static tern_status run_sql(tn_store *s, const char *sql, const char *what, tern_
 }
 
 static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, tern_error *err) {
-    return sqlite3_prepare_v2(s->db, sql, -1, out, NULL) == SQLITE_OK ? TERN_OK : tn_store_failed(s, "read it", err);
+    return sqlite3_prepare_v2(s->db, sql, -1, out, NULL) == SQLITE_OK ? TERN_OK
+                                                                      : tn_store_failed(s, "read it", err);
 }
 
 /* One integer; args are bound in order. */
-static tern_status get_int(tn_store *s, const char *sql, const int64_t *args, int n_args, int64_t *out, bool *found, tern_error *err) {
+static tern_status get_int(tn_store *s, const char *sql, const int64_t *args, int n_args, int64_t *out,
+                           bool *found, tern_error *err) {
     sqlite3_stmt *q;
     TN_TRY(prepare(s, sql, &q, err));
     for (int i = 0; i < n_args; i++) sqlite3_bind_int64(q, i + 1, args[i]);
@@ -76,7 +88,9 @@ static tern_status get_int(tn_store *s, const char *sql, const int64_t *args, in
     return st;
 }
 
-tern_status tn_store_begin(tn_store *s, tern_error *err) { return run_sql(s, "BEGIN IMMEDIATE", "write to it", err); }
+tern_status tn_store_begin(tn_store *s, tern_error *err) {
+    return run_sql(s, "BEGIN IMMEDIATE", "write to it", err);
+}
 
 tern_status tn_store_commit(tn_store *s, tern_error *err) {
     tern_status st = run_sql(s, "COMMIT", "write to it", err);
@@ -114,30 +128,38 @@ static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) 
     tern_status st = TERN_OK;
     for (char *p = copy + 1; *copy && (p = strchr(p, '/')) && st == TERN_OK; *p++ = '/') {
         *p = 0;
-        if (mkdir(copy, 0700) && errno != EEXIST && errno != EISDIR) st = tn_fail(err, TERN_E_IO, "%s: cannot make this folder: %s", copy, strerror(errno));
+        if (mkdir(copy, 0700) && errno != EEXIST && errno != EISDIR)
+            st = tn_fail(err, TERN_E_IO, "%s: cannot make this folder: %s", copy, strerror(errno));
     }
     tn_free(ctx, copy);
     return st;
 }
 
-/* An empty file becomes a store, an older store is brought up to date; each step is one transaction with its version. */
+/* An empty file becomes a store, an older store is brought up to date; each step is one transaction with its
+ * version. */
 static tern_status migrate(tn_store *s, tern_error *err) {
     int64_t version = 0, app = 0, n_tables = 0;
     TN_TRY(get_int(s, "PRAGMA user_version", NULL, 0, &version, NULL, err));
     TN_TRY(get_int(s, "PRAGMA application_id", NULL, 0, &app, NULL, err));
     if (app != APPLICATION_ID) {
         TN_TRY(get_int(s, "SELECT count(*) FROM sqlite_master", NULL, 0, &n_tables, NULL, err));
-        TN_FAIL_IF(n_tables || version, err, TERN_E_FORMAT, "%s: a database, but not a store of tern's; give another file", s->path);
+        TN_FAIL_IF(n_tables || version, err, TERN_E_FORMAT,
+                   "%s: a database, but not a store of tern's; give another file", s->path);
     }
-    TN_FAIL_IF(version > TN_STORE_VERSION, err, TERN_E_UNSUPPORTED, "%s: written by a newer tern (version %" PRId64 " of the store, this one knows up to %d)", s->path, version, TN_STORE_VERSION);
+    TN_FAIL_IF(version > TN_STORE_VERSION, err, TERN_E_UNSUPPORTED,
+               "%s: written by a newer tern (version %" PRId64 " of the store, this one knows up to %d)",
+               s->path, version, TN_STORE_VERSION);
     TN_FAIL_IF(version < 0, err, TERN_E_FORMAT, "%s: version %" PRId64 " of the store", s->path, version);
-    TN_FAIL_IF(s->read_only && version != TN_STORE_VERSION, err, TERN_E_UNSUPPORTED, "%s: version %" PRId64 " of the store; open it for writing once to bring it to %d", s->path, version, TN_STORE_VERSION);
+    TN_FAIL_IF(s->read_only && version != TN_STORE_VERSION, err, TERN_E_UNSUPPORTED,
+               "%s: version %" PRId64 " of the store; open it for writing once to bring it to %d", s->path,
+               version, TN_STORE_VERSION);
     if (version == TN_STORE_VERSION) return TERN_OK;
     TN_TRY(tn_store_begin(s, err));
     /* another process may have done it while this one waited */
     tern_status st = get_int(s, "PRAGMA user_version", NULL, 0, &version, NULL, err);
     if (st == TERN_OK) st = run_sql(s, "PRAGMA application_id = 1952805486", "mark it", err);
-    for (; version < TN_STORE_VERSION && st == TERN_OK; version++) st = run_sql(s, migrations[version], "set it up", err);
+    for (; version < TN_STORE_VERSION && st == TERN_OK; version++)
+        st = run_sql(s, migrations[version], "set it up", err);
     char sql[64];
     snprintf(sql, sizeof sql, "PRAGMA user_version = %d", TN_STORE_VERSION);
     if (st == TERN_OK && version == TN_STORE_VERSION) st = run_sql(s, sql, "mark it", err);
@@ -146,17 +168,20 @@ static tern_status migrate(tn_store *s, tern_error *err) {
     return st;
 }
 
-/* Two processes that make the file at once: SQLite tells one of them "busy" without waiting, so this waits. */
+/* Two processes that make the file at once: SQLite tells one of them "busy" without waiting, so this waits.
+ */
 static tern_status enter_wal(tn_store *s, int32_t busy_ms, tern_error *err) {
     for (int32_t waited = 0;; waited += 10) {
-        int rc = sqlite3_exec(s->db, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL", NULL, NULL, NULL);
+        int rc = sqlite3_exec(s->db, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL", NULL,
+                              NULL, NULL);
         if (rc == SQLITE_OK) return TERN_OK;
         if ((rc & 0xff) != SQLITE_BUSY || waited >= busy_ms) return tn_store_failed(s, "open it", err);
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
 }
 
-tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out, tern_error *err) {
+tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out,
+                          tern_error *err) {
     static const tn_store_options defaults;
     if (!opt) opt = &defaults;
     *out = NULL;
@@ -172,7 +197,8 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
     if (!opt->read_only && (st = make_folders(ctx, path, err)) != TERN_OK) goto out;
     int flags = opt->read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     if (sqlite3_open_v2(path, &s->db, flags, NULL) != SQLITE_OK) {
-        st = s->db ? tn_store_failed(s, "open it", err) : tn_fail(err, TERN_E_MEMORY, "no memory for a store");
+        st =
+            s->db ? tn_store_failed(s, "open it", err) : tn_fail(err, TERN_E_MEMORY, "no memory for a store");
         goto out;
     }
     sqlite3_busy_timeout(s->db, opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS);
@@ -180,9 +206,12 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
     /* files from elsewhere may hold views and triggers: they get no rights */
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_db_config(s->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-    /* auto_vacuum only takes in an empty file; FULL: a commit is on the disk, not only in the WAL's buffers */
+    /* auto_vacuum only takes in an empty file; FULL: a commit is on the disk, not only in the WAL's buffers
+     */
     if (!opt->read_only) st = enter_wal(s, opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS, err);
-    if (st == TERN_OK) st = run_sql(s, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON", "open it", err);
+    if (st == TERN_OK)
+        st = run_sql(s, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON",
+                     "open it", err);
     if (st == TERN_OK) st = migrate(s, err);
     if (st == TERN_OK) *out = s;
 out:
@@ -220,11 +249,13 @@ tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, t
     TN_TRY(get_int(s, "SELECT id FROM vocab WHERE fingerprint = ?", &key, 1, &id, &found, err));
     if (found) {
         TN_TRY(get_int(s, "SELECT n_vocab FROM vocab WHERE id = ?", &id, 1, &known, NULL, err));
-        TN_FAIL_IF(known != n_vocab, err, TERN_E_FORMAT, "%s: this vocabulary has %d tokens, the store says %" PRId64, s->path, n_vocab, known);
+        TN_FAIL_IF(known != n_vocab, err, TERN_E_FORMAT,
+                   "%s: this vocabulary has %d tokens, the store says %" PRId64, s->path, n_vocab, known);
     } else if (!s->read_only) {
         int64_t args[] = {key, n_vocab};
         int64_t none;
-        TN_TRY(get_int(s, "INSERT OR IGNORE INTO vocab(fingerprint, n_vocab) VALUES(?, ?)", args, 2, &none, NULL, err));
+        TN_TRY(get_int(s, "INSERT OR IGNORE INTO vocab(fingerprint, n_vocab) VALUES(?, ?)", args, 2, &none,
+                       NULL, err));
         TN_TRY(get_int(s, "SELECT id FROM vocab WHERE fingerprint = ?", &key, 1, &id, NULL, err));
     }
     s->vocab = id;
@@ -242,7 +273,9 @@ static tern_status evict(tn_store *s, tern_error *err) {
     while ((uint64_t)total > s->cap_bytes) {
         bool found;
         int64_t n_bytes;
-        TN_TRY(get_int(s, "SELECT id FROM sequence WHERE used < (SELECT max(used) FROM sequence) ORDER BY used LIMIT 1", NULL, 0, &oldest, &found, err));
+        TN_TRY(get_int(
+            s, "SELECT id FROM sequence WHERE used < (SELECT max(used) FROM sequence) ORDER BY used LIMIT 1",
+            NULL, 0, &oldest, &found, err));
         if (!found) break;
         TN_TRY(get_int(s, "SELECT n_bytes FROM sequence WHERE id = ?", &oldest, 1, &n_bytes, NULL, err));
         TN_TRY(get_int(s, "DELETE FROM sequence WHERE id = ?", &oldest, 1, &none, NULL, err));
@@ -253,9 +286,12 @@ static tern_status evict(tn_store *s, tern_error *err) {
     return any ? run_sql(s, "PRAGMA incremental_vacuum(64)", "shrink it", err) : TERN_OK;
 }
 
-tern_status tn_store_shrink(tn_store *s, tern_error *err) { return run_sql(s, "PRAGMA incremental_vacuum", "shrink it", err); }
+tern_status tn_store_shrink(tn_store *s, tern_error *err) {
+    return run_sql(s, "PRAGMA incremental_vacuum", "shrink it", err);
+}
 
-static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt, int64_t *id, tern_error *err) {
+static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n,
+                                  size_t n_prompt, int64_t *id, tern_error *err) {
     int64_t hash = (int64_t)XXH64(ids, n * sizeof *ids, (uint64_t)kind), same = 0, used = 0, none;
     int64_t key[] = {s->vocab, hash};
     bool found;
@@ -265,14 +301,19 @@ static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int3
         int64_t args[] = {used, same};
         TN_TRY(get_int(s, "UPDATE sequence SET used = ? WHERE id = ?", args, 2, &none, NULL, err));
         /* the conversation ran into one that is there: its earlier version has no more to say */
-        if (*id && *id != same) TN_TRY(get_int(s, "DELETE FROM sequence WHERE id = ?", id, 1, &none, NULL, err));
+        if (*id && *id != same)
+            TN_TRY(get_int(s, "DELETE FROM sequence WHERE id = ?", id, 1, &none, NULL, err));
         *id = same;
         return TERN_OK;
     }
     sqlite3_stmt *q;
     /* a version that was evicted meanwhile, or that another process deleted, comes back under its own id */
-    TN_TRY(prepare(s, "INSERT INTO sequence(id, vocab, kind, hash, n_prompt, n_bytes, used, created, tokens) VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
-                      " ON CONFLICT(id) DO UPDATE SET hash = ?4, n_prompt = ?5, n_bytes = ?6, used = ?7, tokens = ?9", &q, err));
+    TN_TRY(prepare(
+        s,
+        "INSERT INTO sequence(id, vocab, kind, hash, n_prompt, n_bytes, used, created, tokens) VALUES(?1, "
+        "?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
+        " ON CONFLICT(id) DO UPDATE SET hash = ?4, n_prompt = ?5, n_bytes = ?6, used = ?7, tokens = ?9",
+        &q, err));
     if (*id) sqlite3_bind_int64(q, 1, *id);
     sqlite3_bind_int64(q, 2, s->vocab);
     sqlite3_bind_int(q, 3, (int)kind);
@@ -288,10 +329,14 @@ static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int3
     return st;
 }
 
-tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt, int64_t *id, tern_error *err) {
+tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt,
+                         int64_t *id, tern_error *err) {
     TN_FAIL_IF(!s->vocab, err, TERN_E_INVALID, "the store has no vocabulary yet");
-    TN_FAIL_IF(!n || n_prompt > n, err, TERN_E_INVALID, "a sequence of %zu tokens with a prompt of %zu", n, n_prompt);
-    for (size_t i = 0; i < n; i++) TN_FAIL_IF(ids[i] < 0 || ids[i] >= s->n_vocab, err, TERN_E_INVALID, "token %d is outside the vocabulary of %d", ids[i], s->n_vocab);
+    TN_FAIL_IF(!n || n_prompt > n, err, TERN_E_INVALID, "a sequence of %zu tokens with a prompt of %zu", n,
+               n_prompt);
+    for (size_t i = 0; i < n; i++)
+        TN_FAIL_IF(ids[i] < 0 || ids[i] >= s->n_vocab, err, TERN_E_INVALID,
+                   "token %d is outside the vocabulary of %d", ids[i], s->n_vocab);
     if (n > TN_STORE_MAX_SEQUENCE) {
         size_t cut = n - TN_STORE_MAX_SEQUENCE;
         ids += cut;
@@ -312,7 +357,8 @@ tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids,
 }
 
 /* A sequence's tokens into an aligned buffer; 0: damaged. */
-static size_t load_tokens(tn_store *s, sqlite3_stmt *q, int32_t **buf, size_t *cap, tern_status *st, tern_error *err) {
+static size_t load_tokens(tn_store *s, sqlite3_stmt *q, int32_t **buf, size_t *cap, tern_status *st,
+                          tern_error *err) {
     size_t n_bytes = (size_t)sqlite3_column_bytes(q, 1), n = n_bytes / sizeof **buf;
     const void *blob = sqlite3_column_blob(q, 1);
     if (!blob || !n || n_bytes % sizeof **buf) return 0;
@@ -332,7 +378,9 @@ static size_t load_tokens(tn_store *s, sqlite3_stmt *q, int32_t **buf, size_t *c
     return n;
 }
 
-tern_status tn_store_each(tn_store *s, size_t max_tokens, bool (*fn)(void *, tn_sequence_kind, const int32_t *, size_t), void *user, tern_error *err) {
+tern_status tn_store_each(tn_store *s, size_t max_tokens,
+                          bool (*fn)(void *, tn_sequence_kind, const int32_t *, size_t), void *user,
+                          tern_error *err) {
     sqlite3_stmt *q;
     TN_TRY(prepare(s, "SELECT kind, tokens FROM sequence WHERE vocab = ? ORDER BY used DESC", &q, err));
     sqlite3_bind_int64(q, 1, s->vocab);
@@ -353,7 +401,8 @@ tern_status tn_store_each(tn_store *s, size_t max_tokens, bool (*fn)(void *, tn_
         }
         size_t cut = n > max_tokens ? n - max_tokens : 0;
         max_tokens -= n - cut;
-        if (!fn(user, sqlite3_column_int(q, 0) ? TN_SEQUENCE_CORPUS : TN_SEQUENCE_CHAT, buf + cut, n - cut)) break;
+        if (!fn(user, sqlite3_column_int(q, 0) ? TN_SEQUENCE_CORPUS : TN_SEQUENCE_CHAT, buf + cut, n - cut))
+            break;
     }
     sqlite3_finalize(q);
     tn_free(s->ctx, buf);
@@ -364,13 +413,19 @@ tern_status tn_store_each(tn_store *s, size_t max_tokens, bool (*fn)(void *, tn_
 
 enum { RECALLED_MODELS = 8, RECALLED_BYTES = 1 << 20 };
 
-tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n, tern_error *err) {
+tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n,
+                                  tern_error *err) {
     sqlite3_stmt *q;
     int64_t none;
-    TN_FAIL_IF(!s->vocab || n > RECALLED_BYTES / sizeof *data, err, TERN_E_INVALID, "%zu numbers of what a model said, or no vocabulary", n);
+    TN_FAIL_IF(!s->vocab || n > RECALLED_BYTES / sizeof *data, err, TERN_E_INVALID,
+               "%zu numbers of what a model said, or no vocabulary", n);
     TN_TRY(tn_store_begin(s, err));
-    tern_status st = prepare(s, "INSERT INTO recalled(vocab, model, used, data) VALUES(?1, ?2, (SELECT coalesce(max(used), 0) + 1 FROM recalled), ?3)"
-                                " ON CONFLICT(vocab, model) DO UPDATE SET used = excluded.used, data = excluded.data", &q, err);
+    tern_status st =
+        prepare(s,
+                "INSERT INTO recalled(vocab, model, used, data) VALUES(?1, ?2, (SELECT coalesce(max(used), "
+                "0) + 1 FROM recalled), ?3)"
+                " ON CONFLICT(vocab, model) DO UPDATE SET used = excluded.used, data = excluded.data",
+                &q, err);
     if (st == TERN_OK) {
         sqlite3_bind_int64(q, 1, s->vocab);
         sqlite3_bind_int64(q, 2, (int64_t)model);
@@ -379,7 +434,10 @@ tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *da
         sqlite3_finalize(q);
     }
     const int64_t keep = RECALLED_MODELS;
-    if (st == TERN_OK) st = get_int(s, "DELETE FROM recalled WHERE id NOT IN (SELECT id FROM recalled ORDER BY used DESC LIMIT ?)", &keep, 1, &none, NULL, err);
+    if (st == TERN_OK)
+        st = get_int(
+            s, "DELETE FROM recalled WHERE id NOT IN (SELECT id FROM recalled ORDER BY used DESC LIMIT ?)",
+            &keep, 1, &none, NULL, err);
     if (st == TERN_OK) return tn_store_commit(s, err);
     tn_store_rollback(s);
     return st;

@@ -1,12 +1,15 @@
-/* store/store.h - what outlives a process: token sequences to draft from, and documents to answer from (sd.npu 4.1).
+/* store/store.h - what outlives a process: token sequences to draft from, and documents to answer from
+ * (sd.npu 4.1).
  *
- * One SQLite file in WAL mode. What a call reported as stored is on the disk: it survives a killed process and a power cut.
- * Several processes may use one file at once; a writer waits for another for up to busy_ms. A tn_store belongs to one thread
- * at a time. Nothing in the file is trusted: sequences with ids outside the vocabulary are skipped and counted.
- * SQLite's own memory does not go through tn_ctx (its allocator is process-wide); everything handed out here does.
+ * One SQLite file in WAL mode. What a call reported as stored is on the disk: it survives a killed process
+ * and a power cut. Several processes may use one file at once; a writer waits for another for up to busy_ms.
+ * A tn_store belongs to one thread at a time. Nothing in the file is trusted: sequences with ids outside the
+ * vocabulary are skipped and counted. SQLite's own memory does not go through tn_ctx (its allocator is
+ * process-wide); everything handed out here does.
  *
- * Sequences (a conversation with its answers, or a document that was answered from) belong to a vocabulary, known by the fingerprint of
- * its tokenizer: a store may hold those of several models and shows each model only its own.
+ * Sequences (a conversation with its answers, or a document that was answered from) belong to a vocabulary,
+ * known by the fingerprint of its tokenizer: a store may hold those of several models and shows each model
+ * only its own.
  *
  * Schema versions, in PRAGMA user_version; opening migrates an older file, and refuses a newer one:
  *   1  vocab, sequence
@@ -30,11 +33,14 @@ typedef struct tn_store_options {
 
 typedef struct tn_store tn_store;
 
-/* Made, with its folders, when absent. opt may be NULL. TERN_E_FORMAT: not a store, or damaged; TERN_E_UNSUPPORTED: from a newer tern. */
-tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out, tern_error *err);
+/* Made, with its folders, when absent. opt may be NULL. TERN_E_FORMAT: not a store, or damaged;
+ * TERN_E_UNSUPPORTED: from a newer tern. */
+tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out,
+                          tern_error *err);
 void tn_store_close(tn_store **s);
 
-/* $XDG_DATA_HOME/tern/store.db, or under ~/.local/share. Caller frees with tn_free; NULL: no home, or no memory. */
+/* $XDG_DATA_HOME/tern/store.db, or under ~/.local/share. Caller frees with tn_free; NULL: no home, or no
+ * memory. */
 char *tn_store_default_path(tn_ctx *ctx);
 
 /* What tells one vocabulary from another: every token's bytes, in order. */
@@ -43,19 +49,24 @@ uint64_t tn_store_fingerprint(const tn_tokenizer *t);
 /* Use sequences of this vocabulary from now on. */
 tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, tern_error *err);
 
-/* Store ids[0..n): prompt, then output from n_prompt on. *id: 0 for a new sequence, or that of an earlier version of the
- * same conversation, which is replaced; gets the sequence's id. A sequence that is there already is only marked as used.
- * Durable when it returns TERN_OK. Longer ones keep their last TN_STORE_MAX_SEQUENCE tokens. Then evicts down to the cap. */
-tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt, int64_t *id, tern_error *err);
+/* Store ids[0..n): prompt, then output from n_prompt on. *id: 0 for a new sequence, or that of an earlier
+ * version of the same conversation, which is replaced; gets the sequence's id. A sequence that is there
+ * already is only marked as used. Durable when it returns TERN_OK. Longer ones keep their last
+ * TN_STORE_MAX_SEQUENCE tokens. Then evicts down to the cap. */
+tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt,
+                         int64_t *id, tern_error *err);
 
-/* Sequences of the vocabulary, most recently used first, until max_tokens are given (the last one is cut at its front, so that
- * its end is kept). The callback borrows ids; false stops. */
-tern_status tn_store_each(tn_store *s, size_t max_tokens, bool (*fn)(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n), void *user,
-                          tern_error *err);
+/* Sequences of the vocabulary, most recently used first, until max_tokens are given (the last one is cut at
+ * its front, so that its end is kept). The callback borrows ids; false stops. */
+tern_status tn_store_each(tn_store *s, size_t max_tokens,
+                          bool (*fn)(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n),
+                          void *user, tern_error *err);
 
-/* What a model said lately at the tokens of the vocabulary (draft.h, tn_draft_recalled): one piece of data a model, of the eight models used
- * last. Get: *data is the caller's, NULL where nothing is kept; it comes from a file, nothing in it is certain. */
-tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n, tern_error *err);
+/* What a model said lately at the tokens of the vocabulary (draft.h, tn_draft_recalled): one piece of data a
+ * model, of the eight models used last. Get: *data is the caller's, NULL where nothing is kept; it comes from
+ * a file, nothing in it is certain. */
+tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n,
+                                  tern_error *err);
 tern_status tn_store_get_recalled(tn_store *s, uint64_t model, int32_t **data, size_t *n, tern_error *err);
 
 typedef struct tn_store_info {
@@ -73,7 +84,8 @@ tern_status tn_store_info_get(tn_store *s, tn_store_info *out, tern_error *err);
 struct sqlite3 *tn_store_db(tn_store *s);
 tn_ctx *tn_store_ctx(tn_store *s);
 const char *tn_store_path(const tn_store *s);
-/* begin takes the writer's lock at once (waiting up to busy_ms), so that a transaction cannot fail half-way for another's. */
+/* begin takes the writer's lock at once (waiting up to busy_ms), so that a transaction cannot fail half-way
+ * for another's. */
 tern_status tn_store_begin(tn_store *s, tern_error *err);
 tern_status tn_store_commit(tn_store *s, tern_error *err); /* rolls back when it fails */
 tern_status tn_store_shrink(tn_store *s, tern_error *err); /* what was deleted leaves the file too */

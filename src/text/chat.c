@@ -48,16 +48,19 @@ static bool has(const writer *w, const char *s) { return strstr(w->source, s) !=
 static bool is_role(const tern_message *m, const char *role) { return !strcmp(m->role, role); }
 
 /* The system message, when the conversation starts with one. */
-static const char *system_text(const writer *w) { return w->n_msgs && is_role(w->msgs, "system") ? w->msgs[0].content : NULL; }
+static const char *system_text(const writer *w) {
+    return w->n_msgs && is_role(w->msgs, "system") ? w->msgs[0].content : NULL;
+}
 
-/* Families without a system role of their own, or with alternating turns: an optional system message, then user and
- * assistant in turn. */
+/* Families without a system role of their own, or with alternating turns: an optional system message, then
+ * user and assistant in turn. */
 static tern_status check_turns(const writer *w) {
     size_t first = system_text(w) ? 1 : 0;
     for (size_t i = first; i < w->n_msgs; i++) {
         const char *want = (i - first) % 2 ? "assistant" : "user";
-        TN_FAIL_IF(strcmp(w->msgs[i].role, want), w->err, TERN_E_INVALID, "message %zu is of role \"%.32s\"; this model's chat takes user and assistant in turn",
-                   i, w->msgs[i].role);
+        TN_FAIL_IF(strcmp(w->msgs[i].role, want), w->err, TERN_E_INVALID,
+                   "message %zu is of role \"%.32s\"; this model's chat takes user and assistant in turn", i,
+                   w->msgs[i].role);
     }
     return TERN_OK;
 }
@@ -70,14 +73,15 @@ static size_t newline_at(const char *s) { return s[0] == '\n' ? 1 : s[0] == '\\'
 /* The system prompt the template brings itself, literally, when a conversation has none (Qwen, SmolLM2). */
 static const char *chatml_default_system(const writer *w, size_t *n) {
     static const char open[] = "<|im_start|>system", close[] = "<|im_end|>";
-    for (const char *s = w->source; (s = strstr(s, open)); ) {
+    for (const char *s = w->source; (s = strstr(s, open));) {
         s += sizeof open - 1;
         size_t nl = newline_at(s);
         const char *end = nl ? strstr(s, close) : NULL;
         if (!end) continue;
         s += nl;
         bool literal = end > s;
-        for (const char *c = s; c < end; c++) literal &= *c != '\'' && *c != '"' && *c != '{' && *c != '}' && *c != '\\' && *c != '\n';
+        for (const char *c = s; c < end; c++)
+            literal &= *c != '\'' && *c != '"' && *c != '{' && *c != '}' && *c != '\\' && *c != '\n';
         if (!literal) continue;
         *n = (size_t)(end - s);
         return s;
@@ -166,7 +170,8 @@ static tern_status llama2(writer *w) {
             put_eos(w);
             continue;
         }
-        if (i > first && bos) put_n(w, (const char *)bos, bos_bytes); /* every exchange is a text of its own */
+        if (i > first && bos)
+            put_n(w, (const char *)bos, bos_bytes); /* every exchange is a text of its own */
         put(w, "[INST] ");
         if (i == first && sys) {
             put(w, "<<SYS>>\n");
@@ -189,7 +194,9 @@ static tern_status mistral(writer *w) {
     size_t first = sys ? 1 : 0, host = first; /* the user message that carries the system text */
     if (has(w, "loop.last"))
         for (size_t i = first; i < w->n_msgs; i += 2) host = i;
-    const char *open = has(w, "' [INST] ") || has(w, "\" [INST] ") ? " [INST] " : has(w, "[INST] ") ? "[INST] " : "[INST]";
+    const char *open = has(w, "' [INST] ") || has(w, "\" [INST] ") ? " [INST] "
+                       : has(w, "[INST] ")                         ? "[INST] "
+                                                                   : "[INST]";
     const char *close = has(w, " [/INST]") ? " [/INST]" : "[/INST]";
     const char *answer = has(w, "' ' + message") || has(w, "\" \" + message") ? " " : "";
     const char *between = has(w, "eos_token + ' '") || has(w, "eos_token + \" \"") ? " " : "";
@@ -269,7 +276,8 @@ static tern_status phi3(writer *w) {
 
 static tern_status zephyr(writer *w) {
     /* In some only the assistant's turns are closed. */
-    const char *user = strstr(w->source, "<|user|>"), *end = strstr(user, "}}"), *mark = strstr(user, "eos_token"), *text = strstr(user, "<|endoftext|>");
+    const char *user = strstr(w->source, "<|user|>"), *end = strstr(user, "}}"),
+               *mark = strstr(user, "eos_token"), *text = strstr(user, "<|endoftext|>");
     bool close_all = !end || (mark && mark < end) || (text && text < end);
     for (size_t i = 0; i < w->n_msgs; i++) {
         role_open(w, w->msgs[i].role, "\n");
@@ -300,18 +308,30 @@ static const struct {
     {{"<|im_start|>", "<|im_end|>"}, chatml},
 };
 
-tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs, bool add_generation_prompt, char *buf, size_t cap,
-                           size_t *n_bytes, tern_error *err) {
+tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
+                           bool add_generation_prompt, char *buf, size_t cap, size_t *n_bytes,
+                           tern_error *err) {
     assert(t && n_bytes && (msgs || !n_msgs) && (buf || !cap));
     *n_bytes = 0;
     const char *source = t->chat_template;
-    TN_FAIL_IF(!source || !*source, err, TERN_E_UNSUPPORTED, "the model has no chat template; give it plain text");
+    TN_FAIL_IF(!source || !*source, err, TERN_E_UNSUPPORTED,
+               "the model has no chat template; give it plain text");
     for (size_t i = 0; i < n_msgs; i++) {
-        TN_FAIL_IF(!msgs[i].role || !msgs[i].content, err, TERN_E_INVALID, "message %zu lacks its role or content", i);
-        bool known = is_role(&msgs[i], "system") || is_role(&msgs[i], "user") || is_role(&msgs[i], "assistant");
-        TN_FAIL_IF(!known, err, TERN_E_INVALID, "message %zu is of role \"%.32s\"; known are system, user and assistant", i, msgs[i].role);
+        TN_FAIL_IF(!msgs[i].role || !msgs[i].content, err, TERN_E_INVALID,
+                   "message %zu lacks its role or content", i);
+        bool known =
+            is_role(&msgs[i], "system") || is_role(&msgs[i], "user") || is_role(&msgs[i], "assistant");
+        TN_FAIL_IF(!known, err, TERN_E_INVALID,
+                   "message %zu is of role \"%.32s\"; known are system, user and assistant", i, msgs[i].role);
     }
-    writer w = {.t = t, .source = source, .msgs = msgs, .n_msgs = n_msgs, .answer = add_generation_prompt, .buf = buf, .cap = cap, .err = err};
+    writer w = {.t = t,
+                .source = source,
+                .msgs = msgs,
+                .n_msgs = n_msgs,
+                .answer = add_generation_prompt,
+                .buf = buf,
+                .cap = cap,
+                .err = err};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         bool all = true;
         for (int k = 0; k < 3 && families[i].marks[k]; k++) all &= has(&w, families[i].marks[k]);

@@ -31,11 +31,11 @@ typedef struct encoder {
     const tn_tokenizer *t;
     int32_t *ids;
     size_t cap, n;
-    bool after_unk;    /* the last id emitted was the unknown token: runs of them are one */
-    symbol *sym;       /* for long pre-tokens, kept between them */
-    candidate *heap;   /* 2 per symbol */
+    bool after_unk;  /* the last id emitted was the unknown token: runs of them are one */
+    symbol *sym;     /* for long pre-tokens, kept between them */
+    candidate *heap; /* 2 per symbol */
     size_t sym_cap;
-    uint8_t *norm;     /* normalised section */
+    uint8_t *norm; /* normalised section */
     size_t norm_cap;
     tern_error *err;
 } encoder;
@@ -111,7 +111,8 @@ static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const 
 
 /* The next symbol of a pre-token at off: a byte, or a character of a SentencePiece vocabulary. With a merge
  * table a character outside the vocabulary enters as its bytes; with scores it stays whole until the end. */
-static symbol first_symbol(const tn_tokenizer *t, const uint8_t *piece, size_t off, size_t n, size_t *bytes_left) {
+static symbol first_symbol(const tn_tokenizer *t, const uint8_t *piece, size_t off, size_t n,
+                           size_t *bytes_left) {
     symbol s = {.off = (uint32_t)off, .len = 1};
     if (t->kind == TN_TOK_BPE_BYTES || *bytes_left) {
         s.id = t->byte_id[piece[off]];
@@ -152,7 +153,8 @@ static void merge_short(encoder *e, const uint8_t *piece, symbol *s, size_t n) {
         if (tail) {
             memmove(pri + best, pri + best + 1, tail * sizeof *pri);
             memmove(res + best, res + best + 1, tail * sizeof *res);
-            if (!pair_find(t, piece, &s[best], &s[best + 1], &pri[best], &res[best])) pri[best] = res[best] = TN_TOK_NONE;
+            if (!pair_find(t, piece, &s[best], &s[best + 1], &pri[best], &res[best]))
+                pri[best] = res[best] = TN_TOK_NONE;
         }
         if (best > 0 && !pair_find(t, piece, &s[best - 1], &s[best], &pri[best - 1], &res[best - 1]))
             pri[best - 1] = res[best - 1] = TN_TOK_NONE;
@@ -176,9 +178,11 @@ static void heap_push(candidate *h, size_t *n, candidate x) {
     h[i] = x;
 }
 
-static bool find_candidate(const tn_tokenizer *t, const uint8_t *piece, const symbol *s, uint32_t left, candidate *c) {
+static bool find_candidate(const tn_tokenizer *t, const uint8_t *piece, const symbol *s, uint32_t left,
+                           candidate *c) {
     uint32_t priority, right = s[left].next;
-    if (right == TN_TOK_NONE || !pair_find(t, piece, &s[left], &s[right], &priority, &c->result)) return false;
+    if (right == TN_TOK_NONE || !pair_find(t, piece, &s[left], &s[right], &priority, &c->result))
+        return false;
     c->key = (uint64_t)priority << 32 | left;
     c->len = s[left].len + s[right].len;
     return true;
@@ -201,7 +205,8 @@ static void merge_long(encoder *e, const uint8_t *piece, size_t n) {
         h[0] = h[--nh];
         if (nh) heap_down(h, nh, 0);
         symbol *l = &s[(uint32_t)c.key];
-        if (l->len == 0 || l->next == TN_TOK_NONE || l->len + s[l->next].len != c.len) continue; /* since merged */
+        if (l->len == 0 || l->next == TN_TOK_NONE || l->len + s[l->next].len != c.len)
+            continue; /* since merged */
         symbol *r = &s[l->next];
         l->id = c.result;
         l->len = c.len;
@@ -231,7 +236,8 @@ static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n) {
                     e->sym_cap = 0;
                     e->sym = tn_alloc(e->t->ctx, TN_MEM_TEXT, need, sizeof *e->sym);
                     e->heap = tn_alloc(e->t->ctx, TN_MEM_TEXT, need, 2 * sizeof *e->heap);
-                    TN_FAIL_IF(!e->sym || !e->heap, e->err, TERN_E_MEMORY, "out of memory for a word of %zu bytes", n);
+                    TN_FAIL_IF(!e->sym || !e->heap, e->err, TERN_E_MEMORY,
+                               "out of memory for a word of %zu bytes", n);
                     e->sym_cap = need;
                 }
                 memcpy(e->sym, few, sizeof few);
@@ -246,7 +252,8 @@ static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n) {
     return TERN_OK;
 }
 
-tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n, int32_t *ids, size_t cap, size_t *n_ids) {
+tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n, int32_t *ids, size_t cap,
+                               size_t *n_ids) {
     encoder e = {.t = t, .ids = ids, .cap = cap};
     tern_status st = merge_piece(&e, p, n);
     tn_free(t->ctx, e.sym);
@@ -283,12 +290,13 @@ static bool norm_reserve(encoder *e, size_t used, size_t more) {
 
 /* Never the second half of a composition, so that normalising may start afresh in front of it. */
 static bool nfc_boundary(uint32_t cp) {
-    return cp < 0x300 || (cp >= 0x400 && cp < 0x480) || (cp >= 0x3041 && cp <= 0x3096) || (cp >= 0x30a1 && cp <= 0x30fa) ||
-           (cp >= 0x3400 && cp <= 0x9fff) || (cp >= 0xac00 && cp <= 0xd7a3) || (cp >= 0x1f000 && cp < 0x20000);
+    return cp < 0x300 || (cp >= 0x400 && cp < 0x480) || (cp >= 0x3041 && cp <= 0x3096) ||
+           (cp >= 0x30a1 && cp <= 0x30fa) || (cp >= 0x3400 && cp <= 0x9fff) ||
+           (cp >= 0xac00 && cp <= 0xd7a3) || (cp >= 0x1f000 && cp < 0x20000);
 }
 
-/* NFC in chunks that end at boundaries. A chunk that finds none (longer than any real grapheme) is cut by force:
- * canonical ordering is quadratic in a run of marks, and the text is not ours. */
+/* NFC in chunks that end at boundaries. A chunk that finds none (longer than any real grapheme) is cut by
+ * force: canonical ordering is quadratic in a run of marks, and the text is not ours. */
 static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t *n_out) {
     enum { CHUNK = 256, FORCED = 1024, EXPANSION = 4 };
     const uint8_t *end = p + n;
@@ -317,17 +325,21 @@ static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t 
             plain = true;
         }
         if (plain) {
-            TN_FAIL_IF(!norm_reserve(e, out, bytes), e->err, TERN_E_MEMORY, "out of memory for normalised text");
+            TN_FAIL_IF(!norm_reserve(e, out, bytes), e->err, TERN_E_MEMORY,
+                       "out of memory for normalised text");
             memcpy(e->norm + out, start, bytes);
             out += bytes;
             continue;
         }
         int32_t cps[FORCED * EXPANSION];
-        utf8proc_ssize_t m = utf8proc_decompose(start, (utf8proc_ssize_t)bytes, cps, FORCED * EXPANSION, UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
-        TN_FAIL_IF(m < 0 || m > FORCED * EXPANSION, e->err, TERN_E_INVALID, "text cannot be normalised (utf8proc error %d)", (int)m);
+        utf8proc_ssize_t m = utf8proc_decompose(start, (utf8proc_ssize_t)bytes, cps, FORCED * EXPANSION,
+                                                UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
+        TN_FAIL_IF(m < 0 || m > FORCED * EXPANSION, e->err, TERN_E_INVALID,
+                   "text cannot be normalised (utf8proc error %d)", (int)m);
         m = utf8proc_normalize_utf32(cps, m, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
         TN_FAIL_IF(m < 0, e->err, TERN_E_INVALID, "text cannot be normalised (utf8proc error %d)", (int)m);
-        TN_FAIL_IF(!norm_reserve(e, out, (size_t)m * 4), e->err, TERN_E_MEMORY, "out of memory for normalised text");
+        TN_FAIL_IF(!norm_reserve(e, out, (size_t)m * 4), e->err, TERN_E_MEMORY,
+                   "out of memory for normalised text");
         for (utf8proc_ssize_t i = 0; i < m; i++) out += tn_utf8_encode((uint32_t)cps[i], e->norm + out);
     }
     *n_out = out;
@@ -359,11 +371,14 @@ static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool f
         p = e->norm;
     }
     bool prefix = t->space_prefix && (first || !t->space_prefix_first);
-    if (t->space_prefix_missing && (p[0] == ' ' || (t->kind == TN_TOK_BPE_SPM && n >= 3 && !memcmp(p, "\xe2\x96\x81", 3)))) prefix = false;
+    if (t->space_prefix_missing &&
+        (p[0] == ' ' || (t->kind == TN_TOK_BPE_SPM && n >= 3 && !memcmp(p, "\xe2\x96\x81", 3))))
+        prefix = false;
     bool visible = t->kind == TN_TOK_BPE_SPM && memmem(p, n, "\xe2\x96\x81", 3);
     if (prefix || visible) {
         bool own = p == e->norm && n;
-        TN_FAIL_IF(!norm_reserve(e, own ? n : 0, n + 1), e->err, TERN_E_MEMORY, "out of memory for normalised text");
+        TN_FAIL_IF(!norm_reserve(e, own ? n : 0, n + 1), e->err, TERN_E_MEMORY,
+                   "out of memory for normalised text");
         memmove(e->norm + prefix, own ? e->norm : p, n);
         if (prefix) e->norm[0] = ' ';
         p = e->norm;
@@ -409,11 +424,12 @@ static uint32_t match_special(const tn_tokenizer *t, const uint8_t *p, const uin
 
 static bool is_space(uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special, bool parse_special,
-                        int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
+tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special,
+                        bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
     assert(t && n_ids && (text || !n_bytes) && (ids || !cap));
     *n_ids = 0;
-    TN_FAIL_IF(n_bytes > INT32_MAX / 2, err, TERN_E_LIMIT, "text of %zu bytes, at most %d at a time", n_bytes, INT32_MAX / 2);
+    TN_FAIL_IF(n_bytes > INT32_MAX / 2, err, TERN_E_LIMIT, "text of %zu bytes, at most %d at a time", n_bytes,
+               INT32_MAX / 2);
     encoder e = {.t = t, .ids = ids, .cap = cap, .err = err};
     tern_status st = TERN_OK;
     if (add_special && t->add_bos && t->bos >= 0) emit(&e, (uint32_t)t->bos);

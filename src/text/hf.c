@@ -53,7 +53,9 @@ static void draft_free(draft *d) {
     tn_free(d->ctx, d->made);
 }
 
-static tern_status no_memory(draft *d) { return tn_fail(d->err, TERN_E_MEMORY, "out of memory reading the tokenizer"); }
+static tern_status no_memory(draft *d) {
+    return tn_fail(d->err, TERN_E_MEMORY, "out of memory reading the tokenizer");
+}
 
 /* *array_at, a pointer to elements of any type, gets room for cap_new of them. */
 static bool grow(tn_ctx *ctx, void *array_at, size_t size, size_t cap_new) {
@@ -79,7 +81,8 @@ static char *make(draft *d, size_t n) {
 
 /* Token `id` is text; ids may come in any order, holes stay empty. */
 static tern_status set_token(draft *d, json_int_t id, const char *text, size_t n, uint8_t type) {
-    TN_FAIL_IF(id < 0 || id >= MAX_VOCAB, d->err, TERN_E_FORMAT, "token \"%.40s\" has id %" JSON_INTEGER_FORMAT, text, id);
+    TN_FAIL_IF(id < 0 || id >= MAX_VOCAB, d->err, TERN_E_FORMAT,
+               "token \"%.40s\" has id %" JSON_INTEGER_FORMAT, text, id);
     size_t i = (size_t)id;
     if (i >= d->cap_vocab) {
         size_t cap = (i + 1) + d->cap_vocab / 2 + 1024;
@@ -114,7 +117,8 @@ static tern_status add_merge(draft *d, const char *text, size_t n) {
 }
 
 static tern_status add_pattern(draft *d, const char *p) {
-    TN_FAIL_IF(d->n_patterns == MAX_PATTERNS, d->err, TERN_E_UNSUPPORTED, "more than %d pre-tokenisation steps", MAX_PATTERNS);
+    TN_FAIL_IF(d->n_patterns == MAX_PATTERNS, d->err, TERN_E_UNSUPPORTED,
+               "more than %d pre-tokenisation steps", MAX_PATTERNS);
     d->patterns[d->n_patterns++] = p;
     return TERN_OK;
 }
@@ -127,7 +131,8 @@ static tern_status add_named_patterns(draft *d, const char *name) {
 static int32_t find_token(const draft *d, const char *text) {
     size_t n = strlen(text);
     for (size_t i = d->n_vocab; i-- > 0;) /* added tokens, the usual question, are at the end */
-        if (d->token_bytes[i] == n && !memcmp(d->tokens[i], text, n) && d->types[i] != TN_TOKEN_UNUSED) return (int32_t)i;
+        if (d->token_bytes[i] == n && !memcmp(d->tokens[i], text, n) && d->types[i] != TN_TOKEN_UNUSED)
+            return (int32_t)i;
     return -1;
 }
 
@@ -145,7 +150,8 @@ static tern_status parse_json(draft *d, const char *name, const char *text, size
     if (*out) return TERN_OK;
     for (char *c = je.text; *c; c++)
         if ((uint8_t)*c < ' ') *c = ' ';
-    return tn_fail(d->err, json_error_code(&je) == json_error_out_of_memory ? TERN_E_MEMORY : TERN_E_FORMAT, "%s: line %d: %s", name, je.line, je.text);
+    return tn_fail(d->err, json_error_code(&je) == json_error_out_of_memory ? TERN_E_MEMORY : TERN_E_FORMAT,
+                   "%s: line %d: %s", name, je.line, je.text);
 }
 
 static tern_status read_normalizer(draft *d, const json_t *n, int depth) {
@@ -165,7 +171,8 @@ static tern_status read_normalizer(draft *d, const json_t *n, int depth) {
         d->spaces_visible = d->spec.add_space_prefix = true;
         return TERN_OK;
     }
-    if (is(n, "type", "Replace") && is(json_object_get(n, "pattern"), "String", " ") && is(n, "content", "\xe2\x96\x81")) {
+    if (is(n, "type", "Replace") && is(json_object_get(n, "pattern"), "String", " ") &&
+        is(n, "content", "\xe2\x96\x81")) {
         d->spaces_visible = true;
         return TERN_OK;
     }
@@ -180,14 +187,17 @@ static tern_status read_split(draft *d, const json_t *p) {
     if (d->spaces_visible && is(pattern, "String", " ")) return TERN_OK;
     /* Removing what does not match (tiktoken conversions) is isolating: their patterns match everything. */
     bool isolated = is(p, "behavior", "Isolated") || (is(p, "behavior", "Removed") && invert);
-    TN_FAIL_IF(!isolated, d->err, TERN_E_UNSUPPORTED, "pre-tokenizer Split with behavior \"%.40s\" is not supported", str_of(p, "behavior"));
+    TN_FAIL_IF(!isolated, d->err, TERN_E_UNSUPPORTED,
+               "pre-tokenizer Split with behavior \"%.40s\" is not supported", str_of(p, "behavior"));
     if (json_is_string(regex)) {
-        TN_FAIL_IF(strlen(json_string_value(regex)) != json_string_length(regex), d->err, TERN_E_FORMAT, "a Split pattern holds a zero byte");
+        TN_FAIL_IF(strlen(json_string_value(regex)) != json_string_length(regex), d->err, TERN_E_FORMAT,
+                   "a Split pattern holds a zero byte");
         return add_pattern(d, json_string_value(regex));
     }
     TN_FAIL_IF(!json_is_string(text), d->err, TERN_E_FORMAT, "pre-tokenizer Split without a pattern");
     const char *s = json_string_value(text);
-    char *q = make(d, 4 * json_string_length(text)); /* every byte of the text, whatever it means to a pattern */
+    char *q =
+        make(d, 4 * json_string_length(text)); /* every byte of the text, whatever it means to a pattern */
     if (!q) return no_memory(d);
     size_t n = 0;
     for (; *s; s++) {
@@ -203,29 +213,37 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
         TN_FAIL_IF(depth > 4, d->err, TERN_E_UNSUPPORTED, "pre-tokenizers nest too deep");
         size_t i;
         json_t *e;
-        json_array_foreach(json_object_get(p, "pretokenizers"), i, e) TN_TRY(read_pre_tokenizer(d, e, depth + 1));
+        json_array_foreach(json_object_get(p, "pretokenizers"), i, e)
+            TN_TRY(read_pre_tokenizer(d, e, depth + 1));
         return TERN_OK;
     }
     if (is(p, "type", "ByteLevel")) {
         d->byte_level = true;
         if (json_is_true(json_object_get(p, "add_prefix_space"))) {
-            TN_FAIL_IF(d->n_patterns, d->err, TERN_E_UNSUPPORTED, "ByteLevel with add_prefix_space behind another pre-tokenizer");
+            TN_FAIL_IF(d->n_patterns, d->err, TERN_E_UNSUPPORTED,
+                       "ByteLevel with add_prefix_space behind another pre-tokenizer");
             d->spec.add_space_prefix = d->spec.space_prefix_missing = true;
         }
         const json_t *use = json_object_get(p, "use_regex"); /* absent: on */
         return json_is_false(use) ? TERN_OK : add_named_patterns(d, "gpt-2");
     }
-    if (is(p, "type", "Digits")) return add_pattern(d, json_is_true(json_object_get(p, "individual_digits")) ? "\\p{N}" : "\\p{N}+");
+    if (is(p, "type", "Digits"))
+        return add_pattern(d, json_is_true(json_object_get(p, "individual_digits")) ? "\\p{N}" : "\\p{N}+");
     if (is(p, "type", "Split")) return read_split(d, p);
     if (is(p, "type", "Punctuation")) {
-        TN_FAIL_IF(json_object_get(p, "behavior") && !is(p, "behavior", "Isolated") && !is(p, "behavior", "Contiguous"), d->err, TERN_E_UNSUPPORTED,
-                   "pre-tokenizer Punctuation with behavior \"%.40s\" is not supported", str_of(p, "behavior"));
-        return add_pattern(d, is(p, "behavior", "Contiguous") ? "[\\p{P}\\$\\+<=>\\^~\\|`]+" : "[\\p{P}\\$\\+<=>\\^~\\|`]");
+        TN_FAIL_IF(json_object_get(p, "behavior") && !is(p, "behavior", "Isolated") &&
+                       !is(p, "behavior", "Contiguous"),
+                   d->err, TERN_E_UNSUPPORTED,
+                   "pre-tokenizer Punctuation with behavior \"%.40s\" is not supported",
+                   str_of(p, "behavior"));
+        return add_pattern(d, is(p, "behavior", "Contiguous") ? "[\\p{P}\\$\\+<=>\\^~\\|`]+"
+                                                              : "[\\p{P}\\$\\+<=>\\^~\\|`]");
     }
     if (is(p, "type", "Metaspace")) {
         d->spaces_visible = true;
         const char *scheme = str_of(p, "prepend_scheme");
-        const json_t *prefix = json_object_get(p, "add_prefix_space"); /* before there were schemes; absent: on */
+        const json_t *prefix =
+            json_object_get(p, "add_prefix_space"); /* before there were schemes; absent: on */
         d->spec.add_space_prefix = *scheme ? strcmp(scheme, "never") != 0 : !json_is_false(prefix);
         d->spec.space_prefix_first = !strcmp(scheme, "first");
         d->spec.space_prefix_missing = true;
@@ -243,11 +261,13 @@ static tern_status read_post_processor(draft *d, const json_t *p, int depth) {
     json_t *e;
     if (is(p, "type", "Sequence")) {
         TN_FAIL_IF(depth > 4, d->err, TERN_E_UNSUPPORTED, "post-processors nest too deep");
-        json_array_foreach(json_object_get(p, "processors"), i, e) TN_TRY(read_post_processor(d, e, depth + 1));
+        json_array_foreach(json_object_get(p, "processors"), i, e)
+            TN_TRY(read_post_processor(d, e, depth + 1));
         return TERN_OK;
     }
     if (is(p, "type", "ByteLevel")) return TERN_OK;
-    TN_FAIL_IF(!is(p, "type", "TemplateProcessing"), d->err, TERN_E_UNSUPPORTED, "post-processor \"%.40s\" is not supported", str_of(p, "type"));
+    TN_FAIL_IF(!is(p, "type", "TemplateProcessing"), d->err, TERN_E_UNSUPPORTED,
+               "post-processor \"%.40s\" is not supported", str_of(p, "type"));
     bool text_seen = false;
     json_array_foreach(json_object_get(p, "single"), i, e) {
         const json_t *special = json_object_get(e, "SpecialToken");
@@ -255,10 +275,13 @@ static tern_status read_post_processor(draft *d, const json_t *p, int depth) {
             text_seen = true;
             continue;
         }
-        const json_t *ids = json_object_get(json_object_get(json_object_get(p, "special_tokens"), str_of(special, "id")), "ids");
+        const json_t *ids = json_object_get(
+            json_object_get(json_object_get(p, "special_tokens"), str_of(special, "id")), "ids");
         json_t *first = json_array_get(ids, 0);
-        TN_FAIL_IF(json_array_size(ids) != 1 || !json_is_integer(first) || json_integer_value(first) < 0 || json_integer_value(first) >= MAX_VOCAB,
-                   d->err, TERN_E_UNSUPPORTED, "the post-processor's token \"%.40s\" is not one id", str_of(special, "id"));
+        TN_FAIL_IF(json_array_size(ids) != 1 || !json_is_integer(first) || json_integer_value(first) < 0 ||
+                       json_integer_value(first) >= MAX_VOCAB,
+                   d->err, TERN_E_UNSUPPORTED, "the post-processor's token \"%.40s\" is not one id",
+                   str_of(special, "id"));
         int32_t id = (int32_t)json_integer_value(first);
         bool *add = text_seen ? &d->spec.add_eos : &d->spec.add_bos;
         TN_FAIL_IF(*add, d->err, TERN_E_UNSUPPORTED, "the post-processor adds more than one token on a side");
@@ -277,7 +300,8 @@ static tern_status read_merges(draft *d, const json_t *merges) {
             continue;
         }
         const json_t *a = json_array_get(m, 0), *b = json_array_get(m, 1);
-        TN_FAIL_IF(!json_is_string(a) || !json_is_string(b), d->err, TERN_E_FORMAT, "merge %zu is neither a string nor a pair", i);
+        TN_FAIL_IF(!json_is_string(a) || !json_is_string(b), d->err, TERN_E_FORMAT,
+                   "merge %zu is neither a string nor a pair", i);
         size_t na = json_string_length(a), nb = json_string_length(b);
         char *s = make(d, na + 1 + nb);
         if (!s) return no_memory(d);
@@ -294,7 +318,8 @@ static tern_status read_added_tokens(draft *d, const json_t *added) {
     json_t *a;
     json_array_foreach(added, i, a) {
         const json_t *text = json_object_get(a, "content"), *id = json_object_get(a, "id");
-        TN_FAIL_IF(!json_is_string(text) || !json_is_integer(id), d->err, TERN_E_FORMAT, "added token %zu lacks content or id", i);
+        TN_FAIL_IF(!json_is_string(text) || !json_is_integer(id), d->err, TERN_E_FORMAT,
+                   "added token %zu lacks content or id", i);
         uint8_t type = json_is_true(json_object_get(a, "special")) ? TN_TOKEN_CONTROL : TN_TOKEN_USER;
         if (json_is_true(json_object_get(a, "lstrip"))) type |= TN_TOKEN_LSTRIP;
         if (json_is_true(json_object_get(a, "rstrip"))) type |= TN_TOKEN_RSTRIP;
@@ -319,13 +344,16 @@ static tern_status read_vocab(draft *d, const json_t *vocab, bool byte_fallback)
 
 static tern_status read_tokenizer_json(draft *d, const json_t *root) {
     const json_t *model = json_object_get(root, "model");
-    TN_FAIL_IF(!json_is_object(root) || !json_is_object(model), d->err, TERN_E_FORMAT, "tokenizer.json has no \"model\"");
+    TN_FAIL_IF(!json_is_object(root) || !json_is_object(model), d->err, TERN_E_FORMAT,
+               "tokenizer.json has no \"model\"");
     const char *type = str_of(model, "type"); /* absent in early files, all of them BPE */
-    TN_FAIL_IF(*type && strcmp(type, "BPE"), d->err, TERN_E_UNSUPPORTED, "tokenizer model \"%.40s\" is not supported, only BPE", type);
-    TN_FAIL_IF(!json_is_object(json_object_get(model, "vocab")) || !json_is_array(json_object_get(model, "merges")), d->err, TERN_E_FORMAT,
-               "tokenizer.json: the model lacks its vocab or merges");
-    TN_FAIL_IF(*str_of(model, "continuing_subword_prefix") || *str_of(model, "end_of_word_suffix"), d->err, TERN_E_UNSUPPORTED,
-               "subword prefixes or suffixes are not supported");
+    TN_FAIL_IF(*type && strcmp(type, "BPE"), d->err, TERN_E_UNSUPPORTED,
+               "tokenizer model \"%.40s\" is not supported, only BPE", type);
+    TN_FAIL_IF(!json_is_object(json_object_get(model, "vocab")) ||
+                   !json_is_array(json_object_get(model, "merges")),
+               d->err, TERN_E_FORMAT, "tokenizer.json: the model lacks its vocab or merges");
+    TN_FAIL_IF(*str_of(model, "continuing_subword_prefix") || *str_of(model, "end_of_word_suffix"), d->err,
+               TERN_E_UNSUPPORTED, "subword prefixes or suffixes are not supported");
     bool byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
     d->spec.ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
     TN_TRY(read_normalizer(d, json_object_get(root, "normalizer"), 0));
@@ -336,7 +364,8 @@ static tern_status read_tokenizer_json(draft *d, const json_t *root) {
     TN_TRY(read_post_processor(d, json_object_get(root, "post_processor"), 0));
     const char *unk = str_of(model, "unk_token");
     if (*unk) d->spec.unk = find_token(d, unk);
-    TN_FAIL_IF(d->byte_level && d->spaces_visible, d->err, TERN_E_UNSUPPORTED, "a byte-level tokenizer that also rewrites spaces");
+    TN_FAIL_IF(d->byte_level && d->spaces_visible, d->err, TERN_E_UNSUPPORTED,
+               "a byte-level tokenizer that also rewrites spaces");
     TN_FAIL_IF(!d->byte_level && !d->spaces_visible && !byte_fallback, d->err, TERN_E_UNSUPPORTED,
                "neither a byte-level nor a SentencePiece tokenizer");
     d->spec.kind = d->byte_level ? TN_TOK_BPE_BYTES : TN_TOK_BPE_SPM;
@@ -371,12 +400,14 @@ static void read_tokenizer_config(draft *d, const json_t *c) {
     size_t i;
     json_t *e;
     json_array_foreach(t, i, e) /* several, by name */
-        if (!d->spec.chat_template || is(e, "name", "default")) d->spec.chat_template = json_string_value(json_object_get(e, "template"));
+        if (!d->spec.chat_template || is(e, "name", "default"))
+            d->spec.chat_template = json_string_value(json_object_get(e, "template"));
 }
 
 static void add_end(draft *d, const json_t *id) {
     json_int_t v = json_integer_value(id);
-    if (json_is_integer(id) && v >= 0 && v < MAX_VOCAB && d->n_ends < MAX_ENDS) d->ends[d->n_ends++] = (int32_t)v;
+    if (json_is_integer(id) && v >= 0 && v < MAX_VOCAB && d->n_ends < MAX_ENDS)
+        d->ends[d->n_ends++] = (int32_t)v;
 }
 
 /* generation_config.json, config.json: ids, where the tokenizer's own files name none */
@@ -387,9 +418,11 @@ static void read_model_config(draft *d, const json_t *c) {
     add_end(d, eos);
     json_array_foreach(eos, i, e) add_end(d, e);
     const json_t *one = json_is_array(eos) ? json_array_get(eos, 0) : eos;
-    if (d->spec.eos < 0 && json_is_integer(one) && json_integer_value(one) >= 0 && json_integer_value(one) < MAX_VOCAB)
+    if (d->spec.eos < 0 && json_is_integer(one) && json_integer_value(one) >= 0 &&
+        json_integer_value(one) < MAX_VOCAB)
         d->spec.eos = (int32_t)json_integer_value(one);
-    if (d->spec.bos < 0 && json_is_integer(bos) && json_integer_value(bos) >= 0 && json_integer_value(bos) < MAX_VOCAB)
+    if (d->spec.bos < 0 && json_is_integer(bos) && json_integer_value(bos) >= 0 &&
+        json_integer_value(bos) < MAX_VOCAB)
         d->spec.bos = (int32_t)json_integer_value(bos);
 }
 
@@ -444,7 +477,8 @@ static tern_status read_added_decoder(draft *d, const json_t *added) {
         const json_t *text = json_object_get(a, "content");
         char *end;
         long id = strtol(key, &end, 10);
-        TN_FAIL_IF(*end || end == key || !json_is_string(text), d->err, TERN_E_FORMAT, "added token \"%.40s\" lacks content or id", key);
+        TN_FAIL_IF(*end || end == key || !json_is_string(text), d->err, TERN_E_FORMAT,
+                   "added token \"%.40s\" lacks content or id", key);
         uint8_t type = json_is_true(json_object_get(a, "special")) ? TN_TOKEN_CONTROL : TN_TOKEN_USER;
         if (json_is_true(json_object_get(a, "lstrip"))) type |= TN_TOKEN_LSTRIP;
         if (json_is_true(json_object_get(a, "rstrip"))) type |= TN_TOKEN_RSTRIP;
@@ -477,12 +511,14 @@ static int base64_digit(char c) {
 static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
     const char *end = text + n;
     long line = 1;
-    TN_FAIL_IF(n && text[0] == '\n', d->err, TERN_E_UNSUPPORTED, "tokenizer.model is a SentencePiece file; tern needs its tokenizer.json or a GGUF");
+    TN_FAIL_IF(n && text[0] == '\n', d->err, TERN_E_UNSUPPORTED,
+               "tokenizer.model is a SentencePiece file; tern needs its tokenizer.json or a GGUF");
     for (const char *p = text; p < end; line++) {
         const char *eol = memchr(p, '\n', (size_t)(end - p));
         if (!eol) eol = end;
         const char *sp = memchr(p, ' ', (size_t)(eol - p));
-        TN_FAIL_IF(!sp || (sp - p) % 4 || sp == p, d->err, TERN_E_FORMAT, "tokenizer.model: line %ld is not \"base64 rank\"", line);
+        TN_FAIL_IF(!sp || (sp - p) % 4 || sp == p, d->err, TERN_E_FORMAT,
+                   "tokenizer.model: line %ld is not \"base64 rank\"", line);
         size_t n64 = (size_t)(sp - p);
         char *token = make(d, n64 / 4 * 3 * 2); /* in the byte alphabet: at most two bytes a byte */
         if (!token) return no_memory(d);
@@ -492,26 +528,34 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
             for (int k = 0; k < 4; k++) {
                 v[k] = base64_digit(p[i + k]);
                 if (v[k] >= 0) continue;
-                TN_FAIL_IF(p[i + k] != '=' || i + 4 < n64 || k < 2, d->err, TERN_E_FORMAT, "tokenizer.model: line %ld is not base64", line);
+                TN_FAIL_IF(p[i + k] != '=' || i + 4 < n64 || k < 2, d->err, TERN_E_FORMAT,
+                           "tokenizer.model: line %ld is not base64", line);
                 v[k] = 0;
                 pad++;
             }
-            uint32_t bits = (uint32_t)v[0] << 18 | (uint32_t)v[1] << 12 | (uint32_t)v[2] << 6 | (uint32_t)v[3];
-            for (int k = 0; k < 3 - pad; k++) m += tn_utf8_encode(tn_byte_to_alphabet((uint8_t)(bits >> (16 - 8 * k))), (uint8_t *)token + m);
+            uint32_t bits =
+                (uint32_t)v[0] << 18 | (uint32_t)v[1] << 12 | (uint32_t)v[2] << 6 | (uint32_t)v[3];
+            for (int k = 0; k < 3 - pad; k++)
+                m += tn_utf8_encode(tn_byte_to_alphabet((uint8_t)(bits >> (16 - 8 * k))),
+                                    (uint8_t *)token + m);
         }
         char digits[16] = {0}, *stop;
         size_t nd = (size_t)(eol - sp - 1);
         memcpy(digits, sp + 1, nd < 15 ? nd : 15);
         long rank = strtol(digits, &stop, 10);
-        TN_FAIL_IF(stop == digits || (*stop && *stop != '\r'), d->err, TERN_E_FORMAT, "tokenizer.model: line %ld has no rank", line);
+        TN_FAIL_IF(stop == digits || (*stop && *stop != '\r'), d->err, TERN_E_FORMAT,
+                   "tokenizer.model: line %ld has no rank", line);
         TN_TRY(set_token(d, rank, token, m, TN_TOKEN_NORMAL));
         p = eol + 1;
     }
     /* The file has the ranks only; the special tokens behind them are the family's. */
     enum { LLAMA3_RANKS = 128000, LLAMA3_SPECIALS = 256 };
-    TN_FAIL_IF(d->n_vocab != LLAMA3_RANKS, d->err, TERN_E_UNSUPPORTED, "tokenizer.model with %zu ranks; of this format only Llama 3's is known (%d)",
-               d->n_vocab, LLAMA3_RANKS);
-    static const char *const named[] = {"<|begin_of_text|>", "<|end_of_text|>", NULL, NULL, NULL, NULL, "<|start_header_id|>", "<|end_header_id|>", NULL, "<|eot_id|>"};
+    TN_FAIL_IF(d->n_vocab != LLAMA3_RANKS, d->err, TERN_E_UNSUPPORTED,
+               "tokenizer.model with %zu ranks; of this format only Llama 3's is known (%d)", d->n_vocab,
+               LLAMA3_RANKS);
+    static const char *const named[] = {
+        "<|begin_of_text|>",   "<|end_of_text|>",   NULL, NULL,        NULL, NULL,
+        "<|start_header_id|>", "<|end_header_id|>", NULL, "<|eot_id|>"};
     for (int i = 0, reserved = 0; i < LLAMA3_SPECIALS; i++) {
         const char *name = i < 10 ? named[i] : NULL;
         if (!name) {
@@ -540,14 +584,17 @@ static tern_status slurp(draft *d, const char *folder, const char *name, char **
     *text = NULL;
     *n = 0;
     char path[4096];
-    TN_FAIL_IF((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path, d->err, TERN_E_INVALID, "path too long: %.80s...", folder);
+    TN_FAIL_IF((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path, d->err,
+               TERN_E_INVALID, "path too long: %.80s...", folder);
     FILE *f = fopen(path, "rb");
     if (!f && errno == ENOENT) return TERN_OK;
     TN_FAIL_IF(!f, d->err, TERN_E_IO, "%s: %s", path, strerror(errno));
     struct stat sb;
     tern_status st = TERN_OK;
-    TN_BAIL_IF(fstat(fileno(f), &sb) != 0 || !S_ISREG(sb.st_mode), d->err, TERN_E_IO, "%s is not a file", path);
-    TN_BAIL_IF(sb.st_size > MAX_FILE_BYTES, d->err, TERN_E_LIMIT, "%s has %lld bytes, at most %d are read", path, (long long)sb.st_size, MAX_FILE_BYTES);
+    TN_BAIL_IF(fstat(fileno(f), &sb) != 0 || !S_ISREG(sb.st_mode), d->err, TERN_E_IO, "%s is not a file",
+               path);
+    TN_BAIL_IF(sb.st_size > MAX_FILE_BYTES, d->err, TERN_E_LIMIT, "%s has %lld bytes, at most %d are read",
+               path, (long long)sb.st_size, MAX_FILE_BYTES);
     size_t size = (size_t)sb.st_size;
     char *b = make(d, size);
     if (!b) {
@@ -574,7 +621,8 @@ static tern_status slurp_json(draft *d, const char *folder, const char *name, js
 tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer **out, tern_error *err) {
     *out = NULL;
     enum { TOKENIZER, VOCAB, TOKENIZER_CONFIG, GENERATION_CONFIG, CONFIG, N_DOCS };
-    static const char *const names[N_DOCS] = {"tokenizer.json", "vocab.json", "tokenizer_config.json", "generation_config.json", "config.json"};
+    static const char *const names[N_DOCS] = {"tokenizer.json", "vocab.json", "tokenizer_config.json",
+                                              "generation_config.json", "config.json"};
     json_t *doc[N_DOCS] = {0};
     char *merges = NULL, *ranks = NULL, *jinja;
     size_t n_merges, n_ranks, n_jinja;
@@ -592,15 +640,20 @@ tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer *
         if ((st = slurp(&d, folder, "tokenizer.model", &ranks, &n_ranks)) != TERN_OK) goto out;
         if (doc[VOCAB] && merges) {
             d.spec.kind = TN_TOK_BPE_BYTES;
-            if ((st = read_family(&d, doc[TOKENIZER_CONFIG], doc[CONFIG])) != TERN_OK || (st = read_vocab(&d, doc[VOCAB], false)) != TERN_OK ||
+            if ((st = read_family(&d, doc[TOKENIZER_CONFIG], doc[CONFIG])) != TERN_OK ||
+                (st = read_vocab(&d, doc[VOCAB], false)) != TERN_OK ||
                 (st = read_merges_txt(&d, merges, n_merges)) != TERN_OK)
                 goto out;
         } else {
-            TN_BAIL_IF(!ranks, err, TERN_E_FORMAT, "%.300s has no tokenizer.json, no vocab.json with merges.txt and no tokenizer.model", folder);
+            TN_BAIL_IF(!ranks, err, TERN_E_FORMAT,
+                       "%.300s has no tokenizer.json, no vocab.json with merges.txt and no tokenizer.model",
+                       folder);
             d.spec.kind = TN_TOK_BPE_BYTES;
             if ((st = read_tiktoken(&d, ranks, n_ranks)) != TERN_OK) goto out;
         }
-        if ((st = read_added_decoder(&d, json_object_get(doc[TOKENIZER_CONFIG], "added_tokens_decoder"))) != TERN_OK) goto out;
+        if ((st = read_added_decoder(&d, json_object_get(doc[TOKENIZER_CONFIG], "added_tokens_decoder"))) !=
+            TERN_OK)
+            goto out;
     }
     read_tokenizer_config(&d, doc[TOKENIZER_CONFIG]);
     if ((st = slurp(&d, folder, "chat_template.jinja", &jinja, &n_jinja)) != TERN_OK) goto out;

@@ -19,13 +19,13 @@ struct tn_pretok {
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 /* Llama 3 and its relatives differ in how many digits stay together */
-#define LLAMA3(digits)                                                                                    \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                 \
+#define LLAMA3(digits)                                                                                       \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                     \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 /* Case-aware words: GPT-4o and Tekken */
-#define CASED(suffix, digits)                                                                             \
+#define CASED(suffix, digits)                                                                                \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" suffix \
     "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CJK "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
@@ -34,14 +34,17 @@ static const char *const pre_gpt2[] = {GPT2, NULL};
 static const char *const pre_digits_gpt2[] = {"\\p{N}", GPT2, NULL};
 static const char *const pre_llama3[] = {LLAMA3("\\p{N}{1,3}"), NULL};
 static const char *const pre_qwen2[] = {LLAMA3("\\p{N}"), NULL};
-static const char *const pre_deepseek_coder[] = {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", CJK, "\\p{N}", NULL};
+static const char *const pre_deepseek_coder[] = {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
+                                                 CJK,        "\\p{N}",      NULL};
 static const char *const pre_deepseek3[] = {
     "\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
-    "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|"
+    "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+    "?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|"
     "\\s+(?!\\S)|\\s+",
     NULL};
 static const char *const pre_falcon[] = {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, "[0-9][0-9][0-9]", NULL};
-static const char *const pre_default[] = {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]", NULL};
+static const char *const pre_default[] = {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]",
+                                          NULL};
 static const char *const pre_gpt4o[] = {CASED("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "\\p{N}{1,3}"), NULL};
 static const char *const pre_tekken[] = {CASED("", "\\p{N}"), NULL};
 
@@ -91,10 +94,11 @@ void tn_pretok_close(tn_pretok **pp) {
     *pp = NULL;
 }
 
-tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, tn_pretok **out, tern_error *err) {
+tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, tn_pretok **out,
+                           tern_error *err) {
     *out = NULL;
-    TN_FAIL_IF(n > TN_PRETOK_MAX, err, TERN_E_UNSUPPORTED, "pre-tokenisation with %zu patterns, at most %d", n,
-               TN_PRETOK_MAX);
+    TN_FAIL_IF(n > TN_PRETOK_MAX, err, TERN_E_UNSUPPORTED, "pre-tokenisation with %zu patterns, at most %d",
+               n, TN_PRETOK_MAX);
     tern_status st = TERN_OK;
     pcre2_compile_context *cctx = NULL;
     tn_pretok *p = tn_calloc(ctx, TN_MEM_TEXT, 1, sizeof *p);
@@ -149,13 +153,15 @@ static tern_status split(run *r, size_t stage, const char *text, size_t n) {
         if (r->p->jit[stage]) {
             rc = pcre2_jit_match(code, (PCRE2_SPTR)text, n, from, 0, md, r->mctx);
             if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-                rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, md, r->mctx);
+                rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, md,
+                                 r->mctx);
         } else {
             rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, md, r->mctx);
         }
         if (rc == PCRE2_ERROR_NOMATCH) break;
         TN_FAIL_IF(rc < 0, r->err, rc == PCRE2_ERROR_NOMEMORY ? TERN_E_MEMORY : TERN_E_LIMIT,
-                   "pre-tokenisation pattern %zu gave up at byte %zu of %zu (PCRE2 error %d)", stage, from, n, rc);
+                   "pre-tokenisation pattern %zu gave up at byte %zu of %zu (PCRE2 error %d)", stage, from, n,
+                   rc);
         size_t a = ov[0], b = ov[1];
         TN_FAIL_IF(a < done || b < a || b > n, r->err, TERN_E_UNSUPPORTED,
                    "pre-tokenisation pattern %zu moves the start of its match", stage);
@@ -172,7 +178,8 @@ static tern_status split(run *r, size_t stage, const char *text, size_t n) {
     return done < n ? split(r, stage + 1, text + done, n - done) : TERN_OK;
 }
 
-tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user, tern_error *err) {
+tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user,
+                          tern_error *err) {
     if (n == 0) return TERN_OK;
     if (p->n == 0) return fn(user, text, n);
     tern_status st = TERN_OK;
@@ -192,10 +199,12 @@ tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_pie
     while (b < end) {
         const uint8_t *q = b;
         uint32_t cp;
-        for (size_t len; q < end && (len = tn_utf8_decode(q, end, &cp)); q += len) {}
+        for (size_t len; q < end && (len = tn_utf8_decode(q, end, &cp)); q += len) {
+        }
         if (q > b) st = split(&r, 0, (const char *)b, (size_t)(q - b));
         if (st != TERN_OK) goto out;
-        for (b = q; q < end && !tn_utf8_decode(q, end, &cp); q++) {}
+        for (b = q; q < end && !tn_utf8_decode(q, end, &cp); q++) {
+        }
         if (q > b) st = fn(user, (const char *)b, (size_t)(q - b));
         if (st != TERN_OK) goto out;
         b = q;

@@ -10,7 +10,8 @@
 
 typedef struct tn_pretok tn_pretok;
 
-tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, tn_pretok **out, tern_error *err);
+tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, tn_pretok **out,
+                           tern_error *err);
 void tn_pretok_close(tn_pretok **p);
 
 /* A family of byte-level tokenizers: how it cuts, and what files that only name it leave unsaid. */
@@ -25,8 +26,9 @@ const tn_pretok_family *tn_pretok_named(const char *name);
 
 typedef tern_status (*tn_piece_fn)(void *user, const char *piece, size_t n);
 
-/* Calls fn for every piece of text[0..n) in order; together the pieces are the text, also where it is not UTF-8.
- * Stops at the first failure. TERN_E_LIMIT when a pattern backtracks beyond reason. */
-tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user, tern_error *err);
+/* Calls fn for every piece of text[0..n) in order; together the pieces are the text, also where it is not
+ * UTF-8. Stops at the first failure. TERN_E_LIMIT when a pattern backtracks beyond reason. */
+tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user,
+                          tern_error *err);
 
 #endif

@@ -23,7 +23,8 @@
 void tn_tokenizer_close(tn_tokenizer **tp) {
     tn_tokenizer *t = tp ? *tp : NULL;
     if (!t) return;
-    void *owned[] = {t->off, t->bytes, t->types, t->scores, t->merges, t->direct, t->ends, t->chat_template, t->table, t->pairs, t->specials};
+    void *owned[] = {t->off,  t->bytes,         t->types, t->scores, t->merges,  t->direct,
+                     t->ends, t->chat_template, t->table, t->pairs,  t->specials};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) tn_free(t->ctx, owned[i]);
     for (size_t i = 0; i < t->n_patterns; i++) tn_free(t->ctx, t->patterns[i]);
     tn_pretok_close(&t->pretok);
@@ -45,7 +46,8 @@ static tern_status build_table(tn_tokenizer *t, tern_error *err) {
     t->table = tn_calloc(t->ctx, TN_MEM_TEXT, cap, sizeof *t->table);
     TN_FAIL_IF(!t->table, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
     t->table_mask = cap - 1;
-    /* Normal tokens first: of two tokens with the same text (a user-defined one may repeat it) merges mean that. */
+    /* Normal tokens first: of two tokens with the same text (a user-defined one may repeat it) merges mean
+     * that. */
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t id = 0; id < t->n_vocab; id++) {
             if (!tn_tok_mergeable(t, id) || (tn_tok_type(t, id) == TN_TOKEN_USER) != pass) continue;
@@ -70,7 +72,8 @@ static tern_status build_pairs(tn_tokenizer *t, tern_error *err) {
         uint64_t i = key * 0x9e3779b97f4a7c15u >> 32;
         while (t->pairs[i & t->pairs_mask].rank != TN_TOK_NONE && t->pairs[i & t->pairs_mask].key != key) i++;
         tn_pair *p = &t->pairs[i & t->pairs_mask];
-        if (p->rank == TN_TOK_NONE) *p = (tn_pair){key, m, t->merges[m].result}; /* a repeated merge keeps its first rank */
+        if (p->rank == TN_TOK_NONE)
+            *p = (tn_pair){key, m, t->merges[m].result}; /* a repeated merge keeps its first rank */
     }
     return TERN_OK;
 }
@@ -119,7 +122,8 @@ static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
         for (uint32_t id = 0; id < t->n_vocab; id++) {
             tn_token_type ty = tn_tok_type(t, id);
             bool user = ty == TN_TOKEN_USER;
-            if (t->off[id] == t->off[id + 1] || !(user || ty == TN_TOKEN_CONTROL || ty == TN_TOKEN_UNKNOWN)) continue;
+            if (t->off[id] == t->off[id + 1] || !(user || ty == TN_TOKEN_CONTROL || ty == TN_TOKEN_UNKNOWN))
+                continue;
             if (user) t->has_user = t->user_start[t->bytes[t->off[id]]] = true;
             if (pass) t->specials[t->n_specials] = id;
             t->n_specials++;
@@ -140,7 +144,8 @@ static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
 static tern_status finish(tn_tokenizer *t, tern_error *err) {
     t->max_token_bytes = 0;
     for (uint32_t id = 0; id < t->n_vocab; id++)
-        if (t->off[id + 1] - t->off[id] > t->max_token_bytes) t->max_token_bytes = t->off[id + 1] - t->off[id];
+        if (t->off[id + 1] - t->off[id] > t->max_token_bytes)
+            t->max_token_bytes = t->off[id + 1] - t->off[id];
     TN_TRY(build_table(t, err));
     TN_TRY(build_specials(t, err));
     if (!t->scores) TN_TRY(build_pairs(t, err));
@@ -160,7 +165,8 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
                 if (p[i] == ' ' && p[i - 1] != ' ') t->cut_at_spaces = false;
         }
     }
-    if (t->n_patterns) TN_TRY(tn_pretok_open(t->ctx, (const char *const *)t->patterns, t->n_patterns, &t->pretok, err));
+    if (t->n_patterns)
+        TN_TRY(tn_pretok_open(t->ctx, (const char *const *)t->patterns, t->n_patterns, &t->pretok, err));
     return TERN_OK;
 }
 
@@ -247,9 +253,11 @@ static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_
             break;
         }
     }
-    TN_BAIL_IF(!t->n_merges && s->n_merges, err, TERN_E_FORMAT, "none of the %zu merges is about tokens of the vocabulary", s->n_merges);
+    TN_BAIL_IF(!t->n_merges && s->n_merges, err, TERN_E_FORMAT,
+               "none of the %zu merges is about tokens of the vocabulary", s->n_merges);
     if (t->n_merges < s->n_merges)
-        tn_log(t->ctx, TERN_LOG_DEBUG, "%zu of %zu merges name tokens the vocabulary lacks", s->n_merges - t->n_merges, s->n_merges);
+        tn_log(t->ctx, TERN_LOG_DEBUG, "%zu of %zu merges name tokens the vocabulary lacks",
+               s->n_merges - t->n_merges, s->n_merges);
 out:
     tn_free(t->ctx, scratch);
     return st;
@@ -262,8 +270,9 @@ static int int_order(const void *a, const void *b) {
 
 /* Tokens that end a turn or a text in the families we know, whatever else the files say. */
 static bool ends_by_name(const uint8_t *p, size_t n) {
-    static const char *const names[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "<|eom_id|>",
-                                        "<|end_of_text|>", "<|end_of_turn|>", "<EOT>", "_<EOT>", "<|EOT|>"};
+    static const char *const names[] = {"<|eot_id|>",    "<|im_end|>", "<|end|>",         "<|endoftext|>",
+                                        "<end_of_turn>", "<|eom_id|>", "<|end_of_text|>", "<|end_of_turn|>",
+                                        "<EOT>",         "_<EOT>",     "<|EOT|>"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == n && !memcmp(names[i], p, n)) return true;
     return false;
@@ -310,7 +319,8 @@ static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* Phi-3's files say which special tokens swallow the space behind them only in tokenizer.json; GGUF has no field for it. */
+/* Phi-3's files say which special tokens swallow the space behind them only in tokenizer.json; GGUF has no
+ * field for it. */
 static void mark_phi3(tn_tokenizer *t) {
     if (t->kind != TN_TOK_BPE_SPM || tn_tokenizer_find(t, "<|placeholder1|>") < 0) return;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
@@ -318,16 +328,19 @@ static void mark_phi3(tn_tokenizer *t) {
         size_t n;
         const char *p = (const char *)tn_tok_text(t, id, &n);
         if (ty != TN_TOKEN_CONTROL && ty != TN_TOKEN_USER) continue;
-        bool named = n > 4 && !memcmp(p, "<|", 2) && !memcmp(p + n - 2, "|>", 2) && (n != 13 || memcmp(p, "<|endoftext|>", 13));
+        bool named = n > 4 && !memcmp(p, "<|", 2) && !memcmp(p + n - 2, "|>", 2) &&
+                     (n != 13 || memcmp(p, "<|endoftext|>", 13));
         if (named || (n == 4 && !memcmp(p, "</s>", 4))) t->types[id] |= TN_TOKEN_RSTRIP;
     }
 }
 
-static int32_t checked_id(const tn_tokenizer *t, int32_t id) { return id >= 0 && (uint32_t)id < t->n_vocab ? id : -1; }
+static int32_t checked_id(const tn_tokenizer *t, int32_t id) {
+    return id >= 0 && (uint32_t)id < t->n_vocab ? id : -1;
+}
 
 static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
-    TN_FAIL_IF(s->n_vocab == 0 || s->n_vocab > TN_TOK_MAX_VOCAB, err, TERN_E_FORMAT, "vocabulary of %zu tokens, allowed are 1..%u",
-               s->n_vocab, TN_TOK_MAX_VOCAB);
+    TN_FAIL_IF(s->n_vocab == 0 || s->n_vocab > TN_TOK_MAX_VOCAB, err, TERN_E_FORMAT,
+               "vocabulary of %zu tokens, allowed are 1..%u", s->n_vocab, TN_TOK_MAX_VOCAB);
     uint64_t total = 0;
     for (size_t i = 0; i < s->n_vocab; i++)
         TN_FAIL_IF(!tn_add_u64(total, s->token_bytes[i], &total) || total > INT32_MAX, err, TERN_E_FORMAT,
@@ -343,8 +356,8 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
     t->types = alloc(t, s->n_vocab, 1);
     t->direct = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *t->direct);
     if (use_scores) t->scores = alloc(t, s->n_vocab, sizeof *t->scores);
-    TN_FAIL_IF(!t->off || !t->bytes || !t->types || !t->direct || (use_scores && !t->scores), err, TERN_E_MEMORY,
-               "out of memory for a vocabulary of %zu", s->n_vocab);
+    TN_FAIL_IF(!t->off || !t->bytes || !t->types || !t->direct || (use_scores && !t->scores), err,
+               TERN_E_MEMORY, "out of memory for a vocabulary of %zu", s->n_vocab);
     uint32_t at = 0;
     for (size_t i = 0; i < s->n_vocab; i++) {
         uint8_t ty = s->types ? s->types[i] : (uint8_t)TN_TOKEN_NORMAL;
@@ -375,9 +388,11 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
         patterns = family->patterns;
     }
     for (size_t i = 0; s->pre_digits || (patterns && *patterns); i++) {
-        TN_FAIL_IF(i == TN_PRETOK_MAX, err, TERN_E_UNSUPPORTED, "more than %d pre-tokenisation patterns", TN_PRETOK_MAX);
+        TN_FAIL_IF(i == TN_PRETOK_MAX, err, TERN_E_UNSUPPORTED, "more than %d pre-tokenisation patterns",
+                   TN_PRETOK_MAX);
         const char *p = s->pre_digits && i == 0 ? "\\p{N}" : *patterns++;
-        if (!(t->patterns[i] = tn_strdup(t->ctx, TN_MEM_TEXT, p))) return tn_fail(err, TERN_E_MEMORY, "out of memory for the pre-tokeniser");
+        if (!(t->patterns[i] = tn_strdup(t->ctx, TN_MEM_TEXT, p)))
+            return tn_fail(err, TERN_E_MEMORY, "out of memory for the pre-tokeniser");
         t->n_patterns++;
         if (!patterns || !*patterns) break;
     }
@@ -434,7 +449,9 @@ static uint8_t *put(uint8_t *p, const void *data, size_t n) {
     memcpy(p, data, n);
     return p + n;
 }
-static uint32_t load_u32(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
+static uint32_t load_u32(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
 static uint64_t load_u64(const uint8_t *p) { return load_u32(p) | (uint64_t)load_u32(p + 4) << 32; }
 
 tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_bytes, tern_error *err) {
@@ -442,19 +459,21 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
     *n_bytes = 0;
     size_t n_text = t->off[t->n_vocab], n_direct = (t->n_vocab + 7) / 8;
     size_t template_bytes = t->chat_template ? strlen(t->chat_template) : 0;
-    size_t n = BLOB_HEAD + BLOB_FIELDS * 4 + (size_t)t->n_vocab * (t->scores ? 9 : 5) + n_text + (size_t)t->n_merges * 12 + n_direct +
-               (size_t)t->n_ends * 4 + (t->chat_template ? 4 + template_bytes : 0);
+    size_t n = BLOB_HEAD + BLOB_FIELDS * 4 + (size_t)t->n_vocab * (t->scores ? 9 : 5) + n_text +
+               (size_t)t->n_merges * 12 + n_direct + (size_t)t->n_ends * 4 +
+               (t->chat_template ? 4 + template_bytes : 0);
     for (uint32_t i = 0; i < t->n_patterns; i++) n += 4 + strlen(t->patterns[i]);
     uint8_t *b = tn_alloc(t->ctx, TN_MEM_TEXT, n, 1), *p = b;
     TN_FAIL_IF(!b, err, TERN_E_MEMORY, "out of memory for a tokenizer blob of %zu bytes", n);
 
-    uint32_t flags = (t->scores ? BLOB_SCORES : 0) | (t->chat_template ? BLOB_TEMPLATE : 0) | (t->ignore_merges ? BLOB_IGNORE_MERGES : 0) |
-                     (t->space_prefix ? BLOB_SPACE_PREFIX : 0) | (t->space_prefix_first ? BLOB_SPACE_PREFIX_FIRST : 0) |
-                     (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) |
-                     (t->nfc ? BLOB_NFC : 0) | (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0);
-    const uint32_t fields[BLOB_FIELDS] = {t->kind,          t->n_vocab,       t->n_merges,      t->n_patterns,
-                                          t->n_ends,        (uint32_t)n_text, flags,            (uint32_t)t->bos,
-                                          (uint32_t)t->eos, (uint32_t)t->eot, (uint32_t)t->unk, (uint32_t)t->pad};
+    uint32_t flags = (t->scores ? BLOB_SCORES : 0) | (t->chat_template ? BLOB_TEMPLATE : 0) |
+                     (t->ignore_merges ? BLOB_IGNORE_MERGES : 0) | (t->space_prefix ? BLOB_SPACE_PREFIX : 0) |
+                     (t->space_prefix_first ? BLOB_SPACE_PREFIX_FIRST : 0) |
+                     (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) | (t->nfc ? BLOB_NFC : 0) |
+                     (t->add_bos ? BLOB_ADD_BOS : 0) | (t->add_eos ? BLOB_ADD_EOS : 0);
+    const uint32_t fields[BLOB_FIELDS] = {
+        t->kind, t->n_vocab,       t->n_merges,      t->n_patterns,    t->n_ends,        (uint32_t)n_text,
+        flags,   (uint32_t)t->bos, (uint32_t)t->eos, (uint32_t)t->eot, (uint32_t)t->unk, (uint32_t)t->pad};
     p += BLOB_HEAD;
     for (int i = 0; i < BLOB_FIELDS; i++) p = put_u32(p, fields[i]);
     for (uint32_t i = 0; i < t->n_vocab; i++) p = put_u32(p, t->off[i + 1] - t->off[i]);
@@ -465,7 +484,8 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
         memcpy(&u, &t->scores[i], 4);
         p = put_u32(p, u);
     }
-    for (uint32_t i = 0; i < t->n_merges; i++) p = put_u32(put_u32(put_u32(p, t->merges[i].left), t->merges[i].right), t->merges[i].result);
+    for (uint32_t i = 0; i < t->n_merges; i++)
+        p = put_u32(put_u32(put_u32(p, t->merges[i].left), t->merges[i].right), t->merges[i].result);
     for (size_t i = 0; i < n_direct; i++) *p++ = (uint8_t)(t->direct[i / 8] >> (i % 8 * 8));
     for (uint32_t i = 0; i < t->n_ends; i++) p = put_u32(p, (uint32_t)t->ends[i]);
     for (uint32_t i = 0; i < t->n_patterns; i++) {
@@ -484,11 +504,13 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
 }
 
 /* A string with its length in front, as a fresh zero-terminated copy. */
-static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, char **out, tern_error *err) {
+static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, char **out,
+                               tern_error *err) {
     TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends inside a string");
     uint32_t n = load_u32(*p);
     *p += 4;
-    TN_FAIL_IF(n > (size_t)(end - *p), err, TERN_E_FORMAT, "tokenizer blob has a string of %u bytes, %zu are left", n, (size_t)(end - *p));
+    TN_FAIL_IF(n > (size_t)(end - *p), err, TERN_E_FORMAT,
+               "tokenizer blob has a string of %u bytes, %zu are left", n, (size_t)(end - *p));
     TN_FAIL_IF(memchr(*p, 0, n), err, TERN_E_FORMAT, "tokenizer blob has a string with a zero byte");
     *out = tn_strndup(t->ctx, TN_MEM_TEXT, (const char *)*p, n);
     TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "out of memory for a string of %u bytes", n);
@@ -497,8 +519,8 @@ static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t
 }
 
 static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_bytes, tern_error *err) {
-    TN_FAIL_IF(n_bytes < BLOB_HEAD + BLOB_FIELDS * 4 || memcmp(blob, BLOB_MAGIC, 8), err, TERN_E_FORMAT, "not a tokenizer blob (%zu bytes)",
-               n_bytes);
+    TN_FAIL_IF(n_bytes < BLOB_HEAD + BLOB_FIELDS * 4 || memcmp(blob, BLOB_MAGIC, 8), err, TERN_E_FORMAT,
+               "not a tokenizer blob (%zu bytes)", n_bytes);
     TN_FAIL_IF(load_u64(blob + 8) != XXH3_64bits(blob + BLOB_HEAD, n_bytes - BLOB_HEAD), err, TERN_E_FORMAT,
                "tokenizer blob of %zu bytes is damaged (checksum)", n_bytes);
     /* The checksum is against accidents only: everything below is still checked. */
@@ -506,14 +528,17 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     uint32_t f[BLOB_FIELDS];
     for (int i = 0; i < BLOB_FIELDS; i++, p += 4) f[i] = load_u32(p);
     uint32_t n_patterns = f[3], n_ends = f[4], n_text = f[5], flags = f[6];
-    TN_FAIL_IF(f[0] > TN_TOK_BPE_SPM || f[1] == 0 || f[1] > TN_TOK_MAX_VOCAB || n_patterns > TN_PRETOK_MAX || flags > BLOB_ALL_FLAGS ||
-                   n_text > INT32_MAX,
-               err, TERN_E_FORMAT, "tokenizer blob: kind %u, %u tokens of %u bytes, %u patterns, flags %#x", f[0], f[1], n_text, n_patterns, flags);
+    TN_FAIL_IF(f[0] > TN_TOK_BPE_SPM || f[1] == 0 || f[1] > TN_TOK_MAX_VOCAB || n_patterns > TN_PRETOK_MAX ||
+                   flags > BLOB_ALL_FLAGS || n_text > INT32_MAX,
+               err, TERN_E_FORMAT, "tokenizer blob: kind %u, %u tokens of %u bytes, %u patterns, flags %#x",
+               f[0], f[1], n_text, n_patterns, flags);
     t->kind = (tn_tok_kind)f[0];
     t->n_vocab = f[1];
     size_t n_direct = (t->n_vocab + 7) / 8;
-    uint64_t need = (uint64_t)t->n_vocab * (flags & BLOB_SCORES ? 9 : 5) + n_text + (uint64_t)f[2] * 12 + n_direct + (uint64_t)n_ends * 4;
-    TN_FAIL_IF(need > (size_t)(end - p), err, TERN_E_FORMAT, "tokenizer blob needs %" PRIu64 " more bytes, has %zu", need, (size_t)(end - p));
+    uint64_t need = (uint64_t)t->n_vocab * (flags & BLOB_SCORES ? 9 : 5) + n_text + (uint64_t)f[2] * 12 +
+                    n_direct + (uint64_t)n_ends * 4;
+    TN_FAIL_IF(need > (size_t)(end - p), err, TERN_E_FORMAT,
+               "tokenizer blob needs %" PRIu64 " more bytes, has %zu", need, (size_t)(end - p));
     t->n_merges = f[2];
     t->n_ends = n_ends;
     t->ignore_merges = flags & BLOB_IGNORE_MERGES;
@@ -534,13 +559,15 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     t->merges = alloc(t, t->n_merges, sizeof *t->merges);
     t->direct = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *t->direct);
     t->ends = alloc(t, n_ends, sizeof *t->ends);
-    TN_FAIL_IF(!t->off || !t->bytes || !t->types || (flags & BLOB_SCORES && !t->scores) || !t->merges || !t->direct || !t->ends, err,
-               TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
+    TN_FAIL_IF(!t->off || !t->bytes || !t->types || (flags & BLOB_SCORES && !t->scores) || !t->merges ||
+                   !t->direct || !t->ends,
+               err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
     uint32_t at = 0;
     for (uint32_t i = 0; i < t->n_vocab; i++, p += 4) {
         uint32_t len = load_u32(p);
         t->off[i] = at;
-        TN_FAIL_IF(len > n_text - at, err, TERN_E_FORMAT, "tokenizer blob: token %u of %u bytes, %u are left", i, len, n_text - at);
+        TN_FAIL_IF(len > n_text - at, err, TERN_E_FORMAT, "tokenizer blob: token %u of %u bytes, %u are left",
+                   i, len, n_text - at);
         at += len;
     }
     t->off[t->n_vocab] = at;
@@ -548,7 +575,8 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     memcpy(t->bytes, p, n_text);
     p += n_text;
     for (uint32_t i = 0; i < t->n_vocab; i++, p++) {
-        TN_FAIL_IF((*p & TN_TOK_TYPE_MASK) > TN_TOKEN_BYTE, err, TERN_E_FORMAT, "tokenizer blob: token %u of type %u", i, *p);
+        TN_FAIL_IF((*p & TN_TOK_TYPE_MASK) > TN_TOKEN_BYTE, err, TERN_E_FORMAT,
+                   "tokenizer blob: token %u of type %u", i, *p);
         t->types[i] = *p;
     }
     for (uint32_t i = 0; t->scores && i < t->n_vocab; i++, p += 4) {
@@ -557,22 +585,26 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     }
     for (uint32_t i = 0; i < t->n_merges; i++, p += 12) {
         tn_merge m = {load_u32(p), load_u32(p + 4), load_u32(p + 8)};
-        TN_FAIL_IF(m.left >= t->n_vocab || m.right >= t->n_vocab || m.result >= t->n_vocab, err, TERN_E_FORMAT,
-                   "tokenizer blob: merge %u of tokens %u %u to %u, the vocabulary has %u", i, m.left, m.right, m.result, t->n_vocab);
+        TN_FAIL_IF(m.left >= t->n_vocab || m.right >= t->n_vocab || m.result >= t->n_vocab, err,
+                   TERN_E_FORMAT, "tokenizer blob: merge %u of tokens %u %u to %u, the vocabulary has %u", i,
+                   m.left, m.right, m.result, t->n_vocab);
         t->merges[i] = m;
     }
     for (size_t i = 0; i < n_direct; i++) t->direct[i / 8] |= (uint64_t)*p++ << (i % 8 * 8);
     for (uint32_t i = 0; i < n_ends; i++, p += 4) {
         t->ends[i] = (int32_t)load_u32(p);
-        TN_FAIL_IF(checked_id(t, t->ends[i]) < 0, err, TERN_E_FORMAT, "tokenizer blob: end token %d, the vocabulary has %u", t->ends[i], t->n_vocab);
+        TN_FAIL_IF(checked_id(t, t->ends[i]) < 0, err, TERN_E_FORMAT,
+                   "tokenizer blob: end token %d, the vocabulary has %u", t->ends[i], t->n_vocab);
     }
-    for (; t->n_patterns < n_patterns; t->n_patterns++) TN_TRY(take_string(t, &p, end, &t->patterns[t->n_patterns], err));
+    for (; t->n_patterns < n_patterns; t->n_patterns++)
+        TN_TRY(take_string(t, &p, end, &t->patterns[t->n_patterns], err));
     if (flags & BLOB_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->chat_template, err));
     TN_FAIL_IF(p != end, err, TERN_E_FORMAT, "tokenizer blob has %zu bytes too many", (size_t)(end - p));
     return TERN_OK;
 }
 
-tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, tn_tokenizer **out, tern_error *err) {
+tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, tn_tokenizer **out,
+                              tern_error *err) {
     *out = NULL;
     tn_tokenizer *t = tn_calloc(ctx, TN_MEM_TEXT, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "out of memory for the tokenizer");
@@ -619,7 +651,8 @@ size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf
 /* ---- ids to text, bit by bit -------------------------------------------------------------------- */
 
 void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_start) {
-    *d = (tn_detok){.t = t, .special = special, .started = !at_start || t->kind != TN_TOK_BPE_SPM || !t->space_prefix};
+    *d = (tn_detok){
+        .t = t, .special = special, .started = !at_start || t->kind != TN_TOK_BPE_SPM || !t->space_prefix};
 }
 
 /* How the bytes of an unfinished sequence stand: could more bytes complete it? */

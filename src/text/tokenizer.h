@@ -10,86 +10,107 @@
 typedef struct tn_tokenizer tn_tokenizer;
 
 typedef enum tn_tok_kind { TN_TOK_BPE_BYTES, TN_TOK_BPE_SPM } tn_tok_kind;
-typedef enum tn_token_type { TN_TOKEN_NORMAL, TN_TOKEN_UNKNOWN, TN_TOKEN_CONTROL, TN_TOKEN_USER, TN_TOKEN_UNUSED, TN_TOKEN_BYTE } tn_token_type;
+typedef enum tn_token_type {
+    TN_TOKEN_NORMAL,
+    TN_TOKEN_UNKNOWN,
+    TN_TOKEN_CONTROL,
+    TN_TOKEN_USER,
+    TN_TOKEN_UNUSED,
+    TN_TOKEN_BYTE
+} tn_token_type;
 
 /* Or-ed to a tn_token_type: the special token swallows the white space before (after) it. */
 #define TN_TOKEN_LSTRIP 0x40
 #define TN_TOKEN_RSTRIP 0x80
 
-/* Borrowed by tn_tokenizer_open, which copies what it keeps. Strings carry lengths: tokens may hold any bytes. */
+/* Borrowed by tn_tokenizer_open, which copies what it keeps. Strings carry lengths: tokens may hold any
+ * bytes. */
 typedef struct tn_tokenizer_spec {
     tn_tok_kind kind;
     size_t n_vocab;
-    const char *const *tokens; /* BPE_BYTES: in the GPT-2 byte alphabet (special tokens: plain text); SPM: U+2581 for space */
+    const char *const *tokens; /* BPE_BYTES: in the GPT-2 byte alphabet (special tokens: plain text); SPM:
+                                  U+2581 for space */
     const size_t *token_bytes;
-    const float *scores;   /* SPM: merge priority (higher first), or NULL: then merges are used */
-    const uint8_t *types;  /* tn_token_type per token, or NULL (all normal) */
+    const float *scores;       /* SPM: merge priority (higher first), or NULL: then merges are used */
+    const uint8_t *types;      /* tn_token_type per token, or NULL (all normal) */
     const char *const *merges; /* "left right", best first (BPE_BYTES; SPM from tokenizer.json), or NULL;
                                 * BPE_BYTES without merges but with scores: tiktoken ranks, score = -rank */
     const size_t *merge_bytes;
     size_t n_merges;
-    const char *pre;            /* pre-tokenisation by name as GGUF has it ("gpt-2", "llama-bpe", "qwen2", "deepseek-coder", "smollm", "default", ...) or NULL */
-    const char *const *pre_regex; /* or explicit patterns, applied in order, splits isolated; NULL-terminated; wins over pre */
-    bool pre_digits;            /* split every digit on its own first (tokenizer.json "Digits") */
-    bool ignore_merges;         /* a pre-token that is in the vocabulary is one token (Llama 3) */
-    bool add_space_prefix;      /* a space in front of the text, and of what follows a special token */
-    bool space_prefix_first;    /* ... in front of the text only */
-    bool space_prefix_missing;  /* ... only where there is no space yet (tokenizer.json's Metaspace and ByteLevel) */
-    bool nfc;                   /* normalise to NFC first (Qwen2) */
+    const char *pre;              /* pre-tokenisation by name as GGUF has it ("gpt-2", "llama-bpe", "qwen2",
+                                     "deepseek-coder", "smollm", "default", ...) or NULL */
+    const char *const *pre_regex; /* or explicit patterns, applied in order, splits isolated; NULL-terminated;
+                                     wins over pre */
+    bool pre_digits;              /* split every digit on its own first (tokenizer.json "Digits") */
+    bool ignore_merges;           /* a pre-token that is in the vocabulary is one token (Llama 3) */
+    bool add_space_prefix;        /* a space in front of the text, and of what follows a special token */
+    bool space_prefix_first;      /* ... in front of the text only */
+    bool space_prefix_missing;    /* ... only where there is no space yet (tokenizer.json's Metaspace and
+                                     ByteLevel) */
+    bool nfc;                     /* normalise to NFC first (Qwen2) */
     bool add_bos, add_eos;
     int32_t bos, eos, eot, unk, pad; /* -1: none */
     const int32_t *ends; /* further end-of-generation ids; the well-known names are found without this */
     size_t n_ends;
-    const char *chat_template;  /* Jinja source or NULL */
+    const char *chat_template; /* Jinja source or NULL */
 } tn_tokenizer_spec;
 
-/* What a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and tokenizer.ggml.pre) leaves
- * unsaid: no special ids, and the family's add_bos, add_space_prefix, ignore_merges and nfc. Explicit keys come on top.
- * GGUF's token_type is tn_token_type + 1. pre may be NULL. */
+/* What a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and
+ * tokenizer.ggml.pre) leaves unsaid: no special ids, and the family's add_bos, add_space_prefix,
+ * ignore_merges and nfc. Explicit keys come on top. GGUF's token_type is tn_token_type + 1. pre may be NULL.
+ */
 void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre);
 
-tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tokenizer **out, tern_error *err);
+tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tokenizer **out,
+                              tern_error *err);
 void tn_tokenizer_close(tn_tokenizer **t);
 
 /* From a Hugging Face folder: tokenizer.json (+ tokenizer_config.json, generation_config.json when present).
  * With only a vocab.json + merges.txt, or a tiktoken tokenizer.model: those. */
 tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer **out, tern_error *err);
 
-/* Everything the tokenizer is, as one relocatable little-endian blob (kept inside .tern packages). Caller frees with tn_free. */
+/* Everything the tokenizer is, as one relocatable little-endian blob (kept inside .tern packages). Caller
+ * frees with tn_free. */
 tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_bytes, tern_error *err);
-tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, tn_tokenizer **out, tern_error *err);
+tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, tn_tokenizer **out,
+                              tern_error *err);
 
 /* See tern_tokenize in tern.h. */
-tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special, bool parse_special,
-                        int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
-/* See tern_token_bytes. For SPM the leading-space rule of the first token is the detokeniser's, not this function's. */
+tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special,
+                        bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
+/* See tern_token_bytes. For SPM the leading-space rule of the first token is the detokeniser's, not this
+ * function's. */
 size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf, size_t cap);
 
 size_t tn_tokenizer_n_vocab(const tn_tokenizer *t);
 tn_tok_kind tn_tokenizer_kind(const tn_tokenizer *t);
 int32_t tn_tokenizer_bos(const tn_tokenizer *t);
-bool tn_tokenizer_is_end(const tn_tokenizer *t, int32_t id); /* eos, eot and further end-of-generation tokens by name */
+bool tn_tokenizer_is_end(const tn_tokenizer *t,
+                         int32_t id); /* eos, eot and further end-of-generation tokens by name */
 int32_t tn_tokenizer_find(const tn_tokenizer *t, const char *token_text); /* exact text, -1 if absent */
 
 /* Incremental detokenisation: push tokens, take only complete UTF-8; invalid sequences become U+FFFD. */
 typedef struct tn_detok {
     const tn_tokenizer *t;
-    bool special;  /* print special tokens */
-    bool started;  /* SPM: the first space has been dealt with */
+    bool special; /* print special tokens */
+    bool started; /* SPM: the first space has been dealt with */
     size_t n_pending;
     char pending[8];
 } tn_detok;
 
 void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_start);
-/* Append the text that became complete to buf; returns bytes written. cap >= 4 * longest token + 16 always suffices. */
+/* Append the text that became complete to buf; returns bytes written. cap >= 4 * longest token + 16 always
+ * suffices. */
 size_t tn_detok_push(tn_detok *d, int32_t id, char *buf, size_t cap);
 size_t tn_detok_flush(tn_detok *d, char *buf, size_t cap);
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t);
 
-/* Chat templates of the known families, recognised from the template's text (ChatML, Llama 2/3, Mistral, Gemma, Phi-3, Zephyr...).
- * See tern_chat_render. The text starts after the BOS token: tokenise it with add_special and parse_special.
- * A template with dates (Llama 3.1 and later) gets its own default date, so that the prompt does not change from day to day. */
-tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs, bool add_generation_prompt,
-                           char *buf, size_t cap, size_t *n_bytes, tern_error *err);
+/* Chat templates of the known families, recognised from the template's text (ChatML, Llama 2/3, Mistral,
+ * Gemma, Phi-3, Zephyr...). See tern_chat_render. The text starts after the BOS token: tokenise it with
+ * add_special and parse_special. A template with dates (Llama 3.1 and later) gets its own default date, so
+ * that the prompt does not change from day to day. */
+tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
+                           bool add_generation_prompt, char *buf, size_t cap, size_t *n_bytes,
+                           tern_error *err);
 
 #endif

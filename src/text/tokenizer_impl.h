@@ -31,10 +31,10 @@ struct tn_tokenizer {
     /* core */
     tn_tok_kind kind;
     uint32_t n_vocab;
-    uint32_t *off;   /* [n_vocab + 1] into bytes */
+    uint32_t *off; /* [n_vocab + 1] into bytes */
     uint8_t *bytes;
-    uint8_t *types;  /* [n_vocab] tn_token_type | strip flags */
-    float *scores;   /* [n_vocab] or NULL: then merges decide */
+    uint8_t *types; /* [n_vocab] tn_token_type | strip flags */
+    float *scores;  /* [n_vocab] or NULL: then merges decide */
     tn_merge *merges;
     uint32_t n_merges;
     uint64_t *direct; /* bit per token: merging its own bytes gives just this token */
@@ -57,7 +57,7 @@ struct tn_tokenizer {
     uint32_t special_at[257]; /* specials starting with byte b: [special_at[b], special_at[b + 1]) */
     bool user_start[256];     /* a user-defined token starts with this byte */
     bool has_user;
-    bool cut_at_spaces;       /* no token has a space behind a non-space: words merge on their own */
+    bool cut_at_spaces; /* no token has a space behind a non-space: words merge on their own */
     uint32_t max_token_bytes;
     tn_pretok *pretok;
 };
@@ -80,6 +80,7 @@ uint32_t tn_tok_lookup(const tn_tokenizer *t, const uint8_t *p, size_t n);
 
 /* Merges one pre-token into ids[0..cap), without the direct look-up; for the `direct` bits.
  * *n_ids gets the number needed. */
-tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n, int32_t *ids, size_t cap, size_t *n_ids);
+tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n, int32_t *ids, size_t cap,
+                               size_t *n_ids);
 
 #endif

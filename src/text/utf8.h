@@ -29,7 +29,8 @@ static inline size_t tn_utf8_decode(const uint8_t *p, const uint8_t *end, uint32
         return 3;
     }
     if (left < 4 || (p[3] & 0xc0) != 0x80) return 0;
-    *cp = (uint32_t)(a & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 | (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3f);
+    *cp = (uint32_t)(a & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 | (uint32_t)(p[2] & 0x3f) << 6 |
+          (p[3] & 0x3f);
     return 4;
 }
 
@@ -57,7 +58,8 @@ static inline size_t tn_utf8_encode(uint32_t cp, uint8_t *out) {
     return 4;
 }
 
-/* The GPT-2 byte alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100... in order. */
+/* The GPT-2 byte alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100... in order.
+ */
 static inline uint32_t tn_byte_to_alphabet(uint8_t b) {
     if ((b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae) return b;
     if (b <= 0x20) return 0x100u + b;

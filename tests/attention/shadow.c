@@ -1,4 +1,5 @@
-/* tern_shadow.h: full attention at ratio 1, near it below, whatever the shape; nothing breaks on degenerate input. */
+/* tern_shadow.h: full attention at ratio 1, near it below, whatever the shape; nothing breaks on degenerate
+ * input. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,8 +32,10 @@ static text text_new(int32_t n, int32_t heads, int32_t kv, int32_t d, float shar
     t.out = malloc(nq * 4);
     for (size_t i = 0; i < nk; i++) t.k[i] = uniform(), t.v[i] = uniform();
     for (size_t i = 0; i < nq; i++) { /* every query looks for some key before it */
-        size_t row = i / (size_t)(heads * d), head = i / (size_t)d % (size_t)heads, pos = row * (head + 1) / (size_t)(heads + 1);
-        t.q[i] = sharp * (t.k[(pos * (size_t)kv + head / (size_t)(heads / kv)) * (size_t)d + i % (size_t)d] + 0.3f * uniform());
+        size_t row = i / (size_t)(heads * d), head = i / (size_t)d % (size_t)heads,
+               pos = row * (head + 1) / (size_t)(heads + 1);
+        t.q[i] = sharp * (t.k[(pos * (size_t)kv + head / (size_t)(heads / kv)) * (size_t)d + i % (size_t)d] +
+                          0.3f * uniform());
     }
     return t;
 }
@@ -62,7 +65,9 @@ static void feed(tern_shadow *s, const text *t, int32_t from, int32_t to, int32_
     for (int32_t i = from, n; i < to; i += n) {
         n = to - i < chunk ? to - i : chunk;
         size_t kv = (size_t)(i * t->kv * t->d), row = (size_t)(i * t->heads * t->d);
-        if (tern_shadow_append(s, t->k + kv, t->v + kv, n, err) || tern_shadow_attend(s, t->q + row, n, t->out + row, err)) fail_msg("%s", err);
+        if (tern_shadow_append(s, t->k + kv, t->v + kv, n, err) ||
+            tern_shadow_attend(s, t->q + row, n, t->out + row, err))
+            fail_msg("%s", err);
     }
 }
 
@@ -76,7 +81,8 @@ static double distance(const text *t) {
             double max = -INFINITY, sum = 0;
             for (int32_t p = 0; p <= i; p++) {
                 w[p] = 0;
-                for (int32_t x = 0; x < t->d; x++) w[p] += (double)q[x] * (double)t->k[(p * t->kv + a) * t->d + x] / sqrt(t->d);
+                for (int32_t x = 0; x < t->d; x++)
+                    w[p] += (double)q[x] * (double)t->k[(p * t->kv + a) * t->d + x] / sqrt(t->d);
                 max = fmax(max, w[p]);
             }
             memset(o, 0, (size_t)t->d * sizeof *o);
@@ -114,7 +120,9 @@ static void near_full(void **state) {
             feed(s, &t, 0, t.n, 64);
             double sparse = distance(&t);
             assert_true(full < 1e-5);
-            if (!(sparse < 0.25) || tern_shadow_selected(s) > 0.85) fail_msg("shape %zu, share %d: %.3f away, %.3f selected", i, share, sparse, tern_shadow_selected(s));
+            if (!(sparse < 0.25) || tern_shadow_selected(s) > 0.85)
+                fail_msg("shape %zu, share %d: %.3f away, %.3f selected", i, share, sparse,
+                         tern_shadow_selected(s));
             tern_shadow_close(&s);
         }
         text_free(&t);
@@ -152,8 +160,8 @@ static void degenerate(void **state) {
                 text t = text_new(n, kind == 1 ? 1 : 4, 1, 16, 3);
                 size_t nq = (size_t)(n * t.heads * t.d), nk = (size_t)(n * t.d), bad = nk / 2;
                 for (size_t i = 0; i < nk; i++) {
-                    if (kind == 2) t.k[i] = 0.5f;   /* all scores of a row equal */
-                    if (kind == 3) t.k[i] = 0;      /* and nothing to scale by */
+                    if (kind == 2) t.k[i] = 0.5f; /* all scores of a row equal */
+                    if (kind == 3) t.k[i] = 0;    /* and nothing to scale by */
                     if (kind == 4 && i == bad) t.k[i] = NAN;
                     if (kind == 5 && i == bad) t.k[i] = i % 2 ? INFINITY : -INFINITY;
                 }
@@ -162,8 +170,12 @@ static void degenerate(void **state) {
                 o.share_rows = share;
                 tern_shadow *s = open_it(&o);
                 feed(s, &t, 0, n, 100);
-                size_t until = kind < 4 ? nq : kind == 6 ? nq / 2 / (size_t)(t.heads * t.d) / 4 * 4 * (size_t)(t.heads * t.d) : bad / 16 * (size_t)(t.heads * t.d);
-                for (size_t i = 0; i < until; i++) assert_true(isfinite(t.out[i])); /* what lies before the bad one does not see it */
+                size_t until = kind < 4 ? nq
+                               : kind == 6
+                                   ? nq / 2 / (size_t)(t.heads * t.d) / 4 * 4 * (size_t)(t.heads * t.d)
+                                   : bad / 16 * (size_t)(t.heads * t.d);
+                for (size_t i = 0; i < until; i++)
+                    assert_true(isfinite(t.out[i])); /* what lies before the bad one does not see it */
                 tern_shadow_close(&s);
                 text_free(&t);
             }
@@ -211,6 +223,7 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(near_full), cmocka_unit_test(taken_back), cmocka_unit_test(degenerate), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(near_full), cmocka_unit_test(taken_back),
+                                       cmocka_unit_test(degenerate), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Sparse attention of the prompt: full at ratio 1, the same bits whatever the schedule and the instruction set, nothing left of a text that
- * was taken back, and estimates that find what matters. */
+/* Sparse attention of the prompt: full at ratio 1, the same bits whatever the schedule and the instruction
+ * set, nothing left of a text that was taken back, and estimates that find what matters. */
 #include "engine/engine.h"
 #include "model/head_ratio.h"
 #include "lab/synth.h"
@@ -32,7 +32,8 @@ static int setup(void **state) {
     tn_pack_defaults(&o);
     o.calib_tokens = 512;
     o.head_importance = true;
-    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK || tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, &err) != TERN_OK ||
+    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
+        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, &err) != TERN_OK ||
         tn_pack(&ctx, gguf, package, &o, NULL, &err) != TERN_OK) {
         print_error("%s\n", err.message);
         return -1;
@@ -76,7 +77,9 @@ static run open_run(const tern_options *o) {
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = CTX;
-    if (tern_engine_open(package, o, &r.e, &err) != TERN_OK || tern_session_open(r.e, &so, &r.s, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (tern_engine_open(package, o, &r.e, &err) != TERN_OK ||
+        tern_session_open(r.e, &so, &r.s, &err) != TERN_OK)
+        fail_msg("%s", err.message);
     return r;
 }
 
@@ -150,7 +153,10 @@ static void everything_is_full(void **state) {
 
 static void schedules_and_instruction_sets(void **state) {
     (void)state;
-    static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"}, *const isas[] = {"scalar", "avx2", "avx512", "neon", "dotprod"};
+    static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"}, *const isas[] = {
+                                                                                         "scalar", "avx2",
+                                                                                         "avx512", "neon",
+                                                                                         "dotprod"};
     static const char *const modes[] = {"shadow", "float-sparse", "block-sparse", "npu-full"};
     for (int m = 0; m < 4; m++) {
         tern_options o = options(modes[m], 0.2f);
@@ -197,7 +203,8 @@ static void text_taken_back(void **state) {
     }
 }
 
-/* All blocks are full attention; few positions, of which each has a weight worth a step, are nearly that in INT8. */
+/* All blocks are full attention; few positions, of which each has a weight worth a step, are nearly that in
+ * INT8. */
 static void baselines(void **state) {
     (void)state;
     enum { N_SHORT = 33 };
@@ -235,8 +242,10 @@ static void estimates_find_what_matters(void **state) {
     o = options("float-sparse", 0.2f);
     o.attention_check = true;
     free(logits_of(&o, N_PROMPT, &exact));
-    double recall = (double)nine.attn_found / (double)nine.attn_true, share = (double)nine.attn_selected / (double)nine.attn_seen;
-    print_message("recall %.4f with 9 pairs of scales, %.4f with 1; share %.3f\n", recall, (double)one.attn_found / (double)one.attn_true, share);
+    double recall = (double)nine.attn_found / (double)nine.attn_true,
+           share = (double)nine.attn_selected / (double)nine.attn_seen;
+    print_message("recall %.4f with 9 pairs of scales, %.4f with 1; share %.3f\n", recall,
+                  (double)one.attn_found / (double)one.attn_true, share);
     assert_true(recall > 0.97);
     assert_true(share > 0.19 && share < 0.25);
     assert_true(exact.attn_true > 0 && exact.attn_found == exact.attn_true);
@@ -268,13 +277,15 @@ static void part_by_part(void **state) {
         o.attention_whole = true;
         float *got = logits_of(&o, N_LONG, &b);
         assert_memory_equal(got, want, N_VOCAB_BYTES);
-        assert_true(a.attn_rows > 0 && a.attn_selected == b.attn_selected && a.attn_launches == b.attn_launches);
+        assert_true(a.attn_rows > 0 && a.attn_selected == b.attn_selected &&
+                    a.attn_launches == b.attn_launches);
         free(got);
         free(want);
     }
 }
 
-/* How rows share changes what is selected, not how well; a prompt of one token over and over has equal scores everywhere. */
+/* How rows share changes what is selected, not how well; a prompt of one token over and over has equal scores
+ * everywhere. */
 static void ways_to_share(void **state) {
     (void)state;
     for (int share = -1; share <= 8; share++) {
@@ -285,8 +296,11 @@ static void ways_to_share(void **state) {
             o.attention_check = true;
             tern_stats s;
             free(logits_of(&o, 333, &s));
-            double recall = (double)s.attn_found / (double)s.attn_true, kept = (double)s.attn_selected / (double)s.attn_seen;
-            if (!(recall > 0.95) || !(s.attn_mass > 0.2 && s.attn_mass <= 1) || !(kept > 0.19 && kept < 0.32)) fail_msg("share %d, pool %d: recall %.3f, mass %.3f, kept %.3f", share, pool, recall, s.attn_mass, kept);
+            double recall = (double)s.attn_found / (double)s.attn_true,
+                   kept = (double)s.attn_selected / (double)s.attn_seen;
+            if (!(recall > 0.95) || !(s.attn_mass > 0.2 && s.attn_mass <= 1) || !(kept > 0.19 && kept < 0.32))
+                fail_msg("share %d, pool %d: recall %.3f, mass %.3f, kept %.3f", share, pool, recall,
+                         s.attn_mass, kept);
         }
         tern_options o = options("shadow", 0.3f);
         o.attention_share = share;
@@ -344,8 +358,16 @@ static void ratios(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_is_full), cmocka_unit_test(schedules_and_instruction_sets), cmocka_unit_test(text_taken_back), cmocka_unit_test(baselines), cmocka_unit_test(estimates_find_what_matters),
-        cmocka_unit_test(odd_lengths),        cmocka_unit_test(part_by_part),         cmocka_unit_test(ways_to_share),   cmocka_unit_test(refusals),                       cmocka_unit_test(ratios),
+        cmocka_unit_test(everything_is_full),
+        cmocka_unit_test(schedules_and_instruction_sets),
+        cmocka_unit_test(text_taken_back),
+        cmocka_unit_test(baselines),
+        cmocka_unit_test(estimates_find_what_matters),
+        cmocka_unit_test(odd_lengths),
+        cmocka_unit_test(part_by_part),
+        cmocka_unit_test(ways_to_share),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(ratios),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

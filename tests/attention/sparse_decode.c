@@ -1,5 +1,5 @@
-/* Sparse attention of decode forwards: the selection that the estimates call for, written out again; the same bits in every draft, tree, schedule and
- * history as token by token; full where it should be. */
+/* Sparse attention of decode forwards: the selection that the estimates call for, written out again; the same
+ * bits in every draft, tree, schedule and history as token by token; full where it should be. */
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -42,7 +42,9 @@ typedef struct rig {
     int32_t loud_from;
 } rig;
 
-static float noise(rig *g) { return (float)(tn_rng_f64(&g->rng) + tn_rng_f64(&g->rng) + tn_rng_f64(&g->rng) - 1.5); }
+static float noise(rig *g) {
+    return (float)(tn_rng_f64(&g->rng) + tn_rng_f64(&g->rng) + tn_rng_f64(&g->rng) - 1.5);
+}
 
 static void put_position(rig *g, int32_t slot, int32_t pos) {
     float k[MAX_D], v[MAX_D];
@@ -55,16 +57,26 @@ static void put_position(rig *g, int32_t slot, int32_t pos) {
     }
 }
 
-static void rig_open(rig *g, int32_t n_kv, int32_t n_group, int32_t d, int32_t window, const tn_attn_options *o, uint64_t seed) {
+static void rig_open(rig *g, int32_t n_kv, int32_t n_group, int32_t d, int32_t window,
+                     const tn_attn_options *o, uint64_t seed) {
     tern_error err = {0};
     *g = (rig){.rng = {seed}, .loud = 1, .o = *o, .scale_q = 1.2f / 127, .scale_k = 1.3f / 127};
     tn_ctx_init(&g->ctx, NULL);
     tn_kernels_init(&g->kern, tn_cpu_flags(NULL));
-    g->h = (tn_hparams){.n_layers = 1, .n_heads = n_kv * n_group, .n_kv_heads = n_kv, .d_head = d, .window = window, .attn_scale = 2 / sqrtf((float)d)};
+    g->h = (tn_hparams){.n_layers = 1,
+                        .n_heads = n_kv * n_group,
+                        .n_kv_heads = n_kv,
+                        .d_head = d,
+                        .window = window,
+                        .attn_scale = 2 / sqrtf((float)d)};
     must(tn_kv_open(&g->ctx, &g->h, CAP, &g->kv, &err), &err);
     for (int i = 0; i < g->h.n_heads; i++) g->weight[i] = 0.5f + (float)tn_rng_f64(&g->rng);
     tn_head_ratios(g->weight, (size_t)g->h.n_heads, o->decode_ratio, g->ratio);
-    g->m = (tn_npu_model){.ctx = &g->ctx, .kern = &g->kern, .attn_scale_q = &g->scale_q, .attn_scale_k = &g->scale_k, .attn_head_weight = g->weight};
+    g->m = (tn_npu_model){.ctx = &g->ctx,
+                          .kern = &g->kern,
+                          .attn_scale_q = &g->scale_q,
+                          .attn_scale_k = &g->scale_k,
+                          .attn_head_weight = g->weight};
     tn_npu_options device = {.n_threads = 1};
     must(tn_npu_open(&g->ctx, "host", &device, &g->m.dev, &err), &err);
     must(tn_sparse_attn_open(&g->ctx, &g->m, &g->h, &g->kern, &g->kv, o, 1, 1, CAP, &g->s, &err), &err);
@@ -79,7 +91,8 @@ static void rig_close(rig *g) {
 }
 
 static float key_at(const rig *g, int a, int32_t slot, int i) {
-    return tn_kv_k(&g->kv, 0, a)[(size_t)(slot / TN_KV_PANEL) * (size_t)g->h.d_head * TN_KV_PANEL + (size_t)i * TN_KV_PANEL + (size_t)(slot % TN_KV_PANEL)];
+    return tn_kv_k(&g->kv, 0, a)[(size_t)(slot / TN_KV_PANEL) * (size_t)g->h.d_head * TN_KV_PANEL +
+                                 (size_t)i * TN_KV_PANEL + (size_t)(slot % TN_KV_PANEL)];
 }
 
 static int bucket_of(float scale, float want) {
@@ -105,9 +118,11 @@ static int by_score(const void *x, const void *y) {
 static int ascending(const void *x, const void *y) { return *(const int32_t *)x - *(const int32_t *)y; }
 
 /* The row's text is slot[0..n): what its query heads of KV head a (q [group][d]) should give. */
-static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text, const float *q, float *out) {
+static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text, const float *q,
+                        float *out) {
     int d = g->h.d_head, group = g->h.n_heads / g->h.n_kv_heads;
-    int32_t first = g->h.window && n_text > g->h.window ? n_text - g->h.window : 0, border = n_text < 32 ? 0 : (n_text - 32) / 32 * 32, n = n_text - first;
+    int32_t first = g->h.window && n_text > g->h.window ? n_text - g->h.window : 0,
+            border = n_text < 32 ? 0 : (n_text - 32) / 32 * 32, n = n_text - first;
     static int32_t list[CAP];
     static int64_t merged[CAP];
     int32_t n_list = 0;
@@ -120,7 +135,8 @@ static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text
     } else {
         float max = 0;
         for (int32_t p = 0; p < border; p++) {
-            for (int i = 0; i < d; i++) max = fabsf(key_at(g, a, slot[p], i)) > max ? fabsf(key_at(g, a, slot[p], i)) : max;
+            for (int i = 0; i < d; i++)
+                max = fabsf(key_at(g, a, slot[p], i)) > max ? fabsf(key_at(g, a, slot[p], i)) : max;
         }
         int kb = bucket_of(g->scale_k, max / 127), pool = (group + 31) / 32;
         for (int32_t p = first; p < border; p++) merged[p] = INT64_MIN;
@@ -142,10 +158,13 @@ static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text
             int64_t top = INT64_MIN;
             for (int32_t p = first; p < border; p++) {
                 score[p] = 0;
-                for (int i = 0; i < d; i++) score[p] += int8_of(x[h][i], g->scale_q, qb) * int8_of(key_at(g, a, slot[p], i), g->scale_k, kb);
+                for (int i = 0; i < d; i++)
+                    score[p] +=
+                        int8_of(x[h][i], g->scale_q, qb) * int8_of(key_at(g, a, slot[p], i), g->scale_k, kb);
                 if ((p >= border - 256 || p < first + 64) && score[p] > top) top = score[p];
             }
-            for (int32_t p = first; p < border; p++) merged[p] = score[p] - top > merged[p] ? score[p] - top : merged[p];
+            for (int32_t p = first; p < border; p++)
+                merged[p] = score[p] - top > merged[p] ? score[p] - top : merged[p];
         }
         for (int32_t p = first; p < border; p++) list[n_list++] = p;
         sort_by = merged;
@@ -161,8 +180,18 @@ static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text
     }
     int32_t zero = 0;
     for (int i = 0; i < group; i++) {
-        tn_attn_f32_ref(&(tn_attn_f32_args){.q = q + i * d, .q_stride = (size_t)d, .out = out + i * d, .out_stride = (size_t)d, .k_panels = kp, .v = v, .n_rows = 1, .d_head = (size_t)d,
-                                            .scale = g->h.attn_scale, .first_pos = &zero, .end_pos = &n_list, .scratch = scratch});
+        tn_attn_f32_ref(&(tn_attn_f32_args){.q = q + i * d,
+                                            .q_stride = (size_t)d,
+                                            .out = out + i * d,
+                                            .out_stride = (size_t)d,
+                                            .k_panels = kp,
+                                            .v = v,
+                                            .n_rows = 1,
+                                            .d_head = (size_t)d,
+                                            .scale = g->h.attn_scale,
+                                            .first_pos = &zero,
+                                            .end_pos = &n_list,
+                                            .scratch = scratch});
     }
 }
 
@@ -173,12 +202,24 @@ static void check_forward(rig *g, int32_t n0, int32_t n, bool is_tree, const cha
     tn_tree t = {0};
     for (int32_t i = 0; i < n; i++) {
         int32_t back = tn_rng_below(&g->rng, 4) ? 1 : i;
-        tn_tree_add(&t, !i ? -1 : is_tree ? i - 1 - (int32_t)tn_rng_below(&g->rng, (uint64_t)(back < i ? back : i)) : i - 1, 0);
+        tn_tree_add(&t,
+                    !i        ? -1
+                    : is_tree ? i - 1 - (int32_t)tn_rng_below(&g->rng, (uint64_t)(back < i ? back : i))
+                              : i - 1,
+                    0);
         pos[i] = n0 + t.depth[i];
         slot[i] = n0 + i;
         put_position(g, slot[i], pos[i]);
     }
-    tn_rows r = {.h = &g->h, .kern = &g->kern, .kv = &g->kv, .n_rows = n, .pos = pos, .slot = slot, .tree_base = is_tree ? n0 : -1, .tree_mask = is_tree ? t.mask : NULL, .n_tree_words = is_tree};
+    tn_rows r = {.h = &g->h,
+                 .kern = &g->kern,
+                 .kv = &g->kv,
+                 .n_rows = n,
+                 .pos = pos,
+                 .slot = slot,
+                 .tree_base = is_tree ? n0 : -1,
+                 .tree_mask = is_tree ? t.mask : NULL,
+                 .n_tree_words = is_tree};
     static float q[32 * MAX_HEADS * MAX_D], out[32 * MAX_HEADS * MAX_D], want[MAX_HEADS * MAX_D];
     size_t row = (size_t)g->h.n_heads * (size_t)g->h.d_head, part = row / (size_t)g->h.n_kv_heads;
     for (size_t i = 0; i < (size_t)n * row; i++) q[i] = noise(g) * (i / part % 3 == 1 ? 3 : 1);
@@ -188,7 +229,8 @@ static void check_forward(rig *g, int32_t n0, int32_t n, bool is_tree, const cha
     for (int32_t round = 0; round < n_rounds; round++) {
         for (int a = 0; a < g->h.n_kv_heads; a++) {
             tn_sparse_decode_plan(g->s, &r, 0, a, round);
-            for (int32_t i = 0; i < n; i++) must(tn_sparse_decode_row(g->s, &r, 0, a, i, round, q, out, g->scratch, 0, &err), &err);
+            for (int32_t i = 0; i < n; i++)
+                must(tn_sparse_decode_row(g->s, &r, 0, a, i, round, q, out, g->scratch, 0, &err), &err);
         }
     }
     for (int32_t i = 0; i < n && n_rounds; i++) {
@@ -197,7 +239,9 @@ static void check_forward(rig *g, int32_t n0, int32_t n, bool is_tree, const cha
         for (int32_t j = i; j >= 0; j = t.parent[j]) text[n0 + t.depth[j]] = slot[j];
         for (int a = 0; a < g->h.n_kv_heads; a++) {
             brute_force(g, a, text, pos[i] + 1, q + (size_t)i * row + (size_t)a * part, want);
-            if (memcmp(want, out + (size_t)i * row + (size_t)a * part, part * sizeof(float))) fail_msg("%s: %d rows behind %d, row %d (position %d), KV head %d", what, n, n0, i, pos[i], a);
+            if (memcmp(want, out + (size_t)i * row + (size_t)a * part, part * sizeof(float)))
+                fail_msg("%s: %d rows behind %d, row %d (position %d), KV head %d", what, n, n0, i, pos[i],
+                         a);
         }
     }
     /* as decoding would: a path is kept, its keys and values move to where they belong */
@@ -207,7 +251,13 @@ static void check_forward(rig *g, int32_t n0, int32_t n, bool is_tree, const cha
 }
 
 static tn_attn_options unit_options(float ratio) {
-    return (tn_attn_options){.mode = TN_ATTN_FULL, .decode = true, .ratio = 0.2f, .decode_ratio = ratio, .n_buckets = 9, .threshold = 1, .pool_heads = TN_ATTN_POOL};
+    return (tn_attn_options){.mode = TN_ATTN_FULL,
+                             .decode = true,
+                             .ratio = 0.2f,
+                             .decode_ratio = ratio,
+                             .n_buckets = 9,
+                             .threshold = 1,
+                             .pool_heads = TN_ATTN_POOL};
 }
 
 static void against_brute_force(void **state) {
@@ -218,8 +268,10 @@ static void against_brute_force(void **state) {
         int32_t threshold, share;
         bool parts;
     } cases[] = {
-        {2, 3, 32, 0, 0.3f, 1, 0, true},   {1, 1, 64, 0, 0.3f, 1, -1, true},  {2, 7, 32, 700, 0.5f, 1, 0, true},  {1, 40, 16, 0, 0.2f, 1, 0, true},
-        {1, 2, 36, 300, 0.01f, 1, 0, true}, {2, 2, 32, 0, 0.4f, 900, 0, true}, {1, 3, 32, 0, 0.3f, 1, 0, false},
+        {2, 3, 32, 0, 0.3f, 1, 0, true},    {1, 1, 64, 0, 0.3f, 1, -1, true},
+        {2, 7, 32, 700, 0.5f, 1, 0, true},  {1, 40, 16, 0, 0.2f, 1, 0, true},
+        {1, 2, 36, 300, 0.01f, 1, 0, true}, {2, 2, 32, 0, 0.4f, 900, 0, true},
+        {1, 3, 32, 0, 0.3f, 1, 0, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool quick = getenv("TERN_TEST_QUICK") != NULL; /* then each case is either quiet or loud */
@@ -239,11 +291,13 @@ static void against_brute_force(void **state) {
             int32_t n = 0;
             for (; n < 850; n++) put_position(&g, n, n);
             for (int step = 0; step < 14; step++) {
-                check_forward(&g, n, step % 3 == 2 ? 1 : 1 + (int32_t)tn_rng_below(&g.rng, 32), step % 2, what);
+                check_forward(&g, n, step % 3 == 2 ? 1 : 1 + (int32_t)tn_rng_below(&g.rng, 32), step % 2,
+                              what);
                 n += 12 + (int32_t)tn_rng_below(&g.rng, 30);
                 if (step % 5 == 4) n -= 40;
                 if (loud && step == 8) n = 860; /* to where keys are quiet again */
-                for (int32_t p = n - 60; p < n; p++) put_position(&g, p, p); /* what was not kept; a text that was taken back */
+                for (int32_t p = n - 60; p < n; p++)
+                    put_position(&g, p, p); /* what was not kept; a text that was taken back */
                 tn_sparse_attn_rewind(g.s, n - 60);
             }
             tn_attn_stats t;
@@ -267,7 +321,8 @@ static void estimates_find_what_matters(void **state) {
     tn_attn_stats t;
     tn_sparse_attn_stats_get(g.s, &t);
     double recall = (double)t.n_found / (double)t.n_true, mass = t.mass / (double)t.n_rows;
-    print_message("recall %.4f, softmax %.4f of %.3f\n", recall, mass, (double)t.n_selected / (double)t.n_seen);
+    print_message("recall %.4f, softmax %.4f of %.3f\n", recall, mass,
+                  (double)t.n_selected / (double)t.n_seen);
     assert_true(recall > 0.95 && mass > 0.5 && mass < 1);
     rig_close(&g);
 }
@@ -289,12 +344,14 @@ static int setup(void **state) {
     snprintf(saved, sizeof saved, TN_BINARY_DIR "/sparse-decode-%ld.state", (long)getpid());
     for (int i = 0; i < N_MODELS; i++) {
         snprintf(gguf[i], sizeof gguf[i], TN_BINARY_DIR "/sparse-decode-%d-%ld.gguf", i, (long)getpid());
-        snprintf(package[i], sizeof package[i], TN_BINARY_DIR "/sparse-decode-%d-%ld.tern", i, (long)getpid());
+        snprintf(package[i], sizeof package[i], TN_BINARY_DIR "/sparse-decode-%d-%ld.tern", i,
+                 (long)getpid());
         tn_pack_options o;
         tn_pack_defaults(&o);
         o.calib_tokens = 512;
         o.head_importance = true;
-        if (tn_synth(&ctx, pool, names[i], gguf[i], 5, TN_F32, &err) != TERN_OK || tn_pack(&ctx, gguf[i], package[i], &o, NULL, &err) != TERN_OK) {
+        if (tn_synth(&ctx, pool, names[i], gguf[i], 5, TN_F32, &err) != TERN_OK ||
+            tn_pack(&ctx, gguf[i], package[i], &o, NULL, &err) != TERN_OK) {
             print_error("%s\n", err.message);
             return -1;
         }
@@ -362,7 +419,8 @@ static void steps(run *r, const int32_t *text, int n) {
 }
 
 static void same_logits(const run *a, const run *b) {
-    assert_memory_equal(tern_session_logits(a->s), tern_session_logits(b->s), (size_t)a->e->model->h.n_vocab * sizeof(float));
+    assert_memory_equal(tern_session_logits(a->s), tern_session_logits(b->s),
+                        (size_t)a->e->model->h.n_vocab * sizeof(float));
 }
 
 static void full_where_it_should_be(void **state) {
@@ -381,7 +439,9 @@ static void full_where_it_should_be(void **state) {
             tern_stats t;
             tern_session_stats(r.s, &t);
             if (i < 2) same_logits(&full, &r);
-            else assert_memory_not_equal(tern_session_logits(r.s), tern_session_logits(full.s), 64); /* or this test tests nothing */
+            else
+                assert_memory_not_equal(tern_session_logits(r.s), tern_session_logits(full.s),
+                                        64); /* or this test tests nothing */
             assert_int_equal(t.attn_rows > 0, i == 2);
             close_run(&r);
         }
@@ -412,7 +472,8 @@ static void threads_and_instruction_sets(void **state) {
     }
 }
 
-/* Every row of a tree has the bits of decoding along its ancestors, token by token, and what is kept goes on with the same bits. */
+/* Every row of a tree has the bits of decoding along its ancestors, token by token, and what is kept goes on
+ * with the same bits. */
 static void trees(void **state) {
     (void)state;
     for (int m = 0; m < N_MODELS; m++) {
@@ -430,7 +491,9 @@ static void trees(void **state) {
             int32_t n_rows = step == 1 ? TN_TREE_MAX : 1 + (int32_t)tn_rng_below(&rng, TN_TREE_MAX);
             for (int32_t i = 0; i < n_rows; i++) {
                 int32_t back = step % 3 == 0 ? 1 : step % 3 == 1 ? 2 : i;
-                tn_tree_add(&t, !i ? -1 : i - 1 - (int32_t)tn_rng_below(&rng, (uint64_t)(back < i ? back : i)), (int32_t)tn_rng_below(&rng, v));
+                tn_tree_add(&t,
+                            !i ? -1 : i - 1 - (int32_t)tn_rng_below(&rng, (uint64_t)(back < i ? back : i)),
+                            (int32_t)tn_rng_below(&rng, v));
             }
             must(tn_session_verify(a.s, &t, &err), &err);
             for (int32_t i = 0; i < n_rows; i++) {
@@ -438,9 +501,12 @@ static void trees(void **state) {
                 tn_session_truncate(plain.s, n);
                 if (step % 2) prefill(&plain, text, (size_t)(n + t.depth[i] + 1)); /* one forward */
                 else steps(&plain, text + n, t.depth[i] + 1);
-                if (memcmp(tern_session_logits(plain.s), a.s->tree_logits + (size_t)i * v, v * sizeof(float))) fail_msg("%s step %d: row %d of %d at depth %d has other bits", names[m], step, i, n_rows, t.depth[i]);
+                if (memcmp(tern_session_logits(plain.s), a.s->tree_logits + (size_t)i * v, v * sizeof(float)))
+                    fail_msg("%s step %d: row %d of %d at depth %d has other bits", names[m], step, i, n_rows,
+                             t.depth[i]);
             }
-            int32_t leaf = (int32_t)tn_rng_below(&rng, (uint64_t)n_rows), path[TN_TREE_MAX], n_path = t.depth[leaf] + 1;
+            int32_t leaf = (int32_t)tn_rng_below(&rng, (uint64_t)n_rows), path[TN_TREE_MAX],
+                    n_path = t.depth[leaf] + 1;
             for (int32_t j = leaf, k = n_path; k-- > 0; j = t.parent[j]) {
                 path[k] = j;
                 text[n + k] = t.token[j];
@@ -644,8 +710,16 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_brute_force), cmocka_unit_test(estimates_find_what_matters), cmocka_unit_test(full_where_it_should_be), cmocka_unit_test(threads_and_instruction_sets),
-        cmocka_unit_test(trees), cmocka_unit_test(drafts_change_nothing), cmocka_unit_test(histories), cmocka_unit_test(failing_device), cmocka_unit_test(allocations), cmocka_unit_test(refusals),
+        cmocka_unit_test(against_brute_force),
+        cmocka_unit_test(estimates_find_what_matters),
+        cmocka_unit_test(full_where_it_should_be),
+        cmocka_unit_test(threads_and_instruction_sets),
+        cmocka_unit_test(trees),
+        cmocka_unit_test(drafts_change_nothing),
+        cmocka_unit_test(histories),
+        cmocka_unit_test(failing_device),
+        cmocka_unit_test(allocations),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,5 +1,6 @@
-/* Sparse attention as a pipeline of heads: the bits of the form in place for every shape of heads, device, plan and schedule; stages that really
- * overlap; launches that fusion saves; one clear error when the device fails. */
+/* Sparse attention as a pipeline of heads: the bits of the form in place for every shape of heads, device,
+ * plan and schedule; stages that really overlap; launches that fusion saves; one clear error when the device
+ * fails. */
 #include "engine/engine.h"
 #include "base/cpu.h"
 #include "base/rng.h"
@@ -35,19 +36,28 @@ typedef struct layer {
     int32_t pos[N_TEXT];
 } layer;
 
-static layer *layer_open(const char *device, bool apart, int32_t n_heads, int32_t n_kv_heads, int32_t d, int32_t window) {
+static layer *layer_open(const char *device, bool apart, int32_t n_heads, int32_t n_kv_heads, int32_t d,
+                         int32_t window) {
     layer *l = calloc(1, sizeof *l);
     tern_error err = {0};
     tn_ctx_init(&l->ctx, NULL);
     tn_kernels_init(&l->kern, tn_cpu_flags(NULL));
-    l->h = (tn_hparams){.n_layers = 1, .n_heads = n_heads, .n_kv_heads = n_kv_heads, .d_head = d, .window = window, .attn_scale = 1 / sqrtf((float)d)};
-    l->o = (tn_attn_options){.mode = TN_ATTN_SHADOW, .ratio = 0.2f, .n_buckets = 9, .pool_heads = 2, .threshold = 1};
+    l->h = (tn_hparams){.n_layers = 1,
+                        .n_heads = n_heads,
+                        .n_kv_heads = n_kv_heads,
+                        .d_head = d,
+                        .window = window,
+                        .attn_scale = 1 / sqrtf((float)d)};
+    l->o = (tn_attn_options){
+        .mode = TN_ATTN_SHADOW, .ratio = 0.2f, .n_buckets = 9, .pool_heads = 2, .threshold = 1};
     l->scale_q = 0.02f;
     l->scale_k = 0.02f;
     l->weight = malloc((size_t)n_heads * sizeof *l->weight);
     l->q = malloc((size_t)(N_TEXT * n_heads * d) * sizeof *l->q);
     tn_npu_options no = {.n_threads = 1, .apart = apart};
-    if (tn_npu_open(&l->ctx, device, &no, &l->m.dev, &err) != TERN_OK || tn_kv_open(&l->ctx, &l->h, CAP, &l->kv, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (tn_npu_open(&l->ctx, device, &no, &l->m.dev, &err) != TERN_OK ||
+        tn_kv_open(&l->ctx, &l->h, CAP, &l->kv, &err) != TERN_OK)
+        fail_msg("%s", err.message);
     l->m.ctx = &l->ctx;
     l->m.kern = &l->kern;
     l->m.attn_scale_q = &l->scale_q;
@@ -59,10 +69,13 @@ static layer *layer_open(const char *device, bool apart, int32_t n_heads, int32_
     for (int32_t p = 0; p < N_TEXT; p++) {
         l->pos[p] = p;
         for (int32_t a = 0; a < n_kv_heads; a++) {
-            for (int32_t j = 0; j < 2 * d; j++) k[j / d][j % d] = (float)(tn_rng_f64(&rng) - 0.5) * (float)(1 << a % 3);
+            for (int32_t j = 0; j < 2 * d; j++)
+                k[j / d][j % d] = (float)(tn_rng_f64(&rng) - 0.5) * (float)(1 << a % 3);
             tn_kv_put(&l->kv, 0, a, p, k[0], k[1]);
         }
-        for (int32_t j = 0; j < n_heads * d; j++) l->q[p * n_heads * d + j] = (float)(tn_rng_f64(&rng) - 0.5) * (float)(1 << j / d % 4); /* several buckets */
+        for (int32_t j = 0; j < n_heads * d; j++)
+            l->q[p * n_heads * d + j] =
+                (float)(tn_rng_f64(&rng) - 0.5) * (float)(1 << j / d % 4); /* several buckets */
     }
     return l;
 }
@@ -75,25 +88,38 @@ static void layer_close(layer *l) {
     free(l);
 }
 
-/* Attention of the whole text in chunks of so many rows, tasks in the graph's order; out [N_TEXT][n_heads * d]. */
+/* Attention of the whole text in chunks of so many rows, tasks in the graph's order; out [N_TEXT][n_heads *
+ * d]. */
 static tern_status attend(layer *l, int32_t chunk, float *out, tn_attn_stats *stats, tern_error *err) {
     tn_sparse_attn *s = NULL;
     size_t row = (size_t)(l->h.n_heads * l->h.d_head);
-    if (tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 2, 2, chunk, &s, err) != TERN_OK) fail_msg("%s", err->message);
+    if (tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 2, 2, chunk, &s, err) != TERN_OK)
+        fail_msg("%s", err->message);
     tn_attn_shape shape = tn_sparse_attn_shape(s);
     tern_status st = TERN_OK;
     for (int32_t p = 0, c = 0; p < N_TEXT && st == TERN_OK; p += chunk, c = !c) {
-        tn_rows r = {.h = &l->h, .kern = &l->kern, .kv = &l->kv, .n_rows = N_TEXT - p < chunk ? N_TEXT - p : chunk, .pos = l->pos + p, .slot = l->pos + p, .tree_base = -1};
+        tn_rows r = {.h = &l->h,
+                     .kern = &l->kern,
+                     .kv = &l->kv,
+                     .n_rows = N_TEXT - p < chunk ? N_TEXT - p : chunk,
+                     .pos = l->pos + p,
+                     .slot = l->pos + p,
+                     .tree_base = -1};
         const float *q = l->q + (size_t)p * row;
         float *to = out + (size_t)p * row;
-        for (int32_t a = 0; a < l->h.n_kv_heads && st == TERN_OK; a++) st = tn_sparse_attn_plan(s, &r, c, 0, a, q, err);
+        for (int32_t a = 0; a < l->h.n_kv_heads && st == TERN_OK; a++)
+            st = tn_sparse_attn_plan(s, &r, c, 0, a, q, err);
         for (int32_t i = 0; i < r.n_rows && !shape.n_slots && st == TERN_OK; i += TN_ATTN_ROWS) {
-            st = tn_sparse_attn_rows(s, &r, c, 0, q, to, i, i + TN_ATTN_ROWS < r.n_rows ? i + TN_ATTN_ROWS : r.n_rows, 0, err);
+            st = tn_sparse_attn_rows(s, &r, c, 0, q, to, i,
+                                     i + TN_ATTN_ROWS < r.n_rows ? i + TN_ATTN_ROWS : r.n_rows, 0, err);
         }
         for (int32_t b = 0; b < shape.n_blocks; b++) {
             for (int stage = TN_ST_ESTIMATE; stage <= TN_ST_ATTEND; stage++) {
                 for (int32_t i = 0; i < shape.n_slots; i++) {
-                    for (int32_t part = 0; part < tn_sparse_attn_parts(s, (tn_stage)stage) && st == TERN_OK; part++) st = tn_sparse_attn_slot(s, &r, c, 0, (tn_stage)stage, b, i, part, q, to, part % 2, err);
+                    for (int32_t part = 0; part < tn_sparse_attn_parts(s, (tn_stage)stage) && st == TERN_OK;
+                         part++)
+                        st = tn_sparse_attn_slot(s, &r, c, 0, (tn_stage)stage, b, i, part, q, to, part % 2,
+                                                 err);
                 }
             }
         }
@@ -108,7 +134,8 @@ static void shapes_devices_and_plans(void **state) {
     static const struct {
         int32_t n_heads, n_kv_heads, d, window;
     } shapes[] = {{7, 7, 16, 0}, {14, 2, 16, 0}, {5, 1, 32, 0}, {9, 3, 8, 100}, {13, 13, 4, 0}};
-    static const char *const plans[] = {"paper", "in-order", "no-fusion", "no-overlap", "in-order,no-fusion,no-overlap"};
+    static const char *const plans[] = {"paper", "in-order", "no-fusion", "no-overlap",
+                                        "in-order,no-fusion,no-overlap"};
     static const struct {
         const char *name;
         bool apart;
@@ -117,7 +144,8 @@ static void shapes_devices_and_plans(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         for (int32_t share = -1; share <= 4; share += share < 0 ? 1 : 2) {
             for (int dev = 0; dev < 3; dev++) {
-                layer *l = layer_open(devices[dev].name, devices[dev].apart, shapes[i].n_heads, shapes[i].n_kv_heads, shapes[i].d, shapes[i].window);
+                layer *l = layer_open(devices[dev].name, devices[dev].apart, shapes[i].n_heads,
+                                      shapes[i].n_kv_heads, shapes[i].d, shapes[i].window);
                 size_t n = (size_t)(N_TEXT * l->h.n_heads * l->h.d_head);
                 float *want = calloc(n, sizeof *want), *got = calloc(n, sizeof *got);
                 tn_attn_stats a, b;
@@ -131,7 +159,9 @@ static void shapes_devices_and_plans(void **state) {
                     l->o.pipeline = dev ? TN_ATTN_PIPELINE_AUTO : TN_ATTN_PIPELINE_ON;
                     memset(got, 0, n * sizeof *got);
                     if (attend(l, chunk, got, &b, &err) != TERN_OK) fail_msg("%s", err.message);
-                    if (memcmp(got, want, n * sizeof *got)) fail_msg("%d/%d heads, share %d, device %s, plan %s", l->h.n_heads, l->h.n_kv_heads, share, devices[dev].name, plans[plan]);
+                    if (memcmp(got, want, n * sizeof *got))
+                        fail_msg("%d/%d heads, share %d, device %s, plan %s", l->h.n_heads, l->h.n_kv_heads,
+                                 share, devices[dev].name, plans[plan]);
                     assert_int_equal(a.n_selected, b.n_selected);
                     assert_true(b.n_fused > 0 && b.n_plans > 0 && a.n_fused == 0);
                 }
@@ -143,7 +173,8 @@ static void shapes_devices_and_plans(void **state) {
     }
 }
 
-/* Heads of one bucket need fewer launches; every part of the plan that is left out makes it longer, or as long. */
+/* Heads of one bucket need fewer launches; every part of the plan that is left out makes it longer, or as
+ * long. */
 static void what_the_plan_saves(void **state) {
     (void)state;
     layer *l = layer_open("host", false, 8, 8, 16, 0);
@@ -154,7 +185,13 @@ static void what_the_plan_saves(void **state) {
     l->o.pipeline = TN_ATTN_PIPELINE_ON;
     l->o.share_rows = -1;
     /* a device where a launch costs more than what it does, and a CPU that is not in the way */
-    l->m.attn_times = (tn_attn_times){.share = 0, .pools = 1, .n_widths = 4, .launch_us = {100, 105, 110, 115}, .score_us = {1, 2, 3, 4}, .select_us = 0.1, .attend_us = 0.2};
+    l->m.attn_times = (tn_attn_times){.share = 0,
+                                      .pools = 1,
+                                      .n_widths = 4,
+                                      .launch_us = {100, 105, 110, 115},
+                                      .score_us = {1, 2, 3, 4},
+                                      .select_us = 0.1,
+                                      .attend_us = 0.2};
     for (int i = 0; i < 4; i++) {
         assert_true(tn_attn_plan_parse(plans[i], &l->o.plan));
         if (attend(l, 96, out, &st[i], &err) != TERN_OK) fail_msg("%s", err.message);
@@ -180,7 +217,9 @@ static void too_many_heads(void **state) {
     for (int on = 0; on < 2; on++) {
         l->o.share_rows = -1;
         l->o.pipeline = on ? TN_ATTN_PIPELINE_ON : TN_ATTN_PIPELINE_AUTO;
-        assert_int_equal(tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 1, 1, 96, &s, &err), on ? TERN_E_UNSUPPORTED : TERN_OK);
+        assert_int_equal(
+            tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 1, 1, 96, &s, &err),
+            on ? TERN_E_UNSUPPORTED : TERN_OK);
         if (s) assert_int_equal(tn_sparse_attn_shape(s).n_slots, 0);
         tn_sparse_attn_close(&s);
     }
@@ -238,11 +277,13 @@ static void times_are_measured(void **state) {
         layer *l = layer_open("host", apart, 14, 2, 64, 0);
         tn_attn_times t, again;
         tern_error err = {0};
-        if (tn_sparse_attn_measure(&l->ctx, &l->kern, l->m.dev, &l->h, &l->o, &t, &err) != TERN_OK) fail_msg("%s", err.message);
+        if (tn_sparse_attn_measure(&l->ctx, &l->kern, l->m.dev, &l->h, &l->o, &t, &err) != TERN_OK)
+            fail_msg("%s", err.message);
         assert_int_equal(t.n_widths, 2);
         assert_int_equal(t.share, 4);
         assert_int_equal(t.pools, 4);
-        assert_true(t.launch_us[1] + t.score_us[1] > 0 && t.attend_us + t.attend_kpos_us > 0 && t.select_us + t.select_kpos_us > 0);
+        assert_true(t.launch_us[1] + t.score_us[1] > 0 && t.attend_us + t.attend_kpos_us > 0 &&
+                    t.select_us + t.select_kpos_us > 0);
         json_t *j = tn_attn_times_json(&t);
         assert_true(tn_attn_times_read(j, &again));
         assert_memory_equal(&t, &again, sizeof t);
@@ -253,7 +294,8 @@ static void times_are_measured(void **state) {
         layer_close(l);
     }
     tn_headplan_switches sw;
-    assert_true(tn_attn_plan_parse("no-overlap,in-order", &sw) && sw.no_overlap && sw.in_order && !sw.no_fusion);
+    assert_true(tn_attn_plan_parse("no-overlap,in-order", &sw) && sw.no_overlap && sw.in_order &&
+                !sw.no_fusion);
     assert_false(tn_attn_plan_parse("paper,in-order", &sw));
     assert_false(tn_attn_plan_parse("", &sw));
     assert_false(tn_attn_plan_parse("in-order,", &sw));
@@ -263,7 +305,8 @@ static void times_are_measured(void **state) {
 
 enum { N_PROMPT = 650, N_MODELS = 3 };
 
-static const char *const models[N_MODELS] = {"tiny-qwen2", "tiny-phonelm", "tiny-gemma2"}; /* grouped; not; windows */
+static const char *const models[N_MODELS] = {"tiny-qwen2", "tiny-phonelm",
+                                             "tiny-gemma2"}; /* grouped; not; windows */
 static char package[N_MODELS][256];
 static int32_t prompt[N_PROMPT];
 
@@ -282,7 +325,8 @@ static int setup(void **state) {
         char gguf[256];
         snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/heads-%ld.gguf", (long)getpid());
         snprintf(package[m], sizeof package[m], TN_BINARY_DIR "/heads-%ld-%d.tern", (long)getpid(), m);
-        if (tn_synth(&ctx, pool, models[m], gguf, 7, TN_F32, &err) != TERN_OK || tn_pack(&ctx, gguf, package[m], &o, NULL, &err) != TERN_OK) {
+        if (tn_synth(&ctx, pool, models[m], gguf, 7, TN_F32, &err) != TERN_OK ||
+            tn_pack(&ctx, gguf, package[m], &o, NULL, &err) != TERN_OK) {
             print_error("%s\n", err.message);
             return -1;
         }
@@ -320,7 +364,9 @@ static void open_session(int model, const tern_options *o, tern_engine **e, tern
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = N_PROMPT + 8;
-    if (tern_engine_open(package[model], o, e, &err) != TERN_OK || tern_session_open(*e, &so, s, &err) != TERN_OK || tern_session_prefill(*s, prompt, N_PROMPT, &err) != TERN_OK)
+    if (tern_engine_open(package[model], o, e, &err) != TERN_OK ||
+        tern_session_open(*e, &so, s, &err) != TERN_OK ||
+        tern_session_prefill(*s, prompt, N_PROMPT, &err) != TERN_OK)
         fail_msg("%s", err.message);
 }
 
@@ -336,7 +382,10 @@ static void logits_of(int model, const tern_options *o, float *out, tern_stats *
 
 static void schedules(void **state) {
     (void)state;
-    static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"}, *const plans[] = {"paper", "in-order", "no-fusion,in-order", "no-overlap"};
+    static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"}, *const plans[] = {
+                                                                                         "paper", "in-order",
+                                                                                         "no-fusion,in-order",
+                                                                                         "no-overlap"};
     for (int m = 0; m < N_MODELS; m++) {
         for (int share = -1; share <= 0; share++) {
             float want[512], got[512];
@@ -353,14 +402,18 @@ static void schedules(void **state) {
                 o.n_threads = 1 + i % 3;
                 o.cpu_threads = 1 + i / 2 % 2;
                 logits_of(m, &o, got, &b);
-                if (memcmp(got, want, sizeof got)) fail_msg("%s, share %d, policy %s, plan %s, %s", models[m], share, policies[i % 4], plans[i % 4], i < 4 ? "host" : "apart");
-                assert_true(a.attn_fused == 0 && b.attn_fused > 0 && b.attn_plans > 0 && a.attn_selected == b.attn_selected);
+                if (memcmp(got, want, sizeof got))
+                    fail_msg("%s, share %d, policy %s, plan %s, %s", models[m], share, policies[i % 4],
+                             plans[i % 4], i < 4 ? "host" : "apart");
+                assert_true(a.attn_fused == 0 && b.attn_fused > 0 && b.attn_plans > 0 &&
+                            a.attn_selected == b.attn_selected);
             }
         }
     }
 }
 
-/* Counts pairs of an estimate and a selection or attention of the same chunk and layer that ran at the same time. */
+/* Counts pairs of an estimate and a selection or attention of the same chunk and layer that ran at the same
+ * time. */
 static int overlaps(const char *plan) {
     tern_options o = options();
     tern_engine *e = NULL;
@@ -380,7 +433,8 @@ static int overlaps(const char *plan) {
                 for (int32_t k = 0; k < tn_timeline_n_events(t, b); k++) {
                     const tn_event *y = tn_timeline_event(t, b, k);
                     bool head = !strcmp(y->name, "select") || !strcmp(y->name, "attend");
-                    n += head && x->run == y->run && x->chunk == y->chunk && x->layer == y->layer && x->start_ns < y->end_ns && y->start_ns < x->end_ns;
+                    n += head && x->run == y->run && x->chunk == y->chunk && x->layer == y->layer &&
+                         x->start_ns < y->end_ns && y->start_ns < x->end_ns;
                 }
             }
         }
@@ -395,7 +449,8 @@ static int overlaps(const char *plan) {
 static void stages_overlap(void **state) {
     (void)state;
     int n = 0;
-    for (int i = 0; i < 5 && !n; i++) n = overlaps("paper"); /* on a machine with other work a thread may sleep long */
+    for (int i = 0; i < 5 && !n; i++)
+        n = overlaps("paper"); /* on a machine with other work a thread may sleep long */
     assert_true(n > 0);
     assert_int_equal(overlaps("no-overlap"), 0);
 }
@@ -418,8 +473,15 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_devices_and_plans), cmocka_unit_test(what_the_plan_saves), cmocka_unit_test(too_many_heads), cmocka_unit_test(memory_fails), cmocka_unit_test(device_that_fails), cmocka_unit_test(times_are_measured),
-        cmocka_unit_test(schedules), cmocka_unit_test(stages_overlap), cmocka_unit_test(refusals),
+        cmocka_unit_test(shapes_devices_and_plans),
+        cmocka_unit_test(what_the_plan_saves),
+        cmocka_unit_test(too_many_heads),
+        cmocka_unit_test(memory_fails),
+        cmocka_unit_test(device_that_fails),
+        cmocka_unit_test(times_are_measured),
+        cmocka_unit_test(schedules),
+        cmocka_unit_test(stages_overlap),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,4 +1,5 @@
-/* Asynchronous reads: every method gives the file's bytes; short reads, errors, early ends and bad pieces end in one clear line. */
+/* Asynchronous reads: every method gives the file's bytes; short reads, errors, early ends and bad pieces end
+ * in one clear line. */
 #include "base/aio.h"
 #include "base/rng.h"
 
@@ -67,7 +68,8 @@ static void reads(const tn_aio_options *o, uint64_t seed) {
         }
         dst[i] = aligned_alloc(4096, (n + 4095) / 4096 * 4096);
         assert_non_null(dst[i]);
-        r[i] = (tn_aio_read){.off_bytes = off, .n_bytes = n, .dst = dst[i], .check = compare, .user = &checked};
+        r[i] =
+            (tn_aio_read){.off_bytes = off, .n_bytes = n, .dst = dst[i], .check = compare, .user = &checked};
         total += n;
         tn_aio_submit(a, &r[i], i % 5 == 0);
     }
@@ -124,7 +126,8 @@ static void failures_are_told(void **state) {
         tn_aio *a;
         tern_error err = {0};
         assert_int_equal(tn_aio_open(&ctx, path, &o, &a, &err), TERN_OK);
-        tn_aio_read r = {.n_bytes = FILE_BYTES, .dst = dst}, good = {.off_bytes = 8 * 4096, .n_bytes = 4096, .dst = dst};
+        tn_aio_read r = {.n_bytes = FILE_BYTES, .dst = dst},
+                    good = {.off_bytes = 8 * 4096, .n_bytes = 4096, .dst = dst};
         tn_aio_submit(a, &r, false);
         assert_int_equal(tn_aio_wait(a, &r, &err), TERN_E_IO);
         assert_non_null(strstr(err.message, "offset 16384"));
@@ -159,7 +162,8 @@ int main(void) {
     for (size_t i = 0; content && i < FILE_BYTES; i++) content[i] = (uint8_t)tn_rng_below(&rng, 256);
     FILE *f = fopen(path, "wb");
     if (!content || !f || fwrite(content, 1, FILE_BYTES, f) != FILE_BYTES || fclose(f)) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_method_reads), cmocka_unit_test(failures_are_told)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_method_reads),
+                                       cmocka_unit_test(failures_are_told)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
     free(content);

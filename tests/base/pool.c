@@ -78,6 +78,7 @@ static void absurd_sizes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(two_callers), cmocka_unit_test(absurd_sizes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_item_once), cmocka_unit_test(two_callers),
+                                       cmocka_unit_test(absurd_sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* What each drafter proposes on texts made for it, which proposals are chosen, and how rates and costs are learned. */
+/* What each drafter proposes on texts made for it, which proposals are chosen, and how rates and costs are
+ * learned. */
 #include "base/rng.h"
 #include "draft/draft.h"
 #include "draft/source.h"
@@ -35,7 +36,8 @@ static void well_formed(const tn_tree *t, int32_t max_rows) {
     assert_in_range(t->n, 1, max_rows);
     for (int32_t i = 1; i < t->n; i++) {
         assert_in_range(t->parent[i], 0, i - 1);
-        for (int32_t j = 1; j < i; j++) assert_false(t->parent[j] == t->parent[i] && t->token[j] == t->token[i]); /* no branch twice */
+        for (int32_t j = 1; j < i; j++)
+            assert_false(t->parent[j] == t->parent[i] && t->token[j] == t->token[i]); /* no branch twice */
     }
 }
 
@@ -45,8 +47,13 @@ static void names(void **state) {
         const char *text;
         uint32_t want;
         const char *model;
-    } good[] = {{NULL, 0, NULL}, {"none", 0, NULL}, {"auto", TN_DRAFT_ALL, NULL}, {"all", TN_DRAFT_ALL, NULL}, {"lookup", TN_DRAFT_LOOKUP, NULL},
-                {"sam,extend", TN_DRAFT_SAM | TN_DRAFT_EXTEND, NULL}, {"all,model:a,b", TN_DRAFT_ALL | TN_DRAFT_MODEL, "a,b"}};
+    } good[] = {{NULL, 0, NULL},
+                {"none", 0, NULL},
+                {"auto", TN_DRAFT_ALL, NULL},
+                {"all", TN_DRAFT_ALL, NULL},
+                {"lookup", TN_DRAFT_LOOKUP, NULL},
+                {"sam,extend", TN_DRAFT_SAM | TN_DRAFT_EXTEND, NULL},
+                {"all,model:a,b", TN_DRAFT_ALL | TN_DRAFT_MODEL, "a,b"}};
     uint32_t bits;
     const char *model;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -55,12 +62,14 @@ static void names(void **state) {
         assert_true(good[i].model ? model && !strcmp(model, good[i].model) : !model);
     }
     static const char *const bad[] = {"sams", "sa", "sam;lookup", "model:", ",", "none,x"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(tn_draft_parse(bad[i], &bits, &model, &err), TERN_E_INVALID);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(tn_draft_parse(bad[i], &bits, &model, &err), TERN_E_INVALID);
 }
 
 static void copies_of_the_text(void **state) {
     (void)state;
-    static const int32_t text[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 4, 20, 21, 30, 2, 3, 4}, full[] = {5, 6, 7, 8, 9, 10, 11, 12}, other[] = {20, 21};
+    static const int32_t text[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 4, 20, 21, 30, 2, 3, 4},
+                         full[] = {5, 6, 7, 8, 9, 10, 11, 12}, other[] = {20, 21};
     int32_t n = sizeof text / sizeof *text;
     tn_draft *d = draft_of(text, n);
     tn_tree t;
@@ -89,7 +98,8 @@ static void copies_of_the_text(void **state) {
 
 static void copies_of_the_store(void **state) {
     (void)state;
-    static const int32_t text[] = {1, 2, 40, 41}, a[] = {39, 40, 41, 42, 43, 44}, b[] = {45, 46}, want[] = {42, 43, 44}, beyond[] = {42, 43, 44, 45};
+    static const int32_t text[] = {1, 2, 40, 41}, a[] = {39, 40, 41, 42, 43, 44}, b[] = {45, 46},
+                         want[] = {42, 43, 44}, beyond[] = {42, 43, 44, 45};
     tn_draft *d = draft_of(text, 4);
     tn_tree t;
     tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
@@ -135,8 +145,8 @@ static void calibrated_tree(void **state) {
     tn_draft_close(&d);
 }
 
-/* What the model said at a rejected row is known when its token comes: 15 was rejected behind 9, and the model would have said 40, which the
- * text does not know, then 41. */
+/* What the model said at a rejected row is known when its token comes: 15 was rejected behind 9, and the
+ * model would have said 40, which the text does not know, then 41. */
 static void rejected_rows_calibrate(void **state) {
     (void)state;
     static const int32_t text[] = {1, 2, 9}, says[] = {3, 40, 41}, want[] = {40, 41};
@@ -152,7 +162,8 @@ static void rejected_rows_calibrate(void **state) {
     tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &got);
     well_formed(&got, 32);
     assert_true(has_path(&got, want, 2));
-    static int32_t kept[TN_DRAFT_RECALLED], bad[] = {N_VOCAB, 0, 1, 2, 3, 4, 5, 6, 0, 9, 9, N_VOCAB, -5, 1, 1, 1, 1, -1, 15};
+    static int32_t kept[TN_DRAFT_RECALLED],
+        bad[] = {N_VOCAB, 0, 1, 2, 3, 4, 5, 6, 0, 9, 9, N_VOCAB, -5, 1, 1, 1, 1, -1, 15};
     size_t n = tn_draft_recalled(d, kept);
     assert_int_equal(n, tn_draft_recalled(d, NULL));
     tn_draft *other = draft_of((const int32_t[]){3, 15}, 2);
@@ -165,7 +176,8 @@ static void rejected_rows_calibrate(void **state) {
     tn_draft_close(&other);
     tn_tree one = {0};
     tn_tree_add(&one, -1, 7);
-    for (int i = 0; i < TN_RECALLS; i++) tn_draft_verified(d, &one, &logits[0][0]); /* the ring has gone round: 15 and 40 are forgotten */
+    for (int i = 0; i < TN_RECALLS; i++)
+        tn_draft_verified(d, &one, &logits[0][0]); /* the ring has gone round: 15 and 40 are forgotten */
     tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &got);
     assert_false(has_path(&got, want, 1));
     tn_draft_close(&d);
@@ -180,7 +192,8 @@ static void rejects_come_back(void **state) {
     tn_tree_add(&t, -1, 15);
     for (int32_t i = 0; i < 5; i++) tn_tree_add(&t, i, 10 + i); /* 10 11 12 13 14 */
     static float logits[6][N_VOCAB];
-    static const int32_t model_says[6] = {3, 4, 12, 13, 2, 1}; /* rejects 10, then 11; agrees with 12 and 13; not with 14 */
+    static const int32_t model_says[6] = {3, 4, 12, 13,
+                                          2, 1}; /* rejects 10, then 11; agrees with 12 and 13; not with 14 */
     for (int i = 0; i < 6; i++) logits[i][model_says[i]] = 5;
     tn_draft_rejected(d, &t, 0, &logits[0][0]);
     assert_int_equal(tn_draft_push(d, 3, &err), TERN_OK);
@@ -197,7 +210,8 @@ static void rejects_come_back(void **state) {
     tn_draft_close(&d);
 }
 
-/* Rates are learned whether a proposal was verified or not; what never comes true is no longer verified; what does, is again. */
+/* Rates are learned whether a proposal was verified or not; what never comes true is no longer verified; what
+ * does, is again. */
 static void throttling(void **state) {
     (void)state;
     tn_draft *d = draft_of((const int32_t[]){1, 2, 3}, 3);
@@ -231,7 +245,8 @@ static void best_nodes(void **state) {
     tn_prop_guess(&p, 1, 0.2f);
     tn_prop_guess(&p, 2, 0.05f);
     tn_prop_begin(&p, 1);
-    int32_t a = tn_prop_add(&p, 0, 2, 0), b = tn_prop_add(&p, a, 3, 0), c = tn_prop_add(&p, 0, 9, 2), e = tn_prop_add(&p, a, 8, 1);
+    int32_t a = tn_prop_add(&p, 0, 2, 0), b = tn_prop_add(&p, a, 3, 0), c = tn_prop_add(&p, 0, 9, 2),
+            e = tn_prop_add(&p, a, 8, 1);
     assert_int_equal(tn_prop_add(&p, 0, 2, 1), a); /* the same proposal again */
     assert_true(b > a && c > b && e > c);
     tn_tree t;
@@ -253,7 +268,8 @@ static void best_nodes(void **state) {
     assert_int_equal(p.at, c);
     for (int32_t i = 0; i < 2 * TN_PROP_MAX; i++) { /* more than fit */
         tn_prop_begin(&p, 0);
-        for (int32_t j = 0, node = 0; j < 2 * TN_PROP_MAX && node >= 0; j++) node = tn_prop_add(&p, i % 2 ? node : 0, j, 0);
+        for (int32_t j = 0, node = 0; j < 2 * TN_PROP_MAX && node >= 0; j++)
+            node = tn_prop_add(&p, i % 2 ? node : 0, j, 0);
         assert_int_equal(p.n, TN_PROP_MAX);
         tn_prop_choose(&p, 32, true, &t);
         well_formed(&t, 32);
@@ -261,7 +277,13 @@ static void best_nodes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(copies_of_the_text), cmocka_unit_test(copies_of_the_store),
-                                       cmocka_unit_test(calibrated_tree), cmocka_unit_test(rejected_rows_calibrate), cmocka_unit_test(rejects_come_back), cmocka_unit_test(throttling), cmocka_unit_test(best_nodes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names),
+                                       cmocka_unit_test(copies_of_the_text),
+                                       cmocka_unit_test(copies_of_the_store),
+                                       cmocka_unit_test(calibrated_tree),
+                                       cmocka_unit_test(rejected_rows_calibrate),
+                                       cmocka_unit_test(rejects_come_back),
+                                       cmocka_unit_test(throttling),
+                                       cmocka_unit_test(best_nodes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* The suffix automaton against looking everywhere, token by token; linear size; no allocation within what was reserved. */
+/* The suffix automaton against looking everywhere, token by token; linear size; no allocation within what was
+ * reserved. */
 #include "base/rng.h"
 #include "draft/sam.h"
 
@@ -47,7 +48,8 @@ static void check_next(const tn_sam *s, const tn_sam_match *m, const int32_t *te
     if (m->length) assert_true(m->end <= n);
     for (int32_t i = 0; i < n_next; i++) {
         assert_true(pos[i] > 0 && pos[i] < n);
-        for (int32_t j = 0; j < i; j++) assert_int_not_equal(text[pos[i]], text[pos[j]]); /* different continuations */
+        for (int32_t j = 0; j < i; j++)
+            assert_int_not_equal(text[pos[i]], text[pos[j]]); /* different continuations */
         if (i) assert_true(pos[i] <= pos[i - 1]);
         assert_true(same_before(text, pos[i], m->end) >= m->length);
     }
@@ -59,7 +61,8 @@ static void text_in_itself(void **state) {
     tn_ctx_init(&ctx, NULL);
     tn_rng rng = {seed()};
     for (int round = 0; round < 120; round++) {
-        int32_t text[300], n = 1 + (int32_t)tn_rng_below(&rng, 300), alphabet = 1 + (int32_t)tn_rng_below(&rng, 8);
+        int32_t text[300], n = 1 + (int32_t)tn_rng_below(&rng, 300),
+                           alphabet = 1 + (int32_t)tn_rng_below(&rng, 8);
         random_text(&rng, text, n, alphabet);
         tn_sam *s;
         tern_error err;
@@ -68,7 +71,9 @@ static void text_in_itself(void **state) {
             assert_int_equal(tn_sam_push(s, text[i], &err), TERN_OK);
             tn_sam_match m = tn_sam_self(s);
             int32_t want = longest_self(text, i + 1);
-            if (m.length != want) fail_msg("seed %llu round %d: suffix of %d instead of %d at %d", (unsigned long long)seed(), round, m.length, want, i);
+            if (m.length != want)
+                fail_msg("seed %llu round %d: suffix of %d instead of %d at %d", (unsigned long long)seed(),
+                         round, m.length, want, i);
             if (!want) continue;
             assert_true(m.end <= i && same_before(text, m.end, i + 1) >= want);
             check_next(s, &m, text, i + 1);
@@ -112,7 +117,9 @@ static void texts_in_a_store(void **state) {
                 while (len < e && len <= i && all[e - 1 - len] == query[i - len]) len++;
                 want = len > want ? len : want;
             }
-            if (m.length != want) fail_msg("seed %llu round %d: match of %d instead of %d at %d", (unsigned long long)seed(), round, m.length, want, i);
+            if (m.length != want)
+                fail_msg("seed %llu round %d: match of %d instead of %d at %d", (unsigned long long)seed(),
+                         round, m.length, want, i);
             for (int32_t j = 0; j < want; j++) assert_int_equal(all[m.end - 1 - j], query[i - j]);
             if (want) check_next(s, &m, all, n);
         }
@@ -146,7 +153,11 @@ static void linear_and_planned(void **state) {
     tern_error err;
     for (int kind = 0; kind < 3; kind++) {
         if (kind == 0) random_text(&rng, text, N, 3000);
-        else for (int32_t i = 0; i < N; i++) text[i] = kind == 1 ? i < N / 2 ? 1 : i % 3 : (int32_t)((int64_t)i * i % 977); /* the worst for states; long periods */
+        else
+            for (int32_t i = 0; i < N; i++)
+                text[i] = kind == 1
+                              ? i < N / 2 ? 1 : i % 3
+                              : (int32_t)((int64_t)i * i % 977); /* the worst for states; long periods */
         tn_sam *s;
         assert_int_equal(tn_sam_open(&ctx, N, &s, &err), TERN_OK);
         long before = n_allocs;
@@ -177,6 +188,7 @@ static void linear_and_planned(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(text_in_itself), cmocka_unit_test(texts_in_a_store), cmocka_unit_test(linear_and_planned)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text_in_itself), cmocka_unit_test(texts_in_a_store),
+                                       cmocka_unit_test(linear_and_planned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,8 @@ static int teardown(void **state) {
 
 static void open_both(tern_engine **e, tern_session **s, const tern_options *o) {
     tern_error err = {0};
-    if (tern_engine_open(model, o, e, &err) != TERN_OK || tern_session_open(*e, NULL, s, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (tern_engine_open(model, o, e, &err) != TERN_OK || tern_session_open(*e, NULL, s, &err) != TERN_OK)
+        fail_msg("%s", err.message);
 }
 
 static void close_both(tern_engine **e, tern_session **s) {
@@ -230,8 +231,11 @@ static void progress_can_cancel_and_old_callers_work(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prefixes_are_reused), cmocka_unit_test(limits_and_misuse), cmocka_unit_test(stop_strings_and_callbacks),
-        cmocka_unit_test(cancelled_from_another_thread), cmocka_unit_test(progress_can_cancel_and_old_callers_work),
+        cmocka_unit_test(prefixes_are_reused),
+        cmocka_unit_test(limits_and_misuse),
+        cmocka_unit_test(stop_strings_and_callbacks),
+        cmocka_unit_test(cancelled_from_another_thread),
+        cmocka_unit_test(progress_can_cancel_and_old_callers_work),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

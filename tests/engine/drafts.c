@@ -1,5 +1,6 @@
-/* Generating with drafts gives what generating without gives: tokens, text, log-probabilities, the reason to stop and the session left
- * behind, for every drafter, prompt, sampling, stop rule, thread count and policy. Thousands of random cases; the seed is printed. */
+/* Generating with drafts gives what generating without gives: tokens, text, log-probabilities, the reason to
+ * stop and the session left behind, for every drafter, prompt, sampling, stop rule, thread count and policy.
+ * Thousands of random cases; the seed is printed. */
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "model/sampler.h"
@@ -28,7 +29,8 @@ static int setup(void **state) {
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/drafts-%ld.gguf", (long)getpid());
     snprintf(small, sizeof small, TN_BINARY_DIR "/drafts-small-%ld.gguf", (long)getpid());
     snprintf(package, sizeof package, TN_BINARY_DIR "/drafts-%ld.tern", (long)getpid());
-    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK || tn_synth(&ctx, pool, "tiny-qwen2", gguf, 3, TN_F32, &err) != TERN_OK ||
+    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
+        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 3, TN_F32, &err) != TERN_OK ||
         tn_synth(&ctx, pool, "tiny-qwen2", small, 4, TN_F32, &err) != TERN_OK) {
         return -1;
     }
@@ -92,16 +94,19 @@ static int32_t random_prompt(tn_rng *rng, int32_t n_vocab, int32_t *out, int32_t
     int32_t n = 2 + (int32_t)tn_rng_below(rng, (uint64_t)max - 2), few = tn_rng_below(rng, 2) ? 12 : n_vocab;
     for (int32_t i = 0; i < n; i++) {
         bool copy = i > 4 && tn_rng_below(rng, 4);
-        out[i] = copy ? out[i - 1 - (int32_t)tn_rng_below(rng, 4)] : (int32_t)tn_rng_below(rng, (uint64_t)few);
+        out[i] =
+            copy ? out[i - 1 - (int32_t)tn_rng_below(rng, 4)] : (int32_t)tn_rng_below(rng, (uint64_t)few);
     }
     return n;
 }
 
-static void one_case(tern_session *plain, tern_session *drafted, tn_rng *rng, const char *const *drafts, int n_drafts, const char *what) {
+static void one_case(tern_session *plain, tern_session *drafted, tn_rng *rng, const char *const *drafts,
+                     int n_drafts, const char *what) {
     size_t v = (size_t)plain->e->model->h.n_vocab;
     int32_t prompt[N_CTX];
     int32_t n = random_prompt(rng, (int32_t)v, prompt, tn_rng_below(rng, 8) ? 60 : N_CTX);
-    if (plain->n_tok && plain->n_tok + n < N_CTX && !tn_rng_below(rng, 3)) { /* the next turn of a conversation */
+    if (plain->n_tok && plain->n_tok + n < N_CTX &&
+        !tn_rng_below(rng, 3)) { /* the next turn of a conversation */
         memmove(prompt + plain->n_tok, prompt, (size_t)n * sizeof *prompt);
         memcpy(prompt, plain->tokens, (size_t)plain->n_tok * sizeof *prompt);
         n += plain->n_tok;
@@ -123,7 +128,8 @@ static void one_case(tern_session *plain, tern_session *drafted, tn_rng *rng, co
         a.cancel = plain;
         b.cancel = drafted;
     }
-    char stop0[3] = {(char)('a' + tn_rng_below(rng, 26)), (char)('a' + tn_rng_below(rng, 26)), 0}, stop1[2] = {(char)('a' + tn_rng_below(rng, 26)), 0};
+    char stop0[3] = {(char)('a' + tn_rng_below(rng, 26)), (char)('a' + tn_rng_below(rng, 26)), 0},
+         stop1[2] = {(char)('a' + tn_rng_below(rng, 26)), 0};
     const char *stops[] = {stop0, stop1, NULL};
     if (!tn_rng_below(rng, 3)) o.stop = stops;
     o.on_token = on_token;
@@ -137,13 +143,17 @@ static void one_case(tern_session *plain, tern_session *drafted, tn_rng *rng, co
     o.draft_nodes = (int32_t)tn_rng_below(rng, 33);
     o.draft_eager = tn_rng_below(rng, 4);
     b.st = tern_session_generate(drafted, &o, &b.res, &err);
-    bool same = a.n == b.n && !memcmp(a.ids, b.ids, (size_t)a.n * sizeof *a.ids) && !memcmp(a.logprob, b.logprob, (size_t)a.n * sizeof *a.logprob) &&
-                a.n_text == b.n_text && !memcmp(a.text, b.text, a.n_text) && a.st == b.st && a.res.n_tokens == b.res.n_tokens &&
+    bool same = a.n == b.n && !memcmp(a.ids, b.ids, (size_t)a.n * sizeof *a.ids) &&
+                !memcmp(a.logprob, b.logprob, (size_t)a.n * sizeof *a.logprob) && a.n_text == b.n_text &&
+                !memcmp(a.text, b.text, a.n_text) && a.st == b.st && a.res.n_tokens == b.res.n_tokens &&
                 a.res.reason == b.res.reason;
-    if (!same) fail_msg("%s, drafts %s: %d tokens (reason %d, status %d) instead of %d (%d, %d)", what, o.draft ? o.draft : "of the session", b.n, b.res.reason, b.st, a.n, a.res.reason, a.st);
+    if (!same)
+        fail_msg("%s, drafts %s: %d tokens (reason %d, status %d) instead of %d (%d, %d)", what,
+                 o.draft ? o.draft : "of the session", b.n, b.res.reason, b.st, a.n, a.res.reason, a.st);
     assert_int_equal(tern_session_length(plain), tern_session_length(drafted));
     assert_memory_equal(plain->tokens, drafted->tokens, (size_t)plain->n_tok * sizeof *plain->tokens);
-    assert_int_equal(atomic_exchange(&plain->cancel, false), atomic_exchange(&drafted->cancel, false)); /* came with the last token */
+    assert_int_equal(atomic_exchange(&plain->cancel, false),
+                     atomic_exchange(&drafted->cancel, false)); /* came with the last token */
     assert_int_equal(plain->has_logits, drafted->has_logits);
     if (!plain->has_logits) return; /* cancelled */
     assert_memory_equal(tern_session_logits(plain), tern_session_logits(drafted), v * sizeof(float));
@@ -154,7 +164,8 @@ static void one_case(tern_session *plain, tern_session *drafted, tn_rng *rng, co
     }
 }
 
-static void cases(const char *path, int n_threads, const char *policy, const char *session_draft, int n_cases, uint64_t seed) {
+static void cases(const char *path, int n_threads, const char *policy, const char *session_draft, int n_cases,
+                  uint64_t seed) {
     tern_options o;
     tern_options_defaults(&o);
     o.n_threads = n_threads;
@@ -166,17 +177,21 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
     tern_session *plain = session_of(e, NULL), *drafted = session_of(e, session_draft);
     char model[300];
     snprintf(model, sizeof model, "sam,model:%s", seed & 1 ? small : gguf);
-    const char *const drafts[] = {NULL, "none", "lookup", "sam", "sam,calibrated", "sam,extend", "all", "auto", "calibrated", "extend,lookup", model};
+    const char *const drafts[] = {NULL,         "none", "lookup", "sam",        "sam,calibrated",
+                                  "sam,extend", "all",  "auto",   "calibrated", "extend,lookup",
+                                  model};
     tn_rng rng = {seed};
     for (int i = 0; i < n_cases; i++) {
         char what[200];
-        snprintf(what, sizeof what, "%s, %d threads, %s, seed %llu, case %d", strrchr(path, '/'), n_threads, policy ? policy : "default", (unsigned long long)seed, i);
+        snprintf(what, sizeof what, "%s, %d threads, %s, seed %llu, case %d", strrchr(path, '/'), n_threads,
+                 policy ? policy : "default", (unsigned long long)seed, i);
         one_case(plain, drafted, &rng, drafts, sizeof drafts / sizeof *drafts, what);
         if (i % 100 == 50) must(tern_session_learn(drafted, plain->tokens, (size_t)plain->n_tok, &err), &err);
     }
     tern_draft_stats t = {.size_bytes = sizeof t};
     tern_session_draft_stats(drafted, &t);
-    assert_true(t.n_accepted > (uint64_t)n_cases); /* the test is of drafts that are taken, and of drafts that are not */
+    assert_true(t.n_accepted >
+                (uint64_t)n_cases); /* the test is of drafts that are taken, and of drafts that are not */
     assert_true(t.n_rows - t.n_steps - t.n_accepted > (uint64_t)n_cases);
     tern_session_close(&plain);
     tern_session_close(&drafted);
@@ -206,8 +221,9 @@ static void a_package(void **state) {
     cases(package, 2, "in-order", NULL, scaled(400), seed_of(5));
 }
 
-/* With a temperature, drafted text follows the distribution of exact sampling: sequences of three tokens out of the three likeliest
- * each, against their exact probabilities. 26 degrees of freedom: 69 is exceeded by chance once in 100 000 runs. */
+/* With a temperature, drafted text follows the distribution of exact sampling: sequences of three tokens out
+ * of the three likeliest each, against their exact probabilities. 26 degrees of freedom: 69 is exceeded by
+ * chance once in 100 000 runs. */
 static void distribution(void **state) {
     (void)state;
     enum { K = 3, LEN = 3, N_SEQ = 27, N_RUNS = 4000 };
@@ -236,7 +252,8 @@ static void distribution(void **state) {
         exact[i] = 1;
         for (int j = 0, c = i; j < LEN; j++, c /= K) {
             must(tern_session_prefill(s, text, (size_t)(N_PROMPT + j), &err), &err);
-            assert_int_equal(tn_sampler_distribution(&sampler, tern_session_logits(s), text, (size_t)(N_PROMPT + j)), K);
+            assert_int_equal(
+                tn_sampler_distribution(&sampler, tern_session_logits(s), text, (size_t)(N_PROMPT + j)), K);
             exact[i] *= sampler.cand[c % K].p;
             seq[i][j] = text[N_PROMPT + j] = sampler.cand[c % K].id;
         }
@@ -275,7 +292,8 @@ static void distribution(void **state) {
     tern_engine_close(&e);
 }
 
-/* Allocation number i fails: one error of memory or of nothing, and what the session then says is what it would have said. */
+/* Allocation number i fails: one error of memory or of nothing, and what the session then says is what it
+ * would have said. */
 static _Atomic long allocations_left = -1;
 static void *host_alloc(void *user, size_t n, size_t align) {
     (void)user;
@@ -384,7 +402,8 @@ static void steps_do_not_allocate(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(float_model), cmocka_unit_test(a_package), cmocka_unit_test(distribution),
-                                       cmocka_unit_test(allocation_failures), cmocka_unit_test(steps_do_not_allocate)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(float_model), cmocka_unit_test(a_package),
+                                       cmocka_unit_test(distribution), cmocka_unit_test(allocation_failures),
+                                       cmocka_unit_test(steps_do_not_allocate)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,5 +1,5 @@
-/* Sessions through tern.h alone, of a float model and of a package: saved states and their damage, two at once in two threads,
- * a cancelled prefill, the host's hooks, misuse. */
+/* Sessions through tern.h alone, of a float model and of a package: saved states and their damage, two at
+ * once in two threads, a cancelled prefill, the host's hooks, misuse. */
 #include <tern.h>
 
 #include <setjmp.h>
@@ -25,8 +25,11 @@ static int setup(void **state) {
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/session-%ld.gguf", (long)getpid());
     snprintf(other, sizeof other, TN_BINARY_DIR "/session-other-%ld.gguf", (long)getpid());
     snprintf(package, sizeof package, TN_BINARY_DIR "/session-%ld.tern", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama -o %s && " TN_TERN " synth --arch tiny-llama --seed 9 -o %s && "
-             TN_TERN " pack %s -o %s --calib-tokens 512 >%s.log", gguf, other, gguf, package, package);
+    snprintf(cmd, sizeof cmd,
+             TN_TERN " synth --arch tiny-llama -o %s && " TN_TERN
+                     " synth --arch tiny-llama --seed 9 -o %s && " TN_TERN
+                     " pack %s -o %s --calib-tokens 512 >%s.log",
+             gguf, other, gguf, package, package);
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
     return system(cmd) ? -1 : 0;
 }
@@ -70,7 +73,8 @@ static void write_file(const char *path, const char *bytes, size_t n) {
 static void refused(tern_session *s, const char *path, const float *want, size_t n_tok) {
     tern_error err = {0};
     tern_status st = tern_session_load(s, path, &err);
-    if (st != TERN_E_FORMAT && st != TERN_E_INVALID && st != TERN_E_UNSUPPORTED && st != TERN_E_LIMIT) fail_msg("status %d", st);
+    if (st != TERN_E_FORMAT && st != TERN_E_INVALID && st != TERN_E_UNSUPPORTED && st != TERN_E_LIMIT)
+        fail_msg("status %d", st);
     assert_non_null(strstr(err.message, path));
     assert_null(strchr(err.message, '\n'));
     if (!want) return;
@@ -84,7 +88,8 @@ static void states(const char *model) {
     snprintf(path, sizeof path, "%s.state", model);
     snprintf(bad, sizeof bad, "%s.bad", path);
     tern_engine *e = engine_of(model, NULL), *foreign = engine_of(other, NULL);
-    tern_session *a = session_of(e, 64), *b = session_of(e, 64), *small = session_of(e, N - 1), *f = session_of(foreign, 64);
+    tern_session *a = session_of(e, 64), *b = session_of(e, 64), *small = session_of(e, N - 1),
+                 *f = session_of(foreign, 64);
     tern_error err = {0};
     must(tern_session_prefill(a, prompt, N, &err), &err);
     must(tern_session_save(a, path, &err), &err);
@@ -154,7 +159,8 @@ static void *work(void *arg) {
     worker *w = arg;
     w->st = TERN_OK;
     for (int round = 0; round < 3 && w->st == TERN_OK; round++) {
-        int32_t start = w->first; /* another first token than the last round's: everything is evaluated again */
+        int32_t start =
+            w->first; /* another first token than the last round's: everything is evaluated again */
         w->st = tern_session_prefill(w->s, prompt + start + !(round & 1), 200, NULL);
         for (int32_t i = 0; i < 4 && w->st == TERN_OK; i++) w->st = tern_session_step(w->s, start + i, NULL);
     }
@@ -200,7 +206,8 @@ static void *cancel_later(void *arg) {
     return NULL;
 }
 
-/* Cancelled at various moments, a prefill leaves a prefix of the prompt; finishing it gives the bits of an undisturbed one. */
+/* Cancelled at various moments, a prefill leaves a prefix of the prompt; finishing it gives the bits of an
+ * undisturbed one. */
 static void cancelled_prefill(void **state) {
     (void)state;
     const char *const paths[] = {gguf, package};
@@ -215,8 +222,11 @@ static void cancelled_prefill(void **state) {
         int n_cancelled = 0;
         for (int i = 0; i < 25; i++) {
             int32_t last = i & 1 ? 3 : 4;
-            while (tern_session_prefill(s, &last, 1, &err) == TERN_E_CANCELLED) {} /* takes a cancel that came late */
-            if (i == 0) tern_session_cancel(s); /* one for certain; the others fall where the machine's speed has them */
+            while (tern_session_prefill(s, &last, 1, &err) == TERN_E_CANCELLED) {
+            } /* takes a cancel that came late */
+            if (i == 0)
+                tern_session_cancel(
+                    s); /* one for certain; the others fall where the machine's speed has them */
             canceller c = {s, 60000L * i};
             pthread_t t;
             assert_int_equal(pthread_create(&t, NULL, cancel_later, &c), 0);
@@ -314,7 +324,8 @@ static void log_and_progress(void **state) {
     assert_int_equal(h.live, 0);
 }
 
-/* Allocation number i fails, for every i: an error of memory, nothing left behind. Packages: tests/prefill/pipeline.c. */
+/* Allocation number i fails, for every i: an error of memory, nothing left behind. Packages:
+ * tests/prefill/pipeline.c. */
 static void allocation_failures(void **state) {
     (void)state;
     long step = getenv("TERN_TEST_QUICK") ? 7 : 1;
@@ -341,7 +352,8 @@ static void allocation_failures(void **state) {
         tern_session_close(&s);
         tern_engine_close(&e);
         assert_int_equal(h.live, 0);
-        if (st != TERN_OK && st != TERN_E_MEMORY) fail_msg("allocation %ld: status %d, %s", i, st, err.message);
+        if (st != TERN_OK && st != TERN_E_MEMORY)
+            fail_msg("allocation %ld: status %d, %s", i, st, err.message);
         if (st != TERN_OK && !err.message[0]) fail_msg("allocation %ld: no message", i);
         if (st == TERN_OK && h.left >= 0) {
             assert_true(i > 30);
@@ -380,7 +392,8 @@ static void null_arguments(void **state) {
     assert_int_equal(tern_tokenize(NULL, "a", 1, true, true, &id, 1, &n, &err), TERN_E_INVALID);
     assert_int_equal(tern_tokenize(e, NULL, 1, true, true, &id, 1, &n, &err), TERN_E_INVALID);
     assert_int_equal(tern_tokenize(e, "a", 1, true, true, &id, 1, NULL, &err), TERN_E_INVALID);
-    assert_int_equal(tern_tokenize(e, "aaaa bbbb", 9, true, true, NULL, 0, &n, &err), TERN_E_LIMIT); /* asks for the size */
+    assert_int_equal(tern_tokenize(e, "aaaa bbbb", 9, true, true, NULL, 0, &n, &err),
+                     TERN_E_LIMIT); /* asks for the size */
     assert_true(n > 1);
     tern_generate_result r;
     memset(&r, 0x55, sizeof r);
@@ -397,8 +410,13 @@ static void null_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(states_of_a_float_model), cmocka_unit_test(states_of_a_package), cmocka_unit_test(two_sessions_in_two_threads),
-        cmocka_unit_test(cancelled_prefill), cmocka_unit_test(log_and_progress), cmocka_unit_test(allocation_failures), cmocka_unit_test(null_arguments),
+        cmocka_unit_test(states_of_a_float_model),
+        cmocka_unit_test(states_of_a_package),
+        cmocka_unit_test(two_sessions_in_two_threads),
+        cmocka_unit_test(cancelled_prefill),
+        cmocka_unit_test(log_and_progress),
+        cmocka_unit_test(allocation_failures),
+        cmocka_unit_test(null_arguments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,4 +1,5 @@
-/* Draft trees: every row of a tree has the bits of decoding along its ancestors, and what is kept goes on with the same bits. */
+/* Draft trees: every row of a tree has the bits of decoding along its ancestors, and what is kept goes on
+ * with the same bits. */
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "lab/synth.h"
@@ -13,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const names[] = {"tiny-qwen2", "tiny-gemma2", "tiny-phi3"}; /* plain; windows and soft caps; windows */
+static const char *const names[] = {"tiny-qwen2", "tiny-gemma2",
+                                    "tiny-phi3"}; /* plain; windows and soft caps; windows */
 enum { N_MODELS = sizeof names / sizeof *names };
 static char gguf[N_MODELS][256], package[N_MODELS][256];
 
@@ -83,7 +85,8 @@ static void check_model(const char *path, uint64_t seed) {
             bool deep = tn_rng_below(&rng, 2);
             for (int32_t i = 0; i < n_rows; i++) {
                 int32_t back = deep ? 2 : i;
-                int32_t parent = !i ? -1 : i - 1 - (int32_t)tn_rng_below(&rng, (uint64_t)(back < i ? back : i));
+                int32_t parent =
+                    !i ? -1 : i - 1 - (int32_t)tn_rng_below(&rng, (uint64_t)(back < i ? back : i));
                 tn_tree_add(&t, parent, (int32_t)tn_rng_below(&rng, v));
             }
             must(tn_session_verify(s, &t, &err), &err);
@@ -94,10 +97,12 @@ static void check_model(const char *path, uint64_t seed) {
                 for (int32_t j = i; j >= 0; j = t.parent[j]) text[n + t.depth[j]] = t.token[j];
                 must(tern_session_prefill(plain, text, (size_t)at, &err), &err);
                 if (memcmp(tern_session_logits(plain), s->tree_logits + (size_t)i * v, v * sizeof(float))) {
-                    fail_msg("%s round %d step %d: row %d of %d at depth %d has other bits", path, round, step, i, n_rows, t.depth[i]);
+                    fail_msg("%s round %d step %d: row %d of %d at depth %d has other bits", path, round,
+                             step, i, n_rows, t.depth[i]);
                 }
             }
-            int32_t leaf = (int32_t)tn_rng_below(&rng, (uint64_t)n_rows), rows[TN_TREE_MAX], n_path = t.depth[leaf] + 1;
+            int32_t leaf = (int32_t)tn_rng_below(&rng, (uint64_t)n_rows), rows[TN_TREE_MAX],
+                    n_path = t.depth[leaf] + 1;
             for (int32_t j = leaf, k = n_path; k-- > 0; j = t.parent[j]) {
                 rows[k] = j;
                 text[n + k] = t.token[j];

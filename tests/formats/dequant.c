@@ -1,6 +1,7 @@
-/* Do the stored types widen, bit for bit, to the values their definition gives (tests/oracle/dequant_oracle.py, an independent
- * implementation) and to those of ggml's reference (dequant_vectors.bin; regenerate with tests/oracle/dequant_vectors.py), and do
- * values survive the way to Q8_0 and back within half a step? */
+/* Do the stored types widen, bit for bit, to the values their definition gives
+ * (tests/oracle/dequant_oracle.py, an independent implementation) and to those of ggml's reference
+ * (dequant_vectors.bin; regenerate with tests/oracle/dequant_vectors.py), and do values survive the way to
+ * Q8_0 and back within half a step? */
 #include "base/half.h"
 #include "base/rng.h"
 #include "formats/gguf.h"
@@ -41,7 +42,8 @@ static void every_type_matches_its_definition(void **state) {
         assert_int_equal(fread(want, 4, total, f), total);
         tn_dequantise(d, raw, got, total);
         for (size_t i = 0; i < total; i++) {
-            if (memcmp(&got[i], &want[i], 4)) fail_msg("%s: value %zu is %a, not %a", name, i, (double)got[i], (double)want[i]);
+            if (memcmp(&got[i], &want[i], 4))
+                fail_msg("%s: value %zu is %a, not %a", name, i, (double)got[i], (double)want[i]);
         }
         seen[d] = true;
         free(raw);
@@ -65,7 +67,9 @@ static void every_type_equals_ggml(void **state) {
         assert_int_equal(fread(want, 4, n, f), n);
         tn_dequantise(d, blocks, got, n);
         for (size_t i = 0; i < n; i++) {
-            if (memcmp(&got[i], &want[i], 4)) fail_msg("%s value %zu: %.9g, want %.9g", tn_dtype_name(d), i, (double)got[i], (double)want[i]);
+            if (memcmp(&got[i], &want[i], 4))
+                fail_msg("%s value %zu: %.9g, want %.9g", tn_dtype_name(d), i, (double)got[i],
+                         (double)want[i]);
         }
     }
     assert_int_equal(fgetc(f), EOF);
@@ -95,14 +99,16 @@ static void q8_0_is_within_half_a_step(void **state) {
     for (int b = 0; b < N / 32; b++) {
         float max = 0;
         for (int i = 0; i < 32; i++) max = fmaxf(max, fabsf(x[b * 32 + i]));
-        /* half a step of max/127, and the scale's own rounding to F16 (2^-11, or 2^-25 absolute) on up to 127 steps */
+        /* half a step of max/127, and the scale's own rounding to F16 (2^-11, or 2^-25 absolute) on up to 127
+         * steps */
         float bound = max / 254 + max * 0x1p-11f + 127 * 0x1p-25f;
         for (int i = 0; i < 32; i++) assert_true(fabsf(x[b * 32 + i] - y[b * 32 + i]) <= bound);
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_matches_its_definition), cmocka_unit_test(every_type_equals_ggml), cmocka_unit_test(plain_types),
-                                       cmocka_unit_test(q8_0_is_within_half_a_step)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_type_matches_its_definition), cmocka_unit_test(every_type_equals_ggml),
+        cmocka_unit_test(plain_types), cmocka_unit_test(q8_0_is_within_half_a_step)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Does the reader give back what a GGUF file holds, does the writer write files it reads, and is every malformed file refused with
- * one line that names file, tensor and offset? */
+/* Does the reader give back what a GGUF file holds, does the writer write files it reads, and is every
+ * malformed file refused with one line that names file, tensor and offset? */
 #include "formats/gguf.h"
 
 #include <dirent.h>
@@ -69,7 +69,8 @@ static tern_status open_n(const uint8_t *b, size_t n, tern_error *err) {
 static void refused(const bytes *o, tern_status want, const char *part) {
     tern_error err;
     assert_int_equal(open_n(o->b, o->n, &err), want);
-    if (!strstr(err.message, "f.gguf") || !strstr(err.message, part)) fail_msg("'%s' lacks '%s'", err.message, part);
+    if (!strstr(err.message, "f.gguf") || !strstr(err.message, part))
+        fail_msg("'%s' lacks '%s'", err.message, part);
     assert_null(strchr(err.message, '\n'));
 }
 
@@ -84,13 +85,19 @@ static void headers(void **state) {
     o = begin(3, UINT64_MAX, 0), refused(&o, TERN_E_FORMAT, "do not fit");
     o = begin(3, 0, UINT64_MAX), refused(&o, TERN_E_FORMAT, "do not fit");
     o = begin(3, 0, 0), o.b[0] = 'X', refused(&o, TERN_E_FORMAT, "not a GGUF file");
-    o = begin(3, 0, 1), text(&o, "a.key"), u32(&o, 13), refused(&o, TERN_E_FORMAT, "'a.key' has value type 13");
-    o = begin(3, 0, 1), text(&o, "a.key"), u32(&o, 9), u32(&o, 9), u64(&o, 1), refused(&o, TERN_E_FORMAT, "nests");
-    o = begin(3, 0, 1), text(&o, "a.key"), u32(&o, 9), u32(&o, 10), u64(&o, UINT64_MAX / 4), refused(&o, TERN_E_FORMAT, "elements at offset");
-    o = begin(3, 0, 1), text(&o, "a.key"), u32(&o, 9), u32(&o, 8), u64(&o, 1ull << 60), refused(&o, TERN_E_FORMAT, "strings at offset");
+    o = begin(3, 0, 1), text(&o, "a.key"), u32(&o, 13),
+    refused(&o, TERN_E_FORMAT, "'a.key' has value type 13");
+    o = begin(3, 0, 1), text(&o, "a.key"), u32(&o, 9), u32(&o, 9), u64(&o, 1),
+    refused(&o, TERN_E_FORMAT, "nests");
+    o = begin(3, 0, 1), text(&o, "a.key"), u32(&o, 9), u32(&o, 10), u64(&o, UINT64_MAX / 4),
+    refused(&o, TERN_E_FORMAT, "elements at offset");
+    o = begin(3, 0, 1), text(&o, "a.key"), u32(&o, 9), u32(&o, 8), u64(&o, 1ull << 60),
+    refused(&o, TERN_E_FORMAT, "strings at offset");
     o = begin(3, 0, 1), u64(&o, UINT64_MAX), u64(&o, 0), refused(&o, TERN_E_FORMAT, "key at offset");
-    o = begin(3, 0, 2), text(&o, "k"), u32(&o, 4), u32(&o, 1), text(&o, "k"), u32(&o, 4), u32(&o, 2), refused(&o, TERN_E_FORMAT, "key 'k' occurs twice");
-    o = begin(3, 0, 1), text(&o, "general.alignment"), u32(&o, 4), u32(&o, 24), refused(&o, TERN_E_FORMAT, "general.alignment is 24");
+    o = begin(3, 0, 2), text(&o, "k"), u32(&o, 4), u32(&o, 1), text(&o, "k"), u32(&o, 4), u32(&o, 2),
+    refused(&o, TERN_E_FORMAT, "key 'k' occurs twice");
+    o = begin(3, 0, 1), text(&o, "general.alignment"), u32(&o, 4), u32(&o, 24),
+    refused(&o, TERN_E_FORMAT, "general.alignment is 24");
 }
 
 static void tensors(void **state) {
@@ -99,18 +106,29 @@ static void tensors(void **state) {
     bytes o = begin(3, 2, 0);
     tensor(&o, "a", 4, 2, 0, 0), tensor(&o, "b", 32, 1, 8, 32), data(&o, 96);
     assert_int_equal(open_n(o.b, o.n, &err), TERN_OK);
-    o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 23, 0), data(&o, 32), refused(&o, TERN_E_UNSUPPORTED, "tensor a at offset 24 has storage type 23 (IQ4_XS)");
-    o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 4, 0), data(&o, 32), refused(&o, TERN_E_UNSUPPORTED, "storage type 4 (no type of GGUF)");
-    o = begin(3, 1, 0), tensor(&o, "a", 33, 1, 8, 0), data(&o, 64), refused(&o, TERN_E_FORMAT, "tensor a of type Q8_0 at offset 24 has impossible dimensions");
-    o = begin(3, 1, 0), tensor(&o, "a", 0, 1, 0, 0), data(&o, 64), refused(&o, TERN_E_FORMAT, "impossible dimensions");
-    o = begin(3, 1, 0), tensor(&o, "a", 1ull << 40, 1ull << 40, 0, 0), data(&o, 64), refused(&o, TERN_E_FORMAT, "impossible dimensions");
-    o = begin(3, 1, 0), tensor(&o, "a", 1ull << 62, 2, 0, 0), data(&o, 64), refused(&o, TERN_E_FORMAT, "impossible dimensions");
-    o = begin(3, 1, 0), tensor(&o, "a", 1ull << 30, 2, 0, 0), data(&o, 64), refused(&o, TERN_E_FORMAT, "tensor a needs [0, +8589934592)");
+    o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 23, 0), data(&o, 32),
+    refused(&o, TERN_E_UNSUPPORTED, "tensor a at offset 24 has storage type 23 (IQ4_XS)");
+    o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 4, 0), data(&o, 32),
+    refused(&o, TERN_E_UNSUPPORTED, "storage type 4 (no type of GGUF)");
+    o = begin(3, 1, 0), tensor(&o, "a", 33, 1, 8, 0), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "tensor a of type Q8_0 at offset 24 has impossible dimensions");
+    o = begin(3, 1, 0), tensor(&o, "a", 0, 1, 0, 0), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "impossible dimensions");
+    o = begin(3, 1, 0), tensor(&o, "a", 1ull << 40, 1ull << 40, 0, 0), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "impossible dimensions");
+    o = begin(3, 1, 0), tensor(&o, "a", 1ull << 62, 2, 0, 0), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "impossible dimensions");
+    o = begin(3, 1, 0), tensor(&o, "a", 1ull << 30, 2, 0, 0), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "tensor a needs [0, +8589934592)");
     o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 0, 4), data(&o, 64), refused(&o, TERN_E_FORMAT, "alignment 32");
-    o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 0, UINT64_MAX - 31), data(&o, 64), refused(&o, TERN_E_FORMAT, "tensor a needs");
-    o = begin(3, 2, 0), tensor(&o, "a", 16, 1, 0, 0), tensor(&o, "b", 4, 2, 0, 32), data(&o, 64), refused(&o, TERN_E_FORMAT, "tensors a and b overlap at offset");
-    o = begin(3, 2, 0), tensor(&o, "a", 4, 2, 0, 0), tensor(&o, "a", 4, 2, 0, 32), data(&o, 64), refused(&o, TERN_E_FORMAT, "tensor a occurs twice");
-    o = begin(3, 1, 0), text(&o, "a"), u32(&o, 5), data(&o, 64), refused(&o, TERN_E_FORMAT, "tensor a at offset 24 has 5 dimensions");
+    o = begin(3, 1, 0), tensor(&o, "a", 4, 2, 0, UINT64_MAX - 31), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "tensor a needs");
+    o = begin(3, 2, 0), tensor(&o, "a", 16, 1, 0, 0), tensor(&o, "b", 4, 2, 0, 32), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "tensors a and b overlap at offset");
+    o = begin(3, 2, 0), tensor(&o, "a", 4, 2, 0, 0), tensor(&o, "a", 4, 2, 0, 32), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "tensor a occurs twice");
+    o = begin(3, 1, 0), text(&o, "a"), u32(&o, 5), data(&o, 64),
+    refused(&o, TERN_E_FORMAT, "tensor a at offset 24 has 5 dimensions");
     o = begin(3, 1, 0), text(&o, "a"), u32(&o, 2), u64(&o, 1), refused(&o, TERN_E_FORMAT, "truncated");
 }
 
@@ -127,7 +145,9 @@ static int files_in_folder(void) {
 }
 
 static void declare(tn_gguf_writer *w) {
-    static const char *const words[] = {"a", "", ("\xc4\xa0" "b")};
+    static const char *const words[] = {"a", "",
+                                        ("\xc4\xa0"
+                                         "b")};
     static const size_t lens[] = {1, 0, 3};
     static const float scores[] = {0.5f, -1e30f};
     static const int32_t ids[] = {-1, INT32_MAX};
@@ -177,12 +197,18 @@ static void round_trip(void **state) {
     assert_true(tn_gguf_f64(g, "f", &f) && f == 0.25);
     assert_true(tn_gguf_bool(g, "b", &b) && b);
     assert_int_equal(tn_gguf_arr_n(g, "as"), 3);
-    assert_true(tn_gguf_arr_str(g, "as", 2, &s, &n) && n == 3 && !memcmp(s, "\xc4\xa0" "b", 3));
+    assert_true(tn_gguf_arr_str(g, "as", 2, &s, &n) && n == 3 &&
+                !memcmp(s,
+                        "\xc4\xa0"
+                        "b",
+                        3));
     assert_true(tn_gguf_arr_f64(g, "af", 1, &f) && f == (double)-1e30f);
     assert_true(tn_gguf_arr_i64(g, "ai", 0, &i) && i == -1);
     /* of another kind, beyond the end, absent */
-    assert_false(tn_gguf_i64(g, "s", &i) || tn_gguf_i64(g, "f", &i) || tn_gguf_i64(g, "ai", &i) || tn_gguf_str(g, "as", &s, &n) || tn_gguf_f64(g, "none", &f));
-    assert_false(tn_gguf_arr_i64(g, "ai", 2, &i) || tn_gguf_arr_i64(g, "ai", -1, &i) || tn_gguf_arr_i64(g, "af", 0, &i) || tn_gguf_arr_str(g, "ai", 0, &s, &n));
+    assert_false(tn_gguf_i64(g, "s", &i) || tn_gguf_i64(g, "f", &i) || tn_gguf_i64(g, "ai", &i) ||
+                 tn_gguf_str(g, "as", &s, &n) || tn_gguf_f64(g, "none", &f));
+    assert_false(tn_gguf_arr_i64(g, "ai", 2, &i) || tn_gguf_arr_i64(g, "ai", -1, &i) ||
+                 tn_gguf_arr_i64(g, "af", 0, &i) || tn_gguf_arr_str(g, "ai", 0, &s, &n));
     assert_int_equal(tn_gguf_arr_n(g, "s"), -1);
     static const struct {
         const char *name;
@@ -195,7 +221,8 @@ static void round_trip(void **state) {
         const tn_tensor *t = tn_gguf_tensor(g, want[k].name);
         assert_non_null(t);
         assert_ptr_equal(t, tn_gguf_tensor_at(g, k));
-        assert_true(t->dtype == want[k].d && t->dims[0] == want[k].d0 && t->dims[1] == want[k].d1 && t->size_bytes == want[k].size && t->off_bytes % 32 == 0);
+        assert_true(t->dtype == want[k].d && t->dims[0] == want[k].d0 && t->dims[1] == want[k].d1 &&
+                    t->size_bytes == want[k].size && t->off_bytes % 32 == 0);
         for (uint64_t j = 0; j < t->size_bytes; j++) assert_int_equal(t->data[j], want[k].first + j);
     }
     assert_null(tn_gguf_tensor(g, "t"));
@@ -207,7 +234,8 @@ static void every_truncation_is_refused(void **state) {
     write_one();
     FILE *f = fopen(path, "rb");
     static uint8_t b[4096];
-    size_t n = fread(b, 1, sizeof b, f), n_padding = 22; /* behind the last tensor: 32 - 10 bytes nobody needs */
+    size_t n = fread(b, 1, sizeof b, f),
+           n_padding = 22; /* behind the last tensor: 32 - 10 bytes nobody needs */
     fclose(f);
     tern_error err;
     for (size_t k = 0; k < n - n_padding; k++) {
@@ -243,8 +271,9 @@ int main(void) {
     tn_ctx_init(&ctx, NULL);
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/x.gguf", folder);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(headers), cmocka_unit_test(tensors), cmocka_unit_test(round_trip), cmocka_unit_test(every_truncation_is_refused),
-                                       cmocka_unit_test(unfinished_files_vanish)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(headers), cmocka_unit_test(tensors), cmocka_unit_test(round_trip),
+        cmocka_unit_test(every_truncation_is_refused), cmocka_unit_test(unfinished_files_vanish)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     (void)remove(path);
     (void)rmdir(folder);

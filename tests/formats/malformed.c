@@ -1,4 +1,5 @@
-/* GGUF and safetensors files that are cut, bent or hostile: each is one clear line, never a crash (run under ASan too). */
+/* GGUF and safetensors files that are cut, bent or hostile: each is one clear line, never a crash (run under
+ * ASan too). */
 #include "base/file.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
@@ -157,17 +158,31 @@ static tern_status st_of(const char *header, size_t n_data, tern_error *err) {
 static void safetensors_headers(void **state) {
     (void)state;
     tern_error err;
-    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}", 16, &err), TERN_OK);
-    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}", 15, &err), TERN_E_FORMAT);
-    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,16]}}", 16, &err), TERN_E_FORMAT);
+    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}", 16, &err),
+                     TERN_OK);
+    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]}}", 15, &err),
+                     TERN_E_FORMAT);
+    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,16]}}", 16, &err),
+                     TERN_E_FORMAT);
     assert_non_null(strstr(err.message, "tensor a"));
-    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,16]}}", 16, &err), TERN_E_FORMAT);
-    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,16]}}", 16, &err), TERN_E_FORMAT);
-    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[16,0]}}", 16, &err), TERN_E_FORMAT);
+    assert_int_equal(
+        st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,16]}}", 16,
+              &err),
+        TERN_E_FORMAT);
+    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,16]}}", 16, &err),
+                     TERN_E_FORMAT);
+    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[16,0]}}", 16, &err),
+                     TERN_E_FORMAT);
     assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[4]}}", 16, &err), TERN_E_FORMAT);
-    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},\"b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[8,24]}}", 24, &err), TERN_E_FORMAT);
+    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},\"b\":{"
+                           "\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[8,24]}}",
+                           24, &err),
+                     TERN_E_FORMAT);
     assert_non_null(strstr(err.message, "overlap"));
-    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, &err), TERN_E_FORMAT);
+    assert_int_equal(st_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":"
+                           "\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+                           8, &err),
+                     TERN_E_FORMAT);
     assert_int_equal(st_of("[]", 0, &err), TERN_E_FORMAT);
     assert_int_equal(st_of("{", 0, &err), TERN_E_FORMAT);
 }
@@ -187,7 +202,8 @@ static tern_status folder_of(const uint8_t *weights, size_t n, tern_error *err) 
     tn_source *s;
     tern_status st = tn_source_open(&ctx, dir, &s, err);
     float buf[64 * 64];
-    for (int layer = 0; st == TERN_OK && layer < 2; layer++) st = tn_source_read(s, layer, TN_W_DOWN, 0, 40, buf, err);
+    for (int layer = 0; st == TERN_OK && layer < 2; layer++)
+        st = tn_source_read(s, layer, TN_W_DOWN, 0, 40, buf, err);
     tn_source_close(&s);
     snprintf(cmd, sizeof cmd, "rm -r %s", dir);
     assert_int_equal(system(cmd), 0);
@@ -226,8 +242,9 @@ static void weights_missing_bent_or_nan(void **state) {
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gguf_truncated_anywhere), cmocka_unit_test(gguf_bent_anywhere), cmocka_unit_test(gguf_table_lies),
-        cmocka_unit_test(abandoned_writer_leaves_nothing), cmocka_unit_test(safetensors_headers), cmocka_unit_test(weights_missing_bent_or_nan),
+        cmocka_unit_test(gguf_truncated_anywhere), cmocka_unit_test(gguf_bent_anywhere),
+        cmocka_unit_test(gguf_table_lies),         cmocka_unit_test(abandoned_writer_leaves_nothing),
+        cmocka_unit_test(safetensors_headers),     cmocka_unit_test(weights_missing_bent_or_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Packages that are cut, bent or hostile, writers that are abandoned, memory that runs out: one clear line each time, nothing left. */
+/* Packages that are cut, bent or hostile, writers that are abandoned, memory that runs out: one clear line
+ * each time, nothing left. */
 #include "formats/package.h"
 
 #include "base/status.h"
@@ -26,7 +27,8 @@ static tern_status write_package(tn_ctx *ctx, tern_error *err) {
     for (int i = 0; i < 24; i++) a[i] = (float)i;
     memset(b, 7, sizeof b);
     tn_pkg_writer *w;
-    tn_pkg_record ra = {.role = 1, .part = TN_PKG_F32, .n = 2, .k = 12}, rb = {.role = 2, .part = TN_PKG_TILES, .n = 7, .k = 10, .act_scale = 0.5f};
+    tn_pkg_record ra = {.role = 1, .part = TN_PKG_F32, .n = 2, .k = 12},
+                  rb = {.role = 2, .part = TN_PKG_TILES, .n = 7, .k = 10, .act_scale = 0.5f};
     TN_TRY(tn_pkg_create(ctx, path, 3, tn_pkg_toc_bound(2, 1000), &w, err));
     tern_status st = tn_pkg_put_section(w, TN_PKG_META, -1, meta, sizeof meta - 1, err);
     if (st == TERN_OK) st = tn_pkg_begin(w, TN_PKG_LAYER, 0, err);
@@ -50,7 +52,8 @@ static tern_status read_package(tn_ctx *ctx, tern_error *err) {
         st = base ? tn_pkg_read(p, s, base, err) : tn_fail(err, TERN_E_MEMORY, "no memory for a section");
         size_t n;
         tn_pkg_records(p, s, &n);
-        if (n != (s->kind == TN_PKG_LAYER ? 2 : 0)) st = tn_fail(err, TERN_E_FORMAT, "section %zu has %zu tensors", i, n);
+        if (n != (s->kind == TN_PKG_LAYER ? 2 : 0))
+            st = tn_fail(err, TERN_E_FORMAT, "section %zu has %zu tensors", i, n);
         tn_free(ctx, base);
     }
     tn_pkg_close(&p);
@@ -88,7 +91,8 @@ static void every_bit_counts(void **state) {
     tn_ctx ctx;
     tern_error err = {0};
     tn_ctx_init(&ctx, NULL);
-    if (write_package(&ctx, &err) != TERN_OK || read_package(&ctx, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (write_package(&ctx, &err) != TERN_OK || read_package(&ctx, &err) != TERN_OK)
+        fail_msg("%s", err.message);
     size_t n;
     uint8_t *b = slurp(&n);
     tn_pkg *p;
@@ -98,7 +102,8 @@ static void every_bit_counts(void **state) {
         tn_pkg_section s = *tn_pkg_section_at(p, i);
         uint64_t small = s.toc_bytes ? tn_pkg_small_bytes(p, &s) : s.size_bytes;
         for (uint64_t at = s.off_bytes; at < s.off_bytes + s.size_bytes; at++) {
-            if (at == s.off_bytes + small) at = s.off_bytes + 4096; /* nothing lies between the small tensors and the large one */
+            if (at == s.off_bytes + small)
+                at = s.off_bytes + 4096; /* nothing lies between the small tensors and the large one */
             b[at] ^= (uint8_t)(1u << at % 8);
             put(b, n);
             must_fail(&ctx, "a flipped bit", at);
@@ -106,7 +111,8 @@ static void every_bit_counts(void **state) {
         }
     }
     tn_pkg_close(&p);
-    for (size_t at = 0; at < 64 + 3 * sizeof(tn_pkg_section) + 16 + 2 * 56 + 2 * 8; at++) { /* header and index */
+    for (size_t at = 0; at < 64 + 3 * sizeof(tn_pkg_section) + 16 + 2 * 56 + 2 * 8;
+         at++) { /* header and index */
         if (at == 56) at = 64;
         b[at] ^= 0x40;
         put(b, n);
@@ -158,16 +164,23 @@ static void tables_lie(void **state) {
     assert_int_equal(read_package(&ctx, &err), TERN_OK); /* the second section is the one with a table */
     uint8_t *toc = b + 64 + 3 * sizeof(tn_pkg_section), good[16 + 2 * 56];
     memcpy(good, toc, sizeof good);
-    const tn_pkg_record bad_small[] = {{.part = 1, .off_bytes = 32, .size_bytes = 4}, {.part = 1, .off_bytes = 64, .size_bytes = 96}, {.part = 1, .off_bytes = UINT64_MAX - 63, .size_bytes = 64},
-                                       {.part = 1, .size_bytes = UINT64_MAX}, {.part = 1, .n = -1}, {.part = 1, .k = INT64_MIN}};
+    const tn_pkg_record bad_small[] = {{.part = 1, .off_bytes = 32, .size_bytes = 4},
+                                       {.part = 1, .off_bytes = 64, .size_bytes = 96},
+                                       {.part = 1, .off_bytes = UINT64_MAX - 63, .size_bytes = 64},
+                                       {.part = 1, .size_bytes = UINT64_MAX},
+                                       {.part = 1, .n = -1},
+                                       {.part = 1, .k = INT64_MIN}};
     for (size_t i = 0; i < sizeof bad_small / sizeof bad_small[0]; i++) {
         memcpy(toc + 16, &bad_small[i], 56);
         put_index(b, n);
         must_fail(&ctx, "a small tensor that does not fit", i);
     }
     memcpy(toc, good, sizeof good);
-    const tn_pkg_record bad_large[] = {{.part = TN_PKG_TILES, .off_bytes = 64, .size_bytes = 70}, {.part = TN_PKG_TILES, .off_bytes = 0, .size_bytes = 70}, {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = 71},
-                                       {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = 0}, {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = UINT64_MAX}};
+    const tn_pkg_record bad_large[] = {{.part = TN_PKG_TILES, .off_bytes = 64, .size_bytes = 70},
+                                       {.part = TN_PKG_TILES, .off_bytes = 0, .size_bytes = 70},
+                                       {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = 71},
+                                       {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = 0},
+                                       {.part = TN_PKG_TILES, .off_bytes = 4096, .size_bytes = UINT64_MAX}};
     for (size_t i = 0; i < sizeof bad_large / sizeof bad_large[0]; i++) {
         memcpy(toc + 16 + 56, &bad_large[i], 56);
         put_index(b, n);
@@ -207,7 +220,8 @@ static void blocks_are_told(void **state) {
     assert_non_null(data);
     for (size_t i = 0; i < size; i++) data[i] = (uint8_t)(i * 2654435761u >> 13);
     tn_pkg_writer *w;
-    tn_pkg_record r = {.role = 7, .part = TN_PKG_WEIGHTLETS, .n = 1, .k = 1}, small = {.role = 5, .part = TN_PKG_F32, .n = 1, .k = 1};
+    tn_pkg_record r = {.role = 7, .part = TN_PKG_WEIGHTLETS, .n = 1, .k = 1},
+                  small = {.role = 5, .part = TN_PKG_F32, .n = 1, .k = 1};
     assert_int_equal(tn_pkg_create(&ctx, path, 1, tn_pkg_toc_bound(2, size + 4), &w, &err), TERN_OK);
     assert_int_equal(tn_pkg_begin(w, TN_PKG_LAYER, 3, &err), TERN_OK);
     assert_int_equal(tn_pkg_add(w, &r, data, size, &err), TERN_OK);
@@ -227,7 +241,9 @@ static void blocks_are_told(void **state) {
     assert_int_equal(tn_pkg_check(p, s, NULL, 0, "abce", 4, &err), TERN_E_FORMAT);
     data[2 * TN_PKG_BLOCK + 5] ^= 1;
     assert_int_equal(tn_pkg_check(p, s, &records[0], 0, data, 2 * TN_PKG_BLOCK, &err), TERN_OK);
-    assert_int_equal(tn_pkg_check(p, s, &records[0], TN_PKG_BLOCK, data + TN_PKG_BLOCK, size - TN_PKG_BLOCK, &err), TERN_E_FORMAT);
+    assert_int_equal(
+        tn_pkg_check(p, s, &records[0], TN_PKG_BLOCK, data + TN_PKG_BLOCK, size - TN_PKG_BLOCK, &err),
+        TERN_E_FORMAT);
     char want[64];
     snprintf(want, sizeof want, "offset %zu", (size_t)s->off_bytes + 4096 + 2 * TN_PKG_BLOCK);
     assert_non_null(strstr(err.message, want));
@@ -247,7 +263,9 @@ static void killed_and_full(void **state) {
     pid_t pid = fork();
     if (!pid) {
         tn_pkg_writer *w;
-        if (tn_pkg_create(&ctx, path, 1, 0, &w, &err) != TERN_OK || tn_pkg_put_section(w, TN_PKG_META, -1, "x", 1, &err) != TERN_OK) _exit(1);
+        if (tn_pkg_create(&ctx, path, 1, 0, &w, &err) != TERN_OK ||
+            tn_pkg_put_section(w, TN_PKG_META, -1, "x", 1, &err) != TERN_OK)
+            _exit(1);
         kill(getpid(), SIGKILL);
     }
     int status;
@@ -344,7 +362,12 @@ int main(void) {
     snprintf(path, sizeof path, TN_BINARY_DIR "/package-%ld.tern", (long)getpid());
     snprintf(tmp, sizeof tmp, "%s.tmp%ld", path, (long)getpid());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_bit_counts), cmocka_unit_test(tables_lie), cmocka_unit_test(blocks_are_told), cmocka_unit_test(killed_and_full), cmocka_unit_test(abandoned_writer_leaves_the_old_file), cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(every_bit_counts),
+        cmocka_unit_test(tables_lie),
+        cmocka_unit_test(blocks_are_told),
+        cmocka_unit_test(killed_and_full),
+        cmocka_unit_test(abandoned_writer_leaves_the_old_file),
+        cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Are single and sharded files read as they are, and is every malformed one refused with one line naming file, tensor and offset? */
+/* Are single and sharded files read as they are, and is every malformed one refused with one line naming
+ * file, tensor and offset? */
 #include "formats/safetensors.h"
 
 #include <setjmp.h>
@@ -34,7 +35,9 @@ static tern_status open_n(const uint8_t *b, size_t n, tern_error *err) {
     return st;
 }
 
-#define TWO "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[8,14]}}"
+#define TWO                                                                                                  \
+    "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[0,8]}" \
+    ",\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[8,14]}}"
 
 static void contents(void **state) {
     (void)state;
@@ -46,7 +49,8 @@ static void contents(void **state) {
     assert_int_equal(tn_safetensors_n_tensors(s), 2);
     const tn_tensor *t = tn_safetensors_tensor(s, "b");
     assert_non_null(t);
-    assert_true(t->dtype == TN_BF16 && t->n_dims == 1 && t->dims[0] == 3 && t->dims[1] == 1 && t->size_bytes == 6 && t->data[0] == 8 && t->off_bytes == n - 6);
+    assert_true(t->dtype == TN_BF16 && t->n_dims == 1 && t->dims[0] == 3 && t->dims[1] == 1 &&
+                t->size_bytes == 6 && t->data[0] == 8 && t->off_bytes == n - 6);
     assert_null(tn_safetensors_tensor(s, "__metadata__"));
     tn_safetensors_close(&s);
     tn_safetensors_close(&s);
@@ -64,7 +68,8 @@ static void every_truncation_is_refused(void **state) {
     assert_int_equal(open_n(b, n, &err), TERN_OK);
 }
 
-#define ONE(dtype, shape, offsets) "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
+#define ONE(dtype, shape, offsets)                                                                           \
+    "{\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
 static void malformed(void **state) {
     (void)state;
@@ -88,18 +93,26 @@ static void malformed(void **state) {
         {ONE("F32", "[1,1,1,1,1]", "[0,4]"), "has 5 dimensions"},
         {ONE("F32", "[2]", "[0,4]"), "of 2 F32 values takes 8 bytes, the file says 4"},
         {ONE("F16", "[2]", "[0,8]"), "of 2 F16 values takes 4 bytes, the file says 8"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "tensors a and b overlap at offset"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":"
+         "[1],\"data_offsets\":[4,8]}}",
+         "tensors a and b overlap at offset"},
         /* an empty tensor between two others does not hide their overlap */
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"e\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[2,2]},"
-         "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "tensors a and b overlap at offset"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "duplicate"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"e\":{\"dtype\":\"F32\",\"shape\":"
+         "[0],\"data_offsets\":[2,2]},"
+         "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+         "tensors a and b overlap at offset"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":"
+         "[1],\"data_offsets\":[4,8]}}",
+         "duplicate"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         uint8_t b[1024];
         tern_error err;
         size_t n = make(b, cases[i].header, 8);
         tern_status st = open_n(b, n, &err);
-        if (st != TERN_E_FORMAT || !strstr(err.message, cases[i].part) || !strstr(err.message, "f.safetensors")) fail_msg("case %zu: status %d, '%s'", i, st, err.message);
+        if (st != TERN_E_FORMAT || !strstr(err.message, cases[i].part) ||
+            !strstr(err.message, "f.safetensors"))
+            fail_msg("case %zu: status %d, '%s'", i, st, err.message);
     }
     uint8_t huge[16] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
     tern_error err;
@@ -124,7 +137,8 @@ static void index_says(const char *json, tern_status want, const char *part) {
     tern_error err = {0};
     tn_safetensors *s = NULL;
     tern_status st = tn_safetensors_open(&ctx, folder, &s, &err);
-    if (st != want || (part && !strstr(err.message, part))) fail_msg("%s: status %d, '%s'", json, st, err.message);
+    if (st != want || (part && !strstr(err.message, part)))
+        fail_msg("%s: status %d, '%s'", json, st, err.message);
     if (st == TERN_OK) {
         assert_int_equal(tn_safetensors_n_tensors(s), 2);
         assert_non_null(strstr(tn_safetensors_tensor(s, "b")->file, "two"));
@@ -139,7 +153,8 @@ static void shards(void **state) {
     put("two", b, make(b, "{\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4));
     index_says("{\"weight_map\":{\"a\":\"one\",\"b\":\"two\"}}", TERN_OK, NULL);
     index_says("{\"weight_map\":{\"a\":\"one\",\"b\":\"three\"}}", TERN_E_IO, "three");
-    index_says("{\"weight_map\":{\"a\":\"one\",\"b\":\"../two\"}}", TERN_E_FORMAT, "tensor b lies in no sane file");
+    index_says("{\"weight_map\":{\"a\":\"one\",\"b\":\"../two\"}}", TERN_E_FORMAT,
+               "tensor b lies in no sane file");
     index_says("{\"weight_map\":{\"a\":7}}", TERN_E_FORMAT, "tensor a");
     index_says("{\"weight_map\":[]}", TERN_E_FORMAT, "no weight_map");
     index_says("{", TERN_E_FORMAT, "no weight_map");
@@ -160,7 +175,9 @@ static void remove_folder(void) {
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     if (!mkdtemp(folder)) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(contents), cmocka_unit_test(every_truncation_is_refused), cmocka_unit_test(malformed), cmocka_unit_test(shards)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(contents),
+                                       cmocka_unit_test(every_truncation_is_refused),
+                                       cmocka_unit_test(malformed), cmocka_unit_test(shards)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     remove_folder();
     return rc;

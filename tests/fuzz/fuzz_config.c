@@ -1,4 +1,5 @@
-/* A config.json from anywhere, read as each architecture: refused with a status, or hyperparameters in their ranges. */
+/* A config.json from anywhere, read as each architecture: refused with a status, or hyperparameters in their
+ * ranges. */
 #include "model/arch.h"
 
 #include <math.h>
@@ -7,9 +8,11 @@
 
 static void check(const tn_hparams *h) {
     int64_t rows, cols;
-    bool ok = h->n_layers >= 1 && h->n_layers <= TN_MAX_LAYERS && h->n_heads >= 1 && h->n_kv_heads >= 1 && h->n_heads % h->n_kv_heads == 0 &&
-              h->n_rot <= h->d_head && h->n_rot <= TN_MAX_ROT && isfinite(h->attn_scale) && isfinite(h->rope_mscale);
-    for (int i = 0; ok && i < h->n_rot / 2; i++) ok = isfinite(h->inv_freq[i]) && isfinite(h->inv_freq_long[i]);
+    bool ok = h->n_layers >= 1 && h->n_layers <= TN_MAX_LAYERS && h->n_heads >= 1 && h->n_kv_heads >= 1 &&
+              h->n_heads % h->n_kv_heads == 0 && h->n_rot <= h->d_head && h->n_rot <= TN_MAX_ROT &&
+              isfinite(h->attn_scale) && isfinite(h->rope_mscale);
+    for (int i = 0; ok && i < h->n_rot / 2; i++)
+        ok = isfinite(h->inv_freq[i]) && isfinite(h->inv_freq_long[i]);
     for (int r = 0; ok && r < TN_W_N_ROLES; r++) {
         tn_role_shape(h, (tn_role)r, &rows, &cols);
         ok = rows >= 1 && cols >= 1;
@@ -18,13 +21,15 @@ static void check(const tn_hparams *h) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const types[] = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi", "phi3", "phonelm"};
+    static const char *const types[] = {"llama",  "mistral", "qwen2", "qwen3",  "gemma",
+                                        "gemma2", "phi",     "phi3",  "phonelm"};
     json_t *config = json_loadb((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         tn_hparams h;
         tern_error err = {0};
-        if (tn_arch_hparams_hf(tn_arch_by_hf(types[i]), config, "config.json", &h, &err) == TERN_OK) check(&h);
+        if (tn_arch_hparams_hf(tn_arch_by_hf(types[i]), config, "config.json", &h, &err) == TERN_OK)
+            check(&h);
         else if (!err.message[0] || !strstr(err.message, "config.json")) abort();
     }
     json_decref(config);

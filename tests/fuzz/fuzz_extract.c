@@ -1,4 +1,5 @@
-/* Documents from outside: decode, strip, cut up. What comes out is UTF-8 within its bounds, and passages lie in the text. */
+/* Documents from outside: decode, strip, cut up. What comes out is UTF-8 within its bounds, and passages lie
+ * in the text. */
 #include "store/extract.h"
 
 #include <stdlib.h>
@@ -8,7 +9,8 @@
 static void must_be_utf8(const char *t, size_t n) {
     for (size_t i = 0; i < n;) {
         utf8proc_int32_t c;
-        utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)t + i, (utf8proc_ssize_t)(n - i), &c);
+        utf8proc_ssize_t len =
+            utf8proc_iterate((const utf8proc_uint8_t *)t + i, (utf8proc_ssize_t)(n - i), &c);
         if (len < 1) abort();
         i += (size_t)len;
     }

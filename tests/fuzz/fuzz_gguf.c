@@ -1,4 +1,5 @@
-/* A GGUF file from anywhere: refused with a status, or every tensor, key, hyperparameter and token of it is safe to use. */
+/* A GGUF file from anywhere: refused with a status, or every tensor, key, hyperparameter and token of it is
+ * safe to use. */
 #include "model/arch.h"
 #include "model/gguf_vocab.h"
 
@@ -19,12 +20,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (!tn_gguf_tensor(g, t->name)) abort();
         uint64_t n = t->size_bytes / (uint64_t)tn_dtype_block_bytes(t->dtype);
         for (uint64_t b = 0; b < n && b < 4096; b++) {
-            tn_dequantise(t->dtype, t->data + b * (uint64_t)tn_dtype_block_bytes(t->dtype), block, (uint64_t)tn_dtype_block(t->dtype));
+            tn_dequantise(t->dtype, t->data + b * (uint64_t)tn_dtype_block_bytes(t->dtype), block,
+                          (uint64_t)tn_dtype_block(t->dtype));
         }
     }
     const char *name;
     size_t n_name;
-    const tn_arch *a = tn_gguf_str(g, "general.architecture", &name, &n_name) ? tn_arch_by_gguf(name, n_name) : NULL;
+    const tn_arch *a =
+        tn_gguf_str(g, "general.architecture", &name, &n_name) ? tn_arch_by_gguf(name, n_name) : NULL;
     tn_hparams h;
     if (a) (void)tn_arch_hparams_gguf(a, g, &h, &err);
     tn_tokenizer *tok;

@@ -1,5 +1,6 @@
-/* Compiled graphs from outside: the bytes as they are, then with a true length and checksum so that the fields behind them
- * are reached. What is accepted must serialise to the same bytes and, if small, run within its buffers. */
+/* Compiled graphs from outside: the bytes as they are, then with a true length and checksum so that the
+ * fields behind them are reached. What is accepted must serialise to the same bytes and, if small, run within
+ * its buffers. */
 #include "npu/npu.h"
 
 #include <stdlib.h>
@@ -17,7 +18,8 @@ static void run(tn_npu_device *d, tn_npu_graph *g) {
     void *sums[TN_NPU_MAX_OPS] = {0}, *tiles[TN_NPU_MAX_OPS] = {0}, *out[TN_NPU_MAX_OPS] = {0};
     uint64_t work = (uint64_t)desc->m * (uint64_t)desc->in_stride;
     for (int i = 0; i < desc->n_ops; i++) {
-        work += (uint64_t)desc->m * (uint64_t)desc->ops[i].n * (uint64_t)desc->k + 4 * (uint64_t)desc->m * (uint64_t)desc->ops[i].out_stride;
+        work += (uint64_t)desc->m * (uint64_t)desc->ops[i].n * (uint64_t)desc->k +
+                4 * (uint64_t)desc->m * (uint64_t)desc->ops[i].out_stride;
     }
     if (work > 1 << 20) return;
     tn_npu_job job = {.graph = g, .n_rows = desc->m};

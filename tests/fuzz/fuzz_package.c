@@ -1,4 +1,5 @@
-/* A package from anywhere: the bytes as they are, then with true length and checksums so that what lies behind them is reached. */
+/* A package from anywhere: the bytes as they are, then with true length and checksums so that what lies
+ * behind them is reached. */
 #include "base/cpu.h"
 #include "package/npu_model.h"
 
@@ -23,7 +24,9 @@ static void try_bytes(tn_ctx *ctx, const uint8_t *data, size_t size) {
     tn_npu_model *m;
     tn_model *model;
     tern_error err = {0};
-    tn_npu_model_options o = {.backend = "host", .chunk = TN_CHUNK_MIN, .load = XXH3_64bits(data, size) % 2 ? TN_LOAD_OVERLAP : TN_LOAD_MMAP};
+    tn_npu_model_options o = {.backend = "host",
+                              .chunk = TN_CHUNK_MIN,
+                              .load = XXH3_64bits(data, size) % 2 ? TN_LOAD_OVERLAP : TN_LOAD_MMAP};
     tn_aio_defaults(&o.io);
     o.io.n_parallel = 1;
     tn_kernels_init(&kern, 0);
@@ -49,12 +52,16 @@ static void true_hashes(uint8_t *b, size_t size, const tn_pkg_section *s, uint8_
     memcpy(&n_records, toc, 4);
     memcpy(&n_hashes, toc + 4, 4);
     memcpy(&small, toc + 8, 8);
-    if (n_records > (s->toc_bytes - 16) / sizeof(tn_pkg_record) || n_hashes > (s->toc_bytes - 16 - n_records * sizeof(tn_pkg_record)) / 8) return;
+    if (n_records > (s->toc_bytes - 16) / sizeof(tn_pkg_record) ||
+        n_hashes > (s->toc_bytes - 16 - n_records * sizeof(tn_pkg_record)) / 8)
+        return;
     uint8_t *hashes = toc + 16 + n_records * sizeof(tn_pkg_record);
     for (uint32_t i = 0; i <= n_records; i++) {
         tn_pkg_record r = {.part = TN_PKG_TILES, .size_bytes = small};
         if (i) memcpy(&r, toc + 16 + (i - 1) * sizeof r, sizeof r);
-        if (!tn_pkg_is_large(r.part) || s->off_bytes > size || r.off_bytes > size - s->off_bytes || r.size_bytes > size - s->off_bytes - r.off_bytes) continue;
+        if (!tn_pkg_is_large(r.part) || s->off_bytes > size || r.off_bytes > size - s->off_bytes ||
+            r.size_bytes > size - s->off_bytes - r.off_bytes)
+            continue;
         for (uint64_t at = 0; at < r.size_bytes && h < n_hashes; at += TN_PKG_BLOCK, h++) {
             uint64_t n = r.size_bytes - at < TN_PKG_BLOCK ? r.size_bytes - at : TN_PKG_BLOCK;
             put(hashes + 8 * h, XXH3_64bits(b + s->off_bytes + r.off_bytes + at, n), 8);
@@ -81,7 +88,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             uint8_t *entry = b + INDEX + SECTION * i;
             tn_pkg_section s;
             memcpy(&s, entry, SECTION);
-            if (s.toc_bytes >= 16 && s.toc_off_bytes <= index_bytes && s.toc_bytes <= index_bytes - s.toc_off_bytes) {
+            if (s.toc_bytes >= 16 && s.toc_off_bytes <= index_bytes &&
+                s.toc_bytes <= index_bytes - s.toc_off_bytes) {
                 true_hashes(b, size, &s, b + INDEX + s.toc_off_bytes);
                 put(entry + 24, XXH64(b + INDEX + s.toc_off_bytes, s.toc_bytes, 0), 8);
             } else if (s.off_bytes <= size && s.size_bytes <= size - s.off_bytes) {

@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (uint64_t k = 0; k < t->size_bytes; k++) sum = (uint8_t)(sum + t->data[k]);
         uint64_t n = t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
         float v;
-        for (uint64_t k = 0; t->dtype < TN_N_DTYPES && k < n; k++) tn_dequantise(t->dtype, t->data + k * (uint64_t)tn_dtype_block_bytes(t->dtype), &v, 1);
+        for (uint64_t k = 0; t->dtype < TN_N_DTYPES && k < n; k++)
+            tn_dequantise(t->dtype, t->data + k * (uint64_t)tn_dtype_block_bytes(t->dtype), &v, 1);
     }
     tn_safetensors_close(&s);
     return 0;

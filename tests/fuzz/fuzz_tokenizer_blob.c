@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (int i = 0; i < 8; i++) blob[8 + i] = (uint8_t)(h >> 8 * i);
     }
     if (tn_tokenizer_load(&ctx, blob, size, &t, &err) == TERN_OK) {
-        static const char text[] = "ab cd <s>\xe2\x96\x81 e\xcc\x81\xff 11 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+        static const char text[] = "ab cd <s>\xe2\x96\x81 e\xcc\x81\xff 11 "
+                                   "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
         int32_t ids[512];
         char out[4096];
         size_t n;

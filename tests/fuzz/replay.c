@@ -26,7 +26,8 @@ int main(int argc, char **argv) {
             fseek(f, 0, SEEK_END);
             long size = ftell(f);
             rewind(f);
-            uint8_t *buf = malloc(size > 0 ? (size_t)size : 1); /* exact size: reads beyond it are seen by ASan */
+            uint8_t *buf =
+                malloc(size > 0 ? (size_t)size : 1); /* exact size: reads beyond it are seen by ASan */
             if (!buf || fread(buf, 1, (size_t)size, f) != (size_t)size) return 1;
             fclose(f);
             LLVMFuzzerTestOneInput(buf, (size_t)size);

@@ -1,4 +1,5 @@
-/* Float attention: every variant against the scalar reference bit for bit, the reference against double arithmetic. */
+/* Float attention: every variant against the scalar reference bit for bit, the reference against double
+ * arithmetic. */
 #include "check.h"
 #include "f32_variants.h"
 
@@ -14,7 +15,8 @@ typedef struct problem {
 } problem;
 
 /* K and V hold exactly n_pos positions (K in whole panels); what no row sees is NaN. */
-static problem problem_new(tn_rng *rng, size_t n_rows, size_t d, size_t n_ctx, int window, size_t n_tree_words, check_fill fill) {
+static problem problem_new(tn_rng *rng, size_t n_rows, size_t d, size_t n_ctx, int window,
+                           size_t n_tree_words, check_fill fill) {
     problem p = {.n_pos = n_ctx};
     p.first = malloc(n_rows * sizeof *p.first);
     p.end = malloc(n_rows * sizeof *p.end);
@@ -38,12 +40,23 @@ static problem problem_new(tn_rng *rng, size_t n_rows, size_t d, size_t n_ctx, i
     check_fill_f32(rng, fill, p.k.p, p.k.n_bytes / 4);
     float *k = p.k.p;
     for (size_t pos = p.n_pos; pos < panels * TN_KV_PANEL; pos++) {
-        for (size_t i = 0; i < d; i++) k[pos / TN_KV_PANEL * d * TN_KV_PANEL + i * TN_KV_PANEL + pos % TN_KV_PANEL] = NAN;
+        for (size_t i = 0; i < d; i++)
+            k[pos / TN_KV_PANEL * d * TN_KV_PANEL + i * TN_KV_PANEL + pos % TN_KV_PANEL] = NAN;
     }
-    p.a = (tn_attn_f32_args){.q = p.q.p, .q_stride = q_stride, .k_panels = p.k.p, .v = p.v.p, .n_rows = n_rows, .d_head = d,
-                             .scale = 1.0f / sqrtf((float)d), .first_pos = p.first, .end_pos = p.end,
-                             .tree_mask = n_tree_words ? p.tree : NULL, .tree_base = n_ctx, .n_tree_words = n_tree_words,
-                             .scratch = p.scratch.p, .out_stride = d + tn_rng_below(rng, 9)};
+    p.a = (tn_attn_f32_args){.q = p.q.p,
+                             .q_stride = q_stride,
+                             .k_panels = p.k.p,
+                             .v = p.v.p,
+                             .n_rows = n_rows,
+                             .d_head = d,
+                             .scale = 1.0f / sqrtf((float)d),
+                             .first_pos = p.first,
+                             .end_pos = p.end,
+                             .tree_mask = n_tree_words ? p.tree : NULL,
+                             .tree_base = n_ctx,
+                             .n_tree_words = n_tree_words,
+                             .scratch = p.scratch.p,
+                             .out_stride = d + tn_rng_below(rng, 9)};
     return p;
 }
 
@@ -57,7 +70,9 @@ static void problem_free(problem *p) {
     free(p->tree);
 }
 
-static check_buf out_new(const problem *p) { return check_new(((p->a.n_rows - 1) * p->a.out_stride + p->a.d_head) * 4); }
+static check_buf out_new(const problem *p) {
+    return check_new(((p->a.n_rows - 1) * p->a.out_stride + p->a.d_head) * 4);
+}
 
 static void check_problem(const f32_variant *v, int n_v, problem *p, const char *what) {
     check_buf want = out_new(p);
@@ -70,8 +85,9 @@ static void check_problem(const f32_variant *v, int n_v, problem *p, const char 
         for (size_t j = 0; j < got.n_bytes / 4; j++) {
             float x = ((float *)want.p)[j], y = ((float *)got.p)[j];
             if (!check_same_f32(x, y)) {
-                fail_msg("%s %s: %zu rows, d %zu, %zu positions: row %zu [%zu] = %a, reference %a", v[i].name, what, p->a.n_rows,
-                         p->a.d_head, p->n_pos, j / p->a.out_stride, j % p->a.out_stride, (double)y, (double)x);
+                fail_msg("%s %s: %zu rows, d %zu, %zu positions: row %zu [%zu] = %a, reference %a", v[i].name,
+                         what, p->a.n_rows, p->a.d_head, p->n_pos, j / p->a.out_stride, j % p->a.out_stride,
+                         (double)y, (double)x);
             }
         }
         check_free(&got);
@@ -84,13 +100,15 @@ static void test_variants(void **state) {
     f32_variant v[4];
     int n_v = f32_variants(v);
     tn_rng rng = {check_seed()};
-    static const size_t ds[] = {4, 12, 16, 36, 64, 80, 96, 100, 112, 128, 256}, rows[] = {1, 2, 3, 5, 6, 7, 13, 24, 25, 49},
+    static const size_t ds[] = {4, 12, 16, 36, 64, 80, 96, 100, 112, 128, 256},
+                        rows[] = {1, 2, 3, 5, 6, 7, 13, 24, 25, 49},
                         ctxs[] = {1, 15, 16, 31, 32, 33, 63, 65, 100, 129, 300};
     for (size_t i = 0; i < 10; i++) {
         for (size_t j = 0; j < 11; j++) {
             size_t d = ds[tn_rng_below(&rng, sizeof ds / sizeof *ds)];
             int window = tn_rng_below(&rng, 3) ? 0 : 1 + (int)tn_rng_below(&rng, 70);
-            problem p = problem_new(&rng, rows[i], d, ctxs[j], window, 0, (check_fill)tn_rng_below(&rng, CHECK_N_FILLS));
+            problem p = problem_new(&rng, rows[i], d, ctxs[j], window, 0,
+                                    (check_fill)tn_rng_below(&rng, CHECK_N_FILLS));
             if (!tn_rng_below(&rng, 3)) p.a.soft_cap = 2.0f;
             check_problem(v, n_v, &p, window ? "windowed" : "causal");
             problem_free(&p);
@@ -118,7 +136,8 @@ static void test_unseen_positions_do_not_leak(void **state) {
         p.a.out = got.p;
         v[i].k.attn_f32(&p.a);
         for (size_t r = 0; r < ROWS - 1; r++) {
-            assert_memory_equal((float *)want.p + r * p.a.out_stride, (float *)got.p + r * p.a.out_stride, D * sizeof(float));
+            assert_memory_equal((float *)want.p + r * p.a.out_stride, (float *)got.p + r * p.a.out_stride,
+                                D * sizeof(float));
         }
         assert_true(isnan(((float *)got.p)[(ROWS - 1) * p.a.out_stride]));
         check_free(&want);
@@ -135,8 +154,8 @@ static bool row_sees(const problem *p, size_t row, size_t pos) {
     return a->tree_mask[row * a->n_tree_words + j / 64] >> (j % 64) & 1;
 }
 
-/* A row among others has the bits of the row alone over a cache where all it does not see is NaN: before its window, beyond
- * its end (whole panels never written included), other branches of a draft tree. */
+/* A row among others has the bits of the row alone over a cache where all it does not see is NaN: before its
+ * window, beyond its end (whole panels never written included), other branches of a draft tree. */
 static void test_rows_depend_on_what_they_see_only(void **state) {
     (void)state;
     enum { ROWS = 29, CTX = 330 };
@@ -152,7 +171,8 @@ static void test_rows_depend_on_what_they_see_only(void **state) {
         size_t d = cases[c].d;
         problem p = problem_new(&rng, ROWS, d, CTX, cases[c].window, cases[c].n_tree_words, CHECK_RANDOM);
         p.a.soft_cap = cases[c].soft_cap;
-        for (size_t r = 0; r < ROWS && !cases[c].n_tree_words; r++) { /* ends in no order, as rows of several sequences */
+        for (size_t r = 0; r < ROWS && !cases[c].n_tree_words;
+             r++) { /* ends in no order, as rows of several sequences */
             p.end[r] = 1 + (int32_t)tn_rng_below(&rng, CTX);
             p.first[r] = cases[c].window && p.end[r] > cases[c].window ? p.end[r] - cases[c].window : 0;
         }
@@ -167,7 +187,9 @@ static void test_rows_depend_on_what_they_see_only(void **state) {
                 for (size_t pos = 0; pos < k.n_bytes / 4 / d; pos++) {
                     if (row_sees(&p, r, pos)) continue;
                     for (size_t j = 0; j < d; j++) {
-                        ((float *)k.p)[pos / TN_KV_PANEL * d * TN_KV_PANEL + j * TN_KV_PANEL + pos % TN_KV_PANEL] = NAN;
+                        ((float *)
+                             k.p)[pos / TN_KV_PANEL * d * TN_KV_PANEL + j * TN_KV_PANEL + pos % TN_KV_PANEL] =
+                            NAN;
                         if (pos < p.n_pos) ((float *)vals.p)[pos * d + j] = NAN;
                     }
                 }
@@ -182,7 +204,8 @@ static void test_rows_depend_on_what_they_see_only(void **state) {
                 one.out = alone;
                 v[i].k.attn_f32(&one);
                 if (memcmp(alone, (float *)all.p + r * p.a.out_stride, d * sizeof *alone)) {
-                    fail_msg("%s case %zu: row %zu (positions %d..%d) is another one alone", v[i].name, c, r, p.first[r], p.end[r]);
+                    fail_msg("%s case %zu: row %zu (positions %d..%d) is another one alone", v[i].name, c, r,
+                             p.first[r], p.end[r]);
                 }
             }
         }
@@ -209,7 +232,8 @@ static void test_rows_do_not_depend_on_batch(void **state) {
         float alone[D];
         one.n_rows = 1;
         one.out = alone;
-        for (size_t r = 0; r < ROWS; r++, one.q += one.q_stride, one.first_pos++, one.end_pos++, one.tree_mask++) {
+        for (size_t r = 0; r < ROWS;
+             r++, one.q += one.q_stride, one.first_pos++, one.end_pos++, one.tree_mask++) {
             v[i].k.attn_f32(&one);
             assert_memory_equal(alone, (float *)all.p + r * p.a.out_stride, sizeof alone);
         }
@@ -218,7 +242,8 @@ static void test_rows_do_not_depend_on_batch(void **state) {
     }
 }
 
-/* A row of a draft tree has the bits of a plain row over a cache where its ancestors lie one behind the other. */
+/* A row of a draft tree has the bits of a plain row over a cache where its ancestors lie one behind the
+ * other. */
 static void test_tree_rows_are_plain_rows(void **state) {
     (void)state;
     enum { ROWS = 17, D = 36, N_SLOTS = 128 };
@@ -237,7 +262,8 @@ static void test_tree_rows_are_plain_rows(void **state) {
             p.first[r] = r % 3 ? (int32_t)tn_rng_below(&rng, ctx + (r % 3 - 1) * n) : 0;
         }
         size_t cap = (ctx + N_SLOTS + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-        float *k = malloc(cap * D * sizeof *k), *vals = malloc(cap * D * sizeof *vals), *scratch = malloc(tn_attn_f32_scratch(D, cap) * sizeof *scratch);
+        float *k = malloc(cap * D * sizeof *k), *vals = malloc(cap * D * sizeof *vals),
+              *scratch = malloc(tn_attn_f32_scratch(D, cap) * sizeof *scratch);
         check_buf tree = out_new(&p);
         for (int i = 0; i < n_v; i++) {
             p.a.out = tree.p;
@@ -251,7 +277,8 @@ static void test_tree_rows_are_plain_rows(void **state) {
                     if (slot >= ctx && !(p.tree[r * 2 + j / 64] >> (j % 64) & 1)) continue;
                     for (size_t d = 0; d < D; d++) {
                         k[to / TN_KV_PANEL * D * TN_KV_PANEL + d * TN_KV_PANEL + to % TN_KV_PANEL] =
-                            p.a.k_panels[slot / TN_KV_PANEL * D * TN_KV_PANEL + d * TN_KV_PANEL + slot % TN_KV_PANEL];
+                            p.a.k_panels[slot / TN_KV_PANEL * D * TN_KV_PANEL + d * TN_KV_PANEL +
+                                         slot % TN_KV_PANEL];
                         vals[to * D + d] = p.a.v[slot * D + d];
                     }
                     to++;
@@ -270,7 +297,9 @@ static void test_tree_rows_are_plain_rows(void **state) {
                 one.out = alone;
                 v[i].k.attn_f32(&one);
                 if (memcmp(alone, (float *)tree.p + r * p.a.out_stride, sizeof alone)) {
-                    fail_msg("%s: row %zu (from %d, %zu positions, tree at %zu) is another one stored plainly", v[i].name, r, p.first[r], to, ctx);
+                    fail_msg(
+                        "%s: row %zu (from %d, %zu positions, tree at %zu) is another one stored plainly",
+                        v[i].name, r, p.first[r], to, ctx);
                 }
             }
         }
@@ -282,8 +311,9 @@ static void test_tree_rows_are_plain_rows(void **state) {
     }
 }
 
-/* The reference against double arithmetic. Each of the two chains of n steps errs by at most n half-ulps of the sum of its
- * absolute terms; scores below 16 and weights below 1 keep the whole within 1e-4 for these sizes. */
+/* The reference against double arithmetic. Each of the two chains of n steps errs by at most n half-ulps of
+ * the sum of its absolute terms; scores below 16 and weights below 1 keep the whole within 1e-4 for these
+ * sizes. */
 static void test_reference_is_attention(void **state) {
     (void)state;
     enum { ROWS = 5, D = 64, CTX = 200 };
@@ -297,7 +327,9 @@ static void test_reference_is_attention(void **state) {
         double w[CTX], sum = 0;
         for (int pos = 0; pos < p.end[r]; pos++) {
             double s = 0;
-            for (int d = 0; d < D; d++) s += (double)p.a.q[r * p.a.q_stride + (size_t)d] * (double)k[pos / 32 * D * 32 + d * 32 + pos % 32];
+            for (int d = 0; d < D; d++)
+                s += (double)p.a.q[r * p.a.q_stride + (size_t)d] *
+                     (double)k[pos / 32 * D * 32 + d * 32 + pos % 32];
             sum += w[pos] = exp(s * (double)p.a.scale);
         }
         for (int d = 0; d < D; d++) {

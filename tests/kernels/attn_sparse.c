@@ -1,4 +1,5 @@
-/* Attention at listed positions: every variant against the scalar reference bit for bit, the reference against double arithmetic. */
+/* Attention at listed positions: every variant against the scalar reference bit for bit, the reference
+ * against double arithmetic. */
 #include "check.h"
 #include "f32_variants.h"
 
@@ -11,9 +12,12 @@ typedef struct problem {
     size_t longest;
 } problem;
 
-/* Lists of different lengths up to `longest` out of n_pos positions; keys and values that no list names are NaN, so that reading them shows. */
-static problem problem_new(tn_rng *rng, size_t n_rows, size_t n_group, size_t n_pos, size_t longest, size_t d, float soft_cap) {
-    size_t n_all = n_rows * n_group, n_blocks = tn_sparse_blocks(n_pos), n_room = (n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL, q_stride = n_group * d + 5;
+/* Lists of different lengths up to `longest` out of n_pos positions; keys and values that no list names are
+ * NaN, so that reading them shows. */
+static problem problem_new(tn_rng *rng, size_t n_rows, size_t n_group, size_t n_pos, size_t longest, size_t d,
+                           float soft_cap) {
+    size_t n_all = n_rows * n_group, n_blocks = tn_sparse_blocks(n_pos),
+           n_room = (n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL, q_stride = n_group * d + 5;
     problem p = {.longest = longest};
     p.q = check_new(((n_rows - 1) * q_stride + n_group * d) * 4);
     p.k = check_new(n_room * d * 4);
@@ -41,9 +45,22 @@ static problem problem_new(tn_rng *rng, size_t n_rows, size_t n_group, size_t n_
         }
     }
     free(named);
-    p.a = (tn_attn_sparse_args){.q = p.q.p, .q_stride = q_stride, .out_stride = n_group * d + 3, .n_rows = n_rows, .n_group = n_group, .d_head = d,
-                                .k_panels = p.k.p, .v = p.v.p, .idx = p.idx.p, .idx_stride = longest, .cuts = p.cuts.p, .cut_stride = n_blocks + 1,
-                                .n_blocks = n_blocks, .n_pos = n_pos, .scale = 1.0f / sqrtf((float)d), .soft_cap = soft_cap};
+    p.a = (tn_attn_sparse_args){.q = p.q.p,
+                                .q_stride = q_stride,
+                                .out_stride = n_group * d + 3,
+                                .n_rows = n_rows,
+                                .n_group = n_group,
+                                .d_head = d,
+                                .k_panels = p.k.p,
+                                .v = p.v.p,
+                                .idx = p.idx.p,
+                                .idx_stride = longest,
+                                .cuts = p.cuts.p,
+                                .cut_stride = n_blocks + 1,
+                                .n_blocks = n_blocks,
+                                .n_pos = n_pos,
+                                .scale = 1.0f / sqrtf((float)d),
+                                .soft_cap = soft_cap};
     return p;
 }
 
@@ -75,7 +92,9 @@ static void against_double(const problem *p, size_t r, const float *got) {
     double *w = malloc(n_idx * sizeof *w), max = -INFINITY, sum = 0;
     for (size_t i = 0; i < n_idx; i++) {
         double s = 0;
-        for (size_t d = 0; d < a->d_head; d++) s += (double)q[d] * (double)a->k_panels[idx[i] / TN_KV_PANEL * a->d_head * TN_KV_PANEL + d * TN_KV_PANEL + idx[i] % TN_KV_PANEL];
+        for (size_t d = 0; d < a->d_head; d++)
+            s += (double)q[d] * (double)a->k_panels[idx[i] / TN_KV_PANEL * a->d_head * TN_KV_PANEL +
+                                                    d * TN_KV_PANEL + idx[i] % TN_KV_PANEL];
         s *= (double)a->scale;
         if (a->soft_cap > 0) s = (double)a->soft_cap * tanh(s / (double)a->soft_cap);
         w[i] = s;
@@ -98,18 +117,22 @@ static void test_variants(void **state) {
     (void)state;
     f32_variant v[4];
     int n_variants = f32_variants(v);
-    static const size_t ds[] = {4, 16, 20, 64, 80, 96, 128, 160, 256, 512}, ns[] = {1, 2, 15, 16, 17, 33, 130, 300};
+    static const size_t ds[] = {4, 16, 20, 64, 80, 96, 128, 160, 256, 512},
+                        ns[] = {1, 2, 15, 16, 17, 33, 130, 300};
     tn_rng rng = {5};
     for (size_t i = 0; i < sizeof ds / sizeof *ds; i++) {
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++) {
             for (int extra = 0; extra < 2; extra++) {
                 size_t n_rows = 1 + tn_rng_below(&rng, 5), n_group = 1 + tn_rng_below(&rng, 3);
-                problem p = problem_new(&rng, n_rows, n_group, ns[j] * (extra ? 4 : 1), ns[j], ds[i], extra ? 20 : 0);
+                problem p =
+                    problem_new(&rng, n_rows, n_group, ns[j] * (extra ? 4 : 1), ns[j], ds[i], extra ? 20 : 0);
                 check_buf want = run(tn_attn_sparse_ref, &p);
-                for (size_t r = 0; r < n_rows * n_group; r++) against_double(&p, r, (float *)want.p + r % n_rows * p.a.out_stride + r / n_rows * ds[i]);
+                for (size_t r = 0; r < n_rows * n_group; r++)
+                    against_double(&p, r, (float *)want.p + r % n_rows * p.a.out_stride + r / n_rows * ds[i]);
                 for (int x = 0; x < n_variants; x++) {
                     check_buf got = run(v[x].k.attn_sparse, &p);
-                    if (memcmp(got.p, want.p, want.n_bytes)) fail_msg("%s: d %zu, %zu positions", v[x].name, ds[i], ns[j]);
+                    if (memcmp(got.p, want.p, want.n_bytes))
+                        fail_msg("%s: d %zu, %zu positions", v[x].name, ds[i], ns[j]);
                     check_free(&got);
                 }
                 check_free(&want);

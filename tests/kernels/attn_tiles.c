@@ -1,5 +1,5 @@
-/* Attention of tiles: every variant against full attention over a copy of the listed positions, and over all positions against full
- * attention itself, bit for bit. */
+/* Attention of tiles: every variant against full attention over a copy of the listed positions, and over all
+ * positions against full attention itself, bit for bit. */
 #include "check.h"
 #include "f32_variants.h"
 
@@ -17,10 +17,14 @@ typedef struct problem {
 
 /* Keys and values that no list names are NaN, so that reading them shows; all: the lists name every position;
  * whole: every row sees its whole list. */
-static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, size_t d, bool all, bool whole) {
+static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, size_t d, bool all,
+                        bool whole) {
     size_t n_room = (n_pos + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     bool named[MAX_POS + 32] = {false};
-    *p = (problem){.k = check_new(n_pos * d * 4), .panels = check_new(n_room * d * 4), .v = check_new(n_pos * d * 4), .n_pos = n_pos};
+    *p = (problem){.k = check_new(n_pos * d * 4),
+                   .panels = check_new(n_room * d * 4),
+                   .v = check_new(n_pos * d * 4),
+                   .n_pos = n_pos};
     check_fill_f32(rng, CHECK_RANDOM, p->k.p, p->k.n_bytes / 4);
     check_fill_f32(rng, CHECK_RANDOM, p->v.p, p->v.n_bytes / 4);
     for (size_t t = 0; t < n_tiles; t++) {
@@ -36,11 +40,19 @@ static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, s
         p->q[t] = check_new(n_rows * d * 4);
         check_fill_f32(rng, CHECK_RANDOM, p->q[t].p, p->q[t].n_bytes / 4);
         for (size_t r = 0; r < n_rows; r++) { /* neighbours' ends lie close together, or anywhere */
-            size_t back = tn_rng_below(rng, t % 3 ? n : n < 4 ? n : 4), from = tn_rng_below(rng, 2) ? 0 : tn_rng_below(rng, n - back);
+            size_t back = tn_rng_below(rng, t % 3   ? n
+                                            : n < 4 ? n
+                                                    : 4),
+                   from = tn_rng_below(rng, 2) ? 0 : tn_rng_below(rng, n - back);
             p->end[t][r] = (int32_t)(whole ? n : n - back);
             p->first[t][r] = (int32_t)(whole ? 0 : from);
         }
-        p->tiles[t] = (tn_attn_tile){.q = p->q[t].p, .n_rows = n_rows, .idx = p->idx[t].p, .n_idx = n, .first = p->first[t], .end = p->end[t]};
+        p->tiles[t] = (tn_attn_tile){.q = p->q[t].p,
+                                     .n_rows = n_rows,
+                                     .idx = p->idx[t].p,
+                                     .n_idx = n,
+                                     .first = p->first[t],
+                                     .end = p->end[t]};
         p->n_rows += n_rows;
         if (n_rows > p->most_rows) p->most_rows = n_rows;
         p->longest = n > p->longest ? n : p->longest;
@@ -49,10 +61,18 @@ static void problem_new(problem *p, tn_rng *rng, size_t n_tiles, size_t n_pos, s
         for (size_t i = 0; i < d; i++) {
             float *key = (float *)p->k.p + pos * d + i;
             if (!named[pos]) *key = ((float *)p->v.p)[pos * d + i] = NAN;
-            ((float *)p->panels.p)[pos / TN_KV_PANEL * d * TN_KV_PANEL + i * TN_KV_PANEL + pos % TN_KV_PANEL] = *key;
+            ((float *)
+                 p->panels.p)[pos / TN_KV_PANEL * d * TN_KV_PANEL + i * TN_KV_PANEL + pos % TN_KV_PANEL] =
+                *key;
         }
     }
-    p->a = (tn_attn_tiles_args){.tiles = p->tiles, .n_tiles = n_tiles, .k = p->k.p, .v = p->v.p, .d_head = d, .scale = 1 / sqrtf((float)d), .soft_cap = tn_rng_below(rng, 4) ? 0 : 15};
+    p->a = (tn_attn_tiles_args){.tiles = p->tiles,
+                                .n_tiles = n_tiles,
+                                .k = p->k.p,
+                                .v = p->v.p,
+                                .d_head = d,
+                                .scale = 1 / sqrtf((float)d),
+                                .soft_cap = tn_rng_below(rng, 4) ? 0 : 15};
 }
 
 static void problem_free(problem *p) {
@@ -68,7 +88,8 @@ static void problem_free(problem *p) {
 /* All tiles' rows one behind the other. */
 static check_buf run(tn_attn_tiles_fn fn, problem *p) {
     size_t d = p->a.d_head;
-    check_buf o = check_new(p->n_rows * d * 4), scratch = check_new((tn_attn_tiles_scratch(p->most_rows, p->longest, d) * 4 + 63) / 64 * 64);
+    check_buf o = check_new(p->n_rows * d * 4),
+              scratch = check_new((tn_attn_tiles_scratch(p->most_rows, p->longest, d) * 4 + 63) / 64 * 64);
     float *out = o.p;
     for (size_t t = 0; t < p->a.n_tiles; out += p->tiles[t++].n_rows * d) p->tiles[t].out = out;
     p->a.scratch = scratch.p;
@@ -87,19 +108,38 @@ static void test_variants(void **state) {
     for (int round = 0; round < 200; round++) {
         size_t n_pos = round % 7 == 0 ? 1 + tn_rng_below(&rng, 3) : 1 + tn_rng_below(&rng, MAX_POS - 1);
         bool all = round % 4 == 0, whole = round % 3 == 0; /* one tile seen whole: what decoding asks for */
-        problem_new(p, &rng, round == 60 ? MAX_TILES : whole ? 1 : 1 + tn_rng_below(&rng, 4), n_pos, ds[round % 5], all, whole);
+        problem_new(p, &rng,
+                    round == 60 ? MAX_TILES
+                    : whole     ? 1
+                                : 1 + tn_rng_below(&rng, 4),
+                    n_pos, ds[round % 5], all, whole);
         check_buf want = run(tn_attn_tiles_ref, p);
         for (int x = 0; x < n_variants; x++) {
             check_buf got = run(v[x].k.attn_tiles, p);
-            if (memcmp(got.p, want.p, want.n_bytes)) fail_msg("%s: round %d, %zu positions", v[x].name, round, n_pos);
+            if (memcmp(got.p, want.p, want.n_bytes))
+                fail_msg("%s: round %d, %zu positions", v[x].name, round, n_pos);
             if (all) { /* the same rows over the cache itself */
-                check_buf scratch = check_new(tn_attn_f32_scratch(ds[round % 5], n_pos + 32) * 4), full = check_new(want.n_bytes);
+                check_buf scratch = check_new(tn_attn_f32_scratch(ds[round % 5], n_pos + 32) * 4),
+                          full = check_new(want.n_bytes);
                 float *out = full.p;
-                for (const tn_attn_tile *t = p->tiles; t < p->tiles + p->a.n_tiles; out += t->n_rows * ds[round % 5], t++) {
-                    v[x].k.attn_f32(&(tn_attn_f32_args){.q = t->q, .q_stride = p->a.d_head, .out = out, .out_stride = p->a.d_head, .k_panels = p->panels.p, .v = p->v.p, .n_rows = t->n_rows,
-                                                        .d_head = p->a.d_head, .scale = p->a.scale, .soft_cap = p->a.soft_cap, .first_pos = t->first, .end_pos = t->end, .scratch = scratch.p});
+                for (const tn_attn_tile *t = p->tiles; t < p->tiles + p->a.n_tiles;
+                     out += t->n_rows * ds[round % 5], t++) {
+                    v[x].k.attn_f32(&(tn_attn_f32_args){.q = t->q,
+                                                        .q_stride = p->a.d_head,
+                                                        .out = out,
+                                                        .out_stride = p->a.d_head,
+                                                        .k_panels = p->panels.p,
+                                                        .v = p->v.p,
+                                                        .n_rows = t->n_rows,
+                                                        .d_head = p->a.d_head,
+                                                        .scale = p->a.scale,
+                                                        .soft_cap = p->a.soft_cap,
+                                                        .first_pos = t->first,
+                                                        .end_pos = t->end,
+                                                        .scratch = scratch.p});
                 }
-                if (memcmp(full.p, want.p, want.n_bytes)) fail_msg("%s: round %d is not full attention", v[x].name, round);
+                if (memcmp(full.p, want.p, want.n_bytes))
+                    fail_msg("%s: round %d is not full attention", v[x].name, round);
                 check_free(&scratch);
                 check_free(&full);
             }

@@ -1,5 +1,5 @@
-/* tests/kernels/check.h - what every kernel test needs: buffers that end at a guard page and begin behind a canary,
- * poisoned outputs, fills. A kernel that reads or writes one byte too far dies here. */
+/* tests/kernels/check.h - what every kernel test needs: buffers that end at a guard page and begin behind a
+ * canary, poisoned outputs, fills. A kernel that reads or writes one byte too far dies here. */
 #ifndef TN_TESTS_KERNELS_CHECK_H
 #define TN_TESTS_KERNELS_CHECK_H
 
@@ -53,16 +53,27 @@ static inline void check_free(check_buf *b) {
     *b = (check_buf){0};
 }
 
-static inline float check_rand_f32(tn_rng *r, float lo, float hi) { return lo + (hi - lo) * (float)tn_rng_f64(r); }
+static inline float check_rand_f32(tn_rng *r, float lo, float hi) {
+    return lo + (hi - lo) * (float)tn_rng_f64(r);
+}
 
-/* Fills that find different mistakes: small values, large and tiny ones mixed, alternating signs, zeros of both signs. */
-typedef enum check_fill { CHECK_RANDOM, CHECK_EXTREME, CHECK_ALTERNATING, CHECK_ZEROS, CHECK_N_FILLS } check_fill;
+/* Fills that find different mistakes: small values, large and tiny ones mixed, alternating signs, zeros of
+ * both signs. */
+typedef enum check_fill {
+    CHECK_RANDOM,
+    CHECK_EXTREME,
+    CHECK_ALTERNATING,
+    CHECK_ZEROS,
+    CHECK_N_FILLS
+} check_fill;
 
 static inline void check_fill_f32(tn_rng *r, check_fill how, float *x, size_t n) {
     static const float extreme[] = {1e30f, -1e30f, 1e-30f, -1e-38f, 0.0f, -0.0f, 65504.0f, 1e-41f};
     for (size_t i = 0; i < n; i++) {
         switch (how) {
-        case CHECK_EXTREME: x[i] = tn_rng_below(r, 2) ? extreme[tn_rng_below(r, 8)] : check_rand_f32(r, -4, 4); break;
+        case CHECK_EXTREME:
+            x[i] = tn_rng_below(r, 2) ? extreme[tn_rng_below(r, 8)] : check_rand_f32(r, -4, 4);
+            break;
         case CHECK_ALTERNATING: x[i] = i % 2 ? -3.75f : 3.75f; break;
         case CHECK_ZEROS: x[i] = tn_rng_below(r, 3) ? 0.0f : -0.0f; break;
         default: x[i] = check_rand_f32(r, -1, 1);

@@ -1,4 +1,5 @@
-/* Element-wise float operators: every variant against the scalar reference bit for bit, the reference against libm. */
+/* Element-wise float operators: every variant against the scalar reference bit for bit, the reference against
+ * libm. */
 #include "check.h"
 #include "f32_variants.h"
 
@@ -9,10 +10,12 @@
 static const size_t lengths[] = {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 200, 896};
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths, N_ACTS = TN_ACT_RELU2 + 1 };
 
-static void check_same(const char *variant, const char *what, size_t n, const check_buf *want, const check_buf *got) {
+static void check_same(const char *variant, const char *what, size_t n, const check_buf *want,
+                       const check_buf *got) {
     for (size_t i = 0; i < want->n_bytes / 4; i++) {
         float x = ((const float *)want->p)[i], y = ((const float *)got->p)[i];
-        if (!check_same_f32(x, y)) fail_msg("%s %s n=%zu: [%zu] = %a, reference %a", variant, what, n, i, (double)y, (double)x);
+        if (!check_same_f32(x, y))
+            fail_msg("%s %s n=%zu: [%zu] = %a, reference %a", variant, what, n, i, (double)y, (double)x);
     }
 }
 
@@ -69,7 +72,8 @@ static void test_variants(void **state) {
     }
 }
 
-/* Every activation at one float in 4099 (in 40009 under an emulator or a sanitizer) of all there are, NaNs and infinities included. */
+/* Every activation at one float in 4099 (in 40009 under an emulator or a sanitizer) of all there are, NaNs
+ * and infinities included. */
 static void test_activations_everywhere(void **state) {
     (void)state;
     enum { BATCH = 4096 };
@@ -87,7 +91,8 @@ static void test_activations_everywhere(void **state) {
                 v[j].k.act_f32((tn_act)act, got, BATCH);
                 for (int i = 0; i < BATCH; i++) {
                     if (!check_same_f32(want[i], got[i])) {
-                        fail_msg("%s act %d of %a = %a, reference %a", v[j].name, act, (double)x[i], (double)got[i], (double)want[i]);
+                        fail_msg("%s act %d of %a = %a, reference %a", v[j].name, act, (double)x[i],
+                                 (double)got[i], (double)want[i]);
                     }
                 }
             }
@@ -124,15 +129,17 @@ static void test_accuracy(void **state) {
         g = 0.5 * (double)x * (1 + erf((double)x * M_SQRT1_2));
         worst_gelu_erf = fmax(worst_gelu_erf, fabs((double)y - g) / fmax(1, fabs((double)x)));
     }
-    print_message("exp %.2f ulp, tanh %.2f ulp, silu %.2f ulp, gelu_tanh %.1e, gelu_erf %.1e\n", worst_exp, worst_tanh, worst_silu,
-                  worst_gelu_tanh, worst_gelu_erf);
+    print_message("exp %.2f ulp, tanh %.2f ulp, silu %.2f ulp, gelu_tanh %.1e, gelu_erf %.1e\n", worst_exp,
+                  worst_tanh, worst_silu, worst_gelu_tanh, worst_gelu_erf);
     assert_true(worst_exp <= 2);
     assert_true(worst_tanh <= 4);
     assert_true(worst_silu <= 4);
-    assert_true(worst_gelu_tanh <= 2.5e-7); /* 1 + tanh cancels for negative x: absolute, in units of max(1, |x|) */
+    assert_true(worst_gelu_tanh <=
+                2.5e-7); /* 1 + tanh cancels for negative x: absolute, in units of max(1, |x|) */
     assert_true(worst_gelu_erf <= 2.5e-7);
     assert_true(tn_expf(-INFINITY) == 0 && tn_expf(-100) == 0 && isinf(tn_expf(89)) && isnan(tn_expf(NAN)));
-    assert_true(tn_tanhf(INFINITY) == 1 && tn_tanhf(-INFINITY) == -1 && isnan(tn_tanhf(NAN)) && tn_tanhf(0) == 0);
+    assert_true(tn_tanhf(INFINITY) == 1 && tn_tanhf(-INFINITY) == -1 && isnan(tn_tanhf(NAN)) &&
+                tn_tanhf(0) == 0);
 }
 
 /* Sums of n terms in 16 lanes err by n/16 + 4 roundings at most. */
@@ -151,7 +158,9 @@ static void test_norms(void **state) {
     }
     for (int i = 0; i < N; i++) var += pow((double)x[i] - sum / N, 2);
     tn_rmsnorm_f32_ref(x, w, 1e-6f, out, N);
-    for (int i = 0; i < N; i++) assert_true(fabs((double)out[i] - (double)x[i] / sqrt(squares / N + 1e-6) * (double)w[i]) <= 2 * bound);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs((double)out[i] - (double)x[i] / sqrt(squares / N + 1e-6) * (double)w[i]) <=
+                    2 * bound);
     tn_layernorm_f32_ref(x, w, b, 1e-5f, out, N);
     for (int i = 0; i < N; i++) {
         double want = ((double)x[i] - sum / N) / sqrt(var / N + 1e-5) * (double)w[i] + (double)b[i];
@@ -160,7 +169,8 @@ static void test_norms(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants), cmocka_unit_test(test_activations_everywhere),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants),
+                                       cmocka_unit_test(test_activations_everywhere),
                                        cmocka_unit_test(test_accuracy), cmocka_unit_test(test_norms)};
     return cmocka_run_group_tests_name("elem_f32", tests, NULL, NULL);
 }

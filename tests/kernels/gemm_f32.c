@@ -17,9 +17,11 @@ typedef struct shape {
     size_t m, n, k;
 } shape;
 
-static void check_shape(const f32_variant *v, int n_v, shape s, tn_rng *rng, check_fill fill, tn_panel_dtype dtype, int with_bias) {
+static void check_shape(const f32_variant *v, int n_v, shape s, tn_rng *rng, check_fill fill,
+                        tn_panel_dtype dtype, int with_bias) {
     size_t lda = s.k + tn_rng_below(rng, 3), ldo = s.n + tn_rng_below(rng, 5);
-    check_buf a = check_new(((s.m - 1) * lda + s.k) * 4), panels = check_new(tn_panels_bytes(dtype, s.n, s.k));
+    check_buf a = check_new(((s.m - 1) * lda + s.k) * 4),
+              panels = check_new(tn_panels_bytes(dtype, s.n, s.k));
     check_buf bias = check_new(s.n * 4);
     float *w = malloc((s.n * s.k + 1) * sizeof *w);
     check_fill_f32(rng, fill, w, s.n * s.k);
@@ -38,10 +40,12 @@ static void check_shape(const f32_variant *v, int n_v, shape s, tn_rng *rng, che
         fn(a.p, lda, panels.p, with_bias ? bias.p : NULL, got.p, ldo, s.m, cut, s.n, s.k);
         if (cut) fn(a.p, lda, panels.p, with_bias ? bias.p : NULL, got.p, ldo, s.m, 0, cut, s.k);
         for (size_t j = 0; j < n_out; j++) {
-            float x = ((float *)want.p)[j], y = ((float *)got.p)[j]; /* the gap between rows keeps its poison in both */
+            float x = ((float *)want.p)[j],
+                  y = ((float *)got.p)[j]; /* the gap between rows keeps its poison in both */
             if (!check_same_f32(x, y)) {
-                fail_msg("%s %s m=%zu n=%zu k=%zu fill=%d bias=%d: out[%zu][%zu] = %a, reference %a", v[i].name, dtype_names[dtype], s.m,
-                         s.n, s.k, (int)fill, with_bias, j / ldo, j % ldo, (double)y, (double)x);
+                fail_msg("%s %s m=%zu n=%zu k=%zu fill=%d bias=%d: out[%zu][%zu] = %a, reference %a",
+                         v[i].name, dtype_names[dtype], s.m, s.n, s.k, (int)fill, with_bias, j / ldo, j % ldo,
+                         (double)y, (double)x);
             }
         }
         check_free(&got);
@@ -58,22 +62,26 @@ static void test_variants(void **state) {
     f32_variant v[4];
     int n_v = f32_variants(v);
     tn_rng rng = {check_seed()};
-    static const size_t ms[] = {1, 2, 3, 4, 5, 6, 7, 12, 13, 18, 23}, ns[] = {1, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 130, 160},
+    static const size_t ms[] = {1, 2, 3, 4, 5, 6, 7, 12, 13, 18, 23},
+                        ns[] = {1, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 130, 160},
                         ks[] = {1, 2, 31, 64, 127, 128, 129, 260};
     for (int dtype = 0; dtype < TN_PANEL_N_DTYPES; dtype++) {
         for (size_t i = 0; i < 11; i++) {
             for (size_t j = 0; j < 14; j++) {
                 size_t k = ks[tn_rng_below(&rng, 8)];
-                check_shape(v, n_v, (shape){ms[i], ns[j], k}, &rng, (check_fill)tn_rng_below(&rng, CHECK_N_FILLS), (tn_panel_dtype)dtype,
+                check_shape(v, n_v, (shape){ms[i], ns[j], k}, &rng,
+                            (check_fill)tn_rng_below(&rng, CHECK_N_FILLS), (tn_panel_dtype)dtype,
                             (int)tn_rng_below(&rng, 2));
             }
         }
-        for (size_t i = 0; i < 8; i++) check_shape(v, n_v, (shape){13, 64, ks[i]}, &rng, CHECK_RANDOM, (tn_panel_dtype)dtype, 1);
+        for (size_t i = 0; i < 8; i++)
+            check_shape(v, n_v, (shape){13, 64, ks[i]}, &rng, CHECK_RANDOM, (tn_panel_dtype)dtype, 1);
     }
 }
 
-/* The reference against double arithmetic. k fused steps and the bias round k + 1 times, each at most half an ulp (2^-24) of a
- * partial sum that the sum S of the absolute terms bounds (up to the same factor): |error| <= (k + 1) 2^-24 S (1 + k 2^-23). */
+/* The reference against double arithmetic. k fused steps and the bias round k + 1 times, each at most half an
+ * ulp (2^-24) of a partial sum that the sum S of the absolute terms bounds (up to the same factor): |error|
+ * <= (k + 1) 2^-24 S (1 + k 2^-23). */
 static void test_reference_is_the_product(void **state) {
     (void)state;
     tn_rng rng = {check_seed()};
@@ -81,7 +89,8 @@ static void test_reference_is_the_product(void **state) {
     for (int dtype = 0; dtype < TN_PANEL_N_DTYPES; dtype++) {
         for (size_t k = 1; k < 2000; k = k * 3 + 1) {
             enum { M = 3, N = 37 };
-            check_buf a = check_new(M * k * 4), panels = check_new(tn_panels_bytes((tn_panel_dtype)dtype, N, k));
+            check_buf a = check_new(M * k * 4),
+                      panels = check_new(tn_panels_bytes((tn_panel_dtype)dtype, N, k));
             float *w = malloc(N * k * sizeof *w), *row = malloc(k * sizeof *row), bias[N], out[M * N];
             check_fill_f32(&rng, CHECK_RANDOM, a.p, M * k);
             check_fill_f32(&rng, CHECK_RANDOM, w, N * k);
@@ -99,8 +108,8 @@ static void test_reference_is_the_product(void **state) {
                     }
                     double steps = (double)k + 1, bound = steps * 0x1p-24 * abs_sum * (1 + steps * 0x1p-23);
                     if (!(fabs((double)out[m * N + n] - want) <= bound)) {
-                        fail_msg("%s k=%zu: out[%zu][%zu] = %a, product %a, bound %a", dtype_names[dtype], k, m, n, (double)out[m * N + n],
-                                 want, bound);
+                        fail_msg("%s k=%zu: out[%zu][%zu] = %a, product %a, bound %a", dtype_names[dtype], k,
+                                 m, n, (double)out[m * N + n], want, bound);
                     }
                 }
             }
@@ -153,7 +162,9 @@ static void test_pack(void **state) {
             tn_panels_row((tn_panel_dtype)dtype, b.p, n, K, row);
             for (size_t k = 0; k < K; k++) {
                 float x = w[n * K + k];
-                float want = dtype == TN_PANEL_F16 ? tn_f16_f32(tn_f32_f16(x)) : dtype == TN_PANEL_BF16 ? tn_bf16_f32(tn_f32_bf16(x)) : x;
+                float want = dtype == TN_PANEL_F16    ? tn_f16_f32(tn_f32_f16(x))
+                             : dtype == TN_PANEL_BF16 ? tn_bf16_f32(tn_f32_bf16(x))
+                                                      : x;
                 assert_true(check_same_f32(row[k], want));
             }
         }
@@ -165,7 +176,8 @@ static void test_pack(void **state) {
     }
 }
 
-/* Every 16-bit pattern survives the way to float and back, and rounding goes to the nearest neighbour, ties to even. */
+/* Every 16-bit pattern survives the way to float and back, and rounding goes to the nearest neighbour, ties
+ * to even. */
 static void test_half(void **state) {
     (void)state;
     for (uint32_t u = 0; u < 65536; u++) {
@@ -176,7 +188,8 @@ static void test_half(void **state) {
         else assert_true((tn_f32_bf16(b) & 0x7fff) > 0x7f80);
     }
     for (uint32_t u = 0; u < 0x7bffu; u++) { /* neighbours of one sign below infinity */
-        float lo = tn_f16_f32((uint16_t)u), hi = tn_f16_f32((uint16_t)(u + 1)), mid = 0.5f * (lo + hi); /* exact */
+        float lo = tn_f16_f32((uint16_t)u), hi = tn_f16_f32((uint16_t)(u + 1)),
+              mid = 0.5f * (lo + hi); /* exact */
         assert_int_equal(tn_f32_f16(mid), u % 2 ? u + 1 : u);
         assert_int_equal(tn_f32_f16(tn_bits_f32(tn_f32_bits(mid) - 1)), u);
         assert_int_equal(tn_f32_f16(tn_bits_f32(tn_f32_bits(mid) + 1)), u + 1);
@@ -187,7 +200,8 @@ static void test_half(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants), cmocka_unit_test(test_reference_is_the_product),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_variants),
+                                       cmocka_unit_test(test_reference_is_the_product),
                                        cmocka_unit_test(test_rows_do_not_depend_on_batch),
                                        cmocka_unit_test(test_pack), cmocka_unit_test(test_half)};
     return cmocka_run_group_tests_name("gemm_f32", tests, NULL, NULL);

@@ -1,21 +1,26 @@
-/* Products over weightlets: the same bits as the scalar product over the tiles they unpack to, whatever the rows, the part of the columns and
- * the output form; nothing beside the operands is read or written. */
+/* Products over weightlets: the same bits as the scalar product over the tiles they unpack to, whatever the
+ * rows, the part of the columns and the output form; nothing beside the operands is read or written. */
 #include "base/cpu.h"
 #include "kernels/kernels.h"
 
 #include "check.h"
 
-static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k, unsigned fixed_bits, int form) {
+static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k, unsigned fixed_bits,
+                int form) {
     size_t n_up = (n + 15) / 16 * 16, lda = (k + 3) / 4 * 4, ldo = n + 3, elem = form == 2 ? 1 : 4;
     uint8_t *bits = calloc(tn_channel_bits_bytes(n), 1);
     int8_t *w = malloc(n * k);
     for (size_t i = 0; i < n; i++) {
         unsigned b = fixed_bits ? fixed_bits : 1 + (unsigned)tn_rng_below(r, 8);
         tn_channel_bits_put(bits, i, b);
-        for (size_t j = 0; j < k; j++) w[i * k + j] = b == 8 ? (int8_t)((int)tn_rng_below(r, 255) - 127) : (int8_t)(2 * (int)tn_rng_below(r, 1u << b) - ((1 << b) - 1));
+        for (size_t j = 0; j < k; j++)
+            w[i * k + j] = b == 8 ? (int8_t)((int)tn_rng_below(r, 255) - 127)
+                                  : (int8_t)(2 * (int)tn_rng_below(r, 1u << b) - ((1 << b) - 1));
     }
-    check_buf tiles = check_new(tn_tiles_s8_bytes(n, k)), sums = check_new(n_up * 4), packed = check_new(tn_weightlets_bytes(bits, 0, n, k));
-    check_buf a = check_new(m * lda), scale = check_new(n * 4), bias = check_new(n * 4), scratch = check_new(tn_gemm_packed_scratch_bytes(k));
+    check_buf tiles = check_new(tn_tiles_s8_bytes(n, k)), sums = check_new(n_up * 4),
+              packed = check_new(tn_weightlets_bytes(bits, 0, n, k));
+    check_buf a = check_new(m * lda), scale = check_new(n * 4), bias = check_new(n * 4),
+              scratch = check_new(tn_gemm_packed_scratch_bytes(k));
     check_buf want = check_new(m * ldo * elem), got = check_new(m * ldo * elem);
     tn_tiles_s8_pack(tiles.p, sums.p, w, 0, n, k);
     tn_weightlets_pack(packed.p, bits, w, 0, n, k);
@@ -24,7 +29,15 @@ static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k,
         ((float *)scale.p)[i] = check_rand_f32(r, 1e-5f, 1e-3f);
         ((float *)bias.p)[i] = check_rand_f32(r, -2, 2);
     }
-    tn_gemm_s8_args g = {.a = a.p, .lda = lda, .tiles = tiles.p, .col_sum = sums.p, .m = m, .n = n, .k = k, .ldo = ldo, .scale = scale.p,
+    tn_gemm_s8_args g = {.a = a.p,
+                         .lda = lda,
+                         .tiles = tiles.p,
+                         .col_sum = sums.p,
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .ldo = ldo,
+                         .scale = scale.p,
                          .bias = tn_rng_below(r, 2) ? bias.p : NULL};
     size_t half = n / 32 * 16, step = 1 + (size_t)tn_rng_below(r, m);
     for (int side = 0; side < 2; side++) {
@@ -36,27 +49,33 @@ static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k,
             g.n0 = p ? half : 0;
             g.n1 = p ? n : half;
             if (!side) tn_gemm_s8_ref(&g);
-            else tn_gemm_packed(kern, &g, step, (uint8_t *)packed.p + tn_weightlets_bytes(bits, 0, g.n0, k), bits, scratch.p);
+            else
+                tn_gemm_packed(kern, &g, step, (uint8_t *)packed.p + tn_weightlets_bytes(bits, 0, g.n0, k),
+                               bits, scratch.p);
         }
     }
     assert_memory_equal(want.p, got.p, m * ldo * elem);
-    check_free(&tiles), check_free(&sums), check_free(&packed), check_free(&a), check_free(&scale), check_free(&bias), check_free(&scratch), check_free(&want), check_free(&got);
+    check_free(&tiles), check_free(&sums), check_free(&packed), check_free(&a), check_free(&scale),
+        check_free(&bias), check_free(&scratch), check_free(&want), check_free(&got);
     free(bits), free(w);
 }
 
 static void all(const tn_kernels *kern) {
-    static const size_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 33}, ns[] = {1, 15, 16, 17, 64, 100}, ks[] = {1, 3, 63, 64, 65, 127, 128, 129, 192, 513, 2048, 2200, 4097};
+    static const size_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 33}, ns[] = {1, 15, 16, 17, 64, 100},
+                        ks[] = {1, 3, 63, 64, 65, 127, 128, 129, 192, 513, 2048, 2200, 4097};
     tn_rng r = {check_seed()};
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++) {
-            for (size_t l = 0; l < sizeof ks / sizeof *ks; l++) one(&r, kern, ms[i], ns[j], ks[l], (unsigned)tn_rng_below(&r, 9), (int)tn_rng_below(&r, 3));
+            for (size_t l = 0; l < sizeof ks / sizeof *ks; l++)
+                one(&r, kern, ms[i], ns[j], ks[l], (unsigned)tn_rng_below(&r, 9), (int)tn_rng_below(&r, 3));
         }
     }
 }
 
 static void variants(void **state) {
     (void)state;
-    const uint32_t cpu = tn_cpu_flags(NULL), masks[] = {cpu, cpu & (TN_CPU_AVX2 | TN_CPU_AVX512), cpu & (TN_CPU_AVX2 | TN_CPU_NEON), 0};
+    const uint32_t cpu = tn_cpu_flags(NULL),
+                   masks[] = {cpu, cpu & (TN_CPU_AVX2 | TN_CPU_AVX512), cpu & (TN_CPU_AVX2 | TN_CPU_NEON), 0};
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         tn_kernels k;
         tn_kernels_init(&k, masks[i]);

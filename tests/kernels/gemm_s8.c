@@ -1,4 +1,5 @@
-/* Every variant of the int8 product, its quantisation, the scores and the shadow product against the scalar reference, bit for bit. */
+/* Every variant of the int8 product, its quantisation, the scores and the shadow product against the scalar
+ * reference, bit for bit. */
 #include "check.h"
 
 #include "base/cpu.h"
@@ -64,7 +65,8 @@ static uint8_t fill_a(fill f, tn_rng *r, size_t i) {
 static void check_shape(tn_rng *r, size_t m, size_t n, size_t k, size_t n0, size_t n1, fill f) {
     size_t k4 = (k + 3) / 4 * 4, n16 = (n + 15) / 16 * 16;
     size_t lda = k4 + tn_rng_below(r, 9), ldo = n + tn_rng_below(r, 20);
-    check_buf w = check_new(n * k), tiles = check_new(tn_tiles_s8_bytes(n, k)), sum = check_new(n16 * sizeof(int32_t));
+    check_buf w = check_new(n * k), tiles = check_new(tn_tiles_s8_bytes(n, k)),
+              sum = check_new(n16 * sizeof(int32_t));
     check_buf a = check_new((m - 1) * lda + k4);
     check_buf scale = check_new(n * sizeof(float)), bias = check_new(n * sizeof(float));
     int8_t *wp = w.p;
@@ -84,10 +86,21 @@ static void check_shape(tn_rng *r, size_t m, size_t n, size_t k, size_t n0, size
     for (int form = 0; form < 3; form++) {
         size_t size = form == 2 ? 1 : 4;
         size_t n_out = ((m - 1) * ldo + n) * size;
-        tn_gemm_s8_args g = {.a = ap, .lda = lda, .tiles = tiles.p, .col_sum = sum.p, .m = m, .n = n, .k = k, .n0 = n0, .n1 = n1,
-                             .ldo = ldo, .scale = form ? scale.p : NULL, .bias = form && tn_rng_below(r, 2) ? bias.p : NULL};
+        tn_gemm_s8_args g = {.a = ap,
+                             .lda = lda,
+                             .tiles = tiles.p,
+                             .col_sum = sum.p,
+                             .m = m,
+                             .n = n,
+                             .k = k,
+                             .n0 = n0,
+                             .n1 = n1,
+                             .ldo = ldo,
+                             .scale = form ? scale.p : NULL,
+                             .bias = form && tn_rng_below(r, 2) ? bias.p : NULL};
         check_buf want = check_new(n_out);
-        for (size_t v = N_OF(variants); v-- > 0;) { /* the reference is last in the table, so it comes first */
+        for (size_t v = N_OF(variants);
+             v-- > 0;) { /* the reference is last in the table, so it comes first */
             if ((tn_cpu_detect() & variants[v].needs) != variants[v].needs) continue;
             int is_ref = variants[v].gemm == tn_gemm_s8_ref;
             check_buf got = check_new(n_out);
@@ -111,7 +124,8 @@ static void check_shape(tn_rng *r, size_t m, size_t n, size_t k, size_t n0, size
                 }
             }
             if (!is_ref && memcmp(got.p, want.p, n_out)) {
-                fail_msg("%s form %d m %zu n %zu k %zu range %zu..%zu fill %d", variants[v].name, form, m, n, k, n0, n1, (int)f);
+                fail_msg("%s form %d m %zu n %zu k %zu range %zu..%zu fill %d", variants[v].name, form, m, n,
+                         k, n0, n1, (int)f);
             }
             check_free(&got);
         }
@@ -133,7 +147,8 @@ static void check_shape(tn_rng *r, size_t m, size_t n, size_t k, size_t n0, size
 static void gemm_edges(void **state) {
     (void)state;
     tn_rng r = {check_seed()};
-    static const size_t edge_n[] = {1, 15, 16, 17, 48, 63, 64, 65, 129}, edge_k[] = {1, 3, 4, 5, 15, 16, 31, 32, 33, 65};
+    static const size_t edge_n[] = {1, 15, 16, 17, 48, 63, 64, 65, 129},
+                        edge_k[] = {1, 3, 4, 5, 15, 16, 31, 32, 33, 65};
     for (size_t m = 1; m <= 26; m++) {
         for (size_t i = 0; i < 6; i++) {
             size_t n = edge_n[tn_rng_below(&r, N_OF(edge_n))], k = edge_k[tn_rng_below(&r, N_OF(edge_k))];
@@ -162,7 +177,8 @@ static void gemm_longest_k(void **state) {
     }
 }
 
-/* A row computed alone has the same bits as in any batch (follows from exactness; checked because decoding relies on it). */
+/* A row computed alone has the same bits as in any batch (follows from exactness; checked because decoding
+ * relies on it). */
 static void rows_do_not_depend_on_m(void **state) {
     (void)state;
     tn_rng r = {check_seed() + 3};
@@ -177,8 +193,17 @@ static void rows_do_not_depend_on_m(void **state) {
     tn_tiles_s8_pack(tiles.p, sum.p, w, 0, N, K);
     for (size_t v = 0; v < N_OF(variants); v++) {
         if ((tn_cpu_detect() & variants[v].needs) != variants[v].needs) continue;
-        tn_gemm_s8_args g = {.a = a, .lda = K, .tiles = tiles.p, .col_sum = sum.p, .m = M, .n = N, .k = K, .n1 = N,
-                             .out_f32 = all, .ldo = N, .scale = scale};
+        tn_gemm_s8_args g = {.a = a,
+                             .lda = K,
+                             .tiles = tiles.p,
+                             .col_sum = sum.p,
+                             .m = M,
+                             .n = N,
+                             .k = K,
+                             .n1 = N,
+                             .out_f32 = all,
+                             .ldo = N,
+                             .scale = scale};
         variants[v].gemm(&g);
         g.m = 1;
         g.out_f32 = one;
@@ -196,8 +221,10 @@ static void tiles_unpack(void **state) {
     (void)state;
     tn_rng r = {check_seed() + 4};
     for (int i = 0; i < 40; i++) {
-        size_t n = 1 + tn_rng_below(&r, 70), k = 1 + tn_rng_below(&r, 70), cut = tn_rng_below(&r, n / 16 + 1) * 16;
-        check_buf w = check_new(n * k), tiles = check_new(tn_tiles_s8_bytes(n, k)), sum = check_new((n + 15) / 16 * 64);
+        size_t n = 1 + tn_rng_below(&r, 70), k = 1 + tn_rng_below(&r, 70),
+               cut = tn_rng_below(&r, n / 16 + 1) * 16;
+        check_buf w = check_new(n * k), tiles = check_new(tn_tiles_s8_bytes(n, k)),
+                  sum = check_new((n + 15) / 16 * 64);
         check_buf row = check_new(k), col = check_new(n);
         int8_t *wp = w.p;
         for (size_t j = 0; j < n * k; j++) wp[j] = fill_w(FILL_RANDOM, &r, j);
@@ -230,14 +257,16 @@ static void tiles_unpack(void **state) {
 static void quantise(void **state) {
     (void)state;
     tn_rng r = {check_seed() + 5};
-    static const float special[] = {NAN, INFINITY, -INFINITY, 127.0f, -127.0f, 127.49f, 127.5f, -127.5f, 128.0f, 126.5f, 0.5f, -0.5f,
-                                    1.5f, 2.5f, -2.5f, -0.0f, 1e-42f, 3.4e38f, -3.4e38f, 127.00001f};
+    static const float special[] = {NAN,     INFINITY, -INFINITY, 127.0f,  -127.0f,  127.49f,   127.5f,
+                                    -127.5f, 128.0f,   126.5f,    0.5f,    -0.5f,    1.5f,      2.5f,
+                                    -2.5f,   -0.0f,    1e-42f,    3.4e38f, -3.4e38f, 127.00001f};
     for (size_t n = 0; n < 150; n++) {
         float scale = n % 3 ? 1.0f : 0.037f, inv = 1.0f / scale;
         check_buf x = check_new(n * 4), want = check_new(n), widx = check_new(n * 4), wres = check_new(n * 4);
         float *xp = x.p;
         for (size_t i = 0; i < n; i++) {
-            xp[i] = tn_rng_below(&r, 4) ? check_rand_f32(&r, -140, 140) * scale : special[tn_rng_below(&r, N_OF(special))];
+            xp[i] = tn_rng_below(&r, 4) ? check_rand_f32(&r, -140, 140) * scale
+                                        : special[tn_rng_below(&r, N_OF(special))];
         }
         size_t cap = n % 2 ? n : n / 8;
         size_t n_want = tn_quantise_outliers_ref(xp, inv, scale, want.p, n, 1000, widx.p, wres.p, cap);
@@ -257,7 +286,8 @@ static void quantise(void **state) {
             assert_int_equal(float_variants[v].quantise(xp, inv, got.p, n), n_want);
             assert_memory_equal(got.p, want.p, n);
             memset(got.p, CHECK_POISON, n);
-            assert_int_equal(float_variants[v].outliers(xp, inv, scale, got.p, n, 1000, idx.p, res.p, cap), n_want);
+            assert_int_equal(float_variants[v].outliers(xp, inv, scale, got.p, n, 1000, idx.p, res.p, cap),
+                             n_want);
             assert_memory_equal(got.p, want.p, n);
             assert_memory_equal(idx.p, widx.p, n * 4);
             assert_memory_equal(res.p, wres.p, n * 4);
@@ -277,8 +307,10 @@ static void qk_scores(void **state) {
     tn_rng r = {check_seed() + 6};
     static const size_t pos[] = {1, 16, 31, 100, 511, 512, 513, 1100};
     for (size_t c = 0; c < N_OF(pos); c++) {
-        size_t n_pos = pos[c], d = 4 * (1 + tn_rng_below(&r, 32)), m = 1 + tn_rng_below(&r, 24), lds = n_pos + 3;
-        check_buf keys = check_new(n_pos * d), q = check_new(m * d), tiles = check_new(tn_tiles_s8_bytes(n_pos, d));
+        size_t n_pos = pos[c], d = 4 * (1 + tn_rng_below(&r, 32)), m = 1 + tn_rng_below(&r, 24),
+               lds = n_pos + 3;
+        check_buf keys = check_new(n_pos * d), q = check_new(m * d),
+                  tiles = check_new(tn_tiles_s8_bytes(n_pos, d));
         check_buf sum = check_new((n_pos + 15) / 16 * 64);
         for (size_t i = 0; i < n_pos * d; i++) ((uint8_t *)keys.p)[i] = (uint8_t)(1 + tn_rng_below(&r, 255));
         for (size_t i = 0; i < m * d; i++) ((uint8_t *)q.p)[i] = (uint8_t)(1 + tn_rng_below(&r, 255));
@@ -288,8 +320,16 @@ static void qk_scores(void **state) {
         for (size_t v = 0; v < N_OF(variants); v++) {
             if ((tn_cpu_detect() & variants[v].needs) != variants[v].needs) continue;
             check_buf s32 = check_new(((m - 1) * lds + n_pos) * 4), u8 = check_new((m - 1) * lds + n_pos);
-            tn_qk_s8_args a = {.q = q.p, .ldq = d, .key_tiles = tiles.p, .key_sum = sum.p, .m = m, .n_pos = n_pos, .d = d,
-                               .scores_s32 = s32.p, .lds = lds, .scale = scale};
+            tn_qk_s8_args a = {.q = q.p,
+                               .ldq = d,
+                               .key_tiles = tiles.p,
+                               .key_sum = sum.p,
+                               .m = m,
+                               .n_pos = n_pos,
+                               .d = d,
+                               .scores_s32 = s32.p,
+                               .lds = lds,
+                               .scale = scale};
             tn_qk_s8(variants[v].gemm, &a);
             a.scores_s32 = NULL;
             a.scores_u8 = u8.p;
@@ -297,10 +337,12 @@ static void qk_scores(void **state) {
             for (size_t i = 0; i < m; i++) {
                 for (size_t p = 0; p < n_pos; p++) {
                     int32_t s = 0;
-                    for (size_t j = 0; j < d; j++) s += (((uint8_t *)q.p)[i * d + j] - 128) * (((uint8_t *)keys.p)[p * d + j] - 128);
+                    for (size_t j = 0; j < d; j++)
+                        s += (((uint8_t *)q.p)[i * d + j] - 128) * (((uint8_t *)keys.p)[p * d + j] - 128);
                     assert_int_equal(((int32_t *)s32.p)[i * lds + p], s);
                     float y = (float)s * scale;
-                    assert_int_equal(((uint8_t *)u8.p)[i * lds + p], 128 + (int)fmaxf(-127, fminf(127, rintf(y))));
+                    assert_int_equal(((uint8_t *)u8.p)[i * lds + p],
+                                     128 + (int)fmaxf(-127, fminf(127, rintf(y))));
                 }
             }
             check_free(&s32);
@@ -338,12 +380,21 @@ static void shadow(void **state) {
             }
             first[i + 1] = j;
         }
-        check_buf scale = check_new(n * 4), base = check_new(((m - 1) * ldo + n) * 4), want = check_new(base.n_bytes);
+        check_buf scale = check_new(n * 4), base = check_new(((m - 1) * ldo + n) * 4),
+                  want = check_new(base.n_bytes);
         for (size_t i = 0; i < n; i++) ((float *)scale.p)[i] = check_rand_f32(&r, 0, 1e-2f);
         for (size_t i = 0; i < base.n_bytes / 4; i++) ((float *)base.p)[i] = check_rand_f32(&r, -1, 1);
         memcpy(want.p, base.p, base.n_bytes);
-        tn_shadow_f32_args a = {.ldo = ldo, .m = m, .n0 = n0, .n1 = n1, .first = first, .channel = channel, .resid = resid,
-                                .w_rows = row_p, .scale = scale.p, .out = want.p};
+        tn_shadow_f32_args a = {.ldo = ldo,
+                                .m = m,
+                                .n0 = n0,
+                                .n1 = n1,
+                                .first = first,
+                                .channel = channel,
+                                .resid = resid,
+                                .w_rows = row_p,
+                                .scale = scale.p,
+                                .out = want.p};
         tn_shadow_f32_ref(&a);
         for (size_t v = 0; v < N_OF(float_variants); v++) {
             if ((tn_cpu_detect() & float_variants[v].needs) != float_variants[v].needs) continue;
@@ -351,7 +402,8 @@ static void shadow(void **state) {
             memcpy(got.p, base.p, base.n_bytes);
             a.out = got.p;
             float_variants[v].shadow(&a);
-            if (memcmp(got.p, want.p, base.n_bytes)) fail_msg("%s m %zu columns %zu..%zu", float_variants[v].name, m, n0, n1);
+            if (memcmp(got.p, want.p, base.n_bytes))
+                fail_msg("%s m %zu columns %zu..%zu", float_variants[v].name, m, n0, n1);
             check_free(&got);
         }
         for (size_t k = 0; k < K; k++) check_free(&rows[k]);
@@ -363,10 +415,10 @@ static void shadow(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiles_unpack), cmocka_unit_test(quantise),
-        cmocka_unit_test(gemm_edges),   cmocka_unit_test(gemm_random),
+        cmocka_unit_test(tiles_unpack),   cmocka_unit_test(quantise),
+        cmocka_unit_test(gemm_edges),     cmocka_unit_test(gemm_random),
         cmocka_unit_test(gemm_longest_k), cmocka_unit_test(rows_do_not_depend_on_m),
-        cmocka_unit_test(qk_scores),    cmocka_unit_test(shadow),
+        cmocka_unit_test(qk_scores),      cmocka_unit_test(shadow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

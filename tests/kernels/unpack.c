@@ -1,4 +1,5 @@
-/* Weightlets: packed weights come back, in the device's tiles, from every variant; no byte beside them is touched. */
+/* Weightlets: packed weights come back, in the device's tiles, from every variant; no byte beside them is
+ * touched. */
 #include "base/cpu.h"
 #include "kernels/kernels.h"
 #include "kernels/unpack.h"
@@ -13,13 +14,17 @@ static void one(tn_rng *r, tn_unpack_tile_fn fn, size_t n, size_t k, unsigned fi
         unsigned b = fixed_bits ? fixed_bits : 1 + (unsigned)tn_rng_below(r, 8);
         tn_channel_bits_put(bits, i, b);
         assert_int_equal(tn_channel_bits_get(bits, i), b);
-        for (size_t j = 0; j < k; j++) w[i * k + j] = b == 8 ? (int8_t)((int)tn_rng_below(r, 255) - 127) : (int8_t)(2 * (int)tn_rng_below(r, 1u << b) - ((1 << b) - 1));
+        for (size_t j = 0; j < k; j++)
+            w[i * k + j] = b == 8 ? (int8_t)((int)tn_rng_below(r, 255) - 127)
+                                  : (int8_t)(2 * (int)tn_rng_below(r, 1u << b) - ((1 << b) - 1));
     }
-    check_buf want = check_new(tiles_bytes), got = check_new(tiles_bytes), sums = check_new(n_up * 4), src = check_new(tn_weightlets_bytes(bits, 0, n, k));
+    check_buf want = check_new(tiles_bytes), got = check_new(tiles_bytes), sums = check_new(n_up * 4),
+              src = check_new(tn_weightlets_bytes(bits, 0, n, k));
     tn_tiles_s8_pack(want.p, sums.p, w, 0, n, k);
     tn_weightlets_pack(src.p, bits, w, 0, n, k);
     size_t half = n / 32 * 16; /* in two parts, the second first: parts are independent */
-    tn_weightlets_unpack(fn, (uint8_t *)src.p + tn_weightlets_bytes(bits, 0, half, k), bits, half, n, k, got.p);
+    tn_weightlets_unpack(fn, (uint8_t *)src.p + tn_weightlets_bytes(bits, 0, half, k), bits, half, n, k,
+                         got.p);
     tn_weightlets_unpack(fn, src.p, bits, 0, half, k, got.p);
     assert_memory_equal(want.p, got.p, tiles_bytes);
     check_free(&want), check_free(&got), check_free(&sums), check_free(&src);
@@ -27,7 +32,8 @@ static void one(tn_rng *r, tn_unpack_tile_fn fn, size_t n, size_t k, unsigned fi
 }
 
 static void all(tn_unpack_tile_fn fn) {
-    static const size_t ns[] = {1, 15, 16, 17, 48, 50}, ks[] = {1, 3, 4, 64, 65, 127, 128, 129, 192, 200, 256, 513, 1024};
+    static const size_t ns[] = {1, 15, 16, 17, 48, 50},
+                        ks[] = {1, 3, 4, 64, 65, 127, 128, 129, 192, 200, 256, 513, 1024};
     tn_rng r = {check_seed()};
     for (size_t i = 0; i < sizeof ns / sizeof *ns; i++) {
         for (size_t j = 0; j < sizeof ks / sizeof *ks; j++) {
@@ -62,11 +68,14 @@ static void bytes(void **state) {
     tn_channel_bits_put(bits, 0, 7);
     tn_weightlets_pack(dst, bits, w, 0, 1, 128);
     for (int j = 0; j < 64; j++) assert_int_equal(dst[j], j % 16 * 17);
-    for (int j = 0; j < 32; j++) assert_int_equal(dst[64 + j], j < 16 ? 0x88 : 0xdd); /* bits 4 and 5 of the codes j, 32+j, 64+j, 96+j */
+    for (int j = 0; j < 32; j++)
+        assert_int_equal(dst[64 + j],
+                         j < 16 ? 0x88 : 0xdd); /* bits 4 and 5 of the codes j, 32+j, 64+j, 96+j */
     for (int j = 0; j < 16; j++) assert_int_equal(dst[96 + j], 0xf0);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(reference), cmocka_unit_test(chosen), cmocka_unit_test(bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reference), cmocka_unit_test(chosen),
+                                       cmocka_unit_test(bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Are the evaluation tasks' figures those computed from another engine's tokens and logits (tests/oracle/eval)? */
+/* Are the evaluation tasks' figures those computed from another engine's tokens and logits
+ * (tests/oracle/eval)? */
 #include "lab/eval.h"
 
 #include <jansson.h>
@@ -16,7 +17,8 @@
 static double number(const json_t *o, const char *key) { return json_number_value(json_object_get(o, key)); }
 
 static void close_to(const char *what, size_t i, double got, double want) {
-    if (!(fabs(got - want) <= 1e-4 * fabs(want) + 1e-9)) fail_msg("result %zu: %s is %.7g, want %.7g", i, what, got, want);
+    if (!(fabs(got - want) <= 1e-4 * fabs(want) + 1e-9))
+        fail_msg("result %zu: %s is %.7g, want %.7g", i, what, got, want);
 }
 
 static void expected_figures(void **state) {
@@ -40,7 +42,9 @@ static void expected_figures(void **state) {
     json_array_foreach(list, i, want) {
         char file[1024];
         snprintf(file, sizeof file, FOLDER "%s", json_string_value(json_object_get(want, "file")));
-        tn_eval_options o = {.task = json_string_value(json_object_get(want, "task")), .data = file, .n_ctx = (int32_t)number(want, "n_ctx")};
+        tn_eval_options o = {.task = json_string_value(json_object_get(want, "task")),
+                             .data = file,
+                             .n_ctx = (int32_t)number(want, "n_ctx")};
         tn_eval_result r;
         if (tn_eval(e, &o, &r, &err) != TERN_OK) fail_msg("result %zu: %s", i, err.message);
         assert_int_equal(r.n_items, (int64_t)number(want, "items"));

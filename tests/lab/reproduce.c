@@ -1,4 +1,5 @@
-/* tests/lab/reproduce.c - are inputs kept apart from predictions, and is what is said to be simulated what the simulator says? */
+/* tests/lab/reproduce.c - are inputs kept apart from predictions, and is what is said to be simulated what
+ * the simulator says? */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,8 @@ static int32_t reproduce(tn_paper p, tn_claim *c) {
     return n;
 }
 
-/* The fits return their inputs; twice the same; the median over all papers is the one the documentation promises. */
+/* The fits return their inputs; twice the same; the median over all papers is the one the documentation
+ * promises. */
 static void inputs_come_back(void **state) {
     (void)state;
     static tn_claim c[TN_N_PAPERS * TN_MAX_CLAIMS], again[TN_MAX_CLAIMS];
@@ -41,7 +43,9 @@ static void inputs_come_back(void **state) {
             const tn_claim *k = &c[n_all + i];
             kinds[k->kind]++;
             assert_true(isfinite(k->simulated) && k->simulated == again[i].simulated);
-            if (k->kind == TN_CLAIM_INPUT && fabs(tn_claim_error(k)) > 0.15) fail_msg("%s: %s is an input, but %g comes out", tn_paper_name((tn_paper)p), k->what, k->simulated);
+            if (k->kind == TN_CLAIM_INPUT && fabs(tn_claim_error(k)) > 0.15)
+                fail_msg("%s: %s is an input, but %g comes out", tn_paper_name((tn_paper)p), k->what,
+                         k->simulated);
             if (k->kind == TN_CLAIM_UNCOUNTED) assert_true(*k->note != 0); /* says why */
         }
         assert_true(kinds[TN_CLAIM_INPUT] && kinds[TN_CLAIM_PREDICTED] >= 10);
@@ -52,7 +56,8 @@ static void inputs_come_back(void **state) {
     assert_true(median < 0.15);
 }
 
-/* A slower NPU, flash or unpacking changes what is predicted: nothing is written down beforehand. Structure is not touched by speed. */
+/* A slower NPU, flash or unpacking changes what is predicted: nothing is written down beforehand. Structure
+ * is not touched by speed. */
 static void predictions_are_simulated(void **state) {
     (void)state;
     tn_claim c[TN_MAX_CLAIMS], slow[TN_MAX_CLAIMS];
@@ -62,35 +67,43 @@ static void predictions_are_simulated(void **state) {
     socs[TN_SOC_GEN3].mac_ns *= 2;
     reproduce(TN_PAPER_LLM_NPU, slow);
     memcpy(socs, kept, sizeof kept);
-    assert_true(find(slow, n, "gemma-2b, all pruned")->simulated < 0.8 * find(c, n, "gemma-2b, all pruned")->simulated);
-    assert_true(find(slow, n, "subgraphs shared by all chunks")->simulated == find(c, n, "subgraphs shared by all chunks")->simulated);
+    assert_true(find(slow, n, "gemma-2b, all pruned")->simulated <
+                0.8 * find(c, n, "gemma-2b, all pruned")->simulated);
+    assert_true(find(slow, n, "subgraphs shared by all chunks")->simulated ==
+                find(c, n, "subgraphs shared by all chunks")->simulated);
 
     n = reproduce(TN_PAPER_EDGEFLOW, c);
     socs[TN_SOC_ELITE].unpack_ns *= 3;
     reproduce(TN_PAPER_EDGEFLOW, slow);
     memcpy(socs, kept, sizeof kept);
-    assert_true(find(slow, n, "packed format end to end against the mix")->simulated < find(c, n, "packed format end to end against the mix")->simulated * 0.9);
+    assert_true(find(slow, n, "packed format end to end against the mix")->simulated <
+                find(c, n, "packed format end to end against the mix")->simulated * 0.9);
     assert_true(find(slow, n, "stealing saves")->simulated == find(c, n, "stealing saves")->simulated);
 
     n = reproduce(TN_PAPER_SHADOWATTN, c);
     socs[TN_SOC_GEN3].est_launch_ns *= 4;
     reproduce(TN_PAPER_SHADOWATTN, slow);
     memcpy(socs, kept, sizeof kept);
-    assert_true(find(slow, n, "kernel over full attention, best")->simulated < find(c, n, "kernel over full attention, best")->simulated);
+    assert_true(find(slow, n, "kernel over full attention, best")->simulated <
+                find(c, n, "kernel over full attention, best")->simulated);
 
     n = reproduce(TN_PAPER_SD_NPU, c);
     socs[TN_SOC_GEN2].step_byte_ns *= 2;
     reproduce(TN_PAPER_SD_NPU, slow);
     memcpy(socs, kept, sizeof kept);
-    assert_true(find(slow, n, "llama3.2-3b, +G+SD")->simulated > 1.2 * find(c, n, "llama3.2-3b, +G+SD")->simulated);
+    assert_true(find(slow, n, "llama3.2-3b, +G+SD")->simulated >
+                1.2 * find(c, n, "llama3.2-3b, +G+SD")->simulated);
 }
 
 /* Only predictions count, whatever the sign of their errors. */
 static void median_counts_predictions(void **state) {
     (void)state;
-    tn_claim c[] = {{.kind = TN_CLAIM_INPUT, .paper = 1, .simulated = 1},      {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 14},
-                    {.kind = TN_CLAIM_UNCOUNTED, .paper = 1, .simulated = 1},  {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 9},
-                    {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 8}, {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 10}};
+    tn_claim c[] = {{.kind = TN_CLAIM_INPUT, .paper = 1, .simulated = 1},
+                    {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 14},
+                    {.kind = TN_CLAIM_UNCOUNTED, .paper = 1, .simulated = 1},
+                    {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 9},
+                    {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 8},
+                    {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 10}};
     assert_true(isnan(tn_claims_median_error(c, 1)));
     assert_true(fabs(tn_claims_median_error(c, 5) - 0.2) < 1e-12);
     assert_true(fabs(tn_claims_median_error(c, 6) - 0.15) < 1e-12);
@@ -104,7 +117,9 @@ int main(void) {
         snprintf(path, sizeof path, "%s/share/soc/%s.json", TN_SOURCE_DIR, tn_soc_names[i]);
         if (tn_soc_load(&socs[i], path, NULL)) return 1;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(inputs_come_back), cmocka_unit_test(predictions_are_simulated), cmocka_unit_test(median_counts_predictions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(inputs_come_back),
+                                       cmocka_unit_test(predictions_are_simulated),
+                                       cmocka_unit_test(median_counts_predictions)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     tn_sim_close(&sim);
     return rc;

@@ -1,4 +1,5 @@
-/* tests/lab/request.c - are simulated requests valid schedules, deterministic, and within the bounds of any schedule, whatever is switched on? */
+/* tests/lab/request.c - are simulated requests valid schedules, deterministic, and within the bounds of any
+ * schedule, whatever is switched on? */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,10 +19,15 @@ static tn_ctx ctx;
 static tn_sim sim;
 static tn_soc soc;
 
-static const tn_policy_kind kinds[] = {TN_POLICY_IN_ORDER, TN_POLICY_OVERLAP, TN_POLICY_OOE, TN_POLICY_SYNERGY};
+static const tn_policy_kind kinds[] = {TN_POLICY_IN_ORDER, TN_POLICY_OVERLAP, TN_POLICY_OOE,
+                                       TN_POLICY_SYNERGY};
 
 static tn_sim_request request(const char *model, int32_t n, int32_t chunk, tn_policy_kind kind) {
-    return (tn_sim_request){.soc = &soc, .model = tn_sim_model_find(model), .n_tokens = n, .n_chunk = chunk, .policy = tn_policy_defaults(kind)};
+    return (tn_sim_request){.soc = &soc,
+                            .model = tn_sim_model_find(model),
+                            .n_tokens = n,
+                            .n_chunk = chunk,
+                            .policy = tn_policy_defaults(kind)};
 }
 
 static tn_sim_result simulate(const tn_sim_request *r, tn_timeline *tl) {
@@ -32,7 +38,8 @@ static tn_sim_result simulate(const tn_sim_request *r, tn_timeline *tl) {
     return o;
 }
 
-/* What the fit was made from must come out again: NPU and CPU time of Qwen1.5-1.8B at one chunk of 256 tokens. */
+/* What the fit was made from must come out again: NPU and CPU time of Qwen1.5-1.8B at one chunk of 256
+ * tokens. */
 static void anchors_come_back(void **state) {
     (void)state;
     tn_soc kept = soc;
@@ -41,11 +48,13 @@ static void anchors_come_back(void **state) {
     tn_sim_result o = simulate(&r, NULL);
     soc = kept;
     assert_true(o.work_ns[TN_LANE_NPU] > 314.9e6 && o.work_ns[TN_LANE_NPU] < 315.1e6);
-    assert_true(o.work_ns[TN_LANE_CPU] > 157.5e6 * 0.999 && o.work_ns[TN_LANE_CPU] < 157.5e6 * 1.01); /* the last residual */
+    assert_true(o.work_ns[TN_LANE_CPU] > 157.5e6 * 0.999 &&
+                o.work_ns[TN_LANE_CPU] < 157.5e6 * 1.01); /* the last residual */
     assert_true(soc.products_residual < 0.25 && soc.estimate_residual < 0.1 && soc.flash_residual < 0.15);
 }
 
-/* Every way of loading, attending and scheduling: makespan within its bounds, twice the same, and the events a valid run of the graph. */
+/* Every way of loading, attending and scheduling: makespan within its bounds, twice the same, and the events
+ * a valid run of the graph. */
 static void every_request_is_a_valid_run(void **state) {
     (void)state;
     tn_timeline_options opt = {.n_workers = {1, 1, 1}, .cap_events = 1 << 14, .cap_flows = 1 << 16};
@@ -55,7 +64,8 @@ static void every_request_is_a_valid_run(void **state) {
     for (int load = 0; load < TN_N_SIM_LOADS; load++)
         for (int attention = 0; attention < TN_N_SIM_ATTENTIONS; attention++)
             for (int k = 0; k < 4; k++) {
-                tn_sim_request r = request(k % 2 ? "qwen2.5-0.5b" : "gemma-2b", load % 2 ? 700 : 320, 128, kinds[k]);
+                tn_sim_request r =
+                    request(k % 2 ? "qwen2.5-0.5b" : "gemma-2b", load % 2 ? 700 : 320, 128, kinds[k]);
                 r.load = (tn_sim_load)load, r.attention = (tn_sim_attention)attention, r.bits = 5;
                 if (load == TN_SIM_STREAM) r.npu_memory = 1e9;
                 tn_timeline_clear(tl);
@@ -70,7 +80,8 @@ static void every_request_is_a_valid_run(void **state) {
                     sum += o.run.busy_ns[l];
                 }
                 assert_true(o.run.makespan_ns <= sum); /* no instant in which nothing runs */
-                assert_true(o.energy_j > 0 && o.memory_bytes > tn_sim_weight_bytes(r.model) && o.exposed_io_ms >= 0);
+                assert_true(o.energy_j > 0 && o.memory_bytes > tn_sim_weight_bytes(r.model) &&
+                            o.exposed_io_ms >= 0);
             }
     tn_timeline_close(&tl);
 }
@@ -101,7 +112,8 @@ static void loading_is_overlapped(void **state) {
         ms[load] = o.ttft_ms;
         if (load) assert_true(fabs(o.exposed_io_ms - (o.ttft_ms - ms[TN_SIM_WARM])) < 1e-6);
     }
-    assert_true(ms[TN_SIM_WARM] < ms[TN_SIM_STREAM] && ms[TN_SIM_STREAM] < ms[TN_SIM_OVERLAP] && ms[TN_SIM_OVERLAP] < ms[TN_SIM_SEQUENTIAL]);
+    assert_true(ms[TN_SIM_WARM] < ms[TN_SIM_STREAM] && ms[TN_SIM_STREAM] < ms[TN_SIM_OVERLAP] &&
+                ms[TN_SIM_OVERLAP] < ms[TN_SIM_SEQUENTIAL]);
     assert_true(ms[TN_SIM_LAYERS] < ms[TN_SIM_SEQUENTIAL] && ms[TN_SIM_SEQUENTIAL] < ms[TN_SIM_BUILD]);
     r.load = TN_SIM_STREAM;
     double before = 0;
@@ -116,7 +128,8 @@ static void loading_is_overlapped(void **state) {
     }
 }
 
-/* Sparse attention on one core: the device's estimate beats the core's, and each step of the plan helps or does nothing. */
+/* Sparse attention on one core: the device's estimate beats the core's, and each step of the plan helps or
+ * does nothing. */
 static void attention_is_planned(void **state) {
     (void)state;
     tn_sim_request r = request("phonelm-1.5b", 2048, 256, TN_POLICY_OOE);
@@ -136,7 +149,8 @@ static void attention_is_planned(void **state) {
     assert_true(simulate(&r, NULL).ttft_ms > shadow);
 }
 
-/* Graphs exchanged while the prefill runs are hidden better than before the first token; drafts make tokens cheaper. */
+/* Graphs exchanged while the prefill runs are hidden better than before the first token; drafts make tokens
+ * cheaper. */
 static void decoding_is_counted(void **state) {
     (void)state;
     tn_sim_request r = request("qwen2.5-1.5b", 1024, 256, TN_POLICY_OOE);
@@ -149,12 +163,14 @@ static void decoding_is_counted(void **state) {
         exposed[k] = o.exposed_switch_ms;
         assert_true(fabs(o.ms_per_token - plain - exposed[k] / 100) < 1e-6);
     }
-    assert_true(exposed[TN_SWITCH_PROGRESSIVE] < exposed[TN_SWITCH_SYNC] && exposed[TN_SWITCH_ASYNC] <= exposed[TN_SWITCH_SYNC]);
+    assert_true(exposed[TN_SWITCH_PROGRESSIVE] < exposed[TN_SWITCH_SYNC] &&
+                exposed[TN_SWITCH_ASYNC] <= exposed[TN_SWITCH_SYNC]);
     r.one_form = false, r.accepted = 4;
     assert_true(simulate(&r, NULL).ms_per_token < plain);
 }
 
-/* A device that can address little leaves products to the CPU, the lightest first; idle CPUs that steal are counted. */
+/* A device that can address little leaves products to the CPU, the lightest first; idle CPUs that steal are
+ * counted. */
 static void memory_and_stealing(void **state) {
     (void)state;
     tn_sim_request r = request("qwen1.5-1.8b", 1024, 64, TN_POLICY_SYNERGY);
@@ -164,10 +180,12 @@ static void memory_and_stealing(void **state) {
     assert_int_equal(simulate(&r, NULL).run.n_stolen, 0);
     r.npu_memory = 8e8;
     tn_sim_result some = simulate(&r, NULL);
-    assert_true(some.work_ns[TN_LANE_NPU] < all.work_ns[TN_LANE_NPU] && some.work_ns[TN_LANE_CPU] > all.work_ns[TN_LANE_CPU]);
+    assert_true(some.work_ns[TN_LANE_NPU] < all.work_ns[TN_LANE_NPU] &&
+                some.work_ns[TN_LANE_CPU] > all.work_ns[TN_LANE_CPU]);
     for (int32_t t = 0; t < sim.graph->n_tasks; t++) {
         const tn_task *k = &sim.graph->tasks[t];
-        if (k->subgraph == TN_ST_FFN || k->subgraph == TN_ST_O) assert_int_equal(k->lane, k->subgraph == TN_ST_FFN ? TN_LANE_NPU : TN_LANE_CPU);
+        if (k->subgraph == TN_ST_FFN || k->subgraph == TN_ST_O)
+            assert_int_equal(k->lane, k->subgraph == TN_ST_FFN ? TN_LANE_NPU : TN_LANE_CPU);
     }
 }
 
@@ -188,20 +206,26 @@ static void bottlenecks_are_named(void **state) {
     assert_string_equal(tn_sim_bottleneck(&o), "schedule");
 }
 
-/* Measured stage times instead of a SoC: two workers that help each other, waves of four chunks, a short last chunk. */
+/* Measured stage times instead of a SoC: two workers that help each other, waves of four chunks, a short last
+ * chunk. */
 static void measured_times_are_used(void **state) {
     (void)state;
     tn_measured_stages m = {.n_workers = {1, 1, 0}, .wave_chunks = 4, .attn_us_per_pos = 1};
     for (int s = 0; s < TN_N_STAGES; s++)
         if (!tn_stage_is_shadow((tn_stage)s) && s != TN_ST_PLAN) m.stage_us[s] = 100, m.n_parts[s] = 8;
-    tn_sim_request r = {.measured = &m, .model = tn_sim_model_find("qwen2.5-0.5b"), .n_tokens = 1024, .n_chunk = 128, .policy = tn_policy_defaults(TN_POLICY_OOE)};
+    tn_sim_request r = {.measured = &m,
+                        .model = tn_sim_model_find("qwen2.5-0.5b"),
+                        .n_tokens = 1024,
+                        .n_chunk = 128,
+                        .policy = tn_policy_defaults(TN_POLICY_OOE)};
     r.policy.keep_busy = true;
     tn_sim_result o = simulate(&r, NULL);
     double us = 8 * (24 * 900 + 100) + 24 * 128.0 * (0 + 1 + 2 + 3 + 4 + 5 + 6 + 7);
     assert_true(o.ttft_ms >= us / 2e3 && o.ttft_ms < us / 2e3 * 1.05);
     r.n_tokens = 1024 - 64;
     assert_true(simulate(&r, NULL).ttft_ms < o.ttft_ms * 0.96);
-    m.stage_us[TN_ST_QKV_SHADOW] = 100, m.n_parts[TN_ST_QKV_SHADOW] = 8, m.shadow_kept[TN_ST_QKV_SHADOW] = 0.5;
+    m.stage_us[TN_ST_QKV_SHADOW] = 100, m.n_parts[TN_ST_QKV_SHADOW] = 8,
+    m.shadow_kept[TN_ST_QKV_SHADOW] = 0.5;
     r.n_tokens = 1024;
     tn_sim_result shadowed = simulate(&r, NULL);
     assert_int_equal(shadowed.n_tasks, o.n_tasks + 8 * 12);
@@ -212,7 +236,8 @@ static void nonsense_is_refused(void **state) {
     tn_sim_result o;
     tn_sim_request good = request("qwen2.5-0.5b", 512, 256, TN_POLICY_OOE), bad[8];
     for (int i = 0; i < 8; i++) bad[i] = good;
-    bad[0].n_tokens = 0, bad[1].n_chunk = 2048, bad[2].bits = 9, bad[3].ratio = 1.5, bad[4].accepted = 0.5, bad[5].n_gen = -1, bad[6].n_tokens = 1 << 30;
+    bad[0].n_tokens = 0, bad[1].n_chunk = 2048, bad[2].bits = 9, bad[3].ratio = 1.5, bad[4].accepted = 0.5,
+    bad[5].n_gen = -1, bad[6].n_tokens = 1 << 30;
     bad[7].one_form = true, bad[7].switch_blocks = 1000;
     for (int i = 0; i < 8; i++) {
         tern_error err = {0};
@@ -242,7 +267,8 @@ static tern_status load_json(json_t *root, tern_error *err) {
     return st;
 }
 
-/* Every SoC loads. Anything missing, of the wrong type, out of range or unknown is refused, and the message names its section. */
+/* Every SoC loads. Anything missing, of the wrong type, out of range or unknown is refused, and the message
+ * names its section. */
 static void files_are_checked(void **state) {
     (void)state;
     static const char *const names[] = {"sd8gen2", "sd8gen3", "sd8elite"};
@@ -260,7 +286,13 @@ static void files_are_checked(void **state) {
     json_object_foreach(good, section, o) {
         if (!json_is_object(o)) continue;
         json_object_foreach(o, name, v) {
-            json_t *const wrong[] = {NULL, json_null(), json_integer(-1), json_real(1e300), json_array(), json_true(), json_pack("[{s:i},{s:i}]", "k", 1, "k", 1)};
+            json_t *const wrong[] = {NULL,
+                                     json_null(),
+                                     json_integer(-1),
+                                     json_real(1e300),
+                                     json_array(),
+                                     json_true(),
+                                     json_pack("[{s:i},{s:i}]", "k", 1, "k", 1)};
             for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++, n++) {
                 json_t *bad = json_deep_copy(good);
                 if (wrong[i]) json_object_set_new(json_object_get(bad, section), name, wrong[i]);
@@ -285,8 +317,17 @@ static void files_are_checked(void **state) {
     tern_error err = {0};
     assert_int_equal(load_json(good, &err), TERN_E_FORMAT);
     json_decref(good);
-    static const char *const text[] = {"", "{}", "[1]", "\"x\"", "{\"npu_products\": 1}", "{\"npu_products\": {}, \"npu_products\": {}}", "{", "{\"title\": 3}", "\xff\xfe"};
-    for (size_t i = 0; i < sizeof text / sizeof *text; i++) assert_int_equal(load_text(text[i], &err), TERN_E_FORMAT);
+    static const char *const text[] = {"",
+                                       "{}",
+                                       "[1]",
+                                       "\"x\"",
+                                       "{\"npu_products\": 1}",
+                                       "{\"npu_products\": {}, \"npu_products\": {}}",
+                                       "{",
+                                       "{\"title\": 3}",
+                                       "\xff\xfe"};
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+        assert_int_equal(load_text(text[i], &err), TERN_E_FORMAT);
 }
 
 int main(void) {
@@ -294,10 +335,17 @@ int main(void) {
     if (tn_sim_open(&ctx, &sim, NULL)) return 1;
     if (tn_soc_load(&soc, TN_SOURCE_DIR "/share/soc/sd8gen3.json", NULL)) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(anchors_come_back),     cmocka_unit_test(every_request_is_a_valid_run), cmocka_unit_test(no_policy_is_slower_than_one_task_at_a_time),
-        cmocka_unit_test(loading_is_overlapped), cmocka_unit_test(attention_is_planned),         cmocka_unit_test(decoding_is_counted),
-        cmocka_unit_test(memory_and_stealing),   cmocka_unit_test(bottlenecks_are_named),        cmocka_unit_test(measured_times_are_used),
-        cmocka_unit_test(nonsense_is_refused),   cmocka_unit_test(files_are_checked),
+        cmocka_unit_test(anchors_come_back),
+        cmocka_unit_test(every_request_is_a_valid_run),
+        cmocka_unit_test(no_policy_is_slower_than_one_task_at_a_time),
+        cmocka_unit_test(loading_is_overlapped),
+        cmocka_unit_test(attention_is_planned),
+        cmocka_unit_test(decoding_is_counted),
+        cmocka_unit_test(memory_and_stealing),
+        cmocka_unit_test(bottlenecks_are_named),
+        cmocka_unit_test(measured_times_are_used),
+        cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(files_are_checked),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     tn_sim_close(&sim);

@@ -1,4 +1,5 @@
-/* Is every small synthetic model readable, of its shape, finite through a forward pass and the same bytes whatever the threads? */
+/* Is every small synthetic model readable, of its shape, finite through a forward pass and the same bytes
+ * whatever the threads? */
 #include "engine/engine.h"
 #include "formats/gguf.h"
 #include "model/source.h"
@@ -118,7 +119,8 @@ static void tensors_others_look_for(void **state) {
     tn_gguf *g;
     make("tiny-phi3", path, 1, TN_F16, 1);
     assert_int_equal(tn_gguf_open(&ctx, path, &g, &err), TERN_OK);
-    const tn_tensor *qkv = tn_gguf_tensor(g, "blk.1.attn_qkv.weight"), *up = tn_gguf_tensor(g, "blk.1.ffn_up.weight");
+    const tn_tensor *qkv = tn_gguf_tensor(g, "blk.1.attn_qkv.weight"),
+                    *up = tn_gguf_tensor(g, "blk.1.ffn_up.weight");
     assert_true(qkv && qkv->dims[0] == 192 && qkv->dims[1] == 64 && up && up->dims[0] == 256);
     assert_true(!tn_gguf_tensor(g, "blk.1.attn_q.weight") && !tn_gguf_tensor(g, "blk.1.ffn_gate.weight"));
     tn_gguf_close(&g);
@@ -128,7 +130,8 @@ static void tensors_others_look_for(void **state) {
     assert_true(f && f->dtype == TN_F32 && f->dims[0] == 8);
     float v[8];
     memcpy(v, f->data, sizeof v);
-    assert_true(v[0] == 1 && v[7] == 8); /* the shortest wavelength is kept, the longest stretched by the whole factor */
+    assert_true(v[0] == 1 &&
+                v[7] == 8); /* the shortest wavelength is kept, the longest stretched by the whole factor */
     tn_gguf_close(&g);
 }
 
@@ -168,8 +171,9 @@ int main(void) {
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/a.gguf", folder);
     snprintf(other, sizeof other, "%s/b.gguf", folder);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(small_models_run), cmocka_unit_test(bytes_depend_on_the_seed_only), cmocka_unit_test(tensors_others_look_for),
-                                       cmocka_unit_test(failures_leave_nothing)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_models_run), cmocka_unit_test(bytes_depend_on_the_seed_only),
+        cmocka_unit_test(tensors_others_look_for), cmocka_unit_test(failures_leave_nothing)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     (void)remove(path);
     (void)remove(other);

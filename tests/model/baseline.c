@@ -1,4 +1,5 @@
-/* Do the accuracy baselines round as published, and does the forward put outliers and the rest together again? */
+/* Do the accuracy baselines round as published, and does the forward put outliers and the rest together
+ * again? */
 #include "base/ctx.h"
 #include "base/rng.h"
 #include "model/baseline.h"
@@ -35,7 +36,8 @@ static void rounding(void **state) {
     for (int i = 0; i < K; i++) row_max = fmaxf(row_max, fabsf(x[i]));
     for (int i = 0; i < K; i++) {
         float steps = y[i] / (row_max / 127);
-        assert_true(fabsf(steps - nearbyintf(steps)) < 1e-3f && fabsf(x[i] - y[i]) <= row_max / 127 * 0.5001f);
+        assert_true(fabsf(steps - nearbyintf(steps)) < 1e-3f &&
+                    fabsf(x[i] - y[i]) <= row_max / 127 * 0.5001f);
     }
     memcpy(y, x, sizeof y);
     assert_true(tn_baseline_row(TN_FLOAT_LLM_INT8, y, out, K));
@@ -75,8 +77,9 @@ static float *logits_of(const char *scheme, const char *model, size_t *n) {
 /* Near the float model's logits but not equal to them: 8 bits are lost, no more. */
 static void close_to_float(void **state) {
     (void)state;
-    static const char *const models[] = {TN_SOURCE_DIR "/tests/oracle/fixtures/qwen2", TN_SOURCE_DIR "/tests/oracle/fixtures/gemma2",
-                                         TN_SOURCE_DIR "/models/tern-tiny"}; /* the last has values beyond 6 that matter */
+    static const char *const models[] = {
+        TN_SOURCE_DIR "/tests/oracle/fixtures/qwen2", TN_SOURCE_DIR "/tests/oracle/fixtures/gemma2",
+        TN_SOURCE_DIR "/models/tern-tiny"}; /* the last has values beyond 6 that matter */
     for (int m = 0; m < 3; m++) {
         size_t n;
         float *want = logits_of("float", models[m], &n);
@@ -89,7 +92,8 @@ static void close_to_float(void **state) {
                 norm += (double)want[i] * want[i];
             }
             assert_true(diff > 0);
-            if (!(diff < norm * 0.06 * 0.06)) fail_msg("%s of %s: relative error %g", schemes[s], models[m], sqrt(diff / norm));
+            if (!(diff < norm * 0.06 * 0.06))
+                fail_msg("%s of %s: relative error %g", schemes[s], models[m], sqrt(diff / norm));
             free(got);
         }
         free(want);
@@ -103,12 +107,15 @@ static void refusals(void **state) {
     o.scheme = "llm-npu";
     tern_engine *e;
     tern_error err;
-    assert_int_equal(tern_engine_open(TN_SOURCE_DIR "/tests/oracle/fixtures/qwen2", &o, &e, &err), TERN_E_INVALID);
+    assert_int_equal(tern_engine_open(TN_SOURCE_DIR "/tests/oracle/fixtures/qwen2", &o, &e, &err),
+                     TERN_E_INVALID);
     o.scheme = "llm-int8";
-    assert_int_equal(tern_engine_open(TN_SOURCE_DIR "/tests/oracle/fixtures/phi2.gguf", &o, &e, &err), TERN_E_UNSUPPORTED);
+    assert_int_equal(tern_engine_open(TN_SOURCE_DIR "/tests/oracle/fixtures/phi2.gguf", &o, &e, &err),
+                     TERN_E_UNSUPPORTED);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rounding), cmocka_unit_test(close_to_float), cmocka_unit_test(refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rounding), cmocka_unit_test(close_to_float),
+                                       cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Do the float path's logits agree with the independent float64 reference (tests/oracle), for every architecture and
- * file format, and are they the same bits however the tokens were fed: at once, in parts, one by one, from a saved state,
- * by any number of threads and sessions, with any instruction set? */
+/* Do the float path's logits agree with the independent float64 reference (tests/oracle), for every
+ * architecture and file format, and are they the same bits however the tokens were fed: at once, in parts,
+ * one by one, from a saved state, by any number of threads and sessions, with any instruction set? */
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -21,7 +21,8 @@
 
 #define FIXTURES TN_SOURCE_DIR "/tests/oracle/fixtures"
 
-/* The issue asks for 1e-4. A tenth of it leaves room for float32 and still tells the two forms of GELU apart. */
+/* The issue asks for 1e-4. A tenth of it leaves room for float32 and still tells the two forms of GELU apart.
+ */
 static const double tolerance = 1e-5;
 
 enum { MAX_TOK = 1024, MAX_POS = 32, MAX_VOCAB = 256, MAX_CASES = 64 };
@@ -50,7 +51,8 @@ static void load_vectors(const char *path, vectors *v) {
     size_t i, k;
     v->n_ctx = (int32_t)json_integer_value(json_object_get(j, "n_ctx"));
     v->perplexity = json_number_value(json_object_get(j, "perplexity"));
-    json_t *ids = json_object_get(j, "tokens"), *pos = json_object_get(j, "positions"), *logits = json_object_get(j, "logits");
+    json_t *ids = json_object_get(j, "tokens"), *pos = json_object_get(j, "positions"),
+           *logits = json_object_get(j, "logits");
     v->n_tok = json_array_size(ids);
     v->n_pos = json_array_size(pos);
     assert_in_range(v->n_tok, 2, MAX_TOK);
@@ -96,13 +98,16 @@ static void prefill(tern_session *s, const int32_t *ids, size_t n) {
 
 static void step(tern_session *s, int32_t id) {
     tern_error err = {0};
-    if (tern_session_step(s, id, &err) != TERN_OK) fail_msg("step at %zu: %s", tern_session_length(s), err.message);
+    if (tern_session_step(s, id, &err) != TERN_OK)
+        fail_msg("step at %zu: %s", tern_session_length(s), err.message);
     assert_non_null(tern_session_logits(s));
 }
 
 static void same_bits(const float *a, const float *b, size_t n, const char *what, size_t pos) {
     for (size_t i = 0; i < n; i++) {
-        if (memcmp(&a[i], &b[i], sizeof *a)) fail_msg("%s: logit %zu after position %zu is %a, not %a", what, i, pos, (double)a[i], (double)b[i]);
+        if (memcmp(&a[i], &b[i], sizeof *a))
+            fail_msg("%s: logit %zu after position %zu is %a, not %a", what, i, pos, (double)a[i],
+                     (double)b[i]);
     }
 }
 
@@ -124,7 +129,8 @@ static float *score(tern_engine *e, const vectors *v) {
     assert_non_null(k.all);
     tern_error err = {0};
     tern_session *s = open_session(e, v);
-    if (tern_session_score(s, v->ids, v->n_tok, 0, keep, &k, &err) != TERN_OK) fail_msg("score: %s", err.message);
+    if (tern_session_score(s, v->ids, v->n_tok, 0, keep, &k, &err) != TERN_OK)
+        fail_msg("score: %s", err.message);
     assert_int_equal(k.next, v->n_tok);
     tern_session_close(&s);
     return k.all;
@@ -146,11 +152,14 @@ static void compare_with_oracle(const oracle_case *c, const vectors *v, const fl
         double diff = 0, size = 0;
         for (size_t k = 0; k < v->n_vocab; k++) {
             double got = (double)all[v->pos[i] * v->n_vocab + k], want = v->logits[i][k];
-            if (!isfinite(got)) fail_msg("%s: logit %zu after position %zu is %g", c->name, k, v->pos[i], got);
+            if (!isfinite(got))
+                fail_msg("%s: logit %zu after position %zu is %g", c->name, k, v->pos[i], got);
             diff = fmax(diff, fabs(got - want));
             size = fmax(size, fabs(want));
         }
-        if (diff / size > tolerance) fail_msg("%s: logits after position %zu are off by %.2e of the largest", c->name, v->pos[i], diff / size);
+        if (diff / size > tolerance)
+            fail_msg("%s: logits after position %zu are off by %.2e of the largest", c->name, v->pos[i],
+                     diff / size);
         worst = fmax(worst, diff / size);
     }
     double nll = 0;
@@ -161,7 +170,8 @@ static void compare_with_oracle(const oracle_case *c, const vectors *v, const fl
         nll += log(sum) - (double)l[v->ids[t + 1]];
     }
     double ppl = exp(nll / (double)(v->n_tok - 1));
-    if (fabs(ppl - v->perplexity) > 1e-4 * v->perplexity) fail_msg("%s: perplexity %.6f, the oracle's is %.6f", c->name, ppl, v->perplexity);
+    if (fabs(ppl - v->perplexity) > 1e-4 * v->perplexity)
+        fail_msg("%s: perplexity %.6f, the oracle's is %.6f", c->name, ppl, v->perplexity);
     print_message("%s: largest relative error %.1e\n", c->name, worst);
 }
 
@@ -213,7 +223,8 @@ static void saved_and_loaded(tern_engine *e, const vectors *v, const float *all)
     tern_session_close(&t);
 }
 
-/* A longrope model's keys are rotated for a short or a long context: a state must not move between the two. */
+/* A longrope model's keys are rotated for a short or a long context: a state must not move between the two.
+ */
 static void no_state_across_contexts(void **state) {
     (void)state;
     tern_engine *e = open_engine(FIXTURES "/phi3-long", 1);
@@ -250,8 +261,10 @@ static void *prefill_and_step(void *arg) {
     tern_session_options_defaults(&o);
     o.n_ctx = g->v->n_ctx;
     tern_session *s = NULL;
-    g->ok = tern_session_open(g->e, &o, &s, NULL) == TERN_OK && tern_session_prefill(s, g->v->ids, g->v->n_tok / 2, NULL) == TERN_OK;
-    for (size_t i = g->v->n_tok / 2; g->ok && i < g->v->n_tok; i++) g->ok = tern_session_step(s, g->v->ids[i], NULL) == TERN_OK;
+    g->ok = tern_session_open(g->e, &o, &s, NULL) == TERN_OK &&
+            tern_session_prefill(s, g->v->ids, g->v->n_tok / 2, NULL) == TERN_OK;
+    for (size_t i = g->v->n_tok / 2; g->ok && i < g->v->n_tok; i++)
+        g->ok = tern_session_step(s, g->v->ids[i], NULL) == TERN_OK;
     if (g->ok) memcpy(g->logits, tern_session_logits(s), g->v->n_vocab * sizeof *g->logits);
     tern_session_close(&s);
     return NULL;
@@ -262,7 +275,8 @@ static void two_sessions(tern_engine *e, const vectors *v, const float *all) {
     static float logits[2][MAX_VOCAB];
     guest g[2] = {{e, v, logits[0], false}, {e, v, logits[1], false}};
     pthread_t thread[2];
-    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&thread[i], NULL, prefill_and_step, &g[i]), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, prefill_and_step, &g[i]), 0);
     for (int i = 0; i < 2; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < 2; i++) {
         assert_true(g[i].ok);
@@ -369,7 +383,9 @@ static void greedy_text(void **state) {
     tern_generate_result r;
     assert_int_equal(tern_session_generate(s, &o, &r, &err), TERN_OK);
     json_array_foreach(want, i, x) {
-        if (i < got->n && got->ids[i] != json_integer_value(x)) fail_msg("generated token %zu is %d, llama.cpp's is %d", i, got->ids[i], (int)json_integer_value(x));
+        if (i < got->n && got->ids[i] != json_integer_value(x))
+            fail_msg("generated token %zu is %d, llama.cpp's is %d", i, got->ids[i],
+                     (int)json_integer_value(x));
     }
     assert_int_equal(got->n, json_array_size(want));
     assert_string_equal(got->text, json_string_value(json_object_get(j, "text")));

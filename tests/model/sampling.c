@@ -1,5 +1,5 @@
-/* Are the sampler's distributions those of the brute-force oracle (tests/oracle/sampling.py), does drawing follow them,
- * and do large vocabularies go through the same filters as small ones? */
+/* Are the sampler's distributions those of the brute-force oracle (tests/oracle/sampling.py), does drawing
+ * follow them, and do large vocabularies go through the same filters as small ones? */
 #include "model/sampler.h"
 
 #include <jansson.h>
@@ -13,7 +13,9 @@
 
 enum { MAX = 4096 };
 
-static float number(const json_t *o, const char *key) { return (float)json_number_value(json_object_get(o, key)); }
+static float number(const json_t *o, const char *key) {
+    return (float)json_number_value(json_object_get(o, key));
+}
 
 static void oracle_vectors(void **state) {
     (void)state;
@@ -22,7 +24,8 @@ static void oracle_vectors(void **state) {
     if (!j) fail_msg("%s:%d: %s", je.source, je.line, je.text);
     float logits[64];
     int32_t history[64];
-    size_t i, k, n_vocab = json_array_size(json_object_get(j, "logits")), n_history = json_array_size(json_object_get(j, "history"));
+    size_t i, k, n_vocab = json_array_size(json_object_get(j, "logits")),
+                 n_history = json_array_size(json_object_get(j, "history"));
     assert_in_range(n_vocab, 1, 64);
     assert_in_range(n_history, 1, 64);
     json_array_foreach(json_object_get(j, "logits"), i, x) logits[i] = (float)json_number_value(x);
@@ -45,11 +48,14 @@ static void oracle_vectors(void **state) {
         json_t *ids = json_object_get(c, "ids"), *probs = json_object_get(c, "p");
         for (int again = 0; again < 2; again++) { /* a sampler keeps nothing from one call to the next */
             size_t n = tn_sampler_distribution(&s, logits, history, n_history);
-            if (n != json_array_size(ids)) fail_msg("case %zu: %zu candidates, want %zu", i, n, json_array_size(ids));
+            if (n != json_array_size(ids))
+                fail_msg("case %zu: %zu candidates, want %zu", i, n, json_array_size(ids));
             for (k = 0; k < n; k++) {
                 double want = json_number_value(json_array_get(probs, k));
-                if (s.cand[k].id != json_integer_value(json_array_get(ids, k))) fail_msg("case %zu: candidate %zu is token %d", i, k, s.cand[k].id);
-                if (fabs(s.cand[k].p - want) > 1e-6) fail_msg("case %zu: token %d has p %.9f, want %.9f", i, s.cand[k].id, s.cand[k].p, want);
+                if (s.cand[k].id != json_integer_value(json_array_get(ids, k)))
+                    fail_msg("case %zu: candidate %zu is token %d", i, k, s.cand[k].id);
+                if (fabs(s.cand[k].p - want) > 1e-6)
+                    fail_msg("case %zu: token %d has p %.9f, want %.9f", i, s.cand[k].id, s.cand[k].p, want);
             }
         }
         /* 4000 draws stay within five standard deviations of every p */
@@ -60,7 +66,8 @@ static void oracle_vectors(void **state) {
         for (k = 0; k < json_array_size(ids); k++) {
             double want = json_number_value(json_array_get(probs, k)), sd = sqrt(N_DRAWS * want * (1 - want));
             int got = count[json_integer_value(json_array_get(ids, k))];
-            if (fabs(got - N_DRAWS * want) > 5 * sd + 1) fail_msg("case %zu: token with p %.4f drawn %d times of %d", i, want, got, N_DRAWS);
+            if (fabs(got - N_DRAWS * want) > 5 * sd + 1)
+                fail_msg("case %zu: token with p %.4f drawn %d times of %d", i, want, got, N_DRAWS);
             drawn += got;
         }
         assert_int_equal(drawn, N_DRAWS);
@@ -88,7 +95,11 @@ static void top_k_is_a_sort(void **state) {
         uint64_t kind = tn_rng_below(&rng, 5);
         for (size_t i = 0; i < n; i++) {
             double r = tn_rng_f64(&rng);
-            logits[i] = (float)(kind == 0 ? (double)i : kind == 1 ? -(double)i : kind == 2 ? floor(r * 4) : kind == 3 ? 7 : r * 20 - 10);
+            logits[i] = (float)(kind == 0   ? (double)i
+                                : kind == 1 ? -(double)i
+                                : kind == 2 ? floor(r * 4)
+                                : kind == 3 ? 7
+                                            : r * 20 - 10);
             want[i] = (tn_candidate){.id = (int32_t)i, .logit = logits[i]};
         }
         qsort(want, n, sizeof *want, by_logit);
@@ -100,11 +111,13 @@ static void top_k_is_a_sort(void **state) {
         p.top_k = (int32_t)(1 + tn_rng_below(&rng, n + n / 4 + 1));
         tn_sampler s;
         assert_int_equal(tn_sampler_open(&ctx, &p, n, &s, NULL), TERN_OK);
-        size_t kept = tn_sampler_distribution(&s, logits, NULL, 0), k = (size_t)p.top_k < n ? (size_t)p.top_k : n;
+        size_t kept = tn_sampler_distribution(&s, logits, NULL, 0),
+               k = (size_t)p.top_k < n ? (size_t)p.top_k : n;
         if (kept != k) fail_msg("seed %d: kept %zu of %zu, want %zu", (int)seed, kept, n, k);
         double sum = 0;
         for (size_t i = 0; i < k; i++) {
-            if (s.cand[i].id != want[i].id) fail_msg("seed %d: candidate %zu is %d, want %d", (int)seed, i, s.cand[i].id, want[i].id);
+            if (s.cand[i].id != want[i].id)
+                fail_msg("seed %d: candidate %zu is %d, want %d", (int)seed, i, s.cand[i].id, want[i].id);
             sum += s.cand[i].p;
         }
         assert_true(fabs(sum - 1) < 1e-9);
@@ -217,8 +230,12 @@ static void bad_settings(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(oracle_vectors), cmocka_unit_test(top_k_is_a_sort), cmocka_unit_test(draws_are_reproducible),
-        cmocka_unit_test(odd_logits), cmocka_unit_test(top_logits),     cmocka_unit_test(bad_settings),
+        cmocka_unit_test(oracle_vectors),
+        cmocka_unit_test(top_k_is_a_sort),
+        cmocka_unit_test(draws_are_reproducible),
+        cmocka_unit_test(odd_logits),
+        cmocka_unit_test(top_logits),
+        cmocka_unit_test(bad_settings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

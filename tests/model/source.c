@@ -36,10 +36,13 @@ static float *read_all(const tn_source *s, int layer, tn_role role, int64_t *n) 
     return v;
 }
 
-/* Permuted Q and K, Gemma's +1, fused QKV and gate-up, tied heads: all undone, so that both files say the same. */
+/* Permuted Q and K, Gemma's +1, fused QKV and gate-up, tied heads: all undone, so that both files say the
+ * same. */
 static void both_formats_hold_the_same_model(void **state) {
     (void)state;
-    static const char *const names[] = {"llama", "llama3-rope", "llama-linear-rope", "qwen2", "qwen3", "gemma", "gemma2", "phi2", "phi3-short", "phi3-long"};
+    static const char *const names[] = {
+        "llama",  "llama3-rope", "llama-linear-rope", "qwen2",    "qwen3", "gemma",
+        "gemma2", "phi2",        "phi3-short",        "phi3-long"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char hf_path[512], gguf_path[512];
         snprintf(hf_path, sizeof hf_path, FIXTURES "%s", names[i]);
@@ -47,8 +50,9 @@ static void both_formats_hold_the_same_model(void **state) {
         tn_source *a = open_ok(hf_path), *b = open_ok(gguf_path);
         const tn_hparams *h = tn_source_hparams(a), *g = tn_source_hparams(b);
         assert_string_equal(h->arch, g->arch);
-#define SAME(field) \
-    if (h->field != g->field) fail_msg("%s: " #field " is %g and %g", names[i], (double)h->field, (double)g->field)
+#define SAME(field)                                                                                          \
+    if (h->field != g->field)                                                                                \
+    fail_msg("%s: " #field " is %g and %g", names[i], (double)h->field, (double)g->field)
         SAME(n_layers);
         SAME(n_embd);
         SAME(n_heads);
@@ -59,7 +63,8 @@ static void both_formats_hold_the_same_model(void **state) {
         SAME(ctx_train);
         SAME(n_rot);
         SAME(tied);
-        if (h->window < h->ctx_train) { /* a longer one hides nothing, and the GGUF of Phi-3 here leaves it out */
+        if (h->window <
+            h->ctx_train) { /* a longer one hides nothing, and the GGUF of Phi-3 here leaves it out */
             SAME(window);
             SAME(window_pattern);
         }
@@ -70,18 +75,23 @@ static void both_formats_hold_the_same_model(void **state) {
         SAME(logit_soft_cap);
         SAME(norm_eps);
 #undef SAME
-        assert_true(fabsf(h->attn_scale - g->attn_scale) < 1e-6f && fabsf(h->rope_mscale - g->rope_mscale) < 1e-6f);
+        assert_true(fabsf(h->attn_scale - g->attn_scale) < 1e-6f &&
+                    fabsf(h->rope_mscale - g->rope_mscale) < 1e-6f);
         for (int k = 0; k < h->n_rot / 2; k++) { /* the factors of GGUF are rounded to float */
-            assert_true(fabsf(h->inv_freq[k] / g->inv_freq[k] - 1) < 1e-6f && fabsf(h->inv_freq_long[k] / g->inv_freq_long[k] - 1) < 1e-6f);
+            assert_true(fabsf(h->inv_freq[k] / g->inv_freq[k] - 1) < 1e-6f &&
+                        fabsf(h->inv_freq_long[k] / g->inv_freq_long[k] - 1) < 1e-6f);
         }
         for (int layer = -1; layer < h->n_layers; layer++) {
-            for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM; r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
+            for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM;
+                 r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
                 assert_int_equal(tn_source_has(a, layer, (tn_role)r), tn_source_has(b, layer, (tn_role)r));
                 if (!tn_source_has(a, layer, (tn_role)r)) continue;
                 int64_t n;
                 float *x = read_all(a, layer, (tn_role)r, &n), *y = read_all(b, layer, (tn_role)r, &n);
                 for (int64_t k = 0; k < n; k++) {
-                    if (x[k] != y[k]) fail_msg("%s: %s of layer %d differs at %lld: %a and %a", names[i], tn_role_name((tn_role)r), layer, (long long)k, (double)x[k], (double)y[k]);
+                    if (x[k] != y[k])
+                        fail_msg("%s: %s of layer %d differs at %lld: %a and %a", names[i],
+                                 tn_role_name((tn_role)r), layer, (long long)k, (double)x[k], (double)y[k]);
                 }
                 free(x);
                 free(y);
@@ -103,7 +113,8 @@ static void fused_tensors_are_cut_in_order(void **state) {
         const char *name;
         tn_role parts[3];
         int n_parts;
-    } fused[] = {{"blk.1.attn_qkv.weight", {TN_W_Q, TN_W_K, TN_W_V}, 3}, {"blk.1.ffn_up.weight", {TN_W_GATE, TN_W_UP}, 2}};
+    } fused[] = {{"blk.1.attn_qkv.weight", {TN_W_Q, TN_W_K, TN_W_V}, 3},
+                 {"blk.1.ffn_up.weight", {TN_W_GATE, TN_W_UP}, 2}};
     for (int i = 0; i < 2; i++) {
         const tn_tensor *t = tn_gguf_tensor(g, fused[i].name);
         assert_non_null(t);
@@ -115,7 +126,9 @@ static void fused_tensors_are_cut_in_order(void **state) {
             int64_t n_part;
             float *v = read_all(s, 1, fused[i].parts[k], &n_part);
             assert_true(at + (uint64_t)n_part <= n);
-            if (memcmp(v, all + at, (size_t)n_part * sizeof *v)) fail_msg("%s: %s is not the rows from %llu", t->name, tn_role_name(fused[i].parts[k]), (unsigned long long)(at / t->dims[1]));
+            if (memcmp(v, all + at, (size_t)n_part * sizeof *v))
+                fail_msg("%s: %s is not the rows from %llu", t->name, tn_role_name(fused[i].parts[k]),
+                         (unsigned long long)(at / t->dims[1]));
             at += (uint64_t)n_part;
             free(v);
         }
@@ -138,7 +151,8 @@ static void *read_rows(void *arg) {
     float *row = malloc((size_t)r->cols * sizeof *row);
     r->ok = row != NULL;
     for (int64_t i = 0; r->ok && i < r->rows; i++) {
-        r->ok = tn_source_read(r->s, 1, TN_W_Q, i, i + 1, row, NULL) == TERN_OK && !memcmp(row, r->want + i * r->cols, (size_t)r->cols * sizeof *row);
+        r->ok = tn_source_read(r->s, 1, TN_W_Q, i, i + 1, row, NULL) == TERN_OK &&
+                !memcmp(row, r->want + i * r->cols, (size_t)r->cols * sizeof *row);
     }
     free(row);
     return NULL;
@@ -170,7 +184,8 @@ static void rows_alone_and_from_threads(void **state) {
     tn_source_close(&s);
 }
 
-/* ---- broken files --------------------------------------------------------------------------------------- */
+/* ---- broken files ---------------------------------------------------------------------------------------
+ */
 
 static char folder[64] = "/tmp/tern-source-XXXXXX", broken_path[128];
 
@@ -209,7 +224,8 @@ static void refused(tern_status want, const char *part) {
     tn_source *s;
     tern_error err = {0};
     assert_int_equal(tn_source_open(&ctx, broken_path, &s, &err), want);
-    if (!strstr(err.message, broken_path) || !strstr(err.message, part)) fail_msg("'%s' lacks '%s'", err.message, part);
+    if (!strstr(err.message, broken_path) || !strstr(err.message, part))
+        fail_msg("'%s' lacks '%s'", err.message, part);
     assert_null(s);
 }
 
@@ -223,26 +239,39 @@ static void broken_gguf(void **state) {
     uint32_t type;
     uint64_t dim;
     file f = load(good);
-    find(&f, "blk.1.ffn_up.weight")[10] = 'x', save(&f), refused(TERN_E_FORMAT, "tensor blk.1.ffn_up.weight is missing (architecture qwen2 needs it)");
+    find(&f, "blk.1.ffn_up.weight")[10] = 'x', save(&f),
+             refused(TERN_E_FORMAT, "tensor blk.1.ffn_up.weight is missing (architecture qwen2 needs it)");
     free(f.b), f = load(good);
-    find(&f, "blk.0.attn_k.bias")[7] = 'x', save(&f), refused(TERN_E_FORMAT, "tensor blk.0.attn_k.bias is missing");
+    find(&f, "blk.0.attn_k.bias")[7] = 'x', save(&f),
+             refused(TERN_E_FORMAT, "tensor blk.0.attn_k.bias is missing");
     free(f.b), f = load(good);
-    dim = 32, memcpy(after_name(&f, "blk.1.ffn_up.weight") + 12, &dim, 8), save(&f), refused(TERN_E_FORMAT, "tensor blk.1.ffn_up.weight at offset ");
+    dim = 32, memcpy(after_name(&f, "blk.1.ffn_up.weight") + 12, &dim, 8), save(&f),
+    refused(TERN_E_FORMAT, "tensor blk.1.ffn_up.weight at offset ");
     free(f.b), f = load(good);
-    type = 24, memcpy(after_name(&f, "blk.0.attn_q.weight") + 20, &type, 4), save(&f), refused(TERN_E_UNSUPPORTED, "tensor blk.0.attn_q.weight at offset ");
+    type = 24, memcpy(after_name(&f, "blk.0.attn_q.weight") + 20, &type, 4), save(&f),
+    refused(TERN_E_UNSUPPORTED, "tensor blk.0.attn_q.weight at offset ");
     free(f.b), f = load(good);
-    memcpy(find(&f, "qwen2"), "qwenX", 5), save(&f), refused(TERN_E_UNSUPPORTED, "architecture 'qwenX' is not supported; there are llama, ");
+    memcpy(find(&f, "qwen2"), "qwenX", 5), save(&f),
+        refused(TERN_E_UNSUPPORTED, "architecture 'qwenX' is not supported; there are llama, ");
     free(f.b), f = load(good);
-    find(&f, "qwen2.block_count")[16] = 'x', save(&f), refused(TERN_E_FORMAT, "'qwen2.block_count' is missing");
+    find(&f, "qwen2.block_count")[16] = 'x', save(&f),
+             refused(TERN_E_FORMAT, "'qwen2.block_count' is missing");
     free(f.b), f = load(good);
-    type = 100000, memcpy(after_name(&f, "qwen2.block_count") + 4, &type, 4), save(&f), refused(TERN_E_FORMAT, "layers 100000");
+    type = 100000, memcpy(after_name(&f, "qwen2.block_count") + 4, &type, 4), save(&f),
+    refused(TERN_E_FORMAT, "layers 100000");
     free(f.b), f = load(good);
-    type = 0, memcpy(after_name(&f, "qwen2.attention.head_count") + 4, &type, 4), save(&f), refused(TERN_E_FORMAT, "heads 0");
+    type = 0, memcpy(after_name(&f, "qwen2.attention.head_count") + 4, &type, 4), save(&f),
+    refused(TERN_E_FORMAT, "heads 0");
     free(f.b), f = load(good);
-    type = 5, memcpy(after_name(&f, "qwen2.rope.freq_base"), &type, 4), type = 0xffffffffu, memcpy(after_name(&f, "qwen2.rope.freq_base") + 4, &type, 4), save(&f);
+    type = 5, memcpy(after_name(&f, "qwen2.rope.freq_base"), &type, 4), type = 0xffffffffu,
+    memcpy(after_name(&f, "qwen2.rope.freq_base") + 4, &type, 4), save(&f);
     refused(TERN_E_FORMAT, "rope base -1");
-    free(f.b), f = load(FIXTURES "llama3-rope.gguf"); /* a key or tensor that is there but malformed is not taken for absent */
-    type = 1, memcpy(after_name(&f, "rope_freqs.weight") + 12, &type, 4), save(&f), refused(TERN_E_FORMAT, "tensor rope_freqs.weight at offset ");
+    free(f.b),
+        f = load(
+            FIXTURES
+            "llama3-rope.gguf"); /* a key or tensor that is there but malformed is not taken for absent */
+    type = 1, memcpy(after_name(&f, "rope_freqs.weight") + 12, &type, 4), save(&f),
+    refused(TERN_E_FORMAT, "tensor rope_freqs.weight at offset ");
     free(f.b), f = load(good);
     f.n /= 2, save(&f), refused(TERN_E_FORMAT, "the file has ");
     free(f.b);
@@ -276,8 +305,10 @@ static void weights_that_are_no_numbers(void **state) {
             tn_role_shape(tn_source_hparams(s), roles[k].role, &rows, &cols);
             float *v = malloc((size_t)(rows * cols) * sizeof *v);
             char part[128];
-            snprintf(part, sizeof part, "broken.gguf: tensor %s at offset %llu holds %s at element 5", names[k], (unsigned long long)t->off_bytes, i ? "an infinity" : "NaN");
-            assert_int_equal(tn_source_read(s, roles[k].layer, roles[k].role, 0, rows, v, &err), TERN_E_FORMAT);
+            snprintf(part, sizeof part, "broken.gguf: tensor %s at offset %llu holds %s at element 5",
+                     names[k], (unsigned long long)t->off_bytes, i ? "an infinity" : "NaN");
+            assert_int_equal(tn_source_read(s, roles[k].layer, roles[k].role, 0, rows, v, &err),
+                             TERN_E_FORMAT);
             if (!strstr(err.message, part)) fail_msg("'%s' lacks '%s'", err.message, part);
             free(v);
             tn_source_close(&s);
@@ -291,7 +322,8 @@ static void broken_folder(void **state) {
     char path[256];
     snprintf(broken_path, sizeof broken_path, "%s", folder);
     refused(TERN_E_IO, "config.json");
-    file config = load(FIXTURES "phi3-short/config.json"), weights = load(FIXTURES "phi3-short/model.safetensors");
+    file config = load(FIXTURES "phi3-short/config.json"),
+         weights = load(FIXTURES "phi3-short/model.safetensors");
     static const struct {
         const char *find, *put, *part;
     } cases[] = {{"\"phi3\"", "\"phi9\"", "model type 'phi9' is not supported; there are llama, "},
@@ -303,7 +335,8 @@ static void broken_folder(void **state) {
             const file *f = what ? &weights : &config;
             uint8_t *copy = malloc(f->n), *at;
             memcpy(copy, f->b, f->n);
-            if ((at = memmem(copy, f->n, cases[i].find, strlen(cases[i].find)))) memcpy(at, cases[i].put, strlen(cases[i].put));
+            if ((at = memmem(copy, f->n, cases[i].find, strlen(cases[i].find))))
+                memcpy(at, cases[i].put, strlen(cases[i].put));
             snprintf(path, sizeof path, "%s/%s", folder, what ? "model.safetensors" : "config.json");
             FILE *o = fopen(path, "wb");
             assert_non_null(o);
@@ -326,10 +359,13 @@ static void configs(void **state) {
         const char *part;
     } cases[] = {
         {"qwen2", "{}", TERN_OK, NULL},
-        {"qwen2", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}}", TERN_E_UNSUPPORTED, "rope scaling 'yarn' is not supported (linear, llama3 and longrope are)"},
+        {"qwen2", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}}", TERN_E_UNSUPPORTED,
+         "rope scaling 'yarn' is not supported (linear, llama3 and longrope are)"},
         {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\"}}", TERN_E_FORMAT, "'factor' is missing"},
-        {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}}", TERN_E_FORMAT, "rope factor 0"},
-        {"phi3", "{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1]}}", TERN_E_FORMAT, "'short_factor' has 1 factors, want 4"},
+        {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}}", TERN_E_FORMAT,
+         "rope factor 0"},
+        {"phi3", "{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1]}}",
+         TERN_E_FORMAT, "'short_factor' has 1 factors, want 4"},
         {"llama", "{\"hidden_size\":null}", TERN_E_FORMAT, "'hidden_size' is not a number"},
         {"llama", "{\"hidden_size\":32.5}", TERN_E_FORMAT, "'hidden_size' is 32.5, not a whole number"},
         {"llama", "{\"hidden_size\":1e30}", TERN_E_FORMAT, "'hidden_size' is 1e+30, out of range"},
@@ -341,10 +377,12 @@ static void configs(void **state) {
         {"llama", "{\"rms_norm_eps\":-1}", TERN_E_FORMAT, "norm epsilon -1"},
         {"phi", "{\"partial_rotary_factor\":7}", TERN_E_FORMAT, "partial_rotary_factor 7"},
         {"phi", "{\"qk_layernorm\":true}", TERN_E_UNSUPPORTED, "qk_layernorm"},
-        {"qwen2", "{\"use_sliding_window\":true,\"max_window_layers\":1}", TERN_E_UNSUPPORTED, "use_sliding_window"},
+        {"qwen2", "{\"use_sliding_window\":true,\"max_window_layers\":1}", TERN_E_UNSUPPORTED,
+         "use_sliding_window"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        json_t *c = json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "hidden_size", 32, "num_hidden_layers", 2, "num_attention_heads", 4, "num_key_value_heads", 2, "intermediate_size", 64,
+        json_t *c = json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "hidden_size", 32, "num_hidden_layers", 2,
+                              "num_attention_heads", 4, "num_key_value_heads", 2, "intermediate_size", 64,
                               "vocab_size", 48, "max_position_embeddings", 64);
         json_t *patch = json_loads(cases[i].patch, 0, NULL);
         assert_true(c && patch);
@@ -352,7 +390,8 @@ static void configs(void **state) {
         tn_hparams h;
         tern_error err = {0};
         tern_status st = tn_arch_hparams_hf(tn_arch_by_hf(cases[i].arch), c, "config.json", &h, &err);
-        if (st != cases[i].want || (cases[i].part && (!strstr(err.message, cases[i].part) || !strstr(err.message, "config.json")))) {
+        if (st != cases[i].want ||
+            (cases[i].part && (!strstr(err.message, cases[i].part) || !strstr(err.message, "config.json")))) {
             fail_msg("%s %s: status %d, '%s'", cases[i].arch, cases[i].patch, st, err.message);
         }
         json_decref(c);
@@ -403,7 +442,8 @@ static void scarce_release(void *user, void *p) {
 static void every_allocation_may_fail(void **state) {
     (void)state;
     char tiny[512];
-    snprintf(tiny, sizeof tiny, "%s/models/stories260K.gguf", getenv("TERN_DATA") ? getenv("TERN_DATA") : TN_SOURCE_DIR "/../shared/data");
+    snprintf(tiny, sizeof tiny, "%s/models/stories260K.gguf",
+             getenv("TERN_DATA") ? getenv("TERN_DATA") : TN_SOURCE_DIR "/../shared/data");
     const char *const paths[] = {FIXTURES "phi3-long.gguf", FIXTURES "llama", tiny};
     for (int i = 0; i < (access(tiny, R_OK) ? 2 : 3); i++) {
         tern_status st = TERN_E_MEMORY;
@@ -420,7 +460,8 @@ static void every_allocation_may_fail(void **state) {
             tn_source *s;
             tern_error err = {0};
             st = tn_source_open(&poor, paths[i], &s, &err);
-            if (st != TERN_OK && st != TERN_E_MEMORY) fail_msg("allocation %d of %s: %s", n, paths[i], err.message);
+            if (st != TERN_OK && st != TERN_E_MEMORY)
+                fail_msg("allocation %d of %s: %s", n, paths[i], err.message);
             assert_true((s == NULL) == (st != TERN_OK) && (st == TERN_OK || err.message[0]));
             tn_source_close(&s);
             for (int c = 0; c < TN_MEM_N_CATS; c++) assert_int_equal(atomic_load(&poor.live_bytes[c]), 0);
@@ -432,8 +473,15 @@ int main(void) {
     tn_ctx_init(&ctx, NULL);
     if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_formats_hold_the_same_model), cmocka_unit_test(fused_tensors_are_cut_in_order), cmocka_unit_test(rows_alone_and_from_threads), cmocka_unit_test(broken_gguf),
-        cmocka_unit_test(weights_that_are_no_numbers), cmocka_unit_test(broken_folder), cmocka_unit_test(configs), cmocka_unit_test(a_trained_model), cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(both_formats_hold_the_same_model),
+        cmocka_unit_test(fused_tensors_are_cut_in_order),
+        cmocka_unit_test(rows_alone_and_from_threads),
+        cmocka_unit_test(broken_gguf),
+        cmocka_unit_test(weights_that_are_no_numbers),
+        cmocka_unit_test(broken_folder),
+        cmocka_unit_test(configs),
+        cmocka_unit_test(a_trained_model),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     static const char *const names[] = {"broken.gguf", "config.json", "model.safetensors"};

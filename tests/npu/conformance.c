@@ -1,4 +1,5 @@
-/* One suite for every backend: random graphs give the scalar backend's bits, and what breaks a rule is refused. */
+/* One suite for every backend: random graphs give the scalar backend's bits, and what breaks a rule is
+ * refused. */
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "kernels/kernels.h"
@@ -18,12 +19,16 @@ static uint64_t seed_of(void) {
     return s ? strtoull(s, NULL, 0) : 20240817;
 }
 
-static int32_t range(tn_rng *r, int32_t lo, int32_t hi) { return lo + (int32_t)tn_rng_below(r, (uint64_t)(hi - lo + 1)); }
+static int32_t range(tn_rng *r, int32_t lo, int32_t hi) {
+    return lo + (int32_t)tn_rng_below(r, (uint64_t)(hi - lo + 1));
+}
 
 /* Sizes straddle the edges of tiles and register blocks. */
 static int32_t size(tn_rng *r, int32_t most) {
-    static const int32_t edges[] = {1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 80, 127, 128, 129};
-    int32_t n = tn_rng_below(r, 2) ? edges[tn_rng_below(r, sizeof edges / sizeof edges[0])] : range(r, 1, most);
+    static const int32_t edges[] = {1,  2,  3,  4,  5,  15, 16, 17,  31,  32,
+                                    33, 47, 48, 63, 64, 65, 80, 127, 128, 129};
+    int32_t n =
+        tn_rng_below(r, 2) ? edges[tn_rng_below(r, sizeof edges / sizeof edges[0])] : range(r, 1, most);
     return n < most ? n : most;
 }
 
@@ -47,7 +52,9 @@ typedef struct sample {
 static const float scales[] = {1.0f, 0.03f, 1e-4f, 7.3e-3f, 2.0f, 1e-20f};
 static float a_scale(tn_rng *r) { return scales[tn_rng_below(r, 6)] * (float)(0.5 + tn_rng_f64(r)); }
 
-static size_t element(const tn_npu_op *op) { return op->out == TN_NPU_OUT_U8 || op->out == TN_NPU_OUT_S8 ? 1 : 4; }
+static size_t element(const tn_npu_op *op) {
+    return op->out == TN_NPU_OUT_U8 || op->out == TN_NPU_OUT_S8 ? 1 : 4;
+}
 static size_t out_bytes(const sample *s, int i) {
     return (size_t)s->desc.m * (size_t)s->desc.ops[i].out_stride * element(&s->desc.ops[i]);
 }
@@ -75,7 +82,8 @@ static void make_sample(sample *s, tn_rng *r, int32_t most) {
         s->n_pos[i] = range(r, 1, op->n);
         size_t n_w = (size_t)op->n * (size_t)g->k;
         s->w[i] = malloc(n_w);
-        for (size_t k = 0; k < n_w; k++) s->w[i][k] = (int8_t)(extreme ? (tn_rng_below(r, 2) ? 127 : -127) : range(r, -127, 127));
+        for (size_t k = 0; k < n_w; k++)
+            s->w[i][k] = (int8_t)(extreme ? (tn_rng_below(r, 2) ? 127 : -127) : range(r, -127, 127));
         s->scale[i] = malloc((size_t)op->n * 4);
         s->bias[i] = malloc((size_t)op->n * 4);
         for (int32_t n = 0; n < op->n; n++) {
@@ -84,7 +92,8 @@ static void make_sample(sample *s, tn_rng *r, int32_t most) {
         }
         size_t n_in = (size_t)g->m * (size_t)g->in_stride;
         s->in[i] = grab(n_in);
-        for (size_t k = 0; k < n_in; k++) s->in[i][k] = (uint8_t)(extreme ? (tn_rng_below(r, 8) ? 255 : 0) : range(r, 0, 255));
+        for (size_t k = 0; k < n_in; k++)
+            s->in[i][k] = (uint8_t)(extreme ? (tn_rng_below(r, 8) ? 255 : 0) : range(r, 0, 255));
         s->want[i] = grab(out_bytes(s, i));
     }
 }
@@ -114,7 +123,8 @@ static tn_npu_weights *make_weights(tn_npu_device *d, const sample *s, int i) {
     tn_npu_weights *w;
     must(tn_npu_weights_open(d, s->desc.ops[i].n, s->desc.k, s->desc.ops[i].has_bias, &w, &err), &err);
     tn_npu_weights_data data = tn_npu_weights_get(w);
-    int64_t n = s->desc.ops[i].n, padded = (n + l->tile_n - 1) / l->tile_n * l->tile_n, half = n / 2 / l->tile_n * l->tile_n;
+    int64_t n = s->desc.ops[i].n, padded = (n + l->tile_n - 1) / l->tile_n * l->tile_n,
+            half = n / 2 / l->tile_n * l->tile_n;
     /* in two goes, as an unpacker would */
     if (half) tn_npu_tiles_pack(l, data.tiles, data.col_sum, s->w[i], 0, half, s->desc.k);
     tn_npu_tiles_pack(l, data.tiles, data.col_sum, s->w[i] + half * s->desc.k, half, n, s->desc.k);
@@ -127,11 +137,14 @@ static tn_npu_weights *make_weights(tn_npu_device *d, const sample *s, int i) {
 
 /* Field by field: a copied struct need not copy its padding. */
 static void same_desc(const tn_npu_graph_desc *a, const tn_npu_graph_desc *b) {
-    assert_true(a->kind == b->kind && a->m == b->m && a->k == b->k && a->in_stride == b->in_stride && a->rows_per_run == b->rows_per_run && a->n_ops == b->n_ops);
+    assert_true(a->kind == b->kind && a->m == b->m && a->k == b->k && a->in_stride == b->in_stride &&
+                a->rows_per_run == b->rows_per_run && a->n_ops == b->n_ops);
     for (int i = 0; i < a->n_ops; i++) {
         const tn_npu_op *x = &a->ops[i], *y = &b->ops[i];
-        assert_true(x->n == y->n && x->act_quant == y->act_quant && x->weight_quant == y->weight_quant && x->has_bias == y->has_bias && x->out == y->out);
-        assert_true(x->act_scale == y->act_scale && x->k_scale == y->k_scale && x->out_scale == y->out_scale && x->out_stride == y->out_stride);
+        assert_true(x->n == y->n && x->act_quant == y->act_quant && x->weight_quant == y->weight_quant &&
+                    x->has_bias == y->has_bias && x->out == y->out);
+        assert_true(x->act_scale == y->act_scale && x->k_scale == y->k_scale &&
+                    x->out_scale == y->out_scale && x->out_stride == y->out_stride);
     }
 }
 
@@ -165,9 +178,11 @@ static bound bind(tn_npu_device *d, const sample *s, bool through_bytes) {
 }
 
 static void unbind(bound *b) {
-    for (int i = 0; i < TN_NPU_MAX_OPS; i++) tn_npu_weights_close(&b->weights[i]); /* the graph still has its references */
+    for (int i = 0; i < TN_NPU_MAX_OPS; i++)
+        tn_npu_weights_close(&b->weights[i]); /* the graph still has its references */
     tn_npu_graph_close(&b->graph);
-    for (int i = 0; i < TN_NPU_MAX_OPS; i++) tn_npu_mem_free(b->dev, b->k_tiles[i]), tn_npu_mem_free(b->dev, b->k_sum[i]);
+    for (int i = 0; i < TN_NPU_MAX_OPS; i++)
+        tn_npu_mem_free(b->dev, b->k_tiles[i]), tn_npu_mem_free(b->dev, b->k_sum[i]);
 }
 
 static tn_npu_job make_job(const bound *b, const sample *s, void *const *out) {
@@ -199,8 +214,9 @@ static void compare(const sample *s, void *const *out, uint64_t seed, const char
         for (int32_t m = 0; m < s->n_rows; m++) {
             const uint8_t *p = (uint8_t *)out[i] + m * row, *q = s->want[i] + m * row;
             if (memcmp(p, q, used)) {
-                fail_msg("%s: seed %llu, op %d of %d, row %d of %d, N %d, K %d, out %d differ from scalar", what,
-                         (unsigned long long)seed, i, s->desc.n_ops, m, s->desc.m, op->n, s->desc.k, (int)op->out);
+                fail_msg("%s: seed %llu, op %d of %d, row %d of %d, N %d, K %d, out %d differ from scalar",
+                         what, (unsigned long long)seed, i, s->desc.n_ops, m, s->desc.m, op->n, s->desc.k,
+                         (int)op->out);
             }
             for (size_t c = 0; c < gap; c++) assert_int_equal(p[row - gap + c], POISON);
         }
@@ -255,7 +271,8 @@ static void run_placed(bound *b, sample *s, uint64_t seed, const char *what) {
     must(tn_npu_submit(&j, &err), &err);
     assert_int_equal(tn_npu_wait(&j), TERN_OK);
     compare(s, out, seed, what);
-    for (int i = 0; i < s->desc.n_ops; i++) tn_npu_mem_free(b->dev, out[i]), tn_npu_mem_free(b->dev, in[i]), free(k[i]);
+    for (int i = 0; i < s->desc.n_ops; i++)
+        tn_npu_mem_free(b->dev, out[i]), tn_npu_mem_free(b->dev, in[i]), free(k[i]);
 }
 
 static void run_parts(bound *b, sample *s, tn_rng *r, uint64_t seed, const char *what) {
@@ -279,7 +296,8 @@ typedef struct fixture {
 
 static fixture *fix;
 
-/* A device that is lost warns and leaves its work to the host's kernels: right, but not what is tested here. */
+/* A device that is lost warns and leaves its work to the host's kernels: right, but not what is tested here.
+ */
 static void on_log(void *user, tern_log_level level, const char *line) {
     (void)user;
     if (level > TERN_LOG_WARN) return;
@@ -347,7 +365,8 @@ static void test_random_graphs(void **state) {
 /* The host backend over every instruction set this machine has. */
 static void test_host_instruction_sets(void **state) {
     (void)state;
-    static const char *const words[] = {"scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "dotprod", "i8mm"};
+    static const char *const words[] = {"scalar",     "avx2", "avxvnni", "avx512",
+                                        "avx512vnni", "neon", "dotprod", "i8mm"};
     uint32_t have = tn_cpu_detect(), seen = UINT32_MAX;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         uint32_t flags = tn_cpu_limit(words[i], have);
@@ -364,8 +383,8 @@ static void test_host_instruction_sets(void **state) {
     }
 }
 
-/* The Hexagon's weights and rows pass through VTCM: so little of it that k comes in blocks and rows in groups, with targets of transfers
- * poisoned when they begin. */
+/* The Hexagon's weights and rows pass through VTCM: so little of it that k comes in blocks and rows in
+ * groups, with targets of transfers poisoned when they begin. */
 static void test_staging(void **state) {
     (void)state;
     static const uint64_t sizes[] = {16 << 10, 20000, 48 << 10, 200 << 10, 8 << 20};
@@ -411,15 +430,25 @@ static void test_staging(void **state) {
 /* Rows and columns that do not fit the Hexagon's window at once: the job comes in pieces. */
 static void test_large(void **state) {
     (void)state;
-    static const int32_t shapes[][4] = {{TN_NPU_LINEARS, 200, 16, 30000}, {TN_NPU_LINEARS, 140, 65536, 8}, {TN_NPU_QK, 3, 8000, 1100}};
+    static const int32_t shapes[][4] = {
+        {TN_NPU_LINEARS, 200, 16, 30000}, {TN_NPU_LINEARS, 140, 65536, 8}, {TN_NPU_QK, 3, 8000, 1100}};
     for (size_t i = 0; tn_npu_backend_name(i); i++) {
         if (strcmp(tn_npu_backend_name(i), "hexagon")) continue;
         tn_npu_device *d = open_dev(tn_npu_backend_name(i), NULL), *host = open_dev("host", NULL);
         for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
-            tn_npu_graph_desc g = {.kind = (tn_npu_kind)shapes[k][0], .m = shapes[k][1], .k = shapes[k][2], .in_stride = shapes[k][2], .rows_per_run = 3, .n_ops = 2};
+            tn_npu_graph_desc g = {.kind = (tn_npu_kind)shapes[k][0],
+                                   .m = shapes[k][1],
+                                   .k = shapes[k][2],
+                                   .in_stride = shapes[k][2],
+                                   .rows_per_run = 3,
+                                   .n_ops = 2};
             sample s = {.n_rows = g.m};
             for (int o = 0; o < 2; o++) {
-                g.ops[o] = (tn_npu_op){.n = shapes[k][3] - o * 5, .act_scale = 0.5f, .k_scale = g.kind == TN_NPU_QK ? 0.25f : 0, .out = o ? TN_NPU_OUT_S32 : TN_NPU_OUT_F32, .out_stride = shapes[k][3]};
+                g.ops[o] = (tn_npu_op){.n = shapes[k][3] - o * 5,
+                                       .act_scale = 0.5f,
+                                       .k_scale = g.kind == TN_NPU_QK ? 0.25f : 0,
+                                       .out = o ? TN_NPU_OUT_S32 : TN_NPU_OUT_F32,
+                                       .out_stride = shapes[k][3]};
                 size_t n_w = (size_t)g.ops[o].n * (size_t)g.k, n_in = (size_t)g.m * (size_t)g.in_stride;
                 s.n_pos[o] = g.ops[o].n - o;
                 s.w[o] = malloc(n_w);
@@ -447,7 +476,10 @@ static void test_large(void **state) {
 /* K at its largest with extreme values: the accumulators come as close to overflow as they can. */
 static void test_longest_sum(void **state) {
     (void)state;
-    sample s = {.desc = {.kind = TN_NPU_LINEARS, .m = 3, .k = 65536, .in_stride = 65536, .rows_per_run = 2, .n_ops = 1}, .n_rows = 3};
+    sample s = {
+        .desc =
+            {.kind = TN_NPU_LINEARS, .m = 3, .k = 65536, .in_stride = 65536, .rows_per_run = 2, .n_ops = 1},
+        .n_rows = 3};
     s.desc.ops[0] = (tn_npu_op){.n = 17, .act_scale = 1, .out = TN_NPU_OUT_S32, .out_stride = 17};
     s.w[0] = malloc(17 * 65536);
     for (int n = 0; n < 17; n++) memset(s.w[0] + n * 65536, n & 1 ? 127 : -127, 65536);
@@ -474,16 +506,22 @@ static void test_definition(void **state) {
     for (size_t i = 0; tn_npu_backend_name(i); i++) {
         tn_npu_device *d = open_dev(tn_npu_backend_name(i), NULL);
         /* one input, weight 1: acc = in - 128; x = acc / 2 */
-        sample s = {.desc = {.kind = TN_NPU_LINEARS, .m = 6, .k = 1, .in_stride = 4, .rows_per_run = 6, .n_ops = 2}, .n_rows = 6};
+        sample s = {
+            .desc = {.kind = TN_NPU_LINEARS, .m = 6, .k = 1, .in_stride = 4, .rows_per_run = 6, .n_ops = 2},
+            .n_rows = 6};
         float half = 0.5f;
         int8_t one = 1;
         uint8_t in[24] = {0};
-        static const uint8_t x[6] = {129, 131, 133, 255, 0, 128};              /* acc 1 3 5 127 -128 0 */
-        static const uint8_t want[2][6] = {{128, 130, 130, 192, 64, 128}, {130, 134, 138, 255, 1, 128}}; /* 63.5 -> 64 */
+        static const uint8_t x[6] = {129, 131, 133, 255, 0, 128}; /* acc 1 3 5 127 -128 0 */
+        static const uint8_t want[2][6] = {{128, 130, 130, 192, 64, 128},
+                                           {130, 134, 138, 255, 1, 128}}; /* 63.5 -> 64 */
         for (int m = 0; m < 6; m++) in[4 * m] = x[m];
         for (int o = 0; o < 2; o++) {
-            s.desc.ops[o] = (tn_npu_op){.n = 1, .act_scale = 1, .out = o ? TN_NPU_OUT_S8 : TN_NPU_OUT_U8,
-                                        .out_scale = o ? 0.25f : 1, .out_stride = 1};
+            s.desc.ops[o] = (tn_npu_op){.n = 1,
+                                        .act_scale = 1,
+                                        .out = o ? TN_NPU_OUT_S8 : TN_NPU_OUT_U8,
+                                        .out_scale = o ? 0.25f : 1,
+                                        .out_stride = 1};
             s.w[o] = &one;
             s.scale[o] = &half;
             s.in[o] = in;
@@ -505,7 +543,8 @@ static void test_definition(void **state) {
 /* Every layout gives back what was packed, with zeros around it; 16x4 is what the kernels read. */
 static void test_layouts(void **state) {
     (void)state;
-    static const tn_npu_layout layouts[] = {{TN_NPU_LAYOUT_ROWS, 1, 1}, {TN_NPU_LAYOUT_16X4, 16, 4}, {TN_NPU_LAYOUT_32X4, 32, 4}};
+    static const tn_npu_layout layouts[] = {
+        {TN_NPU_LAYOUT_ROWS, 1, 1}, {TN_NPU_LAYOUT_16X4, 16, 4}, {TN_NPU_LAYOUT_32X4, 32, 4}};
     tn_rng r = {seed_of()};
     for (int i = 0; i < 60; i++) {
         const tn_npu_layout *l = &layouts[i % 3];
@@ -565,11 +604,11 @@ static void test_rules(void **state) {
     for (size_t i = 0; tn_npu_backend_name(i); i++) {
         tn_npu_device *d = open_dev(tn_npu_backend_name(i), NULL);
         const tn_npu_caps *c = tn_npu_device_caps(d);
-#define REFUSED(change, code, word)        \
-    do {                                   \
-        tn_npu_graph_desc g = plain();     \
-        change;                            \
-        refused(d, &g, code, word);        \
+#define REFUSED(change, code, word)                                                                          \
+    do {                                                                                                     \
+        tn_npu_graph_desc g = plain();                                                                       \
+        change;                                                                                              \
+        refused(d, &g, code, word);                                                                          \
     } while (0)
         REFUSED(g.m = TN_NPU_DYNAMIC, TERN_E_UNSUPPORTED, "dynamic shape M");
         REFUSED(g.k = TN_NPU_DYNAMIC, TERN_E_UNSUPPORTED, "dynamic shape K");
@@ -585,7 +624,8 @@ static void test_rules(void **state) {
         REFUSED(g.ops[0].out = (tn_npu_out)9, TERN_E_INVALID, "output form");
         REFUSED(g.kind = (tn_npu_kind)7, TERN_E_INVALID, "kind");
         REFUSED(g.kind = TN_NPU_QK, TERN_E_INVALID, "scales");
-        REFUSED((g.kind = TN_NPU_QK, g.ops[0].k_scale = 1, g.ops[0].has_bias = true), TERN_E_UNSUPPORTED, "bias");
+        REFUSED((g.kind = TN_NPU_QK, g.ops[0].k_scale = 1, g.ops[0].has_bias = true), TERN_E_UNSUPPORTED,
+                "bias");
         REFUSED(g.m = 0, TERN_E_INVALID, "M = 0");
         REFUSED(g.m = c->max_m + 1, TERN_E_LIMIT, "M = ");
         REFUSED(g.k = c->max_k + 1, TERN_E_LIMIT, "K = ");
@@ -619,12 +659,12 @@ static void test_job_misuse(void **state) {
         alloc_out(&s, out);
         tern_error err;
         tn_npu_job j = make_job(&b, &s, out);
-#define MISUSED(change)                                                \
-    do {                                                               \
-        tn_npu_job bad = j;                                            \
-        change;                                                        \
-        assert_int_equal(tn_npu_submit(&bad, &err), TERN_E_INVALID);   \
-        assert_false(tn_npu_done(&bad));                               \
+#define MISUSED(change)                                                                                      \
+    do {                                                                                                     \
+        tn_npu_job bad = j;                                                                                  \
+        change;                                                                                              \
+        assert_int_equal(tn_npu_submit(&bad, &err), TERN_E_INVALID);                                         \
+        assert_false(tn_npu_done(&bad));                                                                     \
     } while (0)
         MISUSED(bad.graph = NULL);
         MISUSED(bad.n_rows = 0);
@@ -667,11 +707,11 @@ static void test_binding(void **state) {
         tn_npu_weights *w = NULL;
         assert_int_equal(tn_npu_load(graph, NULL, &err), TERN_E_INVALID);
         assert_int_equal(tn_npu_load(graph, &w, &err), TERN_E_INVALID);
-#define WRONG(dev, n, k, bias)                                           \
-    do {                                                                 \
-        must(tn_npu_weights_open(dev, n, k, bias, &w, &err), &err);      \
-        assert_int_equal(tn_npu_load(graph, &w, &err), TERN_E_INVALID);  \
-        tn_npu_weights_close(&w);                                        \
+#define WRONG(dev, n, k, bias)                                                                               \
+    do {                                                                                                     \
+        must(tn_npu_weights_open(dev, n, k, bias, &w, &err), &err);                                          \
+        assert_int_equal(tn_npu_load(graph, &w, &err), TERN_E_INVALID);                                      \
+        tn_npu_weights_close(&w);                                                                            \
     } while (0)
         WRONG(other, 48, 64, true);
         WRONG(d, 47, 64, true);
@@ -723,10 +763,12 @@ static void test_memory_cap(void **state) {
         assert_int_equal(tn_npu_mem_alloc(d, UINT64_MAX - 64, &p, &err), TERN_E_LIMIT);
         assert_null(p);
 
-        /* Loaded graphs cost their constants; with the memory full, a further one is refused and nothing is lost. */
+        /* Loaded graphs cost their constants; with the memory full, a further one is refused and nothing is
+         * lost. */
         tn_npu_graph_desc g = plain();
         tn_npu_graph *graph[2];
-        for (int j = 0; j < 48; j++) tn_npu_weights_get(w[0]).scale[j] = tn_npu_weights_get(w[1]).scale[j] = 1;
+        for (int j = 0; j < 48; j++)
+            tn_npu_weights_get(w[0]).scale[j] = tn_npu_weights_get(w[1]).scale[j] = 1;
         must(tn_npu_compile(d, &g, &graph[0], &err), &err);
         must(tn_npu_compile(d, &g, &graph[1], &err), &err);
         must(tn_npu_load(graph[0], &w[0], &err), &err);
@@ -783,7 +825,8 @@ static void test_sharing(void **state) {
                 must(tn_npu_load(one.graph, b.weights, &err), &err);
             } else {
                 assert_int_equal(st, TERN_OK);
-                assert_int_equal(tn_npu_used_bytes(d) - used, tn_npu_load_bytes(one.graph)); /* constants only */
+                assert_int_equal(tn_npu_used_bytes(d) - used,
+                                 tn_npu_load_bytes(one.graph)); /* constants only */
             }
             sample s1 = s; /* row 0 alone gives the bits it had in company */
             s1.desc = g;
@@ -805,7 +848,8 @@ static void test_borrowed_weights(void **state) {
         tn_npu_options_defaults(&opt);
         opt.memory_cap_bytes = 6000; /* not twice 3 KB of tiles, and constants */
         tn_npu_device *d = open_dev(tn_npu_backend_name(i), &opt);
-        tn_npu_weights_data data = {.tiles = grab(48 * 64), .col_sum = grab(48 * 4), .scale = grab(48 * 4), .bias = grab(48 * 4)};
+        tn_npu_weights_data data = {
+            .tiles = grab(48 * 64), .col_sum = grab(48 * 4), .scale = grab(48 * 4), .bias = grab(48 * 4)};
         memset(data.tiles, 1, 48 * 64); /* in any layout */
         for (int n = 0; n < 48; n++) data.col_sum[n] = 64, data.scale[n] = (float)n, data.bias[n] = 3;
         tn_npu_weights *w;
@@ -840,7 +884,8 @@ static void test_borrowed_weights(void **state) {
     }
 }
 
-/* Weights that stay packed give what their tiles give, few rows and many, on one thread and in parts; what is wrong with them is refused. */
+/* Weights that stay packed give what their tiles give, few rows and many, on one thread and in parts; what is
+ * wrong with them is refused. */
 static void test_packed_weights(void **state) {
     (void)state;
     enum { N = 200, K = 300, M = 40 };
@@ -850,14 +895,18 @@ static void test_packed_weights(void **state) {
     for (int n = 0; n < N; n++) {
         unsigned b = 1 + (unsigned)tn_rng_below(&r, 7);
         tn_channel_bits_put(bits, (size_t)n, b);
-        for (int k = 0; k < K; k++) w[n * K + k] = (int8_t)(2 * (int)tn_rng_below(&r, 1u << b) - ((1 << b) - 1));
+        for (int k = 0; k < K; k++)
+            w[n * K + k] = (int8_t)(2 * (int)tn_rng_below(&r, 1u << b) - ((1 << b) - 1));
     }
     for (int i = 0; i < M * 320; i++) in[i] = (uint8_t)tn_rng_below(&r, 256);
     size_t n_packed = tn_weightlets_bytes(bits, 0, N, K);
     uint8_t *packed = malloc(n_packed);
     tn_weightlets_pack(packed, bits, w, 0, N, K);
     const tn_npu_layout l = {TN_NPU_LAYOUT_16X4, 16, 4};
-    tn_npu_weights_data tiles = {.tiles = grab(tn_npu_tiles_bytes(&l, N, K)), .col_sum = grab(4 * 208), .scale = grab(4 * 208), .bias = grab(4 * 208)};
+    tn_npu_weights_data tiles = {.tiles = grab(tn_npu_tiles_bytes(&l, N, K)),
+                                 .col_sum = grab(4 * 208),
+                                 .scale = grab(4 * 208),
+                                 .bias = grab(4 * 208)};
     tn_npu_tiles_pack(&l, tiles.tiles, tiles.col_sum, w, 0, N, K);
     for (int n = 0; n < 208; n++) tiles.scale[n] = 0.01f * (float)(n + 1), tiles.bias[n] = (float)n;
     tn_npu_weights_data data = tiles;
@@ -875,8 +924,14 @@ static void test_packed_weights(void **state) {
     opt.n_threads = 2;
     d = open_dev("host", &opt);
     for (int rows = 0; rows < 2; rows++) {
-        tn_npu_graph_desc g = {.kind = TN_NPU_LINEARS, .m = M, .k = K, .in_stride = 320, .rows_per_run = rows ? 7 : 0, .n_ops = 1,
-                               .ops = {{.n = N, .act_scale = 0.5f, .has_bias = true, .out = TN_NPU_OUT_S8, .out_scale = 3}}};
+        tn_npu_graph_desc g = {
+            .kind = TN_NPU_LINEARS,
+            .m = M,
+            .k = K,
+            .in_stride = 320,
+            .rows_per_run = rows ? 7 : 0,
+            .n_ops = 1,
+            .ops = {{.n = N, .act_scale = 0.5f, .has_bias = true, .out = TN_NPU_OUT_S8, .out_scale = 3}}};
         static int8_t out[2][M * N];
         for (int n_rows = 1; n_rows <= M; n_rows += n_rows < 10 ? 1 : 15) {
             for (int form = 0; form < 2; form++) {
@@ -908,7 +963,8 @@ static void test_packed_weights(void **state) {
     }
     assert_int_equal(tn_npu_used_bytes(d), 0);
     tn_npu_close(&d);
-    free(tiles.tiles), free(tiles.col_sum), free(tiles.scale), free(tiles.bias), free(packed), free(in), free(w);
+    free(tiles.tiles), free(tiles.col_sum), free(tiles.scale), free(tiles.bias), free(packed), free(in),
+        free(w);
 }
 
 /* ---- blobs ------------------------------------------------------------------------------------------- */
@@ -1040,7 +1096,8 @@ static void test_parts_on_threads(void **state) {
             tn_npu_job j = make_job(&b, &s, out);
             part_of p[3];
             pthread_t t[3];
-            for (int m = 0; m < 3; m++) p[m] = (part_of){&j, m, 3}, assert_int_equal(pthread_create(&t[m], NULL, one_part, &p[m]), 0);
+            for (int m = 0; m < 3; m++)
+                p[m] = (part_of){&j, m, 3}, assert_int_equal(pthread_create(&t[m], NULL, one_part, &p[m]), 0);
             for (int m = 0; m < 3; m++) pthread_join(t[m], NULL);
             compare(&s, out, seed_of() + k, "parts on threads");
             free_out(&s, out);

@@ -1,4 +1,5 @@
-/* The DSP program itself, spoken to without the backend: what it refuses, what it survives, and its unpacking of weightlets. */
+/* The DSP program itself, spoken to without the backend: what it refuses, what it survives, and its unpacking
+ * of weightlets. */
 #include "base/rng.h"
 #include "kernels/unpack.h"
 #include "npu/npu.h"
@@ -42,10 +43,18 @@ static tn_hex_reply send(tn_hex_link *l, tn_hex_request g) {
 static uint32_t ask(tn_hex_link *l, tn_hex_request g) { return send(l, g).status; }
 
 static tn_hex_request hello(const tn_hex_link *l) {
-    return (tn_hex_request){.what = TN_HEX_HELLO, .hello = {.version = TN_HEX_VERSION, .arena_bytes = l->arena_bytes, .window = WINDOW, .window_bytes = WINDOW_BYTES, .cap_bytes = CAP, .vtcm_bytes = VTCM}};
+    return (tn_hex_request){.what = TN_HEX_HELLO,
+                            .hello = {.version = TN_HEX_VERSION,
+                                      .arena_bytes = l->arena_bytes,
+                                      .window = WINDOW,
+                                      .window_bytes = WINDOW_BYTES,
+                                      .cap_bytes = CAP,
+                                      .vtcm_bytes = VTCM}};
 }
 
-static tn_hex_request map(uint32_t what, uint32_t place, uint32_t size) { return (tn_hex_request){.what = what, .map = {place, size}}; }
+static tn_hex_request map(uint32_t what, uint32_t place, uint32_t size) {
+    return (tn_hex_request){.what = what, .map = {place, size}};
+}
 
 /* n 40, k 100: tiles of 48 x 100 at AREA, scales behind. */
 static tn_hex_request graph(uint32_t id) {
@@ -120,11 +129,11 @@ static void test_memory(void **state) {
     tn_hex_transport_here.close(&l);
 }
 
-#define REFUSED(request, field, value, code)                                     \
-    do {                                                                         \
-        tn_hex_request g_ = request;                                             \
-        g_.field = value;                                                        \
-        assert_int_equal(ask(l, g_), code);                                      \
+#define REFUSED(request, field, value, code)                                                                 \
+    do {                                                                                                     \
+        tn_hex_request g_ = request;                                                                         \
+        g_.field = value;                                                                                    \
+        assert_int_equal(ask(l, g_), code);                                                                  \
     } while (0)
 
 static void test_graphs(void **state) {
@@ -183,7 +192,8 @@ static void test_graphs(void **state) {
     for (int m = 0; m < 10; m++) {
         int sum = 0;
         for (int k = 0; k < 100; k++) sum += (m * 104 + k) % 3;
-        for (int n = 0; n < 40; n++) assert_true(((float *)(l->arena + WINDOW + 8192))[m * 40 + n] == (float)(2 * sum));
+        for (int n = 0; n < 40; n++)
+            assert_true(((float *)(l->arena + WINDOW + 8192))[m * 40 + n] == (float)(2 * sum));
     }
     REFUSED(run(5), run.ops[0].cols, 0, TN_HEX_OK); /* left out */
     tn_hex_request end = {.what = TN_HEX_FREE, .id = 5};
@@ -197,7 +207,9 @@ static void test_graphs(void **state) {
 }
 
 static tn_hex_request packed(void) {
-    tn_hex_request g = {.what = TN_HEX_UNPACK, .unpack = {.src = WINDOW, .src_bytes = 20 * 3 * 16, .tiles = AREA, .n_channels = 20, .k = 65}};
+    tn_hex_request g = {
+        .what = TN_HEX_UNPACK,
+        .unpack = {.src = WINDOW, .src_bytes = 20 * 3 * 16, .tiles = AREA, .n_channels = 20, .k = 65}};
     for (size_t c = 0; c < 20; c++) tn_channel_bits_put(g.unpack.bits, c, 3);
     return g;
 }
@@ -252,7 +264,8 @@ static void test_hostile(void **state) {
         if (!tn_rng_below(&r, 12)) g = (tn_hex_request){.what = TN_HEX_FREE, .id = id};
         uint32_t *words = (uint32_t *)&g;
         for (uint64_t n = tn_rng_below(&r, 3); n--;) {
-            uint32_t w = (uint32_t)tn_rng_below(&r, tn_rng_below(&r, 2) ? 12 : sizeof g / 4), v = (uint32_t)tn_rng_u64(&r);
+            uint32_t w = (uint32_t)tn_rng_below(&r, tn_rng_below(&r, 2) ? 12 : sizeof g / 4),
+                     v = (uint32_t)tn_rng_u64(&r);
             if (w == 0) continue; /* maps stay as they are */
             switch (tn_rng_below(&r, 5)) {
             case 0: words[w] = v; break;
@@ -266,7 +279,9 @@ static void test_hostile(void **state) {
     }
     print_message("%d of %d requests were sound\n", n_ok, N);
     assert_in_range(n_ok, N / 20, N);
-    for (int i = 0; i < FENCE; i++) assert_true(l->arena[WINDOW + (1 << 16) + i] == 0x3c && l->arena[AREA - FENCE + i] == 0x3c && l->arena[AREA + SIZE + i] == 0x3c);
+    for (int i = 0; i < FENCE; i++)
+        assert_true(l->arena[WINDOW + (1 << 16) + i] == 0x3c && l->arena[AREA - FENCE + i] == 0x3c &&
+                    l->arena[AREA + SIZE + i] == 0x3c);
     for (int i = 0; i < WINDOW; i++) assert_int_equal(l->arena[i], 0x3c);
     tn_hex_transport_here.close(&l);
 }
@@ -282,8 +297,10 @@ static void on_log(void *user, tern_log_level level, const char *line) {
 
 static void check_unpack(tn_npu_device *d, tn_rng *r, size_t n, size_t k, unsigned bits, bool there) {
     uint8_t *widths = calloc(tn_channel_bits_bytes(n) + 1, 1);
-    for (size_t c = 0; c < n; c++) tn_channel_bits_put(widths, c, bits ? bits : 1 + (unsigned)tn_rng_below(r, 8));
-    size_t n_packed = tn_weightlets_bytes(widths, 0, n, k), n_tiles = (n + 15) / 16 * 16 * ((k + 3) / 4 * 4), from = n > 32 ? 16 : 0;
+    for (size_t c = 0; c < n; c++)
+        tn_channel_bits_put(widths, c, bits ? bits : 1 + (unsigned)tn_rng_below(r, 8));
+    size_t n_packed = tn_weightlets_bytes(widths, 0, n, k), n_tiles = (n + 15) / 16 * 16 * ((k + 3) / 4 * 4),
+           from = n > 32 ? 16 : 0;
     tern_error err;
     void *lent, *tiles;
     assert_int_equal(tn_npu_mem_alloc(d, n_packed, &lent, &err), TERN_OK);
@@ -296,9 +313,12 @@ static void check_unpack(tn_npu_device *d, tn_rng *r, size_t n, size_t k, unsign
     tn_weightlets_unpack(tn_unpack_tile_ref, packed + skip, widths, from, n, k, (int8_t *)want);
     assert_true(tn_npu_unpack(d, packed + skip, widths, (int64_t)from, (int64_t)n, (int64_t)k, tiles));
     for (size_t i = 0; i < n_tiles; i++) {
-        if (want[i] != ((uint8_t *)tiles)[i]) fail_msg("%zu channels of %zu weights, %u bits: byte %zu is %d, not %d", n, k, bits, i, ((int8_t *)tiles)[i], (int8_t)want[i]);
+        if (want[i] != ((uint8_t *)tiles)[i])
+            fail_msg("%zu channels of %zu weights, %u bits: byte %zu is %d, not %d", n, k, bits, i,
+                     ((int8_t *)tiles)[i], (int8_t)want[i]);
     }
-    assert_false(tn_npu_unpack(d, packed, widths, 0, (int64_t)n, (int64_t)k, (int8_t *)want)); /* not the device's memory */
+    assert_false(tn_npu_unpack(d, packed, widths, 0, (int64_t)n, (int64_t)k,
+                               (int8_t *)want)); /* not the device's memory */
     if (!there) free(packed);
     tn_npu_mem_free(d, lent);
     tn_npu_mem_free(d, tiles);
@@ -308,7 +328,8 @@ static void check_unpack(tn_npu_device *d, tn_rng *r, size_t n, size_t k, unsign
 
 static void test_unpack(void **state) {
     (void)state;
-    static const size_t ks[] = {1, 3, 4, 5, 63, 64, 124, 127, 128, 129, 130, 200, 255, 256, 257, 960, 2051}, ns[] = {1, 2, 15, 16, 17, 31, 33, 48, 100};
+    static const size_t ks[] = {1, 3, 4, 5, 63, 64, 124, 127, 128, 129, 130, 200, 255, 256, 257, 960, 2051},
+                        ns[] = {1, 2, 15, 16, 17, 31, 33, 48, 100};
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     hooks.log = on_log;
@@ -325,7 +346,8 @@ static void test_unpack(void **state) {
         assert_true(tn_npu_device_caps(d)->unpacks);
         tn_rng r = {5};
         for (unsigned bits = 0; bits <= 8; bits++) {
-            for (size_t i = 0; i < sizeof ks / sizeof ks[0]; i++) check_unpack(d, &r, ns[tn_rng_below(&r, sizeof ns / sizeof ns[0])], ks[i], bits, i & 1);
+            for (size_t i = 0; i < sizeof ks / sizeof ks[0]; i++)
+                check_unpack(d, &r, ns[tn_rng_below(&r, sizeof ns / sizeof ns[0])], ks[i], bits, i & 1);
         }
         check_unpack(d, &r, 600, 300, 0, false); /* more than one message */
         check_unpack(d, &r, 256, 20000, 8, false);
@@ -337,8 +359,9 @@ static void test_unpack(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_memory), cmocka_unit_test(test_graphs),
-                                       cmocka_unit_test(test_unpack_refusals), cmocka_unit_test(test_hostile), cmocka_unit_test(test_unpack)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order),   cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_graphs),  cmocka_unit_test(test_unpack_refusals),
+                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_unpack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #else

@@ -1,5 +1,5 @@
-/* The Hexagon DSP is killed (between jobs and within one), stopped, and made to talk nonsense: the CPU goes on with the same bits, after one
- * warning; whatever else is asked of the device still works. */
+/* The Hexagon DSP is killed (between jobs and within one), stopped, and made to talk nonsense: the CPU goes
+ * on with the same bits, after one warning; whatever else is asked of the device still works. */
 #include "base/ctx.h"
 #include "kernels/unpack.h"
 #include "npu/npu.h"
@@ -39,7 +39,8 @@ static pid_t child(void) {
         snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
         FILE *f = fopen(path, "r");
         if (!f) continue;
-        if (fgets(line, sizeof line, f) && strrchr(line, ')')) sscanf(strrchr(line, ')') + 1, " %*c %ld", &ppid);
+        if (fgets(line, sizeof line, f) && strrchr(line, ')'))
+            sscanf(strrchr(line, ')') + 1, " %*c %ld", &ppid);
         fclose(f);
         if (ppid == (long)getpid()) found = (pid_t)atol(e->d_name);
     }
@@ -106,7 +107,8 @@ static void killed_within(void **state) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);
     tern_error err = {0};
-    tn_npu_graph_desc desc = {.kind = TN_NPU_LINEARS, .m = ROWS, .k = INPUTS, .in_stride = INPUTS, .n_ops = 1};
+    tn_npu_graph_desc desc = {
+        .kind = TN_NPU_LINEARS, .m = ROWS, .k = INPUTS, .in_stride = INPUTS, .n_ops = 1};
     desc.ops[0] = (tn_npu_op){.n = COLS, .act_scale = 0.5f, .out = TN_NPU_OUT_S32};
     uint8_t *in = malloc(ROWS * INPUTS);
     int8_t *w = malloc(COLS * INPUTS);
@@ -182,13 +184,18 @@ static impostor impostor_begin(void) {
     return x;
 }
 
-/* Opens the device on it; it answers request n, whose serial number is `serial`, with what the Python expression says. */
-static tern_status impostor_open(const impostor *x, const char *answer, tn_ctx *ctx, tn_npu_device **d, tern_error *err) {
+/* Opens the device on it; it answers request n, whose serial number is `serial`, with what the Python
+ * expression says. */
+static tern_status impostor_open(const impostor *x, const char *answer, tn_ctx *ctx, tn_npu_device **d,
+                                 tern_error *err) {
     char search[4096];
     FILE *f = fopen(x->path, "w");
     assert_non_null(f);
-    fprintf(f, "#!/usr/bin/env python3\nimport os, struct\nn = 0\nwhile True:\n    g = os.read(0, 208)\n    if len(g) < 208: break\n    serial = g[4:8]\n"
-               "    os.write(1, %s)\n    n += 1\n", answer);
+    fprintf(f,
+            "#!/usr/bin/env python3\nimport os, struct\nn = 0\nwhile True:\n    g = os.read(0, 208)\n    if "
+            "len(g) < 208: break\n    serial = g[4:8]\n"
+            "    os.write(1, %s)\n    n += 1\n",
+            answer);
     fclose(f);
     assert_int_equal(chmod(x->path, 0755), 0);
     snprintf(search, sizeof search, "%s:%s", x->dir, x->search ? x->search : "");
@@ -203,21 +210,22 @@ static tern_status impostor_open(const impostor *x, const char *answer, tn_ctx *
     return st;
 }
 
-static void impostor_end(impostor *x) {
-    unlink(x->path), rmdir(x->dir), free(x->search);
-}
+static void impostor_end(impostor *x) { unlink(x->path), rmdir(x->dir), free(x->search); }
 
-/* In place of the emulator a program that answers so many requests as it should, then with zeros, a wrong number or half an answer. */
+/* In place of the emulator a program that answers so many requests as it should, then with zeros, a wrong
+ * number or half an answer. */
 static void nonsense(void **state) {
     (void)state;
-    static const char *const answers[] = {"bytes(16)", "serial + b'\\x07' * 12", "serial + struct.pack('<III', 2, 0, 0)", "b'xyz'", "b''"};
+    static const char *const answers[] = {"bytes(16)", "serial + b'\\x07' * 12",
+                                          "serial + struct.pack('<III', 2, 0, 0)", "b'xyz'", "b''"};
     impostor x = impostor_begin();
     setenv("TERN_HEXAGON_WAIT_MS", "2000", 1);
     for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
         for (int n_good = 0; n_good < 5; n_good += 2) {
             if (i >= 3 && n_good != 2) continue; /* these wait */
             char answer[128];
-            snprintf(answer, sizeof answer, "serial + struct.pack('<III', 1, 0, 0) if n < %d else %s", n_good, answers[i]);
+            snprintf(answer, sizeof answer, "serial + struct.pack('<III', 1, 0, 0) if n < %d else %s", n_good,
+                     answers[i]);
             tn_ctx ctx;
             tn_npu_device *d = NULL;
             tern_error err = {0};
@@ -245,7 +253,8 @@ static void no_memory(void **state) {
     tn_ctx ctx;
     tn_npu_device *d = NULL;
     tern_error err = {0};
-    tern_status st = impostor_open(&x, "serial + struct.pack('<III', 4 if n in (2, 5) else 1, 0, 0)", &ctx, &d, &err);
+    tern_status st =
+        impostor_open(&x, "serial + struct.pack('<III', 4 if n in (2, 5) else 1, 0, 0)", &ctx, &d, &err);
     impostor_end(&x);
     if (st == TERN_E_UNSUPPORTED) skip();
     assert_int_equal(st, TERN_OK);
@@ -277,7 +286,8 @@ static void hung(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed), cmocka_unit_test(killed_within), cmocka_unit_test(hung),
-                                       cmocka_unit_test(no_memory), cmocka_unit_test(nonsense)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(killed), cmocka_unit_test(killed_within),
+                                       cmocka_unit_test(hung), cmocka_unit_test(no_memory),
+                                       cmocka_unit_test(nonsense)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,8 @@ static tn_npu_graph_desc linears(int32_t m) {
     return g;
 }
 
-static void with_device(const char *backend, uint64_t cap_bytes, const tn_kernels *k, void (*fn)(tn_npu_device *)) {
+static void with_device(const char *backend, uint64_t cap_bytes, const tn_kernels *k,
+                        void (*fn)(tn_npu_device *)) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_npu_options opt;
@@ -77,7 +78,8 @@ static void test_profile(void **state) {
     }
 }
 
-/* A product that takes 2 ms a run, and much longer for more than 64 rows: 64 rows a run is the best by a factor of 2. */
+/* A product that takes 2 ms a run, and much longer for more than 64 rows: 64 rows a run is the best by a
+ * factor of 2. */
 static void grumpy_gemm(const tn_gemm_s8_args *g) {
     long us = 2000 + (g->m > 64 ? (long)g->m * 80 : 0);
     struct timespec t = {.tv_nsec = us * 1000};

@@ -1,4 +1,5 @@
-/* Cold start: the same bits however the weights come, whatever the disk does; what is wrong with a file is one clear line. */
+/* Cold start: the same bits however the weights come, whatever the disk does; what is wrong with a file is
+ * one clear line. */
 #include "base/cpu.h"
 #include "engine/engine.h"
 #include "package/loader.h"
@@ -25,8 +26,10 @@ static const struct {
     tn_scheme scheme;
     float prune;
     tn_shadow_mode shadow;
-} kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_AUTO}, {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0, TN_SHADOW_AUTO},
-                       {"tiny-llama", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_OFF}, {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_SHADOW_AUTO}};
+} kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_AUTO},
+                       {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0, TN_SHADOW_AUTO},
+                       {"tiny-llama", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_OFF},
+                       {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_SHADOW_AUTO}};
 static char paths[N_PACKAGES][256];
 static int32_t prompt[N_PROMPT];
 
@@ -47,7 +50,9 @@ static int setup(void **state) {
         tern_error err;
         snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/load-%ld-%d.gguf", (long)getpid(), i);
         snprintf(paths[i], sizeof paths[i], TN_BINARY_DIR "/load-%ld-%d.tern", (long)getpid(), i);
-        if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK || tn_synth(&ctx, pool, kinds[i].arch, gguf, 7, TN_F32, &err) != TERN_OK) return -1;
+        if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
+            tn_synth(&ctx, pool, kinds[i].arch, gguf, 7, TN_F32, &err) != TERN_OK)
+            return -1;
         tn_pool_close(&pool);
         tn_pack_options o;
         tn_pack_defaults(&o);
@@ -69,7 +74,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* ---- an engine's inside, so that the disk can be made to misbehave --------------------------------------- */
+/* ---- an engine's inside, so that the disk can be made to misbehave ---------------------------------------
+ */
 
 typedef struct rig {
     tn_ctx ctx;
@@ -86,7 +92,8 @@ typedef struct rig {
 
 static uint32_t cpu_mask = UINT32_MAX; /* of the processor's features */
 
-static tern_status rig_open(rig *r, const char *path, const tn_npu_model_options *o, tn_policy policy, int32_t n_cpu, int32_t n_npu) {
+static tern_status rig_open(rig *r, const char *path, const tn_npu_model_options *o, tn_policy policy,
+                            int32_t n_cpu, int32_t n_npu) {
     memset(r, 0, sizeof *r);
     tn_ctx_init(&r->ctx, NULL);
     tn_kernels_init(&r->kern, tn_cpu_flags(NULL) & cpu_mask);
@@ -95,7 +102,9 @@ static tern_status rig_open(rig *r, const char *path, const tn_npu_model_options
     assert_int_equal(tn_executor_open(&r->ctx, workers, &r->exec, &r->err), TERN_OK);
     tern_status st = tn_npu_model_open(&r->ctx, r->pool, &r->kern, path, o, &r->m, &r->model, &r->err);
     if (st == TERN_OK) st = tn_kv_open(&r->ctx, &r->model->h, 256, &r->kv, &r->err);
-    if (st == TERN_OK) st = tn_pipeline_open(&r->ctx, r->m, r->model, &r->kern, &r->kv, r->pool, r->exec, policy, &(tn_attn_options){.mode = TN_ATTN_FULL}, &r->profile, &r->p, &r->err);
+    if (st == TERN_OK)
+        st = tn_pipeline_open(&r->ctx, r->m, r->model, &r->kern, &r->kv, r->pool, r->exec, policy,
+                              &(tn_attn_options){.mode = TN_ATTN_FULL}, &r->profile, &r->p, &r->err);
     return st;
 }
 
@@ -132,18 +141,23 @@ static void reference(const char *path, int32_t n, float *logits) {
     tn_npu_model_options o = model_options(TN_LOAD_SEQUENTIAL, "threads");
     o.weights = TN_WEIGHTS_TILES;
     rig r;
-    if (rig_open(&r, path, &o, policy_of(TN_POLICY_IN_ORDER, false), 1, 1) != TERN_OK || rig_run(&r, n, NULL, logits) != TERN_OK) fail_msg("%s", r.err.message);
+    if (rig_open(&r, path, &o, policy_of(TN_POLICY_IN_ORDER, false), 1, 1) != TERN_OK ||
+        rig_run(&r, n, NULL, logits) != TERN_OK)
+        fail_msg("%s", r.err.message);
     rig_close(&r);
 }
 
 static float want[MAX_VOCAB], got[MAX_VOCAB];
 
-static void check(const char *what, const char *path, const tn_npu_model_options *o, tn_policy policy, int32_t n_cpu, int32_t n_npu, int32_t n) {
+static void check(const char *what, const char *path, const tn_npu_model_options *o, tn_policy policy,
+                  int32_t n_cpu, int32_t n_npu, int32_t n) {
     rig r;
-    if (rig_open(&r, path, o, policy, n_cpu, n_npu) != TERN_OK || rig_run(&r, n, NULL, got) != TERN_OK) fail_msg("%s: %s", what, r.err.message);
+    if (rig_open(&r, path, o, policy, n_cpu, n_npu) != TERN_OK || rig_run(&r, n, NULL, got) != TERN_OK)
+        fail_msg("%s: %s", what, r.err.message);
     assert_true(tn_loader_done(r.m->loader));
     if (memcmp(want, got, (size_t)r.model->h.n_vocab * sizeof *got)) fail_msg("%s: other logits", what);
-    if (rig_run(&r, n, NULL, got) != TERN_OK || memcmp(want, got, (size_t)r.model->h.n_vocab * sizeof *got)) fail_msg("%s: other logits once it is loaded", what);
+    if (rig_run(&r, n, NULL, got) != TERN_OK || memcmp(want, got, (size_t)r.model->h.n_vocab * sizeof *got))
+        fail_msg("%s: other logits once it is loaded", what);
     rig_close(&r);
 }
 
@@ -167,7 +181,8 @@ static void same_bits(void **state) {
                     tn_npu_model_options o = model_options(TN_LOAD_STREAM, methods[(i + (size_t)p) % 4]);
                     o.ring_bytes = busy ? 1 : 20000;
                     if (busy) o.weights = TN_WEIGHTS_PACKED;
-                    check("policy", paths[k], &o, policy_of((tn_policy_kind)p, busy), 1, busy ? 0 : 2, lengths[i]);
+                    check("policy", paths[k], &o, policy_of((tn_policy_kind)p, busy), 1, busy ? 0 : 2,
+                          lengths[i]);
                 }
             }
         }
@@ -177,7 +192,8 @@ static void same_bits(void **state) {
 /* Every instruction set, packed and unpacked, few rows and many, chunks of other lengths, more threads. */
 static void instruction_sets(void **state) {
     (void)state;
-    static const uint32_t masks[] = {0, TN_CPU_AVX2 | TN_CPU_NEON, TN_CPU_AVX2 | TN_CPU_AVX512 | TN_CPU_NEON | TN_CPU_DOTPROD};
+    static const uint32_t masks[] = {0, TN_CPU_AVX2 | TN_CPU_NEON,
+                                     TN_CPU_AVX2 | TN_CPU_AVX512 | TN_CPU_NEON | TN_CPU_DOTPROD};
     for (int k = 0; k < 3; k += 2) {
         for (size_t l = 0; l < 3; l++) {
             const int32_t n = l == 0 ? 5 : l == 1 ? 20 : N_PROMPT;
@@ -189,7 +205,8 @@ static void instruction_sets(void **state) {
                     o.weights = (tn_weights_form)form;
                     o.chunk = i ? 96 : 64;
                     o.n_threads = (int32_t)i + 1;
-                    check("instruction set", paths[k], &o, policy_of(TN_POLICY_OOE, true), 1 + (int32_t)i, 1, n);
+                    check("instruction set", paths[k], &o, policy_of(TN_POLICY_OOE, true), 1 + (int32_t)i, 1,
+                          n);
                 }
                 cpu_mask = UINT32_MAX;
             }
@@ -204,17 +221,20 @@ static void graphs_are_in_the_package(void **state) {
         rig r;
         tn_npu_model_options o = model_options(TN_LOAD_STREAM, "threads");
         o.chunk = 0;
-        if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK) fail_msg("%s", r.err.message);
+        if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK)
+            fail_msg("%s", r.err.message);
         assert_int_equal(r.m->n_compiled, 0);
         rig_close(&r);
         o.chunk = 96;
-        if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK) fail_msg("%s", r.err.message);
+        if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK)
+            fail_msg("%s", r.err.message);
         assert_true(r.m->n_compiled > 0);
         rig_close(&r);
     }
 }
 
-/* ---- the disk misbehaves ------------------------------------------------------------------------------------ */
+/* ---- the disk misbehaves
+ * ------------------------------------------------------------------------------------ */
 
 typedef struct bad_disk {
     atomic_int n;
@@ -285,7 +305,8 @@ static void cancelled_and_resumed(void **state) {
             o.io.fault_user = &n;
             o.io.n_parallel = 1;
             rig r;
-            if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK) fail_msg("%s", r.err.message);
+            if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK)
+                fail_msg("%s", r.err.message);
             atomic_bool cancel = false;
             pthread_t t;
             pthread_create(&t, NULL, cancel_later, &cancel);
@@ -300,7 +321,8 @@ static void cancelled_and_resumed(void **state) {
     }
 }
 
-/* ---- the file is wrong --------------------------------------------------------------------------------------- */
+/* ---- the file is wrong
+ * --------------------------------------------------------------------------------------- */
 
 static tern_status start(const char *path, const char *load, int32_t n, tern_error *err) {
     tern_options o;
@@ -336,7 +358,8 @@ static void put(const char *path, const uint8_t *b, size_t n) {
     assert_true(f && fwrite(b, 1, n, f) == n && !fclose(f));
 }
 
-/* A bit of every tensor, and of everything else that is read: each mode notices, and names layer and offset. */
+/* A bit of every tensor, and of everything else that is read: each mode notices, and names layer and offset.
+ */
 static void damage_is_told(void **state) {
     (void)state;
     static const char *const modes[] = {"stream", "overlap", "sequential"};
@@ -362,7 +385,8 @@ static void damage_is_told(void **state) {
                 put(bad, b, n);
                 b[at] ^= (uint8_t)(1u << n_tensors % 8);
                 err.message[0] = 0;
-                assert_int_equal(start(bad, modes[n_tensors % 3], n_tensors % 2 ? 20 : N_PROMPT, &err), TERN_E_FORMAT);
+                assert_int_equal(start(bad, modes[n_tensors % 3], n_tensors % 2 ? 20 : N_PROMPT, &err),
+                                 TERN_E_FORMAT);
                 assert_non_null(strstr(err.message, "damaged"));
                 assert_non_null(strstr(err.message, "offset"));
             }
@@ -374,7 +398,8 @@ static void damage_is_told(void **state) {
     }
 }
 
-/* The file shrinks after it was opened, at any boundary of a tensor; readers on their way end with one line. */
+/* The file shrinks after it was opened, at any boundary of a tensor; readers on their way end with one line.
+ */
 static void truncated_while_open(void **state) {
     (void)state;
     char bad[1100];
@@ -390,7 +415,8 @@ static void truncated_while_open(void **state) {
         assert_int_equal(truncate(bad, (off_t)cut), 0);
         tern_status st = rig_run(&r, N_PROMPT, NULL, got);
         if (st != TERN_OK) assert_int_equal(st, TERN_E_FORMAT);
-        if (st != TERN_OK) assert_true(strstr(r.err.message, "ends at offset") || strstr(r.err.message, "damaged"));
+        if (st != TERN_OK)
+            assert_true(strstr(r.err.message, "ends at offset") || strstr(r.err.message, "damaged"));
         else assert_true(cut > n / 2); /* all of it had been read */
         rig_close(&r);
     }
@@ -439,7 +465,8 @@ static void other_packages_are_refused(void **state) {
     remove_package(bad);
 }
 
-/* ---- several at once ------------------------------------------------------------------------------------------- */
+/* ---- several at once
+ * ------------------------------------------------------------------------------------------- */
 
 typedef struct reader {
     tern_engine *e; /* NULL: one of its own */
@@ -499,7 +526,8 @@ static void several_at_once(void **state) {
     }
 }
 
-/* One copy of the weights: tiles, what is small, and the ring; or packed where the package has weightlets and no outlier path. */
+/* One copy of the weights: tiles, what is small, and the ring; or packed where the package has weightlets and
+ * no outlier path. */
 static void memory_is_planned(void **state) {
     (void)state;
     for (int k = 0; k < N_PACKAGES; k++) {
@@ -508,22 +536,28 @@ static void memory_is_planned(void **state) {
             tn_npu_model_options o = model_options(TN_LOAD_STREAM, "threads");
             o.ring_bytes = 1;
             o.weights = (tn_weights_form)form;
-            if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK || rig_run(&r, N_PROMPT, NULL, got) != TERN_OK) fail_msg("%s", r.err.message);
+            if (rig_open(&r, paths[k], &o, policy_of(TN_POLICY_OOE, true), 1, 1) != TERN_OK ||
+                rig_run(&r, N_PROMPT, NULL, got) != TERN_OK)
+                fail_msg("%s", r.err.message);
             uint64_t want_bytes = 0, room = 0;
             int n_packed = 0;
             for (int i = 0; i < r.m->n_layers * TN_LAYER_SITES + 1; i++) {
                 const tn_npu_site *s = &r.m->sites[i];
                 for (int op = 0; op < s->ops.n_ops; op++) {
-                    bool packed = form != TN_WEIGHTS_TILES && s->tiles[op]->part == TN_PKG_WEIGHTLETS && !s->shadow;
+                    bool packed =
+                        form != TN_WEIGHTS_TILES && s->tiles[op]->part == TN_PKG_WEIGHTLETS && !s->shadow;
                     assert_true(packed == !s->image[op].tiles);
                     n_packed += packed;
-                    want_bytes += packed ? s->tiles[op]->size_bytes : (uint64_t)s->ops.n[op] * (uint64_t)s->ops.k;
+                    want_bytes +=
+                        packed ? s->tiles[op]->size_bytes : (uint64_t)s->ops.n[op] * (uint64_t)s->ops.k;
                     room += 4096 + 64; /* alignment; small models are mostly that */
                 }
             }
             room += (uint64_t)r.m->n_layers * 3 * 8192 + (1 << 18); /* small tensors, a unit in the ring */
             uint64_t weights = atomic_load(&r.ctx.live_bytes[TN_MEM_WEIGHTS]);
-            if (weights > want_bytes + want_bytes / 10 + room) fail_msg("%llu bytes of weights for %llu", (unsigned long long)weights, (unsigned long long)want_bytes);
+            if (weights > want_bytes + want_bytes / 10 + room)
+                fail_msg("%llu bytes of weights for %llu", (unsigned long long)weights,
+                         (unsigned long long)want_bytes);
             if (kinds[k].shadow == TN_SHADOW_OFF) assert_true((n_packed > 0) == (form != TN_WEIGHTS_TILES));
             rig_close(&r);
         }
@@ -532,8 +566,15 @@ static void memory_is_planned(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits), cmocka_unit_test(instruction_sets), cmocka_unit_test(graphs_are_in_the_package), cmocka_unit_test(disk_faults), cmocka_unit_test(cancelled_and_resumed),
-        cmocka_unit_test(damage_is_told), cmocka_unit_test(truncated_while_open), cmocka_unit_test(other_packages_are_refused), cmocka_unit_test(several_at_once),
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(instruction_sets),
+        cmocka_unit_test(graphs_are_in_the_package),
+        cmocka_unit_test(disk_faults),
+        cmocka_unit_test(cancelled_and_resumed),
+        cmocka_unit_test(damage_is_told),
+        cmocka_unit_test(truncated_while_open),
+        cmocka_unit_test(other_packages_are_refused),
+        cmocka_unit_test(several_at_once),
         cmocka_unit_test(memory_is_planned),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -1,5 +1,5 @@
-/* Devices that hold one form of a graph at a time: the same bits whenever and however forms are exchanged, and the exchange is
- * planned, done in time, traced and counted. */
+/* Devices that hold one form of a graph at a time: the same bits whenever and however forms are exchanged,
+ * and the exchange is planned, done in time, traced and counted. */
 #include "engine/engine.h"
 #include "quant/pack.h"
 
@@ -29,7 +29,8 @@ static int setup(void **state) {
     o.scheme = TN_SCHEME_LLM_NPU; /* tiles in the file: quick to open, which these tests do often */
     o.calib_tokens = 256;
     tern_error err = {0};
-    if (tn_pack(&ctx, TN_SOURCE_DIR "/models/tern-tiny", package, &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (tn_pack(&ctx, TN_SOURCE_DIR "/models/tern-tiny", package, &o, NULL, &err) != TERN_OK)
+        fail_msg("%s", err.message);
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = 10 + (int32_t)((uint32_t)i * 2654435761u >> 8) % 2000;
     return 0;
 }
@@ -92,7 +93,8 @@ static float *wanted(int32_t n) {
 }
 
 static void same(const float *want, const float *got, const char *what) {
-    if (memcmp(want, got, (size_t)(N_STEPS + 1) * (size_t)n_vocab * sizeof *want)) fail_msg("other bits with %s", what);
+    if (memcmp(want, got, (size_t)(N_STEPS + 1) * (size_t)n_vocab * sizeof *want))
+        fail_msg("other bits with %s", what);
 }
 
 static tern_options separate(const char *when) {
@@ -121,13 +123,14 @@ static void bits_do_not_depend_on_when(void **state) {
             o.switch_blocks = blocks[i % 5];
             o.n_threads = 1 + i % 3;
             o.no_steal = i % 2;
-            if (i == 6) o.chunk = 256; /* two chunks */
+            if (i == 6) o.chunk = 256;                 /* two chunks */
             if (i == 12) o.npu_memory_bytes = 5 << 20; /* some layers stay with the CPU */
             tern_engine *e = open_engine(&o);
             tern_session *s = open_session(e);
             request(s, n_prompt(), got);
             same(want, got, kinds[k]);
-            for (int32_t l = 0; l < n_layers; l++) assert_int_equal(tn_switcher_form(e->npu->switcher, l), TN_FORM_DECODE);
+            for (int32_t l = 0; l < n_layers; l++)
+                assert_int_equal(tn_switcher_form(e->npu->switcher, l), TN_FORM_DECODE);
             tern_stats st;
             tern_session_stats(s, &st);
             assert_int_equal(st.n_switched, n_layers);
@@ -149,7 +152,8 @@ static void bits_do_not_depend_on_when(void **state) {
 /* Further requests begin with decode graphs; a cancelled one leaves some of each. */
 static void turns_and_cancels(void **state) {
     (void)state;
-    float *want = wanted(N_PROMPT), *want_short = wanted(20), *got = malloc((size_t)(N_STEPS + 1) * (size_t)n_vocab * sizeof *got);
+    float *want = wanted(N_PROMPT), *want_short = wanted(20),
+          *got = malloc((size_t)(N_STEPS + 1) * (size_t)n_vocab * sizeof *got);
     tern_options o = separate(NULL);
     tern_engine *e = open_engine(&o);
     tern_session *s = open_session(e);
@@ -227,7 +231,8 @@ static void planned_and_traced(void **state) {
         tern_session_stats(s, &st);
         stall[k] = st.switch_planned_stall_s;
         assert_int_equal(st.switch_blocks, 4);
-        int32_t track = tn_timeline_first_track(s->timeline, TN_LANE_IO), n_events = tn_timeline_n_events(s->timeline, track);
+        int32_t track = tn_timeline_first_track(s->timeline, TN_LANE_IO),
+                n_events = tn_timeline_n_events(s->timeline, track);
         if (k) assert_int_equal(n_events, k == 1 ? 3 : 0); /* async: the last block after prefill */
         else assert_true(n_events >= 1);
         for (int32_t i = 0; i < n_events; i++) {
@@ -239,7 +244,8 @@ static void planned_and_traced(void **state) {
         tern_session_close(&s);
         tern_engine_close(&e);
     }
-    assert_true(stall[2] > 0 && stall[0] >= 0 && stall[1] >= 0); /* each by its own engine's times: what is least is sched/switch.c's test */
+    assert_true(stall[2] > 0 && stall[0] >= 0 &&
+                stall[1] >= 0); /* each by its own engine's times: what is least is sched/switch.c's test */
     tern_options o = separate("whenever");
     tern_engine *e;
     tern_error err;
@@ -247,7 +253,8 @@ static void planned_and_traced(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_do_not_depend_on_when), cmocka_unit_test(turns_and_cancels), cmocka_unit_test(sessions_share_a_device),
-                                       cmocka_unit_test(planned_and_traced)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_do_not_depend_on_when), cmocka_unit_test(turns_and_cancels),
+        cmocka_unit_test(sessions_share_a_device), cmocka_unit_test(planned_and_traced)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

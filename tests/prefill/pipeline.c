@@ -1,4 +1,5 @@
-/* Packages: the same bits whatever the policy, the lanes, the chunking and the memory cap; faults end in one clear error. */
+/* Packages: the same bits whatever the policy, the lanes, the chunking and the memory cap; faults end in one
+ * clear error. */
 #include "base/cpu.h"
 #include "engine/engine.h"
 #include "formats/package.h"
@@ -45,7 +46,9 @@ static int setup(void **state) {
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/pipeline-%ld.gguf", (long)getpid());
     snprintf(package, sizeof package, TN_BINARY_DIR "/pipeline-%ld.tern", (long)getpid());
     snprintf(all_shadow, sizeof all_shadow, TN_BINARY_DIR "/pipeline-shadow-%ld.tern", (long)getpid());
-    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK || tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, &err) != TERN_OK) return -1;
+    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
+        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, &err) != TERN_OK)
+        return -1;
     tn_pool_close(&pool);
     pack(package, 85, TN_SCHEME_LLM_NPU);
     pack(all_shadow, 0, TN_SCHEME_LLM_NPU);
@@ -94,7 +97,7 @@ static void close_run(run *r) {
 static float *logits_under(const char *path, const tern_options *o, size_t piece, float *out) {
     run r = open_run(path, o);
     tern_error err = {0};
-    for (size_t n = piece; ; n += piece) {
+    for (size_t n = piece;; n += piece) {
         if (n > N_PROMPT) n = N_PROMPT;
         if (tern_session_prefill(r.s, prompt, n, &err) != TERN_OK) fail_msg("%s", err.message);
         if (n == N_PROMPT) break;
@@ -112,7 +115,8 @@ static float *logits_under(const char *path, const tern_options *o, size_t piece
 
 enum { N_VOCAB = 512, N_LOGITS = 4 * N_VOCAB };
 
-static void same_bits(const char *path, const float *want, const tern_options *o, size_t piece, const char *what) {
+static void same_bits(const char *path, const float *want, const tern_options *o, size_t piece,
+                      const char *what) {
     float *got = logits_under(path, o, piece, NULL);
     if (memcmp(got, want, N_LOGITS * sizeof *got)) fail_msg("other bits with %s", what);
     free(got);
@@ -186,8 +190,8 @@ static void close_to_float(void **state) {
     free(got);
 }
 
-/* One site computed by plain loops in double from the package's bytes: V of layer 0 is y = s (q(x) W8) + extract(x) W8 + b of the
- * normed embedding, and the KV cache shows it. */
+/* One site computed by plain loops in double from the package's bytes: V of layer 0 is y = s (q(x) W8) +
+ * extract(x) W8 + b of the normed embedding, and the KV cache shows it. */
 typedef struct bytes {
     char *data;
     const tn_pkg_record *r;
@@ -223,12 +227,17 @@ static void brute_force_site(void **state) {
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
     const tn_hparams *h = &r.e->model->h;
     tn_ctx *ctx = &r.e->ctx;
-    bytes model = section(ctx, r.e->npu->pkg, TN_PKG_MODEL, -1), head = section(ctx, r.e->npu->pkg, TN_PKG_HEAD, -1), layer = section(ctx, r.e->npu->pkg, TN_PKG_LAYER, 0);
+    bytes model = section(ctx, r.e->npu->pkg, TN_PKG_MODEL, -1),
+          head = section(ctx, r.e->npu->pkg, TN_PKG_HEAD, -1),
+          layer = section(ctx, r.e->npu->pkg, TN_PKG_LAYER, 0);
     const tn_pkg_record *site;
-    const int8_t *embd = part(&head, TN_W_EMBD, TN_PKG_TILES, NULL), *w = part(&layer, TN_W_V, TN_PKG_TILES, NULL);
+    const int8_t *embd = part(&head, TN_W_EMBD, TN_PKG_TILES, NULL),
+                 *w = part(&layer, TN_W_V, TN_PKG_TILES, NULL);
     part(&layer, TN_W_Q, TN_PKG_TILES, &site);
-    const float *embd_scale = part(&model, TN_W_EMBD, TN_PKG_SCALE, NULL), *norm = part(&layer, TN_W_ATTN_NORM, TN_PKG_F32, NULL);
-    const float *w_scale = part(&layer, TN_W_V, TN_PKG_SCALE, NULL), *bias = part(&layer, TN_W_V, TN_PKG_BIAS, NULL);
+    const float *embd_scale = part(&model, TN_W_EMBD, TN_PKG_SCALE, NULL),
+                *norm = part(&layer, TN_W_ATTN_NORM, TN_PKG_F32, NULL);
+    const float *w_scale = part(&layer, TN_W_V, TN_PKG_SCALE, NULL),
+                *bias = part(&layer, TN_W_V, TN_PKG_BIAS, NULL);
     assert_true(embd && w && site && embd_scale && norm && w_scale && bias);
     assert_true(site->flags & TN_PKG_HAS_SHADOW);
     double s = (double)site->act_scale;
@@ -245,7 +254,8 @@ static void brute_force_site(void **state) {
             double steps = x[i] / s;
             q[i] = fmax(-127, fmin(127, nearbyint(steps)));
             n_outliers += fabs(steps) > 127;
-            /* float and double may round a value halfway between two steps differently: one step, in that channel */
+            /* float and double may round a value halfway between two steps differently: one step, in that
+             * channel */
             if (fabs(fabs(steps - floor(steps)) - 0.5) < 1e-4) slack += s;
         }
         for (int n = 0; n < h->n_kv_heads * h->d_head; n++) {
@@ -257,9 +267,12 @@ static void brute_force_site(void **state) {
                 mag += fabs(x[i] * wi);
             }
             double want = (s * acc + extra) * (double)w_scale[n] + (double)bias[n];
-            double got = (double)tn_kv_v(&r.s->kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
-            double bound = mag * (double)w_scale[n] * 2e-6 + fabs((double)bias[n]) * 1e-6 + slack * 127 * (double)w_scale[n];
-            if (!(fabs(got - want) <= bound)) fail_msg("token %d, channel %d: %.9g, want %.9g +- %.2g", t, n, got, want, bound);
+            double got = (double)tn_kv_v(
+                &r.s->kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
+            double bound = mag * (double)w_scale[n] * 2e-6 + fabs((double)bias[n]) * 1e-6 +
+                           slack * 127 * (double)w_scale[n];
+            if (!(fabs(got - want) <= bound))
+                fail_msg("token %d, channel %d: %.9g, want %.9g +- %.2g", t, n, got, want, bound);
             n_checked += slack == 0;
         }
     }
@@ -292,7 +305,8 @@ static void cold_rows_come_from_the_file(void **state) {
     close_run(&r);
 }
 
-/* Rows read from the package give the same bits as resident ones: the same model packed with every channel that ever clipped hot. */
+/* Rows read from the package give the same bits as resident ones: the same model packed with every channel
+ * that ever clipped hot. */
 static void cold_rows_are_the_same_rows(void **state) {
     (void)state;
     char path[300], profile[310];
@@ -318,7 +332,8 @@ static void cold_rows_are_the_same_rows(void **state) {
     assert_int_equal(few.n_outliers, many.n_outliers);
     assert_true(many.cold_misses < few.cold_misses);
     assert_true(many.hot_hits > few.hot_hits);
-    assert_memory_equal(tern_session_logits(r.s), tern_session_logits(h.s), (size_t)r.n_vocab * sizeof(float));
+    assert_memory_equal(tern_session_logits(r.s), tern_session_logits(h.s),
+                        (size_t)r.n_vocab * sizeof(float));
     close_run(&r);
     close_run(&h);
     unlink(path);
@@ -336,7 +351,8 @@ static void saved_sessions(void **state) {
     assert_int_equal(tern_session_load(b.s, path, &err), TERN_OK);
     assert_int_equal(tern_session_step(a.s, 5, &err), TERN_OK);
     assert_int_equal(tern_session_step(b.s, 5, &err), TERN_OK);
-    assert_memory_equal(tern_session_logits(a.s), tern_session_logits(b.s), (size_t)a.n_vocab * sizeof(float));
+    assert_memory_equal(tern_session_logits(a.s), tern_session_logits(b.s),
+                        (size_t)a.n_vocab * sizeof(float));
     assert_int_equal(tern_session_load(c.s, path, &err), TERN_E_INVALID); /* another package */
     unlink(path);
     close_run(&a);
@@ -388,7 +404,8 @@ static void damage_is_noticed(void **state) {
         tn_pkg_section s = *tn_pkg_section_at(pkg, i);
         if (s.kind == TN_PKG_SHADOW) continue; /* read row by row, not at load */
         size_t n_records;
-        const tn_pkg_record *records = tn_pkg_records(pkg, &s, &n_records), whole = {.size_bytes = s.size_bytes};
+        const tn_pkg_record *records = tn_pkg_records(pkg, &s, &n_records),
+                            whole = {.size_bytes = s.size_bytes};
         for (size_t r = 0; r < (records ? n_records : 1); r++) {
             const tn_pkg_record *part = records ? &records[r] : &whole;
             for (int k = 0; k < 3 && part->size_bytes; k++) {
@@ -411,14 +428,16 @@ static void damage_is_noticed(void **state) {
     bytes[8] = TN_PKG_VERSION + 1; /* a package of the future */
     assert_int_equal(open_damaged(bytes, n, path, &err), TERN_E_UNSUPPORTED);
     bytes[8] = TN_PKG_VERSION;
-    for (size_t cut = 0; cut < n; cut += n / 37) assert_int_not_equal(open_damaged(bytes, cut, path, &err), TERN_OK);
+    for (size_t cut = 0; cut < n; cut += n / 37)
+        assert_int_not_equal(open_damaged(bytes, cut, path, &err), TERN_OK);
     assert_int_equal(open_damaged(bytes, n, path, &err), TERN_OK);
     unlink(path);
     tn_pkg_close(&pkg);
     free(bytes);
 }
 
-/* Rows read on demand are checked too: damage there fails the prefill that needs them, and only where they come from the file. */
+/* Rows read on demand are checked too: damage there fails the prefill that needs them, and only where they
+ * come from the file. */
 static void damaged_rows_are_noticed(void **state) {
     (void)state;
     char path[300], profile[310];
@@ -498,7 +517,8 @@ static void allocation_failures(void **state) {
             if (i < 60 || n_tolerated > 12) fail_msg("%ld allocations, %d tolerated", i, n_tolerated);
             break;
         }
-        if (st == TERN_OK) n_tolerated++; /* the tokenizer does without a compiled pattern when there is no memory for one */
+        if (st == TERN_OK)
+            n_tolerated++; /* the tokenizer does without a compiled pattern when there is no memory for one */
         else assert_int_equal(st, TERN_E_MEMORY);
     }
 }
@@ -517,7 +537,8 @@ static void no_allocation_while_running(void **state) {
     o.hooks = &h;
     run r = open_run(package, &o);
     tern_error err;
-    assert_int_equal(tern_session_prefill(r.s, prompt, 300, &err), TERN_OK); /* the executor's own state grows once */
+    assert_int_equal(tern_session_prefill(r.s, prompt, 300, &err),
+                     TERN_OK); /* the executor's own state grows once */
     long live = f.live, left = f.left;
     tn_session_truncate(r.s, 0);
     assert_int_equal(tern_session_prefill(r.s, prompt, 300, &err), TERN_OK);
@@ -529,9 +550,15 @@ static void no_allocation_while_running(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_do_not_depend_on_how), cmocka_unit_test(close_to_float), cmocka_unit_test(brute_force_site), cmocka_unit_test(cold_rows_come_from_the_file),
+        cmocka_unit_test(bits_do_not_depend_on_how),
+        cmocka_unit_test(close_to_float),
+        cmocka_unit_test(brute_force_site),
+        cmocka_unit_test(cold_rows_come_from_the_file),
         cmocka_unit_test(cold_rows_are_the_same_rows),
-        cmocka_unit_test(saved_sessions), cmocka_unit_test(damage_is_noticed), cmocka_unit_test(damaged_rows_are_noticed), cmocka_unit_test(allocation_failures),
+        cmocka_unit_test(saved_sessions),
+        cmocka_unit_test(damage_is_noticed),
+        cmocka_unit_test(damaged_rows_are_noticed),
+        cmocka_unit_test(allocation_failures),
         cmocka_unit_test(no_allocation_while_running),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -19,7 +19,8 @@ static double error_of(const float *peak, const uint8_t *bits, size_t n) {
 static double best(const float *peak, size_t n, int left) {
     if (!n) return left ? INFINITY : 0;
     double min = INFINITY;
-    for (int b = 1; b <= 8 && b <= left; b++) min = fmin(min, ldexp((double)peak[0], -2 * b) + best(peak + 1, n - 1, left - b));
+    for (int b = 1; b <= 8 && b <= left; b++)
+        min = fmin(min, ldexp((double)peak[0], -2 * b) + best(peak + 1, n - 1, left - b));
     return min;
 }
 
@@ -34,7 +35,8 @@ static void optimal(void **state) {
         uint8_t bits[5];
         for (size_t i = 0; i < n; i++) peak[i] = (float)exp(12 * tn_rng_f64(&r));
         int budget = (int)n + (int)tn_rng_below(&r, 7 * (uint32_t)n + 1), sum = 0;
-        assert_int_equal(tn_allocate_bits(&ctx, peak, NULL, n, (double)budget / (double)n, bits, NULL), TERN_OK);
+        assert_int_equal(tn_allocate_bits(&ctx, peak, NULL, n, (double)budget / (double)n, bits, NULL),
+                         TERN_OK);
         for (size_t i = 0; i < n; i++) {
             assert_in_range(bits[i], 1, 8);
             sum += bits[i];
@@ -45,8 +47,9 @@ static void optimal(void **state) {
     }
 }
 
-/* Channels of several matrices under one budget: never more than it, nothing left that would pay for the next bit, and no exchange of one
- * channel's bit for another's gains anything, but for what a longer channel cannot have. */
+/* Channels of several matrices under one budget: never more than it, nothing left that would pay for the next
+ * bit, and no exchange of one channel's bit for another's gains anything, but for what a longer channel
+ * cannot have. */
 static void one_budget(void **state) {
     (void)state;
     tn_ctx ctx;
@@ -70,22 +73,25 @@ static void one_budget(void **state) {
         for (size_t i = 0; i < n; i++) {
             for (size_t j = 0; j < n; j++) {
                 if (bits[i] == 8 || bits[j] == 1 || cost[i] > cost[j]) continue;
-                double gains = ldexp((double)peak[i], -2 * bits[i]) * 0.75 / cost[i], lost = ldexp((double)peak[j], -2 * (bits[j] - 1)) * 0.75 / cost[j];
+                double gains = ldexp((double)peak[i], -2 * bits[i]) * 0.75 / cost[i],
+                       lost = ldexp((double)peak[j], -2 * (bits[j] - 1)) * 0.75 / cost[j];
                 assert_true(gains <= lost * (1 + 1e-9));
             }
         }
     }
 }
 
-/* On a real model the estimate says what it claims to: a sixth of it is the cosine distance between a channel and its uniformly quantised self
- * (summed over a matrix; few steps and heavy tails make it too small by up to a third). */
+/* On a real model the estimate says what it claims to: a sixth of it is the cosine distance between a channel
+ * and its uniformly quantised self (summed over a matrix; few steps and heavy tails make it too small by up
+ * to a third). */
 static void estimate_is_the_cosine(void **state) {
     (void)state;
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_source *src;
     tern_error err;
-    if (tn_source_open(&ctx, TN_SOURCE_DIR "/models/tern-tiny", &src, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (tn_source_open(&ctx, TN_SOURCE_DIR "/models/tern-tiny", &src, &err) != TERN_OK)
+        fail_msg("%s", err.message);
     const tn_role roles[] = {TN_W_Q, TN_W_O, TN_W_UP, TN_W_DOWN};
     for (int layer = 0; layer < tn_source_hparams(src)->n_layers; layer += 3) {
         for (size_t role = 0; role < sizeof roles / sizeof *roles; role++) {
@@ -97,18 +103,24 @@ static void estimate_is_the_cosine(void **state) {
                 for (int64_t n = 0; n < rows; n += 7) {
                     double max = 0, square = 0, dot = 0, q_square = 0;
                     assert_int_equal(tn_source_read(src, layer, roles[role], n, n + 1, w, &err), TERN_OK);
-                    for (int64_t k = 0; k < cols; k++) max = fmax(max, fabs((double)w[k])), square += (double)w[k] * (double)w[k];
+                    for (int64_t k = 0; k < cols; k++)
+                        max = fmax(max, fabs((double)w[k])), square += (double)w[k] * (double)w[k];
                     double step = 2 * max / (1 << bits);
                     for (int64_t k = 0; k < cols; k++) {
-                        double q = step * (fmin(fmax(floor((double)w[k] / step), -(1 << (bits - 1))), (1 << (bits - 1)) - 1) + 0.5);
+                        double q = step * (fmin(fmax(floor((double)w[k] / step), -(1 << (bits - 1))),
+                                                (1 << (bits - 1)) - 1) +
+                                           0.5);
                         dot += q * (double)w[k];
                         q_square += q * q;
                     }
-                    double estimate = ldexp(max * max * (double)cols / square, -2 * bits) / 6, exact = 1 - dot / sqrt(square * q_square);
+                    double estimate = ldexp(max * max * (double)cols / square, -2 * bits) / 6,
+                           exact = 1 - dot / sqrt(square * q_square);
                     sum_exact += exact;
                     sum_estimate += estimate;
                 }
-                if (!(fabs(sum_exact / sum_estimate - 1) < (bits < 6 ? 0.35 : bits < 7 ? 0.12 : 0.03))) fail_msg("layer %d, %s, %d bits: %g estimated, %g", layer, tn_role_name(roles[role]), bits, sum_estimate, sum_exact);
+                if (!(fabs(sum_exact / sum_estimate - 1) < (bits < 6 ? 0.35 : bits < 7 ? 0.12 : 0.03)))
+                    fail_msg("layer %d, %s, %d bits: %g estimated, %g", layer, tn_role_name(roles[role]),
+                             bits, sum_estimate, sum_exact);
             }
             free(w);
         }
@@ -129,6 +141,7 @@ static void limits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(optimal), cmocka_unit_test(one_budget), cmocka_unit_test(estimate_is_the_cosine), cmocka_unit_test(limits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(optimal), cmocka_unit_test(one_budget),
+                                       cmocka_unit_test(estimate_is_the_cosine), cmocka_unit_test(limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Measuring the heads is taken up where a process was stopped or killed, and the package is the same; a journal that is damaged or another's is not
- * believed. */
+/* Measuring the heads is taken up where a process was stopped or killed, and the package is the same; a
+ * journal that is damaged or another's is not believed. */
 #include "lab/synth.h"
 #include "quant/pack.h"
 
@@ -17,8 +17,8 @@
 static char gguf[256], other_gguf[256], package[256], journal[264];
 
 typedef struct watch {
-    int n_steps;     /* of measuring heads */
-    double stop_at;  /* at this share; 0: never */
+    int n_steps;    /* of measuring heads */
+    double stop_at; /* at this share; 0: never */
     bool kill;
     char said[512];
 } watch;
@@ -79,7 +79,8 @@ static int setup(void **state) {
     snprintf(other_gguf, sizeof other_gguf, TN_BINARY_DIR "/heads-other-%ld.gguf", (long)getpid());
     snprintf(package, sizeof package, TN_BINARY_DIR "/heads-%ld.tern", (long)getpid());
     snprintf(journal, sizeof journal, "%s.heads", package);
-    if (tn_pool_open(&ctx, 2, &pool, NULL) != TERN_OK || tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, NULL) != TERN_OK ||
+    if (tn_pool_open(&ctx, 2, &pool, NULL) != TERN_OK ||
+        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, NULL) != TERN_OK ||
         tn_synth(&ctx, pool, "tiny-qwen2", other_gguf, 8, TN_F32, NULL) != TERN_OK) {
         return -1;
     }
@@ -182,6 +183,7 @@ static void of_another_model(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(goes_on), cmocka_unit_test(goes_on_after_a_kill), cmocka_unit_test(damaged), cmocka_unit_test(of_another_model)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(goes_on), cmocka_unit_test(goes_on_after_a_kill),
+                                       cmocka_unit_test(damaged), cmocka_unit_test(of_another_model)};
     return cmocka_run_group_tests_name("heads", tests, setup, teardown);
 }

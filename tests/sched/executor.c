@@ -80,9 +80,13 @@ static void random_graphs(void **state) {
         tn_timeline *tl;
         assert_int_equal(tn_timeline_open(&ctx, &o, &tl, NULL), TERN_OK);
         for (int round = 0; round < 30; round++) {
-            assert_int_equal(shape_random(g, &rng, (int)tn_rng_below(&rng, round % 6 ? 50 : CAP_TASKS), probe_run, probes, sizeof probes[0], NULL), TERN_OK);
+            assert_int_equal(shape_random(g, &rng, (int)tn_rng_below(&rng, round % 6 ? 50 : CAP_TASKS),
+                                          probe_run, probes, sizeof probes[0], NULL),
+                             TERN_OK);
             for (int k = 0; k < TN_N_POLICIES; k++) {
-                tn_run run = {.graph = g, .policy = tn_policy_defaults((tn_policy_kind)k), .timeline = round % 2 ? tl : NULL};
+                tn_run run = {.graph = g,
+                              .policy = tn_policy_defaults((tn_policy_kind)k),
+                              .timeline = round % 2 ? tl : NULL};
                 run.policy.keep_busy = tn_rng_below(&rng, 2);
                 arm(g);
                 tn_timeline_clear(tl);
@@ -173,7 +177,8 @@ static tern_status meet(void *arg, int i_part, const tn_worker *w, tern_error *e
     (void)i_part, (void)w;
     atomic_fetch_add(&m->n_here, 1);
     for (int64_t begin = tn_now_ns(); atomic_load(&m->n_here) < m->n_wanted; sched_yield())
-        if (tn_now_ns() - begin > INT64_C(20000000000)) return tn_fail(err, TERN_E_LIMIT, "nobody came to part %d", i_part);
+        if (tn_now_ns() - begin > INT64_C(20000000000))
+            return tn_fail(err, TERN_E_LIMIT, "nobody came to part %d", i_part);
     return TERN_OK;
 }
 
@@ -213,7 +218,8 @@ static void idle_lanes_help_both_ways(void **state) {
         tn_graph_clear(g);
         meeting m = {.n_wanted = 2};
         for (int i = 0; i < 2; i++)
-            tn_graph_add(g, &(tn_task){.fn = meet, .arg = &m, .name = "m", .lane = (tn_lane)lane, .can_steal = true});
+            tn_graph_add(
+                g, &(tn_task){.fn = meet, .arg = &m, .name = "m", .lane = (tn_lane)lane, .can_steal = true});
         assert_int_equal(tn_graph_seal(g, NULL), TERN_OK);
         tn_run run = {.graph = g, .policy = tn_policy_defaults(TN_POLICY_OOE)};
         run.policy.keep_busy = true;
@@ -238,12 +244,15 @@ static void the_first_failure_stops_the_run(void **state) {
             int32_t bad = (int32_t)tn_rng_below(&rng, 60);
             probes[bad].fail_with = TERN_E_DEVICE;
             int64_t task_ns[60];
-            tn_run run = {.graph = g, .policy = tn_policy_defaults((tn_policy_kind)(round % TN_N_POLICIES)), .task_ns = task_ns};
+            tn_run run = {.graph = g,
+                          .policy = tn_policy_defaults((tn_policy_kind)(round % TN_N_POLICIES)),
+                          .task_ns = task_ns};
             tern_error err = {0};
             assert_int_equal(tn_executor_run(ex, &run, NULL, &err), TERN_E_DEVICE);
             assert_int_equal(err.code, TERN_E_DEVICE);
             assert_non_null(strstr(err.message, "cannot"));
-            for (int32_t e = g->succ_off[bad]; e < g->succ_off[bad + 1]; e++) assert_int_equal(probes[g->succ[e]].n_runs, 0);
+            for (int32_t e = g->succ_off[bad]; e < g->succ_off[bad + 1]; e++)
+                assert_int_equal(probes[g->succ[e]].n_runs, 0);
             for (int32_t t = 0; t < g->n_tasks; t++) {
                 assert_false(probes[t].bad);
                 assert_true(probes[t].n_runs <= g->tasks[t].n_parts);
@@ -296,11 +305,14 @@ static void cancel_stops_the_run(void **state) {
             arm(g);
             int32_t at = (int32_t)tn_rng_below(&rng, (uint64_t)g->n_tasks / 2);
             probes[at].cancel = &cancel;
-            tn_run run = {.graph = g, .policy = tn_policy_defaults((tn_policy_kind)(round % TN_N_POLICIES)), .cancel = &cancel};
+            tn_run run = {.graph = g,
+                          .policy = tn_policy_defaults((tn_policy_kind)(round % TN_N_POLICIES)),
+                          .cancel = &cancel};
             tern_error err = {0};
             assert_int_equal(tn_executor_run(ex, &run, NULL, &err), TERN_E_CANCELLED);
             assert_int_equal(err.code, TERN_E_CANCELLED);
-            for (int32_t e = g->succ_off[at]; e < g->succ_off[at + 1]; e++) assert_int_equal(probes[g->succ[e]].n_runs, 0);
+            for (int32_t e = g->succ_off[at]; e < g->succ_off[at + 1]; e++)
+                assert_int_equal(probes[g->succ[e]].n_runs, 0);
             /* a flag that is already set: nothing runs */
             arm(g);
             assert_int_equal(tn_executor_run(ex, &run, NULL, &err), TERN_E_CANCELLED);
@@ -363,7 +375,10 @@ static void a_run_allocates_nothing_and_failing_leaks_nothing(void **state) {
         tn_timeline *tl = NULL;
         tern_error err = {0};
         tern_status st = tn_executor_open(&mine, (const int32_t[]){1, 1, 0}, &ex, &err);
-        if (!st) st = tn_timeline_open(&mine, &(tn_timeline_options){.n_workers = {1, 1, 0}, .cap_events = 10, .cap_flows = 10}, &tl, &err);
+        if (!st)
+            st = tn_timeline_open(
+                &mine, &(tn_timeline_options){.n_workers = {1, 1, 0}, .cap_events = 10, .cap_flows = 10}, &tl,
+                &err);
         if (!st) st = tn_graph_open(&mine, &g, &err);
         if (!st) st = shape_prefill(g, 2, 3, us, nothing, NULL, &err);
         tn_run run = {.graph = g, .policy = tn_policy_defaults(TN_POLICY_IN_ORDER), .timeline = tl};
@@ -401,7 +416,10 @@ static void bad_crews_are_refused(void **state) {
     assert_int_equal(tn_executor_n_workers(ex), 2);
     assert_int_equal(tn_graph_open(&ctx, &g, NULL), TERN_OK);
     assert_int_equal(tn_graph_seal(g, NULL), TERN_OK);
-    assert_int_equal(tn_timeline_open(&ctx, &(tn_timeline_options){.n_workers = {2, 0, 0}, .cap_events = 1, .cap_flows = 1}, &tl, &err), TERN_OK);
+    assert_int_equal(
+        tn_timeline_open(
+            &ctx, &(tn_timeline_options){.n_workers = {2, 0, 0}, .cap_events = 1, .cap_flows = 1}, &tl, &err),
+        TERN_OK);
     tn_run run = {.graph = g, .timeline = tl};
     assert_int_equal(tn_executor_run(ex, &run, NULL, &err), TERN_E_INVALID);
     run.timeline = NULL;

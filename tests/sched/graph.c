@@ -1,4 +1,5 @@
-/* tests/sched/graph.c - does a graph keep what was added, in an order that respects it, and refuse nonsense? */
+/* tests/sched/graph.c - does a graph keep what was added, in an order that respects it, and refuse nonsense?
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +25,9 @@ static void lists_and_orders(void **state) {
     tern_error err = {0};
     assert_int_equal(tn_graph_open(&ctx, &g, &err), TERN_OK);
     /* added in reverse of the prompt's order; 2 before 0 contradicts the positions */
-    int32_t a = tn_graph_add(g, &(tn_task){.name = "a", .chunk = 1, .lane = TN_LANE_NPU, .est_us = {[TN_LANE_NPU] = 2.5f}, .plan = 9});
+    int32_t a = tn_graph_add(
+        g, &(tn_task){
+               .name = "a", .chunk = 1, .lane = TN_LANE_NPU, .est_us = {[TN_LANE_NPU] = 2.5f}, .plan = 9});
     tn_task late = cpu_task(0, 5), early = cpu_task(0, 1);
     int32_t b = tn_graph_add(g, &late), c = tn_graph_add(g, &early);
     assert_int_equal(a, 0);

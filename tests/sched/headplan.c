@@ -1,4 +1,5 @@
-/* tests/sched/headplan.c - are head plans valid, near the best there is, and does every switch do what it says? */
+/* tests/sched/headplan.c - are head plans valid, near the best there is, and does every switch do what it
+ * says? */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +27,11 @@ static tn_headplan make(const tn_headplan_costs *c, tn_headplan_switches sw) {
 
 /* The launch times of the paper's example: 2, 3 and 4 ms for 1, 2 and 4 heads. */
 static tn_headplan_costs paper_costs(int32_t n_heads) {
-    return (tn_headplan_costs){.n_heads = n_heads, .n_widths = 3, .width = {1, 2, 4}, .launch_us = {2000, 3000, 4000}, .topk_apart = true};
+    return (tn_headplan_costs){.n_heads = n_heads,
+                               .n_widths = 3,
+                               .width = {1, 2, 4},
+                               .launch_us = {2000, 3000, 4000},
+                               .topk_apart = true};
 }
 
 static tn_headplan_costs random_costs(int32_t n_heads) {
@@ -36,7 +41,8 @@ static tn_headplan_costs random_costs(int32_t n_heads) {
     c.topk_apart = next_u32() % 2;
     uint32_t n_buckets = 1 + next_u32() % 4;
     for (int32_t i = 0; i < n_heads; i++) {
-        double ratio = uniform(0.05, 1); /* both stages grow with a head's share of the positions, top-k less */
+        double ratio =
+            uniform(0.05, 1); /* both stages grow with a head's share of the positions, top-k less */
         c.bucket[i] = (int32_t)(next_u32() % n_buckets) * 7;
         c.topk_us[i] = work * (0.3 + 0.3 * ratio) * uniform(0.9, 1.1);
         c.attend_us[i] = work * 3 * ratio * uniform(0.9, 1.1);
@@ -61,7 +67,8 @@ static void check_valid(const tn_headplan_costs *c, const tn_headplan *p) {
     for (int32_t l = 0; l < p->n_launches; l++) assert_int_equal(n_in[l], p->width[l]);
 }
 
-/* ---- the best there is: every order of heads, every cut of every bucket's heads into launches ------------ */
+/* ---- the best there is: every order of heads, every cut of every bucket's heads into launches ------------
+ */
 
 typedef struct search {
     const tn_headplan_costs *c;
@@ -96,7 +103,8 @@ static void go_on(search *s, int32_t n_done, double npu, double topk, double att
                 s->room[b] = c->width[w];
             }
             s->room[b]--;
-            double t_topk = fmax(s->ready[b], c->topk_apart ? topk : attend) + c->topk_us[h], t_attend = fmax(t_topk, attend) + c->attend_us[h];
+            double t_topk = fmax(s->ready[b], c->topk_apart ? topk : attend) + c->topk_us[h],
+                   t_attend = fmax(t_topk, attend) + c->attend_us[h];
             go_on(s, n_done + 1, t_npu, t_topk, t_attend);
             s->room[b] = room;
             s->ready[b] = ready_was;
@@ -139,7 +147,8 @@ static void figure_9(void **state) {
     c.topk_us[0] = c.topk_us[1] = 1000;
     c.attend_us[0] = 3000;
     c.attend_us[1] = 1000;
-    tn_headplan naive = make(&c, (tn_headplan_switches){.in_order = true, .no_fusion = true, .no_overlap = true});
+    tn_headplan naive =
+        make(&c, (tn_headplan_switches){.in_order = true, .no_fusion = true, .no_overlap = true});
     tn_headplan overlapped = make(&c, (tn_headplan_switches){.in_order = true, .no_fusion = true});
     tn_headplan fused = make(&c, (tn_headplan_switches){.in_order = true});
     assert_true(naive.total_us == 10000);
@@ -178,7 +187,8 @@ static void switches(void **state) {
             for (int32_t l = 0; sw.no_fusion && l < p.n_launches; l++) assert_int_equal(p.width[l], 1);
             for (int32_t i = 0; sw.in_order && i < p.n_heads; i++) assert_int_equal(p.order[i], i);
         }
-        for (unsigned s = 1; s < 8; s++) assert_true(total[0] <= total[s] * 1.03); /* two searches, each of them only near the best */
+        for (unsigned s = 1; s < 8; s++)
+            assert_true(total[0] <= total[s] * 1.03); /* two searches, each of them only near the best */
         assert_true(total[0] <= total[4] + 1e-9 && total[2] <= total[6] + 1e-9);
     }
 }
@@ -225,7 +235,11 @@ static void refuses_nonsense(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_exhaustive_search), cmocka_unit_test(figure_9), cmocka_unit_test(switches), cmocka_unit_test(extremes), cmocka_unit_test(refuses_nonsense),
+        cmocka_unit_test(against_exhaustive_search),
+        cmocka_unit_test(figure_9),
+        cmocka_unit_test(switches),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(refuses_nonsense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* The pipeline of heads in the prefill graph: places are free before they are taken, a slot's stages come one behind the other, launches in order, and
- * nothing overlaps that should not; under every policy; and overlap hides the device's part. On the virtual clock. */
+/* The pipeline of heads in the prefill graph: places are free before they are taken, a slot's stages come one
+ * behind the other, launches in order, and nothing overlaps that should not; under every policy; and overlap
+ * hides the device's part. On the virtual clock. */
 #include "sched/prefill_graph.h"
 #include "sched/virtual.h"
 
@@ -10,14 +11,21 @@
 
 #include "sched/verify.h"
 
-enum { N_CHUNKS = 3, N_LAYERS = 2, N_SLOTS = 5, N_BLOCKS = 4, N_STEPS = 3, N_HEADS = N_CHUNKS * N_LAYERS * N_BLOCKS * N_SLOTS * N_STEPS };
+enum {
+    N_CHUNKS = 3,
+    N_LAYERS = 2,
+    N_SLOTS = 5,
+    N_BLOCKS = 4,
+    N_STEPS = 3,
+    N_HEADS = N_CHUNKS * N_LAYERS * N_BLOCKS * N_SLOTS * N_STEPS
+};
 
 typedef struct place {
     int32_t chunk, layer, step, block, slot;
 } place;
 
 typedef struct filled {
-    place at[2048];   /* step -1: another stage */
+    place at[2048]; /* step -1: another stage */
     tn_stage stage[2048];
     int32_t n;
     float estimate_us;
@@ -40,7 +48,8 @@ static void fill_head(void *user, tn_stage stage, int32_t block, int32_t slot, t
     filled *f = user;
     f->stage[f->n] = stage;
     f->at[f->n++] = (place){t->chunk, t->layer, (int32_t)(stage - TN_ST_ESTIMATE), block, slot};
-    for (int l = 0; l < TN_N_LANES; l++) t->est_us[l] = stage == TN_ST_ESTIMATE ? f->estimate_us : stage == TN_ST_SELECT ? 5 : 14;
+    for (int l = 0; l < TN_N_LANES; l++)
+        t->est_us[l] = stage == TN_ST_ESTIMATE ? f->estimate_us : stage == TN_ST_SELECT ? 5 : 14;
     t->n_parts = stage == TN_ST_ESTIMATE ? 1 : 2;
     t->can_steal = false;
 }
@@ -59,7 +68,8 @@ static void times_of(const tn_timeline *tl, int64_t *begin, int64_t *end, int32_
 
 /* Must task b of the same chunk and layer wait until a has ended? */
 static bool ordered(const place *a, const place *b, bool no_overlap) {
-    if (a->step == 0 && b->step == 0) return a->block < b->block || (a->block == b->block && a->slot < b->slot);
+    if (a->step == 0 && b->step == 0)
+        return a->block < b->block || (a->block == b->block && a->slot < b->slot);
     if (a->block == b->block && a->slot == b->slot) return a->step < b->step;
     if (a->step == 2 && b->step == 0) return a->block + (no_overlap ? 1 : 2) <= b->block;
     return no_overlap && a->block == b->block && a->step < b->step;
@@ -81,9 +91,17 @@ static void order_and_overlap(void **state) {
         tn_sched *s;
         f.n = 0;
         f.estimate_us = i < 2 ? 20 : 1;
-        const tn_prefill_spec spec = {.n_chunks = N_CHUNKS, .n_layers = N_LAYERS, .user = &f, .has = has, .fill = fill, .fill_head = fill_head, .n_head_slots = N_SLOTS, .n_head_blocks = N_BLOCKS,
+        const tn_prefill_spec spec = {.n_chunks = N_CHUNKS,
+                                      .n_layers = N_LAYERS,
+                                      .user = &f,
+                                      .has = has,
+                                      .fill = fill,
+                                      .fill_head = fill_head,
+                                      .n_head_slots = N_SLOTS,
+                                      .n_head_blocks = N_BLOCKS,
                                       .no_head_overlap = no_overlap};
-        if (tn_graph_open(&ctx, &g, &err) != TERN_OK || tn_prefill_graph_build(&spec, g, &err) != TERN_OK || tn_sched_open(&ctx, &s, &err) != TERN_OK || tn_sched_bind(s, g, &err) != TERN_OK)
+        if (tn_graph_open(&ctx, &g, &err) != TERN_OK || tn_prefill_graph_build(&spec, g, &err) != TERN_OK ||
+            tn_sched_open(&ctx, &s, &err) != TERN_OK || tn_sched_bind(s, g, &err) != TERN_OK)
             fail_msg("%s", err.message);
         assert_int_equal(g->n_tasks, f.n);
         int32_t n_heads = 0;
@@ -105,12 +123,19 @@ static void order_and_overlap(void **state) {
                     for (int32_t b = 0; b < f.n; b++) {
                         const place *x = &f.at[a], *y = &f.at[b];
                         if (x->chunk != y->chunk || x->layer != y->layer) continue;
-                        bool must = x->step >= 0 && y->step >= 0 ? ordered(x, y, no_overlap) : (f.stage[a] == TN_ST_PLAN && y->step >= 0) || (x->step >= 0 && f.stage[b] == TN_ST_ATTN);
-                        if (must && end[a] > begin[b]) fail_msg("%s, overlap %d: %s of block %d, slot %d begins before %s of %d, %d ends", policies[p], !no_overlap, tn_stage_name(f.stage[b]), y->block,
-                                                                y->slot, tn_stage_name(f.stage[a]), x->block, x->slot);
+                        bool must = x->step >= 0 && y->step >= 0
+                                        ? ordered(x, y, no_overlap)
+                                        : (f.stage[a] == TN_ST_PLAN && y->step >= 0) ||
+                                              (x->step >= 0 && f.stage[b] == TN_ST_ATTN);
+                        if (must && end[a] > begin[b])
+                            fail_msg(
+                                "%s, overlap %d: %s of block %d, slot %d begins before %s of %d, %d ends",
+                                policies[p], !no_overlap, tn_stage_name(f.stage[b]), y->block, y->slot,
+                                tn_stage_name(f.stage[a]), x->block, x->slot);
                     }
                 }
-                if (p == 1 && !w) makespan[no_overlap] = r.makespan_ns; /* lanes strictly in order, one worker each */
+                if (p == 1 && !w)
+                    makespan[no_overlap] = r.makespan_ns; /* lanes strictly in order, one worker each */
                 tn_timeline_close(&tl);
             }
         }

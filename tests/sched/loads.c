@@ -1,5 +1,6 @@
-/* The cold start's part of the prefill graph: weights are read, unpacked and loaded before they are used, in every chunk, no sooner than their place
- * is free; under every policy; and overlapping hides what it can. On the virtual clock. */
+/* The cold start's part of the prefill graph: weights are read, unpacked and loaded before they are used, in
+ * every chunk, no sooner than their place is free; under every policy; and overlapping hides what it can. On
+ * the virtual clock. */
 #include "sched/prefill_graph.h"
 #include "sched/virtual.h"
 
@@ -22,7 +23,8 @@ typedef struct times {
 
 static bool has(void *user, tn_stage stage, int32_t layer) {
     (void)user, (void)layer;
-    return stage == TN_ST_QKV || stage == TN_ST_O || stage == TN_ST_FFN || stage == TN_ST_FFN_SHADOW || stage == TN_ST_DOWN;
+    return stage == TN_ST_QKV || stage == TN_ST_O || stage == TN_ST_FFN || stage == TN_ST_FFN_SHADOW ||
+           stage == TN_ST_DOWN;
 }
 
 static void fill(void *user, tn_stage stage, tn_task *t) {
@@ -35,20 +37,27 @@ static void fill(void *user, tn_stage stage, tn_task *t) {
 static void fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
     const times *x = user;
     bool small = unit % PER_LAYER == 0 && unit < N_UNITS - 1;
-    for (int l = 0; l < TN_N_LANES; l++) t->est_us[l] = step == TN_LD_READ ? (small ? 20 : x->read_us) : step == TN_LD_UNPACK ? (small ? 1 : x->unpack_us) : 10;
+    for (int l = 0; l < TN_N_LANES; l++)
+        t->est_us[l] = step == TN_LD_READ     ? (small ? 20 : x->read_us)
+                       : step == TN_LD_UNPACK ? (small ? 1 : x->unpack_us)
+                                              : 10;
     if (step == TN_LD_UNPACK && !small) t->n_parts = x->n_parts;
 }
 
 /* Units whose place is that of the unit `ring` units before. */
 static void units_of(tn_prefill_unit *u, int32_t ring) {
     for (int32_t i = 0; i < N_UNITS; i++) {
-        u[i] = (tn_prefill_unit){.layer = i / PER_LAYER, .stage = i == N_UNITS - 1 ? TN_ST_FINAL : unit_stage[i % PER_LAYER], .after = ring && i >= ring ? i - ring : -1};
+        u[i] = (tn_prefill_unit){.layer = i / PER_LAYER,
+                                 .stage = i == N_UNITS - 1 ? TN_ST_FINAL : unit_stage[i % PER_LAYER],
+                                 .after = ring && i >= ring ? i - ring : -1};
     }
 }
 
 static int32_t find(const tn_graph *g, int32_t n_stage_tasks, int32_t chunk, int32_t layer, tn_stage stage) {
     for (int32_t t = 0; t < n_stage_tasks; t++) {
-        if (g->tasks[t].chunk == chunk && g->tasks[t].layer == layer && g->tasks[t].subgraph == (int32_t)stage) return t;
+        if (g->tasks[t].chunk == chunk && g->tasks[t].layer == layer &&
+            g->tasks[t].subgraph == (int32_t)stage)
+            return t;
     }
     return -1;
 }
@@ -60,13 +69,21 @@ static bool waits_for(const tn_graph *g, int32_t task, int32_t before) {
     return false;
 }
 
-static int64_t run(tn_ctx *ctx, const times *x, int32_t n_chunks, int32_t ring, tn_policy policy, const int32_t *workers) {
+static int64_t run(tn_ctx *ctx, const times *x, int32_t n_chunks, int32_t ring, tn_policy policy,
+                   const int32_t *workers) {
     tn_prefill_unit units[N_UNITS];
     units_of(units, ring);
     tn_graph *g;
     tern_error err = {0};
     assert_int_equal(tn_graph_open(ctx, &g, &err), TERN_OK);
-    const tn_prefill_spec spec = {.n_chunks = n_chunks, .n_layers = N_LAYERS, .user = (void *)x, .has = has, .fill = fill, .n_units = N_UNITS, .units = units, .fill_load = fill_load};
+    const tn_prefill_spec spec = {.n_chunks = n_chunks,
+                                  .n_layers = N_LAYERS,
+                                  .user = (void *)x,
+                                  .has = has,
+                                  .fill = fill,
+                                  .n_units = N_UNITS,
+                                  .units = units,
+                                  .fill_load = fill_load};
     if (tn_prefill_graph_build(&spec, g, &err) != TERN_OK) fail_msg("%s", err.message);
     int32_t first = g->n_tasks - N_UNITS * TN_N_LOAD_STEPS;
     for (int32_t u = 0; u < N_UNITS; u++) {
@@ -75,11 +92,14 @@ static int64_t run(tn_ctx *ctx, const times *x, int32_t n_chunks, int32_t ring, 
         assert_true(g->tasks[id].lane == TN_LANE_IO && !g->tasks[id].can_steal);
         assert_true(waits_for(g, id + TN_LD_UNPACK, id) && waits_for(g, id + TN_LD_LOAD, id + TN_LD_UNPACK));
         if (u) assert_true(waits_for(g, id, id - TN_N_LOAD_STEPS));
-        if (ring && u >= ring) assert_true(waits_for(g, id, first + (u - ring) * TN_N_LOAD_STEPS + TN_LD_LOAD));
+        if (ring && u >= ring)
+            assert_true(waits_for(g, id, first + (u - ring) * TN_N_LOAD_STEPS + TN_LD_LOAD));
         for (int32_t c = 0; c < n_chunks && u < N_UNITS - 1; c++) {
             tn_stage st = unit_stage[u % PER_LAYER];
             assert_true(waits_for(g, find(g, first, c, u / PER_LAYER, st), id + TN_LD_LOAD));
-            if (st == TN_ST_FFN) assert_true(waits_for(g, find(g, first, c, u / PER_LAYER, TN_ST_FFN_SHADOW), id + TN_LD_LOAD)); /* its rows too */
+            if (st == TN_ST_FFN)
+                assert_true(waits_for(g, find(g, first, c, u / PER_LAYER, TN_ST_FFN_SHADOW),
+                                      id + TN_LD_LOAD)); /* its rows too */
         }
     }
     tn_sched *s;
@@ -119,19 +139,24 @@ static void every_policy(void **state) {
     }
 }
 
-/* Where the disk is slowest, a start takes little more than reading; where it is fast, little more than computing. */
+/* Where the disk is slowest, a start takes little more than reading; where it is fast, little more than
+ * computing. */
 static void overlap_hides(void **state) {
     (void)state;
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     static const int32_t lanes[TN_N_LANES] = {1, 1, 1};
-    const times slow = {.read_us = 4000, .unpack_us = 200, .n_parts = 4}, fast = {.read_us = 10, .unpack_us = 5, .n_parts = 4}, none = {.read_us = 0, .unpack_us = 0, .n_parts = 1};
+    const times slow = {.read_us = 4000, .unpack_us = 200, .n_parts = 4},
+                fast = {.read_us = 10, .unpack_us = 5, .n_parts = 4},
+                none = {.read_us = 0, .unpack_us = 0, .n_parts = 1};
     const int64_t reading = (N_LAYERS * 4 + 1) * INT64_C(4000000);
     for (int k = TN_POLICY_OVERLAP; k < TN_POLICY_PLAN; k++) {
         tn_policy p = tn_policy_defaults((tn_policy_kind)k);
-        int64_t computing = run(&ctx, &none, 1, 0, p, lanes), cold = run(&ctx, &slow, 1, 0, p, lanes), narrow = run(&ctx, &slow, 1, 4, p, lanes);
+        int64_t computing = run(&ctx, &none, 1, 0, p, lanes), cold = run(&ctx, &slow, 1, 0, p, lanes),
+                narrow = run(&ctx, &slow, 1, 4, p, lanes);
         assert_true(cold >= reading && cold < reading + computing / 4);
-        assert_true(narrow < reading + reading / 20 + computing / 4); /* a ring of four units is enough for that */
+        assert_true(narrow <
+                    reading + reading / 20 + computing / 4); /* a ring of four units is enough for that */
         assert_true(run(&ctx, &fast, 1, 0, p, lanes) < computing + computing / 10);
         assert_true(run(&ctx, &slow, 1, 1, p, lanes) > cold); /* one unit is not */
     }

@@ -1,4 +1,5 @@
-/* tests/sched/switch.c - are graph-switching plans valid, hidden when they can be, and near the best there is? */
+/* tests/sched/switch.c - are graph-switching plans valid, hidden when they can be, and near the best there
+ * is? */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +50,8 @@ static void window(void **state) {
 static void figure_9(void **state) {
     (void)state;
     tn_switch_costs c = even(6, 2, 2, 1, 1);
-    tn_switch_plan sync = make(&c, TN_SWITCH_SYNC), async = make(&c, TN_SWITCH_ASYNC), prog = make(&c, TN_SWITCH_PROGRESSIVE);
+    tn_switch_plan sync = make(&c, TN_SWITCH_SYNC), async = make(&c, TN_SWITCH_ASYNC),
+                   prog = make(&c, TN_SWITCH_PROGRESSIVE);
     assert_true(sync.total_us == 12 + 12);
     assert_true(async.total_us == 7 + 12); /* the loads begin when the last chunk has left block 0 */
     assert_true(prog.total_us == 12 && prog.stall_us == 0);
@@ -114,7 +116,8 @@ static void against_exhaustive_search(void **state) {
             c.g2_us[i] = c.g1_us[i] * slow;
             c.load_us[i] = load * uniform(1 - spread, 1 + spread);
         }
-        tn_switch_plan p = make(&c, TN_SWITCH_PROGRESSIVE), sync = make(&c, TN_SWITCH_SYNC), async = make(&c, TN_SWITCH_ASYNC), scratch;
+        tn_switch_plan p = make(&c, TN_SWITCH_PROGRESSIVE), sync = make(&c, TN_SWITCH_SYNC),
+                       async = make(&c, TN_SWITCH_ASYNC), scratch;
         double best = best_of(&c, &scratch, 0);
         assert_true(p.total_us >= best * (1 - 1e-12));
         assert_true(p.total_us <= async.total_us && async.total_us <= sync.total_us * (1 + 1e-12));
@@ -125,7 +128,8 @@ static void against_exhaustive_search(void **state) {
         n_best += ratio < 1 + 1e-9;
         n++;
     }
-    print_message("progressive / best: mean %.4f, worst %.3f, best in %d of %d; async / best: mean %.3f\n", sum / n, worst, n_best, n, sum_async / n);
+    print_message("progressive / best: mean %.4f, worst %.3f, best in %d of %d; async / best: mean %.3f\n",
+                  sum / n, worst, n_best, n, sum_async / n);
     assert_true(sum / n < 1.01);
     assert_true(worst < 1.15);
 }
@@ -134,7 +138,8 @@ static void against_exhaustive_search(void **state) {
 static void accounts_add_up(void **state) {
     (void)state;
     for (int trial = 0; trial < 2000; trial++) {
-        tn_switch_costs c = {.n_blocks = 1 + (int32_t)(next_u32() % 12), .n_chunks = 1 + (int32_t)(next_u32() % 20)};
+        tn_switch_costs c = {.n_blocks = 1 + (int32_t)(next_u32() % 12),
+                             .n_chunks = 1 + (int32_t)(next_u32() % 20)};
         double g1 = 0;
         for (int32_t i = 0; i < c.n_blocks; i++) {
             c.g1_us[i] = uniform(0.5, 2);
@@ -175,8 +180,13 @@ static void refuses_nonsense(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(window),          cmocka_unit_test(figure_9),        cmocka_unit_test(starts_late), cmocka_unit_test(short_last_chunk),
-        cmocka_unit_test(against_exhaustive_search), cmocka_unit_test(accounts_add_up), cmocka_unit_test(refuses_nonsense),
+        cmocka_unit_test(window),
+        cmocka_unit_test(figure_9),
+        cmocka_unit_test(starts_late),
+        cmocka_unit_test(short_last_chunk),
+        cmocka_unit_test(against_exhaustive_search),
+        cmocka_unit_test(accounts_add_up),
+        cmocka_unit_test(refuses_nonsense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,8 @@ static const int32_t ONE_EACH[TN_N_LANES] = {1, 1, 0};
 
 static tn_timeline *open_timeline(int32_t n_cpu, int32_t n_npu, int32_t cap_events, int32_t cap_flows) {
     tn_timeline *tl;
-    tn_timeline_options o = {.n_workers = {n_cpu, n_npu, 0}, .cap_events = cap_events, .cap_flows = cap_flows};
+    tn_timeline_options o = {
+        .n_workers = {n_cpu, n_npu, 0}, .cap_events = cap_events, .cap_flows = cap_flows};
     assert_int_equal(tn_timeline_open(&ctx, &o, &tl, NULL), TERN_OK);
     return tl;
 }
@@ -34,9 +35,15 @@ static char *text_of(const tn_timeline *tl, tern_status (*write)(const tn_timeli
     return text;
 }
 
-static tern_status gantt_40(const tn_timeline *tl, FILE *f, tern_error *err) { return tn_timeline_write_gantt(tl, -1, 40, false, f, err); }
-static tern_status gantt_40_colour(const tn_timeline *tl, FILE *f, tern_error *err) { return tn_timeline_write_gantt(tl, -1, 40, true, f, err); }
-static tern_status summary(const tn_timeline *tl, FILE *f, tern_error *err) { return tn_timeline_write_summary(tl, -1, f, err); }
+static tern_status gantt_40(const tn_timeline *tl, FILE *f, tern_error *err) {
+    return tn_timeline_write_gantt(tl, -1, 40, false, f, err);
+}
+static tern_status gantt_40_colour(const tn_timeline *tl, FILE *f, tern_error *err) {
+    return tn_timeline_write_gantt(tl, -1, 40, true, f, err);
+}
+static tern_status summary(const tn_timeline *tl, FILE *f, tern_error *err) {
+    return tn_timeline_write_summary(tl, -1, f, err);
+}
 
 static double num(json_t *e, const char *key) { return json_number_value(json_object_get(e, key)); }
 
@@ -69,7 +76,8 @@ static void check_trace(const tn_timeline *tl, const tn_graph *g, int32_t run) {
             bool inside = false;
             json_t *x;
             json_array_foreach(events, k, x) {
-                if (json_string_value(json_object_get(x, "ph"))[0] != 'X' || num(x, "tid") != num(e, "tid")) continue;
+                if (json_string_value(json_object_get(x, "ph"))[0] != 'X' || num(x, "tid") != num(e, "tid"))
+                    continue;
                 double ts = num(e, "ts");
                 if (num(x, "ts") <= ts && ts <= num(x, "ts") + num(x, "dur")) inside = true;
             }
@@ -127,8 +135,11 @@ static tn_timeline *example(tn_graph *g, int32_t cap_events, int32_t cap_flows, 
     tn_graph_clear(g);
     for (int32_t chunk = 0; chunk < 2; chunk++) {
         for (int32_t j = 0; j < 4; j++) {
-            int32_t id = tn_graph_add(g, &(tn_task){.name = j % 2 ? "linear" : "a \"float\"\n", .lane = j % 2 ? TN_LANE_NPU : TN_LANE_CPU, .chunk = chunk,
-                                                    .subgraph = j, .est_us = {2, 3}});
+            int32_t id = tn_graph_add(g, &(tn_task){.name = j % 2 ? "linear" : "a \"float\"\n",
+                                                    .lane = j % 2 ? TN_LANE_NPU : TN_LANE_CPU,
+                                                    .chunk = chunk,
+                                                    .subgraph = j,
+                                                    .est_us = {2, 3}});
             if (j) tn_graph_depend(g, id - 1, id);
         }
     }
@@ -184,7 +195,8 @@ static void gantt_by_hand(void **state) {
                               "npu 0 ┃     ▒██████████████████████████████████┃  85.7 % busy\n"
                               "      ┃     00000000011111111100000000111111111┃\n"
                               "      0                                   0.014 ms\n"
-                              "█ over 3/4 busy, ▓ over 1/2, ▒ over 1/4, ░ less; below, the chunk: 0-9, a-z, then again from 0; . = none\n");
+                              "█ over 3/4 busy, ▓ over 1/2, ▒ over 1/4, ░ less; below, the chunk: 0-9, a-z, "
+                              "then again from 0; . = none\n");
     free(text);
     text = text_of(tl, gantt_40_colour);
     assert_non_null(strstr(text, "\x1b[31m"));
@@ -225,15 +237,25 @@ static void events_of_others(void **state) {
     (void)state;
     static const char *const EXTRA[] = {"flash \\ reads"};
     tn_timeline *tl;
-    tn_timeline_options o = {.n_workers = {1, 0, 1}, .extra = EXTRA, .n_extra = 1, .cap_events = 4, .cap_flows = 4};
+    tn_timeline_options o = {
+        .n_workers = {1, 0, 1}, .extra = EXTRA, .n_extra = 1, .cap_events = 4, .cap_flows = 4};
     assert_int_equal(tn_timeline_open(&ctx, &o, &tl, NULL), TERN_OK);
     assert_int_equal(tn_timeline_first_track(tl, TN_LANE_IO), 1);
     assert_int_equal(tn_timeline_n_workers(tl), 2);
-    tn_timeline_add(tl, 2, &(tn_event){.start_ns = 5, .end_ns = 2000005, .name = "read", .task = -1, .run = -1, .chunk = -1, .layer = 3, .lane = TN_LANE_IO});
+    tn_timeline_add(tl, 2,
+                    &(tn_event){.start_ns = 5,
+                                .end_ns = 2000005,
+                                .name = "read",
+                                .task = -1,
+                                .run = -1,
+                                .chunk = -1,
+                                .layer = 3,
+                                .lane = TN_LANE_IO});
     char *text = text_of(tl, tn_timeline_write_trace);
     json_t *root = json_loads(text, 0, NULL);
     assert_non_null(root);
-    json_t *read = json_array_get(json_object_get(root, "traceEvents"), json_array_size(json_object_get(root, "traceEvents")) - 1);
+    json_t *read = json_array_get(json_object_get(root, "traceEvents"),
+                                  json_array_size(json_object_get(root, "traceEvents")) - 1);
     assert_string_equal(json_string_value(json_object_get(read, "name")), "read");
     assert_true(num(read, "dur") == 2000.0);
     assert_null(json_object_get(json_object_get(read, "args"), "stolen"));
@@ -250,9 +272,12 @@ static void failures(void **state) {
     (void)state;
     tern_error err;
     tn_timeline *tl;
-    assert_int_equal(tn_timeline_open(&ctx, &(tn_timeline_options){.n_workers = {1, 1, 0}}, &tl, &err), TERN_E_INVALID);
+    assert_int_equal(tn_timeline_open(&ctx, &(tn_timeline_options){.n_workers = {1, 1, 0}}, &tl, &err),
+                     TERN_E_INVALID);
     assert_null(tl);
-    assert_int_equal(tn_timeline_open(&ctx, &(tn_timeline_options){.cap_events = 1, .cap_flows = 1}, &tl, &err), TERN_E_INVALID);
+    assert_int_equal(
+        tn_timeline_open(&ctx, &(tn_timeline_options){.cap_events = 1, .cap_flows = 1}, &tl, &err),
+        TERN_E_INVALID);
     tl = open_timeline(1, 1, 4, 4);
     FILE *full = fopen("/dev/full", "w");
     if (full) {
@@ -285,12 +310,9 @@ static void failures(void **state) {
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(traces_hold_every_task),
-        cmocka_unit_test(figures_by_hand),
-        cmocka_unit_test(gantt_by_hand),
-        cmocka_unit_test(full_rings_keep_the_newest),
-        cmocka_unit_test(events_of_others),
-        cmocka_unit_test(failures),
+        cmocka_unit_test(traces_hold_every_task), cmocka_unit_test(figures_by_hand),
+        cmocka_unit_test(gantt_by_hand),          cmocka_unit_test(full_rings_keep_the_newest),
+        cmocka_unit_test(events_of_others),       cmocka_unit_test(failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

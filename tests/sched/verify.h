@@ -20,9 +20,11 @@ static inline int verify_by_start(const void *a, const void *b) {
 
 /* Every part once; no dependency violated; one part at a time on a worker; lanes crossed only where allowed;
  * the order the policy promises. Lanes without workers must not have tracks: give n_workers as run. */
-static inline void verify_run(const tn_graph *g, const tn_policy *p, const int32_t n_workers[TN_N_LANES], const tn_timeline *tl) {
+static inline void verify_run(const tn_graph *g, const tn_policy *p, const int32_t n_workers[TN_N_LANES],
+                              const tn_timeline *tl) {
     int32_t n_tracks = tn_timeline_n_workers(tl), n_events = 0;
-    int64_t *first = malloc(((size_t)g->n_tasks + 1) * sizeof *first), *last = malloc(((size_t)g->n_tasks + 1) * sizeof *last);
+    int64_t *first = malloc(((size_t)g->n_tasks + 1) * sizeof *first),
+            *last = malloc(((size_t)g->n_tasks + 1) * sizeof *last);
     int32_t *parts = calloc((size_t)g->n_tasks + 1, sizeof *parts);
     uint64_t *seen = calloc((size_t)g->n_tasks + 1, sizeof *seen);
     for (int32_t k = 0; k < n_tracks; k++) n_events += tn_timeline_n_events(tl, k);
@@ -34,7 +36,8 @@ static inline void verify_run(const tn_graph *g, const tn_policy *p, const int32
         for (int32_t i = 0; i < tn_timeline_n_events(tl, k); i++) {
             const tn_event *e = tn_timeline_event(tl, k, i);
             all[n++] = e;
-            assert_true(e->task >= 0 && e->task < g->n_tasks && e->part >= 0 && e->part < 64 && e->part < g->tasks[e->task].n_parts);
+            assert_true(e->task >= 0 && e->task < g->n_tasks && e->part >= 0 && e->part < 64 &&
+                        e->part < g->tasks[e->task].n_parts);
             assert_false(seen[e->task] >> e->part & 1);
             seen[e->task] |= UINT64_C(1) << e->part;
             parts[e->task]++;
@@ -50,7 +53,8 @@ static inline void verify_run(const tn_graph *g, const tn_policy *p, const int32
     }
     for (int32_t t = 0; t < g->n_tasks; t++) {
         assert_int_equal(parts[t], g->tasks[t].n_parts);
-        for (int32_t e = g->pred_off[t]; e < g->pred_off[t + 1]; e++) assert_true(last[g->pred[e]] <= first[t]);
+        for (int32_t e = g->pred_off[t]; e < g->pred_off[t + 1]; e++)
+            assert_true(last[g->pred[e]] <= first[t]);
     }
     qsort(all, (size_t)n, sizeof *all, verify_by_start);
     int32_t rank[TN_N_LANES] = {-1, -1, -1}, previous = -1;

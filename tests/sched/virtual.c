@@ -78,7 +78,8 @@ static void ooe_prefers_what_feeds_the_npu(void **state) {
 static void ooe_follows_gains_that_change(void **state) {
     (void)state;
     tn_graph_clear(g);
-    int32_t a = add("a", TN_LANE_CPU, 2, 0, 0), b = add("b", TN_LANE_CPU, 2, 0, 1), c = add("c", TN_LANE_CPU, 2, 0, 2);
+    int32_t a = add("a", TN_LANE_CPU, 2, 0, 0), b = add("b", TN_LANE_CPU, 2, 0, 1),
+            c = add("c", TN_LANE_CPU, 2, 0, 2);
     int32_t z = add("z", TN_LANE_NPU, 10, 0, 3), y = add("y", TN_LANE_NPU, 1, 0, 4);
     tn_graph_depend(g, a, z);
     tn_graph_depend(g, c, z);
@@ -119,7 +120,9 @@ static void stealing_by_threshold(void **state) {
     (void)state;
     tn_graph_clear(g);
     for (int32_t i = 0; i < 8; i++)
-        tn_graph_add(g, &(tn_task){.name = "m", .lane = TN_LANE_NPU, .est_us = {30, 10}, .chunk = i, .can_steal = true});
+        tn_graph_add(
+            g,
+            &(tn_task){.name = "m", .lane = TN_LANE_NPU, .est_us = {30, 10}, .chunk = i, .can_steal = true});
     assert_int_equal(tn_graph_seal(g, NULL), TERN_OK);
     assert_int_equal(tn_policy_steal_above(g), 3);
     tn_policy p = tn_policy_defaults(TN_POLICY_SYNERGY);
@@ -143,7 +146,11 @@ static void stealing_by_threshold(void **state) {
 static void parts_are_shared(void **state) {
     (void)state;
     tn_graph_clear(g);
-    tn_graph_add(g, &(tn_task){.name = "big", .lane = TN_LANE_NPU, .est_us = {[TN_LANE_NPU] = 80}, .n_parts = 8, .can_steal = true});
+    tn_graph_add(g, &(tn_task){.name = "big",
+                               .lane = TN_LANE_NPU,
+                               .est_us = {[TN_LANE_NPU] = 80},
+                               .n_parts = 8,
+                               .can_steal = true});
     assert_int_equal(tn_graph_seal(g, NULL), TERN_OK);
     for (int k = 0; k < TN_N_POLICIES; k++) {
         tn_policy p = tn_policy_defaults((tn_policy_kind)k);
@@ -170,7 +177,8 @@ static void plan_is_followed(void **state) {
     tn_graph_clear(g);
     tn_graph_add(g, &(tn_task){.name = "first", .est_us = {3}, .plan = 2});
     int32_t b = tn_graph_add(g, &(tn_task){.name = "second", .est_us = {3}, .plan = 1});
-    int32_t c = tn_graph_add(g, &(tn_task){.name = "fed", .lane = TN_LANE_NPU, .est_us = {[TN_LANE_NPU] = 5}, .plan = 3});
+    int32_t c = tn_graph_add(
+        g, &(tn_task){.name = "fed", .lane = TN_LANE_NPU, .est_us = {[TN_LANE_NPU] = 5}, .plan = 3});
     tn_graph_depend(g, b, c);
     assert_int_equal(tn_graph_seal(g, NULL), TERN_OK);
     assert_int_equal(kind_us(TN_POLICY_PLAN), 8);
@@ -189,7 +197,8 @@ static void names(void **state) {
 
 /* Bounds no schedule beats, and Graham's for those that never leave a lane idle beside ready work: the path
  * back from the end alternates between tasks of one chain and times when that lane is full. */
-static void check_bounds(const tn_policy *p, const int32_t n_workers[TN_N_LANES], const tn_virtual_result *r, bool crossing) {
+static void check_bounds(const tn_policy *p, const int32_t n_workers[TN_N_LANES], const tn_virtual_result *r,
+                         bool crossing) {
     int64_t path, work = 0, full = 0, n_all = 0, longest_work = 0;
     assert_int_equal(tn_graph_critical_path_ns(g, &path, NULL), TERN_OK);
     for (int l = 0; l < TN_N_LANES; l++) {
@@ -203,7 +212,8 @@ static void check_bounds(const tn_policy *p, const int32_t n_workers[TN_N_LANES]
     assert_true(r->makespan_ns * n_all >= work);
     assert_true(r->makespan_ns >= longest_work);
     if (crossing) return;
-    assert_true(r->makespan_ns <= work); /* somebody is always busy: never worse than in order on one worker */
+    assert_true(r->makespan_ns <=
+                work); /* somebody is always busy: never worse than in order on one worker */
     if (p->kind == TN_POLICY_OOE || p->kind == TN_POLICY_SYNERGY) assert_true(r->makespan_ns <= full + path);
 }
 
@@ -213,7 +223,8 @@ static void random_graphs(void **state) {
     print_message("seed %llu\n", (unsigned long long)seed);
     tn_rng rng = {.s = seed};
     double worst = 0;
-    static const int32_t CREWS[][TN_N_LANES] = {{1, 1, 1}, {2, 1, 1}, {1, 3, 1}, {2, 2, 2}, {1, 0, 0}, {0, 1, 0}, {1, 1, 0}, {0, 0, 1}, {3, 0, 1}};
+    static const int32_t CREWS[][TN_N_LANES] = {{1, 1, 1}, {2, 1, 1}, {1, 3, 1}, {2, 2, 2}, {1, 0, 0},
+                                                {0, 1, 0}, {1, 1, 0}, {0, 0, 1}, {3, 0, 1}};
     for (int round = 0; round < 400; round++) {
         int n = (int)tn_rng_below(&rng, round % 10 ? 40 : 400);
         assert_int_equal(shape_random(g, &rng, n, NULL, NULL, 0, NULL), TERN_OK);
@@ -243,18 +254,21 @@ static void random_graphs(void **state) {
                 for (int32_t t = 0; t < tn_timeline_n_workers(tl[0]); t++) {
                     assert_int_equal(tn_timeline_n_events(tl[0], t), tn_timeline_n_events(tl[1], t));
                     for (int32_t i = 0; i < tn_timeline_n_events(tl[0], t); i++)
-                        assert_memory_equal(tn_timeline_event(tl[0], t, i), tn_timeline_event(tl[1], t, i), sizeof(tn_event));
+                        assert_memory_equal(tn_timeline_event(tl[0], t, i), tn_timeline_event(tl[1], t, i),
+                                            sizeof(tn_event));
                 }
                 check_bounds(&p, crew, &r[0], variant || !all_lanes);
                 if (variant || crew != CREWS[0]) continue;
-                /* one worker per lane: all the work is at most what any schedule takes times the lanes that have some, and
-                 * a schedule that always keeps somebody busy takes no longer than all the work */
+                /* one worker per lane: all the work is at most what any schedule takes times the lanes that
+                 * have some, and a schedule that always keeps somebody busy takes no longer than all the work
+                 */
                 if (k == TN_POLICY_OVERLAP) overlap_ns = r[0].makespan_ns;
                 if (k != TN_POLICY_OOE) continue;
                 int64_t lanes = 0;
                 for (int l = 0; l < TN_N_LANES; l++) lanes += tn_graph_work_ns(g, (tn_lane)l) > 0;
                 assert_true(r[0].makespan_ns <= lanes * overlap_ns);
-                if (overlap_ns && worst < (double)r[0].makespan_ns / (double)overlap_ns) worst = (double)r[0].makespan_ns / (double)overlap_ns;
+                if (overlap_ns && worst < (double)r[0].makespan_ns / (double)overlap_ns)
+                    worst = (double)r[0].makespan_ns / (double)overlap_ns;
             }
         }
         tn_timeline_close(&tl[0]);
@@ -271,7 +285,8 @@ static void prefill_bubbles(void **state) {
     assert_int_equal(shape_prefill(g, 24, 4, us, NULL, NULL, NULL), TERN_OK);
     tn_virtual_result r[TN_N_POLICIES];
     for (int k = 0; k < TN_N_POLICIES; k++) run_us(tn_policy_defaults((tn_policy_kind)k), ONE_EACH, &r[k]);
-    assert_true(r[TN_POLICY_OVERLAP].bubble[TN_LANE_NPU] > 0.33 && r[TN_POLICY_OVERLAP].bubble[TN_LANE_NPU] < 0.40);
+    assert_true(r[TN_POLICY_OVERLAP].bubble[TN_LANE_NPU] > 0.33 &&
+                r[TN_POLICY_OVERLAP].bubble[TN_LANE_NPU] < 0.40);
     int64_t saved_percent = 100 - 100 * r[TN_POLICY_OOE].makespan_ns / r[TN_POLICY_OVERLAP].makespan_ns;
     assert_in_range(saved_percent, 18, 44);
     assert_true(r[TN_POLICY_OOE].bubble[TN_LANE_NPU] < 0.2);

@@ -1,4 +1,5 @@
-/* tests/store/extract.c - does a reader's text come out of pages and odd encodings, and do passages cover it? */
+/* tests/store/extract.c - does a reader's text come out of pages and odd encodings, and do passages cover it?
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,14 +26,17 @@ static void html_is(const char *html, const char *want) {
 
 static void html(void **state) {
     (void)state;
-    html_is("<html><head><title>T</title><style>p{}</style></head><body><h1>A  title</h1><p>One\n two</p><p>Three</p></body></html>", "A title\n\nOne two\n\nThree");
+    html_is("<html><head><title>T</title><style>p{}</style></head><body><h1>A  title</h1><p>One\n "
+            "two</p><p>Three</p></body></html>",
+            "A title\n\nOne two\n\nThree");
     html_is("a<br>b<br/>c", "a\nb\nc");
     html_is("<ul><li>x<li>y</ul>z", "- x\n- y\n\nz");
     html_is("<table><tr><td>1</td><td>2</td></tr><tr><td>3</td></tr></table>", "1 2\n3");
     html_is("a<script>if (a < b) { document.write('<p>no</p>'); }</script>b", "ab");
     html_is("a<!-- <p>no</p> -->b<!DOCTYPE html>c<?php echo ?>d", "abcd");
     html_is("<p title=\"a > b\">x</p><a href='>'>y</a>", "x\n\ny");
-    html_is("fish &amp; chips &lt;b&gt; &#65;&#x42;&eacute;&nbsp;&hellip;&euro;", "fish & chips <b> AB\xc3\xa9 \xe2\x80\xa6\xe2\x82\xac");
+    html_is("fish &amp; chips &lt;b&gt; &#65;&#x42;&eacute;&nbsp;&hellip;&euro;",
+            "fish & chips <b> AB\xc3\xa9 \xe2\x80\xa6\xe2\x82\xac");
     html_is("AT&T &unknown; &; &# 3 < 4 > 2", "AT&T &unknown; &; &# 3 < 4 > 2");
     html_is("&#0;&#xD800;&#99999999999;", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
     html_is("<pre>a\n  b\n</pre>c", "a\n  b\n\n\nc");
@@ -75,7 +79,8 @@ static bool check(void *user, const char *p, size_t n) {
     cover *c = user;
     assert_true(n > 0 && p[0] != ' ' && p[0] != '\n' && p[n - 1] != ' ' && p[n - 1] != '\n');
     assert_true(tn_text_count(p, n) <= c->max_tokens || n <= 4);
-    for (const char *q = c->end; q < p; q++) assert_true(*q == ' ' || *q == '\n' || *q == '\t'); /* nothing is left out */
+    for (const char *q = c->end; q < p; q++)
+        assert_true(*q == ' ' || *q == '\n' || *q == '\t'); /* nothing is left out */
     assert_true(p > c->start || !c->n);
     assert_true((p[0] & 0xc0) != 0x80);
     c->start = p;
@@ -118,7 +123,17 @@ static void passages(void **state) {
     passages_are("abcdefghijkl", 2, 0, "[abcdefgh][ijkl]");
     uint64_t rng = 7;
     static char big[20000];
-    static const char *const pieces[] = {"word ", "a", ". ", "\n", "\n\n", "# head\n", "\xc3\xa9", "\xf0\x9f\x98\x80", "!? ", "  ", "12345678901234567890"};
+    static const char *const pieces[] = {"word ",
+                                         "a",
+                                         ". ",
+                                         "\n",
+                                         "\n\n",
+                                         "# head\n",
+                                         "\xc3\xa9",
+                                         "\xf0\x9f\x98\x80",
+                                         "!? ",
+                                         "  ",
+                                         "12345678901234567890"};
     for (int trial = 0; trial < 300; trial++) {
         size_t n = 0, want = (size_t)trial * 60;
         while (n < want) {
@@ -148,6 +163,7 @@ static void long_lines(void **state) {
 
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(html), cmocka_unit_test(encodings), cmocka_unit_test(passages), cmocka_unit_test(long_lines)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(html), cmocka_unit_test(encodings),
+                                       cmocka_unit_test(passages), cmocka_unit_test(long_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* tests/store/rag.c - are documents found again by what stands in them, kept up to date, and is no question dangerous? */
+/* tests/store/rag.c - are documents found again by what stands in them, kept up to date, and is no question
+ * dangerous? */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -97,18 +98,24 @@ static int n_documents(void) {
 
 static void integrity(void) {
     sqlite3 *db = tn_store_db(store);
-    assert_int_equal(sqlite3_exec(db, "INSERT INTO passage_fts(passage_fts) VALUES('integrity-check')", NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(
+        sqlite3_exec(db, "INSERT INTO passage_fts(passage_fts) VALUES('integrity-check')", NULL, NULL, NULL),
+        SQLITE_OK);
     sqlite3_stmt *q;
-    sqlite3_prepare_v2(db, "SELECT (SELECT count(*) FROM passage) = (SELECT coalesce(sum(n_passages), 0) FROM document)", -1, &q, NULL);
+    sqlite3_prepare_v2(
+        db, "SELECT (SELECT count(*) FROM passage) = (SELECT coalesce(sum(n_passages), 0) FROM document)", -1,
+        &q, NULL);
     assert_int_equal(sqlite3_step(q), SQLITE_ROW);
     assert_int_equal(sqlite3_column_int(q, 0), 1);
     sqlite3_finalize(q);
 }
 
 static void files(void) {
-    write_text("bees.txt", "Honey bees dance to tell where flowers are.\n\nA waggle dance shows the direction.\n");
+    write_text("bees.txt",
+               "Honey bees dance to tell where flowers are.\n\nA waggle dance shows the direction.\n");
     write_text("sub/tea.md", "# Tea\n\nGreen tea is steeped at eighty degrees.\n");
-    write_text("sub/page.html", "<html><head><title>x</title></head><body><p>The caf&eacute; opens at <b>nine</b>.</p><script>var hidden_word;</script></body></html>");
+    write_text("sub/page.html", "<html><head><title>x</title></head><body><p>The caf&eacute; opens at "
+                                "<b>nine</b>.</p><script>var hidden_word;</script></body></html>");
     write_text(".hidden", "secret hidden file");
     write_file("picture.png", "\x89PNG\r\n\x1a\n\0\0\0\rIHDR", 16);
     write_text("empty.txt", " \n");
@@ -174,9 +181,41 @@ static void no_question_is_dangerous(void **state) {
     files();
     add(docs);
     static const char *const hostile[] = {
-        "\"", "\"\"\"", "'", "bees\" OR \"tea", "text:bees", "-text : bees", "NEAR(bees dance, 2)", "bees*", "^bees", "bees AND", "NOT", "OR OR OR", "(", ")", "((((", "{text} : bees",
-        "+ + +", "bees + dance", "'; DROP TABLE document; --", "\\", "%", "_", "*", "", "   ", "\n\t", "\xff\xfe\x80", "bees\xff", "\xf0\x9f\x98\x80", "\x01\x02",
-        "AND AND", "col:", ": :", "\xe2\x80\x9c\142ees\xe2\x80\x9d", "a\xcc\x81\xcc\x81\xcc\x81",
+        "\"",
+        "\"\"\"",
+        "'",
+        "bees\" OR \"tea",
+        "text:bees",
+        "-text : bees",
+        "NEAR(bees dance, 2)",
+        "bees*",
+        "^bees",
+        "bees AND",
+        "NOT",
+        "OR OR OR",
+        "(",
+        ")",
+        "((((",
+        "{text} : bees",
+        "+ + +",
+        "bees + dance",
+        "'; DROP TABLE document; --",
+        "\\",
+        "%",
+        "_",
+        "*",
+        "",
+        "   ",
+        "\n\t",
+        "\xff\xfe\x80",
+        "bees\xff",
+        "\xf0\x9f\x98\x80",
+        "\x01\x02",
+        "AND AND",
+        "col:",
+        ": :",
+        "\xe2\x80\x9c\142ees\xe2\x80\x9d",
+        "a\xcc\x81\xcc\x81\xcc\x81",
     };
     for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) best(hostile[i]);
     assert_string_equal(best("bees\" OR \"zzz"), "bees.txt");
@@ -332,7 +371,8 @@ static void out_of_memory(void **state) {
 
 static void prompt_and_support(void **state) {
     (void)state;
-    tn_rag_hit hits[2] = {{.path = "/a", .text = "Best passage about Anna Lind.", .number = 1}, {.path = "/b", .text = "Second.", .number = 4}};
+    tn_rag_hit hits[2] = {{.path = "/a", .text = "Best passage about Anna Lind.", .number = 1},
+                          {.path = "/b", .text = "Second.", .number = 4}};
     char *p = tn_rag_prompt(&ctx, "Where is Anna?", hits, 2);
     assert_string_equal(p, "Second.\n\nBest passage about Anna Lind.\n\nQuestion: Where is Anna?");
     tn_free(&ctx, p);
@@ -345,7 +385,8 @@ static void prompt_and_support(void **state) {
     assert_true(hits[0].support == 0);
 }
 
-/* Three processes add and remove the same folder over and over: nobody fails, and the last addition finds everything once. */
+/* Three processes add and remove the same folder over and over: nobody fails, and the last addition finds
+ * everything once. */
 static void many_processes(void **state) {
     (void)state;
     enum { N_DOCS = 40, N_PROCESSES = 3, N_ROUNDS = 12 };
@@ -367,7 +408,8 @@ static void many_processes(void **state) {
         for (int r = 0; ok && r < N_ROUNDS; r++) {
             tn_rag_added added = {0};
             int64_t n;
-            ok = tn_rag_add(s, docs, NULL, NULL, &added, &err) == TERN_OK && (r % 2 || tn_rag_remove(s, docs, &n, &err) == TERN_OK);
+            ok = tn_rag_add(s, docs, NULL, NULL, &added, &err) == TERN_OK &&
+                 (r % 2 || tn_rag_remove(s, docs, &n, &err) == TERN_OK);
         }
         if (!ok) fprintf(stderr, "%s\n", err.message);
         _exit(ok ? 0 : 1);
@@ -410,6 +452,15 @@ static void removed_is_gone(void **state) {
 
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
-    const struct CMUnitTest tests[] = {T(found_again), T(up_to_date), T(no_question_is_dangerous), T(pdf), T(whole_text), T(bounds), T(out_of_memory), T(prompt_and_support), T(many_processes), T(removed_is_gone)};
+    const struct CMUnitTest tests[] = {T(found_again),
+                                       T(up_to_date),
+                                       T(no_question_is_dangerous),
+                                       T(pdf),
+                                       T(whole_text),
+                                       T(bounds),
+                                       T(out_of_memory),
+                                       T(prompt_and_support),
+                                       T(many_processes),
+                                       T(removed_is_gone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

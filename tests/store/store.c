@@ -1,4 +1,5 @@
-/* tests/store/store.c - is what was stored there, for whom it should be, as much as may be, whatever happens to the file? */
+/* tests/store/store.c - is what was stored there, for whom it should be, as much as may be, whatever happens
+ * to the file? */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,7 +51,8 @@ static size_t sequence(int i, int32_t *ids) {
     size_t n = 2 + (size_t)(i * 7919 % 200);
     ids[0] = i % N_VOCAB;
     ids[1] = i / N_VOCAB;
-    for (size_t k = 2; k < n; k++) ids[k] = (int32_t)((uint32_t)(i + 1) * 2654435761u * (uint32_t)k >> 8) % N_VOCAB;
+    for (size_t k = 2; k < n; k++)
+        ids[k] = (int32_t)((uint32_t)(i + 1) * 2654435761u * (uint32_t)k >> 8) % N_VOCAB;
     return n;
 }
 
@@ -78,7 +80,9 @@ static bool look(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n
     v->n_tokens += n;
     if (v->n < 64) v->order[v->n] = i;
     v->n++;
-    if (n < 2 || i < 0 || i >= (int)sizeof v->has || sequence(i, want) != n || memcmp(ids, want, n * sizeof *ids)) v->wrong = true;
+    if (n < 2 || i < 0 || i >= (int)sizeof v->has || sequence(i, want) != n ||
+        memcmp(ids, want, n * sizeof *ids))
+        v->wrong = true;
     else v->has[i] = 1;
     return true;
 }
@@ -123,7 +127,8 @@ static void a_conversation_grows(void **state) {
     int64_t id = 0;
     tern_error err;
     tn_store_info info;
-    for (size_t n = 1; n <= 5; n++) assert_int_equal(tn_store_put(s, TN_SEQUENCE_CHAT, ids, n, 1, &id, &err), TERN_OK);
+    for (size_t n = 1; n <= 5; n++)
+        assert_int_equal(tn_store_put(s, TN_SEQUENCE_CHAT, ids, n, 1, &id, &err), TERN_OK);
     assert_int_equal(tn_store_info_get(s, &info, &err), TERN_OK);
     assert_int_equal(info.n_sequences, 1);
     assert_int_equal(info.token_bytes, 20);
@@ -196,7 +201,8 @@ static tern_status open_status(tern_error *err) {
     return st;
 }
 
-/* What a model said: by vocabulary and model, the last one counts, eight models at most, and a damaged piece is none. */
+/* What a model said: by vocabulary and model, the last one counts, eight models at most, and a damaged piece
+ * is none. */
 static void what_models_said(void **state) {
     (void)state;
     tern_error err;
@@ -234,7 +240,8 @@ static void versions(void **state) {
     put(s, 4);
     tn_store_close(&s);
     /* back to version 1, as the first stores were: comes up to date with its contents */
-    exec_sql(path, "DROP TABLE recalled; DROP TABLE passage_fts; DROP TABLE passage; DROP TABLE document; PRAGMA user_version = 1");
+    exec_sql(path, "DROP TABLE recalled; DROP TABLE passage_fts; DROP TABLE passage; DROP TABLE document; "
+                   "PRAGMA user_version = 1");
     tn_store_options ro = {.read_only = true};
     assert_int_equal(tn_store_open(&ctx, path, &ro, &s, &err), TERN_E_UNSUPPORTED);
     s = open_store(NULL, 1);
@@ -256,12 +263,15 @@ static void versions(void **state) {
     assert_int_equal(open_status(&err), TERN_E_FORMAT);
     assert_non_null(strstr(err.message, "not a store"));
     FILE *f = fopen(path, "w");
-    fputs("plain text, certainly longer than the header of a database file is, which has a hundred bytes, so some more words here", f);
+    fputs("plain text, certainly longer than the header of a database file is, which has a hundred bytes, so "
+          "some more words here",
+          f);
     fclose(f);
     assert_int_equal(open_status(&err), TERN_E_FORMAT);
 }
 
-/* A store with bytes flipped: opened or refused, read or refused; never a crash, and never ids outside the vocabulary. */
+/* A store with bytes flipped: opened or refused, read or refused; never a crash, and never ids outside the
+ * vocabulary. */
 static bool in_range(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n) {
     (void)user;
     (void)kind;
@@ -352,7 +362,9 @@ static void default_place(void **state) {
 
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, fresh, clean)
-    const struct CMUnitTest tests[] = {T(keeps_and_orders), T(a_conversation_grows), T(vocabularies_are_apart), T(stays_within_its_cap), T(what_models_said), T(versions),
-                                       T(damaged_files),    T(processes_at_once),    T(default_place)};
+    const struct CMUnitTest tests[] = {
+        T(keeps_and_orders),     T(a_conversation_grows), T(vocabularies_are_apart),
+        T(stays_within_its_cap), T(what_models_said),     T(versions),
+        T(damaged_files),        T(processes_at_once),    T(default_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* tests/store/store_kill.c - a writing process is killed again and again, at any instant from its start on: is everything there
- * that it reported as stored? TERN_KILLS=N for more kills than the suite does (the target kill-test does 500). */
+/* tests/store/store_kill.c - a writing process is killed again and again, at any instant from its start on:
+ * is everything there that it reported as stored? TERN_KILLS=N for more kills than the suite does (the target
+ * kill-test does 500). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,13 +26,16 @@ static char has[MAX_SEQ];
 static void fill(int i, int32_t *ids) {
     ids[0] = i % N_VOCAB;
     ids[1] = i / N_VOCAB;
-    for (int k = 2; k < N_IDS; k++) ids[k] = (int32_t)((uint32_t)(i + 7) * 2654435761u * (uint32_t)k >> 5) % N_VOCAB;
+    for (int k = 2; k < N_IDS; k++)
+        ids[k] = (int32_t)((uint32_t)(i + 7) * 2654435761u * (uint32_t)k >> 5) % N_VOCAB;
 }
 
 /* Writes sequences from `first` on, and each one's number to fd once it is reported as stored. */
 static void writer(const char *path, int first, int fd) {
     tn_store *s;
-    if (tn_store_open(&ctx, path, NULL, &s, NULL) != TERN_OK || tn_store_vocab(s, 9, N_VOCAB, NULL) != TERN_OK) _exit(1);
+    if (tn_store_open(&ctx, path, NULL, &s, NULL) != TERN_OK ||
+        tn_store_vocab(s, 9, N_VOCAB, NULL) != TERN_OK)
+        _exit(1);
     for (int i = first;; i++) {
         int32_t ids[N_IDS];
         fill(i, ids);
@@ -73,7 +77,8 @@ static void nothing_reported_is_lost(void **state) {
         }
         close(fds[1]);
         rng = rng * 6364136223846793005u + 1442695040888963407u;
-        /* half of them within the first milliseconds: opening, setting up, recovering the log of the one killed before */
+        /* half of them within the first milliseconds: opening, setting up, recovering the log of the one
+         * killed before */
         long ns = (long)((rng >> 33) % (kill_i % 2 ? 4000000 : 40000000));
         nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
         kill(pid, SIGKILL);
@@ -90,7 +95,8 @@ static void nothing_reported_is_lost(void **state) {
         if (kill_i % 10 != 9 && kill_i != n_kills - 1) continue;
         tn_store *s;
         tern_error err = {0};
-        if (tn_store_open(&ctx, path, NULL, &s, &err) != TERN_OK) fail_msg("after %d kills: %s", kill_i + 1, err.message);
+        if (tn_store_open(&ctx, path, NULL, &s, &err) != TERN_OK)
+            fail_msg("after %d kills: %s", kill_i + 1, err.message);
         assert_int_equal(tn_store_vocab(s, 9, N_VOCAB, &err), TERN_OK);
         memset(has, 0, sizeof has);
         n_present = 0;

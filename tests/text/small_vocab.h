@@ -22,7 +22,8 @@ typedef struct small_vocab {
     tn_tokenizer_spec spec;
 } small_vocab;
 
-/* Ids: 0..255 bytes, then the merges' results, then <s>, </s>, <s><s>, the user-defined "abc" and "<pad>" swallowing spaces. */
+/* Ids: 0..255 bytes, then the merges' results, then <s>, </s>, <s><s>, the user-defined "abc" and "<pad>"
+ * swallowing spaces. */
 static void small_vocab_make(small_vocab *v, uint64_t seed) {
     memset(v, 0, sizeof *v);
     tn_rng rng = {seed};
@@ -32,7 +33,7 @@ static void small_vocab_make(small_vocab *v, uint64_t seed) {
         uint32_t pick[2];
         for (int k = 0; k < 2; k++) {
             uint64_t r = tn_rng_below(&rng, m + 6);
-            pick[k] = r < 6 ? (uint32_t)"abcd 1"[r] : 256 + (uint32_t)r - 6;
+            pick[k] = r < 6 ? (uint32_t) "abcd 1"[r] : 256 + (uint32_t)r - 6;
         }
         char both[200];
         strcpy(both, v->text[pick[0]]);
@@ -52,15 +53,30 @@ static void small_vocab_make(small_vocab *v, uint64_t seed) {
     static const char *const special[SMALL_SPECIALS] = {"<s>", "</s>", "<s><s>", "!user!", "<pad>"};
     for (int i = 0; i < SMALL_SPECIALS; i++) {
         strcpy(v->text[256 + SMALL_MERGES + i], special[i]);
-        v->types[256 + SMALL_MERGES + i] = (uint8_t)(i == 3 ? TN_TOKEN_USER : i == 4 ? TN_TOKEN_CONTROL | TN_TOKEN_LSTRIP | TN_TOKEN_RSTRIP : TN_TOKEN_CONTROL);
+        v->types[256 + SMALL_MERGES + i] =
+            (uint8_t)(i == 3   ? TN_TOKEN_USER
+                      : i == 4 ? TN_TOKEN_CONTROL | TN_TOKEN_LSTRIP | TN_TOKEN_RSTRIP
+                               : TN_TOKEN_CONTROL);
     }
     for (int i = 0; i < SMALL_VOCAB; i++) {
         v->tokens[i] = v->text[i];
         v->token_bytes[i] = strlen(v->text[i]);
     }
-    v->spec = (tn_tokenizer_spec){.kind = TN_TOK_BPE_BYTES, .n_vocab = SMALL_VOCAB, .tokens = v->tokens, .token_bytes = v->token_bytes, .types = v->types,
-                                  .merges = v->merges, .merge_bytes = v->merge_bytes, .n_merges = SMALL_MERGES, .pre = "gpt-2",
-                                  .bos = 256 + SMALL_MERGES, .eos = 257 + SMALL_MERGES, .eot = -1, .unk = -1, .pad = -1, .add_bos = true};
+    v->spec = (tn_tokenizer_spec){.kind = TN_TOK_BPE_BYTES,
+                                  .n_vocab = SMALL_VOCAB,
+                                  .tokens = v->tokens,
+                                  .token_bytes = v->token_bytes,
+                                  .types = v->types,
+                                  .merges = v->merges,
+                                  .merge_bytes = v->merge_bytes,
+                                  .n_merges = SMALL_MERGES,
+                                  .pre = "gpt-2",
+                                  .bos = 256 + SMALL_MERGES,
+                                  .eos = 257 + SMALL_MERGES,
+                                  .eot = -1,
+                                  .unk = -1,
+                                  .pad = -1,
+                                  .add_bos = true};
 }
 
 #endif

@@ -55,7 +55,8 @@ static tn_tokenizer *open_data(const char *name) {
 static size_t encode(const tn_tokenizer *t, const char *text, size_t n, bool special, int32_t *ids) {
     size_t n_ids;
     tern_error err = {0};
-    if (tn_tokenize(t, text, n, false, special, ids, ID_CAP, &n_ids, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (tn_tokenize(t, text, n, false, special, ids, ID_CAP, &n_ids, &err) != TERN_OK)
+        fail_msg("%s", err.message);
     return n_ids;
 }
 
@@ -71,8 +72,10 @@ static size_t bytes_of(const tn_tokenizer *t, const int32_t *ids, size_t n, char
 /* ---- random text -------------------------------------------------------------------------------- */
 
 static size_t random_utf8(tn_rng *r, char *out, size_t max) {
-    static const uint32_t lo[] = {0x20, 0x61, 0x20, 0x09, 0xa0, 0x300, 0x391, 0x900, 0x1100, 0x2000, 0x2581, 0x3041, 0x4e00, 0xac00, 0xfb00, 0x1d400, 0x1f300};
-    static const uint32_t hi[] = {0x7e, 0x7a, 0x20, 0x0d, 0x24f, 0x36f, 0x3c9, 0x97f, 0x11ff, 0x206f, 0x2581, 0x30ff, 0x9fa5, 0xd7a3, 0xfb4f, 0x1d7ff, 0x1f5ff};
+    static const uint32_t lo[] = {0x20,   0x61,   0x20,   0x09,   0xa0,   0x300,  0x391,   0x900,  0x1100,
+                                  0x2000, 0x2581, 0x3041, 0x4e00, 0xac00, 0xfb00, 0x1d400, 0x1f300};
+    static const uint32_t hi[] = {0x7e,   0x7a,   0x20,   0x0d,   0x24f,  0x36f,  0x3c9,   0x97f,  0x11ff,
+                                  0x206f, 0x2581, 0x30ff, 0x9fa5, 0xd7a3, 0xfb4f, 0x1d7ff, 0x1f5ff};
     size_t n = 0, target = tn_rng_below(r, max - 3);
     while (n < target) {
         size_t k = tn_rng_below(r, sizeof lo / sizeof *lo);
@@ -102,7 +105,8 @@ static void smollm_oracle(void **state) {
         int32_t ids[ID_CAP];
         size_t n_ids = encode(t, json_string_value(text), json_string_length(text), true, ids);
         bool same = n_ids == json_array_size(want);
-        for (size_t i = 0; same && i < n_ids; i++) same = ids[i] == json_integer_value(json_array_get(want, i));
+        for (size_t i = 0; same && i < n_ids; i++)
+            same = ids[i] == json_integer_value(json_array_get(want, i));
         if (!same) fail_msg("line %d of the vectors: %s", n + 1, json_string_value(text));
         json_decref(row);
     }
@@ -145,7 +149,8 @@ static void merges_by_definition(void **state) {
                 int32_t got[ID_CAP], want[160];
                 for (size_t i = 0; i < n; i++) text[i] = "abcd"[tn_rng_below(&rng, rep + 2)];
                 size_t n_got = encode(t, text, n, false, got), n_want = naive_merge(&v, text, n, want);
-                if (n_got != n_want || memcmp(got, want, n_got * sizeof *got)) fail_msg("seed %d: %.*s", (int)seed, (int)n, text);
+                if (n_got != n_want || memcmp(got, want, n_got * sizeof *got))
+                    fail_msg("seed %d: %.*s", (int)seed, (int)n, text);
             }
         tn_tokenizer_close(&t);
     }
@@ -179,7 +184,8 @@ static void scores_by_definition(void **state) {
                 for (int id = 256; id < best && id < 256 + SMALL_MERGES; id++) {
                     /* in the GPT-2 alphabet a, b, c, d are themselves */
                     size_t len = at[i + 2] - at[i];
-                    if (v.token_bytes[id] == len && !memcmp(v.text[id], text + at[i], len)) best = id, where = i;
+                    if (v.token_bytes[id] == len && !memcmp(v.text[id], text + at[i], len))
+                        best = id, where = i;
                 }
             if (best == SMALL_VOCAB) break;
             memmove(at + where + 1, at + where + 2, (k - where - 1) * sizeof *at);
@@ -188,7 +194,9 @@ static void scores_by_definition(void **state) {
         for (size_t i = 0; i < k; i++) {
             want[i] = -1;
             for (int id = 0; id < 256 + SMALL_MERGES; id++)
-                if (v.token_bytes[id] == at[i + 1] - at[i] && !memcmp(v.text[id], text + at[i], v.token_bytes[id])) want[i] = id;
+                if (v.token_bytes[id] == at[i + 1] - at[i] &&
+                    !memcmp(v.text[id], text + at[i], v.token_bytes[id]))
+                    want[i] = id;
         }
         size_t n_got = encode(t, text, n, false, got);
         if (n_got != k || memcmp(got, want, k * sizeof *got)) fail_msg("%.*s", (int)n, text);
@@ -206,7 +214,8 @@ static void long_words(void **state) {
     char *back = malloc(N);
     tn_rng rng = {1};
     for (int kind = 0; kind < 3; kind++) {
-        for (size_t i = 0; i < N; i++) text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : "abcd"[tn_rng_below(&rng, 4)];
+        for (size_t i = 0; i < N; i++)
+            text[i] = kind == 0 ? 'a' : kind == 1 ? ' ' : "abcd"[tn_rng_below(&rng, 4)];
         size_t n;
         assert_int_equal(tn_tokenize(t, text, N, false, true, ids, N, &n, NULL), TERN_OK);
         assert_int_equal(bytes_of(t, ids, n, back, N), N);
@@ -228,7 +237,8 @@ static void round_trip(const tn_tokenizer *t, uint64_t seed, bool any_bytes) {
         size_t n = any_bytes && rep % 2 ? random_bytes(&rng, text, 300) : random_utf8(&rng, text, 300);
         size_t n_ids = encode(t, text, n, false, ids);
         size_t n_back = bytes_of(t, ids, n_ids, back, sizeof back);
-        if (n_back != n || memcmp(back, text, n)) fail_msg("seed %d, text %d does not come back", (int)seed, rep);
+        if (n_back != n || memcmp(back, text, n))
+            fail_msg("seed %d, text %d does not come back", (int)seed, rep);
     }
 }
 
@@ -285,7 +295,13 @@ static size_t repaired(const uint8_t *p, size_t n, char *out) {
         uint8_t a = p[i];
         int need = a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 1;
         if (need > 2 && i + 1 < n) {
-            uint8_t b = p[i + 1], lo = a == 0xe0 ? 0xa0 : a == 0xf0 ? 0x90 : 0x80, hi = a == 0xed ? 0x9f : a == 0xf4 ? 0x8f : 0xbf;
+            uint8_t b = p[i + 1],
+                    lo = a == 0xe0   ? 0xa0
+                         : a == 0xf0 ? 0x90
+                                     : 0x80,
+                    hi = a == 0xed   ? 0x9f
+                         : a == 0xf4 ? 0x8f
+                                     : 0xbf;
             if (b >= lo && b <= hi) k = need == 4 && i + 2 < n && p[i + 2] >> 6 == 2 ? 3 : 2;
         }
         memcpy(out + m, "\xef\xbf\xbd", 3);
@@ -306,11 +322,13 @@ static void streaming(void **state) {
         if (rep % 2) { /* UTF-8 as bytes, cut anywhere, with damage */
             char text[64];
             n = random_utf8(&rng, text, sizeof text);
-            for (size_t i = 0; i < n; i++) ids[i] = tn_rng_below(&rng, 8) ? (uint8_t)text[i] : (uint8_t)tn_rng_u64(&rng);
+            for (size_t i = 0; i < n; i++)
+                ids[i] = tn_rng_below(&rng, 8) ? (uint8_t)text[i] : (uint8_t)tn_rng_u64(&rng);
         } else {
             for (size_t i = 0; i < n; i++) ids[i] = (int32_t)tn_rng_below(&rng, SMALL_VOCAB);
         }
-        size_t n_whole = bytes_of(t, ids, n, whole, sizeof whole), n_want = repaired((uint8_t *)whole, n_whole, want), n_got = 0;
+        size_t n_whole = bytes_of(t, ids, n, whole, sizeof whole),
+               n_want = repaired((uint8_t *)whole, n_whole, want), n_got = 0;
         tn_detok d;
         tn_detok_init(&d, t, true, true);
         size_t cap = 4 * tn_tokenizer_max_token_bytes(t) + 16;
@@ -334,7 +352,8 @@ static void streaming(void **state) {
     tn_tokenizer_close(&t);
 }
 
-static size_t decode(const tn_tokenizer *t, bool special, bool at_start, const int32_t *ids, size_t n, char *out, size_t cap) {
+static size_t decode(const tn_tokenizer *t, bool special, bool at_start, const int32_t *ids, size_t n,
+                     char *out, size_t cap) {
     tn_detok d;
     tn_detok_init(&d, t, special, at_start);
     size_t m = 0;
@@ -381,12 +400,16 @@ static void nfc(void **state) {
         if (n_back != strlen((char *)want) || memcmp(back, want, n_back)) fail_msg("case %d: %s", rep, text);
         free(want);
     }
-    static const char broken[] = "e\xcc\x81\xff\xfe" "e\xcc";
+    static const char broken[] = "e\xcc\x81\xff\xfe"
+                                 "e\xcc";
     int32_t ids[ID_CAP];
     char back[64];
     size_t n = encode(t, broken, strlen(broken), false, ids);
     assert_int_equal(bytes_of(t, ids, n, back, sizeof back), 6);
-    assert_memory_equal(back, "\xc3\xa9\xff\xfe" "e\xcc", 6);
+    assert_memory_equal(back,
+                        "\xc3\xa9\xff\xfe"
+                        "e\xcc",
+                        6);
     /* marks without end, the worst case of canonical ordering */
     enum { MARKS = 1 << 18 };
     char *text = malloc(2 * MARKS);
@@ -400,7 +423,8 @@ static void nfc(void **state) {
 
 /* ---- special tokens ----------------------------------------------------------------------------- */
 
-static void check_ids(const tn_tokenizer *t, const char *text, bool special, const int32_t *want, size_t n_want) {
+static void check_ids(const tn_tokenizer *t, const char *text, bool special, const int32_t *want,
+                      size_t n_want) {
     int32_t ids[ID_CAP];
     size_t n = encode(t, text, strlen(text), special, ids);
     if (n != n_want || memcmp(ids, want, n * sizeof *ids)) fail_msg("\"%s\" makes %zu ids", text, n);
@@ -456,7 +480,8 @@ static void blob_same(void **state) {
         for (int rep = 0; rep < 300; rep++) {
             char text[TEXT_CAP];
             int32_t a[ID_CAP], b[ID_CAP];
-            size_t len = random_utf8(&rng, text, 400), na = encode(t, text, len, true, a), nb = encode(u, text, len, true, b);
+            size_t len = random_utf8(&rng, text, 400), na = encode(t, text, len, true, a),
+                   nb = encode(u, text, len, true, b);
             assert_int_equal(na, nb);
             assert_memory_equal(a, b, na * sizeof *a);
         }
@@ -476,7 +501,7 @@ static void blob_damage(void **state) {
     assert_int_equal(tn_tokenizer_save(t, &blob, &n, &err), TERN_OK);
     tn_tokenizer_close(&t);
     uint8_t *copy = malloc(n);
-    for (size_t len = 0; len < n; len++) { /* cut, with and without a checksum that fits */
+    for (size_t len = 0; len < n; len++) {    /* cut, with and without a checksum that fits */
         uint8_t *cut = malloc(len ? len : 1); /* its exact size: reading behind it shows */
         memcpy(cut, blob, len);
         for (int fix = 0; fix < 2; fix++) {
@@ -498,7 +523,8 @@ static void blob_damage(void **state) {
         assert_int_equal(tn_tokenizer_load(&ctx, copy, n, &u, &err), TERN_E_FORMAT);
         XXH64_hash_t h = XXH3_64bits(copy + 16, n - 16);
         memcpy(copy + 8, &h, 8);
-        if (tn_tokenizer_load(&ctx, copy, n, &u, &err) == TERN_OK) { /* damaged but consistent: it must still be safe to use */
+        if (tn_tokenizer_load(&ctx, copy, n, &u, &err) ==
+            TERN_OK) { /* damaged but consistent: it must still be safe to use */
             int32_t ids[ID_CAP];
             size_t n_ids;
             tn_tokenize(u, "ab cd <s> abcdabcd 11", 21, true, true, ids, ID_CAP, &n_ids, &err);
@@ -614,7 +640,9 @@ static void refused(void **state) {
     assert_int_equal(tn_tokenizer_open(&ctx, &v.spec, &t, &err), TERN_OK);
     int32_t ids[64];
     size_t n;
-    assert_int_equal(tn_tokenize(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", 45, false, false, ids, 64, &n, &err), TERN_E_LIMIT);
+    assert_int_equal(
+        tn_tokenize(t, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", 45, false, false, ids, 64, &n, &err),
+        TERN_E_LIMIT);
     tn_tokenizer_close(&t);
     v.spec.n_vocab = 0;
     assert_int_equal(tn_tokenizer_open(&ctx, &v.spec, &t, &err), TERN_E_FORMAT);
@@ -624,11 +652,21 @@ static void refused(void **state) {
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(smollm_oracle),   cmocka_unit_test(merges_by_definition),  cmocka_unit_test(scores_by_definition),
-        cmocka_unit_test(long_words),      cmocka_unit_test(byte_level_round_trip), cmocka_unit_test(spm_round_trip),
-        cmocka_unit_test(streaming),       cmocka_unit_test(spm_streaming),         cmocka_unit_test(nfc),
-        cmocka_unit_test(specials),        cmocka_unit_test(blob_same),             cmocka_unit_test(blob_damage),
-        cmocka_unit_test(memory_runs_out), cmocka_unit_test(shared_by_threads),     cmocka_unit_test(refused),
+        cmocka_unit_test(smollm_oracle),
+        cmocka_unit_test(merges_by_definition),
+        cmocka_unit_test(scores_by_definition),
+        cmocka_unit_test(long_words),
+        cmocka_unit_test(byte_level_round_trip),
+        cmocka_unit_test(spm_round_trip),
+        cmocka_unit_test(streaming),
+        cmocka_unit_test(spm_streaming),
+        cmocka_unit_test(nfc),
+        cmocka_unit_test(specials),
+        cmocka_unit_test(blob_same),
+        cmocka_unit_test(blob_damage),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(shared_by_threads),
+        cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static int check_vectors(const tn_tokenizer *t, const char *name) {
         char *eol = strchr(line, '\n');
         assert_non_null(eol);
         *eol = 0;
-        for (char *e; ; line = e) {
+        for (char *e;; line = e) {
             long v = strtol(line, &e, 10);
             if (e == line) break;
             want[n_want++] = (int32_t)v;
@@ -101,10 +101,22 @@ static void gguf_vectors(const char *name) {
     check_all(t, name);
 }
 
-static void gpt2(void **state) { (void)state; gguf_vectors("ggml-vocab-gpt-2.gguf"); }
-static void deepseek_coder(void **state) { (void)state; gguf_vectors("ggml-vocab-deepseek-coder.gguf"); }
-static void llama_spm(void **state) { (void)state; gguf_vectors("ggml-vocab-llama-spm.gguf"); }
-static void phi3(void **state) { (void)state; gguf_vectors("ggml-vocab-phi-3.gguf"); }
+static void gpt2(void **state) {
+    (void)state;
+    gguf_vectors("ggml-vocab-gpt-2.gguf");
+}
+static void deepseek_coder(void **state) {
+    (void)state;
+    gguf_vectors("ggml-vocab-deepseek-coder.gguf");
+}
+static void llama_spm(void **state) {
+    (void)state;
+    gguf_vectors("ggml-vocab-llama-spm.gguf");
+}
+static void phi3(void **state) {
+    (void)state;
+    gguf_vectors("ggml-vocab-phi-3.gguf");
+}
 
 static tn_tokenizer *open_folder(const char *folder) {
     tn_tokenizer *t;
@@ -137,8 +149,10 @@ static void qwen2(void **state) {
     char config[64];
     snprintf(config, sizeof config, "%s/tokenizer_config.json", folder);
     FILE *f = fopen(config, "w");
-    fputs("{\"tokenizer_class\": \"Qwen2Tokenizer\", \"eos_token\": \"<|im_end|>\", \"bos_token\": null, \"added_tokens_decoder\": {"
-          "\"151643\": {\"content\": \"<|endoftext|>\", \"special\": true}, \"151644\": {\"content\": \"<|im_start|>\", \"special\": true},"
+    fputs("{\"tokenizer_class\": \"Qwen2Tokenizer\", \"eos_token\": \"<|im_end|>\", \"bos_token\": null, "
+          "\"added_tokens_decoder\": {"
+          "\"151643\": {\"content\": \"<|endoftext|>\", \"special\": true}, \"151644\": {\"content\": "
+          "\"<|im_start|>\", \"special\": true},"
           "\"151645\": {\"content\": \"<|im_end|>\", \"special\": true}}}",
           f);
     fclose(f);
@@ -150,7 +164,8 @@ static void qwen2(void **state) {
     unlink(config);
     rmdir(folder);
     assert_int_equal(tn_tokenizer_n_vocab(t), 151646);
-    assert_true(tn_tokenizer_is_end(t, 151645) && tn_tokenizer_is_end(t, 151643) && !tn_tokenizer_is_end(t, 151644));
+    assert_true(tn_tokenizer_is_end(t, 151645) && tn_tokenizer_is_end(t, 151643) &&
+                !tn_tokenizer_is_end(t, 151644));
     int32_t ids[8];
     size_t n;
     static const char text[] = "<|im_start|>user\n";
@@ -179,6 +194,8 @@ static void llama3_tiktoken(void **state) {
 
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gpt2), cmocka_unit_test(deepseek_coder), cmocka_unit_test(llama_spm), cmocka_unit_test(phi3), cmocka_unit_test(qwen2), cmocka_unit_test(llama3_tiktoken)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gpt2),      cmocka_unit_test(deepseek_coder),
+                                       cmocka_unit_test(llama_spm), cmocka_unit_test(phi3),
+                                       cmocka_unit_test(qwen2),     cmocka_unit_test(llama3_tiktoken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,8 +72,9 @@ static bool vocab_gguf_read(const char *path, vocab_gguf *v) {
 #define KEY(name) (nk == strlen("tokenizer." name) && !memcmp(key, "tokenizer." name, nk))
         if (type == 8) {
             const char *str = gguf_str(&p, &n);
-            if (KEY("ggml.model") && n == 5) tn_tokenizer_spec_defaults(s, TN_TOK_BPE_SPM, NULL); /* "llama", not "gpt2" */
-            if (KEY("ggml.pre")) { /* both come before the lists */
+            if (KEY("ggml.model") && n == 5)
+                tn_tokenizer_spec_defaults(s, TN_TOK_BPE_SPM, NULL); /* "llama", not "gpt2" */
+            if (KEY("ggml.pre")) {                                   /* both come before the lists */
                 snprintf(v->pre, sizeof v->pre, "%.*s", (int)n, str);
                 tn_tokenizer_spec_defaults(s, s->kind, v->pre);
             }
@@ -94,7 +95,8 @@ static bool vocab_gguf_read(const char *path, vocab_gguf *v) {
                 if (KEY("ggml.scores")) {
                     s->scores = (float *)data;
                 } else if (KEY("ggml.token_type")) {
-                    /* GGUF counts the same types from 1 in the order normal, unknown, control, user, unused, byte */
+                    /* GGUF counts the same types from 1 in the order normal, unknown, control, user, unused,
+                     * byte */
                     uint8_t *types = malloc(count);
                     for (uint64_t i = 0; i < count; i++) {
                         int32_t t;
@@ -120,7 +122,8 @@ static bool vocab_gguf_read(const char *path, vocab_gguf *v) {
 }
 
 static void vocab_gguf_free(vocab_gguf *v) {
-    const void *owned[] = {v->spec.tokens, v->spec.token_bytes, v->spec.merges, v->spec.merge_bytes, v->spec.scores, v->spec.types, v->spec.chat_template, v->file};
+    const void *owned[] = {v->spec.tokens, v->spec.token_bytes, v->spec.merges,        v->spec.merge_bytes,
+                           v->spec.scores, v->spec.types,       v->spec.chat_template, v->file};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free((void *)(uintptr_t)owned[i]);
 }
 

@@ -1,4 +1,5 @@
-/* kernels/arm/gemm_s8_dotprod.c - gemm_s8 on SDOT: one instruction is four columns by four k; 4 rows x 16 columns. */
+/* kernels/arm/gemm_s8_dotprod.c - gemm_s8 on SDOT: one instruction is four columns by four k; 4 rows x 16
+ * columns. */
 #include "kernels/gemm_s8.h"
 
 #include <arm_neon.h>
@@ -6,8 +7,8 @@
 
 #define MAX_ROWS 4
 
-static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm_s8_args *g, size_t m, const int8_t *w,
-                                                            int32x4_t acc[][4]) {
+static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm_s8_args *g, size_t m,
+                                                            const int8_t *w, int32x4_t acc[][4]) {
     size_t k4 = (g->k + 3) / 4, k = 0;
     const uint8_t *a = g->a + m * g->lda;
     for (int r = 0; r < R; r++) {
@@ -15,11 +16,12 @@ static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm
     }
     for (; k + 4 <= k4; k += 4) {
         int8x16_t x[MAX_ROWS];
-        for (int r = 0; r < R; r++) x[r] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(a + (size_t)r * g->lda + k * 4), vdupq_n_u8(0x80)));
-#define STEP(l)                                                                                                  \
-    for (int q = 0; q < 4; q++) {                                                                                \
-        int8x16_t b = vld1q_s8(w + (k + l) * 64 + (size_t)q * 16);                                               \
-        for (int r = 0; r < R; r++) acc[r][q] = vdotq_laneq_s32(acc[r][q], b, x[r], l);                          \
+        for (int r = 0; r < R; r++)
+            x[r] = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(a + (size_t)r * g->lda + k * 4), vdupq_n_u8(0x80)));
+#define STEP(l)                                                                                              \
+    for (int q = 0; q < 4; q++) {                                                                            \
+        int8x16_t b = vld1q_s8(w + (k + l) * 64 + (size_t)q * 16);                                           \
+        for (int r = 0; r < R; r++) acc[r][q] = vdotq_laneq_s32(acc[r][q], b, x[r], l);                      \
     }
         STEP(0) STEP(1) STEP(2) STEP(3)
     }
@@ -28,7 +30,8 @@ static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm
             uint32_t v;
             memcpy(&v, a + (size_t)r * g->lda + k * 4, sizeof v);
             int8x16_t x = vreinterpretq_s8_u32(vdupq_n_u32(v ^ 0x80808080u));
-            for (int q = 0; q < 4; q++) acc[r][q] = vdotq_s32(acc[r][q], vld1q_s8(w + k * 64 + (size_t)q * 16), x);
+            for (int q = 0; q < 4; q++)
+                acc[r][q] = vdotq_s32(acc[r][q], vld1q_s8(w + k * 64 + (size_t)q * 16), x);
         }
     }
 }

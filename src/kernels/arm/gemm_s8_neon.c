@@ -1,5 +1,5 @@
-/* kernels/arm/gemm_s8_neon.c - gemm_s8 on plain ARMv8: s8 x s8 products widen to s16; two of them fit (2 * 128 * 127 = 32512) before
- * they are added in pairs to s32. */
+/* kernels/arm/gemm_s8_neon.c - gemm_s8 on plain ARMv8: s8 x s8 products widen to s16; two of them fit (2 *
+ * 128 * 127 = 32512) before they are added in pairs to s32. */
 #include "kernels/gemm_s8.h"
 
 #include <arm_neon.h>
@@ -13,8 +13,8 @@ static inline int8x8_t load_a(const uint8_t *p) { /* four activations, twice */
     return vreinterpret_s8_u32(vdup_n_u32(v ^ 0x80808080u));
 }
 
-static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm_s8_args *g, size_t m, const int8_t *w,
-                                                            int32x4_t acc[][4]) {
+static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm_s8_args *g, size_t m,
+                                                            const int8_t *w, int32x4_t acc[][4]) {
     size_t k4 = (g->k + 3) / 4, k = 0;
     const uint8_t *a = g->a + m * g->lda;
     int32x4_t s[MAX_ROWS][8]; /* two columns each: c0 k01, c0 k23, c1 k01, c1 k23 */
@@ -33,7 +33,8 @@ static inline __attribute__((always_inline)) void tile_rows(int R, const tn_gemm
     for (; k < k4; k++) {
         for (int r = 0; r < R; r++) {
             int8x8_t x = load_a(a + (size_t)r * g->lda + k * 4);
-            for (int h = 0; h < 8; h++) s[r][h] = vpadalq_s16(s[r][h], vmull_s8(vld1_s8(w + k * 64 + (size_t)h * 8), x));
+            for (int h = 0; h < 8; h++)
+                s[r][h] = vpadalq_s16(s[r][h], vmull_s8(vld1_s8(w + k * 64 + (size_t)h * 8), x));
         }
     }
     for (int r = 0; r < R; r++) {

@@ -1,7 +1,7 @@
-/* kernels/arm/gemm_s8_neon.h - the 128-bit gemm_s8: everything but the inner product. Included once by each variant, which defines
- * before MAX_ROWS (rows per pass, 2 or 4) and
- *   tile_rows(R, g, m, w, acc)  acc[r][q] = the exact sums of row m + r and columns 4q..4q+3 of the tile at w, r < R <= MAX_ROWS
- * on activations turned to s8 (u8 ^ 0x80), so that col_sum is not needed. */
+/* kernels/arm/gemm_s8_neon.h - the 128-bit gemm_s8: everything but the inner product. Included once by each
+ * variant, which defines before MAX_ROWS (rows per pass, 2 or 4) and tile_rows(R, g, m, w, acc)  acc[r][q] =
+ * the exact sums of row m + r and columns 4q..4q+3 of the tile at w, r < R <= MAX_ROWS on activations turned
+ * to s8 (u8 ^ 0x80), so that col_sum is not needed. */
 #include <assert.h>
 
 /* Four columns from n of row m; n_lanes of them (1..4) exist. */
@@ -33,12 +33,14 @@ static inline void store4(const tn_gemm_s8_args *g, size_t m, size_t n, size_t n
     for (size_t i = 0; i < n_lanes; i++) g->out_u8[at + i] = (uint8_t)q[i];
 }
 
-static inline __attribute__((always_inline)) void rows_tile(int R, const tn_gemm_s8_args *g, size_t m, size_t n) {
+static inline __attribute__((always_inline)) void rows_tile(int R, const tn_gemm_s8_args *g, size_t m,
+                                                            size_t n) {
     size_t n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N;
     int32x4_t acc[MAX_ROWS][4];
     tile_rows(R, g, m, g->tiles + n / TN_TILE_N * ((g->k + 3) / 4) * 64, acc);
     for (int r = 0; r < R; r++) {
-        for (size_t c = 0; c < n_cols; c += 4) store4(g, m + (size_t)r, n + c, n_cols - c < 4 ? n_cols - c : 4, acc[r][c / 4]);
+        for (size_t c = 0; c < n_cols; c += 4)
+            store4(g, m + (size_t)r, n + c, n_cols - c < 4 ? n_cols - c : 4, acc[r][c / 4]);
     }
 }
 

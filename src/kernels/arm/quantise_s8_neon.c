@@ -32,16 +32,18 @@ static inline uint64_t quantise_tail(const float *x, float inv_scale, uint8_t *o
 
 size_t tn_quantise_s8_neon(const float *x, float inv_scale, uint8_t *out, size_t n) {
     size_t n_clipped = 0, i = 0;
-    for (; i + 8 <= n; i += 8) n_clipped += (size_t)__builtin_popcountll(quantise8(x + i, inv_scale, out + i)) / 8;
+    for (; i + 8 <= n; i += 8)
+        n_clipped += (size_t)__builtin_popcountll(quantise8(x + i, inv_scale, out + i)) / 8;
     if (i < n) n_clipped += (size_t)__builtin_popcountll(quantise_tail(x + i, inv_scale, out + i, n - i)) / 8;
     return n_clipped;
 }
 
-size_t tn_quantise_outliers_neon(const float *x, float inv_scale, float scale, uint8_t *out, size_t n, uint32_t i0, uint32_t *idx,
-                                 float *resid, size_t cap) {
+size_t tn_quantise_outliers_neon(const float *x, float inv_scale, float scale, uint8_t *out, size_t n,
+                                 uint32_t i0, uint32_t *idx, float *resid, size_t cap) {
     size_t n_clipped = 0;
     for (size_t i = 0; i < n; i += 8) {
-        uint64_t clipped = i + 8 <= n ? quantise8(x + i, inv_scale, out + i) : quantise_tail(x + i, inv_scale, out + i, n - i);
+        uint64_t clipped = i + 8 <= n ? quantise8(x + i, inv_scale, out + i)
+                                      : quantise_tail(x + i, inv_scale, out + i, n - i);
         while (clipped) { /* rare: 0.1..0.3 % of the channels */
             size_t lane = (size_t)__builtin_ctzll(clipped) / 8, at = i + lane;
             clipped &= ~((uint64_t)0xff << (8 * lane));

@@ -1,4 +1,5 @@
-/* kernels/arm/shadow_f32_neon.c - the shadow product: 16 output columns in registers while the row's outliers pass. */
+/* kernels/arm/shadow_f32_neon.c - the shadow product: 16 output columns in registers while the row's outliers
+ * pass. */
 #include "kernels/shadow_f32.h"
 
 #include <arm_neon.h>
@@ -28,7 +29,8 @@ void tn_shadow_f32_neon(const tn_shadow_f32_args *a) {
         }
         for (; n < a->n1; n++) {
             float s = 0;
-            for (uint32_t j = begin; j < end; j++) s = __builtin_fmaf(a->resid[j], (float)a->w_rows[a->channel[j]][n], s);
+            for (uint32_t j = begin; j < end; j++)
+                s = __builtin_fmaf(a->resid[j], (float)a->w_rows[a->channel[j]][n], s);
             out[n] = __builtin_fmaf(s, a->scale[n], out[n]);
         }
     }

@@ -6,7 +6,8 @@
 
 #include <arm_neon.h>
 
-static void to_keys(const int32_t *scores, size_t n, int shift, int16_t *keys, int64_t *sum, int64_t *sum_sq) {
+static void to_keys(const int32_t *scores, size_t n, int shift, int16_t *keys, int64_t *sum,
+                    int64_t *sum_sq) {
     int32x4_t by = vdupq_n_s32(-shift);
     float32x4_t sf = vdupq_n_f32(0), qf = sf; /* they only place the first guess: floats will do */
     size_t i = 0;

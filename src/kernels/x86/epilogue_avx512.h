@@ -26,7 +26,8 @@ INLINE column_consts load_consts(const tn_gemm_s8_args *g, size_t n) {
     c.scale = c.bias = _mm512_setzero_ps();
     if (!g->out_s32) c.scale = _mm512_maskz_loadu_ps(c.mask, g->scale + n);
     if (!g->out_s32 && g->bias) c.bias = _mm512_maskz_loadu_ps(c.mask, g->bias + n);
-    c.offset = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_loadu_si512(g->col_sum + n), 7));
+    c.offset =
+        _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_loadu_si512(g->col_sum + n), 7));
     return c;
 }
 

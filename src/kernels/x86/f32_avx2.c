@@ -19,10 +19,11 @@ typedef __m256 vm;
 #define f_max _mm256_max_ps
 #define f_round(a) _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define f_load_f16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
-#define f_load_bf16(p) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
+#define f_load_bf16(p)                                                                                       \
+    _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
 #define in_order(v) _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8))
-#define f_load_pairs(p, even, odd)                                                                    \
-    even = in_order(_mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps((p) + 8), 0x88)),           \
+#define f_load_pairs(p, even, odd)                                                                           \
+    even = in_order(_mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps((p) + 8), 0x88)),                  \
     odd = in_order(_mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps((p) + 8), 0xdd))
 #define f_lt(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
 #define f_gt(a, b) _mm256_cmp_ps(a, b, _CMP_GT_OQ)

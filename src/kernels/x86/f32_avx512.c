@@ -20,12 +20,15 @@ typedef __mmask16 vm;
 #define f_max _mm512_max_ps
 #define f_round(a) _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define f_load_f16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
-#define f_load_bf16(p) _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
-#define every_other(first)                                                                                                    \
-    _mm512_setr_epi32(first, first + 2, first + 4, first + 6, first + 8, first + 10, first + 12, first + 14, first + 16,        \
-                      first + 18, first + 20, first + 22, first + 24, first + 26, first + 28, first + 30)
-#define f_load_pairs(p, even, odd)                                                                                            \
-    even = _mm512_permutex2var_ps(_mm512_loadu_ps(p), every_other(0), _mm512_loadu_ps((p) + 16)),                              \
+#define f_load_bf16(p)                                                                                       \
+    _mm512_castsi512_ps(                                                                                     \
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
+#define every_other(first)                                                                                   \
+    _mm512_setr_epi32(first, first + 2, first + 4, first + 6, first + 8, first + 10, first + 12, first + 14, \
+                      first + 16, first + 18, first + 20, first + 22, first + 24, first + 26, first + 28,    \
+                      first + 30)
+#define f_load_pairs(p, even, odd)                                                                           \
+    even = _mm512_permutex2var_ps(_mm512_loadu_ps(p), every_other(0), _mm512_loadu_ps((p) + 16)),            \
     odd = _mm512_permutex2var_ps(_mm512_loadu_ps(p), every_other(1), _mm512_loadu_ps((p) + 16))
 #define f_lt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
 #define f_gt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)
@@ -43,9 +46,8 @@ typedef __mmask16 vm;
 #define i_set1 _mm512_set1_epi32
 #define f_cast _mm512_castsi512_ps
 
-
-/* Sums of 16 vectors at once. Four rounds of pairs: halves, quarters, pairs of lanes, single lanes; the vectors are taken in the order
- * that leaves sum i in lane i. */
+/* Sums of 16 vectors at once. Four rounds of pairs: halves, quarters, pairs of lanes, single lanes; the
+ * vectors are taken in the order that leaves sum i in lane i. */
 static inline __attribute__((always_inline)) __m512 f_fold16(const __m512 *v) {
     __m512 a[8], b[4], c[2];
 #pragma GCC unroll 8
@@ -54,9 +56,13 @@ static inline __attribute__((always_inline)) __m512 f_fold16(const __m512 *v) {
         a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88), _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xdd));
+    for (int i = 0; i < 4; i++)
+        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xdd));
 #pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) c[i] = _mm512_add_ps(_mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44), _mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++)
+        c[i] = _mm512_add_ps(_mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
+                             _mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee));
     return _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
 }
 #define f_fold16 f_fold16
@@ -77,8 +83,11 @@ static inline __attribute__((always_inline)) void transpose16(__m512 *a, float *
     }
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-        __m512 lo0 = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88), lo1 = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd); /* columns j, j+8 and j+4, j+12 of rows 0..7 */
-        __m512 hi0 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88), hi1 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
+        __m512 lo0 = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88),
+               lo1 =
+                   _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd); /* columns j, j+8 and j+4, j+12 of rows 0..7 */
+        __m512 hi0 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88),
+               hi1 = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
         _mm512_storeu_ps(dst + (size_t)j * ld_dst, _mm512_shuffle_f32x4(lo0, hi0, 0x88));
         _mm512_storeu_ps(dst + (size_t)(j + 4) * ld_dst, _mm512_shuffle_f32x4(lo1, hi1, 0x88));
         _mm512_storeu_ps(dst + (size_t)(j + 8) * ld_dst, _mm512_shuffle_f32x4(lo0, hi0, 0xdd));

@@ -1,7 +1,8 @@
-/* kernels/x86/gemm_packed_avx512vnni.c - few rows against weightlets. A channel's group of 128 weights becomes two registers, each of which
- * meets the same 64 activations of every row; a tile's sums are added up across the registers at its end. Blocks of k keep a tile's packed
- * bytes and the activations in L1 while its channels pass one by one, so that a channel's width is decided once per block.
- * More than eight rows are first copied block by block: at a fixed distance they need one pointer, not sixteen. */
+/* kernels/x86/gemm_packed_avx512vnni.c - few rows against weightlets. A channel's group of 128 weights
+ * becomes two registers, each of which meets the same 64 activations of every row; a tile's sums are added up
+ * across the registers at its end. Blocks of k keep a tile's packed bytes and the activations in L1 while its
+ * channels pass one by one, so that a channel's width is decided once per block. More than eight rows are
+ * first copied block by block: at a fixed distance they need one pointer, not sixteen. */
 #include "kernels/gemm_packed.h"
 
 #include "kernels/x86/epilogue_avx512.h"
@@ -17,10 +18,11 @@ typedef struct span {
     const uint8_t *src; /* the channel's first group */
     size_t step;        /* to its next one: the groups of all channels */
     size_t n_groups;    /* whole ones */
-    uintptr_t next;     /* is prefetched: the channel's share of the block that follows in memory, in the order of its addresses */
+    uintptr_t next; /* is prefetched: the channel's share of the block that follows in memory, in the order of
+                       its addresses */
     const uint8_t *const *a; /* [R] rows, at the first group */
-    uint64_t tail[2];   /* activations of the group behind; zero: there is none */
-    const uint8_t *block; /* more than eight rows: the block's, WIDE_BYTES apart, with zeroes behind k */
+    uint64_t tail[2];        /* activations of the group behind; zero: there is none */
+    const uint8_t *block;    /* more than eight rows: the block's, WIDE_BYTES apart, with zeroes behind k */
 } span;
 
 /* acc[r] += one channel's products with R <= 8 rows. */
@@ -49,8 +51,10 @@ INLINE void narrow(int R, int bits, const span *s, __m512i *acc) {
         weightlets_avx512(src, bits, w);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            lo[r] = _mm512_dpbusd_epi32(lo[r], _mm512_maskz_loadu_epi8(s->tail[0], a[r] + s->n_groups * GROUP), w[0]);
-            hi[r] = _mm512_dpbusd_epi32(hi[r], _mm512_maskz_loadu_epi8(s->tail[1], a[r] + s->n_groups * GROUP + 64), w[1]);
+            lo[r] = _mm512_dpbusd_epi32(
+                lo[r], _mm512_maskz_loadu_epi8(s->tail[0], a[r] + s->n_groups * GROUP), w[0]);
+            hi[r] = _mm512_dpbusd_epi32(
+                hi[r], _mm512_maskz_loadu_epi8(s->tail[1], a[r] + s->n_groups * GROUP + 64), w[1]);
         }
     }
 #pragma GCC unroll 8
@@ -70,31 +74,35 @@ INLINE void wide(int R, int bits, const span *s, __m512i *acc) {
         if (bits > 4) _mm_prefetch((const char *)(next + 64), _MM_HINT_T0);
         next += GROUP / 8 * (uintptr_t)bits;
 #pragma GCC unroll 16
-        for (int r = 0; r < R; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_loadu_si512(a + r * WIDE_BYTES), w[0]);
+        for (int r = 0; r < R; r++)
+            sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_loadu_si512(a + r * WIDE_BYTES), w[0]);
 #pragma GCC unroll 16
-        for (int r = 0; r < R; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_loadu_si512(a + r * WIDE_BYTES + 64), w[1]);
+        for (int r = 0; r < R; r++)
+            sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_loadu_si512(a + r * WIDE_BYTES + 64), w[1]);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) acc[r] = sum[r];
 }
 
-#define CHANNEL(R, SHAPE)                                                                                                \
-    static void channel_##R(unsigned bits, const span *s, __m512i *acc) {                                         \
-        switch (bits) {                                                                                           \
-        case 1: SHAPE(R, 1, s, acc); break;                                                                     \
-        case 2: SHAPE(R, 2, s, acc); break;                                                                     \
-        case 3: SHAPE(R, 3, s, acc); break;                                                                     \
-        case 4: SHAPE(R, 4, s, acc); break;                                                                     \
-        case 5: SHAPE(R, 5, s, acc); break;                                                                     \
-        case 6: SHAPE(R, 6, s, acc); break;                                                                     \
-        case 7: SHAPE(R, 7, s, acc); break;                                                                     \
-        default: SHAPE(R, 8, s, acc); break;                                                                    \
-        }                                                                                                         \
+#define CHANNEL(R, SHAPE)                                                                                    \
+    static void channel_##R(unsigned bits, const span *s, __m512i *acc) {                                    \
+        switch (bits) {                                                                                      \
+        case 1: SHAPE(R, 1, s, acc); break;                                                                  \
+        case 2: SHAPE(R, 2, s, acc); break;                                                                  \
+        case 3: SHAPE(R, 3, s, acc); break;                                                                  \
+        case 4: SHAPE(R, 4, s, acc); break;                                                                  \
+        case 5: SHAPE(R, 5, s, acc); break;                                                                  \
+        case 6: SHAPE(R, 6, s, acc); break;                                                                  \
+        case 7: SHAPE(R, 7, s, acc); break;                                                                  \
+        default: SHAPE(R, 8, s, acc); break;                                                                 \
+        }                                                                                                    \
     }
-CHANNEL(1, narrow) CHANNEL(2, narrow) CHANNEL(3, narrow) CHANNEL(4, narrow) CHANNEL(6, narrow) CHANNEL(8, narrow) CHANNEL(12, wide) CHANNEL(16, wide)
+CHANNEL(1, narrow)
+CHANNEL(2, narrow) CHANNEL(3, narrow) CHANNEL(4, narrow) CHANNEL(6, narrow) CHANNEL(8, narrow)
+    CHANNEL(12, wide) CHANNEL(16, wide)
 
-/* Lane c = sum of the lanes of acc[c][r]. */
-INLINE __m512i add_across(__m512i (*acc)[TN_PACKED_FEW], int r) {
+    /* Lane c = sum of the lanes of acc[c][r]. */
+    INLINE __m512i add_across(__m512i (*acc)[TN_PACKED_FEW], int r) {
     __m512i quad[4];
 #pragma GCC unroll 4
     for (int q = 0; q < 4; q++) { /* channels 4q..4q+3 within each 128 bits */
@@ -103,8 +111,10 @@ INLINE __m512i add_across(__m512i (*acc)[TN_PACKED_FEW], int r) {
         __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
         quad[q] = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
     }
-    __m512i x = _mm512_add_epi32(_mm512_shuffle_i32x4(quad[0], quad[1], 0x88), _mm512_shuffle_i32x4(quad[0], quad[1], 0xdd));
-    __m512i y = _mm512_add_epi32(_mm512_shuffle_i32x4(quad[2], quad[3], 0x88), _mm512_shuffle_i32x4(quad[2], quad[3], 0xdd));
+    __m512i x = _mm512_add_epi32(_mm512_shuffle_i32x4(quad[0], quad[1], 0x88),
+                                 _mm512_shuffle_i32x4(quad[0], quad[1], 0xdd));
+    __m512i y = _mm512_add_epi32(_mm512_shuffle_i32x4(quad[2], quad[3], 0x88),
+                                 _mm512_shuffle_i32x4(quad[2], quad[3], 0xdd));
     return _mm512_add_epi32(_mm512_shuffle_i32x4(x, y, 0x88), _mm512_shuffle_i32x4(x, y, 0xdd));
 }
 
@@ -119,16 +129,19 @@ static void copy_rows(const tn_gemm_s8_args *g, size_t n_rows, uint8_t *scratch)
     }
 }
 
-void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits, uint8_t *scratch) {
+void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                            uint8_t *scratch) {
     static const struct {
         void (*channel)(unsigned, const span *, __m512i *);
         size_t n_rows;
-    } kinds[] = {{channel_1, 1}, {channel_2, 2}, {channel_3, 3}, {channel_4, 4}, {channel_6, 6}, {channel_8, 8}, {channel_12, 12}, {channel_16, 16}};
+    } kinds[] = {{channel_1, 1}, {channel_2, 2}, {channel_3, 3},   {channel_4, 4},
+                 {channel_6, 6}, {channel_8, 8}, {channel_12, 12}, {channel_16, 16}};
     assert(g->m <= TN_PACKED_FEW && g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
     if (!g->m) return;
     size_t kind = 0;
     while (kinds[kind].n_rows < g->m) kind++;
-    const size_t n_rows = kinds[kind].n_rows, n_whole = g->k / GROUP, left = g->k % GROUP, n_groups = n_whole + (left != 0);
+    const size_t n_rows = kinds[kind].n_rows, n_whole = g->k / GROUP, left = g->k % GROUP,
+                 n_groups = n_whole + (left != 0);
     const bool is_wide = n_rows > TN_PACKED_NARROW;
     const size_t block_groups = is_wide ? WIDE_GROUPS : FEW_GROUPS;
     if (is_wide) copy_rows(g, n_rows, scratch);
@@ -148,9 +161,15 @@ void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, con
             size_t g1 = n_groups - g0 < block_groups ? n_groups : g0 + block_groups;
             bool last = left && g1 == n_groups && !is_wide;
             const uint8_t *rows[TN_PACKED_NARROW]; /* rows that do not exist repeat the last one */
-            for (size_t r = 0; r < TN_PACKED_NARROW; r++) rows[r] = g->a + (r < g->m ? r : g->m - 1) * g->lda + g0 * GROUP;
-            span s = {.step = step, .n_groups = g1 - g0 - last, .a = rows, .block = is_wide ? scratch + g0 / block_groups * n_rows * WIDE_BYTES : NULL};
-            if (last) s.tail[0] = left >= 64 ? ~0ull : (1ull << left) - 1, s.tail[1] = left > 64 ? (1ull << (left - 64)) - 1 : 0;
+            for (size_t r = 0; r < TN_PACKED_NARROW; r++)
+                rows[r] = g->a + (r < g->m ? r : g->m - 1) * g->lda + g0 * GROUP;
+            span s = {.step = step,
+                      .n_groups = g1 - g0 - last,
+                      .a = rows,
+                      .block = is_wide ? scratch + g0 / block_groups * n_rows * WIDE_BYTES : NULL};
+            if (last)
+                s.tail[0] = left >= 64 ? ~0ull : (1ull << left) - 1,
+                s.tail[1] = left > 64 ? (1ull << (left - 64)) - 1 : 0;
             for (size_t c = 0; c < n_cols; c++) {
                 s.src = packed + off[c] + g0 * step;
                 s.next = (uintptr_t)packed + g1 * step + off[c] * (g1 - g0);
@@ -158,7 +177,8 @@ void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, con
             }
         }
         column_consts consts = load_consts(g, n);
-        for (size_t r = 0; r < g->m; r++) store(g, r, n, _mm512_add_epi32(consts.offset, add_across(acc, (int)r)), &consts);
+        for (size_t r = 0; r < g->m; r++)
+            store(g, r, n, _mm512_add_epi32(consts.offset, add_across(acc, (int)r)), &consts);
         packed += step * n_groups;
     }
 }

@@ -1,5 +1,6 @@
-/* kernels/x86/gemm_s8_avx2.c - gemm_s8 without VNNI. vpmaddubsw saturates for u8 activations (2 * 255 * 127 > 32767), so the sign of
- * the activation moves to the weight: |a| <= 128 and |w| <= 127 give pairs of at most 2 * 128 * 127 = 32512, exact. */
+/* kernels/x86/gemm_s8_avx2.c - gemm_s8 without VNNI. vpmaddubsw saturates for u8 activations (2 * 255 * 127 >
+ * 32767), so the sign of the activation moves to the weight: |a| <= 128 and |w| <= 127 give pairs of at most
+ * 2 * 128 * 127 = 32512, exact. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,11 +1,12 @@
-/* kernels/x86/gemm_s8_avx512vnni.c - gemm_s8 on 512-bit VNNI: one tile line is one register, vpdpbusd takes the u8 activation
- * as broadcast operand.
+/* kernels/x86/gemm_s8_avx512vnni.c - gemm_s8 on 512-bit VNNI: one tile line is one register, vpdpbusd takes
+ * the u8 activation as broadcast operand.
  *
  * Two shapes of loop over the same tiles:
- *   block:  5..6 rows x 4 tiles, 24 accumulators, 10 loads per 24 products. The weights of 4 tiles stay in L2 while all rows pass;
- *           meanwhile the next 4 tiles are prefetched there, so they are read from memory once and in time.
- *   stream: up to 19 rows x 1 tile. The weights are one sequential stream, read once, prefetched 8 KiB ahead: M = 1..8 run at the
- *           speed of memory. With few rows the accumulators are split over k to cover the latency of vpdpbusd. */
+ *   block:  5..6 rows x 4 tiles, 24 accumulators, 10 loads per 24 products. The weights of 4 tiles stay in L2
+ * while all rows pass; meanwhile the next 4 tiles are prefetched there, so they are read from memory once and
+ * in time. stream: up to 19 rows x 1 tile. The weights are one sequential stream, read once, prefetched 8 KiB
+ * ahead: M = 1..8 run at the speed of memory. With few rows the accumulators are split over k to cover the
+ * latency of vpdpbusd. */
 #include "kernels/x86/epilogue_avx512.h"
 
 #include <assert.h>
@@ -19,35 +20,39 @@ static inline __m512i load_a(const uint8_t *p) {
     return _mm512_set1_epi32(v);
 }
 
-/* R rows from m, T tiles from column n. One line at `ahead` is prefetched to L2 per step of k. The accumulators have names (acc_rt)
- * because compilers keep an array of 24 registers in memory; what R and T exclude is never live. */
+/* R rows from m, T tiles from column n. One line at `ahead` is prefetched to L2 per step of k. The
+ * accumulators have names (acc_rt) because compilers keep an array of 24 registers in memory; what R and T
+ * exclude is never live. */
 INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead) {
     size_t k4 = (g->k + 3) / 4, tile_bytes = k4 * 64, lda = g->lda;
     const int8_t *w = g->tiles + n / TN_TILE_N * tile_bytes;
     const uint8_t *a = g->a + m * lda;
-#define OFFSET(t) __m512i offset_##t = T > t ? load_consts(g, n + t * TN_TILE_N).offset : _mm512_setzero_si512();
-#define START(r) __m512i acc_##r##0 = offset_0, acc_##r##1 = offset_1, acc_##r##2 = offset_2, acc_##r##3 = offset_3;
-#define STEP(r)                                                                                                  \
-    if (R > r) {                                                                                                 \
-        __m512i x = load_a(a + r * lda + k * 4);                                                                 \
-        acc_##r##0 = _mm512_dpbusd_epi32(acc_##r##0, x, b_0);                                                    \
-        if (T > 1) acc_##r##1 = _mm512_dpbusd_epi32(acc_##r##1, x, b_1);                                         \
-        if (T > 2) acc_##r##2 = _mm512_dpbusd_epi32(acc_##r##2, x, b_2);                                         \
-        if (T > 3) acc_##r##3 = _mm512_dpbusd_epi32(acc_##r##3, x, b_3);                                         \
+#define OFFSET(t)                                                                                            \
+    __m512i offset_##t = T > t ? load_consts(g, n + t * TN_TILE_N).offset : _mm512_setzero_si512();
+#define START(r)                                                                                             \
+    __m512i acc_##r##0 = offset_0, acc_##r##1 = offset_1, acc_##r##2 = offset_2, acc_##r##3 = offset_3;
+#define STEP(r)                                                                                              \
+    if (R > r) {                                                                                             \
+        __m512i x = load_a(a + r * lda + k * 4);                                                             \
+        acc_##r##0 = _mm512_dpbusd_epi32(acc_##r##0, x, b_0);                                                \
+        if (T > 1) acc_##r##1 = _mm512_dpbusd_epi32(acc_##r##1, x, b_1);                                     \
+        if (T > 2) acc_##r##2 = _mm512_dpbusd_epi32(acc_##r##2, x, b_2);                                     \
+        if (T > 3) acc_##r##3 = _mm512_dpbusd_epi32(acc_##r##3, x, b_3);                                     \
     }
-/* Ends the life of the loop's values here: without it gcc 12 keeps second copies of the accumulators on the stack. */
-#define PIN(r)                                                                                                   \
+/* Ends the life of the loop's values here: without it gcc 12 keeps second copies of the accumulators on the
+ * stack. */
+#define PIN(r)                                                                                               \
     if (R > r) __asm__("" : "+v"(acc_##r##0), "+v"(acc_##r##1), "+v"(acc_##r##2), "+v"(acc_##r##3));
-#define STORE(r, t)                                                                                              \
+#define STORE(r, t)                                                                                          \
     if (R > r) store(g, m + r, n + t * TN_TILE_N, acc_##r##t, &c);
-#define FINISH(t)                                                                                                \
-    if (T > t) {                                                                                                 \
-        column_consts c = load_consts(g, n + t * TN_TILE_N);                                                     \
-        STORE(0, t) STORE(1, t) STORE(2, t) STORE(3, t) STORE(4, t) STORE(5, t)                                  \
+#define FINISH(t)                                                                                            \
+    if (T > t) {                                                                                             \
+        column_consts c = load_consts(g, n + t * TN_TILE_N);                                                 \
+        STORE(0, t) STORE(1, t) STORE(2, t) STORE(3, t) STORE(4, t) STORE(5, t)                              \
     }
-    OFFSET(0) OFFSET(1) OFFSET(2) OFFSET(3)
-    START(0) START(1) START(2) START(3) START(4) START(5)
-    for (size_t k = 0; k < k4; k++) {
+    OFFSET(0)
+    OFFSET(1) OFFSET(2) OFFSET(3) START(0) START(1) START(2) START(3) START(4)
+        START(5) for (size_t k = 0; k < k4; k++) {
         _mm_prefetch(ahead + k * 64, _MM_HINT_T1);
         __m512i b_0 = _mm512_load_si512(w + k * 64), b_1 = b_0, b_2 = b_0, b_3 = b_0;
         if (T > 1) b_1 = _mm512_load_si512(w + tile_bytes + k * 64);
@@ -55,18 +60,17 @@ INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, co
         if (T > 3) b_3 = _mm512_load_si512(w + 3 * tile_bytes + k * 64);
         STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5)
     }
-    PIN(0) PIN(1) PIN(2) PIN(3) PIN(4) PIN(5)
-    FINISH(0) FINISH(1) FINISH(2) FINISH(3)
+    PIN(0) PIN(1) PIN(2) PIN(3) PIN(4) PIN(5) FINISH(0) FINISH(1) FINISH(2) FINISH(3)
 }
 
-#define BLOCK(R, T)                                                                                              \
-    static void block_##R##x##T(const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead) {               \
-        block(R, T, g, m, n, ahead);                                                                             \
+#define BLOCK(R, T)                                                                                          \
+    static void block_##R##x##T(const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead) {           \
+        block(R, T, g, m, n, ahead);                                                                         \
     }
-BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4)
-BLOCK(6, 1) BLOCK(6, 2) BLOCK(6, 3) BLOCK(6, 4)
+BLOCK(5, 1)
+BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6, 3) BLOCK(6, 4)
 
-static void gemm_blocked(const tn_gemm_s8_args *g) {
+    static void gemm_blocked(const tn_gemm_s8_args *g) {
     static void (*const blocks[2][BLOCK_TILES])(const tn_gemm_s8_args *, size_t, size_t, const char *) = {
         {block_5x1, block_5x2, block_5x3, block_5x4},
         {block_6x1, block_6x2, block_6x3, block_6x4},
@@ -77,7 +81,8 @@ static void gemm_blocked(const tn_gemm_s8_args *g) {
     for (size_t n = g->n0; n < g->n1; n += BLOCK_TILES * TN_TILE_N) {
         size_t n_tiles = (g->n1 - n + TN_TILE_N - 1) / TN_TILE_N;
         if (n_tiles > BLOCK_TILES) n_tiles = BLOCK_TILES;
-        /* The next tiles lie right behind these; group i prefetches the i-th share (behind the last tile: harmless, not a read). */
+        /* The next tiles lie right behind these; group i prefetches the i-th share (behind the last tile:
+         * harmless, not a read). */
         uintptr_t next = (uintptr_t)g->tiles + (n / TN_TILE_N + n_tiles) * tile_bytes;
         size_t share = (n_tiles * tile_bytes / n_groups + 63) & ~(size_t)63;
         for (size_t i = 0, m = 0; i < n_groups; i++) {
@@ -108,7 +113,9 @@ INLINE void stream(int R, int V, int S, const tn_gemm_s8_args *g, size_t n) {
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
             b[v] = _mm512_load_si512(w + (k + (size_t)v) * 64);
-            if (R > 1) _mm_prefetch((const char *)((uintptr_t)w + (k + (size_t)v) * 64 + STREAM_AHEAD_BYTES), _MM_HINT_T0);
+            if (R > 1)
+                _mm_prefetch((const char *)((uintptr_t)w + (k + (size_t)v) * 64 + STREAM_AHEAD_BYTES),
+                             _MM_HINT_T0);
         }
 #pragma GCC unroll 20
         for (int r = 0; r < R; r++) {
@@ -132,9 +139,9 @@ INLINE void stream(int R, int V, int S, const tn_gemm_s8_args *g, size_t n) {
     }
 }
 
-#define STREAM(R, V, S)                                                                                          \
-    case R:                                                                                                      \
-        for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) stream(R, V, S, g, n);                                 \
+#define STREAM(R, V, S)                                                                                      \
+    case R:                                                                                                  \
+        for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) stream(R, V, S, g, n);                             \
         break;
 
 static void gemm_streamed(const tn_gemm_s8_args *g) {

@@ -16,7 +16,9 @@ static inline struct act load_act(const uint8_t *p) {
     return (struct act){_mm256_set1_epi32(v)};
 }
 
-static inline __m256i dot(__m256i acc, struct act a, __m256i w) { return _mm256_dpbusd_avx_epi32(acc, a.u8, w); }
+static inline __m256i dot(__m256i acc, struct act a, __m256i w) {
+    return _mm256_dpbusd_avx_epi32(acc, a.u8, w);
+}
 
 #include "kernels/x86/gemm_s8_ymm.h"
 

@@ -1,9 +1,8 @@
-/* kernels/x86/gemm_s8_ymm.h - the 256-bit gemm_s8: everything but the inner product. Included once by each of its variants, which
- * define before:
- *   MAX_ROWS                rows per pass, as many as the registers hold
- *   OFFSET_COLUMNS          1: acc starts at -128 * col_sum because the product takes the u8 activation as it is; 0: it takes s8
- *   struct act, load_act(p) four activations of one row, in all lanes, as the product wants them
- *   dot(acc, act, w)        acc[n] += sum over 4 k of a * w, exact */
+/* kernels/x86/gemm_s8_ymm.h - the 256-bit gemm_s8: everything but the inner product. Included once by each of
+ * its variants, which define before: MAX_ROWS                rows per pass, as many as the registers hold
+ *   OFFSET_COLUMNS          1: acc starts at -128 * col_sum because the product takes the u8 activation as it
+ * is; 0: it takes s8 struct act, load_act(p) four activations of one row, in all lanes, as the product wants
+ * them dot(acc, act, w)        acc[n] += sum over 4 k of a * w, exact */
 #include "kernels/gemm_s8.h"
 
 #include <assert.h>
@@ -34,7 +33,8 @@ static inline void store8(const tn_gemm_s8_args *g, size_t m, size_t n, size_t n
 }
 
 /* R rows from m over the tile of column n: two registers of eight columns per row. */
-static inline __attribute__((always_inline)) void rows_tile(int R, const tn_gemm_s8_args *g, size_t m, size_t n) {
+static inline __attribute__((always_inline)) void rows_tile(int R, const tn_gemm_s8_args *g, size_t m,
+                                                            size_t n) {
     size_t k4 = (g->k + 3) / 4, n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N;
     const int8_t *w = g->tiles + n / TN_TILE_N * k4 * 64;
     const uint8_t *a = g->a + m * g->lda;
@@ -44,11 +44,13 @@ static inline __attribute__((always_inline)) void rows_tile(int R, const tn_gemm
 #pragma GCC unroll 2
         for (int h = 0; h < 2; h++) {
             __m256i sum = _mm256_loadu_si256((const __m256i *)(g->col_sum + n + 8 * h));
-            acc[r][h] = OFFSET_COLUMNS ? _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum, 7)) : _mm256_setzero_si256();
+            acc[r][h] = OFFSET_COLUMNS ? _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(sum, 7))
+                                       : _mm256_setzero_si256();
         }
     }
     for (size_t k = 0; k < k4; k++) {
-        __m256i w0 = _mm256_load_si256((const __m256i *)(w + k * 64)), w1 = _mm256_load_si256((const __m256i *)(w + k * 64 + 32));
+        __m256i w0 = _mm256_load_si256((const __m256i *)(w + k * 64)),
+                w1 = _mm256_load_si256((const __m256i *)(w + k * 64 + 32));
 #pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             struct act x = load_act(a + (size_t)r * g->lda + k * 4);

@@ -24,23 +24,26 @@ static inline uint32_t quantise_tail(const float *x, __m256 inv_scale, uint8_t *
     memcpy(in, x, n * sizeof *x);
     uint32_t clipped = quantise8(_mm256_loadu_ps(in), inv_scale, q);
     memcpy(out, q, n);
-    return clipped & ((1u << n) - 1); /* 0 * inv_scale may be NaN, never clipped; the mask says so to the reader */
+    return clipped &
+           ((1u << n) - 1); /* 0 * inv_scale may be NaN, never clipped; the mask says so to the reader */
 }
 
 size_t tn_quantise_s8_avx2(const float *x, float inv_scale, uint8_t *out, size_t n) {
     __m256 inv = _mm256_set1_ps(inv_scale);
     size_t n_clipped = 0, i = 0;
-    for (; i + 8 <= n; i += 8) n_clipped += (size_t)__builtin_popcount(quantise8(_mm256_loadu_ps(x + i), inv, out + i));
+    for (; i + 8 <= n; i += 8)
+        n_clipped += (size_t)__builtin_popcount(quantise8(_mm256_loadu_ps(x + i), inv, out + i));
     if (i < n) n_clipped += (size_t)__builtin_popcount(quantise_tail(x + i, inv, out + i, n - i));
     return n_clipped;
 }
 
-size_t tn_quantise_outliers_avx2(const float *x, float inv_scale, float scale, uint8_t *out, size_t n, uint32_t i0, uint32_t *idx,
-                                 float *resid, size_t cap) {
+size_t tn_quantise_outliers_avx2(const float *x, float inv_scale, float scale, uint8_t *out, size_t n,
+                                 uint32_t i0, uint32_t *idx, float *resid, size_t cap) {
     __m256 inv = _mm256_set1_ps(inv_scale);
     size_t n_clipped = 0;
     for (size_t i = 0; i < n; i += 8) {
-        uint32_t clipped = i + 8 <= n ? quantise8(_mm256_loadu_ps(x + i), inv, out + i) : quantise_tail(x + i, inv, out + i, n - i);
+        uint32_t clipped = i + 8 <= n ? quantise8(_mm256_loadu_ps(x + i), inv, out + i)
+                                      : quantise_tail(x + i, inv, out + i, n - i);
         for (; clipped; clipped &= clipped - 1) { /* rare: 0.1..0.3 % of the channels */
             size_t at = i + (size_t)__builtin_ctz(clipped);
             if (n_clipped < cap) {

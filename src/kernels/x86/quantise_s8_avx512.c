@@ -21,18 +21,20 @@ size_t tn_quantise_s8_avx512(const float *x, float inv_scale, uint8_t *out, size
     size_t n_clipped = 0;
     for (size_t i = 0; i < n; i += 16) {
         __mmask16 lanes = lanes_of(n - i);
-        __mmask16 clipped = quantise16(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_set1_ps(inv_scale), out + i, lanes);
+        __mmask16 clipped =
+            quantise16(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_set1_ps(inv_scale), out + i, lanes);
         n_clipped += (size_t)__builtin_popcount(clipped);
     }
     return n_clipped;
 }
 
-size_t tn_quantise_outliers_avx512(const float *x, float inv_scale, float scale, uint8_t *out, size_t n, uint32_t i0, uint32_t *idx,
-                                   float *resid, size_t cap) {
+size_t tn_quantise_outliers_avx512(const float *x, float inv_scale, float scale, uint8_t *out, size_t n,
+                                   uint32_t i0, uint32_t *idx, float *resid, size_t cap) {
     size_t n_clipped = 0;
     for (size_t i = 0; i < n; i += 16) {
         __mmask16 lanes = lanes_of(n - i);
-        uint32_t clipped = quantise16(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_set1_ps(inv_scale), out + i, lanes);
+        uint32_t clipped =
+            quantise16(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_set1_ps(inv_scale), out + i, lanes);
         for (; clipped; clipped &= clipped - 1) { /* rare: 0.1..0.3 % of the channels */
             size_t at = i + (size_t)__builtin_ctz(clipped);
             if (n_clipped < cap) {

@@ -1,4 +1,5 @@
-/* kernels/x86/shadow_f32_avx2.c - the shadow product: 32 output columns in registers while the row's outliers pass. */
+/* kernels/x86/shadow_f32_avx2.c - the shadow product: 32 output columns in registers while the row's outliers
+ * pass. */
 #include "kernels/shadow_f32.h"
 
 #include <assert.h>
@@ -11,7 +12,8 @@ void tn_shadow_f32_avx2(const tn_shadow_f32_args *a) {
         float *out = a->out + m * a->ldo;
         size_t n = begin == end ? a->n1 : a->n0;
         for (; n + 32 <= a->n1; n += 32) {
-            __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+            __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(),
+                           _mm256_setzero_ps()};
             for (uint32_t j = begin; j < end; j++) {
                 const int8_t *w = a->w_rows[a->channel[j]] + n;
                 __m256 x = _mm256_set1_ps(a->resid[j]);
@@ -24,12 +26,14 @@ void tn_shadow_f32_avx2(const tn_shadow_f32_args *a) {
 #pragma GCC unroll 4
             for (int t = 0; t < 4; t++) {
                 float *o = out + n + 8 * t;
-                _mm256_storeu_ps(o, _mm256_fmadd_ps(s[t], _mm256_loadu_ps(a->scale + n + 8 * t), _mm256_loadu_ps(o)));
+                _mm256_storeu_ps(
+                    o, _mm256_fmadd_ps(s[t], _mm256_loadu_ps(a->scale + n + 8 * t), _mm256_loadu_ps(o)));
             }
         }
         for (; n < a->n1; n++) {
             float s = 0;
-            for (uint32_t j = begin; j < end; j++) s = __builtin_fmaf(a->resid[j], (float)a->w_rows[a->channel[j]][n], s);
+            for (uint32_t j = begin; j < end; j++)
+                s = __builtin_fmaf(a->resid[j], (float)a->w_rows[a->channel[j]][n], s);
             out[n] = __builtin_fmaf(s, a->scale[n], out[n]);
         }
     }

@@ -6,7 +6,8 @@
 
 #include <immintrin.h>
 
-static void to_keys(const int32_t *scores, size_t n, int shift, int16_t *keys, int64_t *sum, int64_t *sum_sq) {
+static void to_keys(const int32_t *scores, size_t n, int shift, int16_t *keys, int64_t *sum,
+                    int64_t *sum_sq) {
     __m128i by = _mm_cvtsi32_si128(shift);
     __m512 sf = _mm512_setzero_ps(), qf = sf; /* they only place the first guess: floats will do */
     size_t i = 0;
@@ -35,14 +36,21 @@ static size_t count_from(const int16_t *keys, size_t n, int32_t t) {
         __m512i a0 = _mm512_setzero_si512(), a1 = a0, a2 = a0, a3 = a0;
         size_t end = n - i > 1 << 20 ? i + (1 << 20) : n;
         for (; i + 128 <= end; i += 128) {
-            a0 = _mm512_mask_add_epi16(a0, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i), limit), a0, one);
-            a1 = _mm512_mask_add_epi16(a1, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i + 32), limit), a1, one);
-            a2 = _mm512_mask_add_epi16(a2, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i + 64), limit), a2, one);
-            a3 = _mm512_mask_add_epi16(a3, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i + 96), limit), a3, one);
+            a0 = _mm512_mask_add_epi16(a0, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i), limit), a0,
+                                       one);
+            a1 = _mm512_mask_add_epi16(a1, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i + 32), limit),
+                                       a1, one);
+            a2 = _mm512_mask_add_epi16(a2, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i + 64), limit),
+                                       a2, one);
+            a3 = _mm512_mask_add_epi16(a3, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i + 96), limit),
+                                       a3, one);
         }
-        for (; i < end; i += 32) a0 = _mm512_mask_add_epi16(a0, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i), limit), a0, one);
-        __m512i s = _mm512_add_epi32(_mm512_add_epi32(_mm512_madd_epi16(a0, one), _mm512_madd_epi16(a1, one)),
-                                     _mm512_add_epi32(_mm512_madd_epi16(a2, one), _mm512_madd_epi16(a3, one)));
+        for (; i < end; i += 32)
+            a0 = _mm512_mask_add_epi16(a0, _mm512_cmpge_epi16_mask(_mm512_loadu_si512(keys + i), limit), a0,
+                                       one);
+        __m512i s =
+            _mm512_add_epi32(_mm512_add_epi32(_mm512_madd_epi16(a0, one), _mm512_madd_epi16(a1, one)),
+                             _mm512_add_epi32(_mm512_madd_epi16(a2, one), _mm512_madd_epi16(a3, one)));
         c += (size_t)_mm512_reduce_add_epi32(s);
     }
     return c;
@@ -52,13 +60,16 @@ static size_t find_equal(const int16_t *keys, size_t n, int32_t t, uint32_t *at)
     __m512i key = _mm512_set1_epi16((short)t);
     size_t c = 0;
     for (size_t i = 0; i < n; i += 32) {
-        for (uint32_t m = _mm512_cmpeq_epi16_mask(_mm512_loadu_si512(keys + i), key); m; m &= m - 1) at[c++] = (uint32_t)i + (uint32_t)__builtin_ctz(m);
+        for (uint32_t m = _mm512_cmpeq_epi16_mask(_mm512_loadu_si512(keys + i), key); m; m &= m - 1)
+            at[c++] = (uint32_t)i + (uint32_t)__builtin_ctz(m);
     }
     return c;
 }
 
 static void emit_from(const int16_t *keys, size_t n, int32_t t, uint32_t *idx, uint32_t *cuts) {
-    __m512i limit = _mm512_set1_epi16((short)t), at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), sixteen = _mm512_set1_epi32(16);
+    __m512i limit = _mm512_set1_epi16((short)t),
+            at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+            sixteen = _mm512_set1_epi32(16);
     uint32_t *to = idx;
     for (size_t i = 0; i < n; i += 32) {
         if (cuts && i % TN_SPARSE_BLOCK == 0) cuts[i / TN_SPARSE_BLOCK] = (uint32_t)(to - idx);

@@ -1,5 +1,5 @@
-/* kernels/x86/unpack_avx512.c - weightlets to tiles. A group of 128 weights is two registers per channel; sixteen channels are
- * transposed as 32-bit units, four consecutive k, which is the tile's own order. */
+/* kernels/x86/unpack_avx512.c - weightlets to tiles. A group of 128 weights is two registers per channel;
+ * sixteen channels are transposed as 32-bit units, four consecutive k, which is the tile's own order. */
 #include "kernels/x86/weightlets_avx512.h"
 
 #include <string.h>
@@ -7,7 +7,8 @@
 enum { GROUP = TN_WEIGHTLET_GROUP };
 
 /* r[c] = 16 units of channel c; line i of out = unit i of every channel. */
-static inline __attribute__((always_inline)) void transpose(const __m512i *in, size_t step, int8_t *out, size_t n_lines) {
+static inline __attribute__((always_inline)) void transpose(const __m512i *in, size_t step, int8_t *out,
+                                                            size_t n_lines) {
     __m512i r[16], t[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i += 2) {
@@ -25,8 +26,10 @@ static inline __attribute__((always_inline)) void transpose(const __m512i *in, s
     __m512i line[16];
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
-        __m512i p = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88), q = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
-        __m512i s = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd), u = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
+        __m512i p = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88),
+                q = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
+        __m512i s = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd),
+                u = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
         line[j] = _mm512_shuffle_i32x4(p, q, 0x88);
         line[8 + j] = _mm512_shuffle_i32x4(p, q, 0xdd);
         line[4 + j] = _mm512_shuffle_i32x4(s, u, 0x88);

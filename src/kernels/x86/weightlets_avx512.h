@@ -1,5 +1,6 @@
-/* kernels/x86/weightlets_avx512.h - a group of 128 weightlets to two registers of int8, shared by the kernels that unpack.
- * Codes are assembled doubled (each weightlet is rotated one bit higher than its place), so that the weight is one subtraction away. */
+/* kernels/x86/weightlets_avx512.h - a group of 128 weightlets to two registers of int8, shared by the kernels
+ * that unpack. Codes are assembled doubled (each weightlet is rotated one bit higher than its place), so that
+ * the weight is one subtraction away. */
 #ifndef TN_KERNELS_X86_WEIGHTLETS_AVX512_H
 #define TN_KERNELS_X86_WEIGHTLETS_AVX512_H
 
@@ -10,15 +11,18 @@
 /* acc | (rotate(x) & mask): a weightlet put at its place in every byte */
 #define PLACE(acc, x, rot, mask) _mm512_ternarylogic_epi32(acc, _mm512_rolv_epi32(x, rot), mask, 0xf8)
 
-/* Rotations that bring stripe s of `width`-bit weightlets to bit `place` of the byte; a register holds stripes s0.. of `n` lanes each. */
+/* Rotations that bring stripe s of `width`-bit weightlets to bit `place` of the byte; a register holds
+ * stripes s0.. of `n` lanes each. */
 static inline __m512i rotations(int place, int width, int s0) {
     int r[16];
     for (int i = 0; i < 16; i++) r[i] = (place - width * (s0 + i * 4 / (16 * width)) + 32) % 32;
     return _mm512_loadu_si512(r);
 }
 
-/* Reads the group's 16 * bits bytes at src and no more; bits is a constant where this is inlined. Returns what follows. */
-static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(const uint8_t *src, int bits, __m512i w[static 2]) {
+/* Reads the group's 16 * bits bytes at src and no more; bits is a constant where this is inlined. Returns
+ * what follows. */
+static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(const uint8_t *src, int bits,
+                                                                              __m512i w[static 2]) {
     if (bits == 8) {
         w[0] = _mm512_loadu_si512(src);
         w[1] = _mm512_loadu_si512(src + 64);
@@ -34,16 +38,19 @@ static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(co
         place = 5;
     }
     if (bits & 2) {
-        __m512i x = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)src)), mask = _mm512_set1_epi8((char)(3 << place));
+        __m512i x = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)src)),
+                mask = _mm512_set1_epi8((char)(3 << place));
         __m512i r0 = _mm512_inserti64x4(_mm512_set1_epi32(place), _mm256_set1_epi32((place + 30) % 32), 1);
-        __m512i r1 = _mm512_inserti64x4(_mm512_set1_epi32((place + 28) % 32), _mm256_set1_epi32((place + 26) % 32), 1);
+        __m512i r1 =
+            _mm512_inserti64x4(_mm512_set1_epi32((place + 28) % 32), _mm256_set1_epi32((place + 26) % 32), 1);
         a = PLACE(a, x, r0, mask);
         b = PLACE(b, x, r1, mask);
         src += 32;
         place += 2;
     }
     if (bits & 1) {
-        __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)src)), mask = _mm512_set1_epi8((char)(1 << place));
+        __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)src)),
+                mask = _mm512_set1_epi8((char)(1 << place));
         a = PLACE(a, x, rotations(place, 1, 0), mask);
         b = PLACE(b, x, rotations(place, 1, 4), mask);
         src += 16;

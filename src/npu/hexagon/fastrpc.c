@@ -1,8 +1,10 @@
-/* npu/hexagon/fastrpc.c - the DSP of a device: an unsigned session on its compute DSP, the arena in memory that FastRPC maps there, messages
- * through a dspqueue. Built only with a Hexagon SDK (TERN_HEXAGON_SDK), in place of qemu.c.
+/* npu/hexagon/fastrpc.c - the DSP of a device: an unsigned session on its compute DSP, the arena in memory
+ * that FastRPC maps there, messages through a dspqueue. Built only with a Hexagon SDK (TERN_HEXAGON_SDK), in
+ * place of qemu.c.
  *
- * NEVER RUN: written against the public headers, compiled against them, never on a device. docs/hexagon.md lists what has to be
- * found out there. The arena is uncached for the CPU, which is slow but needs no cache maintenance here; that of the DSP is the DSP side's. */
+ * NEVER RUN: written against the public headers, compiled against them, never on a device. docs/hexagon.md
+ * lists what has to be found out there. The arena is uncached for the CPU, which is slow but needs no cache
+ * maintenance here; that of the DSP is the DSP side's. */
 #include "npu/hexagon/transport.h"
 
 #include <AEEStdErr.h>
@@ -43,10 +45,14 @@ static void close_link(tn_hex_link **l) {
 
 static tern_status start(fastrpc_link *f, tern_error *err) {
     struct remote_rpc_control_unsigned_module unsigned_session = {.domain = CDSP_DOMAIN_ID, .enable = 1};
-    int rc = remote_session_control(DSPRPC_CONTROL_UNSIGNED_MODULE, &unsigned_session, sizeof unsigned_session);
+    int rc =
+        remote_session_control(DSPRPC_CONTROL_UNSIGNED_MODULE, &unsigned_session, sizeof unsigned_session);
     TN_FAIL_IF(rc, err, TERN_E_DEVICE, "this device has no unsigned DSP sessions (error 0x%x)", rc);
     rc = tern_dsp_open(tern_dsp_URI "&_dom=cdsp", &f->handle);
-    TN_FAIL_IF(rc, err, TERN_E_DEVICE, "the DSP's library libtern_dsp_skel.so cannot be opened (error 0x%x; is its folder in DSP_LIBRARY_PATH?)", rc);
+    TN_FAIL_IF(rc, err, TERN_E_DEVICE,
+               "the DSP's library libtern_dsp_skel.so cannot be opened (error 0x%x; is its folder in "
+               "DSP_LIBRARY_PATH?)",
+               rc);
     f->opened = true;
     f->link.arena = rpcmem_alloc(RPCMEM_HEAP_ID_SYSTEM, RPCMEM_FLAG_UNCACHED, ARENA);
     TN_FAIL_IF(!f->link.arena, err, TERN_E_MEMORY, "no memory to share with the DSP");
@@ -78,14 +84,21 @@ static tern_status open_link(tn_ctx *ctx, tn_hex_link **out, tern_error *err) {
 }
 
 static bool send_message(tn_hex_link *l, const void *message, size_t n_bytes) {
-    return dspqueue_write_noblock(((fastrpc_link *)l)->queue, 0, 0, NULL, (uint32_t)n_bytes, message) == AEE_SUCCESS;
+    return dspqueue_write_noblock(((fastrpc_link *)l)->queue, 0, 0, NULL, (uint32_t)n_bytes, message) ==
+           AEE_SUCCESS;
 }
 
 static tn_hex_receipt receive(tn_hex_link *l, void *message, size_t n_bytes, int limit_ms) {
     uint32_t flags, n_buffers, length = 0;
-    int rc = dspqueue_read(((fastrpc_link *)l)->queue, &flags, 0, &n_buffers, NULL, (uint32_t)n_bytes, &length, message, (uint32_t)limit_ms * 1000);
+    int rc = dspqueue_read(((fastrpc_link *)l)->queue, &flags, 0, &n_buffers, NULL, (uint32_t)n_bytes,
+                           &length, message, (uint32_t)limit_ms * 1000);
     if (rc == AEE_EEXPIRED) return TN_HEX_LATE;
     return rc == AEE_SUCCESS && length == n_bytes ? TN_HEX_CAME : TN_HEX_ENDED;
 }
 
-const tn_hex_transport tn_hex_transport_here = {.name = "fastrpc", .open = open_link, .send = send_message, .receive = receive, .kill = end, .close = close_link};
+const tn_hex_transport tn_hex_transport_here = {.name = "fastrpc",
+                                                .open = open_link,
+                                                .send = send_message,
+                                                .receive = receive,
+                                                .kill = end,
+                                                .close = close_link};

@@ -1,7 +1,8 @@
-/* npu/hexagon/message.h - what travels between host and DSP: one request of fixed size, answered by one reply. Both sides are
- * little-endian with 32-bit fields. Places are byte offsets into the shared arena; nothing is an address. The DSP uses only places
- * that were mapped, and counts what is mapped against the memory cap of the HELLO; the area that the HELLO names (jobs' rows and packed
- * weights on their way) is mapped from the start and not counted. */
+/* npu/hexagon/message.h - what travels between host and DSP: one request of fixed size, answered by one
+ * reply. Both sides are little-endian with 32-bit fields. Places are byte offsets into the shared arena;
+ * nothing is an address. The DSP uses only places that were mapped, and counts what is mapped against the
+ * memory cap of the HELLO; the area that the HELLO names (jobs' rows and packed weights on their way) is
+ * mapped from the start and not counted. */
 #ifndef TN_HEXAGON_MESSAGE_H
 #define TN_HEXAGON_MESSAGE_H
 
@@ -15,10 +16,10 @@ enum {
     TN_HEX_MAX_ROWS = 4096,
     TN_HEX_MAX_N = 1 << 20,
     TN_HEX_MAX_K = 65536,
-    TN_HEX_MAX_CHANNELS = 256,         /* of one UNPACK */
-    TN_HEX_VTCM_MOST = 8 << 20,        /* that of a Hexagon v73 */
+    TN_HEX_MAX_CHANNELS = 256,  /* of one UNPACK */
+    TN_HEX_VTCM_MOST = 8 << 20, /* that of a Hexagon v73 */
     TN_HEX_VTCM_LEAST = 16 << 10,
-    TN_HEX_IN_ALIGN = 8,               /* of RUN's inputs and their stride */
+    TN_HEX_IN_ALIGN = 8, /* of RUN's inputs and their stride */
 };
 
 typedef enum tn_hex_what {
@@ -40,7 +41,9 @@ typedef enum tn_hex_status {
     TN_HEX_E_SHAPE,   /* a shape, form or stride that the DSP cannot run */
 } tn_hex_status;
 
-enum { TN_HEX_POISON = 1 }; /* flag of HELLO: a transfer overwrites its target when it begins, so that reading too early shows */
+enum {
+    TN_HEX_POISON = 1
+}; /* flag of HELLO: a transfer overwrites its target when it begins, so that reading too early shows */
 
 typedef struct tn_hex_hello {
     uint32_t version, arena_bytes, window, window_bytes, cap_bytes /* 0: no limit */, vtcm_bytes, flags;
@@ -50,8 +53,8 @@ typedef struct tn_hex_map {
     uint32_t place, size;
 } tn_hex_map;
 
-/* tiles: 16x4, ceil(n/16) column tiles of ceil(k/4) lines; 0 for Q.K, where the job brings them. scale and bias: n floats,
- * rounded up to 16; bias 0: none. out_form as tn_npu_out. */
+/* tiles: 16x4, ceil(n/16) column tiles of ceil(k/4) lines; 0 for Q.K, where the job brings them. scale and
+ * bias: n floats, rounded up to 16; bias 0: none. out_form as tn_npu_out. */
 typedef struct tn_hex_load {
     uint32_t is_qk, m, k, n_ops;
     struct {
@@ -59,8 +62,9 @@ typedef struct tn_hex_load {
     } ops[TN_HEX_MAX_OPS];
 } tn_hex_load;
 
-/* in: rows of ceil(k/4)*4 bytes, in_stride apart; of linears that of the first op is all ops'. cols: as many output columns are
- * computed; linears: n; 0: the op is left out. out: rows of cols elements, out_stride elements apart. */
+/* in: rows of ceil(k/4)*4 bytes, in_stride apart; of linears that of the first op is all ops'. cols: as many
+ * output columns are computed; linears: n; 0: the op is left out. out: rows of cols elements, out_stride
+ * elements apart. */
 typedef struct tn_hex_run {
     uint32_t n_rows;
     struct {
@@ -68,7 +72,8 @@ typedef struct tn_hex_run {
     } ops[TN_HEX_MAX_OPS];
 } tn_hex_run;
 
-/* Channels 0..n_channels-1 of so many bits each (packed: width - 1 in three bits) to the column tiles at tiles. */
+/* Channels 0..n_channels-1 of so many bits each (packed: width - 1 in three bits) to the column tiles at
+ * tiles. */
 typedef struct tn_hex_unpack {
     uint32_t src, src_bytes, tiles, n_channels, k;
     uint8_t bits[(TN_HEX_MAX_CHANNELS * 3 + 7) / 8 + 4];

@@ -1,5 +1,5 @@
-/* npu/hexagon/qemu.c - the DSP program as a co-process under qemu-hexagon: a memory file is the arena (descriptor 3 there), a socket
- * carries the messages (0 and 1 there) and tells of a peer that died. */
+/* npu/hexagon/qemu.c - the DSP program as a co-process under qemu-hexagon: a memory file is the arena
+ * (descriptor 3 there), a socket carries the messages (0 and 1 there) and tells of a peer that died. */
 #ifdef TERN_HEXAGON
 #include "base/clock.h"
 #include "npu/hexagon/transport.h"
@@ -33,7 +33,8 @@ static void end(tn_hex_link *l) {
     qemu_link *q = (qemu_link *)l;
     if (q->pid <= 0) return;
     kill(q->pid, SIGKILL);
-    while (waitpid(q->pid, NULL, 0) < 0 && errno == EINTR) {}
+    while (waitpid(q->pid, NULL, 0) < 0 && errno == EINTR) {
+    }
     q->pid = 0;
 }
 
@@ -64,14 +65,17 @@ static bool find_dsp(char path[PATH_MAX]) {
 static tern_status start(qemu_link *q, tern_error *err) {
     char dsp[PATH_MAX];
     int pair[2];
-    TN_FAIL_IF(!find_dsp(dsp), err, TERN_E_DEVICE, "the DSP program hexagon-dsp was not found (TERN_HEXAGON_DSP names it)");
+    TN_FAIL_IF(!find_dsp(dsp), err, TERN_E_DEVICE,
+               "the DSP program hexagon-dsp was not found (TERN_HEXAGON_DSP names it)");
     q->fd = memfd_create("tern-hexagon", MFD_CLOEXEC);
-    TN_FAIL_IF(q->fd < 0 || ftruncate(q->fd, ARENA), err, TERN_E_DEVICE, "no memory to share with the DSP: %s", strerror(errno));
+    TN_FAIL_IF(q->fd < 0 || ftruncate(q->fd, ARENA), err, TERN_E_DEVICE,
+               "no memory to share with the DSP: %s", strerror(errno));
     void *p = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, q->fd, 0);
     TN_FAIL_IF(p == MAP_FAILED, err, TERN_E_DEVICE, "no memory to share with the DSP: %s", strerror(errno));
     q->link.arena = p;
     q->link.arena_bytes = ARENA;
-    TN_FAIL_IF(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), err, TERN_E_DEVICE, "no socket for the DSP: %s", strerror(errno));
+    TN_FAIL_IF(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), err, TERN_E_DEVICE,
+               "no socket for the DSP: %s", strerror(errno));
     q->sock = pair[0];
     char *argv[] = {"qemu-hexagon", dsp, NULL};
     posix_spawn_file_actions_t fa;
@@ -119,5 +123,10 @@ static tn_hex_receipt receive(tn_hex_link *l, void *message, size_t n_bytes, int
     return TN_HEX_CAME;
 }
 
-const tn_hex_transport tn_hex_transport_here = {.name = "qemu", .open = open_link, .send = send_message, .receive = receive, .kill = end, .close = close_link};
+const tn_hex_transport tn_hex_transport_here = {.name = "qemu",
+                                                .open = open_link,
+                                                .send = send_message,
+                                                .receive = receive,
+                                                .kill = end,
+                                                .close = close_link};
 #endif

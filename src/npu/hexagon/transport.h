@@ -1,6 +1,6 @@
-/* npu/hexagon/transport.h - the way to a DSP: an arena of memory that both sides see, and messages there and back.
- * qemu.c:    the DSP program is a co-process under qemu-hexagon.
- * fastrpc.c: a device; built only with a Hexagon SDK, never run (docs/hexagon.md). */
+/* npu/hexagon/transport.h - the way to a DSP: an arena of memory that both sides see, and messages there and
+ * back. qemu.c:    the DSP program is a co-process under qemu-hexagon. fastrpc.c: a device; built only with a
+ * Hexagon SDK, never run (docs/hexagon.md). */
 #ifndef TN_HEXAGON_TRANSPORT_H
 #define TN_HEXAGON_TRANSPORT_H
 
@@ -19,7 +19,8 @@ typedef struct tn_hex_transport {
     const char *name;
     /* Start the DSP program and make the arena. */
     tern_status (*open)(tn_ctx *ctx, tn_hex_link **out, tern_error *err);
-    /* Never waits. false: the DSP is gone, or its queue is full, which with one request at a time is no better. */
+    /* Never waits. false: the DSP is gone, or its queue is full, which with one request at a time is no
+     * better. */
     bool (*send)(tn_hex_link *l, const void *message, size_t n_bytes);
     tn_hex_receipt (*receive)(tn_hex_link *l, void *message, size_t n_bytes, int limit_ms);
     /* End the DSP program. When this returns it writes to the arena no more; only close may follow. */

@@ -30,7 +30,8 @@ static void copy_lines(uint8_t *dst, const uint8_t *src, uint32_t n_lines) {
 }
 
 static void copy(uint8_t *dst, const uint8_t *src, uint32_t n) {
-    for (; n >= VECTOR; n -= VECTOR, dst += VECTOR, src += VECTOR) *(HVX_UVector *)dst = *(const HVX_UVector *)src;
+    for (; n >= VECTOR; n -= VECTOR, dst += VECTOR, src += VECTOR)
+        *(HVX_UVector *)dst = *(const HVX_UVector *)src;
     for (; n; n--) *dst++ = *src++;
 }
 
@@ -39,7 +40,8 @@ void tn_hex_dma_begin(tn_hex_dma *d, const tn_hex_move *moves, uint32_t n_moves)
         const tn_hex_move *m = &moves[i];
         d->moves[i] = *m;
         for (uint32_t r = 0; d->poison && r < m->n_rows; r++) {
-            for (uint32_t b = 0; b + 8 <= m->row_bytes; b += 8) *(uint64_t *)(m->dst + r * m->dst_stride + b) = 0xa5a5a5a5a5a5a5a5ull;
+            for (uint32_t b = 0; b + 8 <= m->row_bytes; b += 8)
+                *(uint64_t *)(m->dst + r * m->dst_stride + b) = 0xa5a5a5a5a5a5a5a5ull;
         }
     }
     d->n_moves = n_moves;

@@ -1,12 +1,14 @@
-/* npu/hexagon/dsp/dma.h - transfers into VTCM with the interface of a DMA engine: one is begun, the core goes on computing, and
- * what it brings may be used after the wait. Here the core copies, at the wait; on silicon descriptors of the user DMA take its
- * place (the rows of a column tile go to every second half of the vectors: two dimensions). */
+/* npu/hexagon/dsp/dma.h - transfers into VTCM with the interface of a DMA engine: one is begun, the core goes
+ * on computing, and what it brings may be used after the wait. Here the core copies, at the wait; on silicon
+ * descriptors of the user DMA take its place (the rows of a column tile go to every second half of the
+ * vectors: two dimensions). */
 #ifndef TN_HEXAGON_DMA_H
 #define TN_HEXAGON_DMA_H
 
 #include <stdint.h>
 
-/* n_rows rows that follow each other at src go to dst, dst_stride apart: 64 bytes 128 apart, or one row of any length. */
+/* n_rows rows that follow each other at src go to dst, dst_stride apart: 64 bytes 128 apart, or one row of
+ * any length. */
 typedef struct tn_hex_move {
     uint8_t *dst;
     const uint8_t *src;
@@ -18,7 +20,8 @@ enum { TN_HEX_MAX_MOVES = 4 };
 typedef struct tn_hex_dma {
     tn_hex_move moves[TN_HEX_MAX_MOVES]; /* under way */
     uint32_t n_moves;
-    int poison; /* targets are overwritten when a transfer begins, so that reading too early, or beginning too early, shows */
+    int poison; /* targets are overwritten when a transfer begins, so that reading too early, or beginning too
+                   early, shows */
 } tn_hex_dma;
 
 /* The one before was waited for. */

@@ -1,5 +1,6 @@
-/* npu/hexagon/dsp/main_fastrpc.c - the DSP side on a device: a library that FastRPC opens; messages come through a dspqueue and are
- * answered on its thread. Built only with a Hexagon SDK. NEVER RUN, and never compiled: the SDK's DSP headers are not public. */
+/* npu/hexagon/dsp/main_fastrpc.c - the DSP side on a device: a library that FastRPC opens; messages come
+ * through a dspqueue and are answered on its thread. Built only with a Hexagon SDK. NEVER RUN, and never
+ * compiled: the SDK's DSP headers are not public. */
 #include "runtime.h"
 
 #include <AEEStdErr.h>
@@ -32,8 +33,12 @@ static uint8_t *get_vtcm(uint32_t n_bytes) {
     return the->vtcm_id ? HAP_compute_res_attr_get_vtcm_ptr(&attr) : NULL;
 }
 
-static void forget(const void *p, uint32_t n) { qurt_mem_cache_clean((qurt_addr_t)p, n, QURT_MEM_CACHE_INVALIDATE, QURT_MEM_DCACHE); }
-static void write_back(const void *p, uint32_t n) { qurt_mem_cache_clean((qurt_addr_t)p, n, QURT_MEM_CACHE_FLUSH, QURT_MEM_DCACHE); }
+static void forget(const void *p, uint32_t n) {
+    qurt_mem_cache_clean((qurt_addr_t)p, n, QURT_MEM_CACHE_INVALIDATE, QURT_MEM_DCACHE);
+}
+static void write_back(const void *p, uint32_t n) {
+    qurt_mem_cache_clean((qurt_addr_t)p, n, QURT_MEM_CACHE_FLUSH, QURT_MEM_DCACHE);
+}
 
 static void on_packet(dspqueue_t queue, AEEResult error, void *context) {
     session *s = context;
@@ -42,7 +47,8 @@ static void on_packet(dspqueue_t queue, AEEResult error, void *context) {
     uint32_t flags, n_buffers, length;
     (void)error;
     qurt_hvx_lock(QURT_HVX_MODE_128B);
-    while (dspqueue_read_noblock(queue, &flags, 0, &n_buffers, NULL, sizeof g, &length, (uint8_t *)&g) == AEE_SUCCESS) {
+    while (dspqueue_read_noblock(queue, &flags, 0, &n_buffers, NULL, sizeof g, &length, (uint8_t *)&g) ==
+           AEE_SUCCESS) {
         if (length != sizeof g) break; /* the host hears nothing, and ends this process */
         tn_hex_answer(&s->runtime, &g, &reply);
         dspqueue_write(queue, 0, 0, NULL, sizeof reply, (const uint8_t *)&reply, DSPQUEUE_TIMEOUT_NONE);
@@ -50,7 +56,9 @@ static void on_packet(dspqueue_t queue, AEEResult error, void *context) {
     qurt_hvx_unlock();
 }
 
-static void on_error(dspqueue_t queue, AEEResult error, void *context) { (void)queue, (void)error, (void)context; }
+static void on_error(dspqueue_t queue, AEEResult error, void *context) {
+    (void)queue, (void)error, (void)context;
+}
 
 int tern_dsp_open(const char *uri, remote_handle64 *handle) {
     (void)uri;

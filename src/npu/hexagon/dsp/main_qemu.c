@@ -1,5 +1,6 @@
-/* npu/hexagon/dsp/main_qemu.c - the DSP program under qemu-hexagon: a freestanding process with its requests on descriptor 0, its
- * replies on 1 and the arena on 3; the peer's death is the end of 0. "VTCM" is ordinary memory of that size. */
+/* npu/hexagon/dsp/main_qemu.c - the DSP program under qemu-hexagon: a freestanding process with its requests
+ * on descriptor 0, its replies on 1 and the arena on 3; the peer's death is the end of 0. "VTCM" is ordinary
+ * memory of that size. */
 #include "runtime.h"
 
 #include <stddef.h>
@@ -10,9 +11,12 @@ static uint8_t vtcm[TN_HEX_VTCM_MOST] __attribute__((aligned(128)));
 static tn_hex_runtime runtime;
 
 static long call(long n, long a, long b, long c, long d, long e, long f) {
-    register long r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c, r3 __asm__("r3") = d, r4 __asm__("r4") = e,
-                  r5 __asm__("r5") = f, r6 __asm__("r6") = n;
-    __asm__ volatile("trap0(#1)" : "+r"(r0) : "r"(r1), "r"(r2), "r"(r3), "r"(r4), "r"(r5), "r"(r6) : "memory");
+    register long r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c, r3 __asm__("r3") = d,
+                     r4 __asm__("r4") = e, r5 __asm__("r5") = f, r6 __asm__("r6") = n;
+    __asm__ volatile("trap0(#1)"
+                     : "+r"(r0)
+                     : "r"(r1), "r"(r2), "r"(r3), "r"(r4), "r"(r5), "r"(r6)
+                     : "memory");
     return r0;
 }
 
@@ -34,11 +38,14 @@ __attribute__((used, noreturn)) static void serve(void) {
             n += got;
         }
         tn_hex_answer(&runtime, &g, &reply);
-        if (call(WRITE, 1, (long)&reply, sizeof reply, 0, 0, 0) != sizeof reply) call(EXIT_GROUP, 1, 0, 0, 0, 0, 0);
+        if (call(WRITE, 1, (long)&reply, sizeof reply, 0, 0, 0) != sizeof reply)
+            call(EXIT_GROUP, 1, 0, 0, 0, 0, 0);
     }
 }
 
-__attribute__((naked, used, noreturn)) void _start(void) { __asm__ volatile("{ r29 = and(r29, #-128) }\n jump serve"); }
+__attribute__((naked, used, noreturn)) void _start(void) {
+    __asm__ volatile("{ r29 = and(r29, #-128) }\n jump serve");
+}
 
 /* The compiler calls these where it sees fit. */
 void *memset(void *p, int c, size_t n) {
@@ -50,7 +57,9 @@ void *memcpy(void *to, const void *from, size_t n) {
     for (const char *s = from; n--;) *d++ = *s++;
     return to;
 }
-void __hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *to, const void *from, size_t n) { memcpy(to, from, n); }
+void __hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *to, const void *from, size_t n) {
+    memcpy(to, from, n);
+}
 
 /* There is no division instruction. d is not 0. */
 uint32_t __hexagon_udivsi3(uint32_t n, uint32_t d) {

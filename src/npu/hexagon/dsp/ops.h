@@ -1,4 +1,5 @@
-/* npu/hexagon/dsp/ops.h - whole products and unpackings, staged through VTCM piece by piece. Arguments are checked. */
+/* npu/hexagon/dsp/ops.h - whole products and unpackings, staged through VTCM piece by piece. Arguments are
+ * checked. */
 #ifndef TN_HEXAGON_OPS_H
 #define TN_HEXAGON_OPS_H
 
@@ -6,7 +7,7 @@
 #include "kernels.h"
 
 typedef struct tn_hex_scratch {
-    uint8_t *vtcm; /* aligned to 128 */
+    uint8_t *vtcm;    /* aligned to 128 */
     uint32_t n_bytes; /* at least TN_HEX_VTCM_LEAST */
     tn_hex_dma *dma;
     const tn_hex_spreads *spreads;
@@ -21,6 +22,7 @@ typedef struct tn_hex_op {
 
 void tn_hex_linear(const tn_hex_scratch *s, const tn_hex_op *op);
 /* Channels of these widths; src holds all their bytes. */
-void tn_hex_unpack_tiles(const tn_hex_scratch *s, const uint8_t *src, const uint8_t *widths, uint32_t n_channels, uint32_t k, uint8_t *tiles);
+void tn_hex_unpack_tiles(const tn_hex_scratch *s, const uint8_t *src, const uint8_t *widths,
+                         uint32_t n_channels, uint32_t k, uint8_t *tiles);
 
 #endif

@@ -12,7 +12,8 @@ static void write_back(const tn_hex_runtime *t, uint32_t place, uint64_t bytes) 
 
 static uint64_t padded(uint32_t n) { return ((uint64_t)n + 15) / 16 * 16; }
 
-/* ---- mapped memory --------------------------------------------------------------------------------------- */
+/* ---- mapped memory ---------------------------------------------------------------------------------------
+ */
 
 /* The first map that ends behind place. */
 static uint32_t find(const tn_hex_runtime *t, uint32_t place) {
@@ -32,24 +33,32 @@ static int within(const tn_hex_map *a, uint32_t place, uint64_t bytes) {
 static int mapped(const tn_hex_runtime *t, uint32_t place, uint64_t bytes, uint32_t align) {
     uint32_t i = find(t, place);
     tn_hex_map window = {t->hello.window, t->hello.window_bytes};
-    return place % align == 0 && (within(&window, place, bytes) || (i < t->n_maps && within(&t->maps[i], place, bytes)));
+    return place % align == 0 &&
+           (within(&window, place, bytes) || (i < t->n_maps && within(&t->maps[i], place, bytes)));
 }
 
-static int disjoint(const tn_hex_map *a, uint32_t place, uint32_t size) { return place >= a->place + a->size || place + size <= a->place; }
+static int disjoint(const tn_hex_map *a, uint32_t place, uint32_t size) {
+    return place >= a->place + a->size || place + size <= a->place;
+}
 
 static tn_hex_status map(tn_hex_runtime *t, const tn_hex_map *m) {
     uint32_t i = find(t, m->place);
     tn_hex_map window = {t->hello.window, t->hello.window_bytes};
-    if (!m->size || !m->place || m->place > t->hello.arena_bytes || m->size > t->hello.arena_bytes - m->place) return TN_HEX_E_PLACE;
-    if (!disjoint(&window, m->place, m->size) || (i < t->n_maps && !disjoint(&t->maps[i], m->place, m->size))) return TN_HEX_E_PLACE;
-    if (t->n_maps == TN_HEX_MAX_MAPS || (t->hello.cap_bytes && m->size > t->hello.cap_bytes - t->used_bytes)) return TN_HEX_E_LIMIT;
+    if (!m->size || !m->place || m->place > t->hello.arena_bytes || m->size > t->hello.arena_bytes - m->place)
+        return TN_HEX_E_PLACE;
+    if (!disjoint(&window, m->place, m->size) || (i < t->n_maps && !disjoint(&t->maps[i], m->place, m->size)))
+        return TN_HEX_E_PLACE;
+    if (t->n_maps == TN_HEX_MAX_MAPS || (t->hello.cap_bytes && m->size > t->hello.cap_bytes - t->used_bytes))
+        return TN_HEX_E_LIMIT;
     for (uint32_t j = t->n_maps++; j > i; j--) t->maps[j] = t->maps[j - 1];
     t->maps[i] = *m;
     t->used_bytes += m->size;
     return TN_HEX_OK;
 }
 
-static int uses(const tn_hex_map *m, uint32_t place) { return place && place >= m->place && place - m->place < m->size; }
+static int uses(const tn_hex_map *m, uint32_t place) {
+    return place && place >= m->place && place - m->place < m->size;
+}
 
 static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
     uint32_t i = find(t, m->place);
@@ -57,7 +66,8 @@ static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
     for (uint32_t g = 0; g < t->n_graphs; g++) {
         const tn_hex_load *d = &t->graphs[g].desc;
         for (uint32_t o = 0; t->graphs[g].loaded && o < d->n_ops; o++) {
-            if (uses(m, d->ops[o].tiles) || uses(m, d->ops[o].scale) || uses(m, d->ops[o].bias)) return TN_HEX_E_PLACE;
+            if (uses(m, d->ops[o].tiles) || uses(m, d->ops[o].scale) || uses(m, d->ops[o].bias))
+                return TN_HEX_E_PLACE;
         }
     }
     t->used_bytes -= m->size;
@@ -66,16 +76,23 @@ static tn_hex_status unmap(tn_hex_runtime *t, const tn_hex_map *m) {
     return TN_HEX_OK;
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------------------- */
+/* ---- graphs ----------------------------------------------------------------------------------------------
+ */
 
 static tn_hex_status load(tn_hex_runtime *t, uint32_t id, const tn_hex_load *d) {
     if (id >= TN_HEX_MAX_GRAPHS || t->graphs[id].loaded) return TN_HEX_E_GRAPH;
-    if (d->is_qk > 1 || !d->m || d->m > TN_HEX_MAX_ROWS || !d->k || d->k > TN_HEX_MAX_K || !d->n_ops || d->n_ops > TN_HEX_MAX_OPS) return TN_HEX_E_SHAPE;
+    if (d->is_qk > 1 || !d->m || d->m > TN_HEX_MAX_ROWS || !d->k || d->k > TN_HEX_MAX_K || !d->n_ops ||
+        d->n_ops > TN_HEX_MAX_OPS)
+        return TN_HEX_E_SHAPE;
     for (uint32_t i = 0; i < d->n_ops; i++) {
         uint32_t n = d->ops[i].n;
         if (!n || n > TN_HEX_MAX_N || d->ops[i].out_form > 3) return TN_HEX_E_SHAPE;
-        if (!mapped(t, d->ops[i].scale, padded(n) * 4, 8) || (d->ops[i].bias && !mapped(t, d->ops[i].bias, padded(n) * 4, 8))) return TN_HEX_E_PLACE;
-        if (d->is_qk ? d->ops[i].tiles != 0 : !mapped(t, d->ops[i].tiles, padded(n) * ((d->k + 3) / 4 * 4), 64)) return TN_HEX_E_PLACE;
+        if (!mapped(t, d->ops[i].scale, padded(n) * 4, 8) ||
+            (d->ops[i].bias && !mapped(t, d->ops[i].bias, padded(n) * 4, 8)))
+            return TN_HEX_E_PLACE;
+        if (d->is_qk ? d->ops[i].tiles != 0
+                     : !mapped(t, d->ops[i].tiles, padded(n) * ((d->k + 3) / 4 * 4), 64))
+            return TN_HEX_E_PLACE;
     }
     for (uint32_t i = 0; i < d->n_ops; i++) {
         forget(t, d->ops[i].scale, padded(d->ops[i].n) * 4);
@@ -94,42 +111,60 @@ static tn_hex_status run(tn_hex_runtime *t, uint32_t id, const tn_hex_run *r) {
     if (!r->n_rows || r->n_rows > d->m) return TN_HEX_E_SHAPE;
     for (int pass = 0; pass < 2; pass++) { /* nothing is computed of a request that is wrong anywhere */
         for (uint32_t i = 0; i < d->n_ops; i++) {
-            uint32_t o = d->is_qk ? i : 0, cols = r->ops[i].cols, tiles = d->is_qk ? r->ops[i].tiles : d->ops[i].tiles;
+            uint32_t o = d->is_qk ? i : 0, cols = r->ops[i].cols,
+                     tiles = d->is_qk ? r->ops[i].tiles : d->ops[i].tiles;
             uint32_t element = d->ops[i].out_form < 2 ? 4 : 1, last = r->n_rows - 1;
             if (!cols) continue;
             if (pass) {
                 tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
-                tn_hex_op op = {.m = r->n_rows, .n = cols, .k = k4, .out_form = d->ops[i].out_form, .in_stride = r->ops[o].in_stride, .out_stride = r->ops[i].out_stride,
-                                .in = t->base + r->ops[o].in, .tiles = t->base + tiles, .scale = (const float *)(t->base + d->ops[i].scale),
-                                .bias = d->ops[i].bias ? (const float *)(t->base + d->ops[i].bias) : 0, .out = t->base + r->ops[i].out};
+                tn_hex_op op = {.m = r->n_rows,
+                                .n = cols,
+                                .k = k4,
+                                .out_form = d->ops[i].out_form,
+                                .in_stride = r->ops[o].in_stride,
+                                .out_stride = r->ops[i].out_stride,
+                                .in = t->base + r->ops[o].in,
+                                .tiles = t->base + tiles,
+                                .scale = (const float *)(t->base + d->ops[i].scale),
+                                .bias = d->ops[i].bias ? (const float *)(t->base + d->ops[i].bias) : 0,
+                                .out = t->base + r->ops[i].out};
                 if (d->is_qk || i == 0) forget(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4);
                 if (d->is_qk) forget(t, tiles, padded(cols) * k4);
                 tn_hex_linear(&s, &op);
                 write_back(t, r->ops[i].out, ((uint64_t)last * r->ops[i].out_stride + cols) * element);
                 continue;
             }
-            if ((d->is_qk ? cols > d->ops[i].n : cols != d->ops[i].n) || r->ops[i].out_stride < cols || r->ops[o].in_stride < k4) return TN_HEX_E_SHAPE;
-            if (r->ops[o].in_stride % TN_HEX_IN_ALIGN || !mapped(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4, TN_HEX_IN_ALIGN)) return TN_HEX_E_PLACE;
-            if (!mapped(t, r->ops[i].out, ((uint64_t)last * r->ops[i].out_stride + cols) * element, element)) return TN_HEX_E_PLACE;
+            if ((d->is_qk ? cols > d->ops[i].n : cols != d->ops[i].n) || r->ops[i].out_stride < cols ||
+                r->ops[o].in_stride < k4)
+                return TN_HEX_E_SHAPE;
+            if (r->ops[o].in_stride % TN_HEX_IN_ALIGN ||
+                !mapped(t, r->ops[o].in, (uint64_t)last * r->ops[o].in_stride + k4, TN_HEX_IN_ALIGN))
+                return TN_HEX_E_PLACE;
+            if (!mapped(t, r->ops[i].out, ((uint64_t)last * r->ops[i].out_stride + cols) * element, element))
+                return TN_HEX_E_PLACE;
             if (d->is_qk && !mapped(t, tiles, padded(cols) * k4, 64)) return TN_HEX_E_PLACE;
         }
     }
     return TN_HEX_OK;
 }
 
-/* ---- weightlets ------------------------------------------------------------------------------------------ */
+/* ---- weightlets ------------------------------------------------------------------------------------------
+ */
 
 static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
     uint8_t widths[TN_HEX_MAX_CHANNELS];
     uint64_t sum = 0;
-    if (!u->n_channels || u->n_channels > TN_HEX_MAX_CHANNELS || !u->k || u->k > TN_HEX_MAX_K) return TN_HEX_E_SHAPE;
+    if (!u->n_channels || u->n_channels > TN_HEX_MAX_CHANNELS || !u->k || u->k > TN_HEX_MAX_K)
+        return TN_HEX_E_SHAPE;
     for (uint32_t c = 0; c < u->n_channels; c++) {
         uint32_t two = u->bits[c * 3 / 8] | (uint32_t)u->bits[c * 3 / 8 + 1] << 8;
         widths[c] = (uint8_t)((two >> c * 3 % 8 & 7) + 1);
         sum += widths[c];
     }
     if (u->src_bytes != sum * ((u->k + 127) / 128) * 16) return TN_HEX_E_SHAPE;
-    if (!mapped(t, u->src, u->src_bytes, 1) || !mapped(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4), 64)) return TN_HEX_E_PLACE;
+    if (!mapped(t, u->src, u->src_bytes, 1) ||
+        !mapped(t, u->tiles, padded(u->n_channels) * ((u->k + 3) / 4 * 4), 64))
+        return TN_HEX_E_PLACE;
     tn_hex_scratch s = {t->vtcm, t->hello.vtcm_bytes, &t->dma, &t->spreads};
     forget(t, u->src, u->src_bytes);
     tn_hex_unpack_tiles(&s, t->base + u->src, widths, u->n_channels, u->k, t->base + u->tiles);
@@ -137,11 +172,14 @@ static tn_hex_status unpack(tn_hex_runtime *t, const tn_hex_unpack *u) {
     return TN_HEX_OK;
 }
 
-/* ---- messages -------------------------------------------------------------------------------------------- */
+/* ---- messages --------------------------------------------------------------------------------------------
+ */
 
 static tn_hex_status hello(tn_hex_runtime *t, const tn_hex_hello *h) {
     if (t->base || h->version != TN_HEX_VERSION) return TN_HEX_E_MESSAGE;
-    if (!h->arena_bytes || !h->window || h->window > h->arena_bytes || h->window_bytes > h->arena_bytes - h->window) return TN_HEX_E_PLACE;
+    if (!h->arena_bytes || !h->window || h->window > h->arena_bytes ||
+        h->window_bytes > h->arena_bytes - h->window)
+        return TN_HEX_E_PLACE;
     if (h->vtcm_bytes < TN_HEX_VTCM_LEAST || h->vtcm_bytes > TN_HEX_VTCM_MOST) return TN_HEX_E_LIMIT;
     if (!t->vtcm) t->vtcm = t->platform.get_vtcm(h->vtcm_bytes);
     if (!t->vtcm || !(t->base = t->platform.map_arena(h->arena_bytes))) return TN_HEX_E_LIMIT;

@@ -1,5 +1,5 @@
-/* npu/hexagon/dsp/runtime.h - the DSP's runtime: what it makes of a message, whoever brought it. It keeps which memory is mapped,
- * under a cap, and a table of graphs that were loaded once and are run by number. */
+/* npu/hexagon/dsp/runtime.h - the DSP's runtime: what it makes of a message, whoever brought it. It keeps
+ * which memory is mapped, under a cap, and a table of graphs that were loaded once and are run by number. */
 #ifndef TN_HEXAGON_RUNTIME_H
 #define TN_HEXAGON_RUNTIME_H
 
@@ -11,7 +11,8 @@
 typedef struct tn_hex_platform {
     uint8_t *(*map_arena)(uint32_t n_bytes);
     uint8_t *(*get_vtcm)(uint32_t n_bytes); /* aligned to 128 */
-    /* Of the cache: forget what the host may have written since; write back what it is to see. NULL where there is no need. */
+    /* Of the cache: forget what the host may have written since; write back what it is to see. NULL where
+     * there is no need. */
     void (*forget)(const void *p, uint32_t n_bytes);
     void (*write_back)(const void *p, uint32_t n_bytes);
 } tn_hex_platform;
@@ -28,7 +29,7 @@ typedef struct tn_hex_runtime {
     tn_hex_hello hello;
     uint32_t n_maps, used_bytes;
     tn_hex_map maps[TN_HEX_MAX_MAPS]; /* in order of place, disjoint */
-    uint32_t n_graphs; /* every loaded one has a smaller number */
+    uint32_t n_graphs;                /* every loaded one has a smaller number */
     tn_hex_graph graphs[TN_HEX_MAX_GRAPHS];
     tn_hex_spreads spreads;
     tn_hex_dma dma;
