@@ -1,18 +1,23 @@
 /* Drafting, measured: accepted length and time per token for every set of drafters over prompt sets, the
  * share of verification that was of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in
- * shape. bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE]
- * SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text -k tiny | 0.5b | 1.5b: decide,
- * and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead of by what
- * is measured: the same figures on every machine, and what the drafts would be worth to a larger model -r
- * SHAPE: by the clock at the shape of another model (of random weights, say): MODEL writes the text and its
- * logits decide which drafts are accepted, as always, and SHAPE evaluates every tree too; what counts is the
- * time of SHAPE's forwards and of all the rest of a step (drafting, drawing a token from SHAPE's logits,
- * moving its keys and values), not the time of MODEL's forwards. So a real text's acceptance meets a large
- * model's real forwards; prefill and calibration are not replayed. bench_spec MODEL -v [-c CONTEXT] [-w
- * packed]                     one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens -x N: every answer N
- * times by turns, the quickest counts (for machines that others use too) -o 1,5: only these of the modes (0:
- * none, always .. 6: all, store) -e: eager, drafts fill the budget; without it only those that pay are
- * verified. Greedy, except that plain text is sampled at temperature 1, so that there is nothing to copy. */
+ * shape.
+ *   bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE]
+ *   SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text -k tiny | 0.5b | 1.5b:
+ *   decide, and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead
+ *   of by
+ *      what is measured: the same figures on every machine, and what the drafts would be worth to a larger
+ *      model
+ *   -r SHAPE: by the clock at the shape of another model (of random weights, say): MODEL writes the text and
+ *   its logits decide which drafts
+ *      are accepted, as always, and SHAPE evaluates every tree too; what counts is the time of SHAPE's
+ *      forwards and of all the rest of a step (drafting, drawing a token from SHAPE's logits, moving its keys
+ *      and values), not the time of MODEL's forwards. So a real text's acceptance meets a large model's real
+ *      forwards; prefill and calibration are not replayed.
+ *   bench_spec MODEL -v [-c CONTEXT] [-w packed]                     one forward of 1, 2, 4 .. 32 rows behind
+ *   CONTEXT tokens -x N: every answer N times by turns, the quickest counts (for machines that others use
+ *   too) -o 1,5: only these of the modes (0: none, always .. 6: all, store)
+ * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain
+ * text is sampled at temperature 1, so that there is nothing to copy. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/engine.h"
