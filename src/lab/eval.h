@@ -4,9 +4,10 @@
  *            (protocol llama.cpp) those of the second half of each full window
  *   lambada  jsonl {context, continuation}: right when every token of the continuation is the greedy choice
  *   choice   jsonl {query, choices, gold}, {context_options, continuation, gold}, or HellaSwag text (6 lines
- * an item): right when the gold ending has the highest log-probability per byte exact    jsonl {prompt,
- * answer} (prompt may hold special tokens): right when greedy decoding gives exactly the answer and then
- * ends; checked in one pass, since greedy text equals the answer iff each token is the argmax
+ *            an item): right when the gold ending has the highest log-probability per byte
+ *   exact    jsonl {prompt, answer} (prompt may hold special tokens): right when greedy decoding gives
+ *            exactly the answer and then ends; checked in one pass, since greedy text equals the answer iff
+ *            each token is the argmax
  *
  * With attention_decode the tokens of answers are decoded one by one; else, and for ppl, texts are scored as
  * prompts. */
