@@ -1,4 +1,5 @@
 /* tokenizer.json, feature by feature, and the files beside it. */
+#include "text/chat.h"
 #include "text/hf.h"
 
 #include <setjmp.h>
