@@ -314,7 +314,7 @@ static bool next_part(span *rest, const char *boundary, span *out) {
         bool last = is_boundary && l.n >= n + 4 && !memcmp(l.p + 2 + n, "--", 2);
         for (size_t i = n + 2; is_boundary && !last && i < l.n; i++)
             is_boundary = l.p[i] == ' ' || l.p[i] == '\t'; /* not a longer boundary */
-        if (is_boundary && begin) { /* it begins the part after this one: stays */
+        if (is_boundary && begin) {                        /* it begins the part after this one: stays */
             *out = (span){begin, (size_t)(at - begin)};
             return true;
         }
