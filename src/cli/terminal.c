@@ -1,0 +1,255 @@
+#include "cli/terminal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <histedit.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <wchar.h>
+
+/* A line editor knows lines alone: pasted ends of lines are shown as this sign until the message is given. */
+#define NEWLINE_SIGN L'\x2424'
+#define NEWLINE_UTF8 "\xe2\x90\xa4"
+
+struct terminal {
+    bool interactive;
+    EditLine *edit;
+    History *past;
+    char *history_path;
+    bool more, pasting;
+    char *text, *line; /* the message; a line of a pipe */
+    size_t n, cap, cap_line;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig) {
+    (void)sig;
+    interrupted = 1;
+}
+
+static char *prompt(EditLine *e) {
+    terminal *t;
+    el_get(e, EL_CLIENTDATA, (void *)&t);
+    return t->more ? "... " : "> ";
+}
+
+/* One character from the terminal's bytes; 0: the end, -1: failed or interrupted. */
+static int read_char(wchar_t *out) {
+    mbstate_t state = {0};
+    for (;;) {
+        char c;
+        ssize_t got = read(STDIN_FILENO, &c, 1);
+        if (got < 0 && errno == EINTR && !interrupted) continue;
+        if (got <= 0) return got < 0 || interrupted ? -1 : 0;
+        size_t n = mbrtowc(out, &c, 1, &state);
+        if (n == (size_t)-2) continue;
+        if (n == (size_t)-1) { /* no character of this locale */
+            *out = L'?';
+            memset(&state, 0, sizeof state);
+        }
+        return 1;
+    }
+}
+
+/* "\033[200~" begins a paste, "\033[201~" ends it: these go; ends of lines within are held back. Other escape sequences reach the editor. */
+static int get_char(EditLine *e, wchar_t *out) {
+    static wchar_t queue[8];
+    static size_t n_queue, at;
+    terminal *t;
+    el_get(e, EL_CLIENTDATA, (void *)&t);
+    while (at < n_queue) {
+        *out = queue[at++];
+        return 1;
+    }
+    for (;;) {
+        int rc = read_char(out);
+        if (rc != 1) return rc;
+        if (*out != L'\033') break;
+        const wchar_t mark[] = L"\033[20";
+        queue[0] = L'\033', n_queue = 1, at = 0;
+        while (n_queue < 6) {
+            wchar_t c;
+            if ((rc = read_char(&c)) != 1) return rc;
+            queue[n_queue++] = c;
+            if (n_queue <= 4 ? c != mark[n_queue - 1] : n_queue == 5 ? c != L'0' && c != L'1' : c != L'~')
+                break;
+        }
+        bool is_mark =
+            n_queue == 6 && queue[5] == L'~' && (queue[4] == L'0' || queue[4] == L'1') && queue[3] == L'0';
+        if (!is_mark) {
+            *out = queue[at++];
+            return 1;
+        }
+        t->pasting = queue[4] == L'0';
+        n_queue = at = 0;
+    }
+    if (t->pasting && (*out == L'\r' || *out == L'\n')) *out = NEWLINE_SIGN;
+    else if (t->pasting && *out == L'\t') *out = L' ';
+    return 1;
+}
+
+static bool open_editor(terminal *t) {
+    HistEvent ev;
+    t->edit = el_init("tern", stdin, stderr, stderr);
+    t->past = history_init();
+    if (!t->edit || !t->past) return false;
+    history(t->past, &ev, H_SETSIZE, 1000);
+    history(t->past, &ev, H_SETUNIQUE, 1);
+    if (t->history_path) history(t->past, &ev, H_LOAD, t->history_path);
+    el_set(t->edit, EL_CLIENTDATA, t);
+    el_set(t->edit, EL_PROMPT, prompt);
+    el_set(t->edit, EL_EDITOR, "emacs");
+    el_set(t->edit, EL_HIST, history, t->past);
+    el_set(t->edit, EL_GETCFN, get_char);
+    el_set(t->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    fputs("\033[?2004h", stderr);
+    return true;
+}
+
+terminal *terminal_open(const char *history_path) {
+    terminal *t = calloc(1, sizeof *t);
+    if (!t) return NULL;
+    t->interactive = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+    if (!t->interactive) return t;
+    setlocale(LC_CTYPE, "");
+    if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
+    if (history_path) t->history_path = strdup(history_path);
+    if (open_editor(t)) return t;
+    terminal_close(&t);
+    return NULL;
+}
+
+void terminal_close(terminal **pt) {
+    terminal *t = *pt;
+    *pt = NULL;
+    if (!t) return;
+    if (t->edit) fputs("\033[?2004l", stderr);
+    if (t->past) history_end(t->past);
+    if (t->edit) el_end(t->edit);
+    free(t->history_path);
+    free(t->text);
+    free(t->line);
+    free(t);
+}
+
+bool terminal_is_interactive(const terminal *t) { return t->interactive; }
+
+/* The message grows by a line. */
+static bool append(terminal *t, const char *s, size_t n) {
+    if (t->cap - t->n < n + 2) {
+        size_t cap = t->cap * 2 + n + 256;
+        char *p = realloc(t->text, cap);
+        if (!p) return false;
+        t->text = p;
+        t->cap = cap;
+    }
+    memcpy(t->text + t->n, s, n);
+    t->text[t->n += n] = 0;
+    return true;
+}
+
+/* Private from its first byte on, whatever the umask. */
+static void keep(terminal *t, const char *line) {
+    HistEvent ev;
+    history(t->past, &ev, H_ENTER, line);
+    if (!t->history_path) return;
+    int fd = open(t->history_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return;
+    struct stat st;
+    bool ours = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !fchmod(fd, 0600);
+    close(fd);
+    if (ours) history(t->past, &ev, H_SAVE, t->history_path);
+}
+
+static void restore_newlines(char *s) {
+    char *to = s;
+    for (; *s; s++) {
+        if (!strncmp(s, NEWLINE_UTF8, 3)) {
+            *to++ = '\n';
+            s += 2;
+        } else {
+            *to++ = *s;
+        }
+    }
+    *to = 0;
+}
+
+/* A line of the editor, its end included; NULL: the end of input, or interrupted. */
+static const char *edit_line(terminal *t) {
+    struct sigaction ours = {.sa_handler = on_interrupt}, before;
+    int n = 0;
+    interrupted = 0;
+    t->pasting = false;
+    sigaction(SIGINT, &ours, &before);
+    const char *line = el_gets(t->edit, &n);
+    sigaction(SIGINT, &before, NULL);
+    return line && n > 0 ? line : NULL;
+}
+
+static terminal_event read_interactive(terminal *t) {
+    bool quoted = false;
+    t->n = 0;
+    t->more = false;
+    for (;;) {
+        const char *line = edit_line(t);
+        if (!line) {
+            bool clear = interrupted != 0;
+            fputc('\n', stderr);
+            el_reset(t->edit);
+            if (clear || t->more) return TERMINAL_CLEAR;
+            return TERMINAL_END;
+        }
+        size_t n = strcspn(line, "\n");
+        bool is_quote = n == 3 && !memcmp(line, "\"\"\"", 3), goes_on = n && line[n - 1] == '\\' && !quoted;
+        if (!is_quote && !append(t, line, n - goes_on)) return TERMINAL_CLEAR;
+        if (is_quote) quoted = !quoted;
+        t->more = quoted || goes_on;
+        if (!t->more) break;
+        if (!is_quote && !append(t, NEWLINE_UTF8, 3)) return TERMINAL_CLEAR;
+    }
+    t->more = false;
+    return TERMINAL_TEXT;
+}
+
+void terminal_suggest(terminal *t, const char *text) {
+    char *copy = t->interactive ? malloc(3 * strlen(text) + 1) : NULL, *to = copy;
+    if (!copy) return;
+    for (; *text; text++) {
+        if (*text == '\n') to = memcpy(to, NEWLINE_UTF8, 3), to += 3;
+        else *to++ = *text;
+    }
+    *to = 0;
+    el_push(t->edit, copy);
+    free(copy);
+}
+
+static terminal_event read_piped(terminal *t) {
+    t->n = 0;
+    ssize_t n = getline(&t->line, &t->cap_line, stdin);
+    if (n < 0) return TERMINAL_END;
+    if (n && t->line[n - 1] == '\n') n--;
+    return append(t, t->line, (size_t)n) ? TERMINAL_TEXT : TERMINAL_END;
+}
+
+terminal_event terminal_read(terminal *t, const char **text) {
+    for (;;) {
+        terminal_event e = t->interactive ? read_interactive(t) : read_piped(t);
+        if (e != TERMINAL_TEXT) return e;
+        if (!t->n) continue;
+        if (t->interactive) {
+            keep(t, t->text);
+            restore_newlines(t->text);
+            for (size_t n = strlen(t->text); n && t->text[n - 1] == '\n';) t->text[--n] = 0;
+        }
+        if (t->text[strspn(t->text, " \t\n")]) {
+            *text = t->text;
+            return TERMINAL_TEXT;
+        }
+    }
+}

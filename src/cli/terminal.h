@@ -1,0 +1,30 @@
+/* cli/terminal.h - messages that a person types or pastes: a line editor with a history (libedit) on a terminal, lines elsewhere.
+ *
+ * On a terminal pasted text of several lines is one message (bracketed paste); so is text between two lines of """, and a line that ends
+ * in a backslash goes on. The history is private: a file of mode 0600. */
+#ifndef TN_CLI_TERMINAL_H
+#define TN_CLI_TERMINAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct terminal terminal;
+
+typedef enum terminal_event {
+    TERMINAL_TEXT,  /* a message; empty ones are not given */
+    TERMINAL_CLEAR, /* Ctrl-C: what was typed is gone */
+    TERMINAL_END,   /* Ctrl-D, end of input */
+} terminal_event;
+
+/* NULL: no memory. history: a file, or NULL for none that lasts. */
+terminal *terminal_open(const char *history);
+void terminal_close(terminal **t);
+bool terminal_is_interactive(const terminal *t);
+
+/* *text is zero-terminated and stays until the next call. */
+terminal_event terminal_read(terminal *t, const char **text);
+
+/* The next message begins with this, to be changed. Nothing where nobody types. */
+void terminal_suggest(terminal *t, const char *text);
+
+#endif
