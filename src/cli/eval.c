@@ -1,11 +1,11 @@
 /* tern eval - perplexity and task accuracy. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/stats.h"
 
 #include "lab/eval.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ static void show(void *user, int64_t done, int64_t total, double value) {
 }
 
 static void on_item(void *user, bool right) {
-    json_array_append_new(((outcome *)user)->items, json_integer(right));
+    tn_json_append(&((outcome *)user)->items, json_integer(right));
 }
 
 int cmd_eval(int argc, char **argv) {
@@ -78,19 +78,18 @@ int cmd_eval(int argc, char **argv) {
         json_decref(out.items);
         return failed(&err);
     }
+    rc = EXIT_OK;
     const char *count = r.is_ppl ? "tokens" : "items", *value = r.is_ppl ? "perplexity" : "accuracy";
     if (json) {
-        json_t *j = json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value,
-                              r.value, "stderr", r.stderr_);
+        json_t *j = tn_json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value,
+                                 r.value, "stderr", r.stderr_);
         if (!r.is_ppl) {
-            json_object_set_new(j, "skipped", json_integer(r.n_skipped));
-            json_object_set_new(j, "answer_perplexity", json_real(r.perplexity));
+            tn_json_set(&j, "skipped", json_integer(r.n_skipped));
+            tn_json_set(&j, "answer_perplexity", tn_json_real(r.perplexity));
         }
-        if (items) json_object_set(j, "items_right", out.items);
-        if (r.stats.attn_rows) json_object_set_new(j, "attention", attention_json(&r.stats));
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
-        putchar('\n');
-        json_decref(j);
+        if (items) tn_json_set(&j, "items_right", json_incref(out.items));
+        if (r.stats.attn_rows) tn_json_set(&j, "attention", attention_json(&r.stats));
+        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
     } else if (r.is_ppl) {
         printf("perplexity %.4f +- %.4f over %lld tokens\n", r.value, r.stderr_, (long long)r.n_items);
     } else {
@@ -99,5 +98,5 @@ int cmd_eval(int argc, char **argv) {
                r.value * 100, r.stderr_ * 100, (long long)r.n_items, (long long)r.n_skipped, r.perplexity);
     }
     json_decref(out.items);
-    return EXIT_OK;
+    return rc;
 }
