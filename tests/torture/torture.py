@@ -15,7 +15,7 @@ KINDS = ["alloc", "open", "read", "write", "sync", "rename", "map", "thread"]
 # What times and memory depend on. Their presence is compared, their value is not.
 VOLATILE = re.compile(r"(_ms|_us|_s|seconds?|per_second|rss_bytes|bubble|share|attention_times|added|offset|wasted|valid|"
                       r"underutilised|decisions|stolen_parts|ms_per_token|tokens_per_verification|accepted.*|rows|"
-                      r"verifications|ms_max|step|bytes|score|learned_tokens|calibrated_tokens|seconds)$")
+                      r"verifications|ms_max|step|bytes|score|learned_tokens|calibrated_tokens|unpacked_by_device|subgraphs)$")
 
 
 def normal(v, key=""):
@@ -25,6 +25,15 @@ def normal(v, key=""):
     if isinstance(v, list):
         return [normal(w, key) for w in v]
     return v
+
+
+def difference(a, b, where=""):
+    """The first place where two values differ."""
+    if type(a) is type(b) is dict and a.keys() == b.keys():
+        return next((difference(a[k], b[k], where + "." + k) for k in a if a[k] != b[k]), "")
+    if type(a) is type(b) is list and len(a) == len(b):
+        return next((difference(x, y, f"{where}[{i}]") for i, (x, y) in enumerate(zip(a, b)) if x != y), "")
+    return f"{where}: {str(a)[:60]} is {str(b)[:60]}"
 
 
 class Finding(Exception):
@@ -103,7 +112,7 @@ class Job:
         raise AssertionError(kind)
 
 
-M = ["-m", "@m.tern", "-t", "1", "--temp", "0"]
+M = ["-m", "@m.tern", "-t", "1", "--temp", "0", "--draft", "none"]
 JOBS = [
     Job("inspect", ["inspect", "@m.tern", "--json"], True),
     Job("pack-edgeflow", ["pack", "@m.gguf", "-o", "@out.tern", "-t", "1"], writes=("package", "out.tern")),
@@ -194,7 +203,7 @@ class Bench:
             except ValueError:
                 raise Finding(f"exit 0 with output that is no JSON: {out[:80]!r}")
             if got != want_printed:
-                raise Finding("exit 0 with another output than the reference")
+                raise Finding("exit 0 with another output than the reference: " + difference(want_printed, got))
             if job.written(self.tern, self.work) != want_written:
                 raise Finding("exit 0 with another file than the reference")
             return
