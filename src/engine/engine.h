@@ -39,7 +39,7 @@ struct tern_session {
     tn_kv kv;
     tn_acts acts;          /* float models */
     tn_pipeline *pipeline; /* packages */
-    tn_stage_profile profile;
+    tn_step_profile profile;
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens;       /* [n_ctx] */
     int32_t n_tok;         /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
@@ -76,8 +76,8 @@ void tn_session_settle(tern_session *s, int32_t row);
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
 /* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one
  * leaves it unmeasured. */
-void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
-void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);
+void tn_profile_load(const tern_engine *e, tn_step_profile *p);
+void tn_profile_save(const tern_engine *e, const tn_step_profile *p);
 struct json_t;
 /* Replaces the file at once: others read and add to it, and what it holds stays where there is no room for
  * more. */
