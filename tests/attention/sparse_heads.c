@@ -116,8 +116,8 @@ static tern_status attend(layer *l, int32_t chunk, float *out, tn_attn_stats *st
         for (int32_t b = 0; b < shape.n_blocks; b++) {
             for (int step = TN_STEP_ESTIMATE; step <= TN_STEP_ATTEND; step++) {
                 for (int32_t i = 0; i < shape.n_slots; i++) {
-                    for (int32_t part = 0; part < tn_sparse_attn_parts(s, (tn_step_kind)step) && st == TERN_OK;
-                         part++)
+                    for (int32_t part = 0;
+                         part < tn_sparse_attn_parts(s, (tn_step_kind)step) && st == TERN_OK; part++)
                         st = tn_sparse_attn_slot(s, &r, c, 0, (tn_step_kind)step, b, i, part, q, to, part % 2,
                                                  err);
                 }
