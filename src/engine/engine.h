@@ -1,7 +1,7 @@
 /* engine/engine.h - what an engine and a session are made of (internal side of tern.h).
  *
  *   tern_engine (immutable after open)          tern_session (one thread at a time)
- *     ctx, pool, kernels                          kv cache, activations, tokens, logits
+ *     ctx, pool, kernels                          state, activations, tokens, logits
  *     model: hyperparameters, weights, tokenizer
  *     npu, exec: for packages                   pipeline (packages) or acts (float models)
  *
@@ -14,6 +14,7 @@
 #include "prefill/pipeline.h"
 #include "engine/storing.h"
 #include "model/forward.h"
+#include "model/state.h"
 
 enum { TN_SCORE_ROWS = 16 };   /* positions whose logits are computed at once when scoring */
 enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
@@ -36,7 +37,7 @@ struct tern_engine {
 struct tern_session {
     tern_engine *e;
     int32_t n_ctx;
-    tn_kv kv;
+    tn_state state;        /* what the layers remember of the text */
     tn_acts acts;          /* float models */
     tn_pipeline *pipeline; /* packages */
     tn_step_profile profile;
@@ -90,7 +91,7 @@ static inline bool tn_session_rope_long(const tern_session *s) {
     return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
 }
 
-/* Forget all but the first n tokens. */
+/* Forget all but the first n tokens, or more where a kind of state goes back to snapshots only: s->n_tok says. */
 void tn_session_truncate(tern_session *s, int32_t n);
 
 #endif
