@@ -18,7 +18,14 @@
 
 #include <stdint.h>
 
-enum { TN_PKG_VERSION = 3, TN_PKG_ALIGN = 4096, TN_PKG_TENSOR_ALIGN = 64, TN_PKG_BLOCK = 256 << 10 };
+/* Version 4 knows TN_PKG_ROTATED; version 3 is read all the same. */
+enum {
+    TN_PKG_VERSION = 4,
+    TN_PKG_OLDEST = 3,
+    TN_PKG_ALIGN = 4096,
+    TN_PKG_TENSOR_ALIGN = 64,
+    TN_PKG_BLOCK = 256 << 10
+};
 
 typedef enum tn_pkg_kind {
     TN_PKG_META = 1,      /* JSON: hyperparameters, scheme, layout */
@@ -88,7 +95,8 @@ enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
 
 enum {
     TN_PKG_HAS_SHADOW = 1, /* clipped activations of this linear are made good on the CPU */
-    TN_PKG_ROTATED = 2     /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
+    TN_PKG_ROTATED = 2,    /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
+    TN_PKG_ALL_FLAGS = 3   /* a reader refuses others */
 };
 
 /* ---- writing ------------------------------------------------------------------------------------- */

@@ -3,8 +3,6 @@
 #include "base/half.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -173,9 +171,7 @@ tern_status tn_choose(tn_ctx *ctx, const tn_choose_args *a, tn_choice *out, tern
             transform(&t, x, t.inverse, x);
             observe(t.h, x, t.cost, a->k);
         }
-        double e=best_clip(t.h, &out->clip);
-        if (getenv("TERN_DBG")) { double en=0,y=0; float mx=0; for(size_t i=0;i<(size_t)a->n_rows*k;i++){en+=(double)a->x[i]*(double)a->x[i]; mx=fmaxf(mx,fabsf(a->x[i]));} for(int b=0;b<N_BINS;b++) y+=t.h->xx[b];
-        fprintf(stderr,"k %d alpha %.2f clip/rms %.1f max/rms %.1f rel act noise %.2e\n",a->k,(double)out->alpha,(double)out->clip/sqrt(en/(double)a->n_rows/(double)k),(double)mx/sqrt(en/(double)a->n_rows/(double)k),e/y);}
+        (void)best_clip(t.h, &out->clip);
         out->smooth = out->alpha > 0 ? tn_alloc(ctx, TN_MEM_OTHER, k, sizeof *out->smooth) : NULL;
         if (out->smooth) memcpy(out->smooth, t.scale, k * sizeof *t.scale);
         else if (out->alpha > 0) st = tn_fail(err, TERN_E_MEMORY, "no memory to smooth");
