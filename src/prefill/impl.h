@@ -108,7 +108,8 @@ struct tn_pipeline {
 };
 
 /* ---- outliers.c ---- */
-void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, const float *x);
+/* x is the caller's to lose: it is rotated in place where the site's inputs are. */
+void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x);
 /* q->share[row] = sum over the row's outliers of residual x weight row x weight scale. */
 tern_status tn_outlier_rows(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row0,
                             int32_t row1, int i_worker, tern_error *err);

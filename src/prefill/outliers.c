@@ -6,9 +6,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, const float *x) {
+void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x) {
     uint8_t *out = q->x + (size_t)row * (size_t)s->in_stride;
     size_t k = (size_t)s->ops.k;
+    if (s->rotated) p->kern->hadamard_f32(x, k);
     if (!s->has_outliers) {
         p->kern->quantise_s8(x, s->inv_scale, out, k);
         return;
