@@ -10,6 +10,7 @@
 enum { DEPTH_MAX = 500 };          /* of expressions inside each other */
 enum { NULLABLE_REPEAT_MAX = 64 }; /* of a part that may be empty */
 enum { WIDE_BYTES = 32 };
+enum { LIKE_MAX = 256 }; /* loops looked at for the same body */
 
 typedef struct compiler {
     tn_gb *b;
@@ -164,6 +165,7 @@ static void target(compiler *c, uint32_t fork, uint32_t i, uint32_t to) {
 }
 
 static tn_grule body_rule(compiler *c, tn_gx body) { /* compiled with the other rules, later */
+    if (c->b->x[body].kind == TN_GXK_RULE) return c->b->x[body].first;
     tn_grule r = tn_gb_rule(c->b, "", 0);
     tn_gb_define(c->b, r, body);
     return r;
@@ -402,6 +404,9 @@ static tern_status settle_loops(tn_gprog *p, const bool *empty, tern_error *err)
     for (size_t i = 0; i < p->n_loops; i++) {
         tn_gloop *l = &p->loops[i];
         l->counted = !empty[p->start[l->rule]];
+        l->like = (uint32_t)i;
+        for (uint32_t k = 0; k < i && k < LIKE_MAX && l->like == i; k++)
+            if (p->loops[k].rule == l->rule) l->like = k;
         if (l->counted) continue;
         TN_FAIL_IF(l->max > NULLABLE_REPEAT_MAX, err, TERN_E_UNSUPPORTED,
                    "grammar: a part that may be empty is repeated up to %u times; at most %d are supported",

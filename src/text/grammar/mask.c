@@ -1,14 +1,10 @@
-/* Which tokens may come next, in a machine's state.
- *
- * A mask is the tree of tokens walked with the machine. Where a place allows most bytes (inside a string)
- * that is most of the tree, so for such a node the walk is made once, over the hole (machine.h): its tokens
- * hold under every frame, and the few nodes of the tree where the rule ends, the escapes, are walked on with
- * what the frame says. */
+/* Which tokens may come next, in a machine's state: the tree of tokens walked with the machine, with what
+ * local.h keeps for places that allow most bytes. */
 #include "text/grammar/grammar.h"
 
 #include "base/status.h"
 #include "text/grammar/gbnf.h"
-#include "text/grammar/machine.h"
+#include "text/grammar/local.h"
 #include "text/grammar/schema.h"
 #include "text/tokenizer_impl.h"
 
@@ -20,21 +16,6 @@ enum {
     SPACE_MAX = 16 /* bytes of white space skipped behind free text */
 };
 
-typedef struct escape {
-    uint32_t at, round; /* node of the tree; rounds begun since */
-} escape;
-
-/* The walk of a wide node over the hole. */
-typedef struct local {
-    uint32_t node, loop; /* loop: whose body runs below the node, + 1, or 0 */
-    uint64_t *all;       /* tokens that go on inside, in whatever round */
-    uint32_t *by_round;  /* their ids, those of few rounds first */
-    uint32_t *n_upto;    /* [n_rounds]: so many of them begin at most r rounds */
-    size_t n, n_rounds;
-    escape *escapes;
-    size_t n_escapes;
-} local;
-
 struct tn_grammar {
     tn_ctx *ctx;
     tn_gmachine m;
@@ -42,12 +23,8 @@ struct tn_grammar {
     size_t n_words; /* of a mask */
     uint32_t start, state;
     uint32_t *way; /* [max_depth + 1] states along a branch of the tree */
-    local *locals;
-    size_t n_locals, cap_locals;
-    uint64_t *mask;         /* where masks are made */
-    uint32_t *ids, *rounds; /* scratch of local walks */
-    escape *esc;
-    size_t cap_ids, cap_rounds, cap_esc;
+    tn_glocals locals;
+    uint64_t *mask; /* where masks are made */
     size_t n_masks;
     uint64_t n_computed, n_asked;
     /* free text in front */
@@ -86,117 +63,48 @@ static void walk(tn_grammar *g, uint32_t i, uint32_t end, uint32_t depth, uint32
     }
 }
 
-static bool local_grow(tn_grammar *g, size_t n_ids, size_t n_esc) {
-    tn_ctx *ctx = g->ctx;
-    if (TN_GVEC_ROOM(ctx, g->ids, g->cap_ids, n_ids) && TN_GVEC_ROOM(ctx, g->rounds, g->cap_rounds, n_ids) &&
-        TN_GVEC_ROOM(ctx, g->esc, g->cap_esc, n_esc))
-        return true;
-    g->m.st = TERN_E_MEMORY;
-    return false;
-}
-
-/* Walks the whole tree over the hole: tokens with the least rounds they begin, and escapes. */
-static void local_walk(tn_grammar *g, uint32_t state, size_t *n_ids, size_t *n_esc) {
-    const tn_gvocab *v = g->v;
-    tn_gmachine *m = &g->m;
-    *n_ids = *n_esc = 0;
-    g->way[0] = state;
-    for (uint32_t i = 0; i < v->n_nodes;) {
-        const tn_gvocab_node *t = &v->nodes[i];
-        uint32_t to = tn_gmachine_step(m, g->way[t->depth - 1], m->prog.class_of[t->byte]);
-        if (to == TN_GS_DEAD) {
-            i = t->past;
-            continue;
-        }
-        g->way[t->depth] = to;
-        const tn_gstate *s = &m->states[to];
-        if (!local_grow(g, *n_ids + t->n_ids, *n_esc + s->n)) return;
-        for (uint32_t k = 0; k < t->n_ids && s->n_readers; k++) {
-            g->ids[*n_ids] = v->ids[t->first_id + k];
-            g->rounds[(*n_ids)++] = s->round;
-        }
-        for (uint32_t k = s->n_readers; k < s->n; k++) {
-            if (m->confs[s->first + k].node != TN_GC_ESCAPE) continue;
-            g->esc[(*n_esc)++] = (escape){i, m->confs[s->first + k].frame};
-        }
-        i++;
+/* Tokens of a node's walk that begin at most `most` rounds. */
+static void add_upto(tn_grammar *g, const tn_glocal *l, uint32_t most) {
+    size_t n_in = most < l->n_rounds ? l->n_upto[most] : l->n;
+    if (2 * n_in < l->n) {
+        for (size_t i = 0; i < n_in; i++) g->mask[l->by_round[i] >> 6] |= 1ull << (l->by_round[i] & 63);
+        return;
     }
-}
-
-static void local_free(tn_grammar *g, local *l) {
-    tn_free(g->ctx, l->all);
-    tn_free(g->ctx, l->by_round);
-    tn_free(g->ctx, l->n_upto);
-    tn_free(g->ctx, l->escapes);
-}
-
-/* The kept walk of a node over the body of a loop (+ 1; 0: any frame), made when there is none. NULL: no
- * memory. */
-static local *local_of(tn_grammar *g, uint32_t node, uint32_t loop) {
-    for (size_t i = 0; i < g->n_locals; i++)
-        if (g->locals[i].node == node && g->locals[i].loop == loop) return &g->locals[i];
-    tn_gmachine *m = &g->m;
-    size_t n_ids, n_esc, n_rounds = 1;
-    uint32_t frame = loop ? tn_gmachine_round(m, loop - 1) : TN_GF_HOLE;
-    uint32_t state = tn_gmachine_single(m, node, frame);
-    local_walk(g, state, &n_ids, &n_esc);
-    if (m->st != TERN_OK) return NULL;
-    for (size_t i = 0; i < n_ids; i++) n_rounds = g->rounds[i] >= n_rounds ? g->rounds[i] + 1u : n_rounds;
-    local l = {.node = node, .loop = loop, .n = n_ids, .n_rounds = n_rounds, .n_escapes = n_esc};
-    l.all = tn_calloc(g->ctx, TN_MEM_TEXT, g->n_words, sizeof *l.all);
-    l.by_round = tn_alloc(g->ctx, TN_MEM_TEXT, n_ids, sizeof *l.by_round);
-    l.n_upto = tn_calloc(g->ctx, TN_MEM_TEXT, n_rounds + 1, sizeof *l.n_upto);
-    l.escapes = tn_alloc(g->ctx, TN_MEM_TEXT, n_esc, sizeof *l.escapes);
-    if (!l.all || !l.by_round || !l.n_upto || !l.escapes ||
-        !TN_GVEC_ROOM(g->ctx, g->locals, g->cap_locals, g->n_locals + 1)) {
-        local_free(g, &l);
-        m->st = TERN_E_MEMORY;
-        return NULL;
-    }
-    if (n_esc) memcpy(l.escapes, g->esc, n_esc * sizeof *g->esc);
-    for (size_t i = 0; i < n_ids; i++) {
-        l.all[g->ids[i] >> 6] |= 1ull << (g->ids[i] & 63);
-        l.n_upto[g->rounds[i] + 1]++;
-    }
-    for (size_t r = 0; r < n_rounds; r++) l.n_upto[r + 1] += l.n_upto[r];
-    for (size_t i = 0; i < n_ids; i++) l.by_round[l.n_upto[g->rounds[i]]++] = g->ids[i];
-    g->locals[g->n_locals] = l;
-    return &g->locals[g->n_locals++];
+    /* all but the few that are too long, which are out of `all` for the moment */
+    for (size_t i = n_in; i < l->n; i++) l->all[l->by_round[i] >> 6] &= ~(1ull << (l->by_round[i] & 63));
+    for (size_t i = 0; i < g->n_words; i++) g->mask[i] |= l->all[i];
+    for (size_t i = n_in; i < l->n; i++) l->all[l->by_round[i] >> 6] |= 1ull << (l->by_round[i] & 63);
 }
 
 /* A wide configuration's tokens into g->mask. */
 static void add_wide(tn_grammar *g, tn_gconf c) {
     tn_gmachine *m = &g->m;
+    const tn_gvocab_node *nodes = g->v->nodes;
     tn_gframe f = m->frames[c.frame];
     bool loop = f.kind == TN_GFK_LOOP && m->prog.loops[f.node].counted;
-    const local *l = local_of(g, c.node, loop ? f.node + 1 : 0);
+    const tn_glocal *l = tn_glocals_get(&g->locals, m, c.node, loop ? m->prog.loops[f.node].like + 1 : 0);
     if (!l) return;
-    uint32_t least = 0, most = UINT32_MAX; /* rounds begun that may still come */
+    uint32_t least = 0, most = UINT32_MAX; /* rounds that may, and must, still be begun */
     if (loop) {
         const tn_gloop *p = &m->prog.loops[f.node];
         least = p->min > f.count ? p->min - f.count : 0;
         most = p->max - f.count;
     }
-    size_t n_in = most < l->n_rounds ? l->n_upto[most] : l->n;
-    if (2 * n_in < l->n) {
-        for (size_t i = 0; i < n_in; i++) g->mask[l->by_round[i] >> 6] |= 1ull << (l->by_round[i] & 63);
-    } else if (n_in == l->n) {
-        for (size_t i = 0; i < g->n_words; i++) g->mask[i] |= l->all[i];
-    } else { /* all but the few that are too long; a word at a time, since the mask may hold others already */
-        for (size_t i = n_in; i < l->n; i++) l->all[l->by_round[i] >> 6] &= ~(1ull << (l->by_round[i] & 63));
-        for (size_t i = 0; i < g->n_words; i++) g->mask[i] |= l->all[i];
-        for (size_t i = n_in; i < l->n; i++) l->all[l->by_round[i] >> 6] |= 1ull << (l->by_round[i] & 63);
-    }
-    if (!l->n_escapes) return;
+    add_upto(g, l, most);
     uint32_t behind = tn_gmachine_return(m, c.frame);
     if (behind == TN_GS_DEAD) return;
-    bool reads = m->states[behind].n_readers > 0;
-    for (size_t i = 0; i < l->n_escapes; i++) {
-        escape e = l->escapes[i];
-        if (e.round < least || e.round > most) continue;
-        const tn_gvocab_node *t = &g->v->nodes[e.at];
-        if (t->has_ids) allow(g->mask, g->v, t);
-        if (reads && t->past > e.at + 1) walk(g, e.at + 1, t->past, t->depth, behind);
+    for (size_t i = 0; i < l->n_ends; i++) { /* with another round to come a token is inside as well */
+        tn_gescape e = l->ends[i];
+        if (e.round == most || (!loop && e.round >= least)) allow(g->mask, g->v, &nodes[e.at]);
+    }
+    for (uint32_t class = 0; class < m->prog.n_classes; class ++) {
+        if (l->branch_at[class] == l->branch_at[class + 1] || !tn_gmachine_step(m, behind, (uint8_t) class))
+            continue;
+        for (uint32_t i = l->branch_at[class]; i < l->branch_at[class + 1]; i++) {
+            tn_gescape e = l->branches[i];
+            if (e.round >= least && e.round <= most)
+                walk(g, e.at, nodes[e.at].past, nodes[e.at].depth - 1u, behind);
+        }
     }
 }
 
@@ -348,6 +256,7 @@ tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err) 
 
 static bool forget_states(tn_grammar *g) {
     forget_masks(g);
+    tn_glocals_renumbered(&g->locals);
     g->state = tn_gmachine_forget(&g->m, g->state);
     g->start = tn_gmachine_start(&g->m);
     return g->m.st == TERN_OK;
@@ -424,8 +333,7 @@ tn_grammar_stats tn_grammar_get_stats(const tn_grammar *g) {
 
 static void unbind(tn_grammar *g) {
     forget_masks(g);
-    for (size_t i = 0; i < g->n_locals; i++) local_free(g, &g->locals[i]);
-    g->n_locals = 0;
+    tn_glocals_close(&g->locals);
     tn_free(g->ctx, g->way);
     tn_free(g->ctx, g->mask);
     tn_free(g->ctx, g->after);
@@ -443,6 +351,7 @@ tern_status tn_grammar_bind(tn_grammar *g, const tn_gvocab *v, tern_error *err) 
     g->way = tn_alloc(g->ctx, TN_MEM_TEXT, v->max_depth + 1u, sizeof *g->way);
     g->mask = tn_alloc(g->ctx, TN_MEM_TEXT, g->n_words, sizeof *g->mask);
     TN_FAIL_IF(!g->way || !g->mask, err, TERN_E_MEMORY, "no memory for masks of %zu tokens", v->n_vocab);
+    TN_TRY(tn_glocals_open(&g->locals, g->ctx, v, g->n_words, err));
     g->v = v;
     return tn_grammar_begin(g, NULL, err);
 }
@@ -493,10 +402,6 @@ void tn_grammar_close(tn_grammar **pg) {
     if (!g) return;
     tn_ctx *ctx = g->ctx;
     unbind(g);
-    tn_free(ctx, g->locals);
-    tn_free(ctx, g->ids);
-    tn_free(ctx, g->rounds);
-    tn_free(ctx, g->esc);
     tn_free(ctx, g->cross);
     tn_gmachine_close(&g->m);
     tn_free(ctx, g);

@@ -25,7 +25,8 @@ typedef struct tn_gedge {
 
 typedef struct tn_gloop {
     uint32_t rule, next, min, max;
-    bool counted; /* the body reads a byte at least */
+    uint32_t like; /* a loop with the same body */
+    bool counted;  /* the body reads a byte at least */
 } tn_gloop;
 
 typedef struct tn_gprog {

@@ -54,8 +54,9 @@ typedef struct tn_sc {
     size_t n_atoms, cap_atoms;
     tn_known_goal *goals; /* rules made, the first n_done of them compiled */
     size_t n_goals, cap_goals, n_done;
-    int branches;                                       /* alternatives of the goal at hand */
-    tn_gx ws, string, chars, one_char, number, integer; /* rules of every schema, made when first used */
+    int branches; /* alternatives of the goal at hand */
+    tn_gx ws, string, chars, key_end, one_char, number,
+        integer; /* rules of every schema, made when first used */
 } tn_sc;
 
 /* Remembers the first failure; returns TN_GX_NEVER. */

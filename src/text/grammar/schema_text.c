@@ -166,7 +166,9 @@ static tn_gx none_of(tn_sc *c, name_rest *v, size_t n, int depth) {
     size_t n_free = tn_granges_complement(taken, n_taken, taken + n_taken);
     tn_gx off = tn_sc_char_of(c, taken + n_taken, n_free);
     tn_free(b->ctx, taken);
-    return TN_GX_ALT(b, x, TN_GX_SEQ(b, off, tn_sc_any_chars(c), end));
+    if (!c->key_end)
+        made(c, &c->key_end, TN_GX_SEQ(b, tn_gx_rep(b, character(c), 0, TN_GX_INF), tn_gx_str(b, "\"")));
+    return TN_GX_ALT(b, x, TN_GX_SEQ(b, off, c->key_end));
 }
 
 tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n) {
