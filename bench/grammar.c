@@ -74,7 +74,7 @@ static bool follow(tn_grammar *g, const int32_t *ids, size_t n, double *mean, do
     double sum = 0;
     *most = 0;
     if (tn_grammar_begin(g, NULL, &err) != TERN_OK) return false;
-    for (size_t i = 0; i <= n; i++) {
+    for (size_t i = 0; i < n; i++) {
         const uint64_t *mask;
         int64_t t0 = tn_now_ns();
         tern_status st = tn_grammar_mask(g, &mask, &err);
@@ -85,13 +85,13 @@ static bool follow(tn_grammar *g, const int32_t *ids, size_t n, double *mean, do
             fprintf(stderr, "%s\n", err.message);
             return false;
         }
-        if (i == n) break;
+
         if (!(mask[ids[i] >> 6] >> (ids[i] & 63) & 1) || !tn_grammar_take(g, ids[i])) {
             fprintf(stderr, "token %zu of the document is not allowed\n", i);
             return false;
         }
     }
-    *mean = sum / (double)(n + 1);
+    *mean = sum / (double)n;
     return tn_grammar_can_end(g);
 }
 
