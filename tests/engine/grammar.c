@@ -183,7 +183,7 @@ static void thoughts(void **state) {
             for (int32_t i = 0; i < h.n_ids; i++)
                 k += tern_token_bytes(e, h.ids[i], true, whole + k, sizeof whole - 1 - k);
             whole[k] = 0;
-            char *at = strchr(whole, 'e');
+            char *at = memchr(whole, 'e', k);
             assert_non_null(at);
             at += 1 + strspn(at + 1, " \n\r\t");
             if (strcmp(at, "yes") && strcmp(at, "no")) fail_msg("'%s'", whole);
