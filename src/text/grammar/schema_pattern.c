@@ -1,7 +1,7 @@
 /* Patterns of JSON Schema (regular expressions of ECMA-262, the regular part) as contents of a string. */
 #include "text/grammar/schema_impl.h"
 
-#include "base/status.h"
+#include "base/json.h"
 #include "text/grammar/machine.h"
 #include "text/utf8.h"
 
@@ -318,9 +318,10 @@ bool tn_sc_matches(tn_sc *c, const char *text, size_t n, const char *pattern) {
     tn_grule root = tn_gb_rule(&b, "root", 4);
     tn_gb_define(&b, root, TN_GX_SEQ(&b, tn_gx_str(&b, "\""), inside, tn_gx_str(&b, "\"")));
     bool ok = false;
-    json_t *s = json_stringn(text, n);
-    char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
+    json_t *s = tn_json_string(text, n);
+    char *quoted = NULL;
     tern_error err = {0};
+    (void)tn_json_text(s, JSON_ENCODE_ANY, &quoted, &err);
     tn_gmachine m;
     if (sub.st != TERN_OK) c->st = sub.st;
     else if (!quoted) tn_sc_fail(c, TERN_E_MEMORY, "no memory");
