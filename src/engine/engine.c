@@ -145,7 +145,7 @@ static tern_status open_packed(tern_engine *e, const char *path, const tern_opti
     p.n_threads = n_threads;
     for (int s = 0; o->scheme && s <= TN_N_SCHEMES; s++) {
         TN_FAIL_IF(s == TN_N_SCHEMES, err, TERN_E_INVALID,
-                   "scheme '%s' runs on no device: leave the device out, or take edgeflow, llm-npu, "
+                   "scheme '%s' runs on no device: leave the device out, or take gram, edgeflow, llm-npu, "
                    "naive-w8a8 or smoothquant",
                    o->scheme);
         p.scheme = (tn_scheme)s;
