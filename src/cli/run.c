@@ -2,13 +2,13 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
 #include "cli/stats.h"
 
 #include "base/clock.h"
 
-#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,8 +48,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     memcpy(o->text + o->n, text, n);
     o->text[o->n += n] = 0;
     if (o->logprobs && token >= 0)
-        json_array_append_new(o->tokens,
-                              json_pack("{s:i, s:f}", "id", (int)token, "logprob", (double)logprob));
+        tn_json_append(&o->tokens, tn_json_pack("{s:i, s:f}", "id", (int)token, "logprob", (double)logprob));
     return true;
 }
 
@@ -206,26 +205,22 @@ int cmd_run(int argc, char **argv) {
     double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0;
     double tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
     if (json) {
-        json_t *j = json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text",
-                              out.text ? out.text : "", out.n, "tokens", (int)res.n_tokens, "prompt_tokens",
-                              (int)n_ids, "stop", reason_text(res.reason), "load_ms", loaded_s * 1e3,
-                              "ttft_ms", (out.first_s > 0 ? out.first_s : loaded_s + prefill_s) * 1e3,
-                              "prefill_tokens_per_second", pp, "decode_tokens_per_second", tg,
-                              "peak_rss_bytes", (json_int_t)peak_rss_bytes());
-        if (!j) {
-            rc = failed_text("the answer is not valid UTF-8 for JSON");
-            goto out;
-        }
-        if (logprobs) json_object_set(j, "token_logprobs", out.tokens);
-        json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
-        json_object_set_new(j, "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
-        if (ts.wall_s > 0) json_object_set_new(j, "prefill", prefill_json(&ts));
-        if (ts.attn_rows) json_object_set_new(j, "attention", attention_json(&ts));
-        if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        json_decref(j);
+        json_t *j = tn_json_pack(
+            "{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", out.text ? out.text : "", out.n,
+            "tokens", (int)res.n_tokens, "prompt_tokens", (int)n_ids, "stop", reason_text(res.reason),
+            "load_ms", loaded_s * 1e3, "ttft_ms",
+            (out.first_s > 0 ? out.first_s : loaded_s + prefill_s) * 1e3, "prefill_tokens_per_second", pp,
+            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes());
+        if (logprobs) tn_json_set(&j, "token_logprobs", json_incref(out.tokens));
+        tn_json_set(&j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
+        tn_json_set(&j, "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
+        if (ts.wall_s > 0) tn_json_set(&j, "prefill", prefill_json(&ts));
+        if (ts.attn_rows) tn_json_set(&j, "attention", attention_json(&ts));
+        if (ts.n_switched) tn_json_set(&j, "switching", switching_json(&ts));
+        if ((rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6))) != EXIT_OK) goto out;
+    } else {
+        putchar('\n');
     }
-    putchar('\n');
     if (stats && ts.wall_s > 0) prefill_print(&ts);
     if (stats) draft_print(s, prefill_s, res.decode_s, res.n_tokens);
     if (stats) {
