@@ -1,5 +1,6 @@
 #include "text/chat.h"
 
+#include "base/json.h"
 #include "base/status.h"
 #include "text/jinja/jinja.h"
 #include "text/tokenizer_impl.h"
@@ -49,28 +50,24 @@ static tern_status parse(const char *what, const char *text, bool array, json_t 
 }
 
 static tern_status from_messages(const tern_message *msgs, size_t n, json_t **out, tern_error *err) {
-    json_t *all = json_array();
-    tern_status st = all ? TERN_OK : no_memory(err);
-    for (size_t i = 0; st == TERN_OK && i < n; i++) {
-        TN_BAIL_IF(!msgs[i].role || !msgs[i].content, err, TERN_E_INVALID,
-                   "message %zu lacks its role or content", i);
-        /* bytes as they are: messages need not be UTF-8 */
-        json_t *m = json_object(), *role = json_string_nocheck(msgs[i].role),
-               *content = json_string_nocheck(msgs[i].content);
-        bool ok = m && role && content && !json_object_set(m, "role", role) &&
-                  !json_object_set(m, "content", content) && !json_array_append(all, m);
-        json_decref(m);
-        json_decref(role);
-        json_decref(content);
-        if (!ok) st = no_memory(err);
+    *out = json_array();
+    for (size_t i = 0; i < n; i++) {
+        if (!msgs[i].role || !msgs[i].content) {
+            json_decref(*out);
+            *out = NULL;
+            return tn_fail(err, TERN_E_INVALID, "message %zu lacks its role or content", i);
+        }
+        tn_json_append(out, tn_json_pack("{s:s, s:s}", "role", msgs[i].role, "content", msgs[i].content));
     }
-out:
-    if (st != TERN_OK) {
-        json_decref(all);
-        all = NULL;
-    }
-    *out = all;
-    return st;
+    return *out ? TERN_OK : no_memory(err);
+}
+
+/* object[key] = value, which is taken; the object is borrowed. */
+static bool put(json_t *object, const char *key, json_t *value) {
+    json_t *held = json_incref(object);
+    tn_json_set(&held, key, value);
+    json_decref(held);
+    return held != NULL;
 }
 
 /* Programs send the arguments of a call as JSON in a string, templates that put them through tojson or loop over
@@ -89,13 +86,12 @@ static tern_status open_arguments(const char *source, json_t *messages, tern_err
     json_t *m, *call;
     if (!objects) return TERN_OK;
     json_array_foreach(messages, i, m) json_array_foreach(json_object_get(m, "tool_calls"), k, call) {
-        json_t *f = json_object_get(call, "function"), *args = json_object_get(f ? f : call, "arguments");
+        json_t *f = json_object_get(call, "function");
+        if (!json_is_object(f)) f = call;
+        json_t *args = json_object_get(f, "arguments");
         json_t *object = json_is_string(args) ? json_loads(json_string_value(args), 0, NULL) : NULL;
-        if (json_is_object(object) && json_object_set(f ? f : call, "arguments", object)) {
-            json_decref(object);
-            return no_memory(err);
-        }
-        json_decref(object);
+        if (!json_is_object(object)) json_decref(object);
+        else if (!put(f, "arguments", object)) return no_memory(err);
     }
     return TERN_OK;
 }
@@ -113,16 +109,14 @@ static tern_status build_variables(const char *source, const tern_message *msgs,
     if (st == TERN_OK) st = open_arguments(source, messages, err);
     if (st == TERN_OK && o->tools) st = parse("tools", o->tools, true, &tools, err);
     if (st == TERN_OK) {
-        json_t *none = json_null(), *documents = json_object_get(vars, "documents");
-        if (json_object_set(vars, "messages", messages) ||
-            json_object_set(vars, "tools", tools ? tools : none) ||
-            json_object_set(vars, "documents", documents ? documents : none) ||
-            json_object_set(vars, "add_generation_prompt", o->no_answer ? json_false() : json_true()))
-            st = no_memory(err);
-    }
-    json_decref(messages);
-    json_decref(tools);
-    if (st != TERN_OK) {
+        if (!json_object_get(vars, "documents")) tn_json_set(&vars, "documents", json_null());
+        tn_json_set(&vars, "messages", messages);
+        tn_json_set(&vars, "tools", tools ? tools : json_null());
+        tn_json_set(&vars, "add_generation_prompt", json_boolean(!o->no_answer));
+        if (!vars) st = no_memory(err);
+    } else {
+        json_decref(messages);
+        json_decref(tools);
         json_decref(vars);
         vars = NULL;
     }
@@ -137,20 +131,13 @@ static tern_status build_trusted(const tn_tokenizer *t, json_t **out, tern_error
         int32_t id;
     } tokens[] = {{"bos_token", t->bos}, {"eos_token", t->eos}, {"unk_token", t->unk}, {"pad_token", t->pad}};
     *out = json_object();
-    if (!*out) return no_memory(err);
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         if (tokens[i].id < 0) continue;
         size_t n;
         const uint8_t *p = tn_tok_text(t, (uint32_t)tokens[i].id, &n);
-        json_t *s = json_stringn_nocheck((const char *)p, n);
-        bool ok = s && !json_object_set(*out, tokens[i].name, s);
-        json_decref(s);
-        if (ok) continue;
-        json_decref(*out);
-        *out = NULL;
-        return no_memory(err);
+        tn_json_set(out, tokens[i].name, tn_json_string((const char *)p, n));
     }
-    return TERN_OK;
+    return *out ? TERN_OK : no_memory(err);
 }
 
 /* ---- rendering ---- */
@@ -194,11 +181,9 @@ static tern_status move_system(tn_ctx *ctx, json_t *messages, bool *moved, tern_
     memcpy(both, sys, n_sys);
     memcpy(both + n_sys, "\n\n", 2);
     memcpy(both + n_sys + 2, text, n_text);
-    json_t *s = json_stringn_nocheck(both, n_sys + 2 + n_text);
+    json_t *s = tn_json_string(both, n_sys + 2 + n_text);
     tn_free(ctx, both);
-    bool ok = s && !json_object_set(user, "content", s) && !json_array_remove(messages, 0);
-    json_decref(s);
-    return ok ? TERN_OK : no_memory(err);
+    return put(user, "content", s) && !json_array_remove(messages, 0) ? TERN_OK : no_memory(err);
 }
 
 /* A BOS that the template writes in front is the tokenizer's to add. */
