@@ -9,6 +9,7 @@
 #include "cli/store_args.h"
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "engine/engine.h"
 #include "store/rag.h"
 
@@ -21,7 +22,7 @@
 typedef struct answer {
     char *text;
     size_t n, cap;
-    bool quiet;
+    bool quiet, no_memory;
     double first_s; /* process age at the first token */
 } answer;
 
@@ -45,7 +46,10 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     if (a->n + n + 1 > a->cap) {
         size_t cap = (a->n + n + 1) * 2;
         char *more = realloc(a->text, cap);
-        if (!more) return false;
+        if (!more) {
+            a->no_memory = true;
+            return false;
+        }
         a->text = more;
         a->cap = cap;
     }
@@ -240,6 +244,7 @@ int cmd_ask(int argc, char **argv) {
     tern_generate_result res;
     tern_status st = tern_session_generate(s, &g, &res, &err);
     interrupted = NULL;
+    if (st == TERN_OK && out.no_memory) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
     if (st != TERN_OK && !(st == TERN_E_CANCELLED && out.n)) {
         rc = failed(&err);
         goto out;

@@ -46,3 +46,18 @@ void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
         }
     }
 }
+
+bool tn_all_finite(const float *p, size_t n) {
+    uint32_t bad = 0;
+    for (size_t i = 0; i < n;
+         i += 1024) { /* a part at a time without a branch, so that the loop is a vector's */
+        size_t end = n - i < 1024 ? n : i + 1024;
+        for (size_t j = i; j < end; j++) {
+            uint32_t u;
+            memcpy(&u, p + j, sizeof u);
+            bad |= ((u & 0x7f800000u) + 0x00800000u) & 0x80000000u; /* the exponent is all ones */
+        }
+        if (bad) return false;
+    }
+    return true;
+}

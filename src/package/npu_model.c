@@ -672,7 +672,12 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     if (m) *m = (tn_npu_model){.ctx = ctx, .kern = kern, .model = model};
     if (model) model->ctx = ctx;
     TN_BAIL_IF(!m || !model, err, TERN_E_MEMORY, "no memory for a model");
-    if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) goto out;
+    if (opt->pkg) {
+        m->pkg = *opt->pkg;
+        *opt->pkg = NULL;
+    } else if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) {
+        goto out;
+    }
     tn_pkg_fetch_front(m->pkg);
     if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params,
                                  err)) != TERN_OK)
@@ -691,7 +696,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->device_blocks || !m->sites ||
                    !model->layers,
                err, TERN_E_MEMORY, "no memory for a model");
-    if (opt->load == TN_LOAD_MMAP && (st = tn_file_open(ctx, path, &m->map, err)) != TERN_OK) goto out;
+    if (opt->load == TN_LOAD_MMAP &&
+        (st = tn_file_map(ctx, tn_pkg_fd(m->pkg), path, &m->map, err)) != TERN_OK)
+        goto out;
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
         if (s->kind != TN_PKG_MODEL && s->kind != TN_PKG_LAYER && s->kind != TN_PKG_HEAD) continue;
