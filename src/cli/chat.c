@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/grammar_args.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
@@ -161,6 +162,7 @@ int cmd_chat(int argc, char **argv) {
     bool stats = false, no_store = false;
     int32_t n_ctx = 0;
     chat c = {.terminal = isatty(STDIN_FILENO)};
+    grammar_args ga = {0};
     tern_generate_options_defaults(&c.g);
     c.g.max_tokens = 1024;
     const arg_spec specs[] = {
@@ -172,6 +174,7 @@ int cmd_chat(int argc, char **argv) {
          "context in tokens (default: the smaller of 4096 and the model's)"},
         SAMPLING_ARGS(c.g.sampling),
         DRAFT_ARGS(draft, c.g),
+        GRAMMAR_ARGS(ga),
         STORE_ARGS(store, no_store),
         {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print what drafting did on standard error at the end"},
         {0},
@@ -182,6 +185,7 @@ int cmd_chat(int argc, char **argv) {
     const char *words[1];
     int rc = args_parse(&cmd, argc, argv, words);
     if (rc >= 0) return rc;
+    if (!grammar_options(&ga, &c.g)) return EXIT_FAILED;
     rc = open_engine(&cmd, &ma, &c.e);
     if (rc >= 0) return rc;
     tern_session_options so;
@@ -218,6 +222,7 @@ int cmd_chat(int argc, char **argv) {
     free(line);
     pop(&c, c.n_msgs);
     free(c.answer);
+    grammar_args_free(&ga);
     tern_session_close(&c.s);
     tern_engine_close(&c.e);
     return rc;

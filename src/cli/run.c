@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/grammar_args.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
@@ -76,6 +77,7 @@ int cmd_run(int argc, char **argv) {
     bool chat = false, json = false, stats = false, logprobs = false;
     arg_list stop = {0};
     tern_generate_options g;
+    grammar_args ga = {0};
     tern_generate_options_defaults(&g);
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
@@ -92,6 +94,7 @@ int cmd_run(int argc, char **argv) {
         {"ignore-eos", 0, NULL, ARG_FLAG, &g.ignore_end, 0, 0, "go on after the end-of-text token"},
         SAMPLING_ARGS(g.sampling),
         DRAFT_ARGS(draft, g),
+        GRAMMAR_ARGS(ga),
         {"store", 0, "FILE", ARG_STR, &store, 0, 0,
          "keep the conversation in FILE and draft from those kept there (default: none)"},
         {"load-session", 0, "FILE", ARG_STR, &load, 0, 0,
@@ -124,6 +127,7 @@ int cmd_run(int argc, char **argv) {
     output out = {.json = json, .logprobs = logprobs, .tokens = json_array()};
     tern_error err;
     rc = EXIT_FAILED;
+    if (!grammar_options(&ga, &g)) goto out;
     if (file && !(text = read_text_file(file, &n_text))) goto out;
     if (prompt) {
         char *joined = realloc(text, n_text + strlen(prompt) + 1);
@@ -242,6 +246,7 @@ out:
     interrupted = NULL;
     json_decref(out.tokens);
     free(out.text);
+    grammar_args_free(&ga);
     free(ids);
     free(text);
     tern_session_close(&s);

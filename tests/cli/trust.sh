@@ -57,6 +57,11 @@ done_ "a session" "${run[@]}" --save-session "$tmp/s" --trace "$tmp/t.json"
 [ "$(mode "$tmp/t.json")" = 600 ] || fail "a trace is $(mode "$tmp/t.json")"
 printf 'hello\n/save %s\n' "$tmp/talk" | "$tern" chat -m models/tern-tiny --no-store -n 2 >"$tmp/out" 2>"$tmp/err" || fail "chat"
 [ "$(mode "$tmp/talk")" = 600 ] || fail "a conversation is $(mode "$tmp/talk")"
+mkdir -p "$tmp/data/tern"
+[ "$(mode "$tmp/data/tern")" = 777 ] || fail "the test's own folder"
+done_ "a store" "$tern" rag add "$tmp/notes"
+[ "$(mode "$tmp/data/tern")$(mode "$tmp/data/tern/store.db")" = 700600 ] || fail "the store is $(mode "$tmp/data/tern/store.db")"
+grep -q "yours alone now" "$tmp/err" || fail "no notice of the folder that was narrowed"
 umask 022
 
 # pipes and devices

@@ -137,7 +137,7 @@ static void replaced(const char *const files[2], const char *load, const char *r
     }
     assert_memory_not_equal(want[0], want[1], 500 * sizeof(float));
     bool seen[2] = {false, false};
-    for (long n = 0;; n++) {
+    for (long n = 0;; n += 2) {
         event e = {.left = n, .happens = replace};
         other = files[0];
         replace();
@@ -183,7 +183,7 @@ static void a_file_is_cut_while_it_is_opened(void **state) {
         int n_refused = 0;
         copy(kinds[k].file, target);
         assert_int_equal(answer(kinds[k].load, "threads", &never, want, &err), TERN_OK);
-        for (long n = 0;; n += 3) {
+        for (long n = 0;; n += 7) {
             event e = {.left = n, .happens = cut};
             copy(kinds[k].file, target);
             tern_status st = answer(kinds[k].load, "threads", &e, got, &err);
