@@ -25,9 +25,6 @@ static inline float *tn_kv_v(const tn_kv *kv, int layer, int head) {
     return kv->v + tn_kv_head_offset(kv, layer, head);
 }
 
-/* No value of p[0..n) is infinite or no number. */
-bool tn_all_finite(const float *p, size_t n);
-
 /* Store one position's key and value (d_head values each). */
 void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k, const float *v);
 /* Copy position `from` over position `to` in every layer and head (draft trees keep the accepted branch). */

@@ -40,6 +40,13 @@ static float float_of(reader *r, const char *key) {
     return (float)d;
 }
 
+/* From min to max, min itself only where it is 0 and `zero` allows it: what config.json and GGUF are held to. */
+static float range_of(reader *r, const char *key, float min, float max, bool zero) {
+    float v = float_of(r, key);
+    if (!((v > min || (zero && v == 0)) && v < max)) miss(r, key);
+    return v;
+}
+
 static bool bool_of(reader *r, const char *key) {
     const json_t *v = json_object_get(r->o, key);
     if (!json_is_boolean(v)) miss(r, key);
@@ -67,24 +74,24 @@ static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     if (r->ok && h->n_heads % h->n_kv_heads) miss(r, "n_kv_heads");
     r->o = json_object_get(meta, "operators");
     h->norm = (tn_norm_kind)int_of(r, "norm", TN_NORM_RMS, TN_NORM_LAYER);
-    h->norm_eps = float_of(r, "norm_eps");
+    h->norm_eps = range_of(r, "norm_eps", 0, 1, false);
     h->act = (tn_act)int_of(r, "act", TN_ACT_SILU, TN_ACT_RELU2);
     h->gated = bool_of(r, "gated");
     h->parallel_block = bool_of(r, "parallel_block");
     h->post_norms = bool_of(r, "post_norms");
     h->qk_norm = bool_of(r, "qk_norm");
     h->tied = bool_of(r, "tied");
-    h->embd_scale = float_of(r, "embd_scale");
-    h->attn_scale = float_of(r, "attn_scale");
-    h->attn_soft_cap = float_of(r, "attn_soft_cap");
-    h->logit_soft_cap = float_of(r, "logit_soft_cap");
+    h->embd_scale = range_of(r, "embd_scale", 0, 1e6f, false);
+    h->attn_scale = range_of(r, "attn_scale", 0, 1e6f, false);
+    h->attn_soft_cap = range_of(r, "attn_soft_cap", 0, 1e6f, true);
+    h->logit_soft_cap = range_of(r, "logit_soft_cap", 0, 1e6f, true);
     h->window = int_of(r, "window", 0, INT32_MAX);
     h->window_pattern = int_of(r, "window_pattern", 0, TN_MAX_LAYERS);
     r->o = json_object_get(meta, "rope");
     h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);
-    h->rope_base = (double)float_of(r, "rope_base");
+    h->rope_base = (double)range_of(r, "rope_base", 1, 1e12f, false);
     h->rope_orig_ctx = int_of(r, "rope_orig_ctx", 0, INT32_MAX);
-    h->rope_mscale = float_of(r, "rope_mscale");
+    h->rope_mscale = range_of(r, "rope_mscale", 0, 1e3f, false);
     if (r->ok && (h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4)) miss(r, "n_rot");
 }
 
@@ -373,8 +380,8 @@ tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error 
 }
 
 /* What can be known of a site's outlier path before its rows are read. */
-static tern_status plan_shadow(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
-                               tern_error *err) {
+static tern_status plan_outliers(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
+                                 tern_error *err) {
     const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT);
     TN_FAIL_IF(!hot || hot->n > s->ops.k || hot->size_bytes != (uint64_t)hot->n * 4, err, TERN_E_FORMAT,
                "layer %d: %s has no (sane) list of hot channels", layer, tn_role_name(s->ops.roles[0]));
@@ -397,8 +404,8 @@ static tern_status plan_shadow(tn_npu_model *m, tn_npu_site *s, const section_vi
     TN_FAIL_IF(!r || r->size_bytes != (uint64_t)s->ops.k * row_bytes, err, TERN_E_FORMAT,
                "layer %d: the outlier rows of %s have another shape", layer, tn_role_name(s->ops.roles[0]));
     s->rows_off_bytes = r->off_bytes;
-    s->shadow = m->any_shadow = true;
-    m->max_shadow_n = s->ops.n_total > m->max_shadow_n ? s->ops.n_total : m->max_shadow_n;
+    s->has_outliers = m->any_outliers = true;
+    m->max_outlier_n = s->ops.n_total > m->max_outlier_n ? s->ops.n_total : m->max_outlier_n;
     return TERN_OK;
 }
 
@@ -510,7 +517,7 @@ static tern_status open_site(tn_npu_model *m, int32_t i_site, tile_room *room, t
     TN_FAIL_IF(s->rotated && s->ops.k % TN_HADAMARD_BLOCK, err, TERN_E_FORMAT,
                "layer %d: inputs of %s are rotated, but %d is no multiple of %d", layer, tn_site_name(site),
                s->ops.k, TN_HADAMARD_BLOCK);
-    return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_shadow(m, s, &v, layer, err) : TERN_OK;
+    return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
 }
 
 /* ---- open ---------------------------------------------------------------------------------------- */
@@ -586,7 +593,7 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     tn_npu_site *lm_head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     TN_TRY(plan_tiles(m, h, -1, &room, err));
     TN_TRY(open_site(m, (int32_t)(lm_head - m->sites), &room, err));
-    if (lm_head->shadow) TN_TRY(read_hot(lm_head, &v, -1, err));
+    if (lm_head->has_outliers) TN_TRY(read_hot(lm_head, &v, -1, err));
     const tn_pkg_record *r = tiles_record(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
     if (!r) return TERN_E_FORMAT;
     m->embd_tiles = h->tied  ? lm_head->image[0].tiles
@@ -620,7 +627,7 @@ tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error 
     }
     int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
     for (int32_t i = first; i < first + n; i++)
-        if (m->sites[i].shadow) TN_TRY(read_hot(&m->sites[i], &v, layer, err));
+        if (m->sites[i].has_outliers) TN_TRY(read_hot(&m->sites[i], &v, layer, err));
     return TERN_OK;
 }
 

@@ -1,7 +1,9 @@
 /* Files that others replace, cut or fill with nonsense while they are opened and used: the right answer or one error. */
+#include "base/finite.h"
 #include "base/cpu.h"
 #include "engine/engine.h"
 #include "formats/gguf.h"
+#include "formats/package.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 
@@ -10,6 +12,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,6 +261,45 @@ static void values_that_are_not_finite(void **state) {
     }
 }
 
+/* Metadata of a package, with true checksums, is held to what config.json is held to. */
+static void metadata_out_of_range(void **state) {
+    (void)state;
+    static const struct {
+        const char *section, *key;
+        double value;
+    } cases[] = {{"operators", "norm_eps", 0},        {"operators", "norm_eps", -1e-5},
+                 {"operators", "attn_soft_cap", -30}, {"operators", "logit_soft_cap", -30},
+                 {"operators", "attn_scale", 0},      {"operators", "embd_scale", -1},
+                 {"rope", "rope_base", -5},           {"rope", "rope_base", 1e39},
+                 {"rope", "rope_mscale", 0}};
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tern_error err;
+    tn_pkg *p;
+    assert_int_equal(tn_pkg_open(&ctx, packages[0], &p, &err), TERN_OK);
+    const tn_pkg_section *s = tn_pkg_find(p, TN_PKG_META, -1);
+    char *meta = calloc(1, s->size_bytes + 1);
+    assert_int_equal(tn_pkg_read(p, s, meta, &err), TERN_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *j = json_loads(meta, 0, NULL), *o = json_object_get(j, cases[i].section);
+        assert_non_null(json_object_get(o, cases[i].key));
+        json_object_set_new(o, cases[i].key, json_real(cases[i].value));
+        char *text = json_dumps(j, JSON_REAL_PRECISION(17));
+        tn_pkg_writer *w;
+        unlink(target);
+        assert_int_equal(tn_pkg_create(&ctx, target, 1, 0, &w, &err), TERN_OK);
+        assert_int_equal(tn_pkg_put_section(w, TN_PKG_META, -1, text, strlen(text), &err), TERN_OK);
+        assert_int_equal(tn_pkg_finish(&w, &err), TERN_OK);
+        free(text);
+        json_decref(j);
+        tern_engine *e = NULL;
+        assert_int_equal(tern_engine_open(target, NULL, &e, &err), TERN_E_FORMAT);
+        if (!strstr(err.message, cases[i].key)) fail_msg("%s: %s", cases[i].key, err.message);
+    }
+    free(meta);
+    tn_pkg_close(&p);
+}
+
 static void finite_or_not(void **state) {
     (void)state;
     static float x[3000];
@@ -283,6 +325,7 @@ int main(void) {
         cmocka_unit_test(a_file_is_cut_while_it_is_opened),
         cmocka_unit_test(a_mapped_package_is_cut),
         cmocka_unit_test(values_that_are_not_finite),
+        cmocka_unit_test(metadata_out_of_range),
         cmocka_unit_test(finite_or_not),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
