@@ -155,7 +155,12 @@ typedef struct tern_options {
 TERN_API void tern_options_defaults(tern_options *o);
 
 /* Open a GGUF file, a Hugging Face folder (float path) or a .tern package (INT8 device). On failure *out is
- * NULL. */
+ * NULL.
+ * The path is opened once: whoever renames another file over it changes nothing for this engine. A float model is
+ * mapped while it is opened, and a package as long as it is open with load "mmap". From the first mapping on the
+ * process has a handler for SIGBUS: where a mapped file was made shorter by others, the call that reads it returns
+ * TERN_E_IO instead of ending the process. The handler passes on every other SIGBUS to the one it found. Copying over
+ * a package that is in use changes its weights; put the new one beside it and rename. */
 TERN_API tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out,
                                       tern_error *err);
 TERN_API void tern_engine_close(tern_engine **e);

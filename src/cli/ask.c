@@ -9,6 +9,7 @@
 #include "cli/store_args.h"
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "engine/engine.h"
 #include "store/rag.h"
 
@@ -21,7 +22,7 @@
 typedef struct answer {
     char *text;
     size_t n, cap;
-    bool quiet;
+    bool quiet, no_memory;
     double first_s; /* process age at the first token */
 } answer;
 
@@ -45,7 +46,10 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     if (a->n + n + 1 > a->cap) {
         size_t cap = (a->n + n + 1) * 2;
         char *more = realloc(a->text, cap);
-        if (!more) return false;
+        if (!more) {
+            a->no_memory = true;
+            return false;
+        }
         a->text = more;
         a->cap = cap;
     }
@@ -124,10 +128,22 @@ static void keep_documents(tern_session *s, tn_store *index, const tn_rag_hit *h
         for (int32_t h = 0; h < i; h++) seen = seen || !strcmp(hits[h].path, hits[i].path);
         char *text;
         size_t n_bytes;
-        if (seen || tn_rag_text(index, hits[i].path, MAX_BYTES, &text, &n_bytes, NULL) != TERN_OK) continue;
+        int64_t id;
+        if (seen || tn_rag_id(index, hits[i].path, &id, NULL) != TERN_OK ||
+            tn_storing_quoting(s, &id, 1, NULL) != TERN_OK ||
+            tn_rag_text(index, hits[i].path, MAX_BYTES, &text, &n_bytes, NULL) != TERN_OK)
+            continue;
         tn_storing_corpus(s, text, n_bytes);
         tn_free(tn_store_ctx(index), text);
     }
+}
+
+/* The conversation goes when one of the documents goes that it was answered from. */
+static tern_status quote_documents(tern_session *s, tn_store *index, const tn_rag_hit *hits, int32_t n,
+                                   tern_error *err) {
+    int64_t ids[TN_RAG_MAX_K];
+    for (int32_t i = 0; i < n; i++) TN_TRY(tn_rag_id(index, hits[i].path, &ids[i], err));
+    return tn_storing_quoting(s, ids, (size_t)n, err);
 }
 
 int cmd_ask(int argc, char **argv) {
@@ -173,7 +189,7 @@ int cmd_ask(int argc, char **argv) {
     if (!question || !question[strspn(question, " \t\r\n")]) return usage_error(&c, "a question is required");
 
     tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
+    store_ctx(&ctx);
     tn_store *index = NULL;
     tn_rag_hit *hits = NULL;
     int32_t n_hits = 0, n_found = 0, *ids = NULL;
@@ -231,6 +247,10 @@ int cmd_ask(int argc, char **argv) {
     }
     if (n_hits < n_found)
         fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", n_hits, n_found, room);
+    if (quote_documents(s, index, hits, n_hits, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
     interrupted = s;
     signal(SIGINT, on_interrupt);
     t0 = tn_now_s();
@@ -244,6 +264,7 @@ int cmd_ask(int argc, char **argv) {
     tern_generate_result res;
     tern_status st = tern_session_generate(s, &g, &res, &err);
     interrupted = NULL;
+    if (st == TERN_OK && out.no_memory) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
     if (st != TERN_OK && !(st == TERN_E_CANCELLED && out.n)) {
         rc = failed(&err);
         goto out;

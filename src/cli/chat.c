@@ -3,11 +3,13 @@
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
+#include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
 #include "cli/store_args.h"
 
 #include "base/clock.h"
+#include "base/status.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -27,7 +29,7 @@ typedef struct chat {
     size_t n_answer, cap_answer;
     double prefill_s, decode_s; /* of all turns */
     int32_t n_decoded;
-    bool terminal;
+    bool terminal, no_memory;
     char *source; /* of the chat template, or NULL: the model's */
 } chat;
 
@@ -47,7 +49,10 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     if (c->n_answer + n + 1 > c->cap_answer) {
         size_t cap = (c->n_answer + n + 1) * 2;
         char *more = realloc(c->answer, cap);
-        if (!more) return false;
+        if (!more) {
+            c->no_memory = true;
+            return false;
+        }
         c->answer = more;
         c->cap_answer = cap;
     }
@@ -82,6 +87,7 @@ static bool turn(chat *c, const char *text) {
     tern_generate_result res = {0};
     if (ids) {
         c->n_answer = 0;
+        c->no_memory = false;
         if (c->answer) c->answer[0] = 0;
         interrupted = c->s;
         double t0 = tn_now_s();
@@ -92,6 +98,8 @@ static bool turn(chat *c, const char *text) {
         c->decode_s += res.decode_s;
         c->n_decoded += res.n_tokens;
         putchar('\n');
+        fflush(stdout); /* a program that reads the answer waits for its end */
+        if (st == TERN_OK && c->no_memory) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
         ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->n_answer);
         if (st != TERN_OK) failed(&err);
     }
@@ -133,12 +141,12 @@ static bool slash(chat *c, char *line) {
     } else if (!strcmp(line, "/undo")) {
         if (c->n_msgs >= 2 && !strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) pop(c, 2);
     } else if (!strcmp(line, "/save") && arg) {
-        FILE *f = fopen(arg, "w");
-        if (!f) {
-            failed_text("cannot write %s", arg);
-        } else {
-            print_history(c, f);
-            fclose(f);
+        static const tn_outkind kind = {
+            .what = "a saved conversation", .begins = {"system: ", "user: "}, .is_private = true};
+        output_file f;
+        if (output_open(&f, arg, &kind)) {
+            print_history(c, f.stream);
+            (void)output_close(&f);
         }
     } else if (!strcmp(line, "/tokens")) {
         fprintf(stderr, "%zu of %d tokens\n", tern_session_length(c->s), tern_session_capacity(c->s));

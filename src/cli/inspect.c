@@ -190,13 +190,12 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
     return st;
 }
 
-static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensors) {
-    tn_pkg *p;
+/* Closes p. */
+static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, bool tensors) {
     tern_error err;
     tn_hparams h;
     char scheme[24], description[64];
     uint64_t n_params;
-    if (tn_pkg_open(ctx, path, &p, &err) != TERN_OK) return failed(&err);
     json_t *sections = json_array(), *sites = json_array(), *graphs = json_object();
     tn_attn_times times = {0};
     tern_status st = tn_package_hparams(ctx, p, &h, scheme, description, &n_params, &err);
@@ -367,6 +366,9 @@ int cmd_inspect(int argc, char **argv) {
     if (!words[0]) return usage_error(&c, "FILE is required");
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    return tn_pkg_is(words[0]) ? inspect_package(&ctx, words[0], json, tensors)
-                               : inspect_source(&ctx, words[0], json, tensors);
+    tn_pkg *p;
+    tern_error err;
+    if (tn_pkg_open_if(&ctx, words[0], &p, &err) != TERN_OK) return failed(&err);
+    return p ? inspect_package(&ctx, p, words[0], json, tensors)
+             : inspect_source(&ctx, words[0], json, tensors);
 }

@@ -34,6 +34,7 @@ static void print_help(FILE *f) {
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a full disk: an error of the write */
     if (argc < 2) {
         print_help(stderr);
         return EXIT_USAGE;

@@ -86,7 +86,7 @@ static int sub_add(int argc, char **argv) {
     if (overlap >= max_tokens)
         return usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
     tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
+    store_ctx(&ctx);
     tern_error err;
     adding a = {.terminal = isatty(STDERR_FILENO)};
     char *file = store_path(store);
@@ -183,7 +183,7 @@ static int sub_ls(int argc, char **argv) {
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
+    store_ctx(&ctx);
     tn_store *s = open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     listing l = {.as_json = json, .json = json ? json_array() : NULL};
@@ -215,7 +215,7 @@ static int sub_rm(int argc, char **argv) {
     if (rc >= 0) return rc;
     if (!paths[0] != all) return usage_error(&c, "want either PATH... or --all");
     tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
+    store_ctx(&ctx);
     tn_store *s = open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     int64_t sum = 0;

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 typedef struct output {
-    bool json, logprobs;
+    bool json, logprobs, no_memory;
     char *text; /* the whole answer, for --json */
     size_t n, cap;
     json_t *tokens;
@@ -42,7 +42,10 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     if (o->n + n + 1 > o->cap) {
         size_t cap = (o->n + n + 1) * 2;
         char *more = realloc(o->text, cap);
-        if (!more) return false;
+        if (!more) {
+            o->no_memory = true;
+            return false;
+        }
         o->text = more;
         o->cap = cap;
     }
@@ -188,6 +191,10 @@ int cmd_run(int argc, char **argv) {
     tern_generate_result res;
     if (tern_session_generate(s, &g, &res, &err) != TERN_OK) {
         rc = failed(&err);
+        goto out;
+    }
+    if (out.no_memory) {
+        rc = failed_text("no memory for the answer");
         goto out;
     }
     tern_stats ts;

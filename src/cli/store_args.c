@@ -33,3 +33,10 @@ int open_stored_session(tern_engine *e, tern_session_options *so, const char *gi
     free(path);
     return st == TERN_OK ? -1 : failed(&err);
 }
+
+void store_ctx(tn_ctx *ctx) {
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = log_line;
+    tn_ctx_init(ctx, &hooks);
+}

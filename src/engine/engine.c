@@ -40,8 +40,9 @@ static tern_status open_float(tern_engine *e, const char *path, const char *sche
     return st;
 }
 
-static tern_status open_package(tern_engine *e, const char *path, const tern_options *o, int n_threads,
-                                tern_error *err) {
+/* Takes *pkg where it gets so far. */
+static tern_status open_package(tern_engine *e, const char *path, tn_pkg **pkg, const tern_options *o,
+                                int n_threads, tern_error *err) {
     TN_FAIL_IF(o->npu_threads < 0 || o->npu_threads > 63 || o->cpu_threads < 0 || o->cpu_threads > 63, err,
                TERN_E_INVALID, "%d NPU and %d CPU workers: want 1 to 63 each, or 0 for the default",
                o->npu_threads, o->cpu_threads);
@@ -66,7 +67,8 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     e->profile_path = tn_alloc(&e->ctx, TN_MEM_OTHER, cap, 1);
     TN_FAIL_IF(!e->profile_path, err, TERN_E_MEMORY, "no memory for a path");
     snprintf(e->profile_path, cap, "%s.profile", path);
-    tn_npu_model_options mo = {.backend = o->npu,
+    tn_npu_model_options mo = {.pkg = pkg,
+                               .backend = o->npu,
                                .n_threads = e->n_lane_workers[TN_LANE_NPU],
                                .memory_cap_bytes = o->npu_memory_bytes,
                                .chunk = o->chunk,
@@ -126,7 +128,7 @@ static tern_status open_package(tern_engine *e, const char *path, const tern_opt
     TN_FAIL_IF(o->weights && !tn_weights_form_parse(o->weights, &mo.weights), err, TERN_E_INVALID,
                "weights '%s' are unknown; there are tiles, packed", o->weights);
     tn_aio_defaults(&mo.io);
-    if (!o->read) tn_tuned_read(path, e->profile_path, &mo.io);
+    if (!o->read) tn_tuned_read(tn_pkg_fd(*pkg), e->profile_path, &mo.io);
     TN_FAIL_IF(o->read && !tn_aio_method_parse(o->read, &mo.io), err, TERN_E_INVALID,
                "reading by '%s' is unknown; there are threads, threads-direct, uring, uring-direct", o->read);
     tn_tuned_load(e->profile_path, e->kern.cpu, e->n_lane_workers, &mo.tuned);
@@ -163,14 +165,25 @@ static tern_status open_packed(tern_engine *e, const char *path, const tern_opti
     tn_log(&e->ctx, TERN_LOG_INFO,
            "%s is packed for the device at every start; tern pack makes a package that stays", path);
     tern_status st = tn_pack(&e->ctx, path, name, &p, NULL, err);
-    if (st == TERN_OK) st = open_package(e, name, o, n_threads, err);
+    tn_pkg *pkg = NULL;
+    if (st == TERN_OK) st = tn_pkg_open(&e->ctx, name, &pkg, err);
     unlink(name); /* what reads it has it open */
+    if (st == TERN_OK) st = open_package(e, name, &pkg, o, n_threads, err);
+    tn_pkg_close(&pkg);
+    tn_free(&e->ctx, e->profile_path); /* nothing stays of it */
+    e->profile_path = NULL;
     return st;
 }
 
 static tern_status open_any(tern_engine *e, const char *path, const tern_options *o, int n_threads,
                             tern_error *err) {
-    if (tn_pkg_is(path)) return open_package(e, path, o, n_threads, err);
+    tn_pkg *pkg;
+    TN_TRY(tn_pkg_open_if(&e->ctx, path, &pkg, err));
+    if (pkg) {
+        tern_status st = open_package(e, path, &pkg, o, n_threads, err);
+        tn_pkg_close(&pkg);
+        return st;
+    }
     return o->npu ? open_packed(e, path, o, n_threads, err)
                   : open_float(e, path, o->scheme, o->attention, o->attention_decode, err);
 }

@@ -1,6 +1,7 @@
 /* A session's timeline: prefill, step, score, cancel. */
 #include "engine/engine.h"
 
+#include "base/finite.h"
 #include "base/status.h"
 #include "package/loader.h"
 
@@ -143,11 +144,39 @@ static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, cons
     return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
 }
 
-static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
-                             tern_error *err) {
+/* Logits that are no numbers would be drawn from all the same. The values of the layers tell where it began: what
+ * is not finite in front of a layer is not finite in its V. */
+static tern_status check_logits(const tern_session *s, const float *logits, int32_t n, int32_t end,
+                                tern_error *err) {
+    const tn_kv *kv = &s->state.kv;
+    const tn_hparams *h = &s->e->model->h;
+    TN_FAIL_IF(s->e->npu && tn_file_shrank(s->e->npu->map), err, TERN_E_IO,
+               "the package became shorter while it was in use: its weights are gone");
+    if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
+    for (int l = 0; l < kv->n_layers; l++) {
+        for (int i = 0; i < kv->n_kv_heads; i++)
+            TN_FAIL_IF(
+                !tn_all_finite(tn_kv_v(kv, l, i), (size_t)end * (size_t)kv->d_head), err, TERN_E_FORMAT,
+                "the model computes values that are not finite: layer %d is the first that has some", l);
+    }
+    return tn_fail(
+        err, TERN_E_FORMAT,
+        "the model computes values that are not finite: behind the attention of layer %d, the last",
+        h->n_layers - 1);
+}
+
+static tern_status raw_logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
+                                 tern_error *err) {
     if (s->pipeline) return tn_pipeline_logits(s->pipeline, row0, n, logits, err);
     tn_forward_logits(s->e->model, s->e->pool, r, &s->acts, row0, n, logits);
     return TERN_OK;
+}
+
+/* r: n_rows rows, the last of which lie behind the session's tokens. */
+static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
+                             tern_error *err) {
+    TN_TRY(raw_logits_of(s, r, row0, n, logits, err));
+    return check_logits(s, logits, n, s->n_tok + row0 + n, err);
 }
 
 /* Logits of the positions a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time. `done`: tokens
@@ -354,12 +383,7 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
                "nothing was recorded: open a package with the trace option");
-    FILE *f = fopen(path, "w");
-    TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
-    tern_status st = tn_timeline_write_trace(s->timeline, f, err);
-    if (fclose(f) && st == TERN_OK)
-        st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
-    return st;
+    return tn_timeline_save_trace(s->timeline, (tn_ctx *)&s->e->ctx, path, err);
 }
 
 tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err) {

@@ -2,7 +2,9 @@
  * File: state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. */
 #include "engine/engine.h"
 
+#include "base/finite.h"
 #include "base/file.h"
+#include "base/outfile.h"
 #include "base/status.h"
 
 #include <errno.h>
@@ -47,16 +49,16 @@ static void get_state(void *user, void *p, size_t n) { get(user, p, n); }
 
 tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
-    TN_TRY(tn_file_may_replace(path, err));
+    static const tn_outkind kind = {.what = "a saved session", .begins = {"TERNSTA"}, .is_private = true};
     const tn_model *m = s->e->model;
-    size_t cap = strlen(path) + 32;
-    char *tmp = tn_alloc(&s->e->ctx, TN_MEM_OTHER, cap, 1);
-    TN_FAIL_IF(!tmp, err, TERN_E_MEMORY, "no memory to save a session");
-    snprintf(tmp, cap, "%s.tmp%ld", path, (long)getpid());
-    stream st = {.f = fopen(tmp, "wb"), .hash = XXH64_createState()};
+    tn_outfile *file;
+    TN_TRY(tn_outfile_open((tn_ctx *)&s->e->ctx, path, &kind, &file, err));
+    int fd = dup(tn_outfile_fd(file));
+    stream st = {.f = fd >= 0 ? fdopen(fd, "wb") : NULL, .hash = XXH64_createState()};
     tern_status rc = TERN_OK;
     if (!st.f || !st.hash) {
-        rc = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", tmp, strerror(errno));
+        if (!st.f && fd >= 0) close(fd);
+        rc = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
         goto out;
     }
     XXH64_reset(st.hash, 0);
@@ -75,26 +77,29 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
     tn_state_save(&s->state, put_state, &st);
     if (s->has_logits) put(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st.hash);
-    if (fwrite(&digest, sizeof digest, 1, st.f) != 1 || fflush(st.f) || fsync(fileno(st.f))) st.failed = true;
+    if (fwrite(&digest, sizeof digest, 1, st.f) != 1) st.failed = true;
     if (fclose(st.f)) st.failed = true;
     st.f = NULL;
-    if (st.failed || rename(tmp, path))
-        rc = tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno));
+    rc = st.failed ? tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno))
+                   : tn_outfile_commit(&file, err);
 out:
     if (st.f) fclose(st.f);
-    if (rc != TERN_OK) (void)remove(tmp);
+    tn_outfile_abort(&file);
     if (st.hash) XXH64_freeState(st.hash);
-    tn_free(&s->e->ctx, tmp);
     return rc;
 }
 
 tern_status tern_session_load(tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     const tn_model *m = s->e->model;
-    stream st = {.f = fopen(path, "rb"), .hash = XXH64_createState()};
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
+    stream st = {.f = fdopen(fd, "rb"), .hash = XXH64_createState()};
     tern_status rc = TERN_OK;
     state_head head;
     if (!st.f || !st.hash) {
+        if (!st.f) close(fd);
         rc = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
         goto out;
     }
@@ -127,6 +132,7 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
     if (head.has_logits) get(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st.hash), stored;
     bool ok = !st.failed && fread(&stored, sizeof stored, 1, st.f) == 1 && stored == digest;
+    ok = ok && (!head.has_logits || tn_all_finite(s->logits, (size_t)m->h.n_vocab));
     for (int32_t i = 0; ok && i < head.n_tok; i++) ok = s->tokens[i] >= 0 && s->tokens[i] < m->h.n_vocab;
     if (!ok) {
         (void)tn_state_truncate(&s->state, 0);

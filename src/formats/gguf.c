@@ -426,6 +426,8 @@ tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_erro
     return open_bytes(ctx, f, f->data, f->size_bytes, path, out, err);
 }
 
+bool tn_gguf_shrank(const tn_gguf *g) { return tn_file_shrank(g->file); }
+
 void tn_gguf_close(tn_gguf **pg) {
     tn_gguf *g = *pg;
     if (!g) return;

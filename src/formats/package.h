@@ -14,6 +14,7 @@
 #define TN_FORMATS_PACKAGE_H
 
 #include "base/ctx.h"
+#include "base/outfile.h"
 #include "base/status.h"
 
 #include <stdint.h>
@@ -101,6 +102,8 @@ enum {
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
+extern const tn_outkind tn_pkg_kind_of_file;
+
 typedef struct tn_pkg_writer tn_pkg_writer;
 typedef struct tn_pkg tn_pkg;
 
@@ -139,6 +142,7 @@ void tn_pkg_close(tn_pkg **p);
 /* Let the kernel fetch everything in front of the layers, all of which is needed before anything can begin.
  */
 void tn_pkg_fetch_front(const tn_pkg *p);
+int tn_pkg_fd(const tn_pkg *p); /* the one descriptor; whoever needs another copies this one */
 const char *tn_pkg_path(const tn_pkg *p);
 uint64_t tn_pkg_file_bytes(const tn_pkg *p);
 size_t tn_pkg_n_sections(const tn_pkg *p);

@@ -488,7 +488,8 @@ tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model
     add_embedding(l);
     if (!l->map) {
         if ((st = place_in_ring(l, opt->ring_bytes, err)) != TERN_OK) goto out;
-        if ((st = tn_aio_open(m->ctx, path, &opt->io, &l->aio, err)) != TERN_OK) goto out;
+        if ((st = tn_aio_open_fd(m->ctx, tn_pkg_fd(m->pkg), path, &opt->io, &l->aio, err)) != TERN_OK)
+            goto out;
     }
     pthread_mutex_lock(&l->mu);
     pump(l);

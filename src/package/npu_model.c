@@ -40,6 +40,13 @@ static float float_of(reader *r, const char *key) {
     return (float)d;
 }
 
+/* From min to max, min itself only where it is 0 and `zero` allows it: what config.json and GGUF are held to. */
+static float range_of(reader *r, const char *key, float min, float max, bool zero) {
+    float v = float_of(r, key);
+    if (!((v > min || (zero && v == 0)) && v < max)) miss(r, key);
+    return v;
+}
+
 static bool bool_of(reader *r, const char *key) {
     const json_t *v = json_object_get(r->o, key);
     if (!json_is_boolean(v)) miss(r, key);
@@ -67,24 +74,24 @@ static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     if (r->ok && h->n_heads % h->n_kv_heads) miss(r, "n_kv_heads");
     r->o = json_object_get(meta, "operators");
     h->norm = (tn_norm_kind)int_of(r, "norm", TN_NORM_RMS, TN_NORM_LAYER);
-    h->norm_eps = float_of(r, "norm_eps");
+    h->norm_eps = range_of(r, "norm_eps", 0, 1, false);
     h->act = (tn_act)int_of(r, "act", TN_ACT_SILU, TN_ACT_RELU2);
     h->gated = bool_of(r, "gated");
     h->parallel_block = bool_of(r, "parallel_block");
     h->post_norms = bool_of(r, "post_norms");
     h->qk_norm = bool_of(r, "qk_norm");
     h->tied = bool_of(r, "tied");
-    h->embd_scale = float_of(r, "embd_scale");
-    h->attn_scale = float_of(r, "attn_scale");
-    h->attn_soft_cap = float_of(r, "attn_soft_cap");
-    h->logit_soft_cap = float_of(r, "logit_soft_cap");
+    h->embd_scale = range_of(r, "embd_scale", 0, 1e6f, false);
+    h->attn_scale = range_of(r, "attn_scale", 0, 1e6f, false);
+    h->attn_soft_cap = range_of(r, "attn_soft_cap", 0, 1e6f, true);
+    h->logit_soft_cap = range_of(r, "logit_soft_cap", 0, 1e6f, true);
     h->window = int_of(r, "window", 0, INT32_MAX);
     h->window_pattern = int_of(r, "window_pattern", 0, TN_MAX_LAYERS);
     r->o = json_object_get(meta, "rope");
     h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);
-    h->rope_base = (double)float_of(r, "rope_base");
+    h->rope_base = (double)range_of(r, "rope_base", 1, 1e12f, false);
     h->rope_orig_ctx = int_of(r, "rope_orig_ctx", 0, INT32_MAX);
-    h->rope_mscale = float_of(r, "rope_mscale");
+    h->rope_mscale = range_of(r, "rope_mscale", 0, 1e3f, false);
     if (r->ok && (h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4)) miss(r, "n_rot");
 }
 
@@ -679,7 +686,12 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     if (m) *m = (tn_npu_model){.ctx = ctx, .kern = kern, .model = model};
     if (model) model->ctx = ctx;
     TN_BAIL_IF(!m || !model, err, TERN_E_MEMORY, "no memory for a model");
-    if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) goto out;
+    if (opt->pkg) {
+        m->pkg = *opt->pkg;
+        *opt->pkg = NULL;
+    } else if ((st = tn_pkg_open(ctx, path, &m->pkg, err)) != TERN_OK) {
+        goto out;
+    }
     tn_pkg_fetch_front(m->pkg);
     if ((st = tn_package_hparams(ctx, m->pkg, &model->h, m->scheme, model->description, &model->n_params,
                                  err)) != TERN_OK)
@@ -698,7 +710,9 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
     TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->device_blocks || !m->sites ||
                    !model->layers,
                err, TERN_E_MEMORY, "no memory for a model");
-    if (opt->load == TN_LOAD_MMAP && (st = tn_file_open(ctx, path, &m->map, err)) != TERN_OK) goto out;
+    if (opt->load == TN_LOAD_MMAP &&
+        (st = tn_file_map(ctx, tn_pkg_fd(m->pkg), path, &m->map, err)) != TERN_OK)
+        goto out;
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
         if (s->kind != TN_PKG_MODEL && s->kind != TN_PKG_LAYER && s->kind != TN_PKG_HEAD) continue;

@@ -132,6 +132,8 @@ typedef struct tn_npu_model {
 } tn_npu_model;
 
 typedef struct tn_npu_model_options {
+    tn_pkg *
+        *pkg; /* NULL: path is opened; else what was opened there, taken (and nulled) by tn_npu_model_open */
     const char *backend;       /* NULL: the first built in */
     int32_t n_threads;         /* of the device */
     uint64_t memory_cap_bytes; /* 0 = no limit but the device's own */

@@ -1095,13 +1095,13 @@ static tern_status name_journal(packer *p, const char *out) {
     p->journal = tn_alloc(p->ctx, TN_MEM_OTHER, cap, 1);
     TN_FAIL_IF(!p->journal, p->err, TERN_E_MEMORY, "no memory for a file's name");
     snprintf(p->journal, cap, "%s.heads", out);
-    return TERN_OK;
+    return tn_outfile_may(p->journal, &tn_heads_journal_kind, p->err);
 }
 
 /* A package can take the place of another, never that of what it is made from. */
 static tern_status target(const char *src, const char *out, tern_error *err) {
     struct stat from, to;
-    TN_TRY(tn_file_may_replace(out, err));
+    TN_TRY(tn_outfile_may(out, &tn_pkg_kind_of_file, err));
     if (stat(src, &from) || stat(out, &to)) return TERN_OK;
     TN_FAIL_IF(from.st_dev == to.st_dev && from.st_ino == to.st_ino, err, TERN_E_INVALID,
                "%s: is what is to be packed", out);
