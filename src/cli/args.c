@@ -1,4 +1,5 @@
 #include "cli/args.h"
+#include "cli/output.h"
 
 #include "base/clock.h"
 
@@ -22,17 +23,17 @@ int usage_error(const command *c, const char *fmt, ...) {
 }
 
 int failed(const tern_error *err) {
-    fprintf(stderr, "tern: %s\n", err->message);
+    fprintf(stderr, "tern: %s\n", shown(err->message));
     return EXIT_FAILED;
 }
 
 int failed_text(const char *fmt, ...) {
+    char line[4096];
     va_list ap;
-    fputs("tern: ", stderr);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
+    fprintf(stderr, "tern: %s\n", shown(line));
     return EXIT_FAILED;
 }
 
@@ -185,7 +186,7 @@ char *read_text_file(const char *path, size_t *n_bytes) {
 
 void log_line(void *user, tern_log_level level, const char *line) {
     (void)user;
-    if (level <= TERN_LOG_WARN) fprintf(stderr, "tern: %s\n", line);
+    if (level <= TERN_LOG_WARN) fprintf(stderr, "tern: %s\n", shown(line));
 }
 
 static bool show_progress(void *user, const char *stage, double fraction) {

@@ -39,7 +39,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     answer *a = user;
     if (a->first_s <= 0) a->first_s = process_age_s();
     if (!a->quiet) {
-        fwrite(text, 1, n, stdout);
+        put_answer(text, n);
         fflush(stdout);
         if (ferror(stdout)) return false;
     }
@@ -113,7 +113,7 @@ static void print_sources(const tn_rag_hit *hits, int32_t n) {
     if (n) printf("\n%s\n", any ? "Sources:" : "Passages given (none has the answer's words):");
     for (int32_t i = 0; i < n; i++) {
         if (any && hits[i].support <= 0) continue;
-        printf("[%d] %s, passage %d", i + 1, hits[i].path, hits[i].number);
+        printf("[%d] %s, passage %d", i + 1, shown(hits[i].path), hits[i].number);
         if (any) printf(" (%.0f %% of the answer's words)", (double)hits[i].support * 100);
         putchar('\n');
     }

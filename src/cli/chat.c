@@ -44,7 +44,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     (void)token;
     (void)logprob;
     chat *c = user;
-    fwrite(text, 1, n, stdout);
+    put_answer(text, n);
     fflush(stdout);
     if (c->n_answer + n + 1 > c->cap_answer) {
         size_t cap = (c->n_answer + n + 1) * 2;

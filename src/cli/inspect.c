@@ -31,7 +31,7 @@ static json_t *hparams_json(const tn_hparams *h) {
 }
 
 static void print_hparams(const tn_hparams *h) {
-    printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", h->name);
+    printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", shown(h->name));
     printf("layers         %d of width %d, feed-forward %d\n", h->n_layers, h->n_embd, h->n_ff);
     printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads,
            h->window ? ", sliding window" : "");
@@ -94,7 +94,7 @@ static void print_tensors(const tn_source *s) {
         char shape[96] = "";
         for (int32_t d = 0, n = 0; d < t->n_dims; d++)
             n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%" PRIu64, d ? "x" : "", t->dims[d]);
-        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", t->name, dtype_name(t->dtype), shape,
+        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", shown(t->name), dtype_name(t->dtype), shape,
                t->off_bytes, t->size_bytes);
     }
 }

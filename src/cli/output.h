@@ -10,6 +10,12 @@
  * printed. */
 int emit_json(json_t *j, size_t flags);
 
+/* A name or a line from outside on one line: control characters, newlines too, stand as \\xNN. One of four buffers in
+ * turn; what does not fit is cut. */
+const char *shown(const char *text);
+/* Text of a model. A terminal gets no control characters but newline and tab; a file or a pipe gets the text as it is. */
+void put_answer(const char *text, size_t n);
+
 /* A file that a command writes as a stream: base/outfile.h's promises. */
 typedef struct output_file {
     tn_ctx ctx;

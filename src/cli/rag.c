@@ -35,7 +35,7 @@ typedef struct adding {
 
 static void notice(void *user, const char *line) {
     const adding *a = user;
-    fprintf(stderr, "%stern: %s\n", a->terminal ? "\r\033[K" : "", line);
+    fprintf(stderr, "%stern: %s\n", a->terminal ? "\r\033[K" : "", shown(line));
 }
 
 static void progress(void *user, const char *path, int64_t n_done) {
@@ -166,7 +166,7 @@ static bool list_one(void *user, const tn_rag_document *d) {
     struct tm tm;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&t, &tm));
     printf("%s  %6lld passages  %10lld bytes  %s\n", when, (long long)d->n_passages, (long long)d->n_bytes,
-           d->path);
+           shown(d->path));
     return !ferror(stdout);
 }
 
@@ -226,7 +226,7 @@ static int sub_rm(int argc, char **argv) {
         int64_t n = 0;
         if (s) st = tn_rag_remove(s, paths[i], &n, &err);
         if (st == TERN_OK && !n && paths[i]) {
-            fprintf(stderr, "tern: %s: not in the index\n", paths[i]);
+            fprintf(stderr, "tern: %s: not in the index\n", shown(paths[i]));
             missing = true;
         }
         sum += n;

@@ -35,7 +35,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     output *o = user;
     if (o->first_s <= 0) o->first_s = process_age_s();
     if (!o->json) {
-        fwrite(text, 1, n, stdout);
+        put_answer(text, n);
         fflush(stdout);
         return !ferror(stdout);
     }

@@ -104,3 +104,39 @@ coproc CHAT { exec "$tern" chat -m models/tern-tiny --no-store -n 2 2>/dev/null;
 echo hello >&"${CHAT[1]}"
 read -r -t 60 line <&"${CHAT[0]}" || fail "no end of an answer"
 echo "cli/trust: done"
+
+# names and texts from outside are text: no terminal sees their control characters, no newline in a name forges a line
+python3 - "$tern" "$tmp" <<'PY' || { echo "FAILED: control characters"; exit 1; }
+import os, pty, re, subprocess, sys
+tern, tmp = sys.argv[1:]
+b = open(tmp + "/keep.gguf", "rb").read()
+assert b.count(b"[unused") > 50 and b.count(b"blk.0.attn_q.weight") == 1
+evil = b.replace(b"[unused", b"\x1b[31;1m").replace(b"blk.0.attn_q.weight", b"blk.0.attn_q.weight")
+open(tmp + "/evil.gguf", "wb").write(evil)
+run = [tern, "run", "-m", tmp + "/evil.gguf", "-p", "hello the world", "-n", "40", "--temp", "0", "--ignore-eos", "--draft", "none"]
+piped = subprocess.run(run, capture_output=True).stdout
+assert b"\x1b[31;1m" in piped, piped  # the model does say it; a pipe gets what was said
+seen = b""
+pid, fd = pty.fork()
+if pid == 0:
+    os.execv(tern, run)
+while True:
+    try:
+        part = os.read(fd, 4096)
+    except OSError:
+        break
+    if not part:
+        break
+    seen += part
+os.waitpid(pid, 0)
+assert b"31;1m" in seen and b"\x1b[31;1m" not in seen, seen
+name = tmp + "/a\n2020-01-01 00:00  9 passages  9 bytes  passwd\x1b]0;x\x07\x9b.txt"
+open(name.encode("utf-8", "surrogateescape"), "w").write("The old inn is near the weir.\n")
+store = tmp + "/e.db"
+subprocess.run([tern, "rag", "add", "--store", store, name], check=True, capture_output=True)
+out = subprocess.run([tern, "rag", "ls", "--store", store], capture_output=True).stdout
+assert out.count(b"\n") == 1 and b"\x1b" not in out and b"\x07" not in out and b"\\x0a2020" in out, out
+err = subprocess.run([tern, "run", "-m", name + "none", "-p", "x"], capture_output=True).stderr
+assert err.count(b"\n") == 1 and b"\x1b" not in err, err
+PY
+echo "cli/trust: control characters done"
