@@ -259,7 +259,7 @@ static int this_machine(const char *path, int32_t n_prompt, bool json, const cha
     tern_error err;
     tern_options_defaults(&opt);
     if (tern_engine_open(path, &opt, &e, &err) != TERN_OK) return failed(&err);
-    tn_measured_stages measured;
+    tn_measured_steps measured;
     tn_sim_model shape;
     tn_sim_result o;
     tn_sim s = {0};

@@ -1,6 +1,5 @@
-/* Saving and loading a session: tokens, KV cache and logits, tied to the model by its fingerprint.
- * File: state_head | tokens i32 | per layer and KV head: K panels, V rows (f32) | logits f32 | XXH64 of all
- * before. */
+/* Saving and loading a session: tokens, state and logits, tied to the model by its fingerprint.
+ * File: state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. */
 #include "engine/engine.h"
 
 #include "base/file.h"
@@ -43,36 +42,8 @@ static void get(stream *s, void *p, size_t n) {
     XXH64_update(s->hash, p, n);
 }
 
-/* The cache slices that hold the first n_tok positions, in file order. */
-static void each_slice(const tern_session *s, int32_t n_tok, stream *st,
-                       void (*io)(stream *, void *, size_t)) {
-    const tn_kv *kv = &s->kv;
-    size_t d = (size_t)kv->d_head, k_pos = (size_t)(n_tok + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    for (int l = 0; l < kv->n_layers; l++) {
-        for (int h = 0; h < kv->n_kv_heads; h++) {
-            io(st, tn_kv_k(kv, l, h), k_pos * d * sizeof(float));
-            io(st, tn_kv_v(kv, l, h), (size_t)n_tok * d * sizeof(float));
-        }
-    }
-}
-
-static void put_slice(stream *s, void *p, size_t n) { put(s, p, n); }
-
-/* The last K panel is written whole: give the slots behind n_tok a value, so that files are reproducible. */
-static void clear_tail(const tern_session *s) {
-    const tn_kv *kv = &s->kv;
-    size_t d = (size_t)kv->d_head, in_panel = (size_t)(s->n_tok % TN_KV_PANEL);
-    if (!in_panel) return;
-    size_t off = (size_t)(s->n_tok / TN_KV_PANEL) * d * TN_KV_PANEL;
-    for (int l = 0; l < kv->n_layers; l++) {
-        for (int h = 0; h < kv->n_kv_heads; h++) {
-            for (size_t i = 0; i < d; i++) {
-                memset(tn_kv_k(kv, l, h) + off + i * TN_KV_PANEL + in_panel, 0,
-                       (TN_KV_PANEL - in_panel) * sizeof(float));
-            }
-        }
-    }
-}
+static void put_state(void *user, void *p, size_t n) { put(user, p, n); }
+static void get_state(void *user, void *p, size_t n) { get(user, p, n); }
 
 tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
@@ -99,10 +70,9 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
                        .has_logits = s->has_logits,
                        .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
-    clear_tail(s);
     put(&st, &head, sizeof head);
     put(&st, s->tokens, (size_t)s->n_tok * sizeof *s->tokens);
-    each_slice(s, s->n_tok, &st, put_slice);
+    tn_state_save(&s->state, put_state, &st);
     if (s->has_logits) put(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st.hash);
     if (fwrite(&digest, sizeof digest, 1, st.f) != 1 || fflush(st.f) || fsync(fileno(st.f))) st.failed = true;
@@ -153,12 +123,13 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
     if (s->pipeline) tn_pipeline_forget(s->pipeline);
     tn_session_truncate(s, 0); /* from here on the old contents are gone */
     get(&st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
-    each_slice(s, head.n_tok, &st, get);
+    tn_state_load(&s->state, head.n_tok, get_state, &st);
     if (head.has_logits) get(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st.hash), stored;
     bool ok = !st.failed && fread(&stored, sizeof stored, 1, st.f) == 1 && stored == digest;
     for (int32_t i = 0; ok && i < head.n_tok; i++) ok = s->tokens[i] >= 0 && s->tokens[i] < m->h.n_vocab;
     if (!ok) {
+        (void)tn_state_truncate(&s->state, 0);
         rc = tn_fail(err, TERN_E_FORMAT,
                      "%s: truncated or damaged (checksum differs); the session is empty now", path);
         goto out;

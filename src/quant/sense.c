@@ -235,7 +235,7 @@ static tern_status open_head(const sensing *s, head *h, tern_error *err) {
 static void logits_of(const sensing *s, const head *h, int32_t copy, int32_t t0, int32_t n, float *out) {
     tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, copy) + (size_t)t0 * s->n_embd, h->normed, n);
     const tn_linear l = {.n = h->n, .k = (int32_t)s->n_embd, .dtype = TN_PANEL_F32, .panels = h->panels};
-    tn_linear_run(&l, s->a->kern, s->a->pool, h->normed, s->n_embd, out, (size_t)h->n, (size_t)n);
+    tn_linear_run(&l, s->a->kern, s->a->pool, h->normed, s->n_embd, out, (size_t)h->n, (size_t)n, NULL);
 }
 
 static double divergence(const float *p, const float *q, int32_t n) {
