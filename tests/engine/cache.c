@@ -148,7 +148,7 @@ static void made_once(void **state) {
 static void one_makes_it(void **state) {
     (void)state;
     empty();
-    char key[TN_CACHE_KEY], path[TN_CACHE_PATH + 8];
+    char key[TN_CACHE_KEY], path[TN_CACHE_PATH + 64];
     tern_error err = {0};
     assert_int_equal(tn_cache_key(model, key, &err), TERN_OK);
     snprintf(path, sizeof path, "%s/%s.lock", folder, key);
