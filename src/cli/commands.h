@@ -13,6 +13,7 @@ int cmd_ask(int argc, char **argv);
 int cmd_rag(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_cache(int argc, char **argv);
 int cmd_pack(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_synth(int argc, char **argv);

@@ -18,6 +18,7 @@ static const struct {
     {"tokenize", "text to token ids and back", cmd_tokenize},
     {"eval", "perplexity and task accuracy", cmd_eval},
     {"pack", "quantise a model into a package", cmd_pack},
+    {"cache", "packages made of models by themselves", cmd_cache},
     {"inspect", "what is in a model file; what this processor can do", cmd_inspect},
     {"synth", "write a random model in the exact shapes of a real one", cmd_synth},
     {"bench", "measure prefill and decode speed, and this machine's limits", cmd_bench},

@@ -4,6 +4,7 @@
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
 #include "cli/output.h"
+#include "cli/packing.h"
 #include "cli/prompt.h"
 #include "cli/sampling_args.h"
 #include "cli/stats.h"
@@ -70,17 +71,22 @@ static const char *reason_text(tern_stop_reason r) {
 int cmd_run(int argc, char **argv) {
     model_args ma = {0};
     const char *prompt = NULL, *file = NULL, *system = NULL, *template = NULL, *load = NULL, *save = NULL,
-               *draft = "auto", *store = NULL;
+               *draft = "auto", *store = NULL, *model = NULL;
     int32_t n_ctx = 0;
     const char *trace = NULL;
     bool gantt = false;
     bool chat = false, json = false, stats = false, logprobs = false;
     arg_list stop = {0};
+    packing pk = {0};
     tern_generate_options g;
     grammar_args ga = {0};
     tern_generate_options_defaults(&g);
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
+        {"pack", 0, "WHEN", ARG_STR, &pk.when, 0, 0,
+         "keep a package of MODEL for the next time (tern cache): never (default), later (answer from the "
+         "file, "
+         "pack in the background) or now (pack, then answer)"},
         {"prompt", 'p', "TEXT", ARG_STR, &prompt, 0, 0, "the prompt"},
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0,
          "read the prompt from FILE (-: standard input); with -p, the text of -p follows it"},
@@ -141,6 +147,16 @@ int cmd_run(int argc, char **argv) {
         text = joined;
         memcpy(text + n_text, prompt, strlen(prompt) + 1);
         n_text += strlen(prompt);
+    }
+    model = ma.model;
+    if (pk.when && ma.scheme) {
+        rc = usage_error(&c,
+                         "--pack makes packages of its own scheme: --scheme and --pack exclude each other");
+        goto out;
+    }
+    if (ma.model && !(ma.model = packing_model(&pk, model))) {
+        rc = usage_error(&c, "--pack %s: want never, later or now", pk.when);
+        goto out;
     }
     ma.trace = trace || gantt;
     int opened = open_engine(&c, &ma, &e);
@@ -255,5 +271,7 @@ out:
     free(source);
     tern_session_close(&s);
     tern_engine_close(&e);
+    if (rc == EXIT_OK) packing_after(&pk, model);
+    else if (rc == EXIT_FAILED) packing_failed(&pk, model);
     return rc;
 }
