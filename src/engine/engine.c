@@ -148,7 +148,7 @@ static tern_status open_packed(tern_engine *e, const char *path, const tern_opti
     p.n_threads = n_threads;
     for (int s = 0; o->scheme && s <= TN_N_SCHEMES; s++) {
         TN_FAIL_IF(s == TN_N_SCHEMES, err, TERN_E_INVALID,
-                   "scheme '%s' runs on no device: leave the device out, or take edgeflow, llm-npu, "
+                   "scheme '%s' runs on no device: leave the device out, or take gram, edgeflow, llm-npu, "
                    "naive-w8a8 or smoothquant",
                    o->scheme);
         p.scheme = (tn_scheme)s;
@@ -268,12 +268,22 @@ bool tern_token_is_end(const tern_engine *e, int32_t id) {
     return e->model->tokenizer && tn_tokenizer_is_end(e->model->tokenizer, id);
 }
 
-tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs, int32_t *ids,
-                             size_t cap, size_t *n_ids, tern_error *err) {
+bool tern_has_chat_template(const tern_engine *e) {
+    return e && e->model->tokenizer && tn_tokenizer_has_template(e->model->tokenizer);
+}
+
+void tern_chat_options_defaults(tern_chat_options *o) { *o = (tern_chat_options){.size_bytes = sizeof *o}; }
+
+tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs,
+                             const tern_chat_options *opt, int32_t *ids, size_t cap, size_t *n_ids,
+                             tern_error *err) {
     TN_TRY(need_tokenizer(e, err));
     TN_FAIL_IF((!msgs && n_msgs) || (!ids && cap) || !n_ids, err, TERN_E_INVALID,
                "tern_chat_tokens needs messages, a place for the ids and one for their number");
-    return tn_chat_tokens(e->model->tokenizer, msgs, n_msgs, true, ids, cap, n_ids, err);
+    tern_chat_options o;
+    tern_chat_options_defaults(&o);
+    if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
+    return tn_chat_tokens(e->model->tokenizer, msgs, n_msgs, &o, ids, cap, n_ids, err);
 }
 
 tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, size_t n_msgs, char *buf,
@@ -281,5 +291,5 @@ tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, siz
     TN_TRY(need_tokenizer(e, err));
     TN_FAIL_IF((!msgs && n_msgs) || (!buf && cap) || !n_bytes, err, TERN_E_INVALID,
                "tern_chat_render needs messages, a place for the text and one for its length");
-    return tn_chat_render(e->model->tokenizer, msgs, n_msgs, true, buf, cap, n_bytes, err);
+    return tn_chat_render(e->model->tokenizer, msgs, n_msgs, NULL, buf, cap, n_bytes, err);
 }
