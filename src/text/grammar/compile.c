@@ -68,7 +68,7 @@ static void edge_add(edge_list *l, uint32_t lo, uint32_t hi, uint32_t next) {
 static uint32_t edges_node(compiler *c, const edge_list *l) {
     size_t first = c->p->n_edges;
     if (!ROOM(c, edges, cap_edges, first + l->n)) return 0;
-    memcpy(c->p->edges + first, l->e, l->n * sizeof *l->e);
+    if (l->n) memcpy(c->p->edges + first, l->e, l->n * sizeof *l->e);
     c->p->n_edges += l->n;
     return node(c, TN_GN_EDGES, (uint32_t)first, l->n);
 }
@@ -155,7 +155,7 @@ static uint32_t compile(compiler *c, tn_gx x, uint32_t next);
 static uint32_t fork_of(compiler *c, size_t n) { /* n targets, to be filled */
     size_t first = c->p->n_targets;
     if (!ROOM(c, targets, cap_targets, first + n)) return 0;
-    memset(c->p->targets + first, 0, n * sizeof *c->p->targets);
+    if (n) memset(c->p->targets + first, 0, n * sizeof *c->p->targets);
     c->p->n_targets += n;
     return node(c, TN_GN_FORK, (uint32_t)first, (uint32_t)n);
 }
