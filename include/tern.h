@@ -91,7 +91,8 @@ typedef struct tern_options {
     int32_t chunk; /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = what tern bench --tune kept,
                       or 256 (default) */
     bool no_steal; /* lanes never take each other's tasks, as on a phone (default false) */
-    const char *scheme;    /* float models: "float" (default), or the arithmetic of a baseline, "llm-int8",
+    const char *scheme; /* models that are no package: "float" (default), "blocks" (default where the file is
+                              quantised: its blocks as they are) or the arithmetic of a baseline, "llm-int8",
                               "group-w8a8"; packages have theirs */
     bool no_chunk_sharing; /* graphs, with their weights, for every chunk in flight: what chunk sharing saves
                               (default false) */

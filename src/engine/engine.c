@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/status.h"
+#include "model/blocks.h"
 #include "package/tuned.h"
 #include "quant/pack.h"
 #include "text/chat.h"
@@ -22,12 +23,14 @@ static tern_status open_float(tern_engine *e, const char *path, const char *sche
     TN_FAIL_IF(attention_decode, err, TERN_E_INVALID,
                "sparse attention when decoding needs a package (tern pack makes one)");
     tn_float_scheme scheme = TN_FLOAT;
-    TN_FAIL_IF(scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
-               "scheme '%s' cannot run on a float model: there are float, llm-int8, group-w8a8 (tern pack "
-               "makes packages of the others)",
-               scheme_name);
+    TN_FAIL_IF(
+        scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
+        "scheme '%s' cannot run on a float model: there are float, blocks, llm-int8, group-w8a8 (tern pack "
+        "makes packages of the others)",
+        scheme_name);
     tn_source *src = NULL;
     tern_status st = tn_source_open(&e->ctx, path, &src, err);
+    if (st == TERN_OK && !scheme_name && tn_blocks_in_source(src)) scheme = TN_FLOAT_BLOCKS;
     if (st == TERN_OK && scheme == TN_FLOAT_LLM_INT8 && tn_source_hparams(src)->parallel_block) {
         st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: the llm-int8 baseline does not cover parallel blocks",
                      path);
