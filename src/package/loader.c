@@ -282,10 +282,12 @@ static tern_status check_row_tile(void *user, const tn_aio_read *r, uint64_t at,
                                   tern_error *err) {
     const tn_loader *l = user;
     size_t i = (size_t)(r - l->row_reads);
+    int32_t tile_n = l->m->layout->tile_n;
     if (at + n < l->tile_bytes) return TERN_OK; /* pieces come in any order, but a tile is one */
     TN_FAIL_IF(XXH32(r->dst, l->tile_bytes, 0) != l->tile_hash[l->row_tile[i]], err, TERN_E_FORMAT,
                "%s: the embedding of tokens %d to %d, at offset %" PRIu64 ", is damaged (checksum differs)",
-               tn_pkg_path(l->m->pkg), l->row_tile[i] * 16, l->row_tile[i] * 16 + 15, r->off_bytes);
+               tn_pkg_path(l->m->pkg), l->row_tile[i] * tile_n, l->row_tile[i] * tile_n + tile_n - 1,
+               r->off_bytes);
     return TERN_OK;
 }
 
@@ -306,7 +308,7 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
     tn_ctx *ctx = l->m->ctx;
     l->row_tile = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n, sizeof *l->row_tile);
     TN_FAIL_IF(!l->row_tile, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens", n);
-    for (int32_t i = 0; i < n; i++) l->row_tile[i] = ids[i] / 16;
+    for (int32_t i = 0; i < n; i++) l->row_tile[i] = ids[i] / l->m->layout->tile_n;
     qsort(l->row_tile, (size_t)n, sizeof *l->row_tile, ascending);
     int32_t n_tiles = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -339,7 +341,7 @@ tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
 }
 
 const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
-    int32_t tile = id / 16;
+    int32_t tile = id / l->m->layout->tile_n;
     if (!is_loaded(&l->units[l->embd_unit]) &&
         l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
         const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
@@ -452,7 +454,8 @@ static void add_embedding(tn_loader *l) {
     size_t n;
     l->embd_section = tn_pkg_find(m->pkg, TN_PKG_HEAD, -1);
     l->embd = tn_pkg_record_find(tn_pkg_records(m->pkg, l->embd_section, &n), n, TN_W_EMBD, TN_PKG_TILES);
-    l->tile_bytes = l->embd->size_bytes / (uint64_t)((l->embd->n + 15) / 16);
+    l->tile_bytes =
+        l->embd->size_bytes / (uint64_t)((l->embd->n + m->layout->tile_n - 1) / m->layout->tile_n);
     l->tile_hash = m->embd_tile_hash;
     const tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     l->embd_unit = l->n_units - 1; /* tied: the head's */

@@ -91,7 +91,8 @@ typedef struct tn_npu_model {
     tn_ctx *ctx;
     tn_pkg *pkg;
     tn_npu_device *dev;
-    tn_npu_device *cpu_dev; /* of sites beyond the device's memory; NULL when all fit */
+    const tn_npu_layout *layout; /* of the device's tiles */
+    tn_npu_device *cpu_dev;      /* of sites beyond the device's memory; NULL when all fit */
     int32_t n_on_cpu;
     const tn_kernels *kern;
     tn_model *model; /* what the layers' small tensors go to */
