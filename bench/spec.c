@@ -442,7 +442,7 @@ int main(int argc, char **argv) {
         }
     }
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.weights = weights;
     tern_engine *e;
     tern_error err;

@@ -76,82 +76,24 @@ TERN_API void tern_hooks_defaults(tern_hooks *h);
 typedef struct tern_engine tern_engine;
 typedef struct tern_session tern_session;
 
-typedef struct tern_options {
-    size_t size_bytes;       /* sizeof(tern_options), set by tern_options_defaults */
-    int32_t n_threads;       /* worker threads, 1..64; 0 = one per online core (default) */
-    const tern_hooks *hooks; /* NULL = malloc/free, no log, no progress (default) */
+/* How a model is opened and used, by name: threads, attention, temp... `tern help set` and docs/cli.md list the
+ * names with types, ranges and defaults; tern_parameter_at lists them for programs. Values are text, as on the
+ * command line ("4", "on", "shadow"). An engine copies what it needs: options may be freed after the call. */
+typedef struct tern_options tern_options;
 
-    /* Packages only: the INT8 device and the scheduler of its two lanes. */
-    const char *npu; /* device backend by name ("host"); NULL = the first built in (default). A float model is
-                        packed for a device that is named, at every start */
-    const char *policy;        /* "in-order", "overlap", "ooe" or "synergy"; NULL = "ooe" (default) */
-    int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
-    int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */
-    uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
-    int32_t chunk; /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = what tern bench --tune kept,
-                      or 256 (default) */
-    bool no_steal; /* lanes never take each other's tasks, as on a phone (default false) */
-    const char *scheme;    /* float models: "float" (default), or the arithmetic of a baseline, "llm-int8",
-                              "group-w8a8"; packages have theirs */
-    bool no_chunk_sharing; /* graphs, with their weights, for every chunk in flight: what chunk sharing saves
-                              (default false) */
-    const char *cold_rows; /* where weight rows for outliers of cold channels come from: "file" (the package;
-                              what a device with its own memory needs) or "weights" (the device's copy); NULL
-                              = weights where possible (default) */
-    bool trace;            /* record every task for tern_session_write_trace (default false) */
-    bool npu_separate_weights; /* the device's graphs cannot share weights, as on many phones: it holds the
-                                  prefill or the decode form of a layer and exchanges them (default false) */
-    const char *graph_switch;  /* when: "progressive", "async" or "sync"; NULL = "progressive" (default) */
-    int32_t switch_blocks; /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best
-                              (default) */
-    const char *load; /* how the weights come from the file: "stream" (overlapped with the first prefill; what
-                         is wrong with the file is then told by that prefill), "overlap", "sequential" or
-                         "mmap"; NULL = "stream" (default) */
-    int32_t
-        steal_above;  /* policy "synergy": an idle CPU lane takes a task of the NPU's when more than so many
-                         wait there; -1 = never, 0 = as the profile says, 5 before it is measured (default) */
-    const char *read; /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
-                         when the page cache has the file, else what tern bench --tune kept, else uring-direct
-                         (default) */
-    /* Packages: attention of the prompt (of decoding: attention_decode). "full" (exact; default), "shadow"
-     * (the device estimates in INT8, the CPU attends in float to the positions that matter), "auto" (shadow
-     * where package, device and context allow it and it pays), or a baseline, "float-sparse", "block-sparse",
-     * "npu-full". */
-    const char *attention;
-    float attention_ratio; /* mean share of the positions a row attends to, in (0,1]; 0 = 0.2, and 0.1 when
-                              decoding (default); 1 = full */
-    int32_t attention_buckets; /* pairs of scales for the estimate: 1 or 9; 0 = 9 (default) */
-    bool no_head_ratios;       /* all heads get the same share, whatever their importance (default false) */
-    int32_t attention_share;   /* neighbouring rows, and with them the query heads of a KV head, that share a
-                                  selection, 1..8; -1 = every row   and head has its own; 0 = 4, or 8 where a KV
-                                  head has one query head (default) */
-    int32_t attention_pool; /* where they share: query heads that are estimated as one, their queries added; 0
-                               = 2 (default) */
-    bool attention_whole;   /* where they share: a launch estimates all positions, as on a device apart, not a
-                               part that fits the cache;   the same bits (default false) */
-    int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full; 1 =
-                                    none; 0 = shadow: where it begins to pay, as tern bench --tune measured
-                                    it, or 512; baselines: none (default) */
-    bool attention_check;    /* also find the exact largest scores, for tern_stats; slow (default false) */
-    const char *weights;     /* packages: weights of fewer than 8 bits are unpacked once to "tiles", or stay
-                                "packed" in memory, each     product unpacking what it reads (less memory, quicker
-                                plain decoding, slower verification of drafts);     NULL = tiles (default) */
-    uint64_t npu_vtcm_bytes; /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a
-                                Hexagon v73 has (default) */
-    bool npu_apart; /* device "host": works on threads of its own (npu_threads), as silicon of its own would,
-                       not on the lanes' (default false) */
-    const char *attention_pipeline; /* attention "shadow": estimate, selection and attention as tasks of their
-                                       own for every head, planned and overlapped, or behind each other in
-                                       cache: "on", "off", "auto"; NULL = auto: on where the device has
-                                       silicon of its own (default); the same bits */
-    const char *attention_plan;     /* how they are planned: "paper", or what to leave out of it, "in-order",
-                                       "no-fusion", "no-overlap",     comma-separated; NULL = paper (default) */
-    bool attention_decode; /* packages, attention "full" or "shadow": decoding attends sparsely as well, rows
-                              that see attention_threshold positions (0 = 2048); a row attends to 256 at least
-                              (default false) */
-} tern_options;
+TERN_API tern_status tern_options_new(tern_options **out, tern_error *err);
+TERN_API void tern_options_free(tern_options **o);
 
-TERN_API void tern_options_defaults(tern_options *o);
+/* TERN_E_INVALID for a name or value that does not exist, saying which do. The text is copied. */
+TERN_API tern_status tern_options_set(tern_options *o, const char *name, const char *value, tern_error *err);
+
+/* The value as text, without a terminating zero; empty where the default is chosen later. Same cap rule as
+ * tern_tokenize. */
+TERN_API tern_status tern_options_get(const tern_options *o, const char *name, char *buf, size_t cap,
+                                      size_t *n_bytes, tern_error *err);
+
+/* Copied; NULL = malloc/free, no log, no progress (default). */
+TERN_API tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *hooks, tern_error *err);
 
 /* Open a GGUF file, a Hugging Face folder (float path) or a .tern package (INT8 device). On failure *out is
  * NULL. */

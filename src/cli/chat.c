@@ -3,7 +3,6 @@
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
-#include "cli/sampling_args.h"
 #include "cli/store_args.h"
 
 #include "base/clock.h"
@@ -151,24 +150,18 @@ static bool slash(chat *c, char *line) {
 }
 
 int cmd_chat(int argc, char **argv) {
-    model_args ma = {0};
-    const char *system = NULL, *draft = "auto", *store = NULL;
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_CHAT);
+    const char *system = NULL, *store = NULL;
     bool stats = false, no_store = false;
-    int32_t n_ctx = 0;
     chat c = {.terminal = isatty(STDIN_FILENO)};
-    tern_generate_options_defaults(&c.g);
-    c.g.max_tokens = 1024;
+    ma.o.generate.max_tokens = 1024;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
-        {"n-predict", 'n', "N", ARG_INT, &c.g.max_tokens, -1, 1e9,
-         "tokens per answer at most (default 1024)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
-         "context in tokens (default: the smaller of 4096 and the model's)"},
-        SAMPLING_ARGS(c.g.sampling),
-        DRAFT_ARGS(draft, c.g),
         STORE_ARGS(store, no_store),
-        {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print what drafting did on standard error at the end"},
+        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0,
+         "print what drafting did on standard error at the end"},
         {0},
     };
     const command cmd = {"chat", "-m MODEL [OPTIONS]",
@@ -179,10 +172,8 @@ int cmd_chat(int argc, char **argv) {
     if (rc >= 0) return rc;
     rc = open_engine(&cmd, &ma, &c.e);
     if (rc >= 0) return rc;
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = n_ctx;
-    so.draft = draft;
+    tern_session_options so = ma.o.session;
+    c.g = ma.o.generate;
     rc = open_stored_session(c.e, &so, store, no_store, &c.s);
     if (rc >= 0) {
         tern_engine_close(&c.e);

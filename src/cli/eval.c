@@ -26,7 +26,8 @@ static void on_item(void *user, bool right) {
 }
 
 int cmd_eval(int argc, char **argv) {
-    model_args ma = {0};
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_EVAL);
     tn_eval_options o = {0};
     int32_t limit = 0;
     const char *draft = "none";

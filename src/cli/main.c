@@ -28,7 +28,20 @@ static void print_help(FILE *f) {
     fprintf(f, "tern %s - an on-device language model engine\n\nusage: tern COMMAND [OPTIONS]\n\n",
             tern_version());
     for (int i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fprintf(f, "\ntern COMMAND --help tells the options of each; exit status: 0 done, 1 failed, 2 usage.\n");
+    fprintf(f, "\ntern COMMAND --help tells the options of each, tern help COMMAND all of them, tern help "
+               "set what else "
+               "can be set; exit status: 0 done, 1 failed, 2 usage.\n");
+}
+
+/* tern help set, tern help COMMAND: all that --help leaves out. */
+static int help_on(int argc, char **argv) {
+    static char all[] = "--help=all";
+    char *args[] = {argv[0], argc > 1 ? argv[1] : all, all, NULL};
+    if (!strcmp(argv[0], "set")) return help_set();
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (!strcmp(argv[0], commands[i].name)) return commands[i].run(argc > 1 ? 3 : 2, args);
+    fprintf(stderr, "tern: unknown command '%s' (see tern --help)\n", argv[0]);
+    return EXIT_USAGE;
 }
 
 int main(int argc, char **argv) {
@@ -37,6 +50,7 @@ int main(int argc, char **argv) {
         print_help(stderr);
         return EXIT_USAGE;
     }
+    if (!strcmp(argv[1], "help") && argc > 2) return help_on(argc - 2, argv + 2);
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
         print_help(stdout);
         return EXIT_OK;

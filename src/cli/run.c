@@ -3,7 +3,6 @@
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
-#include "cli/sampling_args.h"
 #include "cli/stats.h"
 
 #include "base/clock.h"
@@ -65,42 +64,34 @@ static const char *reason_text(tern_stop_reason r) {
 }
 
 int cmd_run(int argc, char **argv) {
-    model_args ma = {0};
-    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto",
-               *store = NULL;
-    int32_t n_ctx = 0;
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_RUN);
+    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *store = NULL;
     const char *trace = NULL;
     bool gantt = false;
     bool chat = false, json = false, stats = false, logprobs = false;
     arg_list stop = {0};
-    tern_generate_options g;
-    tern_generate_options_defaults(&g);
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"prompt", 'p', "TEXT", ARG_STR, &prompt, 0, 0, "the prompt"},
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0,
          "read the prompt from FILE (-: standard input); with -p, the text of -p follows it"},
-        {"n-predict", 'n', "N", ARG_INT, &g.max_tokens, -1, 1e9,
-         "tokens to generate at most, -1 = until the end (default 128)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
-         "context in tokens (default: the smaller of 4096 and the model's)"},
         {"chat", 0, NULL, ARG_FLAG, &chat, 0, 0, "wrap the prompt in the model's chat template"},
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message (with --chat)"},
-        {"stop", 0, "TEXT", ARG_LIST, &stop, 0, 0, "stop before this text; may be repeated"},
-        {"ignore-eos", 0, NULL, ARG_FLAG, &g.ignore_end, 0, 0, "go on after the end-of-text token"},
-        SAMPLING_ARGS(g.sampling),
-        DRAFT_ARGS(draft, g),
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+        {"stop", 0, "TEXT", ARG_LIST | ARG_ANSWER, &stop, 0, 0, "stop before this text; may be repeated"},
+        {"store", 0, "FILE", ARG_STR | ARG_MORE, &store, 0, 0,
          "keep the conversation in FILE and draft from those kept there (default: none)"},
-        {"load-session", 0, "FILE", ARG_STR, &load, 0, 0,
+        {"load-session", 0, "FILE", ARG_STR | ARG_MORE, &load, 0, 0,
          "start from a saved session; only what differs from it is evaluated"},
-        {"save-session", 0, "FILE", ARG_STR, &save, 0, 0, "save the session at the end"},
-        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0,
+        {"save-session", 0, "FILE", ARG_STR | ARG_MORE, &save, 0, 0, "save the session at the end"},
+        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &trace, 0, 0,
          "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
-        {"gantt", 0, NULL, ARG_FLAG, &gantt, 0, 0, "packages: draw the prefill's tasks on standard error"},
-        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object instead of the text"},
-        {"logprobs", 0, NULL, ARG_FLAG, &logprobs, 0, 0, "with --json: every token with its log-probability"},
-        {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print times and memory on standard error"},
+        {"gantt", 0, NULL, ARG_FLAG | ARG_MORE, &gantt, 0, 0,
+         "packages: draw the prefill's tasks on standard error"},
+        {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &json, 0, 0, "print one JSON object instead of the text"},
+        {"logprobs", 0, NULL, ARG_FLAG | ARG_MORE, &logprobs, 0, 0,
+         "with --json: every token with its log-probability"},
+        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0, "print times and memory on standard error"},
         {0},
     };
     const command c = {
@@ -133,7 +124,8 @@ int cmd_run(int argc, char **argv) {
         memcpy(text + n_text, prompt, strlen(prompt) + 1);
         n_text += strlen(prompt);
     }
-    ma.trace = trace || gantt;
+    ma.o.trace = trace || gantt;
+    tern_generate_options g = ma.o.generate;
     int opened = open_engine(&c, &ma, &e);
     if (opened >= 0) {
         rc = opened;
@@ -156,10 +148,7 @@ int cmd_run(int argc, char **argv) {
         rc = failed_text("the prompt is empty: it has no tokens");
         goto out;
     }
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = n_ctx;
-    so.draft = draft;
+    tern_session_options so = ma.o.session;
     so.store = store;
     if (tern_session_open(e, &so, &s, &err) != TERN_OK) {
         rc = failed(&err);
@@ -188,7 +177,7 @@ int cmd_run(int argc, char **argv) {
     }
     tern_stats ts;
     tern_session_stats(s, &ts);
-    if (ma.trace && ts.wall_s <= 0 && n_ids > 32) {
+    if (ma.o.trace && ts.wall_s <= 0 && n_ids > 32) {
         rc = failed_text("--trace and --gantt show the tasks of a package; %s is a float model", ma.model);
         goto out;
     }

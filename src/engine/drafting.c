@@ -275,7 +275,7 @@ tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for a draft model");
     m->ctx = ctx;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = tn_pool_size(target->pool);
     o.hooks = &target->ctx.hooks;
     tern_session_options so;

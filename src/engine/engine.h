@@ -11,6 +11,7 @@
 #define TN_ENGINE_ENGINE_H
 
 #include "engine/drafting.h"
+#include "engine/options.h"
 #include "prefill/pipeline.h"
 #include "engine/storing.h"
 #include "model/forward.h"

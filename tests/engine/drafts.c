@@ -167,7 +167,7 @@ static void one_case(tern_session *plain, tern_session *drafted, tn_rng *rng, co
 static void cases(const char *path, int n_threads, const char *policy, const char *session_draft, int n_cases,
                   uint64_t seed) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = n_threads;
     o.policy = policy;
     o.chunk = 32;
@@ -230,7 +230,7 @@ static void distribution(void **state) {
     tern_engine *e;
     tern_error err;
     tern_options eo;
-    tern_options_defaults(&eo);
+    tn_options_defaults(&eo);
     eo.n_threads = 1;
     must(tern_engine_open(gguf, &eo, &e, &err), &err);
     tern_session *s = session_of(e, "all");
@@ -313,7 +313,7 @@ static void allocation_failures(void **state) {
     k.alloc = host_alloc;
     k.release = host_release;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.hooks = &k;
     o.n_threads = 1;
     tern_engine *e;
@@ -367,7 +367,7 @@ static void steps_do_not_allocate(void **state) {
     k.alloc = host_alloc;
     k.release = host_release;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.hooks = &k;
     o.n_threads = 1;
     tern_engine *e;
