@@ -1,18 +1,23 @@
 /* Drafting, measured: accepted length and time per token for every set of drafters over prompt sets, the
  * share of verification that was of use, and what one forward of M rows costs. The tables of sd.npu 5.5 in
- * shape. bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE]
- * SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text -k tiny | 0.5b | 1.5b: decide,
- * and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead of by what
- * is measured: the same figures on every machine, and what the drafts would be worth to a larger model -r
- * SHAPE: by the clock at the shape of another model (of random weights, say): MODEL writes the text and its
- * logits decide which drafts are accepted, as always, and SHAPE evaluates every tree too; what counts is the
- * time of SHAPE's forwards and of all the rest of a step (drafting, drawing a token from SHAPE's logits,
- * moving its keys and values), not the time of MODEL's forwards. So a real text's acceptance meets a large
- * model's real forwards; prefill and calibration are not replayed. bench_spec MODEL -v [-c CONTEXT] [-w
- * packed]                     one forward of 1, 2, 4 .. 32 rows behind CONTEXT tokens -x N: every answer N
- * times by turns, the quickest counts (for machines that others use too) -o 1,5: only these of the modes (0:
- * none, always .. 6: all, store) -e: eager, drafts fill the budget; without it only those that pay are
- * verified. Greedy, except that plain text is sampled at temperature 1, so that there is nothing to copy. */
+ * shape.
+ *   bench_spec MODEL [-n ITEMS] [-x REPEATS] [-t TOKENS] [-m EXTRA_DRAFTERS] [-e] [-k CURVE] [-r SHAPE]
+ *   SET...   a SET is a jsonl file of {prompt}, {turns} or {text}, or plain text -k tiny | 0.5b | 1.5b:
+ *   decide, and count time, by what a forward of n rows costs at that shape on a quiet 2-core Zen 5 instead
+ *   of by
+ *      what is measured: the same figures on every machine, and what the drafts would be worth to a larger
+ *      model
+ *   -r SHAPE: by the clock at the shape of another model (of random weights, say): MODEL writes the text and
+ *   its logits decide which drafts
+ *      are accepted, as always, and SHAPE evaluates every tree too; what counts is the time of SHAPE's
+ *      forwards and of all the rest of a step (drafting, drawing a token from SHAPE's logits, moving its keys
+ *      and values), not the time of MODEL's forwards. So a real text's acceptance meets a large model's real
+ *      forwards; prefill and calibration are not replayed.
+ *   bench_spec MODEL -v [-c CONTEXT] [-w packed]                     one forward of 1, 2, 4 .. 32 rows behind
+ *   CONTEXT tokens -x N: every answer N times by turns, the quickest counts (for machines that others use
+ *   too) -o 1,5: only these of the modes (0: none, always .. 6: all, store)
+ * -e: eager, drafts fill the budget; without it only those that pay are verified. Greedy, except that plain
+ * text is sampled at temperature 1, so that there is nothing to copy. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -255,25 +260,23 @@ static void replay(mode *m, tern_session *shape, const tern_generate_options *o)
     tn_sampler_close(&wide);
 }
 
-/* The prompt of a line, or NULL. */
-static char *prompt_of(const tern_engine *e, const char *line) {
+/* The prompt of a line as ids; TERN_E_INVALID where it has none. */
+static tern_status prompt_of(const tern_engine *e, const char *line, int32_t *ids, size_t cap,
+                             size_t *n_ids) {
     json_t *j = json_loads(line, 0, NULL);
     const char *p = json_string_value(json_object_get(j, "prompt")),
                *turn = json_string_value(json_array_get(json_object_get(j, "turns"), 0));
-    char *out = NULL;
-    if (p) out = strdup(p);
-    else if (turn) {
-        tern_message m = {"user", turn};
-        size_t n;
-        tern_status st = tern_chat_render(e, &m, 1, NULL, 0, &n, NULL);
-        out = st == TERN_OK || st == TERN_E_LIMIT ? malloc(n + 1) : strdup(turn);
-        if (st == TERN_OK || st == TERN_E_LIMIT) {
-            tern_chat_render(e, &m, 1, out, n, &n, NULL);
-            out[n] = 0;
-        }
+    tern_status st = TERN_E_INVALID;
+    if (p) {
+        st = tern_tokenize(e, p, strlen(p), true, true, ids, cap, n_ids, NULL);
+    } else if (turn) {
+        const tern_message m = {"user", turn};
+        st = tern_chat_tokens(e, &m, 1, ids, cap, n_ids, NULL);
+        if (st == TERN_E_UNSUPPORTED)
+            st = tern_tokenize(e, turn, strlen(turn), true, false, ids, cap, n_ids, NULL);
     }
     json_decref(j);
-    return out;
+    return st;
 }
 
 static void run(mode *m, tern_session *shape, const int32_t *ids, size_t n_ids, int32_t max_tokens,
@@ -322,21 +325,16 @@ static void bench_set(tern_engine *e, const char *path, mode *modes, int n_modes
         modes[i] = (mode){.draft = modes[i].draft, .stores = modes[i].stores};
     }
     while (n < n_items) {
-        char *prompt = NULL;
+        size_t n_ids = 0, room = (size_t)(n_ctx - max_tokens);
+        tern_status st;
         if (plain) {
             size_t got = fread(block, 1, PLAIN_PROMPT_BYTES, f);
             if (got < PLAIN_PROMPT_BYTES) break;
-            block[got] = 0;
-            prompt = strdup(block);
+            st = tern_tokenize(e, block, got, true, true, ids, room, &n_ids, NULL);
         } else {
             if (getline(&line, &cap, f) < 0) break;
-            prompt = prompt_of(e, line);
+            st = prompt_of(e, line, ids, room, &n_ids);
         }
-        if (!prompt) continue;
-        size_t n_ids;
-        tern_status st = tern_tokenize(e, prompt, strlen(prompt), true, true, ids,
-                                       (size_t)(n_ctx - max_tokens), &n_ids, NULL);
-        free(prompt);
         if (st != TERN_OK || !n_ids) continue;
         int32_t want = 0;
         double best[MAX_MODES];

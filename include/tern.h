@@ -133,8 +133,15 @@ typedef struct tern_message {
     const char *content;
 } tern_message;
 
-/* Render messages with the model's chat template, ending where the assistant answers. Same cap rule as
- * tern_tokenize, in bytes. TERN_E_UNSUPPORTED for a template tern does not know. */
+/* The messages as a prompt: the model's chat template, ending where the assistant answers, as token ids with
+ * all that belongs in front. Text of messages never becomes a control token, whatever it spells, so that no
+ * document can end a turn or begin one. Same cap rule as tern_tokenize. TERN_E_UNSUPPORTED for a model
+ * without a template, or with one tern does not know. */
+TERN_API tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs,
+                                      int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
+
+/* The same as text, without the BOS token; cap and *n_bytes count bytes. To be looked at, not tokenised: in
+ * one text the template's markers and what messages spell cannot be told apart. */
 TERN_API tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, size_t n_msgs,
                                       char *buf, size_t cap, size_t *n_bytes, tern_error *err);
 

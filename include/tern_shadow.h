@@ -6,7 +6,7 @@
  *
  *     tern_shadow_append(s, k, v, n, err);   keys and values of the next n positions, rotated
  *     tern_shadow_attend(s, q, n, out, err); the same positions' queries: each sees itself and what was
- * appended before it
+ *     appended before it
  *
  * An object belongs to one thread at a time; objects are independent. The library never exits and never
  * prints. Functions return 0, or say in err (NULL, or room for TERN_SHADOW_ERR_BYTES) what is wrong and

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Rejects includes that point up: a file includes only from its own storey of src/ or from those below.
+# What no compiler checks: includes point down (a file includes only from its own storey of src/ or from those below), and every C file
+# is as clang-format 14 writes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 floors="base kernels sched text formats npu model package attention prefill draft quant store engine lab server cli"
@@ -15,4 +16,11 @@ while IFS=: read -r file _ include; do
     [ "${height[$to]}" -le "${height[$from]}" ] || { echo "$file includes upwards: $include"; bad=1; }
 done < <(grep -rnoE '#include "[a-z0-9_]+/[a-z0-9_/.]+"' src)
 [ $bad = 0 ] && echo "lint: includes point down"
+format=$(command -v clang-format-14 || true)
+if [ -n "$format" ]; then
+    find src include tests bench examples -name "*.[ch]" -print0 | xargs -0 "$format" --dry-run --Werror || { echo "lint: run clang-format-14 -i on these files"; bad=1; }
+    [ $bad = 0 ] && echo "lint: formatted"
+else
+    echo "lint: no clang-format-14, so the format is not checked"
+fi
 exit $bad

@@ -47,14 +47,14 @@ def parameters(tern):
 
 def page(tern, old):
     groups = parameters(tern)
-    names = {row[0] for _, rows in groups for row in rows} | {"set", "help"}
+    shared = {row[0]: row[1] for _, rows in groups for row in rows} | {"set": "", "help": ""}
     out = [".SH OPTIONS"]
     for name in re.findall(r"^  (\w+) ", said(tern, "--help"), re.M):
         for words in [(name,)] + [(name, s) for s in SUB.get(name, ())]:
             lines = said(tern, "help", *words).splitlines()
             options = [re.match(r"  (?:(-\w), |    )(--\S+(?: \S+)?) +(.*)", line) for line in lines]
             takes = any(m and m[2].startswith("--set ") for m in options)
-            options = [m.groups() for m in options if m and m[2][2:].split(" ")[0] not in names]
+            options = [m.groups() for m in options if m and not m[3].startswith(shared.get(m[2][2:].split(" ")[0], "\n"))]
             if options:
                 out += [".SS " + escaped(" ".join(words)), escaped(lines[0].removeprefix("usage: "))] + listed(options)
             if takes:

@@ -6,11 +6,13 @@
  * magnitude of the keys so far and of every query head's rows chooses a bucket, a pair of static scales; the
  * keys of the chunk (or, when their bucket has changed, all) are quantised into the device's tile layout.
  * Where heads share, what is estimated is not a head but a pool of heads of one KV head, their queries added.
- * Then one of two forms, with the same bits: in place    any number of threads attend blocks of rows, one
- * stage behind the other while all is in cache (tn_sparse_attn_rows): for a device that works in our caches
+ * Then one of two forms, with the same bits:
+ *   in place    any number of threads attend blocks of rows, one stage behind the other while all is in cache
+ *               (tn_sparse_attn_rows): for a device that works in our caches
  *   pipelined   head by head on two lanes, planned (shadowAttn 3.4): tasks of the prefill graph
- * (tn_sparse_attn_slot): for a device with silicon of its own A row's bits depend on the text up to the end
- * of its chunk, and on where the chunk begins: not on threads, lanes, policy or plan. */
+ *               (tn_sparse_attn_slot): for a device with silicon of its own
+ * A row's bits depend on the text up to the end of its chunk, and on where the chunk begins: not on threads,
+ * lanes, policy or plan. */
 #ifndef TN_ATTENTION_SPARSE_ATTN_H
 #define TN_ATTENTION_SPARSE_ATTN_H
 
@@ -68,8 +70,7 @@ typedef struct tn_attn_options {
     int32_t n_buckets; /* 1 or 9 */
     bool no_head_ratios; /* every head gets `ratio` */
     bool check;          /* also find the exact largest, and count how many were selected */
-    int32_t
-        share_rows; /* neighbouring rows, and with them all query heads of a KV head, that share one
+    int32_t share_rows;  /* neighbouring rows, and with them all query heads of a KV head, that share one
                        selection: 1..8; 0 = 4, or 8 where a KV head has one query head; -1 = none shares */
     int32_t
         pool_heads; /* where they share: query heads whose queries are added before they are estimated, 1.. */

@@ -1,8 +1,11 @@
 /* attention/sparse_impl.h - what the files of sparse attention share: its state, a block of rows, and the
- * steps by which one is attended. sparse_attn.c   state; plan: buckets, INT8 keys sparse_rows.c   estimates;
- * rows and heads that select for themselves sparse_tiles.c  rows, and heads of a KV head, that share a
- * selection sparse_heads.c  the pipelined form sparse_decode.c rows of decode forwards sparse_baselines.c
- * block-sparse and npu-full */
+ * steps by which one is attended.
+ *   sparse_attn.c   state; plan: buckets, INT8 keys
+ *   sparse_rows.c   estimates; rows and heads that select for themselves
+ *   sparse_tiles.c  rows, and heads of a KV head, that share a selection
+ *   sparse_heads.c  the pipelined form
+ *   sparse_decode.c rows of decode forwards
+ *   sparse_baselines.c  block-sparse and npu-full */
 #ifndef TN_ATTENTION_SPARSE_IMPL_H
 #define TN_ATTENTION_SPARSE_IMPL_H
 

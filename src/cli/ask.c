@@ -57,29 +57,29 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
  * none. */
 static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, const char *question,
                         const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
-    char *user = tn_rag_prompt(ctx, question, hits, n), *rendered = NULL;
-    int32_t *ids = NULL;
+    char *user = tn_rag_prompt(ctx, question, hits, n);
     if (!user) {
         failed_text("no memory for the prompt");
         return NULL;
     }
     tern_message msgs[2];
-    size_t n_msgs = 0, n_bytes = 0;
+    size_t n_msgs = 0;
     if (system) msgs[n_msgs++] = (tern_message){"system", system};
     msgs[n_msgs++] = (tern_message){"user", user};
-    tern_error err;
-    if (tern_chat_render(e, msgs, n_msgs, NULL, 0, &n_bytes, &err) == TERN_E_UNSUPPORTED) {
+    bool plain;
+    int32_t *ids = prompt_chat(e, msgs, n_msgs, n_ids, &plain);
+    if (plain) {
         size_t cap = strlen(user) + (system ? strlen(system) : 0) + 32;
-        rendered = malloc(cap);
-        if (rendered)
-            n_bytes = (size_t)snprintf(rendered, cap, "%s%s%s\n\nAnswer:", system ? system : "",
-                                       system ? "\n\n" : "", user);
-        else failed_text("no memory for the prompt");
-    } else {
-        rendered = prompt_render(e, msgs, n_msgs, &n_bytes);
+        char *text = malloc(cap);
+        if (text) {
+            int n_bytes =
+                snprintf(text, cap, "%s%s%s\n\nAnswer:", system ? system : "", system ? "\n\n" : "", user);
+            ids = prompt_ids(e, text, (size_t)n_bytes, false, n_ids);
+        } else {
+            failed_text("no memory for the prompt");
+        }
+        free(text);
     }
-    if (rendered) ids = prompt_ids(e, rendered, n_bytes, true, n_ids);
-    free(rendered);
     tn_free(ctx, user);
     return ids;
 }

@@ -73,11 +73,9 @@ static bool push(chat *c, const char *role, const char *content) {
 static bool turn(chat *c, const char *text) {
     if (!push(c, "user", text)) return false;
     tern_error err;
-    size_t n_text, n_ids;
+    size_t n_ids;
     bool ok = false;
-    int32_t *ids = NULL;
-    char *rendered = prompt_render(c->e, c->msgs, c->n_msgs, &n_text);
-    if (rendered) ids = prompt_ids(c->e, rendered, n_text, true, &n_ids);
+    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, &n_ids, NULL);
     tern_generate_result res = {0};
     if (ids) {
         c->n_answer = 0;
@@ -95,7 +93,6 @@ static bool turn(chat *c, const char *text) {
         if (st != TERN_OK) failed(&err);
     }
     free(ids);
-    free(rendered);
     if (ok && push(c, "assistant", c->answer ? c->answer : "")) return true;
     pop(c, 1);
     return false;

@@ -6,6 +6,7 @@
 #include "lab/eval.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,12 +26,64 @@ static void on_item(void *user, bool right) {
     json_array_append_new(((outcome *)user)->items, json_integer(right));
 }
 
+/* A model beside the first, with the options of that one that do not name a model. */
+static int open_other(const command *c, const model_args *like, const char *model, tern_engine **out) {
+    model_args a = *like;
+    a.model = model;
+    a.scheme = NULL; /* float arithmetic of the model asked about */
+    return open_engine(c, &a, out);
+}
+
+static json_t *loss_json(const tn_eval_loss *l) {
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "nll_diff", l->nll_diff.value,
+                     "nll_diff_stderr", l->nll_diff.stderr_, "kl", l->kl.value, "kl_stderr", l->kl.stderr_,
+                     "kl_p99", l->kl_p99, "kl_max", l->kl_max, "same_top", l->same_top.value,
+                     "same_top_stderr", l->same_top.stderr_);
+}
+
+static void add_comparisons(json_t *j, const tn_eval_result *r) {
+    if (r->has_source) {
+        json_object_set_new(j, "source_perplexity", json_real(r->source_value));
+        json_object_set_new(j, "loss", loss_json(&r->loss));
+    }
+    if (!r->has_against) return;
+    json_object_set_new(j, "against", json_real(r->against_value));
+    json_object_set_new(j, "paired",
+                        json_pack("{s:f, s:f, s:f}", "difference", r->paired.value, "stderr",
+                                  r->paired.stderr_, "p", tn_eval_p(r->paired)));
+    if (!r->has_source) return;
+    json_object_set_new(j, "against_loss", loss_json(&r->against_loss));
+    json_object_set_new(j, "paired_kl",
+                        json_pack("{s:f, s:f, s:f}", "difference", r->paired_kl.value, "stderr",
+                                  r->paired_kl.stderr_, "p", tn_eval_p(r->paired_kl)));
+}
+
+static void print_loss(const char *who, double source, const tn_eval_loss *l) {
+    printf("%sagainst the source (perplexity %.4f): nll %+.5f +- %.5f (perplexity %+.2f %%), KL %.5f +- %.5f "
+           "(99 %% "
+           "%.4f, max %.3f), same top %.2f %% +- %.2f\n",
+           who, source, l->nll_diff.value, l->nll_diff.stderr_, 100 * expm1(l->nll_diff.value), l->kl.value,
+           l->kl.stderr_, l->kl_p99, l->kl_max, 100 * l->same_top.value, 100 * l->same_top.stderr_);
+}
+
+static void print_comparisons(const tn_eval_result *r) {
+    if (r->has_source) print_loss("", r->source_value, &r->loss);
+    if (!r->has_against) return;
+    if (r->has_source) print_loss("second model ", r->source_value, &r->against_loss);
+    printf("second model: %s %.4f; first less second: %s %+.5f +- %.5f (p %.2g)\n",
+           r->is_ppl ? "perplexity" : "accuracy", r->against_value, r->is_ppl ? "nll" : "accuracy",
+           r->paired.value, r->paired.stderr_, tn_eval_p(r->paired));
+    if (r->has_source)
+        printf("KL %+.5f +- %.5f (p %.2g)\n", r->paired_kl.value, r->paired_kl.stderr_,
+               tn_eval_p(r->paired_kl));
+}
+
 int cmd_eval(int argc, char **argv) {
     model_args ma;
     model_args_defaults(&ma, TN_IN_EVAL);
     tn_eval_options o = {0};
     int32_t limit = 0;
-    const char *draft = "none";
+    const char *draft = "none", *kl = NULL, *against = NULL;
     bool json = false, items = false;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
@@ -40,6 +93,15 @@ int cmd_eval(int argc, char **argv) {
         {"data", 0, "FILE", ARG_STR, &o.data, 0, 0, "the data file"},
         {"ctx-size", 'c', "N", ARG_INT, &o.n_ctx, 2, 1 << 24,
          "context in tokens (default: 512 for ppl, else the smaller of 4096 and the model's)"},
+        {"protocol", 0, "NAME", ARG_STR, &o.protocol, 0, 0,
+         "ppl: windows (default: every token but a window's first is scored) or llama.cpp (the second half "
+         "of "
+         "every full window)"},
+        {"kl", 0, "SOURCE", ARG_STR, &kl, 0, 0,
+         "ppl: also how far the predictions are from this model's: KL divergence, same most probable token, "
+         "difference of log-likelihood"},
+        {"against", 0, "MODEL2", ARG_STR, &against, 0, 0,
+         "a second model over the same tokens or items: the difference, paired, with its standard error"},
         {"limit", 0, "N", ARG_INT, &limit, 0, 1e9, "items, or windows of ppl, at most (default: all)"},
         {"items", 0, NULL, ARG_FLAG, &items, 0, 0,
          "with --json: of every item, whether it was right (1 or 0), to compare models item by item"},
@@ -63,7 +125,13 @@ int cmd_eval(int argc, char **argv) {
                            draft);
     tern_engine *e = NULL;
     rc = open_engine(&c, &ma, &e);
-    if (rc >= 0) return rc;
+    if (rc < 0 && kl) rc = open_other(&c, &ma, kl, &o.source);
+    if (rc < 0 && against) rc = open_other(&c, &ma, against, &o.against);
+    if (rc >= 0) {
+        tern_engine_close(&o.source);
+        tern_engine_close(&e);
+        return rc;
+    }
     o.limit = limit;
     if (isatty(STDERR_FILENO)) {
         o.progress = show;
@@ -74,6 +142,8 @@ int cmd_eval(int argc, char **argv) {
     tn_eval_result r;
     tern_error err;
     tern_status st = tn_eval(e, &o, &r, &err);
+    tern_engine_close(&o.against);
+    tern_engine_close(&o.source);
     tern_engine_close(&e);
     if (st != TERN_OK) {
         json_decref(out.items);
@@ -87,6 +157,7 @@ int cmd_eval(int argc, char **argv) {
             json_object_set_new(j, "skipped", json_integer(r.n_skipped));
             json_object_set_new(j, "answer_perplexity", json_real(r.perplexity));
         }
+        add_comparisons(j, &r);
         if (items) json_object_set(j, "items_right", out.items);
         if (r.stats.attn_rows) json_object_set_new(j, "attention", attention_json(&r.stats));
         json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
@@ -99,6 +170,7 @@ int cmd_eval(int argc, char **argv) {
                "%.3f\n",
                r.value * 100, r.stderr_ * 100, (long long)r.n_items, (long long)r.n_skipped, r.perplexity);
     }
+    if (!json) print_comparisons(&r);
     json_decref(out.items);
     return EXIT_OK;
 }

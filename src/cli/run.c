@@ -108,7 +108,7 @@ int cmd_run(int argc, char **argv) {
     tern_engine *e = NULL;
     tern_session *s = NULL;
     int32_t *ids = NULL;
-    char *text = NULL, *rendered = NULL;
+    char *text = NULL;
     size_t n_text = 0, n_ids = 0;
     output out = {.json = json, .logprobs = logprobs, .tokens = json_array()};
     tern_error err;
@@ -137,9 +137,7 @@ int cmd_run(int argc, char **argv) {
         size_t n_msgs = 0;
         if (system) msgs[n_msgs++] = (tern_message){"system", system};
         msgs[n_msgs++] = (tern_message){"user", text};
-        size_t n;
-        if (!(rendered = prompt_render(e, msgs, n_msgs, &n))) goto out;
-        ids = prompt_ids(e, rendered, n, true, &n_ids);
+        ids = prompt_chat(e, msgs, n_msgs, &n_ids, NULL);
     } else {
         ids = prompt_ids(e, text, n_text, true, &n_ids);
     }
@@ -233,7 +231,6 @@ out:
     free(out.text);
     free(ids);
     free(text);
-    free(rendered);
     tern_session_close(&s);
     tern_engine_close(&e);
     return rc;

@@ -4,8 +4,9 @@
  *   text      the session's tokens, with the one just drawn at the end     tn_draft_push, tn_draft_truncate
  *   store     other texts answers may copy from                            tn_draft_learn
  *   drafters  lookup (n-gram), sam (suffix automata over text and store), calibrated (what the model itself
- * predicted at places of the text), extend (rejected drafts kept for later), and one from outside (a draft
- * model) plan      all proposals merged into one tree, cut to what pays         proposals.h
+ *             predicted at places of the text), extend (rejected drafts kept for later), and one from outside
+ *             (a draft model)
+ *   plan      all proposals merged into one tree, cut to what pays         proposals.h
  *
  * Per step: push the drawn token, plan, verify the tree, push what was accepted, report time and rejects. */
 #ifndef TN_DRAFT_DRAFT_H

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "engine/params.h"
 #include "quant/pack.h"
+#include "text/chat.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -173,6 +174,14 @@ size_t tern_token_bytes(const tern_engine *e, int32_t id, bool special, char *bu
 
 bool tern_token_is_end(const tern_engine *e, int32_t id) {
     return e->model->tokenizer && tn_tokenizer_is_end(e->model->tokenizer, id);
+}
+
+tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs, int32_t *ids,
+                             size_t cap, size_t *n_ids, tern_error *err) {
+    TN_TRY(need_tokenizer(e, err));
+    TN_FAIL_IF((!msgs && n_msgs) || (!ids && cap) || !n_ids, err, TERN_E_INVALID,
+               "tern_chat_tokens needs messages, a place for the ids and one for their number");
+    return tn_chat_tokens(e->model->tokenizer, msgs, n_msgs, true, ids, cap, n_ids, err);
 }
 
 tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, size_t n_msgs, char *buf,

@@ -3,15 +3,16 @@
  *
  * The includer defines ISA (suffix of the names), W (floats per vector, 16, 8 or 4), WIDE and MANY (vectors
  * per block of the matrix product for up to 3 and up to MR rows, so that rows * vectors accumulators fit the
- * register file), types vf (floats), vi (int32) and vm (a mask of lanes), and the operations below. Bits are
- * those of the scalar references: the same chains, the same lanes. vf: f_load f_store f_set1 f_fma(a,b,c)
- * f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b f_round(nearest even) f_load_f16 f_load_bf16
- * f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a & ~m vm: f_lt(a,b) f_gt(a,b) f_unord(a)
- * f_sel(mask, a, b) = mask ? a : b f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i]
- * of 16 x 16 floats f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at
- * stride 8, 4, 2, 1 f_transpose_rows16(row[16], d, dst, ld_dst), optional: dst[i][j] = row[j][d + i], i, j <
- * 16 vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1
- */
+ * register file), types vf (floats), vi (int32) and vm (a mask of lanes), and the operations below.
+ * Bits are those of the scalar references: the same chains, the same lanes.
+ *   vf: f_load f_store f_set1 f_fma(a,b,c) f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b
+ *       f_round(nearest even) f_load_f16 f_load_bf16 f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a
+ *       & ~m
+ *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
+ *       f_transpose16(src, ld_src, dst, ld_dst), optional: dst[i][j] = src[j][i] of 16 x 16 floats
+ *       f_fold16(vf[16]) with W = 16, optional: vector of the 16 sums, each added pairwise at stride 8, 4, 2,
+ *       1 f_transpose_rows16(row[16], d, dst, ld_dst), optional: dst[i][j] = row[j][d + i], i, j < 16
+ *   vi: i_cvt(vf) i_add i_sub i_sra1 (>> 1, arithmetic) i_srl31 (>> 31, logical) i_sll23 f_cast(vi) i_set1 */
 #include "kernels/kernels.h"
 
 #include <assert.h>
@@ -58,64 +59,64 @@ enum {
 #define AHEAD_BYTES(rows) ((rows) <= 3 ? 2048 : 4096)
 #define LINE_VECTORS(elem) (64 / (int)sizeof(elem) / W) /* vectors of elem per cache line */
 
-#define BLOCK(dtype, elem, load_b)                                                                           \
-    INLINE void block_##dtype(int rows, int nv, bool prefetch, const float *a, size_t lda, const elem *b,    \
-                              size_t ks, size_t ps, size_t k, const float *bias, float *out, size_t ldo,     \
-                              bool load) {                                                                   \
-        vf acc[TALL][16];                                                                                    \
-        UNROLL for (int r = 0; r < rows; r++) {                                                              \
-            UNROLL for (int j = 0; j < nv; j++) acc[r][j] =                                                  \
-                load ? f_load(out + (size_t)r * ldo + j * W) : f_set1(0.0f);                                 \
-        }                                                                                                    \
-        for (size_t i = 0; i < k; i++, b += ks) {                                                            \
-            if (prefetch) {                                                                                  \
-                UNROLL for (int j = 0; j < nv; j += LINE_VECTORS(elem)) {                                    \
-                    __builtin_prefetch((const char *)(b + (size_t)(j * W / 32) * ps + j * W % 32) +          \
-                                       AHEAD_BYTES(rows));                                                   \
-                }                                                                                            \
-            }                                                                                                \
-            if (nv > rows) {                                                                                 \
-                vf x[TALL];                                                                                  \
-                UNROLL for (int r = 0; r < rows; r++) x[r] = f_set1(a[(size_t)r * lda + i]);                 \
-                UNROLL for (int j = 0; j < nv; j++) {                                                        \
-                    vf w = load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                               \
-                    UNROLL for (int r = 0; r < rows; r++) acc[r][j] = f_fma(x[r], w, acc[r][j]);             \
-                }                                                                                            \
-            } else {                                                                                         \
-                vf w[16];                                                                                    \
-                UNROLL for (int j = 0; j < nv; j++) w[j] =                                                   \
-                    load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                                      \
-                UNROLL for (int r = 0; r < rows; r++) {                                                      \
-                    vf x = f_set1(a[(size_t)r * lda + i]);                                                   \
-                    UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_fma(x, w[j], acc[r][j]);               \
-                }                                                                                            \
-            }                                                                                                \
-        }                                                                                                    \
-        UNROLL for (int r = 0; r < rows; r++) {                                                              \
-            UNROLL for (int j = 0; j < nv; j++) {                                                            \
-                vf v = bias ? f_add(acc[r][j], f_load(bias + j * W)) : acc[r][j];                            \
-                f_store(out + (size_t)r * ldo + j * W, v);                                                   \
-            }                                                                                                \
-        }                                                                                                    \
-    }                                                                                                        \
+#define BLOCK(dtype, elem, load_b)                                                                             \
+    INLINE void block_##dtype(int rows, int nv, bool prefetch, const float *a, size_t lda, const elem *b,      \
+                              size_t ks, size_t ps, size_t k, const float *bias, float *out, size_t ldo,       \
+                              bool load) {                                                                     \
+        vf acc[TALL][16];                                                                                      \
+        UNROLL for (int r = 0; r < rows; r++) {                                                                \
+            UNROLL for (int j = 0; j < nv; j++) acc[r][j] =                                                    \
+                load ? f_load(out + (size_t)r * ldo + j * W) : f_set1(0.0f);                                   \
+        }                                                                                                      \
+        for (size_t i = 0; i < k; i++, b += ks) {                                                              \
+            if (prefetch) {                                                                                    \
+                UNROLL for (int j = 0; j < nv; j += LINE_VECTORS(elem)) {                                      \
+                    __builtin_prefetch((const char *)(b + (size_t)(j * W / 32) * ps + j * W % 32) +            \
+                                       AHEAD_BYTES(rows));                                                     \
+                }                                                                                              \
+            }                                                                                                  \
+            if (nv > rows) {                                                                                   \
+                vf x[TALL];                                                                                    \
+                UNROLL for (int r = 0; r < rows; r++) x[r] = f_set1(a[(size_t)r * lda + i]);                   \
+                UNROLL for (int j = 0; j < nv; j++) {                                                          \
+                    vf w = load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                                 \
+                    UNROLL for (int r = 0; r < rows; r++) acc[r][j] = f_fma(x[r], w, acc[r][j]);               \
+                }                                                                                              \
+            } else {                                                                                           \
+                vf w[16];                                                                                      \
+                UNROLL for (int j = 0; j < nv; j++) w[j] =                                                     \
+                    load_b(b + (size_t)(j * W / 32) * ps + j * W % 32);                                        \
+                UNROLL for (int r = 0; r < rows; r++) {                                                        \
+                    vf x = f_set1(a[(size_t)r * lda + i]);                                                     \
+                    UNROLL for (int j = 0; j < nv; j++) acc[r][j] = f_fma(x, w[j], acc[r][j]);                 \
+                }                                                                                              \
+            }                                                                                                  \
+        }                                                                                                      \
+        UNROLL for (int r = 0; r < rows; r++) {                                                                \
+            UNROLL for (int j = 0; j < nv; j++) {                                                              \
+                vf v = bias ? f_add(acc[r][j], f_load(bias + j * W)) : acc[r][j];                              \
+                f_store(out + (size_t)r * ldo + j * W, v);                                                     \
+            }                                                                                                  \
+        }                                                                                                      \
+    }                                                                                                          \
     /* Up to TALL rows by all vectors of n_cols; returns the columns done: the rest is less than one narrow  \
-     * block. */                                                                                             \
-    static size_t cols_##dtype(int rows, size_t n_cols, const float *a, size_t lda, const elem *b,           \
-                               size_t ks, size_t ps, size_t k, const float *bias, float *out, size_t ldo,    \
-                               bool load) {                                                                  \
-        size_t c = 0;                                                                                        \
-        for (size_t wide = WIDE * W; rows <= 3 && c + wide <= n_cols; c += wide) {                           \
-            const elem *bc = b + c / 32 * ps + c % 32;                                                       \
-            const float *bias_c = bias ? bias + c : NULL;                                                    \
-            switch (rows) {                                                                                  \
-            case 1: block_##dtype(1, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;  \
-            case 2: block_##dtype(2, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;  \
-            case 3: block_##dtype(3, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;  \
-            }                                                                                                \
-        }                                                                                                    \
-        ROWS_BY(dtype, elem, MANY)                                                                           \
-        if (NARROW < MANY) ROWS_BY(dtype, elem, NARROW)                                                      \
-        return c;                                                                                            \
+     * block. */ \
+    static size_t cols_##dtype(int rows, size_t n_cols, const float *a, size_t lda, const elem *b,             \
+                               size_t ks, size_t ps, size_t k, const float *bias, float *out, size_t ldo,      \
+                               bool load) {                                                                    \
+        size_t c = 0;                                                                                          \
+        for (size_t wide = WIDE * W; rows <= 3 && c + wide <= n_cols; c += wide) {                             \
+            const elem *bc = b + c / 32 * ps + c % 32;                                                         \
+            const float *bias_c = bias ? bias + c : NULL;                                                      \
+            switch (rows) {                                                                                    \
+            case 1: block_##dtype(1, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;    \
+            case 2: block_##dtype(2, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;    \
+            case 3: block_##dtype(3, WIDE, true, a, lda, bc, ks, ps, k, bias_c, out + c, ldo, load); break;    \
+            }                                                                                                  \
+        }                                                                                                      \
+        ROWS_BY(dtype, elem, MANY)                                                                             \
+        if (NARROW < MANY) ROWS_BY(dtype, elem, NARROW)                                                        \
+        return c;                                                                                              \
     }
 
 #define ROWS_BY(dtype, elem, nv)                                                                             \
@@ -153,59 +154,59 @@ static void many_rows(size_t m, const float *a, size_t lda, const float *b, size
     if (i < m) cols_f32((int)(m - i), FULL_N, a + i * lda, lda, b, ks, ps, k, bias, out + i * ldo, ldo, load);
 }
 
-#define GEMM(dtype, elem, load_b)                                                                            \
-    static void NAME(tn_gemm_##dtype)(const float *a, size_t lda, const void *panels, const float *bias,     \
-                                      float *out, size_t ldo, size_t m, size_t n0, size_t n1, size_t k) {    \
-        size_t n = n0, ps = k * TN_PANEL_N;                                                                  \
-        for (; m > FEW_ROWS && n + FULL_N <= n1; n += FULL_N) {                                              \
-            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                     \
-            _Alignas(64) float wide[BLOCK_K * FULL_N];                                                       \
-            for (size_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_K) {                                          \
-                size_t nk = k - k0 < BLOCK_K ? k - k0 : BLOCK_K;                                             \
-                const elem *bk = b + k0 * TN_PANEL_N;                                                        \
-                for (size_t i = 0; i < nk; i++) {                                                            \
-                    UNROLL for (int j = 0; j < MANY;                                                         \
-                                j += LINE_VECTORS(elem)) { /* the next block, while this one is worked on */ \
-                        __builtin_prefetch(bk + (BLOCK_K + i) * TN_PANEL_N + (size_t)(j * W / 32) * ps +     \
-                                           j * W % 32);                                                      \
-                    }                                                                                        \
-                    UNROLL for (int j = 0; j < MANY; j++) {                                                  \
-                        f_store(wide + i * FULL_N + j * W,                                                   \
-                                load_b(bk + i * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32));       \
-                    }                                                                                        \
-                }                                                                                            \
-                const float *bias_n = bias && k0 + nk == k ? bias + n : NULL;                                \
-                many_rows(m, a + k0, lda, wide, FULL_N, TN_PANEL_N, nk, bias_n, out + n, ldo, k0 > 0);       \
-            }                                                                                                \
-        }                                                                                                    \
+#define GEMM(dtype, elem, load_b)                                                                              \
+    static void NAME(tn_gemm_##dtype)(const float *a, size_t lda, const void *panels, const float *bias,       \
+                                      float *out, size_t ldo, size_t m, size_t n0, size_t n1, size_t k) {      \
+        size_t n = n0, ps = k * TN_PANEL_N;                                                                    \
+        for (; m > FEW_ROWS && n + FULL_N <= n1; n += FULL_N) {                                                \
+            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                       \
+            _Alignas(64) float wide[BLOCK_K * FULL_N];                                                         \
+            for (size_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_K) {                                            \
+                size_t nk = k - k0 < BLOCK_K ? k - k0 : BLOCK_K;                                               \
+                const elem *bk = b + k0 * TN_PANEL_N;                                                          \
+                for (size_t i = 0; i < nk; i++) {                                                              \
+                    UNROLL for (int j = 0; j < MANY;                                                           \
+                                j += LINE_VECTORS(elem)) { /* the next block, while this one is worked on */   \
+                        __builtin_prefetch(bk + (BLOCK_K + i) * TN_PANEL_N + (size_t)(j * W / 32) * ps +       \
+                                           j * W % 32);                                                        \
+                    }                                                                                          \
+                    UNROLL for (int j = 0; j < MANY; j++) {                                                    \
+                        f_store(wide + i * FULL_N + j * W,                                                     \
+                                load_b(bk + i * TN_PANEL_N + (size_t)(j * W / 32) * ps + j * W % 32));         \
+                    }                                                                                          \
+                }                                                                                              \
+                const float *bias_n = bias && k0 + nk == k ? bias + n : NULL;                                  \
+                many_rows(m, a + k0, lda, wide, FULL_N, TN_PANEL_N, nk, bias_n, out + n, ldo, k0 > 0);         \
+            }                                                                                                  \
+        }                                                                                                      \
         /* What is left: few rows, or fewer columns than a block. Row groups meet a chunk of panels while it \
-         * is in cache. */                                                                                   \
-        size_t chunk = m <= 3 ? n1 - n : CHUNK_N;                                                            \
-        for (size_t nc; n < n1; n += nc) {                                                                   \
-            nc = n1 - n < chunk ? n1 - n : chunk;                                                            \
-            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                     \
-            const float *bias_n = bias ? bias + n : NULL;                                                    \
-            size_t n_groups = m <= TALL ? 1 : (m + MR - 1) / MR,                                             \
-                   most = (m + n_groups - 1) / n_groups; /* groups of nearly equal size */                   \
-            for (size_t i = 0, rows; i < m; i += rows) {                                                     \
-                rows = m - i < most ? m - i : most;                                                          \
-                const float *ai = a + i * lda;                                                               \
-                float *oi = out + i * ldo + n, tile[TALL * NARROW * W];                                      \
-                size_t c =                                                                                   \
-                    cols_##dtype((int)rows, nc, ai, lda, b, TN_PANEL_N, ps, k, bias_n, oi, ldo, false);      \
-                if (c == nc) continue;                                                                       \
-                const elem *bc =                                                                             \
-                    b + c / TN_PANEL_N * ps + c % TN_PANEL_N; /* the panel is whole, the output is not */    \
-                cols_##dtype((int)rows, NARROW *W, ai, lda, bc, TN_PANEL_N, ps, k, NULL, tile, NARROW *W,    \
-                             false);                                                                         \
-                for (size_t r = 0; r < rows; r++) {                                                          \
-                    for (size_t j = 0; c + j < nc; j++) {                                                    \
-                        float v = tile[r * NARROW * W + j];                                                  \
-                        oi[r * ldo + c + j] = bias ? v + bias_n[c + j] : v;                                  \
-                    }                                                                                        \
-                }                                                                                            \
-            }                                                                                                \
-        }                                                                                                    \
+         * is in cache. */ \
+        size_t chunk = m <= 3 ? n1 - n : CHUNK_N;                                                              \
+        for (size_t nc; n < n1; n += nc) {                                                                     \
+            nc = n1 - n < chunk ? n1 - n : chunk;                                                              \
+            const elem *b = (const elem *)panels + n / TN_PANEL_N * ps + n % TN_PANEL_N;                       \
+            const float *bias_n = bias ? bias + n : NULL;                                                      \
+            size_t n_groups = m <= TALL ? 1 : (m + MR - 1) / MR,                                               \
+                   most = (m + n_groups - 1) / n_groups; /* groups of nearly equal size */                     \
+            for (size_t i = 0, rows; i < m; i += rows) {                                                       \
+                rows = m - i < most ? m - i : most;                                                            \
+                const float *ai = a + i * lda;                                                                 \
+                float *oi = out + i * ldo + n, tile[TALL * NARROW * W];                                        \
+                size_t c =                                                                                     \
+                    cols_##dtype((int)rows, nc, ai, lda, b, TN_PANEL_N, ps, k, bias_n, oi, ldo, false);        \
+                if (c == nc) continue;                                                                         \
+                const elem *bc =                                                                               \
+                    b + c / TN_PANEL_N * ps + c % TN_PANEL_N; /* the panel is whole, the output is not */      \
+                cols_##dtype((int)rows, NARROW *W, ai, lda, bc, TN_PANEL_N, ps, k, NULL, tile, NARROW *W,      \
+                             false);                                                                           \
+                for (size_t r = 0; r < rows; r++) {                                                            \
+                    for (size_t j = 0; c + j < nc; j++) {                                                      \
+                        float v = tile[r * NARROW * W + j];                                                    \
+                        oi[r * ldo + c + j] = bias ? v + bias_n[c + j] : v;                                    \
+                    }                                                                                          \
+                }                                                                                              \
+            }                                                                                                  \
+        }                                                                                                      \
     }
 
 GEMM(f32, float, f_load)

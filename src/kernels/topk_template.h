@@ -1,11 +1,14 @@
 /* kernels/topk_template.h - top-k selection, written once over the loops and the vector type that the
- * including file gives for its instruction set (names: TOPK_NAME, MERGE_NAME): to_keys(scores, n, shift,
- * keys, sum, sum_sq)  keys[i] = scores[i] >> shift for i < n, and their sums; KEY_PAD follows up to a
+ * including file gives for its instruction set (names: TOPK_NAME, MERGE_NAME):
+ *   to_keys(scores, n, shift, keys, sum, sum_sq)  keys[i] = scores[i] >> shift for i < n, and their sums;
+ *                                                 KEY_PAD follows up to a
  *                                                  multiple of KEY_BLOCK
  *   count_from(keys, n, t)            how many of the keys [n, a multiple of KEY_BLOCK] are >= t
  *   find_equal(keys, n, t, at)        positions of the keys == t, ascending; returns how many; may write up
- * to 32 beyond them emit_from(keys, n, t, idx, cuts)  positions of the keys >= t, ascending; may write up to
- * 32 beyond them; cuts as in topk.h or NULL VN int32 values in a vi: v_load v_store v_set1 v_sub v_max v_min
+ *                                     to 32 beyond them
+ *   emit_from(keys, n, t, idx, cuts)  positions of the keys >= t, ascending; may write up to 32 beyond them;
+ *                                     cuts as in topk.h or NULL
+ *   VN int32 values in a vi: v_load v_store v_set1 v_sub v_max v_min
  *
  * The scores become 16-bit keys (an order-preserving shift). A threshold that k keys reach is searched by
  * Newton steps on a normal distribution's count, bracketed so that it always ends; where the threshold's own

@@ -4,14 +4,16 @@
  * Code u of B bits stands for the weight 2u - (2^B - 1) when B < 8 (odd numbers: all 2^B codes are used, one
  * bit is a sign), and for the int8 itself when B = 8. A code is cut into weightlets of 4, 2 and 1 bits from
  * its low end (7 = 4 + 2 + 1; 5 = 4 + 1). A channel's k run in groups of 128 (the last one filled up with
- * zero codes), the bits of one NEON or SSE register; in a group the 4-bit weightlets take 64 bytes: byte j =
- * weight j | weight 64+j << 4 the 2-bit weightlets take 32 bytes: byte j = weight j | weight 32+j << 2 |
- * weight 64+j << 4 | weight 96+j << 6 the 1-bit weightlets take 16 bytes: byte j = bits of the weights j,
- * 16+j, 32+j ... 112+j, from bit 0 up 8-bit weights take 128 bytes, in order so that one rotate, mask and OR
- * serve a register of weights whatever its width. A tile of 16 channels is one sequential stream: group by
- * group, in each the channels in order, in each of those the weightlets 4, 2, 1. The channels of an
- * incomplete last tile that do not exist take no bytes. Channel widths are a packed INT3 array: width - 1 of
- * channel n in bits 3n..3n+2, least significant first. */
+ * zero codes), the bits of one NEON or SSE register; in a group
+ *   the 4-bit weightlets take 64 bytes: byte j = weight j | weight 64+j << 4
+ *   the 2-bit weightlets take 32 bytes: byte j = weight j | weight 32+j << 2 | weight 64+j << 4 | weight 96+j
+ *   << 6 the 1-bit weightlets take 16 bytes: byte j = bits of the weights j, 16+j, 32+j ... 112+j, from bit 0
+ *   up 8-bit weights take 128 bytes, in order
+ * so that one rotate, mask and OR serve a register of weights whatever its width. A tile of 16 channels is
+ * one sequential stream: group by group, in each the channels in order, in each of those the weightlets 4, 2,
+ * 1. The channels of an incomplete last tile that do not exist take no bytes.
+ * Channel widths are a packed INT3 array: width - 1 of channel n in bits 3n..3n+2, least significant first.
+ * */
 #ifndef TN_KERNELS_UNPACK_H
 #define TN_KERNELS_UNPACK_H
 

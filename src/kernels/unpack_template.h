@@ -1,8 +1,11 @@
 /* kernels/unpack_template.h - a tile from weightlets, written once over what the including file gives for its
- * instruction set: channel(src, bits, out)          one channel's group of 128 weightlets to int8 at out
- * (UNPACK_ALIGN aligned); returns what follows src transpose(in, out, n_lines)      UNPACK_UNITS 32-bit units
- * of four channels, GROUP bytes apart, to four columns of n_lines lines at most and the names UNPACK_NAME,
- * UNPACK_UNITS, UNPACK_ALIGN. The switch makes a channel's width a constant where `channel` is inlined. */
+ * instruction set:
+ *   channel(src, bits, out)          one channel's group of 128 weightlets to int8 at out (UNPACK_ALIGN
+ *                                    aligned); returns what follows src
+ *   transpose(in, out, n_lines)      UNPACK_UNITS 32-bit units of four channels, GROUP bytes apart, to four
+ *                                    columns of n_lines lines at most
+ * and the names UNPACK_NAME, UNPACK_UNITS, UNPACK_ALIGN. The switch makes a channel's width a constant where
+ * `channel` is inlined. */
 size_t UNPACK_NAME(const uint8_t *src, const uint8_t *bits, size_t n_cols, size_t k, int8_t *tile) {
     const uint8_t *begin = src;
     size_t n_lines = (k + TN_TILE_K - 1) / TN_TILE_K;

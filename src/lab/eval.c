@@ -1,4 +1,4 @@
-#include "lab/eval.h"
+#include "lab/eval_text.h"
 
 #include "base/status.h"
 #include "engine/engine.h"
@@ -273,63 +273,6 @@ static tern_status eval_hellaswag(evaluator *ev, char *text) {
     return TERN_OK;
 }
 
-typedef struct ppl {
-    const int32_t *ids;
-    size_t n, n_vocab;
-    double sum, sum_sq;
-    int64_t count;
-} ppl;
-
-static bool on_ppl_logits(void *user, size_t i, const float *logits) {
-    ppl *p = user;
-    if (i + 1 >= p->n) return true;
-    double nll = -(double)tn_logprob(logits, p->n_vocab, p->ids[i + 1]);
-    p->sum += nll;
-    p->sum_sq += nll * nll;
-    p->count++;
-    return true;
-}
-
-static tern_status eval_ppl(evaluator *ev, const char *text, size_t n_bytes) {
-    size_t cap = n_bytes + 16, n = 0;
-    int32_t *ids = malloc(cap * sizeof *ids);
-    TN_FAIL_IF(!ids, ev->err, TERN_E_MEMORY, "no memory for the tokens of %s", ev->o->data);
-    tern_status st = tern_tokenize(ev->e, text, n_bytes, false, false, ids, cap, &n, ev->err);
-    int32_t bos = tn_tokenizer_bos(ev->e->model->tokenizer);
-    size_t window = (size_t)tern_session_capacity(ev->s),
-           n_windows = st == TERN_OK ? (n + window - 1) / window : 0, done = 0;
-    if (st == TERN_OK && n < 2)
-        st = tn_fail(ev->err, TERN_E_FORMAT, "%s has %zu tokens, perplexity needs 2", ev->o->data, n);
-    if (ev->o->limit > 0 && n_windows > (size_t)ev->o->limit) n_windows = (size_t)ev->o->limit;
-    ppl p = {.n_vocab = (size_t)ev->e->model->h.n_vocab};
-    for (; st == TERN_OK && done < n_windows; done++) {
-        int32_t *w = ids + done * window;
-        size_t len = n - done * window < window ? n - done * window : window;
-        if (len < 2) break;
-        int32_t first = w[0];
-        size_t probe = 0;
-        int32_t one;
-        bool adds_bos = bos >= 0 &&
-                        tern_tokenize(ev->e, "", 0, true, false, &one, 1, &probe, NULL) == TERN_OK &&
-                        probe == 1 && one == bos;
-        if (adds_bos) w[0] = bos; /* a model that expects BOS gets it in place of the window's first token */
-        p.ids = w;
-        p.n = len;
-        st = tern_session_score(ev->s, w, len, 0, on_ppl_logits, &p, ev->err);
-        w[0] = first;
-        if (ev->o->progress && p.count)
-            ev->o->progress(ev->o->user, (int64_t)done + 1, (int64_t)n_windows, exp(p.sum / (double)p.count));
-    }
-    free(ids);
-    if (st != TERN_OK) return st;
-    double mean = p.sum / (double)p.count, var = p.sum_sq / (double)p.count - mean * mean;
-    ev->res.is_ppl = true;
-    ev->res.n_items = p.count;
-    ev->res.value = ev->res.perplexity = exp(mean);
-    ev->res.stderr_ = ev->res.value * sqrt((var > 0 ? var : 0) / (double)p.count); /* delta method */
-    return TERN_OK;
-}
-
 static tern_status read_data(const char *path, char **text, size_t *n, tern_error *err) {
     FILE *f = fopen(path, "rb");
     TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
@@ -344,19 +287,15 @@ static tern_status read_data(const char *path, char **text, size_t *n, tern_erro
     return TERN_OK;
 }
 
-tern_status tn_eval(tern_engine *e, const tn_eval_options *o, tn_eval_result *out, tern_error *err) {
-    *out = (tn_eval_result){0};
-    bool is_ppl = !strcmp(o->task, "ppl"), is_choice = !strcmp(o->task, "choice");
-    TN_FAIL_IF(!is_ppl && !is_choice && strcmp(o->task, "lambada") && strcmp(o->task, "exact"), err,
-               TERN_E_INVALID, "task '%s' is unknown; there are ppl, lambada, choice, exact", o->task);
-    TN_FAIL_IF(!e->model->tokenizer, err, TERN_E_UNSUPPORTED, "this model has no tokenizer");
-    char *text = NULL;
-    size_t n_bytes = 0;
+/* The items of a task with one model. */
+static tern_status eval_items(tern_engine *e, const tn_eval_options *o, char *text, tn_eval_result *out,
+                              tern_error *err) {
     evaluator ev = {.e = e, .o = o, .err = err};
-    TN_TRY(read_data(o->data, &text, &n_bytes, err));
+    bool is_choice = !strcmp(o->task, "choice");
+    TN_FAIL_IF(!e->model->tokenizer, err, TERN_E_UNSUPPORTED, "this model has no tokenizer");
     tern_session_options so;
     tern_session_options_defaults(&so);
-    so.n_ctx = o->n_ctx ? o->n_ctx : is_ppl && e->model->h.ctx_train > 512 ? 512 : 0;
+    so.n_ctx = o->n_ctx;
     tern_status st = tern_session_open(e, &so, &ev.s, err);
     if (st == TERN_OK) {
         ev.cap_ids = (size_t)tern_session_capacity(ev.s);
@@ -366,11 +305,9 @@ tern_status tn_eval(tern_engine *e, const tn_eval_options *o, tn_eval_result *ou
     if (st == TERN_OK) {
         size_t len = strlen(o->data);
         bool is_txt = len > 4 && !strcmp(o->data + len - 4, ".txt");
-        st = is_ppl                ? eval_ppl(&ev, text, n_bytes)
-             : is_choice && is_txt ? eval_hellaswag(&ev, text)
-                                   : eval_jsonl(&ev, text);
+        st = is_choice && is_txt ? eval_hellaswag(&ev, text) : eval_jsonl(&ev, text);
     }
-    if (st == TERN_OK && !is_ppl) {
+    if (st == TERN_OK) {
         if (!ev.res.n_items) {
             st = tn_fail(err, TERN_E_FORMAT, "%s: no item fits (%lld are longer than the context)", o->data,
                          (long long)ev.res.n_skipped);
@@ -382,9 +319,89 @@ tern_status tn_eval(tern_engine *e, const tn_eval_options *o, tn_eval_result *ou
         }
     }
     free(ev.ids);
-    free(text);
     if (ev.s) tern_session_stats(ev.s, &ev.res.stats);
     tern_session_close(&ev.s);
     if (st == TERN_OK) *out = ev.res;
+    return st;
+}
+
+/* ---- two models over the same items -------------------------------------------------------------- */
+
+typedef struct verdicts {
+    const tn_eval_options *o; /* the caller's hooks; NULL: nobody listens */
+    uint8_t *right;
+    size_t n, cap;
+    bool no_memory;
+} verdicts;
+
+static void note_verdict(void *user, bool right) {
+    verdicts *v = user;
+    if (v->o && v->o->on_item) v->o->on_item(v->o->user, right);
+    if (v->n == v->cap) {
+        size_t cap = v->cap ? 2 * v->cap : 1024;
+        uint8_t *more = realloc(v->right, cap);
+        v->no_memory = v->no_memory || !more;
+        if (!more) return;
+        v->right = more;
+        v->cap = cap;
+    }
+    v->right[v->n++] = right;
+}
+
+static void note_progress(void *user, int64_t done, int64_t total, double value) {
+    const verdicts *v = user;
+    if (v->o && v->o->progress) v->o->progress(v->o->user, done, total, value);
+}
+
+/* Items are skipped by their tokens, so models with one tokenizer skip the same. */
+static tern_status eval_both(tern_engine *e, const tn_eval_options *o, const char *text, tn_eval_result *out,
+                             tern_error *err) {
+    verdicts v[2] = {{.o = o}, {0}};
+    tn_eval_result res[2];
+    tern_status st = TERN_OK;
+    for (int i = 0; i < 2 && st == TERN_OK; i++) {
+        char *copy = strdup(text); /* it is cut into lines */
+        tn_eval_options one = *o;
+        one.on_item = note_verdict;
+        one.progress = note_progress;
+        one.user = &v[i];
+        st = copy ? eval_items(i ? o->against : e, &one, copy, &res[i], err)
+                  : tn_fail(err, TERN_E_MEMORY, "no memory for the items");
+        free(copy);
+        if (st == TERN_OK && v[i].no_memory) st = tn_fail(err, TERN_E_MEMORY, "no memory for the verdicts");
+    }
+    if (st == TERN_OK && v[0].n != v[1].n)
+        st =
+            tn_fail(err, TERN_E_INVALID,
+                    "the models see different items (%zu and %zu): have they one tokenizer?", v[0].n, v[1].n);
+    double *diff = st == TERN_OK ? malloc((v[0].n + 1) * sizeof *diff) : NULL;
+    if (st == TERN_OK && !diff) st = tn_fail(err, TERN_E_MEMORY, "no memory for the verdicts");
+    if (st == TERN_OK) {
+        for (size_t i = 0; i < v[0].n; i++) diff[i] = (double)v[0].right[i] - (double)v[1].right[i];
+        *out = res[0];
+        out->has_against = true;
+        out->against_value = res[1].value;
+        out->paired = tn_eval_estimate(diff, v[0].n);
+    }
+    free(diff);
+    free(v[0].right);
+    free(v[1].right);
+    return st;
+}
+
+tern_status tn_eval(tern_engine *e, const tn_eval_options *o, tn_eval_result *out, tern_error *err) {
+    *out = (tn_eval_result){0};
+    bool is_ppl = !strcmp(o->task, "ppl");
+    TN_FAIL_IF(!is_ppl && strcmp(o->task, "choice") && strcmp(o->task, "lambada") && strcmp(o->task, "exact"),
+               err, TERN_E_INVALID, "task '%s' is unknown; there are ppl, lambada, choice, exact", o->task);
+    TN_FAIL_IF(!is_ppl && (o->source || o->protocol), err, TERN_E_INVALID,
+               "task %s scores answers: a protocol and a KL divergence belong to ppl", o->task);
+    char *text = NULL;
+    size_t n_bytes = 0;
+    TN_TRY(read_data(o->data, &text, &n_bytes, err));
+    tern_status st = is_ppl       ? tn_eval_text(e, o, text, n_bytes, out, err)
+                     : o->against ? eval_both(e, o, text, out, err)
+                                  : eval_items(e, o, text, out, err);
+    free(text);
     return st;
 }

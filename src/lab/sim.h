@@ -2,10 +2,13 @@
  * virtual clock, with a SoC's costs.
  *
  * A SoC is a data file (docs/simulator.md) that holds what papers print; the fits made from it happen at
- * loading: product   launch + max(weight bytes * byte_ns, MACs * mac_ns)   launch and byte_ns by least
- * squares on the table of products, mac_ns from a whole model's time float     attention MACs at their rate,
- * everything else per element, from the CPU's time for the same model estimate  launch + MACs of the launch's
- * heads, by least squares on the table of fused launches flash     bytes over seconds, through the origin
+ * loading:
+ *   product   launch + max(weight bytes * byte_ns, MACs * mac_ns)   launch and byte_ns by least squares on
+ *             the table of products, mac_ns from a whole model's time
+ *   float     attention MACs at their rate, everything else per element, from the CPU's time for the same
+ *             model
+ *   estimate  launch + MACs of the launch's heads, by least squares on the table of fused launches
+ *   flash     bytes over seconds, through the origin
  * Instead of a SoC's, a request may have the stage times that were measured on a machine
  * (tn_measured_stages). */
 #ifndef TN_LAB_SIM_H

@@ -1,9 +1,12 @@
 /* model/baseline.h - the arithmetic of two published INT8 schemes no static graph can hold, for comparisons
  * of accuracy. They run on the float path with values rounded as the scheme rounds them: exact in what they
- * lose, not timed. llm-int8    LLM.int8(): weights one scale per output channel; activations one scale per
- * token, found at run time, of the values up to 6; what is larger is multiplied in float with the unrounded
- * weights. group-w8a8  K-Quant style: weights and activations in groups of 32 along K, a scale each, found at
- * run time. Embedding and output head stay as they are. */
+ * lose, not timed.
+ *   llm-int8    LLM.int8(): weights one scale per output channel; activations one scale per token, found at
+ *               run time, of the values up to 6; what is larger is multiplied in float with the unrounded
+ *               weights.
+ *   group-w8a8  K-Quant style: weights and activations in groups of 32 along K, a scale each, found at run
+ *               time.
+ * Embedding and output head stay as they are. */
 #ifndef TN_MODEL_BASELINE_H
 #define TN_MODEL_BASELINE_H
 

@@ -8,10 +8,12 @@
  *
  * device:  opened once, shared by threads, closed after everything it lent.
  * weights: the constants of one linear (tiles, scales, bias) in the device's memory and native tile layout.
- * Filled by the caller before the first graph that uses them is loaded, then read-only. Reference counted;
- * where the device says so (shares_weights) any number of graphs, such as M = 256 for prefill and M = 1 for
- * decode, use one copy. graph:   describe -> compile (or deserialise) -> load (binds weights, becomes
- * resident) -> execute -> unload/close. Immutable while loaded: any number of threads may execute it at once.
+ * Filled by the
+ *          caller before the first graph that uses them is loaded, then read-only. Reference counted; where
+ *          the device says so (shares_weights) any number of graphs, such as M = 256 for prefill and M = 1
+ *          for decode, use one copy.
+ * graph:   describe -> compile (or deserialise) -> load (binds weights, becomes resident) -> execute ->
+ *          unload/close. Immutable while loaded: any number of threads may execute it at once.
  * job:     one execution. A plain struct owned by the caller; executing allocates nothing.
  *
  * Arithmetic, the same bits on every backend (scalar.c is the definition). Activations are u8 = s8 + 128.
@@ -20,8 +22,9 @@
  *   f32  : fma((float)acc, s[n], b[n]), without bias (float)acc * s[n]
  *          linear: s[n] = act_scale * weights.scale[n], b[n] = weights.bias[n];  Q.K: s = act_scale * k_scale
  *   u8   : 128 + clip(round_half_even(y), -127, 127), y as f32 but with s[n] * r and b[n] * r, r = 1 /
- * out_scale; s8   : the same less 128.  Each product is one rounded float product, made when the graph is
- * loaded. A row's result depends neither on the other rows nor on M. */
+ *        out_scale;
+ *   s8   : the same less 128.  Each product is one rounded float product, made when the graph is loaded.
+ * A row's result depends neither on the other rows nor on M. */
 #ifndef TN_NPU_NPU_H
 #define TN_NPU_NPU_H
 

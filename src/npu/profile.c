@@ -98,23 +98,27 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static double now(const tn_npu_profile_options *opt) {
+    return opt->now_s ? opt->now_s(opt->user) : tn_now_s();
+}
+
 static tern_status rig_time(rig *r, const tn_npu_profile_options *opt, tn_npu_timing *out, tern_error *err) {
     TN_TRY(tn_npu_load(r->graph, r->graph->desc.kind == TN_NPU_LINEARS ? r->weights : NULL, err));
     r->job.graph = r->graph;
-    double t[MAX_RUNS], begun = tn_now_s();
+    double t[MAX_RUNS], begun = now(opt);
     int32_t n = 0, n_runs = opt->n_runs < 1 ? 1 : opt->n_runs > MAX_RUNS ? MAX_RUNS : opt->n_runs;
-    for (int32_t i = -1; i < n_runs && (n < 1 || tn_now_s() - begun < opt->max_s); i++) {
+    for (int32_t i = -1; i < n_runs && (n < 1 || now(opt) - begun < opt->max_s); i++) {
         if (r->evict) memset(r->evict, (char)i, opt->evict_bytes);
         /* The input was just written by the operator before. */
         for (int k = 0; k < TN_NPU_MAX_OPS; k++) {
             if (r->in[k])
                 memset(r->in[k], 100 + i, (size_t)r->graph->desc.m * (size_t)r->graph->desc.in_stride);
         }
-        double t0 = tn_now_s();
+        double t0 = now(opt);
         TN_TRY(tn_npu_submit(&r->job, err));
         tern_status st = tn_npu_wait(&r->job);
         TN_FAIL_IF(st != TERN_OK, err, st, "the %s NPU failed while profiled", r->dev->caps.name);
-        if (i >= 0) t[n++] = tn_now_s() - t0;
+        if (i >= 0) t[n++] = now(opt) - t0;
     }
     tn_npu_unload(r->graph);
     qsort(t, (size_t)n, sizeof t[0], by_value);

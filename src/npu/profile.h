@@ -11,6 +11,8 @@ typedef struct tn_npu_profile_options {
     double max_s;         /* no further run begins after so long, s (default 0.5) */
     uint64_t evict_bytes; /* memory written between runs so that weights come from DRAM, as between a model's
                              layers; 0 = none (default 64 MiB) */
+    double (*now_s)(void *user); /* the clock; NULL = the monotonic one (default). Tests bring their own. */
+    void *user;
 } tn_npu_profile_options;
 
 typedef struct tn_npu_timing {

@@ -51,8 +51,8 @@ typedef struct tn_pack_options {
     tn_shadow_mode shadow;    /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error
                                  (default), never, or at all */
     bool head_importance;     /* measure how much each attention head matters: one forward for every head
-                               * (default: false, all the same).     What is measured is kept in OUT.heads until the
-                               * package is there: after a kill it goes on where it was */
+                                 (default: false, all the same). What is measured is kept in OUT.heads until the
+                                 package is there: after a kill it goes on where it was */
     /* Measures how long the stages of sparse attention take with such heads on this machine
      * (attention/sparse_attn.h), for the package; NULL (default): nobody does. Without widths of launches:
      * there is nothing to keep. */

@@ -2,8 +2,9 @@
  * launch (shadowAttn 3.4, Algorithm 1), without threads or clocks.
  *
  *   estimate   on the device, launch behind launch; heads of one bucket (the same frozen scales) may share a
- * launch top-k      on the CPU, behind the estimate of its head attend     on the CPU, behind the top-k of
- * its head
+ *              launch
+ *   top-k      on the CPU, behind the estimate of its head
+ *   attend     on the CPU, behind the top-k of its head
  *
  * Every stage takes its heads one at a time and in the plan's order. Top-k of a head runs beside attend of
  * another when they have workers of their own (the paper's recurrence); else one CPU lane does both.

@@ -10,9 +10,9 @@
  *   sync         every load after the last step
  *   async        block i's load after its last step: loads overlap the last chunk only
  *   progressive  the paper's greedy: load the last block not yet switched while the next k* blocks compute,
- * k* the least number that hides the load. Beyond the paper: G2 is slower, so the start is put off as long as
- * that pays; where no window hides a load, the one that hides most of it is taken; single blocks are moved as
- * long as that helps. Never worse than the other two.
+ *                k* the least number that hides the load. Beyond the paper: G2 is slower, so the start is put
+ *                off as long as that pays; where no window hides a load, the one that hides most of it is
+ *                taken; single blocks are moved as long as that helps. Never worse than the other two.
  *
  * The engine's prefill and the simulator both plan by this file. */
 #ifndef TN_SCHED_SWITCH_H

@@ -2,8 +2,9 @@
  * (sd.npu 2.1).
  *
  *   add     files and folders -> text -> passages -> FTS5 index; a file whose contents did not change is not
- * read into it again search  a question in any words -> the passages that match it best prompt  passages and
- * question as the messages of a chat
+ *           read into it again
+ *   search  a question in any words -> the passages that match it best
+ *   prompt  passages and question as the messages of a chat
  *
  * Everything is in the store's file (store/store.h) and as durable as what else is there. Documents are known
  * by their absolute path. */

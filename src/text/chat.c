@@ -3,39 +3,38 @@
  * are read out of the template itself. What is not recognised is refused.
  *
  * No template's BOS is written: the tokenizer adds it (tokenizer.h). */
-#include "text/tokenizer_impl.h"
+#include "text/chat.h"
 
 #include "base/status.h"
+#include "text/tokenizer_impl.h"
 
 #include <assert.h>
 
-/* Output with the cap rule of tn_chat_render: counts everything, writes what fits. */
 typedef struct writer {
     const tn_tokenizer *t;
     const char *source; /* the template */
     const tern_message *msgs;
     size_t n_msgs;
     bool answer; /* end where the assistant answers */
-    char *buf;
-    size_t cap, n;
+    tn_segments *out;
     tern_error *err;
 } writer;
 
-static void put_n(writer *w, const char *s, size_t n) {
-    for (size_t i = 0; i < n; i++, w->n++)
-        if (w->n < w->cap) w->buf[w->n] = s[i];
-}
+static void put_n(writer *w, const char *s, size_t n) { tn_segments_add(w->out, s, n, false); }
 static void put(writer *w, const char *s) { put_n(w, s, strlen(s)); }
+
+/* What a message says. */
+static void say(writer *w, const char *s) { tn_segments_add(w->out, s, strlen(s), true); }
 
 static const char blanks[] = " \t\n\v\f\r";
 
 /* Without white space at the end */
-static void put_end_trimmed(writer *w, const char *s) {
+static void say_end_trimmed(writer *w, const char *s) {
     size_t n = strlen(s);
     while (n && strchr(blanks, s[n - 1])) n--;
-    put_n(w, s, n);
+    tn_segments_add(w->out, s, n, true);
 }
-static void put_trimmed(writer *w, const char *s) { put_end_trimmed(w, s + strspn(s, blanks)); }
+static void say_trimmed(writer *w, const char *s) { say_end_trimmed(w, s + strspn(s, blanks)); }
 
 static void put_eos(writer *w) {
     size_t n;
@@ -113,8 +112,8 @@ static tern_status chatml(writer *w) {
             while (*text == '\n') text++;
         }
         chatml_open(w, w->msgs[i].role);
-        if (trim) put_trimmed(w, text);
-        else put(w, text);
+        if (trim) say_trimmed(w, text);
+        else say(w, text);
         put(w, "<|im_end|>\n");
     }
     if (w->answer) chatml_open(w, "assistant");
@@ -143,12 +142,12 @@ static tern_status llama3(writer *w) {
         if (end) put_n(w, date, (size_t)(end - date));
         else put(w, "26 Jul 2024");
         put(w, "\n\n");
-        if (system_text(w)) put_trimmed(w, w->msgs[i++].content);
+        if (system_text(w)) say_trimmed(w, w->msgs[i++].content);
         put(w, "<|eot_id|>");
     }
     for (; i < w->n_msgs; i++) {
         llama3_header(w, w->msgs[i].role);
-        put_trimmed(w, w->msgs[i].content);
+        say_trimmed(w, w->msgs[i].content);
         put(w, "<|eot_id|>");
     }
     if (w->answer) llama3_header(w, "assistant");
@@ -165,7 +164,7 @@ static tern_status llama2(writer *w) {
     for (size_t i = first; i < w->n_msgs; i++) {
         if ((i - first) % 2) {
             put(w, " ");
-            put_trimmed(w, w->msgs[i].content);
+            say_trimmed(w, w->msgs[i].content);
             put(w, " ");
             put_eos(w);
             continue;
@@ -175,11 +174,11 @@ static tern_status llama2(writer *w) {
         put(w, "[INST] ");
         if (i == first && sys) {
             put(w, "<<SYS>>\n");
-            put(w, sys);
+            say(w, sys);
             put(w, "\n<</SYS>>\n\n");
-            put_end_trimmed(w, w->msgs[i].content);
+            say_end_trimmed(w, w->msgs[i].content);
         } else {
-            put_trimmed(w, w->msgs[i].content);
+            say_trimmed(w, w->msgs[i].content);
         }
         put(w, " [/INST]");
     }
@@ -203,24 +202,24 @@ static tern_status mistral(writer *w) {
     bool trim = has(w, "message[\"content\"]|trim + eos") || has(w, "message['content']|trim + eos");
     if (sys && own_system) {
         put(w, has(w, "[SYSTEM_PROMPT] ") ? "[SYSTEM_PROMPT] " : "[SYSTEM_PROMPT]");
-        put(w, sys);
+        say(w, sys);
         put(w, "[/SYSTEM_PROMPT]");
     }
     for (size_t i = first; i < w->n_msgs; i++) {
         if ((i - first) % 2) {
             put(w, answer);
-            if (trim) put_trimmed(w, w->msgs[i].content);
-            else put(w, w->msgs[i].content);
+            if (trim) say_trimmed(w, w->msgs[i].content);
+            else say(w, w->msgs[i].content);
             put_eos(w);
             put(w, between);
             continue;
         }
         put(w, open);
         if (sys && !own_system && i == host) {
-            put(w, sys);
+            say(w, sys);
             put(w, "\n\n");
         }
-        put(w, w->msgs[i].content);
+        say(w, w->msgs[i].content);
         put(w, close);
     }
     return TERN_OK;
@@ -235,10 +234,10 @@ static tern_status gemma(writer *w) {
     for (size_t i = first; i < w->n_msgs; i++) {
         put(w, (i - first) % 2 ? "<start_of_turn>model\n" : "<start_of_turn>user\n");
         if (i == first && sys) { /* no system role: in front of the first question */
-            put(w, sys);
+            say(w, sys);
             put(w, "\n\n");
         }
-        put_trimmed(w, w->msgs[i].content);
+        say_trimmed(w, w->msgs[i].content);
         put(w, "<end_of_turn>\n");
     }
     if (w->answer) put(w, "<start_of_turn>model\n");
@@ -262,11 +261,11 @@ static tern_status phi3(writer *w) {
     for (size_t i = sys ? 1 : 0, moved = 0; i < w->n_msgs; i++) {
         role_open(w, w->msgs[i].role, newline);
         if (sys && !moved && is_role(&w->msgs[i], "user")) {
-            put(w, sys);
+            say(w, sys);
             put(w, "\n\n");
             moved = 1;
         }
-        put(w, w->msgs[i].content);
+        say(w, w->msgs[i].content);
         put(w, "<|end|>");
         put(w, newline);
     }
@@ -281,7 +280,7 @@ static tern_status zephyr(writer *w) {
     bool close_all = !end || (mark && mark < end) || (text && text < end);
     for (size_t i = 0; i < w->n_msgs; i++) {
         role_open(w, w->msgs[i].role, "\n");
-        put(w, w->msgs[i].content);
+        say(w, w->msgs[i].content);
         if (close_all || is_role(&w->msgs[i], "assistant")) {
             if (mark || !text) put_eos(w);
             else put(w, "<|endoftext|>");
@@ -308,11 +307,9 @@ static const struct {
     {{"<|im_start|>", "<|im_end|>"}, chatml},
 };
 
-tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
-                           bool add_generation_prompt, char *buf, size_t cap, size_t *n_bytes,
-                           tern_error *err) {
-    assert(t && n_bytes && (msgs || !n_msgs) && (buf || !cap));
-    *n_bytes = 0;
+tern_status tn_chat_segments(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
+                             bool add_generation_prompt, tn_segments *out, tern_error *err) {
+    assert(t && out && (msgs || !n_msgs));
     const char *source = t->chat_template;
     TN_FAIL_IF(!source || !*source, err, TERN_E_UNSUPPORTED,
                "the model has no chat template; give it plain text");
@@ -329,8 +326,7 @@ tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size
                 .msgs = msgs,
                 .n_msgs = n_msgs,
                 .answer = add_generation_prompt,
-                .buf = buf,
-                .cap = cap,
+                .out = out,
                 .err = err};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         bool all = true;
@@ -338,8 +334,7 @@ tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size
         /* Phi-4 separates role and text by a token of its own */
         if (!all || has(&w, "<|im_sep|>")) continue;
         TN_TRY(families[i].render(&w));
-        *n_bytes = w.n;
-        TN_FAIL_IF(w.n > cap, err, TERN_E_LIMIT, "the conversation takes %zu bytes, room for %zu", w.n, cap);
+        TN_FAIL_IF(out->failed, err, TERN_E_MEMORY, "out of memory for the conversation");
         return TERN_OK;
     }
     char head[61]; /* one line of it, whole characters */
@@ -348,4 +343,36 @@ tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size
     while (n && source[n] && ((uint8_t)source[n] & 0xc0) == 0x80) n--;
     head[n] = 0;
     return tn_fail(err, TERN_E_UNSUPPORTED, "unknown chat template: %s%s", head, source[n] ? "..." : "");
+}
+
+tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
+                           bool add_generation_prompt, char *buf, size_t cap, size_t *n_bytes,
+                           tern_error *err) {
+    assert(n_bytes && (buf || !cap));
+    *n_bytes = 0;
+    tn_segments text;
+    tn_segments_init(&text, t->ctx);
+    tern_status st = tn_chat_segments(t, msgs, n_msgs, add_generation_prompt, &text, err);
+    if (st == TERN_OK) {
+        *n_bytes = text.n_bytes;
+        if (text.n_bytes && cap) memcpy(buf, text.text, text.n_bytes < cap ? text.n_bytes : cap);
+        if (text.n_bytes > cap)
+            st = tn_fail(err, TERN_E_LIMIT, "the conversation takes %zu bytes, room for %zu", text.n_bytes,
+                         cap);
+    }
+    tn_segments_free(&text);
+    return st;
+}
+
+tern_status tn_chat_tokens(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
+                           bool add_generation_prompt, int32_t *ids, size_t cap, size_t *n_ids,
+                           tern_error *err) {
+    assert(n_ids && (ids || !cap));
+    *n_ids = 0;
+    tn_segments text;
+    tn_segments_init(&text, t->ctx);
+    tern_status st = tn_chat_segments(t, msgs, n_msgs, add_generation_prompt, &text, err);
+    if (st == TERN_OK) st = tn_tokenize_segments(t, &text, true, ids, cap, n_ids, err);
+    tn_segments_free(&text);
+    return st;
 }

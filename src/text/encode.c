@@ -90,7 +90,7 @@ static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const 
         uint32_t len = a->len + b->len;
         if (len > t->max_token_bytes) return false;
         uint32_t id = tn_tok_lookup(t, piece + a->off, len);
-        if (id == TN_TOK_NONE) return false;
+        if (id == TN_TOK_NONE || tn_tok_guarded(t, id)) return false;
         *priority = score_priority(t->scores[id]);
         *result = id;
         return true;
@@ -102,6 +102,7 @@ static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const 
         const tn_pair *p = &t->pairs[i & t->pairs_mask];
         if (p->rank == TN_TOK_NONE) return false;
         if (p->key == key) {
+            if (tn_tok_guarded(t, p->result)) return false;
             *priority = p->rank;
             *result = p->result;
             return true;
@@ -268,7 +269,8 @@ static tern_status encode_piece(void *user, const char *text, size_t n) {
     const uint8_t *p = (const uint8_t *)text;
     if (n <= t->max_token_bytes) {
         uint32_t id = tn_tok_lookup(t, p, n);
-        if (id != TN_TOK_NONE && (t->ignore_merges || t->direct[id / 64] >> (id % 64) & 1)) {
+        if (id != TN_TOK_NONE && !tn_tok_guarded(t, id) &&
+            (t->ignore_merges || t->direct[id / 64] >> (id % 64) & 1)) {
             emit(e, id);
             return TERN_OK;
         }
@@ -397,13 +399,25 @@ static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool f
     return TERN_OK;
 }
 
-/* The longest special token at p; user-defined ones only unless `control`. */
-static uint32_t match_special(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end, bool control) {
+/* Which special tokens a place of the text may become. */
+typedef enum which {
+    FREE,
+    USER,
+    ALL
+} which; /* user-defined ones that are not guarded; those; also control */
+
+static bool allowed(const tn_tokenizer *t, uint32_t id, which w) {
+    if (w == ALL) return true;
+    return tn_tok_type(t, id) == TN_TOKEN_USER && (w == USER || !tn_tok_guarded(t, id));
+}
+
+/* The longest special token at p that is allowed. */
+static uint32_t match_special(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end, which w) {
     uint32_t lo = t->special_at[p[0]], hi = t->special_at[p[0] + 1], best = TN_TOK_NONE;
     /* in [lo, hi) the first `depth` bytes are those of p; sorted, so that the shortest comes first */
     for (size_t depth = 1; lo < hi; depth++) {
         for (size_t len; lo < hi && (tn_tok_text(t, t->specials[lo], &len), len == depth); lo++)
-            if (control || tn_tok_type(t, t->specials[lo]) == TN_TOKEN_USER)
+            if (allowed(t, t->specials[lo], w))
                 if (best == TN_TOK_NONE || t->off[best + 1] - t->off[best] < depth) best = t->specials[lo];
         if (p + depth >= end) break;
         uint8_t c = p[depth];
@@ -424,22 +438,34 @@ static uint32_t match_special(const tn_tokenizer *t, const uint8_t *p, const uin
 
 static bool is_space(uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special,
-                        bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
-    assert(t && n_ids && (text || !n_bytes) && (ids || !cap));
-    *n_ids = 0;
-    TN_FAIL_IF(n_bytes > INT32_MAX / 2, err, TERN_E_LIMIT, "text of %zu bytes, at most %d at a time", n_bytes,
-               INT32_MAX / 2);
-    encoder e = {.t = t, .ids = ids, .cap = cap, .err = err};
-    tern_status st = TERN_OK;
-    if (add_special && t->add_bos && t->bos >= 0) emit(&e, (uint32_t)t->bos);
+/* The longest special token at p, which lies in a segment that ends at seg_end: in content those that are
+ * free, in the template all that lie in it wholly. */
+static uint32_t match_in_segment(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end,
+                                 const uint8_t *seg_end, bool content) {
+    uint32_t any = match_special(t, p, end, FREE);
+    if (content) return any;
+    uint32_t whole = match_special(t, p, seg_end, ALL);
+    if (any == TN_TOK_NONE || whole == TN_TOK_NONE) return any == TN_TOK_NONE ? whole : any;
+    return t->off[whole + 1] - t->off[whole] >= t->off[any + 1] - t->off[any] ? whole : any;
+}
 
-    const uint8_t *begin = (const uint8_t *)text, *p = begin, *end = begin + n_bytes;
-    const uint8_t *section = p; /* where the text not yet encoded starts */
-    bool scan = parse_special ? t->n_specials > 0 : t->has_user;
-    while (scan && p < end) {
-        bool candidate_here = parse_special ? t->special_at[*p] < t->special_at[*p + 1] : t->user_start[*p];
-        uint32_t id = candidate_here ? match_special(t, p, end, parse_special) : TN_TOK_NONE;
+/* Ids of a text; where it has segments, they say which specials are allowed where, else `w` does. */
+static tern_status encode(encoder *e, const uint8_t *begin, size_t n_bytes, const tn_segments *segs,
+                          which w) {
+    const tn_tokenizer *t = e->t;
+    const uint8_t *p = begin, *end = begin + n_bytes,
+                  *section = p; /* the text not yet encoded starts there */
+    bool scan = segs || w == ALL ? t->n_specials > 0 : t->has_user;
+    for (size_t i_seg = 0; scan && p < end;) {
+        uint32_t id = TN_TOK_NONE;
+        if (segs) {
+            while (segs->seg[i_seg].end <= (size_t)(p - begin)) i_seg++;
+            const tn_segment *s = &segs->seg[i_seg];
+            if (t->special_at[*p] < t->special_at[*p + 1])
+                id = match_in_segment(t, p, end, begin + s->end, s->content);
+        } else if (w == ALL ? t->special_at[*p] < t->special_at[*p + 1] : t->user_start[*p]) {
+            id = match_special(t, p, end, w);
+        }
         if (id == TN_TOK_NONE) {
             p++;
             continue;
@@ -447,22 +473,44 @@ tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes,
         const uint8_t *stop = p;
         if (t->types[id] & TN_TOKEN_LSTRIP)
             while (stop > section && is_space(stop[-1])) stop--;
-        st = encode_section(&e, section, (size_t)(stop - section), section == begin);
-        if (st != TERN_OK) goto out;
-        emit(&e, id);
+        TN_TRY(encode_section(e, section, (size_t)(stop - section), section == begin));
+        emit(e, id);
         p += t->off[id + 1] - t->off[id];
         if (t->types[id] & TN_TOKEN_RSTRIP)
             while (p < end && is_space(*p)) p++;
         section = p;
     }
-    st = encode_section(&e, section, (size_t)(end - section), section == begin);
-    if (st != TERN_OK) goto out;
-    if (add_special && t->add_eos && t->eos >= 0) emit(&e, (uint32_t)t->eos);
-    *n_ids = e.n;
-    if (e.n > cap) st = tn_fail(err, TERN_E_LIMIT, "text makes %zu tokens, room for %zu", e.n, cap);
-out:
+    return encode_section(e, section, (size_t)(end - section), section == begin);
+}
+
+static tern_status tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, const tn_segments *segs,
+                            which w, bool bos, bool eos, int32_t *ids, size_t cap, size_t *n_ids,
+                            tern_error *err) {
+    assert(t && n_ids && (text || !n_bytes) && (ids || !cap));
+    *n_ids = 0;
+    TN_FAIL_IF(n_bytes > INT32_MAX / 2, err, TERN_E_LIMIT, "text of %zu bytes, at most %d at a time", n_bytes,
+               INT32_MAX / 2);
+    encoder e = {.t = t, .ids = ids, .cap = cap, .err = err};
+    if (bos && t->add_bos && t->bos >= 0) emit(&e, (uint32_t)t->bos);
+    tern_status st = encode(&e, (const uint8_t *)text, n_bytes, segs, w);
+    if (st == TERN_OK) {
+        if (eos && t->add_eos && t->eos >= 0) emit(&e, (uint32_t)t->eos);
+        *n_ids = e.n;
+        if (e.n > cap) st = tn_fail(err, TERN_E_LIMIT, "text makes %zu tokens, room for %zu", e.n, cap);
+    }
     tn_free(t->ctx, e.sym);
     tn_free(t->ctx, e.heap);
     tn_free(t->ctx, e.norm);
     return st;
+}
+
+tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special,
+                        bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
+    return tokenize(t, text, n_bytes, NULL, parse_special ? ALL : USER, add_special, add_special, ids, cap,
+                    n_ids, err);
+}
+
+tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, bool add_bos, int32_t *ids,
+                                 size_t cap, size_t *n_ids, tern_error *err) {
+    return tokenize(t, s->text, s->n_bytes, s, FREE, add_bos, false, ids, cap, n_ids, err);
 }

@@ -23,8 +23,8 @@
 void tn_tokenizer_close(tn_tokenizer **tp) {
     tn_tokenizer *t = tp ? *tp : NULL;
     if (!t) return;
-    void *owned[] = {t->off,  t->bytes,         t->types, t->scores, t->merges,  t->direct,
-                     t->ends, t->chat_template, t->table, t->pairs,  t->specials};
+    void *owned[] = {t->off,  t->bytes,         t->types, t->scores, t->merges,   t->direct,
+                     t->ends, t->chat_template, t->table, t->pairs,  t->specials, t->guarded};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) tn_free(t->ctx, owned[i]);
     for (size_t i = 0; i < t->n_patterns; i++) tn_free(t->ctx, t->patterns[i]);
     tn_pretok_close(&t->pretok);
@@ -167,6 +167,32 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
     }
     if (t->n_patterns)
         TN_TRY(tn_pretok_open(t->ctx, (const char *const *)t->patterns, t->n_patterns, &t->pretok, err));
+    return TERN_OK;
+}
+
+static bool writes(const char *template, const uint8_t *p, size_t n) {
+    return memmem(template, strlen(template), p, n) != NULL;
+}
+
+/* User-defined tokens that content must not make: `<think>`, `<tool_call>`, `<start_of_turn>` of an old
+ * conversion. Markup that no template writes (`<h1>`) and runs of spaces stay what they are. */
+static tern_status build_guarded(tn_tokenizer *t, tern_error *err) {
+    for (uint32_t i = 0; i < t->n_specials; i++) {
+        uint32_t id = t->specials[i];
+        size_t n;
+        const uint8_t *p = tn_tok_text(t, id, &n);
+        if (tn_tok_type(t, id) != TN_TOKEN_USER) continue;
+        bool markup = n >= 3 && ((p[0] == '<' && p[n - 1] == '>') || (p[0] == '[' && p[n - 1] == ']'));
+        bool bars = n >= 5 && !memcmp(p, "<|", 2) && !memcmp(p + n - 2, "|>", 2);
+        if (!bars && !tn_tokenizer_is_end(t, (int32_t)id) &&
+            !(markup && t->chat_template && writes(t->chat_template, p, n)))
+            continue;
+        if (!t->guarded) {
+            t->guarded = tn_calloc(t->ctx, TN_MEM_TEXT, ((size_t)t->n_vocab + 63) / 64, sizeof *t->guarded);
+            TN_FAIL_IF(!t->guarded, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
+        }
+        t->guarded[id / 64] |= 1ull << (id % 64);
+    }
     return TERN_OK;
 }
 
@@ -417,6 +443,7 @@ tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *s, tn_tokeni
     }
     mark_phi3(t);
     if ((st = finish(t, err)) != TERN_OK || (st = collect_ends(t, s, err)) != TERN_OK) goto out;
+    if ((st = build_guarded(t, err)) != TERN_OK) goto out;
     st = mark_direct(t, err);
 out:
     if (st != TERN_OK) tn_tokenizer_close(&t);
@@ -611,6 +638,7 @@ tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, 
     t->ctx = ctx;
     tern_status st = read_core(t, blob, n_bytes, err);
     if (st == TERN_OK) st = finish(t, err);
+    if (st == TERN_OK) st = build_guarded(t, err);
     if (st != TERN_OK) tn_tokenizer_close(&t);
     *out = t;
     return st;

@@ -6,6 +6,7 @@
 #define TN_TEXT_TOKENIZER_H
 
 #include "base/ctx.h"
+#include "text/segments.h"
 
 typedef struct tn_tokenizer tn_tokenizer;
 
@@ -78,6 +79,11 @@ tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, 
 /* See tern_tokenize in tern.h. */
 tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special,
                         bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
+/* The same for a text of which only the template's bytes may become control tokens, or anything else that
+ * marks turns (tokenizer_impl.h, guarded). Otherwise the segments are one text: words merge over their
+ * borders. */
+tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, bool add_bos, int32_t *ids,
+                                 size_t cap, size_t *n_ids, tern_error *err);
 /* See tern_token_bytes. For SPM the leading-space rule of the first token is the detokeniser's, not this
  * function's. */
 size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf, size_t cap);
@@ -104,13 +110,5 @@ void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_sta
 size_t tn_detok_push(tn_detok *d, int32_t id, char *buf, size_t cap);
 size_t tn_detok_flush(tn_detok *d, char *buf, size_t cap);
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t);
-
-/* Chat templates of the known families, recognised from the template's text (ChatML, Llama 2/3, Mistral,
- * Gemma, Phi-3, Zephyr...). See tern_chat_render. The text starts after the BOS token: tokenise it with
- * add_special and parse_special. A template with dates (Llama 3.1 and later) gets its own default date, so
- * that the prompt does not change from day to day. */
-tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
-                           bool add_generation_prompt, char *buf, size_t cap, size_t *n_bytes,
-                           tern_error *err);
 
 #endif

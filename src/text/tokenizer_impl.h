@@ -57,6 +57,9 @@ struct tn_tokenizer {
     uint32_t special_at[257]; /* specials starting with byte b: [special_at[b], special_at[b + 1]) */
     bool user_start[256];     /* a user-defined token starts with this byte */
     bool has_user;
+    /* Bit per token: user-defined, but it marks turns or parts of them, so that content must not make it:
+     * markup that the chat template writes, and ends of generation. NULL: there is none. */
+    uint64_t *guarded;
     bool cut_at_spaces; /* no token has a space behind a non-space: words merge on their own */
     uint32_t max_token_bytes;
     tn_pretok *pretok;
@@ -68,6 +71,9 @@ static inline tn_token_type tn_tok_type(const tn_tokenizer *t, uint32_t id) {
 static inline const uint8_t *tn_tok_text(const tn_tokenizer *t, uint32_t id, size_t *n) {
     *n = t->off[id + 1] - t->off[id];
     return t->bytes + t->off[id];
+}
+static inline bool tn_tok_guarded(const tn_tokenizer *t, uint32_t id) {
+    return t->guarded && t->guarded[id / 64] >> (id % 64) & 1;
 }
 /* May come out of merging text. */
 static inline bool tn_tok_mergeable(const tn_tokenizer *t, uint32_t id) {

@@ -28,5 +28,19 @@ grep -q "none.gguf" "$tmp/err"
 foreign=$(nm -D --defined-only "$lib/libtern.so" | awk '{print $3}' | grep -v '^tern_' | grep -v '^TERN_0' || true)
 [ -z "$foreign" ] || { echo "libtern.so exports $foreign"; exit 1; }
 nm -D --defined-only "$lib/libtern.so" | grep -q 'tern_engine_open@@TERN_0'
+# The same through CMake's find_package.
+mkdir "$tmp/app"
+cp examples/generate.c "$tmp/app/"
+cat >"$tmp/app/CMakeLists.txt" <<'EOF'
+cmake_minimum_required(VERSION 3.20)
+project(app LANGUAGES C)
+find_package(tern 0.1 REQUIRED)
+add_executable(generate generate.c)
+target_link_libraries(generate PRIVATE tern::tern)
+EOF
+cmake -S "$tmp/app" -B "$tmp/app/build" -DCMAKE_PREFIX_PATH="$tmp/usr" >"$tmp/cmake.log" || { cat "$tmp/cmake.log"; exit 1; }
+cmake --build "$tmp/app/build" >"$tmp/cmake.log" || { cat "$tmp/cmake.log"; exit 1; }
+"$tmp/app/build/generate" "$tmp/m.gguf" "the inn" >"$tmp/out2"
+[ -s "$tmp/out2" ]
 for page in man/*.1; do [ -s "$tmp/usr/share/man/man1/$(basename "$page")" ]; done
 echo "install and example: fine"

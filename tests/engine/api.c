@@ -6,10 +6,10 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static char model[256];
@@ -166,11 +166,28 @@ static void stop_strings_and_callbacks(void **state) {
     close_both(&e, &s);
 }
 
-static void *cancel_soon(void *arg) {
-    struct timespec t = {.tv_nsec = 3000000};
-    nanosleep(&t, NULL);
-    tern_session_cancel(arg);
+/* Two threads in step: the one that generates stops after its third token until the other has cancelled. */
+typedef struct canceller {
+    tern_session *s;
+    sem_t third, cancelled;
+    int n_tokens;
+} canceller;
+
+static void *cancel_after_third(void *arg) {
+    canceller *c = arg;
+    sem_wait(&c->third);
+    tern_session_cancel(c->s);
+    sem_post(&c->cancelled);
     return NULL;
+}
+
+static bool count_to_three(void *user, int32_t token, const char *text, size_t n_bytes, float logprob) {
+    canceller *c = user;
+    (void)token, (void)text, (void)n_bytes, (void)logprob;
+    if (++c->n_tokens != 3) return true;
+    sem_post(&c->third);
+    sem_wait(&c->cancelled);
+    return true;
 }
 
 static void cancelled_from_another_thread(void **state) {
@@ -184,17 +201,19 @@ static void cancelled_from_another_thread(void **state) {
     g.ignore_end = true;
     g.max_tokens = -1;
     int32_t ids[3] = {1, 2, 3};
-    bool seen = false;
-    for (int i = 0; i < 20 && !seen; i++) {
-        assert_int_equal(tern_session_prefill(s, ids, 3, &err), TERN_OK);
-        pthread_t t;
-        assert_int_equal(pthread_create(&t, NULL, cancel_soon, s), 0);
-        tern_status st = tern_session_generate(s, &g, NULL, &err); /* ends by itself at the context's end */
-        pthread_join(t, NULL);
-        seen = st == TERN_E_CANCELLED;
-        if (!seen) (void)tern_session_prefill(s, ids, 3, &err); /* the cancel came late: this takes it */
-    }
-    assert_true(seen);
+    canceller c = {.s = s};
+    sem_init(&c.third, 0, 0);
+    sem_init(&c.cancelled, 0, 0);
+    g.on_token = count_to_three;
+    g.user = &c;
+    assert_int_equal(tern_session_prefill(s, ids, 3, &err), TERN_OK);
+    pthread_t t;
+    assert_int_equal(pthread_create(&t, NULL, cancel_after_third, &c), 0);
+    assert_int_equal(tern_session_generate(s, &g, NULL, &err), TERN_E_CANCELLED);
+    pthread_join(t, NULL);
+    assert_int_equal(c.n_tokens, 3);
+    sem_destroy(&c.third);
+    sem_destroy(&c.cancelled);
     assert_int_equal(tern_session_prefill(s, ids, 3, &err), TERN_OK); /* the session goes on */
     close_both(&e, &s);
 }

@@ -5,8 +5,8 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -33,11 +33,20 @@ static void with_device(const char *backend, uint64_t cap_bytes, const tn_kernel
     for (int i = 0; i < TN_MEM_N_CATS; i++) assert_int_equal(ctx.live_bytes[i], 0);
 }
 
+/* The tests' own clock: it stands still but for 1 us a look and what an emulated kernel says that it took. */
+static atomic_long clock_us;
+
+static double look(void *user) {
+    (void)user;
+    return (double)atomic_fetch_add(&clock_us, 1) * 1e-6;
+}
+
 static tn_npu_profile_options quick(void) {
     tn_npu_profile_options o;
     tn_npu_profile_defaults(&o);
     o.n_runs = 3;
     o.evict_bytes = 1 << 20;
+    o.now_s = look;
     return o;
 }
 
@@ -47,7 +56,7 @@ static void times(tn_npu_device *d) {
     tn_npu_timing t;
     assert_int_equal(tn_npu_profile(d, &g, &o, &t, NULL), TERN_OK);
     assert_int_equal(t.n_runs, 3);
-    assert_true(t.min_s > 0 && t.min_s <= t.median_s && t.median_s < 5);
+    assert_true(t.min_s > 0 && t.min_s <= t.median_s);
     tn_npu_graph_desc qk = {.kind = TN_NPU_QK, .m = 16, .k = 64, .n_ops = 2};
     qk.ops[0] = qk.ops[1] = (tn_npu_op){.n = 70, .act_scale = 1, .k_scale = 1, .out = TN_NPU_OUT_S32};
     assert_int_equal(tn_npu_profile(d, &qk, &o, &t, NULL), TERN_OK);
@@ -81,9 +90,7 @@ static void test_profile(void **state) {
 /* A product that takes 2 ms a run, and much longer for more than 64 rows: 64 rows a run is the best by a
  * factor of 2. */
 static void grumpy_gemm(const tn_gemm_s8_args *g) {
-    long us = 2000 + (g->m > 64 ? (long)g->m * 80 : 0);
-    struct timespec t = {.tv_nsec = us * 1000};
-    nanosleep(&t, NULL);
+    atomic_fetch_add(&clock_us, 2000 + (g->m > 64 ? (long)g->m * 80 : 0));
 }
 
 static void picks_64(tn_npu_device *d) {

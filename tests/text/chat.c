@@ -1,5 +1,5 @@
 /* Chat templates: the families' own sources, and what they write by their definition. */
-#include "text/tokenizer.h"
+#include "text/chat.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
 /* tokenizer.json, feature by feature, and the files beside it. */
+#include "text/chat.h"
 #include "text/hf.h"
 
 #include <setjmp.h>
@@ -120,7 +121,7 @@ static void sentencepiece(void **state) {
     /* Llama 2, TinyLlama, Phi-3 */
     tn_tokenizer *t =
         parse("{" ADDED "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", "
-                        "\"prepend\": \"" SP "\"}, {\"type\": \"Replace\", "
+              "\"prepend\": \"" SP "\"}, {\"type\": \"Replace\", "
               "\"pattern\": {\"String\": \" \"}, \"content\": \"" SP
               "\"}]}, \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
               "{\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], "
@@ -140,7 +141,7 @@ static void sentencepiece(void **state) {
     tn_tokenizer_close(&t);
     /* each space begins a piece */
     t = parse("{" ADDED "\"pre_tokenizer\": {\"type\": \"Metaspace\", \"prepend_scheme\": \"never\", "
-                        "\"split\": true}, " SPM_MODEL "}");
+              "\"split\": true}, " SPM_MODEL "}");
     CHECK(t, "  ab", false, 4, 8);
     tn_tokenizer_close(&t);
     /* Gemma: no space in front, a Split that has nothing left to do */

@@ -97,9 +97,10 @@ INLINE void wide(int R, int bits, const span *s, __m512i *acc) {
         default: SHAPE(R, 8, s, acc); break;                                                                 \
         }                                                                                                    \
     }
-CHANNEL(1, narrow)
-CHANNEL(2, narrow) CHANNEL(3, narrow) CHANNEL(4, narrow) CHANNEL(6, narrow) CHANNEL(8, narrow)
-    CHANNEL(12, wide) CHANNEL(16, wide)
+/* clang-format off */
+CHANNEL(1, narrow) CHANNEL(2, narrow) CHANNEL(3, narrow) CHANNEL(4, narrow) CHANNEL(6, narrow) CHANNEL(8, narrow)
+CHANNEL(12, wide) CHANNEL(16, wide)
+    /* clang-format on */
 
     /* Lane c = sum of the lanes of acc[c][r]. */
     INLINE __m512i add_across(__m512i (*acc)[TN_PACKED_FEW], int r) {

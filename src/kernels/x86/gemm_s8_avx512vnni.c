@@ -3,10 +3,12 @@
  *
  * Two shapes of loop over the same tiles:
  *   block:  5..6 rows x 4 tiles, 24 accumulators, 10 loads per 24 products. The weights of 4 tiles stay in L2
- * while all rows pass; meanwhile the next 4 tiles are prefetched there, so they are read from memory once and
- * in time. stream: up to 19 rows x 1 tile. The weights are one sequential stream, read once, prefetched 8 KiB
- * ahead: M = 1..8 run at the speed of memory. With few rows the accumulators are split over k to cover the
- * latency of vpdpbusd. */
+ *           while all rows pass; meanwhile the next 4 tiles are prefetched there, so they are read from
+ *           memory once and in time.
+ *   stream: up to 19 rows x 1 tile. The weights are one sequential stream, read once, prefetched 8 KiB ahead:
+ *           M = 1..8 run at the
+ *           speed of memory. With few rows the accumulators are split over k to cover the latency of
+ *           vpdpbusd. */
 #include "kernels/x86/epilogue_avx512.h"
 
 #include <assert.h>
@@ -50,9 +52,11 @@ INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, co
         column_consts c = load_consts(g, n + t * TN_TILE_N);                                                 \
         STORE(0, t) STORE(1, t) STORE(2, t) STORE(3, t) STORE(4, t) STORE(5, t)                              \
     }
-    OFFSET(0)
-    OFFSET(1) OFFSET(2) OFFSET(3) START(0) START(1) START(2) START(3) START(4)
-        START(5) for (size_t k = 0; k < k4; k++) {
+    /* clang-format off */
+    OFFSET(0) OFFSET(1) OFFSET(2) OFFSET(3)
+    START(0) START(1) START(2) START(3) START(4) START(5)
+        /* clang-format on */
+        for (size_t k = 0; k < k4; k++) {
         _mm_prefetch(ahead + k * 64, _MM_HINT_T1);
         __m512i b_0 = _mm512_load_si512(w + k * 64), b_1 = b_0, b_2 = b_0, b_3 = b_0;
         if (T > 1) b_1 = _mm512_load_si512(w + tile_bytes + k * 64);
@@ -67,8 +71,9 @@ INLINE void block(int R, int T, const tn_gemm_s8_args *g, size_t m, size_t n, co
     static void block_##R##x##T(const tn_gemm_s8_args *g, size_t m, size_t n, const char *ahead) {           \
         block(R, T, g, m, n, ahead);                                                                         \
     }
-BLOCK(5, 1)
-BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6, 3) BLOCK(6, 4)
+/* clang-format off */
+BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6, 3) BLOCK(6, 4)
+    /* clang-format on */
 
     static void gemm_blocked(const tn_gemm_s8_args *g) {
     static void (*const blocks[2][BLOCK_TILES])(const tn_gemm_s8_args *, size_t, size_t, const char *) = {
