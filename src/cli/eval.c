@@ -30,7 +30,7 @@ static void on_item(void *user, bool right) {
 static int open_other(const command *c, const model_args *like, const char *model, tern_engine **out) {
     model_args a = *like;
     a.model = model;
-    a.scheme = NULL; /* float arithmetic of the model asked about */
+    a.o.scheme = NULL; /* float arithmetic of the model asked about */
     return open_engine(c, &a, out);
 }
 
