@@ -207,8 +207,9 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
             json_array_append_new(lengths, json_pack("{s:i, s:f}", "chunk", (int)r.chunk[i],
                                                      "tokens_per_second", r.tokens_per_second[i]));
     }
-    for (int s = 0; s < TN_LAYER_SITES; s++)
-        json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
+    for (int s = 0; s < TN_N_SITES; s++)
+        if (tn_site_in_layers((tn_site)s))
+            json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
     json_t *reads = json_object();
     for (int i = 0; i < TN_TUNED_READS && r.read_gb_per_second[r.i_read] > 0; i++)
         json_object_set_new(reads, tn_tuned_read_names[i], json_real(r.read_gb_per_second[i]));
@@ -229,7 +230,8 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
                 printf("| %5d | %24.2f |%s\n", r.chunk[i], r.tokens_per_second[i],
                        r.chunk[i] == r.tuned.chunk ? " kept" : "");
         }
-        for (int s = 0; s < TN_LAYER_SITES; s++) {
+        for (int s = 0; s < TN_N_SITES; s++) {
+            if (!tn_site_in_layers((tn_site)s)) continue;
             if (r.tuned.rows_per_run[s])
                 printf("%s: %d rows at a time\n", tn_site_name((tn_site)s), r.tuned.rows_per_run[s]);
             else printf("%s: all rows at once\n", tn_site_name((tn_site)s));

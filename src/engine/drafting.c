@@ -144,11 +144,11 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     const tn_hparams *h = &e->model->h;
     size_t k = (size_t)h->n_embd;
     if (!e->npu) {
-        const tn_linear *l = h->tied ? &e->model->embd : &e->model->head;
+        const tn_linear *l = tn_model_linear(e->model, -1, h->tied ? TN_W_EMBD : TN_W_OUT);
         tn_panels_row(l->dtype, l->panels, (size_t)id, k, row);
         return l->bias ? l->bias[id] : 0;
     }
-    const tn_npu_site *site = tn_npu_site_at(e->npu, 0, TN_SITE_HEAD);
+    const tn_npu_site *site = tn_npu_site_at(e->npu, 0, TN_SITE_LM_HEAD);
     tn_npu_weights_data w = tn_npu_weights_get(site->weights[0]);
     int8_t *q = (int8_t *)row + 3 * k; /* widened from the front, it is never overtaken */
     tn_npu_tiles_row(&tn_npu_device_caps(tn_npu_site_device(e->npu, site))->layout, w.tiles, id, h->n_embd,
@@ -236,11 +236,10 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
     for (int32_t i = 0; i < n_rows;) {
         int32_t n = n_rows - i < CALIBRATED_ROWS ? n_rows - i : CALIBRATED_ROWS;
         for (int32_t j = 0; j < n; j++) {
-            const float *x =
-                s->pipeline ? tn_pipeline_row(s->pipeline, i + j) : s->acts.x + (size_t)(i + j) * e;
+            const float *x = s->pipeline ? tn_pipeline_row(s->pipeline, i + j)
+                                         : s->acts.buf[TN_BUF_X] + (size_t)(i + j) * e;
             float *row = d->head_rows + (size_t)j * e;
-            if (h->norm == TN_NORM_RMS) kern->rmsnorm_f32(x, m->out_norm, h->norm_eps, row, e);
-            else kern->layernorm_f32(x, m->out_norm, m->out_norm_b, h->norm_eps, row, e);
+            tn_forward_out_norm(m, kern, x, row, 1);
         }
         tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n);
         for (int32_t j = 0; j < n; j++)

@@ -59,8 +59,7 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
     if (st == TERN_OK)
         st = e->npu ? open_pipeline(s, err)
-                    : tn_acts_open(ctx, h, e->model->scheme, chunk, s->kv.cap_tok, tn_pool_size(e->pool),
-                                   &s->acts, err);
+                    : tn_acts_open(ctx, e->model, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
     uint32_t drafters;
     if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
     if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);

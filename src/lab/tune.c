@@ -47,8 +47,9 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
         json_decref(j);
         j = json_object();
     }
-    for (int s = 0; s < TN_LAYER_SITES; s++)
-        json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
+    for (int s = 0; s < TN_N_SITES; s++)
+        if (tn_site_in_layers((tn_site)s))
+            json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", r->chunk[i]);
@@ -192,9 +193,14 @@ static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err
 }
 
 static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *err) {
-    for (int s = 0; s < TN_LAYER_SITES; s++) {
-        const tn_npu_site *site = tn_npu_site_at(e->npu, 0, (tn_site)s);
-        if (!site->ops.n_ops) continue;
+    const tn_program *p = &e->model->program;
+    for (int32_t i = p->n_sites; i-- > 0;) { /* the first of a kind speaks for all */
+        const tn_npu_site *site = &e->npu->sites[i];
+        tn_site s = p->sites[i].kind;
+        if (!tn_site_in_layers(s)) continue;
+        bool first = true;
+        for (int32_t j = 0; j < i; j++) first = first && p->sites[j].kind != s;
+        if (!first) continue;
         tn_npu_graph_desc d = *tn_npu_graph_get(site->graphs[TN_FORM_CHUNK]);
         d.rows_per_run = 0;
         TN_TRY(tn_npu_best_split(tn_npu_site_device(e->npu, site), &d, NULL, NULL, err));

@@ -1,32 +1,31 @@
-/* model/forward.h - the float forward: the plain path, and the reference for everything faster. */
+/* model/forward.h - the float forward: interprets the program. The plain path, and the reference for
+ * everything faster. */
 #ifndef TN_MODEL_FORWARD_H
 #define TN_MODEL_FORWARD_H
 
-#include "model/model.h"
-#include "model/rows.h"
+#include "model/op.h"
 
-/* Activations of one session, planned once for chunks of up to max_rows rows:
- *   x [E] residual | h [E] normed, block output | q [H*d] | k, v [KV*d] | att [H*d] | gate, up [F] | rope_cs
- * [rot] each times max_rows, then one attention scratch per thread. */
+/* Activations of one session, planned once for chunks of up to max_rows rows: the program's buffers but the
+ * logits, the angles of the rows' positions, then one attention scratch per thread. */
 typedef struct tn_acts {
     tn_ctx *ctx;
     int32_t max_rows;
     float *base;
-    float *x, *h, *q, *k, *v, *att, *gate, *up, *rope_cs;
+    float *buf[TN_N_BUFFERS]; /* [max_rows][width in the program]; logits: the caller's */
+    float *rope_cs;
     float *scratch; /* [n_threads][scratch_stride] */
     size_t scratch_stride;
     float *outliers;    /* llm-int8: [max_rows][widest input], else NULL */
     bool *has_outliers; /* [max_rows] */
 } tn_acts;
 
-tern_status tn_acts_open(tn_ctx *ctx, const tn_hparams *h, tn_float_scheme scheme, int32_t max_rows,
-                         int32_t cap_tok, int n_threads, tn_acts *out, tern_error *err);
+tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32_t cap_tok, int n_threads,
+                         tn_acts *out, tern_error *err);
 void tn_acts_close(tn_acts *a);
 
-/* Calls `fn` may use while the forward runs layer by layer: calibration hooks see the input of every linear.
- */
+/* Calls `fn` may use while the forward runs layer by layer: calibration hooks see the input of every site. */
 typedef struct tn_forward_hooks {
-    void (*linear_input)(void *user, int layer, tn_role role, const float *x, size_t ldx, int32_t n_rows);
+    void (*site_input)(void *user, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows);
     void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows); /* after rope */
     void (*attention_out)(void *user, int layer, float *att,
                           int32_t n_rows); /* may change it: head ablation */
@@ -37,18 +36,20 @@ typedef struct tn_forward_hooks {
  * embeddings. */
 void tn_forward_begin(tn_rows *r, tn_acts *a, bool rope_long);
 void tn_forward_embed(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids);
-/* One layer over the rows of a->x, in place; fills its part of the cache. */
+/* One layer over the rows of a->buf[TN_BUF_X], in place; fills its part of the cache. */
 void tn_forward_layer(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, int layer,
                       const tn_forward_hooks *hooks);
 
-/* Evaluate r->n_rows tokens: acts->x holds the last layer's residual afterwards. ids [n_rows]. Fills the
+/* Evaluate r->n_rows tokens: buffer X holds the last layer's residual afterwards. ids [n_rows]. Fills the
  * cache. cancel may be NULL; TERN_E_CANCELLED leaves the cache slots of these rows undefined. hooks may be
  * NULL. */
 tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_acts *a, const int32_t *ids,
                             bool rope_long, const _Atomic bool *cancel, const tn_forward_hooks *hooks,
                             tern_error *err);
 
-/* logits [n][n_vocab] of rows row0..row0+n-1 of acts->x (final norm, head, soft cap). Uses acts->h. */
+/* The norm behind the last layer over n rows: what lm_head reads. */
+void tn_forward_out_norm(const tn_model *m, const tn_kernels *kern, const float *x, float *out, int32_t n);
+/* logits [n][n_vocab] of rows row0..row0+n-1 of buffer X: what the program has behind the layers. */
 void tn_forward_logits(const tn_model *m, tn_pool *pool, const tn_rows *r, tn_acts *a, int32_t row0,
                        int32_t n, float *logits);
 

@@ -2,6 +2,21 @@
 
 #include <assert.h>
 
+int32_t tn_layer_window(const tn_hparams *h, int32_t layer) {
+    bool windowed = h->window_pattern <= 1 || layer % h->window_pattern != h->window_pattern - 1;
+    return h->window > 0 && windowed ? h->window : 0;
+}
+
+const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
+    TN_W_ATTN_NORM,  TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
+    TN_W_FFN_NORM_B, TN_W_FFN_POST_NORM, TN_W_Q_NORM,         TN_W_K_NORM,
+};
+
+const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
+    {TN_W_Q, TN_W_Q_B},       {TN_W_K, TN_W_K_B},   {TN_W_V, TN_W_V_B},       {TN_W_O, TN_W_O_B},
+    {TN_W_GATE, TN_W_GATE_B}, {TN_W_UP, TN_W_UP_B}, {TN_W_DOWN, TN_W_DOWN_B},
+};
+
 const char *tn_role_name(tn_role r) {
     static const char *const names[TN_W_N_ROLES] = {
         [TN_W_EMBD] = "token_embd",

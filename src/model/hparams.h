@@ -76,6 +76,15 @@ typedef enum tn_role {
     TN_W_N_ROLES
 } tn_role;
 
+/* Tokens a row of this layer sees, itself included; 0: all before it. */
+int32_t tn_layer_window(const tn_hparams *h, int32_t layer);
+
+/* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
+ * them. */
+enum { TN_N_LAYER_VECTORS = 8, TN_N_LAYER_LINEARS = 7 };
+extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
+extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
+
 const char *tn_role_name(tn_role r); /* "attn_q", "ffn_down", ... */
 /* Rows and columns of a role's canonical tensor under h (vectors: rows = 1). */
 void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols);

@@ -102,34 +102,20 @@ static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias
     return bias == TN_W_N_ROLES ? TERN_OK : load_vector(ld, layer, bias, &l->bias);
 }
 
-static tern_status load_layer(loader *ld, int i, tn_layer *y) {
-    const struct {
-        tn_role role;
-        float **v;
-    } vectors[] = {
-        {TN_W_ATTN_NORM, &y->attn_norm},
-        {TN_W_ATTN_NORM_B, &y->attn_norm_b},
-        {TN_W_ATTN_POST_NORM, &y->attn_post_norm},
-        {TN_W_FFN_NORM, &y->ffn_norm},
-        {TN_W_FFN_NORM_B, &y->ffn_norm_b},
-        {TN_W_FFN_POST_NORM, &y->ffn_post_norm},
-        {TN_W_Q_NORM, &y->q_norm},
-        {TN_W_K_NORM, &y->k_norm},
-    };
-    for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++)
-        TN_TRY(load_vector(ld, i, vectors[v].role, vectors[v].v));
-    const struct {
-        tn_role role, bias;
-        tn_linear *l;
-    } linears[] = {
-        {TN_W_Q, TN_W_Q_B, &y->q},          {TN_W_K, TN_W_K_B, &y->k},          {TN_W_V, TN_W_V_B, &y->v},
-        {TN_W_O, TN_W_O_B, &y->o},          {TN_W_GATE, TN_W_GATE_B, &y->gate}, {TN_W_UP, TN_W_UP_B, &y->up},
-        {TN_W_DOWN, TN_W_DOWN_B, &y->down},
-    };
-    for (size_t l = 0; l < sizeof linears / sizeof linears[0]; l++) {
-        TN_TRY(load_linear(ld, i, linears[l].role, linears[l].bias, linears[l].l));
+static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
+    for (int v = 0; v < TN_N_LAYER_VECTORS; v++)
+        TN_TRY(load_vector(ld, i, tn_layer_vectors[v], &layer->vectors[tn_layer_vectors[v]]));
+    for (int l = 0; l < TN_N_LAYER_LINEARS; l++) {
+        const struct tn_layer_linear *r = &tn_layer_linears[l];
+        TN_TRY(load_linear(ld, i, r->role, r->bias, &layer->linears[r->role]));
     }
     return TERN_OK;
+}
+
+static tern_status load_out_norm(loader *ld) {
+    float **vectors = ld->m->top.vectors;
+    TN_TRY(load_vector(ld, -1, TN_W_OUT_NORM, &vectors[TN_W_OUT_NORM]));
+    return load_vector(ld, -1, TN_W_OUT_NORM_B, &vectors[TN_W_OUT_NORM_B]);
 }
 
 /* A model of this source without weights. */
@@ -143,14 +129,13 @@ static tern_status new_model(tn_ctx *ctx, tn_source *src, tn_float_scheme scheme
     strncpy(m->description, tn_source_description(src), sizeof m->description - 1);
     m->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->h.n_layers, sizeof *m->layers);
     TN_FAIL_IF(!m->layers, err, TERN_E_MEMORY, "no memory for %d layers", m->h.n_layers);
-    return TERN_OK;
+    return tn_program_make(ctx, &m->h, &m->program, err);
 }
 
 tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err) {
     tern_status st = new_model(ctx, src, TN_FLOAT, out, err);
     loader ld = {.src = src, .m = *out, .pool = pool, .err = err};
-    if (st == TERN_OK) st = load_vector(&ld, -1, TN_W_OUT_NORM, &ld.m->out_norm);
-    if (st == TERN_OK) st = load_vector(&ld, -1, TN_W_OUT_NORM_B, &ld.m->out_norm_b);
+    if (st == TERN_OK) st = load_out_norm(&ld);
     if (st != TERN_OK) {
         tn_model_close(out);
         return st;
@@ -189,10 +174,10 @@ tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_s
     TN_BAIL_IF(!ld.hash, err, TERN_E_MEMORY, "no memory for a hash");
     XXH64_reset(ld.hash, 0);
     XXH64_update(ld.hash, m->h.arch, sizeof m->h.arch);
-    if ((st = load_linear(&ld, -1, TN_W_EMBD, TN_W_N_ROLES, &m->embd)) != TERN_OK) goto out;
-    if (!m->h.tied && (st = load_linear(&ld, -1, TN_W_OUT, TN_W_OUT_B, &m->head)) != TERN_OK) goto out;
-    if ((st = load_vector(&ld, -1, TN_W_OUT_NORM, &m->out_norm)) != TERN_OK) goto out;
-    if ((st = load_vector(&ld, -1, TN_W_OUT_NORM_B, &m->out_norm_b)) != TERN_OK) goto out;
+    tn_linear *top = m->top.linears;
+    if ((st = load_linear(&ld, -1, TN_W_EMBD, TN_W_N_ROLES, &top[TN_W_EMBD])) != TERN_OK) goto out;
+    if (!m->h.tied && (st = load_linear(&ld, -1, TN_W_OUT, TN_W_OUT_B, &top[TN_W_OUT])) != TERN_OK) goto out;
+    if ((st = load_out_norm(&ld)) != TERN_OK) goto out;
     for (int i = 0; i < m->h.n_layers; i++) {
         if ((st = load_layer(&ld, i, &m->layers[i])) != TERN_OK) goto out;
         TN_BAIL_IF(!tn_progress(ctx, "load", (i + 1.0) / m->h.n_layers), err, TERN_E_CANCELLED,
@@ -214,25 +199,23 @@ static void free_linear(tn_ctx *ctx, tn_linear *l) {
     tn_free(ctx, l->full);
 }
 
-void tn_model_drop_layer(tn_model *m, int layer) {
-    tn_layer *y = &m->layers[layer];
-    float *vectors[] = {y->attn_norm,  y->attn_norm_b,   y->attn_post_norm, y->ffn_norm,
-                        y->ffn_norm_b, y->ffn_post_norm, y->q_norm,         y->k_norm};
-    for (size_t v = 0; v < sizeof vectors / sizeof vectors[0]; v++) tn_free(m->ctx, vectors[v]);
-    tn_linear *linears[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
-    for (size_t l = 0; l < sizeof linears / sizeof linears[0]; l++) free_linear(m->ctx, linears[l]);
-    *y = (tn_layer){0};
+static void free_layer(tn_ctx *ctx, tn_layer *layer) {
+    for (int r = 0; r < TN_W_N_ROLES; r++) {
+        tn_free(ctx, layer->vectors[r]);
+        free_linear(ctx, &layer->linears[r]);
+    }
+    *layer = (tn_layer){0};
 }
+
+void tn_model_drop_layer(tn_model *m, int layer) { free_layer(m->ctx, &m->layers[layer]); }
 
 void tn_model_close(tn_model **pm) {
     tn_model *m = *pm;
     if (!m) return;
     *pm = NULL;
     for (int i = 0; m->layers && i < m->h.n_layers; i++) tn_model_drop_layer(m, i);
-    free_linear(m->ctx, &m->embd);
-    free_linear(m->ctx, &m->head);
-    tn_free(m->ctx, m->out_norm);
-    tn_free(m->ctx, m->out_norm_b);
+    free_layer(m->ctx, &m->top);
+    tn_program_free(&m->program);
     tn_free(m->ctx, m->layers);
     tn_tokenizer_close(&m->tokenizer);
     tn_free(m->ctx, m);

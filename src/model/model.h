@@ -6,6 +6,7 @@
 #include "base/pool.h"
 #include "kernels/kernels.h"
 #include "model/baseline.h"
+#include "model/program.h"
 #include "model/source.h"
 
 typedef struct tn_linear {
@@ -16,20 +17,18 @@ typedef struct tn_linear {
     float *full; /* llm-int8: panels of the unrounded weights, f32; else NULL */
 } tn_linear;
 
+/* The tensors of a layer by role; what it has not is NULL, or has n == 0. */
 typedef struct tn_layer {
-    float *attn_norm, *attn_norm_b, *attn_post_norm, *ffn_norm, *ffn_norm_b,
-        *ffn_post_norm;     /* [n_embd] or NULL */
-    float *q_norm, *k_norm; /* [d_head] or NULL */
-    tn_linear q, k, v, o, gate, up, down;
+    float *vectors[TN_W_N_ROLES];
+    tn_linear linears[TN_W_N_ROLES];
 } tn_layer;
 
 typedef struct tn_model {
     tn_ctx *ctx;
     tn_hparams h;
     tn_tokenizer *tokenizer; /* NULL: the file has none */
-    tn_linear embd;          /* [n_vocab][n_embd]; also the head when h.tied */
-    tn_linear head;          /* n == 0 when h.tied */
-    float *out_norm, *out_norm_b;
+    tn_program program;
+    tn_layer top; /* of the model level: embedding (also lm_head when h.tied), lm_head, last norm */
     tn_layer *layers;
     tn_float_scheme scheme;
     uint64_t n_params, weight_bytes;
@@ -41,12 +40,23 @@ typedef struct tn_model {
  * tokenizer. Reports progress "load". */
 tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
                           tern_error *err);
-/* The same without embedding, head and layers (weight_bytes and fingerprint tell nothing then): for work that
- * goes layer by layer in little memory. */
+/* The same without embedding, lm_head and layers (weight_bytes and fingerprint tell nothing then): for work
+ * that goes layer by layer in little memory. */
 tern_status tn_model_outline(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_model **out, tern_error *err);
 tern_status tn_model_load_layer(tn_model *m, tn_pool *pool, tn_source *src, int layer, tern_error *err);
 void tn_model_drop_layer(tn_model *m, int layer);
 void tn_model_close(tn_model **m);
+
+/* Tensors of a layer; outside 0 .. n_layers - 1 of the model level. */
+static inline const tn_layer *tn_model_layer(const tn_model *m, int32_t layer) {
+    return layer < 0 || layer >= m->h.n_layers ? &m->top : &m->layers[layer];
+}
+static inline const float *tn_model_vector(const tn_model *m, int32_t layer, tn_role role) {
+    return tn_model_layer(m, layer)->vectors[role];
+}
+static inline const tn_linear *tn_model_linear(const tn_model *m, int32_t layer, tn_role role) {
+    return &tn_model_layer(m, layer)->linears[role];
+}
 
 /* out = x W^T + bias over m rows, spread over the pool. */
 void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,

@@ -28,31 +28,30 @@ void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float 
     }
 }
 
-void tn_rows_rope_store(const tn_rows *r, const tn_layer *y, int layer, float *q, float *k, const float *v,
-                        int32_t row0, int32_t row1) {
+void tn_rows_rope_store(const tn_rows *r, int layer, const float *q_norm, const float *k_norm, int32_t n_rot,
+                        float *q, float *k, const float *v, int32_t row0, int32_t row1) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)h->d_head;
     for (int32_t i = row0; i < row1; i++) {
         const float *cs = r->rope_cs + (size_t)i * (size_t)h->n_rot;
         for (int32_t a = 0; a < h->n_heads; a++) {
             float *x = q + ((size_t)i * (size_t)h->n_heads + (size_t)a) * d;
-            if (y->q_norm) r->kern->rmsnorm_f32(x, y->q_norm, h->norm_eps, x, d);
-            r->kern->rope_f32(x, cs, (size_t)h->n_rot);
+            if (q_norm) r->kern->rmsnorm_f32(x, q_norm, h->norm_eps, x, d);
+            if (n_rot) r->kern->rope_f32(x, cs, (size_t)n_rot);
         }
         for (int32_t a = 0; a < h->n_kv_heads; a++) {
             size_t off = ((size_t)i * (size_t)h->n_kv_heads + (size_t)a) * d;
             float *x = k + off;
-            if (y->k_norm) r->kern->rmsnorm_f32(x, y->k_norm, h->norm_eps, x, d);
-            r->kern->rope_f32(x, cs, (size_t)h->n_rot);
+            if (k_norm) r->kern->rmsnorm_f32(x, k_norm, h->norm_eps, x, d);
+            if (n_rot) r->kern->rope_f32(x, cs, (size_t)n_rot);
             tn_kv_put(r->kv, layer, a, r->slot[i], x, v + off);
         }
     }
 }
 
 int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
-    bool windowed =
-        h->window > 0 && (h->window_pattern <= 1 || layer % h->window_pattern != h->window_pattern - 1);
-    return windowed && pos >= h->window ? pos - h->window + 1 : 0;
+    int32_t window = tn_layer_window(h, layer);
+    return window && pos >= window ? pos - window + 1 : 0;
 }
 
 enum { ATTN_ROWS = 64 }; /* rows per kernel call */

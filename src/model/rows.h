@@ -26,10 +26,11 @@ void tn_rows_rope_table(const tn_rows *r, bool use_long);
 /* out = norm(x) with weight w, bias b over columns n_embd; strides in floats. */
 void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float *x, float *out, int32_t row0,
                   int32_t row1);
-/* Rotate (and QK-norm) the rows' Q in place and put K and V into the cache. q [n_rows][n_heads*d], k, v
- * [n_rows][n_kv*d]. */
-void tn_rows_rope_store(const tn_rows *r, const tn_layer *y, int layer, float *q, float *k, const float *v,
-                        int32_t row0, int32_t row1);
+/* Norm each head of Q and K (weights or NULL), rotate its first n_rot values, in place, and put K and V into
+ * the cache. n_rot: the model's, or 0 for a layer without rope. q [n_rows][n_heads*d], k, v [n_rows][n_kv*d].
+ */
+void tn_rows_rope_store(const tn_rows *r, int layer, const float *q_norm, const float *k_norm, int32_t n_rot,
+                        float *q, float *k, const float *v, int32_t row0, int32_t row1);
 /* Attention of query head `head` for rows [row0,row1). scratch: tn_rows_scratch floats. out
  * [n_rows][n_heads*d]. */
 void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0,

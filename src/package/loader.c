@@ -435,9 +435,8 @@ static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, i
     u->n_parts += unpacked ? (int32_t)((n + CHANNELS_PER_PART - 1) / CHANNELS_PER_PART) : 0;
 }
 
-static void add_site(tn_loader *l, int32_t layer, tn_site site, tn_stage stage) {
-    tn_npu_site *s = tn_npu_site_at(l->m, layer, site);
-    if (!s->ops.n_ops) return;
+static void add_site(tn_loader *l, tn_npu_site *s, tn_stage stage) {
+    int32_t layer = s->layer;
     const tn_pkg_section *section = tn_pkg_find(l->m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
     unit *u = add_unit(l, layer < 0 ? TN_UNIT_HEAD : TN_UNIT_SITE, layer, s, stage, section);
     for (int32_t i = 0; i < s->ops.n_ops; i++)
@@ -454,7 +453,7 @@ static void add_embedding(tn_loader *l) {
     l->embd = tn_pkg_record_find(tn_pkg_records(m->pkg, l->embd_section, &n), n, TN_W_EMBD, TN_PKG_TILES);
     l->tile_bytes = l->embd->size_bytes / (uint64_t)((l->embd->n + 15) / 16);
     l->tile_hash = m->embd_tile_hash;
-    const tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_HEAD);
+    const tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     l->embd_unit = l->n_units - 1; /* tied: the head's */
     if (head->ops.roles[0] == TN_W_EMBD) return;
     unit *u = add_unit(l, TN_UNIT_EMBD, -1, NULL, TN_ST_FINAL, l->embd_section);
@@ -465,7 +464,7 @@ static void add_embedding(tn_loader *l) {
 
 tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model_options *opt,
                            tn_loader **out, tern_error *err) {
-    static const tn_stage stages[TN_LAYER_SITES] = {TN_ST_QKV, TN_ST_O, TN_ST_FFN, TN_ST_DOWN};
+    static const tn_stage stages[TN_N_SITES] = {TN_ST_QKV, TN_ST_O, TN_ST_FFN, TN_ST_DOWN, TN_ST_FINAL};
     *out = NULL;
     tn_loader *l = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *l);
     TN_FAIL_IF(!l, err, TERN_E_MEMORY, "no memory for a loader");
@@ -475,16 +474,17 @@ tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model
     l->map = m->map;
     pthread_mutex_init(&l->run_mu, NULL);
     pthread_mutex_init(&l->mu, NULL);
-    size_t cap = (size_t)m->n_layers * (TN_LAYER_SITES + 1) + 2;
+    size_t cap = (size_t)(m->n_layers + m->n_sites) + 1;
     tern_status st = TERN_OK;
     l->units = tn_calloc(m->ctx, TN_MEM_OTHER, cap, sizeof *l->units);
     l->graph_units = tn_calloc(m->ctx, TN_MEM_OTHER, cap, sizeof *l->graph_units);
     TN_BAIL_IF(!l->units || !l->graph_units, err, TERN_E_MEMORY, "no memory for a loader");
     for (int32_t layer = 0; layer < m->n_layers; layer++) {
         add_small(l, layer);
-        for (int s = 0; s < TN_LAYER_SITES; s++) add_site(l, layer, (tn_site)s, stages[s]);
+        for (int32_t i = 0; i < m->n_sites; i++)
+            if (m->sites[i].layer == layer) add_site(l, &m->sites[i], stages[m->sites[i].kind]);
     }
-    add_site(l, -1, TN_SITE_HEAD, TN_ST_FINAL);
+    add_site(l, tn_npu_site_at(m, 0, TN_SITE_LM_HEAD), TN_ST_FINAL);
     add_embedding(l);
     if (!l->map) {
         if ((st = place_in_ring(l, opt->ring_bytes, err)) != TERN_OK) goto out;

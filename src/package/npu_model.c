@@ -337,7 +337,7 @@ static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, 
 }
 
 static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, int layer, tern_error *err) {
-    bool head = site == TN_SITE_HEAD;
+    bool head = site == TN_SITE_LM_HEAD;
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
         tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS,
                                .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M,
@@ -363,7 +363,7 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, in
 }
 
 tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
-    bool head = s == tn_npu_site_at(m, 0, TN_SITE_HEAD);
+    bool head = s == tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     if (keeps_one_form(m, s, head)) return tn_switcher_load_site(s, TN_FORM_CHUNK, err);
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++)
         TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
@@ -441,17 +441,19 @@ static int by_work(const void *a, const void *b) {
 
 /* Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the rest stays with
  * the CPU. */
-static tern_status place_sites(tn_npu_model *m, const tn_hparams *h, uint64_t cap, tern_error *err) {
-    int n = m->n_layers * TN_LAYER_SITES + 1;
+static tern_status place_sites(tn_npu_model *m, uint64_t cap, tern_error *err) {
+    const tn_program *p = &m->model->program;
+    int n = p->n_sites;
     placement *all = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *all);
     TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory to place %d sites", n);
     for (int i = 0; i < n; i++) {
-        tn_site_ops o = tn_site_get(h, i == n - 1 ? TN_SITE_HEAD : (tn_site)(i % TN_LAYER_SITES));
-        /* the head works on a few rows only */
-        all[i] = (placement){.site = &m->sites[i],
-                             .work = i == n - 1 ? 0 : (uint64_t)o.k * (uint64_t)o.n_total,
-                             .n_bytes = o.n_ops ? site_bytes(m, &o) : 0,
-                             .order = i};
+        const tn_site_ops *o = tn_program_linears(p, i);
+        /* lm_head works on a few rows only */
+        all[i] = (placement){
+            .site = &m->sites[i],
+            .work = tn_site_in_layers(p->sites[i].kind) ? (uint64_t)o->k * (uint64_t)o->n_total : 0,
+            .n_bytes = site_bytes(m, o),
+            .order = i};
     }
     qsort(all, (size_t)n, sizeof *all, by_work);
     uint64_t used = 0;
@@ -470,11 +472,13 @@ typedef struct tile_room {
 } tile_room;
 
 /* Weights go to the room, which shrinks, unless they are used where they are mapped. */
-static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *s, tn_site site, int layer,
-                             tile_room *room, tern_error *err) {
+static tern_status open_site(tn_npu_model *m, int32_t i_site, tile_room *room, tern_error *err) {
+    const tn_program *p = &m->model->program;
+    tn_npu_site *s = &m->sites[i_site];
+    tn_site site = s->kind = p->sites[i_site].kind;
+    int32_t layer = s->layer = tn_program_site_layer(p, i_site);
     const section_view v = view_of(m, layer);
-    s->ops = tn_site_get(h, site);
-    if (!s->ops.n_ops) return TERN_OK;
+    s->ops = *tn_program_linears(p, i_site);
     m->max_k = s->ops.k > m->max_k ? s->ops.k : m->max_k;
     const tn_pkg_section *section = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
     for (int i = 0; i < s->ops.n_ops; i++) {
@@ -482,13 +486,13 @@ static tern_status open_site(tn_npu_model *m, const tn_hparams *h, tn_npu_site *
             tiles_record(m, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, err);
         if (!r) return TERN_E_FORMAT;
         bool packed = tn_npu_stays_packed(m, r);
-        int8_t **at = &room->at[in_device(m, s, site == TN_SITE_HEAD)], *weights = *at;
+        int8_t **at = &room->at[in_device(m, s, site == TN_SITE_LM_HEAD)], *weights = *at;
         if (m->map && (packed || r->part == TN_PKG_TILES))
             weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
         else *at += aligned(packed ? r->size_bytes : tiles_bytes(s->ops.n[i], s->ops.k));
         tn_npu_weights_data *d = &s->image[i];
         TN_TRY(linear_data(&v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, d, err));
-        if (keeps_one_form(m, s, site == TN_SITE_HEAD))
+        if (keeps_one_form(m, s, site == TN_SITE_LM_HEAD))
             TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
         else
             TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i],
@@ -523,14 +527,15 @@ static tern_status plan_small(tn_npu_model *m, int layer, tern_error *err) {
 static tern_status plan_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room,
                               tern_error *err) {
     uint64_t n[2] = {TN_AIO_ALIGN, TN_AIO_ALIGN};
-    for (int s = layer < 0 ? TN_SITE_HEAD : 0; s < (layer < 0 ? TN_N_SITES : TN_LAYER_SITES); s++) {
-        tn_site_ops o = tn_site_get(h, (tn_site)s);
-        for (int i = 0; i < o.n_ops; i++) {
-            const tn_pkg_record *r = tiles_record(m, o.roles[i], o.n[i], o.k, layer, err);
+    int32_t first, n_sites = tn_program_layer_sites(&m->model->program, layer, &first);
+    for (int32_t s = first; s < first + n_sites; s++) {
+        const tn_site_ops *o = tn_program_linears(&m->model->program, s);
+        for (int i = 0; i < o->n_ops; i++) {
+            const tn_pkg_record *r = tiles_record(m, o->roles[i], o->n[i], o->k, layer, err);
             if (!r) return TERN_E_FORMAT;
-            bool device = in_device(m, tn_npu_site_at(m, layer < 0 ? 0 : layer, (tn_site)s), layer < 0);
+            bool device = in_device(m, &m->sites[s], layer < 0);
             if (tn_npu_stays_packed(m, r)) n[device] += m->map ? 0 : aligned(r->size_bytes);
-            else if (!m->map || r->part != TN_PKG_TILES) n[device] += aligned(tiles_bytes(o.n[i], o.k));
+            else if (!m->map || r->part != TN_PKG_TILES) n[device] += aligned(tiles_bytes(o->n[i], o->k));
         }
     }
     if (layer < 0 && !h->tied && !m->map) n[0] += aligned(tiles_bytes(h->n_vocab, h->n_embd));
@@ -567,16 +572,17 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     if (!inv_long) return TERN_E_FORMAT;
     memcpy(h->inv_freq, inv, rope_bytes);
     memcpy(h->inv_freq_long, inv_long, rope_bytes);
-    TN_TRY(copy_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM, true, &model->out_norm, err));
-    TN_TRY(copy_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM_B, false, &model->out_norm_b, err));
+    float **top = model->top.vectors;
+    TN_TRY(copy_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM, true, &top[TN_W_OUT_NORM], err));
+    TN_TRY(copy_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM_B, false, &top[TN_W_OUT_NORM_B], err));
     tile_room room;
-    tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_HEAD);
+    tn_npu_site *lm_head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     TN_TRY(plan_tiles(m, h, -1, &room, err));
-    TN_TRY(open_site(m, h, head, TN_SITE_HEAD, -1, &room, err));
-    if (head->shadow) TN_TRY(read_hot(head, &v, -1, err));
+    TN_TRY(open_site(m, (int32_t)(lm_head - m->sites), &room, err));
+    if (lm_head->shadow) TN_TRY(read_hot(lm_head, &v, -1, err));
     const tn_pkg_record *r = tiles_record(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
     if (!r) return TERN_E_FORMAT;
-    m->embd_tiles = h->tied  ? head->image[0].tiles
+    m->embd_tiles = h->tied  ? lm_head->image[0].tiles
                     : m->map ? (const int8_t *)m->map->data +
                                    tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes
                              : room.at[0];
@@ -590,28 +596,24 @@ static tern_status open_layer(tn_npu_model *m, const tn_hparams *h, int layer, t
     tile_room room;
     TN_TRY(plan_small(m, layer, err));
     TN_TRY(plan_tiles(m, h, layer, &room, err));
-    for (int s = 0; s < TN_LAYER_SITES; s++)
-        TN_TRY(open_site(m, h, tn_npu_site_at(m, layer, (tn_site)s), (tn_site)s, layer, &room, err));
+    int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
+    for (int32_t i = first; i < first + n; i++) TN_TRY(open_site(m, i, &room, err));
     return TERN_OK;
 }
 
 tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error *err) {
     const tn_hparams *h = &m->model->h;
     const section_view v = view_of(m, layer);
-    tn_layer *y = &m->model->layers[layer];
-    bool ffn_norm = !h->parallel_block;
-    TN_TRY(copy_vector(m->ctx, &v, h, layer, TN_W_ATTN_NORM, true, &y->attn_norm, err));
-    TN_TRY(copy_vector(m->ctx, &v, h, layer, TN_W_ATTN_NORM_B, false, &y->attn_norm_b, err));
-    TN_TRY(copy_vector(m->ctx, &v, h, layer, TN_W_ATTN_POST_NORM, h->post_norms, &y->attn_post_norm, err));
-    TN_TRY(copy_vector(m->ctx, &v, h, layer, TN_W_FFN_NORM, ffn_norm, &y->ffn_norm, err));
-    TN_TRY(copy_vector(m->ctx, &v, h, layer, TN_W_FFN_NORM_B, false, &y->ffn_norm_b, err));
-    TN_TRY(copy_vector(m->ctx, &v, h, layer, TN_W_FFN_POST_NORM, h->post_norms, &y->ffn_post_norm, err));
-    TN_TRY(copy_vector(m->ctx, &v, h, layer, TN_W_Q_NORM, h->qk_norm, &y->q_norm, err));
-    TN_TRY(copy_vector(m->ctx, &v, h, layer, TN_W_K_NORM, h->qk_norm, &y->k_norm, err));
-    for (int s = 0; s < TN_LAYER_SITES; s++) {
-        tn_npu_site *site = tn_npu_site_at(m, layer, (tn_site)s);
-        if (site->shadow) TN_TRY(read_hot(site, &v, layer, err));
+    float **vectors = m->model->layers[layer].vectors;
+    for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
+        tn_role role = tn_layer_vectors[i];
+        bool bias = role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM_B;
+        bool required = !bias && tn_program_uses(&m->model->program, layer, role);
+        TN_TRY(copy_vector(m->ctx, &v, h, layer, role, required, &vectors[role], err));
     }
+    int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
+    for (int32_t i = first; i < first + n; i++)
+        if (m->sites[i].shadow) TN_TRY(read_hot(&m->sites[i], &v, layer, err));
     return TERN_OK;
 }
 
@@ -676,13 +678,15 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
                                  err)) != TERN_OK)
         goto out;
     m->n_layers = model->h.n_layers;
+    if ((st = tn_program_make(ctx, &model->h, &model->program, err)) != TERN_OK) goto out;
     if ((st = read_heads(m, &model->h, err)) != TERN_OK) goto out;
     size_t n_parts = (size_t)m->n_layers + 1;
     m->small = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small);
     m->small_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->small_blocks);
     m->tile_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->tile_blocks);
     m->device_blocks = tn_calloc(ctx, TN_MEM_OTHER, n_parts, sizeof *m->device_blocks);
-    m->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers * TN_LAYER_SITES + 1, sizeof *m->sites);
+    m->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)model->program.n_sites, sizeof *m->sites);
+    m->n_sites = model->program.n_sites;
     model->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->n_layers, sizeof *model->layers);
     TN_BAIL_IF(!m->small || !m->small_blocks || !m->tile_blocks || !m->device_blocks || !m->sites ||
                    !model->layers,
@@ -734,14 +738,14 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
                "the CPU cannot read the weights of device '%s': its cold rows come from the file",
                caps->name);
     if (caps->memory_cap_bytes) {
-        if ((st = place_sites(m, &model->h, caps->memory_cap_bytes, err)) != TERN_OK) goto out;
+        if ((st = place_sites(m, caps->memory_cap_bytes, err)) != TERN_OK) goto out;
         dev.memory_cap_bytes = 0;
         dev.separate_weights = dev.apart = false;
         if (m->n_on_cpu && (st = tn_npu_open(ctx, "host", &dev, &m->cpu_dev, err)) != TERN_OK) goto out;
         if (m->n_on_cpu || opt->memory_cap_bytes)
             tn_log(ctx, TERN_LOG_INFO,
                    "%d of %d sites do not fit the device's %" PRIu64 " bytes and run on the CPU", m->n_on_cpu,
-                   m->n_layers * TN_LAYER_SITES + 1, caps->memory_cap_bytes);
+                   model->program.n_sites, caps->memory_cap_bytes);
     }
     if ((st = open_pkg_graphs(m, err)) != TERN_OK || (st = open_model_level(m, model, err)) != TERN_OK)
         goto out;
@@ -784,7 +788,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
     tn_free(m->ctx, m->attn_scale_k);
     tn_free(m->ctx, m->attn_head_weight);
     tn_switcher_close(&m->switcher);
-    for (int i = 0; m->sites && i < m->n_layers * TN_LAYER_SITES + 1; i++) {
+    for (int32_t i = 0; m->sites && i < m->n_sites; i++) {
         tn_npu_site *s = &m->sites[i];
         for (int f = 0; f < TN_N_FORMS; f++) tn_npu_graph_close(&s->graphs[f]);
         for (int c = 0; c < TN_WAVE_CHUNKS - 1; c++) {

@@ -55,21 +55,23 @@ bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", 
 typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing is known */
     int32_t chunk;
-    int32_t rows_per_run[TN_LAYER_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
+    int32_t rows_per_run[TN_N_SITES]; /* equivalent shape of the chunk form; 0: all rows at once */
     int32_t attn_threshold;   /* chunks that end before so many tokens attend in full; 0: not measured */
     tn_attn_times attn_times; /* of its heads' pipeline */
 } tn_tuned;
 
 typedef struct tn_npu_site {
     tn_site_ops ops;
-    bool on_cpu; /* does not fit the device's memory: the CPU lane computes the same static graph */
+    tn_site kind;
+    int32_t layer; /* -1: of the model level */
+    bool on_cpu;   /* does not fit the device's memory: the CPU lane computes the same static graph */
     float act_scale, inv_scale;
     int32_t in_stride; /* bytes between rows of quantised activations, as the graphs want them */
     tn_npu_weights *weights[TN_SITE_MAX_OPS];    /* what the device reads */
     const tn_pkg_record *tiles[TN_SITE_MAX_OPS]; /* of the linears, as tiles or weightlets */
     tn_npu_weights_data
         image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
-    tn_npu_graph *graphs[TN_N_FORMS]; /* the head has the decode form only */
+    tn_npu_graph *graphs[TN_N_FORMS]; /* lm_head has the decode form only */
     /* Without chunk sharing: graphs of their own, with weights of their own, for the chunks of a wave after
      * the first; else NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
@@ -98,8 +100,8 @@ typedef struct tn_npu_model {
     int32_t chunk; /* rows of the chunk form */
     bool packed;   /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
     char scheme[24];
-    int32_t n_layers;
-    tn_npu_site *sites;                      /* [n_layers][TN_LAYER_SITES], then the head */
+    int32_t n_layers, n_sites;
+    tn_npu_site *sites;                      /* as the program's */
     int32_t max_shadow_n, max_k, max_stride; /* over shadowed sites: outputs; over all: inputs, in_stride */
     bool any_shadow;
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
@@ -162,8 +164,10 @@ static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_
     return s->on_cpu ? m->cpu_dev : m->dev;
 }
 
+/* NULL where the layer has no such site. layer is ignored for lm_head. */
 static inline tn_npu_site *tn_npu_site_at(const tn_npu_model *m, int layer, tn_site s) {
-    return &m->sites[s == TN_SITE_HEAD ? m->n_layers * TN_LAYER_SITES : layer * TN_LAYER_SITES + (int)s];
+    int32_t i = tn_program_site_index(&m->model->program, layer, s);
+    return i < 0 ? NULL : &m->sites[i];
 }
 
 /* For the loader. The small tensors of a layer have been read: norms, hot rows. */

@@ -39,10 +39,9 @@ tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err)
 }
 
 static tern_status load_sites(tn_npu_model *m, int32_t layer, tn_form form, tern_error *err) {
-    for (int s = 0; s < TN_LAYER_SITES; s++) {
-        tn_npu_site *site = tn_npu_site_at(m, layer, (tn_site)s);
-        if (site->ops.n_ops && !site->on_cpu) TN_TRY(tn_switcher_load_site(site, form, err));
-    }
+    int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
+    for (int32_t i = first; i < first + n; i++)
+        if (!m->sites[i].on_cpu) TN_TRY(tn_switcher_load_site(&m->sites[i], form, err));
     return TERN_OK;
 }
 

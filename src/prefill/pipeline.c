@@ -81,7 +81,7 @@ struct tn_pipeline {
     bool sparse_prompt;     /* chunks of the prompt, not only decoding */
     bool sparse_now;        /* the forward that runs */
     tn_attn_shape heads;    /* of its pipeline of heads; n_slots 0: attention is one task */
-    tn_npu_job *jobs;       /* [TN_WAVE_CHUNKS][n_layers][TN_LAYER_SITES] */
+    tn_npu_job *jobs;       /* [TN_WAVE_CHUNKS][n_layers][TN_SITE_LM_HEAD] */
     tn_npu_job head_job;
     uint8_t *head_xq;
     float *head_rows; /* [TN_DECODE_M][n_embd] normed */
@@ -101,6 +101,13 @@ struct tn_pipeline {
     atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
     tn_pipeline_stats stats;
 };
+
+static const tn_npu_site no_site;
+
+static const tn_npu_site *site_at(const tn_npu_model *m, int layer, tn_site s) {
+    const tn_npu_site *found = tn_npu_site_at(m, layer, s);
+    return found ? found : &no_site;
+}
 
 /* Site an NPU stage or its shadow computes. */
 static tn_site site_of(tn_stage s) {
@@ -251,17 +258,20 @@ static void norm_quantise(tn_pipeline *p, chunk *c, const float *w, const float 
 static void stage_norm(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
     const tn_layer *y = &p->model->layers[layer];
     bool post = p->model->h.post_norms;
-    if (layer) merge_shadow(p, c, tn_npu_site_at(p->m, layer - 1, TN_SITE_DOWN), row0, row1);
+    if (layer) merge_shadow(p, c, site_at(p->m, layer - 1, TN_SITE_DOWN), row0, row1);
     for (int32_t i = row0; i < row1; i++) {
-        if (layer) residual(p, c, post ? p->model->layers[layer - 1].ffn_post_norm : NULL, i);
+        if (layer) residual(p, c, post ? p->model->layers[layer - 1].vectors[TN_W_FFN_POST_NORM] : NULL, i);
         else embed(p, c, i);
-        norm_quantise(p, c, y->attn_norm, y->attn_norm_b, tn_npu_site_at(p->m, layer, TN_SITE_QKV), i);
+        norm_quantise(p, c, y->vectors[TN_W_ATTN_NORM], y->vectors[TN_W_ATTN_NORM_B],
+                      site_at(p->m, layer, TN_SITE_QKV), i);
     }
 }
 
 static void stage_rope(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
-    merge_shadow(p, c, tn_npu_site_at(p->m, layer, TN_SITE_QKV), row0, row1);
-    tn_rows_rope_store(&c->r, &p->model->layers[layer], layer, c->q, c->k, c->v, row0, row1);
+    merge_shadow(p, c, site_at(p->m, layer, TN_SITE_QKV), row0, row1);
+    tn_rows_rope_store(&c->r, layer, p->model->layers[layer].vectors[TN_W_Q_NORM],
+                       p->model->layers[layer].vectors[TN_W_K_NORM], p->model->h.n_rot, c->q, c->k, c->v,
+                       row0, row1);
 }
 
 /* Does this chunk attend sparsely? Decided by where it ends: the same in every schedule. */
@@ -282,51 +292,52 @@ static tern_status stage_attn(tn_pipeline *p, int32_t i_chunk, int layer, int32_
         tn_rows_attention(&c->r, layer, head, c->q, c->att, row0, row1, scratch);
     size_t qd = (size_t)h->n_heads * (size_t)h->d_head;
     for (int32_t i = row0; i < row1; i++)
-        quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+        quantise_row(p, c, site_at(p->m, layer, TN_SITE_O), i, c->att + (size_t)i * qd);
     return TERN_OK;
 }
 
 static void stage_norm2(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
     const tn_layer *y = &p->model->layers[layer];
-    const tn_npu_site *ffn = tn_npu_site_at(p->m, layer, TN_SITE_FFN);
-    merge_shadow(p, c, tn_npu_site_at(p->m, layer, TN_SITE_O), row0, row1);
+    const tn_npu_site *ffn = site_at(p->m, layer, TN_SITE_FFN);
+    merge_shadow(p, c, site_at(p->m, layer, TN_SITE_O), row0, row1);
     for (int32_t i = row0; i < row1; i++) {
-        residual(p, c, p->model->h.post_norms ? y->attn_post_norm : NULL, i);
-        if (ffn->ops.n_ops) norm_quantise(p, c, y->ffn_norm, y->ffn_norm_b, ffn, i);
+        residual(p, c, p->model->h.post_norms ? y->vectors[TN_W_ATTN_POST_NORM] : NULL, i);
+        if (ffn->ops.n_ops)
+            norm_quantise(p, c, y->vectors[TN_W_FFN_NORM], y->vectors[TN_W_FFN_NORM_B], ffn, i);
     }
 }
 
 static void stage_glu(tn_pipeline *p, chunk *c, int layer, int32_t row0, int32_t row1) {
     const tn_hparams *h = &p->model->h;
-    const tn_npu_site *ffn = tn_npu_site_at(p->m, layer, TN_SITE_FFN);
+    const tn_npu_site *ffn = site_at(p->m, layer, TN_SITE_FFN);
     size_t f = (size_t)h->n_ff;
     if (ffn->ops.n_ops) merge_shadow(p, c, ffn, row0, row1);
     for (int32_t i = row0; i < row1; i++) {
         float *up = c->up + (size_t)i * f;
         if (h->gated) p->kern->glu_f32(h->act, c->gate + (size_t)i * f, up, up, f);
         else p->kern->act_f32(h->act, up, f);
-        quantise_row(p, c, tn_npu_site_at(p->m, layer, TN_SITE_DOWN), i, up);
+        quantise_row(p, c, site_at(p->m, layer, TN_SITE_DOWN), i, up);
     }
 }
 
 static void stage_final(tn_pipeline *p, chunk *c, int32_t row0, int32_t row1) {
     int last = p->m->n_layers - 1;
-    merge_shadow(p, c, tn_npu_site_at(p->m, last, TN_SITE_DOWN), row0, row1);
+    merge_shadow(p, c, site_at(p->m, last, TN_SITE_DOWN), row0, row1);
     for (int32_t i = row0; i < row1; i++)
-        residual(p, c, p->model->h.post_norms ? p->model->layers[last].ffn_post_norm : NULL, i);
+        residual(p, c, p->model->h.post_norms ? p->model->layers[last].vectors[TN_W_FFN_POST_NORM] : NULL, i);
 }
 
 /* ---- a stage as a task with parts ----------------------------------------------------------------- */
 
 static tn_npu_job *job_of(const tn_pipeline *p, int32_t i_chunk, int layer, tn_site site) {
-    return &p->jobs[((size_t)i_chunk * (size_t)p->m->n_layers + (size_t)layer) * TN_LAYER_SITES +
+    return &p->jobs[((size_t)i_chunk * (size_t)p->m->n_layers + (size_t)layer) * TN_SITE_LM_HEAD +
                     (size_t)site];
 }
 
 /* Products of sites beyond the device's memory are the CPU lane's. */
 static tn_lane lane_of(const tn_pipeline *p, tn_stage s, int layer) {
-    return tn_stage_is_product(s) && tn_npu_site_at(p->m, layer, site_of(s))->on_cpu ? TN_LANE_CPU
-                                                                                     : tn_stage_lane(s);
+    return tn_stage_is_product(s) && site_at(p->m, layer, site_of(s))->on_cpu ? TN_LANE_CPU
+                                                                              : tn_stage_lane(s);
 }
 
 static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) {
@@ -335,7 +346,7 @@ static bool has_parts(const tn_pipeline *p, const tn_npu_site *s) {
 
 static bool has_stage(const tn_pipeline *p, tn_stage st, int32_t layer) {
     if (st == TN_ST_PLAN) return p->sparse_prompt && p->form == TN_FORM_CHUNK;
-    const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
+    const tn_npu_site *s = site_at(p->m, layer, site_of(st));
     return s->ops.n_ops && (tn_stage_is_product(st) || s->shadow);
 }
 
@@ -349,7 +360,7 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
     if (st == TN_ST_PLAN) return p->model->h.n_kv_heads;
     if (tn_stage_is_head(st)) return tn_sparse_attn_parts(p->sparse, st);
     if (tn_stage_is_product(st)) {
-        const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
+        const tn_npu_site *s = site_at(p->m, layer, site_of(st));
         if (!has_parts(p, s)) return 1;
         int32_t tiles = (s->ops.n_total + 15) / 16, n = p->n_compute * 2;
         return tiles < n ? tiles : n;
@@ -362,7 +373,7 @@ static int32_t n_parts_of(const tn_pipeline *p, tn_stage st, int32_t n_rows, int
  * the same, because a row's result depends neither on the others nor on M. */
 static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage st, int32_t part,
                                 int32_t n_parts, tern_error *err) {
-    const tn_npu_site *s = tn_npu_site_at(p->m, layer, site_of(st));
+    const tn_npu_site *s = site_at(p->m, layer, site_of(st));
     const tn_npu_job *whole = job_of(p, i_chunk, layer, site_of(st));
     tn_form form = s->on_cpu ? p->form : tn_switcher_form(p->switcher, layer);
     TN_FAIL_IF(form == TN_N_FORMS, err, TERN_E_DEVICE,
@@ -392,8 +403,7 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
         return run_switched(p, i_chunk, layer, st, part, n_parts, err);
     if (tn_stage_is_product(st)) {
         tn_npu_job *job = job_of(p, i_chunk, layer, site_of(st));
-        if (has_parts(p, tn_npu_site_at(p->m, layer, site_of(st))))
-            return tn_npu_run_part(job, part, n_parts, err);
+        if (has_parts(p, site_at(p->m, layer, site_of(st)))) return tn_npu_run_part(job, part, n_parts, err);
         TN_TRY(tn_npu_submit(job, err));
         tern_status rc = tn_npu_wait(job);
         TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", tn_stage_name(st), layer);
@@ -413,7 +423,7 @@ static tern_status run_part(tn_pipeline *p, int32_t i_chunk, int layer, tn_stage
     case TN_ST_NORM2: stage_norm2(p, c, layer, row0, row1); break;
     case TN_ST_GLU: stage_glu(p, c, layer, row0, row1); break;
     case TN_ST_FINAL: stage_final(p, c, row0, row1); break;
-    default: return shadow_rows(p, c, tn_npu_site_at(p->m, layer, site_of(st)), row0, row1, i_worker, err);
+    default: return shadow_rows(p, c, site_at(p->m, layer, site_of(st)), row0, row1, i_worker, err);
     }
     return TERN_OK;
 }
@@ -448,7 +458,7 @@ static double guess_us(const tn_pipeline *p, tn_stage st, int layer) {
     double rows = p->n_rows;
     if (tn_stage_is_head(st)) rows /= p->heads.n_slots * p->heads.n_blocks;
     if (tn_stage_is_product(st)) {
-        const tn_site_ops *o = &tn_npu_site_at(p->m, layer, site_of(st))->ops;
+        const tn_site_ops *o = &site_at(p->m, layer, site_of(st))->ops;
         return rows * (double)o->k * (double)o->n_total / 4e5;
     }
     return rows * (double)p->model->h.n_embd / 1e3;
@@ -704,8 +714,8 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
                      .tree_base = -1,
                      .rope_cs = c->rope_cs};
     for (int layer = 0; layer < p->m->n_layers; layer++) {
-        for (int s = 0; s < TN_LAYER_SITES; s++) {
-            const tn_npu_site *site = tn_npu_site_at(p->m, layer, (tn_site)s);
+        for (int s = 0; s < TN_SITE_LM_HEAD; s++) {
+            const tn_npu_site *site = site_at(p->m, layer, (tn_site)s);
             tn_npu_job *job = job_of(p, i, layer, (tn_site)s);
             *job = (tn_npu_job){.in = {c->xq}};
             for (int32_t op = 0; op < site->ops.n_ops; op++) job->out[op] = op_out(c, site->ops.roles[op]);
@@ -739,10 +749,10 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->scratch_stride = (tn_rows_scratch(&model->h, kv->cap_tok) + 15) / 16 * 16;
     size_t e = (size_t)model->h.n_embd, n_workers = (size_t)p->n_workers;
     tern_status st = TERN_OK;
-    p->jobs = tn_calloc(ctx, TN_MEM_GRAPHS, (size_t)TN_WAVE_CHUNKS * (size_t)m->n_layers * TN_LAYER_SITES,
+    p->jobs = tn_calloc(ctx, TN_MEM_GRAPHS, (size_t)TN_WAVE_CHUNKS * (size_t)m->n_layers * TN_SITE_LM_HEAD,
                         sizeof *p->jobs);
     p->head_xq = tn_calloc(ctx, TN_MEM_ACTIVATIONS,
-                           (size_t)TN_DECODE_M * (size_t)tn_npu_site_at(m, 0, TN_SITE_HEAD)->in_stride, 1);
+                           (size_t)TN_DECODE_M * (size_t)site_at(m, 0, TN_SITE_LM_HEAD)->in_stride, 1);
     p->head_rows = tn_alloc(ctx, TN_MEM_ACTIVATIONS, TN_DECODE_M * e, sizeof(float));
     p->scratch = tn_alloc(ctx, TN_MEM_ACTIVATIONS, n_workers * p->scratch_stride, sizeof(float));
     p->cold = tn_calloc(ctx, TN_MEM_ACTIVATIONS, n_workers, sizeof *p->cold);
@@ -834,9 +844,9 @@ static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n
     c->r.n_tree_words = tree ? 1 : 0;
     tn_rows_rope_table(&c->r, rope_long);
     for (int layer = 0; layer < p->m->n_layers; layer++) {
-        for (int s = 0; s < TN_LAYER_SITES; s++) {
+        for (int s = 0; s < TN_SITE_LM_HEAD; s++) {
             tn_npu_job *job = job_of(p, i, layer, (tn_site)s);
-            const tn_npu_site *site = tn_npu_site_at(p->m, layer, (tn_site)s);
+            const tn_npu_site *site = site_at(p->m, layer, (tn_site)s);
             bool own = i && p->form == TN_FORM_CHUNK && site->chunk_graphs[i - 1];
             job->graph = own ? site->chunk_graphs[i - 1] : site->graphs[p->form];
             job->n_rows = n;
@@ -898,7 +908,7 @@ static void small_quantise(void *arg, int i_item, int i_thread) {
     int32_t row0 = i_item * s->rows_per_part,
             row1 = row0 + s->rows_per_part < c->r.n_rows ? row0 + s->rows_per_part : c->r.n_rows;
     for (int32_t i = row0; i < row1; i++)
-        quantise_row(s->p, c, tn_npu_site_at(s->p->m, s->layer, TN_SITE_O), i, c->att + (size_t)i * qd);
+        quantise_row(s->p, c, site_at(s->p->m, s->layer, TN_SITE_O), i, c->att + (size_t)i * qd);
 }
 
 static void small_item(void *arg, int i_item, int i_thread) {
@@ -1188,7 +1198,7 @@ static void head_item(void *arg, int i_item, int i_thread) {
 tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err) {
     assert(n > 0 && n <= TN_DECODE_M);
     const tn_hparams *h = &p->model->h;
-    const tn_npu_site *s = tn_npu_site_at(p->m, 0, TN_SITE_HEAD);
+    const tn_npu_site *s = site_at(p->m, 0, TN_SITE_LM_HEAD);
     size_t e = (size_t)h->n_embd;
     /* the head borrows chunk 0's outlier lists and shadow rows; its rows are few */
     chunk *c = &p->chunks[0];
@@ -1197,8 +1207,11 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
     for (int32_t i = 0; i < n; i++) {
         float *row = p->head_rows + (size_t)i * e;
         const float *x = tn_pipeline_row(p, row0 + i);
-        if (h->norm == TN_NORM_RMS) p->kern->rmsnorm_f32(x, p->model->out_norm, h->norm_eps, row, e);
-        else p->kern->layernorm_f32(x, p->model->out_norm, p->model->out_norm_b, h->norm_eps, row, e);
+        if (h->norm == TN_NORM_RMS)
+            p->kern->rmsnorm_f32(x, p->model->top.vectors[TN_W_OUT_NORM], h->norm_eps, row, e);
+        else
+            p->kern->layernorm_f32(x, p->model->top.vectors[TN_W_OUT_NORM],
+                                   p->model->top.vectors[TN_W_OUT_NORM_B], h->norm_eps, row, e);
         quantise_row(p, &head, s, i, row);
     }
     p->head_job =

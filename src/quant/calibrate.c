@@ -9,12 +9,12 @@
 static float bin_edge(size_t bin) { return tn_bits_f32((uint32_t)bin << TN_HIST_SHIFT); } /* lower edge */
 
 tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer, tn_site s) {
-    return &c->sites[s == TN_SITE_HEAD ? (size_t)c->n_layers * TN_LAYER_SITES
-                                       : (size_t)layer * TN_LAYER_SITES + (size_t)s];
+    int32_t i = tn_program_site_index(c->program, layer, s);
+    return i < 0 ? NULL : &c->sites[i];
 }
 
 void tn_calibration_close(tn_calibration *c) {
-    for (size_t i = 0; c->sites && i < (size_t)c->n_layers * TN_LAYER_SITES + 1; i++) {
+    for (int32_t i = 0; c->sites && i < c->program->n_sites; i++) {
         tn_free(c->ctx, c->sites[i].channel_max);
         tn_free(c->ctx, c->sites[i].channel_square);
         tn_free(c->ctx, c->sites[i].hist);
@@ -90,18 +90,14 @@ static void observe_smoothed(tn_site_stats *s, bool second_pass, const float *di
 
 static void observe(const observer *o, tn_site_stats *s, const float *divide_by, const float *x, size_t ldx,
                     int32_t n_rows) {
-    if (!s->k || (o->divide_by && !divide_by)) return;
+    if (o->divide_by && !divide_by) return;
     if (divide_by) observe_smoothed(s, o->second_pass, divide_by, x, ldx, n_rows);
     else if (o->second_pass) observe_outliers(s, x, ldx, n_rows);
     else observe_magnitudes(s, x, ldx, n_rows);
 }
 
-static void on_linear_input(void *user, int layer, tn_role role, const float *x, size_t ldx, int32_t n_rows) {
+static void on_site_input(void *user, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows) {
     const observer *o = user;
-    tn_site site = role == TN_W_Q    ? TN_SITE_QKV
-                   : role == TN_W_O  ? TN_SITE_O
-                   : role == TN_W_UP ? TN_SITE_FFN
-                                     : TN_SITE_DOWN;
     observe(o, tn_calibration_site(o->c, layer, site), o->divide_by ? o->divide_by[site] : NULL, x, ldx,
             n_rows);
 }
@@ -111,14 +107,12 @@ static void on_qk(void *user, int layer, const float *q, const float *k, int32_t
     o->qk(o->qk_user, layer, q, k, n_rows);
 }
 
-tern_status tn_calibration_open(tn_ctx *ctx, const tn_hparams *h, tn_calibration *out, tern_error *err) {
-    *out = (tn_calibration){.ctx = ctx, .n_layers = h->n_layers};
-    size_t n_sites = (size_t)h->n_layers * TN_LAYER_SITES + 1;
-    out->sites = tn_calloc(ctx, TN_MEM_OTHER, n_sites, sizeof *out->sites);
+tern_status tn_calibration_open(tn_ctx *ctx, const tn_program *p, tn_calibration *out, tern_error *err) {
+    *out = (tn_calibration){.ctx = ctx, .program = p};
+    out->sites = tn_calloc(ctx, TN_MEM_OTHER, (size_t)p->n_sites, sizeof *out->sites);
     TN_FAIL_IF(!out->sites, err, TERN_E_MEMORY, "no memory for calibration");
-    for (size_t i = 0; i < n_sites; i++) {
-        tn_site site = i + 1 == n_sites ? TN_SITE_HEAD : (tn_site)(i % TN_LAYER_SITES);
-        tern_status st = open_site(ctx, &out->sites[i], tn_site_get(h, site).k, err);
+    for (int32_t i = 0; i < p->n_sites; i++) {
+        tern_status st = open_site(ctx, &out->sites[i], tn_program_linears(p, i)->k, err);
         if (st == TERN_OK) continue;
         tn_calibration_close(out);
         return st;
@@ -129,17 +123,17 @@ tern_status tn_calibration_open(tn_ctx *ctx, const tn_hparams *h, tn_calibration
 /* Both passes are over a layer: what the first one saw says which values are outliers in the second. */
 static void find_threshold(tn_site_stats *s, double outlier_share) {
     for (int32_t j = 0; j < s->k; j++) s->max = s->channel_max[j] > s->max ? s->channel_max[j] : s->max;
-    if (s->k) s->threshold = tn_stats_quantile(s, outlier_share);
+    s->threshold = tn_stats_quantile(s, outlier_share);
 }
 
 void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share,
                         void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
                         bool keep) {
     observer o = {.c = c, .qk = qk, .qk_user = qk_user};
-    tn_forward_hooks hooks = {.linear_input = on_linear_input, .qk = qk ? on_qk : NULL, .user = &o};
+    tn_forward_hooks hooks = {.site_input = on_site_input, .qk = qk ? on_qk : NULL, .user = &o};
     tn_corpus_pass(corpus, layer, &hooks, false);
-    for (int s = 0; s < TN_LAYER_SITES; s++)
-        find_threshold(tn_calibration_site(c, layer, (tn_site)s), outlier_share);
+    int32_t first, n = tn_program_layer_sites(c->program, layer, &first);
+    for (int32_t i = first; i < first + n; i++) find_threshold(&c->sites[i], outlier_share);
     o.second_pass = true;
     hooks.qk = NULL;
     tn_corpus_pass(corpus, layer, &hooks, keep);
@@ -148,42 +142,37 @@ void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double 
 void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, const float *const *divide_by,
                            double outlier_share, bool keep) {
     observer o = {.c = c, .divide_by = divide_by};
-    tn_forward_hooks hooks = {.linear_input = on_linear_input, .user = &o};
-    for (int site = 0; site < TN_LAYER_SITES; site++) {
-        tn_site_stats *s = tn_calibration_site(c, layer, (tn_site)site);
-        if (!divide_by[site] || !s->k) continue;
+    tn_forward_hooks hooks = {.site_input = on_site_input, .user = &o};
+    int32_t first, n = tn_program_layer_sites(c->program, layer, &first);
+    for (int32_t i = first; i < first + n; i++) {
+        tn_site_stats *s = &c->sites[i];
+        if (!divide_by[c->program->sites[i].kind]) continue;
         memset(s->hist, 0, TN_HIST_BINS * sizeof *s->hist);
         s->max = 0;
         s->n_values = s->n_outliers = 0;
         memset(s->channel_count, 0, (size_t)s->k * sizeof *s->channel_count);
     }
     tn_corpus_pass(corpus, layer, &hooks, false);
-    for (int site = 0; site < TN_LAYER_SITES; site++) {
-        tn_site_stats *s = tn_calibration_site(c, layer, (tn_site)site);
-        if (divide_by[site] && s->k) s->threshold = tn_stats_quantile(s, outlier_share);
+    for (int32_t i = first; i < first + n; i++) {
+        if (divide_by[c->program->sites[i].kind])
+            c->sites[i].threshold = tn_stats_quantile(&c->sites[i], outlier_share);
     }
     o.second_pass = true;
     tn_corpus_pass(corpus, layer, &hooks, keep);
 }
 
-void tn_calibrate_head(tn_calibration *c, tn_corpus *corpus, double outlier_share) {
+void tn_calibrate_lm_head(tn_calibration *c, tn_corpus *corpus, double outlier_share) {
     const tn_model *m = corpus->m;
     size_t e = (size_t)m->h.n_embd;
-    tn_site_stats *s = tn_calibration_site(c, 0, TN_SITE_HEAD);
+    tn_site_stats *s = tn_calibration_site(c, 0, TN_SITE_LM_HEAD);
     for (int pass = 0; pass < 2; pass++) {
         observer o = {.c = c, .second_pass = pass};
         for (size_t at = 0; at < corpus->n_tok; at += (size_t)corpus->window) {
             int32_t n =
                 corpus->n_tok - at < (size_t)corpus->window ? (int32_t)(corpus->n_tok - at) : corpus->window;
-            tn_rows r = {.h = &m->h,
-                         .kern = corpus->kern,
-                         .kv = &corpus->kv,
-                         .n_rows = n,
-                         .pos = corpus->pos,
-                         .slot = corpus->pos,
-                         .tree_base = -1};
-            tn_rows_norm(&r, m->out_norm, m->out_norm_b, corpus->x + at * e, corpus->acts.h, 0, n);
-            observe(&o, s, NULL, corpus->acts.h, e, n);
+            float *normed = corpus->acts.buf[TN_BUF_NORMED];
+            tn_forward_out_norm(m, corpus->kern, corpus->x + at * e, normed, n);
+            observe(&o, s, NULL, normed, e, n);
         }
         if (!pass) find_threshold(s, outlier_share);
     }

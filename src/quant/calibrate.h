@@ -4,7 +4,7 @@
 #ifndef TN_QUANT_CALIBRATE_H
 #define TN_QUANT_CALIBRATE_H
 
-#include "model/sites.h"
+#include "model/program.h"
 #include "quant/corpus.h"
 
 enum {
@@ -27,26 +27,26 @@ typedef struct tn_site_stats {
 
 typedef struct tn_calibration {
     tn_ctx *ctx;
-    int32_t n_layers;
-    tn_site_stats *sites; /* [n_layers][TN_LAYER_SITES], then the head's */
+    const tn_program *program;
+    tn_site_stats *sites; /* as the program's */
 } tn_calibration;
 
-tern_status tn_calibration_open(tn_ctx *ctx, const tn_hparams *h, tn_calibration *out, tern_error *err);
+tern_status tn_calibration_open(tn_ctx *ctx, const tn_program *p, tn_calibration *out, tern_error *err);
 /* The layer, begun by the caller, twice: magnitudes, then outliers above the threshold that leaves
  * `outlier_share` of the values outside. qk, with qk_user, may be NULL: sees Q and K of the first pass
  * (forward.h). keep: the corpus moves behind the layer. */
 void tn_calibrate_layer(tn_calibration *c, tn_corpus *corpus, int layer, double outlier_share,
                         void (*qk)(void *, int, const float *, const float *, int32_t), void *qk_user,
                         bool keep);
-/* Again for the sites with divide_by[site] ([k] each, NULL: leave it alone): their histogram, max, threshold
- * and outliers become those of the inputs divided by it, channel by channel. */
+/* Again for the layer's sites with divide_by[kind] ([k] each, NULL: leave it alone): their histogram, max,
+ * threshold and outliers become those of the inputs divided by it, channel by channel. */
 void tn_calibrate_smoothed(tn_calibration *c, tn_corpus *corpus, int layer, const float *const *divide_by,
                            double outlier_share, bool keep);
-/* The head's inputs, from the residuals behind the last layer. */
-void tn_calibrate_head(tn_calibration *c, tn_corpus *corpus, double outlier_share);
+/* lm_head's inputs, from the residuals behind the last layer. */
+void tn_calibrate_lm_head(tn_calibration *c, tn_corpus *corpus, double outlier_share);
 void tn_calibration_close(tn_calibration *c);
-tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer,
-                                   tn_site s); /* layer is ignored for the head */
+/* NULL where the layer has no such site; layer is ignored for lm_head. */
+tn_site_stats *tn_calibration_site(const tn_calibration *c, int layer, tn_site s);
 
 /* Smallest magnitude with at most `share` of the values above it. */
 float tn_stats_quantile(const tn_site_stats *s, double share);

@@ -30,8 +30,7 @@ tern_status tn_corpus_open(tn_corpus *c, tern_error *err) {
         c->pos && c->x && e ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
     if (st == TERN_OK) st = tn_kv_open(ctx, &c->m->h, c->window, &c->kv, err);
     if (st == TERN_OK)
-        st = tn_acts_open(ctx, &c->m->h, c->m->scheme, c->window, c->kv.cap_tok, tn_pool_size(c->pool),
-                          &c->acts, err);
+        st = tn_acts_open(ctx, c->m, c->window, c->kv.cap_tok, tn_pool_size(c->pool), &c->acts, err);
     if (st == TERN_OK) {
         for (int32_t i = 0; i < c->window; i++) c->pos[i] = i;
         e->c = c;
@@ -72,9 +71,9 @@ void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool
                      .slot = c->pos,
                      .tree_base = -1};
         tn_forward_begin(&r, &c->acts, false);
-        memcpy(c->acts.x, c->x + at * e, (size_t)n * e * sizeof *c->x);
+        memcpy(c->acts.buf[TN_BUF_X], c->x + at * e, (size_t)n * e * sizeof *c->x);
         tn_forward_layer(c->m, c->pool, &r, &c->acts, layer, hooks);
-        if (keep) memcpy(c->x + at * e, c->acts.x, (size_t)n * e * sizeof *c->x);
+        if (keep) memcpy(c->x + at * e, c->acts.buf[TN_BUF_X], (size_t)n * e * sizeof *c->x);
     }
 }
 

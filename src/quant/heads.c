@@ -89,7 +89,7 @@ static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, c
     int32_t n = s->r.n_rows;
     double sum = 0;
     tn_forward_hooks hooks = {.attention_out = on_attention, .user = o};
-    memcpy(s->acts.x, residual, (size_t)n * (size_t)o->m->h.n_embd * sizeof *residual);
+    memcpy(s->acts.buf[TN_BUF_X], residual, (size_t)n * (size_t)o->m->h.n_embd * sizeof *residual);
     for (int layer = from; layer < o->m->h.n_layers; layer++)
         tn_forward_layer(o->m, s->pool, &s->r, &s->acts, layer, &hooks);
     for (int32_t i = 0; i + 1 < n; i += LOGIT_ROWS) {
@@ -221,7 +221,7 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
     tern_status st = TERN_OK;
     tn_forward_begin(&s->r, &s->acts, false);
     tn_forward_embed(o->m, s->pool, &s->r, &s->acts, ids);
-    memcpy(residual, s->acts.x, n_residual * sizeof *residual);
+    memcpy(residual, s->acts.buf[TN_BUF_X], n_residual * sizeof *residual);
     o->layer = -1;
     double base = loss_of(o, s, ids, 0, residual);
     journal j;
@@ -243,9 +243,9 @@ static tern_status measure_importance(tn_head_profile *p, observer *o, run_state
             if (!known && !tn_progress(o->m->ctx, "heads", fmin(done / all_cost, 1)))
                 st = tn_fail(err, TERN_E_CANCELLED, "measuring the heads was cancelled");
         }
-        memcpy(s->acts.x, residual, n_residual * sizeof *residual);
+        memcpy(s->acts.buf[TN_BUF_X], residual, n_residual * sizeof *residual);
         tn_forward_layer(o->m, s->pool, &s->r, &s->acts, o->layer, NULL);
-        memcpy(residual, s->acts.x, n_residual * sizeof *residual);
+        memcpy(residual, s->acts.buf[TN_BUF_X], n_residual * sizeof *residual);
     }
     if (j.fd >= 0) close(j.fd);
     for (size_t i = 0; i < n_all; i++) p->weight[i] = (float)((double)p->weight[i] * (double)n_all / sum);
@@ -285,8 +285,7 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
     TN_BAIL_IF(!pos || !s.logits || !residual, err, TERN_E_MEMORY, "no memory to measure the heads");
     for (int32_t i = 0; i < n; i++) pos[i] = i;
     if ((st = tn_kv_open(m->ctx, h, n, &s.kv, err)) != TERN_OK) goto out;
-    if ((st = tn_acts_open(m->ctx, h, m->scheme, n, s.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) !=
-        TERN_OK)
+    if ((st = tn_acts_open(m->ctx, m, n, s.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) != TERN_OK)
         goto out;
     s.r = (tn_rows){.h = h, .kern = kern, .kv = &s.kv, .pos = pos, .slot = pos, .n_rows = n, .tree_base = -1};
     st = measure_importance(p, &o, &s, ids, residual, journal_path, err);

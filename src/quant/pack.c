@@ -87,7 +87,7 @@ typedef struct packer {
 static const tn_npu_layout LAYOUT = {.id = TN_NPU_LAYOUT_16X4, .tile_n = 16, .tile_k = 4};
 
 static site_plan *plan_of(const packer *p, int layer, tn_site s) {
-    return &p->plans[tn_calibration_site(&p->cal, layer, s) - p->cal.sites];
+    return &p->plans[tn_program_site_index(&p->m->program, layer, s)];
 }
 
 /* ---- calibration corpus -------------------------------------------------------------------------- */
@@ -170,12 +170,11 @@ static int by_importance(const void *a, const void *b) {
 }
 
 static tern_status make_plans(packer *p) {
-    size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1, n = 0;
+    size_t n_sites = (size_t)p->m->program.n_sites, n = 0;
     site_plan **order = tn_alloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *order);
     TN_FAIL_IF(!order, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
     for (size_t i = 0; i < n_sites; i++) {
         const tn_site_stats *s = &p->cal.sites[i];
-        if (!s->k) continue;
         site_plan *plan = &p->plans[i];
         plan->importance = s->threshold > 0 ? s->max / s->threshold : 1;
         plan->clip = p->o->scheme == TN_SCHEME_LLM_NPU ? tn_stats_best_clip(s) : s->max;
@@ -202,8 +201,8 @@ static tern_status make_plans(packer *p) {
 
 /* SmoothQuant (alpha 0.5): s_k = sqrt(max |X_k| / max |W_k|) for the sites behind a norm. */
 static tern_status smooth_site(packer *p, int layer, tn_site site) {
-    const tn_site_ops ops = tn_site_get(&p->m->h, site);
-    if (!ops.n_ops) return TERN_OK;
+    const tn_site_ops ops =
+        *tn_program_linears(&p->m->program, tn_program_site_index(&p->m->program, layer, site));
     site_plan *plan = plan_of(p, layer, site);
     tn_site_stats *s = tn_calibration_site(&p->cal, layer, site);
     plan->smooth = tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)ops.k, sizeof *plan->smooth);
@@ -269,8 +268,8 @@ static double input_noise(const tn_site_stats *s, const float *t, const double *
  * outputs, that of the inputs and that of the weights (a step per row). Scaling outputs (beta = 1) is the
  * row's own dequantisation scale and changes no code. */
 static tern_status edgeflow_site(packer *p, int layer, tn_site site) {
-    const tn_site_ops ops = tn_site_get(&p->m->h, site);
-    if (!ops.n_ops) return TERN_OK;
+    const tn_site_ops ops =
+        *tn_program_linears(&p->m->program, tn_program_site_index(&p->m->program, layer, site));
     site_plan *plan = plan_of(p, layer, site);
     tn_site_stats *s = tn_calibration_site(&p->cal, layer, site);
     size_t n_k = (size_t)ops.k;
@@ -335,10 +334,13 @@ static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
     TN_TRY(tn_corpus_begin_layer(corpus, layer, p->err));
     tn_calibrate_layer(&p->cal, corpus, layer, share, tn_head_profile_observe, &p->heads, !smooth);
     tern_status st = TERN_OK;
-    for (tn_site s = 0; s < TN_LAYER_SITES && smooth && st == TERN_OK; s++) st = edgeflow_site(p, layer, s);
+    int32_t first, n = tn_program_layer_sites(&p->m->program, layer, &first);
+    const tn_program_site *sites = p->m->program.sites;
+    for (int32_t i = first; i < first + n && smooth && st == TERN_OK; i++)
+        st = edgeflow_site(p, layer, sites[i].kind);
     if (smooth && st == TERN_OK) {
-        const float *divide_by[TN_LAYER_SITES];
-        for (tn_site s = 0; s < TN_LAYER_SITES; s++) divide_by[s] = plan_of(p, layer, s)->smooth;
+        const float *divide_by[TN_N_SITES] = {0};
+        for (int32_t i = first; i < first + n; i++) divide_by[sites[i].kind] = p->plans[i].smooth;
         tn_calibrate_smoothed(&p->cal, corpus, layer, divide_by, share, true);
     }
     tn_corpus_end_layer(corpus, layer);
@@ -347,10 +349,10 @@ static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
 
 static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
-    size_t n_sites = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
+    size_t n_sites = (size_t)p->m->program.n_sites;
     p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, n_sites, sizeof *p->plans);
     TN_FAIL_IF(!p->plans, p->err, TERN_E_MEMORY, "no memory to plan %zu sites", n_sites);
-    TN_TRY(tn_calibration_open(p->ctx, &p->m->h, &p->cal, p->err));
+    TN_TRY(tn_calibration_open(p->ctx, &p->m->program, &p->cal, p->err));
     TN_TRY(tn_head_profile_open(p->ctx, &p->m->h, HEAD_TOKENS, &p->heads, p->err));
     tn_corpus corpus = {.kern = &p->kern,
                         .pool = p->pool,
@@ -365,7 +367,7 @@ static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_
         if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers))
             st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
     }
-    if (st == TERN_OK) tn_calibrate_head(&p->cal, &corpus, (double)p->o->outlier_share);
+    if (st == TERN_OK) tn_calibrate_lm_head(&p->cal, &corpus, (double)p->o->outlier_share);
     tn_corpus_close(&corpus);
     return st;
 }
@@ -373,11 +375,9 @@ static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_
 /* The clip that costs least: the largest value's scale would waste steps on a few. What it cuts off is made
  * good where the rest would suffer. */
 static tern_status edgeflow_clips(packer *p) {
-    size_t n = (size_t)p->m->h.n_layers * TN_LAYER_SITES + 1;
-    for (size_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < p->m->program.n_sites; i++) {
         site_plan *plan = &p->plans[i];
         const tn_site_stats *s = &p->cal.sites[i];
-        if (!s->k) continue;
         plan->clip = tn_stats_best_clip(s);
         plan->shadow =
             p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO &&
@@ -569,11 +569,10 @@ static tern_status allocate(packer *p, hoard *h, quantise_job *j, tern_error *er
 
 /* The channels of every layer's linears bid for the same bits: measure all of them first. */
 static tern_status allocate_model(packer *p, tern_error *err) {
-    static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN,
-                                                  TN_SITE_DOWN}; /* as put_layer writes them */
+    const tn_program *prog = &p->m->program; /* sites as put_layer writes them */
     size_t n = 0;
-    for (int s = 0; s < TN_LAYER_SITES; s++) n += (size_t)tn_site_get(&p->m->h, sites[s]).n_total;
-    n *= (size_t)p->m->h.n_layers;
+    for (int32_t i = 0; i < prog->n_sites; i++)
+        n += prog->sites[i].kind == TN_SITE_LM_HEAD ? 0 : (size_t)tn_program_linears(prog, i)->n_total;
     float *peak = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *peak);
     uint32_t *n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *n_weights);
     p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, n, 1);
@@ -582,13 +581,14 @@ static tern_status allocate_model(packer *p, tern_error *err) {
                          : tn_fail(err, TERN_E_MEMORY, "no memory to allocate the bits of %zu channels", n);
     size_t at = 0;
     for (int layer = 0; layer < p->m->h.n_layers && st == TERN_OK; layer++) {
-        for (int s = 0; s < TN_LAYER_SITES; s++) {
-            const tn_site_ops ops = tn_site_get(&p->m->h, sites[s]);
+        int32_t first, n_sites = tn_program_layer_sites(prog, layer, &first);
+        for (int32_t i = first; i < first + n_sites; i++) {
+            const tn_site_ops ops = *tn_program_linears(prog, i);
             for (int32_t op = 0; op < ops.n_ops && st == TERN_OK; op++) {
                 quantise_job j = {.p = p,
                                   .layer = layer,
                                   .role = ops.roles[op],
-                                  .smooth = plan_of(p, layer, sites[s])->smooth,
+                                  .smooth = p->plans[i].smooth,
                                   .n = ops.n[op],
                                   .k = ops.k,
                                   .peak = peak + at};
@@ -708,10 +708,10 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
  * [k][n_total]. */
 static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t **rows_out,
                             tern_error *err) {
-    const tn_site_ops ops = tn_site_get(&p->m->h, site);
+    const int32_t i_site = tn_program_site_index(&p->m->program, layer, site);
+    const tn_site_ops ops = *tn_program_linears(&p->m->program, i_site);
     *rows_out = NULL;
-    if (!ops.n_ops) return TERN_OK;
-    const site_plan *plan = plan_of(p, layer, site);
+    const site_plan *plan = &p->plans[i_site];
     if (plan->shadow) {
         *rows_out = keep(h, (size_t)ops.k * (size_t)ops.n_total, 1);
         TN_FAIL_IF(!*rows_out, err, TERN_E_MEMORY, "no memory for outlier rows");
@@ -745,39 +745,47 @@ static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t
     return tn_pkg_add(p->w, &rows, hot_rows, hot_bytes, err);
 }
 
-static tern_status put_shadow_rows(packer *p, int layer, int8_t *const *rows, const tn_site *sites,
-                                   int n_sites, tern_error *err) {
+/* rows[i]: of site first + i; NULL: none. */
+static tern_status put_outlier_rows(packer *p, int layer, int8_t *const *rows, int32_t first, int32_t n,
+                                    tern_error *err) {
     bool any = false;
-    for (int i = 0; i < n_sites; i++) any = any || rows[i];
+    for (int32_t i = 0; i < n; i++) any = any || rows[i];
     if (!any) return TERN_OK;
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_SHADOW, layer, err));
-    for (int i = 0; i < n_sites; i++) {
+    for (int32_t i = 0; i < n; i++) {
         if (!rows[i]) continue;
-        const tn_site_ops ops = tn_site_get(&p->m->h, sites[i]);
-        tn_pkg_record r = {.role = ops.roles[0], .part = TN_PKG_ROWS, .n = ops.k, .k = ops.n_total};
-        TN_TRY(tn_pkg_add(p->w, &r, rows[i], (uint64_t)ops.k * (uint64_t)ops.n_total, err));
+        const tn_site_ops *ops = tn_program_linears(&p->m->program, first + i);
+        tn_pkg_record r = {.role = ops->roles[0], .part = TN_PKG_ROWS, .n = ops->k, .k = ops->n_total};
+        TN_TRY(tn_pkg_add(p->w, &r, rows[i], (uint64_t)ops->k * (uint64_t)ops->n_total, err));
     }
     return tn_pkg_end(p->w, err);
 }
 
-static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
-    static const tn_role vectors[] = {TN_W_ATTN_NORM,  TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
-                                      TN_W_FFN_NORM_B, TN_W_FFN_POST_NORM, TN_W_Q_NORM,         TN_W_K_NORM};
-    static const tn_site sites[TN_LAYER_SITES] = {TN_SITE_QKV, TN_SITE_O, TN_SITE_FFN, TN_SITE_DOWN};
-    int8_t *rows[TN_N_SITES] = {0};
-    TN_TRY(tn_pkg_begin(p->w, TN_PKG_LAYER, layer, err));
-    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
-        const float *smooth = NULL;
-        if (vectors[i] == TN_W_ATTN_NORM || vectors[i] == TN_W_ATTN_NORM_B)
-            smooth = plan_of(p, layer, TN_SITE_QKV)->smooth;
-        if (vectors[i] == TN_W_FFN_NORM || vectors[i] == TN_W_FFN_NORM_B)
-            smooth = plan_of(p, layer, TN_SITE_FFN)->smooth;
-        TN_TRY(add_vector(p, h, layer, vectors[i], smooth, err));
+/* What a norm's weights are divided by: the smoothing of the site that reads it. */
+static const float *smooth_behind(const packer *p, int layer, tn_role vector) {
+    int32_t n;
+    const tn_op *op = tn_program_layer(&p->m->program, layer, &n);
+    for (int32_t i = 0; i < n; i++) {
+        if (op[i].kind == TN_OP_NORM && op[i].feeds != TN_NO_SITE &&
+            (op[i].weight == vector || op[i].bias == vector))
+            return plan_of(p, layer, op[i].feeds)->smooth;
     }
-    for (int i = 0; i < TN_LAYER_SITES; i++) TN_TRY(add_site(p, h, layer, sites[i], &rows[i], err));
+    return NULL;
+}
+
+static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
+    int8_t *rows[TN_N_SITES] = {0};
+    int32_t first, n = tn_program_layer_sites(&p->m->program, layer, &first);
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_LAYER, layer, err));
+    for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
+        tn_role role = tn_layer_vectors[i];
+        TN_TRY(add_vector(p, h, layer, role, smooth_behind(p, layer, role), err));
+    }
+    for (int32_t i = 0; i < n; i++)
+        TN_TRY(add_site(p, h, layer, p->m->program.sites[first + i].kind, &rows[i], err));
     TN_TRY(tn_pkg_end(p->w, err));
     tn_source_release(p->src, layer);
-    return put_shadow_rows(p, layer, rows, sites, TN_LAYER_SITES, err);
+    return put_outlier_rows(p, layer, rows, first, n, err);
 }
 
 /* Scales of the embedding (the head's when tied) and head, output norm, rope tables. *rows: outlier rows of
@@ -792,7 +800,7 @@ static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err
     }
     TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM, NULL, err));
     TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM_B, NULL, err));
-    TN_TRY(add_site(p, h, -1, TN_SITE_HEAD, rows, err));
+    TN_TRY(add_site(p, h, -1, TN_SITE_LM_HEAD, rows, err));
     /* the two rope tables under roles no tensor uses at this level */
     int64_t n = hp->n_rot / 2;
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_Q_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
@@ -803,21 +811,22 @@ static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err
 }
 
 static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
-    static const tn_site head[1] = {TN_SITE_HEAD};
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_HEAD, -1, err));
     for (int32_t i = 0; i < p->n_head; i++)
         TN_TRY(tn_pkg_add(p->w, &p->head[i], p->head_data[i], p->head[i].size_bytes, err));
     TN_TRY(tn_pkg_end(p->w, err));
-    return put_shadow_rows(p, -1, &rows, head, 1, err);
+    return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
 }
 
 /* The graphs the engine loads by default, compiled for the device whose layout the package has: nothing is
  * compiled at start. */
-static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int layer, tn_site site, char **bytes,
+static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int32_t i_site, char **bytes,
                                   size_t *n_bytes, tn_pkg_graph **table, uint32_t *n, tern_error *err) {
-    const tn_site_ops ops = tn_site_get(&p->m->h, site);
-    if (!ops.n_ops) return TERN_OK;
-    for (int form = site == TN_SITE_HEAD; form < 2; form++) {
+    const tn_program *prog = &p->m->program;
+    const tn_site_ops ops = *tn_program_linears(prog, i_site);
+    tn_site site = prog->sites[i_site].kind;
+    int layer = tn_program_site_layer(prog, i_site);
+    for (int form = site == TN_SITE_LM_HEAD; form < 2; form++) {
         tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS,
                                .m = form ? TN_PKG_DECODE_M : TN_PKG_CHUNK,
                                .k = ops.k,
@@ -825,7 +834,7 @@ static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int layer, tn_s
         for (int i = 0; i < ops.n_ops; i++) {
             bool has_bias = ops.biases[i] != TN_W_N_ROLES && tn_source_has(p->src, layer, ops.biases[i]);
             d.ops[i] = (tn_npu_op){.n = ops.n[i],
-                                   .act_scale = plan_of(p, layer, site)->clip / 127,
+                                   .act_scale = p->plans[i_site].clip / 127,
                                    .has_bias = has_bias,
                                    .out = TN_NPU_OUT_F32};
         }
@@ -859,11 +868,8 @@ static tern_status put_graphs(packer *p, tern_error *err) {
     size_t n_bytes = 0;
     uint32_t n = 0;
     tern_status st = tn_npu_open(p->ctx, "host", NULL, &dev, err);
-    for (int layer = 0; layer < p->m->h.n_layers && st == TERN_OK; layer++) {
-        for (int s = 0; s < TN_LAYER_SITES && st == TERN_OK; s++)
-            st = graphs_of_site(p, dev, layer, (tn_site)s, &bytes, &n_bytes, &table, &n, err);
-    }
-    if (st == TERN_OK) st = graphs_of_site(p, dev, -1, TN_SITE_HEAD, &bytes, &n_bytes, &table, &n, err);
+    for (int32_t i = 0; i < p->m->program.n_sites && st == TERN_OK; i++)
+        st = graphs_of_site(p, dev, i, &bytes, &n_bytes, &table, &n, err);
     uint32_t front = 8 + n * (uint32_t)sizeof *table;
     all = st == TERN_OK ? tn_alloc(p->ctx, TN_MEM_OTHER, front + n_bytes, 1) : NULL;
     if (st == TERN_OK && !all) st = tn_fail(err, TERN_E_MEMORY, "no memory for compiled graphs");
@@ -883,12 +889,12 @@ static tern_status put_graphs(packer *p, tern_error *err) {
 
 /* Bytes of the tables of contents at most: tensors take no more than four int8 copies of the weights (tiles,
  * rows, hot rows, rest). */
-static uint64_t toc_bound(const tn_hparams *h) {
+static uint64_t toc_bound(const tn_model *m) {
+    const tn_hparams *h = &m->h;
     uint64_t total = 0;
-    for (int site = 0; site < TN_N_SITES; site++) {
-        tn_site_ops ops = tn_site_get(h, (tn_site)site);
-        total += (ops.n_ops ? (uint64_t)ops.k * ((uint64_t)ops.n_total + 64) : 0) *
-                 (site == TN_SITE_HEAD ? 1 : (uint64_t)h->n_layers);
+    for (int32_t i = 0; i < m->program.n_sites; i++) {
+        const tn_site_ops *ops = tn_program_linears(&m->program, i);
+        total += (uint64_t)ops->k * ((uint64_t)ops->n_total + 64);
     }
     total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
     return tn_pkg_toc_bound(128, 0) * (2 * (uint64_t)h->n_layers + 3) + tn_pkg_toc_bound(0, 4 * total);
@@ -955,7 +961,7 @@ static tern_status put_tokenizer(packer *p, tern_error *err) {
 
 static tern_status write_package(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 6, toc_bound(&p->m->h), &p->w, err));
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 6, toc_bound(p->m), &p->w, err));
     TN_TRY(put_meta(p, err));
     hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
     int8_t *rows = NULL;
@@ -1043,9 +1049,11 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     if (st == TERN_OK && opt->head_importance) st = name_journal(&p, out);
     if (st == TERN_OK && opt->head_importance) st = measure_importance(&p, ids, n_ids, window);
     if (st == TERN_OK) st = make_plans(&p);
-    for (int i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->h.n_layers; i++) {
-        st = smooth_site(&p, i, TN_SITE_QKV);
-        if (st == TERN_OK) st = smooth_site(&p, i, TN_SITE_FFN);
+    for (int32_t i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->program.n_sites;
+         i++) {
+        const tn_program_site *site = &p.m->program.sites[i];
+        if (site->layer < p.m->h.n_layers && tn_program_source(&p.m->program, i)->kind == TN_OP_NORM)
+            st = smooth_site(&p, site->layer, site->kind);
     }
     if (st == TERN_OK && opt->scheme == TN_SCHEME_EDGEFLOW) st = edgeflow_clips(&p);
     if (st == TERN_OK && opt->bits_of_model) st = allocate_model(&p, err);
@@ -1060,7 +1068,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     struct stat sb;
     if (st == TERN_OK && !stat(out, &sb)) report->package_bytes = (uint64_t)sb.st_size;
     tn_pkg_abort(&p.w);
-    for (size_t i = 0; p.plans && i < (size_t)p.m->h.n_layers * TN_LAYER_SITES + 1; i++) {
+    for (int32_t i = 0; p.plans && i < p.m->program.n_sites; i++) {
         tn_free(ctx, p.plans[i].hot);
         tn_free(ctx, p.plans[i].smooth);
     }

@@ -541,7 +541,7 @@ static void memory_is_planned(void **state) {
                 fail_msg("%s", r.err.message);
             uint64_t want_bytes = 0, room = 0;
             int n_packed = 0;
-            for (int i = 0; i < r.m->n_layers * TN_LAYER_SITES + 1; i++) {
+            for (int i = 0; i < r.m->n_sites; i++) {
                 const tn_npu_site *s = &r.m->sites[i];
                 for (int op = 0; op < s->ops.n_ops; op++) {
                     bool packed =

@@ -1,0 +1,15 @@
+#include "model/op.h"
+
+static const tn_op_info *const table[TN_N_OP_KINDS] = {
+    [TN_OP_EMBED] = &tn_op_embed,       [TN_OP_NORM] = &tn_op_norm,     [TN_OP_LINEARS] = &tn_op_linears,
+    [TN_OP_ROPE] = &tn_op_rope,         [TN_OP_ATTEND] = &tn_op_attend, [TN_OP_GATE] = &tn_op_gate,
+    [TN_OP_RESIDUAL] = &tn_op_residual, [TN_OP_CAP] = &tn_op_cap,
+};
+
+const tn_op_info *tn_op_info_of(tn_op_kind kind) { return table[kind]; }
+
+tn_cost tn_op_cost(const tn_op *op, int32_t n_rows, int32_t pos0) {
+    tn_cost c = {0};
+    table[op->kind]->cost(op, n_rows, pos0, &c);
+    return c;
+}

@@ -1,0 +1,38 @@
+/* model/op.h - what every kind of op brings, one file op_NAME.c each: its contract (in that file), its float
+ * form over rows, its cost. A row's result depends on that row, its position and the state only. */
+#ifndef TN_MODEL_OP_H
+#define TN_MODEL_OP_H
+
+#include "model/model.h"
+#include "model/rows.h"
+
+/* The rows an op works on. Borrowed. */
+typedef struct tn_frame {
+    const tn_model *m;
+    const tn_rows *r;
+    const int32_t *ids; /* [n_rows] tokens */
+    float *buf[TN_N_BUFFERS];
+    /* EMBED: writes the embedding of a token, unscaled */
+    void (*embed)(const void *user, int32_t id, float *out);
+    const void *embed_user;
+} tn_frame;
+
+typedef struct tn_op_info {
+    const char *name;
+    /* Rows row0 .. row1 - 1 in float. scratch: tn_rows_scratch floats. NULL: linears, which every reader has
+     * its own way of computing. */
+    void (*rows)(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch);
+    void (*cost)(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *out);
+} tn_op_info;
+
+const tn_op_info *tn_op_info_of(tn_op_kind kind);
+
+/* Row `row` of a buffer of an op's width. */
+static inline float *tn_frame_row(const tn_frame *f, tn_buffer b, int32_t width, int32_t row) {
+    return f->buf[b] + (size_t)row * (size_t)width;
+}
+
+extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_op_attend, tn_op_gate,
+    tn_op_residual, tn_op_cap;
+
+#endif

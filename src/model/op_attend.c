@@ -1,0 +1,31 @@
+/* ATTEND: out[row][head] = softmax(q[row][head] k^T * scale, soft-capped where the model says so) v over the
+ * positions the row sees: its own and those before it, at most `window` of them. Query heads of one group
+ * share K and V. Long prompts may attend sparsely instead: attention/. */
+#include "model/op.h"
+
+static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
+    for (int32_t head = 0; head < op->attend.n_heads; head++)
+        tn_rows_attention(f->r, op->layer, head, f->buf[op->in], f->buf[op->out], row0, row1, scratch);
+}
+
+/* Positions that the rows see, together. */
+static double seen(int32_t window, int32_t n_rows, int32_t pos0) {
+    double sum = 0;
+    for (int32_t i = 0; i < n_rows; i++) {
+        int32_t all = pos0 + i + 1;
+        sum += window && window < all ? window : all;
+    }
+    return sum;
+}
+
+static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
+    int32_t last = pos0 + n_rows, first = op->attend.window && pos0 >= op->attend.window
+                                              ? pos0 - op->attend.window + 1
+                                              : 0; /* positions that any row reads */
+    double d = op->attend.d_head, q = op->attend.n_heads * d;
+    c->macs = 2 * q * seen(op->attend.window, n_rows, pos0);
+    c->values = n_rows * q;
+    c->bytes = 8 * n_rows * q + 8 * d * op->attend.n_kv_heads * (last - first);
+}
+
+const tn_op_info tn_op_attend = {"attention", rows, cost};

@@ -1,0 +1,328 @@
+#include "model/program.h"
+
+#include "base/status.h"
+
+#include <assert.h>
+#include <string.h>
+
+const char *tn_buffer_name(tn_buffer b) {
+    static const char *const names[TN_N_BUFFERS] = {"x",   "normed", "q",  "k",      "v",
+                                                    "att", "gate",   "up", "branch", "logits"};
+    return names[b];
+}
+
+tn_buffer tn_role_buffer(tn_role r) {
+    switch (r) {
+    case TN_W_Q: return TN_BUF_Q;
+    case TN_W_K: return TN_BUF_K;
+    case TN_W_V: return TN_BUF_V;
+    case TN_W_GATE: return TN_BUF_GATE;
+    case TN_W_UP: return TN_BUF_UP;
+    case TN_W_O:
+    case TN_W_DOWN: return TN_BUF_BRANCH;
+    case TN_W_OUT:
+    case TN_W_EMBD: return TN_BUF_LOGITS;
+    default: assert(!"not a linear"); return TN_BUF_X;
+    }
+}
+
+/* ---- what layers consist of ------------------------------------------------------------------------ */
+
+/* An op before it knows its model. Tensors the architecture has not drop out. */
+typedef struct recipe {
+    tn_op_kind kind;
+    const char *name;
+    tn_buffer in, out;
+    tn_role weight, bias; /* norms; 0: none (no norm's weight has the number 0) */
+    tn_site site;
+    tn_role linears[TN_SITE_MAX_OPS + 1]; /* ends with 0, the embedding, which no layer multiplies by */
+} recipe;
+
+#define NORM(NAME, W, B)                                                                                     \
+    { .kind = TN_OP_NORM, .name = NAME, .in = TN_BUF_X, .out = TN_BUF_NORMED, .weight = W, .bias = B }
+#define ROPE                                                                                                 \
+    { .kind = TN_OP_ROPE, .name = "rope", .in = TN_BUF_Q, .out = TN_BUF_Q }
+#define ATTEND                                                                                               \
+    { .kind = TN_OP_ATTEND, .name = "attention", .in = TN_BUF_Q, .out = TN_BUF_ATT }
+#define GATE                                                                                                 \
+    { .kind = TN_OP_GATE, .name = "glu", .in = TN_BUF_UP, .out = TN_BUF_UP }
+#define RESIDUAL(W)                                                                                          \
+    { .kind = TN_OP_RESIDUAL, .name = "residual", .in = TN_BUF_BRANCH, .out = TN_BUF_X, .weight = W }
+#define LINEARS(SITE, NAME, IN, ...)                                                                         \
+    {                                                                                                        \
+        .kind = TN_OP_LINEARS, .name = NAME, .in = IN, .site = SITE, .linears = { __VA_ARGS__ }              \
+    }
+
+enum { MAX_LAYER_OPS = 16 };
+
+/* Attention, then the feed-forward network, each with its own norm. */
+static const recipe sequential[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V),
+    ROPE,
+    ATTEND,
+    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
+    RESIDUAL(TN_W_ATTN_POST_NORM),
+    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
+    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
+    GATE,
+    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
+    RESIDUAL(TN_W_FFN_POST_NORM),
+};
+
+/* Both read one norm (Phi-2). */
+static const recipe parallel[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V, TN_W_GATE, TN_W_UP),
+    ROPE,
+    ATTEND,
+    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
+    RESIDUAL(0),
+    GATE,
+    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
+    RESIDUAL(0),
+};
+
+static const recipe before[] = {
+    {.kind = TN_OP_EMBED, .name = "embed", .in = TN_BUF_X, .out = TN_BUF_X},
+};
+
+static const recipe behind[] = {
+    NORM("output norm", TN_W_OUT_NORM, TN_W_OUT_NORM_B),
+    LINEARS(TN_SITE_LM_HEAD, "lm_head", TN_BUF_NORMED, TN_W_OUT),
+    {.kind = TN_OP_CAP, .name = "cap", .in = TN_BUF_LOGITS, .out = TN_BUF_LOGITS},
+};
+
+typedef struct recipes {
+    const recipe *at;
+    int32_t n;
+} recipes;
+
+#define RECIPES(LIST) ((recipes){LIST, sizeof LIST / sizeof *LIST})
+
+/* The list of a layer; where the layers of a model differ, they differ here. */
+static recipes recipes_of(const tn_hparams *h, int32_t layer) {
+    if (layer < 0) return RECIPES(before);
+    if (layer == h->n_layers) return RECIPES(behind);
+    return h->parallel_block ? RECIPES(parallel) : RECIPES(sequential);
+}
+
+/* ---- from recipes to ops --------------------------------------------------------------------------- */
+
+static tn_role bias_of(tn_role linear) {
+    switch (linear) {
+    case TN_W_Q: return TN_W_Q_B;
+    case TN_W_K: return TN_W_K_B;
+    case TN_W_V: return TN_W_V_B;
+    case TN_W_O: return TN_W_O_B;
+    case TN_W_GATE: return TN_W_GATE_B;
+    case TN_W_UP: return TN_W_UP_B;
+    case TN_W_DOWN: return TN_W_DOWN_B;
+    default: return TN_W_OUT_B;
+    }
+}
+
+static bool has_role(const tn_hparams *h, tn_role role) {
+    switch (role) {
+    case TN_W_GATE: return h->gated;
+    case TN_W_Q_NORM:
+    case TN_W_K_NORM: return h->qk_norm;
+    case TN_W_ATTN_POST_NORM:
+    case TN_W_FFN_POST_NORM: return h->post_norms;
+    default: return role != 0;
+    }
+}
+
+static tn_role role_or_none(const tn_hparams *h, tn_role role) {
+    return has_role(h, role) ? role : TN_W_N_ROLES;
+}
+
+static tn_site_ops linears_of(const tn_hparams *h, const recipe *r) {
+    tn_site_ops o = {0};
+    for (int i = 0; r->linears[i]; i++) {
+        if (!has_role(h, r->linears[i])) continue;
+        tn_role role = r->linears[i] == TN_W_OUT && h->tied ? TN_W_EMBD : r->linears[i];
+        int64_t n, k;
+        tn_role_shape(h, role, &n, &k);
+        o.roles[o.n_ops] = role;
+        o.biases[o.n_ops] = bias_of(r->linears[i]);
+        o.n[o.n_ops++] = (int32_t)n;
+        o.n_total += (int32_t)n;
+        o.k = (int32_t)k;
+    }
+    return o;
+}
+
+static int32_t width_of(const tn_hparams *h, tn_buffer b) {
+    switch (b) {
+    case TN_BUF_Q:
+    case TN_BUF_ATT: return h->n_heads * h->d_head;
+    case TN_BUF_K:
+    case TN_BUF_V: return h->n_kv_heads * h->d_head;
+    case TN_BUF_GATE:
+    case TN_BUF_UP: return h->n_ff;
+    case TN_BUF_LOGITS: return h->n_vocab;
+    default: return h->n_embd;
+    }
+}
+
+static uint32_t bit(int i) { return 1u << i; }
+
+/* What is particular to the kind. Returns false where the model has no such op. */
+static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
+    switch (r->kind) {
+    case TN_OP_EMBED:
+        o->reads = 0; /* but the tokens */
+        o->scale = h->embd_scale;
+        return true;
+    case TN_OP_LINEARS:
+        o->lane = TN_LANE_NPU;
+        o->site = r->site;
+        o->linears = linears_of(h, r);
+        o->out = tn_role_buffer(o->linears.roles[0]);
+        o->writes = 0;
+        for (int32_t i = 0; i < o->linears.n_ops; i++) o->writes |= bit(tn_role_buffer(o->linears.roles[i]));
+        return true;
+    case TN_OP_ROPE:
+        o->reads = bit(TN_BUF_Q) | bit(TN_BUF_K) | bit(TN_BUF_V);
+        o->writes = bit(TN_BUF_Q) | bit(TN_BUF_K);
+        o->state_writes = bit(TN_STATE_KV);
+        o->positional = true;
+        o->rope.q_norm = role_or_none(h, TN_W_Q_NORM);
+        o->rope.k_norm = role_or_none(h, TN_W_K_NORM);
+        o->rope.n_heads = h->n_heads;
+        o->rope.n_kv_heads = h->n_kv_heads;
+        o->rope.d_head = h->d_head;
+        o->rope.n_rot = h->n_rot;
+        return true;
+    case TN_OP_ATTEND:
+        o->state_reads = bit(TN_STATE_KV);
+        o->positional = true;
+        o->attend.n_heads = h->n_heads;
+        o->attend.n_kv_heads = h->n_kv_heads;
+        o->attend.d_head = h->d_head;
+        o->attend.window = tn_layer_window(h, o->layer);
+        return true;
+    case TN_OP_GATE:
+        if (h->gated) o->reads |= bit(TN_BUF_GATE);
+        o->gate.act = h->act;
+        o->gate.gated = h->gated;
+        return true;
+    case TN_OP_RESIDUAL:
+        o->reads |= bit(TN_BUF_X);
+        if (o->weight != TN_W_N_ROLES) o->writes |= bit(o->in); /* its norm works in place */
+        return true;
+    case TN_OP_CAP: o->cap = h->logit_soft_cap; return h->logit_soft_cap > 0;
+    default: return true;
+    }
+}
+
+static bool expand(const tn_hparams *h, int32_t layer, const recipe *r, tn_op *o) {
+    *o = (tn_op){.kind = r->kind,
+                 .name = r->name,
+                 .lane = TN_LANE_CPU,
+                 .layer = layer,
+                 .in = r->in,
+                 .out = r->out,
+                 .reads = bit(r->in),
+                 .writes = bit(r->out),
+                 .site = TN_NO_SITE,
+                 .feeds = TN_NO_SITE,
+                 .weight = role_or_none(h, r->weight),
+                 .bias = role_or_none(h, r->bias)};
+    if (!specialise(h, r, o)) return false;
+    o->width = width_of(h, o->out);
+    return true;
+}
+
+/* ---- the program ------------------------------------------------------------------------------------ */
+
+/* The linears of op i read what the last writer of their input left: it quantises for them. */
+static void feed(tn_program *p, int32_t i) {
+    int32_t at = i;
+    while (!(p->ops[--at].writes & bit(p->ops[i].in))) assert(at > 0);
+    p->ops[at].feeds = p->ops[i].site;
+}
+
+static void fill(tn_program *p, const tn_hparams *h) {
+    for (int32_t layer = -1; layer <= p->n_layers; layer++) {
+        const recipes list = recipes_of(h, layer);
+        p->first[layer + 1] = p->n_ops;
+        for (int32_t i = 0; i < list.n; i++) p->n_ops += expand(h, layer, &list.at[i], &p->ops[p->n_ops]);
+    }
+    p->first[p->n_layers + 2] = p->n_ops;
+    for (int32_t i = 0; i < p->n_ops; i++) {
+        const tn_op *o = &p->ops[i];
+        for (int b = 0; b < TN_N_BUFFERS; b++)
+            if ((o->reads | o->writes) & bit(b)) p->width[b] = width_of(h, (tn_buffer)b);
+        if (o->kind != TN_OP_LINEARS) continue;
+        feed(p, i);
+        /* in order of the kinds within a layer, as packages hold them */
+        int32_t at = p->n_sites++;
+        for (; at && p->sites[at - 1].layer == o->layer && p->sites[at - 1].kind > o->site; at--)
+            p->sites[at] = p->sites[at - 1];
+        p->sites[at] = (tn_program_site){.kind = o->site, .layer = o->layer, .op = i};
+    }
+    for (int32_t i = 0; i < (p->n_layers + 1) * TN_N_SITES; i++) p->site_at[i] = -1;
+    for (int32_t i = 0; i < p->n_sites; i++)
+        p->site_at[p->sites[i].layer * TN_N_SITES + (int32_t)p->sites[i].kind] = i;
+}
+
+tern_status tn_program_make(tn_ctx *ctx, const tn_hparams *h, tn_program *out, tern_error *err) {
+    *out = (tn_program){.ctx = ctx, .n_layers = h->n_layers};
+    size_t n = (size_t)h->n_layers + 2;
+    out->ops = tn_alloc(ctx, TN_MEM_OTHER, n * MAX_LAYER_OPS, sizeof *out->ops);
+    out->first = tn_alloc(ctx, TN_MEM_OTHER, n + 1, sizeof *out->first);
+    out->sites = tn_alloc(ctx, TN_MEM_OTHER, n * TN_N_SITES, sizeof *out->sites);
+    out->site_at = tn_alloc(ctx, TN_MEM_OTHER, n * TN_N_SITES, sizeof *out->site_at);
+    if (!out->ops || !out->first || !out->sites || !out->site_at) {
+        tn_program_free(out);
+        return tn_fail(err, TERN_E_MEMORY, "no memory for the program of %d layers", h->n_layers);
+    }
+    fill(out, h);
+    return TERN_OK;
+}
+
+void tn_program_free(tn_program *p) {
+    if (!p->ctx) return;
+    tn_free(p->ctx, p->ops);
+    tn_free(p->ctx, p->first);
+    tn_free(p->ctx, p->sites);
+    tn_free(p->ctx, p->site_at);
+    *p = (tn_program){0};
+}
+
+int32_t tn_program_layer_sites(const tn_program *p, int32_t layer, int32_t *first) {
+    int32_t n = 0;
+    *first = 0;
+    for (int32_t i = 0; i < p->n_sites; i++) {
+        if (tn_program_site_layer(p, i) != layer) continue;
+        if (!n) *first = i;
+        n++;
+    }
+    return n;
+}
+
+const tn_op *tn_program_source(const tn_program *p, int32_t site) {
+    const tn_op *o = &p->ops[p->sites[site].op];
+    uint32_t in = bit(o->in);
+    do o--;
+    while (!(o->writes & in));
+    return o;
+}
+
+static bool op_uses(const tn_op *o, tn_role role) {
+    if (o->weight == role || o->bias == role) return true;
+    if (o->kind == TN_OP_ROPE) return o->rope.q_norm == role || o->rope.k_norm == role;
+    for (int32_t i = 0; o->kind == TN_OP_LINEARS && i < o->linears.n_ops; i++)
+        if (o->linears.roles[i] == role || o->linears.biases[i] == role) return true;
+    return false;
+}
+
+bool tn_program_uses(const tn_program *p, int32_t layer, tn_role role) {
+    int32_t n;
+    const tn_op *o = tn_program_layer(p, layer < 0 ? p->n_layers : layer, &n);
+    for (int32_t i = 0; i < n; i++)
+        if (op_uses(&o[i], role)) return true;
+    return layer < 0 && role == TN_W_EMBD;
+}

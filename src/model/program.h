@@ -1,0 +1,142 @@
+/* model/program.h - what a model does with the rows of a chunk, as data: for every layer a short list of ops.
+ *
+ * The program is the one description of a layer. Four readers use it: model/forward.c interprets it in float,
+ * prefill/ turns it into tasks on two lanes, quant/ calibrates and quantises its sites, lab/ prices it.
+ * The ops of one layer may differ from those of the next: every layer has its own list, and every op holds
+ * what it needs (its window, its rotation), so no reader asks the hyperparameters what a layer is.
+ *
+ * A program has n_layers + 2 parts: what comes before the layers (layer -1: embedding), the layers, and what
+ * follows them (layer n_layers: last norm and lm_head, computed only for the rows whose logits are wanted).
+ *
+ * Adding an architecture of known ops: a row in arch.c. Adding an op: a kind here, a file op_NAME.c with its
+ * tn_op_info (op.h), a line in the table of op.c, and a place in a list of program.c. */
+#ifndef TN_MODEL_PROGRAM_H
+#define TN_MODEL_PROGRAM_H
+
+#include "base/ctx.h"
+#include "model/sites.h"
+#include "sched/graph.h"
+
+/* What ops pass to each other: one row for every token of the chunk. */
+typedef enum tn_buffer {
+    TN_BUF_X,      /* residual stream */
+    TN_BUF_NORMED, /* what a norm leaves for the linears behind it */
+    TN_BUF_Q,
+    TN_BUF_K,
+    TN_BUF_V,
+    TN_BUF_ATT, /* what attention gives, all heads */
+    TN_BUF_GATE,
+    TN_BUF_UP,     /* and what the gate leaves of it */
+    TN_BUF_BRANCH, /* what a block adds to the residual stream */
+    TN_BUF_LOGITS,
+    TN_N_BUFFERS
+} tn_buffer;
+
+const char *tn_buffer_name(tn_buffer b);
+
+/* What a layer remembers between tokens (state.h). */
+typedef enum tn_state_kind { TN_STATE_KV, TN_N_STATE_KINDS } tn_state_kind;
+
+typedef enum tn_op_kind {
+    TN_OP_EMBED,    /* X = the token's embedding, scaled */
+    TN_OP_NORM,     /* out = norm(in) */
+    TN_OP_LINEARS,  /* the linears of a site: every output = in W^T + bias */
+    TN_OP_ROPE,     /* per-head norms and rotation of Q and K; K and V go to the state */
+    TN_OP_ATTEND,   /* att = softmax(q k^T) v over the state */
+    TN_OP_GATE,     /* up = act(gate) up, or act(up) */
+    TN_OP_RESIDUAL, /* X += norm(in), or X += in */
+    TN_OP_CAP,      /* logits = cap tanh(logits / cap) */
+    TN_N_OP_KINDS
+} tn_op_kind;
+
+typedef struct tn_op {
+    tn_op_kind kind;
+    const char *name; /* of the step that ends with it: "norm", "qkv"... */
+    tn_lane lane;     /* CPU: float, row by row; NPU: static INT8 */
+    int32_t layer;    /* -1 before the layers, n_layers behind them */
+    tn_buffer in, out;
+    uint32_t reads, writes;             /* bits of tn_buffer */
+    uint32_t state_reads, state_writes; /* bits of tn_state_kind */
+    bool positional;                    /* its result depends on where the rows lie in the text */
+    tn_site site;                       /* LINEARS: their site */
+    tn_site feeds;                      /* site whose input `out` is; TN_NO_SITE: none */
+    tn_role weight, bias;               /* of a norm; TN_W_N_ROLES: none */
+    int32_t width;                      /* values of a row of `out` */
+    union {
+        tn_site_ops linears; /* LINEARS; their outputs go to tn_role_buffer(role) */
+        struct {
+            tn_role q_norm, k_norm; /* TN_W_N_ROLES: none */
+            int32_t n_heads, n_kv_heads, d_head;
+            int32_t n_rot; /* rotated values of a head; 0: this layer has no rope */
+        } rope;
+        struct {
+            int32_t n_heads, n_kv_heads, d_head;
+            int32_t window; /* tokens a row sees, itself included; 0: all */
+        } attend;
+        struct {
+            tn_act act;
+            bool gated;
+        } gate;
+        float scale; /* EMBED */
+        float cap;   /* CAP */
+    };
+} tn_op;
+
+typedef struct tn_program_site {
+    tn_site kind;
+    int32_t layer; /* n_layers: lm_head */
+    int32_t op;    /* its linears: index into ops */
+} tn_program_site;
+
+typedef struct tn_program {
+    tn_ctx *ctx;
+    int32_t n_layers, n_ops, n_sites;
+    tn_op *ops;
+    int32_t *first;              /* [n_layers + 3] ops of layer l: first[l + 1] .. first[l + 2] - 1 */
+    tn_program_site *sites;      /* in the order of their layers, within one by kind; lm_head last */
+    int32_t *site_at;            /* [n_layers + 1][TN_N_SITES] index into sites, or -1 */
+    int32_t width[TN_N_BUFFERS]; /* widest row of each buffer; 0: no op uses it */
+} tn_program;
+
+tern_status tn_program_make(tn_ctx *ctx, const tn_hparams *h, tn_program *out, tern_error *err);
+void tn_program_free(tn_program *p);
+
+/* The ops of a layer (-1 .. n_layers). */
+static inline const tn_op *tn_program_layer(const tn_program *p, int32_t layer, int32_t *n) {
+    *n = p->first[layer + 2] - p->first[layer + 1];
+    return p->ops + p->first[layer + 1];
+}
+/* Index of a layer's site, -1 where it has none. lm_head: layer n_layers, or any. */
+static inline int32_t tn_program_site_index(const tn_program *p, int32_t layer, tn_site kind) {
+    return p->site_at[(kind == TN_SITE_LM_HEAD ? p->n_layers : layer) * TN_N_SITES + (int32_t)kind];
+}
+/* Where the tensors of site i lie: its layer, or -1, the model level. */
+static inline int32_t tn_program_site_layer(const tn_program *p, int32_t i) {
+    return p->sites[i].layer < p->n_layers ? p->sites[i].layer : -1;
+}
+/* Sites of a layer (-1: of the model level): indices *first .. *first + the result - 1. */
+int32_t tn_program_layer_sites(const tn_program *p, int32_t layer, int32_t *first);
+/* The linears of site i. */
+static inline const tn_site_ops *tn_program_linears(const tn_program *p, int32_t i) {
+    return &p->ops[p->sites[i].op].linears;
+}
+/* The op whose output site i quantises. */
+const tn_op *tn_program_source(const tn_program *p, int32_t site);
+/* Does an op of the layer (-1: of the model) compute with this tensor? Biases of linears and norms may be
+ * absent all the same. */
+bool tn_program_uses(const tn_program *p, int32_t layer, tn_role role);
+
+/* Where the output of a linear goes. */
+tn_buffer tn_role_buffer(tn_role r);
+
+/* What an op costs for n_rows rows at positions pos0, pos0 + 1, ... */
+typedef struct tn_cost {
+    double macs;   /* multiply-adds; an activation function counts as one */
+    double values; /* that it produces, in buffers and state */
+    double bytes;  /* read and written: activations and state in f32, weights of linears at one byte, small
+                      tensors in f32 */
+} tn_cost;
+
+tn_cost tn_op_cost(const tn_op *op, int32_t n_rows, int32_t pos0);
+
+#endif

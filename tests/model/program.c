@@ -1,0 +1,311 @@
+/* Programs of all architectures: is every buffer and state written before it is read, does a program name
+ * every tensor its architecture must have and no other, are its sites those of a package made from it, and
+ * are costs what counting gives? */
+#include "formats/package.h"
+#include "lab/synth.h"
+#include "model/arch.h"
+#include "model/program.h"
+#include "model/source.h"
+#include "quant/pack.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static tn_ctx ctx;
+
+static const char config[] =
+    "{\"num_hidden_layers\":5,\"hidden_size\":48,\"num_attention_heads\":6,\"num_key_value_heads\":2,"
+    "\"intermediate_size\":80,\"vocab_size\":101,\"max_position_embeddings\":512,\"head_dim\":16,"
+    "\"sliding_window\":7,\"final_logit_softcapping\":30,\"tie_word_embeddings\":%s}";
+
+typedef struct each {
+    const tn_arch *a;
+    tn_hparams h;
+    tn_program p;
+} each;
+
+/* fn for every architecture of the table, with and without tied embeddings. */
+static void for_each(void (*fn)(const each *)) {
+    char list[512], text[512];
+    tn_arch_list(list, sizeof list);
+    int n = 0;
+    for (char *name = strtok(list, ", "); name; name = strtok(NULL, ", ")) {
+        for (int tied = 0; tied < 2; tied++) {
+            tern_error err = {0};
+            each e = {.a = tn_arch_by_gguf(name, strlen(name))};
+            assert_non_null(e.a);
+            snprintf(text, sizeof text, config, tied ? "true" : "false");
+            json_t *j = json_loads(text, 0, NULL);
+            if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
+            json_decref(j);
+            if (tn_program_make(&ctx, &e.h, &e.p, &err) != TERN_OK) fail_msg("%s", err.message);
+            fn(&e);
+            tn_program_free(&e.p);
+            n++;
+        }
+    }
+    assert_true(n >= 18); /* nine architectures at least */
+}
+
+/* ---- buffers and states ----------------------------------------------------------------------------- */
+
+static void read_what_was_written(const each *e) {
+    uint32_t written = 0;
+    int32_t seen = 0;
+    for (int32_t layer = -1; layer <= e->p.n_layers; layer++) {
+        uint32_t state = 0;
+        int32_t n;
+        const tn_op *op = tn_program_layer(&e->p, layer, &n);
+        assert_true(n > 0);
+        for (int32_t i = 0; i < n; i++, seen++) {
+            if (op[i].layer != layer) fail_msg("%s: %s is not of layer %d", e->a->name, op[i].name, layer);
+            if (op[i].reads & ~written)
+                fail_msg("%s, layer %d: %s reads buffers %x that nothing has written", e->a->name, layer,
+                         op[i].name, op[i].reads & ~written);
+            if (op[i].state_reads & ~(state | op[i].state_writes))
+                fail_msg("%s, layer %d: %s reads a state that the layer does not keep", e->a->name, layer,
+                         op[i].name);
+            assert_true(op[i].writes && (op[i].writes >> op[i].out & 1));
+            for (int b = 0; b < TN_N_BUFFERS; b++)
+                if ((op[i].reads | op[i].writes) >> b & 1) assert_true(e->p.width[b] > 0);
+            written |= op[i].writes;
+            state |= op[i].state_writes;
+            if (op[i].state_reads) assert_true(op[i].positional);
+        }
+    }
+    assert_int_equal(seen, e->p.n_ops);
+    assert_true(written >> TN_BUF_LOGITS & 1);
+}
+
+static void buffers_are_written_before_they_are_read(void **state) {
+    (void)state;
+    for_each(read_what_was_written);
+}
+
+/* ---- tensors ---------------------------------------------------------------------------------------- */
+
+static bool optional_bias(tn_role r) {
+    switch (r) {
+    case TN_W_OUT_NORM_B:
+    case TN_W_OUT_B:
+    case TN_W_ATTN_NORM_B:
+    case TN_W_Q_B:
+    case TN_W_K_B:
+    case TN_W_V_B:
+    case TN_W_O_B:
+    case TN_W_FFN_NORM_B:
+    case TN_W_GATE_B:
+    case TN_W_UP_B:
+    case TN_W_DOWN_B: return true;
+    default: return false;
+    }
+}
+
+static void tensors_of(const each *e) {
+    for (int role = 0; role < TN_W_N_ROLES; role++) {
+        bool model_level = role <= TN_W_OUT_B;
+        for (int32_t layer = model_level ? -1 : 0; layer < (model_level ? 0 : e->p.n_layers); layer++) {
+            bool must = tn_arch_required(e->a, &e->h, (tn_role)role),
+                 used = tn_program_uses(&e->p, layer, (tn_role)role);
+            /* a bias may be there unasked, and then belongs to an op all the same */
+            if (must && !used && !(role == TN_W_OUT_B && e->h.tied))
+                fail_msg("%s: no op uses %s", e->a->name, tn_role_name((tn_role)role));
+            if (used && !must && !optional_bias((tn_role)role))
+                fail_msg("%s: an op uses %s, which files need not have", e->a->name,
+                         tn_role_name((tn_role)role));
+        }
+    }
+}
+
+static void programs_use_the_tensors_there_are(void **state) {
+    (void)state;
+    for_each(tensors_of);
+}
+
+/* ---- sites ------------------------------------------------------------------------------------------ */
+
+static void sites_of(const each *e) {
+    int32_t n_linears = 0, n_seen = 0;
+    for (int32_t i = 0; i < e->p.n_ops; i++) n_linears += e->p.ops[i].kind == TN_OP_LINEARS;
+    assert_int_equal(n_linears, e->p.n_sites);
+    for (int32_t layer = -1; layer < e->p.n_layers; layer++) {
+        int32_t first, n = tn_program_layer_sites(&e->p, layer, &first);
+        n_seen += n;
+        assert_true(n > 0);
+        for (int32_t i = first; i < first + n; i++) {
+            const tn_program_site *s = &e->p.sites[i];
+            const tn_op *op = &e->p.ops[s->op], *source = tn_program_source(&e->p, i);
+            assert_int_equal(tn_program_site_index(&e->p, layer, s->kind), i);
+            assert_int_equal(op->site, s->kind);
+            if (i > first) assert_true(s->kind > e->p.sites[i - 1].kind);
+            assert_true(source < op && source->layer == op->layer && source->feeds == s->kind);
+            assert_true(source->width == op->linears.k);
+            assert_true((source->writes & op->reads) == op->reads);
+        }
+    }
+    assert_int_equal(n_seen, e->p.n_sites);
+}
+
+/* Every product's weights in the package are those of a site, and the other way round. */
+static void packages_hold_the_sites(void **state) {
+    (void)state;
+    static const char *const names[] = {"tiny-qwen2", "tiny-gemma2", "tiny-phi2", "tiny-llama"};
+    for_each(sites_of);
+    char gguf[512], path[512];
+    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/program-%ld.gguf", (long)getpid());
+    snprintf(path, sizeof path, TN_BINARY_DIR "/program-%ld.tern", (long)getpid());
+    for (size_t a = 0; a < sizeof names / sizeof *names; a++) {
+        tern_error err = {0};
+        tn_pool *pool;
+        tn_source *src;
+        tn_program p;
+        tn_pkg *pkg;
+        tn_pack_options o;
+        tn_pack_defaults(&o);
+        o.calib_tokens = 64;
+        if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
+            tn_synth(&ctx, pool, names[a], gguf, 3, TN_F32, &err) != TERN_OK ||
+            tn_pack(&ctx, gguf, path, &o, NULL, &err) != TERN_OK ||
+            tn_source_open(&ctx, gguf, &src, &err) != TERN_OK ||
+            tn_program_make(&ctx, tn_source_hparams(src), &p, &err) != TERN_OK ||
+            tn_pkg_open(&ctx, path, &pkg, &err) != TERN_OK)
+            fail_msg("%s", err.message);
+        tn_pool_close(&pool);
+        int32_t n_records = 0, n_linears = 0;
+        for (size_t s = 0; s < tn_pkg_n_sections(pkg); s++) {
+            size_t n;
+            const tn_pkg_record *r = tn_pkg_records(pkg, tn_pkg_section_at(pkg, s), &n);
+            for (size_t i = 0; i < n; i++)
+                n_records += r[i].part == TN_PKG_TILES || r[i].part == TN_PKG_WEIGHTLETS;
+        }
+        for (int32_t i = 0; i < p.n_sites; i++) {
+            const tn_site_ops *l = tn_program_linears(&p, i);
+            int32_t layer = tn_program_site_layer(&p, i);
+            for (int32_t op = 0; op < l->n_ops; op++, n_linears++) {
+                size_t n;
+                const tn_pkg_record *all =
+                    tn_pkg_records(pkg, tn_pkg_find(pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer), &n);
+                const tn_pkg_record *r = tn_pkg_record_find(all, n, l->roles[op], TN_PKG_TILES);
+                if (!r) r = tn_pkg_record_find(all, n, l->roles[op], TN_PKG_WEIGHTLETS);
+                if (!r) fail_msg("%s, layer %d: no %s", names[a], layer, tn_role_name(l->roles[op]));
+                assert_true(r->n == l->n[op] && r->k == l->k);
+            }
+        }
+        bool tied = tn_source_hparams(src)->tied;
+        assert_int_equal(n_records, n_linears + !tied); /* an untied embedding is no linear */
+        tn_pkg_close(&pkg);
+        tn_program_free(&p);
+        tn_source_close(&src);
+        unlink(path);
+    }
+    unlink(gguf);
+}
+
+/* ---- costs ------------------------------------------------------------------------------------------ */
+
+/* Counted one by one, as a plain implementation would compute. */
+static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, int32_t pos0) {
+    double n = 0;
+    for (int32_t row = 0; row < n_rows; row++) {
+        switch (op->kind) {
+        case TN_OP_LINEARS:
+            for (int32_t l = 0; l < op->linears.n_ops; l++)
+                for (int32_t o = 0; o < op->linears.n[l]; o++)
+                    for (int32_t k = 0; k < op->linears.k; k++) n++;
+            break;
+        case TN_OP_ATTEND:
+            for (int32_t head = 0; head < h->n_heads; head++)
+                for (int32_t key = 0; key <= pos0 + row; key++) {
+                    bool windowed = h->window && (h->window_pattern <= 1 ||
+                                                  op->layer % h->window_pattern != h->window_pattern - 1);
+                    if (windowed && key + h->window <= pos0 + row) continue;
+                    for (int32_t d = 0; d < h->d_head; d++) n += 2; /* q k, p v */
+                }
+            break;
+        case TN_OP_ROPE:
+            for (int32_t head = 0; head < h->n_heads + h->n_kv_heads; head++) {
+                for (int32_t d = 0; d < h->d_head && h->qk_norm; d++) n += 2;
+                for (int32_t pair = 0; pair < h->n_rot / 2; pair++) n += 4;
+            }
+            break;
+        case TN_OP_NORM:
+            for (int32_t i = 0; i < h->n_embd; i++) n += 2;
+            break;
+        case TN_OP_RESIDUAL:
+            for (int32_t i = 0; i < h->n_embd; i++) n += h->post_norms ? 3 : 1;
+            break;
+        case TN_OP_GATE:
+            for (int32_t i = 0; i < h->n_ff; i++) n += h->gated ? 2 : 1;
+            break;
+        case TN_OP_EMBED: n += h->embd_scale == 1 ? 0 : h->n_embd; break;
+        case TN_OP_CAP: n += 2 * h->n_vocab; break;
+        default: fail_msg("op kind %d is not counted here", (int)op->kind);
+        }
+    }
+    return n;
+}
+
+static void costs_of(const each *e) {
+    static const int32_t shapes[][2] = {{1, 0}, {1, 3}, {5, 0}, {9, 4}, {3, 40}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        int32_t n_rows = shapes[s][0], pos0 = shapes[s][1];
+        for (int32_t i = 0; i < e->p.n_ops; i++) {
+            const tn_op *op = &e->p.ops[i];
+            tn_cost c = tn_op_cost(op, n_rows, pos0);
+            double want = count_macs(&e->h, op, n_rows, pos0);
+            if (c.macs != want)
+                fail_msg("%s: %s of %d rows from %d: %g multiply-adds, counted %g", e->a->name, op->name,
+                         n_rows, pos0, c.macs, want);
+            assert_true(c.values >= (double)n_rows * op->width && c.bytes >= 4 * c.values);
+            tn_cost more =
+                tn_op_cost(op, n_rows, pos0 + 1); /* what depends on the position, and nothing else */
+            if (!op->positional) assert_true(memcmp(&more, &c, sizeof c) == 0);
+        }
+    }
+}
+
+static void costs_are_what_counting_gives(void **state) {
+    (void)state;
+    for_each(costs_of);
+}
+
+/* Gemma 2: every other layer sees a window, so lists differ from layer to layer. */
+static void layers_may_differ(void **state) {
+    (void)state;
+    tern_error err = {0};
+    const tn_arch *a = tn_arch_by_hf("gemma2");
+    char text[512];
+    snprintf(text, sizeof text, config, "true");
+    json_t *j = json_loads(text, 0, NULL);
+    tn_hparams h;
+    tn_program p;
+    assert_int_equal(tn_arch_hparams_hf(a, j, "gemma2", &h, &err), TERN_OK);
+    json_decref(j);
+    assert_int_equal(tn_program_make(&ctx, &h, &p, &err), TERN_OK);
+    for (int32_t layer = 0; layer < h.n_layers; layer++) {
+        int32_t n;
+        const tn_op *op = tn_program_layer(&p, layer, &n);
+        while (op->kind != TN_OP_ATTEND) op++;
+        assert_int_equal(op->attend.window, layer % 2 ? 0 : 7);
+    }
+    tn_program_free(&p);
+}
+
+int main(void) {
+    tn_ctx_init(&ctx, NULL);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buffers_are_written_before_they_are_read),
+        cmocka_unit_test(programs_use_the_tensors_there_are),
+        cmocka_unit_test(packages_hold_the_sites),
+        cmocka_unit_test(costs_are_what_counting_gives),
+        cmocka_unit_test(layers_may_differ),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
