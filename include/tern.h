@@ -6,8 +6,15 @@
  *
  * Every function that can fail returns a tern_status and, where it takes `err`, fills it with one clear
  * line (err may be NULL). The library never exits, never prints and keeps no global state.
- * Structs passed in by the caller carry their size and are filled by tern_*_defaults() first, so that
- * fields can be added without breaking the binary interface. */
+ *
+ * NULL: any pointer may be NULL. A function that returns a tern_status then returns TERN_E_INVALID, unless NULL has
+ * a meaning that is told there; others return 0, NULL or false, or do nothing.
+ *
+ * Sizes: structs grow at their end, so every call is told how large the caller's struct is, and nothing is read or
+ * written behind that. The macros below say sizeof; other languages call the functions with the size of
+ * their own declaration. A size smaller than the first version's is refused. A struct larger than this
+ * library's is accepted when what this library does not know is zero. tern_error, tern_message,
+ * tern_sampling and tern_generate_result never change. */
 #ifndef TERN_H
 #define TERN_H
 
@@ -19,12 +26,20 @@
 extern "C" {
 #endif
 
-#if defined(_WIN32)
+#if defined(_WIN32) && defined(TERN_BUILD)
+#define TERN_API __declspec(dllexport)
+#elif defined(_WIN32) && !defined(TERN_STATIC)
+#define TERN_API __declspec(dllimport)
+#elif defined(_WIN32)
 #define TERN_API
 #else
 #define TERN_API __attribute__((visibility("default")))
 #endif
 
+#define TERN_VERSION_MAJOR 0
+#define TERN_VERSION_MINOR 1
+#define TERN_VERSION_PATCH 0
+#define TERN_VERSION_NUMBER (TERN_VERSION_MAJOR * 10000 + TERN_VERSION_MINOR * 100 + TERN_VERSION_PATCH)
 #define TERN_VERSION_STRING "0.1.0"
 
 /* Every status code, its number and its text, in one place. */
@@ -51,6 +66,7 @@ typedef struct tern_error {
 } tern_error;
 
 TERN_API const char *tern_version(void);
+TERN_API uint32_t tern_version_number(void); /* of the library: TERN_VERSION_NUMBER of its header */
 TERN_API const char *tern_status_text(tern_status s);
 
 /* ---- host hooks ---------------------------------------------------------------------------------- */
@@ -60,7 +76,7 @@ typedef enum tern_log_level { TERN_LOG_ERROR, TERN_LOG_WARN, TERN_LOG_INFO, TERN
 /* Hooks are copied at open and must stay callable, from any thread, until the engine is closed.
  * alloc returns memory aligned to `align` (a power of two) or NULL; release gets what alloc returned. */
 typedef struct tern_hooks {
-    size_t size_bytes; /* sizeof(tern_hooks), set by tern_hooks_defaults */
+    size_t size_bytes; /* set by tern_hooks_defaults */
     void *(*alloc)(void *user, size_t n_bytes, size_t align);
     void (*release)(void *user, void *p);
     void (*log)(void *user, tern_log_level level, const char *line);
@@ -69,7 +85,8 @@ typedef struct tern_hooks {
     void *user;
 } tern_hooks;
 
-TERN_API void tern_hooks_defaults(tern_hooks *h);
+TERN_API tern_status tern_hooks_init(tern_hooks *h, size_t size_bytes);
+#define tern_hooks_defaults(h) tern_hooks_init((h), sizeof *(h))
 
 /* ---- engine -------------------------------------------------------------------------------------- */
 
@@ -92,7 +109,7 @@ TERN_API tern_status tern_options_set(tern_options *o, const char *name, const c
 TERN_API tern_status tern_options_get(const tern_options *o, const char *name, char *buf, size_t cap,
                                       size_t *n_bytes, tern_error *err);
 
-/* Copied; NULL = malloc/free, no log, no progress (default). */
+/* Copied; NULL for hooks = malloc/free, no log, no progress (default). */
 TERN_API tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *hooks, tern_error *err);
 
 /* Open a GGUF file, a Hugging Face folder (float path) or a .tern package (INT8 device). On failure *out is
@@ -111,7 +128,8 @@ typedef struct tern_model_info {
     uint64_t weight_bytes; /* bytes the weights take in memory */
 } tern_model_info;
 
-TERN_API void tern_engine_info(const tern_engine *e, tern_model_info *out);
+TERN_API tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, size_t size_bytes);
+#define tern_engine_info(e, out) tern_engine_info_sized((e), (out), sizeof *(out))
 
 /* ---- text ---------------------------------------------------------------------------------------- */
 
@@ -148,7 +166,7 @@ TERN_API tern_status tern_chat_render(const tern_engine *e, const tern_message *
 /* ---- session ------------------------------------------------------------------------------------- */
 
 typedef struct tern_session_options {
-    size_t size_bytes;
+    size_t size_bytes; /* set by tern_session_options_defaults */
     int32_t n_ctx; /* KV cache capacity in tokens; 0 = min(4096, what the model was trained for) (default) */
     /* Drafters that tern_session_generate uses: "none", "all", "auto" (the same, what chat uses), or a
      * comma-separated list of "lookup" (n-grams of the text), "sam" (suffix automata over the text and what
@@ -163,7 +181,9 @@ typedef struct tern_session_options {
                              (default) */
 } tern_session_options;
 
-TERN_API void tern_session_options_defaults(tern_session_options *o);
+TERN_API tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes);
+#define tern_session_options_defaults(o) tern_session_options_init((o), sizeof *(o))
+
 TERN_API tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out,
                                        tern_error *err);
 TERN_API void tern_session_close(tern_session **s);
@@ -190,7 +210,7 @@ TERN_API size_t tern_session_length(const tern_session *s);
 TERN_API int32_t tern_session_capacity(const tern_session *s);
 
 typedef struct tern_sampling {
-    size_t size_bytes;
+    size_t size_bytes;     /* set by tern_sampling_defaults */
     float temperature;     /* >= 0; 0 = greedy (default 0.8) */
     int32_t top_k;         /* 0 = off (default 40) */
     float top_p;           /* (0,1]; 1 = off (default 0.95) */
@@ -201,10 +221,11 @@ typedef struct tern_sampling {
     uint64_t reserved[4];  /* zero */
 } tern_sampling;
 
-TERN_API void tern_sampling_defaults(tern_sampling *p);
+TERN_API tern_status tern_sampling_init(tern_sampling *p, size_t size_bytes);
+#define tern_sampling_defaults(p) tern_sampling_init((p), sizeof *(p))
 
 typedef struct tern_generate_options {
-    size_t size_bytes;
+    size_t size_bytes;  /* set by tern_generate_options_defaults */
     int32_t max_tokens; /* default 128; -1 = until the end token or a full context */
     bool ignore_end;    /* do not stop at end tokens (default false) */
     tern_sampling sampling;
@@ -221,7 +242,8 @@ typedef struct tern_generate_options {
                             vocabulary (default false) */
 } tern_generate_options;
 
-TERN_API void tern_generate_options_defaults(tern_generate_options *o);
+TERN_API tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes);
+#define tern_generate_options_defaults(o) tern_generate_options_init((o), sizeof *(o))
 
 typedef enum tern_stop_reason {
     TERN_STOP_LENGTH,
@@ -234,7 +256,8 @@ typedef enum tern_stop_reason {
 typedef struct tern_generate_result {
     int32_t n_tokens;
     tern_stop_reason reason;
-    double decode_s; /* seconds from the first sampled token to the last */
+    double decode_s;      /* seconds from the first sampled token to the last */
+    uint64_t reserved[4]; /* zero */
 } tern_generate_result;
 
 /* Continue from the current logits. The generated tokens become part of the session. */
@@ -247,7 +270,6 @@ TERN_API tern_status tern_session_learn(tern_session *s, const int32_t *tokens, 
 
 /* What drafting did, since the session was opened. */
 typedef struct tern_draft_stats {
-    size_t size_bytes;                   /* sizeof(tern_draft_stats), set by the caller */
     uint64_t n_steps;                    /* forwards while generating */
     uint64_t n_rows;                     /* tokens they evaluated: one certain and the drafts */
     uint64_t n_accepted;                 /* drafts that became text */
@@ -262,7 +284,9 @@ typedef struct tern_draft_stats {
     double learn_s, commit_s;            /* reading them; writing conversations to the store */
 } tern_draft_stats;
 
-TERN_API void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out);
+TERN_API tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_stats *out,
+                                                    size_t size_bytes);
+#define tern_session_draft_stats(s, out) tern_session_draft_stats_sized((s), (out), sizeof *(out))
 
 /* From any thread: the running prefill/step/generate returns TERN_E_CANCELLED soon. Cleared when it does. */
 TERN_API void tern_session_cancel(tern_session *s);
@@ -308,7 +332,8 @@ typedef struct tern_stats {
                          positions, mean over attn_rows */
 } tern_stats;
 
-TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);
+TERN_API tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes);
+#define tern_session_stats(s, out) tern_session_stats_sized((s), (out), sizeof *(out))
 
 /* The recorded tasks as Chrome trace JSON (opens in Perfetto). TERN_E_INVALID unless opened with trace. */
 TERN_API tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err);

@@ -158,7 +158,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
                 if (st == TERN_OK) st = tern_session_generate(s, &g, &res, &err);
                 if (st == TERN_OK && r >= 0) v[drafted][r] = gens[t] / res.decode_s;
                 if (st == TERN_OK && drafted && r == repeats - 1) {
-                    tern_draft_stats d = {.size_bytes = sizeof d};
+                    tern_draft_stats d;
                     tern_session_draft_stats(s, &d);
                     per_forward = d.n_steps ? d.tokens_per_step : 1;
                     figures = draft_json(s, prefill_s, res.decode_s, res.n_tokens);

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/cpu.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "engine/params.h"
 #include "quant/pack.h"
@@ -132,9 +133,10 @@ void tern_engine_close(tern_engine **pe) {
     hooks.release(hooks.user, e);
 }
 
-void tern_engine_info(const tern_engine *e, tern_model_info *out) {
+tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, size_t size_bytes) {
+    if (!e) return TERN_E_INVALID;
     const tn_hparams *h = &e->model->h;
-    *out = (tern_model_info){
+    const tern_model_info info = {
         .arch = h->arch,
         .name = h->name,
         .scheme = e->npu ? e->npu->scheme : tn_float_scheme_name(e->model->scheme),
@@ -149,6 +151,7 @@ void tern_engine_info(const tern_engine *e, tern_model_info *out) {
         .ctx_train = h->ctx_train,
         .weight_bytes = e->model->weight_bytes,
     };
+    return tn_sized_out(out, size_bytes, &info, sizeof info, TN_SIZE_UP_TO(tern_model_info, weight_bytes));
 }
 
 /* ---- text ---------------------------------------------------------------------------------------- */
@@ -169,11 +172,12 @@ tern_status tern_tokenize(const tern_engine *e, const char *text, size_t n_bytes
 }
 
 size_t tern_token_bytes(const tern_engine *e, int32_t id, bool special, char *buf, size_t cap) {
+    if (!e || (!buf && cap)) return 0;
     return e->model->tokenizer ? tn_token_bytes(e->model->tokenizer, id, special, buf, cap) : 0;
 }
 
 bool tern_token_is_end(const tern_engine *e, int32_t id) {
-    return e->model->tokenizer && tn_tokenizer_is_end(e->model->tokenizer, id);
+    return e && e->model->tokenizer && tn_tokenizer_is_end(e->model->tokenizer, id);
 }
 
 tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs, int32_t *ids,

@@ -1,6 +1,7 @@
 /* Options by name, and what they mean for a package's device, lanes and attention. */
 #include "engine/options.h"
 
+#include "base/sized.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/params.h"
@@ -81,13 +82,13 @@ tern_status tern_options_get(const tern_options *o, const char *name, char *buf,
 
 tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *hooks, tern_error *err) {
     TN_FAIL_IF(!o, err, TERN_E_INVALID, "no options given");
-    o->hooks = NULL;
-    if (!hooks) return TERN_OK;
-    tern_hooks_defaults(&o->own_hooks);
-    size_t n = hooks->size_bytes < sizeof *hooks ? hooks->size_bytes : sizeof *hooks;
-    memcpy(&o->own_hooks, hooks, n);
-    o->own_hooks.size_bytes = n;
-    o->hooks = &o->own_hooks;
+    tern_hooks h;
+    tern_hooks_defaults(&h);
+    if (hooks)
+        TN_TRY(tn_sized_in(&h, sizeof h, hooks, hooks->size_bytes, TN_SIZE_UP_TO(tern_hooks, user),
+                           "tern_hooks", err));
+    o->own_hooks = h;
+    o->hooks = hooks ? &o->own_hooks : NULL;
     return TERN_OK;
 }
 
