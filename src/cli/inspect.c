@@ -317,6 +317,8 @@ static int inspect_cpu(bool json) {
                 {"shadow_f32", offsetof(tn_kernels, shadow_f32)},
                 {"unpack_tile", offsetof(tn_kernels, unpack_tile)},
                 {"gemm_few", offsetof(tn_kernels, gemm_few)},
+                {"blocks_gemm", offsetof(tn_kernels, blocks_gemm)},
+                {"blocks_quantise", offsetof(tn_kernels, blocks_quantise)},
                 {"topk", offsetof(tn_kernels, topk)},
                 {"attn_sparse", offsetof(tn_kernels, attn_sparse)}};
     json_t *features = json_array(), *kernels = json_object();

@@ -13,7 +13,8 @@ static const struct {
     [TN_Q8_0] = {"Q8_0", 32, 34},   [TN_Q4_0] = {"Q4_0", 32, 18},     [TN_Q4_1] = {"Q4_1", 32, 20},
     [TN_Q5_0] = {"Q5_0", 32, 22},   [TN_Q5_1] = {"Q5_1", 32, 24},     [TN_Q2_K] = {"Q2_K", 256, 84},
     [TN_Q3_K] = {"Q3_K", 256, 110}, [TN_Q4_K] = {"Q4_K", 256, 144},   [TN_Q5_K] = {"Q5_K", 256, 176},
-    [TN_Q6_K] = {"Q6_K", 256, 210}, [TN_IQ4_NL] = {"IQ4_NL", 32, 18},
+    [TN_Q6_K] = {"Q6_K", 256, 210}, [TN_IQ4_NL] = {"IQ4_NL", 32, 18}, [TN_IQ4_XS] = {"IQ4_XS", 256, 136},
+    [TN_MXFP4] = {"MXFP4", 32, 17},
 };
 
 const char *tn_dtype_name(tn_dtype d) { return d < TN_N_DTYPES ? types[d].name : "unknown"; }
@@ -75,13 +76,27 @@ static void q5_1(const uint8_t *b, float *y) {
     }
 }
 
-static void iq4_nl(const uint8_t *b, float *y) {
-    static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                       1,    13,   25,  38,  53,  69,  89,  113};
-    float d = f16_at(b);
+
+static void iq4_values_of(const uint8_t *q, float d, float *y) {
     for (int i = 0; i < 16; i++) {
-        y[i] = d * (float)values[b[2 + i] & 15];
-        y[i + 16] = d * (float)values[b[2 + i] >> 4];
+        y[i] = d * (float)iq4_values[q[i] & 15];
+        y[i + 16] = d * (float)iq4_values[q[i] >> 4];
+    }
+}
+
+static void iq4_nl(const uint8_t *b, float *y) { iq4_values_of(b + 2, f16_at(b), y); }
+
+/* One exponent, then four-bit floats (sign, two bits of exponent, one of mantissa): 0, 0.5 .. 6, here doubled
+ * under half of 2^(e - 127). */
+static void mxfp4(const uint8_t *b, float *y) {
+    static const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    uint32_t u = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
+    float d = tn_bits_f32(u);
+    for (int i = 0; i < 16; i++) {
+        y[i] = d * (float)values[b[1 + i] & 15];
+        y[i + 16] = d * (float)values[b[1 + i] >> 4];
     }
 }
 
@@ -159,11 +174,20 @@ static void q6_k(const uint8_t *b, float *y) {
     }
 }
 
+/* Eight groups of 32 with six-bit scales around 32: four low bits in nibbles, two high ones in a word. */
+static void iq4_xs(const uint8_t *b, float *y) {
+    float d = f16_at(b);
+    for (int g = 0; g < 8; g++) {
+        int scale = (b[4 + g / 2] >> (4 * (g % 2)) & 15) | (b[2 + g / 4] >> (2 * (g % 4)) & 3) << 4;
+        iq4_values_of(b + 8 + g * 16, d * (float)(scale - 32), y + g * 32);
+    }
+}
+
 void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n) {
     static void (*const blocks[TN_N_DTYPES])(const uint8_t *, float *) = {
-        [TN_Q8_0] = q8_0, [TN_Q4_0] = q4_0, [TN_Q4_1] = q4_1,     [TN_Q5_0] = q5_0,
-        [TN_Q5_1] = q5_1, [TN_Q2_K] = q2_k, [TN_Q3_K] = q3_k,     [TN_Q4_K] = q4_k,
-        [TN_Q5_K] = q5_k, [TN_Q6_K] = q6_k, [TN_IQ4_NL] = iq4_nl,
+        [TN_Q8_0] = q8_0,     [TN_Q4_0] = q4_0,     [TN_Q4_1] = q4_1,   [TN_Q5_0] = q5_0, [TN_Q5_1] = q5_1,
+        [TN_Q2_K] = q2_k,     [TN_Q3_K] = q3_k,     [TN_Q4_K] = q4_k,   [TN_Q5_K] = q5_k, [TN_Q6_K] = q6_k,
+        [TN_IQ4_NL] = iq4_nl, [TN_IQ4_XS] = iq4_xs, [TN_MXFP4] = mxfp4,
     };
     if (d == TN_F32) {
         memcpy(dst, src, n * 4);

@@ -30,16 +30,17 @@ static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8
 static const struct {
     uint32_t ggml;
     tn_dtype dtype;
-} ggml_types[] = {{0, TN_F32},   {1, TN_F16},   {2, TN_Q4_0},    {3, TN_Q4_1},  {6, TN_Q5_0},
-                  {7, TN_Q5_1},  {8, TN_Q8_0},  {10, TN_Q2_K},   {11, TN_Q3_K}, {12, TN_Q4_K},
-                  {13, TN_Q5_K}, {14, TN_Q6_K}, {20, TN_IQ4_NL}, {30, TN_BF16}};
+} ggml_types[] = {{0, TN_F32},     {1, TN_F16},     {2, TN_Q4_0},  {3, TN_Q4_1},
+                  {6, TN_Q5_0},    {7, TN_Q5_1},    {8, TN_Q8_0},  {10, TN_Q2_K},
+                  {11, TN_Q3_K},   {12, TN_Q4_K},   {13, TN_Q5_K}, {14, TN_Q6_K},
+                  {20, TN_IQ4_NL}, {23, TN_IQ4_XS}, {30, TN_BF16}, {39, TN_MXFP4}};
 
 /* The others have names too: for messages. */
 static const char *foreign_type_name(uint32_t type) {
     static const char *const names[] = {
         [9] = "Q8_1",   [15] = "Q8_K",  [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS", [19] = "IQ1_S",
-        [21] = "IQ3_S", [22] = "IQ2_S", [23] = "IQ4_XS",  [24] = "I8",     [25] = "I16",     [26] = "I32",
-        [27] = "I64",   [28] = "F64",   [29] = "IQ1_M",   [34] = "TQ1_0",  [35] = "TQ2_0",   [39] = "MXFP4"};
+        [21] = "IQ3_S", [22] = "IQ2_S", [24] = "I8",      [25] = "I16",    [26] = "I32",     [27] = "I64",
+        [28] = "F64",   [29] = "IQ1_M", [34] = "TQ1_0",   [35] = "TQ2_0"};
     return type < sizeof names / sizeof names[0] && names[type] ? names[type] : "no type of GGUF";
 }
 

@@ -22,6 +22,8 @@ typedef enum tn_dtype {
     TN_Q5_K,
     TN_Q6_K,
     TN_IQ4_NL,
+    TN_IQ4_XS,
+    TN_MXFP4,
     TN_N_DTYPES
 } tn_dtype;
 

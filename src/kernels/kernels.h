@@ -9,6 +9,7 @@
 #include "kernels/attn_f32.h"
 #include "kernels/attn_sparse.h"
 #include "kernels/attn_tiles.h"
+#include "kernels/blocks_s8.h"
 #include "kernels/elem_f32.h"
 #include "kernels/gemm_f32.h"
 #include "kernels/gemm_packed.h"
@@ -40,6 +41,8 @@ typedef struct tn_kernels {
     tn_quantise_outliers_fn quantise_outliers;
     tn_shadow_f32_fn shadow_f32;
     tn_unpack_tile_fn unpack_tile;
+    tn_blocks_gemm_fn blocks_gemm;
+    tn_blocks_quantise_fn blocks_quantise;
 } tn_kernels;
 
 /* Fill the table for the given features (tn_cpu_flags()). */

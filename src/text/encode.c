@@ -59,14 +59,23 @@ static void emit(encoder *e, uint32_t id) {
     e->after_unk = false;
 }
 
-/* What stands for bytes without a token: byte tokens, else the unknown token, else nothing. */
+static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n);
+
+/* What stands for bytes without a token. Byte tokens where the vocabulary has them. A byte-level vocabulary
+ * never takes its unknown token, which in many files is the end of text: what it lacks reads as U+FFFD, as in
+ * a text whose bytes are no UTF-8, or as nothing. Others take the unknown token. */
 static void emit_bytes(encoder *e, const uint8_t *p, size_t n) {
-    bool all = true;
-    for (size_t i = 0; i < n; i++) all &= e->t->byte_id[p[i]] != TN_TOK_NONE;
+    static const uint8_t replacement[3] = {0xef, 0xbf, 0xbd};
+    const tn_tokenizer *t = e->t;
+    bool all = true, replaceable = true;
+    for (size_t i = 0; i < n; i++) all &= t->byte_id[p[i]] != TN_TOK_NONE;
+    for (size_t i = 0; i < sizeof replacement; i++) replaceable &= t->byte_id[replacement[i]] != TN_TOK_NONE;
     if (all) {
-        for (size_t i = 0; i < n; i++) emit(e, e->t->byte_id[p[i]]);
-    } else if (e->t->unk >= 0 && !e->after_unk) {
-        emit(e, (uint32_t)e->t->unk);
+        for (size_t i = 0; i < n; i++) emit(e, t->byte_id[p[i]]);
+    } else if (t->kind == TN_TOK_BPE_BYTES) {
+        if (replaceable) (void)merge_piece(e, replacement, sizeof replacement); /* too short to need memory */
+    } else if (t->unk >= 0 && !e->after_unk) {
+        emit(e, (uint32_t)t->unk);
         e->after_unk = true;
     }
 }

@@ -84,6 +84,21 @@ def q6_k(b):
     return half(b, 208) * spread(np.ascontiguousarray(b[:, 192:208]).view(np.int8).astype(np.int64), 16) * q
 
 
+def iq4_xs(b):
+    low = np.stack([(b[:, 4 + g // 2] >> (4 * (g % 2))) & 15 for g in range(8)], axis=1).astype(np.int64)
+    high = np.ascontiguousarray(b[:, 2:4]).view("<u2").astype(np.int64) >> (2 * np.arange(8)) & 3
+    values = np.concatenate([IQ4_NL[nibbles(b[:, 8 + 16 * g : 24 + 16 * g])] for g in range(8)], axis=1)
+    return half(b, 0) * spread((low | high << 4) - 32, 32) * values
+
+
+def mxfp4(b):
+    """OCP microscaling: E8M0 exponent, E2M1 values."""
+    v = nibbles(b[:, 1:])
+    exponent, mantissa = v >> 1 & 3, (v & 1).astype(np.float64)
+    magnitude = np.where(exponent == 0, mantissa / 2, 2.0 ** (exponent - 1) * (1 + mantissa / 2))
+    return np.where(v & 8, -1.0, 1.0) * magnitude * 2.0 ** (b[:, :1].astype(np.float64) - 127) + 0.0  # ggml has no minus zero
+
+
 # name: (bytes, values, where the halves are, definition)
 TYPES = {
     "F32": (4, 1, (), lambda b: np.ascontiguousarray(b).view("<f4").astype(np.float64)),
@@ -100,6 +115,8 @@ TYPES = {
     "Q5_K": (176, 256, (0, 2), q5_k),
     "Q6_K": (210, 256, (208,), q6_k),
     "IQ4_NL": (18, 32, (0,), lambda b: half(b, 0) * IQ4_NL[nibbles(b[:, 2:])]),
+    "IQ4_XS": (136, 256, (0,), iq4_xs),
+    "MXFP4": (17, 32, (), mxfp4),
 }
 
 
@@ -111,6 +128,8 @@ def make():
         b = rng.integers(0, 256, (n, n_bytes), dtype=np.uint8)
         if name in ("F32", "BF16"):  # finite
             b[:, -1] = b[:, -1] & 0xBF
+        if name == "MXFP4":  # finite, tiny ones among them
+            b[:, 0] = np.array([0, 1, 2, 100, 127, 252])
         for at in halves:  # finite, small and subnormal ones among them
             h = np.concatenate([rng.normal(0, 1, n - 1), [3e-7]]).astype("<f2")
             b[:, at : at + 2] = h.view(np.uint8).reshape(n, 2)

@@ -10,13 +10,15 @@ random.seed(20)
 # name, values and bytes of a block, offsets of its f16 scales
 TYPES = [("q8_0", 32, 34, [0]), ("q4_0", 32, 18, [0]), ("q4_1", 32, 20, [0, 2]), ("q5_0", 32, 22, [0]), ("q5_1", 32, 24, [0, 2]),
          ("q2_K", 256, 84, [80, 82]), ("q3_K", 256, 110, [108]), ("q4_K", 256, 144, [0, 2]), ("q5_K", 256, 176, [0, 2]),
-         ("q6_K", 256, 210, [208]), ("iq4_nl", 32, 18, [0])]
+         ("q6_K", 256, 210, [208]), ("iq4_nl", 32, 18, [0]), ("iq4_xs", 256, 136, [0]), ("mxfp4", 32, 17, [])]
 with open(sys.argv[2], "wb") as out:
     for name, n, size, scales in TYPES:
         block = bytearray(random.randrange(256) for _ in range(2 * size))
         for b in range(2):
             for at in scales:
                 block[b * size + at:b * size + at + 2] = struct.pack("<e", random.uniform(-0.1, 0.1))
+        if name == "mxfp4":  # exponents of ordinary weights
+            block[0], block[size] = 120, 118
         y = (ctypes.c_float * (2 * n))()
         getattr(lib, "dequantize_row_" + name)((ctypes.c_uint8 * len(block)).from_buffer(block), y, ctypes.c_int64(2 * n))
         out.write(bytes(block) + bytes(y))

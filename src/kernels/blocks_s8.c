@@ -1,0 +1,216 @@
+/* The reference of blocks_s8.h: each value is looked up where the layout says it lies, one by one. */
+#include "kernels/blocks_s8.h"
+
+#include "base/half.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum { N = TN_BLOCKS_N };
+
+const tn_blocks_traits tn_blocks_traits_of[TN_BLOCKS_N_TYPES] = {
+    [TN_BLOCKS_Q8_0] = {"Q8_0", 32, 34, 128, 32, false},
+    [TN_BLOCKS_Q4_0] = {"Q4_0", 32, 18, 8, 32, false},
+    [TN_BLOCKS_Q4_1] = {"Q4_1", 32, 20, 0, 32, true},
+    [TN_BLOCKS_Q5_0] = {"Q5_0", 32, 22, 16, 32, false},
+    [TN_BLOCKS_Q5_1] = {"Q5_1", 32, 24, 0, 32, true},
+    [TN_BLOCKS_Q2_K] = {"Q2_K", 256, 84, 0, 16, true},
+    [TN_BLOCKS_Q3_K] = {"Q3_K", 256, 110, 4, 16, false},
+    [TN_BLOCKS_Q4_K] = {"Q4_K", 256, 144, 0, 32, true},
+    [TN_BLOCKS_Q5_K] = {"Q5_K", 256, 176, 0, 32, true},
+    [TN_BLOCKS_Q6_K] = {"Q6_K", 256, 210, 32, 16, false},
+    [TN_BLOCKS_IQ4_NL] = {"IQ4_NL", 32, 18, 128, 32, false},
+    [TN_BLOCKS_IQ4_XS] = {"IQ4_XS", 256, 136, 128, 32, false},
+    [TN_BLOCKS_MXFP4] = {"MXFP4", 32, 17, 12, 32, false},
+};
+
+size_t tn_blocks_bytes(tn_blocks_type type, size_t n, size_t k) {
+    const tn_blocks_traits *t = &tn_blocks_traits_of[type];
+    assert(k % t->block == 0);
+    return (n + N - 1) / N * N * (k / t->block) * t->bytes;
+}
+
+/* One channel of a chunk. */
+typedef struct codes {
+    uint8_t q[TN_BLOCKS_CHUNK];
+    float s[TN_BLOCKS_GROUPS], b[TN_BLOCKS_GROUPS];
+} codes;
+
+static float half_at(const uint8_t *p) {
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return tn_f16_f32(h);
+}
+
+/* Byte `at` of a field, channel n. */
+static unsigned byte(const uint8_t *src, size_t at, size_t n) { return src[at / 4 * 64 + n * 4 + at % 4]; }
+
+/* Value k of nibbles: of every `span` bytes first the low ones, then the high ones. */
+static unsigned nibble(const uint8_t *src, size_t k, size_t span, size_t n) {
+    return byte(src, k / (2 * span) * span + k % span, n) >> (k / span % 2 * 4) & 15;
+}
+
+/* Bit pairs of 32 bytes: of all the lowest, then of all the next, ... */
+static unsigned pair(const uint8_t *src, size_t k, size_t n) {
+    return byte(src, k / 128 * 32 + k % 32, n) >> (k / 32 % 4 * 2) & 3;
+}
+
+static unsigned wide_bit(const uint8_t *src, size_t k, size_t n) {
+    return byte(src, k % 32, n) >> (k / 32) & 1;
+}
+
+static unsigned small_bit(const uint8_t *src, size_t k, size_t n) {
+    return byte(src, k / 32 * 4 + k % 4, n) >> (k % 32 / 4) & 1;
+}
+
+static int six_bits(const uint8_t *src, size_t i, size_t n) {
+    const uint8_t *l = src + i / 4 * 3 * N + n;
+    return i % 4 < 3 ? l[i % 4 * N] & 63 : l[0] >> 6 | l[N] >> 6 << 2 | l[2 * N] >> 6 << 4;
+}
+
+static float exponent(uint8_t e) { return ldexpf(1.0f, e - 128); }
+
+/* The values' codes; returns where the scales begin. */
+static const uint8_t *values(tn_blocks_type type, const uint8_t *src, size_t n_k, size_t n, uint8_t *q) {
+    static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int8_t mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const uint8_t *second = src + n_k * N / 2; /* behind nibbles */
+    if (type == TN_BLOCKS_Q2_K || type == TN_BLOCKS_Q3_K) second = src + n_k * N / 4;
+    for (size_t k = 0; k < n_k; k++) {
+        switch (type) {
+        case TN_BLOCKS_Q8_0: q[k] = (uint8_t)(byte(src, k, n) ^ 0x80); break;
+        case TN_BLOCKS_IQ4_NL:
+        case TN_BLOCKS_IQ4_XS: q[k] = (uint8_t)(iq4[nibble(src, k, 16, n)] + 128); break;
+        case TN_BLOCKS_MXFP4: q[k] = (uint8_t)(mxfp4[nibble(src, k, 16, n)] + 12); break;
+        case TN_BLOCKS_Q4_0:
+        case TN_BLOCKS_Q4_1: q[k] = (uint8_t)nibble(src, k, 16, n); break;
+        case TN_BLOCKS_Q5_0:
+        case TN_BLOCKS_Q5_1: q[k] = (uint8_t)(nibble(src, k, 16, n) | small_bit(second, k, n) << 4); break;
+        case TN_BLOCKS_Q4_K: q[k] = (uint8_t)nibble(src, k, 32, n); break;
+        case TN_BLOCKS_Q5_K: q[k] = (uint8_t)(nibble(src, k, 32, n) | wide_bit(second, k, n) << 4); break;
+        case TN_BLOCKS_Q6_K: q[k] = (uint8_t)(nibble(src, k, 64, n) | pair(second, k, n) << 4); break;
+        case TN_BLOCKS_Q2_K: q[k] = (uint8_t)pair(src, k, n); break;
+        case TN_BLOCKS_Q3_K: q[k] = (uint8_t)(pair(src, k, n) | wide_bit(second, k, n) << 2); break;
+        case TN_BLOCKS_N_TYPES: break;
+        }
+    }
+    switch (type) {
+    case TN_BLOCKS_Q8_0: return src + n_k * N;
+    case TN_BLOCKS_Q5_0:
+    case TN_BLOCKS_Q5_1:
+    case TN_BLOCKS_Q5_K:
+    case TN_BLOCKS_Q3_K: return second + n_k * N / 8;
+    case TN_BLOCKS_Q6_K: return second + n_k * N / 4;
+    default: return second;
+    }
+}
+
+/* Channel n of the chunk at src, n_k input channels. */
+static void decode(tn_blocks_type type, const uint8_t *src, size_t n_k, size_t n, codes *c) {
+    src = values(type, src, n_k, n, c->q);
+    size_t n_groups = n_k / tn_blocks_traits_of[type].group;
+    for (size_t g = 0; g < n_groups; g++) {
+        c->b[g] = 0;
+        switch (type) {
+        case TN_BLOCKS_Q2_K:
+            c->s[g] = half_at(src + 16 * N + 2 * n) * (float)(src[g * N + n] & 15);
+            c->b[g] = -(half_at(src + 18 * N + 2 * n) * (float)(src[g * N + n] >> 4));
+            break;
+        case TN_BLOCKS_Q3_K:
+            c->s[g] = half_at(src + 12 * N + 2 * n) * (float)(six_bits(src, g, n) - 32);
+            break;
+        case TN_BLOCKS_Q4_K:
+        case TN_BLOCKS_Q5_K:
+            c->s[g] = half_at(src + 12 * N + 2 * n) * (float)six_bits(src, g, n);
+            c->b[g] = -(half_at(src + 14 * N + 2 * n) * (float)six_bits(src + 6 * N, g, n));
+            break;
+        case TN_BLOCKS_IQ4_XS:
+            c->s[g] = half_at(src + 6 * N + 2 * n) * (float)(six_bits(src, g, n) - 32);
+            break;
+        case TN_BLOCKS_Q6_K: c->s[g] = half_at(src + 16 * N + 2 * n) * (float)(int8_t)src[g * N + n]; break;
+        case TN_BLOCKS_MXFP4: c->s[g] = exponent(src[g * N + n]); break;
+        default:
+            c->s[g] = half_at(src + g * 2 * N + 2 * n);
+            if (tn_blocks_traits_of[type].has_min) c->b[g] = half_at(src + (n_groups + g) * 2 * N + 2 * n);
+        }
+    }
+}
+
+static size_t chunk_len(size_t c, size_t k) {
+    return k - c * TN_BLOCKS_CHUNK < TN_BLOCKS_CHUNK ? k - c * TN_BLOCKS_CHUNK : TN_BLOCKS_CHUNK;
+}
+
+static const uint8_t *chunk_at(tn_blocks_type type, const uint8_t *tiles, size_t n, size_t k, size_t c) {
+    const tn_blocks_traits *t = &tn_blocks_traits_of[type];
+    return tiles + n / N * tn_blocks_bytes(type, N, k) +
+           c * (size_t)(TN_BLOCKS_CHUNK / t->block) * t->bytes * N;
+}
+
+void tn_blocks_row(tn_blocks_type type, const uint8_t *tiles, size_t n, size_t k, float *out) {
+    const tn_blocks_traits *t = &tn_blocks_traits_of[type];
+    for (size_t c = 0; c < tn_blocks_n_chunks(k); c++) {
+        codes w;
+        size_t n_k = chunk_len(c, k);
+        decode(type, chunk_at(type, tiles, n, k, c), n_k, n % N, &w);
+        for (size_t i = 0; i < n_k; i++) {
+            float v = w.s[i / t->group] * (float)(w.q[i] - t->offset);
+            *out++ = t->has_min ? v + w.b[i / t->group] : v;
+        }
+    }
+}
+
+void tn_blocks_quantise_ref(tn_blocks_type type, const float *x, size_t k, tn_blocks_act *out,
+                            size_t stride) {
+    const tn_blocks_traits *t = &tn_blocks_traits_of[type];
+    for (size_t c = 0; c < tn_blocks_n_chunks(k); c++, out += stride) {
+        size_t n_k = chunk_len(c, k);
+        const float *v = x + c * TN_BLOCKS_CHUNK;
+        for (size_t i0 = 0; i0 < n_k; i0 += TN_BLOCKS_ACT) {
+            size_t i1 = i0 + TN_BLOCKS_ACT < n_k ? i0 + TN_BLOCKS_ACT : n_k;
+            float max = 0;
+            for (size_t i = i0; i < i1; i++) max = fabsf(v[i]) > max ? fabsf(v[i]) : max;
+            out->scale[i0 / TN_BLOCKS_ACT] = max / 127;
+            float inverse = 127 / max;
+            for (size_t i = i0; i < i1; i++) {
+                float q = v[i] * inverse;
+                out->q[i] = q != q ? 0 : (int8_t)rintf(q > 127 ? 127 : q < -127 ? -127 : q);
+            }
+        }
+        for (size_t g = 0; g < n_k / t->group; g++) {
+            int32_t sum = 0;
+            for (size_t i = 0; i < t->group; i++) sum += out->q[g * t->group + i];
+            if (t->has_min) out->of.sum[g] = (float)sum;
+            else out->of.start[g] = -(int32_t)t->offset * sum;
+        }
+    }
+}
+
+void tn_blocks_gemm_ref(const tn_blocks_args *g) {
+    const tn_blocks_traits *t = &tn_blocks_traits_of[g->type];
+    assert(g->n0 % N == 0 && g->n1 <= g->n && (g->n1 % N == 0 || g->n1 == g->n) && g->k % 32 == 0);
+    for (size_t n = g->n0; n < g->n1; n++) {
+        for (size_t m = 0; m < g->m; m++) g->out[m * g->ldo + n] = 0;
+        for (size_t c = 0; c < tn_blocks_n_chunks(g->k); c++) {
+            codes w;
+            size_t n_k = chunk_len(c, g->k);
+            decode(g->type, chunk_at(g->type, g->tiles, n, g->k, c), n_k, n % N, &w);
+            for (size_t m = 0; m < g->m; m++) {
+                const tn_blocks_act *a = g->a + c * g->m + m;
+                float *acc = &g->out[m * g->ldo + n];
+                for (size_t k = 0; k < n_k;) {
+                    float p = 0, scale = a->scale[k / TN_BLOCKS_ACT];
+                    size_t end = k + TN_BLOCKS_ACT < n_k ? k + TN_BLOCKS_ACT : n_k;
+                    for (; k < end; k += t->group) {
+                        int32_t sum = t->has_min ? 0 : a->of.start[k / t->group];
+                        for (size_t i = k; i < k + t->group; i++) sum += w.q[i] * a->q[i];
+                        p = fmaf((float)sum, w.s[k / t->group], p);
+                        if (t->has_min) p = fmaf(w.b[k / t->group], a->of.sum[k / t->group], p);
+                    }
+                    *acc = fmaf(p, scale, *acc);
+                }
+            }
+        }
+        for (size_t m = 0; g->bias && m < g->m; m++) g->out[m * g->ldo + n] += g->bias[n];
+    }
+}

@@ -1,0 +1,175 @@
+/* kernels/blocks_template.h - the product of blocks_s8.h over vectors of any width. Included once by each
+ * instruction set's file, which defines before, beside what blocks_unpack.h wants:
+ *   LANES             floats of a vector: 4, 8 or 16
+ *   MAX_ROWS, TILES   rows and tiles that meet in registers
+ *   SIGNED            1: dot takes signed weights, so that values of eight bits are turned to s8 first
+ *   vf, vi            vectors of float and of int32
+ *   f_load f_store f_set1 f_fma(a,b,c) f_cvt (from int32) f_zero()   i_set1 i_zero()
+ *   struct act, act_load(p)      four activations, in all lanes
+ *   w_load(p, wide)              LANES channels of a line; wide: values of eight bits
+ *   dot(acc, w, act, wide)       acc[n] += sum over 4 input channels, exact */
+#include "kernels/blocks_unpack.h"
+
+#include <assert.h>
+
+enum { VECTORS = N / LANES, SLAB_ROWS = 32 };
+
+/* Where the sums of some rows go: [row][TILES * 16]. */
+typedef struct sums {
+    float *p;
+    size_t ld;
+    const float *bias; /* added behind the last chunk; NULL: none */
+    bool first, last;  /* chunk */
+} sums;
+
+/* R rows of C tiles over n32 x 32 input channels. */
+INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, size_t n32,
+                  const tn_blocks_act *a, const sums *to) {
+    size_t n_groups = n32 * 32 / G, per_act = TN_BLOCKS_ACT / G;
+    const int V = C * VECTORS;
+    for (size_t b = 0, g = 0; g < n_groups; b++) {
+        vf part[MAX_ROWS][TILES * VECTORS];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+#pragma GCC unroll 8
+            for (int v = 0; v < V; v++) part[r][v] = f_zero();
+        }
+        for (size_t end = g + per_act < n_groups ? g + per_act : n_groups; g < end; g++) {
+            vi sum[MAX_ROWS][TILES * VECTORS];
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+#pragma GCC unroll 8
+                for (int v = 0; v < V; v++)
+                    sum[r][v] = min || (wide && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
+            }
+#pragma GCC unroll 8
+            for (size_t l = 0; l < G / 4; l++) {
+                struct act x[MAX_ROWS];
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + l * 4));
+#pragma GCC unroll 8
+                for (int v = 0; v < V; v++) {
+                    vi w = w_load(p[v / VECTORS].q[g * G / 4 + l] + v % VECTORS * LANES * 4, wide);
+#pragma GCC unroll 8
+                    for (int r = 0; r < R; r++) sum[r][v] = dot(sum[r][v], w, x[r], wide);
+                }
+            }
+#pragma GCC unroll 8
+            for (int v = 0; v < V; v++) {
+                vf s = f_load(p[v / VECTORS].s[g] + v % VECTORS * LANES);
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) part[r][v] = f_fma(f_cvt(sum[r][v]), s, part[r][v]);
+                if (!min) continue;
+                vf m = f_load(p[v / VECTORS].b[g] + v % VECTORS * LANES);
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) part[r][v] = f_fma(m, f_set1(a[r].of.sum[g]), part[r][v]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            vf scale = f_set1(a[r].scale[b]);
+#pragma GCC unroll 8
+            for (int v = 0; v < V; v++) {
+                float *out = to->p + (size_t)r * to->ld + v * LANES;
+                vf acc = f_fma(part[r][v], scale, to->first && b == 0 ? f_zero() : f_load(out));
+                if (to->last && g == n_groups && to->bias) acc = f_add(acc, f_load(to->bias + v * LANES));
+                f_store(out, acc);
+            }
+        }
+    }
+}
+
+#define ROWS(R, C, G, min, wide)                                                                             \
+    case R:                                                                                                  \
+        micro(R, C, G, min, wide, p, n32, a, &part);                                                         \
+        break
+#if MAX_ROWS == 6
+#define ALL_ROWS(...)                                                                                        \
+    ROWS(1, __VA_ARGS__);                                                                                    \
+    ROWS(2, __VA_ARGS__);                                                                                    \
+    ROWS(3, __VA_ARGS__);                                                                                    \
+    ROWS(4, __VA_ARGS__);                                                                                    \
+    ROWS(5, __VA_ARGS__);                                                                                    \
+    ROWS(6, __VA_ARGS__)
+#elif MAX_ROWS == 3
+#define ALL_ROWS(...)                                                                                        \
+    ROWS(1, __VA_ARGS__);                                                                                    \
+    ROWS(2, __VA_ARGS__);                                                                                    \
+    ROWS(3, __VA_ARGS__)
+#else
+#define ALL_ROWS(...) ROWS(1, __VA_ARGS__)
+#endif
+
+/* All rows of one shape, dealt evenly over passes of at most MAX_ROWS. */
+#define SHAPE(name, C, G, min, wide)                                                                         \
+    static void name(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to) {         \
+        sums part = *to;                                                                                     \
+        for (size_t i = (m + MAX_ROWS - 1) / MAX_ROWS, n_rows; i; i--, m -= n_rows, a += n_rows) {           \
+            n_rows = m / i;                                                                                  \
+            switch (n_rows) { ALL_ROWS(C, G, min, wide); }                                                   \
+            part.p += n_rows * part.ld;                                                                      \
+        }                                                                                                    \
+    }
+#define SHAPES(C)                                                                                            \
+    SHAPE(g32_##C, C, 32, false, false)                                                                      \
+    SHAPE(wide_##C, C, 32, false, true)                                                                      \
+    SHAPE(min_##C, C, 32, true, false)                                                                       \
+    SHAPE(g16_##C, C, 16, false, false)                                                                      \
+    SHAPE(g16_min_##C, C, 16, true, false)
+typedef void (*shape_fn)(const panel *p, size_t n32, const tn_blocks_act *a, size_t m, const sums *to);
+SHAPES(1)
+#if TILES > 1
+SHAPES(2)
+#endif
+
+static shape_fn shape_of(const tn_blocks_traits *t, int tiles) {
+    bool wide = t->offset == 128;
+#if TILES > 1
+    if (tiles > 1)
+        return t->group == 16 ? (t->has_min ? g16_min_2 : g16_2) : t->has_min ? min_2 : wide ? wide_2 : g32_2;
+#endif
+    (void)tiles;
+    return t->group == 16 ? (t->has_min ? g16_min_1 : g16_1) : t->has_min ? min_1 : wide ? wide_1 : g32_1;
+}
+
+/* Columns n.. of n_tiles tiles, all of their channels to out; m rows from a, whose chunks lie a_chunk apart.
+ */
+static void columns(const tn_blocks_args *g, size_t n, int n_tiles, const tn_blocks_act *a, size_t m,
+                    float *out, size_t ldo, const float *bias) {
+    const tn_blocks_traits *t = &tn_blocks_traits_of[g->type];
+    size_t n_chunks = tn_blocks_n_chunks(g->k), tile_bytes = tn_blocks_bytes(g->type, N, g->k),
+           chunk_bytes = (size_t)(TN_BLOCKS_CHUNK / t->block) * t->bytes * N;
+    const uint8_t *tile = g->tiles + n / N * tile_bytes;
+    shape_fn shape = shape_of(t, n_tiles);
+    panel p[TILES] __attribute__((aligned(64)));
+    for (size_t c = 0; c < n_chunks; c++) {
+        size_t n32 = (c + 1 < n_chunks ? TN_BLOCKS_CHUNK : g->k - c * TN_BLOCKS_CHUNK) / 32;
+        for (int i = 0; i < n_tiles; i++)
+            unpack(g->type, tile + (size_t)i * tile_bytes + c * chunk_bytes, n32, &p[i]);
+        sums to = {.p = out, .ld = ldo, .bias = bias, .first = c == 0, .last = c + 1 == n_chunks};
+        shape(p, n32, a + c * g->m, m, &to);
+    }
+}
+
+static void gemm(const tn_blocks_args *g) {
+    assert(g->n0 % N == 0 && g->n1 <= g->n && (g->n1 % N == 0 || g->n1 == g->n) && g->k % 32 == 0);
+    for (size_t n = g->n0; n < g->n1;) {
+        size_t left = g->n1 - n;
+        if (left >= N) {
+            int n_tiles = left >= TILES * N ? TILES : 1;
+            columns(g, n, n_tiles, g->a, g->m, g->out + n, g->ldo, g->bias ? g->bias + n : NULL);
+            n += (size_t)n_tiles * N;
+            continue;
+        }
+        /* the last tile has fewer channels: its sums take a way round */
+        float bias[N] = {0}, out[SLAB_ROWS * N];
+        if (g->bias) memcpy(bias, g->bias + n, left * sizeof *bias);
+        for (size_t m = 0; m < g->m; m += SLAB_ROWS) {
+            size_t n_rows = g->m - m < SLAB_ROWS ? g->m - m : SLAB_ROWS;
+            columns(g, n, 1, g->a + m, n_rows, out, N, g->bias ? bias : NULL);
+            for (size_t r = 0; r < n_rows; r++)
+                memcpy(g->out + (m + r) * g->ldo + n, out + r * N, left * sizeof *out);
+        }
+        break;
+    }
+}

@@ -1,0 +1,180 @@
+/* Golden: every pre-tokenisation that a GGUF file can name cuts texts as another implementation does
+ * (tests/oracle/pretok_vectors.py wrote the vectors from llama.cpp's tokenizer, over GPT-2's vocabulary); and
+ * bytes without a token never become the end of the text. */
+#include "text/pretok.h"
+#include "text/vocab_gguf.h"
+
+#include <stdarg.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+static tn_ctx ctx;
+static vocab_gguf vocab;
+
+static int setup(void **state) {
+    (void)state;
+    const char *d = getenv("TERN_DATA");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/tokenizers/ggml-vocab-gpt-2.gguf",
+             d ? d : TN_SOURCE_DIR "/../shared/data");
+    tn_ctx_init(&ctx, NULL);
+    if (vocab_gguf_read(path, &vocab)) return 0;
+    print_message("%s is absent\n", path);
+    exit(77);
+}
+
+static int teardown(void **state) {
+    (void)state;
+    vocab_gguf_free(&vocab);
+    return 0;
+}
+
+static tn_tokenizer *tokenizer_of(const char *pre, int32_t unk, size_t n_merges) {
+    tn_tokenizer_spec s;
+    tn_tokenizer_spec_defaults(&s, TN_TOK_BPE_BYTES, pre);
+    s.tokens = vocab.spec.tokens, s.token_bytes = vocab.spec.token_bytes, s.n_vocab = vocab.spec.n_vocab;
+    s.merges = vocab.spec.merges, s.merge_bytes = vocab.spec.merge_bytes, s.n_merges = n_merges;
+    s.types = vocab.spec.types;
+    s.bos = s.eos = vocab.spec.eos;
+    s.nfc = false; /* the other implementation normalises nothing */
+    s.unk = unk;
+    tn_tokenizer *t = NULL;
+    tern_error err = {0};
+    if (tn_tokenizer_open(&ctx, &s, &t, &err) != TERN_OK) fail_msg("%s: %s", pre, err.message);
+    return t;
+}
+
+static void check(const char *pre, const json_t *text, const json_t *want) {
+    tn_tokenizer *t = tokenizer_of(pre, -1, vocab.spec.n_merges);
+    int32_t ids[512];
+    size_t n;
+    for (size_t i = 0; i < json_array_size(text); i++) {
+        const json_t *s = json_array_get(text, i), *w = json_array_get(want, i);
+        assert_int_equal(
+            tn_tokenize(t, json_string_value(s), json_string_length(s), false, false, ids, 512, &n, NULL),
+            TERN_OK);
+        bool same = n == json_array_size(w);
+        for (size_t k = 0; same && k < n; k++) same = ids[k] == json_integer_value(json_array_get(w, k));
+        if (!same) fail_msg("%s cuts \"%s\" otherwise", pre, json_string_value(s));
+    }
+    tn_tokenizer_close(&t);
+}
+
+static void as_others_cut(void **state) {
+    (void)state;
+    json_error_t je;
+    json_t *j = json_load_file(TN_SOURCE_DIR "/tests/text/pretok_vectors.json", 0, &je);
+    if (!j) fail_msg("%s", je.text);
+    const char *name;
+    json_t *i_class;
+    int n = 0;
+    json_object_foreach(json_object_get(j, "names"), name, i_class) {
+        check(name, json_object_get(j, "texts"),
+              json_array_get(json_object_get(j, "classes"), (size_t)json_integer_value(i_class)));
+        n++;
+    }
+    assert_int_equal(n, 64);
+    json_decref(j);
+}
+
+static tern_status note_piece(void *user, const char *piece, size_t n) {
+    char *out = user;
+    size_t len = strlen(out);
+    snprintf(out + len, 128 - len, "%s%.*s", len ? "|" : "", (int)n, piece);
+    return TERN_OK;
+}
+
+/* Families that the other implementation does not know yet, or that GPT-2's vocabulary cannot tell apart: the
+ * pieces themselves, from the models' own patterns. */
+static void pieces(void **state) {
+    (void)state;
+    static const struct {
+        const char *pre, *text, *want;
+    } cases[] = {
+        {"smollm", "a'S 12", "a|'|S| |1|2"},
+        {"qwen2", "a'S 12", "a|'S| |1|2"},
+        {"qwen2", "e\xcc\x81 x!\n\ny", "e|\xcc\x81| x|!\n\n|y"},
+        {"qwen35", "e\xcc\x81 x!\n\ny", "e\xcc\x81| x|!\n\n|y"},
+        {"bailingmoe", "a'LL 12", "a|'LL| |1|2"},
+        {"seed-coder", "x!\ny", "x|!|\n|y"},
+        {"exaone-moe", "ab cd1", "ab cd|1"},
+        {"solar-open", "a'S 12", "a|'S| |1|2"},
+        {"kormo", "12", "1|2"},
+        {"openpangu", "12", "1|2"},
+        {"f2llmv2", "12", "1|2"},
+        {"mellum2", "12", "1|2"},
+        {"cohere2_moe", "12", "1|2"},
+        {"modern-bert", "a 12", "a| 12"},
+        {"laguna", "12345", "123|45"},
+        {"jina-v5-nano", "12345", "123|45"},
+        {"joyai-llm", "12345", "123|45"},
+        {"kanana2", "aB12345", "a|B|123|45"},
+        {"youtu",
+         "\xea\xb0\x80\xe4\xb8\x80"
+         "12",
+         "\xea\xb0\x80|\xe4\xb8\x80|1|2"},
+        {"tiny_aya", "12345", "12|345"},
+        {"jais-2", "a       b", "a|    |  | b"},
+        {"afmoe", "12345", "12|345"},
+        {"kimi-k2", "aBc\xe4\xbd\xa0x12345", "a|Bc|\xe4\xbd\xa0|x|123|45"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tn_pretok_family *f = tn_pretok_named(cases[i].pre);
+        size_t n = 0;
+        assert_non_null(f);
+        while (f->patterns[n]) n++;
+        tn_pretok *p;
+        tern_error err = {0};
+        char got[128] = "";
+        if (tn_pretok_open(&ctx, f->patterns, n, &p, &err) != TERN_OK) fail_msg("%s", err.message);
+        assert_int_equal(tn_pretok_run(p, cases[i].text, strlen(cases[i].text), note_piece, got, &err),
+                         TERN_OK);
+        if (strcmp(got, cases[i].want))
+            fail_msg("%s: got \"%s\", want \"%s\"", cases[i].pre, got, cases[i].want);
+        tn_pretok_close(&p);
+    }
+}
+
+/* A vocabulary without the token of a byte: U+FFFD stands for it, whatever the unknown token is. */
+static void unknown_bytes(void **state) {
+    (void)state;
+    tn_tokenizer_spec s;
+    tn_tokenizer_spec_defaults(&s, TN_TOK_BPE_BYTES, "gpt-2");
+    /* a, the three bytes of U+FFFD in the alphabet of byte-level vocabularies, the end */
+    const char *tokens[] = {"a", "\xc3\xaf", "\xc2\xbf", "\xc2\xbd", "<|endoftext|>"};
+    size_t lens[] = {1, 2, 2, 2, 13};
+    uint8_t types[] = {TN_TOKEN_NORMAL, TN_TOKEN_NORMAL, TN_TOKEN_NORMAL, TN_TOKEN_NORMAL, TN_TOKEN_CONTROL};
+    s.tokens = tokens, s.token_bytes = lens, s.types = types;
+    s.eos = s.unk = 4;
+    for (int replaceable = 1; replaceable >= 0; replaceable--) {
+        s.n_vocab = 5;
+        if (!replaceable) tokens[3] = "b", lens[3] = 1;
+        tn_tokenizer *t = NULL;
+        tern_error err = {0};
+        if (tn_tokenizer_open(&ctx, &s, &t, &err) != TERN_OK) fail_msg("%s", err.message);
+        static const char text[] = "a\xff"
+                                   "a\xc3\xa9";
+        int32_t ids[16], want[] = {0, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3};
+        size_t n;
+        assert_int_equal(tn_tokenize(t, text, 5, false, true, ids, 16, &n, &err), TERN_OK);
+        if (replaceable) {
+            assert_int_equal(n, 11); /* one for each byte without a token */
+            assert_memory_equal(ids, want, sizeof want);
+        } else {
+            assert_int_equal(n, 2);
+            assert_true(ids[0] == 0 && ids[1] == 0);
+        }
+        for (size_t i = 0; i < n; i++) assert_int_not_equal(ids[i], 4);
+        tn_tokenizer_close(&t);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_others_cut),
+        cmocka_unit_test(pieces),
+        cmocka_unit_test(unknown_bytes),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
