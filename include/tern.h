@@ -80,7 +80,8 @@ typedef struct tern_hooks {
     void *(*alloc)(void *user, size_t n_bytes, size_t align);
     void (*release)(void *user, void *p);
     void (*log)(void *user, tern_log_level level, const char *line);
-    /* progress of open: fraction in [0,1]; return false to cancel (open then fails with TERN_E_CANCELLED) */
+    /* Progress of opening, and, as stage "prompt", of prompts that take more than one chunk: fraction in
+     * [0,1]. Return false to cancel (the call then fails with TERN_E_CANCELLED). */
     bool (*progress)(void *user, const char *stage, double fraction);
     void *user;
 } tern_hooks;
@@ -117,6 +118,21 @@ TERN_API tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *h
 TERN_API tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out,
                                       tern_error *err);
 TERN_API void tern_engine_close(tern_engine **e);
+
+/* What a model will take, read from its header and shapes; nothing is loaded. */
+typedef struct tern_estimate {
+    char arch[32];
+    uint64_t weight_bytes; /* weights as they will lie in memory */
+    uint64_t kv_bytes;     /* keys and values of one session of n_ctx tokens */
+    uint64_t work_bytes;   /* about what a session computes in */
+    int32_t n_ctx;         /* the options' ctx-size, or its default */
+} tern_estimate;
+
+/* opt as for tern_engine_open. Fails as opening would when header or shapes are wrong or unsupported. */
+TERN_API tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
+                                                size_t size_bytes, tern_error *err);
+#define tern_engine_estimate(path, opt, out, err)                                                            \
+    tern_engine_estimate_sized((path), (opt), (out), sizeof *(out), (err))
 
 typedef struct tern_model_info {
     const char *arch; /* "llama", "qwen2", ... owned by the engine */

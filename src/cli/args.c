@@ -2,10 +2,12 @@
 
 #include "base/clock.h"
 #include "engine/params.h"
+#include "model/catalogue.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,12 +28,14 @@ int usage_error(const command *c, const char *fmt, ...) {
 }
 
 int failed(const tern_error *err) {
+    progress_done();
     fprintf(stderr, "tern: %s\n", err->message);
     return EXIT_FAILED;
 }
 
 int failed_text(const char *fmt, ...) {
     va_list ap;
+    progress_done();
     fputs("tern: ", stderr);
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
@@ -266,7 +270,9 @@ int args_parse(const command *c, int argc, char **argv, const char **words) {
     }
     if (words) words[n_words] = NULL;
     model_args *a = params_of(c);
-    if (!a || args_given(a, "seed")) return -1;
+    if (!a) return -1;
+    args_model_path(a);
+    if (args_given(a, "seed")) return -1;
     if (getrandom(&a->o.generate.sampling.seed, sizeof(uint64_t), 0) != (ssize_t)sizeof(uint64_t))
         a->o.generate.sampling.seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     return -1;
@@ -276,6 +282,11 @@ void model_args_defaults(model_args *a, uint32_t takes) {
     a->model = NULL;
     a->takes = takes;
     tn_options_defaults(&a->o);
+}
+
+void args_model_path(model_args *a) {
+    static char path[4096];
+    if (a->model && access(a->model, F_OK) && tn_catalogue_find(a->model, path, sizeof path)) a->model = path;
 }
 
 bool args_given(const model_args *a, const char *name) {
@@ -326,13 +337,44 @@ char *read_text_file(const char *path, size_t *n_bytes) {
 
 void log_line(void *user, tern_log_level level, const char *line) {
     (void)user;
-    if (level <= TERN_LOG_WARN) fprintf(stderr, "tern: %s\n", line);
+    if (level > TERN_LOG_WARN) return;
+    progress_done();
+    fprintf(stderr, "tern: %s\n", line);
+}
+
+/* ---- progress ------------------------------------------------------------------------------------ */
+
+static atomic_bool stopped;
+static atomic_bool line_open; /* something stands on the terminal's last line */
+static size_t n_prompt;
+static double prompt_s; /* when reading it began */
+
+void progress_stop(void) { atomic_store(&stopped, true); }
+
+void progress_of_prompt(size_t n) {
+    n_prompt = n;
+    prompt_s = tn_now_s();
+}
+
+void progress_done(void) {
+    if (atomic_exchange(&line_open, false)) fputs("\r\033[K", stderr);
 }
 
 static bool show_progress(void *user, const char *stage, double fraction) {
     (void)user;
-    if (fraction < 1) fprintf(stderr, "\r%s %3.0f %%", stage, fraction * 100);
-    else fprintf(stderr, "\r\033[K");
+    if (atomic_load(&stopped)) return false;
+    if (fraction >= 1) {
+        progress_done();
+        return true;
+    }
+    atomic_store(&line_open, true);
+    if (strcmp(stage, "prompt")) {
+        fprintf(stderr, "\r\033[K%s %3.0f %%", stage, fraction * 100);
+        return true;
+    }
+    double s = tn_now_s() - prompt_s, left = fraction > 0 ? s * (1 - fraction) / fraction : 0;
+    fprintf(stderr, "\r\033[Kprompt: %.0f of %zu tokens", fraction * (double)n_prompt, n_prompt);
+    if (left >= 1) fprintf(stderr, ", about %.0f s left", left);
     return true;
 }
 

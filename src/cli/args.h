@@ -76,15 +76,23 @@ void model_args_defaults(model_args *a, uint32_t takes);
 /* The row of -m MODEL, and with it all parameters that the command takes. */
 #define MODEL_ARGS(a)                                                                                        \
     { "model", 'm', "MODEL", ARG_MODEL, &(a), 0, 0, "a GGUF file, a Hugging Face folder or a .tern package" }
+/* A model that is no path may be the name of one that `tern models` lists; args_parse does this for -m. */
+void args_model_path(model_args *a);
 /* Whether a parameter was given on the command line. */
 bool args_given(const model_args *a, const char *name);
 
 /* `tern help`: everything that can be set by name; everything a command takes. */
 int help_set(void);
 
+/* The progress line on a terminal's standard error. progress_stop may be called by a signal handler: what shows progress
+ * is then cancelled. progress_of_prompt: a prompt of n tokens is read next. progress_done clears the line. */
+void progress_stop(void);
+void progress_of_prompt(size_t n);
+void progress_done(void);
+
 /* For tern_hooks: lines to standard error. */
 void log_line(void *user, tern_log_level level, const char *line);
-/* Opens the model with a progress line on a terminal. Returns -1 to go on or an exit status. */
+/* Opens the model with a progress line on a terminal; c may be NULL when there is a model. Returns -1 to go on or an exit status. */
 int open_engine(const command *c, const model_args *a, tern_engine **out);
 
 double process_age_s(void); /* seconds since this process started */

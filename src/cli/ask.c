@@ -1,4 +1,5 @@
 /* tern ask - answer a question from the documents of the store, and say from which. */
+#include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
@@ -11,47 +12,10 @@
 #include "store/rag.h"
 
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-typedef struct answer {
-    char *text;
-    size_t n, cap;
-    bool quiet;
-    double first_s; /* process age at the first token */
-} answer;
-
-static tern_session *interrupted;
-
-static void on_interrupt(int sig) {
-    (void)sig;
-    if (interrupted) tern_session_cancel(interrupted);
-}
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)token;
-    (void)logprob;
-    answer *a = user;
-    if (a->first_s <= 0) a->first_s = process_age_s();
-    if (!a->quiet) {
-        fwrite(text, 1, n, stdout);
-        fflush(stdout);
-        if (ferror(stdout)) return false;
-    }
-    if (a->n + n + 1 > a->cap) {
-        size_t cap = (a->n + n + 1) * 2;
-        char *more = realloc(a->text, cap);
-        if (!more) return false;
-        a->text = more;
-        a->cap = cap;
-    }
-    memcpy(a->text + a->n, text, n);
-    a->text[a->n += n] = 0;
-    return true;
-}
 
 /* The question with the first n passages as the model wants it: its chat template, or plain text where it has
  * none. */
@@ -219,19 +183,18 @@ int cmd_ask(int argc, char **argv) {
     }
     if (n_hits < n_found)
         fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", n_hits, n_found, room);
-    interrupted = s;
-    signal(SIGINT, on_interrupt);
+    interrupts_cancel(s);
     t0 = tn_now_s();
-    if (tern_session_prefill(s, ids, n_ids, &err) != TERN_OK) {
+    if (prefill_shown(s, ids, n_ids, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
     }
     double prefill_s = tn_now_s() - t0;
-    g.on_token = on_token;
+    g.on_token = answer_on_token;
     g.user = &out;
     tern_generate_result res;
     tern_status st = tern_session_generate(s, &g, &res, &err);
-    interrupted = NULL;
+    interrupts_cancel(NULL);
     if (st != TERN_OK && !(st == TERN_E_CANCELLED && out.n)) {
         rc = failed(&err);
         goto out;
@@ -280,9 +243,9 @@ int cmd_ask(int argc, char **argv) {
     if (!no_store) keep_documents(s, index, hits, n_hits); /* the answer is out: this costs nobody time */
     rc = EXIT_OK;
 out:
-    interrupted = NULL;
+    interrupts_cancel(NULL);
     free(ids);
-    free(out.text);
+    answer_free(&out);
     tn_rag_hits_free(&ctx, &hits, n_found);
     tern_session_close(&s);
     tern_engine_close(&e);

@@ -180,6 +180,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
     if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
     bool calibrates = tn_drafting_calibrates(s, n);
     if (calibrates) TN_TRY(tn_drafting_before(s, tokens, n, err));
+    bool shown = n > (size_t)max_rows(s);
     for (size_t done = 0; done < n;) {
         int32_t rows = n - done < (size_t)max_rows(s) ? (int32_t)(n - done) : max_rows(s);
         tn_rows r;
@@ -194,6 +195,8 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
         s->n_tok += rows;
         done += (size_t)rows;
+        TN_FAIL_IF(shown && !tn_progress(&s->e->ctx, "prompt", (double)done / (double)n), err,
+                   TERN_E_CANCELLED, "the prompt was cancelled after %zu of %zu tokens", done, n);
     }
     s->has_logits = n > 0 || s->has_logits;
     return TERN_OK;

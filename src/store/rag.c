@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "store/documents.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -119,11 +120,6 @@ static tern_status read_all(tn_ctx *ctx, int fd, uint64_t max, int seconds, char
     return st;
 }
 
-static bool has_suffix(const char *path, const char *suffix) {
-    size_t n = strlen(path), m = strlen(suffix);
-    return n > m && !strcasecmp(path + n - m, suffix);
-}
-
 /* pdftotext's output; a reason to skip the file in *why when it gives none. The path is absolute: it is no
  * option. */
 static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n, const char **why,
@@ -170,33 +166,16 @@ static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n,
 /* The text of a file as people read it. *why: it has none. */
 static tern_status document_text(indexer *x, const char *path, const char *bytes, size_t n, char **text,
                                  size_t *n_text, const char **why, tern_error *err) {
-    char *raw = NULL, *plain = NULL;
-    size_t n_raw = 0, n_plain = 0;
-    bool pdf = n >= 5 && !memcmp(bytes, "%PDF-", 5);
+    if (n < 5 || memcmp(bytes, "%PDF-", 5) != 0)
+        return tn_document_text(x->ctx, path, bytes, n, x->max_file_bytes, text, n_text, why, err);
+    char *raw = NULL;
+    size_t n_raw = 0;
     *text = NULL;
-    if (pdf) {
-        TN_TRY(pdf_text(x, path, &raw, &n_raw, why, err));
-        if (*why) return TERN_OK;
-    } else if (tn_text_is_binary(bytes, n)) {
-        *why = "it is binary";
-        return TERN_OK;
-    }
-    tern_status st = tn_text_decode(x->ctx, pdf ? raw : bytes, pdf ? n_raw : n, &plain, &n_plain, err);
+    TN_TRY(pdf_text(x, path, &raw, &n_raw, why, err));
+    if (*why) return TERN_OK;
+    tern_status st = tn_document_text(x->ctx, "pdf", raw, n_raw, x->max_file_bytes, text, n_text, why, err);
     tn_free(x->ctx, raw);
-    TN_TRY(st);
-    if (!pdf && (has_suffix(path, ".html") || has_suffix(path, ".htm") || has_suffix(path, ".xhtml"))) {
-        st = tn_text_from_html(x->ctx, plain, n_plain, text, n_text, err);
-        tn_free(x->ctx, plain);
-        TN_TRY(st);
-    } else {
-        *text = plain;
-        *n_text = n_plain;
-    }
-    if (strspn(*text, " \n\t") < *n_text) return TERN_OK;
-    tn_free(x->ctx, *text);
-    *text = NULL;
-    *why = "it has no text";
-    return TERN_OK;
+    return st;
 }
 
 /* Passages of the documents that the query `which` gives go, from the index first, which needs their text for

@@ -65,6 +65,7 @@ static void without_objects(void **state) {
     INVALID(tern_options_set_hooks, NULL, NULL, err);
     INVALID(tern_engine_open, NULL, NULL, NULL, err);
     NOTHING(tern_engine_close, NULL);
+    INVALID(tern_engine_estimate_sized, NULL, NULL, NULL, sizeof(tern_estimate), err);
     REFUSES(tern_engine_info_sized, NULL, NULL, sizeof(tern_model_info));
     INVALID(tern_tokenize, NULL, NULL, 0, true, true, NULL, 0, NULL, err);
     assert_int_equal(NOTHING(tern_token_bytes, NULL, 1, true, NULL, 0), 0);

@@ -1,0 +1,91 @@
+#include "store/documents.h"
+
+#include "base/status.h"
+#include "store/extract.h"
+
+#include <string.h>
+#include <strings.h>
+
+void tn_doc_put(tn_doc_text *t, const char *s, size_t n) {
+    if (t->no_memory || t->full || !n) return;
+    if (n > t->max - t->n) {
+        t->full = true;
+        return;
+    }
+    if (t->cap - t->n < n + 1) {
+        size_t cap = t->cap * 2 + n + 256;
+        char *p = tn_realloc(t->ctx, TN_MEM_TEXT, t->p, cap, 1);
+        if (!p) {
+            t->no_memory = true;
+            return;
+        }
+        t->p = p;
+        t->cap = cap;
+    }
+    memcpy(t->p + t->n, s, n);
+    t->n += n;
+    t->p[t->n] = 0;
+}
+
+void tn_doc_break(tn_doc_text *t, int n_newlines) {
+    if (!t->n) return;
+    while (t->n && (t->p[t->n - 1] == ' ' || t->p[t->n - 1] == '\t')) t->p[--t->n] = 0;
+    int have = 0;
+    while (have < n_newlines && (size_t)have < t->n && t->p[t->n - 1 - (size_t)have] == '\n') have++;
+    for (; have < n_newlines; have++) tn_doc_put(t, "\n", 1);
+}
+
+static bool has_suffix(const char *name, const char *const *list) {
+    size_t n = strlen(name);
+    for (; *list; list++) {
+        size_t m = strlen(*list);
+        if (n > m && !strcasecmp(name + n - m, *list)) return true;
+    }
+    return false;
+}
+
+/* Encodings, then markup. *out is NULL when there is no memory. */
+static tern_status plain_text(tn_ctx *ctx, bool html, const char *bytes, size_t n, char **out, size_t *n_out,
+                              tern_error *err) {
+    TN_TRY(tn_text_decode(ctx, bytes, n, out, n_out, err));
+    if (!html) return TERN_OK;
+    char *text = *out;
+    tern_status st = tn_text_from_html(ctx, text, *n_out, out, n_out, err);
+    tn_free(ctx, text);
+    if (st != TERN_OK) *out = NULL;
+    return st;
+}
+
+tern_status tn_document_text(tn_ctx *ctx, const char *name, const char *bytes, size_t n, size_t max_text,
+                             char **out, size_t *n_out, const char **why, tern_error *err) {
+    static const char *const html[] = {".html", ".htm", ".xhtml", NULL}, *const mail[] = {".eml", ".mht",
+                                                                                          NULL};
+    bool zip = n >= 4 && !memcmp(bytes, "PK\3\4", 4),
+         is_mail = !zip && has_suffix(name, mail) && tn_doc_is_mail(bytes, n);
+    *out = NULL;
+    *n_out = 0;
+    *why = NULL;
+    if (zip || is_mail) {
+        tn_doc_text t = {.ctx = ctx, .max = max_text};
+        tern_status st = zip ? tn_doc_office(&t, bytes, n, why, err) : tn_doc_mail(&t, bytes, n, why, err);
+        if (st == TERN_OK && t.no_memory)
+            st = tn_fail(err, TERN_E_MEMORY, "no memory for the text of a document");
+        if (st == TERN_OK && t.full) *why = "it holds more text than a document may have";
+        if (st != TERN_OK || *why) {
+            tn_free(ctx, t.p);
+            return st;
+        }
+        *out = t.p;
+        *n_out = t.n;
+    } else if (tn_text_is_binary(bytes, n)) {
+        *why = "it is binary";
+        return TERN_OK;
+    } else {
+        TN_TRY(plain_text(ctx, has_suffix(name, html), bytes, n, out, n_out, err));
+    }
+    if (*out && strspn(*out, " \n\t") < *n_out) return TERN_OK;
+    tn_free(ctx, *out);
+    *out = NULL;
+    *why = "it has no text";
+    return TERN_OK;
+}
