@@ -138,6 +138,6 @@ while len(seen) < 200:
 os.write(fd, b"\x03")
 seen = rest(fd, seen)
 assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 1, seen[-200:]
-assert b"\ntern: cancelled after" in seen.replace(b"\r\n", b"\n"), seen[-200:]
+assert b"\ntern: cancelled" in seen.replace(b"\r\n", b"\n"), seen[-200:]
 END
 echo "the short way: fine"
