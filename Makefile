@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz clean
+.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -12,7 +12,7 @@ setup:
 
 # The tools of the processors that are not here; the tests that need them are skipped without.
 emulators: setup
-	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint
+	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle
 
 $(BUILD)/build.ninja: | setup
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -45,6 +45,11 @@ sanitize: setup
 FUZZ_SECONDS ?= 600
 fuzz: setup
 	@bash scripts/fuzz.sh $(FUZZ_SECONDS)
+
+# One failing call at a time (memory, files, threads, libraries too) and kills at random instants, over every command.
+TORTURE_MINUTES ?= 30
+torture: setup all
+	@python3 tests/torture/torture.py hours $(BUILD)/tern $(BUILD)/libtorture_faults.so $(TORTURE_MINUTES)
 
 clean:
 	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-aarch64

@@ -117,6 +117,9 @@ TERN_API tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *h
  * NULL. */
 TERN_API tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out,
                                       tern_error *err);
+/* The same from a file descriptor of a GGUF file or a package, for apps that are handed one. The descriptor is
+ * duplicated: the caller may close its own. The file's position is not used. */
+TERN_API tern_status tern_engine_open_fd(int fd, const tern_options *opt, tern_engine **out, tern_error *err);
 TERN_API void tern_engine_close(tern_engine **e);
 
 /* What a model will take, read from its header and shapes; nothing is loaded. */
@@ -161,6 +164,15 @@ TERN_API tern_status tern_tokenize(const tern_engine *e, const char *text, size_
 TERN_API size_t tern_token_bytes(const tern_engine *e, int32_t id, bool special, char *buf, size_t cap);
 
 TERN_API bool tern_token_is_end(const tern_engine *e, int32_t id); /* end of text or end of turn */
+
+typedef enum tern_special_token {
+    TERN_TOKEN_BOS, /* begins a text */
+    TERN_TOKEN_EOS, /* ends it */
+    TERN_TOKEN_EOT  /* ends a turn */
+} tern_special_token;
+
+/* Its id; -1: the model has none. */
+TERN_API int32_t tern_token_special(const tern_engine *e, tern_special_token which);
 
 typedef struct tern_message {
     const char *role; /* "system", "user", "assistant" */
@@ -219,6 +231,15 @@ TERN_API tern_status tern_session_score(tern_session *s, const int32_t *prompt, 
 /* Append one token and evaluate it. */
 TERN_API tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err);
 
+/* Forget all but the first n_tok tokens. The logits are gone then: the next prefill evaluates at least one token.
+ * TERN_E_LIMIT when there are fewer tokens; TERN_E_UNSUPPORTED, and nothing forgotten, where a model's state
+ * cannot go back to that position. */
+TERN_API tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err);
+
+/* dst gets the tokens, keys, values and logits of src, another session of the same engine, so that both can go on from
+ * there. On failure dst is as before. What either drafts from stays its own. */
+TERN_API tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_error *err);
+
 /* Logits after the last evaluated token: float[n_vocab], valid until the next call on the session; NULL if
  * none. */
 TERN_API const float *tern_session_logits(const tern_session *s);
@@ -256,6 +277,9 @@ typedef struct tern_generate_options {
     bool draft_eager;    /* verify as many drafts as fit, not only those that pay (default false) */
     bool no_logprobs;    /* on_token gets 0 for a log-probability: each costs an exponential per entry of the
                             vocabulary (default false) */
+    /* Called before every draw with a copy of the model's logits, float[n_vocab]: change them, or mask a token with
+     * -INFINITY. Log-probabilities stay the model's. Return false to stop. NULL = none (default). */
+    bool (*on_logits)(void *user, float *logits, size_t n_vocab);
 } tern_generate_options;
 
 TERN_API tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes);
@@ -279,6 +303,15 @@ typedef struct tern_generate_result {
 /* Continue from the current logits. The generated tokens become part of the session. */
 TERN_API tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
                                            tern_generate_result *result, tern_error *err);
+
+/* One answer in one call: opens a session, reads the messages, writes the answer piece by piece. The options name what
+ * sessions and answers can be asked for (ctx-size, n-predict, temp, seed, draft...); NULL = the defaults. One
+ * message whose role is NULL is plain text, not a conversation. on_text returns false to stop; result may be
+ * NULL. */
+TERN_API tern_status tern_complete(tern_engine *e, const tern_message *msgs, size_t n_msgs,
+                                   const tern_options *opt,
+                                   bool (*on_text)(void *user, const char *text, size_t n_bytes), void *user,
+                                   tern_generate_result *result, tern_error *err);
 
 /* Text that later answers may copy from (documents, past answers), as tokens of this model: drafted from,
  * never evaluated. Kept until the session is closed. */
@@ -360,6 +393,33 @@ TERN_API tern_status tern_session_write_gantt(const tern_session *s, int fd, int
 /* Save/load tokens and KV cache. A state loads only into an engine of the same model (checked). */
 TERN_API tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err);
 TERN_API tern_status tern_session_load(tern_session *s, const char *path, tern_error *err);
+
+/* ---- packing ------------------------------------------------------------------------------------- */
+
+typedef struct tern_pack_options {
+    size_t size_bytes;       /* set by tern_pack_options_defaults */
+    const tern_hooks *hooks; /* memory, log and progress, whose false cancels; NULL = none (default) */
+    const char *scheme;      /* "edgeflow" (default when NULL), "llm-npu", "naive-w8a8" or "smoothquant" */
+    float bits; /* average per weight of the layers, 1 to 8; 0 = 5 with edgeflow, else 8 (default) */
+    const char *calibration; /* a text file; NULL = a small text of the library's own (default) */
+    int32_t n_threads;       /* 1 to 64; 0 = one per core (default) */
+} tern_pack_options;
+
+TERN_API tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes);
+#define tern_pack_options_defaults(o) tern_pack_options_init((o), sizeof *(o))
+
+/* What a package holds. */
+typedef struct tern_pack_report {
+    uint64_t package_bytes, n_calibration_tokens;
+    int32_t n_sites, n_outlier_sites; /* places where activations are quantised; those with an outlier path */
+} tern_pack_report;
+
+/* Quantise a GGUF file or a Hugging Face folder into a package at out, which is there whole or not at all. opt and report
+ * may be NULL. TERN_E_CANCELLED when progress returned false. */
+TERN_API tern_status tern_pack_sized(const char *src, const char *out, const tern_pack_options *opt,
+                                     tern_pack_report *report, size_t report_bytes, tern_error *err);
+#define tern_pack(src, out, opt, report, err)                                                                \
+    tern_pack_sized((src), (out), (opt), (report), sizeof(tern_pack_report), (err))
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What no compiler checks: includes point down (a file includes only from its own storey of src/ or from those below), and every C file
-# is as clang-format 14 writes it.
+# What no compiler checks: includes point down (a file includes only from its own storey of src/ or from those below), JSON goes through
+# base/json.h, and every C file is as clang-format 14 writes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 floors="base kernels sched text formats npu model package attention prefill draft quant store engine lab server cli"
@@ -16,6 +16,12 @@ while IFS=: read -r file _ include; do
     [ "${height[$to]}" -le "${height[$from]}" ] || { echo "$file includes upwards: $include"; bad=1; }
 done < <(grep -rnoE '#include "[a-z0-9_]+/[a-z0-9_/.]+"' src)
 [ $bad = 0 ] && echo "lint: includes point down"
+# Every JSON value is built and written by base/json.h, whose results cannot be forgotten.
+raw='\bjson_(pack|vpack|sprintf|string|stringn|real|dump|dumps|dumpf|dumpb|dump_file|load_file|object_set|object_update|array_append|array_insert|array_set)(_new|_nocheck|_ex)*\('
+if grep -rnE "$raw" src --include='*.[ch]' | grep -v '^src/base/json\.'; then
+    echo "lint: jansson's own builders and file functions are for src/base/json.c; use tn_json_*"
+    bad=1
+fi
 format=$(command -v clang-format-14 || true)
 if [ -n "$format" ]; then
     find src include tests bench examples -name "*.[ch]" -print0 | xargs -0 "$format" --dry-run --Werror || { echo "lint: run clang-format-14 -i on these files"; bad=1; }

@@ -4,20 +4,72 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
+
+int tn_file_open_regular(const char *path, struct stat *sb, tern_error *err) {
+    int fd; /* without waiting: opening a pipe that nobody writes to would not return */
+    do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0) {
+        (void)tn_fail(err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
+        return -1;
+    }
+    int failed = fstat(fd, sb) ? errno : 0;
+    if (!failed && S_ISREG(sb->st_mode)) return fd;
+    (void)tn_fail(err, TERN_E_IO, "%s: %s", path, failed ? strerror(failed) : "not a regular file");
+    close(fd);
+    return -1;
+}
+
+tern_status tn_file_read_at(int fd, const char *path, void *dst, uint64_t n, uint64_t off_bytes,
+                            tern_error *err) {
+    for (uint64_t done = 0; done < n;) {
+        uint64_t ask = n - done < (1u << 30) ? n - done : 1u << 30;
+        ssize_t got = pread(fd, (char *)dst + done, ask, (off_t)(off_bytes + done));
+        if (got < 0 && errno == EINTR) continue;
+        TN_FAIL_IF(got < 0, err, TERN_E_IO, "%s: cannot read at offset %" PRIu64 ": %s", path,
+                   off_bytes + done, strerror(errno));
+        TN_FAIL_IF(!got, err, TERN_E_FORMAT, "%s: ends at offset %" PRIu64 ", %" PRIu64 " bytes too early",
+                   path, off_bytes + done, n - done);
+        done += (uint64_t)got;
+    }
+    return TERN_OK;
+}
+
+tern_status tn_file_slurp(const char *path, uint64_t max_bytes, char **out, size_t *n, tern_error *err) {
+    *out = NULL;
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
+    uint64_t size = (uint64_t)sb.st_size;
+    tern_status st = TERN_OK;
+    char *text = NULL;
+    if (size > max_bytes)
+        st = tn_fail(err, TERN_E_LIMIT, "%s: has %" PRIu64 " bytes, more than the %" PRIu64 " that are read",
+                     path, size, max_bytes);
+    else if (!(text = malloc(size + 1))) st = tn_fail(err, TERN_E_MEMORY, "no memory to read %s", path);
+    else st = tn_file_read_at(fd, path, text, size, 0, err);
+    close(fd);
+    if (st != TERN_OK) {
+        free(text);
+        return st;
+    }
+    text[size] = 0;
+    *out = text;
+    *n = size;
+    return TERN_OK;
+}
 
 tern_status tn_file_open(tn_ctx *ctx, const char *path, tn_file **out, tern_error *err) {
     static const uint8_t empty[1];
     *out = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
     struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
     tern_status st = TERN_OK;
-    if (fstat(fd, &sb)) st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(sb.st_mode)) st = tn_fail(err, TERN_E_IO, "%s: not a regular file", path);
     tn_file *f = st == TERN_OK ? tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *f) : NULL;
     if (st == TERN_OK && (!f || !(f->path = tn_strdup(ctx, TN_MEM_OTHER, path))))
         st = tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);

@@ -4,6 +4,8 @@
 
 #include "base/ctx.h"
 
+#include <sys/stat.h>
+
 typedef struct tn_file {
     tn_ctx *ctx;
     char *path;
@@ -14,6 +16,16 @@ typedef struct tn_file {
 /* TERN_E_IO with the path and the reason; a folder is an error. */
 tern_status tn_file_open(tn_ctx *ctx, const char *path, tn_file **out, tern_error *err);
 void tn_file_close(tn_file **f);
+/* Opens a regular file for reading and tells its size and identity; anything else, a pipe or a device too, is
+ * an error at once. Returns the descriptor, or -1 with TERN_E_IO in err. */
+int tn_file_open_regular(const char *path, struct stat *sb, tern_error *err);
+/* The whole of a regular file of at most max_bytes. *out is zero-terminated; free with free. TERN_E_IO,
+ * TERN_E_LIMIT, TERN_E_MEMORY. */
+tern_status tn_file_slurp(const char *path, uint64_t max_bytes, char **out, size_t *n, tern_error *err);
+/* Reads exactly n bytes at an offset, whatever interrupts it. TERN_E_IO; TERN_E_FORMAT: the file ends before.
+ */
+tern_status tn_file_read_at(int fd, const char *path, void *dst, uint64_t n, uint64_t off_bytes,
+                            tern_error *err);
 /* Before a file is written beside PATH and renamed over it: TERN_E_IO unless PATH is a regular file, or none
  * in a folder that can be written to. A device or a pipe would be replaced, not written to. */
 tern_status tn_file_may_replace(const char *path, tern_error *err);

@@ -42,8 +42,8 @@ bool answer_on_token(void *user, int32_t token, const char *text, size_t n, floa
     memcpy(a->text + a->n, text, n);
     a->text[a->n += n] = 0;
     if (!a->tokens || token < 0) return true;
-    json_t *j = json_pack("{s:i, s:f}", "id", (int)token, "logprob", (double)logprob);
-    a->no_memory = !j || json_array_append_new(a->tokens, j);
+    tn_json_append(&a->tokens, tn_json_pack("{s:i, s:f}", "id", (int)token, "logprob", (double)logprob));
+    a->no_memory = !a->tokens;
     return !a->no_memory;
 }
 

@@ -3,9 +3,8 @@
 #ifndef TN_CLI_ANSWER_H
 #define TN_CLI_ANSWER_H
 
+#include "base/json.h"
 #include "cli/args.h"
-
-#include <jansson.h>
 
 typedef struct answer {
     bool quiet;     /* keep it, print nothing */

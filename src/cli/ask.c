@@ -3,6 +3,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
 #include "cli/store_args.h"
@@ -11,7 +12,6 @@
 #include "engine/engine.h"
 #include "store/rag.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,9 +57,9 @@ static int by_support(const void *a, const void *b) {
 static json_t *sources_json(const tn_rag_hit *hits, int32_t n) {
     json_t *all = json_array();
     for (int32_t i = 0; i < n; i++) {
-        json_array_append_new(all, json_pack("{s:s, s:i, s:f, s:f, s:s}", "path", hits[i].path, "passage",
-                                             (int)hits[i].number, "score", (double)hits[i].score, "support",
-                                             (double)hits[i].support, "text", hits[i].text));
+        tn_json_append(&all, tn_json_pack("{s:s, s:i, s:f, s:f, s:s}", "path", hits[i].path, "passage",
+                                          (int)hits[i].number, "score", (double)hits[i].score, "support",
+                                          (double)hits[i].support, "text", hits[i].text));
     }
     return all;
 }
@@ -210,22 +210,16 @@ int cmd_ask(int argc, char **argv) {
     double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0,
            tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
     if (json) {
-        json_t *j = json_pack("{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text",
-                              out.text ? out.text : "", out.n, "sources", sources_json(hits, n_hits),
-                              "tokens", (int)res.n_tokens, "prompt_tokens", (int)n_ids, "search_ms",
-                              search_s * 1e3, "ttft_ms", out.first_s * 1e3, "prefill_tokens_per_second", pp,
-                              "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(),
-                              "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
-        if (!j) {
-            rc = failed_text("the answer is not valid UTF-8 for JSON");
-            goto out;
-        }
-        if (ts.wall_s > 0) json_object_set_new(j, "prefill", prefill_json(&ts));
-        if (ts.attn_rows) json_object_set_new(j, "attention", attention_json(&ts));
-        if (ts.n_switched) json_object_set_new(j, "switching", switching_json(&ts));
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        json_decref(j);
-        putchar('\n');
+        json_t *j = tn_json_pack(
+            "{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", out.text ? out.text : "", out.n,
+            "sources", sources_json(hits, n_hits), "tokens", (int)res.n_tokens, "prompt_tokens", (int)n_ids,
+            "search_ms", search_s * 1e3, "ttft_ms", out.first_s * 1e3, "prefill_tokens_per_second", pp,
+            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "draft",
+            draft_json(s, prefill_s, res.decode_s, res.n_tokens));
+        if (ts.wall_s > 0) tn_json_set(&j, "prefill", prefill_json(&ts));
+        if (ts.attn_rows) tn_json_set(&j, "attention", attention_json(&ts));
+        if (ts.n_switched) tn_json_set(&j, "switching", switching_json(&ts));
+        if ((rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6))) != EXIT_OK) goto out;
     } else {
         putchar('\n');
         if (!no_sources) print_sources(hits, n_hits);

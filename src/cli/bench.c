@@ -3,6 +3,7 @@
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
 
@@ -12,7 +13,6 @@
 #include "base/cpu.h"
 #include "base/rng.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,20 +84,17 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
         if (!n_prompt && depth) snprintf(test, sizeof test, "tg%d @ %d", n_gen, depth);
         else snprintf(test, sizeof test, n_prompt ? "pp%d" : "tg%d", n_prompt ? n_prompt : n_gen);
         if (json) {
-            json_array_append_new(all, json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test,
-                                                 "threads", (int)ma->o.n_threads, "tokens_per_second",
-                                                 "median", sp.median, "min", sp.min, "max", sp.max, "model",
-                                                 ma->model, "scheme", info.scheme, "repeats", (int)repeats));
+            tn_json_append(&all, tn_json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test,
+                                              "threads", (int)ma->o.n_threads, "tokens_per_second", "median",
+                                              sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
+                                              "scheme", info.scheme, "repeats", (int)repeats));
         } else {
             printf("| %14s | %22.2f | %9.2f .. %9.2f |\n", test, sp.median, sp.min, sp.max);
             fflush(stdout);
         }
     }
     rc = st == TERN_OK ? EXIT_OK : failed(&err);
-    if (json && rc == EXIT_OK) {
-        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-    }
+    if (json && rc == EXIT_OK) rc = emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(all);
     free(ids);
     tern_session_close(&s);
@@ -171,13 +168,13 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
             char test[32];
             snprintf(test, sizeof test, "tg%d", gens[t]);
             if (json) {
-                json_t *j = json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i, s:i, s:s}", "test", test,
-                                      "threads", (int)ma->o.n_threads, "tokens_per_second", "median",
-                                      sp.median, "min", sp.min, "max", sp.max, "model", ma->model, "scheme",
-                                      info.scheme, "repeats", (int)repeats, "prompt_tokens", (int)n_ids,
-                                      "drafters", drafted ? draft : "none");
-                if (drafted) json_object_set(j, "draft", figures);
-                json_array_append_new(all, j);
+                json_t *j = tn_json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i, s:i, s:s}", "test",
+                                         test, "threads", (int)ma->o.n_threads, "tokens_per_second", "median",
+                                         sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
+                                         "scheme", info.scheme, "repeats", (int)repeats, "prompt_tokens",
+                                         (int)n_ids, "drafters", drafted ? draft : "none");
+                if (drafted) tn_json_set(&j, "draft", json_incref(figures));
+                tn_json_append(&all, j);
             } else {
                 printf("| %8s | %28s | %12.2f | %9.2f .. %9.2f | %15.2f |\n", test, drafted ? draft : "none",
                        sp.median, sp.min, sp.max, drafted ? per_forward : 1.0);
@@ -186,10 +183,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
         json_decref(figures);
     }
     rc = st == TERN_OK ? EXIT_OK : failed(&err);
-    if (json && rc == EXIT_OK) {
-        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-    }
+    if (json && rc == EXIT_OK) rc = emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(all);
     free(ids);
     tern_engine_close(&e);
@@ -204,25 +198,24 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
     json_t *lengths = json_array(), *rows = json_object();
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         if (r.tokens_per_second[i] > 0)
-            json_array_append_new(lengths, json_pack("{s:i, s:f}", "chunk", (int)r.chunk[i],
-                                                     "tokens_per_second", r.tokens_per_second[i]));
+            tn_json_append(&lengths, tn_json_pack("{s:i, s:f}", "chunk", (int)r.chunk[i], "tokens_per_second",
+                                                  r.tokens_per_second[i]));
     }
     for (int s = 0; s < TN_N_SITES; s++)
         if (tn_site_in_layers((tn_site)s))
-            json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
+            tn_json_set(&rows, tn_site_name((tn_site)s), json_integer(r.tuned.rows_per_run[s]));
     json_t *reads = json_object();
+    int rc = EXIT_OK;
     for (int i = 0; i < TN_TUNED_READS && r.read_gb_per_second[r.i_read] > 0; i++)
-        json_object_set_new(reads, tn_tuned_read_names[i], json_real(r.read_gb_per_second[i]));
+        tn_json_set(&reads, tn_tuned_read_names[i], tn_json_real(r.read_gb_per_second[i]));
     if (json) {
         json_t *j =
-            json_pack("{s:s, s:i, s:i, s:O, s:O, s:O, s:i}", "model", ma->model, "prompt", (int)n_prompt,
-                      "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
-                      "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
+            tn_json_pack("{s:s, s:i, s:i, s:O, s:O, s:O, s:i}", "model", ma->model, "prompt", (int)n_prompt,
+                         "chunk", (int)r.tuned.chunk, "lengths", lengths, "rows_per_run", rows,
+                         "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
         if (r.tuned.attn_times.n_widths)
-            json_object_set_new(j, "attention_times", tn_attn_times_json(&r.tuned.attn_times));
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(j);
+            tn_json_set(&j, "attention_times", tn_attn_times_json(&r.tuned.attn_times));
+        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     } else {
         printf("| chunk | tokens/s, prompt of %d |\n|-------|--------------------------|\n", n_prompt);
         for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
@@ -254,7 +247,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
     json_decref(lengths);
     json_decref(rows);
     json_decref(reads);
-    return EXIT_OK;
+    return rc;
 }
 
 int cmd_bench(int argc, char **argv) {

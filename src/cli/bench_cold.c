@@ -1,13 +1,13 @@
 /* tern bench --cold - process start to first token with the file out of the page cache, and where the time
  * goes. */
 #include "cli/bench.h"
+#include "cli/output.h"
 
 #include "base/aio.h"
 #include "base/clock.h"
 #include "base/rng.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +70,7 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
     tern_error err = {0};
     tern_stats x = {0}, before = {0}; /* before the prefill: what was loaded when the model was opened */
     tern_status st = start(ma, n_prompt, &s, &e, &ids, t, &before, &err);
+    int rc = EXIT_OK;
     uint64_t rss = peak_rss_bytes();
     double warm_s = 0;
     if (st == TERN_OK) tern_session_stats(s, &x);
@@ -87,21 +88,19 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
                        (x.load_s - before.load_s)) /
                       n,
                wait = t[2] - t[1] - (x.cpu_busy_s + x.npu_busy_s) / n;
-        json_t *j = json_pack(
+        json_t *j = tn_json_pack(
             "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:s}", "ttft_ms",
             (t[2] - t0) * 1e3, "start_ms", (main_s - t0) * 1e3, "open_ms", (t[1] - main_s) * 1e3, "read_ms",
             x.read_s * 1e3, "unpack_ms", x.unpack_s * 1e3 / n, "load_ms", x.load_s * 1e3 / n, "compute_ms",
             busy * 1e3, "wait_ms", wait * 1e3, "warm_prefill_ms", warm_s * 1e3, "cpu_bubble", x.cpu_bubble,
             "npu_bubble", x.npu_bubble, "read_bytes", (json_int_t)x.read_bytes, "peak_rss_bytes",
             (json_int_t)rss, "first_token", ids[n_prompt], "method", x.read_method ? x.read_method : "float");
-        json_dumpf(j, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(j);
+        rc = emit_json(j, JSON_COMPACT | JSON_REAL_PRECISION(6));
     }
     free(ids);
     tern_session_close(&s);
     tern_engine_close(&e);
-    return st == TERN_OK ? EXIT_OK : failed(&err);
+    return st == TERN_OK ? rc : failed(&err);
 }
 
 /* ---- many -------------------------------------------------------------------------------------------------
@@ -236,9 +235,9 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
         if (json) {
             char test[24];
             snprintf(test, sizeof test, "cold%d", prompts[t]);
-            json_array_append_new(
-                all,
-                json_pack("{s:s, s:i, s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:f, s:f, s:f, "
+            tn_json_append(
+                &all, tn_json_pack(
+                          "{s:s, s:i, s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:f, s:f, s:f, "
                           "s:f, s:I, s:I, s:s, s:s, s:i}",
                           "test", test, "threads", (int)ma->o.n_threads, "ttft_ms", "median", sp[0].median,
                           "min", sp[0].min, "max", sp[0].max, "open", sp[1].median + sp[2].median, "read",
@@ -256,10 +255,7 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
             fflush(stdout);
         }
     }
-    if (json && rc == EXIT_OK) {
-        json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-    }
+    if (json && rc == EXIT_OK) rc = emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(all);
     free(v);
     return rc;

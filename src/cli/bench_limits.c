@@ -1,6 +1,7 @@
 /* tern bench limits - peaks, memory bandwidth and cold reads of this machine. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -8,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -131,17 +131,15 @@ int bench_limits(int32_t n_threads, const char *file, bool json) {
     temp_path[0] = 0;
     if (json) {
         json_t *d = json_object();
-        for (int i = 0; i < 4; i++) json_object_set_new(d, ways[i].key, json_real(disk[i]));
-        json_t *j = json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "threads", n, "int8_ops",
-                              l.int8_ops, "bf16_flops", l.bf16_flops, "fp32_flops", l.fp32_flops,
-                              "memory_read_bytes_per_second", l.read_bytes_per_s, "thread_int8_ops",
-                              l.thread_int8_ops, "thread_bf16_flops", l.thread_bf16_flops,
-                              "thread_fp32_flops", l.thread_fp32_flops, "thread_memory_read_bytes_per_second",
-                              l.thread_read_bytes_per_s, "cold_read_bytes_per_second", d);
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(j);
-        return EXIT_OK;
+        for (int i = 0; i < 4; i++) tn_json_set(&d, ways[i].key, tn_json_real(disk[i]));
+        json_t *j =
+            tn_json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "threads", n, "int8_ops",
+                         l.int8_ops, "bf16_flops", l.bf16_flops, "fp32_flops", l.fp32_flops,
+                         "memory_read_bytes_per_second", l.read_bytes_per_s, "thread_int8_ops",
+                         l.thread_int8_ops, "thread_bf16_flops", l.thread_bf16_flops, "thread_fp32_flops",
+                         l.thread_fp32_flops, "thread_memory_read_bytes_per_second",
+                         l.thread_read_bytes_per_s, "cold_read_bytes_per_second", d);
+        return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%-22s %14s %14d threads\n", "", "1 thread", n);
     printf("%-22s %9.0f GOPS %9.0f GOPS\n", "INT8 multiply-add", l.thread_int8_ops * 1e-9, l.int8_ops * 1e-9);

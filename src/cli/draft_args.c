@@ -1,5 +1,7 @@
 #include "cli/draft_args.h"
 
+#include "base/json.h"
+
 #include <stdio.h>
 
 /* Of the prompts' time without it. */
@@ -16,7 +18,7 @@ static double ms(double total_s, uint64_t n) { return n ? total_s * 1e3 / (doubl
 json_t *draft_json(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
     tern_draft_stats t;
     tern_session_draft_stats(s, &t);
-    return json_pack(
+    return tn_json_pack(
         "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:f, s:f}",
         "verifications", (json_int_t)t.n_steps, "rows", (json_int_t)t.n_rows, "accepted",
         (json_int_t)t.n_accepted, "tokens_per_verification", t.tokens_per_step, "accepted_length",

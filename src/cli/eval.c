@@ -1,11 +1,11 @@
 /* tern eval - perplexity and task accuracy. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/stats.h"
 
 #include "lab/eval.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void show(void *user, int64_t done, int64_t total, double value) {
 }
 
 static void on_item(void *user, bool right) {
-    json_array_append_new(((outcome *)user)->items, json_integer(right));
+    tn_json_append(&((outcome *)user)->items, json_integer(right));
 }
 
 /* A model beside the first, with the options of that one that do not name a model. */
@@ -35,27 +35,27 @@ static int open_other(const command *c, const model_args *like, const char *mode
 }
 
 static json_t *loss_json(const tn_eval_loss *l) {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "nll_diff", l->nll_diff.value,
-                     "nll_diff_stderr", l->nll_diff.stderr_, "kl", l->kl.value, "kl_stderr", l->kl.stderr_,
-                     "kl_p99", l->kl_p99, "kl_max", l->kl_max, "same_top", l->same_top.value,
-                     "same_top_stderr", l->same_top.stderr_);
+    return tn_json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "nll_diff", l->nll_diff.value,
+                        "nll_diff_stderr", l->nll_diff.stderr_, "kl", l->kl.value, "kl_stderr", l->kl.stderr_,
+                        "kl_p99", l->kl_p99, "kl_max", l->kl_max, "same_top", l->same_top.value,
+                        "same_top_stderr", l->same_top.stderr_);
 }
 
-static void add_comparisons(json_t *j, const tn_eval_result *r) {
+static void add_comparisons(json_t **j, const tn_eval_result *r) {
     if (r->has_source) {
-        json_object_set_new(j, "source_perplexity", json_real(r->source_value));
-        json_object_set_new(j, "loss", loss_json(&r->loss));
+        tn_json_set(j, "source_perplexity", tn_json_real(r->source_value));
+        tn_json_set(j, "loss", loss_json(&r->loss));
     }
     if (!r->has_against) return;
-    json_object_set_new(j, "against", json_real(r->against_value));
-    json_object_set_new(j, "paired",
-                        json_pack("{s:f, s:f, s:f}", "difference", r->paired.value, "stderr",
-                                  r->paired.stderr_, "p", tn_eval_p(r->paired)));
+    tn_json_set(j, "against", tn_json_real(r->against_value));
+    tn_json_set(j, "paired",
+                tn_json_pack("{s:f, s:f, s:f}", "difference", r->paired.value, "stderr", r->paired.stderr_,
+                             "p", tn_eval_p(r->paired)));
     if (!r->has_source) return;
-    json_object_set_new(j, "against_loss", loss_json(&r->against_loss));
-    json_object_set_new(j, "paired_kl",
-                        json_pack("{s:f, s:f, s:f}", "difference", r->paired_kl.value, "stderr",
-                                  r->paired_kl.stderr_, "p", tn_eval_p(r->paired_kl)));
+    tn_json_set(j, "against_loss", loss_json(&r->against_loss));
+    tn_json_set(j, "paired_kl",
+                tn_json_pack("{s:f, s:f, s:f}", "difference", r->paired_kl.value, "stderr",
+                             r->paired_kl.stderr_, "p", tn_eval_p(r->paired_kl)));
 }
 
 static void print_loss(const char *who, double source, const tn_eval_loss *l) {
@@ -149,20 +149,19 @@ int cmd_eval(int argc, char **argv) {
         json_decref(out.items);
         return failed(&err);
     }
+    rc = EXIT_OK;
     const char *count = r.is_ppl ? "tokens" : "items", *value = r.is_ppl ? "perplexity" : "accuracy";
     if (json) {
-        json_t *j = json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value,
-                              r.value, "stderr", r.stderr_);
+        json_t *j = tn_json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value,
+                                 r.value, "stderr", r.stderr_);
         if (!r.is_ppl) {
-            json_object_set_new(j, "skipped", json_integer(r.n_skipped));
-            json_object_set_new(j, "answer_perplexity", json_real(r.perplexity));
+            tn_json_set(&j, "skipped", json_integer(r.n_skipped));
+            tn_json_set(&j, "answer_perplexity", tn_json_real(r.perplexity));
         }
-        add_comparisons(j, &r);
-        if (items) json_object_set(j, "items_right", out.items);
-        if (r.stats.attn_rows) json_object_set_new(j, "attention", attention_json(&r.stats));
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
-        putchar('\n');
-        json_decref(j);
+        add_comparisons(&j, &r);
+        if (items) tn_json_set(&j, "items_right", json_incref(out.items));
+        if (r.stats.attn_rows) tn_json_set(&j, "attention", attention_json(&r.stats));
+        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
     } else if (r.is_ppl) {
         printf("perplexity %.4f +- %.4f over %lld tokens\n", r.value, r.stderr_, (long long)r.n_items);
     } else {
@@ -172,5 +171,5 @@ int cmd_eval(int argc, char **argv) {
     }
     if (!json) print_comparisons(&r);
     json_decref(out.items);
-    return EXIT_OK;
+    return rc;
 }

@@ -1,6 +1,7 @@
 /* tern inspect - what is in a model file, and what this processor can do. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/stats.h"
 
 #include "base/cpu.h"
@@ -11,7 +12,6 @@
 #include "model/source.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +23,11 @@ static const char *kind_name(uint32_t kind) {
 }
 
 static json_t *hparams_json(const tn_hparams *h) {
-    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:f}", "arch", h->arch,
-                     "name", h->name, "layers", h->n_layers, "embedding", h->n_embd, "heads", h->n_heads,
-                     "kv_heads", h->n_kv_heads, "head_size", h->d_head, "feed_forward", h->n_ff, "vocabulary",
-                     h->n_vocab, "context", h->ctx_train, "tied", h->tied, "window", h->window, "rope_base",
-                     h->rope_base);
+    return tn_json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:i, s:f}", "arch", h->arch,
+                        "name", h->name, "layers", h->n_layers, "embedding", h->n_embd, "heads", h->n_heads,
+                        "kv_heads", h->n_kv_heads, "head_size", h->d_head, "feed_forward", h->n_ff,
+                        "vocabulary", h->n_vocab, "context", h->ctx_train, "tied", h->tied, "window",
+                        h->window, "rope_base", h->rope_base);
 }
 
 static void print_hparams(const tn_hparams *h) {
@@ -68,8 +68,8 @@ static json_t *storage_json(const tn_source *s) {
     json_t *a = json_array();
     for (int d = 0; d <= TN_N_DTYPES; d++) {
         if (by[d].n)
-            json_array_append_new(a, json_pack("{s:s, s:I, s:I}", "type", dtype_name((tn_dtype)d), "tensors",
-                                               by[d].n, "bytes", by[d].bytes));
+            tn_json_append(&a, tn_json_pack("{s:s, s:I, s:I}", "type", dtype_name((tn_dtype)d), "tensors",
+                                            by[d].n, "bytes", by[d].bytes));
     }
     return a;
 }
@@ -79,11 +79,10 @@ static json_t *tensors_json(const tn_source *s) {
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         json_t *dims = json_array();
-        for (int32_t d = 0; d < t->n_dims; d++)
-            json_array_append_new(dims, json_integer((json_int_t)t->dims[d]));
-        json_array_append_new(a, json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "type",
-                                           dtype_name(t->dtype), "shape", dims, "offset",
-                                           (json_int_t)t->off_bytes, "bytes", (json_int_t)t->size_bytes));
+        for (int32_t d = 0; d < t->n_dims; d++) tn_json_append(&dims, json_integer((json_int_t)t->dims[d]));
+        tn_json_append(&a, tn_json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "type",
+                                        dtype_name(t->dtype), "shape", dims, "offset",
+                                        (json_int_t)t->off_bytes, "bytes", (json_int_t)t->size_bytes));
     }
     return a;
 }
@@ -112,16 +111,15 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
     const tn_tokenizer *t = tn_source_tokenizer(s);
     uint64_t n_params = count_params(s);
     json_t *storage = storage_json(s);
-    if (json) {
-        json_t *j = json_pack("{s:s, s:s, s:I, s:I, s:s, s:O, s:o}", "file", path, "format",
-                              tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
-                              (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "tokenizer", tokenizer_name(t),
-                              "storage", storage, "hyperparameters", hparams_json(h));
-        if (tensors) json_object_set_new(j, "tensors", tensors_json(s));
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(j);
-    } else {
+    int rc = storage ? EXIT_OK : failed_text("no memory to describe %s", path);
+    if (rc == EXIT_OK && json) {
+        json_t *j = tn_json_pack("{s:s, s:s, s:I, s:I, s:s, s:O, s:o}", "file", path, "format",
+                                 tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
+                                 (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "tokenizer",
+                                 tokenizer_name(t), "storage", storage, "hyperparameters", hparams_json(h));
+        if (tensors) tn_json_set(&j, "tensors", tensors_json(s));
+        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    } else if (rc == EXIT_OK) {
         printf("format         %s\n", tn_source_description(s));
         print_hparams(h);
         printf("parameters     %.1f million\ntokenizer      %s", (double)n_params * 1e-6, tokenizer_name(t));
@@ -139,11 +137,11 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
     }
     json_decref(storage);
     tn_source_close(&s);
-    return EXIT_OK;
+    return rc;
 }
 
 /* How many compiled graphs there are of each number of rows: {"256": 112, "32": 113}. */
-static void count_graphs(const char *base, uint64_t n_bytes, json_t *graphs) {
+static void count_graphs(const char *base, uint64_t n_bytes, json_t **graphs) {
     uint32_t n = 0;
     if (n_bytes >= 8) memcpy(&n, base, sizeof n);
     for (uint32_t i = 0; i < n && (n_bytes - 8) / sizeof(tn_pkg_graph) > i; i++) {
@@ -151,15 +149,14 @@ static void count_graphs(const char *base, uint64_t n_bytes, json_t *graphs) {
         char rows[16];
         memcpy(&g, base + 8 + i * sizeof g, sizeof g);
         snprintf(rows, sizeof rows, "%d", g.m);
-        json_object_set_new(graphs, rows,
-                            json_integer(json_integer_value(json_object_get(graphs, rows)) + 1));
+        tn_json_set(graphs, rows, json_integer(json_integer_value(json_object_get(*graphs, rows)) + 1));
     }
 }
 
 /* Reads a section whole (which checks it); the records of tensor sections are listed into `sites`, graphs are
  * counted. */
-static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_section *s, json_t *sites,
-                                json_t *graphs, tern_error *err) {
+static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_section *s, json_t **sites,
+                                json_t **graphs, tern_error *err) {
     char *base = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
     TN_FAIL_IF(!base, err, TERN_E_MEMORY, "no memory for a section of %" PRIu64 " bytes", s->size_bytes);
     tern_status st = tn_pkg_read(p, s, base, err);
@@ -171,7 +168,7 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
         if ((r[i].part != TN_PKG_TILES && r[i].part != TN_PKG_WEIGHTLETS) || r[i].role >= TN_W_N_ROLES)
             continue;
         const tn_pkg_record *hot = tn_pkg_record_find(r, n, r[i].role, TN_PKG_HOT);
-        json_t *site = json_pack(
+        json_t *site = tn_json_pack(
             "{s:i, s:s, s:I, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear",
             tn_role_name((tn_role)r[i].role), "outputs", (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k,
             "bytes", (json_int_t)r[i].size_bytes, "act_scale", (double)r[i].act_scale, "outlier_path",
@@ -184,10 +181,10 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
             json_int_t count[8] = {0};
             for (size_t c = 0; c < (size_t)r[i].n; c++) count[tn_channel_bits_get(bits, c) - 1]++;
             json_t *histogram = json_array();
-            for (int b = 0; b < 8; b++) json_array_append_new(histogram, json_integer(count[b]));
-            json_object_set_new(site, "channels_by_bits", histogram); /* of 1, 2 ... 8 bits */
+            for (int b = 0; b < 8; b++) tn_json_append(&histogram, json_integer(count[b]));
+            tn_json_set(&site, "channels_by_bits", histogram); /* of 1, 2 ... 8 bits */
         }
-        json_array_append_new(sites, site);
+        tn_json_append(sites, site);
     }
     tn_free(ctx, base);
     return st;
@@ -206,23 +203,24 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
     if (st == TERN_OK) st = tn_package_attn_times(ctx, p, &times, &err);
     for (size_t i = 0; i < tn_pkg_n_sections(p) && st == TERN_OK; i++) {
         const tn_pkg_section *s = tn_pkg_section_at(p, i);
-        st = read_section(ctx, p, s, sites, graphs, &err);
-        json_array_append_new(sections, json_pack("{s:s, s:i, s:I, s:I}", "kind", kind_name(s->kind), "layer",
-                                                  (int)s->layer, "offset", (json_int_t)s->off_bytes, "bytes",
-                                                  (json_int_t)s->size_bytes));
+        st = read_section(ctx, p, s, &sites, &graphs, &err);
+        tn_json_append(&sections, tn_json_pack("{s:s, s:i, s:I, s:I}", "kind", kind_name(s->kind), "layer",
+                                               (int)s->layer, "offset", (json_int_t)s->off_bytes, "bytes",
+                                               (json_int_t)s->size_bytes));
     }
     char format[40];
     snprintf(format, sizeof format, "tern package, version %d", TN_PKG_VERSION); /* the only one that opens */
-    if (st == TERN_OK && json) {
+    if (st == TERN_OK && (!sections || !sites || !graphs))
+        st = tn_fail(&err, TERN_E_MEMORY, "no memory to describe %s", path);
+    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    if (rc == EXIT_OK && json) {
         json_t *j =
-            json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O, s:O}", "file", path, "format", format, "scheme",
-                      scheme, "parameters", (json_int_t)n_params, "hyperparameters", hparams_json(&h),
-                      "sections", sections, "graphs_by_rows", graphs, "linears", sites);
-        if (times.n_widths) json_object_set_new(j, "attention_times", tn_attn_times_json(&times));
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(j);
-    } else if (st == TERN_OK) {
+            tn_json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O, s:O}", "file", path, "format", format, "scheme",
+                         scheme, "parameters", (json_int_t)n_params, "hyperparameters", hparams_json(&h),
+                         "sections", sections, "graphs_by_rows", graphs, "linears", sites);
+        if (times.n_widths) tn_json_set(&j, "attention_times", tn_attn_times_json(&times));
+        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    } else if (rc == EXIT_OK) {
         printf("format         %s, scheme %s; all checksums hold\n", format, scheme);
         print_hparams(&h);
         if (times.n_widths) print_attn_times(&times);
@@ -273,7 +271,7 @@ static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensor
     json_decref(sites);
     json_decref(graphs);
     tn_pkg_close(&p);
-    return st == TERN_OK ? EXIT_OK : failed(&err);
+    return rc;
 }
 
 /* The set each kernel of the table was compiled for, found by asking which smaller set still picks it. */
@@ -323,17 +321,16 @@ static int inspect_cpu(bool json) {
                 {"attn_sparse", offsetof(tn_kernels, attn_sparse)}};
     json_t *features = json_array(), *kernels = json_object();
     for (uint32_t bit = 1; bit; bit <<= 1) {
-        if (k.cpu & bit) json_array_append_new(features, json_string(tn_cpu_flag_name(bit)));
+        if (k.cpu & bit) tn_json_append(&features, tn_json_pack("s", tn_cpu_flag_name(bit)));
     }
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        json_object_set_new(kernels, rows[i].name, json_string(picked_by(rows[i].offset, &k)));
-    if (json) {
-        json_t *j =
-            json_pack("{s:i, s:O, s:O}", "cores", tn_cpu_count(), "features", features, "kernels", kernels);
-        json_dumpf(j, stdout, JSON_INDENT(2));
-        putchar('\n');
-        json_decref(j);
-    } else {
+        tn_json_set(&kernels, rows[i].name, tn_json_pack("s", picked_by(rows[i].offset, &k)));
+    int rc = features && kernels ? EXIT_OK : failed_text("no memory to describe the processor");
+    if (rc == EXIT_OK && json) {
+        json_t *j = tn_json_pack("{s:i, s:O, s:O}", "cores", tn_cpu_count(), "features", features, "kernels",
+                                 kernels);
+        rc = emit_json(j, JSON_INDENT(2));
+    } else if (rc == EXIT_OK) {
         printf("%d cores;", tn_cpu_count());
         size_t i;
         json_t *v;
@@ -344,7 +341,7 @@ static int inspect_cpu(bool json) {
     }
     json_decref(features);
     json_decref(kernels);
-    return EXIT_OK;
+    return rc;
 }
 
 int cmd_inspect(int argc, char **argv) {

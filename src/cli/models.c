@@ -1,17 +1,16 @@
 /* tern models - the models on this machine, whether they run here and how much memory they want. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 
 #include "model/catalogue.h"
 
-#include <jansson.h>
 #include <stdio.h>
-#include <string.h>
 
 typedef struct listing {
-    json_t *json; /* NULL: a table */
+    bool is_json; /* else a table */
+    json_t *json;
     int n;
-    bool failed;
 } listing;
 
 static bool list_one(void *user, const tn_catalogue_entry *e) {
@@ -21,14 +20,14 @@ static bool list_one(void *user, const tn_catalogue_entry *e) {
     bool runs = tern_engine_estimate(e->path, NULL, &m, &err) == TERN_OK;
     double mib = 1 << 20, memory = runs ? (double)(m.weight_bytes + m.kv_bytes + m.work_bytes) / mib : 0;
     l->n++;
-    if (l->json) {
-        json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:s, s:b, s:s, s:I, s:I}", "name", e->name, "path",
-                              e->path, "where", e->where, "bytes", (json_int_t)e->n_bytes, "arch",
-                              runs ? m.arch : "", "runs", (int)runs, "why_not", runs ? "" : err.message,
-                              "weight_bytes", (json_int_t)(runs ? m.weight_bytes : 0), "session_bytes",
-                              (json_int_t)(runs ? m.kv_bytes + m.work_bytes : 0));
-        l->failed = l->failed || !j || json_array_append_new(l->json, j);
-        return !l->failed;
+    if (l->is_json) {
+        tn_json_append(&l->json,
+                       tn_json_pack("{s:s, s:s, s:s, s:I, s:s, s:b, s:s, s:I, s:I}", "name", e->name, "path",
+                                    e->path, "where", e->where, "bytes", (json_int_t)e->n_bytes, "arch",
+                                    runs ? m.arch : "", "runs", (int)runs, "why_not", runs ? "" : err.message,
+                                    "weight_bytes", (json_int_t)(runs ? m.weight_bytes : 0), "session_bytes",
+                                    (json_int_t)(runs ? m.kv_bytes + m.work_bytes : 0)));
+        return l->json != NULL;
     }
     if (l->n == 1) printf("%-44s %9s  %-10s %11s  %s\n", "NAME", "MiB", "ARCH", "MEMORY MiB", "WHERE");
     printf("%-44s %9.0f  %-10s ", e->name, (double)e->n_bytes / mib, runs ? m.arch : "-");
@@ -53,15 +52,9 @@ int cmd_models(int argc, char **argv) {
     const char *words[1];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    listing l = {.json = json ? json_array() : NULL};
-    if (json && !l.json) return failed_text("no memory for the list");
-    tn_catalogue_each(list_one, &l);
-    if (json) {
-        if (!l.failed) l.failed = json_dumpf(l.json, stdout, JSON_INDENT(2)) != 0;
-        putchar('\n');
-        json_decref(l.json);
-        return l.failed ? failed_text("no memory for the list, or a name that is not UTF-8") : EXIT_OK;
-    }
+    listing l = {.is_json = json, .json = json ? json_array() : NULL};
+    if (!json || l.json) tn_catalogue_each(list_one, &l);
+    if (json) return emit_json(l.json, JSON_INDENT(2));
     if (!l.n) fputs("tern: no models found: put their folders into TERN_MODELS, or give a path\n", stderr);
     return EXIT_OK;
 }

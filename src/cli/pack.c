@@ -1,13 +1,13 @@
 /* tern pack - a model in any format to a package for an INT8 device. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 
 #include "base/clock.h"
 #include "attention/sparse_attn.h"
 #include "formats/package.h"
 #include "quant/pack.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -114,17 +114,14 @@ int cmd_pack(int argc, char **argv) {
     if (tn_pack(&ctx, words[0], out, &o, &r, &err) != TERN_OK) return failed(&err);
     double share = r.n_values ? 100.0 * (double)r.n_outliers / (double)r.n_values : 0;
     if (json) {
-        json_t *j = json_pack(
+        json_t *j = tn_json_pack(
             "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme",
             scheme, "bytes", (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites",
             (int)r.n_shadowed, "unsmoothed_sites", (int)r.n_unsmoothed, "outlier_percent", share,
             "hot_channels", (json_int_t)r.n_hot, "channels", (json_int_t)r.n_channels, "hot_coverage",
             r.hot_coverage, "resident_row_bytes", (json_int_t)r.hot_row_bytes, "all_row_bytes",
             (json_int_t)r.all_row_bytes, "calibration_tokens", (json_int_t)r.n_calib_tokens);
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(j);
-        return EXIT_OK;
+        return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r.package_bytes / 1048576,
            scheme, (unsigned long long)r.n_calib_tokens);

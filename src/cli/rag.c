@@ -1,13 +1,13 @@
 /* tern rag - the documents that tern ask answers from: add, ls, rm. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/store_args.h"
 
 #include "base/clock.h"
 #include "store/rag.h"
 #include "engine/tokens.h"
 
-#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,22 +111,21 @@ static int sub_add(int argc, char **argv) {
     if (st == TERN_OK) st = tn_rag_counts(a.store, &n_documents, &n_passages, &err);
     if (st == TERN_OK && json) {
         json_t *j =
-            json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added", (json_int_t)sum.n_added,
-                      "changed", (json_int_t)sum.n_changed, "unchanged", (json_int_t)sum.n_unchanged,
-                      "removed", (json_int_t)sum.n_removed, "skipped", (json_int_t)sum.n_skipped,
-                      "passages_written", (json_int_t)sum.n_passages, "documents", (json_int_t)n_documents,
-                      "passages", (json_int_t)n_passages, "seconds", tn_now_s() - t0);
-        json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(j);
+            tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added", (json_int_t)sum.n_added,
+                         "changed", (json_int_t)sum.n_changed, "unchanged", (json_int_t)sum.n_unchanged,
+                         "removed", (json_int_t)sum.n_removed, "skipped", (json_int_t)sum.n_skipped,
+                         "passages_written", (json_int_t)sum.n_passages, "documents", (json_int_t)n_documents,
+                         "passages", (json_int_t)n_passages, "seconds", tn_now_s() - t0);
+        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     } else if (st == TERN_OK) {
         printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld documents with "
                "%lld passages in %.1f s\n",
                (long long)sum.n_added, (long long)sum.n_changed, (long long)sum.n_unchanged,
                (long long)sum.n_removed, (long long)sum.n_skipped, (long long)n_documents,
                (long long)n_passages, tn_now_s() - t0);
+        rc = EXIT_OK;
     }
-    rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    if (st != TERN_OK) rc = failed(&err);
     tn_store_close(&a.store);
     tn_tokenizer_close(&a.tok);
     free(a.ids);
@@ -148,6 +147,7 @@ static tn_store *open_existing(tn_ctx *ctx, const char *given, int *rc) {
 }
 
 typedef struct listing {
+    bool as_json;
     json_t *json;
     int64_t n;
 } listing;
@@ -155,10 +155,10 @@ typedef struct listing {
 static bool list_one(void *user, const tn_rag_document *d) {
     listing *l = user;
     l->n++;
-    if (l->json) {
-        json_array_append_new(l->json, json_pack("{s:s, s:I, s:I, s:I}", "path", d->path, "passages",
-                                                 (json_int_t)d->n_passages, "bytes", (json_int_t)d->n_bytes,
-                                                 "added", (json_int_t)d->added));
+    if (l->as_json) {
+        tn_json_append(&l->json, tn_json_pack("{s:s, s:I, s:I, s:I}", "path", d->path, "passages",
+                                              (json_int_t)d->n_passages, "bytes", (json_int_t)d->n_bytes,
+                                              "added", (json_int_t)d->added));
         return true;
     }
     char when[32];
@@ -186,18 +186,17 @@ static int sub_ls(int argc, char **argv) {
     tn_ctx_init(&ctx, NULL);
     tn_store *s = open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
-    listing l = {.json = json ? json_array() : NULL};
+    listing l = {.as_json = json, .json = json ? json_array() : NULL};
     tern_error err;
     tern_status st = s ? tn_rag_list(s, list_one, &l, &err) : TERN_OK;
     tn_store_close(&s);
-    if (json) {
-        json_dumpf(l.json, stdout, JSON_INDENT(2));
-        putchar('\n');
+    if (st != TERN_OK) {
         json_decref(l.json);
-    } else if (st == TERN_OK && !l.n) {
-        fputs("tern: no documents: tern rag add PATH brings them in\n", stderr);
+        return failed(&err);
     }
-    return st == TERN_OK ? EXIT_OK : failed(&err);
+    if (json) return emit_json(l.json, JSON_INDENT(2));
+    if (!l.n) fputs("tern: no documents: tern rag add PATH brings them in\n", stderr);
+    return EXIT_OK;
 }
 
 static int sub_rm(int argc, char **argv) {

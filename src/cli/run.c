@@ -3,12 +3,12 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
 
 #include "base/clock.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,24 +188,20 @@ static double answer_speed(const outcome *o) {
 
 static int print_json(const request *r, outcome *o) {
     const answer *a = &o->answer;
-    json_t *j = json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", a->text ? a->text : "",
-                          a->n, "tokens", (int)o->res.n_tokens, "prompt_tokens", (int)o->n_ids, "stop",
-                          stop_reason_text(o->res.reason), "load_ms", o->loaded_s * 1e3, "ttft_ms",
-                          (a->first_s > 0 ? a->first_s : o->loaded_s + o->prefill_s) * 1e3,
-                          "prefill_tokens_per_second", prompt_speed(o), "decode_tokens_per_second",
-                          answer_speed(o), "peak_rss_bytes", (json_int_t)peak_rss_bytes());
-    if (!j) return failed_text("the answer is not valid UTF-8 for JSON");
     const tern_stats *ts = &o->stats;
-    int bad = 0;
-    if (r->logprobs) bad |= json_object_set(j, "token_logprobs", a->tokens);
-    bad |= json_object_set_new(j, "kv_bytes", json_integer((json_int_t)ts->kv_bytes));
-    bad |= json_object_set_new(j, "draft", draft_json(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens));
-    if (ts->wall_s > 0) bad |= json_object_set_new(j, "prefill", prefill_json(ts));
-    if (ts->attn_rows) bad |= json_object_set_new(j, "attention", attention_json(ts));
-    if (ts->n_switched) bad |= json_object_set_new(j, "switching", switching_json(ts));
-    if (!bad) bad = json_dumpf(j, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    json_decref(j);
-    return bad ? failed_text("no memory for the JSON of the answer") : EXIT_OK;
+    json_t *j = tn_json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", a->text ? a->text : "",
+                             a->n, "tokens", (int)o->res.n_tokens, "prompt_tokens", (int)o->n_ids, "stop",
+                             stop_reason_text(o->res.reason), "load_ms", o->loaded_s * 1e3, "ttft_ms",
+                             (a->first_s > 0 ? a->first_s : o->loaded_s + o->prefill_s) * 1e3,
+                             "prefill_tokens_per_second", prompt_speed(o), "decode_tokens_per_second",
+                             answer_speed(o), "peak_rss_bytes", (json_int_t)peak_rss_bytes());
+    if (r->logprobs) tn_json_set(&j, "token_logprobs", json_incref(a->tokens));
+    tn_json_set(&j, "kv_bytes", json_integer((json_int_t)ts->kv_bytes));
+    tn_json_set(&j, "draft", draft_json(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens));
+    if (ts->wall_s > 0) tn_json_set(&j, "prefill", prefill_json(ts));
+    if (ts->attn_rows) tn_json_set(&j, "attention", attention_json(ts));
+    if (ts->n_switched) tn_json_set(&j, "switching", switching_json(ts));
+    return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
 static void print_stats(const outcome *o) {
@@ -235,7 +231,7 @@ static int run(const request *r, outcome *o) {
     rc = write_files(r, o);
     if (rc == EXIT_OK && r->json) rc = print_json(r, o);
     if (rc != EXIT_OK) return rc;
-    putchar('\n');
+    if (!r->json) putchar('\n');
     fflush(stdout); /* before the statistics: both may go to one terminal */
     if (r->stats) print_stats(o);
     return EXIT_OK;

@@ -1,36 +1,38 @@
 #include "cli/stats.h"
 
+#include "base/json.h"
+
 #include <stdio.h>
 
 json_t *prefill_json(const tern_stats *t) {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I}",
-                     "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble, "npu_bubble",
-                     t->npu_bubble, "decision_us", t->decision_us, "decision_max_us", t->decision_max_us,
-                     "decisions", (json_int_t)t->n_decisions, "stolen_parts", (json_int_t)t->n_stolen,
-                     "outliers", (json_int_t)t->n_outliers, "dropped_outliers", (json_int_t)t->n_dropped,
-                     "hot_hits", (json_int_t)t->hot_hits, "cold_misses", (json_int_t)t->cold_misses,
-                     "subgraphs", (int)t->n_subgraphs, "shared_subgraphs", (int)t->n_shared,
-                     "activation_bytes", (json_int_t)t->activation_bytes, "graph_bytes",
-                     (json_int_t)t->graph_bytes, "graph_bytes_unshared", (json_int_t)t->graph_bytes_unshared,
-                     "unpacked_by_device", (json_int_t)t->unpacked_by_device);
+    return tn_json_pack(
+        "{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I}",
+        "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble, "npu_bubble", t->npu_bubble,
+        "decision_us", t->decision_us, "decision_max_us", t->decision_max_us, "decisions",
+        (json_int_t)t->n_decisions, "stolen_parts", (json_int_t)t->n_stolen, "outliers",
+        (json_int_t)t->n_outliers, "dropped_outliers", (json_int_t)t->n_dropped, "hot_hits",
+        (json_int_t)t->hot_hits, "cold_misses", (json_int_t)t->cold_misses, "subgraphs", (int)t->n_subgraphs,
+        "shared_subgraphs", (int)t->n_shared, "activation_bytes", (json_int_t)t->activation_bytes,
+        "graph_bytes", (json_int_t)t->graph_bytes, "graph_bytes_unshared",
+        (json_int_t)t->graph_bytes_unshared, "unpacked_by_device", (json_int_t)t->unpacked_by_device);
 }
 
 json_t *attention_json(const tern_stats *t) {
-    json_t *j = json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share",
-                          t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
-                          (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised,
-                          "bytes", (json_int_t)t->attn_bytes);
+    json_t *j = tn_json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share",
+                             t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
+                             (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised,
+                             "bytes", (json_int_t)t->attn_bytes);
     if (t->attn_fused) {
-        json_object_set_new(j, "pipeline",
-                            json_pack("{s:f, s:I, s:f, s:f, s:f, s:f}", "mean_fused",
-                                      (double)t->attn_fused / (double)t->attn_fused_launches, "plans",
-                                      (json_int_t)t->attn_plans, "plan_us", t->attn_plan_us, "plan_max_us",
-                                      t->attn_plan_max_us, "planned_ms", t->attn_planned_s * 1e3, "took_ms",
-                                      t->attn_took_s * 1e3));
+        tn_json_set(&j, "pipeline",
+                    tn_json_pack("{s:f, s:I, s:f, s:f, s:f, s:f}", "mean_fused",
+                                 (double)t->attn_fused / (double)t->attn_fused_launches, "plans",
+                                 (json_int_t)t->attn_plans, "plan_us", t->attn_plan_us, "plan_max_us",
+                                 t->attn_plan_max_us, "planned_ms", t->attn_planned_s * 1e3, "took_ms",
+                                 t->attn_took_s * 1e3));
     }
     if (t->attn_true) {
-        json_object_set_new(j, "recall", json_real((double)t->attn_found / (double)t->attn_true));
-        json_object_set_new(j, "mass", json_real(t->attn_mass));
+        tn_json_set(&j, "recall", tn_json_real((double)t->attn_found / (double)t->attn_true));
+        tn_json_set(&j, "mass", tn_json_real(t->attn_mass));
     }
     return j;
 }
@@ -46,9 +48,9 @@ void print_attn_times(const tn_attn_times *t) {
 }
 
 json_t *switching_json(const tern_stats *t) {
-    return json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks",
-                     (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
-                     t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
+    return tn_json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks",
+                        (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
+                        t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
 }
 
 void prefill_print(const tern_stats *t) {

@@ -9,6 +9,7 @@
 #include "text/chat.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     tern_engine *e = boot.hooks.alloc(boot.hooks.user, sizeof *e, 64);
     TN_FAIL_IF(!e, err, TERN_E_MEMORY, "no memory for an engine");
     memset(e, 0, sizeof *e);
+    e->fd = -1;
     tn_ctx_init(&e->ctx, o.hooks);
     const char *bad = NULL;
     uint32_t cpu = tn_cpu_flags(&bad);
@@ -120,6 +122,21 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     return st;
 }
 
+/* By the name that the system gives an open descriptor; nothing else of the engine knows of descriptors. It stays open
+ * with the engine, for what is read later. */
+tern_status tern_engine_open_fd(int fd, const tern_options *opt, tern_engine **out, tern_error *err) {
+    TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_engine_open_fd needs a place for the engine");
+    *out = NULL;
+    int copy = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
+    TN_FAIL_IF(copy < 0, err, TERN_E_INVALID, "descriptor %d is not open", fd);
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", copy);
+    tern_status st = tern_engine_open(path, opt, out, err);
+    if (st == TERN_OK) (*out)->fd = copy;
+    else close(copy);
+    return st;
+}
+
 void tern_engine_close(tern_engine **pe) {
     if (!pe || !*pe) return;
     tern_engine *e = *pe;
@@ -129,6 +146,7 @@ void tern_engine_close(tern_engine **pe) {
     tn_executor_close(&e->exec);
     tn_free(&e->ctx, e->profile_path);
     tn_pool_close(&e->pool);
+    if (e->fd >= 0) close(e->fd);
     tern_hooks hooks = e->ctx.hooks;
     hooks.release(hooks.user, e);
 }
@@ -178,6 +196,17 @@ size_t tern_token_bytes(const tern_engine *e, int32_t id, bool special, char *bu
 
 bool tern_token_is_end(const tern_engine *e, int32_t id) {
     return e && e->model->tokenizer && tn_tokenizer_is_end(e->model->tokenizer, id);
+}
+
+int32_t tern_token_special(const tern_engine *e, tern_special_token which) {
+    const tn_tokenizer *t = e ? e->model->tokenizer : NULL;
+    if (!t) return -1;
+    switch (which) {
+    case TERN_TOKEN_BOS: return tn_tokenizer_bos(t);
+    case TERN_TOKEN_EOS: return tn_tokenizer_eos(t);
+    case TERN_TOKEN_EOT: return tn_tokenizer_eot(t);
+    }
+    return -1;
 }
 
 tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs, int32_t *ids,

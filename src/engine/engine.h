@@ -32,6 +32,7 @@ struct tern_engine {
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
     char *profile_path; /* cache of the stage times, beside the package */
+    int fd;             /* of tern_engine_open_fd, or -1 */
 };
 
 struct tern_session {

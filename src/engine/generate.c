@@ -94,6 +94,7 @@ typedef struct decoder {
     uint32_t drafters; /* 0: one token a forward */
     int32_t max_rows;
     int32_t token; /* drawn and given out, not evaluated yet */
+    float *shaped; /* [n_vocab] for on_logits */
 } decoder;
 
 /* Draw the next token from logits and give it out. false: generation ends here, or *st tells why it failed.
@@ -110,7 +111,17 @@ static bool take(decoder *g, const float *logits, tern_status *st, tern_error *e
         g->res.reason = TERN_STOP_CONTEXT;
         return false;
     }
-    g->token = tn_sampler_draw(&g->sampler, logits, s->tokens, (size_t)s->n_tok);
+    const float *shaped = logits; /* what is drawn from; log-probabilities are the model's own */
+    if (o->on_logits) {
+        size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+        memcpy(g->shaped, logits, n_vocab * sizeof *logits);
+        if (!o->on_logits(o->user, g->shaped, n_vocab)) {
+            g->res.reason = TERN_STOP_CALLBACK;
+            return false;
+        }
+        shaped = g->shaped;
+    }
+    g->token = tn_sampler_draw(&g->sampler, shaped, s->tokens, (size_t)s->n_tok);
     if (!g->res.n_tokens) g->t0 = tn_now_s();
     if (!o->ignore_end && tern_token_is_end(s->e, g->token)) {
         g->res.reason = TERN_STOP_END;
@@ -223,6 +234,10 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
     if (st == TERN_OK)
         st = tn_sampler_open(&s->e->ctx, &o->sampling, (size_t)s->e->model->h.n_vocab, &g.sampler, err);
     if (st == TERN_OK) st = outlet_open(&g.text, s, o, err);
+    if (st == TERN_OK && o->on_logits) {
+        g.shaped = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, (size_t)s->e->model->h.n_vocab, sizeof *g.shaped);
+        if (!g.shaped) st = tn_fail(err, TERN_E_MEMORY, "no memory for a copy of the logits");
+    }
     if (st == TERN_OK && take(&g, s->logits, &st, err)) {
         while (advance(&g, &st, err)) {
         }
@@ -234,6 +249,7 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
         if (g.text.n && o->on_token) o->on_token(o->user, -1, g.text.buf, g.text.n, 0);
     }
     tn_free(&s->e->ctx, g.text.buf);
+    tn_free(&s->e->ctx, g.shaped);
     if (g.sampler.ctx) tn_sampler_close(&g.sampler);
     tn_storing_commit(s, n_prompt);
     if (result) *result = g.res;

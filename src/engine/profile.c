@@ -1,8 +1,9 @@
 /* Stage and forward times measured once per machine, model and settings, cached beside the package. */
 #include "engine/engine.h"
 
-#include <jansson.h>
+#include "base/json.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,9 +17,10 @@ static void key_of(const tern_engine *e, char *key, size_t cap) {
 
 void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
     *p = (tn_stage_profile){0};
-    json_t *j = json_load_file(e->profile_path, 0, NULL);
+    json_t *j;
     char key[64];
     key_of(e, key, sizeof key);
+    if (tn_json_read(e->profile_path, 0, &j, NULL) != TERN_OK) return;
     const char *stored = json_string_value(json_object_get(j, "key"));
     const json_t *us = json_object_get(j, "stage_us");
     if (stored && !strcmp(stored, key)) {
@@ -55,8 +57,12 @@ bool tn_profile_put(const tern_engine *e, const json_t *j) {
     char *tmp = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
     if (!tmp) return false;
     snprintf(tmp, cap, "%s.%ld.tmp", e->profile_path, (long)getpid());
-    bool ok =
-        !json_dump_file(j, tmp, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) && !rename(tmp, e->profile_path);
+    char *text;
+    bool ok = tn_json_text(j, JSON_INDENT(1) | JSON_REAL_PRECISION(6), &text, NULL) == TERN_OK;
+    FILE *f = ok ? fopen(tmp, "w") : NULL;
+    ok = f && fputs(text, f) >= 0;
+    ok = f && !fclose(f) && ok && !rename(tmp, e->profile_path);
+    free(text);
     if (!ok) unlink(tmp);
     tn_free(ctx, tmp);
     return ok;
@@ -65,20 +71,23 @@ bool tn_profile_put(const tern_engine *e, const json_t *j) {
 void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
     char key[64];
     key_of(e, key, sizeof key);
-    json_t *old = json_load_file(e->profile_path, 0, NULL), *tuned = json_object_get(old, "tuned"),
+    json_t *old;
+    if (tn_json_read(e->profile_path, 0, &old, NULL) == TERN_E_MEMORY)
+        return; /* what is there shall not be lost */
+    json_t *tuned = json_object_get(old, "tuned"),
            *read = json_object_get(old, "read"); /* tune.h's: stay as they are */
     json_t *us = json_object(), *rows = json_array(), *relative = json_array();
     for (int32_t i = 0; i < p->n_forwards; i++) {
-        json_array_append_new(rows, json_real((double)p->forward_rows[i]));
-        json_array_append_new(relative, json_real((double)p->forward_relative[i]));
+        tn_json_append(&rows, tn_json_real((double)p->forward_rows[i]));
+        tn_json_append(&relative, tn_json_real((double)p->forward_relative[i]));
     }
     for (int s = 0; p->measured && s < TN_N_STAGES; s++)
-        json_object_set_new(us, tn_stage_name((tn_stage)s), json_real(p->us[s]));
-    json_t *j = json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", key, "stage_us", us,
-                          "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us, "part_us",
-                          p->part_us, "forward_rows", rows, "forward_relative", relative);
-    if (tuned) json_object_set(j, "tuned", tuned);
-    if (read) json_object_set(j, "read", read);
+        tn_json_set(&us, tn_stage_name((tn_stage)s), tn_json_real(p->us[s]));
+    json_t *j = tn_json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", key, "stage_us", us,
+                             "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
+                             "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);
+    if (tuned) tn_json_set(&j, "tuned", json_incref(tuned));
+    if (read) tn_json_set(&j, "read", json_incref(read));
     json_decref(old);
     /* a folder that cannot be written costs one measured wave per process, nothing else */
     if (j && !tn_profile_put(e, j)) {

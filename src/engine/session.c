@@ -254,6 +254,13 @@ void tn_session_truncate(tern_session *s, int32_t n) {
     s->has_logits = false;
 }
 
+tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(n_tok > (size_t)s->n_tok, err, TERN_E_LIMIT, "%zu tokens to keep of %d", n_tok, s->n_tok);
+    tn_session_truncate(s, (int32_t)n_tok);
+    return TERN_OK;
+}
+
 tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");

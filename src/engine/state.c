@@ -118,6 +118,34 @@ out:
     return rc;
 }
 
+tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_error *err) {
+    TN_FAIL_IF(!dst || !src, err, TERN_E_INVALID, "tern_session_copy needs two sessions");
+    TN_FAIL_IF(dst->e != src->e, err, TERN_E_INVALID, "the sessions are of different engines");
+    TN_FAIL_IF(src->n_tok > dst->n_ctx, err, TERN_E_LIMIT, "%d tokens do not fit a context of %d", src->n_tok,
+               dst->n_ctx);
+    TN_FAIL_IF(tn_session_rope_long(dst) != tn_session_rope_long(src), err, TERN_E_INVALID,
+               "the sessions' contexts lie on different sides of %d tokens, with other rope factors",
+               src->e->model->h.rope_orig_ctx);
+    if (dst == src) return TERN_OK;
+    const tn_kv *from = &src->kv;
+    size_t d = (size_t)from->d_head, v_bytes = (size_t)src->n_tok * d * sizeof(float),
+           k_bytes = (size_t)(src->n_tok + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL * d * sizeof(float);
+    if (dst->pipeline) tn_pipeline_forget(dst->pipeline);
+    tn_session_truncate(dst, 0);
+    for (int l = 0; l < from->n_layers; l++) {
+        for (int h = 0; h < from->n_kv_heads; h++) {
+            memcpy(tn_kv_k(&dst->kv, l, h), tn_kv_k(from, l, h), k_bytes);
+            memcpy(tn_kv_v(&dst->kv, l, h), tn_kv_v(from, l, h), v_bytes);
+        }
+    }
+    memcpy(dst->tokens, src->tokens, (size_t)src->n_tok * sizeof *src->tokens);
+    if (src->has_logits)
+        memcpy(dst->logits, src->logits, (size_t)src->e->model->h.n_vocab * sizeof *src->logits);
+    dst->n_tok = src->n_tok;
+    dst->has_logits = src->has_logits;
+    return TERN_OK;
+}
+
 tern_status tern_session_load(tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     const tn_model *m = s->e->model;

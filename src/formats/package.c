@@ -48,7 +48,8 @@ struct tn_pkg_writer {
     char *path, *tmp;
     int fd;
     bool nameless; /* the file gets its name when it is finished */
-    uint64_t off;  /* end of what is written */
+    bool sealed;
+    uint64_t off; /* end of what is written */
     uint32_t max_sections, n_sections;
     tn_pkg_section *sections;
     uint64_t cap_toc_bytes, n_toc_bytes;
@@ -302,8 +303,9 @@ static tern_status give_name(tn_pkg_writer *w, tern_error *err) {
     return TERN_OK;
 }
 
-tern_status tn_pkg_finish(tn_pkg_writer **pw, tern_error *err) {
-    tn_pkg_writer *w = *pw;
+tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err) {
+    assert(!w->sealed && !w->open);
+    w->sealed = true;
     uint64_t table_bytes = w->n_sections * sizeof *w->sections;
     for (uint32_t i = 0; i < w->n_sections; i++) {
         if (w->sections[i].toc_bytes) w->sections[i].toc_off_bytes += (uint32_t)table_bytes;
@@ -333,6 +335,12 @@ tern_status tn_pkg_finish(tn_pkg_writer **pw, tern_error *err) {
     if (st == TERN_OK) st = write_at(w, &h, sizeof h, 0, err); /* what makes it a package comes last */
     if (st == TERN_OK && fsync(w->fd))
         st = tn_fail(err, TERN_E_IO, "%s: cannot sync: %s", w->path, strerror(errno));
+    return st;
+}
+
+tern_status tn_pkg_finish(tn_pkg_writer **pw, tern_error *err) {
+    tn_pkg_writer *w = *pw;
+    tern_status st = w->sealed ? TERN_OK : tn_pkg_seal(w, err);
     if (st == TERN_OK) st = give_name(w, err);
     if (st == TERN_OK) {
         close(w->fd);
@@ -356,28 +364,20 @@ struct tn_pkg {
 };
 
 static tern_status read_at(const tn_pkg *p, void *dst, uint64_t n, uint64_t off, tern_error *err) {
-    char *d = dst;
-    while (n) {
-        ssize_t got = pread(p->fd, d, n < (1u << 30) ? n : (1u << 30), (off_t)off);
-        if (got < 0 && errno == EINTR) continue;
-        TN_FAIL_IF(got < 0, err, TERN_E_IO, "%s: cannot read at offset %" PRIu64 ": %s", p->path, off,
-                   strerror(errno));
-        TN_FAIL_IF(got == 0, err, TERN_E_FORMAT, "%s: ends at offset %" PRIu64 ", in the middle of a section",
-                   p->path, off);
-        d += got;
-        off += (uint64_t)got;
-        n -= (uint64_t)got;
-    }
-    return TERN_OK;
+    return tn_file_read_at(p->fd, p->path, dst, n, off, err);
+}
+
+static bool begins_like_one(int fd) {
+    char magic[sizeof MAGIC];
+    return tn_file_read_at(fd, "", magic, sizeof magic, 0, NULL) == TERN_OK &&
+           !memcmp(magic, MAGIC, sizeof magic);
 }
 
 bool tn_pkg_is(const char *path) {
-    char magic[8];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    bool is =
-        pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, MAGIC, sizeof magic);
-    close(fd);
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, NULL);
+    bool is = fd >= 0 && begins_like_one(fd);
+    if (fd >= 0) close(fd);
     return is;
 }
 
@@ -465,23 +465,45 @@ static tern_status read_index(tn_pkg *p, tern_error *err) {
     return TERN_OK;
 }
 
-tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err) {
+/* Takes fd, whatever happens. */
+static tern_status open_fd(tn_ctx *ctx, int fd, uint64_t file_bytes, const char *path, tn_pkg **out,
+                           tern_error *err) {
     *out = NULL;
     tn_pkg *p = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *p);
+    if (!p) close(fd);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory to open %s", path);
-    p->ctx = ctx;
-    p->fd = open(path, O_RDONLY | O_CLOEXEC);
+    *p = (tn_pkg){.ctx = ctx, .fd = fd, .file_bytes = file_bytes};
     p->path = tn_strdup(ctx, TN_MEM_OTHER, path);
-    struct stat sb;
-    tern_status st = TERN_OK;
-    if (!p->path) st = tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
-    else if (p->fd < 0 || fstat(p->fd, &sb))
-        st = tn_fail(err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
-    else p->file_bytes = (uint64_t)sb.st_size;
+    tern_status st = p->path ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to open %s", path);
     if (st == TERN_OK) st = read_index(p, err);
     if (st == TERN_OK) *out = p;
     else tn_pkg_close(&p);
     return st;
+}
+
+tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err) {
+    *out = NULL;
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    return fd < 0 ? TERN_E_IO : open_fd(ctx, fd, (uint64_t)sb.st_size, path, out, err);
+}
+
+tern_status tn_pkg_open_if(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err) {
+    *out = NULL;
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, NULL);
+    if (fd < 0) return TERN_OK;
+    if (begins_like_one(fd)) return open_fd(ctx, fd, (uint64_t)sb.st_size, path, out, err);
+    close(fd);
+    return TERN_OK;
+}
+
+tern_status tn_pkg_reopen(const tn_pkg_writer *w, tn_pkg **out, tern_error *err) {
+    assert(w->sealed);
+    *out = NULL;
+    int fd = fcntl(w->fd, F_DUPFD_CLOEXEC, 0);
+    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot read it back: %s", w->path, strerror(errno));
+    return open_fd(w->ctx, fd, w->off, w->path, out, err);
 }
 
 void tn_pkg_close(tn_pkg **pp) {

@@ -91,6 +91,7 @@ enum { TN_PKG_HAS_SHADOW = 1 }; /* clipped activations of this linear are made g
 /* ---- writing ------------------------------------------------------------------------------------- */
 
 typedef struct tn_pkg_writer tn_pkg_writer;
+typedef struct tn_pkg tn_pkg;
 
 /* path is replaced only by tn_pkg_finish. At most max_sections sections, whose tables of contents take at
  * most cap_toc_bytes (tn_pkg_toc_bound added up over the sections of tensors). */
@@ -106,18 +107,23 @@ tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *
                        tern_error *err);
 tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err);
 
-/* Write the table, sync, rename over path. The writer is closed whatever happens. */
+/* Write the table and sync: the file is a package that has no name yet. Nothing can be added after that. */
+tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err);
+/* A reader of the sealed file, by its own descriptor. The writer may be closed before it. */
+tern_status tn_pkg_reopen(const tn_pkg_writer *w, tn_pkg **out, tern_error *err);
+/* Seal, where nobody did, and rename over path. The writer is closed whatever happens. */
 tern_status tn_pkg_finish(tn_pkg_writer **w, tern_error *err);
 /* Close and remove the temporary file. NULL-safe. */
 void tn_pkg_abort(tn_pkg_writer **w);
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-typedef struct tn_pkg tn_pkg;
-
-bool tn_pkg_is(const char *path); /* the file begins like a package */
+bool tn_pkg_is(const char *path); /* a regular file that begins like a package */
 /* Reads and checks header and index only. */
 tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
+/* As tn_pkg_open, by one descriptor, where the file begins like a package. *out is NULL, without an error,
+ * where it does not, or where it is no regular file that can be read. */
+tern_status tn_pkg_open_if(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
 void tn_pkg_close(tn_pkg **p);
 /* Let the kernel fetch everything in front of the layers, all of which is needed before anything can begin.
  */

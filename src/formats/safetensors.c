@@ -4,8 +4,8 @@
 
 #include "base/checked.h"
 #include "base/file.h"
+#include "base/json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -151,14 +151,13 @@ static tern_status add_file(tn_safetensors *s, const char *path, tern_error *err
 
 /* Every shard the index names, once. Shard names may not leave the folder. */
 static tern_status add_shards(tn_safetensors *s, const char *folder, const char *index, tern_error *err) {
-    json_error_t je;
-    json_t *j = json_load_file(index, 0, &je), *map = json_object_get(j, "weight_map");
-    tern_status st = json_is_object(map) ? TERN_OK
-                                         : tn_fail(err, TERN_E_FORMAT, "%s: no weight_map: %s", index,
-                                                   j ? "not an index" : je.text);
+    json_t *j;
+    TN_TRY(tn_json_read(index, 0, &j, err));
+    const json_t *map = json_object_get(j, "weight_map");
+    tern_status st = json_is_object(map) ? TERN_OK : tn_fail(err, TERN_E_FORMAT, "%s: no weight_map", index);
     const char *key;
     json_t *v;
-    json_object_foreach(map, key, v) {
+    json_object_foreach((json_t *)map, key, v) {
         const char *file = json_string_value(v);
         char path[4096];
         if (st == TERN_OK && (!file || strchr(file, '/') || !*file))

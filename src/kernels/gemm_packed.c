@@ -5,8 +5,11 @@
 #include <assert.h>
 
 size_t tn_gemm_packed_scratch_bytes(size_t k) {
-    return tn_tiles_s8_bytes(TN_PACKED_BLOCK, (k + 1023) / 1024 * 1024);
-} /* few rows: blocks of 1024 */
+    size_t tiles = tn_tiles_s8_bytes(TN_PACKED_BLOCK, k),
+           row = (k + TN_WEIGHTLET_GROUP - 1) / TN_WEIGHTLET_GROUP * TN_WEIGHTLET_GROUP + TN_PACKED_ROOM,
+           few = TN_PACKED_FEW * row;
+    return tiles > few ? tiles : few;
+}
 
 /* The columns n0..n1-1 of g as a product of their own; rows m0..m0+m-1. */
 static tn_gemm_s8_args part(const tn_gemm_s8_args *g, size_t m0, size_t m, size_t n0, size_t n1) {

@@ -2,29 +2,29 @@
  * same bits.
  *
  * With few rows a product lives on the bytes it reads, and 5 bits are fewer than 8. Up to TN_PACKED_FEW rows
- * run along k: a channel's weightlets become registers of int8 and meet the activations there, nothing is
- * written. More rows go by blocks of TN_PACKED_BLOCK columns through a scratch buffer of tiles that stays in
- * cache, which costs what unpacking costs. */
+ * run along k: a channel's weightlets become registers of codes and meet copies of the rows there. More rows
+ * go by blocks of TN_PACKED_BLOCK columns through a scratch buffer of tiles that stays in cache, which costs
+ * what unpacking costs. */
 #ifndef TN_KERNELS_GEMM_PACKED_H
 #define TN_KERNELS_GEMM_PACKED_H
 
 #include "kernels/unpack.h"
 
-enum { TN_PACKED_NARROW = 8, TN_PACKED_FEW = 16, TN_PACKED_BLOCK = 64 };
+enum { TN_PACKED_FEW = 32, TN_PACKED_BLOCK = 64, TN_PACKED_ROOM = 1536 };
 
 struct tn_kernels;
 
 /* As tn_gemm_s8_fn for m <= TN_PACKED_FEW; g->tiles is not used. packed: where channel g->n0 begins; bits:
- * widths of the whole matrix; scratch as below, not used for m <= TN_PACKED_NARROW. */
+ * widths of the whole matrix; scratch as below. */
 typedef void (*tn_gemm_few_fn)(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                                uint8_t *scratch);
 void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                             uint8_t *scratch);
 
-/* Bytes of scratch for a matrix of k inputs. */
+/* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of TN_PACKED_FEW rows, each of whole
+ * groups and TN_PACKED_ROOM bytes more. */
 size_t tn_gemm_packed_scratch_bytes(size_t k);
-/* As tn_gemm_s8_fn for any m, rows_per_run rows at a time (> 0). scratch: 64-byte aligned, may be NULL where
- * few rows have a kernel and m <= TN_PACKED_NARROW. */
+/* As tn_gemm_s8_fn for any m, rows_per_run rows at a time (> 0). scratch: 64-byte aligned. */
 void tn_gemm_packed(const struct tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run,
                     const uint8_t *packed, const uint8_t *bits, int8_t *scratch);
 

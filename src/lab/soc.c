@@ -1,9 +1,8 @@
 /* lab/soc.c - reads a SoC's data file, section by section from a table, and fits its costs. */
 #include "lab/sim.h"
 
-#include "base/status.h"
+#include "base/json.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -215,9 +214,8 @@ static tern_status read_soc(tn_soc *c, const json_t *root, tern_error *err) {
 }
 
 tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err) {
-    json_error_t je;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &je);
-    TN_FAIL_IF(!root, err, TERN_E_FORMAT, "%s: line %d: %s", path, je.line, je.text);
+    json_t *root;
+    TN_TRY(tn_json_read(path, JSON_REJECT_DUPLICATES, &root, err));
     *out = (tn_soc){0};
     tern_error why = {0};
     tern_status st = read_soc(out, root, &why);

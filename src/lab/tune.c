@@ -1,13 +1,13 @@
 #include "lab/tune.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "npu/profile.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,38 +42,40 @@ static tern_status best_read(const char *path, uint64_t n_bytes, tn_tune_report 
 }
 
 static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_error *err) {
-    json_t *j = json_load_file(e->profile_path, 0, NULL), *rows = json_object(), *speed = json_object();
+    json_t *j;
+    if (tn_json_read(e->profile_path, 0, &j, err) == TERN_E_MEMORY) return TERN_E_MEMORY;
+    json_t *rows = json_object(), *speed = json_object();
     if (!json_is_object(j)) {
         json_decref(j);
         j = json_object();
     }
     for (int s = 0; s < TN_N_SITES; s++)
         if (tn_site_in_layers((tn_site)s))
-            json_object_set_new(rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
+            tn_json_set(&rows, tn_site_name((tn_site)s), json_integer(r->tuned.rows_per_run[s]));
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", r->chunk[i]);
-        if (r->tokens_per_second[i] > 0) json_object_set_new(speed, name, json_real(r->tokens_per_second[i]));
+        if (r->tokens_per_second[i] > 0) tn_json_set(&speed, name, tn_json_real(r->tokens_per_second[i]));
     }
     char key[40], print[24];
     tn_tuned_key(e->kern.cpu, e->n_lane_workers, key);
     snprintf(print, sizeof print, "%016" PRIx64, r->tuned.fingerprint);
-    json_object_set_new(j, "tuned",
-                        json_pack("{s:s, s:s, s:i, s:o, s:i, s:o, s:i}", "key", key, "fingerprint", print,
-                                  "chunk", (int)r->tuned.chunk, "rows_per_run", rows, "prompt",
-                                  (int)r->n_prompt, "tokens_per_second", speed, "attention_from",
-                                  (int)r->tuned.attn_threshold));
+    json_t *tuned =
+        tn_json_pack("{s:s, s:s, s:i, s:o, s:i, s:o, s:i}", "key", key, "fingerprint", print, "chunk",
+                     (int)r->tuned.chunk, "rows_per_run", rows, "prompt", (int)r->n_prompt,
+                     "tokens_per_second", speed, "attention_from", (int)r->tuned.attn_threshold);
+    if (r->tuned.attn_times.n_widths)
+        tn_json_set(&tuned, "attention_times", tn_attn_times_json(&r->tuned.attn_times));
+    tn_json_set(&j, "tuned", tuned);
     if (r->read_gb_per_second[r->i_read] > 0) {
         json_t *gb = json_object();
         for (int i = 0; i < TN_TUNED_READS; i++)
-            json_object_set_new(gb, tn_tuned_read_names[i], json_real(r->read_gb_per_second[i]));
-        json_object_set_new(
-            j, "read",
-            json_pack("{s:s, s:o}", "method", tn_tuned_read_names[r->i_read], "gb_per_second", gb));
+            tn_json_set(&gb, tn_tuned_read_names[i], tn_json_real(r->read_gb_per_second[i]));
+        tn_json_set(
+            &j, "read",
+            tn_json_pack("{s:s, s:o}", "method", tn_tuned_read_names[r->i_read], "gb_per_second", gb));
     }
-    if (r->tuned.attn_times.n_widths)
-        json_object_set_new(json_object_get(j, "tuned"), "attention_times",
-                            tn_attn_times_json(&r->tuned.attn_times));
+    TN_FAIL_IF(!j, err, TERN_E_MEMORY, "no memory to keep what was tuned");
     bool kept = tn_profile_put(e, j);
     json_decref(j);
     TN_FAIL_IF(!kept, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning",

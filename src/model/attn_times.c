@@ -1,16 +1,18 @@
 #include "model/attn_times.h"
 
+#include "base/json.h"
+
 static json_t *list(const double *x, int32_t n) {
     json_t *a = json_array();
-    for (int32_t i = 0; i < n; i++) json_array_append_new(a, json_real(x[i]));
+    for (int32_t i = 0; i < n; i++) tn_json_append(&a, tn_json_real(x[i]));
     return a;
 }
 
 json_t *tn_attn_times_json(const tn_attn_times *t) {
-    return json_pack("{s:i, s:i, s:o, s:o, s:f, s:f, s:f, s:f}", "share", (int)t->share, "pools",
-                     (int)t->pools, "launch_us", list(t->launch_us, t->n_widths), "score_us",
-                     list(t->score_us, t->n_widths), "select_us", t->select_us, "select_kpos_us",
-                     t->select_kpos_us, "attend_us", t->attend_us, "attend_kpos_us", t->attend_kpos_us);
+    return tn_json_pack("{s:i, s:i, s:o, s:o, s:f, s:f, s:f, s:f}", "share", (int)t->share, "pools",
+                        (int)t->pools, "launch_us", list(t->launch_us, t->n_widths), "score_us",
+                        list(t->score_us, t->n_widths), "select_us", t->select_us, "select_kpos_us",
+                        t->select_kpos_us, "attend_us", t->attend_us, "attend_kpos_us", t->attend_kpos_us);
 }
 
 /* Up to ten seconds: nothing is 0 on the device of a real machine, but steps of a clock may be. */

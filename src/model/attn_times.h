@@ -20,6 +20,7 @@ typedef struct tn_attn_times {
 } tn_attn_times;
 
 /* New reference. */
+/* NULL: no memory */
 json_t *tn_attn_times_json(const tn_attn_times *t);
 /* False: not such times, or beyond any machine's; *out is zeros then. */
 bool tn_attn_times_read(const json_t *j, tn_attn_times *out);

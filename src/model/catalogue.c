@@ -1,7 +1,8 @@
 #include "model/catalogue.h"
 
+#include "base/json.h"
+
 #include <dirent.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,7 +140,8 @@ static void hugging_face(walk *w) {
 static void ollama_manifest(walk *w, const char *file, const char *name) {
     char path[MAX_PATH];
     if (bytes_of(file) == 0 || bytes_of(file) > MAX_MANIFEST) return;
-    json_t *j = json_load_file(file, JSON_REJECT_DUPLICATES, NULL), *layer;
+    json_t *j, *layer;
+    if (tn_json_read(file, JSON_REJECT_DUPLICATES, &j, NULL) != TERN_OK) return;
     size_t i;
     json_array_foreach(json_object_get(j, "layers"), i, layer) {
         const char *type = json_string_value(json_object_get(layer, "mediaType")),

@@ -2,6 +2,7 @@
 #include "model/source.h"
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "formats/safetensors.h"
 #include "model/arch.h"
@@ -146,10 +147,8 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     char file[4096];
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
                TERN_E_INVALID, "%s: path too long", path);
-    json_error_t je;
-    json_t *config = json_load_file(file, 0, &je);
-    TN_FAIL_IF(!config, err, exists(path, "config.json") ? TERN_E_FORMAT : TERN_E_IO, "%s: %s", file,
-               je.text);
+    json_t *config;
+    TN_TRY(tn_json_read(file, 0, &config, err));
     const char *type = json_string_value(json_object_get(config, "model_type"));
     tern_status st = TERN_OK;
     s->arch = type ? tn_arch_by_hf(type) : NULL;

@@ -101,12 +101,10 @@ static tern_status load_graph(tn_npu_device *d, tn_npu_graph *g, tern_error *err
 }
 
 static void run_packed(host *h, const tn_npu_weights *w, const tn_gemm_s8_args *a, int32_t rows_per_run) {
-    scratch s = {0};
-    if (a->m > TN_PACKED_NARROW || !h->kernels->gemm_few)
-        s = take_scratch(h, tn_gemm_packed_scratch_bytes(a->k));
+    scratch s = take_scratch(h, tn_gemm_packed_scratch_bytes(a->k));
     tn_gemm_packed(h->kernels, a, (size_t)rows_per_run, w->data.packed + w->block_off[a->n0 / GROUP],
                    w->data.bits, s.tiles);
-    if (s.tiles) give_scratch(h, s);
+    give_scratch(h, s);
 }
 
 /* Columns [c0, c1) of one op, all rows, rows_per_run at a time. h: NULL where weights are tiles. */

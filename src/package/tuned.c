@@ -1,8 +1,8 @@
 #include "package/tuned.h"
 
+#include "base/json.h"
 #include "sched/graph.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,8 @@ void tn_tuned_key(uint32_t cpu, const int32_t *n_lane_workers, char key[40]) {
 
 bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out) {
     *out = (tn_tuned){0};
-    json_t *j = json_load_file(profile_path, 0, NULL);
+    json_t *j;
+    (void)tn_json_read(profile_path, 0, &j, NULL); /* NULL: nothing was tuned */
     const json_t *t = json_object_get(j, "tuned");
     char key[40];
     tn_tuned_key(cpu, n_lane_workers, key);
@@ -45,7 +46,8 @@ const char *const tn_tuned_read_names[TN_TUNED_READS] = {"threads", "threads-dir
 void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o) {
     bool ok = false;
     if (tn_aio_cached_share(path) < 0.9) {
-        json_t *j = json_load_file(profile_path, 0, NULL);
+        json_t *j;
+        (void)tn_json_read(profile_path, 0, &j, NULL);
         const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));
         ok = (kept && tn_aio_method_parse(kept, o)) || tn_aio_method_parse("uring-direct", o);
         json_decref(j);

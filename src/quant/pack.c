@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/status.h"
 #include "formats/package.h"
 #include "kernels/unpack.h"
@@ -11,9 +12,9 @@
 #include "quant/builtin_corpus.h"
 #include "quant/calibrate.h"
 #include "quant/heads.h"
+#include "quant/readback.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -900,9 +901,10 @@ static uint64_t toc_bound(const tn_model *m) {
     return tn_pkg_toc_bound(128, 0) * (2 * (uint64_t)h->n_layers + 3) + tn_pkg_toc_bound(0, 4 * total);
 }
 
+/* The builders of base/json.h: NULL where there was no memory. */
 static json_t *numbers(const float *x, size_t n) {
     json_t *a = json_array();
-    for (size_t i = 0; i < n; i++) json_array_append_new(a, json_real((double)x[i]));
+    for (size_t i = 0; i < n; i++) tn_json_append(&a, tn_json_real((double)x[i]));
     return a;
 }
 
@@ -911,41 +913,40 @@ static json_t *attention_meta(const packer *p) {
     const tn_head_profile *hp = &p->heads;
     json_t *weights = json_array();
     for (int32_t l = 0; l < hp->n_layers; l++)
-        json_array_append_new(weights,
-                              numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
-    json_t *j = json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers), "scale_k",
-                          numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
-    if (p->attn_times.n_widths) json_object_set_new(j, "times", tn_attn_times_json(&p->attn_times));
+        tn_json_append(&weights, numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
+    json_t *j = tn_json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers),
+                             "scale_k", numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
+    if (p->attn_times.n_widths) tn_json_set(&j, "times", tn_attn_times_json(&p->attn_times));
     return j;
 }
 
 static tern_status put_meta(packer *p, tern_error *err) {
     const tn_hparams *h = &p->m->h;
-    json_t *hp = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name",
-                           h->name, "n_layers", h->n_layers, "n_embd", h->n_embd, "n_heads", h->n_heads,
-                           "n_kv_heads", h->n_kv_heads, "d_head", h->d_head, "n_ff", h->n_ff, "n_vocab",
-                           h->n_vocab, "ctx_train", h->ctx_train);
+    json_t *hp = tn_json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "arch", h->arch, "name",
+                              h->name, "n_layers", h->n_layers, "n_embd", h->n_embd, "n_heads", h->n_heads,
+                              "n_kv_heads", h->n_kv_heads, "d_head", h->d_head, "n_ff", h->n_ff, "n_vocab",
+                              h->n_vocab, "ctx_train", h->ctx_train);
     json_t *ops =
-        json_pack("{s:i, s:f, s:i, s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f, s:i, s:i}", "norm",
-                  (int)h->norm, "norm_eps", (double)h->norm_eps, "act", (int)h->act, "gated", h->gated,
-                  "parallel_block", h->parallel_block, "post_norms", h->post_norms, "qk_norm", h->qk_norm,
-                  "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale", (double)h->attn_scale,
-                  "attn_soft_cap", (double)h->attn_soft_cap, "logit_soft_cap", (double)h->logit_soft_cap,
-                  "window", h->window, "window_pattern", h->window_pattern);
-    json_t *rope = json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
-                             "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
+        tn_json_pack("{s:i, s:f, s:i, s:b, s:b, s:b, s:b, s:b, s:f, s:f, s:f, s:f, s:i, s:i}", "norm",
+                     (int)h->norm, "norm_eps", (double)h->norm_eps, "act", (int)h->act, "gated", h->gated,
+                     "parallel_block", h->parallel_block, "post_norms", h->post_norms, "qk_norm", h->qk_norm,
+                     "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale",
+                     (double)h->attn_scale, "attn_soft_cap", (double)h->attn_soft_cap, "logit_soft_cap",
+                     (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
+    json_t *rope = tn_json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
+                                "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
     json_t *attention = attention_meta(p);
     json_t *meta =
-        json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o?, s:o?, s:o?, s:o?}", "format", "tern", "scheme",
-                  tn_scheme_name(p->o->scheme), "layout", (int)LAYOUT.id, "source", p->m->description,
-                  "n_params", (json_int_t)p->m->n_params, "calibration_tokens",
-                  (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent,
-                  "hparams", hp, "operators", ops, "rope", rope, "attention", attention);
-    char *text = meta ? json_dumps(meta, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+        tn_json_pack("{s:s, s:s, s:i, s:s, s:I, s:I, s:f, s:o, s:o, s:o, s:o}", "format", "tern", "scheme",
+                     tn_scheme_name(p->o->scheme), "layout", (int)LAYOUT.id, "source", p->m->description,
+                     "n_params", (json_int_t)p->m->n_params, "calibration_tokens",
+                     (json_int_t)p->report->n_calib_tokens, "prune_percent", (double)p->o->prune_percent,
+                     "hparams", hp, "operators", ops, "rope", rope, "attention", attention);
+    char *text;
+    tern_status st = tn_json_text(meta, JSON_COMPACT | JSON_REAL_PRECISION(17), &text, err);
     json_decref(meta);
-    TN_FAIL_IF(!text, err, TERN_E_FORMAT,
-               "the model's metadata cannot be written as JSON (is its name valid UTF-8?)");
-    tern_status st = tn_pkg_put_section(p->w, TN_PKG_META, -1, text, strlen(text), err);
+    TN_TRY(st);
+    st = tn_pkg_put_section(p->w, TN_PKG_META, -1, text, strlen(text), err);
     free(text);
     return st;
 }
@@ -977,6 +978,8 @@ static tern_status write_package(packer *p, const char *out, tern_error *err) {
     drop(&h);
     if (st == TERN_OK) st = put_head(p, rows, err);
     drop(&model);
+    if (st == TERN_OK) st = tn_pkg_seal(p->w, err);
+    if (st == TERN_OK) st = tn_pack_read_back(p->ctx, p->w, p->m, err);
     if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);
     return st;
 }

@@ -649,6 +649,8 @@ tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, 
 size_t tn_tokenizer_n_vocab(const tn_tokenizer *t) { return t->n_vocab; }
 tn_tok_kind tn_tokenizer_kind(const tn_tokenizer *t) { return t->kind; }
 int32_t tn_tokenizer_bos(const tn_tokenizer *t) { return t->bos; }
+int32_t tn_tokenizer_eos(const tn_tokenizer *t) { return t->eos; }
+int32_t tn_tokenizer_eot(const tn_tokenizer *t) { return t->eot; }
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t) { return t->max_token_bytes; }
 
 bool tn_tokenizer_is_end(const tn_tokenizer *t, int32_t id) {

@@ -67,6 +67,13 @@ static void without_objects(void **state) {
     NOTHING(tern_engine_close, NULL);
     INVALID(tern_engine_estimate_sized, NULL, NULL, NULL, sizeof(tern_estimate), err);
     REFUSES(tern_engine_info_sized, NULL, NULL, sizeof(tern_model_info));
+    INVALID(tern_engine_open_fd, 0, NULL, NULL, err);
+    assert_int_equal(NOTHING(tern_token_special, NULL, TERN_TOKEN_EOS), -1);
+    INVALID(tern_session_truncate, NULL, 0, err);
+    INVALID(tern_session_copy, NULL, NULL, err);
+    INVALID(tern_complete, NULL, NULL, 0, NULL, NULL, NULL, NULL, err);
+    REFUSES(tern_pack_options_init, NULL, sizeof(tern_pack_options));
+    INVALID(tern_pack_sized, NULL, NULL, NULL, NULL, 0, err);
     INVALID(tern_tokenize, NULL, NULL, 0, true, true, NULL, 0, NULL, err);
     assert_int_equal(NOTHING(tern_token_bytes, NULL, 1, true, NULL, 0), 0);
     assert_false(NOTHING(tern_token_is_end, NULL, 1));
@@ -136,6 +143,10 @@ static void without_the_rest(void **state) {
     INVALID(tern_session_write_trace, s, NULL, err);
     INVALID(tern_session_save, s, NULL, err);
     INVALID(tern_session_load, s, NULL, err);
+    INVALID(tern_session_copy, s, NULL, err);
+    INVALID(tern_session_copy, NULL, s, err);
+    INVALID(tern_complete, e, NULL, 1, NULL, NULL, NULL, NULL, err);
+    INVALID(tern_pack_sized, model, NULL, NULL, NULL, 0, err);
     tern_session_close(&s);
     REFUSES(tern_engine_info_sized, e, NULL, sizeof(tern_model_info));
     INVALID(tern_tokenize, e, NULL, 2, true, true, &id, 1, &n, err);

@@ -157,7 +157,7 @@ static void shards(void **state) {
                "tensor b lies in no sane file");
     index_says("{\"weight_map\":{\"a\":7}}", TERN_E_FORMAT, "tensor a");
     index_says("{\"weight_map\":[]}", TERN_E_FORMAT, "no weight_map");
-    index_says("{", TERN_E_FORMAT, "no weight_map");
+    index_says("{", TERN_E_FORMAT, "line 1");
     put("two", b, make(b, ONE("F32", "[1]", "[0,4]"), 4));
     index_says("{\"weight_map\":{\"a\":\"one\",\"b\":\"two\"}}", TERN_E_FORMAT, "tensor a occurs twice");
 }

@@ -61,8 +61,9 @@ static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k,
 }
 
 static void all(const tn_kernels *kern) {
-    static const size_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 33}, ns[] = {1, 15, 16, 17, 64, 100},
-                        ks[] = {1, 3, 63, 64, 65, 127, 128, 129, 192, 513, 2048, 2200, 4097};
+    static const size_t ms[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 24, 31, 32, 33},
+                        ns[] = {1, 15, 16, 17, 64, 100},
+                        ks[] = {1, 3, 63, 64, 65, 127, 128, 129, 192, 513, 1537, 2200, 3073, 4097};
     tn_rng r = {check_seed()};
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++) {

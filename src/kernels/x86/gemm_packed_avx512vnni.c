@@ -1,113 +1,71 @@
 /* kernels/x86/gemm_packed_avx512vnni.c - few rows against weightlets. A channel's group of 128 weights
- * becomes two registers, each of which meets the same 64 activations of every row; a tile's sums are added up
- * across the registers at its end. Blocks of k keep a tile's packed bytes and the activations in L1 while its
- * channels pass one by one, so that a channel's width is decided once per block. More than eight rows are
- * first copied block by block: at a fixed distance they need one pointer, not sixteen. */
+ * becomes two registers of codes, each of which meets the same 64 activations of up to 16 rows. Both run
+ * along k, so nothing is transposed: sums stay in registers for a whole block of k and are added up across
+ * them once, at the end of k. Blocks of k keep the activations of all rows in L1 while the channels of a tile
+ * pass one by one. The rows lie at a fixed distance, so that a product and the load of its activations are
+ * one instruction.
+ *
+ * The codes u are the unsigned side of vpdpbusd and activations a = u8 - 128 the signed one. A weight is
+ * 2u - (2^B - 1), or u - 128 with 8 bits, so that
+ *     sum a w = (sum a u) * 2 - (2^B - 1) * sum a         (8 bits: sum a u - 128 * sum a)
+ * which fits int32 for k <= TN_S8_MAX_K; unpacking is a shift and a mask. */
 #include "kernels/gemm_packed.h"
 
 #include "kernels/x86/epilogue_avx512.h"
+#include "kernels/x86/transpose_avx512.h"
 #include "kernels/x86/weightlets_avx512.h"
 
 #include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 
-enum { GROUP = TN_WEIGHTLET_GROUP, FEW_GROUPS = 16, WIDE_GROUPS = 8, WIDE_BYTES = WIDE_GROUPS * GROUP };
+enum {
+    GROUP = TN_WEIGHTLET_GROUP,
+    NARROW_GROUPS = 24, /* of a block of k, with up to NARROW rows: 3072 inputs */
+    WIDE_GROUPS = 12,
+    ROWS = 16,  /* of one pass */
+    NARROW = 8, /* rows up to which sums are added up across registers once a tile, not once a channel */
+};
+
+_Static_assert(NARROW *NARROW_GROUPS <= (int)TN_PACKED_FEW * WIDE_GROUPS &&
+                   WIDE_GROUPS * GROUP <= (int)TN_PACKED_ROOM,
+               "the rows' copies fit the scratch");
+
+struct kind;
+
+/* Rows that pass together. */
+typedef struct pass {
+    const tn_gemm_s8_args *g;
+    size_t n_groups, n_blocks, block_bytes, row0, n_rows;
+    const struct kind *kind; /* of its rows the last may not exist */
+    int8_t *a;               /* [n_blocks][kind->n_rows][block_bytes]: activations less 128, zero behind k */
+    _Alignas(64) int32_t row_sum[ROWS];
+} pass;
+
+/* Up to 16 channels. */
+typedef struct tile {
+    size_t n_cols, step;   /* step: bytes of a group of all of them */
+    size_t off[TN_TILE_N]; /* of each in a group */
+    unsigned width[TN_TILE_N];
+} tile;
 
 typedef struct span {
-    const uint8_t *src; /* the channel's first group */
-    size_t step;        /* to its next one: the groups of all channels */
-    size_t n_groups;    /* whole ones */
-    uintptr_t next; /* is prefetched: the channel's share of the block that follows in memory, in the order of
-                       its addresses */
-    const uint8_t *const *a; /* [R] rows, at the first group */
-    uint64_t tail[2];        /* activations of the group behind; zero: there is none */
-    const uint8_t *block;    /* more than eight rows: the block's, WIDE_BYTES apart, with zeroes behind k */
+    const uint8_t *src; /* the tile's first group of the block */
+    size_t step;        /* to the next one */
+    size_t n_groups;
+    uintptr_t next;  /* is prefetched: the block that follows in memory, by each channel its share. It may lie
+                        behind the matrix: a prefetch is not a read */
+    const int8_t *a; /* of R rows, each in the room of a block */
+    bool first, last; /* of the blocks of k */
 } span;
 
-/* acc[r] += one channel's products with R <= 8 rows. */
-INLINE void narrow(int R, int bits, const span *s, __m512i *acc) {
-    __m512i lo[TN_PACKED_NARROW], hi[TN_PACKED_NARROW], w[2];
-    const uint8_t *src = s->src, *a[TN_PACKED_NARROW];
-    uintptr_t next = s->next; /* may lie behind the matrix: a prefetch is not a read */
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-        lo[r] = acc[r];
-        hi[r] = _mm512_setzero_si512();
-        a[r] = s->a[r];
-    }
-    for (size_t g = 0; g < s->n_groups; g++, src += s->step) {
-        weightlets_avx512(src, bits, w);
-        _mm_prefetch((const char *)next, _MM_HINT_T0);
-        if (bits > 4) _mm_prefetch((const char *)(next + 64), _MM_HINT_T0);
-        next += GROUP / 8 * (uintptr_t)bits;
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            lo[r] = _mm512_dpbusd_epi32(lo[r], _mm512_loadu_si512(a[r] + g * GROUP), w[0]);
-            hi[r] = _mm512_dpbusd_epi32(hi[r], _mm512_loadu_si512(a[r] + g * GROUP + 64), w[1]);
-        }
-    }
-    if (s->tail[0]) { /* codes that stand for no weight meet zeroes */
-        weightlets_avx512(src, bits, w);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            lo[r] = _mm512_dpbusd_epi32(
-                lo[r], _mm512_maskz_loadu_epi8(s->tail[0], a[r] + s->n_groups * GROUP), w[0]);
-            hi[r] = _mm512_dpbusd_epi32(
-                hi[r], _mm512_maskz_loadu_epi8(s->tail[1], a[r] + s->n_groups * GROUP + 64), w[1]);
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) acc[r] = _mm512_add_epi32(lo[r], hi[r]);
-}
-
-/* The same with more rows: enough sums to hide the latency of vpdpbusd without a second one for each. */
-INLINE void wide(int R, int bits, const span *s, __m512i *acc) {
-    __m512i sum[TN_PACKED_FEW], w[2];
-    const uint8_t *src = s->src, *a = s->block;
-    uintptr_t next = s->next;
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) sum[r] = acc[r];
-    for (size_t g = 0; g < s->n_groups; g++, src += s->step, a += GROUP) {
-        weightlets_avx512(src, bits, w);
-        _mm_prefetch((const char *)next, _MM_HINT_T0);
-        if (bits > 4) _mm_prefetch((const char *)(next + 64), _MM_HINT_T0);
-        next += GROUP / 8 * (uintptr_t)bits;
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++)
-            sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_loadu_si512(a + r * WIDE_BYTES), w[0]);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++)
-            sum[r] = _mm512_dpbusd_epi32(sum[r], _mm512_loadu_si512(a + r * WIDE_BYTES + 64), w[1]);
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) acc[r] = sum[r];
-}
-
-#define CHANNEL(R, SHAPE)                                                                                    \
-    static void channel_##R(unsigned bits, const span *s, __m512i *acc) {                                    \
-        switch (bits) {                                                                                      \
-        case 1: SHAPE(R, 1, s, acc); break;                                                                  \
-        case 2: SHAPE(R, 2, s, acc); break;                                                                  \
-        case 3: SHAPE(R, 3, s, acc); break;                                                                  \
-        case 4: SHAPE(R, 4, s, acc); break;                                                                  \
-        case 5: SHAPE(R, 5, s, acc); break;                                                                  \
-        case 6: SHAPE(R, 6, s, acc); break;                                                                  \
-        case 7: SHAPE(R, 7, s, acc); break;                                                                  \
-        default: SHAPE(R, 8, s, acc); break;                                                                 \
-        }                                                                                                    \
-    }
-/* clang-format off */
-CHANNEL(1, narrow) CHANNEL(2, narrow) CHANNEL(3, narrow) CHANNEL(4, narrow) CHANNEL(6, narrow) CHANNEL(8, narrow)
-CHANNEL(12, wide) CHANNEL(16, wide)
-    /* clang-format on */
-
-    /* Lane c = sum of the lanes of acc[c][r]. */
-    INLINE __m512i add_across(__m512i (*acc)[TN_PACKED_FEW], int r) {
+/* Lane r = sum of the lanes of s[r], r < 16. */
+INLINE __m512i add_across(const __m512i *s, size_t step) {
     __m512i quad[4];
 #pragma GCC unroll 4
-    for (int q = 0; q < 4; q++) { /* channels 4q..4q+3 within each 128 bits */
-        __m512i a = acc[4 * q][r], b = acc[4 * q + 1][r], c = acc[4 * q + 2][r], d = acc[4 * q + 3][r];
+    for (size_t q = 0; q < 4; q++) { /* 4q..4q+3 within each 128 bits */
+        __m512i a = s[4 * q * step], b = s[(4 * q + 1) * step], c = s[(4 * q + 2) * step],
+                d = s[(4 * q + 3) * step];
         __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
         __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
         quad[q] = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
@@ -119,67 +77,184 @@ CHANNEL(12, wide) CHANNEL(16, wide)
     return _mm512_add_epi32(_mm512_shuffle_i32x4(x, y, 0x88), _mm512_shuffle_i32x4(x, y, 0xdd));
 }
 
-/* scratch[block][row][WIDE_BYTES] */
-static void copy_rows(const tn_gemm_s8_args *g, size_t n_rows, uint8_t *scratch) {
-    for (size_t k = 0; k < g->k; k += WIDE_BYTES) {
-        size_t n = g->k - k < WIDE_BYTES ? g->k - k : WIDE_BYTES;
-        for (size_t r = 0; r < n_rows; r++, scratch += WIDE_BYTES) {
-            if (r < g->m) memcpy(scratch, g->a + r * g->lda + k, n);
-            memset(scratch + (r < g->m ? n : 0), 0, WIDE_BYTES - (r < g->m ? n : 0));
+/* One channel and R rows over a block, from src and next on. partial [R]: the sums so far. More than NARROW
+ * rows, at the last block: *sums gets their sums across, row r in lane r. */
+INLINE void channel(int R, int bits, const span *s, const uint8_t *src, uintptr_t next, __m512i *partial,
+                    __m512i *sums) {
+    enum { TWO = 4 }; /* rows up to which a second sum hides the latency of vpdpbusd */
+    __m512i lo[ROWS], hi[TWO], w[2], zero = _mm512_setzero_si512();
+    const int8_t *a = s->a;
+    const size_t step = s->step, half = s->n_groups * step / 2,
+                 stride = R <= NARROW ? NARROW_GROUPS * GROUP : WIDE_GROUPS * GROUP;
+    if (s->first) {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) lo[r] = zero;
+    } else {
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++) lo[r] = r < R ? partial[r] : zero;
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < TWO; r++) hi[r] = zero;
+    for (size_t g = s->n_groups; g; g--, src += step, a += GROUP) {
+        weightlet_codes_avx512(src, bits, w);
+        if (R <= NARROW) { /* two streams: one leaves a tenth of the rate */
+            _mm_prefetch((const char *)next, _MM_HINT_T0);
+            _mm_prefetch((const char *)(next + half), _MM_HINT_T0);
+        } else { /* the activations need L1 */
+            _mm_prefetch((const char *)next, _MM_HINT_T1);
+            _mm_prefetch((const char *)(next + half), _MM_HINT_T1);
+        }
+        next += GROUP / 16 * (uintptr_t)bits;
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+            lo[r] = _mm512_dpbusd_epi32(lo[r], w[0], _mm512_load_si512(a + (size_t)r * stride));
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+            __m512i *d = R <= TWO ? &hi[r < TWO ? r : 0] : &lo[r];
+            *d = _mm512_dpbusd_epi32(*d, w[1], _mm512_load_si512(a + (size_t)r * stride + 64));
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; R <= TWO && r < R; r++) lo[r] = _mm512_add_epi32(lo[r], hi[r]);
+    if (R > NARROW && s->last) {
+        *sums = add_across(lo, 1);
+    } else {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) partial[r] = lo[r];
+    }
+}
+
+/* A tile's channels over a block of k. */
+INLINE void channels(int R, const tile *t, const span *s, __m512i (*partial)[ROWS], __m512i *sums) {
+    for (size_t c = 0; c < t->n_cols; c++) {
+        const uint8_t *src = s->src + t->off[c];
+        uintptr_t next = s->next + t->off[c] * s->n_groups / 2;
+        switch (t->width[c]) {
+        case 1: channel(R, 1, s, src, next, partial[c], &sums[c]); break;
+        case 2: channel(R, 2, s, src, next, partial[c], &sums[c]); break;
+        case 3: channel(R, 3, s, src, next, partial[c], &sums[c]); break;
+        case 4: channel(R, 4, s, src, next, partial[c], &sums[c]); break;
+        case 5: channel(R, 5, s, src, next, partial[c], &sums[c]); break;
+        case 6: channel(R, 6, s, src, next, partial[c], &sums[c]); break;
+        case 7: channel(R, 7, s, src, next, partial[c], &sums[c]); break;
+        default: channel(R, 8, s, src, next, partial[c], &sums[c]); break;
         }
     }
 }
 
-void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
-                            uint8_t *scratch) {
-    static const struct {
-        void (*channel)(unsigned, const span *, __m512i *);
-        size_t n_rows;
-    } kinds[] = {{channel_1, 1}, {channel_2, 2}, {channel_3, 3},   {channel_4, 4},
-                 {channel_6, 6}, {channel_8, 8}, {channel_12, 12}, {channel_16, 16}};
-    assert(g->m <= TN_PACKED_FEW && g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
-    if (!g->m) return;
-    size_t kind = 0;
-    while (kinds[kind].n_rows < g->m) kind++;
-    const size_t n_rows = kinds[kind].n_rows, n_whole = g->k / GROUP, left = g->k % GROUP,
-                 n_groups = n_whole + (left != 0);
-    const bool is_wide = n_rows > TN_PACKED_NARROW;
-    const size_t block_groups = is_wide ? WIDE_GROUPS : FEW_GROUPS;
-    if (is_wide) copy_rows(g, n_rows, scratch);
-    for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
-        size_t n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N, off[TN_TILE_N], step = 0;
-        unsigned width[TN_TILE_N];
-        for (size_t c = 0; c < n_cols; c++) {
-            width[c] = tn_channel_bits_get(bits, n + c);
-            off[c] = step;
-            step += GROUP / 8 * width[c];
-        }
-        __m512i acc[TN_TILE_N][TN_PACKED_FEW];
-        for (size_t c = 0; c < TN_TILE_N; c++) {
-            for (size_t r = 0; r < n_rows; r++) acc[c][r] = _mm512_setzero_si512();
-        }
-        for (size_t g0 = 0; g0 < n_groups; g0 += block_groups) {
-            size_t g1 = n_groups - g0 < block_groups ? n_groups : g0 + block_groups;
-            bool last = left && g1 == n_groups && !is_wide;
-            const uint8_t *rows[TN_PACKED_NARROW]; /* rows that do not exist repeat the last one */
-            for (size_t r = 0; r < TN_PACKED_NARROW; r++)
-                rows[r] = g->a + (r < g->m ? r : g->m - 1) * g->lda + g0 * GROUP;
-            span s = {.step = step,
-                      .n_groups = g1 - g0 - last,
-                      .a = rows,
-                      .block = is_wide ? scratch + g0 / block_groups * n_rows * WIDE_BYTES : NULL};
-            if (last)
-                s.tail[0] = left >= 64 ? ~0ull : (1ull << left) - 1,
-                s.tail[1] = left > 64 ? (1ull << (left - 64)) - 1 : 0;
-            for (size_t c = 0; c < n_cols; c++) {
-                s.src = packed + off[c] + g0 * step;
-                s.next = (uintptr_t)packed + g1 * step + off[c] * (g1 - g0);
-                kinds[kind].channel(width[c], &s, acc[c]);
+#define CHANNELS(R)                                                                                          \
+    static void channels_##R(const tile *t, const span *s, __m512i(*partial)[ROWS], __m512i *sums) {         \
+        channels(R, t, s, partial, sums);                                                                    \
+    }
+CHANNELS(1)
+CHANNELS(2)
+CHANNELS(3)
+CHANNELS(4)
+CHANNELS(6)
+CHANNELS(8)
+CHANNELS(12)
+CHANNELS(16)
+
+static const struct kind {
+    void (*channels)(const tile *, const span *, __m512i (*)[ROWS], __m512i *);
+    size_t n_rows;
+} kinds[] = {{channels_1, 1}, {channels_2, 2}, {channels_3, 3},   {channels_4, 4},
+             {channels_6, 6}, {channels_8, 8}, {channels_12, 12}, {channels_16, 16}};
+
+static size_t block_begin(const pass *p, size_t i) { return p->n_groups * i / p->n_blocks; }
+
+/* Copies n_rows of the product's rows; returns what follows in the scratch. */
+static int8_t *prepare(pass *p, const tn_gemm_s8_args *g, size_t row0, size_t n_rows, int8_t *scratch) {
+    *p = (pass){.g = g, .n_groups = (g->k + GROUP - 1) / GROUP, .row0 = row0, .n_rows = n_rows, .a = scratch};
+    const bool narrow = g->m <= NARROW;
+    const size_t block_groups = narrow ? NARROW_GROUPS : WIDE_GROUPS;
+    p->n_blocks = (p->n_groups + block_groups - 1) / block_groups;
+    p->block_bytes = block_groups * GROUP;
+    p->kind = kinds;
+    while (p->kind->n_rows < n_rows || (!narrow && p->kind->n_rows <= NARROW)) p->kind++;
+    const size_t n_kind = p->kind->n_rows;
+    const __m512i flip = _mm512_set1_epi8((char)0x80), one = _mm512_set1_epi8(1);
+    __m512i sum[ROWS];
+    for (size_t r = 0; r < n_kind; r++) sum[r] = _mm512_setzero_si512();
+    for (size_t i = 0; i < p->n_blocks; i++) {
+        size_t k0 = block_begin(p, i) * GROUP, k1 = block_begin(p, i + 1) * GROUP;
+        for (size_t r = 0; r < n_kind; r++, scratch += p->block_bytes) {
+            const uint8_t *row = g->a + (row0 + (r < n_rows ? r : 0)) * g->lda;
+            for (size_t k = k0; k < k1; k += 64) {
+                __mmask64 there = k + 64 <= g->k ? ~0ull : k < g->k ? (1ull << (g->k - k)) - 1 : 0;
+                __m512i x = _mm512_xor_si512(_mm512_mask_loadu_epi8(flip, there, row + k), flip);
+                _mm512_store_si512(scratch + k - k0, x);
+                sum[r] = _mm512_dpbusd_epi32(sum[r], one, x);
             }
         }
-        column_consts consts = load_consts(g, n);
-        for (size_t r = 0; r < g->m; r++)
-            store(g, r, n, _mm512_add_epi32(consts.offset, add_across(acc, (int)r)), &consts);
-        packed += step * n_groups;
+    }
+    for (size_t r = 0; r < n_kind; r++) p->row_sum[r] = _mm512_reduce_add_epi32(sum[r]);
+    return scratch;
+}
+
+/* A tile's sums to the output: partial [channel][row], or sums [channel] with a row in each lane. */
+static void finish(const pass *p, const tile *t, size_t n, __m512i (*partial)[ROWS], const __m512i *sums) {
+    const tn_gemm_s8_args *g = p->g;
+    const column_consts c = load_consts(g, n);
+    const __m512i width = _mm512_loadu_si512(t->width), eight = _mm512_set1_epi32(8);
+    const __mmask16 narrow = _mm512_cmplt_epi32_mask(width, eight); /* 2 sum - (2^B - 1) row_sum */
+    const __m512i up = _mm512_mask_blend_epi32(narrow, _mm512_set1_epi32(7), width);
+    __m512i by_row[TN_TILE_N];
+    if (p->kind->n_rows > NARROW) transpose_avx512(sums, 1, by_row);
+    for (size_t r = 0; r < p->n_rows; r++) {
+        __m512i row_sum = _mm512_set1_epi32(p->row_sum[r]),
+                sum = p->kind->n_rows > NARROW ? by_row[r] : add_across(&partial[0][r], ROWS);
+        __m512i acc = _mm512_sub_epi32(sum, _mm512_sllv_epi32(row_sum, up)); /* 8 bits: sum - 128 row_sum */
+        acc = _mm512_mask_add_epi32(acc, narrow, acc, _mm512_add_epi32(sum, row_sum));
+        store(g, p->row0 + r, n, acc, &c);
+    }
+}
+
+static tile tile_of(const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
+    tile t = {.n_cols = g->n1 - n < TN_TILE_N ? g->n1 - n : TN_TILE_N};
+    uint64_t widths = 0; /* 3 bits each, from a whole byte on */
+    memcpy(&widths, bits + n * 3 / 8, tn_channel_bits_bytes(t.n_cols));
+    for (size_t c = 0; c < t.n_cols; c++, widths >>= 3) {
+        t.width[c] = (unsigned)(widths & 7) + 1;
+        t.off[c] = t.step;
+        t.step += GROUP / 8 * t.width[c];
+    }
+    return t;
+}
+
+void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                            uint8_t *scratch) {
+    enum { MAX_PASSES = TN_PACKED_FEW / ROWS };
+    assert(g->m <= TN_PACKED_FEW && g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
+    if (!g->m) return;
+    pass passes[MAX_PASSES];
+    size_t n_passes = (g->m + ROWS - 1) / ROWS;
+    int8_t *at = (int8_t *)scratch;
+    for (size_t i = 0, row = 0, n; i < n_passes; i++, row += n) {
+        n = (g->m - row) / (n_passes - i);
+        at = prepare(&passes[i], g, row, n, at);
+    }
+    __m512i partial[MAX_PASSES][TN_TILE_N][ROWS], sums[MAX_PASSES][TN_TILE_N];
+    if (g->n1 % TN_TILE_N) { /* channels that do not exist */
+        memset(partial, 0, sizeof partial);
+        memset(sums, 0, sizeof sums);
+    }
+    for (size_t n = g->n0; n < g->n1; n += TN_TILE_N) {
+        const tile t = tile_of(g, bits, n);
+        for (size_t i = 0; i < passes[0].n_blocks; i++) {
+            size_t g0 = block_begin(&passes[0], i), g1 = block_begin(&passes[0], i + 1);
+            for (size_t j = 0; j < n_passes; j++) {
+                span s = {.src = packed + g0 * t.step,
+                          .step = t.step,
+                          .n_groups = g1 - g0,
+                          .next = (uintptr_t)packed + g1 * t.step,
+                          .a = passes[j].a + i * passes[j].kind->n_rows * passes[j].block_bytes,
+                          .first = i == 0,
+                          .last = i + 1 == passes[0].n_blocks};
+                passes[j].kind->channels(&t, &s, partial[j], sums[j]);
+            }
+        }
+        for (size_t j = 0; j < n_passes; j++) finish(&passes[j], &t, n, partial[j], sums[j]);
+        packed += t.step * passes[0].n_groups;
     }
 }

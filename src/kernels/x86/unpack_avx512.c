@@ -1,40 +1,17 @@
 /* kernels/x86/unpack_avx512.c - weightlets to tiles. A group of 128 weights is two registers per channel;
  * sixteen channels are transposed as 32-bit units, four consecutive k, which is the tile's own order. */
+#include "kernels/x86/transpose_avx512.h"
 #include "kernels/x86/weightlets_avx512.h"
 
 #include <string.h>
 
 enum { GROUP = TN_WEIGHTLET_GROUP };
 
-/* r[c] = 16 units of channel c; line i of out = unit i of every channel. */
+/* Line i of out = 16 units, i of every channel. */
 static inline __attribute__((always_inline)) void transpose(const __m512i *in, size_t step, int8_t *out,
                                                             size_t n_lines) {
-    __m512i r[16], t[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i += 2) {
-        __m512i x = in[(size_t)i * step], y = in[(size_t)(i + 1) * step];
-        t[i] = _mm512_unpacklo_epi32(x, y);
-        t[i + 1] = _mm512_unpackhi_epi32(x, y);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i += 4) { /* r[i + j]: unit 4L + j of channels i..i+3, L = 128-bit lane */
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
     __m512i line[16];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        __m512i p = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88),
-                q = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
-        __m512i s = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd),
-                u = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
-        line[j] = _mm512_shuffle_i32x4(p, q, 0x88);
-        line[8 + j] = _mm512_shuffle_i32x4(p, q, 0xdd);
-        line[4 + j] = _mm512_shuffle_i32x4(s, u, 0x88);
-        line[12 + j] = _mm512_shuffle_i32x4(s, u, 0xdd);
-    }
+    transpose_avx512(in, step, line);
     if (n_lines >= 16) {
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++) _mm512_store_si512(out + 64 * i, line[i]);

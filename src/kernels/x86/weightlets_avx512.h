@@ -1,6 +1,5 @@
 /* kernels/x86/weightlets_avx512.h - a group of 128 weightlets to two registers of int8, shared by the kernels
- * that unpack. Codes are assembled doubled (each weightlet is rotated one bit higher than its place), so that
- * the weight is one subtraction away. */
+ * that unpack. */
 #ifndef TN_KERNELS_X86_WEIGHTLETS_AVX512_H
 #define TN_KERNELS_X86_WEIGHTLETS_AVX512_H
 
@@ -19,23 +18,17 @@ static inline __m512i rotations(int place, int width, int s0) {
     return _mm512_loadu_si512(r);
 }
 
-/* Reads the group's 16 * bits bytes at src and no more; bits is a constant where this is inlined. Returns
- * what follows. */
-static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(const uint8_t *src, int bits,
-                                                                              __m512i w[static 2]) {
-    if (bits == 8) {
-        w[0] = _mm512_loadu_si512(src);
-        w[1] = _mm512_loadu_si512(src + 64);
-        return src + TN_WEIGHTLET_GROUP;
-    }
+/* Codes of a group with bits < 8, moved up by `place` bits; reads its 16 * bits bytes at src and no more. */
+static inline __attribute__((always_inline)) const uint8_t *
+weightlets_placed_avx512(const uint8_t *src, int bits, int place, __m512i w[static 2]) {
     __m512i a = _mm512_setzero_si512(), b = a;
-    int place = 1;
     if (bits & 4) {
-        __m512i x = _mm512_loadu_si512(src), mask = _mm512_set1_epi8(0x1e);
-        a = _mm512_and_si512(_mm512_rol_epi32(x, 1), mask);
-        b = _mm512_and_si512(_mm512_ror_epi32(x, 3), mask);
+        __m512i x = _mm512_loadu_si512(src), mask = _mm512_set1_epi8((char)(0xf << place));
+        __asm__("" : "+v"(x)); /* one load for both uses: most of them cross a line */
+        a = _mm512_and_si512(place ? _mm512_rol_epi32(x, 1) : x, mask);
+        b = _mm512_and_si512(place ? _mm512_ror_epi32(x, 3) : _mm512_srli_epi32(x, 4), mask);
         src += 64;
-        place = 5;
+        place += 4;
     }
     if (bits & 2) {
         __m512i x = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)src)),
@@ -55,10 +48,36 @@ static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(co
         b = PLACE(b, x, rotations(place, 1, 4), mask);
         src += 16;
     }
-    __m512i zero = _mm512_set1_epi8((char)((1 << bits) - 1));
-    w[0] = _mm512_sub_epi8(a, zero);
-    w[1] = _mm512_sub_epi8(b, zero);
+    w[0] = a;
+    w[1] = b;
     return src;
+}
+
+/* Reads the group's 16 * bits bytes at src and no more; bits is a constant where this is inlined. Returns
+ * what follows. Codes are assembled doubled, so that the weight is one subtraction away. */
+static inline __attribute__((always_inline)) const uint8_t *weightlets_avx512(const uint8_t *src, int bits,
+                                                                              __m512i w[static 2]) {
+    if (bits == 8) {
+        w[0] = _mm512_loadu_si512(src);
+        w[1] = _mm512_loadu_si512(src + 64);
+        return src + TN_WEIGHTLET_GROUP;
+    }
+    src = weightlets_placed_avx512(src, bits, 1, w);
+    __m512i zero = _mm512_set1_epi8((char)((1 << bits) - 1));
+    w[0] = _mm512_sub_epi8(w[0], zero);
+    w[1] = _mm512_sub_epi8(w[1], zero);
+    return src;
+}
+
+/* The same group as unsigned codes: of fewer than 8 bits as they are, int8 plus 128. */
+static inline __attribute__((always_inline)) void weightlet_codes_avx512(const uint8_t *src, int bits,
+                                                                         __m512i w[static 2]) {
+    if (bits == 8) {
+        w[0] = _mm512_xor_si512(_mm512_loadu_si512(src), _mm512_set1_epi8((char)0x80));
+        w[1] = _mm512_xor_si512(_mm512_loadu_si512(src + 64), _mm512_set1_epi8((char)0x80));
+    } else {
+        weightlets_placed_avx512(src, bits, 0, w);
+    }
 }
 
 #endif

@@ -1,0 +1,39 @@
+/* base/json.h - JSON that is whole or an error.
+ *
+ * Building: NULL means that there was no memory, and every builder passes it on. What is made around a NULL
+ * is NULL, and what the builder was given to own is released. So only the last step, which turns the value
+ * into text, has to ask. Text from outside may hold anything: bytes that are no UTF-8 become U+FFFD. A number
+ * that is not finite becomes null, because JSON has no other word for it.
+ *
+ * Reading: a file is a regular file of a bounded size, read whole. A pipe or a device never blocks the
+ * reader.
+ *
+ * scripts/lint.sh refuses jansson's own builders and file functions everywhere else. */
+#ifndef TN_BASE_JSON_H
+#define TN_BASE_JSON_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+/* The formats of json_pack that are needed: {s:..}, s and s% (text, text with a size_t), i, I, f, b, o
+ * (takes), O (borrows); objects nest. Keys are literals. */
+json_t *tn_json_pack(const char *fmt, ...);
+json_t *tn_json_string(const char *text, size_t n_bytes);
+json_t *tn_json_real(double v);
+
+/* Take value. *object and *array become NULL, and are released, when that fails. */
+void tn_json_set(json_t **object, const char *key, json_t *value);
+void tn_json_append(json_t **array, json_t *value);
+
+/* The text of j in jansson's flags. *out is zero-terminated; free with free. TERN_E_MEMORY when j is NULL. */
+tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *err);
+
+enum { TN_JSON_MAX_FILE = 64 << 20 };
+
+/* *out is the caller's. TERN_E_IO: the file is absent, no regular file or cannot be read. TERN_E_LIMIT: it
+ * has more than TN_JSON_MAX_FILE bytes. TERN_E_FORMAT: it holds no JSON. TERN_E_MEMORY. */
+tern_status tn_json_read(const char *path, size_t flags, json_t **out, tern_error *err);
+
+#endif
