@@ -277,6 +277,13 @@ typedef struct tern_generate_options {
     bool draft_eager;    /* verify as many drafts as fit, not only those that pay (default false) */
     bool no_logprobs;    /* on_token gets 0 for a log-probability: each costs an exponential per entry of the
                             vocabulary (default false) */
+    /* The text keeps to a grammar: GBNF as llama.cpp has it, or the JSON of values that are valid under a JSON Schema. At
+     * most one of them. It ends where the grammar ends. What of a schema cannot be held is refused by name. */
+    const char *grammar;     /* NULL = none (default) */
+    const char *json_schema; /* NULL = none (default) */
+    const char
+        *grammar_after; /* the grammar begins behind this text, and white space: "</think>" leaves a model its
+                                  thoughts; NULL = at once, or "</think>" where the prompt ends with "<think>" (default) */
     /* Called before every draw with a copy of the model's logits, float[n_vocab]: change them, or mask a token with
      * -INFINITY. Log-probabilities stay the model's. Return false to stop. NULL = none (default). */
     bool (*on_logits)(void *user, float *logits, size_t n_vocab);

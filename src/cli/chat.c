@@ -3,6 +3,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/grammar_args.h"
 #include "cli/prompt.h"
 #include "cli/store_args.h"
 
@@ -126,10 +127,12 @@ int cmd_chat(int argc, char **argv) {
     const char *system = NULL, *store = NULL;
     bool stats = false, no_store = false;
     chat c = {.terminal = isatty(STDIN_FILENO)};
+    grammar_args ga = {0};
     ma.o.generate.max_tokens = 1024;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
+        GRAMMAR_ARGS(ga),
         STORE_ARGS(store, no_store),
         {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0,
          "print what drafting did on standard error at the end"},
@@ -144,6 +147,7 @@ int cmd_chat(int argc, char **argv) {
     if (words[0] && ma.model) return usage_error(&cmd, "unexpected argument '%s'", words[0]);
     if (words[0]) ma.model = words[0];
     args_model_path(&ma);
+    if (!grammar_options(&ga, &ma.o.generate)) return EXIT_FAILED;
     rc = open_engine(&cmd, &ma, &c.e);
     if (rc >= 0) return rc;
     tern_session_options so = ma.o.session;
@@ -177,6 +181,7 @@ int cmd_chat(int argc, char **argv) {
     free(line);
     pop(&c, c.n_msgs);
     answer_free(&c.answer);
+    grammar_args_free(&ga);
     tern_session_close(&c.s);
     tern_engine_close(&c.e);
     return rc;

@@ -172,7 +172,7 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
             "{s:i, s:s, s:I, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear",
             tn_role_name((tn_role)r[i].role), "outputs", (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k,
             "bytes", (json_int_t)r[i].size_bytes, "act_scale", (double)r[i].act_scale, "outlier_path",
-            (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0));
+            (int)((r[i].flags & TN_PKG_HAS_SHADOW) != 0), "hot_channels", (json_int_t)(hot ? hot->n : 0));
         const uint8_t *bits;
         const tn_pkg_record *weightlets;
         if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK)
@@ -311,6 +311,7 @@ static int inspect_cpu(bool json) {
                 {"softmax_f32", offsetof(tn_kernels, softmax_f32)},
                 {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
                 {"quantise_s8", offsetof(tn_kernels, quantise_s8)},
+                {"hadamard_f32", offsetof(tn_kernels, hadamard_f32)},
                 {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)},
                 {"shadow_f32", offsetof(tn_kernels, shadow_f32)},
                 {"unpack_tile", offsetof(tn_kernels, unpack_tile)},

@@ -41,7 +41,8 @@ int cmd_pack(int argc, char **argv) {
     tn_pack_defaults(&o);
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
-        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "edgeflow (default), llm-npu, naive-w8a8, smoothquant"},
+        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0,
+         "edgeflow (default), gram, llm-npu, naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
          "average bits of a weight (default: 5 with edgeflow, else 8)"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
@@ -89,8 +90,8 @@ int cmd_pack(int argc, char **argv) {
         if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o.scheme = (tn_scheme)s;
     }
     if (o.scheme == TN_N_SCHEMES)
-        return usage_error(&c, "scheme '%s' is unknown; there are edgeflow, llm-npu, naive-w8a8, smoothquant",
-                           scheme);
+        return usage_error(
+            &c, "scheme '%s' is unknown; there are edgeflow, gram, llm-npu, naive-w8a8, smoothquant", scheme);
     if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on"))
         return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
     o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;

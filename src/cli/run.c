@@ -3,6 +3,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/grammar_args.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
@@ -22,6 +23,7 @@ typedef struct request {
     bool gantt, chat, raw, json, stats, logprobs;
     bool by_words; /* the short way: through the chat template where there is one */
     arg_list stop;
+    grammar_args ga;
 } request;
 
 /* What became of it. */
@@ -73,6 +75,7 @@ static int parse(int argc, char **argv, request *r) {
         {"raw", 0, NULL, ARG_FLAG, &r->raw, 0, 0, "plain text: no chat template"},
         {"system", 0, "TEXT", ARG_STR, &r->system, 0, 0, "system message of the chat template"},
         {"stop", 0, "TEXT", ARG_LIST | ARG_ANSWER, &r->stop, 0, 0, "stop before this text; may be repeated"},
+        GRAMMAR_ARGS(r->ga),
         {"store", 0, "FILE", ARG_STR | ARG_MORE, &r->store, 0, 0,
          "keep the conversation in FILE and draft from those kept there (default: none)"},
         {"load-session", 0, "FILE", ARG_STR | ARG_MORE, &r->load, 0, 0,
@@ -214,9 +217,9 @@ static void print_stats(const outcome *o) {
             o->answer.first_s * 1e3, o->loaded_s * 1e3, (double)peak_rss_bytes() / 1048576);
 }
 
-static int run(const request *r, outcome *o) {
+static int run(request *r, outcome *o) {
     tern_error err;
-    if (!read_prompt(r, o)) return EXIT_FAILED;
+    if (!grammar_options(&r->ga, &r->ma.o.generate) || !read_prompt(r, o)) return EXIT_FAILED;
     interrupts_cancel(NULL);
     int rc = open_engine(NULL, &r->ma, &o->e);
     if (rc >= 0) return rc;
@@ -247,6 +250,7 @@ int cmd_run(int argc, char **argv) {
     if (r.logprobs && !o.answer.tokens) return failed_text("no memory for the answer");
     rc = run(&r, &o);
     answer_free(&o.answer);
+    grammar_args_free(&r.ga);
     free(o.ids);
     free(o.text);
     tern_session_close(&o.s);

@@ -141,6 +141,8 @@ void tern_engine_close(tern_engine **pe) {
     if (!pe || !*pe) return;
     tern_engine *e = *pe;
     *pe = NULL;
+    tn_gvocab *v = atomic_load(&e->gvocab);
+    tn_gvocab_close(&v);
     tn_model_close(&e->model);
     tn_npu_model_close(&e->npu);
     tn_executor_close(&e->exec);

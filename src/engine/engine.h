@@ -10,6 +10,7 @@
 #ifndef TN_ENGINE_ENGINE_H
 #define TN_ENGINE_ENGINE_H
 
+#include "engine/constrain.h"
 #include "engine/drafting.h"
 #include "engine/options.h"
 #include "prefill/pipeline.h"
@@ -31,8 +32,9 @@ struct tern_engine {
     tn_attn_options attention;
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
-    char *profile_path; /* cache of the stage times, beside the package */
-    int fd;             /* of tern_engine_open_fd, or -1 */
+    char *profile_path;          /* cache of the stage times, beside the package */
+    _Atomic(tn_gvocab *) gvocab; /* NULL until a grammar needs it */
+    int fd;                      /* of tern_engine_open_fd, or -1 */
 };
 
 struct tern_session {
@@ -52,6 +54,7 @@ struct tern_session {
     float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     tn_drafting drafting;
     tn_storing storing;
+    tn_constraint constraint;
     _Atomic bool cancel;
 };
 

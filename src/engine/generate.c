@@ -111,6 +111,10 @@ static bool take(decoder *g, const float *logits, tern_status *st, tern_error *e
         g->res.reason = TERN_STOP_CONTEXT;
         return false;
     }
+    if (tn_constraint_done(&s->constraint)) {
+        g->res.reason = TERN_STOP_END;
+        return false;
+    }
     const float *shaped = logits; /* what is drawn from; log-probabilities are the model's own */
     if (o->on_logits) {
         size_t n_vocab = (size_t)s->e->model->h.n_vocab;
@@ -121,12 +125,18 @@ static bool take(decoder *g, const float *logits, tern_status *st, tern_error *e
         }
         shaped = g->shaped;
     }
+    if (s->constraint.active) {
+        *st = tn_constraint_shape(&s->constraint, &shaped, (size_t)s->e->model->h.n_vocab, err);
+        if (*st != TERN_OK) return false;
+    }
     g->token = tn_sampler_draw(&g->sampler, shaped, s->tokens, (size_t)s->n_tok);
     if (!g->res.n_tokens) g->t0 = tn_now_s();
     if (!o->ignore_end && tern_token_is_end(s->e, g->token)) {
         g->res.reason = TERN_STOP_END;
         return false;
     }
+    if (s->constraint.active) *st = tn_constraint_took(&s->constraint, g->token, err);
+    if (*st != TERN_OK) return false;
     float logprob =
         o->on_token && !o->no_logprobs ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
     if (g->text.has_detok)
@@ -228,7 +238,8 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
                "draft_nodes %d: want 1 to %d, or 0", o->draft_nodes, TN_TREE_MAX);
     int32_t n_prompt = s->n_tok;
     g.max_rows = o->draft_nodes ? o->draft_nodes : TN_TREE_MAX;
-    tern_status st = tn_drafting_use(s, o->draft, &g.drafters, err);
+    tern_status st = tn_constraint_use(s, o, err);
+    if (st == TERN_OK) st = tn_drafting_use(s, o->draft, &g.drafters, err);
     if (st == TERN_OK && g.drafters & TN_DRAFT_SAM) st = tn_storing_learn(s, err);
     if (st == TERN_OK && g.drafters) st = tn_draft_sync(s->drafting.draft, s->tokens, s->n_tok, err);
     if (st == TERN_OK)

@@ -88,6 +88,7 @@ void tern_session_close(tern_session **ps) {
         memcpy(s->profile.forward_relative, relative, sizeof relative);
         s->profile.n_forwards = n_times;
     }
+    tn_constraint_close(s);
     tn_drafting_close(s);
     tn_storing_close(s);
     if (s->kv.ctx) tn_kv_close(&s->kv);

@@ -503,6 +503,13 @@ static tern_status open_site(tn_npu_model *m, int32_t i_site, tile_room *room, t
                "layer %d: %s has no activation scale", layer, tn_role_name(s->ops.roles[0]));
     s->inv_scale = 1 / s->act_scale;
     TN_TRY(open_graphs(m, s, site, layer, err));
+    TN_FAIL_IF(s->tiles[0]->flags & ~(uint32_t)TN_PKG_ALL_FLAGS, err, TERN_E_UNSUPPORTED,
+               "layer %d: %s has flags %#x, made by a newer tern", layer, tn_role_name(s->ops.roles[0]),
+               s->tiles[0]->flags);
+    s->rotated = (s->tiles[0]->flags & TN_PKG_ROTATED) != 0;
+    TN_FAIL_IF(s->rotated && s->ops.k % TN_HADAMARD_BLOCK, err, TERN_E_FORMAT,
+               "layer %d: inputs of %s are rotated, but %d is no multiple of %d", layer, tn_site_name(site),
+               s->ops.k, TN_HADAMARD_BLOCK);
     return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_shadow(m, s, &v, layer, err) : TERN_OK;
 }
 

@@ -76,6 +76,7 @@ typedef struct tn_npu_site {
      * the first; else NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
+    bool rotated;            /* inputs pass through kernels/hadamard.h before they are quantised */
     bool shadow;             /* clipped activations are made good on the CPU */
     const int8_t **hot_rows; /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
     const tn_pkg_section *rows_section; /* where the cold rows lie in the package */

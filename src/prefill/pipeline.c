@@ -124,9 +124,11 @@ static tn_site site_of(tn_stage s) {
 
 /* ---- quantising, and what the clip cuts off ------------------------------------------------------- */
 
-static void quantise_row(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row, const float *x) {
+/* x is the caller's to lose: it is rotated in place where the site's inputs are. */
+static void quantise_row(tn_pipeline *p, chunk *c, const tn_npu_site *s, int32_t row, float *x) {
     uint8_t *out = c->xq + (size_t)row * (size_t)s->in_stride;
     size_t k = (size_t)s->ops.k;
+    if (s->rotated) p->kern->hadamard_f32(x, k);
     if (!s->shadow) {
         p->kern->quantise_s8(x, s->inv_scale, out, k);
         return;

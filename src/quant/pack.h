@@ -15,10 +15,12 @@ typedef enum tn_scheme {
                               (EdgeFlow 4.1): the default */
     TN_SCHEME_SMOOTHQUANT, /* naive after moving the spread of the norms' outputs into the weights (alpha 0.5)
                             */
+    TN_SCHEME_GRAM, /* smoothing, a rotation and clips by measured error, weights rounded with knowledge of the
+                       inputs (quant/recipe.h) */
     TN_N_SCHEMES
 } tn_scheme;
 
-const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "edgeflow", "smoothquant" */
+const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "edgeflow", "smoothquant", "gram" */
 
 typedef enum tn_shadow_mode { TN_SHADOW_AUTO, TN_SHADOW_OFF, TN_SHADOW_ON } tn_shadow_mode;
 

@@ -127,7 +127,7 @@ static void every_bit_counts(void **state) {
     put(b, n);
     assert_int_equal(read_package(&ctx, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "newer tern"));
-    b[8] = TN_PKG_VERSION - 1;
+    b[8] = TN_PKG_OLDEST - 1;
     put(b, n);
     assert_int_equal(read_package(&ctx, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "pack the model again"));

@@ -436,7 +436,7 @@ static void other_packages_are_refused(void **state) {
     put(bad, b, n);
     assert_int_equal(start(bad, NULL, 20, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "newer tern"));
-    b[8] = TN_PKG_VERSION - 1;
+    b[8] = TN_PKG_OLDEST - 1;
     put(bad, b, n);
     assert_int_equal(start(bad, NULL, 20, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "pack the model again"));
