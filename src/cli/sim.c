@@ -257,7 +257,7 @@ static int this_machine(const char *path, int32_t n_prompt, bool json, const cha
     tern_engine *e = NULL;
     tern_error err;
     if (tern_engine_open(path, NULL, &e, &err) != TERN_OK) return failed(&err);
-    tn_measured_stages measured;
+    tn_measured_steps measured;
     tn_sim_model shape;
     tn_sim_result o;
     tn_sim s = {0};

@@ -75,7 +75,7 @@ tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, i
 
 tern_status tn_drafting_profile(tern_session *s, tern_error *err) {
     enum { ENOUGH = 4 }; /* classes known */
-    tn_stage_profile *p = &s->profile;
+    tn_step_profile *p = &s->profile;
     float rows[TN_PROP_COSTS], relative[TN_PROP_COSTS];
     int n;
     if (!s->pipeline || p->n_forwards >= ENOUGH ||

@@ -1,5 +1,6 @@
 /* Stage and forward times measured once per machine, model and settings, cached beside the package. */
 #include "engine/engine.h"
+#include "prefill/steps.h"
 
 #include "base/json.h"
 #include <stdio.h>
@@ -15,8 +16,8 @@ static void key_of(const tern_engine *e, char *key, size_t cap) {
              (int)e->attention.mode, pipelined ? "-p" : "", e->npu->packed ? "-packed" : "");
 }
 
-void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
-    *p = (tn_stage_profile){0};
+void tn_profile_load(const tern_engine *e, tn_step_profile *p) {
+    *p = (tn_step_profile){0};
     json_t *j;
     char key[64];
     key_of(e, key, sizeof key);
@@ -36,8 +37,10 @@ void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
     }
     if (stored && !strcmp(stored, key) && json_is_object(us)) {
         bool ok = true;
-        for (int s = 0; s < TN_N_STAGES && ok; s++) {
-            const json_t *v = json_object_get(us, tn_stage_name((tn_stage)s));
+        tn_step_types types;
+        tn_step_types_of(&e->model->program, &types);
+        for (int32_t s = 0; s < types.n && ok; s++) {
+            const json_t *v = json_object_get(us, types.at[s].name);
             p->us[s] = json_number_value(v);
             ok = json_is_number(v) && p->us[s] >= 0 && p->us[s] < 1e9;
         }
@@ -68,7 +71,7 @@ bool tn_profile_put(const tern_engine *e, const json_t *j) {
     return ok;
 }
 
-void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
+void tn_profile_save(const tern_engine *e, const tn_step_profile *p) {
     char key[64];
     key_of(e, key, sizeof key);
     json_t *old;
@@ -81,8 +84,10 @@ void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
         tn_json_append(&rows, tn_json_real((double)p->forward_rows[i]));
         tn_json_append(&relative, tn_json_real((double)p->forward_relative[i]));
     }
-    for (int s = 0; p->measured && s < TN_N_STAGES; s++)
-        tn_json_set(&us, tn_stage_name((tn_stage)s), tn_json_real(p->us[s]));
+    tn_step_types types;
+    tn_step_types_of(&e->model->program, &types);
+    for (int32_t s = 0; p->measured && s < types.n; s++)
+        tn_json_set(&us, types.at[s].name, tn_json_real(p->us[s]));
     json_t *j = tn_json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", key, "stage_us", us,
                              "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
                              "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);

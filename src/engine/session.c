@@ -25,7 +25,7 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
-    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->kv, e->pool, e->exec, e->policy,
+    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
                             &e->attention, &s->profile, &s->pipeline, err);
 }
 
@@ -60,10 +60,11 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     tern_status st = s->tokens && s->pos && s->slot && s->logits
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
-    if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
+    if (st == TERN_OK) st = tn_state_open(ctx, &e->model->program, h, n_ctx, &s->state, err);
     if (st == TERN_OK)
         st = e->npu ? open_pipeline(s, err)
-                    : tn_acts_open(ctx, e->model, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
+                    : tn_acts_open(ctx, e->model, chunk, s->state.kv.cap_tok, tn_pool_size(e->pool), &s->acts,
+                                   err);
     uint32_t drafters;
     if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
     if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);
@@ -91,7 +92,7 @@ void tern_session_close(tern_session **ps) {
     tn_constraint_close(s);
     tn_drafting_close(s);
     tn_storing_close(s);
-    if (s->kv.ctx) tn_kv_close(&s->kv);
+    tn_state_close(&s->state);
     if (s->acts.ctx) tn_acts_close(&s->acts);
     if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) tn_profile_save(s->e, &s->profile);
     tn_pipeline_close(&s->pipeline);
@@ -127,7 +128,7 @@ static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
     }
     return (tn_rows){.h = &s->e->model->h,
                      .kern = &s->e->kern,
-                     .kv = &s->kv,
+                     .kv = &s->state.kv,
                      .n_rows = n,
                      .pos = s->pos,
                      .slot = s->slot,
@@ -194,6 +195,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         if (st != TERN_OK) return st;
         if (calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
         memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
+        tn_state_append(&s->state, rows);
         s->n_tok += rows;
         done += (size_t)rows;
         TN_FAIL_IF(shown && !tn_progress(&s->e->ctx, "prompt", (double)done / (double)n), err,
@@ -224,7 +226,7 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
     /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one
      * needs */
-    tn_kv_move(&s->kv, s->n_tok - tree->depth[row] + row, s->n_tok);
+    tn_state_keep(&s->state, s->n_tok - tree->depth[row] + row);
     s->tokens[s->n_tok++] = tree->token[row];
 }
 
@@ -250,6 +252,7 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
 
 void tn_session_truncate(tern_session *s, int32_t n) {
     if (n >= s->n_tok) return;
+    n = tn_state_truncate(&s->state, n); /* some kinds of state go back further, to a snapshot */
     tn_storing_truncate(&s->storing, n);
     s->n_tok = n;
     s->has_logits = false;
@@ -258,6 +261,8 @@ void tn_session_truncate(tern_session *s, int32_t n) {
 tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok > (size_t)s->n_tok, err, TERN_E_LIMIT, "%zu tokens to keep of %d", n_tok, s->n_tok);
+    TN_FAIL_IF(n_tok && n_tok < (size_t)s->n_tok && !tn_state_truncates(&s->state), err, TERN_E_UNSUPPORTED,
+               "what this model remembers cannot go back to token %zu", n_tok);
     tn_session_truncate(s, (int32_t)n_tok);
     return TERN_OK;
 }
@@ -270,6 +275,7 @@ tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t 
     if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return TERN_OK;
     if (same == n_tok) same--; /* the last token again, for its logits */
     tn_session_truncate(s, (int32_t)same);
+    same = (size_t)s->n_tok;
     return tn_session_append(s, prompt + same, n_tok - same, NULL, err);
 }
 
@@ -303,8 +309,7 @@ void tern_session_cancel(tern_session *s) {
 }
 
 static tern_stats stats_of(const tern_session *s) {
-    const tn_kv *kv = &s->kv;
-    tern_stats all = {.kv_bytes = 2 * sizeof(float) * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0)};
+    tern_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
     tern_stats *out = &all;
     if (!s->pipeline) return all;
     const tn_pipeline_stats *p = tn_pipeline_stats_get(s->pipeline);

@@ -373,8 +373,8 @@ tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error 
 }
 
 /* What can be known of a site's outlier path before its rows are read. */
-static tern_status plan_shadow(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
-                               tern_error *err) {
+static tern_status plan_outliers(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
+                                 tern_error *err) {
     const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT);
     TN_FAIL_IF(!hot || hot->n > s->ops.k || hot->size_bytes != (uint64_t)hot->n * 4, err, TERN_E_FORMAT,
                "layer %d: %s has no (sane) list of hot channels", layer, tn_role_name(s->ops.roles[0]));
@@ -397,8 +397,8 @@ static tern_status plan_shadow(tn_npu_model *m, tn_npu_site *s, const section_vi
     TN_FAIL_IF(!r || r->size_bytes != (uint64_t)s->ops.k * row_bytes, err, TERN_E_FORMAT,
                "layer %d: the outlier rows of %s have another shape", layer, tn_role_name(s->ops.roles[0]));
     s->rows_off_bytes = r->off_bytes;
-    s->shadow = m->any_shadow = true;
-    m->max_shadow_n = s->ops.n_total > m->max_shadow_n ? s->ops.n_total : m->max_shadow_n;
+    s->has_outliers = m->any_outliers = true;
+    m->max_outlier_n = s->ops.n_total > m->max_outlier_n ? s->ops.n_total : m->max_outlier_n;
     return TERN_OK;
 }
 
@@ -510,7 +510,7 @@ static tern_status open_site(tn_npu_model *m, int32_t i_site, tile_room *room, t
     TN_FAIL_IF(s->rotated && s->ops.k % TN_HADAMARD_BLOCK, err, TERN_E_FORMAT,
                "layer %d: inputs of %s are rotated, but %d is no multiple of %d", layer, tn_site_name(site),
                s->ops.k, TN_HADAMARD_BLOCK);
-    return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_shadow(m, s, &v, layer, err) : TERN_OK;
+    return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
 }
 
 /* ---- open ---------------------------------------------------------------------------------------- */
@@ -586,7 +586,7 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     tn_npu_site *lm_head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     TN_TRY(plan_tiles(m, h, -1, &room, err));
     TN_TRY(open_site(m, (int32_t)(lm_head - m->sites), &room, err));
-    if (lm_head->shadow) TN_TRY(read_hot(lm_head, &v, -1, err));
+    if (lm_head->has_outliers) TN_TRY(read_hot(lm_head, &v, -1, err));
     const tn_pkg_record *r = tiles_record(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
     if (!r) return TERN_E_FORMAT;
     m->embd_tiles = h->tied  ? lm_head->image[0].tiles
@@ -620,7 +620,7 @@ tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error 
     }
     int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
     for (int32_t i = first; i < first + n; i++)
-        if (m->sites[i].shadow) TN_TRY(read_hot(&m->sites[i], &v, layer, err));
+        if (m->sites[i].has_outliers) TN_TRY(read_hot(&m->sites[i], &v, layer, err));
     return TERN_OK;
 }
 

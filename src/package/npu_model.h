@@ -77,7 +77,7 @@ typedef struct tn_npu_site {
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
     bool rotated;            /* inputs pass through kernels/hadamard.h before they are quantised */
-    bool shadow;             /* clipped activations are made good on the CPU */
+    bool has_outliers;       /* clipped activations are made good on the CPU */
     const int8_t **hot_rows; /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
     const tn_pkg_section *rows_section; /* where the cold rows lie in the package */
     uint64_t rows_off_bytes;
@@ -102,9 +102,10 @@ typedef struct tn_npu_model {
     bool packed;   /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
     char scheme[24];
     int32_t n_layers, n_sites;
-    tn_npu_site *sites;                      /* as the program's */
-    int32_t max_shadow_n, max_k, max_stride; /* over shadowed sites: outputs; over all: inputs, in_stride */
-    bool any_shadow;
+    tn_npu_site *sites; /* as the program's */
+    int32_t max_outlier_n, max_k,
+        max_stride; /* over sites with outlier paths: outputs; over all: inputs, in_stride */
+    bool any_outliers;
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
     /* embedding rows for look-up: s8 tiles and their scales */
     const int8_t *embd_tiles;

@@ -114,11 +114,11 @@ static tern_status attend(layer *l, int32_t chunk, float *out, tn_attn_stats *st
                                      i + TN_ATTN_ROWS < r.n_rows ? i + TN_ATTN_ROWS : r.n_rows, 0, err);
         }
         for (int32_t b = 0; b < shape.n_blocks; b++) {
-            for (int stage = TN_ST_ESTIMATE; stage <= TN_ST_ATTEND; stage++) {
+            for (int step = TN_STEP_ESTIMATE; step <= TN_STEP_ATTEND; step++) {
                 for (int32_t i = 0; i < shape.n_slots; i++) {
-                    for (int32_t part = 0; part < tn_sparse_attn_parts(s, (tn_stage)stage) && st == TERN_OK;
-                         part++)
-                        st = tn_sparse_attn_slot(s, &r, c, 0, (tn_stage)stage, b, i, part, q, to, part % 2,
+                    for (int32_t part = 0;
+                         part < tn_sparse_attn_parts(s, (tn_step_kind)step) && st == TERN_OK; part++)
+                        st = tn_sparse_attn_slot(s, &r, c, 0, (tn_step_kind)step, b, i, part, q, to, part % 2,
                                                  err);
                 }
             }

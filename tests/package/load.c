@@ -86,7 +86,7 @@ typedef struct rig {
     tn_model *model;
     tn_kv kv;
     tn_pipeline *p;
-    tn_stage_profile profile;
+    tn_step_profile profile;
     tern_error err;
 } rig;
 
@@ -544,8 +544,8 @@ static void memory_is_planned(void **state) {
             for (int i = 0; i < r.m->n_sites; i++) {
                 const tn_npu_site *s = &r.m->sites[i];
                 for (int op = 0; op < s->ops.n_ops; op++) {
-                    bool packed =
-                        form != TN_WEIGHTS_TILES && s->tiles[op]->part == TN_PKG_WEIGHTLETS && !s->shadow;
+                    bool packed = form != TN_WEIGHTS_TILES && s->tiles[op]->part == TN_PKG_WEIGHTLETS &&
+                                  !s->has_outliers;
                     assert_true(packed == !s->image[op].tiles);
                     n_packed += packed;
                     want_bytes +=

@@ -268,7 +268,7 @@ static void brute_force_site(void **state) {
             }
             double want = (s * acc + extra) * (double)w_scale[n] + (double)bias[n];
             double got = (double)tn_kv_v(
-                &r.s->kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
+                &r.s->state.kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
             double bound = mag * (double)w_scale[n] * 2e-6 + fabs((double)bias[n]) * 1e-6 +
                            slack * 127 * (double)w_scale[n];
             if (!(fabs(got - want) <= bound))
