@@ -19,8 +19,8 @@
 
 /* The question with the first n passages as the model wants it: its chat template, or plain text where it has
  * none. */
-static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, const char *question,
-                        const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
+static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, const char *system,
+                        const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
     char *user = tn_rag_prompt(ctx, question, hits, n);
     if (!user) {
         failed_text("no memory for the prompt");
@@ -30,9 +30,10 @@ static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, c
     size_t n_msgs = 0;
     if (system) msgs[n_msgs++] = (tern_message){"system", system};
     msgs[n_msgs++] = (tern_message){"user", user};
-    bool plain;
-    int32_t *ids = prompt_chat(e, msgs, n_msgs, n_ids, &plain);
-    if (plain) {
+    int32_t *ids = NULL;
+    if (source || tern_has_chat_template(e)) {
+        ids = prompt_chat(e, msgs, n_msgs, source, n_ids);
+    } else {
         size_t cap = strlen(user) + (system ? strlen(system) : 0) + 32;
         char *text = malloc(cap);
         if (text) {
@@ -95,7 +96,8 @@ static void keep_documents(tern_session *s, tn_store *index, const tn_rag_hit *h
 int cmd_ask(int argc, char **argv) {
     model_args ma;
     model_args_defaults(&ma, TN_IN_ASK);
-    const char *system = NULL, *store = NULL, *trace = NULL;
+    const char *system = NULL, *store = NULL, *trace = NULL, *template = NULL;
+    char *source = NULL;
     int32_t k = TN_RAG_K;
     bool json = false, stats = false, no_store = false, no_sources = false;
     ma.o.generate.max_tokens = 256;
@@ -105,6 +107,7 @@ int cmd_ask(int argc, char **argv) {
         {"passages", 'k', "N", ARG_INT, &k, 1, TN_RAG_MAX_K,
          "passages given to the model at most (default 4)"},
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
+        TEMPLATE_ARG(template),
         {"store", 0, "FILE", ARG_STR, &store, 0, 0,
          "documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
         {"no-keep", 0, NULL, ARG_FLAG, &no_store, 0, 0,
@@ -139,6 +142,7 @@ int cmd_ask(int argc, char **argv) {
     if (!file) return EXIT_FAILED;
     /* the passages first: without any, no model need be loaded */
     rc = EXIT_FAILED;
+    if (!prompt_template(template, &source)) goto out;
     if (tn_store_open(&ctx, file, NULL, &index, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
@@ -178,7 +182,7 @@ int cmd_ask(int argc, char **argv) {
     size_t reserve = wanted < room / 4 ? wanted : room / 4;
     for (;; n_hits--) { /* the worst passages go until the rest fits with an answer */
         free(ids);
-        if (!(ids = ask_ids(e, &ctx, system, question, hits, n_hits, &n_ids))) goto out;
+        if (!(ids = ask_ids(e, &ctx, source, system, question, hits, n_hits, &n_ids))) goto out;
         if (n_ids + reserve <= room || !n_hits) break;
     }
     if (n_hits < n_found)
@@ -245,5 +249,6 @@ out:
     tern_engine_close(&e);
     tn_store_close(&index);
     free(file);
+    free(source);
     return rc;
 }

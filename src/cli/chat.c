@@ -26,6 +26,7 @@ typedef struct chat {
     double prefill_s, decode_s; /* of all turns */
     int32_t n_decoded;
     bool terminal;
+    char *source; /* of the chat template, or NULL: the model's */
 } chat;
 
 static void pop(chat *c, size_t n) {
@@ -50,7 +51,7 @@ static bool turn(chat *c, const char *text) {
     tern_error err;
     size_t n_ids;
     bool ok = false;
-    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, &n_ids, NULL);
+    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, c->source, &n_ids);
     tern_generate_result res = {0};
     if (ids) {
         answer_clear(&c->answer);
@@ -124,7 +125,7 @@ static bool slash(chat *c, char *line) {
 int cmd_chat(int argc, char **argv) {
     model_args ma;
     model_args_defaults(&ma, TN_IN_CHAT);
-    const char *system = NULL, *store = NULL;
+    const char *system = NULL, *store = NULL, *template = NULL;
     bool stats = false, no_store = false;
     chat c = {.terminal = isatty(STDIN_FILENO)};
     grammar_args ga = {0};
@@ -132,6 +133,7 @@ int cmd_chat(int argc, char **argv) {
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
+        TEMPLATE_ARG(template),
         GRAMMAR_ARGS(ga),
         STORE_ARGS(store, no_store),
         {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0,
@@ -148,13 +150,21 @@ int cmd_chat(int argc, char **argv) {
     if (words[0]) ma.model = words[0];
     args_model_path(&ma);
     if (!grammar_options(&ga, &ma.o.generate)) return EXIT_FAILED;
+    if (!prompt_template(template, &c.source)) {
+        grammar_args_free(&ga);
+        return EXIT_FAILED;
+    }
     rc = open_engine(&cmd, &ma, &c.e);
-    if (rc >= 0) return rc;
+    if (rc >= 0) {
+        free(c.source);
+        return rc;
+    }
     tern_session_options so = ma.o.session;
     c.g = ma.o.generate;
     rc = open_stored_session(c.e, &so, store, no_store, &c.s);
     if (rc >= 0) {
         tern_engine_close(&c.e);
+        free(c.source);
         return rc;
     }
     c.g.on_token = answer_on_token;
@@ -181,6 +191,7 @@ int cmd_chat(int argc, char **argv) {
     free(line);
     pop(&c, c.n_msgs);
     answer_free(&c.answer);
+    free(c.source);
     grammar_args_free(&ga);
     tern_session_close(&c.s);
     tern_engine_close(&c.e);

@@ -19,11 +19,12 @@
 typedef struct request {
     model_args ma;
     const char *words[4]; /* MODEL and TEXT, unless -m and -p say them; - is standard input */
-    const char *prompt, *file, *system, *load, *save, *store, *trace;
+    const char *prompt, *file, *system, *load, *save, *store, *trace, *template;
     bool gantt, chat, raw, json, stats, logprobs;
     bool by_words; /* the short way: through the chat template where there is one */
     arg_list stop;
     grammar_args ga;
+    char *source; /* of --chat-template */
 } request;
 
 /* What became of it. */
@@ -74,6 +75,7 @@ static int parse(int argc, char **argv, request *r) {
          "wrap the prompt of -p and -f in the model's chat template too"},
         {"raw", 0, NULL, ARG_FLAG, &r->raw, 0, 0, "plain text: no chat template"},
         {"system", 0, "TEXT", ARG_STR, &r->system, 0, 0, "system message of the chat template"},
+        TEMPLATE_ARG(r->template),
         {"stop", 0, "TEXT", ARG_LIST | ARG_ANSWER, &r->stop, 0, 0, "stop before this text; may be repeated"},
         GRAMMAR_ARGS(r->ga),
         {"store", 0, "FILE", ARG_STR | ARG_MORE, &r->store, 0, 0,
@@ -105,7 +107,9 @@ static int parse(int argc, char **argv, request *r) {
     if (!r->ma.model) return usage_error(&c, "MODEL is required");
     args_model_path(&r->ma);
     if (!r->prompt && !r->file) return usage_error(&c, "a prompt is required: TEXT, -p TEXT or -f FILE");
-    if (r->raw && (r->chat || r->system)) return usage_error(&c, "--raw excludes --chat and --system");
+    if (r->raw && (r->chat || r->system || r->template))
+        return usage_error(&c, "--raw excludes --chat, --system and --chat-template");
+    if (r->template && !r->chat && !r->by_words) return usage_error(&c, "--chat-template goes with --chat");
     if (r->system && !r->chat && !r->by_words) return usage_error(&c, "--system goes with --chat");
     if (r->logprobs && !r->json) return usage_error(&c, "--logprobs goes with --json");
     r->ma.o.trace = r->trace || r->gantt;
@@ -137,7 +141,8 @@ static bool tokenise_prompt(const request *r, outcome *o) {
         size_t n_msgs = 0;
         if (r->system) msgs[n_msgs++] = (tern_message){"system", r->system};
         msgs[n_msgs++] = (tern_message){"user", o->text};
-        o->ids = prompt_chat(o->e, msgs, n_msgs, &o->n_ids, r->chat || r->system ? NULL : &plain);
+        plain = !r->chat && !r->system && !r->source && !tern_has_chat_template(o->e);
+        if (!plain) o->ids = prompt_chat(o->e, msgs, n_msgs, r->source, &o->n_ids);
         if (plain) fputs("tern: no chat template: the prompt is read as plain text (--raw)\n", stderr);
     }
     if (plain) o->ids = prompt_ids(o->e, o->text, o->n_text, !(r->by_words && r->file), &o->n_ids);
@@ -219,7 +224,9 @@ static void print_stats(const outcome *o) {
 
 static int run(request *r, outcome *o) {
     tern_error err;
-    if (!grammar_options(&r->ga, &r->ma.o.generate) || !read_prompt(r, o)) return EXIT_FAILED;
+    if (!prompt_template(r->template, &r->source) || !grammar_options(&r->ga, &r->ma.o.generate) ||
+        !read_prompt(r, o))
+        return EXIT_FAILED;
     interrupts_cancel(NULL);
     int rc = open_engine(NULL, &r->ma, &o->e);
     if (rc >= 0) return rc;
@@ -251,6 +258,7 @@ int cmd_run(int argc, char **argv) {
     rc = run(&r, &o);
     answer_free(&o.answer);
     grammar_args_free(&r.ga);
+    free(r.source);
     free(o.ids);
     free(o.text);
     tern_session_close(&o.s);

@@ -21,12 +21,12 @@ static tern_status tokens_of(tern_engine *e, const tern_message *msgs, size_t n_
     bool plain = n_msgs == 1 && !msgs[0].role;
     size_t n_bytes = plain ? strlen(msgs[0].content) : 0, cap = plain ? n_bytes + 16 : 0;
     tern_status st = TERN_OK;
-    if (!plain) st = tern_chat_tokens(e, msgs, n_msgs, NULL, 0, &cap, err);
+    if (!plain) st = tern_chat_tokens(e, msgs, n_msgs, NULL, NULL, 0, &cap, err);
     if (st != TERN_OK && st != TERN_E_LIMIT) return st;
     *ids = tn_alloc(&e->ctx, TN_MEM_TEXT, cap, sizeof **ids);
     TN_FAIL_IF(!*ids, err, TERN_E_MEMORY, "no memory for a prompt of %zu tokens", cap);
     return plain ? tern_tokenize(e, msgs[0].content, n_bytes, true, false, *ids, cap, n, err)
-                 : tern_chat_tokens(e, msgs, n_msgs, *ids, cap, n, err);
+                 : tern_chat_tokens(e, msgs, n_msgs, NULL, *ids, cap, n, err);
 }
 
 tern_status tern_complete(tern_engine *e, const tern_message *msgs, size_t n_msgs, const tern_options *opt,

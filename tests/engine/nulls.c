@@ -77,7 +77,9 @@ static void without_objects(void **state) {
     INVALID(tern_tokenize, NULL, NULL, 0, true, true, NULL, 0, NULL, err);
     assert_int_equal(NOTHING(tern_token_bytes, NULL, 1, true, NULL, 0), 0);
     assert_false(NOTHING(tern_token_is_end, NULL, 1));
-    INVALID(tern_chat_tokens, NULL, NULL, 0, NULL, 0, NULL, err);
+    INVALID(tern_chat_tokens, NULL, NULL, 0, NULL, NULL, 0, NULL, err);
+    assert_false(NOTHING(tern_has_chat_template, NULL));
+    REFUSES(tern_chat_options_init, NULL, sizeof(tern_chat_options));
     INVALID(tern_chat_render, NULL, NULL, 0, NULL, 0, NULL, err);
     REFUSES(tern_session_options_init, NULL, sizeof(tern_session_options));
     INVALID(tern_session_open, NULL, NULL, NULL, err);
@@ -153,7 +155,7 @@ static void without_the_rest(void **state) {
     INVALID(tern_tokenize, e, "a", 1, true, true, NULL, 1, &n, err);
     INVALID(tern_tokenize, e, "a", 1, true, true, &id, 1, NULL, err);
     assert_int_equal(tern_token_bytes(e, 1, true, NULL, 9), 0);
-    INVALID(tern_chat_tokens, e, NULL, 2, &id, 1, &n, err);
+    INVALID(tern_chat_tokens, e, NULL, 2, NULL, &id, 1, &n, err);
     INVALID(tern_chat_render, e, NULL, 2, buf, 1, &n, err);
     INVALID(tern_session_open, e, NULL, NULL, err);
     tern_engine_close(&e);
