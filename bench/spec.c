@@ -88,7 +88,7 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
         ids[i] = (int32_t)tn_rng_below(
             &rng, (uint64_t)(n_ctx < 1200 ? n_ctx / 3 + 1 : 400)); /* as texts have them */
     must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
-    tern_draft_stats cold = {.size_bytes = sizeof cold}, t = cold;
+    tern_draft_stats cold, t;
     tern_session_draft_stats(s, &cold);
     ids[0] ^= 1;
     double t0 = tn_now_s();
@@ -440,7 +440,7 @@ int main(int argc, char **argv) {
         }
     }
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.weights = weights;
     tern_engine *e;
     tern_error err;

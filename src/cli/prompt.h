@@ -15,7 +15,7 @@ int32_t *prompt_chat(const tern_engine *e, const tern_message *msgs, size_t n_ms
 
 #define TEMPLATE_ARG(given)                                                                                  \
     {                                                                                                        \
-        "chat-template", 0, "FILE|NAME", ARG_STR, &(given), 0, 0,                                            \
+        "chat-template", 0, "FILE|NAME", ARG_STR | ARG_MORE, &(given), 0, 0,                                 \
             "chat template instead of the model's: a Jinja file, or chatml, llama2, llama3, mistral, "       \
             "gemma, "                                                                                        \
             "phi3, zephyr"                                                                                   \

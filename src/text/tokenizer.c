@@ -657,6 +657,8 @@ size_t tn_tokenizer_n_vocab(const tn_tokenizer *t) { return t->n_vocab; }
 bool tn_tokenizer_has_template(const tn_tokenizer *t) { return t->chat_template && *t->chat_template; }
 tn_tok_kind tn_tokenizer_kind(const tn_tokenizer *t) { return t->kind; }
 int32_t tn_tokenizer_bos(const tn_tokenizer *t) { return t->bos; }
+int32_t tn_tokenizer_eos(const tn_tokenizer *t) { return t->eos; }
+int32_t tn_tokenizer_eot(const tn_tokenizer *t) { return t->eot; }
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t) { return t->max_token_bytes; }
 
 bool tn_tokenizer_is_end(const tn_tokenizer *t, int32_t id) {

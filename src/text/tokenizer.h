@@ -92,7 +92,9 @@ size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf
 size_t tn_tokenizer_n_vocab(const tn_tokenizer *t);
 bool tn_tokenizer_has_template(const tn_tokenizer *t);
 tn_tok_kind tn_tokenizer_kind(const tn_tokenizer *t);
-int32_t tn_tokenizer_bos(const tn_tokenizer *t);
+int32_t tn_tokenizer_bos(const tn_tokenizer *t); /* -1: none */
+int32_t tn_tokenizer_eos(const tn_tokenizer *t);
+int32_t tn_tokenizer_eot(const tn_tokenizer *t);
 bool tn_tokenizer_is_end(const tn_tokenizer *t,
                          int32_t id); /* eos, eot and further end-of-generation tokens by name */
 int32_t tn_tokenizer_find(const tn_tokenizer *t, const char *token_text); /* exact text, -1 if absent */
