@@ -271,7 +271,7 @@ static tern_status prompt_of(const tern_engine *e, const char *line, int32_t *id
         st = tern_tokenize(e, p, strlen(p), true, true, ids, cap, n_ids, NULL);
     } else if (turn) {
         const tern_message m = {"user", turn};
-        st = tern_chat_tokens(e, &m, 1, ids, cap, n_ids, NULL);
+        st = tern_chat_tokens(e, &m, 1, NULL, ids, cap, n_ids, NULL);
         if (st == TERN_E_UNSUPPORTED)
             st = tern_tokenize(e, turn, strlen(turn), true, false, ids, cap, n_ids, NULL);
     }

@@ -91,7 +91,8 @@ typedef struct tern_options {
     int32_t chunk; /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = what tern bench --tune kept,
                       or 256 (default) */
     bool no_steal; /* lanes never take each other's tasks, as on a phone (default false) */
-    const char *scheme;    /* float models: "float" (default), or the arithmetic of a baseline, "llm-int8",
+    const char *scheme; /* models that are no package: "float" (default), "blocks" (default where the file is
+                              quantised: its blocks as they are) or the arithmetic of a baseline, "llm-int8",
                               "group-w8a8"; packages have theirs */
     bool no_chunk_sharing; /* graphs, with their weights, for every chunk in flight: what chunk sharing saves
                               (default false) */
@@ -192,16 +193,38 @@ TERN_API size_t tern_token_bytes(const tern_engine *e, int32_t id, bool special,
 TERN_API bool tern_token_is_end(const tern_engine *e, int32_t id); /* end of text or end of turn */
 
 typedef struct tern_message {
-    const char *role; /* "system", "user", "assistant" */
+    const char *role; /* "system", "user", "assistant", or what else the template knows */
     const char *content;
 } tern_message;
 
+typedef struct tern_chat_options {
+    size_t size_bytes; /* sizeof(tern_chat_options), set by tern_chat_options_defaults */
+    /* JSON instead of msgs, for what a role and a text do not hold: an array of messages as OpenAI's API and
+     * Hugging Face have them, with tool_calls, tool_call_id, name, reasoning_content; NULL = msgs (default) */
+    const char *messages;
+    const char *tools;     /* JSON array of tools; NULL = none (default) */
+    const char *variables; /* JSON object of further variables of the template, such as
+                                  {"enable_thinking": false}; NULL = none (default) */
+    const char
+        *chat_template; /* Jinja source, or chatml, llama2, llama3, mistral, gemma, phi3, zephyr; NULL =
+                                  the model's (default) */
+    int64_t now_s;  /* the time a template with dates tells, seconds since 1970; 0 = the present (default) */
+    bool no_answer; /* end behind the last message, not where the assistant answers (default false) */
+} tern_chat_options;
+
+/* Does the model bring a chat template? */
+TERN_API bool tern_has_chat_template(const tern_engine *e);
+
+TERN_API void tern_chat_options_defaults(tern_chat_options *o);
+
 /* The messages as a prompt: the model's chat template, ending where the assistant answers, as token ids with
- * all that belongs in front. Text of messages never becomes a control token, whatever it spells, so that no
- * document can end a turn or begin one. Same cap rule as tern_tokenize. TERN_E_UNSUPPORTED for a model
- * without a template, or with one tern does not know. */
+ * all that belongs in front. opt may be NULL. Text of messages, tools and variables never becomes a control
+ * token, whatever it spells, so that no document can end a turn or begin one. Same cap rule as tern_tokenize.
+ * TERN_E_UNSUPPORTED for a model without a template, or with one that needs what tern lacks; the message names
+ * it. TERN_E_INVALID for a conversation that the template refuses. */
 TERN_API tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs,
-                                      int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
+                                      const tern_chat_options *opt, int32_t *ids, size_t cap, size_t *n_ids,
+                                      tern_error *err);
 
 /* The same as text, without the BOS token; cap and *n_bytes count bytes. To be looked at, not tokenised: in
  * one text the template's markers and what messages spell cannot be told apart. */

@@ -78,10 +78,15 @@ typedef struct model_args {
          &(a).npu_memory, 0, 0,       "packages: what the device can address (default: no limit)"},            \
         {"npu-vtcm",    0, "BYTES", ARG_U64,                                                                   \
          &(a).npu_vtcm, 0, 0,       "--npu hexagon: what it stages weights in, 16384 to 8388608 (default)"},   \
-        {"scheme",    0,                                                                                       \
-         "NAME",      ARG_STR,                                                                                 \
-         &(a).scheme, 0,                                                                                       \
-         0,           "float models: float (default) or an accuracy baseline, llm-int8 or group-w8a8"},        \
+        {"scheme",                                                                                             \
+         0,                                                                                                    \
+         "NAME",                                                                                               \
+         ARG_STR,                                                                                              \
+         &(a).scheme,                                                                                          \
+         0,                                                                                                    \
+         0,                                                                                                    \
+         "models that are no package: float (default), blocks (default where the file is quantised: its "      \
+         "blocks as they are) or an accuracy baseline, llm-int8 or group-w8a8"},                               \
         {"no-chunk-sharing",    0, NULL, ARG_FLAG,                                                             \
          &(a).no_chunk_sharing, 0, 0,    "packages: graphs and weights of its own for every chunk in flight"}, \
         {"cold-rows",                                                                                          \

@@ -60,8 +60,8 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
 
 /* The question with the first n passages as the model wants it: its chat template, or plain text where it has
  * none. */
-static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, const char *question,
-                        const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
+static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, const char *system,
+                        const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
     char *user = tn_rag_prompt(ctx, question, hits, n);
     if (!user) {
         failed_text("no memory for the prompt");
@@ -71,9 +71,10 @@ static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, c
     size_t n_msgs = 0;
     if (system) msgs[n_msgs++] = (tern_message){"system", system};
     msgs[n_msgs++] = (tern_message){"user", user};
-    bool plain;
-    int32_t *ids = prompt_chat(e, msgs, n_msgs, n_ids, &plain);
-    if (plain) {
+    int32_t *ids = NULL;
+    if (source || tern_has_chat_template(e)) {
+        ids = prompt_chat(e, msgs, n_msgs, source, n_ids);
+    } else {
         size_t cap = strlen(user) + (system ? strlen(system) : 0) + 32;
         char *text = malloc(cap);
         if (text) {
@@ -147,7 +148,8 @@ static tern_status quote_documents(tern_session *s, tn_store *index, const tn_ra
 
 int cmd_ask(int argc, char **argv) {
     model_args ma = {0};
-    const char *system = NULL, *draft = "auto", *store = NULL, *trace = NULL;
+    const char *system = NULL, *draft = "auto", *store = NULL, *trace = NULL, *template = NULL;
+    char *source = NULL;
     int32_t n_ctx = 0, k = TN_RAG_K;
     bool json = false, stats = false, no_store = false, no_sources = false;
     tern_generate_options g;
@@ -159,6 +161,7 @@ int cmd_ask(int argc, char **argv) {
         {"passages", 'k', "N", ARG_INT, &k, 1, TN_RAG_MAX_K,
          "passages given to the model at most (default 4)"},
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
+        TEMPLATE_ARG(template),
         {"n-predict", 'n', "N", ARG_INT, &g.max_tokens, 1, 1e9, "tokens of the answer at most (default 256)"},
         {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 64, 1 << 24,
          "context in tokens (default: the smaller of 4096 and the model's)"},
@@ -198,6 +201,7 @@ int cmd_ask(int argc, char **argv) {
     if (!file) return EXIT_FAILED;
     /* the passages first: without any, no model need be loaded */
     rc = EXIT_FAILED;
+    if (!prompt_template(template, &source)) goto out;
     if (tn_store_open(&ctx, file, NULL, &index, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
@@ -238,7 +242,7 @@ int cmd_ask(int argc, char **argv) {
     size_t reserve = (size_t)g.max_tokens < room / 4 ? (size_t)g.max_tokens : room / 4;
     for (;; n_hits--) { /* the worst passages go until the rest fits with an answer */
         free(ids);
-        if (!(ids = ask_ids(e, &ctx, system, question, hits, n_hits, &n_ids))) goto out;
+        if (!(ids = ask_ids(e, &ctx, source, system, question, hits, n_hits, &n_ids))) goto out;
         if (n_ids + reserve <= room || !n_hits) break;
     }
     if (n_hits < n_found)
@@ -311,5 +315,6 @@ out:
     tern_engine_close(&e);
     tn_store_close(&index);
     free(file);
+    free(source);
     return rc;
 }

@@ -30,6 +30,7 @@ typedef struct chat {
     double prefill_s, decode_s; /* of all turns */
     int32_t n_decoded;
     bool terminal, no_memory;
+    char *source; /* of the chat template, or NULL: the model's */
 } chat;
 
 static tern_session *interrupted;
@@ -82,7 +83,7 @@ static bool turn(chat *c, const char *text) {
     tern_error err;
     size_t n_ids;
     bool ok = false;
-    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, &n_ids, NULL);
+    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, c->source, &n_ids);
     tern_generate_result res = {0};
     if (ids) {
         c->n_answer = 0;
@@ -158,7 +159,7 @@ static bool slash(chat *c, char *line) {
 
 int cmd_chat(int argc, char **argv) {
     model_args ma = {0};
-    const char *system = NULL, *draft = "auto", *store = NULL;
+    const char *system = NULL, *draft = "auto", *store = NULL, *template = NULL;
     bool stats = false, no_store = false;
     int32_t n_ctx = 0;
     chat c = {.terminal = isatty(STDIN_FILENO)};
@@ -168,6 +169,7 @@ int cmd_chat(int argc, char **argv) {
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
+        TEMPLATE_ARG(template),
         {"n-predict", 'n', "N", ARG_INT, &c.g.max_tokens, -1, 1e9,
          "tokens per answer at most (default 1024)"},
         {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
@@ -186,8 +188,15 @@ int cmd_chat(int argc, char **argv) {
     int rc = args_parse(&cmd, argc, argv, words);
     if (rc >= 0) return rc;
     if (!grammar_options(&ga, &c.g)) return EXIT_FAILED;
+    if (!prompt_template(template, &c.source)) {
+        grammar_args_free(&ga);
+        return EXIT_FAILED;
+    }
     rc = open_engine(&cmd, &ma, &c.e);
-    if (rc >= 0) return rc;
+    if (rc >= 0) {
+        free(c.source);
+        return rc;
+    }
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = n_ctx;
@@ -195,6 +204,7 @@ int cmd_chat(int argc, char **argv) {
     rc = open_stored_session(c.e, &so, store, no_store, &c.s);
     if (rc >= 0) {
         tern_engine_close(&c.e);
+        free(c.source);
         return rc;
     }
     c.g.on_token = on_token;
@@ -222,6 +232,7 @@ int cmd_chat(int argc, char **argv) {
     free(line);
     pop(&c, c.n_msgs);
     free(c.answer);
+    free(c.source);
     grammar_args_free(&ga);
     tern_session_close(&c.s);
     tern_engine_close(&c.e);

@@ -12,6 +12,7 @@ static const struct {
 } commands[] = {
     {"run", "answer one prompt", cmd_run},
     {"chat", "talk with a model", cmd_chat},
+    {"serve", "answer requests over HTTP, with OpenAI's interface", cmd_serve},
     {"ask", "answer a question from your documents", cmd_ask},
     {"rag", "the documents that ask answers from", cmd_rag},
     {"tokenize", "text to token ids and back", cmd_tokenize},

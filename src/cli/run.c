@@ -69,8 +69,8 @@ static const char *reason_text(tern_stop_reason r) {
 
 int cmd_run(int argc, char **argv) {
     model_args ma = {0};
-    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto",
-               *store = NULL;
+    const char *prompt = NULL, *file = NULL, *system = NULL, *template = NULL, *load = NULL, *save = NULL,
+               *draft = "auto", *store = NULL;
     int32_t n_ctx = 0;
     const char *trace = NULL;
     bool gantt = false;
@@ -90,6 +90,7 @@ int cmd_run(int argc, char **argv) {
          "context in tokens (default: the smaller of 4096 and the model's)"},
         {"chat", 0, NULL, ARG_FLAG, &chat, 0, 0, "wrap the prompt in the model's chat template"},
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message (with --chat)"},
+        TEMPLATE_ARG(template),
         {"stop", 0, "TEXT", ARG_LIST, &stop, 0, 0, "stop before this text; may be repeated"},
         {"ignore-eos", 0, NULL, ARG_FLAG, &g.ignore_end, 0, 0, "go on after the end-of-text token"},
         SAMPLING_ARGS(g.sampling),
@@ -117,16 +118,18 @@ int cmd_run(int argc, char **argv) {
     if (rc >= 0) return rc;
     if (!prompt && !file) return usage_error(&c, "a prompt is required: -p TEXT or -f FILE");
     if (system && !chat) return usage_error(&c, "--system goes with --chat");
+    if (template && !chat) return usage_error(&c, "--chat-template goes with --chat");
     if (logprobs && !json) return usage_error(&c, "--logprobs goes with --json");
 
     tern_engine *e = NULL;
     tern_session *s = NULL;
     int32_t *ids = NULL;
-    char *text = NULL;
+    char *text = NULL, *source = NULL;
     size_t n_text = 0, n_ids = 0;
     output out = {.json = json, .logprobs = logprobs, .tokens = json_array()};
     tern_error err;
     rc = EXIT_FAILED;
+    if (!prompt_template(template, &source)) goto out;
     if (!grammar_options(&ga, &g)) goto out;
     if (file && !(text = read_text_file(file, &n_text))) goto out;
     if (prompt) {
@@ -151,7 +154,7 @@ int cmd_run(int argc, char **argv) {
         size_t n_msgs = 0;
         if (system) msgs[n_msgs++] = (tern_message){"system", system};
         msgs[n_msgs++] = (tern_message){"user", text};
-        ids = prompt_chat(e, msgs, n_msgs, &n_ids, NULL);
+        ids = prompt_chat(e, msgs, n_msgs, source, &n_ids);
     } else {
         ids = prompt_ids(e, text, n_text, true, &n_ids);
     }
@@ -249,6 +252,7 @@ out:
     grammar_args_free(&ga);
     free(ids);
     free(text);
+    free(source);
     tern_session_close(&s);
     tern_engine_close(&e);
     return rc;

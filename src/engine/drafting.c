@@ -145,7 +145,7 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     size_t k = (size_t)h->n_embd;
     if (!e->npu) {
         const tn_linear *l = tn_model_linear(e->model, -1, h->tied ? TN_W_EMBD : TN_W_OUT);
-        tn_panels_row(l->dtype, l->panels, (size_t)id, k, row);
+        tn_linear_row(l, (size_t)id, row);
         return l->bias ? l->bias[id] : 0;
     }
     const tn_npu_site *site = tn_npu_site_at(e->npu, 0, TN_SITE_LM_HEAD);
@@ -241,7 +241,8 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
             float *row = d->head_rows + (size_t)j * e;
             tn_forward_out_norm(m, kern, x, row, 1);
         }
-        tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n);
+        tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n,
+                      NULL);
         for (int32_t j = 0; j < n; j++)
             tn_draft_successors(d->draft, pos0 + i + j, d->head_logits + (size_t)j * (size_t)d->n_head,
                                 d->n_head);

@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/status.h"
+#include "model/blocks.h"
 #include "package/tuned.h"
 #include "quant/pack.h"
 #include "text/chat.h"
@@ -22,12 +23,14 @@ static tern_status open_float(tern_engine *e, const char *path, const char *sche
     TN_FAIL_IF(attention_decode, err, TERN_E_INVALID,
                "sparse attention when decoding needs a package (tern pack makes one)");
     tn_float_scheme scheme = TN_FLOAT;
-    TN_FAIL_IF(scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
-               "scheme '%s' cannot run on a float model: there are float, llm-int8, group-w8a8 (tern pack "
-               "makes packages of the others)",
-               scheme_name);
+    TN_FAIL_IF(
+        scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
+        "scheme '%s' cannot run on a float model: there are float, blocks, llm-int8, group-w8a8 (tern pack "
+        "makes packages of the others)",
+        scheme_name);
     tn_source *src = NULL;
     tern_status st = tn_source_open(&e->ctx, path, &src, err);
+    if (st == TERN_OK && !scheme_name && tn_blocks_in_source(src)) scheme = TN_FLOAT_BLOCKS;
     if (st == TERN_OK && scheme == TN_FLOAT_LLM_INT8 && tn_source_hparams(src)->parallel_block) {
         st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: the llm-int8 baseline does not cover parallel blocks",
                      path);
@@ -147,7 +150,7 @@ static tern_status open_packed(tern_engine *e, const char *path, const tern_opti
     p.n_threads = n_threads;
     for (int s = 0; o->scheme && s <= TN_N_SCHEMES; s++) {
         TN_FAIL_IF(s == TN_N_SCHEMES, err, TERN_E_INVALID,
-                   "scheme '%s' runs on no device: leave the device out, or take edgeflow, llm-npu, "
+                   "scheme '%s' runs on no device: leave the device out, or take gram, edgeflow, llm-npu, "
                    "naive-w8a8 or smoothquant",
                    o->scheme);
         p.scheme = (tn_scheme)s;
@@ -278,12 +281,22 @@ bool tern_token_is_end(const tern_engine *e, int32_t id) {
     return e->model->tokenizer && tn_tokenizer_is_end(e->model->tokenizer, id);
 }
 
-tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs, int32_t *ids,
-                             size_t cap, size_t *n_ids, tern_error *err) {
+bool tern_has_chat_template(const tern_engine *e) {
+    return e && e->model->tokenizer && tn_tokenizer_has_template(e->model->tokenizer);
+}
+
+void tern_chat_options_defaults(tern_chat_options *o) { *o = (tern_chat_options){.size_bytes = sizeof *o}; }
+
+tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs,
+                             const tern_chat_options *opt, int32_t *ids, size_t cap, size_t *n_ids,
+                             tern_error *err) {
     TN_TRY(need_tokenizer(e, err));
     TN_FAIL_IF((!msgs && n_msgs) || (!ids && cap) || !n_ids, err, TERN_E_INVALID,
                "tern_chat_tokens needs messages, a place for the ids and one for their number");
-    return tn_chat_tokens(e->model->tokenizer, msgs, n_msgs, true, ids, cap, n_ids, err);
+    tern_chat_options o;
+    tern_chat_options_defaults(&o);
+    if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
+    return tn_chat_tokens(e->model->tokenizer, msgs, n_msgs, &o, ids, cap, n_ids, err);
 }
 
 tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, size_t n_msgs, char *buf,
@@ -291,5 +304,5 @@ tern_status tern_chat_render(const tern_engine *e, const tern_message *msgs, siz
     TN_TRY(need_tokenizer(e, err));
     TN_FAIL_IF((!msgs && n_msgs) || (!buf && cap) || !n_bytes, err, TERN_E_INVALID,
                "tern_chat_render needs messages, a place for the text and one for its length");
-    return tn_chat_render(e->model->tokenizer, msgs, n_msgs, true, buf, cap, n_bytes, err);
+    return tn_chat_render(e->model->tokenizer, msgs, n_msgs, NULL, buf, cap, n_bytes, err);
 }

@@ -334,6 +334,17 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     return TERN_OK;
 }
 
+const tn_tensor *tn_source_tensor(const tn_source *s, int layer, tn_role role) {
+    return place_of(s, layer, role)->t;
+}
+
+const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_t row) {
+    const place *p = place_of(s, layer, role);
+    tn_dtype d = p->t->dtype;
+    uint64_t row_bytes = p->t->dims[1] / (uint64_t)tn_dtype_block(d) * (uint64_t)tn_dtype_block_bytes(d);
+    return p->t->data + (uint64_t)stored_row(s, p, row) * row_bytes;
+}
+
 void tn_source_release(const tn_source *s, int layer) {
     for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
         const tn_tensor *t = tn_source_has(s, layer, role) ? place_of(s, layer, role)->t : NULL;

@@ -140,4 +140,16 @@ printf '%s' "$text" | "$tern" tokenize -m "$tmp/m.tern" --ids >"$tmp/ids" && "$t
 [ "$(cat "$tmp/back")" = "$text" ] || { echo "FAILED: tokenize round trip"; exit 1; }
 printf 'hello\n/tokens\n/undo\n/history\n/exit\n' | "$tern" chat -m "$tmp/m.gguf" >"$tmp/out" 2>"$tmp/err" # no template: a clear error, then the end
 grep -q "chat template" "$tmp/err" || { echo "FAILED: chat without a template"; cat "$tmp/err"; exit 1; }
+check "run --chat without a template" 1 "$tern" run -m "$tmp/m.gguf" --chat -p hello -n 2; one_line; empty_out
+check "a template by name" 0 "$tern" run -m "$tmp/m.gguf" --chat --chat-template chatml -p hello -n 2 --temp 0
+printf '{%%- for m in messages %%}\n{{ m.role }}: {{ m.content | trim }}\n{%%- endfor %%}\n' >"$tmp/t.jinja"
+check "a template of one's own" 0 "$tern" run -m "$tmp/m.gguf" --chat --chat-template "$tmp/t.jinja" -p " hello " -n 2 --temp 0 --json
+own=$(python3 -c "import json; print(json.load(open('$tmp/out'))['prompt_tokens'])")
+check "its text as a prompt" 0 "$tern" run -m "$tmp/m.gguf" -p "user: hello" -n 2 --temp 0 --json
+json "d['prompt_tokens']==$own"
+check "no such template" 1 "$tern" run -m "$tmp/m.gguf" --chat --chat-template nothing -p hello; one_line; empty_out
+echo "{{ messages | frobnicate }}" >"$tmp/t.jinja"
+check "a template tern cannot run" 1 "$tern" run -m "$tmp/m.gguf" --chat --chat-template "$tmp/t.jinja" -p hello; one_line; empty_out
+grep -q "line 1: the filter 'frobnicate' is not supported" "$tmp/err" || { echo "FAILED: $(cat "$tmp/err")"; exit 1; }
+check "a template without a chat" 2 "$tern" run -m "$tmp/m.gguf" --chat-template chatml -p hello; one_line
 echo "$n commands checked"
