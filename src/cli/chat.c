@@ -1,15 +1,14 @@
 /* tern chat - talk with a model; the session's cache is kept, so each turn evaluates only what is new. */
+#include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
 #include "cli/prompt.h"
-#include "cli/sampling_args.h"
 #include "cli/store_args.h"
 
 #include "base/clock.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,37 +22,12 @@ typedef struct chat {
     tern_generate_options g;
     tern_message msgs[MAX_MESSAGES];
     size_t n_msgs;
-    char *answer;
-    size_t n_answer, cap_answer;
+    answer answer;
     double prefill_s, decode_s; /* of all turns */
     int32_t n_decoded;
     bool terminal;
+    char *source; /* of the chat template, or NULL: the model's */
 } chat;
-
-static tern_session *interrupted;
-
-static void on_interrupt(int sig) {
-    (void)sig;
-    if (interrupted) tern_session_cancel(interrupted);
-}
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)token;
-    (void)logprob;
-    chat *c = user;
-    fwrite(text, 1, n, stdout);
-    fflush(stdout);
-    if (c->n_answer + n + 1 > c->cap_answer) {
-        size_t cap = (c->n_answer + n + 1) * 2;
-        char *more = realloc(c->answer, cap);
-        if (!more) return false;
-        c->answer = more;
-        c->cap_answer = cap;
-    }
-    memcpy(c->answer + c->n_answer, text, n);
-    c->answer[c->n_answer += n] = 0;
-    return true;
-}
 
 static void pop(chat *c, size_t n) {
     while (n-- && c->n_msgs) free((char *)c->msgs[--c->n_msgs].content);
@@ -77,25 +51,25 @@ static bool turn(chat *c, const char *text) {
     tern_error err;
     size_t n_ids;
     bool ok = false;
-    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, &n_ids, NULL);
+    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, c->source, &n_ids);
     tern_generate_result res = {0};
     if (ids) {
-        c->n_answer = 0;
-        if (c->answer) c->answer[0] = 0;
-        interrupted = c->s;
+        answer_clear(&c->answer);
+        interrupts_cancel(c->s);
         double t0 = tn_now_s();
-        tern_status st = tern_session_prefill(c->s, ids, n_ids, &err);
+        tern_status st = prefill_shown(c->s, ids, n_ids, &err);
         c->prefill_s += tn_now_s() - t0;
         if (st == TERN_OK) st = tern_session_generate(c->s, &c->g, &res, &err);
-        interrupted = NULL;
+        if (c->terminal) interrupts_cancel(NULL);
         c->decode_s += res.decode_s;
         c->n_decoded += res.n_tokens;
         putchar('\n');
-        ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->n_answer);
+        fflush(stdout);
+        ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
         if (st != TERN_OK) failed(&err);
     }
     free(ids);
-    if (ok && push(c, "assistant", c->answer ? c->answer : "")) return true;
+    if (ok && push(c, "assistant", c->answer.text ? c->answer.text : "")) return true;
     pop(c, 1);
     return false;
 }
@@ -149,51 +123,54 @@ static bool slash(chat *c, char *line) {
 }
 
 int cmd_chat(int argc, char **argv) {
-    model_args ma = {0};
-    const char *system = NULL, *draft = "auto", *store = NULL;
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_CHAT);
+    const char *system = NULL, *store = NULL, *template = NULL;
     bool stats = false, no_store = false;
-    int32_t n_ctx = 0;
     chat c = {.terminal = isatty(STDIN_FILENO)};
     grammar_args ga = {0};
-    tern_generate_options_defaults(&c.g);
-    c.g.max_tokens = 1024;
+    ma.o.generate.max_tokens = 1024;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
-        {"n-predict", 'n', "N", ARG_INT, &c.g.max_tokens, -1, 1e9,
-         "tokens per answer at most (default 1024)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
-         "context in tokens (default: the smaller of 4096 and the model's)"},
-        SAMPLING_ARGS(c.g.sampling),
-        DRAFT_ARGS(draft, c.g),
+        TEMPLATE_ARG(template),
         GRAMMAR_ARGS(ga),
         STORE_ARGS(store, no_store),
-        {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print what drafting did on standard error at the end"},
+        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0,
+         "print what drafting did on standard error at the end"},
         {0},
     };
-    const command cmd = {"chat", "-m MODEL [OPTIONS]",
+    const command cmd = {"chat", "MODEL [OPTIONS]  or  -m MODEL [OPTIONS]",
                          "Talk with a model. /help lists the commands inside; Ctrl-C stops an answer.", specs,
-                         0};
-    const char *words[1];
+                         1};
+    const char *words[2];
     int rc = args_parse(&cmd, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!grammar_options(&ga, &c.g)) return EXIT_FAILED;
+    if (words[0] && ma.model) return usage_error(&cmd, "unexpected argument '%s'", words[0]);
+    if (words[0]) ma.model = words[0];
+    args_model_path(&ma);
+    if (!grammar_options(&ga, &ma.o.generate)) return EXIT_FAILED;
+    if (!prompt_template(template, &c.source)) {
+        grammar_args_free(&ga);
+        return EXIT_FAILED;
+    }
     rc = open_engine(&cmd, &ma, &c.e);
-    if (rc >= 0) return rc;
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = n_ctx;
-    so.draft = draft;
+    if (rc >= 0) {
+        free(c.source);
+        return rc;
+    }
+    tern_session_options so = ma.o.session;
+    c.g = ma.o.generate;
     rc = open_stored_session(c.e, &so, store, no_store, &c.s);
     if (rc >= 0) {
         tern_engine_close(&c.e);
+        free(c.source);
         return rc;
     }
-    c.g.on_token = on_token;
+    c.g.on_token = answer_on_token;
     c.g.no_logprobs = true;
-    c.g.user = &c;
+    c.g.user = &c.answer;
     if (system) push(&c, "system", system);
-    signal(SIGINT, on_interrupt);
     char *line = NULL;
     size_t cap = 0;
     rc = EXIT_OK;
@@ -213,7 +190,8 @@ int cmd_chat(int argc, char **argv) {
     if (stats) draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
     free(line);
     pop(&c, c.n_msgs);
-    free(c.answer);
+    answer_free(&c.answer);
+    free(c.source);
     grammar_args_free(&ga);
     tern_session_close(&c.s);
     tern_engine_close(&c.e);

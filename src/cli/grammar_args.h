@@ -10,17 +10,24 @@ typedef struct grammar_args {
 } grammar_args;
 
 #define GRAMMAR_ARGS(a)                                                                                      \
-    {"grammar", 0, "TEXT|@FILE", ARG_STR, &(a).grammar, 0, 0, "the answer keeps to this grammar (GBNF)"},    \
+    {"grammar",                                                                                              \
+     0,                                                                                                      \
+     "TEXT|@FILE",                                                                                           \
+     ARG_STR | ARG_MORE,                                                                                     \
+     &(a).grammar,                                                                                           \
+     0,                                                                                                      \
+     0,                                                                                                      \
+     "the answer keeps to this grammar (GBNF)"},                                                             \
         {"json-schema",                                                                                      \
          0,                                                                                                  \
          "FILE|TEXT",                                                                                        \
-         ARG_STR,                                                                                            \
+         ARG_STR | ARG_MORE,                                                                                 \
          &(a).schema,                                                                                        \
          0,                                                                                                  \
          0,                                                                                                  \
          "the answer is JSON that is valid under this schema; TEXT begins with {"},                          \
     {                                                                                                        \
-        "grammar-after", 0, "TEXT", ARG_STR, &(a).after, 0, 0,                                               \
+        "grammar-after", 0, "TEXT", ARG_STR | ARG_MORE, &(a).after, 0, 0,                                    \
             "with these: the grammar begins behind TEXT, for thoughts in front of the answer"                \
     }
 

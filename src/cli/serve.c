@@ -35,7 +35,8 @@ static char *read_keys(const char *path) {
 }
 
 int cmd_serve(int argc, char **argv) {
-    model_args ma = {0};
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_SERVE);
     const char *host = "127.0.0.1", *key_file = NULL, *draft = "auto", *name = NULL;
     int32_t port = 8080, n_ctx = 0, n_sessions = 4, max_waiting = 32;
     const arg_spec specs[] = {

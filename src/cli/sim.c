@@ -254,11 +254,9 @@ static int write_trace(const tn_timeline *tl, const char *path) {
 /* The calibration test: a package's prefill on this machine's own lanes and policy, from the stage times
  * beside the package. */
 static int this_machine(const char *path, int32_t n_prompt, bool json, const char *trace) {
-    tern_options opt;
     tern_engine *e = NULL;
     tern_error err;
-    tern_options_defaults(&opt);
-    if (tern_engine_open(path, &opt, &e, &err) != TERN_OK) return failed(&err);
+    if (tern_engine_open(path, NULL, &e, &err) != TERN_OK) return failed(&err);
     tn_measured_steps measured;
     tn_sim_model shape;
     tn_sim_result o;

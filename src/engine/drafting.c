@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "model/sampler.h"
 
@@ -112,11 +113,11 @@ tern_status tern_session_learn(tern_session *s, const int32_t *tokens, size_t n,
     return tn_draft_learn(d->draft, tokens, n, err);
 }
 
-void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out) {
+tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_stats *out, size_t size_bytes) {
+    if (!s) return TERN_E_INVALID;
     const tn_drafting *d = &s->drafting;
     double offered = d->n_offered ? (double)d->n_offered : 1, kept = (double)(d->n_steps + d->n_accepted);
-    tern_draft_stats t = {
-        .size_bytes = out->size_bytes,
+    const tern_draft_stats t = {
         .n_steps = d->n_steps,
         .n_rows = d->n_rows,
         .n_accepted = d->n_accepted,
@@ -134,7 +135,7 @@ void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out) {
         .learn_s = (double)s->storing.learn_ns * 1e-9,
         .commit_s = (double)s->storing.commit_ns * 1e-9,
     };
-    memcpy(out, &t, out->size_bytes < sizeof t ? out->size_bytes : sizeof t);
+    return tn_sized_out(out, size_bytes, &t, sizeof t, TN_SIZE_UP_TO(tern_draft_stats, draft_bytes));
 }
 
 /* ---- calibration ---------------------------------------------------------------------------------- */
@@ -275,7 +276,7 @@ tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for a draft model");
     m->ctx = ctx;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = tn_pool_size(target->pool);
     o.hooks = &target->ctx.hooks;
     tern_session_options so;

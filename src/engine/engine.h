@@ -12,6 +12,7 @@
 
 #include "engine/constrain.h"
 #include "engine/drafting.h"
+#include "engine/options.h"
 #include "prefill/pipeline.h"
 #include "engine/storing.h"
 #include "model/forward.h"
@@ -34,6 +35,7 @@ struct tern_engine {
     bool trace;
     char *profile_path;          /* cache of the stage times, beside the package */
     _Atomic(tn_gvocab *) gvocab; /* NULL until a grammar needs it */
+    int fd;                      /* of tern_engine_open_fd, or -1 */
 };
 
 struct tern_session {

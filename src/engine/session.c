@@ -1,6 +1,7 @@
 /* A session's timeline: prefill, step, score, cancel. */
 #include "engine/engine.h"
 
+#include "base/sized.h"
 #include "base/status.h"
 #include "package/loader.h"
 
@@ -9,8 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-void tern_session_options_defaults(tern_session_options *o) {
-    *o = (tern_session_options){.size_bytes = sizeof *o};
+tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes) {
+    const tern_session_options d = {.size_bytes = size_bytes};
+    return tn_sized_out(o, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_session_options, n_ctx));
 }
 
 static tern_status open_pipeline(tern_session *s, tern_error *err) {
@@ -34,7 +36,9 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     TN_FAIL_IF(!e, err, TERN_E_INVALID, "tern_session_open needs an engine");
     tern_session_options o;
     tern_session_options_defaults(&o);
-    if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
+    if (opt)
+        TN_TRY(tn_sized_in(&o, sizeof o, opt, opt->size_bytes, TN_SIZE_UP_TO(tern_session_options, n_ctx),
+                           "tern_session_options", err));
     const tn_hparams *h = &e->model->h;
     int32_t n_ctx = o.n_ctx ? o.n_ctx : h->ctx_train < 4096 ? h->ctx_train : 4096;
     TN_FAIL_IF(n_ctx < 1 || n_ctx > 1 << 24, err, TERN_E_INVALID, "a context of %d tokens: want 1 to %d",
@@ -178,6 +182,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
     if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
     bool calibrates = tn_drafting_calibrates(s, n);
     if (calibrates) TN_TRY(tn_drafting_before(s, tokens, n, err));
+    bool shown = n > (size_t)max_rows(s);
     for (size_t done = 0; done < n;) {
         int32_t rows = n - done < (size_t)max_rows(s) ? (int32_t)(n - done) : max_rows(s);
         tn_rows r;
@@ -193,6 +198,8 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         tn_state_append(&s->state, rows);
         s->n_tok += rows;
         done += (size_t)rows;
+        TN_FAIL_IF(shown && !tn_progress(&s->e->ctx, "prompt", (double)done / (double)n), err,
+                   TERN_E_CANCELLED, "the prompt was cancelled after %zu of %zu tokens", done, n);
     }
     s->has_logits = n > 0 || s->has_logits;
     return TERN_OK;
@@ -251,6 +258,15 @@ void tn_session_truncate(tern_session *s, int32_t n) {
     s->has_logits = false;
 }
 
+tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(n_tok > (size_t)s->n_tok, err, TERN_E_LIMIT, "%zu tokens to keep of %d", n_tok, s->n_tok);
+    TN_FAIL_IF(n_tok && n_tok < (size_t)s->n_tok && !tn_state_truncates(&s->state), err, TERN_E_UNSUPPORTED,
+               "what this model remembers cannot go back to token %zu", n_tok);
+    tn_session_truncate(s, (int32_t)n_tok);
+    return TERN_OK;
+}
+
 tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
@@ -285,16 +301,17 @@ tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) {
     return tn_session_append(s, &token, 1, NULL, err);
 }
 
-const float *tern_session_logits(const tern_session *s) { return s->has_logits ? s->logits : NULL; }
-size_t tern_session_length(const tern_session *s) { return (size_t)s->n_tok; }
-int32_t tern_session_capacity(const tern_session *s) { return s->n_ctx; }
+const float *tern_session_logits(const tern_session *s) { return s && s->has_logits ? s->logits : NULL; }
+size_t tern_session_length(const tern_session *s) { return s ? (size_t)s->n_tok : 0; }
+int32_t tern_session_capacity(const tern_session *s) { return s ? s->n_ctx : 0; }
 void tern_session_cancel(tern_session *s) {
     if (s) atomic_store(&s->cancel, true);
 }
 
-void tern_session_stats(const tern_session *s, tern_stats *out) {
-    *out = (tern_stats){.kv_bytes = tn_state_bytes(&s->state)};
-    if (!s->pipeline) return;
+static tern_stats stats_of(const tern_session *s) {
+    tern_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
+    tern_stats *out = &all;
+    if (!s->pipeline) return all;
     const tn_pipeline_stats *p = tn_pipeline_stats_get(s->pipeline);
     const int32_t *w = s->e->n_lane_workers;
     double wall = (double)p->wall_ns;
@@ -349,9 +366,17 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->loaded_s = (double)l.done_ns * 1e-9;
     out->read_method = l.method;
     out->unpacked_by_device = l.n_unpacked_by_device;
+    return all;
+}
+
+tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes) {
+    if (!s) return TERN_E_INVALID;
+    const tern_stats all = stats_of(s);
+    return tn_sized_out(out, size_bytes, &all, sizeof all, TN_SIZE_UP_TO(tern_stats, activation_bytes));
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
                "nothing was recorded: open a package with the trace option");
     FILE *f = fopen(path, "w");
@@ -363,6 +388,7 @@ tern_status tern_session_write_trace(const tern_session *s, const char *path, te
 }
 
 tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
                "nothing was recorded: open a package with the trace option");
     int copy = dup(fd);

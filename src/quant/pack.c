@@ -14,6 +14,7 @@
 #include "quant/heads.h"
 #include "quant/readback.h"
 #include "quant/recipe.h"
+#include "quant/sense.h"
 
 #include <errno.h>
 #include <math.h>
@@ -31,7 +32,7 @@ const char *tn_scheme_name(tn_scheme s) {
 }
 
 bool tn_allocation_parse(const char *name, tn_allocation *out) {
-    static const char *const names[TN_N_ALLOCATIONS] = {"", "error", "uniform", "cmpq"};
+    static const char *const names[TN_N_ALLOCATIONS] = {"", "re", "uniform", "cmpq", "loss"};
     for (int i = 1; i < TN_N_ALLOCATIONS; i++) {
         if (strcmp(name, names[i])) continue;
         *out = (tn_allocation)i;
@@ -41,7 +42,7 @@ bool tn_allocation_parse(const char *name, tn_allocation *out) {
 }
 
 void tn_pack_defaults(tn_pack_options *o) {
-    *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW,
+    *o = (tn_pack_options){.scheme = TN_SCHEME_GRAM,
                            .calib_tokens = 8192,
                            .calib_window = 512,
                            .prune_percent = 85,
@@ -394,16 +395,42 @@ static tern_status gram_layer(packer *p, tn_corpus *corpus, int layer) {
     return st;
 }
 
+static bool sensing(void *user, double fraction) {
+    return tn_progress(((packer *)user)->ctx, "sense", fraction);
+}
+
 /* Widths of all rows of the layers' linears, before the first of them is rounded. */
-static tern_status gram_bits(packer *p) {
-    size_t n = 0;
+static tern_status gram_bits(packer *p, const int32_t *ids, size_t n_ids) {
+    size_t n = 0, at = 0;
     const tn_program *prog = &p->m->program;
     for (int32_t i = 0; i + 1 < prog->n_sites; i++) n += (size_t)tn_program_linears(prog, i)->n_total;
     p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, n, 1);
     p->made = tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)prog->n_sites, sizeof *p->made);
     TN_FAIL_IF(!p->model_bits || !p->made, p->err, TERN_E_MEMORY, "no memory to allocate bits");
     memset(p->model_bits, (int)p->bits, n);
-    return TERN_OK;
+    if (p->allocation == TN_ALLOCATE_UNIFORM || p->bits == 8) return TERN_OK;
+    float *cost = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *cost);
+    uint32_t *n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *n_weights);
+    tern_status st =
+        cost && n_weights ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to allocate bits");
+    for (int32_t i = 0; i + 1 < prog->n_sites && st == TERN_OK; i++) {
+        const tn_site_ops *ops = tn_program_linears(prog, i);
+        for (int32_t r = 0; r < ops->n_total; r++) n_weights[at++] = (uint32_t)ops->k;
+    }
+    const tn_sense_args a = {.kern = &p->kern,
+                             .pool = p->pool,
+                             .src = p->src,
+                             .m = p->m,
+                             .ids = ids,
+                             .n_ids = n_ids,
+                             .progress = sensing,
+                             .user = p};
+    if (st == TERN_OK) st = tn_sense_measure(&a, cost, p->err);
+    if (st == TERN_OK)
+        st = tn_allocate_bits_from(p->ctx, cost, n_weights, n, p->bits, 2, p->model_bits, p->err);
+    tn_free(p->ctx, cost);
+    tn_free(p->ctx, n_weights);
+    return st;
 }
 
 static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
@@ -1110,12 +1137,24 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
                 .bits = opt->bits  ? opt->bits
                         : edgeflow ? 5
                                    : 8};
-    p.allocation = opt->allocation ? opt->allocation : edgeflow ? TN_ALLOCATE_ERROR : TN_ALLOCATE_UNIFORM;
+    p.allocation = opt->allocation ? opt->allocation
+                   : gram          ? TN_ALLOCATE_LOSS
+                   : edgeflow      ? TN_ALLOCATE_RE
+                                   : TN_ALLOCATE_UNIFORM;
+    bool fits = gram ? p.allocation == TN_ALLOCATE_LOSS || p.allocation == TN_ALLOCATE_UNIFORM
+                     : p.allocation != TN_ALLOCATE_LOSS;
+    TN_FAIL_IF(gram && opt->shadow == TN_SHADOW_ON, err, TERN_E_INVALID,
+               "scheme gram has no outlier paths; edgeflow and llm-npu have");
+    TN_FAIL_IF(!fits, err, TERN_E_INVALID, "%s",
+               gram ? "scheme gram allocates bits by loss or uniform"
+                    : "allocation by loss belongs to scheme gram");
+    TN_FAIL_IF(p.allocation == TN_ALLOCATE_LOSS && p.bits < 2, err, TERN_E_INVALID,
+               "%g bits by loss: want 2 to 8", p.bits);
     TN_FAIL_IF(!(p.bits >= 1 && p.bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
-    TN_FAIL_IF(p.allocation != TN_ALLOCATE_ERROR && p.bits != floor(p.bits), err, TERN_E_INVALID,
-               "%g bits for everyone: want a whole number", p.bits);
-    TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_ERROR, err, TERN_E_INVALID,
-               "one budget for the whole model needs allocation by error");
+    TN_FAIL_IF(p.allocation != TN_ALLOCATE_RE && p.allocation != TN_ALLOCATE_LOSS && p.bits != floor(p.bits),
+               err, TERN_E_INVALID, "%g bits for everyone: want a whole number", p.bits);
+    TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_RE, err, TERN_E_INVALID,
+               "one budget for the whole model needs allocation by relative error (loss has no other)");
     TN_TRY(target(src, out, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     int32_t *ids = NULL;
@@ -1127,7 +1166,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     int32_t window = opt->calib_window;
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
     report->n_calib_tokens = n_ids;
-    if (st == TERN_OK && gram) st = gram_bits(&p);
+    if (st == TERN_OK && gram) st = gram_bits(&p, ids, n_ids);
     if (st == TERN_OK) st = calibrate(&p, ids, n_ids, window);
     if (st == TERN_OK && opt->head_importance) st = name_journal(&p, out);
     if (st == TERN_OK && opt->head_importance) st = measure_importance(&p, ids, n_ids, window);

@@ -56,9 +56,10 @@ static float best_scale(const float *w, const float *weight, int32_t k, unsigned
     return best;
 }
 
-float tn_round_estimate(const float *w, const float *weight, int32_t k, unsigned bits) {
-    float error;
-    (void)best_scale(w, weight, k, bits, &error);
+float tn_round_plain(float *w, const float *weight, int32_t k, unsigned bits) {
+    float error, scale = best_scale(w, weight, k, bits, &error);
+    const grid g = grid_of(bits, scale > 0 ? scale : 1);
+    for (int32_t i = 0; i < k; i++) w[i] = code_of(&g, w[i]) * scale;
     return error;
 }
 

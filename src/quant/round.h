@@ -15,8 +15,8 @@ size_t tn_round_scratch(const tn_factor *f, int32_t n_rows);
 void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, int32_t n_rows,
                    const uint8_t *bits, int8_t *q, float *scale, float *error, float *scratch);
 
-/* Mean square error of the output of a row rounded to `bits` without knowledge of other channels' errors, as
- * far as weight[k] tells: what allocation wants to know of a row before it is rounded. */
-float tn_round_estimate(const float *w, const float *weight, int32_t k, unsigned bits);
+/* A row to what it is in `bits`, in place, each weight for itself, at the scale with the least error weighted by
+ * weight[k]; returns that error. */
+float tn_round_plain(float *w, const float *weight, int32_t k, unsigned bits);
 
 #endif

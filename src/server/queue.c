@@ -285,7 +285,7 @@ static tern_status prompt_ids(const tn_queue *q, tn_job *j, tern_error *err) {
         j->ids = malloc((cap + 1) * sizeof *j->ids);
         TN_FAIL_IF(!j->ids, err, TERN_E_MEMORY, "no memory for the prompt");
         st = r->chat
-                 ? tern_chat_tokens(q->o.e, r->msgs, r->n_msgs, j->ids, cap, &j->n_ids, err)
+                 ? tern_chat_tokens(q->o.e, r->msgs, r->n_msgs, NULL, j->ids, cap, &j->n_ids, err)
                  : tern_tokenize(q->o.e, r->prompt, r->n_prompt, true, false, j->ids, cap, &j->n_ids, err);
     }
     TN_TRY(st);

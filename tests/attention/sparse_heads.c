@@ -350,7 +350,7 @@ static int teardown(void **state) {
 
 static tern_options options(void) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = 2;
     o.attention = "shadow";
     o.attention_ratio = 0.2f;
@@ -398,7 +398,7 @@ static void schedules(void **state) {
                 o.attention_plan = plans[i % 4];
                 o.attention_pipeline = i < 4 ? "on" : NULL;
                 o.npu_apart = i >= 4;
-                o.no_steal = i % 2;
+                o.steal = i % 2 ? TN_STEAL_NONE : TN_STEAL_SHARE_CORES;
                 o.n_threads = 1 + i % 3;
                 o.cpu_threads = 1 + i / 2 % 2;
                 logits_of(m, &o, got, &b);
@@ -418,7 +418,8 @@ static int overlaps(const char *plan) {
     tern_options o = options();
     tern_engine *e = NULL;
     tern_session *s = NULL;
-    o.npu_apart = o.no_steal = o.trace = true;
+    o.npu_apart = o.trace = true;
+    o.steal = TN_STEAL_NONE;
     o.attention_share = -1;
     o.attention_plan = plan;
     open_session(1, &o, &e, &s);

@@ -31,7 +31,7 @@ static int setup(void **state) {
         return -1;
     tn_pool_close(&pool);
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = 2;
     return tern_engine_open(gguf, &o, &e, &err) == TERN_OK ? 0 : -1;
 }
@@ -141,7 +141,7 @@ static void kept(void **state) {
         ended += a.res.reason == TERN_STOP_END;
         tn_grammar_close(&g);
     }
-    tern_draft_stats ds = {.size_bytes = sizeof ds};
+    tern_draft_stats ds;
     tern_session_draft_stats(drafted, &ds);
     n_accepted = (int)ds.n_accepted;
     printf("%d of 90 answers ended, %d drafts accepted\n", ended, n_accepted);

@@ -326,7 +326,7 @@ static void cancelled_and_resumed(void **state) {
 
 static tern_status start(const char *path, const char *load, int32_t n, tern_error *err) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.load = load;
     tern_engine *e = NULL;
     tern_session *s = NULL;
@@ -483,7 +483,7 @@ static void *read_and_answer(void *arg) {
     tern_session_options_defaults(&so);
     so.n_ctx = 256;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.chunk = 64;
     x->st = x->e ? TERN_OK : tern_engine_open(paths[0], &o, &own, &x->err);
     tern_engine *e = x->e ? x->e : own;
@@ -509,7 +509,7 @@ static void several_at_once(void **state) {
         tern_engine *e = NULL;
         tern_error err;
         tern_options o;
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         o.chunk = 64;
         if (shared && tern_engine_open(paths[0], &o, &e, &err) != TERN_OK) fail_msg("%s", err.message);
         pthread_t t[N];
