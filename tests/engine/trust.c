@@ -95,7 +95,7 @@ static tern_status answer(const char *load, const char *read, event *e, float *l
     hooks.release = plain_release;
     hooks.user = e;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.hooks = &hooks;
     o.n_threads = 1;
     o.load = load;
@@ -203,7 +203,7 @@ static void a_file_is_cut_while_it_is_opened(void **state) {
 static void a_mapped_package_is_cut(void **state) {
     (void)state;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.load = "mmap";
     tern_engine *e;
     tern_session *s;

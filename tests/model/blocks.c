@@ -1,6 +1,7 @@
 /* Models whose weights stay in the file's blocks: they are the default for quantised files, take the file's bytes of
  * memory and no more, give the logits of the widened weights but for the rounding of INT8 rows, and the same bits alone,
  * in a batch and on any number of threads. A block that holds no number is refused with its tensor's name. */
+#include "engine/options.h"
 #include "base/half.h"
 #include "formats/gguf.h"
 
@@ -36,7 +37,7 @@ static tern_engine *open_engine(const char *path, const char *scheme, int n_thre
     tern_options o;
     tern_error err = {0};
     tern_engine *e;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.scheme = scheme;
     o.n_threads = n_threads;
     if (tern_engine_open(path, &o, &e, &err) != TERN_OK) fail_msg("%s", err.message);
