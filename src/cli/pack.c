@@ -34,7 +34,7 @@ static bool show_progress(void *user, const char *stage, double fraction) {
 }
 
 int cmd_pack(int argc, char **argv) {
-    const char *out = NULL, *scheme = "gram", *shadow = "auto", *scope = "tensor", *allocation = NULL;
+    const char *out = NULL, *scheme = "edgeflow", *shadow = "auto", *scope = "tensor", *allocation = NULL;
     bool json = false;
     float bits = 0;
     tn_pack_options o;
@@ -42,11 +42,11 @@ int cmd_pack(int argc, char **argv) {
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0,
-         "gram (default), edgeflow, llm-npu, naive-w8a8, smoothquant"},
+         "edgeflow (default), gram, llm-npu, naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
          "average bits of a weight (default: 5 with gram and edgeflow, else 8)"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
-         "who gets them: loss (default with gram: channels 2 to 8 by what their errors cost the predictions, "
+         "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
          "measured), re (default with edgeflow: 1 to 8 by relative error), uniform (else), cmpq"},
         {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0,
          "tensor: that average in every one (default), or model: in all of them together; reads them once "
@@ -91,7 +91,7 @@ int cmd_pack(int argc, char **argv) {
     }
     if (o.scheme == TN_N_SCHEMES)
         return usage_error(
-            &c, "scheme '%s' is unknown; there are gram, edgeflow, llm-npu, naive-w8a8, smoothquant", scheme);
+            &c, "scheme '%s' is unknown; there are edgeflow, gram, llm-npu, naive-w8a8, smoothquant", scheme);
     if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on"))
         return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
     o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;

@@ -42,7 +42,7 @@ bool tn_allocation_parse(const char *name, tn_allocation *out) {
 }
 
 void tn_pack_defaults(tn_pack_options *o) {
-    *o = (tn_pack_options){.scheme = TN_SCHEME_GRAM,
+    *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW,
                            .calib_tokens = 8192,
                            .calib_window = 512,
                            .prune_percent = 85,
