@@ -364,7 +364,9 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
     int32_t n_ops;
     const tn_op *op = tn_program_layer(&p->model->program, p->m->n_layers, &n_ops);
     bool behind = false; /* what follows lm_head */
-    for (int32_t i = 0; i < n_ops; behind = behind || op[i++].site == TN_SITE_LM_HEAD)
+    for (int32_t i = 0; i < n_ops; i++) {
         if (behind) tn_op_info_of(op[i].kind)->rows(&op[i], &f, 0, n, NULL);
+        behind = behind || op[i].site == TN_SITE_LM_HEAD;
+    }
     return TERN_OK;
 }

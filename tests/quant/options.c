@@ -20,12 +20,15 @@ static void refused(void **state) {
     tn_pack_options o;
     tern_error err = {0};
     tn_pack_defaults(&o);
+    o.scheme = TN_SCHEME_GRAM;
     o.shadow = TN_SHADOW_ON; /* it has no outlier paths */
     assert_int_equal(tn_pack(&ctx, MODEL, package, &o, NULL, &err), TERN_E_INVALID);
     tn_pack_defaults(&o);
+    o.scheme = TN_SCHEME_GRAM;
     o.allocation = TN_ALLOCATE_RE;
     assert_int_equal(tn_pack(&ctx, MODEL, package, &o, NULL, &err), TERN_E_INVALID);
     tn_pack_defaults(&o);
+    o.scheme = TN_SCHEME_GRAM;
     o.bits = 1.5; /* by loss no channel has fewer than 2 */
     assert_int_equal(tn_pack(&ctx, MODEL, package, &o, NULL, &err), TERN_E_INVALID);
     tn_pack_defaults(&o);
