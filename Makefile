@@ -21,7 +21,8 @@ $(BUILD)/build.ninja: | setup
 # Answer a question about a short document with the model shipped in the repository.
 demo: setup all
 	@echo "--- the document and the question ---"; cat models/tern-tiny/demo.txt; echo; echo "--- tern's answer ---"
-	@$(BUILD)/tern run -m models/tern-tiny --chat -f models/tern-tiny/demo.txt --temp 0 -n 96 --stats
+	@$(BUILD)/tern models/tern-tiny - --temp 0 -n 96 --stats <models/tern-tiny/demo.txt
+	@echo; echo "With a model of yours:  $(BUILD)/tern MODEL.gguf \"a question\"    ($(BUILD)/tern models lists what is on this machine)"
 
 # Everything that CI runs.
 test: emulators

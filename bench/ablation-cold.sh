@@ -23,8 +23,8 @@ row "INT8, all read, then loaded, then computed" "$int8" --load sequential --no-
 row "$bits bits, the same" "$ef" --load sequential --no-steal
 row "+ reading, unpacking, loading overlap" "$ef" --load overlap --no-steal
 row "+ with computing: tasks placed by lane" "$ef" --policy overlap --no-steal
-row "+ position-guided priority" "$ef" --policy synergy --steal-above -1 --no-steal
-row "+ CPU steals from a long queue" "$ef" --policy synergy --no-steal
+row "+ position-guided priority" "$ef" --policy synergy --no-steal
+row "+ CPU steals from a long queue" "$ef" --policy synergy --set steal=measured
 row "+ idle cores help (both lanes are cores here)" "$ef" --policy synergy
 row "out of order instead of by position" "$ef"
 row "weights stay packed" "$ef" --weights packed

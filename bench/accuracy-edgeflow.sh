@@ -28,7 +28,7 @@ for m in "$model" "$work/outliers"; do
     [ "$m" = "$model" ] && name=plain || name=outliers
     row "$m" "$name, float"
     for bits in "$@"; do
-        for how in "smoothquant:--scheme smoothquant" "shadow outliers:--scheme llm-npu" "CMPQ:--allocation cmpq" "edgeflow:" "edgeflow, one budget:--bits-scope model"; do
+        for how in "smoothquant:--scheme smoothquant" "shadow outliers:--scheme llm-npu" "CMPQ:--scheme edgeflow --allocation cmpq" "edgeflow:--scheme edgeflow" "edgeflow, one budget:--scheme edgeflow --bits-scope model" "gram:--scheme gram"; do
             "$tern" pack "$m" -o "$work/e.tern" --bits "$bits" ${how#*:} --calib "$model/calib.txt" >/dev/null 2>&1
             row "$work/e.tern" "$name, $bits bits, ${how%%:*}"
         done

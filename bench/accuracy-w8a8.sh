@@ -4,7 +4,7 @@
 # Needs NumPy (PYTHON names the interpreter). One line a scheme: perplexity of english.txt, exact match of every task in percent, and over the
 # items of all tasks together the accuracy and how far it is from float's, item by item: the mean difference and its standard error.
 # SCHEMES: words out of float llm-int8 group-w8a8 naive-w8a8 smoothquant prune-100 prune-85 prune-50 prune-0 (prune-85 is llm-npu's default)
-# edgeflow-8 (8 bits with smoothing before outlier paths), and with LLAMA_DIR=path (a built llama.cpp): llama-f32 llama-q8_0, the same model and
+# gram-5 (the default; any number of bits) edgeflow-8 (8 bits with smoothing before outlier paths), and with LLAMA_DIR=path (a built llama.cpp): llama-f32 llama-q8_0, the same model and
 # items in that engine (bench/peer/llama_eval.c; its perplexity comes without a standard error).
 set -euo pipefail
 model=${1:-models/tern-tiny} limit=${2:-0}
@@ -29,6 +29,7 @@ for m in "$model" "$work/outliers"; do
         llm-int8 | group-w8a8) extra="--scheme $scheme" ;;
         llama-*) ;;
         prune-*) x=$work/x.tern; "$tern" pack "$m" -o "$x" --scheme llm-npu --prune "${scheme#prune-}" --calib "$calib" >/dev/null ;;
+        gram-*) x=$work/x.tern; "$tern" pack "$m" -o "$x" --scheme gram --bits "${scheme#gram-}" --calib "$calib" >/dev/null ;;
         edgeflow-*) x=$work/x.tern; "$tern" pack "$m" -o "$x" --scheme edgeflow --bits "${scheme#edgeflow-}" --calib "$calib" >/dev/null ;;
         *) x=$work/x.tern; "$tern" pack "$m" -o "$x" --scheme "$scheme" --calib "$calib" >/dev/null ;;
         esac

@@ -88,7 +88,7 @@ static void verify_cost(tern_engine *e, int32_t n_ctx) {
         ids[i] = (int32_t)tn_rng_below(
             &rng, (uint64_t)(n_ctx < 1200 ? n_ctx / 3 + 1 : 400)); /* as texts have them */
     must(tern_session_prefill(s, ids, (size_t)n_ctx, &err), &err);
-    tern_draft_stats cold = {.size_bytes = sizeof cold}, t = cold;
+    tern_draft_stats cold, t;
     tern_session_draft_stats(s, &cold);
     ids[0] ^= 1;
     double t0 = tn_now_s();
@@ -271,7 +271,7 @@ static tern_status prompt_of(const tern_engine *e, const char *line, int32_t *id
         st = tern_tokenize(e, p, strlen(p), true, true, ids, cap, n_ids, NULL);
     } else if (turn) {
         const tern_message m = {"user", turn};
-        st = tern_chat_tokens(e, &m, 1, ids, cap, n_ids, NULL);
+        st = tern_chat_tokens(e, &m, 1, NULL, ids, cap, n_ids, NULL);
         if (st == TERN_E_UNSUPPORTED)
             st = tern_tokenize(e, turn, strlen(turn), true, false, ids, cap, n_ids, NULL);
     }
@@ -440,7 +440,7 @@ int main(int argc, char **argv) {
         }
     }
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.weights = weights;
     tern_engine *e;
     tern_error err;

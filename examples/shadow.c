@@ -12,7 +12,7 @@ enum { HEADS = 14, KV_HEADS = 2, D = 64, CHUNK = 256 };
 static float noise(void) { return (float)(rand() + (double)rand() + rand()) / (float)RAND_MAX - 1.5f; }
 
 static double run(float ratio, int n, const float *q, const float *k, const float *v, float *out) {
-    char err[TERN_SHADOW_ERR_BYTES];
+    tern_error err;
     tern_shadow_options o;
     tern_shadow *s;
     tern_shadow_options_defaults(&o);
@@ -21,17 +21,17 @@ static double run(float ratio, int n, const float *q, const float *k, const floa
     o.d_head = D;
     o.max_tokens = n;
     o.ratio = ratio;
-    if (tern_shadow_open(&o, &s, err)) {
-        fprintf(stderr, "%s\n", err);
+    if (tern_shadow_open(&o, &s, &err)) {
+        fprintf(stderr, "%s\n", err.message);
         exit(1);
     }
     clock_t t0 = clock();
     for (int i = 0, m; i < n; i += m) {
         m = n - i < CHUNK ? n - i : CHUNK;
         size_t at = (size_t)i * KV_HEADS * D, row = (size_t)i * HEADS * D;
-        if (tern_shadow_append(s, k + at, v + at, m, err) ||
-            tern_shadow_attend(s, q + row, m, out + row, err)) {
-            fprintf(stderr, "%s\n", err);
+        if (tern_shadow_append(s, k + at, v + at, m, &err) ||
+            tern_shadow_attend(s, q + row, m, out + row, &err)) {
+            fprintf(stderr, "%s\n", err.message);
             exit(1);
         }
     }

@@ -6,8 +6,15 @@
  *
  * Every function that can fail returns a tern_status and, where it takes `err`, fills it with one clear
  * line (err may be NULL). The library never exits, never prints and keeps no global state.
- * Structs passed in by the caller carry their size and are filled by tern_*_defaults() first, so that
- * fields can be added without breaking the binary interface. */
+ *
+ * NULL: any pointer may be NULL. A function that returns a tern_status then returns TERN_E_INVALID, unless NULL has
+ * a meaning that is told there; others return 0, NULL or false, or do nothing.
+ *
+ * Sizes: structs grow at their end, so every call is told how large the caller's struct is, and nothing is read or
+ * written behind that. The macros below say sizeof; other languages call the functions with the size of
+ * their own declaration. A size smaller than the first version's is refused. A struct larger than this
+ * library's is accepted when what this library does not know is zero. tern_error, tern_message,
+ * tern_sampling and tern_generate_result never change. */
 #ifndef TERN_H
 #define TERN_H
 
@@ -19,12 +26,20 @@
 extern "C" {
 #endif
 
-#if defined(_WIN32)
+#if defined(_WIN32) && defined(TERN_BUILD)
+#define TERN_API __declspec(dllexport)
+#elif defined(_WIN32) && !defined(TERN_STATIC)
+#define TERN_API __declspec(dllimport)
+#elif defined(_WIN32)
 #define TERN_API
 #else
 #define TERN_API __attribute__((visibility("default")))
 #endif
 
+#define TERN_VERSION_MAJOR 0
+#define TERN_VERSION_MINOR 1
+#define TERN_VERSION_PATCH 0
+#define TERN_VERSION_NUMBER (TERN_VERSION_MAJOR * 10000 + TERN_VERSION_MINOR * 100 + TERN_VERSION_PATCH)
 #define TERN_VERSION_STRING "0.1.0"
 
 /* Every status code, its number and its text, in one place. */
@@ -51,6 +66,7 @@ typedef struct tern_error {
 } tern_error;
 
 TERN_API const char *tern_version(void);
+TERN_API uint32_t tern_version_number(void); /* of the library: TERN_VERSION_NUMBER of its header */
 TERN_API const char *tern_status_text(tern_status s);
 
 /* ---- host hooks ---------------------------------------------------------------------------------- */
@@ -60,104 +76,71 @@ typedef enum tern_log_level { TERN_LOG_ERROR, TERN_LOG_WARN, TERN_LOG_INFO, TERN
 /* Hooks are copied at open and must stay callable, from any thread, until the engine is closed.
  * alloc returns memory aligned to `align` (a power of two) or NULL; release gets what alloc returned. */
 typedef struct tern_hooks {
-    size_t size_bytes; /* sizeof(tern_hooks), set by tern_hooks_defaults */
+    size_t size_bytes; /* set by tern_hooks_defaults */
     void *(*alloc)(void *user, size_t n_bytes, size_t align);
     void (*release)(void *user, void *p);
     void (*log)(void *user, tern_log_level level, const char *line);
-    /* progress of open: fraction in [0,1]; return false to cancel (open then fails with TERN_E_CANCELLED) */
+    /* Progress of opening, and, as stage "prompt", of prompts that take more than one chunk: fraction in
+     * [0,1]. Return false to cancel (the call then fails with TERN_E_CANCELLED). */
     bool (*progress)(void *user, const char *stage, double fraction);
     void *user;
 } tern_hooks;
 
-TERN_API void tern_hooks_defaults(tern_hooks *h);
+TERN_API tern_status tern_hooks_init(tern_hooks *h, size_t size_bytes);
+#define tern_hooks_defaults(h) tern_hooks_init((h), sizeof *(h))
 
 /* ---- engine -------------------------------------------------------------------------------------- */
 
 typedef struct tern_engine tern_engine;
 typedef struct tern_session tern_session;
 
-typedef struct tern_options {
-    size_t size_bytes;       /* sizeof(tern_options), set by tern_options_defaults */
-    int32_t n_threads;       /* worker threads, 1..64; 0 = one per online core (default) */
-    const tern_hooks *hooks; /* NULL = malloc/free, no log, no progress (default) */
+/* How a model is opened and used, by name: threads, attention, temp... `tern help set` and docs/cli.md list the
+ * names with types, ranges and defaults; tern_parameter_at lists them for programs. Values are text, as on the
+ * command line ("4", "on", "shadow"). An engine copies what it needs: options may be freed after the call. */
+typedef struct tern_options tern_options;
 
-    /* Packages only: the INT8 device and the scheduler of its two lanes. */
-    const char *npu; /* device backend by name ("host"); NULL = the first built in (default). A float model is
-                        packed for a device that is named, at every start */
-    const char *policy;        /* "in-order", "overlap", "ooe" or "synergy"; NULL = "ooe" (default) */
-    int32_t npu_threads;       /* workers of the NPU lane, 1..63; 0 = n_threads - 1 (default) */
-    int32_t cpu_threads;       /* workers of the CPU lane, 1..63; 0 = 1 (default) */
-    uint64_t npu_memory_bytes; /* what the device can address; 0 = no limit (default) */
-    int32_t chunk; /* prompt tokens per chunk, a multiple of 32 in 32..1024; 0 = what tern bench --tune kept,
-                      or 256 (default) */
-    bool no_steal; /* lanes never take each other's tasks, as on a phone (default false) */
-    const char *scheme;    /* float models: "float" (default), or the arithmetic of a baseline, "llm-int8",
-                              "group-w8a8"; packages have theirs */
-    bool no_chunk_sharing; /* graphs, with their weights, for every chunk in flight: what chunk sharing saves
-                              (default false) */
-    const char *cold_rows; /* where weight rows for outliers of cold channels come from: "file" (the package;
-                              what a device with its own memory needs) or "weights" (the device's copy); NULL
-                              = weights where possible (default) */
-    bool trace;            /* record every task for tern_session_write_trace (default false) */
-    bool npu_separate_weights; /* the device's graphs cannot share weights, as on many phones: it holds the
-                                  prefill or the decode form of a layer and exchanges them (default false) */
-    const char *graph_switch;  /* when: "progressive", "async" or "sync"; NULL = "progressive" (default) */
-    int32_t switch_blocks; /* exchanged at once: the model in so many blocks, 1..64; 0 = as many as are best
-                              (default) */
-    const char *load; /* how the weights come from the file: "stream" (overlapped with the first prefill; what
-                         is wrong with the file is then told by that prefill), "overlap", "sequential" or
-                         "mmap"; NULL = "stream" (default) */
-    int32_t
-        steal_above;  /* policy "synergy": an idle CPU lane takes a task of the NPU's when more than so many
-                         wait there; -1 = never, 0 = as the profile says, 5 before it is measured (default) */
-    const char *read; /* by "threads", "threads-direct", "uring" or "uring-direct"; NULL = threads
-                         when the page cache has the file, else what tern bench --tune kept, else uring-direct
-                         (default) */
-    /* Packages: attention of the prompt (of decoding: attention_decode). "full" (exact; default), "shadow"
-     * (the device estimates in INT8, the CPU attends in float to the positions that matter), "auto" (shadow
-     * where package, device and context allow it and it pays), or a baseline, "float-sparse", "block-sparse",
-     * "npu-full". */
-    const char *attention;
-    float attention_ratio; /* mean share of the positions a row attends to, in (0,1]; 0 = 0.2, and 0.1 when
-                              decoding (default); 1 = full */
-    int32_t attention_buckets; /* pairs of scales for the estimate: 1 or 9; 0 = 9 (default) */
-    bool no_head_ratios;       /* all heads get the same share, whatever their importance (default false) */
-    int32_t attention_share;   /* neighbouring rows, and with them the query heads of a KV head, that share a
-                                  selection, 1..8; -1 = every row   and head has its own; 0 = 4, or 8 where a KV
-                                  head has one query head (default) */
-    int32_t attention_pool; /* where they share: query heads that are estimated as one, their queries added; 0
-                               = 2 (default) */
-    bool attention_whole;   /* where they share: a launch estimates all positions, as on a device apart, not a
-                               part that fits the cache;   the same bits (default false) */
-    int32_t attention_threshold; /* chunks of the prompt that end before so many tokens attend in full; 1 =
-                                    none; 0 = shadow: where it begins to pay, as tern bench --tune measured
-                                    it, or 512; baselines: none (default) */
-    bool attention_check;    /* also find the exact largest scores, for tern_stats; slow (default false) */
-    const char *weights;     /* packages: weights of fewer than 8 bits are unpacked once to "tiles", or stay
-                                "packed" in memory, each     product unpacking what it reads (less memory, quicker
-                                plain decoding, slower verification of drafts);     NULL = tiles (default) */
-    uint64_t npu_vtcm_bytes; /* device "hexagon": what weights are staged in, 16 KiB to 8 MiB; 0 = 8 MiB, as a
-                                Hexagon v73 has (default) */
-    bool npu_apart; /* device "host": works on threads of its own (npu_threads), as silicon of its own would,
-                       not on the lanes' (default false) */
-    const char *attention_pipeline; /* attention "shadow": estimate, selection and attention as tasks of their
-                                       own for every head, planned and overlapped, or behind each other in
-                                       cache: "on", "off", "auto"; NULL = auto: on where the device has
-                                       silicon of its own (default); the same bits */
-    const char *attention_plan;     /* how they are planned: "paper", or what to leave out of it, "in-order",
-                                       "no-fusion", "no-overlap",     comma-separated; NULL = paper (default) */
-    bool attention_decode; /* packages, attention "full" or "shadow": decoding attends sparsely as well, rows
-                              that see attention_threshold positions (0 = 2048); a row attends to 256 at least
-                              (default false) */
-} tern_options;
+TERN_API tern_status tern_options_new(tern_options **out, tern_error *err);
+TERN_API void tern_options_free(tern_options **o);
 
-TERN_API void tern_options_defaults(tern_options *o);
+/* TERN_E_INVALID for a name or value that does not exist, saying which do. The text is copied. */
+TERN_API tern_status tern_options_set(tern_options *o, const char *name, const char *value, tern_error *err);
+
+/* The value as text, without a terminating zero; empty where the default is chosen later. Same cap rule as
+ * tern_tokenize. */
+TERN_API tern_status tern_options_get(const tern_options *o, const char *name, char *buf, size_t cap,
+                                      size_t *n_bytes, tern_error *err);
+
+/* Copied; NULL for hooks = malloc/free, no log, no progress (default). */
+TERN_API tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *hooks, tern_error *err);
 
 /* Open a GGUF file, a Hugging Face folder (float path) or a .tern package (INT8 device). On failure *out is
- * NULL. */
+ * NULL.
+ * The path is opened once: whoever renames another file over it changes nothing for this engine. A float model is
+ * mapped while it is opened, and a package as long as it is open with load "mmap". From the first mapping on the
+ * process has a handler for SIGBUS: where a mapped file was made shorter by others, the call that reads it returns
+ * TERN_E_IO instead of ending the process. The handler passes on every other SIGBUS to the one it found. Copying over
+ * a package that is in use changes its weights; put the new one beside it and rename. */
 TERN_API tern_status tern_engine_open(const char *path, const tern_options *opt, tern_engine **out,
                                       tern_error *err);
+/* The same from a file descriptor of a GGUF file or a package, for apps that are handed one. The descriptor is
+ * duplicated: the caller may close its own. The file's position is not used. */
+TERN_API tern_status tern_engine_open_fd(int fd, const tern_options *opt, tern_engine **out, tern_error *err);
 TERN_API void tern_engine_close(tern_engine **e);
+
+/* What a model will take, read from its header and shapes; nothing is loaded. */
+typedef struct tern_estimate {
+    char arch[32];
+    uint64_t weight_bytes; /* weights as they will lie in memory */
+    uint64_t kv_bytes;     /* keys and values of one session of n_ctx tokens */
+    uint64_t work_bytes;   /* about what a session computes in */
+    int32_t n_ctx;         /* the options' ctx-size, or its default */
+} tern_estimate;
+
+/* opt as for tern_engine_open. Fails as opening would when header or shapes are wrong or unsupported. */
+TERN_API tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
+                                                size_t size_bytes, tern_error *err);
+#define tern_engine_estimate(path, opt, out, err)                                                            \
+    tern_engine_estimate_sized((path), (opt), (out), sizeof *(out), (err))
 
 typedef struct tern_model_info {
     const char *arch; /* "llama", "qwen2", ... owned by the engine */
@@ -169,7 +152,8 @@ typedef struct tern_model_info {
     uint64_t weight_bytes; /* bytes the weights take in memory */
 } tern_model_info;
 
-TERN_API void tern_engine_info(const tern_engine *e, tern_model_info *out);
+TERN_API tern_status tern_engine_info_sized(const tern_engine *e, tern_model_info *out, size_t size_bytes);
+#define tern_engine_info(e, out) tern_engine_info_sized((e), (out), sizeof *(out))
 
 /* ---- text ---------------------------------------------------------------------------------------- */
 
@@ -186,17 +170,49 @@ TERN_API size_t tern_token_bytes(const tern_engine *e, int32_t id, bool special,
 
 TERN_API bool tern_token_is_end(const tern_engine *e, int32_t id); /* end of text or end of turn */
 
+typedef enum tern_special_token {
+    TERN_TOKEN_BOS, /* begins a text */
+    TERN_TOKEN_EOS, /* ends it */
+    TERN_TOKEN_EOT  /* ends a turn */
+} tern_special_token;
+
+/* Its id; -1: the model has none. */
+TERN_API int32_t tern_token_special(const tern_engine *e, tern_special_token which);
+
 typedef struct tern_message {
-    const char *role; /* "system", "user", "assistant" */
+    const char *role; /* "system", "user", "assistant", or what else the template knows */
     const char *content;
 } tern_message;
 
+typedef struct tern_chat_options {
+    size_t size_bytes; /* sizeof(tern_chat_options), set by tern_chat_options_defaults */
+    /* JSON instead of msgs, for what a role and a text do not hold: an array of messages as OpenAI's API and
+     * Hugging Face have them, with tool_calls, tool_call_id, name, reasoning_content; NULL = msgs (default) */
+    const char *messages;
+    const char *tools;     /* JSON array of tools; NULL = none (default) */
+    const char *variables; /* JSON object of further variables of the template, such as
+                                  {"enable_thinking": false}; NULL = none (default) */
+    const char
+        *chat_template; /* Jinja source, or chatml, llama2, llama3, mistral, gemma, phi3, zephyr; NULL =
+                                  the model's (default) */
+    int64_t now_s;  /* the time a template with dates tells, seconds since 1970; 0 = the present (default) */
+    bool no_answer; /* end behind the last message, not where the assistant answers (default false) */
+} tern_chat_options;
+
+/* Does the model bring a chat template? */
+TERN_API bool tern_has_chat_template(const tern_engine *e);
+
+TERN_API tern_status tern_chat_options_init(tern_chat_options *o, size_t size_bytes);
+#define tern_chat_options_defaults(o) tern_chat_options_init((o), sizeof *(o))
+
 /* The messages as a prompt: the model's chat template, ending where the assistant answers, as token ids with
- * all that belongs in front. Text of messages never becomes a control token, whatever it spells, so that no
- * document can end a turn or begin one. Same cap rule as tern_tokenize. TERN_E_UNSUPPORTED for a model
- * without a template, or with one tern does not know. */
+ * all that belongs in front. opt may be NULL. Text of messages, tools and variables never becomes a control
+ * token, whatever it spells, so that no document can end a turn or begin one. Same cap rule as tern_tokenize.
+ * TERN_E_UNSUPPORTED for a model without a template, or with one that needs what tern lacks; the message names
+ * it. TERN_E_INVALID for a conversation that the template refuses. */
 TERN_API tern_status tern_chat_tokens(const tern_engine *e, const tern_message *msgs, size_t n_msgs,
-                                      int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
+                                      const tern_chat_options *opt, int32_t *ids, size_t cap, size_t *n_ids,
+                                      tern_error *err);
 
 /* The same as text, without the BOS token; cap and *n_bytes count bytes. To be looked at, not tokenised: in
  * one text the template's markers and what messages spell cannot be told apart. */
@@ -206,7 +222,7 @@ TERN_API tern_status tern_chat_render(const tern_engine *e, const tern_message *
 /* ---- session ------------------------------------------------------------------------------------- */
 
 typedef struct tern_session_options {
-    size_t size_bytes;
+    size_t size_bytes; /* set by tern_session_options_defaults */
     int32_t n_ctx; /* KV cache capacity in tokens; 0 = min(4096, what the model was trained for) (default) */
     /* Drafters that tern_session_generate uses: "none", "all", "auto" (the same, what chat uses), or a
      * comma-separated list of "lookup" (n-grams of the text), "sam" (suffix automata over the text and what
@@ -221,7 +237,9 @@ typedef struct tern_session_options {
                              (default) */
 } tern_session_options;
 
-TERN_API void tern_session_options_defaults(tern_session_options *o);
+TERN_API tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes);
+#define tern_session_options_defaults(o) tern_session_options_init((o), sizeof *(o))
+
 TERN_API tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out,
                                        tern_error *err);
 TERN_API void tern_session_close(tern_session **s);
@@ -241,6 +259,15 @@ TERN_API tern_status tern_session_score(tern_session *s, const int32_t *prompt, 
 /* Append one token and evaluate it. */
 TERN_API tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err);
 
+/* Forget all but the first n_tok tokens. The logits are gone then: the next prefill evaluates at least one token.
+ * TERN_E_LIMIT when there are fewer tokens; TERN_E_UNSUPPORTED, and nothing forgotten, where a model's state
+ * cannot go back to that position. */
+TERN_API tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err);
+
+/* dst gets the tokens, keys, values and logits of src, another session of the same engine, so that both can go on from
+ * there. On failure dst is as before. What either drafts from stays its own. */
+TERN_API tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_error *err);
+
 /* Logits after the last evaluated token: float[n_vocab], valid until the next call on the session; NULL if
  * none. */
 TERN_API const float *tern_session_logits(const tern_session *s);
@@ -248,7 +275,7 @@ TERN_API size_t tern_session_length(const tern_session *s);
 TERN_API int32_t tern_session_capacity(const tern_session *s);
 
 typedef struct tern_sampling {
-    size_t size_bytes;
+    size_t size_bytes;     /* set by tern_sampling_defaults */
     float temperature;     /* >= 0; 0 = greedy (default 0.8) */
     int32_t top_k;         /* 0 = off (default 40) */
     float top_p;           /* (0,1]; 1 = off (default 0.95) */
@@ -259,10 +286,11 @@ typedef struct tern_sampling {
     uint64_t reserved[4];  /* zero */
 } tern_sampling;
 
-TERN_API void tern_sampling_defaults(tern_sampling *p);
+TERN_API tern_status tern_sampling_init(tern_sampling *p, size_t size_bytes);
+#define tern_sampling_defaults(p) tern_sampling_init((p), sizeof *(p))
 
 typedef struct tern_generate_options {
-    size_t size_bytes;
+    size_t size_bytes;  /* set by tern_generate_options_defaults */
     int32_t max_tokens; /* default 128; -1 = until the end token or a full context */
     bool ignore_end;    /* do not stop at end tokens (default false) */
     tern_sampling sampling;
@@ -277,9 +305,20 @@ typedef struct tern_generate_options {
     bool draft_eager;    /* verify as many drafts as fit, not only those that pay (default false) */
     bool no_logprobs;    /* on_token gets 0 for a log-probability: each costs an exponential per entry of the
                             vocabulary (default false) */
+    /* The text keeps to a grammar: GBNF as llama.cpp has it, or the JSON of values that are valid under a JSON Schema. At
+     * most one of them. It ends where the grammar ends. What of a schema cannot be held is refused by name. */
+    const char *grammar;     /* NULL = none (default) */
+    const char *json_schema; /* NULL = none (default) */
+    const char
+        *grammar_after; /* the grammar begins behind this text, and white space: "</think>" leaves a model its
+                                  thoughts; NULL = at once, or "</think>" where the prompt ends with "<think>" (default) */
+    /* Called before every draw with a copy of the model's logits, float[n_vocab]: change them, or mask a token with
+     * -INFINITY. Log-probabilities stay the model's. Return false to stop. NULL = none (default). */
+    bool (*on_logits)(void *user, float *logits, size_t n_vocab);
 } tern_generate_options;
 
-TERN_API void tern_generate_options_defaults(tern_generate_options *o);
+TERN_API tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes);
+#define tern_generate_options_defaults(o) tern_generate_options_init((o), sizeof *(o))
 
 typedef enum tern_stop_reason {
     TERN_STOP_LENGTH,
@@ -292,12 +331,22 @@ typedef enum tern_stop_reason {
 typedef struct tern_generate_result {
     int32_t n_tokens;
     tern_stop_reason reason;
-    double decode_s; /* seconds from the first sampled token to the last */
+    double decode_s;      /* seconds from the first sampled token to the last */
+    uint64_t reserved[4]; /* zero */
 } tern_generate_result;
 
 /* Continue from the current logits. The generated tokens become part of the session. */
 TERN_API tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
                                            tern_generate_result *result, tern_error *err);
+
+/* One answer in one call: opens a session, reads the messages, writes the answer piece by piece. The options name what
+ * sessions and answers can be asked for (ctx-size, n-predict, temp, seed, draft...); NULL = the defaults. One
+ * message whose role is NULL is plain text, not a conversation. on_text returns false to stop; result may be
+ * NULL. */
+TERN_API tern_status tern_complete(tern_engine *e, const tern_message *msgs, size_t n_msgs,
+                                   const tern_options *opt,
+                                   bool (*on_text)(void *user, const char *text, size_t n_bytes), void *user,
+                                   tern_generate_result *result, tern_error *err);
 
 /* Text that later answers may copy from (documents, past answers), as tokens of this model: drafted from,
  * never evaluated. Kept until the session is closed. */
@@ -305,7 +354,6 @@ TERN_API tern_status tern_session_learn(tern_session *s, const int32_t *tokens, 
 
 /* What drafting did, since the session was opened. */
 typedef struct tern_draft_stats {
-    size_t size_bytes;                   /* sizeof(tern_draft_stats), set by the caller */
     uint64_t n_steps;                    /* forwards while generating */
     uint64_t n_rows;                     /* tokens they evaluated: one certain and the drafts */
     uint64_t n_accepted;                 /* drafts that became text */
@@ -320,7 +368,9 @@ typedef struct tern_draft_stats {
     double learn_s, commit_s;            /* reading them; writing conversations to the store */
 } tern_draft_stats;
 
-TERN_API void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out);
+TERN_API tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_stats *out,
+                                                    size_t size_bytes);
+#define tern_session_draft_stats(s, out) tern_session_draft_stats_sized((s), (out), sizeof *(out))
 
 /* From any thread: the running prefill/step/generate returns TERN_E_CANCELLED soon. Cleared when it does. */
 TERN_API void tern_session_cancel(tern_session *s);
@@ -366,7 +416,8 @@ typedef struct tern_stats {
                          positions, mean over attn_rows */
 } tern_stats;
 
-TERN_API void tern_session_stats(const tern_session *s, tern_stats *out);
+TERN_API tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes);
+#define tern_session_stats(s, out) tern_session_stats_sized((s), (out), sizeof *(out))
 
 /* The recorded tasks as Chrome trace JSON (opens in Perfetto). TERN_E_INVALID unless opened with trace. */
 TERN_API tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err);
@@ -377,6 +428,33 @@ TERN_API tern_status tern_session_write_gantt(const tern_session *s, int fd, int
 /* Save/load tokens and KV cache. A state loads only into an engine of the same model (checked). */
 TERN_API tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err);
 TERN_API tern_status tern_session_load(tern_session *s, const char *path, tern_error *err);
+
+/* ---- packing ------------------------------------------------------------------------------------- */
+
+typedef struct tern_pack_options {
+    size_t size_bytes;       /* set by tern_pack_options_defaults */
+    const tern_hooks *hooks; /* memory, log and progress, whose false cancels; NULL = none (default) */
+    const char *scheme;      /* "edgeflow" (default when NULL), "llm-npu", "naive-w8a8" or "smoothquant" */
+    float bits; /* average per weight of the layers, 1 to 8; 0 = 5 with edgeflow, else 8 (default) */
+    const char *calibration; /* a text file; NULL = a small text of the library's own (default) */
+    int32_t n_threads;       /* 1 to 64; 0 = one per core (default) */
+} tern_pack_options;
+
+TERN_API tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes);
+#define tern_pack_options_defaults(o) tern_pack_options_init((o), sizeof *(o))
+
+/* What a package holds. */
+typedef struct tern_pack_report {
+    uint64_t package_bytes, n_calibration_tokens;
+    int32_t n_sites, n_outlier_sites; /* places where activations are quantised; those with an outlier path */
+} tern_pack_report;
+
+/* Quantise a GGUF file or a Hugging Face folder into a package at out, which is there whole or not at all. opt and report
+ * may be NULL. TERN_E_CANCELLED when progress returned false. */
+TERN_API tern_status tern_pack_sized(const char *src, const char *out, const tern_pack_options *opt,
+                                     tern_pack_report *report, size_t report_bytes, tern_error *err);
+#define tern_pack(src, out, opt, report, err)                                                                \
+    tern_pack_sized((src), (out), (opt), (report), sizeof(tern_pack_report), (err))
 
 #ifdef __cplusplus
 }

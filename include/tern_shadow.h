@@ -8,31 +8,20 @@
  *     tern_shadow_attend(s, q, n, out, err); the same positions' queries: each sees itself and what was
  *     appended before it
  *
- * An object belongs to one thread at a time; objects are independent. The library never exits and never
- * prints. Functions return 0, or say in err (NULL, or room for TERN_SHADOW_ERR_BYTES) what is wrong and
- * return another number. */
+ * An object belongs to one thread at a time; objects are independent. Errors, NULL, sizes and hooks are as in tern.h. */
 #ifndef TERN_SHADOW_H
 #define TERN_SHADOW_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "tern.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#if defined(_WIN32)
-#define TERN_SHADOW_API
-#else
-#define TERN_SHADOW_API __attribute__((visibility("default")))
-#endif
-
-enum { TERN_SHADOW_ERR_BYTES = 512 };
-
 typedef struct tern_shadow tern_shadow;
 
 typedef struct tern_shadow_options {
-    size_t struct_bytes;
+    size_t size_bytes;           /* set by tern_shadow_options_defaults */
     int32_t n_heads, n_kv_heads; /* query heads, a multiple of the KV heads; head h reads KV head h / (n_heads
                                     / n_kv_heads) */
     int32_t d_head;              /* multiple of 4, at most 512 */
@@ -49,28 +38,32 @@ typedef struct tern_shadow_options {
     int32_t window;     /* a row sees so many positions back; 0 = all (default) */
     float scale;        /* of q.k; 0 = 1 / sqrt(d_head) (default) */
     float soft_cap;     /* score = cap * tanh(score / cap); 0 = off (default) */
+    const tern_hooks *hooks; /* memory and log; NULL = malloc/free, no log (default). Copied */
 } tern_shadow_options;
 
-TERN_SHADOW_API void tern_shadow_options_defaults(tern_shadow_options *o);
+TERN_API tern_status tern_shadow_options_init(tern_shadow_options *o, size_t size_bytes);
+#define tern_shadow_options_defaults(o) tern_shadow_options_init((o), sizeof *(o))
 
-TERN_SHADOW_API int tern_shadow_open(const tern_shadow_options *o, tern_shadow **out, char *err);
-TERN_SHADOW_API void tern_shadow_close(tern_shadow **s);
+TERN_API tern_status tern_shadow_open(const tern_shadow_options *o, tern_shadow **out, tern_error *err);
+TERN_API void tern_shadow_close(tern_shadow **s);
 
 /* Keys and values [n][n_kv_heads][d_head] of the next n positions. Copied. */
-TERN_SHADOW_API int tern_shadow_append(tern_shadow *s, const float *k, const float *v, int32_t n, char *err);
+TERN_API tern_status tern_shadow_append(tern_shadow *s, const float *k, const float *v, int32_t n,
+                                        tern_error *err);
 
 /* Queries [n][n_heads][d_head] of the last n positions appended; out likewise. Many rows at a time are
  * quicker than few, and have one INT8 scale. What is NaN or infinite in the input is so in what depends on
  * it, as in full attention; it never leads out of bounds. */
-TERN_SHADOW_API int tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float *out, char *err);
+TERN_API tern_status tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float *out,
+                                        tern_error *err);
 
 /* Forgets the positions from n_tokens on. */
-TERN_SHADOW_API int tern_shadow_truncate(tern_shadow *s, int32_t n_tokens, char *err);
+TERN_API tern_status tern_shadow_truncate(tern_shadow *s, int32_t n_tokens, tern_error *err);
 
-TERN_SHADOW_API int32_t tern_shadow_n_tokens(const tern_shadow *s);
+TERN_API int32_t tern_shadow_n_tokens(const tern_shadow *s);
 
 /* Share of the positions that were attended to, of those that rows saw so far; 1 before any. */
-TERN_SHADOW_API double tern_shadow_selected(const tern_shadow *s);
+TERN_API double tern_shadow_selected(const tern_shadow *s);
 
 #ifdef __cplusplus
 }

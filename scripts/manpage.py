@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
-"""The OPTIONS section of man/tern.1, from what the program says itself.
+"""The OPTIONS section of man/tern.1 and the reference of parameters in docs/cli.md, from what the program says itself.
 
-    manpage.py TERN            rewrites it
-    manpage.py --check TERN    exits 1, with the first difference, if it is not what --help says (tests/cli/man.sh)
+    manpage.py TERN            rewrites them
+    manpage.py --check TERN    exits 1, with the first difference, if they are not what `tern help` says (tests/cli/man.sh)
 """
 import os
 import re
 import subprocess
 import sys
 
-PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "man", "tern.1")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+PAGE = os.path.join(ROOT, "man", "tern.1")
+DOC = os.path.join(ROOT, "docs", "cli.md")
 SUB = {"rag": ("add", "ls", "rm")}
+BEGIN, END = "<!-- parameters: written by scripts/manpage.py -->", "<!-- end of parameters -->"
 
 
 def said(tern, *words):
-    return subprocess.run([tern, *words, "--help"], check=True, capture_output=True, text=True).stdout
+    return subprocess.run([tern, *words], check=True, capture_output=True, text=True).stdout
 
 
 def escaped(text):
@@ -29,40 +32,71 @@ def listed(options):
     return out
 
 
-def section(tern):
-    commands = []
-    for name in re.findall(r"^  (\w+) ", said(tern), re.M):
+def parameters(tern):
+    """[(heading, [(name, help, range, default and commands)])]"""
+    groups = []
+    for line in said(tern, "help", "set").splitlines()[1:]:
+        if re.match(r"\S.*:$", line):
+            groups.append((line[:-1], []))
+        elif m := re.match(r"  (\S+) +(.*)", line):
+            groups[-1][1].append((m[1], m[2]))
+        elif line:
+            groups[-1][1][-1] += tuple(line.strip().split("; default: "))
+    return groups
+
+
+def page(tern, old):
+    groups = parameters(tern)
+    shared = {row[0]: row[1] for _, rows in groups for row in rows} | {"set": "", "help": ""}
+    out = [".SH OPTIONS"]
+    for name in re.findall(r"^  (\w+) ", said(tern, "--help"), re.M):
         for words in [(name,)] + [(name, s) for s in SUB.get(name, ())]:
-            lines = said(tern, *words).splitlines()
+            lines = said(tern, "help", *words).splitlines()
             options = [re.match(r"  (?:(-\w), |    )(--\S+(?: \S+)?) +(.*)", line) for line in lines]
-            options = [m.groups() for m in options if m and m[2] != "--help"]
+            takes = any(m and m[2].startswith("--set ") for m in options)
+            options = [m.groups() for m in options if m and not m[3].startswith(shared.get(m[2][2:].split(" ")[0], "\n"))]
             if options:
-                commands.append((" ".join(words), lines[0].removeprefix("usage: "), options))
-    open_models = [c for c in commands if any(o[1].startswith("--npu ") for o in c[2])]
-    shared = [o for o in open_models[0][2] if all(o in c[2] for c in open_models)]
-    out = [".SH OPTIONS", ".SS " + escaped(", ".join(c[0] for c in open_models)), "All of them take"] + listed(shared)
-    for name, usage, options in commands:
-        out += [".SS " + escaped(name), escaped(usage)]
-        if (name, usage, options) in open_models:
-            out += [".br", "What is listed above, and"]
-            options = [o for o in options if o not in shared]
-        out += listed(options)
-    return out
+                out += [".SS " + escaped(" ".join(words)), escaped(lines[0].removeprefix("usage: "))] + listed(options)
+            if takes:
+                out += [".PP", "and the parameters below, as"] + [r".B \-\-set NAME=VALUE"]
+    out += [".SH PARAMETERS", "Those of the first group are options as well",
+            r"(\-\-temp 0); all are values of", r".BR \-\-set ."]
+    for heading, rows in groups:
+        out += [".SS " + escaped(heading)]
+        for name, text, values, default in rows:
+            out += [".TP", ".B " + escaped(name), escaped(f"{text}. {values[0].upper() + values[1:]}; default: {default}.")]
+    first = old.index(".SH OPTIONS") if ".SH OPTIONS" in old else old.index(".SH ENVIRONMENT")
+    return old[:first] + out + old[old.index(".SH ENVIRONMENT"):]
+
+
+def doc(tern, old):
+    out = [BEGIN, ""]
+    for heading, rows in parameters(tern):
+        out += [f"**{heading}.**", "", "| name | values | default | what it does |", "|---|---|---|---|"]
+        for name, text, values, default in rows:
+            default, _, commands = default.partition("; ")
+            text += f" ({commands} only)" if commands else ""
+            out.append(f"| `{name}` | {values} | {default} | {text} |")
+        out.append("")
+    return old[:old.index(BEGIN)] + [re.sub(r"(?<=\w)\|(?=\w)", ", ", line) for line in out] + old[old.index(END):]
 
 
 def main():
     check, tern = sys.argv[1:-1] == ["--check"], sys.argv[-1]
-    with open(PAGE, encoding="utf-8") as f:
-        old = f.read().splitlines()
-    first = old.index(".SH OPTIONS") if ".SH OPTIONS" in old else old.index(".SH ENVIRONMENT")
-    new = old[:first] + section(tern) + old[old.index(".SH ENVIRONMENT"):]
-    if check:
-        for i, (a, b) in enumerate(zip(old + [""] * len(new), new)):
-            if a != b:
-                sys.exit(f"man/tern.1, line {i + 1}: {a!r}, but the program says {b!r}; python3 scripts/manpage.py build/tern brings it up to date")
-        sys.exit(len(old) != len(new) and "man/tern.1: too many lines")
-    with open(PAGE, "w", encoding="utf-8") as f:
-        f.write("\n".join(new) + "\n")
+    for path, write in ((PAGE, page), (DOC, doc)):
+        with open(path, encoding="utf-8") as f:
+            old = f.read().splitlines()
+        new = write(tern, old)
+        name = os.path.relpath(path, ROOT)
+        if check:
+            for i, (a, b) in enumerate(zip(old + [""] * len(new), new)):
+                if a != b:
+                    sys.exit(f"{name}, line {i + 1}: {a!r}, but the program says {b!r}; python3 scripts/manpage.py build/tern brings it up to date")
+            if len(old) != len(new):
+                sys.exit(f"{name}: too many lines")
+            continue
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("\n".join(new) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@
 #include "attention/sparse_attn.h"
 
 #include "base/cpu.h"
+#include "base/sized.h"
+#include "base/status.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,18 +27,12 @@ struct tern_shadow {
     int32_t n_tokens, max_tokens, *pos;
 };
 
-void tern_shadow_options_defaults(tern_shadow_options *o) {
-    *o = (tern_shadow_options){.struct_bytes = sizeof *o, .ratio = 0.2f};
-}
-
-static int said(tern_status st, const tern_error *e, char *err) {
-    if (st != TERN_OK && err) snprintf(err, TERN_SHADOW_ERR_BYTES, "%s", e->message);
-    return (int)st;
+tern_status tern_shadow_options_init(tern_shadow_options *o, size_t size_bytes) {
+    const tern_shadow_options d = {.size_bytes = size_bytes, .ratio = 0.2f};
+    return tn_sized_out(o, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_shadow_options, hooks));
 }
 
 static tern_status check(const tern_shadow_options *o, tern_error *err) {
-    TN_FAIL_IF(o->struct_bytes != sizeof *o, err, TERN_E_INVALID,
-               "options of %zu bytes: fill them with tern_shadow_options_defaults first", o->struct_bytes);
     TN_FAIL_IF(o->n_heads < 1 || o->n_kv_heads < 1 || o->n_heads > 1024 || o->n_heads % o->n_kv_heads, err,
                TERN_E_INVALID, "%d heads over %d KV heads", o->n_heads, o->n_kv_heads);
     TN_FAIL_IF(o->d_head < 4 || o->d_head > 512 || o->d_head % 4, err, TERN_E_INVALID,
@@ -98,25 +94,34 @@ static tern_status open_all(tern_shadow *s, const tern_shadow_options *o, tern_e
     return tn_npu_open(&s->ctx, "host", &device, &s->m.dev, err);
 }
 
-int tern_shadow_open(const tern_shadow_options *o, tern_shadow **out, char *err) {
-    tern_error e = {0};
+tern_status tern_shadow_open(const tern_shadow_options *opt, tern_shadow **out, tern_error *err) {
+    TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_shadow_open needs a place for the attention");
     *out = NULL;
-    tern_status st = check(o, &e);
-    if (st != TERN_OK) return said(st, &e, err);
+    TN_FAIL_IF(!opt, err, TERN_E_INVALID, "tern_shadow_open needs options: the shape has no defaults");
+    tern_shadow_options o;
+    tern_hooks hooks;
+    tern_shadow_options_defaults(&o);
+    tern_hooks_defaults(&hooks);
+    TN_TRY(tn_sized_in(&o, sizeof o, opt, opt->size_bytes, TN_SIZE_UP_TO(tern_shadow_options, hooks),
+                       "tern_shadow_options", err));
+    if (o.hooks)
+        TN_TRY(tn_sized_in(&hooks, sizeof hooks, o.hooks, o.hooks->size_bytes,
+                           TN_SIZE_UP_TO(tern_hooks, user), "tern_hooks", err));
+    TN_TRY(check(&o, err));
     tn_ctx boot;
-    tn_ctx_init(&boot, NULL);
+    tn_ctx_init(&boot, &hooks);
     tern_shadow *s = tn_calloc(&boot, TN_MEM_OTHER, 1, sizeof *s);
-    if (!s) return said(tn_fail(&e, TERN_E_MEMORY, "no memory for attention"), &e, err);
+    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for attention");
     s->ctx = boot;
-    st = open_all(s, o, &e);
+    tern_status st = open_all(s, &o, err);
     if (st == TERN_OK) *out = s;
     else tern_shadow_close(&s);
-    return said(st, &e, err);
+    return st;
 }
 
 void tern_shadow_close(tern_shadow **ps) {
+    if (!ps || !*ps) return;
     tern_shadow *s = *ps;
-    if (!s) return;
     *ps = NULL;
     tn_sparse_attn_close(&s->sparse);
     if (s->m.dev) tn_npu_close(&s->m.dev);
@@ -128,22 +133,19 @@ void tern_shadow_close(tern_shadow **ps) {
     tn_free(&ctx, s);
 }
 
-int tern_shadow_append(tern_shadow *s, const float *k, const float *v, int32_t n, char *err) {
-    tern_error e = {0};
-    if (n < 0 || n > s->max_tokens - s->n_tokens)
-        return said(tn_fail(&e, TERN_E_LIMIT, "%d more positions behind %d: there is room for %d", n,
-                            s->n_tokens, s->max_tokens),
-                    &e, err);
-    if (n && (!k || !v))
-        return said(tn_fail(&e, TERN_E_INVALID, "%d more positions without %s", n, k ? "values" : "keys"), &e,
-                    err);
+tern_status tern_shadow_append(tern_shadow *s, const float *k, const float *v, int32_t n, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no attention given");
+    TN_FAIL_IF(n < 0 || n > s->max_tokens - s->n_tokens, err, TERN_E_LIMIT,
+               "%d more positions behind %d: there is room for %d", n, s->n_tokens, s->max_tokens);
+    TN_FAIL_IF(n && (!k || !v), err, TERN_E_INVALID, "%d more positions without %s", n,
+               k ? "values" : "keys");
     size_t d = (size_t)s->h.d_head;
     for (int32_t i = 0; i < n; i++) {
         for (int32_t a = 0; a < s->h.n_kv_heads; a++, k += d, v += d)
             tn_kv_put(&s->kv, 0, a, s->n_tokens + i, k, v);
     }
     s->n_tokens += n;
-    return 0;
+    return TERN_OK;
 }
 
 /* The scale at which the largest finite magnitude is 127. */
@@ -165,47 +167,43 @@ static tern_status first_rows(tern_shadow *s, const float *q, int32_t n, tern_er
                                err);
 }
 
-int tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float *out, char *err) {
-    tern_error e = {0};
-    if (n < 1 || n > s->n_tokens)
-        return said(tn_fail(&e, TERN_E_INVALID, "queries of %d positions: %d were appended", n, s->n_tokens),
-                    &e, err);
-    if (!q || !out)
-        return said(
-            tn_fail(&e, TERN_E_INVALID, "%d positions without %s", n, q ? "room for the result" : "queries"),
-            &e, err);
+tern_status tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float *out, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no attention given");
+    TN_FAIL_IF(n < 1 || n > s->n_tokens, err, TERN_E_INVALID, "queries of %d positions: %d were appended", n,
+               s->n_tokens);
+    TN_FAIL_IF(!q || !out, err, TERN_E_INVALID, "%d positions without %s", n,
+               q ? "room for the result" : "queries");
     tern_status st = TERN_OK;
-    if (s->o.ratio < 1 && !s->sparse && (st = first_rows(s, q, n, &e)) != TERN_OK) return said(st, &e, err);
+    if (s->o.ratio < 1 && !s->sparse) TN_TRY(first_rows(s, q, n, err));
     const int32_t *pos = s->pos + (s->n_tokens - n);
     tn_rows r = {
         .h = &s->h, .kern = &s->kern, .kv = &s->kv, .n_rows = n, .pos = pos, .slot = pos, .tree_base = -1};
     if (!s->sparse) {
         for (int32_t head = 0; head < s->h.n_heads; head++)
             tn_rows_attention(&r, 0, head, q, out, 0, n, s->scratch);
-        return 0;
+        return TERN_OK;
     }
     for (int32_t a = 0; a < s->h.n_kv_heads && st == TERN_OK; a++)
-        st = tn_sparse_attn_plan(s->sparse, &r, 0, 0, a, q, &e);
+        st = tn_sparse_attn_plan(s->sparse, &r, 0, 0, a, q, err);
     for (int32_t i = 0; i < n && st == TERN_OK; i += TN_ATTN_ROWS)
         st = tn_sparse_attn_rows(s->sparse, &r, 0, 0, q, out, i, i + TN_ATTN_ROWS < n ? i + TN_ATTN_ROWS : n,
-                                 0, &e);
-    return said(st, &e, err);
+                                 0, err);
+    return st;
 }
 
-int tern_shadow_truncate(tern_shadow *s, int32_t n_tokens, char *err) {
-    tern_error e = {0};
-    if (n_tokens < 0 || n_tokens > s->n_tokens)
-        return said(tn_fail(&e, TERN_E_INVALID, "%d positions to keep out of %d", n_tokens, s->n_tokens), &e,
-                    err);
+tern_status tern_shadow_truncate(tern_shadow *s, int32_t n_tokens, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no attention given");
+    TN_FAIL_IF(n_tokens < 0 || n_tokens > s->n_tokens, err, TERN_E_INVALID, "%d positions to keep out of %d",
+               n_tokens, s->n_tokens);
     s->n_tokens = n_tokens;
     if (s->sparse) tn_sparse_attn_rewind(s->sparse, n_tokens);
-    return 0;
+    return TERN_OK;
 }
 
-int32_t tern_shadow_n_tokens(const tern_shadow *s) { return s->n_tokens; }
+int32_t tern_shadow_n_tokens(const tern_shadow *s) { return s ? s->n_tokens : 0; }
 
 double tern_shadow_selected(const tern_shadow *s) {
     tn_attn_stats t = {0};
-    if (s->sparse) tn_sparse_attn_stats_get(s->sparse, &t);
+    if (s && s->sparse) tn_sparse_attn_stats_get(s->sparse, &t);
     return t.n_seen ? (double)t.n_selected / (double)t.n_seen : 1;
 }

@@ -140,12 +140,12 @@ typedef struct tn_attn_shape {
 } tn_attn_shape;
 
 tn_attn_shape tn_sparse_attn_shape(const tn_sparse_attn *s);
-int32_t tn_sparse_attn_parts(const tn_sparse_attn *s, tn_stage stage);
+int32_t tn_sparse_attn_parts(const tn_sparse_attn *s, tn_step_kind step);
 /* A part of a task of the pipeline of heads, in the order of the graph. A chunk shorter than the others
  * leaves the last blocks without rows. */
 tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
-                                tn_stage stage, int32_t i_block, int32_t slot, int32_t part, const float *q,
-                                float *out, int32_t i_worker, tern_error *err);
+                                tn_step_kind step, int32_t i_block, int32_t slot, int32_t part,
+                                const float *q, float *out, int32_t i_worker, tern_error *err);
 
 /* What attention of this kind takes on this device, on random keys. h: one layer is enough. */
 tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev,

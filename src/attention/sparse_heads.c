@@ -230,8 +230,8 @@ tn_attn_shape tn_sparse_attn_shape(const tn_sparse_attn *s) {
              : (tn_attn_shape){0};
 }
 
-int32_t tn_sparse_attn_parts(const tn_sparse_attn *s, tn_stage stage) {
-    if (stage != TN_ST_ESTIMATE) return s->heads->n_parts;
+int32_t tn_sparse_attn_parts(const tn_sparse_attn *s, tn_step_kind step) {
+    if (step != TN_STEP_ESTIMATE) return s->heads->n_parts;
     if (!tn_npu_device_caps(s->m->dev)->has_parts || s->n_workers < 2) return 1;
     return s->n_workers - 1 < 16 ? s->n_workers - 1 : 16; /* one waits for storage */
 }
@@ -376,7 +376,7 @@ static tern_status launch(const head_block *b, const int32_t *units, int32_t n, 
         atomic_fetch_add_explicit(&p->n_launches, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&p->n_fused, (uint64_t)n, memory_order_relaxed);
     }
-    int32_t n_parts = tn_sparse_attn_parts(s, TN_ST_ESTIMATE);
+    int32_t n_parts = tn_sparse_attn_parts(s, TN_STEP_ESTIMATE);
     return n_parts > 1 ? tn_npu_run_part(&job, part, n_parts, err) : tn_sparse_launch(s, &job, b->layer, err);
 }
 
@@ -430,8 +430,8 @@ static void select_or_attend(const head_block *h, bool attend, int32_t unit, int
 }
 
 tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
-                                tn_stage stage, int32_t i_block, int32_t slot, int32_t part, const float *q,
-                                float *out, int32_t i_worker, tern_error *err) {
+                                tn_step_kind step, int32_t i_block, int32_t slot, int32_t part,
+                                const float *q, float *out, int32_t i_worker, tern_error *err) {
     head_block b = {.s = s,
                     .r = r,
                     .i_chunk = i_chunk,
@@ -439,8 +439,8 @@ tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_c
                     .i_block = i_block,
                     .n_rows = rows_of_block(s->heads, r, i_block)};
     if (b.n_rows <= 0) return TERN_OK;
-    if (stage == TN_ST_ESTIMATE) return estimate_slot(&b, slot, part, err);
-    select_or_attend(&b, stage == TN_ST_ATTEND, s->heads->chunks[i_chunk].plan.order[slot], part, q, out,
+    if (step == TN_STEP_ESTIMATE) return estimate_slot(&b, slot, part, err);
+    select_or_attend(&b, step == TN_STEP_ATTEND, s->heads->chunks[i_chunk].plan.order[slot], part, q, out,
                      &s->space[i_worker]);
     return TERN_OK;
 }
@@ -479,7 +479,7 @@ typedef struct trial {
 /* Median of several times, in microseconds. What a stage reads was written by another processor, or by this
  * one long ago: not in its caches. */
 static tern_status try_stage(const trial *t, double *us, tern_error *err) {
-    int32_t units[TN_NPU_MAX_OPS], n_parts = tn_sparse_attn_parts(t->b.s, TN_ST_ESTIMATE), n = 0;
+    int32_t units[TN_NPU_MAX_OPS], n_parts = tn_sparse_attn_parts(t->b.s, TN_STEP_ESTIMATE), n = 0;
     for (int32_t i = 0; i < TN_NPU_MAX_OPS; i++) units[i] = i;
     double all[MEASURE_REPEATS];
     for (int64_t end = tn_now_ns() + MEASURE_NS; n < MEASURE_REPEATS && (n < 3 || tn_now_ns() < end); n++) {

@@ -1,6 +1,7 @@
 #include "base/aio.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status.h"
 
 #include <assert.h>
@@ -333,6 +334,32 @@ static void *ring_main(void *arg) { return arg; }
 tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt, tn_aio **out,
                         tern_error *err) {
     *out = NULL;
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
+    tern_status st = tn_aio_open_fd(ctx, fd, path, opt, out, err);
+    close(fd);
+    return st;
+}
+
+#ifdef O_DIRECT
+/* The file of fd once more, for direct reads; -1 where the file system refuses, or another file has its name now. */
+static int reopen_direct(int fd, const char *path) {
+    char self[64];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    int direct = open(self, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (direct < 0) direct = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT | O_NONBLOCK);
+    struct stat a, b;
+    if (direct < 0 || (!fstat(fd, &a) && !fstat(direct, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino))
+        return direct;
+    close(direct);
+    return -1;
+}
+#endif
+
+tern_status tn_aio_open_fd(tn_ctx *ctx, int fd, const char *path, const tn_aio_options *opt, tn_aio **out,
+                           tern_error *err) {
+    *out = NULL;
     tn_aio *a = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *a);
     TN_FAIL_IF(!a, err, TERN_E_MEMORY, "no memory to read %s", path);
     a->ctx = ctx;
@@ -346,13 +373,11 @@ tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt
     pthread_cond_init(&a->done, NULL);
     tern_status st = TERN_OK;
     a->path = tn_strdup(ctx, TN_MEM_OTHER, path);
-    a->fd = open(path, O_RDONLY | O_CLOEXEC);
+    a->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     TN_BAIL_IF(!a->path, err, TERN_E_MEMORY, "no memory to read %s", path);
     TN_BAIL_IF(a->fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
 #ifdef O_DIRECT
-    if (a->o.direct)
-        a->direct_fd =
-            open(path, O_RDONLY | O_CLOEXEC | O_DIRECT); /* refused by some file systems: then not direct */
+    if (a->o.direct) a->direct_fd = reopen_direct(a->fd, path);
 #endif
     if (a->o.uring) {
         uint32_t n_rings = a->o.n_parallel > 1 ? MAX_RINGS : 1;
@@ -443,12 +468,10 @@ void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out) {
 
 tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) {
     *stays = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
     struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
     tern_status st = TERN_OK;
-    if (fstat(fd, &sb) || !S_ISREG(sb.st_mode))
-        st = tn_fail(err, TERN_E_IO, "%s: not a file that can be dropped from the page cache", path);
     (void)fsync(fd); /* pages that are not yet written stay */
     int rc = st == TERN_OK ? posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) : 0;
     if (rc) st = tn_fail(err, TERN_E_IO, "%s: cannot be dropped from the page cache: %s", path, strerror(rc));
@@ -467,21 +490,19 @@ tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err) 
     return st;
 }
 
-double tn_aio_cached_share(const char *path) {
+double tn_aio_cached_share(int fd) {
     int n = 0, n_places = 64;
 #ifdef RWF_NOWAIT
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat sb;
-    if (fd >= 0 && !fstat(fd, &sb) && sb.st_size > 0) {
+    if (!fstat(fd, &sb) && sb.st_size > 0) {
         for (int i = 0; i < n_places; i++) {
             char byte;
             struct iovec v = {&byte, 1};
             n += preadv2(fd, &v, 1, (off_t)((double)sb.st_size * (i + 0.5) / n_places), RWF_NOWAIT) == 1;
         }
     }
-    if (fd >= 0) close(fd);
 #else
-    (void)path;
+    (void)fd;
 #endif
     return (double)n / n_places;
 }

@@ -53,6 +53,10 @@ void tn_aio_defaults(tn_aio_options *o);
 /* opt may be NULL. */
 tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt, tn_aio **out,
                         tern_error *err);
+/* The same file by a descriptor that is open, which stays the caller's; path is for messages. A file that has taken
+ * its name since is not read. */
+tern_status tn_aio_open_fd(tn_ctx *ctx, int fd, const char *path, const tn_aio_options *opt, tn_aio **out,
+                           tern_error *err);
 /* Forgets what has not begun, waits for what has. */
 void tn_aio_close(tn_aio **a);
 const char *
@@ -76,7 +80,7 @@ void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out);
 /* Drop a file from the page cache. The share of it that stays: somebody uses it. */
 tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err);
 /* How much of a file is in the page cache, judged by some places; 0 where the system does not tell. */
-double tn_aio_cached_share(const char *path);
+double tn_aio_cached_share(int fd);
 /* Read [from, to) of a file to nowhere: the time that takes. */
 tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from,
                            uint64_t to, double *seconds, tern_error *err);

@@ -1,5 +1,7 @@
 #include "base/ctx.h"
 
+#include "base/sized.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,15 +35,15 @@ static void default_release(void *user, void *p) {
     free(p);
 }
 
-void tern_hooks_defaults(tern_hooks *h) { *h = (tern_hooks){.size_bytes = sizeof *h}; }
+tern_status tern_hooks_init(tern_hooks *h, size_t size_bytes) {
+    const tern_hooks d = {.size_bytes = size_bytes};
+    return tn_sized_out(h, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_hooks, user));
+}
 
 void tn_ctx_init(tn_ctx *ctx, const tern_hooks *hooks) {
     memset(ctx, 0, sizeof *ctx);
     tern_hooks_defaults(&ctx->hooks);
-    if (hooks) {
-        size_t n = hooks->size_bytes < sizeof *hooks ? hooks->size_bytes : sizeof *hooks;
-        memcpy(&ctx->hooks, hooks, n);
-    }
+    if (hooks) ctx->hooks = *hooks;
     if (!ctx->hooks.alloc || !ctx->hooks.release) {
         ctx->hooks.alloc = default_alloc;
         ctx->hooks.release = default_release;

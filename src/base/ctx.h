@@ -24,7 +24,7 @@ typedef struct tn_ctx {
     _Atomic uint64_t peak_bytes;
 } tn_ctx;
 
-/* hooks may be NULL. */
+/* hooks may be NULL; they are of this library's size. */
 void tn_ctx_init(tn_ctx *ctx, const tern_hooks *hooks);
 
 /* n * size bytes, 64-byte aligned, not cleared. NULL when out of memory or n * size overflows.

@@ -27,3 +27,4 @@ const char *tern_status_text(tern_status s) {
 }
 
 const char *tern_version(void) { return TERN_VERSION_STRING; }
+uint32_t tern_version_number(void) { return TERN_VERSION_NUMBER; }

@@ -1,14 +1,21 @@
 #include "cli/args.h"
+#include "cli/output.h"
 
 #include "base/clock.h"
+#include "engine/params.h"
+#include "model/catalogue.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 int usage_error(const command *c, const char *fmt, ...) {
@@ -22,33 +29,116 @@ int usage_error(const command *c, const char *fmt, ...) {
 }
 
 int failed(const tern_error *err) {
-    fprintf(stderr, "tern: %s\n", err->message);
+    progress_done();
+    fprintf(stderr, "tern: %s\n", shown(err->message));
     return EXIT_FAILED;
 }
 
 int failed_text(const char *fmt, ...) {
+    char line[4096];
     va_list ap;
-    fputs("tern: ", stderr);
+    progress_done();
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    fputc('\n', stderr);
+    fprintf(stderr, "tern: %s\n", shown(line));
     return EXIT_FAILED;
 }
 
-static void print_help(const command *c) {
-    printf("usage: tern %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
-    for (const arg_spec *s = c->specs; s->name || s->letter; s++) {
-        char left[64];
-        int n =
-            s->letter ? snprintf(left, sizeof left, "  -%c", s->letter) : snprintf(left, sizeof left, "    ");
-        if (s->name)
-            n += snprintf(left + n, sizeof left - (size_t)n, "%s--%s", s->letter ? ", " : "  ", s->name);
-        if (s->value) snprintf(left + n, sizeof left - (size_t)n, " %s", s->value);
-        printf("%-30s %s\n", left, s->help);
-    }
-    printf("%-30s %s\n", "  -h, --help", "this text");
+/* ---- help ---------------------------------------------------------------------------------------- */
+
+static void print_left(char letter, const char *name, const char *value) {
+    char left[64];
+    int n = letter ? snprintf(left, sizeof left, "  -%c", letter) : snprintf(left, sizeof left, "    ");
+    if (name) n += snprintf(left + n, sizeof left - (size_t)n, "%s--%s", letter ? ", " : "  ", name);
+    if (value) snprintf(left + n, sizeof left - (size_t)n, " %s", value);
+    printf("%-30s ", left);
 }
+
+static void print_specs(const command *c, arg_kind place) {
+    for (const arg_spec *s = c->specs; s->name || s->letter; s++) {
+        if ((s->kind & ARG_PLACES) != place) continue;
+        print_left(s->letter, s->name, s->value);
+        puts(s->help);
+    }
+}
+
+/* Where the parameters go that the command takes; NULL: it takes none. */
+static model_args *params_of(const command *c) {
+    for (const arg_spec *s = c->specs; s->name || s->letter; s++)
+        if (s->kind == ARG_MODEL) return s->dst;
+    return NULL;
+}
+
+/* The default, where the command has one of its own. */
+static void print_default(const model_args *a, const tn_param *p) {
+    tern_options standard;
+    char usual[64], here[64];
+    tn_options_defaults(&standard);
+    tn_param_format(&standard, p, usual, sizeof usual);
+    tn_param_format(&a->o, p, here, sizeof here);
+    printf(" (default: %s)\n", strcmp(usual, here) ? here : p->dflt);
+}
+
+static void print_params(const model_args *a, bool of_answer) {
+    for (size_t i = 0; i < tn_params_count(); i++) {
+        const tn_param *p = tn_param_at(i);
+        if (!(p->commands & a->takes) || p->audience != TN_FOR_USERS || p->of_answer != of_answer) continue;
+        print_left(p->letter, p->name, p->unit);
+        fputs(p->help, stdout);
+        if (p->kind == TN_PARAM_FLAG) putchar('\n');
+        else print_default(a, p);
+    }
+}
+
+/* In three groups where the command takes parameters; `all`: with what --help leaves out. */
+static void print_help(const command *c, bool all) {
+    printf("usage: tern %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
+    const model_args *a = params_of(c);
+    bool groups = false;
+    for (const arg_spec *s = c->specs; s->name || s->letter; s++) groups |= s->kind & ARG_ANSWER;
+    print_specs(c, 0);
+    if (groups) puts("\nThe answer:");
+    print_specs(c, ARG_ANSWER);
+    if (a) {
+        print_params(a, true);
+        puts("\nThe machine:");
+        print_params(a, false);
+        print_left(0, "set", "NAME=VALUE");
+        puts("any other parameter (tern help set lists them); may be repeated");
+    }
+    if (all) print_specs(c, ARG_MORE);
+    print_left('h', "help", NULL);
+    printf("this text%s\n", all ? "" : a ? "; tern help with the command's name tells all of it" : "");
+}
+
+static const char *commands_of(uint32_t mask) {
+    if (mask == TN_IN_ALL) return "";
+    if (mask == TN_IN_ANSWERS) return "; run, chat, ask";
+    assert(mask == (TN_IN_ANSWERS | TN_IN_BENCH));
+    return "; run, chat, ask, bench";
+}
+
+int help_set(void) {
+    static const char *const heads[TN_N_AUDIENCES] = {"For everyone (also --NAME VALUE)",
+                                                      "How this machine does it: speed and memory",
+                                                      "The laboratory: what a mechanism is worth"};
+    puts("tern COMMAND --set NAME=VALUE, for every command that opens a model. A flag alone is NAME=on.");
+    for (int a = 0; a < TN_N_AUDIENCES; a++) {
+        printf("\n%s:\n", heads[a]);
+        for (size_t i = 0; i < tn_params_count(); i++) {
+            const tn_param *p = tn_param_at(i);
+            char range[160];
+            if (p->audience != (tn_audience)a || !p->commands) continue;
+            tn_param_range(p, range, sizeof range);
+            printf("  %-22s %s\n  %-22s   %s; default: %s%s\n", p->name, p->help, "", range, p->dflt,
+                   commands_of(p->commands));
+        }
+    }
+    return EXIT_OK;
+}
+
+/* ---- parsing ------------------------------------------------------------------------------------- */
 
 static const arg_spec *find(const command *c, const char *arg, size_t n_name) {
     for (const arg_spec *s = c->specs; s->name || s->letter; s++) {
@@ -65,9 +155,10 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
     char *end;
     errno = 0;
     bool bounded = s->min != 0 || s->max != 0;
-    switch (s->kind) {
+    switch ((int)s->kind & ~ARG_PLACES) {
     case ARG_FLAG: *(bool *)s->dst = true; return -1;
     case ARG_STR: *(const char **)s->dst = value; return -1;
+    case ARG_MODEL: ((model_args *)s->dst)->model = value; return -1;
     case ARG_LIST: {
         arg_list *l = s->dst;
         if (l->n == ARG_LIST_MAX)
@@ -100,7 +191,61 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
         return usage_error(c, "%s %s: want %s from %.9g to %.9g", arg, value,
                            s->value && !strcmp(s->value, "PERCENT") ? "a percentage" : "a number", s->min,
                            s->max);
-    return usage_error(c, "%s %s: want a %s number", arg, value, s->kind == ARG_FLOAT ? "finite" : "whole");
+    return usage_error(c, "%s %s: want a %s number", arg, value,
+                       (s->kind & ~ARG_PLACES) == ARG_FLOAT ? "finite" : "whole");
+}
+
+/* A parameter of the table, under its name, its letter or an old name; NULL: there is none that the command
+ * takes. *value is what an old name says. */
+static const tn_param *find_param(const command *c, const char *arg, size_t n, const char **value) {
+    const tn_param *p = NULL;
+    *value = NULL;
+    if (arg[1] == '-') {
+        const tn_param_alias *alias = tn_param_alias_find(arg + 2, n - 2);
+        p = alias ? tn_param_find(alias->now, strlen(alias->now)) : tn_param_find(arg + 2, n - 2);
+        if (alias) *value = alias->value;
+    } else {
+        for (size_t i = 0; n == 2 && i < tn_params_count(); i++)
+            if (tn_param_at(i)->letter == arg[1]) p = tn_param_at(i);
+    }
+    const model_args *a = params_of(c);
+    return p && a && p->commands & a->takes ? p : NULL;
+}
+
+static int set_param(const command *c, const char *assignment) {
+    tern_error err;
+    size_t n = strcspn(assignment, "=");
+    const tn_param *p = tn_param_find(assignment, n);
+    model_args *a = params_of(c);
+    if (p && !(p->commands & a->takes)) return usage_error(c, "--set %s: not for this command", p->name);
+    if (tn_params_assign(&a->o, assignment, &err) == TERN_OK) return -1;
+    return usage_error(c, "--set %s: %s", assignment, err.message);
+}
+
+/* One option at argv[*i], with its value from behind = or from the next argument. -1 or an exit status. */
+static int parse_option(const command *c, int argc, char **argv, int *i) {
+    const char *a = argv[*i], *eq = a[1] == '-' ? strchr(a, '=') : NULL, *fixed = NULL;
+    size_t n = eq ? (size_t)(eq - a) : strlen(a);
+    const arg_spec *s = find(c, a, n);
+    const tn_param *p = s ? NULL : find_param(c, a, n, &fixed);
+    bool set = !s && !p && params_of(c) && n == 5 && !strncmp(a, "--set", 5);
+    if (!s && !p && !set) return usage_error(c, "unknown option '%s'", a);
+    bool flag = s ? (s->kind & ~ARG_PLACES) == ARG_FLAG : p ? fixed || p->kind == TN_PARAM_FLAG : false;
+    const char *value = fixed;
+    if (flag) {
+        if (eq) return usage_error(c, "%s takes no value", a);
+    } else if (eq) {
+        value = eq + 1;
+    } else if (++*i < argc) {
+        value = argv[*i];
+    } else {
+        return usage_error(c, "%s needs a value", a);
+    }
+    if (set) return set_param(c, value);
+    if (s) return store(c, s, a, value);
+    tern_error err;
+    if (tn_param_set(&params_of(c)->o, p, value, &err) == TERN_OK) return -1;
+    return usage_error(c, "--%s", err.message);
 }
 
 int args_parse(const command *c, int argc, char **argv, const char **words) {
@@ -117,28 +262,36 @@ int args_parse(const command *c, int argc, char **argv, const char **words) {
             only_words = true;
             continue;
         }
-        if (!strcmp(a, "-h") || !strcmp(a, "--help")) {
-            print_help(c);
+        if (!strcmp(a, "-h") || !strcmp(a, "--help") || !strcmp(a, "--help=all")) {
+            print_help(c, a[1] == '-' && a[6]);
             return EXIT_OK;
         }
-        const char *eq = a[1] == '-' ? strchr(a, '=') : NULL;
-        const arg_spec *s = find(c, a, eq ? (size_t)(eq - a) : strlen(a));
-        if (!s) return usage_error(c, "unknown option '%s'", a);
-        const char *value = NULL;
-        if (s->kind == ARG_FLAG) {
-            if (eq) return usage_error(c, "%s takes no value", a);
-        } else if (eq) {
-            value = eq + 1;
-        } else if (++i < argc) {
-            value = argv[i];
-        } else {
-            return usage_error(c, "%s needs a value", a);
-        }
-        int rc = store(c, s, a, value);
+        int rc = parse_option(c, argc, argv, &i);
         if (rc >= 0) return rc;
     }
     if (words) words[n_words] = NULL;
+    model_args *a = params_of(c);
+    if (!a) return -1;
+    args_model_path(a);
+    if (args_given(a, "seed")) return -1;
+    if (getrandom(&a->o.generate.sampling.seed, sizeof(uint64_t), 0) != (ssize_t)sizeof(uint64_t))
+        a->o.generate.sampling.seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     return -1;
+}
+
+void model_args_defaults(model_args *a, uint32_t takes) {
+    a->model = NULL;
+    a->takes = takes;
+    tn_options_defaults(&a->o);
+}
+
+void args_model_path(model_args *a) {
+    static char path[4096];
+    if (a->model && access(a->model, F_OK) && tn_catalogue_find(a->model, path, sizeof path)) a->model = path;
+}
+
+bool args_given(const model_args *a, const char *name) {
+    return tn_param_given(&a->o, tn_param_find(name, strlen(name)));
 }
 
 int parse_int_list(const char *text, int32_t *out, int cap, int32_t max) {
@@ -185,50 +338,45 @@ char *read_text_file(const char *path, size_t *n_bytes) {
 
 void log_line(void *user, tern_log_level level, const char *line) {
     (void)user;
-    if (level <= TERN_LOG_WARN) fprintf(stderr, "tern: %s\n", line);
+    if (level > TERN_LOG_WARN) return;
+    progress_done();
+    fprintf(stderr, "tern: %s\n", shown(line));
+}
+
+/* ---- progress ------------------------------------------------------------------------------------ */
+
+static atomic_bool stopped;
+static atomic_bool line_open; /* something stands on the terminal's last line */
+static size_t n_prompt;
+static double prompt_s; /* when reading it began */
+
+void progress_stop(void) { atomic_store(&stopped, true); }
+
+void progress_of_prompt(size_t n) {
+    n_prompt = n;
+    prompt_s = tn_now_s();
+}
+
+void progress_done(void) {
+    if (atomic_exchange(&line_open, false)) fputs("\r\033[K", stderr);
 }
 
 static bool show_progress(void *user, const char *stage, double fraction) {
     (void)user;
-    if (fraction < 1) fprintf(stderr, "\r%s %3.0f %%", stage, fraction * 100);
-    else fprintf(stderr, "\r\033[K");
+    if (atomic_load(&stopped)) return false;
+    if (fraction >= 1) {
+        progress_done();
+        return true;
+    }
+    atomic_store(&line_open, true);
+    if (strcmp(stage, "prompt")) {
+        fprintf(stderr, "\r\033[K%s %3.0f %%", stage, fraction * 100);
+        return true;
+    }
+    double s = tn_now_s() - prompt_s, left = fraction > 0 ? s * (1 - fraction) / fraction : 0;
+    fprintf(stderr, "\r\033[Kprompt: %.0f of %zu tokens", fraction * (double)n_prompt, n_prompt);
+    if (left >= 1) fprintf(stderr, ", about %.0f s left", left);
     return true;
-}
-
-void model_options(const model_args *a, tern_options *o) {
-    o->n_threads = a->n_threads;
-    o->npu = a->npu;
-    o->policy = a->policy;
-    o->npu_threads = a->npu_threads;
-    o->cpu_threads = a->cpu_threads;
-    o->npu_memory_bytes = a->npu_memory;
-    o->npu_vtcm_bytes = a->npu_vtcm;
-    o->chunk = a->chunk;
-    o->no_steal = a->no_steal;
-    o->no_chunk_sharing = a->no_chunk_sharing;
-    o->cold_rows = a->cold_rows;
-    o->scheme = a->scheme;
-    o->npu_separate_weights = a->npu_separate;
-    o->npu_apart = a->npu_apart;
-    o->graph_switch = a->graph_switch;
-    o->switch_blocks = a->switch_blocks;
-    o->load = a->load;
-    o->read = a->read;
-    o->weights = a->weights;
-    o->steal_above = a->steal_above;
-    o->attention = a->attention;
-    o->attention_ratio = a->attention_percent / 100;
-    o->attention_buckets = a->attention_buckets;
-    o->no_head_ratios = a->no_head_ratios;
-    o->attention_share = a->attention_share;
-    o->attention_pool = a->attention_pool;
-    o->attention_whole = a->attention_whole;
-    o->attention_pipeline = a->attention_pipeline;
-    o->attention_plan = a->attention_plan;
-    o->attention_threshold = a->attention_threshold;
-    o->attention_check = a->attention_check;
-    o->attention_decode = a->attention_decode;
-    o->trace = a->trace;
 }
 
 int open_engine(const command *c, const model_args *a, tern_engine **out) {
@@ -237,9 +385,7 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     tern_hooks_defaults(&hooks);
     hooks.log = log_line;
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
-    tern_options o;
-    tern_options_defaults(&o);
-    model_options(a, &o);
+    tern_options o = a->o;
     o.hooks = &hooks;
     tern_error err;
     tern_status st = tern_engine_open(a->model, &o, out, &err);

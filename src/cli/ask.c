@@ -1,63 +1,27 @@
 /* tern ask - answer a question from the documents of the store, and say from which. */
+#include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
-#include "cli/sampling_args.h"
 #include "cli/stats.h"
 #include "cli/store_args.h"
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "engine/engine.h"
 #include "store/rag.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-typedef struct answer {
-    char *text;
-    size_t n, cap;
-    bool quiet;
-    double first_s; /* process age at the first token */
-} answer;
-
-static tern_session *interrupted;
-
-static void on_interrupt(int sig) {
-    (void)sig;
-    if (interrupted) tern_session_cancel(interrupted);
-}
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)token;
-    (void)logprob;
-    answer *a = user;
-    if (a->first_s <= 0) a->first_s = process_age_s();
-    if (!a->quiet) {
-        fwrite(text, 1, n, stdout);
-        fflush(stdout);
-        if (ferror(stdout)) return false;
-    }
-    if (a->n + n + 1 > a->cap) {
-        size_t cap = (a->n + n + 1) * 2;
-        char *more = realloc(a->text, cap);
-        if (!more) return false;
-        a->text = more;
-        a->cap = cap;
-    }
-    memcpy(a->text + a->n, text, n);
-    a->text[a->n += n] = 0;
-    return true;
-}
-
 /* The question with the first n passages as the model wants it: its chat template, or plain text where it has
  * none. */
-static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, const char *question,
-                        const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
+static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, const char *system,
+                        const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
     char *user = tn_rag_prompt(ctx, question, hits, n);
     if (!user) {
         failed_text("no memory for the prompt");
@@ -67,9 +31,10 @@ static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *system, c
     size_t n_msgs = 0;
     if (system) msgs[n_msgs++] = (tern_message){"system", system};
     msgs[n_msgs++] = (tern_message){"user", user};
-    bool plain;
-    int32_t *ids = prompt_chat(e, msgs, n_msgs, n_ids, &plain);
-    if (plain) {
+    int32_t *ids = NULL;
+    if (source || tern_has_chat_template(e)) {
+        ids = prompt_chat(e, msgs, n_msgs, source, n_ids);
+    } else {
         size_t cap = strlen(user) + (system ? strlen(system) : 0) + 32;
         char *text = malloc(cap);
         if (text) {
@@ -108,7 +73,7 @@ static void print_sources(const tn_rag_hit *hits, int32_t n) {
     if (n) printf("\n%s\n", any ? "Sources:" : "Passages given (none has the answer's words):");
     for (int32_t i = 0; i < n; i++) {
         if (any && hits[i].support <= 0) continue;
-        printf("[%d] %s, passage %d", i + 1, hits[i].path, hits[i].number);
+        printf("[%d] %s, passage %d", i + 1, shown(hits[i].path), hits[i].number);
         if (any) printf(" (%.0f %% of the answer's words)", (double)hits[i].support * 100);
         putchar('\n');
     }
@@ -123,40 +88,48 @@ static void keep_documents(tern_session *s, tn_store *index, const tn_rag_hit *h
         for (int32_t h = 0; h < i; h++) seen = seen || !strcmp(hits[h].path, hits[i].path);
         char *text;
         size_t n_bytes;
-        if (seen || tn_rag_text(index, hits[i].path, MAX_BYTES, &text, &n_bytes, NULL) != TERN_OK) continue;
+        int64_t id;
+        if (seen || tn_rag_id(index, hits[i].path, &id, NULL) != TERN_OK ||
+            tn_storing_quoting(s, &id, 1, NULL) != TERN_OK ||
+            tn_rag_text(index, hits[i].path, MAX_BYTES, &text, &n_bytes, NULL) != TERN_OK)
+            continue;
         tn_storing_corpus(s, text, n_bytes);
         tn_free(tn_store_ctx(index), text);
     }
 }
 
+/* The conversation goes when one of the documents goes that it was answered from. */
+static tern_status quote_documents(tern_session *s, tn_store *index, const tn_rag_hit *hits, int32_t n,
+                                   tern_error *err) {
+    int64_t ids[TN_RAG_MAX_K];
+    for (int32_t i = 0; i < n; i++) TN_TRY(tn_rag_id(index, hits[i].path, &ids[i], err));
+    return tn_storing_quoting(s, ids, (size_t)n, err);
+}
+
 int cmd_ask(int argc, char **argv) {
-    model_args ma = {0};
-    const char *system = NULL, *draft = "auto", *store = NULL, *trace = NULL;
-    int32_t n_ctx = 0, k = TN_RAG_K;
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_ASK);
+    const char *system = NULL, *store = NULL, *trace = NULL, *template = NULL;
+    char *source = NULL;
+    int32_t k = TN_RAG_K;
     bool json = false, stats = false, no_store = false, no_sources = false;
-    tern_generate_options g;
-    tern_generate_options_defaults(&g);
-    g.max_tokens = 256;
-    g.sampling.temperature = 0;
+    ma.o.generate.max_tokens = 256;
+    ma.o.generate.sampling.temperature = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"passages", 'k', "N", ARG_INT, &k, 1, TN_RAG_MAX_K,
          "passages given to the model at most (default 4)"},
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
-        {"n-predict", 'n', "N", ARG_INT, &g.max_tokens, 1, 1e9, "tokens of the answer at most (default 256)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 64, 1 << 24,
-         "context in tokens (default: the smaller of 4096 and the model's)"},
-        SAMPLING_ARGS(g.sampling),
-        DRAFT_ARGS(draft, g),
+        TEMPLATE_ARG(template),
         {"store", 0, "FILE", ARG_STR, &store, 0, 0,
          "documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
         {"no-keep", 0, NULL, ARG_FLAG, &no_store, 0, 0,
          "do not keep this answer, nor draft from earlier ones"},
-        {"no-sources", 0, NULL, ARG_FLAG, &no_sources, 0, 0, "print the answer alone"},
-        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0,
+        {"no-sources", 0, NULL, ARG_FLAG | ARG_ANSWER, &no_sources, 0, 0, "print the answer alone"},
+        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &trace, 0, 0,
          "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
-        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object"},
-        {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print times and memory on standard error"},
+        {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &json, 0, 0, "print one JSON object"},
+        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0, "print times and memory on standard error"},
         {0},
     };
     const command c = {"ask", "-m MODEL TEXT [OPTIONS]",
@@ -170,7 +143,7 @@ int cmd_ask(int argc, char **argv) {
     if (!question || !question[strspn(question, " \t\r\n")]) return usage_error(&c, "a question is required");
 
     tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
+    store_ctx(&ctx);
     tn_store *index = NULL;
     tn_rag_hit *hits = NULL;
     int32_t n_hits = 0, n_found = 0, *ids = NULL;
@@ -182,6 +155,7 @@ int cmd_ask(int argc, char **argv) {
     if (!file) return EXIT_FAILED;
     /* the passages first: without any, no model need be loaded */
     rc = EXIT_FAILED;
+    if (!prompt_template(template, &source)) goto out;
     if (tn_store_open(&ctx, file, NULL, &index, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
@@ -203,43 +177,46 @@ int cmd_ask(int argc, char **argv) {
         goto out;
     }
     if (!n_hits) fputs("tern: no passage has any of these words: the model answers without\n", stderr);
-    ma.trace = trace != NULL;
+    ma.o.trace = trace != NULL;
+    tern_generate_options g = ma.o.generate;
     int opened = open_engine(&c, &ma, &e);
     if (opened >= 0) {
         rc = opened;
         goto out;
     }
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = n_ctx;
-    so.draft = draft;
+    tern_session_options so = ma.o.session;
     so.store = no_store ? NULL : file;
     if (tern_session_open(e, &so, &s, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
     }
     size_t n_ids = 0, room = (size_t)tern_session_capacity(s);
-    size_t reserve = (size_t)g.max_tokens < room / 4 ? (size_t)g.max_tokens : room / 4;
+    size_t wanted = g.max_tokens < 0 ? room : (size_t)g.max_tokens;
+    size_t reserve = wanted < room / 4 ? wanted : room / 4;
     for (;; n_hits--) { /* the worst passages go until the rest fits with an answer */
         free(ids);
-        if (!(ids = ask_ids(e, &ctx, system, question, hits, n_hits, &n_ids))) goto out;
+        if (!(ids = ask_ids(e, &ctx, source, system, question, hits, n_hits, &n_ids))) goto out;
         if (n_ids + reserve <= room || !n_hits) break;
     }
     if (n_hits < n_found)
         fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", n_hits, n_found, room);
-    interrupted = s;
-    signal(SIGINT, on_interrupt);
+    if (quote_documents(s, index, hits, n_hits, &err) != TERN_OK) {
+        rc = failed(&err);
+        goto out;
+    }
+    interrupts_cancel(s);
     t0 = tn_now_s();
-    if (tern_session_prefill(s, ids, n_ids, &err) != TERN_OK) {
+    if (prefill_shown(s, ids, n_ids, &err) != TERN_OK) {
         rc = failed(&err);
         goto out;
     }
     double prefill_s = tn_now_s() - t0;
-    g.on_token = on_token;
+    g.on_token = answer_on_token;
     g.user = &out;
     tern_generate_result res;
     tern_status st = tern_session_generate(s, &g, &res, &err);
-    interrupted = NULL;
+    interrupts_cancel(NULL);
+    if (st == TERN_OK && out.no_memory) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
     if (st != TERN_OK && !(st == TERN_E_CANCELLED && out.n)) {
         rc = failed(&err);
         goto out;
@@ -282,13 +259,14 @@ int cmd_ask(int argc, char **argv) {
     if (!no_store) keep_documents(s, index, hits, n_hits); /* the answer is out: this costs nobody time */
     rc = EXIT_OK;
 out:
-    interrupted = NULL;
+    interrupts_cancel(NULL);
     free(ids);
-    free(out.text);
+    answer_free(&out);
     tn_rag_hits_free(&ctx, &hits, n_found);
     tern_session_close(&s);
     tern_engine_close(&e);
     tn_store_close(&index);
     free(file);
+    free(source);
     return rc;
 }

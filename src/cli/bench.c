@@ -49,7 +49,7 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
         tern_engine_close(&e);
         return usage_error(c,
                            "scheme %s is a baseline of accuracy, computed in float: there is nothing to time",
-                           ma->scheme);
+                           ma->o.scheme);
     }
     int32_t longest = 2;
     for (int i = 0; i < n_prompts; i++) longest = prompts[i] > longest ? prompts[i] : longest;
@@ -69,7 +69,8 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
         printf("%s, %s (%s), %.2f B parameters, weights %.1f MiB, %d threads\n\n| %14s | %22s | %22s "
                "|\n|----------------|------------------------|------------------------|\n",
                ma->model, info.arch, info.scheme, (double)info.n_params * 1e-9,
-               (double)info.weight_bytes / 1048576, ma->n_threads, "test", "tokens/s (median)", "min .. max");
+               (double)info.weight_bytes / 1048576, ma->o.n_threads, "test", "tokens/s (median)",
+               "min .. max");
     }
     for (int t = 0; t < n_prompts + n_gens && st == TERN_OK; t++) {
         int32_t n_prompt = t < n_prompts ? prompts[t] : 0, n_gen = t < n_prompts ? 0 : gens[t - n_prompts];
@@ -84,7 +85,7 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
         else snprintf(test, sizeof test, n_prompt ? "pp%d" : "tg%d", n_prompt ? n_prompt : n_gen);
         if (json) {
             tn_json_append(&all, tn_json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i}", "test", test,
-                                              "threads", (int)ma->n_threads, "tokens_per_second", "median",
+                                              "threads", (int)ma->o.n_threads, "tokens_per_second", "median",
                                               sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
                                               "scheme", info.scheme, "repeats", (int)repeats));
         } else {
@@ -103,10 +104,10 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
 
 /* Greedy answers to a text, plain and drafted by turns, every one in a session of its own: drafts know
  * nothing from before. */
-static int bench_drafts(const command *c, const model_args *ma, const char *text, const char *draft,
-                        const tern_generate_options *opt, const int32_t *gens, int n_gens, int32_t repeats,
-                        bool json) {
+static int bench_drafts(const command *c, const model_args *ma, const char *text, const int32_t *gens,
+                        int n_gens, int32_t repeats, bool json) {
     tern_engine *e = NULL;
+    const char *draft = ma->o.session.draft;
     size_t n_text, n_ids = 0;
     char *prompt = read_text_file(text, &n_text);
     if (!prompt) return EXIT_FAILED;
@@ -127,7 +128,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
         printf("%s, %s (%s), %d threads, behind %zu tokens\n\n| %8s | %28s | %12s | %22s | %15s "
                "|\n|----------|------------------------------|--------------|------------------------|-------"
                "----------|\n",
-               ma->model, info.arch, info.scheme, ma->n_threads, n_ids, "test", "drafters", "tokens/s",
+               ma->model, info.arch, info.scheme, ma->o.n_threads, n_ids, "test", "drafters", "tokens/s",
                "min .. max", "tokens/forward");
     }
     for (int t = 0; t < n_gens && st == TERN_OK; t++) {
@@ -142,7 +143,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
                 so.n_ctx = (int32_t)n_ids + gens[t] + 1;
                 so.draft = drafted ? draft : "none";
                 tern_session *s = NULL;
-                tern_generate_options g = *opt;
+                tern_generate_options g = ma->o.generate;
                 g.max_tokens = gens[t] + 1; /* the first comes from the prompt's logits */
                 g.ignore_end = true;
                 g.sampling.temperature = 0;
@@ -154,7 +155,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
                 if (st == TERN_OK) st = tern_session_generate(s, &g, &res, &err);
                 if (st == TERN_OK && r >= 0) v[drafted][r] = gens[t] / res.decode_s;
                 if (st == TERN_OK && drafted && r == repeats - 1) {
-                    tern_draft_stats d = {.size_bytes = sizeof d};
+                    tern_draft_stats d;
                     tern_session_draft_stats(s, &d);
                     per_forward = d.n_steps ? d.tokens_per_step : 1;
                     figures = draft_json(s, prefill_s, res.decode_s, res.n_tokens);
@@ -168,7 +169,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
             snprintf(test, sizeof test, "tg%d", gens[t]);
             if (json) {
                 json_t *j = tn_json_pack("{s:s, s:i, s:{s:f, s:f, s:f}, s:s, s:s, s:i, s:i, s:s}", "test",
-                                         test, "threads", (int)ma->n_threads, "tokens_per_second", "median",
+                                         test, "threads", (int)ma->o.n_threads, "tokens_per_second", "median",
                                          sp.median, "min", sp.min, "max", sp.max, "model", ma->model,
                                          "scheme", info.scheme, "repeats", (int)repeats, "prompt_tokens",
                                          (int)n_ids, "drafters", drafted ? draft : "none");
@@ -191,12 +192,9 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
 
 static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, bool json) {
     if (!ma->model) return usage_error(c, "-m MODEL is required");
-    tern_options o;
-    tern_options_defaults(&o);
-    model_options(ma, &o);
     tn_tune_report r;
     tern_error err;
-    if (tn_tune(ma->model, &o, n_prompt, &r, &err) != TERN_OK) return failed(&err);
+    if (tn_tune(ma->model, &ma->o, n_prompt, &r, &err) != TERN_OK) return failed(&err);
     json_t *lengths = json_array(), *rows = json_object();
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         if (r.tokens_per_second[i] > 0)
@@ -253,10 +251,9 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
 }
 
 int cmd_bench(int argc, char **argv) {
-    model_args ma = {0};
-    const char *p_list = NULL, *n_list = "64", *file = NULL, *text = NULL, *draft = NULL;
-    tern_generate_options g;
-    tern_generate_options_defaults(&g);
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_BENCH);
+    const char *p_list = NULL, *n_list = "64", *file = NULL, *text = NULL;
     int32_t repeats = 5, depth = 0;
     bool json = false, tune = false, cold = false, no_prime = false;
     uint64_t once_ns = 0;
@@ -281,7 +278,6 @@ int cmd_bench(int argc, char **argv) {
          "prints JSON"},
         {"text", 0, "FILE", ARG_STR, &text, 0, 0,
          "decode behind this text instead of random tokens, greedily, plain and with --draft by turns"},
-        DRAFT_ARGS(draft, g),
         {"file", 'f', "FILE", ARG_STR, &file, 0, 0,
          "limits: a large file to read cold (default: one is written and removed)"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
@@ -297,8 +293,8 @@ int cmd_bench(int argc, char **argv) {
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (words[0] && strcmp(words[0], "limits")) return usage_error(&c, "unexpected argument '%s'", words[0]);
-    if (words[0]) return bench_limits(ma.n_threads, file, json);
-    if (!ma.n_threads) ma.n_threads = tn_cpu_count();
+    if (words[0]) return bench_limits(ma.o.n_threads, file, json);
+    if (!ma.o.n_threads) ma.o.n_threads = tn_cpu_count();
     int32_t prompts[MAX_LIST], gens[MAX_LIST];
     if (text && p_list) return usage_error(&c, "-p goes with random tokens, not with --text");
     if (!p_list) p_list = tune ? "1024" : "512";
@@ -312,10 +308,11 @@ int cmd_bench(int argc, char **argv) {
         return usage_error(&c, "--tune, --cold and --text are different measurements: one at a time");
     if (depth && (text || tune || cold))
         return usage_error(&c, "--depth goes with random tokens that are decoded (-n)");
-    if (!text && (draft || g.draft_nodes || g.draft_eager))
+    if (!text &&
+        (args_given(&ma, "draft") || args_given(&ma, "draft-nodes") || args_given(&ma, "draft-eager")))
         return usage_error(&c, "random tokens cannot be drafted: drafts need --text FILE, a text to answer");
     if (text && !n_gens) return usage_error(&c, "--text measures decoding: -n is how much");
-    if (text) return bench_drafts(&c, &ma, text, draft ? draft : "auto", &g, gens, n_gens, repeats, json);
+    if (text) return bench_drafts(&c, &ma, text, gens, n_gens, repeats, json);
     if (tune && n_prompts != 1) return usage_error(&c, "--tune takes one prompt length");
     if (once_ns && n_prompts != 1) return usage_error(&c, "--once takes one prompt length");
     if (once_ns) return bench_once(&c, &ma, prompts[0], (int64_t)once_ns);

@@ -32,10 +32,7 @@ spread spread_of(double *v, int n) {
 
 static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **s, tern_engine **e,
                          int32_t **ids, double ms[3], tern_stats *before, tern_error *err) {
-    tern_options o;
-    tern_options_defaults(&o);
-    model_options(ma, &o);
-    tern_status st = tern_engine_open(ma->model, &o, e, err);
+    tern_status st = tern_engine_open(ma->model, &ma->o, e, err);
     if (st != TERN_OK) return st;
     ms[0] = tn_now_s();
     tern_model_info info;
@@ -86,7 +83,7 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
         if (!i || w < warm_s) warm_s = w;
     }
     if (st == TERN_OK) {
-        int n = ma->n_threads;
+        int n = ma->o.n_threads;
         double busy = (x.cpu_busy_s + x.npu_busy_s - (x.unpack_s - before.unpack_s) -
                        (x.load_s - before.load_s)) /
                       n,
@@ -203,7 +200,7 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
     if (!json && v) {
         printf("cold start of %s, %d threads, medians of %d, ms. unpack, load and compute: per thread; wait: "
                "nothing ran\n\n",
-               ma->model, ma->n_threads, repeats);
+               ma->model, ma->o.n_threads, repeats);
         printf("| prompt |   ttft |   min |   max | start+open |  read | unpack | load | compute | wait | "
                "read alone | warm prefill | ttft / bound | peak MB |\n");
         printf("|--------|--------|-------|-------|------------|-------|--------|------|---------|------|----"
@@ -242,7 +239,7 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
                 &all, tn_json_pack(
                           "{s:s, s:i, s:{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}, s:f, s:f, s:f, s:f, "
                           "s:f, s:I, s:I, s:s, s:s, s:i}",
-                          "test", test, "threads", (int)ma->n_threads, "ttft_ms", "median", sp[0].median,
+                          "test", test, "threads", (int)ma->o.n_threads, "ttft_ms", "median", sp[0].median,
                           "min", sp[0].min, "max", sp[0].max, "open", sp[1].median + sp[2].median, "read",
                           sp[3].median, "unpack", sp[4].median, "load", sp[5].median, "compute", sp[6].median,
                           "wait", sp[7].median, "read_alone_ms", alone, "warm_prefill_ms", sp[8].median,

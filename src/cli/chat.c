@@ -1,14 +1,17 @@
 /* tern chat - talk with a model; the session's cache is kept, so each turn evaluates only what is new. */
+#include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/grammar_args.h"
+#include "cli/output.h"
 #include "cli/prompt.h"
-#include "cli/sampling_args.h"
 #include "cli/store_args.h"
+#include "cli/terminal.h"
 
 #include "base/clock.h"
+#include "base/status.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,37 +25,13 @@ typedef struct chat {
     tern_generate_options g;
     tern_message msgs[MAX_MESSAGES];
     size_t n_msgs;
-    char *answer;
-    size_t n_answer, cap_answer;
+    answer answer;
     double prefill_s, decode_s; /* of all turns */
     int32_t n_decoded;
-    bool terminal;
+    bool terminal, keeps; /* keeps: the history of what was typed lasts */
+    terminal *typed;
+    char *source; /* of the chat template, or NULL: the model's */
 } chat;
-
-static tern_session *interrupted;
-
-static void on_interrupt(int sig) {
-    (void)sig;
-    if (interrupted) tern_session_cancel(interrupted);
-}
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    (void)token;
-    (void)logprob;
-    chat *c = user;
-    fwrite(text, 1, n, stdout);
-    fflush(stdout);
-    if (c->n_answer + n + 1 > c->cap_answer) {
-        size_t cap = (c->n_answer + n + 1) * 2;
-        char *more = realloc(c->answer, cap);
-        if (!more) return false;
-        c->answer = more;
-        c->cap_answer = cap;
-    }
-    memcpy(c->answer + c->n_answer, text, n);
-    c->answer[c->n_answer += n] = 0;
-    return true;
-}
 
 static void pop(chat *c, size_t n) {
     while (n-- && c->n_msgs) free((char *)c->msgs[--c->n_msgs].content);
@@ -76,25 +55,28 @@ static bool turn(chat *c, const char *text) {
     tern_error err;
     size_t n_ids;
     bool ok = false;
-    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, &n_ids, NULL);
+    int32_t *ids = prompt_chat(c->e, c->msgs, c->n_msgs, c->source, &n_ids);
     tern_generate_result res = {0};
     if (ids) {
-        c->n_answer = 0;
-        if (c->answer) c->answer[0] = 0;
-        interrupted = c->s;
+        answer_clear(&c->answer);
+        interrupts_cancel(c->s);
         double t0 = tn_now_s();
-        tern_status st = tern_session_prefill(c->s, ids, n_ids, &err);
+        tern_status st = prefill_shown(c->s, ids, n_ids, &err);
         c->prefill_s += tn_now_s() - t0;
         if (st == TERN_OK) st = tern_session_generate(c->s, &c->g, &res, &err);
-        interrupted = NULL;
+        if (c->terminal) interrupts_cancel(NULL);
         c->decode_s += res.decode_s;
         c->n_decoded += res.n_tokens;
+        if (c->answer.view) render_end(c->answer.view);
         putchar('\n');
-        ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->n_answer);
+        fflush(stdout); /* a program that reads the answer waits for its end */
+        if (st == TERN_OK && c->answer.no_memory)
+            st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
+        ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
         if (st != TERN_OK) failed(&err);
     }
     free(ids);
-    if (ok && push(c, "assistant", c->answer ? c->answer : "")) return true;
+    if (ok && push(c, "assistant", c->answer.text ? c->answer.text : "")) return true;
     pop(c, 1);
     return false;
 }
@@ -104,6 +86,7 @@ static void slash_help(void) {
           "set the system message and start anew\n"
           "/temp T         set the temperature\n/undo           take the last exchange back\n/save FILE      "
           "save the conversation as text\n"
+          "/regen          answer the last question anew\n/edit           change the last question\n"
           "/tokens         tokens in the context\n/help           this list\n/exit           leave (also end "
           "of input)\n",
           stderr);
@@ -131,12 +114,12 @@ static bool slash(chat *c, char *line) {
     } else if (!strcmp(line, "/undo")) {
         if (c->n_msgs >= 2 && !strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) pop(c, 2);
     } else if (!strcmp(line, "/save") && arg) {
-        FILE *f = fopen(arg, "w");
-        if (!f) {
-            failed_text("cannot write %s", arg);
-        } else {
-            print_history(c, f);
-            fclose(f);
+        static const tn_outkind kind = {
+            .what = "a saved conversation", .begins = {"system: ", "user: "}, .is_private = true};
+        output_file f;
+        if (output_open(&f, arg, &kind)) {
+            print_history(c, f.stream);
+            (void)output_close(&f);
         }
     } else if (!strcmp(line, "/tokens")) {
         fprintf(stderr, "%zu of %d tokens\n", tern_session_length(c->s), tern_session_capacity(c->s));
@@ -147,69 +130,120 @@ static bool slash(chat *c, char *line) {
     return true;
 }
 
+/* Takes the last question back, and its answer. NULL: there is none, or no memory. */
+static char *last_question(chat *c) {
+    if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) return NULL;
+    char *text = strdup(c->msgs[c->n_msgs - 2].content);
+    if (text) pop(c, 2);
+    return text;
+}
+
+/* A line of commands: /regen and /edit need the turn and the terminal, the others the conversation alone. */
+static bool command_line(chat *c, const char *text) {
+    if (!strcmp(text, "/regen") || !strcmp(text, "/edit")) {
+        char *question = last_question(c);
+        if (!question) fputs("there is no answer yet\n", stderr);
+        else if (!strcmp(text, "/edit") && c->terminal) terminal_suggest(c->typed, question);
+        else {
+            c->g.sampling.seed++;
+            (void)turn(c, question);
+        }
+        free(question);
+        return true;
+    }
+    char *line = strdup(text);
+    bool stays = line && slash(c, line);
+    free(line);
+    return stays;
+}
+
+/* Messages until the end of input. */
+static int talk(chat *c) {
+    char history[4096];
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME"), *term = getenv("TERM");
+    bool has_history =
+        state && *state ? snprintf(history, sizeof history, "%s/tern-history", state) < (int)sizeof history
+        : home && *home ? snprintf(history, sizeof history, "%s/.tern_history", home) < (int)sizeof history
+                        : false;
+    render view;
+    if (!(c->typed = terminal_open(has_history && c->keeps ? history : NULL)))
+        return failed_text("no memory for a line editor");
+    c->terminal = terminal_is_interactive(c->typed);
+    if (isatty(STDOUT_FILENO)) {
+        render_begin(&view, stdout, !getenv("NO_COLOR") && term && strcmp(term, "dumb"));
+        c->answer.view = &view;
+    }
+    int rc = EXIT_OK;
+    const char *text;
+    for (terminal_event e; rc == EXIT_OK && (e = terminal_read(c->typed, &text)) != TERMINAL_END;) {
+        if (e == TERMINAL_CLEAR) continue;
+        if (text[0] == '/') {
+            if (!command_line(c, text)) break;
+        } else if (!turn(c, text) && !c->terminal) {
+            rc = EXIT_FAILED; /* a script must see it */
+        }
+    }
+    c->answer.view = NULL;
+    terminal_close(&c->typed);
+    return rc;
+}
+
 int cmd_chat(int argc, char **argv) {
-    model_args ma = {0};
-    const char *system = NULL, *draft = "auto", *store = NULL;
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_CHAT);
+    const char *system = NULL, *store = NULL, *template = NULL;
     bool stats = false, no_store = false;
-    int32_t n_ctx = 0;
-    chat c = {.terminal = isatty(STDIN_FILENO)};
-    tern_generate_options_defaults(&c.g);
-    c.g.max_tokens = 1024;
+    chat c = {0};
+    grammar_args ga = {0};
+    ma.o.generate.max_tokens = 1024;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
-        {"n-predict", 'n', "N", ARG_INT, &c.g.max_tokens, -1, 1e9,
-         "tokens per answer at most (default 1024)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
-         "context in tokens (default: the smaller of 4096 and the model's)"},
-        SAMPLING_ARGS(c.g.sampling),
-        DRAFT_ARGS(draft, c.g),
+        TEMPLATE_ARG(template),
+        GRAMMAR_ARGS(ga),
         STORE_ARGS(store, no_store),
-        {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print what drafting did on standard error at the end"},
+        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0,
+         "print what drafting did on standard error at the end"},
         {0},
     };
-    const command cmd = {"chat", "-m MODEL [OPTIONS]",
+    const command cmd = {"chat", "MODEL [OPTIONS]  or  -m MODEL [OPTIONS]",
                          "Talk with a model. /help lists the commands inside; Ctrl-C stops an answer.", specs,
-                         0};
-    const char *words[1];
+                         1};
+    const char *words[2];
     int rc = args_parse(&cmd, argc, argv, words);
     if (rc >= 0) return rc;
+    if (words[0] && ma.model) return usage_error(&cmd, "unexpected argument '%s'", words[0]);
+    if (words[0]) ma.model = words[0];
+    args_model_path(&ma);
+    if (!grammar_options(&ga, &ma.o.generate)) return EXIT_FAILED;
+    if (!prompt_template(template, &c.source)) {
+        grammar_args_free(&ga);
+        return EXIT_FAILED;
+    }
     rc = open_engine(&cmd, &ma, &c.e);
-    if (rc >= 0) return rc;
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = n_ctx;
-    so.draft = draft;
+    if (rc >= 0) {
+        free(c.source);
+        return rc;
+    }
+    tern_session_options so = ma.o.session;
+    c.g = ma.o.generate;
     rc = open_stored_session(c.e, &so, store, no_store, &c.s);
     if (rc >= 0) {
         tern_engine_close(&c.e);
+        free(c.source);
         return rc;
     }
-    c.g.on_token = on_token;
+    c.g.on_token = answer_on_token;
     c.g.no_logprobs = true;
-    c.g.user = &c;
+    c.g.user = &c.answer;
+    c.keeps = !no_store;
     if (system) push(&c, "system", system);
-    signal(SIGINT, on_interrupt);
-    char *line = NULL;
-    size_t cap = 0;
-    rc = EXIT_OK;
-    for (;;) {
-        if (c.terminal) fputs("> ", stderr);
-        ssize_t n = getline(&line, &cap, stdin);
-        if (n < 0) break;
-        if (n && line[n - 1] == '\n') line[--n] = 0;
-        if (!n) continue;
-        if (line[0] == '/') {
-            if (!slash(&c, line)) break;
-        } else if (!turn(&c, line) && !c.terminal) {
-            rc = EXIT_FAILED; /* a script must see it */
-            break;
-        }
-    }
+    rc = talk(&c);
     if (stats) draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
-    free(line);
     pop(&c, c.n_msgs);
-    free(c.answer);
+    answer_free(&c.answer);
+    free(c.source);
+    grammar_args_free(&ga);
     tern_session_close(&c.s);
     tern_engine_close(&c.e);
     return rc;

@@ -8,10 +8,13 @@
 
 int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
+int cmd_models(int argc, char **argv);
+int cmd_serve(int argc, char **argv);
 int cmd_ask(int argc, char **argv);
 int cmd_rag(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_cache(int argc, char **argv);
 int cmd_pack(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_synth(int argc, char **argv);

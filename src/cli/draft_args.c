@@ -16,7 +16,7 @@ static double accepted_length(const tern_draft_stats *t) {
 static double ms(double total_s, uint64_t n) { return n ? total_s * 1e3 / (double)n : 0; }
 
 json_t *draft_json(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
-    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_draft_stats t;
     tern_session_draft_stats(s, &t);
     return tn_json_pack(
         "{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:I, s:f, s:f}",
@@ -32,7 +32,7 @@ json_t *draft_json(const tern_session *s, double prefill_s, double decode_s, int
 }
 
 void draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
-    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_draft_stats t;
     tern_session_draft_stats(s, &t);
     if (!t.n_steps) return;
     fprintf(stderr,

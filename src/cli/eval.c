@@ -30,7 +30,7 @@ static void on_item(void *user, bool right) {
 static int open_other(const command *c, const model_args *like, const char *model, tern_engine **out) {
     model_args a = *like;
     a.model = model;
-    a.scheme = NULL; /* float arithmetic of the model asked about */
+    a.o.scheme = NULL; /* float arithmetic of the model asked about */
     return open_engine(c, &a, out);
 }
 
@@ -79,7 +79,8 @@ static void print_comparisons(const tn_eval_result *r) {
 }
 
 int cmd_eval(int argc, char **argv) {
-    model_args ma = {0};
+    model_args ma;
+    model_args_defaults(&ma, TN_IN_EVAL);
     tn_eval_options o = {0};
     int32_t limit = 0;
     const char *draft = "none", *kl = NULL, *against = NULL;

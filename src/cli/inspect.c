@@ -31,7 +31,7 @@ static json_t *hparams_json(const tn_hparams *h) {
 }
 
 static void print_hparams(const tn_hparams *h) {
-    printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", h->name);
+    printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", shown(h->name));
     printf("layers         %d of width %d, feed-forward %d\n", h->n_layers, h->n_embd, h->n_ff);
     printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads,
            h->window ? ", sliding window" : "");
@@ -94,7 +94,7 @@ static void print_tensors(const tn_source *s) {
         char shape[96] = "";
         for (int32_t d = 0, n = 0; d < t->n_dims; d++)
             n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%" PRIu64, d ? "x" : "", t->dims[d]);
-        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", t->name, dtype_name(t->dtype), shape,
+        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", shown(t->name), dtype_name(t->dtype), shape,
                t->off_bytes, t->size_bytes);
     }
 }
@@ -172,7 +172,7 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
             "{s:i, s:s, s:I, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear",
             tn_role_name((tn_role)r[i].role), "outputs", (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k,
             "bytes", (json_int_t)r[i].size_bytes, "act_scale", (double)r[i].act_scale, "outlier_path",
-            (int)(r[i].flags & TN_PKG_HAS_SHADOW), "hot_channels", (json_int_t)(hot ? hot->n : 0));
+            (int)((r[i].flags & TN_PKG_HAS_SHADOW) != 0), "hot_channels", (json_int_t)(hot ? hot->n : 0));
         const uint8_t *bits;
         const tn_pkg_record *weightlets;
         if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK)
@@ -190,13 +190,12 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
     return st;
 }
 
-static int inspect_package(tn_ctx *ctx, const char *path, bool json, bool tensors) {
-    tn_pkg *p;
+/* Closes p. */
+static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, bool tensors) {
     tern_error err;
     tn_hparams h;
     char scheme[24], description[64];
     uint64_t n_params;
-    if (tn_pkg_open(ctx, path, &p, &err) != TERN_OK) return failed(&err);
     json_t *sections = json_array(), *sites = json_array(), *graphs = json_object();
     tn_attn_times times = {0};
     tern_status st = tn_package_hparams(ctx, p, &h, scheme, description, &n_params, &err);
@@ -311,6 +310,7 @@ static int inspect_cpu(bool json) {
                 {"softmax_f32", offsetof(tn_kernels, softmax_f32)},
                 {"gemm_s8", offsetof(tn_kernels, gemm_s8)},
                 {"quantise_s8", offsetof(tn_kernels, quantise_s8)},
+                {"hadamard_f32", offsetof(tn_kernels, hadamard_f32)},
                 {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)},
                 {"shadow_f32", offsetof(tn_kernels, shadow_f32)},
                 {"unpack_tile", offsetof(tn_kernels, unpack_tile)},
@@ -366,6 +366,9 @@ int cmd_inspect(int argc, char **argv) {
     if (!words[0]) return usage_error(&c, "FILE is required");
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    return tn_pkg_is(words[0]) ? inspect_package(&ctx, words[0], json, tensors)
-                               : inspect_source(&ctx, words[0], json, tensors);
+    tn_pkg *p;
+    tern_error err;
+    if (tn_pkg_open_if(&ctx, words[0], &p, &err) != TERN_OK) return failed(&err);
+    return p ? inspect_package(&ctx, p, words[0], json, tensors)
+             : inspect_source(&ctx, words[0], json, tensors);
 }

@@ -1,10 +1,12 @@
 /* tern - the command line. One file per subcommand; this one only dispatches. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "model/catalogue.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name, *summary;
@@ -12,11 +14,14 @@ static const struct {
 } commands[] = {
     {"run", "answer one prompt", cmd_run},
     {"chat", "talk with a model", cmd_chat},
+    {"models", "the models on this machine", cmd_models},
+    {"serve", "answer requests over HTTP, with OpenAI's interface", cmd_serve},
     {"ask", "answer a question from your documents", cmd_ask},
     {"rag", "the documents that ask answers from", cmd_rag},
     {"tokenize", "text to token ids and back", cmd_tokenize},
     {"eval", "perplexity and task accuracy", cmd_eval},
     {"pack", "quantise a model into a package", cmd_pack},
+    {"cache", "packages made of models by themselves", cmd_cache},
     {"inspect", "what is in a model file; what this processor can do", cmd_inspect},
     {"synth", "write a random model in the exact shapes of a real one", cmd_synth},
     {"bench", "measure prefill and decode speed, and this machine's limits", cmd_bench},
@@ -24,19 +29,64 @@ static const struct {
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
+/* What a newcomer types next. */
+static void print_start(void) {
+    fputs("tern MODEL \"question\"          answers; tern MODEL chats\n"
+          "tern models                    lists the models on this machine\n"
+          "... | tern MODEL - \"question\" asks about a text\n"
+          "tern pack MODEL -o FILE.tern   makes a package, which starts and runs faster\n"
+          "tern --help                    lists the commands; MODEL: a GGUF file, a Hugging Face folder, a "
+          "package, a name\n",
+          stderr);
+}
+
 static void print_help(FILE *f) {
-    fprintf(f, "tern %s - an on-device language model engine\n\nusage: tern COMMAND [OPTIONS]\n\n",
+    fprintf(f,
+            "tern %s - an on-device language model engine\n\nusage: tern MODEL [TEXT]  or  tern COMMAND "
+            "[OPTIONS]\n\n",
             tern_version());
     for (int i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fprintf(f, "\ntern COMMAND --help tells the options of each; exit status: 0 done, 1 failed, 2 usage.\n");
+    fprintf(f, "\ntern COMMAND --help tells the options of each, tern help COMMAND all of them, tern help "
+               "set what else "
+               "can be set; exit status: 0 done, 1 failed, 2 usage.\n");
+}
+
+/* tern help set, tern help COMMAND: all that --help leaves out. */
+static int help_on(int argc, char **argv) {
+    static char all[] = "--help=all";
+    char *args[] = {argv[0], argc > 1 ? argv[1] : all, all, NULL};
+    if (!strcmp(argv[0], "set")) return help_set();
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (!strcmp(argv[0], commands[i].name)) return commands[i].run(argc > 1 ? 3 : 2, args);
+    fprintf(stderr, "tern: unknown command '%s' (see tern --help)\n", argv[0]);
+    return EXIT_USAGE;
+}
+
+/* tern MODEL, tern MODEL TEXT: chat, or answer. */
+static int short_way(int argc, char **argv) {
+    char path[4096];
+    if (argv[1][0] == '-' || (access(argv[1], F_OK) && !tn_catalogue_find(argv[1], path, sizeof path))) {
+        fprintf(stderr, "tern: '%s' is neither a command nor a model (see tern --help, tern models)\n",
+                argv[1]);
+        return EXIT_USAGE;
+    }
+    bool text = argc > 2 && (argv[2][0] != '-' || !argv[2][1]);
+    for (int i = 2; i < argc; i++)
+        text |= !strcmp(argv[i], "-p") || !strcmp(argv[i], "-f") || !strncmp(argv[i], "--prompt", 8) ||
+                !strncmp(argv[i], "--file", 6) || !strcmp(argv[i], "-");
+    int rc = text ? cmd_run(argc, argv) : cmd_chat(argc, argv);
+    if (fflush(stdout) && rc == EXIT_OK) rc = failed_text("cannot write the output");
+    return rc;
 }
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a full disk: an error of the write */
     if (argc < 2) {
-        print_help(stderr);
+        print_start();
         return EXIT_USAGE;
     }
+    if (!strcmp(argv[1], "help") && argc > 2) return help_on(argc - 2, argv + 2);
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help")) {
         print_help(stdout);
         return EXIT_OK;
@@ -51,6 +101,5 @@ int main(int argc, char **argv) {
         if (fflush(stdout) && rc == EXIT_OK) rc = failed_text("cannot write the output");
         return rc;
     }
-    fprintf(stderr, "tern: unknown command '%s' (see tern --help)\n", argv[1]);
-    return EXIT_USAGE;
+    return short_way(argc, argv);
 }

@@ -2,7 +2,10 @@
 
 #include "cli/args.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 int emit_json(json_t *j, size_t flags) {
     char *text;
@@ -14,4 +17,69 @@ int emit_json(json_t *j, size_t flags) {
     putchar('\n');
     free(text);
     return EXIT_OK; /* main checks the stream */
+}
+
+bool output_open(output_file *f, const char *path, const tn_outkind *kind) {
+    tern_error err;
+    *f = (output_file){.path = path};
+    tn_ctx_init(&f->ctx, NULL);
+    if (tn_outfile_open(&f->ctx, path, kind, &f->file, &err) != TERN_OK) {
+        (void)failed(&err);
+        return false;
+    }
+    int fd = dup(tn_outfile_fd(f->file));
+    f->stream = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (f->stream) return true;
+    (void)failed_text("%s: cannot write: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    tn_outfile_abort(&f->file);
+    return false;
+}
+
+int output_close(output_file *f) {
+    tern_error err;
+    bool bad = ferror(f->stream);
+    errno = 0;
+    bad = fclose(f->stream) || bad;
+    int rc = bad ? failed_text("%s: cannot write: %s", f->path, strerror(errno))
+             : tn_outfile_commit(&f->file, &err) == TERN_OK ? EXIT_OK
+                                                            : failed(&err);
+    tn_outfile_abort(&f->file);
+    return rc;
+}
+
+/* Bytes of the control character at p[0..n): C0 and delete, C1 as UTF-8 has it; 0: another character. */
+static size_t control_bytes(const char *p, size_t n) {
+    unsigned char c = (unsigned char)p[0], next = n > 1 ? (unsigned char)p[1] : 0;
+    return c < 0x20 || c == 0x7f ? 1 : c == 0xc2 && next >= 0x80 && next < 0xa0 ? 2 : 0;
+}
+
+const char *shown(const char *text) {
+    enum { ROOM = 4096 };
+    static char buffers[4][ROOM];
+    static int turn;
+    char *to = buffers[turn = (turn + 1) % 4];
+    size_t n = strlen(text), at = 0;
+    for (size_t i = 0; i < n && at + 9 < ROOM;) {
+        size_t control = control_bytes(text + i, n - i);
+        for (size_t k = 0; k < control; k++)
+            at += (size_t)snprintf(to + at, ROOM - at, "\\x%02x", (unsigned char)text[i + k]);
+        if (!control) to[at++] = text[i];
+        i += control ? control : 1;
+    }
+    to[at] = 0;
+    return to;
+}
+
+void put_answer(const char *text, size_t n) {
+    static int terminal = -1;
+    if (terminal < 0) terminal = isatty(STDOUT_FILENO);
+    for (size_t i = 0, from = 0; i <= n; i++) {
+        size_t control =
+            i < n && terminal && text[i] != '\n' && text[i] != '\t' ? control_bytes(text + i, n - i) : 0;
+        if (i < n && !control) continue;
+        fwrite(text + from, 1, i - from, stdout);
+        from = i + control;
+        if (control) i += control - 1;
+    }
 }

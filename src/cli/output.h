@@ -3,10 +3,28 @@
 #define CLI_OUTPUT_H
 
 #include "base/json.h"
+#include "base/outfile.h"
 
 /* Takes j, a value of base/json.h's builders, and prints it on standard output with a newline behind it.
  * EXIT_OK; or EXIT_FAILED with a message when there was no memory for it (j is NULL then): nothing is
  * printed. */
 int emit_json(json_t *j, size_t flags);
+
+/* A name or a line from outside on one line: control characters, newlines too, stand as \\xNN. One of four buffers in
+ * turn; what does not fit is cut. */
+const char *shown(const char *text);
+/* Text of a model. A terminal gets no control characters but newline and tab; a file or a pipe gets the text as it is. */
+void put_answer(const char *text, size_t n);
+
+/* A file that a command writes as a stream: base/outfile.h's promises. */
+typedef struct output_file {
+    tn_ctx ctx;
+    tn_outfile *file;
+    FILE *stream;
+    const char *path;
+} output_file;
+
+bool output_open(output_file *f, const char *path, const tn_outkind *kind); /* false: a message was printed */
+int output_close(output_file *f); /* EXIT_OK: the file has its name; else a message was printed */
 
 #endif

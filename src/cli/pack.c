@@ -41,12 +41,13 @@ int cmd_pack(int argc, char **argv) {
     tn_pack_defaults(&o);
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
-        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0, "edgeflow (default), llm-npu, naive-w8a8, smoothquant"},
+        {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0,
+         "edgeflow (default), gram, llm-npu, naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
-         "average bits of a weight (default: 5 with edgeflow, else 8)"},
+         "average bits of a weight (default: 5 with gram and edgeflow, else 8)"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
-         "who gets them: error (default with edgeflow: channels 1 to 8 by relative error), uniform (else), "
-         "cmpq"},
+         "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
+         "measured), re (default with edgeflow: 1 to 8 by relative error), uniform (else), cmpq"},
         {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0,
          "tensor: that average in every one (default), or model: in all of them together; reads them once "
          "more"},
@@ -89,13 +90,13 @@ int cmd_pack(int argc, char **argv) {
         if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o.scheme = (tn_scheme)s;
     }
     if (o.scheme == TN_N_SCHEMES)
-        return usage_error(&c, "scheme '%s' is unknown; there are edgeflow, llm-npu, naive-w8a8, smoothquant",
-                           scheme);
+        return usage_error(
+            &c, "scheme '%s' is unknown; there are edgeflow, gram, llm-npu, naive-w8a8, smoothquant", scheme);
     if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on"))
         return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
     o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;
     if (allocation && !tn_allocation_parse(allocation, &o.allocation))
-        return usage_error(&c, "allocation '%s' is unknown; there are error, uniform, cmpq", allocation);
+        return usage_error(&c, "allocation '%s' is unknown; there are loss, re, uniform, cmpq", allocation);
     o.bits = (double)bits;
     o.attn_times = tn_sparse_attn_times;
     if (strcmp(scope, "tensor") && strcmp(scope, "model"))

@@ -2,7 +2,11 @@
 
 #include "cli/args.h"
 
+#include "text/chat.h"
+
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 int32_t *prompt_ids(const tern_engine *e, const char *text, size_t n_bytes, bool parse_special,
                     size_t *n_ids) {
@@ -20,12 +24,30 @@ int32_t *prompt_ids(const tern_engine *e, const char *text, size_t n_bytes, bool
     return NULL;
 }
 
-int32_t *prompt_chat(const tern_engine *e, const tern_message *msgs, size_t n_msgs, size_t *n_ids,
-                     bool *plain) {
+bool prompt_template(const char *given, char **source) {
+    size_t n;
+    *source = NULL;
+    if (!given) return true;
+    if (tn_chat_builtin(given)) {
+        *source = strdup(given);
+        if (!*source) failed_text("no memory for a name");
+    } else if (access(given, F_OK)) {
+        failed_text(
+            "--chat-template %s: neither a file nor chatml, llama2, llama3, mistral, gemma, phi3, zephyr",
+            given);
+    } else {
+        *source = read_text_file(given, &n);
+    }
+    return *source != NULL;
+}
+
+int32_t *prompt_chat(const tern_engine *e, const tern_message *msgs, size_t n_msgs, const char *source,
+                     size_t *n_ids) {
     tern_error err;
-    tern_status st = tern_chat_tokens(e, msgs, n_msgs, NULL, 0, n_ids, &err);
-    if (plain) *plain = st == TERN_E_UNSUPPORTED;
-    if (plain && *plain) return NULL;
+    tern_chat_options o;
+    tern_chat_options_defaults(&o);
+    o.chat_template = source;
+    tern_status st = tern_chat_tokens(e, msgs, n_msgs, &o, NULL, 0, n_ids, &err);
     int32_t *ids = NULL;
     if (st == TERN_OK || st == TERN_E_LIMIT) {
         ids = malloc((*n_ids + 1) * sizeof *ids);
@@ -33,7 +55,7 @@ int32_t *prompt_chat(const tern_engine *e, const tern_message *msgs, size_t n_ms
             failed_text("no memory for a prompt of %zu tokens", *n_ids);
             return NULL;
         }
-        st = tern_chat_tokens(e, msgs, n_msgs, ids, *n_ids, n_ids, &err);
+        st = tern_chat_tokens(e, msgs, n_msgs, &o, ids, *n_ids, n_ids, &err);
     }
     if (st == TERN_OK) return ids;
     free(ids);

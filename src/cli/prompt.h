@@ -8,9 +8,20 @@
  * prompt, never for text out of documents. */
 int32_t *prompt_ids(const tern_engine *e, const char *text, size_t n_bytes, bool parse_special,
                     size_t *n_ids);
-/* Messages through the model's chat template: malloc'ed ids; NULL with a message printed. When `plain` is
- * given and the model has no usable template, NULL with *plain set and nothing printed. */
-int32_t *prompt_chat(const tern_engine *e, const tern_message *msgs, size_t n_msgs, size_t *n_ids,
-                     bool *plain);
+/* Messages through the model's chat template, or `source` (may be NULL): malloc'ed ids; NULL with a message
+ * printed. */
+int32_t *prompt_chat(const tern_engine *e, const tern_message *msgs, size_t n_msgs, const char *source,
+                     size_t *n_ids);
+
+#define TEMPLATE_ARG(given)                                                                                  \
+    {                                                                                                        \
+        "chat-template", 0, "FILE|NAME", ARG_STR | ARG_MORE, &(given), 0, 0,                                 \
+            "chat template instead of the model's: a Jinja file, or chatml, llama2, llama3, mistral, "       \
+            "gemma, "                                                                                        \
+            "phi3, zephyr"                                                                                   \
+    }
+
+/* What --chat-template names, malloc'ed (NULL: nothing given); false with a message printed. */
+bool prompt_template(const char *given, char **source);
 
 #endif

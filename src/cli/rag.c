@@ -35,7 +35,7 @@ typedef struct adding {
 
 static void notice(void *user, const char *line) {
     const adding *a = user;
-    fprintf(stderr, "%stern: %s\n", a->terminal ? "\r\033[K" : "", line);
+    fprintf(stderr, "%stern: %s\n", a->terminal ? "\r\033[K" : "", shown(line));
 }
 
 static void progress(void *user, const char *path, int64_t n_done) {
@@ -86,7 +86,7 @@ static int sub_add(int argc, char **argv) {
     if (overlap >= max_tokens)
         return usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
     tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
+    store_ctx(&ctx);
     tern_error err;
     adding a = {.terminal = isatty(STDERR_FILENO)};
     char *file = store_path(store);
@@ -166,7 +166,7 @@ static bool list_one(void *user, const tn_rag_document *d) {
     struct tm tm;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&t, &tm));
     printf("%s  %6lld passages  %10lld bytes  %s\n", when, (long long)d->n_passages, (long long)d->n_bytes,
-           d->path);
+           shown(d->path));
     return !ferror(stdout);
 }
 
@@ -183,7 +183,7 @@ static int sub_ls(int argc, char **argv) {
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
+    store_ctx(&ctx);
     tn_store *s = open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     listing l = {.as_json = json, .json = json ? json_array() : NULL};
@@ -215,7 +215,7 @@ static int sub_rm(int argc, char **argv) {
     if (rc >= 0) return rc;
     if (!paths[0] != all) return usage_error(&c, "want either PATH... or --all");
     tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
+    store_ctx(&ctx);
     tn_store *s = open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     int64_t sum = 0;
@@ -226,7 +226,7 @@ static int sub_rm(int argc, char **argv) {
         int64_t n = 0;
         if (s) st = tn_rag_remove(s, paths[i], &n, &err);
         if (st == TERN_OK && !n && paths[i]) {
-            fprintf(stderr, "tern: %s: not in the index\n", paths[i]);
+            fprintf(stderr, "tern: %s: not in the index\n", shown(paths[i]));
             missing = true;
         }
         sum += n;

@@ -1,243 +1,282 @@
 /* tern run - answer one prompt. */
+#include "cli/answer.h"
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/grammar_args.h"
 #include "cli/output.h"
+#include "cli/packing.h"
 #include "cli/prompt.h"
-#include "cli/sampling_args.h"
 #include "cli/stats.h"
 
 #include "base/clock.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-typedef struct output {
-    bool json, logprobs;
-    char *text; /* the whole answer, for --json */
-    size_t n, cap;
-    json_t *tokens;
-    double first_s; /* process age at the first token */
-} output;
+/* What was asked for. */
+typedef struct request {
+    model_args ma;
+    const char *words[4]; /* MODEL and TEXT, unless -m and -p say them; - is standard input */
+    const char *prompt, *file, *system, *load, *save, *store, *trace, *template;
+    bool gantt, chat, raw, json, stats, logprobs;
+    bool by_words; /* the short way: through the chat template where there is one */
+    arg_list stop;
+    packing pk;
+    const char *model; /* as it was given; ma.model is what is opened */
+    grammar_args ga;
+    char *source; /* of --chat-template */
+} request;
 
-static tern_session *interrupted; /* the one session a signal handler may cancel */
+/* What became of it. */
+typedef struct outcome {
+    tern_engine *e;
+    tern_session *s;
+    int32_t *ids;
+    char *text; /* the prompt */
+    size_t n_text, n_ids;
+    answer answer;
+    double loaded_s, prefill_s;
+    tern_generate_result res;
+    tern_stats stats;
+} outcome;
 
-static void on_interrupt(int sig) {
-    (void)sig;
-    if (interrupted) tern_session_cancel(interrupted);
+/* MODEL [TEXT] [-] in whatever is not said by options. */
+static int sort_words(const command *c, request *r) {
+    bool input = false;
+    for (int i = 0; r->words[i]; i++) {
+        const char *w = r->words[i];
+        if (!strcmp(w, "-")) {
+            if (input || r->file) return usage_error(c, "one text comes from standard input or a file");
+            input = true;
+        } else if (!r->ma.model) {
+            r->ma.model = w;
+        } else if (!r->prompt) {
+            r->prompt = w;
+            r->by_words = true;
+        } else {
+            return usage_error(c, "unexpected argument '%s'", w);
+        }
+    }
+    if (input) {
+        r->file = "-";
+        r->by_words = true;
+    }
+    return -1;
 }
 
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    output *o = user;
-    if (o->first_s <= 0) o->first_s = process_age_s();
-    if (!o->json) {
-        fwrite(text, 1, n, stdout);
-        fflush(stdout);
-        return !ferror(stdout);
-    }
-    if (o->n + n + 1 > o->cap) {
-        size_t cap = (o->n + n + 1) * 2;
-        char *more = realloc(o->text, cap);
-        if (!more) return false;
-        o->text = more;
-        o->cap = cap;
-    }
-    memcpy(o->text + o->n, text, n);
-    o->text[o->n += n] = 0;
-    if (o->logprobs && token >= 0)
-        tn_json_append(&o->tokens, tn_json_pack("{s:i, s:f}", "id", (int)token, "logprob", (double)logprob));
-    return true;
-}
-
-static const char *reason_text(tern_stop_reason r) {
-    switch (r) {
-    case TERN_STOP_LENGTH: return "length";
-    case TERN_STOP_END: return "end";
-    case TERN_STOP_STRING: return "stop";
-    case TERN_STOP_CALLBACK: return "callback";
-    case TERN_STOP_CONTEXT: return "context";
-    }
-    return "?";
-}
-
-int cmd_run(int argc, char **argv) {
-    model_args ma = {0};
-    const char *prompt = NULL, *file = NULL, *system = NULL, *load = NULL, *save = NULL, *draft = "auto",
-               *store = NULL;
-    int32_t n_ctx = 0;
-    const char *trace = NULL;
-    bool gantt = false;
-    bool chat = false, json = false, stats = false, logprobs = false;
-    arg_list stop = {0};
-    tern_generate_options g;
-    tern_generate_options_defaults(&g);
+static int parse(int argc, char **argv, request *r) {
+    model_args_defaults(&r->ma, TN_IN_RUN);
     const arg_spec specs[] = {
-        MODEL_ARGS(ma),
-        {"prompt", 'p', "TEXT", ARG_STR, &prompt, 0, 0, "the prompt"},
-        {"file", 'f', "FILE", ARG_STR, &file, 0, 0,
+        MODEL_ARGS(r->ma),
+        {"pack", 0, "WHEN", ARG_STR | ARG_MORE, &r->pk.when, 0, 0,
+         "keep a package of MODEL for the next time (tern cache): never (default), later (answer from the "
+         "file, pack in the "
+         "background) or now (pack, then answer)"},
+        {"prompt", 'p', "TEXT", ARG_STR, &r->prompt, 0, 0, "the prompt"},
+        {"file", 'f', "FILE", ARG_STR, &r->file, 0, 0,
          "read the prompt from FILE (-: standard input); with -p, the text of -p follows it"},
-        {"n-predict", 'n', "N", ARG_INT, &g.max_tokens, -1, 1e9,
-         "tokens to generate at most, -1 = until the end (default 128)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
-         "context in tokens (default: the smaller of 4096 and the model's)"},
-        {"chat", 0, NULL, ARG_FLAG, &chat, 0, 0, "wrap the prompt in the model's chat template"},
-        {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message (with --chat)"},
-        {"stop", 0, "TEXT", ARG_LIST, &stop, 0, 0, "stop before this text; may be repeated"},
-        {"ignore-eos", 0, NULL, ARG_FLAG, &g.ignore_end, 0, 0, "go on after the end-of-text token"},
-        SAMPLING_ARGS(g.sampling),
-        DRAFT_ARGS(draft, g),
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+        {"chat", 0, NULL, ARG_FLAG | ARG_MORE, &r->chat, 0, 0,
+         "wrap the prompt of -p and -f in the model's chat template too"},
+        {"raw", 0, NULL, ARG_FLAG, &r->raw, 0, 0, "plain text: no chat template"},
+        {"system", 0, "TEXT", ARG_STR, &r->system, 0, 0, "system message of the chat template"},
+        TEMPLATE_ARG(r->template),
+        {"stop", 0, "TEXT", ARG_LIST | ARG_ANSWER, &r->stop, 0, 0, "stop before this text; may be repeated"},
+        GRAMMAR_ARGS(r->ga),
+        {"store", 0, "FILE", ARG_STR | ARG_MORE, &r->store, 0, 0,
          "keep the conversation in FILE and draft from those kept there (default: none)"},
-        {"load-session", 0, "FILE", ARG_STR, &load, 0, 0,
+        {"load-session", 0, "FILE", ARG_STR | ARG_MORE, &r->load, 0, 0,
          "start from a saved session; only what differs from it is evaluated"},
-        {"save-session", 0, "FILE", ARG_STR, &save, 0, 0, "save the session at the end"},
-        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0,
+        {"save-session", 0, "FILE", ARG_STR | ARG_MORE, &r->save, 0, 0, "save the session at the end"},
+        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &r->trace, 0, 0,
          "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
-        {"gantt", 0, NULL, ARG_FLAG, &gantt, 0, 0, "packages: draw the prefill's tasks on standard error"},
-        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print one JSON object instead of the text"},
-        {"logprobs", 0, NULL, ARG_FLAG, &logprobs, 0, 0, "with --json: every token with its log-probability"},
-        {"stats", 0, NULL, ARG_FLAG, &stats, 0, 0, "print times and memory on standard error"},
+        {"gantt", 0, NULL, ARG_FLAG | ARG_MORE, &r->gantt, 0, 0,
+         "packages: draw the prefill's tasks on standard error"},
+        {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &r->json, 0, 0, "print one JSON object instead of the text"},
+        {"logprobs", 0, NULL, ARG_FLAG | ARG_MORE, &r->logprobs, 0, 0,
+         "with --json: every token with its log-probability"},
+        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &r->stats, 0, 0,
+         "print times and memory on standard error"},
         {0},
     };
     const command c = {
-        "run", "-m MODEL (-p TEXT | -f FILE) [OPTIONS]",
-        "Answer one prompt. The answer goes to standard output, everything else to standard error.", specs,
-        0};
-    const char *words[1];
-    int rc = args_parse(&c, argc, argv, words);
+        "run", "MODEL [TEXT] [-] [OPTIONS]  or  -m MODEL (-p TEXT | -f FILE) [OPTIONS]",
+        "Answer one prompt. The answer goes to standard output, everything else to standard error.\n"
+        "TEXT goes through the model's chat template where it has one; - is standard input: the prompt, or "
+        "the "
+        "document that TEXT asks about.",
+        specs, 3};
+    int rc = args_parse(&c, argc, argv, r->words);
+    if (rc < 0) rc = sort_words(&c, r);
     if (rc >= 0) return rc;
-    if (!prompt && !file) return usage_error(&c, "a prompt is required: -p TEXT or -f FILE");
-    if (system && !chat) return usage_error(&c, "--system goes with --chat");
-    if (logprobs && !json) return usage_error(&c, "--logprobs goes with --json");
+    if (!r->ma.model) return usage_error(&c, "MODEL is required");
+    args_model_path(&r->ma);
+    if (!r->prompt && !r->file) return usage_error(&c, "a prompt is required: TEXT, -p TEXT or -f FILE");
+    if (r->raw && (r->chat || r->system || r->template))
+        return usage_error(&c, "--raw excludes --chat, --system and --chat-template");
+    if (r->template && !r->chat && !r->by_words) return usage_error(&c, "--chat-template goes with --chat");
+    if (r->system && !r->chat && !r->by_words) return usage_error(&c, "--system goes with --chat");
+    if (r->logprobs && !r->json) return usage_error(&c, "--logprobs goes with --json");
+    r->ma.o.trace = r->trace || r->gantt;
+    if (r->pk.when && r->ma.o.scheme)
+        return usage_error(&c,
+                           "--pack makes packages of its own scheme: --scheme and --pack exclude each other");
+    r->model = r->ma.model;
+    if (!(r->ma.model = packing_model(&r->pk, r->model)))
+        return usage_error(&c, "--pack %s: want never, later or now", r->pk.when);
+    return -1;
+}
 
-    tern_engine *e = NULL;
-    tern_session *s = NULL;
-    int32_t *ids = NULL;
-    char *text = NULL;
-    size_t n_text = 0, n_ids = 0;
-    output out = {.json = json, .logprobs = logprobs, .tokens = json_array()};
-    tern_error err;
-    rc = EXIT_FAILED;
-    if (file && !(text = read_text_file(file, &n_text))) goto out;
-    if (prompt) {
-        char *joined = realloc(text, n_text + strlen(prompt) + 1);
-        if (!joined) {
-            failed_text("no memory for the prompt");
-            goto out;
-        }
-        text = joined;
-        memcpy(text + n_text, prompt, strlen(prompt) + 1);
-        n_text += strlen(prompt);
+/* The file's text, then the prompt's. */
+static bool read_prompt(const request *r, outcome *o) {
+    if (r->file && !(o->text = read_text_file(r->file, &o->n_text))) return false;
+    if (!r->prompt) return true;
+    const char *between = r->by_words && o->n_text ? "\n\n" : "";
+    size_t n = o->n_text + strlen(between) + strlen(r->prompt);
+    char *joined = realloc(o->text, n + 1);
+    if (!joined) {
+        failed_text("no memory for the prompt");
+        return false;
     }
-    ma.trace = trace || gantt;
-    int opened = open_engine(&c, &ma, &e);
-    if (opened >= 0) {
-        rc = opened;
-        goto out;
-    }
-    double loaded_s = process_age_s();
-    if (chat) {
+    memcpy(joined + o->n_text, between, strlen(between));
+    memcpy(joined + n - strlen(r->prompt), r->prompt, strlen(r->prompt) + 1);
+    o->text = joined;
+    o->n_text = n;
+    return true;
+}
+
+static bool tokenise_prompt(const request *r, outcome *o) {
+    bool plain = !r->chat && (!r->by_words || r->raw);
+    if (!plain) {
         tern_message msgs[2];
         size_t n_msgs = 0;
-        if (system) msgs[n_msgs++] = (tern_message){"system", system};
-        msgs[n_msgs++] = (tern_message){"user", text};
-        ids = prompt_chat(e, msgs, n_msgs, &n_ids, NULL);
-    } else {
-        ids = prompt_ids(e, text, n_text, true, &n_ids);
+        if (r->system) msgs[n_msgs++] = (tern_message){"system", r->system};
+        msgs[n_msgs++] = (tern_message){"user", o->text};
+        plain = !r->chat && !r->system && !r->source && !tern_has_chat_template(o->e);
+        if (!plain) o->ids = prompt_chat(o->e, msgs, n_msgs, r->source, &o->n_ids);
+        if (plain) fputs("tern: no chat template: the prompt is read as plain text (--raw)\n", stderr);
     }
-    if (!ids) goto out;
-    if (!n_ids) {
-        rc = failed_text("the prompt is empty: it has no tokens");
-        goto out;
-    }
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = n_ctx;
-    so.draft = draft;
-    so.store = store;
-    if (tern_session_open(e, &so, &s, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    interrupted = s;
-    signal(SIGINT, on_interrupt);
-    if (load && tern_session_load(s, load, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
+    if (plain) o->ids = prompt_ids(o->e, o->text, o->n_text, !(r->by_words && r->file), &o->n_ids);
+    if (!o->ids) return false;
+    if (!o->n_ids) failed_text("the prompt is empty: it has no tokens");
+    return o->n_ids > 0;
+}
+
+static tern_status compute(const request *r, outcome *o, tern_error *err) {
+    tern_session_options so = r->ma.o.session;
+    so.store = r->store;
+    tern_status st = tern_session_open(o->e, &so, &o->s, err);
+    if (st != TERN_OK) return st;
+    interrupts_cancel(o->s);
+    if (r->load) st = tern_session_load(o->s, r->load, err);
     double t0 = tn_now_s();
-    if (tern_session_prefill(s, ids, n_ids, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
+    if (st == TERN_OK) st = prefill_shown(o->s, o->ids, o->n_ids, err);
+    o->prefill_s = tn_now_s() - t0;
+    tern_generate_options g = r->ma.o.generate;
+    g.stop = r->stop.n ? r->stop.items : NULL;
+    g.on_token = answer_on_token;
+    g.no_logprobs = !r->logprobs;
+    g.user = &o->answer;
+    if (st == TERN_OK) st = tern_session_generate(o->s, &g, &o->res, err);
+    interrupts_cancel(NULL);
+    if (st == TERN_OK && o->answer.no_memory) {
+        snprintf(err->message, sizeof err->message, "no memory to keep the answer");
+        st = TERN_E_MEMORY;
     }
-    double prefill_s = tn_now_s() - t0;
-    g.stop = stop.n ? stop.items : NULL;
-    g.on_token = on_token;
-    g.no_logprobs = !logprobs;
-    g.user = &out;
-    tern_generate_result res;
-    if (tern_session_generate(s, &g, &res, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
+    return st;
+}
+
+static int write_files(const request *r, outcome *o) {
+    tern_error err;
+    tern_session_stats(o->s, &o->stats);
+    if (r->ma.o.trace && o->stats.wall_s <= 0 && o->n_ids > 32)
+        return failed_text("--trace and --gantt show the tasks of a package; %s is a float model",
+                           r->ma.model);
+    if (r->trace && tern_session_write_trace(o->s, r->trace, &err) != TERN_OK) return failed(&err);
+    if (r->gantt && tern_session_write_gantt(o->s, STDERR_FILENO, 0, &err) != TERN_OK) return failed(&err);
+    if (r->save && tern_session_save(o->s, r->save, &err) != TERN_OK) return failed(&err);
+    return EXIT_OK;
+}
+
+static double prompt_speed(const outcome *o) {
+    return o->prefill_s > 0 ? (double)o->n_ids / o->prefill_s : 0;
+}
+static double answer_speed(const outcome *o) {
+    return o->res.n_tokens > 1 && o->res.decode_s > 0 ? (o->res.n_tokens - 1) / o->res.decode_s : 0;
+}
+
+static int print_json(const request *r, outcome *o) {
+    const answer *a = &o->answer;
+    const tern_stats *ts = &o->stats;
+    json_t *j = tn_json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", a->text ? a->text : "",
+                             a->n, "tokens", (int)o->res.n_tokens, "prompt_tokens", (int)o->n_ids, "stop",
+                             stop_reason_text(o->res.reason), "load_ms", o->loaded_s * 1e3, "ttft_ms",
+                             (a->first_s > 0 ? a->first_s : o->loaded_s + o->prefill_s) * 1e3,
+                             "prefill_tokens_per_second", prompt_speed(o), "decode_tokens_per_second",
+                             answer_speed(o), "peak_rss_bytes", (json_int_t)peak_rss_bytes());
+    if (r->logprobs) tn_json_set(&j, "token_logprobs", json_incref(a->tokens));
+    tn_json_set(&j, "kv_bytes", json_integer((json_int_t)ts->kv_bytes));
+    tn_json_set(&j, "draft", draft_json(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens));
+    if (ts->wall_s > 0) tn_json_set(&j, "prefill", prefill_json(ts));
+    if (ts->attn_rows) tn_json_set(&j, "attention", attention_json(ts));
+    if (ts->n_switched) tn_json_set(&j, "switching", switching_json(ts));
+    return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+}
+
+static void print_stats(const outcome *o) {
+    if (o->stats.wall_s > 0) prefill_print(&o->stats);
+    draft_print(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens);
+    fprintf(stderr,
+            "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms "
+            "after start, loaded in %.0f ms, peak memory %.1f MiB\n",
+            o->n_ids, prompt_speed(o), o->res.n_tokens, answer_speed(o), stop_reason_text(o->res.reason),
+            o->answer.first_s * 1e3, o->loaded_s * 1e3, (double)peak_rss_bytes() / 1048576);
+}
+
+static int run(request *r, outcome *o) {
+    tern_error err;
+    if (!prompt_template(r->template, &r->source) || !grammar_options(&r->ga, &r->ma.o.generate) ||
+        !read_prompt(r, o))
+        return EXIT_FAILED;
+    interrupts_cancel(NULL);
+    int rc = open_engine(NULL, &r->ma, &o->e);
+    if (rc >= 0) return rc;
+    o->loaded_s = process_age_s();
+    if (!tokenise_prompt(r, o)) return EXIT_FAILED;
+    if (compute(r, o, &err) != TERN_OK) {
+        if (o->answer.n && !r->json)
+            putchar('\n'); /* what there is of the answer ends on a line of its own */
+        fflush(stdout);
+        return failed(&err);
     }
-    tern_stats ts;
-    tern_session_stats(s, &ts);
-    if (ma.trace && ts.wall_s <= 0 && n_ids > 32) {
-        rc = failed_text("--trace and --gantt show the tasks of a package; %s is a float model", ma.model);
-        goto out;
-    }
-    if (trace && tern_session_write_trace(s, trace, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    if (gantt && tern_session_write_gantt(s, STDERR_FILENO, 0, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    if (save && tern_session_save(s, save, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    interrupted = NULL;
-    double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0;
-    double tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
-    if (json) {
-        json_t *j = tn_json_pack(
-            "{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", out.text ? out.text : "", out.n,
-            "tokens", (int)res.n_tokens, "prompt_tokens", (int)n_ids, "stop", reason_text(res.reason),
-            "load_ms", loaded_s * 1e3, "ttft_ms",
-            (out.first_s > 0 ? out.first_s : loaded_s + prefill_s) * 1e3, "prefill_tokens_per_second", pp,
-            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes());
-        if (logprobs) tn_json_set(&j, "token_logprobs", json_incref(out.tokens));
-        tn_json_set(&j, "kv_bytes", json_integer((json_int_t)ts.kv_bytes));
-        tn_json_set(&j, "draft", draft_json(s, prefill_s, res.decode_s, res.n_tokens));
-        if (ts.wall_s > 0) tn_json_set(&j, "prefill", prefill_json(&ts));
-        if (ts.attn_rows) tn_json_set(&j, "attention", attention_json(&ts));
-        if (ts.n_switched) tn_json_set(&j, "switching", switching_json(&ts));
-        if ((rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6))) != EXIT_OK) goto out;
-    } else {
-        putchar('\n');
-    }
-    if (stats && ts.wall_s > 0) prefill_print(&ts);
-    if (stats) draft_print(s, prefill_s, res.decode_s, res.n_tokens);
-    if (stats) {
-        fprintf(stderr,
-                "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms "
-                "after start, loaded in %.0f ms, peak memory %.1f MiB\n",
-                n_ids, pp, res.n_tokens, tg, reason_text(res.reason), out.first_s * 1e3, loaded_s * 1e3,
-                (double)peak_rss_bytes() / 1048576);
-    }
-    rc = EXIT_OK;
-out:
-    interrupted = NULL;
-    json_decref(out.tokens);
-    free(out.text);
-    free(ids);
-    free(text);
-    tern_session_close(&s);
-    tern_engine_close(&e);
+    rc = write_files(r, o);
+    if (rc == EXIT_OK && r->json) rc = print_json(r, o);
+    if (rc != EXIT_OK) return rc;
+    if (!r->json) putchar('\n');
+    fflush(stdout); /* before the statistics: both may go to one terminal */
+    if (r->stats) print_stats(o);
+    return EXIT_OK;
+}
+
+int cmd_run(int argc, char **argv) {
+    request r = {0};
+    outcome o = {0};
+    int rc = parse(argc, argv, &r);
+    if (rc >= 0) return rc;
+    o.answer.quiet = r.json;
+    o.answer.tokens = r.logprobs ? json_array() : NULL;
+    if (r.logprobs && !o.answer.tokens) return failed_text("no memory for the answer");
+    rc = run(&r, &o);
+    answer_free(&o.answer);
+    grammar_args_free(&r.ga);
+    free(r.source);
+    free(o.ids);
+    free(o.text);
+    tern_session_close(&o.s);
+    tern_engine_close(&o.e);
+    if (rc == EXIT_OK) packing_after(&r.pk, r.model);
+    else if (rc == EXIT_FAILED) packing_failed(&r.pk, r.model);
     return rc;
 }

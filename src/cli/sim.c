@@ -2,6 +2,7 @@
  * a virtual clock. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -192,16 +193,18 @@ static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
                tn_claims_median_error(c, n) * 100);
 }
 
+static const tn_outkind svg_kind = {.what = "an SVG figure", .begins = {"<svg ", "<?xml"}};
+
 /* DIR/PAPER.svg */
 static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t n) {
     char path[1024], title[128];
     snprintf(path, sizeof path, "%s/%s.svg", dir, tn_paper_name(p));
     snprintf(title, sizeof title, "%s: printed and simulated (median error of what is predicted: %.1f %%)",
              tn_paper_name(p), tn_claims_median_error(c, n) * 100);
-    FILE *f = fopen(path, "w");
-    if (!f) return failed_text("%s: %s", path, strerror(errno));
-    tn_svg_claims(f, title, c, n);
-    return fclose(f) ? failed_text("%s: cannot write", path) : EXIT_OK;
+    output_file f;
+    if (!output_open(&f, path, &svg_kind)) return EXIT_FAILED;
+    tn_svg_claims(f.stream, title, c, n);
+    return output_close(&f);
 }
 
 static int reproduce(const char *word, bool json, const char *svg) {
@@ -242,11 +245,9 @@ static int reproduce(const char *word, bool json, const char *svg) {
 
 static int write_trace(const tn_timeline *tl, const char *path) {
     tern_error err;
-    FILE *f = fopen(path, "w");
-    if (!f) return failed_text("%s: %s", path, strerror(errno));
-    int rc = tn_timeline_write_trace(tl, f, &err) == TERN_OK ? EXIT_OK : failed(&err);
-    if (fclose(f) && rc == EXIT_OK) rc = failed_text("%s: cannot write", path);
-    return rc;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    return tn_timeline_save_trace(tl, &ctx, path, &err) == TERN_OK ? EXIT_OK : failed(&err);
 }
 
 /* ---- this machine ---------------------------------------------------------------------------------- */
@@ -254,12 +255,10 @@ static int write_trace(const tn_timeline *tl, const char *path) {
 /* The calibration test: a package's prefill on this machine's own lanes and policy, from the stage times
  * beside the package. */
 static int this_machine(const char *path, int32_t n_prompt, bool json, const char *trace) {
-    tern_options opt;
     tern_engine *e = NULL;
     tern_error err;
-    tern_options_defaults(&opt);
-    if (tern_engine_open(path, &opt, &e, &err) != TERN_OK) return failed(&err);
-    tn_measured_stages measured;
+    if (tern_engine_open(path, NULL, &e, &err) != TERN_OK) return failed(&err);
+    tn_measured_steps measured;
     tn_sim_model shape;
     tn_sim_result o;
     tn_sim s = {0};
@@ -317,14 +316,14 @@ static int write_gantt(tn_ctx *ctx, tn_sim *s, const tn_sim_request *base, const
             runs[i].timeline = tl[i], runs[i].ttft_ms = o.ttft_ms, runs[i].after_ms = o.exposed_switch_ms;
     }
     int rc = st == TERN_OK ? EXIT_OK : failed(&err);
-    FILE *f = rc == EXIT_OK ? fopen(path, "w") : NULL;
-    if (rc == EXIT_OK && !f) rc = failed_text("%s: %s", path, strerror(errno));
-    if (f) {
+    output_file f;
+    if (rc == EXIT_OK && !output_open(&f, path, &svg_kind)) rc = EXIT_FAILED;
+    if (rc == EXIT_OK) {
         char title[160];
         snprintf(title, sizeof title, "%s on %s, a prompt of %d tokens", base->model->name, base->soc->title,
                  base->n_tokens);
-        tn_svg_gantt(f, title, runs, n);
-        if (fclose(f)) rc = failed_text("%s: cannot write", path);
+        tn_svg_gantt(f.stream, title, runs, n);
+        rc = output_close(&f);
     }
     for (int i = 0; i < n; i++) tn_timeline_close(&tl[i]);
     return rc;

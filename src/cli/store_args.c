@@ -1,5 +1,7 @@
 #include "cli/store_args.h"
 
+#include "cli/output.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +29,16 @@ int open_stored_session(tern_engine *e, tern_session_options *so, const char *gi
         tern_error without;
         so->store = NULL;
         st = tern_session_open(e, so, out, &without);
-        if (st == TERN_OK) fprintf(stderr, "tern: nothing is stored: %s\n", err.message);
+        if (st == TERN_OK) fprintf(stderr, "tern: nothing is stored: %s\n", shown(err.message));
     }
     so->store = NULL;
     free(path);
     return st == TERN_OK ? -1 : failed(&err);
+}
+
+void store_ctx(tn_ctx *ctx) {
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = log_line;
+    tn_ctx_init(ctx, &hooks);
 }

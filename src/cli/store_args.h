@@ -22,4 +22,7 @@ int open_stored_session(tern_engine *e, tern_session_options *so, const char *gi
  * Free with free(). */
 char *store_path(const char *given);
 
+/* For a store that is used without an engine: notices go to standard error. */
+void store_ctx(tn_ctx *ctx);
+
 #endif

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "model/sampler.h"
 
@@ -74,7 +75,7 @@ tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, i
 
 tern_status tn_drafting_profile(tern_session *s, tern_error *err) {
     enum { ENOUGH = 4 }; /* classes known */
-    tn_stage_profile *p = &s->profile;
+    tn_step_profile *p = &s->profile;
     float rows[TN_PROP_COSTS], relative[TN_PROP_COSTS];
     int n;
     if (!s->pipeline || p->n_forwards >= ENOUGH ||
@@ -112,11 +113,11 @@ tern_status tern_session_learn(tern_session *s, const int32_t *tokens, size_t n,
     return tn_draft_learn(d->draft, tokens, n, err);
 }
 
-void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out) {
+tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_stats *out, size_t size_bytes) {
+    if (!s) return TERN_E_INVALID;
     const tn_drafting *d = &s->drafting;
     double offered = d->n_offered ? (double)d->n_offered : 1, kept = (double)(d->n_steps + d->n_accepted);
-    tern_draft_stats t = {
-        .size_bytes = out->size_bytes,
+    const tern_draft_stats t = {
         .n_steps = d->n_steps,
         .n_rows = d->n_rows,
         .n_accepted = d->n_accepted,
@@ -134,7 +135,7 @@ void tern_session_draft_stats(const tern_session *s, tern_draft_stats *out) {
         .learn_s = (double)s->storing.learn_ns * 1e-9,
         .commit_s = (double)s->storing.commit_ns * 1e-9,
     };
-    memcpy(out, &t, out->size_bytes < sizeof t ? out->size_bytes : sizeof t);
+    return tn_sized_out(out, size_bytes, &t, sizeof t, TN_SIZE_UP_TO(tern_draft_stats, draft_bytes));
 }
 
 /* ---- calibration ---------------------------------------------------------------------------------- */
@@ -145,7 +146,7 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     size_t k = (size_t)h->n_embd;
     if (!e->npu) {
         const tn_linear *l = tn_model_linear(e->model, -1, h->tied ? TN_W_EMBD : TN_W_OUT);
-        tn_panels_row(l->dtype, l->panels, (size_t)id, k, row);
+        tn_linear_row(l, (size_t)id, row);
         return l->bias ? l->bias[id] : 0;
     }
     const tn_npu_site *site = tn_npu_site_at(e->npu, 0, TN_SITE_LM_HEAD);
@@ -241,7 +242,8 @@ tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows,
             float *row = d->head_rows + (size_t)j * e;
             tn_forward_out_norm(m, kern, x, row, 1);
         }
-        tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n);
+        tn_linear_run(&head, kern, s->e->pool, d->head_rows, e, d->head_logits, (size_t)d->n_head, (size_t)n,
+                      NULL);
         for (int32_t j = 0; j < n; j++)
             tn_draft_successors(d->draft, pos0 + i + j, d->head_logits + (size_t)j * (size_t)d->n_head,
                                 d->n_head);
@@ -274,7 +276,7 @@ tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n
     TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for a draft model");
     m->ctx = ctx;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = tn_pool_size(target->pool);
     o.hooks = &target->ctx.hooks;
     tern_session_options so;

@@ -1,7 +1,7 @@
 /* engine/engine.h - what an engine and a session are made of (internal side of tern.h).
  *
  *   tern_engine (immutable after open)          tern_session (one thread at a time)
- *     ctx, pool, kernels                          kv cache, activations, tokens, logits
+ *     ctx, pool, kernels                          state, activations, tokens, logits
  *     model: hyperparameters, weights, tokenizer
  *     npu, exec: for packages                   pipeline (packages) or acts (float models)
  *
@@ -10,10 +10,13 @@
 #ifndef TN_ENGINE_ENGINE_H
 #define TN_ENGINE_ENGINE_H
 
+#include "engine/constrain.h"
 #include "engine/drafting.h"
+#include "engine/options.h"
 #include "prefill/pipeline.h"
 #include "engine/storing.h"
 #include "model/forward.h"
+#include "model/state.h"
 
 enum { TN_SCORE_ROWS = 16 };   /* positions whose logits are computed at once when scoring */
 enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
@@ -30,16 +33,18 @@ struct tern_engine {
     tn_attn_options attention;
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
-    char *profile_path; /* cache of the stage times, beside the package */
+    char *profile_path;          /* cache of the stage times, beside the package */
+    _Atomic(tn_gvocab *) gvocab; /* NULL until a grammar needs it */
+    int fd;                      /* of tern_engine_open_fd, or -1 */
 };
 
 struct tern_session {
     tern_engine *e;
     int32_t n_ctx;
-    tn_kv kv;
+    tn_state state;        /* what the layers remember of the text */
     tn_acts acts;          /* float models */
     tn_pipeline *pipeline; /* packages */
-    tn_stage_profile profile;
+    tn_step_profile profile;
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens;       /* [n_ctx] */
     int32_t n_tok;         /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
@@ -50,6 +55,7 @@ struct tern_session {
     float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     tn_drafting drafting;
     tn_storing storing;
+    tn_constraint constraint;
     _Atomic bool cancel;
 };
 
@@ -76,8 +82,8 @@ void tn_session_settle(tern_session *s, int32_t row);
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
 /* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one
  * leaves it unmeasured. */
-void tn_profile_load(const tern_engine *e, tn_stage_profile *p);
-void tn_profile_save(const tern_engine *e, const tn_stage_profile *p);
+void tn_profile_load(const tern_engine *e, tn_step_profile *p);
+void tn_profile_save(const tern_engine *e, const tn_step_profile *p);
 struct json_t;
 /* Replaces the file at once: others read and add to it, and what it holds stays where there is no room for
  * more. */
@@ -90,7 +96,7 @@ static inline bool tn_session_rope_long(const tern_session *s) {
     return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
 }
 
-/* Forget all but the first n tokens. */
+/* Forget all but the first n tokens, or more where a kind of state goes back to snapshots only: s->n_tok says. */
 void tn_session_truncate(tern_session *s, int32_t n);
 
 #endif

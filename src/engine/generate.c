@@ -2,24 +2,32 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "model/sampler.h"
 
 #include <string.h>
 
-void tern_sampling_defaults(tern_sampling *p) {
-    *p = (tern_sampling){.size_bytes = sizeof *p,
-                         .temperature = 0.8f,
-                         .top_k = 40,
-                         .top_p = 0.95f,
-                         .min_p = 0.05f,
-                         .repeat_penalty = 1.0f,
-                         .repeat_last_n = 64};
+_Static_assert(sizeof(tern_sampling) == 72, "it lies inside tern_generate_options and never grows");
+_Static_assert(sizeof(tern_generate_result) == 48, "it never grows");
+
+tern_status tern_sampling_init(tern_sampling *p, size_t size_bytes) {
+    const tern_sampling d = {.size_bytes = sizeof d,
+                             .temperature = 0.8f,
+                             .top_k = 40,
+                             .top_p = 0.95f,
+                             .min_p = 0.05f,
+                             .repeat_penalty = 1.0f,
+                             .repeat_last_n = 64};
+    return tn_sized_out(p, size_bytes, &d, sizeof d, sizeof d);
 }
 
-void tern_generate_options_defaults(tern_generate_options *o) {
-    *o = (tern_generate_options){.size_bytes = sizeof *o, .max_tokens = 128};
-    tern_sampling_defaults(&o->sampling);
+enum { LEAST_OPTIONS = TN_SIZE_UP_TO(tern_generate_options, user) };
+
+tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes) {
+    tern_generate_options d = {.size_bytes = size_bytes, .max_tokens = 128};
+    tern_sampling_defaults(&d.sampling);
+    return tn_sized_out(o, size_bytes, &d, sizeof d, LEAST_OPTIONS);
 }
 
 /* Text on its way to the caller; holds back what may be the start of a stop string. */
@@ -86,6 +94,7 @@ typedef struct decoder {
     uint32_t drafters; /* 0: one token a forward */
     int32_t max_rows;
     int32_t token; /* drawn and given out, not evaluated yet */
+    float *shaped; /* [n_vocab] for on_logits */
 } decoder;
 
 /* Draw the next token from logits and give it out. false: generation ends here, or *st tells why it failed.
@@ -102,12 +111,32 @@ static bool take(decoder *g, const float *logits, tern_status *st, tern_error *e
         g->res.reason = TERN_STOP_CONTEXT;
         return false;
     }
-    g->token = tn_sampler_draw(&g->sampler, logits, s->tokens, (size_t)s->n_tok);
+    if (tn_constraint_done(&s->constraint)) {
+        g->res.reason = TERN_STOP_END;
+        return false;
+    }
+    const float *shaped = logits; /* what is drawn from; log-probabilities are the model's own */
+    if (o->on_logits) {
+        size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+        memcpy(g->shaped, logits, n_vocab * sizeof *logits);
+        if (!o->on_logits(o->user, g->shaped, n_vocab)) {
+            g->res.reason = TERN_STOP_CALLBACK;
+            return false;
+        }
+        shaped = g->shaped;
+    }
+    if (s->constraint.active) {
+        *st = tn_constraint_shape(&s->constraint, &shaped, (size_t)s->e->model->h.n_vocab, err);
+        if (*st != TERN_OK) return false;
+    }
+    g->token = tn_sampler_draw(&g->sampler, shaped, s->tokens, (size_t)s->n_tok);
     if (!g->res.n_tokens) g->t0 = tn_now_s();
     if (!o->ignore_end && tern_token_is_end(s->e, g->token)) {
         g->res.reason = TERN_STOP_END;
         return false;
     }
+    if (s->constraint.active) *st = tn_constraint_took(&s->constraint, g->token, err);
+    if (*st != TERN_OK) return false;
     float logprob =
         o->on_token && !o->no_logprobs ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
     if (g->text.has_detok)
@@ -200,20 +229,26 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
     decoder g = {.s = s, .res = {.reason = TERN_STOP_LENGTH}};
     tern_generate_options *o = &g.o;
     tern_generate_options_defaults(o);
-    if (opt) memcpy(o, opt, opt->size_bytes < sizeof *o ? opt->size_bytes : sizeof *o);
     if (result) *result = g.res;
+    if (opt)
+        TN_TRY(tn_sized_in(o, sizeof *o, opt, opt->size_bytes, LEAST_OPTIONS, "tern_generate_options", err));
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->has_logits, err, TERN_E_INVALID, "generate needs a prompt: prefill first");
     TN_FAIL_IF(o->draft_nodes < 0 || o->draft_nodes > TN_TREE_MAX, err, TERN_E_INVALID,
                "draft_nodes %d: want 1 to %d, or 0", o->draft_nodes, TN_TREE_MAX);
     int32_t n_prompt = s->n_tok;
     g.max_rows = o->draft_nodes ? o->draft_nodes : TN_TREE_MAX;
-    tern_status st = tn_drafting_use(s, o->draft, &g.drafters, err);
+    tern_status st = tn_constraint_use(s, o, err);
+    if (st == TERN_OK) st = tn_drafting_use(s, o->draft, &g.drafters, err);
     if (st == TERN_OK && g.drafters & TN_DRAFT_SAM) st = tn_storing_learn(s, err);
     if (st == TERN_OK && g.drafters) st = tn_draft_sync(s->drafting.draft, s->tokens, s->n_tok, err);
     if (st == TERN_OK)
         st = tn_sampler_open(&s->e->ctx, &o->sampling, (size_t)s->e->model->h.n_vocab, &g.sampler, err);
     if (st == TERN_OK) st = outlet_open(&g.text, s, o, err);
+    if (st == TERN_OK && o->on_logits) {
+        g.shaped = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, (size_t)s->e->model->h.n_vocab, sizeof *g.shaped);
+        if (!g.shaped) st = tn_fail(err, TERN_E_MEMORY, "no memory for a copy of the logits");
+    }
     if (st == TERN_OK && take(&g, s->logits, &st, err)) {
         while (advance(&g, &st, err)) {
         }
@@ -225,6 +260,7 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
         if (g.text.n && o->on_token) o->on_token(o->user, -1, g.text.buf, g.text.n, 0);
     }
     tn_free(&s->e->ctx, g.text.buf);
+    tn_free(&s->e->ctx, g.shaped);
     if (g.sampler.ctx) tn_sampler_close(&g.sampler);
     tn_storing_commit(s, n_prompt);
     if (result) *result = g.res;

@@ -1,11 +1,12 @@
 /* Stage and forward times measured once per machine, model and settings, cached beside the package. */
 #include "engine/engine.h"
+#include "prefill/steps.h"
 
 #include "base/json.h"
+#include "base/outfile.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What the times depend on; a file written under another key is measured anew. */
 static void key_of(const tern_engine *e, char *key, size_t cap) {
@@ -15,12 +16,12 @@ static void key_of(const tern_engine *e, char *key, size_t cap) {
              (int)e->attention.mode, pipelined ? "-p" : "", e->npu->packed ? "-packed" : "");
 }
 
-void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
-    *p = (tn_stage_profile){0};
+void tn_profile_load(const tern_engine *e, tn_step_profile *p) {
+    *p = (tn_step_profile){0};
     json_t *j;
     char key[64];
     key_of(e, key, sizeof key);
-    if (tn_json_read(e->profile_path, 0, &j, NULL) != TERN_OK) return;
+    if (!e->profile_path || tn_json_read(e->profile_path, 0, &j, NULL) != TERN_OK) return;
     const char *stored = json_string_value(json_object_get(j, "key"));
     const json_t *us = json_object_get(j, "stage_us");
     if (stored && !strcmp(stored, key)) {
@@ -36,8 +37,10 @@ void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
     }
     if (stored && !strcmp(stored, key) && json_is_object(us)) {
         bool ok = true;
-        for (int s = 0; s < TN_N_STAGES && ok; s++) {
-            const json_t *v = json_object_get(us, tn_stage_name((tn_stage)s));
+        tn_step_types types;
+        tn_step_types_of(&e->model->program, &types);
+        for (int32_t s = 0; s < types.n && ok; s++) {
+            const json_t *v = json_object_get(us, types.at[s].name);
             p->us[s] = json_number_value(v);
             ok = json_is_number(v) && p->us[s] >= 0 && p->us[s] < 1e9;
         }
@@ -52,27 +55,25 @@ void tn_profile_load(const tern_engine *e, tn_stage_profile *p) {
 }
 
 bool tn_profile_put(const tern_engine *e, const json_t *j) {
-    tn_ctx *ctx = (tn_ctx *)&e->ctx;
-    size_t cap = strlen(e->profile_path) + 32;
-    char *tmp = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
-    if (!tmp) return false;
-    snprintf(tmp, cap, "%s.%ld.tmp", e->profile_path, (long)getpid());
+    static const tn_outkind kind = {.what = "a profile", .begins = {"{"}};
     char *text;
-    bool ok = tn_json_text(j, JSON_INDENT(1) | JSON_REAL_PRECISION(6), &text, NULL) == TERN_OK;
-    FILE *f = ok ? fopen(tmp, "w") : NULL;
-    ok = f && fputs(text, f) >= 0;
-    ok = f && !fclose(f) && ok && !rename(tmp, e->profile_path);
+    tn_outfile *file = NULL;
+    if (!e->profile_path || tn_json_text(j, JSON_INDENT(1) | JSON_REAL_PRECISION(6), &text, NULL) != TERN_OK)
+        return false;
+    bool ok = tn_outfile_open((tn_ctx *)&e->ctx, e->profile_path, &kind, &file, NULL) == TERN_OK &&
+              tn_outfile_write(file, text, strlen(text), NULL) == TERN_OK &&
+              tn_outfile_commit(&file, NULL) == TERN_OK;
+    tn_outfile_abort(&file);
     free(text);
-    if (!ok) unlink(tmp);
-    tn_free(ctx, tmp);
     return ok;
 }
 
-void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
+void tn_profile_save(const tern_engine *e, const tn_step_profile *p) {
     char key[64];
+    if (!e->profile_path) return; /* of a package that goes with the engine */
     key_of(e, key, sizeof key);
     json_t *old;
-    if (tn_json_read(e->profile_path, 0, &old, NULL) == TERN_E_MEMORY)
+    if (!e->profile_path || tn_json_read(e->profile_path, 0, &old, NULL) == TERN_E_MEMORY)
         return; /* what is there shall not be lost */
     json_t *tuned = json_object_get(old, "tuned"),
            *read = json_object_get(old, "read"); /* tune.h's: stay as they are */
@@ -81,8 +82,10 @@ void tn_profile_save(const tern_engine *e, const tn_stage_profile *p) {
         tn_json_append(&rows, tn_json_real((double)p->forward_rows[i]));
         tn_json_append(&relative, tn_json_real((double)p->forward_relative[i]));
     }
-    for (int s = 0; p->measured && s < TN_N_STAGES; s++)
-        tn_json_set(&us, tn_stage_name((tn_stage)s), tn_json_real(p->us[s]));
+    tn_step_types types;
+    tn_step_types_of(&e->model->program, &types);
+    for (int32_t s = 0; p->measured && s < types.n; s++)
+        tn_json_set(&us, types.at[s].name, tn_json_real(p->us[s]));
     json_t *j = tn_json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", key, "stage_us", us,
                              "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
                              "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);

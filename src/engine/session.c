@@ -1,6 +1,8 @@
 /* A session's timeline: prefill, step, score, cancel. */
 #include "engine/engine.h"
 
+#include "base/finite.h"
+#include "base/sized.h"
 #include "base/status.h"
 #include "package/loader.h"
 
@@ -9,8 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-void tern_session_options_defaults(tern_session_options *o) {
-    *o = (tern_session_options){.size_bytes = sizeof *o};
+tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes) {
+    const tern_session_options d = {.size_bytes = size_bytes};
+    return tn_sized_out(o, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_session_options, n_ctx));
 }
 
 static tern_status open_pipeline(tern_session *s, tern_error *err) {
@@ -23,7 +26,7 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
-    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->kv, e->pool, e->exec, e->policy,
+    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
                             &e->attention, &s->profile, &s->pipeline, err);
 }
 
@@ -34,7 +37,9 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     TN_FAIL_IF(!e, err, TERN_E_INVALID, "tern_session_open needs an engine");
     tern_session_options o;
     tern_session_options_defaults(&o);
-    if (opt) memcpy(&o, opt, opt->size_bytes < sizeof o ? opt->size_bytes : sizeof o);
+    if (opt)
+        TN_TRY(tn_sized_in(&o, sizeof o, opt, opt->size_bytes, TN_SIZE_UP_TO(tern_session_options, n_ctx),
+                           "tern_session_options", err));
     const tn_hparams *h = &e->model->h;
     int32_t n_ctx = o.n_ctx ? o.n_ctx : h->ctx_train < 4096 ? h->ctx_train : 4096;
     TN_FAIL_IF(n_ctx < 1 || n_ctx > 1 << 24, err, TERN_E_INVALID, "a context of %d tokens: want 1 to %d",
@@ -56,10 +61,11 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     tern_status st = s->tokens && s->pos && s->slot && s->logits
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
-    if (st == TERN_OK) st = tn_kv_open(ctx, h, n_ctx, &s->kv, err);
+    if (st == TERN_OK) st = tn_state_open(ctx, &e->model->program, h, n_ctx, &s->state, err);
     if (st == TERN_OK)
         st = e->npu ? open_pipeline(s, err)
-                    : tn_acts_open(ctx, e->model, chunk, s->kv.cap_tok, tn_pool_size(e->pool), &s->acts, err);
+                    : tn_acts_open(ctx, e->model, chunk, s->state.kv.cap_tok, tn_pool_size(e->pool), &s->acts,
+                                   err);
     uint32_t drafters;
     if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
     if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);
@@ -84,9 +90,10 @@ void tern_session_close(tern_session **ps) {
         memcpy(s->profile.forward_relative, relative, sizeof relative);
         s->profile.n_forwards = n_times;
     }
+    tn_constraint_close(s);
     tn_drafting_close(s);
     tn_storing_close(s);
-    if (s->kv.ctx) tn_kv_close(&s->kv);
+    tn_state_close(&s->state);
     if (s->acts.ctx) tn_acts_close(&s->acts);
     if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) tn_profile_save(s->e, &s->profile);
     tn_pipeline_close(&s->pipeline);
@@ -122,7 +129,7 @@ static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
     }
     return (tn_rows){.h = &s->e->model->h,
                      .kern = &s->e->kern,
-                     .kv = &s->kv,
+                     .kv = &s->state.kv,
                      .n_rows = n,
                      .pos = s->pos,
                      .slot = s->slot,
@@ -141,11 +148,39 @@ static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, cons
     return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
 }
 
-static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
-                             tern_error *err) {
+/* Logits that are no numbers would be drawn from all the same. The values of the layers tell where it began: what
+ * is not finite in front of a layer is not finite in its V. */
+static tern_status check_logits(const tern_session *s, const float *logits, int32_t n, int32_t end,
+                                tern_error *err) {
+    const tn_kv *kv = &s->state.kv;
+    const tn_hparams *h = &s->e->model->h;
+    TN_FAIL_IF(s->e->npu && tn_file_shrank(s->e->npu->map), err, TERN_E_IO,
+               "the package became shorter while it was in use: its weights are gone");
+    if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
+    for (int l = 0; l < kv->n_layers; l++) {
+        for (int i = 0; i < kv->n_kv_heads; i++)
+            TN_FAIL_IF(
+                !tn_all_finite(tn_kv_v(kv, l, i), (size_t)end * (size_t)kv->d_head), err, TERN_E_FORMAT,
+                "the model computes values that are not finite: layer %d is the first that has some", l);
+    }
+    return tn_fail(
+        err, TERN_E_FORMAT,
+        "the model computes values that are not finite: behind the attention of layer %d, the last",
+        h->n_layers - 1);
+}
+
+static tern_status raw_logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
+                                 tern_error *err) {
     if (s->pipeline) return tn_pipeline_logits(s->pipeline, row0, n, logits, err);
     tn_forward_logits(s->e->model, s->e->pool, r, &s->acts, row0, n, logits);
     return TERN_OK;
+}
+
+/* r: n_rows rows, the last of which lie behind the session's tokens. */
+static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
+                             tern_error *err) {
+    TN_TRY(raw_logits_of(s, r, row0, n, logits, err));
+    return check_logits(s, logits, n, s->n_tok + row0 + n, err);
 }
 
 /* Logits of the positions a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time. `done`: tokens
@@ -176,6 +211,7 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
     if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
     bool calibrates = tn_drafting_calibrates(s, n);
     if (calibrates) TN_TRY(tn_drafting_before(s, tokens, n, err));
+    bool shown = n > (size_t)max_rows(s);
     for (size_t done = 0; done < n;) {
         int32_t rows = n - done < (size_t)max_rows(s) ? (int32_t)(n - done) : max_rows(s);
         tn_rows r;
@@ -188,8 +224,11 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         if (st != TERN_OK) return st;
         if (calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
         memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
+        tn_state_append(&s->state, rows);
         s->n_tok += rows;
         done += (size_t)rows;
+        TN_FAIL_IF(shown && !tn_progress(&s->e->ctx, "prompt", (double)done / (double)n), err,
+                   TERN_E_CANCELLED, "the prompt was cancelled after %zu of %zu tokens", done, n);
     }
     s->has_logits = n > 0 || s->has_logits;
     return TERN_OK;
@@ -216,7 +255,7 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
     /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one
      * needs */
-    tn_kv_move(&s->kv, s->n_tok - tree->depth[row] + row, s->n_tok);
+    tn_state_keep(&s->state, s->n_tok - tree->depth[row] + row);
     s->tokens[s->n_tok++] = tree->token[row];
 }
 
@@ -242,9 +281,19 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
 
 void tn_session_truncate(tern_session *s, int32_t n) {
     if (n >= s->n_tok) return;
+    n = tn_state_truncate(&s->state, n); /* some kinds of state go back further, to a snapshot */
     tn_storing_truncate(&s->storing, n);
     s->n_tok = n;
     s->has_logits = false;
+}
+
+tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(n_tok > (size_t)s->n_tok, err, TERN_E_LIMIT, "%zu tokens to keep of %d", n_tok, s->n_tok);
+    TN_FAIL_IF(n_tok && n_tok < (size_t)s->n_tok && !tn_state_truncates(&s->state), err, TERN_E_UNSUPPORTED,
+               "what this model remembers cannot go back to token %zu", n_tok);
+    tn_session_truncate(s, (int32_t)n_tok);
+    return TERN_OK;
 }
 
 tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err) {
@@ -255,6 +304,7 @@ tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t 
     if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return TERN_OK;
     if (same == n_tok) same--; /* the last token again, for its logits */
     tn_session_truncate(s, (int32_t)same);
+    same = (size_t)s->n_tok;
     return tn_session_append(s, prompt + same, n_tok - same, NULL, err);
 }
 
@@ -280,17 +330,17 @@ tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) {
     return tn_session_append(s, &token, 1, NULL, err);
 }
 
-const float *tern_session_logits(const tern_session *s) { return s->has_logits ? s->logits : NULL; }
-size_t tern_session_length(const tern_session *s) { return (size_t)s->n_tok; }
-int32_t tern_session_capacity(const tern_session *s) { return s->n_ctx; }
+const float *tern_session_logits(const tern_session *s) { return s && s->has_logits ? s->logits : NULL; }
+size_t tern_session_length(const tern_session *s) { return s ? (size_t)s->n_tok : 0; }
+int32_t tern_session_capacity(const tern_session *s) { return s ? s->n_ctx : 0; }
 void tern_session_cancel(tern_session *s) {
     if (s) atomic_store(&s->cancel, true);
 }
 
-void tern_session_stats(const tern_session *s, tern_stats *out) {
-    const tn_kv *kv = &s->kv;
-    *out = (tern_stats){.kv_bytes = 2 * sizeof(float) * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0)};
-    if (!s->pipeline) return;
+static tern_stats stats_of(const tern_session *s) {
+    tern_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
+    tern_stats *out = &all;
+    if (!s->pipeline) return all;
     const tn_pipeline_stats *p = tn_pipeline_stats_get(s->pipeline);
     const int32_t *w = s->e->n_lane_workers;
     double wall = (double)p->wall_ns;
@@ -345,20 +395,24 @@ void tern_session_stats(const tern_session *s, tern_stats *out) {
     out->loaded_s = (double)l.done_ns * 1e-9;
     out->read_method = l.method;
     out->unpacked_by_device = l.n_unpacked_by_device;
+    return all;
+}
+
+tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes) {
+    if (!s) return TERN_E_INVALID;
+    const tern_stats all = stats_of(s);
+    return tn_sized_out(out, size_bytes, &all, sizeof all, TN_SIZE_UP_TO(tern_stats, activation_bytes));
 }
 
 tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
                "nothing was recorded: open a package with the trace option");
-    FILE *f = fopen(path, "w");
-    TN_FAIL_IF(!f, err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
-    tern_status st = tn_timeline_write_trace(s->timeline, f, err);
-    if (fclose(f) && st == TERN_OK)
-        st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
-    return st;
+    return tn_timeline_save_trace(s->timeline, (tn_ctx *)&s->e->ctx, path, err);
 }
 
 tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
                "nothing was recorded: open a package with the trace option");
     int copy = dup(fd);

@@ -1,11 +1,13 @@
-/* Saving and loading a session: tokens, KV cache and logits, tied to the model by its fingerprint.
- * File: state_head | tokens i32 | per layer and KV head: K panels, V rows (f32) | logits f32 | XXH64 of all
- * before. */
+/* Saving and loading a session: tokens, state and logits, tied to the model by its fingerprint.
+ * File: state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. */
 #include "engine/engine.h"
 
+#include "base/finite.h"
 #include "base/file.h"
+#include "base/outfile.h"
 #include "base/status.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,49 +45,21 @@ static void get(stream *s, void *p, size_t n) {
     XXH64_update(s->hash, p, n);
 }
 
-/* The cache slices that hold the first n_tok positions, in file order. */
-static void each_slice(const tern_session *s, int32_t n_tok, stream *st,
-                       void (*io)(stream *, void *, size_t)) {
-    const tn_kv *kv = &s->kv;
-    size_t d = (size_t)kv->d_head, k_pos = (size_t)(n_tok + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    for (int l = 0; l < kv->n_layers; l++) {
-        for (int h = 0; h < kv->n_kv_heads; h++) {
-            io(st, tn_kv_k(kv, l, h), k_pos * d * sizeof(float));
-            io(st, tn_kv_v(kv, l, h), (size_t)n_tok * d * sizeof(float));
-        }
-    }
-}
-
-static void put_slice(stream *s, void *p, size_t n) { put(s, p, n); }
-
-/* The last K panel is written whole: give the slots behind n_tok a value, so that files are reproducible. */
-static void clear_tail(const tern_session *s) {
-    const tn_kv *kv = &s->kv;
-    size_t d = (size_t)kv->d_head, in_panel = (size_t)(s->n_tok % TN_KV_PANEL);
-    if (!in_panel) return;
-    size_t off = (size_t)(s->n_tok / TN_KV_PANEL) * d * TN_KV_PANEL;
-    for (int l = 0; l < kv->n_layers; l++) {
-        for (int h = 0; h < kv->n_kv_heads; h++) {
-            for (size_t i = 0; i < d; i++) {
-                memset(tn_kv_k(kv, l, h) + off + i * TN_KV_PANEL + in_panel, 0,
-                       (TN_KV_PANEL - in_panel) * sizeof(float));
-            }
-        }
-    }
-}
+static void put_state(void *user, void *p, size_t n) { put(user, p, n); }
+static void get_state(void *user, void *p, size_t n) { get(user, p, n); }
 
 tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
-    TN_TRY(tn_file_may_replace(path, err));
+    static const tn_outkind kind = {.what = "a saved session", .begins = {"TERNSTA"}, .is_private = true};
     const tn_model *m = s->e->model;
-    size_t cap = strlen(path) + 32;
-    char *tmp = tn_alloc(&s->e->ctx, TN_MEM_OTHER, cap, 1);
-    TN_FAIL_IF(!tmp, err, TERN_E_MEMORY, "no memory to save a session");
-    snprintf(tmp, cap, "%s.tmp%ld", path, (long)getpid());
-    stream st = {.f = fopen(tmp, "wb"), .hash = XXH64_createState()};
+    tn_outfile *file;
+    TN_TRY(tn_outfile_open((tn_ctx *)&s->e->ctx, path, &kind, &file, err));
+    int fd = dup(tn_outfile_fd(file));
+    stream st = {.f = fd >= 0 ? fdopen(fd, "wb") : NULL, .hash = XXH64_createState()};
     tern_status rc = TERN_OK;
     if (!st.f || !st.hash) {
-        rc = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", tmp, strerror(errno));
+        if (!st.f && fd >= 0) close(fd);
+        rc = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
         goto out;
     }
     XXH64_reset(st.hash, 0);
@@ -99,32 +73,81 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
                        .has_logits = s->has_logits,
                        .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
-    clear_tail(s);
     put(&st, &head, sizeof head);
     put(&st, s->tokens, (size_t)s->n_tok * sizeof *s->tokens);
-    each_slice(s, s->n_tok, &st, put_slice);
+    tn_state_save(&s->state, put_state, &st);
     if (s->has_logits) put(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st.hash);
-    if (fwrite(&digest, sizeof digest, 1, st.f) != 1 || fflush(st.f) || fsync(fileno(st.f))) st.failed = true;
+    if (fwrite(&digest, sizeof digest, 1, st.f) != 1) st.failed = true;
     if (fclose(st.f)) st.failed = true;
     st.f = NULL;
-    if (st.failed || rename(tmp, path))
-        rc = tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno));
+    rc = st.failed ? tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno))
+                   : tn_outfile_commit(&file, err);
 out:
     if (st.f) fclose(st.f);
-    if (rc != TERN_OK) (void)remove(tmp);
+    tn_outfile_abort(&file);
     if (st.hash) XXH64_freeState(st.hash);
-    tn_free(&s->e->ctx, tmp);
     return rc;
+}
+
+/* A state on its way from one session to another. */
+typedef struct memory {
+    char *data;
+    size_t n, cap;
+} memory;
+
+static void to_memory(void *user, void *p, size_t n) {
+    memory *m = user;
+    assert(n <= m->cap - m->n);
+    memcpy(m->data + m->n, p, n);
+    m->n += n;
+}
+
+static void from_memory(void *user, void *p, size_t n) {
+    memory *m = user;
+    assert(n <= m->cap - m->n);
+    memcpy(p, m->data + m->n, n);
+    m->n += n;
+}
+
+tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_error *err) {
+    TN_FAIL_IF(!dst || !src, err, TERN_E_INVALID, "tern_session_copy needs two sessions");
+    TN_FAIL_IF(dst->e != src->e, err, TERN_E_INVALID, "the sessions are of different engines");
+    TN_FAIL_IF(src->n_tok > dst->n_ctx, err, TERN_E_LIMIT, "%d tokens do not fit a context of %d", src->n_tok,
+               dst->n_ctx);
+    TN_FAIL_IF(tn_session_rope_long(dst) != tn_session_rope_long(src), err, TERN_E_INVALID,
+               "the sessions' contexts lie on different sides of %d tokens, with other rope factors",
+               src->e->model->h.rope_orig_ctx);
+    if (dst == src) return TERN_OK;
+    tn_ctx *ctx = &src->e->ctx;
+    memory m = {.cap = tn_state_bytes(&src->state)};
+    m.data = tn_alloc(ctx, TN_MEM_OTHER, m.cap, 1);
+    TN_FAIL_IF(!m.data, err, TERN_E_MEMORY, "no memory to copy a session of %d tokens", src->n_tok);
+    tn_state_save(&src->state, to_memory, &m);
+    if (dst->pipeline) tn_pipeline_forget(dst->pipeline);
+    tn_session_truncate(dst, 0);
+    m.n = 0;
+    tn_state_load(&dst->state, src->n_tok, from_memory, &m);
+    tn_free(ctx, m.data);
+    memcpy(dst->tokens, src->tokens, (size_t)src->n_tok * sizeof *src->tokens);
+    if (src->has_logits)
+        memcpy(dst->logits, src->logits, (size_t)src->e->model->h.n_vocab * sizeof *src->logits);
+    dst->n_tok = src->n_tok;
+    dst->has_logits = src->has_logits;
+    return TERN_OK;
 }
 
 tern_status tern_session_load(tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     const tn_model *m = s->e->model;
-    stream st = {.f = fopen(path, "rb"), .hash = XXH64_createState()};
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
+    stream st = {.f = fdopen(fd, "rb"), .hash = XXH64_createState()};
     tern_status rc = TERN_OK;
     state_head head;
     if (!st.f || !st.hash) {
+        if (!st.f) close(fd);
         rc = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
         goto out;
     }
@@ -153,12 +176,14 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
     if (s->pipeline) tn_pipeline_forget(s->pipeline);
     tn_session_truncate(s, 0); /* from here on the old contents are gone */
     get(&st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
-    each_slice(s, head.n_tok, &st, get);
+    tn_state_load(&s->state, head.n_tok, get_state, &st);
     if (head.has_logits) get(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st.hash), stored;
     bool ok = !st.failed && fread(&stored, sizeof stored, 1, st.f) == 1 && stored == digest;
+    ok = ok && (!head.has_logits || tn_all_finite(s->logits, (size_t)m->h.n_vocab));
     for (int32_t i = 0; ok && i < head.n_tok; i++) ok = s->tokens[i] >= 0 && s->tokens[i] < m->h.n_vocab;
     if (!ok) {
+        (void)tn_state_truncate(&s->state, 0);
         rc = tn_fail(err, TERN_E_FORMAT,
                      "%s: truncated or damaged (checksum differs); the session is empty now", path);
         goto out;

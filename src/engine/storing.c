@@ -104,3 +104,7 @@ void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes) {
     if (st != TERN_OK) tn_log(ctx, TERN_LOG_WARN, "a document is not stored for drafts: %s", err.message);
     tn_free(ctx, ids);
 }
+
+tern_status tn_storing_quoting(tern_session *s, const int64_t *documents, size_t n, tern_error *err) {
+    return s->storing.store ? tn_store_quoting(s->storing.store, documents, n, err) : TERN_OK;
+}

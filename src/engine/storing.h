@@ -27,6 +27,8 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err);
 void tn_storing_commit(tern_session *s, int32_t n_prompt);
 /* Keep a document's text for the drafts of later sessions. Nothing without a store; one that fails is logged.
  */
+/* What is kept from now on quotes these documents of the store. */
+tern_status tn_storing_quoting(tern_session *s, const int64_t *documents, size_t n, tern_error *err);
 void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes);
 /* The session forgets all but its first n tokens: a conversation that keeps less than half of what is stored
  * is another one. */

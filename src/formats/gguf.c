@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/file.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,6 +70,11 @@ struct tn_gguf {
     pair *pairs;
     tn_tensor *tensors;        /* names are our own copies */
     const tn_tensor **by_name; /* sorted by name */
+    /* A split file, opened by its first part: */
+    tn_gguf **parts; /* [n_parts], the others */
+    size_t n_parts;
+    const tn_tensor **all; /* [n_all] tensors of all parts in order; NULL: not split */
+    uint64_t n_all;
 };
 
 typedef struct cursor {
@@ -419,11 +425,83 @@ tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes,
     return open_bytes(ctx, NULL, data, n_bytes, name, out, err);
 }
 
-tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err) {
+static tern_status open_part(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err) {
     *out = NULL;
     tn_file *f;
     TN_TRY(tn_file_open(ctx, path, &f, err));
     return open_bytes(ctx, f, f->data, f->size_bytes, path, out, err);
+}
+
+bool tn_gguf_shrank(const tn_gguf *g) { return tn_file_shrank(g->file); }
+
+/* ---- split files: NAME-00001-of-00003.gguf holds the metadata, all hold tensors ------------------- */
+
+enum { MAX_PARTS = 999, SPLIT_TAIL = 20 /* "-00001-of-00003.gguf" */ };
+
+/* The path of part i, from 1 on, beside that of the first one. */
+static void part_path(const tn_gguf *g, int64_t i, int64_t n, char *out, size_t cap) {
+    snprintf(out, cap, "%.*s-%05d-of-%05d.gguf", (int)(strlen(g->path) - SPLIT_TAIL), g->path, (int)i,
+             (int)n);
+}
+
+static tern_status merge_parts(tn_gguf *g, tern_error *err) {
+    g->n_all = g->n_tensors;
+    for (size_t i = 0; i < g->n_parts; i++) g->n_all += g->parts[i]->n_tensors;
+    const tn_tensor **names = tn_realloc(g->ctx, TN_MEM_OTHER, g->by_name, g->n_all, sizeof *names);
+    TN_FAIL_IF(!names, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " tensors", g->path, g->n_all);
+    g->by_name = names;
+    g->all = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_all, sizeof *g->all);
+    TN_FAIL_IF(!g->all, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " tensors", g->path, g->n_all);
+    uint64_t n = 0;
+    for (uint64_t k = 0; k < g->n_tensors; k++) g->all[n++] = &g->tensors[k];
+    for (size_t i = 0; i < g->n_parts; i++)
+        for (uint64_t k = 0; k < g->parts[i]->n_tensors; k++) g->all[n++] = &g->parts[i]->tensors[k];
+    memcpy(g->by_name, g->all, n * sizeof *g->all);
+    qsort(g->by_name, n, sizeof *g->by_name, by_name);
+    for (uint64_t i = 1; i < n; i++) {
+        const tn_tensor *a = g->by_name[i - 1], *b = g->by_name[i];
+        TN_FAIL_IF(!strcmp(a->name, b->name), err, TERN_E_FORMAT, "%s: tensor %.100s is also in %s", a->file,
+                   a->name, b->file);
+    }
+    return TERN_OK;
+}
+
+/* Opens the other parts of what says that it is split. */
+static tern_status open_parts(tn_gguf *g, tern_error *err) {
+    int64_t n = 0, no = 0, i_part;
+    if (!tn_gguf_i64(g, "split.count", &n) || n <= 1) return TERN_OK;
+    (void)tn_gguf_i64(g, "split.no", &no);
+    char path[4096], tail[64];
+    size_t len = strlen(g->path);
+    TN_FAIL_IF(n > MAX_PARTS || no < 0 || no >= n, err, TERN_E_FORMAT,
+               "%s: part %" PRId64 " of %" PRId64 ": there are at most %d", g->path, no + 1, n, MAX_PARTS);
+    snprintf(tail, sizeof tail, "-%05d-of-%05d.gguf", (int)no + 1, (int)n);
+    TN_FAIL_IF(len <= SPLIT_TAIL || len >= sizeof path || strcmp(g->path + len - SPLIT_TAIL, tail), err,
+               TERN_E_FORMAT, "%s: part %d of %d of a split file: its name must end in %s", g->path,
+               (int)no + 1, (int)n, tail);
+    part_path(g, 1, n, path, sizeof path);
+    TN_FAIL_IF(no, err, TERN_E_INVALID, "%s: part %d of a split file; open the first: %s", g->path,
+               (int)no + 1, path);
+    g->parts = tn_calloc(g->ctx, TN_MEM_OTHER, (size_t)n - 1, sizeof *g->parts);
+    TN_FAIL_IF(!g->parts, err, TERN_E_MEMORY, "%s: no memory for %d parts", g->path, (int)n);
+    for (i_part = 1; i_part < n; i_part++) {
+        part_path(g, i_part + 1, n, path, sizeof path);
+        TN_TRY(open_part(g->ctx, path, &g->parts[g->n_parts], err));
+        const tn_gguf *p = g->parts[g->n_parts++];
+        int64_t its_n = 0, its_no = -1;
+        TN_FAIL_IF(!tn_gguf_i64(p, "split.count", &its_n) || !tn_gguf_i64(p, "split.no", &its_no) ||
+                       its_n != n || its_no != i_part,
+                   err, TERN_E_FORMAT, "%s: says that it is part %" PRId64 " of %" PRId64 ", not %d of %d",
+                   path, its_no + 1, its_n, (int)i_part + 1, (int)n);
+    }
+    return merge_parts(g, err);
+}
+
+tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err) {
+    TN_TRY(open_part(ctx, path, out, err));
+    tern_status st = open_parts(*out, err);
+    if (st != TERN_OK) tn_gguf_close(out);
+    return st;
 }
 
 void tn_gguf_close(tn_gguf **pg) {
@@ -435,6 +513,9 @@ void tn_gguf_close(tn_gguf **pg) {
     tn_free(g->ctx, g->pairs);
     tn_free(g->ctx, g->tensors);
     tn_free(g->ctx, g->by_name);
+    for (size_t i = 0; i < g->n_parts; i++) tn_gguf_close(&g->parts[i]);
+    tn_free(g->ctx, g->parts);
+    tn_free(g->ctx, g->all);
     tn_free(g->ctx, g->path);
     tn_file_close(&g->file);
     tn_free(g->ctx, g);
@@ -442,11 +523,11 @@ void tn_gguf_close(tn_gguf **pg) {
 
 const char *tn_gguf_path(const tn_gguf *g) { return g->path; }
 uint32_t tn_gguf_version(const tn_gguf *g) { return g->version; }
-size_t tn_gguf_n_tensors(const tn_gguf *g) { return g->n_tensors; }
-const tn_tensor *tn_gguf_tensor_at(const tn_gguf *g, size_t i) { return &g->tensors[i]; }
+size_t tn_gguf_n_tensors(const tn_gguf *g) { return g->all ? g->n_all : g->n_tensors; }
+const tn_tensor *tn_gguf_tensor_at(const tn_gguf *g, size_t i) { return g->all ? g->all[i] : &g->tensors[i]; }
 
 const tn_tensor *tn_gguf_tensor(const tn_gguf *g, const char *name) {
-    uint64_t lo = 0, hi = g->n_tensors;
+    uint64_t lo = 0, hi = tn_gguf_n_tensors(g);
     while (lo < hi) {
         uint64_t mid = (lo + hi) / 2;
         int cmp = strcmp(g->by_name[mid]->name, name);

@@ -9,10 +9,14 @@
 
 typedef struct tn_gguf tn_gguf;
 
+/* A split file (NAME-00001-of-00003.gguf, as llama-gguf-split writes them) is opened by its first part: metadata comes
+ * from that one, tensors from all. */
 tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err);
 /* The same over bytes of the caller, who keeps them until close; name stands for the path in messages. */
 tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                 tn_gguf **out, tern_error *err);
+/* The file became shorter while it was open: what was read from it may be zeros. */
+bool tn_gguf_shrank(const tn_gguf *g);
 void tn_gguf_close(tn_gguf **g);
 
 const char *tn_gguf_path(const tn_gguf *g);

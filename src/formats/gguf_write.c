@@ -1,7 +1,7 @@
 /* Writing GGUF v3: header and keys are collected in memory, tensors are streamed behind them. */
 #include "formats/gguf.h"
 
-#include "base/file.h"
+#include "base/outfile.h"
 #include "base/half.h"
 
 #include <errno.h>
@@ -16,8 +16,8 @@ enum { T_U32 = 4, T_I32 = 5, T_F32 = 6, T_BOOL = 7, T_STRING = 8, T_ARRAY = 9 };
 
 struct tn_gguf_writer {
     tn_ctx *ctx;
-    char *path, *tmp;
-    FILE *f;
+    char *path;
+    tn_outfile *file;
     uint8_t *keys, *infos; /* metadata pairs and tensor table as they will stand in the file */
     size_t n_keys_bytes, cap_keys, n_infos_bytes, cap_infos;
     uint64_t n_keys, n_tensors, cap_tensors;
@@ -29,21 +29,13 @@ struct tn_gguf_writer {
 
 tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err) {
     *out = NULL;
-    TN_TRY(tn_file_may_replace(path, err));
     tn_gguf_writer *w = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to write %s", path);
     w->ctx = ctx;
-    size_t cap = strlen(path) + 32;
     w->path = tn_strdup(ctx, TN_MEM_OTHER, path);
-    w->tmp = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
-    tern_status st = TERN_OK;
-    if (!w->path || !w->tmp) {
-        st = tn_fail(err, TERN_E_MEMORY, "no memory to write %s", path);
-    } else {
-        snprintf(w->tmp, cap, "%s.tmp%ld", path, (long)getpid());
-        w->f = fopen(w->tmp, "wb");
-        if (!w->f) st = tn_fail(err, TERN_E_IO, "%s: cannot create: %s", w->tmp, strerror(errno));
-    }
+    static const tn_outkind kind = {.what = "a GGUF file", .begins = {"GGUF"}};
+    tern_status st = w->path ? tn_outfile_open(ctx, path, &kind, &w->file, err)
+                             : tn_fail(err, TERN_E_MEMORY, "no memory to write %s", path);
     if (st == TERN_OK) *out = w;
     else tn_gguf_abort(&w);
     return st;
@@ -53,15 +45,11 @@ void tn_gguf_abort(tn_gguf_writer **pw) {
     tn_gguf_writer *w = *pw;
     if (!w) return;
     *pw = NULL;
-    if (w->f) {
-        fclose(w->f);
-        (void)remove(w->tmp);
-    }
+    tn_outfile_abort(&w->file);
     tn_free(w->ctx, w->keys);
     tn_free(w->ctx, w->infos);
     tn_free(w->ctx, w->sizes);
     tn_free(w->ctx, w->path);
-    tn_free(w->ctx, w->tmp);
     tn_free(w->ctx, w);
 }
 
@@ -177,9 +165,7 @@ void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int
 }
 
 static tern_status put(tn_gguf_writer *w, const void *data, uint64_t n, tern_error *err) {
-    TN_FAIL_IF(n && fwrite(data, 1, n, w->f) != n, err, TERN_E_IO, "%s: cannot write: %s", w->tmp,
-               strerror(errno));
-    return TERN_OK;
+    return tn_outfile_write(w->file, data, n, err);
 }
 
 static tern_status pad(tn_gguf_writer *w, uint64_t at, tern_error *err) {
@@ -223,16 +209,7 @@ tern_status tn_gguf_finish(tn_gguf_writer **pw, tern_error *err) {
     if (w->i_tensor != w->n_tensors)
         st = tn_fail(err, TERN_E_INVALID, "%s: data of tensor %" PRIu64 " of %" PRIu64 " is missing", w->path,
                      w->i_tensor, w->n_tensors);
-    else if (fflush(w->f) || fsync(fileno(w->f)))
-        st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", w->tmp, strerror(errno));
-    if (st == TERN_OK) {
-        int rc = fclose(w->f);
-        w->f = NULL;
-        if (rc || rename(w->tmp, w->path)) {
-            st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", w->path, strerror(errno));
-            (void)remove(w->tmp);
-        }
-    }
+    if (st == TERN_OK) st = tn_outfile_commit(&w->file, err);
     tn_gguf_abort(pw);
     return st;
 }

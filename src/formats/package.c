@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/file.h"
+#include "base/outfile.h"
 #include "kernels/unpack.h"
 
 #include <assert.h>
@@ -43,11 +44,13 @@ static uint64_t align_up(uint64_t v, uint64_t a) { return (v + a - 1) / a * a; }
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
+const tn_outkind tn_pkg_kind_of_file = {.what = "a package", .begins = {"TERNPKG\n"}};
+
 struct tn_pkg_writer {
     tn_ctx *ctx;
-    char *path, *tmp;
-    int fd;
-    bool nameless; /* the file gets its name when it is finished */
+    char *path;
+    tn_outfile *file;
+    int fd; /* of file */
     bool sealed;
     uint64_t off; /* end of what is written */
     uint32_t max_sections, n_sections;
@@ -81,16 +84,6 @@ static tern_status write_at(tn_pkg_writer *w, const void *data, uint64_t n, uint
     return TERN_OK;
 }
 
-static bool folder_of(const char *path, char *folder, size_t cap) {
-    const char *slash = strrchr(path, '/');
-    size_t n = slash ? (size_t)(slash - path) : 1;
-    if (n >= cap) return false;
-    memcpy(folder, slash ? path : ".", n);
-    folder[n] = 0;
-    if (!n) memcpy(folder, "/", 2);
-    return true;
-}
-
 uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes) {
     return sizeof(toc_head) + n_tensors * (sizeof(tn_pkg_record) + 2 * sizeof(uint64_t)) +
            (n_blocks(payload_bytes) + 1) * sizeof(uint64_t);
@@ -99,28 +92,16 @@ uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes) {
 tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, uint64_t cap_toc_bytes,
                           tn_pkg_writer **out, tern_error *err) {
     *out = NULL;
-    TN_TRY(tn_file_may_replace(path, err));
     tn_pkg_writer *w = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *w);
     TN_FAIL_IF(!w, err, TERN_E_MEMORY, "no memory to write %s", path);
     *w = (tn_pkg_writer){.ctx = ctx, .fd = -1, .max_sections = max_sections, .cap_toc_bytes = cap_toc_bytes};
-    size_t cap = strlen(path) + 32;
-    char folder[4096];
     w->path = tn_strdup(ctx, TN_MEM_OTHER, path);
-    w->tmp = tn_alloc(ctx, TN_MEM_OTHER, cap, 1);
     w->sections = tn_calloc(ctx, TN_MEM_OTHER, max_sections, sizeof *w->sections);
     w->toc = tn_alloc(ctx, TN_MEM_OTHER, cap_toc_bytes, 1);
     tern_status st = TERN_OK;
-    TN_BAIL_IF(!w->path || !w->tmp || !w->sections || !w->toc, err, TERN_E_MEMORY, "no memory to write %s",
-               path);
-    TN_BAIL_IF(!folder_of(path, folder, sizeof folder), err, TERN_E_INVALID, "%s: path too long", path);
-    snprintf(w->tmp, cap, "%s.tmp%ld", path, (long)getpid());
-#ifdef O_TMPFILE
-    /* a file without a name: a writer that is killed leaves nothing */
-    if (!access("/proc/self/fd", X_OK)) w->fd = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0644);
-    w->nameless = w->fd >= 0;
-#endif
-    if (w->fd < 0) w->fd = open(w->tmp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    TN_BAIL_IF(w->fd < 0, err, TERN_E_IO, "%s: cannot create: %s", w->path, strerror(errno));
+    TN_BAIL_IF(!w->path || !w->sections || !w->toc, err, TERN_E_MEMORY, "no memory to write %s", path);
+    if ((st = tn_outfile_open(ctx, path, &tn_pkg_kind_of_file, &w->file, err)) != TERN_OK) goto out;
+    w->fd = tn_outfile_fd(w->file);
     w->off =
         align_up(INDEX_OFF + (uint64_t)max_sections * sizeof(tn_pkg_section) + cap_toc_bytes, TN_PKG_ALIGN);
     *out = w;
@@ -134,12 +115,8 @@ void tn_pkg_abort(tn_pkg_writer **pw) {
     tn_pkg_writer *w = *pw;
     if (!w) return;
     *pw = NULL;
-    if (w->fd >= 0) {
-        close(w->fd);
-        if (!w->nameless) (void)unlink(w->tmp);
-    }
+    tn_outfile_abort(&w->file);
     tn_free(w->ctx, w->path);
-    tn_free(w->ctx, w->tmp);
     tn_free(w->ctx, w->sections);
     tn_free(w->ctx, w->toc);
     tn_free(w->ctx, w);
@@ -279,30 +256,6 @@ tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err) {
     return TERN_OK;
 }
 
-static void sync_folder(const char *path) {
-    char folder[4096];
-    if (!folder_of(path, folder, sizeof folder)) return;
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)fsync(fd); /* some file systems refuse this; the rename itself is atomic all the same */
-        close(fd);
-    }
-}
-
-/* From the file without a name, or the temporary one, to the package. */
-static tern_status give_name(tn_pkg_writer *w, tern_error *err) {
-    if (w->nameless) {
-        char self[64];
-        snprintf(self, sizeof self, "/proc/self/fd/%d", w->fd);
-        (void)unlink(w->tmp); /* of a killed process with our number */
-        TN_FAIL_IF(linkat(AT_FDCWD, self, AT_FDCWD, w->tmp, AT_SYMLINK_FOLLOW), err, TERN_E_IO,
-                   "%s: cannot create: %s", w->tmp, strerror(errno));
-        w->nameless = false;
-    }
-    TN_FAIL_IF(rename(w->tmp, w->path), err, TERN_E_IO, "%s: cannot rename: %s", w->path, strerror(errno));
-    return TERN_OK;
-}
-
 tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err) {
     assert(!w->sealed && !w->open);
     w->sealed = true;
@@ -341,12 +294,7 @@ tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err) {
 tern_status tn_pkg_finish(tn_pkg_writer **pw, tern_error *err) {
     tn_pkg_writer *w = *pw;
     tern_status st = w->sealed ? TERN_OK : tn_pkg_seal(w, err);
-    if (st == TERN_OK) st = give_name(w, err);
-    if (st == TERN_OK) {
-        close(w->fd);
-        w->fd = -1; /* nothing left to remove */
-        sync_folder(w->path);
-    }
+    if (st == TERN_OK) st = tn_outfile_commit(&w->file, err);
     tn_pkg_abort(pw);
     return st;
 }
@@ -436,9 +384,9 @@ static tern_status read_index(tn_pkg *p, tern_error *err) {
     TN_FAIL_IF(h.version > TN_PKG_VERSION, err, TERN_E_UNSUPPORTED,
                "%s: package version %u was made by a newer tern; this one reads version %d", p->path,
                h.version, TN_PKG_VERSION);
-    TN_FAIL_IF(h.version < TN_PKG_VERSION, err, TERN_E_UNSUPPORTED,
-               "%s: package version %u, this tern reads %d; pack the model again", p->path, h.version,
-               TN_PKG_VERSION);
+    TN_FAIL_IF(h.version < TN_PKG_OLDEST, err, TERN_E_UNSUPPORTED,
+               "%s: package version %u, this tern reads %d and %d; pack the model again", p->path, h.version,
+               TN_PKG_OLDEST, TN_PKG_VERSION);
     TN_FAIL_IF(h.header_xxh64 != header_hash(&h), err, TERN_E_FORMAT, "%s: header damaged (checksum differs)",
                p->path);
     TN_FAIL_IF(h.file_bytes != p->file_bytes, err, TERN_E_FORMAT,
@@ -527,6 +475,7 @@ void tn_pkg_fetch_front(const tn_pkg *p) {
     (void)posix_fadvise(p->fd, 0, (off_t)end, POSIX_FADV_WILLNEED); /* a hint */
 }
 
+int tn_pkg_fd(const tn_pkg *p) { return p->fd; }
 const char *tn_pkg_path(const tn_pkg *p) { return p->path; }
 uint64_t tn_pkg_file_bytes(const tn_pkg *p) { return p->file_bytes; }
 size_t tn_pkg_n_sections(const tn_pkg *p) { return p->n_sections; }

@@ -14,11 +14,19 @@
 #define TN_FORMATS_PACKAGE_H
 
 #include "base/ctx.h"
+#include "base/outfile.h"
 #include "base/status.h"
 
 #include <stdint.h>
 
-enum { TN_PKG_VERSION = 3, TN_PKG_ALIGN = 4096, TN_PKG_TENSOR_ALIGN = 64, TN_PKG_BLOCK = 256 << 10 };
+/* Version 4 knows TN_PKG_ROTATED; version 3 is read all the same. */
+enum {
+    TN_PKG_VERSION = 4,
+    TN_PKG_OLDEST = 3,
+    TN_PKG_ALIGN = 4096,
+    TN_PKG_TENSOR_ALIGN = 64,
+    TN_PKG_BLOCK = 256 << 10
+};
 
 typedef enum tn_pkg_kind {
     TN_PKG_META = 1,      /* JSON: hyperparameters, scheme, layout */
@@ -63,7 +71,7 @@ typedef struct tn_pkg_record {
     int64_t n, k;
     uint64_t off_bytes, size_bytes; /* within the section */
     float act_scale;                /* TILES, WEIGHTLETS: static scale of the input activations */
-    uint32_t flags;                 /* TILES, WEIGHTLETS: TN_PKG_HAS_SHADOW */
+    uint32_t flags;                 /* TILES, WEIGHTLETS: flags below */
     uint64_t reserved;
 } tn_pkg_record;
 _Static_assert(sizeof(tn_pkg_record) == 56, "on-disk layout");
@@ -86,9 +94,15 @@ _Static_assert(sizeof(tn_pkg_graph) == 20, "on-disk layout");
  */
 enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
 
-enum { TN_PKG_HAS_SHADOW = 1 }; /* clipped activations of this linear are made good on the CPU */
+enum {
+    TN_PKG_HAS_SHADOW = 1, /* clipped activations of this linear are made good on the CPU */
+    TN_PKG_ROTATED = 2,    /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
+    TN_PKG_ALL_FLAGS = 3   /* a reader refuses others */
+};
 
 /* ---- writing ------------------------------------------------------------------------------------- */
+
+extern const tn_outkind tn_pkg_kind_of_file;
 
 typedef struct tn_pkg_writer tn_pkg_writer;
 typedef struct tn_pkg tn_pkg;
@@ -128,6 +142,7 @@ void tn_pkg_close(tn_pkg **p);
 /* Let the kernel fetch everything in front of the layers, all of which is needed before anything can begin.
  */
 void tn_pkg_fetch_front(const tn_pkg *p);
+int tn_pkg_fd(const tn_pkg *p); /* the one descriptor; whoever needs another copies this one */
 const char *tn_pkg_path(const tn_pkg *p);
 uint64_t tn_pkg_file_bytes(const tn_pkg *p);
 size_t tn_pkg_n_sections(const tn_pkg *p);

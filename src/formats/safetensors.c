@@ -210,6 +210,13 @@ tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n
     return st;
 }
 
+bool tn_safetensors_shrank(const tn_safetensors *s) {
+    for (int i = 0; i < s->n_files; i++) {
+        if (tn_file_shrank(s->files[i])) return true;
+    }
+    return false;
+}
+
 void tn_safetensors_close(tn_safetensors **ps) {
     tn_safetensors *s = *ps;
     if (!s) return;

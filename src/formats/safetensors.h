@@ -14,6 +14,8 @@ tern_status tn_safetensors_open(tn_ctx *ctx, const char *path, tn_safetensors **
 /* One file's bytes, kept by the caller until close; name stands for the path in messages. */
 tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                        tn_safetensors **out, tern_error *err);
+/* A file became shorter while it was open: what was read from it may be zeros. */
+bool tn_safetensors_shrank(const tn_safetensors *s);
 void tn_safetensors_close(tn_safetensors **s);
 
 size_t tn_safetensors_n_tensors(const tn_safetensors *s);

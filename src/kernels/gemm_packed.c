@@ -37,6 +37,7 @@ void tn_gemm_packed(const tn_kernels *kern, const tn_gemm_s8_args *g, size_t row
     }
     size_t tile_bytes = tn_tiles_s8_bytes(1, g->k);
     for (size_t n = g->n0, end; n < g->n1; n = end) {
+        const uint8_t *begin = packed;
         end = g->n1 - n < TN_PACKED_BLOCK ? g->n1 : n + TN_PACKED_BLOCK;
         for (size_t t = n; t < end; t += TN_TILE_N) {
             uint8_t widths[TN_TILE_N];
@@ -48,6 +49,8 @@ void tn_gemm_packed(const tn_kernels *kern, const tn_gemm_s8_args *g, size_t row
         for (size_t m = 0; m < g->m; m += rows_per_run) {
             tn_gemm_s8_args p = part(g, m, g->m - m < rows_per_run ? g->m - m : rows_per_run, n, end);
             p.tiles = scratch;
+            p.next = end < g->n1 ? packed : NULL; /* the next block takes about as many bytes */
+            p.next_bytes = (size_t)(packed - begin);
             kern->gemm_s8(&p);
         }
     }

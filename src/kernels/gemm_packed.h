@@ -10,7 +10,7 @@
 
 #include "kernels/unpack.h"
 
-enum { TN_PACKED_FEW = 32, TN_PACKED_BLOCK = 64, TN_PACKED_ROOM = 1536 };
+enum { TN_PACKED_FEW = 16, TN_PACKED_BLOCK = 64, TN_PACKED_ROOM = 1536 };
 
 struct tn_kernels;
 

@@ -29,6 +29,8 @@ typedef struct tn_gemm_s8_args {
                        * next product, scale and bias  then already divided by its activation scale */
     size_t ldo;
     const float *scale, *bias; /* [N]; bias may be NULL. Unused with out_s32. */
+    const void *next;          /* what the caller reads after these columns: may be prefetched, or NULL */
+    size_t next_bytes;
 } tn_gemm_s8_args;
 
 /* acc[m][n] = sum_k (a[m][k] - 128) * W[n][k], exact. Rows do not depend on M. m == 0 and n0 == n1 do

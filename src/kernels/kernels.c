@@ -23,6 +23,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .softmax_f32 = tn_softmax_f32_ref,
         .gemm_s8 = tn_gemm_s8_ref,
         .quantise_s8 = tn_quantise_s8_ref,
+        .hadamard_f32 = tn_hadamard_f32_ref,
         .quantise_outliers = tn_quantise_outliers_ref,
         .shadow_f32 = tn_shadow_f32_ref,
         .unpack_tile = tn_unpack_tile_ref,
@@ -34,6 +35,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         tn_kernels_f32_avx2(k);
         k->gemm_s8 = tn_gemm_s8_avx2;
         k->quantise_s8 = tn_quantise_s8_avx2;
+        k->hadamard_f32 = tn_hadamard_f32_avx2;
         k->quantise_outliers = tn_quantise_outliers_avx2;
         k->shadow_f32 = tn_shadow_f32_avx2;
         k->unpack_tile = tn_unpack_tile_avx2;
@@ -49,6 +51,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
     if (cpu & TN_CPU_AVX512) {
         tn_kernels_f32_avx512(k);
         k->quantise_s8 = tn_quantise_s8_avx512;
+        k->hadamard_f32 = tn_hadamard_f32_avx512;
         k->quantise_outliers = tn_quantise_outliers_avx512;
         k->shadow_f32 = tn_shadow_f32_avx512;
         k->unpack_tile = tn_unpack_tile_avx512;
@@ -65,6 +68,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         tn_kernels_f32_neon(k);
         k->gemm_s8 = tn_gemm_s8_neon;
         k->quantise_s8 = tn_quantise_s8_neon;
+        k->hadamard_f32 = tn_hadamard_f32_neon;
         k->quantise_outliers = tn_quantise_outliers_neon;
         k->shadow_f32 = tn_shadow_f32_neon;
         k->unpack_tile = tn_unpack_tile_neon;

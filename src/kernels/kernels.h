@@ -14,6 +14,7 @@
 #include "kernels/gemm_f32.h"
 #include "kernels/gemm_packed.h"
 #include "kernels/gemm_s8.h"
+#include "kernels/hadamard.h"
 #include "kernels/shadow_f32.h"
 #include "kernels/topk.h"
 #include "kernels/unpack.h"
@@ -38,6 +39,7 @@ typedef struct tn_kernels {
     tn_gemm_s8_fn gemm_s8;
     tn_gemm_few_fn gemm_few; /* NULL: few rows go the way of many (gemm_packed.h) */
     tn_quantise_s8_fn quantise_s8;
+    tn_hadamard_f32_fn hadamard_f32;
     tn_quantise_outliers_fn quantise_outliers;
     tn_shadow_f32_fn shadow_f32;
     tn_unpack_tile_fn unpack_tile;

@@ -55,7 +55,7 @@ enum { LENGTH = 512, LONG = 1024 };
 static tern_status prefill(book *b, const tn_soc *soc, const char *name, int32_t n_tokens,
                            tn_policy_kind policy, double kept, tn_sim_result *o, tern_error *err) {
     tn_soc mine = *soc;
-    mine.shadow_kept = kept;
+    mine.outliers_kept = kept;
     return run(b,
                &(tn_sim_request){.soc = &mine,
                                  .model = model(name),
@@ -95,8 +95,8 @@ static tern_status ladder(book *b, tern_error *err) {
     for (int i = 0; i < 3; i++) {
         tn_sim_result chunk, outlier, ooe;
         TN_TRY(prefill(b, &slow, names[i], LONG, TN_POLICY_OVERLAP, 0, &chunk, err));
-        TN_TRY(prefill(b, soc, names[i], LONG, TN_POLICY_OVERLAP, soc->shadow_kept, &outlier, err));
-        TN_TRY(prefill(b, soc, names[i], LONG, TN_POLICY_OOE, soc->shadow_kept, &ooe, err));
+        TN_TRY(prefill(b, soc, names[i], LONG, TN_POLICY_OVERLAP, soc->outliers_kept, &outlier, err));
+        TN_TRY(prefill(b, soc, names[i], LONG, TN_POLICY_OOE, soc->outliers_kept, &ooe, err));
         double naive_ms = chunk.ttft_ms + tn_sim_weight_bytes(model(names[i])) * soc->optimise_byte_ns / 1e6;
         double gain[3] = {naive_ms / chunk.ttft_ms, chunk.ttft_ms / outlier.ttft_ms,
                           100 * (1 - ooe.ttft_ms / outlier.ttft_ms)};
@@ -136,11 +136,11 @@ static tern_status llm_npu(book *b, tern_error *err) {
           o.run.bubble[TN_LANE_NPU] * 100, AT_LENGTH "; rate of attention inferred");
     TN_TRY(ladder(b, err));
 
-    TN_TRY(prefill(b, soc, qwen, 1024, TN_POLICY_OOE, soc->shadow_kept, &o, err));
+    TN_TRY(prefill(b, soc, qwen, 1024, TN_POLICY_OOE, soc->outliers_kept, &o, err));
     double long_speed = o.tokens_per_second;
     claim(b, TN_CLAIM_UNCOUNTED, "abstract", "qwen1.5-1.8b, 1024 tokens", "tokens/s", 1000, long_speed,
           "'more than 1,000', of a model not named; 315 ms per 256 tokens allow 813");
-    TN_TRY(prefill(b, soc, qwen, 64, TN_POLICY_OOE, soc->shadow_kept, &o, err));
+    TN_TRY(prefill(b, soc, qwen, 64, TN_POLICY_OOE, soc->outliers_kept, &o, err));
     claim(b, TN_CLAIM_UNCOUNTED, "4.2", "speed at 1024 over speed at 64 tokens", "x", 7.3 / 1.69,
           long_speed / o.tokens_per_second,
           "from speedups over MNN, if MNN's speed does not depend on length");
@@ -163,8 +163,8 @@ static tern_status llm_npu(book *b, tern_error *err) {
     tn_soc gpu = *soc;
     gpu.attn_mac_ns *= soc->gpu_slower / soc->cpu_slower, gpu.elem_ns *= soc->gpu_slower / soc->cpu_slower;
     tn_sim_result with_gpu;
-    TN_TRY(prefill(b, &gpu, "gemma-2b", LONG, TN_POLICY_OOE, soc->shadow_kept, &with_gpu, err));
-    TN_TRY(prefill(b, soc, "gemma-2b", LONG, TN_POLICY_OOE, soc->shadow_kept, &o, err));
+    TN_TRY(prefill(b, &gpu, "gemma-2b", LONG, TN_POLICY_OOE, soc->outliers_kept, &with_gpu, err));
+    TN_TRY(prefill(b, soc, "gemma-2b", LONG, TN_POLICY_OOE, soc->outliers_kept, &o, err));
     claim(b, TN_CLAIM_PREDICTED, "4.6", "gemma-2b, GPU and NPU over CPU and NPU", "x", 1,
           o.ttft_ms / with_gpu.ttft_ms, "'equivalent'");
 
@@ -174,7 +174,7 @@ static tern_status llm_npu(book *b, tern_error *err) {
     for (int32_t t = 0; t < g->n_tasks; t++) {
         if (g->tasks[t].chunk) continue;
         n_graphs++;
-        n_dynamic += tn_stage_is_dynamic((tn_stage)g->tasks[t].subgraph);
+        n_dynamic += tn_sim_task_is_dynamic(b->s, t);
     }
     claim(b, TN_CLAIM_PREDICTED, "3.2", "subgraphs shared by all chunks", "%", 100.0 * 120 / 144,
           100.0 * (n_graphs - n_dynamic) / n_graphs,
@@ -184,7 +184,7 @@ static tern_status llm_npu(book *b, tern_error *err) {
           "1 - 1/4 by definition");
     /* 3 % of the channels hot (3.3), of the sites that keep the path, in floats, for a prompt of 512 */
     const tn_sim_model *m = model(qwen);
-    double shadow = 0.03 * soc->shadow_kept * tn_sim_weight_bytes(m) * 4,
+    double shadow = 0.03 * soc->outliers_kept * tn_sim_weight_bytes(m) * 4,
            other = tn_sim_graph_bytes(m, 256) + (double)m->n_vocab * m->n_embd;
     claim(b, TN_CLAIM_PREDICTED, "4.5", "outlier paths' share of memory", "%", 0.8,
           100 * shadow / (shadow + other), "the paper: 0.6 to 1");

@@ -3,6 +3,7 @@
 #include "lab/sim.h"
 
 #include "base/status.h"
+#include "prefill/steps.h"
 
 #include <assert.h>
 #include <math.h>
@@ -10,10 +11,9 @@
 
 enum {
     MAX_CHUNKS = 131072 / 32,
-    DECODE_SHARE = 4,     /* a decode graph has a quarter of the rows of a prefill graph (sd.npu 4.2) */
-    EST_ROWS = 128,       /* rows of Q in a launch of the estimate (shadowAttn 3.4) */
-    N_UNITS_OF_LAYER = 5, /* its small tensors, and a unit per site */
-    MAX_LAYERS = 64,
+    DECODE_SHARE = 4, /* a decode graph has a quarter of the rows of a prefill graph (sd.npu 4.2) */
+    EST_ROWS = 128,   /* rows of Q in a launch of the estimate (shadowAttn 3.4) */
+    PLACES = 1 << 10, /* of a layer, in plans: more than it has steps */
 };
 #define DEFAULT_RATIO 0.2
 
@@ -55,80 +55,97 @@ const char *tn_sim_attention_name(tn_sim_attention a) {
 
 /* ---- shapes ---------------------------------------------------------------------------------------- */
 
-/* Inputs and outputs of the site that a product or its shadow computes. */
-static void site_shape(const tn_sim_model *m, tn_stage s, double *k, double *n) {
-    double embd = m->n_embd, q = (double)m->n_heads * m->d_head, kv = (double)m->n_kv_heads * m->d_head;
-    switch (s) {
-    case TN_ST_QKV:
-    case TN_ST_QKV_SHADOW: *k = embd, *n = q + 2 * kv; break;
-    case TN_ST_O:
-    case TN_ST_O_SHADOW: *k = q, *n = embd; break;
-    case TN_ST_FFN:
-    case TN_ST_FFN_SHADOW: *k = embd, *n = 2.0 * m->n_ff; break;
-    default: *k = m->n_ff, *n = embd;
-    }
-}
-
-static double stage_weights(const tn_sim_model *m, tn_stage s) {
-    double k, n;
-    site_shape(m, s, &k, &n);
-    return k * n;
-}
-
-static const tn_stage products[] = {
-    TN_ST_FFN, TN_ST_DOWN, TN_ST_QKV,
-    TN_ST_O}; /* heaviest first: the order in which the device's memory is filled */
-enum { N_PRODUCTS = 4 };
-
-double tn_sim_weight_bytes(const tn_sim_model *m) {
-    double sum = 0;
-    for (int i = 0; i < N_PRODUCTS; i++) sum += stage_weights(m, products[i]);
-    return sum * m->n_layers;
-}
-
-/* ---- times ----------------------------------------------------------------------------------------- */
-
 /* A request while its graph is filled. */
 typedef struct tn_sim_job {
     const tn_sim_request *r;
     const tn_sim_model *m;
     const tn_soc *c;
+    tn_program program;
+    tn_steps steps;
     int32_t first_chunk;                             /* of this wave */
     double plan_us[MAX_CHUNKS], attn_us[MAX_CHUNKS]; /* sparse attention of a layer: what the device's
                                                         estimate adds in front; the CPU's part */
-    tn_prefill_unit units[MAX_LAYERS * N_UNITS_OF_LAYER];
-    int32_t n_units, n_stage_tasks;
+    tn_prefill_unit *units;                          /* one for every layer's small tensors and every site */
+    int32_t n_units, n_step_tasks;
 } job;
+
+/* The models here are plain gated decoders. */
+static tern_status make_program(tn_ctx *ctx, const tn_sim_model *m, tn_program *out, tern_error *err) {
+    const tn_hparams h = {.n_layers = m->n_layers,
+                          .n_embd = m->n_embd,
+                          .n_heads = m->n_heads,
+                          .n_kv_heads = m->n_kv_heads,
+                          .d_head = m->d_head,
+                          .n_rot = m->d_head,
+                          .n_ff = m->n_ff,
+                          .n_vocab = m->n_vocab,
+                          .gated = true,
+                          .embd_scale = 1};
+    return tn_program_make(ctx, &h, out, err);
+}
+
+static double site_weights(const tn_program *p, int32_t site) {
+    const tn_site_ops *o = tn_program_linears(p, site);
+    return (double)o->k * o->n_total;
+}
+
+/* Of the model's layers: lm_head is no part of a prefill. */
+static double layer_weights(const tn_program *p) {
+    double sum = 0;
+    for (int32_t i = 0; i < p->n_sites; i++)
+        if (tn_site_in_layers(p->sites[i].kind)) sum += site_weights(p, i);
+    return sum;
+}
+
+double tn_sim_weight_bytes(const tn_sim_model *m) {
+    double e = m->n_embd, q = (double)m->n_heads * m->d_head, kv = (double)m->n_kv_heads * m->d_head;
+    return m->n_layers * (e * (q + 2 * kv) + q * e + 3 * e * m->n_ff);
+}
+
+/* ---- times ----------------------------------------------------------------------------------------- */
 
 static double product_ns(const tn_soc *c, double weights, double rows) {
     return c->launch_ns + fmax(weights * c->byte_ns, weights * rows * c->mac_ns);
 }
 
-/* Is the site within the memory that the device can address? */
-static bool on_device(const tn_sim_request *r, tn_stage s, int32_t layer) {
-    if (r->npu_memory <= 0) return true;
+/* Is the site within the memory that the device can address? The feed-forward network's go there first
+ * (llm.npu 4). */
+static bool on_device(const job *j, int32_t site) {
+    static const tn_site first[] = {TN_SITE_FFN, TN_SITE_DOWN, TN_SITE_QKV, TN_SITE_O};
+    if (j->r->npu_memory <= 0) return true;
+    const tn_program *p = &j->program;
     double sum = 0;
-    for (int i = 0; products[i] != s; i++) sum += stage_weights(r->model, products[i]) * r->model->n_layers;
-    return sum + stage_weights(r->model, s) * (layer + 1) <= r->npu_memory;
+    for (size_t k = 0; k < sizeof first / sizeof *first; k++) {
+        for (int32_t i = 0; i < p->n_sites; i++) {
+            if (p->sites[i].kind != first[k]) continue;
+            sum += site_weights(p, i);
+            if (i == site) return sum <= j->r->npu_memory;
+        }
+    }
+    return false;
 }
 
 /* Kept outlier paths lie evenly over the sites: the papers do not say where. */
-static bool kept(double share, int32_t layer, tn_stage shadow) {
-    int32_t i = layer * N_PRODUCTS + (shadow == TN_ST_QKV_SHADOW   ? 0
-                                      : shadow == TN_ST_O_SHADOW   ? 1
-                                      : shadow == TN_ST_FFN_SHADOW ? 2
-                                                                   : 3);
-    return floor((i + 1) * share) > floor(i * share);
+static bool spread(double share, int32_t i) { return floor((i + 1) * share) > floor(i * share); }
+
+static bool has_outliers(void *user, int32_t site) {
+    const job *j = user;
+    return j->r->measured || spread(j->c->outliers_kept, site);
 }
 
-static bool has(void *user, tn_stage stage, int32_t layer) {
+static const tn_measured_step *measured_step(const tn_measured_steps *m, const char *name) {
+    for (int32_t i = 0; i < m->n; i++)
+        if (m->step[i].name && !strcmp(m->step[i].name, name)) return &m->step[i];
+    return NULL;
+}
+
+/* Of measured steps there are those that were measured, outlier paths and plans in their share of layers. */
+static bool has(void *user, const tn_step *step) {
     const job *j = user;
-    const tn_measured_stages *mt = j->r->measured;
-    if (mt && (tn_stage_is_shadow(stage) || stage == TN_ST_PLAN))
-        return mt->n_parts[stage] > 0 &&
-               floor((layer + 1) * mt->shadow_kept[stage]) > floor(layer * mt->shadow_kept[stage]);
-    if (stage == TN_ST_PLAN) return j->r->attention == TN_SIM_SHADOW;
-    return tn_stage_is_shadow(stage) ? kept(j->c->shadow_kept, layer, stage) : true;
+    if (!j->r->measured) return true;
+    const tn_measured_step *m = measured_step(j->r->measured, step->name);
+    if (step->kind != TN_STEP_OUTLIERS && step->kind != TN_STEP_PLAN) return m != NULL;
+    return m && m->n_parts > 0 && spread(m->kept, step->layer);
 }
 
 static double attention_ns(const job *j, int32_t chunk) {
@@ -176,98 +193,117 @@ static tern_status plan_attention(job *j, int32_t chunk, tern_error *err) {
     return TERN_OK;
 }
 
-static void fill_measured(const job *j, tn_stage stage, tn_task *t) {
-    const tn_measured_stages *mt = j->r->measured;
+static void fill_measured(const job *j, const tn_step *step, tn_task *t) {
+    const tn_measured_steps *all = j->r->measured;
+    const tn_measured_step *m = measured_step(all, step->name);
     int32_t pos = (j->first_chunk + t->chunk) * j->r->n_chunk, left = j->r->n_tokens - pos;
-    double us = mt->stage_us[stage] + (stage == TN_ST_ATTN ? mt->attn_us_per_pos * pos : 0) +
-                mt->part_us * mt->n_parts[stage];
+    double us = m->us + (step->kind == TN_STEP_ATTENTION ? all->attn_us_per_pos * pos : 0) +
+                all->part_us * m->n_parts;
     if (left < j->r->n_chunk) us *= (double)left / j->r->n_chunk;
-    t->n_parts = mt->n_parts[stage];
+    t->n_parts = m->n_parts;
     t->est_us[TN_LANE_CPU] = t->est_us[TN_LANE_NPU] = (float)us;
 }
 
-static void fill(void *user, tn_stage stage, tn_task *t) {
+static double product_step(const job *j, const tn_step_work *w, tn_task *t) {
+    const tn_sim_request *r = j->r;
+    double ns = product_ns(j->c, site_weights(&j->program, w->site), r->n_chunk);
+    t->est_us[TN_LANE_CPU] = (float)(ns * j->c->cpu_slower / 1e3);
+    t->can_steal = true;
+    if (r->policy.steal_above >= 0) /* a stolen product is one operator's (EdgeFlow 4.3) */
+        t->n_parts = tn_program_linears(&j->program, w->site)->n_ops;
+    if (!on_device(j, w->site)) t->lane = TN_LANE_CPU, ns *= j->c->cpu_slower, t->can_steal = false;
+    return ns;
+}
+
+/* Its ops pass over a row together: the one with the most values counts. */
+static double rows_step(const job *j, const tn_step_work *w, tn_task *t) {
+    double most = 0;
+    for (int32_t i = 0; i < w->n_ops; i++) most = fmax(most, tn_op_cost(&w->ops[i], j->r->n_chunk, 0).values);
+    if (j->r->float_on_npu) t->lane = TN_LANE_NPU;
+    return most * j->c->elem_ns * (j->r->float_on_npu ? j->c->float_slower : 1);
+}
+
+static void fill(void *user, const tn_step *step, tn_task *t) {
     job *j = user;
     const tn_sim_request *r = j->r;
-    const tn_sim_model *m = j->m;
     const tn_soc *c = j->c;
-    j->n_stage_tasks++;
+    const tn_step_work *w = &j->steps.work[step - j->steps.at];
+    j->n_step_tasks++;
     if (r->measured) {
-        fill_measured(j, stage, t);
+        fill_measured(j, step, t);
         return;
     }
-    double rows = r->n_chunk, q = (double)m->n_heads * m->d_head, kv = (double)m->n_kv_heads * m->d_head,
-           ns = 0, k, n;
-    double elems = stage == TN_ST_ROPE ? q + 2 * kv : stage == TN_ST_GLU ? m->n_ff : m->n_embd;
+    double rows = r->n_chunk, ns = 0;
     t->can_steal = false; /* lanes are different processors: only products can run on both */
-    if (tn_stage_is_product(stage)) {
-        ns = product_ns(c, stage_weights(m, stage), rows);
-        t->est_us[TN_LANE_CPU] = (float)(ns * c->cpu_slower / 1e3);
-        t->can_steal = true;
-        if (r->policy.steal_above >= 0)
-            t->n_parts = stage == TN_ST_QKV   ? 3
-                         : stage == TN_ST_FFN ? 2
-                                              : 1; /* a stolen product is one operator's (EdgeFlow 4.3) */
-        if (!on_device(r, stage, t->layer)) t->lane = TN_LANE_CPU, ns *= c->cpu_slower, t->can_steal = false;
-    } else if (tn_stage_is_shadow(stage)) {
-        site_shape(m, stage, &k, &n);
-        ns = c->shadow_channels * n * rows * c->attn_mac_ns + rows * n * c->sync_ns;
-    } else if (stage == TN_ST_PLAN) {
+    switch (step->kind) {
+    case TN_STEP_PRODUCT: ns = product_step(j, w, t); break;
+    case TN_STEP_OUTLIERS: {
+        double n = tn_program_linears(&j->program, w->site)->n_total;
+        ns = c->outlier_channels * n * rows * c->attn_mac_ns + rows * n * c->sync_ns;
+        break;
+    }
+    case TN_STEP_PLAN:
         t->lane = TN_LANE_NPU;
         ns = j->plan_us[t->chunk] * 1e3;
-    } else if (stage == TN_ST_ATTN) {
+        break;
+    case TN_STEP_ATTENTION:
         ns = r->attention == TN_SIM_FULL ? attention_ns(j, t->chunk) : j->attn_us[t->chunk] * 1e3;
-    } else {
-        ns = rows * elems * c->elem_ns;
-        if (r->float_on_npu) t->lane = TN_LANE_NPU, ns *= c->float_slower;
+        break;
+    default: ns = rows_step(j, w, t);
     }
     t->est_us[t->lane] = (float)(ns / 1e3);
-    if (r->stage_major) t->plan = t->layer * TN_N_STAGES + (int32_t)stage;
+    if (r->stage_major) t->plan = t->layer * PLACES + t->subgraph;
 }
 
 /* ---- weights in the file --------------------------------------------------------------------------- */
 
 static double unit_bytes(const job *j, int32_t unit) {
+    const tn_prefill_unit *u = &j->units[unit];
     if (j->r->load != TN_SIM_STREAM && j->r->load != TN_SIM_OVERLAP)
-        return tn_sim_weight_bytes(j->m) / j->m->n_layers;
-    return j->units[unit].stage == TN_ST_NORM ? 4.0 * 2 * j->m->n_embd
-                                              : stage_weights(j->m, j->units[unit].stage);
+        return layer_weights(&j->program) / j->m->n_layers;
+    return u->weights == TN_NO_WEIGHTS
+               ? 4.0 * 2 * j->m->n_embd
+               : site_weights(&j->program, tn_program_site_index(&j->program, u->layer, (tn_site)u->weights));
 }
 
 static void fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
     const job *j = user;
     const tn_soc *c = j->c;
-    bool packed = j->r->load == TN_SIM_STREAM || j->r->load == TN_SIM_OVERLAP;
+    bool packed = j->r->load == TN_SIM_STREAM || j->r->load == TN_SIM_OVERLAP,
+         small = j->units[unit].weights == TN_NO_WEIGHTS;
     double bytes = unit_bytes(j, unit), bits = j->r->bits > 0 ? j->r->bits : 8, ns = 0;
     if (step == TN_LD_READ) {
         if (!packed) ns = bytes * c->graph_byte_ns; /* the vendor's runtime reads and loads in one call */
-        else ns = bytes * (j->units[unit].stage == TN_ST_NORM ? 1 : bits / 8) * c->flash_byte_ns;
+        else ns = bytes * (small ? 1 : bits / 8) * c->flash_byte_ns;
         if (unit == 0)
             ns += tn_sim_weight_bytes(j->m) *
                   (c->setup_byte_ns + (j->r->load == TN_SIM_BUILD ? c->optimise_byte_ns : 0));
-    } else if (step == TN_LD_UNPACK && packed && j->units[unit].stage != TN_ST_NORM) {
+    } else if (step == TN_LD_UNPACK && packed && !small) {
         ns = bytes * c->unpack_ns;
     }
     t->can_steal = false;
     t->est_us[t->lane] = (float)(ns / 1e3);
-    if (j->r->stage_major) t->plan = t->layer * TN_N_STAGES + t->subgraph - 1;
+    if (j->r->stage_major) t->plan = t->layer * PLACES + t->subgraph - 1;
 }
 
 /* Computing begins, in every chunk, when the last unit is loaded. */
 static void wait_for_all(void *user, tn_graph *g) {
     const job *j = user;
     if (j->r->load != TN_SIM_OVERLAP && j->r->load != TN_SIM_SEQUENTIAL && j->r->load != TN_SIM_BUILD) return;
-    for (int32_t t = 0; t < j->n_stage_tasks; t++)
-        if (g->tasks[t].layer == 0 && g->tasks[t].subgraph == TN_ST_NORM)
-            tn_graph_depend(g, j->n_stage_tasks + TN_N_LOAD_STEPS * j->n_units - 1, t);
+    for (int32_t t = 0; t < j->n_step_tasks; t++)
+        if (g->tasks[t].layer == 0 && g->tasks[t].subgraph == 0)
+            tn_graph_depend(g, j->n_step_tasks + TN_N_LOAD_STEPS * j->n_units - 1, t);
 }
 
 static void make_units(job *j) {
-    static const tn_stage order[N_UNITS_OF_LAYER] = {TN_ST_NORM, TN_ST_QKV, TN_ST_O, TN_ST_FFN, TN_ST_DOWN};
-    int32_t per_layer = j->r->load == TN_SIM_STREAM || j->r->load == TN_SIM_OVERLAP ? N_UNITS_OF_LAYER : 1;
-    for (int32_t i = 0; j->r->load != TN_SIM_WARM && i < j->m->n_layers * per_layer; i++)
-        j->units[j->n_units++] =
-            (tn_prefill_unit){.layer = i / per_layer, .stage = order[i % per_layer], .after = -1};
+    bool by_site = j->r->load == TN_SIM_STREAM || j->r->load == TN_SIM_OVERLAP;
+    for (int32_t layer = 0; j->r->load != TN_SIM_WARM && layer < j->m->n_layers; layer++) {
+        int32_t first, n = tn_program_layer_sites(&j->program, layer, &first);
+        j->units[j->n_units++] = (tn_prefill_unit){.layer = layer, .weights = TN_NO_WEIGHTS, .after = -1};
+        for (int32_t i = first; by_site && i < first + n; i++)
+            j->units[j->n_units++] =
+                (tn_prefill_unit){.layer = layer, .weights = (int32_t)j->program.sites[i].kind, .after = -1};
+    }
 }
 
 /* ---- decoding, energy, memory ---------------------------------------------------------------------- */
@@ -280,12 +316,14 @@ static double step_ns(const tn_sim_request *r) {
 }
 
 /* What exchanging prefill for decode graphs adds, from the start of the prefill on. */
-static tern_status switching(const tn_sim_request *r, double prefill_us, int32_t n_chunks, double *exposed_us,
+static tern_status switching(const job *j, double prefill_us, int32_t n_chunks, double *exposed_us,
                              tern_error *err) {
+    const tn_sim_request *r = j->r;
     const tn_soc *c = r->soc;
     double chunk = 0, sub = 0;
-    for (int i = 0; i < N_PRODUCTS; i++) {
-        double w = stage_weights(r->model, products[i]);
+    int32_t first, n = tn_program_layer_sites(&j->program, 0, &first);
+    for (int32_t i = first; i < first + n; i++) {
+        double w = site_weights(&j->program, i);
         chunk += product_ns(c, w, r->n_chunk);
         sub += product_ns(c, w, (double)r->n_chunk / DECODE_SHARE) * DECODE_SHARE;
     }
@@ -348,16 +386,16 @@ static tern_status run_wave(tn_sim *s, job *j, int32_t first, int32_t n, tn_time
     static const int32_t one_each[TN_N_LANES] = {1, 1, 1};
     const tn_sim_request *r = j->r;
     tn_prefill_spec spec = {.n_chunks = n,
-                            .n_layers = j->m->n_layers,
+                            .n_steps = j->steps.n,
+                            .steps = j->steps.at,
                             .user = j,
-                            .has = has,
                             .fill = fill,
                             .n_units = j->n_units,
                             .units = j->units,
                             .fill_load = fill_load,
                             .finish = wait_for_all};
     j->first_chunk = first;
-    j->n_stage_tasks = 0;
+    j->n_step_tasks = 0;
     tn_graph_clear(s->graph);
     TN_TRY(tn_prefill_graph_build(&spec, s->graph, err));
     TN_TRY(tn_graph_critical_path_ns(s->graph, &out->critical_ns, err));
@@ -415,7 +453,7 @@ static tern_status run_request(tn_sim *s, job *j, tn_timeline *tl, tn_sim_result
     if (!r->soc) return TERN_OK;
     const tn_soc *c = r->soc;
     double steps = r->n_gen / (r->accepted > 1 ? r->accepted : 1), exposed_us = 0;
-    if (r->one_form) TN_TRY(switching(r, out->ttft_ms * 1e3, out->n_chunks, &exposed_us, err));
+    if (r->one_form) TN_TRY(switching(j, out->ttft_ms * 1e3, out->n_chunks, &exposed_us, err));
     out->exposed_switch_ms = exposed_us / 1e3;
     out->step_ms = step_ns(r) / 1e6;
     out->ms_per_token = r->n_gen ? (steps * out->step_ms + out->exposed_switch_ms) / r->n_gen : 0;
@@ -437,8 +475,16 @@ tern_status tn_sim_open(tn_ctx *ctx, tn_sim *out, tern_error *err) {
     return st;
 }
 
+static void drop_steps(const tn_sim *s) {
+    tn_steps_free(&s->job->steps);
+    tn_program_free(&s->job->program);
+    tn_free(s->ctx, s->job->units);
+    s->job->units = NULL;
+}
+
 void tn_sim_close(tn_sim *s) {
     if (!s->ctx) return;
+    drop_steps(s);
     tn_sched_close(&s->sched);
     tn_graph_close(&s->graph);
     tn_free(s->ctx, s->job);
@@ -448,8 +494,24 @@ void tn_sim_close(tn_sim *s) {
 tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_sim_result *out,
                        tern_error *err) {
     TN_TRY(check(r, err));
-    s->job->r = r, s->job->m = r->model, s->job->c = r->soc, s->job->n_units = 0;
-    return run_request(s, s->job, tl, out, err);
+    job *j = s->job;
+    drop_steps(s);
+    j->r = r, j->m = r->model, j->c = r->soc, j->n_units = 0;
+    TN_TRY(make_program(s->ctx, r->model, &j->program, err));
+    const tn_steps_options o = {.plan = r->measured || r->attention == TN_SIM_SHADOW,
+                                .has_outliers = has_outliers,
+                                .has = has,
+                                .user = j};
+    TN_TRY(tn_steps_make(s->ctx, &j->program, &o, &j->steps, err));
+    j->units =
+        tn_alloc(s->ctx, TN_MEM_OTHER, (size_t)(j->program.n_sites + j->m->n_layers), sizeof *j->units);
+    TN_FAIL_IF(!j->units, err, TERN_E_MEMORY, "no memory for a simulated request");
+    return run_request(s, j, tl, out, err);
+}
+
+bool tn_sim_task_is_dynamic(const tn_sim *s, int32_t task) {
+    const tn_steps *steps = &s->job->steps;
+    return steps->at[task % steps->n].positional;
 }
 
 const char *tn_sim_bottleneck(const tn_sim_result *r) {

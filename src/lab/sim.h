@@ -9,8 +9,8 @@
  *             model
  *   estimate  launch + MACs of the launch's heads, by least squares on the table of fused launches
  *   flash     bytes over seconds, through the origin
- * Instead of a SoC's, a request may have the stage times that were measured on a machine
- * (tn_measured_stages). */
+ * Instead of a SoC's, a request may have the times of steps that were measured on a machine
+ * (tn_measured_steps). */
 #ifndef TN_LAB_SIM_H
 #define TN_LAB_SIM_H
 
@@ -37,8 +37,9 @@ typedef struct tn_soc {
                                              estimation and top-k, relative to all attention */
     double topk_ns;                       /* per score looked at, one core */
     double est_launch_ns, est_mac_ns;     /* INT8 Q.K on the device */
-    double float_slower;                 /* element-wise float operators on the device, relative to the CPU */
-    double shadow_channels, shadow_kept; /* outlier channels of a site; share of layers that keep the path */
+    double float_slower; /* element-wise float operators on the device, relative to the CPU */
+    double outlier_channels,
+        outliers_kept; /* outlier channels of a site; share of layers that keep the path */
     double sync_ns; /* per output element of a site with outliers: merging the CPU's sum into the device's */
     double flash_byte_ns; /* asynchronous reads */
     double unpack_ns;     /* per weight */
@@ -90,7 +91,7 @@ const char *tn_sim_attention_name(tn_sim_attention a);
 
 typedef struct tn_sim_request {
     const tn_soc *soc; /* may be NULL with measured */
-    const tn_measured_stages *measured;
+    const tn_measured_steps *measured;
     const tn_sim_model *model;
     int32_t n_tokens; /* 1 to 131072 */
     int32_t n_chunk;  /* 32 to 1024 */
@@ -104,7 +105,7 @@ typedef struct tn_sim_request {
     double npu_memory; /* bytes the device can address: the heaviest linears go there first; 0 = no limit */
     bool float_on_npu; /* element-wise operators on the device, as llm.npu places them in EdgeFlow's
                           measurements */
-    bool stage_major;  /* with TN_POLICY_PLAN: every lane takes a stage of all chunks before the next stage */
+    bool stage_major;  /* with TN_POLICY_PLAN: every lane takes a step of all chunks before the next step */
     int32_t n_gen;     /* tokens generated after the first */
     double accepted;   /* tokens a decode step yields, >= 1; 0 = 1: no drafts */
     bool one_form;     /* the device holds prefill or decode graphs, not both */
@@ -150,6 +151,10 @@ void tn_sim_close(tn_sim *s); /* zeros are closed, too */
 /* tl (may be NULL) with one worker per lane, or those of r->measured. */
 tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_sim_result *out,
                        tern_error *err);
+
+/* Of the last run's tasks, those of its chunks: does it depend on where the chunk lies, so that chunks cannot share
+ * its graph? */
+bool tn_sim_task_is_dynamic(const tn_sim *s, int32_t task);
 
 /* Which lower bound of the run is the largest: "npu", "cpu" or "flash" (the lane's work), "dependencies" (the
  * critical path, where it is over a tenth longer than that); "schedule" when the run took over a quarter

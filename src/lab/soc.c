@@ -189,7 +189,7 @@ static tern_status fit(tn_soc *c, const raw *r, const rows *products, const rows
     c->core_mac_ns = 1 / r->core_gmac;
     c->attend_factor = r->attend_factor, c->estimate_float = r->estimate_share, c->topk_ns = r->topk_ns;
     c->float_slower = r->float_slower;
-    c->shadow_channels = r->channels, c->shadow_kept = r->kept / 100, c->sync_ns = r->sync_ns;
+    c->outlier_channels = r->channels, c->outliers_kept = r->kept / 100, c->sync_ns = r->sync_ns;
     c->unpack_ns = 1 / r->unpack;
     c->setup_byte_ns = r->setup, c->graph_byte_ns = r->graph, c->optimise_byte_ns = r->optimise;
     c->step_layer_ns = r->step_layer_ms * 1e6, c->step_byte_ns = 1 / r->step_gb, c->verify_slower = r->verify;

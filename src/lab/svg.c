@@ -57,15 +57,16 @@ void tn_svg_claims(FILE *f, const char *title, const tn_claim *c, int32_t n) {
 
 /* ---- Gantt ----------------------------------------------------------------------------------------- */
 
-enum { PRODUCT, ATTENTION, FLOAT, SHADOW, READ, UNPACK, N_COLOURS };
+enum { PRODUCT, ATTENTION, FLOAT, OUTLIERS, READ, UNPACK, N_COLOURS };
 static const struct {
     const char *name, *colour;
-} colours[N_COLOURS] = {[PRODUCT] = {"INT8 products", "#2f6fde"},    [ATTENTION] = {"attention", "#d9822b"},
-                        [FLOAT] = {"norms and the like", "#7fb069"}, [SHADOW] = {"outlier paths", "#8e6bbf"},
-                        [READ] = {"set-up and reading", "#9aa5b1"},  [UNPACK] = {"unpacking", "#e6c229"}};
+} colours[N_COLOURS] = {
+    [PRODUCT] = {"INT8 products", "#2f6fde"},    [ATTENTION] = {"attention", "#d9822b"},
+    [FLOAT] = {"norms and the like", "#7fb069"}, [OUTLIERS] = {"outlier paths", "#8e6bbf"},
+    [READ] = {"set-up and reading", "#9aa5b1"},  [UNPACK] = {"unpacking", "#e6c229"}};
 
 static int colour_of(const char *name) {
-    if (strstr(name, "shadow")) return SHADOW;
+    if (strstr(name, "outliers")) return OUTLIERS;
     if (!strcmp(name, "read")) return READ;
     if (!strcmp(name, "unpack") || !strcmp(name, "load")) return UNPACK;
     if (!strcmp(name, "attention") || !strcmp(name, "plan")) return ATTENTION;

@@ -136,7 +136,7 @@ static tn_sim_model shape_of(const tern_engine *e) {
 /* What a part costs beyond its work: by how much the prefill took longer than its tasks' times allow, shared
  * out. */
 static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
-    tn_measured_stages measured;
+    tn_measured_steps measured;
     tn_sim_model shape = shape_of(e);
     tn_sim_result o;
     tn_sim sim;
@@ -159,15 +159,15 @@ static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double 
     return st;
 }
 
-/* Every stage's median over warm prefills of whole chunks. The session keeps them in the profile when it
+/* The median of every type of step over warm prefills of whole chunks. The session keeps them in the profile when it
  * closes. */
-static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
+static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
     enum { N_TIMES = 7 };
     int32_t n = n_prompt / e->npu->chunk * e->npu->chunk;
     tern_session *s = NULL;
     int32_t *ids = NULL;
     tern_status st = open_prompt(e, n, &s, &ids, err);
-    enum { PER_POS = TN_N_STAGES, REST, WALL, N_KINDS };
+    enum { PER_POS = TN_MAX_STEP_TYPES, REST, WALL, N_KINDS };
     double us[N_KINDS][N_TIMES];
     for (int i = -1; i < N_TIMES && st == TERN_OK; i++) {
         s->profile.measured = i < 0; /* the first prefill warms up */
@@ -177,7 +177,7 @@ static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err
         int64_t wave_ns = tn_pipeline_stats_get(s->pipeline)->wall_ns;
         st = tern_session_prefill(s, ids, (size_t)n, err);
         if (i < 0) continue;
-        for (int k = 0; k < TN_N_STAGES; k++) us[k][i] = s->profile.us[k];
+        for (int k = 0; k < TN_MAX_STEP_TYPES; k++) us[k][i] = s->profile.us[k];
         us[PER_POS][i] = s->profile.attn_us_per_pos;
         us[WALL][i] = (tn_now_s() - t0) * 1e6;
         us[REST][i] =
@@ -185,7 +185,7 @@ static tern_status stage_times(tern_engine *e, int32_t n_prompt, tern_error *err
     }
     if (st == TERN_OK) {
         for (int k = 0; k < N_KINDS; k++) qsort(us[k], N_TIMES, sizeof us[k][0], ascending);
-        for (int k = 0; k < TN_N_STAGES; k++) s->profile.us[k] = us[k][N_TIMES / 2];
+        for (int k = 0; k < TN_MAX_STEP_TYPES; k++) s->profile.us[k] = us[k][N_TIMES / 2];
         s->profile.attn_us_per_pos = us[PER_POS][N_TIMES / 2], s->profile.rest_us = us[REST][N_TIMES / 2];
         st = part_time(e, s, n, us[WALL][N_TIMES / 2], err);
     }
@@ -281,13 +281,13 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
     tern_engine_close(&e);
     TN_TRY(st);
     TN_TRY(open_with(path, opt, out->tuned.chunk, &e, err)); /* with the shapes just found */
-    st = stage_times(e, n_prompt, err);
+    st = step_times(e, n_prompt, err);
     tern_engine_close(&e);
     return st;
 }
 
-tern_status tn_tuned_measured(tern_engine *e, tn_measured_stages *out, tn_sim_model *shape, tern_error *err) {
-    TN_FAIL_IF(!e->npu, err, TERN_E_INVALID, "only packages have a profile of stage times");
+tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_model *shape, tern_error *err) {
+    TN_FAIL_IF(!e->npu, err, TERN_E_INVALID, "only packages have a profile of step times");
     tern_session_options so;
     tern_session_options_defaults(&so);
     so.n_ctx = e->npu->chunk;
@@ -297,7 +297,7 @@ tern_status tn_tuned_measured(tern_engine *e, tn_measured_stages *out, tn_sim_mo
     tn_pipeline_measured(s->pipeline, out);
     tern_session_close(&s);
     TN_FAIL_IF(!measured, err, TERN_E_INVALID,
-               "%s has no stage times for these settings: run tern bench --tune first", e->profile_path);
+               "%s has no step times for these settings: run tern bench --tune first", e->profile_path);
     memcpy(out->n_workers, e->n_lane_workers, sizeof out->n_workers);
     *shape = shape_of(e);
     return TERN_OK;

@@ -6,6 +6,7 @@
 #ifndef TN_LAB_TUNE_H
 #define TN_LAB_TUNE_H
 
+#include "engine/options.h"
 #include "package/tuned.h"
 #include "lab/sim.h"
 
@@ -32,6 +33,6 @@ tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt,
 
 /* The profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. TERN_E_INVALID: not
  * a package, or never measured. */
-tern_status tn_tuned_measured(tern_engine *e, tn_measured_stages *out, tn_sim_model *shape, tern_error *err);
+tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_model *shape, tern_error *err);
 
 #endif

@@ -240,6 +240,11 @@ static tern_status finish(const tn_arch *a, const char *file, tn_hparams *h, ter
     if (a->scale_embd) h->embd_scale = sqrtf((float)h->n_embd);
     if (h->attn_scale == 0) h->attn_scale = (float)(1 / sqrt((double)h->d_head));
     if (h->window) h->window_pattern = a->window_pattern;
+    TN_FAIL_IF(!(h->attn_scale > 0 && h->attn_scale < 1e6f) ||
+                   !(h->attn_soft_cap >= 0 && h->attn_soft_cap < 1e6f) ||
+                   !(h->logit_soft_cap >= 0 && h->logit_soft_cap < 1e6f),
+               err, TERN_E_FORMAT, "%s: attention scale %g, soft caps %g and %g", file, (double)h->attn_scale,
+               (double)h->attn_soft_cap, (double)h->logit_soft_cap);
     return TERN_OK;
 }
 

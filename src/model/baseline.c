@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[TN_N_FLOAT_SCHEMES] = {"float", "llm-int8", "group-w8a8"};
+static const char *const names[TN_N_FLOAT_SCHEMES] = {"float", "llm-int8", "group-w8a8", "blocks"};
 
 const char *tn_float_scheme_name(tn_float_scheme s) { return names[s]; }
 

@@ -17,10 +17,11 @@ typedef enum tn_float_scheme {
     TN_FLOAT,
     TN_FLOAT_LLM_INT8,
     TN_FLOAT_GROUP_W8A8,
+    TN_FLOAT_BLOCKS, /* no baseline: the file's blocks as they are, kernels/blocks_s8.h */
     TN_N_FLOAT_SCHEMES
 } tn_float_scheme;
 
-const char *tn_float_scheme_name(tn_float_scheme s); /* "float", "llm-int8", "group-w8a8" */
+const char *tn_float_scheme_name(tn_float_scheme s); /* "float", "llm-int8", "group-w8a8", "blocks" */
 bool tn_float_scheme_parse(const char *name, tn_float_scheme *out);
 
 #define TN_LLM_INT8_THRESHOLD 6.0f

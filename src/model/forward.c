@@ -1,6 +1,7 @@
 #include "model/forward.h"
 
 #include "base/status.h"
+#include "model/blocks.h"
 #include "model/tree.h"
 
 #include <string.h>
@@ -19,17 +20,19 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         size_t k = (size_t)tn_program_linears(p, i)->k;
         widest = k > widest ? k : widest;
     }
-    float *flags;
+    size_t n_acts = m->scheme == TN_FLOAT_BLOCKS ? tn_blocks_acts(widest, rows) : 0;
+    float *flags, *blocks;
     struct {
         float **slice;
         size_t n;
-    } plan[TN_N_BUFFERS + 4] = {
+    } plan[TN_N_BUFFERS + 5] = {
         {&out->rope_cs, rows * (size_t)m->h.n_rot},
         {&out->scratch, (size_t)n_threads * out->scratch_stride},
         {&out->outliers, m->scheme == TN_FLOAT_LLM_INT8 ? rows * widest : 0},
         {&flags, rows},
+        {&blocks, (n_acts * sizeof *out->blocks + sizeof(float) - 1) / sizeof(float)},
     };
-    size_t n_slices = 4, total = 0;
+    size_t n_slices = 5, total = 0;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         plan[n_slices].slice = &out->buf[b];
         plan[n_slices++].n = rows * (size_t)p->width[b];
@@ -44,6 +47,7 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         at += (plan[i].n + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
     }
     out->has_outliers = (bool *)flags;
+    out->blocks = n_acts ? (tn_blocks_act *)blocks : NULL;
     return TERN_OK;
 }
 
@@ -68,7 +72,7 @@ typedef struct run {
 
 static void embed(const void *user, int32_t id, float *out) {
     const tn_linear *l = tn_model_linear(user, -1, TN_W_EMBD);
-    tn_panels_row(l->dtype, l->panels, (size_t)id, (size_t)l->k, out);
+    tn_linear_row(l, (size_t)id, out);
 }
 
 static run begin(const tn_model *m, tn_pool *pool, const tn_rows *r, tn_acts *a, const int32_t *ids,
@@ -168,12 +172,13 @@ static void run_linears(run *x) {
     side_job j = {.x = x, .in = x->f.buf[x->op->in], .ldx = (size_t)s->k};
     if (in_layer && x->hooks && x->hooks->site_input)
         x->hooks->site_input(x->hooks->user, x->op->layer, x->op->site, j.in, j.ldx, x->n_rows);
-    if (in_layer && x->m->scheme != TN_FLOAT) tn_pool_for(x->pool, x->n_rows, round_item, &j);
+    if (in_layer && x->m->scheme != TN_FLOAT && x->m->scheme != TN_FLOAT_BLOCKS)
+        tn_pool_for(x->pool, x->n_rows, round_item, &j);
     for (int32_t i = 0; i < s->n_ops; i++) {
         j.l = tn_model_linear(x->m, x->op->layer, s->roles[i]);
         j.out = x->f.buf[tn_role_buffer(s->roles[i])];
         j.ldo = (size_t)s->n[i];
-        tn_linear_run(j.l, x->f.r->kern, x->pool, j.in, j.ldx, j.out, j.ldo, (size_t)x->n_rows);
+        tn_linear_run(j.l, x->f.r->kern, x->pool, j.in, j.ldx, j.out, j.ldo, (size_t)x->n_rows, x->a->blocks);
         if (j.l->full) tn_pool_for(x->pool, (j.l->n + TN_PANEL_N - 1) / TN_PANEL_N, outlier_item, &j);
     }
 }

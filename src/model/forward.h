@@ -15,8 +15,9 @@ typedef struct tn_acts {
     float *rope_cs;
     float *scratch; /* [n_threads][scratch_stride] */
     size_t scratch_stride;
-    float *outliers;    /* llm-int8: [max_rows][widest input], else NULL */
-    bool *has_outliers; /* [max_rows] */
+    float *outliers;       /* llm-int8: [max_rows][widest input], else NULL */
+    bool *has_outliers;    /* [max_rows] */
+    tn_blocks_act *blocks; /* scheme "blocks": quantised rows, else NULL */
 } tn_acts;
 
 tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32_t cap_tok, int n_threads,

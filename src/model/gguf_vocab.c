@@ -37,7 +37,7 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
                "%s: tokenizer model '%.*s' is not supported (llama and gpt2 are)", tn_gguf_path(g),
                (int)(n_model < 40 ? n_model : 40), model);
 
-    char *pre_name = NULL, *tmpl_text = NULL;
+    char *pre_name = NULL, *tmpl_text = NULL, *tool_text = NULL;
     strings tokens = {0}, merges = {0};
     float *scores = NULL;
     uint8_t *types = NULL;
@@ -47,9 +47,12 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
         pre_name = tn_strndup(ctx, TN_MEM_TEXT, pre, n_pre);
     if (tn_gguf_str(g, "tokenizer.chat_template", &tmpl, &n_tmpl))
         tmpl_text = tn_strndup(ctx, TN_MEM_TEXT, tmpl, n_tmpl);
+    if (tn_gguf_str(g, "tokenizer.chat_template.tool_use", &tmpl, &n_tmpl))
+        tool_text = tn_strndup(ctx, TN_MEM_TEXT, tmpl, n_tmpl);
     tn_tokenizer_spec spec;
     tn_tokenizer_spec_defaults(&spec, spm ? TN_TOK_BPE_SPM : TN_TOK_BPE_BYTES, pre_name);
     spec.chat_template = tmpl_text;
+    spec.tool_template = tool_text;
     spec.n_vocab = n_vocab;
     if ((st = read_strings(ctx, g, "tokenizer.ggml.tokens", &tokens, err)) != TERN_OK) goto out;
     spec.tokens = tokens.s;
@@ -102,5 +105,6 @@ out:
     tn_free(ctx, types);
     tn_free(ctx, pre_name);
     tn_free(ctx, tmpl_text);
+    tn_free(ctx, tool_text);
     return st;
 }

@@ -1,4 +1,4 @@
-#include "model/kv.h"
+#include "model/state.h"
 
 #include "base/status.h"
 #include "kernels/attn_f32.h"
@@ -46,3 +46,55 @@ void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
         }
     }
 }
+
+/* ---- as a kind of state ---------------------------------------------------------------------------- */
+
+static uint64_t state_bytes(const void *self) {
+    const tn_kv *kv = self;
+    return 2 * sizeof(float) * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0);
+}
+
+static void state_keep(void *self, int32_t slot, int32_t n_tok) { tn_kv_move(self, slot, n_tok); }
+
+/* What lies behind the text is never read, and overwritten by the next rows. */
+static void state_truncate(void *self, int32_t n_tok) {
+    (void)self;
+    (void)n_tok;
+}
+
+/* The last K panel is written whole: the slots behind n_tok get a value, so that files are reproducible. */
+static void clear_tail(const tn_kv *kv, int32_t n_tok) {
+    size_t d = (size_t)kv->d_head, in_panel = (size_t)(n_tok % TN_KV_PANEL);
+    if (!in_panel) return;
+    size_t off = (size_t)(n_tok / TN_KV_PANEL) * d * TN_KV_PANEL;
+    for (int l = 0; l < kv->n_layers; l++) {
+        for (int h = 0; h < kv->n_kv_heads; h++) {
+            for (size_t i = 0; i < d; i++) {
+                memset(tn_kv_k(kv, l, h) + off + i * TN_KV_PANEL + in_panel, 0,
+                       (TN_KV_PANEL - in_panel) * sizeof(float));
+            }
+        }
+    }
+}
+
+/* Per layer and KV head: K panels, V rows (f32). */
+static void state_transfer(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user) {
+    const tn_kv *kv = self;
+    if (saving) clear_tail(kv, n_tok);
+    size_t d = (size_t)kv->d_head, k_pos = (size_t)(n_tok + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    for (int l = 0; l < kv->n_layers; l++) {
+        for (int h = 0; h < kv->n_kv_heads; h++) {
+            io(user, tn_kv_k(kv, l, h), k_pos * d * sizeof(float));
+            io(user, tn_kv_v(kv, l, h), (size_t)n_tok * d * sizeof(float));
+        }
+    }
+}
+
+static void state_close(void *self) { tn_kv_close(self); }
+
+const tn_state_ops tn_kv_state = {.name = "kv",
+                                  .bytes = state_bytes,
+                                  .keep = state_keep,
+                                  .truncate = state_truncate,
+                                  .transfer = state_transfer,
+                                  .close = state_close};

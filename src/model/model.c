@@ -2,6 +2,7 @@
 #include "model/model.h"
 
 #include "base/status.h"
+#include "model/blocks.h"
 
 #include <assert.h>
 #include <string.h>
@@ -64,17 +65,11 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     return TERN_OK;
 }
 
-/* bias: the role of its bias vector, or TN_W_N_ROLES for none. */
-static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias, tn_linear *l) {
-    *l = (tn_linear){0};
-    if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
-    int64_t rows, cols;
-    tn_role_shape(&ld->m->h, role, &rows, &cols);
-    l->n = (int32_t)rows;
-    l->k = (int32_t)cols;
-    bool rounded = ld->m->scheme != TN_FLOAT && layer >= 0;
+static tern_status load_panels(loader *ld, int layer, tn_role role, tn_linear *l, size_t *n_bytes) {
+    bool rounded = layer >= 0 && (ld->m->scheme == TN_FLOAT_LLM_INT8 || ld->m->scheme == TN_FLOAT_GROUP_W8A8);
     l->dtype = rounded ? TN_PANEL_F32 : tn_source_panel_dtype(ld->src, layer, role);
-    size_t bytes = tn_panels_bytes(l->dtype, (size_t)rows, (size_t)cols);
+    *n_bytes = tn_panels_bytes(l->dtype, (size_t)l->n, (size_t)l->k);
+    size_t bytes = *n_bytes;
     l->panels = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, bytes, 1);
     TN_FAIL_IF(!l->panels, ld->err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)",
                tn_role_name(role), layer, bytes);
@@ -86,17 +81,30 @@ static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias
     pack_job *j = tn_calloc(ld->m->ctx, TN_MEM_OTHER, 1, sizeof *j);
     TN_FAIL_IF(!j, ld->err, TERN_E_MEMORY, "no memory to load %s", tn_role_name(role));
     *j = (pack_job){.ld = ld, .l = l, .layer = layer, .role = role};
-    tn_pool_for(ld->pool, (int)((rows + ROWS_PER_READ - 1) / ROWS_PER_READ), pack_rows, j);
+    tn_pool_for(ld->pool, (l->n + ROWS_PER_READ - 1) / ROWS_PER_READ, pack_rows, j);
     tern_status st = TERN_OK;
     for (int i = 0; i < 64 && st == TERN_OK; i++) {
         st = j->status[i];
         if (st != TERN_OK && ld->err) *ld->err = j->error[i];
     }
     tn_free(ld->m->ctx, j);
-    TN_TRY(st);
-    if (ld->hash)
-        XXH64_update(ld->hash, l->panels,
-                     bytes < 4096 ? bytes : 4096); /* a sample is enough to tell models apart */
+    return st;
+}
+
+/* bias: the role of its bias vector, or TN_W_N_ROLES for none. */
+static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias, tn_linear *l) {
+    *l = (tn_linear){0};
+    if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
+    int64_t rows, cols;
+    tn_role_shape(&ld->m->h, role, &rows, &cols);
+    l->n = (int32_t)rows;
+    l->k = (int32_t)cols;
+    if (ld->m->scheme == TN_FLOAT_BLOCKS)
+        TN_TRY(tn_blocks_load(ld->m->ctx, ld->pool, ld->src, layer, role, l, ld->err));
+    size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
+    if (!bytes) TN_TRY(load_panels(ld, layer, role, l, &bytes));
+    if (ld->hash) /* a sample is enough to tell models apart */
+        XXH64_update(ld->hash, l->blocks ? l->blocks : l->panels, bytes < 4096 ? bytes : 4096);
     ld->m->n_params += (uint64_t)(rows * cols);
     ld->m->weight_bytes += bytes;
     return bias == TN_W_N_ROLES ? TERN_OK : load_vector(ld, layer, bias, &l->bias);
@@ -180,9 +188,11 @@ tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_s
     if ((st = load_out_norm(&ld)) != TERN_OK) goto out;
     for (int i = 0; i < m->h.n_layers; i++) {
         if ((st = load_layer(&ld, i, &m->layers[i])) != TERN_OK) goto out;
+        if (scheme == TN_FLOAT_BLOCKS) tn_source_release(src, i);
         TN_BAIL_IF(!tn_progress(ctx, "load", (i + 1.0) / m->h.n_layers), err, TERN_E_CANCELLED,
                    "loading was cancelled");
     }
+    if (scheme == TN_FLOAT_BLOCKS) tn_source_release(src, -1);
     m->tokenizer = tn_source_take_tokenizer(src);
     m->fingerprint = XXH64_digest(ld.hash);
     *out = m;
@@ -197,6 +207,7 @@ static void free_linear(tn_ctx *ctx, tn_linear *l) {
     tn_free(ctx, l->panels);
     tn_free(ctx, l->bias);
     tn_free(ctx, l->full);
+    tn_free(ctx, l->blocks);
 }
 
 static void free_layer(tn_ctx *ctx, tn_layer *layer) {
@@ -238,7 +249,11 @@ static void linear_item(void *arg, int i_item, int i_thread) {
 }
 
 void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
-                   float *out, size_t ldo, size_t m) {
+                   float *out, size_t ldo, size_t m, tn_blocks_act *acts) {
+    if (l->blocks) {
+        tn_blocks_run(l, kern, pool, x, ldx, out, ldo, m, acts);
+        return;
+    }
     /* Few enough panels that threads of unequal speed finish together, and an even number: the products work
      * on two (many rows) or four (few rows) at once, and a single one left over runs at half the speed. Rows
      * in plenty make two panels worth an item. */
@@ -254,4 +269,9 @@ void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, co
                     .m = m,
                     .n_per_item = panels_per_item * TN_PANEL_N};
     tn_pool_for(pool, (int)((n_panels + panels_per_item - 1) / panels_per_item), linear_item, &j);
+}
+
+void tn_linear_row(const tn_linear *l, size_t n, float *out) {
+    if (l->blocks) tn_blocks_row(l->blocks_type, l->blocks, n, (size_t)l->k, out);
+    else tn_panels_row(l->dtype, l->panels, n, (size_t)l->k, out);
 }

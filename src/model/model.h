@@ -13,8 +13,10 @@ typedef struct tn_linear {
     int32_t n, k; /* out, in channels; n == 0: absent */
     tn_panel_dtype dtype;
     void *panels;
-    float *bias; /* [n] or NULL */
-    float *full; /* llm-int8: panels of the unrounded weights, f32; else NULL */
+    float *bias;  /* [n] or NULL */
+    float *full;  /* llm-int8: panels of the unrounded weights, f32; else NULL */
+    void *blocks; /* scheme "blocks": the file's blocks as tiles (blocks_s8.h), and no panels; else NULL */
+    tn_blocks_type blocks_type;
 } tn_linear;
 
 /* The tensors of a layer by role; what it has not is NULL, or has n == 0. */
@@ -36,8 +38,8 @@ typedef struct tn_model {
     char description[64];
 } tn_model;
 
-/* Load every weight of the source as float panels, rounded as the scheme rounds. Takes the source's
- * tokenizer. Reports progress "load". */
+/* Load every weight of the source: as float panels, rounded as the scheme rounds; with TN_FLOAT_BLOCKS in the
+ * file's blocks where it has some. Takes the source's tokenizer. Reports progress "load". */
 tern_status tn_model_load(tn_ctx *ctx, tn_pool *pool, tn_source *src, tn_float_scheme scheme, tn_model **out,
                           tern_error *err);
 /* The same without embedding, lm_head and layers (weight_bytes and fingerprint tell nothing then): for work
@@ -58,8 +60,11 @@ static inline const tn_linear *tn_model_linear(const tn_model *m, int32_t layer,
     return &tn_model_layer(m, layer)->linears[role];
 }
 
-/* out = x W^T + bias over m rows, spread over the pool. */
+/* out = x W^T + bias over m rows, spread over the pool. acts: what model/blocks.h asks for where l->blocks, else
+ * NULL. */
 void tn_linear_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
-                   float *out, size_t ldo, size_t m);
+                   float *out, size_t ldo, size_t m, tn_blocks_act *acts);
+/* Row n of the weights, widened: out [k]. */
+void tn_linear_row(const tn_linear *l, size_t n, float *out);
 
 #endif

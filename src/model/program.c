@@ -31,7 +31,7 @@ tn_buffer tn_role_buffer(tn_role r) {
 /* An op before it knows its model. Tensors the architecture has not drop out. */
 typedef struct recipe {
     tn_op_kind kind;
-    const char *name;
+    const char *name, *beside;
     tn_buffer in, out;
     tn_role weight, bias; /* norms; 0: none (no norm's weight has the number 0) */
     tn_site site;
@@ -50,7 +50,10 @@ typedef struct recipe {
     { .kind = TN_OP_RESIDUAL, .name = "residual", .in = TN_BUF_BRANCH, .out = TN_BUF_X, .weight = W }
 #define LINEARS(SITE, NAME, IN, ...)                                                                         \
     {                                                                                                        \
-        .kind = TN_OP_LINEARS, .name = NAME, .in = IN, .site = SITE, .linears = { __VA_ARGS__ }              \
+        .kind = TN_OP_LINEARS, .name = NAME, .beside = NAME " outliers", .in = IN, .site = SITE,             \
+        .linears = {                                                                                         \
+            __VA_ARGS__                                                                                      \
+        }                                                                                                    \
     }
 
 enum { MAX_LAYER_OPS = 16 };
@@ -220,6 +223,7 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
 static bool expand(const tn_hparams *h, int32_t layer, const recipe *r, tn_op *o) {
     *o = (tn_op){.kind = r->kind,
                  .name = r->name,
+                 .beside = r->beside,
                  .lane = TN_LANE_CPU,
                  .layer = layer,
                  .in = r->in,

@@ -51,9 +51,10 @@ typedef enum tn_op_kind {
 
 typedef struct tn_op {
     tn_op_kind kind;
-    const char *name; /* of the step that ends with it: "norm", "qkv"... */
-    tn_lane lane;     /* CPU: float, row by row; NPU: static INT8 */
-    int32_t layer;    /* -1 before the layers, n_layers behind them */
+    const char *name;   /* of the step that ends with it: "norm", "qkv"... */
+    const char *beside; /* LINEARS: name of the float step beside the product: "qkv outliers" */
+    tn_lane lane;       /* CPU: float, row by row; NPU: static INT8 */
+    int32_t layer;      /* -1 before the layers, n_layers behind them */
     tn_buffer in, out;
     uint32_t reads, writes;             /* bits of tn_buffer */
     uint32_t state_reads, state_writes; /* bits of tn_state_kind */

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <xxhash.h>
 
 typedef struct place {
     const tn_tensor *t;     /* NULL: absent */
@@ -172,6 +173,41 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     return TERN_OK;
 }
 
+/* Which files a folder's names stand for now. They are opened one after the other; when this is the same before and
+ * after, they belong together. */
+static uint64_t folder_identity(const char *folder) {
+    static const char *const names[] = {"",
+                                        "config.json",
+                                        "tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "model.safetensors",
+                                        "model.safetensors.index.json"};
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[4096];
+        struct stat sb = {0};
+        int64_t id[5] = {0};
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, names[i]) < sizeof path &&
+            !stat(path, &sb)) {
+            id[0] = (int64_t)sb.st_dev, id[1] = (int64_t)sb.st_ino;
+            if (*names[i]) /* the folder itself changes when others write beside the model */
+                id[2] = (int64_t)sb.st_size, id[3] = sb.st_mtim.tv_sec, id[4] = sb.st_mtim.tv_nsec;
+        }
+        hash = XXH64(id, sizeof id, hash);
+    }
+    return hash;
+}
+
+/* Zeros that stand for bytes that are gone are no weights. */
+static tern_status check_whole(const tn_source *s, tern_error *err) {
+    bool shrank = s->gguf ? tn_gguf_shrank(s->gguf) : s->st && tn_safetensors_shrank(s->st);
+    TN_FAIL_IF(shrank, err, TERN_E_IO, "%s: became shorter while it was read", s->path);
+    return TERN_OK;
+}
+
 tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_error *err) {
     *out = NULL;
     tn_source *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
@@ -179,8 +215,17 @@ tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_
     s->ctx = ctx;
     snprintf(s->path, sizeof s->path, "%s", path);
     struct stat sb;
-    tern_status st =
-        !stat(path, &sb) && S_ISDIR(sb.st_mode) ? open_folder(s, path, err) : open_gguf(s, path, err);
+    bool is_folder = !stat(path, &sb) && S_ISDIR(sb.st_mode);
+    uint64_t before = is_folder ? folder_identity(path) : 0;
+    tern_status st = is_folder ? open_folder(s, path, err) : open_gguf(s, path, err);
+    if (is_folder && st == TERN_OK && folder_identity(path) != before)
+        st = tn_fail(err, TERN_E_IO, "%s: its files were replaced while they were opened; try again", path);
+    if (s->gguf || s->st) {
+        tern_error shorter;
+        tern_status whole = check_whole(s, &shorter); /* explains whatever else went wrong */
+        if (whole != TERN_OK && err) *err = shorter;
+        if (whole != TERN_OK) st = whole;
+    }
     if (st == TERN_OK) {
         s->places =
             tn_calloc(ctx, TN_MEM_OTHER, ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES, sizeof *s->places);
@@ -273,6 +318,7 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
         for (int64_t i = 0; i < cols; i++)
             tn_dequantise(d, p->t->data + (uint64_t)stored_row(s, p, i) * (uint64_t)tn_dtype_block_bytes(d),
                           dst + i, 1);
+        TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, dst, cols, 0, err));
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
         return TERN_OK;
@@ -282,9 +328,21 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
         int64_t at = stored_row(s, p, r);
         float *out = dst + (r - row0) * cols;
         tn_dequantise(d, p->t->data + (uint64_t)at * row_bytes, out, (uint64_t)cols);
+        TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, out, cols, at * cols, err));
     }
     return TERN_OK;
+}
+
+const tn_tensor *tn_source_tensor(const tn_source *s, int layer, tn_role role) {
+    return place_of(s, layer, role)->t;
+}
+
+const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_t row) {
+    const place *p = place_of(s, layer, role);
+    tn_dtype d = p->t->dtype;
+    uint64_t row_bytes = p->t->dims[1] / (uint64_t)tn_dtype_block(d) * (uint64_t)tn_dtype_block_bytes(d);
+    return p->t->data + (uint64_t)stored_row(s, p, row) * row_bytes;
 }
 
 void tn_source_release(const tn_source *s, int layer) {

@@ -282,10 +282,12 @@ static tern_status check_row_tile(void *user, const tn_aio_read *r, uint64_t at,
                                   tern_error *err) {
     const tn_loader *l = user;
     size_t i = (size_t)(r - l->row_reads);
+    int32_t tile_n = l->m->layout->tile_n;
     if (at + n < l->tile_bytes) return TERN_OK; /* pieces come in any order, but a tile is one */
     TN_FAIL_IF(XXH32(r->dst, l->tile_bytes, 0) != l->tile_hash[l->row_tile[i]], err, TERN_E_FORMAT,
                "%s: the embedding of tokens %d to %d, at offset %" PRIu64 ", is damaged (checksum differs)",
-               tn_pkg_path(l->m->pkg), l->row_tile[i] * 16, l->row_tile[i] * 16 + 15, r->off_bytes);
+               tn_pkg_path(l->m->pkg), l->row_tile[i] * tile_n, l->row_tile[i] * tile_n + tile_n - 1,
+               r->off_bytes);
     return TERN_OK;
 }
 
@@ -306,7 +308,7 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
     tn_ctx *ctx = l->m->ctx;
     l->row_tile = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n, sizeof *l->row_tile);
     TN_FAIL_IF(!l->row_tile, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens", n);
-    for (int32_t i = 0; i < n; i++) l->row_tile[i] = ids[i] / 16;
+    for (int32_t i = 0; i < n; i++) l->row_tile[i] = ids[i] / l->m->layout->tile_n;
     qsort(l->row_tile, (size_t)n, sizeof *l->row_tile, ascending);
     int32_t n_tiles = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -339,7 +341,7 @@ tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
 }
 
 const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
-    int32_t tile = id / 16;
+    int32_t tile = id / l->m->layout->tile_n;
     if (!is_loaded(&l->units[l->embd_unit]) &&
         l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
         const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
@@ -395,7 +397,7 @@ static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *
     return TERN_OK;
 }
 
-static unit *add_unit(tn_loader *l, tn_unit_kind kind, int32_t layer, tn_npu_site *site, tn_stage stage,
+static unit *add_unit(tn_loader *l, tn_unit_kind kind, int32_t layer, tn_npu_site *site,
                       const tn_pkg_section *section) {
     unit *u = &l->units[l->n_units];
     u->l = l;
@@ -404,14 +406,15 @@ static unit *add_unit(tn_loader *l, tn_unit_kind kind, int32_t layer, tn_npu_sit
     u->site = site;
     u->section = section;
     u->n_parts = 1;
-    l->graph_units[l->n_units++] =
-        (tn_prefill_unit){.layer = layer >= 0 ? layer : l->m->n_layers, .stage = stage, .after = -1};
+    l->graph_units[l->n_units++] = (tn_prefill_unit){.layer = layer >= 0 ? layer : l->m->n_layers,
+                                                     .weights = site ? (int32_t)site->kind : TN_NO_WEIGHTS,
+                                                     .after = -1};
     return u;
 }
 
 static void add_small(tn_loader *l, int32_t layer) {
     const tn_pkg_section *s = tn_pkg_find(l->m->pkg, TN_PKG_LAYER, layer);
-    unit *u = add_unit(l, TN_UNIT_SMALL, layer, NULL, TN_ST_NORM, s);
+    unit *u = add_unit(l, TN_UNIT_SMALL, layer, NULL, s);
     u->n_ops = tn_pkg_small_bytes(l->m->pkg, s) > 0;
     u->ops[0].read = (tn_aio_read){.off_bytes = s->off_bytes,
                                    .n_bytes = aligned(tn_pkg_small_bytes(l->m->pkg, s)),
@@ -435,10 +438,10 @@ static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, i
     u->n_parts += unpacked ? (int32_t)((n + CHANNELS_PER_PART - 1) / CHANNELS_PER_PART) : 0;
 }
 
-static void add_site(tn_loader *l, tn_npu_site *s, tn_stage stage) {
+static void add_site(tn_loader *l, tn_npu_site *s) {
     int32_t layer = s->layer;
     const tn_pkg_section *section = tn_pkg_find(l->m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
-    unit *u = add_unit(l, layer < 0 ? TN_UNIT_HEAD : TN_UNIT_SITE, layer, s, stage, section);
+    unit *u = add_unit(l, layer < 0 ? TN_UNIT_HEAD : TN_UNIT_SITE, layer, s, section);
     for (int32_t i = 0; i < s->ops.n_ops; i++)
         add_op(u, s->ops.roles[i], s->tiles[i],
                s->image[i].tiles ? (void *)s->image[i].tiles : (void *)(uintptr_t)s->image[i].packed,
@@ -451,12 +454,13 @@ static void add_embedding(tn_loader *l) {
     size_t n;
     l->embd_section = tn_pkg_find(m->pkg, TN_PKG_HEAD, -1);
     l->embd = tn_pkg_record_find(tn_pkg_records(m->pkg, l->embd_section, &n), n, TN_W_EMBD, TN_PKG_TILES);
-    l->tile_bytes = l->embd->size_bytes / (uint64_t)((l->embd->n + 15) / 16);
+    l->tile_bytes =
+        l->embd->size_bytes / (uint64_t)((l->embd->n + m->layout->tile_n - 1) / m->layout->tile_n);
     l->tile_hash = m->embd_tile_hash;
     const tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     l->embd_unit = l->n_units - 1; /* tied: the head's */
     if (head->ops.roles[0] == TN_W_EMBD) return;
-    unit *u = add_unit(l, TN_UNIT_EMBD, -1, NULL, TN_ST_FINAL, l->embd_section);
+    unit *u = add_unit(l, TN_UNIT_EMBD, -1, NULL, l->embd_section);
     add_op(u, TN_W_EMBD, l->embd, (int8_t *)m->embd_tiles, l->embd->n);
     u->n_parts = 1;
     l->embd_unit = l->n_units - 1;
@@ -464,7 +468,6 @@ static void add_embedding(tn_loader *l) {
 
 tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model_options *opt,
                            tn_loader **out, tern_error *err) {
-    static const tn_stage stages[TN_N_SITES] = {TN_ST_QKV, TN_ST_O, TN_ST_FFN, TN_ST_DOWN, TN_ST_FINAL};
     *out = NULL;
     tn_loader *l = tn_calloc(m->ctx, TN_MEM_OTHER, 1, sizeof *l);
     TN_FAIL_IF(!l, err, TERN_E_MEMORY, "no memory for a loader");
@@ -482,13 +485,14 @@ tern_status tn_loader_open(tn_npu_model *m, const char *path, const tn_npu_model
     for (int32_t layer = 0; layer < m->n_layers; layer++) {
         add_small(l, layer);
         for (int32_t i = 0; i < m->n_sites; i++)
-            if (m->sites[i].layer == layer) add_site(l, &m->sites[i], stages[m->sites[i].kind]);
+            if (m->sites[i].layer == layer) add_site(l, &m->sites[i]);
     }
-    add_site(l, tn_npu_site_at(m, 0, TN_SITE_LM_HEAD), TN_ST_FINAL);
+    add_site(l, tn_npu_site_at(m, 0, TN_SITE_LM_HEAD));
     add_embedding(l);
     if (!l->map) {
         if ((st = place_in_ring(l, opt->ring_bytes, err)) != TERN_OK) goto out;
-        if ((st = tn_aio_open(m->ctx, path, &opt->io, &l->aio, err)) != TERN_OK) goto out;
+        if ((st = tn_aio_open_fd(m->ctx, tn_pkg_fd(m->pkg), path, &opt->io, &l->aio, err)) != TERN_OK)
+            goto out;
     }
     pthread_mutex_lock(&l->mu);
     pump(l);

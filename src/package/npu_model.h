@@ -76,7 +76,8 @@ typedef struct tn_npu_site {
      * the first; else NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
-    bool shadow;             /* clipped activations are made good on the CPU */
+    bool rotated;            /* inputs pass through kernels/hadamard.h before they are quantised */
+    bool has_outliers;       /* clipped activations are made good on the CPU */
     const int8_t **hot_rows; /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
     const tn_pkg_section *rows_section; /* where the cold rows lie in the package */
     uint64_t rows_off_bytes;
@@ -90,7 +91,8 @@ typedef struct tn_npu_model {
     tn_ctx *ctx;
     tn_pkg *pkg;
     tn_npu_device *dev;
-    tn_npu_device *cpu_dev; /* of sites beyond the device's memory; NULL when all fit */
+    const tn_npu_layout *layout; /* of the device's tiles */
+    tn_npu_device *cpu_dev;      /* of sites beyond the device's memory; NULL when all fit */
     int32_t n_on_cpu;
     const tn_kernels *kern;
     tn_model *model; /* what the layers' small tensors go to */
@@ -101,9 +103,10 @@ typedef struct tn_npu_model {
     bool packed;   /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
     char scheme[24];
     int32_t n_layers, n_sites;
-    tn_npu_site *sites;                      /* as the program's */
-    int32_t max_shadow_n, max_k, max_stride; /* over shadowed sites: outputs; over all: inputs, in_stride */
-    bool any_shadow;
+    tn_npu_site *sites; /* as the program's */
+    int32_t max_outlier_n, max_k,
+        max_stride; /* over sites with outlier paths: outputs; over all: inputs, in_stride */
+    bool any_outliers;
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
     /* embedding rows for look-up: s8 tiles and their scales */
     const int8_t *embd_tiles;
@@ -130,6 +133,8 @@ typedef struct tn_npu_model {
 } tn_npu_model;
 
 typedef struct tn_npu_model_options {
+    tn_pkg *
+        *pkg; /* NULL: path is opened; else what was opened there, taken (and nulled) by tn_npu_model_open */
     const char *backend;       /* NULL: the first built in */
     int32_t n_threads;         /* of the device */
     uint64_t memory_cap_bytes; /* 0 = no limit but the device's own */

@@ -1,5 +1,7 @@
 #include "package/switching.h"
 
+#include "package/impl.h"
+
 #include "base/clock.h"
 #include "base/status.h"
 
@@ -23,14 +25,13 @@ struct tn_switcher {
     tn_switcher_stats stats;
 };
 
-tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err) {
-    const tn_npu_layout layout = {TN_NPU_LAYOUT_16X4, 16, 4};
+tern_status tn_switcher_load_site(const tn_npu_model *m, tn_npu_site *s, tn_form form, tern_error *err) {
     for (int f = 0; f < TN_N_FORMS; f++) tn_npu_unload(s->graphs[f]);
     for (int i = 0; i < s->ops.n_ops; i++) {
         const tn_npu_weights_data *from = &s->image[i];
         tn_npu_weights_data to = tn_npu_weights_get(s->weights[i]);
-        size_t padded_bytes = (size_t)(s->ops.n[i] + 15) / 16 * 16 * 4;
-        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(&layout, s->ops.n[i], s->ops.k));
+        size_t padded_bytes = (size_t)tn_padded(m, s->ops.n[i]) * 4;
+        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(m->layout, s->ops.n[i], s->ops.k));
         memcpy(to.col_sum, from->col_sum, padded_bytes);
         memcpy(to.scale, from->scale, padded_bytes);
         if (to.bias) memcpy(to.bias, from->bias, padded_bytes);
@@ -41,7 +42,7 @@ tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err)
 static tern_status load_sites(tn_npu_model *m, int32_t layer, tn_form form, tern_error *err) {
     int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
     for (int32_t i = first; i < first + n; i++)
-        if (!m->sites[i].on_cpu) TN_TRY(tn_switcher_load_site(&m->sites[i], form, err));
+        if (!m->sites[i].on_cpu) TN_TRY(tn_switcher_load_site(m, &m->sites[i], form, err));
     return TERN_OK;
 }
 

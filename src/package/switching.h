@@ -62,6 +62,6 @@ tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, t
 void tn_switcher_close(tn_switcher **w);
 /* The weights of a site from the package's image into the device's memory, and the graph of this form over
  * them. */
-tern_status tn_switcher_load_site(tn_npu_site *s, tn_form form, tern_error *err);
+tern_status tn_switcher_load_site(const tn_npu_model *m, tn_npu_site *s, tn_form form, tern_error *err);
 
 #endif

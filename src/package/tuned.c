@@ -43,9 +43,9 @@ bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane
 const char *const tn_tuned_read_names[TN_TUNED_READS] = {"threads", "threads-direct", "uring",
                                                          "uring-direct"};
 
-void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o) {
+void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o) {
     bool ok = false;
-    if (tn_aio_cached_share(path) < 0.9) {
+    if (tn_aio_cached_share(fd) < 0.9) {
         json_t *j;
         (void)tn_json_read(profile_path, 0, &j, NULL);
         const char *kept = json_string_value(json_object_get(json_object_get(j, "read"), "method"));

@@ -10,7 +10,7 @@ enum { TN_TUNED_READS = 4 };
 extern const char *const tn_tuned_read_names[TN_TUNED_READS]; /* methods of base/aio.h */
 
 /* How to read the package: through the page cache when it is there, else as was kept, else directly. */
-void tn_tuned_read(const char *path, const char *profile_path, tn_aio_options *o);
+void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o);
 
 /* What was kept for this processor, these lanes; false: nothing, or for others. The caller compares the
  * fingerprint. */

@@ -1,8 +1,9 @@
-/* prefill/pipeline.h - a package's forward: chunks of the prompt x stages of the layers as tasks on two lanes
+/* prefill/pipeline.h - a package's forward: chunks of the prompt x steps of the program as tasks on two lanes
  * (llm.npu 3.2-3.4).
  *
- * The stages and their order are in sched/prefill_graph.h. A wave is up to TN_WAVE_CHUNKS chunks that are in
- * flight together. Decode runs the same stages of one small chunk in order, each spread over the pool. */
+ * The steps come from the model's program (steps.h); who waits for whom is in sched/prefill_graph.h. A wave is up
+ * to TN_WAVE_CHUNKS chunks that are in flight together. Decode runs the same steps of one small chunk in order,
+ * each spread over the pool. */
 #ifndef TN_PREFILL_PIPELINE_H
 #define TN_PREFILL_PIPELINE_H
 
@@ -16,11 +17,12 @@
 
 typedef struct tn_pipeline tn_pipeline;
 
-/* Time of every stage of a full chunk on its lane, measured: what the policies decide by. */
+/* Time of every type of step (tn_step_types_of the model's program) of a full chunk on its lane, measured: what
+ * the policies decide by. */
 enum { TN_PROFILE_FORWARDS = 9 };
-typedef struct tn_stage_profile {
-    double us[TN_N_STAGES]; /* attention: at position 0 */
-    double attn_us_per_pos; /* attention: more per earlier position */
+typedef struct tn_step_profile {
+    double us[TN_MAX_STEP_TYPES]; /* attention: at position 0 */
+    double attn_us_per_pos;       /* attention: more per earlier position */
     /* Measured by tern bench --tune only, else 0: of a prefill, outside its waves (the last token's logits);
      * of a part, beyond its work. */
     double rest_us, part_us;
@@ -31,12 +33,12 @@ typedef struct tn_stage_profile {
         forward_relative[TN_PROFILE_FORWARDS]; /* decode forwards of so many rows, against one row: what
                                                   drafting decides by */
     int32_t n_forwards;
-} tn_stage_profile;
+} tn_step_profile;
 
 typedef struct tn_pipeline_stats {
     int64_t wall_ns, busy_ns[TN_N_LANES], n_decisions, decide_ns, decide_max_ns, n_stolen;
     uint64_t n_outliers, n_rows,
-        n_dropped; /* clipped activations of shadowed sites; rows quantised; beyond capacity */
+        n_dropped; /* clipped activations of sites with outlier paths; rows quantised; beyond capacity */
     uint64_t hot_hits, cold_misses;             /* weight rows found resident, and read from the package */
     uint64_t graph_bytes, graph_bytes_unshared; /* device memory of the last wave's linear graphs; and with
                                                    some for each of its chunks */
@@ -52,7 +54,7 @@ typedef struct tn_pipeline_stats {
  * the first full wave when it is not measured yet. */
 tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model,
                              const tn_kernels *kern, const tn_kv *kv, tn_pool *pool, tn_executor *exec,
-                             tn_policy policy, const tn_attn_options *attention, tn_stage_profile *profile,
+                             tn_policy policy, const tn_attn_options *attention, tn_step_profile *profile,
                              tn_pipeline **out, tern_error *err);
 void tn_pipeline_close(tn_pipeline **p);
 
@@ -79,6 +81,6 @@ tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *l
 const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p);
 
 /* What its waves look like, and the profile's times, for the simulator. */
-void tn_pipeline_measured(const tn_pipeline *p, tn_measured_stages *out);
+void tn_pipeline_measured(const tn_pipeline *p, tn_measured_steps *out);
 
 #endif

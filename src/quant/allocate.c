@@ -20,29 +20,43 @@ static void sift_down(bid *heap, size_t n, size_t i) {
     heap[i] = x;
 }
 
-tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n,
-                             double average, uint8_t *bits, tern_error *err) {
-    TN_FAIL_IF(!(average >= 1 && average <= 8), err, TERN_E_INVALID, "%g bits per weight: want 1 to 8",
-               average);
+static tern_status allocate(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n,
+                            double average, unsigned least, bool skip, uint8_t *bits, tern_error *err) {
+    TN_FAIL_IF(!(average >= least && average <= 8), err, TERN_E_INVALID, "%g bits per weight: want %u to 8",
+               average, least);
     bid *heap = tn_alloc(ctx, TN_MEM_OTHER, n, sizeof *heap);
     TN_FAIL_IF(!heap, err, TERN_E_MEMORY, "no memory to allocate bits");
-    double total = 0;
+    double total = 0, first = 0.75 * exp2(-2.0 * least); /* RE(least) - RE(least + 1) */
     for (size_t i = 0; i < n; i++) {
         double cost = n_weights ? (double)n_weights[i] : 1;
-        bits[i] = 1;
-        heap[i] = (bid){.gain = 0.1875 * (double)peak[i] / cost, .channel = (uint32_t)i}; /* 1/4 - 1/16 */
+        bits[i] = (uint8_t)least;
+        heap[i] = (bid){.gain = first * (double)peak[i] / cost, .channel = (uint32_t)i};
         total += cost;
     }
     for (size_t i = n / 2; i-- > 0;) sift_down(heap, n, i);
-    double left = floor((average - 1) * total + 1e-6);
+    double left = floor((average - least) * total + 1e-6);
     for (size_t n_heap = n; n_heap;) {
         double cost = n_weights ? (double)n_weights[heap[0].channel] : 1;
-        if (cost > left) break;
-        left -= cost;
-        if (++bits[heap[0].channel] == 8) heap[0] = heap[--n_heap];
-        else heap[0].gain /= 4;
+        if (cost > left && !skip) break;
+        if (cost > left || bits[heap[0].channel] == 8) {
+            heap[0] = heap[--n_heap];
+        } else {
+            left -= cost;
+            if (++bits[heap[0].channel] == 8) heap[0] = heap[--n_heap];
+            else heap[0].gain /= 4;
+        }
         if (n_heap) sift_down(heap, n_heap, 0);
     }
     tn_free(ctx, heap);
     return TERN_OK;
+}
+
+tern_status tn_allocate_bits(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n,
+                             double average, uint8_t *bits, tern_error *err) {
+    return allocate(ctx, peak, n_weights, n, average, 1, false, bits, err);
+}
+
+tern_status tn_allocate_bits_from(tn_ctx *ctx, const float *peak, const uint32_t *n_weights, size_t n,
+                                  double average, unsigned least, uint8_t *bits, tern_error *err) {
+    return allocate(ctx, peak, n_weights, n, average, least, true, bits, err);
 }

@@ -105,6 +105,9 @@ static double loss_of(observer *o, run_state *s, const int32_t *ids, int from, c
 /* ---- journal: losses in the order they are measured, so that a process that was killed goes on where it was
  * ---------- */
 
+const tn_outkind tn_heads_journal_kind = {
+    .what = "a journal of heads", .begins = {"TNHEADS1"}, .is_private = true};
+
 typedef struct journal_header {
     char magic[8];
     int32_t n_layers, n_heads, n_tok, zero;
@@ -136,7 +139,9 @@ static uint64_t record_check(const journal *j, double loss, size_t at) {
 static void journal_open(tn_ctx *ctx, const char *path, const tn_hparams *h, const int32_t *ids, int32_t n,
                          double base, journal *j) {
     *j =
-        (journal){.ctx = ctx, .path = path, .fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1};
+        (journal){.ctx = ctx,
+                  .path = path,
+                  .fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600) : -1};
     if (j->fd < 0) {
         if (path)
             tn_log(ctx, TERN_LOG_WARN, "%s: cannot be kept, so that this measurement cannot go on later: %s",

@@ -3,6 +3,7 @@
 #ifndef TN_QUANT_HEADS_H
 #define TN_QUANT_HEADS_H
 
+#include "base/outfile.h"
 #include "model/forward.h"
 
 typedef struct tn_head_profile {
@@ -34,5 +35,8 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
                                        tn_pool *pool, const int32_t *ids, int32_t n, const char *journal,
                                        tern_error *err);
 void tn_head_profile_close(tn_head_profile *p); /* NULL-safe members; may be zero */
+
+/* Of the file that keeps the losses: nothing else under its name is overwritten or removed. */
+extern const tn_outkind tn_heads_journal_kind;
 
 #endif

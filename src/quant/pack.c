@@ -13,6 +13,8 @@
 #include "quant/calibrate.h"
 #include "quant/heads.h"
 #include "quant/readback.h"
+#include "quant/recipe.h"
+#include "quant/sense.h"
 
 #include <errno.h>
 #include <math.h>
@@ -24,12 +26,13 @@
 #include <xxhash.h>
 
 const char *tn_scheme_name(tn_scheme s) {
-    static const char *const names[TN_N_SCHEMES] = {"llm-npu", "naive-w8a8", "edgeflow", "smoothquant"};
+    static const char *const names[TN_N_SCHEMES] = {"llm-npu", "naive-w8a8", "edgeflow", "smoothquant",
+                                                    "gram"};
     return names[s];
 }
 
 bool tn_allocation_parse(const char *name, tn_allocation *out) {
-    static const char *const names[TN_N_ALLOCATIONS] = {"", "error", "uniform", "cmpq"};
+    static const char *const names[TN_N_ALLOCATIONS] = {"", "re", "uniform", "cmpq", "loss"};
     for (int i = 1; i < TN_N_ALLOCATIONS; i++) {
         if (strcmp(name, names[i])) continue;
         *out = (tn_allocation)i;
@@ -53,7 +56,7 @@ void tn_pack_defaults(tn_pack_options *o) {
 typedef struct site_plan {
     float clip;       /* largest magnitude the device sees */
     float importance; /* largest magnitude / outlier threshold */
-    bool shadow;
+    bool shadow, rotated;
     int32_t n_hot;
     int32_t *hot;  /* ascending */
     float *smooth; /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
@@ -72,8 +75,9 @@ typedef struct packer {
     tn_model *m;
     tn_calibration cal;
     tn_head_profile heads;
-    char *journal;    /* of their importance, beside the package until that is there */
-    site_plan *plans; /* as tn_calibration's sites */
+    char *journal;        /* of their importance, beside the package until that is there */
+    tn_recipe_site *made; /* of scheme gram: what becomes of every site; as plans */
+    site_plan *plans;     /* as tn_calibration's sites */
     tn_pkg_writer *w;
     uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor
                             by tensor */
@@ -348,6 +352,87 @@ static tern_status calibrate_layer(packer *p, tn_corpus *corpus, int layer) {
     return st;
 }
 
+typedef struct gram_pass {
+    packer *p;
+    tn_capture c;
+} gram_pass;
+
+static void capture_input(void *user, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows) {
+    (void)layer;
+    tn_capture_add(&((gram_pass *)user)->c, site, x, ldx, n_rows);
+}
+
+static void capture_qk(void *user, int layer, const float *q, const float *k, int32_t n_rows) {
+    tn_head_profile_observe(&((gram_pass *)user)->p->heads, layer, q, k, n_rows);
+}
+
+/* One pass over the layer, kept: everything about its sites is decided from it, down to the codes. */
+static tern_status gram_layer(packer *p, tn_corpus *corpus, int layer) {
+    gram_pass g = {.p = p};
+    const tn_program *prog = &p->m->program;
+    const tn_recipe r = {
+        .ctx = p->ctx, .pool = p->pool, .kern = &p->kern, .src = p->src, .h = &p->m->h, .bits = p->bits};
+    TN_TRY(tn_capture_open(p->ctx, prog, layer, corpus->n_tok, &g.c, p->err));
+    tern_status st = tn_corpus_begin_layer(corpus, layer, p->err);
+    if (st == TERN_OK) {
+        tn_forward_hooks hooks = {.site_input = capture_input, .qk = capture_qk, .user = &g};
+        tn_corpus_pass(corpus, layer, &hooks, true);
+    }
+    tn_corpus_end_layer(corpus, layer);
+    int32_t first, n = tn_program_layer_sites(prog, layer, &first);
+    for (int32_t i = first; i < first + n && st == TERN_OK; i++) {
+        tn_site kind = prog->sites[i].kind;
+        const tn_site_ops *ops = tn_program_linears(prog, i);
+        tn_recipe_site *made = &p->made[i];
+        st = tn_recipe_site_make(&r, layer, kind, ops, g.c.x[kind], g.c.rows[kind],
+                                 p->model_bits + p->n_model_bits, made, p->err);
+        p->n_model_bits += (size_t)ops->n_total;
+        p->plans[i].clip = made->clip;
+        p->plans[i].smooth = made->smooth;
+        p->plans[i].rotated = made->rotated;
+    }
+    tn_capture_close(&g.c);
+    return st;
+}
+
+static bool sensing(void *user, double fraction) {
+    return tn_progress(((packer *)user)->ctx, "sense", fraction);
+}
+
+/* Widths of all rows of the layers' linears, before the first of them is rounded. */
+static tern_status gram_bits(packer *p, const int32_t *ids, size_t n_ids) {
+    size_t n = 0, at = 0;
+    const tn_program *prog = &p->m->program;
+    for (int32_t i = 0; i + 1 < prog->n_sites; i++) n += (size_t)tn_program_linears(prog, i)->n_total;
+    p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, n, 1);
+    p->made = tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)prog->n_sites, sizeof *p->made);
+    TN_FAIL_IF(!p->model_bits || !p->made, p->err, TERN_E_MEMORY, "no memory to allocate bits");
+    memset(p->model_bits, (int)p->bits, n);
+    if (p->allocation == TN_ALLOCATE_UNIFORM || p->bits == 8) return TERN_OK;
+    float *cost = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *cost);
+    uint32_t *n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *n_weights);
+    tern_status st =
+        cost && n_weights ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to allocate bits");
+    for (int32_t i = 0; i + 1 < prog->n_sites && st == TERN_OK; i++) {
+        const tn_site_ops *ops = tn_program_linears(prog, i);
+        for (int32_t r = 0; r < ops->n_total; r++) n_weights[at++] = (uint32_t)ops->k;
+    }
+    const tn_sense_args a = {.kern = &p->kern,
+                             .pool = p->pool,
+                             .src = p->src,
+                             .m = p->m,
+                             .ids = ids,
+                             .n_ids = n_ids,
+                             .progress = sensing,
+                             .user = p};
+    if (st == TERN_OK) st = tn_sense_measure(&a, cost, p->err);
+    if (st == TERN_OK)
+        st = tn_allocate_bits_from(p->ctx, cost, n_weights, n, p->bits, 2, p->model_bits, p->err);
+    tn_free(p->ctx, cost);
+    tn_free(p->ctx, n_weights);
+    return st;
+}
+
 static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
     size_t n_sites = (size_t)p->m->program.n_sites;
@@ -364,7 +449,7 @@ static tern_status calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_
                         .window = window};
     tern_status st = tn_corpus_open(&corpus, p->err);
     for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
-        st = calibrate_layer(p, &corpus, i);
+        st = p->made ? gram_layer(p, &corpus, i) : calibrate_layer(p, &corpus, i);
         if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers))
             st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
     }
@@ -636,6 +721,18 @@ static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const in
                       hash, (uint64_t)n_tiles * sizeof *hash, err);
 }
 
+/* What scheme gram made of a linear of a layer, or NULL. */
+static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
+    int32_t first, n = layer < 0 || !p->made ? 0 : tn_program_layer_sites(&p->m->program, layer, &first);
+    for (int32_t i = 0; i < n; i++) {
+        const tn_site_ops *ops = tn_program_linears(&p->m->program, first + i);
+        for (int32_t op = 0; op < ops->n_ops; op++) {
+            if (ops->roles[op] == role) return &p->made[first + i].ops[op];
+        }
+    }
+    return NULL;
+}
+
 /* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column
  * offset n_off of n_total. */
 static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias,
@@ -653,15 +750,23 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
                       .col_sum = keep(h, (size_t)n_pad, 4),
                       .scale = keep(h, (size_t)n_pad, 4)};
     TN_FAIL_IF(!j.tiles || !j.col_sum || !j.scale, err, TERN_E_MEMORY, "no memory to pack");
-    if (layer >= 0 && (p->o->scheme == TN_SCHEME_EDGEFLOW || p->bits < 8)) TN_TRY(allocate(p, h, &j, err));
-    TN_TRY(quantise(p, &j, err));
+    const tn_rounded *made = made_linear(p, layer, role);
+    if (made) {
+        j.bits = made->bits;
+        j.weightlets = made->weightlets;
+        memcpy(j.scale, made->scale, (size_t)n_pad * 4);
+        memcpy(j.col_sum, made->col_sum, (size_t)n_pad * 4);
+    } else {
+        if (layer >= 0 && (p->o->scheme == TN_SCHEME_EDGEFLOW || p->bits < 8))
+            TN_TRY(allocate(p, h, &j, err));
+        TN_TRY(quantise(p, &j, err));
+    }
     /* what the next linear's inputs are divided by: V for o, up for down. The row's scale takes it, its codes
      * do not change. */
     const float *divide_by = NULL;
-    if (p->o->scheme == TN_SCHEME_EDGEFLOW && role == TN_W_V)
-        divide_by = plan_of(p, layer, TN_SITE_O)->smooth;
-    if (p->o->scheme == TN_SCHEME_EDGEFLOW && role == TN_W_UP)
-        divide_by = plan_of(p, layer, TN_SITE_DOWN)->smooth;
+    bool folds = p->o->scheme == TN_SCHEME_EDGEFLOW || p->o->scheme == TN_SCHEME_GRAM;
+    if (folds && role == TN_W_V) divide_by = plan_of(p, layer, TN_SITE_O)->smooth;
+    if (folds && role == TN_W_UP) divide_by = plan_of(p, layer, TN_SITE_DOWN)->smooth;
     int32_t group = p->m->h.n_heads / p->m->h.n_kv_heads, d = p->m->h.d_head;
     for (int64_t i = 0; divide_by && i < n; i++)
         j.scale[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
@@ -670,7 +775,8 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
                        .n = n,
                        .k = k,
                        .act_scale = plan->clip / 127,
-                       .flags = plan->shadow ? TN_PKG_HAS_SHADOW : 0};
+                       .flags =
+                           (plan->shadow ? TN_PKG_HAS_SHADOW : 0u) | (plan->rotated ? TN_PKG_ROTATED : 0u)};
     if (j.bits) {
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1},
                           j.bits, tn_channel_bits_bytes((size_t)n), err));
@@ -989,13 +1095,13 @@ static tern_status name_journal(packer *p, const char *out) {
     p->journal = tn_alloc(p->ctx, TN_MEM_OTHER, cap, 1);
     TN_FAIL_IF(!p->journal, p->err, TERN_E_MEMORY, "no memory for a file's name");
     snprintf(p->journal, cap, "%s.heads", out);
-    return TERN_OK;
+    return tn_outfile_may(p->journal, &tn_heads_journal_kind, p->err);
 }
 
 /* A package can take the place of another, never that of what it is made from. */
 static tern_status target(const char *src, const char *out, tern_error *err) {
     struct stat from, to;
-    TN_TRY(tn_file_may_replace(out, err));
+    TN_TRY(tn_outfile_may(out, &tn_pkg_kind_of_file, err));
     if (stat(src, &from) || stat(out, &to)) return TERN_OK;
     TN_FAIL_IF(from.st_dev == to.st_dev && from.st_ino == to.st_ino, err, TERN_E_INVALID,
                "%s: is what is to be packed", out);
@@ -1023,7 +1129,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
                "outlier share %g: want 0 to 0.5", (double)opt->outlier_share);
     TN_FAIL_IF(opt->calib_tokens < 64 || opt->calib_window < 16, err, TERN_E_INVALID,
                "calibration wants at least 64 tokens in windows of at least 16");
-    bool edgeflow = opt->scheme == TN_SCHEME_EDGEFLOW;
+    bool gram = opt->scheme == TN_SCHEME_GRAM, edgeflow = gram || opt->scheme == TN_SCHEME_EDGEFLOW;
     packer p = {.ctx = ctx,
                 .o = opt,
                 .report = report,
@@ -1031,12 +1137,24 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
                 .bits = opt->bits  ? opt->bits
                         : edgeflow ? 5
                                    : 8};
-    p.allocation = opt->allocation ? opt->allocation : edgeflow ? TN_ALLOCATE_ERROR : TN_ALLOCATE_UNIFORM;
+    p.allocation = opt->allocation ? opt->allocation
+                   : gram          ? TN_ALLOCATE_LOSS
+                   : edgeflow      ? TN_ALLOCATE_RE
+                                   : TN_ALLOCATE_UNIFORM;
+    bool fits = gram ? p.allocation == TN_ALLOCATE_LOSS || p.allocation == TN_ALLOCATE_UNIFORM
+                     : p.allocation != TN_ALLOCATE_LOSS;
+    TN_FAIL_IF(gram && opt->shadow == TN_SHADOW_ON, err, TERN_E_INVALID,
+               "scheme gram has no outlier paths; edgeflow and llm-npu have");
+    TN_FAIL_IF(!fits, err, TERN_E_INVALID, "%s",
+               gram ? "scheme gram allocates bits by loss or uniform"
+                    : "allocation by loss belongs to scheme gram");
+    TN_FAIL_IF(p.allocation == TN_ALLOCATE_LOSS && p.bits < 2, err, TERN_E_INVALID,
+               "%g bits by loss: want 2 to 8", p.bits);
     TN_FAIL_IF(!(p.bits >= 1 && p.bits <= 8), err, TERN_E_INVALID, "%g bits: want 1 to 8", opt->bits);
-    TN_FAIL_IF(p.allocation != TN_ALLOCATE_ERROR && p.bits != floor(p.bits), err, TERN_E_INVALID,
-               "%g bits for everyone: want a whole number", p.bits);
-    TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_ERROR, err, TERN_E_INVALID,
-               "one budget for the whole model needs allocation by error");
+    TN_FAIL_IF(p.allocation != TN_ALLOCATE_RE && p.allocation != TN_ALLOCATE_LOSS && p.bits != floor(p.bits),
+               err, TERN_E_INVALID, "%g bits for everyone: want a whole number", p.bits);
+    TN_FAIL_IF(opt->bits_of_model && p.allocation != TN_ALLOCATE_RE, err, TERN_E_INVALID,
+               "one budget for the whole model needs allocation by relative error (loss has no other)");
     TN_TRY(target(src, out, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     int32_t *ids = NULL;
@@ -1048,10 +1166,15 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     int32_t window = opt->calib_window;
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;
     report->n_calib_tokens = n_ids;
+    if (st == TERN_OK && gram) st = gram_bits(&p, ids, n_ids);
     if (st == TERN_OK) st = calibrate(&p, ids, n_ids, window);
     if (st == TERN_OK && opt->head_importance) st = name_journal(&p, out);
     if (st == TERN_OK && opt->head_importance) st = measure_importance(&p, ids, n_ids, window);
-    if (st == TERN_OK) st = make_plans(&p);
+    if (st == TERN_OK && !gram) st = make_plans(&p);
+    if (st == TERN_OK && gram) {
+        report->n_sites = p.m->program.n_sites;
+        p.plans[report->n_sites - 1].clip = tn_stats_best_clip(&p.cal.sites[report->n_sites - 1]);
+    }
     for (int32_t i = 0; st == TERN_OK && opt->scheme == TN_SCHEME_SMOOTHQUANT && i < p.m->program.n_sites;
          i++) {
         const tn_program_site *site = &p.m->program.sites[i];
@@ -1073,8 +1196,10 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     tn_pkg_abort(&p.w);
     for (int32_t i = 0; p.plans && i < p.m->program.n_sites; i++) {
         tn_free(ctx, p.plans[i].hot);
-        tn_free(ctx, p.plans[i].smooth);
+        if (!p.made) tn_free(ctx, p.plans[i].smooth);
     }
+    for (int32_t i = 0; p.made && i < p.m->program.n_sites; i++) tn_recipe_site_free(ctx, &p.made[i]);
+    tn_free(ctx, p.made);
     tn_free(ctx, p.plans);
     tn_free(ctx, p.model_bits);
     tn_free(ctx, p.journal);

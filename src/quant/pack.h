@@ -12,27 +12,31 @@ typedef enum tn_scheme {
     TN_SCHEME_NAIVE,   /* per-tensor W8A8, scale from the largest value seen: the baseline that outliers break
                         */
     TN_SCHEME_EDGEFLOW,    /* adaptive bits per output channel, weights and scales after NPU-aware smoothing
-                              (EdgeFlow 4.1): the default */
+                              (EdgeFlow 4.1) */
     TN_SCHEME_SMOOTHQUANT, /* naive after moving the spread of the norms' outputs into the weights (alpha 0.5)
                             */
+    TN_SCHEME_GRAM, /* smoothing, a rotation and clips by measured error, weights rounded with knowledge of the
+                       inputs (quant/recipe.h): the default */
     TN_N_SCHEMES
 } tn_scheme;
 
-const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "edgeflow", "smoothquant" */
+const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "edgeflow", "smoothquant", "gram" */
 
 typedef enum tn_shadow_mode { TN_SHADOW_AUTO, TN_SHADOW_OFF, TN_SHADOW_ON } tn_shadow_mode;
 
 /* Who gets the bits of an average B. */
 typedef enum tn_allocation {
     TN_ALLOCATE_DEFAULT,
-    TN_ALLOCATE_ERROR,   /* 1..8 bits by relative error (quant/allocate.h) */
+    TN_ALLOCATE_RE,      /* 1..8 bits by relative error (quant/allocate.h) */
     TN_ALLOCATE_UNIFORM, /* everyone B, a whole number */
     TN_ALLOCATE_CMPQ, /* as CMPQ adapted to output channels: the quarter with the largest relative error B +
                          1, that with the least B - 1 */
+    TN_ALLOCATE_LOSS, /* 2..8 bits by what an error in the channel costs the model's predictions, measured
+                         (quant/sense.h); one budget for all layers */
     TN_N_ALLOCATIONS
 } tn_allocation;
 
-bool tn_allocation_parse(const char *name, tn_allocation *out); /* "error", "uniform", "cmpq" */
+bool tn_allocation_parse(const char *name, tn_allocation *out); /* "re", "uniform", "cmpq", "loss" */
 
 typedef struct tn_pack_options {
     tn_scheme scheme;
@@ -45,12 +49,14 @@ typedef struct tn_pack_options {
     float outlier_share; /* of a shadowed site's values that lie outside the clip (default 0.002) */
     float hot_coverage;  /* hot channels cover this share of the outliers (default 0.8) ... */
     float hot_max;       /* ... and are at most this share of the channels (default 0.03), but at least one */
-    double bits; /* average per weight of the layers' linears, 1..8; 0 (default): 5 with edgeflow, else 8 */
-    tn_allocation allocation; /* below 8 bits; default: by relative error with edgeflow, else uniform */
-    bool bits_of_model;       /* ... of all of them together; false (default): of every one */
-    tn_shadow_mode shadow;    /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error
+    double
+        bits; /* average per weight of the layers' linears, 1..8; 0 (default): 5 with gram and edgeflow, else 8 */
+    tn_allocation
+        allocation; /* below 8 bits; default: loss with gram, by relative error with edgeflow, else uniform */
+    bool bits_of_model;    /* ... of all of them together; false (default): of every one */
+    tn_shadow_mode shadow; /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error
                                  (default), never, or at all */
-    bool head_importance;     /* measure how much each attention head matters: one forward for every head
+    bool head_importance;  /* measure how much each attention head matters: one forward for every head
                                  (default: false, all the same). What is measured is kept in OUT.heads until the
                                  package is there: after a kill it goes on where it was */
     /* Measures how long the stages of sparse attention take with such heads on this machine
@@ -76,7 +82,7 @@ typedef struct tn_pack_report {
 /* Why sites stay unsmoothed. */
 extern const char tn_pack_unsmoothed[];
 
-/* Write the package at `out` (atomically). Progress "load", "calibrate", "heads", "measure", "pack" through
+/* Write the package at `out` (atomically). Progress "load", "sense", "calibrate", "heads", "measure", "pack" through
  * ctx. */
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,
                     tn_pack_report *report, tern_error *err);

@@ -2,42 +2,12 @@
 
 #include "base/status.h"
 
-static const struct stage_info {
-    const char *name;
-    tn_lane lane;
-    bool shadow;
-} stages[TN_N_STAGES] = {
-    [TN_ST_NORM] = {"norm", TN_LANE_CPU, false},
-    [TN_ST_QKV] = {"qkv", TN_LANE_NPU, false},
-    [TN_ST_QKV_SHADOW] = {"qkv shadow", TN_LANE_CPU, true},
-    [TN_ST_ROPE] = {"rope", TN_LANE_CPU, false},
-    [TN_ST_PLAN] = {"plan", TN_LANE_CPU, false},
-    [TN_ST_ESTIMATE] = {"estimate", TN_LANE_NPU, false},
-    [TN_ST_SELECT] = {"select", TN_LANE_CPU, false},
-    [TN_ST_ATTEND] = {"attend", TN_LANE_CPU, false},
-    [TN_ST_ATTN] = {"attention", TN_LANE_CPU, false},
-    [TN_ST_O] = {"o", TN_LANE_NPU, false},
-    [TN_ST_O_SHADOW] = {"o shadow", TN_LANE_CPU, true},
-    [TN_ST_NORM2] = {"norm2", TN_LANE_CPU, false},
-    [TN_ST_FFN] = {"ffn", TN_LANE_NPU, false},
-    [TN_ST_FFN_SHADOW] = {"ffn shadow", TN_LANE_CPU, true},
-    [TN_ST_GLU] = {"glu", TN_LANE_CPU, false},
-    [TN_ST_DOWN] = {"down", TN_LANE_NPU, false},
-    [TN_ST_DOWN_SHADOW] = {"down shadow", TN_LANE_CPU, true},
-    [TN_ST_FINAL] = {"final", TN_LANE_CPU, false},
-};
-
-const char *tn_stage_name(tn_stage s) { return stages[s].name; }
-tn_lane tn_stage_lane(tn_stage s) { return stages[s].lane; }
-bool tn_stage_is_shadow(tn_stage s) { return stages[s].shadow; }
-
-bool tn_prefill_has(const tn_prefill_spec *spec, tn_stage s, int32_t layer) {
-    if (s == TN_ST_FINAL) return layer == spec->n_layers - 1;
-    if (tn_stage_is_head(s)) return spec->n_head_slots && spec->has(spec->user, TN_ST_PLAN, layer);
-    return tn_stage_is_product(s) || tn_stage_is_shadow(s) || s == TN_ST_PLAN
-               ? spec->has(spec->user, s, layer)
-               : true;
+const char *tn_head_step_name(tn_step_kind k) {
+    static const char *const names[] = {"estimate", "select", "attend"};
+    return names[k - TN_STEP_ESTIMATE];
 }
+
+tn_lane tn_head_step_lane(tn_step_kind k) { return k == TN_STEP_ESTIMATE ? TN_LANE_NPU : TN_LANE_CPU; }
 
 static const struct load_info {
     const char *name;
@@ -48,23 +18,45 @@ static const struct load_info {
 
 const char *tn_load_step_name(tn_load_step s) { return loads[s].name; }
 
-/* Does a task of the prefill use what this unit brings? The shadow of a product is the stage after it. */
-static bool needs(const tn_task *t, const tn_prefill_unit *u) {
-    if (t->layer != u->layer) return false;
-    return t->subgraph == (int32_t)u->stage ||
-           (tn_stage_is_product(u->stage) && t->subgraph == (int32_t)u->stage + 1 &&
-            tn_stage_is_shadow((tn_stage)t->subgraph));
+static bool is_first(const tn_prefill_spec *spec, int32_t step) {
+    return !step || spec->steps[step - 1].layer != spec->steps[step].layer;
 }
 
-static void add_loads(const tn_prefill_spec *spec, tn_graph *g) {
-    int32_t first = g->n_tasks, per_chunk = first / spec->n_chunks; /* every chunk has the same tasks */
+/* Every other number is free: the pipeline of heads takes the one behind its plan. */
+int32_t tn_prefill_place(const tn_prefill_spec *spec, int32_t step) {
+    int32_t place = 0;
+    for (; !is_first(spec, step); step--) place += 2;
+    return place;
+}
+
+typedef struct builder {
+    const tn_prefill_spec *spec;
+    tn_graph *g;
+    int32_t *task; /* [n_chunks][n_steps] */
+} builder;
+
+static int32_t task_of(const builder *b, int32_t chunk, int32_t step) {
+    return b->task[chunk * b->spec->n_steps + step];
+}
+
+static bool needs(const tn_prefill_spec *spec, int32_t step, const tn_prefill_unit *u) {
+    const tn_step *s = &spec->steps[step];
+    if (s->layer != u->layer) return false;
+    return u->weights == TN_NO_WEIGHTS ? is_first(spec, step) : s->weights == u->weights;
+}
+
+static void add_loads(const builder *b) {
+    const tn_prefill_spec *spec = b->spec;
+    tn_graph *g = b->g;
+    int32_t first = g->n_tasks;
     for (int32_t u = 0; u < spec->n_units; u++) {
         const tn_prefill_unit *unit = &spec->units[u];
-        int32_t id = first + u * TN_N_LOAD_STEPS;
+        int32_t id = first + u * TN_N_LOAD_STEPS, step = 0;
+        while (step < spec->n_steps && !needs(spec, step, unit)) step++;
         for (int s = 0; s < TN_N_LOAD_STEPS; s++) {
             tn_task t = {.name = loads[s].name,
                          .layer = unit->layer,
-                         .subgraph = (int32_t)unit->stage,
+                         .subgraph = step < spec->n_steps ? tn_prefill_place(spec, step) : 0,
                          .lane = loads[s].lane,
                          .n_parts = 1,
                          .can_steal = s != TN_LD_READ};
@@ -76,19 +68,20 @@ static void add_loads(const tn_prefill_spec *spec, tn_graph *g) {
         if (u) tn_graph_depend(g, id - TN_N_LOAD_STEPS, id);
         for (int32_t v = u ? spec->units[u - 1].after + 1 : 0; v <= unit->after; v++)
             tn_graph_depend(g, first + v * TN_N_LOAD_STEPS + TN_LD_LOAD, id);
-        for (int32_t t = 0; t < per_chunk; t++) {
-            if (!needs(&g->tasks[t], unit)) continue;
+        for (; step < spec->n_steps && spec->steps[step].layer == unit->layer; step++) {
+            if (!needs(spec, step, unit)) continue;
             for (int32_t c = 0; c < spec->n_chunks; c++)
-                tn_graph_depend(g, id + TN_LD_LOAD, c * per_chunk + t);
+                tn_graph_depend(g, id + TN_LD_LOAD, task_of(b, c, step));
         }
     }
 }
 
 /* The pipeline of heads behind the task `plan`. Returns its first task; the three of slot i in block b begin
  * 3 * (b * n_head_slots + i) later. */
-static int32_t add_heads(const tn_prefill_spec *spec, tn_graph *g, int32_t chunk, int32_t layer,
-                         int32_t plan) {
+static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, int32_t place, int32_t plan) {
     enum { EST, SELECT, ATTEND, N };
+    const tn_prefill_spec *spec = x->spec;
+    tn_graph *g = x->g;
     int32_t first = g->n_tasks, n = spec->n_head_slots;
     for (int32_t b = 0; b < spec->n_head_blocks; b++) {
         int32_t at = first + N * b * n, last = at + N * (n - 1),
@@ -96,15 +89,15 @@ static int32_t add_heads(const tn_prefill_spec *spec, tn_graph *g, int32_t chunk
         for (int32_t i = 0; i < n; i++) {
             int32_t id = at + N * i;
             for (int s = 0; s < N; s++) {
-                tn_stage stage = (tn_stage)(TN_ST_ESTIMATE + s);
-                tn_task t = {.name = stages[stage].name,
+                tn_step_kind head = (tn_step_kind)(TN_STEP_ESTIMATE + s);
+                tn_task t = {.name = tn_head_step_name(head),
                              .chunk = chunk,
-                             .layer = layer,
-                             .subgraph = TN_ST_ESTIMATE,
-                             .lane = stages[stage].lane,
+                             .layer = step->layer,
+                             .subgraph = place + 1,
+                             .lane = tn_head_step_lane(head),
                              .n_parts = 1,
                              .can_steal = true};
-                spec->fill_head(spec->user, stage, b, i, &t);
+                spec->fill_head(spec->user, step, head, b, i, &t);
                 tn_graph_add(g, &t);
                 if (s) tn_graph_depend(g, id + s - 1, id + s);
             }
@@ -121,53 +114,59 @@ static int32_t add_heads(const tn_prefill_spec *spec, tn_graph *g, int32_t chunk
     return first;
 }
 
-tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, tern_error *err) {
-    int32_t *ropes = tn_alloc(g->ctx, TN_MEM_GRAPHS, 2 * (size_t)spec->n_chunks * (size_t)spec->n_layers,
-                              sizeof *ropes),
-            *attns = ropes + spec->n_chunks * spec->n_layers;
-    TN_FAIL_IF(!ropes, err, TERN_E_MEMORY, "no memory for a task graph");
-    for (int32_t c = 0; c < spec->n_chunks; c++) {
-        int32_t last = -1, before_last = -1,
-                shadow = -1; /* what the next stage waits for: the last stage and its shadow */
-        int32_t heads = -1;  /* and the pipeline of heads */
-        for (int32_t layer = 0; layer < spec->n_layers; layer++) {
-            for (int s = 0; s < TN_N_STAGES; s++) {
-                tn_stage stage = (tn_stage)s;
-                if (tn_stage_is_head(stage) || !tn_prefill_has(spec, stage, layer)) continue;
-                tn_task t = {.name = stages[s].name,
-                             .chunk = c,
-                             .layer = layer,
-                             .subgraph = s,
-                             .lane = stages[s].lane,
-                             .n_parts = 1,
-                             .can_steal = true};
-                spec->fill(spec->user, stage, &t);
-                int32_t id = tn_graph_add(g, &t);
-                if (stages[s].shadow) { /* beside the product: waits for what the product waits for, the
-                                           quantising stage */
-                    shadow = id;
-                    tn_graph_depend(g, before_last, id);
-                    continue;
-                }
-                if (last >= 0) tn_graph_depend(g, last, id);
-                if (shadow >= 0) tn_graph_depend(g, shadow, id);
-                shadow = -1;
-                if (stage == TN_ST_ROPE) ropes[c * spec->n_layers + layer] = id;
-                if (stage == TN_ST_ATTN) attns[c * spec->n_layers + layer] = id;
-                for (int32_t h = 0;
-                     heads >= 0 && stage == TN_ST_ATTN && h < spec->n_head_blocks * spec->n_head_slots; h++)
-                    tn_graph_depend(g, heads + 3 * h + 2, id);
-                if (stage == TN_ST_PLAN && c) tn_graph_depend(g, attns[(c - 1) * spec->n_layers + layer], id);
-                for (int32_t e = 0; stage == TN_ST_ATTN && e < c; e++)
-                    tn_graph_depend(g, ropes[e * spec->n_layers + layer], id);
-                heads = stage == TN_ST_PLAN && spec->n_head_slots ? add_heads(spec, g, c, layer, id) : -1;
-                before_last = last;
-                last = id;
-            }
-        }
+/* Earlier chunks' steps that remember what this one recalls. */
+static void wait_for_memory(const builder *b, int32_t chunk, int32_t step, int32_t id) {
+    const tn_step *steps = b->spec->steps;
+    for (int32_t s = step; s >= 0 && steps[s].layer == steps[step].layer; s--) {
+        if (!(steps[s].remembers & steps[step].recalls)) continue;
+        for (int32_t c = 0; c < chunk; c++) tn_graph_depend(b->g, task_of(b, c, s), id);
     }
-    tn_free(g->ctx, ropes);
-    add_loads(spec, g);
+}
+
+static void add_chunk(const builder *b, int32_t c) {
+    const tn_prefill_spec *spec = b->spec;
+    tn_graph *g = b->g;
+    int32_t last = -1, before_last = -1,
+            beside = -1;           /* the next step waits for the last and its outlier path */
+    int32_t heads = -1, place = 0; /* and for the pipeline of heads */
+    for (int32_t s = 0; s < spec->n_steps; s++) {
+        const tn_step *step = &spec->steps[s];
+        place = is_first(spec, s) ? 0 : place + 2;
+        tn_task t = {.name = step->name,
+                     .chunk = c,
+                     .layer = step->layer,
+                     .subgraph = place,
+                     .lane = step->lane,
+                     .n_parts = 1,
+                     .can_steal = true};
+        spec->fill(spec->user, step, &t);
+        int32_t id = b->task[c * spec->n_steps + s] = tn_graph_add(g, &t);
+        if (step->kind == TN_STEP_OUTLIERS) {
+            beside = id;
+            tn_graph_depend(g, before_last, id);
+            continue;
+        }
+        if (last >= 0) tn_graph_depend(g, last, id);
+        if (beside >= 0) tn_graph_depend(g, beside, id);
+        beside = -1;
+        for (int32_t h = 0; heads >= 0 && h < spec->n_head_blocks * spec->n_head_slots; h++)
+            tn_graph_depend(g, heads + 3 * h + 2, id);
+        heads = -1;
+        if (step->kind == TN_STEP_PLAN && c) tn_graph_depend(g, task_of(b, c - 1, s + 1), id);
+        wait_for_memory(b, c, s, id);
+        if (step->kind == TN_STEP_PLAN && spec->n_head_slots) heads = add_heads(b, step, c, place, id);
+        before_last = last;
+        last = id;
+    }
+}
+
+tern_status tn_prefill_graph_build(const tn_prefill_spec *spec, tn_graph *g, tern_error *err) {
+    builder b = {.spec = spec, .g = g};
+    b.task = tn_alloc(g->ctx, TN_MEM_GRAPHS, (size_t)spec->n_chunks * (size_t)spec->n_steps, sizeof *b.task);
+    TN_FAIL_IF(!b.task, err, TERN_E_MEMORY, "no memory for a task graph");
+    for (int32_t c = 0; c < spec->n_chunks; c++) add_chunk(&b, c);
+    add_loads(&b);
+    tn_free(g->ctx, b.task);
     if (spec->finish) spec->finish(spec->user, g);
     return tn_graph_seal(g, err);
 }

@@ -1,9 +1,12 @@
 #include "sched/timeline.h"
 
+#include "base/outfile.h"
 #include "base/status.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct flow {
     int32_t run, from, to; /* tasks: `to` waited for `from` */
@@ -371,6 +374,23 @@ tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *e
     fputs("\n]}\n", f);
     index_close(&x);
     return written(f, err);
+}
+
+tern_status tn_timeline_save_trace(const tn_timeline *t, tn_ctx *ctx, const char *path, tern_error *err) {
+    static const tn_outkind kind = {
+        .what = "a trace", .begins = {"{\"displayTimeUnit\":\"ms\",\"traceEvents\""}, .is_private = true};
+    tn_outfile *file;
+    TN_TRY(tn_outfile_open(ctx, path, &kind, &file, err));
+    int fd = dup(tn_outfile_fd(file));
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!f && fd >= 0) close(fd);
+    tern_status st = f ? tn_timeline_write_trace(t, f, err)
+                       : tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+    if (f && (ferror(f) | fclose(f)) && st == TERN_OK)
+        st = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+    if (st == TERN_OK) st = tn_outfile_commit(&file, err);
+    tn_outfile_abort(&file);
+    return st;
 }
 
 typedef struct cell {

@@ -66,6 +66,8 @@ tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline
 
 /* Chrome trace event JSON (Perfetto, chrome://tracing): tracks as named threads, events, dependencies as
  * arrows. */
+/* To a file, which replaces only another trace and is its owner's alone. */
+tern_status tn_timeline_save_trace(const tn_timeline *t, tn_ctx *ctx, const char *path, tern_error *err);
 tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *err);
 /* Every track as a row of `width` columns (20 to 1000): how busy it was, and below, which chunk it worked on
  * most. colour: ANSI colours by chunk. */

@@ -371,6 +371,7 @@ static const char BELOW[] = "(path = ?1 OR (path >= ?1 || '/' AND path < ?1 || '
 /* What was indexed below the folder and is no longer there. */
 static tern_status remove_vanished(indexer *x, const char *folder) {
     sqlite3_stmt *q, *del = NULL;
+    bool any = false;
     char sql[160];
     snprintf(sql, sizeof sql, "SELECT id, path FROM document WHERE %s", BELOW);
     TN_TRY(prepare(x->s, sql, &q, x->err));
@@ -387,9 +388,11 @@ static tern_status remove_vanished(indexer *x, const char *folder) {
         sqlite3_bind_int64(del, 1, id);
         if (st == TERN_OK) st = run(x->s, del, x->err);
         x->out->n_removed++;
+        any = true;
     }
     sqlite3_finalize(q);
     sqlite3_finalize(del);
+    if (st == TERN_OK && any) st = tn_store_forget(x->s, x->err);
     return st;
 }
 
@@ -415,9 +418,27 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
         st = prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('delete-all')", &q, err);
     if (q) st = run(s, q, err);
     sqlite3_finalize(q);
+    q = NULL;
+    if (st == TERN_OK && left && *n)
+        st = prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('optimize')", &q, err);
+    if (q) st = run(s, q, err);
+    sqlite3_finalize(q);
+    if (st == TERN_OK && *n) st = tn_store_forget(s, err);
     if (st == TERN_OK) st = tn_store_commit(s, err);
     else tn_store_rollback(s);
     return st == TERN_OK && *n ? tn_store_shrink(s, err) : st;
+}
+
+tern_status tn_rag_id(tn_store *s, const char *path, int64_t *id, tern_error *err) {
+    sqlite3_stmt *q = NULL;
+    *id = 0;
+    TN_TRY(prepare(s, "SELECT id FROM document WHERE path = ?", &q, err));
+    sqlite3_bind_text(q, 1, path, -1, SQLITE_STATIC);
+    int rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW) *id = sqlite3_column_int64(q, 0);
+    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "read it", err);
+    sqlite3_finalize(q);
+    return st;
 }
 
 /* ---- adding ---------------------------------------------------------------------------------------- */

@@ -39,9 +39,13 @@ typedef struct tn_rag_added {
 tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt, const atomic_bool *cancel,
                        tn_rag_added *out, tern_error *err);
 
-/* The document of this path, or all below this folder, or everything for NULL. *n gets how many there were.
+/* The document of this path, or all below this folder, or everything for NULL, and the conversations that quote it.
+ * Nothing of them stays in the file. *n gets how many documents there were.
  */
 tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error *err);
+
+/* The document's id in the store, for tn_store_quoting; 0: not in the index. */
+tern_status tn_rag_id(tn_store *s, const char *path, int64_t *id, tern_error *err);
 
 typedef struct tn_rag_document {
     const char *path;                   /* borrowed during the callback */

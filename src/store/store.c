@@ -3,12 +3,14 @@
 #include "base/status.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 enum { APPLICATION_ID = 0x7465726e, /* "tern" */ BUSY_MS = 10000 };
@@ -36,6 +38,11 @@ static const char *const migrations[TN_STORE_VERSION] = {
     ("CREATE TABLE recalled(id INTEGER PRIMARY KEY, vocab INTEGER NOT NULL REFERENCES vocab(id), model "
      "INTEGER NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL,"
      " UNIQUE(vocab, model))"),
+    /* document 0: nobody noted which documents a sequence quotes */
+    ("CREATE TABLE quote(document INTEGER NOT NULL, sequence INTEGER NOT NULL, PRIMARY KEY(document, "
+     "sequence)) "
+     "WITHOUT ROWID;"
+     "INSERT INTO quote(document, sequence) SELECT 0, id FROM sequence"),
 };
 
 struct tn_store {
@@ -46,6 +53,8 @@ struct tn_store {
     int64_t vocab; /* row id; 0: none chosen */
     int32_t n_vocab;
     int64_t n_skipped, n_evicted;
+    int64_t *quoted; /* documents that sequences put now quote */
+    size_t n_quoted;
     bool read_only;
 };
 
@@ -135,6 +144,55 @@ static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) 
     return st;
 }
 
+/* The folder that tern itself made for stores; one that the user chose stays as it is. */
+static void narrow_default_folder(tn_ctx *ctx, const char *path) {
+    struct stat sb;
+    char *folder = tn_store_default_path(ctx);
+    if (folder && !strcmp(folder, path)) {
+        *strrchr(folder, '/') = 0;
+        if (!stat(folder, &sb) && sb.st_mode & 077 && !chmod(folder, 0700))
+            tn_log(ctx, TERN_LOG_WARN, "%s: others could look into it (mode %o); it is yours alone now",
+                   folder, (unsigned)(sb.st_mode & 0777));
+    }
+    tn_free(ctx, folder);
+}
+
+/* The store's file is for its owner alone; so are SQLite's files beside it, which take its mode. The file is not opened
+ * where it exists: closing it would release the locks that this process has on it through SQLite. */
+static tern_status make_private(tn_ctx *ctx, const char *path, bool read_only, tern_error *err) {
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    struct stat sb;
+    narrow_default_folder(ctx, path);
+    int fd = read_only ? -1 : open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd >= 0) close(fd);
+    for (int i = 0; i < 3; i++) {
+        char name[4096];
+        TN_FAIL_IF((size_t)snprintf(name, sizeof name, "%s%s", path, ends[i]) >= sizeof name, err,
+                   TERN_E_INVALID, "%s: path too long", path);
+        if (stat(name, &sb)) continue; /* SQLite says what is wrong with a path */
+        TN_FAIL_IF(!S_ISREG(sb.st_mode), err, TERN_E_IO, "%s: not a regular file", name);
+        if (sb.st_mode & 077 && !chmod(name, 0600))
+            tn_log(ctx, TERN_LOG_WARN, "%s: others could read what was said (mode %o); it is yours alone now",
+                   name, (unsigned)(sb.st_mode & 0777));
+    }
+    return TERN_OK;
+}
+
+/* Whatever else is in the file has no rows of its own to read: a view could be endless. Views and virtual tables have
+ * no root page. */
+static tern_status check_schema(tn_store *s, tern_error *err) {
+    int64_t n = 0;
+    TN_TRY(get_int(
+        s,
+        "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index') OR ((rootpage IS NULL OR "
+        "rootpage = 0) AND NOT (name = 'passage_fts' AND sql = "
+        "'CREATE VIRTUAL TABLE passage_fts USING fts5(text, content=''passage'', content_rowid=''id'', "
+        "tokenize=''porter unicode61 remove_diacritics 2'')'))",
+        NULL, 0, &n, NULL, err));
+    TN_FAIL_IF(n, err, TERN_E_FORMAT, "%s: has views, triggers or tables that a store has not", s->path);
+    return TERN_OK;
+}
+
 /* An empty file becomes a store, an older store is brought up to date; each step is one transaction with its
  * version. */
 static tern_status migrate(tn_store *s, tern_error *err) {
@@ -153,6 +211,7 @@ static tern_status migrate(tn_store *s, tern_error *err) {
     TN_FAIL_IF(s->read_only && version != TN_STORE_VERSION, err, TERN_E_UNSUPPORTED,
                "%s: version %" PRId64 " of the store; open it for writing once to bring it to %d", s->path,
                version, TN_STORE_VERSION);
+    TN_TRY(check_schema(s, err));
     if (version == TN_STORE_VERSION) return TERN_OK;
     TN_TRY(tn_store_begin(s, err));
     /* another process may have done it while this one waited */
@@ -195,6 +254,7 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
     tern_status st = TERN_OK;
     TN_BAIL_IF(!s->path, err, TERN_E_MEMORY, "no memory for a store");
     if (!opt->read_only && (st = make_folders(ctx, path, err)) != TERN_OK) goto out;
+    if ((st = make_private(ctx, path, opt->read_only, err)) != TERN_OK) goto out;
     int flags = opt->read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     if (sqlite3_open_v2(path, &s->db, flags, NULL) != SQLITE_OK) {
         st =
@@ -210,7 +270,9 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
      */
     if (!opt->read_only) st = enter_wal(s, opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS, err);
     if (st == TERN_OK)
-        st = run_sql(s, "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON",
+        st = run_sql(s,
+                     "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON;"
+                     "PRAGMA secure_delete = ON",
                      "open it", err);
     if (st == TERN_OK) st = migrate(s, err);
     if (st == TERN_OK) *out = s;
@@ -224,6 +286,7 @@ void tn_store_close(tn_store **ps) {
     if (!s) return;
     *ps = NULL;
     sqlite3_close(s->db);
+    tn_free(s->ctx, s->quoted);
     tn_free(s->ctx, s->path);
     tn_free(s->ctx, s);
 }
@@ -287,7 +350,46 @@ static tern_status evict(tn_store *s, tern_error *err) {
 }
 
 tern_status tn_store_shrink(tn_store *s, tern_error *err) {
-    return run_sql(s, "PRAGMA incremental_vacuum", "shrink it", err);
+    TN_TRY(run_sql(s, "PRAGMA incremental_vacuum", "shrink it", err));
+    int64_t busy = 0;
+    TN_TRY(get_int(s, "PRAGMA wal_checkpoint(TRUNCATE)", NULL, 0, &busy, NULL, err));
+    if (busy)
+        tn_log(s->ctx, TERN_LOG_WARN,
+               "%s-wal: another process reads the store; what was removed leaves this file when it has ended",
+               s->path);
+    return TERN_OK;
+}
+
+/* ---- quotes ---------------------------------------------------------------------------------------- */
+
+tern_status tn_store_quoting(tn_store *s, const int64_t *documents, size_t n, tern_error *err) {
+    int64_t *copy = n ? tn_alloc(s->ctx, TN_MEM_OTHER, n, sizeof *copy) : NULL;
+    TN_FAIL_IF(n && !copy, err, TERN_E_MEMORY, "no memory for %zu documents", n);
+    if (n) memcpy(copy, documents, n * sizeof *copy);
+    tn_free(s->ctx, s->quoted);
+    s->quoted = copy;
+    s->n_quoted = n;
+    return TERN_OK;
+}
+
+tern_status tn_store_forget(tn_store *s, tern_error *err) {
+    TN_TRY(run_sql(s,
+                   "DELETE FROM sequence WHERE id IN (SELECT sequence FROM quote WHERE document NOT IN "
+                   "(SELECT id FROM document))",
+                   "forget", err));
+    return run_sql(s,
+                   "DELETE FROM quote WHERE sequence NOT IN (SELECT id FROM sequence);"
+                   "DELETE FROM recalled",
+                   "forget", err);
+}
+
+static tern_status write_quotes(tn_store *s, int64_t sequence, tern_error *err) {
+    for (size_t i = 0; i < s->n_quoted; i++) {
+        int64_t args[] = {s->quoted[i], sequence}, none;
+        TN_TRY(get_int(s, "INSERT OR IGNORE INTO quote(document, sequence) VALUES(?, ?)", args, 2, &none,
+                       NULL, err));
+    }
+    return TERN_OK;
 }
 
 static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n,
@@ -346,6 +448,7 @@ tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids,
     int64_t new_id = *id;
     TN_TRY(tn_store_begin(s, err));
     tern_status st = write_sequence(s, kind, ids, n, n_prompt, &new_id, err);
+    if (st == TERN_OK) st = write_quotes(s, new_id, err);
     if (st == TERN_OK) st = evict(s, err);
     if (st != TERN_OK) {
         tn_store_rollback(s);

@@ -13,7 +13,13 @@
  *
  * Schema versions, in PRAGMA user_version; opening migrates an older file, and refuses a newer one:
  *   1  vocab, sequence
- *   2  document, passage, passage_fts (store/rag.h) */
+ *   2  document, passage, passage_fts (store/rag.h)
+ *   3  recalled
+ *   4  quote: which sequences hold text of which document, so that they go with it
+ *
+ * The file is its owner's alone (0600); one that others could read is narrowed, with a notice. What is deleted is
+ * overwritten with zeros, in the file and in the write-ahead log. A file from elsewhere is data only: views, triggers
+ * and virtual tables in it are refused. */
 #ifndef TN_STORE_STORE_H
 #define TN_STORE_STORE_H
 
@@ -21,7 +27,7 @@
 
 struct sqlite3;
 
-enum { TN_STORE_VERSION = 3, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
+enum { TN_STORE_VERSION = 4, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
 
 typedef enum tn_sequence_kind { TN_SEQUENCE_CHAT, TN_SEQUENCE_CORPUS } tn_sequence_kind;
 
@@ -56,6 +62,13 @@ tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, t
 tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt,
                          int64_t *id, tern_error *err);
 
+/* Sequences that are put from now on hold text of these documents (ids of the table; n 0: of none): they are erased
+ * with any of them. */
+tern_status tn_store_quoting(tn_store *s, const int64_t *documents, size_t n, tern_error *err);
+/* Within a transaction: erase the sequences that quote a document that is gone, those kept before it was noted which
+ * document a sequence quotes, and what models said. */
+tern_status tn_store_forget(tn_store *s, tern_error *err);
+
 /* Sequences of the vocabulary, most recently used first, until max_tokens are given (the last one is cut at
  * its front, so that its end is kept). The callback borrows ids; false stops. */
 tern_status tn_store_each(tn_store *s, size_t max_tokens,
@@ -88,7 +101,8 @@ const char *tn_store_path(const tn_store *s);
  * for another's. */
 tern_status tn_store_begin(tn_store *s, tern_error *err);
 tern_status tn_store_commit(tn_store *s, tern_error *err); /* rolls back when it fails */
-tern_status tn_store_shrink(tn_store *s, tern_error *err); /* what was deleted leaves the file too */
+/* What was deleted leaves the file, and the write-ahead log unless another process reads it just now. */
+tern_status tn_store_shrink(tn_store *s, tern_error *err);
 void tn_store_rollback(tn_store *s);
 /* The status and message for what SQLite has just reported. */
 tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err);

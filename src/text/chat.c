@@ -1,358 +1,256 @@
-/* text/chat.c - chat templates without a Jinja interpreter: a model's template is recognised by what it
- * writes, and the few places where members of a family differ (default system prompts, white space, dates)
- * are read out of the template itself. What is not recognised is refused.
- *
- * No template's BOS is written: the tokenizer adds it (tokenizer.h). */
 #include "text/chat.h"
 
+#include "base/json.h"
 #include "base/status.h"
+#include "text/jinja/jinja.h"
 #include "text/tokenizer_impl.h"
 
 #include <assert.h>
+#include <time.h>
 
-typedef struct writer {
-    const tn_tokenizer *t;
-    const char *source; /* the template */
-    const tern_message *msgs;
-    size_t n_msgs;
-    bool answer; /* end where the assistant answers */
-    tn_segments *out;
-    tern_error *err;
-} writer;
-
-static void put_n(writer *w, const char *s, size_t n) { tn_segments_add(w->out, s, n, false); }
-static void put(writer *w, const char *s) { put_n(w, s, strlen(s)); }
-
-/* What a message says. */
-static void say(writer *w, const char *s) { tn_segments_add(w->out, s, strlen(s), true); }
-
-static const char blanks[] = " \t\n\v\f\r";
-
-/* Without white space at the end */
-static void say_end_trimmed(writer *w, const char *s) {
-    size_t n = strlen(s);
-    while (n && strchr(blanks, s[n - 1])) n--;
-    tn_segments_add(w->out, s, n, true);
-}
-static void say_trimmed(writer *w, const char *s) { say_end_trimmed(w, s + strspn(s, blanks)); }
-
-static void put_eos(writer *w) {
-    size_t n;
-    if (w->t->eos < 0) return;
-    const uint8_t *p = tn_tok_text(w->t, (uint32_t)w->t->eos, &n);
-    put_n(w, (const char *)p, n);
+static tern_status no_memory(tern_error *err) {
+    return tn_fail(err, TERN_E_MEMORY, "out of memory for the conversation");
 }
 
-static bool has(const writer *w, const char *s) { return strstr(w->source, s) != NULL; }
-static bool is_role(const tern_message *m, const char *role) { return !strcmp(m->role, role); }
+/* ---- which template ---- */
 
-/* The system message, when the conversation starts with one. */
-static const char *system_text(const writer *w) {
-    return w->n_msgs && is_role(w->msgs, "system") ? w->msgs[0].content : NULL;
+/* The source that a conversation goes through. A name has no braces. */
+static tern_status choose(const tn_tokenizer *t, const tern_chat_options *o, const char **source,
+                          tern_error *err) {
+    const char *given = o->chat_template;
+    *source = t->tool_template && o->tools ? t->tool_template : t->chat_template;
+    if (given && *given) {
+        *source = strchr(given, '{') ? given : tn_chat_builtin(given);
+        TN_FAIL_IF(
+            !*source, err, TERN_E_INVALID,
+            "there is no chat template '%.60s'; by name there are chatml, llama2, llama3, mistral, gemma, "
+            "phi3, zephyr",
+            given);
+    }
+    TN_FAIL_IF(!*source || !**source, err, TERN_E_UNSUPPORTED,
+               "the model has no chat template; give it plain text, or name a template");
+    TN_FAIL_IF(o->tools && !strstr(*source, "tools"), err, TERN_E_UNSUPPORTED,
+               "the model's chat template knows no tools");
+    return TERN_OK;
 }
 
-/* Families without a system role of their own, or with alternating turns: an optional system message, then
- * user and assistant in turn. */
-static tern_status check_turns(const writer *w) {
-    size_t first = system_text(w) ? 1 : 0;
-    for (size_t i = first; i < w->n_msgs; i++) {
-        const char *want = (i - first) % 2 ? "assistant" : "user";
-        TN_FAIL_IF(strcmp(w->msgs[i].role, want), w->err, TERN_E_INVALID,
-                   "message %zu is of role \"%.32s\"; this model's chat takes user and assistant in turn", i,
-                   w->msgs[i].role);
+/* ---- the template's variables ---- */
+
+static tern_status parse(const char *what, const char *text, bool array, json_t **out, tern_error *err) {
+    json_error_t je;
+    *out = json_loads(text, 0, &je);
+    TN_FAIL_IF(!*out && json_error_code(&je) == json_error_out_of_memory, err, TERN_E_MEMORY,
+               "out of memory for the conversation");
+    TN_FAIL_IF(!*out, err, TERN_E_INVALID, "%s: line %d is not JSON", what, je.line);
+    bool right = array ? json_is_array(*out) : json_is_object(*out);
+    if (right) return TERN_OK;
+    json_decref(*out);
+    *out = NULL;
+    return tn_fail(err, TERN_E_INVALID, "%s: not %s", what, array ? "an array" : "an object");
+}
+
+static tern_status from_messages(const tern_message *msgs, size_t n, json_t **out, tern_error *err) {
+    *out = json_array();
+    for (size_t i = 0; i < n; i++) {
+        if (!msgs[i].role || !msgs[i].content) {
+            json_decref(*out);
+            *out = NULL;
+            return tn_fail(err, TERN_E_INVALID, "message %zu lacks its role or content", i);
+        }
+        tn_json_append(out, tn_json_pack("{s:s, s:s}", "role", msgs[i].role, "content", msgs[i].content));
+    }
+    return *out ? TERN_OK : no_memory(err);
+}
+
+/* object[key] = value, which is taken; the object is borrowed. */
+static bool put(json_t *object, const char *key, json_t *value) {
+    json_t *held = json_incref(object);
+    tn_json_set(&held, key, value);
+    json_decref(held);
+    return held != NULL;
+}
+
+/* Programs send the arguments of a call as JSON in a string, templates that put them through tojson or loop over
+ * them expect the object. */
+static tern_status open_arguments(const char *source, json_t *messages, tern_error *err) {
+    bool objects = false;
+    for (const char *s = source; (s = strstr(s, "arguments")) && !objects;) {
+        s += strlen("arguments");
+        while (*s == '\'' || *s == '"' || *s == ']' || *s == ')' || *s == ' ') s++;
+        if (*s == '|') s++;
+        while (*s == ' ') s++;
+        objects = !strncmp(s, "tojson", 6) || !strncmp(s, ".items", 6) || !strncmp(s, "items", 5) ||
+                  !strncmp(s, "is mapping", 10);
+    }
+    size_t i, k;
+    json_t *m, *call;
+    if (!objects) return TERN_OK;
+    json_array_foreach(messages, i, m) json_array_foreach(json_object_get(m, "tool_calls"), k, call) {
+        json_t *f = json_object_get(call, "function");
+        if (!json_is_object(f)) f = call;
+        json_t *args = json_object_get(f, "arguments");
+        json_t *object = json_is_string(args) ? json_loads(json_string_value(args), 0, NULL) : NULL;
+        if (!json_is_object(object)) json_decref(object);
+        else if (!put(f, "arguments", object)) return no_memory(err);
     }
     return TERN_OK;
 }
 
-/* A literal of the template may spell a newline as backslash n. */
-static size_t newline_at(const char *s) { return s[0] == '\n' ? 1 : s[0] == '\\' && s[1] == 'n' ? 2 : 0; }
-
-/* ---- ChatML: Qwen, SmolLM2, PhoneLM and many others ---------------------------------------------- */
-
-/* The system prompt the template brings itself, literally, when a conversation has none (Qwen, SmolLM2). */
-static const char *chatml_default_system(const writer *w, size_t *n) {
-    static const char open[] = "<|im_start|>system", close[] = "<|im_end|>";
-    for (const char *s = w->source; (s = strstr(s, open));) {
-        s += sizeof open - 1;
-        size_t nl = newline_at(s);
-        const char *end = nl ? strstr(s, close) : NULL;
-        if (!end) continue;
-        s += nl;
-        bool literal = end > s;
-        for (const char *c = s; c < end; c++)
-            literal &= *c != '\'' && *c != '"' && *c != '{' && *c != '}' && *c != '\\' && *c != '\n';
-        if (!literal) continue;
-        *n = (size_t)(end - s);
-        return s;
+/* What Hugging Face passes: absent tools and documents are none, not undefined. */
+static tern_status build_variables(const char *source, const tern_message *msgs, size_t n_msgs,
+                                   const tern_chat_options *o, json_t **out, tern_error *err) {
+    json_t *vars = NULL, *messages = NULL, *tools = NULL;
+    tern_status st = TERN_OK;
+    if (o->variables) st = parse("template variables", o->variables, false, &vars, err);
+    else if (!(vars = json_object())) st = no_memory(err);
+    if (st == TERN_OK)
+        st = o->messages ? parse("messages", o->messages, true, &messages, err)
+                         : from_messages(msgs, n_msgs, &messages, err);
+    if (st == TERN_OK) st = open_arguments(source, messages, err);
+    if (st == TERN_OK && o->tools) st = parse("tools", o->tools, true, &tools, err);
+    if (st == TERN_OK) {
+        if (!json_object_get(vars, "documents")) tn_json_set(&vars, "documents", json_null());
+        tn_json_set(&vars, "messages", messages);
+        tn_json_set(&vars, "tools", tools ? tools : json_null());
+        tn_json_set(&vars, "add_generation_prompt", json_boolean(!o->no_answer));
+        if (!vars) st = no_memory(err);
+    } else {
+        json_decref(messages);
+        json_decref(tools);
+        json_decref(vars);
+        vars = NULL;
     }
-    return NULL;
+    *out = vars;
+    return st;
 }
 
-static void chatml_open(writer *w, const char *role) {
-    put(w, "<|im_start|>");
-    put(w, role);
-    put(w, "\n");
+/* The texts of the special tokens that the model has. */
+static tern_status build_trusted(const tn_tokenizer *t, json_t **out, tern_error *err) {
+    const struct {
+        const char *name;
+        int32_t id;
+    } tokens[] = {{"bos_token", t->bos}, {"eos_token", t->eos}, {"unk_token", t->unk}, {"pad_token", t->pad}};
+    *out = json_object();
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        if (tokens[i].id < 0) continue;
+        size_t n;
+        const uint8_t *p = tn_tok_text(t, (uint32_t)tokens[i].id, &n);
+        tn_json_set(out, tokens[i].name, tn_json_string((const char *)p, n));
+    }
+    return *out ? TERN_OK : no_memory(err);
 }
 
-static tern_status chatml(writer *w) {
-    size_t n;
-    const char *own = chatml_default_system(w, &n);
-    if (own && !system_text(w)) {
-        chatml_open(w, "system");
-        put_n(w, own, n);
-        put(w, "<|im_end|>\n");
-    }
-    bool trim = has(w, "message['content'] | trim") || has(w, "message['content']|trim");
-    /* Qwen3: what the model thought in earlier turns is not shown to it again */
-    bool forget_thoughts = has(w, "</think>");
-    for (size_t i = 0; i < w->n_msgs; i++) {
-        const char *text = w->msgs[i].content;
-        if (forget_thoughts && is_role(&w->msgs[i], "assistant")) {
-            for (const char *s = text; (s = strstr(s, "</think>"));) text = s += strlen("</think>");
-            while (*text == '\n') text++;
+/* ---- rendering ---- */
+
+static tern_status render(const tn_tokenizer *t, const char *source, const json_t *vars,
+                          const json_t *trusted, const tern_chat_options *o, tn_segments *out,
+                          tern_error *err) {
+    const tn_jinja_input in = {.source = source,
+                               .n_source = strlen(source),
+                               .variables = vars,
+                               .trusted = trusted,
+                               .now_s = o->now_s ? o->now_s : (int64_t)time(NULL)};
+    (void)t;
+    return tn_jinja_render(out->ctx, &in, out, err);
+}
+
+static const char *system_text(const json_t *messages) {
+    const json_t *m = json_array_get(messages, 0);
+    const char *role = json_string_value(json_object_get(m, "role"));
+    return role && !strcmp(role, "system") ? json_string_value(json_object_get(m, "content")) : NULL;
+}
+
+/* Did the text arrive? White space around it may go. */
+static bool holds(const tn_segments *out, const char *text) {
+    size_t from = strspn(text, " \t\r\n"), n = strlen(text);
+    while (n > from && strchr(" \t\r\n", text[n - 1])) n--;
+    return n <= from || (out->n_bytes && memmem(out->text, out->n_bytes, text + from, n - from));
+}
+
+/* The system message goes, its text in front of the first question. false: there is none with text. */
+static tern_status move_system(tn_ctx *ctx, json_t *messages, bool *moved, tern_error *err) {
+    const char *sys = system_text(messages);
+    json_t *user = json_array_get(messages, 1);
+    const char *role = json_string_value(json_object_get(user, "role")),
+               *text = json_string_value(json_object_get(user, "content"));
+    *moved = sys && role && text && !strcmp(role, "user");
+    if (!*moved) return TERN_OK;
+    size_t n_sys = strlen(sys), n_text = strlen(text);
+    char *both = tn_alloc(ctx, TN_MEM_TEXT, n_sys + 2 + n_text, 1);
+    if (!both) return no_memory(err);
+    memcpy(both, sys, n_sys);
+    memcpy(both + n_sys, "\n\n", 2);
+    memcpy(both + n_sys + 2, text, n_text);
+    json_t *s = tn_json_string(both, n_sys + 2 + n_text);
+    tn_free(ctx, both);
+    return put(user, "content", s) && !json_array_remove(messages, 0) ? TERN_OK : no_memory(err);
+}
+
+/* A BOS that the template writes in front is the tokenizer's to add. */
+static void drop_bos(const tn_tokenizer *t, tn_segments *s) {
+    size_t n = 0;
+    if (!t->add_bos || t->bos < 0 || !s->n_seg || s->seg[0].content) return;
+    const uint8_t *p = tn_tok_text(t, (uint32_t)t->bos, &n);
+    if (!n || s->seg[0].end < n || memcmp(s->text, p, n)) return;
+    memmove(s->text, s->text + n, s->n_bytes - n);
+    s->n_bytes -= n;
+    for (size_t i = 0; i < s->n_seg; i++) s->seg[i].end -= n;
+    if (s->seg[0].end) return;
+    memmove(s->seg, s->seg + 1, --s->n_seg * sizeof *s->seg);
+}
+
+static const tern_chat_options plain_options = {.size_bytes = sizeof plain_options};
+
+static tern_status segments_of(const tn_tokenizer *t, const char *source, const tern_message *msgs,
+                               size_t n_msgs, const tern_chat_options *o, tn_segments *out, tern_error *err) {
+    json_t *vars = NULL, *trusted = NULL;
+    tn_segments text;
+    tn_segments_init(&text, out->ctx);
+    tern_status st = build_variables(source, msgs, n_msgs, o, &vars, err);
+    if (st == TERN_OK) st = build_trusted(t, &trusted, err);
+    if (st != TERN_OK) goto out;
+    json_t *messages = json_object_get(vars, "messages");
+    const char *sys = system_text(messages);
+    st = render(t, source, vars, trusted, o, &text, err);
+    if (sys && (st == TERN_E_INVALID || (st == TERN_OK && !holds(&text, sys)))) {
+        bool moved;
+        tern_error other;
+        if ((st = move_system(out->ctx, messages, &moved, &other)) != TERN_OK) {
+            if (err) *err = other;
+            goto out;
         }
-        chatml_open(w, w->msgs[i].role);
-        if (trim) say_trimmed(w, text);
-        else say(w, text);
-        put(w, "<|im_end|>\n");
+        tn_segments_free(&text);
+        st = render(t, source, vars, trusted, o, &text, err);
     }
-    if (w->answer) chatml_open(w, "assistant");
-    return TERN_OK;
+    if (st != TERN_OK) goto out;
+    drop_bos(t, &text);
+    for (size_t i = 0, from = 0; i < text.n_seg; from = text.seg[i++].end)
+        tn_segments_add(out, text.text + from, text.seg[i].end - from, text.seg[i].content);
+    if (out->failed) st = no_memory(err);
+out:
+    tn_segments_free(&text);
+    json_decref(vars);
+    json_decref(trusted);
+    return st;
 }
-
-/* ---- Llama 3 ------------------------------------------------------------------------------------ */
-
-static void llama3_header(writer *w, const char *role) {
-    put(w, "<|start_header_id|>");
-    put(w, role);
-    put(w, "<|end_header_id|>\n\n");
-}
-
-static tern_status llama3(writer *w) {
-    size_t i = 0;
-    if (has(w, "Cutting Knowledge Date")) { /* 3.1 and later: a system turn always, with dates */
-        llama3_header(w, "system");
-        put(w, "Cutting Knowledge Date: December 2023\nToday Date: ");
-        /* the template's own fallback, the same every day: {% set date_string = "26 Jul 2024" %} */
-        static const char *const marks[] = {"date_string = \"", "date_string = '"};
-        const char *date = NULL;
-        for (int k = 0; k < 2 && !date; k++)
-            if ((date = strstr(w->source, marks[k]))) date += strlen(marks[k]);
-        const char *end = date ? strpbrk(date, "\"'") : NULL;
-        if (end) put_n(w, date, (size_t)(end - date));
-        else put(w, "26 Jul 2024");
-        put(w, "\n\n");
-        if (system_text(w)) say_trimmed(w, w->msgs[i++].content);
-        put(w, "<|eot_id|>");
-    }
-    for (; i < w->n_msgs; i++) {
-        llama3_header(w, w->msgs[i].role);
-        say_trimmed(w, w->msgs[i].content);
-        put(w, "<|eot_id|>");
-    }
-    if (w->answer) llama3_header(w, "assistant");
-    return TERN_OK;
-}
-
-/* ---- Llama 2, Mistral --------------------------------------------------------------------------- */
-
-static tern_status llama2(writer *w) {
-    TN_TRY(check_turns(w));
-    const char *sys = system_text(w);
-    size_t first = sys ? 1 : 0, bos_bytes = 0;
-    const uint8_t *bos = w->t->bos >= 0 ? tn_tok_text(w->t, (uint32_t)w->t->bos, &bos_bytes) : NULL;
-    for (size_t i = first; i < w->n_msgs; i++) {
-        if ((i - first) % 2) {
-            put(w, " ");
-            say_trimmed(w, w->msgs[i].content);
-            put(w, " ");
-            put_eos(w);
-            continue;
-        }
-        if (i > first && bos)
-            put_n(w, (const char *)bos, bos_bytes); /* every exchange is a text of its own */
-        put(w, "[INST] ");
-        if (i == first && sys) {
-            put(w, "<<SYS>>\n");
-            say(w, sys);
-            put(w, "\n<</SYS>>\n\n");
-            say_end_trimmed(w, w->msgs[i].content);
-        } else {
-            say_trimmed(w, w->msgs[i].content);
-        }
-        put(w, " [/INST]");
-    }
-    return TERN_OK;
-}
-
-/* The versions of Mistral's template differ in spaces and in where the system message goes. */
-static tern_status mistral(writer *w) {
-    TN_TRY(check_turns(w));
-    const char *sys = system_text(w);
-    bool own_system = has(w, "[SYSTEM_PROMPT]");
-    size_t first = sys ? 1 : 0, host = first; /* the user message that carries the system text */
-    if (has(w, "loop.last"))
-        for (size_t i = first; i < w->n_msgs; i += 2) host = i;
-    const char *open = has(w, "' [INST] ") || has(w, "\" [INST] ") ? " [INST] "
-                       : has(w, "[INST] ")                         ? "[INST] "
-                                                                   : "[INST]";
-    const char *close = has(w, " [/INST]") ? " [/INST]" : "[/INST]";
-    const char *answer = has(w, "' ' + message") || has(w, "\" \" + message") ? " " : "";
-    const char *between = has(w, "eos_token + ' '") || has(w, "eos_token + \" \"") ? " " : "";
-    bool trim = has(w, "message[\"content\"]|trim + eos") || has(w, "message['content']|trim + eos");
-    if (sys && own_system) {
-        put(w, has(w, "[SYSTEM_PROMPT] ") ? "[SYSTEM_PROMPT] " : "[SYSTEM_PROMPT]");
-        say(w, sys);
-        put(w, "[/SYSTEM_PROMPT]");
-    }
-    for (size_t i = first; i < w->n_msgs; i++) {
-        if ((i - first) % 2) {
-            put(w, answer);
-            if (trim) say_trimmed(w, w->msgs[i].content);
-            else say(w, w->msgs[i].content);
-            put_eos(w);
-            put(w, between);
-            continue;
-        }
-        put(w, open);
-        if (sys && !own_system && i == host) {
-            say(w, sys);
-            put(w, "\n\n");
-        }
-        say(w, w->msgs[i].content);
-        put(w, close);
-    }
-    return TERN_OK;
-}
-
-/* ---- Gemma -------------------------------------------------------------------------------------- */
-
-static tern_status gemma(writer *w) {
-    TN_TRY(check_turns(w));
-    const char *sys = system_text(w);
-    size_t first = sys ? 1 : 0;
-    for (size_t i = first; i < w->n_msgs; i++) {
-        put(w, (i - first) % 2 ? "<start_of_turn>model\n" : "<start_of_turn>user\n");
-        if (i == first && sys) { /* no system role: in front of the first question */
-            say(w, sys);
-            put(w, "\n\n");
-        }
-        say_trimmed(w, w->msgs[i].content);
-        put(w, "<end_of_turn>\n");
-    }
-    if (w->answer) put(w, "<start_of_turn>model\n");
-    return TERN_OK;
-}
-
-/* ---- <|role|>: Phi-3 and Phi-4-mini, Zephyr, TinyLlama ------------------------------------------- */
-
-static void role_open(writer *w, const char *role, const char *newline) {
-    put(w, "<|");
-    put(w, role);
-    put(w, "|>");
-    put(w, newline);
-}
-
-static tern_status phi3(writer *w) {
-    /* Phi-4-mini writes no newlines. */
-    const char *newline = has(w, "|>\\n") || has(w, "|>\n") || has(w, "'\\n'") || has(w, "'\n'") ? "\n" : "";
-    /* The first templates drop system messages; dropping what the user wrote is worse than moving it. */
-    const char *sys = has(w, "system") || has(w, "message['role'] + '|>") ? NULL : system_text(w);
-    for (size_t i = sys ? 1 : 0, moved = 0; i < w->n_msgs; i++) {
-        role_open(w, w->msgs[i].role, newline);
-        if (sys && !moved && is_role(&w->msgs[i], "user")) {
-            say(w, sys);
-            put(w, "\n\n");
-            moved = 1;
-        }
-        say(w, w->msgs[i].content);
-        put(w, "<|end|>");
-        put(w, newline);
-    }
-    if (w->answer) role_open(w, "assistant", newline);
-    return TERN_OK;
-}
-
-static tern_status zephyr(writer *w) {
-    /* In some only the assistant's turns are closed. */
-    const char *user = strstr(w->source, "<|user|>"), *end = strstr(user, "}}"),
-               *mark = strstr(user, "eos_token"), *text = strstr(user, "<|endoftext|>");
-    bool close_all = !end || (mark && mark < end) || (text && text < end);
-    for (size_t i = 0; i < w->n_msgs; i++) {
-        role_open(w, w->msgs[i].role, "\n");
-        say(w, w->msgs[i].content);
-        if (close_all || is_role(&w->msgs[i], "assistant")) {
-            if (mark || !text) put_eos(w);
-            else put(w, "<|endoftext|>");
-        }
-        put(w, "\n");
-    }
-    if (w->answer) role_open(w, "assistant", "\n");
-    return TERN_OK;
-}
-
-/* ---- which one ---------------------------------------------------------------------------------- */
-
-/* The first whose marks are all in the template. More particular families come first. */
-static const struct {
-    const char *marks[3];
-    tern_status (*render)(writer *w);
-} families[] = {
-    {{"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, llama3},
-    {{"<start_of_turn>", "<end_of_turn>"}, gemma},
-    {{"<|assistant|>", "<|end|>"}, phi3},
-    {{"<|user|>", "<|assistant|>"}, zephyr},
-    {{"[INST]", "<<SYS>>"}, llama2},
-    {{"[INST]", "[/INST]"}, mistral},
-    {{"<|im_start|>", "<|im_end|>"}, chatml},
-};
 
 tern_status tn_chat_segments(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
-                             bool add_generation_prompt, tn_segments *out, tern_error *err) {
+                             const tern_chat_options *opt, tn_segments *out, tern_error *err) {
+    const tern_chat_options *o = opt ? opt : &plain_options;
+    const char *source;
     assert(t && out && (msgs || !n_msgs));
-    const char *source = t->chat_template;
-    TN_FAIL_IF(!source || !*source, err, TERN_E_UNSUPPORTED,
-               "the model has no chat template; give it plain text");
-    for (size_t i = 0; i < n_msgs; i++) {
-        TN_FAIL_IF(!msgs[i].role || !msgs[i].content, err, TERN_E_INVALID,
-                   "message %zu lacks its role or content", i);
-        bool known =
-            is_role(&msgs[i], "system") || is_role(&msgs[i], "user") || is_role(&msgs[i], "assistant");
-        TN_FAIL_IF(!known, err, TERN_E_INVALID,
-                   "message %zu is of role \"%.32s\"; known are system, user and assistant", i, msgs[i].role);
-    }
-    writer w = {.t = t,
-                .source = source,
-                .msgs = msgs,
-                .n_msgs = n_msgs,
-                .answer = add_generation_prompt,
-                .out = out,
-                .err = err};
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        bool all = true;
-        for (int k = 0; k < 3 && families[i].marks[k]; k++) all &= has(&w, families[i].marks[k]);
-        /* Phi-4 separates role and text by a token of its own */
-        if (!all || has(&w, "<|im_sep|>")) continue;
-        TN_TRY(families[i].render(&w));
-        TN_FAIL_IF(out->failed, err, TERN_E_MEMORY, "out of memory for the conversation");
-        return TERN_OK;
-    }
-    char head[61]; /* one line of it, whole characters */
-    size_t n = 0;
-    for (; n < 60 && source[n]; n++) head[n] = (uint8_t)source[n] < ' ' ? ' ' : source[n];
-    while (n && source[n] && ((uint8_t)source[n] & 0xc0) == 0x80) n--;
-    head[n] = 0;
-    return tn_fail(err, TERN_E_UNSUPPORTED, "unknown chat template: %s%s", head, source[n] ? "..." : "");
+    TN_TRY(choose(t, o, &source, err));
+    return segments_of(t, source, msgs, n_msgs, o, out, err);
 }
 
 tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
-                           bool add_generation_prompt, char *buf, size_t cap, size_t *n_bytes,
+                           const tern_chat_options *opt, char *buf, size_t cap, size_t *n_bytes,
                            tern_error *err) {
     assert(n_bytes && (buf || !cap));
     *n_bytes = 0;
     tn_segments text;
     tn_segments_init(&text, t->ctx);
-    tern_status st = tn_chat_segments(t, msgs, n_msgs, add_generation_prompt, &text, err);
+    tern_status st = tn_chat_segments(t, msgs, n_msgs, opt, &text, err);
     if (st == TERN_OK) {
         *n_bytes = text.n_bytes;
         if (text.n_bytes && cap) memcpy(buf, text.text, text.n_bytes < cap ? text.n_bytes : cap);
@@ -365,14 +263,17 @@ tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size
 }
 
 tern_status tn_chat_tokens(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
-                           bool add_generation_prompt, int32_t *ids, size_t cap, size_t *n_ids,
+                           const tern_chat_options *opt, int32_t *ids, size_t cap, size_t *n_ids,
                            tern_error *err) {
+    const tern_chat_options *o = opt ? opt : &plain_options;
+    const char *source;
     assert(n_ids && (ids || !cap));
     *n_ids = 0;
     tn_segments text;
     tn_segments_init(&text, t->ctx);
-    tern_status st = tn_chat_segments(t, msgs, n_msgs, add_generation_prompt, &text, err);
-    if (st == TERN_OK) st = tn_tokenize_segments(t, &text, true, ids, cap, n_ids, err);
+    tern_status st = choose(t, o, &source, err);
+    if (st == TERN_OK) st = segments_of(t, source, msgs, n_msgs, o, &text, err);
+    if (st == TERN_OK) st = tn_tokenize_segments(t, &text, source, true, ids, cap, n_ids, err);
     tn_segments_free(&text);
     return st;
 }

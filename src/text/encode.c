@@ -37,6 +37,7 @@ typedef struct encoder {
     size_t sym_cap;
     uint8_t *norm; /* normalised section */
     size_t norm_cap;
+    const char *template; /* whose markup content must not make, or NULL */
     tern_error *err;
 } encoder;
 
@@ -415,18 +416,20 @@ typedef enum which {
     ALL
 } which; /* user-defined ones that are not guarded; those; also control */
 
-static bool allowed(const tn_tokenizer *t, uint32_t id, which w) {
+static bool allowed(const encoder *e, uint32_t id, which w) {
     if (w == ALL) return true;
-    return tn_tok_type(t, id) == TN_TOKEN_USER && (w == USER || !tn_tok_guarded(t, id));
+    if (tn_tok_type(e->t, id) != TN_TOKEN_USER) return false;
+    return w == USER || (!tn_tok_guarded(e->t, id) && !tn_tok_is_markup(e->t, id, e->template));
 }
 
 /* The longest special token at p that is allowed. */
-static uint32_t match_special(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end, which w) {
+static uint32_t match_special(const encoder *e, const uint8_t *p, const uint8_t *end, which w) {
+    const tn_tokenizer *t = e->t;
     uint32_t lo = t->special_at[p[0]], hi = t->special_at[p[0] + 1], best = TN_TOK_NONE;
     /* in [lo, hi) the first `depth` bytes are those of p; sorted, so that the shortest comes first */
     for (size_t depth = 1; lo < hi; depth++) {
         for (size_t len; lo < hi && (tn_tok_text(t, t->specials[lo], &len), len == depth); lo++)
-            if (allowed(t, t->specials[lo], w))
+            if (allowed(e, t->specials[lo], w))
                 if (best == TN_TOK_NONE || t->off[best + 1] - t->off[best] < depth) best = t->specials[lo];
         if (p + depth >= end) break;
         uint8_t c = p[depth];
@@ -449,11 +452,12 @@ static bool is_space(uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 /* The longest special token at p, which lies in a segment that ends at seg_end: in content those that are
  * free, in the template all that lie in it wholly. */
-static uint32_t match_in_segment(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end,
+static uint32_t match_in_segment(const encoder *e, const uint8_t *p, const uint8_t *end,
                                  const uint8_t *seg_end, bool content) {
-    uint32_t any = match_special(t, p, end, FREE);
+    const tn_tokenizer *t = e->t;
+    uint32_t any = match_special(e, p, end, FREE);
     if (content) return any;
-    uint32_t whole = match_special(t, p, seg_end, ALL);
+    uint32_t whole = match_special(e, p, seg_end, ALL);
     if (any == TN_TOK_NONE || whole == TN_TOK_NONE) return any == TN_TOK_NONE ? whole : any;
     return t->off[whole + 1] - t->off[whole] >= t->off[any + 1] - t->off[any] ? whole : any;
 }
@@ -471,9 +475,9 @@ static tern_status encode(encoder *e, const uint8_t *begin, size_t n_bytes, cons
             while (segs->seg[i_seg].end <= (size_t)(p - begin)) i_seg++;
             const tn_segment *s = &segs->seg[i_seg];
             if (t->special_at[*p] < t->special_at[*p + 1])
-                id = match_in_segment(t, p, end, begin + s->end, s->content);
+                id = match_in_segment(e, p, end, begin + s->end, s->content);
         } else if (w == ALL ? t->special_at[*p] < t->special_at[*p + 1] : t->user_start[*p]) {
-            id = match_special(t, p, end, w);
+            id = match_special(e, p, end, w);
         }
         if (id == TN_TOK_NONE) {
             p++;
@@ -493,13 +497,13 @@ static tern_status encode(encoder *e, const uint8_t *begin, size_t n_bytes, cons
 }
 
 static tern_status tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, const tn_segments *segs,
-                            which w, bool bos, bool eos, int32_t *ids, size_t cap, size_t *n_ids,
-                            tern_error *err) {
+                            const char *template, which w, bool bos, bool eos, int32_t *ids, size_t cap,
+                            size_t *n_ids, tern_error *err) {
     assert(t && n_ids && (text || !n_bytes) && (ids || !cap));
     *n_ids = 0;
     TN_FAIL_IF(n_bytes > INT32_MAX / 2, err, TERN_E_LIMIT, "text of %zu bytes, at most %d at a time", n_bytes,
                INT32_MAX / 2);
-    encoder e = {.t = t, .ids = ids, .cap = cap, .err = err};
+    encoder e = {.t = t, .ids = ids, .cap = cap, .template = template, .err = err};
     if (bos && t->add_bos && t->bos >= 0) emit(&e, (uint32_t)t->bos);
     tern_status st = encode(&e, (const uint8_t *)text, n_bytes, segs, w);
     if (st == TERN_OK) {
@@ -515,11 +519,11 @@ static tern_status tokenize(const tn_tokenizer *t, const char *text, size_t n_by
 
 tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special,
                         bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
-    return tokenize(t, text, n_bytes, NULL, parse_special ? ALL : USER, add_special, add_special, ids, cap,
-                    n_ids, err);
+    return tokenize(t, text, n_bytes, NULL, NULL, parse_special ? ALL : USER, add_special, add_special, ids,
+                    cap, n_ids, err);
 }
 
-tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, bool add_bos, int32_t *ids,
-                                 size_t cap, size_t *n_ids, tern_error *err) {
-    return tokenize(t, s->text, s->n_bytes, s, FREE, add_bos, false, ids, cap, n_ids, err);
+tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, const char *template,
+                                 bool add_bos, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err) {
+    return tokenize(t, s->text, s->n_bytes, s, template, FREE, add_bos, false, ids, cap, n_ids, err);
 }

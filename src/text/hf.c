@@ -399,9 +399,11 @@ static void read_tokenizer_config(draft *d, const json_t *c) {
     if (json_is_string(t)) d->spec.chat_template = json_string_value(t);
     size_t i;
     json_t *e;
-    json_array_foreach(t, i, e) /* several, by name */
-        if (!d->spec.chat_template || is(e, "name", "default"))
-            d->spec.chat_template = json_string_value(json_object_get(e, "template"));
+    json_array_foreach(t, i, e) { /* several, by name */
+        const char *source = json_string_value(json_object_get(e, "template"));
+        if (is(e, "name", "tool_use")) d->spec.tool_template = source;
+        if (!d->spec.chat_template || is(e, "name", "default")) d->spec.chat_template = source;
+    }
 }
 
 static void add_end(draft *d, const json_t *id) {

@@ -7,7 +7,7 @@
  *   u32 kind, n_vocab, n_merges, n_patterns, n_ends, n_bytes, flags (BLOB_*), i32 bos, eos, eot, unk, pad,
  *   u32 length[n_vocab], u8 bytes[n_bytes], u8 type[n_vocab], f32 score[n_vocab] if BLOB_SCORES,
  *   u32 merge[n_merges][3], u8 direct[(n_vocab + 7) / 8], i32 ends[n_ends],
- *   per pattern and for the template if BLOB_TEMPLATE: u32 length, bytes. */
+ *   per pattern, for the template if BLOB_TEMPLATE and for that of tools if BLOB_TOOL_TEMPLATE: u32 length, bytes. */
 #include "text/tokenizer_impl.h"
 
 #include "base/checked.h"
@@ -23,8 +23,8 @@
 void tn_tokenizer_close(tn_tokenizer **tp) {
     tn_tokenizer *t = tp ? *tp : NULL;
     if (!t) return;
-    void *owned[] = {t->off,  t->bytes,         t->types, t->scores, t->merges,   t->direct,
-                     t->ends, t->chat_template, t->table, t->pairs,  t->specials, t->guarded};
+    void *owned[] = {t->off,           t->bytes, t->types, t->scores,   t->merges,  t->direct,       t->ends,
+                     t->chat_template, t->table, t->pairs, t->specials, t->guarded, t->tool_template};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) tn_free(t->ctx, owned[i]);
     for (size_t i = 0; i < t->n_patterns; i++) tn_free(t->ctx, t->patterns[i]);
     tn_pretok_close(&t->pretok);
@@ -170,8 +170,11 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-static bool writes(const char *template, const uint8_t *p, size_t n) {
-    return memmem(template, strlen(template), p, n) != NULL;
+bool tn_tok_is_markup(const tn_tokenizer *t, uint32_t id, const char *template) {
+    size_t n;
+    const uint8_t *p = tn_tok_text(t, id, &n);
+    bool marks = n >= 3 && ((p[0] == '<' && p[n - 1] == '>') || (p[0] == '[' && p[n - 1] == ']'));
+    return marks && template && memmem(template, strlen(template), p, n);
 }
 
 /* User-defined tokens that content must not make: `<think>`, `<tool_call>`, `<start_of_turn>` of an old
@@ -182,10 +185,9 @@ static tern_status build_guarded(tn_tokenizer *t, tern_error *err) {
         size_t n;
         const uint8_t *p = tn_tok_text(t, id, &n);
         if (tn_tok_type(t, id) != TN_TOKEN_USER) continue;
-        bool markup = n >= 3 && ((p[0] == '<' && p[n - 1] == '>') || (p[0] == '[' && p[n - 1] == ']'));
         bool bars = n >= 5 && !memcmp(p, "<|", 2) && !memcmp(p + n - 2, "|>", 2);
-        if (!bars && !tn_tokenizer_is_end(t, (int32_t)id) &&
-            !(markup && t->chat_template && writes(t->chat_template, p, n)))
+        if (!bars && !tn_tokenizer_is_end(t, (int32_t)id) && !tn_tok_is_markup(t, id, t->chat_template) &&
+            !tn_tok_is_markup(t, id, t->tool_template))
             continue;
         if (!t->guarded) {
             t->guarded = tn_calloc(t->ctx, TN_MEM_TEXT, ((size_t)t->n_vocab + 63) / 64, sizeof *t->guarded);
@@ -422,10 +424,10 @@ static tern_status fill_from_spec(tn_tokenizer *t, const tn_tokenizer_spec *s, t
         t->n_patterns++;
         if (!patterns || !*patterns) break;
     }
-    if (s->chat_template) {
-        t->chat_template = tn_strdup(t->ctx, TN_MEM_TEXT, s->chat_template);
-        TN_FAIL_IF(!t->chat_template, err, TERN_E_MEMORY, "out of memory for the chat template");
-    }
+    if (s->chat_template) t->chat_template = tn_strdup(t->ctx, TN_MEM_TEXT, s->chat_template);
+    if (s->tool_template) t->tool_template = tn_strdup(t->ctx, TN_MEM_TEXT, s->tool_template);
+    TN_FAIL_IF((s->chat_template && !t->chat_template) || (s->tool_template && !t->tool_template), err,
+               TERN_E_MEMORY, "out of memory for the chat template");
     return TERN_OK;
 }
 
@@ -465,7 +467,8 @@ enum {
     BLOB_ADD_BOS = 64,
     BLOB_ADD_EOS = 128,
     BLOB_SPACE_PREFIX_MISSING = 256,
-    BLOB_ALL_FLAGS = 511
+    BLOB_TOOL_TEMPLATE = 512,
+    BLOB_ALL_FLAGS = 1023
 };
 
 static uint8_t *put_u32(uint8_t *p, uint32_t v) {
@@ -486,14 +489,16 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
     *n_bytes = 0;
     size_t n_text = t->off[t->n_vocab], n_direct = (t->n_vocab + 7) / 8;
     size_t template_bytes = t->chat_template ? strlen(t->chat_template) : 0;
+    size_t tool_bytes = t->tool_template ? strlen(t->tool_template) : 0;
     size_t n = BLOB_HEAD + BLOB_FIELDS * 4 + (size_t)t->n_vocab * (t->scores ? 9 : 5) + n_text +
                (size_t)t->n_merges * 12 + n_direct + (size_t)t->n_ends * 4 +
-               (t->chat_template ? 4 + template_bytes : 0);
+               (t->chat_template ? 4 + template_bytes : 0) + (t->tool_template ? 4 + tool_bytes : 0);
     for (uint32_t i = 0; i < t->n_patterns; i++) n += 4 + strlen(t->patterns[i]);
     uint8_t *b = tn_alloc(t->ctx, TN_MEM_TEXT, n, 1), *p = b;
     TN_FAIL_IF(!b, err, TERN_E_MEMORY, "out of memory for a tokenizer blob of %zu bytes", n);
 
     uint32_t flags = (t->scores ? BLOB_SCORES : 0) | (t->chat_template ? BLOB_TEMPLATE : 0) |
+                     (t->tool_template ? BLOB_TOOL_TEMPLATE : 0) |
                      (t->ignore_merges ? BLOB_IGNORE_MERGES : 0) | (t->space_prefix ? BLOB_SPACE_PREFIX : 0) |
                      (t->space_prefix_first ? BLOB_SPACE_PREFIX_FIRST : 0) |
                      (t->space_prefix_missing ? BLOB_SPACE_PREFIX_MISSING : 0) | (t->nfc ? BLOB_NFC : 0) |
@@ -520,6 +525,7 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
         p = put(put_u32(p, (uint32_t)len), t->patterns[i], len);
     }
     if (t->chat_template) p = put(put_u32(p, (uint32_t)template_bytes), t->chat_template, template_bytes);
+    if (t->tool_template) p = put(put_u32(p, (uint32_t)tool_bytes), t->tool_template, tool_bytes);
     assert(p == b + n);
 
     memcpy(b, BLOB_MAGIC, 8);
@@ -626,6 +632,7 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     for (; t->n_patterns < n_patterns; t->n_patterns++)
         TN_TRY(take_string(t, &p, end, &t->patterns[t->n_patterns], err));
     if (flags & BLOB_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->chat_template, err));
+    if (flags & BLOB_TOOL_TEMPLATE) TN_TRY(take_string(t, &p, end, &t->tool_template, err));
     TN_FAIL_IF(p != end, err, TERN_E_FORMAT, "tokenizer blob has %zu bytes too many", (size_t)(end - p));
     return TERN_OK;
 }
@@ -647,8 +654,11 @@ tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, 
 /* ---- questions ---------------------------------------------------------------------------------- */
 
 size_t tn_tokenizer_n_vocab(const tn_tokenizer *t) { return t->n_vocab; }
+bool tn_tokenizer_has_template(const tn_tokenizer *t) { return t->chat_template && *t->chat_template; }
 tn_tok_kind tn_tokenizer_kind(const tn_tokenizer *t) { return t->kind; }
 int32_t tn_tokenizer_bos(const tn_tokenizer *t) { return t->bos; }
+int32_t tn_tokenizer_eos(const tn_tokenizer *t) { return t->eos; }
+int32_t tn_tokenizer_eot(const tn_tokenizer *t) { return t->eot; }
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t) { return t->max_token_bytes; }
 
 bool tn_tokenizer_is_end(const tn_tokenizer *t, int32_t id) {

@@ -54,6 +54,7 @@ typedef struct tn_tokenizer_spec {
     const int32_t *ends; /* further end-of-generation ids; the well-known names are found without this */
     size_t n_ends;
     const char *chat_template; /* Jinja source or NULL */
+    const char *tool_template; /* the one for conversations with tools, where a model has two; or NULL */
 } tn_tokenizer_spec;
 
 /* What a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and
@@ -80,17 +81,20 @@ tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, 
 tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special,
                         bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
 /* The same for a text of which only the template's bytes may become control tokens, or anything else that
- * marks turns (tokenizer_impl.h, guarded). Otherwise the segments are one text: words merge over their
- * borders. */
-tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, bool add_bos, int32_t *ids,
-                                 size_t cap, size_t *n_ids, tern_error *err);
+ * marks turns (tokenizer_impl.h, guarded), nor what is markup of `template` (may be NULL). Otherwise the
+ * segments are one text: words merge over their borders. */
+tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, const char *template,
+                                 bool add_bos, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
 /* See tern_token_bytes. For SPM the leading-space rule of the first token is the detokeniser's, not this
  * function's. */
 size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf, size_t cap);
 
 size_t tn_tokenizer_n_vocab(const tn_tokenizer *t);
+bool tn_tokenizer_has_template(const tn_tokenizer *t);
 tn_tok_kind tn_tokenizer_kind(const tn_tokenizer *t);
-int32_t tn_tokenizer_bos(const tn_tokenizer *t);
+int32_t tn_tokenizer_bos(const tn_tokenizer *t); /* -1: none */
+int32_t tn_tokenizer_eos(const tn_tokenizer *t);
+int32_t tn_tokenizer_eot(const tn_tokenizer *t);
 bool tn_tokenizer_is_end(const tn_tokenizer *t,
                          int32_t id); /* eos, eot and further end-of-generation tokens by name */
 int32_t tn_tokenizer_find(const tn_tokenizer *t, const char *token_text); /* exact text, -1 if absent */

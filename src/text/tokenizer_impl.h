@@ -44,7 +44,7 @@ struct tn_tokenizer {
     int32_t bos, eos, eot, unk, pad;
     int32_t *ends; /* ascending */
     uint32_t n_ends;
-    char *chat_template; /* or NULL */
+    char *chat_template, *tool_template; /* or NULL */
 
     /* derived */
     uint64_t *table; /* text -> mergeable token: hash high half << 32 | id + 1, 0 = empty */
@@ -75,6 +75,9 @@ static inline const uint8_t *tn_tok_text(const tn_tokenizer *t, uint32_t id, siz
 static inline bool tn_tok_guarded(const tn_tokenizer *t, uint32_t id) {
     return t->guarded && t->guarded[id / 64] >> (id % 64) & 1;
 }
+/* Is this user-defined token markup that the template writes, like <think>? Not `<h1>`, not runs of spaces. */
+bool tn_tok_is_markup(const tn_tokenizer *t, uint32_t id, const char *template);
+
 /* May come out of merging text. */
 static inline bool tn_tok_mergeable(const tn_tokenizer *t, uint32_t id) {
     tn_token_type ty = tn_tok_type(t, id);

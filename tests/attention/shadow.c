@@ -55,19 +55,19 @@ static tern_shadow_options options(const text *t, float ratio) {
 
 static tern_shadow *open_it(const tern_shadow_options *o) {
     tern_shadow *s;
-    char err[TERN_SHADOW_ERR_BYTES];
-    if (tern_shadow_open(o, &s, err)) fail_msg("%s", err);
+    tern_error err;
+    if (tern_shadow_open(o, &s, &err)) fail_msg("%s", err.message);
     return s;
 }
 
 static void feed(tern_shadow *s, const text *t, int32_t from, int32_t to, int32_t chunk) {
-    char err[TERN_SHADOW_ERR_BYTES];
+    tern_error err;
     for (int32_t i = from, n; i < to; i += n) {
         n = to - i < chunk ? to - i : chunk;
         size_t kv = (size_t)(i * t->kv * t->d), row = (size_t)(i * t->heads * t->d);
-        if (tern_shadow_append(s, t->k + kv, t->v + kv, n, err) ||
-            tern_shadow_attend(s, t->q + row, n, t->out + row, err))
-            fail_msg("%s", err);
+        if (tern_shadow_append(s, t->k + kv, t->v + kv, n, &err) ||
+            tern_shadow_attend(s, t->q + row, n, t->out + row, &err))
+            fail_msg("%s", err.message);
     }
 }
 
@@ -187,10 +187,10 @@ static void refusals(void **state) {
     (void)state;
     text t = text_new(8, 4, 2, 16, 1);
     tern_shadow *s;
-    char err[TERN_SHADOW_ERR_BYTES] = "";
+    tern_error err = {0};
     for (int i = 0; i < 10; i++) {
         tern_shadow_options o = options(&t, 0.2f);
-        if (i == 0) o.struct_bytes = 3;
+        if (i == 0) o.size_bytes = 3;
         if (i == 1) o.n_kv_heads = 3;
         if (i == 2) o.d_head = 18;
         if (i == 3) o.max_tokens = 0;
@@ -201,22 +201,22 @@ static void refusals(void **state) {
         float weights[4] = {1, 0, 1, 1};
         if (i == 8) o.head_weight = weights;
         if (i == 9) o.share_rows = -2;
-        assert_int_not_equal(tern_shadow_open(&o, &s, err), 0);
+        assert_int_not_equal(tern_shadow_open(&o, &s, &err), 0);
         assert_null(s);
-        assert_true(strlen(err) > 5);
+        assert_true(strlen(err.message) > 5);
     }
     tern_shadow_options o = options(&t, 0.2f);
     s = open_it(&o);
-    assert_int_not_equal(tern_shadow_attend(s, t.q, 1, t.out, err), 0);
-    assert_int_not_equal(tern_shadow_append(s, t.k, t.v, 9, err), 0);
+    assert_int_not_equal(tern_shadow_attend(s, t.q, 1, t.out, &err), 0);
+    assert_int_not_equal(tern_shadow_append(s, t.k, t.v, 9, &err), 0);
     assert_int_not_equal(tern_shadow_truncate(s, 1, NULL), 0);
-    assert_int_not_equal(tern_shadow_append(s, NULL, t.v, 1, err), 0);
-    assert_int_not_equal(tern_shadow_append(s, t.k, NULL, 1, err), 0);
-    assert_int_equal(tern_shadow_append(s, NULL, NULL, 0, err), 0);
+    assert_int_not_equal(tern_shadow_append(s, NULL, t.v, 1, &err), 0);
+    assert_int_not_equal(tern_shadow_append(s, t.k, NULL, 1, &err), 0);
+    assert_int_equal(tern_shadow_append(s, NULL, NULL, 0, &err), 0);
     assert_int_equal(tern_shadow_n_tokens(s), 0);
-    assert_int_equal(tern_shadow_append(s, t.k, t.v, 1, err), 0);
-    assert_int_not_equal(tern_shadow_attend(s, NULL, 1, t.out, err), 0);
-    assert_int_not_equal(tern_shadow_attend(s, t.q, 1, NULL, err), 0);
+    assert_int_equal(tern_shadow_append(s, t.k, t.v, 1, &err), 0);
+    assert_int_not_equal(tern_shadow_attend(s, NULL, 1, t.out, &err), 0);
+    assert_int_not_equal(tern_shadow_attend(s, t.q, 1, NULL, &err), 0);
     tern_shadow_close(&s);
     tern_shadow_close(&s);
     text_free(&t);

@@ -58,7 +58,7 @@ static int teardown(void **state) {
 
 static tern_options options(const char *mode, float ratio) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = 2;
     o.attention = mode;
     o.attention_ratio = ratio;

@@ -376,7 +376,7 @@ static int teardown(void **state) {
 
 static tern_options options(const char *mode, bool decode, float ratio) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = 2;
     o.attention = mode;
     o.attention_decode = decode;
@@ -565,7 +565,7 @@ static void drafts_change_nothing(void **state) {
                 tern_stats t;
                 tern_session_stats(r.s, &t);
                 assert_true(t.attn_rows > 0 && t.attn_selected < t.attn_seen);
-                tern_draft_stats d = {.size_bytes = sizeof d};
+                tern_draft_stats d;
                 tern_session_draft_stats(r.s, &d);
                 if (i == 2) assert_true(d.n_rows > d.n_steps); /* drafts were verified */
                 close_run(&r);

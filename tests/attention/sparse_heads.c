@@ -114,11 +114,11 @@ static tern_status attend(layer *l, int32_t chunk, float *out, tn_attn_stats *st
                                      i + TN_ATTN_ROWS < r.n_rows ? i + TN_ATTN_ROWS : r.n_rows, 0, err);
         }
         for (int32_t b = 0; b < shape.n_blocks; b++) {
-            for (int stage = TN_ST_ESTIMATE; stage <= TN_ST_ATTEND; stage++) {
+            for (int step = TN_STEP_ESTIMATE; step <= TN_STEP_ATTEND; step++) {
                 for (int32_t i = 0; i < shape.n_slots; i++) {
-                    for (int32_t part = 0; part < tn_sparse_attn_parts(s, (tn_stage)stage) && st == TERN_OK;
-                         part++)
-                        st = tn_sparse_attn_slot(s, &r, c, 0, (tn_stage)stage, b, i, part, q, to, part % 2,
+                    for (int32_t part = 0;
+                         part < tn_sparse_attn_parts(s, (tn_step_kind)step) && st == TERN_OK; part++)
+                        st = tn_sparse_attn_slot(s, &r, c, 0, (tn_step_kind)step, b, i, part, q, to, part % 2,
                                                  err);
                 }
             }
@@ -350,7 +350,7 @@ static int teardown(void **state) {
 
 static tern_options options(void) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = 2;
     o.attention = "shadow";
     o.attention_ratio = 0.2f;
@@ -398,7 +398,7 @@ static void schedules(void **state) {
                 o.attention_plan = plans[i % 4];
                 o.attention_pipeline = i < 4 ? "on" : NULL;
                 o.npu_apart = i >= 4;
-                o.no_steal = i % 2;
+                o.steal = i % 2 ? TN_STEAL_NONE : TN_STEAL_SHARE_CORES;
                 o.n_threads = 1 + i % 3;
                 o.cpu_threads = 1 + i / 2 % 2;
                 logits_of(m, &o, got, &b);
@@ -418,7 +418,8 @@ static int overlaps(const char *plan) {
     tern_options o = options();
     tern_engine *e = NULL;
     tern_session *s = NULL;
-    o.npu_apart = o.no_steal = o.trace = true;
+    o.npu_apart = o.trace = true;
+    o.steal = TN_STEAL_NONE;
     o.attention_share = -1;
     o.attention_plan = plan;
     open_session(1, &o, &e, &s);

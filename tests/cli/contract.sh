@@ -19,11 +19,25 @@ json() { # expression on the parsed output that must be true
     python3 -c "import json,sys; d=json.load(open('$tmp/out')); assert ($1), d" || { echo "FAILED: JSON $1"; exit 1; }
 }
 
-for c in run chat ask rag tokenize eval pack inspect synth bench; do
+for c in run chat models ask rag tokenize eval pack inspect synth bench; do
     check "$c --help" 0 "$tern" $c --help
     grep -q "usage: tern $c" "$tmp/out" || { echo "FAILED: $c --help"; exit 1; }
     check "$c, unknown option" 2 "$tern" $c --no-such-option; one_line; empty_out
 done
+for c in run chat ask eval bench; do
+    check "$c --help" 0 "$tern" $c --help
+    [ "$(grep -c '^  [- ]' "$tmp/out")" -le 20 ] || { echo "FAILED: $c --help shows more than 20 options"; exit 1; }
+    [ "$(grep -c ':$' "$tmp/out")" -le 2 ] || { echo "FAILED: $c --help has more than three groups"; exit 1; }
+    grep -q -- '--set NAME=VALUE' "$tmp/out" || { echo "FAILED: $c --help has no --set"; exit 1; }
+    check "help $c" 0 "$tern" help $c
+done
+check "help rag add" 0 "$tern" help rag add; grep -q -- --passage "$tmp/out" || { echo "FAILED: help rag add"; exit 1; }
+check "help set" 0 "$tern" help set; grep -q "^  chunk " "$tmp/out" || { echo "FAILED: help set"; exit 1; }
+check "help for nothing" 2 "$tern" help frobnicate; one_line
+check "unknown parameter" 2 "$tern" run -m x -p hi --set colour=red; one_line
+check "parameter out of range" 2 "$tern" run -m x -p hi --set chunk=33; one_line; grep -q "multiple of 32" "$tmp/err" || { echo "FAILED: no range"; exit 1; }
+check "parameter of another command" 2 "$tern" eval -m x --task ppl --data x --set temp=0; one_line
+check "contradiction" 2 "$tern" run -m models/tern-tiny -p hi --exact --set attention=shadow; one_line
 check "version" 0 "$tern" --version
 check "no command" 2 "$tern"
 check "unknown command" 2 "$tern" frobnicate; one_line
@@ -42,6 +56,10 @@ cmp -s "$tmp/m.gguf" "$tmp/m2.gguf" || { echo "FAILED: synth depends on threads"
 check "run" 0 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 5 --temp 0 --ignore-eos
 check "run --json" 0 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 5 --temp 0 --ignore-eos --json --logprobs
 json "d['tokens']==5 and d['prompt_tokens']>3 and d['ttft_ms']>0 and d['prefill_tokens_per_second']>0 and d['peak_rss_bytes']>0 and len(d['token_logprobs'])==5"
+check "a parameter without effect" 0 "$tern" run -m "$tmp/m.gguf" -p "hello" -n 2 --set chunk=64 --no-steal; [ "$(grep -c 'has no effect' "$tmp/err")" = 2 ] || { echo "FAILED: ignored in silence"; exit 1; }
+check "seeds are random" 0 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 40 --temp 2 --top-k 0 --top-p 1 --min-p 0 --ignore-eos; cp "$tmp/out" "$tmp/first"
+check "another seed" 0 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 40 --temp 2 --top-k 0 --top-p 1 --min-p 0 --ignore-eos
+cmp -s "$tmp/out" "$tmp/first" && { echo "FAILED: the same text twice"; exit 1; }
 check "context too small" 1 "$tern" run -m "$tmp/m.gguf" -p "hello the world" -c 4; one_line; empty_out
 check "trace of a float model" 1 "$tern" run -m "$tmp/m.gguf" -p "$(head -c 300 /dev/zero | tr '\0' a)" -n 1 --trace "$tmp/t.json"
 
@@ -140,4 +158,16 @@ printf '%s' "$text" | "$tern" tokenize -m "$tmp/m.tern" --ids >"$tmp/ids" && "$t
 [ "$(cat "$tmp/back")" = "$text" ] || { echo "FAILED: tokenize round trip"; exit 1; }
 printf 'hello\n/tokens\n/undo\n/history\n/exit\n' | "$tern" chat -m "$tmp/m.gguf" >"$tmp/out" 2>"$tmp/err" # no template: a clear error, then the end
 grep -q "chat template" "$tmp/err" || { echo "FAILED: chat without a template"; cat "$tmp/err"; exit 1; }
+check "run --chat without a template" 1 "$tern" run -m "$tmp/m.gguf" --chat -p hello -n 2; one_line; empty_out
+check "a template by name" 0 "$tern" run -m "$tmp/m.gguf" --chat --chat-template chatml -p hello -n 2 --temp 0
+printf '{%%- for m in messages %%}\n{{ m.role }}: {{ m.content | trim }}\n{%%- endfor %%}\n' >"$tmp/t.jinja"
+check "a template of one's own" 0 "$tern" run -m "$tmp/m.gguf" --chat --chat-template "$tmp/t.jinja" -p " hello " -n 2 --temp 0 --json
+own=$(python3 -c "import json; print(json.load(open('$tmp/out'))['prompt_tokens'])")
+check "its text as a prompt" 0 "$tern" run -m "$tmp/m.gguf" -p "user: hello" -n 2 --temp 0 --json
+json "d['prompt_tokens']==$own"
+check "no such template" 1 "$tern" run -m "$tmp/m.gguf" --chat --chat-template nothing -p hello; one_line; empty_out
+echo "{{ messages | frobnicate }}" >"$tmp/t.jinja"
+check "a template tern cannot run" 1 "$tern" run -m "$tmp/m.gguf" --chat --chat-template "$tmp/t.jinja" -p hello; one_line; empty_out
+grep -q "line 1: the filter 'frobnicate' is not supported" "$tmp/err" || { echo "FAILED: $(cat "$tmp/err")"; exit 1; }
+check "a template without a chat" 2 "$tern" run -m "$tmp/m.gguf" --chat-template chatml -p hello; one_line
 echo "$n commands checked"

@@ -167,7 +167,7 @@ static void one_case(tern_session *plain, tern_session *drafted, tn_rng *rng, co
 static void cases(const char *path, int n_threads, const char *policy, const char *session_draft, int n_cases,
                   uint64_t seed) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = n_threads;
     o.policy = policy;
     o.chunk = 32;
@@ -188,7 +188,7 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
         one_case(plain, drafted, &rng, drafts, sizeof drafts / sizeof *drafts, what);
         if (i % 100 == 50) must(tern_session_learn(drafted, plain->tokens, (size_t)plain->n_tok, &err), &err);
     }
-    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_draft_stats t;
     tern_session_draft_stats(drafted, &t);
     assert_true(t.n_accepted >
                 (uint64_t)n_cases); /* the test is of drafts that are taken, and of drafts that are not */
@@ -230,7 +230,7 @@ static void distribution(void **state) {
     tern_engine *e;
     tern_error err;
     tern_options eo;
-    tern_options_defaults(&eo);
+    tn_options_defaults(&eo);
     eo.n_threads = 1;
     must(tern_engine_open(gguf, &eo, &e, &err), &err);
     tern_session *s = session_of(e, "all");
@@ -285,7 +285,7 @@ static void distribution(void **state) {
         chi2 += d * d / want;
     }
     if (chi2 > 69) fail_msg("chi-square %.1f", chi2);
-    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_draft_stats t;
     tern_session_draft_stats(s, &t);
     assert_true(t.n_accepted > N_RUNS / 10 && t.n_rows - t.n_steps - t.n_accepted > N_RUNS);
     tern_session_close(&s);
@@ -313,7 +313,7 @@ static void allocation_failures(void **state) {
     k.alloc = host_alloc;
     k.release = host_release;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.hooks = &k;
     o.n_threads = 1;
     tern_engine *e;
@@ -367,7 +367,7 @@ static void steps_do_not_allocate(void **state) {
     k.alloc = host_alloc;
     k.release = host_release;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.hooks = &k;
     o.n_threads = 1;
     tern_engine *e;
@@ -393,7 +393,7 @@ static void steps_do_not_allocate(void **state) {
     g.user = &last;
     must(tern_session_generate(s, &g, NULL, &err), &err);
     assert_true(last >= 1000000 - 6); /* the sampler's and the text's buffers, once a call */
-    tern_draft_stats t = {.size_bytes = sizeof t};
+    tern_draft_stats t;
     tern_session_draft_stats(s, &t);
     assert_true(t.n_accepted > 0 && first <= last);
     atomic_store(&allocations_left, -1);

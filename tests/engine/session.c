@@ -45,6 +45,16 @@ static void must(tern_status st, const tern_error *err) {
     if (st != TERN_OK) fail_msg("%s", err->message);
 }
 
+/* name may be NULL */
+static tern_options *options_of(const tern_hooks *hooks, const char *name, const char *value) {
+    tern_options *o;
+    tern_error err = {0};
+    if (tern_options_new(&o, &err) != TERN_OK || tern_options_set_hooks(o, hooks, &err) != TERN_OK ||
+        (name && tern_options_set(o, name, value, &err) != TERN_OK))
+        fail_msg("%s", err.message);
+    return o;
+}
+
 static tern_engine *engine_of(const char *path, const tern_options *o) {
     tern_engine *e;
     tern_error err = {0};
@@ -212,10 +222,9 @@ static void cancelled_prefill(void **state) {
     (void)state;
     const char *const paths[] = {gguf, package};
     for (int p = 0; p < 2; p++) {
-        tern_options o;
-        tern_options_defaults(&o);
-        o.chunk = 32;
-        tern_engine *e = engine_of(paths[p], &o);
+        tern_options *o = options_of(NULL, "chunk", "32");
+        tern_engine *e = engine_of(paths[p], o);
+        tern_options_free(&o);
         tern_session *s = session_of(e, 320), *calm = session_of(e, 320);
         tern_error err = {0};
         must(tern_session_prefill(calm, prompt, N_PROMPT, &err), &err);
@@ -308,10 +317,9 @@ static void log_and_progress(void **state) {
     (void)state;
     host h = {.left = -1};
     tern_hooks k = hooks_of(&h);
-    tern_options o;
-    tern_options_defaults(&o);
-    o.hooks = &k;
-    tern_engine *e = engine_of(gguf, &o);
+    tern_options *o = options_of(&k, NULL, NULL);
+    tern_engine *e = engine_of(gguf, o);
+    tern_options_free(&o);
     memset(&k, 0, sizeof k); /* the engine has its own copy */
     assert_true(h.n_progress > 0);
     tern_model_info info;
@@ -332,10 +340,7 @@ static void allocation_failures(void **state) {
     for (long i = 0;; i += step) {
         host h = {.left = i};
         tern_hooks k = hooks_of(&h);
-        tern_options o;
-        tern_options_defaults(&o);
-        o.hooks = &k;
-        o.n_threads = 2;
+        tern_options *o = options_of(&k, "threads", "2");
         tern_engine *e = NULL;
         tern_session *s = NULL;
         tern_error err = {0};
@@ -344,7 +349,8 @@ static void allocation_failures(void **state) {
         tern_generate_options g;
         tern_generate_options_defaults(&g);
         g.max_tokens = 4;
-        tern_status st = tern_engine_open(gguf, &o, &e, &err);
+        tern_status st = tern_engine_open(gguf, o, &e, &err);
+        tern_options_free(&o);
         if (st == TERN_OK) st = tern_session_open(e, NULL, &s, &err);
         if (st == TERN_OK) st = tern_tokenize(e, "the inn", 7, true, true, ids, 64, &n, &err);
         if (st == TERN_OK) st = tern_session_prefill(s, ids, n, &err);

@@ -61,7 +61,7 @@ static void must(tern_status st, const tern_error *err) {
 static void check_model(const char *path, uint64_t seed) {
     tern_error err = {0};
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = 2;
     tern_engine *e;
     tern_session *s, *plain;

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,21 +124,27 @@ static void gguf_table_lies(void **state) {
     assert_int_equal(written("b.weight", 1u << 30, &err), TERN_E_FORMAT);
 }
 
+static void nothing_beside(const char *path) {
+    char pattern[300];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s?*", path);
+    if (!glob(pattern, 0, NULL, &found)) fail_msg("%s was left", found.gl_pathv[0]);
+    globfree(&found);
+}
+
 static void abandoned_writer_leaves_nothing(void **state) {
     (void)state;
-    char path[256], tmp[300];
+    char path[256];
     tern_error err;
     snprintf(path, sizeof path, TN_BINARY_DIR "/abandoned-%ld.gguf", (long)getpid());
-    snprintf(tmp, sizeof tmp, "%s.tmp%ld", path, (long)getpid());
     tn_gguf_writer *w;
     assert_int_equal(tn_gguf_create(&ctx, path, &w, &err), TERN_OK);
     uint64_t dims[1] = {64};
     tn_gguf_add_tensor(w, "a", TN_F32, 1, dims);
     assert_int_equal(tn_gguf_begin_data(w, &err), TERN_OK);
-    assert_int_equal(access(tmp, F_OK), 0);
     assert_int_equal(tn_gguf_finish(&w, &err), TERN_E_INVALID); /* its data is missing */
     assert_int_not_equal(access(path, F_OK), 0);
-    assert_int_not_equal(access(tmp, F_OK), 0);
+    nothing_beside(path);
     assert_int_equal(tn_gguf_create(&ctx, "/nonexistent/folder/x.gguf", &w, &err), TERN_E_IO);
 }
 

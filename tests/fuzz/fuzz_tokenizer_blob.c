@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         tn_tokenize(t, (const char *)data, size < 200 ? size : 200, false, false, ids, 512, &n, &err);
         for (int32_t id = -1; id < 300; id++) tn_token_bytes(t, id, true, out, sizeof out);
         const tern_message hi = {"user", "Hi"};
-        tn_chat_render(t, &hi, 1, true, out, sizeof out, &n, &err);
+        tn_chat_render(t, &hi, 1, NULL, out, sizeof out, &n, &err);
         uint8_t *again;
         size_t n_again;
         if (tn_tokenizer_save(t, &again, &n_again, &err) == TERN_OK) {

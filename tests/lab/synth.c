@@ -31,7 +31,7 @@ static void finite_logits(const char *name) {
     tern_options o;
     tern_session_options so;
     tern_error err = {0};
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     tern_session_options_defaults(&so);
     o.n_threads = 1;
     so.n_ctx = 64;

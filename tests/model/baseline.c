@@ -1,6 +1,7 @@
 /* Do the accuracy baselines round as published, and does the forward put outliers and the rest together
  * again? */
 #include "base/ctx.h"
+#include "engine/options.h"
 #include "base/rng.h"
 #include "model/baseline.h"
 #include "tern.h"
@@ -55,7 +56,7 @@ static void rounding(void **state) {
 static float *logits_of(const char *scheme, const char *model, size_t *n) {
     static const int32_t ids[] = {1, 9, 4, 33, 17, 8, 21, 2, 40, 5};
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.scheme = scheme;
     tern_engine *e;
     tern_session *s;
@@ -103,7 +104,7 @@ static void close_to_float(void **state) {
 static void refusals(void **state) {
     (void)state;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.scheme = "llm-npu";
     tern_engine *e;
     tern_error err;

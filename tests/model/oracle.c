@@ -72,8 +72,9 @@ static void load_vectors(const char *path, vectors *v) {
 static tern_engine *open_engine(const char *path, int n_threads) {
     tern_options o;
     tern_error err = {0};
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.n_threads = n_threads;
+    o.scheme = "float"; /* blocks quantise their inputs: tests/model/blocks.c */
     tern_engine *e = NULL;
     if (tern_engine_open(path, &o, &e, &err) != TERN_OK) fail_msg("%s", err.message);
     return e;

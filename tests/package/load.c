@@ -86,7 +86,7 @@ typedef struct rig {
     tn_model *model;
     tn_kv kv;
     tn_pipeline *p;
-    tn_stage_profile profile;
+    tn_step_profile profile;
     tern_error err;
 } rig;
 
@@ -326,7 +326,7 @@ static void cancelled_and_resumed(void **state) {
 
 static tern_status start(const char *path, const char *load, int32_t n, tern_error *err) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.load = load;
     tern_engine *e = NULL;
     tern_session *s = NULL;
@@ -436,7 +436,7 @@ static void other_packages_are_refused(void **state) {
     put(bad, b, n);
     assert_int_equal(start(bad, NULL, 20, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "newer tern"));
-    b[8] = TN_PKG_VERSION - 1;
+    b[8] = TN_PKG_OLDEST - 1;
     put(bad, b, n);
     assert_int_equal(start(bad, NULL, 20, &err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "pack the model again"));
@@ -483,7 +483,7 @@ static void *read_and_answer(void *arg) {
     tern_session_options_defaults(&so);
     so.n_ctx = 256;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.chunk = 64;
     x->st = x->e ? TERN_OK : tern_engine_open(paths[0], &o, &own, &x->err);
     tern_engine *e = x->e ? x->e : own;
@@ -509,7 +509,7 @@ static void several_at_once(void **state) {
         tern_engine *e = NULL;
         tern_error err;
         tern_options o;
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         o.chunk = 64;
         if (shared && tern_engine_open(paths[0], &o, &e, &err) != TERN_OK) fail_msg("%s", err.message);
         pthread_t t[N];
@@ -544,8 +544,8 @@ static void memory_is_planned(void **state) {
             for (int i = 0; i < r.m->n_sites; i++) {
                 const tn_npu_site *s = &r.m->sites[i];
                 for (int op = 0; op < s->ops.n_ops; op++) {
-                    bool packed =
-                        form != TN_WEIGHTS_TILES && s->tiles[op]->part == TN_PKG_WEIGHTLETS && !s->shadow;
+                    bool packed = form != TN_WEIGHTS_TILES && s->tiles[op]->part == TN_PKG_WEIGHTLETS &&
+                                  !s->has_outliers;
                     assert_true(packed == !s->image[op].tiles);
                     n_packed += packed;
                     want_bytes +=

@@ -78,7 +78,7 @@ static void request(tern_session *s, int32_t n, float *out) {
 
 static float *wanted(int32_t n) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.chunk = 64;
     tern_engine *e = open_engine(&o);
     tern_session *s = open_session(e);
@@ -99,7 +99,7 @@ static void same(const float *want, const float *got, const char *what) {
 
 static tern_options separate(const char *when) {
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.chunk = 64;
     o.npu_separate_weights = true;
     o.graph_switch = when;
@@ -122,7 +122,7 @@ static void bits_do_not_depend_on_when(void **state) {
             o.policy = policies[i % 4];
             o.switch_blocks = blocks[i % 5];
             o.n_threads = 1 + i % 3;
-            o.no_steal = i % 2;
+            o.steal = i % 2 ? TN_STEAL_NONE : TN_STEAL_SHARE_CORES;
             if (i == 6) o.chunk = 256;                 /* two chunks */
             if (i == 12) o.npu_memory_bytes = 5 << 20; /* some layers stay with the CPU */
             tern_engine *e = open_engine(&o);

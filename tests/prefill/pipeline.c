@@ -127,44 +127,44 @@ static void bits_do_not_depend_on_how(void **state) {
     const char *const paths[] = {package, all_shadow};
     for (int p = 0; p < 2; p++) {
         tern_options o;
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         o.n_threads = 1;
         float *want = logits_under(paths[p], &o, N_PROMPT, NULL);
         assert_true(isfinite(want[0]));
         static const char *const policies[] = {"in-order", "overlap", "ooe", "synergy"};
         for (int i = 0; i < 4; i++) {
             for (int threads = 1; threads <= 4; threads++) {
-                tern_options_defaults(&o);
+                tn_options_defaults(&o);
                 o.policy = policies[i];
                 o.n_threads = threads;
                 same_bits(paths[p], want, &o, N_PROMPT, policies[i]);
             }
         }
-        tern_options_defaults(&o);
-        o.no_steal = true;
+        tn_options_defaults(&o);
+        o.steal = TN_STEAL_NONE;
         same_bits(paths[p], want, &o, N_PROMPT, "lanes kept apart");
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         o.cold_rows = "file";
         same_bits(paths[p], want, &o, N_PROMPT, "cold rows from the file");
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         o.no_chunk_sharing = true;
         o.chunk = 64;
         same_bits(paths[p], want, &o, N_PROMPT, "graphs per chunk");
         static const int32_t chunks[] = {32, 96, 64, 256, 1024};
         for (int i = 0; i < 5; i++) {
-            tern_options_defaults(&o);
+            tn_options_defaults(&o);
             o.chunk = chunks[i];
             same_bits(paths[p], want, &o, N_PROMPT, "another chunk length");
         }
         static const size_t pieces[] = {1, 7, 32, 33, 100};
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         for (int i = 0; i < 5; i++) same_bits(paths[p], want, &o, pieces[i], "a prompt in pieces");
         static const uint64_t caps[] = {1, 200000, 400000, 1u << 30};
         for (int i = 0; i < 4; i++) {
             o.npu_memory_bytes = caps[i];
             same_bits(paths[p], want, &o, N_PROMPT, "a memory cap");
         }
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         setenv("TERN_CPU", "scalar", 1);
         same_bits(paths[p], want, &o, N_PROMPT, "scalar kernels");
         unsetenv("TERN_CPU");
@@ -176,7 +176,7 @@ static void bits_do_not_depend_on_how(void **state) {
 static void close_to_float(void **state) {
     (void)state;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     float *want = logits_under(gguf, &o, N_PROMPT, NULL), *got = logits_under(all_shadow, &o, N_PROMPT, NULL);
     double err = 0, norm = 0;
     for (int i = 0; i < N_LOGITS; i++) {
@@ -268,7 +268,7 @@ static void brute_force_site(void **state) {
             }
             double want = (s * acc + extra) * (double)w_scale[n] + (double)bias[n];
             double got = (double)tn_kv_v(
-                &r.s->kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
+                &r.s->state.kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
             double bound = mag * (double)w_scale[n] * 2e-6 + fabs((double)bias[n]) * 1e-6 +
                            slack * 127 * (double)w_scale[n];
             if (!(fabs(got - want) <= bound))
@@ -289,7 +289,7 @@ static void brute_force_site(void **state) {
 static void cold_rows_come_from_the_file(void **state) {
     (void)state;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.cold_rows = "file";
     run r = open_run(all_shadow, &o);
     tern_error err;
@@ -457,7 +457,7 @@ static void damaged_rows_are_noticed(void **state) {
     fclose(f);
     for (int from_file = 0; from_file < 2; from_file++) {
         tern_options o;
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         o.cold_rows = from_file ? "file" : "weights";
         run r = open_run(path, &o);
         tern_status st = tern_session_prefill(r.s, prompt, N_PROMPT, &err);
@@ -501,7 +501,7 @@ static void allocation_failures(void **state) {
         h.release = failing_release;
         h.user = &f;
         tern_options o;
-        tern_options_defaults(&o);
+        tn_options_defaults(&o);
         o.hooks = &h;
         o.n_threads = 1;
         tern_engine *e = NULL;
@@ -533,7 +533,7 @@ static void no_allocation_while_running(void **state) {
     h.release = failing_release;
     h.user = &f;
     tern_options o;
-    tern_options_defaults(&o);
+    tn_options_defaults(&o);
     o.hooks = &h;
     run r = open_run(package, &o);
     tern_error err;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "sched/steps.h"
 #include "sched/verify.h"
 
 enum {
@@ -25,32 +26,29 @@ typedef struct place {
 } place;
 
 typedef struct filled {
-    place at[2048]; /* step -1: another stage */
-    tn_stage stage[2048];
+    place at[2048]; /* step -1: none of the heads */
+    tn_step_kind kind[2048];
     int32_t n;
     float estimate_us;
 } filled;
 
-static bool has(void *user, tn_stage stage, int32_t layer) {
-    (void)user, (void)layer;
-    return !tn_stage_is_shadow(stage);
-}
-
-static void fill(void *user, tn_stage stage, tn_task *t) {
+static void fill(void *user, const tn_step *step, tn_task *t) {
     filled *f = user;
-    f->stage[f->n] = stage;
+    f->kind[f->n] = step->kind;
     f->at[f->n++] = (place){t->chunk, t->layer, -1, 0, 0};
-    for (int l = 0; l < TN_N_LANES; l++) t->est_us[l] = tn_stage_is_product(stage) ? 40 : 10;
+    for (int l = 0; l < TN_N_LANES; l++) t->est_us[l] = step->kind == TN_STEP_PRODUCT ? 40 : 10;
     t->can_steal = false;
 }
 
-static void fill_head(void *user, tn_stage stage, int32_t block, int32_t slot, tn_task *t) {
+static void fill_head(void *user, const tn_step *plan, tn_step_kind head, int32_t block, int32_t slot,
+                      tn_task *t) {
     filled *f = user;
-    f->stage[f->n] = stage;
-    f->at[f->n++] = (place){t->chunk, t->layer, (int32_t)(stage - TN_ST_ESTIMATE), block, slot};
+    assert_int_equal(plan->kind, TN_STEP_PLAN);
+    f->kind[f->n] = head;
+    f->at[f->n++] = (place){t->chunk, t->layer, (int32_t)(head - TN_STEP_ESTIMATE), block, slot};
     for (int l = 0; l < TN_N_LANES; l++)
-        t->est_us[l] = stage == TN_ST_ESTIMATE ? f->estimate_us : stage == TN_ST_SELECT ? 5 : 14;
-    t->n_parts = stage == TN_ST_ESTIMATE ? 1 : 2;
+        t->est_us[l] = head == TN_STEP_ESTIMATE ? f->estimate_us : head == TN_STEP_SELECT ? 5 : 14;
+    t->n_parts = head == TN_STEP_ESTIMATE ? 1 : 2;
     t->can_steal = false;
 }
 
@@ -91,10 +89,11 @@ static void order_and_overlap(void **state) {
         tn_sched *s;
         f.n = 0;
         f.estimate_us = i < 2 ? 20 : 1;
+        tn_step steps[N_LAYERS * 11 + 1];
         const tn_prefill_spec spec = {.n_chunks = N_CHUNKS,
-                                      .n_layers = N_LAYERS,
+                                      .n_steps = decoder_steps(steps, N_LAYERS, 1u << TN_STEP_PLAN),
+                                      .steps = steps,
                                       .user = &f,
-                                      .has = has,
                                       .fill = fill,
                                       .fill_head = fill_head,
                                       .n_head_slots = N_SLOTS,
@@ -125,13 +124,13 @@ static void order_and_overlap(void **state) {
                         if (x->chunk != y->chunk || x->layer != y->layer) continue;
                         bool must = x->step >= 0 && y->step >= 0
                                         ? ordered(x, y, no_overlap)
-                                        : (f.stage[a] == TN_ST_PLAN && y->step >= 0) ||
-                                              (x->step >= 0 && f.stage[b] == TN_ST_ATTN);
+                                        : (f.kind[a] == TN_STEP_PLAN && y->step >= 0) ||
+                                              (x->step >= 0 && f.kind[b] == TN_STEP_ATTENTION);
                         if (must && end[a] > begin[b])
                             fail_msg(
                                 "%s, overlap %d: %s of block %d, slot %d begins before %s of %d, %d ends",
-                                policies[p], !no_overlap, tn_stage_name(f.stage[b]), y->block, y->slot,
-                                tn_stage_name(f.stage[a]), x->block, x->slot);
+                                policies[p], !no_overlap, g->tasks[b].name, y->block, y->slot,
+                                g->tasks[a].name, x->block, x->slot);
                     }
                 }
                 if (p == 1 && !w)

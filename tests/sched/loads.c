@@ -10,26 +10,22 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "sched/steps.h"
 #include "sched/verify.h"
 
 enum { N_LAYERS = 6, PER_LAYER = 5, N_UNITS = N_LAYERS * PER_LAYER + 1 };
 
-static const tn_stage unit_stage[PER_LAYER] = {TN_ST_NORM, TN_ST_QKV, TN_ST_O, TN_ST_FFN, TN_ST_DOWN};
+static const int32_t unit_weights[PER_LAYER] = {TN_NO_WEIGHTS, W_QKV, W_O, W_FFN, W_DOWN};
+static const char *const unit_step[PER_LAYER] = {"norm", "qkv", "o", "ffn", "down"};
 
 typedef struct times {
     float read_us, unpack_us;
     int32_t n_parts;
 } times;
 
-static bool has(void *user, tn_stage stage, int32_t layer) {
-    (void)user, (void)layer;
-    return stage == TN_ST_QKV || stage == TN_ST_O || stage == TN_ST_FFN || stage == TN_ST_FFN_SHADOW ||
-           stage == TN_ST_DOWN;
-}
-
-static void fill(void *user, tn_stage stage, tn_task *t) {
+static void fill(void *user, const tn_step *step, tn_task *t) {
     (void)user;
-    bool product = tn_stage_is_product(stage);
+    bool product = step->kind == TN_STEP_PRODUCT;
     t->est_us[TN_LANE_NPU] = product ? 300 : 900;
     t->est_us[TN_LANE_CPU] = product ? 1500 : 100;
 }
@@ -48,15 +44,14 @@ static void fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
 static void units_of(tn_prefill_unit *u, int32_t ring) {
     for (int32_t i = 0; i < N_UNITS; i++) {
         u[i] = (tn_prefill_unit){.layer = i / PER_LAYER,
-                                 .stage = i == N_UNITS - 1 ? TN_ST_FINAL : unit_stage[i % PER_LAYER],
+                                 .weights = i == N_UNITS - 1 ? W_DOWN + 1 : unit_weights[i % PER_LAYER],
                                  .after = ring && i >= ring ? i - ring : -1};
     }
 }
 
-static int32_t find(const tn_graph *g, int32_t n_stage_tasks, int32_t chunk, int32_t layer, tn_stage stage) {
-    for (int32_t t = 0; t < n_stage_tasks; t++) {
-        if (g->tasks[t].chunk == chunk && g->tasks[t].layer == layer &&
-            g->tasks[t].subgraph == (int32_t)stage)
+static int32_t find(const tn_graph *g, int32_t n_step_tasks, int32_t chunk, int32_t layer, const char *step) {
+    for (int32_t t = 0; t < n_step_tasks; t++) {
+        if (g->tasks[t].chunk == chunk && g->tasks[t].layer == layer && !strcmp(g->tasks[t].name, step))
             return t;
     }
     return -1;
@@ -76,10 +71,11 @@ static int64_t run(tn_ctx *ctx, const times *x, int32_t n_chunks, int32_t ring, 
     tn_graph *g;
     tern_error err = {0};
     assert_int_equal(tn_graph_open(ctx, &g, &err), TERN_OK);
+    tn_step steps[N_LAYERS * 11 + 1];
     const tn_prefill_spec spec = {.n_chunks = n_chunks,
-                                  .n_layers = N_LAYERS,
+                                  .n_steps = decoder_steps(steps, N_LAYERS, 1u << TN_STEP_OUTLIERS),
+                                  .steps = steps,
                                   .user = (void *)x,
-                                  .has = has,
                                   .fill = fill,
                                   .n_units = N_UNITS,
                                   .units = units,
@@ -95,10 +91,10 @@ static int64_t run(tn_ctx *ctx, const times *x, int32_t n_chunks, int32_t ring, 
         if (ring && u >= ring)
             assert_true(waits_for(g, id, first + (u - ring) * TN_N_LOAD_STEPS + TN_LD_LOAD));
         for (int32_t c = 0; c < n_chunks && u < N_UNITS - 1; c++) {
-            tn_stage st = unit_stage[u % PER_LAYER];
-            assert_true(waits_for(g, find(g, first, c, u / PER_LAYER, st), id + TN_LD_LOAD));
-            if (st == TN_ST_FFN)
-                assert_true(waits_for(g, find(g, first, c, u / PER_LAYER, TN_ST_FFN_SHADOW),
+            const char *step = unit_step[u % PER_LAYER];
+            assert_true(waits_for(g, find(g, first, c, u / PER_LAYER, step), id + TN_LD_LOAD));
+            if (!strcmp(step, "ffn"))
+                assert_true(waits_for(g, find(g, first, c, u / PER_LAYER, "ffn outliers"),
                                       id + TN_LD_LOAD)); /* its rows too */
         }
     }

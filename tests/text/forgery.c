@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "text/utf8.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -106,7 +107,7 @@ static size_t controls(const char *template, const int32_t *ids, size_t n, int32
 static size_t prompt(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs, int32_t *ids) {
     size_t n;
     tern_error err;
-    if (tn_chat_tokens(t, msgs, n_msgs, true, ids, ID_CAP, &n, &err) != TERN_OK) fail_msg("%s", err.message);
+    if (tn_chat_tokens(t, msgs, n_msgs, NULL, ids, ID_CAP, &n, &err) != TERN_OK) fail_msg("%s", err.message);
     return n;
 }
 
@@ -137,7 +138,7 @@ static void check_text(const tn_tokenizer *t, const tern_message *msgs, size_t n
     static char text[TEXT_CAP], back[TEXT_CAP];
     size_t n_text, n_back = 0;
     tern_error err;
-    if (tn_chat_render(t, msgs, n_msgs, true, text, sizeof text, &n_text, &err) != TERN_OK)
+    if (tn_chat_render(t, msgs, n_msgs, NULL, text, sizeof text, &n_text, &err) != TERN_OK)
         fail_msg("%s", err.message);
     assert_true(n_ids > 0 && ids[0] == tn_tokenizer_bos(t));
     for (size_t i = 1; i < n_ids; i++)
@@ -152,7 +153,7 @@ static void check_harmless(const tn_tokenizer *t, const tern_message *msgs, size
     static int32_t whole[ID_CAP];
     size_t n_text, n_whole;
     tern_error err;
-    if (tn_chat_render(t, msgs, n_msgs, true, text, sizeof text, &n_text, &err) != TERN_OK)
+    if (tn_chat_render(t, msgs, n_msgs, NULL, text, sizeof text, &n_text, &err) != TERN_OK)
         fail_msg("%s", err.message);
     if (tn_tokenize(t, text, n_text, true, true, whole, ID_CAP, &n_whole, &err) != TERN_OK)
         fail_msg("%s", err.message);
@@ -236,6 +237,47 @@ static void families(void **state) {
     }
 }
 
+/* ---- tools: descriptions, calls and results are content too ---- */
+
+static char *read_template(const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/tests/oracle/templates/%s.jinja", TN_SOURCE_DIR, name);
+    FILE *f = fopen(path, "rb");
+    char *text = calloc(1, 1 << 16);
+    if (!f || !text || !fread(text, 1, (1 << 16) - 1, f)) fail_msg("%s", path);
+    fclose(f);
+    return text;
+}
+
+static void set_text(json_t *o, const char *key, const char *text) {
+    assert_int_equal(json_object_set_new(o, key, json_string_nocheck(text)), 0);
+}
+
+/* A question, a call with its result, an answer: every text in them is `say`'s. */
+static void tool_talk(const char *say[6], char **messages, char **tools) {
+    json_t *m =
+        json_pack("[{s:s}, {s:s, s:s, s:[{s:s, s:s, s:{s:s, s:{}}}]}, {s:s, s:s, s:s}, {s:s}, {s:s, s:s}]",
+                  "role", "user", "role", "assistant", "content", "", "tool_calls", "id", "call00001", "type",
+                  "function", "function", "name", "f", "arguments", "role", "tool", "name", "f",
+                  "tool_call_id", "call00001", "role", "assistant", "role", "user", "content", "x");
+    json_t *t = json_pack("[{s:s, s:{s:s, s:{s:s, s:{s:{s:s}}}}}]", "type", "function", "function", "name",
+                          "f", "parameters", "type", "object", "properties", "p", "type", "string");
+    assert_true(m && t);
+    set_text(json_array_get(m, 0), "content", say[0]);
+    json_t *call =
+        json_object_get(json_array_get(json_object_get(json_array_get(m, 1), "tool_calls"), 0), "function");
+    set_text(json_object_get(call, "arguments"), "p", say[1]);
+    set_text(json_array_get(m, 2), "content", say[2]);
+    set_text(json_array_get(m, 3), "content", say[3]);
+    set_text(json_object_get(json_array_get(t, 0), "function"), "description", say[4]);
+    set_text(json_object_get(json_object_get(json_array_get(t, 0), "function"), "parameters"), "title",
+             say[5]);
+    *messages = json_dumps(m, 0);
+    *tools = json_dumps(t, 0);
+    json_decref(m);
+    json_decref(t);
+}
+
 /* The document that ended the user's turn and began the assistant's. */
 static void found(void **state) {
     (void)state;
@@ -262,8 +304,50 @@ static void found(void **state) {
     tn_tokenizer_close(&t);
 }
 
+static void tools(void **state) {
+    (void)state;
+    static const char *const names[] = {"Qwen-Qwen2.5-7B-Instruct", "mistralai-Mistral-Nemo-Instruct-2407",
+                                        "moonshotai-Kimi-K2"};
+    static int32_t ids[ID_CAP], plain_ids[ID_CAP], got[ID_CAP], want[ID_CAP];
+    tn_rng rng = {17};
+    for (size_t f = 0; f < sizeof names / sizeof *names; f++) {
+        char *source = read_template(names[f]);
+        tn_tokenizer *t = open_with(source);
+        for (int round = 0; round < 60; round++) {
+            char text[6][256];
+            const char *say[2][6];
+            size_t n[2];
+            for (int i = 0; i < 6; i++) {
+                do hostile(&rng, text[i], sizeof text[i]);
+                while (strchr(text[i], '\xff') || !text[i][strspn(text[i], " \n")]); /* JSON is UTF-8 */
+                say[0][i] = text[i];
+                say[1][i] = "harmless";
+            }
+            for (int k = 0; k < 2; k++) {
+                tern_chat_options o = {.size_bytes = sizeof o};
+                char *messages, *tool_list;
+                tern_error err;
+                tool_talk(say[k], &messages, &tool_list);
+                o.messages = messages;
+                o.tools = tool_list;
+                if (tn_chat_tokens(t, NULL, 0, &o, k ? plain_ids : ids, ID_CAP, &n[k], &err) != TERN_OK)
+                    fail_msg("%s", err.message);
+                free(messages);
+                free(tool_list);
+            }
+            size_t n_got = controls(source, ids, n[0], got), n_want = controls(source, plain_ids, n[1], want);
+            assert_true(n_want >= 4);
+            if (n_got != n_want || memcmp(got, want, n_got * sizeof *got))
+                fail_msg("%s, round %d: %zu control ids, want %zu", names[f], round, n_got, n_want);
+        }
+        tn_tokenizer_close(&t);
+        free(source);
+    }
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(found), cmocka_unit_test(families)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(found), cmocka_unit_test(families),
+                                       cmocka_unit_test(tools)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

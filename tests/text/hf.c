@@ -240,7 +240,7 @@ static void folder(void **state) {
     CHECK(t, "ab", true, 8, 3);
     assert_true(tn_tokenizer_is_end(t, 9) && tn_tokenizer_is_end(t, 10) && !tn_tokenizer_is_end(t, 8));
     const tern_message hi = {"user", "Hi"};
-    assert_int_equal(tn_chat_render(t, &hi, 1, true, buf, sizeof buf, &n, &err), TERN_OK);
+    assert_int_equal(tn_chat_render(t, &hi, 1, NULL, buf, sizeof buf, &n, &err), TERN_OK);
     tn_tokenizer_close(&t);
     put_file(dir, "tokenizer_config.json", "{ broken");
     assert_int_equal(tn_tokenizer_open_hf(&ctx, dir, &t, &err), TERN_E_FORMAT);

@@ -12,6 +12,7 @@
 #include "kernels/x86/epilogue_avx512.h"
 
 #include <assert.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { STREAM_MAX_M = 19, STREAM_AHEAD_BYTES = 8192, BLOCK_TILES = 4, BLOCK_ROWS = 6 };
@@ -86,10 +87,16 @@ BLOCK(5, 1) BLOCK(5, 2) BLOCK(5, 3) BLOCK(5, 4) BLOCK(6, 1) BLOCK(6, 2) BLOCK(6,
     for (size_t n = g->n0; n < g->n1; n += BLOCK_TILES * TN_TILE_N) {
         size_t n_tiles = (g->n1 - n + TN_TILE_N - 1) / TN_TILE_N;
         if (n_tiles > BLOCK_TILES) n_tiles = BLOCK_TILES;
-        /* The next tiles lie right behind these; group i prefetches the i-th share (behind the last tile:
-         * harmless, not a read). */
-        uintptr_t next = (uintptr_t)g->tiles + (n / TN_TILE_N + n_tiles) * tile_bytes;
-        size_t share = (n_tiles * tile_bytes / n_groups + 63) & ~(size_t)63;
+        /* The next tiles lie right behind these, or what comes next is elsewhere, or nobody knows; group i
+         * prefetches the i-th share. What is of no use must not be prefetched: it drives activations out of L2. */
+        bool more = n + n_tiles * TN_TILE_N < g->n1;
+        uintptr_t next = (uintptr_t)(more      ? g->tiles + (n / TN_TILE_N + n_tiles) * tile_bytes
+                                     : g->next ? g->next
+                                               : g->tiles + n / TN_TILE_N * tile_bytes);
+        size_t n_next = more      ? n_tiles * tile_bytes
+                        : g->next ? g->next_bytes
+                                  : 0,
+               share = (n_next / n_groups + 63) & ~(size_t)63;
         for (size_t i = 0, m = 0; i < n_groups; i++) {
             size_t n_rows = (g->m - m) / (n_groups - i);
             assert(n_rows >= 5 && n_rows <= BLOCK_ROWS);

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# What a byte buys: packages of all widths beside the files llama-quantize makes of the same weights.
+#   bench/quality.sh [FOLDER] [BITS]...            FOLDER: a model with calib.txt and eval/english.txt (default models/tern-tiny)
+# One line a file: bytes, perplexity, difference of log-likelihood per token, KL divergence (mean, 99 %) and same most probable token
+# against the source, on text that nothing was calibrated on, by llama.cpp's protocol (windows of 512, their second halves). Files of
+# llama.cpp are evaluated by tern in floats, so their activations are not rounded: they look a little better than in their own engine.
+# LLAMA_BIN=folder with llama-quantize adds them (TYPES names which; needs NumPy, PYTHON names the interpreter). ARGS: options of tern pack.
+# TEXT, CALIB: other texts. WORK: where the files go.
+set -euo pipefail
+model=${1:-models/tern-tiny}
+shift $(($# < 1 ? $# : 1))
+[ $# -gt 0 ] || set -- 3 3.5 4 4.5 5 6 8
+tern=${TERN:-build/tern} work=${WORK:-build/quality} text=${TEXT:-$model/eval/english.txt} calib=${CALIB:-$model/calib.txt}
+mkdir -p "$work"
+row() { # FILE LABEL
+    "$tern" eval -m "$1" --task ppl --data "$text" --protocol llama.cpp --kl "$model" --json 2>/dev/null >"$work/row.json"
+    python3 - "$work/row.json" "$2" "$(stat -c %s "$1")" <<'PY'
+import json, math, sys
+r, label, size = json.load(open(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+l = r["loss"]
+print(f"| {label} | {size / 1e6:.2f} | {r['perplexity']:.3f} | {l['nll_diff']:+.4f} ± {l['nll_diff_stderr']:.4f} | {100 * math.expm1(l['nll_diff']):+.2f} | "
+      f"{l['kl']:.4f} ± {l['kl_stderr']:.4f} | {l['kl_p99']:.3f} | {100 * l['same_top']:.1f} ± {100 * l['same_top_stderr']:.1f} |", flush=True)
+PY
+}
+echo "| | MB | perplexity | ΔNLL | % | KL | KL 99 % | same top % |"
+echo "|---|---|---|---|---|---|---|---|"
+for bits in "$@"; do
+    # shellcheck disable=SC2086 # several options
+    "$tern" pack "$model" -o "$work/b$bits.tern" --bits "$bits" --calib "$calib" ${ARGS:-} >/dev/null 2>&1
+    row "$work/b$bits.tern" "tern, $bits bits"
+done
+[ -n "${LLAMA_BIN:-}" ] || exit 0
+[ -s "$work/f32.gguf" ] || "${PYTHON:-python3}" tools/hf_to_gguf.py "$model" "$work/f32.gguf" --type f32 >/dev/null
+for type in ${TYPES:-Q3_K_M Q4_0 Q4_K_M Q5_0 Q5_K_M Q6_K Q8_0}; do
+    "$LLAMA_BIN/llama-quantize" "$work/f32.gguf" "$work/$type.gguf" "$type" >/dev/null 2>&1
+    row "$work/$type.gguf" "llama.cpp $type"
+done

@@ -1,0 +1,26 @@
+/* base/finite.h - is every value a number? */
+#ifndef TN_BASE_FINITE_H
+#define TN_BASE_FINITE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* No value of p[0..n) is infinite or no number. */
+static inline bool tn_all_finite(const float *p, size_t n) {
+    uint32_t bad = 0;
+    for (size_t i = 0; i < n;
+         i += 1024) { /* a part at a time without a branch: the loop becomes a vector's */
+        size_t end = n - i < 1024 ? n : i + 1024;
+        for (size_t j = i; j < end; j++) {
+            uint32_t u;
+            memcpy(&u, p + j, sizeof u);
+            bad |= ((u & 0x7f800000u) + 0x00800000u) & 0x80000000u; /* the exponent is all ones */
+        }
+        if (bad) return false;
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,80 @@
+#include "cli/answer.h"
+
+#include "cli/output.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tern_session *_Atomic cancelled_by_signal;
+
+static void on_interrupt(int sig) {
+    (void)sig;
+    progress_stop();
+    tern_session *s = cancelled_by_signal;
+    if (s) tern_session_cancel(s);
+}
+
+void interrupts_cancel(tern_session *s) {
+    cancelled_by_signal = s;
+    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+}
+
+bool answer_on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
+    answer *a = user;
+    if (a->first_s <= 0) a->first_s = process_age_s();
+    if (!a->quiet) {
+        if (a->view) render_put(a->view, text, n);
+        else put_answer(text, n);
+        fflush(stdout);
+        if (ferror(stdout)) return false;
+    }
+    if (a->n + n + 1 > a->cap) {
+        size_t cap = (a->n + n + 1) * 2;
+        char *more = realloc(a->text, cap);
+        if (!more) {
+            a->no_memory = true;
+            return false;
+        }
+        a->text = more;
+        a->cap = cap;
+    }
+    memcpy(a->text + a->n, text, n);
+    a->text[a->n += n] = 0;
+    if (!a->tokens || token < 0) return true;
+    tn_json_append(&a->tokens, tn_json_pack("{s:i, s:f}", "id", (int)token, "logprob", (double)logprob));
+    a->no_memory = !a->tokens;
+    return !a->no_memory;
+}
+
+void answer_clear(answer *a) {
+    a->n = 0;
+    if (a->text) a->text[0] = 0;
+}
+
+void answer_free(answer *a) {
+    json_decref(a->tokens);
+    free(a->text);
+    *a = (answer){0};
+}
+
+const char *stop_reason_text(tern_stop_reason r) {
+    switch (r) {
+    case TERN_STOP_LENGTH: return "length";
+    case TERN_STOP_END: return "end";
+    case TERN_STOP_STRING: return "stop";
+    case TERN_STOP_CALLBACK: return "callback";
+    case TERN_STOP_CONTEXT: return "context";
+    }
+    return "?";
+}
+
+tern_status prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err) {
+    progress_of_prompt(n);
+    tern_status st = tern_session_prefill(s, ids, n, err);
+    progress_done();
+    return st;
+}

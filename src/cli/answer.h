@@ -1,0 +1,33 @@
+/* cli/answer.h - an answer on its way out, for run, ask and chat: printed as it comes, kept whole, stopped by
+ * Ctrl-C. */
+#ifndef TN_CLI_ANSWER_H
+#define TN_CLI_ANSWER_H
+
+#include "base/json.h"
+#include "cli/args.h"
+#include "cli/render.h"
+
+typedef struct answer {
+    bool quiet;     /* keep it, print nothing */
+    render *view;   /* of a terminal, or NULL: plain */
+    json_t *tokens; /* NULL, or an array that gets every token with its log-probability */
+    char *text;     /* the whole answer, or NULL before the first byte */
+    size_t n, cap;
+    double first_s; /* process age at the first token */
+    bool no_memory; /* it ended for want of memory */
+} answer;
+
+/* The on_token of tern_generate_options, with an answer as user. */
+bool answer_on_token(void *user, int32_t token, const char *text, size_t n, float logprob);
+void answer_clear(answer *a); /* for the next one; keeps the memory */
+void answer_free(answer *a);
+
+const char *stop_reason_text(tern_stop_reason r);
+
+/* Ctrl-C cancels this session (NULL: only what shows progress). A second one ends the process. */
+void interrupts_cancel(tern_session *s);
+
+/* Prefill with progress on a terminal: tokens read and the time left. */
+tern_status prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err);
+
+#endif

@@ -1,0 +1,95 @@
+/* tern cache - the packages that were made of models: what is there, and away with it. */
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/packing.h"
+
+#include "engine/cache.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* A name from outside never becomes a terminal's escape. */
+static void print_name(const char *s) {
+    for (; *s; s++) putchar((unsigned char)*s < 32 || *s == 127 ? '?' : *s);
+}
+
+static int list(const char *folder, tn_ctx *ctx, bool json) {
+    tn_cache_entry *e;
+    size_t n;
+    tern_error err;
+    if (tn_cache_list(ctx, folder, &e, &n, &err) != TERN_OK) return failed(&err);
+    uint64_t total = 0;
+    json_t *all = json ? json_array() : NULL;
+    for (size_t i = 0; i < n; i++) {
+        total += e[i].bytes;
+        if (json) {
+            tn_json_append(&all,
+                           tn_json_pack("{s:s, s:s, s:I, s:I}", "key", e[i].key, "source", e[i].source,
+                                        "bytes", (json_int_t)e[i].bytes, "used", (json_int_t)e[i].used_s));
+            continue;
+        }
+        char when[32] = "";
+        struct tm tm;
+        time_t t = (time_t)e[i].used_s;
+        if (localtime_r(&t, &tm)) strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
+        printf("%s  %8.1f MiB  %s  ", e[i].key, (double)e[i].bytes / 1048576, when);
+        print_name(e[i].source);
+        putchar('\n');
+    }
+    tn_free(ctx, e);
+    if (json) return emit_json(all, JSON_INDENT(2));
+    printf("%zu packages, %.1f MiB, in %s\n", n, (double)total / 1048576, folder);
+    return EXIT_OK;
+}
+
+static int clear(const char *folder, tn_ctx *ctx) {
+    tn_cache_entry *e;
+    size_t n;
+    tern_error err;
+    tern_status st = tn_cache_list(ctx, folder, &e, &n, &err);
+    for (size_t i = 0; st == TERN_OK && i < n; i++) {
+        st = tn_cache_remove(folder, e[i].key, &err);
+        if (st == TERN_E_INVALID) st = TERN_OK; /* somebody else removed it */
+    }
+    if (st == TERN_OK) tn_free(ctx, e);
+    return st == TERN_OK ? EXIT_OK : failed(&err);
+}
+
+int cmd_cache(int argc, char **argv) {
+    bool json = false;
+    const arg_spec specs[] = {
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "ls: print a JSON array"},
+        {0},
+    };
+    const command c = {
+        "cache", "ls | add MODEL | rm KEY | clear | path",
+        "Packages made of models, so that the next start is quick. ls: what is there, used last first; "
+        "add: make a model's package now; rm, clear: remove one, or all; path: the folder.",
+        specs, 2};
+    const char *words[3] = {0};
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    if (!words[0]) return usage_error(&c, "want ls, add MODEL, rm KEY, clear or path");
+    bool add = !strcmp(words[0], "add"), rm = !strcmp(words[0], "rm");
+    if ((add || rm) != (words[1] != NULL))
+        return usage_error(&c,
+                           add  ? "add what? a MODEL"
+                           : rm ? "rm what? a KEY"
+                                : "unexpected argument '%s'",
+                           words[1]);
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, &hooks);
+    char folder[TN_CACHE_PATH];
+    tern_error err;
+    if (add) return packing_now(words[1]) ? EXIT_OK : EXIT_FAILED;
+    if (tn_cache_folder(folder, false, &err) != TERN_OK) return failed(&err);
+    if (!strcmp(words[0], "ls")) return list(folder, &ctx, json);
+    if (!strcmp(words[0], "path")) return puts(folder) < 0 ? EXIT_FAILED : EXIT_OK;
+    if (!strcmp(words[0], "clear")) return clear(folder, &ctx);
+    if (rm) return tn_cache_remove(folder, words[1], &err) == TERN_OK ? EXIT_OK : failed(&err);
+    return usage_error(&c, "'%s' is unknown; there are ls, add, rm, clear, path", words[0]);
+}

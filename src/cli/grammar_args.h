@@ -1,0 +1,38 @@
+/* cli/grammar_args.h - the flags that hold an answer to a grammar, which run and chat share. */
+#ifndef TN_CLI_GRAMMAR_ARGS_H
+#define TN_CLI_GRAMMAR_ARGS_H
+
+#include "cli/args.h"
+
+typedef struct grammar_args {
+    const char *grammar, *schema, *after;
+    char *text; /* of a file, owned */
+} grammar_args;
+
+#define GRAMMAR_ARGS(a)                                                                                      \
+    {"grammar",                                                                                              \
+     0,                                                                                                      \
+     "TEXT|@FILE",                                                                                           \
+     ARG_STR | ARG_MORE,                                                                                     \
+     &(a).grammar,                                                                                           \
+     0,                                                                                                      \
+     0,                                                                                                      \
+     "the answer keeps to this grammar (GBNF)"},                                                             \
+        {"json-schema",                                                                                      \
+         0,                                                                                                  \
+         "FILE|TEXT",                                                                                        \
+         ARG_STR | ARG_MORE,                                                                                 \
+         &(a).schema,                                                                                        \
+         0,                                                                                                  \
+         0,                                                                                                  \
+         "the answer is JSON that is valid under this schema; TEXT begins with {"},                          \
+    {                                                                                                        \
+        "grammar-after", 0, "TEXT", ARG_STR | ARG_MORE, &(a).after, 0, 0,                                    \
+            "with these: the grammar begins behind TEXT, for thoughts in front of the answer"                \
+    }
+
+/* Into the options, files read; false with a message printed. */
+bool grammar_options(grammar_args *a, tern_generate_options *o);
+void grammar_args_free(grammar_args *a);
+
+#endif

@@ -1,0 +1,60 @@
+/* tern models - the models on this machine, whether they run here and how much memory they want. */
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+
+#include "model/catalogue.h"
+
+#include <stdio.h>
+
+typedef struct listing {
+    bool is_json; /* else a table */
+    json_t *json;
+    int n;
+} listing;
+
+static bool list_one(void *user, const tn_catalogue_entry *e) {
+    listing *l = user;
+    tern_estimate m;
+    tern_error err = {0};
+    bool runs = tern_engine_estimate(e->path, NULL, &m, &err) == TERN_OK;
+    double mib = 1 << 20, memory = runs ? (double)(m.weight_bytes + m.kv_bytes + m.work_bytes) / mib : 0;
+    l->n++;
+    if (l->is_json) {
+        tn_json_append(&l->json,
+                       tn_json_pack("{s:s, s:s, s:s, s:I, s:s, s:b, s:s, s:I, s:I}", "name", e->name, "path",
+                                    e->path, "where", e->where, "bytes", (json_int_t)e->n_bytes, "arch",
+                                    runs ? m.arch : "", "runs", (int)runs, "why_not", runs ? "" : err.message,
+                                    "weight_bytes", (json_int_t)(runs ? m.weight_bytes : 0), "session_bytes",
+                                    (json_int_t)(runs ? m.kv_bytes + m.work_bytes : 0)));
+        return l->json != NULL;
+    }
+    if (l->n == 1) printf("%-44s %9s  %-10s %11s  %s\n", "NAME", "MiB", "ARCH", "MEMORY MiB", "WHERE");
+    printf("%-44s %9.0f  %-10s ", e->name, (double)e->n_bytes / mib, runs ? m.arch : "-");
+    if (runs) printf("%11.0f  %s\n", memory, e->where);
+    else printf("%11s  %s: %s\n", "does not run", e->where, err.message);
+    return !ferror(stdout);
+}
+
+int cmd_models(int argc, char **argv) {
+    bool json = false;
+    const arg_spec specs[] = {
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print a JSON array"},
+        {0},
+    };
+    const command c = {
+        "models", "[OPTIONS]",
+        "List the models in the folders of $TERN_MODELS (colon-separated) and in the stores of Hugging "
+        "Face, Ollama and LM Studio, which are only read.\n"
+        "MEMORY is for the weights and a context of 4096 tokens. A model runs by its name, or by the "
+        "last part of it where one model alone has it.",
+        specs, 0};
+    const char *words[1];
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    listing l = {.is_json = json, .json = json ? json_array() : NULL};
+    if (!json || l.json) tn_catalogue_each(list_one, &l);
+    if (json) return emit_json(l.json, JSON_INDENT(2));
+    if (!l.n) fputs("tern: no models found: put their folders into TERN_MODELS, or give a path\n", stderr);
+    return EXIT_OK;
+}

@@ -1,0 +1,127 @@
+#include "cli/packing.h"
+
+#include "cli/args.h"
+
+#include "attention/sparse_attn.h"
+#include "formats/package.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void notice(const char *what, const tern_error *err) {
+    fprintf(stderr, "tern: %s: %s\n", what, err->message);
+}
+
+static bool show(void *user, const char *stage, double fraction) {
+    (void)user;
+    if (fraction < 1) fprintf(stderr, "\r\033[Kpacking: %s %3.0f %%", stage, fraction * 100);
+    else fprintf(stderr, "\r\033[K");
+    return true;
+}
+
+bool packing_now(const char *model) {
+    char folder[TN_CACHE_PATH];
+    tern_error err;
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    hooks.log = log_line;
+    if (isatty(STDERR_FILENO)) hooks.progress = show;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, &hooks);
+    tn_pack_options o;
+    bool busy = false;
+    tern_status st = tn_cache_folder(folder, true, &err);
+    if (st == TERN_OK) st = tn_cache_options(&ctx, model, &o, &err);
+    if (st == TERN_OK) {
+        o.attn_times = tn_sparse_attn_times;
+        st = tn_cache_make(&ctx, folder, model, &o, TN_CACHE_LIMIT_BYTES, &busy, &err);
+    }
+    if (st != TERN_OK) notice("no package was made", &err);
+    else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
+    return st == TERN_OK && !busy;
+}
+
+/* Whether a package is what its checksums say: its index, with `whole` all of it. */
+static bool sound(const char *path, bool whole) {
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_pkg *pkg;
+    tern_status st = tn_pkg_open(&ctx, path, &pkg, NULL);
+    for (size_t i = 0; st == TERN_OK && whole && i < tn_pkg_n_sections(pkg); i++) {
+        const tn_pkg_section *s = tn_pkg_section_at(pkg, i);
+        void *buf = tn_alloc(&ctx, TN_MEM_OTHER, s->size_bytes, 1);
+        st = buf ? tn_pkg_read(pkg, s, buf, NULL) : TERN_E_MEMORY;
+        tn_free(&ctx, buf);
+    }
+    tn_pkg_close(&pkg);
+    return st != TERN_E_FORMAT && st != TERN_E_UNSUPPORTED;
+}
+
+static void remove_damaged(const char *folder, const char *key, const char *model) {
+    tern_error err;
+    if (tn_cache_remove(folder, key, &err) != TERN_OK) notice("a damaged package stays in the cache", &err);
+    else fprintf(stderr, "tern: the package of %s was damaged and is removed\n", model);
+}
+
+/* Whether the cache holds the model's package; p->package is its path then. */
+static bool find(packing *p, const char *model, tern_error *err) {
+    char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
+    *err = (tern_error){0};
+    if (tn_cache_folder(folder, false, err) != TERN_OK || tn_cache_key(model, key, err) != TERN_OK ||
+        !tn_cache_find(folder, key, p->package))
+        return false;
+    if (sound(p->package, false)) return true;
+    remove_damaged(folder, key, model);
+    return false;
+}
+
+void packing_failed(const packing *p, const char *model) {
+    char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
+    if (!p->package[0] || sound(p->package, true)) return;
+    if (tn_cache_folder(folder, false, NULL) == TERN_OK && tn_cache_key(model, key, NULL) == TERN_OK)
+        remove_damaged(folder, key, model);
+}
+
+const char *packing_model(packing *p, const char *model) {
+    p->package[0] = 0;
+    p->wanted = false;
+    if (!p->when || !strcmp(p->when, "never")) return model;
+    bool now = !strcmp(p->when, "now");
+    if (!now && strcmp(p->when, "later")) return NULL;
+    if (!model || tn_pkg_is(model)) return model;
+    tern_error err;
+    if (find(p, model, &err)) return p->package;
+    if (err.message[0]) { /* a model that cannot be read gets its message from who opens it */
+        notice("packages are not kept", &err);
+    } else if (now && packing_now(model) && find(p, model, &err)) {
+        return p->package;
+    } else {
+        p->wanted = !now;
+    }
+    p->package[0] = 0;
+    return model;
+}
+
+void packing_after(const packing *p, const char *model) {
+    if (!p->wanted) return;
+    pid_t child = fork();
+    if (child < 0) {
+        fprintf(stderr, "tern: packing cannot be started in the background: %s\n", strerror(errno));
+        return;
+    }
+    if (!child) {
+        /* twice, so that nobody has to wait for it; nobody's terminal, nobody's files */
+        if (setsid() < 0 || fork()) _exit(0);
+        int null = open("/dev/null", O_RDWR);
+        for (int fd = 0; fd < 3; fd++) (void)dup2(null, fd);
+        (void)!nice(19);
+        execl("/proc/self/exe", "tern", "cache", "add", "--", model, (char *)NULL);
+        _exit(127);
+    }
+    (void)waitpid(child, NULL, 0);
+}

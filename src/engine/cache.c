@@ -1,0 +1,336 @@
+#include "engine/cache.h"
+
+#include "base/status.h"
+#include "formats/package.h"
+#include "model/source.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* ---- folder --------------------------------------------------------------------------------------- */
+
+static tern_status private_folder(const char *path, bool make, tern_error *err) {
+    struct stat sb;
+    if (make && mkdir(path, 0700) && errno != EEXIST)
+        return tn_fail(err, TERN_E_IO, "%s: cannot be made: %s", path, strerror(errno));
+    if (stat(path, &sb)) {
+        if (!make && errno == ENOENT) return TERN_OK; /* nothing is there */
+        return tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
+    }
+    TN_FAIL_IF(!S_ISDIR(sb.st_mode), err, TERN_E_IO, "%s: not a folder", path);
+    TN_FAIL_IF(sb.st_uid != geteuid(), err, TERN_E_IO, "%s belongs to another user", path);
+    TN_FAIL_IF(sb.st_mode & 022, err, TERN_E_IO, "%s: others may write to it", path);
+    return TERN_OK;
+}
+
+tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err) {
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char base[TN_CACHE_PATH - 32];
+    int n;
+    if (xdg && *xdg == '/') n = snprintf(base, sizeof base, "%s", xdg);
+    else if (home && *home == '/') n = snprintf(base, sizeof base, "%s/.cache", home);
+    else
+        return tn_fail(err, TERN_E_IO,
+                       "neither XDG_CACHE_HOME nor HOME is the path of a folder: packages are kept nowhere");
+    TN_FAIL_IF(n >= (int)sizeof base, err, TERN_E_INVALID, "the cache folder's path is too long");
+    if (make && mkdir(base, 0700) && errno != EEXIST)
+        return tn_fail(err, TERN_E_IO, "%s: cannot be made: %s", base, strerror(errno));
+    snprintf(out, TN_CACHE_PATH, "%s/tern", base);
+    TN_TRY(private_folder(out, make, err));
+    snprintf(out, TN_CACHE_PATH, "%s/tern/packages", base);
+    return private_folder(out, make, err);
+}
+
+/* KEY and an ending in the folder. */
+static tern_status entry_path(const char *folder, const char *key, const char *ending,
+                              char out[TN_CACHE_PATH], tern_error *err) {
+    TN_FAIL_IF(snprintf(out, TN_CACHE_PATH, "%s/%s%s", folder, key, ending) >= TN_CACHE_PATH, err,
+               TERN_E_INVALID, "the cache folder's path is too long");
+    return TERN_OK;
+}
+
+static bool is_key(const char *s, size_t n) {
+    if (n != TN_CACHE_KEY - 1) return false;
+    for (size_t i = 0; i < n; i++)
+        if (!strchr("0123456789abcdef", s[i])) return false;
+    return true;
+}
+
+/* ---- keys ----------------------------------------------------------------------------------------- */
+
+enum { HEADER_BYTES = 65536, SAMPLE_BYTES = 4096, N_SAMPLES = 64 };
+
+/* A file's size, time, beginning and samples spread over the rest, its end among them. */
+static tern_status hash_file(XXH3_state_t *h, const char *path, tern_error *err) {
+    static _Thread_local uint8_t buf[HEADER_BYTES];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
+    struct stat sb;
+    tern_status st = TERN_OK;
+    if (fstat(fd, &sb)) {
+        st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
+    } else {
+        int64_t facts[3] = {sb.st_size, sb.st_mtim.tv_sec, sb.st_mtim.tv_nsec};
+        XXH3_128bits_update(h, facts, sizeof facts);
+    }
+    for (int i = 0; st == TERN_OK && i <= N_SAMPLES; i++) {
+        off_t at = i ? (sb.st_size - SAMPLE_BYTES) / N_SAMPLES * i : 0;
+        if (i == N_SAMPLES) at = sb.st_size - SAMPLE_BYTES;
+        ssize_t n = pread(fd, buf, i ? SAMPLE_BYTES : HEADER_BYTES, at < 0 ? 0 : at);
+        if (n < 0) st = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
+        else XXH3_128bits_update(h, buf, (size_t)n);
+    }
+    close(fd);
+    return st;
+}
+
+static int is_model_file(const struct dirent *d) {
+    const char *end = strrchr(d->d_name, '.');
+    return end && (!strcmp(end, ".json") || !strcmp(end, ".safetensors") || !strcmp(end, ".model") ||
+                   !strcmp(end, ".txt") || !strcmp(end, ".jinja"));
+}
+
+static tern_status hash_folder(XXH3_state_t *h, const char *path, tern_error *err) {
+    struct dirent **names;
+    int n = scandir(path, &names, is_model_file, alphasort);
+    TN_FAIL_IF(n < 0, err, TERN_E_IO, "%s: %s", path, strerror(errno));
+    tern_status st = TERN_OK;
+    for (int i = 0; i < n; i++) {
+        char file[TN_CACHE_PATH];
+        if (st == TERN_OK && snprintf(file, sizeof file, "%s/%s", path, names[i]->d_name) >= (int)sizeof file)
+            st = tn_fail(err, TERN_E_INVALID, "%s: path too long", path);
+        if (st == TERN_OK) {
+            XXH3_128bits_update(h, names[i]->d_name, strlen(names[i]->d_name) + 1);
+            st = hash_file(h, file, err);
+        }
+        free(names[i]);
+    }
+    free(names);
+    return st;
+}
+
+tern_status tn_cache_key(const char *model, char key[TN_CACHE_KEY], tern_error *err) {
+    static const char version[] = "tern packages 1"; /* another number: packages are made another way */
+    struct stat sb;
+    TN_FAIL_IF(stat(model, &sb), err, TERN_E_IO, "%s: %s", model, strerror(errno));
+    XXH3_state_t *h = XXH3_createState();
+    TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for a hash");
+    XXH3_128bits_reset(h);
+    XXH3_128bits_update(h, version, sizeof version);
+    tern_status st = S_ISDIR(sb.st_mode) ? hash_folder(h, model, err) : hash_file(h, model, err);
+    XXH128_hash_t v = XXH3_128bits_digest(h);
+    XXH3_freeState(h);
+    snprintf(key, TN_CACHE_KEY, "%016llx%016llx", (unsigned long long)v.high64, (unsigned long long)v.low64);
+    return st;
+}
+
+/* ---- using ---------------------------------------------------------------------------------------- */
+
+bool tn_cache_find(const char *folder, const char *key, char path[TN_CACHE_PATH]) {
+    char source[TN_CACHE_PATH];
+    struct stat sb;
+    if (entry_path(folder, key, ".tern", path, NULL) != TERN_OK ||
+        entry_path(folder, key, ".source", source, NULL) != TERN_OK)
+        return false;
+    if (lstat(path, &sb) || !S_ISREG(sb.st_mode) || sb.st_uid != geteuid() || !tn_pkg_is(path)) return false;
+    (void)utimensat(AT_FDCWD, source, NULL,
+                    0); /* on a full or read-only disk the package is good all the same */
+    return true;
+}
+
+static int by_use(const void *a, const void *b) {
+    const tn_cache_entry *x = a, *y = b;
+    if (x->used_s != y->used_s) return x->used_s > y->used_s ? -1 : 1;
+    return strcmp(x->key, y->key);
+}
+
+static void read_source(const char *path, char out[TN_CACHE_PATH]) {
+    out[0] = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return;
+    ssize_t n = read(fd, out, TN_CACHE_PATH - 1);
+    out[n > 0 ? n : 0] = 0;
+    close(fd);
+}
+
+tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out, size_t *n, tern_error *err) {
+    *out = NULL;
+    *n = 0;
+    DIR *d = opendir(folder);
+    if (!d) {
+        TN_FAIL_IF(errno != ENOENT, err, TERN_E_IO, "%s: %s", folder, strerror(errno));
+        return TERN_OK;
+    }
+    tern_status st = TERN_OK;
+    for (struct dirent *e; st == TERN_OK && (e = readdir(d));) {
+        char path[TN_CACHE_PATH], source[TN_CACHE_PATH], key[TN_CACHE_KEY] = "";
+        struct stat sb;
+        size_t len = strlen(e->d_name);
+        if (len != TN_CACHE_KEY - 1 + 5 || strcmp(e->d_name + len - 5, ".tern") ||
+            !is_key(e->d_name, len - 5))
+            continue;
+        memcpy(key, e->d_name, TN_CACHE_KEY - 1);
+        if ((st = entry_path(folder, key, ".tern", path, err)) != TERN_OK ||
+            (st = entry_path(folder, key, ".source", source, err)) != TERN_OK || lstat(path, &sb))
+            continue; /* it went meanwhile */
+        tn_cache_entry *more = tn_realloc(ctx, TN_MEM_OTHER, *out, *n + 1, sizeof *more);
+        if (!more) {
+            st = tn_fail(err, TERN_E_MEMORY, "no memory to list %zu packages", *n + 1);
+            continue;
+        }
+        *out = more;
+        tn_cache_entry *x = &more[(*n)++];
+        *x = (tn_cache_entry){.bytes = (uint64_t)sb.st_size, .used_s = sb.st_mtim.tv_sec};
+        memcpy(x->key, key, sizeof key);
+        read_source(source, x->source);
+        if (!lstat(source, &sb)) x->used_s = sb.st_mtim.tv_sec;
+    }
+    closedir(d);
+    if (st == TERN_OK) {
+        qsort(*out, *n, sizeof **out, by_use);
+    } else {
+        tn_free(ctx, *out);
+        *out = NULL;
+        *n = 0;
+    }
+    return st;
+}
+
+tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err) {
+    static const char *const endings[] = {".source", ".tern.profile", ".lock"};
+    char path[TN_CACHE_PATH];
+    TN_FAIL_IF(!is_key(key, strlen(key)), err, TERN_E_INVALID,
+               "%s is no key of a package; tern cache ls lists them", key);
+    TN_TRY(entry_path(folder, key, ".tern", path, err));
+    if (unlink(path)) {
+        TN_FAIL_IF(errno == ENOENT, err, TERN_E_INVALID, "no package %s; tern cache ls lists what is there",
+                   key);
+        return tn_fail(err, TERN_E_IO, "%s: cannot be removed: %s", path, strerror(errno));
+    }
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        TN_TRY(entry_path(folder, key, endings[i], path, err));
+        (void)unlink(path);
+    }
+    return TERN_OK;
+}
+
+/* ---- making --------------------------------------------------------------------------------------- */
+
+tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *out, tern_error *err) {
+    tn_source *src;
+    tn_pack_defaults(out);
+    TN_TRY(tn_source_open(ctx, model, &src, err));
+    double bits = 0, values = 0;
+    const tn_hparams *h = tn_source_hparams(src);
+    for (int layer = 0; layer < h->n_layers; layer++) {
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+            const tn_tensor *t = tn_source_tensor(src, layer, role);
+            if (!t || tn_dtype_block(t->dtype) == 1) continue;
+            values += (double)t->dims[0] * (double)t->dims[1];
+            bits += 8.0 * (double)t->size_bytes;
+        }
+    }
+    tn_source_close(&src);
+    if (values > 0) out->bits = fmin(8, ceil(bits / values) + 1);
+    return TERN_OK;
+}
+
+/* The lock is gone with the process, whatever ends it. */
+static tern_status take_lock(const char *folder, const char *key, int *fd, bool *busy, tern_error *err) {
+    char path[TN_CACHE_PATH];
+    TN_TRY(entry_path(folder, key, ".lock", path, err));
+    for (;;) {
+        struct stat opened, named;
+        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        TN_FAIL_IF(*fd < 0, err, TERN_E_IO, "%s: cannot be made: %s", path, strerror(errno));
+        if (flock(*fd, LOCK_EX | LOCK_NB)) {
+            *busy = errno == EWOULDBLOCK;
+            tern_status st = *busy ? TERN_OK : tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
+            close(*fd);
+            *fd = -1;
+            return st;
+        }
+        /* the last holder may have removed the name in between: then the lock guards nothing */
+        if (!fstat(*fd, &opened) && !stat(path, &named) && opened.st_ino == named.st_ino) return TERN_OK;
+        close(*fd);
+    }
+}
+
+static void release_lock(const char *folder, const char *key, int fd) {
+    char path[TN_CACHE_PATH];
+    if (entry_path(folder, key, ".lock", path, NULL) == TERN_OK) (void)unlink(path);
+    close(fd);
+}
+
+static tern_status put_source(const char *folder, const char *key, const char *model, tern_error *err) {
+    char path[TN_CACHE_PATH], *full = realpath(model, NULL);
+    TN_FAIL_IF(!full, err, TERN_E_IO, "%s: %s", model, strerror(errno));
+    tern_status st = entry_path(folder, key, ".source", path, err);
+    int fd = st == TERN_OK ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    if (st == TERN_OK && (fd < 0 || write(fd, full, strlen(full)) != (ssize_t)strlen(full)))
+        st = tn_fail(err, TERN_E_IO, "%s: cannot be written: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    free(full);
+    return st;
+}
+
+/* Those used longest ago go, `keep` never. */
+static tern_status evict(tn_ctx *ctx, const char *folder, const char *keep, uint64_t limit_bytes,
+                         tern_error *err) {
+    tn_cache_entry *e;
+    size_t n;
+    uint64_t total = 0;
+    TN_TRY(tn_cache_list(ctx, folder, &e, &n, err));
+    for (size_t i = 0; i < n; i++) total += e[i].bytes;
+    tern_status st = TERN_OK;
+    for (size_t i = n; i-- && total > limit_bytes && st == TERN_OK;) {
+        if (!strcmp(e[i].key, keep)) continue;
+        st = tn_cache_remove(folder, e[i].key, err);
+        if (st == TERN_E_INVALID) st = TERN_OK; /* somebody else was quicker */
+        total -= e[i].bytes;
+    }
+    tn_free(ctx, e);
+    return st;
+}
+
+tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, const tn_pack_options *opt,
+                          uint64_t limit_bytes, bool *busy, tern_error *err) {
+    char key[TN_CACHE_KEY], after[TN_CACHE_KEY], path[TN_CACHE_PATH];
+    *busy = false;
+    TN_FAIL_IF(tn_pkg_is(model), err, TERN_E_INVALID, "%s is a package already", model);
+    TN_TRY(tn_cache_key(model, key, err));
+    if (tn_cache_find(folder, key, path)) return TERN_OK;
+    int fd;
+    TN_TRY(take_lock(folder, key, &fd, busy, err));
+    if (*busy) return TERN_OK;
+    tn_pack_options o;
+    tern_status st = TERN_OK;
+    if (tn_cache_find(folder, key, path)) goto out; /* made while we asked for the lock */
+    if (opt) o = *opt;
+    else if ((st = tn_cache_options(ctx, model, &o, err)) != TERN_OK) goto out;
+    if ((st = entry_path(folder, key, ".tern", path, err)) != TERN_OK) goto out;
+    (void)unlink(path); /* what is there is no package of ours */
+    if ((st = put_source(folder, key, model, err)) != TERN_OK) goto out;
+    if ((st = tn_pack(ctx, model, path, &o, NULL, err)) != TERN_OK) goto out;
+    (void)chmod(path, 0600);
+    st = tn_cache_key(model, after, err);
+    if (st == TERN_OK && strcmp(key, after)) {
+        (void)tn_cache_remove(folder, key, NULL);
+        st = tn_fail(err, TERN_E_IO, "%s was replaced while it was packed", model);
+    }
+    if (st == TERN_OK) st = evict(ctx, folder, key, limit_bytes, err);
+out:
+    if (!tn_cache_find(folder, key, path) && entry_path(folder, key, ".source", path, NULL) == TERN_OK)
+        (void)unlink(path);
+    release_lock(folder, key, fd);
+    return st;
+}

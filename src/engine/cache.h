@@ -1,0 +1,41 @@
+/* engine/cache.h - packages made of models, kept for the next time they are opened.
+ *
+ * A folder of this user's alone (0700) holds for each model KEY.tern, its package, and KEY.source, the model's path,
+ * whose time says when the package was last used. KEY stands for what the model's files hold, not for where they lie:
+ * their sizes and times, their beginnings and samples of the rest. A package appears whole or not at all; two processes
+ * never make the same one; those used longest ago go when the folder outgrows its limit. */
+#ifndef TN_ENGINE_CACHE_H
+#define TN_ENGINE_CACHE_H
+
+#include "quant/pack.h"
+
+enum { TN_CACHE_KEY = 33, TN_CACHE_PATH = 4096 };
+#define TN_CACHE_LIMIT_BYTES (UINT64_C(32) << 30)
+
+typedef struct tn_cache_entry {
+    char key[TN_CACHE_KEY];
+    char source[TN_CACHE_PATH]; /* "": not known */
+    uint64_t bytes;
+    int64_t used_s; /* since 1970 */
+} tn_cache_entry;
+
+/* $XDG_CACHE_HOME/tern/packages, or ~/.cache/tern/packages. With `make` its folders are made. A folder of another user, or
+ * one that others may write to, is an error. */
+tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err);
+/* The key of a GGUF file or a Hugging Face folder. */
+tern_status tn_cache_key(const char *model, char key[TN_CACHE_KEY], tern_error *err);
+/* The package of a key, when it is there and this user's; marks it used. */
+bool tn_cache_find(const char *folder, const char *key, char path[TN_CACHE_PATH]);
+/* What a package made by itself is made with: 5 bits, but more where the model is quantised already, so that it
+ * does not lose as much again. */
+tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *out, tern_error *err);
+/* Make the package of a model and put it there; then others go until the folder is within limit_bytes. *busy: another
+ * process is making it, and nothing was done. opt may be NULL: tn_cache_options. */
+tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, const tn_pack_options *opt,
+                          uint64_t limit_bytes, bool *busy, tern_error *err);
+/* What is there, used last first. The caller frees *out with tn_free. */
+tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out, size_t *n, tern_error *err);
+/* TERN_E_INVALID: there is no such package. */
+tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err);
+
+#endif

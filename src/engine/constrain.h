@@ -1,0 +1,30 @@
+/* engine/constrain.h - a grammar between the logits and the sampler (text/grammar).
+ *
+ * A session keeps the grammar of its last call, with the masks it has computed, for the next one. The tree of the
+ * vocabulary belongs to the engine and is made by the first call that needs it. */
+#ifndef TN_ENGINE_CONSTRAIN_H
+#define TN_ENGINE_CONSTRAIN_H
+
+#include "tern.h"
+#include "text/grammar/grammar.h"
+
+typedef struct tn_constraint {
+    char *text; /* of the grammar kept, or NULL */
+    bool schema;
+    tn_grammar *grammar;
+    bool active;   /* in the running generate */
+    float *shaped; /* [n_vocab] */
+} tn_constraint;
+
+/* What the options ask of this call's text: begins at its start, or c->active = false. */
+tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, tern_error *err);
+void tn_constraint_close(tern_session *s);
+
+/* The text is complete: nothing may follow. */
+bool tn_constraint_done(const tn_constraint *c);
+/* *logits becomes a copy in which tokens that may not come are at -infinity. */
+tern_status tn_constraint_shape(tn_constraint *c, const float **logits, size_t n_vocab, tern_error *err);
+/* The token drawn, which is no end. */
+tern_status tn_constraint_took(tn_constraint *c, int32_t token, tern_error *err);
+
+#endif

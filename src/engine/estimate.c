@@ -1,0 +1,88 @@
+/* What a model will take in memory, from its header and shapes alone. */
+#include "base/sized.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "engine/params.h"
+#include "kernels/gemm_f32.h"
+#include "model/source.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static tern_status float_weights(tn_ctx *ctx, const char *path, tn_hparams *h, uint64_t *n_bytes,
+                                 tern_error *err) {
+    tn_source *src;
+    TN_TRY(tn_source_open(ctx, path, &src, err));
+    *h = *tn_source_hparams(src);
+    *n_bytes = 0;
+    for (int layer = -1; layer < h->n_layers; layer++) {
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+            int64_t rows, cols;
+            if (!tn_source_has(src, layer, role) || (h->tied && (role == TN_W_OUT || role == TN_W_OUT_B)))
+                continue;
+            tn_role_shape(h, role, &rows, &cols);
+            *n_bytes += rows == 1 ? (uint64_t)cols * sizeof(float)
+                                  : tn_panels_bytes(tn_source_panel_dtype(src, layer, role), (size_t)rows,
+                                                    (size_t)cols);
+        }
+    }
+    tn_source_close(&src);
+    return TERN_OK;
+}
+
+static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, tn_hparams *h,
+                                   uint64_t *n_bytes, tern_error *err) {
+    char scheme[24], description[64];
+    uint64_t n_params;
+    tn_pkg *p;
+    TN_TRY(tn_pkg_open(ctx, path, &p, err));
+    tern_status st = tn_package_hparams(ctx, p, h, scheme, description, &n_params, err);
+    *n_bytes = 0;
+    for (size_t i = 0; st == TERN_OK && i < tn_pkg_n_sections(p); i++) {
+        const tn_pkg_section *s = tn_pkg_section_at(p, i);
+        size_t n;
+        const tn_pkg_record *r = tn_pkg_records(p, s, &n);
+        if (!n) *n_bytes += s->size_bytes; /* tokenizer, graphs, metadata */
+        for (size_t k = 0; k < n; k++) {
+            bool unpacked = r[k].part == TN_PKG_WEIGHTLETS && (!packed || r[k].flags & TN_PKG_HAS_SHADOW);
+            *n_bytes += unpacked ? (uint64_t)r[k].n * (uint64_t)r[k].k : r[k].size_bytes;
+        }
+    }
+    tn_pkg_close(&p);
+    return st;
+}
+
+/* Rows in flight: a chunk of a float model, a wave of a package; each has its residual, its projections, its
+ * part of the feed-forward network, and rows of attention scores. */
+static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int32_t n_ctx, int n_threads) {
+    int64_t rows = package ? 4 * (int64_t)chunk : TN_FLOAT_CHUNK;
+    int64_t wide = 3 * (int64_t)h->n_embd + 2 * (int64_t)h->n_heads * h->d_head +
+                   2 * (int64_t)h->n_kv_heads * h->d_head + 2 * (int64_t)h->n_ff;
+    if (rows > n_ctx) rows = n_ctx;
+    return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
+}
+
+tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
+                                       size_t size_bytes, tern_error *err) {
+    TN_FAIL_IF(!path || !*path || !out, err, TERN_E_INVALID,
+               "no model path or no place for the estimate given");
+    tern_options o;
+    if (opt) o = *opt;
+    else tn_options_defaults(&o);
+    TN_TRY(tn_params_check(&o, err));
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, o.hooks);
+    tn_hparams h;
+    tern_estimate e = {0};
+    bool package = tn_pkg_is(path), packed = o.weights && !strcmp(o.weights, "packed");
+    if (package) TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, err));
+    else TN_TRY(float_weights(&ctx, path, &h, &e.weight_bytes, err));
+    snprintf(e.arch, sizeof e.arch, "%s", h.arch);
+    e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
+    int64_t slots = ((int64_t)e.n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    e.kv_bytes = (uint64_t)(2 * slots * h.n_layers * h.n_kv_heads * h.d_head) * sizeof(float);
+    e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2);
+    TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,
+               err, TERN_E_INVALID, "an estimate of %zu bytes is smaller than any version's", size_bytes);
+    return TERN_OK;
+}

@@ -1,0 +1,139 @@
+#include "model/blocks.h"
+
+#include "base/status.h"
+
+#include <string.h>
+
+enum { TILES_PER_ITEM = 8, ROWS_AT_ONCE = 4 };
+
+static const struct {
+    tn_dtype dtype;
+    tn_blocks_type type;
+} types[] = {
+    {TN_Q8_0, TN_BLOCKS_Q8_0},   {TN_Q4_0, TN_BLOCKS_Q4_0},     {TN_Q4_1, TN_BLOCKS_Q4_1},
+    {TN_Q5_0, TN_BLOCKS_Q5_0},   {TN_Q5_1, TN_BLOCKS_Q5_1},     {TN_Q2_K, TN_BLOCKS_Q2_K},
+    {TN_Q3_K, TN_BLOCKS_Q3_K},   {TN_Q4_K, TN_BLOCKS_Q4_K},     {TN_Q5_K, TN_BLOCKS_Q5_K},
+    {TN_Q6_K, TN_BLOCKS_Q6_K},   {TN_IQ4_NL, TN_BLOCKS_IQ4_NL}, {TN_IQ4_XS, TN_BLOCKS_IQ4_XS},
+    {TN_MXFP4, TN_BLOCKS_MXFP4},
+};
+
+static bool type_of(tn_dtype d, tn_blocks_type *out) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (types[i].dtype != d) continue;
+        *out = types[i].type;
+        return true;
+    }
+    return false;
+}
+
+bool tn_blocks_in_source(const tn_source *s) {
+    for (int layer = -1; layer < tn_source_hparams(s)->n_layers; layer++) {
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+            tn_blocks_type type;
+            const tn_tensor *t = tn_source_tensor(s, layer, role);
+            if (t && type_of(t->dtype, &type)) return true;
+        }
+    }
+    return false;
+}
+
+/* ---- loading -------------------------------------------------------------------------------------- */
+
+typedef struct load_job {
+    const tn_source *src;
+    tn_linear *l;
+    int layer;
+    tn_role role;
+    size_t row_bytes;
+    _Atomic int64_t bad_row; /* -1: none; relaxed: read when the loop has ended */
+} load_job;
+
+static void load_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    load_job *j = arg;
+    tn_linear *l = j->l;
+    int32_t n0 = i_item * TILES_PER_ITEM * TN_BLOCKS_N, n1 = n0 + TILES_PER_ITEM * TN_BLOCKS_N;
+    if (n1 > l->n) n1 = l->n;
+    for (int32_t n = n0; n < n1; n += TN_BLOCKS_N) {
+        const uint8_t *rows[TN_BLOCKS_N];
+        size_t n_rows = n1 - n < TN_BLOCKS_N ? (size_t)(n1 - n) : TN_BLOCKS_N;
+        for (size_t i = 0; i < n_rows; i++) {
+            rows[i] = tn_source_row(j->src, j->layer, j->role, n + (int64_t)i);
+            if (!tn_blocks_finite(l->blocks_type, rows[i], j->row_bytes))
+                atomic_store_explicit(&j->bad_row, n + (int64_t)i, memory_order_relaxed);
+        }
+        uint8_t *tile = (uint8_t *)l->blocks + tn_blocks_bytes(l->blocks_type, (size_t)n, (size_t)l->k);
+        tn_blocks_repack(l->blocks_type, rows, n_rows, (size_t)l->k, tile);
+    }
+}
+
+tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
+                           tn_linear *l, tern_error *err) {
+    const tn_tensor *t = tn_source_tensor(src, layer, role);
+    if (!t || !type_of(t->dtype, &l->blocks_type)) return TERN_OK;
+    size_t bytes = tn_blocks_bytes(l->blocks_type, (size_t)l->n, (size_t)l->k);
+    l->blocks = tn_alloc(ctx, TN_MEM_WEIGHTS, bytes, 1);
+    TN_FAIL_IF(!l->blocks, err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role),
+               layer, bytes);
+    load_job j = {.src = src, .l = l, .layer = layer, .role = role, .bad_row = -1};
+    j.row_bytes = (size_t)(l->k / tn_dtype_block(t->dtype)) * (size_t)tn_dtype_block_bytes(t->dtype);
+    int32_t n_tiles = (l->n + TN_BLOCKS_N - 1) / TN_BLOCKS_N;
+    tn_pool_for(pool, (n_tiles + TILES_PER_ITEM - 1) / TILES_PER_ITEM, load_item, &j);
+    int64_t bad = atomic_load_explicit(&j.bad_row, memory_order_relaxed);
+    TN_FAIL_IF(bad >= 0, err, TERN_E_FORMAT,
+               "%s: tensor %s at offset %" PRIu64
+               " has a block in row %lld whose scale is NaN or an infinity",
+               t->file, t->name, t->off_bytes, (long long)bad);
+    return TERN_OK;
+}
+
+/* ---- running -------------------------------------------------------------------------------------- */
+
+size_t tn_blocks_acts(size_t k, size_t n_rows) { return tn_blocks_n_chunks(k) * n_rows; }
+
+typedef struct run_job {
+    const tn_linear *l;
+    const tn_kernels *kern;
+    const float *x;
+    size_t ldx, n_per_item;
+    tn_blocks_act *acts;
+    tn_blocks_args g;
+} run_job;
+
+static void quantise_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run_job *j = arg;
+    size_t m0 = (size_t)i_item * ROWS_AT_ONCE, m1 = m0 + ROWS_AT_ONCE < j->g.m ? m0 + ROWS_AT_ONCE : j->g.m;
+    for (size_t m = m0; m < m1; m++)
+        j->kern->blocks_quantise(j->l->blocks_type, j->x + m * j->ldx, j->g.k, j->acts + m, j->g.m);
+}
+
+static void product_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run_job *j = arg;
+    tn_blocks_args g = j->g;
+    g.n0 = (size_t)i_item * j->n_per_item;
+    g.n1 = g.n0 + j->n_per_item < g.n ? g.n0 + j->n_per_item : g.n;
+    j->kern->blocks_gemm(&g);
+}
+
+void tn_blocks_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
+                   float *out, size_t ldo, size_t m, tn_blocks_act *acts) {
+    /* Pairs of tiles are what the products work on; few enough an item that threads of unequal speed finish together. */
+    size_t n_pairs = ((size_t)l->n + 2 * TN_BLOCKS_N - 1) / (2 * TN_BLOCKS_N),
+           per_item = n_pairs / ((size_t)tn_pool_size(pool) * 16);
+    if (!per_item) per_item = 1;
+    run_job j = {
+        .l = l, .kern = kern, .x = x, .ldx = ldx, .n_per_item = per_item * 2 * TN_BLOCKS_N, .acts = acts};
+    j.g = (tn_blocks_args){.type = l->blocks_type,
+                           .tiles = l->blocks,
+                           .a = acts,
+                           .bias = l->bias,
+                           .out = out,
+                           .ldo = ldo,
+                           .m = m,
+                           .n = (size_t)l->n,
+                           .k = (size_t)l->k};
+    tn_pool_for(pool, (int)((m + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE), quantise_item, &j);
+    tn_pool_for(pool, (int)((n_pairs + per_item - 1) / per_item), product_item, &j);
+}

@@ -1,0 +1,21 @@
+/* model/blocks.h - linears whose weights stay in the file's blocks (scheme "blocks").
+ * The file's bytes are read once, turned to tiles and let go: memory holds one copy, of the file's size. */
+#ifndef TN_MODEL_BLOCKS_H
+#define TN_MODEL_BLOCKS_H
+
+#include "model/model.h"
+
+/* Whether any linear of the source is stored in blocks: then "blocks" is what runs by default. */
+bool tn_blocks_in_source(const tn_source *s);
+/* l (n, k are set) takes the tensor as it is stored; where it is not stored in blocks, l->blocks stays NULL and nothing
+ * happens. Numbers that are none are an error that names the tensor. */
+tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
+                           tn_linear *l, tern_error *err);
+
+/* Quantised rows of a linear of k input channels, as tn_linear_run wants them: how many for n_rows rows. */
+size_t tn_blocks_acts(size_t k, size_t n_rows);
+/* tn_linear_run of such a linear. acts: [tn_blocks_acts(l->k, m)]. */
+void tn_blocks_run(const tn_linear *l, const tn_kernels *kern, tn_pool *pool, const float *x, size_t ldx,
+                   float *out, size_t ldo, size_t m, tn_blocks_act *acts);
+
+#endif

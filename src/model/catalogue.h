@@ -1,0 +1,25 @@
+/* model/catalogue.h - the model files on this machine, where people and other tools keep them: the folders of
+ * $TERN_MODELS, the caches of Hugging Face, Ollama and LM Studio. They are read, never written. */
+#ifndef TN_MODEL_CATALOGUE_H
+#define TN_MODEL_CATALOGUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tn_catalogue_entry {
+    const char *name;  /* "ORG/NAME", "qwen3:0.6b", "folder/file" */
+    const char *path;  /* what to open */
+    const char *where; /* "TERN_MODELS", "Hugging Face", "Ollama", "LM Studio" */
+    uint64_t n_bytes;  /* of the files; of all parts of a split one */
+} tn_catalogue_entry;
+
+/* Calls on_entry for every model, sorted by place and name within a folder; it returns false to stop. Folders that are
+ * not there or not readable have no models. */
+void tn_catalogue_each(bool (*on_entry)(void *user, const tn_catalogue_entry *e), void *user);
+
+/* The path of a model by its name: the whole name, or its last part without the file's ending where one model
+ * alone has it. false: none, or several. */
+bool tn_catalogue_find(const char *name, char *path, size_t cap);
+
+#endif

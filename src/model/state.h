@@ -1,0 +1,84 @@
+/* model/state.h - what the layers of a model remember of a text, between its tokens.
+ *
+ * A state is made of kinds: keys and values of attention (kv.h) are the first. Sessions, drafts, saved files and
+ * prefix caches know this interface only; the ops that read and write a kind know the kind.
+ * Lifecycle: a forward writes rows behind position n_tok (rows of a draft tree into slots from n_tok on);
+ * tn_state_append makes them part of the text, tn_state_keep one of them; truncate goes back.
+ * Some kinds can go back to any position. Others (a recurrent matrix) hold the last position only, and go back to
+ * a snapshot; so truncate says how far back it went. One thread at a time. */
+#ifndef TN_MODEL_STATE_H
+#define TN_MODEL_STATE_H
+
+#include "model/kv.h"
+#include "model/program.h"
+
+/* Reads or writes n bytes of a state at data, in the order of the file. */
+typedef void (*tn_state_io)(void *user, void *data, size_t n_bytes);
+
+/* What a kind of state can do. Positions are those of the text; self is the kind's. */
+typedef struct tn_state_ops {
+    const char *name;
+    uint64_t (*bytes)(const void *self);
+    /* Rows written behind n_tok become positions n_tok .. n_tok + n - 1. NULL: nothing to do. */
+    void (*append)(void *self, int32_t n_tok, int32_t n);
+    /* The row in `slot` becomes position n_tok. */
+    void (*keep)(void *self, int32_t slot, int32_t n_tok);
+    /* Forget all but the first n_tok positions. NULL: this kind goes back to snapshots only. */
+    void (*truncate)(void *self, int32_t n_tok);
+    /* What the first n_tok positions left, for those kinds: bytes of a snapshot; take one; go back to it. All NULL
+     * where truncate is there: such a kind's snapshot is its position. */
+    size_t (*snapshot_bytes)(const void *self);
+    void (*snapshot)(const void *self, void *out);
+    void (*restore)(void *self, const void *from); /* NULL: to before the first position */
+    /* All of the first n_tok positions through io, the same bytes for the same text. saving: io writes. */
+    void (*transfer)(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user);
+    void (*close)(void *self);
+} tn_state_ops;
+
+/* A place to go back to. It holds as long as the text has not been truncated in front of it. */
+typedef struct tn_state_mark {
+    int32_t n_tok;
+    void *data; /* of the kinds that need one, one behind the other */
+} tn_state_mark;
+
+extern const tn_state_ops tn_kv_state; /* self: a tn_kv (kv.c) */
+
+enum { TN_STATE_MARKS = 8 };
+
+typedef struct tn_state {
+    tn_ctx *ctx;
+    int32_t n_tok;
+    struct tn_state_part {
+        const tn_state_ops *ops; /* NULL: the model has no such state */
+        void *self;
+    } parts[TN_N_STATE_KINDS + 1];
+    int32_t n_parts;
+    tn_kv kv;                            /* the KV part's self */
+    tn_state_mark marks[TN_STATE_MARKS]; /* ascending */
+    int32_t n_marks;
+} tn_state;
+
+/* The kinds that the program's ops use, empty, for n_ctx positions. */
+tern_status tn_state_open(tn_ctx *ctx, const tn_program *p, const tn_hparams *h, int32_t n_ctx, tn_state *out,
+                          tern_error *err);
+void tn_state_close(tn_state *s);
+/* One more kind. Takes self, and closes it with the rest. */
+void tn_state_add(tn_state *s, const tn_state_ops *ops, void *self);
+
+uint64_t tn_state_bytes(const tn_state *s);
+void tn_state_append(tn_state *s, int32_t n);
+void tn_state_keep(tn_state *s, int32_t slot);
+/* Can it go back to any position? Else truncate goes back to a mark. */
+bool tn_state_truncates(const tn_state *s);
+/* Forget positions from n_tok on, and maybe some before: returns how many are left, at most n_tok. The caller
+ * evaluates the rest again. */
+int32_t tn_state_truncate(tn_state *s, int32_t n_tok);
+/* Remember this position as one to go back to; the oldest mark goes where there is no room. Does nothing where
+ * every position is one. */
+tern_status tn_state_snapshot(tn_state *s, tern_error *err);
+
+void tn_state_save(const tn_state *s, tn_state_io put, void *user);
+/* Takes the place of what was there. io fills with zeros what it cannot read. */
+void tn_state_load(tn_state *s, int32_t n_tok, tn_state_io get, void *user);
+
+#endif

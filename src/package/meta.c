@@ -1,0 +1,198 @@
+/* What a package says of itself: hyperparameters, the heads' scales, times. */
+#include "package/impl.h"
+
+#include "base/status.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <jansson.h>
+
+typedef struct reader {
+    const json_t *o;
+    bool ok;
+    const char *missing;
+} reader;
+
+static void miss(reader *r, const char *key) {
+    if (r->ok) r->missing = key;
+    r->ok = false;
+}
+
+static int32_t int_of(reader *r, const char *key, int32_t min, int32_t max) {
+    const json_t *v = json_object_get(r->o, key);
+    json_int_t i = json_integer_value(v);
+    if (!json_is_integer(v) || i < min || i > max) {
+        miss(r, key);
+        return min;
+    }
+    return (int32_t)i;
+}
+
+static float float_of(reader *r, const char *key) {
+    const json_t *v = json_object_get(r->o, key);
+    double d = json_number_value(v);
+    if (!json_is_number(v) || !isfinite(d)) miss(r, key);
+    return (float)d;
+}
+
+/* From min to max, min itself only where it is 0 and `zero` allows it: what config.json and GGUF are held to. */
+static float range_of(reader *r, const char *key, float min, float max, bool zero) {
+    float v = float_of(r, key);
+    if (!((v > min || (zero && v == 0)) && v < max)) miss(r, key);
+    return v;
+}
+
+static bool bool_of(reader *r, const char *key) {
+    const json_t *v = json_object_get(r->o, key);
+    if (!json_is_boolean(v)) miss(r, key);
+    return json_is_true(v);
+}
+
+static void text_of(reader *r, const char *key, char *dst, size_t cap) {
+    const char *s = json_string_value(json_object_get(r->o, key));
+    if (!s || strlen(s) >= cap) miss(r, key);
+    else memcpy(dst, s, strlen(s) + 1);
+}
+
+static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
+    r->o = json_object_get(meta, "hparams");
+    text_of(r, "arch", h->arch, sizeof h->arch);
+    text_of(r, "name", h->name, sizeof h->name);
+    h->n_layers = int_of(r, "n_layers", 1, TN_MAX_LAYERS);
+    h->n_embd = int_of(r, "n_embd", 1, 1 << 16);
+    h->n_heads = int_of(r, "n_heads", 1, 1 << 12);
+    h->n_kv_heads = int_of(r, "n_kv_heads", 1, 1 << 12);
+    h->d_head = int_of(r, "d_head", 1, 512);
+    h->n_ff = int_of(r, "n_ff", 1, TN_NPU_MAX_OPS << 16);
+    h->n_vocab = int_of(r, "n_vocab", 1, 1 << 24);
+    h->ctx_train = int_of(r, "ctx_train", 1, 1 << 24);
+    if (r->ok && h->n_heads % h->n_kv_heads) miss(r, "n_kv_heads");
+    r->o = json_object_get(meta, "operators");
+    h->norm = (tn_norm_kind)int_of(r, "norm", TN_NORM_RMS, TN_NORM_LAYER);
+    h->norm_eps = range_of(r, "norm_eps", 0, 1, false);
+    h->act = (tn_act)int_of(r, "act", TN_ACT_SILU, TN_ACT_RELU2);
+    h->gated = bool_of(r, "gated");
+    h->parallel_block = bool_of(r, "parallel_block");
+    h->post_norms = bool_of(r, "post_norms");
+    h->qk_norm = bool_of(r, "qk_norm");
+    h->tied = bool_of(r, "tied");
+    h->embd_scale = range_of(r, "embd_scale", 0, 1e6f, false);
+    h->attn_scale = range_of(r, "attn_scale", 0, 1e6f, false);
+    h->attn_soft_cap = range_of(r, "attn_soft_cap", 0, 1e6f, true);
+    h->logit_soft_cap = range_of(r, "logit_soft_cap", 0, 1e6f, true);
+    h->window = int_of(r, "window", 0, INT32_MAX);
+    h->window_pattern = int_of(r, "window_pattern", 0, TN_MAX_LAYERS);
+    r->o = json_object_get(meta, "rope");
+    h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);
+    h->rope_base = (double)range_of(r, "rope_base", 1, 1e12f, false);
+    h->rope_orig_ctx = int_of(r, "rope_orig_ctx", 0, INT32_MAX);
+    h->rope_mscale = range_of(r, "rope_mscale", 0, 1e3f, false);
+    if (r->ok && (h->n_rot % 2 || h->n_rot > h->d_head || h->d_head % 4)) miss(r, "n_rot");
+}
+
+static tern_status load_meta(tn_ctx *ctx, const tn_pkg *pkg, json_t **meta, tern_error *err) {
+    const tn_pkg_section *s = tn_pkg_find(pkg, TN_PKG_META, -1);
+    TN_FAIL_IF(!s || s->size_bytes > 1 << 20, err, TERN_E_FORMAT, "package without (sane) metadata");
+    char *text = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
+    TN_FAIL_IF(!text, err, TERN_E_MEMORY, "no memory for package metadata");
+    tern_status st = tn_pkg_read(pkg, s, text, err);
+    json_error_t je;
+    *meta = st == TERN_OK ? json_loadb(text, s->size_bytes, 0, &je) : NULL;
+    tn_free(ctx, text);
+    if (st != TERN_OK) return st;
+    TN_FAIL_IF(!*meta, err, TERN_E_FORMAT, "package metadata is not JSON: %s", je.text);
+    return TERN_OK;
+}
+
+/* n positive numbers; false where the array is anything else. */
+static bool numbers_of(const json_t *a, float *out, size_t n) {
+    bool ok = json_array_size(a) == n;
+    for (size_t i = 0; ok && i < n; i++) {
+        double v = json_number_value(json_array_get(a, i));
+        ok = v > 1e-30 && v < 1e30;
+        out[i] = (float)v;
+    }
+    return ok;
+}
+
+/* What sparse attention needs; a package without it works but for that. */
+tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err) {
+    json_t *meta;
+    TN_TRY(load_meta(m->ctx, m->pkg, &meta, err));
+    const json_t *a = json_object_get(meta, "attention"), *rows = json_object_get(a, "head_weight");
+    size_t n_layers = (size_t)h->n_layers, n_heads = (size_t)h->n_heads;
+    float *q = NULL, *k = NULL, *w = NULL;
+    tern_status st = TERN_OK;
+    if (a) {
+        q = tn_alloc(m->ctx, TN_MEM_OTHER, n_layers, sizeof *q);
+        k = tn_alloc(m->ctx, TN_MEM_OTHER, n_layers, sizeof *k);
+        w = tn_alloc(m->ctx, TN_MEM_OTHER, n_layers * n_heads, sizeof *w);
+        if (!q || !k || !w) st = tn_fail(err, TERN_E_MEMORY, "no memory for the heads' scales");
+        bool ok = st == TERN_OK && numbers_of(json_object_get(a, "scale_q"), q, n_layers) &&
+                  numbers_of(json_object_get(a, "scale_k"), k, n_layers) && json_array_size(rows) == n_layers;
+        for (size_t l = 0; ok && l < n_layers; l++)
+            ok = numbers_of(json_array_get(rows, l), w + l * n_heads, n_heads);
+        if (st == TERN_OK && !ok)
+            st = tn_fail(err, TERN_E_FORMAT, "package metadata: 'attention' does not fit the model's heads");
+    }
+    json_decref(meta);
+    m->attn_scale_q = q;
+    m->attn_scale_k = k;
+    m->attn_head_weight = w;
+    return st == TERN_OK ? tn_package_attn_times(m->ctx, m->pkg, &m->attn_times, err) : st;
+}
+
+tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times *out, tern_error *err) {
+    json_t *meta;
+    *out = (tn_attn_times){0};
+    TN_TRY(load_meta(ctx, pkg, &meta, err));
+    const json_t *times =
+        json_object_get(json_object_get(meta, "attention"), "times"); /* older packages have none */
+    bool ok = !times || tn_attn_times_read(times, out);
+    json_decref(meta);
+    TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "package metadata: the times of 'attention' are none");
+    return TERN_OK;
+}
+
+tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24],
+                               char description[64], uint64_t *n_params, tern_error *err) {
+    memset(h, 0, sizeof *h);
+    json_t *meta;
+    TN_TRY(load_meta(ctx, pkg, &meta, err));
+    reader r = {.o = meta, .ok = true};
+    text_of(&r, "scheme", scheme, 24);
+    char source[64];
+    text_of(&r, "source", source, sizeof source);
+    if (r.ok) snprintf(description, 64, "package, %s", scheme);
+    int32_t layout = int_of(&r, "layout", 1, 1 << 20);
+    *n_params = (uint64_t)json_integer_value(json_object_get(meta, "n_params"));
+    parse_hparams(&r, meta, h);
+    json_decref(meta);
+    TN_FAIL_IF(!r.ok, err, TERN_E_FORMAT, "package metadata: '%s' is missing or out of range", r.missing);
+    TN_FAIL_IF(layout != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED,
+               "the package's weights are tiled for another device (layout %d, this one wants %d); pack the "
+               "model again",
+               layout, TN_NPU_LAYOUT_16X4);
+    return TERN_OK;
+}
+
+bool tn_weights_form_parse(const char *name, tn_weights_form *out) {
+    static const char *const names[TN_N_WEIGHTS_FORMS] = {"tiles", "packed"};
+    for (int i = 0; i < TN_N_WEIGHTS_FORMS; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (tn_weights_form)i;
+        return true;
+    }
+    return false;
+}
+
+bool tn_load_mode_parse(const char *name, tn_load_mode *out) {
+    static const char *const names[TN_N_LOAD_MODES] = {"stream", "overlap", "sequential", "mmap"};
+    for (int i = 0; i < TN_N_LOAD_MODES; i++) {
+        if (strcmp(name, names[i])) continue;
+        *out = (tn_load_mode)i;
+        return true;
+    }
+    return false;
+}

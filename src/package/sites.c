@@ -1,0 +1,380 @@
+/* The sites of a package: where their weights, scales and outlier rows lie, on which device they run, and the
+ * static graphs that compute them. */
+#include "package/impl.h"
+
+#include "base/status.h"
+#include "kernels/hadamard.h"
+#include "package/switching.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sections ------------------------------------------------------------------------------------ */
+
+section_view tn_section_view(const tn_npu_model *m, int layer) {
+    section_view v = {.base = m->small[layer + 1]};
+    v.records =
+        tn_pkg_records(m->pkg, tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_MODEL : TN_PKG_LAYER, layer), &v.n);
+    return v;
+}
+
+/* The payload of a record that must have exactly n_bytes; NULL with err filled when it is missing or odd. */
+const void *tn_section_payload(const section_view *v, tn_role role, tn_pkg_part part, uint64_t n_bytes,
+                               int layer, tern_error *err) {
+    const tn_pkg_record *r = tn_pkg_record_find(v->records, v->n, (uint32_t)role, (uint32_t)part);
+    if (!r || r->size_bytes != n_bytes) {
+        tn_fail(err, TERN_E_FORMAT, "layer %d: %s (part %d) has %" PRIu64 " bytes, its shape needs %" PRIu64,
+                layer, tn_role_name(role), (int)part, r ? r->size_bytes : 0, n_bytes);
+        return NULL;
+    }
+    return v->base + r->off_bytes;
+}
+
+tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hparams *h, int layer,
+                              tn_role role, bool required, float **out, tern_error *err) {
+    tn_free(ctx, *out); /* of a run that was cancelled behind this */
+    *out = NULL;
+    if (!required && !tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_F32)) return TERN_OK;
+    int64_t rows, cols;
+    tn_role_shape(h, role, &rows, &cols);
+    const void *p = tn_section_payload(v, role, TN_PKG_F32, (uint64_t)cols * sizeof(float), layer, err);
+    if (!p) return TERN_E_FORMAT;
+    *out = tn_alloc(ctx, TN_MEM_WEIGHTS, (size_t)cols, sizeof(float));
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for %s", tn_role_name(role));
+    memcpy(*out, p, (size_t)cols * sizeof(float));
+    return TERN_OK;
+}
+
+static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN; }
+
+/* The large record of a linear, tiles or (layers only) weightlets, of the right shape. */
+const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer,
+                                      tern_error *err) {
+    const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
+    size_t n_records;
+    const tn_pkg_record *records = tn_pkg_records(m->pkg, s, &n_records),
+                        *r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_TILES);
+    if (r && r->n == n && r->k == k && r->size_bytes == tn_npu_tiles_bytes(m->layout, n, k)) return r;
+    if (!r && layer >= 0) r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_WEIGHTLETS);
+    if (r && r->part == TN_PKG_WEIGHTLETS && r->n == n && r->k == k)
+        return r; /* its size depends on widths that are still in the file */
+    tn_fail(err, TERN_E_FORMAT, "layer %d: the weights of %s are missing or not %" PRId64 " x %" PRId64,
+            layer, tn_role_name(role), n, k);
+    return NULL;
+}
+
+/* Scales, sums and biases of a linear, beside tiles (r NULL) or the weightlets of record r. */
+static tern_status linear_data(const tn_npu_model *m, const section_view *v, tn_role role, int64_t n,
+                               int layer, int8_t *weights, const tn_pkg_record *r, tn_npu_weights_data *d,
+                               tern_error *err) {
+    /* the device takes pointers to writable memory; borrowed weights are only read */
+    *d = (tn_npu_weights_data){.tiles = r ? NULL : weights};
+    if (r) {
+        d->packed = (const uint8_t *)weights;
+        d->packed_bytes = r->size_bytes;
+        d->bits =
+            tn_section_payload(v, role, TN_PKG_CHANNEL_BITS, tn_channel_bits_bytes((size_t)n), layer, err);
+        if (!d->bits) return TERN_E_FORMAT;
+    }
+    bool has_bias = tn_pkg_record_find(v->records, v->n, (uint32_t)role, TN_PKG_BIAS) != NULL;
+    d->col_sum = (int32_t *)tn_section_payload(v, role, TN_PKG_COL_SUM, tn_padded(m, n) * 4, layer, err);
+    d->scale = d->col_sum
+                   ? (float *)tn_section_payload(v, role, TN_PKG_SCALE, tn_padded(m, n) * 4, layer, err)
+                   : NULL;
+    if (d->scale && has_bias)
+        d->bias = (float *)tn_section_payload(v, role, TN_PKG_BIAS, tn_padded(m, n) * 4, layer, err);
+    return d->scale && (!has_bias || d->bias) ? TERN_OK : TERN_E_FORMAT;
+}
+
+/* Are the site's graphs loaded one at a time? The head has one form only. */
+static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool head) {
+    return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
+}
+
+/* Are the site's weights placed in the device's own memory, which the CPU reads too? Else they lie in the
+ * process's. */
+static bool in_device(const tn_npu_model *m, const tn_npu_site *s, bool head) {
+    const tn_npu_caps *c = tn_npu_device_caps(m->dev);
+    return c->own_memory && c->shared_memory && !s->on_cpu && !keeps_one_form(m, s, head);
+}
+
+/* The chunk form again, over a copy of the weights: what a device without chunk sharing has for every chunk
+ * (llm.npu 3.2). */
+static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, tern_error *err) {
+    tn_npu_device *dev = tn_npu_site_device(m, s);
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        const tn_npu_weights_data *from = &s->image[i];
+        TN_TRY(tn_npu_weights_open(dev, s->ops.n[i], s->ops.k, from->bias != NULL,
+                                   &s->chunk_weights[i_copy][i], err));
+        tn_npu_weights_data to = tn_npu_weights_get(s->chunk_weights[i_copy][i]);
+        memcpy(to.tiles, from->tiles, tn_npu_tiles_bytes(m->layout, s->ops.n[i], s->ops.k));
+        memcpy(to.col_sum, from->col_sum, tn_padded(m, s->ops.n[i]) * 4);
+        memcpy(to.scale, from->scale, tn_padded(m, s->ops.n[i]) * 4);
+        if (to.bias) memcpy(to.bias, from->bias, tn_padded(m, s->ops.n[i]) * 4);
+    }
+    TN_TRY(tn_npu_compile(dev, tn_npu_graph_get(s->graphs[TN_FORM_CHUNK]), &s->chunk_graphs[i_copy], err));
+    return tn_npu_load(s->chunk_graphs[i_copy], s->chunk_weights[i_copy], err);
+}
+
+/* A graph of the package, when it is the one wanted; else it is compiled. */
+static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, tn_site site,
+                              const tn_npu_graph_desc *d, tn_npu_graph **out, tern_error *err) {
+    tn_npu_device *dev = tn_npu_site_device(m, s);
+    for (uint32_t i = 0; i < m->n_pkg_graphs; i++) {
+        const tn_pkg_graph *g = &m->pkg_graphs[i];
+        if (g->layer != layer || g->site != (uint32_t)site || g->m != d->m) continue;
+        tern_status st =
+            tn_npu_deserialise(dev, (const char *)m->graph_section + g->off_bytes, g->size_bytes, out, err);
+        if (st == TERN_E_UNSUPPORTED) continue; /* another device's */
+        TN_TRY(st);
+        const tn_npu_graph_desc *have = tn_npu_graph_get(*out);
+        bool same = have->k == d->k && have->n_ops == d->n_ops &&
+                    (d->rows_per_run ? d->rows_per_run : d->m) == have->rows_per_run;
+        for (int op = 0; op < d->n_ops && same; op++) {
+            same = have->ops[op].n == d->ops[op].n && have->ops[op].has_bias == d->ops[op].has_bias &&
+                   have->ops[op].out == d->ops[op].out && have->ops[op].out_stride == d->ops[op].n &&
+                   memcmp(&have->ops[op].act_scale, &d->ops[op].act_scale, sizeof(float)) == 0;
+        }
+        if (same) return TERN_OK;
+        tn_npu_graph_close(out);
+    }
+    m->n_compiled++;
+    return tn_npu_compile(dev, d, out, err);
+}
+
+static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, int layer, tern_error *err) {
+    bool head = site == TN_SITE_LM_HEAD;
+    for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
+        tn_npu_graph_desc d = {.kind = TN_NPU_LINEARS,
+                               .m = form == TN_FORM_CHUNK ? m->chunk : TN_DECODE_M,
+                               .k = s->ops.k,
+                               .n_ops = s->ops.n_ops};
+        if (form == TN_FORM_CHUNK) d.rows_per_run = m->tuned.rows_per_run[site];
+        for (int i = 0; i < s->ops.n_ops; i++) {
+            d.ops[i] = (tn_npu_op){.n = s->ops.n[i],
+                                   .act_scale = s->act_scale,
+                                   .has_bias = s->image[i].bias != NULL,
+                                   .out = TN_NPU_OUT_F32};
+        }
+        TN_TRY(make_graph(m, s, layer, site, &d, &s->graphs[form], err));
+        s->in_stride =
+            tn_npu_graph_get(s->graphs[form])->in_stride; /* depends on k only: the same for both forms */
+        if (s->in_stride > m->max_stride) m->max_stride = s->in_stride;
+        m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
+    }
+    if (head) return TERN_OK;
+    m->prefill_graph_bytes += tn_npu_load_bytes(s->graphs[TN_FORM_CHUNK]);
+    for (int i = 0; i < s->ops.n_ops; i++) m->prefill_graph_bytes += tn_npu_weights_bytes(s->weights[i]);
+    return TERN_OK;
+}
+
+tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
+    bool head = s == tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
+    if (keeps_one_form(m, s, head)) return tn_switcher_load_site(m, s, TN_FORM_CHUNK, err);
+    for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++)
+        TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
+    for (int i = 0; m->no_chunk_sharing && !head && i < TN_WAVE_CHUNKS - 1; i++)
+        TN_TRY(open_chunk_copy(m, s, i, err));
+    return TERN_OK;
+}
+
+/* What can be known of a site's outlier path before its rows are read. */
+static tern_status plan_outliers(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
+                                 tern_error *err) {
+    const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT);
+    TN_FAIL_IF(!hot || hot->n > s->ops.k || hot->size_bytes != (uint64_t)hot->n * 4, err, TERN_E_FORMAT,
+               "layer %d: %s has no (sane) list of hot channels", layer, tn_role_name(s->ops.roles[0]));
+    uint64_t row_bytes = (uint64_t)s->ops.n_total;
+    if (!tn_section_payload(v, s->ops.roles[0], TN_PKG_HOT_ROWS, (uint64_t)hot->n * row_bytes, layer, err))
+        return TERN_E_FORMAT;
+    s->row_hash = tn_section_payload(v, s->ops.roles[0], TN_PKG_ROW_HASH,
+                                     (uint64_t)s->ops.k * sizeof *s->row_hash, layer, err);
+    if (!s->row_hash) return TERN_E_FORMAT;
+    s->hot_rows = tn_calloc(m->ctx, TN_MEM_OTHER, (size_t)s->ops.k, sizeof *s->hot_rows);
+    TN_FAIL_IF(!s->hot_rows, err, TERN_E_MEMORY, "no memory for outlier rows");
+    m->hot_row_bytes += (uint64_t)hot->n * row_bytes;
+    m->all_row_bytes += (uint64_t)s->ops.k * row_bytes;
+    /* where the cold rows are */
+    s->rows_section = tn_pkg_find(m->pkg, TN_PKG_SHADOW, layer);
+    TN_FAIL_IF(!s->rows_section, err, TERN_E_FORMAT, "layer %d: its outlier rows are missing", layer);
+    size_t n;
+    const tn_pkg_record *records = tn_pkg_records(m->pkg, s->rows_section, &n),
+                        *r = tn_pkg_record_find(records, n, (uint32_t)s->ops.roles[0], TN_PKG_ROWS);
+    TN_FAIL_IF(!r || r->size_bytes != (uint64_t)s->ops.k * row_bytes, err, TERN_E_FORMAT,
+               "layer %d: the outlier rows of %s have another shape", layer, tn_role_name(s->ops.roles[0]));
+    s->rows_off_bytes = r->off_bytes;
+    s->has_outliers = m->any_outliers = true;
+    m->max_outlier_n = s->ops.n_total > m->max_outlier_n ? s->ops.n_total : m->max_outlier_n;
+    return TERN_OK;
+}
+
+/* The hot channels and their rows are there. */
+tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, tern_error *err) {
+    const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT),
+                        *rows =
+                            tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT_ROWS);
+    const int32_t *ids = (const int32_t *)(v->base + hot->off_bytes);
+    for (int64_t i = 0; i < hot->n; i++) {
+        TN_FAIL_IF(ids[i] < 0 || ids[i] >= s->ops.k, err, TERN_E_FORMAT, "layer %d: hot channel %d of %d",
+                   layer, ids[i], s->ops.k);
+        s->hot_rows[ids[i]] =
+            (const int8_t *)v->base + rows->off_bytes + (uint64_t)i * (uint64_t)s->ops.n_total;
+    }
+    return TERN_OK;
+}
+
+/* What a site takes of the device's memory: weights with scales and sums, and room for its graphs' buffers.
+ */
+static uint64_t site_bytes(const tn_npu_model *m, const tn_site_ops *o) {
+    uint64_t n = 0;
+    for (int32_t i = 0; i < o->n_ops; i++)
+        n += tn_npu_tiles_bytes(m->layout, o->n[i], o->k) + 12 * tn_padded(m, o->n[i]) + 4096;
+    return n + 65536 + (uint64_t)(m->chunk + TN_DECODE_M) * ((uint64_t)o->k + 4 * (uint64_t)o->n_total);
+}
+
+typedef struct placement {
+    tn_npu_site *site;
+    uint64_t work, n_bytes;
+    int order;
+} placement;
+
+static int by_work(const void *a, const void *b) {
+    const placement *x = a, *y = b;
+    if (x->work != y->work) return x->work > y->work ? -1 : 1;
+    return x->order - y->order;
+}
+
+/* Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the rest stays with
+ * the CPU. */
+tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err) {
+    const tn_program *p = &m->model->program;
+    int n = p->n_sites;
+    placement *all = tn_alloc(m->ctx, TN_MEM_OTHER, (size_t)n, sizeof *all);
+    TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory to place %d sites", n);
+    for (int i = 0; i < n; i++) {
+        const tn_site_ops *o = tn_program_linears(p, i);
+        /* lm_head works on a few rows only */
+        all[i] = (placement){
+            .site = &m->sites[i],
+            .work = tn_site_in_layers(p->sites[i].kind) ? (uint64_t)o->k * (uint64_t)o->n_total : 0,
+            .n_bytes = site_bytes(m, o),
+            .order = i};
+    }
+    qsort(all, (size_t)n, sizeof *all, by_work);
+    uint64_t used = 0;
+    for (int i = 0; i < n; i++) {
+        all[i].site->on_cpu = all[i].n_bytes > cap - used;
+        if (all[i].site->on_cpu) m->n_on_cpu++;
+        else used += all[i].n_bytes;
+    }
+    tn_free(m->ctx, all);
+    return TERN_OK;
+}
+
+/* Weights go to the room, which shrinks, unless they are used where they are mapped. */
+tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_error *err) {
+    const tn_program *p = &m->model->program;
+    tn_npu_site *s = &m->sites[i_site];
+    tn_site site = s->kind = p->sites[i_site].kind;
+    int32_t layer = s->layer = tn_program_site_layer(p, i_site);
+    const section_view v = tn_section_view(m, layer);
+    s->ops = *tn_program_linears(p, i_site);
+    m->max_k = s->ops.k > m->max_k ? s->ops.k : m->max_k;
+    const tn_pkg_section *section = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        const tn_pkg_record *r = s->tiles[i] =
+            tn_section_tiles(m, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, err);
+        if (!r) return TERN_E_FORMAT;
+        bool packed = tn_npu_stays_packed(m, r);
+        int8_t **at = &room->at[in_device(m, s, site == TN_SITE_LM_HEAD)], *weights = *at;
+        if (m->map && (packed || r->part == TN_PKG_TILES))
+            weights = (int8_t *)m->map->data + section->off_bytes + r->off_bytes;
+        else *at += aligned(packed ? r->size_bytes : tn_npu_tiles_bytes(m->layout, s->ops.n[i], s->ops.k));
+        tn_npu_weights_data *d = &s->image[i];
+        TN_TRY(linear_data(m, &v, s->ops.roles[i], s->ops.n[i], layer, weights, packed ? r : NULL, d, err));
+        if (keeps_one_form(m, s, site == TN_SITE_LM_HEAD))
+            TN_TRY(tn_npu_weights_open(m->dev, s->ops.n[i], s->ops.k, d->bias != NULL, &s->weights[i], err));
+        else
+            TN_TRY(tn_npu_weights_borrow(tn_npu_site_device(m, s), s->ops.n[i], s->ops.k, d, &s->weights[i],
+                                         err));
+    }
+    s->act_scale = s->tiles[0]->act_scale;
+    TN_FAIL_IF(!(s->act_scale > 0) || !isfinite(s->act_scale), err, TERN_E_FORMAT,
+               "layer %d: %s has no activation scale", layer, tn_role_name(s->ops.roles[0]));
+    s->inv_scale = 1 / s->act_scale;
+    TN_TRY(open_graphs(m, s, site, layer, err));
+    TN_FAIL_IF(s->tiles[0]->flags & ~(uint32_t)TN_PKG_ALL_FLAGS, err, TERN_E_UNSUPPORTED,
+               "layer %d: %s has flags %#x, made by a newer tern", layer, tn_role_name(s->ops.roles[0]),
+               s->tiles[0]->flags);
+    s->rotated = (s->tiles[0]->flags & TN_PKG_ROTATED) != 0;
+    TN_FAIL_IF(s->rotated && s->ops.k % TN_HADAMARD_BLOCK, err, TERN_E_FORMAT,
+               "layer %d: inputs of %s are rotated, but %d is no multiple of %d", layer, tn_site_name(site),
+               s->ops.k, TN_HADAMARD_BLOCK);
+    return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
+}
+
+/* Room for the small tensors of model (-1) or layer; where the package is mapped, they are there. */
+tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err) {
+    const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_MODEL : TN_PKG_LAYER, layer);
+    TN_FAIL_IF(!s, err, TERN_E_FORMAT, "%s: the section of layer %d is missing", tn_pkg_path(m->pkg), layer);
+    if (m->map) {
+        m->small[layer + 1] = (char *)m->map->data + s->off_bytes;
+        return TERN_OK;
+    }
+    uint64_t n = aligned(tn_pkg_small_bytes(m->pkg, s));
+    char *block = m->small_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n + TN_AIO_ALIGN, 1);
+    TN_FAIL_IF(!block, err, TERN_E_MEMORY, "no memory for %" PRIu64 " bytes of weights", n);
+    m->small[layer + 1] = block + aligned((uintptr_t)block) - (uintptr_t)block;
+    return TERN_OK;
+}
+
+/* Room for the weights of a layer (-1: head and embedding). */
+tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err) {
+    uint64_t n[2] = {TN_AIO_ALIGN, TN_AIO_ALIGN};
+    int32_t first, n_sites = tn_program_layer_sites(&m->model->program, layer, &first);
+    for (int32_t s = first; s < first + n_sites; s++) {
+        const tn_site_ops *o = tn_program_linears(&m->model->program, s);
+        for (int i = 0; i < o->n_ops; i++) {
+            const tn_pkg_record *r = tn_section_tiles(m, o->roles[i], o->n[i], o->k, layer, err);
+            if (!r) return TERN_E_FORMAT;
+            bool device = in_device(m, &m->sites[s], layer < 0);
+            if (tn_npu_stays_packed(m, r)) n[device] += m->map ? 0 : aligned(r->size_bytes);
+            else if (!m->map || r->part != TN_PKG_TILES)
+                n[device] += aligned(tn_npu_tiles_bytes(m->layout, o->n[i], o->k));
+        }
+    }
+    if (layer < 0 && !h->tied && !m->map)
+        n[0] += aligned(tn_npu_tiles_bytes(m->layout, h->n_vocab, h->n_embd));
+    if (n[0] > TN_AIO_ALIGN) {
+        m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n[0], 1);
+        TN_FAIL_IF(!m->tile_blocks[layer + 1], err, TERN_E_MEMORY,
+                   "no memory for %" PRIu64 " bytes of weights", n[0]);
+    }
+    if (n[1] > TN_AIO_ALIGN) {
+        void *block;
+        TN_TRY(tn_npu_mem_alloc(m->dev, n[1], &block, err));
+        m->device_blocks[layer + 1] = block;
+    }
+    for (int i = 0; i < 2; i++) {
+        uintptr_t block = (uintptr_t)(i ? m->device_blocks : m->tile_blocks)[layer + 1];
+        room->at[i] = (int8_t *)aligned(block);
+    }
+    return TERN_OK;
+}
+
+tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error *err) {
+    const tn_hparams *h = &m->model->h;
+    const section_view v = tn_section_view(m, layer);
+    float **vectors = m->model->layers[layer].vectors;
+    for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
+        tn_role role = tn_layer_vectors[i];
+        bool bias = role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM_B;
+        bool required = !bias && tn_program_uses(&m->model->program, layer, role);
+        TN_TRY(tn_section_vector(m->ctx, &v, h, layer, role, required, &vectors[role], err));
+    }
+    int32_t first, n = tn_program_layer_sites(&m->model->program, layer, &first);
+    for (int32_t i = first; i < first + n; i++)
+        if (m->sites[i].has_outliers) TN_TRY(tn_site_read_hot(&m->sites[i], &v, layer, err));
+    return TERN_OK;
+}

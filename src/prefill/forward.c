@@ -1,0 +1,372 @@
+/* One forward of the pipeline: chunks of the prompt as a wave, or few rows step by step; the logits of some
+ * rows. */
+#include "base/clock.h"
+#include "base/status.h"
+#include "model/forward.h"
+#include "prefill/impl.h"
+
+#include <assert.h>
+
+_Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated in the decode form");
+
+static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0,
+                        const tn_tree *tree, bool rope_long) {
+    chunk *c = &p->chunks[i];
+    c->f.ids = ids;
+    c->r.n_rows = n;
+    for (int32_t r = 0; r < n; r++) {
+        c->pos[r] = pos0 + (tree ? tree->depth[r] : r);
+        c->slot[r] = pos0 + r;
+    }
+    c->r.tree_base = tree ? pos0 : -1;
+    c->r.tree_mask = tree ? tree->mask : NULL;
+    c->r.n_tree_words = tree ? 1 : 0;
+    tn_rows_rope_table(&c->r, rope_long);
+    for (int32_t s = 0; s < p->m->n_sites; s++) {
+        const tn_npu_site *site = &p->m->sites[s];
+        tn_npu_job *job = tn_job_of(p, i, s);
+        bool own = i && p->form == TN_FORM_CHUNK && site->chunk_graphs[i - 1];
+        job->graph = own ? site->chunk_graphs[i - 1] : site->graphs[p->form];
+        job->n_rows = n;
+    }
+}
+
+/* ---- few rows -------------------------------------------------------------------------------------- */
+
+enum { MAX_THREADS = 64 };
+
+typedef struct small_step {
+    tn_pipeline *p;
+    int32_t step;
+    const tn_op *op; /* its first */
+    int32_t n_parts, rows_per_part, round;
+    tern_status status[MAX_THREADS];
+    tern_error errors[MAX_THREADS];
+} small_step;
+
+static float *scratch_of(const tn_pipeline *p, int i_thread) {
+    return p->scratch + (size_t)i_thread * p->scratch_stride;
+}
+
+/* Attention of few rows: by KV head. */
+static void small_attention(void *arg, int i_item, int i_thread) {
+    small_step *s = arg;
+    chunk *c = &s->p->chunks[0];
+    tn_rows_attention_group(&c->r, s->op->layer, i_item, c->f.buf[s->op->in], c->f.buf[s->op->out], 0,
+                            c->r.n_rows, scratch_of(s->p, i_thread));
+}
+
+/* The same where rows attend sparsely: by KV head and row. */
+static void small_plan(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    small_step *s = arg;
+    tn_sparse_decode_plan(s->p->sparse, &s->p->chunks[0].r, s->op->layer, i_item, s->round);
+}
+
+static void small_sparse(void *arg, int i_item, int i_thread) {
+    small_step *s = arg;
+    tn_pipeline *p = s->p;
+    chunk *c = &p->chunks[0];
+    int32_t n = c->r.n_rows, kv_head = i_item / n, row = i_item % n;
+    if (n == 1) small_plan(s, kv_head, i_thread);
+    tern_status rc = tn_sparse_decode_row(p->sparse, &c->r, s->op->layer, kv_head, row, s->round,
+                                          c->f.buf[s->op->in], c->f.buf[s->op->out], scratch_of(p, i_thread),
+                                          i_thread, &s->errors[i_thread % MAX_THREADS]);
+    if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
+}
+
+static void attend_small(tn_pipeline *p, small_step *s, int32_t n) {
+    int32_t n_rounds = p->sparse ? tn_sparse_decode_rounds(p->sparse, &p->chunks[0].r, s->op->layer) : 0,
+            n_kv = s->op->attend.n_kv_heads;
+    if (!n_rounds) tn_pool_for(p->pool, n_kv, small_attention, s);
+    for (s->round = 0; s->round < n_rounds; s->round++) {
+        if (n > 1) tn_pool_for(p->pool, n_kv, small_plan, s);
+        tn_pool_for(p->pool, n_kv * n, small_sparse, s);
+    }
+}
+
+static void small_behind_attention(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    small_step *s = arg;
+    chunk *c = &s->p->chunks[0];
+    int32_t row0 = i_item * s->rows_per_part,
+            row1 = row0 + s->rows_per_part < c->r.n_rows ? row0 + s->rows_per_part : c->r.n_rows;
+    tn_step_behind_attention(s->p, c, s->step, row0, row1);
+}
+
+static void small_item(void *arg, int i_item, int i_thread) {
+    small_step *s = arg;
+    tern_status rc =
+        tn_step_run(s->p, 0, s->step, i_item, s->n_parts, i_thread, &s->errors[i_thread % MAX_THREADS]);
+    if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
+}
+
+/* On the session's own track: the pool's threads are no lanes. */
+static void note_small(tn_timeline *timeline, const tn_step *step, int32_t n_parts, int64_t start_ns) {
+    tn_event e = {.start_ns = start_ns,
+                  .end_ns = tn_now_ns(),
+                  .name = step->name,
+                  .run = -1,
+                  .task = -1,
+                  .chunk = -1,
+                  .layer = step->layer,
+                  .n_parts = n_parts,
+                  .lane = step->lane};
+    tn_timeline_add(timeline, tn_timeline_n_workers(timeline), &e);
+}
+
+static tern_status run_small(small_step *s, int32_t n, tn_timeline *timeline, tern_error *err) {
+    tn_pipeline *p = s->p;
+    const tn_step *step = &p->steps.at[s->step];
+    s->op = p->steps.work[s->step].ops;
+    s->n_parts = tn_step_parts(p, s->step, step->kind, n);
+    int64_t start_ns = timeline ? tn_now_ns() : 0;
+    if (step->kind == TN_STEP_ATTENTION) {
+        attend_small(p, s, n);
+        tn_pool_for(p->pool, s->n_parts, small_behind_attention, s);
+    } else {
+        tn_pool_for(p->pool, s->n_parts, small_item, s);
+    }
+    if (timeline) note_small(timeline, step, s->n_parts, start_ns);
+    for (int t = 0; t < MAX_THREADS; t++) {
+        if (s->status[t] == TERN_OK) continue;
+        if (err) *err = s->errors[t];
+        return s->status[t];
+    }
+    return TERN_OK;
+}
+
+/* Few rows: step by step over the pool, no scheduling. */
+static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tn_timeline *timeline,
+                                 tern_error *err) {
+    int32_t n_threads = tn_pool_size(p->pool), layer = -1;
+    p->small_rows = n < TN_FEW_ROWS ? n : (n + n_threads - 1) / n_threads;
+    small_step s = {.p = p, .rows_per_part = p->small_rows};
+    for (s.step = 0; s.step < p->steps.n; s.step++) {
+        const tn_step *step = &p->steps.at[s.step];
+        if (step->kind == TN_STEP_PLAN) continue;
+        if (step->layer != layer) {
+            layer = step->layer;
+            TN_FAIL_IF(cancel && atomic_load_explicit(cancel, memory_order_relaxed), err, TERN_E_CANCELLED,
+                       "cancelled in layer %d", layer);
+            if (p->loading)
+                TN_TRY(tn_loader_finish(p->m->loader, p->pool, layer,
+                                        err)); /* later layers are being read meanwhile */
+        }
+        TN_TRY(run_small(&s, n, timeline, err));
+    }
+    return TERN_OK;
+}
+
+/* ---- waves ----------------------------------------------------------------------------------------- */
+
+static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) {
+    enum { SUBGRAPHS = 6, STATIC_SUBGRAPHS = 5 }; /* of a layer, as the paper counts: attention is dynamic */
+    tn_pipeline_stats *s = &p->stats;
+    s->wall_ns += r->wall_ns;
+    s->n_decisions += r->n_decisions;
+    s->decide_ns += r->decide_ns;
+    s->n_stolen += r->n_stolen;
+    if (r->decide_max_ns > s->decide_max_ns) s->decide_max_ns = r->decide_max_ns;
+    for (int l = 0; l < TN_N_LANES; l++) s->busy_ns[l] += r->busy_ns[l];
+    s->n_subgraphs = n_chunks * p->m->n_layers * SUBGRAPHS;
+    s->n_shared = p->m->no_chunk_sharing ? 0 : n_chunks * p->m->n_layers * STATIC_SUBGRAPHS;
+    s->graph_bytes_unshared = p->m->prefill_graph_bytes * (uint64_t)n_chunks;
+    s->graph_bytes =
+        p->m->no_chunk_sharing ? p->m->prefill_graph_bytes * TN_WAVE_CHUNKS : p->m->prefill_graph_bytes;
+}
+
+/* A chunk's attention reads whole panels of keys while later chunks write theirs: chunks in flight must not
+ * share a panel, so a first chunk that begins inside one is shorter. */
+static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
+
+tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
+    p->plan_wave = -1;
+    if (!p->switcher || n_tok <= TN_DECODE_M) return TERN_OK;
+    const tn_switch_plan *plan;
+    tn_switcher_lock(p->switcher);
+    if (!tn_switcher_has_times(p->switcher)) { /* the profile of former processes, or guesses */
+        double product, other;
+        tn_wave_layer_us(p, &product, &other);
+        tn_switcher_measured(p->switcher, TN_FORM_CHUNK, product / p->n_workers, other / p->n_workers);
+    }
+    /* waves as the session will make them; what is left for the last may be so little that it runs in the
+     * decode form */
+    int32_t n_rows = skipped_rows(pos0) + n_tok, wave_rows = p->n_chunks_open * p->n_rows,
+            tail = n_rows % wave_rows;
+    if (tail && tail <= TN_DECODE_M && tail < n_rows) n_rows -= tail;
+    int32_t n_waves = (n_rows + wave_rows - 1) / wave_rows;
+    double last_wave = (double)(n_rows - (n_waves - 1) * wave_rows) / wave_rows;
+    tern_status rc = tn_switcher_plan(p->switcher, n_waves, p->n_chunks_open, last_wave, &plan, err);
+    if (rc == TERN_OK && plan) {
+        p->switch_plan = *plan;
+        p->plan_wave = 0;
+    }
+    tn_switcher_unlock(p->switcher);
+    return rc;
+}
+
+/* The wave's graph; *full where its times are those of whole chunks with chunk graphs from position 0. */
+static tern_status choose_wave(tn_pipeline *p, int32_t n_chunks, wave **out, bool *full, tern_error *err) {
+    *out = &p->waves[n_chunks];
+    if (p->loading) {
+        TN_TRY(tn_wave_build_cold(p, n_chunks, err));
+        *out = &p->cold_wave;
+    }
+    if (!p->switcher) return TERN_OK;
+    if (tn_wave_switches(p)) {
+        *out = &p->switch_wave;
+        *full = false;
+        TN_TRY(tn_wave_build_switching(p, n_chunks, err));
+    }
+    for (int32_t i = 0; i < p->m->n_layers; i++)
+        *full = *full && tn_switcher_form(p->switcher, i) == TN_FORM_CHUNK;
+    return TERN_OK;
+}
+
+static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int32_t pos0,
+                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
+    wave *w;
+    bool full = n == n_chunks * p->n_rows && pos0 == 0 && !p->loading;
+    bool later = n == n_chunks * p->n_rows && pos0 > 0 && p->profile->later_waves && !p->switcher;
+    TN_TRY(choose_wave(p, n_chunks, &w, &full, err));
+    tn_form form_before[TN_MAX_LAYERS];
+    for (int32_t i = 0; p->switcher && i < p->m->n_layers; i++)
+        form_before[i] = tn_switcher_form(p->switcher, i);
+    tn_policy policy = p->policy;
+    if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
+    tn_run run = {.graph = w->graph,
+                  .policy = policy,
+                  .cancel = cancel,
+                  .timeline = timeline,
+                  .task_ns = p->switcher || later || (full && !p->profile->measured) ? w->task_ns : NULL};
+    tn_run_stats rs;
+    TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
+    if (full && !p->profile->measured) tn_wave_learn(p, w, n_chunks);
+    if (later) tn_wave_learn_growth(p, w, n_chunks, pos0);
+    if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped)
+        tn_wave_learn_forms(p, w, form_before, n_chunks, rs.wall_ns);
+    if (p->plan_wave >= 0) p->plan_wave++;
+    note_stats(p, n_chunks, &rs);
+    return TERN_OK;
+}
+
+/* ---- forward --------------------------------------------------------------------------------------- */
+
+static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
+                                  const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
+                                  tn_timeline *timeline, tern_error *err) {
+    p->stats.n_rows += (uint64_t)n;
+    p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
+    p->sparse_now = p->sparse_prompt && p->form == TN_FORM_CHUNK;
+    if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
+    if (p->form == TN_FORM_DECODE) {
+        if (p->switcher)
+            TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
+        p->n_skipped = 0;
+        begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
+        return forward_small(p, n, cancel, timeline, err);
+    }
+    p->n_skipped = skipped_rows(pos0);
+    int32_t n_chunks = (p->n_skipped + n + p->n_rows - 1) / p->n_rows;
+    for (int32_t i = 0; i < n_chunks; i++) {
+        int32_t at = i ? i * p->n_rows - p->n_skipped : 0, end = (i + 1) * p->n_rows - p->n_skipped;
+        begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, NULL, rope_long);
+    }
+    return forward_wave(p, n, n_chunks, pos0, cancel, timeline, err);
+}
+
+tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
+                                const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
+                                tn_timeline *timeline, tern_error *err) {
+    assert(n > 0 && n <= tn_pipeline_wave_rows(p, pos0) && (!tree || n <= TN_DECODE_M));
+    if (!tn_loader_done(p->m->loader)) {
+        tn_loader *l = p->m->loader;
+        tn_loader_lock(l); /* another session may be at it */
+        p->loading = !tn_loader_done(l);
+        tern_status rc = p->loading ? tn_loader_rows_begin(l, ids, n, err) : TERN_OK;
+        if (rc == TERN_OK) rc = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+        if (p->loading && rc == TERN_OK)
+            rc = tn_loader_finish(l, p->pool, p->m->n_layers, err); /* few rows leave lm_head */
+        if (p->loading && rc == TERN_OK) rc = tn_loader_rows_begin(l, NULL, 0, err);
+        p->loading = false;
+        tn_loader_unlock(l);
+        tn_wave_drop_cold(p);
+        return rc;
+    }
+    if (!p->switcher) return forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+    tn_switcher_lock(p->switcher);
+    tern_status rc = forward_locked(p, ids, n, pos0, tree, rope_long, cancel, timeline, err);
+    tn_switcher_unlock(p->switcher);
+    return rc;
+}
+
+int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) {
+    return p->n_chunks_open * p->n_rows - skipped_rows(pos0);
+}
+
+const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
+    if (i + p->n_skipped >= p->n_rows) i += p->n_skipped;
+    return p->chunks[i / p->n_rows].f.buf[TN_BUF_X] + (size_t)(i % p->n_rows) * (size_t)p->model->h.n_embd;
+}
+
+/* ---- logits ---------------------------------------------------------------------------------------- */
+
+typedef struct lm_head_run {
+    tn_pipeline *p;
+    tn_npu_job job;
+    int32_t n_parts;
+    atomic_int failed;
+} lm_head_run;
+
+static void lm_head_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    lm_head_run *h = arg;
+    if (tn_npu_run_part(&h->job, i_item, h->n_parts, NULL) != TERN_OK) atomic_store(&h->failed, 1);
+}
+
+static tern_status run_lm_head(tn_pipeline *p, const tn_npu_site *s, int32_t n, float *logits,
+                               tern_error *err) {
+    lm_head_run x = {
+        .p = p,
+        .job = {.graph = s->graphs[TN_FORM_DECODE], .n_rows = n, .in = {p->lm_head_x}, .out = {logits}}};
+    tern_status rc = TERN_OK;
+    if (tn_site_has_parts(p, s)) {
+        int32_t tiles = tn_site_tiles(p, s);
+        x.n_parts = tn_pool_size(p->pool) * 4 < tiles ? tn_pool_size(p->pool) * 4 : tiles;
+        tn_pool_for(p->pool, x.n_parts, lm_head_item, &x);
+        if (atomic_load(&x.failed)) rc = TERN_E_DEVICE;
+    } else {
+        TN_TRY(tn_npu_submit(&x.job, err));
+        rc = tn_npu_wait(&x.job);
+    }
+    TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in lm_head");
+    return TERN_OK;
+}
+
+tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err) {
+    assert(n > 0 && n <= TN_DECODE_M);
+    const tn_npu_site *s = tn_npu_site_at(p->m, 0, TN_SITE_LM_HEAD);
+    /* lm_head borrows chunk 0's outlier lists; its rows are few */
+    quantised in = p->chunks[0].in;
+    in.x = p->lm_head_x;
+    for (int32_t i = 0; i < n; i++) {
+        float *row = p->lm_head_rows + (size_t)i * (size_t)s->ops.k;
+        tn_forward_out_norm(p->model, p->kern, tn_pipeline_row(p, row0 + i), row, 1);
+        tn_quantise_row(p, &in, s, i, row);
+    }
+    TN_TRY(run_lm_head(p, s, n, logits, err));
+    tn_frame f = {.m = p->model, .buf = {[TN_BUF_LOGITS] = logits}};
+    if (s->has_outliers) {
+        TN_TRY(tn_outlier_rows(p, &in, s, 0, n, 0, err));
+        tn_outliers_merge(p, &in, s, f.buf, 0, n);
+    }
+    int32_t n_ops;
+    const tn_op *op = tn_program_layer(&p->model->program, p->m->n_layers, &n_ops);
+    bool behind = false; /* what follows lm_head */
+    for (int32_t i = 0; i < n_ops; i++) {
+        if (behind) tn_op_info_of(op[i].kind)->rows(&op[i], &f, 0, n, NULL);
+        behind = behind || op[i].site == TN_SITE_LM_HEAD;
+    }
+    return TERN_OK;
+}

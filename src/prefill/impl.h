@@ -1,0 +1,155 @@
+/* prefill/impl.h - what the files of the pipeline share.
+ *
+ *   pipeline.c   opens and closes it, plans its buffers
+ *   outliers.c   quantises rows; what the clip cuts off, in float beside the device's product
+ *   work.c       runs a part of a step
+ *   waves.c      the task graphs, and what measured runs tell the policies
+ *   forward.c    one forward: as a wave, or few rows step by step; logits
+ * The caller's thread owns all of it between runs; while a wave runs, its tasks own what their chunk and part
+ * name, and the counters are atomic. */
+#ifndef TN_PREFILL_IMPL_H
+#define TN_PREFILL_IMPL_H
+
+#include "model/op.h"
+#include "package/loader.h"
+#include "prefill/pipeline.h"
+#include "prefill/steps.h"
+
+#include <stdatomic.h>
+
+enum { TN_FEW_ROWS = 4 }; /* fewer are one part: handing them out costs more than they do */
+
+/* Rows quantised for one site, and what the clip cut off: row i has n_out[i] outliers at i * out_cap. */
+typedef struct quantised {
+    uint8_t *x;
+    uint32_t *n_out, *channel;
+    float *resid;
+    float *share; /* [rows][max_outlier_n]: what outliers give the outputs; rows with entries only */
+} quantised;
+
+/* What one chunk in flight needs; slices of one arena. */
+typedef struct chunk {
+    tn_rows r;
+    tn_frame f;
+    int32_t *pos, *slot;
+    float *rope_cs;
+    quantised in; /* of the site quantised last */
+} chunk;
+
+typedef struct cold_cache { /* per worker: weight rows read from the package for one part */
+    int8_t *rows;           /* [out_cap][max_outlier_n] */
+    const int8_t **ptrs;    /* [max_k] by input channel, as the kernel wants them */
+} cold_cache;
+
+typedef struct task_arg {
+    tn_pipeline *p;
+    int32_t i_chunk, step;
+    tn_step_kind kind;     /* the step's, or one of the pipeline of heads behind it */
+    int32_t i_block, slot; /* of the pipeline of heads */
+} task_arg;
+
+typedef struct load_arg {
+    tn_pipeline *p;
+    int32_t layer0, layer1;
+} load_arg;
+
+typedef struct cold_arg { /* a step of bringing in a part of the weights */
+    tn_pipeline *p;
+    int32_t unit;
+    tn_load_step step;
+} cold_arg;
+
+typedef struct wave { /* the task graph of n_chunks chunks */
+    tn_graph *graph;
+    task_arg *args;
+    int64_t *task_ns;
+} wave;
+
+struct tn_pipeline {
+    tn_ctx *ctx;
+    const tn_npu_model *m;
+    const tn_model *model;
+    const tn_kernels *kern;
+    tn_pool *pool;
+    tn_executor *exec;
+    tn_policy policy;
+    tn_step_profile *profile;
+    tn_steps steps;
+    int32_t n_rows, n_workers, out_cap;
+    int32_t n_compute;  /* of the workers: those of the CPU and the NPU */
+    tn_form form;       /* of the forward that runs */
+    int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
+    chunk chunks[TN_WAVE_CHUNKS];
+    int32_t n_chunks_open; /* buffers exist for so many */
+    int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
+    void *arenas[TN_WAVE_CHUNKS];
+    tn_sparse_attn *sparse; /* NULL: full attention always */
+    bool sparse_prompt;     /* chunks of the prompt, not only decoding */
+    bool sparse_now;        /* the forward that runs */
+    tn_attn_shape heads;    /* of its pipeline of heads; n_slots 0: attention is one task */
+    tn_npu_job *jobs;       /* [TN_WAVE_CHUNKS][sites] */
+    uint8_t *lm_head_x;     /* quantised rows of lm_head */
+    float *lm_head_rows;    /* [TN_DECODE_M][n_embd] normed */
+    float *scratch;         /* [n_workers][scratch_stride] attention */
+    size_t scratch_stride;
+    cold_cache *cold; /* [n_workers] */
+    wave waves[TN_WAVE_CHUNKS + 1];
+    /* Devices that keep one form of a graph: a wave with loads is built for its run. */
+    tn_switcher *switcher; /* NULL: both forms are loaded */
+    wave switch_wave;
+    struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
+    tn_switch_plan switch_plan;
+    wave cold_wave; /* a wave while weights are still in the file: built for its run */
+    cold_arg *cold_args;
+    bool loading;      /* this forward brings them in */
+    int32_t plan_wave; /* of the plan: the next one; -1: no plan */
+    atomic_uint_fast64_t n_outliers, n_dropped, hot_hits, cold_misses; /* relaxed: statistics */
+    tn_pipeline_stats stats;
+};
+
+/* ---- outliers.c ---- */
+/* x is the caller's to lose: it is rotated in place where the site's inputs are. */
+void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x);
+/* q->share[row] = sum over the row's outliers of residual x weight row x weight scale. */
+tern_status tn_outlier_rows(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row0,
+                            int32_t row1, int i_worker, tern_error *err);
+/* Adds it to the site's outputs, which are in buf. */
+void tn_outliers_merge(tn_pipeline *p, const quantised *q, const tn_npu_site *s, float *const *buf,
+                       int32_t row0, int32_t row1);
+
+/* ---- work.c ---- */
+bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
+/* Column tiles of a site's product. */
+int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s);
+int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows);
+tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
+                        int i_worker, tern_error *err);
+/* What follows attention in its step, on rows row0 .. row1 - 1. */
+void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t row0, int32_t row1);
+tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err);
+
+static inline tn_npu_job *tn_job_of(const tn_pipeline *p, int32_t i_chunk, int32_t site) {
+    return &p->jobs[(size_t)i_chunk * (size_t)p->m->n_sites + (size_t)site];
+}
+static inline const tn_npu_site *tn_step_site(const tn_pipeline *p, int32_t step) {
+    return &p->m->sites[p->steps.work[step].site];
+}
+
+/* ---- waves.c ---- */
+tern_status tn_wave_build(tn_pipeline *p, int32_t n_chunks, tern_error *err);
+tern_status tn_wave_build_switching(tn_pipeline *p, int32_t n_chunks, tern_error *err);
+tern_status tn_wave_build_cold(tn_pipeline *p, int32_t n_chunks, tern_error *err);
+void tn_wave_drop_cold(tn_pipeline *p);
+size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
+/* Does the plan begin a load in the next wave? */
+bool tn_wave_switches(const tn_pipeline *p);
+/* The profile's times, of the first full wave; how attention grows, of a later one. */
+void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks);
+void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
+/* Times of the layers in the forms they had, for the switcher. */
+void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,
+                         int64_t wall_ns);
+/* Time of a layer of a chunk: its products, the rest; measured, or guessed. */
+void tn_wave_layer_us(const tn_pipeline *p, double *product, double *other);
+
+#endif

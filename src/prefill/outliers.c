@@ -1,0 +1,109 @@
+/* Quantising rows with a site's static scale, and the outlier path: what the clip cuts off, times its weight
+ * rows, in float beside the device's product (llm.npu 3.3). */
+#include "base/status.h"
+#include "prefill/impl.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x) {
+    uint8_t *out = q->x + (size_t)row * (size_t)s->in_stride;
+    size_t k = (size_t)s->ops.k;
+    if (s->rotated) p->kern->hadamard_f32(x, k);
+    if (!s->has_outliers) {
+        p->kern->quantise_s8(x, s->inv_scale, out, k);
+        return;
+    }
+    size_t off = (size_t)row * (size_t)p->out_cap;
+    size_t n = p->kern->quantise_outliers(x, s->inv_scale, s->act_scale, out, k, 0, q->channel + off,
+                                          q->resid + off, (size_t)p->out_cap);
+    if (n > (size_t)p->out_cap) {
+        atomic_fetch_add_explicit(&p->n_dropped, n - (size_t)p->out_cap, memory_order_relaxed);
+        n = (size_t)p->out_cap;
+    }
+    q->n_out[row] = (uint32_t)n;
+    atomic_fetch_add_explicit(&p->n_outliers, n, memory_order_relaxed);
+}
+
+/* Weights of one input channel to all outputs of a site: resident where the channel is hot, else copied to
+ * dst. */
+static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t channel, int8_t *dst,
+                              const int8_t **row, tern_error *err) {
+    size_t n_total = (size_t)s->ops.n_total;
+    *row = s->hot_rows[channel];
+    if (*row) return TERN_OK;
+    *row = dst;
+    if (p->m->cold_from_file) {
+        TN_TRY(tn_pkg_read_range(p->m->pkg, s->rows_section, s->rows_off_bytes + (uint64_t)channel * n_total,
+                                 n_total, dst, err));
+        TN_FAIL_IF(XXH32(dst, n_total, 0) != s->row_hash[channel], err, TERN_E_FORMAT,
+                   "layer %d: the weights of input channel %u of %s are damaged in the package",
+                   s->rows_section->layer, channel, tn_role_name(s->ops.roles[0]));
+        return TERN_OK;
+    }
+    const tn_npu_layout *l = &tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout;
+    for (int32_t op = 0; op < s->ops.n_ops; dst += s->ops.n[op++]) {
+        tn_npu_tiles_column(l, s->image[op].tiles, s->ops.n[op], s->ops.k, channel, dst);
+    }
+    return TERN_OK;
+}
+
+/* Pointers to the weight rows of a row's outliers, by channel. */
+static tern_status gather(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row,
+                          cold_cache *cold, tern_error *err) {
+    const uint32_t *channel = q->channel + (size_t)row * (size_t)p->out_cap;
+    size_t n = q->n_out[row], n_cold = 0;
+    for (size_t i = 0; i < n; i++) {
+        int8_t *dst = cold->rows + n_cold * (size_t)p->m->max_outlier_n;
+        TN_TRY(weight_row(p, s, channel[i], dst, &cold->ptrs[channel[i]], err));
+        n_cold += cold->ptrs[channel[i]] == dst;
+    }
+    atomic_fetch_add_explicit(&p->cold_misses, n_cold, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->hot_hits, n - n_cold, memory_order_relaxed);
+    return TERN_OK;
+}
+
+tern_status tn_outlier_rows(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row0,
+                            int32_t row1, int i_worker, tern_error *err) {
+    size_t n_total = (size_t)s->ops.n_total;
+    cold_cache *cold = &p->cold[i_worker];
+    for (int32_t row = row0; row < row1; row++) {
+        size_t n = q->n_out[row];
+        if (!n) continue;
+        TN_TRY(gather(p, q, s, row, cold, err));
+        const uint32_t *channel = q->channel + (size_t)row * (size_t)p->out_cap, first[2] = {0, (uint32_t)n};
+        float *out = q->share + (size_t)row * (size_t)p->m->max_outlier_n;
+        memset(out, 0, n_total * sizeof *out);
+        size_t n_off = 0;
+        for (int32_t op = 0; op < s->ops.n_ops; op++) {
+            size_t n_op = (size_t)s->ops.n[op];
+            for (size_t i = 0; i < n; i++) cold->ptrs[channel[i]] += op ? s->ops.n[op - 1] : 0;
+            tn_shadow_f32_args a = {.out = out + n_off,
+                                    .ldo = n_op,
+                                    .m = 1,
+                                    .n0 = 0,
+                                    .n1 = n_op,
+                                    .first = first,
+                                    .channel = channel,
+                                    .resid = q->resid + (size_t)row * (size_t)p->out_cap,
+                                    .w_rows = cold->ptrs,
+                                    .scale = s->image[op].scale};
+            p->kern->shadow_f32(&a);
+            n_off += n_op;
+        }
+    }
+    return TERN_OK;
+}
+
+void tn_outliers_merge(tn_pipeline *p, const quantised *q, const tn_npu_site *s, float *const *buf,
+                       int32_t row0, int32_t row1) {
+    for (int32_t row = row0; row < row1; row++) {
+        if (!q->n_out[row]) continue;
+        const float *share = q->share + (size_t)row * (size_t)p->m->max_outlier_n;
+        for (int32_t op = 0; op < s->ops.n_ops; op++) {
+            size_t n = (size_t)s->ops.n[op];
+            p->kern->add_f32(buf[tn_role_buffer(s->ops.roles[op])] + (size_t)row * n, share, 1.0f, n);
+            share += n;
+        }
+    }
+}

@@ -1,0 +1,54 @@
+/* prefill/steps.h - from a model's program to the steps of a prefill: which ops are one task.
+ *
+ * The device's linears are steps of their own. What the CPU does between two of them is one step: its ops run row
+ * after row, while a row is in cache. A step that recalls a state begins anew, because it waits for other chunks.
+ * So a plain decoder layer is: norm | qkv | rope | attention | o | norm2 | ffn | glu | down, where "norm" begins
+ * with the residual of the layer before, and the step behind the last layer is its residual.
+ * Sites with an outlier path have a step for it beside their product; sparse attention has a plan before it. */
+#ifndef TN_PREFILL_STEPS_H
+#define TN_PREFILL_STEPS_H
+
+#include "model/program.h"
+#include "sched/measured.h"
+
+/* All types of steps that a program may have, whatever the package and its options: times are kept by them. */
+typedef struct tn_step_types {
+    int32_t n;
+    struct {
+        const char *name;
+        tn_step_kind kind;
+    } at[TN_MAX_STEP_TYPES];
+} tn_step_types;
+
+void tn_step_types_of(const tn_program *p, tn_step_types *out);
+/* Type of that name, -1: none. */
+int32_t tn_step_type_find(const tn_step_types *t, const char *name);
+
+/* What a step does. */
+typedef struct tn_step_work {
+    const tn_op *ops;
+    int32_t n_ops;
+    int32_t site;   /* PRODUCT, OUTLIERS: of the program; else -1 */
+    int32_t merges; /* site whose outliers' share these rows take up first; -1: none */
+} tn_step_work;
+
+typedef struct tn_steps {
+    tn_ctx *ctx;
+    tn_step_types types;
+    int32_t n;
+    tn_step *at;
+    tn_step_work *work; /* [n] */
+} tn_steps;
+
+typedef struct tn_steps_options {
+    bool plan; /* attention is sparse */
+    bool (*has_outliers)(void *user, int32_t site);
+    bool (*has)(void *user, const tn_step *step); /* NULL: all there are; else asked of every step */
+    void *user;
+} tn_steps_options;
+
+tern_status tn_steps_make(tn_ctx *ctx, const tn_program *p, const tn_steps_options *o, tn_steps *out,
+                          tern_error *err);
+void tn_steps_free(tn_steps *s);
+
+#endif

@@ -1,0 +1,159 @@
+/* A part of a step: ops over rows with what they quantise for, a product of the device, an outlier path. */
+#include "base/status.h"
+#include "prefill/impl.h"
+
+enum {
+    ROW_BLOCK = 16,  /* rows of a part of a row-wise step */
+    ATTN_BLOCK = 32, /* rows of a part of attention */
+};
+
+/* ---- parts ----------------------------------------------------------------------------------------- */
+
+bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s) {
+    return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts;
+}
+
+int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s) {
+    int32_t tile_n = tn_npu_device_caps(tn_npu_site_device(p->m, s))->layout.tile_n;
+    return (s->ops.n_total + tile_n - 1) / tile_n;
+}
+
+/* Rows of a part of a row-wise step. */
+static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
+    if (p->form == TN_FORM_DECODE) return p->small_rows;
+    return kind == TN_STEP_ATTENTION ? ATTN_BLOCK : ROW_BLOCK;
+}
+
+int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows) {
+    if (kind == TN_STEP_PLAN) return p->steps.work[step].ops->attend.n_kv_heads;
+    if (tn_step_is_head(kind)) return tn_sparse_attn_parts(p->sparse, kind);
+    if (kind == TN_STEP_PRODUCT) {
+        const tn_npu_site *s = tn_step_site(p, step);
+        if (!tn_site_has_parts(p, s)) return 1;
+        int32_t tiles = tn_site_tiles(p, s), n = p->n_compute * 2;
+        return tiles < n ? tiles : n;
+    }
+    int32_t block = row_block(p, kind);
+    return (n_rows + block - 1) / block;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+/* Ops of a step on one row, each followed by the quantising of what it left for a site. */
+static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, int32_t row) {
+    for (int32_t i = 0; i < n_ops; i++) {
+        const tn_op *op = &ops[i];
+        tn_op_info_of(op->kind)->rows(op, &c->f, row, row + 1, NULL);
+        if (op->feeds != TN_NO_SITE)
+            tn_quantise_row(p, &c->in, tn_npu_site_at(p->m, op->layer, op->feeds), row,
+                            tn_frame_row(&c->f, op->out, op->width, row));
+    }
+}
+
+void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t row0, int32_t row1) {
+    const tn_step_work *w = &p->steps.work[step];
+    const tn_op *op = w->ops;
+    for (int32_t row = row0; row < row1; row++) {
+        if (op->feeds != TN_NO_SITE)
+            tn_quantise_row(p, &c->in, tn_npu_site_at(p->m, op->layer, op->feeds), row,
+                            tn_frame_row(&c->f, op->out, op->width, row));
+        run_ops(p, c, op + 1, w->n_ops - 1, row);
+    }
+}
+
+/* Does this chunk attend sparsely? Decided by where it ends: the same in every schedule. */
+static bool sparse_chunk(const tn_pipeline *p, const chunk *c) {
+    return p->sparse_now && tn_sparse_attn_wanted(p->sparse, c->pos[c->r.n_rows - 1] + 1);
+}
+
+static tern_status run_attention(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t row0, int32_t row1,
+                                 int i_worker, tern_error *err) {
+    chunk *c = &p->chunks[i_chunk];
+    const tn_op *op = p->steps.work[step].ops;
+    bool sparse = sparse_chunk(p, c);
+    if (sparse && !p->heads.n_slots)
+        TN_TRY(tn_sparse_attn_rows(p->sparse, &c->r, i_chunk, op->layer, c->f.buf[op->in], c->f.buf[op->out],
+                                   row0, row1, i_worker, err));
+    if (!sparse)
+        tn_op_info_of(op->kind)->rows(op, &c->f, row0, row1,
+                                      p->scratch + (size_t)i_worker * p->scratch_stride);
+    tn_step_behind_attention(p, c, step, row0, row1);
+    return TERN_OK;
+}
+
+/* ---- products -------------------------------------------------------------------------------------- */
+
+static tern_status run_job(const tn_pipeline *p, tn_npu_job *job, int32_t step, int32_t part, int32_t n_parts,
+                           tern_error *err) {
+    if (tn_site_has_parts(p, tn_step_site(p, step))) return tn_npu_run_part(job, part, n_parts, err);
+    TN_TRY(tn_npu_submit(job, err));
+    tern_status rc = tn_npu_wait(job);
+    TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", p->steps.at[step].name,
+               p->steps.at[step].layer);
+    return TERN_OK;
+}
+
+/* A product in the form its layer has now: a chunk on the decode graph is several sub-chunks. Their rows are
+ * the same, because a row's result depends neither on the others nor on M. */
+static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
+                                tern_error *err) {
+    const tn_npu_site *s = tn_step_site(p, step);
+    const tn_npu_job *whole = tn_job_of(p, i_chunk, p->steps.work[step].site);
+    tn_form form = s->on_cpu ? p->form : tn_switcher_form(p->switcher, s->layer);
+    TN_FAIL_IF(form == TN_N_FORMS, err, TERN_E_DEVICE,
+               "layer %d has no graph on the device: loading it failed", s->layer);
+    int32_t m = form == TN_FORM_CHUNK ? p->n_rows : TN_DECODE_M;
+    for (int32_t row = 0; row < whole->n_rows; row += m) {
+        tn_npu_job job = {.graph = s->graphs[form],
+                          .n_rows = whole->n_rows - row < m ? whole->n_rows - row : m,
+                          .in = {whole->in[0] + (size_t)row * (size_t)s->in_stride}};
+        for (int32_t op = 0; op < s->ops.n_ops; op++)
+            job.out[op] = (float *)whole->out[op] + (size_t)row * (size_t)s->ops.n[op];
+        TN_TRY(run_job(p, &job, step, part, n_parts, err));
+    }
+    return TERN_OK;
+}
+
+/* ---- a part of a step ------------------------------------------------------------------------------ */
+
+tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
+                        int i_worker, tern_error *err) {
+    chunk *c = &p->chunks[i_chunk];
+    const tn_step_work *w = &p->steps.work[step];
+    tn_step_kind kind = p->steps.at[step].kind;
+    if (kind == TN_STEP_PRODUCT) {
+        if (p->switcher) return run_switched(p, i_chunk, step, part, n_parts, err);
+        return run_job(p, tn_job_of(p, i_chunk, w->site), step, part, n_parts, err);
+    }
+    if (kind == TN_STEP_PLAN) {
+        return sparse_chunk(p, c) ? tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, w->ops->layer, part,
+                                                        c->f.buf[w->ops->in], err)
+                                  : TERN_OK;
+    }
+    int32_t block = row_block(p, kind), row0 = part * block, row1 = row0 + block;
+    if (row1 > c->r.n_rows) row1 = c->r.n_rows;
+    if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
+    if (kind == TN_STEP_OUTLIERS)
+        return tn_outlier_rows(p, &c->in, tn_step_site(p, step), row0, row1, i_worker, err);
+    if (w->merges >= 0) tn_outliers_merge(p, &c->in, &p->m->sites[w->merges], c->f.buf, row0, row1);
+    if (kind == TN_STEP_ATTENTION) return run_attention(p, i_chunk, step, row0, row1, i_worker, err);
+    for (int32_t row = row0; row < row1; row++) run_ops(p, c, w->ops, w->n_ops, row);
+    return TERN_OK;
+}
+
+tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err) {
+    const task_arg *a = arg;
+    tn_pipeline *p = a->p;
+    const chunk *c = &p->chunks[a->i_chunk];
+    const tn_op *op = p->steps.work[a->step].ops;
+    tern_status rc = TERN_OK;
+    if (p->switcher) tn_switcher_compute(p->switcher, true);
+    if (!tn_step_is_head(a->kind))
+        rc = tn_step_run(p, a->i_chunk, a->step, part, tn_step_parts(p, a->step, a->kind, p->n_rows),
+                         w->i_worker, err);
+    else if (sparse_chunk(p, c))
+        rc = tn_sparse_attn_slot(p->sparse, &c->r, a->i_chunk, op->layer, a->kind, a->i_block, a->slot, part,
+                                 c->f.buf[op->in], c->f.buf[op->out], w->i_worker, err);
+    if (p->switcher) tn_switcher_compute(p->switcher, false);
+    return rc;
+}

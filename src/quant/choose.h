@@ -1,0 +1,31 @@
+/* quant/choose.h - how a site's inputs are brought to 8 bits: smoothing, rotation and clip by the error of its
+ * outputs, measured on captured inputs, that of the inputs and that of the weights counted together. */
+#ifndef TN_QUANT_CHOOSE_H
+#define TN_QUANT_CHOOSE_H
+
+#include "base/ctx.h"
+#include "base/status.h"
+#include "kernels/kernels.h"
+
+typedef struct tn_choose_args {
+    const tn_kernels *kern;
+    float *x; /* [n_rows][k] captured inputs; become what is quantised: smoothed, rotated */
+    int32_t n_rows, k;
+    const float *w; /* [n_w][k] a sample of the rows of the site's linears, each for w_share rows */
+    int32_t n_w;
+    double w_share;
+    double bits;         /* of the weights, on average */
+    bool can_smooth;     /* the inverse of input scales can be folded */
+    const int32_t *tied; /* [k] channels with the same number share a scale; NULL: each has its own */
+    bool rotate;         /* k is a multiple of TN_HADAMARD_BLOCK then */
+} tn_choose_args;
+
+typedef struct tn_choice {
+    float *smooth; /* [k] inputs are divided by this (allocated from ctx); NULL: no smoothing */
+    float clip;    /* largest magnitude behind smoothing and rotation */
+    float alpha;
+} tn_choice;
+
+tern_status tn_choose(tn_ctx *ctx, const tn_choose_args *a, tn_choice *out, tern_error *err);
+
+#endif

@@ -1,0 +1,37 @@
+/* quant/gram.h - what a site's inputs have to do with each other: their Gram matrix, as the factor that rounding
+ * needs.
+ *
+ * The error of a linear's output is e G e^T for a row's error e and G = X^T X / tokens. With G = L L^T that is
+ * the square of L^T e, whose component j knows only channels j and later. So a row is rounded from its last
+ * channel to its first, each channel to the code that makes its own component least, given all codes behind
+ * it: error-compensated rounding (GPTQ, OBQ), without an inverse. Channels with most energy go first, hence
+ * lie last. Wide sites are cut into blocks of channels that know nothing of each other. */
+#ifndef TN_QUANT_GRAM_H
+#define TN_QUANT_GRAM_H
+
+#include "base/pool.h"
+#include "base/status.h"
+#include "kernels/kernels.h"
+
+enum { TN_GRAM_BLOCK_MAX = 2304 };
+
+typedef struct tn_factor_block {
+    int32_t first, k; /* channels first .. first + k - 1 */
+    int32_t *order;   /* [k] channel, less first, at each place; the last place is rounded first */
+    float *weight;    /* [k] L[j][j]^2: what a squared error at place j costs */
+    float *panels;    /* panels of 32 places j: [k][32] L[i][j] / L[j][j] for i > j, else 0 */
+} tn_factor_block;
+
+typedef struct tn_factor {
+    tn_ctx *ctx;
+    int32_t k, n_blocks;
+    tn_factor_block *blocks;
+} tn_factor;
+
+/* x [n_rows][k]: the inputs as the device's weights see them. damping: of the mean energy, added to every
+ * channel's; raised where the matrix has no factor in floats. */
+tern_status tn_factor_make(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const float *x, int32_t n_rows,
+                           int32_t k, float damping, tn_factor *out, tern_error *err);
+void tn_factor_close(tn_factor *f);
+
+#endif

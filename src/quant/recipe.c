@@ -1,0 +1,175 @@
+#include "quant/recipe.h"
+
+#include "kernels/unpack.h"
+#include "quant/choose.h"
+#include "quant/round.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { SAMPLE_ROWS = 256, ROWS_PER_ITEM = 32, TILE = 16 };
+
+static const float DAMPING = 0.03f;
+
+void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s) {
+    for (int i = 0; i < TN_SITE_MAX_OPS; i++) {
+        tn_free(ctx, s->ops[i].bits);
+        tn_free(ctx, s->ops[i].weightlets);
+        tn_free(ctx, s->ops[i].col_sum);
+        tn_free(ctx, s->ops[i].scale);
+    }
+    tn_free(ctx, s->smooth);
+    *s = (tn_recipe_site){0};
+}
+
+/* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the
+ * activation is linear in them). */
+static bool can_smooth(const tn_hparams *h, tn_site site) {
+    return site == TN_SITE_QKV || site == TN_SITE_FFN || site == TN_SITE_O ||
+           (site == TN_SITE_DOWN && h->gated);
+}
+
+/* Channels of o that read one of V's share its scale. */
+static tern_status tie_channels(const tn_recipe *r, tn_site site, int32_t k, int32_t **tied,
+                                tern_error *err) {
+    *tied = NULL;
+    if (site != TN_SITE_O) return TERN_OK;
+    const tn_hparams *h = r->h;
+    *tied = tn_alloc(r->ctx, TN_MEM_OTHER, (size_t)k, sizeof **tied);
+    TN_FAIL_IF(!*tied, err, TERN_E_MEMORY, "no memory to smooth");
+    int32_t group = h->n_heads / h->n_kv_heads;
+    for (int32_t j = 0; j < k; j++) (*tied)[j] = j / h->d_head / group * h->d_head + j % h->d_head;
+    return TERN_OK;
+}
+
+static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
+                          int32_t n_rows, tn_recipe_site *out, tern_error *err) {
+    int32_t step = (ops->n_total + SAMPLE_ROWS - 1) / SAMPLE_ROWS, n_w = 0, *tied = NULL;
+    size_t k = (size_t)ops->k;
+    float *w = tn_alloc(r->ctx, TN_MEM_OTHER, (SAMPLE_ROWS + TN_SITE_MAX_OPS) * k, sizeof *w);
+    tern_status st = w ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a sample of the weights");
+    for (int32_t op = 0; op < ops->n_ops; op++) {
+        for (int32_t n = 0; n < ops->n[op] && st == TERN_OK; n += step)
+            st = tn_source_read(r->src, layer, ops->roles[op], n, n + 1, w + (size_t)n_w++ * k, err);
+    }
+    if (st == TERN_OK) st = tie_channels(r, site, ops->k, &tied, err);
+    out->rotated = site == TN_SITE_DOWN && ops->k % TN_HADAMARD_BLOCK == 0;
+    tn_choice c = {0};
+    if (st == TERN_OK)
+        st = tn_choose(r->ctx,
+                       &(tn_choose_args){.kern = r->kern,
+                                         .x = x,
+                                         .n_rows = n_rows,
+                                         .k = ops->k,
+                                         .w = w,
+                                         .n_w = n_w,
+                                         .w_share = (double)ops->n_total / n_w,
+                                         .bits = r->bits,
+                                         .can_smooth = can_smooth(r->h, site),
+                                         .tied = tied,
+                                         .rotate = out->rotated},
+                       &c, err);
+    out->clip = c.clip;
+    out->alpha = c.alpha;
+    out->smooth = c.smooth;
+    tn_free(r->ctx, tied);
+    tn_free(r->ctx, w);
+    return st;
+}
+
+typedef struct job {
+    const tn_recipe *r;
+    int layer;
+    tn_role role;
+    const tn_recipe_site *site;
+    const tn_factor *f;
+    int32_t n;
+    const uint8_t *bits; /* [n] */
+    tn_rounded *out;
+    float *error; /* [n] */
+    atomic_bool failed;
+    tern_error err; /* of the first thread that failed */
+} job;
+
+static void round_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    job *j = arg;
+    if (atomic_load(&j->failed)) return;
+    int32_t n0 = i_item * ROWS_PER_ITEM, n1 = n0 + ROWS_PER_ITEM < j->n ? n0 + ROWS_PER_ITEM : j->n;
+    size_t k = (size_t)j->f->k, n_values = (size_t)(n1 - n0) * k;
+    tn_ctx *ctx = j->r->ctx;
+    float *w = tn_alloc(ctx, TN_MEM_OTHER, n_values, sizeof *w);
+    float *scratch = tn_alloc(ctx, TN_MEM_OTHER, tn_round_scratch(j->f, n1 - n0), sizeof *scratch);
+    int8_t *q = tn_alloc(ctx, TN_MEM_OTHER, n_values, 1);
+    tern_error err;
+    tern_status st = w && scratch && q ? tn_source_read(j->r->src, j->layer, j->role, n0, n1, w, &err)
+                                       : tn_fail(&err, TERN_E_MEMORY, "no memory to round weights");
+    if (st == TERN_OK) {
+        for (int32_t n = 0; n < n1 - n0; n++) {
+            float *row = w + (size_t)n * k;
+            for (size_t i = 0; j->site->smooth && i < k; i++) row[i] *= j->site->smooth[i];
+            if (j->site->rotated) j->r->kern->hadamard_f32(row, k);
+        }
+        tn_round_rows(j->f, j->r->kern, w, n1 - n0, j->bits + n0, q, j->out->scale + n0, j->error + n0,
+                      scratch);
+        for (int32_t n = 0; n < n1 - n0; n++) {
+            for (size_t i = 0; i < k; i++) j->out->col_sum[n0 + n] += q[(size_t)n * k + i];
+        }
+        tn_weightlets_pack(j->out->weightlets + tn_weightlets_bytes(j->out->bits, 0, (size_t)n0, k),
+                           j->out->bits, q, (size_t)n0, (size_t)n1, k);
+    }
+    if (st != TERN_OK && !atomic_exchange(&j->failed, true)) j->err = err;
+    tn_free(ctx, w);
+    tn_free(ctx, scratch);
+    tn_free(ctx, q);
+}
+
+static tern_status round_linear(const tn_recipe *r, int layer, tn_role role, const tn_factor *f, int32_t n,
+                                const uint8_t *bits, tn_recipe_site *site, tn_rounded *out, tern_error *err) {
+    size_t rows = (size_t)n, pad = (rows + TILE - 1) / TILE * TILE;
+    out->bits = tn_calloc(r->ctx, TN_MEM_OTHER, tn_channel_bits_bytes(rows), 1);
+    TN_FAIL_IF(!out->bits, err, TERN_E_MEMORY, "no memory for a linear's codes");
+    for (size_t i = 0; i < rows; i++) tn_channel_bits_put(out->bits, i, bits[i]);
+    out->n_bytes = tn_weightlets_bytes(out->bits, 0, rows, (size_t)f->k);
+    out->weightlets = tn_calloc(r->ctx, TN_MEM_OTHER, out->n_bytes, 1);
+    out->col_sum = tn_calloc(r->ctx, TN_MEM_OTHER, pad, sizeof *out->col_sum);
+    out->scale = tn_calloc(r->ctx, TN_MEM_OTHER, pad, sizeof *out->scale);
+    float *error = tn_calloc(r->ctx, TN_MEM_OTHER, rows, sizeof *error);
+    tern_status st = TERN_OK;
+    if (!out->weightlets || !out->col_sum || !out->scale || !error) {
+        st = tn_fail(err, TERN_E_MEMORY, "no memory for a linear's codes");
+    } else {
+        job j = {.r = r,
+                 .layer = layer,
+                 .role = role,
+                 .site = site,
+                 .f = f,
+                 .n = n,
+                 .bits = bits,
+                 .out = out,
+                 .error = error};
+        tn_pool_for(r->pool, (n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, round_item, &j);
+        if (atomic_load(&j.failed)) {
+            st = j.err.code;
+            if (err) *err = j.err;
+        }
+        for (size_t i = 0; i < rows; i++) site->error += (double)error[i];
+    }
+    tn_free(r->ctx, error);
+    return st;
+}
+
+tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
+                                int32_t n_rows, const uint8_t *bits, tn_recipe_site *out, tern_error *err) {
+    *out = (tn_recipe_site){0};
+    TN_TRY(choose(r, layer, site, ops, x, n_rows, out, err));
+    tn_factor f;
+    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, x, n_rows, ops->k, DAMPING, &f, err));
+    tern_status st = TERN_OK;
+    for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {
+        st = round_linear(r, layer, ops->roles[op], &f, ops->n[op], bits, out, &out->ops[op], err);
+        bits += ops->n[op];
+    }
+    tn_factor_close(&f);
+    return st;
+}

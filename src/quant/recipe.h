@@ -1,0 +1,45 @@
+/* quant/recipe.h - the scheme "gram": one layer's sites from captured inputs to codes.
+ * Smoothing and clip by the measured error of the outputs (choose.h), a rotation in front of `down`
+ * (kernels/hadamard.h), weights rounded with knowledge of the inputs (gram.h, round.h). No outlier paths:
+ * nothing is stored twice. */
+#ifndef TN_QUANT_RECIPE_H
+#define TN_QUANT_RECIPE_H
+
+#include "base/pool.h"
+#include "kernels/kernels.h"
+#include "model/source.h"
+#include "quant/capture.h"
+
+/* One linear as the package stores it. */
+typedef struct tn_rounded {
+    uint8_t *bits; /* CHANNEL_BITS; NULL: not rounded yet */
+    uint8_t *weightlets;
+    uint64_t n_bytes; /* of them */
+    int32_t *col_sum; /* [n rounded up to 16] */
+    float *scale;
+} tn_rounded;
+
+typedef struct tn_recipe_site {
+    float clip, alpha;
+    float *smooth; /* [k] or NULL */
+    bool rotated;
+    double error; /* mean square error of the outputs by the weights' rounding, summed over them */
+    tn_rounded ops[TN_SITE_MAX_OPS];
+} tn_recipe_site;
+
+typedef struct tn_recipe {
+    tn_ctx *ctx;
+    tn_pool *pool;
+    const tn_kernels *kern;
+    tn_source *src;
+    const tn_hparams *h;
+    double bits; /* on average, for the choice of smoothing */
+} tn_recipe;
+
+/* A site of a layer (-1: of the model). x [n_rows][k] is changed. bits: of every row of its linears, in order.
+ * The result belongs to the caller also after a failure. */
+tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
+                                int32_t n_rows, const uint8_t *bits, tn_recipe_site *out, tern_error *err);
+void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s);
+
+#endif

@@ -1,0 +1,351 @@
+#include "quant/sense.h"
+
+#include "base/status.h"
+#include "quant/round.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { ROWS_PER_ITEM = 32, MAX_TOKENS = 512, MIN_TOKENS = 32, MAX_VOCAB = 8192 };
+
+typedef struct sensing {
+    const tn_sense_args *a;
+    tn_corpus c;
+    int32_t n_tok; /* of a copy */
+    size_t n_embd;
+    float *before, *after;      /* [n_tok][n_embd] the clean copy in front of and behind a layer */
+    double *energy[TN_N_SITES]; /* [widest] mean squares of the inputs of the layer's sites */
+    int32_t n_seen;             /* rows of the pass so far: the clean copy is the first */
+    tn_linear saved[TN_N_SITES][TN_SITE_MAX_OPS];
+    double moved[TN_N_SITES][TN_SITE_MAX_OPS];
+} sensing;
+
+/* ---- a linear rounded, for a trial ------------------------------------------------------------------ */
+
+typedef struct round_job {
+    const sensing *s;
+    int layer;
+    tn_role role;
+    int32_t n, k;
+    const double *energy;
+    float *panels;
+    float *cost; /* [n] becomes the rows' errors */
+    atomic_bool failed;
+    tern_error err; /* of the first thread that failed */
+} round_job;
+
+static void round_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    round_job *j = arg;
+    if (atomic_load(&j->failed)) return;
+    int32_t n0 = i_item * ROWS_PER_ITEM, n1 = n0 + ROWS_PER_ITEM < j->n ? n0 + ROWS_PER_ITEM : j->n;
+    size_t k = (size_t)j->k;
+    tn_ctx *ctx = j->s->c.m->ctx;
+    float *w = tn_alloc(ctx, TN_MEM_OTHER, (size_t)(n1 - n0 + 1) * k, sizeof *w);
+    tern_error err;
+    tern_status st = w ? tn_source_read(j->s->a->src, j->layer, j->role, n0, n1, w, &err)
+                       : tn_fail(&err, TERN_E_MEMORY, "no memory to round weights");
+    if (st == TERN_OK) {
+        float *weight = w + (size_t)(n1 - n0) * k;
+        for (size_t i = 0; i < k; i++) weight[i] = (float)j->energy[i];
+        for (int32_t n = n0; n < n1; n++)
+            j->cost[n] = tn_round_plain(w + (size_t)(n - n0) * k, weight, j->k, TN_SENSE_BITS);
+        tn_panels_pack(TN_PANEL_F32, j->panels, w, (size_t)n0, (size_t)n1, k);
+    }
+    if (st != TERN_OK && !atomic_exchange(&j->failed, true)) j->err = err;
+    tn_free(ctx, w);
+}
+
+/* The linear of the model becomes its rounded self; what it was is kept. */
+static tern_status replace(sensing *s, int layer, tn_site site, const tn_site_ops *ops, int32_t op,
+                           float *cost, tern_error *err) {
+    tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]];
+    round_job j = {.s = s,
+                   .layer = layer,
+                   .role = ops->roles[op],
+                   .n = ops->n[op],
+                   .k = ops->k,
+                   .energy = s->energy[site],
+                   .cost = cost};
+    j.panels = tn_alloc(s->c.m->ctx, TN_MEM_OTHER,
+                        tn_panels_bytes(TN_PANEL_F32, (size_t)j.n, (size_t)j.k) / sizeof *j.panels,
+                        sizeof *j.panels);
+    TN_FAIL_IF(!j.panels, err, TERN_E_MEMORY, "no memory for a rounded linear");
+    tn_pool_for(s->a->pool, (j.n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, round_item, &j);
+    if (atomic_load(&j.failed)) {
+        tn_free(s->c.m->ctx, j.panels);
+        if (err) *err = j.err;
+        return j.err.code;
+    }
+    s->saved[site][op] = *l;
+    l->dtype = TN_PANEL_F32;
+    l->panels = j.panels;
+    return TERN_OK;
+}
+
+/* ---- copies ------------------------------------------------------------------------------------------ */
+
+static void see_energy(void *user, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows) {
+    (void)layer;
+    sensing *s = user;
+    const tn_program *p = &s->c.m->program;
+    int32_t k = tn_program_linears(p, tn_program_site_index(p, layer, site))->k;
+    for (int32_t i = 0; i < n_rows; i++) {
+        const float *row = x + (size_t)i * ldx;
+        for (int32_t j = 0; j < k; j++) s->energy[site][j] += (double)row[j] * (double)row[j] / s->n_tok;
+    }
+}
+
+/* Copies first .. first + n - 1 through the layer. */
+static void pass(sensing *s, int layer, int32_t first, int32_t n, const tn_forward_hooks *hooks) {
+    float *x = s->c.x;
+    size_t n_tok = s->c.n_tok;
+    s->c.x += (size_t)first * (size_t)s->n_tok * s->n_embd;
+    s->c.n_tok = (size_t)n * (size_t)s->n_tok;
+    tn_corpus_pass(&s->c, layer, hooks, true);
+    s->c.x = x;
+    s->c.n_tok = n_tok;
+}
+
+static float *copy_of(const sensing *s, int32_t i) {
+    return s->c.x + (size_t)i * (size_t)s->n_tok * s->n_embd;
+}
+
+/* How far copy i is from the clean one: squares relative to the token's own. */
+static double moved(const sensing *s, int32_t i) {
+    const float *x = copy_of(s, i);
+    double sum = 0;
+    for (int32_t t = 0; t < s->n_tok; t++) {
+        double far = 0, square = 1e-30;
+        for (size_t j = 0; j < s->n_embd; j++) {
+            double clean = (double)s->after[(size_t)t * s->n_embd + j],
+                   d = (double)x[(size_t)t * s->n_embd + j] - clean;
+            far += d * d;
+            square += clean * clean;
+        }
+        sum += far / square;
+    }
+    return sum;
+}
+
+/* Copy layer + 1 is made here; before that its place serves the trials of single linears. */
+static tern_status sense_layer(sensing *s, int layer, float *cost, tern_error *err) {
+    size_t bytes = (size_t)s->n_tok * s->n_embd * sizeof(float);
+    const tn_program *p = &s->c.m->program;
+    int32_t first, n = tn_program_layer_sites(p, layer, &first), mine = layer + 1;
+    tern_status st = TERN_OK;
+    for (int32_t i = 0; i < n; i++)
+        memset(s->energy[p->sites[first + i].kind], 0,
+               (size_t)tn_program_linears(p, first + i)->k * sizeof(double));
+    memcpy(s->before, copy_of(s, 0), bytes);
+    tn_forward_hooks hooks = {.site_input = see_energy, .user = s};
+    pass(s, layer, 0, 1, &hooks);
+    if (layer) pass(s, layer, 1, layer, NULL);
+    memcpy(s->after, copy_of(s, 0), bytes);
+    for (int32_t i = 0; i < n && st == TERN_OK; i++) {
+        const tn_site_ops *ops = tn_program_linears(p, first + i);
+        tn_site site = p->sites[first + i].kind;
+        for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {
+            st = replace(s, layer, site, ops, op, cost, err);
+            if (st != TERN_OK) break;
+            memcpy(copy_of(s, mine), s->before, bytes);
+            pass(s, layer, mine, 1, NULL);
+            s->moved[site][op] = moved(s, mine);
+            tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]], rounded = *l;
+            *l = s->saved[site][op]; /* the others' trials are without it; it comes back for the copy */
+            s->saved[site][op] = rounded;
+            cost += ops->n[op];
+        }
+    }
+    for (int turn = 0; turn < 2; turn++) { /* all of them rounded, and then as they were */
+        for (int32_t i = 0; i < n; i++) {
+            const tn_site_ops *ops = tn_program_linears(p, first + i);
+            tn_site site = p->sites[first + i].kind;
+            for (int32_t op = 0; op < ops->n_ops; op++) {
+                tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]], other = s->saved[site][op];
+                if (!other.n) continue;
+                s->saved[site][op] = *l;
+                *l = other;
+                if (turn) tn_free(s->c.m->ctx, s->saved[site][op].panels);
+                if (turn) s->saved[site][op].n = 0;
+            }
+        }
+        if (turn || st != TERN_OK) continue;
+        memcpy(copy_of(s, mine), s->before, bytes);
+        pass(s, layer, mine, 1, NULL);
+    }
+    return st;
+}
+
+/* The rows' errors become shares of the layer's cost; that comes with the copies' divergences. */
+static void share_out(const sensing *s, int layer, float *cost) {
+    const tn_program *p = &s->c.m->program;
+    int32_t first, n = tn_program_layer_sites(p, layer, &first);
+    double total = 0;
+    for (int32_t i = 0; i < n; i++) {
+        for (int32_t op = 0; op < tn_program_linears(p, first + i)->n_ops; op++)
+            total += s->moved[p->sites[first + i].kind][op];
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const tn_site_ops *ops = tn_program_linears(p, first + i);
+        for (int32_t op = 0; op < ops->n_ops; cost += ops->n[op], op++) {
+            double rows = 1e-300, share = s->moved[p->sites[first + i].kind][op] / (total > 0 ? total : 1);
+            for (int32_t r = 0; r < ops->n[op]; r++) rows += (double)cost[r];
+            for (int32_t r = 0; r < ops->n[op]; r++) cost[r] = (float)((double)cost[r] / rows * share);
+        }
+    }
+}
+
+/* ---- divergence ---------------------------------------------------------------------------------------- */
+
+typedef struct head {
+    float *panels, *normed, *logits; /* logits [2][ROWS_PER_ITEM][n] of the clean copy and another */
+    int32_t n;                       /* of the vocabulary */
+} head;
+
+/* A large vocabulary is seen in part: the first half of what fits, and every so many of the rest. */
+static tern_status open_head(const sensing *s, head *h, tern_error *err) {
+    const tn_model *m = s->c.m;
+    const tn_site_ops *ops = tn_program_linears(&m->program, m->program.n_sites - 1);
+    int32_t n_vocab = ops->n[0], half = MAX_VOCAB / 2;
+    h->n = n_vocab < MAX_VOCAB ? n_vocab : MAX_VOCAB;
+    size_t e = s->n_embd;
+    h->panels = tn_alloc(m->ctx, TN_MEM_OTHER, ((size_t)h->n + TN_PANEL_N) * e, sizeof *h->panels);
+    h->normed = tn_alloc(m->ctx, TN_MEM_OTHER, ROWS_PER_ITEM * e, sizeof *h->normed);
+    h->logits = tn_alloc(m->ctx, TN_MEM_OTHER, 2 * ROWS_PER_ITEM * (size_t)h->n, sizeof *h->logits);
+    float *rows = tn_alloc(m->ctx, TN_MEM_OTHER, TN_PANEL_N * e, sizeof *rows);
+    tern_status st = h->panels && h->normed && h->logits && rows
+                         ? TERN_OK
+                         : tn_fail(err, TERN_E_MEMORY, "no memory for a part of the vocabulary");
+    for (int32_t n0 = 0; n0 < h->n && st == TERN_OK; n0 += TN_PANEL_N) {
+        int32_t n1 = n0 + TN_PANEL_N < h->n ? n0 + TN_PANEL_N : h->n;
+        for (int32_t n = n0; n < n1 && st == TERN_OK; n++) {
+            int32_t id = h->n == n_vocab || n < half
+                             ? n
+                             : half + (int32_t)((int64_t)(n - half) * (n_vocab - half) / (h->n - half));
+            st = tn_source_read(s->a->src, -1, ops->roles[0], id, id + 1, rows + (size_t)(n - n0) * e, err);
+        }
+        if (st == TERN_OK) tn_panels_pack(TN_PANEL_F32, h->panels, rows, (size_t)n0, (size_t)n1, e);
+    }
+    tn_free(m->ctx, rows);
+    return st;
+}
+
+static void logits_of(const sensing *s, const head *h, int32_t copy, int32_t t0, int32_t n, float *out) {
+    tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, copy) + (size_t)t0 * s->n_embd, h->normed, n);
+    const tn_linear l = {.n = h->n, .k = (int32_t)s->n_embd, .dtype = TN_PANEL_F32, .panels = h->panels};
+    tn_linear_run(&l, s->a->kern, s->a->pool, h->normed, s->n_embd, out, (size_t)h->n, (size_t)n, NULL);
+}
+
+static double divergence(const float *p, const float *q, int32_t n) {
+    float max_p = -INFINITY, max_q = -INFINITY;
+    for (int32_t i = 0; i < n; i++) {
+        max_p = fmaxf(max_p, p[i]);
+        max_q = fmaxf(max_q, q[i]);
+    }
+    double sum_p = 0, sum_q = 0, kl = 0;
+    for (int32_t i = 0; i < n; i++) {
+        double e = exp((double)p[i] - (double)max_p);
+        sum_p += e;
+        sum_q += exp((double)q[i] - (double)max_q);
+        kl += e * ((double)p[i] - (double)q[i]);
+    }
+    return kl / sum_p - log(sum_p) + log(sum_q) - (double)max_p + (double)max_q;
+}
+
+/* kl[l] of copy l + 1, by the token. */
+static tern_status divergences(const sensing *s, double *kl, tern_error *err) {
+    head h = {0};
+    tern_status st = open_head(s, &h, err);
+    for (int32_t t = 0; t < s->n_tok && st == TERN_OK; t += ROWS_PER_ITEM) {
+        int32_t n = s->n_tok - t < ROWS_PER_ITEM ? s->n_tok - t : ROWS_PER_ITEM;
+        float *other = h.logits + (size_t)ROWS_PER_ITEM * (size_t)h.n;
+        logits_of(s, &h, 0, t, n, h.logits);
+        for (int32_t l = 0; l < s->c.m->h.n_layers; l++) {
+            logits_of(s, &h, l + 1, t, n, other);
+            for (int32_t i = 0; i < n; i++)
+                kl[l] +=
+                    divergence(h.logits + (size_t)i * (size_t)h.n, other + (size_t)i * (size_t)h.n, h.n) /
+                    s->n_tok;
+        }
+    }
+    tn_free(s->c.m->ctx, h.panels);
+    tn_free(s->c.m->ctx, h.normed);
+    tn_free(s->c.m->ctx, h.logits);
+    return st;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------ */
+
+static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
+    const tn_sense_args *a = s->a;
+    size_t copies = (size_t)a->m->h.n_layers + 1;
+    for (size_t i = 0; i < copies; i++)
+        memcpy(ids + i * (size_t)s->n_tok, a->ids, (size_t)s->n_tok * sizeof *ids);
+    s->c = (tn_corpus){.kern = a->kern,
+                       .pool = a->pool,
+                       .src = a->src,
+                       .m = a->m,
+                       .ids = ids,
+                       .n_tok = copies * (size_t)s->n_tok,
+                       .window = s->n_tok};
+    return tn_corpus_open(&s->c, err);
+}
+
+static tern_status measure(sensing *s, float *cost, double *kl, tern_error *err) {
+    const tn_program *p = &s->a->m->program;
+    tern_status st = TERN_OK;
+    float *at = cost;
+    for (int l = 0; l < p->n_layers && st == TERN_OK; l++) {
+        int32_t first, n = tn_program_layer_sites(p, l, &first);
+        st = tn_corpus_begin_layer(&s->c, l, err);
+        if (st == TERN_OK) st = sense_layer(s, l, at, err);
+        tn_corpus_end_layer(&s->c, l);
+        if (st == TERN_OK) share_out(s, l, at);
+        for (int32_t i = 0; i < n; i++) at += tn_program_linears(p, first + i)->n_total;
+        if (st == TERN_OK && s->a->progress && !s->a->progress(s->a->user, (l + 1.0) / p->n_layers))
+            st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+    }
+    if (st == TERN_OK) st = divergences(s, kl, err);
+    for (int l = 0; l < p->n_layers && st == TERN_OK; l++) {
+        int32_t first, n = tn_program_layer_sites(p, l, &first);
+        for (int32_t i = 0; i < n; i++) {
+            for (int32_t r = 0; r < tn_program_linears(p, first + i)->n_total; r++)
+                *cost++ *= (float)(fmax(kl[l], 0) * exp2(2 * TN_SENSE_BITS));
+        }
+    }
+    return st;
+}
+
+tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *err) {
+    tn_ctx *ctx = a->m->ctx;
+    int32_t n_layers = a->m->h.n_layers, widest = 1;
+    size_t n = a->n_ids / (size_t)(n_layers + 14); /* as much work as half the calibration's forward */
+    n = n > MAX_TOKENS ? MAX_TOKENS : n < MIN_TOKENS ? MIN_TOKENS : n;
+    if (n > a->n_ids) n = a->n_ids;
+    if (n > (size_t)a->m->h.ctx_train) n = (size_t)a->m->h.ctx_train;
+    sensing s = {.a = a, .n_tok = (int32_t)n, .n_embd = (size_t)a->m->h.n_embd};
+    for (int32_t i = 0; i < a->m->program.n_sites; i++) {
+        int32_t k = tn_program_linears(&a->m->program, i)->k;
+        widest = k > widest ? k : widest;
+    }
+    int32_t *ids = tn_alloc(ctx, TN_MEM_OTHER, ((size_t)n_layers + 1) * n, sizeof *ids);
+    double *energy = tn_alloc(ctx, TN_MEM_OTHER, TN_N_SITES * (size_t)widest, sizeof *energy);
+    double *kl = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_layers, sizeof *kl);
+    s.before = tn_alloc(ctx, TN_MEM_OTHER, n * s.n_embd, sizeof *s.before);
+    s.after = tn_alloc(ctx, TN_MEM_OTHER, n * s.n_embd, sizeof *s.after);
+    tern_status st = ids && energy && kl && s.before && s.after
+                         ? TERN_OK
+                         : tn_fail(err, TERN_E_MEMORY, "no memory to measure what errors cost");
+    for (size_t i = 0; i < TN_N_SITES && energy; i++) s.energy[i] = energy + i * (size_t)widest;
+    if (st == TERN_OK) st = open_copies(&s, ids, err);
+    if (st == TERN_OK) st = measure(&s, cost, kl, err);
+    tn_corpus_close(&s.c);
+    tn_free(ctx, ids);
+    tn_free(ctx, energy);
+    tn_free(ctx, kl);
+    tn_free(ctx, s.before);
+    tn_free(ctx, s.after);
+    return st;
+}

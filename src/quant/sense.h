@@ -1,0 +1,29 @@
+/* quant/sense.h - what an error in each linear costs the model's predictions: measured, forward only.
+ *
+ * A few hundred tokens run through the layers in several copies. In copy l the weights of layer l alone are
+ * rounded to TN_SENSE_BITS; at the end its KL divergence from the clean copy is what that layer costs. Within a
+ * layer the cost is divided among its linears by how far each alone moves the residual stream, and within a
+ * linear among its rows by their own rounding errors. */
+#ifndef TN_QUANT_SENSE_H
+#define TN_QUANT_SENSE_H
+
+#include "quant/corpus.h"
+
+enum { TN_SENSE_BITS = 4 };
+
+typedef struct tn_sense_args {
+    const tn_kernels *kern;
+    tn_pool *pool;
+    tn_source *src;
+    tn_model *m; /* an outline */
+    const int32_t *ids;
+    size_t n_ids;
+    bool (*progress)(void *user, double fraction); /* false: stop */
+    void *user;
+} tn_sense_args;
+
+/* cost[row]: KL (nats a token) that rounding the row at 0 bits would cost by the law 4^-bits; rows of all linears
+ * of all layers, in the order of the program's sites. TERN_E_CANCELLED when progress said so. */
+tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *err);
+
+#endif

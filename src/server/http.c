@@ -1,0 +1,417 @@
+#include "server/http.h"
+
+#include "server/reply.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { HEARTBEAT_MS = 10000, LOOK_MS = 100 };
+
+struct tn_http {
+    tn_http_options o;
+    struct MHD_Daemon *d;
+};
+
+typedef struct visit { /* one request */
+    char *body;
+    size_t n, cap;
+    bool too_large, no_memory;
+} visit;
+
+typedef struct MHD_Connection connection;
+typedef enum MHD_Result result;
+
+/* ---- replies --------------------------------------------------------------------------------------- */
+
+static result send_text(connection *c, int status, const char *type, char *text) { /* takes text (free) */
+    if (!text) return MHD_NO;
+    struct MHD_Response *r = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    if (!r) {
+        free(text);
+        return MHD_NO;
+    }
+    result ok = MHD_YES;
+    if (MHD_add_response_header(r, "Content-Type", type) != MHD_YES ||
+        MHD_add_response_header(r, "Cache-Control", "no-store") != MHD_YES ||
+        (status == 401 && MHD_add_response_header(r, "WWW-Authenticate", "Bearer") != MHD_YES))
+        ok = MHD_NO;
+    if (ok == MHD_YES) ok = MHD_queue_response(c, (unsigned)status, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+static result send_json(connection *c, int status, json_t *v) { /* takes v */
+    char *text = NULL;
+    (void)tn_json_text(v, JSON_COMPACT, &text, NULL);
+    json_decref(v);
+    return send_text(c, status, "application/json", text);
+}
+
+static result send_error(connection *c, const tern_error *err, int status) {
+    return send_json(c, status, tn_reply_error(err, status));
+}
+
+static result refuse(connection *c, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static result refuse(connection *c, int status, const char *fmt, ...) {
+    tern_error err = {.code = TERN_E_INVALID};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err.message, sizeof err.message, fmt, ap);
+    va_end(ap);
+    return send_error(c, &err, status);
+}
+
+/* ---- completions ----------------------------------------------------------------------------------- */
+
+/* The client has closed its side. */
+static bool is_gone(connection *c) {
+    const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLIN | POLLRDHUP};
+    if (!i || poll(&p, 1, 0) <= 0) return false;
+    return (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+typedef struct stream {
+    tn_job *j;
+    connection *c;
+} stream;
+
+static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
+    (void)pos;
+    stream *s = user;
+    for (int waited = 0;; waited += LOOK_MS) {
+        bool done;
+        size_t n = tn_job_take(s->j, buf, max, &done);
+        if (n) return (ssize_t)n;
+        if (done)
+            return s->j->err.code == TERN_OK || s->j->n_out ? MHD_CONTENT_READER_END_OF_STREAM
+                                                            : MHD_CONTENT_READER_END_WITH_ERROR;
+        if (is_gone(s->c)) {
+            tn_job_cancel(s->j);
+            return MHD_CONTENT_READER_END_WITH_ERROR;
+        }
+        if (waited >= HEARTBEAT_MS && max >= 9) { /* a comment: neither side gives up on a long prompt */
+            memcpy(buf, ": wait\n\n", 8);
+            return 8;
+        }
+        tn_job_wait(s->j, LOOK_MS);
+    }
+}
+
+static void free_stream(void *user) {
+    stream *s = user;
+    tn_job_cancel(s->j); /* a client that left in the middle; nothing where it is done */
+    tn_job_leave(s->j);
+    free(s);
+}
+
+static result send_stream(connection *c, tn_job *j) {
+    stream *s = malloc(sizeof *s);
+    struct MHD_Response *r = NULL;
+    if (s) {
+        *s = (stream){j, c};
+        r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096, read_stream, s, free_stream);
+    }
+    if (!r) {
+        free(s);
+        tn_job_cancel(j);
+        tn_job_leave(j);
+        return MHD_NO;
+    }
+    result ok = MHD_add_response_header(r, "Content-Type", "text/event-stream");
+    if (ok == MHD_YES) ok = MHD_add_response_header(r, "Cache-Control", "no-store");
+    if (ok == MHD_YES) ok = MHD_queue_response(c, 200, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+/* Until the job is done (first: or has begun to answer), false when its client is gone. The connection is not idle
+ * meanwhile. */
+static bool wait_whole(connection *c, tn_job *j, bool first) {
+    bool begun;
+    MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    while (!tn_job_done(j, &begun) && !(first && begun)) {
+        if (is_gone(c)) {
+            tn_job_cancel(j);
+            return false;
+        }
+        tn_job_wait(j, LOOK_MS);
+    }
+    MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)TN_HTTP_IDLE_S);
+    return true;
+}
+
+static result complete(tn_http *h, connection *c, const visit *v, bool chat) {
+    tern_error err = {0};
+    tn_request r;
+    tn_job *j;
+    tern_status st = tn_request_read(chat, v->body ? v->body : "", v->n, &r, &err);
+    if (st == TERN_OK) st = tn_queue_put(h->o.q, &r, &j, &err);
+    if (st != TERN_OK) return send_error(c, &err, tn_reply_status(&err));
+    bool streams = j->r.stream;
+    if (!wait_whole(c, j, streams)) {
+        tn_job_leave(j);
+        return MHD_NO;
+    }
+    bool begun, ended = tn_job_done(j, &begun); /* from the end on, what the job holds stays as it is */
+    if (streams && begun) return send_stream(c, j);
+    result ok;
+    assert(ended);
+    (void)ended;
+    if (j->err.code != TERN_OK) {
+        ok = send_error(c, &j->err, tn_reply_status(&j->err));
+    } else {
+        char *text = malloc(j->n_out + 1);
+        bool done;
+        if (text) text[tn_job_take(j, text, j->n_out, &done)] = 0;
+        ok = send_text(c, 200, "application/json", text);
+    }
+    tn_job_leave(j);
+    return ok;
+}
+
+/* ---- the small routes ------------------------------------------------------------------------------ */
+
+static result models(tn_http *h, connection *c) {
+    json_t *list = json_array();
+    tn_json_append(&list, tn_json_pack("{s:s, s:s, s:i, s:s}", "id", tn_queue_opts(h->o.q)->model, "object",
+                                       "model", "created", 0, "owned_by", "tern"));
+    return send_json(c, 200, tn_json_pack("{s:s, s:o}", "object", "list", "data", list));
+}
+
+static result metrics(tn_http *h, connection *c) {
+    tn_queue_counts n = tn_queue_count(h->o.q);
+    char *text = NULL;
+    if (asprintf(&text,
+                 "# TYPE tern_requests_total counter\n"
+                 "tern_requests_total{result=\"done\"} %llu\ntern_requests_total{result=\"failed\"} %llu\n"
+                 "tern_requests_total{result=\"cancelled\"} %llu\n"
+                 "# TYPE tern_prompt_tokens_total counter\ntern_prompt_tokens_total %llu\n"
+                 "# TYPE tern_cached_tokens_total counter\ntern_cached_tokens_total %llu\n"
+                 "# TYPE tern_output_tokens_total counter\ntern_output_tokens_total %llu\n"
+                 "# TYPE tern_prefill_seconds_total counter\ntern_prefill_seconds_total %.6f\n"
+                 "# TYPE tern_decode_seconds_total counter\ntern_decode_seconds_total %.6f\n"
+                 "# TYPE tern_requests_waiting gauge\ntern_requests_waiting %d\n"
+                 "# TYPE tern_requests_running gauge\ntern_requests_running %d\n",
+                 (unsigned long long)n.n_done, (unsigned long long)n.n_failed,
+                 (unsigned long long)n.n_cancelled, (unsigned long long)n.prompt_tokens,
+                 (unsigned long long)n.cached_tokens, (unsigned long long)n.output_tokens, n.prefill_s,
+                 n.decode_s, n.waiting, n.running ? 1 : 0) < 0)
+        return MHD_NO;
+    return send_text(c, 200, "text/plain; version=0.0.4", text);
+}
+
+static result tokenize(tn_http *h, connection *c, const json_t *body) {
+    const json_t *t = json_object_get(body, "content");
+    if (!json_is_string(t)) return refuse(c, 400, "'content' must be a text");
+    size_t n = json_string_length(t), n_ids = 0, cap = n + 16;
+    int32_t *ids = malloc(cap * sizeof *ids);
+    tern_error err = {0};
+    tern_status st =
+        ids ? tern_tokenize(tn_queue_opts(h->o.q)->e, json_string_value(t), n,
+                            json_is_true(json_object_get(body, "add_special")), false, ids, cap, &n_ids, &err)
+            : tn_fail(&err, TERN_E_MEMORY, "no memory for the tokens");
+    json_t *list = json_array();
+    for (size_t i = 0; st == TERN_OK && i < n_ids; i++) tn_json_append(&list, json_integer(ids[i]));
+    free(ids);
+    if (st == TERN_OK) return send_json(c, 200, tn_json_pack("{s:o}", "tokens", list));
+    json_decref(list);
+    return send_error(c, &err, tn_reply_status(&err));
+}
+
+static result detokenize(tn_http *h, connection *c, const json_t *body) {
+    const tern_engine *e = tn_queue_opts(h->o.q)->e;
+    const json_t *list = json_object_get(body, "tokens");
+    if (!json_is_array(list)) return refuse(c, 400, "'tokens' must be a list of token numbers");
+    tern_model_info info;
+    tern_engine_info(e, &info);
+    char *text = NULL;
+    size_t n = 0, cap = 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *k = json_array_get(list, i);
+        json_int_t id = json_is_integer(k) ? json_integer_value(k) : -1;
+        if (id < 0 || id >= info.n_vocab) {
+            free(text);
+            return refuse(c, 400, "tokens[%zu] is no token of this model: want 0 to %d", i, info.n_vocab - 1);
+        }
+        size_t more = tern_token_bytes(e, (int32_t)id, false, NULL, 0);
+        if (n + more > cap) {
+            char *grown = realloc(text, cap = 2 * (n + more));
+            if (!grown) {
+                free(text);
+                return refuse(c, 503, "no memory for the text");
+            }
+            text = grown;
+        }
+        n += tern_token_bytes(e, (int32_t)id, false, text + n, more);
+    }
+    json_t *v = tn_json_pack("{s:s%}", "content", text ? text : "", n);
+    free(text);
+    return send_json(c, 200, v);
+}
+
+static result with_body(tn_http *h, connection *c, const visit *v,
+                        result (*route)(tn_http *, connection *, const json_t *)) {
+    json_error_t je;
+    json_t *body = json_loadb(v->body ? v->body : "", v->n, JSON_REJECT_DUPLICATES, &je);
+    if (!json_is_object(body)) {
+        bool no_json = !body;
+        json_decref(body);
+        return no_json ? refuse(c, 400, "the body is not valid JSON, line %d: %.200s", je.line, je.text)
+                       : refuse(c, 400, "the body is not a JSON object");
+    }
+    result ok = route(h, c, body);
+    json_decref(body);
+    return ok;
+}
+
+/* ---- who may ask ------------------------------------------------------------------------------------ */
+
+bool tn_http_key_ok(const char *keys, const char *given) {
+    size_t n = strlen(given);
+    unsigned any = 0;
+    for (const char *k = keys; *k;) {
+        size_t len = strcspn(k, "\r\n");
+        unsigned differs = len != n || !len;
+        for (size_t i = 0; i < len; i++)
+            differs |= (unsigned)((uint8_t)k[i] ^ (uint8_t)(n ? given[i % n] : 0));
+        any |= !differs;
+        k += len;
+        k += strspn(k, "\r\n");
+    }
+    return any;
+}
+
+/* Without keys a page in a browser must not reach the server under a name of its own that leads here. */
+static bool host_ok(connection *c) {
+    const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    static const char *const own[] = {"localhost", "127.0.0.1", "[::1]"};
+    for (size_t i = 0; host && i < 3; i++) {
+        size_t n = strlen(own[i]);
+        if (!strncmp(host, own[i], n) && (!host[n] || host[n] == ':')) return true;
+    }
+    return !host;
+}
+
+static bool authorised(const tn_http *h, connection *c) {
+    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    return given && !strncmp(given, "Bearer ", 7) && tn_http_key_ok(h->o.keys, given + 7);
+}
+
+/* ---- routes ------------------------------------------------------------------------------------------ */
+
+static result route(tn_http *h, connection *c, const char *url, const char *method, const visit *v) {
+    static const struct {
+        const char *method, *url;
+    } all[] = {{"POST", "/v1/chat/completions"},
+               {"POST", "/v1/completions"},
+               {"POST", "/tokenize"},
+               {"POST", "/detokenize"},
+               {"GET", "/v1/models"},
+               {"GET", "/health"},
+               {"GET", "/metrics"}};
+    size_t i = 0, n = sizeof all / sizeof *all;
+    while (i < n && strcmp(all[i].url, url)) i++;
+    if (h->o.keys && i != 5 && !authorised(h, c)) return refuse(c, 401, "the API key is missing or wrong");
+    if (!h->o.keys && !host_ok(c)) return refuse(c, 403, "this server answers to localhost only");
+    if (i == n) return refuse(c, 404, "there is no such address");
+    if (strcmp(all[i].method, method) && !(all[i].method[0] == 'G' && !strcmp(method, "HEAD")))
+        return refuse(c, 405, "%s wants %s", all[i].url, all[i].method);
+    if (v->too_large) return refuse(c, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
+    if (v->no_memory) return refuse(c, 503, "no memory for the request");
+    switch (i) {
+    case 0: return complete(h, c, v, true);
+    case 1: return complete(h, c, v, false);
+    case 2: return with_body(h, c, v, tokenize);
+    case 3: return with_body(h, c, v, detokenize);
+    case 4: return models(h, c);
+    case 5: return send_json(c, 200, tn_json_pack("{s:s}", "status", "ok"));
+    default: return metrics(h, c);
+    }
+}
+
+static result handle(void *user, connection *c, const char *url, const char *method, const char *version,
+                     const char *data, size_t *n_data, void **state) {
+    (void)version;
+    visit *v = *state;
+    if (!v) {
+        *state = v = calloc(1, sizeof *v);
+        return v ? MHD_YES : MHD_NO;
+    }
+    if (*n_data) {
+        if (v->n + *n_data > TN_HTTP_BODY_MAX) {
+            v->too_large = true;
+        } else if (!v->too_large && !v->no_memory) {
+            if (v->n + *n_data > v->cap) {
+                char *more = realloc(v->body, v->cap = 2 * (v->n + *n_data));
+                if (!more) v->no_memory = true;
+                else v->body = more;
+            }
+            if (!v->no_memory) {
+                memcpy(v->body + v->n, data, *n_data);
+                v->n += *n_data;
+            }
+        }
+        *n_data = 0;
+        return v->too_large && v->n > 2u * TN_HTTP_BODY_MAX ? MHD_NO : MHD_YES;
+    }
+    return route(user, c, url, method, v);
+}
+
+static void completed(void *user, connection *c, void **state, enum MHD_RequestTerminationCode why) {
+    (void)user;
+    (void)c;
+    (void)why;
+    visit *v = *state;
+    if (v) free(v->body);
+    free(v);
+    *state = NULL;
+}
+
+tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *err) {
+    *out = NULL;
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
+    TN_FAIL_IF(inet_pton(AF_INET, o->host, &a.sin_addr) != 1, err, TERN_E_INVALID,
+               "'%s' is not an IPv4 address", o->host);
+    TN_FAIL_IF(ntohl(a.sin_addr.s_addr) >> 24 != 127 && !o->keys, err, TERN_E_INVALID,
+               "address %s can be reached from elsewhere: give it keys (--api-key-file)", o->host);
+    tn_http *h = calloc(1, sizeof *h);
+    TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for the server");
+    h->o = *o;
+    errno = 0;
+    h->d = MHD_start_daemon(
+        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0, NULL,
+        NULL, handle, h, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&a, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)TN_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TN_HTTP_IDLE_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)TN_HTTP_HEADERS_MAX, MHD_OPTION_NOTIFY_COMPLETED,
+        completed, NULL, MHD_OPTION_THREAD_STACK_SIZE, (size_t)(512 << 10), MHD_OPTION_END);
+    if (!h->d) {
+        (void)tn_fail(err, TERN_E_IO, "cannot listen on %s port %d: %s", o->host, o->port,
+                      errno ? strerror(errno) : "refused");
+        free(h);
+        return TERN_E_IO;
+    }
+    *out = h;
+    return TERN_OK;
+}
+
+int tn_http_port(const tn_http *h) {
+    const union MHD_DaemonInfo *i = MHD_get_daemon_info(h->d, MHD_DAEMON_INFO_BIND_PORT);
+    return i ? i->port : 0;
+}
+
+void tn_http_close(tn_http **ph) {
+    tn_http *h = *ph;
+    if (!h) return;
+    MHD_stop_daemon(h->d);
+    free(h);
+    *ph = NULL;
+}

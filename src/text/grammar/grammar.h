@@ -1,0 +1,55 @@
+/* text/grammar/grammar.h - answers that keep to a grammar: which tokens may come next.
+ *
+ *   tn_grammar_open_gbnf / _schema   text -> rules -> program (expr.h, program.h)
+ *   tn_grammar_bind                  to a vocabulary (vocab.h), then for every token:
+ *   tn_grammar_mask                  a bit per token: text that can still become a text of the grammar
+ *   tn_grammar_take                  the token drawn
+ *
+ * A grammar has one place in one text; it belongs to one thread at a time. Masks are kept by state, so that a
+ * place that comes again costs a look-up. Grammars speak of code points and tokens are bytes: a token may
+ * begin or end inside a character. */
+#ifndef TN_TEXT_GRAMMAR_GRAMMAR_H
+#define TN_TEXT_GRAMMAR_GRAMMAR_H
+
+#include "text/grammar/vocab.h"
+
+typedef struct tn_grammar tn_grammar;
+
+enum { TN_GRAMMAR_TEXT_MAX = 1 << 20 }; /* bytes of a grammar or schema */
+
+/* llama.cpp's GBNF; the text is the rule "root". Errors name the line. */
+tern_status tn_grammar_open_gbnf(tn_ctx *ctx, const char *text, size_t n_bytes, tn_grammar **out,
+                                 tern_error *err);
+/* JSON Schema (draft 2020-12, and what older drafts call otherwise where it is the same). Texts are the valid
+ * instances as JSON: properties in the order of the schema, then those that are required only, then others;
+ * bounded white space; what an instance may be is what the schema says. A keyword that cannot be held is
+ * refused by name. */
+tern_status tn_grammar_open_schema(tn_ctx *ctx, const char *json, size_t n_bytes, tn_grammar **out,
+                                   tern_error *err);
+void tn_grammar_close(tn_grammar **g);
+
+/* Borrows v, which must outlive the grammar or the next bind. */
+tern_status tn_grammar_bind(tn_grammar *g, const tn_gvocab *v, tern_error *err);
+
+/* Begin anew. With `after` (NULL: at once) the text is free until `after` has come, and white space behind it
+ * too; no token may end the text before that. */
+tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err);
+/* mask[id / 64] >> id % 64 & 1: token id may come next, v->n_vocab bits. Valid until the next call. End
+ * tokens are among them where the grammar can end. Fails when none may: then the vocabulary lacks what the
+ * grammar wants. */
+tern_status tn_grammar_mask(tn_grammar *g, const uint64_t **mask, tern_error *err);
+/* false: the grammar does not allow this token here, and stays where it is. */
+bool tn_grammar_take(tn_grammar *g, int32_t id);
+bool tn_grammar_can_end(const tn_grammar *g);
+bool tn_grammar_must_end(const tn_grammar *g); /* it can, and nothing may follow */
+
+/* For whole texts, whatever the place in another. */
+bool tn_grammar_accepts(tn_grammar *g, const char *text, size_t n_bytes);
+/* What the work was: states known, masks kept, times masks were computed, bytes of masks. */
+typedef struct tn_grammar_stats {
+    size_t n_states, n_masks;
+    uint64_t n_computed, n_asked;
+} tn_grammar_stats;
+tn_grammar_stats tn_grammar_get_stats(const tn_grammar *g);
+
+#endif

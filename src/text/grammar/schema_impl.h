@@ -1,0 +1,107 @@
+/* text/grammar/schema_impl.h - what the files that compile a JSON Schema share.
+ *
+ *   schema.c         goals: the schemas that one value must fit, together; references and alternatives
+ *   schema_types.c   what a value of one type may be under a goal: objects, arrays, strings, numbers
+ *   schema_text.c    strings: characters, patterns, formats, keys that are none of some names
+ *   schema_number.c  numbers in a range
+ *   schema_valid.c   does this value fit this schema? (for enum and const beside other keywords)
+ *
+ * A goal is a conjunction: properties of several schemas meet in goals of their own, so allOf is exact. */
+#ifndef TN_TEXT_GRAMMAR_SCHEMA_IMPL_H
+#define TN_TEXT_GRAMMAR_SCHEMA_IMPL_H
+
+#include "text/grammar/expr.h"
+
+#include <jansson.h>
+
+enum { TN_SCHEMA_ATOMS = 48, TN_SCHEMA_GOALS = 20000, TN_SCHEMA_BRANCHES = 512, TN_SCHEMA_DEPTH = 64 };
+
+/* Parts of a schema that a goal has taken care of. */
+enum { TN_SKIP_REF = 1, TN_SKIP_ALL = 2, TN_SKIP_ANY = 4, TN_SKIP_ONE = 8 };
+
+typedef struct tn_atom {
+    const json_t *s;
+    uint32_t skip;
+} tn_atom;
+
+typedef struct tn_goal {
+    size_t n;
+    tn_atom a[TN_SCHEMA_ATOMS];
+} tn_goal;
+
+typedef enum tn_jtype {
+    TN_J_NULL = 1,
+    TN_J_BOOL = 2,
+    TN_J_INT = 4, /* numbers without a fraction */
+    TN_J_NUM = 8, /* all numbers; implies TN_J_INT */
+    TN_J_STR = 16,
+    TN_J_ARR = 32,
+    TN_J_OBJ = 64,
+    TN_J_ALL = 127
+} tn_jtype;
+
+typedef struct tn_known_goal {
+    size_t first, n; /* atoms */
+    tn_grule rule;
+} tn_known_goal;
+
+typedef struct tn_sc {
+    tn_gb *b;
+    const json_t *root;
+    tern_error *err;
+    tern_status st; /* of the first failure */
+    tn_atom *atoms;
+    size_t n_atoms, cap_atoms;
+    tn_known_goal *goals; /* rules made, the first n_done of them compiled */
+    size_t n_goals, cap_goals, n_done;
+    int branches; /* alternatives of the goal at hand */
+    tn_gx ws, string, chars, key_end, one_char, number,
+        integer; /* rules of every schema, made when first used */
+} tn_sc;
+
+/* Remembers the first failure; returns TN_GX_NEVER. */
+tn_gx tn_sc_fail(tn_sc *c, tern_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* "json schema: WHAT is not supported" */
+tn_gx tn_sc_refuse(tn_sc *c, const char *what);
+
+void tn_goal_add(tn_sc *c, tn_goal *g, const json_t *schema); /* absent (NULL) and true add nothing */
+/* The rule of a goal, compiled once. */
+tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g);
+/* The schema that a $ref names. */
+const json_t *tn_sc_resolve(tn_sc *c, const char *ref);
+/* Refuses keywords that cannot be held for values of these types. */
+bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types);
+unsigned tn_sc_types(tn_sc *c, const json_t *schema); /* that "type" allows */
+
+tn_gx tn_sc_object(tn_sc *c, const tn_goal *g);
+tn_gx tn_sc_array(tn_sc *c, const tn_goal *g);
+tn_gx tn_sc_string(tn_sc *c, const tn_goal *g);
+tn_gx tn_sc_number(tn_sc *c, const tn_goal *g, bool integer);
+tn_gx tn_sc_value(tn_sc *c, const json_t *value); /* just this value */
+
+tn_gx tn_sc_ws(tn_sc *c);
+tn_gx tn_sc_any_string(tn_sc *c);
+tn_gx tn_sc_any_chars(tn_sc *c); /* of a string, any number */
+tn_gx tn_sc_one_char(tn_sc *c);
+tn_gx tn_sc_any_number(tn_sc *c, bool integer);
+tn_gx tn_sc_quoted(tn_sc *c, const char *text, size_t n_bytes); /* a string of just this text */
+tn_gx tn_sc_char_of(tn_sc *c, const tn_grange *r, size_t n);    /* a character of a string, out of a set */
+tn_gx tn_sc_pattern(tn_sc *c, const char *pattern, size_t n, uint32_t min,
+                    uint32_t max);                                 /* contents of a string */
+tn_gx tn_sc_format(tn_sc *c, const char *name);                    /* contents of a string */
+tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n); /* a string that is none of these */
+
+/* Numbers between bounds; an open one is infinite. */
+typedef struct tn_bounds {
+    double lo, hi;
+    bool lo_open, hi_open; /* the bound itself is left out */
+} tn_bounds;
+tn_gx tn_sc_between(tn_sc *c, tn_bounds b, bool integer);
+
+/* JSON's equality: 1 and 1.0 are the same. */
+bool tn_json_same(const json_t *a, const json_t *b);
+/* Also false after a failure. */
+bool tn_sc_fits(tn_sc *c, const json_t *value, const json_t *schema, int depth);
+bool tn_sc_matches(tn_sc *c, const char *text, size_t n, const char *pattern);
+
+#endif

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# tern cache and --pack as a user meets them: the first answer comes from the file, the next from the package that was made
+# meanwhile; what is wrong with the cache costs a notice and never the answer.
+set -u
+tern=$1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+export XDG_CACHE_HOME=$tmp/cache
+fail() { echo "FAILED: $*"; cat "$tmp/err" 2>/dev/null; exit 1; }
+ask() { "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 3 --temp 0 --ignore-eos --pack "$1" >"$tmp/out" 2>"$tmp/err"; }
+packages() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(len(json.load(sys.stdin)))'; }
+
+"$tern" synth --arch tiny-llama --type q4_0 -o "$tmp/m.gguf" || fail synth
+[ "$("$tern" cache path)" = "$tmp/cache/tern/packages" ] || fail "path"
+[ "$(packages)" = 0 ] || fail "a cache that is not there is empty"
+[ ! -e "$tmp/cache" ] || fail "looking made a folder"
+ask never || fail "never"
+[ ! -s "$tmp/err" ] && [ "$(packages)" = 0 ] || fail "never made a package"
+cp "$tmp/out" "$tmp/from_file"
+
+# the answer comes from the file's blocks; the package is there some time later
+ask later || fail "later"
+cmp -s "$tmp/out" "$tmp/from_file" || fail "the first answer is not the file's"
+if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$tmp/m.gguf"; fi # an emulated program cannot start itself
+until [ "$(packages)" = 1 ]; do sleep 0.1; done
+"$tern" cache ls | grep -q "m.gguf" || fail "ls names no source"
+key=$("$tern" cache ls --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["key"])')
+[ "$(stat -c %a "$tmp/cache/tern/packages/$key.tern")" = 600 ] || fail "others may read the package"
+ask later || fail "from the package"
+[ ! -s "$tmp/err" ] || fail "a notice where all is well"
+"$tern" run -m "$tmp/cache/tern/packages/$key.tern" -p "hello the world" -n 3 --temp 0 --ignore-eos >"$tmp/from_package" 2>"$tmp/err" || fail "the package alone"
+cmp -s "$tmp/out" "$tmp/from_package" || fail "the next answer is not the package's"
+
+# another model under the same name is another model
+"$tern" synth --arch tiny-llama --seed 5 --type q4_0 -o "$tmp/m.gguf" || fail "synth again"
+"$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 3 --temp 0 --ignore-eos >"$tmp/from_file" 2>"$tmp/err" || fail "the other model"
+ask later || fail "later, the other model"
+cmp -s "$tmp/out" "$tmp/from_file" || fail "an answer of the model that was there before"
+if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$tmp/m.gguf"; fi
+until [ "$(packages)" = 2 ]; do sleep 0.1; done
+
+"$tern" cache rm "$key" || fail rm
+"$tern" cache rm "$key" 2>"$tmp/err" && fail "rm twice"
+[ "$(wc -l <"$tmp/err")" = 1 ] || fail "rm twice: not one line"
+[ "$(packages)" = 1 ] || fail "rm"
+
+# a damaged package goes with one notice: a short one before the answer, which does not suffer ...
+key=$("$tern" cache ls --json | python3 -c 'import json,sys; print(json.load(sys.stdin)[0]["key"])')
+package=$tmp/cache/tern/packages/$key.tern
+truncate -s 5000 "$package"
+ask now || fail "a damaged package cost the answer"
+[ "$(grep -c damaged "$tmp/err")" = 1 ] || fail "no notice of the damage"
+[ "$(packages)" = 1 ] || fail "the damaged package was not made anew"
+cp "$tmp/out" "$tmp/from_package"
+# ... one whose weights do not fit their checksums when they are read
+python3 - "$package" <<'PY'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(0, 2)
+    half = f.tell() // 2
+    f.seek(half)
+    there = f.read(4096)
+    f.seek(half)
+    f.write(bytes(b ^ 255 for b in there))
+PY
+ask now && fail "wrong weights answered"
+grep -q damaged "$tmp/err" || fail "no notice of wrong weights"
+[ "$(packages)" = 0 ] || fail "the damaged package stayed"
+ask now || fail "now"
+[ "$(packages)" = 1 ] || fail "now made no package"
+cmp -s "$tmp/out" "$tmp/from_package" || fail "the package made anew is another one"
+
+"$tern" cache clear || fail clear
+[ "$(packages)" = 0 ] || fail "clear left something"
+
+# no cache at all: one notice, and the answer
+chmod 777 "$tmp/cache/tern/packages"
+ask now || fail "a foreign folder cost the answer"
+[ "$(wc -l <"$tmp/err")" = 1 ] || fail "not one notice"
+cmp -s "$tmp/out" "$tmp/from_file" || fail "not answered from the file, with a foreign folder"
+XDG_CACHE_HOME=$tmp/m.gguf ask now || fail "a cache that cannot be made cost the answer"
+[ "$(wc -l <"$tmp/err")" = 1 ] || fail "not one notice"
+chmod 700 "$tmp/cache/tern/packages"
+(trap '' XFSZ; ulimit -f 16; ask now) || fail "a full disk cost the answer"
+[ "$(wc -l <"$tmp/err")" = 1 ] || fail "a full disk: not one notice"
+
+"$tern" run -m "$tmp/m.gguf" -p hi -n 1 --pack sometimes 2>"$tmp/err"; [ $? = 2 ] || fail "an unknown word"
+for words in "" "add" "rm" "path x" "burn"; do
+    # shellcheck disable=SC2086
+    "$tern" cache $words >/dev/null 2>"$tmp/err"; [ $? = 2 ] || fail "cache $words"
+    [ "$(wc -l <"$tmp/err")" = 1 ] || fail "cache $words: not one line"
+done
+"$tern" cache add "$tmp/none.gguf" 2>"$tmp/err"; [ $? = 1 ] || fail "add of nothing"
+[ "$(wc -l <"$tmp/err")" = 1 ] || fail "add of nothing: not one line"
+echo "cache: all as promised"

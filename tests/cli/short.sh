@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# The short way: two words, standard input, models by name, split files, what a terminal sees, Ctrl-C.
+set -u
+tern=$1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+fail() { echo "FAILED: $*"; [ -f "$tmp/err" ] && head -5 "$tmp/err"; exit 1; }
+check() { # description, expected status, command...
+    local what=$1 want=$2
+    shift 2
+    "$@" >"$tmp/out" 2>"$tmp/err"
+    local got=$?
+    [ "$got" = "$want" ] || fail "$what: exit $got, want $want"
+}
+export HOME=$tmp/home XDG_CACHE_HOME=$tmp/cache XDG_DATA_HOME=$tmp/data
+unset HF_HOME HF_HUB_CACHE OLLAMA_MODELS TERN_MODELS
+mkdir -p "$HOME" "$tmp/mine/sub"
+tiny=models/tern-tiny
+demo=$tiny/demo.txt
+
+# two words, and the template
+"$tern" run -m $tiny --chat -f $demo --temp 0 -n 24 >"$tmp/chat" 2>/dev/null || fail "run --chat"
+check "tern MODEL -" 0 "$tern" $tiny - --temp 0 -n 24 <$demo
+cmp -s "$tmp/out" "$tmp/chat" || fail "the short way gives another answer than run --chat"
+head -n -2 $demo | "$tern" run $tiny - "$(tail -1 $demo)" --temp 0 -n 24 >"$tmp/out" 2>"$tmp/err" || fail "a document and a question"
+cmp -s "$tmp/out" "$tmp/chat" || fail "a document and a question give another answer"
+check "run MODEL TEXT" 0 "$tern" run $tiny "$(cat $demo)" --temp 0 -n 24
+cmp -s "$tmp/out" "$tmp/chat" || fail "run MODEL TEXT gives another answer"
+check "tern MODEL TEXT" 0 "$tern" $tiny "$(cat $demo)" --temp 0 -n 24
+cmp -s "$tmp/out" "$tmp/chat" || fail "tern MODEL TEXT gives another answer"
+check "--raw" 0 "$tern" $tiny "The capital" --raw --temp 0 -n 8
+cp "$tmp/out" "$tmp/raw"
+check "-p without a template" 0 "$tern" run -m $tiny -p "The capital" --temp 0 -n 8
+cmp -s "$tmp/out" "$tmp/raw" || fail "--raw is not plain text"
+check "chat" 0 bash -c "printf 'Hello\n/exit\n' | '$tern' $tiny --temp 0 -n 4"
+[ -s "$tmp/out" ] || fail "tern MODEL does not chat"
+check "--raw and --system" 2 "$tern" $tiny hi --raw --system x
+check "too many words" 2 "$tern" $tiny a b c
+check "two texts from outside" 2 "$tern" run $tiny - -f $demo </dev/null
+check "not a model" 2 "$tern" nothing-like-this; [ "$(wc -l <"$tmp/err")" = 1 ] || fail "not one line"
+check "no words" 2 "$tern"; [ "$(wc -l <"$tmp/err")" = 5 ] || fail "tern alone does not print five lines"
+
+# the answer ends its line before the statistics begin
+"$tern" run -m $tiny -p "The capital" --temp 0 -n 8 --stats >"$tmp/both" 2>&1
+grep -q '^drafts: ' "$tmp/both" || fail "the statistics do not begin a line"
+
+# a model without a template: plain text, and said
+"$tern" synth --arch tiny-llama -o "$tmp/mine/plain.gguf" || fail synth
+check "no template" 0 "$tern" "$tmp/mine/plain.gguf" "the inn" -n 4 --temp 0 --ignore-eos
+grep -q "no chat template" "$tmp/err" || fail "plain text in silence"
+
+# split files
+command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+"$tern" synth --arch tiny-qwen2 -o "$tmp/whole.gguf" || fail synth
+python3 tests/tools/split_gguf.py "$tmp/whole.gguf" "$tmp/mine/sub/part" 3 || fail "cannot split"
+"$tern" run -m "$tmp/whole.gguf" -p "the inn" -n 12 --temp 0 --ignore-eos >"$tmp/want" 2>/dev/null || fail "run the whole"
+check "split" 0 "$tern" run -m "$tmp/mine/sub/part-00001-of-00003.gguf" -p "the inn" -n 12 --temp 0 --ignore-eos
+cmp -s "$tmp/out" "$tmp/want" || fail "a split file gives another text"
+check "the second part" 2 "$tern" run -m "$tmp/mine/sub/part-00002-of-00003.gguf" -p hi
+grep -q "part-00001-of-00003.gguf" "$tmp/err" || fail "the first part is not named"
+mkdir "$tmp/broken" && cp "$tmp"/mine/sub/part-0000[12]* "$tmp/broken"
+check "a part is missing" 1 "$tern" run -m "$tmp/broken/part-00001-of-00003.gguf" -p hi
+grep -q "part-00003-of-00003.gguf" "$tmp/err" || fail "the missing part is not named"
+cp "$tmp/mine/sub/part-00002-of-00003.gguf" "$tmp/broken/part-00003-of-00003.gguf"
+check "a part twice" 1 "$tern" run -m "$tmp/broken/part-00001-of-00003.gguf" -p hi
+cp "$tmp/whole.gguf" "$tmp/broken/part-00003-of-00003.gguf"
+check "a part that is whole" 1 "$tern" run -m "$tmp/broken/part-00001-of-00003.gguf" -p hi
+cp "$tmp/mine/sub/part-00001-of-00003.gguf" "$tmp/broken/renamed.gguf"
+check "a renamed part" 1 "$tern" run -m "$tmp/broken/renamed.gguf" -p hi
+
+# models by name: own folders and other tools' stores
+hub=$XDG_CACHE_HOME/huggingface/hub/models--org--small/snapshots/abc
+mkdir -p "$hub" "$HOME/.ollama/models/blobs" "$HOME/.ollama/models/manifests/registry.ollama.ai/library/tiny" "$HOME/.lmstudio/models/maker/repo"
+cp tests/oracle/fixtures/qwen2/{config.json,model.safetensors} "$hub"
+digest=$(sha256sum "$tmp/whole.gguf" | cut -d' ' -f1)
+cp "$tmp/whole.gguf" "$HOME/.ollama/models/blobs/sha256-$digest"
+printf '{"layers":[{"mediaType":"application/vnd.ollama.image.template","digest":"sha256:00"},{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:%s"}]}' "$digest" \
+    >"$HOME/.ollama/models/manifests/registry.ollama.ai/library/tiny/0.1b"
+printf '{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:../../../etc/passwd"}]}' \
+    >"$HOME/.ollama/models/manifests/registry.ollama.ai/library/tiny/evil"
+cp "$tmp/whole.gguf" "$HOME/.lmstudio/models/maker/repo/studio.gguf"
+printf 'not a model' >"$tmp/mine/broken.gguf"
+export TERN_MODELS=$tmp/nowhere:$tmp/mine
+check "models --json" 0 "$tern" models --json
+python3 - "$tmp/out" "$tmp" <<'END' || fail "the list of models"
+import json, os, sys
+m = {e["name"]: e for e in json.load(open(sys.argv[1]))}
+assert set(m) == {"plain.gguf", "broken.gguf", "sub/part-00001-of-00003.gguf", "org/small", "tiny:0.1b", "maker/repo/studio.gguf"}, sorted(m)
+assert not m["broken.gguf"]["runs"] and "GGUF" in m["broken.gguf"]["why_not"]
+assert all(e["runs"] and e["arch"] in ("llama", "qwen2") and e["weight_bytes"] > 0 for n, e in m.items() if n != "broken.gguf")
+assert m["sub/part-00001-of-00003.gguf"]["bytes"] == sum(os.path.getsize(f"{sys.argv[2]}/mine/sub/part-0000{i}-of-00003.gguf") for i in (1, 2, 3))
+assert [m[n]["where"] for n in ("plain.gguf", "org/small", "tiny:0.1b", "maker/repo/studio.gguf")] == ["TERN_MODELS", "Hugging Face", "Ollama", "LM Studio"]
+END
+check "models" 0 "$tern" models
+[ "$(wc -l <"$tmp/out")" = 7 ] || fail "models does not print a head and six lines"
+for name in tiny:0.1b studio maker/repo/studio.gguf part-00001-of-00003; do
+    check "run $name" 0 "$tern" run -m $name -p "the inn" -n 12 --temp 0 --ignore-eos
+    cmp -s "$tmp/out" "$tmp/want" || fail "$name gives another text"
+done
+check "tern NAME TEXT" 0 "$tern" plain "the inn" -n 4 --temp 0
+cp "$tmp/whole.gguf" "$tmp/mine/studio.gguf"
+check "a name that two models have" 2 "$tern" studio "the inn"
+
+# a terminal: progress of a long prompt, a clean line after it; Ctrl-C ends the answer at once
+python3 - "$tern" "$tmp" <<'END' || fail "on a terminal"
+import os, pty, re, signal, sys
+tern, tmp = sys.argv[1:]
+open(f"{tmp}/long.txt", "w").write("the old inn near the weir. " * 90)
+
+def start(*args):
+    pid, fd = pty.fork()
+    if not pid:
+        os.execv(tern, ["tern", *args])
+    return pid, fd
+
+def rest(fd, seen=b""):
+    while True:
+        try:
+            more = os.read(fd, 4096)
+        except OSError:
+            return seen
+        if not more:
+            return seen
+        seen += more
+
+pid, fd = start("run", "-m", f"{tmp}/mine/plain.gguf", "-f", f"{tmp}/long.txt", "-n", "3", "-c", "4096", "--temp", "0", "--ignore-eos")
+seen = rest(fd)
+assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 0, seen
+shown = [int(x) for x in re.findall(rb"prompt: (\d+) of \d+ tokens", seen)]
+assert len(shown) >= 2 and shown == sorted(shown) and shown[0] > 0, seen[-300:]
+last = seen.rfind(b"tokens")
+assert b"\r\x1b[K" in seen[last:], "the line is not cleared before the answer"
+
+pid, fd = start("run", "-m", f"{tmp}/mine/plain.gguf", "-p", "the inn", "-n", "-1", "-c", "1000000", "--ignore-eos", "--temp", "0", "--set", "draft=none")
+seen = os.read(fd, 1)
+while len(seen) < 200:
+    seen += os.read(fd, 4096)
+os.write(fd, b"\x03")
+seen = rest(fd, seen)
+assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 1, seen[-200:]
+assert b"\ntern: cancelled" in seen.replace(b"\r\n", b"\n"), seen[-200:]
+END
+echo "the short way: fine"

@@ -1,0 +1,94 @@
+/* What tern_engine_estimate says before a model is opened, beside what it then takes. */
+#include <tern.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const archs[] = {"tiny-llama", "tiny-qwen2", "tiny-gemma2", "tiny-phi3"};
+enum { N_ARCHS = sizeof archs / sizeof archs[0] };
+static char model[N_ARCHS][256], package[N_ARCHS][256];
+
+static int setup(void **state) {
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++) {
+        char cmd[1500];
+        snprintf(model[i], sizeof model[i], TN_BINARY_DIR "/estimate-%d-%ld.gguf", i, (long)getpid());
+        snprintf(package[i], sizeof package[i], TN_BINARY_DIR "/estimate-%d-%ld.tern", i, (long)getpid());
+        snprintf(cmd, sizeof cmd,
+                 TN_TERN " synth --arch %s -o %s && " TN_TERN " pack %s -o %s --calib-tokens 256 >/dev/null",
+                 archs[i], model[i], model[i], package[i]);
+        if (system(cmd)) return -1;
+    }
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++) unlink(model[i]), unlink(package[i]);
+    return 0;
+}
+
+static void opened(const char *path, int32_t n_ctx, tern_model_info *info, tern_stats *stats) {
+    tern_engine *e;
+    tern_session *s;
+    tern_error err = {0};
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = n_ctx;
+    const int32_t ids[] = {1, 2, 3};
+    if (tern_engine_open(path, NULL, &e, &err) != TERN_OK || tern_session_open(e, &so, &s, &err) != TERN_OK ||
+        tern_session_prefill(s, ids, 3, &err) != TERN_OK)
+        fail_msg("%s", err.message);
+    tern_engine_info(e, info);
+    info->arch = info->name = info->scheme = NULL; /* the engine's */
+    tern_session_stats(s, stats);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
+static void as_it_will_be(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * N_ARCHS; i++) {
+        const char *path = i < N_ARCHS ? model[i] : package[i - N_ARCHS];
+        tern_options *o;
+        tern_estimate m;
+        tern_model_info info;
+        tern_stats stats;
+        tern_error err = {0};
+        assert_int_equal(tern_options_new(&o, &err), TERN_OK);
+        assert_int_equal(tern_options_set(o, "ctx-size", "300", &err), TERN_OK);
+        if (tern_engine_estimate(path, o, &m, &err) != TERN_OK) fail_msg("%s", err.message);
+        opened(path, 300, &info, &stats);
+        assert_int_equal(m.n_ctx, 300);
+        assert_int_equal(m.kv_bytes, stats.kv_bytes);
+        assert_true(m.work_bytes > 0);
+        if (i < N_ARCHS) assert_int_equal(m.weight_bytes, info.weight_bytes);
+        else if (m.weight_bytes < info.weight_bytes / 2 || m.weight_bytes > info.weight_bytes * 3)
+            fail_msg("%s: %llu bytes, really %llu", path, (unsigned long long)m.weight_bytes,
+                     (unsigned long long)info.weight_bytes);
+        tern_options_free(&o);
+    }
+}
+
+static void fails_as_opening_would(void **state) {
+    (void)state;
+    tern_estimate m;
+    tern_error err = {0};
+    assert_int_equal(tern_engine_estimate("/nonexistent.gguf", NULL, &m, &err), TERN_E_IO);
+    assert_non_null(strstr(err.message, "/nonexistent.gguf"));
+    assert_int_equal(tern_engine_estimate(TN_SOURCE_DIR "/README.md", NULL, &m, &err), TERN_E_FORMAT);
+    assert_int_equal(tern_engine_estimate_sized(model[0], NULL, &m, 8, &err), TERN_E_INVALID);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_it_will_be),
+        cmocka_unit_test(fails_as_opening_would),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

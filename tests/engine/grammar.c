@@ -1,0 +1,238 @@
+/* Answers under a grammar: they keep to it, and drafts change nothing about them. */
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "lab/synth.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char gguf[256];
+static tern_engine *e;
+
+static void must(tern_status st, const tern_error *err) {
+    if (st != TERN_OK) fail_msg("%s", err->message);
+}
+
+static int setup(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_pool *pool;
+    tern_error err = {0};
+    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/grammar-%ld.gguf", (long)getpid());
+    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
+        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 3, TN_F32, &err) != TERN_OK)
+        return -1;
+    tn_pool_close(&pool);
+    tern_options o;
+    tn_options_defaults(&o);
+    o.n_threads = 2;
+    return tern_engine_open(gguf, &o, &e, &err) == TERN_OK ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tern_engine_close(&e);
+    unlink(gguf);
+    return 0;
+}
+
+typedef struct heard {
+    char text[16384];
+    size_t n;
+    int32_t ids[600], n_ids;
+    tern_generate_result res;
+} heard;
+
+static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
+    heard *h = user;
+    (void)logprob;
+    assert_true(h->n + n < sizeof h->text && h->n_ids < 600);
+    memcpy(h->text + h->n, text, n);
+    h->text[h->n += n] = 0;
+    if (token >= 0) h->ids[h->n_ids++] = token;
+    return true;
+}
+
+static tern_session *session_of(void) {
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = 700;
+    tern_session *s;
+    tern_error err;
+    must(tern_session_open(e, &so, &s, &err), &err);
+    return s;
+}
+
+static void answer(tern_session *s, const int32_t *prompt, size_t n, tern_generate_options *o, heard *h) {
+    tern_error err = {0};
+    h->n = 0;
+    h->n_ids = 0;
+    h->text[0] = 0;
+    o->on_token = on_token;
+    o->user = h;
+    must(tern_session_prefill(s, prompt, n, &err), &err);
+    must(tern_session_generate(s, o, &h->res, &err), &err);
+}
+
+static const struct {
+    const char *text;
+    bool schema;
+} all[] = {
+    {"root ::= \"yes\" | \"no\"", false},
+    {"root ::= ([a-z]{1,9} [ ,]){2,12} \".\"", false},
+    {"root ::= \"\xe2\x82\xac\" [\\u00e0-\\u00ff\\u4e00-\\u9fff]{3,9} \"!\"", false},
+    {"root ::= \"(\" root \")\" | \"x\"{1,4}", false},
+    {"{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":12},\"n\":{\"type\":"
+     "\"integer\",\"minimum\":"
+     "3,\"maximum\":999},\"list\":{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"bc\",null]},\"maxItems\":"
+     "4}},\"required\":[\"name\",\"n\","
+     "\"list\"],\"additionalProperties\":false}",
+     true},
+    {"{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"minItems\":6,\"maxItems\":30}", true},
+};
+
+static void kept(void **state) {
+    (void)state;
+    tern_session *plain = session_of(), *drafted = session_of();
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_rng rng = {17};
+    static heard a, b;
+    int ended = 0, n_accepted = 0;
+    for (int i = 0; i < 90; i++) {
+        size_t k = (size_t)i % (sizeof all / sizeof *all);
+        int32_t prompt[40];
+        size_t n = 4 + tn_rng_below(&rng, 30);
+        for (size_t j = 0; j < n; j++)
+            prompt[j] =
+                (int32_t)tn_rng_below(&rng, tn_rng_below(&rng, 2) ? 60 : (uint64_t)e->model->h.n_vocab);
+        tern_generate_options o;
+        tern_generate_options_defaults(&o);
+        o.max_tokens = 150;
+        *(all[k].schema ? &o.json_schema : &o.grammar) = all[k].text;
+        o.sampling.temperature = tn_rng_below(&rng, 2) ? 0 : 1;
+        o.sampling.top_k = tn_rng_below(&rng, 2) ? 40 : 0;
+        o.sampling.seed = tn_rng_u64(&rng);
+        answer(plain, prompt, n, &o, &a);
+        static const char *const drafts[] = {"lookup", "sam", "all", "sam,calibrated"};
+        o.draft = drafts[tn_rng_below(&rng, 4)];
+        o.draft_eager = tn_rng_below(&rng, 2);
+        answer(drafted, prompt, n, &o, &b);
+        if (a.n_ids != b.n_ids || memcmp(a.ids, b.ids, (size_t)a.n_ids * sizeof *a.ids) ||
+            strcmp(a.text, b.text) || a.res.reason != b.res.reason)
+            fail_msg("case %d, %s: '%s' instead of '%s'", i, o.draft, b.text, a.text);
+        tern_error err = {0};
+        tn_grammar *g;
+        tern_status st = all[k].schema
+                             ? tn_grammar_open_schema(&ctx, all[k].text, strlen(all[k].text), &g, &err)
+                             : tn_grammar_open_gbnf(&ctx, all[k].text, strlen(all[k].text), &g, &err);
+        must(st, &err);
+        bool whole = tn_grammar_accepts(g, a.text, a.n);
+        if (a.res.reason == TERN_STOP_END && !whole)
+            fail_msg("'%s' is not of the grammar %s", a.text, all[k].text);
+        assert_true(a.res.reason == TERN_STOP_END || a.res.reason == TERN_STOP_LENGTH);
+        ended += a.res.reason == TERN_STOP_END;
+        tn_grammar_close(&g);
+    }
+    tern_draft_stats ds;
+    tern_session_draft_stats(drafted, &ds);
+    n_accepted = (int)ds.n_accepted;
+    printf("%d of 90 answers ended, %d drafts accepted\n", ended, n_accepted);
+    assert_true(ended >= 60);
+    assert_true(n_accepted > 50); /* the test is of drafts that are taken */
+    tern_session_close(&plain);
+    tern_session_close(&drafted);
+}
+
+/* The grammar begins behind the thoughts, named or opened by the prompt. */
+static void thoughts(void **state) {
+    (void)state;
+    tern_session *s = session_of();
+    static heard h;
+    for (int named = 0; named < 2; named++) {
+        const char *text = named ? "Q" : "Q<think>\n";
+        int32_t prompt[64];
+        size_t n;
+        tern_error err = {0};
+        must(tern_tokenize(e, text, strlen(text), false, true, prompt, 64, &n, &err), &err);
+        int thought = 0;
+        for (uint64_t seed = 0; seed < 30; seed++) {
+            tern_generate_options o;
+            tern_generate_options_defaults(&o);
+            o.max_tokens = 400;
+            o.grammar = "root ::= \"yes\" | \"no\"";
+            o.grammar_after = named ? "e" : NULL;
+            o.sampling.temperature = 1;
+            o.sampling.top_k = 0;
+            o.sampling.seed = seed;
+            answer(s, prompt, n, &o, &h);
+            if (!named) { /* a random model never closes its thought */
+                assert_int_equal(h.res.reason, TERN_STOP_LENGTH);
+                continue;
+            }
+            if (h.res.reason == TERN_STOP_LENGTH) continue;
+            static char whole[20000]; /* with the text of control tokens, where the word may be */
+            size_t k = 0;
+            for (int32_t i = 0; i < h.n_ids; i++)
+                k += tern_token_bytes(e, h.ids[i], true, whole + k, sizeof whole - 1 - k);
+            whole[k] = 0;
+            char *at = memchr(whole, 'e', k);
+            assert_non_null(at);
+            at += 1 + strspn(at + 1, " \n\r\t");
+            if (strcmp(at, "yes") && strcmp(at, "no")) fail_msg("'%s'", whole);
+            thought++;
+        }
+        assert_true(!named || thought > 5);
+    }
+    tern_session_close(&s);
+}
+
+static void errors(void **state) {
+    (void)state;
+    static const struct {
+        const char *grammar, *schema, *after;
+        bool ignore_end;
+        const char *message;
+    } bad[] = {
+        {"root ::= \"a\"", "{}", NULL, false, "want one of them"},
+        {NULL, NULL, "x", false, "goes with a grammar"},
+        {"root ::= \"a\"", NULL, NULL, true, "ignore_end"},
+        {"root ::= a", NULL, NULL, false, "not defined"},
+        {NULL, "{\"not\":{}}", NULL, false, "'not' is not supported"},
+    };
+    tern_session *s = session_of();
+    int32_t prompt[] = {1, 2, 3};
+    tern_error err = {0};
+    must(tern_session_prefill(s, prompt, 3, &err), &err);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        tern_generate_options o;
+        tern_generate_options_defaults(&o);
+        o.grammar = bad[i].grammar;
+        o.json_schema = bad[i].schema;
+        o.grammar_after = bad[i].after;
+        o.ignore_end = bad[i].ignore_end;
+        tern_generate_result r;
+        assert_int_not_equal(tern_session_generate(s, &o, &r, &err), TERN_OK);
+        if (!strstr(err.message, bad[i].message)) fail_msg("%s", err.message);
+    }
+    static heard h; /* and the session goes on */
+    tern_generate_options o;
+    tern_generate_options_defaults(&o);
+    o.grammar = "root ::= \"b\"";
+    answer(s, prompt, 3, &o, &h);
+    assert_string_equal(h.text, "b");
+    tern_session_close(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kept), cmocka_unit_test(thoughts),
+                                       cmocka_unit_test(errors)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

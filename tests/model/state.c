@@ -1,0 +1,226 @@
+/* A state against the text it stands for: random appending, keeping of a draft's rows, truncating, snapshots,
+ * saving and loading. After each, the KV cache holds every position's keys and values, and a recurrent kind, which
+ * goes back to snapshots only, what computing from the first token on gives. */
+#include "base/rng.h"
+#include "kernels/attn_f32.h"
+#include "model/state.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { CTX = 100, N_LAYERS = 2, N_KV = 2, D = 4, ROUNDS = 4000 };
+
+/* value = value * 31 + row for every row: what a recurrent matrix is, small. */
+typedef struct fold {
+    uint64_t value, rows[CTX];
+    int n_closed;
+} fold;
+
+static uint64_t fold_bytes(const void *self) { return sizeof(((const fold *)self)->value); }
+static void fold_append(void *self, int32_t n_tok, int32_t n) {
+    fold *f = self;
+    for (int32_t i = n_tok; i < n_tok + n; i++) f->value = f->value * 31 + f->rows[i];
+}
+static void fold_keep(void *self, int32_t slot, int32_t n_tok) {
+    fold *f = self;
+    (void)n_tok;
+    f->value = f->value * 31 + f->rows[slot];
+}
+static size_t fold_snapshot_bytes(const void *self) { return (size_t)fold_bytes(self); }
+static void fold_snapshot(const void *self, void *out) {
+    memcpy(out, &((const fold *)self)->value, sizeof(uint64_t));
+}
+static void fold_restore(void *self, const void *from) {
+    fold *f = self;
+    if (from) memcpy(&f->value, from, sizeof f->value);
+    else f->value = 0;
+}
+static void fold_transfer(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user) {
+    (void)n_tok;
+    (void)saving;
+    io(user, &((fold *)self)->value, sizeof(uint64_t));
+}
+static void fold_close(void *self) { ((fold *)self)->n_closed++; }
+
+static const tn_state_ops fold_state = {.name = "fold",
+                                        .bytes = fold_bytes,
+                                        .append = fold_append,
+                                        .keep = fold_keep,
+                                        .snapshot_bytes = fold_snapshot_bytes,
+                                        .snapshot = fold_snapshot,
+                                        .restore = fold_restore,
+                                        .transfer = fold_transfer,
+                                        .close = fold_close};
+
+typedef struct file {
+    char *data;
+    size_t n, at, cap;
+} file;
+
+static void put(void *user, void *data, size_t n) {
+    file *f = user;
+    if (!n) return;
+    if (f->n + n > f->cap) f->data = realloc(f->data, f->cap = 2 * (f->n + n));
+    assert_non_null(f->data);
+    memcpy(f->data + f->n, data, n);
+    f->n += n;
+}
+
+static void get(void *user, void *data, size_t n) {
+    file *f = user;
+    if (!n) return;
+    assert_true(f->at + n <= f->n);
+    memcpy(data, f->data + f->at, n);
+    f->at += n;
+}
+
+static tn_ctx ctx;
+static tn_hparams h = {.n_layers = N_LAYERS,
+                       .n_embd = 8,
+                       .n_heads = 2,
+                       .n_kv_heads = N_KV,
+                       .d_head = D,
+                       .n_ff = 8,
+                       .n_vocab = 16};
+
+static float value_of(uint64_t token, int32_t pos, int layer, int head, int d) {
+    return (float)(token % 1000 + (uint64_t)pos * 7 + (uint64_t)(layer * 100 + head * 10 + d));
+}
+
+/* What the ops of a forward do: the row of `token`, rotated for `pos`, goes to `slot`. */
+static void write_row(tn_state *s, fold *f, uint64_t token, int32_t pos, int32_t slot) {
+    float k[D], v[D];
+    for (int l = 0; l < N_LAYERS; l++) {
+        for (int a = 0; a < N_KV; a++) {
+            for (int d = 0; d < D; d++) k[d] = value_of(token, pos, l, a, d), v[d] = -k[d];
+            tn_kv_put(&s->kv, l, a, slot, k, v);
+        }
+    }
+    if (f) f->rows[slot] = token;
+}
+
+static void check(const tn_state *s, const fold *f, const uint64_t *text, int32_t n) {
+    assert_int_equal(s->n_tok, n);
+    uint64_t want = 0;
+    for (int32_t p = 0; p < n; p++) {
+        want = want * 31 + text[p];
+        for (int l = 0; l < N_LAYERS; l++) {
+            for (int a = 0; a < N_KV; a++) {
+                const float *k = tn_kv_k(&s->kv, l, a) + p / TN_KV_PANEL * TN_KV_PANEL * D + p % TN_KV_PANEL,
+                            *v = tn_kv_v(&s->kv, l, a) + p * D;
+                for (int d = 0; d < D; d++) {
+                    float x = value_of(text[p], p, l, a, d);
+                    if (k[d * TN_KV_PANEL] != x || v[d] != -x)
+                        fail_msg("position %d of %d is another's", p, n);
+                }
+            }
+        }
+    }
+    if (f && f->value != want) fail_msg("the recurrent part is not that of these %d tokens", n);
+}
+
+static void open_state(tn_state *s, fold *f) {
+    tern_error err = {0};
+    tn_program p;
+    assert_int_equal(tn_program_make(&ctx, &h, &p, &err), TERN_OK);
+    assert_int_equal(tn_state_open(&ctx, &p, &h, CTX, s, &err), TERN_OK);
+    tn_program_free(&p);
+    if (f) tn_state_add(s, &fold_state, f);
+}
+
+static void follows_the_text(void **state) {
+    (void)state;
+    for (int recurrent = 0; recurrent < 2; recurrent++) {
+        tn_rng rng = {11 + (uint64_t)recurrent};
+        tn_state s, other;
+        fold fold_s = {0}, fold_other = {0}, *f = recurrent ? &fold_s : NULL;
+        tern_error err = {0};
+        uint64_t text[CTX];
+        int32_t n = 0, marks[ROUNDS], n_marks = 0;
+        int n_back = 0;
+        open_state(&s, f);
+        assert_int_equal(tn_state_truncates(&s), !recurrent);
+        for (int round = 0; round < ROUNDS; round++) {
+            int32_t room = CTX - n, k = (int32_t)(tn_rng_u64(&rng) % 9) + 1;
+            switch (tn_rng_u64(&rng) % 5) {
+            case 0: /* rows of a prompt */
+                if (k > room) break;
+                for (int32_t i = 0; i < k; i++) {
+                    text[n + i] = tn_rng_u64(&rng) % 997;
+                    write_row(&s, f, text[n + i], n + i, n + i);
+                }
+                tn_state_append(&s, k);
+                n += k;
+                break;
+            case 1: { /* a draft of k rows, one path: a row of each depth, the others beside it */
+                if (k > room) break;
+                int32_t depth = 0, slot = 0;
+                uint64_t token[9];
+                for (int32_t i = 0; i < k; i++) {
+                    token[i] = tn_rng_u64(&rng) % 997;
+                    write_row(&s, f, token[i], n + (i + 1) / 2, n + i); /* depths 0 1 1 2 2 3 3 .. */
+                }
+                int32_t base = n;
+                for (; slot < k && depth <= k / 2; depth++) {
+                    tn_state_keep(&s, base + slot);
+                    text[n++] = token[slot];
+                    slot = 2 * depth + 1 + (int32_t)(tn_rng_u64(&rng) % 2);
+                }
+                break;
+            }
+            case 2: { /* back; what is lost is evaluated again */
+                int32_t to = n ? (int32_t)(tn_rng_u64(&rng) % (uint64_t)n) : 0;
+                int32_t left = tn_state_truncate(&s, to), want = to;
+                if (recurrent && to < n) {
+                    while (n_marks && marks[n_marks - 1] > to) n_marks--;
+                    want = n_marks > 0 ? marks[n_marks - 1] : 0;
+                    /* only the youngest marks are kept */
+                    n_back += left != want;
+                    assert_true(left == want || left == 0);
+                    if (!left) n_marks = 0;
+                } else {
+                    assert_int_equal(left, to);
+                }
+                n = left;
+                break;
+            }
+            case 3:
+                assert_int_equal(tn_state_snapshot(&s, &err), TERN_OK);
+                if (n_marks == 0 || marks[n_marks - 1] != n) marks[n_marks++] = n;
+                break;
+            default: { /* through a file, into another state */
+                file a = {0}, b = {0};
+                open_state(&other, recurrent ? &fold_other : NULL);
+                tn_state_save(&s, put, &a);
+                tn_state_load(&other, n, get, &a);
+                assert_int_equal(a.at, a.n);
+                check(&other, recurrent ? &fold_other : NULL, text, n);
+                tn_state_save(&other, put, &b);
+                assert_true(a.n == b.n &&
+                            memcmp(a.data, b.data, a.n) == 0); /* the same text, the same bytes */
+                tn_state_close(&other);
+                free(a.data);
+                free(b.data);
+            }
+            }
+            check(&s, f, text, n);
+        }
+        assert_true(n_back < ROUNDS / 20);
+        uint64_t bytes = tn_state_bytes(&s);
+        assert_true(bytes >= 2 * sizeof(float) * N_LAYERS * N_KV * D * CTX && bytes < 100000);
+        tn_state_close(&s);
+        assert_int_equal(ctx.live_bytes[TN_MEM_KV], 0);
+        if (recurrent) assert_int_equal(fold_s.n_closed, 1);
+    }
+}
+
+int main(void) {
+    tn_ctx_init(&ctx, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(follows_the_text)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
