@@ -4,7 +4,7 @@
 # e.g. LLAMA_BENCH=../llama.cpp/build/bin/llama-bench bench/cold-vs-peer.sh qwen2.5-1.5b 128,512 3 2 5
 # llama-bench evaluates the prompt once without a warm-up run; its start is over when it prints that result. Q8_0 and Q4_0 (every matrix, also the
 # output's, which llama-quantize would store wider), with mmap and without. tern: an edgeflow package of BITS bits.
-# PRIME=0: do not touch memory before each start (see docs/cold-start.md).
+# PRIME=0: do not touch memory before each start (see docs/reference/cold-start.md).
 set -euo pipefail
 arch=${1:?usage: bench/cold-vs-peer.sh ARCH [PROMPTS] [ROUNDS] [THREADS] [BITS]}
 prompts=${2:-128,512} rounds=${3:-3} threads=${4:-2} bits=${5:-5}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The OPTIONS section of man/tern.1 and the reference of parameters in docs/cli.md, from what the program says itself.
+"""The OPTIONS section of man/tern.1 and the reference of parameters in docs/reference/cli.md, from what the program says itself.
 
     manpage.py TERN            rewrites them
     manpage.py --check TERN    exits 1, with the first difference, if they are not what `tern help` says (tests/cli/man.sh)
@@ -11,7 +11,7 @@ import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PAGE = os.path.join(ROOT, "man", "tern.1")
-DOC = os.path.join(ROOT, "docs", "cli.md")
+DOC = os.path.join(ROOT, "docs", "reference", "cli.md")
 SUB = {"rag": ("add", "ls", "rm")}
 BEGIN, END = "<!-- parameters: written by scripts/manpage.py -->", "<!-- end of parameters -->"
 

@@ -361,7 +361,8 @@ int cmd_sim(int argc, char **argv) {
         {"steal-above", 0, "N", ARG_INT, &steal, -1, 1 << 20,
          "the CPU takes products when more than N wait (default: 5 with synergy, else never; -1: never)"},
         {"load", 0, "HOW", ARG_STR, &load, 0, 0,
-         "warm (default), stream, overlap, sequential, layers or build (docs/simulator.md); sweep: stream"},
+         "warm (default), stream, overlap, sequential, layers or build (docs/reference/simulator.md); sweep: "
+         "stream"},
         {"bits", 0, "B", ARG_FLOAT, &bits, 1, 8,
          "of packed weights, with --load stream or overlap (default 8)"},
         {"attention", 0, "HOW", ARG_STR, &attention, 0, 0, "full (default), shadow or float-sparse"},

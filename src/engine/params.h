@@ -1,5 +1,5 @@
 /* engine/params.h - the one table of parameters. The parser of the command line, --help, the manual page, the
- * reference in docs/cli.md, tern_options_set and what checks values all read it; nothing else parses,
+ * reference in docs/reference/cli.md, tern_options_set and what checks values all read it; nothing else parses,
  * validates or documents one of these parameters. */
 #ifndef TN_ENGINE_PARAMS_H
 #define TN_ENGINE_PARAMS_H

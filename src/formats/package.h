@@ -5,7 +5,7 @@
  * a package can be used while it arrives. A section of tensors has a table of contents (records and the
  * checksums of blocks of 256 KiB). Its small tensors come first, back to back ("the small part"); every large
  * one (tn_pkg_is_large) begins at a multiple of 4096, so that each can be read alone, directly, to where it
- * stays, and be checked block by block while it is. docs/package-format.md specifies every byte. All numbers
+ * stays, and be checked block by block while it is. docs/reference/package-format.md specifies every byte. All numbers
  * are little-endian.
  *
  * writer: sections are streamed in order; nothing appears under the final name before finish has synced it

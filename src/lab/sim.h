@@ -1,7 +1,7 @@
 /* lab/sim.h - a phone on paper: one request through the product's own task graph, policies and planners on a
  * virtual clock, with a SoC's costs.
  *
- * A SoC is a data file (docs/simulator.md) that holds what papers print; the fits made from it happen at
+ * A SoC is a data file (docs/reference/simulator.md) that holds what papers print; the fits made from it happen at
  * loading:
  *   product   launch + max(weight bytes * byte_ns, MACs * mac_ns)   launch and byte_ns by least squares on
  *             the table of products, mac_ns from a whole model's time

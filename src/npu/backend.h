@@ -1,6 +1,6 @@
 /* npu/backend.h - what a backend implements: a small table of functions. npu.c in front of it checks
  * descriptions and jobs, counts memory, keeps references and wakes waiters, so a backend only computes
- * (docs/npu.md tells how to add one). */
+ * (docs/reference/npu.md tells how to add one). */
 #ifndef TN_NPU_BACKEND_H
 #define TN_NPU_BACKEND_H
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The command line as docs/cli.md has it: exit codes, one-line errors, JSON forms, what goes to which stream.
+# The command line as docs/reference/cli.md has it: exit codes, one-line errors, JSON forms, what goes to which stream.
 set -u
 tern=$1
 tmp=$(mktemp -d)

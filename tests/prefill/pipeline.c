@@ -214,7 +214,7 @@ static const void *part(const bytes *b, tn_role role, tn_pkg_part what, const tn
     return found ? b->data + found->off_bytes : NULL;
 }
 
-/* Weight [n][k] in tiles of 16 outputs by 4 inputs (docs/package-format.md). */
+/* Weight [n][k] in tiles of 16 outputs by 4 inputs (docs/reference/package-format.md). */
 static double weight(const int8_t *tiles, int64_t n, int64_t k, int64_t n_k) {
     int64_t quads = (n_k + 3) / 4;
     return tiles[((n / 16 * quads + k / 4) * 16 + n % 16) * 4 + k % 4];
