@@ -7,6 +7,7 @@
 #include "quant/sense.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,28 +112,88 @@ static tern_status gram_layer(packer *p, tn_corpus *corpus, int layer) {
     return st;
 }
 
+/* The output layer, whose inputs are the normed residuals, and the embedding. */
+static tern_status gram_tables(packer *p, tn_corpus *corpus) {
+    const tn_program *prog = &p->m->program;
+    int32_t last = prog->n_sites - 1;
+    const tn_site_ops *ops = tn_program_linears(prog, last);
+    const tn_recipe r = {
+        .ctx = p->ctx, .pool = p->pool, .kern = &p->kern, .src = p->src, .h = &p->m->h, .bits = p->bits};
+    const uint8_t *bits = p->model_bits + p->n_model_bits;
+    tn_recipe_site *made = &p->made[last];
+    tn_capture c;
+    TN_TRY(tn_capture_open(p->ctx, prog, prog->n_layers, corpus->n_tok, &c, p->err));
+    size_t e = (size_t)ops->k, window = (size_t)corpus->window;
+    float *normed = corpus->acts.buf[TN_BUF_NORMED];
+    for (size_t at = 0; at < corpus->n_tok; at += window) {
+        int32_t n = (int32_t)(corpus->n_tok - at < window ? corpus->n_tok - at : window);
+        tn_forward_out_norm(p->m, corpus->kern, corpus->x + at * e, normed, n);
+        tn_capture_add(&c, TN_SITE_LM_HEAD, normed, e, n);
+    }
+    tern_status st = tn_recipe_site_make(&r, -1, TN_SITE_LM_HEAD, ops, c.x[TN_SITE_LM_HEAD],
+                                         c.rows[TN_SITE_LM_HEAD], bits, made, p->err);
+    p->plans[last].clip = made->clip;
+    if (st == TERN_OK && ops->roles[0] != TN_W_EMBD)
+        st = tn_recipe_table_make(&r, TN_W_EMBD, ops->n[0], ops->k, bits + ops->n[0], &p->embedding, p->err);
+    tn_capture_close(&c);
+    return st;
+}
+
 static bool sensing(void *user, double fraction) {
     return tn_progress(((packer *)user)->ctx, "sense", fraction);
 }
 
-/* Widths of all rows of the layers' linears, before the first of them is rounded. */
+/* The average of p->bits. */
+static tern_status hand_out(packer *p, const float *cost, const uint32_t *n_weights, size_t n) {
+    TN_TRY(tn_allocate_bits_from(p->ctx, cost, n_weights, n, p->bits, 2, p->model_bits, p->err));
+    double sum = 0, weights = 0, kl = 0;
+    for (size_t i = 0; i < n; i++) {
+        kl += (double)cost[i] * exp2(-2.0 * p->model_bits[i]);
+        sum += (double)n_weights[i] * p->model_bits[i];
+        weights += (double)n_weights[i];
+    }
+    p->report->bits = sum / weights;
+    p->report->sensed_kl = kl;
+    return TERN_OK;
+}
+
+/* The fewest bits, in quarters, whose loss is what was asked for. A part of that is left to the inputs' rounding,
+ * which is not in the costs. */
+static tern_status enough_bits(packer *p, const float *cost, const uint32_t *n_weights, size_t n) {
+    const double weights_part = 0.6, asked = p->o->quality > 0 ? p->o->quality : TN_PACK_QUALITY;
+    int lo = 4 * 3, hi = 4 * 8; /* what is asked for has hi bits, or nothing has */
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        p->bits = mid / 4.0;
+        TN_TRY(hand_out(p, cost, n_weights, n));
+        if (p->report->sensed_kl <= weights_part * log1p(asked)) hi = mid;
+        else lo = mid + 1;
+    }
+    p->bits = hi / 4.0;
+    return hand_out(p, cost, n_weights, n);
+}
+
+/* Widths of all rows, the output layer's and the embedding's too, before the first of them is rounded. */
 tern_status tn_pack_gram_bits(packer *p, const int32_t *ids, size_t n_ids) {
     size_t n = 0, at = 0;
     const tn_program *prog = &p->m->program;
-    for (int32_t i = 0; i + 1 < prog->n_sites; i++) n += (size_t)tn_program_linears(prog, i)->n_total;
+    for (int32_t i = 0; i < prog->n_sites; i++) n += (size_t)tn_program_linears(prog, i)->n_total;
+    if (!p->m->h.tied) n += (size_t)p->m->h.n_vocab;
     p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, n, 1);
     p->made = tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)prog->n_sites, sizeof *p->made);
     TN_FAIL_IF(!p->model_bits || !p->made, p->err, TERN_E_MEMORY, "no memory to allocate bits");
     memset(p->model_bits, (int)p->bits, n);
+    p->report->bits = p->bits;
     if (p->allocation == TN_ALLOCATE_UNIFORM || p->bits == 8) return TERN_OK;
     float *cost = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *cost);
     uint32_t *n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, n, sizeof *n_weights);
     tern_status st =
         cost && n_weights ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to allocate bits");
-    for (int32_t i = 0; i + 1 < prog->n_sites && st == TERN_OK; i++) {
+    for (int32_t i = 0; i < prog->n_sites && st == TERN_OK; i++) {
         const tn_site_ops *ops = tn_program_linears(prog, i);
         for (int32_t r = 0; r < ops->n_total; r++) n_weights[at++] = (uint32_t)ops->k;
     }
+    while (st == TERN_OK && at < n) n_weights[at++] = (uint32_t)p->m->h.n_embd;
     const tn_sense_args a = {.kern = &p->kern,
                              .pool = p->pool,
                              .src = p->src,
@@ -142,8 +203,7 @@ tern_status tn_pack_gram_bits(packer *p, const int32_t *ids, size_t n_ids) {
                              .progress = sensing,
                              .user = p};
     if (st == TERN_OK) st = tn_sense_measure(&a, cost, p->err);
-    if (st == TERN_OK)
-        st = tn_allocate_bits_from(p->ctx, cost, n_weights, n, p->bits, 2, p->model_bits, p->err);
+    if (st == TERN_OK) st = p->o->bits ? hand_out(p, cost, n_weights, n) : enough_bits(p, cost, n_weights, n);
     tn_free(p->ctx, cost);
     tn_free(p->ctx, n_weights);
     return st;
@@ -169,7 +229,8 @@ tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32
         if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers))
             st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
     }
-    if (st == TERN_OK) tn_calibrate_lm_head(&p->cal, &corpus, (double)p->o->outlier_share);
+    if (st == TERN_OK && p->made) st = gram_tables(p, &corpus);
+    else if (st == TERN_OK) tn_calibrate_lm_head(&p->cal, &corpus, (double)p->o->outlier_share);
     tn_corpus_close(&corpus);
     return st;
 }

@@ -30,7 +30,7 @@ bool tn_allocation_parse(const char *name, tn_allocation *out) {
 
 void tn_pack_defaults(tn_pack_options *o) {
     *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW,
-                           .calib_tokens = 8192,
+                           .calib_tokens = 4096,
                            .calib_window = 512,
                            .prune_percent = 85,
                            .prune_error = 0.001f,
@@ -84,6 +84,10 @@ static tern_status settle(packer *p, tern_error *err) {
     const tn_pack_options *o = p->o;
     bool gram = o->scheme == TN_SCHEME_GRAM, edgeflow = gram || o->scheme == TN_SCHEME_EDGEFLOW;
     p->bits = o->bits ? o->bits : edgeflow ? 5 : 8;
+    TN_FAIL_IF(!(o->quality >= 0 && o->quality < 1), err, TERN_E_INVALID, "loss %g: want 0 to 1", o->quality);
+    TN_FAIL_IF(
+        o->quality > 0 && (!gram || o->bits || o->allocation == TN_ALLOCATE_UNIFORM), err, TERN_E_INVALID,
+        "a wanted loss chooses the bits of scheme gram; it goes with no others and with no other scheme");
     p->allocation = o->allocation ? o->allocation
                     : gram        ? TN_ALLOCATE_LOSS
                     : edgeflow    ? TN_ALLOCATE_RE
@@ -123,7 +127,6 @@ static tern_status decide(packer *p, const char *out, tern_error *err) {
     if (st == TERN_OK && !gram) st = tn_plan_sites(p);
     if (st == TERN_OK && gram) {
         p->report->n_sites = n_sites;
-        p->plans[n_sites - 1].clip = tn_stats_best_clip(&p->cal.sites[n_sites - 1]);
     }
     for (int32_t i = 0; st == TERN_OK && o->scheme == TN_SCHEME_SMOOTHQUANT && i < n_sites; i++) {
         const tn_program_site *site = &p->m->program.sites[i];
@@ -151,6 +154,7 @@ static void close_packer(packer *p) {
         if (!p->made) tn_free(ctx, p->plans[i].smooth);
     }
     for (int32_t i = 0; p->made && i < p->m->program.n_sites; i++) tn_recipe_site_free(ctx, &p->made[i]);
+    tn_rounded_free(ctx, &p->embedding);
     tn_free(ctx, p->made);
     tn_free(ctx, p->plans);
     tn_free(ctx, p->model_bits);

@@ -39,6 +39,7 @@ typedef struct packer {
     tn_head_profile heads;
     char *journal;        /* of their importance, beside the package until that is there */
     tn_recipe_site *made; /* of scheme gram: what becomes of every site; as plans */
+    tn_rounded embedding; /* ... and of the embedding, unless it is the output layer */
     site_plan *plans;     /* as tn_calibration's sites */
     tn_pkg_writer *w;
     uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor
@@ -61,7 +62,7 @@ static inline site_plan *plan_of(const packer *p, int layer, tn_site s) {
 
 /* The text to calibrate on as tokens. */
 tern_status tn_pack_ids(packer *p, int32_t **ids, size_t *n, tern_error *err);
-/* Scheme gram: widths of all rows of the layers' linears, before the first of them is rounded. */
+/* Scheme gram: widths of all rows, the output layer's and the embedding's too, before the first of them is rounded. */
 tern_status tn_pack_gram_bits(packer *p, const int32_t *ids, size_t n_ids);
 /* Every layer over the text; scheme gram rounds it then and there. */
 tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window);

@@ -20,25 +20,34 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
                       (uint64_t)cols * sizeof *v, err);
 }
 
-/* Tiles of the model level, written behind the layers; their hashes go in front, so that rows can be looked
- * up before all is read. */
-static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const int8_t *tiles, uint64_t n_bytes,
-                           tern_error *err) {
-    int64_t n_tiles = (r->n + tn_pack_layout.tile_n - 1) / tn_pack_layout.tile_n;
-    uint64_t tile_bytes = n_bytes / (uint64_t)n_tiles;
+/* Weights of the model level (bits: weightlets, NULL: tiles), written behind the layers; the hashes of their column
+ * tiles go in front, so that rows can be looked up before all is read. */
+static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
+                           const uint8_t *bits, uint64_t n_bytes, tern_error *err) {
+    int64_t tile_n = tn_pack_layout.tile_n, n_tiles = (r->n + tile_n - 1) / tile_n;
     uint32_t *hash = tn_hoard_keep(h, (size_t)n_tiles, sizeof *hash);
     TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory to pack");
-    for (int64_t i = 0; i < n_tiles; i++) hash[i] = XXH32(tiles + (uint64_t)i * tile_bytes, tile_bytes, 0);
+    const uint8_t *at = weights;
+    for (int64_t i = 0; i < n_tiles; i++) {
+        int64_t end = (i + 1) * tile_n < r->n ? (i + 1) * tile_n : r->n;
+        uint64_t size = bits ? tn_weightlets_bytes(bits, (size_t)(i * tile_n), (size_t)end, (size_t)r->k)
+                             : n_bytes / (uint64_t)n_tiles;
+        hash[i] = XXH32(at, size, 0);
+        at += size;
+    }
     p->head[p->n_head] = *r;
     p->head[p->n_head].size_bytes = n_bytes;
-    p->head_data[p->n_head++] = tiles;
+    p->head_data[p->n_head++] = weights;
     return tn_pkg_add(p->w, &(tn_pkg_record){.role = r->role, .part = TN_PKG_TILE_HASH, .n = n_tiles, .k = 1},
                       hash, (uint64_t)n_tiles * sizeof *hash, err);
 }
 
-/* What scheme gram made of a linear of a layer, or NULL. */
+/* What scheme gram made of a linear, or NULL. */
 static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
-    int32_t first, n = layer < 0 || !p->made ? 0 : tn_program_layer_sites(&p->m->program, layer, &first);
+    if (!p->made) return NULL;
+    if (layer < 0 && role == TN_W_EMBD && !p->m->h.tied) return &p->embedding;
+    int32_t first = p->m->program.n_sites - 1, n = 1;
+    if (layer >= 0) n = tn_program_layer_sites(&p->m->program, layer, &first);
     for (int32_t i = 0; i < n; i++) {
         const tn_site_ops *ops = tn_program_linears(&p->m->program, first + i);
         for (int32_t op = 0; op < ops->n_ops; op++) {
@@ -55,17 +64,17 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
                               int64_t n_total, tern_error *err) {
     int64_t n_pad = (n + tn_pack_layout.tile_n - 1) / tn_pack_layout.tile_n * tn_pack_layout.tile_n;
     uint64_t tile_bytes = tn_npu_tiles_bytes(&tn_pack_layout, n, k);
+    const tn_rounded *made = made_linear(p, layer, role);
     quantise_job j = {.p = p,
                       .layer = layer,
                       .role = role,
                       .smooth = plan->smooth,
                       .n = n,
                       .k = k,
-                      .tiles = tn_hoard_keep(h, tile_bytes, 1),
+                      .tiles = tn_hoard_keep(h, made ? 1 : tile_bytes, 1),
                       .col_sum = tn_hoard_keep(h, (size_t)n_pad, 4),
                       .scale = tn_hoard_keep(h, (size_t)n_pad, 4)};
     TN_FAIL_IF(!j.tiles || !j.col_sum || !j.scale, err, TERN_E_MEMORY, "no memory to pack");
-    const tn_rounded *made = made_linear(p, layer, role);
     if (made) {
         j.bits = made->bits;
         j.weightlets = made->weightlets;
@@ -96,12 +105,11 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1},
                           j.bits, tn_channel_bits_bytes((size_t)n), err));
         r.part = TN_PKG_WEIGHTLETS;
-        TN_TRY(tn_pkg_add(p->w, &r, j.weightlets, tn_weightlets_bytes(j.bits, 0, (size_t)n, (size_t)k), err));
-    } else if (layer >= 0) {
-        TN_TRY(tn_pkg_add(p->w, &r, j.tiles, tile_bytes, err));
-    } else {
-        TN_TRY(put_off(p, h, &r, j.tiles, tile_bytes, err));
     }
+    const void *weights = j.bits ? (const void *)j.weightlets : j.tiles;
+    uint64_t n_bytes = j.bits ? tn_weightlets_bytes(j.bits, 0, (size_t)n, (size_t)k) : tile_bytes;
+    if (layer >= 0) TN_TRY(tn_pkg_add(p->w, &r, weights, n_bytes, err));
+    else TN_TRY(put_off(p, h, &r, weights, j.bits, n_bytes, err));
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale,
                       (uint64_t)n_pad * 4, err));
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_COL_SUM, .n = n, .k = 1}, j.col_sum,
@@ -250,7 +258,9 @@ static uint64_t toc_bound(const tn_model *m) {
         total += (uint64_t)ops->k * ((uint64_t)ops->n_total + 64);
     }
     total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
-    return tn_pkg_toc_bound(128, 0) * (2 * (uint64_t)h->n_layers + 3) + tn_pkg_toc_bound(0, 4 * total);
+    /* a layer has at most 14 vectors, 5 records a linear and 3 an outlier path; a SHADOW section one a site */
+    return tn_pkg_toc_bound(64, 0) * ((uint64_t)h->n_layers + 3) +
+           tn_pkg_toc_bound(8, 0) * ((uint64_t)h->n_layers + 1) + tn_pkg_toc_bound(0, 4 * total);
 }
 
 tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
