@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { ROWS_PER_ITEM = 32, MAX_TOKENS = 192, MIN_TOKENS = 64, WINDOW = 64, MAX_VOCAB = 8192 };
+enum { ROWS_PER_ITEM = 32, MAX_TOKENS = 192, MIN_TOKENS = 128, WINDOW = 64, MAX_VOCAB = 8192 };
 
 typedef struct sensing {
     const tn_sense_args *a;
