@@ -11,7 +11,7 @@ hang, or anything else is a finding. TERN_SEED repeats a run.
 """
 import json, os, random, re, shutil, signal, subprocess, sys, tempfile, time
 
-KINDS = ["alloc", "open", "read", "write", "sync", "rename", "map", "thread"]
+KINDS = ["alloc", "open", "read", "write", "sync", "rename", "map", "thread", "interrupt"]
 # What times and memory depend on. Their presence is compared, their value is not.
 VOLATILE = re.compile(r"(_ms|_us|_s|seconds?|per_second|rss_bytes|bubble|share|attention_times|added|offset|wasted|valid|"
                       r"underutilised|decisions|stolen_parts|ms_per_token|tokens_per_verification|accepted.*|rows|"
@@ -140,7 +140,9 @@ SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), 
          ("rag-ls", "alloc", "jansson"), ("run", "alloc", "jansson"), ("pack", "alloc", "jansson"),
          ("pack", "write", None), ("pack", "sync", None), ("pack", "rename", None), ("pack", "open", None),
          ("pack", "read", None), ("save", "write", None), ("save", "rename", None), ("run", "read", None),
-         ("run", "map", None), ("run", "open", None), ("run", "thread", None)]
+         ("run", "map", None), ("run", "open", None), ("run", "thread", None), ("run", "interrupt", None),
+         ("run-float", "interrupt", None), ("pack", "interrupt", None), ("save", "interrupt", None),
+         ("tokenize", "interrupt", None)]
 
 
 def make_master(tern, folder):
@@ -226,6 +228,8 @@ class Bench:
             self.judge(job, rc, out, err)
             if read(self.work + "/m.tern") != before:
                 raise Finding("the model was changed")
+            if rc and kind == "interrupt":
+                raise Finding("a call that was interrupted is not tried again: " + err.decode("utf-8", "replace")[-200:])
             if rc and job.writes and job.writes[0] == "package" and read(target) != before and \
                     job.written(self.tern, self.work) != self.reference(job)[1]:
                 raise Finding("a failed pack replaced the package that was there by something else")
