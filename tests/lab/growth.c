@@ -497,7 +497,7 @@ static const struct kase {
     {"grammar: rules", rules, open_grammar, 4},
     {"grammar: nested", nested_rules, open_grammar, 1},
     {"grammar: alternatives", alternatives, open_grammar, 4},
-    {"schema: properties", properties, open_schema, 8},
+    {"schema: properties", properties, open_schema, 2},
     {"schema: choices", choices, open_schema, 4},
     {"schema: nested", nested_schema, open_schema, 1},
     {"html: angles", html_angles, read_html, 1},
@@ -526,7 +526,7 @@ static double cpu_ms(void) {
  * four units has shown nothing. */
 static void growth_is_linear(void **state) {
     const struct kase *k = *state;
-    enum { UNIT = 256 << 10, N = 3, TRIES = 6 };
+    enum { UNIT = 256 << 10, N = 3, TRIES = 15 };
     const double noise_ms = 4;
     buf b[N] = {0};
     double least[N] = {1e9, 1e9, 1e9};

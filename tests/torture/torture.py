@@ -129,7 +129,7 @@ JOBS = [
         writes=("session", "s.session")),
     Job("trace", ["run", *M, "-p", "hello the world " * 20, "-n", "1", "--trace", "@t.json"], writes=("trace", "t.json")),
     Job("tokenize", ["tokenize", "-m", "@m.tern"], stdin="hello the world"),
-    Job("ask", ["ask", *M, "--chat-template", "chatml", "--store", "@s.db", "-n", "4", "--json", "--no-store", "where is the old inn"], True),
+    Job("ask", ["ask", *M, "--chat-template", "chatml", "--store", "@s.db", "-n", "4", "--json", "where is the old inn"], True),
     Job("chat", ["chat", *M, "--chat-template", "chatml", "-n", "4", "--no-store"], stdin="hello\n"),
     Job("rag-add", ["rag", "add", "--store", "@s.db", "@doc2.txt", "--json"], True),
     Job("rag-rm", ["rag", "rm", "--store", "@s.db", "@doc.txt"]),
@@ -162,15 +162,15 @@ class Bench:
         self.tern, self.shim = tern, shim
         self.top = tempfile.mkdtemp(prefix="torture-")
         self.master, self.work = self.top + "/master", self.top + "/work"
-        os.mkdir(self.master)
-        make_master(tern, self.master)
+        os.mkdir(self.work)  # an index names documents by their absolute paths: it is made where it is used
+        make_master(tern, self.work)
+        os.rename(self.work, self.master)
         self.references = {}
         self.n, self.n_refused, self.findings = 0, 0, []
 
     def fresh(self):
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.master, self.work)
-        # documents are known by their absolute path: the index was made in the master folder
 
     def reference(self, job):
         if job.name not in self.references:
