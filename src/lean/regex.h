@@ -12,22 +12,25 @@
 
 typedef struct tn_regex tn_regex;
 
-/* The memory of a search, kept between searches; zero-initialised. */
-typedef struct tn_regex_stack {
+/* What searches in one text share: their memory, and the steps that all of them may still take together, so that a
+ * text's cost is bounded by its length, whatever the patterns. */
+typedef struct tn_regex_search {
     tn_ctx *ctx;
     void *entries;
     size_t n, cap;
     uint64_t steps_left;
-} tn_regex_stack;
+} tn_regex_search;
+
+void tn_regex_search_init(tn_regex_search *search, size_t n_bytes);
+void tn_regex_search_close(tn_regex_search *search);
 
 /* TERN_E_UNSUPPORTED with the offset of what is not known; TERN_E_LIMIT: the pattern is too large. */
 tern_status tn_regex_open(tn_ctx *ctx, const char *pattern, tn_regex **out, tern_error *err);
 void tn_regex_close(tn_regex **r);
 
 /* The first match in text[0..n), valid UTF-8, that begins at `from` (a character's first byte) or later.
- * *found false: there is none. TERN_E_LIMIT: it backtracks beyond reason; TERN_E_MEMORY. */
-tern_status tn_regex_find(const tn_regex *r, tn_regex_stack *stack, const char *text, size_t n, size_t from,
+ * *found false: there is none. TERN_E_LIMIT: the steps are spent; TERN_E_MEMORY. */
+tern_status tn_regex_find(const tn_regex *r, tn_regex_search *search, const char *text, size_t n, size_t from,
                           size_t *begin, size_t *end, bool *found, tern_error *err);
-void tn_regex_stack_close(tn_regex_stack *stack);
 
 #endif

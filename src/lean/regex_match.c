@@ -15,7 +15,7 @@ typedef enum outcome { NONE, FOUND, TOO_LONG, NO_MEMORY } outcome;
 
 typedef struct matcher {
     const tn_regex *r;
-    tn_regex_stack *stack;
+    tn_regex_search *search;
     const uint8_t *text;
     size_t n;
 } matcher;
@@ -59,13 +59,13 @@ static inline size_t take(const matcher *m, const tn_re_set *s, size_t at) {
     if (at >= m->n) return 0;
     uint8_t c = m->text[at];
     if (c < 128) return s->ascii[c / 64] >> (c % 64) & 1;
-    uint32_t cp;
+    uint32_t cp = 0;
     size_t len = tn_utf8_decode(m->text + at, m->text + m->n, &cp);
     return tn_re_in_set(m->r, s, cp) ? len : 0;
 }
 
 static bool word_at(const matcher *m, size_t at) {
-    uint32_t cp;
+    uint32_t cp = 0;
     return at < m->n && tn_utf8_decode(m->text + at, m->text + m->n, &cp) && tn_re_is_word(cp);
 }
 
@@ -83,7 +83,7 @@ static bool place_fits(const matcher *m, const tn_re_op *op, size_t at) {
     return edge != op->negate;
 }
 
-static bool push(tn_regex_stack *s, entry e) {
+static bool push(tn_regex_search *s, entry e) {
     if (s->n == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 64;
         void *more = tn_realloc(s->ctx, TN_MEM_TEXT, s->entries, cap, sizeof e);
@@ -97,7 +97,7 @@ static bool push(tn_regex_stack *s, entry e) {
 
 /* The newest of what could also be tried, down to `base`; false: nothing is left. */
 static bool pop(const matcher *m, size_t base, uint32_t *op, size_t *at) {
-    tn_regex_stack *s = m->stack;
+    tn_regex_search *s = m->search;
     if (s->n == base) return false;
     entry *e = &((entry *)s->entries)[s->n - 1];
     *op = e->op;
@@ -107,7 +107,8 @@ static bool pop(const matcher *m, size_t base, uint32_t *op, size_t *at) {
     return true;
 }
 
-/* As many characters as there are, up to max. Its place is *at; false: fewer than min. *low: place of the min-th. */
+/* As many characters as there are, up to max; each is a step. Their end is *at; false: fewer than min. *low: the end of
+ * the min-th. */
 static bool take_many(const matcher *m, const tn_re_op *op, size_t *at, size_t *low) {
     const tn_re_set *s = &m->r->sets[op->a];
     *low = *at;
@@ -123,20 +124,21 @@ static bool take_many(const matcher *m, const tn_re_op *op, size_t *at, size_t *
 
 /* From op pc at `at` to a MATCH, whose place is *end. */
 static outcome run(const matcher *m, uint32_t pc, size_t at, size_t *end) {
-    tn_regex_stack *stack = m->stack;
-    size_t base = stack->n, low;
+    tn_regex_search *search = m->search;
+    size_t base = search->n, low;
     for (;;) {
         const tn_re_op *op = &m->r->ops[pc];
         bool fits = true;
-        if (!stack->steps_left--) return TOO_LONG;
+        if (!search->steps_left--) return TOO_LONG;
         switch (op->kind) {
         case TN_RE_SET:
             fits = take_many(m, op, &at, &low);
+            search->steps_left -= at - low < search->steps_left ? at - low : search->steps_left;
             pc++;
-            if (fits && low < at && !op->possessive && !push(stack, (entry){pc, at, low})) return NO_MEMORY;
+            if (fits && low < at && !op->possessive && !push(search, (entry){pc, at, low})) return NO_MEMORY;
             break;
         case TN_RE_SPLIT:
-            if (!push(stack, (entry){op->b, at, at})) return NO_MEMORY;
+            if (!push(search, (entry){op->b, at, at})) return NO_MEMORY;
             pc = op->a;
             break;
         case TN_RE_JUMP: pc = op->a; break;
@@ -149,7 +151,7 @@ static outcome run(const matcher *m, uint32_t pc, size_t at, size_t *end) {
             break;
         }
         case TN_RE_MATCH:
-            stack->n = base;
+            search->n = base;
             *end = at;
             return FOUND;
         default: fits = place_fits(m, op, at); pc++;
@@ -158,26 +160,30 @@ static outcome run(const matcher *m, uint32_t pc, size_t at, size_t *end) {
     }
 }
 
-tern_status tn_regex_find(const tn_regex *r, tn_regex_stack *stack, const char *text, size_t n, size_t from,
+tern_status tn_regex_find(const tn_regex *r, tn_regex_search *search, const char *text, size_t n, size_t from,
                           size_t *begin, size_t *end, bool *found, tern_error *err) {
-    const matcher m = {r, stack, (const uint8_t *)text, n};
-    stack->ctx = r->ctx;
-    stack->steps_left = 20000000 + 64 * (uint64_t)n;
+    const matcher m = {r, search, (const uint8_t *)text, n};
+    search->ctx = r->ctx;
     outcome o = NONE;
     for (size_t at = from; at <= n && o == NONE;) {
-        stack->n = 0;
+        search->n = 0;
         o = run(&m, 0, at, end);
         *begin = at++;
         while (at < n && (m.text[at] & 0xc0) == 0x80) at++;
     }
     TN_FAIL_IF(o == NO_MEMORY, err, TERN_E_MEMORY, "out of memory for pre-tokenisation");
-    TN_FAIL_IF(o == TOO_LONG, err, TERN_E_LIMIT, "a pre-tokenisation pattern gave up at byte %zu of %zu",
+    TN_FAIL_IF(o == TOO_LONG, err, TERN_E_LIMIT,
+               "a pre-tokenisation pattern gave up at byte %zu of a stretch of %zu: it takes too many steps",
                from, n);
     *found = o == FOUND;
     return TERN_OK;
 }
 
-void tn_regex_stack_close(tn_regex_stack *stack) {
-    if (stack->ctx) tn_free(stack->ctx, stack->entries);
-    *stack = (tn_regex_stack){0};
+void tn_regex_search_init(tn_regex_search *search, size_t n_bytes) {
+    *search = (tn_regex_search){.steps_left = (4u << 20) + 128 * (uint64_t)n_bytes};
+}
+
+void tn_regex_search_close(tn_regex_search *search) {
+    if (search->ctx) tn_free(search->ctx, search->entries);
+    *search = (tn_regex_search){0};
 }

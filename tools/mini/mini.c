@@ -1,7 +1,7 @@
 /* tern-mini - the small program of a minimal build: it answers one prompt with a package.
  *   tern-mini MODEL.tern TEXT [NAME=VALUE...]
  * Names are those of `tern help set`: n-predict=64 temp=0 threads=1 ... The text is a user's message; with raw=yes it
- * is what the model goes on from, as it is. */
+ * is what the model goes on from, as it is. The context is 512 tokens long unless ctx-size says otherwise. */
 #include <stdio.h>
 #include <string.h>
 #include <tern.h>
@@ -31,6 +31,8 @@ int main(int argc, char **argv) {
     bool raw = false;
     tern_options *options = NULL;
     tern_status st = tern_options_new(&options, &err);
+    if (st == TERN_OK)
+        st = tern_options_set(options, "ctx-size", "512", &err); /* a board has little memory */
     for (int i = 3; i < argc && st == TERN_OK; i++) st = set(options, argv[i], &raw, &err);
     if (st == TERN_OK) st = tern_engine_open(argv[1], options, &engine, &err);
     const tern_message message = {raw ? NULL : "user", argv[2]};
