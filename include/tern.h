@@ -80,8 +80,9 @@ typedef struct tern_hooks {
     void *(*alloc)(void *user, size_t n_bytes, size_t align);
     void (*release)(void *user, void *p);
     void (*log)(void *user, tern_log_level level, const char *line);
-    /* Progress of opening, and, as stage "prompt", of prompts that take more than one chunk: fraction in
-     * [0,1]. Return false to cancel (the call then fails with TERN_E_CANCELLED). */
+    /* Progress of opening, as stage "text" of cutting more than 256 KiB of text into tokens, and as stage "prompt"
+     * of prompts that take more than one chunk: fraction in [0,1]. Return false to cancel (the call then fails with
+     * TERN_E_CANCELLED). */
     bool (*progress)(void *user, const char *stage, double fraction);
     void *user;
 } tern_hooks;
@@ -231,7 +232,8 @@ typedef struct tern_session_options {
      * the same vocabulary). The text is the same with any of them, only faster. NULL = "none" (default). */
     const char *draft;
     /* A file that keeps conversations for later drafts ("sam"): every generate stores its session's tokens
-     * there before it returns, safe from a crash. Several processes may use one. NULL = none (default). */
+     * there before it returns, safe from a crash. Several processes may use one. A program that links
+     * libtern.so alone needs libtern-store.so.0 beside it, which brings SQLite. NULL = none (default). */
     const char *store;
     uint64_t store_bytes; /* of stored tokens: beyond it the least recently used conversations go; 0 = 64 MiB
                              (default) */
