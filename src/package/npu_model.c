@@ -25,6 +25,11 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     if (!inv_long) return TERN_E_FORMAT;
     memcpy(h->inv_freq, inv, rope_bytes);
     memcpy(h->inv_freq_long, inv_long, rope_bytes);
+    if (h->local_rope) {
+        const void *local = tn_section_payload(&v, TN_W_ATTN_NORM, TN_PKG_F32, rope_bytes, -1, err);
+        if (!local) return TERN_E_FORMAT;
+        memcpy(h->inv_freq_local, local, rope_bytes);
+    }
     float **top = model->top.vectors;
     TN_TRY(tn_section_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM, true, &top[TN_W_OUT_NORM], err));
     TN_TRY(tn_section_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM_B, false, &top[TN_W_OUT_NORM_B], err));
