@@ -231,7 +231,8 @@ typedef struct tern_session_options {
      * the same vocabulary). The text is the same with any of them, only faster. NULL = "none" (default). */
     const char *draft;
     /* A file that keeps conversations for later drafts ("sam"): every generate stores its session's tokens
-     * there before it returns, safe from a crash. Several processes may use one. NULL = none (default). */
+     * there before it returns, safe from a crash. Several processes may use one. A program that links
+     * libtern.so alone needs libtern-store.so.0 beside it, which brings SQLite. NULL = none (default). */
     const char *store;
     uint64_t store_bytes; /* of stored tokens: beyond it the least recently used conversations go; 0 = 64 MiB
                              (default) */

@@ -1,6 +1,7 @@
 /* tern - the command line. One file per subcommand; this one only dispatches. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "engine/engine.h"
 #include "model/catalogue.h"
 
 #include <signal.h>
@@ -80,6 +81,7 @@ static int short_way(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    tn_storing_provide(&tn_store_plugin);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is a full disk: an error of the write */
     if (argc < 2) {

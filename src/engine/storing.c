@@ -3,19 +3,44 @@
 #include "base/clock.h"
 #include "base/status.h"
 
+#include <dlfcn.h>
+#include <stdatomic.h>
 #include <string.h>
+
+#define LIBRARY "libtern-store.so.0"
+
+static _Atomic(const tn_store_ops *) provided;
+
+void tn_storing_provide(const tn_store_ops *ops) { atomic_store(&provided, ops); }
+
+/* The library stays loaded: sessions of other threads may use it. */
+static tern_status find_store(const tn_store_ops **out, tern_error *err) {
+    *out = atomic_load(&provided);
+    if (*out) return TERN_OK;
+    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    TN_FAIL_IF(!library, err, TERN_E_UNSUPPORTED, "a store needs " LIBRARY " beside libtern: %s", dlerror());
+    const tn_store_ops *ops = dlsym(library, TN_STORE_PLUGIN);
+    bool ours = ops && ops->size_bytes == sizeof *ops && !strcmp(ops->version, TERN_VERSION_STRING);
+    if (!ours) dlclose(library);
+    TN_FAIL_IF(!ours, err, TERN_E_UNSUPPORTED, LIBRARY " is not that of tern %s", TERN_VERSION_STRING);
+    tn_storing_provide(*out = ops);
+    return TERN_OK;
+}
 
 tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err) {
     tn_storing *t = &s->storing;
     if (!path) return TERN_OK;
     const tn_tokenizer *tok = s->e->model->tokenizer;
     TN_FAIL_IF(!tok, err, TERN_E_UNSUPPORTED, "a store needs a model with a tokenizer: this one has none");
+    TN_TRY(find_store(&t->ops, err));
     const tn_store_options o = {.cap_bytes = cap_bytes};
-    TN_TRY(tn_store_open(&s->e->ctx, path, &o, &t->store, err));
-    return tn_store_vocab(t->store, tn_store_fingerprint(tok), s->e->model->h.n_vocab, err);
+    TN_TRY(t->ops->open(&s->e->ctx, path, &o, &t->store, err));
+    return t->ops->vocab(t->store, tn_tokenizer_fingerprint(tok), s->e->model->h.n_vocab, err);
 }
 
-void tn_storing_close(tern_session *s) { tn_store_close(&s->storing.store); }
+void tn_storing_close(tern_session *s) {
+    if (s->storing.store) s->storing.ops->close(&s->storing.store);
+}
 
 typedef struct collected {
     int32_t *ids;     /* [TN_STORING_TOKENS] sequences one after the other, newest first */
@@ -39,7 +64,7 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err) {
     int64_t t0 = tn_now_ns();
     collected c = {.ids = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.ids),
                    .lengths = tn_alloc(ctx, TN_MEM_OTHER, TN_STORING_TOKENS, sizeof *c.lengths)};
-    tern_status st = c.ids && c.lengths ? tn_store_each(t->store, TN_STORING_TOKENS, collect, &c, err)
+    tern_status st = c.ids && c.lengths ? t->ops->each(t->store, TN_STORING_TOKENS, collect, &c, err)
                                         : tn_fail(err, TERN_E_MEMORY, "no memory to read a store");
     /* the newest last: where several places could go on, drafts follow the last one */
     for (size_t end = c.n; st == TERN_OK && c.n_sequences; end -= (size_t)c.lengths[c.n_sequences]) {
@@ -49,7 +74,7 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err) {
     int32_t *said = NULL;
     size_t n_said;
     if (st == TERN_OK && s->drafting.draft)
-        st = tn_store_get_recalled(t->store, s->e->model->fingerprint, &said, &n_said, err);
+        st = t->ops->get_recalled(t->store, s->e->model->fingerprint, &said, &n_said, err);
     if (said) tn_draft_recall(s->drafting.draft, said, n_said);
     tn_free(ctx, said);
     t->n_learned = c.n;
@@ -66,8 +91,8 @@ void tn_storing_commit(tern_session *s, int32_t n_prompt) {
     if (!t->store || s->n_tok <= n_prompt) return;
     tern_error err;
     int64_t t0 = tn_now_ns();
-    if (tn_store_put(t->store, TN_SEQUENCE_CHAT, s->tokens, (size_t)s->n_tok, (size_t)n_prompt, &t->id,
-                     &err) != TERN_OK) {
+    if (t->ops->put(t->store, TN_SEQUENCE_CHAT, s->tokens, (size_t)s->n_tok, (size_t)n_prompt, &t->id,
+                    &err) != TERN_OK) {
         tn_log(&s->e->ctx, TERN_LOG_WARN, "the conversation is not stored: %s", err.message);
         return;
     }
@@ -78,7 +103,7 @@ void tn_storing_commit(tern_session *s, int32_t n_prompt) {
     int32_t *said = n_said ? tn_alloc(&s->e->ctx, TN_MEM_OTHER, n_said, sizeof *said) : NULL;
     if (said) {
         tn_draft_recalled(d, said);
-        if (tn_store_put_recalled(t->store, s->e->model->fingerprint, said, n_said, &err) != TERN_OK) {
+        if (t->ops->put_recalled(t->store, s->e->model->fingerprint, said, n_said, &err) != TERN_OK) {
             tn_log(&s->e->ctx, TERN_LOG_WARN, "what the model said is not stored for drafts: %s",
                    err.message);
         }
@@ -100,11 +125,11 @@ void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes) {
     tern_status st =
         ids ? tn_tokenize(s->e->model->tokenizer, text, n_bytes, false, false, ids, cap, &n, &err)
             : tn_fail(&err, TERN_E_MEMORY, "no memory for its tokens");
-    if (st == TERN_OK && n) st = tn_store_put(t->store, TN_SEQUENCE_CORPUS, ids, n, n, &id, &err);
+    if (st == TERN_OK && n) st = t->ops->put(t->store, TN_SEQUENCE_CORPUS, ids, n, n, &id, &err);
     if (st != TERN_OK) tn_log(ctx, TERN_LOG_WARN, "a document is not stored for drafts: %s", err.message);
     tn_free(ctx, ids);
 }
 
 tern_status tn_storing_quoting(tern_session *s, const int64_t *documents, size_t n, tern_error *err) {
-    return s->storing.store ? tn_store_quoting(s->storing.store, documents, n, err) : TERN_OK;
+    return s->storing.store ? s->storing.ops->quoting(s->storing.store, documents, n, err) : TERN_OK;
 }

@@ -8,6 +8,7 @@
 enum { TN_STORING_TOKENS = 1 << 16 }; /* the newest tokens of the store that a session drafts from */
 
 typedef struct tn_storing {
+    const tn_store_ops *ops;
     tn_store *store;  /* NULL: none */
     int64_t id;       /* of this conversation's sequence; 0: not stored yet */
     int32_t n_stored; /* its tokens */
@@ -15,6 +16,10 @@ typedef struct tn_storing {
     uint64_t n_learned; /* tokens */
     int64_t learn_ns, commit_ns, n_commits;
 } tn_storing;
+
+/* The store that sessions opened from now on use; the program calls it once, before any session. Where nobody did,
+ * the first session that names a store loads libtern-store. */
+void tn_storing_provide(const tn_store_ops *ops);
 
 /* path NULL: the session has no store. */
 tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err);
@@ -25,10 +30,9 @@ tern_status tn_storing_learn(tern_session *s, tern_error *err);
 /* The session's tokens, of which the first n_prompt were given, are on the disk when this returns. A store
  * that fails is logged: the answer is there all the same. */
 void tn_storing_commit(tern_session *s, int32_t n_prompt);
-/* Keep a document's text for the drafts of later sessions. Nothing without a store; one that fails is logged.
- */
 /* What is kept from now on quotes these documents of the store. */
 tern_status tn_storing_quoting(tern_session *s, const int64_t *documents, size_t n, tern_error *err);
+/* Keep a document's text for the drafts of later sessions. Nothing without a store; one that fails is logged. */
 void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes);
 /* The session forgets all but its first n tokens: a conversation that keeps less than half of what is stored
  * is another one. */

@@ -293,18 +293,6 @@ void tn_store_close(tn_store **ps) {
 
 /* ---- vocabulary ------------------------------------------------------------------------------------ */
 
-uint64_t tn_store_fingerprint(const tn_tokenizer *t) {
-    XXH64_hash_t h = 0;
-    size_t n = tn_tokenizer_n_vocab(t);
-    char buf[256];
-    for (size_t i = 0; i < n; i++) {
-        size_t len = tn_token_bytes(t, (int32_t)i, true, buf, sizeof buf);
-        h = XXH64(&len, sizeof len, h);
-        h = XXH64(buf, len < sizeof buf ? len : sizeof buf, h);
-    }
-    return h;
-}
-
 tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, tern_error *err) {
     TN_FAIL_IF(n_vocab < 1, err, TERN_E_INVALID, "a vocabulary of %d tokens", n_vocab);
     int64_t key = (int64_t)fingerprint, id = 0, known = n_vocab;

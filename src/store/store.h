@@ -49,10 +49,7 @@ void tn_store_close(tn_store **s);
  * memory. */
 char *tn_store_default_path(tn_ctx *ctx);
 
-/* What tells one vocabulary from another: every token's bytes, in order. */
-uint64_t tn_store_fingerprint(const tn_tokenizer *t);
-
-/* Use sequences of this vocabulary from now on. */
+/* Use sequences of this vocabulary from now on (tn_tokenizer_fingerprint). */
 tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, tern_error *err);
 
 /* Store ids[0..n): prompt, then output from n_prompt on. *id: 0 for a new sequence, or that of an earlier
@@ -91,6 +88,31 @@ typedef struct tn_store_info {
 } tn_store_info;
 
 tern_status tn_store_info_get(tn_store *s, tn_store_info *out, tern_error *err);
+
+/* ---- for sessions, which know a store by this table ------------------------------------------------
+ *
+ * libtern has no SQLite. The program provides the table itself (engine/storing.h); elsewhere a session that names
+ * a store loads it from libtern-store, whose symbol tn_store_plugin is this table. Both come from one build: the
+ * size and the version say so. */
+typedef struct tn_store_ops {
+    uint64_t size_bytes; /* of this struct */
+    const char *version; /* TERN_VERSION_STRING */
+    tern_status (*open)(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out,
+                        tern_error *err);
+    void (*close)(tn_store **s);
+    tern_status (*vocab)(tn_store *s, uint64_t fingerprint, int32_t n_vocab, tern_error *err);
+    tern_status (*put)(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt,
+                       int64_t *id, tern_error *err);
+    tern_status (*quoting)(tn_store *s, const int64_t *documents, size_t n, tern_error *err);
+    tern_status (*each)(tn_store *s, size_t max_tokens,
+                        bool (*fn)(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n),
+                        void *user, tern_error *err);
+    tern_status (*put_recalled)(tn_store *s, uint64_t model, const int32_t *data, size_t n, tern_error *err);
+    tern_status (*get_recalled)(tn_store *s, uint64_t model, int32_t **data, size_t *n, tern_error *err);
+} tn_store_ops;
+
+#define TN_STORE_PLUGIN "tn_store_plugin"
+extern const tn_store_ops tn_store_plugin;
 
 /* ---- for store/rag.c, which keeps its tables in the same file ------------------------------------- */
 

@@ -99,6 +99,9 @@ bool tn_tokenizer_is_end(const tn_tokenizer *t,
                          int32_t id); /* eos, eot and further end-of-generation tokens by name */
 int32_t tn_tokenizer_find(const tn_tokenizer *t, const char *token_text); /* exact text, -1 if absent */
 
+/* What tells one vocabulary from another: every token's bytes, in order. */
+uint64_t tn_tokenizer_fingerprint(const tn_tokenizer *t);
+
 /* Incremental detokenisation: push tokens, take only complete UTF-8; invalid sequences become U+FFFD. */
 typedef struct tn_detok {
     const tn_tokenizer *t;

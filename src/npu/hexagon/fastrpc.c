@@ -2,7 +2,7 @@
  * that FastRPC maps there, messages through a dspqueue. Built only with a Hexagon SDK (TERN_HEXAGON_SDK), in
  * place of qemu.c.
  *
- * NEVER RUN: written against the public headers, compiled against them, never on a device. docs/guide/hexagon.md
+ * NEVER RUN: written against the public headers, compiled against them, never on a device. docs/reference/hexagon.md
  * lists what has to be found out there. The arena is uncached for the CPU, which is slow but needs no cache
  * maintenance here; that of the DSP is the DSP side's. */
 #include "npu/hexagon/transport.h"

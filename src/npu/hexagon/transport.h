@@ -1,6 +1,6 @@
 /* npu/hexagon/transport.h - the way to a DSP: an arena of memory that both sides see, and messages there and
  * back. qemu.c:    the DSP program is a co-process under qemu-hexagon. fastrpc.c: a device; built only with a
- * Hexagon SDK, never run (docs/guide/hexagon.md). */
+ * Hexagon SDK, never run (docs/reference/hexagon.md). */
 #ifndef TN_HEXAGON_TRANSPORT_H
 #define TN_HEXAGON_TRANSPORT_H
 
