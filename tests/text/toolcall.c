@@ -2,6 +2,7 @@
  * byte. The forms are those of the families' templates and of their documentation. */
 #include "base/json.h"
 #include "text/grammar/grammar.h"
+#include "text/tokenizer.h"
 #include "text/toolcall.h"
 
 #include <setjmp.h>
@@ -428,6 +429,34 @@ static void stops_and_faults(void **state) {
     assert_string_equal(r.text, "Words{C:a {\"x\":\"one\\ntwo\"}}more");
 }
 
+/* <|end|> ends an answer, but one of several messages where there are channels. */
+static void ends(void **state) {
+    (void)state;
+    static const char *const tokens[] = {"<unk>", "<|end|>", "<|call|>", "<|channel|>", "<|message|>"};
+    static const size_t bytes[] = {5, 7, 8, 11, 11};
+    static const uint8_t types[] = {TN_TOKEN_UNKNOWN, TN_TOKEN_CONTROL, TN_TOKEN_CONTROL, TN_TOKEN_CONTROL,
+                                    TN_TOKEN_CONTROL};
+    static const float scores[5];
+    for (size_t n = 4; n <= 5; n++) {
+        tn_tokenizer_spec spec = {.kind = TN_TOK_BPE_SPM,
+                                  .n_vocab = n,
+                                  .tokens = tokens,
+                                  .token_bytes = bytes,
+                                  .types = types,
+                                  .scores = scores,
+                                  .bos = -1,
+                                  .eos = -1,
+                                  .eot = -1,
+                                  .unk = 0,
+                                  .pad = -1};
+        tn_tokenizer *t;
+        assert_int_equal(tn_tokenizer_open(&ctx, &spec, &t, NULL), TERN_OK);
+        assert_int_equal(tn_tokenizer_is_end(t, 1), n == 4);
+        assert_int_equal(tn_tokenizer_is_end(t, 2), n == 5);
+        tn_tokenizer_close(&t);
+    }
+}
+
 static int setup(void **state) {
     (void)state;
     tn_ctx_init(&ctx, NULL);
@@ -451,10 +480,18 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hermes),         cmocka_unit_test(llama3),           cmocka_unit_test(mistral_calls),
-        cmocka_unit_test(gemma_and_lfm2), cmocka_unit_test(harmony_channels), cmocka_unit_test(generic),
-        cmocka_unit_test(hostile),        cmocka_unit_test(templates),        cmocka_unit_test(schemas),
-        cmocka_unit_test(as_text),        cmocka_unit_test(stops_and_faults),
+        cmocka_unit_test(hermes),
+        cmocka_unit_test(llama3),
+        cmocka_unit_test(mistral_calls),
+        cmocka_unit_test(gemma_and_lfm2),
+        cmocka_unit_test(harmony_channels),
+        cmocka_unit_test(generic),
+        cmocka_unit_test(hostile),
+        cmocka_unit_test(templates),
+        cmocka_unit_test(ends),
+        cmocka_unit_test(schemas),
+        cmocka_unit_test(as_text),
+        cmocka_unit_test(stops_and_faults),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
