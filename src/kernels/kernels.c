@@ -24,6 +24,9 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .gemm_s8 = tn_gemm_s8_ref,
         .quantise_s8 = tn_quantise_s8_ref,
         .hadamard_f32 = tn_hadamard_f32_ref,
+        .grid_errors = tn_grid_errors_ref,
+        .grid_apply = tn_grid_apply_ref,
+        .round_panel = tn_round_panel_ref,
         .quantise_outliers = tn_quantise_outliers_ref,
         .shadow_f32 = tn_shadow_f32_ref,
         .unpack_tile = tn_unpack_tile_ref,
@@ -36,6 +39,9 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->gemm_s8 = tn_gemm_s8_avx2;
         k->quantise_s8 = tn_quantise_s8_avx2;
         k->hadamard_f32 = tn_hadamard_f32_avx2;
+        k->grid_errors = tn_grid_errors_avx2;
+        k->grid_apply = tn_grid_apply_avx2;
+        k->round_panel = tn_round_panel_avx2;
         k->quantise_outliers = tn_quantise_outliers_avx2;
         k->shadow_f32 = tn_shadow_f32_avx2;
         k->unpack_tile = tn_unpack_tile_avx2;
@@ -52,6 +58,9 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         tn_kernels_f32_avx512(k);
         k->quantise_s8 = tn_quantise_s8_avx512;
         k->hadamard_f32 = tn_hadamard_f32_avx512;
+        k->grid_errors = tn_grid_errors_avx512;
+        k->grid_apply = tn_grid_apply_avx512;
+        k->round_panel = tn_round_panel_avx512;
         k->quantise_outliers = tn_quantise_outliers_avx512;
         k->shadow_f32 = tn_shadow_f32_avx512;
         k->unpack_tile = tn_unpack_tile_avx512;
@@ -69,6 +78,9 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->gemm_s8 = tn_gemm_s8_neon;
         k->quantise_s8 = tn_quantise_s8_neon;
         k->hadamard_f32 = tn_hadamard_f32_neon;
+        k->grid_errors = tn_grid_errors_neon;
+        k->grid_apply = tn_grid_apply_neon;
+        k->round_panel = tn_round_panel_neon;
         k->quantise_outliers = tn_quantise_outliers_neon;
         k->shadow_f32 = tn_shadow_f32_neon;
         k->unpack_tile = tn_unpack_tile_neon;

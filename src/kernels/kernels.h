@@ -15,6 +15,7 @@
 #include "kernels/gemm_packed.h"
 #include "kernels/gemm_s8.h"
 #include "kernels/hadamard.h"
+#include "kernels/round.h"
 #include "kernels/shadow_f32.h"
 #include "kernels/topk.h"
 #include "kernels/unpack.h"
@@ -40,6 +41,9 @@ typedef struct tn_kernels {
     tn_gemm_few_fn gemm_few; /* NULL: few rows go the way of many (gemm_packed.h) */
     tn_quantise_s8_fn quantise_s8;
     tn_hadamard_f32_fn hadamard_f32;
+    tn_grid_errors_fn grid_errors;
+    tn_grid_apply_fn grid_apply;
+    tn_round_panel_fn round_panel;
     tn_quantise_outliers_fn quantise_outliers;
     tn_shadow_f32_fn shadow_f32;
     tn_unpack_tile_fn unpack_tile;

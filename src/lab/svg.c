@@ -3,12 +3,16 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const STYLE = "font-family=\"sans-serif\" font-size=\"12\"";
+/* Figures bring their paper with them, light or dark as the reader's screen is; colours of bars are read on both. */
+static const char *const STYLE =
+    "<style>text{fill:#1b1f24}.paper{fill:#fff}.lane{fill:#eef1f4}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.paper{fill:#161b22}.lane{fill:#2a313a}}</style>";
 
 static void begin(FILE *f, int width, int height, const char *title) {
     fprintf(f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-            "%s>\n<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n",
+            "font-family=\"sans-serif\" font-size=\"12\">\n%s\n"
+            "<rect class=\"paper\" width=\"%d\" height=\"%d\"/>\n",
             width, height, width, height, STYLE, width, height);
     fprintf(f, "<text x=\"10\" y=\"20\" font-size=\"15\" font-weight=\"bold\">%s</text>\n", title);
 }
@@ -26,6 +30,11 @@ static void text(FILE *f, double x, double y, const char *anchor, const char *s)
 static void bar(FILE *f, double x, double y, double w, double h, const char *colour) {
     fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n", x, y, w, h,
             colour);
+}
+
+/* The ground of a lane, on which its bars lie. */
+static void ground(FILE *f, double x, double y, double w, double h) {
+    fprintf(f, "<rect class=\"lane\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", x, y, w, h);
 }
 
 /* ---- claims ---------------------------------------------------------------------------------------- */
@@ -130,7 +139,7 @@ void tn_svg_gantt(FILE *f, const char *title, const tn_svg_run *runs, int32_t n)
         text(f, LEFT, y + 12, "start", label);
         for (int l = 0; l < TN_N_LANES; l++) {
             text(f, LEFT - 6, y + 18 + LANE * l + 11, "end", lanes[l]);
-            bar(f, LEFT, y + 18 + LANE * l, first - LEFT, LANE - 2, "#eef1f4");
+            ground(f, LEFT, y + 18 + LANE * l, first - LEFT, LANE - 2);
             track(f, r->timeline, tn_timeline_first_track(r->timeline, (tn_lane)l), longest / COLUMNS, LEFT,
                   y + 18 + LANE * l, LANE - 2, COLUMNS, (double)WIDTH / COLUMNS);
         }

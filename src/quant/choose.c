@@ -60,8 +60,8 @@ static double loading(double bits) {
     return b == 8 ? at[8] : at[b] + (at[b + 1] - at[b]) * (bits - b);
 }
 
-/* Noise of the weights' rounding in a row's output: a step for the row, uniform errors, less what rounding with
- * knowledge of the inputs saves (measured on models of 6 to 11 million parameters: about a half). */
+/* Noise of the weights' rounding in a row's output: a step for the row and uniform errors. Rounding with knowledge
+ * of the inputs is taken to save half of that, at every width; what it saves is not known before the factor is. */
 static double weight_noise(const float *w, int32_t k, double bits, double energy) {
     double max = 0, square = 0;
     for (int32_t i = 0; i < k; i++) {
@@ -72,13 +72,20 @@ static double weight_noise(const float *w, int32_t k, double bits, double energy
     return 0.5 * step * step / 12 * energy;
 }
 
+enum {
+    N_CHUNKS = 8
+}; /* of the rows in the last pass, each with a histogram of its own: sums have one order */
+
+/* One alpha. Trials are items of a parallel loop, so each has its own buffers. */
 typedef struct trial {
     const tn_choose_args *a;
+    const double *column;   /* [k] sum of the squares of a channel's weights */
+    const float *top;       /* [k] largest input of the channel, or of those that share its scale */
     float *scale, *inverse; /* [k] of the channels, for one alpha */
     float *row, *cost;      /* [k] */
-    double *column;         /* [k] sum of the squares of a channel's weights */
-    float *top;             /* [k] largest input of the channel, or of those that share its scale */
-    histogram *h;
+    float alpha;
+    double noise;
+    histogram h;
 } trial;
 
 static void transform(const trial *t, const float *from, const float *by, float *to) {
@@ -86,7 +93,8 @@ static void transform(const trial *t, const float *from, const float *by, float 
     if (t->a->rotate) t->a->kern->hadamard_f32(to, (size_t)t->a->k);
 }
 
-static void set_alpha(const trial *t, float alpha) {
+static void set_alpha(trial *t, float alpha) {
+    t->alpha = alpha;
     for (int32_t i = 0; i < t->a->k; i++) {
         t->scale[i] = powf(t->top[t->a->tied ? t->a->tied[i] : i], alpha);
         t->inverse[i] = 1 / t->scale[i];
@@ -101,83 +109,122 @@ static void set_alpha(const trial *t, float alpha) {
     }
 }
 
-/* The error of the outputs with this alpha, by the token. */
-static double noise_of(const trial *t, float alpha) {
+/* The error of the outputs with an alpha, by the token. */
+static void try_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    trial *t = (trial *)arg + i_item;
     const tn_choose_args *a = t->a;
-    set_alpha(t, alpha);
-    memset(t->h, 0, sizeof *t->h);
+    set_alpha(t, (float)i_item / (N_ALPHA - 1));
+    memset(&t->h, 0, sizeof t->h);
     int32_t step = (a->n_rows + TRIAL_ROWS - 1) / TRIAL_ROWS, n = 0;
-    double energy = 0, noise = 0;
+    double energy = 0;
+    t->noise = 0;
     for (int32_t r = 0; r < a->n_rows; r += step, n++) {
         transform(t, a->x + (size_t)r * (size_t)a->k, t->inverse, t->row);
-        observe(t->h, t->row, t->cost, a->k);
+        observe(&t->h, t->row, t->cost, a->k);
         for (int32_t i = 0; i < a->k; i++) energy += (double)t->row[i] * (double)t->row[i];
     }
     for (int32_t r = 0; r < a->n_w; r++) {
         transform(t, a->w + (size_t)r * (size_t)a->k, t->scale, t->row);
-        noise += a->w_share * weight_noise(t->row, a->k, a->bits, energy / n);
+        t->noise += a->w_share * weight_noise(t->row, a->k, a->bits, energy / n);
     }
     float clip;
-    return noise + best_clip(t->h, &clip) / n;
+    t->noise += best_clip(&t->h, &clip) / n;
 }
 
-static void find_tops(const trial *t) {
-    const tn_choose_args *a = t->a;
+static void find_tops(const tn_choose_args *a, float *own, float *top, double *column) {
     float largest = 0;
     for (int32_t r = 0; r < a->n_rows; r++) {
         const float *x = a->x + (size_t)r * (size_t)a->k;
         for (int32_t i = 0; i < a->k; i++) {
             float v = fabsf(x[i]);
-            float *top = &t->top[a->tied ? a->tied[i] : i];
-            if (v <= 3e38f && v > *top) *top = v;
-            largest = fmaxf(largest, *top);
+            own[i] = v <= 3e38f && v > own[i] ? v : own[i];
         }
     }
-    for (int32_t i = 0; i < a->k; i++) t->top[i] = fmaxf(t->top[i], largest * 1e-4f + 1e-20f);
+    for (int32_t i = 0; i < a->k; i++) {
+        float *at = &top[a->tied ? a->tied[i] : i];
+        *at = own[i] > *at ? own[i] : *at;
+        largest = own[i] > largest ? own[i] : largest;
+    }
+    for (int32_t i = 0; i < a->k; i++) top[i] = fmaxf(top[i], largest * 1e-4f + 1e-20f);
     for (int32_t r = 0; r < a->n_w; r++) {
         for (int32_t i = 0; i < a->k; i++) {
             double w = (double)a->w[(size_t)r * (size_t)a->k + (size_t)i];
-            t->column[i] += a->w_share * w * w;
+            column[i] += a->w_share * w * w;
         }
     }
 }
 
+typedef struct last_pass {
+    const trial *best;
+    trial *trials; /* their histograms are free for the chunks */
+} last_pass;
+
+/* The inputs become what is quantised. */
+static void last_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const last_pass *l = arg;
+    const tn_choose_args *a = l->best->a;
+    histogram *h = &l->trials[i_item].h;
+    memset(h, 0, sizeof *h);
+    int32_t r1 = (int32_t)((int64_t)a->n_rows * (i_item + 1) / N_CHUNKS);
+    for (int32_t r = (int32_t)((int64_t)a->n_rows * i_item / N_CHUNKS); r < r1; r++) {
+        float *x = a->x + (size_t)r * (size_t)a->k;
+        transform(l->best, x, l->best->inverse, x);
+        observe(h, x, l->best->cost, a->k);
+    }
+}
+
+static float transform_all(const trial *best, trial *trials) {
+    last_pass l = {best, trials};
+    tn_pool_for(best->a->pool, N_CHUNKS, last_item, &l);
+    histogram *sum = &trials[0].h;
+    for (int c = 1; c < N_CHUNKS; c++) {
+        for (int b = 0; b < N_BINS; b++) {
+            sum->n[b] += trials[c].h.n[b];
+            sum->x[b] += trials[c].h.x[b];
+            sum->xx[b] += trials[c].h.xx[b];
+        }
+    }
+    float clip;
+    (void)best_clip(sum, &clip);
+    return clip;
+}
+
+_Static_assert((int)N_CHUNKS <= (int)N_ALPHA, "a chunk takes a trial's histogram");
+
 tern_status tn_choose(tn_ctx *ctx, const tn_choose_args *a, tn_choice *out, tern_error *err) {
     size_t k = (size_t)a->k;
     *out = (tn_choice){.clip = 1};
-    float *block = tn_calloc(ctx, TN_MEM_OTHER, 5 * k, sizeof *block);
-    trial t = {.a = a,
-               .scale = block,
-               .inverse = block + k,
-               .row = block + 2 * k,
-               .cost = block + 3 * k,
-               .top = block + 4 * k,
-               .column = tn_calloc(ctx, TN_MEM_OTHER, k, sizeof *t.column),
-               .h = tn_alloc(ctx, TN_MEM_OTHER, 1, sizeof *t.h)};
-    tern_status st = block && t.column && t.h ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to smooth");
+    float *block = tn_calloc(ctx, TN_MEM_OTHER, (4 * N_ALPHA + 2) * k, sizeof *block);
+    double *column = tn_calloc(ctx, TN_MEM_OTHER, k, sizeof *column);
+    trial *trials = tn_calloc(ctx, TN_MEM_OTHER, N_ALPHA, sizeof *trials), *best = trials;
+    tern_status st = block && column && trials ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory to smooth");
     if (st == TERN_OK) {
-        find_tops(&t);
-        double least = INFINITY;
-        for (int i = 0; a->can_smooth && i < N_ALPHA; i++) {
-            double noise = noise_of(&t, (float)i / (N_ALPHA - 1));
-            if (!(noise < least)) continue;
-            least = noise;
-            out->alpha = (float)i / (N_ALPHA - 1);
+        float *top = block + 4 * N_ALPHA * k;
+        find_tops(a, top + k, top, column);
+        for (size_t i = 0; i < N_ALPHA; i++) {
+            trial *t = &trials[i];
+            t->a = a;
+            t->column = column;
+            t->top = top;
+            t->scale = block + 4 * i * k;
+            t->inverse = t->scale + k;
+            t->row = t->inverse + k;
+            t->cost = t->row + k;
         }
-        set_alpha(&t, out->alpha);
-        memset(t.h, 0, sizeof *t.h);
-        for (int32_t r = 0; r < a->n_rows; r++) {
-            float *x = a->x + (size_t)r * k;
-            transform(&t, x, t.inverse, x);
-            observe(t.h, x, t.cost, a->k);
-        }
-        (void)best_clip(t.h, &out->clip);
+        if (a->can_smooth) tn_pool_for(a->pool, N_ALPHA, try_item, trials);
+        else set_alpha(best, 0);
+        for (int i = 1; a->can_smooth && i < N_ALPHA; i++)
+            best = trials[i].noise < best->noise ? &trials[i] : best;
+        out->alpha = best->alpha;
+        out->clip = transform_all(best, trials);
         out->smooth = out->alpha > 0 ? tn_alloc(ctx, TN_MEM_OTHER, k, sizeof *out->smooth) : NULL;
-        if (out->smooth) memcpy(out->smooth, t.scale, k * sizeof *t.scale);
+        if (out->smooth) memcpy(out->smooth, best->scale, k * sizeof *best->scale);
         else if (out->alpha > 0) st = tn_fail(err, TERN_E_MEMORY, "no memory to smooth");
     }
     tn_free(ctx, block);
-    tn_free(ctx, t.column);
-    tn_free(ctx, t.h);
+    tn_free(ctx, column);
+    tn_free(ctx, trials);
     return st;
 }

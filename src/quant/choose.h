@@ -4,11 +4,13 @@
 #define TN_QUANT_CHOOSE_H
 
 #include "base/ctx.h"
+#include "base/pool.h"
 #include "base/status.h"
 #include "kernels/kernels.h"
 
 typedef struct tn_choose_args {
     const tn_kernels *kern;
+    tn_pool *pool;
     float *x; /* [n_rows][k] captured inputs; become what is quantised: smoothed, rotated */
     int32_t n_rows, k;
     const float *w; /* [n_w][k] a sample of the rows of the site's linears, each for w_share rows */

@@ -58,6 +58,7 @@ static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_
     if (st == TERN_OK)
         st = tn_choose(r->ctx,
                        &(tn_choose_args){.kern = r->kern,
+                                         .pool = r->pool,
                                          .x = x,
                                          .n_rows = n_rows,
                                          .k = ops->k,

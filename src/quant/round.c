@@ -3,86 +3,127 @@
 #include <math.h>
 #include <string.h>
 
-enum { PANEL = 32 };
-
-/* To the nearest whole number, ties to even, for |x| < 2^22; the compiler knows how to do many at once. */
-static inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
+enum { PANEL = TN_ROUND_PLACES };
 
 /* The grid of B bits at a scale: B < 8: odd codes, 2 scale apart; 8: whole codes. */
-typedef struct grid {
-    float inv, offset, lo, hi, mul, add; /* code = clamp(nearest(x inv + offset), lo, hi) mul + add */
-} grid;
-
-static grid grid_of(unsigned bits, float scale) {
-    if (bits == 8) return (grid){1 / scale, 0, -127, 127, 1, 0};
+static tn_grid grid_of(unsigned bits, float scale) {
+    if (bits == 8) return (tn_grid){1 / scale, 0, -127, 127, 1, 0, scale, 0};
     float top = (float)((1 << bits) - 1);
-    return (grid){0.5f / scale, 0.5f * top, 0, top, 2, -top};
+    return (tn_grid){0.5f / scale, 0.5f * top, 0, top, 2, -top, 2 * scale, -top * scale};
 }
 
-static inline float code_of(const grid *g, float x) {
-    float u = nearest(fminf(fmaxf(x * g->inv + g->offset, g->lo), g->hi));
-    return u * g->mul + g->add;
-}
-
-static float weighted_error(const grid *g, float scale, const float *w, const float *weight, int32_t k) {
-    float sum = 0;
-    for (int32_t i = 0; i < k; i++) {
-        float x = w[i] * g->inv + g->offset, u = x < g->lo ? g->lo : x > g->hi ? g->hi : x;
-        float d = w[i] - (nearest(u) * g->mul + g->add) * scale;
-        sum += weight[i] * d * d;
+static float largest(const float *w, int32_t k) {
+    float lane[16] = {0}, max = 0;
+    int32_t i = 0;
+    for (; i + 16 <= k; i += 16) {
+        for (int l = 0; l < 16; l++) {
+            float a = fabsf(w[i + l]);
+            lane[l] = a > lane[l] ? a : lane[l];
+        }
     }
-    return sum;
+    for (; i < k; i++) lane[0] = fabsf(w[i]) > lane[0] ? fabsf(w[i]) : lane[0];
+    for (int l = 0; l < 16; l++) max = lane[l] > max ? lane[l] : max;
+    return max;
+}
+
+/* The best of four scales and the best so far. */
+static void try_scales(const tn_kernels *kern, const float *w, const float *weight, int32_t k, unsigned bits,
+                       const float *scales, float *best, float *least) {
+    tn_grid g[TN_ROUND_GRIDS];
+    float error[TN_ROUND_GRIDS];
+    for (int i = 0; i < TN_ROUND_GRIDS; i++) g[i] = grid_of(bits, scales[i]);
+    kern->grid_errors(w, weight, (size_t)k, g, error);
+    for (int i = 0; i < TN_ROUND_GRIDS; i++) {
+        if (!(error[i] < *least)) continue;
+        *least = error[i];
+        *best = scales[i];
+    }
 }
 
 /* The scale with the least weighted error; *error: that error. */
-static float best_scale(const float *w, const float *weight, int32_t k, unsigned bits, float *error) {
-    float max = 0;
-    for (int32_t i = 0; i < k; i++) max = fmaxf(max, fabsf(w[i]));
+static float best_scale(const tn_kernels *kern, const float *w, const float *weight, int32_t k, unsigned bits,
+                        float *error) {
+    float max = largest(w, k);
     *error = 0;
     if (!(max > 0)) return 0;
-    /* From the largest weight downwards: with few bits it pays to cut off more. */
+    /* From the largest weight downwards: with few bits it pays to cut off more. Eight scales, then four around the
+     * best of them. */
     float full = bits == 8 ? max / 127 : max / (float)(1 << bits), best = full;
-    float step = bits >= 7 ? 0.02f : bits == 6 ? 0.025f : bits == 5 ? 0.03f : 0.045f;
+    float step = full * (bits >= 7 ? 0.04f : bits == 6 ? 0.05f : bits == 5 ? 0.06f : 0.09f);
+    float scales[TN_ROUND_GRIDS];
     *error = INFINITY;
-    for (int i = 0; i < 16; i++) {
-        float scale = full * (1.03f - step * (float)i);
-        const grid g = grid_of(bits, scale);
-        float e = weighted_error(&g, scale, w, weight, k);
-        if (e < *error) {
-            *error = e;
-            best = scale;
-        }
+    for (int i = 0; i < 8; i += TN_ROUND_GRIDS) {
+        for (int j = 0; j < TN_ROUND_GRIDS; j++) scales[j] = 1.03f * full - step * (float)(i + j);
+        try_scales(kern, w, weight, k, bits, scales, &best, error);
     }
+    float near[TN_ROUND_GRIDS] = {best - 0.5f * step, best - 0.25f * step, best + 0.25f * step,
+                                  best + 0.5f * step};
+    try_scales(kern, w, weight, k, bits, near, &best, error);
     return best;
 }
 
-float tn_round_plain(float *w, const float *weight, int32_t k, unsigned bits) {
-    float error, scale = best_scale(w, weight, k, bits, &error);
-    const grid g = grid_of(bits, scale > 0 ? scale : 1);
-    for (int32_t i = 0; i < k; i++) w[i] = code_of(&g, w[i]) * scale;
+float tn_round_plain(const tn_kernels *kern, float *w, const float *weight, int32_t k, unsigned bits) {
+    float error, scale = best_scale(kern, w, weight, k, bits, &error);
+    const tn_grid g = grid_of(bits, scale > 0 ? scale : 1);
+    if (scale > 0) kern->grid_apply(w, (size_t)k, &g);
     return error;
 }
 
+enum { ROWS = TN_ROUND_ROWS };
+
 size_t tn_round_scratch(const tn_factor *f, int32_t n_rows) {
-    size_t widest = 0;
+    size_t widest = 0, rows = ((size_t)n_rows + ROWS - 1) / ROWS * ROWS;
     for (int32_t i = 0; i < f->n_blocks; i++)
         widest = (size_t)f->blocks[i].k > widest ? (size_t)f->blocks[i].k : widest;
-    return (size_t)n_rows * (2 * widest + PANEL) + (size_t)f->k;
+    return rows * (2 * widest + PANEL) + (size_t)f->k;
 }
 
-/* One panel of places: targets[row][32] = weights + what the errors behind the panel ask for; rounds from the
- * last place to the first. */
-static void round_panel(const tn_factor_block *b, int32_t place, int32_t n, const grid *g, float scale,
-                        const float *w, float *target, float *e, int8_t *q, float *error) {
-    const float *panel = b->panels + (size_t)(place / PANEL) * PANEL * (size_t)b->k;
-    for (int32_t j = n - 1; j >= 0; j--) {
-        float code = code_of(g, target[j]), miss = target[j] - code * scale,
-              own = w[place + j] - code * scale;
-        q[b->order[place + j]] = (int8_t)code;
-        *error += b->weight[place + j] * miss * miss;
-        e[place + j] = own;
-        const float *m = panel + (size_t)(place + j) * PANEL;
-        for (int32_t i = 0; i < PANEL; i++) target[i] += m[i] * own; /* zero from place j on */
+/* Where a panel's places lie while up to 16 rows are rounded; a row's lane. */
+typedef struct lanes {
+    float own[PANEL * ROWS], target[PANEL * ROWS], code[PANEL * ROWS], e[PANEL * ROWS];
+    float grid[8 * ROWS], error[ROWS];
+} lanes;
+
+/* Rows beyond n_rows round nothing to nothing. */
+static void set_grids(lanes *l, const uint8_t *bits, const float *scale, int32_t n_rows) {
+    for (int r = 0; r < ROWS; r++) {
+        tn_grid g = grid_of(r < n_rows ? bits[r] : 8, r < n_rows && scale[r] > 0 ? scale[r] : 1);
+        if (r < n_rows && !(scale[r] > 0)) g.step = g.base = 0;
+        const float f[8] = {g.inv, g.offset, g.lo, g.hi, g.mul, g.add, g.step, g.base};
+        for (int i = 0; i < 8; i++) l->grid[i * ROWS + r] = f[i];
+    }
+}
+
+/* One panel of places of up to 16 rows: tmp[row][32] has what the errors behind the panel ask for. */
+static void round_panel(const tn_factor_block *b, const tn_kernels *kern, int32_t place, int32_t n, lanes *l,
+                        const float *w, const float *tmp, int32_t n_rows, size_t ldw, float *e, int8_t *q,
+                        float *error) {
+    size_t k = (size_t)b->k;
+    for (int32_t r = 0; r < n_rows; r++) {
+        const float *row = w + (size_t)r * k + place;
+        for (int32_t j = 0; j < n; j++) {
+            l->own[j * ROWS + r] = row[j];
+            l->target[j * ROWS + r] = row[j] + tmp[r * PANEL + j];
+        }
+        l->error[r] = error[r];
+    }
+    const tn_round_panel p = {.n = (size_t)n,
+                              .factor =
+                                  b->panels + (size_t)(place / PANEL) * PANEL * k + (size_t)place * PANEL,
+                              .weight = b->weight + place,
+                              .own = l->own,
+                              .grid = l->grid,
+                              .target = l->target,
+                              .code = l->code,
+                              .e = l->e,
+                              .error = l->error};
+    kern->round_panel(&p);
+    for (int32_t r = 0; r < n_rows; r++) {
+        for (int32_t j = 0; j < n; j++) {
+            e[(size_t)r * k + (size_t)(place + j)] = l->e[j * ROWS + r];
+            q[(size_t)r * ldw + (size_t)b->order[place + j]] = (int8_t)l->code[j * ROWS + r];
+        }
+        error[r] = l->error[r];
     }
 }
 
@@ -91,6 +132,7 @@ static void round_block(const tn_factor_block *b, const tn_kernels *kern, const 
                         float *scratch) {
     size_t k = (size_t)b->k;
     float *ordered = scratch, *e = ordered + (size_t)n_rows * k, *tmp = e + (size_t)n_rows * k;
+    lanes l = {0};
     for (int32_t r = 0; r < n_rows; r++) {
         for (size_t j = 0; j < k; j++) ordered[(size_t)r * k + j] = w[(size_t)r * ldw + (size_t)b->order[j]];
     }
@@ -102,13 +144,11 @@ static void round_block(const tn_factor_block *b, const tn_kernels *kern, const 
             kern->gemm_f32[TN_PANEL_F32](e + behind, k, panel + behind * PANEL, NULL, tmp, PANEL,
                                          (size_t)n_rows, 0, PANEL, k - behind);
         else memset(tmp, 0, (size_t)n_rows * PANEL * sizeof *tmp);
-        for (int32_t r = 0; r < n_rows; r++) {
-            float *target = tmp + (size_t)r * PANEL;
-            const float *row = ordered + (size_t)r * k;
-            int8_t *codes = q + (size_t)r * ldw;
-            for (int32_t j = 0; j < n; j++) target[j] += row[place + j];
-            const grid g = grid_of(bits[r], scale[r] > 0 ? scale[r] : 1);
-            round_panel(b, place, n, &g, scale[r], row, target, e + (size_t)r * k, codes, &error[r]);
+        for (int32_t r = 0; r < n_rows; r += ROWS) {
+            int32_t some = n_rows - r < ROWS ? n_rows - r : ROWS;
+            set_grids(&l, bits + r, scale + r, some);
+            round_panel(b, kern, place, n, &l, ordered + (size_t)r * k, tmp + (size_t)r * PANEL, some, ldw,
+                        e + (size_t)r * k, q + (size_t)r * ldw, error + r);
         }
     }
 }
@@ -123,7 +163,7 @@ void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, i
     }
     for (int32_t r = 0; r < n_rows; r++) {
         float e;
-        scale[r] = best_scale(w + (size_t)r * k, weight, f->k, bits[r], &e);
+        scale[r] = best_scale(kern, w + (size_t)r * k, weight, f->k, bits[r], &e);
     }
     memset(error, 0, (size_t)n_rows * sizeof *error);
     for (int32_t i = 0; i < f->n_blocks; i++) {

@@ -17,6 +17,6 @@ void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, i
 
 /* A row to what it is in `bits`, in place, each weight for itself, at the scale with the least error weighted by
  * weight[k]; returns that error. */
-float tn_round_plain(float *w, const float *weight, int32_t k, unsigned bits);
+float tn_round_plain(const tn_kernels *kern, float *w, const float *weight, int32_t k, unsigned bits);
 
 #endif

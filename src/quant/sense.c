@@ -50,7 +50,7 @@ static void round_item(void *arg, int i_item, int i_thread) {
         float *weight = w + (size_t)(n1 - n0) * k;
         for (size_t i = 0; i < k; i++) weight[i] = (float)j->energy[i];
         for (int32_t n = n0; n < n1; n++)
-            j->cost[n] = tn_round_plain(w + (size_t)(n - n0) * k, weight, j->k, TN_SENSE_BITS);
+            j->cost[n] = tn_round_plain(j->s->a->kern, w + (size_t)(n - n0) * k, weight, j->k, TN_SENSE_BITS);
         tn_panels_pack(TN_PANEL_F32, j->panels, w, (size_t)n0, (size_t)n1, k);
     }
     if (st != TERN_OK && !atomic_exchange(&j->failed, true)) j->err = err;
