@@ -11,6 +11,7 @@
 
 typedef struct entry {
     char *key; /* zero-terminated */
+    size_t n_key;
     uint64_t hash;
     tn_lean_json *value;
 } entry;
@@ -135,7 +136,7 @@ tn_lean_json *tn_lean_at(const tn_lean_json *array, size_t i) {
 }
 
 /* Keys of a hostile text must not meet in one place: nobody outside knows the seed. */
-static uint64_t hash_of(const char *key) {
+static uint64_t hash_of(const char *key, size_t n_key) {
     static _Atomic uint64_t seed;
     uint64_t s =
         atomic_load_explicit(&seed, memory_order_relaxed); /* any thread's will do, but one for all */
@@ -145,28 +146,46 @@ static uint64_t hash_of(const char *key) {
         mine |= 1;
         s = atomic_compare_exchange_strong(&seed, &none, mine) ? mine : none;
     }
-    return XXH3_64bits_withSeed(key, strlen(key), s);
+    return XXH3_64bits_withSeed(key, n_key, s);
 }
 
-static size_t find(const tn_lean_json *o, const char *key, uint64_t hash) {
+static bool is_key(const entry *e, const char *key, size_t n_key, uint64_t hash) {
+    return e->hash == hash && e->n_key == n_key && !memcmp(e->key, key, n_key);
+}
+
+static size_t find(const tn_lean_json *o, const char *key, size_t n_key, uint64_t hash) {
     if (!o->index) {
         for (size_t i = 0; i < o->n; i++)
-            if (o->entries[i].hash == hash && !strcmp(o->entries[i].key, key)) return i;
+            if (is_key(&o->entries[i], key, n_key, hash)) return i;
         return SIZE_MAX;
     }
     for (uint64_t at = hash;; at++) {
         uint32_t i = o->index[at & o->index_mask];
         if (!i) return SIZE_MAX;
-        const entry *e = &o->entries[i - 1];
-        if (e->hash == hash && !strcmp(e->key, key)) return i - 1;
+        if (is_key(&o->entries[i - 1], key, n_key, hash)) return i - 1;
     }
 }
 
-tn_lean_json *tn_lean_get(const tn_lean_json *object, const char *key) {
+tn_lean_json *tn_lean_getn(const tn_lean_json *object, const char *key, size_t n_key) {
     if (!key || !tn_lean_is(object, TN_LEAN_OBJECT)) return NULL;
-    size_t i = find(object, key, hash_of(key));
+    size_t i = find(object, key, n_key, hash_of(key, n_key));
     return i < object->n ? object->entries[i].value : NULL;
 }
+
+tn_lean_json *tn_lean_get(const tn_lean_json *object, const char *key) {
+    return key ? tn_lean_getn(object, key, strlen(key)) : NULL;
+}
+
+void *tn_lean_iter(tn_lean_json *object) {
+    return tn_lean_size(object, TN_LEAN_OBJECT) ? object->entries : NULL;
+}
+
+void *tn_lean_iter_next(tn_lean_json *object, void *iter) {
+    entry *next = (entry *)iter + 1;
+    return next < object->entries + object->n ? next : NULL;
+}
+
+const char *tn_lean_iter_key(void *iter) { return ((entry *)iter)->key; }
 
 bool tn_lean_each(const tn_lean_json *object, size_t *i, const char **key, tn_lean_json **value) {
     if (*i >= tn_lean_size(object, TN_LEAN_OBJECT)) return false;
@@ -224,8 +243,9 @@ static bool reindex(tn_lean_json *o) {
 
 int tn_lean_set(tn_lean_json *object, const char *key, tn_lean_json *value) {
     bool possible = value && key && object != value && tn_lean_is(object, TN_LEAN_OBJECT);
-    uint64_t hash = possible ? hash_of(key) : 0;
-    size_t i = possible ? find(object, key, hash) : SIZE_MAX;
+    size_t n_key = possible ? strlen(key) : 0;
+    uint64_t hash = possible ? hash_of(key, n_key) : 0;
+    size_t i = possible ? find(object, key, n_key, hash) : SIZE_MAX;
     if (i != SIZE_MAX) {
         tn_lean_decref(object->entries[i].value);
         object->entries[i].value = value;
@@ -236,12 +256,12 @@ int tn_lean_set(tn_lean_json *object, const char *key, tn_lean_json *value) {
     if (room) object->entries = entries;
     if (room && object->n >= FEW && (!object->index || 2 * object->n > object->index_mask))
         room = reindex(object);
-    char *copy = room ? copy_text(key, strlen(key)) : NULL;
+    char *copy = room ? copy_text(key, n_key) : NULL;
     if (!copy) {
         tn_lean_decref(value);
         return -1;
     }
-    object->entries[object->n++] = (entry){copy, hash, value};
+    object->entries[object->n++] = (entry){copy, n_key, hash, value};
     if (object->index) index_entry(object, object->n - 1);
     return 0;
 }
@@ -260,7 +280,7 @@ int tn_lean_append(tn_lean_json *array, tn_lean_json *value) {
 
 int tn_lean_delete(tn_lean_json *object, const char *key) {
     if (!key || !tn_lean_is(object, TN_LEAN_OBJECT)) return -1;
-    size_t i = find(object, key, hash_of(key));
+    size_t i = find(object, key, strlen(key), hash_of(key, strlen(key)));
     if (i == SIZE_MAX) return -1;
     free(object->entries[i].key);
     tn_lean_decref(object->entries[i].value);
@@ -278,20 +298,24 @@ int tn_lean_remove(tn_lean_json *array, size_t i) {
     return 0;
 }
 
-tn_lean_json *tn_lean_copy(const tn_lean_json *j) {
-    if (!j) return NULL;
+/* Parts are shared, or copied too. */
+static tn_lean_json *copy_value(const tn_lean_json *j, bool deep) {
     tn_lean_json *out = NULL;
     int bad = 0;
     switch (j->type) {
     case TN_LEAN_OBJECT:
         out = tn_lean_object();
-        for (size_t i = 0; out && !bad && i < j->n; i++)
-            bad = tn_lean_set(out, j->entries[i].key, tn_lean_incref(j->entries[i].value));
+        for (size_t i = 0; out && !bad && i < j->n; i++) {
+            tn_lean_json *v = j->entries[i].value;
+            bad = tn_lean_set(out, j->entries[i].key, deep ? copy_value(v, true) : tn_lean_incref(v));
+        }
         break;
     case TN_LEAN_ARRAY:
         out = tn_lean_array();
-        for (size_t i = 0; out && !bad && i < j->n; i++)
-            bad = tn_lean_append(out, tn_lean_incref(j->elements[i]));
+        for (size_t i = 0; out && !bad && i < j->n; i++) {
+            tn_lean_json *v = j->elements[i];
+            bad = tn_lean_append(out, deep ? copy_value(v, true) : tn_lean_incref(v));
+        }
         break;
     case TN_LEAN_STRING: return tn_lean_string(j->text, j->n);
     case TN_LEAN_INTEGER: return tn_lean_integer(j->integer);
@@ -301,6 +325,9 @@ tn_lean_json *tn_lean_copy(const tn_lean_json *j) {
     if (bad) tn_lean_decref(out);
     return bad ? NULL : out;
 }
+
+tn_lean_json *tn_lean_copy(const tn_lean_json *j) { return j ? copy_value(j, false) : NULL; }
+tn_lean_json *tn_lean_deep_copy(const tn_lean_json *j) { return j ? copy_value(j, true) : NULL; }
 
 /* ---- writing ---- */
 

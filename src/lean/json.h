@@ -30,10 +30,11 @@ typedef struct tn_lean_json tn_lean_json;
 
 enum {
     TN_LEAN_REJECT_DUPLICATES = 1, /* reading: a key twice in one object is an error */
-    TN_LEAN_DECODE_ANY = 2, /* reading: the text may be a value of any kind, not only an object or array */
-    TN_LEAN_ALLOW_NUL = 4,  /* reading: strings, but no keys, may have \u0000 */
-    TN_LEAN_COMPACT = 8,    /* writing: no blanks */
-    TN_LEAN_ENCODE_ANY = 16 /* writing: as DECODE_ANY */
+    TN_LEAN_DECODE_ANY = 2,   /* reading: the text may be a value of any kind, not only an object or array */
+    TN_LEAN_ALLOW_NUL = 4,    /* reading: strings, but no keys, may have \u0000 */
+    TN_LEAN_INT_AS_REAL = 32, /* reading: every number is a real */
+    TN_LEAN_COMPACT = 8,      /* writing: no blanks */
+    TN_LEAN_ENCODE_ANY = 16   /* writing: as DECODE_ANY */
 };
 #define TN_LEAN_INDENT(n) ((size_t)((n)&31) << 8)          /* writing: lines, n spaces a level; 0: one line */
 #define TN_LEAN_REAL_PRECISION(n) ((size_t)((n)&31) << 16) /* writing: significant digits; 0: 17 */
@@ -77,8 +78,13 @@ long long tn_lean_int_of(const tn_lean_json *j);
 double tn_lean_real_of(const tn_lean_json *j);
 double tn_lean_number_of(const tn_lean_json *j); /* integer or real */
 size_t tn_lean_size(const tn_lean_json *j, tn_lean_type t);
-tn_lean_json *tn_lean_at(const tn_lean_json *array, size_t i);             /* borrowed */
-tn_lean_json *tn_lean_get(const tn_lean_json *object, const char *key);    /* borrowed */
+tn_lean_json *tn_lean_at(const tn_lean_json *array, size_t i);          /* borrowed */
+tn_lean_json *tn_lean_get(const tn_lean_json *object, const char *key); /* borrowed */
+tn_lean_json *tn_lean_getn(const tn_lean_json *object, const char *key, size_t n_key);
+/* Places in an object, until it changes; NULL: none is left. */
+void *tn_lean_iter(tn_lean_json *object);
+void *tn_lean_iter_next(tn_lean_json *object, void *iter);
+const char *tn_lean_iter_key(void *iter);
 bool tn_lean_each(const tn_lean_json *object, size_t *i, const char **key, /* *i from 0; all borrowed */
                   tn_lean_json **value);
 bool tn_lean_equal(const tn_lean_json *a, const tn_lean_json *b);
@@ -89,5 +95,6 @@ int tn_lean_append(tn_lean_json *array, tn_lean_json *value);
 int tn_lean_delete(tn_lean_json *object, const char *key);
 int tn_lean_remove(tn_lean_json *array, size_t i);
 tn_lean_json *tn_lean_copy(const tn_lean_json *j); /* shallow: parts are shared */
+tn_lean_json *tn_lean_deep_copy(const tn_lean_json *j);
 
 #endif

@@ -138,7 +138,7 @@ static tn_lean_json *read_number(reader *r) {
     size_t n = digits(p, r->end);
     if (!n || (n > 1 && *p == '0')) return refuse(r, "invalid number");
     p += n;
-    bool real = false;
+    bool real = r->flags & TN_LEAN_INT_AS_REAL;
     if (p < r->end && *p == '.') {
         n = digits(p + 1, r->end);
         if (!n) return refuse(r, "invalid number");

@@ -102,7 +102,7 @@ static void texts_are_cut_alike(void **state) {
                                         "../shared/data/text/arxiv_sample.jsonl",
                                         "../shared/data/text/triviaqa_sm_sub.jsonl",
                                         "../shared/data/text/autodroid_ui_states.json"};
-    size_t cap = getenv("TERN_TEST_QUICK") ? 4000 : 40000, n_read = 0;
+    size_t cap = getenv("TERN_TEST_QUICK") ? 4000 : 15000, n_read = 0;
     char *text = malloc(cap);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[4096];
@@ -171,7 +171,7 @@ static void random_texts_are_cut_alike(void **state) {
                                         "\xef\xbb\xbf"};
     enum { N_PARTS = sizeof parts / sizeof *parts };
     tn_rng rng = {11};
-    int rounds = getenv("TERN_TEST_QUICK") ? 20 : 300;
+    int rounds = getenv("TERN_TEST_QUICK") ? 20 : 100;
     for (int round = 0; round < rounds; round++) {
         char text[512];
         size_t n = 0;

@@ -59,8 +59,10 @@ static inline bool same_json(const tn_lean_json *a, const json_t *b) {
 
 /* Both refuse the text, or both read the same and write it alike. */
 static inline bool same_reading(const char *text, size_t n) {
-    static const size_t own[] = {0, TN_LEAN_REJECT_DUPLICATES, TN_LEAN_DECODE_ANY | TN_LEAN_ALLOW_NUL},
-                        other[] = {0, JSON_REJECT_DUPLICATES, JSON_DECODE_ANY | JSON_ALLOW_NUL};
+    static const size_t own[] = {0, TN_LEAN_REJECT_DUPLICATES | TN_LEAN_INT_AS_REAL,
+                                 TN_LEAN_DECODE_ANY | TN_LEAN_ALLOW_NUL},
+                        other[] = {0, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL,
+                                   JSON_DECODE_ANY | JSON_ALLOW_NUL};
     bool same = true;
     for (size_t i = 0; same && i < 3; i++) {
         tn_lean_error err;

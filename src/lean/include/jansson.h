@@ -23,6 +23,7 @@ typedef tn_lean_error json_error_t;
 #define JSON_REJECT_DUPLICATES TN_LEAN_REJECT_DUPLICATES
 #define JSON_DECODE_ANY TN_LEAN_DECODE_ANY
 #define JSON_ALLOW_NUL TN_LEAN_ALLOW_NUL
+#define JSON_DECODE_INT_AS_REAL TN_LEAN_INT_AS_REAL
 #define JSON_COMPACT TN_LEAN_COMPACT
 #define JSON_ENCODE_ANY TN_LEAN_ENCODE_ANY
 #define JSON_INDENT TN_LEAN_INDENT
@@ -70,6 +71,11 @@ static inline bool json_is_boolean(const json_t *j) { return json_is_true(j) || 
 #define json_object_get tn_lean_get
 #define json_equal tn_lean_equal
 #define json_copy tn_lean_copy
+#define json_deep_copy tn_lean_deep_copy
+#define json_object_getn tn_lean_getn
+#define json_object_iter tn_lean_iter
+#define json_object_iter_next tn_lean_iter_next
+#define json_object_iter_key tn_lean_iter_key
 
 #define json_object_set_new tn_lean_set
 #define json_array_append_new tn_lean_append
