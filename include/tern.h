@@ -80,8 +80,9 @@ typedef struct tern_hooks {
     void *(*alloc)(void *user, size_t n_bytes, size_t align);
     void (*release)(void *user, void *p);
     void (*log)(void *user, tern_log_level level, const char *line);
-    /* Progress of opening, and, as stage "prompt", of prompts that take more than one chunk: fraction in
-     * [0,1]. Return false to cancel (the call then fails with TERN_E_CANCELLED). */
+    /* Progress of opening, as stage "text" of cutting more than 256 KiB of text into tokens, and as stage "prompt"
+     * of prompts that take more than one chunk: fraction in [0,1]. Return false to cancel (the call then fails with
+     * TERN_E_CANCELLED). */
     bool (*progress)(void *user, const char *stage, double fraction);
     void *user;
 } tern_hooks;

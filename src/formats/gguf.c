@@ -68,6 +68,7 @@ struct tn_gguf {
     uint32_t version;
     uint64_t n_pairs, n_tensors;
     pair *pairs;
+    const pair **by_key;       /* sorted by key */
     tn_tensor *tensors;        /* names are our own copies */
     const tn_tensor **by_name; /* sorted by name */
     /* A split file, opened by its first part: */
@@ -117,8 +118,6 @@ static tern_status take_text(cursor *c, text *out, const char *what) {
     return TERN_OK;
 }
 
-static bool same(text t, const char *s) { return strlen(s) == t.n && !memcmp(t.s, s, t.n); }
-
 /* ---- metadata ------------------------------------------------------------------------------------ */
 
 static tern_status read_value(cursor *c, pair *p) {
@@ -148,9 +147,20 @@ static tern_status read_value(cursor *c, pair *p) {
     return TERN_OK;
 }
 
+static int key_order(text x, text y) {
+    int cmp = memcmp(x.s, y.s, x.n < y.n ? x.n : y.n);
+    return cmp ? cmp : x.n < y.n ? -1 : x.n > y.n;
+}
+
 static const pair *find(const tn_gguf *g, const char *key) {
-    for (uint64_t i = 0; i < g->n_pairs; i++) {
-        if (same(g->pairs[i].key, key)) return &g->pairs[i];
+    const text want = {key, strlen(key)};
+    uint64_t lo = 0, hi = g->n_pairs;
+    while (lo < hi) {
+        uint64_t mid = (lo + hi) / 2;
+        int cmp = key_order(g->by_key[mid]->key, want);
+        if (!cmp) return g->by_key[mid];
+        if (cmp < 0) lo = mid + 1;
+        else hi = mid;
     }
     return NULL;
 }
@@ -301,25 +311,21 @@ static int by_name(const void *a, const void *b) {
 }
 
 static int by_key(const void *a, const void *b) {
-    const text *x = &(*(const pair *const *)a)->key, *y = &(*(const pair *const *)b)->key;
-    int cmp = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
-    return cmp ? cmp : x->n < y->n ? -1 : x->n > y->n;
+    return key_order((*(const pair *const *)a)->key, (*(const pair *const *)b)->key);
 }
 
-static tern_status refuse_double_keys(const tn_gguf *g, tern_error *err) {
-    const pair **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
+/* From here on `find` works: a vocabulary asks it for every token, so it must not look at every key. */
+static tern_status sort_keys(tn_gguf *g, tern_error *err) {
+    const pair **order = g->by_key = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
     TN_FAIL_IF(!order, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys", g->path, g->n_pairs);
     for (uint64_t i = 0; i < g->n_pairs; i++) order[i] = &g->pairs[i];
     qsort(order, g->n_pairs, sizeof *order, by_key);
-    tern_status st = TERN_OK;
-    for (uint64_t i = 1; i < g->n_pairs && st == TERN_OK; i++) {
+    for (uint64_t i = 1; i < g->n_pairs; i++) {
         const text *k = &order[i]->key;
-        if (!by_key(&order[i - 1], &order[i]))
-            st = tn_fail(err, TERN_E_FORMAT, "%s: key '%.*s' occurs twice", g->path,
-                         (int)(k->n < 100 ? k->n : 100), k->s);
+        TN_FAIL_IF(!by_key(&order[i - 1], &order[i]), err, TERN_E_FORMAT, "%s: key '%.*s' occurs twice",
+                   g->path, (int)(k->n < 100 ? k->n : 100), k->s);
     }
-    tn_free(g->ctx, order);
-    return st;
+    return TERN_OK;
 }
 
 /* Place the tensors in the data section; refuse overlaps and names that occur twice. */
@@ -392,7 +398,7 @@ static tern_status parse(tn_gguf *g, tern_error *err) {
         g->n_tensors = i + 1;
         TN_TRY(read_tensor(&c, &g->tensors[i]));
     }
-    TN_TRY(refuse_double_keys(g, err));
+    TN_TRY(sort_keys(g, err));
     int64_t alignment = 32;
     (void)tn_gguf_i64(g, "general.alignment", &alignment);
     TN_FAIL_IF(alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)), err, TERN_E_FORMAT,
@@ -511,6 +517,7 @@ void tn_gguf_close(tn_gguf **pg) {
     for (uint64_t i = 0; g->pairs && i < g->n_pairs; i++) tn_free(g->ctx, g->pairs[i].strings);
     for (uint64_t i = 0; g->tensors && i < g->n_tensors; i++) tn_free(g->ctx, (char *)g->tensors[i].name);
     tn_free(g->ctx, g->pairs);
+    tn_free(g->ctx, g->by_key);
     tn_free(g->ctx, g->tensors);
     tn_free(g->ctx, g->by_name);
     for (size_t i = 0; i < g->n_parts; i++) tn_gguf_close(&g->parts[i]);

@@ -301,7 +301,9 @@ static tern_status add_bytes(indexer *x, const char *path, const char *bytes, si
 static tern_status add_file(indexer *x, const char *path) {
     TN_FAIL_IF(x->cancel && atomic_load_explicit(x->cancel, memory_order_relaxed), x->err, TERN_E_CANCELLED,
                "indexing was stopped");
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its writer */
+    int fd;
+    do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its writer */
+    while (fd < 0 && errno == EINTR);
     struct stat st;
     if (fd < 0 || fstat(fd, &st)) {
         skip(x, path, strerror(errno));

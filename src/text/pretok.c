@@ -259,7 +259,7 @@ tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, t
         }
         p->code[p->n] = c;
         /* No JIT (hardened host, unusual CPU) only costs speed. */
-        p->jit[p->n] = pcre2_jit_compile(c, PCRE2_JIT_COMPLETE) == 0;
+        p->jit[p->n] = pcre2_jit_compile(c, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
     }
 out:
     pcre2_compile_context_free(cctx);
@@ -268,7 +268,13 @@ out:
     return st;
 }
 
-/* One run: the patterns' match data, and where the pieces go. */
+/* One run: the patterns' match data, and where the pieces go.
+ *
+ * What a text may cost. PCRE2's match limit counts decisions, not the characters that a loop or a look-ahead passes, and
+ * it holds for one call only. So a call sees a window of the text: when it touches the window's end, PCRE2 says so
+ * (a partial match), and the same place is tried again with a window four times as long. A window is charged to the
+ * text's budget, and so are decisions beyond what ordinary words take. A text's cost is then bounded by its length,
+ * whatever the patterns. */
 typedef struct run {
     const tn_pretok *p;
     pcre2_match_context *mctx;
@@ -276,36 +282,101 @@ typedef struct run {
     tn_piece_fn fn;
     void *user;
     tern_error *err;
+    size_t window;  /* the first one's length */
+    size_t n_bytes; /* of the whole text */
+    size_t budget;
 } run;
+
+enum { WINDOW = 512, DECISIONS = 20000, DECISIONS_MAX = 1 << 24, BUDGET = 4 << 20, BUDGET_PER_BYTE = 16 };
+
+static tern_status gave_up(const run *r, size_t stage, size_t from, size_t n) {
+    return tn_fail(r->err, TERN_E_LIMIT,
+                   "pre-tokenisation pattern %zu gave up at byte %zu of a stretch of %zu: "
+                   "it takes more than %d steps and %d for each of the text's %zu bytes",
+                   stage, from, n, BUDGET, BUDGET_PER_BYTE, r->n_bytes);
+}
+
+static tern_status charge(run *r, size_t steps, size_t stage, size_t from, size_t n) {
+    if (steps > r->budget) return gave_up(r, stage, from, n);
+    r->budget -= steps;
+    return TERN_OK;
+}
+
+/* One call on text[0..end), from `from`; here: only a match that starts there. More decisions are allowed until the
+ * budget is spent. *rc: what PCRE2 says. */
+static tern_status call(run *r, size_t stage, const char *text, size_t n, size_t end, size_t from, bool here,
+                        int *rc) {
+    const pcre2_code *code = r->p->code[stage];
+    pcre2_match_data *md = r->md[stage];
+    uint32_t options = end < n ? PCRE2_PARTIAL_HARD : 0;
+    for (uint32_t limit = DECISIONS;; limit *= 8) {
+        pcre2_set_match_limit(r->mctx, limit);
+        if (r->p->jit[stage] && !here) { /* compiled code knows nothing of anchors */
+            *rc = pcre2_jit_match(code, (PCRE2_SPTR)text, end, from, options, md, r->mctx);
+            if (*rc != PCRE2_ERROR_JIT_STACKLIMIT && *rc != PCRE2_ERROR_MATCHLIMIT) return TERN_OK;
+        }
+        if (!r->p->jit[stage] || here || *rc == PCRE2_ERROR_JIT_STACKLIMIT)
+            *rc = pcre2_match(code, (PCRE2_SPTR)text, end, from,
+                              options | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT | (here ? PCRE2_ANCHORED : 0), md,
+                              r->mctx);
+        if (*rc != PCRE2_ERROR_MATCHLIMIT) return TERN_OK;
+        if (limit > DECISIONS_MAX) return gave_up(r, stage, from, n);
+        TN_TRY(charge(r, limit, stage, from, n));
+    }
+}
+
+/* The end of a window of that length: never within a character. */
+static size_t window_end(const char *text, size_t n, size_t from, size_t length) {
+    if (length >= n - from) return n;
+    size_t end = from + length;
+    while (end < n && ((uint8_t)text[end] & 0xc0) == 0x80) end++;
+    return end;
+}
+
+/* The next match at or behind `from`, *a = SIZE_MAX: there is none. */
+static tern_status next_match(run *r, size_t stage, const char *text, size_t n, size_t from, size_t *a,
+                              size_t *b) {
+    const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(r->md[stage]);
+    *a = *b = SIZE_MAX;
+    bool here = false;
+    for (size_t length = r->window; from < n;) {
+        size_t end = window_end(text, n, from, length);
+        int rc;
+        TN_TRY(call(r, stage, text, n, end, from, here, &rc));
+        if (rc == PCRE2_ERROR_PARTIAL || (rc >= 0 && end < n && ov[1] == end)) {
+            /* nothing starts in front of ov[0]; what starts there needs to see more */
+            if (ov[0] > from && ov[0] < end) from = ov[0];
+            here = true;
+            length *= 4;
+            TN_TRY(charge(r, length < n - from ? length : n - from, stage, from, n));
+        } else if (rc == PCRE2_ERROR_NOMATCH) {
+            from = here ? window_end(text, n, from, 1) : end;
+            here = false;
+            length = r->window;
+        } else {
+            TN_FAIL_IF(rc < 0, r->err, rc == PCRE2_ERROR_NOMEMORY ? TERN_E_MEMORY : TERN_E_LIMIT,
+                       "pre-tokenisation pattern %zu gave up at byte %zu of %zu (PCRE2 error %d)", stage,
+                       from, n, rc);
+            *a = ov[0];
+            *b = ov[1];
+            return TERN_OK;
+        }
+    }
+    return TERN_OK;
+}
 
 /* text is valid UTF-8 and never empty */
 static tern_status split(run *r, size_t stage, const char *text, size_t n) {
     if (stage == r->p->n) return r->fn(r->user, text, n);
-    const pcre2_code *code = r->p->code[stage];
-    pcre2_match_data *md = r->md[stage];
-    const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(md);
     size_t done = 0, from = 0; /* pieces are given out up to `done`, the search goes on at `from` */
     while (from < n) {
-        int rc;
-        if (r->p->jit[stage]) {
-            rc = pcre2_jit_match(code, (PCRE2_SPTR)text, n, from, 0, md, r->mctx);
-            if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-                rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, md,
-                                 r->mctx);
-        } else {
-            rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, md, r->mctx);
-        }
-        if (rc == PCRE2_ERROR_NOMATCH) break;
-        TN_FAIL_IF(rc < 0, r->err, rc == PCRE2_ERROR_NOMEMORY ? TERN_E_MEMORY : TERN_E_LIMIT,
-                   "pre-tokenisation pattern %zu gave up at byte %zu of %zu (PCRE2 error %d)", stage, from, n,
-                   rc);
-        size_t a = ov[0], b = ov[1];
+        size_t a, b;
+        TN_TRY(next_match(r, stage, text, n, from, &a, &b));
+        if (a == SIZE_MAX) break;
         TN_FAIL_IF(a < done || b < a || b > n, r->err, TERN_E_UNSUPPORTED,
                    "pre-tokenisation pattern %zu moves the start of its match", stage);
         if (a == b) { /* nothing to cut out: look again behind the next character */
-            from = a;
-            do from++;
-            while (from < n && ((uint8_t)text[from] & 0xc0) == 0x80);
+            from = window_end(text, n, a, 1);
             continue;
         }
         if (a > done) TN_TRY(split(r, stage + 1, text + done, a - done));
@@ -317,15 +388,19 @@ static tern_status split(run *r, size_t stage, const char *text, size_t n) {
 
 tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user,
                           tern_error *err) {
+    return tn_pretok_run_windows(p, text, n, WINDOW, fn, user, err);
+}
+
+tern_status tn_pretok_run_windows(const tn_pretok *p, const char *text, size_t n, size_t window,
+                                  tn_piece_fn fn, void *user, tern_error *err) {
     if (n == 0) return TERN_OK;
     if (p->n == 0) return fn(user, text, n);
     tern_status st = TERN_OK;
-    run r = {.p = p, .fn = fn, .user = user, .err = err};
+    run r = {.p = p, .fn = fn, .user = user, .err = err, .window = window, .n_bytes = n};
+    r.budget =
+        BUDGET + (n < SIZE_MAX / BUDGET_PER_BYTE / 2 ? n : SIZE_MAX / BUDGET_PER_BYTE / 2) * BUDGET_PER_BYTE;
     r.mctx = pcre2_match_context_create(p->gctx);
     TN_BAIL_IF(!r.mctx, err, TERN_E_MEMORY, "out of memory for pre-tokenisation");
-    /* A sane pattern looks at each character a few times; a long run of one class may count as one match. */
-    size_t limit = n < (1u << 28) ? 1000000 + 4 * n : UINT32_MAX;
-    pcre2_set_match_limit(r.mctx, (uint32_t)limit);
     pcre2_set_heap_limit(r.mctx, 64 * 1024);
     for (size_t i = 0; i < p->n; i++) {
         r.md[i] = pcre2_match_data_create(1, p->gctx);

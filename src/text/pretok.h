@@ -27,8 +27,12 @@ const tn_pretok_family *tn_pretok_named(const char *name);
 typedef tern_status (*tn_piece_fn)(void *user, const char *piece, size_t n);
 
 /* Calls fn for every piece of text[0..n) in order; together the pieces are the text, also where it is not
- * UTF-8. Stops at the first failure. TERN_E_LIMIT when a pattern backtracks beyond reason. */
+ * UTF-8. Stops at the first failure. TERN_E_LIMIT when the patterns take more
+ * steps than a few million and 16 for each byte of the text. */
 tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user,
                           tern_error *err);
+/* The same with a first window of another length than 512 bytes, which changes no piece; for tests. */
+tern_status tn_pretok_run_windows(const tn_pretok *p, const char *text, size_t n, size_t window,
+                                  tn_piece_fn fn, void *user, tern_error *err);
 
 #endif

@@ -11,11 +11,13 @@
 #include "text/tokenizer_impl.h"
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "text/utf8.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <xxhash.h>
 
 /* ---- life --------------------------------------------------------------------------------------- */
@@ -54,7 +56,7 @@ static tern_status build_table(tn_tokenizer *t, tern_error *err) {
             size_t n;
             const uint8_t *p = tn_tok_text(t, id, &n);
             if (tn_tok_lookup(t, p, n) != TN_TOK_NONE) continue;
-            uint64_t h = XXH3_64bits(p, n), i = h;
+            uint64_t h = XXH3_64bits_withSeed(p, n, t->seed), i = h;
             while (t->table[i & t->table_mask]) i++;
             t->table[i & t->table_mask] = h >> 32 << 32 | (id + 1);
         }
@@ -69,7 +71,7 @@ static tern_status build_pairs(tn_tokenizer *t, tern_error *err) {
     for (uint64_t i = 0; i < cap; i++) t->pairs[i] = (tn_pair){.rank = TN_TOK_NONE};
     for (uint32_t m = 0; m < t->n_merges; m++) {
         uint64_t key = (uint64_t)t->merges[m].left << 32 | t->merges[m].right;
-        uint64_t i = key * 0x9e3779b97f4a7c15u >> 32;
+        uint64_t i = tn_tok_pair_hash(t, key);
         while (t->pairs[i & t->pairs_mask].rank != TN_TOK_NONE && t->pairs[i & t->pairs_mask].key != key) i++;
         tn_pair *p = &t->pairs[i & t->pairs_mask];
         if (p->rank == TN_TOK_NONE)
@@ -124,6 +126,9 @@ static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
             bool user = ty == TN_TOKEN_USER;
             if (t->off[id] == t->off[id + 1] || !(user || ty == TN_TOKEN_CONTROL || ty == TN_TOKEN_UNKNOWN))
                 continue;
+            TN_FAIL_IF(t->off[id + 1] - t->off[id] > TN_TOK_MAX_SPECIAL, err, TERN_E_FORMAT,
+                       "special token %u has %u bytes, at most %u are possible", id,
+                       t->off[id + 1] - t->off[id], TN_TOK_MAX_SPECIAL);
             if (user) t->has_user = t->user_start[t->bytes[t->off[id]]] = true;
             if (pass) t->specials[t->n_specials] = id;
             t->n_specials++;
@@ -140,9 +145,26 @@ static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
+static uint64_t random_seed(const void *salt) {
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed) return seed;
+    return (uint64_t)(uintptr_t)salt * 0x9e3779b97f4a7c15u ^ (uint64_t)tn_now_ns();
+}
+
+static int int_order(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void sort_ends(tn_tokenizer *t) {
+    if (t->n_ends) qsort(t->ends, t->n_ends, sizeof *t->ends, int_order);
+}
+
 /* Everything that follows from the core. */
 static tern_status finish(tn_tokenizer *t, tern_error *err) {
     t->max_token_bytes = 0;
+    t->seed = random_seed(t);
+    sort_ends(t);
     for (uint32_t id = 0; id < t->n_vocab; id++)
         if (t->off[id + 1] - t->off[id] > t->max_token_bytes)
             t->max_token_bytes = t->off[id + 1] - t->off[id];
@@ -170,31 +192,28 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-bool tn_tok_is_markup(const tn_tokenizer *t, uint32_t id, const char *template) {
-    size_t n;
-    const uint8_t *p = tn_tok_text(t, id, &n);
-    bool marks = n >= 3 && ((p[0] == '<' && p[n - 1] == '>') || (p[0] == '[' && p[n - 1] == ']'));
-    return marks && template && memmem(template, strlen(template), p, n);
-}
-
 /* User-defined tokens that content must not make: `<think>`, `<tool_call>`, `<start_of_turn>` of an old
  * conversion. Markup that no template writes (`<h1>`) and runs of spaces stay what they are. */
 static tern_status build_guarded(tn_tokenizer *t, tern_error *err) {
+    size_t n_words = ((size_t)t->n_vocab + 63) / 64;
+    uint64_t *markup = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *markup);
+    TN_FAIL_IF(!markup, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
+    tn_tok_mark_markup(t, t->chat_template, markup);
+    tn_tok_mark_markup(t, t->tool_template, markup);
+    bool any = false;
     for (uint32_t i = 0; i < t->n_specials; i++) {
         uint32_t id = t->specials[i];
         size_t n;
         const uint8_t *p = tn_tok_text(t, id, &n);
         if (tn_tok_type(t, id) != TN_TOKEN_USER) continue;
         bool bars = n >= 5 && !memcmp(p, "<|", 2) && !memcmp(p + n - 2, "|>", 2);
-        if (!bars && !tn_tokenizer_is_end(t, (int32_t)id) && !tn_tok_is_markup(t, id, t->chat_template) &&
-            !tn_tok_is_markup(t, id, t->tool_template))
-            continue;
-        if (!t->guarded) {
-            t->guarded = tn_calloc(t->ctx, TN_MEM_TEXT, ((size_t)t->n_vocab + 63) / 64, sizeof *t->guarded);
-            TN_FAIL_IF(!t->guarded, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
-        }
-        t->guarded[id / 64] |= 1ull << (id % 64);
+        uint64_t bit = 1ull << (id % 64);
+        if (bars || tn_tokenizer_is_end(t, (int32_t)id)) markup[id / 64] |= bit;
+        any = any || markup[id / 64] & bit;
     }
+    /* What is not user-defined may have a bit too; nobody asks for it. */
+    if (any) t->guarded = markup;
+    else tn_free(t->ctx, markup);
     return TERN_OK;
 }
 
@@ -256,6 +275,8 @@ static uint32_t find_spelled(const tn_tokenizer *t, const char *text, size_t n, 
     return tn_tok_lookup(t, scratch, m);
 }
 
+enum { MAX_SPLITS = 128 }; /* places of a merge that are tried: a merge of nothing but spaces has many */
+
 static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
     tern_status st = TERN_OK;
     size_t longest = 0;
@@ -267,7 +288,9 @@ static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_
     for (size_t i = 0; i < s->n_merges; i++) {
         const char *m = s->merges[i], *end = m + s->merge_bytes[i];
         /* usually one space; where tokens have spaces themselves, the place that makes three known tokens */
-        for (const char *sp = m; (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
+        int n_tries = 0;
+        for (const char *sp = m; n_tries < MAX_SPLITS && (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
+            n_tries++;
             uint32_t l = find_spelled(t, m, (size_t)(sp - m), scratch);
             uint32_t r = l == TN_TOK_NONE ? l : find_spelled(t, sp + 1, (size_t)(end - sp - 1), scratch);
             if (r == TN_TOK_NONE) continue;
@@ -289,11 +312,6 @@ static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_
 out:
     tn_free(t->ctx, scratch);
     return st;
-}
-
-static int int_order(const void *a, const void *b) {
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return x < y ? -1 : x > y;
 }
 
 /* Tokens that end a turn or a text in the families we know, whatever else the files say. */
@@ -326,7 +344,7 @@ static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, ter
         t->ends = alloc(t, t->n_ends, sizeof *t->ends);
         TN_FAIL_IF(!t->ends, err, TERN_E_MEMORY, "out of memory for %u end tokens", t->n_ends);
     }
-    qsort(t->ends, t->n_ends, sizeof *t->ends, int_order);
+    sort_ends(t);
     return TERN_OK;
 }
 
@@ -662,9 +680,7 @@ int32_t tn_tokenizer_eot(const tn_tokenizer *t) { return t->eot; }
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t) { return t->max_token_bytes; }
 
 bool tn_tokenizer_is_end(const tn_tokenizer *t, int32_t id) {
-    for (uint32_t i = 0; i < t->n_ends; i++)
-        if (t->ends[i] == id) return true;
-    return false;
+    return t->n_ends && bsearch(&id, t->ends, t->n_ends, sizeof id, int_order);
 }
 
 int32_t tn_tokenizer_find(const tn_tokenizer *t, const char *token_text) {

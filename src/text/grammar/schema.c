@@ -224,14 +224,22 @@ void tn_goal_add(tn_sc *c, tn_goal *g, const json_t *schema) {
     g->a[g->n++] = (tn_atom){schema, 0};
 }
 
+static bool is_goal(const tn_sc *c, const tn_known_goal *k, const tn_goal *g) {
+    bool same = k->n == g->n;
+    for (size_t j = 0; j < g->n && same; j++)
+        same = c->atoms[k->first + j].s == g->a[j].s && c->atoms[k->first + j].skip == g->a[j].skip;
+    return same;
+}
+
 tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g) {
     if (c->st != TERN_OK || never(g)) return TN_GX_NEVER;
-    for (size_t i = 0; i < c->n_goals; i++) {
-        const tn_known_goal *k = &c->goals[i];
-        bool same = k->n == g->n;
-        for (size_t j = 0; j < g->n && same; j++)
-            same = c->atoms[k->first + j].s == g->a[j].s && c->atoms[k->first + j].skip == g->a[j].skip;
-        if (same) return tn_gx_rule(c->b, k->rule);
+    uint64_t h = 0; /* addresses are the heap's: a schema cannot make its parts collide */
+    for (size_t j = 0; j < g->n; j++)
+        h = (h ^ (uint64_t)(uintptr_t)g->a[j].s ^ g->a[j].skip) * 0x9e3779b97f4a7c15u;
+    size_t at = (size_t)(h >> 32) % TN_SCHEMA_SLOTS;
+    for (; c->slots[at]; at = (at + 1) % TN_SCHEMA_SLOTS) {
+        const tn_known_goal *k = &c->goals[c->slots[at] - 1];
+        if (is_goal(c, k, g)) return tn_gx_rule(c->b, k->rule);
     }
     tn_ctx *ctx = c->b->ctx;
     if (c->n_goals >= TN_SCHEMA_GOALS)
@@ -242,6 +250,7 @@ tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g) {
     tn_grule r = tn_gb_rule(c->b, "", 0);
     if (g->n) memcpy(c->atoms + c->n_atoms, g->a, g->n * sizeof *g->a);
     c->goals[c->n_goals++] = (tn_known_goal){c->n_atoms, g->n, r};
+    c->slots[at] = (uint32_t)c->n_goals;
     c->n_atoms += g->n;
     return tn_gx_rule(c->b, r);
 }
@@ -432,6 +441,11 @@ tern_status tn_schema_read(tn_gb *b, const char *json, size_t n_bytes, tn_grule 
     json_t *s = json_loadb(json, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &je);
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "json schema: not valid JSON, line %d: %.200s", je.line, je.text);
     tn_sc c = {.b = b, .root = s, .err = err};
+    c.slots = tn_calloc(b->ctx, TN_MEM_TEXT, TN_SCHEMA_SLOTS, sizeof *c.slots);
+    if (!c.slots) {
+        json_decref(s);
+        return tn_fail(err, TERN_E_MEMORY, "json schema: no memory");
+    }
     tn_goal g = {.n = 0};
     tn_goal_add(&c, &g, s);
     *root = tn_gb_rule(b, "root", 4);
@@ -445,6 +459,7 @@ tern_status tn_schema_read(tn_gb *b, const char *json, size_t n_bytes, tn_grule 
     }
     tn_free(b->ctx, c.atoms);
     tn_free(b->ctx, c.goals);
+    tn_free(b->ctx, c.slots);
     json_decref(s);
     TN_TRY(c.st);
     return tn_gb_status(b, err);

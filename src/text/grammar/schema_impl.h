@@ -14,7 +14,13 @@
 
 #include <jansson.h>
 
-enum { TN_SCHEMA_ATOMS = 48, TN_SCHEMA_GOALS = 20000, TN_SCHEMA_BRANCHES = 512, TN_SCHEMA_DEPTH = 64 };
+enum {
+    TN_SCHEMA_ATOMS = 48,
+    TN_SCHEMA_GOALS = 20000,
+    TN_SCHEMA_SLOTS = 1 << 16,
+    TN_SCHEMA_BRANCHES = 512,
+    TN_SCHEMA_DEPTH = 64
+};
 
 /* Parts of a schema that a goal has taken care of. */
 enum { TN_SKIP_REF = 1, TN_SKIP_ALL = 2, TN_SKIP_ANY = 4, TN_SKIP_ONE = 8 };
@@ -54,7 +60,8 @@ typedef struct tn_sc {
     size_t n_atoms, cap_atoms;
     tn_known_goal *goals; /* rules made, the first n_done of them compiled */
     size_t n_goals, cap_goals, n_done;
-    int branches; /* alternatives of the goal at hand */
+    uint32_t *slots; /* [TN_SCHEMA_SLOTS]: a number in goals plus one, by the hash of its atoms; 0: free */
+    int branches;    /* alternatives of the goal at hand */
     tn_gx ws, string, chars, key_end, one_char, number,
         integer; /* rules of every schema, made when first used */
 } tn_sc;

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* The largest (least) of a keyword's counts over the goal; `otherwise` when none has it. */
 static uint32_t count_of(tn_sc *c, const tn_goal *g, const char *word, bool largest, uint32_t otherwise) {
@@ -36,17 +37,41 @@ typedef struct property {
 typedef struct properties {
     property *v;
     size_t n, cap;
+    uint32_t *slots; /* [n_slots], a power of two: a number in v plus one, by the name's hash; 0: free */
+    size_t n_slots;
 } properties;
 
+/* The slot of a name: where it is, or the free one where it goes. */
+static uint32_t *slot_of(const properties *p, const char *name) {
+    uint64_t h = XXH3_64bits_withSeed(name, strlen(name), (uint64_t)(uintptr_t)p);
+    uint32_t *at;
+    do at = &p->slots[h++ & (p->n_slots - 1)];
+    while (*at && strcmp(p->v[*at - 1].name, name));
+    return at;
+}
+
+static bool slots_room(tn_sc *c, properties *p) {
+    if (p->n_slots > 2 * p->n) return true;
+    size_t n_slots = p->n_slots ? 2 * p->n_slots : 16;
+    uint32_t *slots = tn_calloc(c->b->ctx, TN_MEM_TEXT, n_slots, sizeof *slots);
+    if (!slots) return false;
+    tn_free(c->b->ctx, p->slots);
+    p->slots = slots;
+    p->n_slots = n_slots;
+    for (size_t i = 0; i < p->n; i++) *slot_of(p, p->v[i].name) = (uint32_t)i + 1;
+    return true;
+}
+
 static property *property_of(tn_sc *c, properties *p, const char *name) {
-    for (size_t i = 0; i < p->n; i++)
-        if (!strcmp(p->v[i].name, name)) return &p->v[i];
-    if (!TN_GVEC_ROOM(c->b->ctx, p->v, p->cap, p->n + 1)) {
+    if (!slots_room(c, p) || !TN_GVEC_ROOM(c->b->ctx, p->v, p->cap, p->n + 1)) {
         tn_sc_fail(c, TERN_E_MEMORY, "no memory");
         return NULL;
     }
+    uint32_t *slot = slot_of(p, name);
+    if (*slot) return &p->v[*slot - 1];
     p->v[p->n] = (property){.name = name};
-    return &p->v[p->n++];
+    *slot = (uint32_t)++p->n;
+    return &p->v[p->n - 1];
 }
 
 /* Names in the order of the schemas, required ones that have no schema behind them. */
@@ -117,6 +142,7 @@ tn_gx tn_sc_object(tn_sc *c, const tn_goal *g) {
     find_properties(c, g, &p);
     tn_gx x = c->st == TERN_OK ? members(c, g, &p) : TN_GX_NEVER;
     tn_free(c->b->ctx, p.v);
+    tn_free(c->b->ctx, p.slots);
     return TN_GX_SEQ(c->b, tn_gx_str(c->b, "{"), tn_sc_ws(c), x, tn_sc_ws(c), tn_gx_str(c->b, "}"));
 }
 
