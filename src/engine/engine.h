@@ -51,8 +51,9 @@ struct tern_session {
     int32_t *pos, *slot;   /* [chunk] scratch */
     float *logits;         /* [n_vocab] after token n_tok-1 */
     bool has_logits;
-    float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
-    float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
+    size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them the session knew */
+    float *tree_logits;       /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
+    float *score_logits;      /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     tn_drafting drafting;
     tn_storing storing;
     tn_constraint constraint;

@@ -301,10 +301,11 @@ tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t 
     TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
     size_t same = 0;
     while (same < n_tok && same < (size_t)s->n_tok && s->tokens[same] == prompt[same]) same++;
+    s->n_prompt = s->n_known = n_tok;
     if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return TERN_OK;
     if (same == n_tok) same--; /* the last token again, for its logits */
     tn_session_truncate(s, (int32_t)same);
-    same = (size_t)s->n_tok;
+    same = s->n_known = (size_t)s->n_tok;
     return tn_session_append(s, prompt + same, n_tok - same, NULL, err);
 }
 

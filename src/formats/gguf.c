@@ -197,6 +197,13 @@ static double number_at(const pair *p, uint64_t i) {
 
 bool tn_gguf_has(const tn_gguf *g, const char *key) { return find(g, key) != NULL; }
 
+size_t tn_gguf_n_keys(const tn_gguf *g) { return (size_t)g->n_pairs; }
+
+const char *tn_gguf_key_at(const tn_gguf *g, size_t i, size_t *n) {
+    *n = g->pairs[i].key.n;
+    return g->pairs[i].key.s;
+}
+
 bool tn_gguf_i64(const tn_gguf *g, const char *key, int64_t *out) {
     const pair *p = find(g, key);
     if (!p || p->is_array || !is_integer(p->type)) return false;

@@ -27,6 +27,8 @@ const tn_tensor *tn_gguf_tensor(const tn_gguf *g, const char *name); /* NULL: ab
 
 /* Metadata. Each returns false when the key is absent or of another kind. Strings are not zero-terminated. */
 bool tn_gguf_has(const tn_gguf *g, const char *key);
+size_t tn_gguf_n_keys(const tn_gguf *g);
+const char *tn_gguf_key_at(const tn_gguf *g, size_t i, size_t *n);
 bool tn_gguf_i64(const tn_gguf *g, const char *key, int64_t *out); /* any integer, or bool */
 bool tn_gguf_f64(const tn_gguf *g, const char *key, double *out);  /* any number */
 bool tn_gguf_bool(const tn_gguf *g, const char *key, bool *out);

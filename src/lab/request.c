@@ -80,7 +80,9 @@ static tern_status make_program(tn_ctx *ctx, const tn_sim_model *m, tn_program *
                           .n_ff = m->n_ff,
                           .n_vocab = m->n_vocab,
                           .gated = true,
-                          .embd_scale = 1};
+                          .embd_scale = 1,
+                          .residual_scale = 1,
+                          .logit_scale = 1};
     return tn_program_make(ctx, &h, out, err);
 }
 

@@ -26,7 +26,7 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         float **slice;
         size_t n;
     } plan[TN_N_BUFFERS + 5] = {
-        {&out->rope_cs, rows * (size_t)m->h.n_rot},
+        {&out->rope_cs, rows * (size_t)(tn_rope_tables(&m->h) * m->h.n_rot)},
         {&out->scratch, (size_t)n_threads * out->scratch_stride},
         {&out->outliers, m->scheme == TN_FLOAT_LLM_INT8 ? rows * widest : 0},
         {&flags, rows},

@@ -7,6 +7,15 @@ int32_t tn_layer_window(const tn_hparams *h, int32_t layer) {
     return h->window > 0 && windowed ? h->window : 0;
 }
 
+bool tn_layer_has_rope(const tn_hparams *h, int32_t layer) {
+    int32_t p = h->no_rope_pattern;
+    return h->n_rot > 0 && !(p && layer % p == p - 1);
+}
+
+bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
+    return h->local_rope && tn_layer_window(h, layer) > 0;
+}
+
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
     TN_W_ATTN_NORM,  TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
     TN_W_FFN_NORM_B, TN_W_FFN_POST_NORM, TN_W_Q_NORM,         TN_W_K_NORM,
@@ -86,8 +95,8 @@ void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_c
     case TN_W_Q_B: *n_cols = q; return;
     case TN_W_K_B:
     case TN_W_V_B: *n_cols = kv; return;
-    case TN_W_Q_NORM:
-    case TN_W_K_NORM: *n_cols = h->d_head; return;
+    case TN_W_Q_NORM: *n_cols = h->qk_norm_whole ? q : h->d_head; return;
+    case TN_W_K_NORM: *n_cols = h->qk_norm_whole ? kv : h->d_head; return;
     case TN_W_GATE_B:
     case TN_W_UP_B: *n_cols = f; return;
     case TN_W_OUT_NORM:

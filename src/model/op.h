@@ -33,6 +33,6 @@ static inline float *tn_frame_row(const tn_frame *f, tn_buffer b, int32_t width,
 }
 
 extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_op_attend, tn_op_gate,
-    tn_op_residual, tn_op_cap;
+    tn_op_residual, tn_op_cap, tn_op_copy;
 
 #endif

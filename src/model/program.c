@@ -132,6 +132,10 @@ static bool has_role(const tn_hparams *h, tn_role role) {
     case TN_W_K_NORM: return h->qk_norm;
     case TN_W_ATTN_POST_NORM:
     case TN_W_FFN_POST_NORM: return h->post_norms;
+    case TN_W_ATTN_NORM:
+    case TN_W_ATTN_NORM_B:
+    case TN_W_FFN_NORM:
+    case TN_W_FFN_NORM_B: return !h->no_pre_norms;
     default: return role != 0;
     }
 }
@@ -196,7 +200,12 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->rope.n_heads = h->n_heads;
         o->rope.n_kv_heads = h->n_kv_heads;
         o->rope.d_head = h->d_head;
-        o->rope.n_rot = h->n_rot;
+        o->rope.n_rot = tn_layer_has_rope(h, o->layer) ? h->n_rot : 0;
+        o->rope.table = tn_layer_rope_is_local(h, o->layer);
+        o->rope.whole = h->qk_norm_whole;
+        o->rope.behind = h->qk_norm_last;
+        o->rope.temp_scale = h->temp_scale;
+        o->rope.temp_every = h->temp_every;
         return true;
     case TN_OP_ATTEND:
         o->state_reads = bit(TN_STATE_KV);
@@ -214,8 +223,15 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
     case TN_OP_RESIDUAL:
         o->reads |= bit(TN_BUF_X);
         if (o->weight != TN_W_N_ROLES) o->writes |= bit(o->in); /* its norm works in place */
+        o->scale = h->residual_scale;
         return true;
-    case TN_OP_CAP: o->cap = h->logit_soft_cap; return h->logit_soft_cap > 0;
+    case TN_OP_NORM:
+        if (o->weight == TN_W_N_ROLES) o->kind = TN_OP_COPY;
+        return true;
+    case TN_OP_CAP:
+        o->logits.scale = h->logit_scale;
+        o->logits.cap = h->logit_soft_cap;
+        return h->logit_soft_cap > 0 || h->logit_scale != 1;
     default: return true;
     }
 }

@@ -38,14 +38,15 @@ const char *tn_buffer_name(tn_buffer b);
 typedef enum tn_state_kind { TN_STATE_KV, TN_N_STATE_KINDS } tn_state_kind;
 
 typedef enum tn_op_kind {
-    TN_OP_EMBED,    /* X = the token's embedding, scaled */
-    TN_OP_NORM,     /* out = norm(in) */
+    TN_OP_EMBED, /* X = the token's embedding, scaled */
+    TN_OP_NORM,  /* out = norm(in) */
+    TN_OP_COPY,  /* out = in, where an architecture has no norm: the residual stream is quantised as it is */
     TN_OP_LINEARS,  /* the linears of a site: every output = in W^T + bias */
     TN_OP_ROPE,     /* per-head norms and rotation of Q and K; K and V go to the state */
     TN_OP_ATTEND,   /* att = softmax(q k^T) v over the state */
     TN_OP_GATE,     /* up = act(gate) up, or act(up) */
-    TN_OP_RESIDUAL, /* X += norm(in), or X += in */
-    TN_OP_CAP,      /* logits = cap tanh(logits / cap) */
+    TN_OP_RESIDUAL, /* X += scale norm(in), or X += scale in */
+    TN_OP_CAP,      /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
 
@@ -68,7 +69,11 @@ typedef struct tn_op {
         struct {
             tn_role q_norm, k_norm; /* TN_W_N_ROLES: none */
             int32_t n_heads, n_kv_heads, d_head;
-            int32_t n_rot; /* rotated values of a head; 0: this layer has no rope */
+            int32_t n_rot;      /* rotated values of a head; 0: this layer has no rope */
+            int32_t table;      /* which of the rows' rope tables; 1: the local one */
+            bool whole, behind; /* a norm is of all heads together; it comes behind the rotation */
+            float temp_scale;   /* of queries, by position; 0: none */
+            int32_t temp_every;
         } rope;
         struct {
             int32_t n_heads, n_kv_heads, d_head;
@@ -78,8 +83,10 @@ typedef struct tn_op {
             tn_act act;
             bool gated;
         } gate;
-        float scale; /* EMBED */
-        float cap;   /* CAP */
+        float scale; /* EMBED, RESIDUAL */
+        struct {
+            float scale, cap; /* cap 0: none */
+        } logits;             /* CAP */
     };
 } tn_op;
 

@@ -4,16 +4,20 @@
 #include <math.h>
 #include <string.h>
 
+static void angles(float *cs, const float *inv_freq, int32_t n_rot, int32_t pos, float mscale) {
+    for (int32_t j = 0; j < n_rot / 2; j++) {
+        double angle = (double)pos * (double)inv_freq[j];
+        cs[2 * j] = (float)cos(angle) * mscale;
+        cs[2 * j + 1] = (float)sin(angle) * mscale;
+    }
+}
+
 void tn_rows_rope_table(const tn_rows *r, bool use_long) {
     const tn_hparams *h = r->h;
-    const float *inv_freq = use_long ? h->inv_freq_long : h->inv_freq;
     for (int32_t i = 0; i < r->n_rows; i++) {
-        float *cs = r->rope_cs + (size_t)i * (size_t)h->n_rot;
-        for (int32_t j = 0; j < h->n_rot / 2; j++) {
-            double angle = (double)r->pos[i] * (double)inv_freq[j];
-            cs[2 * j] = (float)cos(angle) * h->rope_mscale;
-            cs[2 * j + 1] = (float)sin(angle) * h->rope_mscale;
-        }
+        angles(tn_rows_rope(r, i, 0), use_long ? h->inv_freq_long : h->inv_freq, h->n_rot, r->pos[i],
+               h->rope_mscale);
+        if (h->local_rope) angles(tn_rows_rope(r, i, 1), h->inv_freq_local, h->n_rot, r->pos[i], 1);
     }
 }
 
@@ -25,27 +29,6 @@ void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float 
         float *o = out + (size_t)i * n;
         if (r->h->norm == TN_NORM_RMS) r->kern->rmsnorm_f32(in, w, r->h->norm_eps, o, n);
         else r->kern->layernorm_f32(in, w, b, r->h->norm_eps, o, n);
-    }
-}
-
-void tn_rows_rope_store(const tn_rows *r, int layer, const float *q_norm, const float *k_norm, int32_t n_rot,
-                        float *q, float *k, const float *v, int32_t row0, int32_t row1) {
-    const tn_hparams *h = r->h;
-    size_t d = (size_t)h->d_head;
-    for (int32_t i = row0; i < row1; i++) {
-        const float *cs = r->rope_cs + (size_t)i * (size_t)h->n_rot;
-        for (int32_t a = 0; a < h->n_heads; a++) {
-            float *x = q + ((size_t)i * (size_t)h->n_heads + (size_t)a) * d;
-            if (q_norm) r->kern->rmsnorm_f32(x, q_norm, h->norm_eps, x, d);
-            if (n_rot) r->kern->rope_f32(x, cs, (size_t)n_rot);
-        }
-        for (int32_t a = 0; a < h->n_kv_heads; a++) {
-            size_t off = ((size_t)i * (size_t)h->n_kv_heads + (size_t)a) * d;
-            float *x = k + off;
-            if (k_norm) r->kern->rmsnorm_f32(x, k_norm, h->norm_eps, x, d);
-            if (n_rot) r->kern->rope_f32(x, cs, (size_t)n_rot);
-            tn_kv_put(r->kv, layer, a, r->slot[i], x, v + off);
-        }
     }
 }
 

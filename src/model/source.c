@@ -74,7 +74,11 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     char name[160];
     bool named = s->gguf ? tn_arch_gguf_name(layer, role, name, sizeof name)
                          : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
-    if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated)) return TERN_OK;
+    bool pre_norm = role == TN_W_ATTN_NORM || role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM ||
+                    role == TN_W_FFN_NORM_B;
+    if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated) ||
+        (pre_norm && s->h.no_pre_norms))
+        return TERN_OK;
     p->t = tensor_named(s, name);
     int64_t rows, cols;
     tn_role_shape(&s->h, role, &rows, &cols);
@@ -108,8 +112,24 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
         if (role == TN_W_K || role == TN_W_K_B) p->permuted_heads = s->h.n_kv_heads;
     }
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
-                   role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM;
+                   role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM || role == TN_W_Q_NORM ||
+                   role == TN_W_K_NORM;
     p->plus_one = s->st && s->arch->norm_plus_one && is_norm;
+    return TERN_OK;
+}
+
+/* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
+static tern_status check_all_taken(const tn_source *s, tern_error *err) {
+    const char *prefix = s->gguf ? "blk." : "model.layers.";
+    size_t n_places = ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES;
+    for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
+        const tn_tensor *t = tn_source_tensor_at(s, i);
+        bool taken = strncmp(t->name, prefix, strlen(prefix)) || strstr(t->name, "rotary_emb.inv_freq") ||
+                     strstr(t->name, "attn_rot_embd");
+        for (size_t k = 0; k < n_places && !taken; k++) taken = s->places[k].t == t;
+        TN_FAIL_IF(!taken, err, TERN_E_UNSUPPORTED, "%s: tensor %s is none that architecture %s has", t->file,
+                   t->name, s->arch->name);
+    }
     return TERN_OK;
 }
 
@@ -128,7 +148,7 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT,
                "%s: metadata key 'general.architecture' is missing", path);
     s->arch = tn_arch_by_gguf(name, n);
-    char list[160];
+    char list[512];
     tn_arch_list(list, sizeof list);
     TN_FAIL_IF(!s->arch, err, TERN_E_UNSUPPORTED, "%s: architecture '%.*s' is not supported; there are %s",
                path, (int)(n < 40 ? n : 40), name, list);
@@ -155,7 +175,7 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     s->arch = type ? tn_arch_by_hf(type) : NULL;
     if (!type) st = tn_fail(err, TERN_E_FORMAT, "%s: 'model_type' is missing", file);
     else if (!s->arch) {
-        char list[160];
+        char list[512];
         tn_arch_list(list, sizeof list);
         st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: model type '%.40s' is not supported; there are %s", file,
                      type, list);
@@ -237,6 +257,7 @@ tern_status tn_source_open(tn_ctx *ctx, const char *path, tn_source **out, tern_
             st = find_place(s, layer, (tn_role)r, err);
         }
     }
+    if (st == TERN_OK) st = check_all_taken(s, err);
     if (st == TERN_OK && s->tokenizer && tn_tokenizer_n_vocab(s->tokenizer) > (size_t)s->h.n_vocab) {
         st = tn_fail(err, TERN_E_FORMAT, "%s: the tokenizer has %zu tokens, the embedding %d", path,
                      tn_tokenizer_n_vocab(s->tokenizer), s->h.n_vocab);

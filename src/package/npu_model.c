@@ -25,6 +25,11 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     if (!inv_long) return TERN_E_FORMAT;
     memcpy(h->inv_freq, inv, rope_bytes);
     memcpy(h->inv_freq_long, inv_long, rope_bytes);
+    if (h->local_rope) {
+        const void *local = tn_section_payload(&v, TN_W_ATTN_NORM, TN_PKG_F32, rope_bytes, -1, err);
+        if (!local) return TERN_E_FORMAT;
+        memcpy(h->inv_freq_local, local, rope_bytes);
+    }
     float **top = model->top.vectors;
     TN_TRY(tn_section_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM, true, &top[TN_W_OUT_NORM], err));
     TN_TRY(tn_section_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM_B, false, &top[TN_W_OUT_NORM_B], err));
@@ -151,7 +156,8 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
     TN_FAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
                "weights that stay packed need a device that reads them (host), without a memory cap, "
                "separate weights or graphs per chunk");
-    m->packed = opt->weights == TN_WEIGHTS_PACKED;
+    m->packed = opt->weights == TN_WEIGHTS_PACKED ||
+                (opt->weights == TN_WEIGHTS_AUTO && can_pack && caps->packed_pays);
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_FAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID,
                "the CPU cannot read the weights of device '%s': its cold rows come from the file",

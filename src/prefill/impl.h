@@ -145,7 +145,7 @@ size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
 /* Tells whether the plan begins a load in the next wave. */
 bool tn_wave_switches(const tn_pipeline *p);
 /* Learns the profile's times from the first full wave, and how attention grows from a later one. */
-void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks);
+void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
 void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
 /* Learns times of the layers in the forms they had, for the switcher. */
 void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,

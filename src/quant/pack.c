@@ -241,7 +241,7 @@ const char tn_pack_unsmoothed[] = "the activation in front of down is not gated:
 /* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the
  * activation is linear in them). */
 static bool can_smooth(const packer *p, tn_site site) {
-    if (site == TN_SITE_QKV || site == TN_SITE_FFN) return true;
+    if (site == TN_SITE_QKV || site == TN_SITE_FFN) return !p->m->h.no_pre_norms;
     return site == TN_SITE_O || (site == TN_SITE_DOWN && p->m->h.gated);
 }
 
@@ -914,6 +914,9 @@ static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err
                       hp->inv_freq, (uint64_t)n * 4, err));
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_K_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
                       hp->inv_freq_long, (uint64_t)n * 4, err));
+    if (hp->local_rope) /* and the one of the layers with a window */
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_ATTN_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
+                          hp->inv_freq_local, (uint64_t)n * 4, err));
     return tn_pkg_end(p->w, err);
 }
 
@@ -1039,6 +1042,23 @@ static tern_status put_meta(packer *p, tern_error *err) {
                      "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale",
                      (double)h->attn_scale, "attn_soft_cap", (double)h->attn_soft_cap, "logit_soft_cap",
                      (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
+    /* Written where they say something: packages of older architectures stay the same bytes. */
+    const struct {
+        const char *key;
+        double value, none;
+    } numbers_of[] = {{"no_pre_norms", h->no_pre_norms, 0},
+                      {"qk_norm_whole", h->qk_norm_whole, 0},
+                      {"qk_norm_last", h->qk_norm_last, 0},
+                      {"residual_scale", (double)h->residual_scale, 1},
+                      {"logit_scale", (double)h->logit_scale, 1},
+                      {"temp_scale", (double)h->temp_scale, 0},
+                      {"temp_every", h->temp_every, 0},
+                      {"no_rope_pattern", h->no_rope_pattern, 0},
+                      {"local_rope", h->local_rope, 0}};
+    for (size_t i = 0; i < sizeof numbers_of / sizeof numbers_of[0]; i++) {
+        if (numbers_of[i].value != numbers_of[i].none)
+            tn_json_set(&ops, numbers_of[i].key, tn_json_real(numbers_of[i].value));
+    }
     json_t *rope = tn_json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
                                 "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
     json_t *attention = attention_meta(p);

@@ -231,10 +231,13 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             break;
         case TN_OP_ROPE:
             for (int32_t head = 0; head < h->n_heads + h->n_kv_heads; head++) {
+                bool rope = !(h->no_rope_pattern && (op->layer + 1) % h->no_rope_pattern == 0);
                 for (int32_t d = 0; d < h->d_head && h->qk_norm; d++) n += 2;
-                for (int32_t pair = 0; pair < h->n_rot / 2; pair++) n += 4;
+                for (int32_t pair = 0; pair < h->n_rot / 2 && rope; pair++) n += 4;
+                for (int32_t d = 0; d < h->d_head && head < h->n_heads && h->temp_scale != 0; d++) n++;
             }
             break;
+        case TN_OP_COPY: break;
         case TN_OP_NORM:
             for (int32_t i = 0; i < h->n_embd; i++) n += 2;
             break;
@@ -245,7 +248,7 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             for (int32_t i = 0; i < h->n_ff; i++) n += h->gated ? 2 : 1;
             break;
         case TN_OP_EMBED: n += h->embd_scale == 1 ? 0 : h->n_embd; break;
-        case TN_OP_CAP: n += 2 * h->n_vocab; break;
+        case TN_OP_CAP: n += (2 + (h->logit_scale != 1)) * h->n_vocab; break;
         default: fail_msg("op kind %d is not counted here", (int)op->kind);
         }
     }
