@@ -90,7 +90,7 @@ bool tn_job_done(tn_job *j, bool *begun) {
     return done;
 }
 
-/* Room for n more bytes and a zero, by doubling. */
+/* Makes room for n more bytes and a zero, by doubling. */
 static bool text_room(char **p, size_t *cap, size_t n, size_t more) {
     if (n + more + 1 <= *cap) return true;
     size_t want = 2 * (n + more + 1);
@@ -101,7 +101,7 @@ static bool text_room(char **p, size_t *cap, size_t n, size_t more) {
     return true;
 }
 
-/* Takes text (free). false without memory; text may be NULL for that. */
+/* Puts text out and takes it (free). Returns false without memory; text may be NULL for that. */
 static bool put_out(tn_job *j, const char *before, char *text, const char *after) {
     size_t b = strlen(before), n = text ? strlen(text) : 0, a = strlen(after);
     pthread_mutex_lock(&j->q->mu);
@@ -149,7 +149,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     return true;
 }
 
-/* The session that shares most with the prompt, else an unused one, else the one used longest ago. */
+/* Chooses the session that shares most with the prompt, else an unused one, else the one used longest ago. */
 static tern_status slot_for(tn_queue *q, const tn_job *j, slot **out, tern_error *err) {
     slot *best = NULL, *oldest = &q->slots[0], *unused = NULL;
     size_t most = 0;

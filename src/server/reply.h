@@ -12,7 +12,7 @@ json_t *tn_reply_usage_event(const tn_job *j);
 json_t *tn_reply_whole(const tn_job *j);
 json_t *tn_reply_logprob(const tern_engine *e, int32_t token, float logprob);
 
-/* The HTTP status of a failure, and its body. */
+/* Both tell of a failure: the HTTP status, and the body. */
 int tn_reply_status(const tern_error *err);
 json_t *tn_reply_error(const tern_error *err, int status);
 
