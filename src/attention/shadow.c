@@ -148,7 +148,7 @@ tern_status tern_shadow_append(tern_shadow *s, const float *k, const float *v, i
     return TERN_OK;
 }
 
-/* The scale at which the largest finite magnitude is 127. */
+/* Returns the scale at which the largest finite magnitude is 127. */
 static float scale_of(const float *x, size_t n) {
     float max = 0;
     for (size_t i = 0; i < n; i++) max = fabsf(x[i]) > max && fabsf(x[i]) < 1e30f ? fabsf(x[i]) : max;
