@@ -180,7 +180,7 @@ tern_status tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float 
         .h = &s->h, .kern = &s->kern, .kv = &s->kv, .n_rows = n, .pos = pos, .slot = pos, .tree_base = -1};
     if (!s->sparse) {
         for (int32_t head = 0; head < s->h.n_heads; head++)
-            tn_rows_attention(&r, 0, head, q, out, 0, n, s->scratch);
+            tn_rows_attention(&r, 0, NULL, head, q, out, 0, n, s->scratch);
         return TERN_OK;
     }
     for (int32_t a = 0; a < s->h.n_kv_heads && st == TERN_OK; a++)

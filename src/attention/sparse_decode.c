@@ -207,7 +207,7 @@ tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer,
     if ((border_of(r->pos[row]) - border_of(r->pos[0])) / TN_KV_PANEL != round) return TERN_OK;
     choice c;
     if (!choose(s, layer, kv_head, r->pos[row], &c)) {
-        tn_rows_attention_group(r, layer, kv_head, q, out, row, row + 1, scratch);
+        tn_rows_attention_group(r, layer, NULL, kv_head, q, out, row, row + 1, scratch);
         return TERN_OK;
     }
     assert(c.border <= (size_t)r->slot[0]);

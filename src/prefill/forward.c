@@ -52,8 +52,8 @@ static float *scratch_of(const tn_pipeline *p, int i_thread) {
 static void small_attention(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
     chunk *c = &s->p->chunks[0];
-    tn_rows_attention_group(&c->r, s->op->layer, i_item, c->f.buf[s->op->in], c->f.buf[s->op->out], 0,
-                            c->r.n_rows, scratch_of(s->p, i_thread));
+    tn_rows_attention_group(&c->r, s->op->layer, tn_op_sinks(s->op, &c->f), i_item, c->f.buf[s->op->in],
+                            c->f.buf[s->op->out], 0, c->r.n_rows, scratch_of(s->p, i_thread));
 }
 
 /* Plans the same where rows attend sparsely, by KV head and row. */
