@@ -189,6 +189,13 @@ static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows,
                               const tn_scorer *scorer, tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t i = scorer->first > done ? (int32_t)(scorer->first - done) : 0;
+    for (; scorer->on_hidden && i < n_rows; i++) {
+        const tn_model *m = s->e->model;
+        const float *x = s->pipeline ? tn_pipeline_row(s->pipeline, i)
+                                     : s->acts.buf[TN_BUF_X] + (size_t)i * (size_t)m->program.width[TN_BUF_X];
+        tn_forward_out_norm(m, &s->e->kern, x, scorer->row, 1);
+        scorer->on_hidden(scorer->user, done + (size_t)i, scorer->row);
+    }
     while (i < n_rows) {
         int32_t n = n_rows - i < TN_SCORE_ROWS ? n_rows - i : TN_SCORE_ROWS;
         TN_TRY(logits_of(s, r, i, n, s->score_logits, err));
