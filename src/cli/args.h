@@ -89,8 +89,7 @@ void args_model_path(model_args *a);
 /* Tells whether a parameter was given on the command line. */
 bool args_given(const model_args *a, const char *name);
 
-/* Both are for `tern help`: the first prints everything that can be set by name, the second everything that a
- * command takes. */
+/* Prints everything that can be set by name, for `tern help set`. */
 int help_set(void);
 
 /* The progress line is on a terminal's standard error. progress_stop may be called by a signal handler: what
