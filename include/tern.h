@@ -80,8 +80,9 @@ typedef struct tern_hooks {
     void *(*alloc)(void *user, size_t n_bytes, size_t align);
     void (*release)(void *user, void *p);
     void (*log)(void *user, tern_log_level level, const char *line);
-    /* Progress of opening, and, as stage "prompt", of prompts that take more than one chunk: fraction in
-     * [0,1]. Return false to cancel (the call then fails with TERN_E_CANCELLED). */
+    /* Progress of opening, as stage "text" of cutting more than 256 KiB of text into tokens, and as stage "prompt"
+     * of prompts that take more than one chunk: fraction in [0,1]. Return false to cancel (the call then fails with
+     * TERN_E_CANCELLED). */
     bool (*progress)(void *user, const char *stage, double fraction);
     void *user;
 } tern_hooks;
@@ -316,6 +317,9 @@ typedef struct tern_generate_options {
     /* Called before every draw with a copy of the model's logits, float[n_vocab]: change them, or mask a token with
      * -INFINITY. Log-probabilities stay the model's. Return false to stop. NULL = none (default). */
     bool (*on_logits)(void *user, float *logits, size_t n_vocab);
+    /* on_token gets the text of control tokens too, for whoever reads a model's markup ("<|python_tag|>"); tokens that
+     * end a turn have none (default false) */
+    bool special_text;
 } tern_generate_options;
 
 TERN_API tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes);

@@ -1,5 +1,7 @@
 #include "cli/args.h"
+
 #include "cli/output.h"
+#include "cli/packing.h"
 
 #include "base/clock.h"
 #include "engine/params.h"
@@ -63,14 +65,14 @@ static void print_specs(const command *c, arg_kind place) {
     }
 }
 
-/* Where the parameters go that the command takes; NULL: it takes none. */
+/* Returns where the parameters go that the command takes, or NULL when it takes none. */
 static model_args *params_of(const command *c) {
     for (const arg_spec *s = c->specs; s->name || s->letter; s++)
         if (s->kind == ARG_MODEL) return s->dst;
     return NULL;
 }
 
-/* The default, where the command has one of its own. */
+/* Prints the default, where the command has one of its own. */
 static void print_default(const model_args *a, const tn_param *p) {
     tern_options standard;
     char usual[64], here[64];
@@ -91,7 +93,8 @@ static void print_params(const model_args *a, bool of_answer) {
     }
 }
 
-/* In three groups where the command takes parameters; `all`: with what --help leaves out. */
+/* Prints the options, in three groups where the command takes parameters. With `all` come those that --help
+ * leaves out. */
 static void print_help(const command *c, bool all) {
     printf("usage: tern %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
     const model_args *a = params_of(c);
@@ -195,8 +198,8 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
                        (s->kind & ~ARG_PLACES) == ARG_FLOAT ? "finite" : "whole");
 }
 
-/* A parameter of the table, under its name, its letter or an old name; NULL: there is none that the command
- * takes. *value is what an old name says. */
+/* Finds a parameter of the table, under its name, its letter or an old name. Returns NULL when there is none
+ * that the command takes. *value is what an old name says. */
 static const tn_param *find_param(const command *c, const char *arg, size_t n, const char **value) {
     const tn_param *p = NULL;
     *value = NULL;
@@ -222,7 +225,8 @@ static int set_param(const command *c, const char *assignment) {
     return usage_error(c, "--set %s: %s", assignment, err.message);
 }
 
-/* One option at argv[*i], with its value from behind = or from the next argument. -1 or an exit status. */
+/* Parses one option at argv[*i], with its value from behind = or from the next argument. Returns -1 or an
+ * exit status. */
 static int parse_option(const command *c, int argc, char **argv, int *i) {
     const char *a = argv[*i], *eq = a[1] == '-' ? strchr(a, '=') : NULL, *fixed = NULL;
     size_t n = eq ? (size_t)(eq - a) : strlen(a);
@@ -273,6 +277,13 @@ int args_parse(const command *c, int argc, char **argv, const char **words) {
     model_args *a = params_of(c);
     if (!a) return -1;
     args_model_path(a);
+    packing_when when;
+    if (a->packs && !packing_parse(a->pack, &when))
+        return usage_error(c, "--pack %s: want auto, never, later or now",
+                           a->pack ? a->pack : getenv("TERN_PACK"));
+    if (a->pack && a->o.scheme)
+        return usage_error(c,
+                           "--pack makes packages of its own scheme: --scheme and --pack exclude each other");
     if (args_given(a, "seed")) return -1;
     if (getrandom(&a->o.generate.sampling.seed, sizeof(uint64_t), 0) != (ssize_t)sizeof(uint64_t))
         a->o.generate.sampling.seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
@@ -282,6 +293,8 @@ int args_parse(const command *c, int argc, char **argv, const char **words) {
 void model_args_defaults(model_args *a, uint32_t takes) {
     a->model = NULL;
     a->takes = takes;
+    a->pack = NULL;
+    a->packs = takes & (TN_IN_RUN | TN_IN_CHAT | TN_IN_ASK | TN_IN_SERVE);
     tn_options_defaults(&a->o);
 }
 
@@ -388,8 +401,15 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     tern_options o = a->o;
     o.hooks = &hooks;
     tern_error err;
-    tern_status st = tern_engine_open(a->model, &o, out, &err);
-    if (st == TERN_OK) return -1;
+    packing_when when = PACKING_NEVER; /* where the file itself was asked for too */
+    if (a->packs && (a->pack || !(o.exact || o.scheme))) (void)packing_parse(a->pack, &when);
+    tern_status st = tern_engine_open(packing_model(when, a->model), &o, out, &err);
+    if (st == TERN_OK) {
+        tern_model_info info;
+        tern_engine_info(*out, &info);
+        packing_opened(when, a->model, info.scheme);
+        return -1;
+    }
     (void)failed(&err);
     return st == TERN_E_INVALID ? EXIT_USAGE
                                 : EXIT_FAILED; /* a flag's value that only the engine knows to be wrong */

@@ -1,6 +1,7 @@
 /* tern - the command line. One file per subcommand; this one only dispatches. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/packing.h"
 #include "engine/engine.h"
 #include "model/catalogue.h"
 
@@ -30,7 +31,7 @@ static const struct {
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
-/* What a newcomer types next. */
+/* Prints what a newcomer types next. */
 static void print_start(void) {
     fputs("tern MODEL \"question\"          answers; tern MODEL chats\n"
           "tern models                    lists the models on this machine\n"
@@ -52,7 +53,7 @@ static void print_help(FILE *f) {
                "can be set; exit status: 0 done, 1 failed, 2 usage.\n");
 }
 
-/* tern help set, tern help COMMAND: all that --help leaves out. */
+/* Handles tern help set and tern help COMMAND, which print all that --help leaves out. */
 static int help_on(int argc, char **argv) {
     static char all[] = "--help=all";
     char *args[] = {argv[0], argc > 1 ? argv[1] : all, all, NULL};
@@ -63,7 +64,7 @@ static int help_on(int argc, char **argv) {
     return EXIT_USAGE;
 }
 
-/* tern MODEL, tern MODEL TEXT: chat, or answer. */
+/* Handles tern MODEL and tern MODEL TEXT: chat, or answer. */
 static int short_way(int argc, char **argv) {
     char path[4096];
     if (argv[1][0] == '-' || (access(argv[1], F_OK) && !tn_catalogue_find(argv[1], path, sizeof path))) {
@@ -76,6 +77,7 @@ static int short_way(int argc, char **argv) {
         text |= !strcmp(argv[i], "-p") || !strcmp(argv[i], "-f") || !strncmp(argv[i], "--prompt", 8) ||
                 !strncmp(argv[i], "--file", 6) || !strcmp(argv[i], "-");
     int rc = text ? cmd_run(argc, argv) : cmd_chat(argc, argv);
+    packing_end(rc != EXIT_OK);
     if (fflush(stdout) && rc == EXIT_OK) rc = failed_text("cannot write the output");
     return rc;
 }
@@ -100,6 +102,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < N_COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name)) continue;
         int rc = commands[i].run(argc - 1, argv + 1);
+        packing_end(rc != EXIT_OK);
         if (fflush(stdout) && rc == EXIT_OK) rc = failed_text("cannot write the output");
         return rc;
     }

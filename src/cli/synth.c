@@ -19,13 +19,15 @@ int cmd_synth(int argc, char **argv) {
     const char *arch = NULL, *out = NULL, *type = "f16";
     uint64_t seed = 1;
     int32_t n_threads = 0;
-    bool list = false;
+    bool list = false, tiny = false;
     const arg_spec specs[] = {
         {"arch", 0, "NAME", ARG_STR, &arch, 0, 0, "whose shapes (--list names them)"},
         {"output", 'o', "OUT.gguf", ARG_STR, &out, 0, 0, "the file to write"},
         {"seed", 0, "S", ARG_U64, &seed, 0, 0, "random seed (default 1); the same seed gives the same bytes"},
         {"type", 0, "TYPE", ARG_STR, &type, 0, 0, "storage of the weights: f32, f16 (default), q8_0 or q4_0"},
         {"threads", 't', "N", ARG_INT, &n_threads, 1, 64, "worker threads (default: one per core)"},
+        {"tiny", 0, NULL, ARG_FLAG, &tiny, 0, 0,
+         "a small model of the architecture NAME instead: 'tiny-NAME' of the list"},
         {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the names and stop"},
         {0},
     };
@@ -39,6 +41,11 @@ int cmd_synth(int argc, char **argv) {
     if (list) return EXIT_OK;
     if (!arch) return usage_error(&c, "--arch is required");
     if (!out) return usage_error(&c, "-o OUT.gguf is required");
+    char tiny_name[64];
+    if (tiny) {
+        snprintf(tiny_name, sizeof tiny_name, "tiny-%s", arch);
+        arch = tiny_name;
+    }
     tn_dtype dtype = !strcmp(type, "f32")    ? TN_F32
                      : !strcmp(type, "f16")  ? TN_F16
                      : !strcmp(type, "q8_0") ? TN_Q8_0

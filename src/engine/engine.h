@@ -18,6 +18,8 @@
 #include "model/forward.h"
 #include "model/state.h"
 
+#include <jansson.h>
+
 enum { TN_SCORE_ROWS = 16 };   /* positions whose logits are computed at once when scoring */
 enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
 
@@ -51,12 +53,14 @@ struct tern_session {
     int32_t *pos, *slot;   /* [chunk] scratch */
     float *logits;         /* [n_vocab] after token n_tok-1 */
     bool has_logits;
-    float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
-    float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
+    size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them the session knew */
+    float *tree_logits;       /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
+    float *score_logits;      /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     tn_drafting drafting;
     tn_storing storing;
     tn_constraint constraint;
     _Atomic bool cancel;
+    const char *stopped_by; /* of the options of the last generate: the stop text that came, or NULL */
 };
 
 /* Who wants the logits of positions first.. of what is appended. */
@@ -64,12 +68,19 @@ typedef struct tn_scorer {
     size_t first;
     bool (*on_logits)(void *user, size_t i, const float *logits);
     void *user;
+    /* Instead: what the layers make of a position, normalised as lm_head gets it, float[n_embd]; needs row, room for one */
+    void (*on_hidden)(void *user, size_t i, const float *x);
+    float *row;
 } tn_scorer;
 
 /* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last
  * one. scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
+/* What the model makes of a text, as a vector of length 1: the mean over its tokens, or the last of them. From an empty
+ * session. out [n_embd]. */
+tern_status tn_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
+                             tern_error *err);
 /* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */
@@ -84,10 +95,9 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
  * leaves it unmeasured. */
 void tn_profile_load(const tern_engine *e, tn_step_profile *p);
 void tn_profile_save(const tern_engine *e, const tn_step_profile *p);
-struct json_t;
 /* Replaces the file at once: others read and add to it, and what it holds stays where there is no room for
  * more. */
-bool tn_profile_put(const tern_engine *e, const struct json_t *j);
+bool tn_profile_put(const tern_engine *e, const json_t *j);
 
 /* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the
  * text becomes. */

@@ -1,34 +1,13 @@
 /* What a model will take in memory, from its header and shapes alone. */
+#include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/engine.h"
+#include "engine/imports.h"
 #include "engine/params.h"
-#include "kernels/gemm_f32.h"
-#include "model/source.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static tern_status float_weights(tn_ctx *ctx, const char *path, tn_hparams *h, uint64_t *n_bytes,
-                                 tern_error *err) {
-    tn_source *src;
-    TN_TRY(tn_source_open(ctx, path, &src, err));
-    *h = *tn_source_hparams(src);
-    *n_bytes = 0;
-    for (int layer = -1; layer < h->n_layers; layer++) {
-        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
-            int64_t rows, cols;
-            if (!tn_source_has(src, layer, role) || (h->tied && (role == TN_W_OUT || role == TN_W_OUT_B)))
-                continue;
-            tn_role_shape(h, role, &rows, &cols);
-            *n_bytes += rows == 1 ? (uint64_t)cols * sizeof(float)
-                                  : tn_panels_bytes(tn_source_panel_dtype(src, layer, role), (size_t)rows,
-                                                    (size_t)cols);
-        }
-    }
-    tn_source_close(&src);
-    return TERN_OK;
-}
 
 static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, tn_hparams *h,
                                    uint64_t *n_bytes, tern_error *err) {
@@ -62,6 +41,16 @@ static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
 }
 
+/* Whether the weights of a package opened with o stay packed; what a device refuses is told when it opens. */
+static bool stays_packed(const tern_options *o) {
+    if (o->weights && strcmp(o->weights, "auto")) return !strcmp(o->weights, "packed");
+    if (o->npu && strcmp(o->npu, "host")) return false;
+    if (o->npu_separate_weights || o->no_chunk_sharing || o->npu_memory_bytes) return false;
+    tn_kernels kern;
+    tn_kernels_init(&kern, tn_cpu_flags(NULL));
+    return kern.gemm_few != NULL;
+}
+
 tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
                                        size_t size_bytes, tern_error *err) {
     TN_FAIL_IF(!path || !*path || !out, err, TERN_E_INVALID,
@@ -74,9 +63,9 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     tn_ctx_init(&ctx, o.hooks);
     tn_hparams h;
     tern_estimate e = {0};
-    bool package = tn_pkg_is(path), packed = o.weights && !strcmp(o.weights, "packed");
+    bool package = tn_pkg_is(path), packed = stays_packed(&o);
     if (package) TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, err));
-    else TN_TRY(float_weights(&ctx, path, &h, &e.weight_bytes, err));
+    else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
     int64_t slots = ((int64_t)e.n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;

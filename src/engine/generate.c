@@ -30,7 +30,7 @@ tern_status tern_generate_options_init(tern_generate_options *o, size_t size_byt
     return tn_sized_out(o, size_bytes, &d, sizeof d, LEAST_OPTIONS);
 }
 
-/* Text on its way to the caller; holds back what may be the start of a stop string. */
+/* An outlet is text on its way to the caller. It holds back what may be the start of a stop string. */
 typedef struct outlet {
     tn_ctx *ctx;
     const tern_generate_options *o;
@@ -39,10 +39,11 @@ typedef struct outlet {
     char *buf; /* held-back text, then new text */
     size_t n, cap, longest_stop;
     bool stopped;
+    const char *stopped_by;
 } outlet;
 
-/* Bytes of out->buf that can go: all of it, less a tail that a stop string may begin with. Sets stopped on a
- * match. */
+/* Returns how many bytes of out->buf can go: all of it, less a tail that a stop string may begin with. It
+ * sets stopped on a match. */
 static size_t releasable(outlet *t) {
     size_t go = t->n;
     for (const char *const *p = t->o->stop; p && *p; p++) {
@@ -51,7 +52,7 @@ static size_t releasable(outlet *t) {
         for (size_t i = 0; i < t->n && i < go; i++) {
             size_t rest = t->n - i, cmp = rest < len ? rest : len;
             if (memcmp(t->buf + i, *p, cmp)) continue;
-            if (cmp == len) t->stopped = true;
+            if (cmp == len) t->stopped = true, t->stopped_by = *p;
             go = i;
             break;
         }
@@ -74,7 +75,7 @@ static tern_status outlet_open(outlet *t, tern_session *s, const tern_generate_o
     for (const char *const *p = o->stop; p && *p; p++)
         t->longest_stop = strlen(*p) > t->longest_stop ? strlen(*p) : t->longest_stop;
     if (tok) {
-        tn_detok_init(&t->detok, tok, false, false);
+        tn_detok_init(&t->detok, tok, o->special_text, false);
         t->has_detok = true;
     }
     t->cap = t->longest_stop + (tok ? 8 * tn_tokenizer_max_token_bytes(tok) : 0) + 64;
@@ -83,7 +84,7 @@ static tern_status outlet_open(outlet *t, tern_session *s, const tern_generate_o
     return TERN_OK;
 }
 
-/* One call of generate. */
+/* A decoder is one call of generate. */
 typedef struct decoder {
     tern_session *s;
     tern_generate_options o;
@@ -97,8 +98,8 @@ typedef struct decoder {
     float *shaped; /* [n_vocab] for on_logits */
 } decoder;
 
-/* Draw the next token from logits and give it out. false: generation ends here, or *st tells why it failed.
- */
+/* Draws the next token from logits and gives it out. Returns false when generation ends here, or *st tells
+ * why it failed. */
 static bool take(decoder *g, const float *logits, tern_status *st, tern_error *err) {
     tern_session *s = g->s;
     const tern_generate_options *o = &g->o;
@@ -152,7 +153,7 @@ static bool take(decoder *g, const float *logits, tern_status *st, tern_error *e
     return *st == TERN_OK;
 }
 
-/* Rows that can still become text: the token drawn and those behind it. */
+/* Returns how many rows can still become text: the token drawn and those behind it. */
 static int32_t useful_rows(const decoder *g) {
     int32_t rows = g->max_rows, context = g->s->n_ctx - g->s->n_tok, left = g->o.max_tokens - g->res.n_tokens;
     if (rows > context) rows = context;
@@ -161,9 +162,9 @@ static int32_t useful_rows(const decoder *g) {
 
 enum { PROFILED_TOKENS = 24 }; /* shorter answers do not pay for measured forwards */
 
-/* Evaluate g->token, with drafts behind it, and give out what the model made of them; g->token is then the
+/* Evaluates g->token, with drafts behind it, and gives out what the model made of them. g->token is then the
  * next, not evaluated yet. Each token is drawn from the logits that decoding one by one would have, with the
- * same random numbers: a draft only decides whether those logits are there already. So the text is the same,
+ * same random numbers. A draft only decides whether those logits are there already. So the text is the same,
  * at any temperature. */
 static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     tern_session *s = g->s;
@@ -259,6 +260,7 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
         g.text.n += tn_detok_flush(&g.text.detok, g.text.buf + g.text.n, g.text.cap - g.text.n);
         if (g.text.n && o->on_token) o->on_token(o->user, -1, g.text.buf, g.text.n, 0);
     }
+    s->stopped_by = g.text.stopped_by;
     tn_free(&s->e->ctx, g.text.buf);
     tn_free(&s->e->ctx, g.shaped);
     if (g.sampler.ctx) tn_sampler_close(&g.sampler);

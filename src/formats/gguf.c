@@ -1,5 +1,5 @@
-/* GGUF: header, key-value pairs, tensor table, alignment, data. Little-endian hosts only, like the rest of
- * the formats. */
+/* Reads GGUF: header, key-value pairs, tensor table, alignment, data. It runs on little-endian hosts only,
+ * like the rest of the formats. */
 #include "formats/gguf.h"
 
 #include "base/checked.h"
@@ -27,7 +27,7 @@ enum {
 };
 static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-/* ggml's numbers of the storage types we read. */
+/* These are ggml's numbers of the storage types that tern reads. */
 static const struct {
     uint32_t ggml;
     tn_dtype dtype;
@@ -36,7 +36,7 @@ static const struct {
                   {11, TN_Q3_K},   {12, TN_Q4_K},   {13, TN_Q5_K}, {14, TN_Q6_K},
                   {20, TN_IQ4_NL}, {23, TN_IQ4_XS}, {30, TN_BF16}, {39, TN_MXFP4}};
 
-/* The others have names too: for messages. */
+/* The other types have names too, for messages. */
 static const char *foreign_type_name(uint32_t type) {
     static const char *const names[] = {
         [9] = "Q8_1",   [15] = "Q8_K",  [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS", [19] = "IQ1_S",
@@ -68,6 +68,7 @@ struct tn_gguf {
     uint32_t version;
     uint64_t n_pairs, n_tensors;
     pair *pairs;
+    const pair **by_key;       /* sorted by key */
     tn_tensor *tensors;        /* names are our own copies */
     const tn_tensor **by_name; /* sorted by name */
     /* A split file, opened by its first part: */
@@ -117,8 +118,6 @@ static tern_status take_text(cursor *c, text *out, const char *what) {
     return TERN_OK;
 }
 
-static bool same(text t, const char *s) { return strlen(s) == t.n && !memcmp(t.s, s, t.n); }
-
 /* ---- metadata ------------------------------------------------------------------------------------ */
 
 static tern_status read_value(cursor *c, pair *p) {
@@ -148,9 +147,20 @@ static tern_status read_value(cursor *c, pair *p) {
     return TERN_OK;
 }
 
+static int key_order(text x, text y) {
+    int cmp = memcmp(x.s, y.s, x.n < y.n ? x.n : y.n);
+    return cmp ? cmp : x.n < y.n ? -1 : x.n > y.n;
+}
+
 static const pair *find(const tn_gguf *g, const char *key) {
-    for (uint64_t i = 0; i < g->n_pairs; i++) {
-        if (same(g->pairs[i].key, key)) return &g->pairs[i];
+    const text want = {key, strlen(key)};
+    uint64_t lo = 0, hi = g->n_pairs;
+    while (lo < hi) {
+        uint64_t mid = (lo + hi) / 2;
+        int cmp = key_order(g->by_key[mid]->key, want);
+        if (!cmp) return g->by_key[mid];
+        if (cmp < 0) lo = mid + 1;
+        else hi = mid;
     }
     return NULL;
 }
@@ -186,6 +196,13 @@ static double number_at(const pair *p, uint64_t i) {
 }
 
 bool tn_gguf_has(const tn_gguf *g, const char *key) { return find(g, key) != NULL; }
+
+size_t tn_gguf_n_keys(const tn_gguf *g) { return (size_t)g->n_pairs; }
+
+const char *tn_gguf_key_at(const tn_gguf *g, size_t i, size_t *n) {
+    *n = g->pairs[i].key.n;
+    return g->pairs[i].key.s;
+}
 
 bool tn_gguf_i64(const tn_gguf *g, const char *key, int64_t *out) {
     const pair *p = find(g, key);
@@ -301,28 +318,24 @@ static int by_name(const void *a, const void *b) {
 }
 
 static int by_key(const void *a, const void *b) {
-    const text *x = &(*(const pair *const *)a)->key, *y = &(*(const pair *const *)b)->key;
-    int cmp = memcmp(x->s, y->s, x->n < y->n ? x->n : y->n);
-    return cmp ? cmp : x->n < y->n ? -1 : x->n > y->n;
+    return key_order((*(const pair *const *)a)->key, (*(const pair *const *)b)->key);
 }
 
-static tern_status refuse_double_keys(const tn_gguf *g, tern_error *err) {
-    const pair **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
+/* From here on `find` works. A vocabulary asks it for every token, so it must not look at every key. */
+static tern_status sort_keys(tn_gguf *g, tern_error *err) {
+    const pair **order = g->by_key = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
     TN_FAIL_IF(!order, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys", g->path, g->n_pairs);
     for (uint64_t i = 0; i < g->n_pairs; i++) order[i] = &g->pairs[i];
     qsort(order, g->n_pairs, sizeof *order, by_key);
-    tern_status st = TERN_OK;
-    for (uint64_t i = 1; i < g->n_pairs && st == TERN_OK; i++) {
+    for (uint64_t i = 1; i < g->n_pairs; i++) {
         const text *k = &order[i]->key;
-        if (!by_key(&order[i - 1], &order[i]))
-            st = tn_fail(err, TERN_E_FORMAT, "%s: key '%.*s' occurs twice", g->path,
-                         (int)(k->n < 100 ? k->n : 100), k->s);
+        TN_FAIL_IF(!by_key(&order[i - 1], &order[i]), err, TERN_E_FORMAT, "%s: key '%.*s' occurs twice",
+                   g->path, (int)(k->n < 100 ? k->n : 100), k->s);
     }
-    tn_free(g->ctx, order);
-    return st;
+    return TERN_OK;
 }
 
-/* Place the tensors in the data section; refuse overlaps and names that occur twice. */
+/* Places the tensors in the data section. It refuses overlaps and names that occur twice. */
 static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignment, tern_error *err) {
     const tn_tensor **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *order);
     g->by_name = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *g->by_name);
@@ -392,7 +405,7 @@ static tern_status parse(tn_gguf *g, tern_error *err) {
         g->n_tensors = i + 1;
         TN_TRY(read_tensor(&c, &g->tensors[i]));
     }
-    TN_TRY(refuse_double_keys(g, err));
+    TN_TRY(sort_keys(g, err));
     int64_t alignment = 32;
     (void)tn_gguf_i64(g, "general.alignment", &alignment);
     TN_FAIL_IF(alignment < 1 || alignment > 1 << 20 || (alignment & (alignment - 1)), err, TERN_E_FORMAT,
@@ -438,7 +451,7 @@ bool tn_gguf_shrank(const tn_gguf *g) { return tn_file_shrank(g->file); }
 
 enum { MAX_PARTS = 999, SPLIT_TAIL = 20 /* "-00001-of-00003.gguf" */ };
 
-/* The path of part i, from 1 on, beside that of the first one. */
+/* Makes the path of part i, from 1 on, beside that of the first one. */
 static void part_path(const tn_gguf *g, int64_t i, int64_t n, char *out, size_t cap) {
     snprintf(out, cap, "%.*s-%05d-of-%05d.gguf", (int)(strlen(g->path) - SPLIT_TAIL), g->path, (int)i,
              (int)n);
@@ -466,7 +479,7 @@ static tern_status merge_parts(tn_gguf *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* Opens the other parts of what says that it is split. */
+/* Opens the other parts of a file that says that it is split. */
 static tern_status open_parts(tn_gguf *g, tern_error *err) {
     int64_t n = 0, no = 0, i_part;
     if (!tn_gguf_i64(g, "split.count", &n) || n <= 1) return TERN_OK;
@@ -511,6 +524,7 @@ void tn_gguf_close(tn_gguf **pg) {
     for (uint64_t i = 0; g->pairs && i < g->n_pairs; i++) tn_free(g->ctx, g->pairs[i].strings);
     for (uint64_t i = 0; g->tensors && i < g->n_tensors; i++) tn_free(g->ctx, (char *)g->tensors[i].name);
     tn_free(g->ctx, g->pairs);
+    tn_free(g->ctx, g->by_key);
     tn_free(g->ctx, g->tensors);
     tn_free(g->ctx, g->by_name);
     for (size_t i = 0; i < g->n_parts; i++) tn_gguf_close(&g->parts[i]);

@@ -4,7 +4,7 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "formats/gguf.h"
-#include "model/arch.h"
+#include "model/arch_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,34 +17,74 @@ typedef struct shape {
     bool tied;
     int32_t n_rot;       /* 0: d_head */
     float llama3_factor; /* rope scaling of Llama 3.1 and later from a context of 8192; 0: none */
+    int32_t window;      /* 0: as the architecture's first models have it */
+    float linear;        /* rope scaling of type linear; 0: none */
+    float yarn;          /* of type yarn, from orig_ctx tokens; 0: none */
+    int32_t orig_ctx;
+    int32_t n_experts, n_used;
+    bool longrope; /* factors for every pair, from orig_ctx tokens */
+    bool
+        spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
 } shape;
 
-/* Sizes as the models' published configurations have them. */
+/* Sizes are as the models' published configurations have them. */
 static const shape shapes[] = {
-    {"qwen2.5-0.5b", "qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 1e6f, 1e-6f, true, 0, 0},
-    {"qwen2.5-1.5b", "qwen2", 28, 1536, 12, 2, 128, 8960, 151936, 32768, 1e6f, 1e-6f, true, 0, 0},
-    {"qwen1.5-1.8b", "qwen2", 24, 2048, 16, 16, 128, 5504, 151936, 32768, 1e6f, 1e-6f, false, 0, 0},
-    {"qwen3-0.6b", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6f, 1e-6f, true, 0, 0},
-    {"llama3.2-1b", "llama", 16, 2048, 32, 8, 64, 8192, 128256, 131072, 5e5f, 1e-5f, true, 0, 32},
-    {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, 1e4f, 1e-5f, false, 0, 0},
-    {"smollm2-135m", "llama", 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e5f, 1e-5f, true, 0, 0},
-    {"smollm2-360m", "llama", 32, 960, 15, 5, 64, 2560, 49152, 8192, 1e5f, 1e-5f, true, 0, 0},
-    {"smollm2-1.7b", "llama", 24, 2048, 32, 32, 64, 8192, 49152, 8192, 1.3e5f, 1e-5f, true, 0, 0},
-    {"mistral-7b", "llama", 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e6f, 1e-5f, false, 0, 0},
-    {"gemma-2b", "gemma", 18, 2048, 8, 1, 256, 16384, 256000, 8192, 1e4f, 1e-6f, true, 0, 0},
-    {"gemma2-2b", "gemma2", 26, 2304, 8, 4, 256, 9216, 256000, 8192, 1e4f, 1e-6f, true, 0, 0},
-    {"phi-2", "phi2", 32, 2560, 32, 32, 80, 10240, 51200, 2048, 1e4f, 1e-5f, false, 32, 0},
-    {"phi3-mini", "phi3", 32, 3072, 32, 32, 96, 8192, 32064, 4096, 1e4f, 1e-5f, false, 0, 0},
-    {"phonelm-0.5b", "phonelm", 24, 1024, 16, 16, 64, 4864, 49152, 2048, 1e4f, 1e-6f, true, 0, 0},
-    {"phonelm-1.5b", "phonelm", 19, 2560, 16, 16, 160, 6816, 49152, 2048, 1e4f, 1e-6f, true, 0, 0},
-    {"tiny-llama", "llama", 2, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-5f, false, 0, 8},
-    {"tiny-qwen2", "qwen2", 2, 64, 4, 2, 16, 96, 512, 512, 1e6f, 1e-6f, true, 0, 0},
-    {"tiny-qwen3", "qwen3", 2, 64, 4, 2, 32, 96, 512, 512, 1e6f, 1e-6f, true, 0, 0},
-    {"tiny-gemma", "gemma", 2, 64, 4, 1, 16, 128, 512, 512, 1e4f, 1e-6f, true, 0, 0},
-    {"tiny-gemma2", "gemma2", 3, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-6f, true, 0, 0},
-    {"tiny-phi2", "phi2", 2, 64, 4, 4, 16, 256, 512, 512, 1e4f, 1e-5f, false, 8, 0},
-    {"tiny-phi3", "phi3", 2, 64, 4, 4, 16, 128, 512, 512, 1e4f, 1e-5f, false, 0, 0},
-    {"tiny-phonelm", "phonelm", 2, 64, 4, 4, 16, 96, 512, 512, 1e4f, 1e-6f, true, 0, 0},
+    {"qwen2.5-0.5b", "qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 1e6f, 1e-6f, true, .n_rot = 0},
+    {"qwen2.5-1.5b", "qwen2", 28, 1536, 12, 2, 128, 8960, 151936, 32768, 1e6f, 1e-6f, true, .n_rot = 0},
+    {"qwen1.5-1.8b", "qwen2", 24, 2048, 16, 16, 128, 5504, 151936, 32768, 1e6f, 1e-6f, false, .n_rot = 0},
+    {"qwen3-0.6b", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6f, 1e-6f, true, .n_rot = 0},
+    {"llama3.2-1b", "llama", 16, 2048, 32, 8, 64, 8192, 128256, 131072, 5e5f, 1e-5f, true,
+     .llama3_factor = 32},
+    {"tinyllama-1.1b", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, 1e4f, 1e-5f, false, .n_rot = 0},
+    {"smollm2-135m", "llama", 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e5f, 1e-5f, true, .n_rot = 0},
+    {"smollm2-360m", "llama", 32, 960, 15, 5, 64, 2560, 49152, 8192, 1e5f, 1e-5f, true, .n_rot = 0},
+    {"smollm2-1.7b", "llama", 24, 2048, 32, 32, 64, 8192, 49152, 8192, 1.3e5f, 1e-5f, true, .n_rot = 0},
+    {"mistral-7b", "llama", 32, 4096, 32, 8, 128, 14336, 32768, 32768, 1e6f, 1e-5f, false, .n_rot = 0},
+    {"gemma-2b", "gemma", 18, 2048, 8, 1, 256, 16384, 256000, 8192, 1e4f, 1e-6f, true, .n_rot = 0},
+    {"gemma2-2b", "gemma2", 26, 2304, 8, 4, 256, 9216, 256000, 8192, 1e4f, 1e-6f, true, .n_rot = 0},
+    {"phi-2", "phi2", 32, 2560, 32, 32, 80, 10240, 51200, 2048, 1e4f, 1e-5f, false, .n_rot = 32},
+    {"phi3-mini", "phi3", 32, 3072, 32, 32, 96, 8192, 32064, 4096, 1e4f, 1e-5f, false, .n_rot = 0},
+    {"phonelm-0.5b", "phonelm", 24, 1024, 16, 16, 64, 4864, 49152, 2048, 1e4f, 1e-6f, true, .n_rot = 0},
+    {"phonelm-1.5b", "phonelm", 19, 2560, 16, 16, 160, 6816, 49152, 2048, 1e4f, 1e-6f, true, .n_rot = 0},
+    {"tiny-llama", "llama", 2, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-5f, false, .llama3_factor = 8},
+    {"tiny-qwen2", "qwen2", 2, 64, 4, 2, 16, 96, 512, 512, 1e6f, 1e-6f, true, .n_rot = 0},
+    {"tiny-qwen3", "qwen3", 2, 64, 4, 2, 32, 96, 512, 512, 1e6f, 1e-6f, true, .n_rot = 0},
+    {"tiny-gemma", "gemma", 2, 64, 4, 1, 16, 128, 512, 512, 1e4f, 1e-6f, true, .n_rot = 0},
+    {"tiny-gemma2", "gemma2", 3, 64, 4, 2, 16, 128, 512, 512, 1e4f, 1e-6f, true, .n_rot = 0},
+    {"tiny-phi2", "phi2", 2, 64, 4, 4, 16, 256, 512, 512, 1e4f, 1e-5f, false, .n_rot = 8},
+    {"tiny-phi3", "phi3", 2, 64, 4, 4, 16, 128, 512, 512, 1e4f, 1e-5f, false, .n_rot = 0},
+    {"tiny-phonelm", "phonelm", 2, 64, 4, 4, 16, 96, 512, 512, 1e4f, 1e-6f, true, .n_rot = 0},
+    {"gemma3-270m", "gemma3", 18, 640, 4, 1, 256, 2048, 262144, 32768, 1e6f, 1e-6f, true, .window = 512},
+    {"gemma3-1b", "gemma3", 26, 1152, 4, 1, 256, 6912, 262144, 32768, 1e6f, 1e-6f, true, .window = 512},
+    {"smollm3-3b", "smollm3", 36, 2048, 16, 4, 128, 11008, 128256, 65536, 5e6f, 1e-6f, true, .n_rot = 0},
+    /* For comparison with other engines: longer contexts, every feature of the architecture in reach of a short text. */
+    {"tiny-gemma3", "gemma3", 7, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-6f, true, .window = 64, .linear = 8,
+     .spread = true},
+    {"tiny-smollm3", "smollm3", 5, 64, 4, 2, 16, 128, 512, 4096, 5e6f, 1e-6f, true, .spread = true},
+    {"tiny-olmo2", "olmo2", 3, 64, 4, 2, 16, 128, 512, 4096, 5e5f, 1e-6f, false, .spread = true},
+    {"tiny-olmo2+window", "olmo2", 5, 64, 4, 4, 16, 128, 512, 4096, 5e5f, 1e-6f, false, .window = 100,
+     .yarn = 8, .orig_ctx = 512, .spread = true},
+    {"tiny-exaone4", "exaone4", 3, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-5f, true, .spread = true},
+    {"tiny-exaone4+window", "exaone4", 64, 32, 2, 1, 16, 64, 512, 4096, 1e6f, 1e-5f, false, .window = 100,
+     .spread = true},
+    {"tiny-hunyuan-dense", "hunyuan-dense", 3, 64, 4, 2, 32, 128, 512, 4096, 1.1e7f, 1e-5f, true,
+     .spread = true},
+    {"tiny-granite", "granite", 3, 64, 4, 2, 16, 128, 512, 4096, 1e4f, 1e-5f, true, .spread = true},
+    {"tiny-minicpm", "minicpm", 3, 64, 4, 2, 16, 128, 512, 4096, 1e4f, 1e-5f, false, .spread = true},
+    {"tiny-llama+yarn", "llama", 3, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-5f, false, .yarn = 16,
+     .orig_ctx = 256, .spread = true},
+    {"tiny-mistral3", "mistral3", 3, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-5f, true, .yarn = 16,
+     .orig_ctx = 256, .spread = true},
+    {"tiny-qwen3moe", "qwen3moe", 3, 64, 4, 2, 32, 64, 512, 4096, 1e6f, 1e-6f, false, .n_experts = 12,
+     .n_used = 3, .spread = true},
+    {"tiny-olmoe", "olmoe", 3, 64, 4, 4, 16, 64, 512, 4096, 1e4f, 1e-5f, false, .n_experts = 8, .n_used = 2,
+     .spread = true},
+    {"tiny-granitemoe", "granitemoe", 3, 64, 4, 2, 16, 64, 512, 4096, 1e4f, 1e-6f, true, .n_experts = 8,
+     .n_used = 4, .spread = true},
+    {"tiny-gpt-oss", "gpt-oss", 4, 96, 4, 2, 32, 64, 512, 4096, 150000, 1e-5f, false, .window = 100,
+     .yarn = 32, .orig_ctx = 512, .n_experts = 8, .n_used = 4, .spread = true},
+    {"tiny-phi3+partial", "phi3", 3, 128, 4, 2, 32, 128, 512, 4096, 1e4f, 1e-5f, true, .n_rot = 24,
+     .longrope = true, .orig_ctx = 512, .spread = true},
 };
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
@@ -52,12 +92,12 @@ const char *tn_synth_name(size_t i) { return i < N_SHAPES ? shapes[i].name : NUL
 
 /* ---- a tokenizer: the 256 bytes, a few words, then unused tokens ------------------------------------ */
 
-/* The last tokens. Other engines look the first three up by name in anything called Phi-3. */
+/* These are the last tokens. Other engines look the first three up by name in anything called Phi-3. */
 static const char *const control[] = {"<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>"};
 enum { N_CONTROL = sizeof control / sizeof control[0], I_END = 3 };
 
-/* GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank among the
- * unprintable. */
+/* Writes a byte in GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank
+ * among the unprintable. */
 static size_t byte_text(int b, char out[4]) {
     int code = b, rank = 0;
     bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -132,7 +172,7 @@ typedef struct fill {
 
 enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, per write */
 
-/* Sum of four uniforms: close enough to normal, cheap, the same everywhere. Values depend on seed and index
+/* Sums four uniforms: close enough to normal, cheap, the same everywhere. Values depend on seed and index
  * only. */
 static float noise(uint64_t seed, uint64_t i) {
     tn_rng r = {seed + i * 0x9e3779b97f4a7c15u};
@@ -173,24 +213,25 @@ typedef struct synth {
     tn_gguf_writer *w;
     tn_dtype dtype;
     uint64_t seed;
+    bool spread;
     uint8_t *buf; /* PART values */
     tern_error *err;
 } synth;
 
 static bool present(const synth *s, tn_role role) { return tn_arch_required(s->arch, &s->h, role); }
 
-/* Rows that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
+/* Chooses the type of rows. Those that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
 static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
     return rows == 1 ? TN_F32 : (s->dtype == TN_Q8_0 || s->dtype == TN_Q4_0) && cols % 32 ? TN_F16 : s->dtype;
 }
 
-/* A role's tensor: its name and shape; false: the file has none, or the role is part of a fused one named
- * elsewhere. */
+/* Finds a role's tensor: its name and shape. Returns false when the file has none, or the role is part of a
+ * fused one named elsewhere. */
 static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows,
                       int64_t *cols) {
     if (!present(s, role)) return false;
     tn_role_shape(&s->h, role, rows, cols);
-    tn_arch_gguf_name(layer, role, name, cap);
+    tn_arch_gguf_name(s->arch, layer, role, name, cap);
     if (!s->arch->gguf_fused) return true;
     if (role == TN_W_Q) {
         snprintf(name, cap, "blk.%d.attn_qkv.weight", layer);
@@ -204,19 +245,34 @@ static void declare(synth *s, int layer, tn_role role) {
     char name[160];
     int64_t rows, cols;
     if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return;
-    uint64_t dims[2] = {(uint64_t)rows, (uint64_t)cols};
-    tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), rows == 1 ? 1 : 2, rows == 1 ? dims + 1 : dims);
+    uint64_t dims[3] = {(uint64_t)s->h.n_experts, (uint64_t)rows, (uint64_t)cols};
+    if (tn_role_of_experts(role)) { /* one behind the other, as one more dimension */
+        dims[rows == 1 ? 2 : 1] /= dims[0];
+        if (rows == 1) dims[1] = dims[0];
+        tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), rows == 1 ? 2 : 3,
+                           rows == 1 ? dims + 1 : dims);
+        return;
+    }
+    dims[0] = dims[1];
+    dims[1] = dims[2];
+    tn_dtype dtype = role == TN_W_ROUTER ? TN_F32 : dtype_of(s, rows, cols);
+    tn_gguf_add_tensor(s->w, name, dtype, rows == 1 ? 1 : 2, rows == 1 ? dims + 1 : dims);
 }
 
 static tern_status produce(synth *s, int layer, tn_role role) {
     char name[160];
     int64_t rows, cols;
     if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return TERN_OK;
-    fill f = {.dtype = dtype_of(s, rows, cols),
+    fill f = {.dtype = role == TN_W_ROUTER ? TN_F32 : dtype_of(s, rows, cols),
               .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56,
               .n = (uint64_t)(rows * cols),
               .out = s->buf};
     f.scale = rows == 1 ? 0.02f : 1 / sqrtf((float)cols);
+    if (s->spread && rows == 1) f.scale = 0.25f;
+    if (s->spread && (role == TN_W_Q || role == TN_W_K)) f.scale *= 2; /* attention is far from uniform */
+    if (s->spread && role == TN_W_OUT) f.scale *= 3;
+    if (s->spread && role == TN_W_ROUTER) f.scale *= 3;
+    if (role == TN_W_SINKS) f.scale = 1;
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
                    role == TN_W_FFN_POST_NORM;
@@ -231,9 +287,11 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     return TERN_OK;
 }
 
-/* What each rope frequency is divided by, in the tensor converters write for Llama 3.1 and later. */
-static void rope_factors(const shape *p, float out[TN_MAX_ROT / 2]) {
-    for (int i = 0; i < p->d_head / 2; i++) {
+/* Computes what each rope frequency is divided by, in the tensor that converters write for Llama 3.1 and
+ * later, and in those of Phi-3 for short and long texts. */
+static void rope_factors(const shape *p, bool longer, float out[TN_MAX_ROT / 2]) {
+    for (int i = 0; p->longrope && i < p->n_rot / 2; i++) out[i] = 1 + (float)i * (longer ? 0.7f : 0.05f);
+    for (int i = 0; !p->longrope && i < p->d_head / 2; i++) {
         double f = pow((double)p->rope_base, -2.0 * i / p->d_head), scaled = f;
         tn_rope_llama3(&scaled, 1, (double)p->llama3_factor, 1, 4, 8192);
         out[i] = (float)(f / scaled);
@@ -259,30 +317,58 @@ static void put_keys(synth *s, const shape *p) {
                     KEY(s->arch->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon"
                                                        : "attention.layer_norm_rms_epsilon"),
                     p->eps);
-    if (s->arch->window_pattern) {
-        tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), 4096);
+    if (!strcmp(p->arch, "gemma2")) {
         tn_gguf_put_f32(s->w, KEY("attn_logit_softcapping"), 50);
         tn_gguf_put_f32(s->w, KEY("final_logit_softcapping"), 30);
-    } else if (s->arch->gguf_fused) {
-        tn_gguf_put_u32(s->w, KEY("attention.sliding_window"),
-                        (uint32_t)p->ctx / 2 - 1); /* Phi-3 mini: 2047 of 4096 */
     }
+    /* Phi-3 mini: 2047 of 4096 */
+    uint32_t window = p->window                    ? (uint32_t)p->window
+                      : !strcmp(p->arch, "gemma2") ? 4096
+                      : s->arch->gguf_fused        ? (uint32_t)p->ctx / 2 - 1
+                                                   : 0;
+    if (p->longrope) window = (uint32_t)p->ctx;
+    if (window) tn_gguf_put_u32(s->w, KEY("attention.sliding_window"), window);
+    if (p->linear > 0 || p->yarn > 0) {
+        tn_gguf_put_str(s->w, KEY("rope.scaling.type"), p->yarn > 0 ? "yarn" : "linear");
+        tn_gguf_put_f32(s->w, KEY("rope.scaling.factor"), p->yarn > 0 ? p->yarn : p->linear);
+    }
+    if (p->orig_ctx)
+        tn_gguf_put_u32(s->w, KEY("rope.scaling.original_context_length"), (uint32_t)p->orig_ctx);
+    if (p->longrope) tn_gguf_put_f32(s->w, KEY("rope.scaling.attn_factor"), 1.19f);
+    if (s->arch->experts) {
+        tn_gguf_put_u32(s->w, KEY("expert_count"), (uint32_t)p->n_experts);
+        tn_gguf_put_u32(s->w, KEY("expert_used_count"), (uint32_t)p->n_used);
+        tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)p->n_ff);
+    }
+    if (s->arch->temperature) {
+        tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
+        tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
+    }
+    if (s->arch->scales != TN_SCALES_NONE) {
+        tn_gguf_put_f32(s->w, KEY("embedding_scale"), 3);
+        tn_gguf_put_f32(s->w, KEY("residual_scale"), 0.7f);
+        tn_gguf_put_f32(s->w, KEY("logit_scale"), s->arch->scales == TN_SCALES_GRANITE ? 0.25f : 2);
+    }
+    if (s->arch->scales == TN_SCALES_GRANITE) tn_gguf_put_f32(s->w, KEY("attention.scale"), 0.15f);
 #undef KEY
 }
 
 static tern_status write_all(synth *s, const shape *p) {
     put_keys(s, p);
     TN_TRY(put_tokenizer(s->ctx, s->w, p->n_vocab, s->err));
-    float factors[TN_MAX_ROT / 2];
-    uint64_t n_factors = (uint64_t)p->d_head / 2;
-    if (p->llama3_factor > 0) {
-        rope_factors(p, factors);
-        tn_gguf_add_tensor(s->w, "rope_freqs.weight", TN_F32, 1, &n_factors);
+    float factors[2][TN_MAX_ROT / 2];
+    uint64_t n_factors = (uint64_t)(p->n_rot ? p->n_rot : p->d_head) / 2;
+    int n_tables = p->longrope ? 2 : p->llama3_factor > 0;
+    static const char *const names[2][2] = {{"rope_freqs.weight", ""},
+                                            {"rope_factors_long.weight", "rope_factors_short.weight"}};
+    for (int i = 0; i < n_tables; i++) {
+        rope_factors(p, i == 0, factors[i]);
+        tn_gguf_add_tensor(s->w, names[p->longrope][i], TN_F32, 1, &n_factors);
     }
     for (int pass = 0; pass < 2; pass++) { /* declare every tensor, then produce them in the same order */
         if (pass) TN_TRY(tn_gguf_begin_data(s->w, s->err));
-        if (pass && p->llama3_factor > 0)
-            TN_TRY(tn_gguf_write(s->w, factors, n_factors * sizeof *factors, s->err));
+        for (int i = 0; pass && i < n_tables; i++)
+            TN_TRY(tn_gguf_write(s->w, factors[i], n_factors * sizeof *factors[i], s->err));
         for (int layer = -1; layer < p->n_layers; layer++) {
             for (int r = layer < 0 ? TN_W_EMBD : TN_W_ATTN_NORM;
                  r < (layer < 0 ? TN_W_ATTN_NORM : TN_W_N_ROLES); r++) {
@@ -310,18 +396,22 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
                .pool = pool,
                .arch = tn_arch_by_gguf(p->arch, strlen(p->arch)),
                .dtype = dtype,
+               .spread = p->spread,
                .err = err};
     tn_rng r = {seed};
     s.seed = tn_rng_u64(&r);
-    s.h = (tn_hparams){.n_layers = p->n_layers,
-                       .n_embd = p->n_embd,
-                       .n_heads = p->n_heads,
-                       .n_kv_heads = p->n_kv_heads,
-                       .d_head = p->d_head,
-                       .n_ff = p->n_ff,
-                       .n_vocab = p->n_vocab,
-                       .ctx_train = p->ctx,
-                       .tied = p->tied};
+    tn_arch_begin(s.arch, &s.h);
+    s.h.n_layers = p->n_layers;
+    s.h.n_embd = p->n_embd;
+    s.h.n_heads = p->n_heads;
+    s.h.n_kv_heads = p->n_kv_heads;
+    s.h.d_head = p->d_head;
+    s.h.n_ff = p->n_ff;
+    s.h.n_vocab = p->n_vocab;
+    s.h.ctx_train = p->ctx;
+    s.h.tied = p->tied;
+    s.h.n_experts = p->n_experts;
+    s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);
     TN_FAIL_IF(!s.buf, err, TERN_E_MEMORY, "no memory to write a model");
     tern_status st = tn_gguf_create(ctx, path, &s.w, err);

@@ -1,4 +1,6 @@
-#include "model/arch.h"
+#include "model/arch_impl.h"
+
+#include "base/status.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -63,6 +65,131 @@ static const tn_arch table[] = {
      .gated = true,
      .window = true,
      .gguf_fused = true},
+    {.name = "gemma3",
+     .hf = "gemma3_text",
+     .gguf = "gemma3",
+     .act = TN_ACT_GELU_TANH,
+     .gated = true,
+     .post_norms = true,
+     .qk_norm = true,
+     .norm_plus_one = true,
+     .scale_embd = true,
+     .window = true,
+     .window_pattern = 6,
+     .local_rope = true,
+     .local_base = 10000,
+     .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
+                  [TN_W_FFN_NORM] = "pre_feedforward_layernorm.weight",
+                  [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
+    {.name = "smollm3",
+     .hf = "smollm3",
+     .gguf = "smollm3",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .no_rope_pattern = 4},
+    {.name = "olmo2",
+     .hf = "olmo2",
+     .hf_also = "olmo3",
+     .gguf = "olmo2",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .post_norms = true,
+     .no_pre_norms = true,
+     .qk_norm = true,
+     .qk_norm_whole = true,
+     .window = true, /* OLMo 3; its scaled rope is for the layers without */
+     .window_pattern = 4,
+     .local_rope = true,
+     .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
+                  [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
+    {.name = "exaone4",
+     .hf = "exaone4",
+     .gguf = "exaone4",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .post_norms = true,
+     .no_pre_norms = true,
+     .qk_norm = true,
+     .window = true,
+     .window_pattern = 4,
+     .no_rope_where_all = true,
+     .hf_names = {[TN_W_ATTN_POST_NORM] = "post_attention_layernorm.weight",
+                  [TN_W_FFN_POST_NORM] = "post_feedforward_layernorm.weight"}},
+    {.name = "hunyuan-dense",
+     .hf = "hunyuan_v1_dense",
+     .gguf = "hunyuan-dense",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .qk_norm_last = true,
+     .hf_names = {[TN_W_Q_NORM] = "self_attn.query_layernorm.weight",
+                  [TN_W_K_NORM] = "self_attn.key_layernorm.weight"}},
+    {.name = "granite",
+     .hf = "granite",
+     .gguf = "granite",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .scales = TN_SCALES_GRANITE},
+    {.name = "minicpm",
+     .hf = "minicpm",
+     .gguf = "minicpm",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .scales = TN_SCALES_MINICPM},
+    {.name = "mistral3",
+     .hf = "ministral3",
+     .gguf = "mistral3",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .temperature = true},
+    {.name = "qwen3moe",
+     .hf = "qwen3_moe",
+     .gguf = "qwen3moe",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .experts = true,
+     .experts_norm = true},
+    {.name = "olmoe",
+     .hf = "olmoe",
+     .gguf = "olmoe",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .qk_norm_whole = true,
+     .experts = true},
+    {.name = "granitemoe",
+     .hf = "granitemoe",
+     .gguf = "granitemoe",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .scales = TN_SCALES_GRANITE,
+     .experts = true,
+     .experts_norm = true,
+     .hf_names = {[TN_W_ROUTER] = "block_sparse_moe.router.layer.weight",
+                  [TN_W_GATE_EXPS] = "block_sparse_moe.input_linear.weight",
+                  [TN_W_UP_EXPS] = "block_sparse_moe.input_linear.weight",
+                  [TN_W_DOWN_EXPS] = "block_sparse_moe.output_linear.weight"}},
+    {.name = "gpt-oss",
+     .hf = "gpt_oss",
+     .gguf = "gpt-oss",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qkv_bias = true,
+     .o_bias = true,
+     .window = true,
+     .window_pattern = 2,
+     .sinks = true,
+     .experts = true,
+     .experts_norm = true,
+     .swiglu_limit = 7,
+     .gguf_only = true,
+     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"}},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 enum { N_ARCHS = sizeof table / sizeof table[0] };
@@ -70,6 +197,7 @@ enum { N_ARCHS = sizeof table / sizeof table[0] };
 const tn_arch *tn_arch_by_hf(const char *model_type) {
     for (int i = 0; i < N_ARCHS; i++) {
         if (!strcmp(table[i].hf, model_type)) return &table[i];
+        if (table[i].hf_also && !strcmp(table[i].hf_also, model_type)) return &table[i];
     }
     return NULL;
 }
@@ -118,6 +246,10 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
         [TN_W_GATE_B] = "mlp.gate_proj.bias",
         [TN_W_UP_B] = "mlp.up_proj.bias",
         [TN_W_DOWN_B] = "mlp.down_proj.bias",
+        [TN_W_ROUTER] = "mlp.gate.weight",
+        [TN_W_GATE_EXPS] = "mlp.experts.0.gate_proj.weight",
+        [TN_W_UP_EXPS] = "mlp.experts.0.up_proj.weight",
+        [TN_W_DOWN_EXPS] = "mlp.experts.0.down_proj.weight",
     };
     const char *name = a->hf_names[role] ? a->hf_names[role] : names[role];
     if (!name) return false;
@@ -126,7 +258,7 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
     return true;
 }
 
-bool tn_arch_gguf_name(int layer, tn_role role, char *buf, size_t cap) {
+bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {
     static const char *const names[TN_W_N_ROLES] = {
         [TN_W_EMBD] = "token_embd.weight",
         [TN_W_OUT_NORM] = "output_norm.weight",
@@ -155,9 +287,19 @@ bool tn_arch_gguf_name(int layer, tn_role role, char *buf, size_t cap) {
         [TN_W_UP_B] = "ffn_up.bias",
         [TN_W_DOWN_B] = "ffn_down.bias",
         [TN_W_FFN_POST_NORM] = "post_ffw_norm.weight",
+        [TN_W_SINKS] = "attn_sinks.weight",
+        [TN_W_ROUTER] = "ffn_gate_inp.weight",
+        [TN_W_ROUTER_B] = "ffn_gate_inp.bias",
+        [TN_W_GATE_EXPS] = "ffn_gate_exps.weight",
+        [TN_W_UP_EXPS] = "ffn_up_exps.weight",
+        [TN_W_DOWN_EXPS] = "ffn_down_exps.weight",
+        [TN_W_GATE_EXPS_B] = "ffn_gate_exps.bias",
+        [TN_W_UP_EXPS_B] = "ffn_up_exps.bias",
+        [TN_W_DOWN_EXPS_B] = "ffn_down_exps.bias",
     };
-    if (is_model_level(role)) snprintf(buf, cap, "%s", names[role]);
-    else snprintf(buf, cap, "blk.%d.%s", layer, names[role]);
+    const char *name = a->gguf_names[role] ? a->gguf_names[role] : names[role];
+    if (is_model_level(role)) snprintf(buf, cap, "%s", name);
+    else snprintf(buf, cap, "blk.%d.%s", layer, name);
     return true;
 }
 
@@ -165,16 +307,25 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     switch (role) {
     case TN_W_EMBD:
     case TN_W_OUT_NORM:
-    case TN_W_ATTN_NORM:
     case TN_W_Q:
     case TN_W_K:
     case TN_W_V:
-    case TN_W_O:
+    case TN_W_O: return true;
     case TN_W_UP:
-    case TN_W_DOWN: return true;
+    case TN_W_DOWN: return !a->experts;
     case TN_W_OUT: return !h->tied;
-    case TN_W_GATE: return a->gated;
-    case TN_W_FFN_NORM: return !a->parallel_block;
+    case TN_W_GATE: return a->gated && !a->experts;
+    case TN_W_ROUTER:
+    case TN_W_GATE_EXPS:
+    case TN_W_UP_EXPS:
+    case TN_W_DOWN_EXPS: return a->experts;
+    case TN_W_ROUTER_B:
+    case TN_W_GATE_EXPS_B:
+    case TN_W_UP_EXPS_B:
+    case TN_W_DOWN_EXPS_B: return a->experts && a->o_bias;
+    case TN_W_SINKS: return a->sinks;
+    case TN_W_ATTN_NORM: return !a->no_pre_norms;
+    case TN_W_FFN_NORM: return !a->parallel_block && !a->no_pre_norms;
     case TN_W_Q_NORM:
     case TN_W_K_NORM: return a->qk_norm;
     case TN_W_ATTN_POST_NORM:
@@ -182,9 +333,9 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_Q_B:
     case TN_W_K_B:
     case TN_W_V_B: return a->qkv_bias || a->biases;
+    case TN_W_O_B: return a->biases || a->o_bias;
     case TN_W_OUT_NORM_B:
     case TN_W_ATTN_NORM_B:
-    case TN_W_O_B:
     case TN_W_UP_B:
     case TN_W_DOWN_B:
     case TN_W_OUT_B: return a->biases;
@@ -194,7 +345,7 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
 
 /* ---- what both sides share ------------------------------------------------------------------------ */
 
-static void begin(const tn_arch *a, tn_hparams *h) {
+void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     memset(h, 0, sizeof *h);
     snprintf(h->arch, sizeof h->arch, "%s", a->name);
     h->norm = a->norm;
@@ -202,12 +353,20 @@ static void begin(const tn_arch *a, tn_hparams *h) {
     h->gated = a->gated;
     h->parallel_block = a->parallel_block;
     h->post_norms = a->post_norms;
+    h->no_pre_norms = a->no_pre_norms;
     h->qk_norm = a->qk_norm;
-    h->embd_scale = h->rope_mscale = 1;
+    h->qk_norm_whole = a->qk_norm_whole;
+    h->qk_norm_last = a->qk_norm_last;
+    h->experts_norm = a->experts_norm;
+    h->swiglu_limit = a->swiglu_limit;
+    h->sinks = a->sinks;
+    h->no_rope_pattern = a->no_rope_pattern;
+    h->window_pattern = a->window_pattern;
+    h->embd_scale = h->rope_mscale = h->residual_scale = h->logit_scale = 1;
     h->rope_base = 10000;
 }
 
-static tern_status finish(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err) {
+tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err) {
     const struct {
         const char *what;
         int64_t v, min, max;
@@ -222,6 +381,10 @@ static tern_status finish(const tn_arch *a, const char *file, tn_hparams *h, ter
         {"context", h->ctx_train, 1, 1 << 24},
         {"rotated values", h->n_rot, 0, h->d_head < TN_MAX_ROT ? h->d_head : TN_MAX_ROT},
         {"window", h->window, 0, INT32_MAX},
+        {"experts", h->n_experts, a->experts ? 1 : 0, a->experts ? TN_MAX_EXPERTS : 0},
+        {"experts used", h->n_experts_used, a->experts ? 1 : 0, h->n_experts},
+        {"period of windows", h->window_pattern, 0, TN_MAX_LAYERS},
+        {"period of layers without rope", h->no_rope_pattern, 0, TN_MAX_LAYERS},
     };
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
         TN_FAIL_IF(checks[i].v < checks[i].min || checks[i].v > checks[i].max, err, TERN_E_FORMAT,
@@ -239,21 +402,61 @@ static tern_status finish(const tn_arch *a, const char *file, tn_hparams *h, ter
                h->rope_base);
     if (a->scale_embd) h->embd_scale = sqrtf((float)h->n_embd);
     if (h->attn_scale == 0) h->attn_scale = (float)(1 / sqrt((double)h->d_head));
-    if (h->window) h->window_pattern = a->window_pattern;
+    if (!h->window) h->window_pattern = 0;
+    if (a->no_rope_where_all && h->window) h->no_rope_pattern = h->window_pattern;
+    h->local_rope = a->local_rope && h->window > 0;
     TN_FAIL_IF(!(h->attn_scale > 0 && h->attn_scale < 1e6f) ||
                    !(h->attn_soft_cap >= 0 && h->attn_soft_cap < 1e6f) ||
                    !(h->logit_soft_cap >= 0 && h->logit_soft_cap < 1e6f),
                err, TERN_E_FORMAT, "%s: attention scale %g, soft caps %g and %g", file, (double)h->attn_scale,
                (double)h->attn_soft_cap, (double)h->logit_soft_cap);
+    const float scales[] = {h->embd_scale, h->residual_scale, h->logit_scale, h->rope_mscale};
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
+        TN_FAIL_IF(!(scales[i] > 1e-6f && scales[i] < 1e6f), err, TERN_E_FORMAT,
+                   "%s: scales of embeddings %g, residuals %g, logits %g and rope %g; want positive numbers",
+                   file, (double)h->embd_scale, (double)h->residual_scale, (double)h->logit_scale,
+                   (double)h->rope_mscale);
+    }
+    TN_FAIL_IF(h->temp_scale != 0 && !(h->temp_scale > 0 && h->temp_scale < 100 && h->temp_every > 0), err,
+               TERN_E_FORMAT, "%s: temperature scale %g for every %d tokens", file, (double)h->temp_scale,
+               h->temp_every);
     return TERN_OK;
 }
 
-static void plain_rope(const tn_hparams *h, double out[TN_MAX_ROT / 2]) {
+void tn_rope_plain(const tn_hparams *h, double out[TN_MAX_ROT / 2]) {
     for (int i = 0; i < h->n_rot / 2; i++) out[i] = pow(h->rope_base, -2.0 * i / h->n_rot);
 }
 
-static void set_rope(tn_hparams *h, const double f[TN_MAX_ROT / 2]) {
+void tn_rope_set(tn_hparams *h, const double f[TN_MAX_ROT / 2]) {
     for (int i = 0; i < h->n_rot / 2; i++) h->inv_freq[i] = h->inv_freq_long[i] = (float)f[i];
+}
+
+void tn_rope_set_local(tn_hparams *h, double base) {
+    for (int i = 0; i < h->n_rot / 2; i++) h->inv_freq_local[i] = (float)pow(base, -2.0 * i / h->n_rot);
+}
+
+bool tn_yarn_ok(const tn_yarn *y) {
+    return y->factor >= 1 && y->factor < 1e6 && y->orig_ctx >= 1 && y->beta_slow > 0 &&
+           y->beta_fast > y->beta_slow && y->beta_fast < 1e6;
+}
+
+double tn_yarn_mscale(double factor, double m) { return factor > 1 ? 1 + 0.1 * m * log(factor) : 1; }
+
+/* The pair that turns `turns` times in the original context. */
+static double pair_of(const tn_hparams *h, const tn_yarn *y, double turns) {
+    return h->n_rot * log(y->orig_ctx / (turns * 2 * M_PI)) / (2 * log(h->rope_base));
+}
+
+void tn_rope_yarn(const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2]) {
+    double low = pair_of(h, y, y->beta_fast), high = pair_of(h, y, y->beta_slow);
+    if (y->whole) low = floor(low), high = ceil(high);
+    low = fmax(low, 0);
+    high = fmin(high, h->n_rot - 1);
+    if (high - low < 1e-3) high = low + 1e-3;
+    for (int i = 0; i < h->n_rot / 2; i++) {
+        double slowed = fmin(fmax((i - low) / (high - low), 0), 1);
+        f[i] = slowed * f[i] / y->factor + (1 - slowed) * f[i];
+    }
 }
 
 void tn_rope_llama3(double *f, int n, double factor, double low, double high, double orig) {
@@ -269,11 +472,10 @@ void tn_rope_llama3(double *f, int n, double factor, double low, double high, do
     }
 }
 
-/* Phi-3: per-pair factors, short up to the original context and long beyond; scores grow with the stretch. */
-static void longrope(tn_hparams *h, const double *short_f, const double *long_f, int32_t orig,
-                     double attn_factor) {
+void tn_rope_long(tn_hparams *h, const double *short_f, const double *long_f, int32_t orig,
+                  double attn_factor) {
     double f[TN_MAX_ROT / 2];
-    plain_rope(h, f);
+    tn_rope_plain(h, f);
     for (int i = 0; i < h->n_rot / 2; i++) {
         h->inv_freq[i] = (float)(f[i] / short_f[i]);
         h->inv_freq_long[i] = (float)(f[i] / long_f[i]);
@@ -283,279 +485,4 @@ static void longrope(tn_hparams *h, const double *short_f, const double *long_f,
     h->rope_mscale = attn_factor > 0           ? (float)attn_factor
                      : stretch > 1 && orig > 1 ? (float)sqrt(1 + log(stretch) / log((double)orig))
                                                : 1;
-}
-
-/* ---- config.json ----------------------------------------------------------------------------------- */
-
-typedef struct config {
-    const json_t *o;
-    const char *file;
-    tern_error *err;
-    tern_status st;
-} config;
-
-static double number(config *c, const json_t *o, const char *key, bool required, double fallback) {
-    const json_t *v = json_object_get(o, key);
-    if (json_is_number(v) && isfinite(json_number_value(v))) return json_number_value(v);
-    if ((required || (v && !json_is_null(v))) && c->st == TERN_OK) {
-        c->st =
-            tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %s", c->file, key, v ? "not a number" : "missing");
-    }
-    return fallback;
-}
-
-static int32_t whole(config *c, const char *key, bool required, int32_t fallback) {
-    double v = number(c, c->o, key, required, fallback);
-    bool in_range = v >= -1 && v <= INT32_MAX;
-    if ((!in_range || v != floor(v)) && c->st == TERN_OK) {
-        c->st = tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %g, %s", c->file, key, v,
-                        in_range ? "not a whole number" : "out of range");
-    }
-    return in_range ? (int32_t)v : -1;
-}
-
-static bool truth(const config *c, const char *key) { return json_is_true(json_object_get(c->o, key)); }
-
-static tern_status parse_act(config *c, const tn_arch *a, tn_hparams *h) {
-    const char *s = json_string_value(json_object_get(c->o, "hidden_activation"));
-    if (!s) s = json_string_value(json_object_get(c->o, "hidden_act"));
-    if (!s) return TERN_OK;
-    static const struct {
-        const char *name;
-        tn_act act;
-    } acts[] = {{"silu", TN_ACT_SILU},
-                {"swish", TN_ACT_SILU},
-                {"gelu_pytorch_tanh", TN_ACT_GELU_TANH},
-                {"gelu_new", TN_ACT_GELU_TANH},
-                {"gelu_fast", TN_ACT_GELU_TANH},
-                {"gelu", TN_ACT_GELU_ERF},
-                {"relu", TN_ACT_RELU},
-                {"relu2", TN_ACT_RELU2}};
-    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
-        if (strcmp(s, acts[i].name)) continue;
-        h->act = acts[i].act;
-        if (!strcmp(a->name, "gemma") && h->act == TN_ACT_GELU_ERF)
-            h->act = TN_ACT_GELU_TANH; /* Gemma 1 configs say gelu and mean tanh */
-        return TERN_OK;
-    }
-    return tn_fail(c->err, TERN_E_UNSUPPORTED, "%s: activation '%.40s' is unknown", c->file, s);
-}
-
-static tern_status parse_factors(config *c, const json_t *o, const char *key, int n, double *out) {
-    const json_t *a = json_object_get(o, key);
-    TN_FAIL_IF((int)json_array_size(a) != n, c->err, TERN_E_FORMAT, "%s: rope '%s' has %zu factors, want %d",
-               c->file, key, json_array_size(a), n);
-    for (int i = 0; i < n; i++) {
-        out[i] = json_number_value(json_array_get(a, (size_t)i));
-        TN_FAIL_IF(!(out[i] > 0), c->err, TERN_E_FORMAT, "%s: rope '%s' has a factor that is not positive",
-                   c->file, key);
-    }
-    return TERN_OK;
-}
-
-static tern_status parse_rope(config *c, tn_hparams *h) {
-    const json_t *r = json_object_get(c->o, "rope_parameters"); /* transformers 5 */
-    if (!json_is_object(r)) r = json_object_get(c->o, "rope_scaling");
-    h->rope_base = number(c, c->o, "rope_theta", false, number(c, r, "rope_theta", false, 10000));
-    double partial =
-        number(c, c->o, "partial_rotary_factor", false, number(c, r, "partial_rotary_factor", false, 1));
-    TN_FAIL_IF(!(partial > 0 && partial <= 1), c->err, TERN_E_FORMAT, "%s: partial_rotary_factor %g", c->file,
-               partial);
-    TN_TRY(c->st);
-    TN_FAIL_IF(h->d_head < 4 || h->d_head > 512 || !(h->rope_base > 1), c->err, TERN_E_FORMAT,
-               "%s: head size %d, rope base %g", c->file, h->d_head, h->rope_base);
-    h->n_rot = (int32_t)((double)h->d_head * partial) / 2 * 2;
-    TN_FAIL_IF(h->n_rot > TN_MAX_ROT, c->err, TERN_E_UNSUPPORTED,
-               "%s: %d rotated values, at most %d are possible", c->file, h->n_rot, TN_MAX_ROT);
-    const char *type = json_string_value(json_object_get(r, "rope_type"));
-    if (!type) type = json_string_value(json_object_get(r, "type"));
-    double f[TN_MAX_ROT / 2];
-    plain_rope(h, f);
-    int n = h->n_rot / 2;
-    if (!type || !strcmp(type, "default")) {
-        set_rope(h, f);
-    } else if (!strcmp(type, "linear")) {
-        double factor = number(c, r, "factor", true, 1);
-        TN_FAIL_IF(!(factor > 0), c->err, TERN_E_FORMAT, "%s: rope factor %g", c->file, factor);
-        for (int i = 0; i < n; i++) f[i] /= factor;
-        set_rope(h, f);
-    } else if (!strcmp(type, "llama3")) {
-        double factor = number(c, r, "factor", true, 1), low = number(c, r, "low_freq_factor", true, 1),
-               high = number(c, r, "high_freq_factor", true, 4),
-               orig = number(c, r, "original_max_position_embeddings", true, 8192);
-        TN_FAIL_IF(!(factor > 0 && low > 0 && high > low && orig > 0), c->err, TERN_E_FORMAT,
-                   "%s: rope scaling of type llama3 with odd factors", c->file);
-        tn_rope_llama3(f, n, factor, low, high, orig);
-        set_rope(h, f);
-    } else if (!strcmp(type, "longrope") || !strcmp(type, "su")) {
-        double short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
-        TN_TRY(parse_factors(c, r, "short_factor", n, short_f));
-        TN_TRY(parse_factors(c, r, "long_factor", n, long_f));
-        double orig = number(c, c->o, "original_max_position_embeddings", false,
-                             number(c, r, "original_max_position_embeddings", false, 0));
-        TN_FAIL_IF(!(orig >= 1 && orig <= h->ctx_train), c->err, TERN_E_FORMAT,
-                   "%s: longrope without a sane original_max_position_embeddings", c->file);
-        longrope(h, short_f, long_f, (int32_t)orig, number(c, r, "attention_factor", false, 0));
-    } else {
-        return tn_fail(c->err, TERN_E_UNSUPPORTED,
-                       "%s: rope scaling '%.40s' is not supported (linear, llama3 and longrope are)", c->file,
-                       type);
-    }
-    return c->st;
-}
-
-tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *file, tn_hparams *h,
-                               tern_error *err) {
-    config c = {.o = o, .file = file, .err = err};
-    begin(a, h);
-    const char *name = json_string_value(json_object_get(o, "_name_or_path"));
-    if (name) snprintf(h->name, sizeof h->name, "%s", name);
-    h->n_layers = whole(&c, "num_hidden_layers", true, 0);
-    h->n_embd = whole(&c, "hidden_size", true, 0);
-    h->n_heads = whole(&c, "num_attention_heads", true, 1);
-    h->n_kv_heads = whole(&c, "num_key_value_heads", false, h->n_heads);
-    h->n_ff = whole(&c, "intermediate_size", true, 0);
-    h->n_vocab = whole(&c, "vocab_size", true, 0);
-    h->ctx_train = whole(&c, "max_position_embeddings", true, 0);
-    h->d_head = whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
-    h->norm_eps =
-        (float)number(&c, o, a->norm == TN_NORM_LAYER ? "layer_norm_eps" : "rms_norm_eps", false, 1e-5);
-    h->tied = truth(&c, "tie_word_embeddings");
-    h->attn_soft_cap = (float)number(&c, o, "attn_logit_softcapping", false, 0);
-    h->logit_soft_cap = (float)number(&c, o, "final_logit_softcapping", false, 0);
-    double q_scalar = number(&c, o, "query_pre_attn_scalar", false, 0);
-    if (q_scalar > 0) h->attn_scale = (float)(1 / sqrt(q_scalar));
-    if (a->window) h->window = whole(&c, "sliding_window", false, 0);
-    TN_TRY(c.st);
-    TN_FAIL_IF(truth(&c, "use_sliding_window") && whole(&c, "max_window_layers", false, 0) < h->n_layers, err,
-               TERN_E_UNSUPPORTED, "%s: use_sliding_window on some layers only is not supported", file);
-    TN_FAIL_IF(truth(&c, "qk_layernorm"), err, TERN_E_UNSUPPORTED, "%s: qk_layernorm is not supported", file);
-    TN_TRY(parse_act(&c, a, h));
-    TN_TRY(parse_rope(&c, h));
-    return finish(a, file, h, err);
-}
-
-/* ---- GGUF ------------------------------------------------------------------------------------------ */
-
-typedef struct keys {
-    const tn_gguf *g;
-    const char *prefix;
-    tern_error *err;
-    tern_status st;
-} keys;
-
-static const char *key_of(const keys *k, const char *tail, char buf[128]) {
-    snprintf(buf, 128, "%s.%s", k->prefix, tail);
-    return buf;
-}
-
-static int32_t int_key(keys *k, const char *tail, bool required, int32_t fallback) {
-    char buf[128];
-    int64_t v;
-    if (tn_gguf_i64(k->g, key_of(k, tail, buf), &v)) return v >= -1 && v <= INT32_MAX ? (int32_t)v : -1;
-    if ((required || tn_gguf_has(k->g, buf)) && k->st == TERN_OK)
-        k->st = tn_fail(k->err, TERN_E_FORMAT, "%s: metadata key '%s' is missing or no whole number",
-                        tn_gguf_path(k->g), buf);
-    return fallback;
-}
-
-static double num_key(keys *k, const char *tail, double fallback) {
-    char buf[128];
-    double v;
-    if (tn_gguf_f64(k->g, key_of(k, tail, buf), &v) && isfinite(v)) return v;
-    if (tn_gguf_has(k->g, buf) && k->st == TERN_OK)
-        k->st = tn_fail(k->err, TERN_E_FORMAT, "%s: metadata key '%s' is no finite number",
-                        tn_gguf_path(k->g), buf);
-    return fallback;
-}
-
-/* A tensor of per-pair factors; false when absent. One that is there but malformed fails k. */
-static bool factors(keys *k, const char *name, int n, double *out) {
-    const tn_tensor *t = tn_gguf_tensor(k->g, name);
-    if (!t) return false;
-    bool ok = t->dtype == TN_F32 && t->size_bytes == (uint64_t)n * 4;
-    for (int i = 0; i < n && ok; i++) {
-        float f;
-        memcpy(&f, t->data + (size_t)i * 4, 4);
-        ok = isfinite(f) && f > 0;
-        out[i] = (double)f;
-    }
-    if (!ok && k->st == TERN_OK) {
-        k->st = tn_fail(k->err, TERN_E_FORMAT,
-                        "%s: tensor %s at offset %" PRIu64 " is %" PRIu64
-                        " %s values, want %d F32, finite and positive",
-                        t->file, t->name, t->off_bytes, t->dims[0], tn_dtype_name(t->dtype), n);
-    }
-    return ok;
-}
-
-static tern_status gguf_rope(keys *k, tn_hparams *h) {
-    const char *file = tn_gguf_path(k->g), *type = NULL;
-    size_t n_type = 0;
-    char buf[128];
-    h->rope_base = num_key(k, "rope.freq_base", 10000);
-    h->n_rot = int_key(k, "rope.dimension_count", false, h->d_head);
-    TN_FAIL_IF(h->n_rot < 0 || h->n_rot > TN_MAX_ROT || h->n_rot % 2 || !(h->rope_base > 1), k->err,
-               TERN_E_FORMAT, "%s: %d rotated values, rope base %g", file, h->n_rot, h->rope_base);
-    double f[TN_MAX_ROT / 2], short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
-    int n = h->n_rot / 2;
-    plain_rope(h, f);
-    bool has_type = tn_gguf_str(k->g, key_of(k, "rope.scaling.type", buf), &type, &n_type);
-    if (factors(k, "rope_factors_long.weight", n, long_f) &&
-        factors(k, "rope_factors_short.weight", n, short_f)) {
-        int32_t orig = int_key(k, "rope.scaling.original_context_length", true, 1);
-        TN_TRY(k->st);
-        TN_FAIL_IF(orig < 1 || orig > h->ctx_train, k->err, TERN_E_FORMAT,
-                   "%s: longrope from a context of %d", file, orig);
-        longrope(h, short_f, long_f, orig, num_key(k, "rope.scaling.attn_factor", 0));
-        return k->st;
-    }
-    if (factors(k, "rope_freqs.weight", n, long_f)) { /* llama3 scaling, worked out by the converter */
-        for (int i = 0; i < n; i++) f[i] /= long_f[i];
-    } else if (has_type && n_type == 6 && !memcmp(type, "linear", 6)) {
-        double factor = num_key(k, "rope.scaling.factor", 1);
-        TN_FAIL_IF(!(factor > 0), k->err, TERN_E_FORMAT, "%s: rope scaling factor %g", file, factor);
-        for (int i = 0; i < n; i++) f[i] /= factor;
-    } else if (has_type && !(n_type == 4 && !memcmp(type, "none", 4))) {
-        return tn_fail(k->err, TERN_E_UNSUPPORTED, "%s: rope scaling '%.*s' is not supported", file,
-                       (int)(n_type < 40 ? n_type : 40), type);
-    }
-    set_rope(h, f);
-    return k->st;
-}
-
-tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams *h, tern_error *err) {
-    keys k = {.g = g, .prefix = a->gguf, .err = err};
-    begin(a, h);
-    const char *name;
-    size_t n_name;
-    if (tn_gguf_str(g, "general.name", &name, &n_name))
-        snprintf(h->name, sizeof h->name, "%.*s", (int)(n_name < 120 ? n_name : 120), name);
-    h->n_layers = int_key(&k, "block_count", true, 0);
-    h->n_embd = int_key(&k, "embedding_length", true, 0);
-    h->n_heads = int_key(&k, "attention.head_count", true, 1);
-    h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
-    h->n_ff = int_key(&k, "feed_forward_length", true, 0);
-    h->ctx_train = int_key(&k, "context_length", true, 0);
-    h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
-    h->norm_eps = (float)num_key(
-        &k, a->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-        1e-5);
-    h->attn_soft_cap = (float)num_key(&k, "attn_logit_softcapping", 0);
-    h->logit_soft_cap = (float)num_key(&k, "final_logit_softcapping", 0);
-    h->attn_scale = (float)num_key(&k, "attention.scale", 0);
-    /* the one model whose scale no key tells: Gemma 2 27B, known by its layers */
-    if (a->post_norms && h->n_layers == 46 && h->attn_scale == 0 && h->n_heads > 0)
-        h->attn_scale = (float)(1 / sqrt((double)h->n_embd / h->n_heads));
-    if (a->window) h->window = int_key(&k, "attention.sliding_window", false, a->window_pattern ? 4096 : 0);
-    int32_t n_experts = int_key(&k, "expert_count", false, 0);
-    TN_TRY(k.st);
-    TN_FAIL_IF(n_experts, err, TERN_E_UNSUPPORTED, "%s: a mixture of %d experts is not supported",
-               tn_gguf_path(g), n_experts);
-    h->tied = !tn_gguf_tensor(g, "output.weight");
-    const tn_tensor *embd = tn_gguf_tensor(g, "token_embd.weight");
-    TN_FAIL_IF(!embd, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing", tn_gguf_path(g));
-    h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
-    TN_TRY(gguf_rope(&k, h));
-    return finish(a, tn_gguf_path(g), h, err);
 }

@@ -7,13 +7,23 @@
 
 #include <jansson.h>
 
+/* Which words a file has for the scales of embeddings, residuals, attention and logits. */
+typedef enum tn_scales { TN_SCALES_NONE, TN_SCALES_GRANITE, TN_SCALES_MINICPM } tn_scales;
+
 typedef struct tn_arch {
-    const char *name; /* ours */
-    const char *hf;   /* model_type of config.json */
-    const char *gguf; /* general.architecture, prefix of its keys */
+    const char *name;    /* ours */
+    const char *hf;      /* model_type of config.json */
+    const char *hf_also; /* another one, NULL: none */
+    const char *gguf;    /* general.architecture, prefix of its keys */
     tn_norm_kind norm;
     tn_act act; /* where the file does not say */
-    bool gated, parallel_block, post_norms, qk_norm;
+    bool gated, parallel_block, post_norms, no_pre_norms, qk_norm, qk_norm_whole, qk_norm_last;
+    tn_scales scales;
+    bool experts, experts_norm, sinks; /* see tn_hparams */
+    float swiglu_limit;
+    bool o_bias;        /* so has what attention gives; with experts: router and experts too */
+    bool gguf_only;     /* its folders hold tensors that are not read */
+    bool temperature;   /* queries are scaled by their position (Ministral 3) */
     bool qkv_bias;      /* Q, K and V have biases */
     bool biases;        /* every linear and norm has one */
     bool norm_plus_one; /* Hugging Face stores norm weights less 1 (GGUF does not) */
@@ -21,9 +31,13 @@ typedef struct tn_arch {
     bool gguf_permuted; /* GGUF holds Q and K rows in interleaved rope order */
     bool gguf_fused;    /* other engines want Q, K, V as one tensor of GGUF, and gate and up as one */
     bool window;        /* config.json's sliding_window holds */
-    int32_t window_pattern;
+    int32_t window_pattern, no_rope_pattern; /* see tn_hparams */
+    bool no_rope_where_all; /* a model of windows: the layers without one have no rope (EXAONE 4) */
+    bool local_rope;        /* its layers with a window have a rope table of their own */
+    double local_base;      /* of that table, where the file does not say; 0: the model's base */
     const char
         *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers */
+    const char *gguf_names[TN_W_N_ROLES];
 } tn_arch;
 
 const tn_arch *tn_arch_by_hf(const char *model_type); /* NULL: unknown */
@@ -33,7 +47,7 @@ void tn_arch_list(char *buf, size_t cap);
 
 /* Tensor name of a role: in the file's own naming. Returns false when the role cannot occur. */
 bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
-bool tn_arch_gguf_name(int layer, tn_role role, char *buf, size_t cap);
+bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
 /* Must the tensor be there? */
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role);
 

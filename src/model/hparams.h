@@ -10,10 +10,10 @@
 
 typedef enum tn_norm_kind { TN_NORM_RMS, TN_NORM_LAYER } tn_norm_kind;
 
-enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256 };
+enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024 };
 
 typedef struct tn_hparams {
-    char arch[32]; /* canonical name: llama, mistral, qwen2, qwen3, gemma, gemma2, phi2, phi3, phonelm */
+    char arch[32]; /* canonical name: a row of the table in arch.c */
     char name[128];
     int32_t n_layers, n_embd, n_heads, n_kv_heads, d_head, n_ff, n_vocab, ctx_train;
     tn_norm_kind norm;
@@ -22,14 +22,24 @@ typedef struct tn_hparams {
     bool gated;          /* gate and up projections (GLU) or a plain two-layer MLP */
     bool parallel_block; /* attention and MLP both read the same norm; x += attn + mlp (Phi-2) */
     bool post_norms;     /* norms after attention and after MLP as well (Gemma 2) */
+    bool no_pre_norms;   /* and none in front of them (OLMo 2, EXAONE 4) */
     bool qk_norm;        /* RMS norm of each Q and K head before rope (Qwen3) */
+    bool qk_norm_whole;  /* of all heads' values together (OLMo 2) */
+    bool qk_norm_last;   /* behind rope (Hunyuan) */
     bool tied;           /* output head is the embedding */
     float embd_scale;    /* multiplies embeddings (Gemma: sqrt(n_embd)); 1 = none */
     float attn_scale;    /* multiplies q.k; normally 1/sqrt(d_head) */
+    float residual_scale,
+        logit_scale; /* multiply what a block adds, and the logits; 1 = none (Granite, MiniCPM) */
+    /* Queries at position p are multiplied by 1 + temp_scale * ln(1 + floor(p / temp_every)); 0 = none (Ministral 3) */
+    float temp_scale;
+    int32_t temp_every;
     float attn_soft_cap, logit_soft_cap; /* 0 = off (Gemma 2) */
     int32_t window;                      /* sliding window in tokens, 0 = none */
     int32_t window_pattern; /* 0: every layer has the window; p: layers i with (i % p) != p-1 have it (Gemma
                                2: 2) */
+    int32_t
+        no_rope_pattern; /* 0: every layer has rope; p: layers i with (i % p) == p-1 have none (SmolLM3: 4) */
     /* rope: angle of pair i at position p is p * inv_freq[i]; cos and sin are multiplied by rope_mscale */
     int32_t n_rot; /* rotated values per head, <= d_head, even */
     double rope_base;
@@ -38,6 +48,14 @@ typedef struct tn_hparams {
                                             to inv_freq */
     int32_t rope_orig_ctx;               /* 0: no switch */
     float rope_mscale;
+    bool local_rope; /* layers with a window rotate by inv_freq_local, unscaled (Gemma 3) */
+    float inv_freq_local[TN_MAX_ROT / 2];
+    /* A mixture of experts in place of every feed-forward block: n_ff is the size of one expert. 0: none */
+    int32_t n_experts, n_experts_used;
+    bool experts_norm; /* the weights of those chosen add up to 1; else they are shares of all */
+    float
+        swiglu_limit; /* gate at most, up within +-limit, (up + 1) gate sigmoid(1.702 gate); 0: act(gate) up (gpt-oss) */
+    bool sinks; /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
 } tn_hparams;
 
 /* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
@@ -73,17 +91,35 @@ typedef enum tn_role {
     TN_W_UP_B,
     TN_W_DOWN_B,
     TN_W_FFN_POST_NORM,
+    TN_W_SINKS,  /* [n_heads] */
+    TN_W_ROUTER, /* [n_experts][n_embd] */
+    TN_W_ROUTER_B,
+    TN_W_GATE_EXPS, /* the experts' tensors one behind the other: [n_experts * n_ff][n_embd] */
+    TN_W_UP_EXPS,
+    TN_W_DOWN_EXPS, /* [n_experts * n_embd][n_ff] */
+    TN_W_GATE_EXPS_B,
+    TN_W_UP_EXPS_B,
+    TN_W_DOWN_EXPS_B,
     TN_W_N_ROLES
 } tn_role;
 
 /* Tokens a row of this layer sees, itself included; 0: all before it. */
 int32_t tn_layer_window(const tn_hparams *h, int32_t layer);
+/* Does the layer rotate Q and K, and by which table: inv_freq_local? */
+bool tn_layer_has_rope(const tn_hparams *h, int32_t layer);
+bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer);
+/* Rope tables of a row: the model's, and the local one where there is one. */
+static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope ? 2 : 1; }
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 8, TN_N_LAYER_LINEARS = 7 };
+enum { TN_N_LAYER_VECTORS = 9, TN_N_LAYER_LINEARS = 7, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
+/* Gate, up and down of the experts. */
+extern const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS];
+/* Is it a tensor of all experts, weights or biases? */
+static inline bool tn_role_of_experts(tn_role r) { return r >= TN_W_GATE_EXPS && r <= TN_W_DOWN_EXPS_B; }
 
 const char *tn_role_name(tn_role r); /* "attn_q", "ffn_down", ... */
 /* Rows and columns of a role's canonical tensor under h (vectors: rows = 1). */

@@ -1,4 +1,4 @@
-/* RESIDUAL: X += in, after the block's own norm (in place) where the architecture has one. */
+/* RESIDUAL: X += scale * in, after the block's own norm (in place) where the architecture has one. */
 #include "model/op.h"
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
@@ -7,7 +7,7 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
     if (op->weight != TN_W_N_ROLES)
         tn_rows_norm(f->r, tn_model_vector(f->m, op->layer, op->weight), NULL, in, in, row0, row1);
     f->r->kern->add_f32(tn_frame_row(f, op->out, op->width, row0), tn_frame_row(f, op->in, op->width, row0),
-                        1.0f, (size_t)(row1 - row0) * (size_t)op->width);
+                        op->scale, (size_t)(row1 - row0) * (size_t)op->width);
 }
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {

@@ -26,8 +26,12 @@ typedef enum tn_buffer {
     TN_BUF_V,
     TN_BUF_ATT, /* what attention gives, all heads */
     TN_BUF_GATE,
-    TN_BUF_UP,     /* and what the gate leaves of it */
-    TN_BUF_BRANCH, /* what a block adds to the residual stream */
+    TN_BUF_UP,       /* and what the gate leaves of it */
+    TN_BUF_ROUTE,    /* scores of the experts */
+    TN_BUF_CHOSEN,   /* experts of the row, ascending, each with its weight */
+    TN_BUF_GATHERED, /* rows of one expert: what it reads */
+    TN_BUF_GIVEN,    /* and what it gives */
+    TN_BUF_BRANCH,   /* what a block adds to the residual stream */
     TN_BUF_LOGITS,
     TN_N_BUFFERS
 } tn_buffer;
@@ -38,14 +42,16 @@ const char *tn_buffer_name(tn_buffer b);
 typedef enum tn_state_kind { TN_STATE_KV, TN_N_STATE_KINDS } tn_state_kind;
 
 typedef enum tn_op_kind {
-    TN_OP_EMBED,    /* X = the token's embedding, scaled */
-    TN_OP_NORM,     /* out = norm(in) */
+    TN_OP_EMBED, /* X = the token's embedding, scaled */
+    TN_OP_NORM,  /* out = norm(in) */
+    TN_OP_COPY,  /* out = in, where an architecture has no norm: the residual stream is quantised as it is */
     TN_OP_LINEARS,  /* the linears of a site: every output = in W^T + bias */
     TN_OP_ROPE,     /* per-head norms and rotation of Q and K; K and V go to the state */
     TN_OP_ATTEND,   /* att = softmax(q k^T) v over the state */
     TN_OP_GATE,     /* up = act(gate) up, or act(up) */
-    TN_OP_RESIDUAL, /* X += norm(in), or X += in */
-    TN_OP_CAP,      /* logits = cap tanh(logits / cap) */
+    TN_OP_EXPERTS,  /* branch = sum over the chosen experts of weight * expert(in) */
+    TN_OP_RESIDUAL, /* X += scale norm(in), or X += scale in */
+    TN_OP_CAP,      /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
 
@@ -68,18 +74,31 @@ typedef struct tn_op {
         struct {
             tn_role q_norm, k_norm; /* TN_W_N_ROLES: none */
             int32_t n_heads, n_kv_heads, d_head;
-            int32_t n_rot; /* rotated values of a head; 0: this layer has no rope */
+            int32_t n_rot;      /* rotated values of a head; 0: this layer has no rope */
+            int32_t table;      /* which of the rows' rope tables; 1: the local one */
+            bool whole, behind; /* a norm is of all heads together; it comes behind the rotation */
+            float temp_scale;   /* of queries, by position; 0: none */
+            int32_t temp_every;
         } rope;
         struct {
             int32_t n_heads, n_kv_heads, d_head;
             int32_t window; /* tokens a row sees, itself included; 0: all */
+            tn_role sinks;  /* TN_W_N_ROLES: none */
         } attend;
+        struct {
+            int32_t n, used, n_ff, n_embd;
+            bool norm; /* the weights of those chosen add up to 1 */
+            tn_act act;
+            float limit; /* see tn_hparams.swiglu_limit */
+        } experts;
         struct {
             tn_act act;
             bool gated;
         } gate;
-        float scale; /* EMBED */
-        float cap;   /* CAP */
+        float scale; /* EMBED, RESIDUAL */
+        struct {
+            float scale, cap; /* cap 0: none */
+        } logits;             /* CAP */
     };
 } tn_op;
 

@@ -4,16 +4,20 @@
 #include <math.h>
 #include <string.h>
 
+static void angles(float *cs, const float *inv_freq, int32_t n_rot, int32_t pos, float mscale) {
+    for (int32_t j = 0; j < n_rot / 2; j++) {
+        double angle = (double)pos * (double)inv_freq[j];
+        cs[2 * j] = (float)cos(angle) * mscale;
+        cs[2 * j + 1] = (float)sin(angle) * mscale;
+    }
+}
+
 void tn_rows_rope_table(const tn_rows *r, bool use_long) {
     const tn_hparams *h = r->h;
-    const float *inv_freq = use_long ? h->inv_freq_long : h->inv_freq;
     for (int32_t i = 0; i < r->n_rows; i++) {
-        float *cs = r->rope_cs + (size_t)i * (size_t)h->n_rot;
-        for (int32_t j = 0; j < h->n_rot / 2; j++) {
-            double angle = (double)r->pos[i] * (double)inv_freq[j];
-            cs[2 * j] = (float)cos(angle) * h->rope_mscale;
-            cs[2 * j + 1] = (float)sin(angle) * h->rope_mscale;
-        }
+        angles(tn_rows_rope(r, i, 0), use_long ? h->inv_freq_long : h->inv_freq, h->n_rot, r->pos[i],
+               h->rope_mscale);
+        if (h->local_rope) angles(tn_rows_rope(r, i, 1), h->inv_freq_local, h->n_rot, r->pos[i], 1);
     }
 }
 
@@ -28,27 +32,6 @@ void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float 
     }
 }
 
-void tn_rows_rope_store(const tn_rows *r, int layer, const float *q_norm, const float *k_norm, int32_t n_rot,
-                        float *q, float *k, const float *v, int32_t row0, int32_t row1) {
-    const tn_hparams *h = r->h;
-    size_t d = (size_t)h->d_head;
-    for (int32_t i = row0; i < row1; i++) {
-        const float *cs = r->rope_cs + (size_t)i * (size_t)h->n_rot;
-        for (int32_t a = 0; a < h->n_heads; a++) {
-            float *x = q + ((size_t)i * (size_t)h->n_heads + (size_t)a) * d;
-            if (q_norm) r->kern->rmsnorm_f32(x, q_norm, h->norm_eps, x, d);
-            if (n_rot) r->kern->rope_f32(x, cs, (size_t)n_rot);
-        }
-        for (int32_t a = 0; a < h->n_kv_heads; a++) {
-            size_t off = ((size_t)i * (size_t)h->n_kv_heads + (size_t)a) * d;
-            float *x = k + off;
-            if (k_norm) r->kern->rmsnorm_f32(x, k_norm, h->norm_eps, x, d);
-            if (n_rot) r->kern->rope_f32(x, cs, (size_t)n_rot);
-            tn_kv_put(r->kv, layer, a, r->slot[i], x, v + off);
-        }
-    }
-}
-
 int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
     int32_t window = tn_layer_window(h, layer);
     return window && pos >= window ? pos - window + 1 : 0;
@@ -56,12 +39,14 @@ int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
 
 enum { ATTN_ROWS = 64 }; /* rows per kernel call */
 
-void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0,
-                       int32_t row1, float *scratch) {
+void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head, const float *q, float *out,
+                       int32_t row0, int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
     int kv_head = head / (h->n_heads / h->n_kv_heads);
     int32_t first[ATTN_ROWS], end[ATTN_ROWS];
+    float sink[ATTN_ROWS];
+    for (int32_t i = 0; sinks && i < ATTN_ROWS; i++) sink[i] = sinks[head];
     for (int32_t b = row0; b < row1; b += ATTN_ROWS) {
         int32_t n = row1 - b < ATTN_ROWS ? row1 - b : ATTN_ROWS;
         for (int32_t i = 0; i < n; i++) {
@@ -80,6 +65,7 @@ void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, fl
             .d_head = d,
             .scale = h->attn_scale,
             .soft_cap = h->attn_soft_cap,
+            .sinks = sinks ? sink : NULL,
             .first_pos = first,
             .end_pos = end,
             .tree_mask = r->tree_mask ? r->tree_mask + (size_t)b * r->n_tree_words : NULL,
@@ -93,19 +79,21 @@ void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, fl
 
 enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel takes as one block */
 
-void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const float *q, float *out,
-                             int32_t row0, int32_t row1, float *scratch) {
+void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, int kv_head, const float *q,
+                             float *out, int32_t row0, int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
     int32_t n_group = h->n_heads / h->n_kv_heads, head0 = kv_head * n_group;
     if (n_group == 1 || n_group > GROUP_ROWS || r->n_tree_words > 1) {
         for (int32_t g = 0; g < n_group; g++)
-            tn_rows_attention(r, layer, head0 + g, q, out, row0, row1, scratch);
+            tn_rows_attention(r, layer, sinks, head0 + g, q, out, row0, row1, scratch);
         return;
     }
     float *gathered = scratch, *result = gathered + GROUP_ROWS * d;
     int32_t first[GROUP_ROWS], end[GROUP_ROWS], n;
     uint64_t mask[GROUP_ROWS];
+    float sink[GROUP_ROWS];
+    for (int32_t i = 0; sinks && i < GROUP_ROWS; i++) sink[i] = sinks[head0 + i % n_group];
     for (int32_t b = row0; b < row1; b += n) {
         n = GROUP_ROWS / n_group < row1 - b ? GROUP_ROWS / n_group : row1 - b;
         for (int32_t i = 0; i < n; i++) {
@@ -129,6 +117,7 @@ void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const flo
             .d_head = d,
             .scale = h->attn_scale,
             .soft_cap = h->attn_soft_cap,
+            .sinks = sinks ? sink : NULL,
             .first_pos = first,
             .end_pos = end,
             .tree_mask = r->tree_mask ? mask : NULL,

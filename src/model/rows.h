@@ -18,26 +18,27 @@ typedef struct tn_rows {
     int32_t tree_base;   /* first slot of a draft tree, or -1 */
     const uint64_t *tree_mask; /* see attn_f32.h; NULL unless a tree */
     size_t n_tree_words;
-    float *rope_cs; /* [n_rows][n_rot] cos,sin pairs, filled by tn_rows_rope_table */
+    float *rope_cs; /* [n_rows][tn_rope_tables][n_rot] cos,sin pairs, filled by tn_rows_rope_table */
 } tn_rows;
 
-/* cos/sin for every row's position. use_long: longrope's long factors. */
+/* Cos and sin of a row's position by a rope table. */
+static inline float *tn_rows_rope(const tn_rows *r, int32_t row, int32_t table) {
+    return r->rope_cs + (size_t)(row * tn_rope_tables(r->h) + table) * (size_t)r->h->n_rot;
+}
+
+/* cos/sin for every row's position in every table. use_long: longrope's long factors. */
 void tn_rows_rope_table(const tn_rows *r, bool use_long);
 /* out = norm(x) with weight w, bias b over columns n_embd; strides in floats. */
 void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float *x, float *out, int32_t row0,
                   int32_t row1);
-/* Norm each head of Q and K (weights or NULL), rotate its first n_rot values, in place, and put K and V into
- * the cache. n_rot: the model's, or 0 for a layer without rope. q [n_rows][n_heads*d], k, v [n_rows][n_kv*d].
- */
-void tn_rows_rope_store(const tn_rows *r, int layer, const float *q_norm, const float *k_norm, int32_t n_rot,
-                        float *q, float *k, const float *v, int32_t row0, int32_t row1);
-/* Attention of query head `head` for rows [row0,row1). scratch: tn_rows_scratch floats. out
+/* Attention of query head `head` for rows [row0,row1). scratch: tn_rows_scratch floats. sinks: of the
+ * layer's query heads, or NULL. out
  * [n_rows][n_heads*d]. */
-void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0,
-                       int32_t row1, float *scratch);
+void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head, const float *q, float *out,
+                       int32_t row0, int32_t row1, float *scratch);
 /* The same for all query heads of one KV head together: its K and V are read once. For few rows. */
-void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const float *q, float *out,
-                             int32_t row0, int32_t row1, float *scratch);
+void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, int kv_head, const float *q,
+                             float *out, int32_t row0, int32_t row1, float *scratch);
 size_t tn_rows_scratch(const tn_hparams *h, int32_t cap_tok);
 /* First position a row at `pos` sees in `layer` (sliding windows). */
 int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos);

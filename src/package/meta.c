@@ -4,6 +4,7 @@
 #include "base/status.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <jansson.h>
@@ -36,7 +37,8 @@ static float float_of(reader *r, const char *key) {
     return (float)d;
 }
 
-/* From min to max, min itself only where it is 0 and `zero` allows it: what config.json and GGUF are held to. */
+/* Reads a number between min and max, both excluded; 0 counts too where `zero` allows it. config.json and GGUF
+ * are held to the same ranges. */
 static float range_of(reader *r, const char *key, float min, float max, bool zero) {
     float v = float_of(r, key);
     if (!((v > min || (zero && v == 0)) && v < max)) miss(r, key);
@@ -53,6 +55,32 @@ static void text_of(reader *r, const char *key, char *dst, size_t cap) {
     const char *s = json_string_value(json_object_get(r->o, key));
     if (!s || strlen(s) >= cap) miss(r, key);
     else memcpy(dst, s, strlen(s) + 1);
+}
+
+/* A number that packages of most architectures do not have. */
+static double extra_of(reader *r, const char *key, double fallback, double min, double max) {
+    const json_t *v = json_object_get(r->o, key);
+    double d = v ? json_number_value(v) : fallback;
+    if ((v && !json_is_number(v)) || !(d >= min && d <= max)) miss(r, key);
+    return d >= min && d <= max ? d : min;
+}
+
+/* An operator that this program does not know would be left out of what is computed. */
+static void no_unknown(reader *r) {
+    static const char *const known[] = {
+        "norm",           "norm_eps",        "act",           "gated",
+        "parallel_block", "post_norms",      "qk_norm",       "tied",
+        "embd_scale",     "attn_scale",      "attn_soft_cap", "logit_soft_cap",
+        "window",         "window_pattern",  "no_pre_norms",  "qk_norm_whole",
+        "qk_norm_last",   "residual_scale",  "logit_scale",   "temp_scale",
+        "temp_every",     "no_rope_pattern", "local_rope"};
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)r->o, key, v) {
+        bool found = false;
+        for (size_t i = 0; i < sizeof known / sizeof known[0] && !found; i++) found = !strcmp(known[i], key);
+        if (!found) miss(r, "operators (one of them is unknown)");
+    }
 }
 
 static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
@@ -83,6 +111,16 @@ static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     h->logit_soft_cap = range_of(r, "logit_soft_cap", 0, 1e6f, true);
     h->window = int_of(r, "window", 0, INT32_MAX);
     h->window_pattern = int_of(r, "window_pattern", 0, TN_MAX_LAYERS);
+    h->no_pre_norms = extra_of(r, "no_pre_norms", 0, 0, 1) != 0;
+    h->qk_norm_whole = extra_of(r, "qk_norm_whole", 0, 0, 1) != 0;
+    h->qk_norm_last = extra_of(r, "qk_norm_last", 0, 0, 1) != 0;
+    h->residual_scale = (float)extra_of(r, "residual_scale", 1, 1e-6, 1e6);
+    h->logit_scale = (float)extra_of(r, "logit_scale", 1, 1e-6, 1e6);
+    h->temp_scale = (float)extra_of(r, "temp_scale", 0, 0, 100);
+    h->temp_every = (int32_t)extra_of(r, "temp_every", 0, h->temp_scale > 0, INT32_MAX);
+    h->no_rope_pattern = (int32_t)extra_of(r, "no_rope_pattern", 0, 0, TN_MAX_LAYERS);
+    h->local_rope = extra_of(r, "local_rope", 0, 0, 1) != 0;
+    no_unknown(r);
     r->o = json_object_get(meta, "rope");
     h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);
     h->rope_base = (double)range_of(r, "rope_base", 1, 1e12f, false);
@@ -105,7 +143,7 @@ static tern_status load_meta(tn_ctx *ctx, const tn_pkg *pkg, json_t **meta, tern
     return TERN_OK;
 }
 
-/* n positive numbers; false where the array is anything else. */
+/* Reads n positive numbers. Returns false where the array is anything else. */
 static bool numbers_of(const json_t *a, float *out, size_t n) {
     bool ok = json_array_size(a) == n;
     for (size_t i = 0; ok && i < n; i++) {
@@ -116,7 +154,7 @@ static bool numbers_of(const json_t *a, float *out, size_t n) {
     return ok;
 }
 
-/* What sparse attention needs; a package without it works but for that. */
+/* Reads what sparse attention needs. A package without it works in every other way. */
 tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err) {
     json_t *meta;
     TN_TRY(load_meta(m->ctx, m->pkg, &meta, err));
@@ -178,8 +216,8 @@ tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, ch
 }
 
 bool tn_weights_form_parse(const char *name, tn_weights_form *out) {
-    static const char *const names[TN_N_WEIGHTS_FORMS] = {"tiles", "packed"};
-    for (int i = 0; i < TN_N_WEIGHTS_FORMS; i++) {
+    static const char *const names[] = {"tiles", "packed", "auto"};
+    for (int i = 0; i <= TN_WEIGHTS_AUTO; i++) {
         if (strcmp(name, names[i])) continue;
         *out = (tn_weights_form)i;
         return true;

@@ -50,6 +50,11 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     if (!inv_long) return TERN_E_FORMAT;
     memcpy(h->inv_freq, inv, rope_bytes);
     memcpy(h->inv_freq_long, inv_long, rope_bytes);
+    if (h->local_rope) {
+        const void *local = tn_section_payload(&v, TN_W_ATTN_NORM, TN_PKG_F32, rope_bytes, -1, err);
+        if (!local) return TERN_E_FORMAT;
+        memcpy(h->inv_freq_local, local, rope_bytes);
+    }
     float **top = model->top.vectors;
     TN_TRY(tn_section_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM, true, &top[TN_W_OUT_NORM], err));
     TN_TRY(tn_section_vector(m->ctx, &v, h, -1, TN_W_OUT_NORM_B, false, &top[TN_W_OUT_NORM_B], err));
@@ -85,7 +90,7 @@ static tern_status open_layer(tn_npu_model *m, const tn_hparams *h, int layer, t
     return TERN_OK;
 }
 
-/* The package's compiled graphs; a package without them has to be compiled. */
+/* Opens the package's compiled graphs. A package without them has to be compiled. */
 static tern_status open_pkg_graphs(tn_npu_model *m, tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_GRAPHS, -1);
     if (!s) return TERN_OK;
@@ -115,7 +120,7 @@ static tern_status read_tokenizer(tn_npu_model *m, uint8_t **blob, tern_error *e
     return tn_pkg_read(m->pkg, s, *blob, err);
 }
 
-/* Takes the blob. */
+/* Opens the tokenizer and takes the blob. */
 static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, uint8_t *blob, tern_error *err) {
     if (!blob) return TERN_OK;
     const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_TOKENIZER, -1);
@@ -128,7 +133,7 @@ static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, uint8_t *blo
     return TERN_OK;
 }
 
-/* Arrays of the size that the index says. */
+/* Makes the arrays, of the size that the index says. */
 static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *path,
                                const tn_npu_model_options *opt, tern_error *err) {
     tn_ctx *ctx = m->ctx;
@@ -160,7 +165,7 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     return TERN_OK;
 }
 
-/* What was asked for must be what the device can do. */
+/* Checks that what was asked for is what the device can do. */
 static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt, tern_error *err) {
     const tn_npu_caps *caps = tn_npu_device_caps(m->dev);
     TN_FAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED,
@@ -179,7 +184,8 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
     TN_FAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
                "weights that stay packed need a device that reads them (host), without a memory cap, "
                "separate weights or graphs per chunk");
-    m->packed = opt->weights == TN_WEIGHTS_PACKED;
+    m->packed = opt->weights == TN_WEIGHTS_PACKED ||
+                (opt->weights == TN_WEIGHTS_AUTO && can_pack && caps->packed_pays);
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_FAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID,
                "the CPU cannot read the weights of device '%s': its cold rows come from the file",
@@ -216,7 +222,7 @@ static tern_status open_device(tn_npu_model *m, const tn_npu_model_options *opt,
     return TERN_OK;
 }
 
-/* Graphs and room for everything; then the weights begin to come in. */
+/* Makes graphs and room for everything; then the weights begin to come in. */
 static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path,
                                 const tn_npu_model_options *opt, tern_error *err) {
     tn_model *model = m->model;

@@ -42,7 +42,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     slice plan[TN_N_BUFFERS + 8] = {
         {(void **)&c->pos, rows * sizeof *c->pos},
         {(void **)&c->slot, rows * sizeof *c->slot},
-        {(void **)&c->rope_cs, rows * (size_t)h->n_rot * sizeof(float)},
+        {(void **)&c->rope_cs, rows * (size_t)(tn_rope_tables(h) * h->n_rot) * sizeof(float)},
         {(void **)&c->in.x, rows * (size_t)p->m->max_stride},
         {(void **)&c->in.n_out, rows * sizeof *c->in.n_out},
         {(void **)&c->in.channel, rows * cap * sizeof *c->in.channel},

@@ -108,6 +108,23 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
                      "tied", h->tied, "embd_scale", (double)h->embd_scale, "attn_scale",
                      (double)h->attn_scale, "attn_soft_cap", (double)h->attn_soft_cap, "logit_soft_cap",
                      (double)h->logit_soft_cap, "window", h->window, "window_pattern", h->window_pattern);
+    /* Written where they say something: packages of older architectures stay the same bytes. */
+    const struct {
+        const char *key;
+        double value, none;
+    } numbers_of[] = {{"no_pre_norms", h->no_pre_norms, 0},
+                      {"qk_norm_whole", h->qk_norm_whole, 0},
+                      {"qk_norm_last", h->qk_norm_last, 0},
+                      {"residual_scale", (double)h->residual_scale, 1},
+                      {"logit_scale", (double)h->logit_scale, 1},
+                      {"temp_scale", (double)h->temp_scale, 0},
+                      {"temp_every", h->temp_every, 0},
+                      {"no_rope_pattern", h->no_rope_pattern, 0},
+                      {"local_rope", h->local_rope, 0}};
+    for (size_t i = 0; i < sizeof numbers_of / sizeof numbers_of[0]; i++) {
+        if (numbers_of[i].value != numbers_of[i].none)
+            tn_json_set(&ops, numbers_of[i].key, tn_json_real(numbers_of[i].value));
+    }
     json_t *rope = tn_json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
                                 "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
     json_t *attention = attention_meta(p);

@@ -166,6 +166,16 @@ static void close_packer(packer *p) {
     tn_pool_close(&p->pool);
 }
 
+static tern_status open_model(packer *p, const char *src, tern_error *err) {
+    TN_TRY(tn_source_open(p->ctx, src, &p->src, err));
+    const tn_hparams *h = tn_source_hparams(p->src);
+    TN_FAIL_IF(
+        h->n_experts, err, TERN_E_UNSUPPORTED,
+        "%s: packages cannot hold a mixture of experts (architecture %s) yet; tern run opens the file itself",
+        src, h->arch);
+    return tn_model_outline(p->ctx, p->pool, p->src, &p->m, err);
+}
+
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,
                     tn_pack_report *report, tern_error *err) {
     tn_pack_report dummy;
@@ -177,8 +187,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     TN_TRY(target(src, out, err)); /* now, not after the calibration */
     tn_kernels_init(&p.kern, tn_cpu_flags(NULL));
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
-    if (st == TERN_OK) st = tn_source_open(ctx, src, &p.src, err);
-    if (st == TERN_OK) st = tn_model_outline(ctx, p.pool, p.src, &p.m, err);
+    if (st == TERN_OK) st = open_model(&p, src, err);
     if (st == TERN_OK) st = decide(&p, out, err);
     if (st == TERN_OK) st = measure_times(&p, err);
     if (st == TERN_OK) st = tn_pack_write(&p, out, err);

@@ -114,7 +114,7 @@ const char tn_pack_unsmoothed[] = "the activation in front of down is not gated:
 /* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the
  * activation is linear in them). */
 static bool can_smooth(const packer *p, tn_site site) {
-    if (site == TN_SITE_QKV || site == TN_SITE_FFN) return true;
+    if (site == TN_SITE_QKV || site == TN_SITE_FFN) return !p->m->h.no_pre_norms;
     return site == TN_SITE_O || (site == TN_SITE_DOWN && p->m->h.gated);
 }
 

@@ -28,8 +28,8 @@ void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s) {
 /* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the
  * activation is linear in them). */
 static bool can_smooth(const tn_hparams *h, tn_site site) {
-    return site == TN_SITE_QKV || site == TN_SITE_FFN || site == TN_SITE_O ||
-           (site == TN_SITE_DOWN && h->gated);
+    if (site == TN_SITE_QKV || site == TN_SITE_FFN) return !h->no_pre_norms;
+    return site == TN_SITE_O || (site == TN_SITE_DOWN && h->gated);
 }
 
 /* Channels of o that read one of V's share its scale. */

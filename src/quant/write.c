@@ -237,6 +237,9 @@ static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err
                       hp->inv_freq, (uint64_t)n * 4, err));
     TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_K_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
                       hp->inv_freq_long, (uint64_t)n * 4, err));
+    if (hp->local_rope) /* and the one of the layers with a window */
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_ATTN_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
+                          hp->inv_freq_local, (uint64_t)n * 4, err));
     return tn_pkg_end(p->w, err);
 }
 

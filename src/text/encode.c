@@ -1,8 +1,8 @@
-/* text/encode.c - text to ids: special tokens are cut out, the rest is normalised, cut into
- * pre-tokens and merged.
+/* text/encode.c - text to ids: special tokens are cut out, the rest is normalised, cut into pre-tokens and
+ * merged.
  *
- * Merging always takes the pair of best priority, leftmost first. Short pre-tokens (nearly all) scan an
- * array; long ones use a linked list with a heap, O(n log n), so that no text is slow. */
+ * Merging always takes the pair of best priority, leftmost first. Short pre-tokens, which are nearly all,
+ * scan an array. Long ones use a linked list with a heap, O(n log n), so that no text is slow. */
 #include "text/tokenizer_impl.h"
 
 #include "base/status.h"
@@ -26,7 +26,7 @@ typedef struct candidate {
     uint32_t result;
 } candidate;
 
-/* The state of one tn_tokenize. */
+/* An encoder is the state of one tn_tokenize. */
 typedef struct encoder {
     const tn_tokenizer *t;
     int32_t *ids;
@@ -37,12 +37,13 @@ typedef struct encoder {
     size_t sym_cap;
     uint8_t *norm; /* normalised section */
     size_t norm_cap;
-    const char *template; /* whose markup content must not make, or NULL */
+    const uint64_t *markup; /* bit per token: markup of the template, which content must not make; or NULL */
     tern_error *err;
+    size_t n_bytes, n_done, n_told; /* of the text: all, merged, at the last call of the host's hook */
 } encoder;
 
 uint32_t tn_tok_lookup(const tn_tokenizer *t, const uint8_t *p, size_t n) {
-    uint64_t h = XXH3_64bits(p, n);
+    uint64_t h = XXH3_64bits_withSeed(p, n, t->seed);
     for (uint64_t i = h;; i++) {
         uint64_t e = t->table[i & t->table_mask];
         if (!e) return TN_TOK_NONE;
@@ -62,9 +63,9 @@ static void emit(encoder *e, uint32_t id) {
 
 static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n);
 
-/* What stands for bytes without a token. Byte tokens where the vocabulary has them. A byte-level vocabulary
- * never takes its unknown token, which in many files is the end of text: what it lacks reads as U+FFFD, as in
- * a text whose bytes are no UTF-8, or as nothing. Others take the unknown token. */
+/* Emits what stands for bytes without a token: byte tokens where the vocabulary has them. A byte-level
+ * vocabulary never takes its unknown token, which in many files is the end of text. What it lacks reads as
+ * U+FFFD, as in a text whose bytes are no UTF-8, or as nothing. Others take the unknown token. */
 static void emit_bytes(encoder *e, const uint8_t *p, size_t n) {
     static const uint8_t replacement[3] = {0xef, 0xbf, 0xbd};
     const tn_tokenizer *t = e->t;
@@ -86,14 +87,14 @@ static void emit_symbol(encoder *e, const uint8_t *piece, const symbol *s) {
     else emit_bytes(e, piece + s->off, s->len);
 }
 
-/* Floats ordered as unsigned numbers, best (highest) score smallest. */
+/* Orders floats as unsigned numbers, with the best (highest) score smallest. */
 static uint32_t score_priority(float score) {
     uint32_t u;
     memcpy(&u, &score, sizeof u);
     return u >> 31 ? u : ~u & 0x7fffffffu;
 }
 
-/* Can these neighbours merge? A merge table looks at the ids, scores look at the text of both. */
+/* Tells whether these neighbours can merge. A merge table looks at the ids, scores look at the text of both. */
 static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const symbol *a, const symbol *b,
                              uint32_t *priority, uint32_t *result) {
     if (t->scores) {
@@ -107,8 +108,7 @@ static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const 
     }
     if (a->id == TN_TOK_NONE || b->id == TN_TOK_NONE) return false;
     uint64_t key = (uint64_t)a->id << 32 | b->id;
-    uint64_t h = key * 0x9e3779b97f4a7c15u;
-    for (uint64_t i = h >> 32;; i++) {
+    for (uint64_t i = tn_tok_pair_hash(t, key);; i++) {
         const tn_pair *p = &t->pairs[i & t->pairs_mask];
         if (p->rank == TN_TOK_NONE) return false;
         if (p->key == key) {
@@ -120,8 +120,9 @@ static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const 
     }
 }
 
-/* The next symbol of a pre-token at off: a byte, or a character of a SentencePiece vocabulary. With a merge
- * table a character outside the vocabulary enters as its bytes; with scores it stays whole until the end. */
+/* Returns the next symbol of a pre-token at off: a byte, or a character of a SentencePiece vocabulary. With a
+ * merge table a character outside the vocabulary enters as its bytes; with scores it stays whole until the
+ * end. */
 static symbol first_symbol(const tn_tokenizer *t, const uint8_t *piece, size_t off, size_t n,
                            size_t *bytes_left) {
     symbol s = {.off = (uint32_t)off, .len = 1};
@@ -232,7 +233,7 @@ static void merge_long(encoder *e, const uint8_t *piece, size_t n) {
     for (uint32_t i = 0; i != TN_TOK_NONE; i = s[i].next) emit_symbol(e, piece, &s[i]);
 }
 
-/* Merge one pre-token. */
+/* Merges one pre-token. */
 static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n) {
     symbol few[SHORT];
     symbol *s = few;
@@ -273,10 +274,22 @@ tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n
     return st;
 }
 
+/* Asks the host, in long texts, whether to go on. */
+static tern_status report(encoder *e, size_t n) {
+    e->n_done += n;
+    if (e->n_done - e->n_told < TN_TOK_REPORT_BYTES) return TERN_OK;
+    e->n_told = e->n_done;
+    double fraction = (double)e->n_done / (double)e->n_bytes; /* normalising may have made the text longer */
+    TN_FAIL_IF(!tn_progress(e->t->ctx, "text", fraction < 1 ? fraction : 0.99), e->err, TERN_E_CANCELLED,
+               "cutting the text into tokens was cancelled after %zu of %zu bytes", e->n_done, e->n_bytes);
+    return TERN_OK;
+}
+
 static tern_status encode_piece(void *user, const char *text, size_t n) {
     encoder *e = user;
     const tn_tokenizer *t = e->t;
     const uint8_t *p = (const uint8_t *)text;
+    TN_TRY(report(e, n));
     if (n <= t->max_token_bytes) {
         uint32_t id = tn_tok_lookup(t, p, n);
         if (id != TN_TOK_NONE && !tn_tok_guarded(t, id) &&
@@ -300,15 +313,15 @@ static bool norm_reserve(encoder *e, size_t used, size_t more) {
     return true;
 }
 
-/* Never the second half of a composition, so that normalising may start afresh in front of it. */
+/* A boundary is never the second half of a composition, so that normalising may start afresh in front of it. */
 static bool nfc_boundary(uint32_t cp) {
     return cp < 0x300 || (cp >= 0x400 && cp < 0x480) || (cp >= 0x3041 && cp <= 0x3096) ||
            (cp >= 0x30a1 && cp <= 0x30fa) || (cp >= 0x3400 && cp <= 0x9fff) ||
            (cp >= 0xac00 && cp <= 0xd7a3) || (cp >= 0x1f000 && cp < 0x20000);
 }
 
-/* NFC in chunks that end at boundaries. A chunk that finds none (longer than any real grapheme) is cut by
- * force: canonical ordering is quadratic in a run of marks, and the text is not ours. */
+/* Normalises to NFC in chunks that end at boundaries. A chunk that finds none (longer than any real grapheme)
+ * is cut by force, because canonical ordering is quadratic in a run of marks, and the text is not ours. */
 static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t *n_out) {
     enum { CHUNK = 256, FORCED = 1024, EXPANSION = 4 };
     const uint8_t *end = p + n;
@@ -358,7 +371,7 @@ static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t 
     return TERN_OK;
 }
 
-/* U+2581, SentencePiece's visible space, is a space to the tokenizer: in place. */
+/* Makes U+2581, SentencePiece's visible space, a space, in place, because the tokenizer takes it as one. */
 static size_t fold_visible_spaces(uint8_t *p, size_t n) {
     size_t out = 0;
     for (size_t i = 0; i < n;) {
@@ -374,7 +387,7 @@ static size_t fold_visible_spaces(uint8_t *p, size_t n) {
 
 /* ---- sections ----------------------------------------------------------------------------------- */
 
-/* Text between special tokens. `first`: at the start of the text. */
+/* Encodes text between special tokens. `first` says that it is at the start of the text. */
 static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool first) {
     const tn_tokenizer *t = e->t;
     if (n == 0) return TERN_OK;
@@ -409,7 +422,7 @@ static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool f
     return TERN_OK;
 }
 
-/* Which special tokens a place of the text may become. */
+/* These say which special tokens a place of the text may become. */
 typedef enum which {
     FREE,
     USER,
@@ -419,39 +432,81 @@ typedef enum which {
 static bool allowed(const encoder *e, uint32_t id, which w) {
     if (w == ALL) return true;
     if (tn_tok_type(e->t, id) != TN_TOKEN_USER) return false;
-    return w == USER || (!tn_tok_guarded(e->t, id) && !tn_tok_is_markup(e->t, id, e->template));
+    bool markup = e->markup && e->markup[id / 64] >> (id % 64) & 1;
+    return w == USER || (!tn_tok_guarded(e->t, id) && !markup);
 }
 
-/* The longest special token at p that is allowed. */
-static uint32_t match_special(const encoder *e, const uint8_t *p, const uint8_t *end, which w) {
-    const tn_tokenizer *t = e->t;
-    uint32_t lo = t->special_at[p[0]], hi = t->special_at[p[0] + 1], best = TN_TOK_NONE;
-    /* in [lo, hi) the first `depth` bytes are those of p; sorted, so that the shortest comes first */
+/* Leaves those specials of [*lo, *hi) that have c next. Their first `depth` bytes are the same, and they are
+ * longer. */
+static void narrow(const tn_tokenizer *t, size_t depth, uint8_t c, uint32_t *lo, uint32_t *hi) {
+    for (int upper = 0; upper < 2; upper++) {
+        uint32_t a = *lo, b = *hi;
+        while (a < b) {
+            uint32_t mid = a + (b - a) / 2;
+            uint8_t x = t->bytes[t->off[t->specials[mid]] + depth];
+            if (upper ? x <= c : x < c) a = mid + 1;
+            else b = mid;
+        }
+        *(upper ? hi : lo) = a;
+    }
+}
+
+/* Calls fn with the specials that p starts with, shortest first; of several with one text, by ids. */
+static void each_special(const tn_tokenizer *t, const uint8_t *p, const uint8_t *end,
+                         void (*fn)(void *user, uint32_t id), void *user) {
+    uint32_t lo = t->special_at[p[0]], hi = t->special_at[p[0] + 1];
     for (size_t depth = 1; lo < hi; depth++) {
         for (size_t len; lo < hi && (tn_tok_text(t, t->specials[lo], &len), len == depth); lo++)
-            if (allowed(e, t->specials[lo], w))
-                if (best == TN_TOK_NONE || t->off[best + 1] - t->off[best] < depth) best = t->specials[lo];
+            fn(user, t->specials[lo]);
         if (p + depth >= end) break;
-        uint8_t c = p[depth];
-        for (int upper = 0; upper < 2; upper++) { /* narrow to those with c next */
-            uint32_t a = lo, b = hi;
-            while (a < b) {
-                uint32_t mid = a + (b - a) / 2;
-                uint8_t x = t->bytes[t->off[t->specials[mid]] + depth];
-                if (upper ? x <= c : x < c) a = mid + 1;
-                else b = mid;
-            }
-            if (upper) hi = a;
-            else lo = a;
-        }
+        narrow(t, depth, p[depth], &lo, &hi);
     }
-    return best;
+}
+
+typedef struct longest {
+    const encoder *e;
+    which w;
+    uint32_t best;
+} longest;
+
+static void take_longer(void *user, uint32_t id) {
+    longest *l = user;
+    const uint32_t *off = l->e->t->off;
+    if (allowed(l->e, id, l->w) &&
+        (l->best == TN_TOK_NONE || off[l->best + 1] - off[l->best] < off[id + 1] - off[id]))
+        l->best = id;
+}
+
+/* Returns the longest special token at p that is allowed. */
+static uint32_t match_special(const encoder *e, const uint8_t *p, const uint8_t *end, which w) {
+    longest l = {e, w, TN_TOK_NONE};
+    each_special(e->t, p, end, take_longer, &l);
+    return l.best;
+}
+
+typedef struct marking {
+    const tn_tokenizer *t;
+    uint64_t *bits;
+} marking;
+
+static void mark(void *user, uint32_t id) {
+    marking *m = user;
+    size_t n;
+    const uint8_t *p = tn_tok_text(m->t, id, &n);
+    if (n >= 3 && p[n - 1] == (p[0] == '<' ? '>' : ']')) m->bits[id / 64] |= 1ull << (id % 64);
+}
+
+void tn_tok_mark_markup(const tn_tokenizer *t, const char *template, uint64_t *bits) {
+    marking m = {t, bits};
+    const uint8_t *p = (const uint8_t *)template, *end = template ? p + strlen(template) : p;
+    for (; p < end; p++)
+        if (*p == '<' || *p == '[') each_special(t, p, end, mark, &m);
 }
 
 static bool is_space(uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* The longest special token at p, which lies in a segment that ends at seg_end: in content those that are
- * free, in the template all that lie in it wholly. */
+/* Returns the longest special token at p, which lies in a segment that ends at seg_end: in content of those
+ * that are free, in the template of all that lie in it wholly. */
 static uint32_t match_in_segment(const encoder *e, const uint8_t *p, const uint8_t *end,
                                  const uint8_t *seg_end, bool content) {
     const tn_tokenizer *t = e->t;
@@ -462,7 +517,7 @@ static uint32_t match_in_segment(const encoder *e, const uint8_t *p, const uint8
     return t->off[whole + 1] - t->off[whole] >= t->off[any + 1] - t->off[any] ? whole : any;
 }
 
-/* Ids of a text; where it has segments, they say which specials are allowed where, else `w` does. */
+/* Makes the ids of a text. Where it has segments, they say which specials are allowed where, else `w` does. */
 static tern_status encode(encoder *e, const uint8_t *begin, size_t n_bytes, const tn_segments *segs,
                           which w) {
     const tn_tokenizer *t = e->t;
@@ -503,9 +558,16 @@ static tern_status tokenize(const tn_tokenizer *t, const char *text, size_t n_by
     *n_ids = 0;
     TN_FAIL_IF(n_bytes > INT32_MAX / 2, err, TERN_E_LIMIT, "text of %zu bytes, at most %d at a time", n_bytes,
                INT32_MAX / 2);
-    encoder e = {.t = t, .ids = ids, .cap = cap, .template = template, .err = err};
+    uint64_t *markup = NULL;
+    if (template && t->has_user) {
+        markup = tn_calloc(t->ctx, TN_MEM_TEXT, ((size_t)t->n_vocab + 63) / 64, sizeof *markup);
+        TN_FAIL_IF(!markup, err, TERN_E_MEMORY, "out of memory for a template's markup");
+        tn_tok_mark_markup(t, template, markup);
+    }
+    encoder e = {.t = t, .ids = ids, .cap = cap, .markup = markup, .err = err, .n_bytes = n_bytes};
     if (bos && t->add_bos && t->bos >= 0) emit(&e, (uint32_t)t->bos);
     tern_status st = encode(&e, (const uint8_t *)text, n_bytes, segs, w);
+    if (e.n_told) (void)tn_progress(t->ctx, "text", 1);
     if (st == TERN_OK) {
         if (eos && t->add_eos && t->eos >= 0) emit(&e, (uint32_t)t->eos);
         *n_ids = e.n;
@@ -514,6 +576,7 @@ static tern_status tokenize(const tn_tokenizer *t, const char *text, size_t n_by
     tn_free(t->ctx, e.sym);
     tn_free(t->ctx, e.heap);
     tn_free(t->ctx, e.norm);
+    tn_free(t->ctx, markup);
     return st;
 }
 

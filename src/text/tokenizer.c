@@ -11,11 +11,13 @@
 #include "text/tokenizer_impl.h"
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "text/utf8.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <xxhash.h>
 
 /* ---- life --------------------------------------------------------------------------------------- */
@@ -34,7 +36,7 @@ void tn_tokenizer_close(tn_tokenizer **tp) {
 
 static void *alloc(tn_tokenizer *t, size_t n, size_t size) { return tn_alloc(t->ctx, TN_MEM_TEXT, n, size); }
 
-/* Smallest power of two with at most two thirds in use. */
+/* Returns the smallest power of two with at most two thirds in use. */
 static uint64_t table_size(uint64_t n) {
     uint64_t cap = 16;
     while (cap * 2 < n * 3) cap *= 2;
@@ -54,7 +56,7 @@ static tern_status build_table(tn_tokenizer *t, tern_error *err) {
             size_t n;
             const uint8_t *p = tn_tok_text(t, id, &n);
             if (tn_tok_lookup(t, p, n) != TN_TOK_NONE) continue;
-            uint64_t h = XXH3_64bits(p, n), i = h;
+            uint64_t h = XXH3_64bits_withSeed(p, n, t->seed), i = h;
             while (t->table[i & t->table_mask]) i++;
             t->table[i & t->table_mask] = h >> 32 << 32 | (id + 1);
         }
@@ -69,7 +71,7 @@ static tern_status build_pairs(tn_tokenizer *t, tern_error *err) {
     for (uint64_t i = 0; i < cap; i++) t->pairs[i] = (tn_pair){.rank = TN_TOK_NONE};
     for (uint32_t m = 0; m < t->n_merges; m++) {
         uint64_t key = (uint64_t)t->merges[m].left << 32 | t->merges[m].right;
-        uint64_t i = key * 0x9e3779b97f4a7c15u >> 32;
+        uint64_t i = tn_tok_pair_hash(t, key);
         while (t->pairs[i & t->pairs_mask].rank != TN_TOK_NONE && t->pairs[i & t->pairs_mask].key != key) i++;
         tn_pair *p = &t->pairs[i & t->pairs_mask];
         if (p->rank == TN_TOK_NONE)
@@ -78,7 +80,7 @@ static tern_status build_pairs(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* "<0x0A>" -> 10, else -1 */
+/* Reads "<0x0A>" as 10. Returns -1 for other texts. */
 static int byte_token(const uint8_t *p, size_t n) {
     static const char hex[] = "0123456789ABCDEF0123456789abcdef";
     if (n != 6 || memcmp(p, "<0x", 3) || p[5] != '>' || !p[3] || !p[4]) return -1;
@@ -104,7 +106,8 @@ static void sift_down(const tn_tokenizer *t, uint32_t *heap, uint32_t i, uint32_
     heap[i] = x;
 }
 
-/* Heap sort: the order needs the tokenizer, and not every C library has a qsort with a context. */
+/* Sorts by heap sort, because the order needs the tokenizer, and not every C library has a qsort with a
+ * context. */
 static void sort_specials(const tn_tokenizer *t) {
     uint32_t *a = t->specials, n = t->n_specials;
     for (uint32_t i = n / 2; i-- > 0;) sift_down(t, a, i, n);
@@ -124,6 +127,9 @@ static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
             bool user = ty == TN_TOKEN_USER;
             if (t->off[id] == t->off[id + 1] || !(user || ty == TN_TOKEN_CONTROL || ty == TN_TOKEN_UNKNOWN))
                 continue;
+            TN_FAIL_IF(t->off[id + 1] - t->off[id] > TN_TOK_MAX_SPECIAL, err, TERN_E_FORMAT,
+                       "special token %u has %u bytes, at most %u are possible", id,
+                       t->off[id + 1] - t->off[id], TN_TOK_MAX_SPECIAL);
             if (user) t->has_user = t->user_start[t->bytes[t->off[id]]] = true;
             if (pass) t->specials[t->n_specials] = id;
             t->n_specials++;
@@ -140,9 +146,26 @@ static tern_status build_specials(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* Everything that follows from the core. */
+static uint64_t random_seed(const void *salt) {
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed) return seed;
+    return (uint64_t)(uintptr_t)salt * 0x9e3779b97f4a7c15u ^ (uint64_t)tn_now_ns();
+}
+
+static int int_order(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void sort_ends(tn_tokenizer *t) {
+    if (t->n_ends) qsort(t->ends, t->n_ends, sizeof *t->ends, int_order);
+}
+
+/* Derives everything that follows from the core. */
 static tern_status finish(tn_tokenizer *t, tern_error *err) {
     t->max_token_bytes = 0;
+    t->seed = random_seed(t);
+    sort_ends(t);
     for (uint32_t id = 0; id < t->n_vocab; id++)
         if (t->off[id + 1] - t->off[id] > t->max_token_bytes)
             t->max_token_bytes = t->off[id + 1] - t->off[id];
@@ -170,31 +193,28 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-bool tn_tok_is_markup(const tn_tokenizer *t, uint32_t id, const char *template) {
-    size_t n;
-    const uint8_t *p = tn_tok_text(t, id, &n);
-    bool marks = n >= 3 && ((p[0] == '<' && p[n - 1] == '>') || (p[0] == '[' && p[n - 1] == ']'));
-    return marks && template && memmem(template, strlen(template), p, n);
-}
-
-/* User-defined tokens that content must not make: `<think>`, `<tool_call>`, `<start_of_turn>` of an old
+/* Marks user-defined tokens that content must not make: `<think>`, `<tool_call>`, `<start_of_turn>` of an old
  * conversion. Markup that no template writes (`<h1>`) and runs of spaces stay what they are. */
 static tern_status build_guarded(tn_tokenizer *t, tern_error *err) {
+    size_t n_words = ((size_t)t->n_vocab + 63) / 64;
+    uint64_t *markup = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *markup);
+    TN_FAIL_IF(!markup, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
+    tn_tok_mark_markup(t, t->chat_template, markup);
+    tn_tok_mark_markup(t, t->tool_template, markup);
+    bool any = false;
     for (uint32_t i = 0; i < t->n_specials; i++) {
         uint32_t id = t->specials[i];
         size_t n;
         const uint8_t *p = tn_tok_text(t, id, &n);
         if (tn_tok_type(t, id) != TN_TOKEN_USER) continue;
         bool bars = n >= 5 && !memcmp(p, "<|", 2) && !memcmp(p + n - 2, "|>", 2);
-        if (!bars && !tn_tokenizer_is_end(t, (int32_t)id) && !tn_tok_is_markup(t, id, t->chat_template) &&
-            !tn_tok_is_markup(t, id, t->tool_template))
-            continue;
-        if (!t->guarded) {
-            t->guarded = tn_calloc(t->ctx, TN_MEM_TEXT, ((size_t)t->n_vocab + 63) / 64, sizeof *t->guarded);
-            TN_FAIL_IF(!t->guarded, err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
-        }
-        t->guarded[id / 64] |= 1ull << (id % 64);
+        uint64_t bit = 1ull << (id % 64);
+        if (bars || tn_tokenizer_is_end(t, (int32_t)id)) markup[id / 64] |= bit;
+        any = any || markup[id / 64] & bit;
     }
+    /* What is not user-defined may have a bit too; nobody asks for it. */
+    if (any) t->guarded = markup;
+    else tn_free(t->ctx, markup);
     return TERN_OK;
 }
 
@@ -213,7 +233,7 @@ void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const ch
     s->nfc = family->nfc;
 }
 
-/* A token's text as the bytes it stands for. Returns their number; never more than n. */
+/* Writes a token's text as the bytes it stands for. Returns their number, which is never more than n. */
 static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, size_t n, uint8_t *out) {
     tn_token_type ty = (tn_token_type)(type & TN_TOK_TYPE_MASK);
     const uint8_t *p = (const uint8_t *)text, *end = p + n;
@@ -250,11 +270,13 @@ static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, s
     return n;
 }
 
-/* The id of text given in the vocabulary's own spelling. */
+/* Returns the id of text given in the vocabulary's own spelling. */
 static uint32_t find_spelled(const tn_tokenizer *t, const char *text, size_t n, uint8_t *scratch) {
     size_t m = token_to_bytes(t->kind, TN_TOKEN_NORMAL, text, n, scratch);
     return tn_tok_lookup(t, scratch, m);
 }
+
+enum { MAX_SPLITS = 128 }; /* places of a merge that are tried: a merge of nothing but spaces has many */
 
 static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
     tern_status st = TERN_OK;
@@ -267,7 +289,9 @@ static tern_status add_merges(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_
     for (size_t i = 0; i < s->n_merges; i++) {
         const char *m = s->merges[i], *end = m + s->merge_bytes[i];
         /* usually one space; where tokens have spaces themselves, the place that makes three known tokens */
-        for (const char *sp = m; (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
+        int n_tries = 0;
+        for (const char *sp = m; n_tries < MAX_SPLITS && (sp = memchr(sp, ' ', (size_t)(end - sp))); sp++) {
+            n_tries++;
             uint32_t l = find_spelled(t, m, (size_t)(sp - m), scratch);
             uint32_t r = l == TN_TOK_NONE ? l : find_spelled(t, sp + 1, (size_t)(end - sp - 1), scratch);
             if (r == TN_TOK_NONE) continue;
@@ -291,22 +315,32 @@ out:
     return st;
 }
 
-static int int_order(const void *a, const void *b) {
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Tokens that end a turn or a text in the families we know, whatever else the files say. */
-static bool ends_by_name(const uint8_t *p, size_t n) {
+/* Tells whether this token ends a turn or a text in the families we know, whatever else the files say. */
+static bool ends_by_name(const uint8_t *p, size_t n, bool harmony) {
     static const char *const names[] = {"<|eot_id|>",    "<|im_end|>", "<|end|>",         "<|endoftext|>",
                                         "<end_of_turn>", "<|eom_id|>", "<|end_of_text|>", "<|end_of_turn|>",
                                         "<EOT>",         "_<EOT>",     "<|EOT|>"};
+    static const char *const of_harmony[] = {"<|call|>",
+                                             "<|return|>"}; /* there <|end|> ends one of several messages */
+    if (harmony && n == 7 && !memcmp(p, "<|end|>", 7)) return false;
+    for (size_t i = 0; harmony && i < 2; i++)
+        if (strlen(of_harmony[i]) == n && !memcmp(of_harmony[i], p, n)) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == n && !memcmp(names[i], p, n)) return true;
     return false;
 }
 
+static bool has_special(const tn_tokenizer *t, const char *name) {
+    for (uint32_t i = 0; i < t->n_specials; i++) {
+        size_t n;
+        const uint8_t *p = tn_tok_text(t, t->specials[i], &n);
+        if (strlen(name) == n && !memcmp(name, p, n)) return true;
+    }
+    return false;
+}
+
 static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
+    bool harmony = has_special(t, "<|channel|>") && has_special(t, "<|message|>");
     for (int pass = 0; pass < 2; pass++) {
         t->n_ends = 0;
         for (size_t i = 0; i < s->n_ends + 2; i++) {
@@ -318,7 +352,7 @@ static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, ter
         for (uint32_t i = 0; i < t->n_specials; i++) {
             size_t n;
             const uint8_t *p = tn_tok_text(t, t->specials[i], &n);
-            if (!ends_by_name(p, n)) continue;
+            if (!ends_by_name(p, n, harmony)) continue;
             if (pass) t->ends[t->n_ends] = (int32_t)t->specials[i];
             t->n_ends++;
         }
@@ -326,12 +360,12 @@ static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, ter
         t->ends = alloc(t, t->n_ends, sizeof *t->ends);
         TN_FAIL_IF(!t->ends, err, TERN_E_MEMORY, "out of memory for %u end tokens", t->n_ends);
     }
-    qsort(t->ends, t->n_ends, sizeof *t->ends, int_order);
+    sort_ends(t);
     return TERN_OK;
 }
 
-/* Which tokens stand for themselves: most pre-tokens are one token, and then one look-up is all the work.
- * Merging is deterministic, so this changes speed only. */
+/* Marks the tokens that stand for themselves. Most pre-tokens are one token, and then one look-up is all the
+ * work. Merging is deterministic, so this changes speed only. */
 static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
     if (t->ignore_merges) return TERN_OK;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
@@ -347,8 +381,8 @@ static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* Phi-3's files say which special tokens swallow the space behind them only in tokenizer.json; GGUF has no
- * field for it. */
+/* Phi-3's files say which special tokens swallow the space behind them only in tokenizer.json. GGUF has no
+ * field for it, so this marks them. */
 static void mark_phi3(tn_tokenizer *t) {
     if (t->kind != TN_TOK_BPE_SPM || tn_tokenizer_find(t, "<|placeholder1|>") < 0) return;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
@@ -536,7 +570,7 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
     return TERN_OK;
 }
 
-/* A string with its length in front, as a fresh zero-terminated copy. */
+/* Takes a string with its length in front, as a fresh zero-terminated copy. */
 static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, char **out,
                                tern_error *err) {
     TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends inside a string");
@@ -662,9 +696,7 @@ int32_t tn_tokenizer_eot(const tn_tokenizer *t) { return t->eot; }
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t) { return t->max_token_bytes; }
 
 bool tn_tokenizer_is_end(const tn_tokenizer *t, int32_t id) {
-    for (uint32_t i = 0; i < t->n_ends; i++)
-        if (t->ends[i] == id) return true;
-    return false;
+    return t->n_ends && bsearch(&id, t->ends, t->n_ends, sizeof id, int_order);
 }
 
 int32_t tn_tokenizer_find(const tn_tokenizer *t, const char *token_text) {
@@ -693,7 +725,7 @@ void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_sta
         .t = t, .special = special, .started = !at_start || t->kind != TN_TOK_BPE_SPM || !t->space_prefix};
 }
 
-/* How the bytes of an unfinished sequence stand: could more bytes complete it? */
+/* Tells whether more bytes could complete an unfinished sequence. */
 static bool may_complete(const uint8_t *p, size_t n) {
     static const uint8_t fill[][4] = {{0x80, 0x80, 0x80, 0x80}, {0xbf, 0xbf, 0xbf, 0xbf}};
     for (int i = 0; i < 2; i++) {

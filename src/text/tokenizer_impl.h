@@ -14,6 +14,10 @@
 #define TN_TOK_TYPE_MASK 0x0f
 #define TN_TOK_MAX_VOCAB (1u << 21) /* eight times the largest known */
 #define TN_TOK_NONE UINT32_MAX
+/* A special token is looked for at every place of a text, so its length is part of a text's price. The longest known
+ * are runs of 128 spaces. */
+#define TN_TOK_MAX_SPECIAL 512u
+#define TN_TOK_REPORT_BYTES ((size_t)256 << 10) /* of text between two calls of the host's progress hook */
 
 typedef struct tn_merge {
     uint32_t left, right, result;
@@ -47,6 +51,7 @@ struct tn_tokenizer {
     char *chat_template, *tool_template; /* or NULL */
 
     /* derived */
+    uint64_t seed;   /* of the hash tables, random: a vocabulary cannot be made so that its tokens collide */
     uint64_t *table; /* text -> mergeable token: hash high half << 32 | id + 1, 0 = empty */
     uint64_t table_mask;
     tn_pair *pairs;
@@ -75,8 +80,13 @@ static inline const uint8_t *tn_tok_text(const tn_tokenizer *t, uint32_t id, siz
 static inline bool tn_tok_guarded(const tn_tokenizer *t, uint32_t id) {
     return t->guarded && t->guarded[id / 64] >> (id % 64) & 1;
 }
-/* Is this user-defined token markup that the template writes, like <think>? Not `<h1>`, not runs of spaces. */
-bool tn_tok_is_markup(const tn_tokenizer *t, uint32_t id, const char *template);
+/* Sets the bit of every special token that is markup which the template writes, like <think>; not of `<h1>`, nor of
+ * runs of spaces. bits: [n_vocab / 64 rounded up], template may be NULL. Time grows with the template alone. */
+void tn_tok_mark_markup(const tn_tokenizer *t, const char *template, uint64_t *bits);
+static inline uint64_t tn_tok_pair_hash(const tn_tokenizer *t, uint64_t key) {
+    uint64_t h = (key ^ t->seed) * 0x9e3779b97f4a7c15u;
+    return ((h ^ h >> 29) * (t->seed | 1)) >> 32;
+}
 
 /* May come out of merging text. */
 static inline bool tn_tok_mergeable(const tn_tokenizer *t, uint32_t id) {

@@ -68,7 +68,9 @@ static void small_models_run(void **state) {
         tn_source *s;
         tern_error err = {0};
         assert_int_equal(tn_source_open(&ctx, path, &s, &err), TERN_OK);
-        assert_string_equal(tn_source_hparams(s)->arch, name + 5);
+        size_t n_arch = strcspn(name + 5, "+"); /* "tiny-olmo2+window" is an olmo2 */
+        assert_true(strlen(tn_source_hparams(s)->arch) == n_arch &&
+                    !memcmp(tn_source_hparams(s)->arch, name + 5, n_arch));
         assert_string_equal(tn_source_description(s), "GGUF v3, Q8_0");
         const tn_tokenizer *t = tn_source_tokenizer(s);
         assert_non_null(t);
@@ -80,7 +82,7 @@ static void small_models_run(void **state) {
         tn_source_close(&s);
         n++;
     }
-    assert_int_equal(n, 8);
+    assert_true(n >= 20);
 }
 
 static size_t load(const char *from, uint8_t **out) {

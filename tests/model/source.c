@@ -266,6 +266,24 @@ static void broken_gguf(void **state) {
     type = 5, memcpy(after_name(&f, "qwen2.rope.freq_base"), &type, 4), type = 0xffffffffu,
     memcpy(after_name(&f, "qwen2.rope.freq_base") + 4, &type, 4), save(&f);
     refused(TERN_E_FORMAT, "rope base -1");
+    free(f.b), f = load(good); /* a key that may change what is computed, a tensor that no op uses */
+    memcpy(find(&f, "qwen2.vocab_size"), "qwen2.vocab_sizf", 16), save(&f);
+    refused(TERN_E_UNSUPPORTED, "metadata key 'qwen2.vocab_sizf' may change what the model computes");
+    free(f.b), f = load(good);
+    memcpy(find(&f, "qwen2.vocab_size"), "qwen2.logit_size", 16);
+    memcpy(find(&f, "qwen2.logit_size"), "qwen2.logit_scal", 16), save(&f);
+    refused(TERN_E_UNSUPPORTED, "metadata key 'qwen2.logit_scal' may change what the model computes");
+    free(f.b), f = load(FIXTURES "llama3-rope.gguf");
+    memcpy(find(&f, "rope_freqs.weight"), "blk.0.lora.weight", 17), save(&f);
+    refused(TERN_E_UNSUPPORTED, "tensor blk.0.lora.weight is none that architecture llama has");
+    free(f.b), f = load(FIXTURES "qwen3.gguf");
+    memcpy(find(&f, "blk.1.attn_q_norm.weight"), "blk.7.attn_q_norm.weight", 24);
+    save(&f);
+    refused(TERN_E_FORMAT, "tensor blk.1.attn_q_norm.weight is missing");
+    free(f.b), f = load(FIXTURES "gemma2.gguf");
+    memcpy(find(&f, "blk.1.ffn_norm.weight"), "blk.1.ffn_norx.weight", 21);
+    memcpy(find(&f, "blk.2.ffn_norm.weight"), "blk.1.ffn_norm.weight", 21), save(&f);
+    refused(TERN_E_FORMAT, "tensor blk.2.ffn_norm.weight is missing");
     free(f.b),
         f = load(
             FIXTURES
@@ -359,8 +377,54 @@ static void configs(void **state) {
         const char *part;
     } cases[] = {
         {"qwen2", "{}", TERN_OK, NULL},
-        {"qwen2", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}}", TERN_E_UNSUPPORTED,
-         "rope scaling 'yarn' is not supported (linear, llama3 and longrope are)"},
+        {"qwen2", "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}}", TERN_E_UNSUPPORTED,
+         "rope scaling 'dynamic' is not supported (linear, llama3, longrope and yarn are)"},
+        {"qwen2", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}}", TERN_OK, NULL},
+        {"qwen2", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}}", TERN_E_FORMAT, "a factor of 0.5"},
+        {"qwen2", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2,\"beta_fast\":1}}", TERN_E_FORMAT,
+         "betas 1 and 1"},
+        {"llama", "{\"rope_parameters\":{\"rope_type\":\"default\",\"llama_4_scaling_beta\":0.1}}",
+         TERN_E_UNSUPPORTED, "'llama_4_scaling_beta' is not supported for model type llama"},
+        {"ministral3", "{\"rope_parameters\":{\"rope_type\":\"default\",\"llama_4_scaling_beta\":0.1}}",
+         TERN_E_FORMAT, "'original_max_position_embeddings' is missing"},
+        {"llama", "{\"logits_scaling\":8}", TERN_E_UNSUPPORTED,
+         "'logits_scaling' is not supported for model type llama"},
+        {"llama", "{\"logits_scaling\":1,\"num_experts\":0,\"clip_qkv\":null}", TERN_OK, NULL},
+        {"llama", "{\"num_local_experts\":8}", TERN_E_UNSUPPORTED, "'num_local_experts' is not supported"},
+        {"olmo2", "{\"clip_qkv\":8}", TERN_E_UNSUPPORTED, "'clip_qkv' is not supported"},
+        {"qwen3", "{\"no_rope_layers\":[1,0]}", TERN_E_UNSUPPORTED, "'no_rope_layers' is not supported"},
+        {"granite", "{\"logits_scaling\":0}", TERN_E_FORMAT, "logits inf"},
+        {"granite", "{\"residual_multiplier\":-1}", TERN_E_FORMAT, "residuals -1"},
+        {"smollm3", "{\"no_rope_layers\":[1,1]}", TERN_OK, NULL},
+        {"smollm3", "{\"no_rope_layers\":[1,0]}", TERN_E_UNSUPPORTED, "no period of 4: layer 1"},
+        {"smollm3", "{\"no_rope_layers\":[1,0,1]}", TERN_E_FORMAT,
+         "'no_rope_layers' has 3 layers, the model 2"},
+        {"smollm3", "{\"no_rope_layer_interval\":0}", TERN_E_FORMAT, "'no_rope_layer_interval' is 0"},
+        {"gemma3_text", "{\"sliding_window\":8,\"sliding_window_pattern\":0}", TERN_E_FORMAT,
+         "'sliding_window_pattern' is 0"},
+        {"gemma3_text", "{\"sliding_window\":8,\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
+         TERN_E_UNSUPPORTED, "says 'full_attention' of layer 1"},
+        {"gemma3_text", "{\"sliding_window\":-1}", TERN_E_FORMAT, "window -1"},
+        {"exaone4", "{\"sliding_window\":8,\"sliding_window_pattern\":\"LGL\"}", TERN_E_UNSUPPORTED,
+         "is 'LGL', want L"},
+        {"qwen3", "{\"layer_types\":[\"full_attention\",\"linear_attention\"]}", TERN_E_UNSUPPORTED,
+         "layer 1 is of type 'linear_attention'"},
+        {"qwen3_moe", "{\"num_experts\":8,\"num_experts_per_tok\":2}", TERN_OK, NULL},
+        {"gpt_oss", "{\"num_local_experts\":8,\"num_experts_per_tok\":2}", TERN_E_UNSUPPORTED,
+         "is read from GGUF files only"},
+        {"qwen3_moe", "{\"num_experts\":0,\"num_experts_per_tok\":2}", TERN_E_FORMAT, "experts 0, want 1 to"},
+        {"qwen3_moe", "{\"num_experts\":8,\"num_experts_per_tok\":9}", TERN_E_FORMAT,
+         "experts used 9, want 1 to 8"},
+        {"qwen3_moe", "{\"num_experts\":100000,\"num_experts_per_tok\":1}", TERN_E_FORMAT, "experts 100000"},
+        {"qwen3_moe", "{\"num_experts\":8}", TERN_E_FORMAT, "'num_experts_per_tok' is missing"},
+        {"qwen3_moe", "{\"num_experts\":8,\"num_experts_per_tok\":2,\"mlp_only_layers\":[1]}",
+         TERN_E_UNSUPPORTED, "'mlp_only_layers' is not supported"},
+        {"qwen3_moe", "{\"num_experts\":8,\"num_experts_per_tok\":2,\"decoder_sparse_step\":2}",
+         TERN_E_UNSUPPORTED, "'decoder_sparse_step'"},
+        {"granitemoe", "{\"num_local_experts\":8,\"num_experts_per_tok\":2,\"shared_intermediate_size\":64}",
+         TERN_E_UNSUPPORTED, "'shared_intermediate_size' is not supported"},
+        {"qwen3", "{\"layer_types\":[\"full_attention\"]}", TERN_E_FORMAT,
+         "'layer_types' has 1 layers, the model 2"},
         {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\"}}", TERN_E_FORMAT, "'factor' is missing"},
         {"llama", "{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}}", TERN_E_FORMAT,
          "rope factor 0"},

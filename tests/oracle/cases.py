@@ -38,7 +38,13 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     family = cfg["model_type"]
     c, f, v = cfg["hidden_size"], cfg["intermediate_size"], cfg["vocab_size"]
     n_heads, n_kv, d = reference.geometry(cfg)
-    gemma, phi = family in ("gemma", "gemma2"), family == "phi"
+    gemma, phi = family in ("gemma", "gemma2", "gemma3_text"), family == "phi"
+    post_only = family in ("olmo2", "olmo3", "exaone4")
+    head_norms = {"qwen3": ("q_norm", "k_norm"), "gemma3_text": ("q_norm", "k_norm"), "exaone4": ("q_norm", "k_norm"),
+                  "olmo2": ("q_norm", "k_norm"), "olmo3": ("q_norm", "k_norm"),
+                  "qwen3_moe": ("q_norm", "k_norm"), "olmoe": ("q_norm", "k_norm"),
+                  "hunyuan_v1_dense": ("query_layernorm", "key_layernorm")}.get(family)
+    whole = family in ("olmo2", "olmo3", "olmoe")
     out = {}
 
     def matrix(key, rows, cols, gain=1.0):
@@ -60,25 +66,40 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     matrix("model.embed_tokens", v, c, 1.0 if gemma else c**0.5 / 2)
     for i in range(cfg["num_hidden_layers"]):
         p = f"model.layers.{i}."
-        norm(p + "input_layernorm")
+        if not post_only:
+            norm(p + "input_layernorm")
         if family == "phi3":
             matrix(p + "self_attn.qkv_proj", (n_heads + 2 * n_kv) * d, c, 1.5)
         else:
             biased(p + "self_attn.q_proj", n_heads * d, c, 1.7)
             biased(p + "self_attn.k_proj", n_kv * d, c, 1.7)
             biased(p + "self_attn.v_proj", n_kv * d, c)
-        if family == "qwen3":
-            vector(p + "self_attn.q_norm.weight", d, 1.5, 0.5)
-            vector(p + "self_attn.k_norm.weight", d, 1.5, 0.5)
+        if head_norms:
+            for which, n in zip(head_norms, (n_heads, n_kv)):
+                vector(p + f"self_attn.{which}.weight", n * d if whole else d, 0.5 if gemma else 1.5, 0.5)
         biased(p + ("self_attn.dense" if phi else "self_attn.o_proj"), c, n_heads * d)
         if not phi:
             norm(p + "post_attention_layernorm")
-        if family == "gemma2":
+        if post_only:
+            norm(p + "post_feedforward_layernorm")
+        if family in ("gemma2", "gemma3_text"):
             norm(p + "pre_feedforward_layernorm")
             norm(p + "post_feedforward_layernorm")
         if phi:
             biased(p + "mlp.fc1", f, c, 1.0)
             biased(p + "mlp.fc2", c, f, 4.0)
+        elif family in ("qwen3_moe", "olmoe"):
+            matrix(p + "mlp.gate", cfg["num_experts"], c, 3.0)
+            for e in range(cfg["num_experts"]):
+                size = cfg.get("moe_intermediate_size", f)
+                matrix(p + f"mlp.experts.{e}.gate_proj", size, c, 1.5)
+                matrix(p + f"mlp.experts.{e}.up_proj", size, c, 1.5)
+                matrix(p + f"mlp.experts.{e}.down_proj", c, size)
+        elif family == "granitemoe":
+            n, moe = cfg["num_local_experts"], p + "block_sparse_moe."
+            matrix(moe + "router.layer", n, c, 3.0)
+            for key, rows, cols, gain in (("input_linear", 2 * f, c, 1.5), ("output_linear", c, f, 1.0)):
+                out[moe + key + ".weight"] = Stored(uniform(name + moe + key, (n, rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
         elif family == "phi3":
             matrix(p + "mlp.gate_up_proj", 2 * f, c, 1.5)
             matrix(p + "mlp.down_proj", c, f)
@@ -263,6 +284,123 @@ CASES = {
             attention_bias=False, pretraining_tp=1, tie_word_embeddings=True,
         ),
         dtype="BF16", vectors="BF16", n_tok=24, shows=[dict(hidden_act="silu"), dict(rope_theta=1e6)],
+    ),
+}
+
+MODERN = dict(
+    hidden_act="silu", max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False,
+)
+SLIDING, FULL = "sliding_attention", "full_attention"
+CASES |= {
+    "gemma3": dict(
+        cfg=config(
+            "Gemma3ForCausalLM", "gemma3_text", 48, 32, 48, 7, 4, 2,
+            head_dim=16, hidden_activation="gelu_pytorch_tanh", max_position_embeddings=256, rms_norm_eps=1e-6,
+            rope_theta=100000.0, rope_local_base_freq=1000.0, rope_scaling={"factor": 8.0, "rope_type": "linear"},
+            query_pre_attn_scalar=12, sliding_window=8, sliding_window_pattern=6, attn_logit_softcapping=None,
+            final_logit_softcapping=None, attention_bias=False, layer_types=[SLIDING] * 5 + [FULL, SLIDING],
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40,
+        shows=[dict(rope_local_base_freq=100000.0), dict(rope_scaling=None, at_least=1e-3), dict(sliding_window=9), dict(query_pre_attn_scalar=16),
+               dict(layer_types=[SLIDING] * 4 + [FULL] + [SLIDING] * 2)],
+    ),
+    "smollm3": dict(
+        cfg=config(
+            "SmolLM3ForCausalLM", "smollm3", 48, 32, 48, 5, 4, 2, **MODERN, tie_word_embeddings=True,
+            no_rope_layers=[1, 1, 1, 0, 1], no_rope_layer_interval=4, use_sliding_window=False, sliding_window=None,
+            layer_types=[FULL] * 5,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=32, shows=[dict(no_rope_layers=[1] * 5), dict(no_rope_layers=[1, 1, 0, 1, 1])],
+    ),
+    "olmo2": dict(
+        cfg=config("Olmo2ForCausalLM", "olmo2", 48, 32, 48, 2, 4, 2, **MODERN, tie_word_embeddings=False),
+        dtype="F16", vectors="F16", n_tok=32, shows=[dict(rope_theta=1e6), dict(rms_norm_eps=0.1)],
+    ),
+    "olmo3": dict(
+        cfg=config(
+            "Olmo3ForCausalLM", "olmo3", 48, 32, 48, 5, 4, 4, **MODERN, tie_word_embeddings=False, sliding_window=9,
+            layer_types=[SLIDING] * 3 + [FULL, SLIDING],
+            rope_scaling={"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40,
+        shows=[dict(rope_scaling=None), dict(sliding_window=10), dict(layer_types=[SLIDING] * 4 + [FULL])],
+    ),
+    "exaone4": dict(
+        cfg=config(
+            "Exaone4ForCausalLM", "exaone4", 48, 32, 48, 5, 4, 2, **MODERN, tie_word_embeddings=False, sliding_window=9,
+            sliding_window_pattern="LLLG", layer_types=[SLIDING] * 3 + [FULL, SLIDING],
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(sliding_window=10), dict(layer_types=[FULL] * 5)],
+    ),
+    "exaone4-full": dict(
+        cfg=config(
+            "Exaone4ForCausalLM", "exaone4", 48, 32, 48, 2, 4, 2, **MODERN, tie_word_embeddings=True, sliding_window=None,
+            rope_scaling={
+                "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64, "rope_type": "llama3",
+            },
+        ),
+        dtype="F16", vectors="F16", n_tok=40, shows=[dict(rope_scaling=None)],
+    ),
+    "hunyuan": dict(
+        cfg=config(
+            "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", 48, 32, 48, 2, 4, 2, **MODERN, tie_word_embeddings=True,
+            head_dim=16, use_qk_norm=True, use_cla=False, num_experts=1,
+            rope_scaling={"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "type": "dynamic"},
+        ),
+        dtype="BF16", vectors="BF16", n_tok=32, shows=[dict(rope_scaling=None), dict(rope_theta=1e5)],
+    ),
+    "granite": dict(
+        cfg=config(
+            "GraniteForCausalLM", "granite", 48, 32, 48, 2, 4, 2, **MODERN, tie_word_embeddings=True, mlp_bias=False,
+            embedding_multiplier=3.0, residual_multiplier=0.22, attention_multiplier=0.2, logits_scaling=4.0,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=32,
+        shows=[dict(embedding_multiplier=1.0), dict(residual_multiplier=1.0), dict(attention_multiplier=None), dict(logits_scaling=1.0)],
+    ),
+    "minicpm": dict(
+        cfg=config(
+            "MiniCPMForCausalLM", "minicpm", 48, 32, 48, 3, 4, 2, **MODERN, tie_word_embeddings=False,
+            scale_emb=3, scale_depth=1.4, dim_model_base=8,
+        ),
+        dtype="F16", vectors="F16", n_tok=32, shows=[dict(scale_emb=1), dict(scale_depth=1.0), dict(dim_model_base=32)],
+    ),
+    "qwen3moe": dict(
+        cfg=config(
+            "Qwen3MoeForCausalLM", "qwen3_moe", 48, 32, 80, 2, 4, 2, **MODERN, tie_word_embeddings=False, head_dim=16,
+            moe_intermediate_size=24, num_experts=8, num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[], use_sliding_window=False, sliding_window=None,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=32, shows=[dict(num_experts_per_tok=2), dict(norm_topk_prob=False)],
+    ),
+    "olmoe": dict(
+        cfg=config(
+            "OlmoeForCausalLM", "olmoe", 48, 32, 24, 2, 4, 4, **MODERN, tie_word_embeddings=False,
+            num_experts=8, num_experts_per_tok=2, norm_topk_prob=False, clip_qkv=None,
+        ),
+        dtype="F16", vectors="F16", n_tok=32, shows=[dict(num_experts_per_tok=3), dict(norm_topk_prob=True)],
+    ),
+    "granitemoe": dict(
+        cfg=config(
+            "GraniteMoeForCausalLM", "granitemoe", 48, 32, 24, 2, 4, 2, **MODERN, tie_word_embeddings=True,
+            num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=3.0, residual_multiplier=0.5,
+            attention_multiplier=0.2, logits_scaling=4.0,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=32, shows=[dict(num_experts_per_tok=3), dict(residual_multiplier=1.0)],
+    ),
+    "ministral3": dict(
+        cfg=config(
+            "Ministral3ForCausalLM", "ministral3", 48, 32, 48, 2, 4, 2, **{k: v for k, v in MODERN.items() if k != "rope_theta"},
+            tie_word_embeddings=True, head_dim=16, sliding_window=None,
+            rope_parameters={
+                "type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.2,
+            },
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40,
+        shows=[dict(rope_parameters={"rope_theta": 10000.0, "llama_4_scaling_beta": 0.2, "original_max_position_embeddings": 16}),
+               dict(rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                     "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.0})],
     ),
 }
 

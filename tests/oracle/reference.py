@@ -88,6 +88,18 @@ def rope_frequencies(cfg, n_rot, n_ctx):
         stretch = cfg["max_position_embeddings"] / n_orig
         mscale = math.sqrt(1 + math.log(stretch) / math.log(n_orig)) if stretch > 1 else 1.0
         return freq / np.array(factors), mscale
+    if kind == "yarn":  # pairs that turn often are kept, those that turn seldom are slowed, a ramp between
+        n_orig, factor = s["original_max_position_embeddings"], s["factor"]
+        pair = lambda turns: n_rot * math.log(n_orig / (turns * 2 * math.pi)) / (2 * math.log(base))
+        low, high = math.floor(pair(s.get("beta_fast", 32))), math.ceil(pair(s.get("beta_slow", 1)))
+        low, high = max(low, 0), min(high, n_rot - 1)
+        slowed = np.clip((np.arange(n_rot // 2) - low) / max(high - low, 1e-3), 0, 1)
+        grow = lambda m: 1 + 0.1 * m * math.log(factor)
+        m, every = s.get("mscale"), s.get("mscale_all_dim")
+        return freq * (1 - slowed) + freq / factor * slowed, grow(m) / grow(every) if m and every else grow(1)
+    if kind == "dynamic":  # Hunyuan: the base grows with alpha, whatever the length
+        base *= s["alpha"] ** (n_rot / (n_rot - 2))
+        return base ** (-np.arange(0, n_rot, 2) / n_rot), 1.0
     raise ValueError(kind)
 
 
@@ -226,7 +238,110 @@ def forward_phi3(cfg, w, ids, n_ctx):
     return linear(rms_norm(x, w("model.norm.weight"), eps), w("lm_head.weight"))
 
 
+def layer_kinds(cfg):
+    """Of every layer: its window or None, and which rope it has: "full", "local" or None."""
+    family, n = cfg["model_type"], cfg["num_hidden_layers"]
+    sliding = [t == "sliding_attention" for t in cfg.get("layer_types", ["full_attention"] * n)]
+    for i in range(n):
+        rope = "full"
+        if family == "smollm3":
+            rope = "full" if cfg["no_rope_layers"][i] else None
+        elif family == "exaone4" and any(sliding):
+            rope = "full" if sliding[i] else None
+        elif family in ("gemma3_text", "olmo3"):
+            rope = "local" if sliding[i] else "full"
+        yield cfg["sliding_window"] if sliding[i] else None, rope
+
+
+MIXTURES = ("qwen3_moe", "olmoe", "granitemoe")
+
+
+def gated(x, gate, up, down, act):
+    return linear(act(linear(x, gate)) * linear(x, up), down)
+
+
+def experts(cfg, w, p, x, act):
+    """Of every row the experts with the largest router scores, weighted: by the softmax over all experts, made to add up
+    to 1 where the configuration says so; Granite's by the softmax over the chosen."""
+    granite = cfg["model_type"] == "granitemoe"
+    n, used = cfg["num_local_experts" if granite else "num_experts"], cfg["num_experts_per_tok"]
+    score = linear(x, w(p + ("block_sparse_moe.router.layer.weight" if granite else "mlp.gate.weight")))
+    chosen = np.argsort(-score, axis=1, kind="stable")[:, :used]
+    share = softmax(score)
+    out = np.zeros_like(x)
+    for e in range(n):
+        if granite:
+            both, down = w(p + "block_sparse_moe.input_linear.weight")[e], w(p + "block_sparse_moe.output_linear.weight")[e]
+            gate, up = np.split(both, 2)
+        else:
+            gate, up, down = (w(p + f"mlp.experts.{e}.{k}_proj.weight") for k in ("gate", "up", "down"))
+        of_chosen = np.take_along_axis(share, chosen, axis=1).sum(axis=1)
+        weight = np.where((chosen == e).any(axis=1), share[:, e], 0)
+        if granite or cfg["norm_topk_prob"]:
+            weight = weight / of_chosen
+        out += weight[:, None] * gated(x, gate, up, down, act)
+    return out
+
+
+def forward_modern(cfg, w, ids, n_ctx):
+    """Blocks of attention and gated MLP of 2025: where norms stand, what they norm, which layers rotate and see how far,
+    and what is scaled, differs by family. Each statement is one of the published definitions."""
+    family = cfg["model_type"]
+    n_heads, n_kv, d = geometry(cfg)
+    eps, act = cfg["rms_norm_eps"], ACTIVATIONS[cfg["hidden_act" if "hidden_act" in cfg else "hidden_activation"]]
+    unit = 1 if family == "gemma3_text" else 0  # its norms multiply by 1 + weight
+    norm = lambda x, name: rms_norm(x, unit + w(name), eps)
+    post_only = family in ("olmo2", "olmo3", "exaone4")
+    freqs = {"full": rope_frequencies(cfg, d, n_ctx)}
+    plain = {k: v for k, v in cfg.items() if k not in ("rope_scaling", "rope_parameters")}
+    local_base = cfg.get("rope_local_base_freq") or cfg.get("rope_theta") or cfg["rope_parameters"]["rope_theta"]
+    freqs["local"] = rope_frequencies({**plain, "rope_theta": local_base}, d, n_ctx)
+
+    kind = "granite" if family == "granitemoe" else family
+    embed_by = {"gemma3_text": math.sqrt(cfg["hidden_size"]), "granite": cfg.get("embedding_multiplier"),
+                "minicpm": cfg.get("scale_emb")}.get(kind) or 1.0
+    add_by = {"granite": cfg.get("residual_multiplier"),
+              "minicpm": cfg.get("scale_depth", 1) / math.sqrt(cfg["num_hidden_layers"])}.get(kind) or 1.0
+    score_by = {"gemma3_text": cfg.get("query_pre_attn_scalar", d) ** -0.5,
+                "granite": cfg.get("attention_multiplier")}.get(kind) or 1 / math.sqrt(d)
+
+    x = w("model.embed_tokens.weight")[ids] * embed_by
+    t = np.arange(len(ids))
+    for i, (window, rope) in enumerate(layer_kinds(cfg)):
+        p = f"model.layers.{i}."
+        h = x if post_only else norm(x, p + "input_layernorm.weight")
+        q, k, v = (linear(h, w(p + f"self_attn.{n}_proj.weight")) for n in "qkv")
+        if family in ("olmo2", "olmo3", "olmoe"):  # one norm over all heads
+            q, k = norm(q, p + "self_attn.q_norm.weight"), norm(k, p + "self_attn.k_norm.weight")
+        q, k, v = heads(q, n_heads), heads(k, n_kv), heads(v, n_kv)
+        if family in ("gemma3_text", "exaone4", "qwen3_moe"):
+            q, k = norm(q, p + "self_attn.q_norm.weight"), norm(k, p + "self_attn.k_norm.weight")
+        if rope:
+            q, k = rotate(q, *freqs[rope]), rotate(k, *freqs[rope])
+        if family == "hunyuan_v1_dense":
+            q, k = norm(q, p + "self_attn.query_layernorm.weight"), norm(k, p + "self_attn.key_layernorm.weight")
+        if family == "ministral3":
+            r = cfg["rope_parameters"]
+            heat = 1 + r["llama_4_scaling_beta"] * np.log(1 + np.floor(t / r["original_max_position_embeddings"]))
+            q = q * heat[:, None, None]
+        a = linear(attention(q, k, v, score_by, window), w(p + "self_attn.o_proj.weight"))
+        after = post_only or family == "gemma3_text"
+        x = x + add_by * (norm(a, p + "post_attention_layernorm.weight") if after else a)
+        before_mlp = {"gemma3_text": "pre_feedforward_layernorm.weight"}.get(family, "post_attention_layernorm.weight")
+        h = x if post_only else norm(x, p + before_mlp)
+        h = experts(cfg, w, p, h, act) if family in MIXTURES else gated(h, *(w(p + f"mlp.{n}_proj.weight") for n in ("gate", "up", "down")), act)
+        x = x + add_by * (norm(h, p + "post_feedforward_layernorm.weight") if after else h)
+    x = norm(x, "model.norm.weight")
+    if family == "minicpm":
+        x = x / (cfg["hidden_size"] / cfg["dim_model_base"])
+    tied = cfg.get("tie_word_embeddings", family == "gemma3_text")
+    logits = linear(x, w("model.embed_tokens.weight" if tied else "lm_head.weight"))
+    return logits / cfg["logits_scaling"] if family in ("granite", "granitemoe") else logits
+
+
 FORWARD = {
+    **{f: forward_modern for f in (
+        "gemma3_text", "smollm3", "olmo2", "olmo3", "exaone4", "hunyuan_v1_dense", "granite", "minicpm", "ministral3", *MIXTURES)},
     "llama": forward_llama_like,
     "mistral": forward_llama_like,
     "qwen2": forward_llama_like,

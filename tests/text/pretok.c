@@ -170,11 +170,130 @@ static void unknown_bytes(void **state) {
     }
 }
 
+/* The pieces of a text as one number: where each ends. */
+static tern_status note_end(void *user, const char *piece, size_t n) {
+    uint64_t *sum = user;
+    sum[1] += n;
+    sum[0] = (sum[0] ^ sum[1]) * 0x9e3779b97f4a7c15u;
+    (void)piece;
+    return TERN_OK;
+}
+
+/* A window that is too small costs a second look and changes no piece, for any family. */
+static void windows(void **state) {
+    (void)state;
+    json_error_t je;
+    json_t *j = json_load_file(TN_SOURCE_DIR "/tests/text/pretok_vectors.json", 0, &je), *s;
+    if (!j) fail_msg("%s", je.text);
+    enum { CAP = 1 << 16 };
+    char *text = malloc(CAP);
+    size_t n = 0, i, n_seen = 0;
+    assert_non_null(text);
+    json_array_foreach(json_object_get(j, "texts"), i, s) {
+        assert_true(n + json_string_length(s) + 4096 < CAP);
+        memcpy(text + n, json_string_value(s), json_string_length(s));
+        n += json_string_length(s);
+    }
+    /* runs that are longer than any of the windows but the last */
+    const char *const runs[] = {" ", "7", "a", "\n", "!", "\xe4\xbd\xa0", "A", " \t"};
+    for (size_t k = 0; k < sizeof runs / sizeof *runs; k++)
+        for (int c = 0; c < 300 && n + 8 < CAP; c++) {
+            memcpy(text + n, runs[k], strlen(runs[k]));
+            n += strlen(runs[k]);
+        }
+    const char *name;
+    json_t *i_class;
+    json_object_foreach(json_object_get(j, "names"), name, i_class) {
+        const tn_pretok_family *f = tn_pretok_named(name);
+        size_t n_pat = 0;
+        if (!f) continue; /* "llama-spm" and the like cut otherwise */
+        while (f->patterns[n_pat]) n_pat++;
+        tn_pretok *p;
+        tern_error err = {0};
+        if (tn_pretok_open(&ctx, f->patterns, n_pat, &p, &err) != TERN_OK) fail_msg("%s", err.message);
+        uint64_t want[2] = {0};
+        const size_t sizes[] = {CAP, 1, 7, 64, 512};
+        for (size_t w = 0; w < sizeof sizes / sizeof *sizes; w++) {
+            uint64_t got[2] = {0};
+            if (tn_pretok_run_windows(p, text, n, sizes[w], note_end, got, &err) != TERN_OK)
+                fail_msg("%s, window %zu: %s", name, sizes[w], err.message);
+            assert_true(got[1] == n);
+            if (!w) memcpy(want, got, sizeof want);
+            else if (got[0] != want[0]) fail_msg("%s: a window of %zu changes the pieces", name, sizes[w]);
+        }
+        n_seen++;
+        tn_pretok_close(&p);
+    }
+    assert_true(n_seen > 40);
+    free(text);
+    json_decref(j);
+}
+
+/* Patterns whose work grows with the square of the text, or worse: an error, not hours. PCRE2's match limit sees only
+ * the last of them. */
+static void too_much_work(void **state) {
+    (void)state;
+    static const char *const patterns[] = {"(?=[\\s\\S]*+)", "a(?=[\\s\\S]*+)", "[ab]*+c", "(?<=a)(?=a*+$)",
+                                           "(?:a|a)*c"};
+    enum { N = 1 << 20 };
+    char *text = malloc(N);
+    assert_non_null(text);
+    memset(text, 'a', N);
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        tn_pretok *p;
+        tern_error err = {0};
+        uint64_t got[2] = {0};
+        if (tn_pretok_open(&ctx, &patterns[i], 1, &p, &err) != TERN_OK) fail_msg("%s", err.message);
+        assert_int_equal(tn_pretok_run(p, text, N, note_end, got, &err), TERN_E_LIMIT);
+        assert_non_null(strstr(err.message, "gave up"));
+        tn_pretok_close(&p);
+    }
+    free(text);
+}
+
+static bool stop_at_half(void *user, const char *stage, double fraction) {
+    if (!strcmp(stage, "text")) ++*(int *)user;
+    return fraction < 0.5;
+}
+
+/* A long text asks the host whether to go on. */
+static void cancelled(void **state) {
+    (void)state;
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    int n_calls = 0;
+    hooks.progress = stop_at_half;
+    hooks.user = &n_calls;
+    tn_ctx asking;
+    tn_ctx_init(&asking, &hooks);
+    tn_tokenizer_spec s;
+    tn_tokenizer_spec_defaults(&s, TN_TOK_BPE_BYTES, "gpt-2");
+    const char *tokens[] = {"a", "\xc4\xa0"};
+    size_t lens[] = {1, 2};
+    s.tokens = tokens, s.token_bytes = lens, s.n_vocab = 2;
+    tn_tokenizer *t = NULL;
+    tern_error err = {0};
+    assert_int_equal(tn_tokenizer_open(&asking, &s, &t, &err), TERN_OK);
+    enum { N = 2 << 20 };
+    char *text = malloc(N);
+    int32_t *ids = malloc(N * sizeof *ids);
+    size_t n;
+    assert_true(text && ids);
+    for (size_t i = 0; i < N; i++) text[i] = i % 8 ? 'a' : ' ';
+    assert_int_equal(tn_tokenize(t, text, N, false, false, ids, N, &n, &err), TERN_E_CANCELLED);
+    assert_true(n_calls >= 4 && n_calls <= 6); /* 256 KiB each, until half; then the end */
+    n_calls = 0;
+    assert_int_equal(tn_tokenize(t, text, 100 << 10, false, false, ids, N, &n, &err), TERN_OK);
+    assert_int_equal(n_calls, 0);
+    free(text);
+    free(ids);
+    tn_tokenizer_close(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_others_cut),
-        cmocka_unit_test(pieces),
-        cmocka_unit_test(unknown_bytes),
+        cmocka_unit_test(as_others_cut), cmocka_unit_test(pieces),        cmocka_unit_test(unknown_bytes),
+        cmocka_unit_test(windows),       cmocka_unit_test(too_much_work), cmocka_unit_test(cancelled),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,6 +1,7 @@
 /* tests/torture/faults.c - preloaded into a program, it makes the Nth call of a kind fail, in libraries too.
  *
- *   TORTURE_KIND   alloc, open, read, write, sync, rename, map or thread
+ *   TORTURE_KIND   alloc, open, read, write, sync, rename, map, thread, or interrupt: an open, read
+ *                  or write that a signal interrupts (EINTR), and that works when it is tried again
  *   TORTURE_AT     which call fails, from 1; 0 or unset: none
  *   TORTURE_FROM   only calls that come straight from a module whose path contains this (default: any but
  * this one) TORTURE_PLACES file that gets, at the end of the process, the number of every call that came from
@@ -26,7 +27,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-typedef enum kind { NONE, ALLOC, OPEN, READ, WRITE, SYNC, RENAME, MAP, THREAD } kind;
+typedef enum kind { NONE, ALLOC, OPEN, READ, WRITE, SYNC, RENAME, MAP, THREAD, INTERRUPT } kind;
 
 extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
@@ -80,8 +81,8 @@ static int fails(kind k, void *caller) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    static const char *const names[] = {"",     "alloc",  "open", "read",  "write",
-                                        "sync", "rename", "map",  "thread"};
+    static const char *const names[] = {"",     "alloc",  "open", "read",   "write",
+                                        "sync", "rename", "map",  "thread", "interrupt"};
     const char *k = getenv("TORTURE_KIND"), *at = getenv("TORTURE_AT");
     from = getenv("TORTURE_FROM");
     places_path = getenv("TORTURE_PLACES");
@@ -103,6 +104,11 @@ __attribute__((destructor)) static void end(void) {
     if (f) fclose(f);
 }
 
+/* The error of a call that may also be interrupted, or 0: it works. */
+static int error_of(kind k, int error, void *caller) {
+    return fails(INTERRUPT, caller) ? EINTR : fails(k, caller) ? error : 0;
+}
+
 #define CALLER __builtin_extract_return_addr(__builtin_return_address(0))
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 /* A function that fails with what it returns and an errno, or goes on to the real one. */
@@ -111,6 +117,15 @@ __attribute__((destructor)) static void end(void) {
         if (fails(k, CALLER)) {                                                                              \
             errno = error;                                                                                   \
             return result;                                                                                   \
+        }                                                                                                    \
+    } while (0)
+
+#define REFUSE_OR_INTERRUPT(k, error)                                                                        \
+    do {                                                                                                     \
+        int e = error_of(k, error, CALLER);                                                                  \
+        if (e) {                                                                                             \
+            errno = e;                                                                                       \
+            return -1;                                                                                       \
         }                                                                                                    \
     } while (0)
 
@@ -145,7 +160,7 @@ EXPORT int open(const char *path, int flags, ...) {
     va_start(ap, flags);
     mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(ap, mode_t) : 0;
     va_end(ap);
-    REFUSE(OPEN, -1, EMFILE);
+    REFUSE_OR_INTERRUPT(OPEN, EMFILE);
     return NEXT(open)(path, flags, mode);
 }
 
@@ -154,7 +169,7 @@ EXPORT int open64(const char *path, int flags, ...) {
     va_start(ap, flags);
     mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(ap, mode_t) : 0;
     va_end(ap);
-    REFUSE(OPEN, -1, EMFILE);
+    REFUSE_OR_INTERRUPT(OPEN, EMFILE);
     return NEXT(open64)(path, flags, mode);
 }
 
@@ -163,7 +178,7 @@ EXPORT int openat(int fd, const char *path, int flags, ...) {
     va_start(ap, flags);
     mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(ap, mode_t) : 0;
     va_end(ap);
-    REFUSE(OPEN, -1, EMFILE);
+    REFUSE_OR_INTERRUPT(OPEN, EMFILE);
     return NEXT(openat)(fd, path, flags, mode);
 }
 
@@ -178,17 +193,17 @@ EXPORT FILE *fopen64(const char *path, const char *mode) {
 }
 
 EXPORT ssize_t read(int fd, void *to, size_t n) {
-    REFUSE(READ, -1, EIO);
+    REFUSE_OR_INTERRUPT(READ, EIO);
     return NEXT(read)(fd, to, n);
 }
 
 EXPORT ssize_t pread(int fd, void *to, size_t n, off_t off) {
-    REFUSE(READ, -1, EIO);
+    REFUSE_OR_INTERRUPT(READ, EIO);
     return NEXT(pread)(fd, to, n, off);
 }
 
 EXPORT ssize_t pread64(int fd, void *to, size_t n, off64_t off) {
-    REFUSE(READ, -1, EIO);
+    REFUSE_OR_INTERRUPT(READ, EIO);
     return NEXT(pread64)(fd, to, n, off);
 }
 
@@ -198,17 +213,17 @@ EXPORT size_t fread(void *to, size_t size, size_t n, FILE *f) {
 }
 
 EXPORT ssize_t write(int fd, const void *data, size_t n) {
-    REFUSE(WRITE, -1, ENOSPC);
+    REFUSE_OR_INTERRUPT(WRITE, ENOSPC);
     return NEXT(write)(fd, data, n);
 }
 
 EXPORT ssize_t pwrite(int fd, const void *data, size_t n, off_t off) {
-    REFUSE(WRITE, -1, ENOSPC);
+    REFUSE_OR_INTERRUPT(WRITE, ENOSPC);
     return NEXT(pwrite)(fd, data, n, off);
 }
 
 EXPORT ssize_t pwrite64(int fd, const void *data, size_t n, off64_t off) {
-    REFUSE(WRITE, -1, ENOSPC);
+    REFUSE_OR_INTERRUPT(WRITE, ENOSPC);
     return NEXT(pwrite64)(fd, data, n, off);
 }
 

@@ -11,7 +11,7 @@ hang, or anything else is a finding. TERN_SEED repeats a run.
 """
 import json, os, random, re, shutil, signal, subprocess, sys, tempfile, time
 
-KINDS = ["alloc", "open", "read", "write", "sync", "rename", "map", "thread"]
+KINDS = ["alloc", "open", "read", "write", "sync", "rename", "map", "thread", "interrupt"]
 # What times and memory depend on. Their presence is compared, their value is not.
 VOLATILE = re.compile(r"(_ms|_us|_s|seconds?|per_second|rss_bytes|bubble|share|attention_times|added|offset|wasted|valid|"
                       r"underutilised|decisions|stolen_parts|ms_per_token|tokens_per_verification|accepted.*|rows|"
@@ -63,7 +63,7 @@ class Job:
             name, args, json_out, stdin, writes, shim_from
 
     def run(self, tern, folder, env=None, timeout=60, kill_after=None):
-        e = dict(os.environ, XDG_DATA_HOME=folder + "/data", TMPDIR=folder)
+        e = dict(os.environ, XDG_DATA_HOME=folder + "/data", XDG_CACHE_HOME=folder + "/cache", TERN_PACK="never", TMPDIR=folder)
         e.update(env or {})
         args = [a.replace("@", folder + "/") for a in self.args]
         p = subprocess.Popen([tern] + args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -129,8 +129,8 @@ JOBS = [
         writes=("session", "s.session")),
     Job("trace", ["run", *M, "-p", "hello the world " * 20, "-n", "1", "--trace", "@t.json"], writes=("trace", "t.json")),
     Job("tokenize", ["tokenize", "-m", "@m.tern"], stdin="hello the world"),
-    Job("ask", ["ask", *M, "--store", "@s.db", "-n", "4", "--json", "--no-store", "where is the old inn"], True),
-    Job("chat", ["chat", *M, "-n", "4", "--no-store"], stdin="hello\n"),
+    Job("ask", ["ask", *M, "--chat-template", "chatml", "--store", "@s.db", "-n", "4", "--json", "where is the old inn"], True),
+    Job("chat", ["chat", *M, "--chat-template", "chatml", "-n", "4", "--no-store"], stdin="hello\n"),
     Job("rag-add", ["rag", "add", "--store", "@s.db", "@doc2.txt", "--json"], True),
     Job("rag-rm", ["rag", "rm", "--store", "@s.db", "@doc.txt"]),
     Job("eval", ["eval", "-m", "@m.tern", "-t", "1", "--task", "ppl", "--data", "@text.txt", "-c", "64", "--json"], True),
@@ -140,7 +140,9 @@ SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), 
          ("rag-ls", "alloc", "jansson"), ("run", "alloc", "jansson"), ("pack", "alloc", "jansson"),
          ("pack", "write", None), ("pack", "sync", None), ("pack", "rename", None), ("pack", "open", None),
          ("pack", "read", None), ("save", "write", None), ("save", "rename", None), ("run", "read", None),
-         ("run", "map", None), ("run", "open", None), ("run", "thread", None)]
+         ("run", "map", None), ("run", "open", None), ("run", "thread", None), ("run", "interrupt", None),
+         ("run-float", "interrupt", None), ("pack", "interrupt", None), ("save", "interrupt", None),
+         ("tokenize", "interrupt", None)]
 
 
 def make_master(tern, folder):
@@ -160,15 +162,15 @@ class Bench:
         self.tern, self.shim = tern, shim
         self.top = tempfile.mkdtemp(prefix="torture-")
         self.master, self.work = self.top + "/master", self.top + "/work"
-        os.mkdir(self.master)
-        make_master(tern, self.master)
+        os.mkdir(self.work)  # an index names documents by their absolute paths: it is made where it is used
+        make_master(tern, self.work)
+        os.rename(self.work, self.master)
         self.references = {}
         self.n, self.n_refused, self.findings = 0, 0, []
 
     def fresh(self):
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.master, self.work)
-        # documents are known by their absolute path: the index was made in the master folder
 
     def reference(self, job):
         if job.name not in self.references:
@@ -226,6 +228,8 @@ class Bench:
             self.judge(job, rc, out, err)
             if read(self.work + "/m.tern") != before:
                 raise Finding("the model was changed")
+            if rc and kind == "interrupt":
+                raise Finding("a call that was interrupted is not tried again: " + err.decode("utf-8", "replace")[-200:])
             if rc and job.writes and job.writes[0] == "package" and read(target) != before and \
                     job.written(self.tern, self.work) != self.reference(job)[1]:
                 raise Finding("a failed pack replaced the package that was there by something else")

@@ -27,8 +27,8 @@ tn_gx tn_sc_refuse(tn_sc *c, const char *what) {
 
 enum { ANY = TN_J_ALL, NUMBERS = TN_J_INT | TN_J_NUM };
 
-/* What is done with a keyword: 0, it is held or says nothing about values; else the types of values for which
- * it would have to be held and is not. */
+/* This says what is done with a keyword. With 0 it is held, or says nothing about values. Else these are the
+ * types of values for which it would have to be held and is not. */
 static const struct keyword {
     const char *name;
     unsigned refused_for;
@@ -156,7 +156,7 @@ static int hex(char h) {
                                   : -1;
 }
 
-/* One step of a JSON pointer out of *p, its escapes (%41, ~0, ~1) undone. */
+/* Takes one step of a JSON pointer out of *p, its escapes (%41, ~0, ~1) undone. */
 static bool pointer_step(const char **p, char *out, size_t cap) {
     size_t n = 0;
     for (; **p && **p != '/'; (*p)++) {
@@ -224,14 +224,22 @@ void tn_goal_add(tn_sc *c, tn_goal *g, const json_t *schema) {
     g->a[g->n++] = (tn_atom){schema, 0};
 }
 
+static bool is_goal(const tn_sc *c, const tn_known_goal *k, const tn_goal *g) {
+    bool same = k->n == g->n;
+    for (size_t j = 0; j < g->n && same; j++)
+        same = c->atoms[k->first + j].s == g->a[j].s && c->atoms[k->first + j].skip == g->a[j].skip;
+    return same;
+}
+
 tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g) {
     if (c->st != TERN_OK || never(g)) return TN_GX_NEVER;
-    for (size_t i = 0; i < c->n_goals; i++) {
-        const tn_known_goal *k = &c->goals[i];
-        bool same = k->n == g->n;
-        for (size_t j = 0; j < g->n && same; j++)
-            same = c->atoms[k->first + j].s == g->a[j].s && c->atoms[k->first + j].skip == g->a[j].skip;
-        if (same) return tn_gx_rule(c->b, k->rule);
+    uint64_t h = 0; /* addresses are the heap's: a schema cannot make its parts collide */
+    for (size_t j = 0; j < g->n; j++)
+        h = (h ^ (uint64_t)(uintptr_t)g->a[j].s ^ g->a[j].skip) * 0x9e3779b97f4a7c15u;
+    size_t at = (size_t)(h >> 32) % TN_SCHEMA_SLOTS;
+    for (; c->slots[at]; at = (at + 1) % TN_SCHEMA_SLOTS) {
+        const tn_known_goal *k = &c->goals[c->slots[at] - 1];
+        if (is_goal(c, k, g)) return tn_gx_rule(c->b, k->rule);
     }
     tn_ctx *ctx = c->b->ctx;
     if (c->n_goals >= TN_SCHEMA_GOALS)
@@ -242,13 +250,14 @@ tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g) {
     tn_grule r = tn_gb_rule(c->b, "", 0);
     if (g->n) memcpy(c->atoms + c->n_atoms, g->a, g->n * sizeof *g->a);
     c->goals[c->n_goals++] = (tn_known_goal){c->n_atoms, g->n, r};
+    c->slots[at] = (uint32_t)c->n_goals;
     c->n_atoms += g->n;
     return tn_gx_rule(c->b, r);
 }
 
 static tn_gx goal_expr(tn_sc *c, const tn_goal *g, int depth);
 
-/* References and conjunctions taken in. */
+/* Takes references and conjunctions in. */
 static void unfold(tn_sc *c, tn_goal *g) {
     for (size_t i = 0; i < g->n && c->st == TERN_OK && !never(g); i++) {
         tn_atom *a = &g->a[i];
@@ -313,7 +322,8 @@ static bool requires(const json_t *s, const char *name) {
     return false;
 }
 
-/* No value fits both, as far as can be told from types, values, and properties that both require. */
+/* Tells whether no value fits both, as far as can be told from types, values, and properties that both
+ * require. */
 static bool apart(tn_sc *c, const json_t *a, const json_t *b, int depth) {
     if (json_is_false(a) || json_is_false(b)) return true;
     a = deref(c, a);
@@ -345,7 +355,7 @@ static bool apart(tn_sc *c, const json_t *a, const json_t *b, int depth) {
     return false;
 }
 
-/* The goal with each of the alternatives of its i-th schema's `word`. */
+/* Compiles the goal with each of the alternatives of its i-th schema's `word`. */
 static tn_gx branch(tn_sc *c, const tn_goal *g, size_t i, const char *word, uint32_t skip, int depth) {
     const json_t *list = json_object_get(g->a[i].s, word);
     size_t n = json_array_size(list);
@@ -371,7 +381,7 @@ static tn_gx branch(tn_sc *c, const tn_goal *g, size_t i, const char *word, uint
     return x;
 }
 
-/* The values that a const or enum lists and every schema of the goal takes. */
+/* Compiles the values that a const or enum lists and every schema of the goal takes. */
 static tn_gx listed(tn_sc *c, const tn_goal *g, const json_t *from) {
     tn_gx x = TN_GX_NEVER;
     const json_t *v;
@@ -432,6 +442,11 @@ tern_status tn_schema_read(tn_gb *b, const char *json, size_t n_bytes, tn_grule 
     json_t *s = json_loadb(json, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &je);
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "json schema: not valid JSON, line %d: %.200s", je.line, je.text);
     tn_sc c = {.b = b, .root = s, .err = err};
+    c.slots = tn_calloc(b->ctx, TN_MEM_TEXT, TN_SCHEMA_SLOTS, sizeof *c.slots);
+    if (!c.slots) {
+        json_decref(s);
+        return tn_fail(err, TERN_E_MEMORY, "json schema: no memory");
+    }
     tn_goal g = {.n = 0};
     tn_goal_add(&c, &g, s);
     *root = tn_gb_rule(b, "root", 4);
@@ -445,6 +460,7 @@ tern_status tn_schema_read(tn_gb *b, const char *json, size_t n_bytes, tn_grule 
     }
     tn_free(b->ctx, c.atoms);
     tn_free(b->ctx, c.goals);
+    tn_free(b->ctx, c.slots);
     json_decref(s);
     TN_TRY(c.st);
     return tn_gb_status(b, err);

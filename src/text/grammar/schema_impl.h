@@ -14,9 +14,15 @@
 
 #include <jansson.h>
 
-enum { TN_SCHEMA_ATOMS = 48, TN_SCHEMA_GOALS = 20000, TN_SCHEMA_BRANCHES = 512, TN_SCHEMA_DEPTH = 64 };
+enum {
+    TN_SCHEMA_ATOMS = 48,
+    TN_SCHEMA_GOALS = 20000,
+    TN_SCHEMA_SLOTS = 1 << 16,
+    TN_SCHEMA_BRANCHES = 512,
+    TN_SCHEMA_DEPTH = 64
+};
 
-/* Parts of a schema that a goal has taken care of. */
+/* These are parts of a schema that a goal has taken care of. */
 enum { TN_SKIP_REF = 1, TN_SKIP_ALL = 2, TN_SKIP_ANY = 4, TN_SKIP_ONE = 8 };
 
 typedef struct tn_atom {
@@ -54,20 +60,21 @@ typedef struct tn_sc {
     size_t n_atoms, cap_atoms;
     tn_known_goal *goals; /* rules made, the first n_done of them compiled */
     size_t n_goals, cap_goals, n_done;
-    int branches; /* alternatives of the goal at hand */
+    uint32_t *slots; /* [TN_SCHEMA_SLOTS]: a number in goals plus one, by the hash of its atoms; 0: free */
+    int branches;    /* alternatives of the goal at hand */
     tn_gx ws, string, chars, key_end, one_char, number,
         integer; /* rules of every schema, made when first used */
 } tn_sc;
 
-/* Remembers the first failure; returns TN_GX_NEVER. */
+/* Remembers the first failure and returns TN_GX_NEVER. */
 tn_gx tn_sc_fail(tn_sc *c, tern_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* "json schema: WHAT is not supported" */
+/* Fails with "json schema: WHAT is not supported". */
 tn_gx tn_sc_refuse(tn_sc *c, const char *what);
 
 void tn_goal_add(tn_sc *c, tn_goal *g, const json_t *schema); /* absent (NULL) and true add nothing */
-/* The rule of a goal, compiled once. */
+/* Returns the rule of a goal, compiled once. */
 tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g);
-/* The schema that a $ref names. */
+/* Returns the schema that a $ref names. */
 const json_t *tn_sc_resolve(tn_sc *c, const char *ref);
 /* Refuses keywords that cannot be held for values of these types. */
 bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types);
@@ -91,16 +98,16 @@ tn_gx tn_sc_pattern(tn_sc *c, const char *pattern, size_t n, uint32_t min,
 tn_gx tn_sc_format(tn_sc *c, const char *name);                    /* contents of a string */
 tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n); /* a string that is none of these */
 
-/* Numbers between bounds; an open one is infinite. */
+/* These are numbers between bounds; an open one is infinite. */
 typedef struct tn_bounds {
     double lo, hi;
     bool lo_open, hi_open; /* the bound itself is left out */
 } tn_bounds;
 tn_gx tn_sc_between(tn_sc *c, tn_bounds b, bool integer);
 
-/* JSON's equality: 1 and 1.0 are the same. */
+/* Compares as JSON does: 1 and 1.0 are the same. */
 bool tn_json_same(const json_t *a, const json_t *b);
-/* Also false after a failure. */
+/* Tells whether a value fits a schema. It is also false after a failure. */
 bool tn_sc_fits(tn_sc *c, const json_t *value, const json_t *schema, int depth);
 bool tn_sc_matches(tn_sc *c, const char *text, size_t n, const char *pattern);
 

@@ -1,0 +1,339 @@
+/* Hyperparameters from the metadata of a GGUF file. */
+#include "model/arch_impl.h"
+
+#include "base/status.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct keys {
+    const tn_gguf *g;
+    const char *prefix;
+    tern_error *err;
+    tern_status st;
+} keys;
+
+static const char *key_of(const keys *k, const char *tail, char buf[128]) {
+    snprintf(buf, 128, "%s.%s", k->prefix, tail);
+    return buf;
+}
+
+static int32_t int_key(keys *k, const char *tail, bool required, int32_t fallback) {
+    char buf[128];
+    int64_t v;
+    if (tn_gguf_i64(k->g, key_of(k, tail, buf), &v)) return v >= -1 && v <= INT32_MAX ? (int32_t)v : -1;
+    if ((required || tn_gguf_has(k->g, buf)) && k->st == TERN_OK)
+        k->st = tn_fail(k->err, TERN_E_FORMAT, "%s: metadata key '%s' is missing or no whole number",
+                        tn_gguf_path(k->g), buf);
+    return fallback;
+}
+
+static double num_key(keys *k, const char *tail, double fallback) {
+    char buf[128];
+    double v;
+    if (tn_gguf_f64(k->g, key_of(k, tail, buf), &v) && isfinite(v)) return v;
+    if (tn_gguf_has(k->g, buf) && k->st == TERN_OK)
+        k->st = tn_fail(k->err, TERN_E_FORMAT, "%s: metadata key '%s' is no finite number",
+                        tn_gguf_path(k->g), buf);
+    return fallback;
+}
+
+/* A tensor of per-pair factors; false when absent. One that is there but malformed fails k. */
+static bool factors(keys *k, const char *name, int n, double *out) {
+    const tn_tensor *t = tn_gguf_tensor(k->g, name);
+    if (!t) return false;
+    bool ok = t->dtype == TN_F32 && t->size_bytes == (uint64_t)n * 4;
+    for (int i = 0; i < n && ok; i++) {
+        float f;
+        memcpy(&f, t->data + (size_t)i * 4, 4);
+        ok = isfinite(f) && f > 0;
+        out[i] = (double)f;
+    }
+    if (!ok && k->st == TERN_OK) {
+        k->st = tn_fail(k->err, TERN_E_FORMAT,
+                        "%s: tensor %s at offset %" PRIu64 " is %" PRIu64
+                        " %s values, want %d F32, finite and positive",
+                        t->file, t->name, t->off_bytes, t->dims[0], tn_dtype_name(t->dtype), n);
+    }
+    return ok;
+}
+
+static tern_status gguf_yarn(keys *k, tn_hparams *h, double f[TN_MAX_ROT / 2]) {
+    tn_yarn y = {.factor = num_key(k, "rope.scaling.factor", 1),
+                 .orig_ctx = num_key(k, "rope.scaling.original_context_length", h->ctx_train),
+                 .beta_fast = num_key(k, "rope.scaling.yarn_beta_fast", 32),
+                 .beta_slow = num_key(k, "rope.scaling.yarn_beta_slow", 1),
+                 .whole = true};
+    double all = num_key(k, "rope.scaling.yarn_log_multiplier", 0);
+    double grown = tn_yarn_mscale(y.factor, 1);
+    h->rope_mscale =
+        (float)(num_key(k, "rope.scaling.attn_factor", 1) * num_key(k, "rope.scaling.yarn_attn_factor", 1) *
+                (all != 0 ? grown / tn_yarn_mscale(y.factor, all) : grown));
+    TN_TRY(k->st);
+    TN_FAIL_IF(num_key(k, "rope.scaling.yarn_ext_factor", 1) != 1, k->err, TERN_E_UNSUPPORTED,
+               "%s: metadata key 'rope.scaling.yarn_ext_factor' is not 1, which is not supported",
+               tn_gguf_path(k->g));
+    TN_FAIL_IF(!tn_yarn_ok(&y), k->err, TERN_E_FORMAT,
+               "%s: rope scaling of type yarn with a factor of %g from %g tokens, betas %g and %g",
+               tn_gguf_path(k->g), y.factor, y.orig_ctx, y.beta_fast, y.beta_slow);
+    tn_rope_yarn(h, &y, f);
+    return TERN_OK;
+}
+
+static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
+    const char *file = tn_gguf_path(k->g), *type = NULL;
+    size_t n_type = 0;
+    char buf[128];
+    h->rope_base = num_key(k, "rope.freq_base", 10000);
+    h->n_rot = int_key(k, "rope.dimension_count", false, h->d_head);
+    TN_FAIL_IF(h->n_rot < 0 || h->n_rot > TN_MAX_ROT || h->n_rot % 2 || !(h->rope_base > 1), k->err,
+               TERN_E_FORMAT, "%s: %d rotated values, rope base %g", file, h->n_rot, h->rope_base);
+    double f[TN_MAX_ROT / 2], short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
+    int n = h->n_rot / 2;
+    tn_rope_plain(h, f);
+    bool has_type = tn_gguf_str(k->g, key_of(k, "rope.scaling.type", buf), &type, &n_type);
+    if (factors(k, "rope_factors_long.weight", n, long_f) &&
+        factors(k, "rope_factors_short.weight", n, short_f)) {
+        int32_t orig = int_key(k, "rope.scaling.original_context_length", true, 1);
+        TN_TRY(k->st);
+        TN_FAIL_IF(orig < 1 || orig > h->ctx_train, k->err, TERN_E_FORMAT,
+                   "%s: longrope from a context of %d", file, orig);
+        tn_rope_long(h, short_f, long_f, orig, num_key(k, "rope.scaling.attn_factor", 0));
+        return k->st;
+    }
+    if (factors(k, "rope_freqs.weight", n, long_f)) { /* llama3 scaling, worked out by the converter */
+        for (int i = 0; i < n; i++) f[i] /= long_f[i];
+    } else if (has_type && n_type == 6 && !memcmp(type, "linear", 6)) {
+        double factor = num_key(k, "rope.scaling.factor", 1);
+        TN_FAIL_IF(!(factor > 0), k->err, TERN_E_FORMAT, "%s: rope scaling factor %g", file, factor);
+        for (int i = 0; i < n; i++) f[i] /= factor;
+    } else if (has_type && n_type == 4 && !memcmp(type, "yarn", 4)) {
+        TN_TRY(gguf_yarn(k, h, f));
+    } else if (has_type && !(n_type == 4 && !memcmp(type, "none", 4))) {
+        return tn_fail(k->err, TERN_E_UNSUPPORTED, "%s: rope scaling '%.*s' is not supported", file,
+                       (int)(n_type < 40 ? n_type : 40), type);
+    }
+    tn_rope_set(h, f);
+    double local_base = num_key(k, "rope.freq_base_swa", a->local_base > 0 ? a->local_base : h->rope_base);
+    TN_FAIL_IF(!(local_base > 1 && local_base < 1e12), k->err, TERN_E_FORMAT, "%s: rope base %g", file,
+               local_base);
+    tn_rope_set_local(h, local_base);
+    return k->st;
+}
+
+/* ---- windows --------------------------------------------------------------------------------------- */
+
+/* The period is a number, or said layer by layer: 1 for every layer with a window. */
+static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
+    char buf[128];
+    if (!a->window) return TERN_OK;
+    /* Gemma 2's first files do not say it */
+    h->window = int_key(k, "attention.sliding_window", false, !strcmp(a->gguf, "gemma2") ? 4096 : 0);
+    int64_t n = tn_gguf_arr_n(k->g, key_of(k, "attention.sliding_window_pattern", buf));
+    if (n < 0) {
+        h->window_pattern = int_key(k, "attention.sliding_window_pattern", false, a->window_pattern);
+        return k->st;
+    }
+    TN_FAIL_IF(!a->window_pattern, k->err, TERN_E_UNSUPPORTED,
+               "%s: '%s' is not supported for architecture %s", tn_gguf_path(k->g), buf, a->name);
+    TN_FAIL_IF(n != h->n_layers, k->err, TERN_E_FORMAT, "%s: '%s' has %" PRId64 " layers, the model %d",
+               tn_gguf_path(k->g), buf, n, h->n_layers);
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        int64_t v = -1;
+        TN_FAIL_IF(!tn_gguf_arr_i64(k->g, buf, i, &v) || (v != 0) != ((i + 1) % a->window_pattern != 0),
+                   k->err, TERN_E_UNSUPPORTED, "%s: '%s' is not the pattern of this architecture at layer %d",
+                   tn_gguf_path(k->g), buf, i);
+    }
+    return TERN_OK;
+}
+
+/* ---- scales ---------------------------------------------------------------------------------------- */
+
+static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
+    if (a->scales != TN_SCALES_NONE) {
+        double divisor = num_key(k, "logit_scale", 0);
+        h->embd_scale = (float)num_key(k, "embedding_scale", 0);
+        h->residual_scale = (float)num_key(k, "residual_scale", 0);
+        TN_TRY(k->st);
+        TN_FAIL_IF(!(divisor > 0) || !(h->embd_scale > 0) || !(h->residual_scale > 0), k->err, TERN_E_FORMAT,
+                   "%s: architecture %s needs the metadata keys 'embedding_scale', 'residual_scale' and "
+                   "'logit_scale', "
+                   "all positive",
+                   tn_gguf_path(k->g), a->name);
+        h->logit_scale = (float)(1 / divisor);
+    }
+    bool rope = true;
+    char buf[128];
+    if (a->scales == TN_SCALES_GRANITE &&
+        tn_gguf_bool(k->g, key_of(k, "rope.scaling.finetuned", buf), &rope) && !rope)
+        h->no_rope_pattern = 1; /* so these files say that no layer has rope */
+    if (a->temperature) {
+        h->temp_scale = (float)num_key(k, "attention.temperature_scale", 0);
+        h->temp_every = int_key(k, "rope.scaling.original_context_length", h->temp_scale != 0, 0);
+    }
+    return k->st;
+}
+
+/* ---- keys that nobody reads ------------------------------------------------------------------------ */
+
+/* What a key of the architecture means to a reader of this one. */
+typedef enum key_use {
+    KEY_READ,      /* it is read, or says nothing of what is computed */
+    KEY_NONE_IS_0, /* it changes what is computed unless it is 0, or false */
+    KEY_NONE_IS_1,
+    KEY_EXPERTS,    /* KEY_NONE_IS_0 where the architecture has no experts */
+    KEY_SCALES,     /* KEY_NONE_IS_1 where the architecture has no scales */
+    KEY_TEMPERATURE /* KEY_NONE_IS_0 where queries are not scaled */
+} key_use;
+
+static const struct {
+    const char *tail;
+    key_use use;
+} known[] = {
+    {"block_count", KEY_READ},
+    {"context_length", KEY_READ},
+    {"embedding_length", KEY_READ},
+    {"feed_forward_length", KEY_READ},
+    {"vocab_size", KEY_READ},
+    {"tensor_data_layout", KEY_READ},
+    {"file_type", KEY_READ},
+    {"pooling_type", KEY_READ},
+    {"attn_logit_softcapping", KEY_READ},
+    {"final_logit_softcapping", KEY_READ},
+    {"attention.head_count", KEY_READ},
+    {"attention.head_count_kv", KEY_READ},
+    {"attention.key_length", KEY_READ},
+    {"attention.value_length", KEY_READ},
+    {"attention.layer_norm_epsilon", KEY_READ},
+    {"attention.layer_norm_rms_epsilon", KEY_READ},
+    {"attention.sliding_window", KEY_READ},
+    {"attention.sliding_window_pattern", KEY_READ},
+    {"attention.scale", KEY_READ},
+    {"attention.causal", KEY_NONE_IS_1},
+    {"attention.clamp_kqv", KEY_NONE_IS_0},
+    {"attention.max_alibi_bias", KEY_NONE_IS_0},
+    {"attention.output_scale", KEY_NONE_IS_1},
+    {"attention.temperature_scale", KEY_TEMPERATURE},
+    {"attention.temperature_length", KEY_READ}, /* says nothing without a scale */
+    {"rope.dimension_count", KEY_READ},
+    {"rope.freq_base", KEY_READ},
+    {"rope.freq_base_swa", KEY_READ},
+    {"rope.dimension_count_swa", KEY_READ},
+    {"rope.scale_linear", KEY_NONE_IS_1},
+    {"rope.scaling.type", KEY_READ},
+    {"rope.scaling.factor", KEY_READ},
+    {"rope.scaling.attn_factor", KEY_READ},
+    {"rope.scaling.original_context_length", KEY_READ},
+    {"rope.scaling.finetuned", KEY_READ},
+    {"rope.scaling.yarn_log_multiplier", KEY_READ},
+    {"rope.scaling.yarn_ext_factor", KEY_READ},
+    {"rope.scaling.yarn_attn_factor", KEY_READ},
+    {"rope.scaling.yarn_beta_fast", KEY_READ},
+    {"rope.scaling.yarn_beta_slow", KEY_READ},
+    {"embedding_scale", KEY_SCALES},
+    {"residual_scale", KEY_SCALES},
+    {"logit_scale", KEY_SCALES},
+    {"expert_count", KEY_EXPERTS},
+    {"expert_feed_forward_length", KEY_EXPERTS},
+    {"expert_shared_count", KEY_NONE_IS_0},
+    {"expert_shared_feed_forward_length", KEY_NONE_IS_0},
+    {"expert_group_count", KEY_NONE_IS_0},
+    {"expert_group_used_count", KEY_NONE_IS_0},
+    {"expert_weights_scale", KEY_NONE_IS_1},
+    {"leading_dense_block_count", KEY_NONE_IS_0},
+    {"expert_used_count", KEY_READ}, /* says nothing without experts */
+    {"nextn_predict_layers", KEY_NONE_IS_0},
+    {"use_parallel_residual", KEY_NONE_IS_0},
+};
+
+static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
+    char buf[128];
+    double v = 0;
+    int64_t i;
+    for (size_t j = 0; j < sizeof known / sizeof known[0]; j++) {
+        if (strcmp(known[j].tail, tail)) continue;
+        if (!tn_gguf_f64(k->g, key_of(k, tail, buf), &v) && tn_gguf_i64(k->g, buf, &i)) v = (double)i;
+        key_use use = known[j].use;
+        if (use == KEY_SCALES) use = a->scales == TN_SCALES_NONE ? KEY_NONE_IS_1 : KEY_READ;
+        if (use == KEY_EXPERTS) use = a->experts ? KEY_READ : KEY_NONE_IS_0;
+        if (use == KEY_TEMPERATURE) use = a->temperature ? KEY_READ : KEY_NONE_IS_0;
+        return use == KEY_READ || v == (use == KEY_NONE_IS_1 ? 1 : 0);
+    }
+    return false;
+}
+
+/* A key under the architecture's name that is not known may change what the model computes: it is refused. */
+static tern_status check_keys(const keys *k, const tn_arch *a) {
+    size_t n_prefix = strlen(k->prefix);
+    for (size_t i = 0; i < tn_gguf_n_keys(k->g); i++) {
+        size_t n;
+        char tail[96];
+        const char *key = tn_gguf_key_at(k->g, i, &n);
+        if (n <= n_prefix + 1 || memcmp(key, k->prefix, n_prefix) || key[n_prefix] != '.') continue;
+        snprintf(tail, sizeof tail, "%.*s", (int)(n - n_prefix - 1 < 95 ? n - n_prefix - 1 : 95),
+                 key + n_prefix + 1);
+        TN_FAIL_IF(!harmless(k, a, tail), k->err, TERN_E_UNSUPPORTED,
+                   "%s: metadata key '%s.%s' may change what the model computes, and is not supported",
+                   tn_gguf_path(k->g), k->prefix, tail);
+    }
+    return TERN_OK;
+}
+
+/* ---- all ------------------------------------------------------------------------------------------- */
+
+tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams *h, tern_error *err) {
+    keys k = {.g = g, .prefix = a->gguf, .err = err};
+    tn_arch_begin(a, h);
+    const char *name;
+    size_t n_name;
+    if (tn_gguf_str(g, "general.name", &name, &n_name))
+        snprintf(h->name, sizeof h->name, "%.*s", (int)(n_name < 120 ? n_name : 120), name);
+    h->n_layers = int_key(&k, "block_count", true, 0);
+    h->n_embd = int_key(&k, "embedding_length", true, 0);
+    h->n_heads = int_key(&k, "attention.head_count", true, 1);
+    h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
+    h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
+    h->ctx_train = int_key(&k, "context_length", true, 0);
+    h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
+    h->norm_eps = (float)num_key(
+        &k, a->norm == TN_NORM_LAYER ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+        1e-5);
+    h->attn_soft_cap = (float)num_key(&k, "attn_logit_softcapping", 0);
+    h->logit_soft_cap = (float)num_key(&k, "final_logit_softcapping", 0);
+    h->attn_scale = (float)num_key(&k, "attention.scale", 0);
+    /* the one model whose scale no key tells: Gemma 2 27B, known by its layers */
+    if (a->post_norms && h->n_layers == 46 && h->attn_scale == 0 && h->n_heads > 0)
+        h->attn_scale = (float)(1 / sqrt((double)h->n_embd / h->n_heads));
+    /* and Gemma 3 27B */
+    if (a->local_rope && a->post_norms && a->scale_embd && h->n_layers == 62 && h->attn_scale == 0 &&
+        h->n_heads > 0)
+        h->attn_scale = (float)(1 / sqrt((double)h->n_embd / h->n_heads));
+    int32_t d_value = int_key(&k, "attention.value_length", false, h->d_head);
+    int32_t n_experts = int_key(&k, "expert_count", false, 0);
+    TN_TRY(k.st);
+    TN_FAIL_IF(n_experts && !a->experts, err, TERN_E_UNSUPPORTED,
+               "%s: a mixture of %d experts is not supported for architecture %s", tn_gguf_path(g), n_experts,
+               a->name);
+    if (a->experts) {
+        h->n_experts = n_experts;
+        h->n_experts_used = int_key(&k, "expert_used_count", true, 1);
+        h->n_ff = int_key(&k, "expert_feed_forward_length", false, h->n_ff);
+        TN_TRY(k.st);
+    }
+    TN_FAIL_IF(d_value != h->d_head, err, TERN_E_UNSUPPORTED,
+               "%s: keys of %d values and values of %d are not supported", tn_gguf_path(g), h->d_head,
+               d_value);
+    TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
+               "%s: layers %d, want 1 to %d", tn_gguf_path(g), h->n_layers, TN_MAX_LAYERS);
+    TN_TRY(check_keys(&k, a));
+    TN_TRY(gguf_windows(&k, a, h));
+    TN_TRY(gguf_scales(&k, a, h));
+    h->tied = !tn_gguf_tensor(g, "output.weight");
+    const tn_tensor *embd = tn_gguf_tensor(g, "token_embd.weight");
+    TN_FAIL_IF(!embd, err, TERN_E_FORMAT, "%s: tensor token_embd.weight is missing", tn_gguf_path(g));
+    h->n_vocab = embd->dims[0] <= INT32_MAX ? (int32_t)embd->dims[0] : -1;
+    TN_TRY(gguf_rope(&k, a, h));
+    return tn_arch_finish(a, tn_gguf_path(g), h, err);
+}

@@ -1,0 +1,363 @@
+/* Hyperparameters from a config.json. */
+#include "model/arch_impl.h"
+
+#include "base/status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct config {
+    const json_t *o;
+    const char *file;
+    tern_error *err;
+    tern_status st;
+} config;
+
+static double number(config *c, const json_t *o, const char *key, bool required, double fallback) {
+    const json_t *v = json_object_get(o, key);
+    if (json_is_number(v) && isfinite(json_number_value(v))) return json_number_value(v);
+    if ((required || (v && !json_is_null(v))) && c->st == TERN_OK) {
+        c->st =
+            tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %s", c->file, key, v ? "not a number" : "missing");
+    }
+    return fallback;
+}
+
+static int32_t whole(config *c, const char *key, bool required, int32_t fallback) {
+    double v = number(c, c->o, key, required, fallback);
+    bool in_range = v >= -1 && v <= INT32_MAX;
+    if ((!in_range || v != floor(v)) && c->st == TERN_OK) {
+        c->st = tn_fail(c->err, TERN_E_FORMAT, "%s: '%s' is %g, %s", c->file, key, v,
+                        in_range ? "not a whole number" : "out of range");
+    }
+    return in_range ? (int32_t)v : -1;
+}
+
+static bool truth(const config *c, const char *key) { return json_is_true(json_object_get(c->o, key)); }
+
+static tern_status parse_act(config *c, const tn_arch *a, tn_hparams *h) {
+    const char *s = json_string_value(json_object_get(c->o, "hidden_activation"));
+    if (!s) s = json_string_value(json_object_get(c->o, "hidden_act"));
+    if (!s) return TERN_OK;
+    static const struct {
+        const char *name;
+        tn_act act;
+    } acts[] = {{"silu", TN_ACT_SILU},
+                {"swish", TN_ACT_SILU},
+                {"gelu_pytorch_tanh", TN_ACT_GELU_TANH},
+                {"gelu_new", TN_ACT_GELU_TANH},
+                {"gelu_fast", TN_ACT_GELU_TANH},
+                {"gelu", TN_ACT_GELU_ERF},
+                {"relu", TN_ACT_RELU},
+                {"relu2", TN_ACT_RELU2}};
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
+        if (strcmp(s, acts[i].name)) continue;
+        h->act = acts[i].act;
+        if (!strcmp(a->name, "gemma") && h->act == TN_ACT_GELU_ERF)
+            h->act = TN_ACT_GELU_TANH; /* Gemma 1 configs say gelu and mean tanh */
+        return TERN_OK;
+    }
+    return tn_fail(c->err, TERN_E_UNSUPPORTED, "%s: activation '%.40s' is unknown", c->file, s);
+}
+
+static tern_status parse_factors(config *c, const json_t *o, const char *key, int n, double *out) {
+    const json_t *a = json_object_get(o, key);
+    TN_FAIL_IF((int)json_array_size(a) != n, c->err, TERN_E_FORMAT, "%s: rope '%s' has %zu factors, want %d",
+               c->file, key, json_array_size(a), n);
+    for (int i = 0; i < n; i++) {
+        out[i] = json_number_value(json_array_get(a, (size_t)i));
+        TN_FAIL_IF(!(out[i] > 0), c->err, TERN_E_FORMAT, "%s: rope '%s' has a factor that is not positive",
+                   c->file, key);
+    }
+    return TERN_OK;
+}
+
+/* ---- rope ---------------------------------------------------------------------------------------- */
+
+/* What the config says of rope: an object of its own since transformers 5, one for each kind of layer where they
+ * differ; beside the rest before. kind: "full_attention", "sliding_attention". */
+static const json_t *rope_object(const config *c, const char *kind) {
+    const json_t *r = json_object_get(c->o, "rope_parameters");
+    if (!json_is_object(r)) r = json_object_get(c->o, "rope_scaling");
+    const json_t *of_kind = json_object_get(r, kind);
+    return json_is_object(of_kind) ? of_kind : r;
+}
+
+static tern_status longrope(config *c, const json_t *r, tn_hparams *h) {
+    double short_f[TN_MAX_ROT / 2], long_f[TN_MAX_ROT / 2];
+    TN_TRY(parse_factors(c, r, "short_factor", h->n_rot / 2, short_f));
+    TN_TRY(parse_factors(c, r, "long_factor", h->n_rot / 2, long_f));
+    double orig = number(c, c->o, "original_max_position_embeddings", false,
+                         number(c, r, "original_max_position_embeddings", false, 0));
+    TN_FAIL_IF(!(orig >= 1 && orig <= h->ctx_train), c->err, TERN_E_FORMAT,
+               "%s: longrope without a sane original_max_position_embeddings", c->file);
+    tn_rope_long(h, short_f, long_f, (int32_t)orig, number(c, r, "attention_factor", false, 0));
+    return TERN_OK;
+}
+
+static tern_status yarn(config *c, const json_t *r, tn_hparams *h, double f[TN_MAX_ROT / 2]) {
+    tn_yarn y = {.factor = number(c, r, "factor", true, 1),
+                 .orig_ctx = number(c, r, "original_max_position_embeddings", false, h->ctx_train),
+                 .beta_fast = number(c, r, "beta_fast", false, 32),
+                 .beta_slow = number(c, r, "beta_slow", false, 1),
+                 .whole = !json_is_false(json_object_get(r, "truncate"))};
+    double m = number(c, r, "mscale", false, 0), all = number(c, r, "mscale_all_dim", false, 0);
+    double grown = m != 0 && all != 0 ? tn_yarn_mscale(y.factor, m) / tn_yarn_mscale(y.factor, all)
+                                      : tn_yarn_mscale(y.factor, 1);
+    h->rope_mscale = (float)number(c, r, "attention_factor", false, grown);
+    TN_FAIL_IF(!tn_yarn_ok(&y), c->err, TERN_E_FORMAT,
+               "%s: rope scaling of type yarn with a factor of %g from %g tokens, betas %g and %g", c->file,
+               y.factor, y.orig_ctx, y.beta_fast, y.beta_slow);
+    tn_rope_yarn(h, &y, f);
+    return c->st;
+}
+
+static tern_status llama3(config *c, const json_t *r, const tn_hparams *h, double f[TN_MAX_ROT / 2]) {
+    double factor = number(c, r, "factor", true, 1), low = number(c, r, "low_freq_factor", true, 1),
+           high = number(c, r, "high_freq_factor", true, 4),
+           orig = number(c, r, "original_max_position_embeddings", true, 8192);
+    TN_FAIL_IF(!(factor > 0 && low > 0 && high > low && orig > 0), c->err, TERN_E_FORMAT,
+               "%s: rope scaling of type llama3 with odd factors", c->file);
+    tn_rope_llama3(f, h->n_rot / 2, factor, low, high, orig);
+    return TERN_OK;
+}
+
+/* Frequencies by the scaling's type; f holds the plain ones. */
+static tern_status scale_rope(config *c, const json_t *r, const char *type, tn_hparams *h,
+                              double f[TN_MAX_ROT / 2]) {
+    double alpha = number(c, r, "alpha", false, 0);
+    if (!type || !strcmp(type, "default")) {
+        return TERN_OK;
+    } else if (!strcmp(type, "linear")) {
+        double factor = number(c, r, "factor", true, 1);
+        TN_FAIL_IF(!(factor > 0), c->err, TERN_E_FORMAT, "%s: rope factor %g", c->file, factor);
+        for (int i = 0; i < h->n_rot / 2; i++) f[i] /= factor;
+    } else if (!strcmp(type, "dynamic") && alpha > 0) { /* Hunyuan: the base grows, whatever the length */
+        h->rope_base *= pow(alpha, h->n_rot / (h->n_rot - 2.0));
+        tn_rope_plain(h, f);
+    } else if (!strcmp(type, "llama3")) {
+        return llama3(c, r, h, f);
+    } else if (!strcmp(type, "yarn")) {
+        return yarn(c, r, h, f);
+    } else {
+        return tn_fail(c->err, TERN_E_UNSUPPORTED,
+                       "%s: rope scaling '%.40s' is not supported (linear, llama3, longrope and yarn are)",
+                       c->file, type);
+    }
+    return TERN_OK;
+}
+
+static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
+    const json_t *r = rope_object(c, "full_attention"), *local = rope_object(c, "sliding_attention");
+    h->rope_base = number(c, c->o, "rope_theta", false, number(c, r, "rope_theta", false, 10000));
+    double partial =
+        number(c, c->o, "partial_rotary_factor", false, number(c, r, "partial_rotary_factor", false, 1));
+    double local_base =
+        number(c, c->o, "rope_local_base_freq", false, a->local_base > 0 ? a->local_base : h->rope_base);
+    if (local != r) local_base = number(c, local, "rope_theta", false, local_base);
+    TN_FAIL_IF(!(partial > 0 && partial <= 1), c->err, TERN_E_FORMAT, "%s: partial_rotary_factor %g", c->file,
+               partial);
+    TN_TRY(c->st);
+    TN_FAIL_IF(h->d_head < 4 || h->d_head > 512 || !(h->rope_base > 1) || !(local_base > 1), c->err,
+               TERN_E_FORMAT, "%s: head size %d, rope bases %g and %g", c->file, h->d_head, h->rope_base,
+               local_base);
+    h->n_rot = (int32_t)((double)h->d_head * partial) / 2 * 2;
+    TN_FAIL_IF(h->n_rot > TN_MAX_ROT || h->n_rot < 2, c->err, TERN_E_UNSUPPORTED,
+               "%s: %d rotated values, 2 to %d are possible", c->file, h->n_rot, TN_MAX_ROT);
+    const char *type = json_string_value(json_object_get(r, "rope_type"));
+    if (!type) type = json_string_value(json_object_get(r, "type"));
+    if (type && (!strcmp(type, "longrope") || !strcmp(type, "su"))) return longrope(c, r, h);
+    double f[TN_MAX_ROT / 2];
+    tn_rope_plain(h, f);
+    TN_TRY(scale_rope(c, r, type, h, f));
+    tn_rope_set(h, f);
+    tn_rope_set_local(h, local_base);
+    double beta = number(c, r, "llama_4_scaling_beta", false, 0);
+    TN_FAIL_IF(beta != 0 && !a->temperature, c->err, TERN_E_UNSUPPORTED,
+               "%s: 'llama_4_scaling_beta' is not supported for model type %s", c->file, a->hf);
+    if (beta != 0) {
+        double every = number(c, r, "original_max_position_embeddings", true, 0);
+        h->temp_scale = (float)beta;
+        h->temp_every = every >= 1 && every <= INT32_MAX ? (int32_t)every : 0;
+    }
+    return c->st;
+}
+
+/* ---- layers that differ ---------------------------------------------------------------------------- */
+
+/* Words for every layer: "full_attention" and "sliding_attention" as the model's period of windows has them. */
+static tern_status check_layer_types(config *c, const tn_hparams *h) {
+    const json_t *types = json_object_get(c->o, "layer_types");
+    TN_FAIL_IF(json_is_array(types) && (int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
+               "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
+               h->n_layers);
+    for (int32_t i = 0; json_is_array(types) && i < h->n_layers; i++) {
+        const char *t = json_string_value(json_array_get(types, (size_t)i));
+        bool sliding = t && !strcmp(t, "sliding_attention"), full = t && !strcmp(t, "full_attention");
+        TN_FAIL_IF(!sliding && !full, c->err, TERN_E_UNSUPPORTED,
+                   "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
+        TN_FAIL_IF(sliding != (tn_layer_window(h, i) > 0), c->err, TERN_E_UNSUPPORTED,
+                   "%s: 'layer_types' says '%s' of layer %d, which is not the pattern of this architecture",
+                   c->file, t, i);
+    }
+    return TERN_OK;
+}
+
+/* The period: a number, or letters of which the last alone is G ("LLLG"). */
+static tern_status parse_windows(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->window) return TERN_OK;
+    h->window = whole(c, "sliding_window", false, 0);
+    const char *key = json_object_get(c->o, "_sliding_window_pattern") ? "_sliding_window_pattern"
+                                                                       : "sliding_window_pattern";
+    const char *letters = json_string_value(json_object_get(c->o, key));
+    if (letters) {
+        size_t n = strspn(letters, "L");
+        TN_FAIL_IF(!n || n > 100 || strcmp(letters + n, "G"), c->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is '%.40s', want L and then one G", c->file, key, letters);
+        h->window_pattern = (int32_t)n + 1;
+    } else if (a->window_pattern) {
+        h->window_pattern = whole(c, key, false, a->window_pattern);
+        TN_FAIL_IF(h->window_pattern < 2, c->err, TERN_E_FORMAT, "%s: '%s' is %d", c->file, key,
+                   h->window_pattern);
+    }
+    return c->st;
+}
+
+/* 1 for every layer with rope: the last of every period has none. */
+static tern_status parse_no_rope(config *c, tn_hparams *h) {
+    const json_t *layers = json_object_get(c->o, "no_rope_layers");
+    int32_t period = whole(c, "no_rope_layer_interval", false, h->no_rope_pattern);
+    if (!h->no_rope_pattern) return c->st; /* other architectures: refused by check_neutral */
+    TN_FAIL_IF(period < 2, c->err, TERN_E_FORMAT, "%s: 'no_rope_layer_interval' is %d", c->file, period);
+    h->no_rope_pattern = period;
+    TN_FAIL_IF(json_is_array(layers) && (int32_t)json_array_size(layers) != h->n_layers, c->err,
+               TERN_E_FORMAT, "%s: 'no_rope_layers' has %zu layers, the model %d", c->file,
+               json_array_size(layers), h->n_layers);
+    for (int32_t i = 0; json_is_array(layers) && i < h->n_layers; i++) {
+        bool rope = json_integer_value(json_array_get(layers, (size_t)i)) != 0;
+        TN_FAIL_IF(rope != ((i + 1) % period != 0), c->err, TERN_E_UNSUPPORTED,
+                   "%s: 'no_rope_layers' is no period of %d: layer %d", c->file, period, i);
+    }
+    return c->st;
+}
+
+/* ---- scales ---------------------------------------------------------------------------------------- */
+
+static void parse_scales(config *c, const tn_arch *a, tn_hparams *h) {
+    const json_t *o = c->o;
+    if (a->scales == TN_SCALES_GRANITE) {
+        h->embd_scale = (float)number(c, o, "embedding_multiplier", false, 1);
+        h->residual_scale = (float)number(c, o, "residual_multiplier", false, 1);
+        h->attn_scale = (float)number(c, o, "attention_multiplier", false, 0);
+        h->logit_scale = (float)(1 / number(c, o, "logits_scaling", false, 1));
+    } else if (a->scales == TN_SCALES_MINICPM) {
+        h->embd_scale = (float)number(c, o, "scale_emb", false, 1);
+        double depth = number(c, o, "scale_depth", false, 0);
+        if (depth != 0) h->residual_scale = (float)(depth / sqrt((double)h->n_layers));
+        h->logit_scale = (float)(number(c, o, "dim_model_base", false, h->n_embd) / h->n_embd);
+    }
+}
+
+static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->experts) return;
+    h->n_experts = whole(c, "num_experts", false, whole(c, "num_local_experts", false, 0));
+    h->n_experts_used = whole(c, "num_experts_per_tok", true, 1);
+    h->n_ff = whole(c, "moe_intermediate_size", false, h->n_ff);
+    const json_t *norm = json_object_get(c->o, "norm_topk_prob");
+    if (json_is_boolean(norm)) h->experts_norm = json_is_true(norm);
+    if (whole(c, "decoder_sparse_step", false, 1) != 1 && c->st == TERN_OK)
+        c->st = tn_fail(c->err, TERN_E_UNSUPPORTED,
+                        "%s: experts in some layers only ('decoder_sparse_step') are not supported", c->file);
+}
+
+/* Keys that change what a model computes. One that this architecture does not read must say nothing: be absent, null,
+ * false, 0 or the number that stands for "none". */
+static tern_status check_neutral(const config *c, const tn_arch *a) {
+    static const struct {
+        const char *key;
+        double none;
+        tn_scales read_by;
+        bool layers_without_rope; /* read where the architecture has some */
+    } keys[] = {
+        {"num_experts", 1, TN_SCALES_NONE, false},
+        {"num_local_experts", 1, TN_SCALES_NONE, false},
+        {"mlp_only_layers", 0, TN_SCALES_NONE, false},
+        {"shared_intermediate_size", 0, TN_SCALES_NONE, false},
+        {"n_routed_experts", 1, TN_SCALES_NONE, false},
+        {"embedding_multiplier", 1, TN_SCALES_GRANITE, false},
+        {"residual_multiplier", 1, TN_SCALES_GRANITE, false},
+        {"attention_multiplier", 0, TN_SCALES_GRANITE, false},
+        {"logits_scaling", 1, TN_SCALES_GRANITE, false},
+        {"scale_emb", 1, TN_SCALES_MINICPM, false},
+        {"scale_depth", 0, TN_SCALES_MINICPM, false},
+        {"dim_model_base", 0, TN_SCALES_MINICPM, false},
+        {"no_rope_layers", 0, TN_SCALES_NONE, true},
+        {"no_rope_layer_interval", 0, TN_SCALES_NONE, true},
+        {"clip_qkv", 0, TN_SCALES_NONE, false},
+        {"qk_layernorm", 0, TN_SCALES_NONE, false},
+        {"use_cla", 0, TN_SCALES_NONE, false},
+        {"alibi", 0, TN_SCALES_NONE, false},
+        {"attn_output_gate", 0, TN_SCALES_NONE, false},
+        {"full_attention_interval", 0, TN_SCALES_NONE, false},
+        {"linear_num_value_heads", 0, TN_SCALES_NONE, false},
+        {"num_kv_shared_layers", 0, TN_SCALES_NONE, false},
+        {"hidden_size_per_layer_input", 0, TN_SCALES_NONE, false},
+        {"use_bidirectional_attention", 0, TN_SCALES_NONE, false},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const json_t *v = json_object_get(c->o, keys[i].key);
+        bool read = (keys[i].read_by && keys[i].read_by == a->scales) ||
+                    (keys[i].layers_without_rope && a->no_rope_pattern) ||
+                    (a->experts &&
+                     (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts")));
+        double n = json_number_value(v);
+        bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||
+                            (json_is_array(v) && !json_array_size(v)) ||
+                            (json_is_number(v) && (n == 0 || n == keys[i].none));
+        TN_FAIL_IF(!read && !says_nothing, c->err, TERN_E_UNSUPPORTED,
+                   "%s: '%s' is not supported for model type %s", c->file, keys[i].key, a->hf);
+    }
+    return TERN_OK;
+}
+
+tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *file, tn_hparams *h,
+                               tern_error *err) {
+    config c = {.o = o, .file = file, .err = err};
+    tn_arch_begin(a, h);
+    const char *name = json_string_value(json_object_get(o, "_name_or_path"));
+    if (name) snprintf(h->name, sizeof h->name, "%s", name);
+    h->n_layers = whole(&c, "num_hidden_layers", true, 0);
+    h->n_embd = whole(&c, "hidden_size", true, 0);
+    h->n_heads = whole(&c, "num_attention_heads", true, 1);
+    h->n_kv_heads = whole(&c, "num_key_value_heads", false, h->n_heads);
+    h->n_ff = whole(&c, "intermediate_size", true, 0);
+    h->n_vocab = whole(&c, "vocab_size", true, 0);
+    h->ctx_train = whole(&c, "max_position_embeddings", true, 0);
+    h->d_head = whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
+    h->norm_eps =
+        (float)number(&c, o, a->norm == TN_NORM_LAYER ? "layer_norm_eps" : "rms_norm_eps", false, 1e-5);
+    h->tied = truth(&c, "tie_word_embeddings");
+    h->attn_soft_cap = (float)number(&c, o, "attn_logit_softcapping", false, 0);
+    h->logit_soft_cap = (float)number(&c, o, "final_logit_softcapping", false, 0);
+    double q_scalar = number(&c, o, "query_pre_attn_scalar", false, 0);
+    if (q_scalar > 0) h->attn_scale = (float)(1 / sqrt(q_scalar));
+    parse_scales(&c, a, h);
+    parse_experts(&c, a, h);
+    TN_TRY(c.st);
+    TN_FAIL_IF(
+        a->gguf_only, err, TERN_E_UNSUPPORTED,
+        "%s: model type %s is read from GGUF files only: its folders hold experts in an order of their own",
+        file, a->hf);
+    TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
+               "%s: layers %d, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
+    TN_TRY(check_neutral(&c, a));
+    TN_TRY(parse_windows(&c, a, h));
+    TN_TRY(parse_no_rope(&c, h));
+    TN_FAIL_IF(truth(&c, "use_sliding_window") && whole(&c, "max_window_layers", false, 0) < h->n_layers, err,
+               TERN_E_UNSUPPORTED, "%s: use_sliding_window on some layers only is not supported", file);
+    TN_TRY(parse_act(&c, a, h));
+    TN_TRY(parse_rope(&c, a, h));
+    TN_TRY(tn_arch_finish(a, file, h, err));
+    return check_layer_types(&c, h);
+}

@@ -1,0 +1,32 @@
+/* model/arch_impl.h - what the readers of config.json (arch_hf.c) and of GGUF metadata (arch_gguf.c) share. */
+#ifndef TN_MODEL_ARCH_IMPL_H
+#define TN_MODEL_ARCH_IMPL_H
+
+#include "model/arch.h"
+
+/* What the table's row says, and neutral values for the rest. */
+void tn_arch_begin(const tn_arch *a, tn_hparams *h);
+/* Checks ranges and fills in what follows from the others. file: for messages. */
+tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, tern_error *err);
+
+/* Frequencies of the model's base, unscaled. */
+void tn_rope_plain(const tn_hparams *h, double out[TN_MAX_ROT / 2]);
+void tn_rope_set(tn_hparams *h, const double f[TN_MAX_ROT / 2]);
+/* The table of the layers with a window: of this base, unscaled. */
+void tn_rope_set_local(tn_hparams *h, double base);
+/* Phi-3: per-pair factors, short up to the original context and long beyond; scores grow with the stretch. */
+void tn_rope_long(tn_hparams *h, const double *short_f, const double *long_f, int32_t orig,
+                  double attn_factor);
+
+/* YaRN: pairs that turn more than beta_fast times in the original context are kept, those that turn less than
+ * beta_slow times are slowed by `factor`, with a ramp between. whole: the ramp begins and ends at whole pairs. */
+typedef struct tn_yarn {
+    double factor, orig_ctx, beta_fast, beta_slow;
+    bool whole;
+} tn_yarn;
+void tn_rope_yarn(const tn_hparams *h, const tn_yarn *y, double f[TN_MAX_ROT / 2]);
+bool tn_yarn_ok(const tn_yarn *y);
+/* By how much cos and sin grow: 1 + 0.1 m ln(factor). */
+double tn_yarn_mscale(double factor, double m);
+
+#endif

@@ -1,0 +1,254 @@
+/* Do packages of every dense architecture work with all that the engine has: predictions near float, the same bits
+ * at once and one by one, drafts that change no token, saved sessions, sparse attention? */
+#include "engine/engine.h"
+#include "lab/synth.h"
+#include "quant/pack.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { N_PROMPT = 300, N_NEW = 24, N_CTX = 1024 };
+
+static const char *const names[] = {"tiny-gemma3",   "tiny-smollm3",     "tiny-olmo2",   "tiny-olmo2+window",
+                                    "tiny-exaone4",  "tiny-granite",     "tiny-minicpm", "tiny-hunyuan-dense",
+                                    "tiny-mistral3", "tiny-phi3+partial"};
+enum { N_NAMES = sizeof names / sizeof names[0] };
+
+static char gguf[256], package[256], saved[256];
+static int32_t prompt[N_CTX];
+
+static void must(tern_status st, const tern_error *err) {
+    if (st != TERN_OK) fail_msg("%s", err->message);
+}
+
+/* A small model of this name in gguf, in this storage. */
+static int write_model(const char *name, tn_dtype dtype) {
+    tn_ctx ctx;
+    tern_error err = {0};
+    tn_pool *pool;
+    tn_ctx_init(&ctx, NULL);
+    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/families-%ld.gguf", (long)getpid());
+    snprintf(package, sizeof package, TN_BINARY_DIR "/families-%ld.tern", (long)getpid());
+    snprintf(saved, sizeof saved, TN_BINARY_DIR "/families-%ld.state", (long)getpid());
+    tern_status st = tn_pool_open(&ctx, 2, &pool, &err);
+    if (st == TERN_OK) st = tn_synth(&ctx, pool, name, gguf, 3, dtype, &err);
+    if (st != TERN_OK) print_message("%s: %s\n", name, err.message);
+    tn_pool_close(&pool);
+    for (int i = 0; i < N_CTX; i++)
+        prompt[i] = i % 7 < 4 ? 60 + i % 11 : (i * 37 + i / 5) % 250; /* parts come again */
+    return st == TERN_OK ? 0 : -1;
+}
+
+static int setup(void **state) {
+    const char *name = *state;
+    tn_ctx ctx;
+    tern_error err = {0};
+    tn_pack_options o;
+    if (write_model(name, TN_F16)) return -1;
+    tn_ctx_init(&ctx, NULL);
+    tn_pack_defaults(&o);
+    o.scheme = TN_SCHEME_LLM_NPU;
+    o.prune_percent = 0; /* the text is unlike the one calibrated on: outliers are made good everywhere */
+    o.calib_tokens = 512;
+    tern_status st = tn_pack(&ctx, gguf, package, &o, NULL, &err);
+    if (st != TERN_OK) print_message("%s: %s\n", name, err.message);
+    return st == TERN_OK ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    char profile[300];
+    snprintf(profile, sizeof profile, "%s.profile", package);
+    unlink(profile);
+    unlink(gguf);
+    unlink(package);
+    unlink(saved);
+    return 0;
+}
+
+static tern_engine *open_engine(const char *path, const char *attention) {
+    tern_options o;
+    tern_error err = {0};
+    tern_engine *e;
+    tn_options_defaults(&o);
+    o.n_threads = 2;
+    if (attention) o.attention = attention;
+    if (attention && !strcmp(attention, "shadow")) o.attention_ratio = 0.95f;
+    must(tern_engine_open(path, &o, &e, &err), &err);
+    return e;
+}
+
+static tern_session *open_session(tern_engine *e, const char *draft) {
+    tern_session_options so;
+    tern_error err = {0};
+    tern_session *s;
+    tern_session_options_defaults(&so);
+    so.n_ctx = N_CTX;
+    so.draft = draft;
+    must(tern_session_open(e, &so, &s, &err), &err);
+    return s;
+}
+
+static void prefill(tern_session *s, int n) {
+    tern_error err = {0};
+    must(tern_session_prefill(s, prompt, (size_t)n, &err), &err);
+}
+
+/* Kullback-Leibler divergence of b's predictions from a's. */
+static double divergence(const float *a, const float *b, int n) {
+    double sum_a = 0, sum_b = 0, kl = 0, max_a = -INFINITY, max_b = -INFINITY;
+    for (int i = 0; i < n; i++) max_a = fmax(max_a, (double)a[i]), max_b = fmax(max_b, (double)b[i]);
+    for (int i = 0; i < n; i++) sum_a += exp((double)a[i] - max_a), sum_b += exp((double)b[i] - max_b);
+    for (int i = 0; i < n; i++) {
+        double la = (double)a[i] - max_a - log(sum_a), lb = (double)b[i] - max_b - log(sum_b);
+        kl += exp(la) * (la - lb);
+    }
+    return kl;
+}
+
+typedef struct heard {
+    int32_t ids[N_NEW + 1]; /* bytes left of an unfinished character come last */
+    int n;
+} heard;
+
+static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
+    (void)text, (void)n, (void)logprob;
+    heard *h = user;
+    assert_true(h->n <= N_NEW);
+    h->ids[h->n++] = token;
+    return true;
+}
+
+static heard generate(tern_engine *e, const char *draft) {
+    tern_generate_options o;
+    tern_generate_result r;
+    tern_error err = {0};
+    heard h = {0};
+    tern_session *s = open_session(e, draft);
+    prefill(s, N_PROMPT);
+    tern_generate_options_defaults(&o);
+    o.max_tokens = N_NEW;
+    o.ignore_end = true;
+    o.sampling.temperature = 0;
+    o.on_token = on_token;
+    o.user = &h;
+    must(tern_session_generate(s, &o, &r, &err), &err);
+    assert_true(h.n >= N_NEW);
+    tern_session_close(&s);
+    return h;
+}
+
+static void one_family(void **state) {
+    const char *name = *state;
+    tern_error err = {0};
+    tern_engine *f = open_engine(gguf, NULL), *e = open_engine(package, "full");
+    int n_vocab = e->model->h.n_vocab;
+    tern_session *fs = open_session(f, "none"), *s = open_session(e, "none"), *one = open_session(e, "none");
+    double kl = 0;
+    prefill(fs, 40), prefill(s, 40);
+    for (int i = 40; i < 80; i++) { /* float and package side by side */
+        kl += divergence(tern_session_logits(fs), tern_session_logits(s), n_vocab) / 40;
+        must(tern_session_step(fs, prompt[i], &err), &err);
+        must(tern_session_step(s, prompt[i], &err), &err);
+    }
+    print_message("%s: KL divergence of the package %.4f\n", name, kl);
+    assert_true(kl < 0.1);
+    prefill(one, 80);
+    assert_memory_equal(tern_session_logits(one), tern_session_logits(s), (size_t)n_vocab * sizeof(float));
+    /* saved, loaded, gone on with */
+    must(tern_session_save(s, saved, &err), &err);
+    prefill(one, 20);
+    must(tern_session_load(one, saved, &err), &err);
+    must(tern_session_step(one, 77, &err), &err);
+    must(tern_session_step(s, 77, &err), &err);
+    assert_memory_equal(tern_session_logits(one), tern_session_logits(s), (size_t)n_vocab * sizeof(float));
+    /* a file of another model is refused */
+    assert_int_equal(tern_session_load(fs, saved, &err), TERN_E_INVALID);
+    heard plain = generate(e, "none"), drafted = generate(e, "lookup,sam,extend");
+    assert_memory_equal(&plain, &drafted, sizeof plain);
+    tern_session_close(&fs);
+    tern_session_close(&s);
+    tern_session_close(&one);
+    tern_engine_close(&f);
+    tern_engine_close(&e);
+}
+
+/* Long prompts through the estimate and a selection of nearly all that a row sees: nearly full attention by another
+ * way. */
+static void sparse(void **state) {
+    const char *name = *state;
+    tern_engine *full = open_engine(package, "full"), *e = open_engine(package, "shadow");
+    tern_session *a = open_session(full, "none"), *b = open_session(e, "none");
+    tern_stats stats;
+    prefill(a, 1000), prefill(b, 1000);
+    double kl = divergence(tern_session_logits(a), tern_session_logits(b), full->model->h.n_vocab);
+    tern_session_stats(b, &stats);
+    print_message("%s: %llu rows attended sparsely, KL divergence %.4f\n", name,
+                  (unsigned long long)stats.attn_rows, kl);
+    assert_true(stats.attn_rows > 0 && stats.attn_selected < stats.attn_seen);
+    assert_true(kl < 0.1);
+    tern_session_close(&a);
+    tern_session_close(&b);
+    tern_engine_close(&full);
+    tern_engine_close(&e);
+}
+
+/* Files that packages cannot hold: they run as they are, their blocks as well as floats, and packing says why it does
+ * not. */
+static void unpacked(void **state) {
+    const char *name = *state;
+    static const tn_dtype types[] = {TN_F16, TN_Q4_0, TN_Q8_0};
+    for (int t = 0; t < 3; t++) {
+        tern_error err = {0};
+        tn_ctx ctx;
+        tn_pack_options o;
+        assert_int_equal(write_model(name, types[t]), 0);
+        tern_engine *e = open_engine(gguf, NULL);
+        size_t n_vocab = (size_t)e->model->h.n_vocab;
+        tern_session *s = open_session(e, "none"), *one = open_session(e, "none");
+        prefill(s, 300);
+        prefill(one, 270);
+        for (int i = 270; i < 300; i++) must(tern_session_step(one, prompt[i], &err), &err);
+        assert_memory_equal(tern_session_logits(one), tern_session_logits(s), n_vocab * sizeof(float));
+        must(tern_session_save(s, saved, &err), &err);
+        prefill(one, 20);
+        must(tern_session_load(one, saved, &err), &err);
+        must(tern_session_step(one, 77, &err), &err);
+        must(tern_session_step(s, 77, &err), &err);
+        assert_memory_equal(tern_session_logits(one), tern_session_logits(s), n_vocab * sizeof(float));
+        heard plain = generate(e, "none"), drafted = generate(e, "lookup,sam,extend");
+        assert_memory_equal(&plain, &drafted, sizeof plain);
+        tern_session_close(&s);
+        tern_session_close(&one);
+        tern_engine_close(&e);
+        tn_ctx_init(&ctx, NULL);
+        tn_pack_defaults(&o);
+        assert_int_equal(tn_pack(&ctx, gguf, package, &o, NULL, &err), TERN_E_UNSUPPORTED);
+        if (!strstr(err.message, "packages cannot hold")) fail_msg("'%s'", err.message);
+        assert_int_equal(access(package, F_OK), -1);
+    }
+}
+
+static const char *const mixtures[] = {"tiny-qwen3moe", "tiny-gpt-oss", "tiny-granitemoe", "tiny-olmoe"};
+
+int main(void) {
+    struct CMUnitTest tests[2 * N_NAMES];
+    size_t n = 0;
+    for (int i = 0; i < N_NAMES; i++) {
+        if (getenv("TERN_TEST_QUICK") && i % 3) continue;
+        void *name = (void *)(uintptr_t)names[i];
+        tests[n++] = (struct CMUnitTest){names[i], one_family, setup, teardown, name};
+        if (i < 4) tests[n++] = (struct CMUnitTest){names[i], sparse, setup, teardown, name};
+    }
+    for (int i = 0; i < (getenv("TERN_TEST_QUICK") ? 2 : 4); i++)
+        tests[n++] =
+            (struct CMUnitTest){mixtures[i], unpacked, NULL, teardown, (void *)(uintptr_t)mixtures[i]};
+    return _cmocka_run_group_tests("families", tests, n, NULL, NULL);
+}
