@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Messages until the end of input. */
+/* Answers messages until the end of input. */
 static int talk(chat *c) {
     char history[4096];
     const char *term = getenv("TERM");

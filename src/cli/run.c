@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What was asked for. */
+/* A request is what was asked for. */
 typedef struct request {
     model_args ma;
     const char *words[4]; /* MODEL and TEXT, unless -m and -p say them; - is standard input */
@@ -30,7 +30,7 @@ typedef struct request {
     char *source; /* of --chat-template */
 } request;
 
-/* What became of it. */
+/* An outcome is what became of it. */
 typedef struct outcome {
     tern_engine *e;
     tern_session *s;
@@ -43,7 +43,7 @@ typedef struct outcome {
     tern_stats stats;
 } outcome;
 
-/* MODEL [TEXT] [-] in whatever is not said by options. */
+/* Finds MODEL [TEXT] [-] in whatever is not said by options. */
 static int sort_words(const command *c, request *r) {
     bool input = false;
     for (int i = 0; r->words[i]; i++) {
@@ -131,7 +131,7 @@ static int parse(int argc, char **argv, request *r) {
     return -1;
 }
 
-/* The file's text, then the prompt's. */
+/* Reads the file's text, then adds the prompt's. */
 static bool read_prompt(const request *r, outcome *o) {
     if (r->file && !(o->text = read_text_file(r->file, &o->n_text))) return false;
     if (!r->prompt) return true;

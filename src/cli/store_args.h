@@ -18,14 +18,14 @@
 int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
                         tern_session **out);
 
-/* The file to use: the one given, or the default place. NULL with a message printed: there is no such place.
- * Free with free(). */
+/* Returns the file to use: the one given, or the default place. Returns NULL with a message printed when
+ * there is no such place. The caller frees it with free(). */
 char *store_path(const char *given);
 
 /* The lines typed in chat: $XDG_STATE_HOME/tern-history or ~/.tern_history. false: there is no such place. */
 bool history_path(char *out, size_t cap);
 
-/* For a store that is used without an engine: notices go to standard error. */
+/* This is for a store that is used without an engine: notices go to standard error. */
 void store_ctx(tn_ctx *ctx);
 
 #endif
