@@ -79,6 +79,7 @@ int cmd_chat(int argc, char **argv) {
     ma.o.generate.max_tokens = 1024;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
+        PACK_ARG(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
         {"on-full", 0, "shift|stop", ARG_STR, &on_full, 0, 0,
          "a full context: the oldest turns leave it, or the answer ends (default shift)"},
