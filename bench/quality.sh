@@ -13,7 +13,7 @@ shift $(($# < 1 ? $# : 1))
 tern=${TERN:-build/tern} work=${WORK:-build/quality} text=${TEXT:-$model/eval/english.txt} calib=${CALIB:-$model/calib.txt}
 mkdir -p "$work"
 row() { # FILE LABEL
-    "$tern" eval -m "$1" --task ppl --data "$text" --protocol llama.cpp --kl "$model" --json 2>/dev/null >"$work/row.json"
+    "$tern" eval -m "$1" --exact --task ppl --data "$text" --protocol llama.cpp --kl "$model" --json 2>/dev/null >"$work/row.json"
     python3 - "$work/row.json" "$2" "$(stat -c %s "$1")" <<'PY'
 import json, math, sys
 r, label, size = json.load(open(sys.argv[1])), sys.argv[2], int(sys.argv[3])

@@ -8,6 +8,7 @@
 #include "formats/package.h"
 #include "quant/pack.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,7 +37,8 @@ static bool show_progress(void *user, const char *stage, double fraction) {
 int cmd_pack(int argc, char **argv) {
     const char *out = NULL, *scheme = "edgeflow", *shadow = "auto", *scope = "tensor", *allocation = NULL;
     bool json = false;
-    float bits = 0;
+    bool quick = false;
+    float bits = 0, quality = 0;
     tn_pack_options o;
     tn_pack_defaults(&o);
     const arg_spec specs[] = {
@@ -44,7 +46,12 @@ int cmd_pack(int argc, char **argv) {
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0,
          "edgeflow (default), gram, llm-npu, naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
-         "average bits of a weight (default: 5 with gram and edgeflow, else 8)"},
+         "average bits of a weight (default: 5 with edgeflow, what --quality needs with gram, else 8)"},
+        {"quality", 0, "PERCENT", ARG_FLOAT, &quality, 0.01, 50,
+         "with gram, in place of --bits: the fewest bits whose loss of perplexity stays below this, "
+         "estimated on the "
+         "calibration text (default 0.5)"},
+        {"quick", 0, NULL, ARG_FLAG, &quick, 0, 0, "calibrate on 512 tokens only: less time, more loss"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
          "measured), re (default with edgeflow: 1 to 8 by relative error), uniform (else), cmpq"},
@@ -57,7 +64,7 @@ int cmd_pack(int argc, char **argv) {
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0,
          "text to calibrate on (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7,
-         "tokens of it to use at most (default 8192)"},
+         "tokens of it to use at most (default 4096)"},
         {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5,
          "context while calibrating (default 512)"},
         {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100,
@@ -98,6 +105,8 @@ int cmd_pack(int argc, char **argv) {
     if (allocation && !tn_allocation_parse(allocation, &o.allocation))
         return usage_error(&c, "allocation '%s' is unknown; there are loss, re, uniform, cmpq", allocation);
     o.bits = (double)bits;
+    o.quality = (double)quality / 100;
+    if (quick && o.calib_tokens > 512) o.calib_tokens = 512;
     o.attn_times = tn_sparse_attn_times;
     if (strcmp(scope, "tensor") && strcmp(scope, "model"))
         return usage_error(&c, "bits-scope '%s' is unknown; there are tensor, model", scope);
@@ -116,16 +125,22 @@ int cmd_pack(int argc, char **argv) {
     double share = r.n_values ? 100.0 * (double)r.n_outliers / (double)r.n_values : 0;
     if (json) {
         json_t *j = tn_json_pack(
-            "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme",
-            scheme, "bytes", (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites",
+            "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I, s:f, s:f}", "package", out,
+            "scheme", scheme, "bytes", (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites",
             (int)r.n_shadowed, "unsmoothed_sites", (int)r.n_unsmoothed, "outlier_percent", share,
             "hot_channels", (json_int_t)r.n_hot, "channels", (json_int_t)r.n_channels, "hot_coverage",
             r.hot_coverage, "resident_row_bytes", (json_int_t)r.hot_row_bytes, "all_row_bytes",
-            (json_int_t)r.all_row_bytes, "calibration_tokens", (json_int_t)r.n_calib_tokens);
+            (json_int_t)r.all_row_bytes, "calibration_tokens", (json_int_t)r.n_calib_tokens, "bits", r.bits,
+            "estimated_kl", r.sensed_kl);
         return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r.package_bytes / 1048576,
            scheme, (unsigned long long)r.n_calib_tokens);
+    if (r.bits > 0) printf("%.2f bits a weight, output layer and embedding counted", r.bits);
+    if (r.sensed_kl > 0)
+        printf("; rounding them should cost about %.2f %% of perplexity (estimated on the calibration text)",
+               100 * expm1(r.sensed_kl));
+    if (r.bits > 0) puts("");
     if (r.n_unsmoothed)
         printf("inputs of %d of %d sites are not smoothed: %s\n", r.n_unsmoothed, r.n_sites,
                tn_pack_unsmoothed);

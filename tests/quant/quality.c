@@ -39,6 +39,7 @@ static tn_eval_result evaluate(const char *path, tern_engine *source, const char
     tern_engine *e = NULL;
     tern_error err = {0};
     if (tern_options_new(&o, &err) != TERN_OK ||
+        tern_options_set(o, "attention", "full", &err) != TERN_OK || /* what is measured is the weights */
         (weights && tern_options_set(o, "weights", weights, &err) != TERN_OK) ||
         tern_engine_open(path, o, &e, &err) != TERN_OK)
         fail_msg("%s", err.message);
