@@ -218,31 +218,20 @@ int cmd_chat(int argc, char **argv) {
     if (words[0] && ma.model) return usage_error(&cmd, "unexpected argument '%s'", words[0]);
     if (words[0]) ma.model = words[0];
     args_model_path(&ma);
-    if (!grammar_options(&ga, &ma.o.generate)) return EXIT_FAILED;
-    if (!prompt_template(template, &c.source)) {
-        grammar_args_free(&ga);
-        return EXIT_FAILED;
-    }
-    rc = open_engine(&cmd, &ma, &c.e);
-    if (rc >= 0) {
-        free(c.source);
-        return rc;
-    }
+    bool ready = grammar_options(&ga, &ma.o.generate) && prompt_template(template, &c.source);
+    rc = ready ? open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;
     tern_session_options so = ma.o.session;
     c.g = ma.o.generate;
-    rc = open_stored_session(c.e, &so, store, no_store, &c.s);
-    if (rc >= 0) {
-        tern_engine_close(&c.e);
-        free(c.source);
-        return rc;
+    if (rc < 0) rc = open_stored_session(c.e, &so, store, no_store, &c.s);
+    if (rc < 0) {
+        c.g.on_token = answer_on_token;
+        c.g.no_logprobs = true;
+        c.g.user = &c.answer;
+        c.keeps = !no_store;
+        if (system) push(&c, "system", system);
+        rc = talk(&c);
+        if (stats) draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
     }
-    c.g.on_token = answer_on_token;
-    c.g.no_logprobs = true;
-    c.g.user = &c.answer;
-    c.keeps = !no_store;
-    if (system) push(&c, "system", system);
-    rc = talk(&c);
-    if (stats) draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
     pop(&c, c.n_msgs);
     answer_free(&c.answer);
     free(c.source);
