@@ -3,6 +3,7 @@
 #include "cli/commands.h"
 #include "cli/draft_args.h"
 #include "server/http.h"
+#include "server/sandbox.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -94,6 +95,7 @@ int cmd_serve(int argc, char **argv) {
                TERN_OK) {
         failed(&err);
     } else {
+        if (tn_sandbox_enter(&err) != TERN_OK) fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);
         fprintf(stderr, "tern serves %s on http://%s:%d\n", qo.model, host, tn_http_port(h));
         wait_for_end(&ends);
         rc = EXIT_OK;

@@ -17,13 +17,24 @@ class Server:
     def __init__(self, *options):
         self.p = subprocess.Popen([TERN, "serve", "-m", MODEL, "--port", "0", "-t", "2", *options], stderr=subprocess.PIPE, text=True)
         self.port = None
+        self.said = ""
         for line in self.p.stderr:
+            self.said += line
             m = re.search(r"http://[0-9.]+:(\d+)", line)
             if m:
                 self.port = int(m.group(1))
                 break
         assert self.port, "the server did not start"
+        self.sandboxed()
         threading.Thread(target=self.p.stderr.read, daemon=True).start()
+
+    def sandboxed(self):
+        """The filter of system calls holds for every thread; where the kernel has none, the server said so."""
+        filters = set()
+        for t in os.listdir(f"/proc/{self.p.pid}/task"):
+            with open(f"/proc/{self.p.pid}/task/{t}/status") as f:
+                filters.update(x.split()[1] for x in f if x.startswith("Seccomp:"))
+        assert filters == {"2"} or "no sandbox" in self.said, filters
 
     def ask(self, method, path, body=None, headers={}):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
