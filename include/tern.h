@@ -317,6 +317,9 @@ typedef struct tern_generate_options {
     /* Called before every draw with a copy of the model's logits, float[n_vocab]: change them, or mask a token with
      * -INFINITY. Log-probabilities stay the model's. Return false to stop. NULL = none (default). */
     bool (*on_logits)(void *user, float *logits, size_t n_vocab);
+    /* on_token gets the text of control tokens too, for whoever reads a model's markup ("<|python_tag|>"); tokens that
+     * end a turn have none (default false) */
+    bool special_text;
 } tern_generate_options;
 
 TERN_API tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes);

@@ -21,7 +21,7 @@ typedef struct request {
     model_args ma;
     const char *words[4]; /* MODEL and TEXT, unless -m and -p say them; - is standard input */
     const char *prompt, *file, *system, *load, *save, *store, *trace, *template;
-    bool gantt, chat, raw, json, stats, logprobs;
+    bool gantt, chat, raw, json, stats, explain, logprobs;
     bool by_words; /* the short way: through the chat template where there is one */
     arg_list stop;
     packing pk;
@@ -90,7 +90,7 @@ static int parse(int argc, char **argv, request *r) {
         {"load-session", 0, "FILE", ARG_STR | ARG_MORE, &r->load, 0, 0,
          "start from a saved session; only what differs from it is evaluated"},
         {"save-session", 0, "FILE", ARG_STR | ARG_MORE, &r->save, 0, 0, "save the session at the end"},
-        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &r->trace, 0, 0,
+        {"trace", 0, "FILE", ARG_STR | ARG_MORE, &r->trace, 0, 0,
          "packages: write the prefill's tasks as Chrome trace JSON (Perfetto)"},
         {"gantt", 0, NULL, ARG_FLAG | ARG_MORE, &r->gantt, 0, 0,
          "packages: draw the prefill's tasks on standard error"},
@@ -99,6 +99,8 @@ static int parse(int argc, char **argv, request *r) {
          "with --json: every token with its log-probability"},
         {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &r->stats, 0, 0,
          "print times and memory on standard error"},
+        {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &r->explain, 0, 0,
+         "print on standard error what each mechanism did and saved, or why it was off; with --json, in it"},
         {0},
     };
     const command c = {
@@ -222,6 +224,7 @@ static int print_json(const request *r, outcome *o) {
     if (ts->wall_s > 0) tn_json_set(&j, "prefill", prefill_json(ts));
     if (ts->attn_rows) tn_json_set(&j, "attention", attention_json(ts));
     if (ts->n_switched) tn_json_set(&j, "switching", switching_json(ts));
+    if (r->explain) tn_json_set(&j, "explain", explain_json(o->s));
     return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
@@ -257,6 +260,7 @@ static int run(request *r, outcome *o) {
     if (!r->json) putchar('\n');
     fflush(stdout); /* before the statistics: both may go to one terminal */
     if (r->stats) print_stats(o);
+    if (r->explain) explain_print(o->s);
     return EXIT_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/prompt.h"
 #include "server/http.h"
 #include "server/sandbox.h"
 
@@ -38,7 +39,8 @@ static char *read_keys(const char *path) {
 int cmd_serve(int argc, char **argv) {
     model_args ma;
     model_args_defaults(&ma, TN_IN_SERVE);
-    const char *host = "127.0.0.1", *key_file = NULL, *draft = "auto", *name = NULL;
+    const char *host = "127.0.0.1", *key_file = NULL, *draft = "auto", *name = NULL, *template = NULL;
+    char *source = NULL;
     int32_t port = 8080, n_ctx = 0, n_sessions = 4, max_waiting = 32;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
@@ -53,17 +55,22 @@ int cmd_serve(int argc, char **argv) {
         {"sessions", 0, "N", ARG_INT, &n_sessions, 1, 256,
          "conversations kept in memory for their next turn (default 4)"},
         {"queue", 0, "N", ARG_INT, &max_waiting, 1, 1000, "requests that may wait (default 32)"},
+        TEMPLATE_ARG(template),
         {"draft", 0, "LIST", ARG_STR, &draft, 0, 0,
          "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, model:FILE (default auto)"},
         {0},
     };
-    const command cmd = {"serve", "-m MODEL [OPTIONS]", "Answer requests over HTTP as OpenAI's API has them.",
-                         specs, 0};
+    const command cmd = {"serve", "-m MODEL [OPTIONS]",
+                         "Answer requests over HTTP as OpenAI's and Anthropic's APIs have them.", specs, 0};
     const char *words[1];
     int rc = args_parse(&cmd, argc, argv, words);
     if (rc >= 0) return rc;
     char *keys = NULL;
-    if (key_file && !(keys = read_keys(key_file))) return EXIT_FAILED;
+    if (!prompt_template(template, &source)) return EXIT_FAILED;
+    if (key_file && !(keys = read_keys(key_file))) {
+        free(source);
+        return EXIT_FAILED;
+    }
     sigset_t ends;
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
@@ -77,6 +84,7 @@ int cmd_serve(int argc, char **argv) {
     rc = open_engine(&cmd, &ma, &e);
     if (rc >= 0) {
         free(keys);
+        free(source);
         return rc;
     }
     const char *slash = strrchr(ma.model, '/');
@@ -87,7 +95,8 @@ int cmd_serve(int argc, char **argv) {
                            .n_ctx = n_ctx,
                            .n_sessions = n_sessions,
                            .max_waiting = max_waiting,
-                           .draft = draft};
+                           .draft = draft,
+                           .chat_template = source};
     rc = EXIT_FAILED;
     if (tn_queue_open(&qo, &q, &err) != TERN_OK) {
         failed(&err);
@@ -105,5 +114,6 @@ int cmd_serve(int argc, char **argv) {
     tn_queue_close(&q);
     tern_engine_close(&e);
     free(keys);
+    free(source);
     return rc;
 }

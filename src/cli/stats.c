@@ -1,6 +1,7 @@
 #include "cli/stats.h"
 
 #include "base/json.h"
+#include "lab/explain.h"
 
 #include <stdio.h>
 
@@ -92,5 +93,30 @@ void prefill_print(const tern_stats *t) {
                 "(planned: %.2f ms)\n",
                 (unsigned long long)t->n_switched, t->switch_blocks, t->switch_s * 1e3,
                 t->switch_exposed_s * 1e3, t->switch_planned_stall_s * 1e3);
+    }
+}
+
+json_t *explain_json(const tern_session *s) {
+    tn_explained all[TN_EXPLAIN_MAX];
+    size_t n = tn_explain(s, all);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        json_t *one = tn_json_pack("{s:s, s:b, s:s}", "mechanism", all[i].mechanism, "on", all[i].on, "text",
+                                   all[i].text);
+        if (all[i].knows_saved) tn_json_set(&one, "saved_ms", tn_json_real(all[i].saved_ms));
+        tn_json_append(&list, one);
+    }
+    return list;
+}
+
+void explain_print(const tern_session *s) {
+    tn_explained all[TN_EXPLAIN_MAX];
+    size_t n = tn_explain(s, all);
+    for (size_t i = 0; i < n; i++) {
+        fprintf(stderr, "%-16s  %-3s  %s", all[i].mechanism, all[i].on ? "on" : "off", all[i].text);
+        if (all[i].knows_saved && all[i].saved_ms >= 0)
+            fprintf(stderr, "; saved about %.0f ms", all[i].saved_ms);
+        else if (all[i].knows_saved) fprintf(stderr, "; cost about %.0f ms", -all[i].saved_ms);
+        fputc('\n', stderr);
     }
 }

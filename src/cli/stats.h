@@ -1,4 +1,4 @@
-/* cli/stats.h - what a session's prefills did, as run and ask report it. */
+/* cli/stats.h - what a session did, as run and ask report it. */
 #ifndef TN_CLI_STATS_H
 #define TN_CLI_STATS_H
 
@@ -12,5 +12,8 @@ json_t *attention_json(const tern_stats *t);   /* sparse attention */
 json_t *switching_json(const tern_stats *t);   /* devices that hold one form of a graph: t->n_switched > 0 */
 void print_attn_times(const tn_attn_times *t); /* on standard output */
 void prefill_print(const tern_stats *t);
+/* Every mechanism of lab/explain.h; NULL: no memory. */
+json_t *explain_json(const tern_session *s);
+void explain_print(const tern_session *s); /* on standard error */
 
 #endif

@@ -45,19 +45,21 @@ static tern_status open_grammar(tern_session *s, const char *text, bool schema, 
     return st;
 }
 
-/* The prompt ends with an opened thought, as templates of thinking models leave it. */
-static bool is_thinking(const tern_session *s) {
-    enum { LAST = 6 };
-    static const char open[] = "<think>";
+bool tn_prompt_ends_with(const tn_tokenizer *t, const int32_t *ids, size_t n_ids, const char *open) {
+    enum { LAST = 8 };
     char tail[512];
-    size_t n = 0;
-    for (int32_t i = s->n_tok > LAST ? s->n_tok - LAST : 0; i < s->n_tok; i++) {
-        size_t k = tn_token_bytes(s->e->model->tokenizer, s->tokens[i], true, tail + n, sizeof tail - n);
+    size_t n = 0, len = strlen(open);
+    for (size_t i = n_ids > LAST ? n_ids - LAST : 0; i < n_ids; i++) {
+        size_t k = tn_token_bytes(t, ids[i], true, tail + n, sizeof tail - n);
         if (k > sizeof tail - n) return false;
         n += k;
     }
     while (n && strchr(" \n\r\t", tail[n - 1])) n--;
-    return n >= sizeof open - 1 && !memcmp(tail + n - (sizeof open - 1), open, sizeof open - 1);
+    return n >= len && !memcmp(tail + n - len, open, len);
+}
+
+static bool is_thinking(const tern_session *s) {
+    return tn_prompt_ends_with(s->e->model->tokenizer, s->tokens, (size_t)s->n_tok, "<think>");
 }
 
 tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, tern_error *err) {

@@ -16,6 +16,9 @@ typedef struct tn_constraint {
     float *shaped; /* [n_vocab] */
 } tn_constraint;
 
+/* Does the prompt end with this text, and white space? Templates of thinking models leave an opened thought. */
+bool tn_prompt_ends_with(const tn_tokenizer *t, const int32_t *ids, size_t n_ids, const char *open);
+
 /* What the options ask of this call's text: begins at its start, or c->active = false. */
 tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, tern_error *err);
 void tn_constraint_close(tern_session *s);

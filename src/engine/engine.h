@@ -51,12 +51,14 @@ struct tern_session {
     int32_t *pos, *slot;   /* [chunk] scratch */
     float *logits;         /* [n_vocab] after token n_tok-1 */
     bool has_logits;
-    float *tree_logits;  /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
-    float *score_logits; /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
+    size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them the session knew */
+    float *tree_logits;       /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
+    float *score_logits;      /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
     tn_drafting drafting;
     tn_storing storing;
     tn_constraint constraint;
     _Atomic bool cancel;
+    const char *stopped_by; /* of the options of the last generate: the stop text that came, or NULL */
 };
 
 /* Who wants the logits of positions first.. of what is appended. */
@@ -64,12 +66,19 @@ typedef struct tn_scorer {
     size_t first;
     bool (*on_logits)(void *user, size_t i, const float *logits);
     void *user;
+    /* Instead: what the layers make of a position, normalised as lm_head gets it, float[n_embd]; needs row, room for one */
+    void (*on_hidden)(void *user, size_t i, const float *x);
+    float *row;
 } tn_scorer;
 
 /* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last
  * one. scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
+/* What the model makes of a text, as a vector of length 1: the mean over its tokens, or the last of them. From an empty
+ * session. out [n_embd]. */
+tern_status tn_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
+                             tern_error *err);
 /* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */

@@ -1,4 +1,5 @@
 /* What a model will take in memory, from its header and shapes alone. */
+#include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/engine.h"
@@ -62,6 +63,16 @@ static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
 }
 
+/* Whether the weights of a package opened with o stay packed; what a device refuses is told when it opens. */
+static bool stays_packed(const tern_options *o) {
+    if (o->weights && strcmp(o->weights, "auto")) return !strcmp(o->weights, "packed");
+    if (o->npu && strcmp(o->npu, "host")) return false;
+    if (o->npu_separate_weights || o->no_chunk_sharing || o->npu_memory_bytes) return false;
+    tn_kernels kern;
+    tn_kernels_init(&kern, tn_cpu_flags(NULL));
+    return kern.gemm_few != NULL;
+}
+
 tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
                                        size_t size_bytes, tern_error *err) {
     TN_FAIL_IF(!path || !*path || !out, err, TERN_E_INVALID,
@@ -74,7 +85,7 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     tn_ctx_init(&ctx, o.hooks);
     tn_hparams h;
     tern_estimate e = {0};
-    bool package = tn_pkg_is(path), packed = o.weights && !strcmp(o.weights, "packed");
+    bool package = tn_pkg_is(path), packed = stays_packed(&o);
     if (package) TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, err));
     else TN_TRY(float_weights(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);

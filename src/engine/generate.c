@@ -39,6 +39,7 @@ typedef struct outlet {
     char *buf; /* held-back text, then new text */
     size_t n, cap, longest_stop;
     bool stopped;
+    const char *stopped_by;
 } outlet;
 
 /* Bytes of out->buf that can go: all of it, less a tail that a stop string may begin with. Sets stopped on a
@@ -51,7 +52,7 @@ static size_t releasable(outlet *t) {
         for (size_t i = 0; i < t->n && i < go; i++) {
             size_t rest = t->n - i, cmp = rest < len ? rest : len;
             if (memcmp(t->buf + i, *p, cmp)) continue;
-            if (cmp == len) t->stopped = true;
+            if (cmp == len) t->stopped = true, t->stopped_by = *p;
             go = i;
             break;
         }
@@ -74,7 +75,7 @@ static tern_status outlet_open(outlet *t, tern_session *s, const tern_generate_o
     for (const char *const *p = o->stop; p && *p; p++)
         t->longest_stop = strlen(*p) > t->longest_stop ? strlen(*p) : t->longest_stop;
     if (tok) {
-        tn_detok_init(&t->detok, tok, false, false);
+        tn_detok_init(&t->detok, tok, o->special_text, false);
         t->has_detok = true;
     }
     t->cap = t->longest_stop + (tok ? 8 * tn_tokenizer_max_token_bytes(tok) : 0) + 64;
@@ -259,6 +260,7 @@ tern_status tern_session_generate(tern_session *s, const tern_generate_options *
         g.text.n += tn_detok_flush(&g.text.detok, g.text.buf + g.text.n, g.text.cap - g.text.n);
         if (g.text.n && o->on_token) o->on_token(o->user, -1, g.text.buf, g.text.n, 0);
     }
+    s->stopped_by = g.text.stopped_by;
     tn_free(&s->e->ctx, g.text.buf);
     tn_free(&s->e->ctx, g.shaped);
     if (g.sampler.ctx) tn_sampler_close(&g.sampler);

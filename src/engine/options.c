@@ -125,7 +125,7 @@ static tern_status attention_of(tern_engine *e, const tern_options *o, tern_erro
                            .pool_heads = o->attention_pool ? o->attention_pool : TN_ATTN_POOL,
                            .decode = o->attention_decode,
                            .decode_ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.1f};
-    const char *mode = o->attention ? o->attention : "full";
+    const char *mode = o->attention ? o->attention : o->exact ? "full" : "auto";
     a->automatic = !strcmp(mode, "auto");
     TN_FAIL_IF(!tn_attn_mode_parse(a->automatic ? "shadow" : mode, &a->mode), err, TERN_E_INVALID,
                "attention '%s' is unknown", mode);
@@ -165,8 +165,8 @@ tern_status tn_options_for_package(tern_engine *e, const char *path, const tn_pk
                "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->load && !tn_load_mode_parse(o->load, &out->load), err, TERN_E_INVALID,
                "loading '%s' is unknown; there are stream, overlap, sequential, mmap", o->load);
-    TN_FAIL_IF(o->weights && !tn_weights_form_parse(o->weights, &out->weights), err, TERN_E_INVALID,
-               "weights '%s' are unknown; there are tiles, packed", o->weights);
+    TN_FAIL_IF(!tn_weights_form_parse(o->weights ? o->weights : "auto", &out->weights), err, TERN_E_INVALID,
+               "weights '%s' are unknown; there are auto, packed, tiles", o->weights);
     tn_aio_defaults(&out->io);
     if (!o->read) tn_tuned_read(tn_pkg_fd(pkg), e->profile_path, &out->io);
     TN_FAIL_IF(o->read && !tn_aio_method_parse(o->read, &out->io), err, TERN_E_INVALID,

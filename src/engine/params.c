@@ -54,7 +54,7 @@ static const tn_param table[] = {
 
     {"trace", 0, TN_PARAM_FLAG, LAB, .commands = 0, AT(trace), .dflt = "off",
      .help = "for programs: record every task, for tern_session_write_trace and tern_session_write_gantt"},
-    {"attention", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(attention), .unit = "HOW", .dflt = "full",
+    {"attention", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(attention), .unit = "HOW", .dflt = "auto",
      .choices = "full|shadow|auto|float-sparse|block-sparse|npu-full",
      .help = "of the prompt: full, shadow (estimated in INT8, exact where it matters), auto (shadow where it can and pays), or a baseline"},
     {"attention-decode", 0, TN_PARAM_FLAG, DEVICE, ALL, NEEDS(PACKAGE), AT(attention_decode), .dflt = "off",
@@ -63,8 +63,9 @@ static const tn_param table[] = {
      .dflt = "20, and 10 when decoding", .help = "sparse attention: mean share of the positions a row attends to"},
     {"attention-threshold", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_threshold), .max = 1 << 24, .unit = "N",
      .dflt = "as tern bench --tune measured, or 512", .help = "sparse attention: in full until the prompt has N tokens"},
-    {"weights", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(weights), .unit = "FORM", .dflt = "tiles", .choices = "tiles|packed",
-     .help = "weights of fewer than 8 bits in memory: tiles (unpacked once) or packed (less memory; quicker without drafts, slower with)"},
+    {"weights", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(weights), .unit = "FORM", .dflt = "auto", .choices = "auto|packed|tiles",
+     .help = "weights of fewer than 8 bits in memory: packed (as in the file: less memory, decoding at the rate they are read), tiles (unpacked once) "
+             "or auto (packed where the processor has the kernels for it)"},
     {"load", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(load), .unit = "HOW", .dflt = "stream", .choices = "stream|overlap|sequential|mmap",
      .help = "how weights come from the file: stream (while the first prompt is computed), overlap, sequential or mmap"},
     {"read", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(read), .unit = "BY", .dflt = "what suits",
@@ -388,8 +389,9 @@ tern_status tn_params_check(const tern_options *o, tern_error *err) {
 }
 
 static bool met(const tern_options *o, tn_param_need need, bool package) {
-    bool shadow = is(o->attention, "shadow") || is(o->attention, "auto");
-    bool sparse = (o->attention && strcmp(o->attention, "full")) || o->attention_decode;
+    const char *attention = o->attention ? o->attention : o->exact ? "full" : "auto";
+    bool shadow = is(attention, "shadow") || is(attention, "auto");
+    bool sparse = strcmp(attention, "full") || o->attention_decode;
     switch (need) {
     case TN_NEEDS_NOTHING: return true;
     case TN_NEEDS_PACKAGE: return package;

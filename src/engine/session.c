@@ -189,6 +189,13 @@ static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows,
                               const tn_scorer *scorer, tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t i = scorer->first > done ? (int32_t)(scorer->first - done) : 0;
+    for (; scorer->on_hidden && i < n_rows; i++) {
+        const tn_model *m = s->e->model;
+        const float *x = s->pipeline ? tn_pipeline_row(s->pipeline, i)
+                                     : s->acts.buf[TN_BUF_X] + (size_t)i * (size_t)m->program.width[TN_BUF_X];
+        tn_forward_out_norm(m, &s->e->kern, x, scorer->row, 1);
+        scorer->on_hidden(scorer->user, done + (size_t)i, scorer->row);
+    }
     while (i < n_rows) {
         int32_t n = n_rows - i < TN_SCORE_ROWS ? n_rows - i : TN_SCORE_ROWS;
         TN_TRY(logits_of(s, r, i, n, s->score_logits, err));
@@ -301,10 +308,11 @@ tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t 
     TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
     size_t same = 0;
     while (same < n_tok && same < (size_t)s->n_tok && s->tokens[same] == prompt[same]) same++;
+    s->n_prompt = s->n_known = n_tok;
     if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return TERN_OK;
     if (same == n_tok) same--; /* the last token again, for its logits */
     tn_session_truncate(s, (int32_t)same);
-    same = (size_t)s->n_tok;
+    same = s->n_known = (size_t)s->n_tok;
     return tn_session_append(s, prompt + same, n_tok - same, NULL, err);
 }
 

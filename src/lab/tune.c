@@ -121,7 +121,7 @@ static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *
     return st;
 }
 
-static tn_sim_model shape_of(const tern_engine *e) {
+tn_sim_model tn_tuned_shape(const tern_engine *e) {
     const tn_hparams *h = &e->model->h;
     return (tn_sim_model){.name = "package",
                           .n_layers = h->n_layers,
@@ -137,7 +137,7 @@ static tn_sim_model shape_of(const tern_engine *e) {
  * out. */
 static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
     tn_measured_steps measured;
-    tn_sim_model shape = shape_of(e);
+    tn_sim_model shape = tn_tuned_shape(e);
     tn_sim_result o;
     tn_sim sim;
     s->profile.part_us = 0;
@@ -299,6 +299,6 @@ tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_mod
     TN_FAIL_IF(!measured, err, TERN_E_INVALID,
                "%s has no step times for these settings: run tern bench --tune first", e->profile_path);
     memcpy(out->n_workers, e->n_lane_workers, sizeof out->n_workers);
-    *shape = shape_of(e);
+    *shape = tn_tuned_shape(e);
     return TERN_OK;
 }

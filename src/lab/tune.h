@@ -31,6 +31,9 @@ typedef struct tn_tune_report {
 tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out,
                     tern_error *err);
 
+/* The engine's model as the simulator sees it. */
+tn_sim_model tn_tuned_shape(const tern_engine *e);
+
 /* The profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. TERN_E_INVALID: not
  * a package, or never measured. */
 tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_model *shape, tern_error *err);

@@ -92,6 +92,7 @@ typedef struct tn_npu_caps {
     bool unpacks;    /* tn_npu_unpack runs on the device */
     bool has_parts;  /* tn_npu_run_part and tn_npu_help do something */
     bool has_weightlets; /* weights may stay packed: tn_npu_weights_data.packed */
+    bool packed_pays;    /* and few rows are read from them at the rate of memory, so that decoding gains */
     int32_t n_threads;   /* host threads the device works with; 0 = its own silicon */
 } tn_npu_caps;
 

@@ -214,8 +214,8 @@ tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, ch
 }
 
 bool tn_weights_form_parse(const char *name, tn_weights_form *out) {
-    static const char *const names[TN_N_WEIGHTS_FORMS] = {"tiles", "packed"};
-    for (int i = 0; i < TN_N_WEIGHTS_FORMS; i++) {
+    static const char *const names[] = {"tiles", "packed", "auto"};
+    for (int i = 0; i <= TN_WEIGHTS_AUTO; i++) {
         if (strcmp(name, names[i])) continue;
         *out = (tn_weights_form)i;
         return true;

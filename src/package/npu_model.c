@@ -156,7 +156,8 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
     TN_FAIL_IF(opt->weights == TN_WEIGHTS_PACKED && !can_pack, err, TERN_E_INVALID,
                "weights that stay packed need a device that reads them (host), without a memory cap, "
                "separate weights or graphs per chunk");
-    m->packed = opt->weights == TN_WEIGHTS_PACKED;
+    m->packed = opt->weights == TN_WEIGHTS_PACKED ||
+                (opt->weights == TN_WEIGHTS_AUTO && can_pack && caps->packed_pays);
     m->cold_from_file = opt->cold_rows ? !strcmp(opt->cold_rows, "file") : !caps->shared_memory;
     TN_FAIL_IF(!m->cold_from_file && !caps->shared_memory, err, TERN_E_INVALID,
                "the CPU cannot read the weights of device '%s': its cold rows come from the file",

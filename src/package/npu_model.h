@@ -46,10 +46,12 @@ bool tn_load_mode_parse(const char *name, tn_load_mode *out); /* "stream", "over
 typedef enum tn_weights_form {
     TN_WEIGHTS_TILES,  /* unpacked once, when they are loaded */
     TN_WEIGHTS_PACKED, /* as they are in the file; each product unpacks what it reads */
-    TN_N_WEIGHTS_FORMS
+    TN_N_WEIGHTS_FORMS,
+    TN_WEIGHTS_AUTO =
+        TN_N_WEIGHTS_FORMS, /* packed where the device says that it pays (packed_pays), else tiles */
 } tn_weights_form;
 
-bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", "packed" */
+bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", "packed", "auto" */
 
 /* What lab/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {

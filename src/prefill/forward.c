@@ -206,7 +206,7 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
     return rc;
 }
 
-/* The wave's graph; *full where its times are those of whole chunks with chunk graphs from position 0. */
+/* The wave's graph; *full where its times are those of whole chunks with chunk graphs. */
 static tern_status choose_wave(tn_pipeline *p, int32_t n_chunks, wave **out, bool *full, tern_error *err) {
     *out = &p->waves[n_chunks];
     if (p->loading) {
@@ -227,7 +227,7 @@ static tern_status choose_wave(tn_pipeline *p, int32_t n_chunks, wave **out, boo
 static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int32_t pos0,
                                 const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
     wave *w;
-    bool full = n == n_chunks * p->n_rows && pos0 == 0 && !p->loading;
+    bool full = n >= p->n_rows && !p->loading; /* its first chunk, if not all */
     bool later = n == n_chunks * p->n_rows && pos0 > 0 && p->profile->later_waves && !p->switcher;
     TN_TRY(choose_wave(p, n_chunks, &w, &full, err));
     tn_form form_before[TN_MAX_LAYERS];
@@ -242,7 +242,7 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
                   .task_ns = p->switcher || later || (full && !p->profile->measured) ? w->task_ns : NULL};
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
-    if (full && !p->profile->measured) tn_wave_learn(p, w, n_chunks);
+    if (full && !p->profile->measured) tn_wave_learn(p, w, n / p->n_rows, pos0);
     if (later) tn_wave_learn_growth(p, w, n_chunks, pos0);
     if (p->switcher && n == n_chunks * p->n_rows - p->n_skipped)
         tn_wave_learn_forms(p, w, form_before, n_chunks, rs.wall_ns);

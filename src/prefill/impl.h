@@ -144,7 +144,7 @@ size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
 /* Does the plan begin a load in the next wave? */
 bool tn_wave_switches(const tn_pipeline *p);
 /* The profile's times, of the first full wave; how attention grows, of a later one. */
-void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks);
+void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
 void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
 /* Times of the layers in the forms they had, for the switcher. */
 void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,

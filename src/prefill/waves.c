@@ -263,26 +263,30 @@ static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk)
     return us / p->m->n_layers;
 }
 
-/* Mean time of each type of step over the layers and chunks of a full wave. */
-void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks) {
+/* Mean time of each type of step over the layers and the first n_chunks chunks, all full, of a wave that begins at position pos0; that of
+ * attention is carried back to position 0 along its growth. */
+void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
     double sum[TN_MAX_STEP_TYPES] = {0};
     int64_t count[TN_MAX_STEP_TYPES] = {0};
     for (int32_t i = 0; i < w->graph->n_tasks; i++) {
         const task_arg *a = &w->args[i];
-        if (is_attention(a->kind) && a->i_chunk > 0) continue;
+        if (a->i_chunk >= n_chunks || (is_attention(a->kind) && a->i_chunk > 0)) continue;
         int32_t type = type_of(p, a);
         sum[type] += (double)w->task_ns[i] * 1e-3;
         count[type]++;
     }
     for (int t = 0; t < TN_MAX_STEP_TYPES; t++) p->profile->us[t] = count[t] ? sum[t] / (double)count[t] : 0;
+    double first = attention_us(p),
+           per_pos = first / (pos0 + p->n_rows / 2.0); /* a row sees half its chunk */
     if (n_chunks > 1) {
-        double per_pos =
-            (attention_of(p, w, n_chunks - 1) - attention_us(p)) / ((double)(n_chunks - 1) * p->n_rows);
-        p->profile->attn_us_per_pos = per_pos > 0 ? per_pos : 0;
-    } else {
-        p->profile->attn_us_per_pos =
-            attention_us(p) * 2 / p->n_rows; /* a chunk sees half of itself on average */
+        per_pos = (attention_of(p, w, n_chunks - 1) - first) / ((double)(n_chunks - 1) * p->n_rows);
+        if (per_pos < 0) per_pos = 0;
     }
+    p->profile->attn_us_per_pos = per_pos;
+    double share = first > 0 ? 1 - per_pos * pos0 / first : 1; /* of its time, what it took at position 0 */
+    if (share < 0.01) share = 0.01;                            /* times are noisy, and none is zero */
+    for (int t = 0; t < p->steps.types.n && pos0; t++)
+        if (is_attention(p->steps.types.at[t].kind)) p->profile->us[t] *= share;
     p->profile->measured = true;
     for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
 }

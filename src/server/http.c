@@ -12,18 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-enum { HEARTBEAT_MS = 10000, LOOK_MS = 100 };
+enum { HEARTBEAT_MS = 10000, LOOK_MS = 100, CLOSING_MS = 5000 };
 
 struct tn_http {
     tn_http_options o;
     struct MHD_Daemon *d;
+    atomic_int visits; /* requests read whose replies are not out */
 };
 
 typedef struct visit { /* one request */
     char *body;
     size_t n, cap;
     bool too_large, no_memory;
+    bool counted; /* among tn_http's visits */
 } visit;
 
 typedef struct MHD_Connection connection;
@@ -55,8 +58,13 @@ static result send_json(connection *c, int status, json_t *v) { /* takes v */
     return send_text(c, status, "application/json", text);
 }
 
+/* In the form of the API that was asked. */
+static result send_api_error(connection *c, const tern_error *err, int status, tn_api api) {
+    return send_json(c, status, tn_reply_error(err, status, api == TN_API_MESSAGES));
+}
+
 static result send_error(connection *c, const tern_error *err, int status) {
-    return send_json(c, status, tn_reply_error(err, status));
+    return send_api_error(c, err, status, TN_API_CHAT);
 }
 
 static result refuse(connection *c, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -92,7 +100,7 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
         size_t n = tn_job_take(s->j, buf, max, &done);
         if (n) return (ssize_t)n;
         if (done)
-            return s->j->err.code == TERN_OK || s->j->n_out ? MHD_CONTENT_READER_END_OF_STREAM
+            return s->j->err.code == TERN_OK || s->j->out.n ? MHD_CONTENT_READER_END_OF_STREAM
                                                             : MHD_CONTENT_READER_END_WITH_ERROR;
         if (is_gone(s->c)) {
             tn_job_cancel(s->j);
@@ -149,13 +157,13 @@ static bool wait_whole(connection *c, tn_job *j, bool first) {
     return true;
 }
 
-static result complete(tn_http *h, connection *c, const visit *v, bool chat) {
+static result complete(tn_http *h, connection *c, const visit *v, tn_api api) {
     tern_error err = {0};
     tn_request r;
     tn_job *j;
-    tern_status st = tn_request_read(chat, v->body ? v->body : "", v->n, &r, &err);
+    tern_status st = tn_request_read(api, v->body ? v->body : "", v->n, &r, &err);
     if (st == TERN_OK) st = tn_queue_put(h->o.q, &r, &j, &err);
-    if (st != TERN_OK) return send_error(c, &err, tn_reply_status(&err));
+    if (st != TERN_OK) return send_api_error(c, &err, tn_reply_status(&err), api);
     bool streams = j->r.stream;
     if (!wait_whole(c, j, streams)) {
         tn_job_leave(j);
@@ -167,15 +175,113 @@ static result complete(tn_http *h, connection *c, const visit *v, bool chat) {
     assert(ended);
     (void)ended;
     if (j->err.code != TERN_OK) {
-        ok = send_error(c, &j->err, tn_reply_status(&j->err));
+        ok = send_api_error(c, &j->err, tn_reply_status(&j->err), api);
     } else {
-        char *text = malloc(j->n_out + 1);
+        char *text = malloc(j->out.n + 1);
         bool done;
-        if (text) text[tn_job_take(j, text, j->n_out, &done)] = 0;
+        if (text) text[tn_job_take(j, text, j->out.n, &done)] = 0;
         ok = send_text(c, 200, "application/json", text);
     }
     tn_job_leave(j);
     return ok;
+}
+
+static result count_tokens(tn_http *h, connection *c, const visit *v) {
+    tern_error err = {0};
+    size_t n = 0;
+    tern_status st = tn_queue_measure(h->o.q, v->body ? v->body : "", v->n, &n, &err);
+    if (st != TERN_OK) return send_api_error(c, &err, tn_reply_status(&err), TN_API_MESSAGES);
+    return send_json(c, 200, tn_json_pack("{s:I}", "input_tokens", (json_int_t)n));
+}
+
+/* ---- embeddings ------------------------------------------------------------------------------------- */
+
+typedef struct embedding {
+    float *v; /* [n] */
+    size_t n;
+    bool base64;
+} embedding;
+
+static json_t *base64_of(const float *v, size_t n) {
+    static const char set[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *p = (const uint8_t *)v; /* little-endian, as the API has it and this machine too */
+    size_t bytes = 4 * n, at = 0;
+    char *out = malloc((bytes + 2) / 3 * 4);
+    if (!out) return NULL;
+    for (size_t i = 0; i < bytes; i += 3) {
+        uint32_t w = (uint32_t)p[i] << 16 | (i + 1 < bytes ? (uint32_t)p[i + 1] << 8 : 0) |
+                     (i + 2 < bytes ? p[i + 2] : 0);
+        for (int k = 0; k < 4; k++) out[at++] = i + (size_t)k > bytes ? '=' : set[w >> (18 - 6 * k) & 63];
+    }
+    json_t *text = tn_json_string(out, at);
+    free(out);
+    return text;
+}
+
+static json_t *vector_of(const embedding *e) {
+    if (e->base64) return base64_of(e->v, e->n);
+    json_t *list = json_array();
+    for (size_t i = 0; i < e->n; i++) tn_json_append(&list, tn_json_real((double)e->v[i]));
+    return list;
+}
+
+/* One text of the request as a vector of the list. */
+static bool is_gone_user(void *c) { return is_gone(c); }
+
+static tern_status embed_one(tn_http *h, connection *c, const json_t *text, bool mean, embedding *e, size_t i,
+                             json_t **list, size_t *n_tokens, tern_error *err) {
+    TN_FAIL_IF(!json_is_string(text) || !json_string_length(text), err, TERN_E_INVALID,
+               "'input' must be a text or a list of texts, none of them empty");
+    TN_TRY(tn_queue_embed(h->o.q, json_string_value(text), json_string_length(text), mean, is_gone_user, c,
+                          e->v, n_tokens, err));
+    tn_json_append(list, tn_json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", (int)i, "embedding",
+                                      vector_of(e)));
+    TN_FAIL_IF(!*list, err, TERN_E_MEMORY, "no memory for the embeddings");
+    return TERN_OK;
+}
+
+static result embeddings(tn_http *h, connection *c, const json_t *body) {
+    static const char *const known[] = {"input", "model", "encoding_format", "dimensions", "user", "pooling"};
+    const json_t *input = json_object_get(body, "input"), *dims = json_object_get(body, "dimensions");
+    const char *format = json_string_value(json_object_get(body, "encoding_format")), *field,
+               *pooling = json_string_value(json_object_get(body, "pooling"));
+    json_t *value;
+    tern_model_info info;
+    json_object_foreach((json_t *)(uintptr_t)body, field, value) {
+        bool is_known = false;
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strcmp(field, known[i]);
+        if (!is_known) return refuse(c, 400, "'%.60s' is not supported", field);
+    }
+    tern_engine_info(tn_queue_opts(h->o.q)->e, &info);
+    if (format && strcmp(format, "float") && strcmp(format, "base64"))
+        return refuse(c, 400, "'encoding_format' must be float or base64");
+    if (pooling && strcmp(pooling, "mean") && strcmp(pooling, "last"))
+        return refuse(c, 400, "'pooling' must be mean or last");
+    if (dims && json_integer_value(dims) != info.n_embd)
+        return refuse(c, 400, "'dimensions' must be %d, as the model has them", info.n_embd);
+    size_t n = json_is_array(input) ? json_array_size(input) : 1, n_tokens = 0;
+    if (!n || n > 2048) return refuse(c, 400, "'input' must have 1 to 2048 texts");
+    embedding e = {.v = malloc((size_t)info.n_embd * sizeof *e.v), .n = (size_t)info.n_embd};
+    if (!e.v) return refuse(c, 503, "no memory for the embeddings");
+    e.base64 = format && !strcmp(format, "base64");
+    json_t *list = json_array();
+    tern_error err = {0};
+    tern_status st = TERN_OK;
+    MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    for (size_t i = 0; st == TERN_OK && i < n; i++) {
+        st = embed_one(h, c, json_is_array(input) ? json_array_get(input, i) : input,
+                       pooling && !strcmp(pooling, "mean"), &e, i, &list, &n_tokens, &err);
+    }
+    MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)TN_HTTP_IDLE_S);
+    free(e.v);
+    if (st != TERN_OK) {
+        json_decref(list);
+        return send_error(c, &err, tn_reply_status(&err));
+    }
+    return send_json(c, 200,
+                     tn_json_pack("{s:s, s:o, s:s, s:{s:I, s:I}}", "object", "list", "data", list, "model",
+                                  tn_queue_opts(h->o.q)->model, "usage", "prompt_tokens",
+                                  (json_int_t)n_tokens, "total_tokens", (json_int_t)n_tokens));
 }
 
 /* ---- the small routes ------------------------------------------------------------------------------ */
@@ -302,7 +408,9 @@ static bool host_ok(connection *c) {
 }
 
 static bool authorised(const tn_http *h, connection *c) {
-    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization"),
+               *bare = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "x-api-key");
+    if (bare && tn_http_key_ok(h->o.keys, bare)) return true;
     return given && !strncmp(given, "Bearer ", 7) && tn_http_key_ok(h->o.keys, given + 7);
 }
 
@@ -313,6 +421,9 @@ static result route(tn_http *h, connection *c, const char *url, const char *meth
         const char *method, *url;
     } all[] = {{"POST", "/v1/chat/completions"},
                {"POST", "/v1/completions"},
+               {"POST", "/v1/messages"},
+               {"POST", "/v1/messages/count_tokens"},
+               {"POST", "/v1/embeddings"},
                {"POST", "/tokenize"},
                {"POST", "/detokenize"},
                {"GET", "/v1/models"},
@@ -320,7 +431,8 @@ static result route(tn_http *h, connection *c, const char *url, const char *meth
                {"GET", "/metrics"}};
     size_t i = 0, n = sizeof all / sizeof *all;
     while (i < n && strcmp(all[i].url, url)) i++;
-    if (h->o.keys && i != 5 && !authorised(h, c)) return refuse(c, 401, "the API key is missing or wrong");
+    if (h->o.keys && strcmp(url, "/health") && !authorised(h, c))
+        return refuse(c, 401, "the API key is missing or wrong");
     if (!h->o.keys && !host_ok(c)) return refuse(c, 403, "this server answers to localhost only");
     if (i == n) return refuse(c, 404, "there is no such address");
     if (strcmp(all[i].method, method) && !(all[i].method[0] == 'G' && !strcmp(method, "HEAD")))
@@ -328,12 +440,15 @@ static result route(tn_http *h, connection *c, const char *url, const char *meth
     if (v->too_large) return refuse(c, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
     if (v->no_memory) return refuse(c, 503, "no memory for the request");
     switch (i) {
-    case 0: return complete(h, c, v, true);
-    case 1: return complete(h, c, v, false);
-    case 2: return with_body(h, c, v, tokenize);
-    case 3: return with_body(h, c, v, detokenize);
-    case 4: return models(h, c);
-    case 5: return send_json(c, 200, tn_json_pack("{s:s}", "status", "ok"));
+    case 0: return complete(h, c, v, TN_API_CHAT);
+    case 1: return complete(h, c, v, TN_API_COMPLETIONS);
+    case 2: return complete(h, c, v, TN_API_MESSAGES);
+    case 3: return count_tokens(h, c, v);
+    case 4: return with_body(h, c, v, embeddings);
+    case 5: return with_body(h, c, v, tokenize);
+    case 6: return with_body(h, c, v, detokenize);
+    case 7: return models(h, c);
+    case 8: return send_json(c, 200, tn_json_pack("{s:s}", "status", "ok"));
     default: return metrics(h, c);
     }
 }
@@ -363,14 +478,18 @@ static result handle(void *user, connection *c, const char *url, const char *met
         *n_data = 0;
         return v->too_large && v->n > 2u * TN_HTTP_BODY_MAX ? MHD_NO : MHD_YES;
     }
-    return route(user, c, url, method, v);
+    tn_http *h = user;
+    if (!v->counted) atomic_fetch_add(&h->visits, 1);
+    v->counted = true;
+    return route(h, c, url, method, v);
 }
 
 static void completed(void *user, connection *c, void **state, enum MHD_RequestTerminationCode why) {
-    (void)user;
+    tn_http *h = user;
     (void)c;
     (void)why;
     visit *v = *state;
+    if (v && v->counted) atomic_fetch_sub(&h->visits, 1);
     if (v) free(v->body);
     free(v);
     *state = NULL;
@@ -392,7 +511,7 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
         NULL, handle, h, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&a, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)TN_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TN_HTTP_IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)TN_HTTP_HEADERS_MAX, MHD_OPTION_NOTIFY_COMPLETED,
-        completed, NULL, MHD_OPTION_THREAD_STACK_SIZE, (size_t)(512 << 10), MHD_OPTION_END);
+        completed, h, MHD_OPTION_THREAD_STACK_SIZE, (size_t)(512 << 10), MHD_OPTION_END);
     if (!h->d) {
         (void)tn_fail(err, TERN_E_IO, "cannot listen on %s port %d: %s", o->host, o->port,
                       errno ? strerror(errno) : "refused");
@@ -411,7 +530,11 @@ int tn_http_port(const tn_http *h) {
 void tn_http_close(tn_http **ph) {
     tn_http *h = *ph;
     if (!h) return;
+    /* who asked gets its answer, unless it does not read */
+    int fd = MHD_quiesce_daemon(h->d);
+    for (int i = 0; i < CLOSING_MS / 10 && atomic_load(&h->visits); i++) poll(NULL, 0, 10);
     MHD_stop_daemon(h->d);
+    if (fd >= 0) close(fd);
     free(h);
     *ph = NULL;
 }

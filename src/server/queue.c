@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "server/reply.h"
+#include "server/answering.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +29,7 @@ struct tn_queue {
     tn_queue_counts counts;   /* guarded by mu */
     slot *slots;              /* [n_sessions], the worker's */
     uint64_t clock;
+    tern_session *embedder; /* the worker's, or NULL */
 };
 
 /* ---- jobs ----------------------------------------------------------------------------------------- */
@@ -36,10 +37,7 @@ struct tn_queue {
 static void job_free(tn_job *j) {
     tn_request_free(&j->r);
     pthread_cond_destroy(&j->changed);
-    json_decref(j->logprobs);
-    free(j->ids);
-    free(j->out);
-    free(j->text);
+    tn_answering_free(j);
     free(j);
 }
 
@@ -67,17 +65,17 @@ void tn_job_wait(tn_job *j, int ms) {
     until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&j->q->mu);
-    if (!j->done && j->n_taken == j->n_out) pthread_cond_timedwait(&j->changed, &j->q->mu, &until);
+    if (!j->done && j->n_taken == j->out.n) pthread_cond_timedwait(&j->changed, &j->q->mu, &until);
     pthread_mutex_unlock(&j->q->mu);
 }
 
 size_t tn_job_take(tn_job *j, char *buf, size_t cap, bool *done) {
     pthread_mutex_lock(&j->q->mu);
-    size_t n = j->n_out - j->n_taken;
+    size_t n = j->out.n - j->n_taken;
     if (n > cap) n = cap;
-    if (n) memcpy(buf, j->out + j->n_taken, n);
+    if (n) memcpy(buf, j->out.p + j->n_taken, n);
     j->n_taken += n;
-    *done = j->done && j->n_taken == j->n_out;
+    *done = j->done && j->n_taken == j->out.n;
     pthread_mutex_unlock(&j->q->mu);
     return n;
 }
@@ -85,69 +83,15 @@ size_t tn_job_take(tn_job *j, char *buf, size_t cap, bool *done) {
 bool tn_job_done(tn_job *j, bool *begun) {
     pthread_mutex_lock(&j->q->mu);
     bool done = j->done;
-    *begun = j->n_out > 0;
+    *begun = j->out.n > 0;
     pthread_mutex_unlock(&j->q->mu);
     return done;
 }
 
-/* Room for n more bytes and a zero, by doubling. */
-static bool text_room(char **p, size_t *cap, size_t n, size_t more) {
-    if (n + more + 1 <= *cap) return true;
-    size_t want = 2 * (n + more + 1);
-    char *q = realloc(*p, want);
-    if (!q) return false;
-    *p = q;
-    *cap = want;
-    return true;
-}
-
-/* Takes text (free). false without memory; text may be NULL for that. */
-static bool put_out(tn_job *j, const char *before, char *text, const char *after) {
-    size_t b = strlen(before), n = text ? strlen(text) : 0, a = strlen(after);
-    pthread_mutex_lock(&j->q->mu);
-    bool ok = text && text_room(&j->out, &j->cap_out, j->n_out, b + n + a);
-    if (ok) {
-        memcpy(j->out + j->n_out, before, b);
-        memcpy(j->out + j->n_out + b, text, n);
-        memcpy(j->out + j->n_out + b + n, after, a);
-        j->n_out += b + n + a;
-        pthread_cond_signal(&j->changed);
-    }
-    pthread_mutex_unlock(&j->q->mu);
-    free(text);
-    return ok;
-}
-
-static bool event(tn_job *j, json_t *value) {
-    char *text = NULL;
-    (void)tn_json_text(value, JSON_COMPACT, &text, NULL);
-    json_decref(value);
-    return put_out(j, "data: ", text, "\n\n");
-}
+void tn_queue_lock(tn_queue *q) { pthread_mutex_lock(&q->mu); }
+void tn_queue_unlock(tn_queue *q) { pthread_mutex_unlock(&q->mu); }
 
 /* ---- the worker ------------------------------------------------------------------------------------ */
-
-static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
-    tn_job *j = user;
-    if (atomic_load(&j->cancelled)) return false;
-    json_t *lp = j->r.logprobs && token >= 0 ? tn_reply_logprob(j->q->o.e, token, logprob) : NULL;
-    if (j->r.stream) {
-        bool ok = true;
-        if (!j->begun && j->r.chat) ok = event(j, tn_reply_role(j));
-        j->begun = true;
-        if (ok && (n || lp)) return event(j, tn_reply_delta(j, text, n, lp));
-        json_decref(lp);
-        return ok;
-    }
-    if (j->r.logprobs && token >= 0) {
-        tn_json_append(&j->logprobs, lp);
-        if (!j->logprobs) return false;
-    }
-    if (!text_room(&j->text, &j->cap_text, j->n_text, n)) return false;
-    memcpy(j->text + j->n_text, text, n);
-    j->n_text += n;
-    return true;
-}
 
 /* The session that shares most with the prompt, else an unused one, else the one used longest ago. */
 static tern_status slot_for(tn_queue *q, const tn_job *j, slot **out, tern_error *err) {
@@ -192,16 +136,10 @@ static tern_status answer(tn_queue *q, tn_job *j, double *prefill_s, tern_error 
     while (j->n_cached + 1 < j->n_ids && j->n_cached < (size_t)s->n_tok &&
            s->tokens[j->n_cached] == j->ids[j->n_cached])
         j->n_cached++; /* the last token is evaluated again, for what follows it */
+    tn_session_truncate(s, (int32_t)j->n_cached);
+    j->n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
     tern_generate_options o;
-    tern_generate_options_defaults(&o);
-    o.max_tokens = j->r.max_tokens;
-    o.sampling = j->r.sampling;
-    o.stop = j->r.stop;
-    o.grammar = j->r.grammar;
-    o.json_schema = j->r.schema;
-    o.no_logprobs = !j->r.logprobs;
-    o.on_token = on_token;
-    o.user = j;
+    tn_answering_options(j, &o);
     running_on(q, s);
     tern_status st;
     double t0 = tn_now_s();
@@ -211,30 +149,38 @@ static tern_status answer(tn_queue *q, tn_job *j, double *prefill_s, tern_error 
     *prefill_s = tn_now_s() - t0;
     if (st == TERN_OK) st = tern_session_generate(s, &o, &j->res, err);
     running_on(q, NULL);
-    if (st == TERN_OK && j->res.reason == TERN_STOP_CALLBACK)
+    if (st == TERN_OK) j->stopped_by = s->stopped_by;
+    if (st == TERN_OK && j->res.reason == TERN_STOP_CALLBACK && !j->enough)
         st = atomic_load(&j->cancelled) ? tn_fail(err, TERN_E_CANCELLED, "cancelled")
                                         : tn_fail(err, TERN_E_MEMORY, "no memory for the answer");
     return st;
 }
 
-static void finish(tn_queue *q, tn_job *j, tern_status st, const tern_error *err, double prefill_s) {
-    char *text = NULL;
-    bool ok = true;
-    if (st == TERN_OK && j->r.stream) {
-        if (!j->begun && j->r.chat) ok = event(j, tn_reply_role(j));
-        ok = ok && event(j, tn_reply_end(j));
-        if (j->r.include_usage) ok = ok && event(j, tn_reply_usage_event(j));
-        ok = ok && put_out(j, "data: ", strdup("[DONE]"), "\n\n");
-    } else if (st == TERN_OK) {
-        json_t *v = tn_reply_whole(j);
-        (void)tn_json_text(v, JSON_COMPACT, &text, NULL);
-        json_decref(v);
-        ok = put_out(j, "", text, "\n");
-    } else if (j->r.stream && j->n_out) {
-        (void)event(j, tn_reply_error(err, tn_reply_status(err)));
+static tern_status embed(tn_queue *q, tn_job *j, tern_error *err) {
+    if (!q->embedder) {
+        tern_session_options so;
+        tern_session_options_defaults(&so);
+        so.n_ctx = q->o.n_ctx;
+        TN_TRY(tern_session_open(q->o.e, &so, &q->embedder, err));
     }
+    running_on(q, q->embedder);
+    tern_status st;
+    do {
+        st = tn_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector, err);
+    } while (st == TERN_E_CANCELLED && !atomic_load(&j->cancelled));
+    running_on(q, NULL);
+    return st;
+}
+
+static void finish(tn_queue *q, tn_job *j, tern_status st, const tern_error *err, double prefill_s) {
+    tern_error why = *err;
     pthread_mutex_lock(&q->mu);
-    if (st != TERN_OK) j->err = *err;
+    bool closing = q->closing;
+    pthread_mutex_unlock(&q->mu);
+    if (st == TERN_E_CANCELLED && closing) (void)tn_fail(&why, st, "the server is closing");
+    bool ok = j->vector || tn_answering_finish(j, st, &why);
+    pthread_mutex_lock(&q->mu);
+    if (st != TERN_OK) j->err = why;
     else if (!ok) (void)tn_fail(&j->err, TERN_E_MEMORY, "no memory for the reply");
     tn_queue_counts *c = &q->counts;
     if (st == TERN_OK) c->n_done++;
@@ -270,6 +216,7 @@ static void *work(void *user) {
         tern_error err = {0};
         double prefill_s = 0;
         tern_status st = atomic_load(&j->cancelled) ? tn_fail(&err, TERN_E_CANCELLED, "cancelled")
+                         : j->vector                ? embed(q, j, &err)
                                                     : answer(q, j, &prefill_s, &err);
         finish(q, j, st, &err, prefill_s);
     }
@@ -277,29 +224,11 @@ static void *work(void *user) {
 
 /* ---- the queue ------------------------------------------------------------------------------------- */
 
-static tern_status prompt_ids(const tn_queue *q, tn_job *j, tern_error *err) {
-    const tn_request *r = &j->r;
-    tern_status st = TERN_E_LIMIT;
-    for (size_t cap = r->chat ? 0 : r->n_prompt + 16; st == TERN_E_LIMIT; cap = j->n_ids) {
-        free(j->ids);
-        j->ids = malloc((cap + 1) * sizeof *j->ids);
-        TN_FAIL_IF(!j->ids, err, TERN_E_MEMORY, "no memory for the prompt");
-        st = r->chat
-                 ? tern_chat_tokens(q->o.e, r->msgs, r->n_msgs, NULL, j->ids, cap, &j->n_ids, err)
-                 : tern_tokenize(q->o.e, r->prompt, r->n_prompt, true, false, j->ids, cap, &j->n_ids, err);
-    }
-    TN_TRY(st);
-    TN_FAIL_IF(!j->n_ids, err, TERN_E_INVALID, "the prompt is empty: it has no tokens");
-    TN_FAIL_IF(j->n_ids >= (size_t)q->o.n_ctx, err, TERN_E_LIMIT,
-               "the prompt has %zu tokens and the context %d, of which one at least is for the answer",
-               j->n_ids, q->o.n_ctx);
-    return TERN_OK;
-}
-
-tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err) {
+static tern_status put(tn_queue *q, tn_request *r, float *vector, bool mean, tn_job **out, tern_error *err) {
     tn_job *j = calloc(1, sizeof *j);
     if (!j) {
         tn_request_free(r);
+        free(vector);
         return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
     }
     pthread_condattr_t a;
@@ -308,16 +237,20 @@ tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *e
     pthread_cond_init(&j->changed, &a);
     pthread_condattr_destroy(&a);
     j->q = q;
+    j->vector = vector;
+    j->mean = mean;
     j->r = *r;
     *r = (tn_request){0};
     j->created = (int64_t)time(NULL);
     j->owners = 2;
     uint64_t rnd[2] = {0};
     if (getrandom(rnd, sizeof rnd, 0) != sizeof rnd) rnd[0] = (uint64_t)tn_now_ns();
-    snprintf(j->id, sizeof j->id, "%s%08llx%08llx", j->r.chat ? "chatcmpl-" : "cmpl-",
+    static const char *const before[] = {"cmpl-", "chatcmpl-", "msg_"};
+    snprintf(j->id, sizeof j->id, "%s%08llx%08llx", before[j->r.api],
              (unsigned long long)(rnd[0] & 0xffffffff), (unsigned long long)(rnd[1] & 0xffffffff));
     j->logprobs = json_array();
-    tern_status st = prompt_ids(q, j, err);
+    j->calls = json_array();
+    tern_status st = tn_answering_open(j, q->o.e, err);
     pthread_mutex_lock(&q->mu);
     if (st == TERN_OK && q->closing) st = tn_fail(err, TERN_E_CANCELLED, "the server is closing");
     if (st == TERN_OK && q->counts.waiting >= q->o.max_waiting)
@@ -332,6 +265,53 @@ tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *e
     pthread_mutex_unlock(&q->mu);
     if (st != TERN_OK) job_free(j);
     else *out = j;
+    return st;
+}
+
+tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err) {
+    return put(q, r, NULL, false, out, err);
+}
+
+tern_status tn_queue_measure(tn_queue *q, const char *body, size_t n_bytes, size_t *n_tokens,
+                             tern_error *err) {
+    tn_job *j = calloc(1, sizeof *j);
+    TN_FAIL_IF(!j, err, TERN_E_MEMORY, "no memory for the request");
+    j->q = q;
+    pthread_cond_init(&j->changed, NULL);
+    tern_status st = tn_request_read_count(body, n_bytes, &j->r, err);
+    if (st == TERN_OK) st = tn_answering_open(j, q->o.e, err);
+    *n_tokens = j->n_ids;
+    job_free(j);
+    return st;
+}
+
+tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool mean, bool (*gone)(void *user),
+                           void *user, float *out, size_t *n_tokens, tern_error *err) {
+    tern_model_info info;
+    tern_engine_info(q->o.e, &info);
+    float *v = malloc((size_t)info.n_embd * sizeof *v);
+    json_t *body = tn_json_pack("{s:s%}", "prompt", text, n_bytes);
+    if (!v || !body) {
+        free(v);
+        json_decref(body);
+        return tn_fail(err, TERN_E_MEMORY, "no memory for the embeddings");
+    }
+    const json_t *prompt = json_object_get(body, "prompt");
+    tn_request r = {
+        .body = body, .prompt = json_string_value(prompt), .n_prompt = json_string_length(prompt)};
+    tn_job *j;
+    tern_status st = put(q, &r, v, mean, &j, err); /* takes r and v */
+    if (st != TERN_OK) return st;
+    bool begun;
+    while (!tn_job_done(j, &begun)) {
+        if (gone(user)) tn_job_cancel(j);
+        tn_job_wait(j, 100);
+    }
+    st = j->err.code;
+    if (st != TERN_OK && err) *err = j->err;
+    if (st == TERN_OK) memcpy(out, j->vector, (size_t)info.n_embd * sizeof *out);
+    *n_tokens += j->n_ids;
+    tn_job_leave(j);
     return st;
 }
 
@@ -384,6 +364,7 @@ void tn_queue_close(tn_queue **pq) {
     tn_queue_stop(q);
     pthread_join(q->worker, NULL);
     for (int32_t i = 0; i < q->o.n_sessions; i++) tern_session_close(&q->slots[i].s);
+    tern_session_close(&q->embedder);
     pthread_mutex_destroy(&q->mu);
     pthread_cond_destroy(&q->work);
     free(q->slots);

@@ -7,11 +7,19 @@
 #define TN_SERVER_QUEUE_H
 
 #include "server/request.h"
+#include "text/toolcall.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct tn_queue tn_queue;
+
+typedef struct tn_bytes { /* grows by tn_bytes_add, zero-terminated */
+    char *p;
+    size_t n, cap;
+} tn_bytes;
+
+bool tn_bytes_add(tn_bytes *b, const char *p, size_t n); /* false: no memory */
 
 typedef struct tn_job {
     tn_queue *q;
@@ -20,6 +28,8 @@ typedef struct tn_job {
     int64_t created;
     int32_t *ids; /* the prompt */
     size_t n_ids;
+    tn_answer_form form;
+    bool thinking; /* the prompt ends within a thought */
     atomic_bool cancelled;
     /* guarded */
     struct tn_job *next;
@@ -27,15 +37,23 @@ typedef struct tn_job {
     int owners;
     bool done;
     tern_error err; /* err.code when done */
-    char *out;      /* streaming: events; else the body of the reply */
-    size_t n_out, cap_out, n_taken;
+    tn_bytes out;   /* streaming: events; else the body of the reply */
+    size_t n_taken;
     /* the worker's */
-    char *text;
-    size_t n_text, cap_text;
-    json_t *logprobs;
+    tn_answer *reader; /* of chats */
+    tn_bytes text, thought;
+    json_t *calls; /* [{id, name, arguments}] */
+    size_t n_calls;
+    char block; /* Anthropic's stream: the kind of the open block, or 0 */
+    int n_blocks;
+    json_t *logprobs; /* streaming: those not sent yet */
+    json_t *top;      /* alternatives of the token drawn next */
     tern_generate_result res;
+    const char *stopped_by; /* one of r.stop, or NULL */
     size_t n_cached;
-    bool begun;
+    float *vector; /* not NULL: the text's embedding is wanted, and goes there */
+    bool mean;
+    bool begun, enough; /* enough: the one call asked for is there */
 } tn_job;
 
 typedef struct tn_queue_options {
@@ -43,6 +61,7 @@ typedef struct tn_queue_options {
     const char *model; /* its name in replies */
     int32_t n_ctx, n_sessions, max_waiting;
     const char *draft;
+    const char *chat_template; /* its source, or NULL: the model's */
 } tn_queue_options;
 
 typedef struct tn_queue_counts {
@@ -62,6 +81,13 @@ tn_queue_counts tn_queue_count(tn_queue *q);
 
 /* Takes the request, also on failure. TERN_E_LIMIT: too many wait, or the prompt is too long. */
 tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err);
+/* How many tokens the prompt of a request of Anthropic's form has. */
+tern_status tn_queue_measure(tn_queue *q, const char *body, size_t n_bytes, size_t *n_tokens,
+                             tern_error *err);
+/* The embedding of a text, when its turn comes: out [n_embd], *n_tokens grows by the tokens read. gone(user) is asked now
+ * and then whether anybody still waits. */
+tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool mean, bool (*gone)(void *user),
+                           void *user, float *out, size_t *n_tokens, tern_error *err);
 /* Waits at most `ms` for more output or the end. */
 void tn_job_wait(tn_job *j, int ms);
 /* Copies output not taken yet; *done when nothing will follow. */
@@ -70,5 +96,9 @@ size_t tn_job_take(tn_job *j, char *buf, size_t cap, bool *done);
 bool tn_job_done(tn_job *j, bool *begun);
 void tn_job_cancel(tn_job *j);
 void tn_job_leave(tn_job *j); /* the connection's part of it */
+
+/* For server/answering.c, which writes what is guarded. */
+void tn_queue_lock(tn_queue *q);
+void tn_queue_unlock(tn_queue *q);
 
 #endif

@@ -199,6 +199,17 @@ static void drop_bos(const tn_tokenizer *t, tn_segments *s) {
     memmove(s->seg, s->seg + 1, --s->n_seg * sizeof *s->seg);
 }
 
+/* A template that names tools may still leave them out: it wants them under another name. */
+static tern_status tools_arrived(const tn_segments *out, const json_t *tools, tern_error *err) {
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *t = json_array_get(tools, i), *f = json_object_get(t, "function");
+        const char *name = json_string_value(json_object_get(json_is_object(f) ? f : t, "name"));
+        TN_FAIL_IF(name && !holds(out, name), err, TERN_E_UNSUPPORTED,
+                   "the model's chat template leaves the tool '%.60s' out", name);
+    }
+    return TERN_OK;
+}
+
 static const tern_chat_options plain_options = {.size_bytes = sizeof plain_options};
 
 static tern_status segments_of(const tn_tokenizer *t, const char *source, const tern_message *msgs,
@@ -222,6 +233,7 @@ static tern_status segments_of(const tn_tokenizer *t, const char *source, const 
         tn_segments_free(&text);
         st = render(t, source, vars, trusted, o, &text, err);
     }
+    if (st == TERN_OK) st = tools_arrived(&text, json_object_get(vars, "tools"), err);
     if (st != TERN_OK) goto out;
     drop_bos(t, &text);
     for (size_t i = 0, from = 0; i < text.n_seg; from = text.seg[i++].end)

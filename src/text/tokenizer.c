@@ -315,16 +315,31 @@ out:
 }
 
 /* Tokens that end a turn or a text in the families we know, whatever else the files say. */
-static bool ends_by_name(const uint8_t *p, size_t n) {
+static bool ends_by_name(const uint8_t *p, size_t n, bool harmony) {
     static const char *const names[] = {"<|eot_id|>",    "<|im_end|>", "<|end|>",         "<|endoftext|>",
                                         "<end_of_turn>", "<|eom_id|>", "<|end_of_text|>", "<|end_of_turn|>",
                                         "<EOT>",         "_<EOT>",     "<|EOT|>"};
+    static const char *const of_harmony[] = {"<|call|>",
+                                             "<|return|>"}; /* there <|end|> ends one of several messages */
+    if (harmony && n == 7 && !memcmp(p, "<|end|>", 7)) return false;
+    for (size_t i = 0; harmony && i < 2; i++)
+        if (strlen(of_harmony[i]) == n && !memcmp(of_harmony[i], p, n)) return true;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == n && !memcmp(names[i], p, n)) return true;
     return false;
 }
 
+static bool has_special(const tn_tokenizer *t, const char *name) {
+    for (uint32_t i = 0; i < t->n_specials; i++) {
+        size_t n;
+        const uint8_t *p = tn_tok_text(t, t->specials[i], &n);
+        if (strlen(name) == n && !memcmp(name, p, n)) return true;
+    }
+    return false;
+}
+
 static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, tern_error *err) {
+    bool harmony = has_special(t, "<|channel|>") && has_special(t, "<|message|>");
     for (int pass = 0; pass < 2; pass++) {
         t->n_ends = 0;
         for (size_t i = 0; i < s->n_ends + 2; i++) {
@@ -336,7 +351,7 @@ static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, ter
         for (uint32_t i = 0; i < t->n_specials; i++) {
             size_t n;
             const uint8_t *p = tn_tok_text(t, t->specials[i], &n);
-            if (!ends_by_name(p, n)) continue;
+            if (!ends_by_name(p, n, harmony)) continue;
             if (pass) t->ends[t->n_ends] = (int32_t)t->specials[i];
             t->n_ends++;
         }

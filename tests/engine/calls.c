@@ -227,6 +227,48 @@ static void logits_before_the_draw(void **state) {
     tern_engine_close(&e);
 }
 
+/* The model is made to say <|im_start|>. */
+typedef struct markup {
+    char text[256];
+    size_t n;
+    int32_t id;
+} markup;
+static bool only_markup(void *user, float *logits, size_t n_vocab) {
+    markup *t = user;
+    for (size_t i = 0; i < n_vocab; i++) logits[i] = (int32_t)i == t->id ? 1 : -INFINITY;
+    return true;
+}
+static bool keep_text(void *user, int32_t token, const char *text, size_t n_bytes, float logprob) {
+    markup *t = user;
+    (void)token, (void)logprob;
+    memcpy(t->text + t->n, text, n_bytes);
+    t->text[t->n += n_bytes] = 0;
+    return true;
+}
+static void text_of_control_tokens(void **state) {
+    (void)state;
+    tern_error err;
+    tern_engine *e = engine_of(TN_SOURCE_DIR "/models/tern-tiny");
+    tern_session *s = session_of(e, 64);
+    for (int special = 0; special < 2; special++) {
+        markup t = {0};
+        size_t n;
+        must(tern_tokenize(e, "<|im_start|>", 12, false, true, &t.id, 1, &n, &err), &err);
+        tern_generate_options g;
+        tern_generate_options_defaults(&g);
+        g.max_tokens = 3;
+        g.on_logits = only_markup;
+        g.on_token = keep_text;
+        g.user = &t;
+        g.special_text = special;
+        must(tern_session_prefill(s, &t.id, 1, &err), &err);
+        must(tern_session_generate(s, &g, NULL, &err), &err);
+        assert_string_equal(t.text, special ? "<|im_start|><|im_start|><|im_start|>" : "");
+    }
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
+
 typedef struct collected {
     char text[4096];
     size_t n;
@@ -339,6 +381,7 @@ int main(void) {
         cmocka_unit_test(special_tokens),
         cmocka_unit_test(truncated_and_copied),
         cmocka_unit_test(logits_before_the_draw),
+        cmocka_unit_test(text_of_control_tokens),
         cmocka_unit_test(one_call),
         cmocka_unit_test(from_a_descriptor),
     };

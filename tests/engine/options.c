@@ -171,8 +171,9 @@ static void without_effect_is_announced(void **state) {
     } cases[] = {
         {"chunk", "64", NULL, NULL, false, true},
         {"threads", "2", NULL, NULL, false, false},
-        {"ratio", "20", NULL, NULL, true, true},
-        {"ratio", "20", "attention-threshold", "99", true, true},
+        {"ratio", "20", NULL, NULL, false, true},
+        {"ratio", "20", "exact", "on", true, true},
+        {"ratio", "20", "attention", "full", true, true},
         {"ratio", "20", "attention", "shadow", false, false /* refused there */},
         {"switch", "sync", NULL, NULL, true, true},
         {"switch", "sync", "npu-separate-weights", "on", false, true},

@@ -126,6 +126,185 @@ def structured(s):
     assert r["choices"][0]["text"] in ("yes", "no"), r
 
 
+TOOL = {"type": "function", "function": {"name": "weather", "description": "The weather of a city.", "parameters": {"type": "object", "properties": {
+    "city": {"type": "string", "pattern": "^[A-Z][a-z]{2,8}$"}, "days": {"$ref": "#/$defs/days"}}, "required": ["city", "days"], "additionalProperties": False, "$defs": {"days": {"type": "integer", "minimum": 1, "maximum": 9}}}}}
+OTHER = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}
+
+
+def literal(text):
+    """A grammar that makes the model say this text."""
+    return "root ::= " + json.dumps(text)
+
+
+def deltas(events):
+    """What a stream of a chat adds up to: content, reasoning, calls, the reason."""
+    out = {"content": "", "reasoning_content": "", "calls": []}
+    for e in events:
+        for c in e["choices"]:
+            d = c["delta"]
+            for k in ("content", "reasoning_content"):
+                out[k] += d.get(k) or ""
+            for t in d.get("tool_calls", []):
+                if t["index"] == len(out["calls"]):
+                    out["calls"].append({"id": t["id"], "name": t["function"]["name"], "arguments": ""})
+                out["calls"][t["index"]]["arguments"] += t["function"]["arguments"]
+            out["finish_reason"] = c["finish_reason"]
+    return out
+
+
+def tools(s):
+    user = {"role": "user", "content": "How is the weather?"}
+    for choice, names in [("required", {"weather", "clock"}), ({"type": "function", "function": {"name": "clock"}}, {"clock"}), ({"type": "function", "function": {"name": "weather"}}, {"weather"})]:
+        for seed in range(3):
+            ask = {"messages": [user], "tools": [TOOL, OTHER], "tool_choice": choice, "temperature": 1, "seed": seed, "max_tokens": 200}
+            status, r = s.json("/v1/chat/completions", ask)
+            same(status, 200, r)
+            c = r["choices"][0]
+            same((c["finish_reason"], c["message"]["content"], len(c["message"]["tool_calls"])), ("tool_calls", None, 1), c)
+            f = c["message"]["tool_calls"][0]["function"]
+            assert f["name"] in names, f
+            args = json.loads(f["arguments"])
+            if f["name"] == "weather":
+                assert list(args) == ["city", "days"] and re.fullmatch("[A-Z][a-z]{2,8}", args["city"]) and 1 <= args["days"] <= 9, args
+            d = deltas(s.events("/v1/chat/completions", ask))
+            same((d["content"], d["finish_reason"], len(d["calls"])), ("", "tool_calls", 1), d)
+            same((d["calls"][0]["name"], d["calls"][0]["arguments"]), (f["name"], f["arguments"]), "the streamed call")
+            assert re.fullmatch("[A-Za-z0-9]{9}", d["calls"][0]["id"]), d
+    # a model that calls by itself: the grammar plays its part
+    said = 'Let me see.\n<tool_call>{"name": "weather", "arguments": {"city": "Bonn", "days": 2}}</tool_call>'
+    ask = {"messages": [user], "tools": [TOOL], "grammar": literal(said), "max_tokens": 300}
+    m = s.json("/v1/chat/completions", ask)[1]["choices"][0]
+    same((m["message"]["content"], m["finish_reason"]), ("Let me see.", "tool_calls"), m)
+    same(json.loads(m["message"]["tool_calls"][0]["function"]["arguments"]), {"city": "Bonn", "days": 2}, "arguments")
+    d = deltas(s.events("/v1/chat/completions", ask))
+    same((d["content"], d["calls"][0]["name"], d["finish_reason"]), ("Let me see.", "weather", "tool_calls"), d)
+    # without tools, or with tool_choice none, it is text
+    same(s.json("/v1/chat/completions", dict(ask, tool_choice="none"))[1]["choices"][0]["message"], {"role": "assistant", "content": said}, "tool_choice none")
+    twice = literal('<tool_call>{"name":"clock","arguments":{}}</tool_call><tool_call>{"name":"clock","arguments":{}}</tool_call>')
+    for many, n in [(True, 2), (False, 1)]:
+        r = s.json("/v1/chat/completions", {"messages": [user], "tools": [OTHER], "parallel_tool_calls": many, "grammar": twice, "max_tokens": 300})[1]
+        same(len(r["choices"][0]["message"]["tool_calls"]), n, r)
+    # the result goes back
+    call = m["message"]["tool_calls"][0]
+    r = s.json("/v1/chat/completions", {"messages": [user, m["message"], {"role": "tool", "tool_call_id": call["id"], "content": "Rain."}], "tools": [TOOL], "max_tokens": 8})
+    same(r[0], 200, r)
+
+
+def alternatives(s):
+    ask = {"messages": [{"role": "user", "content": "Say a word."}], "max_tokens": 6, "temperature": 0, "logprobs": True, "top_logprobs": 4}
+    for t in s.json("/v1/chat/completions", ask)[1]["choices"][0]["logprobs"]["content"]:
+        top = t["top_logprobs"]
+        same(len(top), 4, t)
+        assert all(a["logprob"] >= b["logprob"] for a, b in zip(top, top[1:])), top
+        same((top[0]["token"], top[0]["bytes"]), (t["token"], t["bytes"]), "a greedy token is the likeliest")
+        assert abs(top[0]["logprob"] - t["logprob"]) < 1e-4, t
+    whole = s.json("/v1/chat/completions", ask)[1]["choices"][0]["logprobs"]["content"]
+    parts = [t for e in s.events("/v1/chat/completions", ask) for c in e["choices"] for t in (c.get("logprobs") or {"content": []})["content"]]
+    same([t["token"] for t in parts], [t["token"] for t in whole], "streamed log-probabilities")
+
+
+def message_events(s, body):
+    status, data = s.ask("POST", "/v1/messages", dict(body, stream=True))
+    assert status == 200, data
+    out = []
+    for block in data.decode().split("\n\n"):
+        if not block.strip() or block.startswith(":"):
+            continue
+        name, value = block.split("\n")
+        value = json.loads(value[6:])
+        same(name, "event: " + value["type"], "the event's name")
+        out.append(value)
+    same((out[0]["type"], out[-2]["type"], out[-1]["type"]), ("message_start", "message_delta", "message_stop"), out)
+    return out
+
+
+def messages(s):
+    ask = {"model": "any", "max_tokens": 12, "temperature": 0, "system": "You are brief.", "messages": [{"role": "user", "content": "Say a word."}]}
+    status, r = s.json("/v1/messages", ask)
+    same(status, 200, r)
+    openai = s.json("/v1/chat/completions", {"messages": [{"role": "system", "content": "You are brief."}] + ask["messages"], "max_tokens": 12, "temperature": 0})[1]
+    text = openai["choices"][0]["message"]["content"]
+    same([b for b in r["content"]], [{"type": "text", "text": text}], "the same text by both APIs")
+    same((r["type"], r["role"], r["usage"]["output_tokens"]), ("message", "assistant", openai["usage"]["completion_tokens"]), r)
+    same(r["usage"]["input_tokens"] + r["usage"]["cache_read_input_tokens"], openai["usage"]["prompt_tokens"], r)
+    e = message_events(s, ask)
+    same("".join(x["delta"]["text"] for x in e if x["type"] == "content_block_delta"), text, "the streamed text")
+    same(s.json("/v1/messages/count_tokens", {k: v for k, v in ask.items() if k != "max_tokens"})[1], {"input_tokens": openai["usage"]["prompt_tokens"]}, "counted")
+    stop = text.strip().split()[2]
+    r = s.json("/v1/messages", dict(ask, stop_sequences=["never this", stop]))[1]
+    same((r["stop_reason"], r["stop_sequence"]), ("stop_sequence", stop), r)
+    tool = {"name": "weather", "description": "d", "input_schema": TOOL["function"]["parameters"]}
+    forced = dict(ask, tools=[tool], tool_choice={"type": "tool", "name": "weather"}, max_tokens=200)
+    r = s.json("/v1/messages", forced)[1]
+    same((r["stop_reason"], [b["type"] for b in r["content"]]), ("tool_use", ["tool_use"]), r)
+    assert 1 <= r["content"][0]["input"]["days"] <= 9, r
+    e = message_events(s, forced)
+    same(json.loads("".join(x["delta"]["partial_json"] for x in e if x["type"] == "content_block_delta")), r["content"][0]["input"], "the streamed input")
+    turns = ask["messages"] + [{"role": "assistant", "content": r["content"]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": r["content"][0]["id"], "content": [{"type": "text", "text": "Rain."}]}, {"type": "text", "text": "And?"}]}]
+    same(s.json("/v1/messages", dict(ask, tools=[tool], messages=turns))[0], 200, "a result")
+    for body, words in [({"messages": ask["messages"]}, "'max_tokens' is missing"), (dict(ask, messages=[{"role": "system", "content": "x"}]), "user or assistant"), (dict(ask, mcp_servers=[1]), "'mcp_servers' is not supported"),
+                        (dict(ask, messages=[{"role": "user", "content": [{"type": "image"}]}]), "'image' are not supported")]:
+        status, r = s.json("/v1/messages", body)
+        assert status == 400 and r["type"] == "error" and r["error"]["type"] == "invalid_request_error" and words in r["error"]["message"], r
+
+
+def embeddings(s):
+    import base64
+    import struct
+    texts = ["Once upon a time there was a cat.", "Once upon a time there was a dog.", "xyzzy 123"]
+    for pooling in ("last", "mean"):
+        r = s.json("/v1/embeddings", {"input": texts, "pooling": pooling})[1]
+        v = [d["embedding"] for d in r["data"]]
+        assert all(abs(sum(x * x for x in e) - 1) < 1e-4 for e in v)
+        near, far = (sum(a * b for a, b in zip(v[0], e)) for e in v[1:])
+        assert near > far, (pooling, near, far)
+        one = s.json("/v1/embeddings", {"input": texts[1], "pooling": pooling, "encoding_format": "base64"})[1]
+        raw = base64.b64decode(one["data"][0]["embedding"])
+        assert all(abs(a - b) < 1e-6 for a, b in zip(struct.unpack("<%df" % len(v[1]), raw), v[1])), "the same alone"
+        assert one["usage"]["prompt_tokens"] < r["usage"]["prompt_tokens"]
+
+
+def thinking():
+    """A template with thoughts, and one with channels; the grammar plays the model."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../oracle/templates/")
+    user = [{"role": "user", "content": "x"}]
+    s = Server("--chat-template", here + "Qwen-Qwen3-0.6B.jinja")
+    ask = {"messages": user, "grammar": literal("<think>\nHm, a <b>.\n</think>\n\nYes."), "max_tokens": 200}
+    same(s.json("/v1/chat/completions", ask)[1]["choices"][0]["message"], {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm, a <b>."}, "thoughts apart")
+    d = deltas(s.events("/v1/chat/completions", ask))
+    same((d["content"], d["reasoning_content"], d["finish_reason"]), ("Yes.", "Hm, a <b>.", "stop"), d)
+    s.json("/v1/chat/completions", dict(ask, chat_template_kwargs={"enable_thinking": False}))
+    r = s.json("/v1/chat/completions", {"messages": user, "tools": [TOOL], "tool_choice": "required", "max_tokens": 200})[1]
+    same(r["choices"][0]["finish_reason"], "tool_calls", r)
+    s.stop()
+    s = Server("--chat-template", here + "openai-gpt-oss-120b.jinja")
+    said = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\":\"Rome\"}"
+    r = s.json("/v1/chat/completions", {"messages": user, "tools": [TOOL], "grammar": literal(said), "max_tokens": 300})[1]["choices"][0]
+    same((r["message"]["reasoning_content"], r["message"]["content"], r["message"]["tool_calls"][0]["function"]), ("Hm.", None, {"name": "weather", "arguments": '{"city":"Rome"}'}), r)
+    s.stop()
+    s = Server("--chat-template", here + "MiniMax-M2.jinja")
+    status, r = s.json("/v1/chat/completions", {"messages": user, "tools": [TOOL]})
+    assert status == 400 and "a form that is not read" in r["error"]["message"], r
+    s.stop()
+
+
+def shutdown():
+    """Who waits when the server ends is told so: 503, not as if the client had left."""
+    s = Server()
+    long = {"prompt": "x", "max_tokens": 3000, "grammar": "root ::= [a-z ]{3000}"}
+    got = []
+    t = [threading.Thread(target=lambda: got.append(s.ask("POST", "/v1/completions", long))) for _ in range(2)]
+    for x in t:
+        x.start()
+    while s.metric("tern_requests_running") < 1 or s.metric("tern_requests_waiting") < 1:
+        pass
+    s.stop()
+    for x in t:
+        x.join()
+    same([g[0] for g in got], [503, 503], got)
+    assert all("the server is closing" in g[1].decode() for g in got), got
+
+
 def small_routes(s):
     same(s.json("/health"), (200, {"status": "ok"}), "health")
     same(s.json("/v1/models")[1]["data"][0]["id"], "tern-tiny", "the model's name")
@@ -145,7 +324,15 @@ def wrong(s):
         ("/v1/chat/completions", {"messages": [user], "temperature": -1}, 400, "'temperature'"),
         ("/v1/chat/completions", {"messages": [user], "max_tokens": 1.5}, 400, "whole number"),
         ("/v1/chat/completions", {"messages": [user], "n": 3}, 400, "'n' is not supported"),
-        ("/v1/chat/completions", {"messages": [user], "tools": [{}]}, 400, "'tools' is not supported"),
+        ("/v1/chat/completions", {"messages": [user], "tools": [{}]}, 400, "tools[0]: only tools of type"),
+        ("/v1/chat/completions", {"messages": [user], "tools": [TOOL, TOOL]}, 400, "two tools"),
+        ("/v1/chat/completions", {"messages": [user], "tool_choice": "required"}, 400, "there are no tools"),
+        ("/v1/chat/completions", {"messages": [user], "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}}, 400, "no tool 'x'"),
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]}, 400, "function.name"),
+        ("/v1/chat/completions", {"messages": [user], "top_logprobs": 3}, 400, "goes with 'logprobs'"),
+        ("/v1/chat/completions", {"messages": [user], "top_logprobs": 21, "logprobs": True}, 400, "from 0 to 20"),
+        ("/v1/embeddings", {"input": ["a", ""]}, 400, "none of them empty"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 3}, 400, "'dimensions'"),
         ("/v1/chat/completions", {"messages": [user], "temprature": 1}, 400, "'temprature' is unknown"),
         ("/v1/chat/completions", {"messages": [user], "response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, 400, "'not' is not supported"),
         ("/v1/chat/completions", {"messages": [user], "stream": True, "json_schema": {"enum": []}}, 400, "no text fits"),
@@ -224,6 +411,8 @@ def keys():
         s = Server("--api-key-file", path, "--host", "0.0.0.0")
         for given, status in [(None, 401), ("Bearer x", 401), ("Bearer first-ke", 401), ("Bearer first-key2", 401), ("Bearer ", 401), ("first-key", 401), ("Bearer second-key", 200)]:
             same(s.ask("GET", "/v1/models", headers={"Authorization": given} if given else {})[0], status, given)
+        same(s.ask("GET", "/v1/models", headers={"x-api-key": "first-key"})[0], 200, "as Anthropic's clients send it")
+        same(s.ask("GET", "/v1/models", headers={"x-api-key": "first-kex"})[0], 401, "a wrong one")
         same(s.ask("GET", "/health")[0], 200, "health needs no key")
         r = subprocess.run([TERN, "serve", "-m", MODEL, "--port", str(s.port)], capture_output=True, text=True)
         assert r.returncode == 1 and "cannot listen" in r.stderr, r
@@ -233,9 +422,13 @@ def keys():
 
 
 server = Server()
-for check in (completions, chat, structured, small_routes, wrong, leaving, many):
+for check in (completions, chat, structured, tools, alternatives, messages, embeddings, small_routes, wrong, leaving, many):
     check(server)
     print(check.__name__, "ok", flush=True)
 server.stop()
+thinking()
+print("thinking ok", flush=True)
+shutdown()
+print("shutdown ok", flush=True)
 keys()
 print("keys ok")

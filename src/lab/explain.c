@@ -1,0 +1,211 @@
+#include "lab/explain.h"
+
+#include "engine/engine.h"
+#include "lab/tune.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct facts {
+    const tern_session *s;
+    const tern_engine *e;
+    tern_stats stats;
+    tern_draft_stats drafts;
+} facts;
+
+__attribute__((format(printf, 3, 4))) static void say(tn_explained *x, bool on, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    x->on = on;
+    (void)vsnprintf(x->text, sizeof x->text, format, args);
+    va_end(args);
+}
+
+static void saved(tn_explained *x, double ms) {
+    x->knows_saved = isfinite(ms);
+    x->saved_ms = x->knows_saved ? ms : 0;
+}
+
+/* EdgeFlow: reading and unpacking hide behind the first prompt. What stood out of it is the time in which the lanes
+ * had nothing to do. */
+static void explain_start(const facts *f, tn_explained *x) {
+    const tern_stats *t = &f->stats;
+    x->mechanism = "cold start";
+    if (!f->e->npu) {
+        say(x, false, "a model file is mapped or read before the first token; a package streams (tern pack)");
+        return;
+    }
+    double mb = (double)t->read_bytes * 1e-6;
+    if (t->loaded_s <= 0 || !t->read_method) {
+        say(x, false, "%.0f MB were loaded before the prompt (set load=stream to hide that)", mb);
+        return;
+    }
+    int32_t n_workers = f->e->n_lane_workers[TN_LANE_CPU] + f->e->n_lane_workers[TN_LANE_NPU];
+    double exposed = t->wall_s - (t->cpu_busy_s + t->npu_busy_s) / n_workers;
+    if (exposed > t->loaded_s) exposed = t->loaded_s;
+    if (exposed < 0) exposed = 0;
+    say(x, true, "%.0f MB came by %s in %.0f ms while the prompt was computed; weights %s", mb,
+        t->read_method, t->loaded_s * 1e3, f->e->npu->packed ? "stay packed" : "are tiles of 8 bits");
+    saved(x, (t->loaded_s - exposed) * 1e3);
+}
+
+/* llm.npu: static INT8 graphs, and the outliers in float beside them. */
+static void explain_prefill(const facts *f, tn_explained *x) {
+    x->mechanism = "INT8 prefill";
+    if (!f->e->npu) {
+        say(x, false, "%s runs as it is; a package has static INT8 graphs (tern pack, or --pack)",
+            f->e->model->scheme == TN_FLOAT_BLOCKS ? "a quantised file" : "a model in floats");
+        return;
+    }
+    int32_t n_paths = 0;
+    for (int32_t i = 0; i < f->e->npu->n_sites; i++) n_paths += f->e->npu->sites[i].has_outliers;
+    say(x, true, "scheme %s on %s, chunks of %d; %d of %d sites have a float path, which took %llu outliers",
+        f->e->npu->scheme, tn_npu_device_caps(f->e->npu->dev)->name, f->e->npu->chunk, n_paths,
+        f->e->npu->n_sites, (unsigned long long)f->stats.n_outliers);
+}
+
+/* The prefill's time under a policy, from this session's stage times; NAN: none are known. */
+static double predicted_ms(const facts *f, tn_policy_kind kind) {
+    if (!f->s->profile.measured) return NAN;
+    tn_measured_steps measured;
+    tn_sim sim;
+    tn_sim_result out;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    const tn_sim_model shape = tn_tuned_shape(f->e);
+    tn_pipeline_measured(f->s->pipeline, &measured);
+    memcpy(measured.n_workers, f->e->n_lane_workers, sizeof measured.n_workers);
+    tn_sim_request q = {.measured = &measured,
+                        .model = &shape,
+                        .n_tokens = (int32_t)(f->s->n_prompt - f->s->n_known),
+                        .n_chunk = f->e->npu->chunk,
+                        .policy = f->e->policy};
+    if (kind != f->e->policy.kind) q.policy = tn_policy_defaults(kind);
+    if (tn_sim_open(&ctx, &sim, NULL) != TERN_OK) return NAN;
+    tern_status st = tn_sim_run(&sim, &q, NULL, &out, NULL);
+    tn_sim_close(&sim);
+    return st == TERN_OK ? out.ttft_ms : NAN;
+}
+
+/* llm.npu 3.4: subgraphs out of order. */
+static void explain_order(const facts *f, tn_explained *x) {
+    x->mechanism = "out of order";
+    if (!f->e->npu) {
+        say(x, false, "only packages are graphs of tasks");
+    } else if (f->e->policy.kind == TN_POLICY_IN_ORDER) {
+        say(x, false, "the policy is in-order");
+    } else if (f->stats.wall_s <= 0) {
+        say(x, false, "nothing of the prompt was long enough for a chunk");
+    } else {
+        say(x, true,
+            "%.0f ms of work on two lanes took %.0f ms; the CPU lane idled %.0f %%, the device's %.0f %%; in "
+            "order they wait for "
+            "each other",
+            (f->stats.cpu_busy_s + f->stats.npu_busy_s) * 1e3, f->stats.wall_s * 1e3,
+            f->stats.cpu_bubble * 100, f->stats.npu_bubble * 100);
+        saved(x, predicted_ms(f, TN_POLICY_IN_ORDER) - predicted_ms(f, f->e->policy.kind));
+    }
+}
+
+/* What attending to all positions would have taken, by the rate at which the selected ones are attended, less what
+ * estimating, selecting and attending took by the package's stage times. */
+static double attention_saved_ms(const facts *f) {
+    const tn_attn_times *t = &f->e->npu->attn_times;
+    const tern_stats *st = &f->stats;
+    if (!t->n_widths || f->e->attention.share_rows < 0) return NAN;
+    double group =
+        (double)f->e->model->h.n_heads / f->e->model->h.n_kv_heads; /* heads that select together */
+    double rows = (double)st->attn_rows / group, seen = (double)st->attn_seen / group,
+           selected = (double)st->attn_selected / group;
+    double full = seen * 1e-3 * t->attend_kpos_us;
+    double sparse = seen * 1e-6 * t->score_us[0] + rows * t->select_us + seen * 1e-3 * t->select_kpos_us +
+                    selected * 1e-3 * t->attend_kpos_us;
+    return (full - sparse) * 1e-3 / (f->e->n_lane_workers[TN_LANE_CPU] + f->e->n_lane_workers[TN_LANE_NPU]);
+}
+
+/* shadowAttn */
+static void explain_attention(const facts *f, tn_explained *x) {
+    x->mechanism = "sparse attention";
+    const tn_attn_options *a = f->e->npu ? &f->e->attention : NULL;
+    if (!a) {
+        say(x, false, "only packages know the scales of their heads");
+    } else if (f->stats.attn_rows) {
+        say(x, true, "%.0f %% of the positions were attended to, in %llu rows of heads",
+            100 * (double)f->stats.attn_selected / (double)f->stats.attn_seen,
+            (unsigned long long)f->stats.attn_rows);
+        saved(x, attention_saved_ms(f));
+    } else if (a->mode == TN_ATTN_FULL) {
+        say(x, false, "attention is full (--exact or set attention=full)");
+    } else if (!f->e->npu->attn_scale_q) {
+        say(x, false, "this package does not know the scales of its heads: pack the model again");
+    } else {
+        int32_t from = a->threshold                      ? a->threshold
+                       : f->e->npu->tuned.attn_threshold ? f->e->npu->tuned.attn_threshold
+                                                         : TN_ATTN_FROM;
+        say(x, false, "it begins at %d tokens, this prompt has %zu", from, f->s->n_prompt);
+    }
+}
+
+/* Forwards of several rows cost more than those of one: what one costs follows from all. */
+static double one_row_s(const facts *f) {
+    const tn_drafting *d = &f->s->drafting;
+    const tn_step_profile *p = &f->s->profile;
+    double weight = 0;
+    for (int r = 1; r <= TN_TREE_MAX; r++) {
+        double relative = 1;
+        for (int i = 0; i < p->n_forwards; i++) /* of the next number of rows that was measured */
+            if (p->forward_rows[i] >= (float)r) {
+                relative = (double)p->forward_relative[i];
+                break;
+            }
+        weight += (double)d->n_steps_of[r] * (r == 1 ? 1 : relative);
+    }
+    return weight > 0 && (p->n_forwards || d->n_rows == d->n_steps) ? f->drafts.verify_s / weight : NAN;
+}
+
+/* sd.npu */
+static void explain_drafts(const facts *f, tn_explained *x) {
+    const tern_draft_stats *t = &f->drafts;
+    x->mechanism = "drafts";
+    if (!f->s->drafting.drafters) {
+        say(x, false, "they are switched off (set draft=auto)");
+    } else if (!t->n_steps) {
+        say(x, false, "no token was generated");
+    } else if (t->n_rows == t->n_steps) {
+        say(x, false, "the text never continued as something known, so nothing was proposed");
+    } else if (!t->n_accepted) {
+        say(x, t->n_rows > t->n_steps,
+            "%llu were verified and none was right: the answer repeats nothing known",
+            (unsigned long long)(t->n_rows - t->n_steps));
+        saved(x, -t->draft_s * 1e3);
+    } else {
+        say(x, true, "%llu tokens took %llu forwards: %llu of %llu drafts were right",
+            (unsigned long long)(t->n_steps + t->n_accepted), (unsigned long long)t->n_steps,
+            (unsigned long long)t->n_accepted, (unsigned long long)(t->n_rows - t->n_steps));
+        saved(x, ((double)(t->n_steps + t->n_accepted) * one_row_s(f) - t->verify_s - t->draft_s) * 1e3);
+    }
+}
+
+static void explain_reuse(const facts *f, tn_explained *x) {
+    x->mechanism = "prompt reuse";
+    if (f->s->n_known)
+        say(x, true, "%zu of %zu tokens of the prompt were known from before", f->s->n_known, f->s->n_prompt);
+    else say(x, false, "the prompt shares no beginning with what this session had read");
+}
+
+size_t tn_explain(const tern_session *s, tn_explained out[TN_EXPLAIN_MAX]) {
+    static void (*const parts[])(const facts *, tn_explained *) = {
+        explain_start, explain_reuse, explain_prefill, explain_order, explain_attention, explain_drafts};
+    enum { N = sizeof parts / sizeof parts[0] };
+    _Static_assert((int)N <= (int)TN_EXPLAIN_MAX, "there is room for all");
+    facts f = {.s = s, .e = s->e};
+    tern_session_stats(s, &f.stats);
+    tern_session_draft_stats(s, &f.drafts);
+    for (size_t i = 0; i < N; i++) {
+        out[i] = (tn_explained){.on = false};
+        parts[i](&f, &out[i]);
+    }
+    return N;
+}

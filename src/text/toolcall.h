@@ -1,0 +1,79 @@
+/* text/toolcall.h - what a model's answer is made of: content, thoughts, calls of tools.
+ *
+ *   tn_answer_form_of      which markup a chat template teaches its model
+ *   tn_answer_open, put    the answer's text as it comes, cut at any byte, to three kinds of events
+ *   tn_tools_schema        a JSON schema whose texts are calls of the tools given, for text/grammar
+ *   tn_tools_as_text       a conversation with tools for a template that knows none
+ *
+ * A call is given out whole: a name and the text of a JSON object. What only looks like one (it never ends, is no JSON,
+ * has no name) is content, byte by byte: nothing a model writes is lost. White space beside calls and thoughts goes.
+ * The events of a text do not depend on how it was cut. */
+#ifndef TN_TEXT_TOOLCALL_H
+#define TN_TEXT_TOOLCALL_H
+
+#include "base/ctx.h"
+
+#include <jansson.h>
+
+typedef enum tn_call_form {
+    TN_CALLS_GENERIC, /* {"name", "arguments"} as the whole answer, bare or in a fence; also as HERMES */
+    TN_CALLS_HERMES, /* <tool_call>{"name", "arguments"}</tool_call>; <function=NAME><parameter=KEY>VALUE... */
+    TN_CALLS_LLAMA3, /* {"name", "parameters"} as the whole answer; <|python_tag|>JSON, name.call(...) or code */
+    TN_CALLS_MISTRAL, /* [TOOL_CALLS][{"name", "arguments"}], or NAME[ARGS]{...} */
+    TN_CALLS_GEMMA,   /* <start_function_call>call:NAME{key:<escape>text<escape>}<end_function_call> */
+    TN_CALLS_LFM2,    /* <|tool_call_start|>[name(key="text")]<|tool_call_end|> */
+    TN_CALLS_HARMONY  /* <|channel|>commentary to=functions.NAME<|message|>{...}<|call|> */
+} tn_call_form;
+
+typedef struct tn_answer_form {
+    tn_call_form calls;
+    bool knows_tools; /* the template writes tools and their results */
+    bool has_markers; /* control tokens are part of the markup: their text must be given to tn_answer_put */
+    const char *think, *think_ends; /* "<think>", "</think>"; NULL: thoughts are not marked */
+    const char *foreign;            /* markup of calls that nobody here reads, or NULL */
+} tn_answer_form;
+
+/* template may be NULL. */
+tn_answer_form tn_answer_form_of(const char *template);
+
+/* Callbacks return false to stop; tn_answer_put does then. Texts of n bytes are given as they are certain. */
+typedef struct tn_answer_events {
+    bool (*on_text)(void *user, const char *text, size_t n);
+    bool (*on_thought)(void *user, const char *text, size_t n);
+    bool (*on_call)(void *user, const char *name, const char *arguments); /* arguments: JSON of an object */
+    void *user;
+} tn_answer_events;
+
+typedef struct tn_answer_options {
+    tn_answer_form form;
+    const json_t *
+        tools; /* as OpenAI's API has them: their names and types of arguments; NULL: no calls are read. Borrowed */
+    bool thinking; /* the prompt ended within a thought */
+    bool forced;   /* the answer, behind its thoughts, is held to tn_tools_schema */
+    tn_answer_events on;
+} tn_answer_options;
+
+typedef struct tn_answer tn_answer;
+
+tern_status tn_answer_open(tn_ctx *ctx, const tn_answer_options *o, tn_answer **out, tern_error *err);
+void tn_answer_close(tn_answer **a);
+/* false: a callback said so, or no memory (tn_answer_failed). */
+bool tn_answer_put(tn_answer *a, const char *text, size_t n);
+/* Nothing follows: what is held back goes out. */
+bool tn_answer_end(tn_answer *a);
+bool tn_answer_failed(const tn_answer *a);
+size_t tn_answer_calls(const tn_answer *a);
+
+/* ---- tools ----------------------------------------------------------------------------------------- */
+
+/* Is it an array of {"type": "function", "function": {"name", ...}}? */
+tern_status tn_tools_check(const json_t *tools, tern_error *err);
+/* The schema of one call, of `name` or, where that is NULL, of any tool. *out: free with free. */
+tern_status tn_tools_schema(const json_t *tools, const char *name, tn_call_form form, char **out,
+                            tern_error *err);
+/* What a model writes in front of a call, for a prompt that ends where the call is held to begin; "" for none. */
+const char *tn_tools_prefix(tn_call_form form);
+/* messages with calls and results as plain text, and the tools in a system message in front. *out is the caller's. */
+tern_status tn_tools_as_text(const json_t *messages, const json_t *tools, json_t **out, tern_error *err);
+
+#endif

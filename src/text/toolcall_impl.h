@@ -1,0 +1,42 @@
+/* text/toolcall_impl.h - from the text of a call to its name and arguments; shared by text/toolcall*.c only. */
+#ifndef TN_TEXT_TOOLCALL_IMPL_H
+#define TN_TEXT_TOOLCALL_IMPL_H
+
+#include "text/toolcall.h"
+
+enum { TN_CALL_NAME_MAX = 256, TN_CALL_DEPTH = 64 };
+
+/* A text that grows. Out of memory sets `failed`; what is appended afterwards is dropped. */
+typedef struct tn_sb {
+    tn_ctx *ctx;
+    char *p;
+    size_t n, cap;
+    bool failed;
+} tn_sb;
+
+void tn_sb_add(tn_sb *b, const char *s, size_t n);
+void tn_sb_put(tn_sb *b, const char *s);
+void tn_sb_json(tn_sb *b, const char *s, size_t n); /* as a JSON string */
+void tn_sb_free(tn_sb *b);
+
+/* Calls of one payload, one behind the other: name, zero, arguments, zero. */
+typedef struct tn_calls {
+    tn_sb text;
+    size_t n;
+    const json_t *tools; /* those that may be called by name alone, or NULL: any */
+    const json_t *known; /* for types of arguments */
+} tn_calls;
+
+/* Each reads p[0..n) whole and appends its calls: false, and nothing appended, when it is none. */
+bool tn_calls_json(tn_calls *c, const char *p, size_t n); /* an object or an array of them */
+bool tn_calls_arguments(tn_calls *c, const char *name, size_t n_name, const char *p,
+                        size_t n);                          /* a JSON object */
+bool tn_calls_python(tn_calls *c, const char *p, size_t n); /* [f(a=1), g()] or f(a=1) */
+bool tn_calls_gemma(tn_calls *c, const char *p, size_t n);  /* call:f{a:1} */
+bool tn_calls_xml(tn_calls *c, const char *p, size_t n);    /* <function=f><parameter=a>... */
+bool tn_calls_code(tn_calls *c, const char *p, size_t n);   /* code for a tool named python */
+
+/* The function of a tool, by name; NULL: there is none. */
+const json_t *tn_tools_find(const json_t *tools, const char *name, size_t n);
+
+#endif
