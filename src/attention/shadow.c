@@ -148,7 +148,7 @@ tern_status tern_shadow_append(tern_shadow *s, const float *k, const float *v, i
     return TERN_OK;
 }
 
-/* The scale at which the largest finite magnitude is 127. */
+/* Returns the scale at which the largest finite magnitude is 127. */
 static float scale_of(const float *x, size_t n) {
     float max = 0;
     for (size_t i = 0; i < n; i++) max = fabsf(x[i]) > max && fabsf(x[i]) < 1e30f ? fabsf(x[i]) : max;
@@ -180,7 +180,7 @@ tern_status tern_shadow_attend(tern_shadow *s, const float *q, int32_t n, float 
         .h = &s->h, .kern = &s->kern, .kv = &s->kv, .n_rows = n, .pos = pos, .slot = pos, .tree_base = -1};
     if (!s->sparse) {
         for (int32_t head = 0; head < s->h.n_heads; head++)
-            tn_rows_attention(&r, 0, head, q, out, 0, n, s->scratch);
+            tn_rows_attention(&r, 0, NULL, head, q, out, 0, n, s->scratch);
         return TERN_OK;
     }
     for (int32_t a = 0; a < s->h.n_kv_heads && st == TERN_OK; a++)

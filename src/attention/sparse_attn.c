@@ -128,7 +128,7 @@ static void fill_ratios(tn_sparse_attn *s, float mean) {
     if (!s->o.no_head_ratios) tn_head_ratios(s->m->attn_head_weight, n, mean, s->ratio);
 }
 
-/* Length of the prompt from which chunks attend sparsely. */
+/* Returns the length of the prompt from which chunks attend sparsely. */
 static int32_t attend_from(const tn_npu_model *m, const tn_attn_options *o) {
     if (o->threshold) return o->threshold;
     return o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
@@ -305,7 +305,7 @@ void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos) {
 
 /* ---- plan: buckets, and keys in INT8 --------------------------------------------------------------- */
 
-/* Nearest scale; the squared errors of Q and K add up, so each is chosen alone. */
+/* Finds the nearest scale. The squared errors of Q and K add up, so each is chosen alone. */
 int32_t tn_sparse_nearest(const float *scales, int32_t n, float want) {
     int32_t best = 0;
     for (int32_t i = 1; i < n; i++) {

@@ -2,17 +2,17 @@
  * (shadowAttn 3): the device estimates the scores in INT8, the CPU selects the largest of every row and
  * attends to those positions in float.
  *
- * The plan of a chunk and layer comes first (tn_sparse_attn_plan, one call per KV head): the largest
- * magnitude of the keys so far and of every query head's rows chooses a bucket, a pair of static scales; the
- * keys of the chunk (or, when their bucket has changed, all) are quantised into the device's tile layout.
+ * The plan of a chunk and layer comes first (tn_sparse_attn_plan, one call per KV head). The largest
+ * magnitude of the keys so far and of every query head's rows chooses a bucket, a pair of static scales. The
+ * keys of the chunk are quantised into the device's tile layout; all keys are when their bucket has changed.
  * Where heads share, what is estimated is not a head but a pool of heads of one KV head, their queries added.
- * Then one of two forms, with the same bits:
+ * Then attention takes one of two forms, with the same bits:
  *   in place    any number of threads attend blocks of rows, one stage behind the other while all is in cache
  *               (tn_sparse_attn_rows): for a device that works in our caches
  *   pipelined   head by head on two lanes, planned (shadowAttn 3.4): tasks of the prefill graph
  *               (tn_sparse_attn_slot): for a device with silicon of its own
- * A row's bits depend on the text up to the end of its chunk, and on where the chunk begins: not on threads,
- * lanes, policy or plan. */
+ * A row's bits depend on the text up to the end of its chunk and on where the chunk begins. They do not
+ * depend on threads, lanes, policy or plan. */
 #ifndef TN_ATTENTION_SPARSE_ATTN_H
 #define TN_ATTENTION_SPARSE_ATTN_H
 
@@ -46,7 +46,8 @@ typedef enum tn_attn_pipeline {
 } tn_attn_pipeline;
 
 bool tn_attn_pipeline_parse(const char *name, tn_attn_pipeline *out); /* "auto", "on", "off" */
-/* "paper": all; or a comma-separated list of what to leave out, "in-order", "no-fusion", "no-overlap". */
+/* Reads a list: "paper" is all, else it says, separated by commas, what to leave out of "in-order",
+ * "no-fusion", "no-overlap". */
 bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out);
 
 enum {
@@ -93,47 +94,49 @@ typedef struct tn_attn_stats {
                     over n_rows */
     uint64_t n_requantised,
         n_launches; /* times a KV head's keys were quantised anew; estimates run on the device */
-    /* Pipelined: units in launches of a chunk; those launches; plans made, the time of all and of the
-     * longest; what was planned for the chunks and layers attended so, and how long they took from the first
-     * estimate to the last attend, with what ran between. */
+    /* These are of the pipelined form: units in launches of a chunk; those launches; plans made, the time of
+     * all and of the longest; what was planned for the chunks and layers attended so, and how long they took
+     * from the first estimate to the last attend, with what ran between. */
     uint64_t n_fused, n_fused_launches, n_plans, plan_ns, plan_max_ns;
     double planned_us, took_us;
     uint64_t bytes; /* INT8 keys and graphs */
 } tn_attn_stats;
 
-/* Is it the pipelined form? */
+/* Tells whether attention takes the pipelined form. */
 bool tn_attn_pipelined(const tn_attn_options *o, const tn_npu_caps *caps);
 
 typedef struct tn_sparse_attn tn_sparse_attn;
 
-/* For contexts of up to kv->cap_tok, n_chunks of chunk_rows rows in flight. Borrows all. TERN_E_UNSUPPORTED
- * when the package does not know its heads' scales. */
+/* Opens it for contexts of up to kv->cap_tok, with n_chunks of chunk_rows rows in flight. Borrows everything.
+ * It fails with TERN_E_UNSUPPORTED when the package does not know its heads' scales. */
 tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h,
                                 const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
                                 int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out,
                                 tern_error *err);
 void tn_sparse_attn_close(tn_sparse_attn **s);
 
-/* Can prompts of a context of n_ctx tokens gain from it at all: does the package know its scales, and is the
- * context long enough to pay? */
+/* Tells whether prompts of a context of n_ctx tokens can gain from it at all: the package must know its
+ * scales, and the context must be long enough to pay. */
 bool tn_sparse_attn_pays(const tn_npu_model *m, const tn_attn_options *o, int32_t n_ctx);
 
-/* Is a chunk whose last row sees n_pos positions worth it? */
+/* Tells whether it is worth it for a chunk whose last row sees n_pos positions. */
 bool tn_sparse_attn_wanted(const tn_sparse_attn *s, int32_t n_pos);
 
-/* Only the first n_pos positions of the cache are still what they were. Before every forward. */
+/* Notes that only the first n_pos positions of the cache are still what they were. It is called before every
+ * forward. */
 void tn_sparse_attn_rewind(tn_sparse_attn *s, int32_t n_pos);
 
-/* Chunk i_chunk of the wave (rows r, their rotated queries q), layer, KV head: its keys are in the cache,
- * those before were planned. */
+/* Plans chunk i_chunk of the wave (rows r, their rotated queries q), for a layer and a KV head. Its keys are
+ * in the cache, and those before were planned. */
 tern_status tn_sparse_attn_plan(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
                                 int32_t kv_head, const float *q, tern_error *err);
-/* In place: rows row0..row1-1 (at most TN_ATTN_ROWS), all heads. out [n_rows][n_heads * d_head]. */
+/* Attends in place: rows row0..row1-1 (at most TN_ATTN_ROWS), all heads. out [n_rows][n_heads * d_head]. */
 tern_status tn_sparse_attn_rows(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
                                 const float *q, float *out, int32_t row0, int32_t row1, int32_t i_worker,
                                 tern_error *err);
 
-/* Pipelined: how the graph of a chunk is cut (n_slots 0: in place), and the parts of its tasks. */
+/* The shape of the pipelined form says how the graph of a chunk is cut (n_slots 0: in place), and the parts
+ * of its tasks. */
 typedef struct tn_attn_shape {
     int32_t n_slots, n_blocks, block_rows;
     bool no_overlap;
@@ -141,29 +144,30 @@ typedef struct tn_attn_shape {
 
 tn_attn_shape tn_sparse_attn_shape(const tn_sparse_attn *s);
 int32_t tn_sparse_attn_parts(const tn_sparse_attn *s, tn_step_kind step);
-/* A part of a task of the pipeline of heads, in the order of the graph. A chunk shorter than the others
+/* Runs a part of a task of the pipeline of heads, in the order of the graph. A chunk shorter than the others
  * leaves the last blocks without rows. */
 tern_status tn_sparse_attn_slot(tn_sparse_attn *s, const tn_rows *r, int32_t i_chunk, int layer,
                                 tn_step_kind step, int32_t i_block, int32_t slot, int32_t part,
                                 const float *q, float *out, int32_t i_worker, tern_error *err);
 
-/* What attention of this kind takes on this device, on random keys. h: one layer is enough. */
+/* Measures what attention of this kind takes on this device, on random keys. One layer of h is enough. */
 tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_device *dev,
                                    const tn_hparams *h, const tn_attn_options *o, tn_attn_times *out,
                                    tern_error *err);
-/* Decode forwards (at most TN_ATTN_ROWS rows; tokens or a tree), once all rows' keys are in the cache: in so
- * many rounds, one after the other; 0: all rows attend in full. A round begins with plan for every KV head;
- * then its rows, on any threads, each KV head apart. A row's bits depend on its text alone. */
+/* Decode forwards have at most TN_ATTN_ROWS rows, tokens or a tree, and all rows' keys are in the cache. They
+ * attend in so many rounds, one after the other; 0 means that all rows attend in full. A round begins with
+ * plan for every KV head. Then come its rows, on any threads, each KV head apart. A row's bits depend on its
+ * text alone. */
 int32_t tn_sparse_decode_rounds(const tn_sparse_attn *s, const tn_rows *r, int layer);
 void tn_sparse_decode_plan(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t round);
-/* Does nothing for a row of another round. scratch: tn_rows_scratch floats. out [n_rows][n_heads * d_head].
- */
+/* Attends with one row, and does nothing for a row of another round. scratch: tn_rows_scratch floats. out
+ * [n_rows][n_heads * d_head]. */
 tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer, int32_t kv_head, int32_t row,
                                  int32_t round, const float *q, float *out, float *scratch, int32_t i_worker,
                                  tern_error *err);
 
-/* The same as the host device takes with the default options, for a package. Nothing (no widths) where such
- * heads cannot be a pipeline. */
+/* Measures the same as the host device takes it with the default options, for a package. It gives nothing (no
+ * widths) where such heads cannot be a pipeline. */
 tern_status tn_sparse_attn_times(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);
 
 void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out);

@@ -24,7 +24,7 @@ tern_status tn_sparse_baseline_open(tn_sparse_attn *s, key_cache *k, tern_error 
     return TERN_OK;
 }
 
-/* Means of the blocks that are whole up to `end`. */
+/* Computes the means of the blocks that are whole up to `end`. */
 static void plan_means(const tn_sparse_attn *s, key_cache *k, int32_t end) {
     size_t d = (size_t)s->h->d_head;
     for (; k->n_means < end / BLOCK; k->n_means++) {
@@ -36,7 +36,7 @@ static void plan_means(const tn_sparse_attn *s, key_cache *k, int32_t end) {
     }
 }
 
-/* Values up to `end` in INT8, all of one scale: that of the largest of them. */
+/* Quantises the values up to `end` to INT8, all with one scale: that of the largest of them. */
 static void plan_values(const tn_sparse_attn *s, key_cache *k, const float *v, int32_t end) {
     size_t d = (size_t)s->h->d_head, d16 = (d + 15) / 16 * 16, cap = (size_t)s->kv->cap_tok;
     float max = 0;
@@ -75,15 +75,15 @@ void tn_sparse_baseline_plan(const tn_sparse_attn *s, int layer, int32_t kv_head
 
 /* ---- blocks -------------------------------------------------------------------------------------------- */
 
-/* How many listed positions are below p, the list being those of kept blocks. */
+/* Counts how many listed positions are below p, when the list is that of kept blocks. */
 static int32_t n_below(const bool *kept, size_t p) {
     size_t n = 0;
     for (size_t c = 0; c < p / BLOCK; c++) n += kept[c] ? BLOCK : 0;
     return (int32_t)(n + (kept[p / BLOCK] ? p % BLOCK : 0));
 }
 
-/* A head's rows of the block, as one tile: those blocks of 64 keys whose mean has the largest product with
- * the mean query, and always those that the rows themselves lie in. */
+/* Makes one tile of a head's rows of the block. It attends to those blocks of 64 keys whose mean has the
+ * largest product with the mean query, and always to those that the rows themselves lie in. */
 static tn_attn_tile block_tile(const block *b, int32_t g) {
     tn_sparse_attn *s = b->s;
     worker_space *w = b->w;
@@ -152,9 +152,9 @@ void tn_sparse_attend_blocks(const block *b, float *out) {
 /* ---- both products in INT8 --------------------------------------------------------------------------------
  */
 
-/* Softmax is float; its weights have a step of 1 / 127, as a frozen output scale would give, and the values
- * one scale a KV head, that of the largest so far (a device's would be frozen too). The product of the two
- * runs here, on the kernel the host device runs. */
+/* Attends in INT8. Softmax is float; its weights have a step of 1 / 127, as a frozen output scale would give.
+ * The values have one scale a KV head, that of the largest so far (a device's would be frozen too). The
+ * product of the two runs here, on the kernel that the host device runs. */
 void tn_sparse_attend_int8(const block *b, int32_t head, float *out) {
     const tn_sparse_attn *s = b->s;
     const chunk_plan *p = &s->plans[b->i_chunk];

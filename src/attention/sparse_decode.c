@@ -1,13 +1,13 @@
-/* Decoding: every row of a forward (a token, a draft, a row of a draft tree) selects for itself, its query
- * heads of a KV head together.
+/* When decoding, every row of a forward (a token, a draft, a row of a draft tree) selects for itself, its
+ * query heads of a KV head together.
  *
- * What a row attends to must not depend on the forward it is evaluated in, or drafts would change the text.
- * So all that decides is a function of the row's text: positions from its `border` on, the last 32 to 63, are
+ * What a row attends to must not depend on the forward that evaluates it, or drafts would change the text. So
+ * all that decides is a function of the row's text. Positions from its `border` on, the last 32 to 63, are
  * always attended, and only whole panels before it are estimated. The border lies at or before the first row
- * of any forward the row can be in (they have at most TN_ATTN_ROWS rows), so what is selected from is
- * committed text, and the row's own path, in whatever slots, is always among what is kept. The scale of the
- * keys is that of the panels before the border. In one forward borders differ by a panel at most: two rounds,
- * of which the later one's keys may have another scale. */
+ * of any forward that the row can be in, because forwards have at most TN_ATTN_ROWS rows. So what is selected
+ * from is committed text, and the row's own path, in whatever slots, is always among what is kept. The scale
+ * of the keys is that of the panels before the border. In one forward borders differ by a panel at most. Then
+ * there are two rounds, and the later one's keys may have another scale. */
 #include "attention/sparse_impl.h"
 
 #include "base/status.h"
@@ -19,12 +19,12 @@
 _Static_assert((int)TN_ATTN_ROWS == (int)TN_KV_PANEL,
                "a border is a panel's begin, at least a forward's rows before the row");
 
-/* First position that the row at `pos` attends to in any case. */
+/* Returns the first position that the row at `pos` attends to in any case. */
 static int32_t border_of(int32_t pos) {
     return pos + 1 < TN_ATTN_ROWS ? 0 : (pos + 1 - TN_ATTN_ROWS) / TN_KV_PANEL * TN_KV_PANEL;
 }
 
-/* Does a row attend sparsely in this layer, unless its heads' share is all? */
+/* Tells whether a row attends sparsely in this layer, unless its heads' share is all. */
 static bool is_long(const tn_sparse_attn *s, int layer, int32_t pos) {
     int32_t first = tn_rows_first_pos(s->h, layer, pos);
     return s->o.decode && s->o.decode_ratio < 1 && pos + 1 - first >= s->decode_from &&
@@ -58,7 +58,7 @@ typedef struct choice {
     size_t n_tail, k;     /* those kept in any case, behind the border; to select before it */
 } choice;
 
-/* false: all is kept. */
+/* Returns false when all is kept. */
 static bool choose(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t pos, choice *c) {
     if (!is_long(s, layer, pos)) return false;
     *c = (choice){.first = (size_t)tn_rows_first_pos(s->h, layer, pos), .border = (size_t)border_of(pos)};
@@ -72,8 +72,8 @@ static bool choose(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t 
     return k < n;
 }
 
-/* Scores of the KV head's query heads, and which they are: rows of w->scores, for positions from `base` on.
- */
+/* These are the scores of the KV head's query heads, and which heads they are: rows of w->scores, for
+ * positions from `base` on. */
 typedef struct scored {
     const int32_t *row[TN_ATTN_ROWS];
     int32_t first[TN_ATTN_ROWS], end[TN_ATTN_ROWS], top[TN_ATTN_ROWS];
@@ -93,7 +93,7 @@ static const float *query_of(const block *b, int32_t i, float *to) {
         to);
 }
 
-/* One scale for all heads, the row's own, so that their scores compare. */
+/* Estimates with one scale for all heads, the row's own, so that their scores compare. */
 static tern_status estimate(const block *b, const choice *c, const scored *e, tern_error *err) {
     tn_sparse_attn *s = b->s;
     worker_space *w = b->w;
@@ -118,8 +118,8 @@ static tern_status estimate(const block *b, const choice *c, const scored *e, te
     return tn_sparse_launch(s, &job, b->layer, err);
 }
 
-/* The positions before the border that matter to any of the heads, ascending. Scores count from the row's
- * largest among the last NEAR and first FAR. */
+/* Selects the positions before the border that matter to any of the heads, ascending. Scores count from the
+ * row's largest among the last NEAR and first FAR. */
 static void select_merged(const block *b, const choice *c, scored *e, uint32_t *idx) {
     const tn_sparse_attn *s = b->s;
     size_t near = c->border - c->first > NEAR ? c->border - NEAR : c->first;
@@ -148,7 +148,7 @@ static void select_merged(const block *b, const choice *c, scored *e, uint32_t *
     for (size_t i = 0; c->first && i < c->k; i++) idx[i] += (uint32_t)c->first;
 }
 
-/* Slots of the row's text from the border on. */
+/* Lists the slots of the row's text from the border on. */
 static size_t put_tail(const tn_rows *r, int32_t row, size_t border, uint32_t *idx) {
     size_t n = 0, end = r->tree_mask ? (size_t)r->tree_base : (size_t)r->pos[row] + 1;
     for (size_t p = border; p < end; p++) idx[n++] = (uint32_t)p;
@@ -158,8 +158,8 @@ static size_t put_tail(const tn_rows *r, int32_t row, size_t border, uint32_t *i
     return n;
 }
 
-/* With check: what exact scores would have selected by the same rule, and how much of each head's softmax
- * lies at the list. */
+/* With the option check: finds what exact scores would have selected by the same rule, and how much of each
+ * head's softmax lies at the list. */
 static void check(const block *b, const choice *c, scored *e, const uint32_t *idx) {
     tn_sparse_attn *s = b->s;
     worker_space *w = b->w;
@@ -207,7 +207,7 @@ tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer,
     if ((border_of(r->pos[row]) - border_of(r->pos[0])) / TN_KV_PANEL != round) return TERN_OK;
     choice c;
     if (!choose(s, layer, kv_head, r->pos[row], &c)) {
-        tn_rows_attention_group(r, layer, kv_head, q, out, row, row + 1, scratch);
+        tn_rows_attention_group(r, layer, NULL, kv_head, q, out, row, row + 1, scratch);
         return TERN_OK;
     }
     assert(c.border <= (size_t)r->slot[0]);

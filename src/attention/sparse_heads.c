@@ -1,5 +1,5 @@
 /* Sparse attention head by head on two lanes (shadowAttn 3.4): the tasks of sched/prefill_graph.h. What the
- * slots take is planned for every chunk and layer when its buckets are known; the plan of a layer stays while
+ * slots take is planned for every chunk and layer when its buckets are known. The plan of a layer stays while
  * they stay and the text has not grown by half. */
 #include "attention/sparse_impl.h"
 
@@ -140,7 +140,7 @@ static tern_status open_chunk(tn_sparse_attn *s, heads *p, chunk_heads *c, tern_
     return TERN_OK;
 }
 
-/* What nobody measured: by the number of operations. */
+/* Guesses what nobody measured by the number of operations. */
 static tn_attn_times guess(const tn_sparse_attn *s, const heads *p) {
     double d = s->h->d_head, query_heads = s->o.share_rows ? s->n_group : 1;
     tn_attn_times t = {.share = s->o.share_rows,
@@ -215,7 +215,7 @@ void tn_sparse_heads_close(tn_sparse_attn *s) {
     s->heads = NULL;
 }
 
-/* A run that failed leaves counters anywhere. */
+/* A run that failed leaves counters anywhere, so they are set back. */
 void tn_sparse_heads_rewind(tn_sparse_attn *s) {
     for (int32_t i = 0; i < s->n_chunks; i++)
         atomic_store_explicit(&s->heads->chunks[i].n_unplanned, s->h->n_kv_heads, memory_order_relaxed);
@@ -266,7 +266,7 @@ static void quantise_unit(const tn_sparse_attn *s, chunk_heads *c, const tn_rows
     }
 }
 
-/* Of a block. */
+/* Fills in the costs of a block. */
 static void fill_costs(const tn_sparse_attn *s, int layer, int32_t rows, int32_t n_pos, const int32_t *bucket,
                        tn_headplan_costs *c) {
     const heads *p = s->heads;
@@ -350,7 +350,7 @@ static int32_t *unit_scores(const head_block *b, int32_t unit) {
            (size_t)unit * block_scores(b->s, p, p->block_rows);
 }
 
-/* One launch of n units of one bucket; part of it where the device has parts. */
+/* Runs one launch of n units of one bucket, or part of it where the device has parts. */
 static tern_status launch(const head_block *b, const int32_t *units, int32_t n, int32_t part,
                           tern_error *err) {
     tn_sparse_attn *s = b->s;
@@ -391,7 +391,7 @@ static tern_status estimate_slot(const head_block *b, int32_t slot, int32_t part
     return launch(b, units, n, part, err);
 }
 
-/* Rows 32 * part .. of the block, of one unit. */
+/* Selects or attends for rows 32 * part .. of the block, of one unit. */
 static void select_or_attend(const head_block *h, bool attend, int32_t unit, int32_t part, const float *q,
                              float *out, worker_space *w) {
     tn_sparse_attn *s = h->s;
@@ -476,8 +476,8 @@ typedef struct trial {
     int32_t width;
 } trial;
 
-/* Median of several times, in microseconds. What a stage reads was written by another processor, or by this
- * one long ago: not in its caches. */
+/* Returns the median of several times, in microseconds. What a stage reads was written by another processor,
+ * or by this one long ago, so it is not in its caches. */
 static tern_status try_stage(const trial *t, double *us, tern_error *err) {
     int32_t units[TN_NPU_MAX_OPS], n_parts = tn_sparse_attn_parts(t->b.s, TN_STEP_ESTIMATE), n = 0;
     for (int32_t i = 0; i < TN_NPU_MAX_OPS; i++) units[i] = i;
@@ -499,7 +499,7 @@ static tern_status try_stage(const trial *t, double *us, tern_error *err) {
     return TERN_OK;
 }
 
-/* The straight line through two points, with nothing negative. */
+/* Draws the straight line through two points, with nothing negative. */
 static void line(double x0, double y0, double x1, double y1, double *at_0, double *slope) {
     *slope = fmax(0, (y1 - y0) / (x1 - x0));
     *at_0 = fmax(0, y0 - *slope * x0);

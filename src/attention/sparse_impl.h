@@ -20,7 +20,7 @@ enum {
     FAR = 64, /* positions, the row's last and its first, whose largest score stands for the row's largest */
 };
 
-/* INT8 keys of one layer's KV head. */
+/* A key cache holds the INT8 keys of one layer's KV head. */
 typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
@@ -100,36 +100,38 @@ static inline key_cache *tn_sparse_keys(const tn_sparse_attn *s, int layer, int3
     return &s->keys[(size_t)layer * (size_t)s->h->n_kv_heads + (size_t)kv_head];
 }
 
-/* Do several rows attend to one list? */
+/* Tells whether several rows attend to one list. */
 static inline bool tn_sparse_uses_tiles(const tn_sparse_attn *s) {
     return s->o.share_rows || s->o.mode == TN_ATTN_BLOCK_SPARSE;
 }
 
-/* Are scores merged part by part, while they are in cache? Where the device shares it with us. */
+/* Tells whether scores are merged part by part while they are in cache. That is so where the device shares it
+ * with us. */
 static inline bool tn_sparse_by_parts(const tn_sparse_attn *s) {
     return s->o.share_rows && !s->o.whole && tn_npu_device_caps(s->m->dev)->has_parts;
 }
 
-/* Mean ratio of the query heads of a KV head, the first at `head`. */
+/* Returns the mean ratio of the query heads of a KV head, the first at `head`. */
 float tn_sparse_mean_ratio(const tn_sparse_attn *s, size_t head);
-/* The largest of max and |x[i]|, n a multiple of 4: a NaN or an infinity has no scale. */
+/* Returns the largest of max and |x[i]|, n a multiple of 4. A NaN or an infinity has no scale. */
 float tn_sparse_magnitude(const float *x, size_t n, float max);
-/* The nearest of n scales. */
+/* Returns the nearest of n scales. */
 int32_t tn_sparse_nearest(const float *scales, int32_t n, float want);
-/* n heads' queries, one behind the other, as one: their sum, as large as one of them (of unlike ones). In
+/* Adds n heads' queries, one behind the other, to one as large as one of them (if they are unlike). It is in
  * `to`, but for n = 1. */
 const float *tn_sparse_add_queries(const float *x, int32_t n, size_t d, float *to);
-/* The query that stands for pool i_pool of a KV head in a row of q. */
+/* Returns the query that stands for pool i_pool of a KV head in a row of q. */
 const float *tn_sparse_pooled_query(const tn_sparse_attn *s, const float *row, int32_t kv_head,
                                     int32_t i_pool, float *to);
 
-/* Keys up to `end` as rows; in INT8, by the scale that the panels up to there want. Returns its bucket. */
+/* The first copies keys up to `end` as rows. The second quantises them to INT8, by the scale that the panels
+ * up to there want, and returns its bucket. */
 void tn_sparse_copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end);
 int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end);
-/* Run an estimate of a layer and wait for it. */
+/* Runs an estimate of a layer and waits for it. */
 tern_status tn_sparse_launch(const tn_sparse_attn *s, tn_npu_job *job, int layer, tern_error *err);
 
-/* One block of rows of one KV head. */
+/* A block is some rows of one KV head. */
 typedef struct block {
     tn_sparse_attn *s;
     const tn_rows *r;
@@ -138,48 +140,48 @@ typedef struct block {
     const float *q;
 } block;
 
-/* Scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in one launch,
- * for rows i0..i0+n-1 of the block: n rows a pool; of positions p0..p1-1, p0 a multiple of PART. Row 0 of
- * pool 0 goes to `out`, the next ld behind: s->ld, or PART_LD of a part; 0: heads that do not share, each
- * from `out` on. */
+/* Estimates the scores of pools pool0..pool1-1 (heads, where they do not share), all of one bucket and so in
+ * one launch, for rows i0..i0+n-1 of the block: n rows a pool, of positions p0..p1-1, p0 a multiple of PART.
+ * Row 0 of pool 0 goes to `out`, the next ld behind: s->ld, or PART_LD of a part. With 0, for heads that do
+ * not share, each goes from `out` on. */
 tern_status tn_sparse_estimate(const block *b, int32_t pool0, int32_t pool1, int32_t i0, int32_t n,
                                int32_t p0, int32_t p1, int32_t *out, size_t ld, tern_error *err);
-/* Exact scores q.k of n query rows [n][d] (neither scaled nor capped: the order is the same), and of a head's
- * rows of the block. */
+/* Both compute exact scores q.k, neither scaled nor capped, because the order is the same: the first of n
+ * query rows [n][d], the second of a head's rows of the block. */
 void tn_sparse_float_scores(const block *b, const float *q, int32_t n, int32_t n_pos);
 void tn_sparse_head_float_scores(const block *b, int32_t head, int32_t n_pos);
-/* The largest of max and |f[i]|; float scores of one row, the largest magnitude `max`, as integers of 25
- * bits, in place of estimates. */
+/* The first returns the largest of max and |f[i]|. The second turns the float scores of one row, the largest
+ * magnitude `max`, into integers of 25 bits, which take the place of estimates. */
 float tn_sparse_largest(const float *f, size_t n, float max);
 void tn_sparse_integers(const float *f, float max, int32_t *out, size_t n);
-/* The largest of max and n scores. */
+/* Returns the largest of max and n scores. */
 int32_t tn_sparse_largest_score(const int32_t *x, size_t n, int32_t max);
-/* With check: how many are in both lists; how much of a row's softmax lies at the n positions of idx. f: its
- * exact scores. */
+/* Both are for the option check. The first counts how many are in both lists. The second returns how much of
+ * a row's softmax lies at the n positions of idx; f has its exact scores. */
 size_t tn_sparse_n_common(const uint32_t *a, const uint32_t *b, size_t n);
 void tn_sparse_add_mass(const block *b, const float *f, size_t first, size_t end, const uint32_t *idx,
                         size_t n);
 void tn_sparse_count(const block *b, uint64_t n_rows, uint64_t n_seen, uint64_t n_selected);
 
-/* Where rows and heads select for themselves: lists (one every idx_stride) and cuts of a head's rows from its
- * scores, which are changed, or its float scores, which the worker's space has with check too; exact
- * attention of neighbouring heads' rows at such lists. */
+/* These are for rows and heads that select for themselves. The first makes lists (one every idx_stride) and
+ * cuts of a head's rows from its scores, which it changes, or from its float scores, which the worker's space
+ * has with check too. The second attends exactly with neighbouring heads' rows at such lists. */
 void tn_sparse_head_select(const block *b, int32_t head, bool floats, int32_t *head_scores,
                            uint32_t *head_idx, uint32_t *head_cuts);
 void tn_sparse_heads_attend(const block *b, int32_t head, int32_t n_heads, const uint32_t *idx,
                             const uint32_t *cuts, float *out);
-/* Where they share: the lists of the block's tiles, from scores that come pool by pool, n_stride rows each;
- * exact attention at them. */
+/* These are for rows and heads that share. The first makes the lists of the block's tiles, from scores that
+ * come pool by pool, n_stride rows each. The second attends exactly at them. */
 void tn_sparse_tiles_select(const block *b, const int32_t *scores, int32_t n_stride, uint32_t *lists,
                             uint32_t *n_idx);
 void tn_sparse_tiles_attend(const block *b, const uint32_t *lists, const uint32_t *n_idx, float *out);
-/* Exact attention of n tiles over the cache of the block's KV head, for all that attends to one list with
- * several rows. */
+/* Attends exactly with n tiles over the cache of the block's KV head. All that attends to one list with
+ * several rows goes through it. */
 void tn_sparse_run_tiles(const block *b, const tn_attn_tile *tiles, size_t n);
-/* All heads of a KV head and all rows of the block, where they share: estimated, selected, attended. */
+/* Estimates, selects and attends for all heads of a KV head and all rows of the block, where they share. */
 tern_status tn_sparse_attend_tiles(const block *b, float *out, tern_error *err);
 
-/* The pipelined form: tn_sparse_attn_open, _close, _rewind, _plan and _stats_get of it. */
+/* These are tn_sparse_attn_open, _close, _rewind, _plan and _stats_get of the pipelined form. */
 tern_status tn_sparse_heads_open(tn_sparse_attn *s, int32_t chunk_rows, tern_error *err);
 void tn_sparse_heads_close(tn_sparse_attn *s);
 void tn_sparse_heads_rewind(tn_sparse_attn *s);

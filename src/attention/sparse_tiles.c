@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Neighbouring rows i0..i1-1 of the block with all query heads of the KV head. */
+/* A tile has the neighbouring rows i0..i1-1 of the block with all query heads of the KV head. */
 typedef struct tile {
     int32_t i0, i1, n_in;             /* n_in: scored rows, pools x rows */
     size_t first, end;                /* positions any of them sees */
@@ -18,8 +18,8 @@ static int32_t n_tiles_of(const block *b) {
     return (b->n_rows + b->s->o.share_rows - 1) / b->s->o.share_rows;
 }
 
-/* Tile i of the block. Scored rows come pool by pool, n_batch rows of the text each; row e0 of the block is
- * the first. */
+/* Sets up tile i of the block. Scored rows come pool by pool, n_batch rows of the text each; row e0 of the
+ * block is the first. */
 static void tile_init(const block *b, const int32_t *scores, int32_t e0, int32_t n_batch, int32_t i_tile,
                       tile *t) {
     int32_t share = b->s->o.share_rows, i0 = i_tile * share,
@@ -39,7 +39,7 @@ static void tile_init(const block *b, const int32_t *scores, int32_t e0, int32_t
     }
 }
 
-/* The exact scores of a tile's pools in place of estimates. */
+/* Puts the exact scores of a tile's pools in place of estimates. */
 static void tile_floats(const block *b, const tile *t) {
     float max = 0;
     for (int32_t r = 0; r < t->n_in; r++)
@@ -49,7 +49,7 @@ static void tile_floats(const block *b, const tile *t) {
                            b->w->scores + (t->row[r] - b->w->scores), (size_t)t->row_end[r]);
 }
 
-/* What a tile keeps: the mean of its heads' shares. Its own positions are always among it. */
+/* Returns what a tile keeps: the mean of its heads' shares. Its own positions are always among it. */
 static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, const tile *t) {
     size_t n = t->end - t->first, least = (size_t)(MIN_SELECTED + t->i1 - t->i0);
     size_t k = (size_t)ceilf(
@@ -60,9 +60,9 @@ static size_t tile_kept(const tn_sparse_attn *s, int layer, int32_t kv_head, con
     return k < n ? k : n;
 }
 
-/* Where the scores of a row count from: the largest of the last NEAR and the first FAR that it sees. Nearly
- * always the row's largest; where it is not, what is larger counts for more. So merging need not wait for the
- * whole row. */
+/* Finds where the scores of a row count from: the largest of the last NEAR and the first FAR that it sees.
+ * Nearly always this is the row's largest. Where it is not, what is larger counts for more. So merging need
+ * not wait for the whole row. */
 static void tile_tops(tile *t) {
     for (int32_t r = 0; r < t->n_in; r++) {
         int32_t first = t->row_first[r], end = t->row_end[r], near = end - first > NEAR ? end - NEAR : first,
@@ -90,7 +90,7 @@ static void tile_merge(const block *b, tile *t, int32_t *merged, size_t p0, size
     t->bound = bound > t->bound ? bound : t->bound;
 }
 
-/* Returns how many. */
+/* Selects, and returns how many positions. */
 static uint32_t tile_select(const block *b, const tile *t, int32_t *merged, uint32_t *idx) {
     const tn_sparse_attn *s = b->s;
     size_t k = tile_kept(s, b->layer, b->kv_head, t);
@@ -116,7 +116,7 @@ static size_t lower_bound(const uint32_t *idx, size_t n, uint32_t x) {
     return lo;
 }
 
-/* What the kernel wants to know of tile i_tile. */
+/* Makes what the kernel wants to know of tile i_tile. */
 static tn_attn_tile tile_ready(const block *b, int32_t i_tile, const uint32_t *idx, size_t k) {
     const tn_sparse_attn *s = b->s;
     int32_t i0 = i_tile * s->o.share_rows,
@@ -143,12 +143,12 @@ static tn_attn_tile tile_ready(const block *b, int32_t i_tile, const uint32_t *i
                           .end = end + r0};
 }
 
-/* Rows of the text whose pools' scores have room. */
+/* Returns for how many rows of the text their pools' scores have room. */
 static int32_t batch_rows(const tn_sparse_attn *s) {
     return TN_ATTN_ROWS / s->n_pools / s->o.share_rows * s->o.share_rows;
 }
 
-/* Exact scores of the pools' queries, rows e0..e0+n-1 of the block. */
+/* Computes exact scores of the pools' queries, rows e0..e0+n-1 of the block. */
 static void pools_float_scores(const block *b, int32_t e0, int32_t n) {
     const tn_sparse_attn *s = b->s;
     size_t d = (size_t)s->h->d_head, row = (size_t)s->h->n_heads * d;
@@ -161,7 +161,7 @@ static void pools_float_scores(const block *b, int32_t e0, int32_t n) {
     tn_sparse_float_scores(b, b->w->q_rows, s->n_pools * n, b->r->pos[b->row0 + e0 + n - 1] + 1);
 }
 
-/* A tile's list by the scores that pools_float_scores left. Returns its length. */
+/* Makes a tile's list by the scores that pools_float_scores left. Returns its length. */
 static uint32_t exact_list(const block *b, int32_t e0, int32_t n, int32_t i_tile, uint32_t *idx) {
     tile t;
     tile_init(b, b->w->scores, e0, n, i_tile, &t);
@@ -171,7 +171,7 @@ static uint32_t exact_list(const block *b, int32_t e0, int32_t n, int32_t i_tile
     return tile_select(b, &t, b->w->merged, idx);
 }
 
-/* Softmax mass of one head's rows at the lists of their tiles. */
+/* Sums the softmax mass of one head's rows at the lists of their tiles. */
 static void tiles_mass(const block *b, int32_t head, const uint32_t *lists, const uint32_t *n_idx) {
     tn_sparse_attn *s = b->s;
     tn_sparse_head_float_scores(b, head, b->r->pos[b->row0 + b->n_rows - 1] + 1);
@@ -186,8 +186,8 @@ static void tiles_mass(const block *b, int32_t head, const uint32_t *lists, cons
     }
 }
 
-/* With check: the exact selection of the same rule beside each list, and the softmax mass of every head at
- * it. */
+/* With the option check: counts the exact selection of the same rule beside each list, and the softmax mass
+ * of every head at it. */
 static void tiles_check(const block *b, const uint32_t *lists, const uint32_t *n_idx) {
     tn_sparse_attn *s = b->s;
     for (int32_t e0 = 0, i_tile = 0; e0 < b->n_rows; e0 += batch_rows(s)) {

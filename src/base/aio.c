@@ -21,7 +21,8 @@
 #define HAVE_URING
 #endif
 
-/* A part of a read that one request brings; `got` bytes of it are there (short reads are continued). */
+/* A piece is the part of a read that one request brings. `got` bytes of it are there; short reads are
+ * continued. */
 typedef struct piece {
     tn_aio_read *r;
     uint64_t at, n, got;
@@ -126,7 +127,8 @@ static ssize_t ask_fault(const tn_aio *a, const piece *p) {
     return a->o.fault ? a->o.fault(a->o.fault_user, p->r->off_bytes + p->at + p->got, p->n - p->got) : 0;
 }
 
-/* What a request for the rest of a piece returned. true: the piece is over, with *st; false: ask again. */
+/* Takes what a request for the rest of a piece returned. Returns true when the piece is over, with its status
+ * in *st, and false when the reader has to ask again. */
 static bool received(const tn_aio *a, piece *p, ssize_t rc, tern_status *st, tern_error *err) {
     uint64_t off = p->r->off_bytes + p->at + p->got;
     *st = TERN_OK;
@@ -215,7 +217,7 @@ static void *ring_map(int fd, size_t n, off_t what) {
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* NULL: the kernel, or a sandbox, refuses. */
+/* Returns NULL where the kernel or a sandbox refuses io_uring. */
 static ring *ring_open(tn_aio *a, uint32_t depth) {
     tn_ctx *ctx = a->ctx;
     struct io_uring_params par = {0};
@@ -251,8 +253,8 @@ static ring *ring_open(tn_aio *a, uint32_t depth) {
     return r;
 }
 
-/* Only this thread writes the submission queue's tail and the completion queue's head; release and acquire
- * are against the kernel. */
+/* Only this thread writes the submission queue's tail and the completion queue's head. Release and acquire
+ * pair with the kernel. */
 static void ring_push(ring *r, int32_t slot) {
     const tn_aio *a = r->a;
     piece *p = &r->flying[slot];
@@ -343,7 +345,8 @@ tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt
 }
 
 #ifdef O_DIRECT
-/* The file of fd once more, for direct reads; -1 where the file system refuses, or another file has its name now. */
+/* Opens the file of fd once more, for direct reads. Returns -1 where the file system refuses, and where
+ * another file has its name now. */
 static int reopen_direct(int fd, const char *path) {
     char self[64];
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);

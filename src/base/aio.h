@@ -17,16 +17,17 @@ typedef struct tn_aio_read tn_aio_read;
 enum { TN_AIO_ALIGN = 4096, TN_AIO_MAX_DEPTH = 64, TN_AIO_MAX_THREADS = 16 };
 
 struct tn_aio_read {
-    /* Direct reads want offset, length and memory aligned to TN_AIO_ALIGN; others go through the page cache.
-     */
+    /* Direct reads want offset, length and memory aligned to TN_AIO_ALIGN. Reads that are not aligned go
+     * through the page cache. */
     uint64_t off_bytes;
     uint64_t n_bytes; /* > 0. All of them, or the read fails: a file that ends before is too short */
     void *dst;
-    /* Called for every piece [at, at + n) of the read, `at` a multiple of the piece size; may be NULL. */
+    /* check is called for every piece [at, at + n) of the read; `at` is a multiple of the piece size. It may
+     * be NULL. */
     tern_status (*check)(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err);
     void *user;
 
-    /* the reader's own, guarded by it */
+    /* These fields belong to the reader, which guards them. */
     tn_aio_read *next;
     uint64_t next_piece, n_left; /* bytes handed out; not finished */
     int64_t start_ns, end_ns;
@@ -42,32 +43,32 @@ typedef struct tn_aio_options {
     int32_t n_parallel;   /* threads, at most TN_AIO_MAX_THREADS, or requests in flight, at most
                              TN_AIO_MAX_DEPTH (default 4) */
     uint32_t piece_bytes; /* a multiple of TN_AIO_ALIGN (default 1 MiB) */
-    /* Tests: stands before every request of n bytes at off. 0: let it pass; -errno: it fails; m > 0: only the
-     * first m bytes arrive. */
+    /* Tests set fault. It is called before every request of n bytes at off. It returns 0 to let the request
+     * pass, -errno to fail it, and m > 0 to let only the first m bytes arrive. */
     ssize_t (*fault)(void *user, uint64_t off_bytes, uint64_t n_bytes);
     void *fault_user;
 } tn_aio_options;
 
 void tn_aio_defaults(tn_aio_options *o);
 
-/* opt may be NULL. */
+/* Opens a reader of a file. opt may be NULL. */
 tern_status tn_aio_open(tn_ctx *ctx, const char *path, const tn_aio_options *opt, tn_aio **out,
                         tern_error *err);
-/* The same file by a descriptor that is open, which stays the caller's; path is for messages. A file that has taken
- * its name since is not read. */
+/* Opens a reader by a descriptor that is open. The descriptor stays the caller's; path is for messages. A
+ * file that has taken the name since is not read. */
 tern_status tn_aio_open_fd(tn_ctx *ctx, int fd, const char *path, const tn_aio_options *opt, tn_aio **out,
                            tern_error *err);
-/* Forgets what has not begun, waits for what has. */
+/* Forgets the reads that have not begun and waits for those that have. */
 void tn_aio_close(tn_aio **a);
 const char *
 tn_aio_method(const tn_aio *a); /* "threads", "threads-direct", "uring", "uring-direct": what is in use */
 bool tn_aio_method_parse(const char *name,
                          tn_aio_options *o); /* sets uring, direct and a fitting n_parallel */
 
-/* Queue a read that is not in the queue; an urgent one goes before those that have not begun. */
+/* Queues a read that is not in the queue. An urgent read goes before those that have not begun. */
 void tn_aio_submit(tn_aio *a, tn_aio_read *r, bool urgent);
-/* Until a submitted read is done. Its status: TERN_E_IO, TERN_E_FORMAT for a file that ends too early, or
- * what check said. */
+/* Waits until a submitted read is done and returns its status: TERN_E_IO, TERN_E_FORMAT for a file that ends
+ * too early, or what check said. */
 tern_status tn_aio_wait(tn_aio *a, tn_aio_read *r, tern_error *err);
 
 typedef struct tn_aio_stats {
@@ -77,11 +78,12 @@ typedef struct tn_aio_stats {
 
 void tn_aio_stats_get(tn_aio *a, tn_aio_stats *out);
 
-/* Drop a file from the page cache. The share of it that stays: somebody uses it. */
+/* Drops a file from the page cache. *stays is the share of it that stays because somebody uses it. */
 tern_status tn_aio_drop_cache(const char *path, double *stays, tern_error *err);
-/* How much of a file is in the page cache, judged by some places; 0 where the system does not tell. */
+/* Tells how much of a file is in the page cache, judged by some places. It is 0 where the system does not
+ * tell. */
 double tn_aio_cached_share(int fd);
-/* Read [from, to) of a file to nowhere: the time that takes. */
+/* Reads [from, to) of a file to nowhere and measures the time that this takes. */
 tern_status tn_aio_measure(tn_ctx *ctx, const char *path, const tn_aio_options *opt, uint64_t from,
                            uint64_t to, double *seconds, tern_error *err);
 

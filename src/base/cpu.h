@@ -19,12 +19,13 @@ enum {
     TN_CPU_FP16 = 1u << 12,
 };
 
-/* What the hardware offers. */
+/* Returns what the hardware offers and the operating system saves. */
 uint32_t tn_cpu_detect(void);
-/* The hardware's set lowered by the environment variable TERN_CPU (unknown words are ignored with `*bad`
- * set). */
+/* Returns the hardware's set, lowered by the environment variable TERN_CPU. An unknown word is ignored, and
+ * *bad points to it. */
 uint32_t tn_cpu_flags(const char **bad);
-/* The set a TERN_CPU word stands for, intersected with `have`; UINT32_MAX for an unknown word. */
+/* Returns the set that a TERN_CPU word stands for, intersected with `have`, or UINT32_MAX for an unknown
+ * word. */
 uint32_t tn_cpu_limit(const char *word, uint32_t have);
 const char *tn_cpu_flag_name(uint32_t one_flag);
 int tn_cpu_count(void); /* online processors this process may use */

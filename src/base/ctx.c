@@ -12,7 +12,7 @@
 
 enum { ALIGN = 64, HUGE_ALIGN = 2 << 20, HUGE_MIN = 4 << 20 };
 
-/* Sits in the 64 bytes in front of every block. */
+/* A head lies in the 64 bytes in front of every block. */
 typedef struct block_head {
     void *base; /* what the hook returned */
     size_t n_bytes;

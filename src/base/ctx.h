@@ -1,6 +1,6 @@
 /* base/ctx.h - what an engine borrows from its host: memory, log, progress.
- * One tn_ctx per engine; every allocation goes through it with a category. That is the memory report
- * and the place where tests make allocation number N fail. */
+ * There is one tn_ctx per engine, and every allocation goes through it with a category. So it is the memory
+ * report and the place where tests make allocation number N fail. */
 #ifndef TN_BASE_CTX_H
 #define TN_BASE_CTX_H
 
@@ -24,21 +24,22 @@ typedef struct tn_ctx {
     _Atomic uint64_t peak_bytes;
 } tn_ctx;
 
-/* hooks may be NULL; they are of this library's size. */
+/* hooks may be NULL. They have this library's size. */
 void tn_ctx_init(tn_ctx *ctx, const tern_hooks *hooks);
 
-/* n * size bytes, 64-byte aligned, not cleared. NULL when out of memory or n * size overflows.
- * n * size == 0 gives a valid pointer. Blocks of 4 MiB and more are aligned to and advised as huge pages. */
+/* Allocates n * size bytes, 64-byte aligned and not cleared. Returns NULL when there is no memory or n * size
+ * overflows. n * size == 0 gives a valid pointer. Blocks of 4 MiB and more are aligned as huge pages and
+ * advised to be. */
 void *tn_alloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size);
 void *tn_calloc(tn_ctx *ctx, tn_mem_cat cat, size_t n, size_t size);
-/* Grow or shrink, keeping the contents; on failure the old block stays valid. p may be NULL. */
+/* Grows or shrinks a block and keeps its contents. On failure the old block stays valid. p may be NULL. */
 void *tn_realloc(tn_ctx *ctx, tn_mem_cat cat, void *p, size_t n, size_t size);
 char *tn_strdup(tn_ctx *ctx, tn_mem_cat cat, const char *s);
 char *tn_strndup(tn_ctx *ctx, tn_mem_cat cat, const char *s, size_t n);
 void tn_free(tn_ctx *ctx, void *p); /* NULL-safe */
 
 void tn_log(tn_ctx *ctx, tern_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* false: the host wants to cancel */
+/* Returns false when the host wants to cancel. */
 bool tn_progress(tn_ctx *ctx, const char *stage, double fraction);
 
 #endif

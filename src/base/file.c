@@ -69,8 +69,8 @@ tern_status tn_file_slurp(const char *path, uint64_t max_bytes, char **out, size
 
 enum { MAX_WATCHED = 4096 };
 
-/* Mappings that the signal handler knows. A slot is taken under mu, published by its base and emptied before the
- * mapping goes; the handler reads without locks. */
+/* The signal handler knows these mappings. A slot is taken under mu, published by its base, and emptied
+ * before the mapping goes. The handler reads without locks. */
 static struct {
     pthread_mutex_t mu;
     struct sigaction before;

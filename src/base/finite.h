@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* No value of p[0..n) is infinite or no number. */
+/* Tells whether no value of p[0..n) is infinite or no number. */
 static inline bool tn_all_finite(const float *p, size_t n) {
     uint32_t bad = 0;
     for (size_t i = 0; i < n;

@@ -1,4 +1,5 @@
-/* base/half.h - exact conversions between float and its 16-bit forms (scalar; round to nearest even). */
+/* base/half.h - conversions between float and its 16-bit forms. They are scalar and round to the nearest
+ * even. */
 #ifndef TN_BASE_HALF_H
 #define TN_BASE_HALF_H
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Bytes of the character at p[0..n), or 0: it is none. */
+/* Returns how many bytes the character at p[0..n) has, or 0 when it is none. */
 static size_t char_bytes(const char *p, size_t n) {
     utf8proc_int32_t c;
     utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)p, (utf8proc_ssize_t)n, &c);

@@ -17,23 +17,25 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* The formats of json_pack that are needed: {s:..}, s and s% (text, text with a size_t), i, I, f, b, o
- * (takes), O (borrows); objects nest. Keys are literals. */
+/* Builds a value. The formats of json_pack that are needed exist: {s:..}, s and s% (text, text with a
+ * size_t), i, I, f, b, o (takes), O (borrows). Objects nest. Keys are literals. */
 json_t *tn_json_pack(const char *fmt, ...);
 json_t *tn_json_string(const char *text, size_t n_bytes);
 json_t *tn_json_real(double v);
 
-/* Take value. *object and *array become NULL, and are released, when that fails. */
+/* Both take value. When that fails *object or *array is released and becomes NULL. */
 void tn_json_set(json_t **object, const char *key, json_t *value);
 void tn_json_append(json_t **array, json_t *value);
 
-/* The text of j in jansson's flags. *out is zero-terminated; free with free. TERN_E_MEMORY when j is NULL. */
+/* Writes the text of j with jansson's flags. *out is zero-terminated; the caller frees it with free. It fails
+ * with TERN_E_MEMORY, also when j is NULL. */
 tern_status tn_json_text(const json_t *j, size_t flags, char **out, tern_error *err);
 
 enum { TN_JSON_MAX_FILE = 64 << 20 };
 
-/* *out is the caller's. TERN_E_IO: the file is absent, no regular file or cannot be read. TERN_E_LIMIT: it
- * has more than TN_JSON_MAX_FILE bytes. TERN_E_FORMAT: it holds no JSON. TERN_E_MEMORY. */
+/* Reads a file. *out is the caller's. It fails with TERN_E_IO when the file is absent, no regular file or
+ * cannot be read, with TERN_E_LIMIT when it has more than TN_JSON_MAX_FILE bytes, with TERN_E_FORMAT when it
+ * holds no JSON, and with TERN_E_MEMORY. */
 tern_status tn_json_read(const char *path, size_t flags, json_t **out, tern_error *err);
 
 #endif

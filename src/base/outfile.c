@@ -19,7 +19,7 @@ struct tn_outfile {
     int fd;
 };
 
-/* Where the folder of a path ends: the bytes of "FOLDER", at least 1 ("." and "/" are written out). */
+/* Finds the folder of a path: the bytes of "FOLDER", at least 1 of them ("." and "/" are written out). */
 static bool folder_of(const char *path, char *folder, size_t cap) {
     const char *slash = strrchr(path, '/');
     size_t n = slash ? (size_t)(slash - path) : 1;
@@ -41,7 +41,7 @@ static bool begins_like(const tn_outkind *k, int fd) {
     return is;
 }
 
-/* *there: something of the kind stands under the name. */
+/* *there becomes true when something of the kind stands under the name. */
 static tern_status check(const char *path, const char *given, const tn_outkind *k, bool *there,
                          tern_error *err) {
     struct stat sb;
@@ -60,7 +60,7 @@ static tern_status check(const char *path, const char *given, const tn_outkind *
     return TERN_OK;
 }
 
-/* The path with its last link followed, even to a file that is not there. Free with free. */
+/* Follows the last link of a path, even to a file that is not there. The caller frees *out with free. */
 static tern_status resolve(const char *path, char **out, tern_error *err) {
     *out = realpath(path, NULL);
     if (!*out && errno == ENOENT) {
@@ -87,7 +87,7 @@ tern_status tn_outfile_may(const char *path, const tn_outkind *kind, tern_error 
     return st;
 }
 
-/* A name beside the file that nobody can guess. */
+/* Makes a name beside the file that nobody can guess. */
 static bool name_tmp(tn_outfile *o, size_t cap) {
     uint64_t r;
     if (getrandom(&r, sizeof r, 0) != sizeof r) return false;

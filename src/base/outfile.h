@@ -1,9 +1,10 @@
 /* base/outfile.h - a file that appears whole or not at all, and never in the place of something else.
  *
- * Whoever writes a file says of what kind it is. What stands under the name already is replaced only if it begins
- * like that kind, or is empty; a pipe, a device or a folder never is. A symbolic link is followed: what it points to
- * is replaced. Until commit the bytes lie in a file without a name, or where the file system has none of these in one
- * with a random name that was not there before. A writer that is killed leaves what was there. */
+ * Whoever writes a file says of what kind it is. What stands under the name already is replaced only if it
+ * begins like that kind or is empty; a pipe, a device or a folder never is. A symbolic link is followed: what
+ * it points to is replaced. Until commit the bytes lie in a file without a name. Where the file system has no
+ * such files they lie in one with a random name that was not there before. A writer that is killed leaves
+ * what was there. */
 #ifndef TN_BASE_OUTFILE_H
 #define TN_BASE_OUTFILE_H
 
@@ -17,15 +18,15 @@ typedef struct tn_outkind {
 
 typedef struct tn_outfile tn_outfile;
 
-/* The answer that opening would give now, before work is done for it. */
+/* Gives the answer that opening would give now, before work is done for it. */
 tern_status tn_outfile_may(const char *path, const tn_outkind *kind, tern_error *err);
-/* kind is borrowed until the file is closed. TERN_E_IO. */
+/* Opens a file for writing. kind is borrowed until the file is closed. It fails with TERN_E_IO. */
 tern_status tn_outfile_open(tn_ctx *ctx, const char *path, const tn_outkind *kind, tn_outfile **out,
                             tern_error *err);
 int tn_outfile_fd(const tn_outfile *o); /* to write to and read from; not to be closed */
-/* All n bytes at the end of what was written by this function. TERN_E_IO says so when the disk is full. */
+/* Writes all n bytes behind what this function wrote before. A full disk is TERN_E_IO and is named. */
 tern_status tn_outfile_write(tn_outfile *o, const void *data, uint64_t n, tern_error *err);
-/* Sync, give the name. Closes o whatever happens. */
+/* Syncs the file and gives it its name. It closes o whatever happens. */
 tern_status tn_outfile_commit(tn_outfile **o, tern_error *err);
 void tn_outfile_abort(tn_outfile **o); /* NULL-safe */
 

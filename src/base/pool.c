@@ -6,11 +6,11 @@
 #include <pthread.h>
 #include <sched.h>
 
-/* Workers spin for a short while between loops (a decode step is hundreds of loops of tens of microseconds),
- * then sleep. A loop waits only for workers that are inside it: one that the system keeps from running is not
- * missed. Joining: `inside` goes up, then `generation` is looked at; closing: `generation` moves on, then
- * `inside` is looked at. Both are sequentially consistent, so either the worker sees the loop closed or the
- * caller sees the worker inside. Lock order: run_mu before mu. */
+/* Workers spin for a short while between loops, because a decode step is hundreds of loops of tens of
+ * microseconds. Then they sleep. A loop waits only for workers that are inside it, so one that the system
+ * keeps from running is not missed. Who joins raises `inside` and then looks at `generation`; who closes
+ * moves `generation` on and then looks at `inside`. Both are sequentially consistent, so either the worker
+ * sees the loop closed or the caller sees the worker inside. Lock order: run_mu before mu. */
 enum { SPIN_ITERATIONS = 4000 };
 
 struct tn_pool {
@@ -83,7 +83,7 @@ static void *worker_main(void *arg) {
     }
 }
 
-/* Move the generation on and wake who sleeps. */
+/* Moves the generation on and wakes who sleeps. */
 static void publish(tn_pool *p) {
     pthread_mutex_lock(&p->mu);
     atomic_fetch_add(&p->generation, 1);

@@ -1,6 +1,6 @@
 /* base/pool.h - a fixed team of threads for data-parallel loops.
- * The caller is member 0 and works too. A pool runs one loop at a time; a second caller waits.
- * Which thread runs an item is not fixed, so an item's result must not depend on it. */
+ * The caller is member 0 and works too. A pool runs one loop at a time; a second caller waits. It is not
+ * fixed which thread runs an item, so an item's result must not depend on it. */
 #ifndef TN_BASE_POOL_H
 #define TN_BASE_POOL_H
 
@@ -8,13 +8,13 @@
 
 typedef struct tn_pool tn_pool;
 
-/* n_threads >= 1 counts the caller. */
+/* Opens a pool. n_threads >= 1 counts the caller. */
 tern_status tn_pool_open(tn_ctx *ctx, int n_threads, tn_pool **out, tern_error *err);
 void tn_pool_close(tn_pool **p);
 int tn_pool_size(const tn_pool *p);
 
-/* fn(arg, i_item, i_thread) for every i_item in [0, n_items), i_thread in [0, pool size). Returns when all
- * are done. */
+/* Calls fn(arg, i_item, i_thread) for every i_item in [0, n_items), with i_thread in [0, pool size). It
+ * returns when all calls are done. */
 void tn_pool_for(tn_pool *p, int n_items, void (*fn)(void *arg, int i_item, int i_thread), void *arg);
 
 #endif

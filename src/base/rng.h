@@ -1,4 +1,5 @@
-/* base/rng.h - splitmix64: seeded, small, the same on every machine. */
+/* base/rng.h - splitmix64: a small random number generator that gives the same numbers for a seed on every
+ * machine. */
 #ifndef TN_BASE_RNG_H
 #define TN_BASE_RNG_H
 
@@ -15,9 +16,9 @@ static inline uint64_t tn_rng_u64(tn_rng *r) {
     return z ^ (z >> 31);
 }
 
-/* uniform in [0,1) */
+/* Draws uniformly from [0,1). */
 static inline double tn_rng_f64(tn_rng *r) { return (double)(tn_rng_u64(r) >> 11) * 0x1p-53; }
-/* uniform in [0,n), n > 0 */
+/* Draws uniformly from [0,n), n > 0. */
 static inline uint64_t tn_rng_below(tn_rng *r, uint64_t n) {
     return (uint64_t)(((__uint128_t)tn_rng_u64(r) * n) >> 64);
 }

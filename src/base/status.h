@@ -1,4 +1,5 @@
-/* base/status.h - failing with numbers: outside data and resources only (our own bugs are asserts). */
+/* base/status.h - failing with numbers. This is for outside data and resources only; our own bugs are
+ * asserts. */
 #ifndef TN_BASE_STATUS_H
 #define TN_BASE_STATUS_H
 
@@ -6,12 +7,12 @@
 
 #include <inttypes.h>
 
-/* Fill err (may be NULL) with code and one formatted line; returns code. */
+/* Fills err, which may be NULL, with the code and one formatted line. Returns the code. */
 tern_status tn_fail(tern_error *err, tern_status code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* FAIL_IF and BAIL_IF name the code again where tn_fail's result would do: the compiler then sees that it is
- * not TERN_OK, so that what a failed call left unset is not read after TN_TRY. */
+/* TN_FAIL_IF and TN_BAIL_IF name the code again where tn_fail's result would do. So the compiler sees that it
+ * is not TERN_OK, and that nothing which a failed call left unset is read after TN_TRY. */
 #define TN_FAIL_IF(cond, err, code, ...)                                                                     \
     do {                                                                                                     \
         if (cond) {                                                                                          \
@@ -20,7 +21,7 @@ tern_status tn_fail(tern_error *err, tern_status code, const char *fmt, ...)
         }                                                                                                    \
     } while (0)
 
-/* As TN_FAIL_IF, for functions with one clean-up label: sets `st` and jumps to `out`. */
+/* Does the same for functions with one clean-up label: it sets `st` and jumps to `out`. */
 #define TN_BAIL_IF(cond, err, code, ...)                                                                     \
     do {                                                                                                     \
         if (cond) {                                                                                          \

@@ -17,17 +17,18 @@ typedef struct answer {
     bool no_memory; /* it ended for want of memory */
 } answer;
 
-/* The on_token of tern_generate_options, with an answer as user. */
+/* This is the on_token of tern_generate_options, with an answer as user. */
 bool answer_on_token(void *user, int32_t token, const char *text, size_t n, float logprob);
 void answer_clear(answer *a); /* for the next one; keeps the memory */
 void answer_free(answer *a);
 
 const char *stop_reason_text(tern_stop_reason r);
 
-/* Ctrl-C cancels this session (NULL: only what shows progress). A second one ends the process. */
+/* Lets Ctrl-C cancel this session. With NULL it cancels only what shows progress. A second one ends the
+ * process. */
 void interrupts_cancel(tern_session *s);
 
-/* Prefill with progress on a terminal: tokens read and the time left. */
+/* Prefills, and shows progress on a terminal: tokens read and the time left. */
 tern_status prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err);
 
 #endif

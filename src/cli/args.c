@@ -63,14 +63,14 @@ static void print_specs(const command *c, arg_kind place) {
     }
 }
 
-/* Where the parameters go that the command takes; NULL: it takes none. */
+/* Returns where the parameters go that the command takes, or NULL when it takes none. */
 static model_args *params_of(const command *c) {
     for (const arg_spec *s = c->specs; s->name || s->letter; s++)
         if (s->kind == ARG_MODEL) return s->dst;
     return NULL;
 }
 
-/* The default, where the command has one of its own. */
+/* Prints the default, where the command has one of its own. */
 static void print_default(const model_args *a, const tn_param *p) {
     tern_options standard;
     char usual[64], here[64];
@@ -91,7 +91,8 @@ static void print_params(const model_args *a, bool of_answer) {
     }
 }
 
-/* In three groups where the command takes parameters; `all`: with what --help leaves out. */
+/* Prints the options, in three groups where the command takes parameters. With `all` come those that --help
+ * leaves out. */
 static void print_help(const command *c, bool all) {
     printf("usage: tern %s %s\n\n%s\n\n", c->name, c->usage, c->summary);
     const model_args *a = params_of(c);
@@ -195,8 +196,8 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
                        (s->kind & ~ARG_PLACES) == ARG_FLOAT ? "finite" : "whole");
 }
 
-/* A parameter of the table, under its name, its letter or an old name; NULL: there is none that the command
- * takes. *value is what an old name says. */
+/* Finds a parameter of the table, under its name, its letter or an old name. Returns NULL when there is none
+ * that the command takes. *value is what an old name says. */
 static const tn_param *find_param(const command *c, const char *arg, size_t n, const char **value) {
     const tn_param *p = NULL;
     *value = NULL;
@@ -222,7 +223,8 @@ static int set_param(const command *c, const char *assignment) {
     return usage_error(c, "--set %s: %s", assignment, err.message);
 }
 
-/* One option at argv[*i], with its value from behind = or from the next argument. -1 or an exit status. */
+/* Parses one option at argv[*i], with its value from behind = or from the next argument. Returns -1 or an
+ * exit status. */
 static int parse_option(const command *c, int argc, char **argv, int *i) {
     const char *a = argv[*i], *eq = a[1] == '-' ? strchr(a, '=') : NULL, *fixed = NULL;
     size_t n = eq ? (size_t)(eq - a) : strlen(a);

@@ -19,8 +19,7 @@ typedef enum arg_kind {
     ARG_STR,
     ARG_LIST,
     ARG_MODEL,
-    /* With one of them, where --help shows the row: below what the answer is like, or only in `tern help
-     * COMMAND`. */
+    /* These say where --help shows the row: below what the answer is like, or only in `tern help COMMAND`. */
     ARG_ANSWER = 32,
     ARG_MORE = 64,
     ARG_PLACES = ARG_ANSWER | ARG_MORE
@@ -42,7 +41,7 @@ typedef struct arg_spec {
     const char *help;
 } arg_spec;
 
-/* A model and what it is asked to do. */
+/* This is a model and what it is asked to do. */
 typedef struct model_args {
     const char *model;
     uint32_t takes; /* TN_IN_...: the parameters of engine/params.h that the command takes */
@@ -57,42 +56,45 @@ typedef struct command {
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-/* Parse argv[1..argc). Returns -1 to go on, or an exit status (help printed, or a usage error printed).
+/* Parses argv[1..argc). Returns -1 to go on, or an exit status (help printed, or a usage error printed).
  * words gets up to max_words positional arguments, NULL-terminated. */
 int args_parse(const command *c, int argc, char **argv, const char **words);
-/* "tern NAME: message" on standard error; returns EXIT_USAGE. */
+/* Prints "tern NAME: message" on standard error and returns EXIT_USAGE. */
 int usage_error(const command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* "tern: message" on standard error; returns EXIT_FAILED. */
+/* Prints "tern: message" on standard error and returns EXIT_FAILED. */
 int failed(const tern_error *err);
 int failed_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* "128,512" to integers in [1, max]; the count, or -1. */
+/* Reads "128,512" as integers in [1, max]. Returns how many there are, or -1. */
 int parse_int_list(const char *text, int32_t *out, int cap, int32_t max);
-/* A whole file ("-": standard input) as a zero-terminated string the caller frees with free(); NULL with a
- * message printed. */
+/* Reads a whole file ("-": standard input) as a zero-terminated string that the caller frees with free().
+ * Returns NULL with a message printed. */
 char *read_text_file(const char *path, size_t *n_bytes);
 
 void model_args_defaults(model_args *a, uint32_t takes);
-/* The row of -m MODEL, and with it all parameters that the command takes. */
+/* This is the row of -m MODEL, and with it all parameters that the command takes. */
 #define MODEL_ARGS(a)                                                                                        \
     { "model", 'm', "MODEL", ARG_MODEL, &(a), 0, 0, "a GGUF file, a Hugging Face folder or a .tern package" }
-/* A model that is no path may be the name of one that `tern models` lists; args_parse does this for -m. */
+/* A model that is no path may be the name of one that `tern models` lists. args_parse does this for -m. */
 void args_model_path(model_args *a);
-/* Whether a parameter was given on the command line. */
+/* Tells whether a parameter was given on the command line. */
 bool args_given(const model_args *a, const char *name);
 
-/* `tern help`: everything that can be set by name; everything a command takes. */
+/* Both are for `tern help`: the first prints everything that can be set by name, the second everything that a
+ * command takes. */
 int help_set(void);
 
-/* The progress line on a terminal's standard error. progress_stop may be called by a signal handler: what shows progress
- * is then cancelled. progress_of_prompt: a prompt of n tokens is read next. progress_done clears the line. */
+/* The progress line is on a terminal's standard error. progress_stop may be called by a signal handler: what
+ * shows progress is then cancelled. progress_of_prompt says that a prompt of n tokens is read next.
+ * progress_done clears the line. */
 void progress_stop(void);
 void progress_of_prompt(size_t n);
 void progress_done(void);
 
-/* For tern_hooks: lines to standard error. */
+/* Writes lines to standard error, for tern_hooks. */
 void log_line(void *user, tern_log_level level, const char *line);
-/* Opens the model with a progress line on a terminal; c may be NULL when there is a model. Returns -1 to go on or an exit status. */
+/* Opens the model with a progress line on a terminal. c may be NULL when there is a model. Returns -1 to go
+ * on or an exit status. */
 int open_engine(const command *c, const model_args *a, tern_engine **out);
 
 double process_age_s(void); /* seconds since this process started */

@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The question with the first n passages as the model wants it: its chat template, or plain text where it has
- * none. */
+/* Writes the question with the first n passages as the model wants it: in its chat template, or as plain text
+ * where it has none. */
 static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, const char *system,
                         const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
     char *user = tn_rag_prompt(ctx, question, hits, n);
@@ -66,7 +66,7 @@ static json_t *sources_json(const tn_rag_hit *hits, int32_t n) {
     return all;
 }
 
-/* On standard output, after the answer: they are part of it. */
+/* Prints the sources on standard output, after the answer, because they are part of it. */
 static void print_sources(const tn_rag_hit *hits, int32_t n) {
     bool any = false;
     for (int32_t i = 0; i < n; i++) any = any || hits[i].support > 0;
@@ -79,8 +79,8 @@ static void print_sources(const tn_rag_hit *hits, int32_t n) {
     }
 }
 
-/* The documents that were answered from: later sessions draft from all of them, not only from these passages.
- */
+/* Keeps the documents that were answered from. Later sessions draft from all of them, not only from these
+ * passages. */
 static void keep_documents(tern_session *s, tn_store *index, const tn_rag_hit *hits, int32_t n) {
     enum { MAX_BYTES = 32 << 10 };
     for (int32_t i = 0; i < n; i++) {
@@ -98,7 +98,7 @@ static void keep_documents(tern_session *s, tn_store *index, const tn_rag_hit *h
     }
 }
 
-/* The conversation goes when one of the documents goes that it was answered from. */
+/* Notes the documents that the conversation was answered from, because it goes when one of them goes. */
 static tern_status quote_documents(tern_session *s, tn_store *index, const tn_rag_hit *hits, int32_t n,
                                    tern_error *err) {
     int64_t ids[TN_RAG_MAX_K];

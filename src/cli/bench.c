@@ -20,8 +20,8 @@
 
 enum { MAX_LIST = 32 };
 
-/* Tokens per second of one repeat: prefill of n_prompt tokens, or n_gen steps after `depth` tokens, at least
- * one. */
+/* Returns the tokens per second of one repeat: a prefill of n_prompt tokens, or n_gen steps after `depth`
+ * tokens, at least one. */
 static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, int32_t n_gen, int32_t depth,
                         double *tok_s, tern_error *err) {
     int32_t other = ids[0] ? 0 : 1; /* differs from every prompt's first token: nothing is reused */
@@ -102,8 +102,8 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     return rc;
 }
 
-/* Greedy answers to a text, plain and drafted by turns, every one in a session of its own: drafts know
- * nothing from before. */
+/* Measures greedy answers to a text, plain and drafted by turns. Every one is in a session of its own, so
+ * that drafts know nothing from before. */
 static int bench_drafts(const command *c, const model_args *ma, const char *text, const int32_t *gens,
                         int n_gens, int32_t repeats, bool json) {
     tern_engine *e = NULL;

@@ -12,11 +12,11 @@ typedef struct spread {
 
 spread spread_of(double *v, int n); /* sorts v */
 
-/* tern bench --cold: for every prompt length `repeats` fresh processes, each of which runs bench_once. argv:
- * the command's own. prime: memory is touched before each. */
+/* Does tern bench --cold: for every prompt length it starts `repeats` fresh processes, each of which runs
+ * bench_once. argv is the command's own. With prime, memory is touched before each. */
 int bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts,
                int n_prompts, int32_t repeats, bool prime, bool json);
-/* One start, begun at start_ns of the monotonic clock: JSON on standard output. */
+/* Measures one start, begun at start_ns of the monotonic clock, and prints JSON on standard output. */
 int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t start_ns);
 
 #endif

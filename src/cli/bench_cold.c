@@ -117,7 +117,7 @@ static bool drop_cache(const char *path) {
 }
 
 /* A virtual machine may have given free memory back to its host, which then takes seconds to return gigabytes
- * of it: touch as much as a start can need, so that this is not measured. */
+ * of it. So this touches as much as a start can need, and that is not measured. */
 static void prime_memory(const char *path) {
     struct stat sb;
     long free_pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -131,8 +131,8 @@ static void prime_memory(const char *path) {
     munmap(p, n);
 }
 
-/* Runs this command again in a fresh process for one prompt length; its JSON, or NULL with a message printed.
- */
+/* Runs this command again in a fresh process for one prompt length. Returns its JSON, or NULL with a message
+ * printed. */
 static json_t *run_once(int argc, char **argv, int32_t n_prompt) {
     char prompt[16], since[32];
     char **args = calloc((size_t)argc + 6, sizeof *args);
@@ -171,7 +171,7 @@ static json_t *run_once(int argc, char **argv, int32_t n_prompt) {
     return j;
 }
 
-/* Reading what a start reads, by the same method, and nothing else: the bound of the disk. */
+/* Times reading what a start reads, by the same method, and nothing else: the bound of the disk. */
 static double read_alone_s(const model_args *ma, const char *method, uint64_t n_bytes) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);

@@ -26,7 +26,7 @@ static void remove_temp(int sig) {
     _exit(128 + sig);
 }
 
-/* A file of pseudo-random bytes on disk; "" on failure with a message printed. */
+/* Writes a file of pseudo-random bytes on disk. Returns false with a message printed when that fails. */
 static bool write_temp(void) {
     const char *dir = getenv("TMPDIR");
     snprintf(temp_path, sizeof temp_path, "%s/tern-limits.%ld", dir ? dir : ".", (long)getpid());
@@ -62,7 +62,7 @@ static void *read_stripe(void *arg) {
     return NULL;
 }
 
-/* Bytes per second of one cold pass; 0 where the way is not possible here. */
+/* Returns the bytes per second of one cold pass, or 0 where the way is not possible here. */
 static double cold_read(const char *path, bool direct, int n_readers) {
     int flags = O_RDONLY | O_CLOEXEC;
 #ifdef O_DIRECT

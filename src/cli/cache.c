@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* A name from outside never becomes a terminal's escape. */
+/* Prints a name. One from outside never becomes a terminal's escape. */
 static void print_name(const char *s) {
     for (; *s; s++) putchar((unsigned char)*s < 32 || *s == 127 ? '?' : *s);
 }

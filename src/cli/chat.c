@@ -49,7 +49,8 @@ static bool push(chat *c, const char *role, const char *content) {
     return true;
 }
 
-/* One turn: the user's text in, the answer out. A failed turn leaves the conversation as it was. */
+/* Takes one turn: the user's text goes in, the answer comes out. A failed turn leaves the conversation as it
+ * was. */
 static bool turn(chat *c, const char *text) {
     if (!push(c, "user", text)) return false;
     tern_error err;
@@ -96,7 +97,7 @@ static void print_history(const chat *c, FILE *f) {
     for (size_t i = 0; i < c->n_msgs; i++) fprintf(f, "%s: %s\n", c->msgs[i].role, c->msgs[i].content);
 }
 
-/* Returns false to leave. */
+/* Obeys a command. Returns false to leave. */
 static bool slash(chat *c, char *line) {
     char *arg = strchr(line, ' ');
     if (arg) *arg++ = 0;
@@ -130,7 +131,7 @@ static bool slash(chat *c, char *line) {
     return true;
 }
 
-/* Takes the last question back, and its answer. NULL: there is none, or no memory. */
+/* Takes the last question back, and its answer. Returns NULL when there is none, or no memory. */
 static char *last_question(chat *c) {
     if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) return NULL;
     char *text = strdup(c->msgs[c->n_msgs - 2].content);
@@ -138,7 +139,8 @@ static char *last_question(chat *c) {
     return text;
 }
 
-/* A line of commands: /regen and /edit need the turn and the terminal, the others the conversation alone. */
+/* Obeys a line of commands. /regen and /edit need the turn and the terminal, the others the conversation
+ * alone. */
 static bool command_line(chat *c, const char *text) {
     if (!strcmp(text, "/regen") || !strcmp(text, "/edit")) {
         char *question = last_question(c);
@@ -157,7 +159,7 @@ static bool command_line(chat *c, const char *text) {
     return stays;
 }
 
-/* Messages until the end of input. */
+/* Answers messages until the end of input. */
 static int talk(chat *c) {
     char history[4096];
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME"), *term = getenv("TERM");

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* Of the prompts' time without it. */
+/* Returns the share of calibration in the prompts' time without it. */
 static double calibration_share(const tern_draft_stats *t, double prefill_s) {
     return prefill_s > t->calibrate_s ? t->calibrate_s / (prefill_s - t->calibrate_s) : 0;
 }

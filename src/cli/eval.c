@@ -26,7 +26,7 @@ static void on_item(void *user, bool right) {
     tn_json_append(&((outcome *)user)->items, json_integer(right));
 }
 
-/* A model beside the first, with the options of that one that do not name a model. */
+/* Opens a model beside the first, with the options of that one that do not name a model. */
 static int open_other(const command *c, const model_args *like, const char *model, tern_engine **out) {
     model_args a = *like;
     a.model = model;

@@ -31,7 +31,7 @@ typedef struct grammar_args {
             "with these: the grammar begins behind TEXT, for thoughts in front of the answer"                \
     }
 
-/* Into the options, files read; false with a message printed. */
+/* Puts the grammar into the options and reads its files. Returns false with a message printed. */
 bool grammar_options(grammar_args *a, tern_generate_options *o);
 void grammar_args_free(grammar_args *a);
 

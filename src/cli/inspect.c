@@ -55,7 +55,7 @@ static uint64_t count_params(const tn_source *s) {
 
 static const char *dtype_name(tn_dtype d) { return d < TN_N_DTYPES ? tn_dtype_name(d) : "?"; }
 
-/* How much of the file each storage type takes. */
+/* Tells how much of the file each storage type takes. */
 static json_t *storage_json(const tn_source *s) {
     struct {
         json_int_t n, bytes;
@@ -140,7 +140,7 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
     return rc;
 }
 
-/* How many compiled graphs there are of each number of rows: {"256": 112, "32": 113}. */
+/* Counts the compiled graphs of each number of rows: {"256": 112, "32": 113}. */
 static void count_graphs(const char *base, uint64_t n_bytes, json_t **graphs) {
     uint32_t n = 0;
     if (n_bytes >= 8) memcpy(&n, base, sizeof n);
@@ -153,8 +153,8 @@ static void count_graphs(const char *base, uint64_t n_bytes, json_t **graphs) {
     }
 }
 
-/* Reads a section whole (which checks it); the records of tensor sections are listed into `sites`, graphs are
- * counted. */
+/* Reads a section whole, which checks it. The records of tensor sections are listed into `sites`, and graphs
+ * are counted. */
 static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_section *s, json_t **sites,
                                 json_t **graphs, tern_error *err) {
     char *base = tn_alloc(ctx, TN_MEM_OTHER, s->size_bytes, 1);
@@ -190,7 +190,7 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
     return st;
 }
 
-/* Closes p. */
+/* Inspects a package and closes p. */
 static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, bool tensors) {
     tern_error err;
     tn_hparams h;
@@ -273,7 +273,7 @@ static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, 
     return rc;
 }
 
-/* The set each kernel of the table was compiled for, found by asking which smaller set still picks it. */
+/* Finds the set that each kernel of the table was compiled for, by asking which smaller set still picks it. */
 static const char *picked_by(size_t offset, const tn_kernels *k) {
     static const char *const words[] = {"scalar",     "avx2", "avxvnni", "avx512",
                                         "avx512vnni", "neon", "dotprod", "i8mm"};

@@ -30,7 +30,7 @@ static const struct {
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
-/* What a newcomer types next. */
+/* Prints what a newcomer types next. */
 static void print_start(void) {
     fputs("tern MODEL \"question\"          answers; tern MODEL chats\n"
           "tern models                    lists the models on this machine\n"
@@ -52,7 +52,7 @@ static void print_help(FILE *f) {
                "can be set; exit status: 0 done, 1 failed, 2 usage.\n");
 }
 
-/* tern help set, tern help COMMAND: all that --help leaves out. */
+/* Handles tern help set and tern help COMMAND, which print all that --help leaves out. */
 static int help_on(int argc, char **argv) {
     static char all[] = "--help=all";
     char *args[] = {argv[0], argc > 1 ? argv[1] : all, all, NULL};
@@ -63,7 +63,7 @@ static int help_on(int argc, char **argv) {
     return EXIT_USAGE;
 }
 
-/* tern MODEL, tern MODEL TEXT: chat, or answer. */
+/* Handles tern MODEL and tern MODEL TEXT: chat, or answer. */
 static int short_way(int argc, char **argv) {
     char path[4096];
     if (argv[1][0] == '-' || (access(argv[1], F_OK) && !tn_catalogue_find(argv[1], path, sizeof path))) {

@@ -48,7 +48,8 @@ int output_close(output_file *f) {
     return rc;
 }
 
-/* Bytes of the control character at p[0..n): C0 and delete, C1 as UTF-8 has it; 0: another character. */
+/* Returns the bytes of the control character at p[0..n): C0 and delete, or C1 as UTF-8 has it. It is 0 for
+ * another character. */
 static size_t control_bytes(const char *p, size_t n) {
     unsigned char c = (unsigned char)p[0], next = n > 1 ? (unsigned char)p[1] : 0;
     return c < 0x20 || c == 0x7f ? 1 : c == 0xc2 && next >= 0x80 && next < 0xa0 ? 2 : 0;

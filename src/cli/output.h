@@ -6,17 +6,18 @@
 #include "base/outfile.h"
 
 /* Takes j, a value of base/json.h's builders, and prints it on standard output with a newline behind it.
- * EXIT_OK; or EXIT_FAILED with a message when there was no memory for it (j is NULL then): nothing is
- * printed. */
+ * Returns EXIT_OK. When there was no memory for it (j is NULL then) it returns EXIT_FAILED with a message,
+ * and prints nothing. */
 int emit_json(json_t *j, size_t flags);
 
-/* A name or a line from outside on one line: control characters, newlines too, stand as \\xNN. One of four buffers in
- * turn; what does not fit is cut. */
+/* Shows a name or a line from outside on one line: control characters, newlines too, stand as \\xNN. It
+ * returns one of four buffers in turn; what does not fit is cut. */
 const char *shown(const char *text);
-/* Text of a model. A terminal gets no control characters but newline and tab; a file or a pipe gets the text as it is. */
+/* Prints text of a model. A terminal gets no control characters but newline and tab; a file or a pipe gets
+ * the text as it is. */
 void put_answer(const char *text, size_t n);
 
-/* A file that a command writes as a stream: base/outfile.h's promises. */
+/* This is a file that a command writes as a stream, with base/outfile.h's promises. */
 typedef struct output_file {
     tn_ctx ctx;
     tn_outfile *file;

@@ -46,7 +46,7 @@ bool packing_now(const char *model) {
     return st == TERN_OK && !busy;
 }
 
-/* Whether a package is what its checksums say: its index, with `whole` all of it. */
+/* Tells whether a package is what its checksums say: its index, with `whole` all of it. */
 static bool sound(const char *path, bool whole) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
@@ -68,7 +68,7 @@ static void remove_damaged(const char *folder, const char *key, const char *mode
     else fprintf(stderr, "tern: the package of %s was damaged and is removed\n", model);
 }
 
-/* Whether the cache holds the model's package; p->package is its path then. */
+/* Tells whether the cache holds the model's package; p->package is its path then. */
 static bool find(packing *p, const char *model, tern_error *err) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
     *err = (tern_error){0};

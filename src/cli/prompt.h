@@ -4,12 +4,12 @@
 
 #include "tern.h"
 
-/* malloc'ed ids with BOS in front; NULL with a message printed. parse_special is for what the user typed as a
- * prompt, never for text out of documents. */
+/* Returns malloc'ed ids with BOS in front, or NULL with a message printed. parse_special is for what the user
+ * typed as a prompt, never for text out of documents. */
 int32_t *prompt_ids(const tern_engine *e, const char *text, size_t n_bytes, bool parse_special,
                     size_t *n_ids);
-/* Messages through the model's chat template, or `source` (may be NULL): malloc'ed ids; NULL with a message
- * printed. */
+/* Puts messages through the model's chat template, or through `source` (may be NULL). Returns malloc'ed ids,
+ * or NULL with a message printed. */
 int32_t *prompt_chat(const tern_engine *e, const tern_message *msgs, size_t n_msgs, const char *source,
                      size_t *n_ids);
 
@@ -21,7 +21,8 @@ int32_t *prompt_chat(const tern_engine *e, const tern_message *msgs, size_t n_ms
             "phi3, zephyr"                                                                                   \
     }
 
-/* What --chat-template names, malloc'ed (NULL: nothing given); false with a message printed. */
+/* Reads what --chat-template names, malloc'ed (NULL when nothing was given). Returns false with a message
+ * printed. */
 bool prompt_template(const char *given, char **source);
 
 #endif

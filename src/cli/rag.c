@@ -24,7 +24,7 @@ static void on_interrupt(int sig) {
     atomic_store(&stopped, true);
 }
 
-/* What the callbacks of an `add` share. */
+/* The callbacks of an `add` share this. */
 typedef struct adding {
     bool terminal;
     tn_tokenizer *tok; /* NULL: tokens are guessed */
@@ -133,7 +133,7 @@ static int sub_add(int argc, char **argv) {
     return rc;
 }
 
-/* Opens the store of ls and rm, which make none: NULL and EXIT_OK in *rc when there is none yet. */
+/* Opens the store of ls and rm, which make none. Returns NULL, with EXIT_OK in *rc, when there is none yet. */
 static tn_store *open_existing(tn_ctx *ctx, const char *given, int *rc) {
     char *file = store_path(given);
     tn_store *s = NULL;

@@ -18,12 +18,13 @@ void render_begin(render *r, FILE *out, bool colours) {
     *r = (render){.out = out, .colours = colours, .line_begin = true};
 }
 
-/* Bytes of the character that begins with c. */
+/* Returns the bytes of the character that begins with c. */
 static size_t char_bytes(unsigned char c) {
     return c < 0x80 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
 }
 
-/* A terminal obeys C0 and C1 controls; marks of direction reorder what is read. */
+/* A terminal obeys C0 and C1 controls, and marks of direction reorder what is read. This tells whether p is
+ * one of them. */
 static bool is_harmful(const unsigned char *p, size_t n) {
     if (n == 1) return (p[0] < 0x20 && p[0] != '\n' && p[0] != '\t') || p[0] >= 0x7f;
     if (n == 2) return p[0] == 0xc2 && p[1] < 0xa0;
@@ -54,7 +55,7 @@ static bool begins(const char *whole, const char *p, size_t n) {
     return n < strlen(whole) && !memcmp(whole, p, n);
 }
 
-/* Could more bytes make a mark of what is held? */
+/* Tells whether more bytes could make a mark of what is held. */
 static bool may_be_mark(const render *r) {
     const char *p = r->held;
     size_t n = r->n_held;
@@ -67,7 +68,7 @@ static bool may_be_mark(const render *r) {
     return false;
 }
 
-/* Is what is held a mark? Then its style changes. Returns the bytes it takes, 0: none. */
+/* Changes the style where what is held is a mark. Returns the bytes that it takes, 0 when it is none. */
 static size_t take_mark(render *r) {
     const char *p = r->held;
     size_t n = r->n_held;
@@ -113,7 +114,7 @@ static void drop(render *r, size_t n) {
     r->held[r->n_held] = 0;
 }
 
-/* Everything held that can mean nothing else any more. last: nothing follows. */
+/* Puts out everything held that can mean nothing else any more. last says that nothing follows. */
 static void settle(render *r, bool last) {
     while (r->n_held) {
         size_t n_all = r->n_held, took = 0;

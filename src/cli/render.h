@@ -1,6 +1,6 @@
-/* cli/render.h - an answer on a terminal, as it is generated: control characters made harmless, thinking dimmed, Markdown lightly
- * rendered (headings, bold, code). Without colours only the first of these. Escape sequences come from here alone: none that the text
- * holds reaches the terminal. */
+/* cli/render.h - an answer on a terminal, as it is generated: control characters made harmless, thinking
+ * dimmed, Markdown lightly rendered (headings, bold, code). Without colours only the first of these is done.
+ * Escape sequences come from here alone: none that the text holds reaches the terminal. */
 #ifndef TN_CLI_RENDER_H
 #define TN_CLI_RENDER_H
 
@@ -18,9 +18,9 @@ typedef struct render {
 } render;
 
 void render_begin(render *r, FILE *out, bool colours);
-/* Any bytes, also parts of characters. Nothing is flushed. */
+/* Takes any bytes, also parts of characters. Nothing is flushed. */
 void render_put(render *r, const char *text, size_t n);
-/* What is held goes out, styles end. */
+/* Puts out what is held and ends styles. */
 void render_end(render *r);
 
 #endif

@@ -12,14 +12,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Waits for a signal to end; SIGINT and SIGTERM are blocked in every thread. */
+/* Waits for a signal to end. SIGINT and SIGTERM are blocked in every thread. */
 static void wait_for_end(const sigset_t *ends) {
     int sig;
     while (sigwait(ends, &sig)) {
     }
 }
 
-/* The keys of a file that others may not read; NULL with a message printed. */
+/* Reads the keys of a file that others may not read. Returns NULL with a message printed. */
 static char *read_keys(const char *path) {
     struct stat s;
     size_t n;

@@ -17,7 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* $TERN_SHARE, ../share/tern beside the installed program, ../share of a build in the source tree. */
+/* Looks in $TERN_SHARE, in ../share/tern beside the installed program, and in ../share of a build in the
+ * source tree. */
 static bool find_soc(const char *name, char *path, size_t cap) {
     char exe[512];
     const char *share = getenv("TERN_SHARE");
@@ -103,8 +104,8 @@ static const struct {
     [D_FLASH] = {"flash", 4, {0.5, 1, 2, 4}},     /* bandwidth, times */
 };
 
-/* CSV, a line for each combination of the dimensions named in vary; the others stay as the request has them.
- */
+/* Prints CSV, a line for each combination of the dimensions named in vary; the others stay as the request has
+ * them. */
 static tern_status sweep(const tn_sim_request *base, const char *vary, tn_sim *s, int32_t *n_points,
                          tern_error *err) {
     int count[N_DIMS], at[N_DIMS] = {0};
@@ -195,7 +196,7 @@ static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
 
 static const tn_outkind svg_kind = {.what = "an SVG figure", .begins = {"<svg ", "<?xml"}};
 
-/* DIR/PAPER.svg */
+/* Writes the figure DIR/PAPER.svg. */
 static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t n) {
     char path[1024], title[128];
     snprintf(path, sizeof path, "%s/%s.svg", dir, tn_paper_name(p));
@@ -252,8 +253,8 @@ static int write_trace(const tn_timeline *tl, const char *path) {
 
 /* ---- this machine ---------------------------------------------------------------------------------- */
 
-/* The calibration test: a package's prefill on this machine's own lanes and policy, from the stage times
- * beside the package. */
+/* Predicts a package's prefill on this machine's own lanes and policy, from the stage times beside the
+ * package. This is the calibration test. */
 static int this_machine(const char *path, int32_t n_prompt, bool json, const char *trace) {
     tern_engine *e = NULL;
     tern_error err;
@@ -284,7 +285,7 @@ static int this_machine(const char *path, int32_t n_prompt, bool json, const cha
 
 /* ---- Gantt chart ----------------------------------------------------------------------------------- */
 
-/* The request, and the same without each mechanism it has. */
+/* Draws the request, and the same without each mechanism that it has. */
 static int write_gantt(tn_ctx *ctx, tn_sim *s, const tn_sim_request *base, const char *path) {
     enum { MOST = 5 };
     static const tn_timeline_options topt = {

@@ -18,11 +18,11 @@
 int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
                         tern_session **out);
 
-/* The file to use: the one given, or the default place. NULL with a message printed: there is no such place.
- * Free with free(). */
+/* Returns the file to use: the one given, or the default place. Returns NULL with a message printed when
+ * there is no such place. The caller frees it with free(). */
 char *store_path(const char *given);
 
-/* For a store that is used without an engine: notices go to standard error. */
+/* This is for a store that is used without an engine: notices go to standard error. */
 void store_ctx(tn_ctx *ctx);
 
 #endif

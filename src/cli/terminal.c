@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <wchar.h>
 
-/* A line editor knows lines alone: pasted ends of lines are shown as this sign until the message is given. */
+/* A line editor knows lines alone, so pasted ends of lines are shown as this sign until the message is given. */
 #define NEWLINE_SIGN L'\x2424'
 #define NEWLINE_UTF8 "\xe2\x90\xa4"
 
@@ -39,7 +39,7 @@ static char *prompt(EditLine *e) {
     return t->more ? "... " : "> ";
 }
 
-/* One character from the terminal's bytes; 0: the end, -1: failed or interrupted. */
+/* Reads one character from the terminal's bytes. Returns 0 at the end, -1 when it failed or was interrupted. */
 static int read_char(wchar_t *out) {
     mbstate_t state = {0};
     for (;;) {
@@ -57,7 +57,8 @@ static int read_char(wchar_t *out) {
     }
 }
 
-/* "\033[200~" begins a paste, "\033[201~" ends it: these go; ends of lines within are held back. Other escape sequences reach the editor. */
+/* "\033[200~" begins a paste and "\033[201~" ends it. These go, and ends of lines within are held back. Other
+ * escape sequences reach the editor. */
 static int get_char(EditLine *e, wchar_t *out) {
     static wchar_t queue[8];
     static size_t n_queue, at;
@@ -140,7 +141,7 @@ void terminal_close(terminal **pt) {
 
 bool terminal_is_interactive(const terminal *t) { return t->interactive; }
 
-/* The message grows by a line. */
+/* Lets the message grow by a line. */
 static bool append(terminal *t, const char *s, size_t n) {
     if (t->cap - t->n < n + 2) {
         size_t cap = t->cap * 2 + n + 256;
@@ -154,7 +155,7 @@ static bool append(terminal *t, const char *s, size_t n) {
     return true;
 }
 
-/* Private from its first byte on, whatever the umask. */
+/* Keeps a line in the history. The file is private from its first byte on, whatever the umask. */
 static void keep(terminal *t, const char *line) {
     HistEvent ev;
     history(t->past, &ev, H_ENTER, line);
@@ -180,7 +181,7 @@ static void restore_newlines(char *s) {
     *to = 0;
 }
 
-/* A line of the editor, its end included; NULL: the end of input, or interrupted. */
+/* Returns a line of the editor, its end included, or NULL at the end of input or when interrupted. */
 static const char *edit_line(terminal *t) {
     struct sigaction ours = {.sa_handler = on_interrupt}, before;
     int n = 0;

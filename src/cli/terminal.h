@@ -1,7 +1,8 @@
-/* cli/terminal.h - messages that a person types or pastes: a line editor with a history (libedit) on a terminal, lines elsewhere.
+/* cli/terminal.h - messages that a person types or pastes: a line editor with a history (libedit) on a
+ * terminal, lines elsewhere.
  *
- * On a terminal pasted text of several lines is one message (bracketed paste); so is text between two lines of """, and a line that ends
- * in a backslash goes on. The history is private: a file of mode 0600. */
+ * On a terminal pasted text of several lines is one message (bracketed paste). So is text between two lines
+ * of """, and a line that ends in a backslash goes on. The history is private: a file of mode 0600. */
 #ifndef TN_CLI_TERMINAL_H
 #define TN_CLI_TERMINAL_H
 
@@ -16,15 +17,15 @@ typedef enum terminal_event {
     TERMINAL_END,   /* Ctrl-D, end of input */
 } terminal_event;
 
-/* NULL: no memory. history: a file, or NULL for none that lasts. */
+/* Opens a terminal. Returns NULL when there is no memory. history is a file, or NULL for none that lasts. */
 terminal *terminal_open(const char *history);
 void terminal_close(terminal **t);
 bool terminal_is_interactive(const terminal *t);
 
-/* *text is zero-terminated and stays until the next call. */
+/* Reads a message. *text is zero-terminated and stays until the next call. */
 terminal_event terminal_read(terminal *t, const char **text);
 
-/* The next message begins with this, to be changed. Nothing where nobody types. */
+/* Begins the next message with this, to be changed. It does nothing where nobody types. */
 void terminal_suggest(terminal *t, const char *text);
 
 #endif

@@ -1,8 +1,8 @@
-/* In-context distribution calibration (sd.npu 4.3): the model's own predictions become a token tree.
- * Sample: the likeliest successors of each place of the prompt, among the tokens of the text; and those of
- * every row that a forward evaluated since, whether its draft was accepted or not, among all tokens. Search:
- * the places of a proposed token are looked up, those behind the same token first, and their successors are
- * proposed behind it, and so on; likelier paths first. */
+/* In-context distribution calibration (sd.npu 4.3): the model's own predictions become a token tree. What is
+ * sampled are the likeliest successors of each place of the prompt, among the tokens of the text, and those
+ * of every row that a forward evaluated since, whether its draft was accepted or not, among all tokens. Then
+ * a search looks up the places of a proposed token, those behind the same token first, and proposes their
+ * successors behind it, and so on; likelier paths come first. */
 #include "draft/source.h"
 
 #include "model/sampler.h"
@@ -13,7 +13,8 @@ enum { EXPANSIONS = 24, PLACES = 24, PAIR_PLACES = 3, TOKEN_PLACES = 2, PAIR_REC
 
 static uint8_t level(float gap) { return gap > 4 ? 0 : gap > 2 ? 1 : gap > 1 ? 2 : 3; }
 
-/* The first by its lead, the others by how little they lack: level 0 is the most certain either way. */
+/* The first is judged by its lead, the others by how little they lack: level 0 is the most certain either
+ * way. */
 static void levels(const float *best, int n, uint8_t *gap) {
     gap[0] = level(n > 1 ? best[0] - best[1] : INFINITY);
     for (int s = 1; s < n; s++) gap[s] = (uint8_t)(3 - level(best[0] - best[s]));
@@ -37,7 +38,7 @@ void tn_recalls_add(tn_recalls *r, int32_t before, int32_t token, const float *l
     r->latest[token] = ++r->n;
 }
 
-/* Oldest first. */
+/* Writes the oldest first. */
 size_t tn_recalls_out(const tn_recalls *r, int32_t *out) {
     int32_t first = r->n > TN_RECALLS ? r->n - TN_RECALLS : 0;
     for (int32_t i = first; out && i < r->n; i++) {

@@ -8,7 +8,8 @@
  *             (a draft model)
  *   plan      all proposals merged into one tree, cut to what pays         proposals.h
  *
- * Per step: push the drawn token, plan, verify the tree, push what was accepted, report time and rejects. */
+ * In every step the session pushes the drawn token, plans, verifies the tree, pushes what was accepted, and
+ * reports time and rejects. */
 #ifndef TN_DRAFT_DRAFT_H
 #define TN_DRAFT_DRAFT_H
 
@@ -27,36 +28,38 @@ enum {
 };
 enum { TN_DRAFT_VOCAB = 2048 }; /* distinct tokens of a text that calibration looks at; later ones are not */
 
-/* "none", "all", "auto" (all), or a comma-separated list of lookup, sam, calibrated, extend and model:FILE
- * (last). *model points into text or is NULL. TERN_E_INVALID names what is wrong. */
+/* Reads a list of drafters: "none", "all", "auto" (all), or, separated by commas, some of lookup, sam,
+ * calibrated, extend and, last, model:FILE. *model points into text or is NULL. TERN_E_INVALID names what is
+ * wrong. */
 tern_status tn_draft_parse(const char *text, uint32_t *drafters, const char **model, tern_error *err);
 
-/* For texts of at most n_ctx tokens from a vocabulary of n_vocab. */
+/* Opens drafts for texts of at most n_ctx tokens from a vocabulary of n_vocab. */
 tern_status tn_draft_open(tn_ctx *ctx, int32_t n_vocab, int32_t n_ctx, tn_draft **out, tern_error *err);
 void tn_draft_close(tn_draft **d);
 size_t tn_draft_bytes(const tn_draft *d);
 
-/* The text grows by one token: proposals made at its end are judged by it. */
+/* Lets the text grow by one token. Proposals made at its end are judged by it. */
 tern_status tn_draft_push(tn_draft *d, int32_t token, tern_error *err);
-/* Forget all but the first n tokens; what calibration knows of those stays. */
+/* Forgets all but the first n tokens. What calibration knows of those stays. */
 tern_status tn_draft_truncate(tn_draft *d, int32_t n, tern_error *err);
-/* Make the text tokens[0..n), reusing what is the same. */
+/* Makes the text tokens[0..n) and keeps what is the same. */
 tern_status tn_draft_sync(tn_draft *d, const int32_t *tokens, int32_t n, tern_error *err);
 int32_t tn_draft_length(const tn_draft *d);
 const int32_t *tn_draft_text(const tn_draft *d);
 
-/* Another text to draft from; it is kept until the end. */
+/* Adds another text to draft from; it is kept until the end. */
 tern_status tn_draft_learn(tn_draft *d, const int32_t *tokens, size_t n, tern_error *err);
 
-/* Calibration. The distinct tokens of the text, at most TN_DRAFT_VOCAB. */
+/* Calibration begins here. This returns the distinct tokens of the text, at most TN_DRAFT_VOCAB. */
 const int32_t *tn_draft_vocabulary(const tn_draft *d, int32_t *n);
-/* Logits [n_vocabulary] of those tokens at a position of the text: what the model expects behind it. */
+/* Takes logits [n_vocabulary] of those tokens at a position of the text: what the model expects behind it. */
 void tn_draft_successors(tn_draft *d, int32_t pos, const float *logits, int32_t n_vocabulary);
-/* Logits [tree->n][vocabulary] of the rows of a forward; the text has not grown by its root yet. */
+/* Takes logits [tree->n][vocabulary] of the rows of a forward. The text has not grown by its root yet. */
 void tn_draft_verified(tn_draft *d, const tn_tree *tree, const float *logits);
 
-/* What is known from forwards as numbers to keep: their number, at most TN_DRAFT_RECALLED; out may be NULL.
- * And back, beside what is known already; it may come from anywhere: what makes no sense is left out. */
+/* The first gives what is known from forwards as numbers to keep: their number, at most TN_DRAFT_RECALLED;
+ * out may be NULL. The second takes them back, beside what is known already. They may come from anywhere, so
+ * what makes no sense is left out. */
 enum { TN_DRAFT_RECALLED = 2048 * 9 };
 size_t tn_draft_recalled(const tn_draft *d, int32_t *out);
 void tn_draft_recall(tn_draft *d, const int32_t *in, size_t n);
@@ -66,16 +69,17 @@ typedef void (*tn_draft_outside)(void *user, tn_proposals *p, const int32_t *tex
 int tn_draft_outside_class(float confidence); /* in [0,1]: the class of such a proposal */
 void tn_draft_set_outside(tn_draft *d, tn_draft_outside propose, void *user);
 
-/* The tree to verify, rooted at the last token of the text; out->n == 1: nothing is worth drafting. */
+/* Plans the tree to verify, rooted at the last token of the text. out->n == 1 means that nothing is worth
+ * drafting. */
 void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager, tn_tree *out);
-/* A forward of n rows took so long. */
+/* Reports that a forward of n rows took so long. */
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns);
-/* Times known beforehand, relative to a forward of one row: those of n classes. fixed: instead of what will
- * be measured, else to begin with. */
+/* Gives times known beforehand, relative to a forward of one row: those of n classes. With fixed they stand
+ * instead of what will be measured, else they are what it begins with. */
 void tn_draft_give_costs(tn_draft *d, const float *rows, const float *relative, int n, bool fixed);
 int tn_draft_costs(const tn_draft *d, float *rows, float *relative); /* as measured, at most TN_PROP_COSTS */
-/* The text left the tree behind row `last`; logits [tree->n][n_vocab] of its rows. What the model agreed with
- * below the rejection is kept for later drafts. */
+/* Reports that the text left the tree behind row `last`, with logits [tree->n][n_vocab] of its rows. What the
+ * model agreed with below the rejection is kept for later drafts. */
 void tn_draft_rejected(tn_draft *d, const tn_tree *tree, int32_t last, const float *logits);
 
 #endif

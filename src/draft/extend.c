@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* Is `token` what the model expects at this row? Among the tokens of the text, which drafts are made of:
- * cheaper than the whole vocabulary, and a wrong answer costs only a worse draft. */
+/* Tells whether the model expects `token` at this row. It compares among the tokens of the text, which drafts
+ * are made of. That is cheaper than the whole vocabulary, and a wrong answer costs only a worse draft. */
 static bool expects(const tn_text *t, const float *logits, int32_t token) {
     for (int32_t i = 0; i < t->n_vocab; i++) {
         if (logits[t->vocab[i]] > logits[token]) return false;

@@ -93,9 +93,9 @@ int tn_prop_cost_class(int32_t n_rows) {
     return c;
 }
 
-/* Relative time of every number of rows: straight lines between the classes known, the slope of the last
- * beyond. Never falling: n rows take no longer than more rows do, so what exceeds the time of a larger class
- * was disturbed when it was measured. */
+/* Fills in the relative time of every number of rows: straight lines between the classes known, the slope of
+ * the last beyond. It never falls, because n rows take no longer than more rows do. So what exceeds the time
+ * of a larger class was disturbed when it was measured. */
 static void fill_costs(const tn_proposals *p, float *cost) {
     float r0 = 1, t0 = 1, slope = ROW_COST, at_most[TN_PROP_COSTS], least = INFINITY;
     int32_t i = 2;
@@ -149,8 +149,8 @@ void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns) {
 
 float tn_prop_step_ns(const tn_proposals *p) { return p->cost[0].n ? p->cost[0].floor_ns : 0; }
 
-/* Probability of every node. Siblings exclude each other: the likeliest keeps its rate, the others share what
- * that leaves. */
+/* Computes the probability of every node. Siblings exclude each other: the likeliest keeps its rate, the
+ * others share what that leaves. */
 static void settle(tn_proposals *p) {
     float rate[TN_PROP_MAX], best[TN_PROP_MAX] = {0}, sum[TN_PROP_MAX] = {0};
     for (int32_t i = 1; i < p->n; i++) {

@@ -2,9 +2,9 @@
  * is, learned from what the model made of earlier ones; and which of them are worth verifying.
  *
  * Every proposal carries a class (drafter and strength of its evidence). A class's acceptance rate is counted
- * whenever the text goes on behind a proposal, whether it was verified or not, so trying nothing still
- * teaches. The probability of a node is the product along its path; the sum over the chosen nodes is the
- * expected number of draft tokens accepted, so the best tree of n nodes is the n likeliest nodes, and the
+ * whenever the text goes on behind a proposal, whether it was verified or not. So trying nothing still
+ * teaches. The probability of a node is the product along its path. The sum over the chosen nodes is the
+ * expected number of draft tokens accepted. So the best tree of n nodes is the n likeliest nodes, and the
  * best n is where (1 + sum) / cost(n rows) is largest. */
 #ifndef TN_DRAFT_PROPOSALS_H
 #define TN_DRAFT_PROPOSALS_H
@@ -27,13 +27,13 @@ typedef struct tn_proposals {
     tn_prop node[TN_PROP_MAX];
     float tried[TN_PROP_CLASSES], accepted[TN_PROP_CLASSES]; /* decaying counts, begun with a guess */
     int32_t at; /* where the text is in this tree, or -1 when it left it */
-    /* nodes chosen for verification, what they promised, and running sums of promised and kept: products of
-     * rates are not exact */
+    /* These are the nodes chosen for verification, what they promised, and running sums of promised and kept,
+     * because products of rates are not exact. */
     bool chosen[TN_PROP_MAX];
     float promised, kept, sum_promised, sum_kept;
-    /* time of forwards by number of rows, in classes of neighbouring numbers. floor_ns: the quick end of what
-     * was measured lately, so that cold caches and other programs do not count; relative: against one row,
-     * from the floors while they are fresh, else from before */
+    /* These are times of forwards by number of rows, in classes of neighbouring numbers. floor_ns is the
+     * quick end of what was measured lately, so that cold caches and other programs do not count. relative is
+     * against one row, from the floors while they are fresh, else from before. */
     struct {
         float rows, floor_ns, relative;
         int32_t n, last; /* measured how often, and in which step last */
@@ -43,27 +43,27 @@ typedef struct tn_proposals {
     bool cost_given; /* known beforehand: what is measured does not count */
 } tn_proposals;
 
-/* The first guess of a class's acceptance rate. */
+/* Sets the first guess of a class's acceptance rate. */
 void tn_prop_guess(tn_proposals *p, int class_, float rate);
 float tn_prop_rate(const tn_proposals *p, int class_);
 
-/* An empty tree under this token, which the text now ends with. */
+/* Begins an empty tree under this token, which the text now ends with. */
 void tn_prop_begin(tn_proposals *p, int32_t root);
-/* Propose `token` behind node `parent`; the same proposal twice is one node with both pieces of evidence. -1:
- * no room. */
+/* Proposes `token` behind node `parent`. The same proposal made twice is one node with both pieces of
+ * evidence. Returns -1 when there is no room. */
 int32_t tn_prop_add(tn_proposals *p, int32_t parent, int32_t token, int class_);
-/* The text goes on with this token: count for every proposal made at this place. */
+/* Reports that the text goes on with this token, and counts it for every proposal made at this place. */
 void tn_prop_judge(tn_proposals *p, int32_t token);
-/* A forward of n rows took so long. */
+/* Reports that a forward of n rows took so long. */
 void tn_prop_timed(tn_proposals *p, int32_t n_rows, int64_t ns);
 
 int tn_prop_cost_class(int32_t n_rows); /* its class in cost */
-/* A node less likely than this cannot pay, whatever else is in the tree. */
+/* Returns a bound: a node less likely than this cannot pay, whatever else is in the tree. */
 float tn_prop_worth(const tn_proposals *p);
 float tn_prop_step_ns(const tn_proposals *p); /* of one row; 0 = not measured yet */
 
-/* The tree to verify, at most max_rows rows with its root. eager: as many nodes as fit, else only what pays.
- */
+/* Chooses the tree to verify, at most max_rows rows with its root. An eager one has as many nodes as fit,
+ * else only what pays. */
 void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Drafts copied from the text and from the store. */
+/* These drafters copy from the text and from the store. */
 #include "draft/source.h"
 
 enum {
@@ -51,7 +51,7 @@ static int length_level(int32_t n) {
     return i;
 }
 
-/* Prompt lookup: behind the latest place where the last 3, 2 or 1 tokens occurred. */
+/* Looks the prompt up: it proposes what is behind the latest place where the last 3, 2 or 1 tokens occurred. */
 void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
     int32_t best = 0, at = -1, n_seen = 0;
     for (int32_t i = t->prev[t->n - 1]; i >= 0 && n_seen < LOOKUP_PLACES && best < LOOKUP_NGRAM;
@@ -67,7 +67,7 @@ void tn_propose_lookup(const tn_text *t, tn_proposals *p) {
     }
 }
 
-/* Copy at most n tokens from position `at`; a copy that reaches the end of the text goes on with itself (a
+/* Copies at most n tokens from position `at`. A copy that reaches the end of the text goes on with itself (a
  * period). */
 static void copy(const tn_sam *s, int32_t at, int32_t length, int32_t n, int class0, tn_proposals *p) {
     int32_t copied[TN_TREE_MAX], end = tn_sam_length(s);

@@ -59,7 +59,7 @@ static tern_status grow(tn_ctx *ctx, void **p, size_t n, size_t size, tern_error
     return TERN_OK;
 }
 
-/* Room for n tokens more, at their worst: two states and three transitions each. A clone copies the
+/* Makes room for n tokens more, at their worst: two states and three transitions each. A clone copies the
  * transitions of another state, but their total stays within the bound. */
 static tern_status reserve(tn_sam *s, int32_t n, tern_error *err) {
     TN_FAIL_IF(n > MAX_TOKENS - s->n_text, err, TERN_E_LIMIT, "a suffix automaton holds at most %d tokens",

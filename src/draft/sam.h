@@ -10,7 +10,7 @@ typedef struct tn_sam tn_sam;
 
 enum { TN_SAM_SEPARATOR = -1 }; /* between texts: no match and no draft goes across */
 
-/* reserve: tokens that may be pushed without allocating. */
+/* Opens an automaton. reserve is how many tokens may be pushed without allocating. */
 tern_status tn_sam_open(tn_ctx *ctx, int32_t reserve, tn_sam **out, tern_error *err);
 void tn_sam_close(tn_sam **s);
 void tn_sam_clear(tn_sam *s);
@@ -19,19 +19,19 @@ int32_t tn_sam_length(const tn_sam *s);
 int32_t tn_sam_token(const tn_sam *s, int32_t i); /* TN_SAM_SEPARATOR beyond the end */
 size_t tn_sam_bytes(const tn_sam *s);             /* memory it takes */
 
-/* An occurrence: `length` tokens that end before position `end`. length 0: none. */
+/* A match is an occurrence: `length` tokens that end before position `end`. length 0 is none. */
 typedef struct tn_sam_match {
     int32_t state, length, end;
 } tn_sam_match;
 
-/* The longest suffix of the whole text that occurs earlier in it, at its latest known earlier place. */
+/* Returns the longest suffix of the whole text that occurs earlier in it, at its latest known earlier place. */
 tn_sam_match tn_sam_self(const tn_sam *s);
-/* Foreign text: after *m, the next token is this one. Start with a zeroed match. */
+/* Follows a foreign text: behind *m its next token is this one. It starts with a zeroed match. */
 void tn_sam_follow(const tn_sam *s, tn_sam_match *m, int32_t token);
-/* A shorter suffix of the same text that occurs in more places. */
+/* Returns a shorter suffix of the same text that occurs in more places. */
 tn_sam_match tn_sam_shorter(const tn_sam *s, const tn_sam_match *m);
-/* Tokens seen behind the match, and where each was seen last (position of the token); at most cap, the latest
- * first. */
+/* Lists tokens seen behind the match, and where each was seen last (the position of the token): at most cap,
+ * the latest first. */
 int32_t tn_sam_next(const tn_sam *s, const tn_sam_match *m, int32_t *pos, int32_t cap);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "draft/draft.h"
 
-/* The session's text; prev chains the places of one token, last[id] is the latest. */
+/* This is the session's text. prev chains the places of one token, and last[id] is the latest. */
 typedef struct tn_text {
     int32_t *ids, *prev; /* [cap] */
     int32_t *last;       /* [n_vocab], -1: the token does not occur */
@@ -14,7 +14,7 @@ typedef struct tn_text {
     int32_t n_vocab;
 } tn_text;
 
-/* Classes of proposals (proposals.h), by drafter. */
+/* Classes of proposals (proposals.h) go by drafter. */
 enum { TN_N_LENGTHS = 8 }; /* levels of match length */
 enum {
     TN_CLASS_LOOKUP = 0,                                      /* [3 lengths][4 depths] */
@@ -35,7 +35,7 @@ void tn_source_guesses(tn_proposals *p);
 
 /* ---- retrieval.c ---- */
 void tn_propose_lookup(const tn_text *t, tn_proposals *p);
-/* Continuations of the longest matches in the text itself (store NULL) or in the store at *m. */
+/* Both propose continuations of the longest matches: in the text itself, or in the store at *m. */
 void tn_propose_sam(const tn_sam *text, tn_proposals *p);
 void tn_propose_store(const tn_sam *store, const tn_sam_match *m, tn_proposals *p);
 
@@ -45,7 +45,7 @@ typedef struct tn_successors {  /* of a place of the prompt */
     int32_t id[TN_SUCCESSORS];  /* likeliest first, -1 = none */
     uint8_t gap[TN_SUCCESSORS]; /* level of certainty */
 } tn_successors;
-/* What the model said at the rows of the latest forwards, those of rejected drafts too. */
+/* A recall is what the model said at the rows of the latest forwards, those of rejected drafts too. */
 typedef struct tn_recall {
     int32_t token, before;   /* the row's, and the one before it */
     int32_t older;           /* number of the one before with the same token */

@@ -50,7 +50,7 @@ tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err)
     return private_folder(out, make, err);
 }
 
-/* KEY and an ending in the folder. */
+/* Makes the path of KEY and an ending in the folder. */
 static tern_status entry_path(const char *folder, const char *key, const char *ending,
                               char out[TN_CACHE_PATH], tern_error *err) {
     TN_FAIL_IF(snprintf(out, TN_CACHE_PATH, "%s/%s%s", folder, key, ending) >= TN_CACHE_PATH, err,
@@ -69,7 +69,7 @@ static bool is_key(const char *s, size_t n) {
 
 enum { HEADER_BYTES = 65536, SAMPLE_BYTES = 4096, N_SAMPLES = 64 };
 
-/* A file's size, time, beginning and samples spread over the rest, its end among them. */
+/* Hashes a file's size, time, beginning and samples spread over the rest, its end among them. */
 static tern_status hash_file(XXH3_state_t *h, const char *path, tern_error *err) {
     static _Thread_local uint8_t buf[HEADER_BYTES];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -244,7 +244,7 @@ tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *ou
     return TERN_OK;
 }
 
-/* The lock is gone with the process, whatever ends it. */
+/* Takes the lock of a key. It goes with the process, whatever ends it. */
 static tern_status take_lock(const char *folder, const char *key, int *fd, bool *busy, tern_error *err) {
     char path[TN_CACHE_PATH];
     TN_TRY(entry_path(folder, key, ".lock", path, err));
@@ -283,7 +283,7 @@ static tern_status put_source(const char *folder, const char *key, const char *m
     return st;
 }
 
-/* Those used longest ago go, `keep` never. */
+/* Removes the packages used longest ago, and never `keep`. */
 static tern_status evict(tn_ctx *ctx, const char *folder, const char *keep, uint64_t limit_bytes,
                          tern_error *err) {
     tn_cache_entry *e;

@@ -1,9 +1,10 @@
 /* engine/cache.h - packages made of models, kept for the next time they are opened.
  *
- * A folder of this user's alone (0700) holds for each model KEY.tern, its package, and KEY.source, the model's path,
- * whose time says when the package was last used. KEY stands for what the model's files hold, not for where they lie:
- * their sizes and times, their beginnings and samples of the rest. A package appears whole or not at all; two processes
- * never make the same one; those used longest ago go when the folder outgrows its limit. */
+ * A folder of this user's alone (0700) holds for each model KEY.tern, its package, and KEY.source, the
+ * model's path, whose time says when the package was last used. KEY stands for what the model's files hold,
+ * not for where they lie: their sizes and times, their beginnings and samples of the rest. A package appears
+ * whole or not at all. Two processes never make the same one. Those used longest ago go when the folder
+ * outgrows its limit. */
 #ifndef TN_ENGINE_CACHE_H
 #define TN_ENGINE_CACHE_H
 
@@ -19,23 +20,24 @@ typedef struct tn_cache_entry {
     int64_t used_s; /* since 1970 */
 } tn_cache_entry;
 
-/* $XDG_CACHE_HOME/tern/packages, or ~/.cache/tern/packages. With `make` its folders are made. A folder of another user, or
- * one that others may write to, is an error. */
+/* Finds $XDG_CACHE_HOME/tern/packages, or ~/.cache/tern/packages. With `make` its folders are made. A folder
+ * of another user, or one that others may write to, is an error. */
 tern_status tn_cache_folder(char out[TN_CACHE_PATH], bool make, tern_error *err);
-/* The key of a GGUF file or a Hugging Face folder. */
+/* Computes the key of a GGUF file or a Hugging Face folder. */
 tern_status tn_cache_key(const char *model, char key[TN_CACHE_KEY], tern_error *err);
-/* The package of a key, when it is there and this user's; marks it used. */
+/* Finds the package of a key, when it is there and this user's, and marks it used. */
 bool tn_cache_find(const char *folder, const char *key, char path[TN_CACHE_PATH]);
-/* What a package made by itself is made with: 5 bits, but more where the model is quantised already, so that it
- * does not lose as much again. */
+/* Chooses what a package made by itself is made with: 5 bits, but more where the model is quantised already,
+ * so that it does not lose as much again. */
 tern_status tn_cache_options(tn_ctx *ctx, const char *model, tn_pack_options *out, tern_error *err);
-/* Make the package of a model and put it there; then others go until the folder is within limit_bytes. *busy: another
- * process is making it, and nothing was done. opt may be NULL: tn_cache_options. */
+/* Makes the package of a model and puts it there; then others go until the folder is within limit_bytes.
+ * *busy tells that another process is making it, and that nothing was done. With opt NULL it takes
+ * tn_cache_options. */
 tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, const tn_pack_options *opt,
                           uint64_t limit_bytes, bool *busy, tern_error *err);
-/* What is there, used last first. The caller frees *out with tn_free. */
+/* Lists what is there, used last first. The caller frees *out with tn_free. */
 tern_status tn_cache_list(tn_ctx *ctx, const char *folder, tn_cache_entry **out, size_t *n, tern_error *err);
-/* TERN_E_INVALID: there is no such package. */
+/* Removes a package. It fails with TERN_E_INVALID when there is none of that key. */
 tern_status tn_cache_remove(const char *folder, const char *key, tern_error *err);
 
 #endif

@@ -15,7 +15,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n_bytes
     return !n_bytes || c->on_text(c->user, text, n_bytes);
 }
 
-/* The messages, or plain text, as ids; the caller frees them, whatever is returned. */
+/* Turns the messages, or plain text, into ids. The caller frees them, whatever is returned. */
 static tern_status tokens_of(tern_engine *e, const tern_message *msgs, size_t n_msgs, int32_t **ids,
                              size_t *n, tern_error *err) {
     bool plain = n_msgs == 1 && !msgs[0].role;

@@ -140,7 +140,7 @@ tern_status tern_session_draft_stats_sized(const tern_session *s, tern_draft_sta
 
 /* ---- calibration ---------------------------------------------------------------------------------- */
 
-/* One row of the output weights, and its bias. */
+/* Computes one row of the output weights, and returns its bias. */
 static float head_row(const tern_engine *e, int32_t id, float *row) {
     const tn_hparams *h = &e->model->h;
     size_t k = (size_t)h->n_embd;
@@ -161,8 +161,8 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     return w.bias ? w.bias[id] : 0;
 }
 
-/* Bring the panels up to the text's vocabulary: only tokens that are new, or moved by a shorter text, are
- * fetched. */
+/* Brings the panels up to the text's vocabulary. It fetches only tokens that are new, or moved by a shorter
+ * text. */
 static tern_status update_head(tern_session *s, tern_error *err) {
     tn_drafting *d = &s->drafting;
     tn_ctx *ctx = &s->e->ctx;
@@ -314,7 +314,7 @@ void tn_draft_model_close(tn_draft_model **pm) {
     tn_free(m->ctx, m);
 }
 
-/* The greedy continuation, as far as a token more is worth its time. */
+/* Proposes the greedy continuation, as far as a token more is worth its time. */
 void tn_draft_model_propose(void *model, tn_proposals *p, const int32_t *text, int32_t n) {
     tn_draft_model *m = model;
     if (!m || tern_session_prefill(m->s, text, (size_t)n, NULL) != TERN_OK) return;

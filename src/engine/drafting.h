@@ -12,8 +12,8 @@ typedef struct tn_drafting {
     uint32_t drafters;     /* of the session */
     char *model_path;      /* of the draft model or NULL */
     tn_draft_model *model; /* opened by the first call that uses it */
-    /* calibration: output weights of the text's own tokens, so that a prompt row costs hundreds of products,
-     * not the whole vocabulary */
+    /* Calibration has the output weights of the text's own tokens here, so that a prompt row costs hundreds
+     * of products, not the whole vocabulary. */
     int32_t *head_ids; /* [TN_DRAFT_VOCAB] */
     int32_t n_head, cap_head;
     float *head_panels, *head_bias, *head_rows, *head_logits;
@@ -22,25 +22,25 @@ typedef struct tn_drafting {
     int64_t draft_ns, draft_max_ns, verify_ns, calibrate_ns;
 } tn_drafting;
 
-/* Drafters named in `text` (NULL: the session's own) ready for use: *drafters. Opens what is missing. */
+/* Makes the drafters named in `text` (NULL: the session's own) ready for use: *drafters. It opens what is
+ * missing. */
 tern_status tn_drafting_use(tern_session *s, const char *text, uint32_t *drafters, tern_error *err);
 void tn_drafting_close(tern_session *s);
 
-/* Around a prefill of tokens[0..n), when the session calibrates: before it, the text is made known; after
- * each evaluated piece, its rows, which stand at positions pos0.., are calibrated. */
+/* These stand around a prefill of tokens[0..n), when the session calibrates. Before it, the text is made
+ * known. After each evaluated piece its rows, which stand at positions pos0.., are calibrated. */
 bool tn_drafting_calibrates(const tern_session *s, size_t n);
 tern_status tn_drafting_before(tern_session *s, const int32_t *tokens, size_t n, tern_error *err);
 tern_status tn_drafting_calibrate(tern_session *s, int32_t pos0, int32_t n_rows, tern_error *err);
 
-/* Times of forwards of some numbers of rows behind the session's text, relative to one of one row: the
- * quickest of a few. Nothing is kept of them but the times. At most TN_PROP_COSTS; *n = 0 where the context
+/* Measures forwards of some numbers of rows behind the session's text, relative to one of one row: the
+ * quickest of a few. Nothing is kept of them but the times, at most TN_PROP_COSTS. *n = 0 where the context
  * has no room. */
 tern_status tn_drafting_measure(tern_session *s, float *rows, float *relative, int *n, tern_error *err);
-/* Before the first forward with drafts: does that once for a package, if the profile beside it does not know.
- */
+/* Does that once for a package, before the first forward with drafts, if the profile beside it does not know. */
 tern_status tn_drafting_profile(tern_session *s, tern_error *err);
 
-/* A small model that goes ahead. */
+/* Opens a small model that goes ahead. */
 tern_status tn_draft_model_open(tern_engine *target, const char *path, int32_t n_ctx, tn_draft_model **out,
                                 tern_error *err);
 void tn_draft_model_close(tn_draft_model **m);

@@ -10,7 +10,7 @@
 
 enum { TN_MAX_PARAMS = 64 };
 
-/* Values of `steal` that are not a threshold. */
+/* These are values of `steal` that are not a threshold. */
 enum {
     TN_STEAL_SHARE_CORES = 0, /* lanes are cores of one machine: who is idle takes part of what there is */
     TN_STEAL_NONE = -1,       /* lanes never take each other's tasks, as on a phone */
@@ -18,7 +18,8 @@ enum {
 };
 
 struct tern_options {
-    /* The engine. NULL and 0 are the defaults of params.c where they are not values themselves. */
+    /* What follows is for the engine. NULL and 0 are the defaults of params.c where they are not values
+     * themselves. */
     int32_t n_threads;
     const tern_hooks *hooks;
     bool exact;
@@ -39,10 +40,10 @@ struct tern_options {
     int32_t attention_buckets, attention_share, attention_pool, attention_threshold;
     bool no_head_ratios, attention_whole, attention_check, attention_decode;
     const char *attention_pipeline, *attention_plan;
-    /* Its sessions and their answers, for callers that name them in the same object. */
+    /* These are for its sessions and their answers, for callers that name them in the same object. */
     tern_session_options session;
     tern_generate_options generate;
-    /* What tern_options_set was told: rows set by name, and the texts that they point to. */
+    /* These tell what tern_options_set was told: rows set by name, and the texts that they point to. */
     uint64_t given;
     char *texts[TN_MAX_PARAMS];
     tern_hooks own_hooks;
@@ -51,8 +52,8 @@ struct tern_options {
 void tn_options_defaults(tern_options *o);
 
 struct tn_npu_model_options;
-/* What the options mean for a package: the engine's lanes, policy and attention, and how the model is opened.
- */
+/* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is
+ * opened. */
 tern_status tn_options_for_package(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,
                                    int n_threads, struct tn_npu_model_options *out, tern_error *err);
 

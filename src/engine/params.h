@@ -26,7 +26,7 @@ typedef enum tn_audience {
     TN_N_AUDIENCES
 } tn_audience;
 
-/* Commands that take a parameter. */
+/* These are the commands that take a parameter. */
 enum {
     TN_IN_RUN = 1,
     TN_IN_CHAT = 2,
@@ -38,7 +38,7 @@ enum {
     TN_IN_ALL = 63
 };
 
-/* What a parameter has an effect with; without that it is announced. */
+/* A need is what a parameter has an effect with. Without that it is announced. */
 typedef enum tn_param_need {
     TN_NEEDS_NOTHING,
     TN_NEEDS_PACKAGE,
@@ -71,7 +71,7 @@ size_t tn_params_count(void);
 const tn_param *tn_param_at(size_t i); /* in the order of --help; NULL behind the last */
 const tn_param *tn_param_find(const char *name, size_t n_name);
 
-/* Spellings of earlier versions: `name` stands for `now`, with `value` when it took none. */
+/* An alias is a spelling of earlier versions: `name` stands for `now`, with `value` when it took none. */
 typedef struct tn_param_alias {
     const char *name, *now, *value;
 } tn_param_alias;
@@ -79,16 +79,16 @@ const tn_param_alias *tn_param_alias_find(const char *name, size_t n_name);
 
 /* Sets a parameter from text, which must outlive o. A flag takes on or off, or NULL for on. */
 tern_status tn_param_set(tern_options *o, const tn_param *p, const char *value, tern_error *err);
-/* "name=value", or the name of a flag alone. n_name bytes of it are the name. */
+/* Sets from "name=value", or from the name of a flag alone. n_name bytes of it are the name. */
 tern_status tn_params_assign(tern_options *o, const char *assignment, tern_error *err);
-/* The value as text that tn_param_set takes; "" where the default is no value of its own. */
+/* Writes the value as text that tn_param_set takes, "" where the default is no value of its own. */
 void tn_param_format(const tern_options *o, const tn_param *p, char *buf, size_t cap);
 bool tn_param_given(const tern_options *o, const tn_param *p);
-/* Every value within its range, and none that contradicts another. */
+/* Checks that every value is within its range, and that none contradicts another. */
 tern_status tn_params_check(const tern_options *o, tern_error *err);
 /* Logs a warning for every parameter set by name that has no effect on such a model. */
 void tn_params_announce(const tern_options *o, tn_ctx *ctx, const char *path, bool package);
-/* "a whole number from 1 to 64" and so on, for people. */
+/* Writes "a whole number from 1 to 64" and so on, for people. */
 void tn_param_range(const tn_param *p, char *buf, size_t cap);
 
 #endif

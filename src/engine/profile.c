@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the times depend on; a file written under another key is measured anew. */
+/* Writes what the times depend on. A file written under another key is measured anew. */
 static void key_of(const tern_engine *e, char *key, size_t cap) {
     bool pipelined = tn_attn_pipelined(&e->attention, tn_npu_device_caps(e->npu->dev));
     snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d%s%s", (unsigned long long)e->model->fingerprint,

@@ -1,5 +1,5 @@
-/* Saving and loading a session: tokens, state and logits, tied to the model by its fingerprint.
- * File: state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. */
+/* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint. A file is
+ * state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. */
 #include "engine/engine.h"
 
 #include "base/finite.h"
@@ -90,7 +90,7 @@ out:
     return rc;
 }
 
-/* A state on its way from one session to another. */
+/* A state is here on its way from one session to another. */
 typedef struct memory {
     char *data;
     size_t n, cap;

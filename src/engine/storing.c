@@ -13,7 +13,7 @@ static _Atomic(const tn_store_ops *) provided;
 
 void tn_storing_provide(const tn_store_ops *ops) { atomic_store(&provided, ops); }
 
-/* The library stays loaded: sessions of other threads may use it. */
+/* Finds the store's library. It stays loaded, because sessions of other threads may use it. */
 static tern_status find_store(const tn_store_ops **out, tern_error *err) {
     *out = atomic_load(&provided);
     if (*out) return TERN_OK;

@@ -17,25 +17,26 @@ typedef struct tn_storing {
     int64_t learn_ns, commit_ns, n_commits;
 } tn_storing;
 
-/* The store that sessions opened from now on use; the program calls it once, before any session. Where nobody did,
- * the first session that names a store loads libtern-store. */
+/* Provides the store that sessions opened from now on use. The program calls it once, before any session.
+ * Where nobody did, the first session that names a store loads libtern-store. */
 void tn_storing_provide(const tn_store_ops *ops);
 
-/* path NULL: the session has no store. */
+/* Opens the store. With path NULL the session has none. */
 tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err);
 void tn_storing_close(tern_session *s);
 
-/* The first time: the store's newest sequences become texts to draft from. */
+/* Turns the store's newest sequences into texts to draft from, the first time it is called. */
 tern_status tn_storing_learn(tern_session *s, tern_error *err);
-/* The session's tokens, of which the first n_prompt were given, are on the disk when this returns. A store
- * that fails is logged: the answer is there all the same. */
+/* Keeps the session's tokens, of which the first n_prompt were given. They are on the disk when this returns.
+ * A store that fails is logged, because the answer is there all the same. */
 void tn_storing_commit(tern_session *s, int32_t n_prompt);
-/* What is kept from now on quotes these documents of the store. */
+/* Says that what is kept from now on quotes these documents of the store. */
 tern_status tn_storing_quoting(tern_session *s, const int64_t *documents, size_t n, tern_error *err);
-/* Keep a document's text for the drafts of later sessions. Nothing without a store; one that fails is logged. */
+/* Keeps a document's text for the drafts of later sessions. It does nothing without a store; one that fails
+ * is logged. */
 void tn_storing_corpus(tern_session *s, const char *text, size_t n_bytes);
-/* The session forgets all but its first n tokens: a conversation that keeps less than half of what is stored
- * is another one. */
+/* Notes that the session forgets all but its first n tokens. A conversation that keeps less than half of what
+ * is stored is another one. */
 static inline void tn_storing_truncate(tn_storing *t, int32_t n) {
     if (n >= t->n_stored / 2) return;
     t->id = 0;

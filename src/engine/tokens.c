@@ -6,7 +6,7 @@
 
 #include <sys/stat.h>
 
-/* Closes p. */
+/* Opens a package's tokenizer and closes p. */
 static tern_status from_package(tn_ctx *ctx, tn_pkg *p, const char *path, tn_tokenizer **out,
                                 tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(p, TN_PKG_TOKENIZER, -1);

@@ -1,4 +1,4 @@
-/* Widening ggml's block formats, as their definition has it: little-endian blocks of 32 or 256 values. */
+/* Widens ggml's block formats as their definition has it: little-endian blocks of 32 or 256 values. */
 #include "formats/tensor.h"
 
 #include "base/half.h"
@@ -88,8 +88,8 @@ static void iq4_values_of(const uint8_t *q, float d, float *y) {
 
 static void iq4_nl(const uint8_t *b, float *y) { iq4_values_of(b + 2, f16_at(b), y); }
 
-/* One exponent, then four-bit floats (sign, two bits of exponent, one of mantissa): 0, 0.5 .. 6, here doubled
- * under half of 2^(e - 127). */
+/* A block has one exponent, then four-bit floats (sign, two bits of exponent, one of mantissa): 0, 0.5 .. 6.
+ * They are doubled here, under half of 2^(e - 127). */
 static void mxfp4(const uint8_t *b, float *y) {
     static const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     uint32_t u = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
@@ -102,7 +102,8 @@ static void mxfp4(const uint8_t *b, float *y) {
 
 /* ---- super-blocks of 256 -------------------------------------------------------------------------- */
 
-/* 16 groups of 16: 4-bit scale and minimum each; two-bit values, four planes in 32 bytes. */
+/* A block has 16 groups of 16, with a 4-bit scale and minimum each, and two-bit values, four planes in 32
+ * bytes. */
 static void q2_k(const uint8_t *b, float *y) {
     const uint8_t *scales = b, *q = b + 16;
     float d = f16_at(b + 80), m = f16_at(b + 82);
@@ -113,8 +114,8 @@ static void q2_k(const uint8_t *b, float *y) {
     }
 }
 
-/* 16 groups of 16 with six-bit scales; two low bits as above, the high bit in a mask whose zero means minus
- * four. */
+/* A block has 16 groups of 16 with six-bit scales. The two low bits are as above; the high bit is in a mask
+ * whose zero means minus four. */
 static void q3_k(const uint8_t *b, float *y) {
     const uint8_t *mask = b, *q = b + 32, *s = b + 96;
     float d = f16_at(b + 108);
@@ -127,7 +128,7 @@ static void q3_k(const uint8_t *b, float *y) {
     }
 }
 
-/* Scale and minimum of group g of 8, six bits each, packed in 12 bytes. */
+/* Reads scale and minimum of group g of 8, six bits each, packed in 12 bytes. */
 static void scale_min(const uint8_t *s, int g, int *scale, int *min) {
     if (g < 4) {
         *scale = s[g] & 63;
@@ -174,7 +175,8 @@ static void q6_k(const uint8_t *b, float *y) {
     }
 }
 
-/* Eight groups of 32 with six-bit scales around 32: four low bits in nibbles, two high ones in a word. */
+/* A block has eight groups of 32 with six-bit scales around 32: four low bits in nibbles, two high ones in a
+ * word. */
 static void iq4_xs(const uint8_t *b, float *y) {
     float d = f16_at(b);
     for (int g = 0; g < 8; g++) {

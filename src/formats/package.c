@@ -28,8 +28,8 @@ typedef struct pkg_header {
 } pkg_header;
 _Static_assert(sizeof(pkg_header) == 56, "on-disk layout");
 
-/* A table of contents: this, n_records records, n_hashes XXH3 of blocks: of the small part, then of each
- * large tensor in the order of the records. */
+/* A table of contents is this, then n_records records, then n_hashes XXH3 of blocks: of the small part, then
+ * of each large tensor in the order of the records. */
 typedef struct toc_head {
     uint32_t n_records, n_hashes;
     uint64_t small_bytes;
@@ -161,7 +161,7 @@ tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *
     return TERN_OK;
 }
 
-/* One stretch of a section: written, and its blocks hashed. */
+/* A stretch of a section is written, and its blocks are hashed. */
 typedef struct stretch {
     tn_pkg_writer *w;
     XXH3_state_t *hash;
@@ -333,8 +333,8 @@ static const toc_head *toc_of(const tn_pkg *p, const tn_pkg_section *s) {
     return s->toc_bytes ? (const toc_head *)(p->index + s->toc_off_bytes) : NULL;
 }
 
-/* A table of contents inside the index: do its parts fill it, do its tensors fit the section, are there as
- * many checksums as blocks? */
+/* Checks a table of contents inside the index: its parts must fill it, its tensors must fit the section, and
+ * there must be as many checksums as blocks. */
 static tern_status check_toc(const tn_pkg *p, const tn_pkg_section *s, uint64_t index_bytes,
                              tern_error *err) {
     TN_FAIL_IF(!tn_range_ok(s->toc_off_bytes, s->toc_bytes, index_bytes) || s->toc_off_bytes % 8 ||
@@ -413,7 +413,7 @@ static tern_status read_index(tn_pkg *p, tern_error *err) {
     return TERN_OK;
 }
 
-/* Takes fd, whatever happens. */
+/* Opens a package by fd, which it takes whatever happens. */
 static tern_status open_fd(tn_ctx *ctx, int fd, uint64_t file_bytes, const char *path, tn_pkg **out,
                            tern_error *err) {
     *out = NULL;

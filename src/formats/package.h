@@ -1,15 +1,15 @@
 /* formats/package.h - the .tern package: one file, sections in load order, each with its checksums.
  *
  * File: pkg_header | index: section table, tables of contents | sections, each aligned to 4096 bytes so that
- * direct I/O can read it. Everything a reader must know to place every tensor lies in the index, in front; so
+ * direct I/O can read it. Everything a reader must know to place every tensor lies in the index, in front. So
  * a package can be used while it arrives. A section of tensors has a table of contents (records and the
- * checksums of blocks of 256 KiB). Its small tensors come first, back to back ("the small part"); every large
+ * checksums of blocks of 256 KiB). Its small tensors come first, back to back ("the small part"). Every large
  * one (tn_pkg_is_large) begins at a multiple of 4096, so that each can be read alone, directly, to where it
- * stays, and be checked block by block while it is. docs/reference/package-format.md specifies every byte. All numbers
- * are little-endian.
+ * stays, and be checked block by block while it is. docs/reference/package-format.md specifies every byte.
+ * All numbers are little-endian.
  *
- * writer: sections are streamed in order; nothing appears under the final name before finish has synced it
- * all. reader: trusts no length or offset; bytes are checked against their checksums when they are read. */
+ * A writer streams sections in order; nothing appears under the final name before finish has synced it all. A
+ * reader trusts no length or offset; bytes are checked against their checksums when they are read. */
 #ifndef TN_FORMATS_PACKAGE_H
 #define TN_FORMATS_PACKAGE_H
 
@@ -80,7 +80,7 @@ static inline bool tn_pkg_is_large(uint32_t part) {
     return part == TN_PKG_TILES || part == TN_PKG_WEIGHTLETS || part == TN_PKG_ROWS;
 }
 
-/* A section of compiled graphs: u32 count, u32 zero, then so many of these, then the graphs' bytes (npu.h
+/* A section of compiled graphs has u32 count, u32 zero, then so many of these, then the graphs' bytes (npu.h
  * serialises them). */
 typedef struct tn_pkg_graph {
     int32_t layer;                  /* -1: the head */
@@ -90,8 +90,7 @@ typedef struct tn_pkg_graph {
 } tn_pkg_graph;
 _Static_assert(sizeof(tn_pkg_graph) == 20, "on-disk layout");
 
-/* The forms a package holds for every site: chunks of the prompt, and decoding (which is all the head has).
- */
+/* A package holds these forms for every site: chunks of the prompt, and decoding (which is all the head has). */
 enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
 
 enum {
@@ -107,40 +106,39 @@ extern const tn_outkind tn_pkg_kind_of_file;
 typedef struct tn_pkg_writer tn_pkg_writer;
 typedef struct tn_pkg tn_pkg;
 
-/* path is replaced only by tn_pkg_finish. At most max_sections sections, whose tables of contents take at
- * most cap_toc_bytes (tn_pkg_toc_bound added up over the sections of tensors). */
+/* Creates a package. path is replaced only by tn_pkg_finish. It has at most max_sections sections, whose
+ * tables of contents take at most cap_toc_bytes (tn_pkg_toc_bound added up over the sections of tensors). */
 tern_status tn_pkg_create(tn_ctx *ctx, const char *path, uint32_t max_sections, uint64_t cap_toc_bytes,
                           tn_pkg_writer **out, tern_error *err);
 uint64_t tn_pkg_toc_bound(uint32_t n_tensors, uint64_t payload_bytes);
 tern_status tn_pkg_put_section(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, const void *data,
                                uint64_t n_bytes, tern_error *err);
 
-/* A section of tensors: begin, add each tensor (borrowed until end), end writes them all. */
+/* A section of tensors is written so: begin, add each tensor (borrowed until end), then end writes them all. */
 tern_status tn_pkg_begin(tn_pkg_writer *w, tn_pkg_kind kind, int32_t layer, tern_error *err);
 tern_status tn_pkg_add(tn_pkg_writer *w, const tn_pkg_record *like, const void *data, uint64_t n_bytes,
                        tern_error *err);
 tern_status tn_pkg_end(tn_pkg_writer *w, tern_error *err);
 
-/* Write the table and sync: the file is a package that has no name yet. Nothing can be added after that. */
+/* Writes the table and syncs: the file is a package that has no name yet. Nothing can be added after that. */
 tern_status tn_pkg_seal(tn_pkg_writer *w, tern_error *err);
-/* A reader of the sealed file, by its own descriptor. The writer may be closed before it. */
+/* Opens a reader of the sealed file, by its own descriptor. The writer may be closed before it. */
 tern_status tn_pkg_reopen(const tn_pkg_writer *w, tn_pkg **out, tern_error *err);
-/* Seal, where nobody did, and rename over path. The writer is closed whatever happens. */
+/* Seals, where nobody did, and renames over path. The writer is closed whatever happens. */
 tern_status tn_pkg_finish(tn_pkg_writer **w, tern_error *err);
-/* Close and remove the temporary file. NULL-safe. */
+/* Closes the writer and removes the temporary file. NULL-safe. */
 void tn_pkg_abort(tn_pkg_writer **w);
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
 bool tn_pkg_is(const char *path); /* a regular file that begins like a package */
-/* Reads and checks header and index only. */
+/* Opens a package: it reads and checks header and index only. */
 tern_status tn_pkg_open(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
-/* As tn_pkg_open, by one descriptor, where the file begins like a package. *out is NULL, without an error,
- * where it does not, or where it is no regular file that can be read. */
+/* Does as tn_pkg_open, by one descriptor, where the file begins like a package. Where it does not, or is no
+ * regular file that can be read, *out is NULL without an error. */
 tern_status tn_pkg_open_if(tn_ctx *ctx, const char *path, tn_pkg **out, tern_error *err);
 void tn_pkg_close(tn_pkg **p);
-/* Let the kernel fetch everything in front of the layers, all of which is needed before anything can begin.
- */
+/* Lets the kernel fetch everything in front of the layers, all of which is needed before anything can begin. */
 void tn_pkg_fetch_front(const tn_pkg *p);
 int tn_pkg_fd(const tn_pkg *p); /* the one descriptor; whoever needs another copies this one */
 const char *tn_pkg_path(const tn_pkg *p);
@@ -148,29 +146,29 @@ uint64_t tn_pkg_file_bytes(const tn_pkg *p);
 size_t tn_pkg_n_sections(const tn_pkg *p);
 const tn_pkg_section *tn_pkg_section_at(const tn_pkg *p, size_t i);
 const tn_pkg_section *tn_pkg_find(const tn_pkg *p, tn_pkg_kind kind, int32_t layer); /* NULL: absent */
-/* Read the whole section to dst and check it. Thread-safe. */
+/* Reads the whole section to dst and checks it. Thread-safe. */
 tern_status tn_pkg_read(const tn_pkg *p, const tn_pkg_section *s, void *dst, tern_error *err);
-/* The same for the small tensors only: the first tn_pkg_small_bytes of the section. */
+/* These do the same for the small tensors only: the first tn_pkg_small_bytes of the section. */
 uint64_t tn_pkg_small_bytes(const tn_pkg *p, const tn_pkg_section *s);
 tern_status tn_pkg_read_small(const tn_pkg *p, const tn_pkg_section *s, void *dst, tern_error *err);
-/* Read a part of a section, unchecked (rows on demand). Thread-safe. */
+/* Reads a part of a section, unchecked (rows on demand). Thread-safe. */
 tern_status tn_pkg_read_range(const tn_pkg *p, const tn_pkg_section *s, uint64_t off_bytes, uint64_t n_bytes,
                               void *dst, tern_error *err);
-/* Check bytes [at, at + n) of a large tensor (or, r NULL, of the small part) that were read otherwise: `at`
+/* Checks bytes [at, at + n) of a large tensor (or, r NULL, of the small part) that were read otherwise. `at`
  * is a multiple of TN_PKG_BLOCK, the end too or that of the tensor. TERN_E_FORMAT names layer, tensor and
  * file offset of the block that differs. */
 tern_status tn_pkg_check(const tn_pkg *p, const tn_pkg_section *s, const tn_pkg_record *r, uint64_t at,
                          const void *data, uint64_t n, tern_error *err);
 
-/* The records of a tensor section (owned by p): every payload lies inside the section, aligned; *n = 0 for
- * other sections. */
+/* Returns the records of a tensor section, which p owns. Every payload lies inside the section, aligned. *n =
+ * 0 for other sections. */
 const tn_pkg_record *tn_pkg_records(const tn_pkg *p, const tn_pkg_section *s, size_t *n);
-/* The one with this role and part, or NULL. */
+/* Returns the record with this role and part, or NULL. */
 const tn_pkg_record *tn_pkg_record_find(const tn_pkg_record *records, size_t n, uint32_t role, uint32_t part);
 
-/* An [n][k] linear in weightlets: its widths, found at base (the section, or its small part, as read), and
+/* Finds an [n][k] linear in weightlets: its widths, at base (the section, or its small part, as read), and
  * the record of its weights, whose size fits them, so that any part may be unpacked (tn_weightlets_unpack).
- * TERN_E_FORMAT where one is missing or does not fit. */
+ * It fails with TERN_E_FORMAT where one is missing or does not fit. */
 tern_status tn_pkg_weightlets(const tn_pkg_record *records, size_t n_records, const void *base, uint32_t role,
                               int64_t n, int64_t k, const uint8_t **packed_bits,
                               const tn_pkg_record **weightlets, tern_error *err);

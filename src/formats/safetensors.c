@@ -1,5 +1,5 @@
-/* A safetensors file: u64 length, JSON header of that length, data. Offsets in the header count from the
- * data's start. */
+/* A safetensors file has a u64 length, a JSON header of that length, and data. Offsets in the header count
+ * from the data's start. */
 #include "formats/safetensors.h"
 
 #include "base/checked.h"
@@ -114,7 +114,7 @@ static int by_place(const void *a, const void *b) {
     return x->data < y->data ? -1 : x->data > y->data;
 }
 
-/* Sort for look-up; refuse names that occur twice and tensors that overlap. */
+/* Sorts for look-up. It refuses names that occur twice and tensors that overlap. */
 static tern_status finish(tn_safetensors *s, tern_error *err) {
     if (!s->n_tensors) return TERN_OK;
     qsort(s->tensors, s->n_tensors, sizeof *s->tensors, by_name);
@@ -149,7 +149,7 @@ static tern_status add_file(tn_safetensors *s, const char *path, tern_error *err
     return parse_file(s, f->path, f->data, f->size_bytes, err);
 }
 
-/* Every shard the index names, once. Shard names may not leave the folder. */
+/* Adds every shard that the index names, once. Shard names may not leave the folder. */
 static tern_status add_shards(tn_safetensors *s, const char *folder, const char *index, tern_error *err) {
     json_t *j;
     TN_TRY(tn_json_read(index, 0, &j, err));

@@ -1,5 +1,5 @@
 /* formats/safetensors.h - a Hugging Face model's weights: one safetensors file, or shards named by an index.
- * Immutable after open, shared by threads; tensor data points into the mapped files. */
+ * They are immutable after open and shared by threads; tensor data points into the mapped files. */
 #ifndef TN_FORMATS_SAFETENSORS_H
 #define TN_FORMATS_SAFETENSORS_H
 
@@ -8,19 +8,20 @@
 
 typedef struct tn_safetensors tn_safetensors;
 
-/* path: a folder with model.safetensors or model.safetensors.index.json and its shards, or one .safetensors
+/* Opens a folder with model.safetensors or model.safetensors.index.json and its shards, or one .safetensors
  * file. */
 tern_status tn_safetensors_open(tn_ctx *ctx, const char *path, tn_safetensors **out, tern_error *err);
-/* One file's bytes, kept by the caller until close; name stands for the path in messages. */
+/* Opens one file's bytes, which the caller keeps until close; name stands for the path in messages. */
 tern_status tn_safetensors_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                        tn_safetensors **out, tern_error *err);
-/* A file became shorter while it was open: what was read from it may be zeros. */
+/* Tells whether a file became shorter while it was open. What was read from it may be zeros then. */
 bool tn_safetensors_shrank(const tn_safetensors *s);
 void tn_safetensors_close(tn_safetensors **s);
 
 size_t tn_safetensors_n_tensors(const tn_safetensors *s);
 const tn_tensor *tn_safetensors_tensor_at(const tn_safetensors *s, size_t i);
-/* NULL: absent. A tensor of a type tern does not read is listed with dtype TN_N_DTYPES. */
+/* Returns NULL for a tensor that is absent. A tensor of a type that tern does not read is listed with dtype
+ * TN_N_DTYPES. */
 const tn_tensor *tn_safetensors_tensor(const tn_safetensors *s, const char *name);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Storage types; block formats as ggml defines them. */
+/* These are storage types; block formats are as ggml defines them. */
 typedef enum tn_dtype {
     TN_F32,
     TN_F16,
@@ -42,7 +42,8 @@ typedef struct tn_tensor {
     const uint8_t *data;
 } tn_tensor;
 
-/* Widen n values (a multiple of the block) from src: exact, the values ggml's reference gives. */
+/* Widens n values (a multiple of the block) from src. It is exact: the values are those that ggml's reference
+ * gives. */
 void tn_dequantise(tn_dtype d, const uint8_t *src, float *dst, uint64_t n);
 
 #endif

@@ -51,6 +51,7 @@ void tn_attn_f32_ref(const tn_attn_f32_args *a) {
         for (int w = 8; w; w /= 2) {
             for (int i = 0; i < w; i++) lane[i] += lane[i + w];
         }
+        if (a->sinks) lane[0] += tn_expf(fminf(a->sinks[row] - max, 80));
         for (size_t d = 0; d < a->d_head; d++) {
             float acc = 0;
             for (size_t p = 0; p < end; p++) {

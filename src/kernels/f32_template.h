@@ -465,9 +465,9 @@ static void pack_tree(const tn_attn_f32_args *a, seen *v, float *s) {
     v->tree_end = to;
 }
 
-/* Scores become exp(score - max), and 0 where the row sees nothing; returns their sum. s: positions panel0..
- * of the row. */
-static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s) {
+/* Scores become exp(score - max), and 0 where the row sees nothing; returns their sum and the sink's share
+ * (NULL: none). s: positions panel0.. of the row. */
+static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const float *sink) {
     size_t n = v->panel1 - v->panel0;
     bool once = !v->tree && !(a->soft_cap > 0) &&
                 a->scale > 0; /* scaling leaves -inf what it is: the largest is found on the way */
@@ -504,7 +504,8 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s) {
             l.v[j] = f_add(l.v[j], w);
         }
     }
-    return fold(&l, NULL, 0);
+    float sum = fold(&l, NULL, 0);
+    return sink ? sum + tn_expf(fminf(*sink - m, 80)) : sum;
 }
 
 /* out[r][0..d_head) continues its chains over positions p0..p1-1 with weights w[r][p - p0], up to MR rows. */
@@ -592,7 +593,8 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
             }
         }
         for (size_t r = 0; r < n_rows; r++) {
-            sum[r] = softmax_row(a, &v[r], s + r * ld + (v[r].panel0 - base));
+            sum[r] = softmax_row(a, &v[r], s + r * ld + (v[r].panel0 - base),
+                                 a->sinks ? &a->sinks[row0 + r] : NULL);
             memset(out + r * a->out_stride, 0, a->d_head * sizeof *out);
         }
         for (size_t p0 = base; p0 < stop; p0 += ATTN_POS) {
@@ -1105,7 +1107,7 @@ static void few_rows(const tn_attn_tiles_args *a) {
     const tn_attn_f32_args full = {.d_head = d, .scale = a->scale, .soft_cap = a->soft_cap};
     for (size_t r = 0; r < n_rows; r++) {
         seen all = {.end = n, .tree_end = n, .panel1 = ld - 16};
-        sum[r] = softmax_row(&full, &all, s + r * ld);
+        sum[r] = softmax_row(&full, &all, s + r * ld, NULL);
     }
     memset(t->out, 0, n_rows * d * sizeof *t->out);
     for (size_t at = 0; at < n; at += FEW_STEP) {

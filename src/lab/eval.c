@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one pass over prompt + answer tokens tells of the answer. */
+/* This is what one pass over prompt + answer tokens tells of the answer. */
 typedef struct answer_score {
     const int32_t *ids;
     size_t first; /* index of the answer's first token */
@@ -47,7 +47,7 @@ typedef struct evaluator {
     tern_error *err;
 } evaluator;
 
-/* ids of text into ev->ids at `at`; SIZE_MAX when they do not fit the context */
+/* Puts the ids of text into ev->ids at `at`. Returns SIZE_MAX when they do not fit the context. */
 static tern_status tokens_of(evaluator *ev, const char *text, size_t n_bytes, bool add_special,
                              size_t *n_ids) {
     tern_status st =
@@ -59,7 +59,7 @@ static tern_status tokens_of(evaluator *ev, const char *text, size_t n_bytes, bo
     return st;
 }
 
-/* Score `answer` behind `prompt`. *fits false: the item is longer than the context. */
+/* Scores `answer` behind `prompt`. *fits is false when the item is longer than the context. */
 static tern_status score(evaluator *ev, const char *prompt, const char *answer, answer_score *a, bool *fits) {
     size_t n_prompt = strlen(prompt), n_answer = strlen(answer), n_before, n_all;
     *fits = false;
@@ -129,7 +129,8 @@ static tern_status eval_pair(evaluator *ev, const char *prompt, const char *answ
 
 enum { MAX_CHOICES = 16 };
 
-/* n prompts and n endings (either may be one text shared by all); right when ending `gold` wins per byte. */
+/* Scores n prompts and n endings (either may be one text shared by all). It is right when ending `gold` wins
+ * per byte. */
 static tern_status eval_choices(evaluator *ev, const char *const *prompts, const char *const *endings,
                                 size_t n, int64_t gold) {
     double best = -INFINITY;
@@ -236,7 +237,7 @@ static tern_status eval_jsonl(evaluator *ev, char *text) {
     return TERN_OK;
 }
 
-/* HellaSwag as text: context, label, four endings. */
+/* Reads HellaSwag as text: context, label, four endings. */
 static tern_status eval_hellaswag(evaluator *ev, char *text) {
     int64_t n = 0, done = 0;
     for (const char *p = text; *p; p++) n += *p == '\n';
@@ -287,7 +288,7 @@ static tern_status read_data(const char *path, char **text, size_t *n, tern_erro
     return TERN_OK;
 }
 
-/* The items of a task with one model. */
+/* Scores the items of a task with one model. */
 static tern_status eval_items(tern_engine *e, const tn_eval_options *o, char *text, tn_eval_result *out,
                               tern_error *err) {
     evaluator ev = {.e = e, .o = o, .err = err};
@@ -353,7 +354,8 @@ static void note_progress(void *user, int64_t done, int64_t total, double value)
     if (v->o && v->o->progress) v->o->progress(v->o->user, done, total, value);
 }
 
-/* Items are skipped by their tokens, so models with one tokenizer skip the same. */
+/* Scores them with both models. Items are skipped by their tokens, so models with one tokenizer skip the
+ * same. */
 static tern_status eval_both(tern_engine *e, const tn_eval_options *o, const char *text, tn_eval_result *out,
                              tern_error *err) {
     verdicts v[2] = {{.o = o}, {0}};

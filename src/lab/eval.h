@@ -29,16 +29,16 @@ typedef struct tn_eval_options {
     tern_engine *against; /* a second model over the same tokens or items: paired differences; may be NULL */
 } tn_eval_options;
 
-/* A mean with its standard error. */
+/* An estimate is a mean with its standard error. */
 typedef struct tn_estimate {
     double value, stderr_;
 } tn_estimate;
 
 tn_estimate tn_eval_estimate(const double *x, size_t n);
-/* Two-sided: how probable a difference so many standard errors from zero is by chance. */
+/* Returns how probable a difference so many standard errors from zero is by chance, two-sided. */
 double tn_eval_p(tn_estimate difference);
 
-/* What a model's predictions lose against the source's, token by token over the same text (nats). */
+/* A loss is what a model's predictions lose against the source's, token by token over the same text (nats). */
 typedef struct tn_eval_loss {
     tn_estimate nll_diff; /* of the text's tokens, less the source's */
     tn_estimate kl;       /* from the source's distribution to the model's */

@@ -22,7 +22,7 @@ double tn_eval_p(tn_estimate d) {
     return d.value == 0 ? 1 : 0;
 }
 
-/* One model and what it said of every scored token. */
+/* A reader is one model and what it said of every scored token. */
 typedef struct reader {
     tern_engine *e;
     tern_session *s;
@@ -83,7 +83,7 @@ static tern_status tokens_of(tern_engine *e, const tn_eval_options *o, const cha
     return tern_tokenize(e, text, n_bytes, special, false, *ids, cap, n, err);
 }
 
-/* The model beside the first one, which must see the same tokens. */
+/* Checks that the other model sees the same tokens as the first one. */
 static tern_status check_same(const text_run *t, tern_engine *other, const tn_eval_options *o,
                               const char *text, size_t n_bytes, bool special, tern_error *err) {
     int32_t *ids = NULL;
@@ -175,7 +175,7 @@ static tn_estimate difference(const double *a, const double *b, size_t n) {
     return (tn_estimate){mean, n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) : 0};
 }
 
-/* Sorts r's divergences: differences of them are taken before. */
+/* Computes the loss. It sorts r's divergences, so differences of them are taken before. */
 static tn_eval_loss loss_of(reader *r, const reader *source) {
     tn_eval_loss l = {.nll_diff = difference(r->nll, source->nll, r->n),
                       .kl = tn_eval_estimate(r->kl, r->n),

@@ -44,14 +44,14 @@ static tern_status run(book *b, const tn_sim_request *r, tn_sim_result *o, tern_
 
 /* ---- llm.npu --------------------------------------------------------------------------------------- */
 
-/* Most lengths are not printed. Of 256, 512 and 1024 the first brings the speed without outliers of
- * section 4.4, an input, closest (4.5 prints it, too); the ablation is taken at section 4.2's length, with
- * enough chunks for any order but one. */
+/* Most lengths are not printed. Of 256, 512 and 1024 the first brings the speed without outliers of section
+ * 4.4, an input, closest (4.5 prints it, too). The ablation is taken at section 4.2's length, with enough
+ * chunks for any order but one. */
 enum { LENGTH = 512, LONG = 1024 };
 #define AT_LENGTH "length not printed: 512 taken"
 #define AT_LONG "length not printed: 1024 taken"
 
-/* Chunks of 256, the paper's default. kept: share of layers with the outlier path. */
+/* Simulates chunks of 256, the paper's default. kept is the share of layers with the outlier path. */
 static tern_status prefill(book *b, const tn_soc *soc, const char *name, int32_t n_tokens,
                            tn_policy_kind policy, double kept, tn_sim_result *o, tern_error *err) {
     tn_soc mine = *soc;
@@ -65,7 +65,7 @@ static tern_status prefill(book *b, const tn_soc *soc, const char *name, int32_t
                o, err);
 }
 
-/* The three numbers of section 4.4 (figure 16) for a model: no, 80 % and all outliers pruned. */
+/* Computes the three numbers of section 4.4 (figure 16) for a model: no, 80 % and all outliers pruned. */
 static tern_status pruning(book *b, const char *name, const char *const what[3], const double paper[3],
                            bool fitted, tern_error *err) {
     static const double kept[3] = {1, 0.2, 0};
@@ -82,8 +82,8 @@ static tern_status pruning(book *b, const char *name, const char *const what[3],
     return TERN_OK;
 }
 
-/* The ladder of section 4.7, least and most of its three models: graphs shared by chunks, per-tensor products
- * with outlier paths, out of order. */
+/* Computes the ladder of section 4.7, least and most of its three models: graphs shared by chunks, per-tensor
+ * products with outlier paths, out of order. */
 static tern_status ladder(book *b, tern_error *err) {
     static const char *const names[] = {"qwen1.5-1.8b", "gemma-2b", "llama-2-7b"};
     const tn_soc *soc = &b->socs[TN_SOC_GEN3];
@@ -206,7 +206,7 @@ enum {
 static const int32_t set_tokens[N_SETS] = {78, 138, 210, 471, 985}; /* table 3, middle of each range */
 static const char *const ef_models[N_EF_MODELS] = {"llama3-8b", "mistral-7b", "phi3-3.8b", "qwen1.5-1.8b"};
 
-/* The baseline with materialised, overlapped graphs: only attention on the CPU, static order. */
+/* Returns the baseline with materialised, overlapped graphs: only attention on the CPU, static order. */
 static tn_sim_request ef_baseline(const book *b, const char *name, int32_t n_tokens) {
     return (tn_sim_request){.soc = &b->socs[TN_SOC_ELITE],
                             .model = model(name),
@@ -257,7 +257,7 @@ static tern_status ef_cold(book *b, tern_error *err) {
     return TERN_OK;
 }
 
-/* Section 5.4.1: loading and unpacking alone, no prefill and nothing set up. */
+/* Section 5.4.1 has loading and unpacking alone, no prefill and nothing set up. */
 static tern_status ef_formats(book *b, tern_error *err) {
     tn_soc only = b->socs[TN_SOC_ELITE], slow;
     only.launch_ns = only.byte_ns = only.mac_ns = only.elem_ns = only.attn_mac_ns = only.sync_ns =
@@ -326,7 +326,7 @@ static tern_status ef_ttft(book *b, tern_error *err) {
     return TERN_OK;
 }
 
-/* Section 5.3: adaptive precision alone, packing, the pipeline. */
+/* Section 5.3 has adaptive precision alone, packing, the pipeline. */
 static tern_status ef_ablation(book *b, tern_error *err) {
     double adaptive = 0, pack[2] = {0, 0}, pipe_long = 0, pipe_short = 0;
     static const char *const names[] = {"llama3-8b", "phi3-3.8b"};
@@ -357,7 +357,7 @@ static tern_status ef_ablation(book *b, tern_error *err) {
     return TERN_OK;
 }
 
-/* Section 5.4.3: place, priority, steal over a warm prefill of 512 tokens. */
+/* Section 5.4.3 has place, priority, steal over a warm prefill of 512 tokens. */
 static tern_status ef_pipeline(book *b, tern_error *err) {
     static const char *const names[] = {"llama3-8b", "phi3-3.8b"};
     double npu_cut = 0, cut[3] = {0, 0, 0}, npu_bubble = 0, cpu_bubble = 0, cpu_idle = 0;
@@ -449,8 +449,8 @@ static tern_status sa_kernels(book *b, tern_error *err) {
     return TERN_OK;
 }
 
-/* What each step of the plan of heads gains: the paper's figures 9 and 16 print no numbers for it. Heads'
- * ratios 0.05 to 0.35, 0.2 on average. */
+/* Computes what each step of the plan of heads gains. The paper's figures 9 and 16 print no numbers for it.
+ * The heads' ratios are 0.05 to 0.35, 0.2 on average. */
 static tern_status sa_plan(book *b, tern_error *err) {
     static const tn_headplan_switches steps[] = {{.in_order = true, .no_fusion = true, .no_overlap = true},
                                                  {.in_order = true, .no_fusion = true},
@@ -472,7 +472,7 @@ static tern_status sa_plan(book *b, tern_error *err) {
     return TERN_OK;
 }
 
-/* Energy of a kernel of 1024 tokens on 8 Gen 2: busy power and idle power times the time. */
+/* Computes the energy of a kernel of 1024 tokens on 8 Gen 2: busy power and idle power times the time. */
 static tern_status sa_energy(book *b, tern_error *err) {
     static const double full[] = {3.72, 8.59, 3.38, 5.29}, sparse[] = {2.81, 5.16, 2.35, 3.28},
                         ours[] = {0.66, 1.12, 0.56, 0.71};
@@ -553,8 +553,8 @@ static tern_status shadowattn(book *b, tern_error *err) {
 
 /* ---- sd.npu ---------------------------------------------------------------------------------------- */
 
-/* Table 3: Redmi K60 Pro, summary. Lengths are not printed: a prompt of 1024 ("1K context"), as many tokens
- * as make what switching costs Qwen2.5-1.5B per token (57.41 - 47.72 ms). */
+/* Table 3 is of a Redmi K60 Pro, summary. Lengths are not printed. The prompt is 1024 tokens ("1K context"),
+ * and there are as many tokens as make what switching costs Qwen2.5-1.5B per token (57.41 - 47.72 ms). */
 static tern_status sd_npu(book *b, tern_error *err) {
     static const struct {
         const char *name, *what[5];

@@ -32,16 +32,17 @@ typedef struct tn_claim {
 
 enum { TN_MAX_CLAIMS = 48 };
 
-/* The phones of the papers: 8 Gen 2, 8 Gen 3, 8 Elite. */
+/* These are the phones of the papers: 8 Gen 2, 8 Gen 3, 8 Elite. */
 enum { TN_SOC_GEN2, TN_SOC_GEN3, TN_SOC_ELITE, TN_N_SOCS };
 extern const char *const tn_soc_names[TN_N_SOCS];
 
-/* out: TN_MAX_CLAIMS. */
+/* Reproduces a paper. out has room for TN_MAX_CLAIMS. */
 tern_status tn_sim_reproduce(tn_paper p, const tn_soc socs[TN_N_SOCS], tn_sim *s, tn_claim *out, int32_t *n,
                              tern_error *err);
 
 double tn_claim_error(const tn_claim *c); /* relative: 0.1 = a tenth too much */
-/* Of the sizes of the errors of predicted claims, any number; NAN when there are none. */
+/* Returns the median of the sizes of the errors of predicted claims, any number of them; NAN when there are
+ * none. */
 double tn_claims_median_error(const tn_claim *c, int32_t n);
 
 #endif

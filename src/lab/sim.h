@@ -53,18 +53,19 @@ typedef struct tn_soc {
         estimate_residual; /* root mean square of the fit's relative errors */
 } tn_soc;
 
-/* Loads share/soc/NAME.json. Strict: every section and field must be there, and no other. TERN_E_FORMAT names
- * what is wrong. */
+/* Loads share/soc/NAME.json. It is strict: every section and field must be there, and no other. TERN_E_FORMAT
+ * names what is wrong. */
 tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err);
 
-/* By name; NULL when unknown. i counts from 0 for listing; NULL ends. */
+/* Both return a model, the first by name. They return NULL when it is unknown, and the second behind the
+ * last. */
 const tn_sim_model *tn_sim_model_find(const char *name);
 const tn_sim_model *tn_sim_model_at(int32_t i);
-/* INT8 weights of all layers' linears: one graph's worth. */
+/* Returns the INT8 weights of all layers' linears: one graph's worth. */
 double tn_sim_weight_bytes(const tn_sim_model *m);
 
-/* With a float buffer for every operator's output, as the vendor's runtime keeps them (llm.npu 4.5), all
- * operators that chunks can share. */
+/* Returns a graph's bytes with a float buffer for every operator's output, as the vendor's runtime keeps them
+ * (llm.npu 4.5), for all operators that chunks can share. */
 double tn_sim_graph_bytes(const tn_sim_model *m, int32_t n_chunk);
 
 typedef enum tn_sim_load {
@@ -124,20 +125,20 @@ typedef struct tn_sim_result {
     int64_t critical_ns, work_ns[TN_N_LANES]; /* lower bounds of the run; 0 when several waves were run */
 } tn_sim_result;
 
-/* Attention of one layer on one middle core, and with the device's help: rows of Q against keys of K, of
- * which a row sees `seen` on average. */
+/* A kernel is attention of one layer on one middle core, and with the device's help: rows of Q against keys
+ * of K, of which a row sees `seen` on average. */
 typedef struct tn_sim_kernel {
     double full_us, sparse_us; /* on the core: all positions; estimated there too (masked ones as well) */
     double shadow_us, shadow_cpu_us, shadow_npu_us; /* estimated on the device: end of the plan; of that, work
                                                        of the core and of the device */
 } tn_sim_kernel;
 
-/* ratio: per head (n_heads); NULL: 0.2 each. */
+/* ratio is per head (n_heads); NULL means 0.2 each. */
 tern_status tn_sim_attention_kernel(const tn_soc *soc, const tn_sim_model *m, double rows, double keys,
                                     double seen, const double *ratio, tn_headplan_switches switches,
                                     tn_sim_kernel *out, tern_error *err);
 
-/* Memory a simulator keeps from request to request. */
+/* A simulator keeps memory from request to request. */
 typedef struct tn_sim {
     tn_ctx *ctx;
     struct tn_sim_job *job;
@@ -148,17 +149,17 @@ typedef struct tn_sim {
 tern_status tn_sim_open(tn_ctx *ctx, tn_sim *out, tern_error *err);
 void tn_sim_close(tn_sim *s); /* zeros are closed, too */
 
-/* tl (may be NULL) with one worker per lane, or those of r->measured. */
+/* Runs a request. tl, which may be NULL, has one worker per lane, or those of r->measured. */
 tern_status tn_sim_run(tn_sim *s, const tn_sim_request *r, tn_timeline *tl, tn_sim_result *out,
                        tern_error *err);
 
-/* Of the last run's tasks, those of its chunks: does it depend on where the chunk lies, so that chunks cannot share
- * its graph? */
+/* Tells, of a task of the last run's chunks, whether it depends on where the chunk lies, so that chunks
+ * cannot share its graph. */
 bool tn_sim_task_is_dynamic(const tn_sim *s, int32_t task);
 
-/* Which lower bound of the run is the largest: "npu", "cpu" or "flash" (the lane's work), "dependencies" (the
- * critical path, where it is over a tenth longer than that); "schedule" when the run took over a quarter
- * longer than all of them. */
+/* Returns which lower bound of the run is the largest: "npu", "cpu" or "flash" (the lane's work),
+ * "dependencies" (the critical path, where it is over a tenth longer than that); "schedule" when the run took
+ * over a quarter longer than all of them. */
 const char *tn_sim_bottleneck(const tn_sim_result *r);
 
 #endif

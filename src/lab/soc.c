@@ -10,7 +10,7 @@
 
 enum { MAX_ROWS = 64, MAX_COLUMNS = 6 };
 
-/* The file as it is written, before anything is fitted. */
+/* This is the file as it is written, before anything is fitted. */
 typedef struct raw {
     double tokens, layers, embd, heads, kv_heads, d_head, ff, npu_ms; /* npu_anchor */
     double cpu_ms, attn_gmac, core_gmac, attend_factor, estimate_share, topk_ns;
@@ -105,7 +105,7 @@ static tern_status read_table(const json_t *root, const table *t, rows *out, ter
     return TERN_OK;
 }
 
-/* Every key is known, every section says where its numbers come from. */
+/* Checks that every key is known and that every section says where its numbers come from. */
 static tern_status check_keys(const json_t *root, tern_error *err) {
     const char *section, *name;
     json_t *o, *v;
@@ -135,7 +135,7 @@ static tern_status check_keys(const json_t *root, tern_error *err) {
     return TERN_OK;
 }
 
-/* y = a + b x by least squares; *rms: of the relative errors. */
+/* Fits y = a + b x by least squares. *rms is that of the relative errors. */
 static tern_status fit_line(const char *section, const double *x, const double *y, size_t n, double *a,
                             double *b, double *rms, tern_error *err) {
     double mx = 0, my = 0, xx = 0, xy = 0, rel = 0;

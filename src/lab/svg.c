@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Figures bring their paper with them, light or dark as the reader's screen is; colours of bars are read on both. */
+/* Figures bring their paper with them, light or dark as the reader's screen is. The colours of bars can be
+ * read on both. */
 static const char *const STYLE =
     "<style>text{fill:#1b1f24}.paper{fill:#fff}.lane{fill:#eef1f4}"
     "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.paper{fill:#161b22}.lane{fill:#2a313a}}</style>";
@@ -32,7 +33,7 @@ static void bar(FILE *f, double x, double y, double w, double h, const char *col
             colour);
 }
 
-/* The ground of a lane, on which its bars lie. */
+/* Draws the ground of a lane, on which its bars lie. */
 static void ground(FILE *f, double x, double y, double w, double h) {
     fprintf(f, "<rect class=\"lane\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", x, y, w, h);
 }
@@ -84,7 +85,7 @@ static int colour_of(const char *name) {
                : FLOAT;
 }
 
-/* A track, column by column: what took most of it, as one path per colour. */
+/* Draws a track, column by column, in the colour of what took most of it, as one path per colour. */
 static void track(FILE *f, const tn_timeline *tl, int32_t i_track, double ms_per_column, double x0, double y,
                   double height, int n_columns, double column) {
     enum { MOST = 1024 };

@@ -5,8 +5,8 @@
 
 #include "lab/reproduce.h"
 
-/* Predicted claims, and those that the paper prints no number for. A pair of bars is relative to the paper's.
- */
+/* Draws predicted claims, and those that the paper prints no number for. A pair of bars is relative to the
+ * paper's. */
 void tn_svg_claims(FILE *f, const char *title, const tn_claim *c, int32_t n);
 
 typedef struct tn_svg_run {

@@ -21,6 +21,7 @@ typedef struct shape {
     float linear;        /* rope scaling of type linear; 0: none */
     float yarn;          /* of type yarn, from orig_ctx tokens; 0: none */
     int32_t orig_ctx;
+    int32_t n_experts, n_used;
     bool longrope; /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
@@ -74,6 +75,14 @@ static const shape shapes[] = {
      .orig_ctx = 256, .spread = true},
     {"tiny-mistral3", "mistral3", 3, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-5f, true, .yarn = 16,
      .orig_ctx = 256, .spread = true},
+    {"tiny-qwen3moe", "qwen3moe", 3, 64, 4, 2, 32, 64, 512, 4096, 1e6f, 1e-6f, false, .n_experts = 12,
+     .n_used = 3, .spread = true},
+    {"tiny-olmoe", "olmoe", 3, 64, 4, 4, 16, 64, 512, 4096, 1e4f, 1e-5f, false, .n_experts = 8, .n_used = 2,
+     .spread = true},
+    {"tiny-granitemoe", "granitemoe", 3, 64, 4, 2, 16, 64, 512, 4096, 1e4f, 1e-6f, true, .n_experts = 8,
+     .n_used = 4, .spread = true},
+    {"tiny-gpt-oss", "gpt-oss", 4, 96, 4, 2, 32, 64, 512, 4096, 150000, 1e-5f, false, .window = 100,
+     .yarn = 32, .orig_ctx = 512, .n_experts = 8, .n_used = 4, .spread = true},
     {"tiny-phi3+partial", "phi3", 3, 128, 4, 2, 32, 128, 512, 4096, 1e4f, 1e-5f, true, .n_rot = 24,
      .longrope = true, .orig_ctx = 512, .spread = true},
 };
@@ -222,7 +231,7 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
                       int64_t *cols) {
     if (!present(s, role)) return false;
     tn_role_shape(&s->h, role, rows, cols);
-    tn_arch_gguf_name(layer, role, name, cap);
+    tn_arch_gguf_name(s->arch, layer, role, name, cap);
     if (!s->arch->gguf_fused) return true;
     if (role == TN_W_Q) {
         snprintf(name, cap, "blk.%d.attn_qkv.weight", layer);
@@ -236,15 +245,25 @@ static void declare(synth *s, int layer, tn_role role) {
     char name[160];
     int64_t rows, cols;
     if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return;
-    uint64_t dims[2] = {(uint64_t)rows, (uint64_t)cols};
-    tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), rows == 1 ? 1 : 2, rows == 1 ? dims + 1 : dims);
+    uint64_t dims[3] = {(uint64_t)s->h.n_experts, (uint64_t)rows, (uint64_t)cols};
+    if (tn_role_of_experts(role)) { /* one behind the other, as one more dimension */
+        dims[rows == 1 ? 2 : 1] /= dims[0];
+        if (rows == 1) dims[1] = dims[0];
+        tn_gguf_add_tensor(s->w, name, dtype_of(s, rows, cols), rows == 1 ? 2 : 3,
+                           rows == 1 ? dims + 1 : dims);
+        return;
+    }
+    dims[0] = dims[1];
+    dims[1] = dims[2];
+    tn_dtype dtype = role == TN_W_ROUTER ? TN_F32 : dtype_of(s, rows, cols);
+    tn_gguf_add_tensor(s->w, name, dtype, rows == 1 ? 1 : 2, rows == 1 ? dims + 1 : dims);
 }
 
 static tern_status produce(synth *s, int layer, tn_role role) {
     char name[160];
     int64_t rows, cols;
     if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return TERN_OK;
-    fill f = {.dtype = dtype_of(s, rows, cols),
+    fill f = {.dtype = role == TN_W_ROUTER ? TN_F32 : dtype_of(s, rows, cols),
               .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56,
               .n = (uint64_t)(rows * cols),
               .out = s->buf};
@@ -252,6 +271,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     if (s->spread && rows == 1) f.scale = 0.25f;
     if (s->spread && (role == TN_W_Q || role == TN_W_K)) f.scale *= 2; /* attention is far from uniform */
     if (s->spread && role == TN_W_OUT) f.scale *= 3;
+    if (s->spread && role == TN_W_ROUTER) f.scale *= 3;
+    if (role == TN_W_SINKS) f.scale = 1;
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
                    role == TN_W_FFN_POST_NORM;
@@ -314,6 +335,11 @@ static void put_keys(synth *s, const shape *p) {
     if (p->orig_ctx)
         tn_gguf_put_u32(s->w, KEY("rope.scaling.original_context_length"), (uint32_t)p->orig_ctx);
     if (p->longrope) tn_gguf_put_f32(s->w, KEY("rope.scaling.attn_factor"), 1.19f);
+    if (s->arch->experts) {
+        tn_gguf_put_u32(s->w, KEY("expert_count"), (uint32_t)p->n_experts);
+        tn_gguf_put_u32(s->w, KEY("expert_used_count"), (uint32_t)p->n_used);
+        tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)p->n_ff);
+    }
     if (s->arch->temperature) {
         tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
         tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
@@ -384,6 +410,8 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.n_vocab = p->n_vocab;
     s.h.ctx_train = p->ctx;
     s.h.tied = p->tied;
+    s.h.n_experts = p->n_experts;
+    s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);
     TN_FAIL_IF(!s.buf, err, TERN_E_MEMORY, "no memory to write a model");
     tern_status st = tn_gguf_create(ctx, path, &s.w, err);

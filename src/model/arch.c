@@ -146,6 +146,50 @@ static const tn_arch table[] = {
      .gated = true,
      .gguf_permuted = true,
      .temperature = true},
+    {.name = "qwen3moe",
+     .hf = "qwen3_moe",
+     .gguf = "qwen3moe",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .experts = true,
+     .experts_norm = true},
+    {.name = "olmoe",
+     .hf = "olmoe",
+     .gguf = "olmoe",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .qk_norm_whole = true,
+     .experts = true},
+    {.name = "granitemoe",
+     .hf = "granitemoe",
+     .gguf = "granitemoe",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .gguf_permuted = true,
+     .scales = TN_SCALES_GRANITE,
+     .experts = true,
+     .experts_norm = true,
+     .hf_names = {[TN_W_ROUTER] = "block_sparse_moe.router.layer.weight",
+                  [TN_W_GATE_EXPS] = "block_sparse_moe.input_linear.weight",
+                  [TN_W_UP_EXPS] = "block_sparse_moe.input_linear.weight",
+                  [TN_W_DOWN_EXPS] = "block_sparse_moe.output_linear.weight"}},
+    {.name = "gpt-oss",
+     .hf = "gpt_oss",
+     .gguf = "gpt-oss",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qkv_bias = true,
+     .o_bias = true,
+     .window = true,
+     .window_pattern = 2,
+     .sinks = true,
+     .experts = true,
+     .experts_norm = true,
+     .swiglu_limit = 7,
+     .gguf_only = true,
+     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"}},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 enum { N_ARCHS = sizeof table / sizeof table[0] };
@@ -202,6 +246,10 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
         [TN_W_GATE_B] = "mlp.gate_proj.bias",
         [TN_W_UP_B] = "mlp.up_proj.bias",
         [TN_W_DOWN_B] = "mlp.down_proj.bias",
+        [TN_W_ROUTER] = "mlp.gate.weight",
+        [TN_W_GATE_EXPS] = "mlp.experts.0.gate_proj.weight",
+        [TN_W_UP_EXPS] = "mlp.experts.0.up_proj.weight",
+        [TN_W_DOWN_EXPS] = "mlp.experts.0.down_proj.weight",
     };
     const char *name = a->hf_names[role] ? a->hf_names[role] : names[role];
     if (!name) return false;
@@ -210,7 +258,7 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
     return true;
 }
 
-bool tn_arch_gguf_name(int layer, tn_role role, char *buf, size_t cap) {
+bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {
     static const char *const names[TN_W_N_ROLES] = {
         [TN_W_EMBD] = "token_embd.weight",
         [TN_W_OUT_NORM] = "output_norm.weight",
@@ -239,9 +287,19 @@ bool tn_arch_gguf_name(int layer, tn_role role, char *buf, size_t cap) {
         [TN_W_UP_B] = "ffn_up.bias",
         [TN_W_DOWN_B] = "ffn_down.bias",
         [TN_W_FFN_POST_NORM] = "post_ffw_norm.weight",
+        [TN_W_SINKS] = "attn_sinks.weight",
+        [TN_W_ROUTER] = "ffn_gate_inp.weight",
+        [TN_W_ROUTER_B] = "ffn_gate_inp.bias",
+        [TN_W_GATE_EXPS] = "ffn_gate_exps.weight",
+        [TN_W_UP_EXPS] = "ffn_up_exps.weight",
+        [TN_W_DOWN_EXPS] = "ffn_down_exps.weight",
+        [TN_W_GATE_EXPS_B] = "ffn_gate_exps.bias",
+        [TN_W_UP_EXPS_B] = "ffn_up_exps.bias",
+        [TN_W_DOWN_EXPS_B] = "ffn_down_exps.bias",
     };
-    if (is_model_level(role)) snprintf(buf, cap, "%s", names[role]);
-    else snprintf(buf, cap, "blk.%d.%s", layer, names[role]);
+    const char *name = a->gguf_names[role] ? a->gguf_names[role] : names[role];
+    if (is_model_level(role)) snprintf(buf, cap, "%s", name);
+    else snprintf(buf, cap, "blk.%d.%s", layer, name);
     return true;
 }
 
@@ -252,11 +310,20 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_Q:
     case TN_W_K:
     case TN_W_V:
-    case TN_W_O:
+    case TN_W_O: return true;
     case TN_W_UP:
-    case TN_W_DOWN: return true;
+    case TN_W_DOWN: return !a->experts;
     case TN_W_OUT: return !h->tied;
-    case TN_W_GATE: return a->gated;
+    case TN_W_GATE: return a->gated && !a->experts;
+    case TN_W_ROUTER:
+    case TN_W_GATE_EXPS:
+    case TN_W_UP_EXPS:
+    case TN_W_DOWN_EXPS: return a->experts;
+    case TN_W_ROUTER_B:
+    case TN_W_GATE_EXPS_B:
+    case TN_W_UP_EXPS_B:
+    case TN_W_DOWN_EXPS_B: return a->experts && a->o_bias;
+    case TN_W_SINKS: return a->sinks;
     case TN_W_ATTN_NORM: return !a->no_pre_norms;
     case TN_W_FFN_NORM: return !a->parallel_block && !a->no_pre_norms;
     case TN_W_Q_NORM:
@@ -266,9 +333,9 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_Q_B:
     case TN_W_K_B:
     case TN_W_V_B: return a->qkv_bias || a->biases;
+    case TN_W_O_B: return a->biases || a->o_bias;
     case TN_W_OUT_NORM_B:
     case TN_W_ATTN_NORM_B:
-    case TN_W_O_B:
     case TN_W_UP_B:
     case TN_W_DOWN_B:
     case TN_W_OUT_B: return a->biases;
@@ -290,6 +357,9 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->qk_norm = a->qk_norm;
     h->qk_norm_whole = a->qk_norm_whole;
     h->qk_norm_last = a->qk_norm_last;
+    h->experts_norm = a->experts_norm;
+    h->swiglu_limit = a->swiglu_limit;
+    h->sinks = a->sinks;
     h->no_rope_pattern = a->no_rope_pattern;
     h->window_pattern = a->window_pattern;
     h->embd_scale = h->rope_mscale = h->residual_scale = h->logit_scale = 1;
@@ -311,6 +381,8 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"context", h->ctx_train, 1, 1 << 24},
         {"rotated values", h->n_rot, 0, h->d_head < TN_MAX_ROT ? h->d_head : TN_MAX_ROT},
         {"window", h->window, 0, INT32_MAX},
+        {"experts", h->n_experts, a->experts ? 1 : 0, a->experts ? TN_MAX_EXPERTS : 0},
+        {"experts used", h->n_experts_used, a->experts ? 1 : 0, h->n_experts},
         {"period of windows", h->window_pattern, 0, TN_MAX_LAYERS},
         {"period of layers without rope", h->no_rope_pattern, 0, TN_MAX_LAYERS},
     };

@@ -19,6 +19,10 @@ typedef struct tn_arch {
     tn_act act; /* where the file does not say */
     bool gated, parallel_block, post_norms, no_pre_norms, qk_norm, qk_norm_whole, qk_norm_last;
     tn_scales scales;
+    bool experts, experts_norm, sinks; /* see tn_hparams */
+    float swiglu_limit;
+    bool o_bias;        /* so has what attention gives; with experts: router and experts too */
+    bool gguf_only;     /* its folders hold tensors that are not read */
     bool temperature;   /* queries are scaled by their position (Ministral 3) */
     bool qkv_bias;      /* Q, K and V have biases */
     bool biases;        /* every linear and norm has one */
@@ -33,6 +37,7 @@ typedef struct tn_arch {
     double local_base;      /* of that table, where the file does not say; 0: the model's base */
     const char
         *hf_names[TN_W_N_ROLES]; /* where they differ from Llama's; without "model.layers.N." for layers */
+    const char *gguf_names[TN_W_N_ROLES];
 } tn_arch;
 
 const tn_arch *tn_arch_by_hf(const char *model_type); /* NULL: unknown */
@@ -42,7 +47,7 @@ void tn_arch_list(char *buf, size_t cap);
 
 /* Tensor name of a role: in the file's own naming. Returns false when the role cannot occur. */
 bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
-bool tn_arch_gguf_name(int layer, tn_role role, char *buf, size_t cap);
+bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap);
 /* Must the tensor be there? */
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role);
 

@@ -183,6 +183,7 @@ typedef enum key_use {
     KEY_READ,      /* it is read, or says nothing of what is computed */
     KEY_NONE_IS_0, /* it changes what is computed unless it is 0, or false */
     KEY_NONE_IS_1,
+    KEY_EXPERTS,    /* KEY_NONE_IS_0 where the architecture has no experts */
     KEY_SCALES,     /* KEY_NONE_IS_1 where the architecture has no scales */
     KEY_TEMPERATURE /* KEY_NONE_IS_0 where queries are not scaled */
 } key_use;
@@ -234,7 +235,14 @@ static const struct {
     {"embedding_scale", KEY_SCALES},
     {"residual_scale", KEY_SCALES},
     {"logit_scale", KEY_SCALES},
-    {"expert_count", KEY_NONE_IS_0},
+    {"expert_count", KEY_EXPERTS},
+    {"expert_feed_forward_length", KEY_EXPERTS},
+    {"expert_shared_count", KEY_NONE_IS_0},
+    {"expert_shared_feed_forward_length", KEY_NONE_IS_0},
+    {"expert_group_count", KEY_NONE_IS_0},
+    {"expert_group_used_count", KEY_NONE_IS_0},
+    {"expert_weights_scale", KEY_NONE_IS_1},
+    {"leading_dense_block_count", KEY_NONE_IS_0},
     {"expert_used_count", KEY_READ}, /* says nothing without experts */
     {"nextn_predict_layers", KEY_NONE_IS_0},
     {"use_parallel_residual", KEY_NONE_IS_0},
@@ -249,6 +257,7 @@ static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
         if (!tn_gguf_f64(k->g, key_of(k, tail, buf), &v) && tn_gguf_i64(k->g, buf, &i)) v = (double)i;
         key_use use = known[j].use;
         if (use == KEY_SCALES) use = a->scales == TN_SCALES_NONE ? KEY_NONE_IS_1 : KEY_READ;
+        if (use == KEY_EXPERTS) use = a->experts ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_TEMPERATURE) use = a->temperature ? KEY_READ : KEY_NONE_IS_0;
         return use == KEY_READ || v == (use == KEY_NONE_IS_1 ? 1 : 0);
     }
@@ -285,7 +294,7 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     h->n_embd = int_key(&k, "embedding_length", true, 0);
     h->n_heads = int_key(&k, "attention.head_count", true, 1);
     h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
-    h->n_ff = int_key(&k, "feed_forward_length", true, 0);
+    h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
     h->ctx_train = int_key(&k, "context_length", true, 0);
     h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
     h->norm_eps = (float)num_key(
@@ -304,8 +313,15 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     int32_t d_value = int_key(&k, "attention.value_length", false, h->d_head);
     int32_t n_experts = int_key(&k, "expert_count", false, 0);
     TN_TRY(k.st);
-    TN_FAIL_IF(n_experts, err, TERN_E_UNSUPPORTED, "%s: a mixture of %d experts is not supported",
-               tn_gguf_path(g), n_experts);
+    TN_FAIL_IF(n_experts && !a->experts, err, TERN_E_UNSUPPORTED,
+               "%s: a mixture of %d experts is not supported for architecture %s", tn_gguf_path(g), n_experts,
+               a->name);
+    if (a->experts) {
+        h->n_experts = n_experts;
+        h->n_experts_used = int_key(&k, "expert_used_count", true, 1);
+        h->n_ff = int_key(&k, "expert_feed_forward_length", false, h->n_ff);
+        TN_TRY(k.st);
+    }
     TN_FAIL_IF(d_value != h->d_head, err, TERN_E_UNSUPPORTED,
                "%s: keys of %d values and values of %d are not supported", tn_gguf_path(g), h->d_head,
                d_value);

@@ -259,6 +259,18 @@ static void parse_scales(config *c, const tn_arch *a, tn_hparams *h) {
     }
 }
 
+static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->experts) return;
+    h->n_experts = whole(c, "num_experts", false, whole(c, "num_local_experts", false, 0));
+    h->n_experts_used = whole(c, "num_experts_per_tok", true, 1);
+    h->n_ff = whole(c, "moe_intermediate_size", false, h->n_ff);
+    const json_t *norm = json_object_get(c->o, "norm_topk_prob");
+    if (json_is_boolean(norm)) h->experts_norm = json_is_true(norm);
+    if (whole(c, "decoder_sparse_step", false, 1) != 1 && c->st == TERN_OK)
+        c->st = tn_fail(c->err, TERN_E_UNSUPPORTED,
+                        "%s: experts in some layers only ('decoder_sparse_step') are not supported", c->file);
+}
+
 /* Keys that change what a model computes. One that this architecture does not read must say nothing: be absent, null,
  * false, 0 or the number that stands for "none". */
 static tern_status check_neutral(const config *c, const tn_arch *a) {
@@ -270,6 +282,8 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
     } keys[] = {
         {"num_experts", 1, TN_SCALES_NONE, false},
         {"num_local_experts", 1, TN_SCALES_NONE, false},
+        {"mlp_only_layers", 0, TN_SCALES_NONE, false},
+        {"shared_intermediate_size", 0, TN_SCALES_NONE, false},
         {"n_routed_experts", 1, TN_SCALES_NONE, false},
         {"embedding_multiplier", 1, TN_SCALES_GRANITE, false},
         {"residual_multiplier", 1, TN_SCALES_GRANITE, false},
@@ -294,10 +308,13 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         const json_t *v = json_object_get(c->o, keys[i].key);
         bool read = (keys[i].read_by && keys[i].read_by == a->scales) ||
-                    (keys[i].layers_without_rope && a->no_rope_pattern);
+                    (keys[i].layers_without_rope && a->no_rope_pattern) ||
+                    (a->experts &&
+                     (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts")));
         double n = json_number_value(v);
-        bool says_nothing =
-            !v || json_is_null(v) || json_is_false(v) || (json_is_number(v) && (n == 0 || n == keys[i].none));
+        bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||
+                            (json_is_array(v) && !json_array_size(v)) ||
+                            (json_is_number(v) && (n == 0 || n == keys[i].none));
         TN_FAIL_IF(!read && !says_nothing, c->err, TERN_E_UNSUPPORTED,
                    "%s: '%s' is not supported for model type %s", c->file, keys[i].key, a->hf);
     }
@@ -326,7 +343,12 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     double q_scalar = number(&c, o, "query_pre_attn_scalar", false, 0);
     if (q_scalar > 0) h->attn_scale = (float)(1 / sqrt(q_scalar));
     parse_scales(&c, a, h);
+    parse_experts(&c, a, h);
     TN_TRY(c.st);
+    TN_FAIL_IF(
+        a->gguf_only, err, TERN_E_UNSUPPORTED,
+        "%s: model type %s is read from GGUF files only: its folders hold experts in an order of their own",
+        file, a->hf);
     TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
                "%s: layers %d, want 1 to %d", file, h->n_layers, TN_MAX_LAYERS);
     TN_TRY(check_neutral(&c, a));

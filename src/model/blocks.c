@@ -44,6 +44,7 @@ typedef struct load_job {
     tn_linear *l;
     int layer;
     tn_role role;
+    int64_t row0;
     size_t row_bytes;
     _Atomic int64_t bad_row; /* -1: none; relaxed: read when the loop has ended */
 } load_job;
@@ -58,7 +59,7 @@ static void load_item(void *arg, int i_item, int i_thread) {
         const uint8_t *rows[TN_BLOCKS_N];
         size_t n_rows = n1 - n < TN_BLOCKS_N ? (size_t)(n1 - n) : TN_BLOCKS_N;
         for (size_t i = 0; i < n_rows; i++) {
-            rows[i] = tn_source_row(j->src, j->layer, j->role, n + (int64_t)i);
+            rows[i] = tn_source_row(j->src, j->layer, j->role, j->row0 + n + (int64_t)i);
             if (!tn_blocks_finite(l->blocks_type, rows[i], j->row_bytes))
                 atomic_store_explicit(&j->bad_row, n + (int64_t)i, memory_order_relaxed);
         }
@@ -68,14 +69,14 @@ static void load_item(void *arg, int i_item, int i_thread) {
 }
 
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
-                           tn_linear *l, tern_error *err) {
+                           int64_t row0, tn_linear *l, tern_error *err) {
     const tn_tensor *t = tn_source_tensor(src, layer, role);
     if (!t || !type_of(t->dtype, &l->blocks_type)) return TERN_OK;
     size_t bytes = tn_blocks_bytes(l->blocks_type, (size_t)l->n, (size_t)l->k);
     l->blocks = tn_alloc(ctx, TN_MEM_WEIGHTS, bytes, 1);
     TN_FAIL_IF(!l->blocks, err, TERN_E_MEMORY, "no memory for %s of layer %d (%zu bytes)", tn_role_name(role),
                layer, bytes);
-    load_job j = {.src = src, .l = l, .layer = layer, .role = role, .bad_row = -1};
+    load_job j = {.src = src, .l = l, .layer = layer, .role = role, .row0 = row0, .bad_row = -1};
     j.row_bytes = (size_t)(l->k / tn_dtype_block(t->dtype)) * (size_t)tn_dtype_block_bytes(t->dtype);
     int32_t n_tiles = (l->n + TN_BLOCKS_N - 1) / TN_BLOCKS_N;
     tn_pool_for(pool, (n_tiles + TILES_PER_ITEM - 1) / TILES_PER_ITEM, load_item, &j);

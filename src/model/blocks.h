@@ -8,9 +8,9 @@
 /* Whether any linear of the source is stored in blocks: then "blocks" is what runs by default. */
 bool tn_blocks_in_source(const tn_source *s);
 /* l (n, k are set) takes the tensor as it is stored; where it is not stored in blocks, l->blocks stays NULL and nothing
- * happens. Numbers that are none are an error that names the tensor. */
+ * happens. row0: where its rows begin in the tensor. Numbers that are none are an error that names the tensor. */
 tern_status tn_blocks_load(tn_ctx *ctx, tn_pool *pool, const tn_source *src, int layer, tn_role role,
-                           tn_linear *l, tern_error *err);
+                           int64_t row0, tn_linear *l, tern_error *err);
 
 /* Quantised rows of a linear of k input channels, as tn_linear_run wants them: how many for n_rows rows. */
 size_t tn_blocks_acts(size_t k, size_t n_rows);

@@ -2,6 +2,7 @@
 
 #include "base/status.h"
 #include "model/blocks.h"
+#include "model/experts.h"
 #include "model/tree.h"
 
 #include <string.h>
@@ -20,19 +21,23 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         size_t k = (size_t)tn_program_linears(p, i)->k;
         widest = k > widest ? k : widest;
     }
+    size_t n_expert_rows = m->h.n_experts ? rows : 0;
+    if (m->h.n_experts && (size_t)m->h.n_ff > widest) widest = (size_t)m->h.n_ff;
     size_t n_acts = m->scheme == TN_FLOAT_BLOCKS ? tn_blocks_acts(widest, rows) : 0;
-    float *flags, *blocks;
+    float *flags, *blocks, *expert_rows;
     struct {
         float **slice;
         size_t n;
-    } plan[TN_N_BUFFERS + 5] = {
+    } plan[TN_N_BUFFERS + 7] = {
         {&out->rope_cs, rows * (size_t)(tn_rope_tables(&m->h) * m->h.n_rot)},
         {&out->scratch, (size_t)n_threads * out->scratch_stride},
         {&out->outliers, m->scheme == TN_FLOAT_LLM_INT8 ? rows * widest : 0},
         {&flags, rows},
         {&blocks, (n_acts * sizeof *out->blocks + sizeof(float) - 1) / sizeof(float)},
+        {&expert_rows, n_expert_rows * sizeof(int32_t) / sizeof(float)},
+        {&out->expert_weights, n_expert_rows},
     };
-    size_t n_slices = 5, total = 0;
+    size_t n_slices = 7, total = 0;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         plan[n_slices].slice = &out->buf[b];
         plan[n_slices++].n = rows * (size_t)p->width[b];
@@ -46,6 +51,7 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         *plan[i].slice = at;
         at += (plan[i].n + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
     }
+    out->expert_rows = (int32_t *)expert_rows;
     out->has_outliers = (bool *)flags;
     out->blocks = n_acts ? (tn_blocks_act *)blocks : NULL;
     return TERN_OK;
@@ -111,15 +117,17 @@ static void attend_item(void *arg, int i_item, int i_thread) {
     const run *x = arg;
     int32_t n = n_spans(x), row0, row1;
     span(x, n - 1 - i_item % n, &row0, &row1); /* longest first */
-    tn_rows_attention(x->f.r, x->op->layer, i_item / n, x->f.buf[x->op->in], x->f.buf[x->op->out], row0, row1,
+    tn_rows_attention(x->f.r, x->op->layer, tn_op_sinks(x->op, &x->f), i_item / n, x->f.buf[x->op->in],
+                      x->f.buf[x->op->out], row0, row1,
                       x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
 }
 
 /* Few rows: by KV head, its query heads together. */
 static void attend_group_item(void *arg, int i_item, int i_thread) {
     const run *x = arg;
-    tn_rows_attention_group(x->f.r, x->op->layer, i_item, x->f.buf[x->op->in], x->f.buf[x->op->out], 0,
-                            x->n_rows, x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
+    tn_rows_attention_group(x->f.r, x->op->layer, tn_op_sinks(x->op, &x->f), i_item, x->f.buf[x->op->in],
+                            x->f.buf[x->op->out], 0, x->n_rows,
+                            x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
 }
 
 /* By heads as well as rows. */
@@ -188,6 +196,8 @@ static void run_linears(run *x) {
 static void run_op(run *x) {
     if (x->op->kind == TN_OP_LINEARS) run_linears(x);
     else if (x->op->kind == TN_OP_ATTEND) run_attend(x);
+    else if (x->op->kind == TN_OP_EXPERTS)
+        tn_experts_run(x->op, &x->f, x->pool, x->a->blocks, x->a->expert_rows, x->a->expert_weights);
     else run_rows(x);
     const tn_forward_hooks *hooks = x->hooks;
     if (!hooks) return;

@@ -15,8 +15,10 @@ typedef struct tn_acts {
     float *rope_cs;
     float *scratch; /* [n_threads][scratch_stride] */
     size_t scratch_stride;
-    float *outliers;       /* llm-int8: [max_rows][widest input], else NULL */
-    bool *has_outliers;    /* [max_rows] */
+    float *outliers;      /* llm-int8: [max_rows][widest input], else NULL */
+    bool *has_outliers;   /* [max_rows] */
+    int32_t *expert_rows; /* [max_rows] with experts: rows of one, and their weights */
+    float *expert_weights;
     tn_blocks_act *blocks; /* scheme "blocks": quantised rows, else NULL */
 } tn_acts;
 

@@ -17,14 +17,17 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
 }
 
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
-    TN_W_ATTN_NORM,  TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
-    TN_W_FFN_NORM_B, TN_W_FFN_POST_NORM, TN_W_Q_NORM,         TN_W_K_NORM,
+    TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B, TN_W_ATTN_POST_NORM, TN_W_FFN_NORM, TN_W_FFN_NORM_B,
+    TN_W_FFN_POST_NORM, TN_W_Q_NORM,      TN_W_K_NORM,         TN_W_SINKS,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
     {TN_W_Q, TN_W_Q_B},       {TN_W_K, TN_W_K_B},   {TN_W_V, TN_W_V_B},       {TN_W_O, TN_W_O_B},
     {TN_W_GATE, TN_W_GATE_B}, {TN_W_UP, TN_W_UP_B}, {TN_W_DOWN, TN_W_DOWN_B},
 };
+
+const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
+    {TN_W_GATE_EXPS, TN_W_GATE_EXPS_B}, {TN_W_UP_EXPS, TN_W_UP_EXPS_B}, {TN_W_DOWN_EXPS, TN_W_DOWN_EXPS_B}};
 
 const char *tn_role_name(tn_role r) {
     static const char *const names[TN_W_N_ROLES] = {
@@ -55,13 +58,22 @@ const char *tn_role_name(tn_role r) {
         [TN_W_UP_B] = "ffn_up bias",
         [TN_W_DOWN_B] = "ffn_down bias",
         [TN_W_FFN_POST_NORM] = "ffn_post_norm",
+        [TN_W_SINKS] = "attn_sinks",
+        [TN_W_ROUTER] = "router",
+        [TN_W_ROUTER_B] = "router bias",
+        [TN_W_GATE_EXPS] = "experts' gate",
+        [TN_W_UP_EXPS] = "experts' up",
+        [TN_W_DOWN_EXPS] = "experts' down",
+        [TN_W_GATE_EXPS_B] = "experts' gate bias",
+        [TN_W_UP_EXPS_B] = "experts' up bias",
+        [TN_W_DOWN_EXPS_B] = "experts' down bias",
     };
     return names[r];
 }
 
 void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
     int64_t e = h->n_embd, q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head,
-            f = h->n_ff, v = h->n_vocab;
+            f = h->n_ff, v = h->n_vocab, x = h->n_experts;
     *n_rows = 1;
     switch (r) {
     case TN_W_EMBD:
@@ -91,6 +103,24 @@ void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_c
         *n_rows = e;
         *n_cols = f;
         return;
+    case TN_W_ROUTER:
+        *n_rows = x;
+        *n_cols = e;
+        return;
+    case TN_W_GATE_EXPS:
+    case TN_W_UP_EXPS:
+        *n_rows = x * f;
+        *n_cols = e;
+        return;
+    case TN_W_DOWN_EXPS:
+        *n_rows = x * e;
+        *n_cols = f;
+        return;
+    case TN_W_SINKS: *n_cols = h->n_heads; return;
+    case TN_W_ROUTER_B: *n_cols = x; return;
+    case TN_W_GATE_EXPS_B:
+    case TN_W_UP_EXPS_B: *n_cols = x * f; return;
+    case TN_W_DOWN_EXPS_B: *n_cols = x * e; return;
     case TN_W_OUT_B: *n_cols = v; return;
     case TN_W_Q_B: *n_cols = q; return;
     case TN_W_K_B:

@@ -10,7 +10,7 @@
 
 typedef enum tn_norm_kind { TN_NORM_RMS, TN_NORM_LAYER } tn_norm_kind;
 
-enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256 };
+enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024 };
 
 typedef struct tn_hparams {
     char arch[32]; /* canonical name: a row of the table in arch.c */
@@ -50,6 +50,12 @@ typedef struct tn_hparams {
     float rope_mscale;
     bool local_rope; /* layers with a window rotate by inv_freq_local, unscaled (Gemma 3) */
     float inv_freq_local[TN_MAX_ROT / 2];
+    /* A mixture of experts in place of every feed-forward block: n_ff is the size of one expert. 0: none */
+    int32_t n_experts, n_experts_used;
+    bool experts_norm; /* the weights of those chosen add up to 1; else they are shares of all */
+    float
+        swiglu_limit; /* gate at most, up within +-limit, (up + 1) gate sigmoid(1.702 gate); 0: act(gate) up (gpt-oss) */
+    bool sinks; /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
 } tn_hparams;
 
 /* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
@@ -85,6 +91,15 @@ typedef enum tn_role {
     TN_W_UP_B,
     TN_W_DOWN_B,
     TN_W_FFN_POST_NORM,
+    TN_W_SINKS,  /* [n_heads] */
+    TN_W_ROUTER, /* [n_experts][n_embd] */
+    TN_W_ROUTER_B,
+    TN_W_GATE_EXPS, /* the experts' tensors one behind the other: [n_experts * n_ff][n_embd] */
+    TN_W_UP_EXPS,
+    TN_W_DOWN_EXPS, /* [n_experts * n_embd][n_ff] */
+    TN_W_GATE_EXPS_B,
+    TN_W_UP_EXPS_B,
+    TN_W_DOWN_EXPS_B,
     TN_W_N_ROLES
 } tn_role;
 
@@ -98,9 +113,13 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 8, TN_N_LAYER_LINEARS = 7 };
+enum { TN_N_LAYER_VECTORS = 9, TN_N_LAYER_LINEARS = 7, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
+/* Gate, up and down of the experts. */
+extern const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS];
+/* Is it a tensor of all experts, weights or biases? */
+static inline bool tn_role_of_experts(tn_role r) { return r >= TN_W_GATE_EXPS && r <= TN_W_DOWN_EXPS_B; }
 
 const char *tn_role_name(tn_role r); /* "attn_q", "ffn_down", ... */
 /* Rows and columns of a role's canonical tensor under h (vectors: rows = 1). */

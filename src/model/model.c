@@ -23,6 +23,7 @@ typedef struct pack_job {
     tn_linear *l;
     int layer;
     tn_role role;
+    int64_t row0;           /* of the linear's rows in the tensor */
     tern_status status[64]; /* per thread */
     tern_error error[64];
 } pack_job;
@@ -39,7 +40,8 @@ static void pack_rows(void *arg, int i_item, int i_thread) {
         *st = tn_fail(&j->error[i_thread % 64], TERN_E_MEMORY, "no memory to read %s", tn_role_name(j->role));
         return;
     }
-    *st = tn_source_read(j->ld->src, j->layer, j->role, n0, n1, rows, &j->error[i_thread % 64]);
+    *st = tn_source_read(j->ld->src, j->layer, j->role, j->row0 + n0, j->row0 + n1, rows,
+                         &j->error[i_thread % 64]);
     if (*st == TERN_OK && j->l->full)
         tn_panels_pack(TN_PANEL_F32, j->l->full, rows, (size_t)n0, (size_t)n1, (size_t)j->l->k);
     if (*st == TERN_OK && j->layer >= 0)
@@ -65,7 +67,8 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     return TERN_OK;
 }
 
-static tern_status load_panels(loader *ld, int layer, tn_role role, tn_linear *l, size_t *n_bytes) {
+static tern_status load_panels(loader *ld, int layer, tn_role role, int64_t row0, tn_linear *l,
+                               size_t *n_bytes) {
     bool rounded = layer >= 0 && (ld->m->scheme == TN_FLOAT_LLM_INT8 || ld->m->scheme == TN_FLOAT_GROUP_W8A8);
     l->dtype = rounded ? TN_PANEL_F32 : tn_source_panel_dtype(ld->src, layer, role);
     *n_bytes = tn_panels_bytes(l->dtype, (size_t)l->n, (size_t)l->k);
@@ -80,7 +83,7 @@ static tern_status load_panels(loader *ld, int layer, tn_role role, tn_linear *l
     }
     pack_job *j = tn_calloc(ld->m->ctx, TN_MEM_OTHER, 1, sizeof *j);
     TN_FAIL_IF(!j, ld->err, TERN_E_MEMORY, "no memory to load %s", tn_role_name(role));
-    *j = (pack_job){.ld = ld, .l = l, .layer = layer, .role = role};
+    *j = (pack_job){.ld = ld, .l = l, .layer = layer, .role = role, .row0 = row0};
     tn_pool_for(ld->pool, (l->n + ROWS_PER_READ - 1) / ROWS_PER_READ, pack_rows, j);
     tern_status st = TERN_OK;
     for (int i = 0; i < 64 && st == TERN_OK; i++) {
@@ -91,23 +94,52 @@ static tern_status load_panels(loader *ld, int layer, tn_role role, tn_linear *l
     return st;
 }
 
+/* Rows row0 .. row0 + rows - 1 of a tensor. */
+static tern_status load_rows(loader *ld, int layer, tn_role role, int64_t row0, int64_t rows, int64_t cols,
+                             tn_linear *l) {
+    l->n = (int32_t)rows;
+    l->k = (int32_t)cols;
+    if (ld->m->scheme == TN_FLOAT_BLOCKS)
+        TN_TRY(tn_blocks_load(ld->m->ctx, ld->pool, ld->src, layer, role, row0, l, ld->err));
+    size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
+    if (!bytes) TN_TRY(load_panels(ld, layer, role, row0, l, &bytes));
+    if (ld->hash) /* a sample is enough to tell models apart */
+        XXH64_update(ld->hash, l->blocks ? l->blocks : l->panels, bytes < 4096 ? bytes : 4096);
+    ld->m->n_params += (uint64_t)(rows * cols);
+    ld->m->weight_bytes += bytes;
+    return TERN_OK;
+}
+
 /* bias: the role of its bias vector, or TN_W_N_ROLES for none. */
 static tern_status load_linear(loader *ld, int layer, tn_role role, tn_role bias, tn_linear *l) {
     *l = (tn_linear){0};
     if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
     tn_role_shape(&ld->m->h, role, &rows, &cols);
-    l->n = (int32_t)rows;
-    l->k = (int32_t)cols;
-    if (ld->m->scheme == TN_FLOAT_BLOCKS)
-        TN_TRY(tn_blocks_load(ld->m->ctx, ld->pool, ld->src, layer, role, l, ld->err));
-    size_t bytes = l->blocks ? tn_blocks_bytes(l->blocks_type, (size_t)rows, (size_t)cols) : 0;
-    if (!bytes) TN_TRY(load_panels(ld, layer, role, l, &bytes));
-    if (ld->hash) /* a sample is enough to tell models apart */
-        XXH64_update(ld->hash, l->blocks ? l->blocks : l->panels, bytes < 4096 ? bytes : 4096);
-    ld->m->n_params += (uint64_t)(rows * cols);
-    ld->m->weight_bytes += bytes;
+    TN_TRY(load_rows(ld, layer, role, 0, rows, cols, l));
     return bias == TN_W_N_ROLES ? TERN_OK : load_vector(ld, layer, bias, &l->bias);
+}
+
+/* A linear of every expert, and their biases. */
+static tern_status load_experts(loader *ld, int layer, const struct tn_layer_linear *r, tn_linear **out) {
+    tn_ctx *ctx = ld->m->ctx;
+    int64_t rows, cols, n = ld->m->h.n_experts;
+    float *bias = NULL;
+    if (!n || !tn_source_has(ld->src, layer, r->role)) return TERN_OK;
+    tn_role_shape(&ld->m->h, r->role, &rows, &cols);
+    rows /= n;
+    tn_linear *l = *out = tn_calloc(ctx, TN_MEM_WEIGHTS, (size_t)n, sizeof *l);
+    TN_FAIL_IF(!l, ld->err, TERN_E_MEMORY, "no memory for %d experts", (int)n);
+    for (int64_t e = 0; e < n; e++) TN_TRY(load_rows(ld, layer, r->role, e * rows, rows, cols, &l[e]));
+    TN_TRY(load_vector(ld, layer, r->bias, &bias));
+    tern_status st = TERN_OK;
+    for (int64_t e = 0; bias && e < n && st == TERN_OK; e++) {
+        l[e].bias = tn_alloc(ctx, TN_MEM_WEIGHTS, (size_t)rows, sizeof(float));
+        if (l[e].bias) memcpy(l[e].bias, bias + e * rows, (size_t)rows * sizeof(float));
+        else st = tn_fail(ld->err, TERN_E_MEMORY, "no memory for %s", tn_role_name(r->bias));
+    }
+    tn_free(ctx, bias);
+    return st;
 }
 
 static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
@@ -117,6 +149,9 @@ static tern_status load_layer(loader *ld, int i, tn_layer *layer) {
         const struct tn_layer_linear *r = &tn_layer_linears[l];
         TN_TRY(load_linear(ld, i, r->role, r->bias, &layer->linears[r->role]));
     }
+    TN_TRY(load_linear(ld, i, TN_W_ROUTER, TN_W_ROUTER_B, &layer->linears[TN_W_ROUTER]));
+    for (int l = 0; l < TN_N_EXPERT_LINEARS; l++)
+        TN_TRY(load_experts(ld, i, &tn_expert_linears[l], &layer->experts[l]));
     return TERN_OK;
 }
 
@@ -134,6 +169,9 @@ static tern_status new_model(tn_ctx *ctx, tn_source *src, tn_float_scheme scheme
     m->ctx = ctx;
     m->scheme = scheme;
     m->h = *tn_source_hparams(src);
+    TN_FAIL_IF(m->h.n_experts && scheme != TN_FLOAT && scheme != TN_FLOAT_BLOCKS, err, TERN_E_UNSUPPORTED,
+               "architecture %s has a mixture of experts, which the schemes float and blocks can run",
+               m->h.arch);
     strncpy(m->description, tn_source_description(src), sizeof m->description - 1);
     m->layers = tn_calloc(ctx, TN_MEM_OTHER, (size_t)m->h.n_layers, sizeof *m->layers);
     TN_FAIL_IF(!m->layers, err, TERN_E_MEMORY, "no memory for %d layers", m->h.n_layers);
@@ -210,7 +248,11 @@ static void free_linear(tn_ctx *ctx, tn_linear *l) {
     tn_free(ctx, l->blocks);
 }
 
-static void free_layer(tn_ctx *ctx, tn_layer *layer) {
+static void free_layer(tn_ctx *ctx, tn_layer *layer, int32_t n_experts) {
+    for (int l = 0; l < TN_N_EXPERT_LINEARS; l++) {
+        for (int32_t e = 0; layer->experts[l] && e < n_experts; e++) free_linear(ctx, &layer->experts[l][e]);
+        tn_free(ctx, layer->experts[l]);
+    }
     for (int r = 0; r < TN_W_N_ROLES; r++) {
         tn_free(ctx, layer->vectors[r]);
         free_linear(ctx, &layer->linears[r]);
@@ -218,14 +260,14 @@ static void free_layer(tn_ctx *ctx, tn_layer *layer) {
     *layer = (tn_layer){0};
 }
 
-void tn_model_drop_layer(tn_model *m, int layer) { free_layer(m->ctx, &m->layers[layer]); }
+void tn_model_drop_layer(tn_model *m, int layer) { free_layer(m->ctx, &m->layers[layer], m->h.n_experts); }
 
 void tn_model_close(tn_model **pm) {
     tn_model *m = *pm;
     if (!m) return;
     *pm = NULL;
     for (int i = 0; m->layers && i < m->h.n_layers; i++) tn_model_drop_layer(m, i);
-    free_layer(m->ctx, &m->top);
+    free_layer(m->ctx, &m->top, 0);
     tn_program_free(&m->program);
     tn_free(m->ctx, m->layers);
     tn_tokenizer_close(&m->tokenizer);

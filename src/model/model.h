@@ -23,6 +23,8 @@ typedef struct tn_linear {
 typedef struct tn_layer {
     float *vectors[TN_W_N_ROLES];
     tn_linear linears[TN_W_N_ROLES];
+    tn_linear
+        *experts[TN_N_EXPERT_LINEARS]; /* gate, up, down: [n_experts] each; NULL: the layer has no experts */
 } tn_layer;
 
 typedef struct tn_model {

@@ -27,12 +27,17 @@ typedef struct tn_op_info {
 
 const tn_op_info *tn_op_info_of(tn_op_kind kind);
 
+/* ATTEND: the heads' sinks, NULL where they have none. */
+static inline const float *tn_op_sinks(const tn_op *op, const tn_frame *f) {
+    return op->attend.sinks == TN_W_N_ROLES ? NULL : tn_model_vector(f->m, op->layer, op->attend.sinks);
+}
+
 /* Row `row` of a buffer of an op's width. */
 static inline float *tn_frame_row(const tn_frame *f, tn_buffer b, int32_t width, int32_t row) {
     return f->buf[b] + (size_t)row * (size_t)width;
 }
 
 extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_op_attend, tn_op_gate,
-    tn_op_residual, tn_op_cap, tn_op_copy;
+    tn_op_residual, tn_op_cap, tn_op_copy, tn_op_experts;
 
 #endif

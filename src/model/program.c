@@ -6,8 +6,9 @@
 #include <string.h>
 
 const char *tn_buffer_name(tn_buffer b) {
-    static const char *const names[TN_N_BUFFERS] = {"x",   "normed", "q",  "k",      "v",
-                                                    "att", "gate",   "up", "branch", "logits"};
+    static const char *const names[TN_N_BUFFERS] = {"x",        "normed", "q",      "k",     "v",
+                                                    "att",      "gate",   "up",     "route", "chosen",
+                                                    "gathered", "given",  "branch", "logits"};
     return names[b];
 }
 
@@ -73,6 +74,19 @@ static const recipe sequential[] = {
     RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
+/* The same with a mixture of experts. */
+static const recipe with_experts[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V),
+    ROPE,
+    ATTEND,
+    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
+    RESIDUAL(TN_W_ATTN_POST_NORM),
+    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
+    {.kind = TN_OP_EXPERTS, .name = "experts", .in = TN_BUF_NORMED, .out = TN_BUF_BRANCH},
+    RESIDUAL(TN_W_FFN_POST_NORM),
+};
+
 /* Both read one norm (Phi-2). */
 static const recipe parallel[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
@@ -107,6 +121,7 @@ typedef struct recipes {
 static recipes recipes_of(const tn_hparams *h, int32_t layer) {
     if (layer < 0) return RECIPES(before);
     if (layer == h->n_layers) return RECIPES(behind);
+    if (h->n_experts) return RECIPES(with_experts);
     return h->parallel_block ? RECIPES(parallel) : RECIPES(sequential);
 }
 
@@ -128,6 +143,7 @@ static tn_role bias_of(tn_role linear) {
 static bool has_role(const tn_hparams *h, tn_role role) {
     switch (role) {
     case TN_W_GATE: return h->gated;
+    case TN_W_SINKS: return h->sinks;
     case TN_W_Q_NORM:
     case TN_W_K_NORM: return h->qk_norm;
     case TN_W_ATTN_POST_NORM:
@@ -168,6 +184,8 @@ static int32_t width_of(const tn_hparams *h, tn_buffer b) {
     case TN_BUF_V: return h->n_kv_heads * h->d_head;
     case TN_BUF_GATE:
     case TN_BUF_UP: return h->n_ff;
+    case TN_BUF_ROUTE: return h->n_experts;
+    case TN_BUF_CHOSEN: return 2 * h->n_experts_used;
     case TN_BUF_LOGITS: return h->n_vocab;
     default: return h->n_embd;
     }
@@ -214,6 +232,18 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->attend.n_kv_heads = h->n_kv_heads;
         o->attend.d_head = h->d_head;
         o->attend.window = tn_layer_window(h, o->layer);
+        o->attend.sinks = role_or_none(h, TN_W_SINKS);
+        return true;
+    case TN_OP_EXPERTS:
+        o->writes |= bit(TN_BUF_ROUTE) | bit(TN_BUF_CHOSEN) | bit(TN_BUF_GATHERED) | bit(TN_BUF_GATE) |
+                     bit(TN_BUF_UP) | bit(TN_BUF_GIVEN);
+        o->experts.n = h->n_experts;
+        o->experts.used = h->n_experts_used;
+        o->experts.n_ff = h->n_ff;
+        o->experts.n_embd = h->n_embd;
+        o->experts.norm = h->experts_norm;
+        o->experts.act = h->act;
+        o->experts.limit = h->swiglu_limit;
         return true;
     case TN_OP_GATE:
         if (h->gated) o->reads |= bit(TN_BUF_GATE);
@@ -334,6 +364,9 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site) {
 static bool op_uses(const tn_op *o, tn_role role) {
     if (o->weight == role || o->bias == role) return true;
     if (o->kind == TN_OP_ROPE) return o->rope.q_norm == role || o->rope.k_norm == role;
+    if (o->kind == TN_OP_ATTEND && o->attend.sinks == role) return true;
+    if (o->kind == TN_OP_EXPERTS)
+        return role == TN_W_ROUTER || role == TN_W_ROUTER_B || tn_role_of_experts(role);
     for (int32_t i = 0; o->kind == TN_OP_LINEARS && i < o->linears.n_ops; i++)
         if (o->linears.roles[i] == role || o->linears.biases[i] == role) return true;
     return false;

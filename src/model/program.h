@@ -26,8 +26,12 @@ typedef enum tn_buffer {
     TN_BUF_V,
     TN_BUF_ATT, /* what attention gives, all heads */
     TN_BUF_GATE,
-    TN_BUF_UP,     /* and what the gate leaves of it */
-    TN_BUF_BRANCH, /* what a block adds to the residual stream */
+    TN_BUF_UP,       /* and what the gate leaves of it */
+    TN_BUF_ROUTE,    /* scores of the experts */
+    TN_BUF_CHOSEN,   /* experts of the row, ascending, each with its weight */
+    TN_BUF_GATHERED, /* rows of one expert: what it reads */
+    TN_BUF_GIVEN,    /* and what it gives */
+    TN_BUF_BRANCH,   /* what a block adds to the residual stream */
     TN_BUF_LOGITS,
     TN_N_BUFFERS
 } tn_buffer;
@@ -45,6 +49,7 @@ typedef enum tn_op_kind {
     TN_OP_ROPE,     /* per-head norms and rotation of Q and K; K and V go to the state */
     TN_OP_ATTEND,   /* att = softmax(q k^T) v over the state */
     TN_OP_GATE,     /* up = act(gate) up, or act(up) */
+    TN_OP_EXPERTS,  /* branch = sum over the chosen experts of weight * expert(in) */
     TN_OP_RESIDUAL, /* X += scale norm(in), or X += scale in */
     TN_OP_CAP,      /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
@@ -78,7 +83,14 @@ typedef struct tn_op {
         struct {
             int32_t n_heads, n_kv_heads, d_head;
             int32_t window; /* tokens a row sees, itself included; 0: all */
+            tn_role sinks;  /* TN_W_N_ROLES: none */
         } attend;
+        struct {
+            int32_t n, used, n_ff, n_embd;
+            bool norm; /* the weights of those chosen add up to 1 */
+            tn_act act;
+            float limit; /* see tn_hparams.swiglu_limit */
+        } experts;
         struct {
             tn_act act;
             bool gated;

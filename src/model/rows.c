@@ -39,12 +39,14 @@ int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
 
 enum { ATTN_ROWS = 64 }; /* rows per kernel call */
 
-void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0,
-                       int32_t row1, float *scratch) {
+void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head, const float *q, float *out,
+                       int32_t row0, int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
     int kv_head = head / (h->n_heads / h->n_kv_heads);
     int32_t first[ATTN_ROWS], end[ATTN_ROWS];
+    float sink[ATTN_ROWS];
+    for (int32_t i = 0; sinks && i < ATTN_ROWS; i++) sink[i] = sinks[head];
     for (int32_t b = row0; b < row1; b += ATTN_ROWS) {
         int32_t n = row1 - b < ATTN_ROWS ? row1 - b : ATTN_ROWS;
         for (int32_t i = 0; i < n; i++) {
@@ -63,6 +65,7 @@ void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, fl
             .d_head = d,
             .scale = h->attn_scale,
             .soft_cap = h->attn_soft_cap,
+            .sinks = sinks ? sink : NULL,
             .first_pos = first,
             .end_pos = end,
             .tree_mask = r->tree_mask ? r->tree_mask + (size_t)b * r->n_tree_words : NULL,
@@ -76,19 +79,21 @@ void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, fl
 
 enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel takes as one block */
 
-void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const float *q, float *out,
-                             int32_t row0, int32_t row1, float *scratch) {
+void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, int kv_head, const float *q,
+                             float *out, int32_t row0, int32_t row1, float *scratch) {
     const tn_hparams *h = r->h;
     size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
     int32_t n_group = h->n_heads / h->n_kv_heads, head0 = kv_head * n_group;
     if (n_group == 1 || n_group > GROUP_ROWS || r->n_tree_words > 1) {
         for (int32_t g = 0; g < n_group; g++)
-            tn_rows_attention(r, layer, head0 + g, q, out, row0, row1, scratch);
+            tn_rows_attention(r, layer, sinks, head0 + g, q, out, row0, row1, scratch);
         return;
     }
     float *gathered = scratch, *result = gathered + GROUP_ROWS * d;
     int32_t first[GROUP_ROWS], end[GROUP_ROWS], n;
     uint64_t mask[GROUP_ROWS];
+    float sink[GROUP_ROWS];
+    for (int32_t i = 0; sinks && i < GROUP_ROWS; i++) sink[i] = sinks[head0 + i % n_group];
     for (int32_t b = row0; b < row1; b += n) {
         n = GROUP_ROWS / n_group < row1 - b ? GROUP_ROWS / n_group : row1 - b;
         for (int32_t i = 0; i < n; i++) {
@@ -112,6 +117,7 @@ void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const flo
             .d_head = d,
             .scale = h->attn_scale,
             .soft_cap = h->attn_soft_cap,
+            .sinks = sinks ? sink : NULL,
             .first_pos = first,
             .end_pos = end,
             .tree_mask = r->tree_mask ? mask : NULL,

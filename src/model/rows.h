@@ -31,13 +31,14 @@ void tn_rows_rope_table(const tn_rows *r, bool use_long);
 /* out = norm(x) with weight w, bias b over columns n_embd; strides in floats. */
 void tn_rows_norm(const tn_rows *r, const float *w, const float *b, const float *x, float *out, int32_t row0,
                   int32_t row1);
-/* Attention of query head `head` for rows [row0,row1). scratch: tn_rows_scratch floats. out
+/* Attention of query head `head` for rows [row0,row1). scratch: tn_rows_scratch floats. sinks: of the
+ * layer's query heads, or NULL. out
  * [n_rows][n_heads*d]. */
-void tn_rows_attention(const tn_rows *r, int layer, int head, const float *q, float *out, int32_t row0,
-                       int32_t row1, float *scratch);
+void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head, const float *q, float *out,
+                       int32_t row0, int32_t row1, float *scratch);
 /* The same for all query heads of one KV head together: its K and V are read once. For few rows. */
-void tn_rows_attention_group(const tn_rows *r, int layer, int kv_head, const float *q, float *out,
-                             int32_t row0, int32_t row1, float *scratch);
+void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, int kv_head, const float *q,
+                             float *out, int32_t row0, int32_t row1, float *scratch);
 size_t tn_rows_scratch(const tn_hparams *h, int32_t cap_tok);
 /* First position a row at `pos` sees in `layer` (sliding windows). */
 int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos);

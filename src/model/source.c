@@ -19,6 +19,9 @@ typedef struct place {
     int64_t row0;           /* of the canonical tensor inside a fused one */
     int32_t permuted_heads; /* > 0: rows of each of so many heads are in interleaved rope order */
     bool plus_one;
+    const tn_tensor **experts; /* folders: a tensor for every expert; NULL: one for all */
+    int64_t expert_rows,
+        expert_stride; /* rows of an expert, and of what it is a part of in the tensor; 0: as they come */
 } place;
 
 struct tn_source {
@@ -69,16 +72,83 @@ static const tn_tensor *fused(const tn_source *s, int layer, tn_role role, int64
     return tensor_named(s, name);
 }
 
+/* What a tensor must be like: `dims` from the outermost; and stored so that it can be read. */
+static tern_status check_tensor(const tn_tensor *t, const uint64_t dims[3], bool vector, tern_error *err) {
+    TN_FAIL_IF(t->dtype >= TN_N_DTYPES, err, TERN_E_UNSUPPORTED,
+               "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name,
+               t->off_bytes);
+    bool ok = t->dims[0] == dims[0] && t->dims[1] == dims[1] && t->dims[2] == dims[2] && t->dims[3] == 1;
+    TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
+               "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64 " x %" PRIu64
+               ", the hyperparameters want %" PRIu64 " x %" PRIu64 " x %" PRIu64,
+               t->file, t->name, t->off_bytes, t->dims[0], t->dims[1], t->dims[2], dims[0], dims[1], dims[2]);
+    TN_FAIL_IF(vector && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED,
+               "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes,
+               tn_dtype_name(t->dtype));
+    return TERN_OK;
+}
+
+/* A tensor for every expert, named by its number. name: that of expert 0. */
+static tern_status find_each_expert(tn_source *s, place *p, const char *name, const uint64_t dims[3],
+                                    tern_error *err) {
+    const char *zero = strstr(name, ".experts.0.");
+    size_t n = (size_t)s->h.n_experts;
+    if (!zero) return TERN_OK;
+    p->experts = tn_calloc(s->ctx, TN_MEM_OTHER, n, sizeof *p->experts);
+    TN_FAIL_IF(!p->experts, err, TERN_E_MEMORY, "no memory for %zu experts", n);
+    for (size_t e = 0; e < n; e++) {
+        char one[200];
+        snprintf(one, sizeof one, "%.*s.experts.%zu.%s", (int)(zero - name), name, e,
+                 zero + strlen(".experts.0."));
+        p->experts[e] = tensor_named(s, one);
+        TN_FAIL_IF(!p->experts[e], err, TERN_E_FORMAT, "%s: tensor %s is missing (architecture %s needs it)",
+                   s->path, one, s->arch->name);
+        TN_FAIL_IF(p->experts[e]->dtype != p->experts[0]->dtype, err, TERN_E_UNSUPPORTED,
+                   "%s: the experts of %s are stored in different types", s->path, one);
+        TN_TRY(check_tensor(p->experts[e], dims, false, err));
+    }
+    p->t = p->experts[0];
+    return TERN_OK;
+}
+
+static tern_status find_experts(tn_source *s, int layer, tn_role role, const char *name, tern_error *err) {
+    place *p = place_of(s, layer, role);
+    int64_t rows, cols, x = s->h.n_experts;
+    tn_role_shape(&s->h, role, &rows, &cols);
+    bool vector = rows == 1, router = role == TN_W_ROUTER || role == TN_W_ROUTER_B;
+    uint64_t dims[3] = {(uint64_t)(vector ? cols : rows), (uint64_t)(vector ? 1 : cols), 1};
+    if (!router && !vector) dims[0] = (uint64_t)x, dims[1] = (uint64_t)(rows / x), dims[2] = (uint64_t)cols;
+    if (!router && vector) dims[0] = (uint64_t)x, dims[1] = (uint64_t)(cols / x);
+    p->t = tensor_named(s, name);
+    if (p->t && strstr(name, ".experts.0.")) {
+        const uint64_t one[3] = {dims[1], dims[2], 1};
+        return find_each_expert(s, p, name, one, err);
+    }
+    TN_FAIL_IF(!p->t && tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT,
+               "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
+    if (!p->t) return TERN_OK;
+    if (!s->gguf && strstr(name, "input_linear")) { /* gate, then up, expert by expert */
+        p->expert_rows = (int64_t)dims[1];
+        p->expert_stride = 2 * p->expert_rows;
+        p->row0 = role == TN_W_UP_EXPS ? p->expert_rows : 0;
+        dims[1] *= 2;
+    }
+    return check_tensor(p->t, dims, vector, err);
+}
+
 static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error *err) {
     place *p = place_of(s, layer, role);
     char name[160];
-    bool named = s->gguf ? tn_arch_gguf_name(layer, role, name, sizeof name)
+    bool named = s->gguf ? tn_arch_gguf_name(s->arch, layer, role, name, sizeof name)
                          : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
     bool pre_norm = role == TN_W_ATTN_NORM || role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM ||
                     role == TN_W_FFN_NORM_B;
     if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated) ||
         (pre_norm && s->h.no_pre_norms))
         return TERN_OK;
+    if (tn_role_of_experts(role) || role == TN_W_ROUTER || role == TN_W_ROUTER_B)
+        return s->h.n_experts ? find_experts(s, layer, role, name, err) : TERN_OK;
+    if (s->h.n_experts && (role == TN_W_GATE || role == TN_W_UP || role == TN_W_DOWN)) return TERN_OK;
     p->t = tensor_named(s, name);
     int64_t rows, cols;
     tn_role_shape(&s->h, role, &rows, &cols);
@@ -126,7 +196,11 @@ static tern_status check_all_taken(const tn_source *s, tern_error *err) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         bool taken = strncmp(t->name, prefix, strlen(prefix)) || strstr(t->name, "rotary_emb.inv_freq") ||
                      strstr(t->name, "attn_rot_embd");
-        for (size_t k = 0; k < n_places && !taken; k++) taken = s->places[k].t == t;
+        for (size_t k = 0; k < n_places && !taken; k++) {
+            const place *p = &s->places[k];
+            taken = p->t == t;
+            for (int32_t e = 0; p->experts && e < s->h.n_experts && !taken; e++) taken = p->experts[e] == t;
+        }
         TN_FAIL_IF(!taken, err, TERN_E_UNSUPPORTED, "%s: tensor %s is none that architecture %s has", t->file,
                    t->name, s->arch->name);
     }
@@ -134,7 +208,7 @@ static tern_status check_all_taken(const tn_source *s, tern_error *err) {
 }
 
 static void describe(tn_source *s) {
-    const tn_tensor *t = place_of(s, 0, TN_W_DOWN)->t;
+    const tn_tensor *t = place_of(s, 0, s->h.n_experts ? TN_W_DOWN_EXPS : TN_W_DOWN)->t;
     if (s->gguf)
         snprintf(s->description, sizeof s->description, "GGUF v%u, %s", tn_gguf_version(s->gguf),
                  tn_dtype_name(t->dtype));
@@ -278,6 +352,8 @@ void tn_source_close(tn_source **ps) {
     tn_tokenizer_close(&s->tokenizer);
     tn_gguf_close(&s->gguf);
     tn_safetensors_close(&s->st);
+    for (size_t k = 0; s->places && k < ((size_t)s->h.n_layers + 1) * TN_W_N_ROLES; k++)
+        tn_free(s->ctx, s->places[k].experts);
     tn_free(s->ctx, s->places);
     tn_free(s->ctx, s);
 }
@@ -311,6 +387,7 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
 /* Row of the stored tensor that holds canonical row `row`. Interleaved order puts the pair (i, i + d/2) at
  * rows (2i, 2i + 1). */
 static int64_t stored_row(const tn_source *s, const place *p, int64_t row) {
+    if (p->expert_rows) return row / p->expert_rows * p->expert_stride + row % p->expert_rows + p->row0;
     if (!p->permuted_heads) return p->row0 + row;
     int64_t d = s->h.d_head, head = row / d, r = row % d, half = r / (d / 2), i = r % (d / 2);
     return p->row0 + head * d + 2 * i + half;
@@ -344,13 +421,11 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
         return TERN_OK;
     }
-    uint64_t row_bytes = (uint64_t)(cols / tn_dtype_block(d)) * (uint64_t)tn_dtype_block_bytes(d);
     for (int64_t r = row0; r < row1; r++) {
-        int64_t at = stored_row(s, p, r);
         float *out = dst + (r - row0) * cols;
-        tn_dequantise(d, p->t->data + (uint64_t)at * row_bytes, out, (uint64_t)cols);
+        tn_dequantise(d, tn_source_row(s, layer, role, r), out, (uint64_t)cols);
         TN_TRY(check_whole(s, err));
-        TN_TRY(check_finite(p, out, cols, at * cols, err));
+        TN_TRY(check_finite(p, out, cols, stored_row(s, p, r) * cols, err));
     }
     return TERN_OK;
 }
@@ -361,14 +436,27 @@ const tn_tensor *tn_source_tensor(const tn_source *s, int layer, tn_role role) {
 
 const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_t row) {
     const place *p = place_of(s, layer, role);
-    tn_dtype d = p->t->dtype;
-    uint64_t row_bytes = p->t->dims[1] / (uint64_t)tn_dtype_block(d) * (uint64_t)tn_dtype_block_bytes(d);
-    return p->t->data + (uint64_t)stored_row(s, p, row) * row_bytes;
+    const tn_tensor *t = p->t;
+    int64_t rows, cols;
+    tn_role_shape(&s->h, role, &rows, &cols);
+    if (p->experts) {
+        int64_t each = rows / s->h.n_experts;
+        t = p->experts[row / each];
+        row %= each;
+    } else {
+        row = stored_row(s, p, row);
+    }
+    uint64_t row_bytes =
+        (uint64_t)(cols / tn_dtype_block(t->dtype)) * (uint64_t)tn_dtype_block_bytes(t->dtype);
+    return t->data + (uint64_t)row * row_bytes;
 }
 
 void tn_source_release(const tn_source *s, int layer) {
     for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
         const tn_tensor *t = tn_source_has(s, layer, role) ? place_of(s, layer, role)->t : NULL;
         if (t) tn_file_release(t->data, t->size_bytes);
+        const tn_tensor **experts = t ? place_of(s, layer, role)->experts : NULL;
+        for (int32_t e = 1; experts && e < s->h.n_experts; e++)
+            tn_file_release(experts[e]->data, experts[e]->size_bytes);
     }
 }

@@ -1,6 +1,6 @@
 /* npu/backend.h - what a backend implements: a small table of functions. npu.c in front of it checks
  * descriptions and jobs, counts memory, keeps references and wakes waiters, so a backend only computes
- * (docs/reference/npu.md tells how to add one). */
+ * (docs/guide/add-a-backend.md tells how to add one). */
 #ifndef TN_NPU_BACKEND_H
 #define TN_NPU_BACKEND_H
 
@@ -10,27 +10,27 @@
 
 typedef struct tn_npu_backend {
     const char *name;
-    /* Required. Fill d->caps (name and memory_cap_bytes are set) and d->impl. */
+    /* open is required. It fills d->caps (name and memory_cap_bytes are set) and d->impl. */
     tern_status (*open)(tn_npu_device *d, const tn_npu_options *opt, tern_error *err);
-    /* Required. No job is running, every graph is unloaded. */
+    /* close is required. No job is running then, and every graph is unloaded. */
     void (*close)(tn_npu_device *d);
-    /* Required. Execute a checked job: exactly one tn_npu_complete must follow, on any thread, however the
-     * device fares. Allocates nothing. */
+    /* submit is required. It executes a checked job: exactly one tn_npu_complete must follow, on any thread,
+     * however the device fares. It allocates nothing. */
     void (*submit)(tn_npu_device *d, tn_npu_job *job);
 
-    /* Optional, together. Memory seen by both sides, 64-byte aligned; NULL: the process's own. owns: it comes
-     * from there. */
+    /* These three are optional, together. They give memory that both sides see, 64-byte aligned; with NULL it
+     * is the process's own. owns tells whether a pointer comes from there. */
     tern_status (*mem_alloc)(tn_npu_device *d, uint64_t n_bytes, tn_mem_cat cat, void **out, tern_error *err);
     void (*mem_free)(tn_npu_device *d, void *p);
     bool (*owns)(tn_npu_device *d, const void *p);
-    /* Optional. tn_npu_unpack into memory the device owns; cannot fail. */
+    /* unpack is optional. It does tn_npu_unpack into memory that the device owns, and cannot fail. */
     void (*unpack)(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1,
                    int64_t k, int8_t *tiles);
-    /* Optional. The graph becomes resident: weights are final, scale and bias frozen. g->impl is the
-     * backend's. */
+    /* load and unload are optional. load makes the graph resident: weights are final, scale and bias are
+     * frozen. g->impl is the backend's. */
     tern_status (*load)(tn_npu_device *d, tn_npu_graph *g, tern_error *err);
     void (*unload)(tn_npu_device *d, tn_npu_graph *g);
-    /* Optional, together (caps.has_parts). */
+    /* These are optional, together, for caps.has_parts. */
     void (*run_part)(tn_npu_device *d, const tn_npu_job *job, int32_t i, int32_t n);
     int32_t (*n_parts)(const tn_npu_device *d, const tn_npu_job *job);
     bool (*help)(tn_npu_device *d);
@@ -69,9 +69,9 @@ struct tn_npu_graph {
     tn_npu_graph_desc desc; /* checked, defaults filled in */
     bool loaded;
     tn_npu_weights *weights[TN_NPU_MAX_OPS];
-    /* Frozen at load: the factors and addends of npu.h, [n rounded up to tile_n], 1 / out_scale included
-     * where requantised. One block at scale[0]; bias is NULL without, and the weights' own where it needs no
-     * factor. */
+    /* These are frozen at load: the factors and addends of npu.h, [n rounded up to tile_n], with 1 /
+     * out_scale included where values are requantised. They are one block at scale[0]. bias is NULL without
+     * one, and the weights' own where it needs no factor. */
     float *scale[TN_NPU_MAX_OPS];
     const float *bias[TN_NPU_MAX_OPS];
     uint64_t load_bytes; /* counted against the cap while loaded */
@@ -79,14 +79,14 @@ struct tn_npu_graph {
     void *impl;
 };
 
-/* The job is over. Calls on_done, then lets waiters go; the job may be gone when this returns. */
+/* Ends a job. It calls on_done, then lets waiters go; the job may be gone when this returns. */
 void tn_npu_complete(tn_npu_device *d, tn_npu_job *job, tern_status st);
 
 /* Checks desc against the rules and d's capabilities and writes it to out with its defaults filled in. */
 tern_status tn_npu_check(const tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph_desc *out,
                          tern_error *err);
 
-/* What both sides of an op read: W or K, and its column sums. */
+/* Both return what both sides of an op read: W or K, and its column sums. */
 static inline const int8_t *tn_npu_op_tiles(const tn_npu_job *j, int32_t i_op) {
     const tn_npu_weights *w = j->graph->weights[i_op];
     return w ? w->data.tiles : j->k[i_op].tiles;
@@ -105,13 +105,13 @@ static inline bool tn_npu_op_requantised(const tn_npu_op *op) {
     return op->out == TN_NPU_OUT_U8 || op->out == TN_NPU_OUT_S8;
 }
 
-/* Columns of an op that must be computed. */
+/* Returns how many columns of an op must be computed. */
 static inline int32_t tn_npu_op_cols(const tn_npu_job *j, int32_t i_op) {
     return j->graph->desc.kind == TN_NPU_QK ? j->k[i_op].n_pos : j->graph->desc.ops[i_op].n;
 }
 
-/* The whole job on the calling thread, by the host's kernels: for a device that is lost while its memory can
- * still be read. */
+/* Computes the whole job on the calling thread with the host's kernels. This is for a device that is lost
+ * while its memory can still be read. */
 void tn_npu_host_compute(const struct tn_kernels *k, const tn_npu_job *j);
 
 extern const tn_npu_backend tn_npu_scalar, tn_npu_host, tn_npu_hexagon;

@@ -1,11 +1,13 @@
 /* npu/blob.c - compiled graphs as bytes. Little-endian:
+ *
  *   0  "TNPG"   4  version u32   8  backend name, 16 bytes zero-padded   24  layout id u32   28  payload
  *      bytes u32
  *  32  xxh64 of the payload, seeded with the xxh64 of bytes 0..31
  *  40  payload: kind, m, k, in_stride, rows_per_run, n_ops; per op n, out, has_bias, out_stride, act_scale,
- *      k_scale, out_scale
- * (all 32 bits). What is read is checked like a description from a caller and must be, byte for byte, what
- * tern would write. */
+ *      k_scale, out_scale (all 32 bits)
+ *
+ * What is read is checked like a description from a caller, and it must be, byte for byte, what tern would
+ * write. */
 #include "base/half.h"
 #include "npu/backend.h"
 

@@ -1,10 +1,10 @@
 /* npu/hexagon.c - host side of the Hexagon backend. What the device addresses lies in an arena that both
- * sides see (hexagon/transport.h) and is mapped on the DSP block by block, under its memory cap; graphs are
- * loaded there once and run by number. One thread runs jobs in order; rows that do not lie in the arena pass
- * through a window of it. Every wait has a limit; a DSP that dies, hangs, talks nonsense or refuses what it
- * should not is lost for good: it is killed, that is said once, and this job and all later ones, and
- * unpacking, are done by the host's kernels (weights and tiles lie in the shared arena): the session goes on
- * with the same bits. */
+ * sides see (hexagon/transport.h). It is mapped on the DSP block by block, under its memory cap. Graphs are
+ * loaded there once and run by number. One thread runs jobs in order. Rows that do not lie in the arena pass
+ * through a window of it. Every wait has a limit. A DSP that dies, hangs, talks nonsense or refuses what it
+ * should not is lost for good: it is killed, and one message says so. This job, all later ones and unpacking
+ * are then done by the host's kernels, because weights and tiles lie in the shared arena. So the session goes
+ * on with the same bits. */
 #ifdef TERN_HEXAGON
 #include "base/cpu.h"
 #include "kernels/kernels.h"
@@ -36,7 +36,7 @@ _Static_assert((int)TN_HEX_MAX_OPS == (int)TN_NPU_MAX_OPS && TN_NPU_OUT_F32 == 0
                    TN_NPU_OUT_U8 == 2 && TN_NPU_OUT_S8 == 3,
                "messages speak npu.h");
 
-/* The used part of the arena, in order of place. */
+/* A block is a used part of the arena. Blocks are in the order of their places. */
 typedef struct block {
     struct block *next;
     uint32_t at, room, n_bytes;
@@ -61,7 +61,7 @@ typedef struct hexagon {
     bool id_used[TN_HEX_MAX_GRAPHS];
 } hexagon;
 
-/* One loaded graph: its number and the places of its constants. */
+/* A loaded graph has a number and the places of its constants. */
 typedef struct resident {
     uint32_t id;
 } resident;
@@ -76,7 +76,7 @@ static void lose(hexagon *h, const char *why) {
         tn_log(h->dev->ctx, TERN_LOG_WARN, "the Hexagon DSP is lost: %s; the CPU goes on in its place", why);
 }
 
-/* The DSP's status; 0: it is lost (now). */
+/* Returns the DSP's status, or 0 when the DSP is lost. */
 static uint32_t ask_for(hexagon *h, tn_hex_request *g, int limit_ms) {
     tn_hex_reply r = {0};
     if (h->lost) return 0;
@@ -92,8 +92,8 @@ static uint32_t ask_for(hexagon *h, tn_hex_request *g, int limit_ms) {
     return 0;
 }
 
-/* For what it has no reason to refuse. work: multiply-adds; the slowest DSP in mind, a busy machine's
- * emulator, does more than 10^5 a ms. */
+/* Asks for what the DSP has no reason to refuse. work is the number of multiply-adds. It sets the limit with
+ * the slowest DSP in mind: a busy machine's emulator does more than 10^5 a ms. */
 static bool ask(hexagon *h, tn_hex_request *g, uint64_t work) {
     uint64_t more_ms = work / 100000;
     uint32_t st = ask_for(h, g, h->wait_ms + (int)(more_ms < 3600000 ? more_ms : 3600000));
@@ -103,7 +103,7 @@ static bool ask(hexagon *h, tn_hex_request *g, uint64_t work) {
 
 /* ---- arena ----------------------------------------------------------------------------------------- */
 
-/* 0 for what lies elsewhere. */
+/* Returns a pointer's place in the arena, or 0 for what lies elsewhere. */
 static uint32_t place(const hexagon *h, const void *p) {
     uintptr_t off = (uintptr_t)p - (uintptr_t)h->link->arena;
     return p && off < h->link->arena_bytes ? (uint32_t)off : 0;
@@ -172,8 +172,8 @@ static uint32_t width_of(const tn_npu_op *op) {
     return op->out == TN_NPU_OUT_F32 || op->out == TN_NPU_OUT_S32 ? 4 : 1;
 }
 
-/* Rows row0..row0+n-1 and columns col0[i]..+cols[i]-1 (none: the op waits) of the ops. Rows and K of
- * elsewhere pass through the window. */
+/* Runs rows row0..row0+n-1 and columns col0[i]..+cols[i]-1 of the ops; an op without columns waits. Rows and
+ * K from elsewhere pass through the window. */
 static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, const int32_t *col0,
                       const int32_t *cols) {
     const tn_npu_graph *g = j->graph;
@@ -233,7 +233,8 @@ static bool run_piece(hexagon *h, const tn_npu_job *j, int32_t row0, int32_t n, 
     return true;
 }
 
-/* As many rows at once as the window takes, of as many ops, and of Q.K as many columns. */
+/* Runs a job in pieces: as many rows at once as the window takes, of as many ops, and for Q.K as many
+ * columns. */
 static bool run_job(hexagon *h, const tn_npu_job *j) {
     const tn_npu_graph_desc *d = &j->graph->desc;
     bool qk = d->kind == TN_NPU_QK;
@@ -330,7 +331,7 @@ static void unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *bits, in
 
 /* ---- graphs ---------------------------------------------------------------------------------------- */
 
-/* Places of an op's tiles and bias. Those of borrowed weights are copied once, for all graphs. */
+/* Finds the places of an op's tiles and bias. Those of borrowed weights are copied once, for all graphs. */
 static tern_status constants(tn_npu_device *d, tn_npu_graph *g, int32_t i, uint32_t *tiles, uint32_t *bias,
                              tern_error *err) {
     hexagon *h = d->impl;

@@ -1,5 +1,5 @@
-/* npu/host.c - the processor's own integer unit as a device: worker threads over the kernels of gemm_s8.h.
- * A job is cut into parts by output columns, so that each weight is read by one thread only. Submitted jobs
+/* npu/host.c - the processor's own integer unit as a device: worker threads over the kernels of gemm_s8.h. A
+ * job is cut into parts by output columns, so that each weight is read by one thread only. Submitted jobs
  * queue in order; workers, and whoever helps, claim parts of the oldest. */
 #include "base/cpu.h"
 #include "kernels/kernels.h"
@@ -18,7 +18,7 @@ _Static_assert(GROUP % TN_TILE_N == 0, "groups are whole tiles");
 _Static_assert((int)GROUP == (int)TN_NPU_BLOCK && (int)GROUP == (int)TN_PACKED_BLOCK,
                "packed weights are found by the same blocks");
 
-/* A buffer of tiles for one thread that works on packed weights. */
+/* A buffer of tiles is for one thread that works on packed weights. */
 typedef struct scratch {
     int8_t *tiles;
     size_t n_bytes;
@@ -49,8 +49,8 @@ typedef struct host {
 static int32_t n_groups(int32_t n_cols) { return (n_cols + GROUP - 1) / GROUP; }
 
 /* Whoever works on packed weights takes a buffer and gives it back. Loading a graph has made one that is
- * large enough; more are made as more threads ask at once, and where there is no memory for that they wait
- * for each other. */
+ * large enough. More are made as more threads ask at once; where there is no memory for that they wait for
+ * each other. */
 static scratch take_scratch(host *h, size_t n_bytes) {
     pthread_mutex_lock(&h->scratch_mu);
     if (n_bytes < h->scratch_bytes) n_bytes = h->scratch_bytes; /* all of one size */
@@ -107,7 +107,7 @@ static void run_packed(host *h, const tn_npu_weights *w, const tn_gemm_s8_args *
     give_scratch(h, s);
 }
 
-/* Columns [c0, c1) of one op, all rows, rows_per_run at a time. h: NULL where weights are tiles. */
+/* Computes columns [c0, c1) of one op, all rows, rows_per_run at a time. h is NULL where weights are tiles. */
 static void run_cols(const tn_kernels *k, host *h, const tn_npu_job *j, int32_t i_op, int32_t c0,
                      int32_t c1) {
     const tn_npu_graph *g = j->graph;
@@ -178,7 +178,7 @@ static int32_t n_parts(const tn_npu_device *d, const tn_npu_job *j) {
 
 /* ---- queue ----------------------------------------------------------------------------------------- */
 
-/* Claim and run one part. mu is held on entry and on return. false: nothing to claim. */
+/* Claims and runs one part. mu is held on entry and on return. Returns false when there is nothing to claim. */
 static bool run_one(host *h) {
     tn_npu_job *j = h->head;
     if (!j) return false;

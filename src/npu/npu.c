@@ -131,7 +131,7 @@ uint64_t tn_npu_used_bytes(tn_npu_device *d) {
     return used;
 }
 
-/* Account n_bytes of one object before they are allocated. */
+/* Accounts n_bytes of one object before they are allocated. */
 static tern_status reserve(tn_npu_device *d, uint64_t n_bytes, const char *what, tern_error *err) {
     uint64_t cap = d->caps.memory_cap_bytes;
     pthread_mutex_lock(&d->mu);
@@ -198,7 +198,7 @@ void tn_npu_mem_free(tn_npu_device *d, void *p) {
 
 /* ---- weights --------------------------------------------------------------------------------------- */
 
-/* The block of a weights object: tiles | col_sum | scale | bias, each part rounded up to a cache line. */
+/* The block of a weights object is tiles | col_sum | scale | bias, each part rounded up to a cache line. */
 typedef struct weights_plan {
     uint64_t off_col_sum, off_scale, off_bias, n_bytes;
 } weights_plan;
@@ -422,18 +422,18 @@ tern_status tn_npu_compile(tn_npu_device *d, const tn_npu_graph_desc *desc, tn_n
 
 const tn_npu_graph_desc *tn_npu_graph_get(const tn_npu_graph *g) { return &g->desc; }
 
-/* Where an op's frozen constants lie in the graph's block, in floats. */
+/* The plan of an op says where its frozen constants lie in the graph's block, in floats. */
 typedef struct op_plan {
     uint64_t off, n_padded; /* scale, then bias where the graph has its own */
     bool own_bias;
 } op_plan;
 
-/* Accumulators as they are need no factors; but a backend with a load of its own gets them for every op. */
+/* Accumulators as they are need no factors. But a backend with a load of its own gets them for every op. */
 static int32_t n_factors(const tn_npu_graph *g, const tn_npu_op *op) {
     return op->out == TN_NPU_OUT_S32 && !g->dev->be->load ? 1 : op->n;
 }
 
-/* Returns the floats of all ops. */
+/* Plans all ops and returns how many floats they take. */
 static uint64_t plan_ops(const tn_npu_graph *g, op_plan *plan) {
     uint64_t at = 0;
     for (int i = 0; i < g->desc.n_ops; i++) {
@@ -450,7 +450,7 @@ uint64_t tn_npu_load_bytes(const tn_npu_graph *g) {
     return plan_ops(g, plan) * sizeof(float);
 }
 
-/* Freeze an op's factors and addends; padding gets 0. */
+/* Freezes an op's factors and addends; padding gets 0. */
 static tern_status freeze_op(tn_npu_graph *g, int i, const op_plan *plan, tern_error *err) {
     const tn_npu_op *op = &g->desc.ops[i];
     const tn_npu_weights *w = g->weights[i];
@@ -488,7 +488,7 @@ static tern_status check_binding(const tn_npu_graph *g, tn_npu_weights *const *w
     return TERN_OK;
 }
 
-/* Where the blocks of packed weights begin. */
+/* Notes where the blocks of packed weights begin. */
 static tern_status index_packed(const tn_npu_graph *g, tn_npu_weights *const *weights, tern_error *err) {
     for (int i = 0; i < g->desc.n_ops; i++) {
         tn_npu_weights *w = weights[i];
@@ -512,8 +512,8 @@ static tern_status index_packed(const tn_npu_graph *g, tn_npu_weights *const *we
     return TERN_OK;
 }
 
-/* Take or drop the graph's references. Taking fails, changing nothing, where weights cannot be shared and are
- * in use. */
+/* Both take or drop the graph's references. Taking fails and changes nothing where weights cannot be shared
+ * and are in use. */
 static bool bind_weights(tn_npu_graph *g, tn_npu_weights *const *weights) {
     tn_npu_device *d = g->dev;
     bool ok = true;

@@ -8,10 +8,9 @@
  *
  * device:  opened once, shared by threads, closed after everything it lent.
  * weights: the constants of one linear (tiles, scales, bias) in the device's memory and native tile layout.
- * Filled by the
- *          caller before the first graph that uses them is loaded, then read-only. Reference counted; where
- *          the device says so (shares_weights) any number of graphs, such as M = 256 for prefill and M = 1
- *          for decode, use one copy.
+ *          The caller fills them before the first graph that uses them is loaded; then they are read-only.
+ *          They are reference counted. Where the device says so (shares_weights) any number of graphs, such
+ *          as M = 256 for prefill and M = 1 for decode, use one copy.
  * graph:   describe -> compile (or deserialise) -> load (binds weights, becomes resident) -> execute ->
  *          unload/close. Immutable while loaded: any number of threads may execute it at once.
  * job:     one execution. A plain struct owned by the caller; executing allocates nothing.
@@ -41,8 +40,8 @@ struct tn_kernels;
 
 /* ---- device ---------------------------------------------------------------------------------------- */
 
-/* How the device wants an [N][K] s8 matrix: tiles of tile_n channels by tile_k inputs, channel by channel
- * inside a tile, tiles ordered by k, then n. Element (n,k) lies at
+/* A layout says how the device wants an [N][K] s8 matrix: tiles of tile_n channels by tile_k inputs, channel
+ * by channel inside a tile, tiles ordered by k, then n. Element (n,k) lies at
  *   ((n/tile_n) * ceil(K/tile_k) + k/tile_k) * tile_n * tile_k + (n%tile_n) * tile_k + k%tile_k
  * and what is beyond N and K is zero. 1x1 is plain row-major. The id changes when the meaning of the bytes
  * does. */
@@ -54,13 +53,13 @@ typedef struct tn_npu_layout {
 enum { TN_NPU_LAYOUT_ROWS = 1, TN_NPU_LAYOUT_16X4 = 2, TN_NPU_LAYOUT_32X4 = 3 };
 
 uint64_t tn_npu_tiles_bytes(const tn_npu_layout *l, int64_t n, int64_t k);
-/* Pack rows n0..n1-1 of W (row-major [n1-n0][K] at w, n0 a multiple of tile_n) into the tiles of an [N][K]
- * matrix, padding included when n1 is N; col_sum[n] = sum_k W[n][k] for those rows, 0 for the padding. */
+/* Packs rows n0..n1-1 of W (row-major [n1-n0][K] at w, n0 a multiple of tile_n) into the tiles of an [N][K]
+ * matrix, padding included when n1 is N. col_sum[n] = sum_k W[n][k] for those rows, and 0 for the padding. */
 void tn_npu_tiles_pack(const tn_npu_layout *l, int8_t *tiles, int32_t *col_sum, const int8_t *w, int64_t n0,
                        int64_t n1, int64_t k);
-/* Row n of the matrix: out [K]. */
+/* Reads row n of the matrix: out [K]. */
 void tn_npu_tiles_row(const tn_npu_layout *l, const int8_t *tiles, int64_t n, int64_t k, int8_t *out);
-/* Column i_k (one input channel's weights) of an [N][K] matrix: out [N]. */
+/* Reads column i_k of an [N][K] matrix, which is one input channel's weights: out [N]. */
 void tn_npu_tiles_column(const tn_npu_layout *l, const int8_t *tiles, int64_t n, int64_t k, int64_t i_k,
                          int8_t *out);
 
@@ -109,55 +108,55 @@ typedef struct tn_npu_options {
 
 void tn_npu_options_defaults(tn_npu_options *o);
 
-/* Names of the backends built in, in order of preference; NULL beyond the last. */
+/* Returns the names of the backends built in, in order of preference, and NULL beyond the last. */
 const char *tn_npu_backend_name(size_t i);
 
-/* opt may be NULL. ctx is borrowed and outlives the device. */
+/* Opens a device. opt may be NULL. ctx is borrowed and outlives the device. */
 tern_status tn_npu_open(tn_ctx *ctx, const char *backend, const tn_npu_options *opt, tn_npu_device **out,
                         tern_error *err);
 void tn_npu_close(tn_npu_device **d);
 const tn_npu_caps *tn_npu_device_caps(const tn_npu_device *d);
 uint64_t tn_npu_used_bytes(tn_npu_device *d); /* of memory_cap_bytes */
 
-/* Memory the device reads and writes directly, 64-byte aligned, not cleared, counted against the cap. Jobs
- * take any pointer; a device with its own address space copies what does not come from here. */
+/* Lends memory that the device reads and writes directly: 64-byte aligned, not cleared, counted against the
+ * cap. Jobs take any pointer; a device with its own address space copies what does not come from here. */
 tern_status tn_npu_mem_alloc(tn_npu_device *d, uint64_t n_bytes, void **out, tern_error *err);
 void tn_npu_mem_free(tn_npu_device *d, void *p); /* NULL-safe */
 
 /* ---- weights --------------------------------------------------------------------------------------- */
 
-/* tiles: tn_npu_tiles_bytes(); the others: [N rounded up to tile_n], padding 0. bias is NULL for weights
- * without one. */
+/* tiles has tn_npu_tiles_bytes(); the others are [N rounded up to tile_n], with padding 0. bias is NULL for
+ * weights without one. */
 typedef struct tn_npu_weights_data {
     int8_t *tiles; /* values in [-127,127], 64-byte aligned; NULL: packed */
     int32_t *col_sum;
     float *scale; /* finite, per output channel */
     float *bias;
     /* Where the device has weightlets, borrowed weights may come as such instead of tiles (kernels/unpack.h):
-     * channels of 1..8 bits. They are looked at when a graph that uses them is loaded; other widths than
-     * packed_bytes are made of: TERN_E_FORMAT then. */
+     * channels of 1..8 bits. They are looked at when a graph that uses them is loaded. Widths that do not add
+     * up to packed_bytes are TERN_E_FORMAT then. */
     const uint8_t *packed, *bits;
     uint64_t packed_bytes;
 } tn_npu_weights_data;
 
-/* Device memory for an [N][K] matrix, not cleared. The caller fills all of it, padding included (unpacking
- * goes straight into the device's memory), before loading a graph that uses it. */
+/* Makes device memory for an [N][K] matrix, not cleared. The caller fills all of it, padding included, before
+ * loading a graph that uses it. So unpacking goes straight into the device's memory. */
 tern_status tn_npu_weights_open(tn_npu_device *d, int64_t n, int64_t k, bool has_bias, tn_npu_weights **out,
                                 tern_error *err);
-/* The same over memory of the caller (a mapped package), which outlives the weights. Counted against the cap
- * as well, but for tiles in memory that tn_npu_mem_alloc lent. */
+/* Does the same over memory of the caller (a mapped package), which outlives the weights. It is counted
+ * against the cap as well, but for tiles in memory that tn_npu_mem_alloc lent. */
 tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const tn_npu_weights_data *data,
                                   tn_npu_weights **out, tern_error *err);
-/* Where caps.unpacks, and tiles lie in memory that tn_npu_mem_alloc lent: weightlets to tiles by the device,
- * arguments as those of tn_weightlets_unpack (kernels/unpack.h). Threads may unpack parts of one matrix at
- * once. false, nothing done: the caller's work. */
+/* Lets the device unpack weightlets to tiles, where caps.unpacks and the tiles lie in memory that
+ * tn_npu_mem_alloc lent. Arguments are those of tn_weightlets_unpack (kernels/unpack.h). Threads may unpack
+ * parts of one matrix at once. Returns false when nothing was done and the work is the caller's. */
 bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1,
                    int64_t k, int8_t *tiles);
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
 tn_npu_weights *tn_npu_weights_ref(tn_npu_weights *w);
 void tn_npu_weights_close(tn_npu_weights **w); /* drops one reference */
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w);
-/* What an [N][K] matrix will take of the memory cap: for placement under it. */
+/* Returns what an [N][K] matrix will take of the memory cap, for placement under it. */
 uint64_t tn_npu_weights_need(const tn_npu_device *d, int64_t n, int64_t k, bool has_bias);
 
 /* ---- graph ----------------------------------------------------------------------------------------- */
@@ -169,7 +168,7 @@ typedef enum tn_npu_kind {
     TN_NPU_N_KINDS
 } tn_npu_kind;
 
-/* Only the first value of these is accepted; the others exist so that a wish for them is refused by name. */
+/* Only the first value of these is accepted. The others exist so that a wish for them is refused by name. */
 typedef enum tn_npu_act_quant {
     TN_NPU_ACT_PER_TENSOR,
     TN_NPU_ACT_PER_TOKEN,
@@ -206,29 +205,30 @@ typedef struct tn_npu_graph_desc {
     tn_npu_op ops[TN_NPU_MAX_OPS];
 } tn_npu_graph_desc;
 
-/* TERN_E_UNSUPPORTED: the description breaks a rule of the device or of all devices. TERN_E_LIMIT: too large
- * for it. */
+/* Compiles a graph. TERN_E_UNSUPPORTED means that the description breaks a rule of the device or of all
+ * devices, TERN_E_LIMIT that it is too large for it. */
 tern_status tn_npu_compile(tn_npu_device *d, const tn_npu_graph_desc *desc, tn_npu_graph **out,
                            tern_error *err);
-/* Bytes of the compiled graph; writes at most cap of them and returns how many there are. */
+/* Writes at most cap bytes of the compiled graph and returns how many there are. */
 size_t tn_npu_serialise(const tn_npu_graph *g, void *buf, size_t cap);
-/* Never trusts the bytes: TERN_E_FORMAT when damaged, TERN_E_UNSUPPORTED from another version or device. */
+/* Reads a compiled graph and never trusts the bytes. Damaged ones are TERN_E_FORMAT, those of another version
+ * or device TERN_E_UNSUPPORTED. */
 tern_status tn_npu_deserialise(tn_npu_device *d, const void *buf, size_t n_bytes, tn_npu_graph **out,
                                tern_error *err);
-/* Make the graph resident. weights: one per op in order (linears; the graph takes references), NULL for Q.K.
- */
+/* Makes the graph resident. weights has one per op in order for linears (the graph takes references) and is
+ * NULL for Q.K. */
 tern_status tn_npu_load(tn_npu_graph *g, tn_npu_weights *const *weights, tern_error *err);
 void tn_npu_unload(tn_npu_graph *g); /* waits for its jobs; the compiled graph may be loaded again */
 void tn_npu_graph_close(tn_npu_graph **g);
 uint64_t
 tn_npu_load_bytes(const tn_npu_graph *g); /* device memory the graph takes while loaded, beside its weights */
-/* The description with its defaults filled in. */
+/* Returns the description with its defaults filled in. */
 const tn_npu_graph_desc *tn_npu_graph_get(const tn_npu_graph *g);
 
 /* ---- execution ------------------------------------------------------------------------------------- */
 
-/* Fill the first part, leave the rest zero. Must stay in place, with its buffers, until it is done; may then
- * be reused. */
+/* Fill the first part and leave the rest zero. A job stays in place, with its buffers, until it is done; then
+ * it may be used again. */
 struct tn_npu_job {
     tn_npu_graph *graph;
     int32_t n_rows; /* 1..m; input rows from here on are not read, output rows unspecified */
@@ -240,12 +240,12 @@ struct tn_npu_job {
         int32_t n_pos;   /* 1..n; output columns from here on are unspecified, K is read to the end of the
                             tile begun */
     } k[TN_NPU_MAX_OPS]; /* Q.K only */
-    /* Called once, on a thread of the device or in submit, before the job counts as done. May submit other
-     * jobs. NULL: none. */
+    /* on_done is called once, on a thread of the device or in submit, before the job counts as done. It may
+     * submit other jobs. NULL means none. */
     void (*on_done)(void *user, tn_npu_job *job, tern_status st);
     void *user;
 
-    /* the device's own */
+    /* These are the device's own. */
     tn_npu_job *next;
     int32_t next_part, n_parts, n_left;
     tern_status status;
@@ -254,19 +254,20 @@ struct tn_npu_job {
 
 typedef enum tn_npu_job_state { TN_NPU_JOB_IDLE, TN_NPU_JOB_RUNNING, TN_NPU_JOB_DONE } tn_npu_job_state;
 
-/* Queue the job and return. TERN_E_INVALID (nothing queued) for a job the graph cannot run. Jobs start in
- * order. */
+/* Queues the job and returns. A job that the graph cannot run is TERN_E_INVALID, and nothing is queued. Jobs
+ * start in order. */
 tern_status tn_npu_submit(tn_npu_job *job, tern_error *err);
 bool tn_npu_done(const tn_npu_job *job);  /* poll; acquires the outputs */
 tern_status tn_npu_wait(tn_npu_job *job); /* returns the job's status: TERN_OK or TERN_E_DEVICE */
 
-/* Where has_parts: run part i of n of a job on the calling thread, without submitting it. The parts of a job
+/* Runs part i of n of a job on the calling thread, where has_parts, without submitting it. The parts of a job
  * may run on several threads at once, each exactly once; together they are the whole execution. The caller
  * orders them. */
 tern_status tn_npu_run_part(const tn_npu_job *job, int32_t i, int32_t n, tern_error *err);
-/* Parts into which the device itself would cut this job: as many as are worth a thread each. */
+/* Returns into how many parts the device itself would cut this job: as many as are worth a thread each. */
 int32_t tn_npu_n_parts(const tn_npu_job *job);
-/* Lend the calling thread: run one part of the oldest submitted job. false: nothing to do. */
+/* Lends the calling thread: it runs one part of the oldest submitted job. Returns false when there is nothing
+ * to do. */
 bool tn_npu_help(tn_npu_device *d);
 
 #endif

@@ -9,8 +9,8 @@
 
 enum { MAX_RUNS = 101 };
 
-/* Everything a graph of one shape needs to run. Filled step by step and torn down whole, however far it got.
- */
+/* A rig has everything that a graph of one shape needs to run. It is filled step by step and torn down whole,
+ * however far it got. */
 typedef struct rig {
     tn_npu_device *dev;
     tn_npu_graph *graph;
@@ -24,7 +24,8 @@ void tn_npu_profile_defaults(tn_npu_profile_options *o) {
     *o = (tn_npu_profile_options){.n_runs = 7, .max_s = 0.5, .evict_bytes = 64 << 20};
 }
 
-/* Arbitrary legal weights: bytes in [-63, 64]. Column sums are left 0: they do not change the time. */
+/* Fills with arbitrary legal weights, bytes in [-63, 64]. Column sums are left 0, because they do not change
+ * the time. */
 static void fill(int8_t *p, uint64_t n_bytes) {
     tn_rng rng = {1};
     for (uint64_t i = 0; i < n_bytes; i += 8) {

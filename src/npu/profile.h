@@ -1,6 +1,6 @@
-/* npu/profile.h - how long a graph takes on a device: chosen chunk lengths, equivalent shapes and the
- * scheduler's estimates rest on it. Measured as the scheduler would see it, from submit to the end of wait,
- * on throw-away weights and buffers of the right shapes (they count against the memory cap while it runs). */
+/* npu/profile.h - how long a graph takes on a device. Chunk lengths, equivalent shapes and the scheduler's
+ * estimates rest on it. A time is measured as the scheduler would see it, from submit to the end of wait, on
+ * throw-away weights and buffers of the right shapes, which count against the memory cap while it runs. */
 #ifndef TN_NPU_PROFILE_H
 #define TN_NPU_PROFILE_H
 
@@ -22,13 +22,13 @@ typedef struct tn_npu_timing {
 
 void tn_npu_profile_defaults(tn_npu_profile_options *o);
 
-/* opt may be NULL. */
+/* Measures a graph. opt may be NULL. */
 tern_status tn_npu_profile(tn_npu_device *d, const tn_npu_graph_desc *desc, const tn_npu_profile_options *opt,
                            tn_npu_timing *out, tern_error *err);
 
-/* Equivalent shapes (llm.npu 3.2): profiles desc as one product of m rows and with every rows_per_run the
- * device suggests, and sets desc->rows_per_run to the fastest (shortest run). Leaving m whole wins unless
- * another is 2 % faster. timing (may be NULL) gets the winner's. */
+/* Finds the equivalent shape (llm.npu 3.2). It profiles desc as one product of m rows and with every
+ * rows_per_run the device suggests, and sets desc->rows_per_run to the fastest (shortest run). Leaving m
+ * whole wins unless another is 2 % faster. timing, which may be NULL, gets the winner's. */
 tern_status tn_npu_best_split(tn_npu_device *d, tn_npu_graph_desc *desc, const tn_npu_profile_options *opt,
                               tn_npu_timing *timing, tern_error *err);
 

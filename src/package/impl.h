@@ -6,11 +6,11 @@
 #include "package/npu_model.h"
 
 /* ---- meta.c ---- */
-/* What sparse attention needs; a package without it works but for that. */
+/* Reads what sparse attention needs. A package without it works in every other way. */
 tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err);
 
 /* ---- sites.c ---- */
-/* The small tensors of a section: where they are, or will be. */
+/* A section view says where the small tensors of a section are, or will be. */
 typedef struct section_view {
     const char *base;
     const tn_pkg_record *records;
@@ -18,33 +18,35 @@ typedef struct section_view {
 } section_view;
 
 section_view tn_section_view(const tn_npu_model *m, int layer);
-/* The payload of a record that must have exactly n_bytes; NULL with err filled when it is missing or odd. */
+/* Returns the payload of a record that must have exactly n_bytes, or NULL with err filled when it is missing
+ * or odd. */
 const void *tn_section_payload(const section_view *v, tn_role role, tn_pkg_part part, uint64_t n_bytes,
                                int layer, tern_error *err);
 tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hparams *h, int layer,
                               tn_role role, bool required, float **out, tern_error *err);
-/* The large record of a linear, tiles or (layers only) weightlets, of the right shape. */
+/* Returns the large record of a linear, of the right shape: tiles or, in layers only, weightlets. */
 const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer,
                                       tern_error *err);
-/* Output channels as the device's tiles hold them. */
+/* Returns how many output channels the device's tiles hold. */
 static inline uint64_t tn_padded(const tn_npu_model *m, int64_t n) {
     int64_t tile_n = m->layout->tile_n;
     return (uint64_t)((n + tile_n - 1) / tile_n * tile_n);
 }
 
-/* Where the weights of a layer go: in the process's memory, or the device's. */
+/* A room says where the weights of a layer go: in the process's memory, or in the device's. */
 typedef struct tile_room {
     int8_t *at[2];
 } tile_room;
 
-/* Room for the small tensors of model (-1) or layer, and for its weights (-1: lm_head and embedding). */
+/* The first makes room for the small tensors of model (-1) or a layer, the second for its weights (-1:
+ * lm_head and embedding). */
 tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err);
 tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err);
-/* Which sites are the device's, under a cap of its memory. */
+/* Decides which sites are the device's, under a cap of its memory. */
 tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err);
-/* Weights go to the room, which shrinks, unless they are used where they are mapped. */
+/* Opens a site. Its weights go to the room, which shrinks, unless they are used where they are mapped. */
 tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_error *err);
-/* The hot channels and their rows are there. */
+/* Reads the hot channels; their rows are there. */
 tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, tern_error *err);
 
 #endif

@@ -71,7 +71,8 @@ static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALI
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
-/* Bytes of a piece that belong to the tensor: direct reads bring what lies behind it too. */
+/* Checks a piece. Only some of its bytes belong to the tensor, because direct reads bring what lies behind it
+ * too. */
 static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, uint64_t n, tern_error *err) {
     const unit *u = user;
     const unit_op *op =
@@ -82,7 +83,7 @@ static tern_status check_piece(void *user, const tn_aio_read *r, uint64_t at, ui
                         n < size - at ? n : size - at, err);
 }
 
-/* Under mu: queue the reads of every unit whose place is free. */
+/* Queues the reads of every unit whose place is free. The caller holds mu. */
 static void pump(tn_loader *l) {
     while (l->aio && l->n_submitted < l->n_units && l->graph_units[l->n_submitted].after < l->n_prefix) {
         unit *u = &l->units[l->n_submitted++];
@@ -114,7 +115,7 @@ static tern_status failed_before(tn_loader *l, tern_error *err) {
 
 static bool is_loaded(const unit *u) { return atomic_load_explicit(&u->loaded, memory_order_acquire); }
 
-/* The widths of its channels came with the layer's small tensors. */
+/* Finds a unit's weightlets. The widths of its channels came with the layer's small tensors. */
 static tern_status find_weightlets(unit *u, tern_error *err) {
     const tn_npu_model *m = u->l->m;
     size_t n;
@@ -169,7 +170,7 @@ static bool in_ring(const tn_loader *l, const tn_pkg_record *r) {
     return r && r->part == TN_PKG_WEIGHTLETS && !tn_npu_stays_packed(l->m, r);
 }
 
-/* Bytes that pass through the ring. */
+/* Counts the bytes that pass through the ring. */
 static uint64_t packed_bytes(const unit *u) {
     uint64_t n = 0;
     for (int32_t i = 0; i < u->n_ops; i++)
@@ -354,7 +355,7 @@ const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
 /* ---- life -------------------------------------------------------------------------------------------------
  */
 
-/* Places in the ring, taken in order; a unit's place may be one that others had. */
+/* Gives places in the ring, in order. A unit's place may be one that others had. */
 static tern_status place_in_ring(tn_loader *l, uint64_t ring_bytes, tern_error *err) {
     uint64_t most = 0, total = 0, size;
     for (int32_t i = 0; i < l->n_units; i++) {
@@ -423,7 +424,7 @@ static void add_small(tn_loader *l, int32_t layer) {
                                    .user = u};
 }
 
-/* One linear of a unit, and where the model wants it. */
+/* Adds one linear of a unit, and where the model wants it. */
 static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, int64_t n) {
     unit_op *op = &u->ops[u->n_ops++];
     bool unpacked = in_ring(u->l, r);

@@ -36,7 +36,8 @@ static float float_of(reader *r, const char *key) {
     return (float)d;
 }
 
-/* From min to max, min itself only where it is 0 and `zero` allows it: what config.json and GGUF are held to. */
+/* Reads a number from min to max; min itself counts only where it is 0 and `zero` allows it. config.json and
+ * GGUF are held to the same ranges. */
 static float range_of(reader *r, const char *key, float min, float max, bool zero) {
     float v = float_of(r, key);
     if (!((v > min || (zero && v == 0)) && v < max)) miss(r, key);
@@ -141,7 +142,7 @@ static tern_status load_meta(tn_ctx *ctx, const tn_pkg *pkg, json_t **meta, tern
     return TERN_OK;
 }
 
-/* n positive numbers; false where the array is anything else. */
+/* Reads n positive numbers. Returns false where the array is anything else. */
 static bool numbers_of(const json_t *a, float *out, size_t n) {
     bool ok = json_array_size(a) == n;
     for (size_t i = 0; ok && i < n; i++) {
@@ -152,7 +153,7 @@ static bool numbers_of(const json_t *a, float *out, size_t n) {
     return ok;
 }
 
-/* What sparse attention needs; a package without it works but for that. */
+/* Reads what sparse attention needs. A package without it works in every other way. */
 tern_status tn_npu_model_read_heads(tn_npu_model *m, const tn_hparams *h, tern_error *err) {
     json_t *meta;
     TN_TRY(load_meta(m->ctx, m->pkg, &meta, err));

@@ -62,7 +62,7 @@ static tern_status open_layer(tn_npu_model *m, const tn_hparams *h, int layer, t
     return TERN_OK;
 }
 
-/* The package's compiled graphs; a package without them has to be compiled. */
+/* Opens the package's compiled graphs. A package without them has to be compiled. */
 static tern_status open_pkg_graphs(tn_npu_model *m, tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_GRAPHS, -1);
     if (!s) return TERN_OK;
@@ -92,7 +92,7 @@ static tern_status read_tokenizer(tn_npu_model *m, uint8_t **blob, tern_error *e
     return tn_pkg_read(m->pkg, s, *blob, err);
 }
 
-/* Takes the blob. */
+/* Opens the tokenizer and takes the blob. */
 static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, uint8_t *blob, tern_error *err) {
     if (!blob) return TERN_OK;
     const tn_pkg_section *s = tn_pkg_find(m->pkg, TN_PKG_TOKENIZER, -1);
@@ -105,7 +105,7 @@ static tern_status open_tokenizer(tn_npu_model *m, tn_model *model, uint8_t *blo
     return TERN_OK;
 }
 
-/* Arrays of the size that the index says. */
+/* Makes the arrays, of the size that the index says. */
 static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *path,
                                const tn_npu_model_options *opt, tern_error *err) {
     tn_ctx *ctx = m->ctx;
@@ -137,7 +137,7 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     return TERN_OK;
 }
 
-/* What was asked for must be what the device can do. */
+/* Checks that what was asked for is what the device can do. */
 static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt, tern_error *err) {
     const tn_npu_caps *caps = tn_npu_device_caps(m->dev);
     TN_FAIL_IF(caps->layout.id != TN_NPU_LAYOUT_16X4, err, TERN_E_UNSUPPORTED,
@@ -194,7 +194,7 @@ static tern_status open_device(tn_npu_model *m, const tn_npu_model_options *opt,
     return TERN_OK;
 }
 
-/* Graphs and room for everything; then the weights begin to come in. */
+/* Makes graphs and room for everything; then the weights begin to come in. */
 static tern_status open_weights(tn_npu_model *m, tn_pool *pool, const char *path,
                                 const tn_npu_model_options *opt, tern_error *err) {
     tn_model *model = m->model;

@@ -42,7 +42,7 @@ typedef enum tn_load_mode {
 
 bool tn_load_mode_parse(const char *name, tn_load_mode *out); /* "stream", "overlap", "sequential", "mmap" */
 
-/* How weights of fewer than 8 bits lie in memory. */
+/* The form says how weights of fewer than 8 bits lie in memory. */
 typedef enum tn_weights_form {
     TN_WEIGHTS_TILES,  /* unpacked once, when they are loaded */
     TN_WEIGHTS_PACKED, /* as they are in the file; each product unpacks what it reads */
@@ -53,7 +53,7 @@ typedef enum tn_weights_form {
 
 bool tn_weights_form_parse(const char *name, tn_weights_form *out); /* "tiles", "packed", "auto" */
 
-/* What lab/tune.h found best for a package on this machine. */
+/* tn_tuned is what lab/tune.h found best for a package on this machine. */
 typedef struct tn_tuned {
     uint64_t fingerprint; /* of the package; 0: nothing is known */
     int32_t chunk;
@@ -74,8 +74,8 @@ typedef struct tn_npu_site {
     tn_npu_weights_data
         image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* lm_head has the decode form only */
-    /* Without chunk sharing: graphs of their own, with weights of their own, for the chunks of a wave after
-     * the first; else NULL. */
+    /* Without chunk sharing these are graphs of their own, with weights of their own, for the chunks of a
+     * wave after the first; else they are NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
     bool rotated;            /* inputs pass through kernels/hadamard.h before they are quantised */
@@ -110,7 +110,7 @@ typedef struct tn_npu_model {
         max_stride; /* over sites with outlier paths: outputs; over all: inputs, in_stride */
     bool any_outliers;
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
-    /* embedding rows for look-up: s8 tiles and their scales */
+    /* The embedding rows are looked up here: s8 tiles and their scales. */
     const int8_t *embd_tiles;
     const float *embd_scale;
     const uint32_t *embd_tile_hash;
@@ -125,8 +125,8 @@ typedef struct tn_npu_model {
     int32_t n_compiled;           /* graphs that were not in the package in this form */
     uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
     bool no_chunk_sharing;
-    /* for sparse attention; NULL in packages that do not say: mean scales of Q and K [n_layers], importance
-     * of the heads [n_layers][n_heads] */
+    /* These are for sparse attention, and NULL in packages that do not say: mean scales of Q and K
+     * [n_layers], importance of the heads [n_layers][n_heads]. */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
     tn_attn_times attn_times; /* measured where it was packed */
     tn_tuned tuned;           /* zeros: not tuned for this chunk length */
@@ -156,13 +156,14 @@ typedef struct tn_npu_model_options {
     int32_t switch_blocks; /* 0 = as many as are best */
 } tn_npu_model_options;
 
-/* Also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent). kern is borrowed. */
+/* Opens a package. It also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent).
+ * kern is borrowed. */
 tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern, const char *path,
                               const tn_npu_model_options *opt, tn_npu_model **out, tn_model **model,
                               tern_error *err);
 void tn_npu_model_close(tn_npu_model **m);
 
-/* Does the linear of this record stay packed in memory? */
+/* Tells whether the linear of this record stays packed in memory. */
 static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_record *r) {
     return m->packed && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_SHADOW);
 }
@@ -171,25 +172,25 @@ static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_
     return s->on_cpu ? m->cpu_dev : m->dev;
 }
 
-/* NULL where the layer has no such site. layer is ignored for lm_head. */
+/* Returns NULL where the layer has no such site. layer is ignored for lm_head. */
 static inline tn_npu_site *tn_npu_site_at(const tn_npu_model *m, int layer, tn_site s) {
     int32_t i = tn_program_site_index(&m->model->program, layer, s);
     return i < 0 ? NULL : &m->sites[i];
 }
 
-/* For the loader. The small tensors of a layer have been read: norms, hot rows. */
+/* The loader calls this when the small tensors of a layer have been read: norms, hot rows. */
 tern_status tn_npu_model_small_ready(tn_npu_model *m, int32_t layer, tern_error *err);
-/* A site's tiles are in place: its graphs become resident. */
+/* The loader calls this when a site's tiles are in place; its graphs become resident. */
 tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error *err);
 
-/* Embedding of one token: out [n_embd], unscaled. Before everything is loaded only of rows the loader was
- * asked for. */
+/* Reads the embedding of one token: out [n_embd], unscaled. Before everything is loaded it reads only rows
+ * that the loader was asked for. */
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out);
 
-/* What a package says of the times of sparse attention; zeros: nothing. */
+/* Reads what a package says of the times of sparse attention; zeros mean that it says nothing. */
 tern_status tn_package_attn_times(tn_ctx *ctx, const tn_pkg *pkg, tn_attn_times *out, tern_error *err);
 
-/* Only the hyperparameters of a package's META section (also fills scheme). */
+/* Reads only the hyperparameters of a package's META section, and fills scheme. */
 tern_status tn_package_hparams(tn_ctx *ctx, const tn_pkg *pkg, tn_hparams *h, char scheme[24],
                                char description[64], uint64_t *n_params, tern_error *err);
 

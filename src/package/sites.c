@@ -19,7 +19,8 @@ section_view tn_section_view(const tn_npu_model *m, int layer) {
     return v;
 }
 
-/* The payload of a record that must have exactly n_bytes; NULL with err filled when it is missing or odd. */
+/* Returns the payload of a record that must have exactly n_bytes, or NULL with err filled when it is missing
+ * or odd. */
 const void *tn_section_payload(const section_view *v, tn_role role, tn_pkg_part part, uint64_t n_bytes,
                                int layer, tern_error *err) {
     const tn_pkg_record *r = tn_pkg_record_find(v->records, v->n, (uint32_t)role, (uint32_t)part);
@@ -48,7 +49,7 @@ tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hpara
 
 static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN; }
 
-/* The large record of a linear, tiles or (layers only) weightlets, of the right shape. */
+/* Returns the large record of a linear, of the right shape: tiles or, in layers only, weightlets. */
 const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer,
                                       tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
@@ -64,7 +65,7 @@ const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64
     return NULL;
 }
 
-/* Scales, sums and biases of a linear, beside tiles (r NULL) or the weightlets of record r. */
+/* Finds scales, sums and biases of a linear, beside tiles (r NULL) or the weightlets of record r. */
 static tern_status linear_data(const tn_npu_model *m, const section_view *v, tn_role role, int64_t n,
                                int layer, int8_t *weights, const tn_pkg_record *r, tn_npu_weights_data *d,
                                tern_error *err) {
@@ -87,20 +88,20 @@ static tern_status linear_data(const tn_npu_model *m, const section_view *v, tn_
     return d->scale && (!has_bias || d->bias) ? TERN_OK : TERN_E_FORMAT;
 }
 
-/* Are the site's graphs loaded one at a time? The head has one form only. */
+/* Tells whether the site's graphs are loaded one at a time. The head has one form only. */
 static bool keeps_one_form(const tn_npu_model *m, const tn_npu_site *s, bool head) {
     return !head && !s->on_cpu && !tn_npu_device_caps(m->dev)->shares_weights;
 }
 
-/* Are the site's weights placed in the device's own memory, which the CPU reads too? Else they lie in the
- * process's. */
+/* Tells whether the site's weights are placed in the device's own memory, which the CPU reads too. Else they
+ * lie in the process's. */
 static bool in_device(const tn_npu_model *m, const tn_npu_site *s, bool head) {
     const tn_npu_caps *c = tn_npu_device_caps(m->dev);
     return c->own_memory && c->shared_memory && !s->on_cpu && !keeps_one_form(m, s, head);
 }
 
-/* The chunk form again, over a copy of the weights: what a device without chunk sharing has for every chunk
- * (llm.npu 3.2). */
+/* Opens the chunk form again, over a copy of the weights. A device without chunk sharing has one for every
+ * chunk (llm.npu 3.2). */
 static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, tern_error *err) {
     tn_npu_device *dev = tn_npu_site_device(m, s);
     for (int i = 0; i < s->ops.n_ops; i++) {
@@ -117,7 +118,7 @@ static tern_status open_chunk_copy(tn_npu_model *m, tn_npu_site *s, int i_copy, 
     return tn_npu_load(s->chunk_graphs[i_copy], s->chunk_weights[i_copy], err);
 }
 
-/* A graph of the package, when it is the one wanted; else it is compiled. */
+/* Takes a graph of the package when it is the one wanted; else it compiles one. */
 static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, tn_site site,
                               const tn_npu_graph_desc *d, tn_npu_graph **out, tern_error *err) {
     tn_npu_device *dev = tn_npu_site_device(m, s);
@@ -179,7 +180,7 @@ tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error 
     return TERN_OK;
 }
 
-/* What can be known of a site's outlier path before its rows are read. */
+/* Plans what can be known of a site's outlier path before its rows are read. */
 static tern_status plan_outliers(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
                                  tern_error *err) {
     const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT);
@@ -209,7 +210,7 @@ static tern_status plan_outliers(tn_npu_model *m, tn_npu_site *s, const section_
     return TERN_OK;
 }
 
-/* The hot channels and their rows are there. */
+/* Reads the hot channels; their rows are there. */
 tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, tern_error *err) {
     const tn_pkg_record *hot = tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[0], TN_PKG_HOT),
                         *rows =
@@ -224,8 +225,8 @@ tern_status tn_site_read_hot(tn_npu_site *s, const section_view *v, int layer, t
     return TERN_OK;
 }
 
-/* What a site takes of the device's memory: weights with scales and sums, and room for its graphs' buffers.
- */
+/* Returns what a site takes of the device's memory: weights with scales and sums, and room for its graphs'
+ * buffers. */
 static uint64_t site_bytes(const tn_npu_model *m, const tn_site_ops *o) {
     uint64_t n = 0;
     for (int32_t i = 0; i < o->n_ops; i++)
@@ -245,8 +246,8 @@ static int by_work(const void *a, const void *b) {
     return x->order - y->order;
 }
 
-/* Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the rest stays with
- * the CPU. */
+/* Places sites. Under a cap the compute-heaviest sites (the FFN) go to the device first (llm.npu 4); the rest
+ * stays with the CPU. */
 tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err) {
     const tn_program *p = &m->model->program;
     int n = p->n_sites;
@@ -272,7 +273,7 @@ tern_status tn_sites_place(tn_npu_model *m, uint64_t cap, tern_error *err) {
     return TERN_OK;
 }
 
-/* Weights go to the room, which shrinks, unless they are used where they are mapped. */
+/* Opens a site. Its weights go to the room, which shrinks, unless they are used where they are mapped. */
 tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_error *err) {
     const tn_program *p = &m->model->program;
     tn_npu_site *s = &m->sites[i_site];
@@ -314,7 +315,7 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
     return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
 }
 
-/* Room for the small tensors of model (-1) or layer; where the package is mapped, they are there. */
+/* Makes room for the small tensors of model (-1) or a layer. Where the package is mapped, they are there. */
 tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_MODEL : TN_PKG_LAYER, layer);
     TN_FAIL_IF(!s, err, TERN_E_FORMAT, "%s: the section of layer %d is missing", tn_pkg_path(m->pkg), layer);
@@ -329,7 +330,7 @@ tern_status tn_room_small(tn_npu_model *m, int layer, tern_error *err) {
     return TERN_OK;
 }
 
-/* Room for the weights of a layer (-1: head and embedding). */
+/* Makes room for the weights of a layer (-1: head and embedding). */
 tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_room *room, tern_error *err) {
     uint64_t n[2] = {TN_AIO_ALIGN, TN_AIO_ALIGN};
     int32_t first, n_sites = tn_program_layer_sites(&m->model->program, layer, &first);

@@ -88,7 +88,7 @@ tn_form tn_switcher_form(const tn_switcher *w, int32_t layer) {
 
 /* ---- loading --------------------------------------------------------------------------------------- */
 
-/* mu is held. */
+/* Accounts the time until now. mu is held. */
 static void account(tn_switcher *w, int64_t now_ns) {
     if (w->loading) {
         w->stats.load_ns += now_ns - w->since_ns;
@@ -168,7 +168,7 @@ static void costs_of(const tn_switcher *w, int32_t n_blocks, int32_t n_waves, in
     }
 }
 
-/* The best plan among the numbers of blocks worth trying. */
+/* Finds the best plan among the numbers of blocks worth trying. */
 static tern_status best_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave,
                              bool reloaded, tn_switch_plan *best, tern_error *err) {
     static const int32_t tried[] = {2, 3, 4, 6, 8, 12, 16}; /* the paper found 2 enough */

@@ -1,14 +1,14 @@
-/* package/switching.h - a device that holds one graph of a layer at a time: prefill or decode form
- * (sd.npu 4.2).
+/* package/switching.h - a device that holds one graph of a layer at a time: prefill or decode form (sd.npu
+ * 4.2).
  *
  * Where graphs cannot share weights, loading a layer's other form writes its weights from the package's image
- * into the device's memory again, in the place of those that are there: the memory cap holds one form, and
+ * into the device's memory again, in the place of those that are there. So the memory cap holds one form, and
  * switching takes real time. When to switch is planned by sched/switch.h; every chunk computes with whatever
  * form its layers have, with the same bits.
  *
- * One switcher per opened model. Its device belongs to one forward at a time (tn_switcher_lock); the form of
- * a layer is changed only by that forward: by its load tasks, which the task graph orders before and after
- * the layer's products, or by tn_switcher_ensure. */
+ * There is one switcher per opened model. Its device belongs to one forward at a time (tn_switcher_lock).
+ * Only that forward changes the form of a layer: by its load tasks, which the task graph orders before and
+ * after the layer's products, or by tn_switcher_ensure. */
 #ifndef TN_PACKAGE_SWITCHING_H
 #define TN_PACKAGE_SWITCHING_H
 
@@ -21,27 +21,27 @@ void tn_switcher_unlock(tn_switcher *w);
 
 tn_form tn_switcher_form(const tn_switcher *w, int32_t layer);
 
-/* Bring layers layer0..layer1-1 into a form, those that have it already excepted. */
+/* Brings layers layer0..layer1-1 into a form; those that have it already are left. */
 tern_status tn_switcher_load(tn_switcher *w, int32_t layer0, int32_t layer1, tn_form form, tern_error *err);
-/* All layers, before anything that needs them runs. */
+/* Brings all layers into a form, before anything that needs them runs. */
 tern_status tn_switcher_ensure(tn_switcher *w, tn_form form, tern_error *err);
 
-/* Around every computation that runs beside loads: a load is exposed while there is none. */
+/* Stands around every computation that runs beside loads. A load is exposed while there is none. */
 void tn_switcher_compute(tn_switcher *w, bool begins);
 
-/* Times to plan by: those of one layer of a full chunk. Unmeasured ones are as given here. */
+/* Gives times to plan by: those of one layer of a full chunk. Unmeasured ones are as given here. */
 void tn_switcher_measured(tn_switcher *w, tn_form form, double product_us, double other_us);
 
 bool tn_switcher_has_times(const tn_switcher *w);
 
-/* The plan for n_waves waves of n_chunks chunks from now on, the last one of which has this share of a wave's
+/* Plans for n_waves waves of n_chunks chunks from now on, the last one of which has this share of a wave's
  * rows. Chunks of one wave are in flight together, so a layer changes its form between waves: the waves are
  * what sched/switch.h calls chunks. Its blocks are equal numbers of layers, as many of them as promise the
- * shortest prefill or as the user said; NULL in *plan: every layer stays as it is. Layers that a former
- * request left in the decode form are brought back at once where that pays. */
+ * shortest prefill or as the user said. NULL in *plan means that every layer stays as it is. Layers that a
+ * former request left in the decode form are brought back at once where that pays. */
 tern_status tn_switcher_plan(tn_switcher *w, int32_t n_waves, int32_t n_chunks, double last_wave,
                              const tn_switch_plan **plan, tern_error *err);
-/* Layers of block b of the plan. */
+/* Returns the first layer of block b of the plan. */
 static inline int32_t tn_switch_layer(const tn_switch_plan *p, int32_t n_layers, int32_t b) {
     return (int32_t)((int64_t)n_layers * b / p->n_blocks);
 }
@@ -55,13 +55,13 @@ typedef struct tn_switcher_stats {
 
 void tn_switcher_stats_get(tn_switcher *w, tn_switcher_stats *out);
 
-/* For npu_model.c: sites and layers are there, every layer in the chunk form. Loads one layer again, to know
- * how long that takes. */
+/* npu_model.c calls this when sites and layers are there, every layer in the chunk form. It loads one layer
+ * again, to know how long that takes. */
 tern_status tn_switcher_open(tn_npu_model *m, const tn_npu_model_options *opt, tn_switcher **out,
                              tern_error *err);
 void tn_switcher_close(tn_switcher **w);
-/* The weights of a site from the package's image into the device's memory, and the graph of this form over
- * them. */
+/* Loads the weights of a site from the package's image into the device's memory, and the graph of this form
+ * over them. */
 tern_status tn_switcher_load_site(const tn_npu_model *m, tn_npu_site *s, tn_form form, tern_error *err);
 
 #endif

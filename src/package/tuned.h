@@ -9,14 +9,14 @@ enum { TN_TUNED_READS = 4 };
 
 extern const char *const tn_tuned_read_names[TN_TUNED_READS]; /* methods of base/aio.h */
 
-/* How to read the package: through the page cache when it is there, else as was kept, else directly. */
+/* Decides how to read the package: through the page cache when it is there, else as was kept, else directly. */
 void tn_tuned_read(int fd, const char *profile_path, tn_aio_options *o);
 
-/* What was kept for this processor, these lanes; false: nothing, or for others. The caller compares the
- * fingerprint. */
+/* Reads what was kept for this processor and these lanes. Returns false for nothing, or for others. The
+ * caller compares the fingerprint. */
 bool tn_tuned_load(const char *profile_path, uint32_t cpu, const int32_t *n_lane_workers, tn_tuned *out);
 
-/* The key under which it is kept. */
+/* Makes the key under which it is kept. */
 void tn_tuned_key(uint32_t cpu, const int32_t *n_lane_workers, char key[40]);
 
 #endif

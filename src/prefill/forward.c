@@ -48,15 +48,15 @@ static float *scratch_of(const tn_pipeline *p, int i_thread) {
     return p->scratch + (size_t)i_thread * p->scratch_stride;
 }
 
-/* Attention of few rows: by KV head. */
+/* Attends with few rows, by KV head. */
 static void small_attention(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
     chunk *c = &s->p->chunks[0];
-    tn_rows_attention_group(&c->r, s->op->layer, i_item, c->f.buf[s->op->in], c->f.buf[s->op->out], 0,
-                            c->r.n_rows, scratch_of(s->p, i_thread));
+    tn_rows_attention_group(&c->r, s->op->layer, tn_op_sinks(s->op, &c->f), i_item, c->f.buf[s->op->in],
+                            c->f.buf[s->op->out], 0, c->r.n_rows, scratch_of(s->p, i_thread));
 }
 
-/* The same where rows attend sparsely: by KV head and row. */
+/* Plans the same where rows attend sparsely, by KV head and row. */
 static void small_plan(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     small_step *s = arg;
@@ -101,7 +101,7 @@ static void small_item(void *arg, int i_item, int i_thread) {
     if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
 }
 
-/* On the session's own track: the pool's threads are no lanes. */
+/* Notes a step on the session's own track, because the pool's threads are no lanes. */
 static void note_small(tn_timeline *timeline, const tn_step *step, int32_t n_parts, int64_t start_ns) {
     tn_event e = {.start_ns = start_ns,
                   .end_ns = tn_now_ns(),
@@ -136,7 +136,7 @@ static tern_status run_small(small_step *s, int32_t n, tn_timeline *timeline, te
     return TERN_OK;
 }
 
-/* Few rows: step by step over the pool, no scheduling. */
+/* Computes few rows step by step over the pool, without scheduling. */
 static tern_status forward_small(tn_pipeline *p, int32_t n, const atomic_bool *cancel, tn_timeline *timeline,
                                  tern_error *err) {
     int32_t n_threads = tn_pool_size(p->pool), layer = -1;
@@ -176,8 +176,8 @@ static void note_stats(tn_pipeline *p, int32_t n_chunks, const tn_run_stats *r) 
         p->m->no_chunk_sharing ? p->m->prefill_graph_bytes * TN_WAVE_CHUNKS : p->m->prefill_graph_bytes;
 }
 
-/* A chunk's attention reads whole panels of keys while later chunks write theirs: chunks in flight must not
- * share a panel, so a first chunk that begins inside one is shorter. */
+/* A chunk's attention reads whole panels of keys while later chunks write theirs, so chunks in flight must
+ * not share a panel. A first chunk that begins inside one is shorter by this. */
 static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
 
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
@@ -206,7 +206,7 @@ tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_
     return rc;
 }
 
-/* The wave's graph; *full where its times are those of whole chunks with chunk graphs. */
+/* Chooses the wave's graph. *full tells that its times are those of whole chunks with chunk graphs. */
 static tern_status choose_wave(tn_pipeline *p, int32_t n_chunks, wave **out, bool *full, tern_error *err) {
     *out = &p->waves[n_chunks];
     if (p->loading) {

@@ -19,7 +19,8 @@
 
 enum { TN_FEW_ROWS = 4 }; /* fewer are one part: handing them out costs more than they do */
 
-/* Rows quantised for one site, and what the clip cut off: row i has n_out[i] outliers at i * out_cap. */
+/* This is what was quantised for one site, and what the clip cut off: row i has n_out[i] outliers at i *
+ * out_cap. */
 typedef struct quantised {
     uint8_t *x;
     uint32_t *n_out, *channel;
@@ -27,7 +28,7 @@ typedef struct quantised {
     float *share; /* [rows][max_outlier_n]: what outliers give the outputs; rows with entries only */
 } quantised;
 
-/* What one chunk in flight needs; slices of one arena. */
+/* A chunk has what one chunk in flight needs, slices of one arena. */
 typedef struct chunk {
     tn_rows r;
     tn_frame f;
@@ -94,7 +95,7 @@ struct tn_pipeline {
     size_t scratch_stride;
     cold_cache *cold; /* [n_workers] */
     wave waves[TN_WAVE_CHUNKS + 1];
-    /* Devices that keep one form of a graph: a wave with loads is built for its run. */
+    /* These are for devices that keep one form of a graph. A wave with loads is built for its run. */
     tn_switcher *switcher; /* NULL: both forms are loaded */
     wave switch_wave;
     struct load_arg *load_args; /* [TN_SWITCH_MAX_BLOCKS] */
@@ -108,9 +109,9 @@ struct tn_pipeline {
 };
 
 /* ---- outliers.c ---- */
-/* x is the caller's to lose: it is rotated in place where the site's inputs are. */
+/* Quantises a row. x is the caller's to lose: it is rotated in place where the site's inputs are. */
 void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x);
-/* q->share[row] = sum over the row's outliers of residual x weight row x weight scale. */
+/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale. */
 tern_status tn_outlier_rows(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row0,
                             int32_t row1, int i_worker, tern_error *err);
 /* Adds it to the site's outputs, which are in buf. */
@@ -119,12 +120,12 @@ void tn_outliers_merge(tn_pipeline *p, const quantised *q, const tn_npu_site *s,
 
 /* ---- work.c ---- */
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
-/* Column tiles of a site's product. */
+/* Counts the column tiles of a site's product. */
 int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s);
 int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows);
 tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
                         int i_worker, tern_error *err);
-/* What follows attention in its step, on rows row0 .. row1 - 1. */
+/* Does what follows attention in its step, on rows row0 .. row1 - 1. */
 void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t row0, int32_t row1);
 tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err);
 
@@ -141,15 +142,15 @@ tern_status tn_wave_build_switching(tn_pipeline *p, int32_t n_chunks, tern_error
 tern_status tn_wave_build_cold(tn_pipeline *p, int32_t n_chunks, tern_error *err);
 void tn_wave_drop_cold(tn_pipeline *p);
 size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
-/* Does the plan begin a load in the next wave? */
+/* Tells whether the plan begins a load in the next wave. */
 bool tn_wave_switches(const tn_pipeline *p);
-/* The profile's times, of the first full wave; how attention grows, of a later one. */
+/* Learns the profile's times from the first full wave, and how attention grows from a later one. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
 void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
-/* Times of the layers in the forms they had, for the switcher. */
+/* Learns times of the layers in the forms they had, for the switcher. */
 void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,
                          int64_t wall_ns);
-/* Time of a layer of a chunk: its products, the rest; measured, or guessed. */
+/* Returns the time of a layer of a chunk, its products and the rest, measured or guessed. */
 void tn_wave_layer_us(const tn_pipeline *p, double *product, double *other);
 
 #endif

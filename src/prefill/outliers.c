@@ -25,8 +25,8 @@ void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t
     atomic_fetch_add_explicit(&p->n_outliers, n, memory_order_relaxed);
 }
 
-/* Weights of one input channel to all outputs of a site: resident where the channel is hot, else copied to
- * dst. */
+/* Finds the weights of one input channel to all outputs of a site: resident where the channel is hot, else
+ * copied to dst. */
 static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t channel, int8_t *dst,
                               const int8_t **row, tern_error *err) {
     size_t n_total = (size_t)s->ops.n_total;
@@ -48,7 +48,7 @@ static tern_status weight_row(tn_pipeline *p, const tn_npu_site *s, uint32_t cha
     return TERN_OK;
 }
 
-/* Pointers to the weight rows of a row's outliers, by channel. */
+/* Collects pointers to the weight rows of a row's outliers, by channel. */
 static tern_status gather(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row,
                           cold_cache *cold, tern_error *err) {
     const uint32_t *channel = q->channel + (size_t)row * (size_t)p->out_cap;

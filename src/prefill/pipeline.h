@@ -17,14 +17,14 @@
 
 typedef struct tn_pipeline tn_pipeline;
 
-/* Time of every type of step (tn_step_types_of the model's program) of a full chunk on its lane, measured: what
- * the policies decide by. */
+/* The profile has the time of every type of step (tn_step_types_of the model's program) of a full chunk on
+ * its lane, measured. The policies decide by it. */
 enum { TN_PROFILE_FORWARDS = 9 };
 typedef struct tn_step_profile {
     double us[TN_MAX_STEP_TYPES]; /* attention: at position 0 */
     double attn_us_per_pos;       /* attention: more per earlier position */
-    /* Measured by tern bench --tune only, else 0: of a prefill, outside its waves (the last token's logits);
-     * of a part, beyond its work. */
+    /* These are measured by tern bench --tune only, else 0: the time of a prefill outside its waves (the last
+     * token's logits), and of a part beyond its work. */
     double rest_us, part_us;
     bool measured;
     bool later_waves; /* while tuning: the growth of attention is learned from every full wave, so from the
@@ -49,38 +49,38 @@ typedef struct tn_pipeline_stats {
     tn_attn_stats attention;
 } tn_pipeline_stats;
 
-/* Buffers for chunks of m->chunk rows, waves planned and their graphs built on first use. kv and the others
- * are borrowed. attention: of chunks of the prompt, and of decoding. profile: times to decide by; filled by
- * the first full wave when it is not measured yet. */
+/* Opens a pipeline with buffers for chunks of m->chunk rows. Waves are planned, and their graphs are built on
+ * first use. kv and the others are borrowed. There are options for attention of chunks of the prompt and of
+ * decoding. profile has times to decide by; the first full wave fills it when it is not measured yet. */
 tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model *model,
                              const tn_kernels *kern, const tn_kv *kv, tn_pool *pool, tn_executor *exec,
                              tn_policy policy, const tn_attn_options *attention, tn_step_profile *profile,
                              tn_pipeline **out, tern_error *err);
 void tn_pipeline_close(tn_pipeline **p);
 
-/* n_tok tokens from position pos0 on follow in one or more forwards, then decoding: when the layers' graphs
- * are switched is planned now. Does nothing where every form is loaded. */
+/* Announces that n_tok tokens from position pos0 on follow in one or more forwards, then decoding. So it
+ * plans now when the layers' graphs are switched. It does nothing where every form is loaded. */
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err);
 
-/* The cache holds another text now (a state was loaded). */
+/* Tells that the cache holds another text now, because a state was loaded. */
 void tn_pipeline_forget(tn_pipeline *p);
 
-/* Evaluate n tokens at positions pos0.. (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual
- * after the last layer. tree: NULL, or the shape of these tokens, whose K and V go to slots pos0.. in the
+/* Evaluates n tokens at positions pos0.. (n <= rows of a wave). Afterwards tn_pipeline_row(i) is the residual
+ * after the last layer. tree is NULL, or the shape of these tokens, whose K and V go to slots pos0.. in the
  * order of the rows. timeline may be NULL. */
 tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
                                 const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
                                 tn_timeline *timeline, tern_error *err);
-/* Rows a wave takes at most when it begins at position pos0. */
+/* Returns how many rows a wave takes at most when it begins at position pos0. */
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0);
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
 
-/* logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */
+/* Computes logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */
 tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err);
 
 const tn_pipeline_stats *tn_pipeline_stats_get(const tn_pipeline *p);
 
-/* What its waves look like, and the profile's times, for the simulator. */
+/* Tells the simulator what its waves look like, and the profile's times. */
 void tn_pipeline_measured(const tn_pipeline *p, tn_measured_steps *out);
 
 #endif

@@ -20,12 +20,12 @@ static void add_type(tn_step_types *t, const char *name, tn_step_kind kind) {
 
 /* ---- ops that are one step ------------------------------------------------------------------------- */
 
-/* Does a new step begin with op b, right behind op a? */
+/* Tells whether a new step begins with op b, right behind op a. */
 static bool begins_step(const tn_op *a, const tn_op *b) {
     return a->lane != TN_LANE_CPU || b->lane != TN_LANE_CPU || b->state_reads;
 }
 
-/* Number of ops of the step that begins with op i; ops behind the layers belong to none. */
+/* Counts the ops of the step that begins with op i. Ops behind the layers belong to none. */
 static int32_t n_ops_of_step(const tn_program *p, int32_t i) {
     int32_t end = p->first[p->n_layers + 1], n = 1;
     while (i + n < end && !begins_step(&p->ops[i + n - 1], &p->ops[i + n])) n++;

@@ -1,17 +1,19 @@
 /* prefill/steps.h - from a model's program to the steps of a prefill: which ops are one task.
  *
- * The device's linears are steps of their own. What the CPU does between two of them is one step: its ops run row
- * after row, while a row is in cache. A step that recalls a state begins anew, because it waits for other chunks.
- * So a plain decoder layer is: norm | qkv | rope | attention | o | norm2 | ffn | glu | down, where "norm" begins
- * with the residual of the layer before, and the step behind the last layer is its residual.
- * Sites with an outlier path have a step for it beside their product; sparse attention has a plan before it. */
+ * The device's linears are steps of their own. What the CPU does between two of them is one step: its ops run
+ * row after row, while a row is in cache. A step that recalls a state begins anew, because it waits for other
+ * chunks. So a plain decoder layer is: norm | qkv | rope | attention | o | norm2 | ffn | glu | down, where
+ * "norm" begins with the residual of the layer before, and the step behind the last layer is its residual.
+ * Sites with an outlier path have a step for it beside their product, and sparse attention has a plan before
+ * it. */
 #ifndef TN_PREFILL_STEPS_H
 #define TN_PREFILL_STEPS_H
 
 #include "model/program.h"
 #include "sched/measured.h"
 
-/* All types of steps that a program may have, whatever the package and its options: times are kept by them. */
+/* These are all types of steps that a program may have, whatever the package and its options. Times are kept
+ * by them. */
 typedef struct tn_step_types {
     int32_t n;
     struct {
@@ -21,10 +23,10 @@ typedef struct tn_step_types {
 } tn_step_types;
 
 void tn_step_types_of(const tn_program *p, tn_step_types *out);
-/* Type of that name, -1: none. */
+/* Returns the type of that name, or -1 for none. */
 int32_t tn_step_type_find(const tn_step_types *t, const char *name);
 
-/* What a step does. */
+/* The work of a step is what it does. */
 typedef struct tn_step_work {
     const tn_op *ops;
     int32_t n_ops;

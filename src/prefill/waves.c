@@ -4,7 +4,8 @@
 
 /* ---- estimates ------------------------------------------------------------------------------------- */
 
-/* Before anything is measured: multiply-adds at a round rate, so that the order of magnitude is right. */
+/* Guesses before anything is measured: multiply-adds at a round rate, so that the order of magnitude is
+ * right. */
 static double guess_us(const tn_pipeline *p, int32_t step, tn_step_kind kind) {
     double rows = p->n_rows;
     if (tn_step_is_head(kind)) rows /= p->heads.n_slots * p->heads.n_blocks;
@@ -17,7 +18,7 @@ static double guess_us(const tn_pipeline *p, int32_t step, tn_step_kind kind) {
 
 static bool is_attention(tn_step_kind k) { return k == TN_STEP_ATTENTION || tn_step_is_head(k); }
 
-/* Attention of a layer at position 0, as measured. */
+/* Returns the time of attention of a layer at position 0, as measured. */
 static double attention_us(const tn_pipeline *p) {
     const tn_step_types *t = &p->steps.types;
     double us = 0;
@@ -124,7 +125,7 @@ tern_status tn_wave_build(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
 
 /* ---- switching graphs ------------------------------------------------------------------------------ */
 
-/* Does the plan begin the load of block b in the next wave? */
+/* Tells whether the plan begins the load of block b in the next wave. */
 static bool loads_now(const tn_pipeline *p, int32_t b) {
     const tn_switch_plan *plan = &p->switch_plan;
     return p->plan_wave >= 0 && p->plan_wave < plan->n_chunks &&
@@ -138,9 +139,9 @@ static tern_status run_load(void *arg, int part, const tn_worker *w, tern_error 
     return tn_switcher_load(a->p->switcher, a->layer0, a->layer1, TN_FORM_DECODE, err);
 }
 
-/* The loads that the plan begins in this wave, as tasks beside its chunks: either before the first product of
- * a block's layers, or after the last; each kind in the plan's order (one that can begin never waits for one
- * of the other kind that cannot). */
+/* Adds the loads that the plan begins in this wave, as tasks beside its chunks: either before the first
+ * product of a block's layers, or after the last. Each kind comes in the plan's order, because one that can
+ * begin never waits for one of the other kind that cannot. */
 static void add_loads(void *user, tn_graph *g) {
     wave_filler *f = user;
     tn_pipeline *p = f->p;
@@ -205,7 +206,7 @@ static tern_status run_cold(void *arg, int part, const tn_worker *w, tern_error 
     }
 }
 
-/* Rough times of one worker: 3 GB/s from the disk, 4 weights a nanosecond unpacked. */
+/* These are rough times of one worker: 3 GB/s from the disk, 4 weights a nanosecond unpacked. */
 static void filler_fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
     wave_filler *f = user;
     cold_arg *a = &f->p->cold_args[unit * TN_N_LOAD_STEPS + (int32_t)step];
@@ -242,7 +243,7 @@ tern_status tn_wave_build_cold(tn_pipeline *p, int32_t n_chunks, tern_error *err
     return TERN_OK;
 }
 
-/* All that a wave needed the graph for is in memory: its own goes. */
+/* All that a wave needed the graph for is in memory, so its own goes. */
 void tn_wave_drop_cold(tn_pipeline *p) {
     tn_graph_close(&p->cold_wave.graph);
     tn_free(p->ctx, p->cold_wave.args);
@@ -253,7 +254,7 @@ void tn_wave_drop_cold(tn_pipeline *p) {
 
 /* ---- what a run tells ------------------------------------------------------------------------------ */
 
-/* Time of attention of a layer, all its tasks, in chunk i_chunk of a wave. */
+/* Returns the time of attention of a layer, all its tasks, in chunk i_chunk of a wave. */
 static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk) {
     double us = 0;
     for (int32_t i = 0; i < w->graph->n_tasks; i++) {
@@ -263,8 +264,8 @@ static double attention_of(const tn_pipeline *p, const wave *w, int32_t i_chunk)
     return us / p->m->n_layers;
 }
 
-/* Mean time of each type of step over the layers and the first n_chunks chunks, all full, of a wave that begins at position pos0; that of
- * attention is carried back to position 0 along its growth. */
+/* Learns the mean time of each type of step over the layers and the first n_chunks chunks, all full, of a wave
+ * that begins at position pos0. The time of attention is carried back to position 0 along its growth. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
     double sum[TN_MAX_STEP_TYPES] = {0};
     int64_t count[TN_MAX_STEP_TYPES] = {0};
@@ -297,7 +298,7 @@ void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32
     if (per_pos > 0) p->profile->attn_us_per_pos = per_pos;
 }
 
-/* From the tasks of a wave; layers that changed form in it count for neither. */
+/* Learns from the tasks of a wave; layers that changed form in it count for neither. */
 void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,
                          int64_t wall_ns) {
     double product_us[TN_N_FORMS] = {0}, other_us = 0, sum_us = 0;

@@ -18,7 +18,7 @@ int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s) {
     return (s->ops.n_total + tile_n - 1) / tile_n;
 }
 
-/* Rows of a part of a row-wise step. */
+/* Returns how many rows a part of a row-wise step has. */
 static int32_t row_block(const tn_pipeline *p, tn_step_kind kind) {
     if (p->form == TN_FORM_DECODE) return p->small_rows;
     return kind == TN_STEP_ATTENTION ? ATTN_BLOCK : ROW_BLOCK;
@@ -39,7 +39,7 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
-/* Ops of a step on one row, each followed by the quantising of what it left for a site. */
+/* Runs the ops of a step on one row, each followed by the quantising of what it left for a site. */
 static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, int32_t row) {
     for (int32_t i = 0; i < n_ops; i++) {
         const tn_op *op = &ops[i];
@@ -61,7 +61,7 @@ void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t ro
     }
 }
 
-/* Does this chunk attend sparsely? Decided by where it ends: the same in every schedule. */
+/* Tells whether this chunk attends sparsely. Where it ends decides, so it is the same in every schedule. */
 static bool sparse_chunk(const tn_pipeline *p, const chunk *c) {
     return p->sparse_now && tn_sparse_attn_wanted(p->sparse, c->pos[c->r.n_rows - 1] + 1);
 }
@@ -93,8 +93,8 @@ static tern_status run_job(const tn_pipeline *p, tn_npu_job *job, int32_t step, 
     return TERN_OK;
 }
 
-/* A product in the form its layer has now: a chunk on the decode graph is several sub-chunks. Their rows are
- * the same, because a row's result depends neither on the others nor on M. */
+/* Runs a product in the form that its layer has now. A chunk on the decode graph is several sub-chunks. Their
+ * rows are the same, because a row's result depends neither on the others nor on M. */
 static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
                                 tern_error *err) {
     const tn_npu_site *s = tn_step_site(p, step);

@@ -1136,6 +1136,16 @@ static tern_status target(const char *src, const char *out, tern_error *err) {
     return TERN_OK;
 }
 
+static tern_status open_model(packer *p, const char *src, tern_error *err) {
+    TN_TRY(tn_source_open(p->ctx, src, &p->src, err));
+    const tn_hparams *h = tn_source_hparams(p->src);
+    TN_FAIL_IF(
+        h->n_experts, err, TERN_E_UNSUPPORTED,
+        "%s: packages cannot hold a mixture of experts (architecture %s) yet; tern run opens the file itself",
+        src, h->arch);
+    return tn_model_outline(p->ctx, p->pool, p->src, &p->m, err);
+}
+
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,
                     tn_pack_report *report, tern_error *err) {
     tn_pack_report dummy;
@@ -1180,8 +1190,7 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     int32_t *ids = NULL;
     size_t n_ids = 0;
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
-    if (st == TERN_OK) st = tn_source_open(ctx, src, &p.src, err);
-    if (st == TERN_OK) st = tn_model_outline(ctx, p.pool, p.src, &p.m, err);
+    if (st == TERN_OK) st = open_model(&p, src, err);
     if (st == TERN_OK) st = calibration_ids(&p, &ids, &n_ids, err);
     int32_t window = opt->calib_window;
     if (st == TERN_OK && window > p.m->h.ctx_train) window = p.m->h.ctx_train;

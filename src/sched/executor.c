@@ -8,11 +8,11 @@
 #include <pthread.h>
 #include <string.h>
 
-/* How long an idle worker spins before it sleeps, in pauses of some 10 ns. Waking a sleeper takes about 20 us
+/* An idle worker spins for so many pauses of some 10 ns before it sleeps. Waking a sleeper takes about 20 us
  * and a prefill hands over hundreds of times, so during a run a worker waits for about a task's length. But
- * where others want the cores too, a spinner takes them from its own team: measured with two busy processes
- * on two cores, a hand-over then costs 700 us instead of 60. A spinner that finds itself preempted therefore
- * makes the spins short; every run lengthens them a little. */
+ * where others want the cores too, a spinner takes them from its own team: with two busy processes on two
+ * cores a hand-over was measured to cost 700 us instead of 60. A spinner that finds itself preempted
+ * therefore makes the spins short, and every run lengthens them a little. */
 enum { SPIN_MIN = 4000, SPIN_MAX = 40000, SPIN_STEP = 1000, SPIN_LOOK = 64, PREEMPTED_NS = 100000 };
 
 typedef struct member {
@@ -56,15 +56,16 @@ static inline void relax(void) {
 #endif
 }
 
-/* Under mu: let spinning workers look again. */
+/* Lets spinning workers look again. The caller holds mu. */
 static void new_epoch(tn_executor *e) { atomic_fetch_add_explicit(&e->epoch, 1, memory_order_relaxed); }
 
-/* Under mu: nothing is left to start, and nothing runs. */
+/* Tells whether nothing is left to start and nothing runs. The caller holds mu. */
 static bool run_over(const tn_executor *e) {
     return e->run && e->n_running == 0 && (e->status != TERN_OK || tn_sched_finished(e->sched));
 }
 
-/* Under mu; gives it up while waiting. Returns after a new epoch or a wake-up. */
+/* Waits until there is a new epoch or somebody wakes the worker. The caller holds mu, which is given up
+ * meanwhile. */
 static void idle(tn_executor *e, tn_lane lane) {
     unsigned seen = atomic_load_explicit(&e->epoch, memory_order_relaxed);
     if (e->spin && lane != TN_LANE_IO) {
@@ -92,8 +93,8 @@ static void idle(tn_executor *e, tn_lane lane) {
     e->n_sleeping[lane]--;
 }
 
-/* Under mu: the lanes with a sleeper who would find something. Looked at after every pick that follows a
- * finished task, also one in vain; a sleeper woken by it looks for the next one in turn. */
+/* Finds the lanes with a sleeper who would find something. The caller holds mu. It is asked after every pick
+ * that follows a finished task, also after one in vain; a sleeper woken by it looks for the next one in turn. */
 static unsigned lanes_to_wake(const tn_executor *e) {
     unsigned lanes = 0;
     if (!e->run || e->status != TERN_OK) return lanes;
@@ -117,7 +118,7 @@ static bool pick_next(tn_executor *e, const member *m, tn_pick *pick) {
     return tn_sched_pick(e->sched, m->self.lane, pick);
 }
 
-/* Under mu: what a part did goes into the run's books. */
+/* Enters what a part did into the run's books. The caller holds mu. */
 static void account(tn_executor *e, member *m, const tn_pick *pick, tern_status st, int64_t ns) {
     const tn_run *run = e->run;
     const tn_task *t = &run->graph->tasks[pick->task];
@@ -137,8 +138,8 @@ static void account(tn_executor *e, member *m, const tn_pick *pick, tern_status 
     }
 }
 
-/* A worker's life: returns when there is nothing to wait for (the caller: the run is over; a thread: quit).
- */
+/* Works until there is nothing to wait for: for the caller until the run is over, for a thread until it has
+ * to quit. */
 static void work(tn_executor *e, member *m) {
     bool caller = m->self.i_worker == 0;
     pthread_mutex_lock(&e->mu);

@@ -1,8 +1,8 @@
 /* sched/executor.h - runs a graph under a policy on real threads.
- * The threads are made once and sleep between runs; the caller of a run is worker 0 and works too. All
- * decisions are made under one mutex (a decision takes well under a microsecond, a task some milliseconds);
- * idle workers spin for a few tens of microseconds, then sleep until there is something for their lane.
- * Every task runs exactly once, or, after the first failure or a cancel, not at all. */
+ * The threads are made once and sleep between runs. The caller of a run is worker 0 and works too. All
+ * decisions are made under one mutex, because a decision takes well under a microsecond and a task some
+ * milliseconds. Idle workers spin for a few tens of microseconds, then sleep until there is something for
+ * their lane. Every task runs exactly once, or, after the first failure or a cancel, not at all. */
 #ifndef TN_SCHED_EXECUTOR_H
 #define TN_SCHED_EXECUTOR_H
 
@@ -13,8 +13,8 @@ typedef struct tn_executor tn_executor;
 
 enum { TN_EXECUTOR_MAX_WORKERS = 256 };
 
-/* n_workers per lane, 1 to TN_EXECUTOR_MAX_WORKERS in all; a lane with none is served by the others
- * (policy.h), so {1, 0, 0} is one thread, the caller's, for everything. */
+/* Opens an executor with n_workers for each lane, 1 to TN_EXECUTOR_MAX_WORKERS in all. A lane with none is
+ * served by the others (policy.h), so {1, 0, 0} is one thread, the caller's, for everything. */
 tern_status tn_executor_open(tn_ctx *ctx, const int32_t n_workers[TN_N_LANES], tn_executor **out,
                              tern_error *err);
 void tn_executor_close(tn_executor **e);
@@ -38,9 +38,9 @@ typedef struct tn_run_stats {
     int64_t n_stolen; /* parts run by another lane's worker */
 } tn_run_stats;
 
-/* Returns when all tasks are finished, or after the first failure (its status and message) or a cancel
- * (TERN_E_CANCELLED), once no task runs any more. One run at a time: a second caller waits. stats may be
- * NULL. */
+/* Runs a graph. It returns when all tasks are finished. After the first failure (with its status and message)
+ * or a cancel (TERN_E_CANCELLED) it returns once no task runs any more. There is one run at a time: a second
+ * caller waits. stats may be NULL. */
 tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *stats, tern_error *err);
 
 #endif

@@ -42,7 +42,7 @@ static bool task_ok(const tn_task *t) {
     return true;
 }
 
-/* p grown to hold n elements; NULL when there is no memory (then p is as it was). */
+/* Grows p to hold n elements. Returns NULL when there is no memory; p is then as it was. */
 static void *grown(tn_graph *g, void *p, int32_t *cap, int32_t n, size_t size) {
     if (n <= *cap) return p;
     int32_t want = *cap ? *cap * 2 : 256;
@@ -120,9 +120,9 @@ static int32_t pop(const tn_graph *g, bool by_plan, int32_t *heap, int32_t n_hea
     return first;
 }
 
-/* Topological order that takes, among the tasks whose predecessors are placed, the first one by position.
- * Returns the number of tasks placed: fewer than n_tasks when there is a cycle. heap, left: [n_tasks]
- * scratch. */
+/* Makes a topological order that takes, among the tasks whose predecessors are placed, the first one by
+ * position. Returns how many tasks were placed: fewer than n_tasks when there is a cycle. heap and left are
+ * scratch of [n_tasks]. */
 static int32_t order(const tn_graph *g, bool by_plan, int32_t *heap, int32_t *left, int32_t *rank,
                      int32_t *by_rank) {
     int32_t n_heap = 0, n = 0;
@@ -139,14 +139,15 @@ static int32_t order(const tn_graph *g, bool by_plan, int32_t *heap, int32_t *le
     return n;
 }
 
-/* Exclusive prefix sums of the counts in off[1..n], shifted so that off[t] is where list t begins; off[0] =
- * 0. */
+/* Turns the counts in off[1..n] into exclusive prefix sums, shifted so that off[t] is where list t begins.
+ * off[0] is 0. */
 static void offsets(int32_t *off, int32_t n) {
     off[0] = 0;
     for (int32_t t = 0; t < n; t++) off[t + 1] += off[t];
 }
 
-/* Makes succ and pred lists of the edges, ascending and without duplicates. cursor: [n_tasks] scratch. */
+/* Makes the succ and pred lists of the edges, ascending and without duplicates. cursor is scratch of
+ * [n_tasks]. */
 static void link_tasks(tn_graph *g, int32_t *cursor) {
     int32_t n = g->n_tasks;
     size_t off_bytes = (size_t)(n + 1) * sizeof(int32_t), n_bytes = (size_t)n * sizeof(int32_t);

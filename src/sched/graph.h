@@ -1,26 +1,26 @@
 /* sched/graph.h - the work of a stage as tasks with dependencies.
- * Lifecycle: open, add tasks, add dependencies, seal; then run it as often as you like, on real threads
- * (executor.h) or on a virtual clock (virtual.h). A sealed graph is not changed by running it: the
- * counters of a run live in tn_sched (policy.h). tn_graph_clear keeps the memory for the next graph.
- * Adding remembers the first failure, and seal reports it, so that builders need no checks in between. */
+ * Open a graph, add tasks, add dependencies, seal it; then run it as often as you like, on real threads
+ * (executor.h) or on a virtual clock (virtual.h). Running does not change a sealed graph, because the
+ * counters of a run live in tn_sched (policy.h). tn_graph_clear keeps the memory for the next graph. Adding
+ * remembers the first failure and seal reports it, so builders need no checks in between. */
 #ifndef TN_SCHED_GRAPH_H
 #define TN_SCHED_GRAPH_H
 
 #include "base/ctx.h"
 
-/* A lane is a processor. IO is the storage device: its tasks are never stolen. */
+/* A lane is a processor. IO is the storage device; its tasks are never stolen. */
 typedef enum tn_lane { TN_LANE_CPU, TN_LANE_NPU, TN_LANE_IO, TN_N_LANES } tn_lane;
 
 const char *tn_lane_name(tn_lane lane); /* "cpu", "npu", "io" */
 
-/* Who runs a task. */
+/* A worker is who runs a task. */
 typedef struct tn_worker {
     tn_lane lane; /* lane of the thread, not of the task */
     int i_worker; /* 0 .. number of workers of all lanes - 1; names a scratch area that is yours while you run
                    */
 } tn_worker;
 
-/* Runs part i_part of a task. A task's part may not start another run on the same executor. */
+/* A task function runs part i_part of a task. It may not start another run on the same executor. */
 typedef tern_status (*tn_task_fn)(void *arg, int i_part, const tn_worker *w, tern_error *err);
 
 typedef struct tn_task {
@@ -47,7 +47,7 @@ typedef struct tn_graph {
     tern_status failed; /* first failure of add/depend */
     bool sealed;
 
-    /* Made by seal, read-only. Duplicate dependencies are merged. */
+    /* What follows is made by seal and only read. Duplicate dependencies are merged. */
     void *block; /* holds all that follows */
     size_t block_bytes;
     int64_t *est_ns[TN_N_LANES]; /* [n_tasks] each */
@@ -64,22 +64,22 @@ tern_status tn_graph_open(tn_ctx *ctx, tn_graph **out, tern_error *err);
 void tn_graph_close(tn_graph **g);
 void tn_graph_clear(tn_graph *g);
 
-/* Copies *t. Returns its id (0, 1, 2, ...), -1 on failure. */
+/* Adds a copy of *t. Returns its id (0, 1, 2, ...), or -1 on failure. */
 int32_t tn_graph_add(tn_graph *g, const tn_task *t);
-/* `after` starts only when `before` is finished. */
+/* Makes `after` start only when `before` is finished. */
 void tn_graph_depend(tn_graph *g, int32_t before, int32_t after);
-/* TERN_E_INVALID for a cycle or a malformed task, TERN_E_MEMORY. */
+/* Completes the graph. A cycle or a malformed task is TERN_E_INVALID; it may also fail with TERN_E_MEMORY. */
 tern_status tn_graph_seal(tn_graph *g, tern_error *err);
 
-/* Between runs: a measured time replaces an estimate. us >= 0. */
+/* Replaces an estimate by a measured time, between runs. us >= 0. */
 void tn_graph_set_est(tn_graph *g, int32_t id, tn_lane lane, double us);
 
-/* Bounds no schedule can beat, at home-lane estimates: the longest chain, where a task with parts counts
- * as one part of the longest length; and the work that belongs to a lane. */
+/* Both are bounds that no schedule can beat, at home-lane estimates. The first is the longest chain, where a
+ * task with parts counts as one part of the longest length. The second is the work that belongs to a lane. */
 tern_status tn_graph_critical_path_ns(const tn_graph *g, int64_t *out, tern_error *err);
 int64_t tn_graph_work_ns(const tn_graph *g, tn_lane lane);
 
-/* Time of one part; the parts of a task add up exactly to it. */
+/* Returns the time of one part. The parts of a task add up exactly to its time. */
 static inline int64_t tn_graph_part_ns(const tn_graph *g, int32_t id, tn_lane lane, int32_t part) {
     int64_t t = g->est_ns[lane][id];
     int32_t n = g->tasks[id].n_parts;

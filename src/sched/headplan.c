@@ -9,8 +9,8 @@ enum {
     SEARCH_STEPS = 48 * 1024
 }; /* heads looked at while improving: some hundred microseconds */
 
-/* A candidate: heads in CPU order, and for every bucket the widths of its launches, as indices into c->width,
- * in the order of need. */
+/* A candidate has the heads in CPU order, and for every bucket the widths of its launches, as indices into
+ * c->width, in the order of need. */
 typedef struct candidate {
     uint8_t order[MAX];
     uint8_t widths[MAX]; /* bucket b's at first[b].. */
@@ -30,7 +30,7 @@ typedef struct planner {
 
 _Static_assert(MAX < 256, "heads, buckets and their counts are bytes");
 
-/* The three stages' clocks. */
+/* These are the three stages' clocks. */
 typedef struct clocks {
     double npu, topk, attend;
 } clocks;
@@ -70,7 +70,7 @@ double tn_headplan_simulate(const tn_headplan_costs *c, bool no_overlap, const t
 
 /* ---- candidates ----------------------------------------------------------------------------------- */
 
-/* Launches follow from order and widths. Gives the time; with `out`, the plan too. */
+/* Computes a candidate's time. Launches follow from order and widths. With `out` it also writes the plan. */
 static double evaluate(const planner *p, const candidate *a, tn_headplan *out) {
     const tn_headplan_costs *c = p->c;
     clocks t = {0};
@@ -114,7 +114,7 @@ static void keep_if_better(planner *p, const candidate *a, double us) {
     p->best.total_us = us;
 }
 
-/* Widths that hold n heads at the least device time, none above c->width[cap]; wide ones first. */
+/* Finds widths that hold n heads at the least device time, none above c->width[cap]. Wide ones come first. */
 static int32_t fill_widths(const tn_headplan_costs *c, int32_t n, int32_t cap, uint8_t *widths) {
     double least[MAX + 1];
     uint8_t choice[MAX + 1];
@@ -149,7 +149,7 @@ typedef struct group { /* heads fused in a launch */
     bool done;
 } group;
 
-/* The paper's C/GPUPlan: the group's heads, each time the one whose attend ends first. */
+/* Orders the group's heads as the paper's C/GPUPlan does: each time it takes the one whose attend ends first. */
 static void cpu_plan(const tn_headplan_costs *c, clocks *t, const group *g, uint8_t *order) {
     bool done[MAX] = {false};
     for (int32_t i = 0; i < g->n; i++) {
@@ -169,8 +169,8 @@ static void cpu_plan(const tn_headplan_costs *c, clocks *t, const group *g, uint
     }
 }
 
-/* Fuses the heads of every bucket as they come, then launch by launch takes the one whose heads are attended
- * first. */
+/* Fuses the heads of every bucket as they come. Then it takes, launch by launch, the one whose heads are
+ * attended first. */
 static void greedy(planner *p, int32_t cap, candidate *a) {
     const tn_headplan_costs *c = p->c;
     int32_t members[MAX], n_groups = 0, at = 0;
@@ -239,8 +239,8 @@ static int32_t width_index(const tn_headplan_costs *c, int32_t width) {
     return -1;
 }
 
-/* One launch as two, two as one, or two neighbours exchanged. False: not possible at the place that chance
- * chose. */
+/* Splits one launch in two, merges two, or exchanges two neighbours. Returns false where that is not possible
+ * at the place that chance chose. */
 static bool change_widths(planner *p, candidate *a) {
     const tn_headplan_costs *c = p->c;
     uint32_t b = below(p, p->n_buckets), n = a->n_widths[b], at = below(p, (int32_t)n);
@@ -276,8 +276,8 @@ static bool change(planner *p, candidate *a) {
     return i != j;
 }
 
-/* No plan is shorter: every stage does its work behind the least of those before it and in front of the least
- * of those after it. */
+/* Returns a time that no plan can beat: every stage does its work behind the least of those before it and in
+ * front of the least of those after it. */
 static double bound_us(const planner *p) {
     const tn_headplan_costs *c = p->c;
     double topk = 0, attend = 0, least_topk = INFINITY, least_attend = INFINITY, least_both = INFINITY,
@@ -299,8 +299,8 @@ static double bound_us(const planner *p) {
     return fmax(first + cpu, device + least_both);
 }
 
-/* From the greedy's plan, several times where there is time for it, each time from the best so far; ends when
- * nothing can be won any more or the steps are spent. */
+/* Anneals from the greedy's plan, several times where there is time for it, each time from the best so far.
+ * It ends when nothing can be won any more or the steps are spent. */
 static void improve(planner *p) {
     int32_t n = p->c->n_heads, left = SEARCH_STEPS / n, rounds = left / (64 * n);
     if ((p->sw.in_order && p->sw.no_fusion) || n == 1) return;

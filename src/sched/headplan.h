@@ -1,5 +1,5 @@
 /* sched/headplan.h - in which order heads pass through sparse attention's three stages, and which share a
- * launch (shadowAttn 3.4, Algorithm 1), without threads or clocks.
+ * launch (shadowAttn 3.4, Algorithm 1). It knows neither threads nor clocks.
  *
  *   estimate   on the device, launch behind launch; heads of one bucket (the same frozen scales) may share a
  *              launch
@@ -9,11 +9,11 @@
  * Every stage takes its heads one at a time and in the plan's order. Top-k of a head runs beside attend of
  * another when they have workers of their own (the paper's recurrence); else one CPU lane does both.
  *
- * The plan is the paper's greedy for every limit on fusion, the best of them improved by annealing (heads
+ * The paper's greedy makes a plan for every limit on fusion. The best of them is improved by annealing (heads
  * moved and swapped, launches split and merged) until it meets a lower bound or a fixed number of steps is
- * spent; the same costs give the same plan. What is searched is complete: for an order of heads it is never
- * worse to launch in the order of first need, nor to fill the launches of a bucket in that order (exchange of
- * neighbours).
+ * spent. The same costs give the same plan. The search is complete: for an order of heads it is never worse
+ * to launch in the order of first need, nor to fill the launches of a bucket in that order, as exchanging
+ * neighbours shows.
  *
  * The engine's attention and the simulator both plan by this file. */
 #ifndef TN_SCHED_HEADPLAN_H
@@ -52,8 +52,8 @@ typedef struct tn_headplan {
 tern_status tn_headplan_make(const tn_headplan_costs *c, tn_headplan_switches switches, tn_headplan *out,
                              tern_error *err);
 
-/* End of the last attend of a given plan (n_heads, n_launches, order, launch, width), valid for these costs.
- */
+/* Returns when the last attend of a given plan ends. The plan (n_heads, n_launches, order, launch, width)
+ * must be valid for these costs. */
 double tn_headplan_simulate(const tn_headplan_costs *c, bool no_overlap, const tn_headplan *p);
 
 #endif

@@ -5,8 +5,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* A queue's key: what the policy minimises in the upper 40 bits (0, or nanoseconds: 18 minutes), the task's
- * rank in the lower 24. The rank breaks ties and names the task. */
+/* A queue's key has what the policy minimises in the upper 40 bits (0, or nanoseconds: 18 minutes) and the
+ * task's rank in the lower 24. The rank breaks ties and names the task. */
 enum { RANK_BITS = 24 };
 static const uint64_t RANK_MASK = (1u << RANK_BITS) - 1, KEY_MAX = (UINT64_C(1) << (64 - RANK_BITS)) - 1;
 
@@ -15,8 +15,8 @@ typedef struct queue {
     int32_t n;
 } queue;
 
-/* Each lane has two queues and two places for an open task: those only its own workers may take, and the
- * rest. */
+/* Each lane has two queues and two places for an open task: one for those that only its own workers may take,
+ * one for the rest. */
 enum { BOUND, STEALABLE, N_SORTS };
 
 struct tn_sched {
@@ -61,7 +61,7 @@ static const queue *best_queue(const tn_sched *s, tn_lane lane) {
     return b->n && b->key[0] < a->key[0] ? b : a;
 }
 
-/* May the head of a queue of `lane`, with this key, start now? */
+/* Tells whether the head of a queue of `lane`, with this key, may start now. */
 static bool any_time(const tn_sched *s, tn_lane lane, uint64_t key) {
     (void)s, (void)lane, (void)key;
     return true;
@@ -125,7 +125,8 @@ typedef struct choice {
     int sort;
 } choice;
 
-/* What an idle worker of `lane` should do: the whole of a policy's decision, without side effects. */
+/* Decides what an idle worker of `lane` should do. This is the whole of a policy's decision; it has no side
+ * effects. */
 static choice choose(const tn_sched *s, tn_lane lane) {
     /* own lane first; then the lanes it stands in for */
     for (int pass = 0; pass < 2; pass++) {
@@ -241,7 +242,7 @@ tern_status tn_sched_bind(tn_sched *s, const tn_graph *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* next_rank to the next task of the lane in the order, if any is left. */
+/* Moves next_rank to the next task of the lane in the order, if any is left. */
 static void skip_others(tn_sched *s, tn_lane lane) {
     int32_t r = s->next_rank[lane];
     while (r < s->g->n_tasks && s->g->tasks[s->by_rank[r]].lane != lane) r++;

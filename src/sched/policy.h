@@ -1,10 +1,10 @@
 /* sched/policy.h - which task next: policies over a graph and its ready queues, without threads or clocks.
- * tn_sched is the state of one run: counters, one ready queue per lane, what is running. The executor and
- * the virtual clock drive the very same functions: pick for a worker, report a finished part, until done.
- * A tn_sched is not locked: its driver owns it. After tn_sched_bind nothing here allocates; a pick or a
- * report costs O(log ready tasks + successors).
+ * tn_sched is the state of one run: counters, one ready queue per lane, what is running. The executor and the
+ * virtual clock drive the very same functions: they pick for a worker and report a finished part, until all
+ * is done. A tn_sched is not locked, because its driver owns it. After tn_sched_bind nothing here allocates.
+ * A pick or a report costs O(log ready tasks + successors).
  *
- * A lane without workers is served by the CPU's workers, or by the NPU's when there are none of the CPU.
+ * The CPU's workers serve a lane without workers, or the NPU's do when there are none of the CPU.
  *
  * A task with several parts stays open until all its parts are handed out; its lane's workers take those
  * before anything new. It is finished when all its parts are. */
@@ -37,8 +37,8 @@ typedef struct tn_policy {
 tn_policy tn_policy_defaults(tn_policy_kind kind);
 const char *tn_policy_name(tn_policy_kind kind);        /* "in-order", "overlap", "ooe", "synergy", "plan" */
 bool tn_policy_parse(const char *name, tn_policy *out); /* false: unknown name */
-/* EdgeFlow's threshold from the profile: CPU time / NPU time of the NPU's stealable tasks, rounded up, at
- * least 1. With a longer queue the NPU has work for as long as the CPU is away. */
+/* Returns EdgeFlow's threshold from the profile: CPU time / NPU time of the NPU's stealable tasks, rounded
+ * up, at least 1. With a longer queue the NPU has work for as long as the CPU is away. */
 int32_t tn_policy_steal_above(const tn_graph *g);
 
 typedef struct tn_pick {
@@ -50,16 +50,16 @@ typedef struct tn_sched tn_sched;
 
 tern_status tn_sched_open(tn_ctx *ctx, tn_sched **out, tern_error *err);
 void tn_sched_close(tn_sched **s);
-/* Borrows the sealed graph until the next bind. Allocates only when it is larger than any bound before. */
+/* Borrows the sealed graph until the next bind. It allocates only when the graph is larger than any before. */
 tern_status tn_sched_bind(tn_sched *s, const tn_graph *g, tern_error *err);
-/* Begin a run of the bound graph. n_workers per lane, at least one in all. */
+/* Begins a run of the bound graph, with n_workers for each lane and at least one in all. */
 void tn_sched_start(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES]);
 
-/* The next part for an idle worker of `lane`; false: nothing for it now. */
+/* Picks the next part for an idle worker of `lane`. Returns false when there is nothing for it now. */
 bool tn_sched_pick(tn_sched *s, tn_lane lane, tn_pick *out);
-/* Would tn_sched_pick find something? */
+/* Tells whether tn_sched_pick would find something. */
 bool tn_sched_can_pick(const tn_sched *s, tn_lane lane);
-/* A picked part is finished. Returns true when that finished its task. */
+/* Reports that a picked part is finished. Returns true when that finished its task. */
 bool tn_sched_done(tn_sched *s, int32_t task);
 bool tn_sched_finished(const tn_sched *s);         /* every task is */
 const tn_graph *tn_sched_graph(const tn_sched *s); /* the bound one */

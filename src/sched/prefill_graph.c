@@ -22,7 +22,7 @@ static bool is_first(const tn_prefill_spec *spec, int32_t step) {
     return !step || spec->steps[step - 1].layer != spec->steps[step].layer;
 }
 
-/* Every other number is free: the pipeline of heads takes the one behind its plan. */
+/* Every other number is free, because the pipeline of heads takes the one behind its plan. */
 int32_t tn_prefill_place(const tn_prefill_spec *spec, int32_t step) {
     int32_t place = 0;
     for (; !is_first(spec, step); step--) place += 2;
@@ -76,8 +76,8 @@ static void add_loads(const builder *b) {
     }
 }
 
-/* The pipeline of heads behind the task `plan`. Returns its first task; the three of slot i in block b begin
- * 3 * (b * n_head_slots + i) later. */
+/* Adds the pipeline of heads behind the task `plan`. Returns its first task. The three tasks of slot i in
+ * block b begin 3 * (b * n_head_slots + i) later. */
 static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, int32_t place, int32_t plan) {
     enum { EST, SELECT, ATTEND, N };
     const tn_prefill_spec *spec = x->spec;
@@ -114,7 +114,7 @@ static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, i
     return first;
 }
 
-/* Earlier chunks' steps that remember what this one recalls. */
+/* Makes a step wait for earlier chunks' steps that remember what this one recalls. */
 static void wait_for_memory(const builder *b, int32_t chunk, int32_t step, int32_t id) {
     const tn_step *steps = b->spec->steps;
     for (int32_t s = step; s >= 0 && steps[s].layer == steps[step].layer; s--) {

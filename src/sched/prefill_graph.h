@@ -1,26 +1,27 @@
-/* sched/prefill_graph.h - the task graph of a prefill: chunks x steps, and who waits for whom (llm.npu 3.2-3.4).
- * The one description of it: the engine fills the tasks with work, the simulator with times.
+/* sched/prefill_graph.h - the task graph of a prefill: chunks x steps, and who waits for whom (llm.npu
+ * 3.2-3.4). It is described here alone: the engine fills the tasks with work, the simulator with times.
  *
- * The steps of a chunk come as a list (prefill/steps.h makes it from the model's program). A step waits for the
- * one before it, and besides:
+ * The steps of a chunk come as a list (prefill/steps.h makes it from the model's program). A step waits for
+ * the one before it, and besides:
  *   - the outlier path of a product runs beside it: it waits for what the product waits for, and the step behind
  *     the product waits for both;
  *   - a step that recalls what its layer remembers waits for the steps of all earlier chunks that remember it;
  *   - the plan of sparse attention waits for attention, the step behind it, of the chunk before, whose keys it
  *     may replace.
  *
- * Sparse attention head by head (shadowAttn 3.4), between a plan and its attention: a chunk's rows in blocks, and
- * for every block as many slots as there are units (heads that are estimated and selected together). Which unit a
- * slot takes, and which units share a launch, is planned while the graph runs (headplan.h); launches run in the
- * order of first need, so the slots' dependencies are the same for every plan:
+ * Sparse attention head by head (shadowAttn 3.4) lies between a plan and its attention. A chunk's rows are
+ * cut into blocks, and every block has as many slots as there are units (heads that are estimated and
+ * selected together). Which unit a slot takes, and which units share a launch, is planned while the graph
+ * runs (headplan.h). Launches run in the order of first need, so the slots' dependencies are the same for
+ * every plan:
  *   estimate  npu  the launch that slot i is the first to need, if there is one; behind those of the slots
  *                  before. There are two places for scores and lists, so a block's first estimate waits for all
  *                  that the block before the last one has to attend
  *   select    cpu  the largest scores of slot i's unit, behind its estimate
  *   attend    cpu  behind its select; attention waits for all
  *
- * Cold start (EdgeFlow 4.3): where the weights are still in the file, they come in units, each in three steps, in
- * the same graph:
+ * In a cold start (EdgeFlow 4.3) the weights are still in the file. They come in units, each in three steps,
+ * in the same graph:
  *   read      io   a unit's bytes are there; begins when the units that gave it their place are loaded
  *   unpack    cpu  weightlets to the device's tiles
  *   load      npu  the unit's graphs are resident: the steps that need them may begin */
@@ -41,7 +42,7 @@ typedef enum tn_step_kind {
     TN_N_STEP_KINDS
 } tn_step_kind;
 
-/* Of the pipeline of heads. */
+/* Tells whether a step belongs to the pipeline of heads. */
 static inline bool tn_step_is_head(tn_step_kind k) { return k >= TN_STEP_ESTIMATE && k <= TN_STEP_ATTEND; }
 const char *tn_head_step_name(tn_step_kind k); /* "estimate", "select", "attend" */
 tn_lane tn_head_step_lane(tn_step_kind k);
@@ -63,7 +64,7 @@ typedef enum tn_load_step { TN_LD_READ, TN_LD_UNPACK, TN_LD_LOAD, TN_N_LOAD_STEP
 
 const char *tn_load_step_name(tn_load_step s);
 
-/* A part of the weights. */
+/* A unit is a part of the weights. */
 typedef struct tn_prefill_unit {
     int32_t layer; /* n_layers: what only follows the prefill needs (lm_head) */
     int32_t
@@ -75,26 +76,28 @@ typedef struct tn_prefill_spec {
     int32_t n_chunks, n_steps;
     const tn_step *steps;
     void *user;
-    /* Completes a task that has its name, lane, place and can_steal: fn, arg, n_parts, estimates, or another
-     * lane. */
+    /* fill completes a task that has its name, lane, place and can_steal. It sets fn, arg, n_parts and
+     * estimates, and may choose another lane. */
     void (*fill)(void *user, const tn_step *step, tn_task *t);
-    /* The pipeline of heads behind plan steps: slots of a block; blocks of a chunk. 0: attention is one task.
-     * Those tasks share one place (subgraph), so that in order a slot's three come one behind the other. */
+    /* The pipeline of heads behind plan steps has n_head_slots in a block and n_head_blocks in a chunk. With
+     * 0, attention is one task. These tasks share one place (subgraph), so that in order a slot's three come
+     * one behind the other. */
     int32_t n_head_slots, n_head_blocks;
     bool no_head_overlap; /* one stage of a block at a time */
     void (*fill_head)(void *user, const tn_step *plan, tn_step_kind head, int32_t block, int32_t slot,
                       tn_task *t); /* as fill, which is not called for these */
-    /* The weights to be loaded on the way, in the order of reading; n_units 0: all are there. Their tasks follow
-     * those of the steps: unit u's have the ids (tasks of the steps) + TN_N_LOAD_STEPS * u + step. */
+    /* The weights to be loaded on the way come in the order of reading. n_units is 0 when all are there.
+     * Their tasks follow those of the steps: unit u's have the ids (tasks of the steps) + TN_N_LOAD_STEPS * u
+     * + step. */
     int32_t n_units;
     const tn_prefill_unit *units;
     void (*fill_load)(void *user, int32_t unit, tn_load_step step, tn_task *t); /* as fill */
-    /* Adds what else the run does, with its dependencies, after all steps have been filled (they have the ids 0,
-     * 1, 2... in the order of filling). NULL: nothing. */
+    /* finish adds what else the run does, with its dependencies, after all steps have been filled. The steps
+     * have the ids 0, 1, 2... in the order of filling. NULL adds nothing. */
     void (*finish)(void *user, tn_graph *g);
 } tn_prefill_spec;
 
-/* Where a step stands in its layer, as tasks have it in `subgraph`. */
+/* Returns where a step stands in its layer; tasks have it in `subgraph`. */
 int32_t tn_prefill_place(const tn_prefill_spec *spec, int32_t step);
 
 /* Adds the tasks and dependencies to an open, empty graph and seals it. */

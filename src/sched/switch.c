@@ -26,7 +26,7 @@ int32_t tn_switch_window(const double *step_us, int32_t n, double load_us) {
     return n + 1;
 }
 
-/* Insertion sort by (start, higher block first): few blocks, nearly sorted. */
+/* Sorts by (start, higher block first) with insertion, because the blocks are few and nearly sorted. */
 static void make_order(tn_switch_plan *p) {
     for (int32_t i = 0; i < p->n_blocks; i++) {
         int32_t b = p->n_blocks - 1 - i, at = i;
@@ -71,7 +71,7 @@ void tn_switch_simulate(const tn_switch_costs *c, tn_switch_plan *p) {
 
 /* ---- the greedy ----------------------------------------------------------------------------------- */
 
-/* Times of the next n steps from s on; blocks whose load was asked for compute on G2. */
+/* Computes the times of the next n steps from s on. Blocks whose load was asked for compute on G2. */
 static void step_times(const tn_switch_costs *c, const tn_switch_plan *p, int32_t s, int32_t n, double *us) {
     for (int32_t i = 0; i < n; i++) {
         int32_t b = (s + i) % c->n_blocks;
@@ -79,16 +79,16 @@ static void step_times(const tn_switch_costs *c, const tn_switch_plan *p, int32_
     }
 }
 
-/* Steps from s until block b computes again: its load has so long. Beyond the end of prefill: all that are
- * left. */
+/* Counts the steps from s until block b computes again, which is how long its load has. Beyond the end of
+ * prefill it counts all that are left. */
 static int32_t steps_until(const tn_switch_costs *c, int32_t s, int32_t b) {
     int32_t n_steps = c->n_blocks * c->n_chunks, n = (b - s % c->n_blocks + c->n_blocks) % c->n_blocks;
     return n < n_steps - s ? n : n_steps - s;
 }
 
-/* Begin at step `first`: while some block is on G1, load the last one whose load the computation until its
- * next step hides. When there is none: take that with the least left over (patient: compute one step and look
- * again). */
+/* Begins at step `first`. While some block is on G1 it loads the last one whose load the computation until
+ * its next step hides. When there is none it takes the one with the least left over; a patient greedy
+ * computes one step and looks again. */
 static void greedy(const tn_switch_costs *c, int32_t first, bool patient, tn_switch_plan *p) {
     int32_t n_steps = c->n_blocks * c->n_chunks, left = c->n_blocks;
     double us[TN_SWITCH_MAX_BLOCKS];
@@ -127,8 +127,8 @@ static void keep_better(const tn_switch_costs *c, tn_switch_plan *p, tn_switch_p
     if (p->total_us < best->total_us) *best = *p;
 }
 
-/* One block at a time to where it is best, until nothing moves: mends what a greedy choice spoilt for the
- * blocks after it. */
+/* Moves one block at a time to where it is best, until nothing moves. That mends what a greedy choice spoilt
+ * for the blocks after it. */
 static void polish(const tn_switch_costs *c, tn_switch_plan *best) {
     enum { MAX_WORK = 4 << 20 }; /* simulated steps in a round: milliseconds */
     int32_t n_steps = c->n_blocks * c->n_chunks, span = n_steps < 4 * c->n_blocks ? n_steps : 4 * c->n_blocks;

@@ -1,5 +1,5 @@
-/* sched/switch.h - when to replace prefill graphs by decode graphs, block by block (sd.npu 4.2), without
- * threads or clocks.
+/* sched/switch.h - when to replace prefill graphs by decode graphs, block by block (sd.npu 4.2). It knows
+ * neither threads nor clocks.
  *
  * The model is cut into blocks of layers. Prefill takes steps: step s computes block s % n_blocks of chunk s
  * / n_blocks. Every block begins on its prefill graph (G1) and must be on its decode graph (G2) when decoding
@@ -51,18 +51,18 @@ typedef struct tn_switch_plan {
     double slower_us;                    /* extra computing time on decode graphs */
 } tn_switch_plan;
 
-/* k*: the least k >= 1 with load_us <= the sum of the k next steps' times (sd.npu, equation 2); n + 1 when
- * all n are too short. */
+/* Returns k*, the least k >= 1 with load_us <= the sum of the k next steps' times (sd.npu, equation 2), or n
+ * + 1 when all n are too short. */
 int32_t tn_switch_window(const double *step_us, int32_t n, double load_us);
 
-/* Fills plan->{prefill,total,stall,slower}_us of given starts; plan->order is made from them (ties: higher
- * block first). */
+/* Fills plan->{prefill,total,stall,slower}_us for given starts. It makes plan->order from them; among equals
+ * the higher block comes first. */
 void tn_switch_simulate(const tn_switch_costs *c, tn_switch_plan *plan);
 
 tern_status tn_switch_plan_make(const tn_switch_costs *c, tn_switch_kind kind, tn_switch_plan *out,
                                 tern_error *err);
 
-/* First chunk that block i computes on its decode graph; n_chunks: none. */
+/* Returns the first chunk that block i computes on its decode graph, or n_chunks when there is none. */
 static inline int32_t tn_switch_chunk(const tn_switch_plan *p, int32_t i) {
     int32_t chunk = p->start[i] / p->n_blocks;
     return p->start[i] % p->n_blocks <= i ? chunk : chunk + 1;

@@ -148,7 +148,7 @@ typedef struct node {
     int32_t next_by_seq;             /* at place `seq`: the task with that start number, -1 = none */
 } node;
 
-/* Tasks of run r lie at nodes[run_off[r] + task]; flows are numbered track by track. */
+/* Tasks of run r lie at nodes[run_off[r] + task]. Flows are numbered track by track. */
 typedef struct task_index {
     tn_ctx *ctx;
     int64_t *run_off; /* [n_runs + 1] */
@@ -217,7 +217,7 @@ no_memory:
     return tn_fail(err, TERN_E_MEMORY, "no memory to read the timeline");
 }
 
-/* Start numbers follow the dependencies, so one pass in their order gives the longest chain. */
+/* Finds the longest chain. Start numbers follow the dependencies, so one pass in their order is enough. */
 static int64_t critical_ns(const tn_timeline *t, const task_index *x, int32_t run) {
     int64_t longest = 0;
     for (int64_t seq = 0; seq < x->run_off[run + 1] - x->run_off[run]; seq++) {
@@ -289,10 +289,10 @@ static void put_string(FILE *f, const char *s) {
     fputc('"', f);
 }
 
-/* Microseconds with nanosecond digits, whatever the locale. */
+/* Writes microseconds with the digits of nanoseconds, whatever the locale. */
 static void put_us(FILE *f, int64_t ns) { fprintf(f, "%" PRId64 ".%03d", ns / 1000, (int)(ns % 1000)); }
 
-/* First start and last end of all tracks' events; false when there are none. */
+/* Finds the first start and the last end of all tracks' events. Returns false when there are none. */
 static bool window_of(const tn_timeline *t, int32_t run, int64_t *start, int64_t *end) {
     *start = INT64_MAX;
     *end = INT64_MIN;

@@ -1,6 +1,6 @@
-/* sched/timeline.h - who ran what and when: events of real or virtual runs, and three ways to look at them.
- * A timeline has one track per worker, plus named extra tracks. A track is written by one thread at a time
- * into a ring of fixed size (when it is full the oldest events go, counted); nothing is locked. Reading
+/* sched/timeline.h - who ran what and when: events of real or virtual runs, and three ways to look at them. A
+ * timeline has one track per worker, plus named extra tracks. One thread at a time writes a track, into a
+ * ring of fixed size; when it is full the oldest events go and are counted. Nothing is locked, so reading
  * functions are called when nobody writes. No timeline (NULL) costs nothing. */
 #ifndef TN_SCHED_TIMELINE_H
 #define TN_SCHED_TIMELINE_H
@@ -34,18 +34,18 @@ tern_status tn_timeline_open(tn_ctx *ctx, const tn_timeline_options *opt, tn_tim
 void tn_timeline_close(tn_timeline **t);
 void tn_timeline_clear(tn_timeline *t);
 
-/* Tracks of a lane's workers begin here; extra track i is tn_timeline_n_workers + i. */
+/* Returns where the tracks of a lane's workers begin. Extra track i is tn_timeline_n_workers + i. */
 int32_t tn_timeline_first_track(const tn_timeline *t, tn_lane lane);
 int32_t tn_timeline_n_workers(const tn_timeline *t);
 
-/* A number for the events of one run (0, 1, 2, ...). One caller at a time. */
+/* Returns a number for the events of one run (0, 1, 2, ...). One caller at a time may ask. */
 int32_t tn_timeline_begin_run(tn_timeline *t);
 void tn_timeline_add(tn_timeline *t, int32_t track, const tn_event *e);
-/* A finished part of g's task; with part 0, its dependencies are recorded too. */
+/* Adds a finished part of g's task. With part 0 its dependencies are recorded too. */
 void tn_timeline_add_task(tn_timeline *t, int32_t track, int32_t run, const tn_graph *g, const tn_pick *pick,
                           int64_t start_ns, int64_t end_ns);
 
-/* The kept events of a track, oldest first. */
+/* Both read the kept events of a track, oldest first. */
 int32_t tn_timeline_n_events(const tn_timeline *t, int32_t track);
 const tn_event *tn_timeline_event(const tn_timeline *t, int32_t track, int32_t i);
 
@@ -60,20 +60,20 @@ typedef struct tn_timeline_summary {
     int64_t n_lost;      /* events and dependencies overwritten: figures are then of the rest */
 } tn_timeline_summary;
 
-/* In all that follows, run >= 0: that run only; -1: all. */
+/* In all that follows run >= 0 means that run only, and -1 means all. */
 tern_status tn_timeline_summarise(const tn_timeline *t, int32_t run, tn_timeline_summary *out,
                                   tern_error *err);
 
-/* Chrome trace event JSON (Perfetto, chrome://tracing): tracks as named threads, events, dependencies as
- * arrows. */
-/* To a file, which replaces only another trace and is its owner's alone. */
+/* Both write Chrome trace event JSON (for Perfetto and chrome://tracing): tracks as named threads, events,
+ * dependencies as arrows. */
+/* This one writes a file, which replaces only another trace and is its owner's alone. */
 tern_status tn_timeline_save_trace(const tn_timeline *t, tn_ctx *ctx, const char *path, tern_error *err);
 tern_status tn_timeline_write_trace(const tn_timeline *t, FILE *f, tern_error *err);
-/* Every track as a row of `width` columns (20 to 1000): how busy it was, and below, which chunk it worked on
- * most. colour: ANSI colours by chunk. */
+/* Draws every track as a row of `width` columns (20 to 1000): how busy it was, and below, on which chunk it
+ * worked most. colour adds ANSI colours by chunk. */
 tern_status tn_timeline_write_gantt(const tn_timeline *t, int32_t run, int32_t width, bool colour, FILE *f,
                                     tern_error *err);
-/* A few lines of text: the summary in words. */
+/* Writes the summary in a few lines of text. */
 tern_status tn_timeline_write_summary(const tn_timeline *t, int32_t run, FILE *f, tern_error *err);
 
 #endif

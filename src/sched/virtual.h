@@ -1,5 +1,5 @@
-/* sched/virtual.h - a graph run under a policy on a virtual clock, with the tasks' estimated times.
- * The decisions are those of the executor (policy.h); only time is not real. Deterministic: at one instant
+/* sched/virtual.h - runs a graph under a policy on a virtual clock, with the tasks' estimated times. The
+ * decisions are those of the executor (policy.h); only time is not real. It is deterministic: at one instant
  * all finished parts are reported first, in worker order, then idle workers pick in worker order. */
 #ifndef TN_SCHED_VIRTUAL_H
 #define TN_SCHED_VIRTUAL_H
@@ -17,8 +17,8 @@ typedef struct tn_virtual_result {
     int32_t n_stolen;            /* parts run by another lane's worker */
 } tn_virtual_result;
 
-/* Runs the graph bound to s. n_workers per lane: 1 to TN_VIRTUAL_MAX_WORKERS in all. tl may be NULL.
- * A task's parts take equal shares of its time, on whichever worker they run. Allocates nothing. */
+/* Runs the graph bound to s, with n_workers for each lane, 1 to TN_VIRTUAL_MAX_WORKERS in all. tl may be
+ * NULL. A task's parts take equal shares of its time, on whichever worker they run. It allocates nothing. */
 void tn_virtual_run(tn_sched *s, const tn_policy *policy, const int32_t n_workers[TN_N_LANES],
                     tn_timeline *tl, tn_virtual_result *out);
 

@@ -79,7 +79,7 @@ static result refuse(connection *c, int status, const char *fmt, ...) {
 
 /* ---- completions ----------------------------------------------------------------------------------- */
 
-/* The client has closed its side. */
+/* Tells whether the client has closed its side. */
 static bool is_gone(connection *c) {
     const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLIN | POLLRDHUP};
@@ -141,8 +141,8 @@ static result send_stream(connection *c, tn_job *j) {
     return ok;
 }
 
-/* Until the job is done (first: or has begun to answer), false when its client is gone. The connection is not idle
- * meanwhile. */
+/* Waits until the job is done, or with first until it has begun to answer. Returns false when its client is
+ * gone. The connection is not idle meanwhile. */
 static bool wait_whole(connection *c, tn_job *j, bool first) {
     bool begun;
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, 0u);

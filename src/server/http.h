@@ -26,12 +26,12 @@ typedef struct tn_http_options {
     const char *keys; /* one per line, or NULL: then only names of this machine are served */
 } tn_http_options;
 
-/* Borrows what the options point to. */
+/* Opens the server. It borrows what the options point to. */
 tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *err);
 void tn_http_close(tn_http **h);
 int tn_http_port(const tn_http *h);
 
-/* Is `given` one of the keys? The time tells nothing about them but their number and lengths. */
+/* Tells whether `given` is one of the keys. The time tells nothing about them but their number and lengths. */
 bool tn_http_key_ok(const char *keys, const char *given);
 
 #endif

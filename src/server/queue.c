@@ -93,7 +93,7 @@ void tn_queue_unlock(tn_queue *q) { pthread_mutex_unlock(&q->mu); }
 
 /* ---- the worker ------------------------------------------------------------------------------------ */
 
-/* The session that shares most with the prompt, else an unused one, else the one used longest ago. */
+/* Chooses the session that shares most with the prompt, else an unused one, else the one used longest ago. */
 static tern_status slot_for(tn_queue *q, const tn_job *j, slot **out, tern_error *err) {
     slot *best = NULL, *oldest = &q->slots[0], *unused = NULL;
     size_t most = 0;

@@ -1,8 +1,9 @@
 /* server/queue.h - one generation at a time, in the order of arrival, on sessions that keep their prefixes.
  *
- * A job belongs to two: the connection that asks and the worker that answers; the later of them frees it. The connection
- * reads what the worker has written so far; when its client goes away it cancels, which the worker notices within a step.
- * Lock: queue.mu guards the list, every job's fields behind `guarded`, and which job runs. */
+ * A job belongs to two: the connection that asks and the worker that answers. The later of them frees it. The
+ * connection reads what the worker has written so far; when its client goes away it cancels, which the worker
+ * notices within a step. Lock: queue.mu guards the list, every job's fields behind `guarded`, and which job
+ * runs. */
 #ifndef TN_SERVER_QUEUE_H
 #define TN_SERVER_QUEUE_H
 
@@ -72,14 +73,15 @@ typedef struct tn_queue_counts {
 } tn_queue_counts;
 
 tern_status tn_queue_open(const tn_queue_options *o, tn_queue **out, tern_error *err);
-/* Cancels what runs and what waits; takes no more. NULL-safe. */
+/* Cancels what runs and what waits, and takes no more. NULL-safe. */
 void tn_queue_stop(tn_queue *q);
 /* Stops, and waits until all is answered. Every job must have been left. */
 void tn_queue_close(tn_queue **q);
 const tn_queue_options *tn_queue_opts(const tn_queue *q);
 tn_queue_counts tn_queue_count(tn_queue *q);
 
-/* Takes the request, also on failure. TERN_E_LIMIT: too many wait, or the prompt is too long. */
+/* Takes the request, also on failure. It fails with TERN_E_LIMIT when too many wait or the prompt is too
+ * long. */
 tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *err);
 /* How many tokens the prompt of a request of Anthropic's form has. */
 tern_status tn_queue_measure(tn_queue *q, const char *body, size_t n_bytes, size_t *n_tokens,
@@ -90,9 +92,9 @@ tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool m
                            void *user, float *out, size_t *n_tokens, tern_error *err);
 /* Waits at most `ms` for more output or the end. */
 void tn_job_wait(tn_job *j, int ms);
-/* Copies output not taken yet; *done when nothing will follow. */
+/* Copies output not taken yet. *done tells that nothing will follow. */
 size_t tn_job_take(tn_job *j, char *buf, size_t cap, bool *done);
-/* Is it done; has it begun to answer? */
+/* Tells whether it is done and, in *begun, whether it has begun to answer. */
 bool tn_job_done(tn_job *j, bool *begun);
 void tn_job_cancel(tn_job *j);
 void tn_job_leave(tn_job *j); /* the connection's part of it */

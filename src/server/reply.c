@@ -8,7 +8,7 @@ static const char *object_name(const tn_job *j, bool chunk) {
                                           : "chat.completion";
 }
 
-/* Takes choice, or NULL for none. */
+/* Makes the frame of a reply. It takes choice, or NULL for none. */
 static json_t *frame(const tn_job *j, bool chunk, json_t *choice, bool empty) {
     json_t *list = json_array();
     if (!empty) tn_json_append(&list, choice);

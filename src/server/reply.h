@@ -28,7 +28,7 @@ json_t *tn_message_whole(const tn_job *j);
 
 /* ---- failures -------------------------------------------------------------------------------------- */
 
-/* The HTTP status of a failure, and its body. */
+/* Both tell of a failure: the HTTP status, and the body. */
 int tn_reply_status(const tern_error *err);
 json_t *tn_reply_error(const tern_error *err, int status, bool of_messages);
 

@@ -44,7 +44,7 @@ static bool has_suffix(const char *name, const char *const *list) {
     return false;
 }
 
-/* Encodings, then markup. *out is NULL when there is no memory. */
+/* Turns bytes into text: encodings first, then markup. *out is NULL when there is no memory. */
 static tern_status plain_text(tn_ctx *ctx, bool html, const char *bytes, size_t n, char **out, size_t *n_out,
                               tern_error *err) {
     TN_TRY(tn_text_decode(ctx, bytes, n, out, n_out, err));

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* A growing text whose capacity is known beforehand: callers show that what they write fits. */
+/* This is a growing text whose capacity is known beforehand. Callers show that what they write fits. */
 typedef struct text {
     char *p;
     size_t n, cap;
@@ -68,7 +68,8 @@ static bool is_utf8(const char *b, size_t n) {
     return true;
 }
 
-/* Newlines made one, control characters dropped; *cr: the last character was a carriage return. */
+/* Puts a character of plain text. Newlines become one, control characters are dropped. *cr tells that the
+ * last character was a carriage return. */
 static void put_plain(text *t, uint32_t c, bool *cr) {
     bool after_cr = *cr;
     *cr = c == '\r';
@@ -115,7 +116,7 @@ tern_status tn_text_decode(tn_ctx *ctx, const char *bytes, size_t n, char **out,
 
 /* ---- HTML ------------------------------------------------------------------------------------------ */
 
-/* Named characters, sorted. Those not here stay as they are written. */
+/* These are named characters, sorted. Those not here stay as they are written. */
 static const struct {
     const char *name;
     uint16_t c;
@@ -170,7 +171,7 @@ static const struct {
 
 static int by_name(const void *key, const void *e) { return strcmp(key, *(const char *const *)e); }
 
-/* The character of "&...;" at p[0..n); returns the bytes it takes, 0: no entity. */
+/* Reads the character of "&...;" at p[0..n). Returns the bytes that it takes, 0 when it is no entity. */
 static size_t entity(const char *p, size_t n, uint32_t *c) {
     size_t i = 1;
     if (n > 2 && p[1] == '#') {
@@ -226,7 +227,7 @@ static bool among(const char *name, const char *list) {
     return false;
 }
 
-/* Bytes of the tag at p ("<..."), quoted attribute values included. */
+/* Counts the bytes of the tag at p ("<..."), quoted attribute values included. */
 static size_t tag_bytes(const char *p, size_t n) {
     char quote = 0;
     for (size_t i = 1; i < n; i++) {
@@ -241,7 +242,7 @@ static size_t tag_bytes(const char *p, size_t n) {
     return n;
 }
 
-/* Where "</name" begins, or n. */
+/* Finds where "</name" begins; n when it does not. */
 static size_t find_end_tag(const char *p, size_t n, const char *name) {
     size_t len = strlen(name);
     for (size_t i = 0; i + 2 + len <= n; i++) {
@@ -279,7 +280,7 @@ static void page_break(page *g, int newlines) {
     g->want_space = false;
 }
 
-/* The tag at p; returns the bytes to skip. */
+/* Handles the tag at p. Returns the bytes to skip. */
 static size_t page_tag(page *g, const char *p, size_t n) {
     if (n >= 4 && !memcmp(p, "<!--", 4)) {
         const char *end = memmem(p + 4, n - 4, "-->", 3);

@@ -1,21 +1,22 @@
-/* store/extract.h - plain UTF-8 text out of files that people keep: text in some encoding, HTML; and its
- * division into passages. Bytes from outside in, valid UTF-8 out, whatever they are. */
+/* store/extract.h - plain UTF-8 text out of files that people keep (text in some encoding, HTML), and its
+ * division into passages. Bytes from outside go in, valid UTF-8 comes out, whatever they are. */
 #ifndef TN_STORE_EXTRACT_H
 #define TN_STORE_EXTRACT_H
 
 #include "base/ctx.h"
 
-/* A zero byte (outside UTF-16), or more than a few control characters. */
+/* Tells whether there is a zero byte (outside UTF-16), or more than a few control characters. */
 bool tn_text_is_binary(const char *bytes, size_t n);
 
-/* UTF-8 and UTF-16 (by its byte order mark) as they are, anything else as Windows-1252. One newline for each
- * end of line; other control characters go. *out is zero-terminated; caller frees with tn_free. */
+/* Decodes UTF-8 and UTF-16 (by its byte order mark) as they are, anything else as Windows-1252. Each end of
+ * line becomes one newline; other control characters go. *out is zero-terminated; the caller frees it with
+ * tn_free. */
 tern_status tn_text_decode(tn_ctx *ctx, const char *bytes, size_t n, char **out, size_t *n_out,
                            tern_error *err);
 
-/* What a reader sees of an HTML page given as UTF-8: tags, comments, scripts and styles go, blocks become
- * paragraphs, entities their characters, white space collapses except in <pre>. Not a browser: broken markup
- * gives text, never an error. */
+/* Returns what a reader sees of an HTML page given as UTF-8: tags, comments, scripts and styles go, blocks
+ * become paragraphs, entities their characters, white space collapses except in <pre>. It is no browser:
+ * broken markup gives text, never an error. */
 tern_status tn_text_from_html(tn_ctx *ctx, const char *html, size_t n, char **out, size_t *n_out,
                               tern_error *err);
 
@@ -28,13 +29,13 @@ typedef struct tn_passage_options {
     void *user;
 } tn_passage_options;
 
-/* About as many tokens as a subword tokenizer makes: a token for each 4 bytes of a word, begun ones included,
- * one for each sign. */
+/* Counts about as many tokens as a subword tokenizer makes: a token for each 4 bytes of a word, begun ones
+ * included, and one for each sign. */
 size_t tn_text_count(const char *text, size_t n);
 
-/* Cut UTF-8 text into passages: substrings of it, whole paragraphs where they fit, else lines, sentences,
- * words; each begins a little before the end of the one before. fn gets them in order, without white space at
- * their ends; false stops. */
+/* Cuts UTF-8 text into passages. They are substrings of it: whole paragraphs where they fit, else lines,
+ * sentences, words. Each begins a little before the end of the one before. fn gets them in order, without
+ * white space at their ends; it returns false to stop. */
 void tn_passages(const char *text, size_t n, const tn_passage_options *o,
                  bool (*fn)(void *user, const char *passage, size_t n), void *user);
 

@@ -1,6 +1,8 @@
-/* E-mail messages: headers a reader looks at, then the text of the parts (RFC 5322, MIME: RFC 2045 to 2047, 2231 in part).
+/* Reads e-mail messages: headers that a reader looks at, then the text of the parts (RFC 5322, MIME: RFC 2045
+ * to 2047, 2231 in part).
  *
- * Of alternatives the plain text is taken, or the first that has text. Attachments are named, not opened; attached messages are read. */
+ * Of alternatives it takes the plain text, or the first that has text. Attachments are named and not opened;
+ * attached messages are read. */
 #include "store/documents.h"
 
 #include "base/status.h"
@@ -32,7 +34,7 @@ typedef struct part {
 
 /* ---- lines and headers ----------------------------------------------------------------------------- */
 
-/* The line at p, without its end; *rest begins the next. */
+/* Returns the line at p, without its end. *rest begins the next. */
 static span line_at(span s, span *rest) {
     const char *nl = s.n ? memchr(s.p, '\n', s.n) : NULL;
     size_t n = nl ? (size_t)(nl - s.p) : s.n;
@@ -41,7 +43,8 @@ static span line_at(span s, span *rest) {
     return (span){s.p, n};
 }
 
-/* The header of this name, its continuation lines joined by spaces, cut to the place there is; false: none. */
+/* Finds the header of this name and joins its continuation lines by spaces, cut to the place there is.
+ * Returns false when there is none. */
 static bool header(span head, const char *name, char *dst, size_t cap) {
     size_t n_name = strlen(name), n = 0;
     bool inside = false, found = false;
@@ -63,7 +66,7 @@ static bool header(span head, const char *name, char *dst, size_t cap) {
     return found;
 }
 
-/* A parameter of a header's value: name=value or name="value"; "" where there is none. */
+/* Finds a parameter of a header's value, name=value or name="value"; "" where there is none. */
 static void parameter(const char *value, const char *name, char *dst, size_t cap) {
     size_t n_name = strlen(name), n = 0;
     *dst = 0;
@@ -82,7 +85,7 @@ static void parameter(const char *value, const char *name, char *dst, size_t cap
     }
 }
 
-/* The head ends with an empty line. */
+/* Splits the head from the body. The head ends with an empty line. */
 static span split_head(span s, span *body) {
     span rest = s;
     while (rest.n) {
@@ -159,8 +162,8 @@ static size_t from_quoted(span s, bool in_header, char *dst) {
     return out;
 }
 
-/* To UTF-8 where iconv knows the character set; else the bytes stay as they are, for tn_text_decode to guess. *out is the caller's to
- * free, NULL: keep s. */
+/* Converts to UTF-8 where iconv knows the character set. Else the bytes stay as they are, for tn_text_decode
+ * to guess. *out is the caller's to free; NULL means that s stays. */
 static tern_status to_utf8(mail *m, const char *charset, span s, char **out, size_t *n_out) {
     *out = NULL;
     if (!*charset || !strcasecmp(charset, "utf-8") || !strcasecmp(charset, "us-ascii")) return TERN_OK;
@@ -183,7 +186,7 @@ static tern_status to_utf8(mail *m, const char *charset, span s, char **out, siz
     return TERN_OK;
 }
 
-/* Valid UTF-8 of a decoded text. The caller frees *out. */
+/* Makes valid UTF-8 of a decoded text. The caller frees *out. */
 static tern_status readable(mail *m, const char *charset, bool html, span s, char **out, size_t *n_out) {
     char *utf8, *plain;
     size_t n_utf8 = 0, n_plain;
@@ -204,7 +207,8 @@ static tern_status readable(mail *m, const char *charset, bool html, span s, cha
 
 /* ---- what a reader sees ---------------------------------------------------------------------------- */
 
-/* An encoded word "=?charset?B or Q?text?=" at p; returns the bytes it takes, 0: none. */
+/* Reads an encoded word "=?charset?B or Q?text?=" at p. Returns the bytes that it takes, 0 when there is
+ * none. */
 static size_t encoded_word(mail *m, const char *p, tern_status *st) {
     char charset[32], bytes[512], kind = 0;
     const char *a = strchr(p + 2, '?'), *b = a && a[1] && a[2] == '?' ? a + 3 : NULL,
@@ -259,7 +263,7 @@ static tern_status put_headers(mail *m, span head) {
     return TERN_OK;
 }
 
-/* Undoes the transfer encoding. The caller frees *out; NULL: the body as it stands. */
+/* Undoes the transfer encoding. The caller frees *out; NULL means that the body stays as it is. */
 static tern_status transferred(mail *m, const part *x, span *body, char **out) {
     bool base64 = !strcasecmp(x->encoding, "base64"), quoted = !strcasecmp(x->encoding, "quoted-printable");
     *out = NULL;
@@ -303,7 +307,7 @@ static part part_of(span s) {
     return x;
 }
 
-/* The next part between boundary lines. *rest begins behind it; false: there is none. */
+/* Finds the next part between boundary lines. *rest begins behind it. Returns false when there is none. */
 static bool next_part(span *rest, const char *boundary, span *out) {
     size_t n = strlen(boundary);
     const char *begin = NULL;

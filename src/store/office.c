@@ -1,4 +1,4 @@
-/* Office documents and books: ZIP containers of XML (libarchive, libxml2), read in memory.
+/* Reads office documents and books: ZIP containers of XML (libarchive, libxml2), in memory.
  *
  *   docx  word/document.xml, footnotes, endnotes      odt, ods, odp  content.xml
  *   pptx  ppt/slides/slideN.xml                       epub  the spine of its OPF file
@@ -16,7 +16,7 @@
 
 enum { MAX_ENTRY_BYTES = 64 << 20, MAX_ALL_BYTES = 256 << 20, MAX_SHEETS = 1000, MAX_SPINE = 5000 };
 
-/* An entry that may be read, unfolded. */
+/* An entry that may be read is kept here, unfolded. */
 typedef struct entry {
     char *name, *bytes;
     size_t n;
@@ -94,7 +94,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
 }
 
-/* All markup of the container, in one pass over it. */
+/* Reads all markup of the container, in one pass over it. */
 static tern_status open_container(container *c, const char *bytes, size_t n) {
     struct archive *a = archive_read_new();
     struct archive_entry *e;
@@ -123,7 +123,7 @@ static void close_container(container *c) {
     tn_free(c->t->ctx, c->entries);
 }
 
-/* NULL: there is none. */
+/* Returns NULL when there is none. */
 static const entry *entry_at(const container *c, const char *name) {
     const entry key = {.name = (char *)name};
     return c->n_entries ? bsearch(&key, c->entries, (size_t)c->n_entries, sizeof key, by_name) : NULL;
@@ -131,7 +131,8 @@ static const entry *entry_at(const container *c, const char *name) {
 
 /* ---- XML ------------------------------------------------------------------------------------------- */
 
-/* No network, no files, no entities but the five: what a document declares itself stays what it is. */
+/* Opens a reader with no network, no files, and no entities but the five. What a document declares itself
+ * stays as it is. */
 static xmlTextReaderPtr reader_of(const char *xml, size_t n) {
     return xmlReaderForMemory(xml, (int)n, NULL, NULL,
                               XML_PARSE_NONET | XML_PARSE_NOERROR | XML_PARSE_NOWARNING | XML_PARSE_NOCDATA);
@@ -147,7 +148,7 @@ static const char *value_of(xmlTextReaderPtr r) {
     return s ? (const char *)s : "";
 }
 
-/* An attribute by its local name, whatever its namespace: to dst, "" where there is none. */
+/* Copies an attribute by its local name, whatever its namespace, to dst; "" where there is none. */
 static void attribute(xmlTextReaderPtr r, const char *name, char *dst, size_t cap) {
     *dst = 0;
     if (xmlTextReaderMoveToFirstAttribute(r) != 1) return;
@@ -168,7 +169,7 @@ static bool is_any(const char *name, const char *const *list) {
     return false;
 }
 
-/* What elements of a format mean to a reader. */
+/* A dialect says what elements of a format mean to a reader. */
 typedef struct dialect {
     const char *const *text;       /* character data counts in these only; NULL: everywhere in `body` */
     const char *const *body;       /* outermost elements that hold what is read; NULL: all */
@@ -207,7 +208,7 @@ static bool is_characters(int type) {
            type == XML_READER_TYPE_SIGNIFICANT_WHITESPACE;
 }
 
-/* Character data of a tree, by the dialect. */
+/* Reads the character data of a tree, by the dialect. */
 static tern_status read_tree(container *c, const char *xml, size_t n, const dialect *d) {
     tn_doc_text *t = c->t;
     xmlTextReaderPtr r = reader_of(xml, n);
@@ -275,7 +276,7 @@ static tern_status open_document(container *c) {
     return read_part(c, "content.xml", &d, true);
 }
 
-/* Numbers of "PREFIXnumber.xml", ascending. */
+/* These are the numbers of "PREFIXnumber.xml", ascending. */
 typedef struct numbered {
     int n, at[MAX_SHEETS];
 } numbered;
@@ -317,7 +318,7 @@ static tern_status slides(container *c) {
 
 /* ---- xlsx ------------------------------------------------------------------------------------------ */
 
-/* Shared strings: one text, and where each begins. */
+/* Shared strings are one text, with the places where each begins. */
 typedef struct shared {
     tn_doc_text text;
     size_t *at, n, cap;
@@ -362,7 +363,8 @@ static tern_status read_shared(container *c, shared *s) {
     return TERN_OK;
 }
 
-/* A cell's characters, as they come between <v> or <t>: kept apart, since an index into the shared strings may come in pieces. */
+/* A cell's characters come between <v> or <t>. They are kept apart, because an index into the shared strings
+ * may come in pieces. */
 typedef struct cell {
     char kind[12], index[16];
     size_t n_index;
@@ -431,7 +433,7 @@ static tern_status sheets(container *c) {
 
 enum { NAME = 256 };
 
-/* The manifest of a book: where each of its parts lies. */
+/* The manifest of a book says where each of its parts lies. */
 typedef struct item {
     char id[NAME], href[NAME];
 } item;
@@ -444,7 +446,7 @@ static int hex_of(char c) {
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* A reference beside the OPF file, %XX decoded, without its fragment. */
+/* Resolves a reference beside the OPF file, %XX decoded, without its fragment. */
 static void beside(const char *opf, const char *href, char out[2 * NAME]) {
     const char *slash = strrchr(opf, '/');
     size_t n = slash ? (size_t)(slash + 1 - opf) : 0;
@@ -480,7 +482,7 @@ static bool root_file(const container *c, char path[NAME]) {
     return *path;
 }
 
-/* The manifest comes before the spine, which refers to it. */
+/* Reads a book. The manifest comes before the spine, which refers to it. */
 static tern_status book(container *c) {
     char path[NAME], name[2 * NAME];
     const entry *opf = root_file(c, path) ? entry_at(c, path) : NULL;

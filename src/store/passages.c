@@ -20,10 +20,10 @@ size_t tn_text_count(const char *text, size_t n) {
     return count;
 }
 
-/* What a text is cut at, from coarse to fine. */
+/* A text is cut at these, from coarse to fine. */
 typedef enum cut { CUT_PARAGRAPH, CUT_LINE, CUT_SENTENCE, CUT_WORD, N_CUTS } cut;
 
-/* Does a piece of this kind begin at i, behind i - 1? */
+/* Tells whether a piece of this kind begins at i, behind i - 1. */
 static bool begins(const char *t, size_t i, cut c) {
     switch (c) {
     case CUT_PARAGRAPH:
@@ -51,7 +51,7 @@ static size_t count(const tn_passage_options *o, const char *t, size_t n) {
     return o->count ? o->count(o->user, t, n) : tn_text_count(t, n);
 }
 
-/* As much of t as n_tokens allow, at least one character. */
+/* Takes as much of t as n_tokens allow, at least one character. */
 static size_t part_of_word(const char *t, size_t n, size_t n_tokens, const tn_passage_options *o) {
     size_t lo = 0, hi = n;
     while (lo < hi) {
@@ -67,7 +67,7 @@ static size_t part_of_word(const char *t, size_t n, size_t n_tokens, const tn_pa
     return lo;
 }
 
-/* The end of the passage that begins at `from`: pieces as coarse as they fit. */
+/* Finds the end of the passage that begins at `from`: pieces as coarse as they fit. */
 static size_t passage_end(const char *t, size_t n, size_t from, const tn_passage_options *o) {
     size_t end = from, used = 0;
     enum {
@@ -87,7 +87,7 @@ static size_t passage_end(const char *t, size_t n, size_t from, const tn_passage
                                                : end;
 }
 
-/* Where the next passage begins: at a line, else a sentence, of the passage's end. */
+/* Finds where the next passage begins: at a line, else a sentence, of the passage's end. */
 static size_t overlap_begin(const char *t, size_t from, size_t end, const tn_passage_options *o) {
     for (int c = CUT_LINE; c <= CUT_SENTENCE; c++) {
         size_t best = end, used = 0;

@@ -60,7 +60,7 @@ static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, ter
                : tn_store_failed(s, "search it", err);
 }
 
-/* Run a statement that gives no rows, and make it ready again. */
+/* Runs a statement that gives no rows, and makes it ready again. */
 static tern_status run(tn_store *s, sqlite3_stmt *q, tern_error *err) {
     tern_status st = sqlite3_step(q) == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "write to it", err);
     sqlite3_reset(q);
@@ -78,7 +78,8 @@ static void skip(indexer *x, const char *path, const char *why) {
     x->o->notice(x->o->user, line);
 }
 
-/* Everything fd gives, at most max + 1 bytes, within `seconds` (0: no limit). *n > max: there was more. */
+/* Reads everything that fd gives, at most max + 1 bytes, within `seconds` (0: no limit). *n > max tells that
+ * there was more. */
 static tern_status read_all(tn_ctx *ctx, int fd, uint64_t max, int seconds, char **out, size_t *n, bool *late,
                             tern_error *err) {
     size_t cap = 1 << 16;
@@ -120,8 +121,8 @@ static tern_status read_all(tn_ctx *ctx, int fd, uint64_t max, int seconds, char
     return st;
 }
 
-/* pdftotext's output; a reason to skip the file in *why when it gives none. The path is absolute: it is no
- * option. */
+/* Reads pdftotext's output. *why is a reason to skip the file when it gives none. The path is absolute, so it
+ * is no option. */
 static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n, const char **why,
                             tern_error *err) {
     int fds[2];
@@ -163,7 +164,7 @@ static tern_status pdf_text(indexer *x, const char *path, char **out, size_t *n,
     return TERN_OK;
 }
 
-/* The text of a file as people read it. *why: it has none. */
+/* Reads the text of a file as people read it. *why says why it has none. */
 static tern_status document_text(indexer *x, const char *path, const char *bytes, size_t n, char **text,
                                  size_t *n_text, const char **why, tern_error *err) {
     if (n < 5 || memcmp(bytes, "%PDF-", 5) != 0)
@@ -178,8 +179,8 @@ static tern_status document_text(indexer *x, const char *path, const char *bytes
     return st;
 }
 
-/* Passages of the documents that the query `which` gives go, from the index first, which needs their text for
- * that. Its ?1 is key, or path where that is given. */
+/* Drops the passages of the documents that the query `which` gives. They go from the index first, which needs
+ * their text for that. The query's ?1 is key, or path where that is given. */
 static tern_status drop_passages(tn_store *s, const char *which, int64_t key, const char *path,
                                  tern_error *err) {
     static const char *const steps[] = {"INSERT INTO passage_fts(passage_fts, rowid, text) SELECT 'delete', "
@@ -220,7 +221,7 @@ static bool write_passage(void *user, const char *text, size_t n) {
     return x->st == TERN_OK;
 }
 
-/* *known: the document's id, 0 when it is not there. */
+/* Finds a document. *known is its id, or 0 when it is not there. */
 static tern_status find_document(indexer *x, const char *path, int64_t *known, int64_t *hash) {
     *known = *hash = 0;
     sqlite3_bind_text(x->find, 1, path, -1, SQLITE_STATIC);
@@ -235,7 +236,7 @@ static tern_status find_document(indexer *x, const char *path, int64_t *known, i
     return st;
 }
 
-/* The document's row with its new hash; its old passages go. */
+/* Writes the document's row with its new hash; its old passages go. */
 static tern_status write_document(indexer *x, const char *path, int64_t hash, size_t n_bytes,
                                   const char *text, size_t n_text) {
     int64_t known, old_hash;
@@ -366,11 +367,11 @@ static tern_status add_folder(indexer *x, const char *folder, int depth) {
 /* "/" ends in the slash that BELOW adds. */
 static const char *below_key(const char *path) { return strcmp(path, "/") ? path : ""; }
 
-/* Documents that are `path` or below it. The bounds keep to the index: everything below begins with "path/"
- * and is less than "path0". */
+/* This selects documents that are `path` or below it. The bounds keep to the index, because everything below
+ * begins with "path/" and is less than "path0". */
 static const char BELOW[] = "(path = ?1 OR (path >= ?1 || '/' AND path < ?1 || '0'))";
 
-/* What was indexed below the folder and is no longer there. */
+/* Removes what was indexed below the folder and is no longer there. */
 static tern_status remove_vanished(indexer *x, const char *folder) {
     sqlite3_stmt *q, *del = NULL;
     bool any = false;
@@ -535,15 +536,15 @@ tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages
 
 /* ---- searching ------------------------------------------------------------------------------------- */
 
-/* Letters, marks and digits of any script make words; everything else, FTS5's syntax included, is between
+/* Letters, marks and digits of any script make words. Everything else, FTS5's syntax included, is between
  * them. */
 static bool is_word_char(utf8proc_int32_t c) {
     utf8proc_category_t k = utf8proc_category(c);
     return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NO) || k == UTF8PROC_CATEGORY_CO;
 }
 
-/* The next word of *text (lower case is FTS5's affair), or false. Words of more bytes than cap - 1 are cut.
- */
+/* Takes the next word of *text, or returns false. Lower case is FTS5's affair. Words of more bytes than cap -
+ * 1 are cut. */
 static bool next_word(const char **text, char *word, size_t cap, bool *adjacent) {
     size_t n = 0;
     *adjacent = true; /* only one sign since the word before */
@@ -565,7 +566,7 @@ static bool next_word(const char **text, char *word, size_t cap, bool *adjacent)
     return n > 0;
 }
 
-/* Words of questions that say nothing about their subject. */
+/* These are words of questions that say nothing about their subject. */
 static bool is_stop_word(const char *w) {
     static const char list[] = " a about an and any are as at be been but by can could did do does find for "
                                "from get give had has have he her his how i if in into is it its "
@@ -626,8 +627,9 @@ static tern_status drop_common(tn_store *s, term *terms, int32_t n, tern_error *
 
 enum { QUERY_BYTES = MAX_TERMS * (3 * MAX_WORD + 24) };
 
-/* "one" OR "two" OR "one two": any of the words, better in the order they were asked. Only stop words when
- * there are no others. out [QUERY_BYTES]: a word and a pair take at most 3 words and 16 signs. */
+/* Writes "one" OR "two" OR "one two": any of the words, better in the order they were asked. It uses stop
+ * words only when there are no others. out [QUERY_BYTES]: a word and a pair take at most 3 words and 16
+ * signs. */
 static void write_query(const term *terms, int32_t n, char *out) {
     bool any = false;
     char *p = out;
@@ -738,7 +740,7 @@ char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, i
     return out;
 }
 
-/* Does the word stand in text, as a word? Case of ASCII letters does not matter. */
+/* Tells whether the word stands in text, as a word. Case of ASCII letters does not matter. */
 static bool has_word(const char *text, const char *word) {
     size_t n = strlen(word);
     for (const char *p = text; (p = strcasestr(p, word)); p++) {

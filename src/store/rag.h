@@ -19,9 +19,9 @@ enum { TN_RAG_PASSAGE_TOKENS = 192, TN_RAG_OVERLAP_TOKENS = 24, TN_RAG_K = 4, TN
 typedef struct tn_rag_options {
     tn_passage_options passages; /* max_tokens 0: the defaults above, counted by tn_text_count */
     uint64_t max_file_bytes;     /* larger ones are skipped; 0 = 32 MiB (default) */
-    /* A line for people about a file that was skipped, or NULL. */
+    /* notice gets a line for people about a file that was skipped. It may be NULL. */
     void (*notice)(void *user, const char *line);
-    /* After every document that was read. May be NULL. */
+    /* progress is called after every document that was read. It may be NULL. */
     void (*progress)(void *user, const char *path, int64_t n_done);
     void *user;
 } tn_rag_options;
@@ -33,18 +33,17 @@ typedef struct tn_rag_added {
     uint64_t n_bytes;   /* of files read */
 } tn_rag_added;
 
-/* Bring path, a file or a folder with all below it (but hidden ones), into the index. TERN_E_IO: it does not
- * exist. opt may be NULL. Stops with TERN_E_CANCELLED, keeping what is done, when *cancel (may be NULL)
- * becomes true. Adds to *out. */
+/* Brings path, a file or a folder with all below it (but hidden ones), into the index. It fails with
+ * TERN_E_IO when path does not exist. opt may be NULL. It stops with TERN_E_CANCELLED, keeping what is done,
+ * when *cancel (may be NULL) becomes true. It adds to *out. */
 tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt, const atomic_bool *cancel,
                        tn_rag_added *out, tern_error *err);
 
-/* The document of this path, or all below this folder, or everything for NULL, and the conversations that quote it.
- * Nothing of them stays in the file. *n gets how many documents there were.
- */
+/* Removes the document of this path, or all below this folder, or everything for NULL, and the conversations
+ * that quote it. Nothing of them stays in the file. *n gets how many documents there were. */
 tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error *err);
 
-/* The document's id in the store, for tn_store_quoting; 0: not in the index. */
+/* Gives the document's id in the store, for tn_store_quoting, or 0 when it is not in the index. */
 tern_status tn_rag_id(tn_store *s, const char *path, int64_t *id, tern_error *err);
 
 typedef struct tn_rag_document {
@@ -52,7 +51,7 @@ typedef struct tn_rag_document {
     int64_t n_passages, n_bytes, added; /* added: seconds since 1970 */
 } tn_rag_document;
 
-/* By path. false stops. */
+/* Lists documents by path. fn returns false to stop. */
 tern_status tn_rag_list(tn_store *s, bool (*fn)(void *user, const tn_rag_document *d), void *user,
                         tern_error *err);
 tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages, tern_error *err);
@@ -64,21 +63,21 @@ typedef struct tn_rag_hit {
     float support;  /* share of the answer's words that stand in the passage: tn_rag_support */
 } tn_rag_hit;
 
-/* The k best passages, best first; *n gets how many there are. The query is words, whatever signs are between
- * them: it cannot be wrong. Free with tn_rag_hits_free. */
+/* Finds the k best passages, best first; *n gets how many there are. The query is words, whatever signs are
+ * between them, so it cannot be wrong. The caller frees them with tn_rag_hits_free. */
 tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n,
                           tern_error *err);
 void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n);
 
-/* The passages of a document one after the other, at most max_bytes of them. *out is zero-terminated, free
- * with tn_free; empty for a path that is not in the index. */
+/* Returns the passages of a document one after the other, at most max_bytes of them. *out is zero-terminated,
+ * freed with tn_free, and empty for a path that is not in the index. */
 tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n,
                         tern_error *err);
 
-/* The user's message: passages, best last, then the question. Zero-terminated; free with tn_free. NULL: no
- * memory. */
+/* Writes the user's message: passages, best last, then the question. It is zero-terminated and freed with
+ * tn_free. NULL means that there is no memory. */
 char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, int32_t n);
-/* Which passages an answer came from: fills support. */
+/* Finds which passages an answer came from: it fills support. */
 void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *answer);
 
 #endif

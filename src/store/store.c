@@ -16,7 +16,7 @@
 enum { APPLICATION_ID = 0x7465726e, /* "tern" */ BUSY_MS = 10000 };
 static const uint64_t CAP_BYTES = 64u << 20;
 
-/* What brings a file from version i to i + 1. Never changed once released. */
+/* Each brings a file from version i to i + 1. They are never changed once released. */
 static const char *const migrations[TN_STORE_VERSION] = {
     ("CREATE TABLE vocab(id INTEGER PRIMARY KEY, fingerprint INTEGER NOT NULL UNIQUE, n_vocab INTEGER NOT "
      "NULL);"
@@ -82,7 +82,7 @@ static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, ter
                                                                       : tn_store_failed(s, "read it", err);
 }
 
-/* One integer; args are bound in order. */
+/* Reads one integer; args are bound in order. */
 static tern_status get_int(tn_store *s, const char *sql, const int64_t *args, int n_args, int64_t *out,
                            bool *found, tern_error *err) {
     sqlite3_stmt *q;
@@ -130,7 +130,7 @@ char *tn_store_default_path(tn_ctx *ctx) {
     return path;
 }
 
-/* The folders above path. The store holds what was said: its own folder is for the user alone. */
+/* Makes the folders above path. The store holds what was said, so its own folder is for the user alone. */
 static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) {
     char *copy = tn_strdup(ctx, TN_MEM_OTHER, path);
     TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for a path");
@@ -144,7 +144,7 @@ static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) 
     return st;
 }
 
-/* The folder that tern itself made for stores; one that the user chose stays as it is. */
+/* Narrows the folder that tern itself made for stores. One that the user chose stays as it is. */
 static void narrow_default_folder(tn_ctx *ctx, const char *path) {
     struct stat sb;
     char *folder = tn_store_default_path(ctx);
@@ -157,8 +157,9 @@ static void narrow_default_folder(tn_ctx *ctx, const char *path) {
     tn_free(ctx, folder);
 }
 
-/* The store's file is for its owner alone; so are SQLite's files beside it, which take its mode. The file is not opened
- * where it exists: closing it would release the locks that this process has on it through SQLite. */
+/* The store's file is for its owner alone; so are SQLite's files beside it, which take its mode. The file is
+ * not opened where it exists, because closing it would release the locks that this process has on it through
+ * SQLite. */
 static tern_status make_private(tn_ctx *ctx, const char *path, bool read_only, tern_error *err) {
     static const char *const ends[] = {"", "-wal", "-shm"};
     struct stat sb;
@@ -178,8 +179,8 @@ static tern_status make_private(tn_ctx *ctx, const char *path, bool read_only, t
     return TERN_OK;
 }
 
-/* Whatever else is in the file has no rows of its own to read: a view could be endless. Views and virtual tables have
- * no root page. */
+/* Refuses whatever else is in the file: it has no rows of its own to read, and a view could be endless. Views
+ * and virtual tables have no root page. */
 static tern_status check_schema(tn_store *s, tern_error *err) {
     int64_t n = 0;
     TN_TRY(get_int(
@@ -193,8 +194,8 @@ static tern_status check_schema(tn_store *s, tern_error *err) {
     return TERN_OK;
 }
 
-/* An empty file becomes a store, an older store is brought up to date; each step is one transaction with its
- * version. */
+/* An empty file becomes a store, and an older store is brought up to date. Each step is one transaction with
+ * its version. */
 static tern_status migrate(tn_store *s, tern_error *err) {
     int64_t version = 0, app = 0, n_tables = 0;
     TN_TRY(get_int(s, "PRAGMA user_version", NULL, 0, &version, NULL, err));
@@ -227,8 +228,7 @@ static tern_status migrate(tn_store *s, tern_error *err) {
     return st;
 }
 
-/* Two processes that make the file at once: SQLite tells one of them "busy" without waiting, so this waits.
- */
+/* Two processes may make the file at once. SQLite tells one of them "busy" without waiting, so this waits. */
 static tern_status enter_wal(tn_store *s, int32_t busy_ms, tern_error *err) {
     for (int32_t waited = 0;; waited += 10) {
         int rc = sqlite3_exec(s->db, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL", NULL,
@@ -316,7 +316,7 @@ tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, t
 
 /* ---- sequences ------------------------------------------------------------------------------------- */
 
-/* The least recently used go until all others fit; never the newest. */
+/* Removes the least recently used sequences until all others fit, and never the newest. */
 static tern_status evict(tn_store *s, tern_error *err) {
     int64_t total = 0, oldest, none;
     TN_TRY(get_int(s, "SELECT total(n_bytes) FROM sequence", NULL, 0, &total, NULL, err));
@@ -447,7 +447,7 @@ tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids,
     return TERN_OK;
 }
 
-/* A sequence's tokens into an aligned buffer; 0: damaged. */
+/* Loads a sequence's tokens into an aligned buffer. Returns 0 for a damaged one. */
 static size_t load_tokens(tn_store *s, sqlite3_stmt *q, int32_t **buf, size_t *cap, tern_status *st,
                           tern_error *err) {
     size_t n_bytes = (size_t)sqlite3_column_bytes(q, 1), n = n_bytes / sizeof **buf;

@@ -1,25 +1,25 @@
 /* store/store.h - what outlives a process: token sequences to draft from, and documents to answer from
  * (sd.npu 4.1).
  *
- * One SQLite file in WAL mode. What a call reported as stored is on the disk: it survives a killed process
- * and a power cut. Several processes may use one file at once; a writer waits for another for up to busy_ms.
- * A tn_store belongs to one thread at a time. Nothing in the file is trusted: sequences with ids outside the
- * vocabulary are skipped and counted. SQLite's own memory does not go through tn_ctx (its allocator is
- * process-wide); everything handed out here does.
+ * It is one SQLite file in WAL mode. What a call reported as stored is on the disk: it survives a killed
+ * process and a power cut. Several processes may use one file at once; a writer waits for another for up to
+ * busy_ms. A tn_store belongs to one thread at a time. Nothing in the file is trusted: sequences with ids
+ * outside the vocabulary are skipped and counted. SQLite's own memory does not go through tn_ctx, because its
+ * allocator is process-wide; everything handed out here does.
  *
  * Sequences (a conversation with its answers, or a document that was answered from) belong to a vocabulary,
- * known by the fingerprint of its tokenizer: a store may hold those of several models and shows each model
+ * known by the fingerprint of its tokenizer. A store may hold those of several models and shows each model
  * only its own.
  *
- * Schema versions, in PRAGMA user_version; opening migrates an older file, and refuses a newer one:
+ * Schema versions are in PRAGMA user_version. Opening migrates an older file and refuses a newer one:
  *   1  vocab, sequence
  *   2  document, passage, passage_fts (store/rag.h)
  *   3  recalled
  *   4  quote: which sequences hold text of which document, so that they go with it
  *
- * The file is its owner's alone (0600); one that others could read is narrowed, with a notice. What is deleted is
- * overwritten with zeros, in the file and in the write-ahead log. A file from elsewhere is data only: views, triggers
- * and virtual tables in it are refused. */
+ * The file is its owner's alone (0600); one that others could read is narrowed, with a notice. What is
+ * deleted is overwritten with zeros, in the file and in the write-ahead log. A file from elsewhere is data
+ * only: views, triggers and virtual tables in it are refused. */
 #ifndef TN_STORE_STORE_H
 #define TN_STORE_STORE_H
 
@@ -39,42 +39,42 @@ typedef struct tn_store_options {
 
 typedef struct tn_store tn_store;
 
-/* Made, with its folders, when absent. opt may be NULL. TERN_E_FORMAT: not a store, or damaged;
- * TERN_E_UNSUPPORTED: from a newer tern. */
+/* Opens a store and makes it, with its folders, when absent. opt may be NULL. It fails with TERN_E_FORMAT
+ * when the file is no store or damaged, and with TERN_E_UNSUPPORTED when it is from a newer tern. */
 tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options *opt, tn_store **out,
                           tern_error *err);
 void tn_store_close(tn_store **s);
 
-/* $XDG_DATA_HOME/tern/store.db, or under ~/.local/share. Caller frees with tn_free; NULL: no home, or no
- * memory. */
+/* Returns $XDG_DATA_HOME/tern/store.db, or the same under ~/.local/share. The caller frees it with tn_free.
+ * NULL means no home, or no memory. */
 char *tn_store_default_path(tn_ctx *ctx);
 
-/* Use sequences of this vocabulary from now on (tn_tokenizer_fingerprint). */
+/* From now on sequences of this vocabulary are used (tn_tokenizer_fingerprint). */
 tern_status tn_store_vocab(tn_store *s, uint64_t fingerprint, int32_t n_vocab, tern_error *err);
 
-/* Store ids[0..n): prompt, then output from n_prompt on. *id: 0 for a new sequence, or that of an earlier
- * version of the same conversation, which is replaced; gets the sequence's id. A sequence that is there
- * already is only marked as used. Durable when it returns TERN_OK. Longer ones keep their last
- * TN_STORE_MAX_SEQUENCE tokens. Then evicts down to the cap. */
+/* Stores ids[0..n): the prompt, then the output from n_prompt on. *id is 0 for a new sequence, or that of an
+ * earlier version of the same conversation, which is replaced; it gets the sequence's id. A sequence that is
+ * there already is only marked as used. It is durable when this returns TERN_OK. Longer ones keep their last
+ * TN_STORE_MAX_SEQUENCE tokens. Then it evicts down to the cap. */
 tern_status tn_store_put(tn_store *s, tn_sequence_kind kind, const int32_t *ids, size_t n, size_t n_prompt,
                          int64_t *id, tern_error *err);
 
-/* Sequences that are put from now on hold text of these documents (ids of the table; n 0: of none): they are erased
- * with any of them. */
+/* Sequences that are put from now on hold text of these documents (ids of the table; n 0: of none). They are
+ * erased with any of them. */
 tern_status tn_store_quoting(tn_store *s, const int64_t *documents, size_t n, tern_error *err);
-/* Within a transaction: erase the sequences that quote a document that is gone, those kept before it was noted which
- * document a sequence quotes, and what models said. */
+/* Erases, within a transaction, the sequences that quote a document that is gone, those kept before it was
+ * noted which document a sequence quotes, and what models said. */
 tern_status tn_store_forget(tn_store *s, tern_error *err);
 
-/* Sequences of the vocabulary, most recently used first, until max_tokens are given (the last one is cut at
- * its front, so that its end is kept). The callback borrows ids; false stops. */
+/* Gives sequences of the vocabulary, most recently used first, until max_tokens are given. The last one is
+ * cut at its front, so that its end is kept. The callback borrows ids and returns false to stop. */
 tern_status tn_store_each(tn_store *s, size_t max_tokens,
                           bool (*fn)(void *user, tn_sequence_kind kind, const int32_t *ids, size_t n),
                           void *user, tern_error *err);
 
-/* What a model said lately at the tokens of the vocabulary (draft.h, tn_draft_recalled): one piece of data a
- * model, of the eight models used last. Get: *data is the caller's, NULL where nothing is kept; it comes from
- * a file, nothing in it is certain. */
+/* These keep what a model said lately at the tokens of the vocabulary (draft.h, tn_draft_recalled): one piece
+ * of data a model, of the eight models used last. get gives *data to the caller, NULL where nothing is kept.
+ * It comes from a file, so nothing in it is certain. */
 tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *data, size_t n,
                                   tern_error *err);
 tern_status tn_store_get_recalled(tn_store *s, uint64_t model, int32_t **data, size_t *n, tern_error *err);
@@ -126,7 +126,7 @@ tern_status tn_store_commit(tn_store *s, tern_error *err); /* rolls back when it
 /* What was deleted leaves the file, and the write-ahead log unless another process reads it just now. */
 tern_status tn_store_shrink(tn_store *s, tern_error *err);
 void tn_store_rollback(tn_store *s);
-/* The status and message for what SQLite has just reported. */
+/* Returns the status and message for what SQLite has just reported. */
 tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err);
 
 #endif

@@ -6,24 +6,24 @@
 #include "text/segments.h"
 #include "text/tokenizer.h"
 
-/* Appends the rendered conversation to `out`, whose context is the caller's; opt may be NULL. Where the
- * tokenizer adds a BOS token, the text starts behind it. What the conversation holds must arrive: a system
- * message that the template refuses or leaves out is put in front of the first question instead, and tools for
- * a template without tools are an error. */
+/* Appends the rendered conversation to `out`, whose context is the caller's. opt may be NULL. Where the
+ * tokenizer adds a BOS token, the text starts behind it. What the conversation holds must arrive. A system
+ * message that the template refuses or leaves out is put in front of the first question instead; tools for a
+ * template without tools are an error. */
 tern_status tn_chat_segments(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
                              const tern_chat_options *opt, tn_segments *out, tern_error *err);
 
-/* The same as text: see tern_chat_render. */
+/* Gives the same as text: see tern_chat_render. */
 tern_status tn_chat_render(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
                            const tern_chat_options *opt, char *buf, size_t cap, size_t *n_bytes,
                            tern_error *err);
 
-/* The same as ids: see tern_chat_tokens. */
+/* Gives the same as ids: see tern_chat_tokens. */
 tern_status tn_chat_tokens(const tn_tokenizer *t, const tern_message *msgs, size_t n_msgs,
                            const tern_chat_options *opt, int32_t *ids, size_t cap, size_t *n_ids,
                            tern_error *err);
 
-/* A template by name (chatml, llama2, llama3, mistral, gemma, phi3, zephyr), or NULL. */
+/* Returns a template by name (chatml, llama2, llama3, mistral, gemma, phi3, zephyr), or NULL. */
 const char *tn_chat_builtin(const char *name);
 
 #endif

@@ -1,8 +1,8 @@
-/* text/encode.c - text to ids: special tokens are cut out, the rest is normalised, cut into
- * pre-tokens and merged.
+/* text/encode.c - text to ids: special tokens are cut out, the rest is normalised, cut into pre-tokens and
+ * merged.
  *
- * Merging always takes the pair of best priority, leftmost first. Short pre-tokens (nearly all) scan an
- * array; long ones use a linked list with a heap, O(n log n), so that no text is slow. */
+ * Merging always takes the pair of best priority, leftmost first. Short pre-tokens, which are nearly all,
+ * scan an array. Long ones use a linked list with a heap, O(n log n), so that no text is slow. */
 #include "text/tokenizer_impl.h"
 
 #include "base/status.h"
@@ -26,7 +26,7 @@ typedef struct candidate {
     uint32_t result;
 } candidate;
 
-/* The state of one tn_tokenize. */
+/* An encoder is the state of one tn_tokenize. */
 typedef struct encoder {
     const tn_tokenizer *t;
     int32_t *ids;
@@ -63,9 +63,9 @@ static void emit(encoder *e, uint32_t id) {
 
 static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n);
 
-/* What stands for bytes without a token. Byte tokens where the vocabulary has them. A byte-level vocabulary
- * never takes its unknown token, which in many files is the end of text: what it lacks reads as U+FFFD, as in
- * a text whose bytes are no UTF-8, or as nothing. Others take the unknown token. */
+/* Emits what stands for bytes without a token: byte tokens where the vocabulary has them. A byte-level
+ * vocabulary never takes its unknown token, which in many files is the end of text. What it lacks reads as
+ * U+FFFD, as in a text whose bytes are no UTF-8, or as nothing. Others take the unknown token. */
 static void emit_bytes(encoder *e, const uint8_t *p, size_t n) {
     static const uint8_t replacement[3] = {0xef, 0xbf, 0xbd};
     const tn_tokenizer *t = e->t;
@@ -87,14 +87,14 @@ static void emit_symbol(encoder *e, const uint8_t *piece, const symbol *s) {
     else emit_bytes(e, piece + s->off, s->len);
 }
 
-/* Floats ordered as unsigned numbers, best (highest) score smallest. */
+/* Orders floats as unsigned numbers, with the best (highest) score smallest. */
 static uint32_t score_priority(float score) {
     uint32_t u;
     memcpy(&u, &score, sizeof u);
     return u >> 31 ? u : ~u & 0x7fffffffu;
 }
 
-/* Can these neighbours merge? A merge table looks at the ids, scores look at the text of both. */
+/* Tells whether these neighbours can merge. A merge table looks at the ids, scores look at the text of both. */
 static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const symbol *a, const symbol *b,
                              uint32_t *priority, uint32_t *result) {
     if (t->scores) {
@@ -120,8 +120,9 @@ static inline bool pair_find(const tn_tokenizer *t, const uint8_t *piece, const 
     }
 }
 
-/* The next symbol of a pre-token at off: a byte, or a character of a SentencePiece vocabulary. With a merge
- * table a character outside the vocabulary enters as its bytes; with scores it stays whole until the end. */
+/* Returns the next symbol of a pre-token at off: a byte, or a character of a SentencePiece vocabulary. With a
+ * merge table a character outside the vocabulary enters as its bytes; with scores it stays whole until the
+ * end. */
 static symbol first_symbol(const tn_tokenizer *t, const uint8_t *piece, size_t off, size_t n,
                            size_t *bytes_left) {
     symbol s = {.off = (uint32_t)off, .len = 1};
@@ -232,7 +233,7 @@ static void merge_long(encoder *e, const uint8_t *piece, size_t n) {
     for (uint32_t i = 0; i != TN_TOK_NONE; i = s[i].next) emit_symbol(e, piece, &s[i]);
 }
 
-/* Merge one pre-token. */
+/* Merges one pre-token. */
 static tern_status merge_piece(encoder *e, const uint8_t *piece, size_t n) {
     symbol few[SHORT];
     symbol *s = few;
@@ -273,7 +274,7 @@ tern_status tn_tok_merge_piece(const tn_tokenizer *t, const uint8_t *p, size_t n
     return st;
 }
 
-/* Long texts ask the host whether to go on. */
+/* Asks the host, in long texts, whether to go on. */
 static tern_status report(encoder *e, size_t n) {
     e->n_done += n;
     if (e->n_done - e->n_told < TN_TOK_REPORT_BYTES) return TERN_OK;
@@ -312,15 +313,15 @@ static bool norm_reserve(encoder *e, size_t used, size_t more) {
     return true;
 }
 
-/* Never the second half of a composition, so that normalising may start afresh in front of it. */
+/* A boundary is never the second half of a composition, so that normalising may start afresh in front of it. */
 static bool nfc_boundary(uint32_t cp) {
     return cp < 0x300 || (cp >= 0x400 && cp < 0x480) || (cp >= 0x3041 && cp <= 0x3096) ||
            (cp >= 0x30a1 && cp <= 0x30fa) || (cp >= 0x3400 && cp <= 0x9fff) ||
            (cp >= 0xac00 && cp <= 0xd7a3) || (cp >= 0x1f000 && cp < 0x20000);
 }
 
-/* NFC in chunks that end at boundaries. A chunk that finds none (longer than any real grapheme) is cut by
- * force: canonical ordering is quadratic in a run of marks, and the text is not ours. */
+/* Normalises to NFC in chunks that end at boundaries. A chunk that finds none (longer than any real grapheme)
+ * is cut by force, because canonical ordering is quadratic in a run of marks, and the text is not ours. */
 static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t *n_out) {
     enum { CHUNK = 256, FORCED = 1024, EXPANSION = 4 };
     const uint8_t *end = p + n;
@@ -370,7 +371,7 @@ static tern_status normalise_nfc(encoder *e, const uint8_t *p, size_t n, size_t 
     return TERN_OK;
 }
 
-/* U+2581, SentencePiece's visible space, is a space to the tokenizer: in place. */
+/* Makes U+2581, SentencePiece's visible space, a space, in place, because the tokenizer takes it as one. */
 static size_t fold_visible_spaces(uint8_t *p, size_t n) {
     size_t out = 0;
     for (size_t i = 0; i < n;) {
@@ -386,7 +387,7 @@ static size_t fold_visible_spaces(uint8_t *p, size_t n) {
 
 /* ---- sections ----------------------------------------------------------------------------------- */
 
-/* Text between special tokens. `first`: at the start of the text. */
+/* Encodes text between special tokens. `first` says that it is at the start of the text. */
 static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool first) {
     const tn_tokenizer *t = e->t;
     if (n == 0) return TERN_OK;
@@ -421,7 +422,7 @@ static tern_status encode_section(encoder *e, const uint8_t *p, size_t n, bool f
     return TERN_OK;
 }
 
-/* Which special tokens a place of the text may become. */
+/* These say which special tokens a place of the text may become. */
 typedef enum which {
     FREE,
     USER,
@@ -435,7 +436,8 @@ static bool allowed(const encoder *e, uint32_t id, which w) {
     return w == USER || (!tn_tok_guarded(e->t, id) && !markup);
 }
 
-/* Of the specials [*lo, *hi), whose first `depth` bytes are the same and which are longer, those with c next. */
+/* Leaves those specials of [*lo, *hi) that have c next. Their first `depth` bytes are the same, and they are
+ * longer. */
 static void narrow(const tn_tokenizer *t, size_t depth, uint8_t c, uint32_t *lo, uint32_t *hi) {
     for (int upper = 0; upper < 2; upper++) {
         uint32_t a = *lo, b = *hi;
@@ -475,7 +477,7 @@ static void take_longer(void *user, uint32_t id) {
         l->best = id;
 }
 
-/* The longest special token at p that is allowed. */
+/* Returns the longest special token at p that is allowed. */
 static uint32_t match_special(const encoder *e, const uint8_t *p, const uint8_t *end, which w) {
     longest l = {e, w, TN_TOK_NONE};
     each_special(e->t, p, end, take_longer, &l);
@@ -503,8 +505,8 @@ void tn_tok_mark_markup(const tn_tokenizer *t, const char *template, uint64_t *b
 
 static bool is_space(uint8_t c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* The longest special token at p, which lies in a segment that ends at seg_end: in content those that are
- * free, in the template all that lie in it wholly. */
+/* Returns the longest special token at p, which lies in a segment that ends at seg_end: in content of those
+ * that are free, in the template of all that lie in it wholly. */
 static uint32_t match_in_segment(const encoder *e, const uint8_t *p, const uint8_t *end,
                                  const uint8_t *seg_end, bool content) {
     const tn_tokenizer *t = e->t;
@@ -515,7 +517,7 @@ static uint32_t match_in_segment(const encoder *e, const uint8_t *p, const uint8
     return t->off[whole + 1] - t->off[whole] >= t->off[any + 1] - t->off[any] ? whole : any;
 }
 
-/* Ids of a text; where it has segments, they say which specials are allowed where, else `w` does. */
+/* Makes the ids of a text. Where it has segments, they say which specials are allowed where, else `w` does. */
 static tern_status encode(encoder *e, const uint8_t *begin, size_t n_bytes, const tn_segments *segs,
                           which w) {
     const tn_tokenizer *t = e->t;

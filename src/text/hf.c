@@ -19,8 +19,8 @@
 
 enum { MAX_FILE_BYTES = 256 << 20, MAX_PATTERNS = 15, MAX_ENDS = 64, MAX_VOCAB = 1 << 21 };
 
-/* A description being put together. Strings are borrowed from the documents (JSON values, files) or from
- * `made`, which all live until it is opened. */
+/* A draft is a description being put together. Strings are borrowed from the documents (JSON values, files)
+ * or from `made`, which all live until it is opened. */
 typedef struct draft {
     tn_ctx *ctx;
     tern_error *err;
@@ -57,7 +57,7 @@ static tern_status no_memory(draft *d) {
     return tn_fail(d->err, TERN_E_MEMORY, "out of memory reading the tokenizer");
 }
 
-/* *array_at, a pointer to elements of any type, gets room for cap_new of them. */
+/* Makes room for cap_new elements at *array_at, a pointer to elements of any type. */
 static bool grow(tn_ctx *ctx, void *array_at, size_t size, size_t cap_new) {
     void *old, *p;
     memcpy(&old, array_at, sizeof old);
@@ -67,7 +67,7 @@ static bool grow(tn_ctx *ctx, void *array_at, size_t size, size_t cap_new) {
     return true;
 }
 
-/* A zeroed string of n bytes that lives as long as the draft. */
+/* Makes a zeroed string of n bytes that lives as long as the draft. */
 static char *make(draft *d, size_t n) {
     if (d->n_made == d->cap_made) {
         size_t cap = d->cap_made * 2 + 16;
@@ -79,7 +79,7 @@ static char *make(draft *d, size_t n) {
     return s;
 }
 
-/* Token `id` is text; ids may come in any order, holes stay empty. */
+/* Sets token `id` to text. Ids may come in any order, and holes stay empty. */
 static tern_status set_token(draft *d, json_int_t id, const char *text, size_t n, uint8_t type) {
     TN_FAIL_IF(id < 0 || id >= MAX_VOCAB, d->err, TERN_E_FORMAT,
                "token \"%.40s\" has id %" JSON_INTEGER_FORMAT, text, id);
@@ -254,7 +254,7 @@ static tern_status read_pre_tokenizer(draft *d, const json_t *p, int depth) {
     return tn_fail(d->err, TERN_E_UNSUPPORTED, "pre-tokenizer \"%.40s\" is not supported", str_of(p, "type"));
 }
 
-/* Special tokens the post-processor puts around one text. */
+/* Reads the special tokens that the post-processor puts around one text. */
 static tern_status read_post_processor(draft *d, const json_t *p, int depth) {
     if (!json_is_object(p)) return TERN_OK;
     size_t i;
@@ -375,7 +375,7 @@ static tern_status read_tokenizer_json(draft *d, const json_t *root) {
 
 /* ---- the configuration files -------------------------------------------------------------------- */
 
-/* "bos_token": "<s>" or {"content": "<s>", ...}; leaves *id alone if there is none */
+/* Reads "bos_token": "<s>" or {"content": "<s>", ...}, and leaves *id alone if there is none. */
 static void read_named_token(const draft *d, const json_t *config, const char *key, int32_t *id) {
     const json_t *v = json_object_get(config, key);
     const char *s = json_is_object(v) ? str_of(v, "content") : json_string_value(v);
@@ -412,7 +412,7 @@ static void add_end(draft *d, const json_t *id) {
         d->ends[d->n_ends++] = (int32_t)v;
 }
 
-/* generation_config.json, config.json: ids, where the tokenizer's own files name none */
+/* Reads ids from generation_config.json and config.json, where the tokenizer's own files name none. */
 static void read_model_config(draft *d, const json_t *c) {
     const json_t *eos = json_object_get(c, "eos_token_id"), *bos = json_object_get(c, "bos_token_id");
     size_t i;
@@ -460,7 +460,7 @@ tern_status tn_hf_parse(tn_ctx *ctx, const char *text, size_t n, tn_tokenizer **
 
 /* ---- vocab.json + merges.txt, tiktoken ---------------------------------------------------------- */
 
-/* Which family a folder without tokenizer.json belongs to, as its configuration says. */
+/* Finds which family a folder without tokenizer.json belongs to, as its configuration says. */
 static tern_status read_family(draft *d, const json_t *tokenizer_config, const json_t *config) {
     const char *class = str_of(tokenizer_config, "tokenizer_class"), *type = str_of(config, "model_type");
     if (!strncmp(class, "Qwen2", 5) || !strncmp(type, "qwen2", 5) || !strncmp(type, "qwen3", 5)) {
@@ -471,7 +471,7 @@ static tern_status read_family(draft *d, const json_t *tokenizer_config, const j
     return add_named_patterns(d, "gpt-2");
 }
 
-/* tokenizer_config.json's "added_tokens_decoder": {"151643": {"content": ..., "special": true}, ...} */
+/* Reads tokenizer_config.json's "added_tokens_decoder": {"151643": {"content": ..., "special": true}, ...} */
 static tern_status read_added_decoder(draft *d, const json_t *added) {
     const char *key;
     json_t *a;
@@ -509,7 +509,7 @@ static int base64_digit(char c) {
     return at ? (int)(at - digits) : -1;
 }
 
-/* Lines of "base64 rank". */
+/* Reads lines of "base64 rank". */
 static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
     const char *end = text + n;
     long line = 1;
@@ -581,7 +581,7 @@ static tern_status read_tiktoken(draft *d, const char *text, size_t n) {
 
 /* ---- the folder --------------------------------------------------------------------------------- */
 
-/* A whole file, zero-terminated. An absent file gives TERN_OK and *text NULL. */
+/* Reads a whole file, zero-terminated. An absent file gives TERN_OK and *text NULL. */
 static tern_status slurp(draft *d, const char *folder, const char *name, char **text, size_t *n) {
     *text = NULL;
     *n = 0;
@@ -611,7 +611,7 @@ out:
     return st;
 }
 
-/* *root is NULL when the file is absent */
+/* Reads a JSON file. *root is NULL when the file is absent. */
 static tern_status slurp_json(draft *d, const char *folder, const char *name, json_t **root) {
     char *text;
     size_t n;

@@ -14,24 +14,25 @@ tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, t
                            tern_error *err);
 void tn_pretok_close(tn_pretok **p);
 
-/* A family of byte-level tokenizers: how it cuts, and what files that only name it leave unsaid. */
+/* A family of byte-level tokenizers says how it cuts, and what files that only name it leave unsaid. */
 typedef struct tn_pretok_family {
     const char *name;            /* as GGUF has it */
     const char *const *patterns; /* NULL-terminated */
     bool ignore_merges, add_bos, nfc;
 } tn_pretok_family;
 
-/* NULL if unknown */
+/* Returns NULL for an unknown name. */
 const tn_pretok_family *tn_pretok_named(const char *name);
 
 typedef tern_status (*tn_piece_fn)(void *user, const char *piece, size_t n);
 
-/* Calls fn for every piece of text[0..n) in order; together the pieces are the text, also where it is not
- * UTF-8. Stops at the first failure. TERN_E_LIMIT when the patterns take more
- * steps than a few million and 16 for each byte of the text. */
+/* Calls fn for every piece of text[0..n) in order. Together the pieces are the text, also where it is not
+ * UTF-8. It stops at the first failure, and fails with TERN_E_LIMIT when the patterns take more steps than a
+ * few million and 16 for each byte of the text. */
 tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user,
                           tern_error *err);
-/* The same with a first window of another length than 512 bytes, which changes no piece; for tests. */
+/* Does the same with a first window of another length than 512 bytes, which changes no piece. It is for
+ * tests. */
 tern_status tn_pretok_run_windows(const tn_pretok *p, const char *text, size_t n, size_t window,
                                   tn_piece_fn fn, void *user, tern_error *err);
 

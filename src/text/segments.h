@@ -8,7 +8,7 @@
 
 #include "base/ctx.h"
 
-/* The bytes from the end of the segment before to `end`. Neighbours differ in `content`. */
+/* A segment has the bytes from the end of the segment before to `end`. Neighbours differ in `content`. */
 typedef struct tn_segment {
     size_t end;
     bool content;

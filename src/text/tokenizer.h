@@ -20,11 +20,11 @@ typedef enum tn_token_type {
     TN_TOKEN_BYTE
 } tn_token_type;
 
-/* Or-ed to a tn_token_type: the special token swallows the white space before (after) it. */
+/* Or-ed to a tn_token_type, this says that the special token swallows the white space before (after) it. */
 #define TN_TOKEN_LSTRIP 0x40
 #define TN_TOKEN_RSTRIP 0x80
 
-/* Borrowed by tn_tokenizer_open, which copies what it keeps. Strings carry lengths: tokens may hold any
+/* tn_tokenizer_open borrows this and copies what it keeps. Strings carry lengths, because tokens may hold any
  * bytes. */
 typedef struct tn_tokenizer_spec {
     tn_tok_kind kind;
@@ -57,22 +57,21 @@ typedef struct tn_tokenizer_spec {
     const char *tool_template; /* the one for conversations with tools, where a model has two; or NULL */
 } tn_tokenizer_spec;
 
-/* What a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and
+/* Fills in what a file that names only kind and family (GGUF: "llama" is SPM, "gpt2" is BPE_BYTES, and
  * tokenizer.ggml.pre) leaves unsaid: no special ids, and the family's add_bos, add_space_prefix,
- * ignore_merges and nfc. Explicit keys come on top. GGUF's token_type is tn_token_type + 1. pre may be NULL.
- */
+ * ignore_merges and nfc. Explicit keys come on top. GGUF's token_type is tn_token_type + 1. pre may be NULL. */
 void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const char *pre);
 
 tern_status tn_tokenizer_open(tn_ctx *ctx, const tn_tokenizer_spec *spec, tn_tokenizer **out,
                               tern_error *err);
 void tn_tokenizer_close(tn_tokenizer **t);
 
-/* From a Hugging Face folder: tokenizer.json (+ tokenizer_config.json, generation_config.json when present).
- * With only a vocab.json + merges.txt, or a tiktoken tokenizer.model: those. */
+/* Opens a Hugging Face folder: tokenizer.json (+ tokenizer_config.json, generation_config.json when present).
+ * A folder with only a vocab.json + merges.txt, or a tiktoken tokenizer.model, is read from those. */
 tern_status tn_tokenizer_open_hf(tn_ctx *ctx, const char *folder, tn_tokenizer **out, tern_error *err);
 
-/* Everything the tokenizer is, as one relocatable little-endian blob (kept inside .tern packages). Caller
- * frees with tn_free. */
+/* Saves everything the tokenizer is, as one relocatable little-endian blob, which is kept inside .tern
+ * packages. The caller frees it with tn_free. */
 tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_bytes, tern_error *err);
 tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, tn_tokenizer **out,
                               tern_error *err);
@@ -80,13 +79,13 @@ tern_status tn_tokenizer_load(tn_ctx *ctx, const uint8_t *blob, size_t n_bytes, 
 /* See tern_tokenize in tern.h. */
 tern_status tn_tokenize(const tn_tokenizer *t, const char *text, size_t n_bytes, bool add_special,
                         bool parse_special, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
-/* The same for a text of which only the template's bytes may become control tokens, or anything else that
- * marks turns (tokenizer_impl.h, guarded), nor what is markup of `template` (may be NULL). Otherwise the
+/* Does the same for a text of which only the template's bytes may become control tokens, or anything else
+ * that marks turns (tokenizer_impl.h, guarded), or what is markup of `template` (may be NULL). Otherwise the
  * segments are one text: words merge over their borders. */
 tern_status tn_tokenize_segments(const tn_tokenizer *t, const tn_segments *s, const char *template,
                                  bool add_bos, int32_t *ids, size_t cap, size_t *n_ids, tern_error *err);
-/* See tern_token_bytes. For SPM the leading-space rule of the first token is the detokeniser's, not this
- * function's. */
+/* See tern_token_bytes. For SPM the detokeniser applies the leading-space rule of the first token, this
+ * function does not. */
 size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf, size_t cap);
 
 size_t tn_tokenizer_n_vocab(const tn_tokenizer *t);
@@ -99,10 +98,10 @@ bool tn_tokenizer_is_end(const tn_tokenizer *t,
                          int32_t id); /* eos, eot and further end-of-generation tokens by name */
 int32_t tn_tokenizer_find(const tn_tokenizer *t, const char *token_text); /* exact text, -1 if absent */
 
-/* What tells one vocabulary from another: every token's bytes, in order. */
+/* Returns what tells one vocabulary from another: a hash of every token's bytes, in order. */
 uint64_t tn_tokenizer_fingerprint(const tn_tokenizer *t);
 
-/* Incremental detokenisation: push tokens, take only complete UTF-8; invalid sequences become U+FFFD. */
+/* This detokenises incrementally: push tokens, take only complete UTF-8. Invalid sequences become U+FFFD. */
 typedef struct tn_detok {
     const tn_tokenizer *t;
     bool special; /* print special tokens */
@@ -112,8 +111,8 @@ typedef struct tn_detok {
 } tn_detok;
 
 void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_start);
-/* Append the text that became complete to buf; returns bytes written. cap >= 4 * longest token + 16 always
- * suffices. */
+/* Appends the text that became complete to buf. Returns the bytes written. cap >= 4 * longest token + 16
+ * always suffices. */
 size_t tn_detok_push(tn_detok *d, int32_t id, char *buf, size_t cap);
 size_t tn_detok_flush(tn_detok *d, char *buf, size_t cap);
 size_t tn_tokenizer_max_token_bytes(const tn_tokenizer *t);

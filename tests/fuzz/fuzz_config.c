@@ -13,7 +13,10 @@ static void check(const tn_hparams *h) {
               isfinite(h->attn_scale) && isfinite(h->rope_mscale);
     for (int i = 0; ok && i < h->n_rot / 2; i++)
         ok = isfinite(h->inv_freq[i]) && isfinite(h->inv_freq_long[i]);
+    for (int i = 0; ok && i < h->n_rot / 2 && h->local_rope; i++) ok = isfinite(h->inv_freq_local[i]);
     for (int r = 0; ok && r < TN_W_N_ROLES; r++) {
+        bool of_experts = tn_role_of_experts((tn_role)r) || r == TN_W_ROUTER || r == TN_W_ROUTER_B;
+        if (of_experts && !h->n_experts) continue;
         tn_role_shape(h, (tn_role)r, &rows, &cols);
         ok = rows >= 1 && cols >= 1;
     }
@@ -21,8 +24,10 @@ static void check(const tn_hparams *h) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const types[] = {"llama",  "mistral", "qwen2", "qwen3",  "gemma",
-                                        "gemma2", "phi",     "phi3",  "phonelm"};
+    static const char *const types[] = {
+        "llama",   "mistral", "qwen2",       "qwen3",     "gemma", "gemma2",    "phi",
+        "phi3",    "phonelm", "gemma3_text", "smollm3",   "olmo3", "exaone4",   "hunyuan_v1_dense",
+        "granite", "minicpm", "ministral3",  "qwen3_moe", "olmoe", "granitemoe"};
     json_t *config = json_loadb((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

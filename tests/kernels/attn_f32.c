@@ -110,6 +110,10 @@ static void test_variants(void **state) {
             problem p = problem_new(&rng, rows[i], d, ctxs[j], window, 0,
                                     (check_fill)tn_rng_below(&rng, CHECK_N_FILLS));
             if (!tn_rng_below(&rng, 3)) p.a.soft_cap = 2.0f;
+            float sinks[64];
+            for (int r = 0; r < 64; r++)
+                sinks[r] = r % 9 == 8 ? 500 : r % 9 == 7 ? -500 : (float)tn_rng_below(&rng, 100) / 10 - 5;
+            if (!tn_rng_below(&rng, 3)) p.a.sinks = sinks;
             check_problem(v, n_v, &p, window ? "windowed" : "causal");
             problem_free(&p);
             p = problem_new(&rng, rows[i], d, ctxs[j], window, 1 + tn_rng_below(&rng, 2), CHECK_RANDOM);

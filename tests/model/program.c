@@ -41,8 +41,15 @@ static void for_each(void (*fn)(const each *)) {
             tern_error err = {0};
             each e = {.a = tn_arch_by_gguf(name, strlen(name))};
             assert_non_null(e.a);
+            tn_arch of_folder = *e.a; /* of those that are read from GGUF only, too */
+            of_folder.gguf_only = false;
+            e.a = &of_folder;
             snprintf(text, sizeof text, config, tied ? "true" : "false");
             json_t *j = json_loads(text, 0, NULL);
+            if (e.a->experts) {
+                assert_false(json_object_set_new(j, "num_experts", json_integer(6)));
+                assert_false(json_object_set_new(j, "num_experts_per_tok", json_integer(2)));
+            }
             if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
             json_decref(j);
             if (tn_program_make(&ctx, &e.h, &e.p, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -103,7 +110,11 @@ static bool optional_bias(tn_role r) {
     case TN_W_FFN_NORM_B:
     case TN_W_GATE_B:
     case TN_W_UP_B:
-    case TN_W_DOWN_B: return true;
+    case TN_W_DOWN_B:
+    case TN_W_ROUTER_B:
+    case TN_W_GATE_EXPS_B:
+    case TN_W_UP_EXPS_B:
+    case TN_W_DOWN_EXPS_B: return true;
     default: return false;
     }
 }
@@ -238,6 +249,14 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             }
             break;
         case TN_OP_COPY: break;
+        case TN_OP_EXPERTS:
+            for (int32_t i = 0; i < h->n_experts; i++) n += h->n_embd; /* the router */
+            for (int32_t i = 0; i < h->n_experts_used; i++) {
+                for (int32_t k = 0; k < h->n_ff; k++)
+                    n += 3 * h->n_embd + 2; /* gate, up, down; the activation */
+                n += h->n_embd;             /* its weight */
+            }
+            break;
         case TN_OP_NORM:
             for (int32_t i = 0; i < h->n_embd; i++) n += 2;
             break;

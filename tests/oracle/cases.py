@@ -42,8 +42,9 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
     post_only = family in ("olmo2", "olmo3", "exaone4")
     head_norms = {"qwen3": ("q_norm", "k_norm"), "gemma3_text": ("q_norm", "k_norm"), "exaone4": ("q_norm", "k_norm"),
                   "olmo2": ("q_norm", "k_norm"), "olmo3": ("q_norm", "k_norm"),
+                  "qwen3_moe": ("q_norm", "k_norm"), "olmoe": ("q_norm", "k_norm"),
                   "hunyuan_v1_dense": ("query_layernorm", "key_layernorm")}.get(family)
-    whole = family in ("olmo2", "olmo3")
+    whole = family in ("olmo2", "olmo3", "olmoe")
     out = {}
 
     def matrix(key, rows, cols, gain=1.0):
@@ -87,6 +88,18 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
         if phi:
             biased(p + "mlp.fc1", f, c, 1.0)
             biased(p + "mlp.fc2", c, f, 4.0)
+        elif family in ("qwen3_moe", "olmoe"):
+            matrix(p + "mlp.gate", cfg["num_experts"], c, 3.0)
+            for e in range(cfg["num_experts"]):
+                size = cfg.get("moe_intermediate_size", f)
+                matrix(p + f"mlp.experts.{e}.gate_proj", size, c, 1.5)
+                matrix(p + f"mlp.experts.{e}.up_proj", size, c, 1.5)
+                matrix(p + f"mlp.experts.{e}.down_proj", c, size)
+        elif family == "granitemoe":
+            n, moe = cfg["num_local_experts"], p + "block_sparse_moe."
+            matrix(moe + "router.layer", n, c, 3.0)
+            for key, rows, cols, gain in (("input_linear", 2 * f, c, 1.5), ("output_linear", c, f, 1.0)):
+                out[moe + key + ".weight"] = Stored(uniform(name + moe + key, (n, rows, cols)) * gain * (3 / cols) ** 0.5, dtype)
         elif family == "phi3":
             matrix(p + "mlp.gate_up_proj", 2 * f, c, 1.5)
             matrix(p + "mlp.down_proj", c, f)
@@ -351,6 +364,29 @@ CASES |= {
             scale_emb=3, scale_depth=1.4, dim_model_base=8,
         ),
         dtype="F16", vectors="F16", n_tok=32, shows=[dict(scale_emb=1), dict(scale_depth=1.0), dict(dim_model_base=32)],
+    ),
+    "qwen3moe": dict(
+        cfg=config(
+            "Qwen3MoeForCausalLM", "qwen3_moe", 48, 32, 80, 2, 4, 2, **MODERN, tie_word_embeddings=False, head_dim=16,
+            moe_intermediate_size=24, num_experts=8, num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[], use_sliding_window=False, sliding_window=None,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=32, shows=[dict(num_experts_per_tok=2), dict(norm_topk_prob=False)],
+    ),
+    "olmoe": dict(
+        cfg=config(
+            "OlmoeForCausalLM", "olmoe", 48, 32, 24, 2, 4, 4, **MODERN, tie_word_embeddings=False,
+            num_experts=8, num_experts_per_tok=2, norm_topk_prob=False, clip_qkv=None,
+        ),
+        dtype="F16", vectors="F16", n_tok=32, shows=[dict(num_experts_per_tok=3), dict(norm_topk_prob=True)],
+    ),
+    "granitemoe": dict(
+        cfg=config(
+            "GraniteMoeForCausalLM", "granitemoe", 48, 32, 24, 2, 4, 2, **MODERN, tie_word_embeddings=True,
+            num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=3.0, residual_multiplier=0.5,
+            attention_multiplier=0.2, logits_scaling=4.0,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=32, shows=[dict(num_experts_per_tok=3), dict(residual_multiplier=1.0)],
     ),
     "ministral3": dict(
         cfg=config(

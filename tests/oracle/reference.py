@@ -253,6 +253,36 @@ def layer_kinds(cfg):
         yield cfg["sliding_window"] if sliding[i] else None, rope
 
 
+MIXTURES = ("qwen3_moe", "olmoe", "granitemoe")
+
+
+def gated(x, gate, up, down, act):
+    return linear(act(linear(x, gate)) * linear(x, up), down)
+
+
+def experts(cfg, w, p, x, act):
+    """Of every row the experts with the largest router scores, weighted: by the softmax over all experts, made to add up
+    to 1 where the configuration says so; Granite's by the softmax over the chosen."""
+    granite = cfg["model_type"] == "granitemoe"
+    n, used = cfg["num_local_experts" if granite else "num_experts"], cfg["num_experts_per_tok"]
+    score = linear(x, w(p + ("block_sparse_moe.router.layer.weight" if granite else "mlp.gate.weight")))
+    chosen = np.argsort(-score, axis=1, kind="stable")[:, :used]
+    share = softmax(score)
+    out = np.zeros_like(x)
+    for e in range(n):
+        if granite:
+            both, down = w(p + "block_sparse_moe.input_linear.weight")[e], w(p + "block_sparse_moe.output_linear.weight")[e]
+            gate, up = np.split(both, 2)
+        else:
+            gate, up, down = (w(p + f"mlp.experts.{e}.{k}_proj.weight") for k in ("gate", "up", "down"))
+        of_chosen = np.take_along_axis(share, chosen, axis=1).sum(axis=1)
+        weight = np.where((chosen == e).any(axis=1), share[:, e], 0)
+        if granite or cfg["norm_topk_prob"]:
+            weight = weight / of_chosen
+        out += weight[:, None] * gated(x, gate, up, down, act)
+    return out
+
+
 def forward_modern(cfg, w, ids, n_ctx):
     """Blocks of attention and gated MLP of 2025: where norms stand, what they norm, which layers rotate and see how far,
     and what is scaled, differs by family. Each statement is one of the published definitions."""
@@ -267,12 +297,13 @@ def forward_modern(cfg, w, ids, n_ctx):
     local_base = cfg.get("rope_local_base_freq") or cfg.get("rope_theta") or cfg["rope_parameters"]["rope_theta"]
     freqs["local"] = rope_frequencies({**plain, "rope_theta": local_base}, d, n_ctx)
 
+    kind = "granite" if family == "granitemoe" else family
     embed_by = {"gemma3_text": math.sqrt(cfg["hidden_size"]), "granite": cfg.get("embedding_multiplier"),
-                "minicpm": cfg.get("scale_emb")}.get(family) or 1.0
+                "minicpm": cfg.get("scale_emb")}.get(kind) or 1.0
     add_by = {"granite": cfg.get("residual_multiplier"),
-              "minicpm": cfg.get("scale_depth", 1) / math.sqrt(cfg["num_hidden_layers"])}.get(family) or 1.0
+              "minicpm": cfg.get("scale_depth", 1) / math.sqrt(cfg["num_hidden_layers"])}.get(kind) or 1.0
     score_by = {"gemma3_text": cfg.get("query_pre_attn_scalar", d) ** -0.5,
-                "granite": cfg.get("attention_multiplier")}.get(family) or 1 / math.sqrt(d)
+                "granite": cfg.get("attention_multiplier")}.get(kind) or 1 / math.sqrt(d)
 
     x = w("model.embed_tokens.weight")[ids] * embed_by
     t = np.arange(len(ids))
@@ -280,10 +311,10 @@ def forward_modern(cfg, w, ids, n_ctx):
         p = f"model.layers.{i}."
         h = x if post_only else norm(x, p + "input_layernorm.weight")
         q, k, v = (linear(h, w(p + f"self_attn.{n}_proj.weight")) for n in "qkv")
-        if family in ("olmo2", "olmo3"):  # one norm over all heads
+        if family in ("olmo2", "olmo3", "olmoe"):  # one norm over all heads
             q, k = norm(q, p + "self_attn.q_norm.weight"), norm(k, p + "self_attn.k_norm.weight")
         q, k, v = heads(q, n_heads), heads(k, n_kv), heads(v, n_kv)
-        if family in ("gemma3_text", "exaone4"):
+        if family in ("gemma3_text", "exaone4", "qwen3_moe"):
             q, k = norm(q, p + "self_attn.q_norm.weight"), norm(k, p + "self_attn.k_norm.weight")
         if rope:
             q, k = rotate(q, *freqs[rope]), rotate(k, *freqs[rope])
@@ -298,20 +329,19 @@ def forward_modern(cfg, w, ids, n_ctx):
         x = x + add_by * (norm(a, p + "post_attention_layernorm.weight") if after else a)
         before_mlp = {"gemma3_text": "pre_feedforward_layernorm.weight"}.get(family, "post_attention_layernorm.weight")
         h = x if post_only else norm(x, p + before_mlp)
-        h = act(linear(h, w(p + "mlp.gate_proj.weight"))) * linear(h, w(p + "mlp.up_proj.weight"))
-        h = linear(h, w(p + "mlp.down_proj.weight"))
+        h = experts(cfg, w, p, h, act) if family in MIXTURES else gated(h, *(w(p + f"mlp.{n}_proj.weight") for n in ("gate", "up", "down")), act)
         x = x + add_by * (norm(h, p + "post_feedforward_layernorm.weight") if after else h)
     x = norm(x, "model.norm.weight")
     if family == "minicpm":
         x = x / (cfg["hidden_size"] / cfg["dim_model_base"])
     tied = cfg.get("tie_word_embeddings", family == "gemma3_text")
     logits = linear(x, w("model.embed_tokens.weight" if tied else "lm_head.weight"))
-    return logits / cfg["logits_scaling"] if family == "granite" else logits
+    return logits / cfg["logits_scaling"] if family in ("granite", "granitemoe") else logits
 
 
 FORWARD = {
     **{f: forward_modern for f in (
-        "gemma3_text", "smollm3", "olmo2", "olmo3", "exaone4", "hunyuan_v1_dense", "granite", "minicpm", "ministral3")},
+        "gemma3_text", "smollm3", "olmo2", "olmo3", "exaone4", "hunyuan_v1_dense", "granite", "minicpm", "ministral3", *MIXTURES)},
     "llama": forward_llama_like,
     "mistral": forward_llama_like,
     "qwen2": forward_llama_like,

@@ -1,10 +1,10 @@
 /* npu/hexagon/fastrpc.c - the DSP of a device: an unsigned session on its compute DSP, the arena in memory
- * that FastRPC maps there, messages through a dspqueue. Built only with a Hexagon SDK (TERN_HEXAGON_SDK), in
- * place of qemu.c.
+ * that FastRPC maps there, messages through a dspqueue. It is built only with a Hexagon SDK
+ * (TERN_HEXAGON_SDK), in place of qemu.c.
  *
- * NEVER RUN: written against the public headers, compiled against them, never on a device. docs/reference/hexagon.md
- * lists what has to be found out there. The arena is uncached for the CPU, which is slow but needs no cache
- * maintenance here; that of the DSP is the DSP side's. */
+ * It has NEVER RUN: it was written against the public headers and compiled against them.
+ * docs/reference/hexagon.md lists what has to be found out on a device. The arena is uncached for the CPU,
+ * which is slow but needs no cache maintenance here. The DSP side does the maintenance of the DSP's cache. */
 #include "npu/hexagon/transport.h"
 
 #include <AEEStdErr.h>

@@ -1,7 +1,7 @@
 /* npu/hexagon/message.h - what travels between host and DSP: one request of fixed size, answered by one
  * reply. Both sides are little-endian with 32-bit fields. Places are byte offsets into the shared arena;
  * nothing is an address. The DSP uses only places that were mapped, and counts what is mapped against the
- * memory cap of the HELLO; the area that the HELLO names (jobs' rows and packed weights on their way) is
+ * memory cap of the HELLO. The area that the HELLO names (jobs' rows and packed weights on their way) is
  * mapped from the start and not counted. */
 #ifndef TN_HEXAGON_MESSAGE_H
 #define TN_HEXAGON_MESSAGE_H
@@ -53,8 +53,8 @@ typedef struct tn_hex_map {
     uint32_t place, size;
 } tn_hex_map;
 
-/* tiles: 16x4, ceil(n/16) column tiles of ceil(k/4) lines; 0 for Q.K, where the job brings them. scale and
- * bias: n floats, rounded up to 16; bias 0: none. out_form as tn_npu_out. */
+/* tiles are 16x4: ceil(n/16) column tiles of ceil(k/4) lines. They are 0 for Q.K, where the job brings them.
+ * scale and bias are n floats, rounded up to 16; bias is 0 for none. out_form is as tn_npu_out. */
 typedef struct tn_hex_load {
     uint32_t is_qk, m, k, n_ops;
     struct {
@@ -62,9 +62,9 @@ typedef struct tn_hex_load {
     } ops[TN_HEX_MAX_OPS];
 } tn_hex_load;
 
-/* in: rows of ceil(k/4)*4 bytes, in_stride apart; of linears that of the first op is all ops'. cols: as many
- * output columns are computed; linears: n; 0: the op is left out. out: rows of cols elements, out_stride
- * elements apart. */
+/* in has rows of ceil(k/4)*4 bytes, in_stride apart; that of the first op is all ops' in linears. cols is how
+ * many output columns are computed: n for linears, 0 where the op is left out. out has rows of cols elements,
+ * out_stride elements apart. */
 typedef struct tn_hex_run {
     uint32_t n_rows;
     struct {
@@ -72,8 +72,8 @@ typedef struct tn_hex_run {
     } ops[TN_HEX_MAX_OPS];
 } tn_hex_run;
 
-/* Channels 0..n_channels-1 of so many bits each (packed: width - 1 in three bits) to the column tiles at
- * tiles. */
+/* Channels 0..n_channels-1 of so many bits each (packed: width - 1 in three bits) are unpacked to the column
+ * tiles at tiles. */
 typedef struct tn_hex_unpack {
     uint32_t src, src_bytes, tiles, n_channels, k;
     uint8_t bits[(TN_HEX_MAX_CHANNELS * 3 + 7) / 8 + 4];
@@ -90,7 +90,7 @@ typedef struct tn_hex_request {
     };
 } tn_hex_request;
 
-/* serial: the request's. used_bytes: what is mapped, of the cap. */
+/* serial is the request's. used_bytes is what is mapped, of the cap. */
 typedef struct tn_hex_reply {
     uint32_t serial, status, used_bytes, reserved;
 } tn_hex_reply;

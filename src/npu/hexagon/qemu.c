@@ -1,5 +1,5 @@
-/* npu/hexagon/qemu.c - the DSP program as a co-process under qemu-hexagon: a memory file is the arena
- * (descriptor 3 there), a socket carries the messages (0 and 1 there) and tells of a peer that died. */
+/* npu/hexagon/qemu.c - the DSP program as a co-process under qemu-hexagon. A memory file is the arena
+ * (descriptor 3 there). A socket carries the messages (0 and 1 there) and tells of a peer that died. */
 #ifdef TERN_HEXAGON
 #include "base/clock.h"
 #include "npu/hexagon/transport.h"
@@ -49,7 +49,7 @@ static void close_link(tn_hex_link **l) {
     tn_free(q->ctx, q);
 }
 
-/* TERN_HEXAGON_DSP, or beside the executable, or where it is installed. */
+/* Looks at TERN_HEXAGON_DSP, then beside the executable, then where the program is installed. */
 static bool find_dsp(char path[PATH_MAX]) {
     const char *named = getenv("TERN_HEXAGON_DSP");
     if (named) return snprintf(path, PATH_MAX, "%s", named) < PATH_MAX && !access(path, R_OK);

@@ -1,13 +1,13 @@
 /* npu/hexagon/transport.h - the way to a DSP: an arena of memory that both sides see, and messages there and
- * back. qemu.c:    the DSP program is a co-process under qemu-hexagon. fastrpc.c: a device; built only with a
- * Hexagon SDK, never run (docs/reference/hexagon.md). */
+ * back. In qemu.c the DSP program is a co-process under qemu-hexagon. fastrpc.c is for a device; it is built
+ * only with a Hexagon SDK and has never run (docs/reference/hexagon.md). */
 #ifndef TN_HEXAGON_TRANSPORT_H
 #define TN_HEXAGON_TRANSPORT_H
 
 #include "base/ctx.h"
 #include "base/status.h"
 
-/* What an implementation begins its own struct with. */
+/* An implementation begins its own struct with this one. */
 typedef struct tn_hex_link {
     uint8_t *arena; /* aligned to a page */
     uint32_t arena_bytes;
@@ -17,13 +17,14 @@ typedef enum tn_hex_receipt { TN_HEX_CAME, TN_HEX_LATE, TN_HEX_ENDED } tn_hex_re
 
 typedef struct tn_hex_transport {
     const char *name;
-    /* Start the DSP program and make the arena. */
+    /* open starts the DSP program and makes the arena. */
     tern_status (*open)(tn_ctx *ctx, tn_hex_link **out, tern_error *err);
-    /* Never waits. false: the DSP is gone, or its queue is full, which with one request at a time is no
-     * better. */
+    /* send never waits. It returns false when the DSP is gone or its queue is full, which with one request at
+     * a time is no better. */
     bool (*send)(tn_hex_link *l, const void *message, size_t n_bytes);
     tn_hex_receipt (*receive)(tn_hex_link *l, void *message, size_t n_bytes, int limit_ms);
-    /* End the DSP program. When this returns it writes to the arena no more; only close may follow. */
+    /* kill ends the DSP program. When it returns the program writes to the arena no more; only close may
+     * follow. */
     void (*kill)(tn_hex_link *l);
     void (*close)(tn_hex_link **l); /* ends the DSP program too; NULL-safe */
 } tn_hex_transport;

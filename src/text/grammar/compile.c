@@ -1,5 +1,5 @@
-/* Rules of expressions to nodes over bytes. An expression is compiled in front of the node that comes behind
- * it, so nothing is patched later. */
+/* Compiles rules of expressions to nodes over bytes. An expression is compiled in front of the node that
+ * comes behind it, so nothing is patched later. */
 #include "text/grammar/program.h"
 
 #include "base/status.h"
@@ -53,7 +53,7 @@ typedef struct edge_list {
     uint32_t n;
 } edge_list;
 
-/* Also the bytes lo..hi lead to next. */
+/* Also lets the bytes lo..hi lead to next. */
 static void edge_add(edge_list *l, uint32_t lo, uint32_t hi, uint32_t next) {
     for (uint32_t i = 0; i < l->n; i++) {
         if (l->e[i].next == next) {
@@ -73,8 +73,8 @@ static uint32_t edges_node(compiler *c, const edge_list *l) {
     return node(c, TN_GN_EDGES, (uint32_t)first, l->n);
 }
 
-/* Nodes for the n last bytes of sequences whose earlier bytes are `high`: the set's part of
- * [high << 6n, (high + 1) << 6n). any[n]: n arbitrary continuation bytes. 0: none of them is in the set. */
+/* Makes nodes for the n last bytes of sequences whose earlier bytes are `high`: the set's part of [high <<
+ * 6n, (high + 1) << 6n). any[n] is n arbitrary continuation bytes. Returns 0 when none of them is in the set. */
 static uint32_t tail_node(compiler *c, const tn_grange *r, size_t n_r, uint32_t high, int n, uint32_t next,
                           uint32_t any[4]) {
     uint32_t lo = high << (6 * n), hi = lo + (1u << (6 * n)) - 1;
@@ -101,7 +101,7 @@ static uint32_t tail_node(compiler *c, const tn_grange *r, size_t n_r, uint32_t 
     return made;
 }
 
-/* The ranges without surrogates, the planes' ends respected. */
+/* Gives the ranges without surrogates, and respects the planes' ends. */
 static size_t scalar_ranges(const tn_grange *r, size_t n, tn_grange *out) {
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
@@ -236,7 +236,7 @@ static uint32_t compile(compiler *c, tn_gx x, uint32_t next) {
 
 /* ---- what must hold ------------------------------------------------------------------------------- */
 
-/* Some text leads from node i to the end of its rule. */
+/* Tells whether some text leads from node i to the end of its rule. */
 static bool node_live(const tn_gprog *p, size_t i_node, const bool *live) {
     const tn_gnode *n = &p->nodes[i_node];
 #define LIVE(i) (live[i])
@@ -260,7 +260,7 @@ static bool node_live(const tn_gprog *p, size_t i_node, const bool *live) {
 #undef LIVE
 }
 
-/* The nodes that node i looks at, one by one; false: no more. */
+/* Gives the nodes that node i looks at, one by one. Returns false when there are no more. */
 static bool looks_at(const tn_gprog *p, size_t i, uint32_t nth, uint32_t *out) {
     const tn_gnode *n = &p->nodes[i];
     switch ((tn_gnode_kind)n->kind) {
@@ -277,7 +277,7 @@ static bool looks_at(const tn_gprog *p, size_t i, uint32_t nth, uint32_t *out) {
     return false;
 }
 
-/* holds[i] becomes true where rule(i) says so, as far as that follows: the least fixed point. */
+/* Makes holds[i] true where rule(i) says so, as far as that follows: the least fixed point. */
 static bool spread(const tn_gprog *p, bool *holds, bool (*rule)(const tn_gprog *, size_t, const bool *)) {
     tn_ctx *ctx = p->ctx;
     size_t n = p->n_nodes, total = 0, n_todo = 0;
@@ -306,7 +306,7 @@ static bool spread(const tn_gprog *p, bool *holds, bool (*rule)(const tn_gprog *
     return ok;
 }
 
-/* The end of the rule can be reached without a byte. */
+/* Tells whether the end of the rule can be reached without a byte. */
 static bool node_empty(const tn_gprog *p, size_t i_node, const bool *empty) {
     const tn_gnode *n = &p->nodes[i_node];
     switch ((tn_gnode_kind)n->kind) {
@@ -325,8 +325,8 @@ static bool node_empty(const tn_gprog *p, size_t i_node, const bool *empty) {
     return false;
 }
 
-/* Nodes entered without a byte from node i: out[0..3), more of a fork by `nth`. Calls enter their rule, and
- * go on behind it when it may be empty. false: no more. */
+/* Gives the nodes entered without a byte from node i: out[0..3), more of a fork by `nth`. Calls enter their
+ * rule, and go on behind it when it may be empty. Returns false when there are no more. */
 static bool entered(const tn_gprog *p, uint32_t i, uint32_t nth, const bool *empty, uint32_t *out) {
     const tn_gnode *n = &p->nodes[i];
     uint32_t rule, behind;
@@ -345,9 +345,9 @@ static bool entered(const tn_gprog *p, uint32_t i, uint32_t nth, const bool *emp
     return true;
 }
 
-/* A depth-first walk over nodes entered without a byte. Coming back to a node on the way is harmless inside a
- * rule (an empty round of a repetition), but not when a rule was entered in between: then the rule begins
- * with itself. */
+/* This is a step of a depth-first walk over nodes entered without a byte. Coming back to a node on the way is
+ * harmless inside a rule (an empty round of a repetition). It is not when a rule was entered in between: then
+ * the rule begins with itself. */
 typedef struct step {
     uint32_t node, nth, rule;
 } step;

@@ -78,19 +78,19 @@ tn_gx tn_gx_rule(tn_gb *b, tn_grule r);
 #define TN_GX_ALT(b, ...)                                                                                    \
     tn_gx_alt(b, (const tn_gx[]){__VA_ARGS__}, sizeof(const tn_gx[]){__VA_ARGS__} / sizeof(tn_gx))
 
-/* A rule to be defined later; the name may be empty. */
+/* Makes a rule to be defined later. The name may be empty. */
 tn_grule tn_gb_rule(tn_gb *b, const char *name, size_t n_name);
 void tn_gb_define(tn_gb *b, tn_grule r, tn_gx body);
-/* The rule of this name, made when there is none. */
+/* Returns the rule of this name, and makes it when there is none. */
 tn_grule tn_gb_named(tn_gb *b, const char *name, size_t n_name);
 bool tn_gb_has(const tn_gb *b, const char *name, size_t n_name, tn_grule *r);
 
-/* Sorts the ranges and joins those that touch; returns how many are left. */
+/* Sorts the ranges and joins those that touch. Returns how many are left. */
 size_t tn_granges_normal(tn_grange *r, size_t n);
-/* What r (normal) leaves out of U+0000..U+10FFFF without surrogates, at most n + 2 ranges. */
+/* Gives what r (normal) leaves out of U+0000..U+10FFFF without surrogates, at most n + 2 ranges. */
 size_t tn_granges_complement(const tn_grange *r, size_t n, tn_grange *out);
 
-/* Makes room for `need` elements; false when there is no memory. */
+/* Makes room for `need` elements. Returns false when there is no memory. */
 bool tn_gvec_room(tn_ctx *ctx, void **p, size_t *cap, size_t need, size_t size);
 #define TN_GVEC_ROOM(ctx, v, cap, need) tn_gvec_room(ctx, (void **)&(v), &(cap), need, sizeof *(v))
 

@@ -15,7 +15,7 @@ typedef struct reader {
     tern_status st;
 } reader;
 
-/* The first failure, with its line. */
+/* Keeps the first failure, with its line. */
 static tn_gx wrong(reader *r, tern_status st, const char *what) {
     if (r->st != TERN_OK) return TN_GX_NEVER;
     int line = 1, column = 1;
@@ -62,7 +62,7 @@ static size_t name(reader *r) { /* its length; leaves p behind it */
     return (size_t)(r->p - from);
 }
 
-/* One character of a literal or class, escaped or not. */
+/* Reads one character of a literal or class, escaped or not. */
 static uint32_t character(reader *r) {
     uint32_t cp = 0;
     size_t n = tn_utf8_decode((const uint8_t *)r->p, (const uint8_t *)r->end, &cp);
@@ -188,7 +188,7 @@ static tn_gx group(reader *r) {
     return x;
 }
 
-/* One element, or TN_GX_NEVER with *none where no element begins. */
+/* Reads one element. Returns TN_GX_NEVER, with *none, where no element begins. */
 static tn_gx element(reader *r, bool *none) {
     if (take(r, '"')) return literal(r);
     if (take(r, '[')) return char_class(r);

@@ -17,35 +17,35 @@ typedef struct tn_grammar tn_grammar;
 
 enum { TN_GRAMMAR_TEXT_MAX = 1 << 20 }; /* bytes of a grammar or schema */
 
-/* llama.cpp's GBNF; the text is the rule "root". Errors name the line. */
+/* Reads llama.cpp's GBNF; the text is the rule "root". Errors name the line. */
 tern_status tn_grammar_open_gbnf(tn_ctx *ctx, const char *text, size_t n_bytes, tn_grammar **out,
                                  tern_error *err);
-/* JSON Schema (draft 2020-12, and what older drafts call otherwise where it is the same). Texts are the valid
- * instances as JSON: properties in the order of the schema, then those that are required only, then others;
- * bounded white space; what an instance may be is what the schema says. A keyword that cannot be held is
- * refused by name. */
+/* Reads JSON Schema (draft 2020-12, and what older drafts call otherwise where it is the same). Texts are the
+ * valid instances as JSON: properties in the order of the schema, then those that are required only, then
+ * others; bounded white space; what an instance may be is what the schema says. A keyword that cannot be held
+ * is refused by name. */
 tern_status tn_grammar_open_schema(tn_ctx *ctx, const char *json, size_t n_bytes, tn_grammar **out,
                                    tern_error *err);
 void tn_grammar_close(tn_grammar **g);
 
-/* Borrows v, which must outlive the grammar or the next bind. */
+/* Binds the grammar to v, which it borrows: v must outlive the grammar or the next bind. */
 tern_status tn_grammar_bind(tn_grammar *g, const tn_gvocab *v, tern_error *err);
 
-/* Begin anew. With `after` (NULL: at once) the text is free until `after` has come, and white space behind it
- * too; no token may end the text before that. */
+/* Begins anew. With `after` the text is free until `after` has come, and white space behind it too; no token
+ * may end the text before that. With NULL the grammar begins at once. */
 tern_status tn_grammar_begin(tn_grammar *g, const char *after, tern_error *err);
-/* mask[id / 64] >> id % 64 & 1: token id may come next, v->n_vocab bits. Valid until the next call. End
- * tokens are among them where the grammar can end. Fails when none may: then the vocabulary lacks what the
- * grammar wants. */
+/* mask[id / 64] >> id % 64 & 1 tells that token id may come next, for v->n_vocab bits. It is valid until the
+ * next call. End tokens are among them where the grammar can end. It fails when none may: then the vocabulary
+ * lacks what the grammar wants. */
 tern_status tn_grammar_mask(tn_grammar *g, const uint64_t **mask, tern_error *err);
-/* false: the grammar does not allow this token here, and stays where it is. */
+/* Takes a token. Returns false when the grammar does not allow it here; the grammar stays where it is then. */
 bool tn_grammar_take(tn_grammar *g, int32_t id);
 bool tn_grammar_can_end(const tn_grammar *g);
 bool tn_grammar_must_end(const tn_grammar *g); /* it can, and nothing may follow */
 
-/* For whole texts, whatever the place in another. */
+/* Tells whether a whole text is accepted, whatever the place in another. */
 bool tn_grammar_accepts(tn_grammar *g, const char *text, size_t n_bytes);
-/* What the work was: states known, masks kept, times masks were computed, bytes of masks. */
+/* These tell what the work was: states known, masks kept, times masks were computed, bytes of masks. */
 typedef struct tn_grammar_stats {
     size_t n_states, n_masks;
     uint64_t n_computed, n_asked;

@@ -34,7 +34,8 @@ static bool no_memory(tn_gmachine *m) {
     return false;
 }
 
-/* What a state says of the node of the tree it was reached at: tokens with their rounds, and escapes. */
+/* Notes what a state says of the node of the tree at which it was reached: tokens with their rounds, and
+ * escapes. */
 static bool note(tn_glocals *l, tn_gmachine *m, uint32_t at, uint32_t state) {
     const tn_gvocab_node *t = &l->v->nodes[at];
     const tn_gstate *s = &m->states[state];
@@ -58,7 +59,7 @@ static bool note(tn_glocals *l, tn_gmachine *m, uint32_t at, uint32_t state) {
     return true;
 }
 
-/* The subtree of `at`, a child of the root, from the state behind its byte. */
+/* Walks the subtree of `at`, a child of the root, from the state behind its byte. */
 static bool piece_walk(tn_glocals *l, tn_gmachine *m, uint32_t at, uint32_t state) {
     const tn_gvocab *v = l->v;
     const uint8_t *class_of = m->prog.class_of;
@@ -94,7 +95,7 @@ static const tn_gpiece *piece_of(tn_glocals *l, tn_gmachine *m, uint32_t at, uin
     return &l->pieces[l->n_pieces++];
 }
 
-/* The pieces of a node, into x: tokens by round. */
+/* Gathers the pieces of a node into x: tokens by round. */
 static bool gather_tokens(tn_glocals *l, tn_gmachine *m, const uint32_t *piece, size_t n_pieces,
                           tn_glocal *x) {
     tn_ctx *ctx = l->ctx;
@@ -127,7 +128,7 @@ static bool gather_tokens(tn_glocals *l, tn_gmachine *m, const uint32_t *piece, 
     return true;
 }
 
-/* Escapes: the tokens that end there, and the branches behind, counted, then placed. */
+/* Gathers escapes: the tokens that end there, and the branches behind. They are counted, then placed. */
 static bool gather_escapes(tn_glocals *l, tn_gmachine *m, const uint32_t *piece, size_t n_pieces,
                            tn_glocal *x) {
     const tn_gvocab_node *nodes = l->v->nodes;

@@ -2,7 +2,7 @@
  *
  * Where a place allows most bytes (inside a string) a mask is most of the tree of tokens. So for such a node
  * the tree is walked once, over the hole (machine.h). Tokens that stay inside the rule hold under every
- * frame. Where the rule ends, at an escape, the frame decides: kept are the tokens that end there and the
+ * frame. Where the rule ends, at an escape, the frame decides. So the tokens that end there are kept, and the
  * branches that go on from there, by their first byte.
  *
  * Over a loop's body everything has its round: how many rounds were begun since. Tokens of at most so many
@@ -29,8 +29,8 @@ typedef struct tn_glocal {
     uint32_t branch_at[257]; /* [class]: the first of a class */
 } tn_glocal;
 
-/* A walk of one subtree of the root from one state: nodes that differ in their first byte only share most of
- * them. */
+/* A piece is a walk of one subtree of the root from one state. Nodes that differ in their first byte only
+ * share most of them. */
 typedef struct tn_gpiece {
     uint32_t state, at; /* behind the first byte; its node */
     size_t first_id, n_ids, first_esc, n_esc;
@@ -51,13 +51,13 @@ typedef struct tn_glocals {
     size_t n_esc, cap_esc;
 } tn_glocals;
 
-/* Borrows v. n_words: 64-bit words of a mask. */
+/* Opens them and borrows v. n_words is the number of 64-bit words of a mask. */
 tern_status tn_glocals_open(tn_glocals *l, tn_ctx *ctx, const tn_gvocab *v, size_t n_words, tern_error *err);
 void tn_glocals_close(tn_glocals *l);
-/* The machine's states have other numbers now. */
+/* Notes that the machine's states have other numbers now. */
 void tn_glocals_renumbered(tn_glocals *l);
-/* Of a node over the body of a loop (+ 1; 0: any frame), made when there is none. NULL: no memory, m->st says
- * so. */
+/* Returns what is known of a node over the body of a loop (+ 1; 0: any frame), and makes it when there is
+ * none. Returns NULL when there is no memory; m->st says so. */
 const tn_glocal *tn_glocals_get(tn_glocals *l, tn_gmachine *m, uint32_t node, uint32_t loop);
 
 #endif

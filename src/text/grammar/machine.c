@@ -24,7 +24,7 @@ tern_status tn_gmachine_status(const tn_gmachine *m, tern_error *err) {
 
 /* ---- frames and states, each once ----------------------------------------------------------------- */
 
-/* An open table of numbers + 1, twice as large as what it holds. Returns false without memory. */
+/* Grows an open table of numbers + 1, which is twice as large as what it holds. Returns false without memory. */
 static bool table_grow(tn_ctx *ctx, uint32_t **table, size_t *cap, size_t n) {
     if (2 * (n + 1) <= *cap) return true;
     size_t want = *cap ? 2 * *cap : 256;
@@ -79,7 +79,7 @@ static int by_conf(const void *a, const void *b) {
     return x->frame < y->frame ? -1 : x->frame > y->frame;
 }
 
-/* The state of the set just made. */
+/* Returns the state of the set just made. */
 static uint32_t state_of_set(tn_gmachine *m) {
     if (m->st != TERN_OK || !m->n_set) return TN_GS_DEAD;
     size_t n = m->n_set;
@@ -150,7 +150,7 @@ static bool mark_grow(tn_gmachine *m) {
     return true;
 }
 
-/* A place to go on from, unless it was reached before. */
+/* Adds a place to go on from, unless it was reached before. */
 static void reach(tn_gmachine *m, uint32_t node, uint32_t frame) {
     if (node < TN_GC_ESCAPE && !m->prog.nodes[node].live) return;
     uint64_t key = (uint64_t)node << 32 | frame;
@@ -173,7 +173,7 @@ static void keep(tn_gmachine *m, uint32_t node, uint32_t frame) {
     else m->set[m->n_set++] = (tn_gconf){node, frame};
 }
 
-/* Into a loop whose `count` rounds are done. */
+/* Goes on in a loop whose `count` rounds are done. */
 static void round_done(tn_gmachine *m, uint32_t i_loop, uint32_t count, uint32_t below) {
     const tn_gloop *l = &m->prog.loops[i_loop];
     if (count >= l->min) reach(m, l->next, below);

@@ -63,28 +63,28 @@ typedef struct tn_gmachine {
     size_t cap_mark, n_mark;
 } tn_gmachine;
 
-/* Takes the program. */
+/* Opens a machine, which takes the program. */
 tern_status tn_gmachine_open(tn_gmachine *m, tn_gprog *prog, tern_error *err);
 void tn_gmachine_close(tn_gmachine *m);
 tern_status tn_gmachine_status(const tn_gmachine *m, tern_error *err);
 
 uint32_t tn_gmachine_start(tn_gmachine *m);
-/* Behind one more byte of this class. */
+/* Computes the state behind one more byte of this class. */
 uint32_t tn_gmachine_compute(tn_gmachine *m, uint32_t state, uint8_t byte_class);
 static inline uint32_t tn_gmachine_step(tn_gmachine *m, uint32_t state, uint8_t byte_class) {
     uint32_t to = m->next[(size_t)state * m->prog.n_classes + byte_class];
     return to != UINT32_MAX ? to : tn_gmachine_compute(m, state, byte_class);
 }
-/* The state of one configuration. */
+/* Returns the state of one configuration. */
 uint32_t tn_gmachine_single(tn_gmachine *m, uint32_t node, uint32_t frame);
-/* The state of some of a state's configurations: those whose node is (not) wide. */
+/* Both return the state of some of a state's configurations: those whose node is not wide, or is. */
 uint32_t tn_gmachine_narrow(tn_gmachine *m, uint32_t state);
-/* What comes behind the end of the rule that runs over this frame. For a LOOP frame: behind its last round.
- */
+/* Returns what comes behind the end of the rule that runs over this frame. For a LOOP frame that is behind
+ * its last round. */
 uint32_t tn_gmachine_return(tn_gmachine *m, uint32_t frame);
-/* The frame under a loop's body when walked over the hole. */
+/* Returns the frame under a loop's body when walked over the hole. */
 uint32_t tn_gmachine_round(tn_gmachine *m, uint32_t loop);
-/* Forgets all states and frames but what `state` needs; returns its new number. */
+/* Forgets all states and frames but what `state` needs. Returns its new number. */
 uint32_t tn_gmachine_forget(tn_gmachine *m, uint32_t state);
 
 #endif

@@ -1,5 +1,5 @@
-/* Which tokens may come next, in a machine's state: the tree of tokens walked with the machine, with what
- * local.h keeps for places that allow most bytes. */
+/* Finds which tokens may come next, in a machine's state. It walks the tree of tokens with the machine, with
+ * what local.h keeps for places that allow most bytes. */
 #include "text/grammar/grammar.h"
 
 #include "base/status.h"
@@ -45,7 +45,7 @@ static inline void allow(uint64_t *mask, const tn_gvocab *v, const tn_gvocab_nod
     }
 }
 
-/* All tokens that branch from depth `depth` in nodes [i, end), from state. */
+/* Adds all tokens that branch from depth `depth` in nodes [i, end), from state. */
 static void walk(tn_grammar *g, uint32_t i, uint32_t end, uint32_t depth, uint32_t state) {
     const tn_gvocab *v = g->v;
     const uint8_t *class_of = g->m.prog.class_of;
@@ -63,7 +63,7 @@ static void walk(tn_grammar *g, uint32_t i, uint32_t end, uint32_t depth, uint32
     }
 }
 
-/* Tokens of a node's walk that begin at most `most` rounds. */
+/* Adds the tokens of a node's walk that begin at most `most` rounds. */
 static void add_upto(tn_grammar *g, const tn_glocal *l, uint32_t most) {
     size_t n_in = most < l->n_rounds ? l->n_upto[most] : l->n;
     if (2 * n_in < l->n) {
@@ -76,7 +76,7 @@ static void add_upto(tn_grammar *g, const tn_glocal *l, uint32_t most) {
     for (size_t i = n_in; i < l->n; i++) l->all[l->by_round[i] >> 6] |= 1ull << (l->by_round[i] & 63);
 }
 
-/* A wide configuration's tokens into g->mask. */
+/* Adds a wide configuration's tokens to g->mask. */
 static void add_wide(tn_grammar *g, tn_gconf c) {
     tn_gmachine *m = &g->m;
     const tn_gvocab_node *nodes = g->v->nodes;
@@ -140,7 +140,7 @@ static size_t match_on(const tn_grammar *g, size_t matched, char c) {
 
 static bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-/* Where a text leads. */
+/* A place is where a text leads. */
 typedef struct place {
     uint32_t state;
     size_t matched;
@@ -172,7 +172,8 @@ static bool follow(tn_grammar *g, place *at, const char *p, size_t n) {
     return true;
 }
 
-/* Tokens with text behind what may be the end of `after`: only those can leave free text in the wrong way. */
+/* Finds the tokens with text behind what may be the end of `after`. Only those can leave free text in the
+ * wrong way. */
 static tern_status find_cross(tn_grammar *g, tern_error *err) {
     const tn_tokenizer *t = g->v->tok;
     g->n_cross = 0;
@@ -205,8 +206,8 @@ static void free_mask(tn_grammar *g) {
     }
 }
 
-/* White space with which the grammar does not begin may still be skipped: tokens of nothing else, and tokens
- * that go on behind it. */
+/* White space with which the grammar does not begin may still be skipped. So tokens of nothing else are
+ * allowed, and tokens that go on behind it. */
 static void space_mask(tn_grammar *g) {
     const tn_gvocab *v = g->v;
     for (uint32_t i = 0; i < v->n_nodes;) { /* spaces lead on, others into the grammar */

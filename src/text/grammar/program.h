@@ -47,8 +47,8 @@ typedef struct tn_gprog {
     uint32_t n_classes;
 } tn_gprog;
 
-/* From the rules of b, beginning with root. TERN_E_INVALID with the rule's name: a rule is used and not
- * defined, begins with itself, or root never ends. */
+/* Makes a program from the rules of b, beginning with root. TERN_E_INVALID has the rule's name: a rule is
+ * used and not defined, begins with itself, or root never ends. */
 tern_status tn_gprog_make(tn_gb *b, tn_grule root, tn_gprog *out, tern_error *err);
 void tn_gprog_free(tn_gprog *p);
 

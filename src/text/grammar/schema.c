@@ -27,8 +27,8 @@ tn_gx tn_sc_refuse(tn_sc *c, const char *what) {
 
 enum { ANY = TN_J_ALL, NUMBERS = TN_J_INT | TN_J_NUM };
 
-/* What is done with a keyword: 0, it is held or says nothing about values; else the types of values for which
- * it would have to be held and is not. */
+/* This says what is done with a keyword. With 0 it is held, or says nothing about values. Else these are the
+ * types of values for which it would have to be held and is not. */
 static const struct keyword {
     const char *name;
     unsigned refused_for;
@@ -156,7 +156,7 @@ static int hex(char h) {
                                   : -1;
 }
 
-/* One step of a JSON pointer out of *p, its escapes (%41, ~0, ~1) undone. */
+/* Takes one step of a JSON pointer out of *p, its escapes (%41, ~0, ~1) undone. */
 static bool pointer_step(const char **p, char *out, size_t cap) {
     size_t n = 0;
     for (; **p && **p != '/'; (*p)++) {
@@ -257,7 +257,7 @@ tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g) {
 
 static tn_gx goal_expr(tn_sc *c, const tn_goal *g, int depth);
 
-/* References and conjunctions taken in. */
+/* Takes references and conjunctions in. */
 static void unfold(tn_sc *c, tn_goal *g) {
     for (size_t i = 0; i < g->n && c->st == TERN_OK && !never(g); i++) {
         tn_atom *a = &g->a[i];
@@ -322,7 +322,8 @@ static bool requires(const json_t *s, const char *name) {
     return false;
 }
 
-/* No value fits both, as far as can be told from types, values, and properties that both require. */
+/* Tells whether no value fits both, as far as can be told from types, values, and properties that both
+ * require. */
 static bool apart(tn_sc *c, const json_t *a, const json_t *b, int depth) {
     if (json_is_false(a) || json_is_false(b)) return true;
     a = deref(c, a);
@@ -354,7 +355,7 @@ static bool apart(tn_sc *c, const json_t *a, const json_t *b, int depth) {
     return false;
 }
 
-/* The goal with each of the alternatives of its i-th schema's `word`. */
+/* Compiles the goal with each of the alternatives of its i-th schema's `word`. */
 static tn_gx branch(tn_sc *c, const tn_goal *g, size_t i, const char *word, uint32_t skip, int depth) {
     const json_t *list = json_object_get(g->a[i].s, word);
     size_t n = json_array_size(list);
@@ -380,7 +381,7 @@ static tn_gx branch(tn_sc *c, const tn_goal *g, size_t i, const char *word, uint
     return x;
 }
 
-/* The values that a const or enum lists and every schema of the goal takes. */
+/* Compiles the values that a const or enum lists and every schema of the goal takes. */
 static tn_gx listed(tn_sc *c, const tn_goal *g, const json_t *from) {
     tn_gx x = TN_GX_NEVER;
     const json_t *v;

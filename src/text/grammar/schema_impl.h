@@ -22,7 +22,7 @@ enum {
     TN_SCHEMA_DEPTH = 64
 };
 
-/* Parts of a schema that a goal has taken care of. */
+/* These are parts of a schema that a goal has taken care of. */
 enum { TN_SKIP_REF = 1, TN_SKIP_ALL = 2, TN_SKIP_ANY = 4, TN_SKIP_ONE = 8 };
 
 typedef struct tn_atom {
@@ -66,15 +66,15 @@ typedef struct tn_sc {
         integer; /* rules of every schema, made when first used */
 } tn_sc;
 
-/* Remembers the first failure; returns TN_GX_NEVER. */
+/* Remembers the first failure and returns TN_GX_NEVER. */
 tn_gx tn_sc_fail(tn_sc *c, tern_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* "json schema: WHAT is not supported" */
+/* Fails with "json schema: WHAT is not supported". */
 tn_gx tn_sc_refuse(tn_sc *c, const char *what);
 
 void tn_goal_add(tn_sc *c, tn_goal *g, const json_t *schema); /* absent (NULL) and true add nothing */
-/* The rule of a goal, compiled once. */
+/* Returns the rule of a goal, compiled once. */
 tn_gx tn_sc_goal(tn_sc *c, const tn_goal *g);
-/* The schema that a $ref names. */
+/* Returns the schema that a $ref names. */
 const json_t *tn_sc_resolve(tn_sc *c, const char *ref);
 /* Refuses keywords that cannot be held for values of these types. */
 bool tn_sc_keywords(tn_sc *c, const json_t *schema, unsigned types);
@@ -98,16 +98,16 @@ tn_gx tn_sc_pattern(tn_sc *c, const char *pattern, size_t n, uint32_t min,
 tn_gx tn_sc_format(tn_sc *c, const char *name);                    /* contents of a string */
 tn_gx tn_sc_key_but(tn_sc *c, const char *const *names, size_t n); /* a string that is none of these */
 
-/* Numbers between bounds; an open one is infinite. */
+/* These are numbers between bounds; an open one is infinite. */
 typedef struct tn_bounds {
     double lo, hi;
     bool lo_open, hi_open; /* the bound itself is left out */
 } tn_bounds;
 tn_gx tn_sc_between(tn_sc *c, tn_bounds b, bool integer);
 
-/* JSON's equality: 1 and 1.0 are the same. */
+/* Compares as JSON does: 1 and 1.0 are the same. */
 bool tn_json_same(const json_t *a, const json_t *b);
-/* Also false after a failure. */
+/* Tells whether a value fits a schema. It is also false after a failure. */
 bool tn_sc_fits(tn_sc *c, const json_t *value, const json_t *schema, int depth);
 bool tn_sc_matches(tn_sc *c, const char *text, size_t n, const char *pattern);
 

@@ -1,4 +1,4 @@
-/* Numbers between bounds, digit by digit. */
+/* Compiles numbers between bounds, digit by digit. */
 #include "text/grammar/schema_impl.h"
 
 #include "base/status.h"
@@ -17,7 +17,7 @@ static tn_gx any_digits(tn_sc *c, size_t min, uint32_t max) {
     return tn_gx_rep(c->b, digits(c, '0', '9'), (uint32_t)min, max);
 }
 
-/* Texts of n digits from lo to hi; NULL: 000... and 999... */
+/* Compiles texts of n digits from lo to hi; NULL stands for 000... and 999... */
 static tn_gx same_length(tn_sc *c, const char *lo, const char *hi, size_t n) {
     if (!n) return TN_GX_EMPTY;
     if (!lo && !hi) return any_digits(c, n, (uint32_t)n);
@@ -32,7 +32,7 @@ static tn_gx same_length(tn_sc *c, const char *lo, const char *hi, size_t n) {
     return TN_GX_ALT(c->b, x, TN_GX_SEQ(c->b, digits(c, from, to), any_digits(c, n - 1, (uint32_t)(n - 1))));
 }
 
-/* Whole numbers from lo on, without sign or leading zeros; to hi, or without end. */
+/* Compiles whole numbers from lo on, without sign or leading zeros, to hi or without end. */
 static tn_gx whole(tn_sc *c, uint64_t lo, uint64_t hi, bool endless) {
     if (!endless && lo > hi) return TN_GX_NEVER;
     char a[24], z[24];
@@ -59,7 +59,7 @@ static tn_gx fraction(tn_sc *c, bool nonzero) {
     return TN_GX_SEQ(c->b, tn_gx_str(c->b, "."), any_digits(c, 1, TN_GX_INF));
 }
 
-/* Numbers from lo >= 0 to hi, both whole; without a sign. */
+/* Compiles numbers from lo >= 0 to hi, both whole, without a sign. */
 static tn_gx positive(tn_sc *c, tn_bounds b, bool integer) {
     bool endless = isinf(b.hi);
     if (b.lo > b.hi) return TN_GX_NEVER;

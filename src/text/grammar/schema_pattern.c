@@ -1,4 +1,5 @@
-/* Patterns of JSON Schema (regular expressions of ECMA-262, the regular part) as contents of a string. */
+/* Compiles patterns of JSON Schema (regular expressions of ECMA-262, the regular part) as contents of a
+ * string. */
 #include "text/grammar/schema_impl.h"
 
 #include "base/json.h"
@@ -42,7 +43,7 @@ static bool at(const regex *r, const char *s) {
     return (size_t)(r->end - r->p) >= n && !memcmp(r->p, s, n);
 }
 
-/* A set of characters: growing, with its negation done when it is closed. */
+/* A set of characters grows; its negation is done when it is closed. */
 typedef struct charset {
     tn_grange v[512];
     size_t n;
@@ -62,7 +63,7 @@ static void negate(charset *s) {
     s->n = n;
 }
 
-/* \d \w \s and their negations; false: another letter. */
+/* Reads \d \w \s and their negations. Returns false for another letter. */
 static bool class_escape(regex *r, char x, charset *s) {
     charset k = {.n = 0};
     char low = (char)(x | 0x20);
@@ -96,7 +97,7 @@ static uint32_t hex(regex *r, int n, bool braces) {
     return x;
 }
 
-/* Behind a backslash, a character. */
+/* Reads the character behind a backslash. */
 static uint32_t char_escape(regex *r) {
     if (r->p == r->end) return refuse(r, "a backslash at the end");
     char x = *r->p++;
@@ -237,7 +238,7 @@ static void quantity(regex *r, uint32_t *min, uint32_t *max) {
     take(r, '?'); /* lazy: the same texts */
 }
 
-/* At depth 0 with anchors, and with anything around where they lack. */
+/* Compiles an alternative. At depth 0 anchors count, and where they lack there may be anything around. */
 static tn_gx alternative(regex *r) {
     tn_gb *b = r->c->b;
     bool top = r->depth == 0;
@@ -275,7 +276,8 @@ static tn_gx alternatives(regex *r) {
     return x;
 }
 
-/* Of characters in a row, at most one of them a varying number of times: that number, within the lengths. */
+/* Compiles characters in a row, at most one of them a varying number of times: that number is held within the
+ * lengths. */
 static tn_gx with_length(regex *r, uint32_t min, uint32_t max) {
     static const char what[] = "anything but characters in a row, together with a length,";
     uint32_t fixed = 0;

@@ -1,4 +1,4 @@
-/* Strings of JSON: characters, keys, formats, values written out. */
+/* Compiles strings of JSON: characters, keys, formats, values written out. */
 #include "text/grammar/schema_impl.h"
 
 #include "base/status.h"
@@ -15,7 +15,7 @@ static tn_gx made(tn_sc *c, tn_gx *kept, tn_gx x) { /* as a rule, kept */
     return *kept = tn_gx_rule(c->b, r);
 }
 
-/* Nothing, one space, or a new line and its indentation. */
+/* Compiles white space: nothing, one space, or a new line and its indentation. */
 tn_gx tn_sc_ws(tn_sc *c) {
     if (c->ws) return c->ws;
     tn_gb *b = c->b;
@@ -34,7 +34,7 @@ static tn_gx hex_digit(tn_gb *b, const char *ranges) { /* pairs of ends */
     return tn_gx_set(b, r, n);
 }
 
-/* One code point as a string may hold it: itself or escaped. */
+/* Compiles one code point as a string may hold it: itself or escaped. */
 static tn_gx character(tn_sc *c) {
     tn_gb *b = c->b;
     static const tn_grange simple[] = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'},
@@ -60,7 +60,7 @@ tn_gx tn_sc_any_string(tn_sc *c) {
     return made(c, &c->string, TN_GX_SEQ(c->b, quote, tn_gx_rep(c->b, character(c), 0, TN_GX_INF), quote));
 }
 
-/* How a string writes a code point, at most 6 bytes; hexadecimal digits small or large. */
+/* Writes a code point as a string holds it, in at most 6 bytes, with hexadecimal digits small or large. */
 static size_t written(uint32_t cp, bool large, char out[8]) {
     static const char names[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     for (size_t i = 0; names[i]; i += 2) {
@@ -131,8 +131,8 @@ static int by_name(const void *a, const void *b) {
     return k ? k : n < m ? -1 : n > m;
 }
 
-/* The contents from here, and the closing quote, when what may not come is the rests v[0..n), sorted. A rule
- * per character of the names. */
+/* Compiles the contents from here, and the closing quote, when what may not come is the rests v[0..n),
+ * sorted. There is a rule per character of the names. */
 static tn_gx none_of(tn_sc *c, name_rest *v, size_t n, int depth) {
     tn_gb *b = c->b;
     tn_gx end = tn_gx_str(b, "\""), x = TN_GX_NEVER;

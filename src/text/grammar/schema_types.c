@@ -1,4 +1,4 @@
-/* What a value of one type may be under a goal. */
+/* Compiles what a value of one type may be under a goal. */
 #include "text/grammar/schema_impl.h"
 
 #include "base/status.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* The largest (least) of a keyword's counts over the goal; `otherwise` when none has it. */
+/* Returns the largest (least) of a keyword's counts over the goal, or `otherwise` when none has it. */
 static uint32_t count_of(tn_sc *c, const tn_goal *g, const char *word, bool largest, uint32_t otherwise) {
     uint32_t x = otherwise;
     bool has = false;
@@ -41,7 +41,7 @@ typedef struct properties {
     size_t n_slots;
 } properties;
 
-/* The slot of a name: where it is, or the free one where it goes. */
+/* Returns the slot of a name: where it is, or the free one where it goes. */
 static uint32_t *slot_of(const properties *p, const char *name) {
     uint64_t h = XXH3_64bits_withSeed(name, strlen(name), (uint64_t)(uintptr_t)p);
     uint32_t *at;
@@ -74,7 +74,7 @@ static property *property_of(tn_sc *c, properties *p, const char *name) {
     return &p->v[p->n - 1];
 }
 
-/* Names in the order of the schemas, required ones that have no schema behind them. */
+/* Finds names in the order of the schemas; required ones that have no schema come behind them. */
 static void find_properties(tn_sc *c, const tn_goal *g, properties *p) {
     for (size_t i = 0; i < g->n && c->st == TERN_OK; i++) {
         json_t *list = json_object_get(g->a[i].s, "properties"), *v;
@@ -94,7 +94,7 @@ static void find_properties(tn_sc *c, const tn_goal *g, properties *p) {
     }
 }
 
-/* The value of a name (NULL: of any other) under all schemas of the goal. */
+/* Compiles the value of a name (NULL: of any other) under all schemas of the goal. */
 static tn_gx property_value(tn_sc *c, const tn_goal *g, const char *name) {
     tn_goal sub = {.n = 0};
     for (size_t i = 0; i < g->n; i++) {
@@ -111,8 +111,8 @@ static tn_gx member(tn_sc *c, tn_gx key, tn_gx value) {
 
 static tn_gx comma(tn_sc *c) { return TN_GX_SEQ(c->b, tn_gx_str(c->b, ","), tn_sc_ws(c)); }
 
-/* Properties in their order, each rule beginning with one of them: rest[0] where none came before, rest[1]
- * where one did. From the last to the first. */
+/* Compiles properties in their order, each rule beginning with one of them: rest[0] where none came before,
+ * rest[1] where one did. It goes from the last to the first. */
 static tn_gx members(tn_sc *c, const tn_goal *g, const properties *p) {
     const char **names = tn_alloc(c->b->ctx, TN_MEM_TEXT, p->n, sizeof *names);
     if (!names) return tn_sc_fail(c, TERN_E_MEMORY, "no memory");
@@ -148,7 +148,7 @@ tn_gx tn_sc_object(tn_sc *c, const tn_goal *g) {
 
 /* ---- arrays --------------------------------------------------------------------------------------- */
 
-/* The schema of item i; i = SIZE_MAX: of those behind all that have their own. */
+/* Returns the schema of item i, or with i = SIZE_MAX of those behind all that have their own. */
 static const json_t *item_schema(const json_t *s, size_t i) {
     const json_t *first = json_object_get(s, "prefixItems"), *rest = json_object_get(s, "items");
     if (json_is_array(rest)) { /* older drafts */

@@ -1,4 +1,5 @@
-/* Does a value fit a schema? Only for values that a schema lists (const, enum) beside other keywords. */
+/* Tells whether a value fits a schema. This is only for values that a schema lists (const, enum) beside other
+ * keywords. */
 #include "text/grammar/schema_impl.h"
 
 #include "base/status.h"

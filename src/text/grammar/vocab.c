@@ -48,7 +48,7 @@ static size_t shared(const entry *a, const entry *b) { /* first bytes in common 
     return i;
 }
 
-/* Writes the tree of the sorted entries. open[d]: the node on the way at depth d + 1. */
+/* Writes the tree of the sorted entries. open[d] is the node on the way at depth d + 1. */
 static void plant(tn_gvocab *v, const entry *e, size_t n, uint32_t *open) {
     size_t k = 0, way = 0;
     for (size_t i = 0; i < n; i++) {

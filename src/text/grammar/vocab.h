@@ -1,5 +1,5 @@
-/* text/grammar/vocab.h - a vocabulary's tokens as a tree of bytes, in preorder. Immutable, shared by threads.
- */
+/* text/grammar/vocab.h - a vocabulary's tokens as a tree of bytes, in preorder. It is immutable and shared by
+ * threads. */
 #ifndef TN_TEXT_GRAMMAR_VOCAB_H
 #define TN_TEXT_GRAMMAR_VOCAB_H
 
@@ -27,8 +27,8 @@ typedef struct tn_gvocab {
     size_t n_ends;
 } tn_gvocab;
 
-/* Tokens that stand for text: control, unknown and unused ones are left out, and those of more than 65535
- * bytes. n_vocab: of the model, at least the tokenizer's. Borrows the tokenizer. */
+/* Makes the tree of tokens that stand for text. Control, unknown and unused ones are left out, and those of
+ * more than 65535 bytes. n_vocab is the model's, at least the tokenizer's. It borrows the tokenizer. */
 tern_status tn_gvocab_open(tn_ctx *ctx, const tn_tokenizer *tok, size_t n_vocab, tn_gvocab **out,
                            tern_error *err);
 void tn_gvocab_close(tn_gvocab **v);

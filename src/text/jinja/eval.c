@@ -72,7 +72,7 @@ tn_jval tn_j_item(tn_jinja *j, tn_jval v, tn_jval key) {
     return no_attr(j, v, key);
 }
 
-/* As the attribute arguments of filters: parts at dots, digits are indices. */
+/* Follows a path as the attribute arguments of filters have it: parts at dots, digits are indices. */
 tn_jval tn_j_path(tn_jinja *j, tn_jval v, tn_jval path) {
     if (path.type == J_INT) return tn_j_item(j, v, path);
     const tn_jstr *s = tn_j_need_str(j, path, "an attribute's name");

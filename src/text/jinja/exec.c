@@ -1,5 +1,5 @@
 /* text/jinja/exec.c - statements, macros, loops. A loop's body, a macro and the blocks that make text have
- * scopes of their own; if has none. */
+ * scopes of their own; `if` has none. */
 #include "text/jinja/impl.h"
 
 tn_jscope *tn_jscope_new(tn_jinja *j, tn_jscope *parent) {
@@ -25,7 +25,7 @@ void tn_jset(tn_jinja *j, tn_jscope *s, const tn_jstr *name, tn_jval v) {
     s->vars[s->n++] = (tn_jvar){name, v};
 }
 
-/* Into the scope that runs; an attribute only of a namespace. */
+/* Assigns in the scope that runs; an attribute is assigned only of a namespace. */
 static void assign(tn_jinja *j, const tn_jnode *target, tn_jval v) {
     if (target->kind == JN_NAME) {
         tn_jset(j, j->scope, target->name, v);
@@ -48,7 +48,7 @@ static void assign(tn_jinja *j, const tn_jnode *target, tn_jval v) {
     for (const tn_jnode *k = target->kids; k; k = k->next) assign(j, k, l->v[i++]);
 }
 
-/* The text that statements write, in a scope of their own. */
+/* Returns the text that statements write, in a scope of their own. */
 static const tn_jstr *text_of(tn_jinja *j, const tn_jnode *list) {
     tn_jbuf b = {0}, *out = j->out;
     tn_jscope *scope = j->scope;
@@ -70,7 +70,7 @@ static tn_jval filtered(tn_jinja *j, const tn_jnode *filter, tn_jval text) {
 
 /* ---- loops ---- */
 
-/* The items that pass the loop's condition, which sees the loop's names but no `loop`. */
+/* Returns the items that pass the loop's condition, which sees the loop's names but no `loop`. */
 static tn_jlist *chosen(tn_jinja *j, const tn_jnode *n, tn_jlist *all) {
     if (!n->b) return all;
     tn_jval out = tn_j_list(j, all->n, J_PLAIN);
@@ -128,7 +128,8 @@ static tn_jval *take_named(const tn_jargs *a, bool *used, const tn_jstr *name) {
     return NULL;
 }
 
-/* The names a macro may refer to beside its parameters; `op` says which it does (parse.c, extras_named). */
+/* Binds the names that a macro may refer to beside its parameters; `op` says which it does (parse.c,
+ * extras_named). */
 static void bind_extras(tn_jinja *j, const tn_jnode *m, const tn_jargs *a, bool *used, size_t n_pos) {
     static const tn_jstr varargs = {.p = "varargs", .n = 7}, kwargs = {.p = "kwargs", .n = 6},
                          caller = {.p = "caller", .n = 6};
@@ -186,7 +187,7 @@ static tn_jval macro_value(tn_jinja *j, const tn_jnode *m) {
 
 /* ---- statements ---- */
 
-/* The call with one more argument, the block as `caller`. */
+/* Calls with one more argument, the block as `caller`. */
 static tn_jval call_with_block(tn_jinja *j, const tn_jnode *n) {
     tn_jval f = tn_jeval(j, n->a->a);
     tn_jargs a;

@@ -156,7 +156,7 @@ static tn_jval f_join(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
 
 /* ---- numbers ---- */
 
-/* A whole string as a number; false: it is none. */
+/* Reads a whole string as a number. Returns false when it is none. */
 static bool parse_float(const tn_jstr *s, double *f) {
     char buf[64], *end;
     size_t n = 0;
@@ -296,7 +296,7 @@ static tn_jval f_items(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     return out;
 }
 
-/* What items are compared by: an attribute, and strings without case unless told otherwise. */
+/* Returns what items are compared by: an attribute, and strings without case unless told otherwise. */
 static tn_jval sort_key(tn_jinja *j, tn_jval v, const tn_jval *attribute, bool with_case) {
     if (attribute && attribute->type == J_STRING && memchr(attribute->u.s->p, ',', attribute->u.s->n))
         tn_jfail(j, TERN_E_UNSUPPORTED, "several attributes at once are not supported");
@@ -304,7 +304,7 @@ static tn_jval sort_key(tn_jinja *j, tn_jval v, const tn_jval *attribute, bool w
     return v.type == J_STRING && !with_case ? tn_j_str(tn_jstr_case(j, v.u.s, J_LOWER)) : v;
 }
 
-/* Stable, by keys; merges so that no input is slow. */
+/* Sorts by keys. It is stable, and merges, so that no input is slow. */
 static void sort_by(tn_jinja *j, tn_jval *v, tn_jval *key, size_t n, bool reverse, bool equal_first) {
     tn_jval *v2 = tn_jalloc(j, n, sizeof *v2), *key2 = tn_jalloc(j, n, sizeof *key2);
     for (size_t width = 1; width < n; width *= 2) {
@@ -471,7 +471,7 @@ static tn_jval f_map(tn_jinja *j, tn_jval v, const tn_jargs *a, params p) {
     return out;
 }
 
-/* Items for which the test (by default: truth) gives `want`. */
+/* Selects the items for which the test (by default: truth) gives `want`. */
 static tn_jval select_items(tn_jinja *j, tn_jval v, const tn_jargs *a, bool want, bool by_attr) {
     tn_jval out = tn_j_list(j, 8, J_GENERATOR);
     if (!tn_j_truth(j, v)) return out; /* none too */
@@ -505,8 +505,8 @@ static tn_jval f_rejectattr(tn_jinja *j, tn_jval v, const tn_jargs *a, params p)
 
 /* ---- the table ---- */
 
-/* Parameters by name; "*": the filter looks at its arguments itself. Those that text is made of are refused for
- * undefined values only where jinja2 refuses them. */
+/* Parameters go by name; "*" means that the filter looks at its arguments itself. Those that text is made of
+ * are refused for undefined values only where jinja2 refuses them. */
 static const struct {
     const char *name, *params;
     filter_fn fn;

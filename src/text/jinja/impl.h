@@ -62,7 +62,7 @@ typedef struct tn_jval {
     } u;
 } tn_jval;
 
-/* What Python would have: they print, compare and index differently. */
+/* These are what Python would have. They print, compare and index differently. */
 typedef enum tn_jlist_kind {
     J_PLAIN,
     J_TUPLE,
@@ -82,7 +82,7 @@ struct tn_jdict { /* in order of insertion */
     size_t n, cap;
 };
 
-/* Arguments of a call: positional, then by name. */
+/* Arguments of a call are positional, then by name. */
 typedef struct tn_jargs {
     tn_jval *pos;
     size_t n_pos;
@@ -95,7 +95,7 @@ typedef tn_jval (*tn_jbuiltin)(tn_jinja *j, tn_jval self, const tn_jargs *a);
 
 typedef struct tn_jscope tn_jscope;
 
-/* A function: built in, a method bound to `self`, or a macro. */
+/* A function is built in, a method bound to `self`, or a macro. */
 struct tn_jfunc {
     const char *name;
     tn_jbuiltin call; /* NULL: a macro */
@@ -157,7 +157,7 @@ typedef enum tn_jkind {
     JN_GROUP /* statements without a scope of their own */
 } tn_jkind;
 
-/* Operators and punctuation: one or two characters. */
+/* Operators and punctuation have one or two characters. */
 #define J_OP(a, b) ((a) | (b) << 8)
 enum { J_OP_IN = 1, J_OP_NOT_IN = 2 }; /* comparisons spelled as words */
 
@@ -211,7 +211,7 @@ struct tn_jscope {
     size_t n, cap;
 };
 
-/* A string being built. */
+/* This is a string being built. */
 typedef struct tn_jbuf {
     char *p;
     size_t n, cap;
@@ -332,7 +332,8 @@ tn_jval tn_jrun_loop(tn_jinja *j, const tn_jnode *n, tn_jval over, int depth0);
 void tn_jset(tn_jinja *j, tn_jscope *s, const tn_jstr *name, tn_jval v);
 tn_jscope *tn_jscope_new(tn_jinja *j, tn_jscope *parent);
 
-/* Arguments by the names of `params` ("a b c"): out[i] is NULL where none was given. Fails for others. */
+/* Finds arguments by the names of `params` ("a b c"): out[i] is NULL where none was given. It fails for
+ * others. */
 enum { TN_J_MAX_PARAMS = 6 };
 void tn_jbind(tn_jinja *j, const char *who, const tn_jargs *a, const char *params,
               const tn_jval *out[TN_J_MAX_PARAMS]);
@@ -341,7 +342,7 @@ void tn_jbind(tn_jinja *j, const char *who, const tn_jargs *a, const char *param
 
 tn_jval tn_jfilter(tn_jinja *j, const tn_jstr *name, tn_jval v, const tn_jargs *a);
 bool tn_jtest(tn_jinja *j, const tn_jstr *name, tn_jval v, const tn_jargs *a);
-/* A method of a value; false: it has none of this name. */
+/* Finds a method of a value. Returns false when it has none of this name. */
 bool tn_jmethod(tn_jinja *j, tn_jval v, const tn_jstr *name, tn_jval *out);
 void tn_jglobals(tn_jinja *j);
 tn_jval tn_jfunc_new(tn_jinja *j, const char *name, tn_jbuiltin call, tn_jval self);

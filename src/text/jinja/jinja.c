@@ -65,7 +65,7 @@ void tn_jleave(tn_jinja *j) { j->depth--; }
 
 /* ---- arguments ---- */
 
-/* The i-th word of params, or false. */
+/* Finds the i-th word of params, or returns false. */
 static bool param_name(const char *params, size_t i, tn_jstr *out) {
     for (;; i--) {
         size_t n = strcspn(params, " ");
@@ -123,7 +123,7 @@ static tn_jval g_range(tn_jinja *j, tn_jval self, const tn_jargs *a) {
     return out;
 }
 
-/* dict and namespace: a dict or pairs, then names */
+/* Makes a dict or a namespace of a dict or pairs, then names. */
 static tn_jval g_dict(tn_jinja *j, tn_jval self, const tn_jargs *a) {
     (void)self;
     tn_jval d = tn_j_dict(j, 4);
@@ -208,7 +208,8 @@ void tn_jglobals(tn_jinja *j) {
                 tn_jfunc_new(j, all[i].name, all[i].call, tn_j_none()));
 }
 
-/* Python's "%s" % (...): s, r, d, i, x, X, f, e, g and %%, with width and precision for numbers. */
+/* Formats as Python's "%s" % (...) does: s, r, d, i, x, X, f, e, g and %%, with width and precision for
+ * numbers. */
 tn_jval tn_j_format(tn_jinja *j, const tn_jstr *f, const tn_jlist *args) {
     tn_jbuf b = {0};
     size_t used = 0;
@@ -254,7 +255,7 @@ tn_jval tn_j_format(tn_jinja *j, const tn_jstr *f, const tn_jlist *args) {
 
 /* ---- JSON as values ---- */
 
-/* Roles by the names templates know are no content: they pick markers, and cannot spell any. */
+/* Roles by the names that templates know are no content: they pick markers, and cannot spell any. */
 static bool known_role(const char *s, size_t n) {
     static const char *const roles[] = {"system",   "user",  "assistant", "tool",        "developer",
                                         "function", "model", "ipython",   "environment", "observation"};
@@ -346,7 +347,7 @@ static void run(tn_jinja *j, const tn_jinja_input *in, tn_segments *out) {
     if (out->failed) tn_jfail(j, TERN_E_MEMORY, "out of memory for the conversation");
 }
 
-/* Apart from its caller, so that none of its variables changes between setjmp and the jump. */
+/* This is apart from its caller, so that none of its variables changes between setjmp and the jump. */
 static void run_guarded(tn_jinja *j, const tn_jinja_input *in, tn_segments *out) {
     if (!setjmp(j->fail)) run(j, in, out);
 }

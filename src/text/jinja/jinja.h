@@ -15,14 +15,14 @@
 typedef struct tn_jinja_input {
     const char *source; /* the template */
     size_t n_source;
-    /* The template's variables: an object. Strings in it are content, but those of `trusted` are not, and
+    /* The template's variables are an object. Strings in it are content, but those of `trusted` are not, and
      * neither are roles by their well-known names ("role" of the objects in "messages"). */
     const json_t *variables, *trusted;
     int64_t now_s;                 /* what strftime_now tells, seconds since 1970 */
     uint64_t max_bytes, max_steps; /* 0 = 64 MiB and 32 times the input; 20 million */
 } tn_jinja_input;
 
-/* Appends to out. */
+/* Renders a template and appends to out. */
 tern_status tn_jinja_render(tn_ctx *ctx, const tn_jinja_input *in, tn_segments *out, tern_error *err);
 
 #endif

@@ -53,8 +53,8 @@ static size_t skip_space(const lexer *l, size_t at) {
     return at;
 }
 
-/* The end of a tag at `at`: `close` with a sign in front. Returns where the text goes on, 0: it is not there.
- * Ends of variables keep their newline and know no plus. */
+/* Finds the end of a tag at `at`: `close` with a sign in front. Returns where the text goes on, or 0 when it
+ * is not there. Ends of variables keep their newline and know no plus. */
 static size_t tag_end(const lexer *l, size_t at, const char *close, bool variable) {
     char sign = at < l->n && (l->s[at] == '-' || (l->s[at] == '+' && !variable)) ? l->s[at] : 0;
     if (!here(l, at + (sign != 0), close)) return 0;
@@ -64,7 +64,7 @@ static size_t tag_end(const lexer *l, size_t at, const char *close, bool variabl
     return at;
 }
 
-/* `{% raw %}` at `at`: where its text starts, or 0. */
+/* Finds `{% raw %}` at `at`. Returns where its text starts, or 0. */
 static size_t raw_begin(const lexer *l, size_t at) {
     if (!here(l, at, "{%")) return 0;
     at += 2;
@@ -85,7 +85,7 @@ static size_t raw_end(const lexer *l, size_t at) {
     return tag_end(l, skip_space(l, at + 6), "%}", false);
 }
 
-/* The text up to a tag (or the end), less the white space the tag takes. */
+/* Adds the text up to a tag (or the end), less the white space that the tag takes. */
 static void add_text(lexer *l, size_t to, char sign, bool strips_line) {
     size_t end = to;
     if (sign == '-') {
@@ -116,7 +116,7 @@ static int hex_digits(const char *p, const char *end, int n, uint32_t *v) {
     return n;
 }
 
-/* One escape of Python's strings at p (behind the backslash); returns the bytes used. */
+/* Reads one escape of Python's strings at p (behind the backslash). Returns the bytes used. */
 static size_t unescape(lexer *l, tn_jbuf *b, const char *p, const char *end) {
     static const char from[] = "ntrabfv\\'\"", to[] = "\n\t\r\a\b\f\v\\'\"";
     const char *known = *p ? strchr(from, *p) : NULL;
@@ -207,7 +207,7 @@ static bool name_char(uint8_t c) {
     return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || digit((char)c) || c >= 0x80;
 }
 
-/* Brackets open at once: their ends do not end the tag. */
+/* These are brackets open at once. Their ends do not end the tag. */
 typedef struct brackets {
     char open[200];
     int n;
@@ -291,7 +291,7 @@ static void lex_comment(lexer *l) {
     tn_jfail(l->j, TERN_E_FORMAT, "a comment that does not end");
 }
 
-/* \r\n and \r are \n, and one newline at the end is no part of the template. */
+/* Makes \r\n and \r to \n. One newline at the end is no part of the template. */
 static void normalise(lexer *l, const char *source, size_t n) {
     char *s = tn_jalloc(l->j, n + 1, 1);
     size_t m = 0;

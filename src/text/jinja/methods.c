@@ -100,7 +100,8 @@ static tn_jval s_join(tn_jinja *j, tn_jval v, params p) {
     return tn_j_str(tn_jbuf_take(j, &b));
 }
 
-/* In characters; -1: not there. With bounds the text between them is searched. */
+/* Returns a position in characters, or -1 when it is not there. With bounds the text between them is
+ * searched. */
 static int64_t position(tn_jinja *j, tn_jval v, params p, bool last) {
     const tn_jstr *what = need(j, p[0], "find"), *s = v.u.s;
     int64_t n = (int64_t)tn_jstr_length(s), from = int_or(j, p[1], 0), to = int_or(j, p[2], n);
@@ -348,7 +349,7 @@ static const struct method {
 };
 enum { N_METHODS = sizeof methods / sizeof *methods };
 
-/* The function's name is the table's own string: it says which row. */
+/* Calls a method. The function's name is the table's own string: it says which row. */
 static tn_jval call_method(tn_jinja *j, const struct method *m, tn_jval self, const tn_jargs *a) {
     const tn_jval *p[TN_J_MAX_PARAMS];
     tn_jbind(j, m->name, a, m->params, p);

@@ -84,7 +84,7 @@ static void append(tn_jnode ***tail, tn_jnode *n) {
 
 /* ---- expressions ---- */
 
-/* kids: arguments; those by name are JN_KEYWORD with `a`, * and ** are JN_SPREAD and JN_SPREAD2 */
+/* Fills kids with arguments: those by name are JN_KEYWORD with `a`, * and ** are JN_SPREAD and JN_SPREAD2. */
 static void call_args(parser *p, tn_jnode *call) {
     tn_jnode **tail = &call->kids;
     bool named = false;
@@ -111,7 +111,7 @@ static void call_args(parser *p, tn_jnode *call) {
     take(p);
 }
 
-/* `( ... )` already opened: an expression, or a tuple if there is a comma or nothing */
+/* Parses what follows a `(` already read: an expression, or a tuple if there is a comma or nothing. */
 static tn_jnode *tuple_body(parser *p, bool with_if, bool parens) {
     tn_jnode *n = node(p, JN_TUPLE), **tail = &n->kids;
     bool comma = false;
@@ -188,7 +188,8 @@ static tn_jnode *primary(parser *p) {
     unexpected(p, "an expression");
 }
 
-/* Between square brackets: a JN_SLICE (a, b, c may be NULL), an expression, or a tuple of several. */
+/* Parses what is between square brackets: a JN_SLICE (a, b, c may be NULL), an expression, or a tuple of
+ * several. */
 static tn_jnode *subscript(parser *p) {
     tn_jnode *parts[3] = {0};
     int n = 0;
@@ -213,7 +214,7 @@ static tn_jnode *subscript(parser *p) {
     return s;
 }
 
-/* What follows a value: .name, [index], (call). a: the value; JN_ITEM b: the index. */
+/* Parses what follows a value: .name, [index], (call). a is the value, and b of a JN_ITEM the index. */
 static tn_jnode *postfix(parser *p, tn_jnode *v) {
     for (;;) {
         tn_jnode *n;
@@ -254,7 +255,7 @@ static const tn_jstr *dotted_name(parser *p) {
     return tn_jbuf_take(p->j, &b);
 }
 
-/* a: what is filtered (NULL: the text of a block), name, kids: arguments */
+/* Parses a filter: a is what is filtered (NULL: the text of a block), then name, and kids with the arguments. */
 static tn_jnode *one_filter(parser *p, tn_jnode *v) {
     tn_jnode *n = node(p, JN_FILTER);
     n->name = dotted_name(p);
@@ -355,7 +356,7 @@ static tn_jnode *sum(parser *p) {
     return n;
 }
 
-/* a: the first value; kids: JN_PAIR with op and a, compared with the one before */
+/* Parses comparisons: a is the first value, and kids are JN_PAIR with op and a, compared with the one before. */
 static tn_jnode *comparison(parser *p) {
     static const int ops[] = {J_OP('=', '='), J_OP('!', '='), '<', J_OP('<', '='), '>', J_OP('>', '=')};
     tn_jnode *first = sum(p), *n = NULL, **tail = NULL;
@@ -415,7 +416,7 @@ static tn_jnode *disjunction(parser *p) {
     return n;
 }
 
-/* JN_COND: a if b else c (NULL: undefined) */
+/* Parses JN_COND: a if b else c (NULL: undefined). */
 static tn_jnode *conditional(parser *p, bool with_if) {
     tn_jenter(p->j);
     tn_jnode *n = disjunction(p);
@@ -434,7 +435,7 @@ static tn_jnode *expression(parser *p) { return conditional(p, true); }
 
 /* ---- statements ---- */
 
-/* Names to assign to: JN_NAME, JN_ATTR of a name (with_attr), or a JN_TUPLE of them. */
+/* Parses names to assign to: JN_NAME, JN_ATTR of a name (with_attr), or a JN_TUPLE of them. */
 static tn_jnode *one_target(parser *p, bool with_attr) {
     tn_jnode *n = node(p, JN_NAME);
     if (skip_op(p, '(')) {
@@ -474,13 +475,13 @@ static bool ends_here(const parser *p, const char *const *ends) {
     return false;
 }
 
-/* A body up to one of `ends`, whose word is left to be taken. */
+/* Parses a body up to one of `ends`, whose word is left to be taken. */
 static tn_jnode *body(parser *p, const char *const *ends) {
     end_block(p);
     return statements(p, ends);
 }
 
-/* a: condition, body, orelse */
+/* Parses an if: a is the condition, then body and orelse. */
 static tn_jnode *if_statement(parser *p) {
     tn_jnode *top = node(p, JN_IF), *n = top;
     static const char *const ends[] = {"elif", "else", "endif", NULL}, *const last[] = {"endif", NULL};
@@ -499,7 +500,7 @@ static tn_jnode *if_statement(parser *p) {
     }
 }
 
-/* target, a: over what, b: filter or NULL, body, orelse, recursive */
+/* Parses a for: target, a is over what, b the filter or NULL, then body, orelse and recursive. */
 static tn_jnode *for_statement(parser *p) {
     static const char *const ends[] = {"else", "endfor", NULL}, *const last[] = {"endfor", NULL};
     tn_jnode *n = node(p, JN_FOR);
@@ -517,7 +518,7 @@ static tn_jnode *for_statement(parser *p) {
     return n;
 }
 
-/* JN_SET target, a; JN_SET_BLOCK target, a: filters on the text or NULL, body */
+/* Parses JN_SET with target and a, or JN_SET_BLOCK with target, a for filters on the text or NULL, and body. */
 static tn_jnode *set_statement(parser *p) {
     static const char *const ends[] = {"endset", NULL};
     tn_jnode *n = node(p, JN_SET);
@@ -535,7 +536,7 @@ static tn_jnode *set_statement(parser *p) {
     return n;
 }
 
-/* kids: JN_NAME with a: default or NULL */
+/* Fills kids with JN_NAME, whose a is the default or NULL. */
 static void parameters(parser *p, tn_jnode *n) {
     tn_jnode **tail = &n->kids;
     expect_op(p, '(');
@@ -549,8 +550,8 @@ static void parameters(parser *p, tn_jnode *n) {
     take(p);
 }
 
-/* What a macro's body may refer to beyond its parameters, bits of `op`: jinja2 gives a macro varargs or kwargs
- * only when it names them, and refuses extra arguments otherwise. */
+/* Finds what a macro's body may refer to beyond its parameters, as bits of `op`. jinja2 gives a macro varargs
+ * or kwargs only when it names them, and refuses extra arguments otherwise. */
 static int extras_named(const tn_jtoken *from, const tn_jtoken *to) {
     int found = 0;
     for (; from < to; from++) {
@@ -577,7 +578,7 @@ static tn_jnode *macro_statement(parser *p) {
     return n;
 }
 
-/* kids: parameters of the block, a: the call, body */
+/* Parses a call block: kids are the parameters of the block, a is the call, then body. */
 static tn_jnode *call_block(parser *p) {
     static const char *const ends[] = {"endcall", NULL};
     tn_jnode *n = node(p, JN_CALL_BLOCK);

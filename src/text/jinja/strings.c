@@ -83,7 +83,7 @@ const tn_jstr *tn_jstr_copy(tn_jinja *j, const char *p, size_t n, bool content) 
     return tn_jstr_span(j, c, n, content);
 }
 
-/* Shares the bytes. */
+/* Returns a part that shares the bytes. */
 const tn_jstr *tn_jstr_sub(tn_jinja *j, const tn_jstr *s, size_t from, size_t to) {
     assert(from <= to && to <= s->n);
     if (from == 0 && to == s->n) return s;
@@ -154,7 +154,7 @@ bool tn_j_is_space(uint32_t cp) {
 
 /* ---- cutting ---- */
 
-/* Python's slice of a sequence of n: where it starts and how many it takes. */
+/* Computes Python's slice of a sequence of n: where it starts and how many it takes. */
 static size_t slice_range(size_t n, const int64_t *start, const int64_t *stop, int64_t step, int64_t *from) {
     int64_t len = (int64_t)n, lo = step < 0 ? -1 : 0, hi = step < 0 ? len - 1 : len;
     int64_t a = start ? *start : step < 0 ? hi : lo, b = stop ? *stop : step < 0 ? lo : hi;

@@ -279,7 +279,7 @@ tn_jlist *tn_j_iter(tn_jinja *j, tn_jval v) {
 
 /* ---- str and repr ---- */
 
-/* As Python prints a float: the shortest text that reads back the same. */
+/* Prints a float as Python does: the shortest text that reads back the same. */
 void tn_j_float_text(double f, char buf[32]) {
     if (isnan(f) || isinf(f)) {
         strcpy(buf, isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");

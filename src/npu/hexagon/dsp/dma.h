@@ -1,14 +1,14 @@
-/* npu/hexagon/dsp/dma.h - transfers into VTCM with the interface of a DMA engine: one is begun, the core goes
- * on computing, and what it brings may be used after the wait. Here the core copies, at the wait; on silicon
- * descriptors of the user DMA take its place (the rows of a column tile go to every second half of the
- * vectors: two dimensions). */
+/* npu/hexagon/dsp/dma.h - transfers into VTCM with the interface of a DMA engine. One is begun, the core goes
+ * on computing, and what it brings may be used after the wait. Here the core copies, at the wait. On silicon,
+ * descriptors of the user DMA take its place; they have two dimensions, because the rows of a column tile go
+ * to every second half of the vectors. */
 #ifndef TN_HEXAGON_DMA_H
 #define TN_HEXAGON_DMA_H
 
 #include <stdint.h>
 
-/* n_rows rows that follow each other at src go to dst, dst_stride apart: 64 bytes 128 apart, or one row of
- * any length. */
+/* A move brings n_rows rows that follow each other at src to dst, dst_stride apart: 64 bytes 128 apart, or
+ * one row of any length. */
 typedef struct tn_hex_move {
     uint8_t *dst;
     const uint8_t *src;
@@ -24,7 +24,7 @@ typedef struct tn_hex_dma {
                    early, shows */
 } tn_hex_dma;
 
-/* The one before was waited for. */
+/* Begins a transfer. The one before must have been waited for. */
 void tn_hex_dma_begin(tn_hex_dma *d, const tn_hex_move *moves, uint32_t n_moves);
 void tn_hex_dma_wait(tn_hex_dma *d);
 

@@ -52,11 +52,11 @@ static __attribute__((noinline)) void product_2(const uint64_t *a, const HVX_Vec
     product(2, a, w, n_units, sums, first, acc);
 }
 
-/* The loops below are scheduled by hand, as the compiler leaves a slot in four empty. A packet has two
- * multiplications at most, of different rows (i with the unit's first weights, i - 1 with its second), and
- * two loads: the activations of row i + 2 and, in two packets, the next unit's weights; those are made
- * unsigned in two more. They read 256 bytes beyond the weights and 16 beyond the panel, all of it VTCM.
- * Registers: r7:6, r9:8, r11:10, r13:12 hold rows i % 4. */
+/* The loops below are scheduled by hand, because the compiler leaves a slot in four empty. A packet has two
+ * multiplications at most, of different rows (i with the unit's first weights, i - 1 with its second). It has
+ * two loads: the activations of row i + 2 and, in two packets, the next unit's weights. Those are made
+ * unsigned in two more packets. The loops read 256 bytes beyond the weights and 16 beyond the panel, all of
+ * it VTCM. Registers: r7:6, r9:8, r11:10, r13:12 hold rows i % 4. */
 #define ROW(i, before, lo, hi, pair, more)                                                                   \
     "{ %[s" #i "].w += vrmpy(%[w0].ub," lo ".b); %[s" #before "].w += vrmpy(%[w1].ub," hi ".b)\n" pair       \
     " = memd(%[a]++#8); " more " }"
@@ -122,8 +122,8 @@ static __attribute__((noinline)) void product_4(const uint64_t *a, const HVX_Vec
     for (int r = 0; r < 4; r++) acc[r] = s[r];
 }
 
-/* One row is bound by the weights: a vector a packet. Two accumulators, so that no sum waits for the one
- * before. */
+/* One row is bound by the weights: it takes a vector a packet. There are two accumulators, so that no sum
+ * waits for the one before. */
 static __attribute__((noinline)) void product_1(const uint64_t *a, const HVX_Vector *w, uint32_t n_units,
                                                 const int32_t *sums, int first, HVX_Vector *acc) {
     HVX_Vector s0 = Q6_Vw_vsub_VwVw(first ? Q6_V_vzero() : acc[0], Q6_V_vsplat_R(sums[0])), s1 = Q6_V_vzero(),
@@ -151,22 +151,22 @@ void tn_hex_product(uint32_t n_rows, const uint64_t *panel, const HVX_Vector *w,
 /* ---- epilogue --------------------------------------------------------------------------------------------
  */
 
-/* One rounding with a bias (fused), one without: npu.h. */
+/* Rounds once: with a bias in a fused operation, without one in a product, as npu.h says. */
 static inline __attribute__((always_inline)) float factored(int32_t acc, float scale, int biased,
                                                             float bias) {
     float x = (float)acc;
     return biased ? Q6_R_sfmpyacc_RR(bias, x, scale) : x * scale;
 }
 
-/* Clipping first is the same, as the bounds are whole; the conversion rounds half to even. Factors are
- * finite, so there is no NaN. */
+/* Clipping before rounding is the same as behind it, because the bounds are whole. The conversion rounds half
+ * to even. Factors are finite, so there is no NaN. */
 static inline __attribute__((always_inline)) uint8_t requantised(float y, int32_t zero) {
     y = Q6_R_sfmax_RR(Q6_R_sfmin_RR(y, 127), -127);
     return (uint8_t)(Q6_R_convert_sf2w_R(y) + zero);
 }
 
-/* Two columns of every row at once: loads and stores of pairs keep both float units busy. out and stride are
- * multiples of 8. */
+/* Computes two columns of every row at once, because loads and stores of pairs keep both float units busy.
+ * out and stride are multiples of 8. */
 static inline __attribute__((always_inline)) void to_f32(const int32_t *restrict acc, uint32_t n_rows,
                                                          uint32_t n, const float *restrict scale, int biased,
                                                          const float *restrict bias, uint8_t *restrict out,
@@ -235,10 +235,10 @@ __attribute__((noinline)) void tn_hex_finish(uint32_t out_form, const HVX_Vector
 /* ---- weightlets ------------------------------------------------------------------------------------------
  */
 
-/* A group's weightlets of `width` bits lie in blocks of 16 * width bytes; block j of the vector is to hold
+/* A group's weightlets of `width` bits lie in blocks of 16 * width bytes. Block j of the vector is to hold
  * those of the weights that are block j of the group. The butterfly network brings the block at byte `at` to
- * all blocks, each is shifted until its bits are where the code wants them (doubled codes: bit 1 is the
- * lowest), the rest is masked. */
+ * all blocks. Each is shifted until its bits are where the code wants them (in doubled codes bit 1 is the
+ * lowest), and the rest is masked. */
 void tn_hex_spreads_init(tn_hex_spreads *all) {
     for (uint32_t bits = 1; bits < 8; bits++) {
         uint32_t at = 0, low = 0;
@@ -314,8 +314,8 @@ void tn_hex_unpack_channel(const tn_hex_spreads *s, uint32_t bits, const uint8_t
     }
 }
 
-/* Neighbouring channels are interleaved by 4 bytes, pairs by 8, fours by 16, eights by 32: lines in order,
- * two per vector. */
+/* Interleaves neighbouring channels by 4 bytes, pairs by 8, fours by 16, eights by 32. The result is the
+ * lines in order, two per vector. */
 __attribute__((noinline)) void tn_hex_transpose(const HVX_Vector *channels, uint8_t *tile, uint32_t n_lines,
                                                 uint32_t last_mask) {
     HVX_Vector v[16], t[16];

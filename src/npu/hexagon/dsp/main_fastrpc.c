@@ -1,6 +1,6 @@
-/* npu/hexagon/dsp/main_fastrpc.c - the DSP side on a device: a library that FastRPC opens; messages come
- * through a dspqueue and are answered on its thread. Built only with a Hexagon SDK. NEVER RUN, and never
- * compiled: the SDK's DSP headers are not public. */
+/* npu/hexagon/dsp/main_fastrpc.c - the DSP side on a device: a library that FastRPC opens. Messages come
+ * through a dspqueue and are answered on its thread. It is built only with a Hexagon SDK. It has NEVER RUN
+ * and was never compiled, because the SDK's DSP headers are not public. */
 #include "runtime.h"
 
 #include <AEEStdErr.h>

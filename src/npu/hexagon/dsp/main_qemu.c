@@ -1,5 +1,5 @@
 /* npu/hexagon/dsp/main_qemu.c - the DSP program under qemu-hexagon: a freestanding process with its requests
- * on descriptor 0, its replies on 1 and the arena on 3; the peer's death is the end of 0. "VTCM" is ordinary
+ * on descriptor 0, its replies on 1 and the arena on 3. The peer's death is the end of 0. "VTCM" is ordinary
  * memory of that size. */
 #include "runtime.h"
 
@@ -61,7 +61,7 @@ void __hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *to, const void 
     memcpy(to, from, n);
 }
 
-/* There is no division instruction. d is not 0. */
+/* Divides, because there is no division instruction. d is not 0. */
 uint32_t __hexagon_udivsi3(uint32_t n, uint32_t d) {
     uint32_t q = 0;
     if (n < d) return 0;

@@ -13,8 +13,8 @@ static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 /* ---- linear and Q.K --------------------------------------------------------------------------------------
  */
 
-/* VTCM: sums [rows] | acc [rows][32], where k comes in blocks, else [8][32] | panel [rows][units][8] | two
- * halves for weights, each weights [units][2][32][4], scale [32], bias [32]. */
+/* VTCM holds: sums [rows] | acc [rows][32], where k comes in blocks, else [8][32] | panel [rows][units][8] |
+ * two halves for weights, each weights [units][2][32][4], scale [32], bias [32]. */
 typedef struct plan {
     uint32_t n_units, block; /* of k; of one block of it */
     uint32_t n_rows;         /* of activations that are staged together */
@@ -24,7 +24,8 @@ typedef struct plan {
 
 static uint32_t up(uint32_t x) { return (x + VECTOR - 1) / VECTOR * VECTOR; }
 
-/* Rows and units as many as fit; all units of a row first: then activations are staged once. */
+/* Plans as many rows and units as fit. All units of a row come first, because activations are then staged
+ * once. */
 static plan plan_of(uint32_t vtcm, const tn_hex_op *op) {
     plan p = {.n_units = (op->k + TN_HEX_UNIT - 1) / TN_HEX_UNIT,
               .n_tiles = (op->n + TN_HEX_COLS - 1) / TN_HEX_COLS};
@@ -48,12 +49,12 @@ static plan plan_of(uint32_t vtcm, const tn_hex_op *op) {
     return p;
 }
 
-/* Where in W a round is: k from a unit on, columns from col on. */
+/* A cursor says where in W a round is: k from a unit on, columns from col on. */
 typedef struct cursor {
     uint32_t unit, col;
 } cursor;
 
-/* false: that was the last one, and it is the first one now. */
+/* Returns false when that was the last round; the cursor is at the first one then. */
 static int advance(cursor *c, const plan *p) {
     if ((c->unit += p->block) < p->n_units) return 1;
     c->unit = 0;
@@ -62,7 +63,7 @@ static int advance(cursor *c, const plan *p) {
     return 0;
 }
 
-/* A round's weights and factors to the half that is not being read. */
+/* Begins to bring a round's weights and factors to the half that is not being read. */
 static void begin(const tn_hex_scratch *s, const tn_hex_op *op, const plan *p, cursor c, uint32_t half) {
     uint32_t n_lines = (op->k + 3) / 4, lines = least(2 * p->block, n_lines - 2 * c.unit),
              padded = (op->n + TILE_N - 1) / TILE_N * TILE_N;
@@ -126,7 +127,7 @@ void tn_hex_linear(const tn_hex_scratch *s, const tn_hex_op *op) {
 /* ---- weightlets ------------------------------------------------------------------------------------------
  */
 
-/* Groups of a tile that are staged together. */
+/* A packed round is the groups of a tile that are staged together. */
 typedef struct packed_round {
     uint32_t c0, g0, groups, stride; /* stride: bytes of a group of all the tile's channels */
 } packed_round;
@@ -138,8 +139,8 @@ static packed_round packed_at(const uint8_t *widths, uint32_t n_channels, uint32
     return r;
 }
 
-/* VTCM: two halves for packed groups, each with a vector to read beyond | the groups as vectors [groups][16].
- */
+/* VTCM holds: two halves for packed groups, each with a vector to read beyond | the groups as vectors
+ * [groups][16]. */
 void tn_hex_unpack_tiles(const tn_hex_scratch *s, const uint8_t *src, const uint8_t *widths,
                          uint32_t n_channels, uint32_t k, uint8_t *tiles) {
     const uint32_t most = TILE_N * GROUP, n_groups = (k + GROUP - 1) / GROUP, n_lines = (k + 3) / 4,

@@ -1,5 +1,5 @@
-/* npu/hexagon/dsp/ops.h - whole products and unpackings, staged through VTCM piece by piece. Arguments are
- * checked. */
+/* npu/hexagon/dsp/ops.h - whole products and unpackings, staged through VTCM piece by piece. Their arguments
+ * have been checked. */
 #ifndef TN_HEXAGON_OPS_H
 #define TN_HEXAGON_OPS_H
 
@@ -21,7 +21,7 @@ typedef struct tn_hex_op {
 } tn_hex_op;
 
 void tn_hex_linear(const tn_hex_scratch *s, const tn_hex_op *op);
-/* Channels of these widths; src holds all their bytes. */
+/* Unpacks channels of these widths; src holds all their bytes. */
 void tn_hex_unpack_tiles(const tn_hex_scratch *s, const uint8_t *src, const uint8_t *widths,
                          uint32_t n_channels, uint32_t k, uint8_t *tiles);
 

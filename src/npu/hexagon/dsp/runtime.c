@@ -15,7 +15,7 @@ static uint64_t padded(uint32_t n) { return ((uint64_t)n + 15) / 16 * 16; }
 /* ---- mapped memory ---------------------------------------------------------------------------------------
  */
 
-/* The first map that ends behind place. */
+/* Finds the first map that ends behind place. */
 static uint32_t find(const tn_hex_runtime *t, uint32_t place) {
     uint32_t lo = 0, hi = t->n_maps;
     while (lo < hi) {

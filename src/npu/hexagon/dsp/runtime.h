@@ -7,12 +7,12 @@
 #include "dma.h"
 #include "kernels.h"
 
-/* What the platform beneath has to offer; the first two give NULL where they cannot. */
+/* The platform beneath offers these; the first two give NULL where they cannot. */
 typedef struct tn_hex_platform {
     uint8_t *(*map_arena)(uint32_t n_bytes);
     uint8_t *(*get_vtcm)(uint32_t n_bytes); /* aligned to 128 */
-    /* Of the cache: forget what the host may have written since; write back what it is to see. NULL where
-     * there is no need. */
+    /* These two are for the cache: forget drops what the host may have written since, the other writes back
+     * what the host is to see. They are NULL where there is no need. */
     void (*forget)(const void *p, uint32_t n_bytes);
     void (*write_back)(const void *p, uint32_t n_bytes);
 } tn_hex_platform;
@@ -22,7 +22,7 @@ typedef struct tn_hex_graph {
     tn_hex_load desc;
 } tn_hex_graph;
 
-/* Zero at the start; one per DSP session. */
+/* A runtime is zero at the start. There is one per DSP session. */
 typedef struct tn_hex_runtime {
     tn_hex_platform platform;
     uint8_t *base, *vtcm;
@@ -35,7 +35,7 @@ typedef struct tn_hex_runtime {
     tn_hex_dma dma;
 } tn_hex_runtime;
 
-/* Never trusts a field of the request. */
+/* Answers a request. It never trusts a field of it. */
 void tn_hex_answer(tn_hex_runtime *t, const tn_hex_request *g, tn_hex_reply *reply);
 
 #endif
