@@ -210,7 +210,9 @@ static void one_model(tn_rng *rng) {
     if (tn_synth(&ctx, pool, name, gguf, seed, tn_rng_below(rng, 2) ? TN_F32 : TN_Q8_0, &err) != TERN_OK)
         fail_msg("%s: %s", what, err.message);
     tn_pool_close(&pool);
-    if (tn_pack(&ctx, gguf, package, &o, NULL, &err) != TERN_OK) fail_msg("%s: %s", what, err.message);
+    tern_status packed = tn_pack(&ctx, gguf, package, &o, NULL, &err);
+    if (packed != TERN_OK && packed != TERN_E_UNSUPPORTED) /* some architectures have no packages */
+        fail_msg("%s: %s", what, err.message);
     int32_t prompt[MAX_PROMPT];
     size_t n = 40 + (size_t)tn_rng_below(rng, MAX_PROMPT - 40);
     for (size_t i = 0; i < n; i++) {
@@ -218,10 +220,12 @@ static void one_model(tn_rng *rng) {
         prompt[i] = copies ? prompt[i - 5] : (int32_t)tn_rng_below(rng, 500);
     }
     compare(gguf, what, rng, WAYS(float_way), NULL, 0, false, prompt, n);
-    compare(package, what, rng, WAYS(any_way), NULL, 0, false, prompt, n);
-    static const setting sparse[] = {
-        {"attention", {"shadow"}}, {"attention-threshold", {"0"}}, {"ratio", {"30"}}, {"chunk", {"64"}}};
-    compare(package, what, rng, WAYS(sparse_way), WAYS(sparse), true, prompt, n);
+    if (packed == TERN_OK) {
+        compare(package, what, rng, WAYS(any_way), NULL, 0, false, prompt, n);
+        static const setting sparse[] = {
+            {"attention", {"shadow"}}, {"attention-threshold", {"0"}}, {"ratio", {"30"}}, {"chunk", {"64"}}};
+        compare(package, what, rng, WAYS(sparse_way), WAYS(sparse), true, prompt, n);
+    }
     char profile[300];
     snprintf(profile, sizeof profile, "%s.profile", package);
     unlink(profile);
@@ -240,7 +244,7 @@ static void same_bits(void **state) {
         one_model(&rng);
     }
     print_message("%d runs compared, %d of settings that do not go together\n", n_compared, n_apart);
-    assert_true(n_compared > n * 8);
+    assert_true(n_compared > n * 4);
 }
 
 static int setup(void **state) {
