@@ -23,7 +23,7 @@ run() { # name, sanitizers, folders of tests or "all"
     echo "tests under $2:"
     ctest --test-dir "build-$1" --output-on-failure -j 2 -R "$only"
 }
-quick_asan="base text formats kernels npu model package attention prefill quant draft store engine lab fuzz"
+quick_asan="base lean text formats kernels npu model package attention prefill quant draft store engine lab fuzz"
 quick_tsan="base sched npu package attention prefill store engine"
 if [ "${1:-}" = all ]; then quick_asan=all quick_tsan=all; fi
 export TERN_TEST_QUICK=1 # tests that repeat random cases do fewer under a sanitizer

@@ -1,5 +1,7 @@
 #include "cli/args.h"
+
 #include "cli/output.h"
+#include "cli/packing.h"
 
 #include "base/clock.h"
 #include "engine/params.h"
@@ -275,6 +277,13 @@ int args_parse(const command *c, int argc, char **argv, const char **words) {
     model_args *a = params_of(c);
     if (!a) return -1;
     args_model_path(a);
+    packing_when when;
+    if (a->packs && !packing_parse(a->pack, &when))
+        return usage_error(c, "--pack %s: want auto, never, later or now",
+                           a->pack ? a->pack : getenv("TERN_PACK"));
+    if (a->pack && a->o.scheme)
+        return usage_error(c,
+                           "--pack makes packages of its own scheme: --scheme and --pack exclude each other");
     if (args_given(a, "seed")) return -1;
     if (getrandom(&a->o.generate.sampling.seed, sizeof(uint64_t), 0) != (ssize_t)sizeof(uint64_t))
         a->o.generate.sampling.seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
@@ -284,6 +293,8 @@ int args_parse(const command *c, int argc, char **argv, const char **words) {
 void model_args_defaults(model_args *a, uint32_t takes) {
     a->model = NULL;
     a->takes = takes;
+    a->pack = NULL;
+    a->packs = takes & (TN_IN_RUN | TN_IN_CHAT | TN_IN_ASK | TN_IN_SERVE);
     tn_options_defaults(&a->o);
 }
 
@@ -390,8 +401,15 @@ int open_engine(const command *c, const model_args *a, tern_engine **out) {
     tern_options o = a->o;
     o.hooks = &hooks;
     tern_error err;
-    tern_status st = tern_engine_open(a->model, &o, out, &err);
-    if (st == TERN_OK) return -1;
+    packing_when when = PACKING_NEVER; /* where the file itself was asked for too */
+    if (a->packs && (a->pack || !(o.exact || o.scheme))) (void)packing_parse(a->pack, &when);
+    tern_status st = tern_engine_open(packing_model(when, a->model), &o, out, &err);
+    if (st == TERN_OK) {
+        tern_model_info info;
+        tern_engine_info(*out, &info);
+        packing_opened(when, a->model, info.scheme);
+        return -1;
+    }
     (void)failed(&err);
     return st == TERN_E_INVALID ? EXIT_USAGE
                                 : EXIT_FAILED; /* a flag's value that only the engine knows to be wrong */

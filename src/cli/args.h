@@ -44,8 +44,10 @@ typedef struct arg_spec {
 /* This is a model and what it is asked to do. */
 typedef struct model_args {
     const char *model;
-    uint32_t takes; /* TN_IN_...: the parameters of engine/params.h that the command takes */
-    tern_options o; /* texts are those of argv */
+    uint32_t takes;   /* TN_IN_...: the parameters of engine/params.h that the command takes */
+    tern_options o;   /* texts are those of argv */
+    const char *pack; /* --pack; NULL: not given */
+    bool packs;       /* the command answers: a package may take the model's place (cli/packing.h) */
 } model_args;
 
 typedef struct command {
@@ -75,13 +77,19 @@ void model_args_defaults(model_args *a, uint32_t takes);
 /* This is the row of -m MODEL, and with it all parameters that the command takes. */
 #define MODEL_ARGS(a)                                                                                        \
     { "model", 'm', "MODEL", ARG_MODEL, &(a), 0, 0, "a GGUF file, a Hugging Face folder or a .tern package" }
+#define PACK_ARG(a)                                                                                          \
+    {                                                                                                        \
+        "pack", 0, "WHEN", ARG_STR | ARG_MORE, &(a).pack, 0, 0,                                              \
+            "keep a package of the model for the next start (tern cache): auto (default: of a model in "     \
+            "floats, in the "                                                                                \
+            "background), later (of any), now (before the answer) or never"                                  \
+    }
 /* A model that is no path may be the name of one that `tern models` lists. args_parse does this for -m. */
 void args_model_path(model_args *a);
 /* Tells whether a parameter was given on the command line. */
 bool args_given(const model_args *a, const char *name);
 
-/* Both are for `tern help`: the first prints everything that can be set by name, the second everything that a
- * command takes. */
+/* Prints everything that can be set by name, for `tern help set`. */
 int help_set(void);
 
 /* The progress line is on a terminal's standard error. progress_stop may be called by a signal handler: what

@@ -117,6 +117,7 @@ int cmd_ask(int argc, char **argv) {
     ma.o.generate.sampling.temperature = 0;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
+        PACK_ARG(ma),
         {"passages", 'k', "N", ARG_INT, &k, 1, TN_RAG_MAX_K,
          "passages given to the model at most (default 4)"},
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},

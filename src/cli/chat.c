@@ -200,6 +200,7 @@ int cmd_chat(int argc, char **argv) {
     ma.o.generate.max_tokens = 1024;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
+        PACK_ARG(ma),
         {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
         TEMPLATE_ARG(template),
         GRAMMAR_ARGS(ga),

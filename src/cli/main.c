@@ -1,6 +1,7 @@
 /* tern - the command line. One file per subcommand; this one only dispatches. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/packing.h"
 #include "engine/engine.h"
 #include "model/catalogue.h"
 
@@ -76,6 +77,7 @@ static int short_way(int argc, char **argv) {
         text |= !strcmp(argv[i], "-p") || !strcmp(argv[i], "-f") || !strncmp(argv[i], "--prompt", 8) ||
                 !strncmp(argv[i], "--file", 6) || !strcmp(argv[i], "-");
     int rc = text ? cmd_run(argc, argv) : cmd_chat(argc, argv);
+    packing_end(rc != EXIT_OK);
     if (fflush(stdout) && rc == EXIT_OK) rc = failed_text("cannot write the output");
     return rc;
 }
@@ -100,6 +102,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < N_COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name)) continue;
         int rc = commands[i].run(argc - 1, argv + 1);
+        packing_end(rc != EXIT_OK);
         if (fflush(stdout) && rc == EXIT_OK) rc = failed_text("cannot write the output");
         return rc;
     }

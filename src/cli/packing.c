@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,7 +47,7 @@ bool packing_now(const char *model) {
     return st == TERN_OK && !busy;
 }
 
-/* Tells whether a package is what its checksums say: its index, with `whole` all of it. */
+/* Whether a package is what its checksums say: its index, with `whole` all of it. */
 static bool sound(const char *path, bool whole) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
@@ -68,47 +69,68 @@ static void remove_damaged(const char *folder, const char *key, const char *mode
     else fprintf(stderr, "tern: the package of %s was damaged and is removed\n", model);
 }
 
-/* Tells whether the cache holds the model's package; p->package is its path then. */
-static bool find(packing *p, const char *model, tern_error *err) {
+/* What became of the process's model. */
+static struct {
+    char package[TN_CACHE_PATH]; /* opened in its place; "": none */
+    const char *model;           /* NULL: none was opened */
+    bool wanted;                 /* its package is to be made when the command has ended */
+} used;
+
+/* Whether the cache holds the model's package; used.package is its path then. */
+static bool find(const char *model, tern_error *err) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
     *err = (tern_error){0};
     if (tn_cache_folder(folder, false, err) != TERN_OK || tn_cache_key(model, key, err) != TERN_OK ||
-        !tn_cache_find(folder, key, p->package))
+        !tn_cache_find(folder, key, used.package))
         return false;
-    if (sound(p->package, false)) return true;
+    if (sound(used.package, false)) return true;
     remove_damaged(folder, key, model);
     return false;
 }
 
-void packing_failed(const packing *p, const char *model) {
-    char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
-    if (!p->package[0] || sound(p->package, true)) return;
-    if (tn_cache_folder(folder, false, NULL) == TERN_OK && tn_cache_key(model, key, NULL) == TERN_OK)
-        remove_damaged(folder, key, model);
+bool packing_parse(const char *text, packing_when *out) {
+    static const char *const names[PACKING_N] = {"auto", "never", "later", "now"};
+    if (!text) text = getenv("TERN_PACK");
+    *out = PACKING_AUTO;
+    if (!text || !*text) return true;
+    for (int i = 0; i < PACKING_N; i++) {
+        if (strcmp(text, names[i])) continue;
+        *out = (packing_when)i;
+        return true;
+    }
+    return false;
 }
 
-const char *packing_model(packing *p, const char *model) {
-    p->package[0] = 0;
-    p->wanted = false;
-    if (!p->when || !strcmp(p->when, "never")) return model;
-    bool now = !strcmp(p->when, "now");
-    if (!now && strcmp(p->when, "later")) return NULL;
-    if (!model || tn_pkg_is(model)) return model;
+const char *packing_model(packing_when when, const char *model) {
+    used.package[0] = 0;
+    used.wanted = false;
+    used.model = when == PACKING_NEVER || tn_pkg_is(model) ? NULL : model;
+    if (!used.model) return model;
     tern_error err;
-    if (find(p, model, &err)) return p->package;
+    if (find(model, &err)) return used.package;
     if (err.message[0]) { /* a model that cannot be read gets its message from who opens it */
-        notice("packages are not kept", &err);
-    } else if (now && packing_now(model) && find(p, model, &err)) {
-        return p->package;
+        if (when != PACKING_AUTO) notice("packages are not kept", &err);
+        used.model = NULL;
+    } else if (when == PACKING_NOW && packing_now(model) && find(model, &err)) {
+        return used.package;
     } else {
-        p->wanted = !now;
+        used.wanted = when == PACKING_LATER;
     }
-    p->package[0] = 0;
+    used.package[0] = 0;
     return model;
 }
 
-void packing_after(const packing *p, const char *model) {
-    if (!p->wanted) return;
+void packing_opened(packing_when when, const char *model, const char *scheme) {
+    if (when != PACKING_AUTO || !used.model || used.package[0] || strcmp(scheme, "float")) return;
+    used.wanted = true;
+    fprintf(stderr,
+            "tern: %s will be packed in the background: the next start reads its package, which is smaller "
+            "and faster "
+            "(tern cache; --pack never leaves the file as it is)\n",
+            model);
+}
+
+static void pack_in_background(const char *model) {
     pid_t child = fork();
     if (child < 0) {
         fprintf(stderr, "tern: packing cannot be started in the background: %s\n", strerror(errno));
@@ -124,4 +146,15 @@ void packing_after(const packing *p, const char *model) {
         _exit(127);
     }
     (void)waitpid(child, NULL, 0);
+}
+
+void packing_end(bool failed) {
+    char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
+    if (!failed) {
+        if (used.wanted) pack_in_background(used.model);
+    } else if (used.package[0] && !sound(used.package, true) &&
+               tn_cache_folder(folder, false, NULL) == TERN_OK &&
+               tn_cache_key(used.model, key, NULL) == TERN_OK) {
+        remove_damaged(folder, key, used.model);
+    }
 }

@@ -5,23 +5,23 @@
 
 #include "engine/cache.h"
 
-/* This is --pack. never (default) takes the model as it is. now takes its package, made before the answer
- * where there is none. later takes its package where there is one, else the model as it is, and a process in
- * the background makes the package when the answer is there. */
-typedef struct packing {
-    const char *when; /* NULL: never */
-    char package[TN_CACHE_PATH];
-    bool wanted; /* the package is to be made behind the answer */
-} packing;
+/* --pack WHEN, which $TERN_PACK says where the option does not:
+ * never  the model as it is
+ * now    its package, made before the answer where there is none
+ * later  its package where there is one, else the model as it is, and a process in the background makes the package
+ *        when the command has ended
+ * auto   (default) later for a model in floats, whose package is smaller and faster; the package of any model where there is one */
+typedef enum packing_when { PACKING_AUTO, PACKING_NEVER, PACKING_LATER, PACKING_NOW, PACKING_N } packing_when;
 
-/* Returns what to open for `model`: itself, or its package (p->package). Returns NULL when p->when is
- * unknown. */
-const char *packing_model(packing *p, const char *model);
-/* Notes that something went wrong with p->package. Where it is damaged it goes, with a notice, and is made
- * anew by the next --pack. */
-void packing_failed(const packing *p, const char *model);
-/* Starts the background process where it is wanted, behind the answer. */
-void packing_after(const packing *p, const char *model);
-/* Makes the package of a model, with progress on a terminal. Returns false with a message printed. */
+/* False: no such word. NULL: what $TERN_PACK says, or auto. */
+bool packing_parse(const char *text, packing_when *out);
+/* What to open for `model`: itself, or its package. One model a process. */
+const char *packing_model(packing_when when, const char *model);
+/* It is open, with the scheme that tern_engine_info tells. */
+void packing_opened(packing_when when, const char *model, const char *scheme);
+/* The command has ended, well or with EXIT_FAILED: starts the background process where it is wanted. A package that turned out to be
+ * damaged goes, with a notice, and is made anew by the next --pack. */
+void packing_end(bool failed);
+/* Makes the package of a model, with progress on a terminal. False: a message was printed. */
 bool packing_now(const char *model);
 #endif

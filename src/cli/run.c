@@ -5,7 +5,6 @@
 #include "cli/draft_args.h"
 #include "cli/grammar_args.h"
 #include "cli/output.h"
-#include "cli/packing.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
 
@@ -16,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What was asked for. */
+/* A request is what was asked for. */
 typedef struct request {
     model_args ma;
     const char *words[4]; /* MODEL and TEXT, unless -m and -p say them; - is standard input */
@@ -24,13 +23,11 @@ typedef struct request {
     bool gantt, chat, raw, json, stats, explain, logprobs;
     bool by_words; /* the short way: through the chat template where there is one */
     arg_list stop;
-    packing pk;
-    const char *model; /* as it was given; ma.model is what is opened */
     grammar_args ga;
     char *source; /* of --chat-template */
 } request;
 
-/* What became of it. */
+/* An outcome is what became of it. */
 typedef struct outcome {
     tern_engine *e;
     tern_session *s;
@@ -43,7 +40,7 @@ typedef struct outcome {
     tern_stats stats;
 } outcome;
 
-/* MODEL [TEXT] [-] in whatever is not said by options. */
+/* Finds MODEL [TEXT] [-] in whatever is not said by options. */
 static int sort_words(const command *c, request *r) {
     bool input = false;
     for (int i = 0; r->words[i]; i++) {
@@ -71,10 +68,7 @@ static int parse(int argc, char **argv, request *r) {
     model_args_defaults(&r->ma, TN_IN_RUN);
     const arg_spec specs[] = {
         MODEL_ARGS(r->ma),
-        {"pack", 0, "WHEN", ARG_STR | ARG_MORE, &r->pk.when, 0, 0,
-         "keep a package of MODEL for the next time (tern cache): never (default), later (answer from the "
-         "file, pack in the "
-         "background) or now (pack, then answer)"},
+        PACK_ARG(r->ma),
         {"prompt", 'p', "TEXT", ARG_STR, &r->prompt, 0, 0, "the prompt"},
         {"file", 'f', "FILE", ARG_STR, &r->file, 0, 0,
          "read the prompt from FILE (-: standard input); with -p, the text of -p follows it"},
@@ -122,16 +116,12 @@ static int parse(int argc, char **argv, request *r) {
     if (r->system && !r->chat && !r->by_words) return usage_error(&c, "--system goes with --chat");
     if (r->logprobs && !r->json) return usage_error(&c, "--logprobs goes with --json");
     r->ma.o.trace = r->trace || r->gantt;
-    if (r->pk.when && r->ma.o.scheme)
-        return usage_error(&c,
-                           "--pack makes packages of its own scheme: --scheme and --pack exclude each other");
-    r->model = r->ma.model;
-    if (!(r->ma.model = packing_model(&r->pk, r->model)))
-        return usage_error(&c, "--pack %s: want never, later or now", r->pk.when);
+    if ((r->load || r->save) && !r->ma.pack)
+        r->ma.packs = false; /* a session goes with one form of the model */
     return -1;
 }
 
-/* The file's text, then the prompt's. */
+/* Reads the file's text, then adds the prompt's. */
 static bool read_prompt(const request *r, outcome *o) {
     if (r->file && !(o->text = read_text_file(r->file, &o->n_text))) return false;
     if (!r->prompt) return true;
@@ -280,7 +270,5 @@ int cmd_run(int argc, char **argv) {
     free(o.text);
     tern_session_close(&o.s);
     tern_engine_close(&o.e);
-    if (rc == EXIT_OK) packing_after(&r.pk, r.model);
-    else if (rc == EXIT_FAILED) packing_failed(&r.pk, r.model);
     return rc;
 }

@@ -44,6 +44,7 @@ int cmd_serve(int argc, char **argv) {
     int32_t port = 8080, n_ctx = 0, n_sessions = 4, max_waiting = 32;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
+        PACK_ARG(ma),
         {"host", 0, "ADDRESS", ARG_STR, &host, 0, 0,
          "IPv4 address to listen on; other machines reach only one with --api-key-file (default 127.0.0.1)"},
         {"port", 0, "N", ARG_INT, &port, 0, 65535, "port; 0 = any that is free (default 8080)"},

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The engine's tree of tokens. Threads that make one at the same time keep the first. */
+/* Returns the engine's tree of tokens. Threads that make one at the same time keep the first. */
 static tern_status vocab_of(tern_engine *e, const tn_gvocab **out, tern_error *err) {
     tn_gvocab *v = atomic_load(&e->gvocab), *none = NULL;
     if (!v) {

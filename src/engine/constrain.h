@@ -16,18 +16,20 @@ typedef struct tn_constraint {
     float *shaped; /* [n_vocab] */
 } tn_constraint;
 
-/* Does the prompt end with this text, and white space? Templates of thinking models leave an opened thought. */
+/* Tells whether the prompt ends with this text, and white space. Templates of thinking models leave an opened
+ * thought. */
 bool tn_prompt_ends_with(const tn_tokenizer *t, const int32_t *ids, size_t n_ids, const char *open);
 
-/* What the options ask of this call's text: begins at its start, or c->active = false. */
+/* Takes what the options ask of this call's text, which begins at its start. With nothing asked c->active is
+ * false. */
 tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, tern_error *err);
 void tn_constraint_close(tern_session *s);
 
-/* The text is complete: nothing may follow. */
+/* Tells whether the text is complete, so that nothing may follow. */
 bool tn_constraint_done(const tn_constraint *c);
-/* *logits becomes a copy in which tokens that may not come are at -infinity. */
+/* Makes *logits a copy in which tokens that may not come are at -infinity. */
 tern_status tn_constraint_shape(tn_constraint *c, const float **logits, size_t n_vocab, tern_error *err);
-/* The token drawn, which is no end. */
+/* Takes the token drawn, which is no end. */
 tern_status tn_constraint_took(tn_constraint *c, int32_t token, tern_error *err);
 
 #endif

@@ -4,9 +4,8 @@
 #include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "engine/imports.h"
 #include "engine/params.h"
-#include "model/blocks.h"
-#include "quant/pack.h"
 #include "text/chat.h"
 
 #include <errno.h>
@@ -16,33 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name,
-                              const char *attention, bool attention_decode, tern_error *err) {
-    TN_FAIL_IF(attention && strcmp(attention, "full") && strcmp(attention, "auto"), err, TERN_E_INVALID,
-               "attention '%s' needs a package (tern pack makes one)", attention);
-    TN_FAIL_IF(attention_decode, err, TERN_E_INVALID,
-               "sparse attention when decoding needs a package (tern pack makes one)");
-    tn_float_scheme scheme = TN_FLOAT;
-    TN_FAIL_IF(
-        scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
-        "scheme '%s' cannot run on a float model: there are float, blocks, llm-int8, group-w8a8 (tern pack "
-        "makes packages of the others)",
-        scheme_name);
-    tn_source *src = NULL;
-    tern_status st = tn_source_open(&e->ctx, path, &src, err);
-    if (st == TERN_OK && !scheme_name && tn_blocks_in_source(src)) scheme = TN_FLOAT_BLOCKS;
-    if (st == TERN_OK && scheme == TN_FLOAT_LLM_INT8 && tn_source_hparams(src)->parallel_block) {
-        st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: the llm-int8 baseline does not cover parallel blocks",
-                     path);
-    }
-    if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, scheme, &e->model, err);
-    tn_source_close(&src);
-    return st;
-}
-
-/* Takes *pkg where it gets so far. */
-static tern_status open_package(tern_engine *e, const char *path, tn_pkg **pkg, const tern_options *o,
-                                int n_threads, tern_error *err) {
+tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pkg, const tern_options *o,
+                                   int n_threads, tern_error *err) {
     tn_npu_model_options mo;
     TN_TRY(tn_options_for_package(e, path, *pkg, o, n_threads, &mo, err));
     mo.pkg = pkg;
@@ -53,50 +27,13 @@ static tern_status open_package(tern_engine *e, const char *path, tn_pkg **pkg, 
     return TERN_OK;
 }
 
-/* A float model for which a device was named: its static INT8 graphs come from a package, made here and gone
- * with the engine. */
-static tern_status open_packed(tern_engine *e, const char *path, const tern_options *o, int n_threads,
-                               tern_error *err) {
-    const char *dir = getenv("TMPDIR");
-    char name[512];
-    tn_pack_options p;
-    tn_pack_defaults(&p);
-    p.n_threads = n_threads;
-    for (int s = 0; o->scheme && s <= TN_N_SCHEMES; s++) {
-        TN_FAIL_IF(s == TN_N_SCHEMES, err, TERN_E_INVALID,
-                   "scheme '%s' runs on no device: leave the device out, or take gram, edgeflow, llm-npu, "
-                   "naive-w8a8 or smoothquant",
-                   o->scheme);
-        p.scheme = (tn_scheme)s;
-        if (!strcmp(o->scheme, tn_scheme_name(p.scheme))) break;
-    }
-    TN_FAIL_IF(snprintf(name, sizeof name, "%s/tern-XXXXXX", dir && *dir ? dir : "/tmp") >= (int)sizeof name,
-               err, TERN_E_INVALID, "TMPDIR is too long");
-    int fd = mkstemp(name);
-    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot be made for the model's INT8 form: %s", name,
-               strerror(errno));
-    close(fd);
-    tn_log(&e->ctx, TERN_LOG_INFO,
-           "%s is packed for the device at every start; tern pack makes a package that stays", path);
-    tern_status st = tn_pack(&e->ctx, path, name, &p, NULL, err);
-    tn_pkg *pkg = NULL;
-    if (st == TERN_OK) st = tn_pkg_open(&e->ctx, name, &pkg, err);
-    unlink(name); /* what reads it has it open */
-    if (st == TERN_OK) st = open_package(e, name, &pkg, o, n_threads, err);
-    tn_pkg_close(&pkg);
-    tn_free(&e->ctx, e->profile_path); /* nothing stays of it */
-    e->profile_path = NULL;
-    return st;
-}
-
 static tern_status open_any(tern_engine *e, const char *path, const tern_options *o, int n_threads,
                             tern_error *err) {
     tn_pkg *pkg;
     TN_TRY(tn_pkg_open_if(&e->ctx, path, &pkg, err));
     tern_status st = TERN_OK;
-    if (pkg) st = open_package(e, path, &pkg, o, n_threads, err);
-    else if (o->npu) st = open_packed(e, path, o, n_threads, err);
-    else st = open_float(e, path, o->scheme, o->attention, o->attention_decode, err);
+    if (pkg) st = tn_engine_open_package(e, path, &pkg, o, n_threads, err);
+    else st = tn_import_open(e, path, o, n_threads, err);
     tn_pkg_close(&pkg);
     if (st == TERN_OK) tn_params_announce(o, &e->ctx, path, e->npu != NULL);
     return st;

@@ -18,6 +18,8 @@
 #include "model/forward.h"
 #include "model/state.h"
 
+#include <jansson.h>
+
 enum { TN_SCORE_ROWS = 16 };   /* positions whose logits are computed at once when scoring */
 enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
 
@@ -93,10 +95,9 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
  * leaves it unmeasured. */
 void tn_profile_load(const tern_engine *e, tn_step_profile *p);
 void tn_profile_save(const tern_engine *e, const tn_step_profile *p);
-struct json_t;
 /* Replaces the file at once: others read and add to it, and what it holds stays where there is no room for
  * more. */
-bool tn_profile_put(const tern_engine *e, const struct json_t *j);
+bool tn_profile_put(const tern_engine *e, const json_t *j);
 
 /* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the
  * text becomes. */

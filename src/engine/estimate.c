@@ -3,33 +3,11 @@
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/engine.h"
+#include "engine/imports.h"
 #include "engine/params.h"
-#include "kernels/gemm_f32.h"
-#include "model/source.h"
 
 #include <stdio.h>
 #include <string.h>
-
-static tern_status float_weights(tn_ctx *ctx, const char *path, tn_hparams *h, uint64_t *n_bytes,
-                                 tern_error *err) {
-    tn_source *src;
-    TN_TRY(tn_source_open(ctx, path, &src, err));
-    *h = *tn_source_hparams(src);
-    *n_bytes = 0;
-    for (int layer = -1; layer < h->n_layers; layer++) {
-        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
-            int64_t rows, cols;
-            if (!tn_source_has(src, layer, role) || (h->tied && (role == TN_W_OUT || role == TN_W_OUT_B)))
-                continue;
-            tn_role_shape(h, role, &rows, &cols);
-            *n_bytes += rows == 1 ? (uint64_t)cols * sizeof(float)
-                                  : tn_panels_bytes(tn_source_panel_dtype(src, layer, role), (size_t)rows,
-                                                    (size_t)cols);
-        }
-    }
-    tn_source_close(&src);
-    return TERN_OK;
-}
 
 static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, tn_hparams *h,
                                    uint64_t *n_bytes, tern_error *err) {
@@ -87,7 +65,7 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     tern_estimate e = {0};
     bool package = tn_pkg_is(path), packed = stays_packed(&o);
     if (package) TN_TRY(package_weights(&ctx, path, packed, &h, &e.weight_bytes, err));
-    else TN_TRY(float_weights(&ctx, path, &h, &e.weight_bytes, err));
+    else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
     int64_t slots = ((int64_t)e.n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;

@@ -30,7 +30,7 @@ tern_status tern_generate_options_init(tern_generate_options *o, size_t size_byt
     return tn_sized_out(o, size_bytes, &d, sizeof d, LEAST_OPTIONS);
 }
 
-/* Text on its way to the caller; holds back what may be the start of a stop string. */
+/* An outlet is text on its way to the caller. It holds back what may be the start of a stop string. */
 typedef struct outlet {
     tn_ctx *ctx;
     const tern_generate_options *o;
@@ -42,8 +42,8 @@ typedef struct outlet {
     const char *stopped_by;
 } outlet;
 
-/* Bytes of out->buf that can go: all of it, less a tail that a stop string may begin with. Sets stopped on a
- * match. */
+/* Returns how many bytes of out->buf can go: all of it, less a tail that a stop string may begin with. It
+ * sets stopped on a match. */
 static size_t releasable(outlet *t) {
     size_t go = t->n;
     for (const char *const *p = t->o->stop; p && *p; p++) {
@@ -84,7 +84,7 @@ static tern_status outlet_open(outlet *t, tern_session *s, const tern_generate_o
     return TERN_OK;
 }
 
-/* One call of generate. */
+/* A decoder is one call of generate. */
 typedef struct decoder {
     tern_session *s;
     tern_generate_options o;
@@ -98,8 +98,8 @@ typedef struct decoder {
     float *shaped; /* [n_vocab] for on_logits */
 } decoder;
 
-/* Draw the next token from logits and give it out. false: generation ends here, or *st tells why it failed.
- */
+/* Draws the next token from logits and gives it out. Returns false when generation ends here, or *st tells
+ * why it failed. */
 static bool take(decoder *g, const float *logits, tern_status *st, tern_error *err) {
     tern_session *s = g->s;
     const tern_generate_options *o = &g->o;
@@ -153,7 +153,7 @@ static bool take(decoder *g, const float *logits, tern_status *st, tern_error *e
     return *st == TERN_OK;
 }
 
-/* Rows that can still become text: the token drawn and those behind it. */
+/* Returns how many rows can still become text: the token drawn and those behind it. */
 static int32_t useful_rows(const decoder *g) {
     int32_t rows = g->max_rows, context = g->s->n_ctx - g->s->n_tok, left = g->o.max_tokens - g->res.n_tokens;
     if (rows > context) rows = context;
@@ -162,9 +162,9 @@ static int32_t useful_rows(const decoder *g) {
 
 enum { PROFILED_TOKENS = 24 }; /* shorter answers do not pay for measured forwards */
 
-/* Evaluate g->token, with drafts behind it, and give out what the model made of them; g->token is then the
+/* Evaluates g->token, with drafts behind it, and gives out what the model made of them. g->token is then the
  * next, not evaluated yet. Each token is drawn from the logits that decoding one by one would have, with the
- * same random numbers: a draft only decides whether those logits are there already. So the text is the same,
+ * same random numbers. A draft only decides whether those logits are there already. So the text is the same,
  * at any temperature. */
 static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     tern_session *s = g->s;

@@ -94,8 +94,8 @@ tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *hooks, ter
 
 /* ---- for a package ------------------------------------------------------------------------------- */
 
-/* Both lanes are cores of one machine here, so no core stays idle unless the user wants to see a phone's
- * lanes. */
+/* Sets the lanes. Both are cores of one machine here, so no core stays idle unless the user wants to see a
+ * phone's lanes. */
 static tern_status lanes_of(tern_engine *e, const tern_options *o, int n_threads, tern_error *err) {
     tn_policy policy = tn_policy_defaults(TN_POLICY_OOE);
     TN_FAIL_IF(o->policy && !tn_policy_parse(o->policy, &policy), err, TERN_E_INVALID,

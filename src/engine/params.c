@@ -180,7 +180,7 @@ static bool in_range(const tn_param *p, double v) {
     return v >= p->min && v <= p->max && (p->step <= 0 || fmod(v - p->min, p->step) == 0);
 }
 
-/* The index of value in "a|b|c", or -1. */
+/* Returns the index of value in "a|b|c", or -1. */
 static int choice_of(const char *choices, const char *value) {
     size_t n = strlen(value);
     int i = 0;
@@ -192,7 +192,7 @@ static int choice_of(const char *choices, const char *value) {
     return -1;
 }
 
-/* "a|b|c" as "a, b, c" */
+/* Writes "a|b|c" as "a, b, c". */
 static const char *listed(const char *choices, char *buf, size_t cap) {
     size_t n = 0;
     for (const char *c = choices; *c && n + 3 < cap; c++) {

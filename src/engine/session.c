@@ -117,7 +117,7 @@ static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n
     return TERN_OK;
 }
 
-/* Rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
+/* Returns how many rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
 static int32_t max_rows(const tern_session *s) {
     return s->pipeline ? tn_pipeline_wave_rows(s->pipeline, s->n_tok) : s->acts.max_rows;
 }
@@ -148,8 +148,8 @@ static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, cons
     return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
 }
 
-/* Logits that are no numbers would be drawn from all the same. The values of the layers tell where it began: what
- * is not finite in front of a layer is not finite in its V. */
+/* Refuses logits that are no numbers, because tokens would be drawn from them all the same. The values of the
+ * layers tell where it began: what is not finite in front of a layer is not finite in its V. */
 static tern_status check_logits(const tern_session *s, const float *logits, int32_t n, int32_t end,
                                 tern_error *err) {
     const tn_kv *kv = &s->state.kv;
@@ -176,15 +176,15 @@ static tern_status raw_logits_of(tern_session *s, const tn_rows *r, int32_t row0
     return TERN_OK;
 }
 
-/* r: n_rows rows, the last of which lie behind the session's tokens. */
+/* Computes logits. r has n_rows rows, the last of which lie behind the session's tokens. */
 static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
                              tern_error *err) {
     TN_TRY(raw_logits_of(s, r, row0, n, logits, err));
     return check_logits(s, logits, n, s->n_tok + row0 + n, err);
 }
 
-/* Logits of the positions a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time. `done`: tokens
- * before them. */
+/* Computes logits of the positions that a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time.
+ * `done` is how many tokens are before them. */
 static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows, size_t done,
                               const tn_scorer *scorer, tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;

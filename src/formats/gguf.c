@@ -1,5 +1,5 @@
-/* GGUF: header, key-value pairs, tensor table, alignment, data. Little-endian hosts only, like the rest of
- * the formats. */
+/* Reads GGUF: header, key-value pairs, tensor table, alignment, data. It runs on little-endian hosts only,
+ * like the rest of the formats. */
 #include "formats/gguf.h"
 
 #include "base/checked.h"
@@ -27,7 +27,7 @@ enum {
 };
 static const uint8_t type_bytes[GGUF_N_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-/* ggml's numbers of the storage types we read. */
+/* These are ggml's numbers of the storage types that tern reads. */
 static const struct {
     uint32_t ggml;
     tn_dtype dtype;
@@ -36,7 +36,7 @@ static const struct {
                   {11, TN_Q3_K},   {12, TN_Q4_K},   {13, TN_Q5_K}, {14, TN_Q6_K},
                   {20, TN_IQ4_NL}, {23, TN_IQ4_XS}, {30, TN_BF16}, {39, TN_MXFP4}};
 
-/* The others have names too: for messages. */
+/* The other types have names too, for messages. */
 static const char *foreign_type_name(uint32_t type) {
     static const char *const names[] = {
         [9] = "Q8_1",   [15] = "Q8_K",  [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS", [19] = "IQ1_S",
@@ -321,7 +321,7 @@ static int by_key(const void *a, const void *b) {
     return key_order((*(const pair *const *)a)->key, (*(const pair *const *)b)->key);
 }
 
-/* From here on `find` works: a vocabulary asks it for every token, so it must not look at every key. */
+/* From here on `find` works. A vocabulary asks it for every token, so it must not look at every key. */
 static tern_status sort_keys(tn_gguf *g, tern_error *err) {
     const pair **order = g->by_key = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_pairs, sizeof *order);
     TN_FAIL_IF(!order, err, TERN_E_MEMORY, "%s: no memory for %" PRIu64 " keys", g->path, g->n_pairs);
@@ -335,7 +335,7 @@ static tern_status sort_keys(tn_gguf *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* Place the tensors in the data section; refuse overlaps and names that occur twice. */
+/* Places the tensors in the data section. It refuses overlaps and names that occur twice. */
 static tern_status place_tensors(tn_gguf *g, uint64_t data_off, uint64_t alignment, tern_error *err) {
     const tn_tensor **order = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *order);
     g->by_name = tn_alloc(g->ctx, TN_MEM_OTHER, g->n_tensors, sizeof *g->by_name);
@@ -451,7 +451,7 @@ bool tn_gguf_shrank(const tn_gguf *g) { return tn_file_shrank(g->file); }
 
 enum { MAX_PARTS = 999, SPLIT_TAIL = 20 /* "-00001-of-00003.gguf" */ };
 
-/* The path of part i, from 1 on, beside that of the first one. */
+/* Makes the path of part i, from 1 on, beside that of the first one. */
 static void part_path(const tn_gguf *g, int64_t i, int64_t n, char *out, size_t cap) {
     snprintf(out, cap, "%.*s-%05d-of-%05d.gguf", (int)(strlen(g->path) - SPLIT_TAIL), g->path, (int)i,
              (int)n);
@@ -479,7 +479,7 @@ static tern_status merge_parts(tn_gguf *g, tern_error *err) {
     return TERN_OK;
 }
 
-/* Opens the other parts of what says that it is split. */
+/* Opens the other parts of a file that says that it is split. */
 static tern_status open_parts(tn_gguf *g, tern_error *err) {
     int64_t n = 0, no = 0, i_part;
     if (!tn_gguf_i64(g, "split.count", &n) || n <= 1) return TERN_OK;

@@ -9,13 +9,13 @@
 
 typedef struct tn_gguf tn_gguf;
 
-/* A split file (NAME-00001-of-00003.gguf, as llama-gguf-split writes them) is opened by its first part: metadata comes
- * from that one, tensors from all. */
+/* Opens a file. A split one (NAME-00001-of-00003.gguf, as llama-gguf-split writes them) is opened by its
+ * first part: metadata comes from that one, tensors from all. */
 tern_status tn_gguf_open(tn_ctx *ctx, const char *path, tn_gguf **out, tern_error *err);
-/* The same over bytes of the caller, who keeps them until close; name stands for the path in messages. */
+/* Does the same over bytes of the caller, who keeps them until close; name stands for the path in messages. */
 tern_status tn_gguf_open_memory(tn_ctx *ctx, const void *data, uint64_t n_bytes, const char *name,
                                 tn_gguf **out, tern_error *err);
-/* The file became shorter while it was open: what was read from it may be zeros. */
+/* Tells whether the file became shorter while it was open. What was read from it may be zeros then. */
 bool tn_gguf_shrank(const tn_gguf *g);
 void tn_gguf_close(tn_gguf **g);
 
@@ -25,7 +25,8 @@ size_t tn_gguf_n_tensors(const tn_gguf *g);
 const tn_tensor *tn_gguf_tensor_at(const tn_gguf *g, size_t i);
 const tn_tensor *tn_gguf_tensor(const tn_gguf *g, const char *name); /* NULL: absent */
 
-/* Metadata. Each returns false when the key is absent or of another kind. Strings are not zero-terminated. */
+/* These read metadata. Each returns false when the key is absent or of another kind. Strings are not
+ * zero-terminated. */
 bool tn_gguf_has(const tn_gguf *g, const char *key);
 size_t tn_gguf_n_keys(const tn_gguf *g);
 const char *tn_gguf_key_at(const tn_gguf *g, size_t i, size_t *n);
@@ -44,7 +45,7 @@ bool tn_gguf_arr_i64(const tn_gguf *g, const char *key, int64_t i, int64_t *out)
 typedef struct tn_gguf_writer tn_gguf_writer;
 
 tern_status tn_gguf_create(tn_ctx *ctx, const char *path, tn_gguf_writer **out, tern_error *err);
-/* Metadata; a failure is kept and reported by tn_gguf_begin_data. */
+/* These write metadata. A failure is kept and reported by tn_gguf_begin_data. */
 void tn_gguf_put_str(tn_gguf_writer *w, const char *key, const char *value);
 void tn_gguf_put_u32(tn_gguf_writer *w, const char *key, uint32_t value);
 void tn_gguf_put_f32(tn_gguf_writer *w, const char *key, float value);
@@ -53,17 +54,17 @@ void tn_gguf_put_arr_str(tn_gguf_writer *w, const char *key, const char *const *
                          size_t n);
 void tn_gguf_put_arr_f32(tn_gguf_writer *w, const char *key, const float *values, size_t n);
 void tn_gguf_put_arr_i32(tn_gguf_writer *w, const char *key, const int32_t *values, size_t n);
-/* dims outermost first; dtype F32, F16, BF16, Q8_0 or Q4_0. */
+/* Adds a tensor. dims come outermost first; dtype is F32, F16, BF16, Q8_0 or Q4_0. */
 void tn_gguf_add_tensor(tn_gguf_writer *w, const char *name, tn_dtype dtype, int32_t n_dims,
                         const uint64_t *dims);
 tern_status tn_gguf_begin_data(tn_gguf_writer *w, tern_error *err);
-/* The tensors' bytes one after the other; padding between them is the writer's business. */
+/* Writes the tensors' bytes one after the other; padding between them is the writer's business. */
 tern_status tn_gguf_write(tn_gguf_writer *w, const void *data, uint64_t n_bytes, tern_error *err);
-/* Sync and rename; fails when bytes are missing. The writer is closed whatever happens. */
+/* Syncs and renames. It fails when bytes are missing. The writer is closed whatever happens. */
 tern_status tn_gguf_finish(tn_gguf_writer **w, tern_error *err);
 void tn_gguf_abort(tn_gguf_writer **w); /* NULL-safe; nothing is left */
 
-/* n (a multiple of 32) values to Q8_0 blocks, as ggml's reference rounds. */
+/* Quantises n values (a multiple of 32) to Q8_0 blocks, as ggml's reference rounds. */
 void tn_quantise_q8_0(const float *src, uint8_t *dst, uint64_t n);
 void tn_quantise_q4_0(const float *src, uint8_t *dst, uint64_t n); /* to Q4_0 */
 

@@ -3,6 +3,29 @@
 
 #include "base/cpu.h"
 
+/* Products with the block formats of GGUF files. Packages have none: a minimal build leaves them out. */
+static void init_blocks(tn_kernels *k, uint32_t cpu) {
+    (void)k, (void)cpu;
+#ifndef TERN_MINIMAL
+    k->blocks_gemm = tn_blocks_gemm_ref;
+    k->blocks_quantise = tn_blocks_quantise_ref;
+#if defined(__x86_64__)
+    if (cpu & TN_CPU_AVX2) {
+        k->blocks_gemm = tn_blocks_gemm_avx2;
+        k->blocks_quantise = tn_blocks_quantise_avx2;
+    }
+    if (cpu & TN_CPU_AVXVNNI) k->blocks_gemm = tn_blocks_gemm_avxvnni;
+    if (cpu & TN_CPU_AVX512VNNI) k->blocks_gemm = tn_blocks_gemm_avx512vnni;
+#elif defined(__aarch64__)
+    if (cpu & TN_CPU_NEON) {
+        k->blocks_gemm = tn_blocks_gemm_neon;
+        k->blocks_quantise = tn_blocks_quantise_neon;
+    }
+    if (cpu & TN_CPU_DOTPROD) k->blocks_gemm = tn_blocks_gemm_dotprod;
+#endif
+#endif
+}
+
 void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
     *k = (tn_kernels){
         .cpu = cpu,
@@ -30,8 +53,6 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .quantise_outliers = tn_quantise_outliers_ref,
         .shadow_f32 = tn_shadow_f32_ref,
         .unpack_tile = tn_unpack_tile_ref,
-        .blocks_gemm = tn_blocks_gemm_ref,
-        .blocks_quantise = tn_blocks_quantise_ref,
     };
 #if defined(__x86_64__)
     if (cpu & TN_CPU_AVX2) {
@@ -47,13 +68,9 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->unpack_tile = tn_unpack_tile_avx2;
         k->topk = tn_topk_avx2;
         k->topk_merge = tn_topk_merge_avx2;
-        k->blocks_gemm = tn_blocks_gemm_avx2;
-        k->blocks_quantise = tn_blocks_quantise_avx2;
     }
-    if (cpu & TN_CPU_AVXVNNI) {
-        k->gemm_s8 = tn_gemm_s8_avxvnni;
-        k->blocks_gemm = tn_blocks_gemm_avxvnni;
-    }
+    if (cpu & TN_CPU_AVXVNNI) k->gemm_s8 = tn_gemm_s8_avxvnni;
+#ifndef TERN_NO_AVX512
     if (cpu & TN_CPU_AVX512) {
         tn_kernels_f32_avx512(k);
         k->quantise_s8 = tn_quantise_s8_avx512;
@@ -70,8 +87,8 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
     if (cpu & TN_CPU_AVX512VNNI) {
         k->gemm_s8 = tn_gemm_s8_avx512vnni;
         k->gemm_few = tn_gemm_few_avx512vnni;
-        k->blocks_gemm = tn_blocks_gemm_avx512vnni;
     }
+#endif
 #elif defined(__aarch64__)
     if (cpu & TN_CPU_NEON) {
         tn_kernels_f32_neon(k);
@@ -86,13 +103,9 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         k->unpack_tile = tn_unpack_tile_neon;
         k->topk = tn_topk_neon;
         k->topk_merge = tn_topk_merge_neon;
-        k->blocks_gemm = tn_blocks_gemm_neon;
-        k->blocks_quantise = tn_blocks_quantise_neon;
     }
-    if (cpu & TN_CPU_DOTPROD) {
-        k->gemm_s8 = tn_gemm_s8_dotprod;
-        k->blocks_gemm = tn_blocks_gemm_dotprod;
-    }
+    if (cpu & TN_CPU_DOTPROD) k->gemm_s8 = tn_gemm_s8_dotprod;
     if (cpu & TN_CPU_I8MM) k->gemm_s8 = tn_gemm_s8_i8mm;
 #endif
+    init_blocks(k, cpu);
 }

@@ -17,7 +17,7 @@ enum {
 };
 #define DEFAULT_RATIO 0.2
 
-/* Shapes of the models' own configuration files. */
+/* These are the shapes of the models' own configuration files. */
 static const tn_sim_model models[] = {
     {"qwen1.5-1.8b", 24, 2048, 16, 16, 128, 5504, 151936},
     {"qwen2.5-0.5b", 24, 896, 14, 2, 64, 4864, 151936},
@@ -55,7 +55,7 @@ const char *tn_sim_attention_name(tn_sim_attention a) {
 
 /* ---- shapes ---------------------------------------------------------------------------------------- */
 
-/* A request while its graph is filled. */
+/* A job is a request while its graph is filled. */
 typedef struct tn_sim_job {
     const tn_sim_request *r;
     const tn_sim_model *m;
@@ -69,7 +69,7 @@ typedef struct tn_sim_job {
     int32_t n_units, n_step_tasks;
 } job;
 
-/* The models here are plain gated decoders. */
+/* Makes the program. The models here are plain gated decoders. */
 static tern_status make_program(tn_ctx *ctx, const tn_sim_model *m, tn_program *out, tern_error *err) {
     const tn_hparams h = {.n_layers = m->n_layers,
                           .n_embd = m->n_embd,
@@ -91,7 +91,7 @@ static double site_weights(const tn_program *p, int32_t site) {
     return (double)o->k * o->n_total;
 }
 
-/* Of the model's layers: lm_head is no part of a prefill. */
+/* Returns the weights of the model's layers; lm_head is no part of a prefill. */
 static double layer_weights(const tn_program *p) {
     double sum = 0;
     for (int32_t i = 0; i < p->n_sites; i++)
@@ -110,8 +110,8 @@ static double product_ns(const tn_soc *c, double weights, double rows) {
     return c->launch_ns + fmax(weights * c->byte_ns, weights * rows * c->mac_ns);
 }
 
-/* Is the site within the memory that the device can address? The feed-forward network's go there first
- * (llm.npu 4). */
+/* Tells whether the site is within the memory that the device can address. The feed-forward network's go
+ * there first (llm.npu 4). */
 static bool on_device(const job *j, int32_t site) {
     static const tn_site first[] = {TN_SITE_FFN, TN_SITE_DOWN, TN_SITE_QKV, TN_SITE_O};
     if (j->r->npu_memory <= 0) return true;
@@ -127,7 +127,7 @@ static bool on_device(const job *j, int32_t site) {
     return false;
 }
 
-/* Kept outlier paths lie evenly over the sites: the papers do not say where. */
+/* Spreads kept outlier paths evenly over the sites, because the papers do not say where they are. */
 static bool spread(double share, int32_t i) { return floor((i + 1) * share) > floor(i * share); }
 
 static bool has_outliers(void *user, int32_t site) {
@@ -141,7 +141,7 @@ static const tn_measured_step *measured_step(const tn_measured_steps *m, const c
     return NULL;
 }
 
-/* Of measured steps there are those that were measured, outlier paths and plans in their share of layers. */
+/* Of measured steps there are those that were measured. Outlier paths and plans are in their share of layers. */
 static bool has(void *user, const tn_step *step) {
     const job *j = user;
     if (!j->r->measured) return true;
@@ -181,8 +181,8 @@ tern_status tn_sim_attention_kernel(const tn_soc *c, const tn_sim_model *m, doub
     return TERN_OK;
 }
 
-/* Sparse attention of one layer, planned as the engine plans it. In a chunk's own square half of the
- * positions are masked, and skipped. */
+/* Plans sparse attention of one layer as the engine plans it. In a chunk's own square half of the positions
+ * are masked, and skipped. */
 static tern_status plan_attention(job *j, int32_t chunk, tern_error *err) {
     const tn_sim_request *r = j->r;
     double rows = r->n_chunk, keys = (chunk + 1) * rows, ratio[TN_HEADPLAN_MAX_HEADS];
@@ -217,7 +217,7 @@ static double product_step(const job *j, const tn_step_work *w, tn_task *t) {
     return ns;
 }
 
-/* Its ops pass over a row together: the one with the most values counts. */
+/* Prices a step of rows. Its ops pass over a row together, so the one with the most values counts. */
 static double rows_step(const job *j, const tn_step_work *w, tn_task *t) {
     double most = 0;
     for (int32_t i = 0; i < w->n_ops; i++) most = fmax(most, tn_op_cost(&w->ops[i], j->r->n_chunk, 0).values);
@@ -288,7 +288,7 @@ static void fill_load(void *user, int32_t unit, tn_load_step step, tn_task *t) {
     if (j->r->stage_major) t->plan = t->layer * PLACES + t->subgraph - 1;
 }
 
-/* Computing begins, in every chunk, when the last unit is loaded. */
+/* Lets computing begin, in every chunk, when the last unit is loaded. */
 static void wait_for_all(void *user, tn_graph *g) {
     const job *j = user;
     if (j->r->load != TN_SIM_OVERLAP && j->r->load != TN_SIM_SEQUENTIAL && j->r->load != TN_SIM_BUILD) return;
@@ -317,7 +317,7 @@ static double step_ns(const tn_sim_request *r) {
            (r->accepted > 1 ? c->verify_slower : 1);
 }
 
-/* What exchanging prefill for decode graphs adds, from the start of the prefill on. */
+/* Computes what exchanging prefill for decode graphs adds, from the start of the prefill on. */
 static tern_status switching(const job *j, double prefill_us, int32_t n_chunks, double *exposed_us,
                              tern_error *err) {
     const tn_sim_request *r = j->r;
@@ -345,8 +345,8 @@ static tern_status switching(const job *j, double prefill_us, int32_t n_chunks, 
     return TERN_OK;
 }
 
-/* Outputs of a layer's operators for one token: both norms and residuals, quantised copies, projections,
- * rope, gate, up, activation. */
+/* Counts the outputs of a layer's operators for one token: both norms and residuals, quantised copies,
+ * projections, rope, gate, up, activation. */
 static double layer_outputs(const tn_sim_model *m) {
     double q = (double)m->n_heads * m->d_head, kv = (double)m->n_kv_heads * m->d_head;
     return 6.0 * m->n_embd + 3 * q + 3 * kv + 4.0 * m->n_ff;
@@ -356,7 +356,7 @@ double tn_sim_graph_bytes(const tn_sim_model *m, int32_t n_chunk) {
     return tn_sim_weight_bytes(m) + 4.0 * n_chunk * layer_outputs(m) * m->n_layers;
 }
 
-/* Weights and embedding in INT8, KV cache in 16 bits, one layer's buffers. */
+/* Sums weights and embedding in INT8, the KV cache in 16 bits, and one layer's buffers. */
 static double memory_bytes_of(const tn_sim_request *r) {
     const tn_sim_model *m = r->model;
     double kv = (double)m->n_kv_heads * m->d_head, ctx = r->n_tokens + r->n_gen;
@@ -382,7 +382,7 @@ static tern_status check(const tn_sim_request *r, tern_error *err) {
     return TERN_OK;
 }
 
-/* Chunks first .. first + n - 1, all in flight together. */
+/* Runs chunks first .. first + n - 1, all in flight together. */
 static tern_status run_wave(tn_sim *s, job *j, int32_t first, int32_t n, tn_timeline *tl, tn_sim_result *out,
                             tn_virtual_result *run, tern_error *err) {
     static const int32_t one_each[TN_N_LANES] = {1, 1, 1};

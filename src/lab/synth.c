@@ -27,7 +27,7 @@ typedef struct shape {
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
 } shape;
 
-/* Sizes as the models' published configurations have them. */
+/* Sizes are as the models' published configurations have them. */
 static const shape shapes[] = {
     {"qwen2.5-0.5b", "qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 1e6f, 1e-6f, true, .n_rot = 0},
     {"qwen2.5-1.5b", "qwen2", 28, 1536, 12, 2, 128, 8960, 151936, 32768, 1e6f, 1e-6f, true, .n_rot = 0},
@@ -92,12 +92,12 @@ const char *tn_synth_name(size_t i) { return i < N_SHAPES ? shapes[i].name : NUL
 
 /* ---- a tokenizer: the 256 bytes, a few words, then unused tokens ------------------------------------ */
 
-/* The last tokens. Other engines look the first three up by name in anything called Phi-3. */
+/* These are the last tokens. Other engines look the first three up by name in anything called Phi-3. */
 static const char *const control[] = {"<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>"};
 enum { N_CONTROL = sizeof control / sizeof control[0], I_END = 3 };
 
-/* GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank among the
- * unprintable. */
+/* Writes a byte in GPT-2's alphabet: printable bytes stand for themselves, the others for 256 + their rank
+ * among the unprintable. */
 static size_t byte_text(int b, char out[4]) {
     int code = b, rank = 0;
     bool plain = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
@@ -172,7 +172,7 @@ typedef struct fill {
 
 enum { FILL_ITEM = 1 << 14, PART = 1 << 22 }; /* values per item of the pool, per write */
 
-/* Sum of four uniforms: close enough to normal, cheap, the same everywhere. Values depend on seed and index
+/* Sums four uniforms: close enough to normal, cheap, the same everywhere. Values depend on seed and index
  * only. */
 static float noise(uint64_t seed, uint64_t i) {
     tn_rng r = {seed + i * 0x9e3779b97f4a7c15u};
@@ -220,13 +220,13 @@ typedef struct synth {
 
 static bool present(const synth *s, tn_role role) { return tn_arch_required(s->arch, &s->h, role); }
 
-/* Rows that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
+/* Chooses the type of rows. Those that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
 static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
     return rows == 1 ? TN_F32 : (s->dtype == TN_Q8_0 || s->dtype == TN_Q4_0) && cols % 32 ? TN_F16 : s->dtype;
 }
 
-/* A role's tensor: its name and shape; false: the file has none, or the role is part of a fused one named
- * elsewhere. */
+/* Finds a role's tensor: its name and shape. Returns false when the file has none, or the role is part of a
+ * fused one named elsewhere. */
 static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows,
                       int64_t *cols) {
     if (!present(s, role)) return false;
@@ -287,8 +287,8 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     return TERN_OK;
 }
 
-/* What each rope frequency is divided by, in the tensor converters write for Llama 3.1 and later, and in those of
- * Phi-3 for short and long texts. */
+/* Computes what each rope frequency is divided by, in the tensor that converters write for Llama 3.1 and
+ * later, and in those of Phi-3 for short and long texts. */
 static void rope_factors(const shape *p, bool longer, float out[TN_MAX_ROT / 2]) {
     for (int i = 0; p->longrope && i < p->n_rot / 2; i++) out[i] = 1 + (float)i * (longer ? 0.7f : 0.05f);
     for (int i = 0; !p->longrope && i < p->d_head / 2; i++) {

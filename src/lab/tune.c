@@ -15,7 +15,7 @@
 enum { N_REPEATS = 3 };
 #define WORTH 1.02
 
-/* At most a gigabyte of the package, twice by each method in turn. */
+/* Reads at most a gigabyte of the package, twice by each method in turn. */
 static tern_status best_read(const char *path, uint64_t n_bytes, tn_tune_report *r, tern_error *err) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
@@ -88,7 +88,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* A session and n random tokens for it; the caller closes and frees both, whatever is returned. */
+/* Opens a session and makes n random tokens for it. The caller closes and frees both, whatever is returned. */
 static tern_status open_prompt(tern_engine *e, int32_t n, tern_session **s, int32_t **ids, tern_error *err) {
     tern_session_options so;
     tern_session_options_defaults(&so);
@@ -100,7 +100,7 @@ static tern_status open_prompt(tern_engine *e, int32_t n, tern_session **s, int3
     return tern_session_open(e, &so, s, err);
 }
 
-/* Median tokens/s of a prefill of random tokens, after one that warms up. */
+/* Measures the median tokens/s of a prefill of random tokens, after one that warms up. */
 static tern_status speed_of(tern_engine *e, int32_t n, double *out, tern_error *err) {
     tern_session *s = NULL;
     int32_t *ids = NULL;
@@ -133,8 +133,8 @@ tn_sim_model tn_tuned_shape(const tern_engine *e) {
                           .n_vocab = h->n_vocab};
 }
 
-/* What a part costs beyond its work: by how much the prefill took longer than its tasks' times allow, shared
- * out. */
+/* Finds what a part costs beyond its work: by how much the prefill took longer than its tasks' times allow,
+ * shared out. */
 static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double wall_us, tern_error *err) {
     tn_measured_steps measured;
     tn_sim_model shape = tn_tuned_shape(e);
@@ -159,8 +159,8 @@ static tern_status part_time(tern_engine *e, tern_session *s, int32_t n, double 
     return st;
 }
 
-/* The median of every type of step over warm prefills of whole chunks. The session keeps them in the profile when it
- * closes. */
+/* Finds the median of every type of step over warm prefills of whole chunks. The session keeps them in the
+ * profile when it closes. */
 static tern_status step_times(tern_engine *e, int32_t n_prompt, tern_error *err) {
     enum { N_TIMES = 7 };
     int32_t n = n_prompt / e->npu->chunk * e->npu->chunk;
@@ -211,9 +211,8 @@ static tern_status best_splits(const tern_engine *e, tn_tuned *t, tern_error *er
     return TERN_OK;
 }
 
-/* From where on sparse attention pays: both kinds' cost of a row grows with its position, and sparse
- * attention's begins higher; so where it breaks even over a whole prompt it has been paying since half of it.
- */
+/* Finds from where on sparse attention pays. Both kinds' cost of a row grows with its position, and sparse
+ * attention's begins higher. So where it breaks even over a whole prompt it has been paying since half of it. */
 static tern_status best_threshold(const char *path, const tern_options *opt, tn_tune_report *r,
                                   tern_error *err) {
     r->tuned.attn_threshold = 1 << 24;

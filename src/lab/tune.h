@@ -1,8 +1,8 @@
 /* lab/tune.h - what suits this machine and this package best, measured once (tern bench --tune) and kept in
- * the profile beside the package: the chunk length, and the equivalent shapes of the prefill's products
- * (llm.npu 3.2), on which bits do not depend; from which length on sparse attention pays, and what its stages
- * take, by which heads are planned; and how long every stage takes when all is warm: what the policies decide
- * by, and the simulator predicts from. */
+ * the profile beside the package. That is the chunk length and the equivalent shapes of the prefill's
+ * products (llm.npu 3.2), on which bits do not depend; from which length on sparse attention pays, and what
+ * its stages take, by which heads are planned; and how long every stage takes when all is warm, by which the
+ * policies decide and from which the simulator predicts. */
 #ifndef TN_LAB_TUNE_H
 #define TN_LAB_TUNE_H
 
@@ -25,17 +25,18 @@ typedef struct tn_tune_report {
     int32_t i_read;                            /* the fastest */
 } tn_tune_report;
 
-/* Prefill n_prompt random tokens with every chunk length up to it, keep the fastest; then profile equivalent
- * shapes with that length; measure how the storage is read fastest, and with what was found the time of every
- * stage; write all into the profile. TERN_E_IO when it cannot be written. opt->chunk is ignored. */
+/* Prefills n_prompt random tokens with every chunk length up to it and keeps the fastest. Then it profiles
+ * equivalent shapes with that length, measures how the storage is read fastest, and with what was found the
+ * time of every stage. It writes all into the profile, and fails with TERN_E_IO when it cannot be written.
+ * opt->chunk is ignored. */
 tern_status tn_tune(const char *path, const tern_options *opt, int32_t n_prompt, tn_tune_report *out,
                     tern_error *err);
 
-/* The engine's model as the simulator sees it. */
+/* Returns the engine's model as the simulator sees it. */
 tn_sim_model tn_tuned_shape(const tern_engine *e);
 
-/* The profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. TERN_E_INVALID: not
- * a package, or never measured. */
+/* Gives the profile's times, the shapes of the engine's waves and of its model, for tn_sim_run. It fails with
+ * TERN_E_INVALID when this is no package, or one that was never measured. */
 tern_status tn_tuned_measured(tern_engine *e, tn_measured_steps *out, tn_sim_model *shape, tern_error *err);
 
 #endif

@@ -58,7 +58,7 @@ static result send_json(connection *c, int status, json_t *v) { /* takes v */
     return send_text(c, status, "application/json", text);
 }
 
-/* In the form of the API that was asked. */
+/* Sends an error in the form of the API that was asked. */
 static result send_api_error(connection *c, const tern_error *err, int status, tn_api api) {
     return send_json(c, status, tn_reply_error(err, status, api == TN_API_MESSAGES));
 }

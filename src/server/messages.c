@@ -14,13 +14,13 @@ static tern_status no_memory(tern_error *err) {
     return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
 }
 
-/* What a user said next to results of tools. */
+/* Adds a message to the request. */
 static tern_status add(tn_request *r, json_t *m, tern_error *err) { /* takes m */
     tn_json_append(&r->messages, m);
     return r->messages ? TERN_OK : no_memory(err);
 }
 
-/* One block of a user's or an assistant's message. Texts gather in *text. */
+/* A turn gathers the blocks of a user's or an assistant's message. Texts gather in *text. */
 typedef struct turn {
     const char *role, *where;
     json_t *text, *thought, *calls; /* arrays of texts; of calls */

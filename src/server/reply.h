@@ -7,19 +7,19 @@
 /* ---- OpenAI ---------------------------------------------------------------------------------------- */
 
 json_t *tn_reply_role(const tn_job *j); /* the first event of a chat */
-/* field: "content" or "reasoning_content"; takes lps, an array of tn_reply_logprob, which may be NULL */
+/* field is "content" or "reasoning_content". It takes lps, an array of tn_reply_logprob, which may be NULL. */
 json_t *tn_reply_delta(const tn_job *j, const char *field, const char *text, size_t n, json_t *lps);
 json_t *tn_reply_call(const tn_job *j, size_t i_call); /* of j->calls */
 json_t *tn_reply_end(const tn_job *j);                 /* with the reason */
 json_t *tn_reply_usage_event(const tn_job *j);
 json_t *tn_reply_whole(const tn_job *j);
-/* top: alternatives, taken */
+/* top has the alternatives and is taken. */
 json_t *tn_reply_logprob(const tern_engine *e, int32_t token, float logprob, json_t *top);
 
 /* ---- Anthropic ------------------------------------------------------------------------------------- */
 
 json_t *tn_message_start(const tn_job *j);
-/* kind: 't' text, 'T' a thought, 'c' the call i_call */
+/* kind is 't' for text, 'T' for a thought, 'c' for the call i_call. */
 json_t *tn_message_block_start(const tn_job *j, char kind, size_t i_call);
 json_t *tn_message_block_delta(const tn_job *j, char kind, const char *text, size_t n);
 json_t *tn_message_block_stop(const tn_job *j);

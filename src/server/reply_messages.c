@@ -35,7 +35,7 @@ json_t *tn_message_start(const tn_job *j) {
     return tn_json_pack("{s:s, s:o}", "type", "message_start", "message", message(j, json_array(), NULL));
 }
 
-/* A whole block, or an empty one for the beginning of a stream. */
+/* Makes a whole block, or an empty one for the beginning of a stream. */
 static json_t *block(const tn_job *j, char kind, size_t i_call, const char *text, size_t n) {
     if (kind == 't') return tn_json_pack("{s:s, s:s%}", "type", "text", "text", text, n);
     if (kind == 'T')
@@ -67,7 +67,7 @@ json_t *tn_message_delta(const tn_job *j) {
     return tn_json_pack("{s:s, s:o, s:o}", "type", "message_delta", "delta", d, "usage", usage(j, false));
 }
 
-/* Whole numbers beyond 63 bits are told as fractions are. */
+/* Reads a call's arguments. Whole numbers beyond 63 bits are told as fractions are. */
 static json_t *input_of(const char *arguments) {
     json_t *v = json_loads(arguments, 0, NULL);
     return v ? v : json_loads(arguments, JSON_DECODE_INT_AS_REAL, NULL);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Fields that say nothing about the answer, and those with the one value that is supported. */
+/* These fields say nothing about the answer, or have the one value that is supported. */
 static const char *const ignored[] = {"model",
                                       "user",
                                       "metadata",
@@ -131,7 +131,7 @@ tern_status tn_content_text(const json_t *content, const char *where, json_t **o
     return TERN_OK;
 }
 
-/* The calls of an assistant's message; the name of the one with this id is what a result is of. */
+/* Checks the calls of an assistant's message. The name of the one with this id is what a result is of. */
 static tern_status check_calls(const json_t *calls, const char *where, tern_error *err) {
     TN_FAIL_IF(!json_is_array(calls), err, TERN_E_INVALID, "%s.tool_calls must be a list", where);
     for (size_t i = 0; i < json_array_size(calls); i++) {
@@ -212,7 +212,7 @@ static tern_status messages(tn_request *r, tern_error *err) {
     return TERN_OK;
 }
 
-/* tools and tool_choice: with "none" the model is not told of any. */
+/* Reads tools and tool_choice. With "none" the model is not told of any. */
 static tern_status read_tools(tn_request *r, tern_error *err) {
     const json_t *tools = json_object_get(r->body, "tools"),
                  *choice = json_object_get(r->body, "tool_choice");
@@ -242,7 +242,8 @@ static tern_status read_tools(tn_request *r, tern_error *err) {
     return TERN_OK;
 }
 
-/* What a template is told besides: {"enable_thinking": false}; reasoning_effort as those name it that know it. */
+/* Reads what a template is told besides: {"enable_thinking": false}, and reasoning_effort under the names
+ * that templates know. */
 static tern_status read_variables(tn_request *r, tern_error *err) {
     const json_t *v = json_object_get(r->body, "chat_template_kwargs"),
                  *e = json_object_get(r->body, "reasoning_effort");
@@ -281,7 +282,7 @@ tern_status tn_field_stops(tn_request *r, const char *name, tern_error *err) {
     return TERN_OK;
 }
 
-/* response_format of OpenAI; grammar and json_schema as llama.cpp's server has them. */
+/* Reads response_format of OpenAI, and grammar and json_schema as llama.cpp's server has them. */
 static tern_status format(tn_request *r, tern_error *err) {
     const json_t *f = json_object_get(r->body, "response_format"), *g = json_object_get(r->body, "grammar");
     const json_t *schema = json_object_get(r->body, "json_schema");

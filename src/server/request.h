@@ -13,7 +13,8 @@ typedef enum tn_api { TN_API_COMPLETIONS, TN_API_CHAT, TN_API_MESSAGES } tn_api;
 typedef struct tn_request {
     tn_api api;
     json_t *body; /* what texts below point into */
-    /* chats, owned: messages and tools in OpenAI's form, every content a text; variables of the template or NULL */
+    /* These are of chats, and owned: messages and tools in OpenAI's form, every content a text; variables of
+     * the template or NULL. */
     json_t *messages, *tools, *variables;
     bool forced, one_call;   /* the answer is a call; no second one */
     const char *forced_tool; /* of this tool, or NULL: any */
@@ -29,25 +30,25 @@ typedef struct tn_request {
     char *schema; /* owned */
 } tn_request;
 
-/* On failure *r holds nothing and err says what is wrong with the body. */
+/* Reads a request. On failure *r holds nothing and err says what is wrong with the body. */
 tern_status tn_request_read(tn_api api, const char *body, size_t n_bytes, tn_request *r, tern_error *err);
-/* A request that only counts tokens, which needs no max_tokens. */
+/* Reads a request that only counts tokens, which needs no max_tokens. */
 tern_status tn_request_read_count(const char *body, size_t n_bytes, tn_request *r, tern_error *err);
 void tn_request_free(tn_request *r);
 
 /* ---- for server/messages.c ------------------------------------------------------------------------- */
 
-/* The rest of a body of Anthropic's form. */
+/* Reads the rest of a body of Anthropic's form. */
 tern_status tn_messages_read(tn_request *r, tern_error *err);
 
 bool tn_says_nothing(const json_t *v); /* null, false, empty, "none" */
-/* A number in [lo, hi], or *out as it is where the field is absent or null. */
+/* Reads a number in [lo, hi]. *out stays as it is where the field is absent or null. */
 tern_status tn_field_number(const json_t *body, const char *name, double lo, double hi, bool whole,
                             double *out, tern_error *err);
 tern_status tn_field_flag(const json_t *body, const char *name, bool *out, tern_error *err);
-/* `stop` or how it is called there. */
+/* Reads `stop`, or what it is called there. */
 tern_status tn_field_stops(tn_request *r, const char *name, tern_error *err);
-/* A text, or parts of type text joined; where says whose it is. *out: a new value. */
+/* Reads a text, or joins parts of type text; where says whose it is. *out is a new value. */
 tern_status tn_content_text(const json_t *content, const char *where, json_t **out, tern_error *err);
 
 #endif

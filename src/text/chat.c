@@ -14,7 +14,7 @@ static tern_status no_memory(tern_error *err) {
 
 /* ---- which template ---- */
 
-/* The source that a conversation goes through. A name has no braces. */
+/* Chooses the source that a conversation goes through. A name has no braces. */
 static tern_status choose(const tn_tokenizer *t, const tern_chat_options *o, const char **source,
                           tern_error *err) {
     const char *given = o->chat_template;
@@ -62,7 +62,7 @@ static tern_status from_messages(const tern_message *msgs, size_t n, json_t **ou
     return *out ? TERN_OK : no_memory(err);
 }
 
-/* object[key] = value, which is taken; the object is borrowed. */
+/* Does object[key] = value and takes the value; the object is borrowed. */
 static bool put(json_t *object, const char *key, json_t *value) {
     json_t *held = json_incref(object);
     tn_json_set(&held, key, value);
@@ -70,8 +70,8 @@ static bool put(json_t *object, const char *key, json_t *value) {
     return held != NULL;
 }
 
-/* Programs send the arguments of a call as JSON in a string, templates that put them through tojson or loop over
- * them expect the object. */
+/* Turns the arguments of calls into objects. Programs send them as JSON in a string; templates that put them
+ * through tojson or loop over them expect the object. */
 static tern_status open_arguments(const char *source, json_t *messages, tern_error *err) {
     bool objects = false;
     for (const char *s = source; (s = strstr(s, "arguments")) && !objects;) {
@@ -96,7 +96,7 @@ static tern_status open_arguments(const char *source, json_t *messages, tern_err
     return TERN_OK;
 }
 
-/* What Hugging Face passes: absent tools and documents are none, not undefined. */
+/* Builds what Hugging Face passes: absent tools and documents are none, not undefined. */
 static tern_status build_variables(const char *source, const tern_message *msgs, size_t n_msgs,
                                    const tern_chat_options *o, json_t **out, tern_error *err) {
     json_t *vars = NULL, *messages = NULL, *tools = NULL;
@@ -124,7 +124,7 @@ static tern_status build_variables(const char *source, const tern_message *msgs,
     return st;
 }
 
-/* The texts of the special tokens that the model has. */
+/* Collects the texts of the special tokens that the model has. */
 static tern_status build_trusted(const tn_tokenizer *t, json_t **out, tern_error *err) {
     const struct {
         const char *name;
@@ -160,14 +160,15 @@ static const char *system_text(const json_t *messages) {
     return role && !strcmp(role, "system") ? json_string_value(json_object_get(m, "content")) : NULL;
 }
 
-/* Did the text arrive? White space around it may go. */
+/* Tells whether the text arrived. White space around it may go. */
 static bool holds(const tn_segments *out, const char *text) {
     size_t from = strspn(text, " \t\r\n"), n = strlen(text);
     while (n > from && strchr(" \t\r\n", text[n - 1])) n--;
     return n <= from || (out->n_bytes && memmem(out->text, out->n_bytes, text + from, n - from));
 }
 
-/* The system message goes, its text in front of the first question. false: there is none with text. */
+/* Removes the system message and puts its text in front of the first question. Returns false when there is
+ * none with text. */
 static tern_status move_system(tn_ctx *ctx, json_t *messages, bool *moved, tern_error *err) {
     const char *sys = system_text(messages);
     json_t *user = json_array_get(messages, 1);
@@ -186,7 +187,7 @@ static tern_status move_system(tn_ctx *ctx, json_t *messages, bool *moved, tern_
     return put(user, "content", s) && !json_array_remove(messages, 0) ? TERN_OK : no_memory(err);
 }
 
-/* A BOS that the template writes in front is the tokenizer's to add. */
+/* Drops a BOS that the template writes in front, because the tokenizer adds it. */
 static void drop_bos(const tn_tokenizer *t, tn_segments *s) {
     size_t n = 0;
     if (!t->add_bos || t->bos < 0 || !s->n_seg || s->seg[0].content) return;
@@ -199,7 +200,8 @@ static void drop_bos(const tn_tokenizer *t, tn_segments *s) {
     memmove(s->seg, s->seg + 1, --s->n_seg * sizeof *s->seg);
 }
 
-/* A template that names tools may still leave them out: it wants them under another name. */
+/* Checks that the tools arrived. A template that names tools may still leave them out, when it wants them
+ * under another name. */
 static tern_status tools_arrived(const tn_segments *out, const json_t *tools, tern_error *err) {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *t = json_array_get(tools, i), *f = json_object_get(t, "function");

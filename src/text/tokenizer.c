@@ -36,7 +36,7 @@ void tn_tokenizer_close(tn_tokenizer **tp) {
 
 static void *alloc(tn_tokenizer *t, size_t n, size_t size) { return tn_alloc(t->ctx, TN_MEM_TEXT, n, size); }
 
-/* Smallest power of two with at most two thirds in use. */
+/* Returns the smallest power of two with at most two thirds in use. */
 static uint64_t table_size(uint64_t n) {
     uint64_t cap = 16;
     while (cap * 2 < n * 3) cap *= 2;
@@ -80,7 +80,7 @@ static tern_status build_pairs(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* "<0x0A>" -> 10, else -1 */
+/* Reads "<0x0A>" as 10. Returns -1 for other texts. */
 static int byte_token(const uint8_t *p, size_t n) {
     static const char hex[] = "0123456789ABCDEF0123456789abcdef";
     if (n != 6 || memcmp(p, "<0x", 3) || p[5] != '>' || !p[3] || !p[4]) return -1;
@@ -106,7 +106,8 @@ static void sift_down(const tn_tokenizer *t, uint32_t *heap, uint32_t i, uint32_
     heap[i] = x;
 }
 
-/* Heap sort: the order needs the tokenizer, and not every C library has a qsort with a context. */
+/* Sorts by heap sort, because the order needs the tokenizer, and not every C library has a qsort with a
+ * context. */
 static void sort_specials(const tn_tokenizer *t) {
     uint32_t *a = t->specials, n = t->n_specials;
     for (uint32_t i = n / 2; i-- > 0;) sift_down(t, a, i, n);
@@ -160,7 +161,7 @@ static void sort_ends(tn_tokenizer *t) {
     if (t->n_ends) qsort(t->ends, t->n_ends, sizeof *t->ends, int_order);
 }
 
-/* Everything that follows from the core. */
+/* Derives everything that follows from the core. */
 static tern_status finish(tn_tokenizer *t, tern_error *err) {
     t->max_token_bytes = 0;
     t->seed = random_seed(t);
@@ -192,7 +193,7 @@ static tern_status finish(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* User-defined tokens that content must not make: `<think>`, `<tool_call>`, `<start_of_turn>` of an old
+/* Marks user-defined tokens that content must not make: `<think>`, `<tool_call>`, `<start_of_turn>` of an old
  * conversion. Markup that no template writes (`<h1>`) and runs of spaces stay what they are. */
 static tern_status build_guarded(tn_tokenizer *t, tern_error *err) {
     size_t n_words = ((size_t)t->n_vocab + 63) / 64;
@@ -232,7 +233,7 @@ void tn_tokenizer_spec_defaults(tn_tokenizer_spec *s, tn_tok_kind kind, const ch
     s->nfc = family->nfc;
 }
 
-/* A token's text as the bytes it stands for. Returns their number; never more than n. */
+/* Writes a token's text as the bytes it stands for. Returns their number, which is never more than n. */
 static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, size_t n, uint8_t *out) {
     tn_token_type ty = (tn_token_type)(type & TN_TOK_TYPE_MASK);
     const uint8_t *p = (const uint8_t *)text, *end = p + n;
@@ -269,7 +270,7 @@ static size_t token_to_bytes(tn_tok_kind kind, uint8_t type, const char *text, s
     return n;
 }
 
-/* The id of text given in the vocabulary's own spelling. */
+/* Returns the id of text given in the vocabulary's own spelling. */
 static uint32_t find_spelled(const tn_tokenizer *t, const char *text, size_t n, uint8_t *scratch) {
     size_t m = token_to_bytes(t->kind, TN_TOKEN_NORMAL, text, n, scratch);
     return tn_tok_lookup(t, scratch, m);
@@ -314,7 +315,7 @@ out:
     return st;
 }
 
-/* Tokens that end a turn or a text in the families we know, whatever else the files say. */
+/* Tells whether this token ends a turn or a text in the families we know, whatever else the files say. */
 static bool ends_by_name(const uint8_t *p, size_t n, bool harmony) {
     static const char *const names[] = {"<|eot_id|>",    "<|im_end|>", "<|end|>",         "<|endoftext|>",
                                         "<end_of_turn>", "<|eom_id|>", "<|end_of_text|>", "<|end_of_turn|>",
@@ -363,8 +364,8 @@ static tern_status collect_ends(tn_tokenizer *t, const tn_tokenizer_spec *s, ter
     return TERN_OK;
 }
 
-/* Which tokens stand for themselves: most pre-tokens are one token, and then one look-up is all the work.
- * Merging is deterministic, so this changes speed only. */
+/* Marks the tokens that stand for themselves. Most pre-tokens are one token, and then one look-up is all the
+ * work. Merging is deterministic, so this changes speed only. */
 static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
     if (t->ignore_merges) return TERN_OK;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
@@ -380,8 +381,8 @@ static tern_status mark_direct(tn_tokenizer *t, tern_error *err) {
     return TERN_OK;
 }
 
-/* Phi-3's files say which special tokens swallow the space behind them only in tokenizer.json; GGUF has no
- * field for it. */
+/* Phi-3's files say which special tokens swallow the space behind them only in tokenizer.json. GGUF has no
+ * field for it, so this marks them. */
 static void mark_phi3(tn_tokenizer *t) {
     if (t->kind != TN_TOK_BPE_SPM || tn_tokenizer_find(t, "<|placeholder1|>") < 0) return;
     for (uint32_t id = 0; id < t->n_vocab; id++) {
@@ -569,7 +570,7 @@ tern_status tn_tokenizer_save(const tn_tokenizer *t, uint8_t **blob, size_t *n_b
     return TERN_OK;
 }
 
-/* A string with its length in front, as a fresh zero-terminated copy. */
+/* Takes a string with its length in front, as a fresh zero-terminated copy. */
 static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t *end, char **out,
                                tern_error *err) {
     TN_FAIL_IF(end - *p < 4, err, TERN_E_FORMAT, "tokenizer blob ends inside a string");
@@ -724,7 +725,7 @@ void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_sta
         .t = t, .special = special, .started = !at_start || t->kind != TN_TOK_BPE_SPM || !t->space_prefix};
 }
 
-/* How the bytes of an unfinished sequence stand: could more bytes complete it? */
+/* Tells whether more bytes could complete an unfinished sequence. */
 static bool may_complete(const uint8_t *p, size_t n) {
     static const uint8_t fill[][4] = {{0x80, 0x80, 0x80, 0x80}, {0xbf, 0xbf, 0xbf, 0xbf}};
     for (int i = 0; i < 2; i++) {

@@ -1,4 +1,5 @@
-/* text/toolcall.c - the answer as it comes: held back only as long as it may still become something else. */
+/* text/toolcall.c - reads the answer as it comes. Text is held back only as long as it may still become
+ * something else. */
 #include "base/status.h"
 #include "text/toolcall_impl.h"
 
@@ -24,7 +25,7 @@ typedef enum mode {
 
 typedef enum shape { JSON, PYTHON, MARKED_XML, MARKED_GEMMA, TO_THE_END } shape;
 
-/* A look at a text that grows: where it stands, how deep in brackets, in which quotes. */
+/* A scan looks at a text that grows: where it stands, how deep in brackets, in which quotes. */
 typedef struct scan {
     size_t at;
     int depth;
@@ -70,7 +71,7 @@ static void give(tn_answer *a, bool thought, const char *p, size_t n) {
     if (n && !a->stopped && fn && !fn(a->o.on.user, p, n)) a->stopped = true;
 }
 
-/* buf[at..end) as text or thought; blanks at its end stay unless `all`. */
+/* Gives buf[at..end) as text or thought. Blanks at its end stay unless `all`. */
 static void give_to(tn_answer *a, bool thought, size_t end, bool all) {
     size_t go = end;
     if (a->fresh)
@@ -105,7 +106,7 @@ static found begins(const tn_answer *a, size_t at, const char *word) {
     return k == len ? YES : a->ended ? NO : MAYBE;
 }
 
-/* The first of the words from `from` on: its place, or where one may begin, or the end. */
+/* Finds the first of the words from `from` on: its place, or where one may begin, or the end. */
 static found find(const tn_answer *a, size_t from, const char *const *words, int n_words, size_t *where,
                   int *which) {
     for (size_t i = from; i < a->n; i++) {
@@ -122,7 +123,7 @@ static found find(const tn_answer *a, size_t from, const char *const *words, int
     return NO;
 }
 
-/* To the bracket that closes the one at the beginning. */
+/* Scans to the bracket that closes the one at the beginning. */
 static found scan_brackets(tn_answer *a, bool python, size_t *end) {
     scan *s = &a->look;
     for (; s->at < a->n; s->at++) {
@@ -147,7 +148,7 @@ static found scan_brackets(tn_answer *a, bool python, size_t *end) {
     return MAYBE;
 }
 
-/* To `end`, which does not count between `open` and `close`. */
+/* Scans to `end`, which does not count between `open` and `close`. */
 static found scan_marked(tn_answer *a, const char *open, const char *close, const char *end, size_t *out) {
     scan *s = &a->look;
     for (; s->at < a->n; s->at++) {
@@ -243,7 +244,7 @@ static bool step_start(tn_answer *a) {
 
 /* ---- payloads -------------------------------------------------------------------------------------- */
 
-/* It is no call: text up to `end`, without another look. */
+/* Gives text up to `end`, without another look, because it is no call. */
 static bool not_a_call(tn_answer *a, size_t end) {
     a->closer = NULL;
     a->again = false;
@@ -252,7 +253,7 @@ static bool not_a_call(tn_answer *a, size_t end) {
     return true;
 }
 
-/* NAME[CALL_ID]id[ARGS]{...} and NAME{...}: the arguments alone follow a name. */
+/* Reads NAME[CALL_ID]id[ARGS]{...} and NAME{...}, where the arguments alone follow a name. */
 static bool named_payload(tn_answer *a, size_t i) {
     size_t from = i;
     while (i < a->n && is_name(a->buf[i]) && i - from < TN_CALL_NAME_MAX - 1) i++;
@@ -383,7 +384,7 @@ static bool step_behind(tn_answer *a) {
 
 static const char *const harmony_ends[] = {"<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"};
 
-/* <|start|>assistant to=functions.NAME<|channel|>commentary <|constrain|>json<|message|> */
+/* Reads <|start|>assistant to=functions.NAME<|channel|>commentary <|constrain|>json<|message|>. */
 static bool step_header(tn_answer *a) {
     static const char *const begin[] = {"<|channel|>", "<|start|>", "<|message|>", " to=", "to="};
     static const char *const message[] = {"<|message|>"};

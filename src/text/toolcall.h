@@ -33,10 +33,11 @@ typedef struct tn_answer_form {
     const char *foreign;            /* markup of calls that nobody here reads, or NULL */
 } tn_answer_form;
 
-/* template may be NULL. */
+/* Finds the form that a template teaches. template may be NULL. */
 tn_answer_form tn_answer_form_of(const char *template);
 
-/* Callbacks return false to stop; tn_answer_put does then. Texts of n bytes are given as they are certain. */
+/* Callbacks return false to stop, and tn_answer_put does so then. Texts of n bytes are given as soon as they
+ * are certain. */
 typedef struct tn_answer_events {
     bool (*on_text)(void *user, const char *text, size_t n);
     bool (*on_thought)(void *user, const char *text, size_t n);
@@ -57,23 +58,26 @@ typedef struct tn_answer tn_answer;
 
 tern_status tn_answer_open(tn_ctx *ctx, const tn_answer_options *o, tn_answer **out, tern_error *err);
 void tn_answer_close(tn_answer **a);
-/* false: a callback said so, or no memory (tn_answer_failed). */
+/* Puts text. Returns false when a callback said so, or there was no memory (tn_answer_failed). */
 bool tn_answer_put(tn_answer *a, const char *text, size_t n);
-/* Nothing follows: what is held back goes out. */
+/* Ends the answer. Nothing follows, so what is held back goes out. */
 bool tn_answer_end(tn_answer *a);
 bool tn_answer_failed(const tn_answer *a);
 size_t tn_answer_calls(const tn_answer *a);
 
 /* ---- tools ----------------------------------------------------------------------------------------- */
 
-/* Is it an array of {"type": "function", "function": {"name", ...}}? */
+/* Checks that it is an array of {"type": "function", "function": {"name", ...}}. */
 tern_status tn_tools_check(const json_t *tools, tern_error *err);
-/* The schema of one call, of `name` or, where that is NULL, of any tool. *out: free with free. */
+/* Writes the schema of one call, of `name` or, where that is NULL, of any tool. The caller frees *out with
+ * free. */
 tern_status tn_tools_schema(const json_t *tools, const char *name, tn_call_form form, char **out,
                             tern_error *err);
-/* What a model writes in front of a call, for a prompt that ends where the call is held to begin; "" for none. */
+/* Returns what a model writes in front of a call, for a prompt that ends where the call is held to begin; ""
+ * for none. */
 const char *tn_tools_prefix(tn_call_form form);
-/* messages with calls and results as plain text, and the tools in a system message in front. *out is the caller's. */
+/* Writes messages with calls and results as plain text, and the tools in a system message in front. *out is
+ * the caller's. */
 tern_status tn_tools_as_text(const json_t *messages, const json_t *tools, json_t **out, tern_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* text/toolcall_forms.c - one call as each family writes it, to a name and a JSON object. */
+/* text/toolcall_forms.c - reads one call as each family writes it, to a name and a JSON object. */
 #include "base/json.h"
 #include "text/toolcall_impl.h"
 
@@ -72,7 +72,7 @@ static bool may_call(const tn_calls *c, const char *name, size_t n) {
            (!c->tools || tn_tools_find(c->tools, name, n));
 }
 
-/* JSON, or NULL; out of memory is told apart from what is none. */
+/* Reads JSON, or returns NULL. Out of memory is told apart from what is none. */
 static json_t *load(tn_sb *b, const char *p, size_t n, size_t flags) {
     json_error_t je;
     json_t *v = json_loadb(p, n, flags | JSON_DECODE_INT_AS_REAL, &je);
@@ -80,8 +80,8 @@ static json_t *load(tn_sb *b, const char *p, size_t n, size_t flags) {
     return v;
 }
 
-/* p[0..n), JSON of an object, becomes the arguments of one more call; checked here, so that whoever asked for the text
- * can read it. */
+/* Makes p[0..n), JSON of an object, the arguments of one more call. It is checked here, so that whoever asked
+ * for the text can read it. */
 static bool add_call(tn_calls *c, const char *name, size_t n_name, const char *p, size_t n) {
     json_t *v = load(&c->text, p, n, 0);
     bool ok = json_is_object(v);
@@ -95,7 +95,7 @@ static bool add_call(tn_calls *c, const char *name, size_t n_name, const char *p
     return !c->text.failed;
 }
 
-/* All of what `read` appends, or nothing. */
+/* Appends all of what `read` appends, or nothing. */
 static bool all_or_none(tn_calls *c, bool (*read)(tn_calls *, const char *, size_t), const char *p,
                         size_t n) {
     size_t n_text = c->text.n, n_calls = c->n;
@@ -107,7 +107,7 @@ static bool all_or_none(tn_calls *c, bool (*read)(tn_calls *, const char *, size
 
 /* ---- JSON ------------------------------------------------------------------------------------------ */
 
-/* Small models write ends of lines into strings as they are. */
+/* Mends ends of lines that small models write into strings as they are. */
 static bool mend(tn_sb *out, const char *p, size_t n) {
     bool in = false;
     for (size_t i = 0; i < n; i++) {
@@ -124,7 +124,7 @@ static bool mend(tn_sb *out, const char *p, size_t n) {
     return !out->failed;
 }
 
-/* The end of the JSON value at p, which is JSON. */
+/* Finds the end of the JSON value at p, which is JSON. */
 static const char *value_end(const char *p, const char *end) {
     int depth = 0;
     for (; p < end; p++) {
@@ -148,7 +148,8 @@ static const char *blanks(const char *p, const char *end) {
     return p;
 }
 
-/* The value of a key of the object at p, which is JSON: its own text. Keys written with escapes are not found. */
+/* Finds the value of a key of the object at p, which is JSON, as its own text. Keys written with escapes are
+ * not found. */
 static bool member(const char *p, const char *end, const char *key, const char **from, const char **to) {
     size_t n = strlen(key);
     for (p = blanks(p + 1, end); p < end && *p == '"'; p = blanks(p, end)) {
@@ -206,7 +207,7 @@ static bool read_json(tn_calls *c, const char *p, size_t n) {
     return p < end && *p == ']';
 }
 
-/* As it is, and else mended. */
+/* Reads it as it is, and else mended. */
 static bool mended(tn_calls *c, bool (*read)(tn_calls *, const char *, size_t), const char *p, size_t n) {
     if (all_or_none(c, read, p, n)) return true;
     tn_sb b = {.ctx = c->text.ctx};
@@ -265,7 +266,7 @@ static int hex(const char *p, const char *end, int digits) {
     return v;
 }
 
-/* 'text' or "text" with Python's escapes. */
+/* Reads 'text' or "text" with Python's escapes. */
 static bool quoted(reader *r) {
     char q = *r->p++;
     tn_sb_add(r->out, "\"", 1);
@@ -303,7 +304,7 @@ static bool escaped(reader *r) { /* <escape>text<escape> */
     return true;
 }
 
-/* A number as JSON has it, true, false or none; for Gemma any other bare text is a string. */
+/* Reads a number as JSON has it, true, false or none. For Gemma any other bare text is a string. */
 static bool bare(reader *r) {
     static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
                                            {"true", "true"}, {"false", "false"}, {"null", "null"}};
@@ -345,7 +346,7 @@ static bool list(reader *r) {
     return r->p < r->end && *r->p++ == close;
 }
 
-/* key: value, between braces; keys are quoted, or bare for Gemma. */
+/* Reads key: value, between braces. Keys are quoted, or bare for Gemma. */
 static bool dict(reader *r) {
     r->p++;
     tn_sb_add(r->out, "{", 1);
@@ -410,7 +411,7 @@ static bool read_gemma(tn_calls *c, const char *p, size_t n) {
 
 bool tn_calls_gemma(tn_calls *c, const char *p, size_t n) { return all_or_none(c, read_gemma, p, n); }
 
-/* The name of the i-th argument, for those given by their place. */
+/* Returns the name of the i-th argument, for those given by their place. */
 static const char *argument_name(const tn_calls *c, const char *name, size_t n_name, size_t i) {
     const json_t *f = tn_tools_find(c->known, name, n_name);
     json_t *props = json_object_get(json_object_get(f, "parameters"), "properties");
@@ -419,7 +420,7 @@ static const char *argument_name(const tn_calls *c, const char *name, size_t n_n
     return it ? json_object_iter_key(it) : NULL;
 }
 
-/* name(a=1, b='x') */
+/* Reads name(a=1, b='x'). */
 static bool python_call(tn_calls *c, reader *r) {
     const char *name = r->p;
     while (r->p < r->end && is_word(*r->p)) r->p++;
@@ -503,7 +504,7 @@ bool tn_calls_code(tn_calls *c, const char *p, size_t n) {
 
 /* ---- <function=NAME><parameter=KEY> ... --------------------------------------------------------------- */
 
-/* A text where the tool says so, or where it is no JSON. */
+/* Writes a value. It is a text where the tool says so, or where it is no JSON. */
 static void xml_value(tn_sb *out, const json_t *f, const char *key, size_t n_key, const char *p, size_t n) {
     const json_t *props = json_object_get(json_object_get(f, "parameters"), "properties");
     const json_t *type = json_object_get(json_object_getn(props, key, n_key), "type");

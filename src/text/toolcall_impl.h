@@ -6,7 +6,7 @@
 
 enum { TN_CALL_NAME_MAX = 256, TN_CALL_DEPTH = 64 };
 
-/* A text that grows. Out of memory sets `failed`; what is appended afterwards is dropped. */
+/* This is a text that grows. Out of memory sets `failed`; what is appended afterwards is dropped. */
 typedef struct tn_sb {
     tn_ctx *ctx;
     char *p;
@@ -19,7 +19,7 @@ void tn_sb_put(tn_sb *b, const char *s);
 void tn_sb_json(tn_sb *b, const char *s, size_t n); /* as a JSON string */
 void tn_sb_free(tn_sb *b);
 
-/* Calls of one payload, one behind the other: name, zero, arguments, zero. */
+/* These are the calls of one payload, one behind the other: name, zero, arguments, zero. */
 typedef struct tn_calls {
     tn_sb text;
     size_t n;
@@ -27,7 +27,7 @@ typedef struct tn_calls {
     const json_t *known; /* for types of arguments */
 } tn_calls;
 
-/* Each reads p[0..n) whole and appends its calls: false, and nothing appended, when it is none. */
+/* Each reads p[0..n) whole and appends its calls. It returns false, with nothing appended, when it is none. */
 bool tn_calls_json(tn_calls *c, const char *p, size_t n); /* an object or an array of them */
 bool tn_calls_arguments(tn_calls *c, const char *name, size_t n_name, const char *p,
                         size_t n);                          /* a JSON object */
@@ -36,7 +36,7 @@ bool tn_calls_gemma(tn_calls *c, const char *p, size_t n);  /* call:f{a:1} */
 bool tn_calls_xml(tn_calls *c, const char *p, size_t n);    /* <function=f><parameter=a>... */
 bool tn_calls_code(tn_calls *c, const char *p, size_t n);   /* code for a tool named python */
 
-/* The function of a tool, by name; NULL: there is none. */
+/* Returns the function of a tool, by name, or NULL when there is none. */
 const json_t *tn_tools_find(const json_t *tools, const char *name, size_t n);
 
 #endif

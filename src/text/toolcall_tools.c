@@ -79,7 +79,8 @@ tern_status tn_tools_check(const json_t *tools, tern_error *err) {
 
 /* ---- as a schema ----------------------------------------------------------------------------------- */
 
-/* A copy of a schema that lies at `at` of a larger one: its references begin there. NULL: no memory, or too deep. */
+/* Copies a schema that lies at `at` of a larger one: its references begin there. Returns NULL when there is
+ * no memory, or when it is too deep. */
 static json_t *moved(const json_t *v, const char *at, int depth) {
     if (depth > 256) return NULL;
     if (json_is_array(v)) {
@@ -173,7 +174,7 @@ static const char *role_of(const json_t *m) {
     return r ? r : "";
 }
 
-/* The system message: what it said, and the tools. */
+/* Puts the system message: what it said, and the tools. */
 static void put_system(tn_sb *b, const json_t *own, const json_t *tools) {
     if (own && json_string_length(own)) {
         tn_sb_add(b, json_string_value(own), json_string_length(own));
@@ -189,7 +190,7 @@ static void put_system(tn_sb *b, const json_t *own, const json_t *tools) {
            "{<its arguments>}}. The user then gives you its result. Otherwise answer in words.");
 }
 
-/* A message with what it called, as its model wrote it. */
+/* Puts a message with what it called, as its model wrote it. */
 static void put_calls(tn_sb *b, const json_t *m) {
     const json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
     tn_sb_add(b, json_string_value(content), json_string_length(content));

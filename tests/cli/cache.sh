@@ -6,6 +6,7 @@ tern=$1
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 export XDG_CACHE_HOME=$tmp/cache
+unset TERN_PACK
 fail() { echo "FAILED: $*"; cat "$tmp/err" 2>/dev/null; exit 1; }
 ask() { "$tern" run -m "$tmp/m.gguf" -p "hello the world" -n 3 --temp 0 --ignore-eos --pack "$1" >"$tmp/out" 2>"$tmp/err"; }
 packages() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys; print(len(json.load(sys.stdin)))'; }
@@ -14,6 +15,8 @@ packages() { "$tern" cache ls --json 2>"$tmp/err" | python3 -c 'import json,sys;
 [ "$("$tern" cache path)" = "$tmp/cache/tern/packages" ] || fail "path"
 [ "$(packages)" = 0 ] || fail "a cache that is not there is empty"
 [ ! -e "$tmp/cache" ] || fail "looking made a folder"
+ask auto || fail "auto"
+[ ! -s "$tmp/err" ] && [ "$(packages)" = 0 ] || fail "a quantised file was packed unasked"
 ask never || fail "never"
 [ ! -s "$tmp/err" ] && [ "$(packages)" = 0 ] || fail "never made a package"
 cp "$tmp/out" "$tmp/from_file"
@@ -83,6 +86,30 @@ XDG_CACHE_HOME=$tmp/m.gguf ask now || fail "a cache that cannot be made cost the
 chmod 700 "$tmp/cache/tern/packages"
 (trap '' XFSZ; ulimit -f 16; ask now) || fail "a full disk cost the answer"
 [ "$(wc -l <"$tmp/err")" = 1 ] || fail "a full disk: not one notice"
+
+# without a word: a model in floats is packed in the background after one notice, and read from its package from then on; not
+# where the file itself was asked for
+"$tern" cache clear || fail clear
+"$tern" synth --arch tiny-llama --type f16 -o "$tmp/f.gguf" || fail "synth f16"
+plain() { "$tern" "$@" -p "hello the world" -n 3 --temp 0 --ignore-eos >"$tmp/out" 2>"$tmp/err"; }
+TERN_PACK=never plain run -m "$tmp/f.gguf" || fail "TERN_PACK=never"
+[ ! -s "$tmp/err" ] || fail "a notice with TERN_PACK=never"
+cp "$tmp/out" "$tmp/from_file"
+plain "$tmp/f.gguf" || fail "the short way"
+cmp -s "$tmp/out" "$tmp/from_file" || fail "the first answer is not the file's"
+[ "$(grep -c 'in the background' "$tmp/err")" = 1 ] || fail "no notice"
+if [ -n "${TERN_EMULATED:-}" ]; then "$tern" cache add "$tmp/f.gguf"; fi
+until [ "$(packages)" = 1 ]; do sleep 0.1; done
+plain "$tmp/f.gguf" --explain || fail "the second answer"
+grep -q "^INT8 prefill  *on" "$tmp/err" || fail "the second answer is not a package's"
+grep -q "in the background" "$tmp/err" && fail "a notice where all is there"
+echo "hello" | "$tern" chat "$tmp/f.gguf" --chat-template chatml -n 3 --temp 0 --no-store --stats >"$tmp/out" 2>"$tmp/err" || fail "chat from the package"
+plain run -m "$tmp/f.gguf" --exact --explain || fail "exact"
+grep -q "^INT8 prefill  *on" "$tmp/err" && fail "--exact read a quantised package"
+cmp -s "$tmp/out" "$tmp/from_file" || fail "--exact is not the file's answer"
+plain run -m "$tmp/f.gguf" --save-session "$tmp/session" || fail "a session of the file"
+plain run -m "$tmp/f.gguf" --load-session "$tmp/session" || fail "the file's session"
+TERN_PACK=sometimes plain run -m "$tmp/f.gguf"; [ $? = 2 ] || fail "an unknown word in TERN_PACK"
 
 "$tern" run -m "$tmp/m.gguf" -p hi -n 1 --pack sometimes 2>"$tmp/err"; [ $? = 2 ] || fail "an unknown word"
 for words in "" "add" "rm" "path x" "burn"; do

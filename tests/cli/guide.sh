@@ -91,7 +91,7 @@ for shared in ("models", "include", "examples", "tools"):
     os.symlink(f"{root}/{shared}", f"{tmp}/{shared}")
 os.symlink(os.path.dirname(tern), f"{tmp}/build")
 env = {k: v for k, v in os.environ.items() if not k.startswith(("TERN_", "XDG_", "HF_", "OLLAMA_"))}
-env.update(PATH=f"{tmp}/bin:" + env["PATH"], HOME=f"{tmp}/home")
+env.update(PATH=f"{tmp}/bin:" + env["PATH"], HOME=f"{tmp}/home", TERN_PACK="never") # a package made in the background would come at any time
 with socket.socket() as s:
     s.bind(("127.0.0.1", 0))
     port = s.getsockname()[1]

@@ -63,7 +63,7 @@ class Job:
             name, args, json_out, stdin, writes, shim_from
 
     def run(self, tern, folder, env=None, timeout=60, kill_after=None):
-        e = dict(os.environ, XDG_DATA_HOME=folder + "/data", TMPDIR=folder)
+        e = dict(os.environ, XDG_DATA_HOME=folder + "/data", XDG_CACHE_HOME=folder + "/cache", TERN_PACK="never", TMPDIR=folder)
         e.update(env or {})
         args = [a.replace("@", folder + "/") for a in self.args]
         p = subprocess.Popen([tern] + args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -77,7 +77,7 @@ static inline uint32_t tn_gmachine_step(tn_gmachine *m, uint32_t state, uint8_t 
 }
 /* Returns the state of one configuration. */
 uint32_t tn_gmachine_single(tn_gmachine *m, uint32_t node, uint32_t frame);
-/* Both return the state of some of a state's configurations: those whose node is not wide, or is. */
+/* Returns the state of some of a state's configurations: those whose node is not wide. */
 uint32_t tn_gmachine_narrow(tn_gmachine *m, uint32_t state);
 /* Returns what comes behind the end of the rule that runs over this frame. For a LOOP frame that is behind
  * its last round. */

@@ -1,0 +1,41 @@
+# TERN_MINIMAL: libtern for packages alone and tern-mini, a program that answers a prompt. Both need the C library only:
+# src/lean stands in for jansson, PCRE2 and utf8proc, and xxHash is compiled from its header.
+set(FLOORS base lean kernels sched text formats npu model package attention prefill draft engine)
+set(SOURCES)
+foreach(f ${FLOORS})
+  file(GLOB s CONFIGURE_DEPENDS src/${f}/*.c)
+  list(APPEND SOURCES ${s})
+endforeach()
+file(GLOB s CONFIGURE_DEPENDS src/text/grammar/*.c src/text/jinja/*.c)
+list(APPEND SOURCES ${s})
+# Other formats than packages, what makes packages, and what PCRE2 and SQLite are for.
+set(LEFT_OUT text/pretok text/hf formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
+             model/gguf_vocab model/catalogue engine/imports engine/storing engine/packing engine/cache engine/tokens)
+list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")
+list(REMOVE_ITEM SOURCES ${LEFT_OUT})
+include(cmake/isa.cmake)
+# AVX-512 is for machines that have room for all of tern; its kernels are as large as everything else that computes.
+list(FILTER SOURCES EXCLUDE REGEX "_avx512[a-z0-9]*\\.c$|/peak_|kernels/limits\\.c$")
+
+find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
+add_compile_definitions(TERN_MINIMAL TERN_NO_AVX512)
+add_compile_options(-ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables)
+add_link_options(-Wl,--gc-sections -Wl,--as-needed -Wl,--no-undefined)
+add_library(tern_objects OBJECT ${SOURCES})
+target_include_directories(tern_objects PUBLIC src include src/lean/include)
+target_link_libraries(tern_objects PUBLIC Threads::Threads m)
+add_library(tern SHARED)
+target_link_libraries(tern PRIVATE tern_objects)
+set_target_properties(tern PROPERTIES VERSION 0.1.0 SOVERSION 0)
+target_link_options(tern PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/tern.map)
+add_executable(tern-mini tools/mini/mini.c)
+target_link_libraries(tern-mini PRIVATE tern_objects)
+target_include_directories(tern-mini PRIVATE include)
+add_custom_command(TARGET tern-mini POST_BUILD VERBATIM
+  COMMAND bash ${CMAKE_SOURCE_DIR}/scripts/needs.sh $<TARGET_FILE:tern> $<TARGET_FILE:tern-mini>)
+add_dependencies(tern-mini tern)
+
+include(GNUInstallDirs)
+install(TARGETS tern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tern-mini RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES include/tern.h include/tern_shadow.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -1,0 +1,100 @@
+#include "engine/imports.h"
+
+#include "base/status.h"
+#include "kernels/gemm_f32.h"
+#include "model/blocks.h"
+#include "model/source.h"
+#include "quant/pack.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static tern_status open_float(tern_engine *e, const char *path, const char *scheme_name,
+                              const char *attention, bool attention_decode, tern_error *err) {
+    TN_FAIL_IF(attention && strcmp(attention, "full") && strcmp(attention, "auto"), err, TERN_E_INVALID,
+               "attention '%s' needs a package (tern pack makes one)", attention);
+    TN_FAIL_IF(attention_decode, err, TERN_E_INVALID,
+               "sparse attention when decoding needs a package (tern pack makes one)");
+    tn_float_scheme scheme = TN_FLOAT;
+    TN_FAIL_IF(
+        scheme_name && !tn_float_scheme_parse(scheme_name, &scheme), err, TERN_E_INVALID,
+        "scheme '%s' cannot run on a float model: there are float, blocks, llm-int8, group-w8a8 (tern pack "
+        "makes packages of the others)",
+        scheme_name);
+    tn_source *src = NULL;
+    tern_status st = tn_source_open(&e->ctx, path, &src, err);
+    if (st == TERN_OK && !scheme_name && tn_blocks_in_source(src)) scheme = TN_FLOAT_BLOCKS;
+    if (st == TERN_OK && scheme == TN_FLOAT_LLM_INT8 && tn_source_hparams(src)->parallel_block) {
+        st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: the llm-int8 baseline does not cover parallel blocks",
+                     path);
+    }
+    if (st == TERN_OK) st = tn_model_load(&e->ctx, e->pool, src, scheme, &e->model, err);
+    tn_source_close(&src);
+    return st;
+}
+
+/* A float model for which a device was named: its static INT8 graphs come from a package, made here and gone
+ * with the engine. */
+static tern_status open_packed(tern_engine *e, const char *path, const tern_options *o, int n_threads,
+                               tern_error *err) {
+    const char *dir = getenv("TMPDIR");
+    char name[512];
+    tn_pack_options p;
+    tn_pack_defaults(&p);
+    p.n_threads = n_threads;
+    for (int s = 0; o->scheme && s <= TN_N_SCHEMES; s++) {
+        TN_FAIL_IF(s == TN_N_SCHEMES, err, TERN_E_INVALID,
+                   "scheme '%s' runs on no device: leave the device out, or take gram, edgeflow, llm-npu, "
+                   "naive-w8a8 or smoothquant",
+                   o->scheme);
+        p.scheme = (tn_scheme)s;
+        if (!strcmp(o->scheme, tn_scheme_name(p.scheme))) break;
+    }
+    TN_FAIL_IF(snprintf(name, sizeof name, "%s/tern-XXXXXX", dir && *dir ? dir : "/tmp") >= (int)sizeof name,
+               err, TERN_E_INVALID, "TMPDIR is too long");
+    int fd = mkstemp(name);
+    TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot be made for the model's INT8 form: %s", name,
+               strerror(errno));
+    close(fd);
+    tn_log(&e->ctx, TERN_LOG_INFO,
+           "%s is packed for the device at every start; tern pack makes a package that stays", path);
+    tern_status st = tn_pack(&e->ctx, path, name, &p, NULL, err);
+    tn_pkg *pkg = NULL;
+    if (st == TERN_OK) st = tn_pkg_open(&e->ctx, name, &pkg, err);
+    unlink(name); /* what reads it has it open */
+    if (st == TERN_OK) st = tn_engine_open_package(e, name, &pkg, o, n_threads, err);
+    tn_pkg_close(&pkg);
+    tn_free(&e->ctx, e->profile_path); /* nothing stays of it */
+    e->profile_path = NULL;
+    return st;
+}
+
+tern_status tn_import_open(tern_engine *e, const char *path, const tern_options *o, int n_threads,
+                           tern_error *err) {
+    if (o->npu) return open_packed(e, path, o, n_threads, err);
+    return open_float(e, path, o->scheme, o->attention, o->attention_decode, err);
+}
+
+tern_status tn_import_estimate(tn_ctx *ctx, const char *path, tn_hparams *h, uint64_t *n_bytes,
+                               tern_error *err) {
+    tn_source *src;
+    TN_TRY(tn_source_open(ctx, path, &src, err));
+    *h = *tn_source_hparams(src);
+    *n_bytes = 0;
+    for (int layer = -1; layer < h->n_layers; layer++) {
+        for (tn_role role = 0; role < TN_W_N_ROLES; role++) {
+            int64_t rows, cols;
+            if (!tn_source_has(src, layer, role) || (h->tied && (role == TN_W_OUT || role == TN_W_OUT_B)))
+                continue;
+            tn_role_shape(h, role, &rows, &cols);
+            *n_bytes += rows == 1 ? (uint64_t)cols * sizeof(float)
+                                  : tn_panels_bytes(tn_source_panel_dtype(src, layer, role), (size_t)rows,
+                                                    (size_t)cols);
+        }
+    }
+    tn_source_close(&src);
+    return TERN_OK;
+}

@@ -1,0 +1,50 @@
+/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c, storing.c and packing.c:
+ * refusals. */
+#include "base/sized.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "engine/imports.h"
+
+static tern_status no_package(const char *path, tern_error *err) {
+    return tn_fail(err, TERN_E_UNSUPPORTED, "%s is no package, and this build of tern runs packages alone",
+                   path);
+}
+
+tern_status tn_import_open(tern_engine *e, const char *path, const tern_options *o, int n_threads,
+                           tern_error *err) {
+    (void)e, (void)o, (void)n_threads;
+    return no_package(path, err);
+}
+
+tern_status tn_import_estimate(tn_ctx *ctx, const char *path, tn_hparams *h, uint64_t *n_bytes,
+                               tern_error *err) {
+    (void)ctx, (void)h, (void)n_bytes;
+    return no_package(path, err);
+}
+
+tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err) {
+    (void)s, (void)cap_bytes;
+    TN_FAIL_IF(path, err, TERN_E_UNSUPPORTED, "%s: this build of tern has no store of conversations", path);
+    return TERN_OK;
+}
+
+void tn_storing_close(tern_session *s) { (void)s; }
+
+tern_status tn_storing_learn(tern_session *s, tern_error *err) {
+    (void)s, (void)err;
+    return TERN_OK;
+}
+
+void tn_storing_commit(tern_session *s, int32_t n_prompt) { (void)s, (void)n_prompt; }
+
+tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes) {
+    const tern_pack_options d = {.size_bytes = size_bytes};
+    return tn_sized_out(o, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_pack_options, n_threads));
+}
+
+tern_status tern_pack_sized(const char *src, const char *out, const tern_pack_options *opt,
+                            tern_pack_report *report, size_t report_bytes, tern_error *err) {
+    (void)opt, (void)report, (void)report_bytes;
+    TN_FAIL_IF(!src || !*src || !out || !*out, err, TERN_E_INVALID, "no model or no package path given");
+    return tn_fail(err, TERN_E_UNSUPPORTED, "%s: this build of tern runs packages and makes none", src);
+}
