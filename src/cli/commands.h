@@ -8,6 +8,7 @@
 
 int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
+int cmd_forget(int argc, char **argv);
 int cmd_models(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_ask(int argc, char **argv);

@@ -20,6 +20,7 @@ static const struct {
     {"serve", "answer requests over HTTP, with OpenAI's interface", cmd_serve},
     {"ask", "answer a question from your documents", cmd_ask},
     {"rag", "the documents that ask answers from", cmd_rag},
+    {"forget", "erase conversations and documents that are kept", cmd_forget},
     {"tokenize", "text to token ids and back", cmd_tokenize},
     {"eval", "perplexity and task accuracy", cmd_eval},
     {"pack", "quantise a model into a package", cmd_pack},

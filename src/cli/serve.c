@@ -38,9 +38,10 @@ static char *read_keys(const char *path) {
 int cmd_serve(int argc, char **argv) {
     model_args ma;
     model_args_defaults(&ma, TN_IN_SERVE);
-    const char *host = "127.0.0.1", *key_file = NULL, *draft = "auto", *name = NULL, *template = NULL;
+    const char *host = "127.0.0.1", *key_file = NULL, *draft = "auto", *name = NULL, *template = NULL,
+               *on_full = "stop";
     char *source = NULL;
-    int32_t port = 8080, n_ctx = 0, n_sessions = 4, max_waiting = 32;
+    int32_t port = 8080, n_ctx = 0, n_sessions = 4, max_waiting = 32, cache_mib = 2048;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         PACK_ARG(ma),
@@ -55,6 +56,10 @@ int cmd_serve(int argc, char **argv) {
         {"sessions", 0, "N", ARG_INT, &n_sessions, 1, 256,
          "conversations kept in memory for their next turn (default 4)"},
         {"queue", 0, "N", ARG_INT, &max_waiting, 1, 1000, "requests that may wait (default 32)"},
+        {"cache-size", 0, "MIB", ARG_INT, &cache_mib, 0, 1 << 20,
+         "conversations kept on disk for their next turn, also after a restart; 0 = none (default 2048)"},
+        {"on-full", 0, "shift|stop", ARG_STR, &on_full, 0, 0,
+         "a conversation beyond the context: its oldest turns leave, or it is refused (default stop)"},
         TEMPLATE_ARG(template),
         {"draft", 0, "LIST", ARG_STR, &draft, 0, 0,
          "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, model:FILE (default auto)"},
@@ -65,6 +70,9 @@ int cmd_serve(int argc, char **argv) {
     const char *words[1];
     int rc = args_parse(&cmd, argc, argv, words);
     if (rc >= 0) return rc;
+    bool shift = !strcmp(on_full, "shift");
+    if (!shift && strcmp(on_full, "stop"))
+        return usage_error(&cmd, "--on-full %s: want shift or stop", on_full);
     char *keys = NULL;
     if (!prompt_template(template, &source)) return EXIT_FAILED;
     if (key_file && !(keys = read_keys(key_file))) {
@@ -96,7 +104,9 @@ int cmd_serve(int argc, char **argv) {
                            .n_sessions = n_sessions,
                            .max_waiting = max_waiting,
                            .draft = draft,
-                           .chat_template = source};
+                           .chat_template = source,
+                           .cache_bytes = (uint64_t)cache_mib << 20,
+                           .shift = shift};
     rc = EXIT_FAILED;
     if (tn_queue_open(&qo, &q, &err) != TERN_OK) {
         failed(&err);
@@ -104,6 +114,11 @@ int cmd_serve(int argc, char **argv) {
                TERN_OK) {
         failed(&err);
     } else {
+        if (tn_queue_cache_folder(q))
+            fprintf(
+                stderr,
+                "tern keeps conversations in %s (--cache-size 0: nowhere; tern forget --all erases them)\n",
+                tn_queue_cache_folder(q));
         fprintf(stderr, "tern serves %s on http://%s:%d\n", qo.model, host, tn_http_port(h));
         wait_for_end(&ends);
         rc = EXIT_OK;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 char *store_path(const char *given) {
     tn_ctx ctx;
@@ -18,11 +19,18 @@ char *store_path(const char *given) {
     return copy;
 }
 
+bool history_path(char *out, size_t cap) {
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    if (state && *state) return snprintf(out, cap, "%s/tern-history", state) < (int)cap;
+    return home && *home && snprintf(out, cap, "%s/.tern_history", home) < (int)cap;
+}
+
 int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
                         tern_session **out) {
     tern_error err;
     char *path = none ? NULL : store_path(given);
     if (!none && !path) return EXIT_FAILED;
+    bool is_new = path && access(path, F_OK) && isatty(STDERR_FILENO);
     so->store = path;
     tern_status st = tern_session_open(e, so, out, &err);
     if (st != TERN_OK && path && !given) { /* whatever is wrong with it, it is not what was asked for */
@@ -31,6 +39,11 @@ int open_stored_session(tern_engine *e, tern_session_options *so, const char *gi
         st = tern_session_open(e, so, out, &without);
         if (st == TERN_OK) fprintf(stderr, "tern: nothing is stored: %s\n", shown(err.message));
     }
+    if (st == TERN_OK && is_new && so->store) /* told once, to a person */
+        fprintf(stderr,
+                "tern: what is asked and answered is kept in %s, on this machine alone, to answer quicker "
+                "(--no-store: not; tern forget erases)\n",
+                shown(path));
     so->store = NULL;
     free(path);
     return st == TERN_OK ? -1 : failed(&err);

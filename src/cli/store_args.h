@@ -22,6 +22,9 @@ int open_stored_session(tern_engine *e, tern_session_options *so, const char *gi
  * there is no such place. The caller frees it with free(). */
 char *store_path(const char *given);
 
+/* The lines typed in chat: $XDG_STATE_HOME/tern-history or ~/.tern_history. false: there is no such place. */
+bool history_path(char *out, size_t cap);
+
 /* This is for a store that is used without an engine: notices go to standard error. */
 void store_ctx(tn_ctx *ctx);
 

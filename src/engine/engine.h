@@ -100,6 +100,11 @@ void tn_profile_save(const tern_engine *e, const tn_step_profile *p);
  * more. */
 bool tn_profile_put(const tern_engine *e, const json_t *j);
 
+/* The tokens of a saved session that this one could load: malloc'ed. TERN_E_FORMAT: damaged as far as can be seen.
+ * TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */
+tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
+                            tern_error *err);
+
 /* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the
  * text becomes. */
 static inline bool tn_session_rope_long(const tern_session *s) {

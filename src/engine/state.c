@@ -137,6 +137,57 @@ tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_e
     return TERN_OK;
 }
 
+/* The head of a file that this session can load. */
+static tern_status get_head(stream *st, const tern_session *s, const char *path, state_head *out,
+                            tern_error *err) {
+    const tn_model *m = s->e->model;
+    state_head head;
+    get(st, &head, sizeof head);
+    *out = head;
+    TN_FAIL_IF(st->failed || memcmp(head.magic, MAGIC, sizeof head.magic), err, TERN_E_FORMAT,
+               "%s: not a saved session", path);
+    TN_FAIL_IF(head.version != 1, err, TERN_E_UNSUPPORTED,
+               "%s: saved by another version (format %u, this one reads 1)", path, head.version);
+    TN_FAIL_IF(head.fingerprint != m->fingerprint || head.n_layers != m->h.n_layers ||
+                   head.n_kv_heads != m->h.n_kv_heads || head.d_head != m->h.d_head ||
+                   head.n_vocab != m->h.n_vocab,
+               err, TERN_E_INVALID, "%s: saved with another model", path);
+    /* else its keys are rotated by the other factors */
+    TN_FAIL_IF(head.rope_long != (uint32_t)tn_session_rope_long(s), err, TERN_E_INVALID,
+               "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens",
+               path, head.rope_long ? "long" : "short", head.rope_long ? "more" : "no more",
+               m->h.rope_orig_ctx);
+    TN_FAIL_IF(head.n_tok < 0 || head.n_tok > s->n_ctx, err, TERN_E_LIMIT,
+               "%s: holds %d tokens, this session has room for %d", path, head.n_tok, s->n_ctx);
+    return TERN_OK;
+}
+
+tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
+                            tern_error *err) {
+    struct stat sb;
+    *tokens = NULL;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
+    stream st = {.f = fdopen(fd, "rb"), .hash = XXH64_createState()};
+    state_head head = {0};
+    tern_status rc = TERN_OK;
+    if (!st.f || !st.hash) rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
+    if (rc == TERN_OK) rc = get_head(&st, s, path, &head, err);
+    if (rc == TERN_OK && !(*tokens = malloc(((size_t)head.n_tok + 1) * sizeof **tokens)))
+        rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
+    if (rc == TERN_OK) get(&st, *tokens, (size_t)head.n_tok * sizeof **tokens);
+    if (rc == TERN_OK && st.failed) {
+        free(*tokens);
+        *tokens = NULL;
+        rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated", path);
+    }
+    *n = head.n_tok;
+    if (st.f) fclose(st.f);
+    else close(fd);
+    if (st.hash) XXH64_freeState(st.hash);
+    return rc;
+}
+
 tern_status tern_session_load(tern_session *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
     const tn_model *m = s->e->model;
@@ -152,26 +203,7 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
         goto out;
     }
     XXH64_reset(st.hash, 0);
-    get(&st, &head, sizeof head);
-    if (st.failed || memcmp(head.magic, MAGIC, sizeof head.magic)) {
-        rc = tn_fail(err, TERN_E_FORMAT, "%s: not a saved session", path);
-    } else if (head.version != 1) {
-        rc = tn_fail(err, TERN_E_UNSUPPORTED, "%s: saved by another version (format %u, this one reads 1)",
-                     path, head.version);
-    } else if (head.fingerprint != m->fingerprint || head.n_layers != m->h.n_layers ||
-               head.n_kv_heads != m->h.n_kv_heads || head.d_head != m->h.d_head ||
-               head.n_vocab != m->h.n_vocab) {
-        rc = tn_fail(err, TERN_E_INVALID, "%s: saved with another model", path);
-    } else if (head.rope_long !=
-               (uint32_t)tn_session_rope_long(s)) { /* its keys are rotated by the other factors */
-        rc = tn_fail(
-            err, TERN_E_INVALID,
-            "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens", path,
-            head.rope_long ? "long" : "short", head.rope_long ? "more" : "no more", m->h.rope_orig_ctx);
-    } else if (head.n_tok < 0 || head.n_tok > s->n_ctx) {
-        rc = tn_fail(err, TERN_E_LIMIT, "%s: holds %d tokens, this session has room for %d", path, head.n_tok,
-                     s->n_ctx);
-    }
+    rc = get_head(&st, s, path, &head, err);
     if (rc != TERN_OK) goto out;
     if (s->pipeline) tn_pipeline_forget(s->pipeline);
     tn_session_truncate(s, 0); /* from here on the old contents are gone */

@@ -198,6 +198,39 @@ static tern_status chat_ids(tn_job *j, const tern_engine *e, tern_error *err) {
     return st;
 }
 
+/* The first message of a user behind `from`, but not the last message; 0: there is none. */
+static size_t next_turn(const json_t *messages, size_t from) {
+    for (size_t i = from + 1; i + 1 < json_array_size(messages); i++) {
+        const char *role = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+        if (role && !strcmp(role, "user")) return i;
+    }
+    return 0;
+}
+
+/* Oldest turns leave until the prompt leaves a quarter of the context to the answer; by halves of what is too much, so
+ * that the cut stays where it is for some turns. */
+static tern_status shift(tn_job *j, const tern_engine *e, tern_error *err) {
+    size_t n_ctx = (size_t)tn_queue_opts(j->q)->n_ctx, most = n_ctx - n_ctx / 4, wanted = n_ctx / 2;
+    json_t *all = j->r.messages;
+    const char *role = json_string_value(json_object_get(json_array_get(all, 0), "role"));
+    size_t sys = role && !strcmp(role, "system");
+    if (j->n_ids <= most) return TERN_OK;
+    for (size_t cut = next_turn(all, sys), block = 0; cut; cut = next_turn(all, cut)) {
+        if (cut / 8 == block && next_turn(all, cut)) continue; /* eight messages at a time */
+        block = cut / 8;
+        json_t *rest = json_array();
+        for (size_t i = 0; i < json_array_size(all); i++)
+            if (i < sys || i >= cut) tn_json_append(&rest, json_incref(json_array_get(all, i)));
+        TN_FAIL_IF(!rest, err, TERN_E_MEMORY, "no memory for the request");
+        j->r.messages = rest;
+        tern_status st = chat_ids(j, e, err);
+        j->r.messages = all;
+        json_decref(rest);
+        if (st != TERN_OK || j->n_ids <= wanted) return st;
+    }
+    return TERN_OK;
+}
+
 /* The markup in front of a call that must come, where the model would have written it. */
 static tern_status put_prefix(tn_job *j, const tern_engine *e, tern_error *err) {
     const char *p = tn_tools_prefix(j->form.calls);
@@ -217,6 +250,7 @@ static tern_status open_chat(tn_job *j, const tern_engine *e, tern_error *err) {
     TN_FAIL_IF(r->tools && j->form.foreign, err, TERN_E_UNSUPPORTED,
                "the model writes calls of tools in a form that is not read (%s)", j->form.foreign);
     TN_TRY(chat_ids(j, e, err));
+    if (tn_queue_opts(j->q)->shift) TN_TRY(shift(j, e, err));
     j->thinking = j->form.think && tn_prompt_ends_with(t, j->ids, j->n_ids, j->form.think);
     if (r->forced) {
         tn_call_form form = j->form.knows_tools ? j->form.calls : TN_CALLS_GENERIC;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "server/answering.h"
+#include "server/checkpoints.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ struct tn_queue {
     slot *slots;              /* [n_sessions], the worker's */
     uint64_t clock;
     tern_session *embedder; /* the worker's, or NULL */
+    tn_checkpoints *kept;   /* the worker's, or NULL */
 };
 
 /* ---- jobs ----------------------------------------------------------------------------------------- */
@@ -93,33 +95,67 @@ void tn_queue_unlock(tn_queue *q) { pthread_mutex_unlock(&q->mu); }
 
 /* ---- the worker ------------------------------------------------------------------------------------ */
 
-/* Chooses the session that shares most with the prompt, else an unused one, else the one used longest ago. */
-static tern_status slot_for(tn_queue *q, const tn_job *j, slot **out, tern_error *err) {
-    slot *best = NULL, *oldest = &q->slots[0], *unused = NULL;
-    size_t most = 0;
+static size_t shared(const tern_session *s, const int32_t *ids, size_t n) {
+    size_t k = 0;
+    while (k < n && k < (size_t)s->n_tok && s->tokens[k] == ids[k]) k++;
+    return k;
+}
+
+static tern_status open_slot(tn_queue *q, slot *k, tern_error *err) {
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = q->o.n_ctx;
+    so.draft = q->o.draft;
+    return tern_session_open(q->o.e, &so, &k->s, err);
+}
+
+/* An unused slot, else the one used longest ago, whose conversation goes to disk. Not `but`, unless it is the only one. */
+static tern_status free_slot(tn_queue *q, const slot *but, slot **out, tern_error *err) {
+    slot *oldest = NULL;
     for (int32_t i = 0; i < q->o.n_sessions; i++) {
         slot *k = &q->slots[i];
+        if (k == but) continue;
         if (!k->s) {
-            unused = unused ? unused : k;
-            continue;
+            *out = k;
+            return open_slot(q, k, err);
         }
-        size_t same = 0;
-        while (same < j->n_ids && same < (size_t)k->s->n_tok && k->s->tokens[same] == j->ids[same]) same++;
-        /* a few tokens in common are not worth another's conversation */
-        bool worth = same >= WORTH_TOK || same + 1 >= j->n_ids || same == (size_t)k->s->n_tok;
-        if (same > most && worth) most = same, best = k;
-        if (!oldest->s || k->used < oldest->used) oldest = k;
+        if (!oldest || k->used < oldest->used) oldest = k;
     }
-    if (!best) best = unused ? unused : oldest;
-    if (!best->s) {
-        tern_session_options so;
-        tern_session_options_defaults(&so);
-        so.n_ctx = q->o.n_ctx;
-        so.draft = q->o.draft;
-        TN_TRY(tern_session_open(q->o.e, &so, &best->s, err));
+    *out = oldest ? oldest : (slot *)(uintptr_t)but;
+    if (q->kept) tn_checkpoints_save(q->kept, (*out)->s);
+    return TERN_OK;
+}
+
+/* A session that begins as the prompt does: the one in memory that shares most with it, unless the disk knows more. One
+ * whose conversation went on otherwise keeps it: the common part is copied. */
+static tern_status slot_for(tn_queue *q, const tn_job *j, slot **out, tern_error *err) {
+    slot *best = NULL;
+    size_t most = 0, which = 0, on_disk = 0;
+    for (int32_t i = 0; i < q->o.n_sessions; i++) {
+        slot *k = &q->slots[i];
+        size_t same = k->s ? shared(k->s, j->ids, j->n_ids) : 0;
+        if (!same || (!tn_state_truncates(&k->s->state) && same < (size_t)k->s->n_tok)) continue;
+        if (same > most) most = same, best = k;
     }
-    best->used = ++q->clock;
-    *out = best;
+    if (q->kept)
+        on_disk = tn_checkpoints_match(q->kept, j->ids, j->n_ids, !tn_state_truncates(&q->slots[0].s->state),
+                                       &which);
+    slot *k = best;
+    tern_status st = TERN_OK;
+    if (on_disk >= most + TN_CHECKPOINT_LEAST) {
+        st = free_slot(q, NULL, &k, err);
+        /* what was saved just now may have moved the entries */
+        if (st == TERN_OK && tn_checkpoints_match(q->kept, j->ids, j->n_ids, false, &which) >= on_disk)
+            (void)tn_checkpoints_load(q->kept, which, k->s);
+    } else {
+        /* a few tokens in common are not worth a copy */
+        bool worth = best && (most >= WORTH_TOK || most + 1 >= j->n_ids || most == (size_t)best->s->n_tok);
+        if (!worth || (size_t)best->s->n_tok > most + WORTH_TOK) st = free_slot(q, best, &k, err);
+        if (st == TERN_OK && worth && k != best) st = tern_session_copy(k->s, best->s, err);
+    }
+    if (st != TERN_OK) return st;
+    k->used = ++q->clock;
+    *out = k;
     return TERN_OK;
 }
 
@@ -133,9 +169,8 @@ static tern_status answer(tn_queue *q, tn_job *j, double *prefill_s, tern_error 
     slot *k;
     TN_TRY(slot_for(q, j, &k, err));
     tern_session *s = k->s;
-    while (j->n_cached + 1 < j->n_ids && j->n_cached < (size_t)s->n_tok &&
-           s->tokens[j->n_cached] == j->ids[j->n_cached])
-        j->n_cached++; /* the last token is evaluated again, for what follows it */
+    j->n_cached =
+        shared(s, j->ids, j->n_ids - 1); /* the last token is evaluated again, for what follows it */
     tn_session_truncate(s, (int32_t)j->n_cached);
     j->n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
     tern_generate_options o;
@@ -329,18 +364,19 @@ tern_status tn_queue_open(const tn_queue_options *o, tn_queue **out, tern_error 
     pthread_mutex_init(&q->mu, NULL);
     pthread_cond_init(&q->work, NULL);
     /* the first session now: what is wrong with the model or the context is told at the start */
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = o->n_ctx;
-    so.draft = o->draft;
-    tern_status st = tern_session_open(o->e, &so, &slots[0].s, err);
+    tern_status st = open_slot(q, &slots[0], err);
     if (st == TERN_OK) q->o.n_ctx = tern_session_capacity(slots[0].s);
+    tern_error why;
+    if (st == TERN_OK && o->cache_bytes &&
+        tn_checkpoints_open(slots[0].s, o->cache_bytes, &q->kept, &why) != TERN_OK)
+        tn_log((tn_ctx *)&o->e->ctx, TERN_LOG_WARN, "conversations are kept in memory only: %s", why.message);
     if (st == TERN_OK && pthread_create(&q->worker, NULL, work, q))
         st = tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
     if (st == TERN_OK) {
         *out = q;
         return TERN_OK;
     }
+    tn_checkpoints_close(&q->kept);
     tern_session_close(&slots[0].s);
     free(slots);
     free(q);
@@ -363,7 +399,11 @@ void tn_queue_close(tn_queue **pq) {
     *pq = NULL;
     tn_queue_stop(q);
     pthread_join(q->worker, NULL);
-    for (int32_t i = 0; i < q->o.n_sessions; i++) tern_session_close(&q->slots[i].s);
+    for (int32_t i = 0; i < q->o.n_sessions; i++) {
+        if (q->kept && q->slots[i].s) tn_checkpoints_save(q->kept, q->slots[i].s);
+        tern_session_close(&q->slots[i].s);
+    }
+    tn_checkpoints_close(&q->kept);
     tern_session_close(&q->embedder);
     pthread_mutex_destroy(&q->mu);
     pthread_cond_destroy(&q->work);
@@ -372,6 +412,10 @@ void tn_queue_close(tn_queue **pq) {
 }
 
 const tn_queue_options *tn_queue_opts(const tn_queue *q) { return &q->o; }
+
+const char *tn_queue_cache_folder(const tn_queue *q) {
+    return q->kept ? tn_checkpoints_folder(q->kept) : NULL;
+}
 
 tn_queue_counts tn_queue_count(tn_queue *q) {
     pthread_mutex_lock(&q->mu);

@@ -63,6 +63,8 @@ typedef struct tn_queue_options {
     int32_t n_ctx, n_sessions, max_waiting;
     const char *draft;
     const char *chat_template; /* its source, or NULL: the model's */
+    uint64_t cache_bytes;      /* of conversations on disk; 0: none */
+    bool shift;                /* the oldest turns of a conversation that is too long leave it */
 } tn_queue_options;
 
 typedef struct tn_queue_counts {
@@ -78,6 +80,8 @@ void tn_queue_stop(tn_queue *q);
 /* Stops, and waits until all is answered. Every job must have been left. */
 void tn_queue_close(tn_queue **q);
 const tn_queue_options *tn_queue_opts(const tn_queue *q);
+/* Where conversations are kept; NULL: nowhere. */
+const char *tn_queue_cache_folder(const tn_queue *q);
 tn_queue_counts tn_queue_count(tn_queue *q);
 
 /* Takes the request, also on failure. It fails with TERN_E_LIMIT when too many wait or the prompt is too

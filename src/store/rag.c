@@ -179,6 +179,30 @@ static tern_status document_text(indexer *x, const char *path, const char *bytes
     return st;
 }
 
+tern_status tn_rag_file_text(tn_ctx *ctx, const char *path, size_t max_bytes, char **out, size_t *n,
+                             tern_error *err) {
+    indexer x = {.ctx = ctx, .max_file_bytes = max_bytes};
+    char *real = realpath(path, NULL), *bytes = NULL;
+    int fd = real ? open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    struct stat info;
+    const char *why = NULL;
+    size_t n_bytes;
+    bool late;
+    tern_status st = TERN_OK;
+    *out = NULL;
+    if (fd < 0 || fstat(fd, &info)) st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode)) st = tn_fail(err, TERN_E_IO, "%s: it is no ordinary file", path);
+    else if ((uint64_t)info.st_size > max_bytes)
+        st = tn_fail(err, TERN_E_LIMIT, "%s: it has more than %zu bytes", path, max_bytes);
+    if (st == TERN_OK) st = read_all(ctx, fd, max_bytes, 0, &bytes, &n_bytes, &late, err);
+    if (st == TERN_OK) st = document_text(&x, real, bytes, n_bytes, out, n, &why, err);
+    if (st == TERN_OK && why) st = tn_fail(err, TERN_E_UNSUPPORTED, "%s: %s", path, why);
+    if (fd >= 0) close(fd);
+    tn_free(ctx, bytes);
+    free(real);
+    return st;
+}
+
 /* Drops the passages of the documents that the query `which` gives. They go from the index first, which needs
  * their text for that. The query's ?1 is key, or path where that is given. */
 static tern_status drop_passages(tn_store *s, const char *which, int64_t key, const char *path,

@@ -46,6 +46,10 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
 /* Gives the document's id in the store, for tn_store_quoting, or 0 when it is not in the index. */
 tern_status tn_rag_id(tn_store *s, const char *path, int64_t *id, tern_error *err);
 
+/* The text of a file, as an index would read it, without one. *out is zero-terminated; free with tn_free. */
+tern_status tn_rag_file_text(tn_ctx *ctx, const char *path, size_t max_bytes, char **out, size_t *n,
+                             tern_error *err);
+
 typedef struct tn_rag_document {
     const char *path;                   /* borrowed during the callback */
     int64_t n_passages, n_bytes, added; /* added: seconds since 1970 */

@@ -371,6 +371,40 @@ tern_status tn_store_forget(tn_store *s, tern_error *err) {
                    "forget", err);
 }
 
+tern_status tn_store_erase(tn_store *s, int64_t id, int64_t *n, tern_error *err) {
+    int64_t none;
+    TN_TRY(tn_store_begin(s, err));
+    tern_status st = id ? get_int(s, "DELETE FROM sequence WHERE id = ?", &id, 1, &none, NULL, err)
+                        : run_sql(s, "DELETE FROM sequence", "forget", err);
+    *n = sqlite3_changes64(s->db);
+    if (st == TERN_OK)
+        st = run_sql(
+            s, "DELETE FROM quote WHERE sequence NOT IN (SELECT id FROM sequence); DELETE FROM recalled",
+            "forget", err);
+    if (st == TERN_OK && !id && !s->vocab) st = run_sql(s, "DELETE FROM vocab", "forget", err);
+    if (st == TERN_OK) st = tn_store_commit(s, err);
+    else tn_store_rollback(s);
+    return st == TERN_OK ? tn_store_shrink(s, err) : st;
+}
+
+tern_status tn_store_list(tn_store *s, bool (*fn)(void *, const tn_store_sequence *), void *user,
+                          tern_error *err) {
+    sqlite3_stmt *q;
+    int rc;
+    TN_TRY(prepare(s, "SELECT id, n_bytes, created, kind FROM sequence ORDER BY used DESC", &q, err));
+    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
+        const tn_store_sequence one = {.id = sqlite3_column_int64(q, 0),
+                                       .n_tokens = sqlite3_column_int64(q, 1) / (int64_t)sizeof(int32_t),
+                                       .created = sqlite3_column_int64(q, 2),
+                                       .kind =
+                                           sqlite3_column_int(q, 3) ? TN_SEQUENCE_CORPUS : TN_SEQUENCE_CHAT};
+        if (!fn(user, &one)) break;
+    }
+    tern_status st = rc == SQLITE_ROW || rc == SQLITE_DONE ? TERN_OK : tn_store_failed(s, "read it", err);
+    sqlite3_finalize(q);
+    return st;
+}
+
 static tern_status write_quotes(tn_store *s, int64_t sequence, tern_error *err) {
     for (size_t i = 0; i < s->n_quoted; i++) {
         int64_t args[] = {s->quoted[i], sequence}, none;

@@ -66,6 +66,18 @@ tern_status tn_store_quoting(tn_store *s, const int64_t *documents, size_t n, te
  * noted which document a sequence quotes, and what models said. */
 tern_status tn_store_forget(tn_store *s, tern_error *err);
 
+/* Erase sequences and what models said, from the bytes of the file: the one with this id, or all of them (0), and then the
+ * vocabularies too. *n gets how many went. */
+tern_status tn_store_erase(tn_store *s, int64_t id, int64_t *n, tern_error *err);
+
+typedef struct tn_store_sequence {
+    int64_t id, n_tokens, created; /* seconds since 1970 */
+    tn_sequence_kind kind;
+} tn_store_sequence;
+/* Sequences of all vocabularies, most recently used first; false stops. */
+tern_status tn_store_list(tn_store *s, bool (*fn)(void *user, const tn_store_sequence *q), void *user,
+                          tern_error *err);
+
 /* Gives sequences of the vocabulary, most recently used first, until max_tokens are given. The last one is
  * cut at its front, so that its end is kept. The callback borrows ids and returns false to stop. */
 tern_status tn_store_each(tn_store *s, size_t max_tokens,

@@ -11,19 +11,24 @@ import tempfile
 import threading
 
 TERN, MODEL = sys.argv[1:3]
+CACHE = tempfile.TemporaryDirectory()
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 
 
 class Server:
     def __init__(self, *options):
         self.p = subprocess.Popen([TERN, "serve", "-m", MODEL, "--port", "0", "-t", "2", *options], stderr=subprocess.PIPE, text=True)
         self.port = None
+        self.lines = []
         for line in self.p.stderr:
+            self.lines.append(line)
             m = re.search(r"http://[0-9.]+:(\d+)", line)
             if m:
                 self.port = int(m.group(1))
                 break
         assert self.port, "the server did not start"
-        threading.Thread(target=self.p.stderr.read, daemon=True).start()
+        self.reader = threading.Thread(target=lambda: self.lines.extend(self.p.stderr), daemon=True)
+        self.reader.start()
 
     def ask(self, method, path, body=None, headers={}):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
@@ -55,6 +60,7 @@ class Server:
     def stop(self):
         self.p.send_signal(signal.SIGTERM)
         assert self.p.wait(60) == 0, "exit status %d" % self.p.returncode
+        self.reader.join()
 
 
 def same(got, want, what):
@@ -277,6 +283,87 @@ def thinking():
     s.stop()
 
 
+def kept():
+    """Conversations on disk: found after a restart, the same text, damaged ones told and forgotten, the limit held."""
+    folder = os.path.join(CACHE.name, "tern/prefixes")
+    system = {"role": "system", "content": "You tell stories about " + ", ".join("animal %d" % i for i in range(40)) + "."}
+
+    def turn(s, who, more=[]):
+        return s.json("/v1/chat/completions", {"messages": [system, {"role": "user", "content": "I am %d. " % who + "Tell me something about my day. " * 6}] + more, "max_tokens": 24, "temperature": 0})[1]
+
+    def ids(r):
+        return r["usage"]["prompt_tokens"], r["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    for name in os.listdir(folder):
+        os.unlink(os.path.join(folder, name))
+    s = Server("--sessions", "2", "-c", "2048")
+    first = [turn(s, i) for i in range(8)]
+    n, hit = ids(first[1])
+    assert hit > 100, ("the system prompt is shared", n, hit)
+    more = [[r["choices"][0]["message"], {"role": "user", "content": "And then?"}] for r in first]
+    second = [turn(s, i, more[i]) for i in range(8)]  # eight conversations, two sessions: the others come from disk
+    for a, b in zip(first, second):
+        assert ids(b)[1] >= ids(a)[0], (ids(a), ids(b))
+    s.stop()
+    files = os.listdir(folder)
+    assert len(files) == 8 and all(os.stat(os.path.join(folder, f)).st_mode & 0o777 == 0o600 for f in files), files
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+    s = Server("--sessions", "2", "-c", "2048")  # after a restart: all but the new tokens is known, the text is the same
+    r = turn(s, 3, more[3])
+    same(r["choices"], second[3]["choices"], "the text after a restart")
+    same(ids(r)[1], ids(r)[0] - 1, "known after a restart")
+    plain = Server("--cache-size", "0", "-c", "2048")
+    same(turn(plain, 3, more[3])["choices"], r["choices"], "the text without a cache")
+    plain.stop()
+    s.stop()
+    for f in files:  # damage in the state: found by the checksum when it is loaded; in the head: at the start
+        path = os.path.join(folder, f)
+        if os.path.exists(path):
+            with open(path, "r+b") as out:
+                out.seek(-1000, 2)
+                out.write(b"\xff" * 8)
+    with open(os.path.join(folder, "0123456789abcdef.session"), "wb") as out:
+        out.write(b"nonsense")
+    open(os.path.join(folder, "mine.txt"), "w").write("x")
+    s = Server("--sessions", "2", "-c", "2048")
+    r = turn(s, 5, more[5])
+    same(r["choices"], second[5]["choices"], "the text beside damaged entries")
+    assert sum("a kept conversation is lost" in x for x in s.lines) >= 2, s.lines
+    s.stop()
+    s = Server("--sessions", "1", "-c", "2048", "--cache-size", "1")  # one MiB holds no conversation of this model, or few
+    for i in range(4):
+        turn(s, i)
+    s.stop()
+    assert sum(os.stat(os.path.join(folder, f)).st_size for f in os.listdir(folder)) <= 1 << 20
+    s = Server("--sessions", "1", "-c", "2048")
+    turn(s, 1)
+    s.stop()
+    assert any(f.endswith(".session") for f in os.listdir(folder))
+    r = subprocess.run([TERN, "forget", "--all"], capture_output=True, text=True, env=dict(os.environ, XDG_DATA_HOME=CACHE.name, XDG_STATE_HOME=CACHE.name))
+    assert r.returncode == 0 and "of the server" in r.stdout, r
+    same(os.listdir(folder), ["mine.txt"], "nothing else is touched")
+
+
+def too_long():
+    """A conversation beyond the context: refused, or its oldest turns leave."""
+    talk = [{"role": "system", "content": "Be brief."}]
+    for i in range(30):
+        talk += [{"role": "user", "content": "Question %d, asked at some length." % i}, {"role": "assistant", "content": "Answer %d." % i}]
+    ask = {"messages": talk + [{"role": "user", "content": "The last question."}], "max_tokens": 8, "temperature": 0}
+    s = Server("-c", "256", "--cache-size", "0")
+    status, r = s.json("/v1/chat/completions", ask)
+    assert status == 400 and "the context 256" in r["error"]["message"], r
+    s.stop()
+    s = Server("-c", "256", "--cache-size", "0", "--on-full", "shift")
+    status, r = s.json("/v1/chat/completions", ask)
+    assert status == 200 and 64 < r["usage"]["prompt_tokens"] <= 192, r
+    ask["messages"] += [r["choices"][0]["message"], {"role": "user", "content": "One more."}]
+    u = s.json("/v1/chat/completions", ask)[1]["usage"]
+    assert u["prompt_tokens_details"]["cached_tokens"] > 64, u  # the cut stayed where it was
+    same(s.json("/v1/chat/completions", dict(ask, messages=[{"role": "user", "content": "word " * 400}]))[0], 400, "one question too long")
+    s.stop()
+
+
 def shutdown():
     """Who waits when the server ends is told so: 503, not as if the client had left."""
     s = Server()
@@ -417,6 +504,10 @@ for check in (completions, chat, structured, tools, alternatives, messages, embe
 server.stop()
 thinking()
 print("thinking ok", flush=True)
+kept()
+print("kept ok", flush=True)
+too_long()
+print("too_long ok", flush=True)
 shutdown()
 print("shutdown ok", flush=True)
 keys()

@@ -1,0 +1,179 @@
+/* cli/chat_talk.c - turns: what goes into the context, what leaves it when it is full. */
+#include "cli/chat_talk.h"
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cli/output.h"
+#include "cli/prompt.h"
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void chat_pop(chat *c, size_t n) {
+    while (n-- && c->n_msgs) free((char *)c->msgs[--c->n_msgs].content);
+    if (c->n_left > c->n_msgs) c->n_left = c->n_msgs;
+}
+
+bool chat_push(chat *c, const char *role, const char *content) {
+    if (c->n_msgs == CHAT_MESSAGES)
+        return failed_text("this conversation has %d messages, the most it can have: /clear starts anew",
+                           CHAT_MESSAGES),
+               false;
+    char *copy = strdup(content);
+    if (!copy) return failed_text("no memory for a message"), false;
+    c->msgs[c->n_msgs++] = (tern_message){role, copy};
+    return true;
+}
+
+static size_t first_turn(const chat *c) { return c->n_msgs && !strcmp(c->msgs[0].role, "system"); }
+
+/* What was typed and answered, one behind the other. */
+static int32_t *plain_ids(const chat *c, size_t from, size_t *n_ids) {
+    size_t n = 1, at = 0;
+    for (size_t i = from; i < c->n_msgs; i++) n += strlen(c->msgs[i].content) + 1;
+    char *text = malloc(n);
+    if (!text) return failed_text("no memory for the prompt"), NULL;
+    for (size_t i = from; i < c->n_msgs; i++) {
+        size_t len = strlen(c->msgs[i].content);
+        memcpy(text + at, c->msgs[i].content, len);
+        at += len;
+        if (i + 1 < c->n_msgs && strcmp(c->msgs[i].role, "user")) text[at++] = '\n';
+    }
+    int32_t *ids = prompt_ids(c->e, text, at, false, n_ids);
+    free(text);
+    return ids;
+}
+
+/* The messages that are in the context, as a prompt. */
+static int32_t *render_ids(const chat *c, size_t *n_ids) {
+    size_t sys = first_turn(c);
+    if (c->plain) return plain_ids(c, sys + c->n_left, n_ids);
+    tern_message *in = malloc((c->n_msgs + 1) * sizeof *in);
+    if (!in) return failed_text("no memory for the prompt"), NULL;
+    size_t n = 0;
+    if (sys) in[n++] = c->msgs[0];
+    for (size_t i = sys + c->n_left; i < c->n_msgs; i++) in[n++] = c->msgs[i];
+    int32_t *ids = prompt_chat(c->e, in, n, c->source, n_ids);
+    free(in);
+    return ids;
+}
+
+/* The oldest turn that is still in the context leaves it; never the question to be answered. */
+static bool leave_one(chat *c) {
+    size_t i = first_turn(c) + c->n_left + 1;
+    while (i < c->n_msgs && strcmp(c->msgs[i].role, "user")) i++;
+    if (i >= c->n_msgs) return false;
+    c->n_left = i - first_turn(c);
+    return true;
+}
+
+static void tell(chat *c) {
+    if (!c->told)
+        fprintf(stderr,
+                "tern: the context of %d tokens is full: the oldest turns leave it (-c N is larger, "
+                "--on-full stop ends there)\n",
+                tern_session_capacity(c->s));
+    c->told = true;
+}
+
+/* Turns leave until half of the context is free: then it lasts for some turns, and their prefix stays as it is. */
+static int32_t *make_room(chat *c, int32_t *ids, size_t *n_ids) {
+    size_t half = (size_t)tern_session_capacity(c->s) / 2, before = c->n_left;
+    while (ids && *n_ids > half && leave_one(c)) {
+        free(ids);
+        ids = render_ids(c, n_ids);
+    }
+    if (ids && c->n_left > before) tell(c);
+    return ids;
+}
+
+static int32_t *fitting_ids(chat *c, size_t *n_ids) {
+    size_t cap = (size_t)tern_session_capacity(c->s), room = cap / 4;
+    int32_t *ids = render_ids(c, n_ids);
+    if (c->g.max_tokens >= 0 && (size_t)c->g.max_tokens < room) room = (size_t)c->g.max_tokens;
+    return ids && c->shift && *n_ids + room > cap ? make_room(c, ids, n_ids) : ids;
+}
+
+/* A context that fills up within an answer: turns leave, and the answer goes on where it was. NULL: none can. *n_prompt
+ * of the tokens are the prompt, the others the answer so far. */
+static int32_t *going_on(chat *c, size_t *n_prompt, size_t *n_ids) {
+    size_t n_said = tern_session_length(c->s) - *n_prompt, n = 0;
+    if (!leave_one(c)) return NULL;
+    tell(c);
+    int32_t *ids = render_ids(c, &n);
+    ids = make_room(c, ids, &n);
+    if (!ids) return NULL;
+    bool fits = n + n_said < (size_t)tern_session_capacity(c->s);
+    int32_t *all = fits ? realloc(ids, (n + n_said) * sizeof *ids) : NULL;
+    if (!all) {
+        free(ids);
+        return NULL;
+    }
+    memcpy(all + n, c->s->tokens + *n_prompt, n_said * sizeof *all);
+    *n_prompt = n;
+    *n_ids = n + n_said;
+    return all;
+}
+
+/* Takes ids. */
+static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *err) {
+    tern_generate_options g = c->g;
+    tern_generate_result res = {0};
+    tern_status st = TERN_OK;
+    size_t n_prompt = n_ids;
+    while (ids) {
+        double t0 = tn_now_s();
+        st = prefill_shown(c->s, ids, n_ids, err);
+        c->prefill_s += tn_now_s() - t0;
+        if (st == TERN_OK) st = tern_session_generate(c->s, &g, &res, err);
+        free(ids);
+        ids = NULL;
+        c->decode_s += res.decode_s;
+        c->n_decoded += res.n_tokens;
+        if (st != TERN_OK || res.reason != TERN_STOP_CONTEXT) break;
+        if (g.max_tokens >= 0) g.max_tokens -= res.n_tokens;
+        if (c->shift && !g.grammar && !g.json_schema) ids = going_on(c, &n_prompt, &n_ids);
+        if (!ids)
+            fprintf(stderr, "\ntern: the context of %d tokens is full: the answer ends here\n",
+                    tern_session_capacity(c->s));
+    }
+    return st;
+}
+
+bool chat_turn(chat *c, const char *text) {
+    char *with = NULL;
+    if (c->attached) {
+        if (asprintf(&with, "%s\n%s", c->attached, text) < 0)
+            return failed_text("no memory for a message"), false;
+        text = with;
+    }
+    bool pushed = chat_push(c, "user", text), ok = false;
+    free(with);
+    if (!pushed) return false;
+    tern_error err;
+    size_t n_ids;
+    int32_t *ids = fitting_ids(c, &n_ids);
+    if (ids) {
+        answer_clear(&c->answer);
+        interrupts_cancel(c->s);
+        tern_status st = answer_to(c, ids, n_ids, &err);
+        if (c->terminal) interrupts_cancel(NULL);
+        if (c->answer.view) render_end(c->answer.view);
+        putchar('\n');
+        fflush(stdout); /* a program that reads the answer waits for its end */
+        if (st == TERN_OK && c->answer.no_memory)
+            st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
+        ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
+        if (st != TERN_OK) failed(&err);
+    }
+    if (ok && chat_push(c, "assistant", c->answer.text ? c->answer.text : "")) {
+        free(c->attached);
+        c->attached = NULL;
+        c->n_turns++;
+        return true;
+    }
+    chat_pop(c, 1);
+    return false;
+}
