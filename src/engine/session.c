@@ -42,6 +42,12 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
                            "tern_session_options", err));
     const tn_hparams *h = &e->model->h;
     int32_t n_ctx = o.n_ctx ? o.n_ctx : h->ctx_train < 4096 ? h->ctx_train : 4096;
+    if (e->n_ctx_fits && !o.n_ctx && n_ctx > e->n_ctx_fits) {
+        n_ctx = e->n_ctx_fits;
+        tn_log(&e->ctx, TERN_LOG_INFO, "a context of %d tokens fits max-memory", n_ctx);
+    }
+    TN_FAIL_IF(e->n_ctx_fits && n_ctx > e->n_ctx_fits, err, TERN_E_LIMIT,
+               "a context of %d tokens does not fit max-memory; %d do", n_ctx, e->n_ctx_fits);
     TN_FAIL_IF(n_ctx < 1 || n_ctx > 1 << 24, err, TERN_E_INVALID, "a context of %d tokens: want 1 to %d",
                n_ctx, 1 << 24);
     if (n_ctx > h->ctx_train) {
@@ -130,6 +136,7 @@ static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
     return (tn_rows){.h = &s->e->model->h,
                      .kern = &s->e->kern,
                      .kv = &s->state.kv,
+                     .conv = s->e->model->h.conv_len ? &s->state.conv : NULL,
                      .n_rows = n,
                      .pos = s->pos,
                      .slot = s->slot,
@@ -233,6 +240,8 @@ tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, 
         memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
         tn_state_append(&s->state, rows);
         s->n_tok += rows;
+        if (rows >= 64)
+            TN_TRY(tn_state_snapshot(&s->state, err)); /* chunks of prompts: places to go back to */
         done += (size_t)rows;
         TN_FAIL_IF(shown && !tn_progress(&s->e->ctx, "prompt", (double)done / (double)n), err,
                    TERN_E_CANCELLED, "the prompt was cancelled after %zu of %zu tokens", done, n);
@@ -297,8 +306,8 @@ void tn_session_truncate(tern_session *s, int32_t n) {
 tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err) {
     TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
     TN_FAIL_IF(n_tok > (size_t)s->n_tok, err, TERN_E_LIMIT, "%zu tokens to keep of %d", n_tok, s->n_tok);
-    TN_FAIL_IF(n_tok && n_tok < (size_t)s->n_tok && !tn_state_truncates(&s->state), err, TERN_E_UNSUPPORTED,
-               "what this model remembers cannot go back to token %zu", n_tok);
+    TN_FAIL_IF(n_tok && n_tok < (size_t)s->n_tok && !tn_state_reaches(&s->state, (int32_t)n_tok), err,
+               TERN_E_UNSUPPORTED, "what this model remembers cannot go back to token %zu", n_tok);
     tn_session_truncate(s, (int32_t)n_tok);
     return TERN_OK;
 }

@@ -21,8 +21,8 @@ typedef struct shape {
     float linear;        /* rope scaling of type linear; 0: none */
     float yarn;          /* of type yarn, from orig_ctx tokens; 0: none */
     int32_t orig_ctx;
-    int32_t n_experts, n_used;
-    bool longrope; /* factors for every pair, from orig_ctx tokens */
+    int32_t n_experts, n_used, conv_len; /* layers 2, 5, 8... attend, the others convolve */
+    bool longrope;                       /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
 } shape;
@@ -75,6 +75,7 @@ static const shape shapes[] = {
      .orig_ctx = 256, .spread = true},
     {"tiny-mistral3", "mistral3", 3, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-5f, true, .yarn = 16,
      .orig_ctx = 256, .spread = true},
+    {"tiny-lfm2", "lfm2", 6, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-5f, true, .conv_len = 3, .spread = true},
     {"tiny-qwen3moe", "qwen3moe", 3, 64, 4, 2, 32, 64, 512, 4096, 1e6f, 1e-6f, false, .n_experts = 12,
      .n_used = 3, .spread = true},
     {"tiny-olmoe", "olmoe", 3, 64, 4, 4, 16, 64, 512, 4096, 1e4f, 1e-5f, false, .n_experts = 8, .n_used = 2,
@@ -218,7 +219,9 @@ typedef struct synth {
     tern_error *err;
 } synth;
 
-static bool present(const synth *s, tn_role role) { return tn_arch_required(s->arch, &s->h, role); }
+static bool present(const synth *s, int layer, tn_role role) {
+    return tn_arch_required(s->arch, &s->h, role) && tn_layer_may_have(&s->h, layer, role);
+}
 
 /* Chooses the type of rows. Those that are no multiple of a block long stay F16 under Q8_0 and Q4_0. */
 static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
@@ -229,7 +232,7 @@ static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
  * fused one named elsewhere. */
 static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows,
                       int64_t *cols) {
-    if (!present(s, role)) return false;
+    if (!present(s, layer, role)) return false;
     tn_role_shape(&s->h, role, rows, cols);
     tn_arch_gguf_name(s->arch, layer, role, name, cap);
     if (!s->arch->gguf_fused) return true;
@@ -308,7 +311,14 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("embedding_length"), (uint32_t)p->n_embd);
     tn_gguf_put_u32(s->w, KEY("feed_forward_length"), (uint32_t)p->n_ff);
     tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
-    tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
+    int32_t kv_heads[TN_MAX_LAYERS];
+    for (int i = 0; i < p->n_layers; i++) kv_heads[i] = s->h.conv_layer[i] ? 0 : p->n_kv_heads;
+    if (p->conv_len) {
+        tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
+        tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
+    } else {
+        tn_gguf_put_u32(s->w, KEY("attention.head_count_kv"), (uint32_t)p->n_kv_heads);
+    }
     tn_gguf_put_u32(s->w, KEY("attention.key_length"), (uint32_t)p->d_head);
     tn_gguf_put_u32(s->w, KEY("attention.value_length"), (uint32_t)p->d_head);
     tn_gguf_put_u32(s->w, KEY("rope.dimension_count"), (uint32_t)(p->n_rot ? p->n_rot : p->d_head));
@@ -410,6 +420,8 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.n_vocab = p->n_vocab;
     s.h.ctx_train = p->ctx;
     s.h.tied = p->tied;
+    s.h.conv_len = p->conv_len;
+    for (int i = 0; p->conv_len && i < p->n_layers; i++) s.h.conv_layer[i] = i % 3 != 2;
     s.h.n_experts = p->n_experts;
     s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);

@@ -190,6 +190,23 @@ static const tn_arch table[] = {
      .swiglu_limit = 7,
      .gguf_only = true,
      .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"}},
+    {.name = "lfm2",
+     .hf = "lfm2",
+     .gguf = "lfm2",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .conv = true,
+     .gguf_names = {[TN_W_OUT_NORM] = "token_embd_norm.weight"},
+     .hf_names = {[TN_W_OUT_NORM] = "model.embedding_norm.weight",
+                  [TN_W_ATTN_NORM] = "operator_norm.weight",
+                  [TN_W_FFN_NORM] = "ffn_norm.weight",
+                  [TN_W_O] = "self_attn.out_proj.weight",
+                  [TN_W_Q_NORM] = "self_attn.q_layernorm.weight",
+                  [TN_W_K_NORM] = "self_attn.k_layernorm.weight",
+                  [TN_W_GATE] = "feed_forward.w1.weight",
+                  [TN_W_UP] = "feed_forward.w3.weight",
+                  [TN_W_DOWN] = "feed_forward.w2.weight"}},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 enum { N_ARCHS = sizeof table / sizeof table[0] };
@@ -250,6 +267,9 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
         [TN_W_GATE_EXPS] = "mlp.experts.0.gate_proj.weight",
         [TN_W_UP_EXPS] = "mlp.experts.0.up_proj.weight",
         [TN_W_DOWN_EXPS] = "mlp.experts.0.down_proj.weight",
+        [TN_W_CONV_IN] = "conv.in_proj.weight",
+        [TN_W_CONV] = "conv.conv.weight",
+        [TN_W_CONV_OUT] = "conv.out_proj.weight",
     };
     const char *name = a->hf_names[role] ? a->hf_names[role] : names[role];
     if (!name) return false;
@@ -296,6 +316,9 @@ bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, siz
         [TN_W_GATE_EXPS_B] = "ffn_gate_exps.bias",
         [TN_W_UP_EXPS_B] = "ffn_up_exps.bias",
         [TN_W_DOWN_EXPS_B] = "ffn_down_exps.bias",
+        [TN_W_CONV_IN] = "shortconv.in_proj.weight",
+        [TN_W_CONV] = "shortconv.conv.weight",
+        [TN_W_CONV_OUT] = "shortconv.out_proj.weight",
     };
     const char *name = a->gguf_names[role] ? a->gguf_names[role] : names[role];
     if (is_model_level(role)) snprintf(buf, cap, "%s", name);
@@ -324,6 +347,9 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_UP_EXPS_B:
     case TN_W_DOWN_EXPS_B: return a->experts && a->o_bias;
     case TN_W_SINKS: return a->sinks;
+    case TN_W_CONV_IN:
+    case TN_W_CONV:
+    case TN_W_CONV_OUT: return a->conv;
     case TN_W_ATTN_NORM: return !a->no_pre_norms;
     case TN_W_FFN_NORM: return !a->parallel_block && !a->no_pre_norms;
     case TN_W_Q_NORM:
@@ -381,6 +407,7 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"context", h->ctx_train, 1, 1 << 24},
         {"rotated values", h->n_rot, 0, h->d_head < TN_MAX_ROT ? h->d_head : TN_MAX_ROT},
         {"window", h->window, 0, INT32_MAX},
+        {"values of a convolution", h->conv_len, a->conv ? 2 : 0, a->conv ? TN_MAX_CONV : 0},
         {"experts", h->n_experts, a->experts ? 1 : 0, a->experts ? TN_MAX_EXPERTS : 0},
         {"experts used", h->n_experts_used, a->experts ? 1 : 0, h->n_experts},
         {"period of windows", h->window_pattern, 0, TN_MAX_LAYERS},

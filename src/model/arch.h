@@ -22,6 +22,7 @@ typedef struct tn_arch {
     bool experts, experts_norm, sinks; /* see tn_hparams */
     float swiglu_limit;
     bool o_bias;        /* so has what attention gives; with experts: router and experts too */
+    bool conv;          /* some layers convolve instead of attending (LFM2) */
     bool gguf_only;     /* its folders hold tensors that are not read */
     bool temperature;   /* queries are scaled by their position (Ministral 3) */
     bool qkv_bias;      /* Q, K and V have biases */

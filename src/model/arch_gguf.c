@@ -176,6 +176,26 @@ static tern_status gguf_scales(keys *k, const tn_arch *a, tn_hparams *h) {
     return k->st;
 }
 
+/* KV heads layer by layer: where there are none, the layer convolves. */
+static tern_status gguf_conv(keys *k, tn_hparams *h) {
+    char buf[128];
+    int64_t n = tn_gguf_arr_n(k->g, key_of(k, "attention.head_count_kv", buf));
+    TN_FAIL_IF(n != h->n_layers || n > TN_MAX_LAYERS, k->err, TERN_E_FORMAT,
+               "%s: '%s' has %" PRId64 " layers, the model %d", tn_gguf_path(k->g), buf, n, h->n_layers);
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        int64_t v = -1;
+        bool ok = tn_gguf_arr_i64(k->g, buf, i, &v) && v >= 0 && v <= h->n_heads &&
+                  (!v || !h->n_kv_heads || v == h->n_kv_heads);
+        TN_FAIL_IF(!ok, k->err, TERN_E_FORMAT, "%s: '%s' is %" PRId64 " in layer %d", tn_gguf_path(k->g), buf,
+                   v, i);
+        h->conv_layer[i] = !v;
+        if (v) h->n_kv_heads = (int32_t)v;
+    }
+    TN_FAIL_IF(!h->n_kv_heads, k->err, TERN_E_UNSUPPORTED, "%s: no layer attends", tn_gguf_path(k->g));
+    h->conv_len = int_key(k, "shortconv.l_cache", true, 0);
+    return k->st;
+}
+
 /* ---- keys that nobody reads ------------------------------------------------------------------------ */
 
 /* What a key of the architecture means to a reader of this one. */
@@ -183,6 +203,7 @@ typedef enum key_use {
     KEY_READ,      /* it is read, or says nothing of what is computed */
     KEY_NONE_IS_0, /* it changes what is computed unless it is 0, or false */
     KEY_NONE_IS_1,
+    KEY_CONV,       /* KEY_NONE_IS_0 where it has no convolutions */
     KEY_EXPERTS,    /* KEY_NONE_IS_0 where the architecture has no experts */
     KEY_SCALES,     /* KEY_NONE_IS_1 where the architecture has no scales */
     KEY_TEMPERATURE /* KEY_NONE_IS_0 where queries are not scaled */
@@ -218,6 +239,7 @@ static const struct {
     {"attention.temperature_scale", KEY_TEMPERATURE},
     {"attention.temperature_length", KEY_READ}, /* says nothing without a scale */
     {"rope.dimension_count", KEY_READ},
+    {"shortconv.l_cache", KEY_CONV},
     {"rope.freq_base", KEY_READ},
     {"rope.freq_base_swa", KEY_READ},
     {"rope.dimension_count_swa", KEY_READ},
@@ -257,6 +279,7 @@ static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
         if (!tn_gguf_f64(k->g, key_of(k, tail, buf), &v) && tn_gguf_i64(k->g, buf, &i)) v = (double)i;
         key_use use = known[j].use;
         if (use == KEY_SCALES) use = a->scales == TN_SCALES_NONE ? KEY_NONE_IS_1 : KEY_READ;
+        if (use == KEY_CONV) use = a->conv ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_EXPERTS) use = a->experts ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_TEMPERATURE) use = a->temperature ? KEY_READ : KEY_NONE_IS_0;
         return use == KEY_READ || v == (use == KEY_NONE_IS_1 ? 1 : 0);
@@ -293,7 +316,8 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     h->n_layers = int_key(&k, "block_count", true, 0);
     h->n_embd = int_key(&k, "embedding_length", true, 0);
     h->n_heads = int_key(&k, "attention.head_count", true, 1);
-    h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
+    if (a->conv) TN_TRY(gguf_conv(&k, h));
+    else h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
     h->ctx_train = int_key(&k, "context_length", true, 0);
     h->d_head = int_key(&k, "attention.key_length", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);

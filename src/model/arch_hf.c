@@ -187,7 +187,8 @@ static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
 /* ---- layers that differ ---------------------------------------------------------------------------- */
 
 /* Words for every layer: "full_attention" and "sliding_attention" as the model's period of windows has them. */
-static tern_status check_layer_types(config *c, const tn_hparams *h) {
+static tern_status check_layer_types(config *c, const tn_arch *a, const tn_hparams *h) {
+    if (a->conv) return TERN_OK; /* read by parse_conv */
     const json_t *types = json_object_get(c->o, "layer_types");
     TN_FAIL_IF(json_is_array(types) && (int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
                "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
@@ -271,6 +272,40 @@ static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
                         "%s: experts in some layers only ('decoder_sparse_step') are not supported", c->file);
 }
 
+/* LFM2: which layers convolve, and the size of its feed-forward blocks, which the configuration says before it is
+ * adjusted. */
+static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->conv) return TERN_OK;
+    const json_t *types = json_object_get(c->o, "layer_types");
+    TN_FAIL_IF((int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
+               "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
+               h->n_layers);
+    bool any = false;
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        const char *t = json_string_value(json_array_get(types, (size_t)i));
+        h->conv_layer[i] = t && !strcmp(t, "conv");
+        any = any || !h->conv_layer[i];
+        TN_FAIL_IF(!h->conv_layer[i] && !(t && !strcmp(t, "full_attention")), c->err, TERN_E_UNSUPPORTED,
+                   "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
+    }
+    TN_FAIL_IF(!any, c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);
+    h->conv_len = whole(c, "conv_L_cache", true, 0);
+    h->norm_eps = (float)number(c, c->o, "norm_eps", false, (double)h->norm_eps);
+    const json_t *tied = json_object_get(c->o, "tie_embedding");
+    if (json_is_boolean(tied)) h->tied = json_is_true(tied);
+    TN_FAIL_IF(truth(c, "conv_bias"), c->err, TERN_E_UNSUPPORTED, "%s: 'conv_bias' is not supported",
+               c->file);
+    h->n_ff = whole(c, "block_ff_dim", false, h->n_ff);
+    if (truth(c, "block_auto_adjust_ff_dim")) {
+        double ff = floor(2.0 * h->n_ff / 3) * number(c, c->o, "block_ffn_dim_multiplier", false, 1),
+               of = whole(c, "block_multiple_of", false, 256);
+        TN_FAIL_IF(!(of >= 1 && ff >= 1 && ff < 1e9), c->err, TERN_E_FORMAT,
+                   "%s: a feed-forward size of %g in multiples of %g", c->file, ff, of);
+        h->n_ff = (int32_t)(of * floor((floor(ff) + of - 1) / of));
+    }
+    return c->st;
+}
+
 /* Keys that change what a model computes. One that this architecture does not read must say nothing: be absent, null,
  * false, 0 or the number that stands for "none". */
 static tern_status check_neutral(const config *c, const tn_arch *a) {
@@ -294,6 +329,7 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
         {"dim_model_base", 0, TN_SCALES_MINICPM, false},
         {"no_rope_layers", 0, TN_SCALES_NONE, true},
         {"no_rope_layer_interval", 0, TN_SCALES_NONE, true},
+        {"conv_L_cache", 0, TN_SCALES_NONE, false},
         {"clip_qkv", 0, TN_SCALES_NONE, false},
         {"qk_layernorm", 0, TN_SCALES_NONE, false},
         {"use_cla", 0, TN_SCALES_NONE, false},
@@ -309,6 +345,7 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
         const json_t *v = json_object_get(c->o, keys[i].key);
         bool read = (keys[i].read_by && keys[i].read_by == a->scales) ||
                     (keys[i].layers_without_rope && a->no_rope_pattern) ||
+                    (a->conv && !strcmp(keys[i].key, "conv_L_cache")) ||
                     (a->experts &&
                      (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts")));
         double n = json_number_value(v);
@@ -354,10 +391,11 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     TN_TRY(check_neutral(&c, a));
     TN_TRY(parse_windows(&c, a, h));
     TN_TRY(parse_no_rope(&c, h));
+    TN_TRY(parse_conv(&c, a, h));
     TN_FAIL_IF(truth(&c, "use_sliding_window") && whole(&c, "max_window_layers", false, 0) < h->n_layers, err,
                TERN_E_UNSUPPORTED, "%s: use_sliding_window on some layers only is not supported", file);
     TN_TRY(parse_act(&c, a, h));
     TN_TRY(parse_rope(&c, a, h));
     TN_TRY(tn_arch_finish(a, file, h, err));
-    return check_layer_types(&c, h);
+    return check_layer_types(&c, a, h);
 }

@@ -16,14 +16,35 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
     return h->local_rope && tn_layer_window(h, layer) > 0;
 }
 
+bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
+    bool conv = layer >= 0 && layer < h->n_layers && h->conv_layer[layer];
+    switch (r) {
+    case TN_W_CONV_IN:
+    case TN_W_CONV:
+    case TN_W_CONV_OUT: return conv;
+    case TN_W_Q:
+    case TN_W_K:
+    case TN_W_V:
+    case TN_W_O:
+    case TN_W_Q_B:
+    case TN_W_K_B:
+    case TN_W_V_B:
+    case TN_W_O_B:
+    case TN_W_Q_NORM:
+    case TN_W_K_NORM: return !conv;
+    default: return true;
+    }
+}
+
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
     TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B, TN_W_ATTN_POST_NORM, TN_W_FFN_NORM, TN_W_FFN_NORM_B,
-    TN_W_FFN_POST_NORM, TN_W_Q_NORM,      TN_W_K_NORM,         TN_W_SINKS,
+    TN_W_FFN_POST_NORM, TN_W_Q_NORM,      TN_W_K_NORM,         TN_W_SINKS,    TN_W_CONV,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
-    {TN_W_Q, TN_W_Q_B},       {TN_W_K, TN_W_K_B},   {TN_W_V, TN_W_V_B},       {TN_W_O, TN_W_O_B},
-    {TN_W_GATE, TN_W_GATE_B}, {TN_W_UP, TN_W_UP_B}, {TN_W_DOWN, TN_W_DOWN_B},
+    {TN_W_Q, TN_W_Q_B},       {TN_W_K, TN_W_K_B},           {TN_W_V, TN_W_V_B},
+    {TN_W_O, TN_W_O_B},       {TN_W_GATE, TN_W_GATE_B},     {TN_W_UP, TN_W_UP_B},
+    {TN_W_DOWN, TN_W_DOWN_B}, {TN_W_CONV_IN, TN_W_N_ROLES}, {TN_W_CONV_OUT, TN_W_N_ROLES},
 };
 
 const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
@@ -67,6 +88,9 @@ const char *tn_role_name(tn_role r) {
         [TN_W_GATE_EXPS_B] = "experts' gate bias",
         [TN_W_UP_EXPS_B] = "experts' up bias",
         [TN_W_DOWN_EXPS_B] = "experts' down bias",
+        [TN_W_CONV_IN] = "conv_in",
+        [TN_W_CONV] = "conv",
+        [TN_W_CONV_OUT] = "conv_out",
     };
     return names[r];
 }
@@ -115,6 +139,18 @@ void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_c
     case TN_W_DOWN_EXPS:
         *n_rows = x * e;
         *n_cols = f;
+        return;
+    case TN_W_CONV_IN:
+        *n_rows = 3 * e;
+        *n_cols = e;
+        return;
+    case TN_W_CONV:
+        *n_rows = e;
+        *n_cols = h->conv_len;
+        return;
+    case TN_W_CONV_OUT:
+        *n_rows = e;
+        *n_cols = e;
         return;
     case TN_W_SINKS: *n_cols = h->n_heads; return;
     case TN_W_ROUTER_B: *n_cols = x; return;

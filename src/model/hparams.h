@@ -10,7 +10,7 @@
 
 typedef enum tn_norm_kind { TN_NORM_RMS, TN_NORM_LAYER } tn_norm_kind;
 
-enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024 };
+enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16 };
 
 typedef struct tn_hparams {
     char arch[32]; /* canonical name: a row of the table in arch.c */
@@ -55,6 +55,9 @@ typedef struct tn_hparams {
     bool experts_norm; /* the weights of those chosen add up to 1; else they are shares of all */
     float
         swiglu_limit; /* gate at most, up within +-limit, (up + 1) gate sigmoid(1.702 gate); 0: act(gate) up (gpt-oss) */
+    /* Short convolutions in place of attention (LFM2): values a row sees of every channel, itself included; 0: none */
+    int32_t conv_len;
+    bool conv_layer[TN_MAX_LAYERS]; /* which layers */
     bool sinks; /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
 } tn_hparams;
 
@@ -100,6 +103,9 @@ typedef enum tn_role {
     TN_W_GATE_EXPS_B,
     TN_W_UP_EXPS_B,
     TN_W_DOWN_EXPS_B,
+    TN_W_CONV_IN,  /* [3 n_embd][n_embd] b, c, x */
+    TN_W_CONV,     /* [n_embd][conv_len], the oldest first */
+    TN_W_CONV_OUT, /* [n_embd][n_embd] */
     TN_W_N_ROLES
 } tn_role;
 
@@ -113,11 +119,13 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 9, TN_N_LAYER_LINEARS = 7, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 10, TN_N_LAYER_LINEARS = 9, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
 extern const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS];
+/* May a layer have this tensor, as far as it attends or convolves? */
+bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
 /* Is it a tensor of all experts, weights or biases? */
 static inline bool tn_role_of_experts(tn_role r) { return r >= TN_W_GATE_EXPS && r <= TN_W_DOWN_EXPS_B; }
 

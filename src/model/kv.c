@@ -9,8 +9,11 @@ tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv *o
     *out = (tn_kv){.ctx = ctx, .n_layers = h->n_layers, .n_kv_heads = h->n_kv_heads, .d_head = h->d_head};
     out->cap_tok = (n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     size_t n = tn_kv_head_offset(out, h->n_layers, 0);
-    out->k = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
-    out->v = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
+    /* layers without attention keep their zeros, also in files */
+    out->k = h->conv_len ? tn_calloc(ctx, TN_MEM_KV, n, sizeof(float))
+                         : tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
+    out->v = h->conv_len ? tn_calloc(ctx, TN_MEM_KV, n, sizeof(float))
+                         : tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
     if (out->k && out->v) return TERN_OK;
     tn_kv_close(out);
     return tn_fail(err, TERN_E_MEMORY,

@@ -56,11 +56,13 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
     tn_role_shape(&ld->m->h, role, &rows, &cols);
-    assert(rows == 1);
+    assert(rows == 1 || role == TN_W_CONV);
+    int64_t n_rows = rows;
+    cols *= rows;
     float *v = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, (size_t)cols, sizeof *v);
     TN_FAIL_IF(!v, ld->err, TERN_E_MEMORY, "no memory for %s", tn_role_name(role));
     *out = v;
-    TN_TRY(tn_source_read(ld->src, layer, role, 0, 1, v, ld->err));
+    TN_TRY(tn_source_read(ld->src, layer, role, 0, n_rows, v, ld->err));
     if (ld->hash) XXH64_update(ld->hash, v, (size_t)cols * sizeof *v);
     ld->m->n_params += (uint64_t)cols;
     ld->m->weight_bytes += (uint64_t)cols * sizeof *v;

@@ -38,6 +38,9 @@ static inline float *tn_frame_row(const tn_frame *f, tn_buffer b, int32_t width,
 }
 
 extern const tn_op_info tn_op_embed, tn_op_norm, tn_op_linears, tn_op_rope, tn_op_attend, tn_op_gate,
-    tn_op_residual, tn_op_cap, tn_op_copy, tn_op_experts;
+    tn_op_residual, tn_op_cap, tn_op_copy, tn_op_experts, tn_op_conv;
+
+/* CONV: the inputs of the frame's rows go to the state, when all rows have been computed. */
+void tn_conv_remember(const tn_op *op, const tn_frame *f);
 
 #endif

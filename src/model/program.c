@@ -6,9 +6,9 @@
 #include <string.h>
 
 const char *tn_buffer_name(tn_buffer b) {
-    static const char *const names[TN_N_BUFFERS] = {"x",        "normed", "q",      "k",     "v",
-                                                    "att",      "gate",   "up",     "route", "chosen",
-                                                    "gathered", "given",  "branch", "logits"};
+    static const char *const names[TN_N_BUFFERS] = {"x",      "normed",   "q",     "k",      "v",
+                                                    "att",    "gate",     "up",    "bcx",    "route",
+                                                    "chosen", "gathered", "given", "branch", "logits"};
     return names[b];
 }
 
@@ -17,6 +17,8 @@ tn_buffer tn_role_buffer(tn_role r) {
     case TN_W_Q: return TN_BUF_Q;
     case TN_W_K: return TN_BUF_K;
     case TN_W_V: return TN_BUF_V;
+    case TN_W_CONV_IN: return TN_BUF_BCX;
+    case TN_W_CONV_OUT: return TN_BUF_BRANCH;
     case TN_W_GATE: return TN_BUF_GATE;
     case TN_W_UP: return TN_BUF_UP;
     case TN_W_O:
@@ -74,6 +76,20 @@ static const recipe sequential[] = {
     RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
+/* A short convolution in place of attention. */
+static const recipe convolving[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "conv in", TN_BUF_NORMED, TN_W_CONV_IN),
+    {.kind = TN_OP_CONV, .name = "convolution", .in = TN_BUF_BCX, .out = TN_BUF_ATT, .weight = TN_W_CONV},
+    LINEARS(TN_SITE_O, "conv out", TN_BUF_ATT, TN_W_CONV_OUT),
+    RESIDUAL(TN_W_ATTN_POST_NORM),
+    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
+    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
+    GATE,
+    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
+    RESIDUAL(TN_W_FFN_POST_NORM),
+};
+
 /* The same with a mixture of experts. */
 static const recipe with_experts[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
@@ -121,6 +137,7 @@ typedef struct recipes {
 static recipes recipes_of(const tn_hparams *h, int32_t layer) {
     if (layer < 0) return RECIPES(before);
     if (layer == h->n_layers) return RECIPES(behind);
+    if (h->conv_layer[layer]) return RECIPES(convolving);
     if (h->n_experts) return RECIPES(with_experts);
     return h->parallel_block ? RECIPES(parallel) : RECIPES(sequential);
 }
@@ -136,6 +153,8 @@ static tn_role bias_of(tn_role linear) {
     case TN_W_GATE: return TN_W_GATE_B;
     case TN_W_UP: return TN_W_UP_B;
     case TN_W_DOWN: return TN_W_DOWN_B;
+    case TN_W_CONV_IN:
+    case TN_W_CONV_OUT: return TN_W_N_ROLES;
     default: return TN_W_OUT_B;
     }
 }
@@ -184,6 +203,7 @@ static int32_t width_of(const tn_hparams *h, tn_buffer b) {
     case TN_BUF_V: return h->n_kv_heads * h->d_head;
     case TN_BUF_GATE:
     case TN_BUF_UP: return h->n_ff;
+    case TN_BUF_BCX: return 3 * h->n_embd;
     case TN_BUF_ROUTE: return h->n_experts;
     case TN_BUF_CHOSEN: return 2 * h->n_experts_used;
     case TN_BUF_LOGITS: return h->n_vocab;
@@ -233,6 +253,12 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->attend.d_head = h->d_head;
         o->attend.window = tn_layer_window(h, o->layer);
         o->attend.sinks = role_or_none(h, TN_W_SINKS);
+        return true;
+    case TN_OP_CONV:
+        o->state_reads = o->state_writes = bit(TN_STATE_CONV);
+        o->positional = true;
+        o->conv.n_embd = h->n_embd;
+        o->conv.len = h->conv_len;
         return true;
     case TN_OP_EXPERTS:
         o->writes |= bit(TN_BUF_ROUTE) | bit(TN_BUF_CHOSEN) | bit(TN_BUF_GATHERED) | bit(TN_BUF_GATE) |

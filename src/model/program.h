@@ -27,6 +27,7 @@ typedef enum tn_buffer {
     TN_BUF_ATT, /* what attention gives, all heads */
     TN_BUF_GATE,
     TN_BUF_UP,       /* and what the gate leaves of it */
+    TN_BUF_BCX,      /* what a convolution reads */
     TN_BUF_ROUTE,    /* scores of the experts */
     TN_BUF_CHOSEN,   /* experts of the row, ascending, each with its weight */
     TN_BUF_GATHERED, /* rows of one expert: what it reads */
@@ -39,7 +40,7 @@ typedef enum tn_buffer {
 const char *tn_buffer_name(tn_buffer b);
 
 /* What a layer remembers between tokens (state.h). */
-typedef enum tn_state_kind { TN_STATE_KV, TN_N_STATE_KINDS } tn_state_kind;
+typedef enum tn_state_kind { TN_STATE_KV, TN_STATE_CONV, TN_N_STATE_KINDS } tn_state_kind;
 
 typedef enum tn_op_kind {
     TN_OP_EMBED, /* X = the token's embedding, scaled */
@@ -48,6 +49,7 @@ typedef enum tn_op_kind {
     TN_OP_LINEARS,  /* the linears of a site: every output = in W^T + bias */
     TN_OP_ROPE,     /* per-head norms and rotation of Q and K; K and V go to the state */
     TN_OP_ATTEND,   /* att = softmax(q k^T) v over the state */
+    TN_OP_CONV,     /* att = c * convolution(b x) over the row and those before it */
     TN_OP_GATE,     /* up = act(gate) up, or act(up) */
     TN_OP_EXPERTS,  /* branch = sum over the chosen experts of weight * expert(in) */
     TN_OP_RESIDUAL, /* X += scale norm(in), or X += scale in */
@@ -85,6 +87,9 @@ typedef struct tn_op {
             int32_t window; /* tokens a row sees, itself included; 0: all */
             tn_role sinks;  /* TN_W_N_ROLES: none */
         } attend;
+        struct {
+            int32_t n_embd, len;
+        } conv;
         struct {
             int32_t n, used, n_ff, n_embd;
             bool norm; /* the weights of those chosen add up to 1 */

@@ -4,6 +4,7 @@
 #ifndef TN_MODEL_ROWS_H
 #define TN_MODEL_ROWS_H
 
+#include "model/conv.h"
 #include "model/kv.h"
 #include "model/model.h"
 
@@ -12,6 +13,7 @@ typedef struct tn_rows {
     const tn_hparams *h;
     const tn_kernels *kern;
     const tn_kv *kv;
+    const tn_conv *conv; /* NULL: the model has no convolutions */
     int32_t n_rows;
     const int32_t *pos;  /* [n_rows] position of each row (rope angle) */
     const int32_t *slot; /* [n_rows] cache slot the row's K and V go to; equals pos except in draft trees */

@@ -141,6 +141,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     char name[160];
     bool named = s->gguf ? tn_arch_gguf_name(s->arch, layer, role, name, sizeof name)
                          : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
+    if (layer >= 0 && !tn_layer_may_have(&s->h, layer, role)) return TERN_OK;
     bool pre_norm = role == TN_W_ATTN_NORM || role == TN_W_ATTN_NORM_B || role == TN_W_FFN_NORM ||
                     role == TN_W_FFN_NORM_B;
     if (!named || (role == TN_W_OUT && s->h.tied) || (role == TN_W_GATE && !s->h.gated) ||
@@ -170,6 +171,8 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name,
                t->off_bytes);
     bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
+    if (!s->gguf && role == TN_W_CONV)
+        ok = t->dims[0] == n0 && t->dims[1] == 1 && t->dims[2] == n1 && t->dims[3] == 1;
     TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
                "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64
                ", the hyperparameters want %" PRIu64 " x %" PRIu64,

@@ -7,7 +7,7 @@
 
 void tn_state_add(tn_state *s, const tn_state_ops *ops, void *self) {
     assert(s->n_parts < (int32_t)(sizeof s->parts / sizeof *s->parts));
-    assert(ops->truncate || (ops->snapshot_bytes && ops->snapshot && ops->restore));
+    assert((ops->truncate && !ops->reaches) || (ops->snapshot_bytes && ops->snapshot && ops->restore));
     s->parts[s->n_parts++] = (struct tn_state_part){ops, self};
 }
 
@@ -23,6 +23,14 @@ tern_status tn_state_open(tn_ctx *ctx, const tn_program *p, const tn_hparams *h,
             return rc;
         }
         tn_state_add(out, &tn_kv_state, &out->kv);
+    }
+    if (kinds >> TN_STATE_CONV & 1) {
+        tern_status rc = tn_conv_open(ctx, h, &out->conv, err);
+        if (rc != TERN_OK) {
+            tn_state_close(out);
+            return rc;
+        }
+        tn_state_add(out, &tn_conv_state, &out->conv);
     }
     return TERN_OK;
 }
@@ -57,14 +65,26 @@ void tn_state_keep(tn_state *s, int32_t slot) {
 
 /* ---- going back ------------------------------------------------------------------------------------ */
 
+/* Does this kind go back to any position? */
+static bool is_free(const struct tn_state_part *p) { return p->ops->truncate && !p->ops->reaches; }
+
 bool tn_state_truncates(const tn_state *s) {
     bool all = true;
-    for (int32_t i = 0; i < s->n_parts; i++) all = all && s->parts[i].ops->truncate;
+    for (int32_t i = 0; i < s->n_parts; i++) all = all && is_free(&s->parts[i]);
+    return all;
+}
+
+bool tn_state_reaches(const tn_state *s, int32_t n_tok) {
+    bool all = true;
+    for (int32_t i = 0; i < s->n_parts; i++) {
+        const struct tn_state_part *p = &s->parts[i];
+        all = all && p->ops->truncate && (!p->ops->reaches || p->ops->reaches(p->self, n_tok));
+    }
     return all;
 }
 
 static size_t snapshot_bytes(const struct tn_state_part *p) {
-    return p->ops->truncate ? 0 : (p->ops->snapshot_bytes(p->self) + 15) / 16 * 16;
+    return is_free(p) ? 0 : (p->ops->snapshot_bytes(p->self) + 15) / 16 * 16;
 }
 
 tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
@@ -76,7 +96,7 @@ tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
                s->n_tok);
     for (int32_t i = 0; i < s->n_parts; i++) {
         const struct tn_state_part *p = &s->parts[i];
-        if (!p->ops->truncate) p->ops->snapshot(p->self, at);
+        if (!is_free(p)) p->ops->snapshot(p->self, at);
         at += snapshot_bytes(p);
     }
     if (s->n_marks == TN_STATE_MARKS) {
@@ -91,7 +111,7 @@ tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
 static void restore(tn_state *s, const char *at) {
     for (int32_t i = 0; i < s->n_parts; i++) {
         const struct tn_state_part *p = &s->parts[i];
-        if (p->ops->truncate) continue;
+        if (is_free(p)) continue;
         p->ops->restore(p->self, at);
         if (at) at += snapshot_bytes(p);
     }
@@ -99,10 +119,10 @@ static void restore(tn_state *s, const char *at) {
 
 int32_t tn_state_truncate(tn_state *s, int32_t n_tok) {
     if (n_tok >= s->n_tok) return s->n_tok;
-    if (!tn_state_truncates(s)) {
-        int32_t n = s->n_marks;
-        while (n && s->marks[n - 1].n_tok > n_tok) n--;
-        drop_marks(s, n);
+    int32_t n = s->n_marks;
+    while (n && s->marks[n - 1].n_tok > n_tok) n--;
+    drop_marks(s, n);
+    if (!tn_state_reaches(s, n_tok)) {
         n_tok = n ? s->marks[n - 1].n_tok : 0;
         restore(s, n ? s->marks[n - 1].data : NULL);
     }

@@ -9,6 +9,7 @@
 #ifndef TN_MODEL_STATE_H
 #define TN_MODEL_STATE_H
 
+#include "model/conv.h"
 #include "model/kv.h"
 #include "model/program.h"
 
@@ -25,8 +26,10 @@ typedef struct tn_state_ops {
     void (*keep)(void *self, int32_t slot, int32_t n_tok);
     /* Forget all but the first n_tok positions. NULL: this kind goes back to snapshots only. */
     void (*truncate)(void *self, int32_t n_tok);
+    /* With truncate: whether it can go back to n_tok; else the state goes back to a snapshot. NULL: to any. */
+    bool (*reaches)(const void *self, int32_t n_tok);
     /* What the first n_tok positions left, for those kinds: bytes of a snapshot; take one; go back to it. All NULL
-     * where truncate is there: such a kind's snapshot is its position. */
+     * where truncate goes back to any position: such a kind's snapshot is its position. */
     size_t (*snapshot_bytes)(const void *self);
     void (*snapshot)(const void *self, void *out);
     void (*restore)(void *self, const void *from); /* NULL: to before the first position */
@@ -41,7 +44,8 @@ typedef struct tn_state_mark {
     void *data; /* of the kinds that need one, one behind the other */
 } tn_state_mark;
 
-extern const tn_state_ops tn_kv_state; /* self: a tn_kv (kv.c) */
+extern const tn_state_ops tn_kv_state;   /* self: a tn_kv (kv.c) */
+extern const tn_state_ops tn_conv_state; /* self: a tn_conv (conv.c) */
 
 enum { TN_STATE_MARKS = 8 };
 
@@ -54,6 +58,7 @@ typedef struct tn_state {
     } parts[TN_N_STATE_KINDS + 1];
     int32_t n_parts;
     tn_kv kv;                            /* the KV part's self */
+    tn_conv conv;                        /* the convolutions' */
     tn_state_mark marks[TN_STATE_MARKS]; /* ascending */
     int32_t n_marks;
 } tn_state;
@@ -70,6 +75,8 @@ void tn_state_append(tn_state *s, int32_t n);
 void tn_state_keep(tn_state *s, int32_t slot);
 /* Can it go back to any position? Else truncate goes back to a mark. */
 bool tn_state_truncates(const tn_state *s);
+/* Can it go back to this one, without a mark? */
+bool tn_state_reaches(const tn_state *s, int32_t n_tok);
 /* Forget positions from n_tok on, and maybe some before: returns how many are left, at most n_tok. The caller
  * evaluates the rest again. */
 int32_t tn_state_truncate(tn_state *s, int32_t n_tok);

@@ -236,7 +236,41 @@ static void unpacked(void **state) {
     }
 }
 
-static const char *const mixtures[] = {"tiny-qwen3moe", "tiny-gpt-oss", "tiny-granitemoe", "tiny-olmoe"};
+static const char *const no_packages[] = {"tiny-qwen3moe", "tiny-gpt-oss", "tiny-granitemoe", "tiny-olmoe",
+                                          "tiny-lfm2"};
+
+/* A convolution's state goes back a little by itself and further to a snapshot: whatever is asked for, the session ends
+ * up where a fresh one would be. */
+static void going_back(void **state) {
+    (void)state;
+    tern_error err = {0};
+    assert_int_equal(write_model("tiny-lfm2", TN_F16), 0);
+    tern_engine *e = open_engine(gguf, NULL);
+    size_t n_vocab = (size_t)e->model->h.n_vocab;
+    tern_session *s = open_session(e, "none");
+    static const int lengths[] = {900, 890, 600, 601, 599, 3, 700, 100, 2, 1, 500, 255, 300, 257, 256};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        int n = lengths[i];
+        prompt[n - 1] ^= 1; /* another text from here on */
+        prefill(s, n);
+        tern_session *fresh = open_session(e, "none");
+        prefill(fresh, n);
+        if (memcmp(tern_session_logits(s), tern_session_logits(fresh), n_vocab * sizeof(float)))
+            fail_msg("%d tokens of another text", n);
+        for (int k = 0; k < 20; k++) {
+            must(tern_session_step(s, prompt[k], &err), &err);
+            must(tern_session_step(fresh, prompt[k], &err), &err);
+        }
+        assert_memory_equal(tern_session_logits(s), tern_session_logits(fresh), n_vocab * sizeof(float));
+        tern_session_close(&fresh);
+    }
+    prefill(s, 900);
+    assert_int_equal(tern_session_truncate(s, 890, &err), TERN_OK);
+    assert_int_equal(tern_session_truncate(s, 400, &err), TERN_E_UNSUPPORTED); /* too far for the ring */
+    assert_int_equal(tern_session_length(s), 890);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+}
 
 int main(void) {
     struct CMUnitTest tests[2 * N_NAMES];
@@ -247,8 +281,11 @@ int main(void) {
         tests[n++] = (struct CMUnitTest){names[i], one_family, setup, teardown, name};
         if (i < 4) tests[n++] = (struct CMUnitTest){names[i], sparse, setup, teardown, name};
     }
-    for (int i = 0; i < (getenv("TERN_TEST_QUICK") ? 2 : 4); i++)
-        tests[n++] =
-            (struct CMUnitTest){mixtures[i], unpacked, NULL, teardown, (void *)(uintptr_t)mixtures[i]};
+    for (int i = 0; i < 5; i++) {
+        if (getenv("TERN_TEST_QUICK") && i % 2) continue;
+        void *name = (void *)(uintptr_t)no_packages[i];
+        tests[n++] = (struct CMUnitTest){no_packages[i], unpacked, NULL, teardown, name};
+    }
+    tests[n++] = (struct CMUnitTest){"going back", going_back, NULL, teardown, NULL};
     return _cmocka_run_group_tests("families", tests, n, NULL, NULL);
 }

@@ -17,6 +17,7 @@ static void check(const tn_hparams *h) {
     for (int r = 0; ok && r < TN_W_N_ROLES; r++) {
         bool of_experts = tn_role_of_experts((tn_role)r) || r == TN_W_ROUTER || r == TN_W_ROUTER_B;
         if (of_experts && !h->n_experts) continue;
+        if (r == TN_W_CONV && !h->conv_len) continue;
         tn_role_shape(h, (tn_role)r, &rows, &cols);
         ok = rows >= 1 && cols >= 1;
     }
@@ -25,9 +26,9 @@ static void check(const tn_hparams *h) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const types[] = {
-        "llama",   "mistral", "qwen2",       "qwen3",     "gemma", "gemma2",    "phi",
-        "phi3",    "phonelm", "gemma3_text", "smollm3",   "olmo3", "exaone4",   "hunyuan_v1_dense",
-        "granite", "minicpm", "ministral3",  "qwen3_moe", "olmoe", "granitemoe"};
+        "llama",   "mistral", "qwen2",       "qwen3",   "gemma",     "gemma2",  "phi",
+        "phi3",    "phonelm", "gemma3_text", "smollm3", "olmo3",     "exaone4", "hunyuan_v1_dense",
+        "granite", "minicpm", "ministral3",  "lfm2",    "qwen3_moe", "olmoe",   "granitemoe"};
     json_t *config = json_loadb((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

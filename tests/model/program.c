@@ -46,6 +46,15 @@ static void for_each(void (*fn)(const each *)) {
             e.a = &of_folder;
             snprintf(text, sizeof text, config, tied ? "true" : "false");
             json_t *j = json_loads(text, 0, NULL);
+            if (e.a->conv) {
+                json_t *types = json_array();
+                for (int i = 0; i < 5; i++)
+                    assert_false(
+                        json_array_append_new(types, json_string(i % 3 == 2 ? "full_attention" : "conv")));
+                assert_false(json_object_set_new(j, "layer_types", types));
+                assert_false(json_object_set_new(j, "conv_L_cache", json_integer(3)));
+                assert_false(json_object_set_new(j, "head_dim", json_integer(8)));
+            }
             if (e.a->experts) {
                 assert_false(json_object_set_new(j, "num_experts", json_integer(6)));
                 assert_false(json_object_set_new(j, "num_experts_per_tok", json_integer(2)));
@@ -123,7 +132,8 @@ static void tensors_of(const each *e) {
     for (int role = 0; role < TN_W_N_ROLES; role++) {
         bool model_level = role <= TN_W_OUT_B;
         for (int32_t layer = model_level ? -1 : 0; layer < (model_level ? 0 : e->p.n_layers); layer++) {
-            bool must = tn_arch_required(e->a, &e->h, (tn_role)role),
+            bool must = tn_arch_required(e->a, &e->h, (tn_role)role) &&
+                        tn_layer_may_have(&e->h, layer, (tn_role)role),
                  used = tn_program_uses(&e->p, layer, (tn_role)role);
             /* a bias may be there unasked, and then belongs to an op all the same */
             if (must && !used && !(role == TN_W_OUT_B && e->h.tied))
@@ -249,6 +259,9 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             }
             break;
         case TN_OP_COPY: break;
+        case TN_OP_CONV:
+            for (int32_t i = 0; i < h->n_embd; i++) n += h->conv_len + 2; /* b x, the sum, c */
+            break;
         case TN_OP_EXPERTS:
             for (int32_t i = 0; i < h->n_experts; i++) n += h->n_embd; /* the router */
             for (int32_t i = 0; i < h->n_experts_used; i++) {

@@ -64,6 +64,25 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
             vector(key + ".bias", rows, 0.0, 1.0)
 
     matrix("model.embed_tokens", v, c, 1.0 if gemma else c**0.5 / 2)
+    if family == "lfm2":
+        for i, kind in enumerate(cfg["layer_types"]):
+            p = f"model.layers.{i}."
+            norm(p + "operator_norm")
+            norm(p + "ffn_norm")
+            if kind == "conv":
+                matrix(p + "conv.in_proj", 3 * c, c, 1.5)
+                matrix(p + "conv.out_proj", c, c)
+                out[p + "conv.conv.weight"] = Stored(uniform(name + p + "conv", (c, 1, cfg["conv_L_cache"])), dtype)
+            else:
+                for n, rows in (("q_proj", n_heads * d), ("k_proj", n_kv * d), ("v_proj", n_kv * d), ("out_proj", c)):
+                    matrix(p + "self_attn." + n, rows, c, 1.5)
+                vector(p + "self_attn.q_layernorm.weight", d, 1.5, 0.5)
+                vector(p + "self_attn.k_layernorm.weight", d, 1.5, 0.5)
+            ff = cfg["adjusted_ff_dim"]
+            for n, rows, cols in (("w1", ff, c), ("w3", ff, c), ("w2", c, ff)):
+                matrix(p + "feed_forward." + n, rows, cols, 1.5)
+        norm("model.embedding_norm")
+        return out
     for i in range(cfg["num_hidden_layers"]):
         p = f"model.layers.{i}."
         if not post_only:
@@ -387,6 +406,15 @@ CASES |= {
             attention_multiplier=0.2, logits_scaling=4.0,
         ),
         dtype="BF16", vectors="BF16", n_tok=32, shows=[dict(num_experts_per_tok=3), dict(residual_multiplier=1.0)],
+    ),
+    "lfm2": dict(
+        cfg=config(
+            "Lfm2ForCausalLM", "lfm2", 48, 32, 72, 5, 4, 2, max_position_embeddings=512, norm_eps=1e-5, rope_theta=10000.0,
+            tie_embedding=True, conv_L_cache=3, conv_bias=False, block_ff_dim=72, block_auto_adjust_ff_dim=True,
+            block_multiple_of=8, block_ffn_dim_multiplier=1.0, adjusted_ff_dim=48,
+            layer_types=["conv", "conv", FULL, "conv", FULL],
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(rope_theta=1e5), dict(norm_eps=0.1)],
     ),
     "ministral3": dict(
         cfg=config(

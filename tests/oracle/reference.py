@@ -339,7 +339,36 @@ def forward_modern(cfg, w, ids, n_ctx):
     return logits / cfg["logits_scaling"] if family in ("granite", "granitemoe") else logits
 
 
+def forward_lfm2(cfg, w, ids, n_ctx):
+    """LFM2: most layers convolve: b, c, x from one projection; c times the causal convolution of b x, projected. The
+    others attend with normed heads."""
+    n_heads, n_kv, d = geometry(cfg)
+    eps, n_tok, taps = cfg["norm_eps"], len(ids), cfg["conv_L_cache"]
+    freq, mscale = rope_frequencies(cfg, d, n_ctx)
+    x = w("model.embed_tokens.weight")[ids]
+    for i, kind in enumerate(cfg["layer_types"]):
+        p = f"model.layers.{i}."
+        h = rms_norm(x, w(p + "operator_norm.weight"), eps)
+        if kind == "conv":
+            b, c, v = np.split(linear(h, w(p + "conv.in_proj.weight")), 3, axis=1)
+            kernel = w(p + "conv.conv.weight")[:, 0]
+            seen = np.concatenate([np.zeros((taps - 1, x.shape[1])), b * v])
+            y = np.zeros_like(x)
+            for k in range(taps):
+                y += kernel[:, k] * seen[k : k + n_tok]
+            x = x + linear(c * y, w(p + "conv.out_proj.weight"))
+        else:
+            q, k, v = (heads(linear(h, w(p + f"self_attn.{n}_proj.weight")), m) for n, m in zip("qkv", (n_heads, n_kv, n_kv)))
+            q = rotate(rms_norm(q, w(p + "self_attn.q_layernorm.weight"), eps), freq, mscale)
+            k = rotate(rms_norm(k, w(p + "self_attn.k_layernorm.weight"), eps), freq, mscale)
+            x = x + linear(attention(q, k, v, 1 / math.sqrt(d)), w(p + "self_attn.out_proj.weight"))
+        h = rms_norm(x, w(p + "ffn_norm.weight"), eps)
+        x = x + gated(h, *(w(p + f"feed_forward.{n}.weight") for n in ("w1", "w3", "w2")), silu)
+    return linear(rms_norm(x, w("model.embedding_norm.weight"), eps), w("model.embed_tokens.weight"))
+
+
 FORWARD = {
+    "lfm2": forward_lfm2,
     **{f: forward_modern for f in (
         "gemma3_text", "smollm3", "olmo2", "olmo3", "exaone4", "hunyuan_v1_dense", "granite", "minicpm", "ministral3", *MIXTURES)},
     "llama": forward_llama_like,
