@@ -96,7 +96,7 @@ typedef struct tern_engine tern_engine;
 typedef struct tern_session tern_session;
 
 /* How a model is opened and used, by name: threads, attention, temp... `tern help set` and docs/reference/cli.md list the
- * names with types, ranges and defaults; tern_parameter_at lists them for programs. Values are text, as on the
+ * names with types, ranges and defaults. Values are text, as on the
  * command line ("4", "on", "shadow"). An engine copies what it needs: options may be freed after the call. */
 typedef struct tern_options tern_options;
 
@@ -133,7 +133,7 @@ typedef struct tern_estimate {
     char arch[32];
     uint64_t weight_bytes; /* weights as they will lie in memory */
     uint64_t kv_bytes;     /* keys and values of one session of n_ctx tokens */
-    uint64_t work_bytes;   /* about what a session computes in */
+    uint64_t work_bytes;   /* about what a session computes in, with the process's own code and tables */
     int32_t n_ctx;         /* the options' ctx-size, or its default */
 } tern_estimate;
 
