@@ -5,7 +5,7 @@ tern=$1
 [ -r models/tern-tiny/model.safetensors ] || { echo "skipped: no models/tern-tiny"; exit 77; }
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-export XDG_DATA_HOME=$tmp/data XDG_STATE_HOME=$tmp/state XDG_CACHE_HOME=$tmp/cache
+export XDG_DATA_HOME=$tmp/data XDG_STATE_HOME=$tmp/state XDG_CACHE_HOME=$tmp/cache TERN_PACK=never
 mkdir "$tmp/state"
 fail() { echo "FAILED: $*"; cat "$tmp/err"; exit 1; }
 db=$tmp/data/tern/store.db

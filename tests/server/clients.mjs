@@ -6,7 +6,7 @@ import OpenAI from "openai";
 import Anthropic from "@anthropic-ai/sdk";
 
 const [tern, model] = process.argv.slice(2);
-const server = spawn(tern, ["serve", "-m", model, "--port", "0", "-t", "2", "--cache-size", "0"], { stdio: ["ignore", "ignore", "pipe"] });
+const server = spawn(tern, ["serve", "-m", model, "--port", "0", "-t", "2", "--cache-size", "0"], { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, TERN_PACK: "never" } });
 const url = await new Promise((ok, no) => {
     createInterface({ input: server.stderr }).on("line", (line) => {
         const m = line.match(/http:\/\/[0-9.]+:\d+/);

@@ -12,7 +12,7 @@ import threading
 
 TERN, MODEL = sys.argv[1:3]
 CACHE = tempfile.TemporaryDirectory()
-os.environ["XDG_CACHE_HOME"] = CACHE.name
+os.environ.update(XDG_CACHE_HOME=CACHE.name, TERN_PACK="never")  # a package made in the background would come at any time
 
 
 class Server:

@@ -241,6 +241,12 @@ static void refused(void **state) {
     const tern_chat_options tools = {.size_bytes = sizeof tools, .tools = "[]"},
                             unknown = {.size_bytes = sizeof unknown, .chat_template = "vicuna"};
     check_fails(t, talk, 3, &tools, TERN_E_UNSUPPORTED, "the model's chat template knows no tools");
+    const tern_chat_options named = {.size_bytes = sizeof named,
+                                     .tools = "[{\"type\":\"function\",\"function\":{\"name\":\"weather\"}}]",
+                                     .chat_template =
+                                         "{% if xml_tools %}tools{% endif %}{{ messages[0].content }}"};
+    check_fails(t, talk, 3, &named, TERN_E_UNSUPPORTED,
+                "the model's chat template leaves the tool 'weather' out");
     check_fails(t, talk, 3, &unknown, TERN_E_INVALID,
                 "there is no chat template 'vicuna'; by name there are chatml, llama2, llama3, mistral, "
                 "gemma, phi3, zephyr");
