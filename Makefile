@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture clean
+.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture power clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -50,6 +50,11 @@ fuzz: setup
 TORTURE_MINUTES ?= 30
 torture: setup all
 	@python3 tests/torture/torture.py hours $(BUILD)/tern $(BUILD)/libtorture_faults.so $(TORTURE_MINUTES)
+
+# The power goes POWER_CRASHES times in each of four scenes: package, session, store, cache.
+POWER_CRASHES ?= 250
+power: setup all
+	@python3 tests/torture/power.py $(BUILD)/tern $(BUILD)/libtorture_disk.so $(POWER_CRASHES)
 
 clean:
 	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-aarch64

@@ -133,7 +133,7 @@ typedef struct tern_estimate {
     char arch[32];
     uint64_t weight_bytes; /* weights as they will lie in memory */
     uint64_t kv_bytes;     /* keys and values of one session of n_ctx tokens */
-    uint64_t work_bytes;   /* about what a session computes in */
+    uint64_t work_bytes;   /* about what a session computes in, with the process's own code and tables */
     int32_t n_ctx;         /* the options' ctx-size, or its default */
 } tern_estimate;
 

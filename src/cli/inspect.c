@@ -175,9 +175,14 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
             (int)((r[i].flags & TN_PKG_HAS_SHADOW) != 0), "hot_channels", (json_int_t)(hot ? hot->n : 0));
         const uint8_t *bits;
         const tn_pkg_record *weightlets;
-        if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK)
+        bool head = s->kind == TN_PKG_HEAD; /* its widths are in MODEL */
+        if (head && r[i].part == TN_PKG_WEIGHTLETS && r[i].n > 0 && r[i].k > 0)
+            tn_json_set(&site, "bits",
+                        tn_json_real((double)r[i].size_bytes / 16 /
+                                     ((double)r[i].n * (double)((r[i].k + 127) / 128))));
+        if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK && !head)
             st = tn_pkg_weightlets(r, n, base, r[i].role, r[i].n, r[i].k, &bits, &weightlets, err);
-        if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK) {
+        if (r[i].part == TN_PKG_WEIGHTLETS && st == TERN_OK && !head) {
             json_int_t count[8] = {0};
             for (size_t c = 0; c < (size_t)r[i].n; c++) count[tn_channel_bits_get(bits, c) - 1]++;
             json_t *histogram = json_array();
@@ -247,7 +252,8 @@ static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, 
                 json_int_t outputs = json_integer_value(json_object_get(v, "outputs"));
                 const json_t *histogram = json_object_get(v, "channels_by_bits");
                 char hot[32] = "-";
-                double bits = histogram ? 0 : 8;
+                const json_t *average = json_object_get(v, "bits");
+                double bits = histogram ? 0 : average ? json_number_value(average) : 8;
                 for (size_t b = 0; b < json_array_size(histogram); b++)
                     bits += (double)(b + 1) * (double)json_integer_value(json_array_get(histogram, b)) /
                             (double)outputs;

@@ -4,6 +4,7 @@
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
 #include "server/http.h"
+#include "server/sandbox.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -114,6 +115,7 @@ int cmd_serve(int argc, char **argv) {
                TERN_OK) {
         failed(&err);
     } else {
+        if (tn_sandbox_enter(&err) != TERN_OK) fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);
         if (tn_queue_cache_folder(q))
             fprintf(
                 stderr,

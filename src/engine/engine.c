@@ -47,6 +47,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     if (opt) o = *opt;
     else tn_options_defaults(&o);
     TN_TRY(tn_params_check(&o, err));
+    int32_t n_ctx_fits;
+    TN_TRY(tn_fit_memory(path, &o, &n_ctx_fits, err));
     int n_threads = o.n_threads ? o.n_threads : tn_cpu_count();
     if (n_threads > 64) n_threads = 64;
 
@@ -56,6 +58,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     TN_FAIL_IF(!e, err, TERN_E_MEMORY, "no memory for an engine");
     memset(e, 0, sizeof *e);
     e->fd = -1;
+    e->n_ctx_fits = n_ctx_fits;
     tn_ctx_init(&e->ctx, o.hooks);
     const char *bad = NULL;
     uint32_t cpu = tn_cpu_flags(&bad);

@@ -38,6 +38,7 @@ struct tern_engine {
     char *profile_path;          /* cache of the stage times, beside the package */
     _Atomic(tn_gvocab *) gvocab; /* NULL until a grammar needs it */
     int fd;                      /* of tern_engine_open_fd, or -1 */
+    int32_t n_ctx_fits;          /* longest context within max-memory; 0: no limit was given */
 };
 
 struct tern_session {

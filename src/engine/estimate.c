@@ -4,6 +4,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/imports.h"
+#include "attention/sparse_attn.h"
 #include "engine/params.h"
 
 #include <stdio.h>
@@ -41,6 +42,18 @@ static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int
     return (uint64_t)(rows * wide + (int64_t)h->n_vocab + (int64_t)n_threads * n_ctx) * sizeof(float);
 }
 
+/* A process has code, libraries and buffers of its own, and a tokenizer's tables grow with the vocabulary: what the
+ * resident set of tern run held beyond the model, its context and its work at vocabularies of 8,000 and 152,000. */
+static uint64_t process_bytes(const tn_hparams *h) { return (14u << 20) + 100 * (uint64_t)h->n_vocab; }
+
+/* Sparse attention keeps the keys as INT8 panels and as rows. */
+static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx) {
+    const char *mode = o->attention ? o->attention : o->exact ? "full" : "auto";
+    if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < TN_ATTN_FROM))
+        return 0;
+    return (uint64_t)n_ctx * (uint64_t)(h->n_layers * h->n_kv_heads * h->d_head) * (sizeof(float) + 1);
+}
+
 /* Whether the weights of a package opened with o stay packed; what a device refuses is told when it opens. */
 static bool stays_packed(const tern_options *o) {
     if (o->weights && strcmp(o->weights, "auto")) return !strcmp(o->weights, "packed");
@@ -70,8 +83,48 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
     int64_t slots = ((int64_t)e.n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     e.kv_bytes = (uint64_t)(2 * slots * h.n_layers * h.n_kv_heads * h.d_head) * sizeof(float);
-    e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2);
+    e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
+                   process_bytes(&h) + (package ? sparse_bytes(&h, &o, e.n_ctx) : 0);
     TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,
                err, TERN_E_INVALID, "an estimate of %zu bytes is smaller than any version's", size_bytes);
+    return TERN_OK;
+}
+
+static uint64_t all_of(const tern_estimate *e) { return e->weight_bytes + e->kv_bytes + e->work_bytes; }
+
+/* By halves: what a context takes grows with it, and nothing is read of the model but its header. */
+static tern_status longest_context(const char *path, const tern_options *o, tern_estimate *e,
+                                   tern_error *err) {
+    tern_options with = *o;
+    int32_t fits = 0, too_long = e->n_ctx;
+    while (too_long - fits > TN_LEAST_CTX / 4) {
+        with.session.n_ctx = fits + (too_long - fits) / 2;
+        TN_TRY(tern_engine_estimate(path, &with, e, err));
+        *(all_of(e) <= o->max_memory_bytes ? &fits : &too_long) = with.session.n_ctx;
+    }
+    with.session.n_ctx = fits < TN_LEAST_CTX ? TN_LEAST_CTX : fits;
+    return tern_engine_estimate(path, &with, e, err);
+}
+
+tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err) {
+    *n_ctx = 0;
+    if (!o->max_memory_bytes) return TERN_OK;
+    tern_estimate e;
+    TN_TRY(tern_engine_estimate(path, o, &e, err));
+    if (all_of(&e) > o->max_memory_bytes && tn_pkg_is(path) && !o->weights && !stays_packed(o) &&
+        (!o->npu || !strcmp(o->npu, "host")) && !o->npu_separate_weights && !o->no_chunk_sharing &&
+        !o->npu_memory_bytes) {
+        o->weights = "packed";
+        TN_TRY(tern_engine_estimate(path, o, &e, err));
+    }
+    if (all_of(&e) > o->max_memory_bytes && !o->session.n_ctx && e.n_ctx > TN_LEAST_CTX)
+        TN_TRY(longest_context(path, o, &e, err));
+    const double mib = 1048576;
+    TN_FAIL_IF(all_of(&e) > o->max_memory_bytes, err, TERN_E_LIMIT,
+               "%s needs about %.0f MiB with a context of %d tokens (weights %.0f, keys and values %.0f, "
+               "work %.0f); max-memory allows %.0f",
+               path, (double)all_of(&e) / mib, e.n_ctx, (double)e.weight_bytes / mib,
+               (double)e.kv_bytes / mib, (double)e.work_bytes / mib, (double)o->max_memory_bytes / mib);
+    *n_ctx = e.n_ctx;
     return TERN_OK;
 }

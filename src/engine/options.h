@@ -26,7 +26,7 @@ struct tern_options {
     bool trace;
     const char *npu, *policy;
     int32_t npu_threads, cpu_threads;
-    uint64_t npu_memory_bytes, npu_vtcm_bytes;
+    uint64_t npu_memory_bytes, npu_vtcm_bytes, max_memory_bytes;
     int32_t chunk;
     int32_t
         steal; /* TN_STEAL_..., or policy synergy: the CPU lane takes a product when more than so many wait */
@@ -50,6 +50,12 @@ struct tern_options {
 };
 
 void tn_options_defaults(tern_options *o);
+
+enum { TN_LEAST_CTX = 256 }; /* max-memory makes no context shorter, in tokens */
+/* Brings the options within max_memory_bytes: weights that stay packed, then a shorter context, where neither was
+ * asked for otherwise. *n_ctx is the longest context that sessions may have, or 0 without a limit. TERN_E_LIMIT with
+ * the numbers where that is not enough. */
+tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err);
 
 struct tn_npu_model_options;
 /* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is

@@ -42,6 +42,12 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
                            "tern_session_options", err));
     const tn_hparams *h = &e->model->h;
     int32_t n_ctx = o.n_ctx ? o.n_ctx : h->ctx_train < 4096 ? h->ctx_train : 4096;
+    if (e->n_ctx_fits && !o.n_ctx && n_ctx > e->n_ctx_fits) {
+        n_ctx = e->n_ctx_fits;
+        tn_log(&e->ctx, TERN_LOG_INFO, "a context of %d tokens fits max-memory", n_ctx);
+    }
+    TN_FAIL_IF(e->n_ctx_fits && n_ctx > e->n_ctx_fits, err, TERN_E_LIMIT,
+               "a context of %d tokens does not fit max-memory; %d do", n_ctx, e->n_ctx_fits);
     TN_FAIL_IF(n_ctx < 1 || n_ctx > 1 << 24, err, TERN_E_INVALID, "a context of %d tokens: want 1 to %d",
                n_ctx, 1 << 24);
     if (n_ctx > h->ctx_train) {

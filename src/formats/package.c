@@ -385,7 +385,7 @@ static tern_status read_index(tn_pkg *p, tern_error *err) {
                "%s: package version %u was made by a newer tern; this one reads version %d", p->path,
                h.version, TN_PKG_VERSION);
     TN_FAIL_IF(h.version < TN_PKG_OLDEST, err, TERN_E_UNSUPPORTED,
-               "%s: package version %u, this tern reads %d and %d; pack the model again", p->path, h.version,
+               "%s: package version %u, this tern reads %d to %d; pack the model again", p->path, h.version,
                TN_PKG_OLDEST, TN_PKG_VERSION);
     TN_FAIL_IF(h.header_xxh64 != header_hash(&h), err, TERN_E_FORMAT, "%s: header damaged (checksum differs)",
                p->path);

@@ -19,9 +19,9 @@
 
 #include <stdint.h>
 
-/* Version 4 knows TN_PKG_ROTATED; version 3 is read all the same. */
+/* Version 5 may have weightlets in HEAD, version 4 knows TN_PKG_ROTATED; both and version 3 are read. */
 enum {
-    TN_PKG_VERSION = 4,
+    TN_PKG_VERSION = 5,
     TN_PKG_OLDEST = 3,
     TN_PKG_ALIGN = 4096,
     TN_PKG_TENSOR_ALIGN = 64,

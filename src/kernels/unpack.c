@@ -105,6 +105,18 @@ size_t tn_unpack_tile_ref(const uint8_t *src, const uint8_t *bits, size_t n_cols
     return (size_t)(src - begin);
 }
 
+void tn_weightlets_row(const uint8_t *tile, const uint8_t *packed_bits, size_t n, size_t n_all, size_t k,
+                       int8_t *out) {
+    size_t t = n / TN_TILE_N * TN_TILE_N, end = t + TN_TILE_N < n_all ? t + TN_TILE_N : n_all;
+    size_t before = tn_weightlets_bytes(packed_bits, t, n, 1),
+           group = tn_weightlets_bytes(packed_bits, t, end, 1);
+    for (size_t g = 0; g < n_groups(k); g++) {
+        int8_t w[GROUP];
+        unpack_group(tile + g * group + before, tn_channel_bits_get(packed_bits, n), w);
+        memcpy(out + g * GROUP, w, k - g * GROUP < GROUP ? k - g * GROUP : GROUP);
+    }
+}
+
 void tn_weightlets_unpack(tn_unpack_tile_fn fn, const uint8_t *src, const uint8_t *packed_bits, size_t n0,
                           size_t n1, size_t k, int8_t *tiles) {
     assert(n0 % TN_TILE_N == 0);

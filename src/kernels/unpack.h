@@ -38,6 +38,9 @@ size_t tn_weightlets_bytes(const uint8_t *packed_bits, size_t n0, size_t n1, siz
  * express. */
 void tn_weightlets_pack(uint8_t *dst, const uint8_t *packed_bits, const int8_t *w, size_t n0, size_t n1,
                         size_t k);
+/* Channel n of n_all alone, out [k]; tile is where the tile of 16 channels that it is in begins. */
+void tn_weightlets_row(const uint8_t *tile, const uint8_t *packed_bits, size_t n, size_t n_all, size_t k,
+                       int8_t *out);
 /* A loader's call: channels n0..n1-1 (n0 % 16 == 0, n1 % 16 == 0 or the last) into the tiles of the whole
  * matrix. src is where channel n0 begins. Column sums are stored beside the weights, not made here. */
 void tn_weightlets_unpack(tn_unpack_tile_fn fn, const uint8_t *src, const uint8_t *packed_bits, size_t n0,

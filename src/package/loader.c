@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "package/impl.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -60,7 +61,6 @@ struct tn_loader {
     int32_t n_rows, *row_tile; /* ascending */
     int8_t *row_data;
     tn_aio_read *row_reads;
-    uint64_t tile_bytes;
     const tn_pkg_record *embd;
     const tn_pkg_section *embd_section;
     const uint32_t *tile_hash;
@@ -115,7 +115,21 @@ static tern_status failed_before(tn_loader *l, tern_error *err) {
 
 static bool is_loaded(const unit *u) { return atomic_load_explicit(&u->loaded, memory_order_acquire); }
 
-/* Finds a unit's weightlets. The widths of its channels came with the layer's small tensors. */
+/* Widths of the head's channels; they were there when the package was opened. */
+static tern_status head_weightlets(const unit *u, unit_op *op, tern_error *err) {
+    const tn_npu_model *m = u->l->m;
+    const section_view v = tn_section_view(m, -1);
+    size_t n = (size_t)op->r->n;
+    op->bits = tn_section_payload(&v, op->role, TN_PKG_CHANNEL_BITS, tn_channel_bits_bytes(n), -1, err);
+    if (!op->bits) return TERN_E_FORMAT;
+    uint64_t want = tn_weightlets_bytes(op->bits, 0, n, (size_t)op->r->k);
+    TN_FAIL_IF(op->r->size_bytes != want, err, TERN_E_FORMAT,
+               "the packed weights of %s have %" PRIu64 " bytes, their widths need %" PRIu64,
+               tn_role_name(op->role), op->r->size_bytes, want);
+    return TERN_OK;
+}
+
+/* The widths of its channels came with the layer's small tensors. */
 static tern_status find_weightlets(unit *u, tern_error *err) {
     const tn_npu_model *m = u->l->m;
     size_t n;
@@ -123,6 +137,10 @@ static tern_status find_weightlets(unit *u, tern_error *err) {
     for (int32_t i = 0; i < u->n_ops; i++) {
         unit_op *op = &u->ops[i];
         if (op->r->part != TN_PKG_WEIGHTLETS) continue;
+        if (u->layer < 0) { /* its widths are in front of the layers */
+            TN_TRY(head_weightlets(u, op, err));
+            continue;
+        }
         TN_TRY(tn_pkg_weightlets(records, n, m->small[u->layer + 1], (uint32_t)op->role, u->site->ops.n[i],
                                  u->site->ops.k, &op->bits, &w, err));
     }
@@ -284,8 +302,8 @@ static tern_status check_row_tile(void *user, const tn_aio_read *r, uint64_t at,
     const tn_loader *l = user;
     size_t i = (size_t)(r - l->row_reads);
     int32_t tile_n = l->m->layout->tile_n;
-    if (at + n < l->tile_bytes) return TERN_OK; /* pieces come in any order, but a tile is one */
-    TN_FAIL_IF(XXH32(r->dst, l->tile_bytes, 0) != l->tile_hash[l->row_tile[i]], err, TERN_E_FORMAT,
+    if (at + n < r->n_bytes) return TERN_OK; /* pieces come in any order, but a tile is one */
+    TN_FAIL_IF(XXH32(r->dst, r->n_bytes, 0) != l->tile_hash[l->row_tile[i]], err, TERN_E_FORMAT,
                "%s: the embedding of tokens %d to %d, at offset %" PRIu64 ", is damaged (checksum differs)",
                tn_pkg_path(l->m->pkg), l->row_tile[i] * tile_n, l->row_tile[i] * tile_n + tile_n - 1,
                r->off_bytes);
@@ -315,20 +333,23 @@ tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, te
     for (int32_t i = 0; i < n; i++) {
         if (!i || l->row_tile[i] != l->row_tile[i - 1]) l->row_tile[n_tiles++] = l->row_tile[i];
     }
-    l->row_data = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_tiles * l->tile_bytes + TN_AIO_ALIGN, 1);
+    const uint64_t *off = l->m->embd_off;
+    uint64_t n_bytes = 0;
+    for (int32_t i = 0; i < n_tiles; i++) n_bytes += off[l->row_tile[i] + 1] - off[l->row_tile[i]];
+    l->row_data = tn_alloc(ctx, TN_MEM_OTHER, n_bytes + TN_AIO_ALIGN, 1);
     l->row_reads = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_tiles, sizeof *l->row_reads);
     TN_FAIL_IF(!l->row_data || !l->row_reads, err, TERN_E_MEMORY, "no memory for the embedding of %d tokens",
                n);
     int8_t *at = (int8_t *)aligned((uintptr_t)l->row_data);
     for (int32_t i = 0; i < n_tiles; i++) {
-        uint64_t off =
-            l->embd_section->off_bytes + l->embd->off_bytes + (uint64_t)l->row_tile[i] * l->tile_bytes;
-        l->row_reads[i] = (tn_aio_read){.off_bytes = off,
-                                        .n_bytes = l->tile_bytes,
-                                        .dst = at + (uint64_t)i * l->tile_bytes,
+        uint64_t from = off[l->row_tile[i]], size = off[l->row_tile[i] + 1] - from;
+        l->row_reads[i] = (tn_aio_read){.off_bytes = l->embd_section->off_bytes + l->embd->off_bytes + from,
+                                        .n_bytes = size,
+                                        .dst = at,
                                         .check = check_row_tile,
                                         .user = l};
         tn_aio_submit(l->aio, &l->row_reads[i], true);
+        at += size;
     }
     l->n_rows = n_tiles;
     return TERN_OK;
@@ -341,15 +362,20 @@ tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err) {
     return TERN_OK;
 }
 
-const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id) {
+const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed) {
+    const tn_npu_model *m = l->m;
     int32_t tile = id / l->m->layout->tile_n;
     if (!is_loaded(&l->units[l->embd_unit]) &&
         l->n_rows) { /* in this order: once it is loaded, rows belong to whoever loaded */
         const int32_t *found = bsearch(&tile, l->row_tile, (size_t)l->n_rows, sizeof tile, ascending);
         assert(found);
+        *packed = m->embd_bits != NULL;
         return l->row_reads[found - l->row_tile].dst;
     }
-    return l->m->embd_tiles + (uint64_t)tile * l->tile_bytes;
+    *packed = m->embd_packed;
+    return m->embd_weights +
+           (m->embd_packed ? m->embd_off[tile]
+                           : (uint64_t)tile * tn_npu_tiles_bytes(m->layout, m->layout->tile_n, l->embd->k));
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------
@@ -454,15 +480,14 @@ static void add_embedding(tn_loader *l) {
     tn_npu_model *m = l->m;
     size_t n;
     l->embd_section = tn_pkg_find(m->pkg, TN_PKG_HEAD, -1);
-    l->embd = tn_pkg_record_find(tn_pkg_records(m->pkg, l->embd_section, &n), n, TN_W_EMBD, TN_PKG_TILES);
-    l->tile_bytes =
-        l->embd->size_bytes / (uint64_t)((l->embd->n + m->layout->tile_n - 1) / m->layout->tile_n);
+    const tn_pkg_record *records = tn_pkg_records(m->pkg, l->embd_section, &n);
+    l->embd = tn_pkg_record_find(records, n, TN_W_EMBD, m->embd_bits ? TN_PKG_WEIGHTLETS : TN_PKG_TILES);
     l->tile_hash = m->embd_tile_hash;
     const tn_npu_site *head = tn_npu_site_at(m, 0, TN_SITE_LM_HEAD);
     l->embd_unit = l->n_units - 1; /* tied: the head's */
     if (head->ops.roles[0] == TN_W_EMBD) return;
     unit *u = add_unit(l, TN_UNIT_EMBD, -1, NULL, l->embd_section);
-    add_op(u, TN_W_EMBD, l->embd, (int8_t *)m->embd_tiles, l->embd->n);
+    add_op(u, TN_W_EMBD, l->embd, (int8_t *)m->embd_weights, l->embd->n);
     u->n_parts = 1;
     l->embd_unit = l->n_units - 1;
 }

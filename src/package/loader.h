@@ -52,8 +52,9 @@ tern_status tn_loader_finish(tn_loader *l, tn_pool *pool, int32_t layer, tern_er
  * everything is loaded. */
 tern_status tn_loader_rows_begin(tn_loader *l, const int32_t *ids, int32_t n, tern_error *err);
 tern_status tn_loader_rows_wait(tn_loader *l, tern_error *err);
-/* Returns the tile of the embedding that holds a token's row: of the rows begun, or of the loaded embedding. */
-const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id);
+/* Tile of the embedding that holds a token's row, *packed: as weightlets: of the rows begun, or of the loaded
+ * embedding. */
+const int8_t *tn_loader_row_tile(const tn_loader *l, int32_t id, bool *packed);
 
 typedef struct tn_loader_stats {
     uint64_t n_read_bytes;

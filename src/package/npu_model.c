@@ -9,6 +9,31 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* Where the embedding's column tiles lie in the file. */
+static tern_status open_embedding(tn_npu_model *m, const section_view *v, const tn_pkg_record *r,
+                                  tern_error *err) {
+    size_t n = (size_t)r->n, k = (size_t)r->k, tile_n = (size_t)m->layout->tile_n,
+           n_tiles = (n + tile_n - 1) / tile_n;
+    m->embd_off = tn_alloc(m->ctx, TN_MEM_OTHER, n_tiles + 1, sizeof *m->embd_off);
+    TN_FAIL_IF(!m->embd_off, err, TERN_E_MEMORY, "no memory for the embedding's %zu tiles", n_tiles);
+    if (r->part == TN_PKG_WEIGHTLETS) {
+        m->embd_bits =
+            tn_section_payload(v, TN_W_EMBD, TN_PKG_CHANNEL_BITS, tn_channel_bits_bytes(n), -1, err);
+        if (!m->embd_bits) return TERN_E_FORMAT;
+    }
+    m->embd_off[0] = 0;
+    for (size_t i = 0; i < n_tiles; i++) {
+        size_t end = (i + 1) * tile_n < n ? (i + 1) * tile_n : n;
+        m->embd_off[i + 1] =
+            m->embd_off[i] + (m->embd_bits ? tn_weightlets_bytes(m->embd_bits, i * tile_n, end, k)
+                                           : tn_npu_tiles_bytes(m->layout, (int64_t)tile_n, r->k));
+    }
+    TN_FAIL_IF(m->embd_off[n_tiles] != r->size_bytes, err, TERN_E_FORMAT,
+               "the embedding has %" PRIu64 " bytes, its shape and widths need %" PRIu64, r->size_bytes,
+               m->embd_off[n_tiles]);
+    return TERN_OK;
+}
+
 static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error *err) {
     tn_hparams *h = &model->h;
     TN_FAIL_IF(!tn_pkg_find(m->pkg, TN_PKG_HEAD, -1), err, TERN_E_FORMAT,
@@ -40,10 +65,13 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     if (lm_head->has_outliers) TN_TRY(tn_site_read_hot(lm_head, &v, -1, err));
     const tn_pkg_record *r = tn_section_tiles(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
     if (!r) return TERN_E_FORMAT;
-    m->embd_tiles = h->tied  ? lm_head->image[0].tiles
-                    : m->map ? (const int8_t *)m->map->data +
-                                   tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes
-                             : room.at[0];
+    m->embd_packed = tn_npu_stays_packed(m, r);
+    const tn_npu_weights_data *image = &lm_head->image[0];
+    m->embd_weights = h->tied  ? m->embd_packed ? (const int8_t *)image->packed : image->tiles
+                      : m->map ? (const int8_t *)m->map->data +
+                                     tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes
+                               : room.at[0];
+    TN_TRY(open_embedding(m, &v, r, err));
     m->embd_scale = tn_section_payload(&v, TN_W_EMBD, TN_PKG_SCALE, tn_padded(m, h->n_vocab) * 4, -1, err);
     m->embd_tile_hash =
         m->embd_scale
@@ -260,6 +288,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
     if (!m) return;
     *pm = NULL;
     tn_loader_close(&m->loader); /* reads end here */
+    tn_free(m->ctx, m->embd_off);
     tn_free(m->ctx, m->attn_scale_q);
     tn_free(m->ctx, m->attn_scale_k);
     tn_free(m->ctx, m->attn_head_weight);
@@ -295,7 +324,12 @@ void tn_npu_model_close(tn_npu_model **pm) {
 
 void tn_npu_model_embed(const tn_npu_model *m, const tn_hparams *h, int32_t id, float *out) {
     int8_t *q = (int8_t *)out; /* the row is unpacked into the front of out and widened from its end */
-    tn_npu_tiles_row(m->layout, tn_loader_row_tile(m->loader, id), id % m->layout->tile_n, h->n_embd, q);
+    bool packed;
+    const int8_t *tile = tn_loader_row_tile(m->loader, id, &packed);
+    if (packed)
+        tn_weightlets_row((const uint8_t *)tile, m->embd_bits, (size_t)id, (size_t)h->n_vocab,
+                          (size_t)h->n_embd, q);
+    else tn_npu_tiles_row(m->layout, tile, id % m->layout->tile_n, h->n_embd, q);
     for (int32_t i = h->n_embd; i-- > 0;) {
         float v = (float)q[i] * m->embd_scale[id];
         memcpy((char *)out + (size_t)i * sizeof v, &v, sizeof v);

@@ -110,8 +110,13 @@ typedef struct tn_npu_model {
         max_stride; /* over sites with outlier paths: outputs; over all: inputs, in_stride */
     bool any_outliers;
     bool cold_from_file; /* rows of cold channels are read from the package, not from the device's tiles */
-    /* The embedding rows are looked up here: s8 tiles and their scales. */
-    const int8_t *embd_tiles;
+    /* embedding rows for look-up: what stays of them (tiles, or weightlets when embd_packed) and their scales.
+     * embd_bits: widths of the file's weightlets, NULL: tiles; embd_off [tiles + 1]: where the file's column tiles
+     * begin. */
+    const int8_t *embd_weights;
+    bool embd_packed;
+    const uint8_t *embd_bits;
+    uint64_t *embd_off;
     const float *embd_scale;
     const uint32_t *embd_tile_hash;
     tn_file *map;                 /* the package, where it is mapped */
@@ -163,9 +168,10 @@ tern_status tn_npu_model_open(tn_ctx *ctx, tn_pool *pool, const tn_kernels *kern
                               tern_error *err);
 void tn_npu_model_close(tn_npu_model **m);
 
-/* Tells whether the linear of this record stays packed in memory. */
+/* Does the matrix of this record stay packed in memory? */
 static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_record *r) {
-    return m->packed && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_SHADOW);
+    bool looked_up = r->role == TN_W_EMBD && !m->model->h.tied; /* row by row, by no device */
+    return (m->packed || looked_up) && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_SHADOW);
 }
 
 static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_npu_site *s) {

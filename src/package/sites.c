@@ -49,7 +49,7 @@ tern_status tn_section_vector(tn_ctx *ctx, const section_view *v, const tn_hpara
 
 static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALIGN * TN_AIO_ALIGN; }
 
-/* Returns the large record of a linear, of the right shape: tiles or, in layers only, weightlets. */
+/* The large record of a linear, tiles or weightlets, of the right shape. */
 const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer,
                                       tern_error *err) {
     const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
@@ -57,7 +57,7 @@ const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64
     const tn_pkg_record *records = tn_pkg_records(m->pkg, s, &n_records),
                         *r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_TILES);
     if (r && r->n == n && r->k == k && r->size_bytes == tn_npu_tiles_bytes(m->layout, n, k)) return r;
-    if (!r && layer >= 0) r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_WEIGHTLETS);
+    if (!r) r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_WEIGHTLETS);
     if (r && r->part == TN_PKG_WEIGHTLETS && r->n == n && r->k == k)
         return r; /* its size depends on widths that are still in the file */
     tn_fail(err, TERN_E_FORMAT, "layer %d: the weights of %s are missing or not %" PRId64 " x %" PRId64,
@@ -345,8 +345,11 @@ tern_status tn_room_tiles(tn_npu_model *m, const tn_hparams *h, int layer, tile_
                 n[device] += aligned(tn_npu_tiles_bytes(m->layout, o->n[i], o->k));
         }
     }
-    if (layer < 0 && !h->tied && !m->map)
-        n[0] += aligned(tn_npu_tiles_bytes(m->layout, h->n_vocab, h->n_embd));
+    if (layer < 0 && !h->tied && !m->map) {
+        const tn_pkg_record *r = tn_section_tiles(m, TN_W_EMBD, h->n_vocab, h->n_embd, -1, err);
+        if (!r) return TERN_E_FORMAT;
+        n[0] += aligned(r->size_bytes);
+    }
     if (n[0] > TN_AIO_ALIGN) {
         m->tile_blocks[layer + 1] = tn_alloc(m->ctx, TN_MEM_WEIGHTS, n[0], 1);
         TN_FAIL_IF(!m->tile_blocks[layer + 1], err, TERN_E_MEMORY,

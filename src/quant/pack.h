@@ -41,7 +41,7 @@ bool tn_allocation_parse(const char *name, tn_allocation *out); /* "re", "unifor
 typedef struct tn_pack_options {
     tn_scheme scheme;
     const char *calib_path; /* text; NULL: a small built-in one */
-    int32_t calib_tokens;   /* at most so many of it (default 8192) */
+    int32_t calib_tokens;   /* at most so many of it (default 4096) */
     int32_t calib_window;   /* tokens (default 512) */
     float prune_percent;    /* least important sites without shadow outliers, 0..100 (default 85) */
     float prune_error;   /* ... but never a site whose other values would lose more than this of their energy
@@ -50,7 +50,11 @@ typedef struct tn_pack_options {
     float hot_coverage;  /* hot channels cover this share of the outliers (default 0.8) ... */
     float hot_max;       /* ... and are at most this share of the channels (default 0.03), but at least one */
     double
-        bits; /* average per weight of the layers' linears, 1..8; 0 (default): 5 with gram and edgeflow, else 8 */
+        bits; /* average per weight, 1..8: with gram of all matrices, else of the layers' linears; 0 (default):
+                       with gram what quality needs, 5 with edgeflow, else 8 */
+    double
+        quality; /* gram without bits: the loss (of perplexity, 0.005 = 0.5 %) that all roundings together are
+                       to stay below by what is measured on the calibration text; 0 (default): 0.005 */
     tn_allocation
         allocation; /* below 8 bits; default: loss with gram, by relative error with edgeflow, else uniform */
     bool bits_of_model;    /* ... of all of them together; false (default): of every one */
@@ -77,7 +81,12 @@ typedef struct tn_pack_report {
     double hot_coverage;                   /* share of the outliers in hot channels */
     uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot only, and if all were */
     uint64_t package_bytes, n_calib_tokens;
+    double bits;      /* per weight of all matrices, the output layer's and the embedding's too */
+    double sensed_kl; /* allocation by loss: what plain rounding to these widths would cost (quant/sense.h) */
 } tn_pack_report;
+
+/* tn_pack_options.quality when nothing is asked for. */
+#define TN_PACK_QUALITY 0.005
 
 /* Why sites stay unsmoothed. */
 extern const char tn_pack_unsmoothed[];

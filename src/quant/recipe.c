@@ -9,15 +9,18 @@
 
 enum { SAMPLE_ROWS = 256, ROWS_PER_ITEM = 32, TILE = 16 };
 
-static const float DAMPING = 0.03f;
+static const float DAMPING = 0.03f, TIED_DAMPING = 1.0f;
+
+void tn_rounded_free(tn_ctx *ctx, tn_rounded *r) {
+    tn_free(ctx, r->bits);
+    tn_free(ctx, r->weightlets);
+    tn_free(ctx, r->col_sum);
+    tn_free(ctx, r->scale);
+    *r = (tn_rounded){0};
+}
 
 void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s) {
-    for (int i = 0; i < TN_SITE_MAX_OPS; i++) {
-        tn_free(ctx, s->ops[i].bits);
-        tn_free(ctx, s->ops[i].weightlets);
-        tn_free(ctx, s->ops[i].col_sum);
-        tn_free(ctx, s->ops[i].scale);
-    }
+    for (int i = 0; i < TN_SITE_MAX_OPS; i++) tn_rounded_free(ctx, &s->ops[i]);
     tn_free(ctx, s->smooth);
     *s = (tn_recipe_site){0};
 }
@@ -165,7 +168,9 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
     *out = (tn_recipe_site){0};
     TN_TRY(choose(r, layer, site, ops, x, n_rows, out, err));
     tn_factor f;
-    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, x, n_rows, ops->k, DAMPING, &f, err));
+    /* The rows of a matrix that is also the embedding are looked up too: errors shall not be moved far. */
+    float damping = site == TN_SITE_LM_HEAD && ops->roles[0] == TN_W_EMBD ? TIED_DAMPING : DAMPING;
+    TN_TRY(tn_factor_make(r->ctx, r->pool, r->kern, x, n_rows, ops->k, damping, &f, err));
     tern_status st = TERN_OK;
     for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {
         st = round_linear(r, layer, ops->roles[op], &f, ops->n[op], bits, out, &out->ops[op], err);
@@ -173,4 +178,12 @@ tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, con
     }
     tn_factor_close(&f);
     return st;
+}
+
+tern_status tn_recipe_table_make(const tn_recipe *r, tn_role role, int32_t n, int32_t k, const uint8_t *bits,
+                                 tn_rounded *out, tern_error *err) {
+    const tn_factor none = {.ctx = r->ctx, .k = k};
+    tn_recipe_site site = {0};
+    *out = (tn_rounded){0};
+    return round_linear(r, -1, role, &none, n, bits, &site, out, err);
 }

@@ -40,6 +40,10 @@ typedef struct tn_recipe {
  * The result belongs to the caller also after a failure. */
 tern_status tn_recipe_site_make(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
                                 int32_t n_rows, const uint8_t *bits, tn_recipe_site *out, tern_error *err);
+/* The embedding, whose rows are looked up: each weight for itself. */
+tern_status tn_recipe_table_make(const tn_recipe *r, tn_role role, int32_t n, int32_t k, const uint8_t *bits,
+                                 tn_rounded *out, tern_error *err);
+void tn_rounded_free(tn_ctx *ctx, tn_rounded *r);
 void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s);
 
 #endif

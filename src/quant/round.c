@@ -5,6 +5,9 @@
 
 enum { PANEL = TN_ROUND_PLACES };
 
+/* To the nearest whole number, ties to even, for |x| < 2^22; the compiler knows how to do many at once. */
+static inline float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
+
 /* The grid of B bits at a scale: B < 8: odd codes, 2 scale apart; 8: whole codes. */
 static tn_grid grid_of(unsigned bits, float scale) {
     if (bits == 8) return (tn_grid){1 / scale, 0, -127, 127, 1, 0, scale, 0};
@@ -161,11 +164,23 @@ void tn_round_rows(const tn_factor *f, const tn_kernels *kern, const float *w, i
         const tn_factor_block *b = &f->blocks[i];
         for (int32_t j = 0; j < b->k; j++) weight[b->first + b->order[j]] = b->weight[j];
     }
+    for (int32_t j = 0; !f->n_blocks && j < f->k; j++) weight[j] = 1;
     for (int32_t r = 0; r < n_rows; r++) {
         float e;
         scale[r] = best_scale(kern, w + (size_t)r * k, weight, f->k, bits[r], &e);
     }
     memset(error, 0, (size_t)n_rows * sizeof *error);
+    for (int32_t r = 0; !f->n_blocks && r < n_rows; r++) {
+        const tn_grid g = grid_of(bits[r], scale[r] > 0 ? scale[r] : 1);
+        const float *row = w + (size_t)r * k;
+        for (size_t j = 0; j < k; j++) {
+            float u = row[j] * g.inv + g.offset;
+            u = u < g.lo ? g.lo : u > g.hi ? g.hi : u;
+            float code = nearest(u) * g.mul + g.add, d = row[j] - code * scale[r];
+            q[(size_t)r * k + j] = (int8_t)code;
+            error[r] += d * d;
+        }
+    }
     for (int32_t i = 0; i < f->n_blocks; i++) {
         const tn_factor_block *b = &f->blocks[i];
         round_block(b, kern, w + b->first, n_rows, k, bits, q + b->first, scale, error, rest);

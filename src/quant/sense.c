@@ -7,12 +7,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { ROWS_PER_ITEM = 32, MAX_TOKENS = 512, MIN_TOKENS = 32, MAX_VOCAB = 8192 };
+enum { ROWS_PER_ITEM = 32, MAX_TOKENS = 192, MIN_TOKENS = 128, WINDOW = 64, MAX_VOCAB = 8192 };
 
 typedef struct sensing {
     const tn_sense_args *a;
     tn_corpus c;
-    int32_t n_tok; /* of a copy */
+    int32_t n_tok, window; /* of a copy */
     size_t n_embd;
     float *before, *after;      /* [n_tok][n_embd] the clean copy in front of and behind a layer */
     double *energy[TN_N_SITES]; /* [widest] mean squares of the inputs of the layer's sites */
@@ -24,13 +24,13 @@ typedef struct sensing {
 /* ---- a linear rounded, for a trial ------------------------------------------------------------------ */
 
 typedef struct round_job {
-    const sensing *s;
+    const tn_sense_args *a;
     int layer;
     tn_role role;
     int32_t n, k;
     const double *energy;
-    float *panels;
-    float *cost; /* [n] becomes the rows' errors */
+    float *panels; /* NULL: only the errors are wanted */
+    float *cost;   /* [n] becomes the rows' errors */
     atomic_bool failed;
     tern_error err; /* of the first thread that failed */
 } round_job;
@@ -41,27 +41,34 @@ static void round_item(void *arg, int i_item, int i_thread) {
     if (atomic_load(&j->failed)) return;
     int32_t n0 = i_item * ROWS_PER_ITEM, n1 = n0 + ROWS_PER_ITEM < j->n ? n0 + ROWS_PER_ITEM : j->n;
     size_t k = (size_t)j->k;
-    tn_ctx *ctx = j->s->c.m->ctx;
+    tn_ctx *ctx = j->a->m->ctx;
     float *w = tn_alloc(ctx, TN_MEM_OTHER, (size_t)(n1 - n0 + 1) * k, sizeof *w);
     tern_error err;
-    tern_status st = w ? tn_source_read(j->s->a->src, j->layer, j->role, n0, n1, w, &err)
+    tern_status st = w ? tn_source_read(j->a->src, j->layer, j->role, n0, n1, w, &err)
                        : tn_fail(&err, TERN_E_MEMORY, "no memory to round weights");
     if (st == TERN_OK) {
         float *weight = w + (size_t)(n1 - n0) * k;
         for (size_t i = 0; i < k; i++) weight[i] = (float)j->energy[i];
         for (int32_t n = n0; n < n1; n++)
-            j->cost[n] = tn_round_plain(j->s->a->kern, w + (size_t)(n - n0) * k, weight, j->k, TN_SENSE_BITS);
-        tn_panels_pack(TN_PANEL_F32, j->panels, w, (size_t)n0, (size_t)n1, k);
+            j->cost[n] = tn_round_plain(j->a->kern, w + (size_t)(n - n0) * k, weight, j->k, TN_SENSE_BITS);
+        if (j->panels) tn_panels_pack(TN_PANEL_F32, j->panels, w, (size_t)n0, (size_t)n1, k);
     }
     if (st != TERN_OK && !atomic_exchange(&j->failed, true)) j->err = err;
     tn_free(ctx, w);
+}
+
+static tern_status round_all(round_job *j, tern_error *err) {
+    tn_pool_for(j->a->pool, (j->n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, round_item, j);
+    if (!atomic_load(&j->failed)) return TERN_OK;
+    if (err) *err = j->err;
+    return j->err.code;
 }
 
 /* The linear of the model becomes its rounded self; what it was is kept. */
 static tern_status replace(sensing *s, int layer, tn_site site, const tn_site_ops *ops, int32_t op,
                            float *cost, tern_error *err) {
     tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]];
-    round_job j = {.s = s,
+    round_job j = {.a = s->a,
                    .layer = layer,
                    .role = ops->roles[op],
                    .n = ops->n[op],
@@ -72,11 +79,10 @@ static tern_status replace(sensing *s, int layer, tn_site site, const tn_site_op
                         tn_panels_bytes(TN_PANEL_F32, (size_t)j.n, (size_t)j.k) / sizeof *j.panels,
                         sizeof *j.panels);
     TN_FAIL_IF(!j.panels, err, TERN_E_MEMORY, "no memory for a rounded linear");
-    tn_pool_for(s->a->pool, (j.n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, round_item, &j);
-    if (atomic_load(&j.failed)) {
+    tern_status st = round_all(&j, err);
+    if (st != TERN_OK) {
         tn_free(s->c.m->ctx, j.panels);
-        if (err) *err = j.err;
-        return j.err.code;
+        return st;
     }
     s->saved[site][op] = *l;
     l->dtype = TN_PANEL_F32;
@@ -142,6 +148,7 @@ static tern_status sense_layer(sensing *s, int layer, float *cost, tern_error *e
     tn_forward_hooks hooks = {.site_input = see_energy, .user = s};
     pass(s, layer, 0, 1, &hooks);
     if (layer) pass(s, layer, 1, layer, NULL);
+    pass(s, layer, s->c.m->h.n_layers + 1, 1, NULL);
     memcpy(s->after, copy_of(s, 0), bytes);
     for (int32_t i = 0; i < n && st == TERN_OK; i++) {
         const tn_site_ops *ops = tn_program_linears(p, first + i);
@@ -200,22 +207,24 @@ static void share_out(const sensing *s, int layer, float *cost) {
 /* ---- divergence ---------------------------------------------------------------------------------------- */
 
 typedef struct head {
-    float *panels, *normed, *logits; /* logits [2][ROWS_PER_ITEM][n] of the clean copy and another */
-    int32_t n;                       /* of the vocabulary */
+    float *panels, *rounded; /* as they are, and at TN_SENSE_BITS */
+    float *normed, *logits;  /* logits [2][ROWS_PER_ITEM][n] of the clean copy and another */
+    int32_t n;               /* of the vocabulary */
 } head;
 
 /* A large vocabulary is seen in part: the first half of what fits, and every so many of the rest. */
-static tern_status open_head(const sensing *s, head *h, tern_error *err) {
+static tern_status open_head(const sensing *s, const float *energy, head *h, tern_error *err) {
     const tn_model *m = s->c.m;
     const tn_site_ops *ops = tn_program_linears(&m->program, m->program.n_sites - 1);
     int32_t n_vocab = ops->n[0], half = MAX_VOCAB / 2;
     h->n = n_vocab < MAX_VOCAB ? n_vocab : MAX_VOCAB;
     size_t e = s->n_embd;
     h->panels = tn_alloc(m->ctx, TN_MEM_OTHER, ((size_t)h->n + TN_PANEL_N) * e, sizeof *h->panels);
+    h->rounded = tn_alloc(m->ctx, TN_MEM_OTHER, ((size_t)h->n + TN_PANEL_N) * e, sizeof *h->rounded);
     h->normed = tn_alloc(m->ctx, TN_MEM_OTHER, ROWS_PER_ITEM * e, sizeof *h->normed);
     h->logits = tn_alloc(m->ctx, TN_MEM_OTHER, 2 * ROWS_PER_ITEM * (size_t)h->n, sizeof *h->logits);
     float *rows = tn_alloc(m->ctx, TN_MEM_OTHER, TN_PANEL_N * e, sizeof *rows);
-    tern_status st = h->panels && h->normed && h->logits && rows
+    tern_status st = h->panels && h->rounded && h->normed && h->logits && rows
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a part of the vocabulary");
     for (int32_t n0 = 0; n0 < h->n && st == TERN_OK; n0 += TN_PANEL_N) {
@@ -227,14 +236,18 @@ static tern_status open_head(const sensing *s, head *h, tern_error *err) {
             st = tn_source_read(s->a->src, -1, ops->roles[0], id, id + 1, rows + (size_t)(n - n0) * e, err);
         }
         if (st == TERN_OK) tn_panels_pack(TN_PANEL_F32, h->panels, rows, (size_t)n0, (size_t)n1, e);
+        for (int32_t n = n0; n < n1 && st == TERN_OK; n++)
+            tn_round_plain(s->a->kern, rows + (size_t)(n - n0) * e, energy, (int32_t)e, TN_SENSE_BITS);
+        if (st == TERN_OK) tn_panels_pack(TN_PANEL_F32, h->rounded, rows, (size_t)n0, (size_t)n1, e);
     }
     tn_free(m->ctx, rows);
     return st;
 }
 
-static void logits_of(const sensing *s, const head *h, int32_t copy, int32_t t0, int32_t n, float *out) {
+static void logits_of(const sensing *s, const head *h, float *panels, int32_t copy, int32_t t0, int32_t n,
+                      float *out) {
     tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, copy) + (size_t)t0 * s->n_embd, h->normed, n);
-    const tn_linear l = {.n = h->n, .k = (int32_t)s->n_embd, .dtype = TN_PANEL_F32, .panels = h->panels};
+    const tn_linear l = {.n = h->n, .k = (int32_t)s->n_embd, .dtype = TN_PANEL_F32, .panels = panels};
     tn_linear_run(&l, s->a->kern, s->a->pool, h->normed, s->n_embd, out, (size_t)h->n, (size_t)n, NULL);
 }
 
@@ -254,16 +267,27 @@ static double divergence(const float *p, const float *q, int32_t n) {
     return kl / sum_p - log(sum_p) + log(sum_q) - (double)max_p + (double)max_q;
 }
 
-/* kl[l] of copy l + 1, by the token. */
-static tern_status divergences(const sensing *s, double *kl, tern_error *err) {
+/* Mean squares of the output layer's inputs. */
+static void head_energy(const sensing *s, float *normed, float *energy) {
+    memset(energy, 0, s->n_embd * sizeof *energy);
+    for (int32_t t = 0; t < s->n_tok; t++) {
+        tn_forward_out_norm(s->c.m, s->a->kern, copy_of(s, 0) + (size_t)t * s->n_embd, normed, 1);
+        for (size_t j = 0; j < s->n_embd; j++) energy[j] += normed[j] * normed[j] / (float)s->n_tok;
+    }
+}
+
+/* kl[l] of copy l + 1, by the token: the layers', the embedding's; then that of the output layer. */
+static tern_status divergences(const sensing *s, const float *energy, double *kl, tern_error *err) {
     head h = {0};
-    tern_status st = open_head(s, &h, err);
+    int32_t n_layers = s->c.m->h.n_layers;
+    tern_status st = open_head(s, energy, &h, err);
     for (int32_t t = 0; t < s->n_tok && st == TERN_OK; t += ROWS_PER_ITEM) {
         int32_t n = s->n_tok - t < ROWS_PER_ITEM ? s->n_tok - t : ROWS_PER_ITEM;
         float *other = h.logits + (size_t)ROWS_PER_ITEM * (size_t)h.n;
-        logits_of(s, &h, 0, t, n, h.logits);
-        for (int32_t l = 0; l < s->c.m->h.n_layers; l++) {
-            logits_of(s, &h, l + 1, t, n, other);
+        logits_of(s, &h, h.panels, 0, t, n, h.logits);
+        for (int32_t l = 0; l < n_layers + 2; l++) {
+            if (l <= n_layers) logits_of(s, &h, h.panels, l + 1, t, n, other);
+            else logits_of(s, &h, h.rounded, 0, t, n, other);
             for (int32_t i = 0; i < n; i++)
                 kl[l] +=
                     divergence(h.logits + (size_t)i * (size_t)h.n, other + (size_t)i * (size_t)h.n, h.n) /
@@ -271,6 +295,7 @@ static tern_status divergences(const sensing *s, double *kl, tern_error *err) {
         }
     }
     tn_free(s->c.m->ctx, h.panels);
+    tn_free(s->c.m->ctx, h.rounded);
     tn_free(s->c.m->ctx, h.normed);
     tn_free(s->c.m->ctx, h.logits);
     return st;
@@ -278,19 +303,61 @@ static tern_status divergences(const sensing *s, double *kl, tern_error *err) {
 
 /* ---- life ------------------------------------------------------------------------------------------------ */
 
+/* Windows from all over the text. */
+static void sample(const tn_sense_args *a, int32_t window, int32_t n_tok, int32_t *ids) {
+    int32_t n = n_tok / window;
+    for (int32_t i = 0; i < n; i++) {
+        size_t at = n > 1 ? (a->n_ids - (size_t)window) * (size_t)i / (size_t)(n - 1) : 0;
+        memcpy(ids + (size_t)i * (size_t)window, a->ids + at, (size_t)window * sizeof *ids);
+    }
+}
+
 static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     const tn_sense_args *a = s->a;
-    size_t copies = (size_t)a->m->h.n_layers + 1;
-    for (size_t i = 0; i < copies; i++)
-        memcpy(ids + i * (size_t)s->n_tok, a->ids, (size_t)s->n_tok * sizeof *ids);
+    size_t copies = (size_t)a->m->h.n_layers + 2;
+    for (size_t i = 0; i < copies; i++) sample(a, s->window, s->n_tok, ids + i * (size_t)s->n_tok);
     s->c = (tn_corpus){.kern = a->kern,
                        .pool = a->pool,
                        .src = a->src,
                        .m = a->m,
                        .ids = ids,
                        .n_tok = copies * (size_t)s->n_tok,
-                       .window = s->n_tok};
-    return tn_corpus_open(&s->c, err);
+                       .window = s->window};
+    TN_TRY(tn_corpus_open(&s->c, err));
+    float *ones = s->after; /* free until the first layer */
+    for (size_t j = 0; j < s->n_embd; j++) ones[j] = 1;
+    for (int32_t t = 0; t < s->n_tok; t++)
+        tn_round_plain(a->kern, copy_of(s, a->m->h.n_layers + 1) + (size_t)t * s->n_embd, ones,
+                       (int32_t)s->n_embd, TN_SENSE_BITS);
+    return TERN_OK;
+}
+
+/* What is left of cost: the output layer and the embedding. */
+static tern_status table_costs(const sensing *s, const float *energy, const double *kl, float *cost,
+                               tern_error *err) {
+    const tn_model *m = s->c.m;
+    const tn_site_ops *ops = tn_program_linears(&m->program, m->program.n_sites - 1);
+    bool tied = ops->roles[0] == TN_W_EMBD;
+    double *wide = tn_alloc(m->ctx, TN_MEM_OTHER, s->n_embd, sizeof *wide), sum = 1e-300;
+    TN_FAIL_IF(!wide, err, TERN_E_MEMORY, "no memory to measure what errors cost");
+    for (size_t j = 0; j < s->n_embd; j++) wide[j] = (double)energy[j];
+    round_job j = {.a = s->a,
+                   .layer = -1,
+                   .role = ops->roles[0],
+                   .n = ops->n[0],
+                   .k = ops->k,
+                   .energy = wide,
+                   .cost = cost};
+    tern_status st = round_all(&j, err);
+    tn_free(m->ctx, wide);
+    TN_TRY(st);
+    double at_0 = exp2(2 * TN_SENSE_BITS), embedding = fmax(kl[0], 0) * at_0 / ops->n[0],
+           output = fmax(kl[1], 0) * at_0;
+    for (int32_t r = 0; r < ops->n[0]; r++) sum += (double)cost[r];
+    for (int32_t r = 0; r < ops->n[0]; r++)
+        cost[r] = (float)((double)cost[r] / sum * output + (tied ? embedding : 0));
+    for (int32_t r = 0; !tied && r < ops->n[0]; r++) cost[ops->n[0] + r] = (float)embedding;
+    return TERN_OK;
 }
 
 static tern_status measure(sensing *s, float *cost, double *kl, tern_error *err) {
@@ -307,7 +374,12 @@ static tern_status measure(sensing *s, float *cost, double *kl, tern_error *err)
         if (st == TERN_OK && s->a->progress && !s->a->progress(s->a->user, (l + 1.0) / p->n_layers))
             st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
     }
-    if (st == TERN_OK) st = divergences(s, kl, err);
+    float *energy = tn_alloc(s->a->m->ctx, TN_MEM_OTHER, s->n_embd, sizeof *energy);
+    if (st == TERN_OK && !energy) st = tn_fail(err, TERN_E_MEMORY, "no memory to measure what errors cost");
+    if (st == TERN_OK) head_energy(s, s->after, energy);
+    if (st == TERN_OK) st = divergences(s, energy, kl, err);
+    if (st == TERN_OK) st = table_costs(s, energy, kl + p->n_layers, at, err);
+    tn_free(s->a->m->ctx, energy);
     for (int l = 0; l < p->n_layers && st == TERN_OK; l++) {
         int32_t first, n = tn_program_layer_sites(p, l, &first);
         for (int32_t i = 0; i < n; i++) {
@@ -324,15 +396,17 @@ tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *er
     size_t n = a->n_ids / (size_t)(n_layers + 14); /* as much work as half the calibration's forward */
     n = n > MAX_TOKENS ? MAX_TOKENS : n < MIN_TOKENS ? MIN_TOKENS : n;
     if (n > a->n_ids) n = a->n_ids;
-    if (n > (size_t)a->m->h.ctx_train) n = (size_t)a->m->h.ctx_train;
-    sensing s = {.a = a, .n_tok = (int32_t)n, .n_embd = (size_t)a->m->h.n_embd};
+    size_t window = n < WINDOW ? n : WINDOW;
+    if (window > (size_t)a->m->h.ctx_train) window = (size_t)a->m->h.ctx_train;
+    n -= n % window;
+    sensing s = {.a = a, .n_tok = (int32_t)n, .window = (int32_t)window, .n_embd = (size_t)a->m->h.n_embd};
     for (int32_t i = 0; i < a->m->program.n_sites; i++) {
         int32_t k = tn_program_linears(&a->m->program, i)->k;
         widest = k > widest ? k : widest;
     }
-    int32_t *ids = tn_alloc(ctx, TN_MEM_OTHER, ((size_t)n_layers + 1) * n, sizeof *ids);
+    int32_t *ids = tn_alloc(ctx, TN_MEM_OTHER, ((size_t)n_layers + 2) * n, sizeof *ids);
     double *energy = tn_alloc(ctx, TN_MEM_OTHER, TN_N_SITES * (size_t)widest, sizeof *energy);
-    double *kl = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_layers, sizeof *kl);
+    double *kl = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_layers + 2, sizeof *kl);
     s.before = tn_alloc(ctx, TN_MEM_OTHER, n * s.n_embd, sizeof *s.before);
     s.after = tn_alloc(ctx, TN_MEM_OTHER, n * s.n_embd, sizeof *s.after);
     tern_status st = ids && energy && kl && s.before && s.after

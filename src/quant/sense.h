@@ -3,7 +3,8 @@
  * A few hundred tokens run through the layers in several copies. In copy l the weights of layer l alone are
  * rounded to TN_SENSE_BITS; at the end its KL divergence from the clean copy is what that layer costs. Within a
  * layer the cost is divided among its linears by how far each alone moves the residual stream, and within a
- * linear among its rows by their own rounding errors. */
+ * linear among its rows by their own rounding errors. One more copy begins with rounded rows of the embedding, and
+ * the clean one's predictions are compared with those of a rounded output layer. */
 #ifndef TN_QUANT_SENSE_H
 #define TN_QUANT_SENSE_H
 
@@ -23,7 +24,8 @@ typedef struct tn_sense_args {
 } tn_sense_args;
 
 /* cost[row]: KL (nats a token) that rounding the row at 0 bits would cost by the law 4^-bits; rows of all linears
- * of all layers, in the order of the program's sites. TERN_E_CANCELLED when progress said so. */
+ * of all layers, in the order of the program's sites, then those of the output layer and, unless that is the same
+ * matrix, of the embedding. TERN_E_CANCELLED when progress said so. */
 tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *err);
 
 #endif

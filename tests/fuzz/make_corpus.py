@@ -1,4 +1,4 @@
-"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config,package}."""
+"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config,package,run,session,profile,heads}."""
 import json
 import pathlib
 import struct
@@ -157,8 +157,46 @@ def packages():
     yield "cut", package()[:8292]
 
 
+def change(section, kind, where, data):
+    """One entry of fuzz_run's list."""
+    return struct.pack("<BBHB", section, kind, where, len(data)) + data
+
+
+def runs():
+    """Changes to a true package. Sections: metadata first, as tern pack writes them."""
+    yield "none", b""
+    for i, number in enumerate((b"0", b"-1", b"1e39", b"7", b"65536", b"0.5", b"[]", b"null")):
+        yield f"meta{i}", b"".join(change(0, 3, i + 8 * k, number) for k in range(8))
+    for i in range(6):
+        yield f"data{i}", change(i, 0, 9000 * i, bytes([0, 0, 192, 127] * 8))  # NaN as F32
+        yield f"records{i}", change(i, 1, 16 + 56 * i, bytes([255] * 8))
+    yield "index", change(1, 2, 4, b"\x01\0\0\0")
+
+
+def sessions():
+    """Two bytes say where in a true session the others go."""
+    yield "tokens", struct.pack(">H", 12) + struct.pack("<i", 0) + b""
+    yield "nan", struct.pack(">H", 48 + 12) + struct.pack("<f", float("nan")) * 64
+    yield "big", struct.pack(">H", 12) + struct.pack("<iiiii", 1 << 30, 2, 2, 16, 512)
+    yield "magic", b"TERNSTA\0" + struct.pack("<I", 1)
+
+
+def profiles():
+    yield "times", json.dumps({"key": "", "stage_us": {"qkv": 1, "ffn": 2}, "attention_us_per_position": 1, "rest_us": 1, "part_us": 1,
+                               "forward_rows": [1, 2, 1e9], "forward_relative": [1, 1.5, -1]}).encode()
+    yield "tuned", json.dumps({"tuned": {"any": {"fingerprint": "0", "chunk": 64, "threshold": 512}}, "read": {"method": "uring"}}).encode()
+    yield "odd", b'{"key":1,"stage_us":[],"forward_rows":{},"tuned":{"any":[]},"read":1e999}'
+
+
+def heads():
+    yield "losses", struct.pack("<10d", *(5 + i / 10 for i in range(10)))
+    yield "odd", struct.pack("<10d", float("nan"), float("inf"), -1, 0, 1e308, -1e308, 1e-308, 5, 5, 5)
+    yield "magic", b"TNHEADS1" + bytes(40)
+
+
 def main():
-    for folder, files in (("gguf", ggufs()), ("safetensors", safetensors_files()), ("package", packages())):
+    for folder, files in (("gguf", ggufs()), ("safetensors", safetensors_files()), ("package", packages()), ("run", runs()), ("session", sessions()),
+                          ("profile", profiles()), ("heads", heads())):
         (HERE / "corpus" / folder).mkdir(parents=True, exist_ok=True)
         for name, data in files:
             (HERE / "corpus" / folder / name).write_bytes(data)

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_PACKAGES = 4, N_PROMPT = 150, MAX_VOCAB = 4096 };
+enum { N_PACKAGES = 5, N_PROMPT = 150, MAX_VOCAB = 4096 };
 
 /* Tied and untied, packed and in tiles, with outlier rows, parallel blocks. */
 static const struct {
@@ -28,8 +28,9 @@ static const struct {
     tn_shadow_mode shadow;
 } kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_AUTO},
                        {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0, TN_SHADOW_AUTO},
-                       {"tiny-llama", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_OFF},
-                       {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_SHADOW_AUTO}};
+                       {"tiny-llama", TN_SCHEME_GRAM, 85, TN_SHADOW_OFF},
+                       {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_SHADOW_AUTO},
+                       {"tiny-qwen2", TN_SCHEME_GRAM, 85, TN_SHADOW_OFF}};
 static char paths[N_PACKAGES][256];
 static int32_t prompt[N_PROMPT];
 
@@ -363,11 +364,11 @@ static void put(const char *path, const uint8_t *b, size_t n) {
 static void damage_is_told(void **state) {
     (void)state;
     static const char *const modes[] = {"stream", "overlap", "sequential"};
-    char bad[1100];
+    char bad[270];
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     for (int k = 0; k < 3; k++) {
-        snprintf(bad, sizeof bad, "%s.bad", paths[k]);
+        snprintf(bad, sizeof bad, "%.255s.bad", paths[k]);
         size_t n, n_tensors = 0;
         uint8_t *b = slurp(paths[k], &n);
         tn_pkg *p;
@@ -402,7 +403,7 @@ static void damage_is_told(void **state) {
  */
 static void truncated_while_open(void **state) {
     (void)state;
-    char bad[1100];
+    char bad[270];
     snprintf(bad, sizeof bad, "%s.cut", paths[0]);
     size_t n;
     uint8_t *b = slurp(paths[0], &n);
@@ -427,7 +428,7 @@ static void truncated_while_open(void **state) {
 /* Another device's tiles, a package of the future, of the past. */
 static void other_packages_are_refused(void **state) {
     (void)state;
-    char bad[1100];
+    char bad[270];
     snprintf(bad, sizeof bad, "%s.other", paths[0]);
     size_t n;
     uint8_t *b = slurp(paths[0], &n);

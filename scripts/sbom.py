@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Writes what a build of tern is made of, as CycloneDX 1.5: sbom.py OUT.json VERSION FILE...
+
+The components are the Debian packages of the shared libraries that the files load, found by the dynamic linker, and the files
+themselves with their SHA-256. The same build gives the same bytes."""
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+
+
+def libraries(path):
+    """The libraries that the dynamic linker would load for a file."""
+    out = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+    missing = re.findall(r"(\S+) => not found", out)
+    if missing:
+        sys.exit(f"sbom.py: {path} needs {missing[0]}, which is not there")
+    return {m.group(1) for m in re.finditer(r"(/\S+) \(0x", out)}
+
+
+def package_of(library):
+    """The name, version and architecture of the package that owns a library."""
+    real = os.path.realpath(library)
+    for name in (library, real, library.removeprefix("/usr"), real.removeprefix("/usr"), "/usr" + library):
+        found = subprocess.run(["dpkg-query", "-S", name], capture_output=True, text=True)
+        if found.returncode == 0:
+            owner = found.stdout.split(": ")[0].split(",")[0]
+            shown = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture} ${source:Package}", owner],
+                                   capture_output=True, text=True, check=True)
+            return tuple(shown.stdout.split(" "))
+    sys.exit(f"sbom.py: no package owns {library}")
+
+
+def component(package):
+    name, version, arch, source = package
+    purl = f"pkg:deb/debian/{name}@{version.replace(':', '%3A').replace('+', '%2B')}?arch={arch}"
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl,
+            "properties": [{"name": "debian:source", "value": source}]}
+
+
+def main():
+    out, version, files = sys.argv[1], sys.argv[2], sys.argv[3:]
+    parts, needs, owners = [], {}, {}
+    own = {os.path.realpath(f) for f in files}
+    for f in files:
+        digest = hashlib.sha256(open(f, "rb").read()).hexdigest()
+        ref = "tern/" + os.path.basename(f)
+        parts.append({"type": "file", "bom-ref": ref, "name": os.path.basename(f), "version": version,
+                      "hashes": [{"alg": "SHA-256", "content": digest}]})
+        packages = {package_of(x) for x in libraries(f) if os.path.realpath(x) not in own}
+        for p in packages:
+            owners[component(p)["bom-ref"]] = component(p)
+        needs[ref] = sorted(component(p)["bom-ref"] for p in packages)
+    root = f"pkg:generic/tern@{version}"
+    bom = {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
+           "metadata": {"component": {"type": "application", "bom-ref": root, "name": "tern", "version": version}},
+           "components": parts + [owners[k] for k in sorted(owners)],
+           "dependencies": [{"ref": root, "dependsOn": [p["bom-ref"] for p in parts]}] +
+                           [{"ref": k, "dependsOn": v} for k, v in sorted(needs.items())] +
+                           [{"ref": k, "dependsOn": []} for k in sorted(owners)]}
+    with open(out, "w", encoding="utf-8") as f:
+        json.dump(bom, f, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()

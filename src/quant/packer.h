@@ -1,0 +1,121 @@
+/* quant/packer.h - what packing keeps while it goes on, and its steps: pack.c begins and ends it, measure.c runs the
+ * model over text, plan.c decides for the papers' schemes, rows.c turns weights to codes, write.c and describe.c
+ * write. For these files alone. */
+#ifndef TN_QUANT_PACKER_H
+#define TN_QUANT_PACKER_H
+
+#include "formats/package.h"
+#include "kernels/unpack.h"
+#include "npu/npu.h"
+#include "quant/calibrate.h"
+#include "quant/heads.h"
+#include "quant/pack.h"
+#include "quant/recipe.h"
+
+#include <stdatomic.h>
+
+/* What is decided for one site before its weights are quantised. */
+typedef struct site_plan {
+    float clip;       /* largest magnitude the device sees */
+    float importance; /* largest magnitude / outlier threshold */
+    bool shadow, rotated;
+    int32_t n_hot;
+    int32_t *hot;  /* ascending */
+    float *smooth; /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
+} site_plan;
+
+typedef struct packer {
+    tn_ctx *ctx;
+    const tn_pack_options *o;
+    double bits; /* what the options mean */
+    tn_allocation allocation;
+    tn_pack_report *report;
+    tn_attn_times attn_times;
+    tn_source *src;
+    tn_pool *pool;
+    tn_kernels kern;
+    tn_model *m;
+    tn_calibration cal;
+    tn_head_profile heads;
+    char *journal;        /* of their importance, beside the package until that is there */
+    tn_recipe_site *made; /* of scheme gram: what becomes of every site; as plans */
+    tn_rounded embedding; /* ... and of the embedding, unless it is the output layer */
+    site_plan *plans;     /* as tn_calibration's sites */
+    tn_pkg_writer *w;
+    uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor
+                            by tensor */
+    size_t n_model_bits; /* taken so far */
+    /* large tensors of the model level wait for their place behind the layers */
+    tn_pkg_record head[2];
+    const void *head_data[2];
+    int32_t n_head;
+    tern_error *err;
+} packer;
+
+extern const tn_npu_layout tn_pack_layout;
+
+static inline site_plan *plan_of(const packer *p, int layer, tn_site s) {
+    return &p->plans[tn_program_site_index(&p->m->program, layer, s)];
+}
+
+/* ---- measure.c --------------------------------------------------------------------------------------- */
+
+/* The text to calibrate on as tokens. */
+tern_status tn_pack_ids(packer *p, int32_t **ids, size_t *n, tern_error *err);
+/* Scheme gram: widths of all rows, the output layer's and the embedding's too, before the first of them is rounded. */
+tern_status tn_pack_gram_bits(packer *p, const int32_t *ids, size_t n_ids);
+/* Every layer over the text; scheme gram rounds it then and there. */
+tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
+/* How much each head of attention matters. */
+tern_status tn_pack_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
+
+/* ---- plan.c ------------------------------------------------------------------------------------------ */
+
+/* llm-npu and naive-w8a8: clips and outlier paths. */
+tern_status tn_plan_sites(packer *p);
+tern_status tn_plan_smooth(packer *p, int layer, tn_site site);   /* smoothquant */
+tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site); /* its smoothing */
+tern_status tn_plan_edgeflow_clips(packer *p);
+
+/* ---- rows.c ------------------------------------------------------------------------------------------ */
+
+/* Memory of one section while it is put together; freed together. */
+typedef struct hoard {
+    tn_ctx *ctx;
+    void *blocks[128];
+    int n;
+} hoard;
+
+void *tn_hoard_keep(hoard *h, size_t n, size_t size); /* zeros; NULL: no memory */
+void tn_hoard_drop(hoard *h);
+
+typedef struct quantise_job {
+    packer *p;
+    int layer;
+    tn_role role;
+    const float *smooth;
+    int64_t n, k;
+    int8_t *tiles;
+    int32_t *col_sum;
+    float *scale;
+    float *peak;   /* edgeflow, first pass: max^2 over mean square of every row; NULL in the second */
+    uint8_t *bits; /* edgeflow, second pass: packed widths and weightlets; NULL: 8 bits in tiles only */
+    uint8_t *weightlets;
+    atomic_bool failed;
+    tern_error err; /* of the first thread that failed */
+} quantise_job;
+
+tern_status tn_rows_quantise(packer *p, quantise_job *j, tern_error *err);
+/* Measure every row, hand out the bits, make room for the weightlets. */
+tern_status tn_rows_allocate(packer *p, hoard *h, quantise_job *j, tern_error *err);
+/* The channels of every layer's linears bid for the same bits: measures all of them first. */
+tern_status tn_rows_allocate_model(packer *p, tern_error *err);
+
+/* ---- write.c, describe.c ----------------------------------------------------------------------------- */
+
+tern_status tn_pack_write(packer *p, const char *out, tern_error *err);
+tern_status tn_pack_put_meta(packer *p, tern_error *err);
+tern_status tn_pack_put_graphs(packer *p, tern_error *err);
+tern_status tn_pack_put_tokenizer(packer *p, tern_error *err);
+
+#endif

@@ -1,0 +1,291 @@
+/* quant/write.c - a package's sections of tensors. */
+#include "base/file.h"
+#include "base/status.h"
+#include "quant/packer.h"
+#include "quant/readback.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, const float *divide_by,
+                              tern_error *err) {
+    if (!tn_source_has(p->src, layer, role)) return TERN_OK;
+    int64_t rows, cols;
+    tn_role_shape(&p->m->h, role, &rows, &cols);
+    float *v = tn_hoard_keep(h, (size_t)cols, sizeof *v);
+    TN_FAIL_IF(!v, err, TERN_E_MEMORY, "no memory to pack");
+    TN_TRY(tn_source_read(p->src, layer, role, 0, 1, v, err));
+    for (int64_t i = 0; divide_by && i < cols; i++) v[i] /= divide_by[i];
+    return tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_F32, .n = 1, .k = cols}, v,
+                      (uint64_t)cols * sizeof *v, err);
+}
+
+/* Weights of the model level (bits: weightlets, NULL: tiles), written behind the layers; the hashes of their column
+ * tiles go in front, so that rows can be looked up before all is read. */
+static tern_status put_off(packer *p, hoard *h, const tn_pkg_record *r, const void *weights,
+                           const uint8_t *bits, uint64_t n_bytes, tern_error *err) {
+    int64_t tile_n = tn_pack_layout.tile_n, n_tiles = (r->n + tile_n - 1) / tile_n;
+    uint32_t *hash = tn_hoard_keep(h, (size_t)n_tiles, sizeof *hash);
+    TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory to pack");
+    const uint8_t *at = weights;
+    for (int64_t i = 0; i < n_tiles; i++) {
+        int64_t end = (i + 1) * tile_n < r->n ? (i + 1) * tile_n : r->n;
+        uint64_t size = bits ? tn_weightlets_bytes(bits, (size_t)(i * tile_n), (size_t)end, (size_t)r->k)
+                             : n_bytes / (uint64_t)n_tiles;
+        hash[i] = XXH32(at, size, 0);
+        at += size;
+    }
+    p->head[p->n_head] = *r;
+    p->head[p->n_head].size_bytes = n_bytes;
+    p->head_data[p->n_head++] = weights;
+    return tn_pkg_add(p->w, &(tn_pkg_record){.role = r->role, .part = TN_PKG_TILE_HASH, .n = n_tiles, .k = 1},
+                      hash, (uint64_t)n_tiles * sizeof *hash, err);
+}
+
+/* What scheme gram made of a linear, or NULL. */
+static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
+    if (!p->made) return NULL;
+    if (layer < 0 && role == TN_W_EMBD && !p->m->h.tied) return &p->embedding;
+    int32_t first = p->m->program.n_sites - 1, n = 1;
+    if (layer >= 0) n = tn_program_layer_sites(&p->m->program, layer, &first);
+    for (int32_t i = 0; i < n; i++) {
+        const tn_site_ops *ops = tn_program_linears(&p->m->program, first + i);
+        for (int32_t op = 0; op < ops->n_ops; op++) {
+            if (ops->roles[op] == role) return &p->made[first + i].ops[op];
+        }
+    }
+    return NULL;
+}
+
+/* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column
+ * offset n_off of n_total. */
+static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias,
+                              const site_plan *plan, int64_t n, int64_t k, int8_t *rows, int64_t n_off,
+                              int64_t n_total, tern_error *err) {
+    int64_t n_pad = (n + tn_pack_layout.tile_n - 1) / tn_pack_layout.tile_n * tn_pack_layout.tile_n;
+    uint64_t tile_bytes = tn_npu_tiles_bytes(&tn_pack_layout, n, k);
+    const tn_rounded *made = made_linear(p, layer, role);
+    quantise_job j = {.p = p,
+                      .layer = layer,
+                      .role = role,
+                      .smooth = plan->smooth,
+                      .n = n,
+                      .k = k,
+                      .tiles = tn_hoard_keep(h, made ? 1 : tile_bytes, 1),
+                      .col_sum = tn_hoard_keep(h, (size_t)n_pad, 4),
+                      .scale = tn_hoard_keep(h, (size_t)n_pad, 4)};
+    TN_FAIL_IF(!j.tiles || !j.col_sum || !j.scale, err, TERN_E_MEMORY, "no memory to pack");
+    if (made) {
+        j.bits = made->bits;
+        j.weightlets = made->weightlets;
+        memcpy(j.scale, made->scale, (size_t)n_pad * 4);
+        memcpy(j.col_sum, made->col_sum, (size_t)n_pad * 4);
+    } else {
+        if (layer >= 0 && (p->o->scheme == TN_SCHEME_EDGEFLOW || p->bits < 8))
+            TN_TRY(tn_rows_allocate(p, h, &j, err));
+        TN_TRY(tn_rows_quantise(p, &j, err));
+    }
+    /* what the next linear's inputs are divided by: V for o, up for down. The row's scale takes it, its codes
+     * do not change. */
+    const float *divide_by = NULL;
+    bool folds = p->o->scheme == TN_SCHEME_EDGEFLOW || p->o->scheme == TN_SCHEME_GRAM;
+    if (folds && role == TN_W_V) divide_by = plan_of(p, layer, TN_SITE_O)->smooth;
+    if (folds && role == TN_W_UP) divide_by = plan_of(p, layer, TN_SITE_DOWN)->smooth;
+    int32_t group = p->m->h.n_heads / p->m->h.n_kv_heads, d = p->m->h.d_head;
+    for (int64_t i = 0; divide_by && i < n; i++)
+        j.scale[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
+    tn_pkg_record r = {.role = role,
+                       .part = TN_PKG_TILES,
+                       .n = n,
+                       .k = k,
+                       .act_scale = plan->clip / 127,
+                       .flags =
+                           (plan->shadow ? TN_PKG_HAS_SHADOW : 0u) | (plan->rotated ? TN_PKG_ROTATED : 0u)};
+    if (j.bits) {
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1},
+                          j.bits, tn_channel_bits_bytes((size_t)n), err));
+        r.part = TN_PKG_WEIGHTLETS;
+    }
+    const void *weights = j.bits ? (const void *)j.weightlets : j.tiles;
+    uint64_t n_bytes = j.bits ? tn_weightlets_bytes(j.bits, 0, (size_t)n, (size_t)k) : tile_bytes;
+    if (layer >= 0) TN_TRY(tn_pkg_add(p->w, &r, weights, n_bytes, err));
+    else TN_TRY(put_off(p, h, &r, weights, j.bits, n_bytes, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_SCALE, .n = n, .k = 1}, j.scale,
+                      (uint64_t)n_pad * 4, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_COL_SUM, .n = n, .k = 1}, j.col_sum,
+                      (uint64_t)n_pad * 4, err));
+    if (bias != TN_W_N_ROLES && tn_source_has(p->src, layer, bias)) {
+        float *b = tn_hoard_keep(h, (size_t)n_pad, sizeof *b);
+        TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory to pack");
+        TN_TRY(tn_source_read(p->src, layer, bias, 0, 1, b, err));
+        for (int64_t i = 0; divide_by && i < n; i++)
+            b[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_BIAS, .n = n, .k = 1}, b,
+                          (uint64_t)n_pad * 4, err));
+    }
+    if (rows) {
+        int8_t *row = tn_hoard_keep(h, (size_t)k, 1);
+        TN_FAIL_IF(!row, err, TERN_E_MEMORY, "no memory to pack");
+        for (int64_t i = 0; i < n; i++) {
+            tn_npu_tiles_row(&tn_pack_layout, j.tiles, i, k, row);
+            for (int64_t c = 0; c < k; c++) rows[c * n_total + n_off + i] = row[c];
+        }
+    }
+    return TERN_OK;
+}
+
+/* Every linear of a site, and for shadowed sites the hot channels with their rows; *rows_out gets all rows
+ * [k][n_total]. */
+static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t **rows_out,
+                            tern_error *err) {
+    const int32_t i_site = tn_program_site_index(&p->m->program, layer, site);
+    const tn_site_ops ops = *tn_program_linears(&p->m->program, i_site);
+    *rows_out = NULL;
+    const site_plan *plan = &p->plans[i_site];
+    if (plan->shadow) {
+        *rows_out = tn_hoard_keep(h, (size_t)ops.k * (size_t)ops.n_total, 1);
+        TN_FAIL_IF(!*rows_out, err, TERN_E_MEMORY, "no memory for outlier rows");
+    }
+    int64_t n_off = 0;
+    for (int32_t op = 0; op < ops.n_ops; op++) {
+        TN_TRY(add_linear(p, h, layer, ops.roles[op], ops.biases[op], plan, ops.n[op], ops.k, *rows_out,
+                          n_off, ops.n_total, err));
+        n_off += ops.n[op];
+    }
+    if (!plan->shadow) return TERN_OK;
+    int8_t *hot_rows = tn_hoard_keep(h, (size_t)plan->n_hot * (size_t)ops.n_total + 1, 1);
+    TN_FAIL_IF(!hot_rows, err, TERN_E_MEMORY, "no memory for outlier rows");
+    for (int32_t i = 0; i < plan->n_hot; i++) {
+        memcpy(hot_rows + (size_t)i * (size_t)ops.n_total,
+               *rows_out + (size_t)plan->hot[i] * (size_t)ops.n_total, (size_t)ops.n_total);
+    }
+    uint64_t hot_bytes = (uint64_t)plan->n_hot * (uint64_t)ops.n_total;
+    p->report->hot_row_bytes += hot_bytes;
+    p->report->all_row_bytes += (uint64_t)ops.k * (uint64_t)ops.n_total;
+    tn_pkg_record hot = {.role = ops.roles[0], .part = TN_PKG_HOT, .n = plan->n_hot, .k = 1};
+    TN_TRY(tn_pkg_add(p->w, &hot, plan->hot, (uint64_t)plan->n_hot * sizeof *plan->hot, err));
+    uint32_t *hash = tn_hoard_keep(h, (size_t)ops.k, sizeof *hash);
+    TN_FAIL_IF(!hash, err, TERN_E_MEMORY, "no memory for outlier rows");
+    for (int32_t i = 0; i < ops.k; i++)
+        hash[i] = XXH32(*rows_out + (size_t)i * (size_t)ops.n_total, (size_t)ops.n_total, 0);
+    TN_TRY(tn_pkg_add(p->w,
+                      &(tn_pkg_record){.role = ops.roles[0], .part = TN_PKG_ROW_HASH, .n = ops.k, .k = 1},
+                      hash, (uint64_t)ops.k * sizeof *hash, err));
+    tn_pkg_record rows = {.role = ops.roles[0], .part = TN_PKG_HOT_ROWS, .n = plan->n_hot, .k = ops.n_total};
+    return tn_pkg_add(p->w, &rows, hot_rows, hot_bytes, err);
+}
+
+/* rows[i]: of site first + i; NULL: none. */
+static tern_status put_outlier_rows(packer *p, int layer, int8_t *const *rows, int32_t first, int32_t n,
+                                    tern_error *err) {
+    bool any = false;
+    for (int32_t i = 0; i < n; i++) any = any || rows[i];
+    if (!any) return TERN_OK;
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_SHADOW, layer, err));
+    for (int32_t i = 0; i < n; i++) {
+        if (!rows[i]) continue;
+        const tn_site_ops *ops = tn_program_linears(&p->m->program, first + i);
+        tn_pkg_record r = {.role = ops->roles[0], .part = TN_PKG_ROWS, .n = ops->k, .k = ops->n_total};
+        TN_TRY(tn_pkg_add(p->w, &r, rows[i], (uint64_t)ops->k * (uint64_t)ops->n_total, err));
+    }
+    return tn_pkg_end(p->w, err);
+}
+
+/* What a norm's weights are divided by: the smoothing of the site that reads it. */
+static const float *smooth_behind(const packer *p, int layer, tn_role vector) {
+    int32_t n;
+    const tn_op *op = tn_program_layer(&p->m->program, layer, &n);
+    for (int32_t i = 0; i < n; i++) {
+        if (op[i].kind == TN_OP_NORM && op[i].feeds != TN_NO_SITE &&
+            (op[i].weight == vector || op[i].bias == vector))
+            return plan_of(p, layer, op[i].feeds)->smooth;
+    }
+    return NULL;
+}
+
+static tern_status put_layer(packer *p, hoard *h, int layer, tern_error *err) {
+    int8_t *rows[TN_N_SITES] = {0};
+    int32_t first, n = tn_program_layer_sites(&p->m->program, layer, &first);
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_LAYER, layer, err));
+    for (int i = 0; i < TN_N_LAYER_VECTORS; i++) {
+        tn_role role = tn_layer_vectors[i];
+        TN_TRY(add_vector(p, h, layer, role, smooth_behind(p, layer, role), err));
+    }
+    for (int32_t i = 0; i < n; i++)
+        TN_TRY(add_site(p, h, layer, p->m->program.sites[first + i].kind, &rows[i], err));
+    TN_TRY(tn_pkg_end(p->w, err));
+    tn_source_release(p->src, layer);
+    return put_outlier_rows(p, layer, rows, first, n, err);
+}
+
+/* Scales of the embedding (the head's when tied) and head, output norm, rope tables. *rows: outlier rows of
+ * the head. */
+static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err) {
+    const tn_hparams *hp = &p->m->h;
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_MODEL, -1, err));
+    if (!hp->tied) {
+        site_plan plain = {.clip = 127};
+        TN_TRY(
+            add_linear(p, h, -1, TN_W_EMBD, TN_W_N_ROLES, &plain, hp->n_vocab, hp->n_embd, NULL, 0, 0, err));
+    }
+    TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM, NULL, err));
+    TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM_B, NULL, err));
+    TN_TRY(add_site(p, h, -1, TN_SITE_LM_HEAD, rows, err));
+    /* the two rope tables under roles no tensor uses at this level */
+    int64_t n = hp->n_rot / 2;
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_Q_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
+                      hp->inv_freq, (uint64_t)n * 4, err));
+    TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_K_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
+                      hp->inv_freq_long, (uint64_t)n * 4, err));
+    if (hp->local_rope) /* and the one of the layers with a window */
+        TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = TN_W_ATTN_NORM, .part = TN_PKG_F32, .n = 1, .k = n},
+                          hp->inv_freq_local, (uint64_t)n * 4, err));
+    return tn_pkg_end(p->w, err);
+}
+
+static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_HEAD, -1, err));
+    for (int32_t i = 0; i < p->n_head; i++)
+        TN_TRY(tn_pkg_add(p->w, &p->head[i], p->head_data[i], p->head[i].size_bytes, err));
+    TN_TRY(tn_pkg_end(p->w, err));
+    return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
+}
+
+/* Bytes of the tables of contents at most: tensors take no more than four int8 copies of the weights (tiles,
+ * rows, hot rows, rest). */
+static uint64_t toc_bound(const tn_model *m) {
+    const tn_hparams *h = &m->h;
+    uint64_t total = 0;
+    for (int32_t i = 0; i < m->program.n_sites; i++) {
+        const tn_site_ops *ops = tn_program_linears(&m->program, i);
+        total += (uint64_t)ops->k * ((uint64_t)ops->n_total + 64);
+    }
+    total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
+    /* a layer has at most 14 vectors, 5 records a linear and 3 an outlier path; a SHADOW section one a site */
+    return tn_pkg_toc_bound(64, 0) * ((uint64_t)h->n_layers + 3) +
+           tn_pkg_toc_bound(8, 0) * ((uint64_t)h->n_layers + 1) + tn_pkg_toc_bound(0, 4 * total);
+}
+
+tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
+    const int32_t n_layers = p->m->h.n_layers;
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 6, toc_bound(p->m), &p->w, err));
+    TN_TRY(tn_pack_put_meta(p, err));
+    hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
+    int8_t *rows = NULL;
+    tern_status st = put_model(p, &model, &rows, err);
+    if (st == TERN_OK) st = tn_pack_put_graphs(p, err);
+    if (st == TERN_OK) st = tn_pack_put_tokenizer(p, err);
+    for (int i = 0; i < n_layers && st == TERN_OK; i++) {
+        st = put_layer(p, &h, i, err);
+        tn_hoard_drop(&h);
+        if (st == TERN_OK && !tn_progress(p->ctx, "pack", (i + 1.0) / n_layers))
+            st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
+    }
+    tn_hoard_drop(&h);
+    if (st == TERN_OK) st = put_head(p, rows, err);
+    tn_hoard_drop(&model);
+    if (st == TERN_OK) st = tn_pkg_seal(p->w, err);
+    if (st == TERN_OK) st = tn_pack_read_back(p->ctx, p->w, p->m, err);
+    if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);
+    return st;
+}

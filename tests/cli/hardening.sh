@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# What is built is hardened, its parts are listed, and the unit that serves is one that systemd takes.
+set -euo pipefail
+tern=$1 build=$(dirname "$1")
+shopt -s nullglob
+command -v readelf >/dev/null || { echo "skipped: no readelf"; exit 77; }
+symbols=$(readelf --dyn-syms -W "$tern" | awk '{print $8}')
+if grep -qE '__(asan|tsan|ubsan)_' <<<"$symbols"; then echo "skipped: a build with sanitizers"; exit 77; fi
+[ "$(head -c 2 "$tern")" != "#!" ] || { echo "skipped: run by an emulator"; exit 77; }
+fail() { echo "$*"; exit 1; }
+for f in "$tern" "$build"/libtern*.so.[0-9]; do
+    header=$(readelf -hW "$f") dynamic=$(readelf -dW "$f") segments=$(readelf -lW "$f")
+    grep -q 'Type: *DYN' <<<"$header" || fail "$f is loaded at a fixed address"
+    grep -q GNU_RELRO <<<"$segments" || fail "$f has no RELRO"
+    grep -qE 'BIND_NOW|FLAGS_1.*NOW' <<<"$dynamic" || fail "$f binds late: its RELRO is partial"
+    grep -q 'GNU_STACK.* RW ' <<<"$segments" || fail "$f has a stack that can be executed"
+    ! grep -q TEXTREL <<<"$dynamic" || fail "$f has relocations in its code"
+done
+grep -q __stack_chk_fail <<<"$symbols" || fail "$tern has no stack protectors"
+grep -qE '__(mem|str|sn?printf|vsn?printf|read|pread).*_chk' <<<"$symbols" || fail "$tern has no fortified calls"
+if command -v hardening-check >/dev/null; then
+    hardening-check --nocfprotection --nobranchprotection "$tern" || fail "hardening-check is not content"
+fi
+if command -v systemd-analyze >/dev/null; then
+    unit=$(mktemp -d)
+    trap 'rm -rf "$unit"' EXIT
+    sed "s#^ExecStart=tern#ExecStart=$(realpath "$tern")#; s#^EnvironmentFile=.*#Environment=MODEL=x#" share/systemd/user/tern.service >"$unit/tern.service"
+    said=$(systemd-analyze verify --man=no "$unit/tern.service" 2>&1 | grep -F tern.service || true)
+    [ -z "$said" ] || fail "systemd on the unit: $said"
+    systemd-analyze security --offline=true --threshold=30 "$unit/tern.service" >"$unit/score" || { tail -1 "$unit/score"; fail "the unit is too open"; }
+fi
+command -v dpkg-query >/dev/null || { echo "no dpkg: the list of parts is not looked at"; exit 0; }
+python3 scripts/sbom.py "$build/tern.cdx.json" 0.1.0 "$tern" "$build"/libtern.so.[0-9]
+python3 - "$build/tern.cdx.json" "$tern" <<'PY'
+import json, subprocess, sys
+bom = json.load(open(sys.argv[1]))
+assert bom["bomFormat"] == "CycloneDX" and bom["specVersion"] == "1.5" and bom["version"] == 1
+refs = [c["bom-ref"] for c in bom["components"]]
+assert len(refs) == len(set(refs))
+known = set(refs) | {bom["metadata"]["component"]["bom-ref"]}
+for d in bom["dependencies"]:
+    assert d["ref"] in known and all(r in known for r in d["dependsOn"]), d
+for c in bom["components"]:
+    assert c["type"] in ("file", "library") and c["name"] and c["version"], c
+names = {c["name"] for c in bom["components"]}
+# what the program was linked with, by another tool
+needed = subprocess.run(["readelf", "-dW", sys.argv[2]], capture_output=True, text=True, check=True).stdout
+for library, package in (("libpcre2-8", "libpcre2-8-0"), ("libjansson", "libjansson4"), ("libsqlite3", "libsqlite3-0"), ("libc.so", "libc6"),
+                         ("libmicrohttpd", "libmicrohttpd12"), ("libarchive", "libarchive13"), ("libxml2", "libxml2")):
+    if library in needed:
+        assert package in names, f"{library} is linked, {package} is not listed"
+assert "libc6" in names
+PY
