@@ -140,9 +140,10 @@ static void point(void) {
     if (++w.n_steps > MAX_STEPS) finding("no end");
     int next = next_actor(), self = me;
     if (next == self) return;
+    bool over = w.actors[self].s == OVER; /* from the post on, the world is the other's */
     w.now = next;
     sem_post(&w.actors[next].turn);
-    if (w.actors[self].s == OVER) return;
+    if (over) return;
     while (sem_wait(&w.actors[self].turn)) {
     }
 }
