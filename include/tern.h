@@ -96,7 +96,7 @@ typedef struct tern_engine tern_engine;
 typedef struct tern_session tern_session;
 
 /* How a model is opened and used, by name: threads, attention, temp... `tern help set` and docs/reference/cli.md list the
- * names with types, ranges and defaults; tern_parameter_at lists them for programs. Values are text, as on the
+ * names with types, ranges and defaults. Values are text, as on the
  * command line ("4", "on", "shadow"). An engine copies what it needs: options may be freed after the call. */
 typedef struct tern_options tern_options;
 

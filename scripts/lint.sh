@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What no compiler checks: includes point down (a file includes only from its own storey of src/ or from those below), JSON goes through
-# base/json.h, paths in the documents exist, and every C file is as clang-format 14 writes it.
+# base/json.h, paths in the documents exist, files and functions are short, and every C file is as clang-format 14 writes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 floors="base lean kernels sched text formats npu model package attention prefill draft quant store engine lab server cli"
@@ -22,6 +22,8 @@ if grep -rnE "$raw" src --include='*.[ch]' | grep -v '^src/base/json\.'; then
     echo "lint: jansson's own builders and file functions are for src/base/json.c; use tn_json_*"
     bad=1
 fi
+# No file and no function is long.
+python3 scripts/sizes.py || bad=1
 # What the documents name is there.
 python3 scripts/paths.py || bad=1
 format=$(command -v clang-format-14 || true)

@@ -134,6 +134,62 @@ static int32_t attend_from(const tn_npu_model *m, const tn_attn_options *o) {
     return o->mode != TN_ATTN_SHADOW ? 1 : m->tuned.attn_threshold ? m->tuned.attn_threshold : TN_ATTN_FROM;
 }
 
+/* How many rows and heads share a list of positions: what fits a tile. */
+static void choose_tiles(tn_sparse_attn *s, const tn_attn_options *o) {
+    s->prompt = o->mode != TN_ATTN_FULL;
+    if (!s->prompt) s->o.mode = TN_ATTN_SHADOW;
+    s->decode_from = o->threshold ? o->threshold : TN_ATTN_DECODE_FROM;
+    if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL)
+        s->o.share_rows = 0; /* they have lists of their own, or none */
+    else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
+    s->o.threshold = attend_from(s->m, &s->o);
+    while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
+    s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads
+              : s->o.share_rows                             ? s->n_group
+                                                            : 1;
+    while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS)
+        s->pool++; /* a tile's scores have room */
+    s->n_pools = (s->n_group + s->pool - 1) / s->pool;
+    s->n_units_kv = s->o.share_rows ? 1 : s->n_group;
+}
+
+/* The heads' shares of positions, and from the widest the positions that a list has room for. */
+static void measure_room(tn_sparse_attn *s) {
+    size_t n_all = (size_t)s->h->n_layers * (size_t)s->h->n_heads,
+           n_kv = (size_t)s->h->n_layers * (size_t)s->h->n_kv_heads;
+    fill_ratios(s, s->o.decode_ratio);
+    for (size_t i = 0; i < n_kv; i++) s->decode_ratio[i] = tn_sparse_mean_ratio(s, i * (size_t)s->n_group);
+    fill_ratios(s, s->o.ratio);
+    float widest = s->o.ratio;
+    for (size_t i = 0; i < n_all; i += s->o.share_rows ? (size_t)s->n_group : 1) {
+        float r = s->o.share_rows ? tn_sparse_mean_ratio(s, i) : s->ratio[i];
+        widest = r > widest ? r : widest;
+    }
+    for (size_t i = 0; i < n_kv; i++) widest = s->decode_ratio[i] > widest ? s->decode_ratio[i] : widest;
+    s->room = (size_t)ceilf(widest * (float)s->kv->cap_tok) + 2 * BLOCK + MIN_SELECTED;
+    if (s->o.decode && s->room < TN_ATTN_DECODE_LEAST) s->room = TN_ATTN_DECODE_LEAST;
+    if (s->room > (size_t)s->kv->cap_tok) s->room = (size_t)s->kv->cap_tok;
+    s->idx_stride = s->room + 32;
+}
+
+static tern_status open_keys(tn_sparse_attn *s, tern_error *err) {
+    const tn_hparams *h = s->h;
+    size_t n_keys = (size_t)h->n_layers * (size_t)h->n_kv_heads, cap = (size_t)s->kv->cap_tok;
+    s->keys = tn_calloc(s->ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
+    TN_FAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
+    if (tn_sparse_uses_tiles(s) || s->o.decode) {
+        s->rows = tn_alloc(s->ctx, TN_MEM_KV, n_keys, cap * (size_t)h->d_head * sizeof(float));
+        TN_FAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
+        s->fixed.bytes += n_keys * cap * (size_t)h->d_head * sizeof(float);
+    }
+    for (size_t i = 0; i < n_keys; i++) {
+        s->keys[i].bucket = -1;
+        if (s->rows) s->keys[i].rows = s->rows + i * cap * (size_t)h->d_head;
+        TN_TRY(tn_sparse_baseline_open(s, &s->keys[i], err));
+    }
+    return TERN_OK;
+}
+
 tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hparams *h,
                                 const tn_kernels *kern, const tn_kv *kv, const tn_attn_options *o,
                                 int32_t n_workers, int32_t n_chunks, int32_t chunk_rows, tn_sparse_attn **out,
@@ -157,21 +213,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
                           .n_group = h->n_heads / h->n_kv_heads,
                           .n_workers = n_workers,
                           .n_chunks = n_chunks};
-    s->prompt = o->mode != TN_ATTN_FULL;
-    if (!s->prompt) s->o.mode = TN_ATTN_SHADOW;
-    s->decode_from = o->threshold ? o->threshold : TN_ATTN_DECODE_FROM;
-    if (o->mode == TN_ATTN_BLOCK_SPARSE || o->mode == TN_ATTN_NPU_FULL)
-        s->o.share_rows = 0; /* they have lists of their own, or none */
-    else if (s->o.share_rows <= 0) s->o.share_rows = s->o.share_rows ? 0 : s->n_group == 1 ? 8 : 4;
-    s->o.threshold = attend_from(m, &s->o);
-    while (s->o.share_rows && s->n_group * s->o.share_rows > TN_ATTN_MAX_TILE) s->o.share_rows /= 2;
-    s->pool = s->o.share_rows && o->pool_heads < s->n_group ? o->pool_heads
-              : s->o.share_rows                             ? s->n_group
-                                                            : 1;
-    while ((s->n_group + s->pool - 1) / s->pool * s->o.share_rows > TN_ATTN_ROWS)
-        s->pool++; /* a tile's scores have room */
-    s->n_pools = (s->n_group + s->pool - 1) / s->pool;
-    s->n_units_kv = s->o.share_rows ? 1 : s->n_group;
+    choose_tiles(s, o);
     size_t n_layers = (size_t)h->n_layers, n_all = n_layers * (size_t)h->n_heads, steps = (size_t)s->n_steps;
     tern_status st = TERN_OK;
     s->ld = (size_t)kv->cap_tok + 16; /* not a power of two: rows would share cache sets */
@@ -192,21 +234,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
             s->scale_k[l * steps + i] = m->attn_scale_k[l] * f;
         }
     }
-    fill_ratios(s, o->decode_ratio);
-    for (size_t i = 0; i < n_layers * (size_t)h->n_kv_heads; i++)
-        s->decode_ratio[i] = tn_sparse_mean_ratio(s, i * (size_t)s->n_group);
-    fill_ratios(s, o->ratio);
-    float widest = o->ratio;
-    for (size_t i = 0; i < n_all; i += s->o.share_rows ? (size_t)s->n_group : 1) {
-        float r = s->o.share_rows ? tn_sparse_mean_ratio(s, i) : s->ratio[i];
-        widest = r > widest ? r : widest;
-    }
-    for (size_t i = 0; i < n_layers * (size_t)h->n_kv_heads; i++)
-        widest = s->decode_ratio[i] > widest ? s->decode_ratio[i] : widest;
-    s->room = (size_t)ceilf(widest * (float)kv->cap_tok) + 2 * BLOCK + MIN_SELECTED;
-    if (o->decode && s->room < TN_ATTN_DECODE_LEAST) s->room = TN_ATTN_DECODE_LEAST;
-    if (s->room > (size_t)kv->cap_tok) s->room = (size_t)kv->cap_tok;
-    s->idx_stride = s->room + 32;
+    measure_room(s);
     for (int32_t i = 0; i < n_chunks; i++) {
         s->plans[i].q_bucket =
             tn_calloc(ctx, TN_MEM_OTHER, (size_t)(h->n_kv_heads * s->n_units_kv), sizeof(int32_t));
@@ -214,19 +242,7 @@ tern_status tn_sparse_attn_open(tn_ctx *ctx, const tn_npu_model *m, const tn_hpa
         TN_BAIL_IF(!s->plans[i].q_bucket || !s->plans[i].k_bucket, err, TERN_E_MEMORY,
                    "no memory for sparse attention");
     }
-    size_t n_keys = n_layers * (size_t)h->n_kv_heads;
-    s->keys = tn_calloc(ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
-    TN_BAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
-    if (tn_sparse_uses_tiles(s) || o->decode) {
-        s->rows = tn_alloc(ctx, TN_MEM_KV, n_keys, (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float));
-        TN_BAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
-        s->fixed.bytes += n_keys * (size_t)kv->cap_tok * (size_t)h->d_head * sizeof(float);
-    }
-    for (size_t i = 0; i < n_keys; i++) {
-        s->keys[i].bucket = -1;
-        if (s->rows) s->keys[i].rows = s->rows + i * (size_t)kv->cap_tok * (size_t)h->d_head;
-        if ((st = tn_sparse_baseline_open(s, &s->keys[i], err)) != TERN_OK) goto out;
-    }
+    if ((st = open_keys(s, err)) != TERN_OK) goto out;
     if (tn_sparse_uses_int8(s) && (st = open_device_side(s, err)) != TERN_OK) goto out;
     bool can_plan = h->n_kv_heads * s->n_units_kv <= TN_HEADPLAN_MAX_HEADS ||
                     o->pipeline == TN_ATTN_PIPELINE_ON; /* which tells why not */

@@ -106,31 +106,156 @@ static tern_status quote_documents(tern_session *s, tn_store *index, const tn_ra
     return tn_storing_quoting(s, ids, (size_t)n, err);
 }
 
-int cmd_ask(int argc, char **argv) {
+typedef struct asking {
     model_args ma;
-    model_args_defaults(&ma, TN_IN_ASK);
-    const char *system = NULL, *store = NULL, *trace = NULL, *template = NULL;
-    char *source = NULL;
-    int32_t k = TN_RAG_K;
-    bool json = false, stats = false, no_store = false, no_sources = false;
-    ma.o.generate.max_tokens = 256;
-    ma.o.generate.sampling.temperature = 0;
+    const char *system, *store, *trace, *template, *question;
+    int32_t k;
+    bool json, stats, no_store, no_sources;
+    /* what the request is made of */
+    tn_ctx ctx;
+    char *file, *source;
+    tn_store *index;
+    tn_rag_hit *hits;
+    int32_t n_hits, n_found, *ids;
+    size_t n_ids;
+    int64_t n_documents, n_passages;
+    tern_engine *e;
+    tern_session *s;
+    answer out;
+    tern_generate_result res;
+    double search_s, prefill_s;
+} asking;
+
+/* The steps return -1 to go on or an exit status. The passages come first: without any, no model need be loaded. */
+static int find_passages(asking *q) {
+    tern_error err;
+    q->file = store_path(q->store);
+    if (!q->file || !prompt_template(q->template, &q->source)) return EXIT_FAILED;
+    if (tn_store_open(&q->ctx, q->file, NULL, &q->index, &err) != TERN_OK) return failed(&err);
+    double t0 = tn_now_s();
+    if (tn_rag_search(q->index, q->question, q->k, &q->hits, &q->n_hits, &err) != TERN_OK)
+        return failed(&err);
+    q->search_s = tn_now_s() - t0;
+    q->n_found = q->n_hits;
+    if (tn_rag_counts(q->index, &q->n_documents, &q->n_passages, &err) != TERN_OK) return failed(&err);
+    if (!q->n_documents) return failed_text("%s has no documents: tern rag add PATH brings them in", q->file);
+    if (!q->n_hits) fputs("tern: no passage has any of these words: the model answers without\n", stderr);
+    return -1;
+}
+
+/* The model, and a prompt with as many passages as fit. */
+static int make_prompt(const command *c, asking *q) {
+    tern_error err;
+    q->ma.o.trace = q->trace != NULL;
+    int rc = open_engine(c, &q->ma, &q->e);
+    if (rc >= 0) return rc;
+    tern_session_options so = q->ma.o.session;
+    so.store = q->no_store ? NULL : q->file;
+    if (tern_session_open(q->e, &so, &q->s, &err) != TERN_OK) return failed(&err);
+    int32_t max_tokens = q->ma.o.generate.max_tokens;
+    size_t room = (size_t)tern_session_capacity(q->s), wanted = max_tokens < 0 ? room : (size_t)max_tokens;
+    size_t reserve = wanted < room / 4 ? wanted : room / 4;
+    for (;; q->n_hits--) { /* the worst passages go until the rest fits with an answer */
+        free(q->ids);
+        q->ids = ask_ids(q->e, &q->ctx, q->source, q->system, q->question, q->hits, q->n_hits, &q->n_ids);
+        if (!q->ids) return EXIT_FAILED;
+        if (q->n_ids + reserve <= room || !q->n_hits) break;
+    }
+    if (q->n_hits < q->n_found)
+        fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", q->n_hits, q->n_found,
+                room);
+    if (quote_documents(q->s, q->index, q->hits, q->n_hits, &err) != TERN_OK) return failed(&err);
+    return -1;
+}
+
+static int answer_question(asking *q) {
+    tern_error err;
+    tern_generate_options g = q->ma.o.generate;
+    interrupts_cancel(q->s);
+    double t0 = tn_now_s();
+    if (prefill_shown(q->s, q->ids, q->n_ids, &err) != TERN_OK) return failed(&err);
+    q->prefill_s = tn_now_s() - t0;
+    g.on_token = answer_on_token;
+    g.user = &q->out;
+    tern_status st = tern_session_generate(q->s, &g, &q->res, &err);
+    interrupts_cancel(NULL);
+    if (st == TERN_OK && q->out.no_memory) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
+    if (st != TERN_OK && !(st == TERN_E_CANCELLED && q->out.n)) return failed(&err);
+    if (q->trace && tern_session_write_trace(q->s, q->trace, &err) != TERN_OK) return failed(&err);
+    return -1;
+}
+
+static int print_answer(asking *q) {
+    const tern_generate_result *res = &q->res;
+    const char *text = q->out.text ? q->out.text : "";
+    tern_stats ts;
+    tern_session_stats(q->s, &ts);
+    tn_rag_support(q->hits, q->n_hits, text);
+    qsort(q->hits, (size_t)q->n_hits, sizeof *q->hits, by_support);
+    double pp = q->prefill_s > 0 ? (double)q->n_ids / q->prefill_s : 0,
+           tg = res->n_tokens > 1 && res->decode_s > 0 ? (res->n_tokens - 1) / res->decode_s : 0;
+    if (q->json) {
+        json_t *j = tn_json_pack(
+            "{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", text, q->out.n, "sources",
+            sources_json(q->hits, q->n_hits), "tokens", (int)res->n_tokens, "prompt_tokens", (int)q->n_ids,
+            "search_ms", q->search_s * 1e3, "ttft_ms", q->out.first_s * 1e3, "prefill_tokens_per_second", pp,
+            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "draft",
+            draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
+        if (ts.wall_s > 0) tn_json_set(&j, "prefill", prefill_json(&ts));
+        if (ts.attn_rows) tn_json_set(&j, "attention", attention_json(&ts));
+        if (ts.n_switched) tn_json_set(&j, "switching", switching_json(&ts));
+        int rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        if (rc != EXIT_OK) return rc;
+    } else {
+        putchar('\n');
+        if (!q->no_sources) print_sources(q->hits, q->n_hits);
+    }
+    if (q->stats && ts.wall_s > 0) prefill_print(&ts);
+    if (q->stats) {
+        draft_print(q->s, q->prefill_s, res->decode_s, res->n_tokens);
+        fprintf(stderr,
+                "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at "
+                "%.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n",
+                q->n_found, (long long)q->n_passages, q->search_s * 1e3, q->n_ids, pp, res->n_tokens, tg,
+                q->out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
+    }
+    fflush(stdout);
+    return -1;
+}
+
+static void asking_close(asking *q) {
+    interrupts_cancel(NULL);
+    free(q->ids);
+    answer_free(&q->out);
+    tn_rag_hits_free(&q->ctx, &q->hits, q->n_found);
+    tern_session_close(&q->s);
+    tern_engine_close(&q->e);
+    tn_store_close(&q->index);
+    free(q->file);
+    free(q->source);
+}
+
+int cmd_ask(int argc, char **argv) {
+    asking q = {.k = TN_RAG_K};
+    model_args_defaults(&q.ma, TN_IN_ASK);
+    q.ma.o.generate.max_tokens = 256;
+    q.ma.o.generate.sampling.temperature = 0;
     const arg_spec specs[] = {
-        MODEL_ARGS(ma),
-        PACK_ARG(ma),
-        {"passages", 'k', "N", ARG_INT, &k, 1, TN_RAG_MAX_K,
+        MODEL_ARGS(q.ma),
+        PACK_ARG(q.ma),
+        {"passages", 'k', "N", ARG_INT, &q.k, 1, TN_RAG_MAX_K,
          "passages given to the model at most (default 4)"},
-        {"system", 0, "TEXT", ARG_STR, &system, 0, 0, "system message"},
-        TEMPLATE_ARG(template),
-        {"store", 0, "FILE", ARG_STR, &store, 0, 0,
+        {"system", 0, "TEXT", ARG_STR, &q.system, 0, 0, "system message"},
+        TEMPLATE_ARG(q.template),
+        {"store", 0, "FILE", ARG_STR, &q.store, 0, 0,
          "documents and conversations (default: $XDG_DATA_HOME/tern/store.db)"},
-        {"no-keep", 0, NULL, ARG_FLAG, &no_store, 0, 0,
+        {"no-keep", 0, NULL, ARG_FLAG, &q.no_store, 0, 0,
          "do not keep this answer, nor draft from earlier ones"},
-        {"no-sources", 0, NULL, ARG_FLAG | ARG_ANSWER, &no_sources, 0, 0, "print the answer alone"},
-        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &trace, 0, 0,
+        {"no-sources", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.no_sources, 0, 0, "print the answer alone"},
+        {"trace", 0, "FILE", ARG_STR | ARG_ANSWER, &q.trace, 0, 0,
          "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
-        {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &json, 0, 0, "print one JSON object"},
-        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0, "print times and memory on standard error"},
+        {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.json, 0, 0, "print one JSON object"},
+        {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.stats, 0, 0, "print times and memory on standard error"},
         {0},
     };
     const command c = {"ask", "-m MODEL TEXT [OPTIONS]",
@@ -140,134 +265,20 @@ int cmd_ask(int argc, char **argv) {
     const char *words[2];
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    const char *question = words[0];
-    if (!question || !question[strspn(question, " \t\r\n")]) return usage_error(&c, "a question is required");
-
-    tn_ctx ctx;
-    store_ctx(&ctx);
-    tn_store *index = NULL;
-    tn_rag_hit *hits = NULL;
-    int32_t n_hits = 0, n_found = 0, *ids = NULL;
-    tern_engine *e = NULL;
-    tern_session *s = NULL;
-    answer out = {.quiet = json};
-    tern_error err;
-    char *file = store_path(store);
-    if (!file) return EXIT_FAILED;
-    /* the passages first: without any, no model need be loaded */
-    rc = EXIT_FAILED;
-    if (!prompt_template(template, &source)) goto out;
-    if (tn_store_open(&ctx, file, NULL, &index, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
+    q.question = words[0];
+    if (!q.question || !q.question[strspn(q.question, " \t\r\n")])
+        return usage_error(&c, "a question is required");
+    store_ctx(&q.ctx);
+    q.out.quiet = q.json;
+    rc = find_passages(&q);
+    if (rc < 0) rc = make_prompt(&c, &q);
+    if (rc < 0) rc = answer_question(&q);
+    if (rc < 0) rc = print_answer(&q);
+    if (rc < 0) {
+        rc = EXIT_OK;
+        if (!q.no_store)
+            keep_documents(q.s, q.index, q.hits, q.n_hits); /* the answer is out: this costs nobody time */
     }
-    double t0 = tn_now_s();
-    if (tn_rag_search(index, question, k, &hits, &n_hits, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    double search_s = tn_now_s() - t0;
-    n_found = n_hits;
-    int64_t n_documents, n_passages;
-    if (tn_rag_counts(index, &n_documents, &n_passages, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    if (!n_documents) {
-        rc = failed_text("%s has no documents: tern rag add PATH brings them in", file);
-        goto out;
-    }
-    if (!n_hits) fputs("tern: no passage has any of these words: the model answers without\n", stderr);
-    ma.o.trace = trace != NULL;
-    tern_generate_options g = ma.o.generate;
-    int opened = open_engine(&c, &ma, &e);
-    if (opened >= 0) {
-        rc = opened;
-        goto out;
-    }
-    tern_session_options so = ma.o.session;
-    so.store = no_store ? NULL : file;
-    if (tern_session_open(e, &so, &s, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    size_t n_ids = 0, room = (size_t)tern_session_capacity(s);
-    size_t wanted = g.max_tokens < 0 ? room : (size_t)g.max_tokens;
-    size_t reserve = wanted < room / 4 ? wanted : room / 4;
-    for (;; n_hits--) { /* the worst passages go until the rest fits with an answer */
-        free(ids);
-        if (!(ids = ask_ids(e, &ctx, source, system, question, hits, n_hits, &n_ids))) goto out;
-        if (n_ids + reserve <= room || !n_hits) break;
-    }
-    if (n_hits < n_found)
-        fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", n_hits, n_found, room);
-    if (quote_documents(s, index, hits, n_hits, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    interrupts_cancel(s);
-    t0 = tn_now_s();
-    if (prefill_shown(s, ids, n_ids, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    double prefill_s = tn_now_s() - t0;
-    g.on_token = answer_on_token;
-    g.user = &out;
-    tern_generate_result res;
-    tern_status st = tern_session_generate(s, &g, &res, &err);
-    interrupts_cancel(NULL);
-    if (st == TERN_OK && out.no_memory) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
-    if (st != TERN_OK && !(st == TERN_E_CANCELLED && out.n)) {
-        rc = failed(&err);
-        goto out;
-    }
-    if (trace && tern_session_write_trace(s, trace, &err) != TERN_OK) {
-        rc = failed(&err);
-        goto out;
-    }
-    tern_stats ts;
-    tern_session_stats(s, &ts);
-    tn_rag_support(hits, n_hits, out.text ? out.text : "");
-    qsort(hits, (size_t)n_hits, sizeof *hits, by_support);
-    double pp = prefill_s > 0 ? (double)n_ids / prefill_s : 0,
-           tg = res.n_tokens > 1 && res.decode_s > 0 ? (res.n_tokens - 1) / res.decode_s : 0;
-    if (json) {
-        json_t *j = tn_json_pack(
-            "{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", out.text ? out.text : "", out.n,
-            "sources", sources_json(hits, n_hits), "tokens", (int)res.n_tokens, "prompt_tokens", (int)n_ids,
-            "search_ms", search_s * 1e3, "ttft_ms", out.first_s * 1e3, "prefill_tokens_per_second", pp,
-            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "draft",
-            draft_json(s, prefill_s, res.decode_s, res.n_tokens));
-        if (ts.wall_s > 0) tn_json_set(&j, "prefill", prefill_json(&ts));
-        if (ts.attn_rows) tn_json_set(&j, "attention", attention_json(&ts));
-        if (ts.n_switched) tn_json_set(&j, "switching", switching_json(&ts));
-        if ((rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6))) != EXIT_OK) goto out;
-    } else {
-        putchar('\n');
-        if (!no_sources) print_sources(hits, n_hits);
-    }
-    if (stats && ts.wall_s > 0) prefill_print(&ts);
-    if (stats) {
-        draft_print(s, prefill_s, res.decode_s, res.n_tokens);
-        fprintf(stderr,
-                "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at "
-                "%.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n",
-                n_found, (long long)n_passages, search_s * 1e3, n_ids, pp, res.n_tokens, tg,
-                out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
-    }
-    fflush(stdout);
-    if (!no_store) keep_documents(s, index, hits, n_hits); /* the answer is out: this costs nobody time */
-    rc = EXIT_OK;
-out:
-    interrupts_cancel(NULL);
-    free(ids);
-    answer_free(&out);
-    tn_rag_hits_free(&ctx, &hits, n_found);
-    tern_session_close(&s);
-    tern_engine_close(&e);
-    tn_store_close(&index);
-    free(file);
-    free(source);
+    asking_close(&q);
     return rc;
 }

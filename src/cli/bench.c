@@ -102,6 +102,36 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
     return rc;
 }
 
+/* One greedy answer of n_gen tokens behind ids: tokens a second; with figures also what drafting did. */
+static tern_status one_answer(tern_engine *e, const model_args *ma, const int32_t *ids, size_t n_ids,
+                              int32_t n_gen, const char *draft, double *speed, json_t **figures,
+                              double *per_forward, tern_error *err) {
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = (int32_t)n_ids + n_gen + 1;
+    so.draft = draft;
+    tern_session *s = NULL;
+    tern_generate_options g = ma->o.generate;
+    g.max_tokens = n_gen + 1; /* the first comes from the prompt's logits */
+    g.ignore_end = true;
+    g.sampling.temperature = 0;
+    tern_generate_result res;
+    double t0 = tn_now_s(), prefill_s;
+    tern_status st = tern_session_open(e, &so, &s, err);
+    if (st == TERN_OK) st = tern_session_prefill(s, ids, n_ids, err);
+    prefill_s = tn_now_s() - t0;
+    if (st == TERN_OK) st = tern_session_generate(s, &g, &res, err);
+    *speed = st == TERN_OK ? n_gen / res.decode_s : 0;
+    if (st == TERN_OK && figures) {
+        tern_draft_stats d;
+        tern_session_draft_stats(s, &d);
+        *per_forward = d.n_steps ? d.tokens_per_step : 1;
+        *figures = draft_json(s, prefill_s, res.decode_s, res.n_tokens);
+    }
+    tern_session_close(&s);
+    return st;
+}
+
 /* Measures greedy answers to a text, plain and drafted by turns. Every one is in a session of its own, so
  * that drafts know nothing from before. */
 static int bench_drafts(const command *c, const model_args *ma, const char *text, const int32_t *gens,
@@ -138,29 +168,11 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
         for (int r = -1; r < repeats && st == TERN_OK;
              r++) { /* the first is not counted: it warms up, and measures forwards where nobody did */
             for (int drafted = 0; drafted < 2 && st == TERN_OK; drafted++) {
-                tern_session_options so;
-                tern_session_options_defaults(&so);
-                so.n_ctx = (int32_t)n_ids + gens[t] + 1;
-                so.draft = drafted ? draft : "none";
-                tern_session *s = NULL;
-                tern_generate_options g = ma->o.generate;
-                g.max_tokens = gens[t] + 1; /* the first comes from the prompt's logits */
-                g.ignore_end = true;
-                g.sampling.temperature = 0;
-                tern_generate_result res;
-                double t0 = tn_now_s(), prefill_s;
-                st = tern_session_open(e, &so, &s, &err);
-                if (st == TERN_OK) st = tern_session_prefill(s, ids, n_ids, &err);
-                prefill_s = tn_now_s() - t0;
-                if (st == TERN_OK) st = tern_session_generate(s, &g, &res, &err);
-                if (st == TERN_OK && r >= 0) v[drafted][r] = gens[t] / res.decode_s;
-                if (st == TERN_OK && drafted && r == repeats - 1) {
-                    tern_draft_stats d;
-                    tern_session_draft_stats(s, &d);
-                    per_forward = d.n_steps ? d.tokens_per_step : 1;
-                    figures = draft_json(s, prefill_s, res.decode_s, res.n_tokens);
-                }
-                tern_session_close(&s);
+                bool last = drafted && r == repeats - 1;
+                double speed;
+                st = one_answer(e, ma, ids, n_ids, gens[t], drafted ? draft : "none", &speed,
+                                last ? &figures : NULL, &per_forward, &err);
+                if (st == TERN_OK && r >= 0) v[drafted][r] = speed;
             }
         }
         for (int drafted = 0; drafted < 2 && st == TERN_OK; drafted++) {

@@ -102,12 +102,8 @@ int cmd_chat(int argc, char **argv) {
         return usage_error(&cmd, "--on-full %s: want shift or stop", on_full);
     if (words[0]) ma.model = words[0];
     args_model_path(&ma);
-    if (!grammar_options(&ga, &ma.o.generate)) return EXIT_FAILED;
-    if (!prompt_template(template, &c.source)) {
-        grammar_args_free(&ga);
-        return EXIT_FAILED;
-    }
-    rc = open_engine(&cmd, &ma, &c.e);
+    bool ready = grammar_options(&ga, &ma.o.generate) && prompt_template(template, &c.source);
+    rc = ready ? open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;
     if (rc < 0) rc = begin(&c, &ma, store, no_store);
     if (rc < 0) {
         if (system) chat_push(&c, "system", system);

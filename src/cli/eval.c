@@ -78,6 +78,31 @@ static void print_comparisons(const tn_eval_result *r) {
                tn_eval_p(r->paired_kl));
 }
 
+static int print_eval_json(const tn_eval_options *o, const tn_eval_result *r, json_t *items) {
+    json_t *j = tn_json_pack("{s:s, s:I, s:f, s:f}", "task", o->task, r->is_ppl ? "tokens" : "items",
+                             (json_int_t)r->n_items, r->is_ppl ? "perplexity" : "accuracy", r->value,
+                             "stderr", r->stderr_);
+    if (!r->is_ppl) {
+        tn_json_set(&j, "skipped", json_integer(r->n_skipped));
+        tn_json_set(&j, "answer_perplexity", tn_json_real(r->perplexity));
+    }
+    add_comparisons(&j, r);
+    if (items) tn_json_set(&j, "items_right", json_incref(items));
+    if (r->stats.attn_rows) tn_json_set(&j, "attention", attention_json(&r->stats));
+    return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
+}
+
+static void print_eval(const tn_eval_result *r) {
+    if (r->is_ppl)
+        printf("perplexity %.4f +- %.4f over %lld tokens\n", r->value, r->stderr_, (long long)r->n_items);
+    else
+        printf("accuracy %.2f %% +- %.2f over %lld items (%lld too long for the context), answer perplexity "
+               "%.3f\n",
+               r->value * 100, r->stderr_ * 100, (long long)r->n_items, (long long)r->n_skipped,
+               r->perplexity);
+    print_comparisons(r);
+}
+
 int cmd_eval(int argc, char **argv) {
     model_args ma;
     model_args_defaults(&ma, TN_IN_EVAL);
@@ -149,27 +174,8 @@ int cmd_eval(int argc, char **argv) {
         json_decref(out.items);
         return failed(&err);
     }
-    rc = EXIT_OK;
-    const char *count = r.is_ppl ? "tokens" : "items", *value = r.is_ppl ? "perplexity" : "accuracy";
-    if (json) {
-        json_t *j = tn_json_pack("{s:s, s:I, s:f, s:f}", "task", o.task, count, (json_int_t)r.n_items, value,
-                                 r.value, "stderr", r.stderr_);
-        if (!r.is_ppl) {
-            tn_json_set(&j, "skipped", json_integer(r.n_skipped));
-            tn_json_set(&j, "answer_perplexity", tn_json_real(r.perplexity));
-        }
-        add_comparisons(&j, &r);
-        if (items) tn_json_set(&j, "items_right", json_incref(out.items));
-        if (r.stats.attn_rows) tn_json_set(&j, "attention", attention_json(&r.stats));
-        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
-    } else if (r.is_ppl) {
-        printf("perplexity %.4f +- %.4f over %lld tokens\n", r.value, r.stderr_, (long long)r.n_items);
-    } else {
-        printf("accuracy %.2f %% +- %.2f over %lld items (%lld too long for the context), answer perplexity "
-               "%.3f\n",
-               r.value * 100, r.stderr_ * 100, (long long)r.n_items, (long long)r.n_skipped, r.perplexity);
-    }
-    if (!json) print_comparisons(&r);
+    rc = json ? print_eval_json(&o, &r, out.items) : EXIT_OK;
+    if (!json) print_eval(&r);
     json_decref(out.items);
     return rc;
 }

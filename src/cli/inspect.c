@@ -196,6 +196,35 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
 }
 
 /* Inspects a package and closes p. */
+static void print_linears(const json_t *sites) {
+    size_t i;
+    json_t *v;
+    printf("\n%5s %-12s %15s %10s %5s %11s  %-13s %s\n", "layer", "linear", "out x in", "bytes", "bits",
+           "input scale", "outlier path", "channels of 1, 2 ... 8 bits");
+    json_array_foreach(sites, i, v) {
+        bool path_on = json_is_true(json_object_get(v, "outlier_path"));
+        json_int_t outputs = json_integer_value(json_object_get(v, "outputs"));
+        const json_t *histogram = json_object_get(v, "channels_by_bits");
+        char hot[32] = "-";
+        const json_t *average = json_object_get(v, "bits");
+        double bits = histogram ? 0 : average ? json_number_value(average) : 8;
+        for (size_t b = 0; b < json_array_size(histogram); b++)
+            bits +=
+                (double)(b + 1) * (double)json_integer_value(json_array_get(histogram, b)) / (double)outputs;
+        if (path_on)
+            snprintf(hot, sizeof hot, "%lld hot", json_integer_value(json_object_get(v, "hot_channels")));
+        printf("%5lld %-12s %7lld x %-6lld %10lld %5.2f %11.5g  %-13s",
+               json_integer_value(json_object_get(v, "layer")),
+               json_string_value(json_object_get(v, "linear")), outputs,
+               json_integer_value(json_object_get(v, "inputs")),
+               json_integer_value(json_object_get(v, "bytes")), bits,
+               json_real_value(json_object_get(v, "act_scale")), hot);
+        for (size_t b = 0; b < json_array_size(histogram); b++)
+            printf(" %lld", json_integer_value(json_array_get(histogram, b)));
+        putchar('\n');
+    }
+}
+
 static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, bool tensors) {
     tern_error err;
     tn_hparams h;
@@ -244,33 +273,7 @@ static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, 
                    json_integer_value(json_object_get(v, "offset")),
                    json_integer_value(json_object_get(v, "bytes")));
         }
-        if (tensors) {
-            printf("\n%5s %-12s %15s %10s %5s %11s  %-13s %s\n", "layer", "linear", "out x in", "bytes",
-                   "bits", "input scale", "outlier path", "channels of 1, 2 ... 8 bits");
-            json_array_foreach(sites, i, v) {
-                bool path_on = json_is_true(json_object_get(v, "outlier_path"));
-                json_int_t outputs = json_integer_value(json_object_get(v, "outputs"));
-                const json_t *histogram = json_object_get(v, "channels_by_bits");
-                char hot[32] = "-";
-                const json_t *average = json_object_get(v, "bits");
-                double bits = histogram ? 0 : average ? json_number_value(average) : 8;
-                for (size_t b = 0; b < json_array_size(histogram); b++)
-                    bits += (double)(b + 1) * (double)json_integer_value(json_array_get(histogram, b)) /
-                            (double)outputs;
-                if (path_on)
-                    snprintf(hot, sizeof hot, "%lld hot",
-                             json_integer_value(json_object_get(v, "hot_channels")));
-                printf("%5lld %-12s %7lld x %-6lld %10lld %5.2f %11.5g  %-13s",
-                       json_integer_value(json_object_get(v, "layer")),
-                       json_string_value(json_object_get(v, "linear")), outputs,
-                       json_integer_value(json_object_get(v, "inputs")),
-                       json_integer_value(json_object_get(v, "bytes")), bits,
-                       json_real_value(json_object_get(v, "act_scale")), hot);
-                for (size_t b = 0; b < json_array_size(histogram); b++)
-                    printf(" %lld", json_integer_value(json_array_get(histogram, b)));
-                putchar('\n');
-            }
-        }
+        if (tensors) print_linears(sites);
     }
     json_decref(sections);
     json_decref(sites);

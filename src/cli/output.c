@@ -1,6 +1,7 @@
 #include "cli/output.h"
 
 #include "cli/args.h"
+#include "cli/harmful.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -48,25 +49,18 @@ int output_close(output_file *f) {
     return rc;
 }
 
-/* Returns the bytes of the control character at p[0..n): C0 and delete, or C1 as UTF-8 has it. It is 0 for
- * another character. */
-static size_t control_bytes(const char *p, size_t n) {
-    unsigned char c = (unsigned char)p[0], next = n > 1 ? (unsigned char)p[1] : 0;
-    return c < 0x20 || c == 0x7f ? 1 : c == 0xc2 && next >= 0x80 && next < 0xa0 ? 2 : 0;
-}
-
 const char *shown(const char *text) {
     enum { ROOM = 4096 };
     static char buffers[4][ROOM];
     static int turn;
     char *to = buffers[turn = (turn + 1) % 4];
     size_t n = strlen(text), at = 0;
-    for (size_t i = 0; i < n && at + 9 < ROOM;) {
-        size_t control = control_bytes(text + i, n - i);
-        for (size_t k = 0; k < control; k++)
+    for (size_t i = 0; i < n && at + 13 < ROOM;) {
+        size_t harmful = harmful_bytes(text + i, n - i);
+        for (size_t k = 0; k < harmful; k++)
             at += (size_t)snprintf(to + at, ROOM - at, "\\x%02x", (unsigned char)text[i + k]);
-        if (!control) to[at++] = text[i];
-        i += control ? control : 1;
+        if (!harmful) to[at++] = text[i];
+        i += harmful ? harmful : 1;
     }
     to[at] = 0;
     return to;
@@ -76,11 +70,11 @@ void put_answer(const char *text, size_t n) {
     static int terminal = -1;
     if (terminal < 0) terminal = isatty(STDOUT_FILENO);
     for (size_t i = 0, from = 0; i <= n; i++) {
-        size_t control =
-            i < n && terminal && text[i] != '\n' && text[i] != '\t' ? control_bytes(text + i, n - i) : 0;
-        if (i < n && !control) continue;
+        size_t harmful =
+            i < n && terminal && text[i] != '\n' && text[i] != '\t' ? harmful_bytes(text + i, n - i) : 0;
+        if (i < n && !harmful) continue;
         fwrite(text + from, 1, i - from, stdout);
-        from = i + control;
-        if (control) i += control - 1;
+        from = i + harmful;
+        if (harmful) i += harmful - 1;
     }
 }

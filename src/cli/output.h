@@ -10,10 +10,10 @@
  * and prints nothing. */
 int emit_json(json_t *j, size_t flags);
 
-/* Shows a name or a line from outside on one line: control characters, newlines too, stand as \\xNN. It
+/* Shows a name or a line from outside on one line: control characters, newlines too, and marks of direction stand as \\xNN. It
  * returns one of four buffers in turn; what does not fit is cut. */
 const char *shown(const char *text);
-/* Prints text of a model. A terminal gets no control characters but newline and tab; a file or a pipe gets
+/* Prints text of a model. A terminal gets nothing harmful (cli/harmful.h) but newline and tab; a file or a pipe gets
  * the text as it is. */
 void put_answer(const char *text, size_t n);
 

@@ -33,6 +33,57 @@ static bool show_progress(void *user, const char *stage, double fraction) {
     return true;
 }
 
+/* The names' meanings. Returns -1 to go on or an exit status. */
+static int choose(const command *c, const char *scheme, const char *shadow, const char *allocation,
+                  const char *scope, tn_pack_options *o) {
+    o->scheme = TN_N_SCHEMES;
+    for (int s = 0; s < TN_N_SCHEMES; s++) {
+        if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o->scheme = (tn_scheme)s;
+    }
+    if (o->scheme == TN_N_SCHEMES)
+        return usage_error(
+            c, "scheme '%s' is unknown; there are edgeflow, gram, llm-npu, naive-w8a8, smoothquant", scheme);
+    if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on"))
+        return usage_error(c, "shadow '%s' is unknown; there are auto, off, on", shadow);
+    o->shadow = !strcmp(shadow, "on")    ? TN_SHADOW_ON
+                : !strcmp(shadow, "off") ? TN_SHADOW_OFF
+                                         : TN_SHADOW_AUTO;
+    if (allocation && !tn_allocation_parse(allocation, &o->allocation))
+        return usage_error(c, "allocation '%s' is unknown; there are loss, re, uniform, cmpq", allocation);
+    if (strcmp(scope, "tensor") && strcmp(scope, "model"))
+        return usage_error(c, "bits-scope '%s' is unknown; there are tensor, model", scope);
+    o->bits_of_model = !strcmp(scope, "model");
+    return -1;
+}
+
+static int report(const char *out, const char *scheme, const tn_pack_report *r, bool json) {
+    double share = r->n_values ? 100.0 * (double)r->n_outliers / (double)r->n_values : 0;
+    if (json) {
+        json_t *j = tn_json_pack(
+            "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme",
+            scheme, "bytes", (json_int_t)r->package_bytes, "sites", (int)r->n_sites, "shadowed_sites",
+            (int)r->n_shadowed, "unsmoothed_sites", (int)r->n_unsmoothed, "outlier_percent", share,
+            "hot_channels", (json_int_t)r->n_hot, "channels", (json_int_t)r->n_channels, "hot_coverage",
+            r->hot_coverage, "resident_row_bytes", (json_int_t)r->hot_row_bytes, "all_row_bytes",
+            (json_int_t)r->all_row_bytes, "calibration_tokens", (json_int_t)r->n_calib_tokens);
+        return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    }
+    printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r->package_bytes / 1048576,
+           scheme, (unsigned long long)r->n_calib_tokens);
+    if (r->n_unsmoothed)
+        printf("inputs of %d of %d sites are not smoothed: %s\n", r->n_unsmoothed, r->n_sites,
+               tn_pack_unsmoothed);
+    if (r->n_shadowed) {
+        printf("outlier paths at %d of %d sites (%.2f %% of their values); hot channels %llu of %llu carry "
+               "%.0f %% of the outliers;\n"
+               "weight rows resident for the CPU: %.2f MiB of %.2f MiB\n",
+               r->n_shadowed, r->n_sites, share, (unsigned long long)r->n_hot,
+               (unsigned long long)r->n_channels, r->hot_coverage * 100, (double)r->hot_row_bytes / 1048576,
+               (double)r->all_row_bytes / 1048576);
+    }
+    return EXIT_OK;
+}
+
 int cmd_pack(int argc, char **argv) {
     const char *out = NULL, *scheme = "edgeflow", *shadow = "auto", *scope = "tensor", *allocation = NULL;
     bool json = false;
@@ -85,23 +136,10 @@ int cmd_pack(int argc, char **argv) {
     if (tn_pkg_is(words[0]))
         return failed_text(
             "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
-    o.scheme = TN_N_SCHEMES;
-    for (int s = 0; s < TN_N_SCHEMES; s++) {
-        if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o.scheme = (tn_scheme)s;
-    }
-    if (o.scheme == TN_N_SCHEMES)
-        return usage_error(
-            &c, "scheme '%s' is unknown; there are edgeflow, gram, llm-npu, naive-w8a8, smoothquant", scheme);
-    if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on"))
-        return usage_error(&c, "shadow '%s' is unknown; there are auto, off, on", shadow);
-    o.shadow = !strcmp(shadow, "on") ? TN_SHADOW_ON : !strcmp(shadow, "off") ? TN_SHADOW_OFF : TN_SHADOW_AUTO;
-    if (allocation && !tn_allocation_parse(allocation, &o.allocation))
-        return usage_error(&c, "allocation '%s' is unknown; there are loss, re, uniform, cmpq", allocation);
     o.bits = (double)bits;
     o.attn_times = tn_sparse_attn_times;
-    if (strcmp(scope, "tensor") && strcmp(scope, "model"))
-        return usage_error(&c, "bits-scope '%s' is unknown; there are tensor, model", scope);
-    o.bits_of_model = !strcmp(scope, "model");
+    rc = choose(&c, scheme, shadow, allocation, scope, &o);
+    if (rc >= 0) return rc;
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     progress shown = {0};
@@ -113,28 +151,5 @@ int cmd_pack(int argc, char **argv) {
     tn_pack_report r;
     tern_error err;
     if (tn_pack(&ctx, words[0], out, &o, &r, &err) != TERN_OK) return failed(&err);
-    double share = r.n_values ? 100.0 * (double)r.n_outliers / (double)r.n_values : 0;
-    if (json) {
-        json_t *j = tn_json_pack(
-            "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "package", out, "scheme",
-            scheme, "bytes", (json_int_t)r.package_bytes, "sites", (int)r.n_sites, "shadowed_sites",
-            (int)r.n_shadowed, "unsmoothed_sites", (int)r.n_unsmoothed, "outlier_percent", share,
-            "hot_channels", (json_int_t)r.n_hot, "channels", (json_int_t)r.n_channels, "hot_coverage",
-            r.hot_coverage, "resident_row_bytes", (json_int_t)r.hot_row_bytes, "all_row_bytes",
-            (json_int_t)r.all_row_bytes, "calibration_tokens", (json_int_t)r.n_calib_tokens);
-        return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    }
-    printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r.package_bytes / 1048576,
-           scheme, (unsigned long long)r.n_calib_tokens);
-    if (r.n_unsmoothed)
-        printf("inputs of %d of %d sites are not smoothed: %s\n", r.n_unsmoothed, r.n_sites,
-               tn_pack_unsmoothed);
-    if (r.n_shadowed) {
-        printf("outlier paths at %d of %d sites (%.2f %% of their values); hot channels %llu of %llu carry "
-               "%.0f %% of the outliers;\n"
-               "weight rows resident for the CPU: %.2f MiB of %.2f MiB\n",
-               r.n_shadowed, r.n_sites, share, (unsigned long long)r.n_hot, (unsigned long long)r.n_channels,
-               r.hot_coverage * 100, (double)r.hot_row_bytes / 1048576, (double)r.all_row_bytes / 1048576);
-    }
-    return EXIT_OK;
+    return report(out, scheme, &r, json);
 }

@@ -1,5 +1,7 @@
 #include "cli/render.h"
 
+#include "cli/harmful.h"
+
 #include <string.h>
 
 static const char *const openers[] = {"<think>", "<thinking>"}, *const closers[] = {"</think>",
@@ -23,15 +25,8 @@ static size_t char_bytes(unsigned char c) {
     return c < 0x80 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
 }
 
-/* A terminal obeys C0 and C1 controls, and marks of direction reorder what is read. This tells whether p is
- * one of them. */
-static bool is_harmful(const unsigned char *p, size_t n) {
-    if (n == 1) return (p[0] < 0x20 && p[0] != '\n' && p[0] != '\t') || p[0] >= 0x7f;
-    if (n == 2) return p[0] == 0xc2 && p[1] < 0xa0;
-    if (n == 3 && p[0] == 0xe2)
-        return (p[1] == 0x80 && p[2] >= 0xaa && p[2] <= 0xae) ||
-               (p[1] == 0x81 && p[2] >= 0xa6 && p[2] <= 0xa9);
-    return false;
+static bool is_harmful(const char *p, size_t n) {
+    return harmful_bytes(p, n) && !(n == 1 && (*p == '\n' || *p == '\t'));
 }
 
 static bool is_whole(const char *p, size_t n) {
@@ -42,7 +37,7 @@ static bool is_whole(const char *p, size_t n) {
 }
 
 static void emit(render *r, const char *p, size_t n) {
-    if (!is_whole(p, n) || is_harmful((const unsigned char *)p, n)) fputs("\xef\xbf\xbd", r->out);
+    if (!is_whole(p, n) || is_harmful(p, n)) fputs("\xef\xbf\xbd", r->out);
     else fwrite(p, 1, n, r->out);
     r->line_begin = n == 1 && *p == '\n';
     if (r->line_begin && r->heading) {

@@ -342,110 +342,8 @@ static const char *load_name(int i) { return tn_sim_load_name((tn_sim_load)i); }
 static const char *attention_name(int i) { return tn_sim_attention_name((tn_sim_attention)i); }
 static const char *paper_name(int i) { return tn_paper_name((tn_paper)i); }
 
-int cmd_sim(int argc, char **argv) {
-    const char *soc_name = "sd8gen3", *model = NULL, *policy = "ooe", *trace = NULL, *load = NULL,
-               *attention = "full", *switching = NULL, *vary = NULL, *svg = NULL;
-    int32_t n_prompt = 512, chunk = 256, n_gen = 0, steal = INT32_MIN;
-    float bits = 0, ratio = 0, accepted = 1;
-    uint64_t npu_memory = 0;
-    bool list = false, json = false, one_core = false;
-    const arg_spec specs[] = {
-        {"soc", 0, "NAME", ARG_STR, &soc_name, 0, 0,
-         "sd8gen2, sd8gen3 (default), sd8elite, a path to a SoC's data file, or this-machine (the package's "
-         "profile)"},
-        {"model", 0, "NAME", ARG_STR, &model, 0, 0,
-         "whose shapes (--list names them); with this-machine a package"},
-        {"prompt", 0, "N", ARG_INT, &n_prompt, 1, 131072, "tokens of the prompt (default 512)"},
-        {"gen", 0, "N", ARG_INT, &n_gen, 0, 131072, "tokens generated after the first (default 0)"},
-        {"chunk", 0, "L", ARG_INT, &chunk, 32, 1024, "tokens per chunk (default 256)"},
-        {"policy", 0, "NAME", ARG_STR, &policy, 0, 0, "in-order, overlap, ooe (default) or synergy"},
-        {"steal-above", 0, "N", ARG_INT, &steal, -1, 1 << 20,
-         "the CPU takes products when more than N wait (default: 5 with synergy, else never; -1: never)"},
-        {"load", 0, "HOW", ARG_STR, &load, 0, 0,
-         "warm (default), stream, overlap, sequential, layers or build (docs/reference/simulator.md); sweep: "
-         "stream"},
-        {"bits", 0, "B", ARG_FLOAT, &bits, 1, 8,
-         "of packed weights, with --load stream or overlap (default 8)"},
-        {"attention", 0, "HOW", ARG_STR, &attention, 0, 0, "full (default), shadow or float-sparse"},
-        {"ratio", 0, "PERCENT", ARG_FLOAT, &ratio, 1, 100,
-         "sparse attention: share of the positions (default 20)"},
-        {"one-core", 0, NULL, ARG_FLAG, &one_core, 0, 0,
-         "full attention has one middle core, not the whole CPU"},
-        {"npu-memory", 0, "BYTES", ARG_U64, &npu_memory, 0, 0,
-         "what the device can address (default: no limit)"},
-        {"switch", 0, "WHEN", ARG_STR, &switching, 0, 0,
-         "the device holds one form of a graph; exchange them: progressive, async or sync"},
-        {"accepted", 0, "N", ARG_FLOAT, &accepted, 1, 1000,
-         "tokens a decode step yields with drafts (default 1: none)"},
-        {"vary", 0, "LIST", ARG_STR, &vary, 0, 0,
-         "sweep: of chunk,policy,steal,bits,ratio,npu,flash (default: chunk,steal,bits,ratio,npu,flash)"},
-        {"trace", 0, "FILE", ARG_STR, &trace, 0, 0, "write the timeline as Chrome trace JSON"},
-        {"svg", 0, "FILE", ARG_STR, &svg, 0, 0,
-         "draw the request, and again without each of its mechanisms; reproduce: a figure per paper in this "
-         "folder"},
-        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "print JSON"},
-        {"list", 0, NULL, ARG_FLAG, &list, 0, 0, "list the SoCs and the models, and stop"},
-        {0},
-    };
-    const command c = {
-        "sim", "[sweep | reproduce [PAPER]] --soc NAME --model NAME [--prompt N] [OPTIONS]",
-        "Simulate a request on a phone's processor, from costs printed in papers. sweep: CSV over the "
-        "dimensions of --vary. "
-        "reproduce: the papers' results beside ours (llm-npu, edgeflow, shadowattn, sd-npu; none: all).",
-        specs, 2};
-    const char *words[3];
-    int rc = args_parse(&c, argc, argv, words);
-    if (rc >= 0) return rc;
-    if (list) {
-        for (int i = 0; i < TN_N_SOCS; i++) printf("SoC    %s\n", tn_soc_names[i]);
-        for (int32_t i = 0; tn_sim_model_at(i); i++) printf("model  %s\n", tn_sim_model_at(i)->name);
-        return EXIT_OK;
-    }
-    bool sweeping = words[0] && !strcmp(words[0], "sweep");
-    if (words[0] && !strcmp(words[0], "reproduce")) {
-        if (words[1] && by_name(words[1], paper_name, TN_N_PAPERS) < 0)
-            return usage_error(&c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu",
-                               words[1]);
-        if (model || trace) return usage_error(&c, "reproduce takes neither --model nor --trace");
-        return reproduce(words[1], json, svg);
-    }
-    if (words[0] && (!sweeping || words[1]))
-        return usage_error(&c, "'%s' is not something to do; there are sweep and reproduce", words[sweeping]);
-    if (sweeping && (trace || json || svg))
-        return usage_error(&c, "sweep writes CSV: it takes none of --trace, --svg and --json");
-    if (!sweeping && vary) return usage_error(&c, "--vary is for sweep");
-    if (!model) return usage_error(&c, "--model is required");
-    if (!strcmp(soc_name, "this-machine"))
-        return sweeping ? usage_error(&c, "sweep is for SoCs") : this_machine(model, n_prompt, json, trace);
-    int i_load = by_name(load       ? load
-                         : sweeping ? "stream"
-                                    : "warm",
-                         load_name, TN_N_SIM_LOADS),
-        i_attention = by_name(attention, attention_name, TN_N_SIM_ATTENTIONS);
-    if (i_load < 0) return usage_error(&c, "no way of loading is called '%s'", load);
-    if (i_attention < 0) return usage_error(&c, "no attention is called '%s'", attention);
-    tn_sim_request r = {.model = tn_sim_model_find(model),
-                        .n_tokens = n_prompt,
-                        .n_chunk = chunk,
-                        .n_gen = n_gen,
-                        .bits = (double)bits,
-                        .ratio = (double)ratio / 100,
-                        .accepted = (double)accepted,
-                        .npu_memory = (double)npu_memory,
-                        .one_core = one_core,
-                        .load = (tn_sim_load)i_load,
-                        .attention = (tn_sim_attention)i_attention,
-                        .one_form = switching};
-    if (!r.model) return usage_error(&c, "model '%s' is unknown (see --list)", model);
-    if (!tn_policy_parse(policy, &r.policy) || r.policy.kind == TN_POLICY_PLAN)
-        return usage_error(&c, "policy '%s' is unknown", policy);
-    if (steal != INT32_MIN) r.policy.steal_above = steal;
-    if (switching && !tn_switch_parse(switching, &r.switching))
-        return usage_error(&c, "no way of switching is called '%s'", switching);
-    tn_soc soc;
-    rc = load_soc(soc_name, &soc);
-    if (rc != EXIT_OK) return rc;
-    r.soc = &soc;
+/* One request; with vary a sweep over these dimensions. */
+static int simulate(tn_sim_request *r, const char *vary, bool json, const char *trace, const char *svg) {
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     tn_ctx ctx;
@@ -457,19 +355,156 @@ int cmd_sim(int argc, char **argv) {
     tn_timeline_options topt = {.n_workers = {1, 1, 1}, .cap_events = 1 << 18, .cap_flows = 1 << 20};
     tern_status st = tn_sim_open(&ctx, &s, &err);
     if (st == TERN_OK && trace) st = tn_timeline_open(&ctx, &topt, &tl, &err);
-    if (st == TERN_OK && sweeping) {
+    if (st == TERN_OK && vary) {
         int32_t n = 0;
         double t0 = tn_now_s();
-        st = sweep(&r, vary ? vary : "chunk,steal,bits,ratio,npu,flash", &s, &n, &err);
+        st = sweep(r, vary, &s, &n, &err);
         if (st == TERN_OK) fprintf(stderr, "%d requests in %.2f s\n", n, tn_now_s() - t0);
     } else if (st == TERN_OK) {
-        st = tn_sim_run(&s, &r, tl, &o, &err);
+        st = tn_sim_run(&s, r, tl, &o, &err);
     }
-    rc = st == TERN_OK ? EXIT_OK : failed(&err);
-    if (rc == EXIT_OK && !sweeping) (json ? print_json : print_text)(&r, &o);
+    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    if (rc == EXIT_OK && !vary) (json ? print_json : print_text)(r, &o);
     if (rc == EXIT_OK && trace) rc = write_trace(tl, trace);
-    if (rc == EXIT_OK && svg) rc = write_gantt(&ctx, &s, &r, svg);
+    if (rc == EXIT_OK && svg) rc = write_gantt(&ctx, &s, r, svg);
     tn_timeline_close(&tl);
     tn_sim_close(&s);
     return rc;
+}
+
+/* What the command line says. */
+typedef struct sim_args {
+    const char *soc_name, *model, *policy, *trace, *load, *attention, *switching, *vary, *svg;
+    int32_t n_prompt, chunk, n_gen, steal;
+    float bits, ratio, accepted;
+    uint64_t npu_memory;
+    bool list, json, one_core;
+} sim_args;
+
+/* What is no simulated request: lists, the papers' results, this machine; and what does not go together. Returns -1 to
+ * go on or an exit status. */
+static int other_than_requests(const command *c, const sim_args *a, const char *const *words,
+                               bool *sweep_them) {
+    if (a->list) {
+        for (int i = 0; i < TN_N_SOCS; i++) printf("SoC    %s\n", tn_soc_names[i]);
+        for (int32_t i = 0; tn_sim_model_at(i); i++) printf("model  %s\n", tn_sim_model_at(i)->name);
+        return EXIT_OK;
+    }
+    bool sweeping = words[0] && !strcmp(words[0], "sweep");
+    if (words[0] && !strcmp(words[0], "reproduce")) {
+        if (words[1] && by_name(words[1], paper_name, TN_N_PAPERS) < 0)
+            return usage_error(c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu",
+                               words[1]);
+        if (a->model || a->trace) return usage_error(c, "reproduce takes neither --model nor --trace");
+        return reproduce(words[1], a->json, a->svg);
+    }
+    if (words[0] && (!sweeping || words[1]))
+        return usage_error(c, "'%s' is not something to do; there are sweep and reproduce", words[sweeping]);
+    if (sweeping && (a->trace || a->json || a->svg))
+        return usage_error(c, "sweep writes CSV: it takes none of --trace, --svg and --json");
+    if (!sweeping && a->vary) return usage_error(c, "--vary is for sweep");
+    if (!a->model) return usage_error(c, "--model is required");
+    if (!strcmp(a->soc_name, "this-machine"))
+        return sweeping ? usage_error(c, "sweep is for SoCs")
+                        : this_machine(a->model, a->n_prompt, a->json, a->trace);
+    *sweep_them = sweeping;
+    return -1;
+}
+
+/* -1, or an exit status. */
+static int request_of(const command *c, const sim_args *a, bool sweeping, tn_sim_request *r) {
+    int i_load = by_name(a->load    ? a->load
+                         : sweeping ? "stream"
+                                    : "warm",
+                         load_name, TN_N_SIM_LOADS),
+        i_attention = by_name(a->attention, attention_name, TN_N_SIM_ATTENTIONS);
+    if (i_load < 0) return usage_error(c, "no way of loading is called '%s'", a->load);
+    if (i_attention < 0) return usage_error(c, "no attention is called '%s'", a->attention);
+    *r = (tn_sim_request){.model = tn_sim_model_find(a->model),
+                          .n_tokens = a->n_prompt,
+                          .n_chunk = a->chunk,
+                          .n_gen = a->n_gen,
+                          .bits = (double)a->bits,
+                          .ratio = (double)a->ratio / 100,
+                          .accepted = (double)a->accepted,
+                          .npu_memory = (double)a->npu_memory,
+                          .one_core = a->one_core,
+                          .load = (tn_sim_load)i_load,
+                          .attention = (tn_sim_attention)i_attention,
+                          .one_form = a->switching};
+    if (!r->model) return usage_error(c, "model '%s' is unknown (see --list)", a->model);
+    if (!tn_policy_parse(a->policy, &r->policy) || r->policy.kind == TN_POLICY_PLAN)
+        return usage_error(c, "policy '%s' is unknown", a->policy);
+    if (a->steal != INT32_MIN) r->policy.steal_above = a->steal;
+    if (a->switching && !tn_switch_parse(a->switching, &r->switching))
+        return usage_error(c, "no way of switching is called '%s'", a->switching);
+    return -1;
+}
+
+int cmd_sim(int argc, char **argv) {
+    sim_args a = {.soc_name = "sd8gen3",
+                  .policy = "ooe",
+                  .attention = "full",
+                  .n_prompt = 512,
+                  .chunk = 256,
+                  .steal = INT32_MIN,
+                  .accepted = 1};
+    const arg_spec specs[] = {
+        {"soc", 0, "NAME", ARG_STR, &a.soc_name, 0, 0,
+         "sd8gen2, sd8gen3 (default), sd8elite, a path to a SoC's data file, or this-machine (the package's "
+         "profile)"},
+        {"model", 0, "NAME", ARG_STR, &a.model, 0, 0,
+         "whose shapes (--list names them); with this-machine a package"},
+        {"prompt", 0, "N", ARG_INT, &a.n_prompt, 1, 131072, "tokens of the prompt (default 512)"},
+        {"gen", 0, "N", ARG_INT, &a.n_gen, 0, 131072, "tokens generated after the first (default 0)"},
+        {"chunk", 0, "L", ARG_INT, &a.chunk, 32, 1024, "tokens per chunk (default 256)"},
+        {"policy", 0, "NAME", ARG_STR, &a.policy, 0, 0, "in-order, overlap, ooe (default) or synergy"},
+        {"steal-above", 0, "N", ARG_INT, &a.steal, -1, 1 << 20,
+         "the CPU takes products when more than N wait (default: 5 with synergy, else never; -1: never)"},
+        {"load", 0, "HOW", ARG_STR, &a.load, 0, 0,
+         "warm (default), stream, overlap, sequential, layers or build (docs/reference/simulator.md); sweep: "
+         "stream"},
+        {"bits", 0, "B", ARG_FLOAT, &a.bits, 1, 8,
+         "of packed weights, with --load stream or overlap (default 8)"},
+        {"attention", 0, "HOW", ARG_STR, &a.attention, 0, 0, "full (default), shadow or float-sparse"},
+        {"ratio", 0, "PERCENT", ARG_FLOAT, &a.ratio, 1, 100,
+         "sparse attention: share of the positions (default 20)"},
+        {"one-core", 0, NULL, ARG_FLAG, &a.one_core, 0, 0,
+         "full attention has one middle core, not the whole CPU"},
+        {"npu-memory", 0, "BYTES", ARG_U64, &a.npu_memory, 0, 0,
+         "what the device can address (default: no limit)"},
+        {"switch", 0, "WHEN", ARG_STR, &a.switching, 0, 0,
+         "the device holds one form of a graph; exchange them: progressive, async or sync"},
+        {"accepted", 0, "N", ARG_FLOAT, &a.accepted, 1, 1000,
+         "tokens a decode step yields with drafts (default 1: none)"},
+        {"vary", 0, "LIST", ARG_STR, &a.vary, 0, 0,
+         "sweep: of chunk,policy,steal,bits,ratio,npu,flash (default: chunk,steal,bits,ratio,npu,flash)"},
+        {"trace", 0, "FILE", ARG_STR, &a.trace, 0, 0, "write the timeline as Chrome trace JSON"},
+        {"svg", 0, "FILE", ARG_STR, &a.svg, 0, 0,
+         "draw the request, and again without each of its mechanisms; reproduce: a figure per paper in this "
+         "folder"},
+        {"json", 0, NULL, ARG_FLAG, &a.json, 0, 0, "print JSON"},
+        {"list", 0, NULL, ARG_FLAG, &a.list, 0, 0, "list the SoCs and the models, and stop"},
+        {0},
+    };
+    const command c = {
+        "sim", "[sweep | reproduce [PAPER]] --soc NAME --model NAME [--prompt N] [OPTIONS]",
+        "Simulate a request on a phone's processor, from costs printed in papers. sweep: CSV over the "
+        "dimensions of --vary. "
+        "reproduce: the papers' results beside ours (llm-npu, edgeflow, shadowattn, sd-npu; none: all).",
+        specs, 2};
+    const char *words[3];
+    int rc = args_parse(&c, argc, argv, words);
+    if (rc >= 0) return rc;
+    bool sweeping = false;
+    tn_sim_request r;
+    rc = other_than_requests(&c, &a, words, &sweeping);
+    if (rc < 0) rc = request_of(&c, &a, sweeping, &r);
+    if (rc >= 0) return rc;
+    tn_soc soc;
+    rc = load_soc(a.soc_name, &soc);
+    if (rc != EXIT_OK) return rc;
+    r.soc = &soc;
+    return simulate(&r, sweeping ? (a.vary ? a.vary : "chunk,steal,bits,ratio,npu,flash") : NULL, a.json,
+                    a.trace, a.svg);
 }

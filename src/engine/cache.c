@@ -72,12 +72,14 @@ enum { HEADER_BYTES = 65536, SAMPLE_BYTES = 4096, N_SAMPLES = 64 };
 /* Hashes a file's size, time, beginning and samples spread over the rest, its end among them. */
 static tern_status hash_file(XXH3_state_t *h, const char *path, tern_error *err) {
     static _Thread_local uint8_t buf[HEADER_BYTES];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not keep us waiting for a writer */
     TN_FAIL_IF(fd < 0, err, TERN_E_IO, "%s: cannot open: %s", path, strerror(errno));
     struct stat sb;
     tern_status st = TERN_OK;
     if (fstat(fd, &sb)) {
         st = tn_fail(err, TERN_E_IO, "%s: %s", path, strerror(errno));
+    } else if (!S_ISREG(sb.st_mode)) {
+        st = tn_fail(err, TERN_E_IO, "%s: not a regular file", path);
     } else {
         int64_t facts[3] = {sb.st_size, sb.st_mtim.tv_sec, sb.st_mtim.tv_nsec};
         XXH3_128bits_update(h, facts, sizeof facts);

@@ -26,34 +26,8 @@ static void init_blocks(tn_kernels *k, uint32_t cpu) {
 #endif
 }
 
-void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
-    *k = (tn_kernels){
-        .cpu = cpu,
-        .gemm_f32 = {[TN_PANEL_F32] = tn_gemm_f32_ref,
-                     [TN_PANEL_F16] = tn_gemm_f16_ref,
-                     [TN_PANEL_BF16] = tn_gemm_bf16_ref},
-        .attn_f32 = tn_attn_f32_ref,
-        .attn_sparse = tn_attn_sparse_ref,
-        .attn_tiles = tn_attn_tiles_ref,
-        .topk = tn_topk_ref,
-        .topk_merge = tn_topk_merge_ref,
-        .rmsnorm_f32 = tn_rmsnorm_f32_ref,
-        .layernorm_f32 = tn_layernorm_f32_ref,
-        .rope_f32 = tn_rope_f32_ref,
-        .glu_f32 = tn_glu_f32_ref,
-        .act_f32 = tn_act_f32_ref,
-        .add_f32 = tn_add_f32_ref,
-        .softmax_f32 = tn_softmax_f32_ref,
-        .gemm_s8 = tn_gemm_s8_ref,
-        .quantise_s8 = tn_quantise_s8_ref,
-        .hadamard_f32 = tn_hadamard_f32_ref,
-        .grid_errors = tn_grid_errors_ref,
-        .grid_apply = tn_grid_apply_ref,
-        .round_panel = tn_round_panel_ref,
-        .quantise_outliers = tn_quantise_outliers_ref,
-        .shadow_f32 = tn_shadow_f32_ref,
-        .unpack_tile = tn_unpack_tile_ref,
-    };
+static void init_isa(tn_kernels *k, uint32_t cpu) {
+    (void)k, (void)cpu;
 #if defined(__x86_64__)
     if (cpu & TN_CPU_AVX2) {
         tn_kernels_f32_avx2(k);
@@ -107,5 +81,36 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
     if (cpu & TN_CPU_DOTPROD) k->gemm_s8 = tn_gemm_s8_dotprod;
     if (cpu & TN_CPU_I8MM) k->gemm_s8 = tn_gemm_s8_i8mm;
 #endif
+}
+
+void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
+    *k = (tn_kernels){
+        .cpu = cpu,
+        .gemm_f32 = {[TN_PANEL_F32] = tn_gemm_f32_ref,
+                     [TN_PANEL_F16] = tn_gemm_f16_ref,
+                     [TN_PANEL_BF16] = tn_gemm_bf16_ref},
+        .attn_f32 = tn_attn_f32_ref,
+        .attn_sparse = tn_attn_sparse_ref,
+        .attn_tiles = tn_attn_tiles_ref,
+        .topk = tn_topk_ref,
+        .topk_merge = tn_topk_merge_ref,
+        .rmsnorm_f32 = tn_rmsnorm_f32_ref,
+        .layernorm_f32 = tn_layernorm_f32_ref,
+        .rope_f32 = tn_rope_f32_ref,
+        .glu_f32 = tn_glu_f32_ref,
+        .act_f32 = tn_act_f32_ref,
+        .add_f32 = tn_add_f32_ref,
+        .softmax_f32 = tn_softmax_f32_ref,
+        .gemm_s8 = tn_gemm_s8_ref,
+        .quantise_s8 = tn_quantise_s8_ref,
+        .hadamard_f32 = tn_hadamard_f32_ref,
+        .grid_errors = tn_grid_errors_ref,
+        .grid_apply = tn_grid_apply_ref,
+        .round_panel = tn_round_panel_ref,
+        .quantise_outliers = tn_quantise_outliers_ref,
+        .shadow_f32 = tn_shadow_f32_ref,
+        .unpack_tile = tn_unpack_tile_ref,
+    };
+    init_isa(k, cpu);
     init_blocks(k, cpu);
 }

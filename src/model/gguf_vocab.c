@@ -25,6 +25,34 @@ static void id_key(const tn_gguf *g, const char *key, size_t n_vocab, int32_t *i
     if (tn_gguf_i64(g, key, &v)) *id = v >= 0 && (uint64_t)v < n_vocab ? (int32_t)v : -1;
 }
 
+/* *out stays NULL where the file has none, or not one for every token. */
+static tern_status read_scores(tn_ctx *ctx, const tn_gguf *g, size_t n_vocab, float **out, tern_error *err) {
+    if (tn_gguf_arr_n(g, "tokenizer.ggml.scores") != (int64_t)n_vocab) return TERN_OK;
+    *out = tn_alloc(ctx, TN_MEM_TEXT, n_vocab, sizeof **out);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for the tokenizer");
+    for (size_t i = 0; i < n_vocab; i++) {
+        double v = 0;
+        TN_FAIL_IF(!tn_gguf_arr_f64(g, "tokenizer.ggml.scores", (int64_t)i, &v), err, TERN_E_FORMAT,
+                   "%s: token scores are no numbers", tn_gguf_path(g));
+        (*out)[i] = (float)v;
+    }
+    return TERN_OK;
+}
+
+static tern_status read_types(tn_ctx *ctx, const tn_gguf *g, size_t n_vocab, uint8_t **out, tern_error *err) {
+    if (tn_gguf_arr_n(g, "tokenizer.ggml.token_type") != (int64_t)n_vocab) return TERN_OK;
+    *out = tn_alloc(ctx, TN_MEM_TEXT, n_vocab, 1);
+    TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for the tokenizer");
+    for (size_t i = 0; i < n_vocab; i++) {
+        int64_t v = 1;
+        bool ok = tn_gguf_arr_i64(g, "tokenizer.ggml.token_type", (int64_t)i, &v) && v >= 0 &&
+                  v <= TN_TOKEN_BYTE + 1;
+        TN_FAIL_IF(!ok, err, TERN_E_FORMAT, "%s: token %zu has type %lld", tn_gguf_path(g), i, (long long)v);
+        (*out)[i] = v ? (uint8_t)(v - 1) : TN_TOKEN_NORMAL;
+    }
+    return TERN_OK;
+}
+
 tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out, tern_error *err) {
     *out = NULL;
     const char *model, *pre = NULL, *tmpl = NULL;
@@ -57,30 +85,10 @@ tern_status tn_gguf_tokenizer(tn_ctx *ctx, const tn_gguf *g, tn_tokenizer **out,
     if ((st = read_strings(ctx, g, "tokenizer.ggml.tokens", &tokens, err)) != TERN_OK) goto out;
     spec.tokens = tokens.s;
     spec.token_bytes = tokens.n;
-    if (tn_gguf_arr_n(g, "tokenizer.ggml.scores") == (int64_t)n_vocab) {
-        scores = tn_alloc(ctx, TN_MEM_TEXT, n_vocab, sizeof *scores);
-        TN_BAIL_IF(!scores, err, TERN_E_MEMORY, "no memory for the tokenizer");
-        for (size_t i = 0; i < n_vocab; i++) {
-            double v = 0;
-            TN_BAIL_IF(!tn_gguf_arr_f64(g, "tokenizer.ggml.scores", (int64_t)i, &v), err, TERN_E_FORMAT,
-                       "%s: token scores are no numbers", tn_gguf_path(g));
-            scores[i] = (float)v;
-        }
-        if (spm) spec.scores = scores;
-    }
-    if (tn_gguf_arr_n(g, "tokenizer.ggml.token_type") == (int64_t)n_vocab) {
-        types = tn_alloc(ctx, TN_MEM_TEXT, n_vocab, 1);
-        TN_BAIL_IF(!types, err, TERN_E_MEMORY, "no memory for the tokenizer");
-        for (size_t i = 0; i < n_vocab; i++) {
-            int64_t v = 1;
-            bool ok = tn_gguf_arr_i64(g, "tokenizer.ggml.token_type", (int64_t)i, &v) && v >= 0 &&
-                      v <= TN_TOKEN_BYTE + 1;
-            TN_BAIL_IF(!ok, err, TERN_E_FORMAT, "%s: token %zu has type %lld", tn_gguf_path(g), i,
-                       (long long)v);
-            types[i] = v ? (uint8_t)(v - 1) : TN_TOKEN_NORMAL;
-        }
-        spec.types = types;
-    }
+    if ((st = read_scores(ctx, g, n_vocab, &scores, err)) != TERN_OK) goto out;
+    if (spm) spec.scores = scores;
+    if ((st = read_types(ctx, g, n_vocab, &types, err)) != TERN_OK) goto out;
+    spec.types = types;
     if (bpe && tn_gguf_arr_n(g, "tokenizer.ggml.merges") >= 0) {
         if ((st = read_strings(ctx, g, "tokenizer.ggml.merges", &merges, err)) != TERN_OK) goto out;
         spec.merges = merges.s;

@@ -585,6 +585,49 @@ static tern_status take_string(tn_tokenizer *t, const uint8_t **p, const uint8_t
     return TERN_OK;
 }
 
+static tern_status alloc_core(tn_tokenizer *t, uint32_t n_text, uint32_t flags, tern_error *err) {
+    size_t n_words = (t->n_vocab + 63) / 64;
+    t->off = alloc(t, (size_t)t->n_vocab + 1, sizeof *t->off);
+    t->bytes = alloc(t, n_text, 1);
+    t->types = alloc(t, t->n_vocab, 1);
+    t->scores = flags & BLOB_SCORES ? alloc(t, t->n_vocab, sizeof *t->scores) : NULL;
+    t->merges = alloc(t, t->n_merges, sizeof *t->merges);
+    t->direct = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *t->direct);
+    t->ends = alloc(t, t->n_ends, sizeof *t->ends);
+    TN_FAIL_IF(!t->off || !t->bytes || !t->types || (flags & BLOB_SCORES && !t->scores) || !t->merges ||
+                   !t->direct || !t->ends,
+               err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
+    return TERN_OK;
+}
+
+/* The tokens' lengths, bytes, types and scores, from *pp on. */
+static tern_status read_tokens(tn_tokenizer *t, const uint8_t **pp, uint32_t n_text, tern_error *err) {
+    const uint8_t *p = *pp;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < t->n_vocab; i++, p += 4) {
+        uint32_t len = load_u32(p);
+        t->off[i] = at;
+        TN_FAIL_IF(len > n_text - at, err, TERN_E_FORMAT, "tokenizer blob: token %u of %u bytes, %u are left",
+                   i, len, n_text - at);
+        at += len;
+    }
+    t->off[t->n_vocab] = at;
+    TN_FAIL_IF(at != n_text, err, TERN_E_FORMAT, "tokenizer blob: tokens take %u bytes of %u", at, n_text);
+    memcpy(t->bytes, p, n_text);
+    p += n_text;
+    for (uint32_t i = 0; i < t->n_vocab; i++, p++) {
+        TN_FAIL_IF((*p & TN_TOK_TYPE_MASK) > TN_TOKEN_BYTE, err, TERN_E_FORMAT,
+                   "tokenizer blob: token %u of type %u", i, *p);
+        t->types[i] = *p;
+    }
+    for (uint32_t i = 0; t->scores && i < t->n_vocab; i++, p += 4) {
+        uint32_t u = load_u32(p);
+        memcpy(&t->scores[i], &u, 4);
+    }
+    *pp = p;
+    return TERN_OK;
+}
+
 static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_bytes, tern_error *err) {
     TN_FAIL_IF(n_bytes < BLOB_HEAD + BLOB_FIELDS * 4 || memcmp(blob, BLOB_MAGIC, 8), err, TERN_E_FORMAT,
                "not a tokenizer blob (%zu bytes)", n_bytes);
@@ -618,38 +661,8 @@ static tern_status read_core(tn_tokenizer *t, const uint8_t *blob, size_t n_byte
     int32_t *ids[] = {&t->bos, &t->eos, &t->eot, &t->unk, &t->pad};
     for (int i = 0; i < 5; i++) *ids[i] = checked_id(t, (int32_t)f[7 + i]);
 
-    size_t n_words = (t->n_vocab + 63) / 64;
-    t->off = alloc(t, (size_t)t->n_vocab + 1, sizeof *t->off);
-    t->bytes = alloc(t, n_text, 1);
-    t->types = alloc(t, t->n_vocab, 1);
-    t->scores = flags & BLOB_SCORES ? alloc(t, t->n_vocab, sizeof *t->scores) : NULL;
-    t->merges = alloc(t, t->n_merges, sizeof *t->merges);
-    t->direct = tn_calloc(t->ctx, TN_MEM_TEXT, n_words, sizeof *t->direct);
-    t->ends = alloc(t, n_ends, sizeof *t->ends);
-    TN_FAIL_IF(!t->off || !t->bytes || !t->types || (flags & BLOB_SCORES && !t->scores) || !t->merges ||
-                   !t->direct || !t->ends,
-               err, TERN_E_MEMORY, "out of memory for a vocabulary of %u", t->n_vocab);
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < t->n_vocab; i++, p += 4) {
-        uint32_t len = load_u32(p);
-        t->off[i] = at;
-        TN_FAIL_IF(len > n_text - at, err, TERN_E_FORMAT, "tokenizer blob: token %u of %u bytes, %u are left",
-                   i, len, n_text - at);
-        at += len;
-    }
-    t->off[t->n_vocab] = at;
-    TN_FAIL_IF(at != n_text, err, TERN_E_FORMAT, "tokenizer blob: tokens take %u bytes of %u", at, n_text);
-    memcpy(t->bytes, p, n_text);
-    p += n_text;
-    for (uint32_t i = 0; i < t->n_vocab; i++, p++) {
-        TN_FAIL_IF((*p & TN_TOK_TYPE_MASK) > TN_TOKEN_BYTE, err, TERN_E_FORMAT,
-                   "tokenizer blob: token %u of type %u", i, *p);
-        t->types[i] = *p;
-    }
-    for (uint32_t i = 0; t->scores && i < t->n_vocab; i++, p += 4) {
-        uint32_t u = load_u32(p);
-        memcpy(&t->scores[i], &u, 4);
-    }
+    TN_TRY(alloc_core(t, n_text, flags, err));
+    TN_TRY(read_tokens(t, &p, n_text, err));
     for (uint32_t i = 0; i < t->n_merges; i++, p += 12) {
         tn_merge m = {load_u32(p), load_u32(p + 4), load_u32(p + 8)};
         TN_FAIL_IF(m.left >= t->n_vocab || m.right >= t->n_vocab || m.result >= t->n_vocab, err,
@@ -716,77 +729,4 @@ size_t tn_token_bytes(const tn_tokenizer *t, int32_t id, bool special, char *buf
     const uint8_t *p = tn_tok_text(t, (uint32_t)id, &n);
     if (n && cap) memcpy(buf, p, n < cap ? n : cap);
     return n;
-}
-
-/* ---- ids to text, bit by bit -------------------------------------------------------------------- */
-
-void tn_detok_init(tn_detok *d, const tn_tokenizer *t, bool special, bool at_start) {
-    *d = (tn_detok){
-        .t = t, .special = special, .started = !at_start || t->kind != TN_TOK_BPE_SPM || !t->space_prefix};
-}
-
-/* Tells whether more bytes could complete an unfinished sequence. */
-static bool may_complete(const uint8_t *p, size_t n) {
-    static const uint8_t fill[][4] = {{0x80, 0x80, 0x80, 0x80}, {0xbf, 0xbf, 0xbf, 0xbf}};
-    for (int i = 0; i < 2; i++) {
-        uint8_t s[8];
-        uint32_t cp;
-        memcpy(s, p, n);
-        memcpy(s + n, fill[i], 4);
-        if (tn_utf8_decode(s, s + n + 4, &cp) > n) return true;
-    }
-    return false;
-}
-
-static size_t put_text(char *buf, size_t cap, size_t at, const void *p, size_t n) {
-    assert(n <= cap - at);
-    if (n > cap - at) n = cap - at;
-    memcpy(buf + at, p, n);
-    return at + n;
-}
-
-static const char replacement[3] = "\xef\xbf\xbd";
-
-size_t tn_detok_push(tn_detok *d, int32_t id, char *buf, size_t cap) {
-    const tn_tokenizer *t = d->t;
-    if (id < 0 || (uint32_t)id >= t->n_vocab) return 0;
-    tn_token_type ty = tn_tok_type(t, (uint32_t)id);
-    if (!d->special && (ty == TN_TOKEN_CONTROL || ty == TN_TOKEN_UNKNOWN)) return 0;
-    size_t n, out = 0;
-    const uint8_t *p = tn_tok_text(t, (uint32_t)id, &n), *end = p + n;
-    if (n && !d->started) {
-        d->started = true;
-        if (*p == ' ') p++;
-    }
-    while (p < end) {
-        uint32_t cp;
-        size_t len;
-        if (d->n_pending == 0 && (len = tn_utf8_decode(p, end, &cp)) > 0) {
-            out = put_text(buf, cap, out, p, len);
-            p += len;
-            continue;
-        }
-        /* byte by byte through the pending sequence; what cannot be finished becomes one U+FFFD */
-        uint8_t *q = (uint8_t *)d->pending;
-        q[d->n_pending] = *p;
-        if (tn_utf8_decode(q, q + d->n_pending + 1, &cp) == d->n_pending + 1) {
-            out = put_text(buf, cap, out, q, d->n_pending + 1);
-            d->n_pending = 0;
-            p++;
-        } else if (may_complete(q, d->n_pending + 1)) {
-            d->n_pending++;
-            p++;
-        } else {
-            out = put_text(buf, cap, out, replacement, 3);
-            if (d->n_pending == 0) p++; /* this byte itself; otherwise it starts afresh */
-            d->n_pending = 0;
-        }
-    }
-    return out;
-}
-
-size_t tn_detok_flush(tn_detok *d, char *buf, size_t cap) {
-    if (!d->n_pending) return 0;
-    d->n_pending = 0;
-    return put_text(buf, cap, 0, replacement, 3);
 }

@@ -453,8 +453,9 @@ static int overlaps(const char *plan) {
 static void stages_overlap(void **state) {
     (void)state;
     int n = 0;
-    for (int i = 0; i < 5 && !n; i++)
-        n = overlaps("paper"); /* on a machine with other work a thread may sleep long */
+    for (int i = 0; i < 200 && !n; i++)
+        n = overlaps(
+            "paper"); /* the plan allows it; whether it happens, the machine's other work decides too */
     assert_true(n > 0);
     assert_int_equal(overlaps("no-overlap"), 0);
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "cli/harmful.h"
 #include "cli/render.h"
 
 #include "base/rng.h"
@@ -67,6 +68,37 @@ static void harmless(void **state) {
     is("\xff\xe2\x82", false, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
 }
 
+static void which_are_harmful(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {{"\x01", 1},
+                 {"\033", 1},
+                 {"\n", 1},
+                 {"\x7f", 1},
+                 {" ", 0},
+                 {"~", 0},
+                 {"\xc2\x80", 2},
+                 {"\xc2\x9f", 2},
+                 {"\xc2\xa0", 0},
+                 {"\xc3\x80", 0},
+                 {"\xe2\x80\xa9", 0},
+                 {"\xe2\x80\xaa", 3},
+                 {"\xe2\x80\xae", 3},
+                 {"\xe2\x80\xaf", 0},
+                 {"\xe2\x81\xa5", 0},
+                 {"\xe2\x81\xa6", 3},
+                 {"\xe2\x81\xa9", 3},
+                 {"\xe2\x81\xaa", 0},
+                 {"\xe2\x82\xac", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n = strlen(cases[i].text);
+        assert_int_equal(harmful_bytes(cases[i].text, n), cases[i].n);
+        if (n > 1) assert_int_equal(harmful_bytes(cases[i].text, n - 1), 0); /* not whole */
+    }
+}
+
 /* Random bytes, cut at random: the escapes are the renderer's own, and cutting changes nothing. */
 static void random_bytes(void **state) {
     (void)state;
@@ -90,6 +122,6 @@ static void random_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(styles), cmocka_unit_test(harmless),
-                                       cmocka_unit_test(random_bytes)};
+                                       cmocka_unit_test(which_are_harmful), cmocka_unit_test(random_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

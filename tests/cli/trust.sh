@@ -130,12 +130,12 @@ while True:
     seen += part
 os.waitpid(pid, 0)
 assert b"31;1m" in seen and b"\x1b[31;1m" not in seen, seen
-name = tmp + "/a\n2020-01-01 00:00  9 passages  9 bytes  passwd\x1b]0;x\x07\x9b.txt"
+name = tmp + "/a\n2020-01-01 00:00  9 passages  9 bytes  passwd\x1b]0;x\x07\x9b\u202e.txt"
 open(name.encode("utf-8", "surrogateescape"), "w").write("The old inn is near the weir.\n")
 store = tmp + "/e.db"
 subprocess.run([tern, "rag", "add", "--store", store, name], check=True, capture_output=True)
 out = subprocess.run([tern, "rag", "ls", "--store", store], capture_output=True).stdout
-assert out.count(b"\n") == 1 and b"\x1b" not in out and b"\x07" not in out and b"\\x0a2020" in out, out
+assert out.count(b"\n") == 1 and "\u202e".encode() not in out and b"\x1b" not in out and b"\x07" not in out and b"\\x0a2020" in out, out
 err = subprocess.run([tern, "run", "-m", name + "none", "-p", "x"], capture_output=True).stderr
 assert err.count(b"\n") == 1 and b"\x1b" not in err, err
 PY
