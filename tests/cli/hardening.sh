@@ -4,9 +4,9 @@ set -euo pipefail
 tern=$1 build=$(dirname "$1")
 shopt -s nullglob
 command -v readelf >/dev/null || { echo "skipped: no readelf"; exit 77; }
+[ "$(head -c 2 "$tern")" != "#!" ] || { echo "skipped: run by an emulator"; exit 77; }
 symbols=$(readelf --dyn-syms -W "$tern" | awk '{print $8}')
 if grep -qE '__(asan|tsan|ubsan)_' <<<"$symbols"; then echo "skipped: a build with sanitizers"; exit 77; fi
-[ "$(head -c 2 "$tern")" != "#!" ] || { echo "skipped: run by an emulator"; exit 77; }
 fail() { echo "$*"; exit 1; }
 for f in "$tern" "$build"/libtern*.so.[0-9]; do
     header=$(readelf -hW "$f") dynamic=$(readelf -dW "$f") segments=$(readelf -lW "$f")
