@@ -103,6 +103,50 @@ static const char *tokenizer_name(const tn_tokenizer *t) {
     return !t ? "none" : tn_tokenizer_kind(t) == TN_TOK_BPE_BYTES ? "byte-level BPE" : "SentencePiece BPE";
 }
 
+/* What a layer does, in one line: "norm, qkv, rope, attention of 512 tokens, o, residual, ...". */
+static void describe_layer(const tn_program *p, int32_t layer, char *line, size_t cap) {
+    int32_t n;
+    const tn_op *op = tn_program_layer(p, layer, &n);
+    size_t at = 0;
+    for (int32_t i = 0; i < n && at < cap; i++) {
+        char more[64] = "";
+        if (op[i].kind == TN_OP_ATTEND && op[i].attend.window)
+            snprintf(more, sizeof more, " of %d tokens", op[i].attend.window);
+        if (op[i].kind == TN_OP_ROPE && (!op[i].rope.n_rot || op[i].rope.table))
+            snprintf(more, sizeof more, op[i].rope.table ? " (local)" : " (none)");
+        if (op[i].kind == TN_OP_CONV) snprintf(more, sizeof more, " of %d", op[i].conv.len);
+        if (op[i].kind == TN_OP_EXPERTS)
+            snprintf(more, sizeof more, " %d of %d", op[i].experts.used, op[i].experts.n);
+        at += (size_t)snprintf(line + at, cap - at, "%s%s%s", i ? ", " : "", op[i].name, more);
+    }
+}
+
+/* Layers that do the same, together. */
+static void print_program(tn_ctx *ctx, const tn_hparams *h) {
+    tn_program p;
+    tern_error err;
+    char line[512], other[512];
+    if (tn_program_make(ctx, h, &p, &err) != TERN_OK) return;
+    for (int32_t layer = 0; layer < h->n_layers; layer++) {
+        bool first = true;
+        describe_layer(&p, layer, line, sizeof line);
+        for (int32_t l = 0; l < layer && first; l++) {
+            describe_layer(&p, l, other, sizeof other);
+            first = strcmp(line, other) != 0;
+        }
+        if (!first) continue;
+        printf(layer ? "               layer" : "program        layer");
+        for (int32_t l = layer, n = 0; l < h->n_layers; l++) {
+            describe_layer(&p, l, other, sizeof other);
+            if (strcmp(line, other)) continue;
+            if (n++ < 12) printf(" %d", l);
+            else if (n == 13) printf(" ...");
+        }
+        printf(": %s\n", line);
+    }
+    tn_program_free(&p);
+}
+
 static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors) {
     tn_source *s;
     tern_error err;
@@ -133,6 +177,7 @@ static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors
                    (double)json_integer_value(json_object_get(v, "bytes")) * 1e-6);
         }
         putchar('\n');
+        print_program(ctx, h);
         if (tensors) print_tensors(s);
     }
     json_decref(storage);

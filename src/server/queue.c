@@ -137,15 +137,14 @@ static tern_status slot_for(tn_queue *q, const tn_job *j, slot **out, tern_error
         if (!same || (!tn_state_truncates(&k->s->state) && same < (size_t)k->s->n_tok)) continue;
         if (same > most) most = same, best = k;
     }
-    if (q->kept)
-        on_disk = tn_checkpoints_match(q->kept, j->ids, j->n_ids, !tn_state_truncates(&q->slots[0].s->state),
-                                       &which);
+    bool whole = !tn_state_truncates(&q->slots[0].s->state);
+    if (q->kept) on_disk = tn_checkpoints_match(q->kept, j->ids, j->n_ids, whole, &which);
     slot *k = best;
     tern_status st = TERN_OK;
     if (on_disk >= most + TN_CHECKPOINT_LEAST) {
         st = free_slot(q, NULL, &k, err);
         /* what was saved just now may have moved the entries */
-        if (st == TERN_OK && tn_checkpoints_match(q->kept, j->ids, j->n_ids, false, &which) >= on_disk)
+        if (st == TERN_OK && tn_checkpoints_match(q->kept, j->ids, j->n_ids, whole, &which) >= on_disk)
             (void)tn_checkpoints_load(q->kept, which, k->s);
     } else {
         /* a few tokens in common are not worth a copy */
