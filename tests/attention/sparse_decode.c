@@ -675,6 +675,8 @@ static void allocations(void **state) {
     k.release = host_release;
     tern_options o = options("full", true, 0.2f);
     o.attention_share = -1;
+    o.weights =
+        "tiles"; /* packed ones have a buffer for each thread that works on them at once, made when it is needed first */
     o.hooks = &k;
     tern_engine *e;
     must(tern_engine_open(package[0], &o, &e, &err), &err);
