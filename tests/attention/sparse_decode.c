@@ -365,7 +365,7 @@ static int teardown(void **state) {
     (void)state;
     unlink(saved);
     for (int i = 0; i < N_MODELS; i++) {
-        char profile[300];
+        char profile[600];
         snprintf(profile, sizeof profile, "%s.profile", package[i]);
         unlink(profile);
         unlink(package[i]);
