@@ -149,7 +149,8 @@ int cmd_eval(int argc, char **argv) {
                            "nothing to draft; tern bench --text measures drafts",
                            draft);
     tern_engine *e = NULL;
-    if (!args_given(&ma, "attention")) ma.o.attention = "full"; /* models are compared, not where they attend */
+    if (!args_given(&ma, "attention"))
+        ma.o.attention = "full"; /* models are compared, not where they attend */
     rc = open_engine(&c, &ma, &e);
     if (rc < 0 && kl) rc = open_other(&c, &ma, kl, &o.source);
     if (rc < 0 && against) rc = open_other(&c, &ma, against, &o.against);

@@ -220,9 +220,11 @@ SCENES = [
 
 
 def crashes(name, oracle, snapshot, ops, states, made, n_crashes, rng, after):
-    """Random crashes of a record, and the one at its end. Returns what is wrong."""
+    """Random crashes of a record, and a quarter as many behind its last rename, where what is held must be whole. Returns what is wrong."""
     disk, findings, i, n_done = copy.deepcopy(snapshot), [], 0, 0
-    for point in sorted([rng.randrange(len(ops) + 1) for _ in range(n_crashes)] + [len(ops)]):
+    last = max((k for k, o in enumerate(ops) if o[0] == "R"), default=0)
+    points = [rng.randrange(len(ops) + 1) for _ in range(n_crashes)] + [rng.randrange(last, len(ops)) + 1 for _ in range(n_crashes // 4)]
+    for point in sorted(points + [len(ops)]):
         while i < point:
             n_done += ops[i][0] == "done"
             disk.do(ops[i])
@@ -281,7 +283,7 @@ def main():
             raise SystemExit(f"{name}: {len(ops)} operations recorded: the shim does not work")
         found = crashes(name, oracle, snapshot, ops, states, made if oracle is None else {}, n_crashes, rng, after)
         findings += found
-        n_all += n_crashes + 1
+        n_all += n_crashes + n_crashes // 4 + 1
         careless = [o for o in ops if o[0] not in "SD"]
         if not crashes(name, oracle, snapshot, careless, states, made if oracle is None else {}, 60, rng, after):
             raise SystemExit(f"{name}: no syncs, and nothing is found: this test sees nothing")
