@@ -208,7 +208,7 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
     if (st == TERN_OK && s->kind == TN_PKG_GRAPHS) count_graphs(base, s->size_bytes, graphs);
     size_t n = 0;
     const tn_pkg_record *r = tn_pkg_records(p, s, &n);
-    if (st != TERN_OK || (s->kind != TN_PKG_LAYER && s->kind != TN_PKG_HEAD)) n = 0;
+    if (st != TERN_OK || (s->kind != TN_PKG_LAYER && s->kind != TN_PKG_LM_HEAD)) n = 0;
     for (size_t i = 0; i < n; i++) {
         if ((r[i].part != TN_PKG_TILES && r[i].part != TN_PKG_WEIGHTLETS) || r[i].role >= TN_W_N_ROLES)
             continue;
@@ -217,10 +217,10 @@ static tern_status read_section(tn_ctx *ctx, const tn_pkg *p, const tn_pkg_secti
             "{s:i, s:s, s:I, s:I, s:I, s:f, s:b, s:I}", "layer", (int)s->layer, "linear",
             tn_role_name((tn_role)r[i].role), "outputs", (json_int_t)r[i].n, "inputs", (json_int_t)r[i].k,
             "bytes", (json_int_t)r[i].size_bytes, "act_scale", (double)r[i].act_scale, "outlier_path",
-            (int)((r[i].flags & TN_PKG_HAS_SHADOW) != 0), "hot_channels", (json_int_t)(hot ? hot->n : 0));
+            (int)((r[i].flags & TN_PKG_HAS_OUTLIERS) != 0), "hot_channels", (json_int_t)(hot ? hot->n : 0));
         const uint8_t *bits;
         const tn_pkg_record *weightlets;
-        bool head = s->kind == TN_PKG_HEAD; /* its widths are in MODEL */
+        bool head = s->kind == TN_PKG_LM_HEAD; /* its widths are in MODEL */
         if (head && r[i].part == TN_PKG_WEIGHTLETS && r[i].n > 0 && r[i].k > 0)
             tn_json_set(&site, "bits",
                         tn_json_real((double)r[i].size_bytes / 16 /
@@ -369,7 +369,7 @@ static int inspect_cpu(bool json) {
                 {"grid_apply", offsetof(tn_kernels, grid_apply)},
                 {"round_panel", offsetof(tn_kernels, round_panel)},
                 {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)},
-                {"shadow_f32", offsetof(tn_kernels, shadow_f32)},
+                {"outlier_f32", offsetof(tn_kernels, outlier_f32)},
                 {"unpack_tile", offsetof(tn_kernels, unpack_tile)},
                 {"gemm_few", offsetof(tn_kernels, gemm_few)},
                 {"blocks_gemm", offsetof(tn_kernels, blocks_gemm)},

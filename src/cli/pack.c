@@ -35,7 +35,7 @@ static bool show_progress(void *user, const char *stage, double fraction) {
 }
 
 /* The names' meanings. Returns -1 to go on or an exit status. */
-static int choose(const command *c, const char *scheme, const char *shadow, const char *allocation,
+static int choose(const command *c, const char *scheme, const char *outliers, const char *allocation,
                   const char *scope, tn_pack_options *o) {
     o->scheme = TN_N_SCHEMES;
     for (int s = 0; s < TN_N_SCHEMES; s++) {
@@ -44,11 +44,11 @@ static int choose(const command *c, const char *scheme, const char *shadow, cons
     if (o->scheme == TN_N_SCHEMES)
         return usage_error(
             c, "scheme '%s' is unknown; there are edgeflow, gram, llm-npu, naive-w8a8, smoothquant", scheme);
-    if (strcmp(shadow, "auto") && strcmp(shadow, "off") && strcmp(shadow, "on"))
-        return usage_error(c, "shadow '%s' is unknown; there are auto, off, on", shadow);
-    o->shadow = !strcmp(shadow, "on")    ? TN_SHADOW_ON
-                : !strcmp(shadow, "off") ? TN_SHADOW_OFF
-                                         : TN_SHADOW_AUTO;
+    if (strcmp(outliers, "auto") && strcmp(outliers, "off") && strcmp(outliers, "on"))
+        return usage_error(c, "outliers '%s' is unknown; there are auto, off, on", outliers);
+    o->outliers = !strcmp(outliers, "on")    ? TN_OUTLIERS_ON
+                  : !strcmp(outliers, "off") ? TN_OUTLIERS_OFF
+                                             : TN_OUTLIERS_AUTO;
     if (allocation && !tn_allocation_parse(allocation, &o->allocation))
         return usage_error(c, "allocation '%s' is unknown; there are loss, re, uniform, cmpq", allocation);
     if (strcmp(scope, "tensor") && strcmp(scope, "model"))
@@ -63,10 +63,10 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
         json_t *j = tn_json_pack(
             "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I, s:f, s:f}", "package", out,
             "scheme", scheme, "bytes", (json_int_t)r->package_bytes, "sites", (int)r->n_sites,
-            "shadowed_sites", (int)r->n_shadowed, "unsmoothed_sites", (int)r->n_unsmoothed, "outlier_percent",
-            share, "hot_channels", (json_int_t)r->n_hot, "channels", (json_int_t)r->n_channels,
-            "hot_coverage", r->hot_coverage, "resident_row_bytes", (json_int_t)r->hot_row_bytes,
-            "all_row_bytes", (json_int_t)r->all_row_bytes, "calibration_tokens",
+            "outlier_sites", (int)r->n_outlier_sites, "unsmoothed_sites", (int)r->n_unsmoothed,
+            "outlier_percent", share, "hot_channels", (json_int_t)r->n_hot, "channels",
+            (json_int_t)r->n_channels, "hot_coverage", r->hot_coverage, "resident_row_bytes",
+            (json_int_t)r->hot_row_bytes, "all_row_bytes", (json_int_t)r->all_row_bytes, "calibration_tokens",
             (json_int_t)r->n_calib_tokens, "bits", r->bits, "estimated_kl", r->sensed_kl);
         return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
@@ -80,11 +80,11 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
     if (r->n_unsmoothed)
         printf("inputs of %d of %d sites are not smoothed: %s\n", r->n_unsmoothed, r->n_sites,
                tn_pack_unsmoothed);
-    if (r->n_shadowed) {
+    if (r->n_outlier_sites) {
         printf("outlier paths at %d of %d sites (%.2f %% of their values); hot channels %llu of %llu carry "
                "%.0f %% of the outliers;\n"
                "weight rows resident for the CPU: %.2f MiB of %.2f MiB\n",
-               r->n_shadowed, r->n_sites, share, (unsigned long long)r->n_hot,
+               r->n_outlier_sites, r->n_sites, share, (unsigned long long)r->n_hot,
                (unsigned long long)r->n_channels, r->hot_coverage * 100, (double)r->hot_row_bytes / 1048576,
                (double)r->all_row_bytes / 1048576);
     }
@@ -92,7 +92,7 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
 }
 
 int cmd_pack(int argc, char **argv) {
-    const char *out = NULL, *scheme = "edgeflow", *shadow = "auto", *scope = "tensor", *allocation = NULL;
+    const char *out = NULL, *scheme = "edgeflow", *outliers = "auto", *scope = "tensor", *allocation = NULL;
     bool json = false;
     bool quick = false;
     float bits = 0, quality = 0;
@@ -115,7 +115,7 @@ int cmd_pack(int argc, char **argv) {
         {"bits-scope", 0, "WHAT", ARG_STR, &scope, 0, 0,
          "tensor: that average in every one (default), or model: in all of them together; reads them once "
          "more"},
-        {"shadow", 0, "MODE", ARG_STR, &shadow, 0, 0,
+        {"outliers", 0, "MODE", ARG_STR, &outliers, 0, 0,
          "edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, or on: "
          "everywhere"},
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0,
@@ -130,7 +130,7 @@ int cmd_pack(int argc, char **argv) {
          "never prune a site whose values that are no outliers would lose more than X of their energy "
          "(default 0.001)"},
         {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1,
-         "share of a shadowed site's values beyond its scale (default 0.002)"},
+         "share of a outlier site's values beyond its scale (default 0.002)"},
         {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0,
          "sparse attention: measure each head's importance; one forward of a window for every head. After a "
          "kill it goes on where it was"},
@@ -153,7 +153,7 @@ int cmd_pack(int argc, char **argv) {
     o.quality = (double)quality / 100;
     if (quick && o.calib_tokens > 512) o.calib_tokens = 512;
     o.attn_times = tn_sparse_attn_times;
-    rc = choose(&c, scheme, shadow, allocation, scope, &o);
+    rc = choose(&c, scheme, outliers, allocation, scope, &o);
     if (rc >= 0) return rc;
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);

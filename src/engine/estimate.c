@@ -24,7 +24,7 @@ static tern_status package_weights(tn_ctx *ctx, const char *path, bool packed, t
         const tn_pkg_record *r = tn_pkg_records(p, s, &n);
         if (!n) *n_bytes += s->size_bytes; /* tokenizer, graphs, metadata */
         for (size_t k = 0; k < n; k++) {
-            bool unpacked = r[k].part == TN_PKG_WEIGHTLETS && (!packed || r[k].flags & TN_PKG_HAS_SHADOW);
+            bool unpacked = r[k].part == TN_PKG_WEIGHTLETS && (!packed || r[k].flags & TN_PKG_HAS_OUTLIERS);
             *n_bytes += unpacked ? (uint64_t)r[k].n * (uint64_t)r[k].k : r[k].size_bytes;
         }
     }

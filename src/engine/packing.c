@@ -55,7 +55,7 @@ tern_status tern_pack_sized(const char *src, const char *out, const tern_pack_op
     const tern_pack_report all = {.package_bytes = r.package_bytes,
                                   .n_calibration_tokens = r.n_calib_tokens,
                                   .n_sites = r.n_sites,
-                                  .n_outlier_sites = r.n_shadowed};
+                                  .n_outlier_sites = r.n_outlier_sites};
     if (!report) return TERN_OK;
     return tn_sized_out(report, report_bytes, &all, sizeof all,
                         TN_SIZE_UP_TO(tern_pack_report, n_outlier_sites));

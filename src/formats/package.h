@@ -33,9 +33,10 @@ typedef enum tn_pkg_kind {
     TN_PKG_TOKENIZER = 2, /* blob of text/tokenizer.h */
     TN_PKG_MODEL = 3, /* tensors of the model level: output norm, rope tables, scales of embedding and head */
     TN_PKG_LAYER = 4, /* tensors of one layer */
-    TN_PKG_SHADOW = 5, /* rows of weights by input channel of one layer, for outliers of cold channels */
-    TN_PKG_GRAPHS = 6, /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
-    TN_PKG_HEAD = 7,   /* large tensors of the model level: embedding, head. Behind the layers: needed last */
+    TN_PKG_OUTLIERS = 5, /* rows of weights by input channel of one layer, for outliers of cold channels */
+    TN_PKG_GRAPHS = 6,   /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
+    TN_PKG_LM_HEAD =
+        7, /* large tensors of the model level: embedding, head. Behind the layers: needed last */
 } tn_pkg_kind;
 
 typedef struct tn_pkg_section {
@@ -94,9 +95,9 @@ _Static_assert(sizeof(tn_pkg_graph) == 20, "on-disk layout");
 enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
 
 enum {
-    TN_PKG_HAS_SHADOW = 1, /* clipped activations of this linear are made good on the CPU */
-    TN_PKG_ROTATED = 2,    /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
-    TN_PKG_ALL_FLAGS = 3   /* a reader refuses others */
+    TN_PKG_HAS_OUTLIERS = 1, /* clipped activations of this linear are made good on the CPU */
+    TN_PKG_ROTATED = 2,      /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
+    TN_PKG_ALL_FLAGS = 3     /* a reader refuses others */
 };
 
 /* ---- writing ------------------------------------------------------------------------------------- */

@@ -38,7 +38,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->grid_apply = tn_grid_apply_avx2;
         k->round_panel = tn_round_panel_avx2;
         k->quantise_outliers = tn_quantise_outliers_avx2;
-        k->shadow_f32 = tn_shadow_f32_avx2;
+        k->outlier_f32 = tn_outlier_f32_avx2;
         k->unpack_tile = tn_unpack_tile_avx2;
         k->topk = tn_topk_avx2;
         k->topk_merge = tn_topk_merge_avx2;
@@ -53,7 +53,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->grid_apply = tn_grid_apply_avx512;
         k->round_panel = tn_round_panel_avx512;
         k->quantise_outliers = tn_quantise_outliers_avx512;
-        k->shadow_f32 = tn_shadow_f32_avx512;
+        k->outlier_f32 = tn_outlier_f32_avx512;
         k->unpack_tile = tn_unpack_tile_avx512;
         k->topk = tn_topk_avx512;
         k->topk_merge = tn_topk_merge_avx512;
@@ -73,7 +73,7 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->grid_apply = tn_grid_apply_neon;
         k->round_panel = tn_round_panel_neon;
         k->quantise_outliers = tn_quantise_outliers_neon;
-        k->shadow_f32 = tn_shadow_f32_neon;
+        k->outlier_f32 = tn_outlier_f32_neon;
         k->unpack_tile = tn_unpack_tile_neon;
         k->topk = tn_topk_neon;
         k->topk_merge = tn_topk_merge_neon;
@@ -108,7 +108,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .grid_apply = tn_grid_apply_ref,
         .round_panel = tn_round_panel_ref,
         .quantise_outliers = tn_quantise_outliers_ref,
-        .shadow_f32 = tn_shadow_f32_ref,
+        .outlier_f32 = tn_outlier_f32_ref,
         .unpack_tile = tn_unpack_tile_ref,
     };
     init_isa(k, cpu);

@@ -16,7 +16,7 @@
 #include "kernels/gemm_s8.h"
 #include "kernels/hadamard.h"
 #include "kernels/round.h"
-#include "kernels/shadow_f32.h"
+#include "kernels/outlier_f32.h"
 #include "kernels/topk.h"
 #include "kernels/unpack.h"
 
@@ -45,7 +45,7 @@ typedef struct tn_kernels {
     tn_grid_apply_fn grid_apply;
     tn_round_panel_fn round_panel;
     tn_quantise_outliers_fn quantise_outliers;
-    tn_shadow_f32_fn shadow_f32;
+    tn_outlier_f32_fn outlier_f32;
     tn_unpack_tile_fn unpack_tile;
     tn_blocks_gemm_fn blocks_gemm;
     tn_blocks_quantise_fn blocks_quantise;

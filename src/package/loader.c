@@ -467,7 +467,7 @@ static void add_op(unit *u, tn_role role, const tn_pkg_record *r, void *place, i
 
 static void add_site(tn_loader *l, tn_npu_site *s) {
     int32_t layer = s->layer;
-    const tn_pkg_section *section = tn_pkg_find(l->m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
+    const tn_pkg_section *section = tn_pkg_find(l->m->pkg, layer < 0 ? TN_PKG_LM_HEAD : TN_PKG_LAYER, layer);
     unit *u = add_unit(l, layer < 0 ? TN_UNIT_HEAD : TN_UNIT_SITE, layer, s, section);
     for (int32_t i = 0; i < s->ops.n_ops; i++)
         add_op(u, s->ops.roles[i], s->tiles[i],
@@ -479,7 +479,7 @@ static void add_site(tn_loader *l, tn_npu_site *s) {
 static void add_embedding(tn_loader *l) {
     tn_npu_model *m = l->m;
     size_t n;
-    l->embd_section = tn_pkg_find(m->pkg, TN_PKG_HEAD, -1);
+    l->embd_section = tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1);
     const tn_pkg_record *records = tn_pkg_records(m->pkg, l->embd_section, &n);
     l->embd = tn_pkg_record_find(records, n, TN_W_EMBD, m->embd_bits ? TN_PKG_WEIGHTLETS : TN_PKG_TILES);
     l->tile_hash = m->embd_tile_hash;

@@ -36,7 +36,7 @@ static tern_status open_embedding(tn_npu_model *m, const section_view *v, const 
 
 static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error *err) {
     tn_hparams *h = &model->h;
-    TN_FAIL_IF(!tn_pkg_find(m->pkg, TN_PKG_HEAD, -1), err, TERN_E_FORMAT,
+    TN_FAIL_IF(!tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1), err, TERN_E_FORMAT,
                "%s: the section of lm_head is missing", tn_pkg_path(m->pkg));
     TN_TRY(tn_room_small(m, -1, err));
     const tn_pkg_section *section = tn_pkg_find(m->pkg, TN_PKG_MODEL, -1);
@@ -69,7 +69,7 @@ static tern_status open_model_level(tn_npu_model *m, tn_model *model, tern_error
     const tn_npu_weights_data *image = &lm_head->image[0];
     m->embd_weights = h->tied  ? m->embd_packed ? (const int8_t *)image->packed : image->tiles
                       : m->map ? (const int8_t *)m->map->data +
-                                     tn_pkg_find(m->pkg, TN_PKG_HEAD, -1)->off_bytes + r->off_bytes
+                                     tn_pkg_find(m->pkg, TN_PKG_LM_HEAD, -1)->off_bytes + r->off_bytes
                                : room.at[0];
     TN_TRY(open_embedding(m, &v, r, err));
     m->embd_scale = tn_section_payload(&v, TN_W_EMBD, TN_PKG_SCALE, tn_padded(m, h->n_vocab) * 4, -1, err);
@@ -154,7 +154,7 @@ static tern_status open_arrays(tn_npu_model *m, tn_model *model, const char *pat
     if (opt->load == TN_LOAD_MMAP) TN_TRY(tn_file_map(ctx, tn_pkg_fd(m->pkg), path, &m->map, err));
     for (size_t i = 0; i < tn_pkg_n_sections(m->pkg); i++) {
         const tn_pkg_section *s = tn_pkg_section_at(m->pkg, i);
-        if (s->kind != TN_PKG_MODEL && s->kind != TN_PKG_LAYER && s->kind != TN_PKG_HEAD) continue;
+        if (s->kind != TN_PKG_MODEL && s->kind != TN_PKG_LAYER && s->kind != TN_PKG_LM_HEAD) continue;
         model->weight_bytes += s->size_bytes;
         model->fingerprint = XXH64(&s->xxh64, sizeof(uint64_t), model->fingerprint);
     }

@@ -171,7 +171,7 @@ void tn_npu_model_close(tn_npu_model **m);
 /* Does the matrix of this record stay packed in memory? */
 static inline bool tn_npu_stays_packed(const tn_npu_model *m, const tn_pkg_record *r) {
     bool looked_up = r->role == TN_W_EMBD && !m->model->h.tied; /* row by row, by no device */
-    return (m->packed || looked_up) && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_SHADOW);
+    return (m->packed || looked_up) && r->part == TN_PKG_WEIGHTLETS && !(r->flags & TN_PKG_HAS_OUTLIERS);
 }
 
 static inline tn_npu_device *tn_npu_site_device(const tn_npu_model *m, const tn_npu_site *s) {

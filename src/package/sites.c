@@ -52,7 +52,7 @@ static uint64_t aligned(uint64_t n) { return (n + TN_AIO_ALIGN - 1) / TN_AIO_ALI
 /* The large record of a linear, tiles or weightlets, of the right shape. */
 const tn_pkg_record *tn_section_tiles(const tn_npu_model *m, tn_role role, int64_t n, int64_t k, int layer,
                                       tern_error *err) {
-    const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
+    const tn_pkg_section *s = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_LM_HEAD : TN_PKG_LAYER, layer);
     size_t n_records;
     const tn_pkg_record *records = tn_pkg_records(m->pkg, s, &n_records),
                         *r = tn_pkg_record_find(records, n_records, (uint32_t)role, TN_PKG_TILES);
@@ -197,7 +197,7 @@ static tern_status plan_outliers(tn_npu_model *m, tn_npu_site *s, const section_
     m->hot_row_bytes += (uint64_t)hot->n * row_bytes;
     m->all_row_bytes += (uint64_t)s->ops.k * row_bytes;
     /* where the cold rows are */
-    s->rows_section = tn_pkg_find(m->pkg, TN_PKG_SHADOW, layer);
+    s->rows_section = tn_pkg_find(m->pkg, TN_PKG_OUTLIERS, layer);
     TN_FAIL_IF(!s->rows_section, err, TERN_E_FORMAT, "layer %d: its outlier rows are missing", layer);
     size_t n;
     const tn_pkg_record *records = tn_pkg_records(m->pkg, s->rows_section, &n),
@@ -282,7 +282,7 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
     const section_view v = tn_section_view(m, layer);
     s->ops = *tn_program_linears(p, i_site);
     m->max_k = s->ops.k > m->max_k ? s->ops.k : m->max_k;
-    const tn_pkg_section *section = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer);
+    const tn_pkg_section *section = tn_pkg_find(m->pkg, layer < 0 ? TN_PKG_LM_HEAD : TN_PKG_LAYER, layer);
     for (int i = 0; i < s->ops.n_ops; i++) {
         const tn_pkg_record *r = s->tiles[i] =
             tn_section_tiles(m, s->ops.roles[i], s->ops.n[i], s->ops.k, layer, err);
@@ -312,7 +312,7 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
     TN_FAIL_IF(s->rotated && s->ops.k % TN_HADAMARD_BLOCK, err, TERN_E_FORMAT,
                "layer %d: inputs of %s are rotated, but %d is no multiple of %d", layer, tn_site_name(site),
                s->ops.k, TN_HADAMARD_BLOCK);
-    return s->tiles[0]->flags & TN_PKG_HAS_SHADOW ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
+    return s->tiles[0]->flags & TN_PKG_HAS_OUTLIERS ? plan_outliers(m, s, &v, layer, err) : TERN_OK;
 }
 
 /* Makes room for the small tensors of model (-1) or a layer. Where the package is mapped, they are there. */

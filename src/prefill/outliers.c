@@ -78,17 +78,17 @@ tern_status tn_outlier_rows(tn_pipeline *p, const quantised *q, const tn_npu_sit
         for (int32_t op = 0; op < s->ops.n_ops; op++) {
             size_t n_op = (size_t)s->ops.n[op];
             for (size_t i = 0; i < n; i++) cold->ptrs[channel[i]] += op ? s->ops.n[op - 1] : 0;
-            tn_shadow_f32_args a = {.out = out + n_off,
-                                    .ldo = n_op,
-                                    .m = 1,
-                                    .n0 = 0,
-                                    .n1 = n_op,
-                                    .first = first,
-                                    .channel = channel,
-                                    .resid = q->resid + (size_t)row * (size_t)p->out_cap,
-                                    .w_rows = cold->ptrs,
-                                    .scale = s->image[op].scale};
-            p->kern->shadow_f32(&a);
+            tn_outlier_f32_args a = {.out = out + n_off,
+                                     .ldo = n_op,
+                                     .m = 1,
+                                     .n0 = 0,
+                                     .n1 = n_op,
+                                     .first = first,
+                                     .channel = channel,
+                                     .resid = q->resid + (size_t)row * (size_t)p->out_cap,
+                                     .w_rows = cold->ptrs,
+                                     .scale = s->image[op].scale};
+            p->kern->outlier_f32(&a);
             n_off += n_op;
         }
     }

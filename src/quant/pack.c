@@ -94,7 +94,7 @@ static tern_status settle(packer *p, tern_error *err) {
                                   : TN_ALLOCATE_UNIFORM;
     bool fits = gram ? p->allocation == TN_ALLOCATE_LOSS || p->allocation == TN_ALLOCATE_UNIFORM
                      : p->allocation != TN_ALLOCATE_LOSS;
-    TN_FAIL_IF(gram && o->shadow == TN_SHADOW_ON, err, TERN_E_INVALID,
+    TN_FAIL_IF(gram && o->outliers == TN_OUTLIERS_ON, err, TERN_E_INVALID,
                "scheme gram has no outlier paths; edgeflow and llm-npu have");
     TN_FAIL_IF(!fits, err, TERN_E_INVALID, "%s",
                gram ? "scheme gram allocates bits by loss or uniform"

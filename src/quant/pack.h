@@ -22,7 +22,7 @@ typedef enum tn_scheme {
 
 const char *tn_scheme_name(tn_scheme s); /* "llm-npu", "naive-w8a8", "edgeflow", "smoothquant", "gram" */
 
-typedef enum tn_shadow_mode { TN_SHADOW_AUTO, TN_SHADOW_OFF, TN_SHADOW_ON } tn_shadow_mode;
+typedef enum tn_outlier_mode { TN_OUTLIERS_AUTO, TN_OUTLIERS_OFF, TN_OUTLIERS_ON } tn_outlier_mode;
 
 /* Who gets the bits of an average B. */
 typedef enum tn_allocation {
@@ -43,10 +43,10 @@ typedef struct tn_pack_options {
     const char *calib_path; /* text; NULL: a small built-in one */
     int32_t calib_tokens;   /* at most so many of it (default 4096) */
     int32_t calib_window;   /* tokens (default 512) */
-    float prune_percent;    /* least important sites without shadow outliers, 0..100 (default 85) */
+    float prune_percent;    /* least important sites without an outlier path, 0..100 (default 85) */
     float prune_error;   /* ... but never a site whose other values would lose more than this of their energy
                             (default 0.001) */
-    float outlier_share; /* of a shadowed site's values that lie outside the clip (default 0.002) */
+    float outlier_share; /* of a outlier site's values that lie outside the clip (default 0.002) */
     float hot_coverage;  /* hot channels cover this share of the outliers (default 0.8) ... */
     float hot_max;       /* ... and are at most this share of the channels (default 0.03), but at least one */
     double
@@ -57,10 +57,10 @@ typedef struct tn_pack_options {
                        to stay below by what is measured on the calibration text; 0 (default): 0.005 */
     tn_allocation
         allocation; /* below 8 bits; default: loss with gram, by relative error with edgeflow, else uniform */
-    bool bits_of_model;    /* ... of all of them together; false (default): of every one */
-    tn_shadow_mode shadow; /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error
+    bool bits_of_model;       /* ... of all of them together; false (default): of every one */
+    tn_outlier_mode outliers; /* edgeflow: outlier paths at sites that smoothing leaves worse than prune_error
                                  (default), never, or at all */
-    bool head_importance;  /* measure how much each attention head matters: one forward for every head
+    bool head_importance;     /* measure how much each attention head matters: one forward for every head
                                  (default: false, all the same). What is measured is kept in OUT.heads until the
                                  package is there: after a kill it goes on where it was */
     /* Measures how long the stages of sparse attention take with such heads on this machine
@@ -73,11 +73,11 @@ typedef struct tn_pack_options {
 void tn_pack_defaults(tn_pack_options *o);
 
 typedef struct tn_pack_report {
-    int32_t n_sites, n_shadowed;
+    int32_t n_sites, n_outlier_sites;
     int32_t n_unsmoothed; /* edgeflow: sites whose input scales could be folded into nothing in front of them
                              (tn_pack_unsmoothed says why) */
-    uint64_t n_outliers, n_values;         /* of shadowed sites, on the corpus */
-    uint64_t n_hot, n_channels;            /* of shadowed sites */
+    uint64_t n_outliers, n_values;         /* of outlier sites, on the corpus */
+    uint64_t n_hot, n_channels;            /* of outlier sites */
     double hot_coverage;                   /* share of the outliers in hot channels */
     uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot only, and if all were */
     uint64_t package_bytes, n_calib_tokens;

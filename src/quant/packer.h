@@ -18,7 +18,7 @@
 typedef struct site_plan {
     float clip;       /* largest magnitude the device sees */
     float importance; /* largest magnitude / outlier threshold */
-    bool shadow, rotated;
+    bool outliers, rotated;
     int32_t n_hot;
     int32_t *hot;  /* ascending */
     float *smooth; /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */

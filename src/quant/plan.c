@@ -66,9 +66,9 @@ tern_status tn_plan_sites(packer *p) {
         for (size_t i = 0; i < n && st == TERN_OK; i++) {
             const tn_site_stats *s = &p->cal.sites[order[i] - p->plans];
             if (i < n_pruned && tn_stats_bulk_error(s, order[i]->clip) <= (double)p->o->prune_error) continue;
-            order[i]->shadow = true;
+            order[i]->outliers = true;
             order[i]->clip = s->threshold;
-            p->report->n_shadowed++;
+            p->report->n_outlier_sites++;
             st = choose_hot(p, order[i], s);
         }
         if (p->report->n_outliers) p->report->hot_coverage /= (double)p->report->n_outliers;
@@ -211,12 +211,12 @@ tern_status tn_plan_edgeflow_clips(packer *p) {
         site_plan *plan = &p->plans[i];
         const tn_site_stats *s = &p->cal.sites[i];
         plan->clip = tn_stats_best_clip(s);
-        plan->shadow =
-            p->o->shadow == TN_SHADOW_ON || (p->o->shadow == TN_SHADOW_AUTO &&
-                                             tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error);
-        if (!plan->shadow) continue;
+        plan->outliers = p->o->outliers == TN_OUTLIERS_ON ||
+                         (p->o->outliers == TN_OUTLIERS_AUTO &&
+                          tn_stats_bulk_error(s, plan->clip) > (double)p->o->prune_error);
+        if (!plan->outliers) continue;
         plan->clip = s->threshold;
-        p->report->n_shadowed++;
+        p->report->n_outlier_sites++;
         TN_TRY(choose_hot(p, plan, s));
     }
     if (p->report->n_outliers) p->report->hot_coverage /= (double)p->report->n_outliers;

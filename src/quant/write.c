@@ -99,8 +99,8 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
                        .n = n,
                        .k = k,
                        .act_scale = plan->clip / 127,
-                       .flags =
-                           (plan->shadow ? TN_PKG_HAS_SHADOW : 0u) | (plan->rotated ? TN_PKG_ROTATED : 0u)};
+                       .flags = (plan->outliers ? TN_PKG_HAS_OUTLIERS : 0u) |
+                                (plan->rotated ? TN_PKG_ROTATED : 0u)};
     if (j.bits) {
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1},
                           j.bits, tn_channel_bits_bytes((size_t)n), err));
@@ -134,7 +134,7 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
     return TERN_OK;
 }
 
-/* Every linear of a site, and for shadowed sites the hot channels with their rows; *rows_out gets all rows
+/* Every linear of a site, and for outlier sites the hot channels with their rows; *rows_out gets all rows
  * [k][n_total]. */
 static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t **rows_out,
                             tern_error *err) {
@@ -142,7 +142,7 @@ static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t
     const tn_site_ops ops = *tn_program_linears(&p->m->program, i_site);
     *rows_out = NULL;
     const site_plan *plan = &p->plans[i_site];
-    if (plan->shadow) {
+    if (plan->outliers) {
         *rows_out = tn_hoard_keep(h, (size_t)ops.k * (size_t)ops.n_total, 1);
         TN_FAIL_IF(!*rows_out, err, TERN_E_MEMORY, "no memory for outlier rows");
     }
@@ -152,7 +152,7 @@ static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t
                           n_off, ops.n_total, err));
         n_off += ops.n[op];
     }
-    if (!plan->shadow) return TERN_OK;
+    if (!plan->outliers) return TERN_OK;
     int8_t *hot_rows = tn_hoard_keep(h, (size_t)plan->n_hot * (size_t)ops.n_total + 1, 1);
     TN_FAIL_IF(!hot_rows, err, TERN_E_MEMORY, "no memory for outlier rows");
     for (int32_t i = 0; i < plan->n_hot; i++) {
@@ -181,7 +181,7 @@ static tern_status put_outlier_rows(packer *p, int layer, int8_t *const *rows, i
     bool any = false;
     for (int32_t i = 0; i < n; i++) any = any || rows[i];
     if (!any) return TERN_OK;
-    TN_TRY(tn_pkg_begin(p->w, TN_PKG_SHADOW, layer, err));
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_OUTLIERS, layer, err));
     for (int32_t i = 0; i < n; i++) {
         if (!rows[i]) continue;
         const tn_site_ops *ops = tn_program_linears(&p->m->program, first + i);
@@ -244,7 +244,7 @@ static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err
 }
 
 static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
-    TN_TRY(tn_pkg_begin(p->w, TN_PKG_HEAD, -1, err));
+    TN_TRY(tn_pkg_begin(p->w, TN_PKG_LM_HEAD, -1, err));
     for (int32_t i = 0; i < p->n_head; i++)
         TN_TRY(tn_pkg_add(p->w, &p->head[i], p->head_data[i], p->head[i].size_bytes, err));
     TN_TRY(tn_pkg_end(p->w, err));

@@ -202,7 +202,7 @@ static void one_model(tn_rng *rng) {
     o.calib_tokens = 128;
     o.outlier_share = 0.01f;
     if (o.scheme == TN_SCHEME_EDGEFLOW) o.bits = 3 + (double)tn_rng_below(rng, 6);
-    if (o.scheme == TN_SCHEME_EDGEFLOW) o.shadow = tn_rng_below(rng, 2) ? TN_SHADOW_ON : TN_SHADOW_AUTO;
+    if (o.scheme == TN_SCHEME_EDGEFLOW) o.outliers = tn_rng_below(rng, 2) ? TN_OUTLIERS_ON : TN_OUTLIERS_AUTO;
     char what[200];
     snprintf(what, sizeof what, " %s seed %llu %s bits %g", name, (unsigned long long)seed,
              tn_scheme_name(o.scheme), o.bits);

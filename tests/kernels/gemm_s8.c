@@ -1,11 +1,11 @@
-/* Every variant of the int8 product, its quantisation, the scores and the shadow product against the scalar
+/* Every variant of the int8 product, its quantisation, the scores and the outlier product against the scalar
  * reference, bit for bit. */
 #include "check.h"
 
 #include "base/cpu.h"
 #include "kernels/gemm_s8.h"
 #include "kernels/qk_s8.h"
-#include "kernels/shadow_f32.h"
+#include "kernels/outlier_f32.h"
 
 #include <math.h>
 
@@ -33,15 +33,15 @@ static const struct {
     uint32_t needs;
     tn_quantise_s8_fn quantise;
     tn_quantise_outliers_fn outliers;
-    tn_shadow_f32_fn shadow;
+    tn_outlier_f32_fn product;
 } float_variants[] = {
 #if defined(__x86_64__)
-    {"avx2", TN_CPU_AVX2, tn_quantise_s8_avx2, tn_quantise_outliers_avx2, tn_shadow_f32_avx2},
-    {"avx512", TN_CPU_AVX512, tn_quantise_s8_avx512, tn_quantise_outliers_avx512, tn_shadow_f32_avx512},
+    {"avx2", TN_CPU_AVX2, tn_quantise_s8_avx2, tn_quantise_outliers_avx2, tn_outlier_f32_avx2},
+    {"avx512", TN_CPU_AVX512, tn_quantise_s8_avx512, tn_quantise_outliers_avx512, tn_outlier_f32_avx512},
 #elif defined(__aarch64__)
-    {"neon", TN_CPU_NEON, tn_quantise_s8_neon, tn_quantise_outliers_neon, tn_shadow_f32_neon},
+    {"neon", TN_CPU_NEON, tn_quantise_s8_neon, tn_quantise_outliers_neon, tn_outlier_f32_neon},
 #endif
-    {"ref", 0, tn_quantise_s8_ref, tn_quantise_outliers_ref, tn_shadow_f32_ref},
+    {"ref", 0, tn_quantise_s8_ref, tn_quantise_outliers_ref, tn_outlier_f32_ref},
 };
 
 #define N_OF(a) (sizeof(a) / sizeof(a)[0])
@@ -355,7 +355,7 @@ static void qk_scores(void **state) {
     }
 }
 
-static void shadow(void **state) {
+static void outlier_product(void **state) {
     (void)state;
     tn_rng r = {check_seed() + 7};
     enum { K = 40 };
@@ -385,23 +385,23 @@ static void shadow(void **state) {
         for (size_t i = 0; i < n; i++) ((float *)scale.p)[i] = check_rand_f32(&r, 0, 1e-2f);
         for (size_t i = 0; i < base.n_bytes / 4; i++) ((float *)base.p)[i] = check_rand_f32(&r, -1, 1);
         memcpy(want.p, base.p, base.n_bytes);
-        tn_shadow_f32_args a = {.ldo = ldo,
-                                .m = m,
-                                .n0 = n0,
-                                .n1 = n1,
-                                .first = first,
-                                .channel = channel,
-                                .resid = resid,
-                                .w_rows = row_p,
-                                .scale = scale.p,
-                                .out = want.p};
-        tn_shadow_f32_ref(&a);
+        tn_outlier_f32_args a = {.ldo = ldo,
+                                 .m = m,
+                                 .n0 = n0,
+                                 .n1 = n1,
+                                 .first = first,
+                                 .channel = channel,
+                                 .resid = resid,
+                                 .w_rows = row_p,
+                                 .scale = scale.p,
+                                 .out = want.p};
+        tn_outlier_f32_ref(&a);
         for (size_t v = 0; v < N_OF(float_variants); v++) {
             if ((tn_cpu_detect() & float_variants[v].needs) != float_variants[v].needs) continue;
             check_buf got = check_new(base.n_bytes);
             memcpy(got.p, base.p, base.n_bytes);
             a.out = got.p;
-            float_variants[v].shadow(&a);
+            float_variants[v].product(&a);
             if (memcmp(got.p, want.p, base.n_bytes))
                 fail_msg("%s m %zu columns %zu..%zu", float_variants[v].name, m, n0, n1);
             check_free(&got);
@@ -418,7 +418,7 @@ int main(void) {
         cmocka_unit_test(tiles_unpack),   cmocka_unit_test(quantise),
         cmocka_unit_test(gemm_edges),     cmocka_unit_test(gemm_random),
         cmocka_unit_test(gemm_longest_k), cmocka_unit_test(rows_do_not_depend_on_m),
-        cmocka_unit_test(qk_scores),      cmocka_unit_test(shadow),
+        cmocka_unit_test(qk_scores),      cmocka_unit_test(outlier_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

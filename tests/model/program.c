@@ -211,8 +211,8 @@ static void packages_hold_the_sites(void **state) {
             int32_t layer = tn_program_site_layer(&p, i);
             for (int32_t op = 0; op < l->n_ops; op++, n_linears++) {
                 size_t n;
-                const tn_pkg_record *all =
-                    tn_pkg_records(pkg, tn_pkg_find(pkg, layer < 0 ? TN_PKG_HEAD : TN_PKG_LAYER, layer), &n);
+                const tn_pkg_record *all = tn_pkg_records(
+                    pkg, tn_pkg_find(pkg, layer < 0 ? TN_PKG_LM_HEAD : TN_PKG_LAYER, layer), &n);
                 const tn_pkg_record *r = tn_pkg_record_find(all, n, l->roles[op], TN_PKG_TILES);
                 if (!r) r = tn_pkg_record_find(all, n, l->roles[op], TN_PKG_WEIGHTLETS);
                 if (!r) fail_msg("%s, layer %d: no %s", names[a], layer, tn_role_name(l->roles[op]));

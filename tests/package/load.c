@@ -25,12 +25,12 @@ static const struct {
     const char *arch;
     tn_scheme scheme;
     float prune;
-    tn_shadow_mode shadow;
-} kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85, TN_SHADOW_AUTO},
-                       {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0, TN_SHADOW_AUTO},
-                       {"tiny-llama", TN_SCHEME_GRAM, 85, TN_SHADOW_OFF},
-                       {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_SHADOW_AUTO},
-                       {"tiny-qwen2", TN_SCHEME_GRAM, 85, TN_SHADOW_OFF}};
+    tn_outlier_mode outliers;
+} kinds[N_PACKAGES] = {{"tiny-qwen2", TN_SCHEME_EDGEFLOW, 85, TN_OUTLIERS_AUTO},
+                       {"tiny-qwen2", TN_SCHEME_LLM_NPU, 0, TN_OUTLIERS_AUTO},
+                       {"tiny-llama", TN_SCHEME_GRAM, 85, TN_OUTLIERS_OFF},
+                       {"tiny-phi2", TN_SCHEME_LLM_NPU, 85, TN_OUTLIERS_AUTO},
+                       {"tiny-qwen2", TN_SCHEME_GRAM, 85, TN_OUTLIERS_OFF}};
 static char paths[N_PACKAGES][256];
 static int32_t prompt[N_PROMPT];
 
@@ -59,7 +59,7 @@ static int setup(void **state) {
         tn_pack_defaults(&o);
         o.scheme = kinds[i].scheme;
         o.prune_percent = kinds[i].prune;
-        o.shadow = kinds[i].shadow;
+        o.outliers = kinds[i].outliers;
         o.calib_tokens = 256;
         o.outlier_share = 0.01f;
         if (tn_pack(&ctx, gguf, paths[i], &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -376,7 +376,7 @@ static void damage_is_told(void **state) {
         assert_int_equal(tn_pkg_open(&ctx, paths[k], &p, &err), TERN_OK);
         for (size_t i = 0; i < tn_pkg_n_sections(p); i++) {
             const tn_pkg_section *s = tn_pkg_section_at(p, i);
-            if (s->kind != TN_PKG_LAYER && s->kind != TN_PKG_HEAD) continue;
+            if (s->kind != TN_PKG_LAYER && s->kind != TN_PKG_LM_HEAD) continue;
             size_t n_records;
             const tn_pkg_record *r = tn_pkg_records(p, s, &n_records);
             for (size_t t = 0; t < n_records; t++, n_tensors++) {
@@ -559,7 +559,8 @@ static void memory_is_planned(void **state) {
             if (weights > want_bytes + want_bytes / 10 + room)
                 fail_msg("%llu bytes of weights for %llu", (unsigned long long)weights,
                          (unsigned long long)want_bytes);
-            if (kinds[k].shadow == TN_SHADOW_OFF) assert_true((n_packed > 0) == (form != TN_WEIGHTS_TILES));
+            if (kinds[k].outliers == TN_OUTLIERS_OFF)
+                assert_true((n_packed > 0) == (form != TN_WEIGHTS_TILES));
             rig_close(&r);
         }
     }

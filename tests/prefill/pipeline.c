@@ -21,7 +21,7 @@
 
 enum { N_PROMPT = 333 };
 
-static char gguf[256], package[256], all_shadow[256];
+static char gguf[256], package[256], all_outliers[256];
 static int32_t prompt[N_PROMPT];
 
 static void pack(const char *out, float prune, tn_scheme scheme) {
@@ -45,20 +45,20 @@ static int setup(void **state) {
     tern_error err;
     snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/pipeline-%ld.gguf", (long)getpid());
     snprintf(package, sizeof package, TN_BINARY_DIR "/pipeline-%ld.tern", (long)getpid());
-    snprintf(all_shadow, sizeof all_shadow, TN_BINARY_DIR "/pipeline-shadow-%ld.tern", (long)getpid());
+    snprintf(all_outliers, sizeof all_outliers, TN_BINARY_DIR "/pipeline-outliers-%ld.tern", (long)getpid());
     if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
         tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, &err) != TERN_OK)
         return -1;
     tn_pool_close(&pool);
     pack(package, 85, TN_SCHEME_LLM_NPU);
-    pack(all_shadow, 0, TN_SCHEME_LLM_NPU);
+    pack(all_outliers, 0, TN_SCHEME_LLM_NPU);
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
     return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
-    const char *paths[] = {gguf, package, all_shadow};
+    const char *paths[] = {gguf, package, all_outliers};
     for (int i = 0; i < 3; i++) {
         char profile[300];
         snprintf(profile, sizeof profile, "%s.profile", paths[i]);
@@ -124,7 +124,7 @@ static void same_bits(const char *path, const float *want, const tern_options *o
 
 static void bits_do_not_depend_on_how(void **state) {
     (void)state;
-    const char *const paths[] = {package, all_shadow};
+    const char *const paths[] = {package, all_outliers};
     for (int p = 0; p < 2; p++) {
         tern_options o;
         tn_options_defaults(&o);
@@ -177,7 +177,8 @@ static void close_to_float(void **state) {
     (void)state;
     tern_options o;
     tn_options_defaults(&o);
-    float *want = logits_under(gguf, &o, N_PROMPT, NULL), *got = logits_under(all_shadow, &o, N_PROMPT, NULL);
+    float *want = logits_under(gguf, &o, N_PROMPT, NULL),
+          *got = logits_under(all_outliers, &o, N_PROMPT, NULL);
     double err = 0, norm = 0;
     for (int i = 0; i < N_LOGITS; i++) {
         err += pow((double)got[i] - (double)want[i], 2);
@@ -222,13 +223,13 @@ static double weight(const int8_t *tiles, int64_t n, int64_t k, int64_t n_k) {
 
 static void brute_force_site(void **state) {
     (void)state;
-    run r = open_run(all_shadow, NULL);
+    run r = open_run(all_outliers, NULL);
     tern_error err;
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
     const tn_hparams *h = &r.e->model->h;
     tn_ctx *ctx = &r.e->ctx;
     bytes model = section(ctx, r.e->npu->pkg, TN_PKG_MODEL, -1),
-          head = section(ctx, r.e->npu->pkg, TN_PKG_HEAD, -1),
+          head = section(ctx, r.e->npu->pkg, TN_PKG_LM_HEAD, -1),
           layer = section(ctx, r.e->npu->pkg, TN_PKG_LAYER, 0);
     const tn_pkg_record *site;
     const int8_t *embd = part(&head, TN_W_EMBD, TN_PKG_TILES, NULL),
@@ -239,7 +240,7 @@ static void brute_force_site(void **state) {
     const float *w_scale = part(&layer, TN_W_V, TN_PKG_SCALE, NULL),
                 *bias = part(&layer, TN_W_V, TN_PKG_BIAS, NULL);
     assert_true(embd && w && site && embd_scale && norm && w_scale && bias);
-    assert_true(site->flags & TN_PKG_HAS_SHADOW);
+    assert_true(site->flags & TN_PKG_HAS_OUTLIERS);
     double s = (double)site->act_scale;
     int e = h->n_embd, n_outliers = 0, n_checked = 0;
     double *x = malloc((size_t)e * sizeof *x), *q = malloc((size_t)e * sizeof *q);
@@ -291,7 +292,7 @@ static void cold_rows_come_from_the_file(void **state) {
     tern_options o;
     tn_options_defaults(&o);
     o.cold_rows = "file";
-    run r = open_run(all_shadow, &o);
+    run r = open_run(all_outliers, &o);
     tern_error err;
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
     tern_stats st;
@@ -310,7 +311,7 @@ static void cold_rows_come_from_the_file(void **state) {
 static void cold_rows_are_the_same_rows(void **state) {
     (void)state;
     char path[300], profile[310];
-    snprintf(path, sizeof path, "%s.hot", all_shadow);
+    snprintf(path, sizeof path, "%s.hot", all_outliers);
     snprintf(profile, sizeof profile, "%s.profile", path);
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
@@ -324,7 +325,7 @@ static void cold_rows_are_the_same_rows(void **state) {
     tern_error err = {0};
     if (tn_pack(&ctx, gguf, path, &o, NULL, &err) != TERN_OK) fail_msg("%s", err.message);
     tern_stats few, many;
-    run r = open_run(all_shadow, NULL), h = open_run(path, NULL);
+    run r = open_run(all_outliers, NULL), h = open_run(path, NULL);
     assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
     assert_int_equal(tern_session_prefill(h.s, prompt, N_PROMPT, &err), TERN_OK);
     tern_session_stats(r.s, &few);
@@ -344,7 +345,7 @@ static void saved_sessions(void **state) {
     (void)state;
     char path[300];
     snprintf(path, sizeof path, "%s.session", package);
-    run a = open_run(package, NULL), b = open_run(package, NULL), c = open_run(all_shadow, NULL);
+    run a = open_run(package, NULL), b = open_run(package, NULL), c = open_run(all_outliers, NULL);
     tern_error err = {0};
     assert_int_equal(tern_session_prefill(a.s, prompt, 100, &err), TERN_OK);
     assert_int_equal(tern_session_save(a.s, path, &err), TERN_OK);
@@ -393,16 +394,16 @@ static void damage_is_noticed(void **state) {
     char path[300];
     snprintf(path, sizeof path, "%s.damaged", package);
     size_t n;
-    uint8_t *bytes = slurp(all_shadow, &n);
+    uint8_t *bytes = slurp(all_outliers, &n);
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pkg *pkg;
     tern_error err;
-    assert_int_equal(tn_pkg_open(&ctx, all_shadow, &pkg, &err), TERN_OK);
+    assert_int_equal(tn_pkg_open(&ctx, all_outliers, &pkg, &err), TERN_OK);
     int n_flipped = 0;
     for (size_t i = 0; i < tn_pkg_n_sections(pkg); i++) {
         tn_pkg_section s = *tn_pkg_section_at(pkg, i);
-        if (s.kind == TN_PKG_SHADOW) continue; /* read row by row, not at load */
+        if (s.kind == TN_PKG_OUTLIERS) continue; /* read row by row, not at load */
         size_t n_records;
         const tn_pkg_record *records = tn_pkg_records(pkg, &s, &n_records),
                             whole = {.size_bytes = s.size_bytes};
@@ -444,13 +445,13 @@ static void damaged_rows_are_noticed(void **state) {
     snprintf(path, sizeof path, "%s.rows", package);
     snprintf(profile, sizeof profile, "%s.profile", path);
     size_t n;
-    uint8_t *bytes = slurp(all_shadow, &n);
+    uint8_t *bytes = slurp(all_outliers, &n);
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pkg *pkg;
     tern_error err;
-    assert_int_equal(tn_pkg_open(&ctx, all_shadow, &pkg, &err), TERN_OK);
-    const tn_pkg_section *s = tn_pkg_find(pkg, TN_PKG_SHADOW, 0);
+    assert_int_equal(tn_pkg_open(&ctx, all_outliers, &pkg, &err), TERN_OK);
+    const tn_pkg_section *s = tn_pkg_find(pkg, TN_PKG_OUTLIERS, 0);
     for (size_t i = 0; i < s->size_bytes; i += 8) bytes[s->off_bytes + i] ^= 4; /* every row */
     FILE *f = fopen(path, "wb");
     assert_int_equal(fwrite(bytes, 1, n, f), n);

@@ -21,7 +21,7 @@ static void refused(void **state) {
     tern_error err = {0};
     tn_pack_defaults(&o);
     o.scheme = TN_SCHEME_GRAM;
-    o.shadow = TN_SHADOW_ON; /* it has no outlier paths */
+    o.outliers = TN_OUTLIERS_ON; /* it has no outlier paths */
     assert_int_equal(tn_pack(&ctx, MODEL, package, &o, NULL, &err), TERN_E_INVALID);
     tn_pack_defaults(&o);
     o.scheme = TN_SCHEME_GRAM;

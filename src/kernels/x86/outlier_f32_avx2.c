@@ -1,11 +1,11 @@
-/* kernels/x86/shadow_f32_avx2.c - the shadow product: 32 output columns in registers while the row's outliers
+/* kernels/x86/outlier_f32_avx2.c - the outlier product: 32 output columns in registers while the row's outliers
  * pass. */
-#include "kernels/shadow_f32.h"
+#include "kernels/outlier_f32.h"
 
 #include <assert.h>
 #include <immintrin.h>
 
-void tn_shadow_f32_avx2(const tn_shadow_f32_args *a) {
+void tn_outlier_f32_avx2(const tn_outlier_f32_args *a) {
     assert(a->n0 <= a->n1);
     for (size_t m = 0; m < a->m; m++) {
         uint32_t begin = a->first[m], end = a->first[m + 1];

@@ -1,10 +1,10 @@
-/* kernels/shadow_f32.c - the specification of the shadow product. */
-#include "kernels/shadow_f32.h"
+/* kernels/outlier_f32.c - the specification of the outlier product. */
+#include "kernels/outlier_f32.h"
 
 #include <assert.h>
 #include <math.h>
 
-void tn_shadow_f32_ref(const tn_shadow_f32_args *a) {
+void tn_outlier_f32_ref(const tn_outlier_f32_args *a) {
     assert(a->n0 <= a->n1);
     for (size_t m = 0; m < a->m; m++) {
         if (a->first[m] == a->first[m + 1]) continue;

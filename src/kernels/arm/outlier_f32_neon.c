@@ -1,11 +1,11 @@
-/* kernels/arm/shadow_f32_neon.c - the shadow product: 16 output columns in registers while the row's outliers
+/* kernels/arm/outlier_f32_neon.c - the outlier product: 16 output columns in registers while the row's outliers
  * pass. */
-#include "kernels/shadow_f32.h"
+#include "kernels/outlier_f32.h"
 
 #include <arm_neon.h>
 #include <assert.h>
 
-void tn_shadow_f32_neon(const tn_shadow_f32_args *a) {
+void tn_outlier_f32_neon(const tn_outlier_f32_args *a) {
     assert(a->n0 <= a->n1);
     for (size_t m = 0; m < a->m; m++) {
         uint32_t begin = a->first[m], end = a->first[m + 1];
