@@ -17,7 +17,8 @@
 #define MODEL TN_SOURCE_DIR "/models/tern-tiny"
 
 static char package[1024], other[1024];
-static bool quick;
+static bool
+    quick; /* under a sanitizer, where a package takes a minute: the fewest and the most bits, packed and not */
 
 static void pack(const char *path, tn_scheme scheme, double bits, int32_t tokens, double quality,
                  tn_pack_report *report) {
@@ -64,7 +65,7 @@ static void more_bits_are_never_worse(void **state) {
     double size = 0;
     for (int bits = 3; bits <= 8; bits += quick ? 5 : 1) {
         tn_pack_report report;
-        pack(package, TN_SCHEME_GRAM, bits, 512, 0, &report);
+        pack(package, TN_SCHEME_GRAM, bits, quick ? 256 : 512, 0, &report);
         tn_estimate kl = evaluate(package, source, NULL).loss.kl;
         print_message("%d bits: %.1f KB, KL %.5f +- %.5f\n", bits, (double)report.package_bytes / 1e3,
                       kl.value, kl.stderr_);
@@ -72,7 +73,7 @@ static void more_bits_are_never_worse(void **state) {
         if (bits > 3 && !(kl.value <= before.value + 2 * (kl.stderr_ + before.stderr_)))
             fail_msg("%d bits: KL %g, with fewer bits %g", bits, kl.value, before.value);
         if (bits == 3) assert_true(kl.value > 0.01); /* the measure sees errors */
-        if (bits == 8 && !(kl.value < 0.004)) fail_msg("8 bits: KL %g", kl.value);
+        if (bits == 8 && !quick && !(kl.value < 0.004)) fail_msg("8 bits: KL %g", kl.value);
         assert_true((double)report.package_bytes > size);
         size = (double)report.package_bytes;
         before = kl;
@@ -83,6 +84,7 @@ static void more_bits_are_never_worse(void **state) {
 /* A wanted loss gives bits: the less loss, the more. */
 static void loss_names_bits(void **state) {
     (void)state;
+    if (quick) skip();
     double bits = 9;
     static const double wanted[] = {0.001, 0.005, 0.01};
     for (int i = 0; i < 3; i += quick ? 2 : 1) {
@@ -96,13 +98,16 @@ static void loss_names_bits(void **state) {
 
 static void packed_or_not(void **state) {
     (void)state;
-    pack(package, TN_SCHEME_GRAM, 5, 256, 0, NULL);
+    if (!quick)
+        pack(package, TN_SCHEME_GRAM, 5, 256, 0,
+             NULL); /* else the one of 8 bits, the last of the first test */
     tn_eval_result tiles = evaluate(package, NULL, "tiles"), packed = evaluate(package, NULL, "packed");
     assert_true(tiles.value > 1 && tiles.value == packed.value);
 }
 
 static void same_bytes(void **state) {
     (void)state;
+    if (quick) skip();
     pack(package, TN_SCHEME_GRAM, 4, 256, 0, NULL);
     pack(other, TN_SCHEME_GRAM, 4, 256, 0, NULL);
     FILE *a = fopen(package, "rb"), *b = fopen(other, "rb");
