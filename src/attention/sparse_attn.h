@@ -58,7 +58,7 @@ enum {
 }; /* query rows of a block; neighbours that share a
 selection; with their heads; scales of Q, and of K, to choose from */
 
-enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 512, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
+enum { TN_ATTN_POOL = 2, TN_ATTN_FROM = 1024, TN_ATTN_DECODE_FROM = 2048 }; /* defaults */
 enum {
     TN_ATTN_DECODE_LEAST = 256
 }; /* positions that a row attends to when decoding, where it sees so many */

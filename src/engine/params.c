@@ -62,7 +62,7 @@ static const tn_param table[] = {
     {"ratio", 0, TN_PARAM_PERCENT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_ratio), .min = 1, .max = 100, .unit = "PERCENT",
      .dflt = "20, and 10 when decoding", .help = "sparse attention: mean share of the positions a row attends to"},
     {"attention-threshold", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(SPARSE), AT(attention_threshold), .max = 1 << 24, .unit = "N",
-     .dflt = "as tern bench --tune measured, or 512", .help = "sparse attention: in full until the prompt has N tokens"},
+     .dflt = "as tern bench --tune measured, or 1024", .help = "sparse attention: in full until the prompt has N tokens"},
     {"weights", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(weights), .unit = "FORM", .dflt = "auto", .choices = "auto|packed|tiles",
      .help = "weights of fewer than 8 bits in memory: packed (as in the file: less memory, decoding at the rate they are read), tiles (unpacked once) "
              "or auto (packed where the processor has the kernels for it)"},

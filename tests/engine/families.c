@@ -80,7 +80,10 @@ static tern_engine *open_engine(const char *path, const char *attention) {
     tn_options_defaults(&o);
     o.n_threads = 2;
     if (attention) o.attention = attention;
-    if (attention && !strcmp(attention, "shadow")) o.attention_ratio = 0.95f;
+    if (attention && !strcmp(attention, "shadow")) {
+        o.attention_ratio = 0.95f;
+        o.attention_threshold = 512;
+    }
     must(tern_engine_open(path, &o, &e, &err), &err);
     return e;
 }
