@@ -17,7 +17,7 @@ document, question = text.rsplit("\n\n", 1)
 open(sys.argv[2], "w").write("\n\n".join([document] * 20 + [question]) + "\n")
 PY
 fi
-python3 - "$tern" "$model" "$prompt" "$n" "$rounds" <<'PY'
+python3 - "$tern" "$model" "$prompt" "$n" "$rounds" "$work" <<'PY'
 import json, os, statistics, subprocess, sys
 
 tern, model, prompt, n, rounds = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])
@@ -30,7 +30,12 @@ for name, key, value in parts:
 for name, key, _ in parts:
     rows.append(("all without " + name, dict(rows[len(parts)][1], **{key: none[key]})))
 
-def once(settings):
+# The profile lies beside the package and is of one way to run it: every row has a name, and so a profile, of its own.
+for i in range(len(rows)):
+    os.symlink(os.path.abspath(model), f"{sys.argv[6]}/{i}.tern")
+
+def once(i):
+    model, settings = f"{sys.argv[6]}/{i}.tern", rows[i][1]
     with open(model, "rb") as f:
         os.fsync(f.fileno())
         os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -40,11 +45,12 @@ def once(settings):
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return json.loads(out)
 
-once(rows[-1][1])  # what the profile learns, it learns before
+for i in range(len(rows)):
+    once(i)  # what the profile learns, it learns before
 runs = [[] for _ in rows]
 for _ in range(rounds):
-    for i, (_, settings) in enumerate(rows):
-        runs[i].append(once(settings))
+    for i in range(len(rows)):
+        runs[i].append(once(i))
 last = None
 print("| | first token, ms | answer, ms a token | all, ms | against none | peak MB |\n|---|---|---|---|---|---|")
 for (name, _), got in zip(rows, runs):

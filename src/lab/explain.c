@@ -109,22 +109,6 @@ static void explain_order(const facts *f, tn_explained *x) {
     }
 }
 
-/* What attending to all positions would have taken, by the rate at which the selected ones are attended, less what
- * estimating, selecting and attending took by the package's stage times. */
-static double attention_saved_ms(const facts *f) {
-    const tn_attn_times *t = &f->e->npu->attn_times;
-    const tern_stats *st = &f->stats;
-    if (!t->n_widths || f->e->attention.share_rows < 0) return NAN;
-    double group =
-        (double)f->e->model->h.n_heads / f->e->model->h.n_kv_heads; /* heads that select together */
-    double rows = (double)st->attn_rows / group, seen = (double)st->attn_seen / group,
-           selected = (double)st->attn_selected / group;
-    double full = seen * 1e-3 * t->attend_kpos_us;
-    double sparse = seen * 1e-6 * t->score_us[0] + rows * t->select_us + seen * 1e-3 * t->select_kpos_us +
-                    selected * 1e-3 * t->attend_kpos_us;
-    return (full - sparse) * 1e-3 / (f->e->n_lane_workers[TN_LANE_CPU] + f->e->n_lane_workers[TN_LANE_NPU]);
-}
-
 /* shadowAttn */
 static void explain_attention(const facts *f, tn_explained *x) {
     x->mechanism = "sparse attention";
@@ -132,10 +116,12 @@ static void explain_attention(const facts *f, tn_explained *x) {
     if (!a) {
         say(x, false, "only packages know the scales of their heads");
     } else if (f->stats.attn_rows) {
-        say(x, true, "%.0f %% of the positions were attended to, in %llu rows of heads",
+        say(x, true,
+            "%.0f %% of the positions were attended to, in %llu rows of heads; tern bench --tune measures "
+            "from "
+            "where on that pays",
             100 * (double)f->stats.attn_selected / (double)f->stats.attn_seen,
             (unsigned long long)f->stats.attn_rows);
-        saved(x, attention_saved_ms(f));
     } else if (a->mode == TN_ATTN_FULL) {
         say(x, false, "attention is full (--exact or set attention=full)");
     } else if (!f->e->npu->attn_scale_q) {
