@@ -39,19 +39,6 @@ static bool list_one(void *user, const tn_store_sequence *s) {
     return !ferror(stdout);
 }
 
-/* The store, where there is one: NULL and EXIT_OK in *rc when there is none. */
-static tn_store *open_existing(tn_ctx *ctx, const char *given, int *rc) {
-    char *file = store_path(given);
-    tn_store *s = NULL;
-    tern_error err;
-    *rc = EXIT_FAILED;
-    if (!file) return NULL;
-    if (access(file, F_OK) && !given) *rc = EXIT_OK;
-    else if (tn_store_open(ctx, file, NULL, &s, &err) != TERN_OK) *rc = failed(&err);
-    free(file);
-    return s;
-}
-
 /* Zeros over the bytes, then away with the file. */
 static bool erase_file(const char *path) {
     FILE *f = fopen(path, "r+b");
@@ -79,7 +66,7 @@ static int list(const char *store, bool json) {
     store_ctx(&ctx);
     tern_error err;
     int rc;
-    tn_store *s = open_existing(&ctx, store, &rc);
+    tn_store *s = store_open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     listing l = {.json = json ? json_array() : NULL};
     tern_status st = s ? tn_store_list(s, list_one, &l, &err) : TERN_OK;
@@ -121,7 +108,7 @@ int cmd_forget(int argc, char **argv) {
     tn_ctx ctx;
     store_ctx(&ctx);
     tern_error err;
-    tn_store *s = open_existing(&ctx, store, &rc);
+    tn_store *s = store_open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     tern_status st = TERN_OK;
     if (s && !id) st = tn_rag_remove(s, NULL, &n_documents, &err);

@@ -133,19 +133,6 @@ static int sub_add(int argc, char **argv) {
     return rc;
 }
 
-/* Opens the store of ls and rm, which make none. Returns NULL, with EXIT_OK in *rc, when there is none yet. */
-static tn_store *open_existing(tn_ctx *ctx, const char *given, int *rc) {
-    char *file = store_path(given);
-    tn_store *s = NULL;
-    tern_error err;
-    *rc = EXIT_FAILED;
-    if (!file) return NULL;
-    if (access(file, F_OK) && !given) *rc = EXIT_OK;
-    else if (tn_store_open(ctx, file, NULL, &s, &err) != TERN_OK) *rc = failed(&err);
-    free(file);
-    return s;
-}
-
 typedef struct listing {
     bool as_json;
     json_t *json;
@@ -184,7 +171,7 @@ static int sub_ls(int argc, char **argv) {
     if (rc >= 0) return rc;
     tn_ctx ctx;
     store_ctx(&ctx);
-    tn_store *s = open_existing(&ctx, store, &rc);
+    tn_store *s = store_open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     listing l = {.as_json = json, .json = json ? json_array() : NULL};
     tern_error err;
@@ -216,7 +203,7 @@ static int sub_rm(int argc, char **argv) {
     if (!paths[0] != all) return usage_error(&c, "want either PATH... or --all");
     tn_ctx ctx;
     store_ctx(&ctx);
-    tn_store *s = open_existing(&ctx, store, &rc);
+    tn_store *s = store_open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     int64_t sum = 0;
     tern_error err;

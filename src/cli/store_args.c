@@ -55,3 +55,15 @@ void store_ctx(tn_ctx *ctx) {
     hooks.log = log_line;
     tn_ctx_init(ctx, &hooks);
 }
+
+tn_store *store_open_existing(tn_ctx *ctx, const char *given, int *rc) {
+    char *file = store_path(given);
+    tn_store *s = NULL;
+    tern_error err;
+    *rc = EXIT_FAILED;
+    if (!file) return NULL;
+    if (access(file, F_OK) && !given) *rc = EXIT_OK;
+    else if (tn_store_open(ctx, file, NULL, &s, &err) != TERN_OK) *rc = failed(&err);
+    free(file);
+    return s;
+}

@@ -48,17 +48,22 @@ static uint64_t process_bytes(const tn_hparams *h) { return (14u << 20) + 100 * 
 
 /* Sparse attention keeps the keys as INT8 panels and as rows. */
 static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx) {
-    const char *mode = o->attention ? o->attention : o->exact ? "full" : "auto";
+    const char *mode = tn_options_attention(o);
     if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < TN_ATTN_FROM))
         return 0;
     return (uint64_t)n_ctx * (uint64_t)(h->n_layers * h->n_kv_heads * h->d_head) * (sizeof(float) + 1);
 }
 
+/* Whether a package opened with o could keep its weights packed. */
+static bool may_stay_packed(const tern_options *o) {
+    return (!o->npu || !strcmp(o->npu, "host")) && !o->npu_separate_weights && !o->no_chunk_sharing &&
+           !o->npu_memory_bytes;
+}
+
 /* Whether the weights of a package opened with o stay packed; what a device refuses is told when it opens. */
 static bool stays_packed(const tern_options *o) {
     if (o->weights && strcmp(o->weights, "auto")) return !strcmp(o->weights, "packed");
-    if (o->npu && strcmp(o->npu, "host")) return false;
-    if (o->npu_separate_weights || o->no_chunk_sharing || o->npu_memory_bytes) return false;
+    if (!may_stay_packed(o)) return false;
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
     return kern.gemm_few != NULL;
@@ -112,8 +117,7 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, ter
     tern_estimate e;
     TN_TRY(tern_engine_estimate(path, o, &e, err));
     if (all_of(&e) > o->max_memory_bytes && tn_pkg_is(path) && !o->weights && !stays_packed(o) &&
-        (!o->npu || !strcmp(o->npu, "host")) && !o->npu_separate_weights && !o->no_chunk_sharing &&
-        !o->npu_memory_bytes) {
+        may_stay_packed(o)) {
         o->weights = "packed";
         TN_TRY(tern_engine_estimate(path, o, &e, err));
     }

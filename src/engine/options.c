@@ -125,7 +125,7 @@ static tern_status attention_of(tern_engine *e, const tern_options *o, tern_erro
                            .pool_heads = o->attention_pool ? o->attention_pool : TN_ATTN_POOL,
                            .decode = o->attention_decode,
                            .decode_ratio = o->attention_ratio > 0 ? o->attention_ratio : 0.1f};
-    const char *mode = o->attention ? o->attention : o->exact ? "full" : "auto";
+    const char *mode = tn_options_attention(o);
     a->automatic = !strcmp(mode, "auto");
     TN_FAIL_IF(!tn_attn_mode_parse(a->automatic ? "shadow" : mode, &a->mode), err, TERN_E_INVALID,
                "attention '%s' is unknown", mode);

@@ -51,6 +51,11 @@ struct tern_options {
 
 void tn_options_defaults(tern_options *o);
 
+/* The attention that was asked for, or its default. */
+static inline const char *tn_options_attention(const tern_options *o) {
+    return o->attention ? o->attention : o->exact ? "full" : "auto";
+}
+
 enum { TN_LEAST_CTX = 256 }; /* max-memory makes no context shorter, in tokens */
 /* Brings the options within max_memory_bytes: weights that stay packed, then a shorter context, where neither was
  * asked for otherwise. *n_ctx is the longest context that sessions may have, or 0 without a limit. TERN_E_LIMIT with

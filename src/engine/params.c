@@ -392,7 +392,7 @@ tern_status tn_params_check(const tern_options *o, tern_error *err) {
 }
 
 static bool met(const tern_options *o, tn_param_need need, bool package) {
-    const char *attention = o->attention ? o->attention : o->exact ? "full" : "auto";
+    const char *attention = tn_options_attention(o);
     bool shadow = is(attention, "shadow") || is(attention, "auto");
     bool sparse = strcmp(attention, "full") || o->attention_decode;
     switch (need) {
