@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
-#include "engine/params.h"
+#include "params/params.h"
 
 #include <stdio.h>
 #include <string.h>
