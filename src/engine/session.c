@@ -169,8 +169,8 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
     TN_FAIL_IF(s->e->npu && tn_file_shrank(s->e->npu->map), err, TERN_E_IO,
                "the package became shorter while it was in use: its weights are gone");
     if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
-    for (int l = 0; l < kv->n_layers; l++) {
-        for (int i = 0; i < kv->n_kv_heads; i++)
+    for (int l = 0; l < h->n_layers; l++) {
+        for (int i = 0; tn_layer_attends(h, l) && i < kv->n_kv_heads; i++)
             TN_FAIL_IF(
                 !tn_all_finite(tn_kv_v(kv, l, i), (size_t)end * (size_t)kv->d_head), err, TERN_E_FORMAT,
                 "the model computes values that are not finite: layer %d is the first that has some", l);
