@@ -110,7 +110,7 @@ typedef struct asking {
     model_args ma;
     const char *system, *store, *trace, *template, *question;
     int32_t k;
-    bool json, stats, no_store, no_sources;
+    bool json, stats, explain, no_store, no_sources;
     /* what the request is made of */
     tn_ctx ctx;
     char *file, *source;
@@ -204,6 +204,7 @@ static int print_answer(asking *q) {
         if (ts.wall_s > 0) tn_json_set(&j, "prefill", prefill_json(&ts));
         if (ts.attn_rows) tn_json_set(&j, "attention", attention_json(&ts));
         if (ts.n_switched) tn_json_set(&j, "switching", switching_json(&ts));
+        if (q->explain) tn_json_set(&j, "explain", explain_json(q->s, NULL));
         int rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         if (rc != EXIT_OK) return rc;
     } else {
@@ -219,6 +220,7 @@ static int print_answer(asking *q) {
                 q->n_found, (long long)q->n_passages, q->search_s * 1e3, q->n_ids, pp, res->n_tokens, tg,
                 q->out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
     }
+    if (q->explain && !q->json) explain_print(q->s, NULL);
     fflush(stdout);
     return -1;
 }
@@ -256,6 +258,8 @@ int cmd_ask(int argc, char **argv) {
          "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
         {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.json, 0, 0, "print one JSON object"},
         {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.stats, 0, 0, "print times and memory on standard error"},
+        {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.explain, 0, 0,
+         "print on standard error what each mechanism did and saved, or why it was off; with --json, in it"},
         {0},
     };
     const command c = {"ask", "-m MODEL TEXT [OPTIONS]",

@@ -88,6 +88,8 @@ int cmd_chat(int argc, char **argv) {
         STORE_ARGS(store, no_store),
         {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &stats, 0, 0,
          "print what drafting did on standard error at the end"},
+        {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &c.explains, 0, 0,
+         "print on standard error behind every answer what each mechanism did and saved, or why it was off"},
         {0},
     };
     const command cmd = {"chat", "MODEL [OPTIONS]  or  -m MODEL [OPTIONS]",

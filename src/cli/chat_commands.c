@@ -144,11 +144,17 @@ static void print_stats(const chat *c) {
     putc('\n', stderr);
 }
 
+static void explain(const chat *c) {
+    if (c->n_turns) explain_print(c->s, &c->mark);
+    else fputs("there is no answer yet\n", stderr);
+}
+
 static void help(void) {
     fputs("/attach FILE    the text of a file goes with the next message\n"
           "/clear          start a new conversation\n"
           "/edit           change the last question\n"
           "/exit           leave (also end of input)\n"
+          "/explain        what each mechanism did for the last answer\n"
           "/forget         start anew, and erase this conversation from the store\n"
           "/help           this list\n"
           "/history        print the conversation\n"
@@ -195,6 +201,7 @@ static void clear(chat *c) {
 static bool plain_command(chat *c, const char *name) {
     if (!strcmp(name, "/clear")) clear(c);
     else if (!strcmp(name, "/regen") || !strcmp(name, "/edit")) again(c, name[1] == 'e');
+    else if (!strcmp(name, "/explain")) explain(c);
     else if (!strcmp(name, "/forget")) forget(c);
     else if (!strcmp(name, "/help")) help();
     else if (!strcmp(name, "/history")) print_history(c, stderr);

@@ -157,6 +157,7 @@ bool chat_turn(chat *c, const char *text) {
     int32_t *ids = fitting_ids(c, &n_ids);
     if (ids) {
         answer_clear(&c->answer);
+        tn_explain_mark_set(c->s, &c->mark);
         interrupts_cancel(c->s);
         tern_status st = answer_to(c, ids, n_ids, &err);
         if (c->terminal) interrupts_cancel(NULL);
@@ -167,6 +168,7 @@ bool chat_turn(chat *c, const char *text) {
             st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
         ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
         if (st != TERN_OK) failed(&err);
+        else if (c->explains) explain_print(c->s, &c->mark);
     }
     if (ok && chat_push(c, "assistant", c->answer.text ? c->answer.text : "")) {
         free(c->attached);

@@ -4,6 +4,7 @@
 
 #include "cli/answer.h"
 #include "cli/terminal.h"
+#include "lab/explain.h"
 
 enum { CHAT_MESSAGES = 1024 };
 
@@ -19,6 +20,8 @@ typedef struct chat {
     int32_t n_decoded, n_turns;
     bool terminal, keeps; /* keeps: the history of what was typed lasts */
     bool shift, told;     /* a full context: the oldest turns leave; that was told */
+    bool explains;        /* what each mechanism did is told behind every answer */
+    tn_explain_mark mark; /* what was before the last answer */
     bool plain;           /* no template: what is typed is continued */
     terminal *typed;
     char *source;      /* of the chat template, or NULL: the model's */

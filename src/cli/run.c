@@ -214,7 +214,7 @@ static int print_json(const request *r, outcome *o) {
     if (ts->wall_s > 0) tn_json_set(&j, "prefill", prefill_json(ts));
     if (ts->attn_rows) tn_json_set(&j, "attention", attention_json(ts));
     if (ts->n_switched) tn_json_set(&j, "switching", switching_json(ts));
-    if (r->explain) tn_json_set(&j, "explain", explain_json(o->s));
+    if (r->explain) tn_json_set(&j, "explain", explain_json(o->s, NULL));
     return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
@@ -250,7 +250,7 @@ static int run(request *r, outcome *o) {
     if (!r->json) putchar('\n');
     fflush(stdout); /* before the statistics: both may go to one terminal */
     if (r->stats) print_stats(o);
-    if (r->explain) explain_print(o->s);
+    if (r->explain) explain_print(o->s, NULL);
     return EXIT_OK;
 }
 

@@ -1,7 +1,6 @@
 #include "cli/stats.h"
 
 #include "base/json.h"
-#include "lab/explain.h"
 
 #include <stdio.h>
 
@@ -96,9 +95,9 @@ void prefill_print(const tern_stats *t) {
     }
 }
 
-json_t *explain_json(const tern_session *s) {
+json_t *explain_json(const tern_session *s, const tn_explain_mark *since) {
     tn_explained all[TN_EXPLAIN_MAX];
-    size_t n = tn_explain(s, all);
+    size_t n = since ? tn_explain_since(s, since, all) : tn_explain(s, all);
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) {
         json_t *one = tn_json_pack("{s:s, s:b, s:s}", "mechanism", all[i].mechanism, "on", all[i].on, "text",
@@ -109,9 +108,9 @@ json_t *explain_json(const tern_session *s) {
     return list;
 }
 
-void explain_print(const tern_session *s) {
+void explain_print(const tern_session *s, const tn_explain_mark *since) {
     tn_explained all[TN_EXPLAIN_MAX];
-    size_t n = tn_explain(s, all);
+    size_t n = since ? tn_explain_since(s, since, all) : tn_explain(s, all);
     for (size_t i = 0; i < n; i++) {
         fprintf(stderr, "%-16s  %-3s  %s", all[i].mechanism, all[i].on ? "on" : "off", all[i].text);
         if (all[i].knows_saved && all[i].saved_ms >= 0)

@@ -2,6 +2,7 @@
 #ifndef TN_CLI_STATS_H
 #define TN_CLI_STATS_H
 
+#include "lab/explain.h"
 #include "model/attn_times.h"
 #include "tern.h"
 
@@ -12,8 +13,8 @@ json_t *attention_json(const tern_stats *t);   /* sparse attention */
 json_t *switching_json(const tern_stats *t);   /* devices that hold one form of a graph: t->n_switched > 0 */
 void print_attn_times(const tn_attn_times *t); /* on standard output */
 void prefill_print(const tern_stats *t);
-/* Every mechanism of lab/explain.h; NULL: no memory. */
-json_t *explain_json(const tern_session *s);
-void explain_print(const tern_session *s); /* on standard error */
+/* Every mechanism of lab/explain.h, of what the session did since the mark; NULL: since it was opened. */
+json_t *explain_json(const tern_session *s, const tn_explain_mark *since);
+void explain_print(const tern_session *s, const tn_explain_mark *since); /* on standard error */
 
 #endif
