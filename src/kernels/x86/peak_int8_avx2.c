@@ -6,7 +6,7 @@
 #define PEAK_NAME tn_peak_int8_avx2
 typedef __m256i vec;
 static inline __attribute__((always_inline)) vec pairs(vec a, vec b) {
-    __asm__("" : "+x"(a));
+    __asm__ volatile("" : "+x"(a));
     return _mm256_maddubs_epi16(a, b);
 }
 static inline __attribute__((always_inline)) vec four(vec a, vec b) {
