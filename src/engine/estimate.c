@@ -66,7 +66,7 @@ static bool stays_packed(const tern_options *o) {
     if (!may_stay_packed(o)) return false;
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
-    return kern.gemm_few != NULL;
+    return kern.gemm_packed != NULL;
 }
 
 tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
