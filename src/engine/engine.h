@@ -80,10 +80,6 @@ typedef struct tn_scorer {
  * one. scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
-/* What the model makes of a text, as a vector of length 1: the mean over its tokens, or the last of them. From an empty
- * session. out [n_embd]. */
-tern_status tn_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
-                             tern_error *err);
 /* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */

@@ -204,7 +204,8 @@ static tern_status embed(tn_queue *q, tn_job *j, tern_error *err) {
     running_on(q, q->embedder);
     tern_status st;
     do {
-        st = tn_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector, err);
+        st = tern_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector,
+                                (size_t)q->o.e->model->h.n_embd, err);
     } while (st == TERN_E_CANCELLED && !atomic_load(&j->cancelled));
     running_on(q, NULL);
     return st;
