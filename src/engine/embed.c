@@ -47,7 +47,7 @@ struct tn_embedding {
     const tern_engine *e;
     tern_session *s;
     int32_t *ids; /* [n_ctx]: a longer text is cut */
-    size_t n_ctx;
+    size_t n_ctx, n_embd;
     bool mean;
 };
 
@@ -57,7 +57,7 @@ static tern_status embed_text(void *user, const char *text, size_t n_bytes, floa
     tern_status st = tern_tokenize(v->e, text, n_bytes, true, false, v->ids, v->n_ctx, &n, err);
     if (st == TERN_E_LIMIT && n > v->n_ctx) n = v->n_ctx;
     else TN_TRY(st);
-    return tn_session_embed(v->s, v->ids, n, v->mean, out, err);
+    return tern_session_embed(v->s, v->ids, n, v->mean, out, v->n_embd, err);
 }
 
 tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_embedding **out,
@@ -69,6 +69,7 @@ tern_status tn_embedding_open(tern_engine *e, const char *model, bool mean, tn_e
     TN_FAIL_IF(!v, err, TERN_E_MEMORY, "no memory for embeddings");
     v->e = e;
     v->mean = mean;
+    v->n_embd = (size_t)e->model->h.n_embd;
     tern_status st = tern_session_open(e, &so, &v->s, err);
     if (st == TERN_OK) {
         v->n_ctx = (size_t)tern_session_capacity(v->s);
