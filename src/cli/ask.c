@@ -263,7 +263,7 @@ int cmd_ask(int argc, char **argv) {
         PACK_ARG(q.ma),
         {"passages", 'k', "N", ARG_INT, &q.k, 1, TN_RAG_MAX_K,
          "passages given to the model at most (default 4)"},
-        {"words", 0, NULL, ARG_FLAG, &q.words, 0, 0,
+        {"words", 0, NULL, ARG_FLAG | ARG_MORE, &q.words, 0, 0,
          "find passages by their words alone, also where the index has vectors"},
         {"system", 0, "TEXT", ARG_STR, &q.system, 0, 0, "system message"},
         TEMPLATE_ARG(q.template),
