@@ -2,6 +2,7 @@
 #include "base/ctx.h"
 #include "cli/chat_talk.h"
 #include "cli/output.h"
+#include "cli/stats.h"
 #include "cli/store_args.h"
 #include "engine/engine.h"
 #include "store/rag.h"

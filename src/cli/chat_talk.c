@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
+#include "cli/stats.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
