@@ -7,6 +7,7 @@ import { chromium } from "playwright-core";
 const [tern, work, browserPath, shots] = process.argv.slice(2), data = work + "/data", folder = data + "/tern/conversations";
 const env = { ...process.env, XDG_DATA_HOME: data, XDG_CACHE_HOME: work + "/cache", TERN_PACK: "never", MALLOC_PERTURB_: "165" }; // memory that nobody has set is no zeros
 mkdirSync(shots, { recursive: true });
+const PATIENCE = 250000; // ms: a machine that does much else is no failure
 const LONG = { temperature: 2, seed: 1, max_tokens: 900 }; // an answer of the model that goes on for long
 const HOSTILE = `<img src=x onerror="window.pwned=1"><script>window.pwned=2</script>
 [click](javascript:window.pwned=3) [data](data:text/html,<script>window.pwned=4</script>) ![p](https://example.invalid/x.png)
@@ -49,6 +50,7 @@ const problems = [];
 async function tab(options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 820 }, acceptDownloads: true, ...options });
   const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE);
   page.on("pageerror", (e) => problems.push("error: " + e.message));
   page.on("console", (m) => { if (/Content.Security|Trusted/i.test(m.text())) problems.push("policy: " + m.text()); });
   page.on("request", (r) => { if (!r.url().startsWith(server.url) && !/^(data|blob):/.test(r.url())) problems.push("asked elsewhere: " + r.url()); });
@@ -56,9 +58,9 @@ async function tab(options = {}) {
 }
 const idOf = (page) => page.evaluate(() => location.hash.slice(1));
 const show = async (page, id) => { await page.goto(server.url + "/#" + id); await page.reload(); };
-const complete = (page) => page.waitForFunction(() => document.querySelector("article.assistant") && !document.querySelector("#send").hidden && !document.querySelector(".caret"), null, { timeout: 120000 });
+const complete = (page) => page.waitForFunction(() => document.querySelector("article.assistant") && !document.querySelector("#send").hidden && !document.querySelector(".caret"), null, { timeout: PATIENCE });
 const shot = (page, name) => page.screenshot({ path: `${shots}/${name}.png` });
-const until = async (what, f) => { for (let i = 0; i < 600; i++) { const v = await f(); if (v) return v; await new Promise((d) => setTimeout(d, 100)); } throw new Error("never: " + what); };
+const until = async (what, f) => { for (let i = 0; i < 2500; i++) { const v = await f(); if (v) return v; await new Promise((d) => setTimeout(d, 100)); } throw new Error("never: " + what); };
 let n = 0;
 async function check(what, f) { await f(); n++; console.log("ok:", what); }
 
@@ -154,7 +156,7 @@ await check("loaded again in the middle of an answer, it goes on; another tab se
   const other = await (await page.context().newPage());
   await other.goto(server.url + "/#" + id);
   await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
-  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 60, null, { timeout: 60000 });
+  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 60, null, { timeout: PATIENCE });
   const running = (await server.call("GET", "/page/state")).json.running.length;
   await page.reload();
   await page.waitForSelector("article.assistant");
@@ -174,7 +176,7 @@ await check("stop keeps what there is", async () => {
   const id = (await server.call("POST", "/page/talks", {})).json.id;
   await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
   await show(page, id);
-  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 20, null, { timeout: 60000 });
+  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 20, null, { timeout: PATIENCE });
   await page.keyboard.press("Escape");
   await complete(page);
   const t = await server.talk(id);
@@ -190,10 +192,10 @@ await check("the engine's panel: lanes with tasks, chunks by layers, drafts, wha
   await page.keyboard.press("Alt+m");
   await page.fill("#box", "Here is what the keeper wrote. " + Array.from({ length: 60 }, (_, i) => `On day ${i} the birds came back from the sea and sat on the old tower.`).join(" ") + " Repeat the last line of the keeper.");
   await page.keyboard.press("Enter");
-  await page.waitForFunction(() => /(\d+) %/.exec(document.querySelector("#sums tbody tr td")?.textContent || "")?.[1] > 0, null, { timeout: 60000 });
+  await page.waitForFunction(() => /(\d+) %/.exec(document.querySelector("#sums tbody tr td")?.textContent || "")?.[1] > 0, null, { timeout: PATIENCE });
   await shot(page, "engine-running");
   await complete(page);
-  await page.waitForFunction(() => document.querySelectorAll("#saved li.on").length >= 2, null, { timeout: 60000 });
+  await page.waitForFunction(() => document.querySelectorAll("#saved li.on").length >= 2, null, { timeout: PATIENCE });
   const got = await page.evaluate(() => {
     const c = document.querySelector("#lanes"), px = c.getContext("2d").getImageData(0, 0, c.width, c.height).data, colours = new Set();
     for (let i = 0; i < px.length; i += 4) if (px[i + 3] === 255) colours.add((px[i] << 16) | (px[i + 1] << 8) | px[i + 2]);
@@ -215,6 +217,41 @@ await check("the engine's panel: lanes with tasks, chunks by layers, drafts, wha
   assert.ok(how.steps.reduce((s, [ok]) => s + 1 + ok, 0) >= how.tokens.length - 1, "every token but the last was evaluated");
   await shot(page, "engine");
   await page.keyboard.press("Alt+e");
+});
+
+await check("documents that are dropped in are asked, shown beside the answer, and erased", async () => {
+  const uploads = data + "/tern/uploads", db = data + "/tern/store.db";
+  execFileSync("python3", ["-c", `import zipfile,sys
+z = zipfile.ZipFile(sys.argv[1], "w")
+z.writestr("[Content_Types].xml", "<Types/>")
+z.writestr("word/document.xml", '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body><w:p><w:r><w:t>Oda Brennt painted the harbour of Vesterby in ochre.</w:t></w:r></w:p></w:body></w:document>')
+z.close()`, work + "/harbour.docx"]);
+  const pdf = "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj 3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 100]/Contents 4 0 R/Resources<</Font<</F<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>>>>>>>endobj 4 0 obj<</Length 62>>stream\nBT /F 12 Tf 10 50 Td (The ferry of Vesterby is called Quillon.) Tj ET\nendstream endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n";
+  await page.keyboard.press("Alt+n");
+  await page.waitForSelector("#attach:not([hidden])");
+  await page.setInputFiles("#files", [{ name: "<img src=x onerror=window.pwned=10>.txt", mimeType: "text/plain", buffer: Buffer.from("The lighthouse of Kallo was painted violet by Oda Brennt in the year 1873.") },
+    { name: "harbour.docx", mimeType: "application/zip", buffer: readFileSync(work + "/harbour.docx") }, { name: "ferry.pdf", mimeType: "application/pdf", buffer: Buffer.from(pdf) }, { name: "empty.txt", mimeType: "text/plain", buffer: Buffer.from("  ") }]);
+  const read = () => page.evaluate(() => [...document.querySelectorAll("#docs li:not(.use)")].map((l) => l.textContent));
+  const told = await until("all are read", async () => { const l = await read(); return l.length === 4 && !l.some((t) => /being read/.test(t)) && l; });
+  assert.match(told.join("\n"), /empty.txt: .*no text/);
+  if (!/pdftotext/.test(told.join())) assert.ok(told.some((t) => t.startsWith("ferry.pdf✕")), told.join());
+  assert.equal(await page.evaluate(() => window.pwned), undefined);
+  await page.fill("#box", "Which colour has the lighthouse of Kallo?");
+  await page.keyboard.press("Enter");
+  await complete(page);
+  await page.click("article.assistant .sources summary");
+  assert.match(await page.textContent("article.assistant .sources"), /painted violet/);
+  await shot(page, "sources");
+  const t = await server.talk(await idOf(page));
+  assert.equal(t.nodes[0].content, "Which colour has the lighthouse of Kallo?", "the passages are not the person's words");
+  assert.match(t.nodes[1].sources[0].title, /^<img src=x/);
+  assert.equal(statSync(uploads).mode & 0o777, 0o700);
+  for (const f of readdirSync(uploads)) { assert.match(f, /^[0-9a-f]{16}\.txt$/); assert.equal(statSync(uploads + "/" + f).mode & 0o777, 0o600); }
+  for (let left = (await server.call("GET", "/page/documents")).json.documents.length; left; left--) await page.click("#docs [aria-label^=Erase]").then(() => until("erased", async () => (await server.call("GET", "/page/documents")).json.documents.length === left - 1));
+  assert.deepEqual(readdirSync(uploads), []);
+  for (const f of [db, db + "-wal"]) { let b = ""; try { b = readFileSync(f, "latin1"); } catch { continue; } assert.ok(!/painted violet/.test(b), f + " still holds the text"); }
+  assert.equal((await server.call("DELETE", "/page/documents/..%2f..%2fstore")).status, 404);
+  await page.click("#docs [aria-label^=Dismiss]").catch(() => {});
 });
 
 await check("search, export, delete", async () => {
@@ -296,16 +333,16 @@ await check("a server that is killed keeps what it had, and the page goes on whe
   const id = (await server.call("POST", "/page/talks", {})).json.id;
   await show(page, id);
   await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
-  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 60, null, { timeout: 60000 });
+  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 60, null, { timeout: PATIENCE });
   const port = server.port;
   await server.end("SIGKILL");
-  await page.waitForFunction(() => /does not answer/.test(document.querySelector("#banner").textContent), null, { timeout: 60000 });
+  await page.waitForFunction(() => /does not answer/.test(document.querySelector("#banner").textContent), null, { timeout: PATIENCE });
   await page.fill("#box", "words that stay");
   const again = await new Server().start("--port", String(port));
   const t = await again.talk(id);
   assert.equal(t.nodes[0].content, "Tell me a story about the sea.");
   assert.ok(["stopped", "done"].includes(t.nodes[1].state), t.nodes[1].state);
-  await page.waitForFunction(() => document.querySelector("#banner").hidden && document.querySelector("article.assistant") && !document.querySelector("#send").hidden, null, { timeout: 60000 });
+  await page.waitForFunction(() => document.querySelector("#banner").hidden && document.querySelector("article.assistant") && !document.querySelector("#send").hidden, null, { timeout: PATIENCE });
   assert.equal(await page.inputValue("#box"), "words that stay");
   assert.equal(await again.end("SIGTERM"), 0);
 });
