@@ -87,11 +87,15 @@ int cmd_serve(int argc, char **argv) {
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     signal(SIGPIPE, SIG_IGN);
     tern_engine *e = NULL;
+    tn_reader *reader = NULL;
     tn_queue *q = NULL;
     tn_http *h = NULL;
     tern_error err;
+    if (tn_reader_open(&reader, &err) != TERN_OK) /* now, while there is one thread */
+        fprintf(stderr, "tern serve: the page reads no documents: %s\n", err.message);
     rc = open_engine(&cmd, &ma, &e);
     if (rc >= 0) {
+        tn_reader_close(&reader);
         free(keys);
         free(source);
         return rc;
@@ -111,8 +115,9 @@ int cmd_serve(int argc, char **argv) {
     rc = EXIT_FAILED;
     if (tn_queue_open(&qo, &q, &err) != TERN_OK) {
         failed(&err);
-    } else if (tn_http_open(&(tn_http_options){.q = q, .host = host, .port = port, .keys = keys}, &h, &err) !=
-               TERN_OK) {
+    } else if (tn_http_open(
+                   &(tn_http_options){.q = q, .host = host, .port = port, .keys = keys, .reader = reader}, &h,
+                   &err) != TERN_OK) {
         failed(&err);
     } else {
         if (tn_sandbox_enter(&err) != TERN_OK) fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);
@@ -128,6 +133,7 @@ int cmd_serve(int argc, char **argv) {
     tn_queue_stop(q); /* connections wait for their jobs */
     tn_http_close(&h);
     tn_queue_close(&q);
+    tn_reader_close(&reader);
     tern_engine_close(&e);
     free(keys);
     free(source);
