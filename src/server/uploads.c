@@ -247,6 +247,18 @@ static tern_status entitle(tn_uploads *u, tn_rag_hit *hits, int32_t n, json_t **
     return TERN_OK;
 }
 
+/* Brings the passages that fit to the front, in their order. Returns how many. */
+static int32_t fitting(tn_rag_hit *hits, int32_t n) {
+    int32_t k = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!hits[i].fits) continue;
+        tn_rag_hit h = hits[i];
+        hits[i] = hits[k];
+        hits[k++] = h;
+    }
+    return k;
+}
+
 tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, json_t **sources,
                            tern_error *err) {
     tn_store *s = NULL;
@@ -256,14 +268,15 @@ tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, j
     *sources = json_array();
     pthread_mutex_lock(&u->mu);
     tern_status st = open_store(u, &s, err);
-    if (st == TERN_OK) st = tn_rag_search(s, question, TN_RAG_K, &hits, &n, err);
+    if (st == TERN_OK) st = tn_rag_search(s, question, TN_RAG_K, NULL, &hits, &n, err);
     tn_store_close(&s);
     pthread_mutex_unlock(&u->mu);
-    if (st == TERN_OK) st = entitle(u, hits, n, sources, err);
-    char *text = st == TERN_OK && n ? tn_rag_prompt(u->ctx, question, hits, n) : NULL;
+    int32_t n_fit = st == TERN_OK ? fitting(hits, n) : 0;
+    if (st == TERN_OK) st = entitle(u, hits, n_fit, sources, err);
+    char *text = st == TERN_OK && n_fit ? tn_rag_prompt(u->ctx, question, hits, n_fit) : NULL;
     if (text) *prompt = strdup(text);
     tn_free(u->ctx, text);
-    if (st == TERN_OK && n && !*prompt) st = tn_fail(err, TERN_E_MEMORY, "no memory for the passages");
+    if (st == TERN_OK && n_fit && !*prompt) st = tn_fail(err, TERN_E_MEMORY, "no memory for the passages");
     tn_rag_hits_free(u->ctx, &hits, n);
     return st;
 }
