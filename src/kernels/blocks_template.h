@@ -44,10 +44,10 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int v = 0; v < V; v++)
                     sum[r][v] = min || (wide && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
             }
+            /* groups of 32 have values below 32, others below 64: 2 * 31 * 127 fits 16 bits four times, 2 * 63 *
+             * 127 twice */
+            const size_t fold = !PAIRS || wide ? 0 : G == 32 ? 4 : 2;
 #if PAIRS
-            /* groups of 32 have values below 32, others below 64: 2 * 31 * 127 fits 16 bits four times, 2 * 63 * 127
-             * twice */
-            const size_t fold = wide ? 0 : G == 32 ? 4 : 2;
             for (size_t l0 = 0; fold && l0 < G / 4; l0 += fold) {
                 vi pair[MAX_ROWS][TILES * VECTORS];
 #pragma GCC unroll 8
@@ -69,8 +69,6 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                     for (int v = 0; v < V; v++) sum[r][v] = pairs_widen(sum[r][v], pair[r][v]);
                 }
             }
-#else
-            const size_t fold = 0;
 #endif
 #pragma GCC unroll 8
             for (size_t l = fold ? G / 4 : 0; l < G / 4; l++) {
