@@ -4,27 +4,25 @@
 #include "model/op.h"
 
 #include <assert.h>
-#include <math.h>
 
-/* Row of this frame, or slot of the ring, that is `back` positions before row i: *in_frame tells which. -1: in front of
- * the text. */
-static int32_t before(const tn_rows *r, int32_t i, int32_t back, bool *in_frame) {
-    int32_t base = r->tree_mask ? r->tree_base : r->pos[0];
-    *in_frame = true;
-    if (!back) return i;
-    if (!r->tree_mask) {
-        if (back <= i) return i - back;
-        *in_frame = false;
-        return base + i - back;
+enum { SPAN = 256 }; /* channels at a time */
+
+/* past[k]: what lies len-1-k positions before, b x as such or, in the frame, b and x still apart; NULL: zeros. */
+static void gated(const tn_kernels *kern, const float *w, int32_t n, int32_t len, const float *const *past,
+                  const bool *in_frame, const float *own, float *out) {
+    float product[TN_MAX_CONV][SPAN];
+    for (int32_t c0 = 0; c0 < n; c0 += SPAN) {
+        int32_t width = n - c0 < SPAN ? n - c0 : SPAN;
+        const float *x[TN_MAX_CONV];
+        for (int32_t k = 0; k < len; k++) {
+            x[k] = past[k] ? past[k] + c0 : NULL;
+            if (!past[k] || !in_frame[k]) continue;
+            for (int32_t c = 0; c < width; c++) product[k][c] = x[k][c] * x[k][2 * n + c];
+            x[k] = product[k];
+        }
+        kern->taps_f32(x, w + c0, (size_t)n, (size_t)len, out + c0, (size_t)width);
+        for (int32_t c = 0; c < width; c++) out[c0 + c] = own[n + c0 + c] * out[c0 + c];
     }
-    uint64_t mask = r->tree_mask[(size_t)i * r->n_tree_words];
-    for (int32_t j = i; j >= 0; j--) {
-        if (!(mask >> j & 1)) continue;
-        if (!back) return j;
-        back--;
-    }
-    *in_frame = false;
-    return base - 1 - back;
 }
 
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
@@ -36,21 +34,12 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
         const float *past[TN_MAX_CONV], *own = tn_frame_row(f, op->in, 3 * n, i);
         bool in_frame[TN_MAX_CONV];
         for (int32_t k = 0; k < len; k++) {
-            int32_t at = before(r, i, len - 1 - k, &in_frame[k]);
+            int32_t at = tn_rows_before(r, i, len - 1 - k, &in_frame[k]);
             past[k] = at < 0        ? NULL
                       : in_frame[k] ? tn_frame_row(f, op->in, 3 * n, at)
                                     : tn_conv_at(r->conv, op->layer, at);
         }
-        float *out = tn_frame_row(f, op->out, n, i);
-        for (int32_t c = 0; c < n; c++) {
-            float sum = 0;
-            for (int32_t k = 0; k < len; k++) {
-                if (!past[k]) continue;
-                float v = in_frame[k] ? past[k][c] * past[k][2 * n + c] : past[k][c];
-                sum = fmaf(w[(size_t)c * (size_t)len + (size_t)k], v, sum);
-            }
-            out[c] = own[n + c] * sum;
-        }
+        gated(r->kern, w, n, len, past, in_frame, own, tn_frame_row(f, op->out, n, i));
     }
 }
 
