@@ -206,7 +206,6 @@ static void run_op(run *x) {
         tn_experts_run(x->op, &x->f, x->pool, x->a->blocks, x->a->expert_rows, x->a->expert_weights);
     else if (x->op->kind == TN_OP_DELTA) tn_pool_for(x->pool, tn_delta_items(x->op), delta_item, x);
     else run_rows(x);
-    if (x->op->kind == TN_OP_CONV) tn_conv_remember(x->op, &x->f);
     const tn_forward_hooks *hooks = x->hooks;
     if (!hooks) return;
     if (x->op->kind == TN_OP_ROPE && hooks->qk)

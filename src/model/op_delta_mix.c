@@ -1,7 +1,6 @@
 /* DELTA_MIX: what a gated delta net reads. q, k and v of all its heads pass through a short convolution over the row and
  * those before it, each channel by itself, and SiLU; queries and keys are then scaled to length 1, queries by
- * 1 / sqrt(d_key) besides. In place, the heads' rates become sigmoid(rate) and their decays
- * exp(A softplus(decay + bias)). */
+ * 1 / sqrt(d_key) besides. */
 #include "model/op.h"
 
 #include <math.h>
@@ -40,19 +39,6 @@ static void to_length(const tn_kernels *kern, float *x, int32_t n_heads, int32_t
         kern->rmsnorm_f32(x + h * d, w, 1e-6f / (float)d, x + h * d, (size_t)d);
 }
 
-static void gates(const tn_op *op, const tn_frame *f, int32_t i) {
-    int32_t n = op->delta.net.n_heads;
-    const float *a = tn_model_vector(f->m, op->layer, TN_W_DELTA_A),
-                *bias = tn_model_vector(f->m, op->layer, TN_W_DELTA_DT);
-    float *decay = tn_frame_row(f, TN_BUF_DELTA_DECAY, n, i),
-          *rate = tn_frame_row(f, TN_BUF_DELTA_RATE, n, i);
-    for (int32_t h = 0; h < n; h++) {
-        double x = (double)decay[h] + (double)bias[h], softplus = x > 20 ? x : log1p(exp(x));
-        decay[h] = (float)exp((double)a[h] * softplus);
-        rate[h] = (float)(1 / (1 + exp(-(double)rate[h])));
-    }
-}
-
 static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
     (void)scratch;
     const tn_delta_net *n = &op->delta.net;
@@ -62,17 +48,15 @@ static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1,
         convolve(op, f, i, out);
         to_length(f->r->kern, out, n->n_key_heads, n->d_key, 1 / sqrtf((float)n->d_key));
         to_length(f->r->kern, out + keys, n->n_key_heads, n->d_key, 1);
-        gates(op, f, i);
     }
 }
 
 static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
     (void)pos0;
-    double n = op->width, keys = 2.0 * op->delta.net.n_key_heads * op->delta.net.d_key,
-           gate = op->delta.net.n_heads;
-    c->macs = n_rows * (n * (op->delta.len + 1) + 2 * keys + 3 * gate);
-    c->values = n_rows * (n + 2 * gate);
-    c->bytes = 4 * (n_rows * n + n * op->delta.len + 2 * gate) + 8 * c->values;
+    double n = op->width, keys = 2.0 * op->delta.net.n_key_heads * op->delta.net.d_key;
+    c->macs = n_rows * (n * (op->delta.len + 1) + 2 * keys);
+    c->values = n_rows * n;
+    c->bytes = 4 * (n_rows * n + n * op->delta.len) + 8 * c->values;
 }
 
 const tn_op_info tn_op_delta_mix = {"delta mix", rows, cost};

@@ -86,6 +86,7 @@ static const recipe attending[] = {
 static const recipe convolving[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
     LINEARS(TN_SITE_QKV, "conv in", TN_BUF_NORMED, TN_W_CONV_IN),
+    {.kind = TN_OP_CONV_GATE, .name = "conv gate", .in = TN_BUF_BCX, .out = TN_BUF_BCX},
     {.kind = TN_OP_CONV, .name = "convolution", .in = TN_BUF_BCX, .out = TN_BUF_ATT, .weight = TN_W_CONV},
     LINEARS(TN_SITE_O, "conv out", TN_BUF_ATT, TN_W_CONV_OUT),
     RESIDUAL(TN_W_ATTN_POST_NORM),
@@ -96,6 +97,7 @@ static const recipe recurrent[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
     LINEARS(TN_SITE_QKV, "delta in", TN_BUF_NORMED, TN_W_DELTA_Q, TN_W_DELTA_K, TN_W_DELTA_V, TN_W_DELTA_GATE,
             TN_W_DELTA_DECAY, TN_W_DELTA_RATE),
+    {.kind = TN_OP_DELTA_GATES, .name = "delta gates", .in = TN_BUF_DELTA_DECAY, .out = TN_BUF_DELTA_DECAY},
     {.kind = TN_OP_DELTA_MIX, .name = "delta mix", .in = TN_BUF_DELTA_Q, .out = TN_BUF_DELTA_MIXED},
     {.kind = TN_OP_DELTA, .name = "delta net", .in = TN_BUF_DELTA_MIXED, .out = TN_BUF_DELTA},
     {.kind = TN_OP_DELTA_NORM,
@@ -287,11 +289,17 @@ static void specialise_delta(const tn_hparams *h, tn_op *o) {
         o->reads |= bit(TN_BUF_DELTA_GATE);
         return;
     }
-    /* DELTA remembers for both, when nobody reads what the text left any more */
-    uint32_t inputs = bit(TN_BUF_DELTA_Q) | bit(TN_BUF_DELTA_K) | bit(TN_BUF_DELTA_V);
-    o->reads |= inputs | gates;
-    if (o->kind == TN_OP_DELTA_MIX) o->writes |= gates;
-    else o->state_writes = bit(TN_STATE_DELTA);
+    if (o->kind == TN_OP_DELTA_GATES) {
+        o->reads |= gates;
+        o->writes |= gates;
+        return;
+    }
+    /* DELTA remembers for DELTA_MIX too, when nobody reads what the text left any more */
+    o->reads |= bit(TN_BUF_DELTA_Q) | bit(TN_BUF_DELTA_K) | bit(TN_BUF_DELTA_V);
+    if (o->kind == TN_OP_DELTA) {
+        o->reads |= gates;
+        o->state_writes = bit(TN_STATE_DELTA);
+    }
     o->state_reads = bit(TN_STATE_DELTA);
     o->positional = true;
 }
@@ -355,6 +363,7 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->attend.window = tn_layer_window(h, o->layer);
         o->attend.sinks = role_or_none(h, TN_W_SINKS);
         return true;
+    case TN_OP_CONV_GATE: o->conv.n_embd = h->n_embd; return true;
     case TN_OP_CONV:
         o->state_reads = o->state_writes = bit(TN_STATE_CONV);
         o->positional = true;
@@ -363,6 +372,7 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         return true;
     case TN_OP_EXPERTS: specialise_experts(h, o); return true;
     case TN_OP_ATTN_GATE: o->reads |= bit(TN_BUF_ATT_GATE); return h->attn_gate;
+    case TN_OP_DELTA_GATES:
     case TN_OP_DELTA_MIX:
     case TN_OP_DELTA:
     case TN_OP_DELTA_NORM: specialise_delta(h, o); return true;
@@ -493,8 +503,8 @@ static bool op_uses(const tn_op *o, tn_role role) {
         return role == TN_W_ROUTER || role == TN_W_ROUTER_B || tn_role_of_experts(role) ||
                (role == TN_W_SHARED_GATE && o->experts.shared_gate) ||
                (role == TN_W_EXPERTS_BIAS && o->experts.bias);
-    if (o->kind == TN_OP_DELTA_MIX)
-        return role == TN_W_DELTA_CONV || role == TN_W_DELTA_A || role == TN_W_DELTA_DT;
+    if (o->kind == TN_OP_DELTA_GATES) return role == TN_W_DELTA_A || role == TN_W_DELTA_DT;
+    if (o->kind == TN_OP_DELTA_MIX) return role == TN_W_DELTA_CONV;
     for (int32_t i = 0; o->kind == TN_OP_LINEARS && i < o->linears.n_ops; i++)
         if (o->linears.roles[i] == role || o->linears.biases[i] == role) return true;
     return false;

@@ -55,18 +55,20 @@ typedef enum tn_op_kind {
     TN_OP_EMBED, /* X = the token's embedding, scaled */
     TN_OP_NORM,  /* out = norm(in) */
     TN_OP_COPY,  /* out = in, where an architecture has no norm: the residual stream is quantised as it is */
-    TN_OP_LINEARS,    /* the linears of a site: every output = in W^T + bias */
-    TN_OP_ROPE,       /* per-head norms and rotation of Q and K; K and V go to the state */
-    TN_OP_ATTEND,     /* att = softmax(q k^T) v over the state */
-    TN_OP_CONV,       /* att = c * convolution(b x) over the row and those before it */
-    TN_OP_ATTN_GATE,  /* att *= sigmoid(gate) */
-    TN_OP_DELTA_MIX,  /* mixed = convolution of q, k, v; decays and rates of the heads */
-    TN_OP_DELTA,      /* out = the recurrence of a gated delta net over the rows */
-    TN_OP_DELTA_NORM, /* out = norm(out) silu(gate), head by head */
-    TN_OP_GATE,       /* up = act(gate) up, or act(up) */
-    TN_OP_EXPERTS,    /* branch = sum over the chosen experts of weight * expert(in), beside the shared one */
-    TN_OP_RESIDUAL,   /* X += scale norm(in), or X += scale in */
-    TN_OP_CAP,        /* logits *= scale; logits = cap tanh(logits / cap) */
+    TN_OP_LINEARS,     /* the linears of a site: every output = in W^T + bias */
+    TN_OP_ROPE,        /* per-head norms and rotation of Q and K; K and V go to the state */
+    TN_OP_ATTEND,      /* att = softmax(q k^T) v over the state */
+    TN_OP_CONV_GATE,   /* x = b x of a convolution's row b, c, x */
+    TN_OP_CONV,        /* att = c * convolution(b x) over the row and those before it */
+    TN_OP_ATTN_GATE,   /* att *= sigmoid(gate) */
+    TN_OP_DELTA_GATES, /* decays and rates of the heads */
+    TN_OP_DELTA_MIX,   /* mixed = convolution of q, k, v */
+    TN_OP_DELTA,       /* out = the recurrence of a gated delta net over the rows */
+    TN_OP_DELTA_NORM,  /* out = norm(out) silu(gate), head by head */
+    TN_OP_GATE,        /* up = act(gate) up, or act(up) */
+    TN_OP_EXPERTS,  /* branch = sum over the chosen experts of weight * expert(in), beside the shared one */
+    TN_OP_RESIDUAL, /* X += scale norm(in), or X += scale in */
+    TN_OP_CAP,      /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
 } tn_op_kind;
 

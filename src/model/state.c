@@ -55,7 +55,7 @@ uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx) {
     uint64_t slots = ((uint64_t)n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL,
              n = 2 * slots * (uint64_t)tn_n_attending(h) * (uint64_t)(h->n_kv_heads * h->d_head);
     for (int32_t l = 0; l < h->n_layers; l++)
-        if (h->layer_kind[l] == TN_LAYER_CONVOLVES) n += TN_CONV_RING * (uint64_t)h->n_embd;
+        if (h->layer_kind[l] == TN_LAYER_CONVOLVES) n += tn_conv_floats(h->n_embd, h->conv_len);
     return (n + tn_delta_floats(h)) * sizeof(float);
 }
 

@@ -73,6 +73,9 @@ void tn_state_close(tn_state *s);
 /* One more kind. Takes self, and closes it with the rest. */
 void tn_state_add(tn_state *s, const tn_state_ops *ops, void *self);
 
+/* What rows want to know of them (rows.h); NULL: the model has no such layers. */
+static inline const tn_conv *tn_state_conv(const tn_state *s) { return s->conv.ring ? &s->conv : NULL; }
+static inline tn_delta *tn_state_delta(tn_state *s) { return s->delta.base ? &s->delta : NULL; }
 uint64_t tn_state_bytes(const tn_state *s);
 /* What a state of this model takes, before there is one. */
 uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx);

@@ -273,8 +273,11 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             }
             break;
         case TN_OP_COPY: break;
+        case TN_OP_CONV_GATE:
+            for (int32_t i = 0; i < h->n_embd; i++) n++;
+            break;
         case TN_OP_CONV:
-            for (int32_t i = 0; i < h->n_embd; i++) n += h->conv_len + 2; /* b x, the sum, c */
+            for (int32_t i = 0; i < h->n_embd; i++) n += h->conv_len + 1; /* the sum, c */
             break;
         case TN_OP_EXPERTS:
             for (int32_t i = 0; i < h->n_experts; i++) n += h->n_embd; /* the router */
@@ -293,9 +296,11 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
                     values = h->delta.n_heads * h->delta.d_value;
             for (int32_t i = 0; i < 2 * keys + values; i++) n += h->conv_len + 1; /* taps, the activation */
             for (int32_t i = 0; i < 2 * keys; i++) n += 2;                        /* lengths */
-            for (int32_t i = 0; i < h->delta.n_heads; i++) n += 3;                /* gates */
             break;
         }
+        case TN_OP_DELTA_GATES:
+            for (int32_t i = 0; i < h->delta.n_heads; i++) n += 3;
+            break;
         case TN_OP_DELTA:
             for (int32_t head = 0; head < h->delta.n_heads; head++)
                 for (int32_t v = 0; v < h->delta.d_value; v++) {
