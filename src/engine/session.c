@@ -1,6 +1,7 @@
 /* A session's timeline: prefill, step, score, cancel. */
 #include "engine/engine.h"
 
+#include "base/clock.h"
 #include "base/finite.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -152,10 +153,14 @@ static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, cons
                             tern_error *err) {
     bool rope_long = tn_session_rope_long(s);
     if (s->pipeline)
-        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel, s->timeline,
-                                   err);
+        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel,
+                                   tn_session_timeline(s), err);
     *r = float_rows(s, n, tree);
-    return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+    int64_t start_ns = tn_now_ns();
+    tern_status st =
+        tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+    tn_session_trace(s, "forward", start_ns, tn_now_ns());
+    return st;
 }
 
 /* Refuses logits that are no numbers, because tokens would be drawn from them all the same. The values of the
@@ -285,7 +290,8 @@ void tn_session_settle(tern_session *s, int32_t row) {
 }
 
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
-    if (!s->timeline) return;
+    tn_timeline *t = tn_session_timeline(s);
+    if (!t) return;
     tn_event e = {.start_ns = start_ns,
                   .end_ns = end_ns,
                   .name = name,
@@ -295,7 +301,7 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
                   .layer = -1,
                   .n_parts = 1,
                   .lane = TN_LANE_CPU};
-    tn_timeline_add(s->timeline, tn_timeline_n_workers(s->timeline), &e);
+    tn_timeline_add(t, tn_timeline_n_workers(t), &e);
 }
 
 void tn_session_truncate(tern_session *s, int32_t n) {
@@ -351,6 +357,7 @@ tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) {
 }
 
 const float *tern_session_logits(const tern_session *s) { return s && s->has_logits ? s->logits : NULL; }
+const int32_t *tern_session_tokens(const tern_session *s) { return s && s->n_tok ? s->tokens : NULL; }
 size_t tern_session_length(const tern_session *s) { return s ? (size_t)s->n_tok : 0; }
 int32_t tern_session_capacity(const tern_session *s) { return s ? s->n_ctx : 0; }
 void tern_session_cancel(tern_session *s) {
