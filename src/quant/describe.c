@@ -135,7 +135,7 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
     if (tn_n_attending(h) < h->n_layers) {
         char kinds[TN_MAX_LAYERS + 1] = {0};
         for (int32_t l = 0; l < h->n_layers; l++) kinds[l] = "acd"[h->layer_kind[l]];
-        tn_json_set(&ops, "layer_kinds", json_string(kinds));
+        tn_json_set(&ops, "layer_kinds", tn_json_string(kinds, (size_t)h->n_layers));
     }
     json_t *rope = tn_json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
                                 "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);
