@@ -4,6 +4,7 @@
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
 #include "server/http.h"
+#include "server/reader.h"
 #include "server/sandbox.h"
 
 #include <signal.h>
@@ -112,12 +113,12 @@ int cmd_serve(int argc, char **argv) {
                            .chat_template = source,
                            .cache_bytes = (uint64_t)cache_mib << 20,
                            .shift = shift};
+    qo.reader = reader;
     rc = EXIT_FAILED;
     if (tn_queue_open(&qo, &q, &err) != TERN_OK) {
         failed(&err);
-    } else if (tn_http_open(
-                   &(tn_http_options){.q = q, .host = host, .port = port, .keys = keys, .reader = reader}, &h,
-                   &err) != TERN_OK) {
+    } else if (tn_http_open(&(tn_http_options){.q = q, .host = host, .port = port, .keys = keys}, &h, &err) !=
+               TERN_OK) {
         failed(&err);
     } else {
         if (tn_sandbox_enter(&err) != TERN_OK) fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);

@@ -9,7 +9,6 @@
 #define TN_SERVER_HTTP_H
 
 #include "server/queue.h"
-#include "server/reader.h"
 
 enum {
     TN_HTTP_BODY_MAX = 8 << 20,
@@ -22,10 +21,9 @@ typedef struct tn_http tn_http;
 
 typedef struct tn_http_options {
     tn_queue *q;
-    const char *host;  /* an IPv4 address */
-    int port;          /* 0: any free one */
-    tn_reader *reader; /* of documents for the page, or NULL */
-    const char *keys;  /* one per line, or NULL: then only names of this machine are served */
+    const char *host; /* an IPv4 address */
+    int port;         /* 0: any free one */
+    const char *keys; /* one per line, or NULL: then only names of this machine are served */
 } tn_http_options;
 
 /* Opens the server. It borrows what the options point to. */
