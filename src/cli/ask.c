@@ -278,7 +278,7 @@ int cmd_ask(int argc, char **argv) {
          "packages: write the request's tasks as Chrome trace JSON (Perfetto)"},
         {"json", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.json, 0, 0, "print one JSON object"},
         {"stats", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.stats, 0, 0, "print times and memory on standard error"},
-        {"explain", 0, NULL, ARG_FLAG | ARG_ANSWER, &q.explain, 0, 0,
+        {"explain", 0, NULL, ARG_FLAG | ARG_MORE, &q.explain, 0, 0,
          "print on standard error what each mechanism did and saved, or why it was off; with --json, in it"},
         {0},
     };
