@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The OPTIONS section of man/tern.1 and the reference of parameters in docs/reference/cli.md, from what the program says itself.
+"""What the program says of itself, elsewhere: the OPTIONS section of man/tern.1, a page a command (man/tern-run.1 and so on), the reference of
+parameters in docs/reference/cli.md, completions for shells in share/completions.
 
     manpage.py TERN            rewrites them
     manpage.py --check TERN    exits 1, with the first difference, if they are not what `tern help` says (tests/cli/man.sh)
@@ -8,6 +9,8 @@ import os
 import re
 import subprocess
 import sys
+
+import completions
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PAGE = os.path.join(ROOT, "man", "tern.1")
@@ -83,10 +86,25 @@ def doc(tern, old):
 
 def main():
     check, tern = sys.argv[1:-1] == ["--check"], sys.argv[-1]
+    written = {}
     for path, write in ((PAGE, page), (DOC, doc)):
         with open(path, encoding="utf-8") as f:
-            old = f.read().splitlines()
-        new = write(tern, old)
+            written[path] = write(tern, f.read().splitlines())
+
+    def says(*words):
+        return said(tern, *words)
+
+    more = completions.completions(says, parameters(tern)) | completions.pages(says, escaped, listed, lambda lines: any("--set " in line for line in lines))
+    written |= {os.path.join(ROOT, name): text.rstrip("\n").split("\n") for name, text in more.items()}
+    known = {os.path.basename(path) for path in written}
+    for name in os.listdir(os.path.join(ROOT, "man")):
+        if name not in known:
+            sys.exit(f"man/{name}: there is no such command any more")
+    for path, new in written.items():
+        old = []
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as f:
+                old = f.read().splitlines()
         name = os.path.relpath(path, ROOT)
         if check:
             for i, (a, b) in enumerate(zip(old + [""] * len(new), new)):

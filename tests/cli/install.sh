@@ -59,4 +59,5 @@ cmake --build "$tmp/app/build" >"$tmp/cmake.log" || { cat "$tmp/cmake.log"; exit
 "$tmp/app/build/generate" "$tmp/m.gguf" "the inn" >"$tmp/out2"
 [ -s "$tmp/out2" ]
 for page in man/*.1; do [ -s "$tmp/usr/share/man/man1/$(basename "$page")" ]; done
+for file in bash-completion/completions/tern zsh/vendor-completions/_tern fish/vendor_completions.d/tern.fish; do [ -s "$tmp/usr/share/$file" ]; done
 echo "install and example: fine"

@@ -1,0 +1,275 @@
+# fish completion of tern. Written by scripts/manpage.py from the program's help.
+
+function __tern_models
+    tern models 2>/dev/null | awk 'NR > 1 {print $1}'
+end
+
+function __tern_set
+    printf '%s\n' n-predict=
+    printf '%s\n' temp=
+    printf '%s\n' top-k=
+    printf '%s\n' top-p=
+    printf '%s\n' min-p=
+    printf '%s\n' seed=
+    printf '%s\n' threads=
+    printf '%s\n' ctx-size=
+    printf '%s\n' exact=on exact=off
+    printf '%s\n' repeat-penalty=
+    printf '%s\n' repeat-last-n=
+    printf '%s\n' draft=
+    printf '%s\n' draft-nodes=
+    printf '%s\n' attention=full attention=shadow attention=auto attention=float-sparse attention=block-sparse attention=npu-full
+    printf '%s\n' attention-decode=on attention-decode=off
+    printf '%s\n' ratio=
+    printf '%s\n' attention-threshold=
+    printf '%s\n' weights=auto weights=packed weights=tiles
+    printf '%s\n' load=stream load=overlap load=sequential load=mmap
+    printf '%s\n' read=threads read=threads-direct read=uring read=uring-direct
+    printf '%s\n' chunk=
+    printf '%s\n' policy=in-order policy=overlap policy=ooe policy=synergy
+    printf '%s\n' steal=none steal=share-cores steal=measured
+    printf '%s\n' npu=
+    printf '%s\n' npu-threads=
+    printf '%s\n' cpu-threads=
+    printf '%s\n' max-memory=
+    printf '%s\n' npu-memory=
+    printf '%s\n' npu-vtcm=
+    printf '%s\n' ignore-eos=on ignore-eos=off
+    printf '%s\n' draft-eager=on draft-eager=off
+    printf '%s\n' scheme=
+    printf '%s\n' no-chunk-sharing=on no-chunk-sharing=off
+    printf '%s\n' cold-rows=file cold-rows=weights
+    printf '%s\n' npu-separate-weights=on npu-separate-weights=off
+    printf '%s\n' switch=progressive switch=async switch=sync
+    printf '%s\n' switch-blocks=
+    printf '%s\n' npu-apart=on npu-apart=off
+    printf '%s\n' buckets=
+    printf '%s\n' no-head-ratios=on no-head-ratios=off
+    printf '%s\n' attention-share=
+    printf '%s\n' attention-pool=
+    printf '%s\n' attention-whole=on attention-whole=off
+    printf '%s\n' attention-pipeline=auto attention-pipeline=on attention-pipeline=off
+    printf '%s\n' attention-plan=
+    printf '%s\n' attention-check=on attention-check=off
+end
+
+complete -c tern -n __fish_use_subcommand -a run -d 'answer one prompt'
+complete -c tern -n __fish_use_subcommand -a chat -d 'talk with a model'
+complete -c tern -n __fish_use_subcommand -a models -d 'the models on this machine'
+complete -c tern -n __fish_use_subcommand -a serve -d 'answer requests over HTTP, with OpenAI\'s interface'
+complete -c tern -n __fish_use_subcommand -a ask -d 'answer a question from your documents'
+complete -c tern -n __fish_use_subcommand -a rag -d 'the documents that ask answers from'
+complete -c tern -n __fish_use_subcommand -a forget -d 'erase conversations and documents that are kept'
+complete -c tern -n __fish_use_subcommand -a tokenize -d 'text to token ids and back'
+complete -c tern -n __fish_use_subcommand -a eval -d 'perplexity and task accuracy'
+complete -c tern -n __fish_use_subcommand -a pack -d 'quantise a model into a package'
+complete -c tern -n __fish_use_subcommand -a cache -d 'packages made of models by themselves'
+complete -c tern -n __fish_use_subcommand -a inspect -d 'what is in a model file; what this processor can do'
+complete -c tern -n __fish_use_subcommand -a synth -d 'write a random model in the exact shapes of a real one'
+complete -c tern -n __fish_use_subcommand -a bench -d 'measure prefill and decode speed, and this machine\'s limits'
+complete -c tern -n __fish_use_subcommand -a sim -d 'what a model would do on a phone\'s processor'
+complete -c tern -n __fish_use_subcommand -a help -d 'what else there is'
+complete -c tern -n __fish_use_subcommand -a '(__tern_models)'
+complete -c tern -n '__fish_seen_subcommand_from help' -f -a 'set run chat models serve ask rag forget tokenize eval pack cache inspect synth bench sim'
+complete -c tern -n '__fish_seen_subcommand_from rag' -a 'add ls rm'
+complete -c tern -n '__fish_seen_subcommand_from cache' -a 'ls add rm clear path'
+complete -c tern -n '__fish_seen_subcommand_from sim' -a 'sweep reproduce'
+complete -c tern -n '__fish_seen_subcommand_from bench' -a 'limits'
+complete -c tern -n '__fish_seen_subcommand_from run' -s m -l model -r -F -a '(__tern_models)' -d 'a GGUF file, a Hugging Face folder or a .tern package'
+complete -c tern -n '__fish_seen_subcommand_from run' -s p -l prompt -x -d 'the prompt'
+complete -c tern -n '__fish_seen_subcommand_from run' -s f -l file -r -F -d 'read the prompt from FILE (-: standard input); with -p, the text of -p follows it'
+complete -c tern -n '__fish_seen_subcommand_from run' -l raw -d 'plain text: no chat template'
+complete -c tern -n '__fish_seen_subcommand_from run' -l system -x -d 'system message of the chat template'
+complete -c tern -n '__fish_seen_subcommand_from run' -l stop -x -d 'stop before this text; may be repeated'
+complete -c tern -n '__fish_seen_subcommand_from run' -l json -d 'print one JSON object instead of the text'
+complete -c tern -n '__fish_seen_subcommand_from run' -l stats -d 'print times and memory on standard error'
+complete -c tern -n '__fish_seen_subcommand_from run' -l explain -d 'print on standard error what each mechanism did and saved, or why it was off; with --json, in it'
+complete -c tern -n '__fish_seen_subcommand_from run' -s n -l n-predict -x -d 'tokens to generate at most, -1: until the model ends (default: 128)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l temp -x -d 'temperature, 0: always the likeliest token (default: 0.8)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l top-k -x -d 'keep the K likeliest tokens, 0: all (default: 40)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l top-p -x -d 'keep the likeliest tokens up to this probability, 1: all (default: 0.95)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l min-p -x -d 'drop tokens below P times the probability of the likeliest (default: 0.05)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l seed -x -d 'random seed: the same seed gives the same text (default: random)'
+complete -c tern -n '__fish_seen_subcommand_from run' -s t -l threads -x -d 'worker threads (default: one per core)'
+complete -c tern -n '__fish_seen_subcommand_from run' -s c -l ctx-size -x -d 'context in tokens (default: the smaller of 4096 and the model\'s)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l exact -d 'turn off whatever may change a bit against full attention'
+complete -c tern -n '__fish_seen_subcommand_from run' -l set -x -a '(__tern_set)' -d 'any other parameter (tern help set lists them); may be repeated'
+complete -c tern -n '__fish_seen_subcommand_from run' -l pack -x -d 'keep a package of the model for the next start (tern cache): auto (default: of a model in floats, in the background), later (of any), now (before the answer) or never'
+complete -c tern -n '__fish_seen_subcommand_from run' -l chat -d 'wrap the prompt of -p and -f in the model\'s chat template too'
+complete -c tern -n '__fish_seen_subcommand_from run' -l chat-template -r -F -d 'chat template instead of the model\'s: a Jinja file, or chatml, llama2, llama3, mistral, gemma, phi3, zephyr'
+complete -c tern -n '__fish_seen_subcommand_from run' -l grammar -r -F -d 'the answer keeps to this grammar (GBNF)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l json-schema -r -F -d 'the answer is JSON that is valid under this schema; TEXT begins with {'
+complete -c tern -n '__fish_seen_subcommand_from run' -l grammar-after -x -d 'with these: the grammar begins behind TEXT, for thoughts in front of the answer'
+complete -c tern -n '__fish_seen_subcommand_from run' -l store -r -F -d 'keep the conversation in FILE and draft from those kept there (default: none)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l load-session -r -F -d 'start from a saved session; only what differs from it is evaluated'
+complete -c tern -n '__fish_seen_subcommand_from run' -l save-session -r -F -d 'save the session at the end'
+complete -c tern -n '__fish_seen_subcommand_from run' -l trace -r -F -d 'packages: write the prefill\'s tasks as Chrome trace JSON (Perfetto)'
+complete -c tern -n '__fish_seen_subcommand_from run' -l gantt -d 'packages: draw the prefill\'s tasks on standard error'
+complete -c tern -n '__fish_seen_subcommand_from run' -l logprobs -d 'with --json: every token with its log-probability'
+complete -c tern -n '__fish_seen_subcommand_from run' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from chat' -s m -l model -r -F -a '(__tern_models)' -d 'a GGUF file, a Hugging Face folder or a .tern package'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l system -x -d 'system message'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l on-full -x -d 'a full context: the oldest turns leave it, or the answer ends (default shift)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l store -r -F -d 'conversations and documents (default: $XDG_DATA_HOME/tern/store.db)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l no-store -d 'keep nothing, draft from nothing that was kept'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l stats -d 'print what drafting did on standard error at the end'
+complete -c tern -n '__fish_seen_subcommand_from chat' -s n -l n-predict -x -d 'tokens to generate at most, -1: until the model ends (default: 1024)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l temp -x -d 'temperature, 0: always the likeliest token (default: 0.8)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l top-k -x -d 'keep the K likeliest tokens, 0: all (default: 40)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l top-p -x -d 'keep the likeliest tokens up to this probability, 1: all (default: 0.95)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l min-p -x -d 'drop tokens below P times the probability of the likeliest (default: 0.05)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l seed -x -d 'random seed: the same seed gives the same text (default: random)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -s t -l threads -x -d 'worker threads (default: one per core)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -s c -l ctx-size -x -d 'context in tokens (default: the smaller of 4096 and the model\'s)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l exact -d 'turn off whatever may change a bit against full attention'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l set -x -a '(__tern_set)' -d 'any other parameter (tern help set lists them); may be repeated'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l pack -x -d 'keep a package of the model for the next start (tern cache): auto (default: of a model in floats, in the background), later (of any), now (before the answer) or never'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l chat-template -r -F -d 'chat template instead of the model\'s: a Jinja file, or chatml, llama2, llama3, mistral, gemma, phi3, zephyr'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l grammar -r -F -d 'the answer keeps to this grammar (GBNF)'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l json-schema -r -F -d 'the answer is JSON that is valid under this schema; TEXT begins with {'
+complete -c tern -n '__fish_seen_subcommand_from chat' -l grammar-after -x -d 'with these: the grammar begins behind TEXT, for thoughts in front of the answer'
+complete -c tern -n '__fish_seen_subcommand_from chat' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from models' -l json -d 'print a JSON array'
+complete -c tern -n '__fish_seen_subcommand_from models' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from serve' -s m -l model -r -F -a '(__tern_models)' -d 'a GGUF file, a Hugging Face folder or a .tern package'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l host -x -d 'IPv4 address to listen on; other machines reach only one with --api-key-file (default 127.0.0.1)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l port -x -d 'port; 0 = any that is free (default 8080)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l api-key-file -r -F -d 'requests need one of the keys in FILE, one a line, which others may not read'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l model-name -x -d 'what replies call the model (default: its file)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -s c -l ctx-size -x -d 'context of a conversation in tokens (default: the smaller of 4096 and the model\'s)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l sessions -x -d 'conversations kept in memory for their next turn (default 4)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l queue -x -d 'requests that may wait (default 32)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l cache-size -x -d 'conversations kept on disk for their next turn, also after a restart; 0 = none (default 2048)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l on-full -x -d 'a conversation beyond the context: its oldest turns leave, or it is refused (default stop)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l draft -x -d 'drafters: auto, all, none or a list of lookup, sam, calibrated, extend, model:FILE (default auto)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -s t -l threads -x -d 'worker threads (default: one per core)'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l exact -d 'turn off whatever may change a bit against full attention'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l set -x -a '(__tern_set)' -d 'any other parameter (tern help set lists them); may be repeated'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l pack -x -d 'keep a package of the model for the next start (tern cache): auto (default: of a model in floats, in the background), later (of any), now (before the answer) or never'
+complete -c tern -n '__fish_seen_subcommand_from serve' -l chat-template -r -F -d 'chat template instead of the model\'s: a Jinja file, or chatml, llama2, llama3, mistral, gemma, phi3, zephyr'
+complete -c tern -n '__fish_seen_subcommand_from serve' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from ask' -s m -l model -r -F -a '(__tern_models)' -d 'a GGUF file, a Hugging Face folder or a .tern package'
+complete -c tern -n '__fish_seen_subcommand_from ask' -s k -l passages -x -d 'passages given to the model at most (default 4)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l system -x -d 'system message'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l store -r -F -d 'documents and conversations (default: $XDG_DATA_HOME/tern/store.db)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l no-keep -d 'do not keep this answer, nor draft from earlier ones'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l no-sources -d 'print the answer alone'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l trace -r -F -d 'packages: write the request\'s tasks as Chrome trace JSON (Perfetto)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l json -d 'print one JSON object'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l stats -d 'print times and memory on standard error'
+complete -c tern -n '__fish_seen_subcommand_from ask' -s n -l n-predict -x -d 'tokens to generate at most, -1: until the model ends (default: 256)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l temp -x -d 'temperature, 0: always the likeliest token (default: 0)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l top-k -x -d 'keep the K likeliest tokens, 0: all (default: 40)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l top-p -x -d 'keep the likeliest tokens up to this probability, 1: all (default: 0.95)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l min-p -x -d 'drop tokens below P times the probability of the likeliest (default: 0.05)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l seed -x -d 'random seed: the same seed gives the same text (default: random)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -s t -l threads -x -d 'worker threads (default: one per core)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -s c -l ctx-size -x -d 'context in tokens (default: the smaller of 4096 and the model\'s)'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l exact -d 'turn off whatever may change a bit against full attention'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l set -x -a '(__tern_set)' -d 'any other parameter (tern help set lists them); may be repeated'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l pack -x -d 'keep a package of the model for the next start (tern cache): auto (default: of a model in floats, in the background), later (of any), now (before the answer) or never'
+complete -c tern -n '__fish_seen_subcommand_from ask' -l chat-template -r -F -d 'chat template instead of the model\'s: a Jinja file, or chatml, llama2, llama3, mistral, gemma, phi3, zephyr'
+complete -c tern -n '__fish_seen_subcommand_from ask' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from rag' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from rag' -l store -r -F -d 'the store (default: $XDG_DATA_HOME/tern/store.db)'
+complete -c tern -n '__fish_seen_subcommand_from rag' -s m -l model -r -F -a '(__tern_models)' -d 'count tokens with this model\'s tokenizer (default: about 4 bytes each)'
+complete -c tern -n '__fish_seen_subcommand_from rag' -l passage -x -d 'tokens per passage at most (default 192)'
+complete -c tern -n '__fish_seen_subcommand_from rag' -l overlap -x -d 'tokens that passages share with the one before (default 24)'
+complete -c tern -n '__fish_seen_subcommand_from rag' -l max-file -x -d 'skip larger files (default 32)'
+complete -c tern -n '__fish_seen_subcommand_from rag' -l json -d 'print one JSON object'
+complete -c tern -n '__fish_seen_subcommand_from rag' -l all -d 'every document'
+complete -c tern -n '__fish_seen_subcommand_from forget' -l all -d 'conversations, documents, typed lines, and the server\'s conversations on disk'
+complete -c tern -n '__fish_seen_subcommand_from forget' -l documents -d 'documents, and what quotes them'
+complete -c tern -n '__fish_seen_subcommand_from forget' -l list -d 'only list conversations and texts with their IDs'
+complete -c tern -n '__fish_seen_subcommand_from forget' -l json -d 'list as a JSON array'
+complete -c tern -n '__fish_seen_subcommand_from forget' -l store -r -F -d 'the store (default: $XDG_DATA_HOME/tern/store.db)'
+complete -c tern -n '__fish_seen_subcommand_from forget' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from tokenize' -s m -l model -r -F -a '(__tern_models)' -d 'a GGUF file (a vocabulary alone will do), a Hugging Face folder or a .tern package'
+complete -c tern -n '__fish_seen_subcommand_from tokenize' -l ids -d 'print the ids alone, on one line'
+complete -c tern -n '__fish_seen_subcommand_from tokenize' -l decode -d 'standard input holds ids; print their text'
+complete -c tern -n '__fish_seen_subcommand_from tokenize' -l no-special -d 'do not add the tokens the model wants around a prompt (BOS)'
+complete -c tern -n '__fish_seen_subcommand_from tokenize' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from eval' -s m -l model -r -F -a '(__tern_models)' -d 'a GGUF file, a Hugging Face folder or a .tern package'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l task -x -d 'ppl (text), lambada, choice (ARC, PIQA, Winogrande jsonl; HellaSwag txt), exact (prompt, answer jsonl)'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l data -r -F -d 'the data file'
+complete -c tern -n '__fish_seen_subcommand_from eval' -s c -l ctx-size -x -d 'context in tokens (default: 512 for ppl, else the smaller of 4096 and the model\'s)'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l protocol -x -d 'ppl: windows (default: every token but a window\'s first is scored) or llama.cpp (the second half of every full window)'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l kl -x -d 'ppl: also how far the predictions are from this model\'s: KL divergence, same most probable token, difference of log-likelihood'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l against -x -d 'a second model over the same tokens or items: the difference, paired, with its standard error'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l limit -x -d 'items, or windows of ppl, at most (default: all)'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l items -d 'with --json: of every item, whether it was right (1 or 0), to compare models item by item'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l draft -x -d 'none: texts are scored, nothing is decoded that could be drafted (tern bench --text measures drafts)'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l json -d 'print one JSON object'
+complete -c tern -n '__fish_seen_subcommand_from eval' -s t -l threads -x -d 'worker threads (default: one per core)'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l exact -d 'turn off whatever may change a bit against full attention'
+complete -c tern -n '__fish_seen_subcommand_from eval' -l set -x -a '(__tern_set)' -d 'any other parameter (tern help set lists them); may be repeated'
+complete -c tern -n '__fish_seen_subcommand_from eval' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from pack' -s o -l output -r -F -d 'the package to write'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l scheme -x -d 'edgeflow (default), gram, llm-npu, naive-w8a8, smoothquant'
+complete -c tern -n '__fish_seen_subcommand_from pack' -s b -l bits -x -d 'average bits of a weight (default: 5 with edgeflow, what --quality needs with gram, else 8)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l quality -x -d 'with gram, in place of --bits: the fewest bits whose loss of perplexity stays below this, estimated on the calibration text (default 0.5)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l quick -d 'calibrate on 512 tokens only: less time, more loss'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l allocation -x -d 'who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, measured), re (default with edgeflow: 1 to 8 by relative error), uniform (else), cmpq'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l bits-scope -x -d 'tensor: that average in every one (default), or model: in all of them together; reads them once more'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l outliers -x -d 'edgeflow: outlier paths on top of smoothing: auto (default) where it does not do, off, or on: everywhere'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l calib -r -F -d 'text to calibrate on (default: a small built-in one)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l calib-tokens -x -d 'tokens of it to use at most (default 4096)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l calib-window -x -d 'context while calibrating (default 512)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l prune -x -d 'least important sites without an outlier path, at most (default 85)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l prune-error -x -d 'never prune a site whose values that are no outliers would lose more than X of their energy (default 0.001)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l outlier-share -x -d 'share of a outlier site\'s values beyond its scale (default 0.002)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l head-importance -d 'sparse attention: measure each head\'s importance; one forward of a window for every head. After a kill it goes on where it was'
+complete -c tern -n '__fish_seen_subcommand_from pack' -s t -l threads -x -d 'worker threads (default: one per core)'
+complete -c tern -n '__fish_seen_subcommand_from pack' -l json -d 'print the report as JSON'
+complete -c tern -n '__fish_seen_subcommand_from pack' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from cache' -l json -d 'ls: print a JSON array'
+complete -c tern -n '__fish_seen_subcommand_from cache' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from inspect' -l tensors -d 'list every tensor with type, shape and place (packages: every linear with its bytes, bits, input scale and outlier path)'
+complete -c tern -n '__fish_seen_subcommand_from inspect' -l cpu -d 'processor features and the kernels they select (TERN_CPU lowers them)'
+complete -c tern -n '__fish_seen_subcommand_from inspect' -l json -d 'print one JSON object'
+complete -c tern -n '__fish_seen_subcommand_from inspect' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from synth' -l arch -x -d 'whose shapes (--list names them)'
+complete -c tern -n '__fish_seen_subcommand_from synth' -s o -l output -r -F -d 'the file to write'
+complete -c tern -n '__fish_seen_subcommand_from synth' -l seed -x -d 'random seed (default 1); the same seed gives the same bytes'
+complete -c tern -n '__fish_seen_subcommand_from synth' -l type -x -d 'storage of the weights: f32, f16 (default), q8_0 or q4_0'
+complete -c tern -n '__fish_seen_subcommand_from synth' -s t -l threads -x -d 'worker threads (default: one per core)'
+complete -c tern -n '__fish_seen_subcommand_from synth' -l tiny -d 'a small model of the architecture NAME instead: \'tiny-NAME\' of the list'
+complete -c tern -n '__fish_seen_subcommand_from synth' -l list -d 'list the names and stop'
+complete -c tern -n '__fish_seen_subcommand_from synth' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from bench' -s m -l model -r -F -a '(__tern_models)' -d 'a GGUF file, a Hugging Face folder or a .tern package'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l tune -d 'packages: measure chunk lengths, equivalent shapes and from where on sparse attention pays on a prompt of -p tokens (default 1024), keep the best for every later run'
+complete -c tern -n '__fish_seen_subcommand_from bench' -s p -l n-prompt -x -d 'prompt lengths, comma-separated; 0 = none (default 512)'
+complete -c tern -n '__fish_seen_subcommand_from bench' -s n -l n-gen -x -d 'tokens to decode, comma-separated; 0 = none (default 64)'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l depth -x -d 'decode behind so many tokens (default: one)'
+complete -c tern -n '__fish_seen_subcommand_from bench' -s r -l repetitions -x -d 'repeats of each test (default 5)'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l cold -d 'from a fresh process with the file out of the page cache to the first token, for each of -p'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l no-prime -d '--cold: do not touch memory before each start (in a virtual machine fresh memory may take seconds per gigabyte)'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l once -x -d 'what --cold runs in that process: one start, which began at this time of the monotonic clock; prints JSON'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l text -r -F -d 'decode behind this text instead of random tokens, greedily, plain and with --draft by turns'
+complete -c tern -n '__fish_seen_subcommand_from bench' -s f -l file -r -F -d 'limits: a large file to read cold (default: one is written and removed)'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l json -d 'print JSON'
+complete -c tern -n '__fish_seen_subcommand_from bench' -s t -l threads -x -d 'worker threads (default: one per core)'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l exact -d 'turn off whatever may change a bit against full attention'
+complete -c tern -n '__fish_seen_subcommand_from bench' -l set -x -a '(__tern_set)' -d 'any other parameter (tern help set lists them); may be repeated'
+complete -c tern -n '__fish_seen_subcommand_from bench' -s h -l help -d 'this text'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l soc -x -d 'sd8gen2, sd8gen3 (default), sd8elite, a path to a SoC\'s data file, or this-machine (the package\'s profile)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l model -x -d 'whose shapes (--list names them); with this-machine a package'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l prompt -x -d 'tokens of the prompt (default 512)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l gen -x -d 'tokens generated after the first (default 0)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l chunk -x -d 'tokens per chunk (default 256)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l policy -x -a 'in-order overlap ooe synergy' -d 'in-order, overlap, ooe (default) or synergy'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l steal-above -x -d 'the CPU takes products when more than N wait (default: 5 with synergy, else never; -1: never)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l load -x -a 'stream overlap sequential mmap' -d 'warm (default), stream, overlap, sequential, layers or build (docs/reference/simulator.md); sweep: stream'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l bits -x -d 'of packed weights, with --load stream or overlap (default 8)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l attention -x -a 'full shadow auto float-sparse block-sparse npu-full' -d 'full (default), shadow or float-sparse'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l ratio -x -d 'sparse attention: share of the positions (default 20)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l one-core -d 'full attention has one middle core, not the whole CPU'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l npu-memory -x -d 'what the device can address (default: no limit)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l switch -x -a 'progressive async sync' -d 'the device holds one form of a graph; exchange them: progressive, async or sync'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l accepted -x -d 'tokens a decode step yields with drafts (default 1: none)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l vary -x -d 'sweep: of chunk,policy,steal,bits,ratio,npu,flash (default: chunk,steal,bits,ratio,npu,flash)'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l trace -r -F -d 'write the timeline as Chrome trace JSON'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l svg -r -F -d 'draw the request, and again without each of its mechanisms; reproduce: a figure per paper in this folder'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l json -d 'print JSON'
+complete -c tern -n '__fish_seen_subcommand_from sim' -l list -d 'list the SoCs and the models, and stop'
+complete -c tern -n '__fish_seen_subcommand_from sim' -s h -l help -d 'this text'
