@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What the program says of itself, elsewhere: the OPTIONS section of man/tern.1, a page a command (man/tern-run.1 and so on), the reference of
-parameters in docs/reference/cli.md, completions for shells in share/completions.
+"""What the program says of itself, elsewhere: the OPTIONS section of man/tern.1 and the reference of parameters in docs/reference/cli.md, which
+are in the tree; a page a command (tern-run.1 and so on) and completions for shells, which the build writes.
 
     manpage.py TERN            rewrites them
+    manpage.py --out FOLDER TERN   writes man/tern-run.1 and so on and share/completions below FOLDER
     manpage.py --check TERN    exits 1, with the first difference, if they are not what `tern help` says (tests/cli/man.sh)
 """
 import os
@@ -84,27 +85,33 @@ def doc(tern, old):
     return old[:old.index(BEGIN)] + [re.sub(r"(?<=\w)\|(?=\w)", ", ", line) for line in out] + old[old.index(END):]
 
 
+def write_all(tern, folder):
+    """The files that the build makes."""
+
+    def says(*words):
+        return said(tern, *words)
+
+    files = completions.completions(says, parameters(tern)) | completions.pages(says, escaped, listed, lambda lines: any("--set " in line for line in lines))
+    for name, text in files.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+
+
 def main():
     check, tern = sys.argv[1:-1] == ["--check"], sys.argv[-1]
+    if sys.argv[1] == "--out":
+        write_all(tern, sys.argv[2])
+        return
     written = {}
     for path, write in ((PAGE, page), (DOC, doc)):
         with open(path, encoding="utf-8") as f:
             written[path] = write(tern, f.read().splitlines())
 
-    def says(*words):
-        return said(tern, *words)
-
-    more = completions.completions(says, parameters(tern)) | completions.pages(says, escaped, listed, lambda lines: any("--set " in line for line in lines))
-    written |= {os.path.join(ROOT, name): text.rstrip("\n").split("\n") for name, text in more.items()}
-    known = {os.path.basename(path) for path in written}
-    for name in os.listdir(os.path.join(ROOT, "man")):
-        if name not in known:
-            sys.exit(f"man/{name}: there is no such command any more")
     for path, new in written.items():
-        old = []
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as f:
-                old = f.read().splitlines()
+        with open(path, encoding="utf-8") as f:
+            old = f.read().splitlines()
         name = os.path.relpath(path, ROOT)
         if check:
             for i, (a, b) in enumerate(zip(old + [""] * len(new), new)):

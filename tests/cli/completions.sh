@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The completions offer commands, options and values in bash, zsh and fish. That they are what the program says is checked by man.sh.
+# The completions offer commands, options and values in bash, zsh and fish. The build writes them from what the program says.
 set -euo pipefail
 [ -z "${TERN_EMULATED:-}" ] || { echo "skipped: shells would call the program of another processor"; exit 77; }
 PATH=$(dirname "$(realpath "$1")"):$PATH
-export PATH HOME=/nonexistent TERN_MODELS= # no model is found by name
+said=$(dirname "$(realpath "$1")")/said/share/completions
+[ -s "$said/tern.bash" ] || { echo "FAILED: the build wrote no completions"; exit 1; }
+export said PATH HOME=/nonexistent TERN_MODELS= # no model is found by name
 expect() { # shell, line, a word that is offered, or !word
     local shell=$1 line=$2 offered
     shift 2
@@ -14,10 +16,10 @@ expect() { # shell, line, a word that is offered, or !word
     done
 }
 offer_bash() {
-    bash -c 'source share/completions/tern.bash; COMP_LINE=$1 COMP_POINT=${#1}; _tern 2>/dev/null; printf "%s\n" "${COMPREPLY[@]}"' - "$1"
+    bash -c 'source $said/tern.bash; COMP_LINE=$1 COMP_POINT=${#1}; _tern 2>/dev/null; printf "%s\n" "${COMPREPLY[@]}"' - "$1"
 }
 offer_fish() { # fish gives whole words, with =
-    fish -N -c 'source share/completions/tern.fish; complete -C "$argv[1]"' "$1" 2>/dev/null | cut -f1 | sed 's/^attention=//'
+    fish -N -c 'source $said/tern.fish; complete -C "$argv[1]"' "$1" 2>/dev/null | cut -f1 | sed 's/^attention=//'
 }
 # zsh's own functions need a terminal: here they print what they are told.
 offer_zsh() {
@@ -37,7 +39,7 @@ offer_zsh() {
         }
         words=(${(z)1}); [[ $1 == *" " ]] && words+=("")
         CURRENT=$#words PREFIX=$words[-1]
-        source share/completions/_tern' - "$1"
+        source $said/_tern' - "$1"
 }
 tried=
 for shell in bash fish zsh; do
