@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture power clean
+.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture power dist board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -55,6 +55,15 @@ torture: setup all
 POWER_CRASHES ?= 250
 power: setup all
 	@python3 tests/torture/power.py $(BUILD)/tern $(BUILD)/libtorture_disk.so $(POWER_CRASHES)
+
+# The source and static programs to hand out, in build/dist.
+dist:
+	@bash scripts/dist.sh
+
+# tern-mini as on a small board: AArch64 under QEMU and musl, its size, memory and text.
+board: setup all
+	@bash scripts/setup.sh --optional --static --aarch64
+	@bash scripts/board.sh $(BUILD)/tern
 
 clean:
 	rm -rf $(BUILD) build-asan build-tsan build-fuzz build-aarch64

@@ -18,12 +18,14 @@ include(cmake/isa.cmake)
 # large as everything else that computes.
 list(FILTER SOURCES EXCLUDE REGEX "_avx512[a-z0-9]*\\.c$|gemm_packed_avx2\\.c$|/peak_|kernels/limits\\.c$")
 
-find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
+# The header alone, so that another C library's compiler (musl-gcc) does not find the host's headers beside it.
+find_file(XXHASH_HEADER xxhash.h HINTS /usr/include REQUIRED NO_CMAKE_FIND_ROOT_PATH)
+configure_file(${XXHASH_HEADER} ${CMAKE_BINARY_DIR}/include/xxhash.h COPYONLY)
 add_compile_definitions(TERN_MINIMAL TERN_NO_AVX512)
 add_compile_options(-ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables)
 add_link_options(-Wl,--gc-sections -Wl,--as-needed -Wl,--no-undefined)
 add_library(tern_objects OBJECT ${SOURCES})
-target_include_directories(tern_objects PUBLIC src include src/lean/include)
+target_include_directories(tern_objects PUBLIC src include src/lean/include ${CMAKE_BINARY_DIR}/include)
 target_link_libraries(tern_objects PUBLIC Threads::Threads m)
 add_library(tern SHARED)
 target_link_libraries(tern PRIVATE tern_objects)

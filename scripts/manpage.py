@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""The OPTIONS section of man/tern.1 and the reference of parameters in docs/reference/cli.md, from what the program says itself.
+"""What the program says of itself, elsewhere: the OPTIONS section of man/tern.1 and the reference of parameters in docs/reference/cli.md, which
+are in the tree; a page a command (tern-run.1 and so on) and completions for shells, which the build writes.
 
     manpage.py TERN            rewrites them
+    manpage.py --out FOLDER TERN   writes man/tern-run.1 and so on and share/completions below FOLDER
     manpage.py --check TERN    exits 1, with the first difference, if they are not what `tern help` says (tests/cli/man.sh)
 """
 import os
 import re
 import subprocess
 import sys
+
+import completions
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PAGE = os.path.join(ROOT, "man", "tern.1")
@@ -81,12 +85,33 @@ def doc(tern, old):
     return old[:old.index(BEGIN)] + [re.sub(r"(?<=\w)\|(?=\w)", ", ", line) for line in out] + old[old.index(END):]
 
 
+def write_all(tern, folder):
+    """The files that the build makes."""
+
+    def says(*words):
+        return said(tern, *words)
+
+    files = completions.completions(says, parameters(tern)) | completions.pages(says, escaped, listed, lambda lines: any("--set " in line for line in lines))
+    for name, text in files.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+
+
 def main():
     check, tern = sys.argv[1:-1] == ["--check"], sys.argv[-1]
+    if sys.argv[1] == "--out":
+        write_all(tern, sys.argv[2])
+        return
+    written = {}
     for path, write in ((PAGE, page), (DOC, doc)):
         with open(path, encoding="utf-8") as f:
+            written[path] = write(tern, f.read().splitlines())
+
+    for path, new in written.items():
+        with open(path, encoding="utf-8") as f:
             old = f.read().splitlines()
-        new = write(tern, old)
         name = os.path.relpath(path, ROOT)
         if check:
             for i, (a, b) in enumerate(zip(old + [""] * len(new), new)):

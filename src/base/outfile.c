@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct tn_outfile {
@@ -147,6 +148,14 @@ tern_status tn_outfile_write(tn_outfile *o, const void *data, uint64_t n, tern_e
     return TERN_OK;
 }
 
+static int rename_new(const char *from, const char *to) {
+#ifdef RENAME_NOREPLACE
+    return renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+#else /* musl has neither the function nor the flag */
+    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 1);
+#endif
+}
+
 static tern_status give_name(tn_outfile *o, tern_error *err) {
     TN_FAIL_IF(fsync(o->fd), err, TERN_E_IO, "%s: cannot sync: %s", o->given, strerror(errno));
     if (!*o->tmp) {
@@ -160,8 +169,7 @@ static tern_status give_name(tn_outfile *o, tern_error *err) {
     for (int i = 0; i < 8; i++) { /* what stands there now may not be what stood there when it was opened */
         bool there;
         TN_TRY(check(o->path, o->given, o->kind, &there, err));
-        int rc = there ? rename(o->tmp, o->path)
-                       : renameat2(AT_FDCWD, o->tmp, AT_FDCWD, o->path, RENAME_NOREPLACE);
+        int rc = there ? rename(o->tmp, o->path) : rename_new(o->tmp, o->path);
         if (rc && !there && (errno == EINVAL || errno == ENOSYS)) rc = rename(o->tmp, o->path);
         if (!rc) {
             o->tmp[0] = 0;

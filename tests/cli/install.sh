@@ -58,5 +58,6 @@ cmake -S "$tmp/app" -B "$tmp/app/build" -DCMAKE_PREFIX_PATH="$tmp/usr" >"$tmp/cm
 cmake --build "$tmp/app/build" >"$tmp/cmake.log" || { cat "$tmp/cmake.log"; exit 1; }
 "$tmp/app/build/generate" "$tmp/m.gguf" "the inn" >"$tmp/out2"
 [ -s "$tmp/out2" ]
-for page in man/*.1; do [ -s "$tmp/usr/share/man/man1/$(basename "$page")" ]; done
+for page in man/tern.1 man/tern-run.1 man/tern-serve.1; do [ -s "$tmp/usr/share/man/man1/$(basename "$page")" ]; done
+for file in bash-completion/completions/tern zsh/vendor-completions/_tern fish/vendor_completions.d/tern.fish; do [ -s "$tmp/usr/share/$file" ]; done
 echo "install and example: fine"

@@ -43,6 +43,7 @@ class Engine:
 
     def __init__(self, path: Path, options: Mapping[str, Value], hooks: Hooks) -> None:
         self.pointer = C.c_void_p()
+        self.sessions: list[C.c_void_p] = []  # that are open
         self.hooks = hooks
         err = abi.tern_error()
         with Options(options) as o:
@@ -52,7 +53,14 @@ class Engine:
             raise hooks.raised
         check(status, err)
 
+    def close_session(self, pointer: C.c_void_p) -> None:
+        self.sessions[:] = [p for p in self.sessions if p is not pointer]
+        lib.tern_session_close(C.byref(pointer))
+
     def __del__(self) -> None:
+        # The collector ends what is in a cycle in any order: sessions may still be there.
+        for pointer in self.sessions:
+            lib.tern_session_close(C.byref(pointer))
         if self.pointer:
             lib.tern_engine_close(C.byref(self.pointer))
 

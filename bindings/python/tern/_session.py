@@ -36,17 +36,18 @@ class Token(NamedTuple):
 
 
 class Handle:
-    """A tern_session. It is closed with the last of those that hold it, views of its logits among them."""
+    """A tern_session. It is closed with the last of those that hold it, views of its logits among them, and before its engine."""
 
     def __init__(self, engine: Any, options: Any) -> None:
         self.engine = engine
         self.pointer = C.c_void_p()
         err = abi.tern_error()
         check(lib.tern_session_open(engine.pointer, C.byref(options), C.byref(self.pointer), C.byref(err)), err)
+        engine.sessions.append(self.pointer)
 
     def __del__(self) -> None:
         if self.pointer:
-            lib.tern_session_close(C.byref(self.pointer))
+            self.engine.close_session(self.pointer)
 
 
 def view_of(pointer: Any, n: int, kind: Any, keep: Any, writable: bool = False) -> Any:

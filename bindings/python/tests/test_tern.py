@@ -233,6 +233,20 @@ class Ends(Base):
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "True\n", ""))
 
 
+    def test_a_cycle_ends_its_sessions_before_their_engine(self):
+        code = f"""
+import gc, tern
+for _ in range(3):
+    model = tern.Model({MODEL!r}, temp=0, n_predict=2)
+    model.me, model.more = model, [model.session() for _ in range(3)]
+    "".join(model.chat("Hello"))
+    del model
+    gc.collect()
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={**os.environ, "MALLOC_PERTURB_": "165"})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
 class Opening(Base):
     def test_errors_are_the_librarys(self):
         for call, said in ((lambda: tern.Model("nowhere.gguf"), "nowhere.gguf: cannot open"), (lambda: tern.Model(MODEL, thread=1), "no parameter is called 'thread'"),

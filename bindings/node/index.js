@@ -1,0 +1,292 @@
+// tern: language models on your own machine. index.d.ts says what there is; docs/guide/node.md shows it.
+import { randomBytes } from "node:crypto";
+import { Handle, Struct, TernError, address, call, callback, constants, counted, later, lib, string, text, utf8, view } from "./library.js";
+
+export { TernError };
+export const version = () => lib.tern_version();
+
+const REASONS = ["length", "end", "stop", "closed", "context"];
+
+/** A tern_options: parameters by name; nPredict and n_predict are n-predict. */
+function optionsOf(values) {
+  const options = new Handle(lib.tern_options_free);
+  call(lib.tern_options_new, options.place);
+  try {
+    for (const [name, value] of Object.entries(values)) {
+      if (value === undefined) continue;
+      const dashed = name.replace(/_/g, "-").replace(/[A-Z]/g, (c) => "-" + c.toLowerCase());
+      call(lib.tern_options_set, options.pointer, dashed, typeof value === "boolean" ? (value ? "on" : "off") : String(value));
+    }
+  } catch (e) {
+    options.close();
+    throw e;
+  }
+  return options;
+}
+
+/** [tern_session_options, tern_generate_options] of options; without a seed every answer is another. */
+function answerOf(options, given) {
+  const session = new Struct("tern_session_options");
+  const generate = new Struct("tern_generate_options");
+  call(lib.tern_options_answer_sized, options.pointer, session.buffer, session.size, generate.buffer, generate.size);
+  if (given.seed === undefined) {
+    const { sampling } = generate.type.members;
+    randomBytes(8).copy(generate.buffer, sampling.offset + sampling.type.members.seed.offset);
+  }
+  return [session, generate];
+}
+
+const idsOf = (model, prompt) => (typeof prompt === "string" ? model.tokenize(prompt) : Int32Array.from(prompt));
+
+/** One text over a model. One call at a time; cancel() may come during one. */
+export class Session {
+  constructor(model, options) {
+    this.model = model;
+    this.given = options;
+    this.handle = new Handle(lib.tern_session_close);
+    this.busy = false;
+    this.asked = false;
+    const o = optionsOf(options);
+    try {
+      call(lib.tern_session_open, model.handle.pointer, answerOf(o, options)[0].buffer, this.handle.place);
+    } finally {
+      o.close();
+    }
+  }
+  /** A cancel that came too late for the call before is not for this one. */
+  async run(f, ...args) {
+    for (;;) {
+      try {
+        return await later(f, this.handle.pointer, ...args);
+      } catch (e) {
+        if (e.status !== constants.TERN_E_CANCELLED || this.asked) throw e;
+      }
+    }
+  }
+  async alone(work) {
+    if (this.busy) throw new Error("the session is at work: await what it does first");
+    this.busy = true;
+    this.asked = false;
+    try {
+      return await work();
+    } finally {
+      this.busy = false;
+    }
+  }
+  async prefill(prompt) {
+    const ids = idsOf(this.model, prompt);
+    await this.alone(() => this.run(lib.tern_session_prefill, ids, ids.length));
+  }
+  step(token) {
+    return this.alone(() => this.run(lib.tern_session_step, token));
+  }
+  /** The pieces of an answer behind the text, or behind a prompt. */
+  async *generate(prompt = null, { schema, grammar, stop = [], signal, onEnd, ...options } = {}) {
+    signal?.throwIfAborted();
+    const given = { ...this.given, ...options };
+    const o = optionsOf(given);
+    const pieces = [];
+    let wake = () => {}, stopped = false, ended = false, failure = null;
+    const onToken = callback("tern_generate_options_on_token", (_user, _token, piece, n) => {
+      if (n) pieces.push(utf8(piece, n));
+      wake();
+      return !stopped;
+    });
+    const abort = () => {
+      stopped = true;
+      this.cancel();
+    };
+    let work = Promise.resolve();
+    try {
+      const [, c] = answerOf(o, given);
+      c.set("on_token", onToken.pointer);
+      if (schema !== undefined) c.set("json_schema", typeof schema === "string" ? schema : JSON.stringify(schema));
+      if (grammar !== undefined) c.set("grammar", grammar);
+      const stops = Buffer.alloc(8 * (stop.length + 1));
+      const texts = stop.map((s) => text(s));
+      texts.forEach((t, i) => stops.writeBigUInt64LE(address(t), 8 * i));
+      if (stop.length) c.set("stop", stops);
+      const result = new Struct("tern_generate_result");
+      const ids = prompt === null ? null : idsOf(this.model, prompt);
+      signal?.addEventListener("abort", abort);
+      work = this.alone(async () => {
+        if (ids) await this.run(lib.tern_session_prefill, ids, ids.length);
+        if (!stopped) await this.run(lib.tern_session_generate, c.buffer, result.buffer);
+      })
+        .catch((e) => (failure = e))
+        .finally(() => {
+          ended = true;
+          wake();
+        });
+      while (!ended || pieces.length) {
+        if (pieces.length) yield pieces.shift();
+        else await new Promise((resolve) => (wake = resolve));
+      }
+      signal?.throwIfAborted();
+      if (failure) throw failure;
+      onEnd?.({ reason: REASONS[result.get("reason")], nTokens: result.get("n_tokens"), kept: texts.length });
+    } finally {
+      stopped = true;
+      if (!ended) this.cancel();
+      await work;
+      signal?.removeEventListener("abort", abort);
+      onToken.free();
+      o.close();
+    }
+  }
+  /** Ends what runs: its promise fails with a TernError whose name is AbortError. */
+  cancel() {
+    this.asked = true;
+    lib.tern_session_cancel(this.handle.pointer);
+  }
+  /** Logits behind the last token, where they lie: valid until the next call. */
+  get logits() {
+    return view(lib.tern_session_logits(this.handle.pointer), this.model.info.n_vocab, Float32Array);
+  }
+  get tokens() {
+    const there = view(lib.tern_session_tokens(this.handle.pointer), this.length, Int32Array);
+    return there ? Int32Array.from(there) : new Int32Array(0);
+  }
+  get length() {
+    return Number(lib.tern_session_length(this.handle.pointer));
+  }
+  truncate(n) {
+    return this.alone(() => this.run(lib.tern_session_truncate, n));
+  }
+  save(path) {
+    return this.alone(() => this.run(lib.tern_session_save, path));
+  }
+  load(path) {
+    return this.alone(() => this.run(lib.tern_session_load, path));
+  }
+  close() {
+    if (this.busy) throw new Error("the session is at work: await what it does first");
+    this.handle.close();
+  }
+}
+
+export class Model {
+  /** Opens a GGUF file, a Hugging Face folder or a package. */
+  static async open(path, options = {}) {
+    const model = new Model();
+    model.given = options;
+    model.handle = new Handle(lib.tern_engine_close);
+    model.idle = null;
+    const o = optionsOf(options);
+    try {
+      await later(lib.tern_engine_open, path, o.pointer, model.handle.place);
+    } finally {
+      o.close();
+    }
+    return model;
+  }
+  get info() {
+    const info = new Struct("tern_model_info");
+    lib.tern_engine_info_sized(this.handle.pointer, info.buffer, info.size);
+    const all = info.all();
+    return { ...all, arch: string(all.arch), name: string(all.name), scheme: string(all.scheme) };
+  }
+  tokenize(s, { special = true, parseSpecial = false } = {}) {
+    return counted(lib.tern_tokenize, this.handle.pointer, s, Buffer.byteLength(s), special, parseSpecial);
+  }
+  detokenize(ids, { special = false } = {}) {
+    const parts = [];
+    for (const id of ids) {
+      let buf = Buffer.alloc(256);
+      let n = Number(lib.tern_token_bytes(this.handle.pointer, id, special, buf, buf.length));
+      if (n > buf.length) {
+        buf = Buffer.alloc(n);
+        n = Number(lib.tern_token_bytes(this.handle.pointer, id, special, buf, n));
+      }
+      parts.push(buf.subarray(0, n));
+    }
+    return Buffer.concat(parts).toString("utf8");
+  }
+  chatTokens(messages, { tools, variables, chatTemplate } = {}) {
+    const c = new Struct("tern_chat_options");
+    lib.tern_chat_options_init(c.buffer, c.size);
+    c.set("messages", JSON.stringify(typeof messages === "string" ? [{ role: "user", content: messages }] : messages));
+    if (tools) c.set("tools", JSON.stringify(tools));
+    if (variables) c.set("variables", JSON.stringify(variables));
+    if (chatTemplate) c.set("chat_template", chatTemplate);
+    return counted(lib.tern_chat_tokens, this.handle.pointer, null, 0, c.buffer);
+  }
+  session(options = {}) {
+    return new Session(this, { ...this.given, ...options });
+  }
+  /** A session for one answer: the one of the answer before, where it is free, so that a conversation's beginning is known. */
+  async *stream(ids, options) {
+    const own = this.idle ?? this.session(options.ctxSize ? { ctxSize: options.ctxSize } : {});
+    this.idle = null;
+    try {
+      yield* own.generate(ids, options);
+    } finally {
+      if (this.idle || options.ctxSize || !this.handle.place.readBigUInt64LE()) own.close();
+      else this.idle = own;
+    }
+  }
+  chat(messages, { tools, variables, chatTemplate, ...options } = {}) {
+    return this.stream(this.chatTokens(messages, { tools, variables, chatTemplate }), options);
+  }
+  async complete(prompt, options = {}) {
+    const ids = typeof prompt === "string" ? this.tokenize(prompt) : this.chatTokens(prompt);
+    const schema = options.schema;
+    if (schema !== undefined) options = { nPredict: -1, ...options };
+    let said = "", end;
+    for await (const piece of this.stream(ids, { ...options, onEnd: (e) => (end = e) })) said += piece;
+    if (schema === undefined) return said;
+    if (end.reason === "length" || end.reason === "context")
+      throw new TernError(`the JSON was cut off after ${end.nTokens} tokens (${end.reason}): give it more nPredict or ctxSize`, constants.TERN_E_LIMIT);
+    return JSON.parse(said);
+  }
+  async embed(s, { mean = false } = {}) {
+    const ids = this.tokenize(s);
+    const out = new Float32Array(this.info.n_embd);
+    const session = this.session();
+    try {
+      await session.alone(() => session.run(lib.tern_session_embed, ids, ids.length, mean, out, out.length));
+    } finally {
+      session.close();
+    }
+    return out;
+  }
+  close() {
+    this.idle?.close();
+    this.idle = null;
+    this.handle.close();
+  }
+}
+
+/** Quantises a GGUF file or a Hugging Face folder into a package. progress(stage, fraction) ends it with false. */
+export async function pack(src, out, { scheme, bits = 0, calibration, threads = 0, progress } = {}) {
+  const c = new Struct("tern_pack_options");
+  const report = new Struct("tern_pack_report");
+  lib.tern_pack_options_init(c.buffer, c.size);
+  if (scheme) c.set("scheme", scheme);
+  if (calibration) c.set("calibration", calibration);
+  c.set("bits", bits);
+  c.set("n_threads", threads);
+  let hook = null, failure = null;
+  if (progress) {
+    const hooks = new Struct("tern_hooks");
+    lib.tern_hooks_init(hooks.buffer, hooks.size);
+    hook = callback("tern_hooks_progress", (_user, stage, fraction) => {
+      try {
+        return progress(string(stage), fraction) !== false;
+      } catch (e) {
+        failure = e;
+        return false;
+      }
+    });
+    hooks.set("progress", hook.pointer);
+    c.set("hooks", hooks);
+  }
+  try {
+    await later(lib.tern_pack_sized, src, out, c.buffer, report.buffer, report.size);
+  } catch (e) {
+    throw failure ?? e;
+  } finally {
+    hook?.free();
+  }
+  return report.all();
+}
