@@ -86,6 +86,18 @@ tern_status tn_session_embed(tern_session *s, const int32_t *ids, size_t n, bool
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */
 tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err);
+/* One session's part in a forward of several: the rows it wants, and how that went. */
+typedef struct tn_turn {
+    tern_session *s;
+    tn_tree tree; /* of one row: a token that becomes part of the text; of more: as tn_session_verify has it */
+    tern_status status;
+    tern_error err;
+} tn_turn;
+
+/* Evaluates the rows of up to TN_MAX_TEXTS different sessions of one engine together, TN_TREE_MAX rows in all: the weights
+ * are read once. Every session gets the bits that it would get alone. A cancel is left to who looks next. The caller
+ * has all these sessions. */
+void tn_sessions_forward(tn_turn *turns, int32_t n);
 /* Append a row of the tree just verified: the root first, then each time a child of the row before. */
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
 /* The row kept last: its logits become the session's. */
