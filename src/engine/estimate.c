@@ -51,7 +51,7 @@ static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t
     const char *mode = tn_options_attention(o);
     if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < TN_ATTN_FROM))
         return 0;
-    return (uint64_t)n_ctx * (uint64_t)(h->n_layers * h->n_kv_heads * h->d_head) * (sizeof(float) + 1);
+    return (uint64_t)n_ctx * (uint64_t)(tn_n_attending(h) * h->n_kv_heads * h->d_head) * (sizeof(float) + 1);
 }
 
 /* Whether a package opened with o could keep its weights packed. */
@@ -86,8 +86,7 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
-    int64_t slots = ((int64_t)e.n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    e.kv_bytes = (uint64_t)(2 * slots * h.n_layers * h.n_kv_heads * h.d_head) * sizeof(float);
+    e.kv_bytes = tn_state_bytes_of(&h, e.n_ctx);
     e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
                    process_bytes(&h) + (package ? sparse_bytes(&h, &o, e.n_ctx) : 0);
     TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,

@@ -125,6 +125,29 @@ static void memory_is_promised(void **state) {
     }
 }
 
+/* LFM2: two layers of six attend, the others remember the last inputs of a convolution. */
+static void layers_without_attention_keep_no_keys(void **state) {
+    (void)state;
+    char path[256], cmd[600];
+    tern_options *o;
+    tern_estimate m;
+    tern_model_info info;
+    tern_stats stats;
+    tern_error err = {0};
+    snprintf(path, sizeof path, TN_BINARY_DIR "/estimate-conv-%ld.gguf", (long)getpid());
+    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-lfm2 -o %s", path);
+    assert_int_equal(system(cmd), 0);
+    assert_int_equal(tern_options_new(&o, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "ctx-size", "1024", &err), TERN_OK);
+    if (tern_engine_estimate(path, o, &m, &err) != TERN_OK) fail_msg("%s", err.message);
+    opened(path, 1024, &info, &stats);
+    assert_int_equal(m.kv_bytes, stats.kv_bytes);
+    /* K and V of two KV heads of 16 values, and rings of 384 rows of 64 channels, in floats */
+    assert_int_equal(stats.kv_bytes, 4 * (2 * 2 * 1024 * 2 * 16 + 4 * 384 * 64));
+    tern_options_free(&o);
+    unlink(path);
+}
+
 static void fails_as_opening_would(void **state) {
     (void)state;
     tern_estimate m;
@@ -139,6 +162,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_it_will_be),
         cmocka_unit_test(memory_is_promised),
+        cmocka_unit_test(layers_without_attention_keep_no_keys),
         cmocka_unit_test(fails_as_opening_would),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
