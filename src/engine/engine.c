@@ -100,6 +100,7 @@ void tern_engine_close(tern_engine **pe) {
     tn_model_close(&e->model);
     tn_npu_model_close(&e->npu);
     tn_executor_close(&e->exec);
+    tn_timeline_close(&e->live);
     tn_free(&e->ctx, e->profile_path);
     tn_pool_close(&e->pool);
     if (e->fd >= 0) close(e->fd);

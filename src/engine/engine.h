@@ -35,10 +35,12 @@ struct tern_engine {
     tn_attn_options attention;
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
-    char *profile_path;          /* cache of the stage times, beside the package */
-    _Atomic(tn_gvocab *) gvocab; /* NULL until a grammar needs it */
-    int fd;                      /* of tern_engine_open_fd, or -1 */
-    int32_t n_ctx_fits;          /* longest context within max-memory; 0: no limit was given */
+    char *profile_path;             /* cache of the stage times, beside the package */
+    _Atomic(tn_gvocab *) gvocab;    /* NULL until a grammar needs it */
+    int fd;                         /* of tern_engine_open_fd, or -1 */
+    int32_t n_ctx_fits;             /* longest context within max-memory; 0: no limit was given */
+    tn_timeline *live;              /* made by the first tn_engine_watch, else NULL */
+    _Atomic(tn_timeline *) watched; /* live while somebody watches, else NULL */
 };
 
 struct tern_session {
@@ -102,8 +104,15 @@ void tn_sessions_forward(tn_turn *turns, int32_t n);
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
 /* The row kept last: its logits become the session's. */
 void tn_session_settle(tern_session *s, int32_t row);
-/* An event of the session's own thread on its timeline. name is a string constant. */
+/* Gives the timeline that notes what the session does: its own, else the engine's while somebody watches; NULL: none. */
+tn_timeline *tn_session_timeline(const tern_session *s);
+/* An event of the session's own thread on that timeline. name is a string constant. */
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
+/* From now on what sessions without a timeline of their own do is noted on a live one, until tn_engine_unwatch. *out is the
+ * engine's, for tn_timeline_take; its last track is the sessions' own thread. While it is watched one thread at a time runs
+ * the engine's sessions, and one watches. */
+tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err);
+void tn_engine_unwatch(tern_engine *e);
 /* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one
  * leaves it unmeasured. */
 void tn_profile_load(const tern_engine *e, tn_step_profile *p);

@@ -209,6 +209,7 @@ static bool walk(tn_decoder *g, const tn_tree *tree) {
         s->drafting.n_accepted++;
     }
     tn_session_settle(s, row);
+    if (s->drafting.on_step) s->drafting.on_step(s->drafting.on_step_user, tree, row);
     if (more && g->drafters & TN_DRAFT_EXTEND) {
         int64_t t0 = tn_now_ns();
         tn_draft_rejected(s->drafting.draft, tree, row, s->tree_logits);
@@ -235,7 +236,9 @@ static bool accept(tn_decoder *g, const tn_tree *tree, bool alone, int64_t t0, i
     d->n_steps_of[tree->n]++;
     d->n_rows += (uint64_t)tree->n;
     d->n_offered += (uint64_t)g->max_rows;
-    return tree->n > 1 ? walk(g, tree) : take(g, s->logits);
+    if (tree->n > 1) return walk(g, tree);
+    if (d->on_step) d->on_step(d->on_step_user, tree, 0);
+    return take(g, s->logits);
 }
 
 enum { PROFILED_TOKENS = 24 }; /* shorter answers do not pay for measured forwards */

@@ -1,6 +1,7 @@
 /* A session's timeline: prefill, step, score, cancel. */
 #include "engine/engine.h"
 
+#include "base/clock.h"
 #include "base/finite.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -150,10 +151,14 @@ static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, cons
                             tern_error *err) {
     bool rope_long = tn_session_rope_long(s);
     if (s->pipeline)
-        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel, s->timeline,
-                                   err);
+        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel,
+                                   tn_session_timeline(s), err);
     *r = float_rows(s, n, tree);
-    return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+    int64_t start_ns = tn_now_ns();
+    tern_status st =
+        tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+    tn_session_trace(s, "forward", start_ns, tn_now_ns());
+    return st;
 }
 
 /* Refuses logits that are no numbers, because tokens would be drawn from them all the same. The values of the
@@ -327,8 +332,10 @@ static tern_status forward_together(tn_turn *const *t, int32_t n, tn_rows *all, 
         memcpy(ids + n_ids, tree->token, (size_t)tree->n * sizeof *ids);
         n_ids += tree->n;
     }
-    if (lead->pipeline) return tn_pipeline_forward_texts(lead->pipeline, texts, n, lead->timeline, err);
+    if (lead->pipeline) return tn_pipeline_forward_texts(lead->pipeline, texts, n, tn_session_timeline(lead), err);
+    int64_t start_ns = tn_now_ns();
     tn_forward_texts(lead->e->model, lead->e->pool, rows, rope_long, n, &lead->acts, ids, all);
+    tn_session_trace(lead, "forward", start_ns, tn_now_ns());
     return TERN_OK;
 }
 
@@ -394,7 +401,8 @@ void tn_session_settle(tern_session *s, int32_t row) {
 }
 
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
-    if (!s->timeline) return;
+    tn_timeline *t = tn_session_timeline(s);
+    if (!t) return;
     tn_event e = {.start_ns = start_ns,
                   .end_ns = end_ns,
                   .name = name,
@@ -404,7 +412,7 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
                   .layer = -1,
                   .n_parts = 1,
                   .lane = TN_LANE_CPU};
-    tn_timeline_add(s->timeline, tn_timeline_n_workers(s->timeline), &e);
+    tn_timeline_add(t, tn_timeline_n_workers(t), &e);
 }
 
 void tn_session_truncate(tern_session *s, int32_t n) {

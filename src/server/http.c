@@ -310,7 +310,7 @@ static result metrics(tn_http *h, connection *c) {
                  (unsigned long long)n.n_done, (unsigned long long)n.n_failed,
                  (unsigned long long)n.n_cancelled, (unsigned long long)n.prompt_tokens,
                  (unsigned long long)n.cached_tokens, (unsigned long long)n.output_tokens, n.prefill_s,
-                 n.decode_s, n.waiting, n.running ? 1 : 0) < 0)
+                 n.decode_s, n.waiting, n.running) < 0)
         return MHD_NO;
     return send_text(c, 200, "text/plain; version=0.0.4", text);
 }
