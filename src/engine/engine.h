@@ -97,10 +97,6 @@ tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);
 /* The session becomes what src was after n tokens, where src's state can go back to that (tn_state_left). Both are of one
  * engine and of one kind of rope factors, and n fits. On failure it is empty. */
 tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err);
-/* What the model makes of a text, as a vector of length 1: the mean over its tokens, or the last of them. From an empty
- * session. out [n_embd]. */
-tern_status tn_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
-                             tern_error *err);
 /* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */

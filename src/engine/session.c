@@ -513,6 +513,7 @@ tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) {
 }
 
 const float *tern_session_logits(const tern_session *s) { return s && s->has_logits ? s->logits : NULL; }
+const int32_t *tern_session_tokens(const tern_session *s) { return s && s->n_tok ? s->tokens : NULL; }
 size_t tern_session_length(const tern_session *s) { return s ? (size_t)s->n_tok : 0; }
 int32_t tern_session_capacity(const tern_session *s) { return s ? s->n_ctx : 0; }
 void tern_session_cancel(tern_session *s) {

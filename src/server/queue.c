@@ -235,7 +235,8 @@ static void embed(tn_queue *q, seat *a) {
     }
     if (st == TERN_OK) {
         running_on(q, j, q->embedder);
-        st = tn_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector, &err);
+        st = tern_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector,
+                                (size_t)q->o.e->model->h.n_embd, &err);
     }
     finish(q, a, st, &err);
 }
