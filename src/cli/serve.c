@@ -42,7 +42,7 @@ int cmd_serve(int argc, char **argv) {
     const char *host = "127.0.0.1", *key_file = NULL, *draft = "auto", *name = NULL, *template = NULL,
                *on_full = "stop";
     char *source = NULL;
-    int32_t port = 8080, n_ctx = 0, n_sessions = 4, max_waiting = 32, cache_mib = 2048;
+    int32_t port = 8080, n_ctx = 0, n_sessions = 8, max_waiting = 32, cache_mib = 2048;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         PACK_ARG(ma),
@@ -55,7 +55,7 @@ int cmd_serve(int argc, char **argv) {
         {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
          "context of a conversation in tokens (default: the smaller of 4096 and the model's)"},
         {"sessions", 0, "N", ARG_INT, &n_sessions, 1, 256,
-         "conversations kept in memory for their next turn (default 4)"},
+         "conversations kept in memory for their next turn, of which 8 are answered together (default 8)"},
         {"queue", 0, "N", ARG_INT, &max_waiting, 1, 1000, "requests that may wait (default 32)"},
         {"cache-size", 0, "MIB", ARG_INT, &cache_mib, 0, 1 << 20,
          "conversations kept on disk for their next turn, also after a restart; 0 = none (default 2048)"},

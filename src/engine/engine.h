@@ -80,10 +80,23 @@ typedef struct tn_scorer {
  * one. scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
-/* What the model makes of a text, as a vector of length 1: the mean over its tokens, or the last of them. From an empty
- * session. out [n_embd]. */
-tern_status tn_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
+/* A prompt read chunk by chunk, so that others have their turn in between. The bits are those of tern_session_prefill. */
+typedef struct tn_prefill {
+    tern_session *s;
+    const int32_t *tokens; /* borrowed: those that the session did not know */
+    size_t n, done;
+    bool calibrates;
+} tn_prefill;
+
+/* Keeps what the session knows of the prompt, and plans the rest; n == 0: all is known. */
+tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
                              tern_error *err);
+/* One chunk more; at the end the session has the last token's logits. Where it fails or is cancelled, what is done stays
+ * the session's. Nothing else may change the session in between. */
+tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);
+/* The session becomes what src was after n tokens, where src's state can go back to that (tn_state_left). Both are of one
+ * engine and of one kind of rope factors, and n fits. On failure it is empty. */
+tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err);
 /* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */

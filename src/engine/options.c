@@ -80,6 +80,23 @@ tern_status tern_options_get(const tern_options *o, const char *name, char *buf,
     return TERN_OK;
 }
 
+tern_status tern_options_answer_sized(const tern_options *o, tern_session_options *session,
+                                      size_t session_bytes, tern_generate_options *generate,
+                                      size_t generate_bytes, tern_error *err) {
+    TN_FAIL_IF(!o, err, TERN_E_INVALID, "no options given");
+    tern_session_options so = o->session;
+    tern_generate_options g = o->generate;
+    so.size_bytes = session_bytes;
+    g.size_bytes = generate_bytes;
+    TN_FAIL_IF(session && tn_sized_out(session, session_bytes, &so, sizeof so,
+                                       TN_SIZE_UP_TO(tern_session_options, n_ctx)) != TERN_OK,
+               err, TERN_E_INVALID, "tern_session_options of %zu bytes are none", session_bytes);
+    TN_FAIL_IF(generate && tn_sized_out(generate, generate_bytes, &g, sizeof g,
+                                        TN_SIZE_UP_TO(tern_generate_options, user)) != TERN_OK,
+               err, TERN_E_INVALID, "tern_generate_options of %zu bytes are none", generate_bytes);
+    return TERN_OK;
+}
+
 tern_status tern_options_set_hooks(tern_options *o, const tern_hooks *hooks, tern_error *err) {
     TN_FAIL_IF(!o, err, TERN_E_INVALID, "no options given");
     tern_hooks h;

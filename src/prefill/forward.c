@@ -225,6 +225,8 @@ static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
 
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
     p->plan_wave = -1;
+    p->said_from = pos0;
+    p->said_end = pos0 + n_tok;
     if (!p->switcher || n_tok <= TN_DECODE_M) return TERN_OK;
     const tn_switch_plan *plan;
     tn_switcher_lock(p->switcher);
@@ -308,10 +310,22 @@ static tern_status texts_locked(tn_pipeline *p, const tn_pipeline_text *texts, i
     return forward_small(p, n, cancel, timeline, err);
 }
 
+/* Tells whether rows that are few are the end of a wave with more, which takes the form of chunks. */
+static bool ends_wave(const tn_pipeline *p, int32_t pos0, int32_t n) {
+    if (pos0 < p->said_from || pos0 + n > p->said_end) return false;
+    int32_t begin = p->said_from, rows = tn_pipeline_wave_rows(p, begin);
+    while (begin + rows <= pos0) {
+        begin += rows;
+        rows = tn_pipeline_wave_rows(p, begin);
+    }
+    if (p->said_end - begin < rows) rows = p->said_end - begin;
+    return rows > TN_DECODE_M;
+}
+
 static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
                                   const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
                                   tn_timeline *timeline, tern_error *err) {
-    if (n <= TN_DECODE_M) {
+    if (n <= TN_DECODE_M && (tree || !ends_wave(p, pos0, n))) {
         const tn_pipeline_text one = {p, ids, n, pos0, tree, rope_long};
         return texts_locked(p, &one, 1, cancel, timeline, err);
     }
@@ -376,6 +390,8 @@ tern_status tn_pipeline_forward_texts(tn_pipeline *p, const tn_pipeline_text *te
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) {
     return p->n_chunks_open * p->n_rows - skipped_rows(pos0);
 }
+
+int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0) { return p->n_rows - skipped_rows(pos0); }
 
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
     if (i + p->n_skipped >= p->n_rows) i += p->n_skipped;

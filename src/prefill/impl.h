@@ -91,8 +91,9 @@ struct tn_pipeline {
     chunk chunks[TN_WAVE_CHUNKS];
     text texts[TN_MAX_TEXTS]; /* of the forward of few rows that runs */
     int32_t n_texts;
-    int32_t n_chunks_open; /* buffers exist for so many */
-    int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
+    int32_t n_chunks_open;       /* buffers exist for so many */
+    int32_t said_from, said_end; /* positions announced last */
+    int32_t n_skipped;           /* rows by which the first chunk of this forward is shorter */
     void *arenas[TN_WAVE_CHUNKS];
     tn_sparse_attn *sparse; /* NULL: full attention always */
     bool sparse_prompt;     /* chunks of the prompt, not only decoding */

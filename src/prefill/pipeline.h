@@ -59,7 +59,8 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
 void tn_pipeline_close(tn_pipeline **p);
 
 /* Announces that n_tok tokens from position pos0 on follow in one or more forwards, then decoding. So it
- * plans now when the layers' graphs are switched. It does nothing where every form is loaded. */
+ * plans now when the layers' graphs are switched, where not every form is loaded. The forwards may take a wave each, or a
+ * chunk each: the form of few rows is for waves of few rows, so the bits are the same. */
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err);
 
 /* Tells that the cache holds another text now, because a state was loaded. */
@@ -91,6 +92,8 @@ int32_t tn_pipeline_room(const tn_pipeline *p); /* tokens of its cache */
 
 /* Returns how many rows a wave takes at most when it begins at position pos0. */
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0);
+/* The same of a chunk. */
+int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0);
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
 
 /* Computes logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */

@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "server/answering.h"
 #include "server/slots.h"
+#include "server/watch.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -37,6 +38,7 @@ struct tn_queue {
     seat seats[TN_MAX_TEXTS];
     int32_t n_seats;
     uint64_t turn;
+    int n_apart;           /* chunks since the last step */
     double decode_until_s; /* since the last chunk others have that long for their steps */
     tern_session *embedder;
 };
@@ -114,6 +116,7 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
     tn_job *j = a->j;
     tern_error why = *err;
     running_on(q, j, NULL);
+    tn_watch_end(j->r.watch);
     if (a->slot) tn_slots_give_back(&q->slots, a->slot);
     pthread_mutex_lock(&q->mu);
     bool closing = q->closing;
@@ -161,6 +164,13 @@ static int32_t decode_step(tn_queue *q) {
         if (q->seats[i].d) d[n++] = q->seats[i].d;
     }
     if (n) tn_decoders_step(d, n);
+    pthread_mutex_lock(&q->mu);
+    tn_queue_counts *c = &q->counts;
+    c->n_steps += n > 0;
+    if (n > c->most_together) c->most_together = n;
+    if (n && q->n_apart > c->most_chunks_apart) c->most_chunks_apart = q->n_apart;
+    q->n_apart = 0;
+    pthread_mutex_unlock(&q->mu);
     for (int32_t i = 0; i < q->n_seats; i++) {
         seat *a = &q->seats[i];
         if (a->d && !tn_decoder_more(a->d)) finish_decoded(q, a);
@@ -193,17 +203,22 @@ static tern_status begin_prompt(tn_queue *q, seat *a, tern_error *err) {
     tn_session_truncate(s, (int32_t)same);
     j->n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
     tn_answering_options(j, &a->o);
+    tn_watch_begin(j->r.watch, s, j->n_ids, j->n_cached);
     return tn_prefill_begin(s, j->ids, j->n_ids, &a->prompt, err);
 }
 
 static void read_chunk(tn_queue *q, seat *a) {
+    tn_job *j = a->j;
     tern_error err = {0};
     tern_status st = TERN_OK;
     double t0 = tn_now_s();
     if (!a->slot) st = begin_prompt(q, a, &err);
     if (st == TERN_OK) st = tn_prefill_chunk(&a->prompt, &err);
     a->prefill_s += tn_now_s() - t0;
-    if (st == TERN_OK && a->prompt.done == a->prompt.n) st = tn_decoder_open(a->slot->s, &a->o, &a->d, &err);
+    if (st == TERN_OK && a->prompt.done == a->prompt.n) {
+        tn_watch_read(j->r.watch);
+        st = tn_decoder_open(a->slot->s, &a->o, &a->d, &err);
+    }
     if (st != TERN_OK) finish(q, a, st, &err);
     else if (a->d && !tn_decoder_more(a->d)) finish_decoded(q, a);
 }
@@ -220,7 +235,8 @@ static void embed(tn_queue *q, seat *a) {
     }
     if (st == TERN_OK) {
         running_on(q, j, q->embedder);
-        st = tn_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector, &err);
+        st = tern_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector,
+                                (size_t)q->o.e->model->h.n_embd, &err);
     }
     finish(q, a, st, &err);
 }
@@ -228,8 +244,10 @@ static void embed(tn_queue *q, seat *a) {
 /* A chunk of the prompt that had none for longest. Returns false when there is none to read. */
 static bool prompt_turn(tn_queue *q) {
     seat *next = NULL;
+    bool waits = false; /* an answer */
     for (int32_t i = 0; i < q->n_seats; i++) {
         seat *a = &q->seats[i];
+        waits = waits || a->d;
         if (!a->j || a->d || (!a->slot && !a->j->vector && better_wait(q, a))) continue;
         if (!next || a->turn < next->turn) next = a;
     }
@@ -237,6 +255,10 @@ static bool prompt_turn(tn_queue *q) {
     next->turn = ++q->turn;
     if (next->j->vector) embed(q, next);
     else read_chunk(q, next);
+    pthread_mutex_lock(&q->mu);
+    q->counts.n_chunks++;
+    pthread_mutex_unlock(&q->mu);
+    if (waits) q->n_apart++;
     return true;
 }
 

@@ -73,7 +73,9 @@ typedef struct tn_queue_options {
 typedef struct tn_queue_counts {
     uint64_t n_done, n_failed, n_cancelled, prompt_tokens, cached_tokens, output_tokens;
     double prefill_s, decode_s;
+    uint64_t n_chunks, n_steps; /* of prompts; of answers, all together */
     int waiting, running;
+    int most_together, most_chunks_apart; /* answers in one step; chunks between two steps of an answer */
 } tn_queue_counts;
 
 tern_status tn_queue_open(const tn_queue_options *o, tn_queue **out, tern_error *err);
