@@ -113,7 +113,8 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
 /* One session's part in a forward of several: the rows it wants, and how that went. */
 typedef struct tn_turn {
     tern_session *s;
-    tn_tree tree; /* of one row: a token that becomes part of the text; of more: as tn_session_verify has it */
+    tn_tree
+        tree; /* of one row: a token that becomes part of the text; of more: as tn_session_verify has it */
     tern_status status;
     tern_error err;
 } tn_turn;
