@@ -403,7 +403,7 @@ void tn_sessions_forward(tn_turn *turns, int32_t n) {
     assert(n > 0 && n <= TN_MAX_TEXTS);
     int32_t n_rows = 0, k = n > 1 ? line_up(turns, n, t, &n_rows) : 0;
     assert(n_rows <= TN_TREE_MAX);
-    if (k < 2 || n_rows > max_rows(t[0]->s) ||
+    if (k < 2 || n_rows > max_rows(t[0]->s) || !tn_state_by_slots(&t[0]->s->state) ||
         (t[0]->s->pipeline && !tn_pipeline_can_share(t[0]->s->pipeline))) {
         for (int32_t i = 0; i < n; i++) {
             tn_turn *x = &turns[i];

@@ -47,6 +47,13 @@ void tn_state_close(tn_state *s) {
     *s = (tn_state){0};
 }
 
+bool tn_state_by_slots(const tn_state *s) {
+    bool all = true;
+    for (int32_t i = 0; i < s->n_parts; i++)
+        all = all && (s->parts[i].ops == &tn_kv_state || s->parts[i].ops == &tn_conv_state);
+    return all;
+}
+
 uint64_t tn_state_bytes(const tn_state *s) {
     uint64_t n = 0;
     for (int32_t i = 0; i < s->n_parts; i++) n += s->parts[i].ops->bytes(s->parts[i].self);
@@ -115,6 +122,14 @@ static void drop_nearest(tn_state *s) {
     memmove(s->marks + best, s->marks + best + 1, (size_t)(s->n_marks - best) * sizeof *s->marks);
 }
 
+/* Large snapshots are few. */
+static int32_t most_marks(size_t snapshot_bytes) {
+    size_t fit = TN_STATE_MARK_BYTES / (snapshot_bytes + 1);
+    return fit < TN_STATE_LEAST_MARKS ? TN_STATE_LEAST_MARKS
+           : fit < TN_STATE_MARKS     ? (int32_t)fit
+                                      : TN_STATE_MARKS;
+}
+
 tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
     if (tn_state_truncates(s) || (s->n_marks && s->marks[s->n_marks - 1].n_tok == s->n_tok)) return TERN_OK;
     size_t n = 0;
@@ -127,7 +142,7 @@ tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
         if (!is_free(p)) p->ops->snapshot(p->self, at);
         at += snapshot_bytes(p);
     }
-    if (s->n_marks == TN_STATE_MARKS) drop_nearest(s);
+    if (s->n_marks == most_marks(n)) drop_nearest(s);
     s->marks[s->n_marks++] = (tn_state_mark){.n_tok = s->n_tok, .data = data};
     return TERN_OK;
 }

@@ -47,7 +47,7 @@ typedef struct tn_state_mark {
 extern const tn_state_ops tn_kv_state;   /* self: a tn_kv (kv.c) */
 extern const tn_state_ops tn_conv_state; /* self: a tn_conv (conv.c) */
 
-enum { TN_STATE_MARKS = 64 };
+enum { TN_STATE_MARKS = 64, TN_STATE_LEAST_MARKS = 8, TN_STATE_MARK_BYTES = 128 << 20 };
 
 typedef struct tn_state {
     tn_ctx *ctx;
@@ -82,6 +82,8 @@ bool tn_state_reaches(const tn_state *s, int32_t n_tok);
 /* Forget positions from n_tok on, and maybe some before: returns how many are left, at most n_tok. The caller
  * evaluates the rest again. */
 int32_t tn_state_truncate(tn_state *s, int32_t n_tok);
+/* Do all kinds take a row by its slot? Then rows of several texts can be evaluated together (tn_forward_texts). */
+bool tn_state_by_slots(const tn_state *s);
 /* What truncate would leave. */
 int32_t tn_state_left(const tn_state *s, int32_t n_tok);
 /* dst becomes what s was, or would be, after n_tok positions, marks too: n_tok is what tn_state_left says. Both are of one
