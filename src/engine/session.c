@@ -30,8 +30,10 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
-    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
-                            &e->attention, &s->profile, &s->pipeline, err);
+    TN_TRY(tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
+                            &e->attention, &s->profile, &s->pipeline, err));
+    tn_pipeline_remembers(s->pipeline, tn_state_conv(&s->state), tn_state_delta(&s->state));
+    return TERN_OK;
 }
 
 tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out,
@@ -144,7 +146,8 @@ static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
     return (tn_rows){.h = &s->e->model->h,
                      .kern = &s->e->kern,
                      .kv = &s->state.kv,
-                     .conv = s->e->model->h.conv_len ? &s->state.conv : NULL,
+                     .conv = tn_state_conv(&s->state),
+                     .delta = tn_state_delta(&s->state),
                      .n_rows = n,
                      .pos = s->pos,
                      .slot = s->slot,
@@ -403,7 +406,7 @@ void tn_sessions_forward(tn_turn *turns, int32_t n) {
     assert(n > 0 && n <= TN_MAX_TEXTS);
     int32_t n_rows = 0, k = n > 1 ? line_up(turns, n, t, &n_rows) : 0;
     assert(n_rows <= TN_TREE_MAX);
-    if (k < 2 || n_rows > max_rows(t[0]->s) || !tn_state_by_slots(&t[0]->s->state) ||
+    if (k < 2 || n_rows > max_rows(t[0]->s) ||
         (t[0]->s->pipeline && !tn_pipeline_can_share(t[0]->s->pipeline))) {
         for (int32_t i = 0; i < n; i++) {
             tn_turn *x = &turns[i];

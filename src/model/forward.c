@@ -23,7 +23,7 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         widest = k > widest ? k : widest;
     }
     size_t n_expert_rows = m->h.n_experts ? rows : 0;
-    if (m->h.n_experts && (size_t)m->h.n_ff > widest) widest = (size_t)m->h.n_ff;
+    if (m->h.n_experts && (size_t)m->h.n_ff_exp > widest) widest = (size_t)m->h.n_ff_exp;
     size_t n_acts = m->scheme == TN_FLOAT_BLOCKS ? tn_blocks_acts(widest, rows) : 0;
     float *flags, *blocks, *expert_rows;
     struct {
@@ -152,6 +152,13 @@ static void run_attend(run *x) {
     else tn_pool_for(x->pool, x->op->attend.n_heads * n_spans(x), attend_item, x);
 }
 
+static void delta_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *x = arg;
+    int32_t n = tn_delta_items(x->op);
+    tn_delta_run(x->op, x->texts ? &x->texts[i_item / n] : &x->f, i_item % n);
+}
+
 /* ---- linears ------------------------------------------------------------------------------------- */
 
 typedef struct side_job {
@@ -213,9 +220,9 @@ static void run_op(run *x) {
     else if (x->op->kind == TN_OP_ATTEND) run_attend(x);
     else if (x->op->kind == TN_OP_EXPERTS)
         tn_experts_run(x->op, &x->f, x->pool, x->a->blocks, x->a->expert_rows, x->a->expert_weights);
+    else if (x->op->kind == TN_OP_DELTA)
+        tn_pool_for(x->pool, tn_delta_items(x->op) * (x->texts ? x->n_texts : 1), delta_item, x);
     else run_rows(x);
-    for (int32_t i = 0; x->op->kind == TN_OP_CONV && i < (x->texts ? x->n_texts : 1); i++)
-        tn_conv_remember(x->op, x->texts ? &x->texts[i] : &x->f);
     const tn_forward_hooks *hooks = x->hooks;
     if (!hooks) return;
     if (x->op->kind == TN_OP_ROPE && hooks->qk)

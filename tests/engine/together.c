@@ -190,10 +190,11 @@ static void from_files(void **state) {
         const char *name;
         tn_dtype dtype;
     } models[] = {{"tiny-lfm2", TN_F16},
+                  {"tiny-qwen35", TN_F16},
                   {"tiny-gemma3", TN_Q8_0},
                   {"tiny-gpt-oss", TN_F16},
                   {"tiny-qwen3moe", TN_Q4_0}};
-    int n = getenv("TERN_TEST_QUICK") ? 2 : 4;
+    int n = getenv("TERN_TEST_QUICK") ? 3 : 5;
     for (int i = 0; i < n; i++) {
         tern_options o;
         tern_error err = {0};
