@@ -216,7 +216,7 @@ static void replay(mode *m, tern_session *shape, const tern_generate_options *o)
         double t0 = tn_now_s();
         if (drafters) {
             must(tn_draft_push(d->draft, token, &err), &err);
-            tn_draft_plan(d->draft, drafters, max_tokens - n < TN_TREE_MAX ? max_tokens - n : TN_TREE_MAX,
+            tn_draft_plan(d->draft, drafters, max_tokens - n < TN_TREE_MAX ? max_tokens - n : TN_TREE_MAX, 0,
                           false, &tree);
         }
         double t1 = tn_now_s();

@@ -7,11 +7,13 @@
 #include "server/reader.h"
 #include "server/sandbox.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Waits for a signal to end. SIGINT and SIGTERM are blocked in every thread. */
 static void wait_for_end(const sigset_t *ends) {
@@ -37,13 +39,24 @@ static char *read_keys(const char *path) {
     return keys;
 }
 
+/* The socket that systemd passed (sd_listen_fds(3)): *fd, or -1. Returns false with a message printed. */
+static bool passed_socket(int *fd) {
+    const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+    *fd = -1;
+    if (!pid || !n || strtol(pid, NULL, 10) != (long)getpid()) return true;
+    unsetenv("LISTEN_PID");
+    if (strcmp(n, "1")) return failed_text("%s sockets were passed: want one", n), false;
+    *fd = 3;
+    return !fcntl(3, F_SETFD, FD_CLOEXEC) || (failed_text("the socket that was passed is not open"), false);
+}
+
 int cmd_serve(int argc, char **argv) {
     model_args ma;
     model_args_defaults(&ma, TN_IN_SERVE);
     const char *host = "127.0.0.1", *key_file = NULL, *draft = "auto", *name = NULL, *template = NULL,
                *on_full = "stop";
     char *source = NULL;
-    int32_t port = 8080, n_ctx = 0, n_sessions = 4, max_waiting = 32, cache_mib = 2048;
+    int32_t port = 8080, n_ctx = 0, n_sessions = 8, max_waiting = 32, cache_mib = 2048;
     const arg_spec specs[] = {
         MODEL_ARGS(ma),
         PACK_ARG(ma),
@@ -56,7 +69,7 @@ int cmd_serve(int argc, char **argv) {
         {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
          "context of a conversation in tokens (default: the smaller of 4096 and the model's)"},
         {"sessions", 0, "N", ARG_INT, &n_sessions, 1, 256,
-         "conversations kept in memory for their next turn (default 4)"},
+         "conversations kept in memory for their next turn, of which 8 are answered together (default 8)"},
         {"queue", 0, "N", ARG_INT, &max_waiting, 1, 1000, "requests that may wait (default 32)"},
         {"cache-size", 0, "MIB", ARG_INT, &cache_mib, 0, 1 << 20,
          "conversations kept on disk for their next turn, also after a restart; 0 = none (default 2048)"},
@@ -76,6 +89,8 @@ int cmd_serve(int argc, char **argv) {
     if (!shift && strcmp(on_full, "stop"))
         return usage_error(&cmd, "--on-full %s: want shift or stop", on_full);
     char *keys = NULL;
+    int listen_fd;
+    if (!passed_socket(&listen_fd)) return EXIT_FAILED;
     if (!prompt_template(template, &source)) return EXIT_FAILED;
     if (key_file && !(keys = read_keys(key_file))) {
         free(source);
@@ -117,8 +132,10 @@ int cmd_serve(int argc, char **argv) {
     rc = EXIT_FAILED;
     if (tn_queue_open(&qo, &q, &err) != TERN_OK) {
         failed(&err);
-    } else if (tn_http_open(&(tn_http_options){.q = q, .host = host, .port = port, .keys = keys}, &h, &err) !=
-               TERN_OK) {
+    } else if (tn_http_open(
+                   &(tn_http_options){
+                       .q = q, .host = host, .port = port, .listen_fd = listen_fd, .keys = keys},
+                   &h, &err) != TERN_OK) {
         failed(&err);
     } else {
         if (tn_sandbox_enter(&err) != TERN_OK) fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);
@@ -127,7 +144,8 @@ int cmd_serve(int argc, char **argv) {
                 stderr,
                 "tern keeps conversations in %s (--cache-size 0: nowhere; tern forget --all erases them)\n",
                 tn_queue_cache_folder(q));
-        fprintf(stderr, "tern serves %s on http://%s:%d\n", qo.model, host, tn_http_port(h));
+        fprintf(stderr, "tern serves %s on http://%s:%d\n", qo.model, listen_fd < 0 ? host : "127.0.0.1",
+                tn_http_port(h));
         wait_for_end(&ends);
         rc = EXIT_OK;
     }

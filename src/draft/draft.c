@@ -200,7 +200,8 @@ void tn_draft_set_outside(tn_draft *d, tn_draft_outside propose, void *user) {
     d->outside_user = user;
 }
 
-void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager, tn_tree *out) {
+void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_beside, bool eager,
+                   tn_tree *out) {
     tn_text *t = &d->text;
     tn_proposals *p = &d->props;
     assert(t->n > 0);
@@ -212,7 +213,7 @@ void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager,
     if (drafters & TN_DRAFT_MODEL && d->outside) d->outside(d->outside_user, p, t->ids, t->n);
     if (drafters & TN_DRAFT_CALIBRATED) tn_propose_calibrated(t, d->succ, d->n_succ, &d->recalls, p);
     tn_segments_age(&d->segments);
-    tn_prop_choose(p, max_rows, eager, out);
+    tn_prop_choose(p, max_rows, n_beside, eager, out);
 }
 
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns) { tn_prop_timed(&d->props, n_rows, ns); }

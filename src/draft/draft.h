@@ -70,8 +70,9 @@ int tn_draft_outside_class(float confidence); /* in [0,1]: the class of such a p
 void tn_draft_set_outside(tn_draft *d, tn_draft_outside propose, void *user);
 
 /* Plans the tree to verify, rooted at the last token of the text. out->n == 1 means that nothing is worth
- * drafting. */
-void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, bool eager, tn_tree *out);
+ * drafting. The same forward has n_beside rows of other texts: then a row more must pay for less. */
+void tn_draft_plan(tn_draft *d, uint32_t drafters, int32_t max_rows, int32_t n_beside, bool eager,
+                   tn_tree *out);
 /* Reports that a forward of n rows took so long. */
 void tn_draft_timed(tn_draft *d, int32_t n_rows, int64_t ns);
 /* Gives times known beforehand, relative to a forward of one row: those of n classes. With fixed they stand

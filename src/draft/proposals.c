@@ -176,11 +176,11 @@ static bool needs_measure(const tn_proposals *p) {
     return true;
 }
 
-void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out) {
+void tn_prop_choose(tn_proposals *p, int32_t max_rows, int32_t n_beside, bool eager, tn_tree *out) {
     int32_t order[TN_PROP_MAX], row_of[TN_PROP_MAX], n = 0;
     *out = (tn_tree){0};
     tn_tree_add(out, -1, p->node[0].token);
-    if (max_rows > TN_TREE_MAX) max_rows = TN_TREE_MAX;
+    if (max_rows > TN_TREE_MAX - n_beside) max_rows = TN_TREE_MAX - n_beside;
     if (max_rows <= 1 || p->n == 1 || (!eager && needs_measure(p))) return;
     settle(p);
     /* the likeliest max_rows - 1 nodes by insertion: a parent is never less likely than its child and comes
@@ -196,13 +196,14 @@ void tn_prop_choose(tn_proposals *p, int32_t max_rows, bool eager, tn_tree *out)
     }
     int32_t best = n;
     if (!eager) {
-        float cost[TN_TREE_MAX + 1], sum = 1, best_gain = MARGIN,
+        float cost[TN_TREE_MAX + 1], sum = 1 + (float)n_beside, best_gain,
                                      trust = p->sum_promised > 0 ? p->sum_kept / p->sum_promised : 1;
         fill_costs(p, cost);
         best = 0;
+        best_gain = MARGIN * sum / cost[n_beside + 1]; /* every row beside gives a token */
         for (int32_t i = 0; i < n; i++) {
             sum += trust * p->node[order[i]].p;
-            float gain = sum / cost[i + 2];
+            float gain = sum / cost[n_beside + i + 2];
             if (gain > best_gain) {
                 best_gain = gain;
                 best = i + 1;

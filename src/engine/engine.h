@@ -89,10 +89,40 @@ tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *
  * one. scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
+/* A prompt read chunk by chunk, so that others have their turn in between. The bits are those of tern_session_prefill. */
+typedef struct tn_prefill {
+    tern_session *s;
+    const int32_t *tokens; /* borrowed: those that the session did not know */
+    size_t n, done;
+    bool calibrates;
+} tn_prefill;
+
+/* Keeps what the session knows of the prompt, and plans the rest; n == 0: all is known. */
+tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
+                             tern_error *err);
+/* One chunk more; at the end the session has the last token's logits. Where it fails or is cancelled, what is done stays
+ * the session's. Nothing else may change the session in between. */
+tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);
+/* The session becomes what src was after n tokens, where src's state can go back to that (tn_state_left). Both are of one
+ * engine and of one kind of rope factors, and n fits. On failure it is empty. */
+tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err);
 /* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */
 tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err);
+/* One session's part in a forward of several: the rows it wants, and how that went. */
+typedef struct tn_turn {
+    tern_session *s;
+    tn_tree
+        tree; /* of one row: a token that becomes part of the text; of more: as tn_session_verify has it */
+    tern_status status;
+    tern_error err;
+} tn_turn;
+
+/* Evaluates the rows of up to TN_MAX_TEXTS different sessions of one engine together, TN_TREE_MAX rows in all: the weights
+ * are read once. Every session gets the bits that it would get alone. A cancel is left to who looks next. The caller
+ * has all these sessions. */
+void tn_sessions_forward(tn_turn *turns, int32_t n);
 /* Append a row of the tree just verified: the root first, then each time a child of the row before. */
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
 /* The row kept last: its logits become the session's. */

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "package/loader.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -230,51 +231,94 @@ static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows,
     return TERN_OK;
 }
 
-tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
-                              tern_error *err) {
+/* The rows just evaluated become part of the text. */
+static void keep_rows(tern_session *s, const int32_t *tokens, int32_t n) {
+    memcpy(s->tokens + s->n_tok, tokens, (size_t)n * sizeof *tokens);
+    tn_state_append(&s->state, n);
+    s->n_tok += n;
+}
+
+enum { MARK_EVERY = 256, MARKED_ROWS = 64 }; /* tokens */
+
+/* Places to go back to, for states that need them: chunks of prompts, a prompt's end, and now and then in an answer. */
+static tern_status mark(tern_session *s, bool here, tern_error *err) {
+    return here || tn_state_unmarked(&s->state) >= MARK_EVERY ? tn_state_snapshot(&s->state, err) : TERN_OK;
+}
+
+/* Announces n tokens that follow in one or more pieces. */
+static tern_status begin_pieces(tern_session *s, const int32_t *tokens, size_t n, tn_prefill *out,
+                                tern_error *err) {
+    *out = (tn_prefill){.s = s, .tokens = tokens, .n = n};
     TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT,
                "%zu tokens after %d do not fit a context of %d; open the session with a larger one", n,
                s->n_tok, s->n_ctx);
     TN_TRY(check_ids(s, tokens, n, err));
     if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
-    bool calibrates = tn_drafting_calibrates(s, n);
-    if (calibrates) TN_TRY(tn_drafting_before(s, tokens, n, err));
-    bool shown = n > (size_t)max_rows(s);
-    for (size_t done = 0; done < n;) {
-        int32_t rows = n - done < (size_t)max_rows(s) ? (int32_t)(n - done) : max_rows(s);
-        tn_rows r;
-        s->has_logits = false;
-        tern_status st = evaluate(s, tokens + done, rows, NULL, &r, err);
-        if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
-        if (st == TERN_OK && scorer && scorer->first < done + (size_t)rows)
-            st = score_rows(s, &r, rows, done, scorer, err);
-        if (st == TERN_OK && done + (size_t)rows == n) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
-        if (st != TERN_OK) return st;
-        if (calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
-        memcpy(s->tokens + s->n_tok, tokens + done, (size_t)rows * sizeof *tokens);
-        tn_state_append(&s->state, rows);
-        s->n_tok += rows;
-        if (rows >= 64)
-            TN_TRY(tn_state_snapshot(&s->state, err)); /* chunks of prompts: places to go back to */
-        done += (size_t)rows;
-        TN_FAIL_IF(shown && !tn_progress(&s->e->ctx, "prompt", (double)done / (double)n), err,
-                   TERN_E_CANCELLED, "the prompt was cancelled after %zu of %zu tokens", done, n);
-    }
-    s->has_logits = n > 0 || s->has_logits;
+    out->calibrates = tn_drafting_calibrates(s, n);
+    return out->calibrates ? tn_drafting_before(s, tokens, n, err) : TERN_OK;
+}
+
+/* The next rows, `most` of them where there are so many. */
+static tern_status next_piece(tn_prefill *p, int32_t most, const tn_scorer *scorer, tern_error *err) {
+    tern_session *s = p->s;
+    const int32_t *tokens = p->tokens + p->done;
+    int32_t rows = p->n - p->done < (size_t)most ? (int32_t)(p->n - p->done) : most;
+    bool last = p->done + (size_t)rows == p->n;
+    tn_rows r;
+    s->has_logits = false;
+    tern_status st = evaluate(s, tokens, rows, NULL, &r, err);
+    if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
+    if (st == TERN_OK && scorer && scorer->first < p->done + (size_t)rows)
+        st = score_rows(s, &r, rows, p->done, scorer, err);
+    if (st == TERN_OK && last) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
+    if (st != TERN_OK) return st;
+    if (p->calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
+    keep_rows(s, tokens, rows);
+    TN_TRY(mark(s, rows >= MARKED_ROWS || (last && p->n > 1), err));
+    p->done += (size_t)rows;
+    s->has_logits = last;
     return TERN_OK;
 }
 
-tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err) {
+tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
+                              tern_error *err) {
+    tn_prefill p;
+    TN_TRY(begin_pieces(s, tokens, n, &p, err));
+    bool shown = n > (size_t)max_rows(s);
+    while (p.done < n) {
+        TN_TRY(next_piece(&p, max_rows(s), scorer, err));
+        if (!shown || tn_progress(&s->e->ctx, "prompt", (double)p.done / (double)n)) continue;
+        s->has_logits = false;
+        return tn_fail(err, TERN_E_CANCELLED, "the prompt was cancelled after %zu of %zu tokens", p.done, n);
+    }
+    return TERN_OK;
+}
+
+tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err) {
+    tern_session *s = p->s;
+    if (p->done == p->n) return TERN_OK;
+    return next_piece(p, s->pipeline ? tn_pipeline_chunk_rows(s->pipeline, s->n_tok) : s->acts.max_rows, NULL,
+                      err);
+}
+
+static tern_status tree_logits(tern_session *s, tern_error *err) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    if (s->tree_logits) return TERN_OK;
+    s->tree_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_TREE_MAX * n_vocab, sizeof *s->tree_logits);
+    TN_FAIL_IF(!s->tree_logits, err, TERN_E_MEMORY, "no memory for the logits of %d draft tokens",
+               TN_TREE_MAX);
+    return TERN_OK;
+}
+
+static tern_status check_tree(const tern_session *s, const tn_tree *tree, tern_error *err) {
     TN_FAIL_IF(tree->n > s->n_ctx - s->n_tok, err, TERN_E_LIMIT,
                "a draft of %d tokens after %d does not fit a context of %d", tree->n, s->n_tok, s->n_ctx);
-    TN_TRY(check_ids(s, tree->token, (size_t)tree->n, err));
-    if (!s->tree_logits) {
-        s->tree_logits =
-            tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_TREE_MAX * n_vocab, sizeof *s->tree_logits);
-        TN_FAIL_IF(!s->tree_logits, err, TERN_E_MEMORY, "no memory for the logits of %d draft tokens",
-                   TN_TREE_MAX);
-    }
+    return check_ids(s, tree->token, (size_t)tree->n, err);
+}
+
+tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err) {
+    TN_TRY(check_tree(s, tree, err));
+    TN_TRY(tree_logits(s, err));
     tn_rows r;
     s->has_logits = false;
     tern_status st = evaluate(s, tree->token, tree->n, tree, &r, err);
@@ -282,11 +326,115 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
     return st == TERN_OK ? logits_of(s, &r, 0, tree->n, s->tree_logits, err) : st;
 }
 
+/* ---- several sessions in one forward ---------------------------------------------------------------- */
+
+/* The session whose buffers have room for all caches comes first. */
+static int32_t room(const tern_session *s) {
+    return s->pipeline ? tn_pipeline_room(s->pipeline) : s->state.kv.cap_tok;
+}
+
+/* What can go together, roomiest first; what cannot has its error. Returns how many, and all their rows. */
+static int32_t line_up(tn_turn *turns, int32_t n, tn_turn **out, int32_t *n_rows) {
+    int32_t k = 0;
+    *n_rows = 0;
+    for (int32_t i = 0; i < n; i++) {
+        tn_turn *t = &turns[i];
+        assert(t->s->e == turns[0].s->e);
+        t->status = check_tree(t->s, &t->tree, &t->err);
+        if (t->status == TERN_OK && t->tree.n > 1) t->status = tree_logits(t->s, &t->err);
+        if (t->status != TERN_OK) continue;
+        *n_rows += t->tree.n;
+        out[k++] = t;
+    }
+    for (int32_t i = 1; i < k; i++) {
+        if (room(out[i]->s) <= room(out[0]->s)) continue;
+        tn_turn *first = out[0];
+        out[0] = out[i];
+        out[i] = first;
+    }
+    return k;
+}
+
+static tern_status forward_together(tn_turn *const *t, int32_t n, tn_rows *all, tern_error *err) {
+    tern_session *lead = t[0]->s;
+    tn_pipeline_text texts[TN_MAX_TEXTS];
+    tn_rows rows[TN_MAX_TEXTS];
+    bool rope_long[TN_MAX_TEXTS];
+    int32_t ids[TN_TREE_MAX], n_ids = 0;
+    for (int32_t i = 0; i < n; i++) {
+        tern_session *s = t[i]->s;
+        const tn_tree *tree = &t[i]->tree, *shape = tree->n > 1 ? tree : NULL;
+        s->has_logits = false;
+        rope_long[i] = tn_session_rope_long(s);
+        if (s->pipeline)
+            texts[i] = (tn_pipeline_text){s->pipeline, tree->token, tree->n, s->n_tok, shape, rope_long[i]};
+        else rows[i] = float_rows(s, tree->n, shape);
+        memcpy(ids + n_ids, tree->token, (size_t)tree->n * sizeof *ids);
+        n_ids += tree->n;
+    }
+    if (lead->pipeline)
+        return tn_pipeline_forward_texts(lead->pipeline, texts, n, tn_session_timeline(lead), err);
+    int64_t start_ns = tn_now_ns();
+    tn_forward_texts(lead->e->model, lead->e->pool, rows, rope_long, n, &lead->acts, ids, all);
+    tn_session_trace(lead, "forward", start_ns, tn_now_ns());
+    return TERN_OK;
+}
+
+/* Gives every session its logits: those of all rows are lead's, in the order of the turns. */
+static void share_out(tn_turn *const *t, int32_t n, const float *logits) {
+    for (int32_t i = 0; i < n; i++) {
+        tern_session *s = t[i]->s;
+        int32_t k = t[i]->tree.n;
+        size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+        t[i]->status = check_logits(s, logits, k, s->n_tok + k, &t[i]->err);
+        if (k == 1) {
+            memcpy(s->logits, logits, n_vocab * sizeof *logits);
+            keep_rows(s, t[i]->tree.token, 1);
+            (void)mark(s, false, NULL);
+            s->has_logits = t[i]->status == TERN_OK;
+        } else if (i) {
+            memcpy(s->tree_logits, logits, (size_t)k * n_vocab * sizeof *logits);
+        }
+        logits += (size_t)k * n_vocab;
+    }
+}
+
+void tn_sessions_forward(tn_turn *turns, int32_t n) {
+    tn_turn *t[TN_MAX_TEXTS];
+    tn_rows all;
+    tern_error err = {0};
+    assert(n > 0 && n <= TN_MAX_TEXTS);
+    int32_t n_rows = 0, k = n > 1 ? line_up(turns, n, t, &n_rows) : 0;
+    assert(n_rows <= TN_TREE_MAX);
+    if (k < 2 || n_rows > max_rows(t[0]->s) ||
+        (t[0]->s->pipeline && !tn_pipeline_can_share(t[0]->s->pipeline))) {
+        for (int32_t i = 0; i < n; i++) {
+            tn_turn *x = &turns[i];
+            x->status = x->tree.n > 1 ? tn_session_verify(x->s, &x->tree, &x->err)
+                                      : tern_session_step(x->s, x->tree.token[0], &x->err);
+        }
+        return;
+    }
+    tern_session *lead = t[0]->s;
+    tern_status st = tree_logits(lead, &err);
+    if (st == TERN_OK) st = forward_together(t, k, &all, &err);
+    if (st == TERN_OK) st = raw_logits_of(lead, &all, 0, n_rows, lead->tree_logits, &err);
+    if (st == TERN_OK) {
+        share_out(t, k, lead->tree_logits);
+        return;
+    }
+    for (int32_t i = 0; i < k; i++) {
+        t[i]->status = st;
+        t[i]->err = err;
+    }
+}
+
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
     /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one
      * needs */
     tn_state_keep(&s->state, s->n_tok - tree->depth[row] + row);
     s->tokens[s->n_tok++] = tree->token[row];
+    (void)mark(s, false, NULL); /* without memory the way back is longer */
 }
 
 void tn_session_settle(tern_session *s, int32_t row) {
@@ -327,17 +475,28 @@ tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err
     return TERN_OK;
 }
 
-tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err) {
-    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
-    TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
+/* Forgets what is not the prompt's beginning. Returns how many of its tokens need not be evaluated. */
+static size_t keep_prefix(tern_session *s, const int32_t *prompt, size_t n_tok) {
     size_t same = 0;
     while (same < n_tok && same < (size_t)s->n_tok && s->tokens[same] == prompt[same]) same++;
     s->n_prompt = s->n_known = n_tok;
-    if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return TERN_OK;
+    if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return n_tok;
     if (same == n_tok) same--; /* the last token again, for its logits */
     tn_session_truncate(s, (int32_t)same);
-    same = s->n_known = (size_t)s->n_tok;
-    return tn_session_append(s, prompt + same, n_tok - same, NULL, err);
+    return s->n_known = (size_t)s->n_tok;
+}
+
+tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
+    size_t same = keep_prefix(s, prompt, n_tok);
+    return same == n_tok ? TERN_OK : tn_session_append(s, prompt + same, n_tok - same, NULL, err);
+}
+
+tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
+                             tern_error *err) {
+    size_t same = keep_prefix(s, prompt, n_tok);
+    return begin_pieces(s, prompt + same, n_tok - same, out, err);
 }
 
 tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok, size_t first,

@@ -90,24 +90,17 @@ out:
     return rc;
 }
 
-/* A state is here on its way from one session to another. */
-typedef struct memory {
-    char *data;
-    size_t n, cap;
-} memory;
-
-static void to_memory(void *user, void *p, size_t n) {
-    memory *m = user;
-    assert(n <= m->cap - m->n);
-    memcpy(m->data + m->n, p, n);
-    m->n += n;
-}
-
-static void from_memory(void *user, void *p, size_t n) {
-    memory *m = user;
-    assert(n <= m->cap - m->n);
-    memcpy(p, m->data + m->n, n);
-    m->n += n;
+tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err) {
+    bool all = n == src->n_tok;
+    if (dst->pipeline) tn_pipeline_forget(dst->pipeline);
+    tn_session_truncate(dst, 0);
+    TN_TRY(tn_state_copy(&dst->state, &src->state, n, err));
+    memcpy(dst->tokens, src->tokens, (size_t)n * sizeof *src->tokens);
+    if (all && src->has_logits)
+        memcpy(dst->logits, src->logits, (size_t)src->e->model->h.n_vocab * sizeof *src->logits);
+    dst->n_tok = n;
+    dst->has_logits = all && src->has_logits;
+    return TERN_OK;
 }
 
 tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_error *err) {
@@ -118,23 +111,7 @@ tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_e
     TN_FAIL_IF(tn_session_rope_long(dst) != tn_session_rope_long(src), err, TERN_E_INVALID,
                "the sessions' contexts lie on different sides of %d tokens, with other rope factors",
                src->e->model->h.rope_orig_ctx);
-    if (dst == src) return TERN_OK;
-    tn_ctx *ctx = &src->e->ctx;
-    memory m = {.cap = tn_state_bytes(&src->state)};
-    m.data = tn_alloc(ctx, TN_MEM_OTHER, m.cap, 1);
-    TN_FAIL_IF(!m.data, err, TERN_E_MEMORY, "no memory to copy a session of %d tokens", src->n_tok);
-    tn_state_save(&src->state, to_memory, &m);
-    if (dst->pipeline) tn_pipeline_forget(dst->pipeline);
-    tn_session_truncate(dst, 0);
-    m.n = 0;
-    tn_state_load(&dst->state, src->n_tok, from_memory, &m);
-    tn_free(ctx, m.data);
-    memcpy(dst->tokens, src->tokens, (size_t)src->n_tok * sizeof *src->tokens);
-    if (src->has_logits)
-        memcpy(dst->logits, src->logits, (size_t)src->e->model->h.n_vocab * sizeof *src->logits);
-    dst->n_tok = src->n_tok;
-    dst->has_logits = src->has_logits;
-    return TERN_OK;
+    return dst == src ? TERN_OK : tn_session_copy(dst, src, src->n_tok, err);
 }
 
 /* The head of a file that this session can load. */

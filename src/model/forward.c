@@ -5,6 +5,7 @@
 #include "model/experts.h"
 #include "model/tree.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* ---- activations --------------------------------------------------------------------------------- */
@@ -70,6 +71,8 @@ typedef struct run {
     tn_acts *a;
     const tn_forward_hooks *hooks; /* may be NULL */
     tn_frame f;
+    const tn_frame *texts; /* slices of f, where the rows are of several texts; else NULL */
+    int32_t n_texts;
     int32_t n_rows;
     /* of the op at work */
     const tn_op *op;
@@ -108,9 +111,17 @@ static void rows_item(void *arg, int i_item, int i_thread) {
         ->rows(x->op, &x->f, row0, row1, x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
 }
 
+static void text_item(void *arg, int i_item, int i_thread) {
+    const run *x = arg;
+    const tn_frame *f = &x->texts[i_item];
+    tn_op_info_of(x->op->kind)
+        ->rows(x->op, f, 0, f->r->n_rows, x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
+}
+
 static void run_rows(run *x) {
     x->rows_per_item = x->n_rows < 8 ? x->n_rows : 8;
-    tn_pool_for(x->pool, n_spans(x), rows_item, x);
+    if (x->texts) tn_pool_for(x->pool, x->n_texts, text_item, x);
+    else tn_pool_for(x->pool, n_spans(x), rows_item, x);
 }
 
 static void attend_item(void *arg, int i_item, int i_thread) {
@@ -122,25 +133,30 @@ static void attend_item(void *arg, int i_item, int i_thread) {
                       x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
 }
 
-/* Few rows: by KV head, its query heads together. */
+/* Few rows: by text and KV head, its query heads together. */
 static void attend_group_item(void *arg, int i_item, int i_thread) {
     const run *x = arg;
-    tn_rows_attention_group(x->f.r, x->op->layer, tn_op_sinks(x->op, &x->f), i_item, x->f.buf[x->op->in],
-                            x->f.buf[x->op->out], 0, x->n_rows,
+    int32_t n_kv = x->op->attend.n_kv_heads;
+    const tn_frame *f = x->texts ? &x->texts[i_item / n_kv] : &x->f;
+    tn_rows_attention_group(f->r, x->op->layer, tn_op_sinks(x->op, f), i_item % n_kv, f->buf[x->op->in],
+                            f->buf[x->op->out], 0, f->r->n_rows,
                             x->a->scratch + (size_t)i_thread * x->a->scratch_stride);
 }
 
 /* By heads as well as rows. */
 static void run_attend(run *x) {
     x->rows_per_item = x->n_rows < 64 ? x->n_rows : 64;
-    if (x->n_rows <= TN_TREE_MAX) tn_pool_for(x->pool, x->op->attend.n_kv_heads, attend_group_item, x);
+    int32_t n_kv = x->op->attend.n_kv_heads;
+    if (x->texts) tn_pool_for(x->pool, n_kv * x->n_texts, attend_group_item, x);
+    else if (x->n_rows <= TN_TREE_MAX) tn_pool_for(x->pool, n_kv, attend_group_item, x);
     else tn_pool_for(x->pool, x->op->attend.n_heads * n_spans(x), attend_item, x);
 }
 
 static void delta_item(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     const run *x = arg;
-    tn_delta_run(x->op, &x->f, i_item);
+    int32_t n = tn_delta_items(x->op);
+    tn_delta_run(x->op, x->texts ? &x->texts[i_item / n] : &x->f, i_item % n);
 }
 
 /* ---- linears ------------------------------------------------------------------------------------- */
@@ -204,7 +220,8 @@ static void run_op(run *x) {
     else if (x->op->kind == TN_OP_ATTEND) run_attend(x);
     else if (x->op->kind == TN_OP_EXPERTS)
         tn_experts_run(x->op, &x->f, x->pool, x->a->blocks, x->a->expert_rows, x->a->expert_weights);
-    else if (x->op->kind == TN_OP_DELTA) tn_pool_for(x->pool, tn_delta_items(x->op), delta_item, x);
+    else if (x->op->kind == TN_OP_DELTA)
+        tn_pool_for(x->pool, tn_delta_items(x->op) * (x->texts ? x->n_texts : 1), delta_item, x);
     else run_rows(x);
     const tn_forward_hooks *hooks = x->hooks;
     if (!hooks) return;
@@ -251,6 +268,23 @@ tern_status tn_forward_rows(const tn_model *m, tn_pool *pool, tn_rows *r, tn_act
         tn_forward_layer(m, pool, r, a, layer, hooks);
     }
     return TERN_OK;
+}
+
+void tn_forward_texts(const tn_model *m, tn_pool *pool, tn_rows *texts, const bool *rope_long,
+                      int32_t n_texts, tn_acts *a, const int32_t *ids, tn_rows *all) {
+    tn_frame frames[TN_MAX_TEXTS];
+    assert(n_texts > 0 && n_texts <= TN_MAX_TEXTS);
+    *all = (tn_rows){.h = texts[0].h, .kern = texts[0].kern, .tree_base = -1, .rope_cs = a->rope_cs};
+    for (int32_t i = 0; i < n_texts; i++) all->n_rows += texts[i].n_rows;
+    assert(all->n_rows <= a->max_rows);
+    run x = begin(m, pool, all, a, ids, NULL);
+    for (int32_t i = 0, row = 0; i < n_texts; row += texts[i++].n_rows) {
+        tn_frame_slice(&x.f, &texts[i], row, &frames[i]);
+        tn_rows_rope_table(&texts[i], rope_long[i]);
+    }
+    x.texts = frames;
+    x.n_texts = n_texts;
+    for (int32_t layer = -1; layer < m->h.n_layers; layer++) run_layer(&x, layer);
 }
 
 void tn_forward_out_norm(const tn_model *m, const tn_kernels *kern, const float *x, float *out, int32_t n) {

@@ -65,29 +65,27 @@ static void state_truncate(void *self, int32_t n_tok) {
     (void)n_tok;
 }
 
-/* The last K panel is written whole: the slots behind n_tok get a value, so that files are reproducible. */
-static void clear_tail(const tn_kv *kv, int32_t n_tok) {
-    size_t d = (size_t)kv->d_head, in_panel = (size_t)(n_tok % TN_KV_PANEL);
-    if (!in_panel) return;
-    size_t off = (size_t)(n_tok / TN_KV_PANEL) * d * TN_KV_PANEL;
-    for (int l = 0; l < kv->n_layers; l++) {
-        for (int h = 0; h < kv->n_kv_heads; h++) {
-            for (size_t i = 0; i < d; i++) {
-                memset(kv->k + tn_kv_head_offset(kv, l, h) + off + i * TN_KV_PANEL + in_panel, 0,
-                       (TN_KV_PANEL - in_panel) * sizeof(float));
-            }
-        }
+/* The last K panel is saved whole, with zeros behind n_tok, so that files are reproducible. The panel itself stays: the
+ * text may go on behind n_tok. */
+static void save_keys(const tn_kv *kv, float *k, int32_t n_tok, tn_state_io io, void *user) {
+    size_t d = (size_t)kv->d_head, in_panel = (size_t)(n_tok % TN_KV_PANEL), whole = (size_t)n_tok - in_panel;
+    float row[TN_KV_PANEL] = {0};
+    io(user, k, whole * d * sizeof *k);
+    for (size_t i = 0; in_panel && i < d; i++) {
+        memcpy(row, k + whole * d + i * TN_KV_PANEL, in_panel * sizeof *row);
+        io(user, row, sizeof row);
     }
 }
 
 /* Per layer and KV head: K panels, V rows (f32). */
 static void state_transfer(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user) {
     const tn_kv *kv = self;
-    if (saving) clear_tail(kv, n_tok);
     size_t d = (size_t)kv->d_head, k_pos = (size_t)(n_tok + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     for (int l = 0; l < kv->n_layers; l++) {
         for (int h = 0; h < kv->n_kv_heads; h++) {
-            io(user, kv->k + tn_kv_head_offset(kv, l, h), k_pos * d * sizeof(float));
+            float *k = kv->k + tn_kv_head_offset(kv, l, h);
+            if (saving) save_keys(kv, k, n_tok, io, user);
+            else io(user, k, k_pos * d * sizeof *k);
             io(user, kv->v + tn_kv_head_offset(kv, l, h), (size_t)n_tok * d * sizeof(float));
         }
     }

@@ -27,3 +27,13 @@ tn_cost tn_op_cost(const tn_op *op, int32_t n_rows, int32_t pos0) {
     table[op->kind]->cost(op, n_rows, pos0, &c);
     return c;
 }
+
+void tn_frame_slice(const tn_frame *f, tn_rows *r, int32_t row0, tn_frame *out) {
+    *out = *f;
+    out->r = r;
+    out->ids = f->ids ? f->ids + row0 : NULL;
+    for (int b = 0; b < TN_N_BUFFERS; b++) {
+        if (f->buf[b]) out->buf[b] = f->buf[b] + (size_t)row0 * (size_t)f->m->program.width[b];
+    }
+    r->rope_cs = tn_rows_rope(f->r, row0, 0);
+}

@@ -9,6 +9,8 @@
 #include "model/kv.h"
 #include "model/model.h"
 
+enum { TN_MAX_TEXTS = 8 }; /* texts whose next rows one forward evaluates together */
+
 /* One chunk of consecutive or tree positions, borrowed by the calls below. */
 typedef struct tn_rows {
     const tn_hparams *h;

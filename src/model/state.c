@@ -94,6 +94,33 @@ static size_t snapshot_bytes(const struct tn_state_part *p) {
     return is_free(p) ? 0 : (p->ops->snapshot_bytes(p->self) + 15) / 16 * 16;
 }
 
+int32_t tn_state_unmarked(const tn_state *s) {
+    if (tn_state_truncates(s)) return 0;
+    return s->n_tok - (s->n_marks ? s->marks[s->n_marks - 1].n_tok : 0);
+}
+
+/* The mark without which the longest way back grows least. */
+static void drop_nearest(tn_state *s) {
+    int32_t best = 0, least = INT32_MAX;
+    for (int32_t i = 0; i + 1 < s->n_marks; i++) {
+        int32_t gap = s->marks[i + 1].n_tok - (i ? s->marks[i - 1].n_tok : 0);
+        if (gap >= least) continue;
+        least = gap;
+        best = i;
+    }
+    tn_free(s->ctx, s->marks[best].data);
+    s->n_marks--;
+    memmove(s->marks + best, s->marks + best + 1, (size_t)(s->n_marks - best) * sizeof *s->marks);
+}
+
+/* Large snapshots are few. */
+static int32_t most_marks(size_t snapshot_bytes) {
+    size_t fit = TN_STATE_MARK_BYTES / (snapshot_bytes + 1);
+    return fit < TN_STATE_LEAST_MARKS ? TN_STATE_LEAST_MARKS
+           : fit < TN_STATE_MARKS     ? (int32_t)fit
+                                      : TN_STATE_MARKS;
+}
+
 tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
     if (tn_state_truncates(s) || (s->n_marks && s->marks[s->n_marks - 1].n_tok == s->n_tok)) return TERN_OK;
     size_t n = 0;
@@ -106,10 +133,7 @@ tern_status tn_state_snapshot(tn_state *s, tern_error *err) {
         if (!is_free(p)) p->ops->snapshot(p->self, at);
         at += snapshot_bytes(p);
     }
-    if (s->n_marks == TN_STATE_MARKS) {
-        tn_free(s->ctx, s->marks[0].data);
-        memmove(s->marks, s->marks + 1, --s->n_marks * sizeof *s->marks);
-    }
+    if (s->n_marks == most_marks(n)) drop_nearest(s);
     s->marks[s->n_marks++] = (tn_state_mark){.n_tok = s->n_tok, .data = data};
     return TERN_OK;
 }
@@ -124,18 +148,96 @@ static void restore(tn_state *s, const char *at) {
     }
 }
 
-int32_t tn_state_truncate(tn_state *s, int32_t n_tok) {
-    if (n_tok >= s->n_tok) return s->n_tok;
+/* How many marks lie at or before a position. */
+static int32_t marks_before(const tn_state *s, int32_t n_tok) {
     int32_t n = s->n_marks;
     while (n && s->marks[n - 1].n_tok > n_tok) n--;
+    return n;
+}
+
+int32_t tn_state_left(const tn_state *s, int32_t n_tok) {
+    if (n_tok >= s->n_tok) return s->n_tok;
+    if (tn_state_reaches(s, n_tok)) return n_tok;
+    int32_t n = marks_before(s, n_tok);
+    return n ? s->marks[n - 1].n_tok : 0;
+}
+
+int32_t tn_state_truncate(tn_state *s, int32_t n_tok) {
+    if (n_tok >= s->n_tok) return s->n_tok;
+    int32_t n = marks_before(s, n_tok), left = tn_state_left(s, n_tok);
     drop_marks(s, n);
-    if (!tn_state_reaches(s, n_tok)) {
-        n_tok = n ? s->marks[n - 1].n_tok : 0;
-        restore(s, n ? s->marks[n - 1].data : NULL);
-    }
+    if (!tn_state_reaches(s, n_tok)) restore(s, n ? s->marks[n - 1].data : NULL);
+    n_tok = left;
     for (int32_t i = 0; i < s->n_parts; i++)
         if (s->parts[i].ops->truncate) s->parts[i].ops->truncate(s->parts[i].self, n_tok);
     return s->n_tok = n_tok;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------------- */
+
+/* A state is here on its way from one text to another. */
+typedef struct memory {
+    char *data;
+    size_t n;
+} memory;
+
+static void count(void *user, void *p, size_t n) {
+    (void)p;
+    ((memory *)user)->n += n;
+}
+
+static void to_memory(void *user, void *p, size_t n) {
+    memory *m = user;
+    memcpy(m->data + m->n, p, n);
+    m->n += n;
+}
+
+static void from_memory(void *user, void *p, size_t n) {
+    memory *m = user;
+    memcpy(p, m->data + m->n, n);
+    m->n += n;
+}
+
+static tern_status copy_part(tn_ctx *ctx, const struct tn_state_part *to, const struct tn_state_part *from,
+                             int32_t n_tok, tern_error *err) {
+    memory m = {0};
+    from->ops->transfer(from->self, n_tok, true, count, &m);
+    m.data = tn_alloc(ctx, TN_MEM_OTHER, m.n + 1, 1);
+    TN_FAIL_IF(!m.data, err, TERN_E_MEMORY, "no memory to copy what the layers remember of %d tokens", n_tok);
+    m.n = 0;
+    from->ops->transfer(from->self, n_tok, true, to_memory, &m);
+    m.n = 0;
+    to->ops->transfer(to->self, n_tok, false, from_memory, &m);
+    tn_free(ctx, m.data);
+    return TERN_OK;
+}
+
+static tern_status copy_marks(tn_state *dst, const tn_state *s, int32_t n, tern_error *err) {
+    size_t size = 0;
+    for (int32_t i = 0; i < s->n_parts; i++) size += snapshot_bytes(&s->parts[i]);
+    for (int32_t i = 0; i < n; i++) {
+        void *data = tn_alloc(dst->ctx, TN_MEM_KV, size, 1);
+        TN_FAIL_IF(!data, err, TERN_E_MEMORY, "no memory for a snapshot of %zu bytes", size);
+        memcpy(data, s->marks[i].data, size);
+        dst->marks[dst->n_marks++] = (tn_state_mark){.n_tok = s->marks[i].n_tok, .data = data};
+    }
+    return TERN_OK;
+}
+
+tern_status tn_state_copy(tn_state *dst, const tn_state *s, int32_t n_tok, tern_error *err) {
+    int32_t n = marks_before(s, n_tok);
+    bool reaches = n_tok == s->n_tok || tn_state_reaches(s, n_tok);
+    assert(n_tok == tn_state_left(s, n_tok) && dst->n_parts == s->n_parts);
+    (void)tn_state_truncate(dst, 0);
+    tern_status st = copy_marks(dst, s, n, err);
+    if (!reaches) restore(dst, n ? dst->marks[n - 1].data : NULL);
+    for (int32_t i = 0; st == TERN_OK && i < s->n_parts; i++) {
+        if (reaches || is_free(&s->parts[i]))
+            st = copy_part(dst->ctx, &dst->parts[i], &s->parts[i], n_tok, err);
+    }
+    dst->n_tok = n_tok;
+    if (st != TERN_OK) (void)tn_state_truncate(dst, 0);
+    return st;
 }
 
 /* ---- files ----------------------------------------------------------------------------------------- */

@@ -49,7 +49,7 @@ extern const tn_state_ops tn_kv_state;    /* self: a tn_kv (kv.c) */
 extern const tn_state_ops tn_conv_state;  /* self: a tn_conv (conv.c) */
 extern const tn_state_ops tn_delta_state; /* self: a tn_delta (delta.c) */
 
-enum { TN_STATE_MARKS = 8 };
+enum { TN_STATE_MARKS = 64, TN_STATE_LEAST_MARKS = 8, TN_STATE_MARK_BYTES = 128 << 20 };
 
 typedef struct tn_state {
     tn_ctx *ctx;
@@ -88,8 +88,15 @@ bool tn_state_reaches(const tn_state *s, int32_t n_tok);
 /* Forget positions from n_tok on, and maybe some before: returns how many are left, at most n_tok. The caller
  * evaluates the rest again. */
 int32_t tn_state_truncate(tn_state *s, int32_t n_tok);
-/* Remember this position as one to go back to; the oldest mark goes where there is no room. Does nothing where
- * every position is one. */
+/* What truncate would leave. */
+int32_t tn_state_left(const tn_state *s, int32_t n_tok);
+/* dst becomes what s was, or would be, after n_tok positions, marks too: n_tok is what tn_state_left says. Both are of one
+ * model. On failure dst is empty. */
+tern_status tn_state_copy(tn_state *dst, const tn_state *s, int32_t n_tok, tern_error *err);
+/* Positions since the last mark, where marks are needed; else 0. */
+int32_t tn_state_unmarked(const tn_state *s);
+/* Remember this position as one to go back to; where there is no room, the mark goes whose neighbours are nearest. Does
+ * nothing where every position is one. */
 tern_status tn_state_snapshot(tn_state *s, tern_error *err);
 
 void tn_state_save(const tn_state *s, tn_state_io put, void *user);

@@ -14,6 +14,11 @@ typedef struct tn_tree {
     uint64_t mask[TN_TREE_MAX]; /* bit j: row j is this row or one of its ancestors */
 } tn_tree;
 
+/* A tree of its root alone. */
+static inline void tn_tree_begin(tn_tree *t, int32_t token) {
+    *t = (tn_tree){.n = 1, .token = {token}, .parent = {-1}, .mask = {1}};
+}
+
 static inline int32_t tn_tree_add(tn_tree *t, int32_t parent, int32_t token) {
     int32_t i = t->n++;
     assert(i < TN_TREE_MAX && parent < i && (parent >= 0) == (i > 0));

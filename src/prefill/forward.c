@@ -9,19 +9,7 @@
 
 _Static_assert((int)TN_TREE_MAX <= (int)TN_DECODE_M, "a draft tree is evaluated in the decode form");
 
-static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0,
-                        const tn_tree *tree, bool rope_long) {
-    chunk *c = &p->chunks[i];
-    c->f.ids = ids;
-    c->r.n_rows = n;
-    for (int32_t r = 0; r < n; r++) {
-        c->pos[r] = pos0 + (tree ? tree->depth[r] : r);
-        c->slot[r] = pos0 + r;
-    }
-    c->r.tree_base = tree ? pos0 : -1;
-    c->r.tree_mask = tree ? tree->mask : NULL;
-    c->r.n_tree_words = tree ? 1 : 0;
-    tn_rows_rope_table(&c->r, rope_long);
+static void begin_jobs(tn_pipeline *p, int32_t i, int32_t n) {
     for (int32_t s = 0; s < p->m->n_sites; s++) {
         const tn_npu_site *site = &p->m->sites[s];
         tn_npu_job *job = tn_job_of(p, i, s);
@@ -31,6 +19,48 @@ static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n
     }
 }
 
+static void begin_chunk(tn_pipeline *p, int32_t i, const int32_t *ids, int32_t n, int32_t pos0,
+                        bool rope_long) {
+    chunk *c = &p->chunks[i];
+    c->f.ids = ids;
+    c->r.n_rows = n;
+    for (int32_t r = 0; r < n; r++) c->pos[r] = c->slot[r] = pos0 + r;
+    tn_rows_rope_table(&c->r, rope_long);
+    begin_jobs(p, i, n);
+}
+
+/* The rows of all texts lie one behind the other in chunk 0. */
+static int32_t begin_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts) {
+    chunk *c = &p->chunks[0];
+    int32_t row0 = 0;
+    c->f.ids = NULL; /* every text has its own */
+    for (int32_t i = 0; i < n_texts; i++) {
+        const tn_pipeline_text *from = &texts[i];
+        const tn_tree *tree = from->tree;
+        text *t = &p->texts[i];
+        *t = (text){.r = from->p->chunks[0].r, .sparse = from->p->sparse, .row0 = row0};
+        t->r.n_rows = from->n;
+        t->r.pos = c->pos + row0;
+        t->r.slot = c->slot + row0;
+        t->r.tree_base = tree ? from->pos0 : -1;
+        t->r.tree_mask = tree ? tree->mask : NULL;
+        t->r.n_tree_words = tree ? 1 : 0;
+        for (int32_t k = 0; k < from->n; k++) {
+            c->pos[row0 + k] = from->pos0 + (tree ? tree->depth[k] : k);
+            c->slot[row0 + k] = from->pos0 + k;
+        }
+        tn_frame_slice(&c->f, &t->r, row0, &t->f);
+        t->f.ids = from->ids;
+        tn_rows_rope_table(&t->r, from->rope_long);
+        if (t->sparse) tn_sparse_attn_rewind(t->sparse, from->pos0);
+        row0 += from->n;
+    }
+    p->n_texts = n_texts;
+    c->r.n_rows = row0;
+    begin_jobs(p, 0, row0);
+    return row0;
+}
+
 /* ---- few rows -------------------------------------------------------------------------------------- */
 
 enum { MAX_THREADS = 64 };
@@ -38,7 +68,8 @@ enum { MAX_THREADS = 64 };
 typedef struct small_step {
     tn_pipeline *p;
     int32_t step;
-    const tn_op *op; /* its first */
+    const tn_op *op;  /* its first */
+    const text *text; /* that attends alone, or NULL: all do */
     int32_t n_parts, rows_per_part, round;
     tern_status status[MAX_THREADS];
     tern_error errors[MAX_THREADS];
@@ -48,40 +79,52 @@ static float *scratch_of(const tn_pipeline *p, int i_thread) {
     return p->scratch + (size_t)i_thread * p->scratch_stride;
 }
 
-/* Attends with few rows, by KV head. */
+/* Attends with few rows, by text and KV head. */
 static void small_attention(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
-    chunk *c = &s->p->chunks[0];
-    tn_rows_attention_group(&c->r, s->op->layer, tn_op_sinks(s->op, &c->f), i_item, c->f.buf[s->op->in],
-                            c->f.buf[s->op->out], 0, c->r.n_rows, scratch_of(s->p, i_thread));
+    int32_t n_kv = s->op->attend.n_kv_heads;
+    const text *t = s->text ? s->text : &s->p->texts[i_item / n_kv];
+    tn_rows_attention_group(&t->r, s->op->layer, tn_op_sinks(s->op, &t->f), i_item % n_kv,
+                            t->f.buf[s->op->in], t->f.buf[s->op->out], 0, t->r.n_rows,
+                            scratch_of(s->p, i_thread));
 }
 
 /* Plans the same where rows attend sparsely, by KV head and row. */
 static void small_plan(void *arg, int i_item, int i_thread) {
     (void)i_thread;
     small_step *s = arg;
-    tn_sparse_decode_plan(s->p->sparse, &s->p->chunks[0].r, s->op->layer, i_item, s->round);
+    tn_sparse_decode_plan(s->text->sparse, &s->text->r, s->op->layer, i_item, s->round);
 }
 
 static void small_sparse(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
     tn_pipeline *p = s->p;
-    chunk *c = &p->chunks[0];
-    int32_t n = c->r.n_rows, kv_head = i_item / n, row = i_item % n;
+    const text *t = s->text;
+    int32_t n = t->r.n_rows, kv_head = i_item / n, row = i_item % n;
     if (n == 1) small_plan(s, kv_head, i_thread);
-    tern_status rc = tn_sparse_decode_row(p->sparse, &c->r, s->op->layer, kv_head, row, s->round,
-                                          c->f.buf[s->op->in], c->f.buf[s->op->out], scratch_of(p, i_thread),
+    tern_status rc = tn_sparse_decode_row(t->sparse, &t->r, s->op->layer, kv_head, row, s->round,
+                                          t->f.buf[s->op->in], t->f.buf[s->op->out], scratch_of(p, i_thread),
                                           i_thread, &s->errors[i_thread % MAX_THREADS]);
     if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
 }
 
-static void attend_small(tn_pipeline *p, small_step *s, int32_t n) {
-    int32_t n_rounds = p->sparse ? tn_sparse_decode_rounds(p->sparse, &p->chunks[0].r, s->op->layer) : 0,
-            n_kv = s->op->attend.n_kv_heads;
-    if (!n_rounds) tn_pool_for(p->pool, n_kv, small_attention, s);
-    for (s->round = 0; s->round < n_rounds; s->round++) {
-        if (n > 1) tn_pool_for(p->pool, n_kv, small_plan, s);
-        tn_pool_for(p->pool, n_kv * n, small_sparse, s);
+/* Texts that attend in full go together, where all do; each sparse one goes alone, in its own rounds. */
+static void attend_small(tn_pipeline *p, small_step *s) {
+    int32_t n_rounds[TN_MAX_TEXTS], any = 0, n_kv = s->op->attend.n_kv_heads;
+    for (int32_t i = 0; i < p->n_texts; i++) {
+        const text *t = &p->texts[i];
+        any += n_rounds[i] = t->sparse ? tn_sparse_decode_rounds(t->sparse, &t->r, s->op->layer) : 0;
+    }
+    s->text = NULL;
+    if (!any) tn_pool_for(p->pool, n_kv * p->n_texts, small_attention, s);
+    for (int32_t i = 0; any && i < p->n_texts; i++) {
+        int32_t n = p->texts[i].r.n_rows;
+        s->text = &p->texts[i];
+        if (!n_rounds[i]) tn_pool_for(p->pool, n_kv, small_attention, s);
+        for (s->round = 0; s->round < n_rounds[i]; s->round++) {
+            if (n > 1) tn_pool_for(p->pool, n_kv, small_plan, s);
+            tn_pool_for(p->pool, n_kv * n, small_sparse, s);
+        }
     }
 }
 
@@ -122,7 +165,7 @@ static tern_status run_small(small_step *s, int32_t n, tn_timeline *timeline, te
     s->n_parts = tn_step_parts(p, s->step, step->kind, n);
     int64_t start_ns = timeline ? tn_now_ns() : 0;
     if (step->kind == TN_STEP_ATTENTION) {
-        attend_small(p, s, n);
+        attend_small(p, s);
         tn_pool_for(p->pool, s->n_parts, small_behind_attention, s);
     } else {
         tn_pool_for(p->pool, s->n_parts, small_item, s);
@@ -182,6 +225,8 @@ static int32_t skipped_rows(int32_t pos0) { return pos0 % TN_KV_PANEL; }
 
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err) {
     p->plan_wave = -1;
+    p->said_from = pos0;
+    p->said_end = pos0 + n_tok;
     if (!p->switcher || n_tok <= TN_DECODE_M) return TERN_OK;
     const tn_switch_plan *plan;
     tn_switcher_lock(p->switcher);
@@ -253,25 +298,46 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
 
 /* ---- forward --------------------------------------------------------------------------------------- */
 
+static tern_status texts_locked(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts,
+                                const atomic_bool *cancel, tn_timeline *timeline, tern_error *err) {
+    p->form = TN_FORM_DECODE;
+    p->sparse_now = false;
+    if (p->switcher)
+        TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
+    p->n_skipped = 0;
+    int32_t n = begin_texts(p, texts, n_texts);
+    p->stats.n_rows += (uint64_t)n;
+    return forward_small(p, n, cancel, timeline, err);
+}
+
+/* Tells whether rows that are few are the end of a wave with more, which takes the form of chunks. */
+static bool ends_wave(const tn_pipeline *p, int32_t pos0, int32_t n) {
+    if (pos0 < p->said_from || pos0 + n > p->said_end) return false;
+    int32_t begin = p->said_from, rows = tn_pipeline_wave_rows(p, begin);
+    while (begin + rows <= pos0) {
+        begin += rows;
+        rows = tn_pipeline_wave_rows(p, begin);
+    }
+    if (p->said_end - begin < rows) rows = p->said_end - begin;
+    return rows > TN_DECODE_M;
+}
+
 static tern_status forward_locked(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
                                   const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
                                   tn_timeline *timeline, tern_error *err) {
-    p->stats.n_rows += (uint64_t)n;
-    p->form = n <= TN_DECODE_M ? TN_FORM_DECODE : TN_FORM_CHUNK;
-    p->sparse_now = p->sparse_prompt && p->form == TN_FORM_CHUNK;
-    if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
-    if (p->form == TN_FORM_DECODE) {
-        if (p->switcher)
-            TN_TRY(tn_switcher_ensure(p->switcher, TN_FORM_DECODE, err)); /* what prefill left to be loaded */
-        p->n_skipped = 0;
-        begin_chunk(p, 0, ids, n, pos0, tree, rope_long);
-        return forward_small(p, n, cancel, timeline, err);
+    if (n <= TN_DECODE_M && (tree || !ends_wave(p, pos0, n))) {
+        const tn_pipeline_text one = {p, ids, n, pos0, tree, rope_long};
+        return texts_locked(p, &one, 1, cancel, timeline, err);
     }
+    p->stats.n_rows += (uint64_t)n;
+    p->form = TN_FORM_CHUNK;
+    p->sparse_now = p->sparse_prompt;
+    if (p->sparse) tn_sparse_attn_rewind(p->sparse, pos0);
     p->n_skipped = skipped_rows(pos0);
     int32_t n_chunks = (p->n_skipped + n + p->n_rows - 1) / p->n_rows;
     for (int32_t i = 0; i < n_chunks; i++) {
         int32_t at = i ? i * p->n_rows - p->n_skipped : 0, end = (i + 1) * p->n_rows - p->n_skipped;
-        begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, NULL, rope_long);
+        begin_chunk(p, i, ids + at, (end < n ? end : n) - at, pos0 + at, rope_long);
     }
     return forward_wave(p, n, n_chunks, pos0, cancel, timeline, err);
 }
@@ -301,9 +367,31 @@ tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, i
     return rc;
 }
 
+bool tn_pipeline_can_share(const tn_pipeline *p) { return tn_loader_done(p->m->loader); }
+
+int32_t tn_pipeline_room(const tn_pipeline *p) { return p->chunks[0].r.kv->cap_tok; }
+
+tern_status tn_pipeline_forward_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts,
+                                      tn_timeline *timeline, tern_error *err) {
+    int32_t n = 0;
+    assert(n_texts > 0 && n_texts <= TN_MAX_TEXTS && tn_pipeline_can_share(p));
+    for (int32_t i = 0; i < n_texts; i++) {
+        assert(texts[i].p->m == p->m && tn_pipeline_room(texts[i].p) <= tn_pipeline_room(p));
+        n += texts[i].n;
+    }
+    assert(n <= TN_DECODE_M);
+    if (!p->switcher) return texts_locked(p, texts, n_texts, NULL, timeline, err);
+    tn_switcher_lock(p->switcher);
+    tern_status rc = texts_locked(p, texts, n_texts, NULL, timeline, err);
+    tn_switcher_unlock(p->switcher);
+    return rc;
+}
+
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0) {
     return p->n_chunks_open * p->n_rows - skipped_rows(pos0);
 }
+
+int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0) { return p->n_rows - skipped_rows(pos0); }
 
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i) {
     if (i + p->n_skipped >= p->n_rows) i += p->n_skipped;

@@ -37,6 +37,14 @@ typedef struct chunk {
     quantised in; /* of the site quantised last */
 } chunk;
 
+/* The rows of one text in a forward of few rows: a slice of chunk 0. */
+typedef struct text {
+    tn_rows r;
+    tn_frame f;
+    tn_sparse_attn *sparse; /* of the text's own pipeline, or NULL */
+    int32_t row0;
+} text;
+
 typedef struct cold_cache { /* per worker: weight rows read from the package for one part */
     int8_t *rows;           /* [out_cap][max_outlier_n] */
     const int8_t **ptrs;    /* [max_k] by input channel, as the kernel wants them */
@@ -81,8 +89,11 @@ struct tn_pipeline {
     tn_form form;       /* of the forward that runs */
     int32_t small_rows; /* of the decode form: rows a part takes, so that all threads have some */
     chunk chunks[TN_WAVE_CHUNKS];
-    int32_t n_chunks_open; /* buffers exist for so many */
-    int32_t n_skipped;     /* rows by which the first chunk of this forward is shorter */
+    text texts[TN_MAX_TEXTS]; /* of the forward of few rows that runs */
+    int32_t n_texts;
+    int32_t n_chunks_open;       /* buffers exist for so many */
+    int32_t said_from, said_end; /* positions announced last */
+    int32_t n_skipped;           /* rows by which the first chunk of this forward is shorter */
     void *arenas[TN_WAVE_CHUNKS];
     tn_sparse_attn *sparse; /* NULL: full attention always */
     bool sparse_prompt;     /* chunks of the prompt, not only decoding */

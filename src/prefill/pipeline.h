@@ -61,7 +61,8 @@ void tn_pipeline_close(tn_pipeline **p);
 void tn_pipeline_remembers(tn_pipeline *p, const tn_conv *conv, tn_delta *delta);
 
 /* Announces that n_tok tokens from position pos0 on follow in one or more forwards, then decoding. So it
- * plans now when the layers' graphs are switched. It does nothing where every form is loaded. */
+ * plans now when the layers' graphs are switched, where not every form is loaded. The forwards may take a wave each, or a
+ * chunk each: the form of few rows is for waves of few rows, so the bits are the same. */
 tern_status tn_pipeline_begin(tn_pipeline *p, int32_t n_tok, int32_t pos0, tern_error *err);
 
 /* Tells that the cache holds another text now, because a state was loaded. */
@@ -73,8 +74,28 @@ void tn_pipeline_forget(tn_pipeline *p);
 tern_status tn_pipeline_forward(tn_pipeline *p, const int32_t *ids, int32_t n, int32_t pos0,
                                 const tn_tree *tree, bool rope_long, const atomic_bool *cancel,
                                 tn_timeline *timeline, tern_error *err);
+/* The next tokens of a text, as tn_pipeline_forward takes them; p is the pipeline of its session. */
+typedef struct tn_pipeline_text {
+    tn_pipeline *p;
+    const int32_t *ids;
+    int32_t n, pos0;
+    const tn_tree *tree;
+    bool rope_long;
+} tn_pipeline_text;
+
+/* Evaluates the next tokens of several texts together, at most TN_DECODE_M in all, in one pass over the weights. A row
+ * gets the bits that it gets alone. tn_pipeline_row and tn_pipeline_logits of p then count the rows of all texts, one
+ * text behind the other. p is the pipeline of one of them: none has more room. tn_pipeline_can_share tells whether all
+ * weights are there, which it needs. */
+tern_status tn_pipeline_forward_texts(tn_pipeline *p, const tn_pipeline_text *texts, int32_t n_texts,
+                                      tn_timeline *timeline, tern_error *err);
+bool tn_pipeline_can_share(const tn_pipeline *p);
+int32_t tn_pipeline_room(const tn_pipeline *p); /* tokens of its cache */
+
 /* Returns how many rows a wave takes at most when it begins at position pos0. */
 int32_t tn_pipeline_wave_rows(const tn_pipeline *p, int32_t pos0);
+/* The same of a chunk. */
+int32_t tn_pipeline_chunk_rows(const tn_pipeline *p, int32_t pos0);
 const float *tn_pipeline_row(const tn_pipeline *p, int32_t i);
 
 /* Computes logits [n][n_vocab] of the rows row0.. of the last forward; n <= TN_DECODE_M. */

@@ -44,11 +44,23 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
+/* The frame that knows the row's text, and the row there. */
+static const tn_frame *frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own) {
+    *own = row;
+    if (p->form != TN_FORM_DECODE) return &c->f;
+    int32_t i = p->n_texts - 1;
+    while (p->texts[i].row0 > row) i--;
+    *own = row - p->texts[i].row0;
+    return &p->texts[i].f;
+}
+
 /* Runs the ops of a step on one row, each followed by the quantising of what it left for a site. */
 static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, int32_t row) {
+    int32_t own;
+    const tn_frame *f = frame_of(p, c, row, &own);
     for (int32_t i = 0; i < n_ops; i++) {
         const tn_op *op = &ops[i];
-        tn_op_info_of(op->kind)->rows(op, &c->f, row, row + 1, NULL);
+        tn_op_info_of(op->kind)->rows(op, f, own, own + 1, NULL);
         if (op->feeds != TN_NO_SITE)
             tn_quantise_row(p, &c->in, tn_npu_site_at(p->m, op->layer, op->feeds), row,
                             tn_frame_row(&c->f, op->out, op->width, row));

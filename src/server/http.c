@@ -20,6 +20,7 @@ enum { HEARTBEAT_MS = 10000, LOOK_MS = 100, CLOSING_MS = 5000 };
 struct tn_http {
     tn_http_options o;
     struct MHD_Daemon *d;
+    int port; /* asked for, or of the socket that was passed */
     tn_page *page;
     atomic_int visits; /* requests read whose replies are not out */
 };
@@ -312,7 +313,7 @@ static result metrics(tn_http *h, connection *c) {
                  (unsigned long long)n.n_done, (unsigned long long)n.n_failed,
                  (unsigned long long)n.n_cancelled, (unsigned long long)n.prompt_tokens,
                  (unsigned long long)n.cached_tokens, (unsigned long long)n.output_tokens, n.prefill_s,
-                 n.decode_s, n.waiting, n.running ? 1 : 0) < 0)
+                 n.decode_s, n.waiting, n.running) < 0)
         return MHD_NO;
     return send_text(c, 200, "text/plain; version=0.0.4", text);
 }
@@ -499,13 +500,32 @@ static void completed(void *user, connection *c, void **state, enum MHD_RequestT
     *state = NULL;
 }
 
+/* Where it will listen, or where the socket given listens: IPv4, and this machine alone where there are no keys. */
+static tern_status address_of(const tn_http_options *o, struct sockaddr_in *a, tern_error *err) {
+    *a = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
+    char host[INET_ADDRSTRLEN];
+    if (o->listen_fd < 0) {
+        TN_FAIL_IF(inet_pton(AF_INET, o->host, &a->sin_addr) != 1, err, TERN_E_INVALID,
+                   "'%s' is not an IPv4 address", o->host);
+    } else {
+        int listens = 0;
+        socklen_t n = sizeof *a, n_int = sizeof listens;
+        bool ok = !getsockname(o->listen_fd, (struct sockaddr *)a, &n) && a->sin_family == AF_INET &&
+                  !getsockopt(o->listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n_int) && listens;
+        TN_FAIL_IF(!ok, err, TERN_E_INVALID,
+                   "the socket that was passed does not listen on an IPv4 address: want "
+                   "ListenStream=127.0.0.1:PORT");
+    }
+    TN_FAIL_IF(ntohl(a->sin_addr.s_addr) >> 24 != 127 && !o->keys, err, TERN_E_INVALID,
+               "address %s can be reached from elsewhere: give it keys (--api-key-file)",
+               inet_ntop(AF_INET, &a->sin_addr, host, sizeof host));
+    return TERN_OK;
+}
+
 tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *err) {
     *out = NULL;
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)o->port)};
-    TN_FAIL_IF(inet_pton(AF_INET, o->host, &a.sin_addr) != 1, err, TERN_E_INVALID,
-               "'%s' is not an IPv4 address", o->host);
-    TN_FAIL_IF(ntohl(a.sin_addr.s_addr) >> 24 != 127 && !o->keys, err, TERN_E_INVALID,
-               "address %s can be reached from elsewhere: give it keys (--api-key-file)", o->host);
+    struct sockaddr_in a;
+    TN_TRY(address_of(o, &a, err));
     tn_http *h = calloc(1, sizeof *h);
     TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for the server");
     h->o = *o;
@@ -520,7 +540,8 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
         NULL, handle, h, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&a, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)TN_HTTP_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TN_HTTP_IDLE_S,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)TN_HTTP_HEADERS_MAX, MHD_OPTION_NOTIFY_COMPLETED,
-        completed, h, MHD_OPTION_THREAD_STACK_SIZE, (size_t)(512 << 10), MHD_OPTION_END);
+        completed, h, MHD_OPTION_THREAD_STACK_SIZE, (size_t)(512 << 10),
+        o->listen_fd >= 0 ? MHD_OPTION_LISTEN_SOCKET : MHD_OPTION_END, o->listen_fd, MHD_OPTION_END);
     if (!h->d) {
         (void)tn_fail(err, TERN_E_IO, "cannot listen on %s port %d: %s", o->host, o->port,
                       errno ? strerror(errno) : "refused");
@@ -528,13 +549,14 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
         free(h);
         return TERN_E_IO;
     }
+    h->port = ntohs(a.sin_port);
     *out = h;
     return TERN_OK;
 }
 
 int tn_http_port(const tn_http *h) {
     const union MHD_DaemonInfo *i = MHD_get_daemon_info(h->d, MHD_DAEMON_INFO_BIND_PORT);
-    return i ? i->port : 0;
+    return i && i->port ? i->port : h->port;
 }
 
 void tn_http_close(tn_http **ph) {

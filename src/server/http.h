@@ -23,6 +23,7 @@ typedef struct tn_http_options {
     tn_queue *q;
     const char *host; /* an IPv4 address */
     int port;         /* 0: any free one */
+    int listen_fd; /* a socket that listens already, taken on success; host and port count for nothing. -1: none */
     const char *keys; /* one per line, or NULL: then only names of this machine are served */
 } tn_http_options;
 

@@ -1,38 +1,46 @@
 #include "server/queue.h"
 
 #include "base/clock.h"
+#include "engine/decoder.h"
 #include "engine/engine.h"
 #include "server/answering.h"
-#include "server/checkpoints.h"
+#include "server/slots.h"
 #include "server/watch.h"
 
-#include <stdio.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
-enum { WORTH_TOK = 16 };
-
-typedef struct slot {
-    tern_session *s;
-    uint64_t used; /* when last */
-} slot;
+/* A seat is a job being answered: it waits for a slot, reads its prompt chunk by chunk, then decodes. */
+typedef struct seat {
+    tn_job *j;     /* NULL: free */
+    tn_slot *slot; /* NULL: not begun, or an embedding */
+    tn_prefill prompt;
+    tern_generate_options o;
+    tn_decoder *d; /* NULL: the prompt is not read yet */
+    double prefill_s;
+    uint64_t turn; /* of its last chunk */
+} seat;
 
 struct tn_queue {
     tn_queue_options o;
     pthread_t worker;
     pthread_mutex_t mu;
     pthread_cond_t work;
-    tn_job *first, *last;     /* waiting; guarded by mu */
-    tn_job *running;          /* guarded by mu */
-    tern_session *running_on; /* guarded by mu; the session a cancel reaches */
-    bool closing;             /* guarded by mu */
-    tn_queue_counts counts;   /* guarded by mu */
-    slot *slots;              /* [n_sessions], the worker's */
-    uint64_t clock;
-    tern_session *embedder; /* the worker's, or NULL */
-    tn_checkpoints *kept;   /* the worker's, or NULL */
+    tn_job *first, *last;          /* waiting; guarded by mu */
+    bool closing;                  /* guarded by mu */
+    tn_queue_counts counts;        /* guarded by mu */
+    tn_job *running[TN_MAX_TEXTS]; /* guarded by mu */
+    /* the worker's */
+    tn_slots slots;
+    seat seats[TN_MAX_TEXTS];
+    int32_t n_seats;
+    uint64_t turn;
+    int n_apart;           /* chunks since the last step */
+    double decode_until_s; /* since the last chunk others have that long for their steps */
+    tern_session *embedder;
 };
 
 /* ---- jobs ----------------------------------------------------------------------------------------- */
@@ -57,7 +65,7 @@ void tn_job_cancel(tn_job *j) {
     tn_queue *q = j->q;
     atomic_store(&j->cancelled, true);
     pthread_mutex_lock(&q->mu);
-    if (q->running == j && q->running_on) tern_session_cancel(q->running_on);
+    if (j->on) tern_session_cancel(j->on);
     pthread_mutex_unlock(&q->mu);
 }
 
@@ -96,123 +104,20 @@ void tn_queue_unlock(tn_queue *q) { pthread_mutex_unlock(&q->mu); }
 
 /* ---- the worker ------------------------------------------------------------------------------------ */
 
-static size_t shared(const tern_session *s, const int32_t *ids, size_t n) {
-    size_t k = 0;
-    while (k < n && k < (size_t)s->n_tok && s->tokens[k] == ids[k]) k++;
-    return k;
-}
-
-static tern_status open_slot(tn_queue *q, slot *k, tern_error *err) {
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = q->o.n_ctx;
-    so.draft = q->o.draft;
-    return tern_session_open(q->o.e, &so, &k->s, err);
-}
-
-/* An unused slot, else the one used longest ago, whose conversation goes to disk. Not `but`, unless it is the only one. */
-static tern_status free_slot(tn_queue *q, const slot *but, slot **out, tern_error *err) {
-    slot *oldest = NULL;
-    for (int32_t i = 0; i < q->o.n_sessions; i++) {
-        slot *k = &q->slots[i];
-        if (k == but) continue;
-        if (!k->s) {
-            *out = k;
-            return open_slot(q, k, err);
-        }
-        if (!oldest || k->used < oldest->used) oldest = k;
-    }
-    *out = oldest ? oldest : (slot *)(uintptr_t)but;
-    if (q->kept) tn_checkpoints_save(q->kept, (*out)->s);
-    return TERN_OK;
-}
-
-/* A session that begins as the prompt does: the one in memory that shares most with it, unless the disk knows more. One
- * whose conversation went on otherwise keeps it: the common part is copied. */
-static tern_status slot_for(tn_queue *q, const tn_job *j, slot **out, tern_error *err) {
-    slot *best = NULL;
-    size_t most = 0, which = 0, on_disk = 0;
-    for (int32_t i = 0; i < q->o.n_sessions; i++) {
-        slot *k = &q->slots[i];
-        size_t same = k->s ? shared(k->s, j->ids, j->n_ids) : 0;
-        if (!same || (!tn_state_truncates(&k->s->state) && same < (size_t)k->s->n_tok)) continue;
-        if (same > most) most = same, best = k;
-    }
-    bool whole = !tn_state_truncates(&q->slots[0].s->state);
-    if (q->kept) on_disk = tn_checkpoints_match(q->kept, j->ids, j->n_ids, whole, &which);
-    slot *k = best;
-    tern_status st = TERN_OK;
-    if (on_disk >= most + TN_CHECKPOINT_LEAST) {
-        st = free_slot(q, NULL, &k, err);
-        /* what was saved just now may have moved the entries */
-        if (st == TERN_OK && tn_checkpoints_match(q->kept, j->ids, j->n_ids, whole, &which) >= on_disk)
-            (void)tn_checkpoints_load(q->kept, which, k->s);
-    } else {
-        /* a few tokens in common are not worth a copy */
-        bool worth = best && (most >= WORTH_TOK || most + 1 >= j->n_ids || most == (size_t)best->s->n_tok);
-        if (!worth || (size_t)best->s->n_tok > most + WORTH_TOK) st = free_slot(q, best, &k, err);
-        if (st == TERN_OK && worth && k != best) st = tern_session_copy(k->s, best->s, err);
-    }
-    if (st != TERN_OK) return st;
-    k->used = ++q->clock;
-    *out = k;
-    return TERN_OK;
-}
-
-static void running_on(tn_queue *q, tern_session *s) {
+/* The session that a cancel of the job reaches; NULL: none any more. */
+static void running_on(tn_queue *q, tn_job *j, tern_session *s) {
     pthread_mutex_lock(&q->mu);
-    q->running_on = s;
+    j->on = s;
+    if (s) atomic_store(&s->cancel, atomic_load(&j->cancelled)); /* not that of the job before */
     pthread_mutex_unlock(&q->mu);
 }
 
-static tern_status answer(tn_queue *q, tn_job *j, double *prefill_s, tern_error *err) {
-    slot *k;
-    TN_TRY(slot_for(q, j, &k, err));
-    tern_session *s = k->s;
-    j->n_cached =
-        shared(s, j->ids, j->n_ids - 1); /* the last token is evaluated again, for what follows it */
-    tn_session_truncate(s, (int32_t)j->n_cached);
-    j->n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
-    tern_generate_options o;
-    tn_answering_options(j, &o);
-    running_on(q, s);
-    tern_status st;
-    double t0 = tn_now_s();
-    tn_watch_begin(j->r.watch, s, j->n_ids, j->n_cached);
-    do { /* a cancel that came too late for the job before is not for this one */
-        st = tern_session_prefill(s, j->ids, j->n_ids, err);
-    } while (st == TERN_E_CANCELLED && !atomic_load(&j->cancelled));
-    *prefill_s = tn_now_s() - t0;
-    if (st == TERN_OK) tn_watch_read(j->r.watch);
-    if (st == TERN_OK) st = tern_session_generate(s, &o, &j->res, err);
-    tn_watch_end(j->r.watch);
-    running_on(q, NULL);
-    if (st == TERN_OK) j->stopped_by = s->stopped_by;
-    if (st == TERN_OK && j->res.reason == TERN_STOP_CALLBACK && !j->enough)
-        st = atomic_load(&j->cancelled) ? tn_fail(err, TERN_E_CANCELLED, "cancelled")
-                                        : tn_fail(err, TERN_E_MEMORY, "no memory for the answer");
-    return st;
-}
-
-static tern_status embed(tn_queue *q, tn_job *j, tern_error *err) {
-    if (!q->embedder) {
-        tern_session_options so;
-        tern_session_options_defaults(&so);
-        so.n_ctx = q->o.n_ctx;
-        TN_TRY(tern_session_open(q->o.e, &so, &q->embedder, err));
-    }
-    running_on(q, q->embedder);
-    tern_status st;
-    do {
-        st = tern_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector,
-                                (size_t)q->o.e->model->h.n_embd, err);
-    } while (st == TERN_E_CANCELLED && !atomic_load(&j->cancelled));
-    running_on(q, NULL);
-    return st;
-}
-
-static void finish(tn_queue *q, tn_job *j, tern_status st, const tern_error *err, double prefill_s) {
+static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) {
+    tn_job *j = a->j;
     tern_error why = *err;
+    running_on(q, j, NULL);
+    tn_watch_end(j->r.watch);
+    if (a->slot) tn_slots_give_back(&q->slots, a->slot);
     pthread_mutex_lock(&q->mu);
     bool closing = q->closing;
     pthread_mutex_unlock(&q->mu);
@@ -227,38 +132,180 @@ static void finish(tn_queue *q, tn_job *j, tern_status st, const tern_error *err
     else c->n_failed++;
     if (st == TERN_OK) c->prompt_tokens += j->n_ids, c->cached_tokens += j->n_cached;
     c->output_tokens += (uint64_t)j->res.n_tokens;
-    c->prefill_s += prefill_s;
+    c->prefill_s += a->prefill_s;
     c->decode_s += j->res.decode_s;
+    c->running--;
     j->done = true;
-    q->running = NULL;
+    q->running[a - q->seats] = NULL;
     pthread_cond_signal(&j->changed);
     pthread_mutex_unlock(&q->mu);
+    *a = (seat){0};
     job_release(j);
 }
 
+/* ---- decoding: a step of all together ---------------------------------------------------------------- */
+
+static void finish_decoded(tn_queue *q, seat *a) {
+    tn_job *j = a->j;
+    tern_error err = {0};
+    tern_status st = tn_decoder_close(&a->d, &j->res, &err);
+    if (st == TERN_OK) j->stopped_by = a->slot->s->stopped_by;
+    if (st == TERN_OK && j->res.reason == TERN_STOP_CALLBACK && !j->enough)
+        st = atomic_load(&j->cancelled) ? tn_fail(&err, TERN_E_CANCELLED, "cancelled")
+                                        : tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
+    finish(q, a, st, &err);
+}
+
+/* Returns how many answers went on. */
+static int32_t decode_step(tn_queue *q) {
+    tn_decoder *d[TN_MAX_TEXTS];
+    int32_t n = 0;
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        if (q->seats[i].d) d[n++] = q->seats[i].d;
+    }
+    if (n) tn_decoders_step(d, n);
+    pthread_mutex_lock(&q->mu);
+    tn_queue_counts *c = &q->counts;
+    c->n_steps += n > 0;
+    if (n > c->most_together) c->most_together = n;
+    if (n && q->n_apart > c->most_chunks_apart) c->most_chunks_apart = q->n_apart;
+    q->n_apart = 0;
+    pthread_mutex_unlock(&q->mu);
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        seat *a = &q->seats[i];
+        if (a->d && !tn_decoder_more(a->d)) finish_decoded(q, a);
+    }
+    return n;
+}
+
+/* ---- prompts: a chunk of one of them ------------------------------------------------------------------ */
+
+/* Someone else is reading much of the same text: a copy will cost less than reading it too. */
+static bool better_wait(const tn_queue *q, const seat *a) {
+    const tn_job *j = a->j;
+    size_t soon = 0;
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        const seat *b = &q->seats[i];
+        if (!b->slot || b->d) continue;
+        size_t same = tn_shared_tokens(b->j->ids, b->j->n_ids, j->ids, j->n_ids);
+        if (same > (size_t)b->slot->s->n_tok && same > soon) soon = same;
+    }
+    return soon && soon >= tn_slots_known(&q->slots, j->ids, j->n_ids) + TN_CHECKPOINT_LEAST;
+}
+
+static tern_status begin_prompt(tn_queue *q, seat *a, tern_error *err) {
+    tn_job *j = a->j;
+    TN_TRY(tn_slots_take(&q->slots, j->ids, j->n_ids, &a->slot, err));
+    tern_session *s = a->slot->s;
+    running_on(q, j, s);
+    /* the last token is evaluated again, for what follows it */
+    size_t same = tn_shared_tokens(s->tokens, (size_t)s->n_tok, j->ids, j->n_ids - 1);
+    tn_session_truncate(s, (int32_t)same);
+    j->n_cached = (size_t)s->n_tok; /* less where the state goes back to snapshots only */
+    tn_answering_options(j, &a->o);
+    tn_watch_begin(j->r.watch, s, j->n_ids, j->n_cached);
+    return tn_prefill_begin(s, j->ids, j->n_ids, &a->prompt, err);
+}
+
+static void read_chunk(tn_queue *q, seat *a) {
+    tn_job *j = a->j;
+    tern_error err = {0};
+    tern_status st = TERN_OK;
+    double t0 = tn_now_s();
+    if (!a->slot) st = begin_prompt(q, a, &err);
+    if (st == TERN_OK) st = tn_prefill_chunk(&a->prompt, &err);
+    a->prefill_s += tn_now_s() - t0;
+    if (st == TERN_OK && a->prompt.done == a->prompt.n) {
+        tn_watch_read(j->r.watch);
+        st = tn_decoder_open(a->slot->s, &a->o, &a->d, &err);
+    }
+    if (st != TERN_OK) finish(q, a, st, &err);
+    else if (a->d && !tn_decoder_more(a->d)) finish_decoded(q, a);
+}
+
+static void embed(tn_queue *q, seat *a) {
+    tn_job *j = a->j;
+    tern_error err = {0};
+    tern_status st = TERN_OK;
+    if (!q->embedder) {
+        tern_session_options so;
+        tern_session_options_defaults(&so);
+        so.n_ctx = q->o.n_ctx;
+        st = tern_session_open(q->o.e, &so, &q->embedder, &err);
+    }
+    if (st == TERN_OK) {
+        running_on(q, j, q->embedder);
+        st = tern_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector,
+                                (size_t)q->o.e->model->h.n_embd, &err);
+    }
+    finish(q, a, st, &err);
+}
+
+/* A chunk of the prompt that had none for longest. Returns false when there is none to read. */
+static bool prompt_turn(tn_queue *q) {
+    seat *next = NULL;
+    bool waits = false; /* an answer */
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        seat *a = &q->seats[i];
+        waits = waits || a->d;
+        if (!a->j || a->d || (!a->slot && !a->j->vector && better_wait(q, a))) continue;
+        if (!next || a->turn < next->turn) next = a;
+    }
+    if (!next) return false;
+    next->turn = ++q->turn;
+    if (next->j->vector) embed(q, next);
+    else read_chunk(q, next);
+    pthread_mutex_lock(&q->mu);
+    q->counts.n_chunks++;
+    pthread_mutex_unlock(&q->mu);
+    if (waits) q->n_apart++;
+    return true;
+}
+
+/* ---- rounds ------------------------------------------------------------------------------------------ */
+
+/* Waits for work. Jobs sit down in the order in which they came. Returns false when all is over. */
+static bool sit_down(tn_queue *q) {
+    bool any = false;
+    pthread_mutex_lock(&q->mu);
+    while (!q->first && !q->counts.running && !q->closing) pthread_cond_wait(&q->work, &q->mu);
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        seat *a = &q->seats[i];
+        if (!a->j && q->first) {
+            tn_job *j = q->first;
+            q->first = j->next;
+            if (!q->first) q->last = NULL;
+            q->counts.waiting--;
+            q->counts.running++;
+            q->running[i] = j;
+            *a = (seat){.j = j};
+        }
+        if (a->j && q->closing) atomic_store(&a->j->cancelled, true);
+        any = any || a->j;
+    }
+    pthread_mutex_unlock(&q->mu);
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        seat *a = &q->seats[i];
+        tern_error err;
+        /* one that decodes notices by itself */
+        if (a->j && !a->d && atomic_load(&a->j->cancelled))
+            finish(q, a, tn_fail(&err, TERN_E_CANCELLED, "cancelled"), &err);
+    }
+    return any;
+}
+
+/* A round is one step of everyone who decodes, and one chunk of one prompt. So nobody waits longer than a chunk for his
+ * next token. Behind a chunk those who decode have half its time: a long prompt does not hold them up for its whole
+ * length. */
 static void *work(void *user) {
     tn_queue *q = user;
-    for (;;) {
-        pthread_mutex_lock(&q->mu);
-        while (!q->first && !q->closing) pthread_cond_wait(&q->work, &q->mu);
-        tn_job *j = q->first;
-        if (!j) { /* closing */
-            pthread_mutex_unlock(&q->mu);
-            return NULL;
-        }
-        q->first = j->next;
-        if (!q->first) q->last = NULL;
-        q->counts.waiting--;
-        q->running = j;
-        if (q->closing) atomic_store(&j->cancelled, true);
-        pthread_mutex_unlock(&q->mu);
-        tern_error err = {0};
-        double prefill_s = 0;
-        tern_status st = atomic_load(&j->cancelled) ? tn_fail(&err, TERN_E_CANCELLED, "cancelled")
-                         : j->vector                ? embed(q, j, &err)
-                                                    : answer(q, j, &prefill_s, &err);
-        finish(q, j, st, &err, prefill_s);
+    while (sit_down(q)) {
+        bool decoded = decode_step(q) > 0;
+        double now = tn_now_s();
+        if (decoded && now < q->decode_until_s) continue;
+        if (prompt_turn(q)) q->decode_until_s = tn_now_s() + 0.5 * (tn_now_s() - now);
     }
+    return NULL;
 }
 
 /* ---- the queue ------------------------------------------------------------------------------------- */
@@ -356,43 +403,37 @@ tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool m
 
 tern_status tn_queue_open(const tn_queue_options *o, tn_queue **out, tern_error *err) {
     tn_queue *q = calloc(1, sizeof *q);
-    slot *slots = calloc((size_t)o->n_sessions, sizeof *slots);
     *out = NULL;
-    if (!q || !slots) {
-        free(q);
-        free(slots);
-        return tn_fail(err, TERN_E_MEMORY, "no memory for the server");
-    }
+    TN_FAIL_IF(!q, err, TERN_E_MEMORY, "no memory for the server");
     q->o = *o;
-    q->slots = slots;
+    q->n_seats = o->n_sessions < TN_MAX_TEXTS ? o->n_sessions : TN_MAX_TEXTS;
+    tern_status st = tn_slots_open(&q->o, &q->slots, err);
+    if (st != TERN_OK) {
+        free(q);
+        return st;
+    }
+    q->o.n_ctx = tern_session_capacity(q->slots.at[0].s);
     pthread_mutex_init(&q->mu, NULL);
     pthread_cond_init(&q->work, NULL);
-    /* the first session now: what is wrong with the model or the context is told at the start */
-    tern_status st = open_slot(q, &slots[0], err);
-    if (st == TERN_OK) q->o.n_ctx = tern_session_capacity(slots[0].s);
-    tern_error why;
-    if (st == TERN_OK && o->cache_bytes &&
-        tn_checkpoints_open(slots[0].s, o->cache_bytes, &q->kept, &why) != TERN_OK)
-        tn_log((tn_ctx *)&o->e->ctx, TERN_LOG_WARN, "conversations are kept in memory only: %s", why.message);
-    if (st == TERN_OK && pthread_create(&q->worker, NULL, work, q))
-        st = tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
-    if (st == TERN_OK) {
+    if (!pthread_create(&q->worker, NULL, work, q)) {
         *out = q;
         return TERN_OK;
     }
-    tn_checkpoints_close(&q->kept);
-    tern_session_close(&slots[0].s);
-    free(slots);
+    tn_slots_close(&q->slots);
     free(q);
-    return st;
+    return tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
 }
 
 void tn_queue_stop(tn_queue *q) {
     if (!q) return;
     pthread_mutex_lock(&q->mu);
     q->closing = true;
-    if (q->running) atomic_store(&q->running->cancelled, true);
-    if (q->running_on) tern_session_cancel(q->running_on);
+    for (int32_t i = 0; i < q->n_seats; i++) {
+        tn_job *j = q->running[i];
+        if (!j) continue;
+        atomic_store(&j->cancelled, true);
+        if (j->on) tern_session_cancel(j->on);
+    }
     pthread_cond_signal(&q->work);
     pthread_mutex_unlock(&q->mu);
 }
@@ -410,28 +451,22 @@ void tn_queue_close(tn_queue **pq) {
     *pq = NULL;
     tn_queue_stop(q);
     pthread_join(q->worker, NULL);
-    for (int32_t i = 0; i < q->o.n_sessions; i++) {
-        if (q->kept && q->slots[i].s) tn_checkpoints_save(q->kept, q->slots[i].s);
-        tern_session_close(&q->slots[i].s);
-    }
-    tn_checkpoints_close(&q->kept);
+    tn_slots_close(&q->slots);
     tern_session_close(&q->embedder);
     pthread_mutex_destroy(&q->mu);
     pthread_cond_destroy(&q->work);
-    free(q->slots);
     free(q);
 }
 
 const tn_queue_options *tn_queue_opts(const tn_queue *q) { return &q->o; }
 
 const char *tn_queue_cache_folder(const tn_queue *q) {
-    return q->kept ? tn_checkpoints_folder(q->kept) : NULL;
+    return q->slots.kept ? tn_checkpoints_folder(q->slots.kept) : NULL;
 }
 
 tn_queue_counts tn_queue_count(tn_queue *q) {
     pthread_mutex_lock(&q->mu);
     tn_queue_counts c = q->counts;
-    c.running = q->running != NULL;
     pthread_mutex_unlock(&q->mu);
     return c;
 }

@@ -1,9 +1,11 @@
-/* server/queue.h - one generation at a time, in the order of arrival, on sessions that keep their prefixes.
+/* server/queue.h - who is answered when: up to TN_MAX_TEXTS requests together, the others in the order of arrival, on sessions
+ * that keep their prefixes (slots.h).
  *
+ * One worker thread goes round: all answers go one step further in one forward, then one prompt is read a chunk further.
  * A job belongs to two: the connection that asks and the worker that answers. The later of them frees it. The
  * connection reads what the worker has written so far; when its client goes away it cancels, which the worker
- * notices within a step. Lock: queue.mu guards the list, every job's fields behind `guarded`, and which job
- * runs. */
+ * notices within a step. Lock: queue.mu guards the list, every job's fields behind `guarded`, and which jobs
+ * run. */
 #ifndef TN_SERVER_QUEUE_H
 #define TN_SERVER_QUEUE_H
 
@@ -34,6 +36,7 @@ typedef struct tn_job {
     atomic_bool cancelled;
     /* guarded */
     struct tn_job *next;
+    tern_session *on; /* what a cancel reaches, or NULL */
     pthread_cond_t changed;
     int owners;
     bool done;
@@ -71,8 +74,9 @@ typedef struct tn_queue_options {
 typedef struct tn_queue_counts {
     uint64_t n_done, n_failed, n_cancelled, prompt_tokens, cached_tokens, output_tokens;
     double prefill_s, decode_s;
-    int waiting;
-    bool running;
+    uint64_t n_chunks, n_steps; /* of prompts; of answers, all together */
+    int waiting, running;
+    int most_together, most_chunks_apart; /* answers in one step; chunks between two steps of an answer */
 } tn_queue_counts;
 
 tern_status tn_queue_open(const tn_queue_options *o, tn_queue **out, tern_error *err);

@@ -73,25 +73,25 @@ static void copies_of_the_text(void **state) {
     int32_t n = sizeof text / sizeof *text;
     tn_draft *d = draft_of(text, n);
     tn_tree t;
-    tn_draft_plan(d, TN_DRAFT_LOOKUP, 32, true, &t);
+    tn_draft_plan(d, TN_DRAFT_LOOKUP, 32, 0, true, &t);
     well_formed(&t, 32);
     assert_true(has_path(&t, full, 8)); /* 2 3 4 occurred once: its continuation, ten tokens of it */
     assert_int_equal(t.n, 11);
-    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     well_formed(&t, 32);
     assert_true(has_path(&t, full, 8));
     assert_true(has_path(&t, other, 2)); /* behind the shorter match 3 4 */
-    tn_draft_plan(d, TN_DRAFT_SAM, 4, true, &t);
+    tn_draft_plan(d, TN_DRAFT_SAM, 4, 0, true, &t);
     well_formed(&t, 4);
     assert_true(has_path(&t, full, 3)); /* the longer match is the likelier */
-    tn_draft_plan(d, 0, 32, true, &t);
+    tn_draft_plan(d, 0, 32, 0, true, &t);
     assert_int_equal(t.n, 1);
-    tn_draft_plan(d, TN_DRAFT_ALL, 1, true, &t);
+    tn_draft_plan(d, TN_DRAFT_ALL, 1, 0, true, &t);
     assert_int_equal(t.n, 1);
     tn_draft_close(&d);
     static const int32_t period[] = {7, 8, 9, 7, 8, 9, 7}, goes_on[] = {8, 9, 7, 8, 9, 7, 8, 9, 7};
     d = draft_of(period, 7);
-    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     assert_true(has_path(&t, goes_on, 9)); /* a copy that reaches the end of the text goes on with itself */
     tn_draft_close(&d);
 }
@@ -102,13 +102,13 @@ static void copies_of_the_store(void **state) {
                          want[] = {42, 43, 44}, beyond[] = {42, 43, 44, 45};
     tn_draft *d = draft_of(text, 4);
     tn_tree t;
-    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     assert_int_equal(t.n, 1);
     size_t before = tn_draft_bytes(d);
     assert_int_equal(tn_draft_learn(d, a, 6, &err), TERN_OK);
     assert_int_equal(tn_draft_learn(d, b, 2, &err), TERN_OK);
     assert_true(tn_draft_bytes(d) > before);
-    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     assert_true(has_path(&t, want, 3));
     assert_false(has_path(&t, beyond, 4)); /* not from one text into the next */
     static const int32_t bad[] = {1, N_VOCAB};
@@ -131,16 +131,16 @@ static void calibrated_tree(void **state) {
         tn_draft_successors(d, pos, of_vocab, n);
     }
     tn_tree t;
-    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &t);
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, 0, true, &t);
     well_formed(&t, 32);
     assert_true(has_path(&t, want, 3));
     static const int32_t copied[] = {2};
-    tn_draft_plan(d, TN_DRAFT_SAM, 32, true, &t);
+    tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, true, &t);
     assert_true(has_path(&t, copied, 1));
     assert_false(has_path(&t, want, 1));
     assert_int_equal(tn_draft_truncate(d, 5, &err), TERN_OK); /* what is known of the first five stays */
     assert_int_equal(tn_draft_push(d, 1, &err), TERN_OK);
-    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &t);
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, 0, true, &t);
     assert_true(has_path(&t, want, 2));
     tn_draft_close(&d);
 }
@@ -159,7 +159,7 @@ static void rejected_rows_calibrate(void **state) {
     for (int i = 0; i < 3; i++) logits[i][says[i]] = 10;
     tn_draft_verified(d, &t, &logits[0][0]);
     for (int i = 0; i < 2; i++) assert_int_equal(tn_draft_push(d, (int32_t[]){3, 15}[i], &err), TERN_OK);
-    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &got);
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, 0, true, &got);
     well_formed(&got, 32);
     assert_true(has_path(&got, want, 2));
     static int32_t kept[TN_DRAFT_RECALLED],
@@ -168,17 +168,17 @@ static void rejected_rows_calibrate(void **state) {
     assert_int_equal(n, tn_draft_recalled(d, NULL));
     tn_draft *other = draft_of((const int32_t[]){3, 15}, 2);
     tn_draft_recall(other, bad, sizeof bad / sizeof *bad); /* from a file: makes no sense, does no harm */
-    tn_draft_plan(other, TN_DRAFT_CALIBRATED, 32, true, &got);
+    tn_draft_plan(other, TN_DRAFT_CALIBRATED, 32, 0, true, &got);
     assert_int_equal(got.n, 1);
     tn_draft_recall(other, kept, n);
-    tn_draft_plan(other, TN_DRAFT_CALIBRATED, 32, true, &got);
+    tn_draft_plan(other, TN_DRAFT_CALIBRATED, 32, 0, true, &got);
     assert_true(has_path(&got, want, 2));
     tn_draft_close(&other);
     tn_tree one = {0};
     tn_tree_add(&one, -1, 7);
     for (int i = 0; i < TN_RECALLS; i++)
         tn_draft_verified(d, &one, &logits[0][0]); /* the ring has gone round: 15 and 40 are forgotten */
-    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, true, &got);
+    tn_draft_plan(d, TN_DRAFT_CALIBRATED, 32, 0, true, &got);
     assert_false(has_path(&got, want, 1));
     tn_draft_close(&d);
 }
@@ -200,12 +200,12 @@ static void rejects_come_back(void **state) {
     static const int32_t segment[] = {12, 13}, longer[] = {12, 13, 14};
     tn_tree got;
     for (int step = 0; step < TN_SEGMENT_LIFE; step++) {
-        tn_draft_plan(d, TN_DRAFT_EXTEND, 32, true, &got);
+        tn_draft_plan(d, TN_DRAFT_EXTEND, 32, 0, true, &got);
         well_formed(&got, 32);
         assert_true(has_path(&got, segment, 2));
         assert_false(has_path(&got, longer, 3));
     }
-    tn_draft_plan(d, TN_DRAFT_EXTEND, 32, true, &got); /* its time is over */
+    tn_draft_plan(d, TN_DRAFT_EXTEND, 32, 0, true, &got); /* its time is over */
     assert_int_equal(got.n, 1);
     tn_draft_close(&d);
 }
@@ -222,14 +222,14 @@ static void throttling(void **state) {
     int32_t early = 0, late = 0;
     tn_rng rng = {1};
     for (int32_t i = 0; i < 400; i++) { /* nothing follows from anything */
-        tn_draft_plan(d, TN_DRAFT_ALL, 32, false, &t);
+        tn_draft_plan(d, TN_DRAFT_ALL, 32, 0, false, &t);
         *(i < 200 ? &early : &late) += t.n - 1;
         assert_int_equal(tn_draft_push(d, (int32_t)tn_rng_below(&rng, N_VOCAB), &err), TERN_OK);
     }
     if (!early || late >= 20) fail_msg("%d drafts early, %d late", early, late);
     assert_int_equal(tn_draft_truncate(d, 3, &err), TERN_OK);
     for (int32_t i = 0; i < 200; i++) {
-        tn_draft_plan(d, TN_DRAFT_SAM, 32, false, &t);
+        tn_draft_plan(d, TN_DRAFT_SAM, 32, 0, false, &t);
         assert_int_equal(tn_draft_push(d, 10 + i % 20, &err), TERN_OK);
     }
     assert_true(t.n > 5);
@@ -254,12 +254,12 @@ static void best_nodes(void **state) {
         tn_prop_timed(&p, 1, i == 1 ? 9000 : 1000); /* something else ran meanwhile */
         tn_prop_timed(&p, 4, i == 2 ? 9000 : 1300);
     }
-    tn_prop_choose(&p, 32, false, &t);
+    tn_prop_choose(&p, 32, 0, false, &t);
     assert_true(has_path(&t, (const int32_t[]){2, 3}, 2));
     assert_false(has_path(&t, (const int32_t[]){9}, 1)); /* 5 % of a token for 10 % of a forward */
-    tn_prop_choose(&p, 32, true, &t);
+    tn_prop_choose(&p, 32, 0, true, &t);
     assert_int_equal(t.n, 5);
-    tn_prop_choose(&p, 3, true, &t);
+    tn_prop_choose(&p, 3, 0, true, &t);
     assert_int_equal(t.n, 3);
     assert_true(has_path(&t, (const int32_t[]){2, 3}, 2));
     float before = tn_prop_rate(&p, 0);
@@ -271,7 +271,7 @@ static void best_nodes(void **state) {
         for (int32_t j = 0, node = 0; j < 2 * TN_PROP_MAX && node >= 0; j++)
             node = tn_prop_add(&p, i % 2 ? node : 0, j, 0);
         assert_int_equal(p.n, TN_PROP_MAX);
-        tn_prop_choose(&p, 32, true, &t);
+        tn_prop_choose(&p, 32, 0, true, &t);
         well_formed(&t, 32);
     }
 }

@@ -289,6 +289,30 @@ static void going_back(void **state) {
         assert_memory_equal(tern_session_logits(s), tern_session_logits(fresh), n_vocab * sizeof(float));
         tern_session_close(&fresh);
     }
+    /* a copy of a part: as far as the state reaches, or a snapshot does; the source goes on as if nothing had been */
+    tern_session *copy = open_session(e, "none"), *fresh = open_session(e, "none");
+    prefill(s, 900);
+    static const int parts[] = {899, 880, 700, 530, 300, 257, 90, 5};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        int left = tn_state_left(&s->state, parts[i]);
+        assert_true(left <= parts[i] && left + 256 >= parts[i]);
+        must(tn_session_copy(copy, s, left, &err), &err);
+        assert_int_equal(tern_session_length(copy), left);
+        prefill(copy, parts[i]);
+        prefill(fresh, parts[i]);
+        if (memcmp(tern_session_logits(copy), tern_session_logits(fresh), n_vocab * sizeof(float)))
+            fail_msg("a copy of %d tokens", parts[i]);
+    }
+    must(tern_session_step(s, 7, &err), &err);
+    prompt[900] = 7;
+    prefill(fresh, 901);
+    assert_memory_equal(tern_session_logits(s), tern_session_logits(fresh), n_vocab * sizeof(float));
+    /* in a long answer too the way back is a chunk at most */
+    prefill(s, 5);
+    for (int i = 0; i < 700; i++) must(tern_session_step(s, prompt[i], &err), &err);
+    for (int n = 600; n > 5; n -= 50) assert_true(tn_state_left(&s->state, n) + 256 >= n);
+    tern_session_close(&copy);
+    tern_session_close(&fresh);
     prefill(s, 900);
     bool ring = !strcmp(name, "tiny-lfm2");
     assert_int_equal(tern_session_truncate(s, 890, &err), ring ? TERN_OK : TERN_E_UNSUPPORTED);

@@ -1,0 +1,126 @@
+#include "server/slots.h"
+
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { WORTH_TOK = 16 }; /* fewer tokens in common are not worth a copy */
+
+static tern_status open_session(const tn_slots *s, tn_slot *k, tern_error *err) {
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = s->o->n_ctx;
+    so.draft = s->o->draft;
+    return tern_session_open(s->o->e, &so, &k->s, err);
+}
+
+tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *err) {
+    tern_error why;
+    *out = (tn_slots){.o = o, .at = calloc((size_t)o->n_sessions, sizeof *out->at)};
+    TN_FAIL_IF(!out->at, err, TERN_E_MEMORY, "no memory for %d sessions", o->n_sessions);
+    tern_status st = open_session(out, &out->at[0], err);
+    if (st != TERN_OK) tn_slots_close(out);
+    else if (o->cache_bytes && tn_checkpoints_open(out->at[0].s, o->cache_bytes, &out->kept, &why) != TERN_OK)
+        tn_log((tn_ctx *)&o->e->ctx, TERN_LOG_WARN, "conversations are kept in memory only: %s", why.message);
+    return st;
+}
+
+void tn_slots_close(tn_slots *s) {
+    for (int32_t i = 0; s->at && i < s->o->n_sessions; i++) {
+        if (s->kept && s->at[i].s) tn_checkpoints_save(s->kept, s->at[i].s);
+        tern_session_close(&s->at[i].s);
+    }
+    tn_checkpoints_close(&s->kept);
+    free(s->at);
+    s->at = NULL;
+}
+
+size_t tn_shared_tokens(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
+    size_t k = 0;
+    while (k < n_a && k < n_b && a[k] == b[k]) k++;
+    return k;
+}
+
+/* What of the prompt a slot holds and its state can go back to. */
+static size_t held(const tn_slot *k, const int32_t *ids, size_t n) {
+    if (!k->s) return 0;
+    size_t same = tn_shared_tokens(k->s->tokens, (size_t)k->s->n_tok, ids, n);
+    return (size_t)tn_state_left(&k->s->state, (int32_t)same);
+}
+
+static size_t on_disk(const tn_slots *s, const int32_t *ids, size_t n, size_t *which) {
+    bool whole = !tn_state_truncates(&s->at[0].s->state);
+    return s->kept ? tn_checkpoints_match(s->kept, ids, n, whole, which) : 0;
+}
+
+/* The slot that holds most, NULL where none holds anything; idle ones first. */
+static tn_slot *best_slot(const tn_slots *s, const int32_t *ids, size_t n, size_t *most) {
+    tn_slot *best = NULL;
+    *most = 0;
+    for (int32_t i = 0; i < s->o->n_sessions; i++) {
+        tn_slot *k = &s->at[i];
+        size_t same = held(k, ids, n);
+        if (!same || same < *most || (same == *most && best && !best->busy)) continue;
+        *most = same;
+        best = k;
+    }
+    return best;
+}
+
+size_t tn_slots_known(const tn_slots *s, const int32_t *ids, size_t n) {
+    size_t most, which, disk = on_disk(s, ids, n, &which);
+    (void)best_slot(s, ids, n, &most);
+    return disk > most ? disk : most;
+}
+
+/* An unused slot, else the idle one used longest ago, whose conversation goes to disk. Not `but`, unless it is the only
+ * one. */
+static tern_status free_slot(tn_slots *s, tn_slot *but, tn_slot **out, tern_error *err) {
+    tn_slot *oldest = NULL;
+    for (int32_t i = 0; i < s->o->n_sessions; i++) {
+        tn_slot *k = &s->at[i];
+        if (k == but || k->busy) continue;
+        if (!k->s) {
+            *out = k;
+            return open_session(s, k, err);
+        }
+        if (!oldest || k->used < oldest->used) oldest = k;
+    }
+    *out = oldest ? oldest : but;
+    assert(*out && !(*out)->busy);
+    if (s->kept) tn_checkpoints_save(s->kept, (*out)->s);
+    return TERN_OK;
+}
+
+/* The one in memory that shares most with the prompt, unless the disk knows more. One whose conversation went on
+ * otherwise keeps it, and so does one that is busy: the common part is copied. */
+static tern_status find(tn_slots *s, const int32_t *ids, size_t n, tn_slot **out, tern_error *err) {
+    size_t most, which = 0, disk = on_disk(s, ids, n, &which);
+    tn_slot *best = best_slot(s, ids, n, &most), *k = best;
+    if (disk >= most + TN_CHECKPOINT_LEAST) {
+        TN_TRY(free_slot(s, NULL, &k, err));
+        *out = k;
+        /* what was saved just now may have moved the entries */
+        if (on_disk(s, ids, n, &which) >= disk) (void)tn_checkpoints_load(s->kept, which, k->s);
+        return TERN_OK;
+    }
+    bool worth = best && (most >= WORTH_TOK || most + 1 >= n || most == (size_t)best->s->n_tok);
+    if (!worth || best->busy || (size_t)best->s->n_tok > most + WORTH_TOK)
+        TN_TRY(free_slot(s, best && !best->busy ? best : NULL, &k, err));
+    *out = k;
+    return worth && k != best ? tn_session_copy(k->s, best->s, (int32_t)most, err) : TERN_OK;
+}
+
+tern_status tn_slots_take(tn_slots *s, const int32_t *ids, size_t n, tn_slot **out, tern_error *err) {
+    TN_TRY(find(s, ids, n, out, err));
+    tn_slot *k = *out;
+    k->used = ++s->clock;
+    k->busy = true;
+    return TERN_OK;
+}
+
+void tn_slots_give_back(tn_slots *s, tn_slot *k) {
+    k->used = ++s->clock;
+    k->busy = false;
+}

@@ -1,0 +1,39 @@
+/* server/slots.h - sessions that keep their conversations: which one begins as a prompt does.
+ *
+ * A slot is a session, opened when it is first needed. Idle slots keep the conversation they had; the one used longest
+ * ago gives its place up, and its conversation goes to disk. Busy slots have an answer being made; others may copy what
+ * they know. One thread at a time: the worker of the queue. */
+#ifndef TN_SERVER_SLOTS_H
+#define TN_SERVER_SLOTS_H
+
+#include "server/checkpoints.h"
+#include "server/queue.h"
+
+typedef struct tn_slot {
+    tern_session *s; /* NULL: not opened yet */
+    uint64_t used;   /* when last */
+    bool busy;
+} tn_slot;
+
+typedef struct tn_slots {
+    const tn_queue_options *o;
+    tn_slot *at; /* [o->n_sessions] */
+    uint64_t clock;
+    tn_checkpoints *kept; /* NULL: nothing is kept on disk */
+} tn_slots;
+
+/* Opens the first session, whose errors tell what is wrong with the model or the context. It borrows o. */
+tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *err);
+/* Conversations go to disk. No slot may be busy. */
+void tn_slots_close(tn_slots *s);
+
+/* How many tokens of the prompt need not be evaluated: the best of all slots and of the disk. */
+size_t tn_slots_known(const tn_slots *s, const int32_t *ids, size_t n);
+/* A session that begins as the prompt does, and holds nothing else; busy from now on. One slot at least must be idle. */
+tern_status tn_slots_take(tn_slots *s, const int32_t *ids, size_t n, tn_slot **out, tern_error *err);
+void tn_slots_give_back(tn_slots *s, tn_slot *k);
+
+/* How many tokens the lists have in common at their beginnings. */
+size_t tn_shared_tokens(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b);
+
+#endif

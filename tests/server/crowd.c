@@ -1,0 +1,257 @@
+/* Many clients of one queue: texts are what one client alone gets, nobody waits longer than a chunk, who leaves ends its answer,
+ * a text that several want is read once. To be run under the thread sanitizer too. */
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "lab/synth.h"
+#include "server/queue.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_CLIENTS = 8, MOST_EACH = 3, N_CTX = 4096, CHUNK = 256, MAX_REPLY = 1 << 16 };
+
+static char gguf[256];
+static int n_each; /* requests of a client */
+static tern_engine *e;
+
+static void must(tern_status st, const tern_error *err) {
+    if (st != TERN_OK) fail_msg("%s", err->message);
+}
+
+static tn_queue *open_queue(const char *draft) {
+    tn_queue *q;
+    tern_error err = {0};
+    const tn_queue_options o = {
+        .e = e, .model = "m", .n_ctx = N_CTX, .n_sessions = 8, .max_waiting = 100, .draft = draft};
+    must(tn_queue_open(&o, &q, &err), &err);
+    return q;
+}
+
+/* A text of about n tokens that begins in its own way. */
+static void words(char *to, size_t n, uint64_t seed) {
+    tn_rng rng = {.s = seed};
+    for (size_t i = 0; i < n; i++) to[i] = "etaoin shrdlu"[tn_rng_below(&rng, 13)];
+    to[n] = 0;
+}
+
+static tn_job *ask(tn_queue *q, const char *prompt, const char *more) {
+    static const char form[] = "{\"prompt\": \"%s\", %s}";
+    size_t cap = strlen(prompt) + strlen(more) + sizeof form;
+    char *body = malloc(cap);
+    tn_request r;
+    tn_job *j;
+    tern_error err = {0};
+    int n = snprintf(body, cap, form, prompt, more);
+    must(tn_request_read(TN_API_COMPLETIONS, body, (size_t)n, &r, &err), &err);
+    free(body);
+    must(tn_queue_put(q, &r, &j, &err), &err);
+    return j;
+}
+
+/* The text of the reply, which it leaves. */
+static void reply(tn_job *j, char out[MAX_REPLY]) {
+    bool begun, done;
+    while (!tn_job_done(j, &begun)) tn_job_wait(j, 1000);
+    assert_int_equal(j->err.code, TERN_OK);
+    size_t n = tn_job_take(j, out, MAX_REPLY - 1, &done);
+    out[n] = 0;
+    char *text = strstr(out, "\"text\":"), *rest = text ? strstr(text, ",\"finish_reason\"") : NULL;
+    if (rest) *rest = 0; /* what follows counts tokens that were known */
+    if (text) memmove(out, text, strlen(text) + 1);
+    tn_job_leave(j);
+}
+
+/* ---- the same texts ------------------------------------------------------------------------------------ */
+
+static const char *const manners[] = {
+    "\"max_tokens\": 30, \"temperature\": 0",
+    "\"max_tokens\": 40, \"temperature\": 1, \"seed\": 5",
+    "\"max_tokens\": 25, \"temperature\": 1, \"seed\": 6, \"grammar\": \"root ::= [a-z ]{30}\"",
+    "\"max_tokens\": 12, \"temperature\": 0.7, \"seed\": 7, \"logprobs\": 0",
+};
+
+typedef struct client {
+    tn_queue *q;
+    int number;
+    char (*got)[MAX_REPLY]; /* [n_each] */
+    bool leaves;
+} client;
+
+static void prompt_of(int number, int k, char *to) {
+    size_t common = 700; /* a system prompt that all share */
+    words(to, common, 1);
+    words(to + common, 40 + (size_t)(number * 97 + k * 31) % 900, (uint64_t)(number * 10 + k + 2));
+}
+
+static void *be_client(void *arg) {
+    client *c = arg;
+    char prompt[2048];
+    for (int k = 0; k < n_each; k++) {
+        prompt_of(c->number, k, prompt);
+        if (c->leaves) { /* some at once, some when it has begun, some in between */
+            tn_job *gone = ask(c->q, prompt, "\"max_tokens\": 500, \"stream\": true");
+            char part[256];
+            bool begun = false, done = false;
+            for (int i = 0; i < (c->number + k) % 3 && !done; i++) {
+                while (!tn_job_done(gone, &begun) && !begun) tn_job_wait(gone, 100);
+                tn_job_take(gone, part, sizeof part, &done);
+            }
+            tn_job_cancel(gone);
+            tn_job_leave(gone);
+        }
+        reply(ask(c->q, prompt, manners[(c->number + k) % 4]), c->got[k]);
+    }
+    return NULL;
+}
+
+static void crowd(const char *draft) {
+    static char want[N_CLIENTS][MOST_EACH][MAX_REPLY], got[N_CLIENTS][MOST_EACH][MAX_REPLY];
+    client c[N_CLIENTS];
+    pthread_t t[N_CLIENTS];
+    for (int i = 0; i < N_CLIENTS; i++) {
+        for (int k = 0; k < n_each; k++) { /* alone, with nothing known */
+            char prompt[2048];
+            tn_queue *q = open_queue(draft);
+            prompt_of(i, k, prompt);
+            reply(ask(q, prompt, manners[(i + k) % 4]), want[i][k]);
+            tn_queue_close(&q);
+        }
+    }
+    tn_queue *q = open_queue(draft);
+    for (int i = 0; i < N_CLIENTS; i++) {
+        c[i] = (client){q, i, got[i], i % 2 != 0};
+        assert_int_equal(pthread_create(&t[i], NULL, be_client, &c[i]), 0);
+    }
+    for (int i = 0; i < N_CLIENTS; i++) pthread_join(t[i], NULL);
+    tn_queue_counts n = tn_queue_count(q);
+    tn_queue_close(&q);
+    for (int i = 0; i < N_CLIENTS; i++)
+        for (int k = 0; k < n_each; k++) assert_string_equal(got[i][k], want[i][k]);
+    print_message("%llu prompt tokens, %llu known; at most %d answers in a step\n",
+                  (unsigned long long)n.prompt_tokens, (unsigned long long)n.cached_tokens, n.most_together);
+    assert_int_equal(n.n_done, (uint64_t)(N_CLIENTS * n_each));
+    assert_int_equal(n.n_failed, 0);
+    assert_true(n.most_together >= 2);
+}
+
+static void plain(void **state) {
+    (void)state;
+    crowd("none");
+}
+
+static void drafted(void **state) {
+    (void)state;
+    crowd("all");
+}
+
+/* ---- turns -------------------------------------------------------------------------------------------- */
+
+static size_t events(tn_job *j) {
+    static char part[MAX_REPLY];
+    size_t n_events = 0, n;
+    bool done;
+    do {
+        n = tn_job_take(j, part, sizeof part - 1, &done);
+        part[n] = 0;
+        for (char *p = part; (p = strstr(p, "data: ")); p++) n_events++;
+    } while (n);
+    return n_events;
+}
+
+/* While a long prompt is read an answer that runs gets a token with every chunk at least; a second prompt that comes meanwhile
+ * has its chunks in between. */
+static void nobody_waits(void **state) {
+    (void)state;
+    static char text[N_CTX];
+    tn_queue *q = open_queue("none");
+    bool begun = false;
+    tn_job *a =
+        ask(q, "It runs.", "\"max_tokens\": 1500, \"stream\": true, \"grammar\": \"root ::= [a-z ]{4000}\"");
+    while (!tn_job_done(a, &begun) && !begun) tn_job_wait(a, 100);
+    words(text, 12 * CHUNK, 77);
+    (void)events(a);
+    tn_job *b = ask(q, text, "\"max_tokens\": 1");
+    words(text, CHUNK / 2, 78);
+    tn_job *c = ask(q, text, "\"max_tokens\": 1");
+    while (!tn_job_done(c, &begun)) tn_job_wait(c, 1000);
+    tn_queue_counts n = tn_queue_count(q);
+    bool b_done = tn_job_done(b, &begun);
+    while (!tn_job_done(b, &begun)) tn_job_wait(b, 1000);
+    size_t between = events(a);
+    assert_true(b->n_ids > 10 * CHUNK); /* letters are tokens of this model, nearly */
+    assert_false(b_done);               /* the short prompt did not wait for the long one */
+    assert_true(n.n_chunks <= 6);
+    n = tn_queue_count(q);
+    assert_true(between + 1 >= b->n_ids / CHUNK);
+    assert_int_equal(n.most_chunks_apart, 1);
+    tn_job_cancel(a);
+    tn_job_leave(a);
+    tn_job_leave(b);
+    tn_job_leave(c);
+    tn_queue_close(&q);
+}
+
+/* Eight that come at once with one long beginning: it is read once. */
+static void read_once(void **state) {
+    (void)state;
+    static char text[2 * N_CTX];
+    enum { COMMON = 8 * CHUNK };
+    tn_queue *q = open_queue("none");
+    tn_job *hold = ask(q, "Wait.", "\"max_tokens\": 1"), *j[N_CLIENTS];
+    for (int i = 0; i < N_CLIENTS; i++) {
+        words(text, COMMON, 5);
+        words(text + COMMON, 60, (uint64_t)(100 + i));
+        j[i] = ask(q, text, "\"max_tokens\": 2");
+    }
+    size_t n_new = 0;
+    for (int i = 0; i < N_CLIENTS; i++) {
+        bool begun;
+        while (!tn_job_done(j[i], &begun)) tn_job_wait(j[i], 1000);
+        assert_int_equal(j[i]->err.code, TERN_OK);
+        n_new += j[i]->n_ids - j[i]->n_cached;
+        assert_true(j[i]->n_ids > COMMON * 3 / 4);
+    }
+    assert_true(n_new < j[0]->n_ids + N_CLIENTS * 120);
+    for (int i = 0; i < N_CLIENTS; i++) tn_job_leave(j[i]);
+    tn_job_leave(hold);
+    tn_queue_close(&q);
+}
+
+static int setup(void **state) {
+    (void)state;
+    n_each = getenv("TERN_TEST_QUICK") ? 1 : MOST_EACH;
+    tn_ctx ctx;
+    tn_pool *pool;
+    tern_options o;
+    tern_error err = {0};
+    tn_ctx_init(&ctx, NULL);
+    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/crowd-%ld.gguf", (long)getpid());
+    tern_status st = tn_pool_open(&ctx, 2, &pool, &err);
+    if (st == TERN_OK) st = tn_synth(&ctx, pool, "tiny-gemma3", gguf, 5, TN_F16, &err);
+    tn_pool_close(&pool);
+    tn_options_defaults(&o);
+    o.n_threads = 2;
+    if (st == TERN_OK) st = tern_engine_open(gguf, &o, &e, &err);
+    if (st != TERN_OK) print_message("%s\n", err.message);
+    return st == TERN_OK ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tern_engine_close(&e);
+    unlink(gguf);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(drafted),
+                                       cmocka_unit_test(nobody_waits), cmocka_unit_test(read_once)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
