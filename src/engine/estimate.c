@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
-#include "engine/params.h"
+#include "params/params.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static bool stays_packed(const tern_options *o) {
     if (!may_stay_packed(o)) return false;
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
-    return kern.gemm_few != NULL;
+    return kern.gemm_packed != NULL;
 }
 
 tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
@@ -117,8 +117,14 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, ter
     TN_TRY(tern_engine_estimate(path, o, &e, err));
     if (all_of(&e) > o->max_memory_bytes && tn_pkg_is(path) && !o->weights && !stays_packed(o) &&
         may_stay_packed(o)) {
+        const uint64_t as_tiles = all_of(&e);
         o->weights = "packed";
         TN_TRY(tern_engine_estimate(path, o, &e, err));
+        if (all_of(&e) > as_tiles) {
+            /* A very small model's tables of packed channels outweigh the bits that they save. */
+            o->weights = NULL;
+            TN_TRY(tern_engine_estimate(path, o, &e, err));
+        }
     }
     if (all_of(&e) > o->max_memory_bytes && !o->session.n_ctx && e.n_ctx > TN_LEAST_CTX)
         TN_TRY(longest_context(path, o, &e, err));

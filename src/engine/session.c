@@ -19,7 +19,9 @@ tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes
 
 static tern_status open_pipeline(tern_session *s, tern_error *err) {
     tern_engine *e = s->e;
-    tn_profile_load(e, &s->profile);
+    tn_profile_file kept;
+    tn_engine_profile(e, &kept);
+    tn_profile_load(&kept, &e->model->program, &s->profile);
     if (e->trace) {
         static const char *const own[] = {
             "session"}; /* the caller's thread between scheduled runs: drafts, verifications */
@@ -102,7 +104,11 @@ void tern_session_close(tern_session **ps) {
     tn_storing_close(s);
     tn_state_close(&s->state);
     if (s->acts.ctx) tn_acts_close(&s->acts);
-    if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) tn_profile_save(s->e, &s->profile);
+    if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) {
+        tn_profile_file kept;
+        tn_engine_profile(s->e, &kept);
+        tn_profile_save(&s->e->ctx, &kept, &s->e->model->program, &s->profile);
+    }
     tn_pipeline_close(&s->pipeline);
     tn_timeline_close(&s->timeline);
     tn_free(ctx, s->tokens);

@@ -1,6 +1,6 @@
 /* The table of parameters through tern_options: every row takes what its range says and nothing else, comes
  * back as it went in, and what has no effect or contradicts is said. */
-#include "engine/params.h"
+#include "params/params.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
