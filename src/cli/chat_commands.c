@@ -1,5 +1,6 @@
 /* cli/chat_commands.c - what a line with a slash does. */
 #include "base/ctx.h"
+#include "cli/chat_file.h"
 #include "cli/chat_talk.h"
 #include "cli/output.h"
 #include "cli/stats.h"
@@ -15,41 +16,13 @@ static void print_history(const chat *c, FILE *f) {
     for (size_t i = 0; i < c->n_msgs; i++) fprintf(f, "%s: %s\n", c->msgs[i].role, c->msgs[i].content);
 }
 
-/* Lines behind a message's first are indented by a tab: so no text becomes another's. */
 static void save(const chat *c, const char *path) {
     static const tn_outkind kind = {
         .what = "a saved conversation", .begins = {"system: ", "user: "}, .is_private = true};
     output_file f;
     if (!output_open(&f, path, &kind)) return;
-    for (size_t i = 0; i < c->n_msgs; i++) {
-        fprintf(f.stream, "%s: ", c->msgs[i].role);
-        for (const char *p = c->msgs[i].content; *p; p++) {
-            putc(*p, f.stream);
-            if (*p == '\n') putc('\t', f.stream);
-        }
-        putc('\n', f.stream);
-    }
+    for (size_t i = 0; i < c->n_msgs; i++) chat_file_write(f.stream, c->msgs[i].role, c->msgs[i].content);
     (void)output_close(&f);
-}
-
-/* One message of a saved conversation, which ends where no tab follows a new line. Changes text. NULL: it is none. */
-static char *next_message(char **text, const char **role) {
-    static const char *const roles[] = {"system", "user", "assistant"};
-    char *p = *text, *out;
-    *role = NULL;
-    for (int i = 0; i < 3; i++) {
-        size_t n = strlen(roles[i]);
-        if (!strncmp(p, roles[i], n) && p[n] == ':' && p[n + 1] == ' ') *role = roles[i], p += n + 2;
-    }
-    if (!*role) return NULL;
-    char *begin = out = p;
-    while (*p && !(*p == '\n' && p[1] != '\t')) {
-        *out++ = *p;
-        p += *p == '\n' ? 2 : 1;
-    }
-    *text = *p ? p + 1 : p;
-    *out = 0;
-    return begin;
 }
 
 static void load(chat *c, const char *path) {
@@ -59,7 +32,7 @@ static void load(chat *c, const char *path) {
     char *at = text, *content;
     const char *role = NULL;
     bool ok = strlen(text) == n;
-    while (ok && *at) ok = (content = next_message(&at, &role)) && chat_push(c, role, content);
+    while (ok && *at) ok = (content = chat_file_next(&at, &role)) && chat_push(c, role, content);
     bool whole = ok && c->n_msgs > had && role && strcmp(role, "user");
     free(text);
     if (!whole) {

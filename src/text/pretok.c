@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <pcre2.h>
+#include <stdio.h>
 #include <string.h>
 
 struct tn_pretok {
@@ -14,7 +15,7 @@ struct tn_pretok {
     pcre2_general_context *gctx;
     size_t n;
     pcre2_code *code[TN_PRETOK_MAX];
-    bool jit[TN_PRETOK_MAX];
+    bool jit[TN_PRETOK_MAX], grouped[TN_PRETOK_MAX];
 };
 
 static void *pcre_alloc(PCRE2_SIZE n, void *ctx) { return tn_alloc(ctx, TN_MEM_TEXT, n, 1); }
@@ -46,7 +47,11 @@ tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, t
     for (; p->n < n; p->n++) {
         int code;
         PCRE2_SIZE at;
-        pcre2_code *c = pcre2_compile((PCRE2_SPTR)patterns[p->n], PCRE2_ZERO_TERMINATED,
+        const tn_pretok_grouping *g = tn_pretok_grouped(patterns[p->n]);
+        char run[64]; /* not within a run: where its end is no edge, all of it is passed over at once */
+        if (g) snprintf(run, sizeof run, g->edge ? "(?<!\\d)%s\\b" : "%s", g->run);
+        p->grouped[p->n] = g != NULL;
+        pcre2_code *c = pcre2_compile((PCRE2_SPTR)(g ? run : patterns[p->n]), PCRE2_ZERO_TERMINATED,
                                       PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, cctx);
         if (!c) {
             char text[128];
@@ -143,6 +148,11 @@ static tern_status next_match(run *r, size_t stage, const char *text, size_t n, 
         TN_TRY(call(r, stage, text, n, end, from, here, &rc));
         if (rc == PCRE2_ERROR_PARTIAL || (rc >= 0 && end < n && ov[1] == end)) {
             /* nothing starts in front of ov[0]; what starts there needs to see more */
+            if (rc == PCRE2_ERROR_PARTIAL && !here && ov[0] == end) {
+                from = end;
+                length = r->window;
+                continue;
+            }
             if (ov[0] > from && ov[0] < end) from = ov[0];
             here = true;
             length *= 4;
@@ -163,6 +173,17 @@ static tern_status next_match(run *r, size_t stage, const char *text, size_t n, 
     return TERN_OK;
 }
 
+static tern_status split(run *r, size_t stage, const char *text, size_t n);
+
+/* A run of digits in threes, counted from its end. */
+static tern_status split_groups(run *r, size_t stage, const char *text, size_t n) {
+    for (size_t at = 0, len; at < n; at += len) {
+        len = at ? tn_pretok_three(text + at, n - at) : tn_pretok_first_group(text, n);
+        TN_TRY(split(r, stage + 1, text + at, len));
+    }
+    return TERN_OK;
+}
+
 /* text is valid UTF-8 and never empty */
 static tern_status split(run *r, size_t stage, const char *text, size_t n) {
     if (stage == r->p->n) return r->fn(r->user, text, n);
@@ -178,7 +199,8 @@ static tern_status split(run *r, size_t stage, const char *text, size_t n) {
             continue;
         }
         if (a > done) TN_TRY(split(r, stage + 1, text + done, a - done));
-        TN_TRY(split(r, stage + 1, text + a, b - a));
+        if (r->p->grouped[stage]) TN_TRY(split_groups(r, stage, text + a, b - a));
+        else TN_TRY(split(r, stage + 1, text + a, b - a));
         done = from = b;
     }
     return done < n ? split(r, stage + 1, text + done, n - done) : TERN_OK;

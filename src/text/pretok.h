@@ -24,6 +24,20 @@ typedef struct tn_pretok_family {
 /* Returns NULL for an unknown name. */
 const tn_pretok_family *tn_pretok_named(const char *name);
 
+/* Some families group the digits of a number in threes from its end, by a look-ahead over the rest of the run at
+ * every group. That takes the square of the run's length, so such a pattern is matched as its runs alone, and the groups
+ * are counted. */
+typedef struct tn_pretok_grouping {
+    const char *pattern, *run; /* in its place; a character class repeated possessively */
+    bool edge;                 /* only runs that end at the edge of a word */
+} tn_pretok_grouping;
+/* Returns NULL for any other pattern. */
+const tn_pretok_grouping *tn_pretok_grouped(const char *pattern);
+/* The bytes of the first group of a run of n bytes of UTF-8. */
+size_t tn_pretok_first_group(const char *run, size_t n);
+/* The bytes of the first three characters, or n. */
+size_t tn_pretok_three(const char *run, size_t n);
+
 typedef tern_status (*tn_piece_fn)(void *user, const char *piece, size_t n);
 
 /* Calls fn for every piece of text[0..n) in order. Together the pieces are the text, also where it is not

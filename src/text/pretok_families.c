@@ -204,3 +204,30 @@ const tn_pretok_family *tn_pretok_named(const char *name) {
         if (!strcmp(families[i].name, name)) return &families[i];
     return NULL;
 }
+
+const tn_pretok_grouping *tn_pretok_grouped(const char *pattern) {
+    static const tn_pretok_grouping all[] = {
+        {"\\d{1,3}(?=(?:\\d{3})*\\b)", "\\d++", true},
+        {"\\d{1,3}(?=(?:\\d{3})*(?!\\d))", "\\d++", false},
+        {"\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))", "\\p{N}++", false},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(pattern, all[i].pattern)) return &all[i];
+    return NULL;
+}
+
+size_t tn_pretok_three(const char *run, size_t n) {
+    size_t at = 0;
+    for (int k = 0; k < 3 && at < n; k++)
+        for (at++; at < n && ((uint8_t)run[at] & 0xc0) == 0x80;) at++;
+    return at;
+}
+
+size_t tn_pretok_first_group(const char *run, size_t n) {
+    size_t n_chars = 0, at = 0;
+    for (size_t i = 0; i < n; i++) n_chars += ((uint8_t)run[i] & 0xc0) != 0x80;
+    if (n_chars % 3 == 0) return tn_pretok_three(run, n);
+    for (size_t k = 0; k < n_chars % 3; k++)
+        for (at++; at < n && ((uint8_t)run[at] & 0xc0) == 0x80;) at++;
+    return at;
+}

@@ -3,12 +3,13 @@
 
 #include "base/status.h"
 #include "base/utf8.h"
-#include "lean/regex.h"
+#include "lean/regex_impl.h"
 
 struct tn_pretok {
     tn_ctx *ctx;
     size_t n;
     tn_regex *regex[TN_PRETOK_MAX];
+    const tn_pretok_grouping *grouped[TN_PRETOK_MAX]; /* or NULL */
 };
 
 void tn_pretok_close(tn_pretok **pp) {
@@ -28,8 +29,10 @@ tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, t
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "out of memory for the pre-tokeniser");
     p->ctx = ctx;
     tern_status st = TERN_OK;
-    for (; st == TERN_OK && p->n < n; p->n += st == TERN_OK)
-        st = tn_regex_open(ctx, patterns[p->n], &p->regex[p->n], err);
+    for (; st == TERN_OK && p->n < n; p->n += st == TERN_OK) {
+        const tn_pretok_grouping *g = p->grouped[p->n] = tn_pretok_grouped(patterns[p->n]);
+        st = tn_regex_open(ctx, g ? g->run : patterns[p->n], &p->regex[p->n], err);
+    }
     if (st != TERN_OK) tn_pretok_close(&p);
     *out = p;
     return st;
@@ -50,6 +53,22 @@ static size_t next_char(const char *text, size_t n, size_t at) {
     return at;
 }
 
+static bool word_begins(const char *text, size_t n) {
+    uint32_t cp = 0;
+    return n && tn_utf8_decode((const uint8_t *)text, (const uint8_t *)text + n, &cp) && tn_re_is_word(cp);
+}
+
+static tern_status split(run *r, size_t stage, const char *text, size_t n);
+
+/* A run of digits in threes, counted from its end. */
+static tern_status split_groups(run *r, size_t stage, const char *text, size_t n) {
+    for (size_t at = 0, len; at < n; at += len) {
+        len = at ? tn_pretok_three(text + at, n - at) : tn_pretok_first_group(text, n);
+        TN_TRY(split(r, stage + 1, text + at, len));
+    }
+    return TERN_OK;
+}
+
 /* text is valid UTF-8 and never empty */
 static tern_status split(run *r, size_t stage, const char *text, size_t n) {
     if (stage == r->p->n) return r->fn(r->user, text, n);
@@ -63,8 +82,14 @@ static tern_status split(run *r, size_t stage, const char *text, size_t n) {
             from = next_char(text, n, a);
             continue;
         }
+        const tn_pretok_grouping *g = r->p->grouped[stage];
+        if (g && g->edge && word_begins(text + b, n - b)) { /* no edge of a word: it stays where it is */
+            from = b;
+            continue;
+        }
         if (a > done) TN_TRY(split(r, stage + 1, text + done, a - done));
-        TN_TRY(split(r, stage + 1, text + a, b - a));
+        if (g) TN_TRY(split_groups(r, stage, text + a, b - a));
+        else TN_TRY(split(r, stage + 1, text + a, b - a));
         done = from = b;
     }
     return done < n ? split(r, stage + 1, text + done, n - done) : TERN_OK;

@@ -290,10 +290,82 @@ static void cancelled(void **state) {
     tn_tokenizer_close(&t);
 }
 
+static tern_status count_piece(void *user, const char *p, size_t n) {
+    (void)p, (void)n;
+    ++*(size_t *)user;
+    return TERN_OK;
+}
+
+/* What is long and all alike is cut within the budget by every family: a number of 400,000 digits, letters without any. */
+static void long_runs(void **state) {
+    (void)state;
+    static const char *const parts[] = {"1", "1a", "a",        "A",        " ",           "\n",
+                                        "!", "_",  "\xd9\xa1", "\xcc\x81", "\xe4\xb8\xad"},
+                             *const names[] = {"gpt-2",    "llama-bpe", "gpt-4o", "deepseek-v3",
+                                               "tiny_aya", "superbpe",  "afmoe",  "kimi-k2"};
+    enum { LONG = 400000 };
+    char *text = malloc(LONG + 1);
+    assert_non_null(text);
+    for (size_t f = 0; f < sizeof names / sizeof *names; f++) {
+        const tn_pretok_family *family = tn_pretok_named(names[f]);
+        size_t n_patterns = 0;
+        tn_pretok *p;
+        tern_error err = {0};
+        while (family->patterns[n_patterns]) n_patterns++;
+        assert_int_equal(tn_pretok_open(&ctx, family->patterns, n_patterns, &p, &err), TERN_OK);
+        for (size_t i = 0; i < 2 * sizeof parts / sizeof *parts; i++) {
+            const char *part = parts[i / 2];
+            size_t n = 0, pieces = 0;
+            for (; n + strlen(part) <= LONG; n += strlen(part)) memcpy(text + n, part, strlen(part));
+            if (i % 2) text[n++] = 'x';
+            if (tn_pretok_run(p, text, n, count_piece, &pieces, &err) != TERN_OK)
+                fail_msg("%s, %zu: %s", names[f], i, err.message);
+            assert_true(pieces >= 1);
+            if (i == 0 && f >= 4 && f <= 6) assert_int_equal(pieces, (LONG + 2) / 3);
+        }
+        tn_pretok_close(&p);
+    }
+    free(text);
+}
+
+/* Digits are grouped from the end of their number, where there is one. */
+static void grouped(void **state) {
+    (void)state;
+    static const struct {
+        const char *family, *text, *want;
+    } cases[] = {
+        {"tiny_aya", "1234567 12", "1|234|567| |12"},
+        {"tiny_aya", "ab12345", "ab|12|345"},
+        {"tiny_aya", "12345ab", "123|45|ab"},       /* no edge behind it: from the front */
+        {"tiny_aya", "12345_ 12", "123|45|_| |12"}, /* nor there */
+        {"tiny_aya", "\xd9\xa1\xd9\xa2\xd9\xa3\xd9\xa4", "\xd9\xa1|\xd9\xa2\xd9\xa3\xd9\xa4"},
+        {"superbpe", "12345ab", "12|345|ab"},
+        {"afmoe",
+         "x\xc2\xb2"
+         "123",
+         "x|\xc2\xb2|123"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tn_pretok_family *f = tn_pretok_named(cases[i].family);
+        size_t n = 0;
+        tn_pretok *p;
+        tern_error err = {0};
+        char got[128] = "";
+        while (f->patterns[n]) n++;
+        assert_int_equal(tn_pretok_open(&ctx, f->patterns, n, &p, &err), TERN_OK);
+        assert_int_equal(tn_pretok_run(p, cases[i].text, strlen(cases[i].text), note_piece, got, &err),
+                         TERN_OK);
+        if (strcmp(got, cases[i].want))
+            fail_msg("%s: \"%s\", want \"%s\"", cases[i].text, got, cases[i].want);
+        tn_pretok_close(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_others_cut), cmocka_unit_test(pieces),        cmocka_unit_test(unknown_bytes),
         cmocka_unit_test(windows),       cmocka_unit_test(too_much_work), cmocka_unit_test(cancelled),
+        cmocka_unit_test(long_runs),     cmocka_unit_test(grouped),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -6,7 +6,11 @@
  * branches that go on from there, by their first byte.
  *
  * Over a loop's body everything has its round: how many rounds were begun since. Tokens of at most so many
- * rounds are what a counted string still has room for. */
+ * rounds are what a counted string still has room for.
+ *
+ * Most characters of a string lead from a state to itself, or over a loop's body to the same state a round later. A
+ * subtree of such characters alone is not walked: its tokens are a range of the vocabulary's (tn_gbulk), its rounds
+ * are a count of characters. */
 #ifndef TN_TEXT_GRAMMAR_LOCAL_H
 #define TN_TEXT_GRAMMAR_LOCAL_H
 
@@ -17,24 +21,53 @@ typedef struct tn_gescape {
     uint32_t at, round; /* node of the tree */
 } tn_gescape;
 
+/* The nodes [first, past) all have the state of one node above them, or that within a character, with `shift` a
+ * round later for every complete character. Where the token has c of those, the round is base + c; an escape is
+ * where the last one is complete. */
+typedef struct tn_gbulk {
+    uint32_t first, past, first_id, past_id;
+    int32_t base, escape_base;
+    bool escapes, shift;
+} tn_gbulk;
+
+/* The nodes whose byte is of one class and that follow an escape. */
+typedef struct tn_gbranches {
+    tn_gescape *v;
+    size_t n, cap;
+    bool known;
+} tn_gbranches;
+
+/* Ids in the order of their rounds: those of at most r rounds are the first upto[r]. */
+typedef struct tn_grounds {
+    uint32_t *ids, *upto; /* [n_rounds] */
+    size_t n, n_rounds;
+} tn_grounds;
+
 typedef struct tn_glocal {
     uint32_t node, loop; /* loop: whose body runs below the node, + 1, or 0 */
     uint64_t *all;       /* tokens that stay inside, in whatever round */
-    uint32_t *by_round;  /* their ids, those of few rounds first */
-    uint32_t *n_upto;    /* [n_rounds]: so many of them begin at most r rounds */
-    size_t n, n_rounds;
-    tn_gescape *ends; /* tokens that end at an escape */
-    size_t n_ends;
-    tn_gescape *branches;    /* nodes that follow an escape, by the class of their byte */
-    uint32_t branch_at[257]; /* [class]: the first of a class */
+    tn_grounds inside;   /* the same over a loop, else empty */
+    tn_grounds ends;     /* tokens that end at an escape */
+    tn_gescape *esc;     /* the escapes, ascending, but for those of bulks */
+    size_t n_esc;
+    tn_gbulk *bulks; /* ascending */
+    size_t n_bulks;
+    tn_gbranches *branches; /* [n_classes], each made when it is asked for */
 } tn_glocal;
 
 /* A piece is a walk of one subtree of the root from one state. Nodes that differ in their first byte only
  * share most of them. */
 typedef struct tn_gpiece {
     uint32_t state, at; /* behind the first byte; its node */
-    size_t first_id, n_ids, first_esc, n_esc;
+    size_t first_id, n_ids, first_esc, n_esc, first_bulk, n_bulks;
 } tn_gpiece;
+
+/* Of a state: the groups of bytes (vocab.h) that all lead back to it, or to the same a round later; of those that are
+ * not ASCII, whole characters. */
+typedef struct tn_guniform {
+    uint32_t still, shifted;
+    bool known;
+} tn_guniform;
 
 typedef struct tn_glocals {
     tn_ctx *ctx;
@@ -42,13 +75,19 @@ typedef struct tn_glocals {
     size_t n_words; /* of a mask */
     uint32_t *way;  /* [max_depth + 1] states along a branch of the tree */
     tn_glocal *v_local;
-    size_t n_local, cap_local;
+    size_t n_local, cap_local, n_classes;
+    tn_guniform *uniform; /* [n_uniform] by state */
+    size_t n_uniform, cap_uniform;
+    uint32_t computed[16]; /* states whose `uniform` was found by looking at every byte */
+    size_t n_computed;
     tn_gpiece *pieces;
     size_t n_pieces, cap_pieces;
     uint32_t *ids, *rounds; /* of the pieces */
     size_t n_ids, cap_ids, cap_rounds;
     tn_gescape *esc;
     size_t n_esc, cap_esc;
+    tn_gbulk *bulks;
+    size_t n_bulks, cap_bulks;
 } tn_glocals;
 
 /* Opens them and borrows v. n_words is the number of 64-bit words of a mask. */
@@ -58,6 +97,9 @@ void tn_glocals_close(tn_glocals *l);
 void tn_glocals_renumbered(tn_glocals *l);
 /* Returns what is known of a node over the body of a loop (+ 1; 0: any frame), and makes it when there is
  * none. Returns NULL when there is no memory; m->st says so. */
-const tn_glocal *tn_glocals_get(tn_glocals *l, tn_gmachine *m, uint32_t node, uint32_t loop);
+tn_glocal *tn_glocals_get(tn_glocals *l, tn_gmachine *m, uint32_t node, uint32_t loop);
+/* Returns the branches of a class, or NULL as above. */
+const tn_gbranches *tn_glocal_branches(const tn_glocals *l, tn_gmachine *m, tn_glocal *x,
+                                       uint32_t byte_class);
 
 #endif

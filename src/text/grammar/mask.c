@@ -63,17 +63,22 @@ static void walk(tn_grammar *g, uint32_t i, uint32_t end, uint32_t depth, uint32
     }
 }
 
+static void set_bits(uint64_t *mask, const uint32_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) mask[ids[i] >> 6] |= 1ull << (ids[i] & 63);
+}
+
 /* Adds the tokens of a node's walk that begin at most `most` rounds. */
-static void add_upto(tn_grammar *g, const tn_glocal *l, uint32_t most) {
-    size_t n_in = most < l->n_rounds ? l->n_upto[most] : l->n;
-    if (2 * n_in < l->n) {
-        for (size_t i = 0; i < n_in; i++) g->mask[l->by_round[i] >> 6] |= 1ull << (l->by_round[i] & 63);
+static void add_upto(tn_grammar *g, tn_glocal *l, uint32_t most) {
+    const tn_grounds *r = &l->inside;
+    size_t n_in = most < r->n_rounds ? r->upto[most] : r->n;
+    if (2 * n_in < r->n) {
+        set_bits(g->mask, r->ids, n_in);
         return;
     }
     /* all but the few that are too long, which are out of `all` for the moment */
-    for (size_t i = n_in; i < l->n; i++) l->all[l->by_round[i] >> 6] &= ~(1ull << (l->by_round[i] & 63));
+    for (size_t i = n_in; i < r->n; i++) l->all[r->ids[i] >> 6] &= ~(1ull << (r->ids[i] & 63));
     for (size_t i = 0; i < g->n_words; i++) g->mask[i] |= l->all[i];
-    for (size_t i = n_in; i < l->n; i++) l->all[l->by_round[i] >> 6] |= 1ull << (l->by_round[i] & 63);
+    set_bits(l->all, r->ids + n_in, r->n - n_in);
 }
 
 /* Adds a wide configuration's tokens to g->mask. */
@@ -82,7 +87,7 @@ static void add_wide(tn_grammar *g, tn_gconf c) {
     const tn_gvocab_node *nodes = g->v->nodes;
     tn_gframe f = m->frames[c.frame];
     bool loop = f.kind == TN_GFK_LOOP && m->prog.loops[f.node].counted;
-    const tn_glocal *l = tn_glocals_get(&g->locals, m, c.node, loop ? m->prog.loops[f.node].like + 1 : 0);
+    tn_glocal *l = tn_glocals_get(&g->locals, m, c.node, loop ? m->prog.loops[f.node].like + 1 : 0);
     if (!l) return;
     uint32_t least = 0, most = UINT32_MAX; /* rounds that may, and must, still be begun */
     if (loop) {
@@ -93,15 +98,18 @@ static void add_wide(tn_grammar *g, tn_gconf c) {
     add_upto(g, l, most);
     uint32_t behind = tn_gmachine_return(m, c.frame);
     if (behind == TN_GS_DEAD) return;
-    for (size_t i = 0; i < l->n_ends; i++) { /* with another round to come a token is inside as well */
-        tn_gescape e = l->ends[i];
-        if (e.round == most || (!loop && e.round >= least)) allow(g->mask, g->v, &nodes[e.at]);
+    /* with another round to come a token is inside as well */
+    const tn_grounds *ends = &l->ends;
+    uint32_t round = loop ? most : 0;
+    if (round < ends->n_rounds) {
+        uint32_t first = round ? ends->upto[round - 1] : 0;
+        set_bits(g->mask, ends->ids + first, ends->upto[round] - first);
     }
     for (uint32_t class = 0; class < m->prog.n_classes; class ++) {
-        if (l->branch_at[class] == l->branch_at[class + 1] || !tn_gmachine_step(m, behind, (uint8_t) class))
-            continue;
-        for (uint32_t i = l->branch_at[class]; i < l->branch_at[class + 1]; i++) {
-            tn_gescape e = l->branches[i];
+        if (tn_gmachine_step(m, behind, (uint8_t) class) == TN_GS_DEAD) continue;
+        const tn_gbranches *b = tn_glocal_branches(&g->locals, m, l, class);
+        for (size_t i = 0; b && i < b->n; i++) {
+            tn_gescape e = b->v[i];
             if (e.round >= least && e.round <= most)
                 walk(g, e.at, nodes[e.at].past, nodes[e.at].depth - 1u, behind);
         }

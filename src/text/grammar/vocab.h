@@ -7,12 +7,25 @@
 
 typedef struct tn_gvocab_node {
     uint32_t past;          /* the node behind this one's subtree */
-    uint32_t first_id : 31, /* ids[first_id..) are the tokens that end here */
+    uint32_t first_id : 31, /* ids[first_id..) are the tokens of the subtree, those that end here first */
         has_ids : 1;
     uint16_t depth; /* bytes to here, from 1 */
     uint8_t byte;
     uint8_t n_ids; /* 255 at most: further tokens of the same bytes are never allowed */
 } tn_gvocab_node;
+
+/* What a node's bytes are as UTF-8, when its token begins a character. A byte that cannot stand where it stands ends
+ * no character, and the next byte begins one. */
+typedef struct tn_gvocab_text {
+    uint32_t below; /* groups of the bytes below the node, as bits (tn_gvocab_group) */
+    uint16_t chars; /* characters that are complete */
+    uint8_t need;   /* bytes that the last one lacks */
+} tn_gvocab_text;
+
+/* A node and the one it hangs on (UINT32_MAX: the root). */
+typedef struct tn_gvocab_edge {
+    uint32_t node, parent;
+} tn_gvocab_edge;
 
 typedef struct tn_gvocab {
     tn_ctx *ctx;
@@ -22,6 +35,11 @@ typedef struct tn_gvocab {
     size_t n_nodes;
     uint32_t *ids; /* in the order of their bytes */
     size_t n_ids;
+    uint32_t *id_chars;      /* [n_ids] complete characters << 1 | the last one is */
+    tn_gvocab_text *text;    /* [n_nodes] */
+    tn_gvocab_edge *by_byte; /* [n_nodes] the nodes of byte 0, then those of 1..., each ascending */
+    uint32_t by_byte_at[257];
+    bool crowded; /* some bytes have more tokens than a node tells: ranges of ids say too much */
     uint32_t max_depth;
     uint32_t *ends; /* tokens that end a text */
     size_t n_ends;
@@ -32,5 +50,20 @@ typedef struct tn_gvocab {
 tern_status tn_gvocab_open(tn_ctx *ctx, const tn_tokenizer *tok, size_t n_vocab, tn_gvocab **out,
                            tern_error *err);
 void tn_gvocab_close(tn_gvocab **v);
+
+/* Bytes in groups: those that grammars often tell apart are not in one. */
+uint8_t tn_gvocab_group(uint8_t byte);
+enum {
+    TN_GVOCAB_HIGH = 30 /* bytes of 0x80 and above */,
+    TN_GVOCAB_BAD = 31 /* no byte: UTF-8 that is none */
+};
+/* The bytes that may follow in a character, [lo, hi]; *need is how many lack, changed by the byte. Returns false for
+ * a byte that cannot stand there. It begins with *need 0. */
+bool tn_gvocab_utf8(uint8_t byte, uint8_t *need, uint8_t *lo, uint8_t *hi);
+/* One past the last token of a node's subtree, in ids. */
+static inline uint32_t tn_gvocab_past_id(const tn_gvocab *v, uint32_t node) {
+    uint32_t past = v->nodes[node].past;
+    return past < v->n_nodes ? v->nodes[past].first_id : (uint32_t)v->n_ids;
+}
 
 #endif
