@@ -274,6 +274,8 @@ TERN_API tern_status tern_session_copy(tern_session *dst, const tern_session *sr
  * none. */
 TERN_API const float *tern_session_logits(const tern_session *s);
 TERN_API size_t tern_session_length(const tern_session *s);
+/* The evaluated tokens, tern_session_length of them, valid until the next call on the session; NULL if none. */
+TERN_API const int32_t *tern_session_tokens(const tern_session *s);
 TERN_API int32_t tern_session_capacity(const tern_session *s);
 
 typedef struct tern_sampling {
@@ -352,6 +354,21 @@ TERN_API tern_status tern_complete(tern_engine *e, const tern_message *msgs, siz
                                    const tern_options *opt,
                                    bool (*on_text)(void *user, const char *text, size_t n_bytes), void *user,
                                    tern_generate_result *result, tern_error *err);
+
+/* What the options name for sessions and answers, as the structs that tern_session_open and tern_session_generate take:
+ * a program that has sessions of its own need not know the names. Either struct may be NULL. Texts in them are the
+ * options', which must outlive them. */
+TERN_API tern_status tern_options_answer_sized(const tern_options *o, tern_session_options *session,
+                                               size_t session_bytes, tern_generate_options *generate,
+                                               size_t generate_bytes, tern_error *err);
+#define tern_options_answer(o, session, generate, err)                                                       \
+    tern_options_answer_sized((o), (session), sizeof *(session), (generate), sizeof *(generate), (err))
+
+/* What the model makes of ids[0..n_tok) as a vector of length 1, to be compared with others by their product: of the last
+ * token, or with `mean` the mean over all. The session's text is replaced by them. out: float[n_embd]; TERN_E_LIMIT
+ * when cap, in floats, is less. */
+TERN_API tern_status tern_session_embed(tern_session *s, const int32_t *ids, size_t n_tok, bool mean,
+                                        float *out, size_t cap, tern_error *err);
 
 /* Text that later answers may copy from (documents, past answers), as tokens of this model: drafted from,
  * never evaluated. Kept until the session is closed. */

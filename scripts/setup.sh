@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
-#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--optional]
+#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--optional]
 # --lint: what scripts/lint.sh and scripts/abi.sh check with; --oracle: what tests compare with and call.
+# --bindings: what tests of the bindings use.
 # --hexagon: what builds and runs the Hexagon backend; --aarch64: what cross-builds tern for 64-bit Arm and runs it.
 # --optional: what these want may be impossible to get: a message then, and the tests that need it are skipped.
 set -euo pipefail
@@ -10,10 +11,11 @@ hexagon="qemu-user clang-16 lld-16"
 aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64 libarchive-dev:arm64 libxml2-dev:arm64 libmicrohttpd-dev:arm64 libedit-dev:arm64"
 lint="clang-format-14 abigail-tools"
 oracle="python3-jinja2 curl"
+bindings="python3-numpy mypy g++"
 wanted="" optional=""
 for a in "$@"; do
     case $a in
-    --hexagon | --aarch64 | --lint | --oracle) wanted="$wanted ${a#--}" ;;
+    --hexagon | --aarch64 | --lint | --oracle | --bindings) wanted="$wanted ${a#--}" ;;
     --optional) optional=yes ;;
     *) echo "setup.sh: $a is unknown" >&2 && exit 2 ;;
     esac

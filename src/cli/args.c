@@ -4,7 +4,7 @@
 #include "cli/packing.h"
 
 #include "base/clock.h"
-#include "engine/params.h"
+#include "params/params.h"
 #include "model/catalogue.h"
 
 #include <assert.h>

@@ -1,11 +1,11 @@
 /* cli/args.h - flags as a table: parsing, --help and range errors from one description.
  *
  * A command's own flags are rows here (arg_spec); what an engine, its sessions and their answers are asked to
- * do are rows of engine/params.h, which commands take as `--name value` or `--set name=value`. */
+ * do are rows of params/params.h, which commands take as `--name value` or `--set name=value`. */
 #ifndef TN_CLI_ARGS_H
 #define TN_CLI_ARGS_H
 
-#include "engine/params.h"
+#include "params/params.h"
 #include "tern.h"
 
 #include <stdbool.h>
@@ -44,7 +44,7 @@ typedef struct arg_spec {
 /* This is a model and what it is asked to do. */
 typedef struct model_args {
     const char *model;
-    uint32_t takes;   /* TN_IN_...: the parameters of engine/params.h that the command takes */
+    uint32_t takes;   /* TN_IN_...: the parameters of params/params.h that the command takes */
     tern_options o;   /* texts are those of argv */
     const char *pack; /* --pack; NULL: not given */
     bool packs;       /* the command answers: a package may take the model's place (cli/packing.h) */

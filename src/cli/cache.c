@@ -4,7 +4,7 @@
 #include "cli/output.h"
 #include "cli/packing.h"
 
-#include "engine/cache.h"
+#include "quant/cache.h"
 
 #include <stdio.h>
 #include <string.h>

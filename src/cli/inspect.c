@@ -371,7 +371,7 @@ static int inspect_cpu(bool json) {
                 {"quantise_outliers", offsetof(tn_kernels, quantise_outliers)},
                 {"outlier_f32", offsetof(tn_kernels, outlier_f32)},
                 {"unpack_tile", offsetof(tn_kernels, unpack_tile)},
-                {"gemm_few", offsetof(tn_kernels, gemm_few)},
+                {"gemm_packed", offsetof(tn_kernels, gemm_packed)},
                 {"blocks_gemm", offsetof(tn_kernels, blocks_gemm)},
                 {"blocks_quantise", offsetof(tn_kernels, blocks_quantise)},
                 {"topk", offsetof(tn_kernels, topk)},

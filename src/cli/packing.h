@@ -3,7 +3,7 @@
 #ifndef TN_CLI_PACKING_H
 #define TN_CLI_PACKING_H
 
-#include "engine/cache.h"
+#include "quant/cache.h"
 
 /* --pack WHEN, which $TERN_PACK says where the option does not:
  * never  the model as it is

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "store/rag.h"
-#include "engine/tokens.h"
+#include "package/tokens.h"
 
 #include <signal.h>
 #include <stdio.h>

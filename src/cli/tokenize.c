@@ -2,7 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 
-#include "engine/tokens.h"
+#include "package/tokens.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -20,6 +20,10 @@ typedef struct tn_drafting {
     uint64_t n_steps_of[TN_TREE_MAX + 1]; /* forwards by number of rows */
     uint64_t n_steps, n_rows, n_accepted, n_calibrated, n_offered;
     int64_t draft_ns, draft_max_ns, verify_ns, calibrate_ns;
+    /* Called after every forward of a drafted answer: the rows from the root down to `last` are text now, the others were
+     * wrong. NULL: nobody watches. */
+    void (*on_step)(void *user, const tn_tree *tree, int32_t last);
+    void *on_step_user;
 } tn_drafting;
 
 /* Makes the drafters named in `text` (NULL: the session's own) ready for use: *drafters. It opens what is

@@ -16,10 +16,13 @@ static void on_hidden(void *user, size_t i, const float *x) {
     for (size_t k = 0; k < t->n; k++) t->out[k] += x[k];
 }
 
-tern_status tn_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
-                             tern_error *err) {
+tern_status tern_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
+                               size_t cap, tern_error *err) {
+    TN_FAIL_IF(!s || !out, err, TERN_E_INVALID, "an embedding needs a session and a place for the vector");
+    TN_FAIL_IF(!n || !ids, err, TERN_E_INVALID, "a text without tokens has no embedding");
     size_t n_embd = (size_t)s->e->model->h.n_embd;
-    TN_FAIL_IF(!n, err, TERN_E_INVALID, "a text without tokens has no embedding");
+    TN_FAIL_IF(cap < n_embd, err, TERN_E_LIMIT, "an embedding has %zu numbers, there is room for %zu", n_embd,
+               cap);
     sum t = {out, n_embd};
     float *row = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, n_embd, sizeof *row);
     TN_FAIL_IF(!row, err, TERN_E_MEMORY, "no memory for an embedding");

@@ -5,7 +5,7 @@
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/imports.h"
-#include "engine/params.h"
+#include "params/params.h"
 #include "text/chat.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pkg, const tern_options *o,
                                    int n_threads, tern_error *err) {
     tn_npu_model_options mo;
-    TN_TRY(tn_options_for_package(e, path, *pkg, o, n_threads, &mo, err));
+    TN_TRY(tn_engine_configure(e, path, *pkg, o, n_threads, &mo, err));
     mo.pkg = pkg;
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
@@ -100,6 +100,7 @@ void tern_engine_close(tern_engine **pe) {
     tn_model_close(&e->model);
     tn_npu_model_close(&e->npu);
     tn_executor_close(&e->exec);
+    tn_timeline_close(&e->live);
     tn_free(&e->ctx, e->profile_path);
     tn_pool_close(&e->pool);
     if (e->fd >= 0) close(e->fd);

@@ -12,13 +12,12 @@
 
 #include "engine/constrain.h"
 #include "engine/drafting.h"
-#include "engine/options.h"
+#include "params/options.h"
 #include "prefill/pipeline.h"
+#include "prefill/profile.h"
 #include "engine/storing.h"
 #include "model/forward.h"
 #include "model/state.h"
-
-#include <jansson.h>
 
 enum { TN_SCORE_ROWS = 16 };   /* positions whose logits are computed at once when scoring */
 enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
@@ -35,10 +34,12 @@ struct tern_engine {
     tn_attn_options attention;
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
-    char *profile_path;          /* cache of the stage times, beside the package */
-    _Atomic(tn_gvocab *) gvocab; /* NULL until a grammar needs it */
-    int fd;                      /* of tern_engine_open_fd, or -1 */
-    int32_t n_ctx_fits;          /* longest context within max-memory; 0: no limit was given */
+    char *profile_path;             /* cache of the stage times, beside the package */
+    _Atomic(tn_gvocab *) gvocab;    /* NULL until a grammar needs it */
+    int fd;                         /* of tern_engine_open_fd, or -1 */
+    int32_t n_ctx_fits;             /* longest context within max-memory; 0: no limit was given */
+    tn_timeline *live;              /* made by the first tn_engine_watch, else NULL */
+    _Atomic(tn_timeline *) watched; /* live while somebody watches, else NULL */
 };
 
 struct tern_session {
@@ -74,14 +75,20 @@ typedef struct tn_scorer {
     float *row;
 } tn_scorer;
 
+enum { TN_LEAST_CTX = 256 }; /* max-memory makes no context shorter, in tokens */
+/* Brings the options within max_memory_bytes: weights that stay packed, then a shorter context, where neither was
+ * asked for otherwise. *n_ctx is the longest context that sessions may have, or 0 without a limit. TERN_E_LIMIT with
+ * the numbers where that is not enough. */
+tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err);
+/* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is
+ * opened. */
+tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,
+                                int n_threads, tn_npu_model_options *out, tern_error *err);
+
 /* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last
  * one. scorer may be NULL. */
 tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
                               tern_error *err);
-/* What the model makes of a text, as a vector of length 1: the mean over its tokens, or the last of them. From an empty
- * session. out [n_embd]. */
-tern_status tn_session_embed(tern_session *s, const int32_t *ids, size_t n, bool mean, float *out,
-                             tern_error *err);
 /* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
  * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
  * rows are kept. */
@@ -90,15 +97,17 @@ tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *
 void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
 /* The row kept last: its logits become the session's. */
 void tn_session_settle(tern_session *s, int32_t row);
-/* An event of the session's own thread on its timeline. name is a string constant. */
+/* Gives the timeline that notes what the session does: its own, else the engine's while somebody watches; NULL: none. */
+tn_timeline *tn_session_timeline(const tern_session *s);
+/* An event of the session's own thread on that timeline. name is a string constant. */
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
-/* Stage times of this machine, model and settings, cached in a small JSON file; a missing or foreign one
- * leaves it unmeasured. */
-void tn_profile_load(const tern_engine *e, tn_step_profile *p);
-void tn_profile_save(const tern_engine *e, const tn_step_profile *p);
-/* Replaces the file at once: others read and add to it, and what it holds stays where there is no room for
- * more. */
-bool tn_profile_put(const tern_engine *e, const json_t *j);
+/* Where the stage times of this machine, model and settings are kept. The path stays the engine's. */
+void tn_engine_profile(const tern_engine *e, tn_profile_file *out);
+/* From now on what sessions without a timeline of their own do is noted on a live one, until tn_engine_unwatch. *out is the
+ * engine's, for tn_timeline_take; its last track is the sessions' own thread. While it is watched one thread at a time runs
+ * the engine's sessions, and one watches. */
+tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err);
+void tn_engine_unwatch(tern_engine *e);
 
 /* The tokens of a saved session that this one could load: malloc'ed. TERN_E_FORMAT: damaged as far as can be seen.
  * TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */

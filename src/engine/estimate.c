@@ -5,7 +5,7 @@
 #include "engine/engine.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
-#include "engine/params.h"
+#include "params/params.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +51,7 @@ static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t
     const char *mode = tn_options_attention(o);
     if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < TN_ATTN_FROM))
         return 0;
-    return (uint64_t)n_ctx * (uint64_t)(h->n_layers * h->n_kv_heads * h->d_head) * (sizeof(float) + 1);
+    return (uint64_t)n_ctx * (uint64_t)(tn_n_attending(h) * h->n_kv_heads * h->d_head) * (sizeof(float) + 1);
 }
 
 /* Whether a package opened with o could keep its weights packed. */
@@ -66,7 +66,7 @@ static bool stays_packed(const tern_options *o) {
     if (!may_stay_packed(o)) return false;
     tn_kernels kern;
     tn_kernels_init(&kern, tn_cpu_flags(NULL));
-    return kern.gemm_few != NULL;
+    return kern.gemm_packed != NULL;
 }
 
 tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt, tern_estimate *out,
@@ -86,8 +86,7 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
-    int64_t slots = ((int64_t)e.n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    e.kv_bytes = (uint64_t)(2 * slots * h.n_layers * h.n_kv_heads * h.d_head) * sizeof(float);
+    e.kv_bytes = tn_state_bytes_of(&h, e.n_ctx);
     e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
                    process_bytes(&h) + (package ? sparse_bytes(&h, &o, e.n_ctx) : 0);
     TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,
@@ -118,8 +117,14 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, ter
     TN_TRY(tern_engine_estimate(path, o, &e, err));
     if (all_of(&e) > o->max_memory_bytes && tn_pkg_is(path) && !o->weights && !stays_packed(o) &&
         may_stay_packed(o)) {
+        const uint64_t as_tiles = all_of(&e);
         o->weights = "packed";
         TN_TRY(tern_engine_estimate(path, o, &e, err));
+        if (all_of(&e) > as_tiles) {
+            /* A very small model's tables of packed channels outweigh the bits that they save. */
+            o->weights = NULL;
+            TN_TRY(tern_engine_estimate(path, o, &e, err));
+        }
     }
     if (all_of(&e) > o->max_memory_bytes && !o->session.n_ctx && e.n_ctx > TN_LEAST_CTX)
         TN_TRY(longest_context(path, o, &e, err));

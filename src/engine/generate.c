@@ -193,7 +193,10 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
     d->n_steps_of[tree.n]++;
     d->n_rows += (uint64_t)tree.n;
     d->n_offered += (uint64_t)g->max_rows;
-    if (tree.n == 1) return take(g, s->logits, st, err);
+    if (tree.n == 1) {
+        if (d->on_step) d->on_step(d->on_step_user, &tree, 0);
+        return take(g, s->logits, st, err);
+    }
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     int32_t row = 0, next = 0;
     bool more;
@@ -211,6 +214,7 @@ static bool advance_drafted(decoder *g, tern_status *st, tern_error *err) {
         d->n_accepted++;
     }
     tn_session_settle(s, row);
+    if (d->on_step) d->on_step(d->on_step_user, &tree, row);
     if (more && g->drafters & TN_DRAFT_EXTEND) {
         t0 = tn_now_ns();
         tn_draft_rejected(d->draft, &tree, row, s->tree_logits);

@@ -1,4 +1,4 @@
-/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c, storing.c and packing.c:
+/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c, storing.c and quant/packing.c:
  * refusals. */
 #include "base/sized.h"
 #include "base/status.h"

@@ -1,6 +1,7 @@
 /* A session's timeline: prefill, step, score, cancel. */
 #include "engine/engine.h"
 
+#include "base/clock.h"
 #include "base/finite.h"
 #include "base/sized.h"
 #include "base/status.h"
@@ -18,7 +19,9 @@ tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes
 
 static tern_status open_pipeline(tern_session *s, tern_error *err) {
     tern_engine *e = s->e;
-    tn_profile_load(e, &s->profile);
+    tn_profile_file kept;
+    tn_engine_profile(e, &kept);
+    tn_profile_load(&kept, &e->model->program, &s->profile);
     if (e->trace) {
         static const char *const own[] = {
             "session"}; /* the caller's thread between scheduled runs: drafts, verifications */
@@ -101,7 +104,11 @@ void tern_session_close(tern_session **ps) {
     tn_storing_close(s);
     tn_state_close(&s->state);
     if (s->acts.ctx) tn_acts_close(&s->acts);
-    if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) tn_profile_save(s->e, &s->profile);
+    if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) {
+        tn_profile_file kept;
+        tn_engine_profile(s->e, &kept);
+        tn_profile_save(&s->e->ctx, &kept, &s->e->model->program, &s->profile);
+    }
     tn_pipeline_close(&s->pipeline);
     tn_timeline_close(&s->timeline);
     tn_free(ctx, s->tokens);
@@ -149,10 +156,14 @@ static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, cons
                             tern_error *err) {
     bool rope_long = tn_session_rope_long(s);
     if (s->pipeline)
-        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel, s->timeline,
-                                   err);
+        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel,
+                                   tn_session_timeline(s), err);
     *r = float_rows(s, n, tree);
-    return tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+    int64_t start_ns = tn_now_ns();
+    tern_status st =
+        tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+    tn_session_trace(s, "forward", start_ns, tn_now_ns());
+    return st;
 }
 
 /* Refuses logits that are no numbers, because tokens would be drawn from them all the same. The values of the
@@ -164,8 +175,8 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
     TN_FAIL_IF(s->e->npu && tn_file_shrank(s->e->npu->map), err, TERN_E_IO,
                "the package became shorter while it was in use: its weights are gone");
     if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
-    for (int l = 0; l < kv->n_layers; l++) {
-        for (int i = 0; i < kv->n_kv_heads; i++)
+    for (int l = 0; l < h->n_layers; l++) {
+        for (int i = 0; tn_layer_attends(h, l) && i < kv->n_kv_heads; i++)
             TN_FAIL_IF(
                 !tn_all_finite(tn_kv_v(kv, l, i), (size_t)end * (size_t)kv->d_head), err, TERN_E_FORMAT,
                 "the model computes values that are not finite: layer %d is the first that has some", l);
@@ -282,7 +293,8 @@ void tn_session_settle(tern_session *s, int32_t row) {
 }
 
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
-    if (!s->timeline) return;
+    tn_timeline *t = tn_session_timeline(s);
+    if (!t) return;
     tn_event e = {.start_ns = start_ns,
                   .end_ns = end_ns,
                   .name = name,
@@ -292,7 +304,7 @@ void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64
                   .layer = -1,
                   .n_parts = 1,
                   .lane = TN_LANE_CPU};
-    tn_timeline_add(s->timeline, tn_timeline_n_workers(s->timeline), &e);
+    tn_timeline_add(t, tn_timeline_n_workers(t), &e);
 }
 
 void tn_session_truncate(tern_session *s, int32_t n) {
@@ -348,6 +360,7 @@ tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) {
 }
 
 const float *tern_session_logits(const tern_session *s) { return s && s->has_logits ? s->logits : NULL; }
+const int32_t *tern_session_tokens(const tern_session *s) { return s && s->n_tok ? s->tokens : NULL; }
 size_t tern_session_length(const tern_session *s) { return s ? (size_t)s->n_tok : 0; }
 int32_t tern_session_capacity(const tern_session *s) { return s ? s->n_ctx : 0; }
 void tern_session_cancel(tern_session *s) {

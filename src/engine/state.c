@@ -65,7 +65,7 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
     XXH64_reset(st.hash, 0);
     state_head head = {.version = 1,
                        .n_tok = s->n_tok,
-                       .n_layers = m->h.n_layers,
+                       .n_layers = tn_n_attending(&m->h),
                        .n_kv_heads = m->h.n_kv_heads,
                        .d_head = m->h.d_head,
                        .n_vocab = m->h.n_vocab,
@@ -148,7 +148,7 @@ static tern_status get_head(stream *st, const tern_session *s, const char *path,
                "%s: not a saved session", path);
     TN_FAIL_IF(head.version != 1, err, TERN_E_UNSUPPORTED,
                "%s: saved by another version (format %u, this one reads 1)", path, head.version);
-    TN_FAIL_IF(head.fingerprint != m->fingerprint || head.n_layers != m->h.n_layers ||
+    TN_FAIL_IF(head.fingerprint != m->fingerprint || head.n_layers != tn_n_attending(&m->h) ||
                    head.n_kv_heads != m->h.n_kv_heads || head.d_head != m->h.d_head ||
                    head.n_vocab != m->h.n_vocab,
                err, TERN_E_INVALID, "%s: saved with another model", path);

@@ -8,7 +8,8 @@ size_t tn_gemm_packed_scratch_bytes(size_t k) {
     size_t tiles = tn_tiles_s8_bytes(TN_PACKED_BLOCK, k),
            row = (k + TN_WEIGHTLET_GROUP - 1) / TN_WEIGHTLET_GROUP * TN_WEIGHTLET_GROUP + TN_PACKED_ROOM,
            few = TN_PACKED_FEW * row;
-    return tiles > few ? tiles : few;
+    size_t most = tiles > few ? tiles : few;
+    return most > TN_PACKED_MANY_BYTES ? most : TN_PACKED_MANY_BYTES;
 }
 
 /* The columns n0..n1-1 of g as a product of their own; rows m0..m0+m-1. */
@@ -31,8 +32,8 @@ static tn_gemm_s8_args part(const tn_gemm_s8_args *g, size_t m0, size_t m, size_
 void tn_gemm_packed(const tn_kernels *kern, const tn_gemm_s8_args *g, size_t rows_per_run,
                     const uint8_t *packed, const uint8_t *bits, int8_t *scratch) {
     assert(g->n0 % TN_TILE_N == 0 && rows_per_run);
-    if (g->m <= TN_PACKED_FEW && kern->gemm_few) {
-        kern->gemm_few(g, packed, bits, (uint8_t *)scratch);
+    if (g->m <= kern->packed_rows) {
+        kern->gemm_packed(g, packed, bits, (uint8_t *)scratch);
         return;
     }
     size_t tile_bytes = tn_tiles_s8_bytes(1, g->k);

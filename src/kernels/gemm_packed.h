@@ -10,18 +10,26 @@
 
 #include "kernels/unpack.h"
 
-enum { TN_PACKED_FEW = 16, TN_PACKED_BLOCK = 64, TN_PACKED_ROOM = 1536 };
+enum {
+    TN_PACKED_FEW = 16,
+    TN_PACKED_BLOCK = 64,
+    TN_PACKED_ROOM = 1536,
+    TN_PACKED_ROWS = 8,              /* of one pass of the AVX2 form */
+    TN_PACKED_MANY_BYTES = 600 << 10 /* what it needs for more rows */
+};
 
 struct tn_kernels;
 
-/* As tn_gemm_s8_fn for m <= TN_PACKED_FEW; g->tiles is not used. packed: where channel g->n0 begins; bits:
- * widths of the whole matrix; scratch as below. */
-typedef void (*tn_gemm_few_fn)(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+/* As tn_gemm_s8_fn for m <= kernels.packed_rows; g->tiles is not used. packed: where channel g->n0 begins;
+ * bits: widths of the whole matrix; scratch as below. */
+typedef void (*tn_gemm_packed_fn)(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                                  uint8_t *scratch);
+void tn_gemm_packed_avx2(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                         uint8_t *scratch);
+void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
                                uint8_t *scratch);
-void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
-                            uint8_t *scratch);
 
-/* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of TN_PACKED_FEW rows, each of whole
+/* Bytes of scratch for a matrix of k inputs: a block's tiles, or copies of rows, of TN_PACKED_FEW each of whole
  * groups and TN_PACKED_ROOM bytes more. */
 size_t tn_gemm_packed_scratch_bytes(size_t k);
 /* As tn_gemm_s8_fn for any m, rows_per_run rows at a time (> 0). scratch: 64-byte aligned. */

@@ -42,8 +42,13 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->unpack_tile = tn_unpack_tile_avx2;
         k->topk = tn_topk_avx2;
         k->topk_merge = tn_topk_merge_avx2;
+        k->gemm_packed = tn_gemm_packed_avx2;
+        k->packed_rows = SIZE_MAX;
     }
-    if (cpu & TN_CPU_AVXVNNI) k->gemm_s8 = tn_gemm_s8_avxvnni;
+    if (cpu & TN_CPU_AVXVNNI) {
+        k->gemm_s8 = tn_gemm_s8_avxvnni;
+        k->packed_rows = TN_PACKED_FEW; /* tiles make more of its products than pairs of codes do */
+    }
 #ifndef TERN_NO_AVX512
     if (cpu & TN_CPU_AVX512) {
         tn_kernels_f32_avx512(k);
@@ -60,7 +65,8 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
     }
     if (cpu & TN_CPU_AVX512VNNI) {
         k->gemm_s8 = tn_gemm_s8_avx512vnni;
-        k->gemm_few = tn_gemm_few_avx512vnni;
+        k->gemm_packed = tn_gemm_packed_avx512vnni;
+        k->packed_rows = TN_PACKED_FEW;
     }
 #endif
 #elif defined(__aarch64__)

@@ -38,7 +38,9 @@ typedef struct tn_kernels {
     tn_add_f32_fn add_f32;
     tn_softmax_f32_fn softmax_f32;
     tn_gemm_s8_fn gemm_s8;
-    tn_gemm_few_fn gemm_few; /* NULL: few rows go the way of many (gemm_packed.h) */
+    tn_gemm_packed_fn
+        gemm_packed; /* for up to packed_rows rows: more are unpacked to tiles (gemm_packed.h) */
+    size_t packed_rows;
     tn_quantise_s8_fn quantise_s8;
     tn_hadamard_f32_fn hadamard_f32;
     tn_grid_errors_fn grid_errors;

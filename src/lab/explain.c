@@ -13,6 +13,8 @@ typedef struct facts {
     const tern_engine *e;
     tern_stats stats;
     tern_draft_stats drafts;
+    uint64_t n_steps_of[TN_EXPLAIN_ROWS + 1];
+    bool was_loaded; /* before the request */
 } facts;
 
 __attribute__((format(printf, 3, 4))) static void say(tn_explained *x, bool on, const char *format, ...) {
@@ -35,6 +37,10 @@ static void explain_start(const facts *f, tn_explained *x) {
     x->mechanism = "cold start";
     if (!f->e->npu) {
         say(x, false, "a model file is mapped or read before the first token; a package streams (tern pack)");
+        return;
+    }
+    if (f->was_loaded) {
+        say(x, false, "the weights were in memory");
         return;
     }
     double mb = (double)t->read_bytes * 1e-6;
@@ -136,7 +142,6 @@ static void explain_attention(const facts *f, tn_explained *x) {
 
 /* Forwards of several rows cost more than those of one: what one costs follows from all. */
 static double one_row_s(const facts *f) {
-    const tn_drafting *d = &f->s->drafting;
     const tn_step_profile *p = &f->s->profile;
     double weight = 0;
     for (int r = 1; r <= TN_TREE_MAX; r++) {
@@ -146,9 +151,11 @@ static double one_row_s(const facts *f) {
                 relative = (double)p->forward_relative[i];
                 break;
             }
-        weight += (double)d->n_steps_of[r] * (r == 1 ? 1 : relative);
+        weight += (double)f->n_steps_of[r] * (r == 1 ? 1 : relative);
     }
-    return weight > 0 && (p->n_forwards || d->n_rows == d->n_steps) ? f->drafts.verify_s / weight : NAN;
+    return weight > 0 && (p->n_forwards || f->drafts.n_rows == f->drafts.n_steps)
+               ? f->drafts.verify_s / weight
+               : NAN;
 }
 
 /* sd.npu */
@@ -181,17 +188,62 @@ static void explain_reuse(const facts *f, tn_explained *x) {
     else say(x, false, "the prompt shares no beginning with what this session had read");
 }
 
-size_t tn_explain(const tern_session *s, tn_explained out[TN_EXPLAIN_MAX]) {
+_Static_assert((int)TN_EXPLAIN_ROWS == (int)TN_TREE_MAX, "every forward is counted");
+
+static size_t explain(const facts *f, tn_explained out[TN_EXPLAIN_MAX]) {
     static void (*const parts[])(const facts *, tn_explained *) = {
         explain_start, explain_reuse, explain_prefill, explain_order, explain_attention, explain_drafts};
     enum { N = sizeof parts / sizeof parts[0] };
     _Static_assert((int)N <= (int)TN_EXPLAIN_MAX, "there is room for all");
+    for (size_t i = 0; i < N; i++) {
+        out[i] = (tn_explained){.on = false};
+        parts[i](f, &out[i]);
+    }
+    return N;
+}
+
+static facts facts_of(const tern_session *s) {
     facts f = {.s = s, .e = s->e};
     tern_session_stats(s, &f.stats);
     tern_session_draft_stats(s, &f.drafts);
-    for (size_t i = 0; i < N; i++) {
-        out[i] = (tn_explained){.on = false};
-        parts[i](&f, &out[i]);
-    }
-    return N;
+    memcpy(f.n_steps_of, s->drafting.n_steps_of, sizeof f.n_steps_of);
+    return f;
+}
+
+size_t tn_explain(const tern_session *s, tn_explained out[TN_EXPLAIN_MAX]) {
+    const facts f = facts_of(s);
+    return explain(&f, out);
+}
+
+void tn_explain_mark_set(const tern_session *s, tn_explain_mark *m) {
+    const facts f = facts_of(s);
+    *m = (tn_explain_mark){.stats = f.stats, .drafts = f.drafts};
+    memcpy(m->n_steps_of, f.n_steps_of, sizeof m->n_steps_of);
+}
+
+size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_explained out[TN_EXPLAIN_MAX]) {
+    facts f = facts_of(s);
+    tern_stats *t = &f.stats;
+    const tern_stats *t0 = &m->stats;
+    tern_draft_stats *d = &f.drafts;
+    const tern_draft_stats *d0 = &m->drafts;
+    f.was_loaded = t0->loaded_s > 0;
+    double lanes = t->wall_s - t0->wall_s;
+    int32_t n_cpu = f.e->n_lane_workers[TN_LANE_CPU], n_npu = f.e->n_lane_workers[TN_LANE_NPU];
+    t->wall_s = lanes;
+    t->cpu_busy_s -= t0->cpu_busy_s;
+    t->npu_busy_s -= t0->npu_busy_s;
+    t->cpu_bubble = lanes > 0 && n_cpu ? 1 - t->cpu_busy_s / (lanes * n_cpu) : 0;
+    t->npu_bubble = lanes > 0 && n_npu ? 1 - t->npu_busy_s / (lanes * n_npu) : 0;
+    t->n_outliers -= t0->n_outliers;
+    t->attn_rows -= t0->attn_rows;
+    t->attn_seen -= t0->attn_seen;
+    t->attn_selected -= t0->attn_selected;
+    d->n_steps -= d0->n_steps;
+    d->n_rows -= d0->n_rows;
+    d->n_accepted -= d0->n_accepted;
+    d->draft_s -= d0->draft_s;
+    d->verify_s -= d0->verify_s;
+    for (int i = 0; i <= TN_EXPLAIN_ROWS; i++) f.n_steps_of[i] -= m->n_steps_of[i];
+    return explain(&f, out);
 }

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { TN_EXPLAIN_MAX = 8, TN_EXPLAIN_TEXT = 320 };
+enum { TN_EXPLAIN_MAX = 8, TN_EXPLAIN_TEXT = 320, TN_EXPLAIN_ROWS = 32 /* of a forward with drafts */ };
 
 typedef struct tn_explained {
     const char *mechanism;      /* a string constant, as docs/reference/cli.md lists them */
@@ -22,5 +22,15 @@ typedef struct tn_explained {
 /* What the session did since it was opened, its last prompt above all. One entry a mechanism, in the order in which a
  * request meets them; returns their number, at most TN_EXPLAIN_MAX. */
 size_t tn_explain(const tern_session *s, tn_explained out[TN_EXPLAIN_MAX]);
+
+/* What was before a request, of a session that answers many. */
+typedef struct tn_explain_mark {
+    tern_stats stats;
+    tern_draft_stats drafts;
+    uint64_t n_steps_of[TN_EXPLAIN_ROWS + 1]; /* forwards by number of rows */
+} tn_explain_mark;
+void tn_explain_mark_set(const tern_session *s, tn_explain_mark *m);
+/* The same as tn_explain, of what the session did since m. */
+size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_explained out[TN_EXPLAIN_MAX]);
 
 #endif

@@ -312,7 +312,7 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("feed_forward_length"), (uint32_t)p->n_ff);
     tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
     int32_t kv_heads[TN_MAX_LAYERS];
-    for (int i = 0; i < p->n_layers; i++) kv_heads[i] = s->h.conv_layer[i] ? 0 : p->n_kv_heads;
+    for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
     if (p->conv_len) {
         tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
@@ -421,7 +421,8 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.ctx_train = p->ctx;
     s.h.tied = p->tied;
     s.h.conv_len = p->conv_len;
-    for (int i = 0; p->conv_len && i < p->n_layers; i++) s.h.conv_layer[i] = i % 3 != 2;
+    for (int i = 0; p->conv_len && i < p->n_layers; i++)
+        s.h.layer_kind[i] = i % 3 != 2 ? TN_LAYER_CONVOLVES : TN_LAYER_ATTENDS;
     s.h.n_experts = p->n_experts;
     s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);

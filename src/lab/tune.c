@@ -76,7 +76,7 @@ static tern_status save(const tern_engine *e, const tn_tune_report *r, tern_erro
             tn_json_pack("{s:s, s:o}", "method", tn_tuned_read_names[r->i_read], "gb_per_second", gb));
     }
     TN_FAIL_IF(!j, err, TERN_E_MEMORY, "no memory to keep what was tuned");
-    bool kept = tn_profile_put(e, j);
+    bool kept = tn_profile_put((tn_ctx *)&e->ctx, e->profile_path, j);
     json_decref(j);
     TN_FAIL_IF(!kept, err, TERN_E_IO, "%s: cannot be written, so nothing is kept of the tuning",
                e->profile_path);

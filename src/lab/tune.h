@@ -6,7 +6,7 @@
 #ifndef TN_LAB_TUNE_H
 #define TN_LAB_TUNE_H
 
-#include "engine/options.h"
+#include "params/options.h"
 #include "package/tuned.h"
 #include "lab/sim.h"
 

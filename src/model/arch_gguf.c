@@ -188,7 +188,7 @@ static tern_status gguf_conv(keys *k, tn_hparams *h) {
                   (!v || !h->n_kv_heads || v == h->n_kv_heads);
         TN_FAIL_IF(!ok, k->err, TERN_E_FORMAT, "%s: '%s' is %" PRId64 " in layer %d", tn_gguf_path(k->g), buf,
                    v, i);
-        h->conv_layer[i] = !v;
+        h->layer_kind[i] = v ? TN_LAYER_ATTENDS : TN_LAYER_CONVOLVES;
         if (v) h->n_kv_heads = (int32_t)v;
     }
     TN_FAIL_IF(!h->n_kv_heads, k->err, TERN_E_UNSUPPORTED, "%s: no layer attends", tn_gguf_path(k->g));

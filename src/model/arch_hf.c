@@ -283,9 +283,10 @@ static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
     bool any = false;
     for (int32_t i = 0; i < h->n_layers; i++) {
         const char *t = json_string_value(json_array_get(types, (size_t)i));
-        h->conv_layer[i] = t && !strcmp(t, "conv");
-        any = any || !h->conv_layer[i];
-        TN_FAIL_IF(!h->conv_layer[i] && !(t && !strcmp(t, "full_attention")), c->err, TERN_E_UNSUPPORTED,
+        bool conv = t && !strcmp(t, "conv");
+        h->layer_kind[i] = conv ? TN_LAYER_CONVOLVES : TN_LAYER_ATTENDS;
+        any = any || !conv;
+        TN_FAIL_IF(!conv && !(t && !strcmp(t, "full_attention")), c->err, TERN_E_UNSUPPORTED,
                    "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
     }
     TN_FAIL_IF(!any, c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);

@@ -7,7 +7,8 @@
 
 tern_status tn_conv_open(tn_ctx *ctx, const tn_hparams *h, tn_conv *out, tern_error *err) {
     *out = (tn_conv){.ctx = ctx, .n_embd = h->n_embd, .len = h->conv_len};
-    for (int32_t l = 0; l < h->n_layers; l++) out->index[l] = h->conv_layer[l] ? out->n_layers++ : -1;
+    for (int32_t l = 0; l < h->n_layers; l++)
+        out->index[l] = h->layer_kind[l] == TN_LAYER_CONVOLVES ? out->n_layers++ : -1;
     size_t n = (size_t)out->n_layers * TN_CONV_RING * (size_t)h->n_embd;
     out->ring = tn_calloc(ctx, TN_MEM_KV, n, sizeof *out->ring);
     TN_FAIL_IF(!out->ring, err, TERN_E_MEMORY, "no memory for the last inputs of %d convolutions (%zu bytes)",

@@ -2,6 +2,12 @@
 
 #include <assert.h>
 
+int32_t tn_n_attending(const tn_hparams *h) {
+    int32_t n = 0;
+    for (int32_t layer = 0; layer < h->n_layers; layer++) n += tn_layer_attends(h, layer);
+    return n;
+}
+
 int32_t tn_layer_window(const tn_hparams *h, int32_t layer) {
     bool windowed = h->window_pattern <= 1 || layer % h->window_pattern != h->window_pattern - 1;
     return h->window > 0 && windowed ? h->window : 0;
@@ -17,7 +23,7 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
 }
 
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
-    bool conv = layer >= 0 && layer < h->n_layers && h->conv_layer[layer];
+    bool conv = layer >= 0 && layer < h->n_layers && h->layer_kind[layer] == TN_LAYER_CONVOLVES;
     switch (r) {
     case TN_W_CONV_IN:
     case TN_W_CONV:

@@ -10,6 +10,12 @@
 
 typedef enum tn_norm_kind { TN_NORM_RMS, TN_NORM_LAYER } tn_norm_kind;
 
+typedef enum tn_layer_kind {
+    TN_LAYER_ATTENDS,
+    TN_LAYER_CONVOLVES, /* a short convolution (LFM2) */
+    TN_N_LAYER_KINDS
+} tn_layer_kind;
+
 enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16 };
 
 typedef struct tn_hparams {
@@ -55,9 +61,9 @@ typedef struct tn_hparams {
     bool experts_norm; /* the weights of those chosen add up to 1; else they are shares of all */
     float
         swiglu_limit; /* gate at most, up within +-limit, (up + 1) gate sigmoid(1.702 gate); 0: act(gate) up (gpt-oss) */
-    /* Short convolutions in place of attention (LFM2): values a row sees of every channel, itself included; 0: none */
+    /* Convolutions: values a row sees of every channel, itself included; 0: none */
     int32_t conv_len;
-    bool conv_layer[TN_MAX_LAYERS]; /* which layers */
+    uint8_t layer_kind[TN_MAX_LAYERS]; /* tn_layer_kind: what a layer mixes its tokens by */
     bool sinks; /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
 } tn_hparams;
 
@@ -109,6 +115,12 @@ typedef enum tn_role {
     TN_W_N_ROLES
 } tn_role;
 
+/* Does the layer keep keys and values? */
+static inline bool tn_layer_attends(const tn_hparams *h, int32_t layer) {
+    return h->layer_kind[layer] == TN_LAYER_ATTENDS;
+}
+/* How many do. */
+int32_t tn_n_attending(const tn_hparams *h);
 /* Tokens a row of this layer sees, itself included; 0: all before it. */
 int32_t tn_layer_window(const tn_hparams *h, int32_t layer);
 /* Does the layer rotate Q and K, and by which table: inv_freq_local? */

@@ -6,14 +6,13 @@
 #include <string.h>
 
 tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv *out, tern_error *err) {
-    *out = (tn_kv){.ctx = ctx, .n_layers = h->n_layers, .n_kv_heads = h->n_kv_heads, .d_head = h->d_head};
+    *out = (tn_kv){.ctx = ctx, .n_kv_heads = h->n_kv_heads, .d_head = h->d_head};
+    for (int32_t l = 0; l < h->n_layers; l++)
+        out->index[l] = tn_layer_attends(h, l) ? (int16_t)out->n_layers++ : -1;
     out->cap_tok = (n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
-    size_t n = tn_kv_head_offset(out, h->n_layers, 0);
-    /* layers without attention keep their zeros, also in files */
-    out->k = h->conv_len ? tn_calloc(ctx, TN_MEM_KV, n, sizeof(float))
-                         : tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
-    out->v = h->conv_len ? tn_calloc(ctx, TN_MEM_KV, n, sizeof(float))
-                         : tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
+    size_t n = tn_kv_head_offset(out, out->n_layers, 0);
+    out->k = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
+    out->v = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
     if (out->k && out->v) return TERN_OK;
     tn_kv_close(out);
     return tn_fail(err, TERN_E_MEMORY,
@@ -41,8 +40,9 @@ void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
     if (from == to) return;
     for (int l = 0; l < kv->n_layers; l++) {
         for (int h = 0; h < kv->n_kv_heads; h++) {
-            const float *src = tn_kv_k(kv, l, h) + k_offset(kv, from);
-            float *dst = tn_kv_k(kv, l, h) + k_offset(kv, to), *v = tn_kv_v(kv, l, h);
+            float *k = kv->k + tn_kv_head_offset(kv, l, h), *v = kv->v + tn_kv_head_offset(kv, l, h);
+            const float *src = k + k_offset(kv, from);
+            float *dst = k + k_offset(kv, to);
             for (int d = 0; d < kv->d_head; d++) dst[(size_t)d * TN_KV_PANEL] = src[(size_t)d * TN_KV_PANEL];
             memcpy(v + (size_t)to * (size_t)kv->d_head, v + (size_t)from * (size_t)kv->d_head,
                    (size_t)kv->d_head * sizeof *v);
@@ -73,7 +73,7 @@ static void clear_tail(const tn_kv *kv, int32_t n_tok) {
     for (int l = 0; l < kv->n_layers; l++) {
         for (int h = 0; h < kv->n_kv_heads; h++) {
             for (size_t i = 0; i < d; i++) {
-                memset(tn_kv_k(kv, l, h) + off + i * TN_KV_PANEL + in_panel, 0,
+                memset(kv->k + tn_kv_head_offset(kv, l, h) + off + i * TN_KV_PANEL + in_panel, 0,
                        (TN_KV_PANEL - in_panel) * sizeof(float));
             }
         }
@@ -87,8 +87,8 @@ static void state_transfer(void *self, int32_t n_tok, bool saving, tn_state_io i
     size_t d = (size_t)kv->d_head, k_pos = (size_t)(n_tok + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     for (int l = 0; l < kv->n_layers; l++) {
         for (int h = 0; h < kv->n_kv_heads; h++) {
-            io(user, tn_kv_k(kv, l, h), k_pos * d * sizeof(float));
-            io(user, tn_kv_v(kv, l, h), (size_t)n_tok * d * sizeof(float));
+            io(user, kv->k + tn_kv_head_offset(kv, l, h), k_pos * d * sizeof(float));
+            io(user, kv->v + tn_kv_head_offset(kv, l, h), (size_t)n_tok * d * sizeof(float));
         }
     }
 }

@@ -137,7 +137,7 @@ typedef struct recipes {
 static recipes recipes_of(const tn_hparams *h, int32_t layer) {
     if (layer < 0) return RECIPES(before);
     if (layer == h->n_layers) return RECIPES(behind);
-    if (h->conv_layer[layer]) return RECIPES(convolving);
+    if (h->layer_kind[layer] == TN_LAYER_CONVOLVES) return RECIPES(convolving);
     if (h->n_experts) return RECIPES(with_experts);
     return h->parallel_block ? RECIPES(parallel) : RECIPES(sequential);
 }

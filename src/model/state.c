@@ -1,6 +1,7 @@
 #include "model/state.h"
 
 #include "base/status.h"
+#include "kernels/attn_f32.h"
 
 #include <assert.h>
 #include <string.h>
@@ -50,6 +51,14 @@ uint64_t tn_state_bytes(const tn_state *s) {
     uint64_t n = 0;
     for (int32_t i = 0; i < s->n_parts; i++) n += s->parts[i].ops->bytes(s->parts[i].self);
     return n;
+}
+
+uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx) {
+    uint64_t slots = ((uint64_t)n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL,
+             n = 2 * slots * (uint64_t)tn_n_attending(h) * (uint64_t)(h->n_kv_heads * h->d_head);
+    for (int32_t l = 0; l < h->n_layers; l++)
+        if (h->layer_kind[l] == TN_LAYER_CONVOLVES) n += TN_CONV_RING * (uint64_t)h->n_embd;
+    return n * sizeof(float);
 }
 
 void tn_state_append(tn_state *s, int32_t n) {

@@ -71,6 +71,8 @@ void tn_state_close(tn_state *s);
 void tn_state_add(tn_state *s, const tn_state_ops *ops, void *self);
 
 uint64_t tn_state_bytes(const tn_state *s);
+/* What a state of this model takes, before there is one. */
+uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx);
 void tn_state_append(tn_state *s, int32_t n);
 void tn_state_keep(tn_state *s, int32_t slot);
 /* Can it go back to any position? Else truncate goes back to a mark. */

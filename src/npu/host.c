@@ -293,7 +293,7 @@ static tern_status open_device(tn_npu_device *d, const tn_npu_options *opt, tern
     d->caps.shared_memory = !opt->separate_weights;
     d->caps.has_parts = !opt->apart;
     d->caps.has_weightlets = !opt->separate_weights;
-    d->caps.packed_pays = d->caps.has_weightlets && h->kernels->gemm_few;
+    d->caps.packed_pays = d->caps.has_weightlets && h->kernels->gemm_packed;
     d->caps.n_threads = opt->n_threads;
     return TERN_OK;
 }

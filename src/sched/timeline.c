@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,8 +16,11 @@ typedef struct flow {
 typedef struct track {
     tn_event *events;
     flow *flows;
-    int64_t n_events, n_flows; /* ever added; the ring holds the last cap of them */
-    char pad[32];              /* a track per cache line: workers write side by side */
+    _Atomic int64_t n_events; /* ever added; the ring holds the last cap of them */
+    int64_t n_flows;          /* likewise */
+    /* live: how many the reader took, how many found no room */
+    _Atomic int64_t n_taken, n_refused;
+    char pad[16]; /* a track per cache line: workers write side by side */
 } track;
 
 struct tn_timeline {
@@ -77,7 +81,11 @@ void tn_timeline_close(tn_timeline **pt) {
 
 void tn_timeline_clear(tn_timeline *t) {
     t->n_runs = 0;
-    for (int32_t i = 0; i < t->n_tracks; i++) t->tracks[i].n_events = t->tracks[i].n_flows = 0;
+    for (int32_t i = 0; i < t->n_tracks; i++) {
+        atomic_store(&t->tracks[i].n_events, 0);
+        atomic_store(&t->tracks[i].n_taken, 0);
+        t->tracks[i].n_flows = 0;
+    }
 }
 
 int32_t tn_timeline_first_track(const tn_timeline *t, tn_lane lane) {
@@ -93,7 +101,26 @@ int32_t tn_timeline_begin_run(tn_timeline *t) { return t->n_runs++; }
 void tn_timeline_add(tn_timeline *t, int32_t i_track, const tn_event *e) {
     assert(i_track >= 0 && i_track < t->n_tracks);
     track *tr = &t->tracks[i_track];
-    tr->events[tr->n_events++ % t->opt.cap_events] = *e;
+    int64_t n = atomic_load_explicit(&tr->n_events, memory_order_relaxed); /* this thread alone changes it */
+    /* acquire: what the reader has taken it has read, so its place may be written */
+    if (t->opt.live && n - atomic_load_explicit(&tr->n_taken, memory_order_acquire) >= t->opt.cap_events) {
+        atomic_fetch_add_explicit(&tr->n_refused, 1, memory_order_relaxed);
+        return;
+    }
+    tr->events[n % t->opt.cap_events] = *e;
+    atomic_store_explicit(&tr->n_events, n + 1,
+                          memory_order_release); /* the event is there before its number */
+}
+
+int32_t tn_timeline_take(tn_timeline *t, int32_t i_track, tn_event *out, int32_t cap, int64_t *n_lost) {
+    assert(t->opt.live && i_track >= 0 && i_track < t->n_tracks);
+    track *tr = &t->tracks[i_track];
+    int64_t n = atomic_load_explicit(&tr->n_events, memory_order_acquire),
+            from = atomic_load_explicit(&tr->n_taken, memory_order_relaxed), i = from;
+    for (; i < n && i - from < cap; i++) out[i - from] = tr->events[i % t->opt.cap_events];
+    atomic_store_explicit(&tr->n_taken, i, memory_order_release);
+    *n_lost = atomic_load_explicit(&tr->n_refused, memory_order_relaxed);
+    return (int32_t)(i - from);
 }
 
 void tn_timeline_add_task(tn_timeline *t, int32_t i_track, int32_t run, const tn_graph *g,
@@ -111,7 +138,7 @@ void tn_timeline_add_task(tn_timeline *t, int32_t i_track, int32_t run, const tn
                                 .part = pick->part,
                                 .n_parts = k->n_parts,
                                 .lane = k->lane});
-    if (pick->part) return;
+    if (pick->part || t->opt.live) return;
     track *tr = &t->tracks[i_track];
     for (int32_t e = g->pred_off[pick->task]; e < g->pred_off[pick->task + 1]; e++)
         tr->flows[tr->n_flows++ % t->opt.cap_flows] =

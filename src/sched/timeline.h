@@ -1,7 +1,10 @@
 /* sched/timeline.h - who ran what and when: events of real or virtual runs, and three ways to look at them. A
  * timeline has one track per worker, plus named extra tracks. One thread at a time writes a track, into a
  * ring of fixed size; when it is full the oldest events go and are counted. Nothing is locked, so reading
- * functions are called when nobody writes. No timeline (NULL) costs nothing. */
+ * functions are called when nobody writes. No timeline (NULL) costs nothing.
+ *
+ * A live timeline is read while it is written: one reader takes events away (tn_timeline_take), and what does not
+ * fit until then is left out and counted. It keeps no dependencies. */
 #ifndef TN_SCHED_TIMELINE_H
 #define TN_SCHED_TIMELINE_H
 
@@ -28,6 +31,7 @@ typedef struct tn_timeline_options {
     int32_t n_extra;
     int32_t cap_events; /* per track, > 0 */
     int32_t cap_flows;  /* dependencies per track, > 0 */
+    bool live;          /* read by tn_timeline_take, and by nothing else */
 } tn_timeline_options;
 
 tern_status tn_timeline_open(tn_ctx *ctx, const tn_timeline_options *opt, tn_timeline **out, tern_error *err);
@@ -44,6 +48,10 @@ void tn_timeline_add(tn_timeline *t, int32_t track, const tn_event *e);
 /* Adds a finished part of g's task. With part 0 its dependencies are recorded too. */
 void tn_timeline_add_task(tn_timeline *t, int32_t track, int32_t run, const tn_graph *g, const tn_pick *pick,
                           int64_t start_ns, int64_t end_ns);
+
+/* Moves at most cap events of a live timeline's track to out, oldest first, while others write. Returns how many; *n_lost
+ * gets how many of the track were ever left out. One reader at a time. */
+int32_t tn_timeline_take(tn_timeline *t, int32_t track, tn_event *out, int32_t cap, int64_t *n_lost);
 
 /* Both read the kept events of a track, oldest first. */
 int32_t tn_timeline_n_events(const tn_timeline *t, int32_t track);

@@ -2,6 +2,7 @@
 
 #include "engine/engine.h"
 #include "server/reply.h"
+#include "server/watch.h"
 #include "text/tokenizer_impl.h"
 
 #include <math.h>
@@ -125,6 +126,7 @@ static bool on_call(void *user, const char *name, const char *arguments) {
 static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
     tn_job *j = user;
     if (atomic_load(&j->cancelled)) return false;
+    tn_watch_token(j->r.watch, token);
     if (j->r.logprobs && token >= 0) {
         tn_json_append(&j->logprobs, tn_reply_logprob(tn_queue_opts(j->q)->e, token, logprob,
                                                       j->top ? j->top : json_array()));

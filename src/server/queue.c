@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "server/answering.h"
 #include "server/checkpoints.h"
+#include "server/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,11 +178,14 @@ static tern_status answer(tn_queue *q, tn_job *j, double *prefill_s, tern_error 
     running_on(q, s);
     tern_status st;
     double t0 = tn_now_s();
+    tn_watch_begin(j->r.watch, s, j->n_ids, j->n_cached);
     do { /* a cancel that came too late for the job before is not for this one */
         st = tern_session_prefill(s, j->ids, j->n_ids, err);
     } while (st == TERN_E_CANCELLED && !atomic_load(&j->cancelled));
     *prefill_s = tn_now_s() - t0;
+    if (st == TERN_OK) tn_watch_read(j->r.watch);
     if (st == TERN_OK) st = tern_session_generate(s, &o, &j->res, err);
+    tn_watch_end(j->r.watch);
     running_on(q, NULL);
     if (st == TERN_OK) j->stopped_by = s->stopped_by;
     if (st == TERN_OK && j->res.reason == TERN_STOP_CALLBACK && !j->enough)
@@ -200,7 +204,8 @@ static tern_status embed(tn_queue *q, tn_job *j, tern_error *err) {
     running_on(q, q->embedder);
     tern_status st;
     do {
-        st = tn_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector, err);
+        st = tern_session_embed(q->embedder, j->ids, j->n_ids, j->mean, j->vector,
+                                (size_t)q->o.e->model->h.n_embd, err);
     } while (st == TERN_E_CANCELLED && !atomic_load(&j->cancelled));
     running_on(q, NULL);
     return st;

@@ -27,7 +27,8 @@ typedef struct tn_request {
     tern_sampling sampling;
     const char *stop[TN_REQUEST_STOPS + 1];
     const char *grammar;
-    char *schema; /* owned */
+    char *schema;           /* owned */
+    struct tn_watch *watch; /* borrowed: told what the request does (server/watch.h); NULL: nobody asks */
 } tn_request;
 
 /* Reads a request. On failure *r holds nothing and err says what is wrong with the body. */

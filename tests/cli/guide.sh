@@ -87,7 +87,7 @@ def check(name, text, port):
 os.makedirs(f"{tmp}/bin")
 os.makedirs(f"{tmp}/home")
 os.symlink(tern, f"{tmp}/bin/tern")
-for shared in ("models", "include", "examples", "tools"):
+for shared in ("models", "include", "examples", "tools", "bindings"):
     os.symlink(f"{root}/{shared}", f"{tmp}/{shared}")
 os.symlink(os.path.dirname(tern), f"{tmp}/build")
 env = {k: v for k, v in os.environ.items() if not k.startswith(("TERN_", "XDG_", "HF_", "OLLAMA_"))}

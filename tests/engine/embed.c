@@ -35,7 +35,7 @@ static void last_token(void **state) {
         float *v = malloc(n_embd * sizeof *v), *mean = malloc(n_embd * sizeof *v),
               *row = malloc(n_embd * sizeof *v);
         assert_true(v && mean && row);
-        assert_int_equal(tn_session_embed(s, ids, N, false, v, &err), TERN_OK);
+        assert_int_equal(tern_session_embed(s, ids, N, false, v, n_embd, &err), TERN_OK);
         assert_int_equal(tern_session_prefill(t, ids, N, &err), TERN_OK);
         const float *logits = tern_session_logits(t);
         /* all logits are one factor times the products: the length that was divided out */
@@ -51,14 +51,17 @@ static void last_token(void **state) {
         }
         assert_true(dot / sqrt(square * ll) > 1 - 1e-6);
         /* the mean of one token is the token; of many it is another vector of length 1, each time the same */
-        assert_int_equal(tn_session_embed(s, ids, 1, false, v, &err), TERN_OK);
-        assert_int_equal(tn_session_embed(s, ids, 1, true, mean, &err), TERN_OK);
+        assert_int_equal(tern_session_embed(s, ids, 1, false, v, n_embd, &err), TERN_OK);
+        assert_int_equal(tern_session_embed(s, ids, 1, true, mean, n_embd, &err), TERN_OK);
         assert_memory_equal(v, mean, n_embd * sizeof *v);
-        assert_int_equal(tn_session_embed(s, ids, N, true, mean, &err), TERN_OK);
+        assert_int_equal(tern_session_embed(s, ids, N, true, mean, n_embd, &err), TERN_OK);
         double length = 0;
         for (size_t i = 0; i < n_embd; i++) length += (double)mean[i] * (double)mean[i];
         assert_true(fabs(length - 1) < 1e-5);
-        assert_int_equal(tn_session_embed(s, ids, 0, true, mean, &err), TERN_E_INVALID);
+        assert_int_equal(tern_session_embed(s, ids, 0, true, mean, n_embd, &err), TERN_E_INVALID);
+        assert_int_equal(tern_session_embed(s, ids, N, true, mean, n_embd - 1, &err), TERN_E_LIMIT);
+        assert_int_equal(tern_session_length(t), N);
+        assert_memory_equal(tern_session_tokens(t), ids, sizeof ids);
         free(v);
         free(mean);
         free(row);

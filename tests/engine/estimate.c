@@ -77,52 +77,105 @@ static void as_it_will_be(void **state) {
 
 /* The promise of max-memory: what fits opens, with a context that is shorter where it has to be; what does not is
  * refused with the numbers, before anything is loaded. */
+static uint64_t needed(const char *path, const char *weights, int32_t n_ctx, int32_t *out_ctx) {
+    tern_options *o;
+    tern_estimate m;
+    tern_error err = {0};
+    char ctx[16];
+    assert_int_equal(tern_options_new(&o, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "weights", weights, &err), TERN_OK);
+    snprintf(ctx, sizeof ctx, "%d", n_ctx);
+    if (n_ctx) assert_int_equal(tern_options_set(o, "ctx-size", ctx, &err), TERN_OK);
+    assert_int_equal(tern_engine_estimate(path, o, &m, &err), TERN_OK);
+    tern_options_free(&o);
+    if (out_ctx) *out_ctx = m.n_ctx;
+    return m.weight_bytes + m.kv_bytes + m.work_bytes;
+}
+
+static tern_status open_within(const char *path, const char *weights, uint64_t limit, tern_engine **e,
+                               tern_error *err) {
+    tern_options *o;
+    char bytes[32];
+    snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)limit);
+    assert_int_equal(tern_options_new(&o, err), TERN_OK);
+    if (weights) assert_int_equal(tern_options_set(o, "weights", weights, err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "max-memory", bytes, err), TERN_OK);
+    tern_status st = tern_engine_open(path, o, e, err);
+    tern_options_free(&o);
+    return st;
+}
+
+static void promise(const char *path, const char *weights) {
+    int32_t longest;
+    tern_error err = {0};
+    tern_engine *e = NULL;
+    tern_session *s = NULL;
+    uint64_t want[] = {needed(path, weights, 256, NULL), needed(path, weights, 0, &longest)};
+    assert_true(want[0] < want[1]);
+    assert_int_equal(open_within(path, weights, want[0] - 1, &e, &err), TERN_E_LIMIT);
+    assert_non_null(strstr(err.message, "max-memory allows"));
+    for (int k = 0; k < 3; k++) { /* enough for the least, for a part, for all */
+        uint64_t limit = k == 0 ? want[0] : k == 1 ? want[0] + (want[1] - want[0]) / 2 : want[1];
+        tern_status st = open_within(path, weights, limit, &e, &err);
+        if (st != TERN_OK || tern_session_open(e, NULL, &s, &err) != TERN_OK)
+            fail_msg("%s %d: %s", path, k, err.message);
+        int32_t n = tern_session_capacity(s);
+        if (k == 2 ? n != longest : n < 256 || n >= longest) fail_msg("%s, %d: %d tokens", path, k, n);
+        tern_session_close(&s);
+        tern_session_options so;
+        tern_session_options_defaults(&so);
+        so.n_ctx = n + 1;
+        if (k < 2) assert_int_equal(tern_session_open(e, &so, &s, &err), TERN_E_LIMIT);
+        tern_engine_close(&e);
+    }
+}
+
 static void memory_is_promised(void **state) {
     (void)state;
-    for (int i = 0; i < 2 * N_ARCHS; i++) {
-        const char *path = i < N_ARCHS ? model[i] : package[i - N_ARCHS];
-        tern_options *o;
-        tern_estimate all, least;
-        tern_error err = {0};
-        tern_engine *e = NULL;
-        tern_session *s = NULL;
-        char bytes[32];
-        assert_int_equal(tern_options_new(&o, &err), TERN_OK);
-        assert_int_equal(tern_options_set(o, "ctx-size", "256", &err), TERN_OK);
-        assert_int_equal(tern_engine_estimate(path, o, &least, &err), TERN_OK);
-        tern_options_free(&o);
-        assert_int_equal(tern_options_new(&o, &err), TERN_OK);
-        assert_int_equal(tern_engine_estimate(path, o, &all, &err), TERN_OK);
-        uint64_t want[] = {least.weight_bytes + least.kv_bytes + least.work_bytes,
-                           all.weight_bytes + all.kv_bytes + all.work_bytes};
-        assert_true(want[0] < want[1]);
-        for (int k = 0; k < 4; k++) { /* too little, enough for the least, for a part, for all */
-            uint64_t limit = k == 0   ? want[0] - 1
-                             : k == 1 ? want[0]
-                             : k == 2 ? want[0] + (want[1] - want[0]) / 2
-                                      : want[1];
-            snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)limit);
-            assert_int_equal(tern_options_set(o, "max-memory", bytes, &err), TERN_OK);
-            tern_status st = tern_engine_open(path, o, &e, &err);
-            if (k == 0) {
-                assert_int_equal(st, TERN_E_LIMIT);
-                assert_non_null(strstr(err.message, "max-memory allows"));
-                continue;
-            }
-            if (st != TERN_OK || tern_session_open(e, NULL, &s, &err) != TERN_OK)
-                fail_msg("%d %d: %s", i, k, err.message);
-            int32_t n = tern_session_capacity(s);
-            if (k == 3 ? n != all.n_ctx : n < 256 || n >= all.n_ctx)
-                fail_msg("%s, %d: %d tokens", path, k, n);
-            tern_session_close(&s);
-            tern_session_options so;
-            tern_session_options_defaults(&so);
-            so.n_ctx = n + 1;
-            if (k < 3) assert_int_equal(tern_session_open(e, &so, &s, &err), TERN_E_LIMIT);
-            tern_engine_close(&e);
-        }
-        tern_options_free(&o);
+    for (int i = 0; i < N_ARCHS; i++) {
+        promise(model[i], "tiles");
+        promise(package[i], "tiles");
+        promise(package[i], "packed");
     }
+}
+
+/* Left alone, the weights take the form that fits, whichever this processor prefers. */
+static void takes_the_form_that_fits(void **state) {
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++) {
+        uint64_t tiles = needed(package[i], "tiles", 256, NULL),
+                 packed = needed(package[i], "packed", 256, NULL),
+                 own = needed(package[i], "auto", 256, NULL), least = packed < own ? packed : own;
+        assert_true(own == tiles || own == packed);
+        tern_engine *e = NULL;
+        tern_error err = {0};
+        if (open_within(package[i], NULL, least, &e, &err) != TERN_OK) fail_msg("%s", err.message);
+        tern_engine_close(&e);
+        assert_int_equal(open_within(package[i], NULL, least - 1, &e, &err), TERN_E_LIMIT);
+    }
+}
+
+/* LFM2: two layers of six attend, the others remember the last inputs of a convolution. */
+static void layers_without_attention_keep_no_keys(void **state) {
+    (void)state;
+    char path[256], cmd[600];
+    tern_options *o;
+    tern_estimate m;
+    tern_model_info info;
+    tern_stats stats;
+    tern_error err = {0};
+    snprintf(path, sizeof path, TN_BINARY_DIR "/estimate-conv-%ld.gguf", (long)getpid());
+    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-lfm2 -o %s", path);
+    assert_int_equal(system(cmd), 0);
+    assert_int_equal(tern_options_new(&o, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "ctx-size", "1024", &err), TERN_OK);
+    if (tern_engine_estimate(path, o, &m, &err) != TERN_OK) fail_msg("%s", err.message);
+    opened(path, 1024, &info, &stats);
+    assert_int_equal(m.kv_bytes, stats.kv_bytes);
+    /* K and V of two KV heads of 16 values, and rings of 384 rows of 64 channels, in floats */
+    assert_int_equal(stats.kv_bytes, 4 * (2 * 2 * 1024 * 2 * 16 + 4 * 384 * 64));
+    tern_options_free(&o);
+    unlink(path);
 }
 
 static void fails_as_opening_would(void **state) {
@@ -139,6 +192,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_it_will_be),
         cmocka_unit_test(memory_is_promised),
+        cmocka_unit_test(takes_the_form_that_fits),
+        cmocka_unit_test(layers_without_attention_keep_no_keys),
         cmocka_unit_test(fails_as_opening_would),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -63,6 +63,7 @@ static void without_objects(void **state) {
     INVALID(tern_options_set, NULL, NULL, NULL, err);
     INVALID(tern_options_get, NULL, NULL, NULL, 0, NULL, err);
     INVALID(tern_options_set_hooks, NULL, NULL, err);
+    INVALID(tern_options_answer_sized, NULL, NULL, 0, NULL, 0, err);
     INVALID(tern_engine_open, NULL, NULL, NULL, err);
     NOTHING(tern_engine_close, NULL);
     INVALID(tern_engine_estimate_sized, NULL, NULL, NULL, sizeof(tern_estimate), err);
@@ -90,6 +91,8 @@ static void without_objects(void **state) {
     INVALID(tern_session_step, NULL, 1, err);
     assert_null(NOTHING(tern_session_logits, NULL));
     assert_int_equal(NOTHING(tern_session_length, NULL), 0);
+    assert_null(NOTHING(tern_session_tokens, NULL));
+    INVALID(tern_session_embed, NULL, NULL, 0, true, NULL, 0, err);
     assert_int_equal(NOTHING(tern_session_capacity, NULL), 0);
     REFUSES(tern_sampling_init, NULL, sizeof(tern_sampling));
     REFUSES(tern_generate_options_init, NULL, sizeof(tern_generate_options));
@@ -142,6 +145,8 @@ static void without_the_rest(void **state) {
     INVALID(tern_session_score, s, &(int32_t){1}, 1, 0, NULL, NULL, err);
     INVALID(tern_session_generate, s, NULL, NULL, err); /* no prompt */
     INVALID(tern_session_learn, s, NULL, 2, err);
+    INVALID(tern_session_embed, s, &(int32_t){1}, 1, true, NULL, 0, err);
+    INVALID(tern_session_embed, s, NULL, 1, true, &(float){0}, 1, err);
     INVALID(tern_session_write_trace, s, NULL, err);
     INVALID(tern_session_save, s, NULL, err);
     INVALID(tern_session_load, s, NULL, err);

@@ -8,7 +8,9 @@
 
 static void check(const tern_engine *e) {
     tn_step_profile p;
-    tn_profile_load(e, &p);
+    tn_profile_file file;
+    tn_engine_profile(e, &file);
+    tn_profile_load(&file, &e->model->program, &p);
     if (p.n_forwards < 0 || p.n_forwards > TN_PROFILE_FORWARDS) abort();
     for (int32_t i = 0; i < p.n_forwards; i++)
         if (!(p.forward_rows[i] >= 1) || !(p.forward_relative[i] > 0) || !isfinite(p.forward_relative[i]))
@@ -33,7 +35,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         own = e->profile_path;
         tern_error err;
         const tn_step_profile one = {.n_forwards = 1, .forward_rows = {1}, .forward_relative = {1}};
-        tn_profile_save(e, &one); /* so that there is a profile with the true key */
+        tn_profile_file file;
+        tn_engine_profile(e, &file);
+        tn_profile_save(&e->ctx, &file, &e->model->program,
+                        &one); /* so that there is a profile with the true key */
         json_t *j;
         if (tn_json_read(own, 0, &j, &err) != TERN_OK) abort();
         key = json_incref(json_object_get(j, "key"));

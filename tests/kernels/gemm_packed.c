@@ -6,7 +6,7 @@
 #include "check.h"
 
 static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k, unsigned fixed_bits,
-                int form) {
+                int form, bool extreme) {
     size_t n_up = (n + 15) / 16 * 16, lda = (k + 3) / 4 * 4, ldo = n + 3, elem = form == 2 ? 1 : 4;
     uint8_t *bits = calloc(tn_channel_bits_bytes(n), 1);
     int8_t *w = malloc(n * k);
@@ -14,8 +14,9 @@ static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k,
         unsigned b = fixed_bits ? fixed_bits : 1 + (unsigned)tn_rng_below(r, 8);
         tn_channel_bits_put(bits, i, b);
         for (size_t j = 0; j < k; j++)
-            w[i * k + j] = b == 8 ? (int8_t)((int)tn_rng_below(r, 255) - 127)
-                                  : (int8_t)(2 * (int)tn_rng_below(r, 1u << b) - ((1 << b) - 1));
+            w[i * k + j] = extreme  ? (int8_t)((1 << b) - 1 > 127 ? 127 : (1 << b) - 1)
+                           : b == 8 ? (int8_t)((int)tn_rng_below(r, 255) - 127)
+                                    : (int8_t)(2 * (int)tn_rng_below(r, 1u << b) - ((1 << b) - 1));
     }
     check_buf tiles = check_new(tn_tiles_s8_bytes(n, k)), sums = check_new(n_up * 4),
               packed = check_new(tn_weightlets_bytes(bits, 0, n, k));
@@ -24,7 +25,8 @@ static void one(tn_rng *r, const tn_kernels *kern, size_t m, size_t n, size_t k,
     check_buf want = check_new(m * ldo * elem), got = check_new(m * ldo * elem);
     tn_tiles_s8_pack(tiles.p, sums.p, w, 0, n, k);
     tn_weightlets_pack(packed.p, bits, w, 0, n, k);
-    for (size_t i = 0; i < m * lda; i++) ((uint8_t *)a.p)[i] = (uint8_t)tn_rng_below(r, 256);
+    for (size_t i = 0; i < m * lda; i++)
+        ((uint8_t *)a.p)[i] = extreme ? (uint8_t)(255 * tn_rng_below(r, 2)) : (uint8_t)tn_rng_below(r, 256);
     for (size_t i = 0; i < n; i++) {
         ((float *)scale.p)[i] = check_rand_f32(r, 1e-5f, 1e-3f);
         ((float *)bias.p)[i] = check_rand_f32(r, -2, 2);
@@ -68,9 +70,16 @@ static void all(const tn_kernels *kern) {
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++) {
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++) {
             for (size_t l = 0; l < sizeof ks / sizeof *ks; l++)
-                one(&r, kern, ms[i], ns[j], ks[l], (unsigned)tn_rng_below(&r, 9), (int)tn_rng_below(&r, 3));
+                one(&r, kern, ms[i], ns[j], ks[l], (unsigned)tn_rng_below(&r, 9), (int)tn_rng_below(&r, 3),
+                    false);
         }
     }
+    /* sums of 16 bits that just fit, for every width */
+    for (unsigned bits = 1; bits <= 8; bits++) {
+        one(&r, kern, 3, 17, 300, bits, 0, true);
+        one(&r, kern, 40, 17, 300, bits, 0, true);
+    }
+    one(&r, kern, 300, 80, 2100, 0, 1, false); /* several runs of rows, blocks of columns and of k */
 }
 
 static void variants(void **state) {

@@ -269,7 +269,9 @@ static void profile_text(buf *b, size_t n) {
 static void open_profile(const buf *b) {
     write_file(profile, b);
     tn_step_profile p;
-    tn_profile_load(engine, &p);
+    tn_profile_file file;
+    tn_engine_profile(engine, &file);
+    tn_profile_load(&file, &engine->model->program, &p);
     assert_false(p.measured);
 }
 

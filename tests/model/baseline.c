@@ -1,7 +1,7 @@
 /* Do the accuracy baselines round as published, and does the forward put outliers and the rest together
  * again? */
 #include "base/ctx.h"
-#include "engine/options.h"
+#include "params/options.h"
 #include "base/rng.h"
 #include "model/baseline.h"
 #include "tern.h"

@@ -1,7 +1,7 @@
 /* Models whose weights stay in the file's blocks: they are the default for quantised files, take the file's bytes of
  * memory and no more, give the logits of the widened weights but for the rounding of INT8 rows, and the same bits alone,
  * in a batch and on any number of threads. A block that holds no number is refused with its tensor's name. */
-#include "engine/options.h"
+#include "params/options.h"
 #include "base/half.h"
 #include "formats/gguf.h"
 

@@ -11,6 +11,7 @@
 #include "sched/virtual.h"
 
 #include <jansson.h>
+#include <pthread.h>
 #include <string.h>
 
 static tn_ctx ctx;
@@ -307,12 +308,57 @@ static void failures(void **state) {
     }
 }
 
+typedef struct live_writer {
+    tn_timeline *tl;
+    int32_t n;
+} live_writer;
+
+static void *write_live(void *user) {
+    live_writer *w = user;
+    for (int32_t i = 0; i < w->n; i++)
+        tn_timeline_add(w->tl, 1, &(tn_event){.start_ns = i, .end_ns = i + 1, .name = "x", .seq = i});
+    return NULL;
+}
+
+/* What a reader takes while another thread writes is what was written, in order; what found no room is counted. */
+static void live_events_are_taken_once(void **state) {
+    (void)state;
+    tn_timeline *tl;
+    tn_timeline_options o = {.n_workers = {1, 1, 0}, .cap_events = 64, .cap_flows = 1, .live = true};
+    assert_int_equal(tn_timeline_open(&ctx, &o, &tl, NULL), TERN_OK);
+    live_writer w = {.tl = tl, .n = 20000};
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, write_live, &w), 0);
+    tn_event got[48];
+    int64_t n_lost = 0, n_got = 0;
+    int32_t next = 0;
+    bool ended = false;
+    for (int32_t n = 1; n || !ended;) {
+        if (!n && !ended) pthread_join(thread, NULL), ended = true;
+        n = tn_timeline_take(tl, 1, got, 48, &n_lost);
+        for (int32_t i = 0; i < n; i++) {
+            assert_true(got[i].seq >= next);
+            assert_int_equal(got[i].end_ns, got[i].seq + 1);
+            next = got[i].seq + 1;
+        }
+        n_got += n;
+    }
+    assert_true(n_got >= 64);
+    assert_int_equal(n_got + n_lost, w.n);
+    assert_int_equal(tn_timeline_take(tl, 0, got, 48, &n_lost), 0); /* nobody wrote there */
+    tn_timeline_close(&tl);
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(traces_hold_every_task), cmocka_unit_test(figures_by_hand),
-        cmocka_unit_test(gantt_by_hand),          cmocka_unit_test(full_rings_keep_the_newest),
-        cmocka_unit_test(events_of_others),       cmocka_unit_test(failures),
+        cmocka_unit_test(traces_hold_every_task),
+        cmocka_unit_test(figures_by_hand),
+        cmocka_unit_test(gantt_by_hand),
+        cmocka_unit_test(full_rings_keep_the_newest),
+        cmocka_unit_test(events_of_others),
+        cmocka_unit_test(failures),
+        cmocka_unit_test(live_events_are_taken_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

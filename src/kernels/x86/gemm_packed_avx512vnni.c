@@ -222,8 +222,8 @@ static tile tile_of(const tn_gemm_s8_args *g, const uint8_t *bits, size_t n) {
     return t;
 }
 
-void tn_gemm_few_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
-                            uint8_t *scratch) {
+void tn_gemm_packed_avx512vnni(const tn_gemm_s8_args *g, const uint8_t *packed, const uint8_t *bits,
+                               uint8_t *scratch) {
     enum { MAX_PASSES = TN_PACKED_FEW / ROWS };
     assert(g->m <= TN_PACKED_FEW && g->n0 % TN_TILE_N == 0 && g->n1 <= g->n);
     if (!g->m) return;

@@ -5,34 +5,9 @@
  *                           is; 0: it takes s8
  *   struct act, load_act(p) four activations of one row, in all lanes, as the product wants them
  *   dot(acc, act, w)        acc[n] += sum over 4 k of a * w, exact */
-#include "kernels/gemm_s8.h"
+#include "kernels/x86/epilogue_ymm.h"
 
 #include <assert.h>
-
-static inline __m256i lane_mask(size_t n_lanes) { /* the first n_lanes of 8 */
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n_lanes), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-/* Eight columns from n of row m; n_lanes of them (1..8) exist. */
-static inline void store8(const tn_gemm_s8_args *g, size_t m, size_t n, size_t n_lanes, __m256i acc) {
-    size_t at = m * g->ldo + n;
-    __m256i mask = lane_mask(n_lanes);
-    if (g->out_s32) {
-        _mm256_maskstore_epi32(g->out_s32 + at, mask, acc);
-        return;
-    }
-    __m256 y = _mm256_cvtepi32_ps(acc), scale = _mm256_maskload_ps(g->scale + n, mask);
-    y = g->bias ? _mm256_fmadd_ps(y, scale, _mm256_maskload_ps(g->bias + n, mask)) : _mm256_mul_ps(y, scale);
-    if (g->out_f32) {
-        _mm256_maskstore_ps(g->out_f32 + at, mask, y);
-        return;
-    }
-    __m256 ordered = _mm256_cmp_ps(y, y, _CMP_ORD_Q);
-    y = _mm256_and_ps(ordered, _mm256_min_ps(_mm256_max_ps(y, _mm256_set1_ps(-127)), _mm256_set1_ps(127)));
-    int32_t q[8];
-    _mm256_storeu_si256((__m256i *)q, _mm256_add_epi32(_mm256_cvtps_epi32(y), _mm256_set1_epi32(128)));
-    for (size_t i = 0; i < n_lanes; i++) g->out_u8[at + i] = (uint8_t)q[i];
-}
 
 /* R rows from m over the tile of column n: two registers of eight columns per row. */
 static inline __attribute__((always_inline)) void rows_tile(int R, const tn_gemm_s8_args *g, size_t m,

@@ -2,19 +2,11 @@
  * of 128 weights, sixteen channels are transposed as 32-bit units, four channels by four units in each half
  * of a register. Codes are assembled doubled, as in unpack_avx512.c, so that the weight is one subtraction
  * away. */
-#include "kernels/unpack.h"
+#include "kernels/x86/weightlets_avx2.h"
 
-#include <immintrin.h>
 #include <string.h>
 
 enum { GROUP = TN_WEIGHTLET_GROUP, REGS = GROUP / 32 };
-
-/* Bits of x from position `from` of every byte to position `to`. Both are constants where this is inlined. */
-static inline __attribute__((always_inline)) __m256i moved(__m256i x, int from, int to, int width) {
-    __m256i mask = _mm256_set1_epi8((char)(((1 << width) - 1) << to));
-    x = to >= from ? _mm256_slli_epi32(x, to - from) : _mm256_srli_epi32(x, from - to);
-    return _mm256_and_si256(x, mask);
-}
 
 static inline __attribute__((always_inline)) const uint8_t *channel(const uint8_t *src, int bits,
                                                                     int8_t *out) {
@@ -23,36 +15,7 @@ static inline __attribute__((always_inline)) const uint8_t *channel(const uint8_
         memcpy(out, src, GROUP);
         return src + GROUP;
     }
-    for (int i = 0; i < REGS; i++) w[i] = _mm256_setzero_si256();
-    int place = 1;
-    if (bits & 4) {
-        __m256i x0 = _mm256_loadu_si256((const __m256i *)src),
-                x1 = _mm256_loadu_si256((const __m256i *)(src + 32));
-        w[0] = moved(x0, 0, 1, 4);
-        w[1] = moved(x1, 0, 1, 4);
-        w[2] = moved(x0, 4, 1, 4);
-        w[3] = moved(x1, 4, 1, 4);
-        src += 64;
-        place = 5;
-    }
-    if (bits & 2) {
-        __m256i x = _mm256_loadu_si256((const __m256i *)src);
-#pragma GCC unroll 4
-        for (int i = 0; i < REGS; i++) w[i] = _mm256_or_si256(w[i], moved(x, 2 * i, place, 2));
-        src += 32;
-        place += 2;
-    }
-    if (bits & 1) {
-        /* stripes 2i and 2i + 1 in the two halves: bit 2i + 1 of every byte of the upper half is moved to bit
-         * 2i first */
-        __m256i x = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)src)),
-                half = _mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi32(1), 1);
-        x = _mm256_srlv_epi32(x,
-                              half); /* what crosses a byte is masked below: only bits 0, 2, 4, 6 are taken */
-#pragma GCC unroll 4
-        for (int i = 0; i < REGS; i++) w[i] = _mm256_or_si256(w[i], moved(x, 2 * i, place, 1));
-        src += 16;
-    }
+    src = weightlets_placed_avx2(src, bits, 1, w);
     __m256i zero = _mm256_set1_epi8((char)((1 << bits) - 1));
     for (int i = 0; i < REGS; i++) _mm256_store_si256((__m256i *)(out + 32 * i), _mm256_sub_epi8(w[i], zero));
     return src;

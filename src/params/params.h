@@ -1,11 +1,11 @@
-/* engine/params.h - the one table of parameters. The parser of the command line, --help, the manual page, the
+/* params/params.h - the one table of parameters. The parser of the command line, --help, the manual page, the
  * reference in docs/reference/cli.md, tern_options_set and what checks values all read it; nothing else parses,
  * validates or documents one of these parameters. */
-#ifndef TN_ENGINE_PARAMS_H
-#define TN_ENGINE_PARAMS_H
+#ifndef TN_PARAMS_H
+#define TN_PARAMS_H
 
 #include "base/ctx.h"
-#include "engine/options.h"
+#include "params/options.h"
 
 typedef enum tn_param_kind {
     TN_PARAM_FLAG,    /* bool */

@@ -1,4 +1,4 @@
-#include "engine/tokens.h"
+#include "package/tokens.h"
 
 #include "base/status.h"
 #include "formats/package.h"

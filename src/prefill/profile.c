@@ -1,5 +1,5 @@
 /* Stage and forward times measured once per machine, model and settings, cached beside the package. */
-#include "engine/engine.h"
+#include "prefill/profile.h"
 #include "prefill/steps.h"
 
 #include "base/json.h"
@@ -8,23 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes what the times depend on. A file written under another key is measured anew. */
-static void key_of(const tern_engine *e, char *key, size_t cap) {
-    bool pipelined = tn_attn_pipelined(&e->attention, tn_npu_device_caps(e->npu->dev));
-    snprintf(key, cap, "%016llx-%08x-c%d-w%d.%d-a%d%s%s", (unsigned long long)e->model->fingerprint,
-             e->kern.cpu, e->npu->chunk, e->n_lane_workers[TN_LANE_CPU], e->n_lane_workers[TN_LANE_NPU],
-             (int)e->attention.mode, pipelined ? "-p" : "", e->npu->packed ? "-packed" : "");
-}
-
-void tn_profile_load(const tern_engine *e, tn_step_profile *p) {
+void tn_profile_load(const tn_profile_file *f, const tn_program *program, tn_step_profile *p) {
     *p = (tn_step_profile){0};
     json_t *j;
-    char key[64];
-    key_of(e, key, sizeof key);
-    if (!e->profile_path || tn_json_read(e->profile_path, 0, &j, NULL) != TERN_OK) return;
+    if (!f->path || tn_json_read(f->path, 0, &j, NULL) != TERN_OK) return;
     const char *stored = json_string_value(json_object_get(j, "key"));
     const json_t *us = json_object_get(j, "stage_us");
-    if (stored && !strcmp(stored, key)) {
+    if (stored && !strcmp(stored, f->key)) {
         const json_t *rows = json_object_get(j, "forward_rows"),
                      *relative = json_object_get(j, "forward_relative");
         for (size_t i = 0; i < json_array_size(rows) && i < TN_PROFILE_FORWARDS; i++) {
@@ -35,10 +25,10 @@ void tn_profile_load(const tern_engine *e, tn_step_profile *p) {
             p->forward_relative[p->n_forwards++] = (float)t;
         }
     }
-    if (stored && !strcmp(stored, key) && json_is_object(us)) {
+    if (stored && !strcmp(stored, f->key) && json_is_object(us)) {
         bool ok = true;
         tn_step_types types;
-        tn_step_types_of(&e->model->program, &types);
+        tn_step_types_of(program, &types);
         for (int32_t s = 0; s < types.n && ok; s++) {
             const json_t *v = json_object_get(us, types.at[s].name);
             p->us[s] = json_number_value(v);
@@ -54,13 +44,13 @@ void tn_profile_load(const tern_engine *e, tn_step_profile *p) {
     json_decref(j);
 }
 
-bool tn_profile_put(const tern_engine *e, const json_t *j) {
+bool tn_profile_put(tn_ctx *ctx, const char *path, const json_t *j) {
     static const tn_outkind kind = {.what = "a profile", .begins = {"{"}};
     char *text;
     tn_outfile *file = NULL;
-    if (!e->profile_path || tn_json_text(j, JSON_INDENT(1) | JSON_REAL_PRECISION(6), &text, NULL) != TERN_OK)
+    if (!path || tn_json_text(j, JSON_INDENT(1) | JSON_REAL_PRECISION(6), &text, NULL) != TERN_OK)
         return false;
-    bool ok = tn_outfile_open((tn_ctx *)&e->ctx, e->profile_path, &kind, &file, NULL) == TERN_OK &&
+    bool ok = tn_outfile_open(ctx, path, &kind, &file, NULL) == TERN_OK &&
               tn_outfile_write(file, text, strlen(text), NULL) == TERN_OK &&
               tn_outfile_commit(&file, NULL) == TERN_OK;
     tn_outfile_abort(&file);
@@ -68,12 +58,10 @@ bool tn_profile_put(const tern_engine *e, const json_t *j) {
     return ok;
 }
 
-void tn_profile_save(const tern_engine *e, const tn_step_profile *p) {
-    char key[64];
-    if (!e->profile_path) return; /* of a package that goes with the engine */
-    key_of(e, key, sizeof key);
+void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *program,
+                     const tn_step_profile *p) {
     json_t *old;
-    if (!e->profile_path || tn_json_read(e->profile_path, 0, &old, NULL) == TERN_E_MEMORY)
+    if (!f->path || tn_json_read(f->path, 0, &old, NULL) == TERN_E_MEMORY)
         return; /* what is there shall not be lost */
     json_t *tuned = json_object_get(old, "tuned"),
            *read = json_object_get(old, "read"); /* tune.h's: stay as they are */
@@ -83,18 +71,18 @@ void tn_profile_save(const tern_engine *e, const tn_step_profile *p) {
         tn_json_append(&relative, tn_json_real((double)p->forward_relative[i]));
     }
     tn_step_types types;
-    tn_step_types_of(&e->model->program, &types);
+    tn_step_types_of(program, &types);
     for (int32_t s = 0; p->measured && s < types.n; s++)
         tn_json_set(&us, types.at[s].name, tn_json_real(p->us[s]));
-    json_t *j = tn_json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", key, "stage_us", us,
+    json_t *j = tn_json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", f->key, "stage_us", us,
                              "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
                              "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);
     if (tuned) tn_json_set(&j, "tuned", json_incref(tuned));
     if (read) tn_json_set(&j, "read", json_incref(read));
     json_decref(old);
     /* a folder that cannot be written costs one measured wave per process, nothing else */
-    if (j && !tn_profile_put(e, j)) {
-        tn_log((tn_ctx *)&e->ctx, TERN_LOG_DEBUG, "%s: the profile cannot be kept", e->profile_path);
+    if (j && !tn_profile_put(ctx, f->path, j)) {
+        tn_log(ctx, TERN_LOG_DEBUG, "%s: the profile cannot be kept", f->path);
     }
     json_decref(j);
 }

@@ -1,6 +1,6 @@
 /* The table of parameters through tern_options: every row takes what its range says and nothing else, comes
  * back as it went in, and what has no effect or contradicts is said. */
-#include "engine/params.h"
+#include "params/params.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -229,10 +229,35 @@ static void contradictions_are_refused(void **state) {
     }
 }
 
+static void answers_as_structs(void **state) {
+    (void)state;
+    tern_options *o = fresh();
+    tern_error err = {0};
+    assert_int_equal(tern_options_set(o, "temp", "0.25", &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "n-predict", "7", &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "ctx-size", "99", &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "draft", "lookup", &err), TERN_OK);
+    tern_session_options s;
+    tern_generate_options g;
+    assert_int_equal(tern_options_answer(o, &s, &g, &err), TERN_OK);
+    assert_int_equal(s.size_bytes, sizeof s);
+    assert_int_equal(g.size_bytes, sizeof g);
+    assert_int_equal(s.n_ctx, 99);
+    assert_string_equal(s.draft, "lookup");
+    assert_int_equal(g.max_tokens, 7);
+    assert_true(g.sampling.temperature == 0.25f);
+    /* one of them alone; and a struct smaller than any header had */
+    assert_int_equal(tern_options_answer_sized(o, NULL, 0, &g, sizeof g, &err), TERN_OK);
+    assert_int_equal(tern_options_answer_sized(o, &s, 4, NULL, 0, &err), TERN_E_INVALID);
+    assert_int_equal(tern_options_answer_sized(o, NULL, 0, &g, 16, &err), TERN_E_INVALID);
+    tern_options_free(&o);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row),
         cmocka_unit_test(values_are_copied),
+        cmocka_unit_test(answers_as_structs),
         cmocka_unit_test(without_effect_is_announced),
         cmocka_unit_test(contradictions_are_refused),
     };

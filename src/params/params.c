@@ -1,4 +1,4 @@
-#include "engine/params.h"
+#include "params/params.h"
 
 #include "base/status.h"
 

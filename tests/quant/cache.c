@@ -1,7 +1,7 @@
 /* The cache of packages: keys follow the files' contents, packages appear whole or not at all whatever kills the process that
  * makes them, two never make the same one, those used longest ago go, and folders or files that are not this user's own are
  * not believed. */
-#include "engine/cache.h"
+#include "quant/cache.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,12 +1,11 @@
-/* engine/options.h - what an engine, its sessions and their answers are asked to do.
+/* params/options.h - what an engine, its sessions and their answers are asked to do.
  *
  * Callers see an opaque object that they fill by name (tern_options_set). The names, ranges and defaults are
  * rows of the table in params.c, and each row says which field below it fills. */
-#ifndef TN_ENGINE_OPTIONS_H
-#define TN_ENGINE_OPTIONS_H
+#ifndef TN_PARAMS_OPTIONS_H
+#define TN_PARAMS_OPTIONS_H
 
 #include "tern.h"
-#include "formats/package.h"
 
 enum { TN_MAX_PARAMS = 64 };
 
@@ -55,17 +54,5 @@ void tn_options_defaults(tern_options *o);
 static inline const char *tn_options_attention(const tern_options *o) {
     return o->attention ? o->attention : o->exact ? "full" : "auto";
 }
-
-enum { TN_LEAST_CTX = 256 }; /* max-memory makes no context shorter, in tokens */
-/* Brings the options within max_memory_bytes: weights that stay packed, then a shorter context, where neither was
- * asked for otherwise. *n_ctx is the longest context that sessions may have, or 0 without a limit. TERN_E_LIMIT with
- * the numbers where that is not enough. */
-tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err);
-
-struct tn_npu_model_options;
-/* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is
- * opened. */
-tern_status tn_options_for_package(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,
-                                   int n_threads, struct tn_npu_model_options *out, tern_error *err);
 
 #endif

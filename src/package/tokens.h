@@ -1,6 +1,6 @@
-/* engine/tokens.h - a model's tokenizer without its weights. */
-#ifndef TN_ENGINE_TOKENS_H
-#define TN_ENGINE_TOKENS_H
+/* package/tokens.h - a model's tokenizer without its weights. */
+#ifndef TN_PACKAGE_TOKENS_H
+#define TN_PACKAGE_TOKENS_H
 
 #include "text/tokenizer.h"
 

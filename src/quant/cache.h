@@ -1,12 +1,12 @@
-/* engine/cache.h - packages made of models, kept for the next time they are opened.
+/* quant/cache.h - packages made of models, kept for the next time they are opened.
  *
  * A folder of this user's alone (0700) holds for each model KEY.tern, its package, and KEY.source, the
  * model's path, whose time says when the package was last used. KEY stands for what the model's files hold,
  * not for where they lie: their sizes and times, their beginnings and samples of the rest. A package appears
  * whole or not at all. Two processes never make the same one. Those used longest ago go when the folder
  * outgrows its limit. */
-#ifndef TN_ENGINE_CACHE_H
-#define TN_ENGINE_CACHE_H
+#ifndef TN_QUANT_CACHE_H
+#define TN_QUANT_CACHE_H
 
 #include "quant/pack.h"
 

@@ -1,4 +1,4 @@
-#include "engine/cache.h"
+#include "quant/cache.h"
 
 #include "base/status.h"
 #include "formats/package.h"

@@ -1,0 +1,288 @@
+"""The Python binding beside the program: python3 test_tern.py TERN, with $TERN_LIBRARY and $PYTHONPATH set (tests/bindings/python.sh)."""
+import ctypes
+import doctest
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import tern
+from tern import _abi, _lib, _session
+
+MODEL = "models/tern-tiny"
+PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "build/tern"
+LONG = "The little dog went to the park and saw a bird. " * 60  # more than a chunk
+
+
+def program(*words, text=None):
+    return subprocess.run([PROGRAM, *words], input=text, check=True, capture_output=True, text=True).stdout
+
+
+class Base(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = tern.Model(MODEL, temp=0, n_predict=12, threads=2)
+        cls.tmp = tempfile.TemporaryDirectory()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.tmp.cleanup()
+
+
+class Text(Base):
+    def test_tokens_are_the_programs(self):
+        text = "It's 12:30 — naïve 日本語"
+        ids = [int(i) for i in program("tokenize", "-m", MODEL, "--ids", text=text).split()]
+        self.assertEqual(self.model.tokenize(text, special=False), ids)
+        self.assertEqual(self.model.detokenize(ids), text)
+
+    def test_a_completion_is_the_programs(self):
+        said = program("run", MODEL, "Once upon a time", "--raw", "--temp", "0", "-n", "12", "-t", "2")
+        self.assertEqual(self.model.complete("Once upon a time"), said.removesuffix("\n"))
+
+    def test_a_chat_is_the_programs(self):
+        said = program("run", MODEL, "What is a dog?", "--temp", "0", "-n", "12", "-t", "2")
+        pieces = list(self.model.chat("What is a dog?"))
+        self.assertEqual("".join(pieces), said.removesuffix("\n"))
+        self.assertGreater(len(pieces), 3)
+        self.assertEqual("".join(self.model.chat([{"role": "user", "content": "What is a dog?"}])), "".join(pieces))
+
+    def test_schema(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+        value = self.model.complete([{"role": "user", "content": "A number?"}], schema=schema)
+        self.assertEqual(list(value), ["n"])
+        self.assertIsInstance(value["n"], int)
+        with self.assertRaisesRegex(tern.Error, "cut off after 2 tokens"):
+            self.model.complete("A number?", schema=schema, n_predict=2)
+        self.assertRegex(self.model.complete("Say", grammar='root ::= "yes" | "no"'), "^(yes|no)$")
+
+    def test_stop_and_reason(self):
+        answer = self.model.chat("What is a dog?", n_predict=3)
+        list(answer)
+        self.assertEqual((answer.reason, answer.n_tokens), ("length", 3))
+        whole = self.model.complete("Once upon a time")
+        self.assertEqual(self.model.complete("Once upon a time", stop=[whole[4:9]]), whole[: whole.index(whole[4:9])])
+        self.assertTrue(all(t.logprob <= 0 for t in answer.tokens))
+
+    def test_seeds(self):
+        one = [self.model.complete("One day", temp=1.5, seed=s, n_predict=20) for s in (1, 1, 2)]
+        self.assertEqual(one[0], one[1])
+        self.assertNotEqual(one[0], one[2])
+        self.assertGreater(len({self.model.complete("One day", temp=1.5, n_predict=20) for _ in range(4)}), 1)
+
+    def test_embed(self):
+        a, b, mean = self.model.embed("a dog"), self.model.embed("the stock market"), self.model.embed("a dog", mean=True)
+        self.assertEqual(len(a), self.model.info["n_embd"])
+        product = lambda x, y: sum(float(p) * float(q) for p, q in zip(x, y))
+        self.assertAlmostEqual(product(a, a), 1, 5)
+        self.assertLess(product(a, b), 0.999)
+        self.assertLess(product(a, mean), 0.9999)
+
+    def test_threads_share_a_model(self):
+        want, got = self.model.complete("Once upon a time"), []
+        threads = [threading.Thread(target=lambda: got.append(self.model.complete("Once upon a time"))) for _ in range(3)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        self.assertEqual(got, [want] * 3)
+
+
+class Sessions(Base):
+    def test_save_and_load(self):
+        path = os.path.join(self.tmp.name, "s")
+        with self.model.session() as s:
+            s.prefill("Once upon a time there was a")
+            s.save(path)
+            self.assertEqual(s.tokens, self.model.tokenize("Once upon a time there was a"))
+            want = "".join(s.generate())
+        with self.model.session() as t:
+            t.load(path)
+            self.assertEqual(t.tokens, self.model.tokenize("Once upon a time there was a"))
+            u = t.copy()
+            self.assertEqual("".join(t.generate()), want)
+            self.assertEqual("".join(u.generate()), want)
+            t.truncate(3)
+            self.assertEqual(len(t), 3)
+        with self.assertRaises(tern.Error):
+            self.model.session().load(MODEL + "/config.json")
+
+    def test_logits_are_not_copied(self):
+        s = self.model.session()
+        self.assertIsNone(s.logits)
+        s.prefill("Once upon a time")
+        view = s.logits
+        there = _lib.lib.tern_session_logits(s._pointer())
+        self.assertEqual(ctypes.addressof(there.contents), _address(view))
+        best = max(range(len(view)), key=lambda i: view[i])
+        self.assertEqual(next(s.generate()), self.model.detokenize([best]))
+        with self.assertRaises((TypeError, ValueError)):
+            view[0] = 1
+        s.step(best)
+        value = float(view[5])  # memory that a step wrote anew
+        s.close()
+        del s
+        gc.collect()
+        self.assertEqual(float(view[5]), value)
+
+    def test_ids_of_a_buffer(self):
+        ids = self.model.tokenize("Once upon a time")
+        array = (ctypes.c_int32 * len(ids))(*ids)
+        s = self.model.session()
+        s.prefill(memoryview(array))
+        self.assertEqual(s.tokens, ids)
+        with self.assertRaisesRegex(TypeError, "int32"):
+            s.prefill(memoryview(b"abcd"))
+        s.prefill(ids[:2])
+        self.assertEqual(s.tokens, ids[:2])
+
+    def test_logits_can_be_changed(self):
+        first = self.model.session().generate("Once upon a time")
+        next(first)
+        forbidden = first.tokens[0].id
+        first.close()
+
+        def mask(logits):
+            logits[forbidden] = float("-inf")
+
+        answer = self.model.session().generate("Once upon a time", on_logits=mask)
+        self.assertTrue("".join(answer))
+        self.assertNotIn(forbidden, [t.id for t in answer.tokens])
+
+        def broken(logits):
+            raise KeyError("mine")
+
+        with self.assertRaisesRegex(KeyError, "mine"):
+            list(self.model.session().generate("Once", on_logits=broken))
+
+    def test_what_is_not_taken_is_not_computed(self):
+        s = self.model.session()
+        n = len(self.model.tokenize("Once upon a time"))
+        answer = s.generate("Once upon a time", n_predict=-1)
+        self.assertEqual(len([p for p, _ in zip(answer, range(3))]), 3)
+        with self.assertRaisesRegex(RuntimeError, "close it first"):
+            s.prefill("Another")
+        answer.close()
+        self.assertEqual(answer.reason, "closed")
+        self.assertLessEqual(len(s), n + answer.n_tokens + 1)
+        self.assertEqual(list(answer), [])
+        for piece in s.generate(n_predict=-1):
+            break  # forgotten, so it ends
+        gc.collect()
+        s.prefill("Another")
+
+    def test_draws_what_the_session_was_opened_for(self):
+        s = self.model.session(ctx_size=40)
+        self.assertEqual(s.capacity, 40)
+        answer = s.generate("Once upon a time", n_predict=-1, ignore_eos=True)
+        list(answer)
+        self.assertEqual(answer.reason, "context")
+
+
+class Ends(Base):
+    def test_cancel_from_another_thread(self):
+        def progress(stage, fraction):
+            if stage == "prompt":
+                session.cancel()
+
+        model = tern.Model(MODEL, progress=progress)
+        session = model.session()
+        with self.assertRaises(tern.Cancelled):
+            session.prefill(LONG)
+        self.assertLess(len(session), len(model.tokenize(LONG)))
+        session.prefill("Once upon a time")  # goes on
+        session.cancel()  # nothing runs: nobody else is ended
+        session.prefill("Once upon a time there")
+
+    def test_ctrl_c_while_a_prompt_is_read(self):
+        def progress(stage, fraction):
+            if stage == "prompt" and fraction < 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        model = tern.Model(MODEL, progress=progress, temp=0)
+        session = model.session()
+        with self.assertRaises(KeyboardInterrupt):
+            session.prefill(LONG)
+        with self.assertRaises(KeyboardInterrupt):
+            list(session.generate(LONG))
+        self.assertEqual("".join(session.generate("Once upon a time", n_predict=5)), ", there was a little")
+
+    def test_ctrl_c_while_an_answer_is_written(self):
+        seen = []
+
+        def on_logits(logits):
+            seen.append(1)
+            if len(seen) == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        session = self.model.session()
+        answer = session.generate("Once upon a time", n_predict=-1, on_logits=on_logits, draft="none", ignore_eos=True)
+        with self.assertRaises(KeyboardInterrupt):
+            while True:
+                next(answer)
+        self.assertEqual(answer.reason, "closed")
+        self.assertLess(answer.n_tokens, 12)
+        self.assertTrue("".join(session.generate()))
+
+    def test_the_end_of_the_program_waits_for_nobody(self):
+        code = f"import tern; a = tern.Model({MODEL!r}).chat('Hello', n_predict=-1, ignore_eos=True); print(next(a) != '')"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "True\n", ""))
+
+
+class Opening(Base):
+    def test_errors_are_the_librarys(self):
+        for call, said in ((lambda: tern.Model("nowhere.gguf"), "nowhere.gguf: cannot open"), (lambda: tern.Model(MODEL, thread=1), "no parameter is called 'thread'"),
+                           (lambda: self.model.chat("a", temp="hot"), "temp hot: want a number"), (lambda: tern.pack("nowhere", "out.tern"), "nowhere"),
+                           (lambda: self.model.complete("a", schema={"type": "wish"}), "wish")):
+            with self.assertRaisesRegex(tern.Error, re.escape(said)):
+                call()
+
+    def test_opening_can_be_ended(self):
+        with self.assertRaises(tern.Cancelled):
+            tern.Model(MODEL, progress=lambda stage, fraction: False)
+
+        def broken(stage, fraction):
+            raise KeyError("mine")
+
+        with self.assertRaisesRegex(KeyError, "mine"):
+            tern.Model(MODEL, progress=broken)
+
+    def test_pack(self):
+        src, out, seen = os.path.join(self.tmp.name, "m.gguf"), os.path.join(self.tmp.name, "m.tern"), []
+        program("synth", "--arch", "tiny-qwen2", "-o", src)
+        report = tern.pack(src, out, scheme="llm-npu", progress=lambda stage, fraction: seen.append(fraction))
+        self.assertEqual(report.package_bytes, os.path.getsize(out))
+        self.assertTrue(seen and max(seen) <= 1)
+        packed = tern.Model(out, temp=0, n_predict=12, threads=2)
+        self.assertEqual(packed.info["scheme"], "llm-npu")
+        said = program("run", out, "Once upon a time", "--raw", "--temp", "0", "-n", "12", "-t", "2")
+        self.assertEqual(packed.complete("Once upon a time"), said.removesuffix("\n"))
+        with self.assertRaises(tern.Cancelled):
+            tern.pack(src, out + "2", progress=lambda stage, fraction: False)
+        self.assertFalse(os.path.exists(out + "2"))
+
+    def test_estimate_and_info(self):
+        e = tern.estimate(MODEL, ctx_size=512)
+        self.assertEqual((e.arch, e.n_ctx), ("llama", 512))
+        self.assertEqual(self.model.info["arch"], "llama")
+        self.assertEqual(tern.version(), f"{_abi.TERN_VERSION_MAJOR}.{_abi.TERN_VERSION_MINOR}.{_abi.TERN_VERSION_PATCH}")
+
+
+def _address(view):
+    if _session.numpy is None:
+        return ctypes.addressof(view.obj) if hasattr(view.obj, "_length_") else ctypes.addressof(ctypes.c_char.from_buffer(view.obj))
+    return view.ctypes.data
+
+
+def load_tests(loader, tests, pattern):
+    tests.addTests(doctest.DocTestSuite(tern))
+    return tests
+
+
+if __name__ == "__main__":
+    print("NumPy:", "no" if _session.numpy is None else _session.numpy.__version__)
+    unittest.main()

@@ -1,0 +1,27 @@
+/* What sessions do, told while they do it. Nothing is noted, and nothing costs anything, while nobody watches. */
+#include "engine/engine.h"
+
+#include <string.h>
+
+enum { LIVE_EVENTS = 1 << 14 }; /* of a track, between two looks: a second of the smallest model's tasks */
+
+tn_timeline *tn_session_timeline(const tern_session *s) {
+    /* acquire: the timeline is made before it is seen */
+    return s->timeline ? s->timeline : atomic_load_explicit(&s->e->watched, memory_order_acquire);
+}
+
+tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err) {
+    static const char *const own[] = {"session"};
+    if (!e->live) {
+        tn_timeline_options o = {
+            .cap_events = LIVE_EVENTS, .cap_flows = 1, .extra = own, .n_extra = 1, .live = true};
+        memcpy(o.n_workers, e->n_lane_workers, sizeof o.n_workers);
+        TN_TRY(tn_timeline_open(&e->ctx, &o, &e->live, err));
+    }
+    *out = e->live;
+    atomic_store_explicit(&e->watched, e->live, memory_order_release);
+    return TERN_OK;
+}
+
+/* A forward that runs just now may add what it does; the ring has room for it or leaves it out. */
+void tn_engine_unwatch(tern_engine *e) { atomic_store(&e->watched, NULL); }
