@@ -12,7 +12,7 @@ setup:
 
 # The tools of the processors that are not here; the tests that need them are skipped without.
 emulators: setup
-	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings
+	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser
 
 $(BUILD)/build.ninja: | setup
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }

@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
             tn_rag_hit *hits;
             int32_t n_hits;
             double t0 = tn_now_s();
-            if (tn_rag_search(s, question + 1, TN_RAG_K, &hits, &n_hits, &err) != TERN_OK) {
+            if (tn_rag_search(s, question + 1, TN_RAG_K, NULL, &hits, &n_hits, &err) != TERN_OK) {
                 fprintf(stderr, "%s\n", err.message);
                 return 1;
             }

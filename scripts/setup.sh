@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
-#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--optional]
+#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--browser] [--optional]
 # --lint: what scripts/lint.sh and scripts/abi.sh check with; --oracle: what tests compare with and call.
-# --bindings: what tests of the bindings use.
+# --bindings: what tests of the bindings use; --browser: what the server's page is tested with.
 # --hexagon: what builds and runs the Hexagon backend; --aarch64: what cross-builds tern for 64-bit Arm and runs it.
 # --optional: what these want may be impossible to get: a message then, and the tests that need it are skipped.
 set -euo pipefail
@@ -12,10 +12,11 @@ aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libu
 lint="clang-format-14 abigail-tools"
 oracle="python3-jinja2 curl"
 bindings="python3-numpy mypy g++"
+browser="chromium nodejs npm"
 wanted="" optional=""
 for a in "$@"; do
     case $a in
-    --hexagon | --aarch64 | --lint | --oracle | --bindings) wanted="$wanted ${a#--}" ;;
+    --hexagon | --aarch64 | --lint | --oracle | --bindings | --browser) wanted="$wanted ${a#--}" ;;
     --optional) optional=yes ;;
     *) echo "setup.sh: $a is unknown" >&2 && exit 2 ;;
     esac

@@ -3,6 +3,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/embedding.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
@@ -59,21 +60,26 @@ static int by_support(const void *a, const void *b) {
 static json_t *sources_json(const tn_rag_hit *hits, int32_t n) {
     json_t *all = json_array();
     for (int32_t i = 0; i < n; i++) {
-        tn_json_append(&all, tn_json_pack("{s:s, s:i, s:f, s:f, s:s}", "path", hits[i].path, "passage",
-                                          (int)hits[i].number, "score", (double)hits[i].score, "support",
-                                          (double)hits[i].support, "text", hits[i].text));
+        tn_json_append(&all, tn_json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:b, s:s}", "path", hits[i].path,
+                                          "passage", (int)hits[i].number, "score", (double)hits[i].score,
+                                          "similarity", (double)hits[i].similarity, "coverage",
+                                          (double)hits[i].coverage, "support", (double)hits[i].support,
+                                          "cited", (int)hits[i].cited, "text", hits[i].text));
     }
     return all;
 }
 
-/* Prints the sources on standard output, after the answer, because they are part of it. */
-static void print_sources(const tn_rag_hit *hits, int32_t n) {
+/* Prints the sources on standard output, after the answer, because they are part of it: those alone that it came
+ * from, else that there are none. */
+static void print_sources(const tn_rag_hit *hits, int32_t n, bool fits) {
     bool any = false;
-    for (int32_t i = 0; i < n; i++) any = any || hits[i].support > 0;
-    if (n) printf("\n%s\n", any ? "Sources:" : "Passages given (none has the answer's words):");
-    for (int32_t i = 0; i < n; i++) {
-        if (any && hits[i].support <= 0) continue;
-        printf("[%d] %s, passage %d", i + 1, shown(hits[i].path), hits[i].number);
+    for (int32_t i = 0; i < n; i++) any = any || hits[i].cited;
+    if (!fits) puts("\nNothing in the documents fits the question: the model answered without them.");
+    else if (any) puts("\nSources:");
+    else if (n) puts("\nNo passage has what the answer says. These were given:");
+    for (int32_t i = 0, number = 1; i < n; i++) {
+        if (any && !hits[i].cited) continue;
+        printf("[%d] %s, passage %d", number++, shown(hits[i].path), hits[i].number);
         if (any) printf(" (%.0f %% of the answer's words)", (double)hits[i].support * 100);
         putchar('\n');
     }
@@ -110,7 +116,7 @@ typedef struct asking {
     model_args ma;
     const char *system, *store, *trace, *template, *question;
     int32_t k;
-    bool json, stats, no_store, no_sources;
+    bool json, stats, no_store, no_sources, words;
     /* what the request is made of */
     tn_ctx ctx;
     char *file, *source;
@@ -119,6 +125,7 @@ typedef struct asking {
     int32_t n_hits, n_found, *ids;
     size_t n_ids;
     int64_t n_documents, n_passages;
+    bool fits; /* some passage does */
     tern_engine *e;
     tern_session *s;
     answer out;
@@ -132,14 +139,24 @@ static int find_passages(asking *q) {
     q->file = store_path(q->store);
     if (!q->file || !prompt_template(q->template, &q->source)) return EXIT_FAILED;
     if (tn_store_open(&q->ctx, q->file, NULL, &q->index, &err) != TERN_OK) return failed(&err);
-    double t0 = tn_now_s();
-    if (tn_rag_search(q->index, q->question, q->k, &q->hits, &q->n_hits, &err) != TERN_OK)
-        return failed(&err);
-    q->search_s = tn_now_s() - t0;
-    q->n_found = q->n_hits;
     if (tn_rag_counts(q->index, &q->n_documents, &q->n_passages, &err) != TERN_OK) return failed(&err);
     if (!q->n_documents) return failed_text("%s has no documents: tern rag add PATH brings them in", q->file);
-    if (!q->n_hits) fputs("tern: no passage has any of these words: the model answers without\n", stderr);
+    embedding x = {0};
+    tn_vectors_info info = {0};
+    tern_status st = q->words ? TERN_OK : tn_vectors_info_get(q->index, &info, &err);
+    if (st == TERN_OK && info.any) st = embedding_open_noted(&info, &x, &err);
+    double t0 = tn_now_s();
+    if (st == TERN_OK)
+        st = tn_rag_search(q->index, q->question, q->k, x.v ? &x.as : NULL, &q->hits, &q->n_hits, &err);
+    q->search_s = tn_now_s() - t0;
+    embedding_close(&x); /* its memory is the answering model's now */
+    if (st != TERN_OK) return failed(&err);
+    if (info.n_missing)
+        fprintf(stderr, "tern: %lld passages have no vector yet: tern rag add PATH makes them\n",
+                (long long)info.n_missing);
+    q->n_found = q->n_hits;
+    for (int32_t i = 0; i < q->n_hits; i++) q->fits = q->fits || q->hits[i].fits;
+    if (!q->fits) q->n_hits = 0;
     return -1;
 }
 
@@ -161,7 +178,7 @@ static int make_prompt(const command *c, asking *q) {
         if (!q->ids) return EXIT_FAILED;
         if (q->n_ids + reserve <= room || !q->n_hits) break;
     }
-    if (q->n_hits < q->n_found)
+    if (q->fits && q->n_hits < q->n_found)
         fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", q->n_hits, q->n_found,
                 room);
     if (quote_documents(q->s, q->index, q->hits, q->n_hits, &err) != TERN_OK) return failed(&err);
@@ -190,17 +207,18 @@ static int print_answer(asking *q) {
     const char *text = q->out.text ? q->out.text : "";
     tern_stats ts;
     tern_session_stats(q->s, &ts);
-    tn_rag_support(q->hits, q->n_hits, text);
+    tn_rag_support(q->hits, q->n_hits, q->question, text);
     qsort(q->hits, (size_t)q->n_hits, sizeof *q->hits, by_support);
     double pp = q->prefill_s > 0 ? (double)q->n_ids / q->prefill_s : 0,
            tg = res->n_tokens > 1 && res->decode_s > 0 ? (res->n_tokens - 1) / res->decode_s : 0;
     if (q->json) {
-        json_t *j = tn_json_pack(
-            "{s:s%, s:o, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", text, q->out.n, "sources",
-            sources_json(q->hits, q->n_hits), "tokens", (int)res->n_tokens, "prompt_tokens", (int)q->n_ids,
-            "search_ms", q->search_s * 1e3, "ttft_ms", q->out.first_s * 1e3, "prefill_tokens_per_second", pp,
-            "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(), "draft",
-            draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
+        json_t *j =
+            tn_json_pack("{s:s%, s:o, s:b, s:i, s:i, s:f, s:f, s:f, s:f, s:I, s:o}", "text", text, q->out.n,
+                         "sources", sources_json(q->hits, q->n_hits), "fits", (int)q->fits, "tokens",
+                         (int)res->n_tokens, "prompt_tokens", (int)q->n_ids, "search_ms", q->search_s * 1e3,
+                         "ttft_ms", q->out.first_s * 1e3, "prefill_tokens_per_second", pp,
+                         "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(),
+                         "draft", draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
         if (ts.wall_s > 0) tn_json_set(&j, "prefill", prefill_json(&ts));
         if (ts.attn_rows) tn_json_set(&j, "attention", attention_json(&ts));
         if (ts.n_switched) tn_json_set(&j, "switching", switching_json(&ts));
@@ -208,7 +226,7 @@ static int print_answer(asking *q) {
         if (rc != EXIT_OK) return rc;
     } else {
         putchar('\n');
-        if (!q->no_sources) print_sources(q->hits, q->n_hits);
+        if (!q->no_sources) print_sources(q->hits, q->n_hits, q->fits);
     }
     if (q->stats && ts.wall_s > 0) prefill_print(&ts);
     if (q->stats) {
@@ -245,6 +263,8 @@ int cmd_ask(int argc, char **argv) {
         PACK_ARG(q.ma),
         {"passages", 'k', "N", ARG_INT, &q.k, 1, TN_RAG_MAX_K,
          "passages given to the model at most (default 4)"},
+        {"words", 0, NULL, ARG_FLAG | ARG_MORE, &q.words, 0, 0,
+         "find passages by their words alone, also where the index has vectors"},
         {"system", 0, "TEXT", ARG_STR, &q.system, 0, 0, "system message"},
         TEMPLATE_ARG(q.template),
         {"store", 0, "FILE", ARG_STR, &q.store, 0, 0,

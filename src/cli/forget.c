@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "server/checkpoints.h"
+#include "server/talks.h"
 #include "store/rag.h"
 
 #include <errno.h>
@@ -53,11 +54,12 @@ static bool erase_file(const char *path) {
     return !fclose(f) && !unlink(path) && ok;
 }
 
-/* What lies beside the store: lines that were typed, conversations of the server. */
-static tern_status forget_others(int64_t *n_prefixes, tern_error *err) {
+/* What lies beside the store: lines that were typed, the page's conversations, those that the server knows the states of. */
+static tern_status forget_others(int64_t *n_prefixes, int64_t *n_talks, tern_error *err) {
     char path[4096];
     if (history_path(path, sizeof path) && !erase_file(path))
         return tn_fail(err, TERN_E_IO, "%s: cannot be erased: %s", path, strerror(errno));
+    TN_TRY(tn_talks_clear(n_talks, err));
     return tn_checkpoints_clear(n_prefixes, err);
 }
 
@@ -85,7 +87,7 @@ int cmd_forget(int argc, char **argv) {
     bool all = false, documents = false, lists = false, json = false;
     const arg_spec specs[] = {
         {"all", 0, NULL, ARG_FLAG, &all, 0, 0,
-         "conversations, documents, typed lines, and the server's conversations on disk"},
+         "conversations, documents, typed lines, and what the server and its page keep"},
         {"documents", 0, NULL, ARG_FLAG, &documents, 0, 0, "documents, and what quotes them"},
         {"list", 0, NULL, ARG_FLAG, &lists, 0, 0, "only list conversations and texts with their IDs"},
         {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "list as a JSON array"},
@@ -102,7 +104,8 @@ int cmd_forget(int argc, char **argv) {
         return usage_error(&c, "want one of ID, --documents, --all and --list");
     if (lists || json) return list(store, json);
     char *end = NULL;
-    int64_t id = words[0] ? strtoll(words[0], &end, 10) : 0, n_documents = 0, n = 0, n_prefixes = 0;
+    int64_t id = words[0] ? strtoll(words[0], &end, 10) : 0, n_documents = 0, n = 0, n_prefixes = 0,
+            n_talks = 0;
     if (words[0] && (*end || id < 1))
         return usage_error(&c, "'%s' is no ID: tern forget --list shows them", words[0]);
     tn_ctx ctx;
@@ -114,12 +117,13 @@ int cmd_forget(int argc, char **argv) {
     if (s && !id) st = tn_rag_remove(s, NULL, &n_documents, &err);
     if (s && st == TERN_OK && !documents) st = tn_store_erase(s, id, &n, &err);
     tn_store_close(&s);
-    if (st == TERN_OK && all && !store) st = forget_others(&n_prefixes, &err);
+    if (st == TERN_OK && all && !store) st = forget_others(&n_prefixes, &n_talks, &err);
     if (st != TERN_OK) return failed(&err);
     if (id && !n)
         return failed_text("there is nothing with the ID %lld: tern forget --list shows them", (long long)id);
     printf("erased: %lld conversations and texts", (long long)n);
     if (!id) printf(", %lld documents", (long long)n_documents);
+    if (n_talks) printf(", %lld conversations of the page", (long long)n_talks);
     if (n_prefixes) printf(", %lld conversations of the server", (long long)n_prefixes);
     putchar('\n');
     return EXIT_OK;

@@ -1,6 +1,7 @@
 /* tern rag - the documents that tern ask answers from: add, ls, rm. */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/embedding.h"
 #include "cli/output.h"
 #include "cli/store_args.h"
 
@@ -44,6 +45,29 @@ static void progress(void *user, const char *path, int64_t n_done) {
     if (a->terminal && n_done % 16 == 0) fprintf(stderr, "\r%lld documents", (long long)n_done);
 }
 
+static void vector_progress(void *user, int64_t n_done, int64_t n_all) {
+    const adding *a = user;
+    if (a->terminal) fprintf(stderr, "\r\033[K%lld of %lld vectors", (long long)n_done, (long long)n_all);
+}
+
+/* Brings the vectors up to date: with the model given, else with the one that the index has, else not at all.
+ * *info tells how the index stands afterwards. */
+static tern_status bring_vectors(adding *a, const char *embed, bool mean, tn_vectors_info *info,
+                                 int64_t *n_made, tern_error *err) {
+    embedding x;
+    tern_status st = TERN_OK;
+    *n_made = 0;
+    if (embed && !strcmp(embed, "none")) st = tn_vectors_drop(a->store, err);
+    if (st == TERN_OK) st = tn_vectors_info_get(a->store, info, err);
+    if (st != TERN_OK || (embed ? !strcmp(embed, "none") : !info->any || !info->n_missing)) return st;
+    st = embed ? embedding_open(embed, mean, &x, err) : embedding_open_noted(info, &x, err);
+    if (st != TERN_OK) return st;
+    st = tn_vectors_fill(a->store, &x.as, &stopped, vector_progress, a, n_made, err);
+    if (st == TERN_OK) st = tn_vectors_info_get(a->store, info, err);
+    embedding_close(&x);
+    return st;
+}
+
 static size_t count_tokens(void *user, const char *text, size_t n) {
     adding *a = user;
     size_t n_ids = 0;
@@ -58,14 +82,49 @@ static size_t count_tokens(void *user, const char *text, size_t n) {
                : tn_text_count(text, n);
 }
 
+typedef struct index_size {
+    int64_t n_documents, n_passages;
+} index_size;
+
+/* Says what an addition did. Returns an exit status. */
+static int report_added(const tn_rag_added *sum, const index_size *size, const tn_vectors_info *vectors,
+                        int64_t n_made, double seconds, bool json) {
+    if (json)
+        return emit_json(tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added",
+                                      (json_int_t)sum->n_added, "changed", (json_int_t)sum->n_changed,
+                                      "unchanged", (json_int_t)sum->n_unchanged, "removed",
+                                      (json_int_t)sum->n_removed, "skipped", (json_int_t)sum->n_skipped,
+                                      "passages_written", (json_int_t)sum->n_passages, "documents",
+                                      (json_int_t)size->n_documents, "passages", (json_int_t)size->n_passages,
+                                      "vectors_written", (json_int_t)n_made, "vectors",
+                                      (json_int_t)vectors->n_vectors, "seconds", seconds),
+                         JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld documents with %lld "
+           "passages",
+           (long long)sum->n_added, (long long)sum->n_changed, (long long)sum->n_unchanged,
+           (long long)sum->n_removed, (long long)sum->n_skipped, (long long)size->n_documents,
+           (long long)size->n_passages);
+    if (vectors->any)
+        printf(" and %lld vectors (%lld new)", (long long)vectors->n_vectors, (long long)n_made);
+    printf(" in %.1f s\n", seconds);
+    return EXIT_OK;
+}
+
 static int sub_add(int argc, char **argv) {
-    const char *store = NULL, *model = NULL;
+    const char *store = NULL, *model = NULL, *embed = NULL, *pooling = NULL;
     int32_t max_tokens = TN_RAG_PASSAGE_TOKENS, overlap = TN_RAG_OVERLAP_TOKENS, max_mib = 32;
     bool json = false;
     const arg_spec specs[] = {
         {"store", 0, "FILE", ARG_STR, &store, 0, 0, "the store (default: $XDG_DATA_HOME/tern/store.db)"},
         {"model", 'm', "MODEL", ARG_STR, &model, 0, 0,
          "count tokens with this model's tokenizer (default: about 4 bytes each)"},
+        {"embed", 0, "MODEL", ARG_STR, &embed, 0, 0,
+         "find passages by meaning too, by this embedding model; later additions use it by themselves; none: "
+         "by "
+         "words alone again"},
+        {"pooling", 0, "mean|last", ARG_STR, &pooling, 0, 0,
+         "what of the model's output is a passage's vector: the mean over its tokens (default) or the last "
+         "one"},
         {"passage", 0, "N", ARG_INT, &max_tokens, 16, 4096, "tokens per passage at most (default 192)"},
         {"overlap", 0, "N", ARG_INT, &overlap, 0, 4095,
          "tokens that passages share with the one before (default 24)"},
@@ -85,6 +144,9 @@ static int sub_add(int argc, char **argv) {
     if (!paths[0]) return usage_error(&c, "no PATH given");
     if (overlap >= max_tokens)
         return usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
+    bool last = pooling && !strcmp(pooling, "last");
+    if (pooling && (!embed || (!last && strcmp(pooling, "mean"))))
+        return usage_error(&c, "--pooling %s: want mean or last, beside --embed MODEL", pooling);
     tn_ctx ctx;
     store_ctx(&ctx);
     tern_error err;
@@ -106,25 +168,13 @@ static int sub_add(int argc, char **argv) {
     double t0 = tn_now_s();
     for (const char **p = paths; *p && st == TERN_OK; p++)
         st = tn_rag_add(a.store, *p, &o, &stopped, &sum, &err);
+    tn_vectors_info vectors = {0};
+    index_size size = {0};
+    int64_t n_made = 0;
+    if (st == TERN_OK) st = bring_vectors(&a, embed, !last, &vectors, &n_made, &err);
     if (a.terminal) fputs("\r\033[K", stderr);
-    int64_t n_documents = 0, n_passages = 0;
-    if (st == TERN_OK) st = tn_rag_counts(a.store, &n_documents, &n_passages, &err);
-    if (st == TERN_OK && json) {
-        json_t *j =
-            tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added", (json_int_t)sum.n_added,
-                         "changed", (json_int_t)sum.n_changed, "unchanged", (json_int_t)sum.n_unchanged,
-                         "removed", (json_int_t)sum.n_removed, "skipped", (json_int_t)sum.n_skipped,
-                         "passages_written", (json_int_t)sum.n_passages, "documents", (json_int_t)n_documents,
-                         "passages", (json_int_t)n_passages, "seconds", tn_now_s() - t0);
-        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    } else if (st == TERN_OK) {
-        printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld documents with "
-               "%lld passages in %.1f s\n",
-               (long long)sum.n_added, (long long)sum.n_changed, (long long)sum.n_unchanged,
-               (long long)sum.n_removed, (long long)sum.n_skipped, (long long)n_documents,
-               (long long)n_passages, tn_now_s() - t0);
-        rc = EXIT_OK;
-    }
+    if (st == TERN_OK) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
+    if (st == TERN_OK) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
     if (st != TERN_OK) rc = failed(&err);
     tn_store_close(&a.store);
     tn_tokenizer_close(&a.tok);

@@ -172,6 +172,7 @@ tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **t
     state_head head = {0};
     tern_status rc = TERN_OK;
     if (!st.f || !st.hash) rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
+    if (st.hash) XXH64_reset(st.hash, 0); /* updated, though nobody asks for it */
     if (rc == TERN_OK) rc = get_head(&st, s, path, &head, err);
     if (rc == TERN_OK && !(*tokens = malloc(((size_t)head.n_tok + 1) * sizeof **tokens)))
         rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);

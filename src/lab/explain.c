@@ -231,6 +231,7 @@ size_t tn_explain_since(const tern_session *s, const tn_explain_mark *m, tn_expl
     double lanes = t->wall_s - t0->wall_s;
     int32_t n_cpu = f.e->n_lane_workers[TN_LANE_CPU], n_npu = f.e->n_lane_workers[TN_LANE_NPU];
     t->wall_s = lanes;
+    if (t->loaded_s > lanes) t->loaded_s = lanes; /* the server was open for a while before it was asked */
     t->cpu_busy_s -= t0->cpu_busy_s;
     t->npu_busy_s -= t0->npu_busy_s;
     t->cpu_bubble = lanes > 0 && n_cpu ? 1 - t->cpu_busy_s / (lanes * n_cpu) : 0;

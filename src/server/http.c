@@ -1,5 +1,6 @@
 #include "server/http.h"
 
+#include "server/page.h"
 #include "server/reply.h"
 
 #include <arpa/inet.h>
@@ -19,6 +20,7 @@ enum { HEARTBEAT_MS = 10000, LOOK_MS = 100, CLOSING_MS = 5000 };
 struct tn_http {
     tn_http_options o;
     struct MHD_Daemon *d;
+    tn_page *page;
     atomic_int visits; /* requests read whose replies are not out */
 };
 
@@ -431,11 +433,13 @@ static result route(tn_http *h, connection *c, const char *url, const char *meth
                {"GET", "/metrics"}};
     size_t i = 0, n = sizeof all / sizeof *all;
     while (i < n && strcmp(all[i].url, url)) i++;
-    if (h->o.keys && strcmp(url, "/health") && !authorised(h, c))
+    if (h->o.keys && strcmp(url, "/health") && !tn_page_is_public(url) && !authorised(h, c))
         return refuse(c, 401, "the API key is missing or wrong");
     if (!h->o.keys && !host_ok(c)) return refuse(c, 403, "this server answers to localhost only");
-    if (i == n) return refuse(c, 404, "there is no such address");
-    if (strcmp(all[i].method, method) && !(all[i].method[0] == 'G' && !strcmp(method, "HEAD")))
+    if (tn_page_owns(url) && !v->too_large && !v->no_memory)
+        return tn_page_answer(h->page, c, url, method, v->body, v->n);
+    if (i == n && !tn_page_owns(url)) return refuse(c, 404, "there is no such address");
+    if (i < n && strcmp(all[i].method, method) && !(all[i].method[0] == 'G' && !strcmp(method, "HEAD")))
         return refuse(c, 405, "%s wants %s", all[i].url, all[i].method);
     if (v->too_large) return refuse(c, 413, "the body is larger than %d bytes", TN_HTTP_BODY_MAX);
     if (v->no_memory) return refuse(c, 503, "no memory for the request");
@@ -505,6 +509,11 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
     tn_http *h = calloc(1, sizeof *h);
     TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for the server");
     h->o = *o;
+    tern_status st = tn_page_open(o->q, &h->page, err);
+    if (st != TERN_OK) {
+        free(h);
+        return st;
+    }
     errno = 0;
     h->d = MHD_start_daemon(
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0, NULL,
@@ -515,6 +524,7 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
     if (!h->d) {
         (void)tn_fail(err, TERN_E_IO, "cannot listen on %s port %d: %s", o->host, o->port,
                       errno ? strerror(errno) : "refused");
+        tn_page_close(&h->page);
         free(h);
         return TERN_E_IO;
     }
@@ -535,6 +545,7 @@ void tn_http_close(tn_http **ph) {
     for (int i = 0; i < CLOSING_MS / 10 && atomic_load(&h->visits); i++) poll(NULL, 0, 10);
     MHD_stop_daemon(h->d);
     if (fd >= 0) close(fd);
+    tn_page_close(&h->page);
     free(h);
     *ph = NULL;
 }

@@ -397,6 +397,13 @@ void tn_queue_stop(tn_queue *q) {
     pthread_mutex_unlock(&q->mu);
 }
 
+bool tn_queue_closing(tn_queue *q) {
+    pthread_mutex_lock(&q->mu);
+    bool closing = q->closing;
+    pthread_mutex_unlock(&q->mu);
+    return closing;
+}
+
 void tn_queue_close(tn_queue **pq) {
     tn_queue *q = *pq;
     if (!q) return;

@@ -80,6 +80,8 @@ void tn_queue_stop(tn_queue *q);
 /* Stops, and waits until all is answered. Every job must have been left. */
 void tn_queue_close(tn_queue **q);
 const tn_queue_options *tn_queue_opts(const tn_queue *q);
+/* Has tn_queue_stop been called? */
+bool tn_queue_closing(tn_queue *q);
 /* Where conversations are kept; NULL: nowhere. */
 const char *tn_queue_cache_folder(const tn_queue *q);
 tn_queue_counts tn_queue_count(tn_queue *q);

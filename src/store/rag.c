@@ -18,7 +18,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <utf8proc.h>
 #include <xxhash.h>
 
 extern char **environ;
@@ -28,10 +27,6 @@ enum {
     BATCH_BYTES = 4 << 20, /* text written in one transaction */
     BATCH_DOCUMENTS = 256,
     PDF_SECONDS = 120,
-    MAX_TERMS = 48, /* words of a query that are looked for */
-    MAX_WORD = 64,
-    COMMON_SHARE = 4, /* a word in more than 1 / 4 of the passages tells nothing... */
-    COMMON_MIN = 64,  /* ...when there are so many passages */
 };
 static const uint64_t MAX_FILE_BYTES = 32u << 20;
 
@@ -53,12 +48,6 @@ typedef struct indexer {
 } indexer;
 
 /* ---- SQL ------------------------------------------------------------------------------------------- */
-
-static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, tern_error *err) {
-    return sqlite3_prepare_v2(tn_store_db(s), sql, -1, out, NULL) == SQLITE_OK
-               ? TERN_OK
-               : tn_store_failed(s, "search it", err);
-}
 
 /* Runs a statement that gives no rows, and makes it ready again. */
 static tern_status run(tn_store *s, sqlite3_stmt *q, tern_error *err) {
@@ -214,7 +203,7 @@ static tern_status drop_passages(tn_store *s, const char *which, int64_t key, co
         char sql[400];
         sqlite3_stmt *q;
         snprintf(sql, sizeof sql, steps[i], which);
-        TN_TRY(prepare(s, sql, &q, err));
+        TN_TRY(tn_store_prepare(s, sql, &q, err));
         if (path) sqlite3_bind_text(q, 1, path, -1, SQLITE_STATIC);
         else sqlite3_bind_int64(q, 1, key);
         tern_status st = run(s, q, err);
@@ -401,9 +390,9 @@ static tern_status remove_vanished(indexer *x, const char *folder) {
     bool any = false;
     char sql[160];
     snprintf(sql, sizeof sql, "SELECT id, path FROM document WHERE %s", BELOW);
-    TN_TRY(prepare(x->s, sql, &q, x->err));
+    TN_TRY(tn_store_prepare(x->s, sql, &q, x->err));
     sqlite3_bind_text(q, 1, below_key(folder), -1, SQLITE_STATIC);
-    tern_status st = prepare(x->s, "DELETE FROM document WHERE id = ?", &del, x->err);
+    tern_status st = tn_store_prepare(x->s, "DELETE FROM document WHERE id = ?", &del, x->err);
     while (st == TERN_OK && sqlite3_step(q) == SQLITE_ROW) {
         struct stat info;
         if (!stat((const char *)sqlite3_column_text(q, 1), &info) || errno != ENOENT) continue;
@@ -432,7 +421,7 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
     sqlite3_stmt *q = NULL;
     tern_status st = tn_store_begin(s, err);
     if (st == TERN_OK) st = drop_passages(s, which, 0, key, err);
-    if (st == TERN_OK) st = prepare(s, sql, &q, err);
+    if (st == TERN_OK) st = tn_store_prepare(s, sql, &q, err);
     if (st == TERN_OK && key) sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
     if (st == TERN_OK) st = run(s, q, err);
     *n = sqlite3_changes64(tn_store_db(s));
@@ -442,12 +431,16 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
     if (st == TERN_OK) st = tn_rag_counts(s, &left, &passages, err);
     q = NULL; /* an index forgets word by word, when it is merged; one of nothing at once */
     if (st == TERN_OK && !left)
-        st = prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('delete-all')", &q, err);
+        st = tn_store_prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('delete-all')", &q, err);
+    if (q) st = run(s, q, err);
+    sqlite3_finalize(q);
+    q = NULL;
+    if (st == TERN_OK && !left) st = tn_store_prepare(s, "DELETE FROM embedder", &q, err);
     if (q) st = run(s, q, err);
     sqlite3_finalize(q);
     q = NULL;
     if (st == TERN_OK && left && *n)
-        st = prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('optimize')", &q, err);
+        st = tn_store_prepare(s, "INSERT INTO passage_fts(passage_fts) VALUES('optimize')", &q, err);
     if (q) st = run(s, q, err);
     sqlite3_finalize(q);
     if (st == TERN_OK && *n) st = tn_store_forget(s, err);
@@ -459,7 +452,7 @@ tern_status tn_rag_remove(tn_store *s, const char *path, int64_t *n, tern_error 
 tern_status tn_rag_id(tn_store *s, const char *path, int64_t *id, tern_error *err) {
     sqlite3_stmt *q = NULL;
     *id = 0;
-    TN_TRY(prepare(s, "SELECT id FROM document WHERE path = ?", &q, err));
+    TN_TRY(tn_store_prepare(s, "SELECT id FROM document WHERE path = ?", &q, err));
     sqlite3_bind_text(q, 1, path, -1, SQLITE_STATIC);
     int rc = sqlite3_step(q);
     if (rc == SQLITE_ROW) *id = sqlite3_column_int64(q, 0);
@@ -492,16 +485,20 @@ tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt,
     char *real = realpath(path, NULL);
     TN_FAIL_IF(!real, err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
     struct stat info;
-    tern_status st = prepare(s, "SELECT id, hash FROM document WHERE path = ?", &x.find, err);
+    tern_status st = tn_store_prepare(s, "SELECT id, hash FROM document WHERE path = ?", &x.find, err);
     if (st == TERN_OK)
-        st = prepare(s, "INSERT INTO document(path, hash, n_bytes, n_passages, added) VALUES(?, 0, 0, 0, 0)",
-                     &x.insert, err);
+        st = tn_store_prepare(
+            s, "INSERT INTO document(path, hash, n_bytes, n_passages, added) VALUES(?, 0, 0, 0, 0)",
+            &x.insert, err);
     if (st == TERN_OK)
-        st = prepare(s, "UPDATE document SET hash = ?, n_bytes = ?, n_passages = ?, added = ? WHERE id = ?",
-                     &x.update, err);
+        st = tn_store_prepare(
+            s, "UPDATE document SET hash = ?, n_bytes = ?, n_passages = ?, added = ? WHERE id = ?", &x.update,
+            err);
     if (st == TERN_OK)
-        st = prepare(s, "INSERT INTO passage(document, number, text) VALUES(?, ?, ?)", &x.passage, err);
-    if (st == TERN_OK) st = prepare(s, "INSERT INTO passage_fts(rowid, text) VALUES(?, ?)", &x.words, err);
+        st = tn_store_prepare(s, "INSERT INTO passage(document, number, text) VALUES(?, ?, ?)", &x.passage,
+                              err);
+    if (st == TERN_OK)
+        st = tn_store_prepare(s, "INSERT INTO passage_fts(rowid, text) VALUES(?, ?)", &x.words, err);
     if (st == TERN_OK && stat(real, &info))
         st = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
     bool folder = st == TERN_OK && S_ISDIR(info.st_mode);
@@ -528,7 +525,8 @@ tern_status tn_rag_add(tn_store *s, const char *path, const tn_rag_options *opt,
 tern_status tn_rag_list(tn_store *s, bool (*fn)(void *, const tn_rag_document *), void *user,
                         tern_error *err) {
     sqlite3_stmt *q;
-    TN_TRY(prepare(s, "SELECT path, n_passages, n_bytes, added FROM document ORDER BY path", &q, err));
+    TN_TRY(
+        tn_store_prepare(s, "SELECT path, n_passages, n_bytes, added FROM document ORDER BY path", &q, err));
     int rc;
     while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
         const char *path = (const char *)sqlite3_column_text(q, 0);
@@ -541,12 +539,9 @@ tern_status tn_rag_list(tn_store *s, bool (*fn)(void *, const tn_rag_document *)
     return st;
 }
 
-static tern_status count_of(tn_store *s, const char *sql, const char *text, int64_t limit, int64_t *out,
-                            tern_error *err) {
+static tern_status count_of(tn_store *s, const char *sql, int64_t *out, tern_error *err) {
     sqlite3_stmt *q;
-    TN_TRY(prepare(s, sql, &q, err));
-    if (text) sqlite3_bind_text(q, 1, text, -1, SQLITE_STATIC);
-    if (text) sqlite3_bind_int64(q, 2, limit);
+    TN_TRY(tn_store_prepare(s, sql, &q, err));
     tern_status st = sqlite3_step(q) == SQLITE_ROW ? TERN_OK : tn_store_failed(s, "search it", err);
     if (st == TERN_OK) *out = sqlite3_column_int64(q, 0);
     sqlite3_finalize(q);
@@ -554,171 +549,8 @@ static tern_status count_of(tn_store *s, const char *sql, const char *text, int6
 }
 
 tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages, tern_error *err) {
-    TN_TRY(count_of(s, "SELECT count(*) FROM document", NULL, 0, n_documents, err));
-    return count_of(s, "SELECT coalesce(sum(n_passages), 0) FROM document", NULL, 0, n_passages, err);
-}
-
-/* ---- searching ------------------------------------------------------------------------------------- */
-
-/* Letters, marks and digits of any script make words. Everything else, FTS5's syntax included, is between
- * them. */
-static bool is_word_char(utf8proc_int32_t c) {
-    utf8proc_category_t k = utf8proc_category(c);
-    return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NO) || k == UTF8PROC_CATEGORY_CO;
-}
-
-/* Takes the next word of *text, or returns false. Lower case is FTS5's affair. Words of more bytes than cap -
- * 1 are cut. */
-static bool next_word(const char **text, char *word, size_t cap, bool *adjacent) {
-    size_t n = 0;
-    *adjacent = true; /* only one sign since the word before */
-    int gap = 0;
-    while (**text) {
-        utf8proc_int32_t c;
-        utf8proc_ssize_t len = utf8proc_iterate((const utf8proc_uint8_t *)*text, -1, &c);
-        bool in = len > 0 && is_word_char(c);
-        if (len < 1) len = 1;
-        if (!in && n) break;
-        if (!in && ++gap > 1) *adjacent = false;
-        if (in && n + (size_t)len < cap) {
-            memcpy(word + n, *text, (size_t)len);
-            n += (size_t)len;
-        }
-        *text += len;
-    }
-    word[n] = 0;
-    return n > 0;
-}
-
-/* These are words of questions that say nothing about their subject. */
-static bool is_stop_word(const char *w) {
-    static const char list[] = " a about an and any are as at be been but by can could did do does find for "
-                               "from get give had has have he her his how i if in into is it its "
-                               "let like look may me mine my need no not of on or our please quote say says "
-                               "said she show should so some tell than that the their them then there "
-                               "these they this those to up us want was we were what when where which who "
-                               "whom whose why will with would you your ";
-    char key[MAX_WORD + 2];
-    size_t n = strlen(w);
-    if (n > MAX_WORD - 1) return false;
-    key[0] = ' ';
-    for (size_t i = 0; i < n; i++) key[i + 1] = w[i] >= 'A' && w[i] <= 'Z' ? (char)(w[i] | 32) : w[i];
-    key[n + 1] = ' ';
-    return memmem(list, sizeof list - 1, key, n + 2) != NULL;
-}
-
-typedef struct term {
-    char word[MAX_WORD];
-    bool stop, after; /* after: it followed the term before directly */
-} term;
-
-static int32_t split_query(const char *query, term *terms) {
-    int32_t n = 0;
-    bool adjacent;
-    while (n < MAX_TERMS && next_word(&query, terms[n].word, MAX_WORD, &adjacent)) {
-        terms[n].stop = is_stop_word(terms[n].word);
-        terms[n].after = n && adjacent;
-        n++;
-    }
-    return n;
-}
-
-static char *append(char *p, const char *text) { return stpcpy(p, text); }
-
-/* A word is a quoted string to FTS5, in which it sees no syntax; next_word lets no quote through. */
-static tern_status drop_common(tn_store *s, term *terms, int32_t n, tern_error *err) {
-    int64_t n_passages, found = 0;
-    TN_TRY(count_of(s, "SELECT coalesce(max(id), 0) FROM passage", NULL, 0, &n_passages,
-                    err)); /* about: at once, where counting is not */
-    if (n_passages < COMMON_MIN) return TERN_OK;
-    bool common[MAX_TERMS];
-    int32_t left = 0;
-    for (int32_t i = 0; i < n; i++) {
-        char quoted[MAX_WORD + 3];
-        append(append(append(quoted, "\""), terms[i].word), "\"");
-        int64_t limit = n_passages / COMMON_SHARE + 1;
-        common[i] = terms[i].stop;
-        if (terms[i].stop) continue;
-        TN_TRY(count_of(
-            s, "SELECT count(*) FROM (SELECT 1 FROM passage_fts WHERE passage_fts MATCH ?1 LIMIT ?2)", quoted,
-            limit, &found, err));
-        common[i] = found == limit;
-        left += found > 0 && !common[i];
-    }
-    for (int32_t i = 0; i < n && left; i++) terms[i].stop = common[i];
-    return TERN_OK;
-}
-
-enum { QUERY_BYTES = MAX_TERMS * (3 * MAX_WORD + 24) };
-
-/* Writes "one" OR "two" OR "one two": any of the words, better in the order they were asked. It uses stop
- * words only when there are no others. out [QUERY_BYTES]: a word and a pair take at most 3 words and 16
- * signs. */
-static void write_query(const term *terms, int32_t n, char *out) {
-    bool any = false;
-    char *p = out;
-    for (int32_t i = 0; i < n; i++) any = any || !terms[i].stop;
-    *p = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (any && terms[i].stop) continue;
-        p = append(append(append(p, p > out ? " OR \"" : "\""), terms[i].word), "\"");
-        if (!terms[i].after || (any && terms[i - 1].stop)) continue;
-        p = append(append(append(append(append(p, " OR \""), terms[i - 1].word), " "), terms[i].word), "\"");
-    }
-}
-
-static tern_status take_hit(tn_ctx *ctx, sqlite3_stmt *q, tn_rag_hit *h, tern_error *err) {
-    const char *path = (const char *)sqlite3_column_text(q, 0),
-               *text = (const char *)sqlite3_column_text(q, 2);
-    *h = (tn_rag_hit){.number = sqlite3_column_int(q, 1), .score = -(float)sqlite3_column_double(q, 3)};
-    h->path = tn_strdup(ctx, TN_MEM_TEXT, path ? path : "");
-    h->text = tn_strdup(ctx, TN_MEM_TEXT, text ? text : "");
-    TN_FAIL_IF(!h->path || !h->text, err, TERN_E_MEMORY, "no memory for a passage");
-    return TERN_OK;
-}
-
-tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n,
-                          tern_error *err) {
-    tn_ctx *ctx = tn_store_ctx(s);
-    *out = NULL;
-    *n = 0;
-    TN_FAIL_IF(k < 1 || k > TN_RAG_MAX_K, err, TERN_E_INVALID, "%d passages: want 1 to %d", k, TN_RAG_MAX_K);
-    term terms[MAX_TERMS];
-    int32_t n_terms = split_query(query, terms);
-    if (!n_terms) return TERN_OK;
-    TN_TRY(drop_common(s, terms, n_terms, err));
-    char match[QUERY_BYTES];
-    write_query(terms, n_terms, match);
-    sqlite3_stmt *q;
-    /* rank first, then text: only the k best rows are fetched */
-    TN_TRY(
-        prepare(s,
-                "SELECT d.path, p.number, p.text, f.score FROM (SELECT rowid AS id, rank AS score FROM "
-                "passage_fts WHERE passage_fts MATCH ?1 ORDER BY rank LIMIT ?2) f"
-                " JOIN passage p ON p.id = f.id JOIN document d ON d.id = p.document ORDER BY f.score, p.id",
-                &q, err));
-    sqlite3_bind_text(q, 1, match, -1, SQLITE_STATIC);
-    sqlite3_bind_int(q, 2, k);
-    tern_status st = TERN_OK;
-    tn_rag_hit *hits = tn_calloc(ctx, TN_MEM_TEXT, (size_t)k, sizeof *hits);
-    if (!hits) st = tn_fail(err, TERN_E_MEMORY, "no memory for %d passages", k);
-    int rc = SQLITE_DONE;
-    while (st == TERN_OK && *n < k && (rc = sqlite3_step(q)) == SQLITE_ROW)
-        st = take_hit(ctx, q, &hits[(*n)++], err);
-    if (st == TERN_OK && rc != SQLITE_ROW && rc != SQLITE_DONE) st = tn_store_failed(s, "search it", err);
-    sqlite3_finalize(q);
-    if (st == TERN_OK) *out = hits;
-    else tn_rag_hits_free(ctx, &hits, *n);
-    return st;
-}
-
-void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n) {
-    for (int32_t i = 0; *hits && i < n; i++) {
-        tn_free(ctx, (*hits)[i].path);
-        tn_free(ctx, (*hits)[i].text);
-    }
-    tn_free(ctx, *hits);
-    *hits = NULL;
+    TN_TRY(count_of(s, "SELECT count(*) FROM document", n_documents, err));
+    return count_of(s, "SELECT coalesce(sum(n_passages), 0) FROM document", n_passages, err);
 }
 
 tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n,
@@ -727,7 +559,7 @@ tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **
     *n = 0;
     *out = tn_alloc(tn_store_ctx(s), TN_MEM_TEXT, max_bytes + 1, 1);
     TN_FAIL_IF(!*out, err, TERN_E_MEMORY, "no memory for a document's text");
-    tern_status st = prepare(
+    tern_status st = tn_store_prepare(
         s,
         "SELECT text FROM passage WHERE document = (SELECT id FROM document WHERE path = ?) ORDER BY number",
         &q, err);
@@ -750,42 +582,4 @@ tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **
     tn_free(tn_store_ctx(s), *out);
     *out = NULL;
     return st;
-}
-
-/* ---- prompt and sources ---------------------------------------------------------------------------- */
-
-char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, int32_t n) {
-    size_t cap = strlen(question) + 64, at = 0;
-    for (int32_t i = 0; i < n; i++) cap += strlen(hits[i].text) + 2;
-    char *out = tn_alloc(ctx, TN_MEM_TEXT, cap, 1);
-    if (!out) return NULL;
-    for (int32_t i = n; i-- > 0;) at += (size_t)snprintf(out + at, cap - at, "%s\n\n", hits[i].text);
-    snprintf(out + at, cap - at, n ? "Question: %s" : "%s", question);
-    return out;
-}
-
-/* Tells whether the word stands in text, as a word. Case of ASCII letters does not matter. */
-static bool has_word(const char *text, const char *word) {
-    size_t n = strlen(word);
-    for (const char *p = text; (p = strcasestr(p, word)); p++) {
-        bool left = p == text || !(((p[-1] | 32) >= 'a' && (p[-1] | 32) <= 'z') ||
-                                   (p[-1] >= '0' && p[-1] <= '9') || p[-1] & 0x80);
-        bool right =
-            !(((p[n] | 32) >= 'a' && (p[n] | 32) <= 'z') || (p[n] >= '0' && p[n] <= '9') || p[n] & 0x80);
-        if (left && right) return true;
-    }
-    return false;
-}
-
-void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *answer) {
-    char word[MAX_WORD];
-    bool adjacent;
-    int32_t n_words = 0;
-    for (int32_t i = 0; i < n; i++) hits[i].support = 0;
-    while (next_word(&answer, word, sizeof word, &adjacent)) {
-        if (is_stop_word(word)) continue;
-        n_words++;
-        for (int32_t i = 0; i < n; i++) hits[i].support += has_word(hits[i].text, word);
-    }
-    for (int32_t i = 0; i < n && n_words; i++) hits[i].support /= (float)n_words;
 }

@@ -1,9 +1,10 @@
-/* store/rag.h - answering from documents: an index of passages in a store, retrieval by BM25, the prompt
- * (sd.npu 2.1).
+/* store/rag.h - answering from documents: an index of passages in a store, retrieval by words and by meaning, the
+ * prompt (sd.npu 2.1).
  *
  *   add     files and folders -> text -> passages -> FTS5 index; a file whose contents did not change is not
  *           read into it again
- *   search  a question in any words -> the passages that match it best
+ *   search  a question in any words -> the passages that match it best: BM25, and the nearest vectors where an
+ *           embedding model is given (store/vectors.h)
  *   prompt  passages and question as the messages of a chat
  *
  * Everything is in the store's file (store/store.h) and as durable as what else is there. Documents are known
@@ -13,8 +14,19 @@
 
 #include "store/store.h"
 #include "store/extract.h"
+#include "store/vectors.h"
 
 enum { TN_RAG_PASSAGE_TOKENS = 192, TN_RAG_OVERLAP_TOKENS = 24, TN_RAG_K = 4, TN_RAG_MAX_K = 64 };
+
+/* A passage fits a question when it has this share of the weight of its words, or, with vectors, stands out from
+ * all others by so many standard deviations of their similarities; with too few vectors to tell, any does. The
+ * limits are low: a passage that is left out by mistake costs the answer. */
+#define TN_RAG_COVERAGE 0.15f
+#define TN_RAG_STANDS_OUT 4.0f
+/* The first passage that is cited has this share of the words which the answer adds to the question; each one
+ * after it this share that those before do not have. */
+#define TN_RAG_CITED 0.25f
+#define TN_RAG_CITED_MORE 0.1f
 
 typedef struct tn_rag_options {
     tn_passage_options passages; /* max_tokens 0: the defaults above, counted by tn_text_count */
@@ -62,15 +74,20 @@ tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages
 
 typedef struct tn_rag_hit {
     char *path, *text;
-    int32_t number; /* of the passage in its document, from 1 */
-    float score;    /* BM25, larger is better */
-    float support;  /* share of the answer's words that stand in the passage: tn_rag_support */
+    int32_t number;   /* of the passage in its document, from 1 */
+    float score;      /* larger is better: BM25; with vectors the sum of 1 / (60 + rank) over both lists */
+    float similarity; /* with vectors: as tn_vector_hit has it; 0 where it is not among the nearest */
+    float coverage;   /* share of the question's words that stand in it, rare words counting more */
+    bool fits;        /* by TN_RAG_COVERAGE or TN_RAG_STANDS_OUT */
+    float support;    /* tn_rag_support: share of the answer's words that stand in it */
+    bool cited;       /* tn_rag_support: the answer came from it */
 } tn_rag_hit;
 
 /* Finds the k best passages, best first; *n gets how many there are. The query is words, whatever signs are
- * between them, so it cannot be wrong. The caller frees them with tn_rag_hits_free. */
-tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, tn_rag_hit **out, int32_t *n,
-                          tern_error *err);
+ * between them, so it cannot be wrong. With e, which must be the index's own embedding model, the ranks by words
+ * and by nearness are fused; NULL: by words alone. The caller frees them with tn_rag_hits_free. */
+tern_status tn_rag_search(tn_store *s, const char *query, int32_t k, const tn_embedder *e, tn_rag_hit **out,
+                          int32_t *n, tern_error *err);
 void tn_rag_hits_free(tn_ctx *ctx, tn_rag_hit **hits, int32_t n);
 
 /* Returns the passages of a document one after the other, at most max_bytes of them. *out is zero-terminated,
@@ -81,7 +98,8 @@ tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **
 /* Writes the user's message: passages, best last, then the question. It is zero-terminated and freed with
  * tn_free. NULL means that there is no memory. */
 char *tn_rag_prompt(tn_ctx *ctx, const char *question, const tn_rag_hit *hits, int32_t n);
-/* Finds which passages an answer came from: it fills support. */
-void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *answer);
+/* Finds which passages an answer came from: it fills support and cited. What the answer repeats of the question
+ * proves nothing, unless it says nothing else. */
+void tn_rag_support(tn_rag_hit *hits, int32_t n, const char *question, const char *answer);
 
 #endif

@@ -43,6 +43,12 @@ static const char *const migrations[TN_STORE_VERSION] = {
      "sequence)) "
      "WITHOUT ROWID;"
      "INSERT INTO quote(document, sequence) SELECT 0, id FROM sequence"),
+    ("CREATE TABLE embedder(id INTEGER PRIMARY KEY CHECK(id = 1), model TEXT NOT NULL, fingerprint INTEGER "
+     "NOT "
+     "NULL, n INTEGER NOT NULL, mean INTEGER NOT NULL);"
+     "CREATE TABLE vector(passage INTEGER PRIMARY KEY REFERENCES passage(id) ON DELETE CASCADE, data BLOB "
+     "NOT "
+     "NULL)"),
 };
 
 struct tn_store {
@@ -77,7 +83,7 @@ static tern_status run_sql(tn_store *s, const char *sql, const char *what, tern_
     return sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK ? TERN_OK : tn_store_failed(s, what, err);
 }
 
-static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, tern_error *err) {
+tern_status tn_store_prepare(tn_store *s, const char *sql, sqlite3_stmt **out, tern_error *err) {
     return sqlite3_prepare_v2(s->db, sql, -1, out, NULL) == SQLITE_OK ? TERN_OK
                                                                       : tn_store_failed(s, "read it", err);
 }
@@ -86,7 +92,7 @@ static tern_status prepare(tn_store *s, const char *sql, sqlite3_stmt **out, ter
 static tern_status get_int(tn_store *s, const char *sql, const int64_t *args, int n_args, int64_t *out,
                            bool *found, tern_error *err) {
     sqlite3_stmt *q;
-    TN_TRY(prepare(s, sql, &q, err));
+    TN_TRY(tn_store_prepare(s, sql, &q, err));
     for (int i = 0; i < n_args; i++) sqlite3_bind_int64(q, i + 1, args[i]);
     int rc = sqlite3_step(q);
     bool has = rc == SQLITE_ROW;
@@ -391,7 +397,8 @@ tern_status tn_store_list(tn_store *s, bool (*fn)(void *, const tn_store_sequenc
                           tern_error *err) {
     sqlite3_stmt *q;
     int rc;
-    TN_TRY(prepare(s, "SELECT id, n_bytes, created, kind FROM sequence ORDER BY used DESC", &q, err));
+    TN_TRY(
+        tn_store_prepare(s, "SELECT id, n_bytes, created, kind FROM sequence ORDER BY used DESC", &q, err));
     while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
         const tn_store_sequence one = {.id = sqlite3_column_int64(q, 0),
                                        .n_tokens = sqlite3_column_int64(q, 1) / (int64_t)sizeof(int32_t),
@@ -432,7 +439,7 @@ static tern_status write_sequence(tn_store *s, tn_sequence_kind kind, const int3
     }
     sqlite3_stmt *q;
     /* a version that was evicted meanwhile, or that another process deleted, comes back under its own id */
-    TN_TRY(prepare(
+    TN_TRY(tn_store_prepare(
         s,
         "INSERT INTO sequence(id, vocab, kind, hash, n_prompt, n_bytes, used, created, tokens) VALUES(?1, "
         "?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
@@ -507,7 +514,8 @@ tern_status tn_store_each(tn_store *s, size_t max_tokens,
                           bool (*fn)(void *, tn_sequence_kind, const int32_t *, size_t), void *user,
                           tern_error *err) {
     sqlite3_stmt *q;
-    TN_TRY(prepare(s, "SELECT kind, tokens FROM sequence WHERE vocab = ? ORDER BY used DESC", &q, err));
+    TN_TRY(
+        tn_store_prepare(s, "SELECT kind, tokens FROM sequence WHERE vocab = ? ORDER BY used DESC", &q, err));
     sqlite3_bind_int64(q, 1, s->vocab);
     int32_t *buf = NULL;
     size_t cap = 0;
@@ -545,12 +553,12 @@ tern_status tn_store_put_recalled(tn_store *s, uint64_t model, const int32_t *da
     TN_FAIL_IF(!s->vocab || n > RECALLED_BYTES / sizeof *data, err, TERN_E_INVALID,
                "%zu numbers of what a model said, or no vocabulary", n);
     TN_TRY(tn_store_begin(s, err));
-    tern_status st =
-        prepare(s,
-                "INSERT INTO recalled(vocab, model, used, data) VALUES(?1, ?2, (SELECT coalesce(max(used), "
-                "0) + 1 FROM recalled), ?3)"
-                " ON CONFLICT(vocab, model) DO UPDATE SET used = excluded.used, data = excluded.data",
-                &q, err);
+    tern_status st = tn_store_prepare(
+        s,
+        "INSERT INTO recalled(vocab, model, used, data) VALUES(?1, ?2, (SELECT coalesce(max(used), "
+        "0) + 1 FROM recalled), ?3)"
+        " ON CONFLICT(vocab, model) DO UPDATE SET used = excluded.used, data = excluded.data",
+        &q, err);
     if (st == TERN_OK) {
         sqlite3_bind_int64(q, 1, s->vocab);
         sqlite3_bind_int64(q, 2, (int64_t)model);
@@ -572,7 +580,7 @@ tern_status tn_store_get_recalled(tn_store *s, uint64_t model, int32_t **data, s
     sqlite3_stmt *q;
     *data = NULL;
     *n = 0;
-    TN_TRY(prepare(s, "SELECT data FROM recalled WHERE vocab = ? AND model = ?", &q, err));
+    TN_TRY(tn_store_prepare(s, "SELECT data FROM recalled WHERE vocab = ? AND model = ?", &q, err));
     sqlite3_bind_int64(q, 1, s->vocab);
     sqlite3_bind_int64(q, 2, (int64_t)model);
     int rc = sqlite3_step(q);

@@ -16,6 +16,7 @@
  *   2  document, passage, passage_fts (store/rag.h)
  *   3  recalled
  *   4  quote: which sequences hold text of which document, so that they go with it
+ *   5  embedder, vector (store/vectors.h): a vector goes with its passage
  *
  * The file is its owner's alone (0600); one that others could read is narrowed, with a notice. What is
  * deleted is overwritten with zeros, in the file and in the write-ahead log. A file from elsewhere is data
@@ -27,7 +28,7 @@
 
 struct sqlite3;
 
-enum { TN_STORE_VERSION = 4, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
+enum { TN_STORE_VERSION = 5, TN_STORE_MAX_SEQUENCE = 1 << 20 /* tokens */ };
 
 typedef enum tn_sequence_kind { TN_SEQUENCE_CHAT, TN_SEQUENCE_CORPUS } tn_sequence_kind;
 
@@ -126,9 +127,12 @@ typedef struct tn_store_ops {
 #define TN_STORE_PLUGIN "tn_store_plugin"
 extern const tn_store_ops tn_store_plugin;
 
-/* ---- for store/rag.c, which keeps its tables in the same file ------------------------------------- */
+/* ---- for store/rag.c and vectors.c, which keep their tables in the same file ----------------------- */
 
 struct sqlite3 *tn_store_db(tn_store *s);
+struct sqlite3_stmt;
+/* On failure *out is NULL. The caller finalises it. */
+tern_status tn_store_prepare(tn_store *s, const char *sql, struct sqlite3_stmt **out, tern_error *err);
 tn_ctx *tn_store_ctx(tn_store *s);
 const char *tn_store_path(const tn_store *s);
 /* begin takes the writer's lock at once (waiting up to busy_ms), so that a transaction cannot fail half-way

@@ -77,6 +77,30 @@ echo "not a store, whatever it may be: it is only a line of text, long enough th
 "$tern" run -m models/tern-tiny -p Hello -n 4 --store "$tmp/bad.db" >/dev/null 2>"$tmp/err" && fail "a file that is no store"
 grep -q "bad.db" "$tmp/err" || fail "the message does not name the file"
 
+# --- by meaning too: vectors of a model, made once, kept up to date, used by ask, erased
+count() { python3 -c "import sqlite3; print(sqlite3.connect('$tmp/data/tern/store.db').execute('SELECT count(*) FROM $1').fetchone()[0])"; }
+"$tern" rag add "$tmp/docs" --embed /no/such/model >/dev/null 2>"$tmp/err" && fail "an embedding model that is not there"
+"$tern" rag add "$tmp/docs" --embed models/tern-tiny --pooling first >/dev/null 2>&1 && fail "--pooling first"
+"$tern" rag add "$tmp/docs" --embed models/tern-tiny --json >"$tmp/out" 2>"$tmp/err" || fail "--embed: $(cat "$tmp/err")"
+[ "$(json '["vectors_written"]' <"$tmp/out")" = "$(count passage)" ] && [ "$(count vector)" = "$(count passage)" ] || fail "vectors: $(cat "$tmp/out")"
+echo "The bakery of Zanfeld sells rye bread on Mondays." >"$tmp/docs/bread.txt"
+[ "$("$tern" rag add "$tmp/docs" --json 2>/dev/null | json '["vectors_written"]')" = 1 ] || fail "a later addition has no vector"
+"$tern" ask -m models/tern-tiny "On which day does the bakery of Zanfeld sell rye bread?" --json -n 24 >"$tmp/out" 2>"$tmp/err" || fail "ask with vectors: $(cat "$tmp/err")"
+[ "$(json '["sources"][0]["similarity"]' <"$tmp/out")" != 0.0 ] && [ "$(json '["fits"]' <"$tmp/out")" = True ] || fail "vectors are not used: $(cat "$tmp/out")"
+grep -q "bread.txt" "$tmp/out" || fail "the right passage is not among them"
+"$tern" ask -m models/tern-tiny "Where is rye bread?" --words --json -n 8 2>/dev/null | grep -q '"similarity": 0.0' || fail "--words"
+python3 -c "import sqlite3; c = sqlite3.connect('$tmp/data/tern/store.db'); c.execute(\"UPDATE embedder SET model = '/gone'\"); c.commit()"
+"$tern" ask -m models/tern-tiny "Where?" >/dev/null 2>"$tmp/err" && fail "a model that is gone"
+grep -q -- "--words" "$tmp/err" && grep -q -- "--embed" "$tmp/err" || fail "it does not say what to do: $(cat "$tmp/err")"
+"$tern" rag add "$tmp/docs" --embed none >/dev/null 2>&1 && [ "$(count vector)" = 0 ] && [ "$(count embedder)" = 0 ] || fail "--embed none"
+rm "$tmp/docs/bread.txt"
+"$tern" rag add "$tmp/docs" >/dev/null 2>&1
+
+# --- what fits nothing is said, and what an answer did not come from is not cited
+"$tern" ask -m models/tern-tiny "Zyzzyva quokka?" -n 8 >"$tmp/out" 2>"$tmp/err" || fail "a question about nothing"
+grep -q "^Nothing in the documents fits" "$tmp/out" && ! grep -q "passage" "$tmp/out" || fail "nothing fits, and nobody says so: $(cat "$tmp/out")"
+[ "$("$tern" ask -m models/tern-tiny "Zyzzyva quokka?" -n 8 --json 2>/dev/null | json '["fits"]')" = False ] || fail "fits"
+
 # --- out again
 rm "$tmp/docs/03.txt"
 [ "$("$tern" rag add "$tmp/docs" --json 2>/dev/null | json '["removed"]')" = 1 ] || fail "a vanished file stays"

@@ -16,6 +16,12 @@ static bool note_document(void *user, const tn_rag_document *d) {
     return true;
 }
 
+static tern_status embed_same(void *user, const char *text, size_t n, float *out, tern_error *err) {
+    (void)text, (void)n, (void)err;
+    for (int32_t i = 0; i < *(const int32_t *)user; i++) out[i] = i ? 0.0f : 1.0f;
+    return TERN_OK;
+}
+
 static void ask_everything(tn_ctx *ctx, tn_store *s) {
     tern_error err;
     int64_t sum = 0, a, b;
@@ -36,8 +42,20 @@ static void ask_everything(tn_ctx *ctx, tn_store *s) {
     (void)tn_rag_counts(s, &a, &b, &err);
     tn_rag_hit *hits = NULL;
     int32_t n_hits = 0;
-    if (tn_rag_search(s, "the old inn", 4, &hits, &n_hits, &err) == TERN_OK)
+    if (tn_rag_search(s, "the old inn", 4, NULL, &hits, &n_hits, &err) == TERN_OK)
         tn_rag_hits_free(ctx, &hits, n_hits);
+    tn_vectors_info vectors;
+    if (tn_vectors_info_get(s, &vectors, &err) == TERN_OK && vectors.any && vectors.n > 0 && vectors.n < 64) {
+        const tn_embedder e = {.model = "m",
+                               .fingerprint = vectors.fingerprint,
+                               .n = vectors.n,
+                               .mean = vectors.mean,
+                               .embed = embed_same,
+                               .user = &vectors.n};
+        if (tn_rag_search(s, "the old inn", 4, &e, &hits, &n_hits, &err) == TERN_OK)
+            tn_rag_hits_free(ctx, &hits, n_hits);
+        (void)tn_vectors_fill(s, &e, NULL, NULL, NULL, &a, &err);
+    }
     (void)tn_rag_remove(s, "/d/a.txt", &a, &err);
     (void)tn_store_forget(s, &err);
 }

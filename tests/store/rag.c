@@ -76,7 +76,8 @@ static const char *best(const char *query) {
     tn_rag_hit *hits;
     int32_t n;
     tern_error err = {0};
-    if (tn_rag_search(store, query, 3, &hits, &n, &err) != TERN_OK) fail_msg("%s: %s", query, err.message);
+    if (tn_rag_search(store, query, 3, NULL, &hits, &n, &err) != TERN_OK)
+        fail_msg("%s: %s", query, err.message);
     snprintf(name, sizeof name, "%s", n ? strrchr(hits[0].path, '/') + 1 : "");
     for (int32_t i = 1; i < n; i++) assert_true(hits[i].score <= hits[i - 1].score);
     tn_rag_hits_free(&ctx, &hits, n);
@@ -240,8 +241,8 @@ static void no_question_is_dangerous(void **state) {
     tn_rag_hit *hits;
     int32_t n;
     tern_error err;
-    assert_int_equal(tn_rag_search(store, "bees", 0, &hits, &n, &err), TERN_E_INVALID);
-    assert_int_equal(tn_rag_search(store, "bees", TN_RAG_MAX_K + 1, &hits, &n, &err), TERN_E_INVALID);
+    assert_int_equal(tn_rag_search(store, "bees", 0, NULL, &hits, &n, &err), TERN_E_INVALID);
+    assert_int_equal(tn_rag_search(store, "bees", TN_RAG_MAX_K + 1, NULL, &hits, &n, &err), TERN_E_INVALID);
 }
 
 static void pdf(void **state) {
@@ -357,7 +358,7 @@ static void out_of_memory(void **state) {
         left = n;
         st = tn_store_open(&poor, path, NULL, &s, &err);
         if (st == TERN_OK) st = tn_rag_add(s, docs, NULL, NULL, &a, &err);
-        if (st == TERN_OK) st = tn_rag_search(s, "leaves", 2, &hits, &n_hits, &err);
+        if (st == TERN_OK) st = tn_rag_search(s, "leaves", 2, NULL, &hits, &n_hits, &err);
         if (st == TERN_OK) assert_true(n_hits == 1);
         else assert_true(st == TERN_E_MEMORY && err.message[0]);
         tn_rag_hits_free(&poor, &hits, n_hits);
@@ -379,9 +380,9 @@ static void prompt_and_support(void **state) {
     p = tn_rag_prompt(&ctx, "Where is Anna?", hits, 0);
     assert_string_equal(p, "Where is Anna?");
     tn_free(&ctx, p);
-    tn_rag_support(hits, 2, "The best is Anna Lind.");
+    tn_rag_support(hits, 2, "Who is it?", "The best is Anna Lind.");
     assert_true(hits[0].support == 1 && hits[1].support == 0);
-    tn_rag_support(hits, 2, "");
+    tn_rag_support(hits, 2, "Who is it?", "");
     assert_true(hits[0].support == 0);
 }
 

@@ -240,7 +240,8 @@ static void versions(void **state) {
     put(s, 4);
     tn_store_close(&s);
     /* back to version 1, as the first stores were: comes up to date with its contents */
-    exec_sql(path, "DROP TABLE quote; DROP TABLE recalled; DROP TABLE passage_fts; DROP TABLE passage; DROP "
+    exec_sql(path, "DROP TABLE vector; DROP TABLE embedder; DROP TABLE quote; DROP TABLE recalled; DROP "
+                   "TABLE passage_fts; DROP TABLE passage; DROP "
                    "TABLE document; "
                    "PRAGMA user_version = 1");
     tn_store_options ro = {.read_only = true};
@@ -250,17 +251,18 @@ static void versions(void **state) {
     assert_true(v->n == 1 && v->has[4] && !v->wrong);
     tn_store_close(&s);
     exec_sql(path, "INSERT INTO document VALUES(1, 'p', 0, 0, 0, 0)");
-    exec_sql(path, "DROP TABLE quote; DROP TABLE recalled; PRAGMA user_version = 2");
+    exec_sql(path, "DROP TABLE vector; DROP TABLE embedder; DROP TABLE quote; DROP TABLE recalled; PRAGMA "
+                   "user_version = 2");
     s = open_store(NULL, 1);
     int32_t *said;
     size_t n_said;
     assert_int_equal(tn_store_get_recalled(s, 5, &said, &n_said, &err), TERN_OK);
     assert_null(said);
     tn_store_close(&s);
-    exec_sql(path, "PRAGMA user_version = 5");
+    exec_sql(path, "PRAGMA user_version = 6");
     assert_int_equal(open_status(&err), TERN_E_UNSUPPORTED);
     assert_non_null(strstr(err.message, "newer"));
-    exec_sql(path, "PRAGMA user_version = 4; PRAGMA application_id = 7");
+    exec_sql(path, "PRAGMA user_version = 5; PRAGMA application_id = 7");
     assert_int_equal(open_status(&err), TERN_E_FORMAT);
     assert_non_null(strstr(err.message, "not a store"));
     FILE *f = fopen(path, "w");

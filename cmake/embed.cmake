@@ -1,0 +1,13 @@
+# cmake -DOUT=FILE.c -DDIR=FOLDER -DFILES=a,b -P embed.cmake: the files as arrays of a C file (src/server/page.h).
+string(REPLACE "," ";" FILES "${FILES}")
+set(text "/* Made by cmake/embed.cmake from ${DIR}. */\n#include \"server/page.h\"\n\n")
+set(table "")
+set(i 0)
+foreach(f ${FILES})
+  file(READ ${DIR}/${f} hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  string(APPEND text "static const unsigned char f${i}[] = {${bytes}0};\n")
+  string(APPEND table "    {\"${f}\", f${i}, sizeof f${i} - 1},\n")
+  math(EXPR i "${i} + 1")
+endforeach()
+file(WRITE ${OUT} "${text}\nconst tn_page_file tn_page_files[] = {\n${table}};\nconst size_t tn_n_page_files = ${i};\n")

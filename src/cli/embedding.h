@@ -1,0 +1,20 @@
+/* cli/embedding.h - the model that makes an index's vectors, opened for a command. */
+#ifndef TN_CLI_EMBEDDING_H
+#define TN_CLI_EMBEDDING_H
+
+#include "engine/embed.h"
+
+typedef struct embedding {
+    char *path; /* absolute */
+    tern_engine *e;
+    tn_embedding *v;
+    tn_embedder as;
+} embedding;
+
+/* Opens a model by its path, or by a name that `tern models` lists. On failure everything is closed again. */
+tern_status embedding_open(const char *model, bool mean, embedding *out, tern_error *err);
+/* Opens the model that made an index's vectors. It fails where that is gone or has become another one. */
+tern_status embedding_open_noted(const tn_vectors_info *info, embedding *out, tern_error *err);
+void embedding_close(embedding *x);
+
+#endif

@@ -1,0 +1,565 @@
+#include "server/answers.h"
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "server/watch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+enum { LOOK_MS = 100, TITLE_BYTES = 60 };
+static const int64_t SAVE_NS = 2000000000, PROGRESS_NS = 400000000;
+
+typedef struct answer {
+    tn_answers *all;
+    char talk[TN_TALK_ID];
+    int64_t node;
+    tn_job *j;       /* its thread's */
+    tn_watch *watch; /* until the answer is freed */
+    pthread_t thread;
+    bool joined;
+    /* guarded by all->mu */
+    struct answer *next;
+    int n_followers;
+    bool stop, done;
+    tn_bytes content, thinking;
+    json_t *end; /* the node as it was saved last */
+    /* its thread's */
+    tn_bytes line;
+    char error[sizeof((tern_error *)0)->message];
+    bool no_memory;
+} answer;
+
+struct tn_answers {
+    tn_queue *q;
+    tn_talks *talks;
+    pthread_mutex_t mu;
+    pthread_cond_t changed; /* any answer grew or ended */
+    answer *first;          /* newest first */
+};
+
+struct tn_follower {
+    answer *a;
+    size_t n_content, n_thinking; /* sent */
+    bool started, ended;
+    int64_t progress_ns;
+    tn_bytes out;
+    size_t n_sent;
+};
+
+/* ---- nodes ------------------------------------------------------------------------------------------ */
+
+static json_t *node_of(const json_t *talk, int64_t id) {
+    const json_t *nodes = json_object_get(talk, "nodes");
+    for (size_t i = 0; i < json_array_size(nodes); i++) {
+        json_t *n = json_array_get(nodes, i);
+        if (json_integer_value(json_object_get(n, "id")) == id) return n;
+    }
+    return NULL;
+}
+
+static int64_t next_id(const json_t *talk) {
+    const json_t *nodes = json_object_get(talk, "nodes");
+    int64_t most = 0;
+    for (size_t i = 0; i < json_array_size(nodes); i++) {
+        int64_t id = json_integer_value(json_object_get(json_array_get(nodes, i), "id"));
+        most = id > most ? id : most;
+    }
+    return most + 1;
+}
+
+/* Adds a node, and makes it the one that the page shows. *id gets its number. */
+static tern_status add_node(json_t *talk, int64_t parent, const char *role, const char *content, size_t n,
+                            const char *state, int64_t *id, tern_error *err) {
+    *id = next_id(talk);
+    json_t *v =
+               tn_json_pack("{s:I, s:I, s:s, s:s%, s:I}", "id", (json_int_t)*id, "parent", (json_int_t)parent,
+                            "role", role, "content", content, n, "created", (json_int_t)time(NULL)),
+           *nodes = json_incref(json_object_get(talk, "nodes"));
+    if (state) tn_json_set(&v, "state", tn_json_string(state, strlen(state)));
+    bool ok = v != NULL;
+    tn_json_append(&nodes, v);
+    json_t *t = json_incref(talk);
+    tn_json_set(&t, "leaf", json_integer(*id));
+    if (t) tn_json_set(&t, "updated", json_integer((json_int_t)time(NULL)));
+    ok = ok && nodes && t;
+    json_decref(nodes);
+    json_decref(t);
+    TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for the conversation");
+    return TERN_OK;
+}
+
+/* The texts from the first node down to `id`, as messages; *list takes them in order. */
+static tern_status path_messages(const json_t *talk, int64_t id, json_t **list, tern_error *err) {
+    const json_t *at[TN_REQUEST_MESSAGES];
+    size_t n = 0;
+    for (int64_t i = id; i;) {
+        const json_t *v = node_of(talk, i);
+        int64_t parent = json_integer_value(json_object_get(v, "parent"));
+        TN_FAIL_IF(!v || parent >= i || n == TN_REQUEST_MESSAGES, err, TERN_E_FORMAT,
+                   "the conversation is damaged at node %lld", (long long)i);
+        at[n++] = v;
+        i = parent;
+    }
+    while (n--)
+        tn_json_append(list, tn_json_pack("{s:O, s:O}", "role", json_object_get(at[n], "role"), "content",
+                                          json_object_get(at[n], "content")));
+    return TERN_OK;
+}
+
+/* The body of the request whose answer follows node `id`. */
+static tern_status request_of(const json_t *talk, int64_t id, const json_t *settings, tn_request *r,
+                              tern_error *err) {
+    static const char *const passed[] = {"temperature", "top_p", "max_tokens"};
+    const char *system = json_string_value(json_object_get(settings, "system"));
+    const json_t *seed = json_object_get(settings, "seed"), *thinking = json_object_get(settings, "thinking");
+    json_t *messages = json_array(), *body = json_object();
+    uint32_t any = 0;
+    if (system && *system)
+        tn_json_append(&messages, tn_json_pack("{s:s, s:s}", "role", "system", "content", system));
+    tern_status st = path_messages(talk, id, &messages, err);
+    tn_json_set(&body, "messages", messages);
+    tn_json_set(&body, "stream", json_true());
+    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
+        if (json_object_get(settings, passed[i]))
+            tn_json_set(&body, passed[i], json_incref(json_object_get(settings, passed[i])));
+    if (!json_is_integer(seed) && getrandom(&any, sizeof any, 0) != sizeof any) any = (uint32_t)tn_now_ns();
+    tn_json_set(&body, "seed",
+                json_is_integer(seed) ? json_incref((json_t *)(uintptr_t)seed) : json_integer(any));
+    if (json_is_boolean(thinking))
+        tn_json_set(&body, "chat_template_kwargs", tn_json_pack("{s:O}", "enable_thinking", thinking));
+    char *text = NULL;
+    if (st == TERN_OK) st = tn_json_text(body, JSON_COMPACT, &text, err);
+    json_decref(body);
+    if (st == TERN_OK) st = tn_request_read(TN_API_CHAT, text, strlen(text), r, err);
+    free(text);
+    return st;
+}
+
+/* ---- an answer's own thread --------------------------------------------------------------------------- */
+
+static void put(answer *a, tn_bytes *to, const json_t *text) {
+    size_t n = json_string_length(text);
+    if (!n) return;
+    pthread_mutex_lock(&a->all->mu);
+    if (!tn_bytes_add(to, json_string_value(text), n)) a->no_memory = true;
+    pthread_cond_broadcast(&a->all->changed);
+    pthread_mutex_unlock(&a->all->mu);
+}
+
+/* One event of the stream, as OpenAI's API has it. */
+static void event(answer *a, const char *data) {
+    json_t *v = json_loads(data, 0, NULL);
+    const json_t *delta = json_object_get(json_array_get(json_object_get(v, "choices"), 0), "delta"),
+                 *message = json_object_get(json_object_get(v, "error"), "message");
+    put(a, &a->content, json_object_get(delta, "content"));
+    put(a, &a->thinking, json_object_get(delta, "reasoning_content"));
+    if (message) snprintf(a->error, sizeof a->error, "%s", json_string_value(message));
+    json_decref(v);
+}
+
+static void feed(answer *a, const char *p, size_t n) {
+    for (const char *end = p + n; p < end;) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p)), *to = nl ? nl : end;
+        if (!tn_bytes_add(&a->line, p, (size_t)(to - p))) a->no_memory = true;
+        p = to + 1;
+        if (!nl) return;
+        if (a->line.n > 6 && !strncmp(a->line.p, "data: {", 7)) event(a, a->line.p + 6);
+        a->line.n = 0;
+    }
+}
+
+/* Writes what there is into the conversation. A conversation that was erased meanwhile stays erased. */
+static void save(answer *a, const char *state) {
+    tn_answers *all = a->all;
+    json_t *talk = NULL, *node = NULL, *progress = tn_watch_progress(a->watch);
+    tn_talks_lock(all->talks);
+    if (tn_talks_get(all->talks, a->talk, &talk, NULL) == TERN_OK) node = json_incref(node_of(talk, a->node));
+    pthread_mutex_lock(&all->mu);
+    if (node) tn_json_set(&node, "content", tn_json_string(a->content.p ? a->content.p : "", a->content.n));
+    if (node && a->thinking.n) tn_json_set(&node, "thinking", tn_json_string(a->thinking.p, a->thinking.n));
+    pthread_mutex_unlock(&all->mu);
+    if (node) tn_json_set(&node, "state", tn_json_string(state, strlen(state)));
+    if (node) tn_json_set(&node, "stats", json_incref(progress));
+    if (node && a->error[0]) tn_json_set(&node, "error", tn_json_string(a->error, strlen(a->error)));
+    tern_error err;
+    if (node && tn_talks_put(all->talks, a->talk, talk, &err) != TERN_OK) {
+        tn_json_set(&node, "error",
+                    tn_json_string(err.message, strlen(err.message))); /* followers are told */
+        tn_log((tn_ctx *)&tn_queue_opts(all->q)->e->ctx, TERN_LOG_WARN, "an answer is not kept: %s",
+               err.message);
+    }
+    tn_talks_unlock(all->talks);
+    pthread_mutex_lock(&all->mu);
+    json_decref(a->end);
+    a->end = node;
+    pthread_mutex_unlock(&all->mu);
+    json_decref(talk);
+    json_decref(progress);
+}
+
+static void *write_down(void *user) {
+    answer *a = user;
+    tn_answers *all = a->all;
+    char buf[4096];
+    int64_t saved_ns = tn_now_ns();
+    for (bool done = false, cancelled = false; !done;) {
+        size_t n = tn_job_take(a->j, buf, sizeof buf, &done);
+        feed(a, buf, n);
+        pthread_mutex_lock(&all->mu);
+        bool stop = a->stop || a->no_memory;
+        pthread_mutex_unlock(&all->mu);
+        if (stop && !cancelled) tn_job_cancel(a->j), cancelled = true;
+        if (n && tn_now_ns() - saved_ns > SAVE_NS) save(a, "writing"), saved_ns = tn_now_ns();
+        if (!n && !done) tn_job_wait(a->j, LOOK_MS);
+    }
+    const tern_error *err = &a->j->err; /* it stays as it is */
+    bool failed = err->code != TERN_OK && err->code != TERN_E_CANCELLED;
+    if (a->no_memory) snprintf(a->error, sizeof a->error, "no memory for the answer");
+    else if (failed) snprintf(a->error, sizeof a->error, "%s", err->message);
+    else a->error[0] = 0; /* a stopped answer is no failure */
+    save(a, failed || a->no_memory ? "failed" : err->code == TERN_OK ? "done" : "stopped");
+    tn_job_leave(a->j);
+    pthread_mutex_lock(&all->mu);
+    a->done = true;
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->mu);
+    return NULL;
+}
+
+/* ---- the list ------------------------------------------------------------------------------------------ */
+
+static void answer_free(answer *a) {
+    pthread_join(a->thread, NULL);
+    tn_watch_close(&a->watch);
+    free(a->content.p);
+    free(a->thinking.p);
+    free(a->line.p);
+    json_decref(a->end);
+    free(a);
+}
+
+static answer *find(tn_answers *all, const char *talk, int64_t node) {
+    for (answer *a = all->first; a; a = a->next)
+        if (a->node == node && !strcmp(a->talk, talk)) return a;
+    return NULL;
+}
+
+/* Those that ended longest ago leave. Called without the lock. */
+static void drop_old(tn_answers *all) {
+    answer *gone = NULL;
+    pthread_mutex_lock(&all->mu);
+    int n = 0;
+    for (answer **p = &all->first; *p;) {
+        answer *a = *p;
+        if (++n <= TN_ANSWERS_KEPT || !a->done || a->n_followers) {
+            p = &a->next;
+            continue;
+        }
+        *p = a->next;
+        a->next = gone;
+        gone = a;
+    }
+    pthread_mutex_unlock(&all->mu);
+    for (answer *a = gone, *next; a; a = next) {
+        next = a->next;
+        answer_free(a);
+    }
+}
+
+static int n_running(tn_answers *all) {
+    int n = 0;
+    pthread_mutex_lock(&all->mu);
+    for (const answer *a = all->first; a; a = a->next) n += !a->done;
+    pthread_mutex_unlock(&all->mu);
+    return n;
+}
+
+tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_answers **out, tern_error *err) {
+    tn_answers *all = *out = calloc(1, sizeof *all);
+    TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for the page");
+    pthread_condattr_t c;
+    pthread_condattr_init(&c);
+    pthread_condattr_setclock(&c, CLOCK_MONOTONIC);
+    pthread_cond_init(&all->changed, &c);
+    pthread_condattr_destroy(&c);
+    pthread_mutex_init(&all->mu, NULL);
+    all->q = q;
+    all->talks = talks;
+    return TERN_OK;
+}
+
+void tn_answers_close(tn_answers **pall) {
+    tn_answers *all = *pall;
+    *pall = NULL;
+    if (!all) return;
+    pthread_mutex_lock(&all->mu);
+    for (answer *a = all->first; a; a = a->next) a->stop = true;
+    pthread_mutex_unlock(&all->mu);
+    for (answer *a = all->first, *next; a; a = next) {
+        next = a->next;
+        answer_free(a);
+    }
+    pthread_cond_destroy(&all->changed);
+    pthread_mutex_destroy(&all->mu);
+    free(all);
+}
+
+/* ---- saying ------------------------------------------------------------------------------------------- */
+
+/* The first line of the first words. */
+static void entitle(json_t *talk, const char *content) {
+    const char *title = json_string_value(json_object_get(talk, "title"));
+    if (title && *title) return;
+    content += strspn(content, " \t\r\n");
+    size_t n = strcspn(content, "\r\n");
+    if (n > TITLE_BYTES) {
+        n = TITLE_BYTES;
+        while (n && ((uint8_t)content[n] & 0xc0) == 0x80) n--;
+    }
+    json_t *t = json_incref(talk);
+    tn_json_set(&t, "title", tn_json_string(content, n));
+    json_decref(t);
+}
+
+/* Hands the request to the queue, and its answer to a thread. Takes r. */
+static tern_status start(tn_answers *all, const char *id, int64_t node, tn_request *r, tern_error *err) {
+    answer *a = calloc(1, sizeof *a);
+    if (a) a->watch = tn_watch_open();
+    if (!a || !a->watch) {
+        free(a);
+        tn_request_free(r);
+        return tn_fail(err, TERN_E_MEMORY, "no memory for an answer");
+    }
+    r->watch = a->watch;
+    a->all = all;
+    a->node = node;
+    snprintf(a->talk, sizeof a->talk, "%s", id);
+    tern_status st = tn_queue_put(all->q, r, &a->j, err);
+    if (st == TERN_OK && pthread_create(&a->thread, NULL, write_down, a)) {
+        tn_job_cancel(a->j);
+        bool begun;
+        while (!tn_job_done(a->j, &begun)) tn_job_wait(a->j, LOOK_MS); /* it tells the watch */
+        tn_job_leave(a->j);
+        st = tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
+    }
+    if (st != TERN_OK) {
+        tn_watch_close(&a->watch);
+        free(a);
+        return st;
+    }
+    pthread_mutex_lock(&all->mu);
+    a->next = all->first;
+    all->first = a;
+    pthread_mutex_unlock(&all->mu);
+    return TERN_OK;
+}
+
+/* With the conversation locked. */
+static tern_status say(tn_answers *all, const char *id, const json_t *body, json_t **reply, tern_error *err) {
+    const json_t *content = json_object_get(body, "content"), *settings = json_object_get(body, "settings");
+    int64_t parent = json_integer_value(json_object_get(body, "parent")), asked = parent, node;
+    json_t *talk, *list = json_array();
+    TN_FAIL_IF(content && (!json_is_string(content) || !json_string_length(content)), err, TERN_E_INVALID,
+               "'content' must be a text that is not empty");
+    TN_FAIL_IF(json_string_length(content) > TN_ANSWER_WORDS, err, TERN_E_LIMIT,
+               "a message may have %d bytes, this one has %zu", TN_ANSWER_WORDS, json_string_length(content));
+    TN_TRY(tn_talks_get(all->talks, id, &talk, err));
+    const json_t *before = node_of(talk, parent);
+    const char *role = json_string_value(json_object_get(before, "role"));
+    tn_request r;
+    tern_status st = TERN_OK;
+    if (parent ? !before : !content)
+        st = tn_fail(err, TERN_E_INVALID, "'parent' is no node of the conversation");
+    else if (role && !strcmp(role, content ? "user" : "assistant"))
+        st = tn_fail(err, TERN_E_INVALID, "'parent' must be %s", content ? "an answer" : "a question");
+    if (st == TERN_OK && content) {
+        st = add_node(talk, parent, "user", json_string_value(content), json_string_length(content), NULL,
+                      &asked, err);
+        entitle(talk, json_string_value(content));
+        if (st == TERN_OK) tn_json_append(&list, json_incref(node_of(talk, asked)));
+    }
+    if (st == TERN_OK) st = request_of(talk, asked, settings, &r, err);
+    if (st == TERN_OK) {
+        st = add_node(talk, asked, "assistant", "", 0, "writing", &node, err);
+        if (st == TERN_OK) tn_json_append(&list, json_incref(node_of(talk, node)));
+        if (st == TERN_OK) st = start(all, id, node, &r, err);
+        else tn_request_free(&r);
+        if (st == TERN_OK && (st = tn_talks_put(all->talks, id, talk, err)) != TERN_OK)
+            tn_answers_stop(all, id, node); /* it has no place */
+    }
+    if (st == TERN_OK)
+        *reply = tn_json_pack("{s:O, s:O}", "nodes", list, "title", json_object_get(talk, "title"));
+    json_decref(list);
+    json_decref(talk);
+    return st;
+}
+
+tern_status tn_answers_say(tn_answers *all, const char *id, const json_t *body, json_t **reply,
+                           tern_error *err) {
+    *reply = NULL;
+    drop_old(all);
+    TN_FAIL_IF(n_running(all) >= TN_ANSWERS_RUNNING, err, TERN_E_LIMIT,
+               "the queue is full: %d answers are being written", TN_ANSWERS_RUNNING);
+    tn_talks_lock(all->talks);
+    tern_status st = say(all, id, body, reply, err);
+    tn_talks_unlock(all->talks);
+    return st;
+}
+
+void tn_answers_stop(tn_answers *all, const char *talk, int64_t node) {
+    pthread_mutex_lock(&all->mu);
+    answer *a = find(all, talk, node);
+    if (a) a->stop = true;
+    pthread_mutex_unlock(&all->mu);
+}
+
+void tn_answers_forget(tn_answers *all, const char *talk) {
+    pthread_mutex_lock(&all->mu);
+    for (answer *a = all->first; a; a = a->next) {
+        if (strcmp(a->talk, talk) != 0) continue;
+        a->stop = true;
+        while (!a->done) pthread_cond_wait(&all->changed, &all->mu);
+        a->talk[0] = 0; /* nobody finds it; it leaves with the others */
+    }
+    pthread_mutex_unlock(&all->mu);
+}
+
+void tn_answers_mend(tn_answers *all, const char *id, json_t *talk) {
+    const json_t *nodes = json_object_get(talk, "nodes");
+    for (size_t i = 0; i < json_array_size(nodes); i++) {
+        json_t *n = json_incref(json_array_get(nodes, i));
+        const char *state = json_string_value(json_object_get(n, "state"));
+        pthread_mutex_lock(&all->mu);
+        const answer *a = find(all, id, json_integer_value(json_object_get(n, "id")));
+        bool writes = a && !a->done;
+        pthread_mutex_unlock(&all->mu);
+        if (state && !strcmp(state, "writing") && !writes)
+            tn_json_set(&n, "state", tn_json_string("stopped", 7));
+        json_decref(n);
+    }
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------ */
+
+json_t *tn_answers_how(tn_answers *all, const char *talk, int64_t node) {
+    pthread_mutex_lock(&all->mu);
+    answer *a = find(all, talk, node);
+    if (a) a->n_followers++;
+    pthread_mutex_unlock(&all->mu);
+    if (!a) return NULL;
+    json_t *v = tn_watch_drafts(a->watch);
+    if (v) tn_json_set(&v, "explained", tn_watch_explained(a->watch));
+    if (v) tn_json_set(&v, "progress", tn_watch_progress(a->watch));
+    pthread_mutex_lock(&all->mu);
+    a->n_followers--;
+    pthread_mutex_unlock(&all->mu);
+    return v;
+}
+
+json_t *tn_answers_running(tn_answers *all) {
+    json_t *list = json_array();
+    pthread_mutex_lock(&all->mu);
+    for (answer *a = all->first; a; a = a->next)
+        if (!a->done)
+            tn_json_append(&list, tn_json_pack("{s:s, s:I, s:o}", "talk", a->talk, "node",
+                                               (json_int_t)a->node, "progress", tn_watch_progress(a->watch)));
+    pthread_mutex_unlock(&all->mu);
+    return list;
+}
+
+tern_status tn_answers_follow(tn_answers *all, const char *talk, int64_t node, tn_follower **out,
+                              tern_error *err) {
+    tn_follower *f = *out = calloc(1, sizeof *f);
+    TN_FAIL_IF(!f, err, TERN_E_MEMORY, "no memory for a reader");
+    pthread_mutex_lock(&all->mu);
+    f->a = find(all, talk, node);
+    if (f->a) f->a->n_followers++;
+    pthread_mutex_unlock(&all->mu);
+    if (f->a) return TERN_OK;
+    free(f);
+    *out = NULL;
+    return tn_fail(err, TERN_E_INVALID, "nobody writes this answer");
+}
+
+void tn_follower_close(tn_follower **pf) {
+    tn_follower *f = *pf;
+    *pf = NULL;
+    if (!f) return;
+    pthread_mutex_lock(&f->a->all->mu);
+    f->a->n_followers--;
+    pthread_mutex_unlock(&f->a->all->mu);
+    free(f->out.p);
+    free(f);
+}
+
+/* Takes v. */
+static bool emit(tn_follower *f, json_t *v) {
+    char *text = NULL;
+    (void)tn_json_text(v, JSON_COMPACT, &text, NULL);
+    json_decref(v);
+    bool ok = text && tn_bytes_add(&f->out, "data: ", 6) && tn_bytes_add(&f->out, text, strlen(text)) &&
+              tn_bytes_add(&f->out, "\n\n", 2);
+    free(text);
+    return ok;
+}
+
+static bool emit_text(tn_follower *f, const char *type, const tn_bytes *b, size_t *n_sent) {
+    if (b->n == *n_sent) return true;
+    bool ok = emit(f, tn_json_pack("{s:s, s:s%}", "type", type, "text", b->p + *n_sent, b->n - *n_sent));
+    *n_sent = b->n;
+    return ok;
+}
+
+static bool emit_progress(tn_follower *f) {
+    json_t *v = tn_watch_progress(f->a->watch);
+    if (v) tn_json_set(&v, "type", tn_json_string("progress", 8));
+    f->progress_ns = tn_now_ns();
+    return emit(f, v);
+}
+
+/* What is new, into f->out. With the lock. */
+static bool emit_news(tn_follower *f) {
+    const answer *a = f->a;
+    bool ok = emit_text(f, "thinking", &a->thinking, &f->n_thinking) &&
+              emit_text(f, "content", &a->content, &f->n_content);
+    if (ok && (a->done || tn_now_ns() - f->progress_ns > PROGRESS_NS)) ok = emit_progress(f);
+    if (ok && a->done) {
+        ok = emit(
+            f, tn_json_pack("{s:s, s:o}", "type", "end", "node", a->end ? json_incref(a->end) : json_null()));
+        f->ended = true;
+    }
+    return ok;
+}
+
+size_t tn_follower_read(tn_follower *f, char *buf, size_t cap, int ms, bool *ended) {
+    *ended = false;
+    if (f->n_sent == f->out.n) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)ms * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        f->out.n = f->n_sent = 0;
+        if (f->ended) {
+            *ended = true;
+            return 0;
+        }
+        tn_answers *all = f->a->all;
+        pthread_mutex_lock(&all->mu);
+        if (!f->a->done && f->a->content.n == f->n_content && f->a->thinking.n == f->n_thinking)
+            pthread_cond_timedwait(&all->changed, &all->mu, &until);
+        bool ok = emit_news(f);
+        pthread_mutex_unlock(&all->mu);
+        if (!ok) *ended = f->ended = true;
+        if (!ok) return 0;
+    }
+    size_t n = f->out.n - f->n_sent;
+    if (n > cap) n = cap;
+    if (n) memcpy(buf, f->out.p + f->n_sent, n);
+    f->n_sent += n;
+    return n;
+}

@@ -1,0 +1,403 @@
+#include "server/page.h"
+
+#include "engine/engine.h"
+#include "server/answers.h"
+#include "server/live.h"
+#include "server/reply.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 100, TITLE_MAX = 200 };
+static const int64_t IDLE_LOOKS = 150; /* of LOOK_MS: then a comment keeps the connection */
+
+typedef struct MHD_Connection connection;
+typedef enum MHD_Result result;
+
+struct tn_page {
+    tn_queue *q;
+    tn_talks *talks;     /* NULL: there is no folder for them */
+    tn_answers *answers; /* likewise */
+    tn_live *live;
+    tern_error no_talks; /* why */
+    int64_t started;
+    atomic_uint_fast64_t changes; /* of conversations, told to pages that look */
+};
+
+tern_status tn_page_open(tn_queue *q, tn_page **out, tern_error *err) {
+    tn_page *p = *out = calloc(1, sizeof *p);
+    TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for the page");
+    p->q = q;
+    p->started = (int64_t)time(NULL);
+    tern_engine *e = tn_queue_opts(q)->e;
+    tern_status st = tn_live_open(e, &p->live, err);
+    if (st == TERN_OK && tn_talks_open((tn_ctx *)&e->ctx, &p->talks, &p->no_talks) == TERN_OK)
+        st = tn_answers_open(q, p->talks, &p->answers, err);
+    if (st != TERN_OK) tn_page_close(out);
+    return st;
+}
+
+void tn_page_close(tn_page **pp) {
+    tn_page *p = *pp;
+    *pp = NULL;
+    if (!p) return;
+    tn_answers_close(&p->answers);
+    tn_talks_close(&p->talks);
+    tn_live_close(&p->live);
+    free(p);
+}
+
+/* ---- replies ------------------------------------------------------------------------------------------- */
+
+/* Content is never control: no script and no style but the page's own files, and no text becomes markup through them. */
+static const char *const headers[][2] = {
+    {"Content-Security-Policy",
+     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+     "trusted-types 'none'"},
+    {"X-Content-Type-Options", "nosniff"},
+    {"Referrer-Policy", "no-referrer"},
+    {"Cross-Origin-Opener-Policy", "same-origin"},
+    {"Cross-Origin-Resource-Policy", "same-origin"},
+    {"Permissions-Policy", "camera=(), microphone=(), geolocation=()"},
+    {"Cache-Control", "no-store"}};
+
+/* Takes r. */
+static result respond(connection *c, int status, const char *type, struct MHD_Response *r) {
+    if (!r) return MHD_NO;
+    result ok = MHD_add_response_header(r, "Content-Type", type);
+    for (size_t i = 0; ok == MHD_YES && i < sizeof headers / sizeof *headers; i++)
+        ok = MHD_add_response_header(r, headers[i][0], headers[i][1]);
+    if (ok == MHD_YES) ok = MHD_queue_response(c, (unsigned)status, r);
+    MHD_destroy_response(r);
+    return ok;
+}
+
+static result send_json(connection *c, int status, json_t *v) { /* takes v */
+    char *text = NULL;
+    (void)tn_json_text(v, JSON_COMPACT, &text, NULL);
+    json_decref(v);
+    if (!text) return MHD_NO;
+    struct MHD_Response *r = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    if (!r) free(text);
+    return respond(c, status, "application/json", r);
+}
+
+static result send_error(connection *c, const tern_error *err, int status) {
+    return send_json(c, status, tn_reply_error(err, status, false));
+}
+
+static result refuse(connection *c, int status, const char *why) {
+    tern_error err = {.code = TERN_E_INVALID};
+    snprintf(err.message, sizeof err.message, "%s", why);
+    return send_error(c, &err, status);
+}
+
+/* Takes v, the reply where all went well. */
+static result send_result(connection *c, tern_status st, const tern_error *err, json_t *v) {
+    if (st == TERN_OK) return send_json(c, 200, v);
+    json_decref(v);
+    int status = tn_reply_status(err);
+    if (status == 400 && !strncmp(err->message, "there is no", 11)) status = 404;
+    return send_error(c, err, status);
+}
+
+/* ---- who asks ------------------------------------------------------------------------------------------ */
+
+/* A browser says where a request comes from. Other sites may not send any, although they could not read the replies. */
+static bool is_foreign(connection *c) {
+    const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin"),
+               *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host"),
+               *site = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Sec-Fetch-Site");
+    if (site && strcmp(site, "same-origin") && strcmp(site, "none")) return true;
+    if (!origin) return false;
+    const char *name = strstr(origin, "://");
+    return !host || !name || strcmp(name + 3, host) != 0;
+}
+
+static bool is_gone(connection *c) {
+    const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLIN | POLLRDHUP};
+    if (!i || poll(&p, 1, 0) <= 0) return false;
+    return (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+/* ---- streams ------------------------------------------------------------------------------------------- */
+
+typedef struct stream {
+    connection *c;
+    tn_queue *q;
+    tn_follower *f;    /* one of these */
+    tn_live_reader *r; /* two */
+} stream;
+
+static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
+    (void)pos;
+    stream *s = user;
+    for (int64_t looks = 0;; looks++) {
+        bool ended = false;
+        size_t n =
+            s->f ? tn_follower_read(s->f, buf, max, LOOK_MS, &ended) : tn_live_reader_read(s->r, buf, max);
+        if (n) return (ssize_t)n;
+        if (ended || tn_queue_closing(s->q)) return MHD_CONTENT_READER_END_OF_STREAM;
+        if (is_gone(s->c)) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (looks > IDLE_LOOKS && max >= 8) {
+            memcpy(buf, ": wait\n\n", 8);
+            return 8;
+        }
+        if (s->r) poll(NULL, 0, LOOK_MS);
+    }
+}
+
+static void free_stream(void *user) {
+    stream *s = user;
+    tn_follower_close(&s->f);
+    tn_live_reader_close(&s->r);
+    free(s);
+}
+
+/* Takes f or r. */
+static result send_stream(tn_page *p, connection *c, tn_follower *f, tn_live_reader *r) {
+    stream *s = malloc(sizeof *s);
+    if (!s) {
+        tn_follower_close(&f);
+        tn_live_reader_close(&r);
+        return MHD_NO;
+    }
+    *s = (stream){.c = c, .q = p->q, .f = f, .r = r};
+    struct MHD_Response *m =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, s, free_stream);
+    if (!m) free_stream(s);
+    return respond(c, 200, "text/event-stream", m);
+}
+
+/* ---- files --------------------------------------------------------------------------------------------- */
+
+static const tn_page_file *file_of(const char *url) {
+    const char *name = !strcmp(url, "/")              ? "index.html"
+                       : !strcmp(url, "/page.css")    ? "page.css"
+                       : !strncmp(url, "/page/", 6)   ? url + 6
+                       : !strcmp(url, "/favicon.ico") ? "icon.svg"
+                                                      : "";
+    for (size_t i = 0; i < tn_n_page_files; i++)
+        if (!strcmp(tn_page_files[i].name, name)) return &tn_page_files[i];
+    return NULL;
+}
+
+static const char *type_of(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot && !strcmp(dot, ".js")    ? "text/javascript; charset=utf-8"
+           : dot && !strcmp(dot, ".css") ? "text/css; charset=utf-8"
+           : dot && !strcmp(dot, ".svg") ? "image/svg+xml"
+                                         : "text/html; charset=utf-8";
+}
+
+bool tn_page_owns(const char *url) { return file_of(url) || !strncmp(url, "/page/", 6); }
+bool tn_page_is_public(const char *url) { return file_of(url) != NULL; }
+
+static result send_file(connection *c, const tn_page_file *f) {
+    return respond(c, 200, type_of(f->name),
+                   MHD_create_response_from_buffer(f->n, (void *)(uintptr_t)f->data, MHD_RESPMEM_PERSISTENT));
+}
+
+/* ---- the server's state -------------------------------------------------------------------------------- */
+
+static int64_t resident_bytes(void) {
+    long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f && fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = 0;
+    if (f) fclose(f);
+    return (int64_t)resident * sysconf(_SC_PAGESIZE);
+}
+
+static json_t *state(tn_page *p) {
+    const tn_queue_options *o = tn_queue_opts(p->q);
+    const tern_engine *e = o->e;
+    tern_model_info info;
+    tern_engine_info(e, &info);
+    tn_queue_counts n = tn_queue_count(p->q);
+    json_t *model = tn_json_pack("{s:s, s:s, s:s, s:I, s:i, s:I, s:i, s:i, s:b, s:b}", "name", o->model,
+                                 "arch", info.arch, "scheme", info.scheme, "n_params",
+                                 (json_int_t)info.n_params, "n_layers", (int)info.n_layers, "weight_bytes",
+                                 (json_int_t)info.weight_bytes, "ctx_train", (int)info.ctx_train, "n_ctx",
+                                 (int)o->n_ctx, "package", e->npu != NULL, "chat", tern_has_chat_template(e));
+    json_t *counts = tn_json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i}", "done", (json_int_t)n.n_done, "failed",
+        (json_int_t)n.n_failed, "cancelled", (json_int_t)n.n_cancelled, "prompt_tokens",
+        (json_int_t)n.prompt_tokens, "cached_tokens", (json_int_t)n.cached_tokens, "output_tokens",
+        (json_int_t)n.output_tokens, "prefill_s", n.prefill_s, "decode_s", n.decode_s, "waiting", n.waiting);
+    json_t *v =
+        tn_json_pack("{s:o, s:o, s:I, s:I, s:I, s:s}", "model", model, "counts", counts, "resident_bytes",
+                     (json_int_t)resident_bytes(), "started", (json_int_t)p->started, "changes",
+                     (json_int_t)atomic_load(&p->changes), "version", TERN_VERSION_STRING);
+    if (v && p->answers) tn_json_set(&v, "running", tn_answers_running(p->answers));
+    if (v && p->talks)
+        tn_json_set(&v, "folder",
+                    tn_json_string(tn_talks_folder(p->talks), strlen(tn_talks_folder(p->talks))));
+    if (v && !p->talks)
+        tn_json_set(&v, "no_talks", tn_json_string(p->no_talks.message, strlen(p->no_talks.message)));
+    return v;
+}
+
+/* ---- conversations ------------------------------------------------------------------------------------- */
+
+static void changed(tn_page *p) { atomic_fetch_add(&p->changes, 1); }
+
+static result list(tn_page *p, connection *c) {
+    const char *q = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "q");
+    tern_error err = {0};
+    json_t *v = NULL;
+    if (q && strlen(q) > TN_TALK_QUERY) return refuse(c, 400, "the search has too many words");
+    tn_talks_lock(p->talks);
+    tern_status st = tn_talks_list(p->talks, q, &v, &err);
+    tn_talks_unlock(p->talks);
+    return send_result(c, st, &err, v ? tn_json_pack("{s:o}", "talks", v) : NULL);
+}
+
+static result create(tn_page *p, connection *c) {
+    char id[TN_TALK_ID];
+    tern_error err = {0};
+    json_int_t now = (json_int_t)time(NULL);
+    tern_status st = tn_talk_new_id(id, &err);
+    json_t *v = st == TERN_OK ? tn_json_pack("{s:i, s:s, s:s, s:I, s:I, s:i, s:o, s:o}", "version", 1, "id",
+                                             id, "title", "", "created", now, "updated", now, "leaf", 0,
+                                             "settings", json_object(), "nodes", json_array())
+                              : NULL;
+    tn_talks_lock(p->talks);
+    if (st == TERN_OK) st = tn_talks_put(p->talks, id, v, &err);
+    tn_talks_unlock(p->talks);
+    if (st == TERN_OK) changed(p);
+    return send_result(c, st, &err, v);
+}
+
+static result show(tn_page *p, connection *c, const char *id) {
+    tern_error err = {0};
+    json_t *v = NULL;
+    tn_talks_lock(p->talks);
+    tern_status st = tn_talks_get(p->talks, id, &v, &err);
+    tn_talks_unlock(p->talks);
+    if (st == TERN_OK) tn_answers_mend(p->answers, id, v);
+    return send_result(c, st, &err, v);
+}
+
+/* What a page may change of a conversation, beside saying something. */
+static tern_status apply(json_t *talk, const json_t *body, tern_error *err) {
+    const json_t *title = json_object_get(body, "title"), *leaf = json_object_get(body, "leaf"),
+                 *settings = json_object_get(body, "settings");
+    TN_FAIL_IF(title && (!json_is_string(title) || json_string_length(title) > TITLE_MAX), err,
+               TERN_E_INVALID, "'title' must be a text of at most %d bytes", TITLE_MAX);
+    TN_FAIL_IF(leaf && !json_is_integer(leaf), err, TERN_E_INVALID, "'leaf' must be the number of a node");
+    TN_FAIL_IF(settings && !json_is_object(settings), err, TERN_E_INVALID, "'settings' must be an object");
+    json_t *t = json_incref(talk);
+    if (title) tn_json_set(&t, "title", json_incref((json_t *)(uintptr_t)title));
+    if (t && leaf) tn_json_set(&t, "leaf", json_incref((json_t *)(uintptr_t)leaf));
+    if (t && settings) tn_json_set(&t, "settings", json_incref((json_t *)(uintptr_t)settings));
+    TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for the conversation");
+    json_decref(t);
+    return TERN_OK;
+}
+
+static result change(tn_page *p, connection *c, const char *id, const json_t *body) {
+    tern_error err = {0};
+    json_t *v = NULL;
+    tn_talks_lock(p->talks);
+    tern_status st = tn_talks_get(p->talks, id, &v, &err);
+    if (st == TERN_OK) st = apply(v, body, &err);
+    if (st == TERN_OK) st = tn_talks_put(p->talks, id, v, &err);
+    tn_talks_unlock(p->talks);
+    json_decref(v);
+    if (st == TERN_OK) changed(p);
+    return send_result(c, st, &err, json_object());
+}
+
+static result erase(tn_page *p, connection *c, const char *id) {
+    tern_error err = {0};
+    tn_answers_forget(p->answers, id);
+    tn_talks_lock(p->talks);
+    tern_status st = tn_talks_erase(p->talks, id, &err);
+    tn_talks_unlock(p->talks);
+    changed(p);
+    return send_result(c, st, &err, json_object());
+}
+
+static result say(tn_page *p, connection *c, const char *id, const json_t *body) {
+    tern_error err = {0};
+    json_t *reply = NULL;
+    tern_status st = tn_answers_say(p->answers, id, body, &reply, &err);
+    if (st == TERN_OK) changed(p);
+    return send_result(c, st, &err, reply);
+}
+
+/* /answers/N[/how|/stop] */
+static result answer(tn_page *p, connection *c, const char *id, const char *rest, bool post) {
+    tern_error err = {0};
+    char *end;
+    int64_t node = strtoll(rest, &end, 10);
+    tn_follower *f;
+    if (end == rest || node < 1) return refuse(c, 404, "there is no such answer");
+    if (!strcmp(end, "/stop") && post) {
+        tn_answers_stop(p->answers, id, node);
+        return send_json(c, 200, json_object());
+    }
+    if (post) return refuse(c, 405, "this address wants GET");
+    if (!strcmp(end, "/how")) {
+        json_t *v = tn_answers_how(p->answers, id, node);
+        return v ? send_json(c, 200, v) : refuse(c, 404, "there is no record of this answer any more");
+    }
+    if (*end) return refuse(c, 404, "there is no such address");
+    tern_status st = tn_answers_follow(p->answers, id, node, &f, &err);
+    return st == TERN_OK ? send_stream(p, c, f, NULL) : send_error(c, &err, 404);
+}
+
+/* ---- routes -------------------------------------------------------------------------------------------- */
+
+/* One conversation: url is behind /page/talks/. */
+static result talk(tn_page *p, connection *c, const char *url, const char *method, const json_t *body) {
+    char id[TN_TALK_ID];
+    const char *rest = strlen(url) < TN_TALK_ID - 1 ? "" : url + TN_TALK_ID - 1;
+    bool post = !strcmp(method, "POST");
+    snprintf(id, sizeof id, "%.16s", url);
+    if (!tn_talk_id_ok(id)) return refuse(c, 404, "there is no such conversation");
+    if (!strncmp(rest, "/answers/", 9)) return answer(p, c, id, rest + 9, post);
+    if (!strcmp(rest, "/say") && post) return say(p, c, id, body);
+    if (*rest) return refuse(c, 404, "there is no such address");
+    if (!strcmp(method, "DELETE")) return erase(p, c, id);
+    return post ? change(p, c, id, body) : show(p, c, id);
+}
+
+static result route(tn_page *p, connection *c, const char *url, const char *method, const json_t *body) {
+    tern_error err = {0};
+    tn_live_reader *r;
+    bool get = !strcmp(method, "GET");
+    if (!get && strcmp(method, "POST") && strcmp(method, "DELETE"))
+        return refuse(c, 405, "this address wants GET, POST or DELETE");
+    if (!strcmp(url, "/page/state")) return send_json(c, 200, state(p));
+    if (!strcmp(url, "/page/timeline")) {
+        tern_status st = tn_live_reader_open(p->live, &r, &err);
+        return st == TERN_OK ? send_stream(p, c, NULL, r) : send_error(c, &err, tn_reply_status(&err));
+    }
+    if (strncmp(url, "/page/talks", 11) != 0) return refuse(c, 404, "there is no such address");
+    if (!p->talks) return refuse(c, 503, p->no_talks.message);
+    if (!url[11]) return get ? list(p, c) : create(p, c);
+    return url[11] == '/' ? talk(p, c, url + 12, method, body) : refuse(c, 404, "there is no such address");
+}
+
+enum MHD_Result tn_page_answer(tn_page *p, struct MHD_Connection *c, const char *url, const char *method,
+                               const char *body, size_t n_body) {
+    const tn_page_file *f = file_of(url);
+    bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
+    if (f) return reads ? send_file(c, f) : refuse(c, 405, "this address wants GET");
+    if (is_foreign(c)) return refuse(c, 403, "another site's page may not ask this server");
+    json_t *v = n_body ? json_loadb(body, n_body, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    if (!json_is_object(v)) {
+        json_decref(v);
+        return refuse(c, 400, "the body is not a JSON object");
+    }
+    result ok = route(p, c, url, method, v);
+    json_decref(v);
+    return ok;
+}

@@ -1,0 +1,273 @@
+// The page: conversations at the left, the one that is open in the middle, the engine at the right.
+import { Failed, call, events, onKeyNeeded } from "./api.js";
+import { el } from "./markdown.js";
+import { Talk } from "./talk.js";
+import { Engine } from "./engine.js";
+import { Documents } from "./documents.js";
+import { askFor, confirm, tell, settingsDialog, figures } from "./dialogs.js";
+
+const $ = (id) => document.getElementById(id);
+const page = { talks: [], open: null, state: null, changes: -1, say: announce, banner, failed };
+
+function announce(text) { $("status").textContent = text; }
+
+let bannerFor = "";
+function banner(text, why = "") {
+  if (!text && why !== bannerFor) return;
+  bannerFor = why;
+  $("banner").hidden = !text;
+  $("banner").textContent = text || "";
+}
+
+function failed(e) {
+  if (e.name === "AbortError") return;
+  banner(e instanceof Failed ? e.message : "Something went wrong: " + e.message, e.status === 0 ? "gone" : "request");
+}
+
+// ---- the list
+
+function when(t) {
+  const days = Math.floor((new Date().setHours(0, 0, 0, 0) - new Date(t * 1000).setHours(0, 0, 0, 0)) / 864e5);
+  return days <= 0 ? "Today" : days === 1 ? "Yesterday" : days < 7 ? "This week" : days < 31 ? "This month" : "Before";
+}
+
+function showList() {
+  const writing = new Set(((page.state && page.state.running) || []).map((r) => r.talk)), list = $("talks");
+  const focus = document.activeElement && document.activeElement.closest && document.activeElement.closest("#talks a");
+  const held = focus ? focus.dataset.id : null;
+  let group = "";
+  list.replaceChildren(...page.talks.flatMap((t) => {
+    const name = when(t.updated), head = name === group ? [] : [el("li", { class: "group" }, name)];
+    group = name;
+    const a = el("a", { href: "#" + t.id, "data-id": t.id, "aria-current": page.open && page.open.id === t.id ? "page" : null, class: writing.has(t.id) ? "writing" : "" },
+      t.title || "New conversation", t.found ? el("small", {}, t.found) : null);
+    return [...head, el("li", {}, a)];
+  }));
+  if (!page.talks.length && $("search").value) list.append(el("li", { class: "group" }, "Nothing found"));
+  if (held) { const a = list.querySelector(`a[data-id="${held}"]`); if (a) a.focus(); }
+}
+
+async function loadList() {
+  const q = $("search").value.trim();
+  page.talks = (await call("GET", "/page/talks" + (q ? "?q=" + encodeURIComponent(q) : ""))).talks;
+  showList();
+}
+
+// ---- what the server is doing
+
+const mib = (n) => (n >= 1 << 30 ? (n / (1 << 30)).toFixed(2) + " GiB" : (n / (1 << 20)).toFixed(0) + " MiB");
+const count = (n) => (n >= 1e9 ? (n / 1e9).toFixed(1) + " B" : n >= 1e6 ? (n / 1e6).toFixed(1) + " M" : String(n));
+
+function showModel() {
+  const m = page.state.model;
+  $("model").replaceChildren(el("strong", {}, m.name), el("br"), `${count(m.n_params)} parameters, ${m.arch}, ${m.scheme}`, el("br"),
+    `${mib(page.state.resident_bytes)} in memory, context ${m.n_ctx.toLocaleString("en")}`,
+    ...(page.state.counts.waiting ? [el("br"), `${page.state.counts.waiting} waiting`] : []));
+}
+
+async function look() {
+  const was = page.state, before = page.changes;
+  page.state = await call("GET", "/page/state");
+  page.changes = page.state.changes;
+  banner("", "gone");
+  showModel();
+  if (page.state.no_talks) { $("no-talks").hidden = false; $("no-talks").textContent = "Conversations cannot be kept: " + page.state.no_talks; return; }
+  const running = JSON.stringify((page.state.running || []).map((r) => r.talk + r.node));
+  if (before !== page.changes || !was || running !== page.running) {
+    page.running = running;
+    await loadList();
+    if (page.open && was) await page.open.refresh();
+    updateHead();
+  }
+  const mine = (page.state.running || []).find((r) => page.open && r.talk === page.open.id);
+  page.engine.progress(mine ? mine.progress : null);
+}
+
+let lookTimer = 0;
+async function looking() {
+  clearTimeout(lookTimer);
+  try { await look(); } catch (e) {
+    if (e.status === 0) banner("The server does not answer. What you typed stays here; the page goes on when the server is back.", "gone");
+    else failed(e);
+  }
+  lookTimer = setTimeout(looking, document.hidden ? 15000 : (page.state && page.state.running && page.state.running.length ? 1000 : 2500));
+}
+document.addEventListener("visibilitychange", () => { if (!document.hidden) looking(); });
+
+// ---- which conversation is open
+
+function updateHead() {
+  const t = page.open, title = (t && t.title) || "New conversation";
+  $("title").textContent = title;
+  document.title = t && t.title ? t.title + " · tern" : "tern";
+  for (const id of ["rename", "export-md", "export-json", "erase"]) $(id).disabled = !t || !t.id;
+  const used = t ? t.contextUsed() : 0, n = page.state ? page.state.model.n_ctx : 0;
+  $("meter").hidden = !used;
+  if (used) {
+    const share = Math.min(1, used / n);
+    $("meter").querySelector("i").style.width = (100 * share).toFixed(1) + "%";
+    $("meter").querySelector(".label").textContent = `${used.toLocaleString("en")} of ${n.toLocaleString("en")} tokens`;
+    $("meter").setAttribute("aria-label", `Context: ${used} of ${n} tokens used`);
+    $("meter").classList.toggle("full", share > 0.9);
+  }
+  const writing = t && t.writing();
+  $("send").hidden = Boolean(writing);
+  $("stop").hidden = !writing;
+}
+page.updateHead = updateHead;
+
+async function open(id) {
+  if (page.open) page.open.close();
+  closeSide();
+  page.open = new Talk(id, $("log"), page);
+  $("box").value = sessionStorage.getItem("tern-words-" + (id || "new")) || "";
+  grow();
+  try { await page.open.load(); } catch (e) {
+    if (e.status === 404) { history.replaceState(null, "", location.pathname); return open(null); }
+    failed(e);
+  }
+  updateHead();
+  showList();
+  return undefined;
+}
+
+addEventListener("hashchange", () => {
+  const id = location.hash.slice(1);
+  if (!page.open || (page.open.id || "") !== id) open(id || null);
+});
+
+function startNew() {
+  if (location.hash) location.hash = "";
+  else open(null);
+  history.replaceState(null, "", location.pathname);
+  $("box").focus();
+}
+
+// ---- saying something
+
+const box = $("box");
+function grow() { box.style.height = "auto"; box.style.height = Math.min(box.scrollHeight, innerHeight * 0.4) + "px"; }
+const wordsKey = () => "tern-words-" + ((page.open && page.open.id) || "new");
+box.addEventListener("input", () => { grow(); sessionStorage.setItem(wordsKey(), box.value); });
+
+async function send() {
+  const words = box.value.trim();
+  if (!words || (page.open && page.open.writing())) return;
+  const key = wordsKey();
+  box.value = "";
+  grow();
+  try {
+    banner("", "request");
+    await page.open.say(words);
+    sessionStorage.removeItem(key);
+    looking();
+  } catch (e) {
+    if (!box.value) { box.value = words; grow(); }
+    failed(e);
+  }
+  updateHead();
+}
+
+$("ask").addEventListener("submit", (e) => { e.preventDefault(); send(); });
+box.addEventListener("keydown", (e) => {
+  if (e.key === "Enter" && !e.shiftKey && !e.isComposing) { e.preventDefault(); send(); }
+  if (e.key === "ArrowUp" && !box.value && page.open) { e.preventDefault(); page.open.editLast(); }
+});
+$("stop").addEventListener("click", () => page.open && page.open.stop());
+
+// ---- the rest of the controls
+
+function closeSide() { $("side").classList.remove("open"); }
+$("menu").addEventListener("click", () => { $("side").classList.add("open"); $("search").focus(); });
+$("side-close").addEventListener("click", () => { closeSide(); $("menu").focus(); });
+$("new").addEventListener("click", startNew);
+let searchTimer = 0;
+$("search").addEventListener("input", () => { clearTimeout(searchTimer); searchTimer = setTimeout(() => loadList().catch(failed), 150); });
+$("search").addEventListener("keydown", (e) => {
+  if (e.key === "ArrowDown") { const a = $("talks").querySelector("a"); if (a) { e.preventDefault(); a.focus(); } }
+});
+$("talks").addEventListener("keydown", (e) => {
+  const all = [...$("talks").querySelectorAll("a")], i = all.indexOf(document.activeElement);
+  if (i < 0) return;
+  if (e.key === "ArrowDown" && all[i + 1]) { e.preventDefault(); all[i + 1].focus(); }
+  if (e.key === "ArrowUp") { e.preventDefault(); (all[i - 1] || $("search")).focus(); }
+  if (e.key === "Delete") { e.preventDefault(); erase(all[i].dataset.id); }
+});
+
+async function erase(id) {
+  const t = page.talks.find((x) => x.id === id);
+  if (!await confirm("Delete this conversation?", `“${(t && t.title) || "New conversation"}” and all its branches are erased from the server's disk. This cannot be undone.`, "Delete")) return;
+  try {
+    await call("DELETE", "/page/talks/" + id);
+    announce("The conversation is deleted.");
+    if (page.open && page.open.id === id) startNew();
+    await loadList();
+  } catch (e) { failed(e); }
+}
+
+function menuItem(id, f) { $(id).addEventListener("click", () => { $("more").open = false; Promise.resolve(f()).catch(failed); }); }
+menuItem("rename", async () => {
+  const title = await askFor("Rename the conversation", "Title", page.open.title);
+  if (title === null) return;
+  await page.open.change({ title: title.slice(0, 60) });
+  updateHead();
+  await loadList();
+});
+menuItem("erase", () => erase(page.open.id));
+menuItem("export-md", () => save(page.open.asMarkdown(), "text/markdown", "md"));
+menuItem("export-json", async () => save(JSON.stringify(await call("GET", "/page/talks/" + page.open.id), null, 1), "application/json", "json"));
+menuItem("options", async () => { await settingsDialog(page.open); });
+menuItem("show-metrics", () => figures());
+menuItem("help", () => tell("Keyboard", [["Enter", "send"], ["Shift Enter", "a new line"], ["Esc", "stop the answer, close what is open"], ["↑ in an empty box", "edit the last question"],
+  ["Alt N", "new conversation"], ["Alt K", "search"], ["Alt M", "to the message box"], ["Alt E", "the engine's panel"], ["Alt R", "another answer to the last question"],
+  ["Delete in the list", "delete a conversation"], [", and . in the timeline", "the task before, the next one"], ["+ − 0 ← → in the timeline", "zoom, whole request, earlier and later"]]));
+
+function save(text, type, ending) {
+  const name = (page.open.title || "conversation").replace(/[^\p{L}\p{N} _-]+/gu, "").trim().slice(0, 60) || "conversation";
+  const a = el("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name + "." + ending });
+  a.click();
+  setTimeout(() => URL.revokeObjectURL(a.href), 10000);
+}
+
+function toggleEngine() {
+  const shown = $("engine").hidden;
+  $("engine").hidden = !shown;
+  $("engine-open").setAttribute("aria-expanded", String(shown));
+  localStorage.setItem("tern-engine", shown ? "open" : "");
+  if (shown) { page.engine.start(); if (page.open) page.open.tellEngine(); } else page.engine.stop();
+}
+$("engine-open").addEventListener("click", toggleEngine);
+$("engine-close").addEventListener("click", () => { toggleEngine(); $("engine-open").focus(); });
+
+$("theme").addEventListener("click", () => {
+  const dark = (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("tern-theme", dark ? "light" : "dark");
+  page.engine.redraw();
+});
+if (localStorage.getItem("tern-theme")) document.documentElement.dataset.theme = localStorage.getItem("tern-theme");
+
+document.addEventListener("keydown", (e) => {
+  if (e.altKey && !e.ctrlKey && !e.metaKey) {
+    const does = { n: startNew, k: () => { $("side").classList.add("open"); $("search").focus(); }, m: () => box.focus(), e: toggleEngine, r: () => page.open && page.open.againLast() }[e.key.toLowerCase()];
+    if (does) { e.preventDefault(); does(); }
+  }
+  if (e.key !== "Escape" || document.querySelector("dialog[open]")) return;
+  if ($("more").open) { $("more").open = false; $("more").querySelector("summary").focus(); }
+  else if ($("side").classList.contains("open")) { closeSide(); $("menu").focus(); }
+  else if (page.open && page.open.writing()) page.open.stop();
+});
+document.addEventListener("click", (e) => { if ($("more").open && !$("more").contains(e.target)) $("more").open = false; });
+$("skip").addEventListener("click", (e) => { e.preventDefault(); box.focus(); });
+
+onKeyNeeded(async (wrong) => (await askFor("This server wants a key", wrong ? "That key was wrong. Key" : "Key (from the file given with --api-key-file)", "", "password")) || "");
+
+page.engine = new Engine(page, events);
+page.documents = new Documents(page);
+(async () => {
+  if (localStorage.getItem("tern-engine") && innerWidth > 980) toggleEngine();
+  await looking();
+  await open(location.hash.slice(1) || null);
+  page.documents.load();
+  if (innerWidth > 980) box.focus();
+})();

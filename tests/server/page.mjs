@@ -1,0 +1,324 @@
+// The page as a person uses it, in headless Chromium. Nothing here asserts on elapsed time: whatever is waited for comes, or the test ends.
+import assert from "node:assert/strict";
+import { spawn, execFileSync } from "node:child_process";
+import { mkdirSync, readFileSync, readdirSync, statSync, writeFileSync } from "node:fs";
+import { chromium } from "playwright-core";
+
+const [tern, work, browserPath, shots] = process.argv.slice(2), data = work + "/data", folder = data + "/tern/conversations";
+const env = { ...process.env, XDG_DATA_HOME: data, XDG_CACHE_HOME: work + "/cache", TERN_PACK: "never", MALLOC_PERTURB_: "165" }; // memory that nobody has set is no zeros
+mkdirSync(shots, { recursive: true });
+const PATIENCE = 250000; // ms: a machine that does much else is no failure
+const LONG = { temperature: 2, seed: 1, max_tokens: 900 }; // an answer of the model that goes on for long
+const HOSTILE = `<img src=x onerror="window.pwned=1"><script>window.pwned=2</script>
+[click](javascript:window.pwned=3) [data](data:text/html,<script>window.pwned=4</script>) ![p](https://example.invalid/x.png)
+# <svg onload=window.pwned=5>
+| <b onmouseover=window.pwned=6>a</b> | b |
+|---|---|
+| <iframe src="javascript:window.pwned=7"> | "><style>*{display:none}</style> |
+
+\`\`\`html"><script>window.pwned=8</script>
+</code></pre><script>window.pwned=9</script>
+\`\`\`
+[[[[((((****____~~~~\`\`\`\`<a href="vbscript:x">`;
+
+class Server {
+  async start(...options) {
+    this.p = spawn(tern, ["serve", "-m", work + "/tern-tiny.tern", "--port", "0", "-t", "2", ...options], { env, stdio: ["ignore", "ignore", "pipe"] });
+    this.log = "";
+    this.port = await new Promise((done, fail) => {
+      this.p.stderr.on("data", (d) => { this.log += d; const m = /http:\/\/127\.0\.0\.1:(\d+)/.exec(this.log); if (m) done(Number(m[1])); });
+      this.p.on("exit", () => fail(new Error("the server ended: " + this.log)));
+    });
+    this.url = `http://127.0.0.1:${this.port}`;
+    return this;
+  }
+  async end(signal) {
+    const gone = new Promise((done) => this.p.on("exit", (code) => done(code)));
+    this.p.kill(signal);
+    return gone;
+  }
+  async call(method, path, body, headers = {}) {
+    const r = await fetch(this.url + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    return { status: r.status, headers: r.headers, json: r.headers.get("content-type").includes("json") ? await r.json() : null };
+  }
+  async talk(id) { return (await this.call("GET", "/page/talks/" + id)).json; }
+}
+
+const server = await new Server().start();
+const browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox"] });
+const problems = [];
+async function tab(options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 820 }, acceptDownloads: true, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE);
+  page.on("pageerror", (e) => problems.push("error: " + e.message));
+  page.on("console", (m) => { if (/Content.Security|Trusted/i.test(m.text())) problems.push("policy: " + m.text()); });
+  page.on("request", (r) => { if (!r.url().startsWith(server.url) && !/^(data|blob):/.test(r.url())) problems.push("asked elsewhere: " + r.url()); });
+  return page;
+}
+const idOf = (page) => page.evaluate(() => location.hash.slice(1));
+const show = async (page, id) => { await page.goto(server.url + "/#" + id); await page.reload(); };
+const complete = (page) => page.waitForFunction(() => document.querySelector("article.assistant") && !document.querySelector("#send").hidden && !document.querySelector(".caret"), null, { timeout: PATIENCE });
+const shot = (page, name) => page.screenshot({ path: `${shots}/${name}.png` });
+const until = async (what, f) => { for (let i = 0; i < 2500; i++) { const v = await f(); if (v) return v; await new Promise((d) => setTimeout(d, 100)); } throw new Error("never: " + what); };
+let n = 0;
+async function check(what, f) { await f(); n++; console.log("ok:", what); }
+
+await check("nothing but the page's own files may run, and other sites may not ask", async () => {
+  const r = await server.call("GET", "/"), policy = r.headers.get("content-security-policy");
+  assert.equal(r.status, 200);
+  assert.match(policy, /default-src 'none'; script-src 'self'; style-src 'self'/);
+  assert.ok(!/unsafe|https?:|\*/.test(policy), policy);
+  assert.match(policy, /require-trusted-types-for 'script'/);
+  assert.match(policy, /frame-ancestors 'none'/);
+  assert.equal(r.headers.get("x-content-type-options"), "nosniff");
+  const html = await (await fetch(server.url + "/")).text();
+  assert.ok(!/ on\w+=| style=|<style|https?:\/\//.test(html), "the page has inline code, or names another site");
+  assert.equal((await server.call("POST", "/page/talks", {}, { Origin: "http://evil.example" })).status, 403);
+  assert.equal((await server.call("POST", "/page/talks", {}, { "Sec-Fetch-Site": "cross-site" })).status, 403);
+  assert.equal((await server.call("POST", "/page/talks", {}, { Origin: server.url })).status, 200);
+  for (const bad of ["../../etc/passwd", "..%2f..%2fx", "0123", "0123456789abcdeg", "0123456789abcdef"]) assert.equal((await server.call("GET", "/page/talks/" + bad)).status, 404, bad);
+  assert.equal((await server.call("POST", "/page/talks/0123456789abcdef/say", { parent: 0, content: "x" })).status, 404);
+  assert.equal((await server.call("POST", "/page/talks", [1])).status, 400);
+  assert.equal((await server.call("PUT", "/page/talks")).status, 405);
+});
+
+const page = await tab();
+let first;
+await check("a conversation by keyboard alone", async () => {
+  await page.goto(server.url);
+  await page.waitForSelector("#model strong");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "box");
+  await page.keyboard.type("What colour is");
+  await page.keyboard.press("Shift+Enter");
+  await page.keyboard.type("the sea?");
+  await page.keyboard.press("Enter");
+  await complete(page);
+  first = await idOf(page);
+  const t = await server.talk(first);
+  assert.equal(t.nodes[0].content, "What colour is\nthe sea?");
+  assert.equal(t.nodes[1].state, "done");
+  assert.ok(t.nodes[1].content.length > 0);
+  assert.ok(t.nodes[1].stats.tokens > 0 && t.nodes[1].stats.prompt_tokens > 0);
+  const words = (s) => s.replace(/\s+/g, " ").trim();
+  assert.equal(words(await page.textContent("article.assistant .body")), words(t.nodes[1].content));
+  assert.match(await page.textContent("article.assistant .stats"), /tokens\/s/);
+  assert.match(await page.textContent("#meter"), /of 2,048 tokens/);
+  assert.match(await page.textContent("#status"), /The answer is complete/);
+});
+
+await check("editing and another answer are branches, by keyboard", async () => {
+  await page.keyboard.press("ArrowUp"); // in the empty box: the last question
+  await page.waitForSelector(".edit textarea");
+  await page.keyboard.press("Control+A");
+  await page.keyboard.type("What colour is the sky?");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.querySelector("article.user .body")?.textContent === "What colour is the sky?");
+  await complete(page);
+  assert.match(await page.textContent("article.user .branches"), /2 \/ 2/);
+  await page.focus("article.user .branches button:not(:disabled)");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.querySelector("article.user .body").textContent.includes("the sea"));
+  assert.match(await page.textContent("article.user .branches"), /1 \/ 2/);
+  await page.keyboard.press("Alt+r");
+  await page.waitForFunction(() => /2 \/ 2/.test(document.querySelector("article.assistant .branches")?.textContent || ""));
+  await complete(page);
+  const t = await server.talk(first);
+  assert.deepEqual(t.nodes.map((x) => [x.parent, x.role]), [[0, "user"], [1, "assistant"], [0, "user"], [3, "assistant"], [1, "assistant"]]);
+  await page.reload();
+  await page.waitForSelector("article.assistant");
+  assert.match(await page.textContent("article.assistant .branches"), /2 \/ 2/, "the branch that was shown is shown again");
+});
+
+await check("text of people, models and documents never becomes markup", async () => {
+  const id = "00000000000000ff", now = Math.floor(Date.now() / 1000);
+  const node = (i, role, more = {}) => ({ id: i, parent: i - 1, role, content: HOSTILE, created: now, ...more });
+  writeFileSync(`${folder}/${id}.json`, JSON.stringify({ version: 1, id, title: HOSTILE.slice(0, 60), created: now, updated: now, leaf: 2, settings: {},
+    nodes: [node(1, "user"), node(2, "assistant", { state: "failed", thinking: HOSTILE, error: HOSTILE, stats: { tokens: 3 }, sources: [{ title: HOSTILE, text: HOSTILE, number: 1 }] })] }), { mode: 0o600 });
+  await show(page, id);
+  await page.waitForSelector("article.assistant > .body .block");
+  await page.evaluate(() => document.querySelectorAll("details").forEach((d) => { d.open = true; }));
+  const found = await page.evaluate(() => {
+    const all = [...document.querySelectorAll("#app *")], of = (name) => all.filter((e) => e.matches(name)).length;
+    return { pwned: window.pwned, scripts: of("script, iframe, style, object, embed, svg"), images: of("#log img"), handlers: all.filter((e) => [...e.attributes].some((a) => /^on/i.test(a.name))).length,
+      links: [...document.querySelectorAll("#log a")].map((a) => a.protocol + a.rel), title: document.title, told: document.querySelector("article.user .body").textContent };
+  });
+  assert.equal(found.pwned, undefined);
+  assert.equal(found.scripts + found.images + found.handlers, 0, JSON.stringify(found));
+  for (const l of found.links) assert.match(l, /^https?:noopener noreferrer/);
+  assert.ok(found.told.includes("<script>window.pwned=2</script>"), "it is shown as text");
+  await shot(page, "hostile");
+});
+
+await check("loaded again in the middle of an answer, it goes on; another tab sees it too", async () => {
+  const id = (await server.call("POST", "/page/talks", {})).json.id;
+  await show(page, id);
+  const other = await (await page.context().newPage());
+  await other.goto(server.url + "/#" + id);
+  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
+  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 60, null, { timeout: PATIENCE });
+  const running = (await server.call("GET", "/page/state")).json.running.length;
+  await page.reload();
+  await page.waitForSelector("article.assistant");
+  await complete(page);
+  await complete(other);
+  const t = await server.talk(id), end = t.nodes[1];
+  assert.equal(end.state, "done");
+  assert.ok(end.stats.tokens > 200, "the answer was meant to be long: " + end.stats.tokens);
+  const tail = end.content.replace(/[^\p{L}]+/gu, "").slice(-40), seen = (p) => p.evaluate(() => document.querySelector("article.assistant .body").textContent.replace(/[^\p{L}]+/gu, ""));
+  assert.ok((await seen(page)).endsWith(tail));
+  assert.ok((await seen(other)).endsWith(tail));
+  console.log(`   ${end.stats.tokens} tokens, ${running} answer was running when the page was loaded again`);
+  await other.close();
+});
+
+await check("stop keeps what there is", async () => {
+  const id = (await server.call("POST", "/page/talks", {})).json.id;
+  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
+  await show(page, id);
+  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 20, null, { timeout: PATIENCE });
+  await page.keyboard.press("Escape");
+  await complete(page);
+  const t = await server.talk(id);
+  assert.ok(["stopped", "done"].includes(t.nodes[1].state)); // done: it was quicker than the key
+  assert.ok(t.nodes[1].content.length > 20);
+});
+
+await check("the engine's panel: lanes with tasks, chunks by layers, drafts, what each mechanism did", async () => {
+  await page.keyboard.press("Alt+n");
+  await page.keyboard.press("Alt+e");
+  await page.waitForSelector("#engine:not([hidden])");
+  await page.waitForFunction(() => document.querySelectorAll("#sums tbody tr").length >= 4);
+  await page.keyboard.press("Alt+m");
+  await page.fill("#box", "Here is what the keeper wrote. " + Array.from({ length: 60 }, (_, i) => `On day ${i} the birds came back from the sea and sat on the old tower.`).join(" ") + " Repeat the last line of the keeper.");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => /(\d+) %/.exec(document.querySelector("#sums tbody tr td")?.textContent || "")?.[1] > 0, null, { timeout: PATIENCE });
+  await shot(page, "engine-running");
+  await complete(page);
+  await page.waitForFunction(() => document.querySelectorAll("#saved li.on").length >= 2, null, { timeout: PATIENCE });
+  const got = await page.evaluate(() => {
+    const c = document.querySelector("#lanes"), px = c.getContext("2d").getImageData(0, 0, c.width, c.height).data, colours = new Set();
+    for (let i = 0; i < px.length; i += 4) if (px[i + 3] === 255) colours.add((px[i] << 16) | (px[i + 1] << 8) | px[i + 2]);
+    return { colours: colours.size, kinds: [0x2f6fde, 0xd9822b, 0x5fa04a].map((k) => colours.has(k)), lanes: [...document.querySelectorAll("#sums tbody tr")].map((r) => r.textContent),
+      saved: [...document.querySelectorAll("#saved li")].map((l) => l.textContent), grid: document.querySelector("#grid").getAttribute("aria-label") };
+  });
+  assert.deepEqual(got.kinds, [true, true, true], "products, attention and norms are drawn");
+  assert.equal(got.saved.length, 6);
+  assert.match(got.saved.join("\n"), /out of order.*(saved|cost)/);
+  assert.match(got.grid, /chunks of the prompt by \d+ layers/);
+  assert.match(got.lanes[0], /CPU.*%/);
+  await page.focus("#lanes");
+  for (const k of [".", ".", "+", "ArrowRight", "0", ","]) await page.keyboard.press(k);
+  assert.match(await page.textContent("#tip"), /on (CPU|Device|IO|Request).*: [\d.]+ [µm]?s/);
+  await page.click("article.assistant [aria-pressed]");
+  await page.waitForSelector("article.assistant .tokens-key");
+  const id = await idOf(page), how = (await server.call("GET", `/page/talks/${id}/answers/2/how`)).json, t = await server.talk(id);
+  assert.equal(how.tokens.join("").trim(), t.nodes[1].content.trim(), "the tokens are the answer");
+  assert.ok(how.steps.reduce((s, [ok]) => s + 1 + ok, 0) >= how.tokens.length - 1, "every token but the last was evaluated");
+  await shot(page, "engine");
+  await page.keyboard.press("Alt+e");
+});
+
+await check("search, export, delete", async () => {
+  await page.keyboard.press("Alt+k");
+  await page.keyboard.type("KEEPER wrote");
+  await page.waitForFunction(() => document.querySelectorAll("#talks a").length === 1);
+  assert.match(await page.textContent("#talks a small"), /keeper wrote/i);
+  await page.keyboard.press("Control+A");
+  await page.keyboard.type("colour sky");
+  await page.waitForFunction(() => document.querySelectorAll("#talks a").length === 1 && /What colour/.test(document.querySelector("#talks a").textContent));
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction((id) => location.hash === "#" + id, first);
+  await page.waitForSelector("article.assistant");
+  for (const [button, looks] of [["#export-md", /^# What colour is\n\n## You\n\nWhat colour is\nthe sea\?\n\n## tern\n\n/], ["#export-json", /"nodes": \[/]]) {
+    await page.click("#more summary");
+    const [file] = await Promise.all([page.waitForEvent("download"), page.click(button)]);
+    assert.match(readFileSync(await file.path(), "utf8"), looks);
+    assert.match(file.suggestedFilename(), /^What colour is\.(md|json)$/);
+  }
+  assert.equal(statSync(folder).mode & 0o777, 0o700);
+  for (const f of readdirSync(folder)) assert.equal(statSync(folder + "/" + f).mode & 0o777, 0o600, f);
+  await page.focus("#talks a");
+  await page.keyboard.press("Delete");
+  await page.waitForSelector("dialog[open]");
+  await page.keyboard.press("Escape");
+  await page.waitForSelector("dialog", { state: "hidden" });
+  assert.ok(readdirSync(folder).includes(first + ".json"), "Escape deletes nothing");
+  await page.focus("#talks a");
+  await page.keyboard.press("Delete");
+  await page.waitForSelector("dialog[open]");
+  await page.keyboard.press("Tab");
+  await page.keyboard.press("Enter");
+  await until("the file is gone", () => !readdirSync(folder).includes(first + ".json"));
+  await page.waitForFunction(() => !location.hash);
+});
+
+await check("every control has a name, text can be read, and nothing is wider than a phone", async () => {
+  await page.fill("#search", "");
+  await page.goto(server.url + "/#00000000000000ff");
+  await page.waitForSelector("article.assistant");
+  await page.keyboard.press("Alt+e");
+  const audit = async (p) => p.evaluate(() => {
+    const rgb = (c) => c.match(/[\d.]+/g).map(Number), lum = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0.9) return c; } return [255, 255, 255]; };
+    const shown = (e) => e.checkVisibility({ visibilityProperty: true }) && !e.disabled, bad = [];
+    for (const e of document.querySelectorAll("button, input, textarea, select, a, summary, canvas"))
+      if (shown(e) && !(e.getAttribute("aria-label") || e.getAttribute("alt") || e.textContent.trim() || e.labels?.length)) bad.push("no name: " + e.outerHTML.slice(0, 80));
+    for (const e of document.querySelectorAll("#app *, dialog *")) {
+      if (!shown(e) || ![...e.childNodes].some((c) => c.nodeType === 3 && c.textContent.trim())) continue;
+      const a = lum(rgb(getComputedStyle(e).color)), b = lum(ground(e)), ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+      if (ratio < 4.5) bad.push(`contrast ${ratio.toFixed(2)}: ${e.tagName} ${e.className} ${e.textContent.slice(0, 30)}`);
+    }
+    if (document.documentElement.scrollWidth > innerWidth) bad.push("wider than the window: " + document.documentElement.scrollWidth);
+    const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+    if (new Set(ids).size !== ids.length) bad.push("an id twice");
+    return bad;
+  });
+  assert.deepEqual(await audit(page), []);
+  const dark = await tab({ colorScheme: "dark" });
+  await dark.goto(server.url + "/#00000000000000ff");
+  await dark.waitForSelector("article.assistant");
+  assert.deepEqual(await audit(dark), []);
+  await shot(dark, "dark");
+  const phone = await tab({ viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
+  await phone.goto(server.url + "/#00000000000000ff");
+  await phone.waitForSelector("article.assistant");
+  assert.deepEqual(await audit(phone), []);
+  await phone.click("#menu");
+  await phone.waitForSelector("#side.open");
+  await phone.click("#side-close");
+  await phone.click("#engine-open");
+  assert.deepEqual(await audit(phone), []);
+  await dark.context().close();
+  await phone.context().close();
+});
+
+await check("a server that is killed keeps what it had, and the page goes on when it is back", async () => {
+  const id = (await server.call("POST", "/page/talks", {})).json.id;
+  await show(page, id);
+  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
+  await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 60, null, { timeout: PATIENCE });
+  const port = server.port;
+  await server.end("SIGKILL");
+  await page.waitForFunction(() => /does not answer/.test(document.querySelector("#banner").textContent), null, { timeout: PATIENCE });
+  await page.fill("#box", "words that stay");
+  const again = await new Server().start("--port", String(port));
+  const t = await again.talk(id);
+  assert.equal(t.nodes[0].content, "Tell me a story about the sea.");
+  assert.ok(["stopped", "done"].includes(t.nodes[1].state), t.nodes[1].state);
+  await page.waitForFunction(() => document.querySelector("#banner").hidden && document.querySelector("article.assistant") && !document.querySelector("#send").hidden, null, { timeout: PATIENCE });
+  assert.equal(await page.inputValue("#box"), "words that stay");
+  assert.equal(await again.end("SIGTERM"), 0);
+});
+
+await check("tern forget erases the page's conversations", async () => {
+  const had = readdirSync(folder).filter((f) => f.endsWith(".json")).length;
+  const out = execFileSync(tern, ["forget", "--all"], { env, encoding: "utf8" });
+  assert.match(out, new RegExp(`${had} conversations of the page`));
+  assert.deepEqual(readdirSync(folder).filter((f) => f.endsWith(".json")), []);
+});
+
+await browser.close();
+assert.deepEqual(problems, []);
+console.log(`${n} checks passed; screenshots are in ${shots}`);
