@@ -547,6 +547,7 @@ tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_d
                                    tern_error *err) {
     tn_hparams one = *h;
     one.n_layers = 1;
+    one.layer_kind[0] = TN_LAYER_ATTENDS;
     one.window = 0;
     float scale = 1.0f / 127, *weight = tn_alloc(ctx, TN_MEM_OTHER, (size_t)h->n_heads, sizeof *weight);
     size_t d = (size_t)h->d_head, n_q = (size_t)MEASURE_ROWS * (size_t)h->n_heads * d;

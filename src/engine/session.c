@@ -29,8 +29,10 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
         memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
         TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
     }
-    return tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
-                            &e->attention, &s->profile, &s->pipeline, err);
+    TN_TRY(tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
+                            &e->attention, &s->profile, &s->pipeline, err));
+    tn_pipeline_remembers(s->pipeline, tn_state_conv(&s->state), tn_state_delta(&s->state));
+    return TERN_OK;
 }
 
 tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out,
@@ -143,7 +145,8 @@ static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
     return (tn_rows){.h = &s->e->model->h,
                      .kern = &s->e->kern,
                      .kv = &s->state.kv,
-                     .conv = s->e->model->h.conv_len ? &s->state.conv : NULL,
+                     .conv = tn_state_conv(&s->state),
+                     .delta = tn_state_delta(&s->state),
                      .n_rows = n,
                      .pos = s->pos,
                      .slot = s->slot,

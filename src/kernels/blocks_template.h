@@ -7,7 +7,9 @@
  *   f_load f_store f_set1 f_fma(a,b,c) f_cvt (from int32) f_zero()   i_set1 i_zero()
  *   struct act, act_load(p)      four activations, in all lanes
  *   w_load(p, wide)              LANES channels of a line; wide: values of eight bits
- *   dot(acc, w, act, wide)       acc[n] += sum over 4 input channels, exact */
+ *   dot(acc, w, act, wide)       acc[n] += sum over 4 input channels, exact
+ *   PAIRS                        1: there are, for values that are not wide, pairs_of(w, act), the sums of two input
+ *                                channels in 16 bits; pairs_add; and pairs_widen(acc, pairs) */
 #include "kernels/blocks_unpack.h"
 
 #include <assert.h>
@@ -42,8 +44,34 @@ INLINE void micro(int R, int C, size_t G, bool min, bool wide, const panel *p, s
                 for (int v = 0; v < V; v++)
                     sum[r][v] = min || (wide && SIGNED) ? i_zero() : i_set1(a[r].of.start[g]);
             }
+            /* groups of 32 have values below 32, others below 64: 2 * 31 * 127 fits 16 bits four times, 2 * 63 *
+             * 127 twice */
+            const size_t fold = !PAIRS || wide ? 0 : G == 32 ? 4 : 2;
+#if PAIRS
+            for (size_t l0 = 0; fold && l0 < G / 4; l0 += fold) {
+                vi pair[MAX_ROWS][TILES * VECTORS];
 #pragma GCC unroll 8
-            for (size_t l = 0; l < G / 4; l++) {
+                for (size_t l = 0; l < fold; l++) {
+                    struct act x[MAX_ROWS];
+#pragma GCC unroll 8
+                    for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + (l0 + l) * 4));
+#pragma GCC unroll 8
+                    for (int v = 0; v < V; v++) {
+                        vi w = w_load(p[v / VECTORS].q[g * G / 4 + l0 + l] + v % VECTORS * LANES * 4, wide);
+#pragma GCC unroll 8
+                        for (int r = 0; r < R; r++)
+                            pair[r][v] = l ? pairs_add(pair[r][v], pairs_of(w, x[r])) : pairs_of(w, x[r]);
+                    }
+                }
+#pragma GCC unroll 8
+                for (int r = 0; r < R; r++) {
+#pragma GCC unroll 8
+                    for (int v = 0; v < V; v++) sum[r][v] = pairs_widen(sum[r][v], pair[r][v]);
+                }
+            }
+#endif
+#pragma GCC unroll 8
+            for (size_t l = fold ? G / 4 : 0; l < G / 4; l++) {
                 struct act x[MAX_ROWS];
 #pragma GCC unroll 8
                 for (int r = 0; r < R; r++) x[r] = act_load(a[r].q + (g * G + l * 4));
@@ -144,8 +172,13 @@ static void columns(const tn_blocks_args *g, size_t n, int n_tiles, const tn_blo
     panel p[TILES] __attribute__((aligned(64)));
     for (size_t c = 0; c < n_chunks; c++) {
         size_t n32 = (c + 1 < n_chunks ? TN_BLOCKS_CHUNK : g->k - c * TN_BLOCKS_CHUNK) / 32;
-        for (int i = 0; i < n_tiles; i++)
-            unpack(g->type, tile + (size_t)i * tile_bytes + c * chunk_bytes, n32, &p[i]);
+        for (int i = 0; i < n_tiles; i++) {
+            const uint8_t *src = tile + (size_t)i * tile_bytes + c * chunk_bytes;
+            /* the chunk behind it, maybe another tile's or none: a prefetch is not a read */
+            for (size_t o = 0; o < chunk_bytes; o += LINE)
+                __builtin_prefetch((const void *)((uintptr_t)src + chunk_bytes + o));
+            unpack(g->type, src, n32, &p[i]);
+        }
         sums to = {.p = out, .ld = ldo, .bias = bias, .first = c == 0, .last = c + 1 == n_chunks};
         shape(p, n32, a + c * g->m, m, &to);
     }

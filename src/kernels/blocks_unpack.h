@@ -1,7 +1,10 @@
 /* kernels/blocks_unpack.h - a chunk of a tile (blocks_s8.h) to bytes and floats, by vectors of the compiler's
- * own: written once, compiled for each instruction set. The file that includes it defines before: lookup(i,
- * table)   64 indices below 16 to the table's bytes halves(src)        16 f16 to floats floats(i, sign)    16
- * bytes, taken with a sign or without, to floats
+ * own: written once, compiled for each instruction set. A line of 64 bytes goes in parts as wide as a register:
+ * of wider vectors the compiler makes scalars and copies on the stack. The file that includes it defines before:
+ *   LANES                 floats of a register
+ *   lookup(i, table)      a slice of indices below 16 to the table's bytes
+ *   halves(src)           LANES f16 to floats
+ *   floats(v, at, sign)   bytes at.. of 16, LANES of them, taken with a sign or without, to floats
  */
 #include "kernels/blocks_s8.h"
 
@@ -11,13 +14,16 @@
     "-Wpsabi" /* wide vectors pass between functions of this file only, all inlined */
 #define INLINE static inline __attribute__((always_inline))
 
+#define SLICE (LANES * 4)
 enum { LINE = 64, CHUNK_LINES = TN_BLOCKS_CHUNK / 4, N = TN_BLOCKS_N };
 
-typedef uint8_t line __attribute__((vector_size(64), aligned(1), may_alias));
-typedef uint16_t pairs32 __attribute__((vector_size(64), aligned(1), may_alias));
+typedef uint8_t slice __attribute__((vector_size(SLICE), aligned(1), may_alias));
+typedef uint16_t slice_pairs __attribute__((vector_size(SLICE), aligned(1), may_alias));
 typedef uint8_t bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
-typedef float floats16 __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t words16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t pairs16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint8_t bytes_of_slice __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef float slice_floats __attribute__((vector_size(SLICE), aligned(4), may_alias));
+typedef uint32_t slice_words __attribute__((vector_size(SLICE), aligned(4), may_alias));
 
 /* A chunk of one tile: q [line][16 channels][4], s and b [group][16 channels]. */
 typedef struct panel {
@@ -30,15 +36,15 @@ static const uint8_t iq4_values[16] = {1,   24,  45,  63,  79,  93,  106, 118,
 static const uint8_t mxfp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                          12, 11, 10, 9,  8,  6,  4,  0}; /* + 12 */
 
-INLINE line load(const uint8_t *p) { return *(const line *)p; }
-INLINE void put(uint8_t *p, line v) { *(line *)p = v; }
+INLINE slice load(const uint8_t *p) { return *(const slice *)p; }
+INLINE void put(uint8_t *p, slice v) { *(slice *)p = v; }
 
 /* Bits `from`.. of every byte brought to bit `to`, those in mask kept: what a mask keeps comes from its own
  * byte. */
-INLINE line bring(line v, int from, int to, uint8_t mask) {
-    pairs32 x = (pairs32)v;
+INLINE slice bring(slice v, int from, int to, uint8_t mask) {
+    slice_pairs x = (slice_pairs)v;
     x = from < to ? x << (to - from) : x >> (from - to);
-    return (line)x & mask;
+    return (slice)x & mask;
 }
 
 /* Nibbles of n_lines lines: of every `span` lines the low ones are `span` lines of values, then the high
@@ -46,10 +52,12 @@ INLINE line bring(line v, int from, int to, uint8_t mask) {
 INLINE const uint8_t *nibbles(const uint8_t *src, size_t n_lines, size_t span, panel *p,
                               const uint8_t *table) {
     for (size_t i = 0; i < n_lines; i++, src += LINE) {
-        line v = load(src), lo = v & 15, hi = bring(v, 4, 0, 15);
         uint8_t *q = p->q[i / span * 2 * span + i % span];
-        put(q, table ? lookup(lo, table) : lo);
-        put(q + span * LINE, table ? lookup(hi, table) : hi);
+        for (size_t o = 0; o < LINE; o += SLICE) {
+            slice v = load(src + o), lo = v & 15, hi = bring(v, 4, 0, 15);
+            put(q + o, table ? lookup(lo, table) : lo);
+            put(q + span * LINE + o, table ? lookup(hi, table) : hi);
+        }
     }
     return src;
 }
@@ -57,13 +65,15 @@ INLINE const uint8_t *nibbles(const uint8_t *src, size_t n_lines, size_t span, p
 /* Q5_0, Q5_1: nibbles and fifth bits. */
 INLINE const uint8_t *small_fives(const uint8_t *src, size_t n32, panel *p) {
     const uint8_t *high = src + n32 * 4 * LINE;
-    for (size_t g = 0; g < n32; g++, high += LINE) {
-        line h = load(high);
+    for (size_t g = 0; g < n32; g++, high += LINE, src += 4 * LINE) {
+        for (size_t o = 0; o < LINE; o += SLICE) {
+            slice h = load(high + o);
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++, src += LINE) {
-            line v = load(src);
-            put(p->q[g * 8 + (size_t)i], (v & 15) | bring(h, i, 4, 16));
-            put(p->q[g * 8 + (size_t)i + 4], bring(v, 4, 0, 15) | bring(h, i + 4, 4, 16));
+            for (int i = 0; i < 4; i++) {
+                slice v = load(src + i * LINE + o);
+                put(p->q[g * 8 + (size_t)i] + o, (v & 15) | bring(h, i, 4, 16));
+                put(p->q[g * 8 + (size_t)i + 4] + o, bring(v, 4, 0, 15) | bring(h, i + 4, 4, 16));
+            }
         }
     }
     return high;
@@ -75,10 +85,12 @@ INLINE const uint8_t *wide_fives(const uint8_t *src, panel *p) {
 #pragma GCC unroll 4
     for (int g = 0; g < 8; g += 2) {
         for (int i = 0; i < 8; i++, src += LINE) {
-            line v = load(src), h = load(high + i * LINE);
             uint8_t *q = p->q[g * 8 + i];
-            put(q, (v & 15) | bring(h, g, 4, 16));
-            put(q + 8 * LINE, bring(v, 4, 0, 15) | bring(h, g + 1, 4, 16));
+            for (size_t o = 0; o < LINE; o += SLICE) {
+                slice v = load(src + o), h = load(high + i * LINE + o);
+                put(q + o, (v & 15) | bring(h, g, 4, 16));
+                put(q + 8 * LINE + o, bring(v, 4, 0, 15) | bring(h, g + 1, 4, 16));
+            }
         }
     }
     return high + 8 * LINE;
@@ -91,10 +103,12 @@ INLINE const uint8_t *sixes(const uint8_t *src, panel *p) {
 #pragma GCC unroll 2
         for (int i0 = 0; i0 < 16; i0 += 8) {
             for (int i = 0; i < 8; i++, src += LINE) {
-                line v = load(src), h = load(high + i * LINE);
                 uint8_t *q = p->q[half * 32 + i0 + i];
-                put(q, (v & 15) | bring(h, i0 / 4, 4, 48));
-                put(q + 16 * LINE, bring(v, 4, 0, 15) | bring(h, 4 + i0 / 4, 4, 48));
+                for (size_t o = 0; o < LINE; o += SLICE) {
+                    slice v = load(src + o), h = load(high + i * LINE + o);
+                    put(q + o, (v & 15) | bring(h, i0 / 4, 4, 48));
+                    put(q + 16 * LINE + o, bring(v, 4, 0, 15) | bring(h, 4 + i0 / 4, 4, 48));
+                }
             }
         }
     }
@@ -107,77 +121,98 @@ INLINE const uint8_t *pairs(const uint8_t *src, bool bits, panel *p) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
         for (int i = 0; i < 8; i++, src += LINE) {
-            line v = load(src), h = v;
-            if (bits) h = load(high + i * LINE);
+            for (size_t o = 0; o < LINE; o += SLICE) {
+                slice v = load(src + o), h = v;
+                if (bits) h = load(high + i * LINE + o);
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) {
-                line x = bring(v, 2 * j, 0, 3);
-                if (bits) x |= bring(h, half * 4 + j, 2, 4);
-                put(p->q[half * 32 + j * 8 + i], x);
+                for (int j = 0; j < 4; j++) {
+                    slice x = bring(v, 2 * j, 0, 3);
+                    if (bits) x |= bring(h, half * 4 + j, 2, 4);
+                    put(p->q[half * 32 + j * 8 + i] + o, x);
+                }
             }
         }
     }
     return bits ? high + 8 * LINE : src;
 }
 
+INLINE slice_floats *floats_at(float *p, size_t at) { return (slice_floats *)(p + at); }
+
 INLINE const uint8_t *half_scales(const uint8_t *src, size_t n32, float (*dst)[N]) {
-    for (size_t g = 0; g < n32; g++, src += 2 * N) *(floats16 *)dst[g] = halves(src);
+    for (size_t g = 0; g < n32; g++, src += 2 * N)
+        for (size_t c = 0; c < N; c += LANES) *floats_at(dst[g], c) = halves(src + 2 * c);
     return src;
 }
+
+INLINE bytes16 high_pair(bytes16 v) { return (bytes16)((pairs16)v >> 6) & 3; }
 
 /* Number i of 4 n six-bit ones, 16 channels. */
 INLINE bytes16 six_bits(const uint8_t *src, int i) {
     const bytes16 *l = (const bytes16 *)(src + i / 4 * 3 * N);
-    return i % 4 < 3 ? l[i % 4] & 63 : l[0] >> 6 | (l[1] >> 6) << 2 | (l[2] >> 6) << 4;
+    if (i % 4 < 3) return l[i % 4] & 63;
+    bytes16 mid = high_pair(l[1]), top = high_pair(l[2]);
+    return high_pair(l[0]) | (bytes16)((pairs16)mid << 2) | (bytes16)((pairs16)top << 4);
 }
 
 /* s (and b) of 8 groups from six-bit scales (and minima behind them) and d (and dmin). */
 INLINE void six_bit_scales(const uint8_t *src, bool min, panel *p) {
-    floats16 d = halves(src + (min ? 12 : 6) * N), m = d;
-    if (min) m = -halves(src + 14 * N);
+    const uint8_t *d = src + (min ? 12 : 6) * N, *m = src + 14 * N;
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
-        bytes16 s = six_bits(src, g);
-        *(floats16 *)p->s[g] = d * (min ? floats(s, false) : floats(s - 32, true));
-        if (min) *(floats16 *)p->b[g] = m * floats(six_bits(src + 6 * N, g), false);
+        bytes16 s = six_bits(src, g), b = s;
+        if (min) b = six_bits(src + 6 * N, g);
+        for (size_t c = 0; c < N; c += LANES) {
+            *floats_at(p->s[g], c) =
+                halves(d + 2 * c) * (min ? floats(s, c, false) : floats(s - 32, c, true));
+            if (min) *floats_at(p->b[g], c) = -halves(m + 2 * c) * floats(b, c, false);
+        }
     }
 }
 
 INLINE void q2_k_scales(const uint8_t *src, panel *p) {
-    floats16 d = halves(src + 16 * N), m = -halves(src + 18 * N);
-#pragma GCC unroll 4
+    const uint8_t *d = src + 16 * N, *m = src + 18 * N;
     for (int g = 0; g < 16; g++) {
-        bytes16 v = *(const bytes16 *)(src + g * N);
-        *(floats16 *)p->s[g] = d * floats(v & 15, false);
-        *(floats16 *)p->b[g] = m * floats(v >> 4, false);
+        bytes16 v = *(const bytes16 *)(src + g * N), high = (bytes16)((pairs16)v >> 4) & 15;
+        for (size_t c = 0; c < N; c += LANES) {
+            *floats_at(p->s[g], c) = halves(d + 2 * c) * floats(v & 15, c, false);
+            *floats_at(p->b[g], c) = -halves(m + 2 * c) * floats(high, c, false);
+        }
     }
 }
 
 INLINE void q3_k_scales(const uint8_t *src, panel *p) {
-    floats16 d = halves(src + 12 * N);
 #pragma GCC unroll 16
-    for (int g = 0; g < 16; g++) *(floats16 *)p->s[g] = d * floats(six_bits(src, g) - 32, true);
+    for (int g = 0; g < 16; g++) {
+        bytes16 s = six_bits(src, g) - 32;
+        for (size_t c = 0; c < N; c += LANES)
+            *floats_at(p->s[g], c) = halves(src + 12 * N + 2 * c) * floats(s, c, true);
+    }
 }
 
 INLINE void q6_k_scales(const uint8_t *src, panel *p) {
-    floats16 d = halves(src + 16 * N);
-#pragma GCC unroll 4
-    for (int g = 0; g < 16; g++) *(floats16 *)p->s[g] = d * floats(*(const bytes16 *)(src + g * N), true);
+    for (int g = 0; g < 16; g++) {
+        bytes16 s = *(const bytes16 *)(src + g * N);
+        for (size_t c = 0; c < N; c += LANES)
+            *floats_at(p->s[g], c) = halves(src + 16 * N + 2 * c) * floats(s, c, true);
+    }
 }
 
 /* Exponents: 2^(e - 128), the smallest two subnormal. */
 INLINE void mxfp4_scales(const uint8_t *src, size_t n32, panel *p) {
     for (size_t g = 0; g < n32; g++, src += N) {
-        words16 e = __builtin_convertvector(*(const bytes16 *)src, words16);
-        words16 tiny = ((words16){0} + 0x00200000u) << (e & 1), is_tiny = (words16)(e < 2);
-        *(words16 *)p->s[g] = (tiny & is_tiny) | (((e - 1) << 23) & ~is_tiny);
+        for (size_t c = 0; c < N; c += LANES) {
+            slice_words e = __builtin_convertvector(*(const bytes_of_slice *)(src + c), slice_words);
+            slice_words tiny = ((slice_words){0} + 0x00200000u) << (e & 1), is_tiny = (slice_words)(e < 2);
+            *(slice_words *)(p->s[g] + c) = (tiny & is_tiny) | (((e - 1) << 23) & ~is_tiny);
+        }
     }
 }
 
 static inline void unpack(tn_blocks_type type, const uint8_t *src, size_t n32, panel *p) {
     switch (type) {
     case TN_BLOCKS_Q8_0:
-        for (size_t i = 0; i < n32 * 8; i++, src += LINE) put(p->q[i], load(src) ^ 0x80);
+        for (size_t i = 0; i < n32 * 8 * LINE; i += SLICE) put(p->q[0] + i, load(src + i) ^ 0x80);
+        src += n32 * 8 * LINE;
         half_scales(src, n32, p->s);
         break;
     case TN_BLOCKS_Q4_0: half_scales(nibbles(src, n32 * 4, 4, p, NULL), n32, p->s); break;

@@ -614,6 +614,7 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
     }
 }
 
+#include "kernels/f32_delta_template.h"
 #include "kernels/f32_sparse_template.h"
 
 void NAME(tn_kernels_f32)(tn_kernels *k) {
@@ -630,4 +631,6 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->act_f32 = NAME(tn_act_f32);
     k->add_f32 = NAME(tn_add_f32);
     k->softmax_f32 = NAME(tn_softmax_f32);
+    k->taps_f32 = NAME(tn_taps_f32);
+    k->delta_f32 = NAME(tn_delta_f32);
 }

@@ -107,6 +107,8 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .act_f32 = tn_act_f32_ref,
         .add_f32 = tn_add_f32_ref,
         .softmax_f32 = tn_softmax_f32_ref,
+        .taps_f32 = tn_taps_f32_ref,
+        .delta_f32 = tn_delta_f32_ref,
         .gemm_s8 = tn_gemm_s8_ref,
         .quantise_s8 = tn_quantise_s8_ref,
         .hadamard_f32 = tn_hadamard_f32_ref,

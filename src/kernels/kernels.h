@@ -10,6 +10,7 @@
 #include "kernels/attn_sparse.h"
 #include "kernels/attn_tiles.h"
 #include "kernels/blocks_s8.h"
+#include "kernels/delta_f32.h"
 #include "kernels/elem_f32.h"
 #include "kernels/gemm_f32.h"
 #include "kernels/gemm_packed.h"
@@ -37,6 +38,8 @@ typedef struct tn_kernels {
     tn_act_f32_fn act_f32;
     tn_add_f32_fn add_f32;
     tn_softmax_f32_fn softmax_f32;
+    tn_taps_f32_fn taps_f32;
+    tn_delta_f32_fn delta_f32;
     tn_gemm_s8_fn gemm_s8;
     tn_gemm_packed_fn
         gemm_packed; /* for up to packed_rows rows: more are unpacked to tiles (gemm_packed.h) */

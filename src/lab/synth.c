@@ -22,7 +22,10 @@ typedef struct shape {
     float yarn;          /* of type yarn, from orig_ctx tokens; 0: none */
     int32_t orig_ctx;
     int32_t n_experts, n_used, conv_len; /* layers 2, 5, 8... attend, the others convolve */
-    bool longrope;                       /* factors for every pair, from orig_ctx tokens */
+    int32_t n_ff_exp, n_dense;           /* 0: n_ff; layers without experts */
+    int32_t delta_heads, delta_keys,
+        delta_d;   /* heads and key heads of delta nets, and their sizes; 0: none */
+    bool longrope; /* factors for every pair, from orig_ctx tokens */
     bool
         spread; /* values as far apart as a trained model's: what a wrong sign or scale does shows in the logits */
 } shape;
@@ -76,6 +79,57 @@ static const shape shapes[] = {
     {"tiny-mistral3", "mistral3", 3, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-5f, true, .yarn = 16,
      .orig_ctx = 256, .spread = true},
     {"tiny-lfm2", "lfm2", 6, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-5f, true, .conv_len = 3, .spread = true},
+    {"tiny-lfm2moe", "lfm2moe", 6, 64, 4, 2, 16, 128, 512, 4096, 1e6f, 1e-5f, true, .conv_len = 3,
+     .n_experts = 8, .n_used = 3, .n_ff_exp = 48, .n_dense = 2, .spread = true},
+    {"tiny-qwen3next",
+     "qwen3next",
+     5,
+     64,
+     4,
+     2,
+     32,
+     96,
+     512,
+     4096,
+     1e6f,
+     1e-6f,
+     false,
+     .n_rot = 8,
+     .conv_len = 4,
+     .n_experts = 12,
+     .n_used = 3,
+     .n_ff_exp = 48,
+     .delta_heads = 4,
+     .delta_keys = 2,
+     .delta_d = 32,
+     .spread = true},
+    {"tiny-qwen35", "qwen35", 5, 64, 4, 2, 32, 128, 512, 4096, 1e6f, 1e-6f, true, .n_rot = 8, .conv_len = 4,
+     .delta_heads = 6, .delta_keys = 2, .delta_d = 32, .spread = true},
+    {"tiny-qwen35moe",
+     "qwen35moe",
+     4,
+     64,
+     4,
+     2,
+     32,
+     96,
+     512,
+     4096,
+     1e6f,
+     1e-6f,
+     false,
+     .n_rot = 8,
+     .conv_len = 4,
+     .n_experts = 12,
+     .n_used = 3,
+     .n_ff_exp = 48,
+     .delta_heads = 4,
+     .delta_keys = 2,
+     .delta_d = 32,
+     .spread = true},
+    {"qwen3.5-0.8b", "qwen35", 24, 1024, 8, 2, 256, 3584, 248320, 262144, 1e7f, 1e-6f, true, .n_rot = 64,
+     .conv_len = 4, .delta_heads = 16, .delta_keys = 16, .delta_d = 128},
+    {"lfm2-1.2b", "lfm2", 16, 2048, 32, 8, 64, 8192, 65536, 128000, 1e6f, 1e-5f, true, .conv_len = 3},
     {"tiny-qwen3moe", "qwen3moe", 3, 64, 4, 2, 32, 64, 512, 4096, 1e6f, 1e-6f, false, .n_experts = 12,
      .n_used = 3, .spread = true},
     {"tiny-olmoe", "olmoe", 3, 64, 4, 4, 16, 64, 512, 4096, 1e4f, 1e-5f, false, .n_experts = 8, .n_used = 2,
@@ -228,6 +282,9 @@ static tn_dtype dtype_of(const synth *s, int64_t rows, int64_t cols) {
     return rows == 1 ? TN_F32 : (s->dtype == TN_Q8_0 || s->dtype == TN_Q4_0) && cols % 32 ? TN_F16 : s->dtype;
 }
 
+static bool is_turned(tn_role role) { return role == TN_W_CONV || role == TN_W_DELTA_CONV; }
+static bool always_f32(tn_role role) { return role == TN_W_ROUTER || role == TN_W_DELTA_CONV; }
+
 /* Finds a role's tensor: its name and shape. Returns false when the file has none, or the role is part of a
  * fused one named elsewhere. */
 static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_t cap, int64_t *rows,
@@ -235,6 +292,18 @@ static bool tensor_of(const synth *s, int layer, tn_role role, char *name, size_
     if (!present(s, layer, role)) return false;
     tn_role_shape(&s->h, role, rows, cols);
     tn_arch_gguf_name(s->arch, layer, role, name, cap);
+    if (is_turned(role)) { /* in files, channels are rows */
+        int64_t taps = *rows;
+        *rows = *cols, *cols = taps;
+    }
+    if (s->arch->attn_gate && role == TN_W_Q) *rows *= 2;
+    if (role == TN_W_DELTA_Q) *rows = tn_delta_channels(&s->h.delta);
+    if (role == TN_W_ATT_GATE || role == TN_W_DELTA_K || role == TN_W_DELTA_V) return false;
+    if (!s->arch->delta_apart && role == TN_W_DELTA_RATE) {
+        snprintf(name, cap, "blk.%d.ssm_ba.weight", layer);
+        *rows *= 2;
+    }
+    if (!s->arch->delta_apart && role == TN_W_DELTA_DECAY) return false;
     if (!s->arch->gguf_fused) return true;
     if (role == TN_W_Q) {
         snprintf(name, cap, "blk.%d.attn_qkv.weight", layer);
@@ -258,7 +327,7 @@ static void declare(synth *s, int layer, tn_role role) {
     }
     dims[0] = dims[1];
     dims[1] = dims[2];
-    tn_dtype dtype = role == TN_W_ROUTER ? TN_F32 : dtype_of(s, rows, cols);
+    tn_dtype dtype = always_f32(role) ? TN_F32 : dtype_of(s, rows, cols);
     tn_gguf_add_tensor(s->w, name, dtype, rows == 1 ? 1 : 2, rows == 1 ? dims + 1 : dims);
 }
 
@@ -266,7 +335,7 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     char name[160];
     int64_t rows, cols;
     if (!tensor_of(s, layer, role, name, sizeof name, &rows, &cols)) return TERN_OK;
-    fill f = {.dtype = role == TN_W_ROUTER ? TN_F32 : dtype_of(s, rows, cols),
+    fill f = {.dtype = always_f32(role) ? TN_F32 : dtype_of(s, rows, cols),
               .seed = s->seed ^ (uint64_t)(layer + 2) << 40 ^ (uint64_t)role << 56,
               .n = (uint64_t)(rows * cols),
               .out = s->buf};
@@ -279,7 +348,10 @@ static tern_status produce(synth *s, int layer, tn_role role) {
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_Q_NORM || role == TN_W_K_NORM || role == TN_W_ATTN_POST_NORM ||
                    role == TN_W_FFN_POST_NORM;
-    if (is_norm) f.offset = 1;
+    if (is_norm || role == TN_W_DELTA_NORM) f.offset = 1;
+    if (role == TN_W_DELTA_A)
+        f.offset = -1; /* decays of about 0.95, some of little and some of long memory */
+    if (role == TN_W_DELTA_DT) f.offset = -3, f.scale = 1;
     for (f.first = 0; f.first < f.n; f.first += PART) {
         f.count = f.n - f.first < PART ? f.n - f.first : PART;
         tn_pool_for(s->pool, (int)((f.count + FILL_ITEM - 1) / FILL_ITEM), fill_item, &f);
@@ -301,6 +373,24 @@ static void rope_factors(const shape *p, bool longer, float out[TN_MAX_ROT / 2])
     }
 }
 
+static void put_delta_keys(synth *s, const shape *p) {
+    const tn_delta_net *n = &s->h.delta;
+    static const int32_t sections[4] = {2, 1, 1, 0}; /* text has the same position in all of them */
+    const struct {
+        const char *tail;
+        int32_t v;
+    } keys[] = {{"ssm.conv_kernel", p->conv_len},    {"ssm.inner_size", n->n_heads * n->d_value},
+                {"ssm.state_size", n->d_key},        {"ssm.time_step_rank", n->n_heads},
+                {"ssm.group_count", n->n_key_heads}, {"full_attention_interval", 4}};
+    char key[96];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        snprintf(key, sizeof key, "%s.%s", p->arch, keys[i].tail);
+        tn_gguf_put_u32(s->w, key, (uint32_t)keys[i].v);
+    }
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", p->arch);
+    tn_gguf_put_arr_i32(s->w, key, sections, 4);
+}
+
 static void put_keys(synth *s, const shape *p) {
     char key[96];
 #define KEY(tail) (snprintf(key, sizeof key, "%s.%s", p->arch, tail), key)
@@ -313,7 +403,7 @@ static void put_keys(synth *s, const shape *p) {
     tn_gguf_put_u32(s->w, KEY("attention.head_count"), (uint32_t)p->n_heads);
     int32_t kv_heads[TN_MAX_LAYERS];
     for (int i = 0; i < p->n_layers; i++) kv_heads[i] = tn_layer_attends(&s->h, i) ? p->n_kv_heads : 0;
-    if (p->conv_len) {
+    if (s->arch->conv) {
         tn_gguf_put_u32(s->w, KEY("shortconv.l_cache"), (uint32_t)p->conv_len);
         tn_gguf_put_arr_i32(s->w, KEY("attention.head_count_kv"), kv_heads, (size_t)p->n_layers);
     } else {
@@ -348,8 +438,14 @@ static void put_keys(synth *s, const shape *p) {
     if (s->arch->experts) {
         tn_gguf_put_u32(s->w, KEY("expert_count"), (uint32_t)p->n_experts);
         tn_gguf_put_u32(s->w, KEY("expert_used_count"), (uint32_t)p->n_used);
-        tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)p->n_ff);
+        tn_gguf_put_u32(s->w, KEY("expert_feed_forward_length"), (uint32_t)s->h.n_ff_exp);
+        if (s->arch->shared_expert)
+            tn_gguf_put_u32(s->w, KEY("expert_shared_feed_forward_length"), (uint32_t)p->n_ff);
+        if (s->arch->dense_first)
+            tn_gguf_put_u32(s->w, KEY("leading_dense_block_count"), (uint32_t)p->n_dense);
+        if (s->arch->experts_sigmoid) tn_gguf_put_u32(s->w, KEY("expert_gating_func"), 2);
     }
+    if (s->arch->delta) put_delta_keys(s, p);
     if (s->arch->temperature) {
         tn_gguf_put_f32(s->w, KEY("attention.temperature_scale"), 0.1f);
         tn_gguf_put_f32(s->w, KEY("rope.scaling.yarn_log_multiplier"), 1);
@@ -421,8 +517,14 @@ tern_status tn_synth(tn_ctx *ctx, tn_pool *pool, const char *name, const char *p
     s.h.ctx_train = p->ctx;
     s.h.tied = p->tied;
     s.h.conv_len = p->conv_len;
-    for (int i = 0; p->conv_len && i < p->n_layers; i++)
-        s.h.layer_kind[i] = i % 3 != 2 ? TN_LAYER_CONVOLVES : TN_LAYER_ATTENDS;
+    for (int i = 0; i < p->n_layers; i++) {
+        if (s.arch->conv && i % 3 != 2) s.h.layer_kind[i] = TN_LAYER_CONVOLVES;
+        if (s.arch->delta && (i + 1) % 4) s.h.layer_kind[i] = TN_LAYER_DELTA;
+    }
+    s.h.delta = (tn_delta_net){p->delta_heads, p->delta_keys, p->delta_d, p->delta_d, s.arch->delta_tiled};
+    s.h.n_ff_exp = p->n_ff_exp ? p->n_ff_exp : p->n_ff;
+    s.h.n_dense = p->n_dense;
+    s.h.experts_bias = s.arch->experts_sigmoid;
     s.h.n_experts = p->n_experts;
     s.h.n_experts_used = p->n_used;
     s.buf = tn_alloc(ctx, TN_MEM_OTHER, PART, 4);

@@ -1,6 +1,7 @@
 #include "model/arch_impl.h"
 
 #include "base/status.h"
+#include "kernels/delta_f32.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -207,6 +208,94 @@ static const tn_arch table[] = {
                   [TN_W_GATE] = "feed_forward.w1.weight",
                   [TN_W_UP] = "feed_forward.w3.weight",
                   [TN_W_DOWN] = "feed_forward.w2.weight"}},
+    {.name = "lfm2moe",
+     .hf = "lfm2_moe",
+     .gguf = "lfm2moe",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .conv = true,
+     .experts = true,
+     .experts_norm = true,
+     .experts_sigmoid = true,
+     .dense_first = true,
+     .gguf_names = {[TN_W_OUT_NORM] = "token_embd_norm.weight"},
+     .hf_names = {[TN_W_OUT_NORM] = "model.embedding_norm.weight",
+                  [TN_W_ATTN_NORM] = "operator_norm.weight",
+                  [TN_W_FFN_NORM] = "ffn_norm.weight",
+                  [TN_W_O] = "self_attn.out_proj.weight",
+                  [TN_W_Q_NORM] = "self_attn.q_layernorm.weight",
+                  [TN_W_K_NORM] = "self_attn.k_layernorm.weight",
+                  [TN_W_GATE] = "feed_forward.w1.weight",
+                  [TN_W_UP] = "feed_forward.w3.weight",
+                  [TN_W_DOWN] = "feed_forward.w2.weight",
+                  [TN_W_ROUTER] = "feed_forward.gate.weight",
+                  [TN_W_EXPERTS_BIAS] = "feed_forward.expert_bias",
+                  [TN_W_GATE_EXPS] = "feed_forward.experts.0.w1.weight",
+                  [TN_W_UP_EXPS] = "feed_forward.experts.0.w3.weight",
+                  [TN_W_DOWN_EXPS] = "feed_forward.experts.0.w2.weight"}},
+    {.name = "qwen3next",
+     .hf = "qwen3_next",
+     .hf_also = NULL,
+     .gguf = "qwen3next",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .norm_plus_one = true,
+     .attn_gate = true,
+     .delta = true,
+     .shared_expert = true,
+     .experts = true,
+     .experts_norm = true,
+     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight",
+                    [TN_W_ATTN_POST_NORM] = "-",
+                    [TN_W_GATE] = "ffn_gate_shexp.weight",
+                    [TN_W_UP] = "ffn_up_shexp.weight",
+                    [TN_W_DOWN] = "ffn_down_shexp.weight"},
+     .hf_names = {[TN_W_GATE] = "mlp.shared_expert.gate_proj.weight",
+                  [TN_W_UP] = "mlp.shared_expert.up_proj.weight",
+                  [TN_W_DOWN] = "mlp.shared_expert.down_proj.weight"}},
+    {.name = "qwen35",
+     .hf = "qwen3_5_text",
+     .hf_also = "qwen3_5",
+     .gguf = "qwen35",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .norm_plus_one = true,
+     .attn_gate = true,
+     .delta = true,
+     .delta_tiled = true,
+     .delta_apart = true,
+     .next_token = true,
+     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight", [TN_W_ATTN_POST_NORM] = "-"}},
+    {.name = "qwen35moe",
+     .hf = "qwen3_5_moe_text",
+     .hf_also = "qwen3_5_moe",
+     .gguf = "qwen35moe",
+     .act = TN_ACT_SILU,
+     .gated = true,
+     .qk_norm = true,
+     .norm_plus_one = true,
+     .attn_gate = true,
+     .delta = true,
+     .delta_tiled = true,
+     .delta_apart = true,
+     .next_token = true,
+     .shared_expert = true,
+     .experts = true,
+     .experts_norm = true,
+     .gguf_names = {[TN_W_FFN_NORM] = "post_attention_norm.weight",
+                    [TN_W_ATTN_POST_NORM] = "-",
+                    [TN_W_GATE] = "ffn_gate_shexp.weight",
+                    [TN_W_UP] = "ffn_up_shexp.weight",
+                    [TN_W_DOWN] = "ffn_down_shexp.weight"},
+     .hf_names = {[TN_W_GATE] = "mlp.shared_expert.gate_proj.weight",
+                  [TN_W_UP] = "mlp.shared_expert.up_proj.weight",
+                  [TN_W_DOWN] = "mlp.shared_expert.down_proj.weight",
+                  [TN_W_GATE_EXPS] = "mlp.experts.gate_up_proj",
+                  [TN_W_UP_EXPS] = "mlp.experts.gate_up_proj",
+                  [TN_W_DOWN_EXPS] = "mlp.experts.down_proj"}},
     {.name = "phonelm", .hf = "phonelm", .gguf = "phonelm", .act = TN_ACT_RELU, .gated = true},
 };
 enum { N_ARCHS = sizeof table / sizeof table[0] };
@@ -235,6 +324,19 @@ void tn_arch_list(char *buf, size_t cap) {
 /* ---- names --------------------------------------------------------------------------------------- */
 
 static bool is_model_level(tn_role r) { return r <= TN_W_OUT_B; }
+
+/* The projections of a delta net as tensors of their own (Qwen3.5). */
+static const char *hf_delta_apart(tn_role role) {
+    switch (role) {
+    case TN_W_DELTA_Q:
+    case TN_W_DELTA_K:
+    case TN_W_DELTA_V: return "linear_attn.in_proj_qkv.weight";
+    case TN_W_DELTA_GATE: return "linear_attn.in_proj_z.weight";
+    case TN_W_DELTA_DECAY: return "linear_attn.in_proj_a.weight";
+    case TN_W_DELTA_RATE: return "linear_attn.in_proj_b.weight";
+    default: return NULL;
+    }
+}
 
 bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_t cap) {
     static const char *const names[TN_W_N_ROLES] = {
@@ -270,9 +372,23 @@ bool tn_arch_hf_name(const tn_arch *a, int layer, tn_role role, char *buf, size_
         [TN_W_CONV_IN] = "conv.in_proj.weight",
         [TN_W_CONV] = "conv.conv.weight",
         [TN_W_CONV_OUT] = "conv.out_proj.weight",
+        [TN_W_ATT_GATE] = "self_attn.q_proj.weight",
+        [TN_W_DELTA_Q] = "linear_attn.in_proj_qkvz.weight",
+        [TN_W_DELTA_K] = "linear_attn.in_proj_qkvz.weight",
+        [TN_W_DELTA_V] = "linear_attn.in_proj_qkvz.weight",
+        [TN_W_DELTA_GATE] = "linear_attn.in_proj_qkvz.weight",
+        [TN_W_DELTA_DECAY] = "linear_attn.in_proj_ba.weight",
+        [TN_W_DELTA_RATE] = "linear_attn.in_proj_ba.weight",
+        [TN_W_DELTA_OUT] = "linear_attn.out_proj.weight",
+        [TN_W_DELTA_CONV] = "linear_attn.conv1d.weight",
+        [TN_W_DELTA_A] = "linear_attn.A_log",
+        [TN_W_DELTA_DT] = "linear_attn.dt_bias",
+        [TN_W_DELTA_NORM] = "linear_attn.norm.weight",
+        [TN_W_SHARED_GATE] = "mlp.shared_expert_gate.weight",
     };
     const char *name = a->hf_names[role] ? a->hf_names[role] : names[role];
     if (!name) return false;
+    if (a->delta_apart && hf_delta_apart(role)) name = hf_delta_apart(role);
     if (is_model_level(role)) snprintf(buf, cap, "%s", name);
     else snprintf(buf, cap, "model.layers.%d.%s", layer, name);
     return true;
@@ -319,6 +435,20 @@ bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, siz
         [TN_W_CONV_IN] = "shortconv.in_proj.weight",
         [TN_W_CONV] = "shortconv.conv.weight",
         [TN_W_CONV_OUT] = "shortconv.out_proj.weight",
+        [TN_W_ATT_GATE] = "attn_q.weight",
+        [TN_W_DELTA_Q] = "attn_qkv.weight",
+        [TN_W_DELTA_K] = "attn_qkv.weight",
+        [TN_W_DELTA_V] = "attn_qkv.weight",
+        [TN_W_DELTA_GATE] = "attn_gate.weight",
+        [TN_W_DELTA_DECAY] = "ssm_alpha.weight",
+        [TN_W_DELTA_RATE] = "ssm_beta.weight",
+        [TN_W_DELTA_OUT] = "ssm_out.weight",
+        [TN_W_DELTA_CONV] = "ssm_conv1d.weight",
+        [TN_W_DELTA_A] = "ssm_a",
+        [TN_W_DELTA_DT] = "ssm_dt.bias",
+        [TN_W_DELTA_NORM] = "ssm_norm.weight",
+        [TN_W_SHARED_GATE] = "ffn_gate_inp_shexp.weight",
+        [TN_W_EXPERTS_BIAS] = "exp_probs_b.bias",
     };
     const char *name = a->gguf_names[role] ? a->gguf_names[role] : names[role];
     if (is_model_level(role)) snprintf(buf, cap, "%s", name);
@@ -335,9 +465,9 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_V:
     case TN_W_O: return true;
     case TN_W_UP:
-    case TN_W_DOWN: return !a->experts;
+    case TN_W_DOWN: return !a->experts || h->shared_expert || h->n_dense;
     case TN_W_OUT: return !h->tied;
-    case TN_W_GATE: return a->gated && !a->experts;
+    case TN_W_GATE: return a->gated && (!a->experts || h->shared_expert || h->n_dense);
     case TN_W_ROUTER:
     case TN_W_GATE_EXPS:
     case TN_W_UP_EXPS:
@@ -347,6 +477,20 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_UP_EXPS_B:
     case TN_W_DOWN_EXPS_B: return a->experts && a->o_bias;
     case TN_W_SINKS: return a->sinks;
+    case TN_W_SHARED_GATE: return h->shared_gate;
+    case TN_W_EXPERTS_BIAS: return h->experts_bias;
+    case TN_W_ATT_GATE: return a->attn_gate;
+    case TN_W_DELTA_Q:
+    case TN_W_DELTA_K:
+    case TN_W_DELTA_V:
+    case TN_W_DELTA_GATE:
+    case TN_W_DELTA_DECAY:
+    case TN_W_DELTA_RATE:
+    case TN_W_DELTA_OUT:
+    case TN_W_DELTA_CONV:
+    case TN_W_DELTA_A:
+    case TN_W_DELTA_DT:
+    case TN_W_DELTA_NORM: return a->delta;
     case TN_W_CONV_IN:
     case TN_W_CONV:
     case TN_W_CONV_OUT: return a->conv;
@@ -384,6 +528,10 @@ void tn_arch_begin(const tn_arch *a, tn_hparams *h) {
     h->qk_norm_whole = a->qk_norm_whole;
     h->qk_norm_last = a->qk_norm_last;
     h->experts_norm = a->experts_norm;
+    h->experts_sigmoid = a->experts_sigmoid;
+    h->experts_scale = 1;
+    h->shared_expert = h->shared_gate = a->shared_expert;
+    h->attn_gate = a->attn_gate;
     h->swiglu_limit = a->swiglu_limit;
     h->sinks = a->sinks;
     h->no_rope_pattern = a->no_rope_pattern;
@@ -407,7 +555,14 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
         {"context", h->ctx_train, 1, 1 << 24},
         {"rotated values", h->n_rot, 0, h->d_head < TN_MAX_ROT ? h->d_head : TN_MAX_ROT},
         {"window", h->window, 0, INT32_MAX},
-        {"values of a convolution", h->conv_len, a->conv ? 2 : 0, a->conv ? TN_MAX_CONV : 0},
+        {"values of a convolution", h->conv_len, a->conv || a->delta ? 2 : 0,
+         a->conv || a->delta ? TN_MAX_CONV : 0},
+        {"heads of a delta net", h->delta.n_heads, a->delta, a->delta ? 1 << 12 : 0},
+        {"key heads of a delta net", h->delta.n_key_heads, a->delta, a->delta ? h->delta.n_heads : 0},
+        {"keys of a delta net", h->delta.d_key, a->delta ? 2 : 0, a->delta ? TN_MAX_DELTA : 0},
+        {"values of a delta net", h->delta.d_value, a->delta ? TN_DELTA_COLS : 0, a->delta ? 1 << 12 : 0},
+        {"feed-forward size of an expert", h->n_ff_exp, a->experts, a->experts ? 1 << 18 : 0},
+        {"layers without experts", h->n_dense, 0, a->dense_first ? h->n_layers - 1 : 0},
         {"experts", h->n_experts, a->experts ? 1 : 0, a->experts ? TN_MAX_EXPERTS : 0},
         {"experts used", h->n_experts_used, a->experts ? 1 : 0, h->n_experts},
         {"period of windows", h->window_pattern, 0, TN_MAX_LAYERS},
@@ -420,6 +575,13 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
     }
     TN_FAIL_IF(h->n_heads % h->n_kv_heads, err, TERN_E_FORMAT, "%s: %d heads do not share %d KV heads evenly",
                file, h->n_heads, h->n_kv_heads);
+    TN_FAIL_IF(
+        a->delta && (h->delta.n_heads % h->delta.n_key_heads || h->delta.d_key % 2 ||
+                     h->delta.d_value % TN_DELTA_COLS),
+        err, TERN_E_UNSUPPORTED,
+        "%s: a delta net of %d heads over %d key heads, of %d keys and %d values; want a multiple, and "
+        "multiples of 2 and %d",
+        file, h->delta.n_heads, h->delta.n_key_heads, h->delta.d_key, h->delta.d_value, TN_DELTA_COLS);
     TN_FAIL_IF(h->d_head % 4 || h->n_rot % 2, err, TERN_E_UNSUPPORTED,
                "%s: head size %d with %d rotated values; want multiples of 4 and 2", file, h->d_head,
                h->n_rot);
@@ -437,12 +599,14 @@ tern_status tn_arch_finish(const tn_arch *a, const char *file, tn_hparams *h, te
                    !(h->logit_soft_cap >= 0 && h->logit_soft_cap < 1e6f),
                err, TERN_E_FORMAT, "%s: attention scale %g, soft caps %g and %g", file, (double)h->attn_scale,
                (double)h->attn_soft_cap, (double)h->logit_soft_cap);
-    const float scales[] = {h->embd_scale, h->residual_scale, h->logit_scale, h->rope_mscale};
+    const float scales[] = {h->embd_scale, h->residual_scale, h->logit_scale, h->rope_mscale,
+                            h->experts_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
         TN_FAIL_IF(!(scales[i] > 1e-6f && scales[i] < 1e6f), err, TERN_E_FORMAT,
-                   "%s: scales of embeddings %g, residuals %g, logits %g and rope %g; want positive numbers",
+                   "%s: scales of embeddings %g, residuals %g, logits %g, rope %g and experts %g; want "
+                   "positive numbers",
                    file, (double)h->embd_scale, (double)h->residual_scale, (double)h->logit_scale,
-                   (double)h->rope_mscale);
+                   (double)h->rope_mscale, (double)h->experts_scale);
     }
     TN_FAIL_IF(h->temp_scale != 0 && !(h->temp_scale > 0 && h->temp_scale < 100 && h->temp_every > 0), err,
                TERN_E_FORMAT, "%s: temperature scale %g for every %d tokens", file, (double)h->temp_scale,

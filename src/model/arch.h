@@ -21,8 +21,14 @@ typedef struct tn_arch {
     tn_scales scales;
     bool experts, experts_norm, sinks; /* see tn_hparams */
     float swiglu_limit;
-    bool o_bias;        /* so has what attention gives; with experts: router and experts too */
-    bool conv;          /* some layers convolve instead of attending (LFM2) */
+    bool o_bias;      /* so has what attention gives; with experts: router and experts too */
+    bool conv;        /* some layers convolve instead of attending (LFM2) */
+    bool delta;       /* all but every fourth layer, or as the file says, are gated delta nets */
+    bool delta_tiled; /* GGUF holds their heads so that head h reads key head h % n_key_heads */
+    bool delta_apart; /* their projections are tensors of their own; else interleaved by key head */
+    bool attn_gate, shared_expert, experts_sigmoid; /* see tn_hparams; shared experts have a gate */
+    bool dense_first;   /* the first layers may be dense, though the others have experts */
+    bool next_token;    /* files may hold layers that guess one token further, behind the others */
     bool gguf_only;     /* its folders hold tensors that are not read */
     bool temperature;   /* queries are scaled by their position (Ministral 3) */
     bool qkv_bias;      /* Q, K and V have biases */

@@ -200,6 +200,51 @@ static tern_status gguf_conv(keys *k, tn_hparams *h) {
     return k->st;
 }
 
+/* Which layers attend: every so many-th. The sizes of delta nets are said as those of state space models. */
+static tern_status gguf_delta(keys *k, const tn_arch *a, tn_hparams *h) {
+    int32_t every = int_key(k, "full_attention_interval", false, 4),
+            inner = int_key(k, "ssm.inner_size", true, 0);
+    h->conv_len = int_key(k, "ssm.conv_kernel", true, 0);
+    h->delta = (tn_delta_net){.n_heads = int_key(k, "ssm.time_step_rank", true, 0),
+                              .n_key_heads = int_key(k, "ssm.group_count", true, 0),
+                              .d_key = int_key(k, "ssm.state_size", true, 0),
+                              .tiled = a->delta_tiled};
+    TN_TRY(k->st);
+    TN_FAIL_IF(every < 1 || every > h->n_layers, k->err, TERN_E_FORMAT,
+               "%s: every %d-th of %d layers attends", tn_gguf_path(k->g), every, h->n_layers);
+    TN_FAIL_IF(h->delta.n_heads < 1 || inner < 1 || inner % h->delta.n_heads, k->err, TERN_E_FORMAT,
+               "%s: %d values of a delta net for %d heads", tn_gguf_path(k->g), inner, h->delta.n_heads);
+    h->delta.d_value = inner / h->delta.n_heads;
+    for (int32_t i = 0; i < h->n_layers; i++)
+        h->layer_kind[i] = (i + 1) % every ? TN_LAYER_DELTA : TN_LAYER_ATTENDS;
+    return TERN_OK;
+}
+
+static tern_status gguf_experts(keys *k, const tn_arch *a, tn_hparams *h) {
+    int32_t n = int_key(k, "expert_count", false, 0);
+    TN_TRY(k->st);
+    TN_FAIL_IF(n && !a->experts, k->err, TERN_E_UNSUPPORTED,
+               "%s: a mixture of %d experts is not supported for architecture %s", tn_gguf_path(k->g), n,
+               a->name);
+    if (!a->experts) return TERN_OK;
+    h->n_experts = n;
+    h->n_experts_used = int_key(k, "expert_used_count", true, 1);
+    h->n_ff_exp = int_key(k, "expert_feed_forward_length", false, h->n_ff);
+    if (a->shared_expert) h->n_ff = int_key(k, "expert_shared_feed_forward_length", false, h->n_ff_exp);
+    else if (!a->dense_first) h->n_ff = h->n_ff_exp;
+    if (a->dense_first) h->n_dense = int_key(k, "leading_dense_block_count", false, 0);
+    h->experts_scale = (float)num_key(k, "expert_weights_scale", 1);
+    int32_t gating = int_key(k, "expert_gating_func", false, a->experts_sigmoid ? 2 : 1);
+    TN_FAIL_IF(gating != (a->experts_sigmoid ? 2 : 1), k->err, TERN_E_UNSUPPORTED,
+               "%s: metadata key '%s.expert_gating_func' is %d, which is not supported for architecture %s",
+               tn_gguf_path(k->g), a->gguf, gating, a->name);
+    char name[128];
+    (void)tn_gguf_bool(k->g, key_of(k, "expert_weights_norm", name), &h->experts_norm);
+    snprintf(name, sizeof name, "blk.%d.exp_probs_b.bias", h->n_dense);
+    h->experts_bias = a->experts_sigmoid && tn_gguf_tensor(k->g, name);
+    return k->st;
+}
+
 /* ---- keys that nobody reads ------------------------------------------------------------------------ */
 
 /* What a key of the architecture means to a reader of this one. */
@@ -208,7 +253,11 @@ typedef enum key_use {
     KEY_NONE_IS_0, /* it changes what is computed unless it is 0, or false */
     KEY_NONE_IS_1,
     KEY_CONV,       /* KEY_NONE_IS_0 where it has no convolutions */
-    KEY_EXPERTS,    /* KEY_NONE_IS_0 where the architecture has no experts */
+    KEY_DELTA,      /* where it has no delta nets */
+    KEY_EXPERTS,    /* where it has no experts */
+    KEY_SHARED,     /* where it has no shared expert */
+    KEY_DENSE,      /* where experts are in all layers */
+    KEY_NEXT,       /* where it has no layers that guess further */
     KEY_SCALES,     /* KEY_NONE_IS_1 where the architecture has no scales */
     KEY_TEMPERATURE /* KEY_NONE_IS_0 where queries are not scaled */
 } key_use;
@@ -264,13 +313,22 @@ static const struct {
     {"expert_count", KEY_EXPERTS},
     {"expert_feed_forward_length", KEY_EXPERTS},
     {"expert_shared_count", KEY_NONE_IS_0},
-    {"expert_shared_feed_forward_length", KEY_NONE_IS_0},
+    {"expert_shared_feed_forward_length", KEY_SHARED},
+    {"expert_gating_func", KEY_EXPERTS},
+    {"expert_weights_norm", KEY_EXPERTS},
+    {"full_attention_interval", KEY_DELTA},
+    {"ssm.conv_kernel", KEY_DELTA},
+    {"ssm.inner_size", KEY_DELTA},
+    {"ssm.state_size", KEY_DELTA},
+    {"ssm.time_step_rank", KEY_DELTA},
+    {"ssm.group_count", KEY_DELTA},
+    {"rope.dimension_sections", KEY_DELTA}, /* text has the same position in all of them */
     {"expert_group_count", KEY_NONE_IS_0},
     {"expert_group_used_count", KEY_NONE_IS_0},
-    {"expert_weights_scale", KEY_NONE_IS_1},
-    {"leading_dense_block_count", KEY_NONE_IS_0},
+    {"expert_weights_scale", KEY_EXPERTS},
+    {"leading_dense_block_count", KEY_DENSE},
     {"expert_used_count", KEY_READ}, /* says nothing without experts */
-    {"nextn_predict_layers", KEY_NONE_IS_0},
+    {"nextn_predict_layers", KEY_NEXT},
     {"use_parallel_residual", KEY_NONE_IS_0},
 };
 
@@ -285,6 +343,10 @@ static bool harmless(const keys *k, const tn_arch *a, const char *tail) {
         if (use == KEY_SCALES) use = a->scales == TN_SCALES_NONE ? KEY_NONE_IS_1 : KEY_READ;
         if (use == KEY_CONV) use = a->conv ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_EXPERTS) use = a->experts ? KEY_READ : KEY_NONE_IS_0;
+        if (use == KEY_DELTA) use = a->delta ? KEY_READ : KEY_NONE_IS_0;
+        if (use == KEY_SHARED) use = a->shared_expert ? KEY_READ : KEY_NONE_IS_0;
+        if (use == KEY_DENSE) use = a->dense_first ? KEY_READ : KEY_NONE_IS_0;
+        if (use == KEY_NEXT) use = a->next_token ? KEY_READ : KEY_NONE_IS_0;
         if (use == KEY_TEMPERATURE) use = a->temperature ? KEY_READ : KEY_NONE_IS_0;
         return use == KEY_READ || v == (use == KEY_NONE_IS_1 ? 1 : 0);
     }
@@ -317,9 +379,15 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
     size_t n_name;
     if (tn_gguf_str(g, "general.name", &name, &n_name))
         snprintf(h->name, sizeof h->name, "%.*s", (int)(n_name < 120 ? n_name : 120), name);
-    h->n_layers = int_key(&k, "block_count", true, 0);
+    int32_t n_next = a->next_token ? int_key(&k, "nextn_predict_layers", false, 0) : 0;
+    TN_FAIL_IF(n_next < 0 || n_next > 8, err, TERN_E_FORMAT,
+               "%s: %d layers that guess the next token but one, want 0 to 8", tn_gguf_path(g), n_next);
+    h->n_layers = int_key(&k, "block_count", true, 0) - n_next;
     h->n_embd = int_key(&k, "embedding_length", true, 0);
     h->n_heads = int_key(&k, "attention.head_count", true, 1);
+    TN_TRY(k.st);
+    TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
+               "%s: layers %d, want 1 to %d", tn_gguf_path(g), h->n_layers, TN_MAX_LAYERS);
     if (a->conv) TN_TRY(gguf_conv(&k, h));
     else h->n_kv_heads = int_key(&k, "attention.head_count_kv", false, h->n_heads);
     h->n_ff = int_key(&k, "feed_forward_length", !a->experts, 0);
@@ -339,23 +407,13 @@ tern_status tn_arch_hparams_gguf(const tn_arch *a, const tn_gguf *g, tn_hparams 
         h->n_heads > 0)
         h->attn_scale = (float)(1 / sqrt((double)h->n_embd / h->n_heads));
     int32_t d_value = int_key(&k, "attention.value_length", false, h->d_head);
-    int32_t n_experts = int_key(&k, "expert_count", false, 0);
     TN_TRY(k.st);
-    TN_FAIL_IF(n_experts && !a->experts, err, TERN_E_UNSUPPORTED,
-               "%s: a mixture of %d experts is not supported for architecture %s", tn_gguf_path(g), n_experts,
-               a->name);
-    if (a->experts) {
-        h->n_experts = n_experts;
-        h->n_experts_used = int_key(&k, "expert_used_count", true, 1);
-        h->n_ff = int_key(&k, "expert_feed_forward_length", false, h->n_ff);
-        TN_TRY(k.st);
-    }
+    TN_TRY(gguf_experts(&k, a, h));
     TN_FAIL_IF(d_value != h->d_head, err, TERN_E_UNSUPPORTED,
                "%s: keys of %d values and values of %d are not supported", tn_gguf_path(g), h->d_head,
                d_value);
-    TN_FAIL_IF(h->n_layers < 1 || h->n_layers > TN_MAX_LAYERS, err, TERN_E_FORMAT,
-               "%s: layers %d, want 1 to %d", tn_gguf_path(g), h->n_layers, TN_MAX_LAYERS);
     TN_TRY(check_keys(&k, a));
+    if (a->delta) TN_TRY(gguf_delta(&k, a, h));
     TN_TRY(gguf_windows(&k, a, h));
     TN_TRY(gguf_scales(&k, a, h));
     h->tied = !tn_gguf_tensor(g, "output.weight");

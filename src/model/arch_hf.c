@@ -188,7 +188,7 @@ static tern_status parse_rope(config *c, const tn_arch *a, tn_hparams *h) {
 
 /* Words for every layer: "full_attention" and "sliding_attention" as the model's period of windows has them. */
 static tern_status check_layer_types(config *c, const tn_arch *a, const tn_hparams *h) {
-    if (a->conv) return TERN_OK; /* read by parse_conv */
+    if (a->conv || a->delta) return TERN_OK; /* read by parse_conv and parse_delta */
     const json_t *types = json_object_get(c->o, "layer_types");
     TN_FAIL_IF(json_is_array(types) && (int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
                "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
@@ -264,12 +264,51 @@ static void parse_experts(config *c, const tn_arch *a, tn_hparams *h) {
     if (!a->experts) return;
     h->n_experts = whole(c, "num_experts", false, whole(c, "num_local_experts", false, 0));
     h->n_experts_used = whole(c, "num_experts_per_tok", true, 1);
-    h->n_ff = whole(c, "moe_intermediate_size", false, h->n_ff);
+    h->n_ff_exp = whole(c, "moe_intermediate_size", false, h->n_ff);
+    if (a->shared_expert) h->n_ff = whole(c, "shared_expert_intermediate_size", true, h->n_ff);
+    else if (!a->dense_first) h->n_ff = h->n_ff_exp;
+    if (a->dense_first) h->n_dense = whole(c, "num_dense_layers", false, 0);
+    h->experts_scale = (float)number(c, c->o, "routed_scaling_factor", false, 1);
+    h->experts_bias = a->experts_sigmoid && truth(c, "use_expert_bias");
     const json_t *norm = json_object_get(c->o, "norm_topk_prob");
     if (json_is_boolean(norm)) h->experts_norm = json_is_true(norm);
     if (whole(c, "decoder_sparse_step", false, 1) != 1 && c->st == TERN_OK)
         c->st = tn_fail(c->err, TERN_E_UNSUPPORTED,
                         "%s: experts in some layers only ('decoder_sparse_step') are not supported", c->file);
+}
+
+/* Qwen3-Next: "linear_attention" is what its configurations call a gated delta net. */
+static tern_status parse_delta(config *c, const tn_arch *a, tn_hparams *h) {
+    if (!a->delta) return TERN_OK;
+    h->conv_len = whole(c, "linear_conv_kernel_dim", true, 0);
+    h->delta = (tn_delta_net){.n_heads = whole(c, "linear_num_value_heads", true, 0),
+                              .n_key_heads = whole(c, "linear_num_key_heads", true, 0),
+                              .d_key = whole(c, "linear_key_head_dim", true, 0),
+                              .d_value = whole(c, "linear_value_head_dim", true, 0)};
+    const json_t *types = json_object_get(c->o, "layer_types");
+    int32_t every = whole(c, "full_attention_interval", false, 4);
+    TN_TRY(c->st);
+    TN_FAIL_IF(every < 1, c->err, TERN_E_FORMAT, "%s: 'full_attention_interval' is %d", c->file, every);
+    TN_FAIL_IF(json_is_array(types) && (int32_t)json_array_size(types) != h->n_layers, c->err, TERN_E_FORMAT,
+               "%s: 'layer_types' has %zu layers, the model %d", c->file, json_array_size(types),
+               h->n_layers);
+    bool any = false;
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        const char *t = json_is_array(types) ? json_string_value(json_array_get(types, (size_t)i))
+                        : (i + 1) % every    ? "linear_attention"
+                                             : "full_attention";
+        bool delta = t && !strcmp(t, "linear_attention");
+        h->layer_kind[i] = delta ? TN_LAYER_DELTA : TN_LAYER_ATTENDS;
+        any = any || !delta;
+        TN_FAIL_IF(!delta && !(t && !strcmp(t, "full_attention")), c->err, TERN_E_UNSUPPORTED,
+                   "%s: layer %d is of type '%.40s', which is not supported", c->file, i, t ? t : "?");
+    }
+    TN_FAIL_IF(!any, c->err, TERN_E_UNSUPPORTED, "%s: no layer attends", c->file);
+    const json_t *gate = json_object_get(c->o, "attn_output_gate");
+    TN_FAIL_IF(gate && !json_is_true(gate), c->err, TERN_E_UNSUPPORTED,
+               "%s: 'attn_output_gate' is not true, which is not supported for model type %s", c->file,
+               a->hf);
+    return TERN_OK;
 }
 
 /* LFM2: which layers convolve, and the size of its feed-forward blocks, which the configuration says before it is
@@ -305,6 +344,12 @@ static tern_status parse_conv(config *c, const tn_arch *a, tn_hparams *h) {
         h->n_ff = (int32_t)(of * floor((floor(ff) + of - 1) / of));
     }
     return c->st;
+}
+
+/* Keys that parse_delta reads. */
+static bool is_of_delta(const char *key) {
+    return !strcmp(key, "attn_output_gate") || !strcmp(key, "full_attention_interval") ||
+           !strcmp(key, "linear_num_value_heads");
 }
 
 /* Keys that change what a model computes. One that this architecture does not read must say nothing: be absent, null,
@@ -348,7 +393,8 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
                     (keys[i].layers_without_rope && a->no_rope_pattern) ||
                     (a->conv && !strcmp(keys[i].key, "conv_L_cache")) ||
                     (a->experts &&
-                     (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts")));
+                     (!strcmp(keys[i].key, "num_experts") || !strcmp(keys[i].key, "num_local_experts"))) ||
+                    (a->delta && is_of_delta(keys[i].key));
         double n = json_number_value(v);
         bool says_nothing = !v || json_is_null(v) || json_is_false(v) ||
                             (json_is_array(v) && !json_array_size(v)) ||
@@ -361,6 +407,8 @@ static tern_status check_neutral(const config *c, const tn_arch *a) {
 
 tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *file, tn_hparams *h,
                                tern_error *err) {
+    const json_t *text = json_object_get(o, "text_config"); /* of a model that sees and reads */
+    if (a->delta && json_is_object(text)) o = text;
     config c = {.o = o, .file = file, .err = err};
     tn_arch_begin(a, h);
     const char *name = json_string_value(json_object_get(o, "_name_or_path"));
@@ -369,7 +417,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     h->n_embd = whole(&c, "hidden_size", true, 0);
     h->n_heads = whole(&c, "num_attention_heads", true, 1);
     h->n_kv_heads = whole(&c, "num_key_value_heads", false, h->n_heads);
-    h->n_ff = whole(&c, "intermediate_size", true, 0);
+    h->n_ff = whole(&c, "intermediate_size", !a->shared_expert, 0);
     h->n_vocab = whole(&c, "vocab_size", true, 0);
     h->ctx_train = whole(&c, "max_position_embeddings", true, 0);
     h->d_head = whole(&c, "head_dim", false, h->n_heads > 0 ? h->n_embd / h->n_heads : 0);
@@ -393,6 +441,7 @@ tern_status tn_arch_hparams_hf(const tn_arch *a, const json_t *o, const char *fi
     TN_TRY(parse_windows(&c, a, h));
     TN_TRY(parse_no_rope(&c, h));
     TN_TRY(parse_conv(&c, a, h));
+    TN_TRY(parse_delta(&c, a, h));
     TN_FAIL_IF(truth(&c, "use_sliding_window") && whole(&c, "max_window_layers", false, 0) < h->n_layers, err,
                TERN_E_UNSUPPORTED, "%s: use_sliding_window on some layers only is not supported", file);
     TN_TRY(parse_act(&c, a, h));

@@ -9,31 +9,47 @@ tern_status tn_conv_open(tn_ctx *ctx, const tn_hparams *h, tn_conv *out, tern_er
     *out = (tn_conv){.ctx = ctx, .n_embd = h->n_embd, .len = h->conv_len};
     for (int32_t l = 0; l < h->n_layers; l++)
         out->index[l] = h->layer_kind[l] == TN_LAYER_CONVOLVES ? out->n_layers++ : -1;
-    size_t n = (size_t)out->n_layers * TN_CONV_RING * (size_t)h->n_embd;
+    size_t n = (size_t)out->n_layers * tn_conv_floats(h->n_embd, h->conv_len);
     out->ring = tn_calloc(ctx, TN_MEM_KV, n, sizeof *out->ring);
     TN_FAIL_IF(!out->ring, err, TERN_E_MEMORY, "no memory for the last inputs of %d convolutions (%zu bytes)",
                out->n_layers, n * sizeof *out->ring);
+    out->tail = out->ring + (size_t)out->n_layers * TN_CONV_RING * (size_t)h->n_embd;
     return TERN_OK;
 }
 
 void tn_conv_close(tn_conv *c) {
     tn_free(c->ctx, c->ring);
-    c->ring = NULL;
+    c->ring = c->tail = NULL;
 }
 
 /* ---- as a kind of state ---------------------------------------------------------------------------- */
 
 static uint64_t state_bytes(const void *self) {
     const tn_conv *c = self;
-    return (uint64_t)c->n_layers * TN_CONV_RING * (uint64_t)c->n_embd * sizeof(float);
+    return (uint64_t)c->n_layers * tn_conv_floats(c->n_embd, c->len) * sizeof(float);
 }
 
 /* Slots behind the text that a forward may have written, kept or not: a chunk, or a draft tree. */
 enum { AHEAD = 256 };
 
+static float *ring_of(const tn_conv *c, int32_t i_layer, int32_t pos) {
+    return c->ring + ((size_t)i_layer * TN_CONV_RING + (size_t)(pos % TN_CONV_RING)) * (size_t)c->n_embd;
+}
+
+/* The text has n_tok tokens now, and the ring holds the last of them. */
+static void settle(tn_conv *c, int32_t n_tok) {
+    size_t n = (size_t)c->n_embd;
+    c->n_tok = n_tok;
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        float *tail = c->tail + (size_t)i * (size_t)(c->len - 1) * n;
+        for (int32_t k = 0, p = n_tok - (c->len - 1); p < n_tok; k++, p++)
+            if (p >= 0) memcpy(tail + (size_t)k * n, ring_of(c, i, p), n * sizeof *tail);
+    }
+}
+
 static void reached(tn_conv *c, int32_t n_tok) {
     int32_t lowest = n_tok + AHEAD - TN_CONV_RING;
-    c->n_tok = n_tok;
+    settle(c, n_tok);
     if (lowest > c->lowest) c->lowest = lowest;
 }
 
@@ -55,7 +71,7 @@ static bool state_reaches(const void *self, int32_t n_tok) {
 
 static void state_truncate(void *self, int32_t n_tok) {
     tn_conv *c = self;
-    c->n_tok = n_tok;
+    settle(c, n_tok);
     if (!n_tok) c->lowest = 0;
 }
 
@@ -63,13 +79,11 @@ static void state_truncate(void *self, int32_t n_tok) {
 static void state_transfer(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user) {
     tn_conv *c = self;
     for (int32_t i = 0; i < c->n_layers; i++) {
-        float *layer = c->ring + (size_t)i * TN_CONV_RING * (size_t)c->n_embd;
         for (int32_t p = n_tok < c->len - 1 ? 0 : n_tok - (c->len - 1); p < n_tok; p++)
-            io(user, layer + (size_t)(p % TN_CONV_RING) * (size_t)c->n_embd,
-               (size_t)c->n_embd * sizeof(float));
+            io(user, ring_of(c, i, p), (size_t)c->n_embd * sizeof(float));
     }
     if (saving) return;
-    c->n_tok = n_tok;
+    settle(c, n_tok);
     c->lowest = n_tok - (c->len - 1);
 }
 

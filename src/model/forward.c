@@ -22,7 +22,7 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         widest = k > widest ? k : widest;
     }
     size_t n_expert_rows = m->h.n_experts ? rows : 0;
-    if (m->h.n_experts && (size_t)m->h.n_ff > widest) widest = (size_t)m->h.n_ff;
+    if (m->h.n_experts && (size_t)m->h.n_ff_exp > widest) widest = (size_t)m->h.n_ff_exp;
     size_t n_acts = m->scheme == TN_FLOAT_BLOCKS ? tn_blocks_acts(widest, rows) : 0;
     float *flags, *blocks, *expert_rows;
     struct {
@@ -137,6 +137,12 @@ static void run_attend(run *x) {
     else tn_pool_for(x->pool, x->op->attend.n_heads * n_spans(x), attend_item, x);
 }
 
+static void delta_item(void *arg, int i_item, int i_thread) {
+    (void)i_thread;
+    const run *x = arg;
+    tn_delta_run(x->op, &x->f, i_item);
+}
+
 /* ---- linears ------------------------------------------------------------------------------------- */
 
 typedef struct side_job {
@@ -198,8 +204,8 @@ static void run_op(run *x) {
     else if (x->op->kind == TN_OP_ATTEND) run_attend(x);
     else if (x->op->kind == TN_OP_EXPERTS)
         tn_experts_run(x->op, &x->f, x->pool, x->a->blocks, x->a->expert_rows, x->a->expert_weights);
+    else if (x->op->kind == TN_OP_DELTA) tn_pool_for(x->pool, tn_delta_items(x->op), delta_item, x);
     else run_rows(x);
-    if (x->op->kind == TN_OP_CONV) tn_conv_remember(x->op, &x->f);
     const tn_forward_hooks *hooks = x->hooks;
     if (!hooks) return;
     if (x->op->kind == TN_OP_ROPE && hooks->qk)

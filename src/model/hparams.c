@@ -23,11 +23,23 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
 }
 
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
-    bool conv = layer >= 0 && layer < h->n_layers && h->layer_kind[layer] == TN_LAYER_CONVOLVES;
+    bool inside = layer >= 0 && layer < h->n_layers;
+    int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
     switch (r) {
     case TN_W_CONV_IN:
     case TN_W_CONV:
-    case TN_W_CONV_OUT: return conv;
+    case TN_W_CONV_OUT: return inside && kind == TN_LAYER_CONVOLVES;
+    case TN_W_DELTA_Q:
+    case TN_W_DELTA_K:
+    case TN_W_DELTA_V:
+    case TN_W_DELTA_GATE:
+    case TN_W_DELTA_DECAY:
+    case TN_W_DELTA_RATE:
+    case TN_W_DELTA_OUT:
+    case TN_W_DELTA_CONV:
+    case TN_W_DELTA_A:
+    case TN_W_DELTA_DT:
+    case TN_W_DELTA_NORM: return inside && kind == TN_LAYER_DELTA;
     case TN_W_Q:
     case TN_W_K:
     case TN_W_V:
@@ -37,20 +49,53 @@ bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     case TN_W_V_B:
     case TN_W_O_B:
     case TN_W_Q_NORM:
-    case TN_W_K_NORM: return !conv;
+    case TN_W_K_NORM: return kind == TN_LAYER_ATTENDS;
+    case TN_W_ATT_GATE: return kind == TN_LAYER_ATTENDS && h->attn_gate;
+    case TN_W_GATE:
+    case TN_W_UP:
+    case TN_W_DOWN:
+    case TN_W_GATE_B:
+    case TN_W_UP_B:
+    case TN_W_DOWN_B: return !inside || tn_layer_has_ffn(h, layer);
+    case TN_W_ROUTER:
+    case TN_W_ROUTER_B:
+    case TN_W_GATE_EXPS:
+    case TN_W_UP_EXPS:
+    case TN_W_DOWN_EXPS:
+    case TN_W_GATE_EXPS_B:
+    case TN_W_UP_EXPS_B:
+    case TN_W_DOWN_EXPS_B: return inside && tn_layer_has_experts(h, layer);
+    case TN_W_SHARED_GATE: return inside && tn_layer_has_experts(h, layer) && h->shared_gate;
+    case TN_W_EXPERTS_BIAS: return inside && tn_layer_has_experts(h, layer) && h->experts_bias;
     default: return true;
     }
 }
 
 const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS] = {
-    TN_W_ATTN_NORM,     TN_W_ATTN_NORM_B, TN_W_ATTN_POST_NORM, TN_W_FFN_NORM, TN_W_FFN_NORM_B,
-    TN_W_FFN_POST_NORM, TN_W_Q_NORM,      TN_W_K_NORM,         TN_W_SINKS,    TN_W_CONV,
+    TN_W_ATTN_NORM,  TN_W_ATTN_NORM_B,   TN_W_ATTN_POST_NORM, TN_W_FFN_NORM,
+    TN_W_FFN_NORM_B, TN_W_FFN_POST_NORM, TN_W_Q_NORM,         TN_W_K_NORM,
+    TN_W_SINKS,      TN_W_CONV,          TN_W_DELTA_CONV,     TN_W_DELTA_A,
+    TN_W_DELTA_DT,   TN_W_DELTA_NORM,    TN_W_SHARED_GATE,    TN_W_EXPERTS_BIAS,
 };
 
 const struct tn_layer_linear tn_layer_linears[TN_N_LAYER_LINEARS] = {
-    {TN_W_Q, TN_W_Q_B},       {TN_W_K, TN_W_K_B},           {TN_W_V, TN_W_V_B},
-    {TN_W_O, TN_W_O_B},       {TN_W_GATE, TN_W_GATE_B},     {TN_W_UP, TN_W_UP_B},
-    {TN_W_DOWN, TN_W_DOWN_B}, {TN_W_CONV_IN, TN_W_N_ROLES}, {TN_W_CONV_OUT, TN_W_N_ROLES},
+    {TN_W_Q, TN_W_Q_B},
+    {TN_W_K, TN_W_K_B},
+    {TN_W_V, TN_W_V_B},
+    {TN_W_O, TN_W_O_B},
+    {TN_W_GATE, TN_W_GATE_B},
+    {TN_W_UP, TN_W_UP_B},
+    {TN_W_DOWN, TN_W_DOWN_B},
+    {TN_W_CONV_IN, TN_W_N_ROLES},
+    {TN_W_CONV_OUT, TN_W_N_ROLES},
+    {TN_W_ATT_GATE, TN_W_N_ROLES},
+    {TN_W_DELTA_Q, TN_W_N_ROLES},
+    {TN_W_DELTA_K, TN_W_N_ROLES},
+    {TN_W_DELTA_V, TN_W_N_ROLES},
+    {TN_W_DELTA_GATE, TN_W_N_ROLES},
+    {TN_W_DELTA_DECAY, TN_W_N_ROLES},
+    {TN_W_DELTA_RATE, TN_W_N_ROLES},
+    {TN_W_DELTA_OUT, TN_W_N_ROLES},
 };
 
 const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS] = {
@@ -97,92 +142,87 @@ const char *tn_role_name(tn_role r) {
         [TN_W_CONV_IN] = "conv_in",
         [TN_W_CONV] = "conv",
         [TN_W_CONV_OUT] = "conv_out",
+        [TN_W_ATT_GATE] = "attn_gate",
+        [TN_W_DELTA_Q] = "delta_q",
+        [TN_W_DELTA_K] = "delta_k",
+        [TN_W_DELTA_V] = "delta_v",
+        [TN_W_DELTA_GATE] = "delta_gate",
+        [TN_W_DELTA_DECAY] = "delta_decay",
+        [TN_W_DELTA_RATE] = "delta_rate",
+        [TN_W_DELTA_OUT] = "delta_out",
+        [TN_W_DELTA_CONV] = "delta_conv",
+        [TN_W_DELTA_A] = "delta_a",
+        [TN_W_DELTA_DT] = "delta_decay bias",
+        [TN_W_DELTA_NORM] = "delta_norm",
+        [TN_W_SHARED_GATE] = "shared expert's gate",
+        [TN_W_EXPERTS_BIAS] = "experts' bias",
     };
     return names[r];
 }
 
 void tn_role_shape(const tn_hparams *h, tn_role r, int64_t *n_rows, int64_t *n_cols) {
     int64_t e = h->n_embd, q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head,
-            f = h->n_ff, v = h->n_vocab, x = h->n_experts;
-    *n_rows = 1;
-    switch (r) {
-    case TN_W_EMBD:
-    case TN_W_OUT:
-        *n_rows = v;
-        *n_cols = e;
-        return;
-    case TN_W_Q:
-        *n_rows = q;
-        *n_cols = e;
-        return;
-    case TN_W_K:
-    case TN_W_V:
-        *n_rows = kv;
-        *n_cols = e;
-        return;
-    case TN_W_O:
-        *n_rows = e;
-        *n_cols = q;
-        return;
-    case TN_W_GATE:
-    case TN_W_UP:
-        *n_rows = f;
-        *n_cols = e;
-        return;
-    case TN_W_DOWN:
-        *n_rows = e;
-        *n_cols = f;
-        return;
-    case TN_W_ROUTER:
-        *n_rows = x;
-        *n_cols = e;
-        return;
-    case TN_W_GATE_EXPS:
-    case TN_W_UP_EXPS:
-        *n_rows = x * f;
-        *n_cols = e;
-        return;
-    case TN_W_DOWN_EXPS:
-        *n_rows = x * e;
-        *n_cols = f;
-        return;
-    case TN_W_CONV_IN:
-        *n_rows = 3 * e;
-        *n_cols = e;
-        return;
-    case TN_W_CONV:
-        *n_rows = e;
-        *n_cols = h->conv_len;
-        return;
-    case TN_W_CONV_OUT:
-        *n_rows = e;
-        *n_cols = e;
-        return;
-    case TN_W_SINKS: *n_cols = h->n_heads; return;
-    case TN_W_ROUTER_B: *n_cols = x; return;
-    case TN_W_GATE_EXPS_B:
-    case TN_W_UP_EXPS_B: *n_cols = x * f; return;
-    case TN_W_DOWN_EXPS_B: *n_cols = x * e; return;
-    case TN_W_OUT_B: *n_cols = v; return;
-    case TN_W_Q_B: *n_cols = q; return;
-    case TN_W_K_B:
-    case TN_W_V_B: *n_cols = kv; return;
-    case TN_W_Q_NORM: *n_cols = h->qk_norm_whole ? q : h->d_head; return;
-    case TN_W_K_NORM: *n_cols = h->qk_norm_whole ? kv : h->d_head; return;
-    case TN_W_GATE_B:
-    case TN_W_UP_B: *n_cols = f; return;
-    case TN_W_OUT_NORM:
-    case TN_W_OUT_NORM_B:
-    case TN_W_ATTN_NORM:
-    case TN_W_ATTN_NORM_B:
-    case TN_W_O_B:
-    case TN_W_ATTN_POST_NORM:
-    case TN_W_FFN_NORM:
-    case TN_W_FFN_NORM_B:
-    case TN_W_DOWN_B:
-    case TN_W_FFN_POST_NORM: *n_cols = e; return;
-    case TN_W_N_ROLES: break;
-    }
-    assert(!"no such role");
-    *n_cols = 0;
+            f = h->n_ff, v = h->n_vocab, x = h->n_experts, fx = h->n_ff_exp, taps = h->conv_len,
+            dh = h->delta.n_heads, dk = (int64_t)h->delta.n_key_heads * h->delta.d_key,
+            dv = dh * h->delta.d_value;
+    const struct {
+        int64_t rows, cols;
+    } shapes[TN_W_N_ROLES] = {
+        [TN_W_EMBD] = {v, e},
+        [TN_W_OUT_NORM] = {1, e},
+        [TN_W_OUT_NORM_B] = {1, e},
+        [TN_W_OUT] = {v, e},
+        [TN_W_OUT_B] = {1, v},
+        [TN_W_ATTN_NORM] = {1, e},
+        [TN_W_ATTN_NORM_B] = {1, e},
+        [TN_W_Q] = {q, e},
+        [TN_W_K] = {kv, e},
+        [TN_W_V] = {kv, e},
+        [TN_W_O] = {e, q},
+        [TN_W_Q_B] = {1, q},
+        [TN_W_K_B] = {1, kv},
+        [TN_W_V_B] = {1, kv},
+        [TN_W_O_B] = {1, e},
+        [TN_W_Q_NORM] = {1, h->qk_norm_whole ? q : h->d_head},
+        [TN_W_K_NORM] = {1, h->qk_norm_whole ? kv : h->d_head},
+        [TN_W_ATTN_POST_NORM] = {1, e},
+        [TN_W_FFN_NORM] = {1, e},
+        [TN_W_FFN_NORM_B] = {1, e},
+        [TN_W_GATE] = {f, e},
+        [TN_W_UP] = {f, e},
+        [TN_W_DOWN] = {e, f},
+        [TN_W_GATE_B] = {1, f},
+        [TN_W_UP_B] = {1, f},
+        [TN_W_DOWN_B] = {1, e},
+        [TN_W_FFN_POST_NORM] = {1, e},
+        [TN_W_SINKS] = {1, h->n_heads},
+        [TN_W_ROUTER] = {x, e},
+        [TN_W_ROUTER_B] = {1, x},
+        [TN_W_GATE_EXPS] = {x * fx, e},
+        [TN_W_UP_EXPS] = {x * fx, e},
+        [TN_W_DOWN_EXPS] = {x * e, fx},
+        [TN_W_GATE_EXPS_B] = {1, x * fx},
+        [TN_W_UP_EXPS_B] = {1, x * fx},
+        [TN_W_DOWN_EXPS_B] = {1, x * e},
+        [TN_W_CONV_IN] = {3 * e, e},
+        [TN_W_CONV] = {taps, e},
+        [TN_W_CONV_OUT] = {e, e},
+        [TN_W_ATT_GATE] = {q, e},
+        [TN_W_DELTA_Q] = {dk, e},
+        [TN_W_DELTA_K] = {dk, e},
+        [TN_W_DELTA_V] = {dv, e},
+        [TN_W_DELTA_GATE] = {dv, e},
+        [TN_W_DELTA_DECAY] = {dh, e},
+        [TN_W_DELTA_RATE] = {dh, e},
+        [TN_W_DELTA_OUT] = {e, dv},
+        [TN_W_DELTA_CONV] = {taps, 2 * dk + dv},
+        [TN_W_DELTA_A] = {1, dh},
+        [TN_W_DELTA_DT] = {1, dh},
+        [TN_W_DELTA_NORM] = {1, h->delta.d_value},
+        [TN_W_SHARED_GATE] = {1, e},
+        [TN_W_EXPERTS_BIAS] = {1, x},
+    };
+    assert(r < TN_W_N_ROLES);
+    *n_rows = shapes[r].rows;
+    *n_cols = shapes[r].cols;
 }

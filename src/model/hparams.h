@@ -13,10 +13,25 @@ typedef enum tn_norm_kind { TN_NORM_RMS, TN_NORM_LAYER } tn_norm_kind;
 typedef enum tn_layer_kind {
     TN_LAYER_ATTENDS,
     TN_LAYER_CONVOLVES, /* a short convolution (LFM2) */
+    TN_LAYER_DELTA,     /* a gated delta net (Qwen3-Next) */
     TN_N_LAYER_KINDS
 } tn_layer_kind;
 
-enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16 };
+enum { TN_MAX_LAYERS = 512, TN_MAX_ROT = 256, TN_MAX_EXPERTS = 1024, TN_MAX_CONV = 16, TN_MAX_DELTA = 256 };
+
+/* A gated delta net: n_heads heads with a matrix of d_key x d_value each; n_key_heads heads of keys and queries. */
+typedef struct tn_delta_net {
+    int32_t n_heads, n_key_heads, d_key, d_value;
+    bool tiled; /* head h reads key head h % n_key_heads; else those of a key head lie side by side */
+} tn_delta_net;
+
+/* What its convolution takes: q, k and v of all heads. */
+static inline int32_t tn_delta_channels(const tn_delta_net *n) {
+    return 2 * n->n_key_heads * n->d_key + n->n_heads * n->d_value;
+}
+static inline int32_t tn_delta_key_head(const tn_delta_net *n, int32_t head) {
+    return n->tiled ? head % n->n_key_heads : head / (n->n_heads / n->n_key_heads);
+}
 
 typedef struct tn_hparams {
     char arch[32]; /* canonical name: a row of the table in arch.c */
@@ -56,15 +71,22 @@ typedef struct tn_hparams {
     float rope_mscale;
     bool local_rope; /* layers with a window rotate by inv_freq_local, unscaled (Gemma 3) */
     float inv_freq_local[TN_MAX_ROT / 2];
-    /* A mixture of experts in place of every feed-forward block: n_ff is the size of one expert. 0: none */
-    int32_t n_experts, n_experts_used;
-    bool experts_norm; /* the weights of those chosen add up to 1; else they are shares of all */
+    /* A mixture of experts in place of feed-forward blocks, behind the first n_dense layers; 0: none */
+    int32_t n_experts, n_experts_used, n_ff_exp, n_dense;
+    bool experts_norm;    /* the weights of those chosen add up to 1; else they are shares of all */
+    bool experts_sigmoid; /* a score's weight is its sigmoid; else softmax */
+    bool experts_bias;    /* added to weights where experts are chosen, and nowhere else (LFM2-MoE) */
+    float experts_scale;  /* multiplies the weights; 1: none */
+    bool shared_expert;   /* a feed-forward block of size n_ff beside them, which all rows pass */
+    bool shared_gate;     /* its result is multiplied by the sigmoid of a score of its own */
     float
         swiglu_limit; /* gate at most, up within +-limit, (up + 1) gate sigmoid(1.702 gate); 0: act(gate) up (gpt-oss) */
     /* Convolutions: values a row sees of every channel, itself included; 0: none */
     int32_t conv_len;
     uint8_t layer_kind[TN_MAX_LAYERS]; /* tn_layer_kind: what a layer mixes its tokens by */
-    bool sinks; /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
+    tn_delta_net delta;                /* of the layers that are one */
+    bool attn_gate; /* attention's output is multiplied by sigmoid of a projection beside Q (Qwen3-Next) */
+    bool sinks;     /* every head has a score that takes its share of the softmax and no value (gpt-oss) */
 } tn_hparams;
 
 /* The tensors of a layer, and of the model, in canonical form: linears [N][K] row-major as in y = x W^T + b;
@@ -110,8 +132,22 @@ typedef enum tn_role {
     TN_W_UP_EXPS_B,
     TN_W_DOWN_EXPS_B,
     TN_W_CONV_IN,  /* [3 n_embd][n_embd] b, c, x */
-    TN_W_CONV,     /* [n_embd][conv_len], the oldest first */
+    TN_W_CONV,     /* [conv_len][n_embd], the oldest first */
     TN_W_CONV_OUT, /* [n_embd][n_embd] */
+    TN_W_ATT_GATE, /* [n_heads * d_head][n_embd] */
+    TN_W_DELTA_Q,  /* [n_key_heads * d_key][n_embd] of the delta net */
+    TN_W_DELTA_K,
+    TN_W_DELTA_V, /* [n_heads * d_value][n_embd] */
+    TN_W_DELTA_GATE,
+    TN_W_DELTA_DECAY, /* [n_heads][n_embd] */
+    TN_W_DELTA_RATE,
+    TN_W_DELTA_OUT,    /* [n_embd][n_heads * d_value] */
+    TN_W_DELTA_CONV,   /* [conv_len][channels], the oldest first */
+    TN_W_DELTA_A,      /* [n_heads] negative: what a decay is a power of e to */
+    TN_W_DELTA_DT,     /* [n_heads] bias of decays */
+    TN_W_DELTA_NORM,   /* [d_value] */
+    TN_W_SHARED_GATE,  /* [n_embd] */
+    TN_W_EXPERTS_BIAS, /* [n_experts] */
     TN_W_N_ROLES
 } tn_role;
 
@@ -131,12 +167,19 @@ static inline int32_t tn_rope_tables(const tn_hparams *h) { return h->local_rope
 
 /* The tensors a layer may have: small ones and linears, each in the order in which files and hashes hold
  * them. */
-enum { TN_N_LAYER_VECTORS = 10, TN_N_LAYER_LINEARS = 9, TN_N_EXPERT_LINEARS = 3 };
+enum { TN_N_LAYER_VECTORS = 16, TN_N_LAYER_LINEARS = 17, TN_N_EXPERT_LINEARS = 3 };
 extern const tn_role tn_layer_vectors[TN_N_LAYER_VECTORS];
 extern const struct tn_layer_linear { tn_role role, bias; } tn_layer_linears[TN_N_LAYER_LINEARS];
 /* Gate, up and down of the experts. */
 extern const struct tn_layer_linear tn_expert_linears[TN_N_EXPERT_LINEARS];
-/* May a layer have this tensor, as far as it attends or convolves? */
+/* Does the layer have experts? A feed-forward block, dense or as a shared expert? */
+static inline bool tn_layer_has_experts(const tn_hparams *h, int32_t layer) {
+    return h->n_experts && layer >= h->n_dense;
+}
+static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
+    return !tn_layer_has_experts(h, layer) || h->shared_expert;
+}
+/* May a layer have this tensor, by what it mixes tokens and feeds forward with? */
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
 /* Is it a tensor of all experts, weights or biases? */
 static inline bool tn_role_of_experts(tn_role r) { return r >= TN_W_GATE_EXPS && r <= TN_W_DOWN_EXPS_B; }

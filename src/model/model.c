@@ -56,7 +56,7 @@ static tern_status load_vector(loader *ld, int layer, tn_role role, float **out)
     if (!tn_source_has(ld->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
     tn_role_shape(&ld->m->h, role, &rows, &cols);
-    assert(rows == 1 || role == TN_W_CONV);
+    assert(rows == 1 || role == TN_W_CONV || role == TN_W_DELTA_CONV);
     int64_t n_rows = rows;
     cols *= rows;
     float *v = tn_alloc(ld->m->ctx, TN_MEM_WEIGHTS, (size_t)cols, sizeof *v);

@@ -1,10 +1,23 @@
 #include "model/op.h"
 
 static const tn_op_info *const table[TN_N_OP_KINDS] = {
-    [TN_OP_EMBED] = &tn_op_embed,       [TN_OP_NORM] = &tn_op_norm,     [TN_OP_LINEARS] = &tn_op_linears,
-    [TN_OP_ROPE] = &tn_op_rope,         [TN_OP_ATTEND] = &tn_op_attend, [TN_OP_GATE] = &tn_op_gate,
-    [TN_OP_RESIDUAL] = &tn_op_residual, [TN_OP_CAP] = &tn_op_cap,       [TN_OP_COPY] = &tn_op_copy,
-    [TN_OP_EXPERTS] = &tn_op_experts,   [TN_OP_CONV] = &tn_op_conv,
+    [TN_OP_EMBED] = &tn_op_embed,
+    [TN_OP_NORM] = &tn_op_norm,
+    [TN_OP_LINEARS] = &tn_op_linears,
+    [TN_OP_ROPE] = &tn_op_rope,
+    [TN_OP_ATTEND] = &tn_op_attend,
+    [TN_OP_GATE] = &tn_op_gate,
+    [TN_OP_RESIDUAL] = &tn_op_residual,
+    [TN_OP_CAP] = &tn_op_cap,
+    [TN_OP_COPY] = &tn_op_copy,
+    [TN_OP_EXPERTS] = &tn_op_experts,
+    [TN_OP_CONV] = &tn_op_conv,
+    [TN_OP_CONV_GATE] = &tn_op_conv_gate,
+    [TN_OP_DELTA_GATES] = &tn_op_delta_gates,
+    [TN_OP_DELTA_MIX] = &tn_op_delta_mix,
+    [TN_OP_DELTA] = &tn_op_delta,
+    [TN_OP_DELTA_NORM] = &tn_op_delta_norm,
+    [TN_OP_ATTN_GATE] = &tn_op_attn_gate,
 };
 
 const tn_op_info *tn_op_info_of(tn_op_kind kind) { return table[kind]; }

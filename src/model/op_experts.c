@@ -1,6 +1,7 @@
-/* EXPERTS: branch = sum over the chosen experts of weight * expert(in), in order of the experts' numbers.
+/* EXPERTS: branch = sum over the chosen experts of weight * expert(in), in order of the experts' numbers; with a
+ * shared expert they are added to what that one left there, times the sigmoid of a score of its own where it has one.
  * The router's scores choose `used` experts of a row, the lower number where scores are equal; weights are the softmax of
- * the scores, over the chosen ones where `norm`. An expert is gate, up and down as in a feed-forward block. Rows are
+ * the scores, over the chosen ones where `norm`, or their sigmoids, which a bias is added to for the choice. An expert is gate, up and down as in a feed-forward block. Rows are
  * gathered expert by expert, so that each one's weights are read once for a chunk; a row's result is the same in any
  * chunk, because products are row-wise and its experts are added in one order. */
 #include "model/experts.h"
@@ -8,25 +9,35 @@
 #include <math.h>
 #include <string.h>
 
-/* Scores of one row -> its experts, ascending, and their weights, as pairs. */
-static void choose(const tn_op *op, const float *score, float *pairs) {
-    int32_t used = op->experts.used, n = op->experts.n;
-    bool taken[TN_MAX_EXPERTS] = {0};
+/* The experts with the largest values; the lower number where they are equal. */
+static void largest(const float *value, int32_t n, int32_t used, bool *taken) {
     for (int32_t k = 0; k < used; k++) {
         int32_t best = -1;
         for (int32_t e = 0; e < n; e++)
-            if (!taken[e] && (best < 0 || score[e] > score[best])) best = e;
+            if (!taken[e] && (best < 0 || value[e] > value[best])) best = e;
         taken[best] = true;
     }
-    float max = -INFINITY, sum = 0;
+}
+
+/* Scores of one row -> its experts, ascending, and their weights, as pairs. */
+static void choose(const tn_op *op, const float *bias, const float *score, float *pairs) {
+    int32_t used = op->experts.used, n = op->experts.n;
+    bool taken[TN_MAX_EXPERTS] = {0};
+    float weight[TN_MAX_EXPERTS], biased[TN_MAX_EXPERTS], max = -INFINITY, sum = 0;
     for (int32_t e = 0; e < n; e++)
         if (score[e] > max) max = score[e];
+    for (int32_t e = 0; e < n; e++) {
+        weight[e] = op->experts.sigmoid ? 1 / (1 + tn_expf(-score[e])) : tn_expf(score[e] - max);
+        if (bias) biased[e] = weight[e] + bias[e];
+    }
+    largest(bias ? biased : score, n, used, taken);
     for (int32_t e = 0; e < n; e++)
-        if (taken[e] || !op->experts.norm) sum += tn_expf(score[e] - max);
+        if (taken[e] || !op->experts.norm) sum += weight[e];
+    if (op->experts.sigmoid) sum = op->experts.norm ? sum + 1e-6f : 1;
     for (int32_t e = 0, k = 0; e < n; e++) {
         if (!taken[e]) continue;
         pairs[2 * k] = (float)e;
-        pairs[2 * k++ + 1] = tn_expf(score[e] - max) / sum;
+        pairs[2 * k++ + 1] = weight[e] / sum * op->experts.scale;
     }
 }
 
@@ -77,6 +88,14 @@ static int32_t gather(const tn_op *op, const tn_frame *f, int32_t e, int32_t *ro
     return n;
 }
 
+/* What the shared expert gave, times the sigmoid of a score of the row. */
+static void gate_shared(const tn_op *op, const float *w, const float *x, float *branch) {
+    double score = 0;
+    for (int32_t i = 0; i < op->experts.n_embd; i++) score += (double)w[i] * (double)x[i];
+    float share = (float)(1 / (1 + exp(-score)));
+    for (int32_t i = 0; i < op->width; i++) branch[i] *= share;
+}
+
 void tn_experts_run(const tn_op *op, const tn_frame *f, tn_pool *pool, tn_blocks_act *acts, int32_t *row,
                     float *weight) {
     const tn_kernels *kern = f->r->kern;
@@ -87,9 +106,13 @@ void tn_experts_run(const tn_op *op, const tn_frame *f, tn_pool *pool, tn_blocks
     tn_linear_run(router, kern, pool, f->buf[op->in], n_embd, f->buf[TN_BUF_ROUTE], (size_t)op->experts.n,
                   n_rows, acts);
     for (int32_t r = 0; r < f->r->n_rows; r++)
-        choose(op, tn_frame_row(f, TN_BUF_ROUTE, op->experts.n, r),
+        choose(op, op->experts.bias ? l->vectors[TN_W_EXPERTS_BIAS] : NULL,
+               tn_frame_row(f, TN_BUF_ROUTE, op->experts.n, r),
                tn_frame_row(f, TN_BUF_CHOSEN, 2 * op->experts.used, r));
-    memset(f->buf[op->out], 0, n_rows * n_embd * sizeof(float));
+    if (!op->experts.shared) memset(f->buf[op->out], 0, n_rows * n_embd * sizeof(float));
+    for (int32_t r = 0; op->experts.shared_gate && r < f->r->n_rows; r++)
+        gate_shared(op, l->vectors[TN_W_SHARED_GATE], tn_frame_row(f, op->in, op->experts.n_embd, r),
+                    tn_frame_row(f, op->out, op->width, r));
     for (int32_t e = 0; e < op->experts.n; e++) {
         int32_t n = gather(op, f, e, row, weight);
         if (!n) continue;
@@ -110,7 +133,7 @@ static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
     (void)pos0;
     double e = op->experts.n_embd, f = op->experts.n_ff, used = op->experts.used, n = op->experts.n,
            read = n_rows * used < n ? n_rows * used : n; /* experts whose weights are read, at most */
-    c->macs = n_rows * (n * e + used * (3 * e * f + 2 * f + e));
+    c->macs = n_rows * (n * e + used * (3 * e * f + 2 * f + e) + (op->experts.shared_gate ? 2 * e : 0));
     c->values = n_rows * (n + 2 * used + used * (2 * f + 2 * e) + e);
     c->bytes = 4 * n * e + read * 3 * e * f + 8 * c->values;
 }

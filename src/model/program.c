@@ -6,9 +6,10 @@
 #include <string.h>
 
 const char *tn_buffer_name(tn_buffer b) {
-    static const char *const names[TN_N_BUFFERS] = {"x",      "normed",   "q",     "k",      "v",
-                                                    "att",    "gate",     "up",    "bcx",    "route",
-                                                    "chosen", "gathered", "given", "branch", "logits"};
+    static const char *const names[TN_N_BUFFERS] = {
+        "x",     "normed", "q",       "k",       "v",        "att",        "attn gate", "gate",
+        "up",    "bcx",    "delta q", "delta k", "delta v",  "delta gate", "decay",     "rate",
+        "mixed", "delta",  "route",   "chosen",  "gathered", "given",      "branch",    "logits"};
     return names[b];
 }
 
@@ -18,7 +19,15 @@ tn_buffer tn_role_buffer(tn_role r) {
     case TN_W_K: return TN_BUF_K;
     case TN_W_V: return TN_BUF_V;
     case TN_W_CONV_IN: return TN_BUF_BCX;
-    case TN_W_CONV_OUT: return TN_BUF_BRANCH;
+    case TN_W_ATT_GATE: return TN_BUF_ATT_GATE;
+    case TN_W_DELTA_Q: return TN_BUF_DELTA_Q;
+    case TN_W_DELTA_K: return TN_BUF_DELTA_K;
+    case TN_W_DELTA_V: return TN_BUF_DELTA_V;
+    case TN_W_DELTA_GATE: return TN_BUF_DELTA_GATE;
+    case TN_W_DELTA_DECAY: return TN_BUF_DELTA_DECAY;
+    case TN_W_DELTA_RATE: return TN_BUF_DELTA_RATE;
+    case TN_W_CONV_OUT:
+    case TN_W_DELTA_OUT: return TN_BUF_BRANCH;
     case TN_W_GATE: return TN_BUF_GATE;
     case TN_W_UP: return TN_BUF_UP;
     case TN_W_O:
@@ -59,30 +68,50 @@ typedef struct recipe {
         }                                                                                                    \
     }
 
-enum { MAX_LAYER_OPS = 16 };
+enum { MAX_LAYER_OPS = 20 };
 
-/* Attention, then the feed-forward network, each with its own norm. */
-static const recipe sequential[] = {
+/* ---- a layer mixes tokens: */
+
+static const recipe attending[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V),
+    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_ATT_GATE, TN_W_K, TN_W_V),
     ROPE,
     ATTEND,
+    {.kind = TN_OP_ATTN_GATE, .name = "attention gate", .in = TN_BUF_ATT, .out = TN_BUF_ATT},
     LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
     RESIDUAL(TN_W_ATTN_POST_NORM),
-    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
-    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
-    GATE,
-    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
-    RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
 /* A short convolution in place of attention. */
 static const recipe convolving[] = {
     NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
     LINEARS(TN_SITE_QKV, "conv in", TN_BUF_NORMED, TN_W_CONV_IN),
+    {.kind = TN_OP_CONV_GATE, .name = "conv gate", .in = TN_BUF_BCX, .out = TN_BUF_BCX},
     {.kind = TN_OP_CONV, .name = "convolution", .in = TN_BUF_BCX, .out = TN_BUF_ATT, .weight = TN_W_CONV},
     LINEARS(TN_SITE_O, "conv out", TN_BUF_ATT, TN_W_CONV_OUT),
     RESIDUAL(TN_W_ATTN_POST_NORM),
+};
+
+/* A gated delta net. */
+static const recipe recurrent[] = {
+    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
+    LINEARS(TN_SITE_QKV, "delta in", TN_BUF_NORMED, TN_W_DELTA_Q, TN_W_DELTA_K, TN_W_DELTA_V, TN_W_DELTA_GATE,
+            TN_W_DELTA_DECAY, TN_W_DELTA_RATE),
+    {.kind = TN_OP_DELTA_GATES, .name = "delta gates", .in = TN_BUF_DELTA_DECAY, .out = TN_BUF_DELTA_DECAY},
+    {.kind = TN_OP_DELTA_MIX, .name = "delta mix", .in = TN_BUF_DELTA_Q, .out = TN_BUF_DELTA_MIXED},
+    {.kind = TN_OP_DELTA, .name = "delta net", .in = TN_BUF_DELTA_MIXED, .out = TN_BUF_DELTA},
+    {.kind = TN_OP_DELTA_NORM,
+     .name = "delta norm",
+     .in = TN_BUF_DELTA,
+     .out = TN_BUF_DELTA,
+     .weight = TN_W_DELTA_NORM},
+    LINEARS(TN_SITE_O, "delta out", TN_BUF_DELTA, TN_W_DELTA_OUT),
+    RESIDUAL(TN_W_ATTN_POST_NORM),
+};
+
+/* ---- and then feeds forward: */
+
+static const recipe feeding[] = {
     NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
     LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
     GATE,
@@ -90,16 +119,22 @@ static const recipe convolving[] = {
     RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
-/* The same with a mixture of experts. */
+#define EXPERTS                                                                                              \
+    { .kind = TN_OP_EXPERTS, .name = "experts", .in = TN_BUF_NORMED, .out = TN_BUF_BRANCH }
+
 static const recipe with_experts[] = {
-    NORM("norm", TN_W_ATTN_NORM, TN_W_ATTN_NORM_B),
-    LINEARS(TN_SITE_QKV, "qkv", TN_BUF_NORMED, TN_W_Q, TN_W_K, TN_W_V),
-    ROPE,
-    ATTEND,
-    LINEARS(TN_SITE_O, "o", TN_BUF_ATT, TN_W_O),
-    RESIDUAL(TN_W_ATTN_POST_NORM),
     NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
-    {.kind = TN_OP_EXPERTS, .name = "experts", .in = TN_BUF_NORMED, .out = TN_BUF_BRANCH},
+    EXPERTS,
+    RESIDUAL(TN_W_FFN_POST_NORM),
+};
+
+/* The shared expert is an ordinary block; the others add to what it gives. */
+static const recipe with_shared_expert[] = {
+    NORM("norm2", TN_W_FFN_NORM, TN_W_FFN_NORM_B),
+    LINEARS(TN_SITE_FFN, "ffn", TN_BUF_NORMED, TN_W_GATE, TN_W_UP),
+    GATE,
+    LINEARS(TN_SITE_DOWN, "down", TN_BUF_UP, TN_W_DOWN),
+    EXPERTS,
     RESIDUAL(TN_W_FFN_POST_NORM),
 };
 
@@ -131,15 +166,24 @@ typedef struct recipes {
     int32_t n;
 } recipes;
 
-#define RECIPES(LIST) ((recipes){LIST, sizeof LIST / sizeof *LIST})
+#define RECIPES(LIST)                                                                                        \
+    { LIST, sizeof LIST / sizeof *LIST }
 
-/* The list of a layer; where the layers of a model differ, they differ here. */
-static recipes recipes_of(const tn_hparams *h, int32_t layer) {
-    if (layer < 0) return RECIPES(before);
-    if (layer == h->n_layers) return RECIPES(behind);
-    if (h->layer_kind[layer] == TN_LAYER_CONVOLVES) return RECIPES(convolving);
-    if (h->n_experts) return RECIPES(with_experts);
-    return h->parallel_block ? RECIPES(parallel) : RECIPES(sequential);
+/* The list of a layer, in up to two parts; where the layers of a model differ, they differ here. */
+static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[2]) {
+    static const recipes mixing[TN_N_LAYER_KINDS] = {[TN_LAYER_ATTENDS] = RECIPES(attending),
+                                                     [TN_LAYER_CONVOLVES] = RECIPES(convolving),
+                                                     [TN_LAYER_DELTA] = RECIPES(recurrent)};
+    out[1] = (recipes){0};
+    if (layer < 0) out[0] = (recipes)RECIPES(before);
+    else if (layer == h->n_layers) out[0] = (recipes)RECIPES(behind);
+    else if (h->parallel_block) out[0] = (recipes)RECIPES(parallel);
+    else {
+        out[0] = mixing[h->layer_kind[layer]];
+        out[1] = !tn_layer_has_experts(h, layer) ? (recipes)RECIPES(feeding)
+                 : h->shared_expert              ? (recipes)RECIPES(with_shared_expert)
+                                                 : (recipes)RECIPES(with_experts);
+    }
 }
 
 /* ---- from recipes to ops --------------------------------------------------------------------------- */
@@ -154,7 +198,15 @@ static tn_role bias_of(tn_role linear) {
     case TN_W_UP: return TN_W_UP_B;
     case TN_W_DOWN: return TN_W_DOWN_B;
     case TN_W_CONV_IN:
-    case TN_W_CONV_OUT: return TN_W_N_ROLES;
+    case TN_W_CONV_OUT:
+    case TN_W_ATT_GATE:
+    case TN_W_DELTA_Q:
+    case TN_W_DELTA_K:
+    case TN_W_DELTA_V:
+    case TN_W_DELTA_GATE:
+    case TN_W_DELTA_DECAY:
+    case TN_W_DELTA_RATE:
+    case TN_W_DELTA_OUT: return TN_W_N_ROLES;
     default: return TN_W_OUT_B;
     }
 }
@@ -163,6 +215,7 @@ static bool has_role(const tn_hparams *h, tn_role role) {
     switch (role) {
     case TN_W_GATE: return h->gated;
     case TN_W_SINKS: return h->sinks;
+    case TN_W_ATT_GATE: return h->attn_gate;
     case TN_W_Q_NORM:
     case TN_W_K_NORM: return h->qk_norm;
     case TN_W_ATTN_POST_NORM:
@@ -198,12 +251,21 @@ static tn_site_ops linears_of(const tn_hparams *h, const recipe *r) {
 static int32_t width_of(const tn_hparams *h, tn_buffer b) {
     switch (b) {
     case TN_BUF_Q:
-    case TN_BUF_ATT: return h->n_heads * h->d_head;
+    case TN_BUF_ATT:
+    case TN_BUF_ATT_GATE: return h->n_heads * h->d_head;
     case TN_BUF_K:
     case TN_BUF_V: return h->n_kv_heads * h->d_head;
     case TN_BUF_GATE:
     case TN_BUF_UP: return h->n_ff;
     case TN_BUF_BCX: return 3 * h->n_embd;
+    case TN_BUF_DELTA_Q:
+    case TN_BUF_DELTA_K: return h->delta.n_key_heads * h->delta.d_key;
+    case TN_BUF_DELTA_V:
+    case TN_BUF_DELTA_GATE:
+    case TN_BUF_DELTA: return h->delta.n_heads * h->delta.d_value;
+    case TN_BUF_DELTA_DECAY:
+    case TN_BUF_DELTA_RATE: return h->delta.n_heads;
+    case TN_BUF_DELTA_MIXED: return tn_delta_channels(&h->delta);
     case TN_BUF_ROUTE: return h->n_experts;
     case TN_BUF_CHOSEN: return 2 * h->n_experts_used;
     case TN_BUF_LOGITS: return h->n_vocab;
@@ -211,7 +273,54 @@ static int32_t width_of(const tn_hparams *h, tn_buffer b) {
     }
 }
 
+/* Experts work in the buffers of feed-forward blocks. */
+static int32_t widest_of(const tn_hparams *h, tn_buffer b) {
+    bool inner = b == TN_BUF_GATE || b == TN_BUF_UP;
+    return inner && h->n_experts && h->n_ff_exp > h->n_ff ? h->n_ff_exp : width_of(h, b);
+}
+
 static uint32_t bit(int i) { return 1u << i; }
+
+static void specialise_delta(const tn_hparams *h, tn_op *o) {
+    uint32_t gates = bit(TN_BUF_DELTA_DECAY) | bit(TN_BUF_DELTA_RATE);
+    o->delta.net = h->delta;
+    o->delta.len = h->conv_len;
+    if (o->kind == TN_OP_DELTA_NORM) {
+        o->reads |= bit(TN_BUF_DELTA_GATE);
+        return;
+    }
+    if (o->kind == TN_OP_DELTA_GATES) {
+        o->reads |= gates;
+        o->writes |= gates;
+        return;
+    }
+    /* DELTA remembers for DELTA_MIX too, when nobody reads what the text left any more */
+    o->reads |= bit(TN_BUF_DELTA_Q) | bit(TN_BUF_DELTA_K) | bit(TN_BUF_DELTA_V);
+    if (o->kind == TN_OP_DELTA) {
+        o->reads |= gates;
+        o->state_writes = bit(TN_STATE_DELTA);
+    }
+    o->state_reads = bit(TN_STATE_DELTA);
+    o->positional = true;
+}
+
+static void specialise_experts(const tn_hparams *h, tn_op *o) {
+    o->writes |= bit(TN_BUF_ROUTE) | bit(TN_BUF_CHOSEN) | bit(TN_BUF_GATHERED) | bit(TN_BUF_GATE) |
+                 bit(TN_BUF_UP) | bit(TN_BUF_GIVEN);
+    if (h->shared_expert) o->reads |= bit(o->out);
+    o->experts.n = h->n_experts;
+    o->experts.used = h->n_experts_used;
+    o->experts.n_ff = h->n_ff_exp;
+    o->experts.sigmoid = h->experts_sigmoid;
+    o->experts.bias = h->experts_bias;
+    o->experts.scale = h->experts_scale;
+    o->experts.shared = h->shared_expert;
+    o->experts.shared_gate = h->shared_gate;
+    o->experts.n_embd = h->n_embd;
+    o->experts.norm = h->experts_norm;
+    o->experts.act = h->act;
+    o->experts.limit = h->swiglu_limit;
+}
 
 /* What is particular to the kind. Returns false where the model has no such op. */
 static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
@@ -254,23 +363,19 @@ static bool specialise(const tn_hparams *h, const recipe *r, tn_op *o) {
         o->attend.window = tn_layer_window(h, o->layer);
         o->attend.sinks = role_or_none(h, TN_W_SINKS);
         return true;
+    case TN_OP_CONV_GATE: o->conv.n_embd = h->n_embd; return true;
     case TN_OP_CONV:
         o->state_reads = o->state_writes = bit(TN_STATE_CONV);
         o->positional = true;
         o->conv.n_embd = h->n_embd;
         o->conv.len = h->conv_len;
         return true;
-    case TN_OP_EXPERTS:
-        o->writes |= bit(TN_BUF_ROUTE) | bit(TN_BUF_CHOSEN) | bit(TN_BUF_GATHERED) | bit(TN_BUF_GATE) |
-                     bit(TN_BUF_UP) | bit(TN_BUF_GIVEN);
-        o->experts.n = h->n_experts;
-        o->experts.used = h->n_experts_used;
-        o->experts.n_ff = h->n_ff;
-        o->experts.n_embd = h->n_embd;
-        o->experts.norm = h->experts_norm;
-        o->experts.act = h->act;
-        o->experts.limit = h->swiglu_limit;
-        return true;
+    case TN_OP_EXPERTS: specialise_experts(h, o); return true;
+    case TN_OP_ATTN_GATE: o->reads |= bit(TN_BUF_ATT_GATE); return h->attn_gate;
+    case TN_OP_DELTA_GATES:
+    case TN_OP_DELTA_MIX:
+    case TN_OP_DELTA:
+    case TN_OP_DELTA_NORM: specialise_delta(h, o); return true;
     case TN_OP_GATE:
         if (h->gated) o->reads |= bit(TN_BUF_GATE);
         o->gate.act = h->act;
@@ -322,15 +427,18 @@ static void feed(tn_program *p, int32_t i) {
 
 static void fill(tn_program *p, const tn_hparams *h) {
     for (int32_t layer = -1; layer <= p->n_layers; layer++) {
-        const recipes list = recipes_of(h, layer);
+        recipes list[2];
+        recipes_of(h, layer, list);
         p->first[layer + 1] = p->n_ops;
-        for (int32_t i = 0; i < list.n; i++) p->n_ops += expand(h, layer, &list.at[i], &p->ops[p->n_ops]);
+        for (int k = 0; k < 2; k++)
+            for (int32_t i = 0; i < list[k].n; i++)
+                p->n_ops += expand(h, layer, &list[k].at[i], &p->ops[p->n_ops]);
     }
     p->first[p->n_layers + 2] = p->n_ops;
     for (int32_t i = 0; i < p->n_ops; i++) {
         const tn_op *o = &p->ops[i];
         for (int b = 0; b < TN_N_BUFFERS; b++)
-            if ((o->reads | o->writes) & bit(b)) p->width[b] = width_of(h, (tn_buffer)b);
+            if ((o->reads | o->writes) & bit(b)) p->width[b] = widest_of(h, (tn_buffer)b);
         if (o->kind != TN_OP_LINEARS) continue;
         feed(p, i);
         /* in order of the kinds within a layer, as packages hold them */
@@ -392,7 +500,11 @@ static bool op_uses(const tn_op *o, tn_role role) {
     if (o->kind == TN_OP_ROPE) return o->rope.q_norm == role || o->rope.k_norm == role;
     if (o->kind == TN_OP_ATTEND && o->attend.sinks == role) return true;
     if (o->kind == TN_OP_EXPERTS)
-        return role == TN_W_ROUTER || role == TN_W_ROUTER_B || tn_role_of_experts(role);
+        return role == TN_W_ROUTER || role == TN_W_ROUTER_B || tn_role_of_experts(role) ||
+               (role == TN_W_SHARED_GATE && o->experts.shared_gate) ||
+               (role == TN_W_EXPERTS_BIAS && o->experts.bias);
+    if (o->kind == TN_OP_DELTA_GATES) return role == TN_W_DELTA_A || role == TN_W_DELTA_DT;
+    if (o->kind == TN_OP_DELTA_MIX) return role == TN_W_DELTA_CONV;
     for (int32_t i = 0; o->kind == TN_OP_LINEARS && i < o->linears.n_ops; i++)
         if (o->linears.roles[i] == role || o->linears.biases[i] == role) return true;
     return false;

@@ -25,14 +25,23 @@ typedef enum tn_buffer {
     TN_BUF_K,
     TN_BUF_V,
     TN_BUF_ATT, /* what attention gives, all heads */
+    TN_BUF_ATT_GATE,
     TN_BUF_GATE,
-    TN_BUF_UP,       /* and what the gate leaves of it */
-    TN_BUF_BCX,      /* what a convolution reads */
-    TN_BUF_ROUTE,    /* scores of the experts */
-    TN_BUF_CHOSEN,   /* experts of the row, ascending, each with its weight */
-    TN_BUF_GATHERED, /* rows of one expert: what it reads */
-    TN_BUF_GIVEN,    /* and what it gives */
-    TN_BUF_BRANCH,   /* what a block adds to the residual stream */
+    TN_BUF_UP,      /* and what the gate leaves of it */
+    TN_BUF_BCX,     /* what a convolution reads */
+    TN_BUF_DELTA_Q, /* what a delta net reads, of all heads */
+    TN_BUF_DELTA_K,
+    TN_BUF_DELTA_V,
+    TN_BUF_DELTA_GATE,
+    TN_BUF_DELTA_DECAY,
+    TN_BUF_DELTA_RATE,
+    TN_BUF_DELTA_MIXED, /* q, k and v behind its convolution */
+    TN_BUF_DELTA,       /* what it gives */
+    TN_BUF_ROUTE,       /* scores of the experts */
+    TN_BUF_CHOSEN,      /* experts of the row, ascending, each with its weight */
+    TN_BUF_GATHERED,    /* rows of one expert: what it reads */
+    TN_BUF_GIVEN,       /* and what it gives */
+    TN_BUF_BRANCH,      /* what a block adds to the residual stream */
     TN_BUF_LOGITS,
     TN_N_BUFFERS
 } tn_buffer;
@@ -40,18 +49,24 @@ typedef enum tn_buffer {
 const char *tn_buffer_name(tn_buffer b);
 
 /* What a layer remembers between tokens (state.h). */
-typedef enum tn_state_kind { TN_STATE_KV, TN_STATE_CONV, TN_N_STATE_KINDS } tn_state_kind;
+typedef enum tn_state_kind { TN_STATE_KV, TN_STATE_CONV, TN_STATE_DELTA, TN_N_STATE_KINDS } tn_state_kind;
 
 typedef enum tn_op_kind {
     TN_OP_EMBED, /* X = the token's embedding, scaled */
     TN_OP_NORM,  /* out = norm(in) */
     TN_OP_COPY,  /* out = in, where an architecture has no norm: the residual stream is quantised as it is */
-    TN_OP_LINEARS,  /* the linears of a site: every output = in W^T + bias */
-    TN_OP_ROPE,     /* per-head norms and rotation of Q and K; K and V go to the state */
-    TN_OP_ATTEND,   /* att = softmax(q k^T) v over the state */
-    TN_OP_CONV,     /* att = c * convolution(b x) over the row and those before it */
-    TN_OP_GATE,     /* up = act(gate) up, or act(up) */
-    TN_OP_EXPERTS,  /* branch = sum over the chosen experts of weight * expert(in) */
+    TN_OP_LINEARS,     /* the linears of a site: every output = in W^T + bias */
+    TN_OP_ROPE,        /* per-head norms and rotation of Q and K; K and V go to the state */
+    TN_OP_ATTEND,      /* att = softmax(q k^T) v over the state */
+    TN_OP_CONV_GATE,   /* x = b x of a convolution's row b, c, x */
+    TN_OP_CONV,        /* att = c * convolution(b x) over the row and those before it */
+    TN_OP_ATTN_GATE,   /* att *= sigmoid(gate) */
+    TN_OP_DELTA_GATES, /* decays and rates of the heads */
+    TN_OP_DELTA_MIX,   /* mixed = convolution of q, k, v */
+    TN_OP_DELTA,       /* out = the recurrence of a gated delta net over the rows */
+    TN_OP_DELTA_NORM,  /* out = norm(out) silu(gate), head by head */
+    TN_OP_GATE,        /* up = act(gate) up, or act(up) */
+    TN_OP_EXPERTS,  /* branch = sum over the chosen experts of weight * expert(in), beside the shared one */
     TN_OP_RESIDUAL, /* X += scale norm(in), or X += scale in */
     TN_OP_CAP,      /* logits *= scale; logits = cap tanh(logits / cap) */
     TN_N_OP_KINDS
@@ -91,8 +106,14 @@ typedef struct tn_op {
             int32_t n_embd, len;
         } conv;
         struct {
+            tn_delta_net net;
+            int32_t len; /* of the convolution */
+        } delta;         /* DELTA_MIX, DELTA, DELTA_NORM */
+        struct {
             int32_t n, used, n_ff, n_embd;
-            bool norm; /* the weights of those chosen add up to 1 */
+            bool norm;                               /* the weights of those chosen add up to 1 */
+            bool sigmoid, bias, shared, shared_gate; /* see tn_hparams */
+            float scale;
             tn_act act;
             float limit; /* see tn_hparams.swiglu_limit */
         } experts;

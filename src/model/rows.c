@@ -12,6 +12,25 @@ static void angles(float *cs, const float *inv_freq, int32_t n_rot, int32_t pos,
     }
 }
 
+int32_t tn_rows_before(const tn_rows *r, int32_t i, int32_t back, bool *in_frame) {
+    int32_t base = r->tree_mask ? r->tree_base : r->pos[0];
+    *in_frame = true;
+    if (!back) return i;
+    if (!r->tree_mask) {
+        if (back <= i) return i - back;
+        *in_frame = false;
+        return base + i - back;
+    }
+    uint64_t mask = r->tree_mask[(size_t)i * r->n_tree_words];
+    for (int32_t j = i; j >= 0; j--) {
+        if (!(mask >> j & 1)) continue;
+        if (!back) return j;
+        back--;
+    }
+    *in_frame = false;
+    return base - 1 - back;
+}
+
 void tn_rows_rope_table(const tn_rows *r, bool use_long) {
     const tn_hparams *h = r->h;
     for (int32_t i = 0; i < r->n_rows; i++) {

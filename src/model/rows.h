@@ -5,6 +5,7 @@
 #define TN_MODEL_ROWS_H
 
 #include "model/conv.h"
+#include "model/delta.h"
 #include "model/kv.h"
 #include "model/model.h"
 
@@ -13,7 +14,8 @@ typedef struct tn_rows {
     const tn_hparams *h;
     const tn_kernels *kern;
     const tn_kv *kv;
-    const tn_conv *conv; /* NULL: the model has no convolutions */
+    const tn_conv *conv; /* NULL: no layer convolves */
+    tn_delta *delta;     /* NULL: no layer is a gated delta net */
     int32_t n_rows;
     const int32_t *pos;  /* [n_rows] position of each row (rope angle) */
     const int32_t *slot; /* [n_rows] cache slot the row's K and V go to; equals pos except in draft trees */
@@ -28,6 +30,9 @@ static inline float *tn_rows_rope(const tn_rows *r, int32_t row, int32_t table) 
     return r->rope_cs + (size_t)(row * tn_rope_tables(r->h) + table) * (size_t)r->h->n_rot;
 }
 
+/* The row of this chunk that is `back` positions before row i, or where it is none of them, its position in the text:
+ * *in_frame tells which. -1: in front of the text. A row of a draft tree looks back along its own branch. */
+int32_t tn_rows_before(const tn_rows *r, int32_t i, int32_t back, bool *in_frame);
 /* cos/sin for every row's position in every table. use_long: longrope's long factors. */
 void tn_rows_rope_table(const tn_rows *r, bool use_long);
 /* out = norm(x) with weight w, bias b over columns n_embd; strides in floats. */

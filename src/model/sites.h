@@ -20,7 +20,7 @@ typedef enum tn_site {
 /* Chunks of the prompt pass through it: it has the chunk's form as well as the decode form. */
 static inline bool tn_site_in_layers(tn_site s) { return s != TN_SITE_LM_HEAD; }
 
-enum { TN_SITE_MAX_OPS = 5 };
+enum { TN_SITE_MAX_OPS = 6 };
 
 typedef struct tn_site_ops {
     int32_t n_ops;

@@ -20,8 +20,10 @@ typedef struct place {
     int32_t permuted_heads; /* > 0: rows of each of so many heads are in interleaved rope order */
     bool plus_one;
     const tn_tensor **experts; /* folders: a tensor for every expert; NULL: one for all */
-    int64_t expert_rows,
-        expert_stride; /* rows of an expert, and of what it is a part of in the tensor; 0: as they come */
+    int64_t group_rows,
+        group_stride; /* rows of an expert or head, and of what it is a part of in the tensor; 0: as they come */
+    bool turned;      /* the file holds columns as rows: a convolution's channels */
+    bool negative_exp; /* and of a value x -exp(x) is meant */
 } place;
 
 struct tn_source {
@@ -41,7 +43,11 @@ static place *place_of(const tn_source *s, int layer, tn_role role) {
 }
 
 static const tn_tensor *tensor_named(const tn_source *s, const char *name) {
-    return s->gguf ? tn_gguf_tensor(s->gguf, name) : tn_safetensors_tensor(s->st, name);
+    const tn_tensor *t = s->gguf ? tn_gguf_tensor(s->gguf, name) : tn_safetensors_tensor(s->st, name);
+    if (t || !s->st || strncmp(name, "model.", 6)) return t;
+    char of_text[256]; /* of a model that sees and reads */
+    snprintf(of_text, sizeof of_text, "model.language_model.%s", name + 6);
+    return tn_safetensors_tensor(s->st, of_text);
 }
 
 /* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role
@@ -127,13 +133,59 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
     TN_FAIL_IF(!p->t && tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT,
                "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
     if (!p->t) return TERN_OK;
-    if (!s->gguf && strstr(name, "input_linear")) { /* gate, then up, expert by expert */
-        p->expert_rows = (int64_t)dims[1];
-        p->expert_stride = 2 * p->expert_rows;
-        p->row0 = role == TN_W_UP_EXPS ? p->expert_rows : 0;
+    if (!s->gguf && (strstr(name, "input_linear") || strstr(name, "gate_up_proj"))) { /* gate, then up */
+        p->group_rows = (int64_t)dims[1];
+        p->group_stride = 2 * p->group_rows;
+        p->row0 = role == TN_W_UP_EXPS ? p->group_rows : 0;
         dims[1] *= 2;
     }
     return check_tensor(p->t, dims, vector, err);
+}
+
+/* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the whole one.
+ * Returns false where the role is a tensor of its own. */
+static bool part_of(const tn_source *s, int layer, tn_role role, char *name, size_t cap, place *p,
+                    uint64_t *n_rows) {
+    const tn_delta_net *n = &s->h.delta;
+    int64_t keys = (int64_t)n->n_key_heads * n->d_key, values = (int64_t)n->n_heads * n->d_value,
+            each = n->n_key_heads ? n->n_heads / n->n_key_heads : 0, of_head = each * n->d_value;
+    char where[64], all[128], gates[128];
+    if (s->h.attn_gate &&
+        (role == TN_W_Q || role == TN_W_ATT_GATE)) { /* head by head: queries, then their gate */
+        p->group_rows = s->h.d_head;
+        p->group_stride = 2 * p->group_rows;
+        p->row0 = role == TN_W_Q ? 0 : s->h.d_head;
+        *n_rows = (uint64_t)(2 * s->h.n_heads * s->h.d_head);
+        return true;
+    }
+    if (role < TN_W_DELTA_Q || role > TN_W_DELTA_RATE) return false;
+    snprintf(where, sizeof where, s->gguf ? "blk.%d." : "model.layers.%d.linear_attn.", layer);
+    snprintf(gates, sizeof gates, "%s%s", where, s->gguf ? "ssm_ba.weight" : "in_proj_ba.weight");
+    snprintf(all, sizeof all, "%s%s", where, s->gguf ? "ssm_in.weight" : "in_proj_qkvz.weight");
+    if (role == TN_W_DELTA_DECAY || role == TN_W_DELTA_RATE) {
+        if (!tensor_named(s, gates)) return false;
+        snprintf(name, cap, "%s", gates); /* key head by key head: rates, then decays */
+        p->group_rows = each;
+        p->group_stride = 2 * each;
+        p->row0 = role == TN_W_DELTA_RATE ? 0 : each;
+        *n_rows = 2 * (uint64_t)n->n_heads;
+        return true;
+    }
+    if (tensor_named(s, all)) { /* key head by key head: q, k, v, gate */
+        snprintf(name, cap, "%s", all);
+        p->group_rows = role == TN_W_DELTA_Q || role == TN_W_DELTA_K ? n->d_key : of_head;
+        p->group_stride = 2 * n->d_key + 2 * of_head;
+        p->row0 = role == TN_W_DELTA_Q   ? 0
+                  : role == TN_W_DELTA_K ? n->d_key
+                  : role == TN_W_DELTA_V ? 2 * n->d_key
+                                         : 2 * n->d_key + of_head;
+        *n_rows = 2 * (uint64_t)(keys + values);
+        return true;
+    }
+    if (role == TN_W_DELTA_GATE) return false;
+    p->row0 = role == TN_W_DELTA_Q ? 0 : role == TN_W_DELTA_K ? keys : 2 * keys;
+    *n_rows = (uint64_t)(2 * keys + values);
+    return true;
 }
 
 static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error *err) {
@@ -149,14 +201,17 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
         return TERN_OK;
     if (tn_role_of_experts(role) || role == TN_W_ROUTER || role == TN_W_ROUTER_B)
         return s->h.n_experts ? find_experts(s, layer, role, name, err) : TERN_OK;
-    if (s->h.n_experts && (role == TN_W_GATE || role == TN_W_UP || role == TN_W_DOWN)) return TERN_OK;
-    p->t = tensor_named(s, name);
     int64_t rows, cols;
     tn_role_shape(&s->h, role, &rows, &cols);
     /* a vector's elements are its rows */
     uint64_t n0 = rows == 1 ? (uint64_t)cols : (uint64_t)rows, n1 = rows == 1 ? 1 : (uint64_t)cols;
+    p->turned = role == TN_W_CONV || role == TN_W_DELTA_CONV;
+    p->negative_exp = s->st && role == TN_W_DELTA_A;
+    if (p->turned) n0 = (uint64_t)cols, n1 = (uint64_t)rows;
+    bool part = part_of(s, layer, role, name, sizeof name, p, &n0);
+    p->t = tensor_named(s, name);
     /* Phi-3's GGUF calls the fused gate and up "ffn_up": told apart by its rows */
-    if (!p->t || (s->gguf && role == TN_W_UP && s->h.gated && p->t->dims[0] == 2 * n0)) {
+    if ((!p->t && !part) || (s->gguf && p->t && role == TN_W_UP && s->h.gated && p->t->dims[0] == 2 * n0)) {
         const tn_tensor *whole = fused(s, layer, role, &p->row0, &n0);
         /* and a model whose gate is missing has an "ffn_up" too, which is not fused */
         if (whole && !(s->gguf && role == TN_W_GATE && whole->dims[0] != n0)) p->t = whole;
@@ -171,13 +226,14 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
                "%s: tensor %s at offset %" PRIu64 " has a storage type tern does not read", t->file, t->name,
                t->off_bytes);
     bool ok = t->dims[0] == n0 && t->dims[1] == n1 && t->dims[2] == 1 && t->dims[3] == 1;
-    if (!s->gguf && role == TN_W_CONV)
+    if (!s->gguf && role == TN_W_SHARED_GATE) ok = t->dims[0] == 1 && t->dims[1] == n0 && t->dims[2] == 1;
+    if (!s->gguf && p->turned)
         ok = t->dims[0] == n0 && t->dims[1] == 1 && t->dims[2] == n1 && t->dims[3] == 1;
     TN_FAIL_IF(!ok, err, TERN_E_FORMAT,
                "%s: tensor %s at offset %" PRIu64 " is %" PRIu64 " x %" PRIu64
                ", the hyperparameters want %" PRIu64 " x %" PRIu64,
                t->file, t->name, t->off_bytes, t->dims[0], t->dims[1], n0, n1);
-    TN_FAIL_IF(rows == 1 && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED,
+    TN_FAIL_IF((rows == 1 || p->turned) && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED,
                "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes,
                tn_dtype_name(t->dtype));
     if (s->gguf && s->arch->gguf_permuted) {
@@ -191,6 +247,13 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     return TERN_OK;
 }
 
+/* Of a layer that guesses one token further: it changes nothing of what the others compute. */
+static bool behind_layers(const tn_source *s, const char *number) {
+    int layer;
+    return s->arch->next_token && sscanf(number, "%d.", &layer) == 1 && layer >= s->h.n_layers &&
+           layer < s->h.n_layers + 8;
+}
+
 /* A tensor of a layer that no role takes would be left out of what is computed: it is refused. */
 static tern_status check_all_taken(const tn_source *s, tern_error *err) {
     const char *prefix = s->gguf ? "blk." : "model.layers.";
@@ -198,7 +261,7 @@ static tern_status check_all_taken(const tn_source *s, tern_error *err) {
     for (size_t i = 0; i < tn_source_n_tensors(s); i++) {
         const tn_tensor *t = tn_source_tensor_at(s, i);
         bool taken = strncmp(t->name, prefix, strlen(prefix)) || strstr(t->name, "rotary_emb.inv_freq") ||
-                     strstr(t->name, "attn_rot_embd");
+                     strstr(t->name, "attn_rot_embd") || behind_layers(s, t->name + strlen(prefix));
         for (size_t k = 0; k < n_places && !taken; k++) {
             const place *p = &s->places[k];
             taken = p->t == t;
@@ -211,7 +274,7 @@ static tern_status check_all_taken(const tn_source *s, tern_error *err) {
 }
 
 static void describe(tn_source *s) {
-    const tn_tensor *t = place_of(s, 0, s->h.n_experts ? TN_W_DOWN_EXPS : TN_W_DOWN)->t;
+    const tn_tensor *t = place_of(s, s->h.n_layers - 1, s->h.n_experts ? TN_W_DOWN_EXPS : TN_W_DOWN)->t;
     if (s->gguf)
         snprintf(s->description, sizeof s->description, "GGUF v%u, %s", tn_gguf_version(s->gguf),
                  tn_dtype_name(t->dtype));
@@ -390,7 +453,7 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
 /* Row of the stored tensor that holds canonical row `row`. Interleaved order puts the pair (i, i + d/2) at
  * rows (2i, 2i + 1). */
 static int64_t stored_row(const tn_source *s, const place *p, int64_t row) {
-    if (p->expert_rows) return row / p->expert_rows * p->expert_stride + row % p->expert_rows + p->row0;
+    if (p->group_rows) return row / p->group_rows * p->group_stride + row % p->group_rows + p->row0;
     if (!p->permuted_heads) return p->row0 + row;
     int64_t d = s->h.d_head, head = row / d, r = row % d, half = r / (d / 2), i = r % (d / 2);
     return p->row0 + head * d + 2 * i + half;
@@ -415,6 +478,16 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
                (long long)row0, (long long)row1, (long long)rows);
     if (row0 == row1) return TERN_OK;
     tn_dtype d = p->t->dtype;
+    if (p->turned) {
+        for (int64_t c = 0; c < cols; c++) {
+            float taps[TN_MAX_CONV];
+            tn_dequantise(d, p->t->data + (uint64_t)(c * rows) * (uint64_t)tn_dtype_block_bytes(d), taps,
+                          (uint64_t)rows);
+            TN_TRY(check_finite(p, taps, rows, c * rows, err));
+            for (int64_t k = row0; k < row1; k++) dst[(k - row0) * cols + c] = taps[k];
+        }
+        return check_whole(s, err);
+    }
     if (rows == 1) { /* a vector; elements are its rows when it is part of a fused one or permuted */
         for (int64_t i = 0; i < cols; i++)
             tn_dequantise(d, p->t->data + (uint64_t)stored_row(s, p, i) * (uint64_t)tn_dtype_block_bytes(d),
@@ -422,6 +495,7 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
         TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, dst, cols, 0, err));
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
+        for (int64_t i = 0; p->negative_exp && i < cols; i++) dst[i] = -expf(dst[i]);
         return TERN_OK;
     }
     for (int64_t r = row0; r < row1; r++) {

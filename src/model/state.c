@@ -17,23 +17,21 @@ tern_status tn_state_open(tn_ctx *ctx, const tn_program *p, const tn_hparams *h,
     *out = (tn_state){.ctx = ctx};
     uint32_t kinds = 0;
     for (int32_t i = 0; i < p->n_ops; i++) kinds |= p->ops[i].state_reads | p->ops[i].state_writes;
+    tern_status rc = TERN_OK;
     if (kinds >> TN_STATE_KV & 1) {
-        tern_status rc = tn_kv_open(ctx, h, n_ctx, &out->kv, err);
-        if (rc != TERN_OK) {
-            out->ctx = NULL;
-            return rc;
-        }
-        tn_state_add(out, &tn_kv_state, &out->kv);
+        rc = tn_kv_open(ctx, h, n_ctx, &out->kv, err);
+        if (rc == TERN_OK) tn_state_add(out, &tn_kv_state, &out->kv);
     }
-    if (kinds >> TN_STATE_CONV & 1) {
-        tern_status rc = tn_conv_open(ctx, h, &out->conv, err);
-        if (rc != TERN_OK) {
-            tn_state_close(out);
-            return rc;
-        }
-        tn_state_add(out, &tn_conv_state, &out->conv);
+    if (rc == TERN_OK && kinds >> TN_STATE_CONV & 1) {
+        rc = tn_conv_open(ctx, h, &out->conv, err);
+        if (rc == TERN_OK) tn_state_add(out, &tn_conv_state, &out->conv);
     }
-    return TERN_OK;
+    if (rc == TERN_OK && kinds >> TN_STATE_DELTA & 1) {
+        rc = tn_delta_open(ctx, h, &out->delta, err);
+        if (rc == TERN_OK) tn_state_add(out, &tn_delta_state, &out->delta);
+    }
+    if (rc != TERN_OK) tn_state_close(out);
+    return rc;
 }
 
 static void drop_marks(tn_state *s, int32_t n_left) {
@@ -57,8 +55,8 @@ uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx) {
     uint64_t slots = ((uint64_t)n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL,
              n = 2 * slots * (uint64_t)tn_n_attending(h) * (uint64_t)(h->n_kv_heads * h->d_head);
     for (int32_t l = 0; l < h->n_layers; l++)
-        if (h->layer_kind[l] == TN_LAYER_CONVOLVES) n += TN_CONV_RING * (uint64_t)h->n_embd;
-    return n * sizeof(float);
+        if (h->layer_kind[l] == TN_LAYER_CONVOLVES) n += tn_conv_floats(h->n_embd, h->conv_len);
+    return (n + tn_delta_floats(h)) * sizeof(float);
 }
 
 void tn_state_append(tn_state *s, int32_t n) {

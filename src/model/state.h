@@ -10,6 +10,7 @@
 #define TN_MODEL_STATE_H
 
 #include "model/conv.h"
+#include "model/delta.h"
 #include "model/kv.h"
 #include "model/program.h"
 
@@ -44,8 +45,9 @@ typedef struct tn_state_mark {
     void *data; /* of the kinds that need one, one behind the other */
 } tn_state_mark;
 
-extern const tn_state_ops tn_kv_state;   /* self: a tn_kv (kv.c) */
-extern const tn_state_ops tn_conv_state; /* self: a tn_conv (conv.c) */
+extern const tn_state_ops tn_kv_state;    /* self: a tn_kv (kv.c) */
+extern const tn_state_ops tn_conv_state;  /* self: a tn_conv (conv.c) */
+extern const tn_state_ops tn_delta_state; /* self: a tn_delta (delta.c) */
 
 enum { TN_STATE_MARKS = 8 };
 
@@ -59,6 +61,7 @@ typedef struct tn_state {
     int32_t n_parts;
     tn_kv kv;                            /* the KV part's self */
     tn_conv conv;                        /* the convolutions' */
+    tn_delta delta;                      /* the delta nets' */
     tn_state_mark marks[TN_STATE_MARKS]; /* ascending */
     int32_t n_marks;
 } tn_state;
@@ -70,6 +73,9 @@ void tn_state_close(tn_state *s);
 /* One more kind. Takes self, and closes it with the rest. */
 void tn_state_add(tn_state *s, const tn_state_ops *ops, void *self);
 
+/* What rows want to know of them (rows.h); NULL: the model has no such layers. */
+static inline const tn_conv *tn_state_conv(const tn_state *s) { return s->conv.ring ? &s->conv : NULL; }
+static inline tn_delta *tn_state_delta(tn_state *s) { return s->delta.base ? &s->delta : NULL; }
 uint64_t tn_state_bytes(const tn_state *s);
 /* What a state of this model takes, before there is one. */
 uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx);

@@ -67,13 +67,37 @@ static double extra_of(reader *r, const char *key, double fallback, double min, 
 
 /* An operator that this program does not know would be left out of what is computed. */
 static void no_unknown(reader *r) {
-    static const char *const known[] = {
-        "norm",           "norm_eps",        "act",           "gated",
-        "parallel_block", "post_norms",      "qk_norm",       "tied",
-        "embd_scale",     "attn_scale",      "attn_soft_cap", "logit_soft_cap",
-        "window",         "window_pattern",  "no_pre_norms",  "qk_norm_whole",
-        "qk_norm_last",   "residual_scale",  "logit_scale",   "temp_scale",
-        "temp_every",     "no_rope_pattern", "local_rope"};
+    static const char *const known[] = {"norm",
+                                        "norm_eps",
+                                        "act",
+                                        "gated",
+                                        "parallel_block",
+                                        "post_norms",
+                                        "qk_norm",
+                                        "tied",
+                                        "embd_scale",
+                                        "attn_scale",
+                                        "attn_soft_cap",
+                                        "logit_soft_cap",
+                                        "window",
+                                        "window_pattern",
+                                        "no_pre_norms",
+                                        "qk_norm_whole",
+                                        "qk_norm_last",
+                                        "residual_scale",
+                                        "logit_scale",
+                                        "temp_scale",
+                                        "temp_every",
+                                        "no_rope_pattern",
+                                        "local_rope",
+                                        "attn_gate",
+                                        "conv_len",
+                                        "delta_heads",
+                                        "delta_key_heads",
+                                        "delta_d_key",
+                                        "delta_d_value",
+                                        "delta_tiled",
+                                        "layer_kinds"};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)r->o, key, v) {
@@ -81,6 +105,32 @@ static void no_unknown(reader *r) {
         for (size_t i = 0; i < sizeof known / sizeof known[0] && !found; i++) found = !strcmp(known[i], key);
         if (!found) miss(r, "operators (one of them is unknown)");
     }
+}
+
+/* What the layers mix their tokens by: a letter for each where some do not attend. */
+static void mixing_of(reader *r, tn_hparams *h) {
+    const char *kinds = json_string_value(json_object_get(r->o, "layer_kinds"));
+    bool conv = false, delta = false;
+    if (!r->ok) return;
+    if (kinds && strlen(kinds) != (size_t)h->n_layers) miss(r, "layer_kinds");
+    for (int32_t l = 0; r->ok && kinds && l < h->n_layers; l++) {
+        const char *at = strchr("acd", kinds[l]);
+        if (!at) miss(r, "layer_kinds");
+        else h->layer_kind[l] = (uint8_t)(at - strchr("acd", 'a')), conv |= *at == 'c', delta |= *at == 'd';
+    }
+    if (r->ok && !tn_n_attending(h)) miss(r, "layer_kinds");
+    h->attn_gate = extra_of(r, "attn_gate", 0, 0, 1) != 0;
+    h->conv_len = (int32_t)extra_of(r, "conv_len", 0, conv || delta ? 2 : 0, conv || delta ? TN_MAX_CONV : 0);
+    h->delta = (tn_delta_net){
+        .n_heads = (int32_t)extra_of(r, "delta_heads", 0, delta, delta ? 1 << 12 : 0),
+        .n_key_heads = (int32_t)extra_of(r, "delta_key_heads", 0, delta, delta ? 1 << 12 : 0),
+        .d_key = (int32_t)extra_of(r, "delta_d_key", 0, delta ? 2 : 0, delta ? TN_MAX_DELTA : 0),
+        .d_value = (int32_t)extra_of(r, "delta_d_value", 0, delta ? TN_DELTA_COLS : 0, delta ? 1 << 12 : 0),
+        .tiled = extra_of(r, "delta_tiled", 0, 0, 1) != 0};
+    if (r->ok && delta &&
+        (h->delta.n_heads % h->delta.n_key_heads || h->delta.d_key % 2 || h->delta.d_value % TN_DELTA_COLS))
+        miss(r, "delta_heads");
+    h->experts_scale = 1;
 }
 
 static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
@@ -120,6 +170,7 @@ static void parse_hparams(reader *r, const json_t *meta, tn_hparams *h) {
     h->temp_every = (int32_t)extra_of(r, "temp_every", 0, h->temp_scale > 0, INT32_MAX);
     h->no_rope_pattern = (int32_t)extra_of(r, "no_rope_pattern", 0, 0, TN_MAX_LAYERS);
     h->local_rope = extra_of(r, "local_rope", 0, 0, 1) != 0;
+    mixing_of(r, h);
     no_unknown(r);
     r->o = json_object_get(meta, "rope");
     h->n_rot = int_of(r, "n_rot", 0, TN_MAX_ROT);

@@ -206,6 +206,10 @@ void tn_pipeline_close(tn_pipeline **pp) {
     tn_free(p->ctx, p);
 }
 
+void tn_pipeline_remembers(tn_pipeline *p, const tn_conv *conv, tn_delta *delta) {
+    for (int32_t i = 0; i < p->n_chunks_open; i++) p->chunks[i].r.conv = conv, p->chunks[i].r.delta = delta;
+}
+
 void tn_pipeline_forget(tn_pipeline *p) {
     if (p->sparse) tn_sparse_attn_rewind(p->sparse, 0);
 }

@@ -57,6 +57,8 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
                              tn_policy policy, const tn_attn_options *attention, tn_step_profile *profile,
                              tn_pipeline **out, tern_error *err);
 void tn_pipeline_close(tn_pipeline **p);
+/* What its layers remember beside keys and values, borrowed; NULL: nothing of that kind. */
+void tn_pipeline_remembers(tn_pipeline *p, const tn_conv *conv, tn_delta *delta);
 
 /* Announces that n_tok tokens from position pos0 on follow in one or more forwards, then decoding. So it
  * plans now when the layers' graphs are switched. It does nothing where every form is loaded. */

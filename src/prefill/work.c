@@ -33,6 +33,11 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
         int32_t tiles = tn_site_tiles(p, s), n = p->n_compute * 2;
         return tiles < n ? tiles : n;
     }
+    const tn_op *op = p->steps.work[step].ops;
+    if (op->kind == TN_OP_DELTA) {
+        int32_t items = tn_delta_items(op), n = p->n_compute * 2;
+        return items < n ? items : n;
+    }
     int32_t block = row_block(p, kind);
     return (n_rows + block - 1) / block;
 }
@@ -129,6 +134,12 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
         return sparse_chunk(p, c) ? tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, w->ops->layer, part,
                                                         c->f.buf[w->ops->in], err)
                                   : TERN_OK;
+    }
+    if (w->ops->kind == TN_OP_DELTA) {
+        int32_t items = tn_delta_items(w->ops);
+        for (int32_t i = part * items / n_parts; i < (part + 1) * items / n_parts; i++)
+            tn_delta_run(w->ops, &c->f, i);
+        return TERN_OK;
     }
     int32_t block = row_block(p, kind), row0 = part * block, row1 = row0 + block;
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;

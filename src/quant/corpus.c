@@ -28,9 +28,9 @@ tern_status tn_corpus_open(tn_corpus *c, tern_error *err) {
     embedding *e = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *e);
     tern_status st =
         c->pos && c->x && e ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
-    if (st == TERN_OK) st = tn_kv_open(ctx, &c->m->h, c->window, &c->kv, err);
+    if (st == TERN_OK) st = tn_state_open(ctx, &c->m->program, &c->m->h, c->window, &c->state, err);
     if (st == TERN_OK)
-        st = tn_acts_open(ctx, c->m, c->window, c->kv.cap_tok, tn_pool_size(c->pool), &c->acts, err);
+        st = tn_acts_open(ctx, c->m, c->window, c->state.kv.cap_tok, tn_pool_size(c->pool), &c->acts, err);
     if (st == TERN_OK) {
         for (int32_t i = 0; i < c->window; i++) c->pos[i] = i;
         e->c = c;
@@ -48,7 +48,7 @@ tern_status tn_corpus_open(tn_corpus *c, tern_error *err) {
 
 void tn_corpus_close(tn_corpus *c) {
     if (!c->m) return;
-    if (c->kv.ctx) tn_kv_close(&c->kv);
+    tn_state_close(&c->state);
     if (c->acts.ctx) tn_acts_close(&c->acts);
     tn_free(c->m->ctx, c->pos);
     tn_free(c->m->ctx, c->x);
@@ -65,7 +65,9 @@ void tn_corpus_pass(tn_corpus *c, int layer, const tn_forward_hooks *hooks, bool
         int32_t n = c->n_tok - at < (size_t)c->window ? (int32_t)(c->n_tok - at) : c->window;
         tn_rows r = {.h = &c->m->h,
                      .kern = c->kern,
-                     .kv = &c->kv,
+                     .kv = &c->state.kv,
+                     .conv = tn_state_conv(&c->state),
+                     .delta = tn_state_delta(&c->state),
                      .n_rows = n,
                      .pos = c->pos,
                      .slot = c->pos,

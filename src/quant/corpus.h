@@ -5,6 +5,7 @@
 #define TN_QUANT_CORPUS_H
 
 #include "model/forward.h"
+#include "model/state.h"
 
 typedef struct tn_corpus {
     const tn_kernels *kern;
@@ -15,8 +16,8 @@ typedef struct tn_corpus {
     size_t n_tok;
     int32_t window; /* windows know nothing of each other */
     /* its own */
-    float *x; /* [n_tok][n_embd] residual in front of the layer */
-    tn_kv kv;
+    float *x;       /* [n_tok][n_embd] residual in front of the layer */
+    tn_state state; /* always of no tokens: every window begins anew */
     tn_acts acts;
     int32_t *pos;
 } tn_corpus;

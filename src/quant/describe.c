@@ -119,10 +119,22 @@ tern_status tn_pack_put_meta(packer *p, tern_error *err) {
                       {"temp_scale", (double)h->temp_scale, 0},
                       {"temp_every", h->temp_every, 0},
                       {"no_rope_pattern", h->no_rope_pattern, 0},
-                      {"local_rope", h->local_rope, 0}};
+                      {"local_rope", h->local_rope, 0},
+                      {"attn_gate", h->attn_gate, 0},
+                      {"conv_len", h->conv_len, 0},
+                      {"delta_heads", h->delta.n_heads, 0},
+                      {"delta_key_heads", h->delta.n_key_heads, 0},
+                      {"delta_d_key", h->delta.d_key, 0},
+                      {"delta_d_value", h->delta.d_value, 0},
+                      {"delta_tiled", h->delta.tiled, 0}};
     for (size_t i = 0; i < sizeof numbers_of / sizeof numbers_of[0]; i++) {
         if (numbers_of[i].value != numbers_of[i].none)
             tn_json_set(&ops, numbers_of[i].key, tn_json_real(numbers_of[i].value));
+    }
+    if (tn_n_attending(h) < h->n_layers) {
+        char kinds[TN_MAX_LAYERS + 1] = {0};
+        for (int32_t l = 0; l < h->n_layers; l++) kinds[l] = "acd"[h->layer_kind[l]];
+        tn_json_set(&ops, "layer_kinds", tn_json_string(kinds, (size_t)h->n_layers));
     }
     json_t *rope = tn_json_pack("{s:i, s:f, s:i, s:f}", "n_rot", h->n_rot, "rope_base", h->rope_base,
                                 "rope_orig_ctx", h->rope_orig_ctx, "rope_mscale", (double)h->rope_mscale);

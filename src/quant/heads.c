@@ -1,5 +1,6 @@
 #include "quant/heads.h"
 
+#include "model/state.h"
 #include "base/status.h"
 
 #include <errno.h>
@@ -60,7 +61,7 @@ typedef struct run_state {
     tn_pool *pool;
     tn_rows r;
     tn_acts acts;
-    tn_kv kv;
+    tn_state state;
     float *logits; /* [LOGIT_ROWS][n_vocab] */
 } run_state;
 
@@ -272,6 +273,8 @@ tern_status tn_head_profile_open(tn_ctx *ctx, const tn_hparams *h, size_t n_tok,
     out->n_windows = tn_calloc(ctx, TN_MEM_OTHER, n_layers, sizeof *out->n_windows);
     bool ok = out->scale_q && out->scale_k && out->weight && out->seen && out->n_windows;
     for (size_t i = 0; ok && i < n_all; i++) out->weight[i] = 1;
+    for (size_t i = 0; ok && i < n_layers; i++) /* nobody asks for those of other layers */
+        if (!tn_layer_attends(h, (int32_t)i)) out->scale_q[i] = out->scale_k[i] = 1;
     if (ok) return TERN_OK;
     tn_head_profile_close(out);
     return tn_fail(err, TERN_E_MEMORY, "no memory to measure the heads");
@@ -289,13 +292,21 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
     tern_status st = TERN_OK;
     TN_BAIL_IF(!pos || !s.logits || !residual, err, TERN_E_MEMORY, "no memory to measure the heads");
     for (int32_t i = 0; i < n; i++) pos[i] = i;
-    if ((st = tn_kv_open(m->ctx, h, n, &s.kv, err)) != TERN_OK) goto out;
-    if ((st = tn_acts_open(m->ctx, m, n, s.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) != TERN_OK)
+    if ((st = tn_state_open(m->ctx, &m->program, h, n, &s.state, err)) != TERN_OK) goto out;
+    if ((st = tn_acts_open(m->ctx, m, n, s.state.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) != TERN_OK)
         goto out;
-    s.r = (tn_rows){.h = h, .kern = kern, .kv = &s.kv, .pos = pos, .slot = pos, .n_rows = n, .tree_base = -1};
+    s.r = (tn_rows){.h = h,
+                    .kern = kern,
+                    .kv = &s.state.kv,
+                    .conv = tn_state_conv(&s.state),
+                    .delta = tn_state_delta(&s.state),
+                    .pos = pos,
+                    .slot = pos,
+                    .n_rows = n,
+                    .tree_base = -1};
     st = measure_importance(p, &o, &s, ids, residual, journal_path, err);
 out:
-    if (s.kv.ctx) tn_kv_close(&s.kv);
+    tn_state_close(&s.state);
     if (s.acts.ctx) tn_acts_close(&s.acts);
     tn_free(m->ctx, pos);
     tn_free(m->ctx, residual);

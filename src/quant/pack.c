@@ -164,9 +164,6 @@ static tern_status open_model(packer *p, const char *src, tern_error *err) {
         h->n_experts, err, TERN_E_UNSUPPORTED,
         "%s: packages cannot hold a mixture of experts (architecture %s) yet; tern run opens the file itself",
         src, h->arch);
-    TN_FAIL_IF(h->conv_len, err, TERN_E_UNSUPPORTED,
-               "%s: packages cannot hold convolutions (architecture %s) yet; tern run opens the file itself",
-               src, h->arch);
     return tn_model_outline(p->ctx, p->pool, p->src, &p->m, err);
 }
 

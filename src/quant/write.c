@@ -12,9 +12,11 @@ static tern_status add_vector(packer *p, hoard *h, int layer, tn_role role, cons
     if (!tn_source_has(p->src, layer, role)) return TERN_OK;
     int64_t rows, cols;
     tn_role_shape(&p->m->h, role, &rows, &cols);
+    int64_t n_rows = rows;
+    cols *= rows; /* the taps of a convolution are rows */
     float *v = tn_hoard_keep(h, (size_t)cols, sizeof *v);
     TN_FAIL_IF(!v, err, TERN_E_MEMORY, "no memory to pack");
-    TN_TRY(tn_source_read(p->src, layer, role, 0, 1, v, err));
+    TN_TRY(tn_source_read(p->src, layer, role, 0, n_rows, v, err));
     for (int64_t i = 0; divide_by && i < cols; i++) v[i] /= divide_by[i];
     return tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_F32, .n = 1, .k = cols}, v,
                       (uint64_t)cols * sizeof *v, err);

@@ -117,7 +117,9 @@ static int32_t add_heads(const builder *x, const tn_step *step, int32_t chunk, i
 /* Makes a step wait for earlier chunks' steps that remember what this one recalls. */
 static void wait_for_memory(const builder *b, int32_t chunk, int32_t step, int32_t id) {
     const tn_step *steps = b->spec->steps;
-    for (int32_t s = step; s >= 0 && steps[s].layer == steps[step].layer; s--) {
+    int32_t last = step; /* one that remembers may come behind one that recalls */
+    while (last + 1 < b->spec->n_steps && steps[last + 1].layer == steps[step].layer) last++;
+    for (int32_t s = last; s >= 0 && steps[s].layer == steps[step].layer; s--) {
         if (!(steps[s].remembers & steps[step].recalls)) continue;
         for (int32_t c = 0; c < chunk; c++) tn_graph_depend(b->g, task_of(b, c, s), id);
     }

@@ -19,14 +19,14 @@ static tn_dtype dtype_of(tn_blocks_type type) {
     return d;
 }
 
-/* Random blocks whose halves are finite, subnormal ones and zeros among them. */
-static void random_blocks(tn_rng *r, tn_blocks_type type, uint8_t *b, size_t n_bytes) {
+/* Random blocks whose halves are finite, subnormal ones and zeros among them. largest: every other bit is set. */
+static void random_blocks(tn_rng *r, tn_blocks_type type, bool largest, uint8_t *b, size_t n_bytes) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
     int at[2] = {0, t->has_min ? 2 : -1};
     if (type == TN_BLOCKS_Q2_K) at[0] = 80, at[1] = 82;
     if (type == TN_BLOCKS_Q3_K) at[0] = 108;
     if (type == TN_BLOCKS_Q6_K) at[0] = 208;
-    for (size_t i = 0; i < n_bytes; i++) b[i] = (uint8_t)tn_rng_below(r, 256);
+    for (size_t i = 0; i < n_bytes; i++) b[i] = largest ? 255 : (uint8_t)tn_rng_below(r, 256);
     for (size_t i = 0; i < n_bytes; i += t->bytes) {
         if (type == TN_BLOCKS_MXFP4) {
             b[i] = (uint8_t)(tn_rng_below(r, 8) ? 110 + tn_rng_below(r, 20) : tn_rng_below(r, 4));
@@ -50,11 +50,11 @@ typedef struct matrix {
     check_buf tiles;
 } matrix;
 
-static matrix new_matrix(tn_rng *r, tn_blocks_type type, size_t n, size_t k) {
+static matrix new_matrix(tn_rng *r, tn_blocks_type type, bool largest, size_t n, size_t k) {
     const tn_blocks_traits *t = &tn_blocks_traits_of[type];
     matrix w = {.type = type, .n = n, .k = k, .row_bytes = k / t->block * t->bytes};
     w.rows = malloc(n * w.row_bytes);
-    random_blocks(r, type, w.rows, n * w.row_bytes);
+    random_blocks(r, type, largest, w.rows, n * w.row_bytes);
     assert_true(tn_blocks_finite(type, w.rows, n * w.row_bytes));
     w.tiles = check_new(tn_blocks_bytes(type, n, k));
     for (size_t n0 = 0; n0 < n; n0 += TN_BLOCKS_N) {
@@ -79,7 +79,7 @@ static void tiles_mean_what_the_file_means(void **state) {
         static const size_t ns[] = {1, 15, 16, 17, 40}, blocks[] = {1, 3, 7, 8, 9, 16, 27};
         for (size_t i = 0; i < sizeof ns / sizeof *ns * (sizeof blocks / sizeof *blocks); i++) {
             size_t n = ns[i % 5], k = blocks[i / 5] * block;
-            matrix w = new_matrix(&r, type, n, k);
+            matrix w = new_matrix(&r, type, false, n, k);
             float *want = malloc(k * 4), *got = malloc(k * 4);
             for (size_t row = 0; row < n; row++) {
                 tn_dequantise(dtype_of(type), w.rows + row * w.row_bytes, want, k);
@@ -122,14 +122,17 @@ static tn_blocks_act *activations(const tn_kernels *kern, tn_blocks_type type, c
     return buf->p;
 }
 
-static void one(tn_rng *r, const tn_kernels *kern, tn_blocks_type type, size_t m, size_t n, size_t k) {
+/* largest: the largest values meet the largest activations, so that sums of 16 bits just fit. */
+static void one(tn_rng *r, const tn_kernels *kern, tn_blocks_type type, bool largest, size_t m, size_t n,
+                size_t k) {
     size_t ldo = n + 3, half = n / 32 * 16;
-    matrix w = new_matrix(r, type, n, k);
+    matrix w = new_matrix(r, type, largest, n, k);
     tn_kernels ref;
     tn_kernels_init(&ref, 0);
     check_buf x = check_new(m * k * 4), bias = check_new(n * 4), want = check_new(m * ldo * 4),
               got = check_new(m * ldo * 4), a, b;
     check_fill_f32(r, (check_fill)tn_rng_below(r, CHECK_N_FILLS), x.p, m * k);
+    for (size_t i = 0; largest && i < m * k; i++) ((float *)x.p)[i] = i / k % 2 ? 1.0f : -1.0f;
     if (!tn_rng_below(r, 8)) ((float *)x.p)[tn_rng_below(r, m * k)] = tn_rng_below(r, 2) ? NAN : INFINITY;
     check_fill_f32(r, CHECK_RANDOM, bias.p, n);
     tn_blocks_args g = {.type = type,
@@ -177,7 +180,7 @@ static void variants(void **state) {
             for (size_t m = 0; m < sizeof ms / sizeof *ms; m++) {
                 for (size_t n = 0; n < sizeof ns / sizeof *ns; n++) {
                     size_t k = ks[tn_rng_below(&r, sizeof ks / sizeof *ks)];
-                    one(&r, &kern, type, ms[m], ns[n], (k + block - 1) / block * block);
+                    one(&r, &kern, type, n == 1, ms[m], ns[n], (k + block - 1) / block * block);
                 }
             }
         }
@@ -194,7 +197,7 @@ static void rows_do_not_depend_on_the_batch(void **state) {
     float *x = malloc(M * K * 4), *all = malloc(M * N * 4), row[N];
     check_fill_f32(&r, CHECK_RANDOM, x, M * K);
     for (tn_blocks_type type = 0; type < TN_BLOCKS_N_TYPES; type++) {
-        matrix w = new_matrix(&r, type, N, K);
+        matrix w = new_matrix(&r, type, false, N, K);
         check_buf a, b;
         tn_blocks_args g = {
             .type = type, .tiles = w.tiles.p, .n = N, .n1 = N, .k = K, .ldo = N, .m = M, .out = all};
@@ -243,7 +246,7 @@ static void the_reference_is_the_product(void **state) {
         const tn_blocks_traits *t = &tn_blocks_traits_of[type];
         tn_kernels kern;
         tn_kernels_init(&kern, 0);
-        matrix w = new_matrix(&r, type, N, K);
+        matrix w = new_matrix(&r, type, false, N, K);
         check_fill_f32(&r, CHECK_RANDOM, x, M * K);
         check_buf b;
         const tn_blocks_act *a = activations(&kern, type, x, M, K, &b);

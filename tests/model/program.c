@@ -55,10 +55,24 @@ static void for_each(void (*fn)(const each *)) {
                 assert_false(json_object_set_new(j, "conv_L_cache", json_integer(3)));
                 assert_false(json_object_set_new(j, "head_dim", json_integer(8)));
             }
-            if (e.a->experts) {
-                assert_false(json_object_set_new(j, "num_experts", json_integer(6)));
-                assert_false(json_object_set_new(j, "num_experts_per_tok", json_integer(2)));
-            }
+            static const struct {
+                const char *key;
+                int v;
+            } of_experts[] = {{"num_experts", 6},
+                              {"num_experts_per_tok", 2},
+                              {"moe_intermediate_size", 96},
+                              {"shared_expert_intermediate_size", 64}},
+              of_delta[] = {{"linear_conv_kernel_dim", 4},
+                            {"linear_num_value_heads", 6},
+                            {"linear_num_key_heads", 2},
+                            {"linear_key_head_dim", 8},
+                            {"linear_value_head_dim", 16}};
+            for (int i = 0; e.a->experts && i < 4; i++)
+                assert_false(json_object_set_new(j, of_experts[i].key, json_integer(of_experts[i].v)));
+            for (int i = 0; e.a->delta && i < 5; i++)
+                assert_false(json_object_set_new(j, of_delta[i].key, json_integer(of_delta[i].v)));
+            if (e.a->dense_first) assert_false(json_object_set_new(j, "num_dense_layers", json_integer(2)));
+            if (e.a->experts_sigmoid) assert_false(json_object_set_new(j, "use_expert_bias", json_true()));
             if (tn_arch_hparams_hf(e.a, j, name, &e.h, &err) != TERN_OK) fail_msg("%s", err.message);
             json_decref(j);
             if (tn_program_make(&ctx, &e.h, &e.p, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -80,19 +94,19 @@ static void read_what_was_written(const each *e) {
         int32_t n;
         const tn_op *op = tn_program_layer(&e->p, layer, &n);
         assert_true(n > 0);
+        for (int32_t i = 0; i < n; i++) state |= op[i].state_writes; /* of the tokens before, too */
         for (int32_t i = 0; i < n; i++, seen++) {
             if (op[i].layer != layer) fail_msg("%s: %s is not of layer %d", e->a->name, op[i].name, layer);
             if (op[i].reads & ~written)
                 fail_msg("%s, layer %d: %s reads buffers %x that nothing has written", e->a->name, layer,
                          op[i].name, op[i].reads & ~written);
-            if (op[i].state_reads & ~(state | op[i].state_writes))
+            if (op[i].state_reads & ~state)
                 fail_msg("%s, layer %d: %s reads a state that the layer does not keep", e->a->name, layer,
                          op[i].name);
             assert_true(op[i].writes && (op[i].writes >> op[i].out & 1));
             for (int b = 0; b < TN_N_BUFFERS; b++)
                 if ((op[i].reads | op[i].writes) >> b & 1) assert_true(e->p.width[b] > 0);
             written |= op[i].writes;
-            state |= op[i].state_writes;
             if (op[i].state_reads) assert_true(op[i].positional);
         }
     }
@@ -259,16 +273,43 @@ static double count_macs(const tn_hparams *h, const tn_op *op, int32_t n_rows, i
             }
             break;
         case TN_OP_COPY: break;
+        case TN_OP_CONV_GATE:
+            for (int32_t i = 0; i < h->n_embd; i++) n++;
+            break;
         case TN_OP_CONV:
-            for (int32_t i = 0; i < h->n_embd; i++) n += h->conv_len + 2; /* b x, the sum, c */
+            for (int32_t i = 0; i < h->n_embd; i++) n += h->conv_len + 1; /* the sum, c */
             break;
         case TN_OP_EXPERTS:
             for (int32_t i = 0; i < h->n_experts; i++) n += h->n_embd; /* the router */
+            if (h->shared_gate) n += 2 * h->n_embd; /* its score, and what that multiplies */
             for (int32_t i = 0; i < h->n_experts_used; i++) {
-                for (int32_t k = 0; k < h->n_ff; k++)
+                for (int32_t k = 0; k < h->n_ff_exp; k++)
                     n += 3 * h->n_embd + 2; /* gate, up, down; the activation */
                 n += h->n_embd;             /* its weight */
             }
+            break;
+        case TN_OP_ATTN_GATE:
+            for (int32_t i = 0; i < h->n_heads * h->d_head; i++) n += 2;
+            break;
+        case TN_OP_DELTA_MIX: {
+            int32_t keys = h->delta.n_key_heads * h->delta.d_key,
+                    values = h->delta.n_heads * h->delta.d_value;
+            for (int32_t i = 0; i < 2 * keys + values; i++) n += h->conv_len + 1; /* taps, the activation */
+            for (int32_t i = 0; i < 2 * keys; i++) n += 2;                        /* lengths */
+            break;
+        }
+        case TN_OP_DELTA_GATES:
+            for (int32_t i = 0; i < h->delta.n_heads; i++) n += 3;
+            break;
+        case TN_OP_DELTA:
+            for (int32_t head = 0; head < h->delta.n_heads; head++)
+                for (int32_t v = 0; v < h->delta.d_value; v++) {
+                    for (int32_t k = 0; k < h->delta.d_key; k++) n += 4; /* S k, d S, + k r, S q */
+                    n += 2;                                              /* r */
+                }
+            break;
+        case TN_OP_DELTA_NORM:
+            for (int32_t i = 0; i < h->delta.n_heads * h->delta.d_value; i++) n += 4;
             break;
         case TN_OP_NORM:
             for (int32_t i = 0; i < h->n_embd; i++) n += 2;

@@ -448,6 +448,79 @@ static void configs(void **state) {
          "'layer_types' has 1 layers, the model 2"},
         {"qwen3", "{\"conv_L_cache\":3}", TERN_E_UNSUPPORTED, "'conv_L_cache' is not supported"},
         {"qwen3_moe", "{\"num_experts\":8,\"num_experts_per_tok\":2}", TERN_OK, NULL},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2}",
+         TERN_OK, NULL},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":0,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2}",
+         TERN_E_FORMAT, "heads of a delta net 0, want 1 to"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":5,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2}",
+         TERN_E_FORMAT, "key heads of a delta net 5, want 1 to 4"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":3,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2}",
+         TERN_E_UNSUPPORTED, "a delta net of 4 heads over 3 key heads"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":100000,\"linear_value_head_dim\":16,\"full_attention_interval\":2}",
+         TERN_E_FORMAT, "keys of a delta net 100000, want 2 to 256"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":24,\"full_attention_interval\":2}",
+         TERN_E_UNSUPPORTED, "of 8 keys and 24 values; want"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":0}",
+         TERN_E_FORMAT, "'full_attention_interval' is 0"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":5}",
+         TERN_E_UNSUPPORTED, "no layer attends"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":1,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2}",
+         TERN_E_FORMAT, "values of a convolution 1, want 2 to"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_"
+         "value_head_dim\":16,\"full_attention_interval\":2}",
+         TERN_E_FORMAT, "'linear_key_head_dim' is missing"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2,\"attn_output_gate\":"
+         "false}",
+         TERN_E_UNSUPPORTED, "'attn_output_gate' is not true"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2,\"layer_types\":[\"linear_"
+         "attention\",\"mamba\"]}",
+         TERN_E_UNSUPPORTED, "layer 1 is of type 'mamba'"},
+        {"qwen3_5_text",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2,\"num_experts\":8}",
+         TERN_E_UNSUPPORTED, "'num_experts' is not supported"},
+        {"qwen3_next",
+         "{\"linear_conv_kernel_dim\":4,\"linear_num_value_heads\":4,\"linear_num_key_heads\":2,\"linear_key_"
+         "head_dim\":8,\"linear_value_head_dim\":16,\"full_attention_interval\":2,\"num_experts\":8,\"num_"
+         "experts_per_tok\":2}",
+         TERN_E_FORMAT, "'shared_expert_intermediate_size' is missing"},
+        {"qwen3", "{\"linear_num_value_heads\":4}", TERN_E_UNSUPPORTED,
+         "'linear_num_value_heads' is not supported"},
+        {"lfm2_moe",
+         "{\"conv_L_cache\":3,\"layer_types\":[\"conv\",\"full_attention\"],\"num_experts\":4,\"num_experts_"
+         "per_tok\":2,\"num_dense_layers\":1}",
+         TERN_OK, NULL},
+        {"lfm2_moe",
+         "{\"conv_L_cache\":3,\"layer_types\":[\"conv\",\"full_attention\"],\"num_experts\":4,\"num_experts_"
+         "per_tok\":2,\"num_dense_layers\":2}",
+         TERN_E_FORMAT, "layers without experts 2, want 0 to 1"},
+        {"lfm2_moe",
+         "{\"conv_L_cache\":3,\"layer_types\":[\"conv\",\"full_attention\"],\"num_experts\":4,\"num_experts_"
+         "per_tok\":2,\"routed_scaling_factor\":-2}",
+         TERN_E_FORMAT, "experts -2"},
         {"gpt_oss", "{\"num_local_experts\":8,\"num_experts_per_tok\":2}", TERN_E_UNSUPPORTED,
          "is read from GGUF files only"},
         {"qwen3_moe", "{\"num_experts\":0,\"num_experts_per_tok\":2}", TERN_E_FORMAT, "experts 0, want 1 to"},

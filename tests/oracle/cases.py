@@ -21,6 +21,9 @@ from files import Stored, gguf_from_hf, write_gguf, write_hf_folder
 HERE = pathlib.Path(__file__).parent
 
 
+NEXT = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+
+
 def uniform(name, shape):
     """Values in [-1, 1) from splitmix64 seeded by the name: integer arithmetic, the same everywhere."""
     n = int(np.prod(shape))
@@ -64,7 +67,53 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
             vector(key + ".bias", rows, 0.0, 1.0)
 
     matrix("model.embed_tokens", v, c, 1.0 if gemma else c**0.5 / 2)
-    if family == "lfm2":
+    if family in NEXT:
+        for i, kind in enumerate(cfg["layer_types"]):
+            p = f"model.layers.{i}."
+            vector(p + "input_layernorm.weight", c, 0.0, 0.5)
+            vector(p + "post_attention_layernorm.weight", c, 0.0, 0.5)
+            if kind == "linear_attention":
+                keys = cfg["linear_num_key_heads"] * cfg["linear_key_head_dim"]
+                n_v, d_v = cfg["linear_num_value_heads"], cfg["linear_value_head_dim"]
+                a = p + "linear_attn."
+                parts = {"in_proj_qkvz": 2 * keys + 2 * n_v * d_v, "in_proj_ba": 2 * n_v}
+                if family != "qwen3_next":
+                    parts = {"in_proj_qkv": 2 * keys + n_v * d_v, "in_proj_z": n_v * d_v, "in_proj_b": n_v, "in_proj_a": n_v}
+                for n, rows in parts.items():
+                    matrix(a + n, rows, c, 1.5)
+                matrix(a + "out_proj", c, n_v * d_v, 2.0)
+                taps = cfg["linear_conv_kernel_dim"]
+                out[a + "conv1d.weight"] = Stored(uniform(name + a + "conv1d", (2 * keys + n_v * d_v, 1, taps)), dtype)
+                vector(a + "A_log", n_v, 0.0, 0.75)
+                vector(a + "dt_bias", n_v, -2.0, 1.5)
+                vector(a + "norm.weight", d_v, 1.0, 0.5)
+            else:
+                for n, rows in (("q_proj", 2 * n_heads * d), ("k_proj", n_kv * d), ("v_proj", n_kv * d)):
+                    matrix(p + "self_attn." + n, rows, c, 1.5)
+                matrix(p + "self_attn.o_proj", c, n_heads * d, 2.0)
+                vector(p + "self_attn.q_norm.weight", d, 0.5, 0.5)
+                vector(p + "self_attn.k_norm.weight", d, 0.5, 0.5)
+            blocks = [("mlp.", f)]
+            if cfg.get("num_experts"):
+                size, n_x = cfg["moe_intermediate_size"], cfg["num_experts"]
+                matrix(p + "mlp.gate", n_x, c, 3.0)
+                matrix(p + "mlp.shared_expert_gate", 1, c, 2.0)
+                blocks = [("mlp.shared_expert.", cfg["shared_expert_intermediate_size"])]
+                if family == "qwen3_next":
+                    blocks += [(f"mlp.experts.{e}.", size) for e in range(n_x)]
+                else:
+                    for key, shape in (("gate_up_proj", (n_x, 2 * size, c)), ("down_proj", (n_x, c, size))):
+                        key = p + "mlp.experts." + key
+                        out[key] = Stored(uniform(name + key, shape) * 1.5 * (3 / shape[2]) ** 0.5, dtype)
+            for block, size in blocks:
+                matrix(p + block + "gate_proj", size, c, 1.5)
+                matrix(p + block + "up_proj", size, c, 1.5)
+                matrix(p + block + "down_proj", c, size)
+        vector("model.norm.weight", c, 0.0, 0.5)
+        if not cfg["tie_word_embeddings"]:
+            matrix("lm_head", v, c)
+        return out
+    if family in ("lfm2", "lfm2_moe"):
         for i, kind in enumerate(cfg["layer_types"]):
             p = f"model.layers.{i}."
             norm(p + "operator_norm")
@@ -78,9 +127,15 @@ def checkpoint(name, cfg, dtype, vector_dtype, mlp_dtype):
                     matrix(p + "self_attn." + n, rows, c, 1.5)
                 vector(p + "self_attn.q_layernorm.weight", d, 1.5, 0.5)
                 vector(p + "self_attn.k_layernorm.weight", d, 1.5, 0.5)
-            ff = cfg["adjusted_ff_dim"]
-            for n, rows, cols in (("w1", ff, c), ("w3", ff, c), ("w2", c, ff)):
-                matrix(p + "feed_forward." + n, rows, cols, 1.5)
+            ff, blocks = cfg.get("adjusted_ff_dim", f), ["feed_forward."]
+            if i >= cfg.get("num_dense_layers", cfg["num_hidden_layers"]):
+                ff, n_x = cfg["moe_intermediate_size"], cfg["num_experts"]
+                blocks = [f"feed_forward.experts.{e}." for e in range(n_x)]
+                matrix(p + "feed_forward.gate", n_x, c, 2.0)
+                vector(p + "feed_forward.expert_bias", n_x, 0.0, 0.5)
+            for block in blocks:
+                for n, rows, cols in (("w1", ff, c), ("w3", ff, c), ("w2", c, ff)):
+                    matrix(p + block + n, rows, cols, 1.5)
         norm("model.embedding_norm")
         return out
     for i in range(cfg["num_hidden_layers"]):
@@ -309,7 +364,7 @@ CASES = {
 MODERN = dict(
     hidden_act="silu", max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000.0, attention_bias=False,
 )
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, DELTA = "sliding_attention", "full_attention", "linear_attention"
 CASES |= {
     "gemma3": dict(
         cfg=config(
@@ -415,6 +470,52 @@ CASES |= {
             layer_types=["conv", "conv", FULL, "conv", FULL],
         ),
         dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(rope_theta=1e5), dict(norm_eps=0.1)],
+    ),
+    "lfm2moe": dict(
+        cfg=config(
+            "Lfm2MoeForCausalLM", "lfm2_moe", 48, 32, 48, 4, 4, 2, max_position_embeddings=512, norm_eps=1e-5, rope_theta=10000.0,
+            tie_word_embeddings=True, conv_L_cache=3, conv_bias=False, layer_types=["conv", "conv", FULL, "conv"],
+            num_dense_layers=1, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True,
+            use_expert_bias=True, routed_scaling_factor=1.5,
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(num_experts_per_tok=3), dict(routed_scaling_factor=1.0), dict(drop="expert_bias")],
+    ),
+    "qwen3next": dict(
+        cfg=config(
+            "Qwen3NextForCausalLM", "qwen3_next", 48, 32, 40, 5, 4, 2, **MODERN, tie_word_embeddings=False, head_dim=16,
+            partial_rotary_factor=0.25, linear_conv_kernel_dim=4, linear_key_head_dim=16, linear_value_head_dim=16,
+            linear_num_key_heads=2, linear_num_value_heads=4, moe_intermediate_size=24, shared_expert_intermediate_size=16,
+            num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
+            rope_scaling=None, layer_types=[DELTA] * 3 + [FULL, DELTA],
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40, gguf=True,
+        shows=[dict(partial_rotary_factor=0.5), dict(num_experts_per_tok=3), dict(drop="dt_bias"), dict(drop="A_log"), dict(drop="conv1d.weight"),
+               dict(drop="shared_expert_gate.weight")],
+    ),
+    "qwen35": dict(  # six value heads for two of keys, in another order than GGUF's; values wider than keys
+        cfg=config(
+            "Qwen3_5ForCausalLM", "qwen3_5_text", 48, 32, 48, 5, 4, 2,
+            **{k: v for k, v in MODERN.items() if k != "rope_theta"}, tie_word_embeddings=True, head_dim=16,
+            attn_output_gate=True, linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=16,
+            linear_num_key_heads=2, linear_num_value_heads=6, full_attention_interval=4, mtp_num_hidden_layers=1,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                             "mrope_section": [1, 1, 0], "mrope_interleaved": True},
+            layer_types=[DELTA] * 3 + [FULL, DELTA],
+        ),
+        dtype="F16", vectors="F16", n_tok=300, n_ctx=320, gguf=True,
+        shows=[dict(layer_types=[DELTA] * 3 + [FULL, DELTA], linear_num_key_heads=2, drop="A_log"), dict(drop="self_attn.q_norm.weight")],
+    ),
+    "qwen35moe": dict(
+        cfg=config(
+            "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 48, 32, 40, 4, 4, 2,
+            **{k: v for k, v in MODERN.items() if k != "rope_theta"}, tie_word_embeddings=False, head_dim=16,
+            attn_output_gate=True, linear_conv_kernel_dim=4, linear_key_head_dim=16, linear_value_head_dim=16,
+            linear_num_key_heads=2, linear_num_value_heads=4, full_attention_interval=4,
+            moe_intermediate_size=24, shared_expert_intermediate_size=16, num_experts=6, num_experts_per_tok=2,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+            layer_types=[DELTA] * 3 + [FULL],
+        ),
+        dtype="BF16", vectors="BF16", n_tok=40, shows=[dict(num_experts_per_tok=3), dict(drop="shared_expert_gate.weight")],
     ),
     "ministral3": dict(
         cfg=config(

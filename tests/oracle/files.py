@@ -138,6 +138,23 @@ GGUF_NAMES = {
     "mlp.fc1": "ffn_up",
     "mlp.fc2": "ffn_down",
 }
+GGUF_NAMES_NEXT = {
+    "post_attention_layernorm": "post_attention_norm",
+    "linear_attn.in_proj_qkvz": "ssm_in",
+    "linear_attn.in_proj_ba": "ssm_ba",
+    "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate",
+    "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.in_proj_a": "ssm_alpha",
+    "linear_attn.out_proj": "ssm_out",
+    "linear_attn.conv1d": "ssm_conv1d",
+    "linear_attn.norm": "ssm_norm",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}
 GGUF_NAMES_GEMMA2 = {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
@@ -145,10 +162,90 @@ GGUF_NAMES_GEMMA2 = {
 }
 
 
+def gguf_next(cfg, tensors, name, widen):
+    """Qwen3-Next and Qwen3.5: decays as the factors they stand for, convolutions without their empty dimension, experts
+    one behind the other; Qwen3.5's value heads so that those of one key head are n_k apart instead of side by side."""
+    arch = {"qwen3_next": "qwen3next", "qwen3_5_text": "qwen35"}[cfg["model_type"]]
+    n_k, n_v, d_v = cfg["linear_num_key_heads"], cfg["linear_num_value_heads"], cfg["linear_value_head_dim"]
+    keys = n_k * cfg["linear_key_head_dim"]
+    rope = cfg.get("rope_parameters") or cfg
+    meta = {
+        "general.architecture": arch,
+        "general.name": name,
+        f"{arch}.context_length": cfg["max_position_embeddings"],
+        f"{arch}.embedding_length": cfg["hidden_size"],
+        f"{arch}.block_count": cfg["num_hidden_layers"],
+        f"{arch}.feed_forward_length": cfg["intermediate_size"],
+        f"{arch}.attention.head_count": cfg["num_attention_heads"],
+        f"{arch}.attention.head_count_kv": cfg["num_key_value_heads"],
+        f"{arch}.attention.key_length": cfg["head_dim"],
+        f"{arch}.attention.value_length": cfg["head_dim"],
+        f"{arch}.attention.layer_norm_rms_epsilon": cfg["rms_norm_eps"],
+        f"{arch}.rope.freq_base": rope["rope_theta"],
+        f"{arch}.rope.dimension_count": int(rope["partial_rotary_factor"] * cfg["head_dim"]),
+        f"{arch}.ssm.conv_kernel": cfg["linear_conv_kernel_dim"],
+        f"{arch}.ssm.state_size": cfg["linear_key_head_dim"],
+        f"{arch}.ssm.group_count": n_k,
+        f"{arch}.ssm.time_step_rank": n_v,
+        f"{arch}.ssm.inner_size": n_v * d_v,
+        "tokenizer.ggml.model": "none",
+    }
+    if cfg.get("num_experts"):
+        meta[f"{arch}.expert_count"], meta[f"{arch}.expert_used_count"] = cfg["num_experts"], cfg["num_experts_per_tok"]
+        meta[f"{arch}.expert_feed_forward_length"] = cfg["moe_intermediate_size"]
+        meta[f"{arch}.expert_shared_feed_forward_length"] = cfg["shared_expert_intermediate_size"]
+
+    def tiled(v, width, axis=0):
+        shape = v.shape
+        v = np.moveaxis(v, axis, 0)
+        moved = v.reshape(n_k, n_v // n_k, width, -1).swapaxes(0, 1).reshape(v.shape)
+        return np.moveaxis(moved, 0, axis).reshape(shape)
+
+    out, experts = {}, {}
+    for hf_name, t in tensors.items():
+        v = t.values
+        if ".experts." in hf_name:
+            layer, part = hf_name.split(".")[2], hf_name.split(".")[6].split("_")[0]
+            experts.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", []).append(t)
+            continue
+        stem, end = hf_name.rsplit(".", 1)
+        if stem.endswith("norm") and not stem.endswith("linear_attn.norm"):
+            v = v + 1
+        if hf_name.endswith("A_log"):
+            v = -np.exp(v)
+        if stem.endswith("conv1d"):
+            v = v[:, 0]
+        if stem.endswith("shared_expert_gate"):
+            v = v[0]
+        if arch == "qwen35":
+            part = hf_name.split("linear_attn.")[-1]
+            if part.split(".")[0] in ("in_proj_b", "in_proj_a", "A_log", "dt_bias"):
+                v = tiled(v, 1)
+            if part.startswith("in_proj_z"):
+                v = tiled(v, d_v)
+            if part.startswith(("in_proj_qkv", "conv1d")):
+                v = np.concatenate([v[: 2 * keys], tiled(v[2 * keys :], d_v)])
+            if part.startswith("out_proj"):
+                v = tiled(v, d_v, axis=1)
+        if not stem.startswith("model.layers."):
+            new = f"{GGUF_NAMES[stem]}.{end}"
+        else:
+            layer, part = hf_name[len("model.layers.") :].split(".", 1)
+            whole = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
+            stem = part.rsplit(".", 1)[0]
+            new = f"blk.{layer}." + (whole.get(part) or f"{({**GGUF_NAMES, **GGUF_NAMES_NEXT})[stem]}.{end}")
+        out[new] = Stored(v, "F32" if v.ndim == 1 or "conv1d" in new or widen else t.dtype)
+    for new, each in experts.items():
+        out[new] = Stored(np.stack([t.values for t in each]), "F32" if widen else each[0].dtype)
+    return meta, out
+
+
 def gguf_from_hf(cfg, tensors, name, widen=False):
     """(meta, tensors) by the conventions of GGUF files in circulation: vectors in F32, Llama's interleaved Q/K, Gemma's norm
     weights with their +1, rope factors as tensors. widen: all in F32, for engines that round activations to F16."""
     family = cfg["model_type"]
+    if family in ("qwen3_next", "qwen3_5_text"):
+        return gguf_next(cfg, tensors, name, widen)
     arch = {"phi": "phi2", "mistral": "llama"}.get(family, family)
     n_heads = cfg["num_attention_heads"]
     n_kv = cfg.get("num_key_value_heads", n_heads)

@@ -273,11 +273,14 @@ def experts(cfg, w, p, x, act):
         if granite:
             both, down = w(p + "block_sparse_moe.input_linear.weight")[e], w(p + "block_sparse_moe.output_linear.weight")[e]
             gate, up = np.split(both, 2)
+        elif w(p + "mlp.experts.gate_up_proj") is not None:
+            gate, up = np.split(w(p + "mlp.experts.gate_up_proj")[e], 2)
+            down = w(p + "mlp.experts.down_proj")[e]
         else:
             gate, up, down = (w(p + f"mlp.experts.{e}.{k}_proj.weight") for k in ("gate", "up", "down"))
         of_chosen = np.take_along_axis(share, chosen, axis=1).sum(axis=1)
         weight = np.where((chosen == e).any(axis=1), share[:, e], 0)
-        if granite or cfg["norm_topk_prob"]:
+        if granite or cfg.get("norm_topk_prob", True):
             weight = weight / of_chosen
         out += weight[:, None] * gated(x, gate, up, down, act)
     return out
@@ -339,11 +342,99 @@ def forward_modern(cfg, w, ids, n_ctx):
     return logits / cfg["logits_scaling"] if family in ("granite", "granitemoe") else logits
 
 
+def experts_by_sigmoid(cfg, w, p, x):
+    """LFM2-MoE: a bias is added to the sigmoids of the router's scores where experts are chosen; their weights are the
+    sigmoids, made to add up to 1 (with 1e-6 beside them) and scaled."""
+    share = 1 / (1 + np.exp(-linear(x, w(p + "gate.weight"))))
+    chosen = np.argsort(-(share + w(p + "expert_bias")), axis=1, kind="stable")[:, : cfg["num_experts_per_tok"]]
+    of_chosen = np.take_along_axis(share, chosen, axis=1).sum(axis=1) + 1e-6
+    out = np.zeros_like(x)
+    for e in range(cfg["num_experts"]):
+        weight = np.where((chosen == e).any(axis=1), share[:, e], 0) / of_chosen * cfg["routed_scaling_factor"]
+        out += weight[:, None] * gated(x, *(w(p + f"experts.{e}.{n}.weight") for n in ("w1", "w3", "w2")), silu)
+    return out
+
+
+def causal_convolution(x, kernel):
+    """Every channel by itself: y[t] = sum over k of kernel[:, k] x[t - (taps - 1) + k]."""
+    taps = kernel.shape[1]
+    seen = np.concatenate([np.zeros((taps - 1, x.shape[1])), x])
+    y = np.zeros_like(x)
+    for k in range(taps):
+        y += kernel[:, k] * seen[k : k + x.shape[0]]
+    return y
+
+
+def to_length_one(x):
+    return x / np.sqrt(row_sum(x * x) + 1e-6)
+
+
+def delta_net(cfg, w, p, x):
+    """Gated delta net, token by token as it is defined. Value head h reads key head h // (value heads / key heads)."""
+    n_k, n_v = cfg["linear_num_key_heads"], cfg["linear_num_value_heads"]
+    d_k, d_v, n_tok, each = cfg["linear_key_head_dim"], cfg["linear_value_head_dim"], x.shape[0], n_v // n_k
+    if w(p + "in_proj_qkvz.weight") is not None:  # by key head: q, k, v of its value heads, z of them; b, a
+        mixed = linear(x, w(p + "in_proj_qkvz.weight")).reshape(n_tok, n_k, -1)
+        q, k, v, z = np.split(mixed, [d_k, 2 * d_k, 2 * d_k + each * d_v], axis=2)
+        b, a = np.split(linear(x, w(p + "in_proj_ba.weight")).reshape(n_tok, n_k, -1), 2, axis=2)
+        qkv = np.concatenate([t.reshape(n_tok, -1) for t in (q, k, v)], axis=1)
+    else:
+        qkv, z, b, a = (linear(x, w(p + f"in_proj_{n}.weight")) for n in ("qkv", "z", "b", "a"))
+    z, b, a = z.reshape(n_tok, n_v, d_v), b.reshape(n_tok, n_v), a.reshape(n_tok, n_v)
+    qkv = silu(causal_convolution(qkv, w(p + "conv1d.weight")[:, 0]))
+    q, k, v = np.split(qkv, [n_k * d_k, 2 * n_k * d_k], axis=1)
+    q, k = to_length_one(heads(q, n_k)) / math.sqrt(d_k), to_length_one(heads(k, n_k))
+    v = heads(v, n_v)
+    beta = 1 / (1 + np.exp(-b))
+    decay = np.exp(-np.exp(w(p + "A_log")) * np.log1p(np.exp(a + w(p + "dt_bias"))))
+    out = np.zeros_like(v)
+    for h in range(n_v):
+        state = np.zeros((d_k, d_v))
+        for t in range(n_tok):
+            key, query = k[t, h // each], q[t, h // each]
+            state = state * decay[t, h]
+            known = np.add.reduce(state * key[:, None], axis=0)
+            state = state + key[:, None] * (beta[t, h] * (v[t, h] - known))
+            out[t, h] = np.add.reduce(state * query[:, None], axis=0)
+    out = rms_norm(out, w(p + "norm.weight"), cfg["rms_norm_eps"]) * silu(z)
+    return linear(out.reshape(n_tok, -1), w(p + "out_proj.weight"))
+
+
+def forward_next(cfg, w, ids, n_ctx):
+    """Qwen3-Next and Qwen3.5: three layers of four are gated delta nets; attention rotates a part of every head and gates
+    what it gives; feed-forward blocks are dense, or experts beside a shared one that has a gate."""
+    n_heads, n_kv, d = geometry(cfg)
+    eps, n_tok = cfg["rms_norm_eps"], len(ids)
+    norm = lambda x, name: rms_norm(x, 1 + w(name), eps)
+    rope = cfg.get("rope_parameters") or cfg
+    freq, mscale = rope_frequencies(cfg, int(rope["partial_rotary_factor"] * d), n_ctx)
+    x = w("model.embed_tokens.weight")[ids]
+    for i, kind in enumerate(cfg["layer_types"]):
+        p = f"model.layers.{i}."
+        h = norm(x, p + "input_layernorm.weight")
+        if kind == "linear_attention":
+            x = x + delta_net(cfg, w, p + "linear_attn.", h)
+        else:
+            q, gate = np.split(heads(linear(h, w(p + "self_attn.q_proj.weight")), n_heads), 2, axis=2)
+            k, v = (heads(linear(h, w(p + f"self_attn.{n}_proj.weight")), n_kv) for n in "kv")
+            q, k = norm(q, p + "self_attn.q_norm.weight"), norm(k, p + "self_attn.k_norm.weight")
+            a = attention(rotate(q, freq, mscale), rotate(k, freq, mscale), v, 1 / math.sqrt(d))
+            x = x + linear(a / (1 + np.exp(-gate.reshape(n_tok, -1))), w(p + "self_attn.o_proj.weight"))
+        h = norm(x, p + "post_attention_layernorm.weight")
+        if cfg.get("num_experts"):
+            shared = gated(h, *(w(p + f"mlp.shared_expert.{n}_proj.weight") for n in ("gate", "up", "down")), silu)
+            share = 1 / (1 + np.exp(-linear(h, w(p + "mlp.shared_expert_gate.weight"))))
+            x = x + experts(cfg, w, p, h, silu) + share * shared
+        else:
+            x = x + gated(h, *(w(p + f"mlp.{n}_proj.weight") for n in ("gate", "up", "down")), silu)
+    return linear(norm(x, "model.norm.weight"), w("model.embed_tokens.weight" if cfg["tie_word_embeddings"] else "lm_head.weight"))
+
+
 def forward_lfm2(cfg, w, ids, n_ctx):
     """LFM2: most layers convolve: b, c, x from one projection; c times the causal convolution of b x, projected. The
     others attend with normed heads."""
     n_heads, n_kv, d = geometry(cfg)
-    eps, n_tok, taps = cfg["norm_eps"], len(ids), cfg["conv_L_cache"]
+    eps = cfg["norm_eps"]
     freq, mscale = rope_frequencies(cfg, d, n_ctx)
     x = w("model.embed_tokens.weight")[ids]
     for i, kind in enumerate(cfg["layer_types"]):
@@ -351,11 +442,7 @@ def forward_lfm2(cfg, w, ids, n_ctx):
         h = rms_norm(x, w(p + "operator_norm.weight"), eps)
         if kind == "conv":
             b, c, v = np.split(linear(h, w(p + "conv.in_proj.weight")), 3, axis=1)
-            kernel = w(p + "conv.conv.weight")[:, 0]
-            seen = np.concatenate([np.zeros((taps - 1, x.shape[1])), b * v])
-            y = np.zeros_like(x)
-            for k in range(taps):
-                y += kernel[:, k] * seen[k : k + n_tok]
+            y = causal_convolution(b * v, w(p + "conv.conv.weight")[:, 0])
             x = x + linear(c * y, w(p + "conv.out_proj.weight"))
         else:
             q, k, v = (heads(linear(h, w(p + f"self_attn.{n}_proj.weight")), m) for n, m in zip("qkv", (n_heads, n_kv, n_kv)))
@@ -363,12 +450,19 @@ def forward_lfm2(cfg, w, ids, n_ctx):
             k = rotate(rms_norm(k, w(p + "self_attn.k_layernorm.weight"), eps), freq, mscale)
             x = x + linear(attention(q, k, v, 1 / math.sqrt(d)), w(p + "self_attn.out_proj.weight"))
         h = rms_norm(x, w(p + "ffn_norm.weight"), eps)
-        x = x + gated(h, *(w(p + f"feed_forward.{n}.weight") for n in ("w1", "w3", "w2")), silu)
+        if i < cfg.get("num_dense_layers", len(cfg["layer_types"])):
+            x = x + gated(h, *(w(p + f"feed_forward.{n}.weight") for n in ("w1", "w3", "w2")), silu)
+        else:
+            x = x + experts_by_sigmoid(cfg, w, p + "feed_forward.", h)
     return linear(rms_norm(x, w("model.embedding_norm.weight"), eps), w("model.embed_tokens.weight"))
 
 
 FORWARD = {
     "lfm2": forward_lfm2,
+    "lfm2_moe": forward_lfm2,
+    "qwen3_next": forward_next,
+    "qwen3_5_text": forward_next,
+    "qwen3_5_moe_text": forward_next,
     **{f: forward_modern for f in (
         "gemma3_text", "smollm3", "olmo2", "olmo3", "exaone4", "hunyuan_v1_dense", "granite", "minicpm", "ministral3", *MIXTURES)},
     "llama": forward_llama_like,

@@ -6,6 +6,7 @@ typedef int32x4_t vi;
 #define MAX_ROWS 3
 #define TILES 1
 #define SIGNED 1
+#define PAIRS 0
 #define f_load vld1q_f32
 #define f_store vst1q_f32
 #define f_set1 vdupq_n_f32
@@ -19,26 +20,9 @@ static inline int32x4_t w_load(const uint8_t *p, int wide) {
     uint8x16_t w = vld1q_u8(p);
     return vreinterpretq_s32_u8(wide ? veorq_u8(w, vdupq_n_u8(0x80)) : w);
 }
-#define FOUR(type, part, e)                                                                                  \
-    ({                                                                                                       \
-        union {                                                                                              \
-            type v;                                                                                          \
-            part h[4];                                                                                       \
-        } u_;                                                                                                \
-        for (int i_ = 0; i_ < 4; i_++) u_.h[i_] = (e);                                                       \
-        u_.v;                                                                                                \
-    })
-#define lookup(i, table)                                                                                     \
-    ({                                                                                                       \
-        union {                                                                                              \
-            line v;                                                                                          \
-            uint8x16_t h[4];                                                                                 \
-        } x_ = {.v = (i)};                                                                                   \
-        FOUR(line, uint8x16_t, vqtbl1q_u8(vld1q_u8(table), x_.h[i_]));                                       \
-    })
+#define lookup(i, table) ((slice)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)(i)))
 #define halves(src)                                                                                          \
-    FOUR(floats16, float32x4_t,                                                                              \
-         vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)(src) + i_ * 4))))
+    ((slice_floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)(const void *)(src)))))
 static inline float32x4_t quarter(uint8x16_t v, int i, int sign) {
     uint8x8_t half = i < 2 ? vget_low_u8(v) : vget_high_u8(v);
     if (sign) {
@@ -48,6 +32,6 @@ static inline float32x4_t quarter(uint8x16_t v, int i, int sign) {
     uint16x8_t w = vmovl_u8(half);
     return vcvtq_f32_u32(vmovl_u16(i % 2 ? vget_high_u16(w) : vget_low_u16(w)));
 }
-#define floats(i, sign) FOUR(floats16, float32x4_t, quarter((uint8x16_t)(i), i_, sign))
+#define floats(v, at, sign) ((slice_floats)quarter((uint8x16_t)(v), (int)(at) / 4, sign))
 
 #include "kernels/blocks_template.h"

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #define SIGNED 1
+#define PAIRS 1
 struct act {
     __m256i v;
 };
@@ -12,6 +13,10 @@ static inline __m256i dot(__m256i acc, __m256i w, struct act x, int wide) {
     __m256i a = wide ? _mm256_sign_epi8(x.v, w) : x.v, u = wide ? _mm256_abs_epi8(w) : w;
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, a), _mm256_set1_epi16(1)));
 }
+
+#define pairs_of(w, x) _mm256_maddubs_epi16(w, (x).v)
+#define pairs_add _mm256_add_epi16
+#define pairs_widen(acc, p) _mm256_add_epi32(acc, _mm256_madd_epi16(p, _mm256_set1_epi16(1)))
 
 #include "kernels/x86/blocks_s8_ymm.h"
 

@@ -8,6 +8,7 @@ typedef __m512i vi;
 #define MAX_ROWS 6
 #define TILES 2
 #define SIGNED 0
+#define PAIRS 0
 #define f_load _mm512_loadu_ps
 #define f_store _mm512_storeu_ps
 #define f_set1 _mm512_set1_ps
@@ -28,12 +29,12 @@ static inline struct act act_load(const int8_t *p) {
 #define w_load(p, wide) _mm512_loadu_si512(p)
 #define dot(acc, w, x, wide) _mm512_dpbusd_epi32(acc, w, (x).v)
 #define lookup(i, table)                                                                                     \
-    ((line)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table))),            \
-                               (__m512i)(i)))
-#define halves(src) ((floats16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(src))))
-#define floats(i, sign)                                                                                      \
-    ((floats16)_mm512_cvtepi32_ps(sign ? _mm512_cvtepi8_epi32((__m128i)(i))                                  \
-                                       : _mm512_cvtepu8_epi32((__m128i)(i))))
+    ((slice)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table))),           \
+                                (__m512i)(i)))
+#define halves(src) ((slice_floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(src))))
+#define floats(v, at, sign)                                                                                  \
+    ((slice_floats)_mm512_cvtepi32_ps(sign ? _mm512_cvtepi8_epi32((__m128i)(v))                              \
+                                           : _mm512_cvtepu8_epi32((__m128i)(v))))
 
 #include "kernels/blocks_template.h"
 

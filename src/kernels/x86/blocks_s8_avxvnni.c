@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #define SIGNED 0
+#define PAIRS 0
 struct act {
     __m256i v;
 };

@@ -23,26 +23,14 @@ static inline __m256i w_load(const uint8_t *p, int wide) {
     __m256i w = _mm256_loadu_si256((const __m256i *)p);
     return SIGNED && wide ? _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80)) : w;
 }
-#define TWO(type, a, b)                                                                                      \
-    ((union {                                                                                                \
-         type v;                                                                                             \
-         __m256i h[2];                                                                                       \
-     }){.h = {a, b}}                                                                                         \
-         .v)
-#define table16(table) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table)))
 #define lookup(i, table)                                                                                     \
-    TWO(line, _mm256_shuffle_epi8(table16(table), halves_of(i).h[0]),                                        \
-        _mm256_shuffle_epi8(table16(table), halves_of(i).h[1]))
-#define halves_of(i)                                                                                         \
-    ((union {                                                                                                \
-        line v;                                                                                              \
-        __m256i h[2];                                                                                        \
-    }){.v = (i)})
-#define half8(p) _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p))))
-#define halves(src) TWO(floats16, half8(src), half8((src) + 16))
-#define float8(i, sign)                                                                                      \
-    _mm256_castps_si256(                                                                                     \
-        _mm256_cvtepi32_ps(sign ? _mm256_cvtepi8_epi32((__m128i)(i)) : _mm256_cvtepu8_epi32((__m128i)(i))))
-#define floats(i, sign) TWO(floats16, float8(i, sign), float8(_mm_srli_si128((__m128i)(i), 8), sign))
+    ((slice)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table))),      \
+                                (__m256i)(i)))
+#define halves(src) ((slice_floats)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(src))))
+static inline __m256 eight_floats(__m128i v, size_t at, int sign) {
+    if (at) v = _mm_unpackhi_epi64(v, v);
+    return _mm256_cvtepi32_ps(sign ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v));
+}
+#define floats(v, at, sign) ((slice_floats)eight_floats((__m128i)(v), at, sign))
 
 #include "kernels/blocks_template.h"

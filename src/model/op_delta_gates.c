@@ -1,0 +1,30 @@
+/* DELTA_GATES: of every head of a gated delta net, in place: decay = exp(A softplus(decay + bias)), rate = sigmoid(rate). */
+#include "model/op.h"
+
+#include <math.h>
+
+static void rows(const tn_op *op, const tn_frame *f, int32_t row0, int32_t row1, float *scratch) {
+    (void)scratch;
+    int32_t n = op->width;
+    const float *a = tn_model_vector(f->m, op->layer, TN_W_DELTA_A),
+                *bias = tn_model_vector(f->m, op->layer, TN_W_DELTA_DT);
+    for (int32_t i = row0; i < row1; i++) {
+        float *decay = tn_frame_row(f, TN_BUF_DELTA_DECAY, n, i),
+              *rate = tn_frame_row(f, TN_BUF_DELTA_RATE, n, i);
+        for (int32_t h = 0; h < n; h++) {
+            double x = (double)decay[h] + (double)bias[h], softplus = x > 20 ? x : log1p(exp(x));
+            decay[h] = (float)exp((double)a[h] * softplus);
+            rate[h] = (float)(1 / (1 + exp(-(double)rate[h])));
+        }
+    }
+}
+
+static void cost(const tn_op *op, int32_t n_rows, int32_t pos0, tn_cost *c) {
+    (void)pos0;
+    double n = (double)n_rows * op->width;
+    c->macs = 3 * n;
+    c->values = 2 * n;
+    c->bytes = 16 * n + 8.0 * op->width;
+}
+
+const tn_op_info tn_op_delta_gates = {"delta gates", rows, cost};
