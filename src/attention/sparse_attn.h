@@ -166,10 +166,6 @@ tern_status tn_sparse_decode_row(tn_sparse_attn *s, const tn_rows *r, int layer,
                                  int32_t round, const float *q, float *out, float *scratch, int32_t i_worker,
                                  tern_error *err);
 
-/* Measures the same as the host device takes it with the default options, for a package. It gives nothing (no
- * widths) where such heads cannot be a pipeline. */
-tern_status tn_sparse_attn_times(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);
-
 void tn_sparse_attn_stats_get(const tn_sparse_attn *s, tn_attn_stats *out);
 
 #endif

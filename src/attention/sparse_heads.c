@@ -4,7 +4,6 @@
 #include "attention/sparse_impl.h"
 
 #include "base/clock.h"
-#include "base/cpu.h"
 #include "base/rng.h"
 #include "base/status.h"
 
@@ -588,19 +587,4 @@ out:
     tn_free(ctx, q);
     tn_free(ctx, evict);
     return st;
-}
-
-tern_status tn_sparse_attn_times(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err) {
-    tn_kernels kern;
-    tn_npu_device *dev = NULL;
-    tn_attn_options o = {.ratio = 0.2f, .pool_heads = TN_ATTN_POOL};
-    *out = (tn_attn_times){0};
-    if (h->d_head % 4 || h->d_head > 512) return TERN_OK;
-    tn_kernels_init(&kern, tn_cpu_flags(NULL));
-    TN_TRY(tn_npu_open(ctx, "host", &(tn_npu_options){.n_threads = 1, .kernels = &kern}, &dev, err));
-    tern_status st = tn_sparse_attn_measure(ctx, &kern, dev, h, &o, out, err);
-    tn_npu_close(&dev);
-    if (st != TERN_E_UNSUPPORTED && st != TERN_E_LIMIT) return st;
-    *out = (tn_attn_times){0};
-    return TERN_OK;
 }

@@ -4,7 +4,6 @@
 #include "cli/output.h"
 
 #include "base/clock.h"
-#include "attention/sparse_attn.h"
 #include "formats/package.h"
 #include "quant/pack.h"
 
@@ -43,7 +42,7 @@ static int choose(const command *c, const char *scheme, const char *outliers, co
     }
     if (o->scheme == TN_N_SCHEMES)
         return usage_error(
-            c, "scheme '%s' is unknown; there are edgeflow, gram, llm-npu, naive-w8a8, smoothquant", scheme);
+            c, "scheme '%s' is unknown; there are gram, edgeflow, llm-npu, naive-w8a8, smoothquant", scheme);
     if (strcmp(outliers, "auto") && strcmp(outliers, "off") && strcmp(outliers, "on"))
         return usage_error(c, "outliers '%s' is unknown; there are auto, off, on", outliers);
     o->outliers = !strcmp(outliers, "on")    ? TN_OUTLIERS_ON
@@ -61,21 +60,24 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
     double share = r->n_values ? 100.0 * (double)r->n_outliers / (double)r->n_values : 0;
     if (json) {
         json_t *j = tn_json_pack(
-            "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I, s:f, s:f}", "package", out,
-            "scheme", scheme, "bytes", (json_int_t)r->package_bytes, "sites", (int)r->n_sites,
+            "{s:s, s:s, s:I, s:i, s:i, s:i, s:f, s:I, s:I, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:I}",
+            "package", out, "scheme", scheme, "bytes", (json_int_t)r->package_bytes, "sites", (int)r->n_sites,
             "outlier_sites", (int)r->n_outlier_sites, "unsmoothed_sites", (int)r->n_unsmoothed,
             "outlier_percent", share, "hot_channels", (json_int_t)r->n_hot, "channels",
             (json_int_t)r->n_channels, "hot_coverage", r->hot_coverage, "resident_row_bytes",
             (json_int_t)r->hot_row_bytes, "all_row_bytes", (json_int_t)r->all_row_bytes, "calibration_tokens",
-            (json_int_t)r->n_calib_tokens, "bits", r->bits, "estimated_kl", r->sensed_kl);
+            (json_int_t)r->n_calib_tokens, "bits", r->bits, "kl", r->kl, "kl_stderr", r->kl_stderr,
+            "held_tokens", (json_int_t)r->n_held_tokens);
         return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r->package_bytes / 1048576,
            scheme, (unsigned long long)r->n_calib_tokens);
     if (r->bits > 0) printf("%.2f bits a weight, output layer and embedding counted", r->bits);
-    if (r->sensed_kl > 0)
-        printf("; rounding them should cost about %.2f %% of perplexity (estimated on the calibration text)",
-               100 * expm1(r->sensed_kl));
+    if (r->n_held_tokens)
+        printf("; what is lost by them: %.2f ± %.2f %% (KL divergence on %llu tokens of the calibration text "
+               "that "
+               "nothing was decided on)",
+               100 * expm1(r->kl), 100 * r->kl_stderr, (unsigned long long)r->n_held_tokens);
     if (r->bits > 0) puts("");
     if (r->n_unsmoothed)
         printf("inputs of %d of %d sites are not smoothed: %s\n", r->n_unsmoothed, r->n_sites,
@@ -92,7 +94,7 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
 }
 
 int cmd_pack(int argc, char **argv) {
-    const char *out = NULL, *scheme = "edgeflow", *outliers = "auto", *scope = "tensor", *allocation = NULL;
+    const char *out = NULL, *scheme = "gram", *outliers = "auto", *scope = "tensor", *allocation = NULL;
     bool json = false;
     bool quick = false;
     float bits = 0, quality = 0;
@@ -101,13 +103,13 @@ int cmd_pack(int argc, char **argv) {
     const arg_spec specs[] = {
         {"output", 'o', "OUT.tern", ARG_STR, &out, 0, 0, "the package to write"},
         {"scheme", 0, "NAME", ARG_STR, &scheme, 0, 0,
-         "edgeflow (default), gram, llm-npu, naive-w8a8, smoothquant"},
+         "gram (default), edgeflow, llm-npu, naive-w8a8, smoothquant"},
         {"bits", 'b', "B", ARG_FLOAT, &bits, 1, 8,
-         "average bits of a weight (default: 5 with edgeflow, what --quality needs with gram, else 8)"},
+         "average bits of a weight (default: what --quality needs with gram, 5 with edgeflow, else 8)"},
         {"quality", 0, "PERCENT", ARG_FLOAT, &quality, 0.01, 50,
-         "with gram, in place of --bits: the fewest bits whose loss of perplexity stays below this, "
-         "estimated on the "
-         "calibration text (default 0.5)"},
+         "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
+         "perplexity "
+         "loses) stays below this on calibration text kept apart (default 0.5)"},
         {"quick", 0, NULL, ARG_FLAG, &quick, 0, 0, "calibrate on 512 tokens only: less time, more loss"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
@@ -121,7 +123,7 @@ int cmd_pack(int argc, char **argv) {
         {"calib", 0, "FILE", ARG_STR, &o.calib_path, 0, 0,
          "text to calibrate on (default: a small built-in one)"},
         {"calib-tokens", 0, "N", ARG_INT, &o.calib_tokens, 64, 1e7,
-         "tokens of it to use at most (default 4096)"},
+         "tokens of it to use at most (default 4096; 2048 for models of over a billion parameters)"},
         {"calib-window", 0, "N", ARG_INT, &o.calib_window, 16, 1e5,
          "context while calibrating (default 512)"},
         {"prune", 0, "PERCENT", ARG_FLOAT, &o.prune_percent, 0, 100,
@@ -151,8 +153,7 @@ int cmd_pack(int argc, char **argv) {
             "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
     o.bits = (double)bits;
     o.quality = (double)quality / 100;
-    if (quick && o.calib_tokens > 512) o.calib_tokens = 512;
-    o.attn_times = tn_sparse_attn_times;
+    if (quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;
     rc = choose(&c, scheme, outliers, allocation, scope, &o);
     if (rc >= 0) return rc;
     tern_hooks hooks;

@@ -2,7 +2,6 @@
 
 #include "cli/args.h"
 
-#include "attention/sparse_attn.h"
 #include "formats/package.h"
 
 #include <errno.h>
@@ -38,10 +37,7 @@ bool packing_now(const char *model) {
     bool busy = false;
     tern_status st = tn_cache_folder(folder, true, &err);
     if (st == TERN_OK) st = tn_cache_options(&ctx, model, &o, &err);
-    if (st == TERN_OK) {
-        o.attn_times = tn_sparse_attn_times;
-        st = tn_cache_make(&ctx, folder, model, &o, TN_CACHE_LIMIT_BYTES, &busy, &err);
-    }
+    if (st == TERN_OK) st = tn_cache_make(&ctx, folder, model, &o, TN_CACHE_LIMIT_BYTES, &busy, &err);
     if (st != TERN_OK) notice("no package was made", &err);
     else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
     return st == TERN_OK && !busy;

@@ -128,6 +128,10 @@ static tern_status gguf_rope(keys *k, const tn_arch *a, tn_hparams *h) {
 /* The period is a number, or said layer by layer: 1 for every layer with a window. */
 static tern_status gguf_windows(keys *k, const tn_arch *a, tn_hparams *h) {
     char buf[128];
+    if (!strcmp(a->gguf, "llama")) { /* Mistral 7B 0.1 comes as a llama, and says this of all its layers */
+        h->window = int_key(k, "attention.sliding_window", false, 0);
+        return k->st;
+    }
     if (!a->window) return TERN_OK;
     /* Gemma 2's first files do not say it */
     h->window = int_key(k, "attention.sliding_window", false, !strcmp(a->gguf, "gemma2") ? 4096 : 0);

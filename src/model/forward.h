@@ -26,9 +26,10 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
                          tn_acts *out, tern_error *err);
 void tn_acts_close(tn_acts *a);
 
-/* Calls `fn` may use while the forward runs layer by layer: calibration hooks see the input of every site. */
+/* Calls `fn` may use while the forward runs layer by layer: hooks see the input of every site. */
 typedef struct tn_forward_hooks {
-    void (*site_input)(void *user, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows);
+    void (*site_input)(void *user, int layer, tn_site site, float *x, size_t ldx,
+                       int32_t n_rows); /* may change it: rounding as a device would */
     void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows); /* after rope */
     void (*attention_out)(void *user, int layer, float *att,
                           int32_t n_rows); /* may change it: head ablation */

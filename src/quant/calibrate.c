@@ -96,7 +96,7 @@ static void observe(const observer *o, tn_site_stats *s, const float *divide_by,
     else observe_magnitudes(s, x, ldx, n_rows);
 }
 
-static void on_site_input(void *user, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows) {
+static void on_site_input(void *user, int layer, tn_site site, float *x, size_t ldx, int32_t n_rows) {
     const observer *o = user;
     observe(o, tn_calibration_site(o->c, layer, site), o->divide_by ? o->divide_by[site] : NULL, x, ldx,
             n_rows);

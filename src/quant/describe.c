@@ -91,7 +91,6 @@ static json_t *attention_meta(const packer *p) {
         tn_json_append(&weights, numbers(hp->weight + (size_t)l * (size_t)hp->n_heads, (size_t)hp->n_heads));
     json_t *j = tn_json_pack("{s:o, s:o, s:o}", "scale_q", numbers(hp->scale_q, (size_t)hp->n_layers),
                              "scale_k", numbers(hp->scale_k, (size_t)hp->n_layers), "head_weight", weights);
-    if (p->attn_times.n_widths) tn_json_set(&j, "times", tn_attn_times_json(&p->attn_times));
     return j;
 }
 

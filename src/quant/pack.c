@@ -29,8 +29,7 @@ bool tn_allocation_parse(const char *name, tn_allocation *out) {
 }
 
 void tn_pack_defaults(tn_pack_options *o) {
-    *o = (tn_pack_options){.scheme = TN_SCHEME_EDGEFLOW,
-                           .calib_tokens = 4096,
+    *o = (tn_pack_options){.scheme = TN_SCHEME_GRAM,
                            .calib_window = 512,
                            .prune_percent = 85,
                            .prune_error = 0.001f,
@@ -74,7 +73,7 @@ static tern_status check_options(const tn_pack_options *o, tern_error *err) {
                (double)o->prune_error);
     TN_FAIL_IF(!(o->outlier_share >= 0 && o->outlier_share < 0.5f), err, TERN_E_INVALID,
                "outlier share %g: want 0 to 0.5", (double)o->outlier_share);
-    TN_FAIL_IF(o->calib_tokens < 64 || o->calib_window < 16, err, TERN_E_INVALID,
+    TN_FAIL_IF((o->calib_tokens && o->calib_tokens < 64) || o->calib_window < 16, err, TERN_E_INVALID,
                "calibration wants at least 64 tokens in windows of at least 16");
     return TERN_OK;
 }
@@ -119,8 +118,8 @@ static tern_status decide(packer *p, const char *out, tern_error *err) {
     tern_status st = tn_pack_ids(p, &ids, &n_ids, err);
     if (window > p->m->h.ctx_train) window = p->m->h.ctx_train;
     p->report->n_calib_tokens = n_ids;
-    if (st == TERN_OK && gram) st = tn_pack_gram_bits(p, ids, n_ids);
-    if (st == TERN_OK) st = tn_pack_calibrate(p, ids, n_ids, window);
+    if (st == TERN_OK)
+        st = gram ? tn_pack_gram(p, ids, n_ids, window) : tn_pack_calibrate(p, ids, n_ids, window);
     if (st == TERN_OK && o->head_importance) st = name_journal(p, out);
     if (st == TERN_OK && o->head_importance) st = tn_pack_importance(p, ids, n_ids, window);
     tn_free(p->ctx, ids);
@@ -136,14 +135,6 @@ static tern_status decide(packer *p, const char *out, tern_error *err) {
     if (st == TERN_OK && o->scheme == TN_SCHEME_EDGEFLOW) st = tn_plan_edgeflow_clips(p);
     if (st == TERN_OK && o->bits_of_model) st = tn_rows_allocate_model(p, err);
     return st;
-}
-
-static tern_status measure_times(packer *p, tern_error *err) {
-    if (!p->o->attn_times) return TERN_OK;
-    TN_FAIL_IF(!tn_progress(p->ctx, "measure", 0), err, TERN_E_CANCELLED, "packing was cancelled");
-    TN_TRY(p->o->attn_times(p->ctx, &p->m->h, &p->attn_times, err));
-    TN_FAIL_IF(!tn_progress(p->ctx, "measure", 1), err, TERN_E_CANCELLED, "packing was cancelled");
-    return TERN_OK;
 }
 
 static void close_packer(packer *p) {
@@ -189,7 +180,6 @@ tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack
     tern_status st = tn_pool_open(ctx, opt->n_threads ? opt->n_threads : tn_cpu_count(), &p.pool, err);
     if (st == TERN_OK) st = open_model(&p, src, err);
     if (st == TERN_OK) st = decide(&p, out, err);
-    if (st == TERN_OK) st = measure_times(&p, err);
     if (st == TERN_OK) st = tn_pack_write(&p, out, err);
     if (st == TERN_OK && p.journal) unlink(p.journal);
     struct stat sb;

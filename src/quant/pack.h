@@ -3,7 +3,6 @@
 #define TN_QUANT_PACK_H
 
 #include "base/ctx.h"
-#include "model/attn_times.h"
 #include "model/hparams.h"
 
 typedef enum tn_scheme {
@@ -41,20 +40,22 @@ bool tn_allocation_parse(const char *name, tn_allocation *out); /* "re", "unifor
 typedef struct tn_pack_options {
     tn_scheme scheme;
     const char *calib_path; /* text; NULL: a small built-in one */
-    int32_t calib_tokens;   /* at most so many of it (default 4096) */
-    int32_t calib_window;   /* tokens (default 512) */
-    float prune_percent;    /* least important sites without an outlier path, 0..100 (default 85) */
-    float prune_error;   /* ... but never a site whose other values would lose more than this of their energy
+    int32_t
+        calib_tokens; /* at most so many of it; 0 (default): 4096, 2048 for models of over 10^9 parameters */
+    int32_t calib_window; /* tokens (default 512) */
+    float prune_percent;  /* least important sites without an outlier path, 0..100 (default 85) */
+    float prune_error;    /* ... but never a site whose other values would lose more than this of their energy
                             (default 0.001) */
-    float outlier_share; /* of a outlier site's values that lie outside the clip (default 0.002) */
-    float hot_coverage;  /* hot channels cover this share of the outliers (default 0.8) ... */
-    float hot_max;       /* ... and are at most this share of the channels (default 0.03), but at least one */
+    float outlier_share;  /* of a outlier site's values that lie outside the clip (default 0.002) */
+    float hot_coverage;   /* hot channels cover this share of the outliers (default 0.8) ... */
+    float hot_max; /* ... and are at most this share of the channels (default 0.03), but at least one */
     double
         bits; /* average per weight, 1..8: with gram of all matrices, else of the layers' linears; 0 (default):
                        with gram what quality needs, 5 with edgeflow, else 8 */
     double
-        quality; /* gram without bits: the loss (of perplexity, 0.005 = 0.5 %) that all roundings together are
-                       to stay below by what is measured on the calibration text; 0 (default): 0.005 */
+        quality; /* gram without bits: the loss (0.005 = 0.5 %: a KL divergence of log 1.005, which is about
+                       the most that perplexity can be expected to lose) that all roundings together are to stay
+                       below, measured on calibration text kept apart; 0 (default): 0.005 */
     tn_allocation
         allocation; /* below 8 bits; default: loss with gram, by relative error with edgeflow, else uniform */
     bool bits_of_model;       /* ... of all of them together; false (default): of every one */
@@ -63,11 +64,7 @@ typedef struct tn_pack_options {
     bool head_importance;     /* measure how much each attention head matters: one forward for every head
                                  (default: false, all the same). What is measured is kept in OUT.heads until the
                                  package is there: after a kill it goes on where it was */
-    /* Measures how long the stages of sparse attention take with such heads on this machine
-     * (attention/sparse_attn.h), for the package; NULL (default): nobody does. Without widths of launches:
-     * there is nothing to keep. */
-    tern_status (*attn_times)(tn_ctx *ctx, const tn_hparams *h, tn_attn_times *out, tern_error *err);
-    int32_t n_threads; /* 0 = one per core */
+    int32_t n_threads;        /* 0 = one per core */
 } tn_pack_options;
 
 void tn_pack_defaults(tn_pack_options *o);
@@ -81,8 +78,11 @@ typedef struct tn_pack_report {
     double hot_coverage;                   /* share of the outliers in hot channels */
     uint64_t hot_row_bytes, all_row_bytes; /* resident weight rows for the CPU: hot only, and if all were */
     uint64_t package_bytes, n_calib_tokens;
-    double bits;      /* per weight of all matrices, the output layer's and the embedding's too */
-    double sensed_kl; /* allocation by loss: what plain rounding to these widths would cost (quant/sense.h) */
+    double bits; /* per weight of all matrices, the output layer's and the embedding's too */
+    double kl,
+        kl_stderr; /* scheme gram: nats a token by which predictions differ on calibration text that nothing
+                             was decided on (quant/judge.h) ... */
+    uint64_t n_held_tokens; /* ... of so many tokens */
 } tn_pack_report;
 
 /* tn_pack_options.quality when nothing is asked for. */
@@ -91,7 +91,7 @@ typedef struct tn_pack_report {
 /* Why sites stay unsmoothed. */
 extern const char tn_pack_unsmoothed[];
 
-/* Write the package at `out` (atomically). Progress "load", "sense", "calibrate", "heads", "measure", "pack" through
+/* Write the package at `out` (atomically). Progress "load", "sense", "calibrate", "heads", "pack" through
  * ctx. */
 tern_status tn_pack(tn_ctx *ctx, const char *src, const char *out, const tn_pack_options *opt,
                     tn_pack_report *report, tern_error *err);

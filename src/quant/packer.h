@@ -1,6 +1,6 @@
-/* quant/packer.h - what packing keeps while it goes on, and its steps: pack.c begins and ends it, measure.c runs the
- * model over text, plan.c decides for the papers' schemes, rows.c turns weights to codes, write.c and describe.c
- * write. For these files alone. */
+/* quant/packer.h - what packing keeps while it goes on, and its steps: pack.c begins and ends it, by_gram.c is the
+ * scheme gram, measure.c runs the model over text and plan.c decides for the papers' schemes, whose weights rows.c
+ * turns to codes, write.c and describe.c write. For these files alone. */
 #ifndef TN_QUANT_PACKER_H
 #define TN_QUANT_PACKER_H
 
@@ -30,7 +30,6 @@ typedef struct packer {
     double bits; /* what the options mean */
     tn_allocation allocation;
     tn_pack_report *report;
-    tn_attn_times attn_times;
     tn_source *src;
     tn_pool *pool;
     tn_kernels kern;
@@ -62,12 +61,15 @@ static inline site_plan *plan_of(const packer *p, int layer, tn_site s) {
 
 /* The text to calibrate on as tokens. */
 tern_status tn_pack_ids(packer *p, int32_t **ids, size_t *n, tern_error *err);
-/* Scheme gram: widths of all rows, the output layer's and the embedding's too, before the first of them is rounded. */
-tern_status tn_pack_gram_bits(packer *p, const int32_t *ids, size_t n_ids);
-/* Every layer over the text; scheme gram rounds it then and there. */
+/* Every layer over the text. */
 tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
 /* How much each head of attention matters. */
 tern_status tn_pack_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
+
+/* ---- by_gram.c --------------------------------------------------------------------------------------- */
+
+/* Scheme gram: everything is decided and rounded; p->made and p->plans hold it. */
+tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
 
 /* ---- plan.c ------------------------------------------------------------------------------------------ */
 

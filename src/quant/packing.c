@@ -1,5 +1,4 @@
 /* tern_pack: packing for programs. */
-#include "attention/sparse_attn.h"
 #include "base/sized.h"
 #include "base/status.h"
 #include "formats/package.h"
@@ -21,7 +20,8 @@ static tern_status scheme_of(const char *name, tn_scheme *out, tern_error *err) 
         return TERN_OK;
     }
     return tn_fail(err, TERN_E_INVALID,
-                   "scheme '%s' is unknown; there are edgeflow, llm-npu, naive-w8a8, smoothquant", name);
+                   "scheme '%s' is unknown; there are gram, edgeflow, llm-npu, naive-w8a8, smoothquant",
+                   name);
 }
 
 tern_status tern_pack_sized(const char *src, const char *out, const tern_pack_options *opt,
@@ -47,7 +47,6 @@ tern_status tern_pack_sized(const char *src, const char *out, const tern_pack_op
     p.bits = (double)o.bits;
     p.calib_path = o.calibration;
     p.n_threads = o.n_threads;
-    p.attn_times = tn_sparse_attn_times;
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);
     tn_pack_report r;

@@ -7,19 +7,33 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { ROWS_PER_ITEM = 32, MAX_TOKENS = 192, MIN_TOKENS = 128, WINDOW = 64, MAX_VOCAB = 8192 };
+enum {
+    ROWS_PER_ITEM = 32,
+    MAX_TOKENS = 192,
+    MIN_TOKENS = 128,
+    SHORT = 768, /* who gives fewer tokens is in a hurry */
+    WINDOW = 64,
+    MAX_VOCAB = 8192,
+    MAX_GROUPS = 12 /* of layers; every one is a copy that runs through all layers behind it */
+};
 
 typedef struct sensing {
     const tn_sense_args *a;
     tn_corpus c;
     int32_t n_tok, window; /* of a copy */
+    int32_t n_trial;       /* of its tokens, while linears are tried one by one */
+    int32_t n_groups, layers_per_group;
     size_t n_embd;
     float *before, *after;      /* [n_tok][n_embd] the clean copy in front of and behind a layer */
     double *energy[TN_N_SITES]; /* [widest] mean squares of the inputs of the layer's sites */
     int32_t n_seen;             /* rows of the pass so far: the clean copy is the first */
     tn_linear saved[TN_N_SITES][TN_SITE_MAX_OPS];
-    double moved[TN_N_SITES][TN_SITE_MAX_OPS];
+    double *group_moved; /* [n_groups] sums of what the linears of its layers move */
 } sensing;
+
+/* Copies: the clean one, the groups', the embedding's, and one for trials. */
+static int32_t embedding_copy(const sensing *s) { return s->n_groups + 1; }
+static int32_t trial_copy(const sensing *s) { return s->n_groups + 2; }
 
 /* ---- a linear rounded, for a trial ------------------------------------------------------------------ */
 
@@ -92,7 +106,7 @@ static tern_status replace(sensing *s, int layer, tn_site site, const tn_site_op
 
 /* ---- copies ------------------------------------------------------------------------------------------ */
 
-static void see_energy(void *user, int layer, tn_site site, const float *x, size_t ldx, int32_t n_rows) {
+static void see_energy(void *user, int layer, tn_site site, float *x, size_t ldx, int32_t n_rows) {
     (void)layer;
     sensing *s = user;
     const tn_program *p = &s->c.m->program;
@@ -103,12 +117,13 @@ static void see_energy(void *user, int layer, tn_site site, const float *x, size
     }
 }
 
-/* Copies first .. first + n - 1 through the layer. */
-static void pass(sensing *s, int layer, int32_t first, int32_t n, const tn_forward_hooks *hooks) {
+/* Copies first .. first + n - 1 through the layer, the last one's first n_last tokens only. */
+static void pass(sensing *s, int layer, int32_t first, int32_t n, int32_t n_last,
+                 const tn_forward_hooks *hooks) {
     float *x = s->c.x;
     size_t n_tok = s->c.n_tok;
     s->c.x += (size_t)first * (size_t)s->n_tok * s->n_embd;
-    s->c.n_tok = (size_t)n * (size_t)s->n_tok;
+    s->c.n_tok = (size_t)(n - 1) * (size_t)s->n_tok + (size_t)n_last;
     tn_corpus_pass(&s->c, layer, hooks, true);
     s->c.x = x;
     s->c.n_tok = n_tok;
@@ -118,11 +133,11 @@ static float *copy_of(const sensing *s, int32_t i) {
     return s->c.x + (size_t)i * (size_t)s->n_tok * s->n_embd;
 }
 
-/* How far copy i is from the clean one: squares relative to the token's own. */
-static double moved(const sensing *s, int32_t i) {
-    const float *x = copy_of(s, i);
+/* How far the trial's copy is from the clean one: squares relative to the token's own. */
+static double trial_moved(const sensing *s) {
+    const float *x = copy_of(s, trial_copy(s));
     double sum = 0;
-    for (int32_t t = 0; t < s->n_tok; t++) {
+    for (int32_t t = 0; t < s->n_trial; t++) {
         double far = 0, square = 1e-30;
         for (size_t j = 0; j < s->n_embd; j++) {
             double clean = (double)s->after[(size_t)t * s->n_embd + j],
@@ -135,73 +150,71 @@ static double moved(const sensing *s, int32_t i) {
     return sum;
 }
 
-/* Copy layer + 1 is made here; before that its place serves the trials of single linears. */
+/* The rows' errors of a linear become its share of what its group costs, before that is known. */
+static void share_out(const sensing *s, int layer, double moved, float *cost, int32_t n) {
+    double rows = 1e-300;
+    for (int32_t r = 0; r < n; r++) rows += (double)cost[r];
+    for (int32_t r = 0; r < n; r++) cost[r] = (float)((double)cost[r] / rows * moved);
+    s->group_moved[layer / s->layers_per_group] += moved;
+}
+
+/* The rounded linears of the layer take the places of the others, or go; rounded: which are in place now. */
+static void swap_linears(sensing *s, int layer, bool rounded) {
+    const tn_program *p = &s->c.m->program;
+    int32_t first, n = tn_program_layer_sites(p, layer, &first);
+    for (int32_t i = 0; i < n; i++) {
+        const tn_site_ops *ops = tn_program_linears(p, first + i);
+        tn_site site = p->sites[first + i].kind;
+        for (int32_t op = 0; op < ops->n_ops; op++) {
+            tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]], other = s->saved[site][op];
+            if (!other.n) continue;
+            s->saved[site][op] = *l;
+            *l = other;
+            if (rounded) tn_free(s->c.m->ctx, s->saved[site][op].panels);
+            if (rounded) s->saved[site][op].n = 0;
+        }
+    }
+}
+
+/* Every linear of the layer rounded alone, in a trial; all rounded ones are in s->saved afterwards. */
+static tern_status try_linears(sensing *s, int layer, float *cost, tern_error *err) {
+    const tn_program *p = &s->c.m->program;
+    int32_t first, n = tn_program_layer_sites(p, layer, &first);
+    for (int32_t i = 0; i < n; i++) {
+        const tn_site_ops *ops = tn_program_linears(p, first + i);
+        tn_site site = p->sites[first + i].kind;
+        for (int32_t op = 0; op < ops->n_ops; cost += ops->n[op++]) {
+            TN_TRY(replace(s, layer, site, ops, op, cost, err));
+            memcpy(copy_of(s, trial_copy(s)), s->before, (size_t)s->n_trial * s->n_embd * sizeof(float));
+            pass(s, layer, trial_copy(s), 1, s->n_trial, NULL);
+            share_out(s, layer, trial_moved(s), cost, ops->n[op]);
+            tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]], rounded = *l;
+            *l = s->saved[site][op]; /* the others' trials are without it; it comes back for the copy */
+            s->saved[site][op] = rounded;
+        }
+    }
+    return TERN_OK;
+}
+
 static tern_status sense_layer(sensing *s, int layer, float *cost, tern_error *err) {
     size_t bytes = (size_t)s->n_tok * s->n_embd * sizeof(float);
     const tn_program *p = &s->c.m->program;
-    int32_t first, n = tn_program_layer_sites(p, layer, &first), mine = layer + 1;
-    tern_status st = TERN_OK;
+    int32_t first, n = tn_program_layer_sites(p, layer, &first), group = layer / s->layers_per_group;
     for (int32_t i = 0; i < n; i++)
         memset(s->energy[p->sites[first + i].kind], 0,
                (size_t)tn_program_linears(p, first + i)->k * sizeof(double));
     memcpy(s->before, copy_of(s, 0), bytes);
+    if (layer % s->layers_per_group == 0) memcpy(copy_of(s, group + 1), s->before, bytes);
     tn_forward_hooks hooks = {.site_input = see_energy, .user = s};
-    pass(s, layer, 0, 1, &hooks);
-    if (layer) pass(s, layer, 1, layer, NULL);
-    pass(s, layer, s->c.m->h.n_layers + 1, 1, NULL);
+    pass(s, layer, 0, 1, s->n_tok, &hooks);
+    if (group) pass(s, layer, 1, group, s->n_tok, NULL);
+    pass(s, layer, embedding_copy(s), 1, s->n_tok, NULL);
     memcpy(s->after, copy_of(s, 0), bytes);
-    for (int32_t i = 0; i < n && st == TERN_OK; i++) {
-        const tn_site_ops *ops = tn_program_linears(p, first + i);
-        tn_site site = p->sites[first + i].kind;
-        for (int32_t op = 0; op < ops->n_ops && st == TERN_OK; op++) {
-            st = replace(s, layer, site, ops, op, cost, err);
-            if (st != TERN_OK) break;
-            memcpy(copy_of(s, mine), s->before, bytes);
-            pass(s, layer, mine, 1, NULL);
-            s->moved[site][op] = moved(s, mine);
-            tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]], rounded = *l;
-            *l = s->saved[site][op]; /* the others' trials are without it; it comes back for the copy */
-            s->saved[site][op] = rounded;
-            cost += ops->n[op];
-        }
-    }
-    for (int turn = 0; turn < 2; turn++) { /* all of them rounded, and then as they were */
-        for (int32_t i = 0; i < n; i++) {
-            const tn_site_ops *ops = tn_program_linears(p, first + i);
-            tn_site site = p->sites[first + i].kind;
-            for (int32_t op = 0; op < ops->n_ops; op++) {
-                tn_linear *l = &s->c.m->layers[layer].linears[ops->roles[op]], other = s->saved[site][op];
-                if (!other.n) continue;
-                s->saved[site][op] = *l;
-                *l = other;
-                if (turn) tn_free(s->c.m->ctx, s->saved[site][op].panels);
-                if (turn) s->saved[site][op].n = 0;
-            }
-        }
-        if (turn || st != TERN_OK) continue;
-        memcpy(copy_of(s, mine), s->before, bytes);
-        pass(s, layer, mine, 1, NULL);
-    }
+    tern_status st = try_linears(s, layer, cost, err);
+    swap_linears(s, layer, false);
+    if (st == TERN_OK) pass(s, layer, group + 1, 1, s->n_tok, NULL);
+    swap_linears(s, layer, true);
     return st;
-}
-
-/* The rows' errors become shares of the layer's cost; that comes with the copies' divergences. */
-static void share_out(const sensing *s, int layer, float *cost) {
-    const tn_program *p = &s->c.m->program;
-    int32_t first, n = tn_program_layer_sites(p, layer, &first);
-    double total = 0;
-    for (int32_t i = 0; i < n; i++) {
-        for (int32_t op = 0; op < tn_program_linears(p, first + i)->n_ops; op++)
-            total += s->moved[p->sites[first + i].kind][op];
-    }
-    for (int32_t i = 0; i < n; i++) {
-        const tn_site_ops *ops = tn_program_linears(p, first + i);
-        for (int32_t op = 0; op < ops->n_ops; cost += ops->n[op], op++) {
-            double rows = 1e-300, share = s->moved[p->sites[first + i].kind][op] / (total > 0 ? total : 1);
-            for (int32_t r = 0; r < ops->n[op]; r++) rows += (double)cost[r];
-            for (int32_t r = 0; r < ops->n[op]; r++) cost[r] = (float)((double)cost[r] / rows * share);
-        }
-    }
 }
 
 /* ---- divergence ---------------------------------------------------------------------------------------- */
@@ -276,17 +289,16 @@ static void head_energy(const sensing *s, float *normed, float *energy) {
     }
 }
 
-/* kl[l] of copy l + 1, by the token: the layers', the embedding's; then that of the output layer. */
+/* kl[i] of copy i + 1, by the token: the groups', the embedding's; then that of the output layer. */
 static tern_status divergences(const sensing *s, const float *energy, double *kl, tern_error *err) {
     head h = {0};
-    int32_t n_layers = s->c.m->h.n_layers;
     tern_status st = open_head(s, energy, &h, err);
     for (int32_t t = 0; t < s->n_tok && st == TERN_OK; t += ROWS_PER_ITEM) {
         int32_t n = s->n_tok - t < ROWS_PER_ITEM ? s->n_tok - t : ROWS_PER_ITEM;
         float *other = h.logits + (size_t)ROWS_PER_ITEM * (size_t)h.n;
         logits_of(s, &h, h.panels, 0, t, n, h.logits);
-        for (int32_t l = 0; l < n_layers + 2; l++) {
-            if (l <= n_layers) logits_of(s, &h, h.panels, l + 1, t, n, other);
+        for (int32_t l = 0; l < s->n_groups + 2; l++) {
+            if (l <= s->n_groups) logits_of(s, &h, h.panels, l + 1, t, n, other);
             else logits_of(s, &h, h.rounded, 0, t, n, other);
             for (int32_t i = 0; i < n; i++)
                 kl[l] +=
@@ -314,7 +326,7 @@ static void sample(const tn_sense_args *a, int32_t window, int32_t n_tok, int32_
 
 static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     const tn_sense_args *a = s->a;
-    size_t copies = (size_t)a->m->h.n_layers + 2;
+    size_t copies = (size_t)trial_copy(s) + 1;
     for (size_t i = 0; i < copies; i++) sample(a, s->window, s->n_tok, ids + i * (size_t)s->n_tok);
     s->c = (tn_corpus){.kern = a->kern,
                        .pool = a->pool,
@@ -327,7 +339,7 @@ static tern_status open_copies(sensing *s, int32_t *ids, tern_error *err) {
     float *ones = s->after; /* free until the first layer */
     for (size_t j = 0; j < s->n_embd; j++) ones[j] = 1;
     for (int32_t t = 0; t < s->n_tok; t++)
-        tn_round_plain(a->kern, copy_of(s, a->m->h.n_layers + 1) + (size_t)t * s->n_embd, ones,
+        tn_round_plain(a->kern, copy_of(s, embedding_copy(s)) + (size_t)t * s->n_embd, ones,
                        (int32_t)s->n_embd, TN_SENSE_BITS);
     return TERN_OK;
 }
@@ -369,7 +381,6 @@ static tern_status measure(sensing *s, float *cost, double *kl, tern_error *err)
         st = tn_corpus_begin_layer(&s->c, l, err);
         if (st == TERN_OK) st = sense_layer(s, l, at, err);
         tn_corpus_end_layer(&s->c, l);
-        if (st == TERN_OK) share_out(s, l, at);
         for (int32_t i = 0; i < n; i++) at += tn_program_linears(p, first + i)->n_total;
         if (st == TERN_OK && s->a->progress && !s->a->progress(s->a->user, (l + 1.0) / p->n_layers))
             st = tn_fail(err, TERN_E_CANCELLED, "packing was cancelled");
@@ -378,13 +389,15 @@ static tern_status measure(sensing *s, float *cost, double *kl, tern_error *err)
     if (st == TERN_OK && !energy) st = tn_fail(err, TERN_E_MEMORY, "no memory to measure what errors cost");
     if (st == TERN_OK) head_energy(s, s->after, energy);
     if (st == TERN_OK) st = divergences(s, energy, kl, err);
-    if (st == TERN_OK) st = table_costs(s, energy, kl + p->n_layers, at, err);
+    if (st == TERN_OK) st = table_costs(s, energy, kl + s->n_groups, at, err);
     tn_free(s->a->m->ctx, energy);
     for (int l = 0; l < p->n_layers && st == TERN_OK; l++) {
-        int32_t first, n = tn_program_layer_sites(p, l, &first);
+        int32_t first, n = tn_program_layer_sites(p, l, &first), group = l / s->layers_per_group;
+        double each = fmax(kl[group], 0) * exp2(2 * TN_SENSE_BITS) / fmax(s->group_moved[group], 1e-300);
         for (int32_t i = 0; i < n; i++) {
             for (int32_t r = 0; r < tn_program_linears(p, first + i)->n_total; r++)
-                *cost++ *= (float)(fmax(kl[l], 0) * exp2(2 * TN_SENSE_BITS));
+                cost[r] = (float)((double)cost[r] * each);
+            cost += tn_program_linears(p, first + i)->n_total;
         }
     }
     return st;
@@ -394,22 +407,27 @@ tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *er
     tn_ctx *ctx = a->m->ctx;
     int32_t n_layers = a->m->h.n_layers, widest = 1;
     size_t n = a->n_ids / (size_t)(n_layers + 14); /* as much work as half the calibration's forward */
-    n = n > MAX_TOKENS ? MAX_TOKENS : n < MIN_TOKENS ? MIN_TOKENS : n;
+    size_t least = a->n_ids < SHORT ? MIN_TOKENS / 2 : MIN_TOKENS;
+    n = n > MAX_TOKENS ? MAX_TOKENS : n < least ? least : n;
     if (n > a->n_ids) n = a->n_ids;
     size_t window = n < WINDOW ? n : WINDOW;
     if (window > (size_t)a->m->h.ctx_train) window = (size_t)a->m->h.ctx_train;
     n -= n % window;
     sensing s = {.a = a, .n_tok = (int32_t)n, .window = (int32_t)window, .n_embd = (size_t)a->m->h.n_embd};
+    s.n_trial = (int32_t)((n / window + 1) / 2 * window);
+    s.layers_per_group = (n_layers + MAX_GROUPS - 1) / MAX_GROUPS;
+    s.n_groups = (n_layers + s.layers_per_group - 1) / s.layers_per_group;
     for (int32_t i = 0; i < a->m->program.n_sites; i++) {
         int32_t k = tn_program_linears(&a->m->program, i)->k;
         widest = k > widest ? k : widest;
     }
-    int32_t *ids = tn_alloc(ctx, TN_MEM_OTHER, ((size_t)n_layers + 2) * n, sizeof *ids);
+    int32_t *ids = tn_alloc(ctx, TN_MEM_OTHER, ((size_t)trial_copy(&s) + 1) * n, sizeof *ids);
     double *energy = tn_alloc(ctx, TN_MEM_OTHER, TN_N_SITES * (size_t)widest, sizeof *energy);
-    double *kl = tn_calloc(ctx, TN_MEM_OTHER, (size_t)n_layers + 2, sizeof *kl);
+    double *kl = tn_calloc(ctx, TN_MEM_OTHER, (size_t)s.n_groups + 2, sizeof *kl);
+    s.group_moved = tn_calloc(ctx, TN_MEM_OTHER, (size_t)s.n_groups, sizeof *s.group_moved);
     s.before = tn_alloc(ctx, TN_MEM_OTHER, n * s.n_embd, sizeof *s.before);
     s.after = tn_alloc(ctx, TN_MEM_OTHER, n * s.n_embd, sizeof *s.after);
-    tern_status st = ids && energy && kl && s.before && s.after
+    tern_status st = ids && energy && kl && s.before && s.after && s.group_moved
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory to measure what errors cost");
     for (size_t i = 0; i < TN_N_SITES && energy; i++) s.energy[i] = energy + i * (size_t)widest;
@@ -419,6 +437,7 @@ tern_status tn_sense_measure(const tn_sense_args *a, float *cost, tern_error *er
     tn_free(ctx, ids);
     tn_free(ctx, energy);
     tn_free(ctx, kl);
+    tn_free(ctx, s.group_moved);
     tn_free(ctx, s.before);
     tn_free(ctx, s.after);
     return st;

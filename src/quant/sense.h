@@ -1,9 +1,9 @@
 /* quant/sense.h - what an error in each linear costs the model's predictions: measured, forward only.
  *
- * A few hundred tokens run through the layers in several copies. In copy l the weights of layer l alone are
- * rounded to TN_SENSE_BITS; at the end its KL divergence from the clean copy is what that layer costs. Within a
- * layer the cost is divided among its linears by how far each alone moves the residual stream, and within a
- * linear among its rows by their own rounding errors. One more copy begins with rounded rows of the embedding, and
+ * Some tokens run through the layers in several copies. In copy g the weights of group g of the layers alone are
+ * rounded to TN_SENSE_BITS (groups of one layer, of more where there are over twelve); at the end its KL
+ * divergence from the clean copy is what that group costs. Within a group the cost is divided among the linears by
+ * how far each alone moves the residual stream, and within a linear among its rows by their own rounding errors. One more copy begins with rounded rows of the embedding, and
  * the clean one's predictions are compared with those of a rounded output layer. */
 #ifndef TN_QUANT_SENSE_H
 #define TN_QUANT_SENSE_H

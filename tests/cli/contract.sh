@@ -136,7 +136,7 @@ done
 check "unknown way to load" 2 "$tern" run -m "$tmp/e.tern" -p hi --load fast; one_line
 check "unknown way to read" 2 "$tern" run -m "$tmp/e.tern" -p hi --read aloud; one_line
 check "bench" 0 "$tern" bench -m "$tmp/m.tern" -p 64 -n 4 -r 2 --json
-json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='edgeflow' and d[0]['threads']>=1"
+json "[t['test'] for t in d]==['pp64','tg4'] and d[0]['tokens_per_second']['median']>0 and d[0]['scheme']=='gram' and d[0]['threads']>=1"
 check "bench behind a text" 0 "$tern" bench -m "$tmp/m.tern" -p 0 -n 4 --depth 300 --attention-decode --attention-threshold 1 -r 1 --json
 json "[t['test'] for t in d]==['tg4 @ 300'] and d[0]['tokens_per_second']['median']>0"
 check "sparse decoding of a float model" 2 "$tern" bench -m "$tmp/m.gguf" -p 0 -n 4 --attention-decode; one_line

@@ -295,6 +295,32 @@ static void broken_gguf(void **state) {
     free(f.b);
 }
 
+/* Mistral's files name the architecture llama, and their window. */
+static void llama_with_a_window(void **state) {
+    (void)state;
+    static const char extra[] = "\x1e\0\0\0\0\0\0\0llama.attention.sliding_window\4\0\0\0\x09\0\0\0"
+                                "\5\0\0\0\0\0\0\0pad.x\0\0\0\0\1";
+    enum { HEADER = 24, N_EXTRA = sizeof extra - 1 };
+    _Static_assert(N_EXTRA % 32 == 0, "tensors stay aligned");
+    snprintf(broken_path, sizeof broken_path, "%s/broken.gguf", folder);
+    file f = load(FIXTURES "llama.gguf");
+    uint64_t n_keys;
+    memcpy(&n_keys, f.b + 16, 8), n_keys += 2, memcpy(f.b + 16, &n_keys, 8);
+    f.b = realloc(f.b, f.n + N_EXTRA);
+    assert_non_null(f.b);
+    memmove(f.b + HEADER + N_EXTRA, f.b + HEADER, f.n - HEADER);
+    memcpy(f.b + HEADER, extra, N_EXTRA);
+    f.n += N_EXTRA, save(&f);
+    tn_source *s = open_ok(broken_path), *without = open_ok(FIXTURES "llama.gguf");
+    const tn_hparams *h = tn_source_hparams(s);
+    assert_int_equal(tn_source_hparams(without)->window, 0);
+    assert_int_equal(h->window, 9);
+    for (int32_t i = 0; i < h->n_layers; i++) assert_int_equal(tn_layer_window(h, i), 9);
+    tn_source_close(&s);
+    tn_source_close(&without);
+    free(f.b);
+}
+
 static void weights_that_are_no_numbers(void **state) {
     (void)state;
     snprintf(broken_path, sizeof broken_path, "%s/broken.gguf", folder);
@@ -626,6 +652,7 @@ int main(void) {
         cmocka_unit_test(fused_tensors_are_cut_in_order),
         cmocka_unit_test(rows_alone_and_from_threads),
         cmocka_unit_test(broken_gguf),
+        cmocka_unit_test(llama_with_a_window),
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(broken_folder),
         cmocka_unit_test(configs),

@@ -1,0 +1,280 @@
+/* quant/by_gram.c - scheme gram: who gets how many bits, every layer rounded as soon as its inputs are known, and
+ * what is lost by it on text that was kept apart. Without a given number of bits it looks for the fewest that lose
+ * no more than is asked for, in as many passes as that takes. */
+#include "base/status.h"
+#include "quant/allocate.h"
+#include "quant/judge.h"
+#include "quant/packer.h"
+#include "quant/sense.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    HELD_WINDOW = 128,
+    HELD_SHARE = 6,           /* every sixth window is kept apart ... */
+    HELD_MAX = 512,           /* ... until these are so many tokens */
+    STEPS = 4,                /* widths are tried in quarters of a bit on average */
+    LARGE = 200 * 1000 * 1000 /* parameters from which a pass takes minutes */
+};
+
+typedef struct gram_pack {
+    packer *p;
+    tn_recipe r;
+    const int32_t *chosen, *held; /* tokens; those decisions are made on, and those they are judged on */
+    size_t n_chosen, n_held;
+    int32_t window, held_window;
+    size_t n;            /* rows of all linears, with those of the output layer and the embedding */
+    float *cost;         /* [n] by the law cost 4^-bits, nats a token; NULL: everyone gets the same */
+    uint32_t *n_weights; /* [n] */
+    tn_loss loss;        /* of the pass that was last */
+} gram_pack;
+
+/* ---- one pass ------------------------------------------------------------------------------------------- */
+
+typedef struct hook_user {
+    packer *p;
+    tn_capture c;
+} hook_user;
+
+static void capture_input(void *user, int layer, tn_site site, float *x, size_t ldx, int32_t n_rows) {
+    (void)layer;
+    tn_capture_add(&((hook_user *)user)->c, site, x, ldx, n_rows);
+}
+
+static void capture_qk(void *user, int layer, const float *q, const float *k, int32_t n_rows) {
+    tn_head_profile_observe(&((hook_user *)user)->p->heads, layer, q, k, n_rows);
+}
+
+/* One pass over the layer, kept: everything about its sites is decided from it, down to the codes. */
+static tern_status make_layer(gram_pack *g, tn_corpus *corpus, tn_judge *judge, int layer) {
+    packer *p = g->p;
+    hook_user u = {.p = p};
+    const tn_program *prog = &p->m->program;
+    TN_TRY(tn_capture_open(p->ctx, prog, layer, corpus->n_tok, &u.c, p->err));
+    tern_status st = tn_corpus_begin_layer(corpus, layer, p->err);
+    if (st == TERN_OK) {
+        tn_forward_hooks hooks = {.site_input = capture_input, .qk = capture_qk, .user = &u};
+        tn_corpus_pass(corpus, layer, &hooks, true);
+    }
+    int32_t first, n = tn_program_layer_sites(prog, layer, &first);
+    for (int32_t i = first; i < first + n && st == TERN_OK; i++) {
+        tn_site kind = prog->sites[i].kind;
+        const tn_site_ops *ops = tn_program_linears(prog, i);
+        tn_recipe_site *made = &p->made[i];
+        st = tn_recipe_site_make(&g->r, layer, kind, ops, u.c.x[kind], u.c.rows[kind],
+                                 p->model_bits + p->n_model_bits, made, p->err);
+        p->n_model_bits += (size_t)ops->n_total;
+        p->plans[i].clip = made->clip;
+        p->plans[i].smooth = made->smooth;
+        p->plans[i].rotated = made->rotated;
+    }
+    tn_capture_close(&u.c);
+    if (st == TERN_OK) st = tn_judge_layer(judge, layer, &p->made[first], p->err);
+    tn_corpus_end_layer(corpus, layer);
+    return st;
+}
+
+/* The output layer, whose inputs are the normed residuals, and the embedding. */
+static tern_status make_tables(gram_pack *g, tn_corpus *corpus) {
+    packer *p = g->p;
+    const tn_program *prog = &p->m->program;
+    int32_t last = prog->n_sites - 1;
+    const tn_site_ops *ops = tn_program_linears(prog, last);
+    const uint8_t *bits = p->model_bits + p->n_model_bits;
+    tn_recipe_site *made = &p->made[last];
+    tn_capture c;
+    TN_TRY(tn_capture_open(p->ctx, prog, prog->n_layers, corpus->n_tok, &c, p->err));
+    size_t e = (size_t)ops->k, window = (size_t)corpus->window;
+    float *normed = corpus->acts.buf[TN_BUF_NORMED];
+    for (size_t at = 0; at < corpus->n_tok; at += window) {
+        int32_t n = (int32_t)(corpus->n_tok - at < window ? corpus->n_tok - at : window);
+        tn_forward_out_norm(p->m, corpus->kern, corpus->x + at * e, normed, n);
+        tn_capture_add(&c, TN_SITE_LM_HEAD, normed, e, n);
+    }
+    tern_status st = tn_recipe_site_make(&g->r, -1, TN_SITE_LM_HEAD, ops, c.x[TN_SITE_LM_HEAD],
+                                         c.rows[TN_SITE_LM_HEAD], bits, made, p->err);
+    p->plans[last].clip = made->clip;
+    if (st == TERN_OK && ops->roles[0] != TN_W_EMBD)
+        st = tn_recipe_table_make(&g->r, TN_W_EMBD, ops->n[0], ops->k, bits + ops->n[0], &p->embedding,
+                                  p->err);
+    tn_capture_close(&c);
+    return st;
+}
+
+/* Everything made before is dropped. */
+static void forget(packer *p) {
+    for (int32_t i = 0; i < p->m->program.n_sites; i++) {
+        tn_recipe_site_free(p->ctx, &p->made[i]);
+        p->plans[i] = (site_plan){0};
+    }
+    tn_rounded_free(p->ctx, &p->embedding);
+    tn_head_profile_close(&p->heads);
+    p->n_model_bits = 0;
+}
+
+/* The whole model with the widths as they are. */
+static tern_status pass(gram_pack *g) {
+    enum { HEAD_TOKENS = 2048 }; /* enough for a mean of maxima */
+    packer *p = g->p;
+    forget(p);
+    TN_TRY(tn_head_profile_open(p->ctx, &p->m->h, HEAD_TOKENS, &p->heads, p->err));
+    tn_corpus corpus = {.kern = &p->kern,
+                        .pool = p->pool,
+                        .src = p->src,
+                        .m = p->m,
+                        .ids = g->chosen,
+                        .n_tok = g->n_chosen,
+                        .window = g->window};
+    tn_judge judge = {0};
+    /* The embedding's rows are the last, or those of the output layer, which then are. */
+    const uint8_t *embedding = p->model_bits + g->n - (size_t)p->m->h.n_vocab;
+    tern_status st = tn_corpus_open(&corpus, p->err);
+    if (st == TERN_OK)
+        st = tn_judge_open(&judge, &g->r, p->m, g->held, (int32_t)g->n_held, g->held_window, embedding,
+                           p->err);
+    for (int i = 0; i < p->m->h.n_layers && st == TERN_OK; i++) {
+        st = make_layer(g, &corpus, &judge, i);
+        if (st == TERN_OK && !tn_progress(p->ctx, "calibrate", (i + 1.0) / p->m->h.n_layers))
+            st = tn_fail(p->err, TERN_E_CANCELLED, "calibration was cancelled");
+    }
+    if (st == TERN_OK) st = make_tables(g, &corpus);
+    if (st == TERN_OK) st = tn_judge_end(&judge, &p->made[p->m->program.n_sites - 1], &g->loss, p->err);
+    tn_judge_close(&judge);
+    tn_corpus_close(&corpus);
+    return st;
+}
+
+/* ---- bits ----------------------------------------------------------------------------------------------- */
+
+/* An average of so many bits; *kl: what they cost by what was sensed. */
+static tern_status hand_out(gram_pack *g, double bits, double *kl) {
+    packer *p = g->p;
+    p->bits = g->r.bits = bits;
+    if (!g->cost) memset(p->model_bits, (int)bits, g->n);
+    else TN_TRY(tn_allocate_bits_from(p->ctx, g->cost, g->n_weights, g->n, bits, 2, p->model_bits, p->err));
+    double sum = 0, weights = 0;
+    *kl = 0;
+    for (size_t i = 0; i < g->n; i++) {
+        *kl += g->cost ? (double)g->cost[i] * exp2(-2.0 * p->model_bits[i]) : 0;
+        sum += (double)g->n_weights[i] * p->model_bits[i];
+        weights += (double)g->n_weights[i];
+    }
+    p->report->bits = sum / weights;
+    return TERN_OK;
+}
+
+static bool sensing(void *user, double fraction) {
+    return tn_progress(((packer *)user)->ctx, "sense", fraction);
+}
+
+static tern_status sense(gram_pack *g) {
+    packer *p = g->p;
+    g->cost = tn_alloc(p->ctx, TN_MEM_OTHER, g->n, sizeof *g->cost);
+    TN_FAIL_IF(!g->cost, p->err, TERN_E_MEMORY, "no memory to allocate bits");
+    const tn_sense_args a = {.kern = &p->kern,
+                             .pool = p->pool,
+                             .src = p->src,
+                             .m = p->m,
+                             .ids = g->chosen,
+                             .n_ids = g->n_chosen,
+                             .progress = sensing,
+                             .user = p};
+    return tn_sense_measure(&a, g->cost, p->err);
+}
+
+/* The fewest bits, in quarters, whose loss on the text kept apart is what was asked for. Passes over a large model are
+ * dear: there the first that is good enough will do, and a second is the last. */
+static tern_status enough_bits(gram_pack *g) {
+    packer *p = g->p;
+    const double asked = log1p(p->o->quality > 0 ? p->o->quality : TN_PACK_QUALITY);
+    bool large = p->m->n_params > LARGE, known = false; /* known: hi was tried, and is good */
+    int lo = 3 * STEPS, hi = 8 * STEPS, at = lo, left = large ? 2 : 6;
+    for (double kl = INFINITY; kl > asked && at<hi; at += kl> asked)
+        TN_TRY(hand_out(g, at / (double)STEPS, &kl));
+    for (double kl;;) {
+        TN_TRY(hand_out(g, at / (double)STEPS, &kl));
+        TN_TRY(pass(g));
+        bool good = g->loss.kl <= asked;
+        left--;
+        if (good) hi = at;
+        else lo = at + 1;
+        known = known || good;
+        if (lo > hi || (lo == hi && at == hi)) return TERN_OK; /* lo > hi: 8 bits are not enough */
+        if (large && (good || !left)) return TERN_OK;
+        if (left <= 0 && at == hi) return TERN_OK;
+        /* A bit divides the weights' part by four. */
+        int by = (int)ceil(STEPS * 0.5 * log2(fmax(g->loss.kl, 1e-9) / asked));
+        at = good ? at + (by < 0 ? by : -1) : at + (by > 0 ? by : 1);
+        at = at < lo ? lo : at > hi - known ? hi - known : at;
+        if (lo == hi || left <= 1) at = hi;
+    }
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+static tern_status open_rows(gram_pack *g) {
+    packer *p = g->p;
+    const tn_program *prog = &p->m->program;
+    size_t at = 0;
+    for (int32_t i = 0; i < prog->n_sites; i++) g->n += (size_t)tn_program_linears(prog, i)->n_total;
+    if (!p->m->h.tied) g->n += (size_t)p->m->h.n_vocab;
+    p->model_bits = tn_alloc(p->ctx, TN_MEM_OTHER, g->n, 1);
+    p->made = tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)prog->n_sites, sizeof *p->made);
+    p->plans = tn_calloc(p->ctx, TN_MEM_OTHER, (size_t)prog->n_sites, sizeof *p->plans);
+    g->n_weights = tn_alloc(p->ctx, TN_MEM_OTHER, g->n, sizeof *g->n_weights);
+    TN_FAIL_IF(!p->model_bits || !p->made || !p->plans || !g->n_weights, p->err, TERN_E_MEMORY,
+               "no memory to allocate bits");
+    for (int32_t i = 0; i < prog->n_sites; i++) {
+        const tn_site_ops *ops = tn_program_linears(prog, i);
+        for (int32_t r = 0; r < ops->n_total; r++) g->n_weights[at++] = (uint32_t)ops->k;
+    }
+    while (at < g->n) g->n_weights[at++] = (uint32_t)p->m->h.n_embd;
+    return TERN_OK;
+}
+
+/* Windows from all over the text are kept apart; the others, joined, are what decisions are made on. */
+static tern_status split(gram_pack *g, const int32_t *ids, size_t n, int32_t **both) {
+    size_t window = n / (2 * HELD_SHARE) < HELD_WINDOW ? n / (2 * HELD_SHARE) : HELD_WINDOW, most = HELD_MAX;
+    *both = tn_alloc(g->p->ctx, TN_MEM_OTHER, n, sizeof **both);
+    TN_FAIL_IF(!*both, g->p->err, TERN_E_MEMORY, "no memory for the calibration corpus");
+    if (g->p->m->n_params > LARGE) most /= 2;
+    size_t n_held = n / window / HELD_SHARE < most / window ? n / window / HELD_SHARE : most / window;
+    int32_t *chosen = *both, *held = *both + n - n_held * window;
+    g->chosen = chosen;
+    g->held = held;
+    g->held_window = (int32_t)window;
+    for (size_t at = 0, i = 0; at < n; at += window, i++) {
+        size_t some = n - at < window ? n - at : window,
+               next = g->n_held / window * (n / window) / n_held + HELD_SHARE / 2;
+        bool keep = some == window && g->n_held < n_held * window && i >= next;
+        memcpy(keep ? held + g->n_held : chosen + g->n_chosen, ids + at, some * sizeof *ids);
+        *(keep ? &g->n_held : &g->n_chosen) += some;
+    }
+    return TERN_OK;
+}
+
+tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
+    gram_pack g = {.p = p, .window = window};
+    g.r = (tn_recipe){.ctx = p->ctx, .pool = p->pool, .kern = &p->kern, .src = p->src, .h = &p->m->h};
+    int32_t *both = NULL;
+    double kl;
+    tern_status st = split(&g, ids, n_ids, &both);
+    if (st == TERN_OK) st = open_rows(&g);
+    bool same = p->allocation == TN_ALLOCATE_UNIFORM || p->o->bits == 8;
+    if (st == TERN_OK && !same) st = sense(&g);
+    if (st == TERN_OK && !p->o->bits && !same) {
+        st = enough_bits(&g);
+    } else {
+        if (st == TERN_OK) st = hand_out(&g, p->bits, &kl);
+        if (st == TERN_OK) st = pass(&g);
+    }
+    p->report->n_calib_tokens = g.n_chosen;
+    p->report->n_held_tokens = (uint64_t)g.loss.n_tok;
+    p->report->kl = g.loss.kl;
+    p->report->kl_stderr = g.loss.stderr_;
+    tn_free(p->ctx, g.cost);
+    tn_free(p->ctx, g.n_weights);
+    tn_free(p->ctx, both);
+    return st;
+}

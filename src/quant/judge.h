@@ -1,0 +1,35 @@
+/* quant/judge.h - what a packed model loses on text that nothing was chosen on. Two copies of the text pass every
+ * layer: one in floats, one as the device will compute it, with the layer's rounded weights and its inputs brought
+ * to 8 bits. At the end their predictions are compared. */
+#ifndef TN_QUANT_JUDGE_H
+#define TN_QUANT_JUDGE_H
+
+#include "quant/corpus.h"
+#include "quant/recipe.h"
+
+typedef struct tn_judge {
+    const tn_recipe *r; /* borrowed, like what it names */
+    tn_corpus c;        /* both copies, the one in floats first */
+    int32_t n_tok;      /* of a copy */
+    int32_t *ids;
+} tn_judge;
+
+typedef struct tn_loss {
+    double kl, stderr_; /* nats a token: of the packed model's predictions from the float model's */
+    double nll_diff;    /* of the tokens that follow */
+    int32_t n_tok;      /* predictions compared */
+} tn_loss;
+
+/* ids [n_tok] in windows that know nothing of each other; n_tok is a multiple of window. embedding_bits: of every
+ * row of the embedding, each weight rounded for itself (where it is the output layer too, the package's rows differ
+ * from these by little: no input is known before it). */
+tern_status tn_judge_open(tn_judge *j, const tn_recipe *r, tn_model *m, const int32_t *ids, int32_t n_tok,
+                          int32_t window, const uint8_t *embedding_bits, tern_error *err);
+void tn_judge_close(tn_judge *j); /* may be zero */
+
+/* Both copies through a layer that is loaded. made: its sites. */
+tern_status tn_judge_layer(tn_judge *j, int layer, const tn_recipe_site *made, tern_error *err);
+/* Behind the last layer, through the output layer. */
+tern_status tn_judge_end(tn_judge *j, const tn_recipe_site *made, tn_loss *out, tern_error *err);
+
+#endif
