@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "server/checkpoints.h"
 #include "server/talks.h"
+#include "server/uploads.h"
 #include "store/rag.h"
 
 #include <errno.h>
@@ -117,6 +118,9 @@ int cmd_forget(int argc, char **argv) {
     if (s && !id) st = tn_rag_remove(s, NULL, &n_documents, &err);
     if (s && st == TERN_OK && !documents) st = tn_store_erase(s, id, &n, &err);
     tn_store_close(&s);
+    int64_t n_uploads;
+    if (st == TERN_OK && !id && !store)
+        st = tn_uploads_clear(&n_uploads, &err); /* their texts, already counted */
     if (st == TERN_OK && all && !store) st = forget_others(&n_prefixes, &n_talks, &err);
     if (st != TERN_OK) return failed(&err);
     if (id && !n)

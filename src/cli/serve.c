@@ -4,6 +4,7 @@
 #include "cli/draft_args.h"
 #include "cli/prompt.h"
 #include "server/http.h"
+#include "server/reader.h"
 #include "server/sandbox.h"
 
 #include <fcntl.h>
@@ -102,11 +103,15 @@ int cmd_serve(int argc, char **argv) {
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     signal(SIGPIPE, SIG_IGN);
     tern_engine *e = NULL;
+    tn_reader *reader = NULL;
     tn_queue *q = NULL;
     tn_http *h = NULL;
     tern_error err;
+    if (tn_reader_open(&reader, &err) != TERN_OK) /* now, while there is one thread */
+        fprintf(stderr, "tern serve: the page reads no documents: %s\n", err.message);
     rc = open_engine(&cmd, &ma, &e);
     if (rc >= 0) {
+        tn_reader_close(&reader);
         free(keys);
         free(source);
         return rc;
@@ -123,6 +128,7 @@ int cmd_serve(int argc, char **argv) {
                            .chat_template = source,
                            .cache_bytes = (uint64_t)cache_mib << 20,
                            .shift = shift};
+    qo.reader = reader;
     rc = EXIT_FAILED;
     if (tn_queue_open(&qo, &q, &err) != TERN_OK) {
         failed(&err);
@@ -146,6 +152,7 @@ int cmd_serve(int argc, char **argv) {
     tn_queue_stop(q); /* connections wait for their jobs */
     tn_http_close(&h);
     tn_queue_close(&q);
+    tn_reader_close(&reader);
     tern_engine_close(&e);
     free(keys);
     free(source);

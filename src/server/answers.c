@@ -36,6 +36,7 @@ typedef struct answer {
 struct tn_answers {
     tn_queue *q;
     tn_talks *talks;
+    tn_uploads *uploads; /* or NULL */
     pthread_mutex_t mu;
     pthread_cond_t changed; /* any answer grew or ended */
     answer *first;          /* newest first */
@@ -110,9 +111,9 @@ static tern_status path_messages(const json_t *talk, int64_t id, json_t **list, 
     return TERN_OK;
 }
 
-/* The body of the request whose answer follows node `id`. */
-static tern_status request_of(const json_t *talk, int64_t id, const json_t *settings, tn_request *r,
-                              tern_error *err) {
+/* The body of the request whose answer follows node `id`; where prompt is given it stands in the place of the node's words. */
+static tern_status request_of(const json_t *talk, int64_t id, const char *prompt, const json_t *settings,
+                              tn_request *r, tern_error *err) {
     static const char *const passed[] = {"temperature", "top_p", "max_tokens"};
     const char *system = json_string_value(json_object_get(settings, "system"));
     const json_t *seed = json_object_get(settings, "seed"), *thinking = json_object_get(settings, "thinking");
@@ -121,6 +122,12 @@ static tern_status request_of(const json_t *talk, int64_t id, const json_t *sett
     if (system && *system)
         tn_json_append(&messages, tn_json_pack("{s:s, s:s}", "role", "system", "content", system));
     tern_status st = path_messages(talk, id, &messages, err);
+    if (st == TERN_OK && prompt && json_array_size(messages)) {
+        json_t *last = json_incref(json_array_get(messages, json_array_size(messages) - 1));
+        tn_json_set(&last, "content", tn_json_string(prompt, strlen(prompt)));
+        if (!last) st = tn_fail(err, TERN_E_MEMORY, "no memory for the request");
+        json_decref(last);
+    }
     tn_json_set(&body, "messages", messages);
     tn_json_set(&body, "stream", json_true());
     for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
@@ -278,7 +285,8 @@ static int n_running(tn_answers *all) {
     return n;
 }
 
-tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_answers **out, tern_error *err) {
+tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_uploads *uploads, tn_answers **out,
+                            tern_error *err) {
     tn_answers *all = *out = calloc(1, sizeof *all);
     TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for the page");
     pthread_condattr_t c;
@@ -289,6 +297,7 @@ tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_answers **out, tern
     pthread_mutex_init(&all->mu, NULL);
     all->q = q;
     all->talks = talks;
+    all->uploads = uploads;
     return TERN_OK;
 }
 
@@ -358,11 +367,36 @@ static tern_status start(tn_answers *all, const char *id, int64_t node, tn_reque
     return TERN_OK;
 }
 
+/* Begins the answer to node `asked`, which gets a node of its own, and puts the conversation on the disk. */
+static tern_status begin(tn_answers *all, const char *id, json_t *talk, int64_t asked, const json_t *body,
+                         int64_t *node, tern_error *err) {
+    const char *question = json_string_value(json_object_get(node_of(talk, asked), "content"));
+    char *prompt = NULL;
+    json_t *sources = NULL;
+    tn_request r;
+    if (all->uploads && question && json_is_true(json_object_get(body, "documents")))
+        TN_TRY(tn_uploads_ask(all->uploads, question, &prompt, &sources, err));
+    tern_status st = request_of(talk, asked, prompt, json_object_get(body, "settings"), &r, err);
+    if (st == TERN_OK) {
+        st = add_node(talk, asked, "assistant", "", 0, "writing", node, err);
+        json_t *v = st == TERN_OK ? json_incref(node_of(talk, *node)) : NULL;
+        if (v && sources) tn_json_set(&v, "sources", json_incref(sources));
+        json_decref(v);
+        if (st == TERN_OK) st = start(all, id, *node, &r, err);
+        else tn_request_free(&r);
+        if (st == TERN_OK && (st = tn_talks_put(all->talks, id, talk, err)) != TERN_OK)
+            tn_answers_stop(all, id, *node); /* it has no place */
+    }
+    free(prompt);
+    json_decref(sources);
+    return st;
+}
+
 /* With the conversation locked. */
 static tern_status say(tn_answers *all, const char *id, const json_t *body, json_t **reply, tern_error *err) {
-    const json_t *content = json_object_get(body, "content"), *settings = json_object_get(body, "settings");
+    const json_t *content = json_object_get(body, "content");
     int64_t parent = json_integer_value(json_object_get(body, "parent")), asked = parent, node;
-    json_t *talk, *list = json_array();
+    json_t *talk;
     TN_FAIL_IF(content && (!json_is_string(content) || !json_string_length(content)), err, TERN_E_INVALID,
                "'content' must be a text that is not empty");
     TN_FAIL_IF(json_string_length(content) > TN_ANSWER_WORDS, err, TERN_E_LIMIT,
@@ -370,29 +404,23 @@ static tern_status say(tn_answers *all, const char *id, const json_t *body, json
     TN_TRY(tn_talks_get(all->talks, id, &talk, err));
     const json_t *before = node_of(talk, parent);
     const char *role = json_string_value(json_object_get(before, "role"));
-    tn_request r;
     tern_status st = TERN_OK;
     if (parent ? !before : !content)
         st = tn_fail(err, TERN_E_INVALID, "'parent' is no node of the conversation");
     else if (role && !strcmp(role, content ? "user" : "assistant"))
         st = tn_fail(err, TERN_E_INVALID, "'parent' must be %s", content ? "an answer" : "a question");
+    json_t *list = json_array();
     if (st == TERN_OK && content) {
         st = add_node(talk, parent, "user", json_string_value(content), json_string_length(content), NULL,
                       &asked, err);
         entitle(talk, json_string_value(content));
         if (st == TERN_OK) tn_json_append(&list, json_incref(node_of(talk, asked)));
     }
-    if (st == TERN_OK) st = request_of(talk, asked, settings, &r, err);
+    if (st == TERN_OK) st = begin(all, id, talk, asked, body, &node, err);
     if (st == TERN_OK) {
-        st = add_node(talk, asked, "assistant", "", 0, "writing", &node, err);
-        if (st == TERN_OK) tn_json_append(&list, json_incref(node_of(talk, node)));
-        if (st == TERN_OK) st = start(all, id, node, &r, err);
-        else tn_request_free(&r);
-        if (st == TERN_OK && (st = tn_talks_put(all->talks, id, talk, err)) != TERN_OK)
-            tn_answers_stop(all, id, node); /* it has no place */
-    }
-    if (st == TERN_OK)
+        tn_json_append(&list, json_incref(node_of(talk, node)));
         *reply = tn_json_pack("{s:O, s:O}", "nodes", list, "title", json_object_get(talk, "title"));
+    }
     json_decref(list);
     json_decref(talk);
     return st;

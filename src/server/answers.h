@@ -15,18 +15,21 @@
 
 #include "server/queue.h"
 #include "server/talks.h"
+#include "server/uploads.h"
 
 typedef struct tn_answers tn_answers;
 typedef struct tn_follower tn_follower;
 
 enum { TN_ANSWERS_RUNNING = 8, TN_ANSWERS_KEPT = 32, TN_ANSWER_WORDS = 1 << 20 /* bytes of a message */ };
 
-/* It borrows both. */
-tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_answers **out, tern_error *err);
+/* It borrows them. uploads may be NULL: there are no documents then. */
+tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_uploads *uploads, tn_answers **out,
+                            tern_error *err);
 /* Stops all answers and waits for them. No follower may be left. */
 void tn_answers_close(tn_answers **a);
 
-/* body: {parent, content (absent: answer `parent` again), settings: {system, temperature, seed, max_tokens, thinking}}.
+/* body: {parent, content (absent: answer `parent` again), settings: {system, temperature, seed, max_tokens, thinking}, documents: the
+ * question is asked with what the documents say of it, and the answer's node has its sources}.
  * *reply: {nodes: the new ones}. */
 tern_status tn_answers_say(tn_answers *a, const char *talk, const json_t *body, json_t **reply,
                            tern_error *err);

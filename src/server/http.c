@@ -529,7 +529,7 @@ tern_status tn_http_open(const tn_http_options *o, tn_http **out, tern_error *er
     tn_http *h = calloc(1, sizeof *h);
     TN_FAIL_IF(!h, err, TERN_E_MEMORY, "no memory for the server");
     h->o = *o;
-    tern_status st = tn_page_open(o->q, &h->page, err);
+    tern_status st = tn_page_open(o->q, tn_queue_opts(o->q)->reader, &h->page, err);
     if (st != TERN_OK) {
         free(h);
         return st;

@@ -22,21 +22,24 @@ struct tn_page {
     tn_queue *q;
     tn_talks *talks;     /* NULL: there is no folder for them */
     tn_answers *answers; /* likewise */
+    tn_uploads *uploads; /* NULL: nobody reads documents */
     tn_live *live;
     tern_error no_talks; /* why */
     int64_t started;
     atomic_uint_fast64_t changes; /* of conversations, told to pages that look */
 };
 
-tern_status tn_page_open(tn_queue *q, tn_page **out, tern_error *err) {
+tern_status tn_page_open(tn_queue *q, tn_reader *r, tn_page **out, tern_error *err) {
     tn_page *p = *out = calloc(1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for the page");
     p->q = q;
     p->started = (int64_t)time(NULL);
     tern_engine *e = tn_queue_opts(q)->e;
     tern_status st = tn_live_open(e, &p->live, err);
-    if (st == TERN_OK && tn_talks_open((tn_ctx *)&e->ctx, &p->talks, &p->no_talks) == TERN_OK)
-        st = tn_answers_open(q, p->talks, &p->answers, err);
+    if (st == TERN_OK && tn_talks_open((tn_ctx *)&e->ctx, &p->talks, &p->no_talks) == TERN_OK) {
+        if (r) st = tn_uploads_open((tn_ctx *)&e->ctx, r, &p->uploads, err);
+        if (st == TERN_OK) st = tn_answers_open(q, p->talks, p->uploads, &p->answers, err);
+    }
     if (st != TERN_OK) tn_page_close(out);
     return st;
 }
@@ -46,6 +49,7 @@ void tn_page_close(tn_page **pp) {
     *pp = NULL;
     if (!p) return;
     tn_answers_close(&p->answers);
+    tn_uploads_close(&p->uploads);
     tn_talks_close(&p->talks);
     tn_live_close(&p->live);
     free(p);
@@ -234,6 +238,7 @@ static json_t *state(tn_page *p) {
         tn_json_pack("{s:o, s:o, s:I, s:I, s:I, s:s}", "model", model, "counts", counts, "resident_bytes",
                      (json_int_t)resident_bytes(), "started", (json_int_t)p->started, "changes",
                      (json_int_t)atomic_load(&p->changes), "version", TERN_VERSION_STRING);
+    if (v) tn_json_set(&v, "documents", json_boolean(p->uploads != NULL));
     if (v && p->answers) tn_json_set(&v, "running", tn_answers_running(p->answers));
     if (v && p->talks)
         tn_json_set(&v, "folder",
@@ -353,6 +358,27 @@ static result answer(tn_page *p, connection *c, const char *id, const char *rest
     return st == TERN_OK ? send_stream(p, c, f, NULL) : send_error(c, &err, 404);
 }
 
+/* ---- documents ----------------------------------------------------------------------------------------- */
+
+static result documents(tn_page *p, connection *c, const char *rest, const char *method, const char *body,
+                        size_t n_body) {
+    tern_error err = {0};
+    json_t *v = NULL;
+    const char *name = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "name");
+    if (!p->uploads) return refuse(c, 503, "this server reads no documents");
+    if (*rest == '/' && !strcmp(method, "DELETE"))
+        return send_result(c, tn_uploads_remove(p->uploads, rest + 1, &err), &err, json_object());
+    if (*rest) return refuse(c, 404, "there is no such address");
+    if (!strcmp(method, "GET")) {
+        tern_status st = tn_uploads_list(p->uploads, &v, &err);
+        return send_result(c, st, &err, v);
+    }
+    if (strcmp(method, "POST") != 0) return refuse(c, 405, "this address wants GET or POST");
+    if (!name || !*name || !n_body) return refuse(c, 400, "a document needs a name, and bytes");
+    tern_status st = tn_uploads_add(p->uploads, name, body, n_body, &v, &err);
+    return send_result(c, st, &err, v);
+}
+
 /* ---- routes -------------------------------------------------------------------------------------------- */
 
 /* One conversation: url is behind /page/talks/. */
@@ -392,6 +418,7 @@ enum MHD_Result tn_page_answer(tn_page *p, struct MHD_Connection *c, const char 
     bool reads = !strcmp(method, "GET") || !strcmp(method, "HEAD");
     if (f) return reads ? send_file(c, f) : refuse(c, 405, "this address wants GET");
     if (is_foreign(c)) return refuse(c, 403, "another site's page may not ask this server");
+    if (!strncmp(url, "/page/documents", 15)) return documents(p, c, url + 15, method, body, n_body);
     json_t *v = n_body ? json_loadb(body, n_body, JSON_REJECT_DUPLICATES, NULL) : json_object();
     if (!json_is_object(v)) {
         json_decref(v);

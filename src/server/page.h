@@ -8,6 +8,7 @@
  *   GET  /page/talks/ID/answers/N                     the answer as it grows, as server-sent events
  *   GET  /page/talks/ID/answers/N/how                 its drafts, and what each mechanism did
  *   POST /page/talks/ID/answers/N/stop
+ *   GET  /page/documents   POST /page/documents?name=NAME   DELETE /page/documents/ID      server/uploads.h
  *   GET  /page/timeline                               what the lanes do, as server-sent events (server/live.h)
  *
  * Every reply forbids scripts, styles and connections but the page's own, and being framed. A request that another
@@ -16,13 +17,15 @@
 #define TN_SERVER_PAGE_H
 
 #include "server/queue.h"
+#include "server/reader.h"
 
 #include <microhttpd.h>
 
 typedef struct tn_page tn_page;
 
-/* Without a folder for conversations the page is there, and tells why it cannot keep any. It borrows q. */
-tern_status tn_page_open(tn_queue *q, tn_page **out, tern_error *err);
+/* Without a folder for conversations the page is there, and tells why it cannot keep any. It borrows q and r; r may be NULL:
+ * documents cannot be added. */
+tern_status tn_page_open(tn_queue *q, tn_reader *r, tn_page **out, tern_error *err);
 /* After tn_queue_stop and when no connection is left. */
 void tn_page_close(tn_page **p);
 

@@ -61,6 +61,7 @@ typedef struct tn_job {
 } tn_job;
 
 typedef struct tn_queue_options {
+    struct tn_reader *reader; /* of documents, for the page; NULL: it reads none */
     tern_engine *e;
     const char *model; /* its name in replies */
     int32_t n_ctx, n_sessions, max_waiting;

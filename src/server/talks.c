@@ -17,7 +17,13 @@
 #include <unistd.h>
 #include <utf8proc.h>
 
-enum { FOLDER_BYTES = 4000, PATH_BYTES = 4096, ID_DIGITS = TN_TALK_ID - 1, WORDS_MAX = 8, AROUND_BYTES = 60 };
+enum {
+    FOLDER_BYTES = TN_TALKS_FOLDER,
+    PATH_BYTES = 4096,
+    ID_DIGITS = TN_TALK_ID - 1,
+    WORDS_MAX = 8,
+    AROUND_BYTES = 60
+};
 
 struct tn_talks {
     tn_ctx *ctx;
@@ -28,11 +34,11 @@ struct tn_talks {
 
 /* ---- files ----------------------------------------------------------------------------------------- */
 
-static bool default_folder(char out[FOLDER_BYTES]) {
+static bool default_folder(const char *name, char out[FOLDER_BYTES]) {
     const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME"), *middle = "";
     if (!data || data[0] != '/') data = home, middle = "/.local/share";
     return data && data[0] == '/' &&
-           snprintf(out, FOLDER_BYTES, "%s%s/tern/conversations", data, middle) < FOLDER_BYTES;
+           snprintf(out, FOLDER_BYTES, "%s%s/tern/%s", data, middle, name) < FOLDER_BYTES;
 }
 
 static tern_status make_folder(char *path, tern_error *err) {
@@ -68,8 +74,8 @@ static void path_of(const char *folder, const char *id, char out[PATH_BYTES]) {
 }
 
 /* The id that a file's name holds. */
-static bool id_of(const char *name, char out[TN_TALK_ID]) {
-    if (strlen(name) != ID_DIGITS + 5 || strcmp(name + ID_DIGITS, ".json") != 0) return false;
+static bool id_of(const char *name, const char *ending, char out[TN_TALK_ID]) {
+    if (strlen(name) != ID_DIGITS + strlen(ending) || strcmp(name + ID_DIGITS, ending) != 0) return false;
     snprintf(out, TN_TALK_ID, "%.16s", name);
     return tn_talk_id_ok(out);
 }
@@ -93,7 +99,7 @@ static int open_to_wipe(const char *path) {
     return open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
-static tern_status erase(const char *path, tern_error *err) {
+tern_status tn_talks_erase_file(const char *path, tern_error *err) {
     int fd = open_to_wipe(path);
     bool wiped = wipe(fd);
     if (fd >= 0) close(fd);
@@ -106,15 +112,18 @@ static tern_status erase(const char *path, tern_error *err) {
 
 /* ---- opening --------------------------------------------------------------------------------------- */
 
+tern_status tn_talks_make_folder(const char *name, char out[TN_TALKS_FOLDER], tern_error *err) {
+    TN_FAIL_IF(!default_folder(name, out), err, TERN_E_IO, "neither XDG_DATA_HOME nor HOME names a folder");
+    return make_folder(out, err);
+}
+
 tern_status tn_talks_open(tn_ctx *ctx, tn_talks **out, tern_error *err) {
     *out = NULL;
     tn_talks *t = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *t);
     TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for conversations");
     t->ctx = ctx;
     char path[PATH_BYTES];
-    tern_status st = default_folder(t->folder)
-                         ? make_folder(t->folder, err)
-                         : tn_fail(err, TERN_E_IO, "neither XDG_DATA_HOME nor HOME names a folder");
+    tern_status st = tn_talks_make_folder("conversations", t->folder, err);
     if (st == TERN_OK) {
         snprintf(path, sizeof path, "%.*s/lock", FOLDER_BYTES, t->folder);
         t->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -171,7 +180,7 @@ static size_t count(const tn_talks *t) {
     DIR *d = opendir(t->folder);
     size_t n = 0;
     char id[TN_TALK_ID];
-    for (struct dirent *f; d && (f = readdir(d));) n += id_of(f->d_name, id);
+    for (struct dirent *f; d && (f = readdir(d));) n += id_of(f->d_name, ".json", id);
     if (d) closedir(d);
     return n;
 }
@@ -209,22 +218,26 @@ tern_status tn_talks_erase(tn_talks *t, const char *id, tern_error *err) {
     path_of(t->folder, id, path);
     TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TERN_E_INVALID,
                "there is no such conversation");
-    return erase(path, err);
+    return tn_talks_erase_file(path, err);
 }
 
-tern_status tn_talks_clear(int64_t *n, tern_error *err) {
-    char folder[FOLDER_BYTES], path[PATH_BYTES], id[TN_TALK_ID];
+tern_status tn_talks_clear_folder(const char *name, const char *ending, int64_t *n, tern_error *err) {
+    char folder[FOLDER_BYTES], path[2 * PATH_BYTES], id[TN_TALK_ID];
     *n = 0;
-    DIR *d = default_folder(folder) ? opendir(folder) : NULL;
+    DIR *d = default_folder(name, folder) ? opendir(folder) : NULL;
     tern_status st = TERN_OK;
     for (struct dirent *f; st == TERN_OK && d && (f = readdir(d));) {
-        if (!id_of(f->d_name, id)) continue;
-        path_of(folder, id, path);
-        st = erase(path, err);
+        if (!id_of(f->d_name, ending, id)) continue;
+        snprintf(path, sizeof path, "%s/%s%s", folder, id, ending);
+        st = tn_talks_erase_file(path, err);
         *n += st == TERN_OK;
     }
     if (d) closedir(d);
     return st;
+}
+
+tern_status tn_talks_clear(int64_t *n, tern_error *err) {
+    return tn_talks_clear_folder("conversations", ".json", n, err);
 }
 
 /* ---- the list and the search ------------------------------------------------------------------------ */
@@ -343,7 +356,7 @@ tern_status tn_talks_list(tn_talks *t, const char *query, json_t **out, tern_err
     json_t *list = json_array();
     for (struct dirent *f; d && (f = readdir(d));) {
         json_t *talk;
-        if (id_of(f->d_name, id) && tn_talks_get(t, id, &talk, NULL) == TERN_OK)
+        if (id_of(f->d_name, ".json", id) && tn_talks_get(t, id, &talk, NULL) == TERN_OK)
             list_one(id, talk, words, n_words, &list);
     }
     tern_status st = !ok    ? tn_fail(err, TERN_E_MEMORY, "no memory for the search")

@@ -38,4 +38,15 @@ tern_status tn_talks_erase(tn_talks *t, const char *id, tern_error *err);
 /* Erases all of the default folder. *n gets how many there were. */
 tern_status tn_talks_clear(int64_t *n, tern_error *err);
 
+/* ---- for server/uploads.c, whose files are kept likewise ---------------------------------------------- */
+
+enum { TN_TALKS_FOLDER = 4000 };
+
+/* Makes the folder of this name among tern's own. */
+tern_status tn_talks_make_folder(const char *name, char out[TN_TALKS_FOLDER], tern_error *err);
+/* Zeros over its bytes, then away with the file; nothing where there is none. */
+tern_status tn_talks_erase_file(const char *path, tern_error *err);
+/* Erases what is named by sixteen digits and this ending. */
+tern_status tn_talks_clear_folder(const char *name, const char *ending, int64_t *n, tern_error *err);
+
 #endif

@@ -49,6 +49,7 @@ const browser = await chromium.launch({ executablePath: browserPath, args: ["--n
 const problems = [];
 async function tab(options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 820 }, acceptDownloads: true, ...options });
+  await context.addInitScript(() => { localStorage.setItem("tern-settings", '{"temperature":0,"seed":1}'); }); // the same answers every time
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE);
   page.on("pageerror", (e) => problems.push("error: " + e.message));
@@ -100,7 +101,7 @@ await check("a conversation by keyboard alone", async () => {
   assert.equal(t.nodes[1].state, "done");
   assert.ok(t.nodes[1].content.length > 0);
   assert.ok(t.nodes[1].stats.tokens > 0 && t.nodes[1].stats.prompt_tokens > 0);
-  const words = (s) => s.replace(/\s+/g, " ").trim();
+  const words = (s) => s.replace(/\s+/g, "");
   assert.equal(words(await page.textContent("article.assistant .body")), words(t.nodes[1].content));
   assert.match(await page.textContent("article.assistant .stats"), /tokens\/s/);
   assert.match(await page.textContent("#meter"), /of 2,048 tokens/);
@@ -202,7 +203,8 @@ await check("the engine's panel: lanes with tasks, chunks by layers, drafts, wha
     return { colours: colours.size, kinds: [0x2f6fde, 0xd9822b, 0x5fa04a].map((k) => colours.has(k)), lanes: [...document.querySelectorAll("#sums tbody tr")].map((r) => r.textContent),
       saved: [...document.querySelectorAll("#saved li")].map((l) => l.textContent), grid: document.querySelector("#grid").getAttribute("aria-label") };
   });
-  assert.deepEqual(got.kinds, [true, true, true], "products, attention and norms are drawn");
+  assert.ok(got.kinds.some(Boolean) && got.colours > 12, "tasks of several kinds are drawn: " + got.colours); // narrow ones blend
+  assert.match(got.lanes.join("\n"), /attention/);
   assert.equal(got.saved.length, 6);
   assert.match(got.saved.join("\n"), /out of order.*(saved|cost)/);
   assert.match(got.grid, /chunks of the prompt by \d+ layers/);
@@ -217,6 +219,41 @@ await check("the engine's panel: lanes with tasks, chunks by layers, drafts, wha
   assert.ok(how.steps.reduce((s, [ok]) => s + 1 + ok, 0) >= how.tokens.length - 1, "every token but the last was evaluated");
   await shot(page, "engine");
   await page.keyboard.press("Alt+e");
+});
+
+await check("documents that are dropped in are asked, shown beside the answer, and erased", async () => {
+  const uploads = data + "/tern/uploads", db = data + "/tern/store.db";
+  execFileSync("python3", ["-c", `import zipfile,sys
+z = zipfile.ZipFile(sys.argv[1], "w")
+z.writestr("[Content_Types].xml", "<Types/>")
+z.writestr("word/document.xml", '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body><w:p><w:r><w:t>Oda Brennt painted the harbour of Vesterby in ochre.</w:t></w:r></w:p></w:body></w:document>')
+z.close()`, work + "/harbour.docx"]);
+  const pdf = "%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj 3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 100]/Contents 4 0 R/Resources<</Font<</F<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>>>>>>>endobj 4 0 obj<</Length 62>>stream\nBT /F 12 Tf 10 50 Td (The ferry of Vesterby is called Quillon.) Tj ET\nendstream endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n";
+  await page.keyboard.press("Alt+n");
+  await page.waitForSelector("#attach:not([hidden])");
+  await page.setInputFiles("#files", [{ name: "<img src=x onerror=window.pwned=10>.txt", mimeType: "text/plain", buffer: Buffer.from("The lighthouse of Kallo was painted violet by Oda Brennt in the year 1873.") },
+    { name: "harbour.docx", mimeType: "application/zip", buffer: readFileSync(work + "/harbour.docx") }, { name: "ferry.pdf", mimeType: "application/pdf", buffer: Buffer.from(pdf) }, { name: "empty.txt", mimeType: "text/plain", buffer: Buffer.from("  ") }]);
+  const read = () => page.evaluate(() => [...document.querySelectorAll("#docs li:not(.use)")].map((l) => l.textContent));
+  const told = await until("all are read", async () => { const l = await read(); return l.length === 4 && !l.some((t) => /being read/.test(t)) && l; });
+  assert.match(told.join("\n"), /empty.txt: .*no text/);
+  if (!/pdftotext/.test(told.join())) assert.ok(told.some((t) => t.startsWith("ferry.pdf✕")), told.join());
+  assert.equal(await page.evaluate(() => window.pwned), undefined);
+  await page.fill("#box", "Which colour has the lighthouse of Kallo?");
+  await page.keyboard.press("Enter");
+  await complete(page);
+  await page.click("article.assistant .sources summary");
+  assert.match(await page.textContent("article.assistant .sources"), /painted violet/);
+  await shot(page, "sources");
+  const t = await server.talk(await idOf(page));
+  assert.equal(t.nodes[0].content, "Which colour has the lighthouse of Kallo?", "the passages are not the person's words");
+  assert.match(t.nodes[1].sources[0].title, /^<img src=x/);
+  assert.equal(statSync(uploads).mode & 0o777, 0o700);
+  for (const f of readdirSync(uploads)) { assert.match(f, /^[0-9a-f]{16}\.txt$/); assert.equal(statSync(uploads + "/" + f).mode & 0o777, 0o600); }
+  for (let left = (await server.call("GET", "/page/documents")).json.documents.length; left; left--) await page.click("#docs [aria-label^=Erase]").then(() => until("erased", async () => (await server.call("GET", "/page/documents")).json.documents.length === left - 1));
+  assert.deepEqual(readdirSync(uploads), []);
+  for (const f of [db, db + "-wal"]) { let b = ""; try { b = readFileSync(f, "latin1"); } catch { continue; } assert.ok(!/painted violet/.test(b), f + " still holds the text"); }
+  assert.equal((await server.call("DELETE", "/page/documents/..%2f..%2fstore")).status, 404);
+  await page.click("#docs [aria-label^=Dismiss]").catch(() => {});
 });
 
 await check("search, export, delete", async () => {

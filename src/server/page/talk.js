@@ -74,7 +74,7 @@ export class Talk {
 
   async ask(body) {
     if (this.live) return;
-    const r = await call("POST", `/page/talks/${this.id}/say`, { ...body, settings: this.settings, ...this.page.documents.wanted?.() });
+    const r = await call("POST", `/page/talks/${this.id}/say`, { ...body, settings: this.settings, ...this.page.documents.wanted() });
     for (const n of r.nodes) { this.nodes.set(n.id, n); this.leaf = n.id; }
     this.title = r.title || this.title;
     this.render();
@@ -141,7 +141,8 @@ export class Talk {
     if (!path.length) { this.showEmpty(); return; }
     const keep = new Set(path.map((n) => n.id));
     for (const [id] of this.shown) if (!keep.has(id)) this.shown.delete(id);
-    this.log.replaceChildren(...path.map((n) => this.view(n).article));
+    const articles = path.map((n) => this.view(n).article), now = [...this.log.children];
+    if (articles.length !== now.length || articles.some((a, i) => a !== now[i])) this.log.replaceChildren(...articles); // else whoever has the focus keeps it
     const last = path[path.length - 1];
     if (last.state === "writing" && !this.live) this.follow(last);
     else if (last.role === "assistant" && last.state !== "writing") this.tellEngine();
@@ -164,11 +165,14 @@ export class Talk {
 
   fill(node, v) {
     const user = node.role === "user";
+    const focused = v.article.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
     v.body = el("div", { class: "body" });
     v.thought = null;
     if (user) this.fillQuestion(node, v);
     else this.fillAnswer(node, v);
     v.article.replaceChildren(el("h2", { class: "unseen" }, user ? "You" : "tern"), ...(v.thought ? [v.thought] : []), v.body, ...this.extras(node), this.foot(node, v));
+    const again = focused && [...v.article.querySelectorAll("button")].find((b) => b.getAttribute("aria-label") === focused);
+    if (again) again.focus();
   }
 
   // Pasted pages are folded.
@@ -207,6 +211,7 @@ export class Talk {
         full ? el("p", {}, "A new conversation begins with an empty context (Alt N); branches from an earlier question are shorter too.") : null));
     }
     if (node.sources && node.sources.length) out.push(this.page.documents.sourcesOf(node));
+    else if (node.sources) out.push(el("p", { class: "quiet" }, "Nothing in your documents fits this question."));
     if (node.state === "stopped" && !node.error) out.push(el("p", { class: "quiet" }, "Stopped here."));
     return out;
   }

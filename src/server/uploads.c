@@ -1,0 +1,282 @@
+#include "server/uploads.h"
+
+#include "base/outfile.h"
+#include "base/status.h"
+#include "server/talks.h"
+#include "store/rag.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 4096, ENDING_MAX = 5 };
+
+struct tn_uploads {
+    tn_ctx *ctx;
+    tn_reader *reader;
+    char folder[TN_TALKS_FOLDER];
+    pthread_mutex_t mu;
+};
+
+tern_status tn_uploads_open(tn_ctx *ctx, tn_reader *r, tn_uploads **out, tern_error *err) {
+    tn_uploads *u = *out = calloc(1, sizeof *u);
+    TN_FAIL_IF(!u, err, TERN_E_MEMORY, "no memory for documents");
+    u->ctx = ctx;
+    u->reader = r;
+    tern_status st = tn_talks_make_folder("uploads", u->folder, err);
+    if (st != TERN_OK) {
+        free(u);
+        *out = NULL;
+        return st;
+    }
+    pthread_mutex_init(&u->mu, NULL);
+    return TERN_OK;
+}
+
+void tn_uploads_close(tn_uploads **pu) {
+    tn_uploads *u = *pu;
+    *pu = NULL;
+    if (!u) return;
+    pthread_mutex_destroy(&u->mu);
+    free(u);
+}
+
+static void path_of(const tn_uploads *u, const char *id, const char *ending, char out[PATH_BYTES]) {
+    snprintf(out, PATH_BYTES, "%.*s/%.16s.%.5s", TN_TALKS_FOLDER, u->folder, id, ending);
+}
+
+/* The id in a path of the folder; false: it is no document of the page's. */
+static bool id_in(const tn_uploads *u, const char *path, char id[TN_TALK_ID]) {
+    size_t n = strlen(u->folder);
+    if (strncmp(path, u->folder, n) != 0 || path[n] != '/' || strlen(path + n) != TN_TALK_ID + 4)
+        return false;
+    snprintf(id, TN_TALK_ID, "%.16s", path + n + 1);
+    return tn_talk_id_ok(id) && !strcmp(path + n + TN_TALK_ID, ".txt");
+}
+
+/* What people call the document: the first line of the page's, the name of a file that `tern rag add` has read. */
+static void title_of(const tn_uploads *u, const char *path, char out[TN_UPLOAD_NAME + 1]) {
+    char id[TN_TALK_ID];
+    const char *slash = strrchr(path, '/');
+    snprintf(out, TN_UPLOAD_NAME + 1, "%.*s", TN_UPLOAD_NAME, slash ? slash + 1 : path);
+    FILE *f = id_in(u, path, id) ? fopen(path, "re") : NULL;
+    if (!f) return;
+    if (fgets(out, TN_UPLOAD_NAME + 1, f)) out[strcspn(out, "\n")] = 0;
+    fclose(f);
+}
+
+static tern_status open_store(tn_uploads *u, tn_store **out, tern_error *err) {
+    char *path = tn_store_default_path(u->ctx);
+    TN_FAIL_IF(!path, err, TERN_E_IO, "no folder for documents: neither XDG_DATA_HOME nor HOME names one");
+    tern_status st = tn_store_open(u->ctx, path, NULL, out, err);
+    tn_free(u->ctx, path);
+    return st;
+}
+
+/* ---- adding ----------------------------------------------------------------------------------------- */
+
+static tern_status write_file(tn_uploads *u, const char *path, const char *const parts[], const size_t n[],
+                              int n_parts, tern_error *err) {
+    static const tn_outkind kind = {.what = "a document of the page", .begins = {""}, .is_private = true};
+    tn_outfile *f;
+    TN_TRY(tn_outfile_open(u->ctx, path, &kind, &f, err));
+    tern_status st = TERN_OK;
+    for (int i = 0; st == TERN_OK && i < n_parts; i++) st = tn_outfile_write(f, parts[i], n[i], err);
+    if (st == TERN_OK) st = tn_outfile_commit(&f, err);
+    tn_outfile_abort(&f);
+    return st;
+}
+
+/* The name's ending, which helps to tell what the bytes are; letters and digits alone. */
+static void ending_of(const char *name, char out[ENDING_MAX + 1]) {
+    const char *dot = strrchr(name, '.');
+    size_t n = 0;
+    for (const char *p = dot ? dot + 1 : ""; *p && n < ENDING_MAX; p++)
+        if (isalnum((unsigned char)*p)) out[n++] = (char)tolower((unsigned char)*p);
+    out[n] = 0;
+    if (!n || !strcmp(out, "txt")) snprintf(out, ENDING_MAX + 1, "raw");
+}
+
+static tern_status text_of(tn_uploads *u, const char *id, const char *name, const char *bytes, size_t n,
+                           char **text, size_t *n_text, tern_error *err) {
+    char ending[ENDING_MAX + 1], path[PATH_BYTES];
+    ending_of(name, ending);
+    path_of(u, id, ending, path);
+    TN_TRY(write_file(u, path, &bytes, &n, 1, err));
+    tern_status st = tn_reader_text(u->reader, path, TN_UPLOAD_TEXT, text, n_text, err);
+    tern_error why;
+    if (tn_talks_erase_file(path, &why) != TERN_OK && st == TERN_OK) {
+        free(*text);
+        *text = NULL;
+        *err = why;
+        st = why.code;
+    }
+    TN_FAIL_IF(st == TERN_OK && strspn(*text, " \t\r\n") == *n_text, err, TERN_E_UNSUPPORTED,
+               "there is no text in it");
+    return st;
+}
+
+static size_t count(const tn_uploads *u) {
+    DIR *d = opendir(u->folder);
+    size_t n = 0;
+    for (struct dirent *f; d && (f = readdir(d));) n += f->d_name[0] != '.';
+    if (d) closedir(d);
+    return n;
+}
+
+static tern_status add(tn_uploads *u, const char *id, const char *title, const char *text, size_t n_text,
+                       tn_rag_added *sum, tern_error *err) {
+    char path[PATH_BYTES];
+    const char *const parts[] = {title, "\n\n", text};
+    const size_t sizes[] = {strlen(title), 2, n_text};
+    tn_store *s = NULL;
+    path_of(u, id, "txt", path);
+    TN_TRY(write_file(u, path, parts, sizes, 3, err));
+    tern_status st = open_store(u, &s, err);
+    if (st == TERN_OK) st = tn_rag_add(s, path, NULL, NULL, sum, err);
+    tn_store_close(&s);
+    if (st == TERN_OK && !sum->n_added) st = tn_fail(err, TERN_E_UNSUPPORTED, "there is no text in it");
+    if (st != TERN_OK) (void)tn_talks_erase_file(path, NULL);
+    return st;
+}
+
+tern_status tn_uploads_add(tn_uploads *u, const char *name, const char *bytes, size_t n, json_t **doc,
+                           tern_error *err) {
+    char title[TN_UPLOAD_NAME + 1], id[TN_TALK_ID], *text = NULL;
+    size_t n_text = 0;
+    tn_rag_added sum = {0};
+    *doc = NULL;
+    snprintf(title, sizeof title, "%.*s", TN_UPLOAD_NAME - 4, name);
+    for (char *p = title; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127) *p = ' ';
+    TN_FAIL_IF(!title[strspn(title, " ")], err, TERN_E_INVALID, "the document has no name");
+    TN_TRY(tn_talk_new_id(id, err));
+    pthread_mutex_lock(&u->mu);
+    tern_status st =
+        count(u) < TN_UPLOADS_MAX
+            ? TERN_OK
+            : tn_fail(err, TERN_E_LIMIT, "there are %d documents, and no more may be", TN_UPLOADS_MAX);
+    if (st == TERN_OK) st = text_of(u, id, title, bytes, n, &text, &n_text, err);
+    if (st == TERN_OK) st = add(u, id, title, text, n_text, &sum, err);
+    pthread_mutex_unlock(&u->mu);
+    free(text);
+    if (st != TERN_OK) return st;
+    *doc = tn_json_pack("{s:s, s:s, s:I, s:I, s:I}", "id", id, "title", title, "passages",
+                        (json_int_t)sum.n_passages, "bytes", (json_int_t)n_text, "added",
+                        (json_int_t)time(NULL));
+    TN_FAIL_IF(!*doc, err, TERN_E_MEMORY, "no memory for the reply");
+    return TERN_OK;
+}
+
+/* ---- listing and removing --------------------------------------------------------------------------- */
+
+typedef struct listing {
+    const tn_uploads *u;
+    json_t *list;
+    int64_t others;
+} listing;
+
+static bool list_one(void *user, const tn_rag_document *d) {
+    listing *l = user;
+    char id[TN_TALK_ID], title[TN_UPLOAD_NAME + 1];
+    if (!id_in(l->u, d->path, id)) {
+        l->others++;
+        return true;
+    }
+    title_of(l->u, d->path, title);
+    tn_json_append(&l->list, tn_json_pack("{s:s, s:s, s:I, s:I, s:I}", "id", id, "title", title, "passages",
+                                          (json_int_t)d->n_passages, "bytes", (json_int_t)d->n_bytes, "added",
+                                          (json_int_t)d->added));
+    return l->list != NULL;
+}
+
+tern_status tn_uploads_list(tn_uploads *u, json_t **list, tern_error *err) {
+    listing l = {.u = u, .list = json_array()};
+    tn_store *s = NULL;
+    pthread_mutex_lock(&u->mu);
+    tern_status st = open_store(u, &s, err);
+    if (st == TERN_OK) st = tn_rag_list(s, list_one, &l, err);
+    tn_store_close(&s);
+    pthread_mutex_unlock(&u->mu);
+    *list = tn_json_pack("{s:o, s:I}", "documents", l.list, "others", (json_int_t)l.others);
+    if (st == TERN_OK && !*list) st = tn_fail(err, TERN_E_MEMORY, "no memory for the list of documents");
+    return st;
+}
+
+tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err) {
+    char path[PATH_BYTES];
+    int64_t n = 0;
+    tn_store *s = NULL;
+    TN_FAIL_IF(!tn_talk_id_ok(id), err, TERN_E_INVALID, "there is no such document");
+    path_of(u, id, "txt", path);
+    pthread_mutex_lock(&u->mu);
+    tern_status st = open_store(u, &s, err);
+    if (st == TERN_OK) st = tn_rag_remove(s, path, &n, err);
+    tn_store_close(&s);
+    if (st == TERN_OK) st = tn_talks_erase_file(path, err);
+    pthread_mutex_unlock(&u->mu);
+    TN_FAIL_IF(st == TERN_OK && !n, err, TERN_E_INVALID, "there is no such document");
+    return st;
+}
+
+tern_status tn_uploads_clear(int64_t *n, tern_error *err) {
+    return tn_talks_clear_folder("uploads", ".txt", n, err);
+}
+
+/* ---- asking ------------------------------------------------------------------------------------------ */
+
+/* The passages' documents by their titles, in the prompt and in what is shown. */
+static tern_status entitle(tn_uploads *u, tn_rag_hit *hits, int32_t n, json_t **sources, tern_error *err) {
+    for (int32_t i = 0; i < n; i++) {
+        char title[TN_UPLOAD_NAME + 1];
+        title_of(u, hits[i].path, title);
+        char *copy = tn_strdup(u->ctx, TN_MEM_TEXT, title);
+        TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for the passages");
+        tn_free(u->ctx, hits[i].path);
+        hits[i].path = copy;
+        tn_json_append(sources, tn_json_pack("{s:s, s:i, s:s}", "title", title, "number", (int)hits[i].number,
+                                             "text", hits[i].text));
+    }
+    TN_FAIL_IF(!*sources, err, TERN_E_MEMORY, "no memory for the passages");
+    return TERN_OK;
+}
+
+/* Brings the passages that fit to the front, in their order. Returns how many. */
+static int32_t fitting(tn_rag_hit *hits, int32_t n) {
+    int32_t k = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!hits[i].fits) continue;
+        tn_rag_hit h = hits[i];
+        hits[i] = hits[k];
+        hits[k++] = h;
+    }
+    return k;
+}
+
+tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, json_t **sources,
+                           tern_error *err) {
+    tn_store *s = NULL;
+    tn_rag_hit *hits = NULL;
+    int32_t n = 0;
+    *prompt = NULL;
+    *sources = json_array();
+    pthread_mutex_lock(&u->mu);
+    tern_status st = open_store(u, &s, err);
+    if (st == TERN_OK) st = tn_rag_search(s, question, TN_RAG_K, NULL, &hits, &n, err);
+    tn_store_close(&s);
+    pthread_mutex_unlock(&u->mu);
+    int32_t n_fit = st == TERN_OK ? fitting(hits, n) : 0;
+    if (st == TERN_OK) st = entitle(u, hits, n_fit, sources, err);
+    char *text = st == TERN_OK && n_fit ? tn_rag_prompt(u->ctx, question, hits, n_fit) : NULL;
+    if (text) *prompt = strdup(text);
+    tn_free(u->ctx, text);
+    if (st == TERN_OK && n_fit && !*prompt) st = tn_fail(err, TERN_E_MEMORY, "no memory for the passages");
+    tn_rag_hits_free(u->ctx, &hits, n);
+    return st;
+}
