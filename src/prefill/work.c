@@ -54,6 +54,13 @@ static const tn_frame *frame_of(const tn_pipeline *p, const chunk *c, int32_t ro
     return &p->texts[i].f;
 }
 
+/* Runs an item of a delta net, for every text that the rows are of. */
+static void run_delta(const tn_pipeline *p, const chunk *c, const tn_op *op, int32_t item) {
+    if (p->form != TN_FORM_DECODE) tn_delta_run(op, &c->f, item);
+    for (int32_t i = 0; p->form == TN_FORM_DECODE && i < p->n_texts; i++)
+        tn_delta_run(op, &p->texts[i].f, item);
+}
+
 /* Runs the ops of a step on one row, each followed by the quantising of what it left for a site. */
 static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, int32_t row) {
     int32_t own;
@@ -150,7 +157,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     if (w->ops->kind == TN_OP_DELTA) {
         int32_t items = tn_delta_items(w->ops);
         for (int32_t i = part * items / n_parts; i < (part + 1) * items / n_parts; i++)
-            tn_delta_run(w->ops, &c->f, i);
+            run_delta(p, c, w->ops, i);
         return TERN_OK;
     }
     int32_t block = row_block(p, kind), row0 = part * block, row1 = row0 + block;

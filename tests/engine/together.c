@@ -210,8 +210,8 @@ static void from_files(void **state) {
 
 static void packages(void **state) {
     (void)state;
-    static const char *const names[] = {"tiny-gemma3", "tiny-smollm3"};
-    for (int i = 0; i < (getenv("TERN_TEST_QUICK") ? 1 : 2); i++) {
+    static const char *const names[] = {"tiny-gemma3", "tiny-qwen35", "tiny-smollm3"};
+    for (int i = 0; i < (getenv("TERN_TEST_QUICK") ? 2 : 3); i++) {
         tn_ctx ctx;
         tn_pack_options po;
         tern_error err = {0};
