@@ -42,8 +42,10 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->unpack_tile = tn_unpack_tile_avx2;
         k->topk = tn_topk_avx2;
         k->topk_merge = tn_topk_merge_avx2;
+#ifndef TERN_MINIMAL /* as large as a tenth of all: weights are unpacked once there */
         k->gemm_packed = tn_gemm_packed_avx2;
         k->packed_rows = SIZE_MAX;
+#endif
     }
     if (cpu & TN_CPU_AVXVNNI) {
         k->gemm_s8 = tn_gemm_s8_avxvnni;
