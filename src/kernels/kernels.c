@@ -49,7 +49,8 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
     }
     if (cpu & TN_CPU_AVXVNNI) {
         k->gemm_s8 = tn_gemm_s8_avxvnni;
-        k->packed_rows = TN_PACKED_FEW; /* tiles make more of its products than pairs of codes do */
+        if (k->gemm_packed)
+            k->packed_rows = TN_PACKED_FEW; /* tiles make more of its products than pairs of codes do */
     }
 #ifndef TERN_NO_AVX512
     if (cpu & TN_CPU_AVX512) {
