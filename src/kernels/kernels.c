@@ -42,14 +42,15 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->unpack_tile = tn_unpack_tile_avx2;
         k->topk = tn_topk_avx2;
         k->topk_merge = tn_topk_merge_avx2;
-#ifndef TERN_MINIMAL /* as large as a tenth of such a build */
+#ifndef TERN_MINIMAL /* as large as a tenth of all: weights are unpacked once there */
         k->gemm_packed = tn_gemm_packed_avx2;
         k->packed_rows = SIZE_MAX;
 #endif
     }
     if (cpu & TN_CPU_AVXVNNI) {
         k->gemm_s8 = tn_gemm_s8_avxvnni;
-        k->packed_rows = TN_PACKED_FEW; /* tiles make more of its products than pairs of codes do */
+        if (k->gemm_packed)
+            k->packed_rows = TN_PACKED_FEW; /* tiles make more of its products than pairs of codes do */
     }
 #ifndef TERN_NO_AVX512
     if (cpu & TN_CPU_AVX512) {
