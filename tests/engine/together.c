@@ -219,6 +219,7 @@ static void packages(void **state) {
         tn_ctx_init(&ctx, NULL);
         tn_pack_defaults(&po);
         po.calib_tokens = 256;
+        po.scheme = TN_SCHEME_EDGEFLOW;
         po.outliers = TN_OUTLIERS_ON;
         must(tn_pack(&ctx, gguf, package, &po, NULL, &err), &err);
         for (int way = 0; way < 3; way++) {
