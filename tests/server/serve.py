@@ -456,7 +456,7 @@ def wrong(s):
 
 def leaving(s):
     """A client that goes away ends its generation: the next answer does not wait for it."""
-    long = json.dumps({"prompt": "Once upon a time", "max_tokens": 400, "temperature": 1, "stream": True, "grammar": "root ::= [a-z ]{3000}"}).encode()
+    long = json.dumps({"prompt": "Once upon a time", "max_tokens": 3000, "temperature": 1, "stream": True, "grammar": "root ::= [a-z ]{3000}"}).encode()
     before = s.metric('tern_requests_total{result="cancelled"}')
     for read in (True, False):
         c = s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(long) + long)
@@ -465,8 +465,10 @@ def leaving(s):
         c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         c.close()
         s.json("/v1/completions", {"prompt": "x", "max_tokens": 1})  # others go on
-    while s.metric('tern_requests_total{result="cancelled"}') < before + 2 or s.metric("tern_requests_running"):
+    while s.metric("tern_requests_running"):
         pass
+    # the second may have been gone before its request was read
+    assert s.metric('tern_requests_total{result="cancelled"}') >= before + 1
 
 
 def many(s):
