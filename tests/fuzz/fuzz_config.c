@@ -15,8 +15,10 @@ static void check(const tn_hparams *h) {
         ok = isfinite(h->inv_freq[i]) && isfinite(h->inv_freq_long[i]);
     for (int i = 0; ok && i < h->n_rot / 2 && h->local_rope; i++) ok = isfinite(h->inv_freq_local[i]);
     for (int r = 0; ok && r < TN_W_N_ROLES; r++) {
-        bool of_experts = tn_role_of_experts((tn_role)r) || r == TN_W_ROUTER || r == TN_W_ROUTER_B;
-        if (of_experts && !h->n_experts) continue;
+        bool of_experts = tn_role_of_experts((tn_role)r) || r == TN_W_ROUTER || r == TN_W_ROUTER_B ||
+                          r == TN_W_EXPERTS_BIAS;
+        bool of_delta = r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM;
+        if ((of_experts && !h->n_experts) || (of_delta && !h->delta.n_heads)) continue;
         if (r == TN_W_CONV && !h->conv_len) continue;
         tn_role_shape(h, (tn_role)r, &rows, &cols);
         ok = rows >= 1 && cols >= 1;
@@ -25,10 +27,19 @@ static void check(const tn_hparams *h) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const types[] = {
-        "llama",   "mistral", "qwen2",       "qwen3",   "gemma",     "gemma2",  "phi",
-        "phi3",    "phonelm", "gemma3_text", "smollm3", "olmo3",     "exaone4", "hunyuan_v1_dense",
-        "granite", "minicpm", "ministral3",  "lfm2",    "qwen3_moe", "olmoe",   "granitemoe"};
+    static const char *const types[] = {"llama",        "mistral",
+                                        "qwen2",        "qwen3",
+                                        "gemma",        "gemma2",
+                                        "phi",          "phi3",
+                                        "phonelm",      "gemma3_text",
+                                        "smollm3",      "olmo3",
+                                        "exaone4",      "hunyuan_v1_dense",
+                                        "granite",      "minicpm",
+                                        "ministral3",   "lfm2",
+                                        "qwen3_moe",    "olmoe",
+                                        "granitemoe",   "gpt_oss",
+                                        "lfm2_moe",     "qwen3_next",
+                                        "qwen3_5_text", "qwen3_5_moe_text"};
     json_t *config = json_loadb((const char *)data, size, 0, NULL);
     if (!config) return 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {

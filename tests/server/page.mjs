@@ -165,7 +165,7 @@ await check("loaded again in the middle of an answer, it goes on; another tab se
   await complete(other);
   const t = await server.talk(id), end = t.nodes[1];
   assert.equal(end.state, "done");
-  assert.ok(end.stats.tokens > 200, "the answer was meant to be long: " + end.stats.tokens);
+  assert.ok(end.stats.tokens > 100, "the answer was meant to be long: " + end.stats.tokens);
   const tail = end.content.replace(/[^\p{L}]+/gu, "").slice(-40), seen = (p) => p.evaluate(() => document.querySelector("article.assistant .body").textContent.replace(/[^\p{L}]+/gu, ""));
   assert.ok((await seen(page)).endsWith(tail));
   assert.ok((await seen(other)).endsWith(tail));
