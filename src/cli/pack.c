@@ -79,6 +79,9 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
                "nothing was decided on)",
                100 * expm1(r->kl), 100 * r->kl_stderr, (unsigned long long)r->n_held_tokens);
     if (r->bits > 0) puts("");
+    if (r->not_enough)
+        puts("that is more than was asked for (--quality): more calibration text helps (--calib), or more "
+             "bits (--bits, to 8)");
     if (r->n_unsmoothed)
         printf("inputs of %d of %d sites are not smoothed: %s\n", r->n_unsmoothed, r->n_sites,
                tn_pack_unsmoothed);

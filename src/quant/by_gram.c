@@ -183,11 +183,15 @@ static tern_status sense(gram_pack *g) {
     return tn_sense_measure(&a, g->cost, p->err);
 }
 
+static double wanted_kl(const packer *p) {
+    return log1p(p->o->quality > 0 ? p->o->quality : TN_PACK_QUALITY);
+}
+
 /* The fewest bits, in quarters, whose loss on the text kept apart is what was asked for. Passes over a large model are
  * dear: there the first that is good enough will do, and a second is the last. */
 static tern_status enough_bits(gram_pack *g) {
     packer *p = g->p;
-    const double asked = log1p(p->o->quality > 0 ? p->o->quality : TN_PACK_QUALITY);
+    const double asked = wanted_kl(p);
     bool large = p->m->n_params > LARGE, known = false; /* known: hi was tried, and is good */
     int lo = 3 * STEPS, hi = 8 * STEPS, at = lo, left = large ? 2 : 6;
     for (double kl = INFINITY; kl > asked && at<hi; at += kl> asked)
@@ -265,6 +269,7 @@ tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t wi
     if (st == TERN_OK && !same) st = sense(&g);
     if (st == TERN_OK && !p->o->bits && !same) {
         st = enough_bits(&g);
+        p->report->not_enough = g.loss.kl > wanted_kl(p);
     } else {
         if (st == TERN_OK) st = hand_out(&g, p->bits, &kl);
         if (st == TERN_OK) st = pass(&g);

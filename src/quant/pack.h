@@ -83,6 +83,7 @@ typedef struct tn_pack_report {
         kl_stderr; /* scheme gram: nats a token by which predictions differ on calibration text that nothing
                              was decided on (quant/judge.h) ... */
     uint64_t n_held_tokens; /* ... of so many tokens */
+    bool not_enough;        /* more than was to be lost, with as many bits as were tried */
 } tn_pack_report;
 
 /* tn_pack_options.quality when nothing is asked for. */

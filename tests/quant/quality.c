@@ -86,14 +86,16 @@ static void more_bits_are_never_worse(void **state) {
 static void loss_names_bits(void **state) {
     (void)state;
     if (quick) skip();
-    const double wanted = 0.006;
+    const double wanted = 0.004;
     tn_pack_report report, less;
-    pack(package, TN_SCHEME_GRAM, 0, 256, wanted, &report);
+    pack(package, TN_SCHEME_GRAM, 0, 512, wanted, &report);
     print_message("%g %%: %.2f bits, KL %.5f\n", 100 * wanted, report.bits, report.kl);
-    assert_true(report.kl > 0 && report.kl <= log1p(wanted));
+    assert_true(report.kl > 0 && report.kl <= log1p(wanted) && !report.not_enough);
     assert_true(report.bits > 3.2 && report.bits < 7.8);
-    pack(package, TN_SCHEME_GRAM, floor(4 * report.bits + 0.5) / 4 - 0.25, 256, 0, &less);
+    pack(package, TN_SCHEME_GRAM, floor(4 * report.bits + 0.5) / 4 - 0.25, 512, 0, &less);
     assert_true(less.kl > log1p(wanted));
+    pack(package, TN_SCHEME_GRAM, 0, 128, 0.0001, &report); /* what nothing reaches */
+    assert_true(report.not_enough && report.bits == 8 && report.kl > 0.0001);
 }
 
 /* The loss that packing prints is what evaluation finds, on text of the same kind. */
