@@ -26,6 +26,34 @@ static void init_blocks(tn_kernels *k, uint32_t cpu) {
 #endif
 }
 
+/* What packing rounds weights with. A minimal build packs nothing. */
+static void init_rounding(tn_kernels *k, uint32_t cpu) {
+    (void)k, (void)cpu;
+#ifndef TERN_MINIMAL
+    k->grid_errors = tn_grid_errors_ref;
+    k->grid_apply = tn_grid_apply_ref;
+    k->round_panel = tn_round_panel_ref;
+#if defined(__x86_64__)
+    if (cpu & TN_CPU_AVX2) {
+        k->grid_errors = tn_grid_errors_avx2;
+        k->grid_apply = tn_grid_apply_avx2;
+        k->round_panel = tn_round_panel_avx2;
+    }
+    if (cpu & TN_CPU_AVX512) {
+        k->grid_errors = tn_grid_errors_avx512;
+        k->grid_apply = tn_grid_apply_avx512;
+        k->round_panel = tn_round_panel_avx512;
+    }
+#elif defined(__aarch64__)
+    if (cpu & TN_CPU_NEON) {
+        k->grid_errors = tn_grid_errors_neon;
+        k->grid_apply = tn_grid_apply_neon;
+        k->round_panel = tn_round_panel_neon;
+    }
+#endif
+#endif
+}
+
 static void init_isa(tn_kernels *k, uint32_t cpu) {
     (void)k, (void)cpu;
 #if defined(__x86_64__)
@@ -34,9 +62,6 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->gemm_s8 = tn_gemm_s8_avx2;
         k->quantise_s8 = tn_quantise_s8_avx2;
         k->hadamard_f32 = tn_hadamard_f32_avx2;
-        k->grid_errors = tn_grid_errors_avx2;
-        k->grid_apply = tn_grid_apply_avx2;
-        k->round_panel = tn_round_panel_avx2;
         k->quantise_outliers = tn_quantise_outliers_avx2;
         k->outlier_f32 = tn_outlier_f32_avx2;
         k->unpack_tile = tn_unpack_tile_avx2;
@@ -57,9 +82,6 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         tn_kernels_f32_avx512(k);
         k->quantise_s8 = tn_quantise_s8_avx512;
         k->hadamard_f32 = tn_hadamard_f32_avx512;
-        k->grid_errors = tn_grid_errors_avx512;
-        k->grid_apply = tn_grid_apply_avx512;
-        k->round_panel = tn_round_panel_avx512;
         k->quantise_outliers = tn_quantise_outliers_avx512;
         k->outlier_f32 = tn_outlier_f32_avx512;
         k->unpack_tile = tn_unpack_tile_avx512;
@@ -78,9 +100,6 @@ static void init_isa(tn_kernels *k, uint32_t cpu) {
         k->gemm_s8 = tn_gemm_s8_neon;
         k->quantise_s8 = tn_quantise_s8_neon;
         k->hadamard_f32 = tn_hadamard_f32_neon;
-        k->grid_errors = tn_grid_errors_neon;
-        k->grid_apply = tn_grid_apply_neon;
-        k->round_panel = tn_round_panel_neon;
         k->quantise_outliers = tn_quantise_outliers_neon;
         k->outlier_f32 = tn_outlier_f32_neon;
         k->unpack_tile = tn_unpack_tile_neon;
@@ -115,13 +134,11 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .gemm_s8 = tn_gemm_s8_ref,
         .quantise_s8 = tn_quantise_s8_ref,
         .hadamard_f32 = tn_hadamard_f32_ref,
-        .grid_errors = tn_grid_errors_ref,
-        .grid_apply = tn_grid_apply_ref,
-        .round_panel = tn_round_panel_ref,
         .quantise_outliers = tn_quantise_outliers_ref,
         .outlier_f32 = tn_outlier_f32_ref,
         .unpack_tile = tn_unpack_tile_ref,
     };
     init_isa(k, cpu);
     init_blocks(k, cpu);
+    init_rounding(k, cpu);
 }

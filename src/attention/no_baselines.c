@@ -1,0 +1,20 @@
+/* attention/no_baselines.c - what a minimal build (TERN_MINIMAL) has in place of sparse_baselines.c, whose modes are for
+ * comparisons: a refusal, and nothing that could be reached behind it. */
+#include "attention/sparse_impl.h"
+
+#include "base/status.h"
+
+tern_status tn_sparse_baseline_open(tn_sparse_attn *s, key_cache *k, tern_error *err) {
+    (void)k;
+    TN_FAIL_IF(s->o.mode == TN_ATTN_BLOCK_SPARSE || s->o.mode == TN_ATTN_NPU_FULL, err, TERN_E_UNSUPPORTED,
+               "this build of tern has attention auto, full, shadow and float-sparse");
+    return TERN_OK;
+}
+
+void tn_sparse_baseline_plan(const tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end) {
+    (void)s, (void)layer, (void)kv_head, (void)end;
+}
+
+void tn_sparse_attend_blocks(const block *b, float *out) { (void)b, (void)out; }
+
+void tn_sparse_attend_int8(const block *b, int32_t head, float *out) { (void)b, (void)head, (void)out; }
