@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "base/sized.h"
 #include "base/status.h"
-#include "kernels/unpack.h"
 #include "model/sampler.h"
 
 #include <math.h>
@@ -153,17 +152,7 @@ static float head_row(const tern_engine *e, int32_t id, float *row) {
     const tn_npu_site *site = tn_npu_site_at(e->npu, 0, TN_SITE_LM_HEAD);
     tn_npu_weights_data w = tn_npu_weights_get(site->weights[0]);
     int8_t *q = (int8_t *)row + 3 * k; /* widened from the front, it is never overtaken */
-    if (w.tiles) {
-        tn_npu_tiles_row(&tn_npu_device_caps(tn_npu_site_device(e->npu, site))->layout, w.tiles, id,
-                         h->n_embd, q);
-    } else if (h->tied) { /* the loader knows where its rows begin */
-        tn_npu_model_embed(e->npu, h, id, row);
-        return w.bias ? w.bias[id] : 0;
-    } else {
-        size_t tile = (size_t)id / TN_TILE_N * TN_TILE_N;
-        tn_weightlets_row(w.packed + tn_weightlets_bytes(w.bits, 0, tile, k), w.bits, (size_t)id,
-                          (size_t)h->n_vocab, k, q);
-    }
+    tn_npu_weights_row(site->weights[0], id, q);
     for (size_t i = 0; i < k; i++) {
         int8_t v = q[i];
         row[i] = (float)v * w.scale[id];

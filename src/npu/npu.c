@@ -281,6 +281,19 @@ tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const 
 }
 
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w) { return w->data; }
+
+void tn_npu_weights_row(const tn_npu_weights *w, int64_t n, int8_t *out) {
+    if (w->data.tiles) {
+        tn_npu_tiles_row(&w->dev->caps.layout, w->data.tiles, n, w->k, out);
+        return;
+    }
+    assert(w->indexed);
+    size_t row = (size_t)n, block = row / TN_NPU_BLOCK, k = (size_t)w->k;
+    const uint8_t *tile =
+        w->data.packed + w->block_off[block] +
+        tn_weightlets_bytes(w->data.bits, block * TN_NPU_BLOCK, row / TN_TILE_N * TN_TILE_N, k);
+    tn_weightlets_row(tile, w->data.bits, row, (size_t)w->n, k, out);
+}
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w) { return w->n_bytes; }
 
 bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1,

@@ -153,6 +153,8 @@ tern_status tn_npu_weights_borrow(tn_npu_device *d, int64_t n, int64_t k, const 
 bool tn_npu_unpack(tn_npu_device *d, const uint8_t *src, const uint8_t *packed_bits, int64_t n0, int64_t n1,
                    int64_t k, int8_t *tiles);
 tn_npu_weights_data tn_npu_weights_get(const tn_npu_weights *w);
+/* Copies channel n, out [k], in whichever form the weights are. Packed ones must have been loaded by a graph once. */
+void tn_npu_weights_row(const tn_npu_weights *w, int64_t n, int8_t *out);
 tn_npu_weights *tn_npu_weights_ref(tn_npu_weights *w);
 void tn_npu_weights_close(tn_npu_weights **w); /* drops one reference */
 uint64_t tn_npu_weights_bytes(const tn_npu_weights *w);
