@@ -236,7 +236,6 @@ static const tn_arch table[] = {
                   [TN_W_DOWN_EXPS] = "feed_forward.experts.0.w2.weight"}},
     {.name = "qwen3next",
      .hf = "qwen3_next",
-     .hf_also = NULL,
      .gguf = "qwen3next",
      .act = TN_ACT_SILU,
      .gated = true,
@@ -457,6 +456,7 @@ bool tn_arch_gguf_name(const tn_arch *a, int layer, tn_role role, char *buf, siz
 }
 
 bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
+    if (tn_role_of_delta(role)) return a->delta;
     switch (role) {
     case TN_W_EMBD:
     case TN_W_OUT_NORM:
@@ -480,17 +480,6 @@ bool tn_arch_required(const tn_arch *a, const tn_hparams *h, tn_role role) {
     case TN_W_SHARED_GATE: return h->shared_gate;
     case TN_W_EXPERTS_BIAS: return h->experts_bias;
     case TN_W_ATT_GATE: return a->attn_gate;
-    case TN_W_DELTA_Q:
-    case TN_W_DELTA_K:
-    case TN_W_DELTA_V:
-    case TN_W_DELTA_GATE:
-    case TN_W_DELTA_DECAY:
-    case TN_W_DELTA_RATE:
-    case TN_W_DELTA_OUT:
-    case TN_W_DELTA_CONV:
-    case TN_W_DELTA_A:
-    case TN_W_DELTA_DT:
-    case TN_W_DELTA_NORM: return a->delta;
     case TN_W_CONV_IN:
     case TN_W_CONV:
     case TN_W_CONV_OUT: return a->conv;

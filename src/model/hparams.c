@@ -25,21 +25,11 @@ bool tn_layer_rope_is_local(const tn_hparams *h, int32_t layer) {
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r) {
     bool inside = layer >= 0 && layer < h->n_layers;
     int kind = inside ? h->layer_kind[layer] : TN_LAYER_ATTENDS;
+    if (tn_role_of_delta(r)) return inside && kind == TN_LAYER_DELTA;
     switch (r) {
     case TN_W_CONV_IN:
     case TN_W_CONV:
     case TN_W_CONV_OUT: return inside && kind == TN_LAYER_CONVOLVES;
-    case TN_W_DELTA_Q:
-    case TN_W_DELTA_K:
-    case TN_W_DELTA_V:
-    case TN_W_DELTA_GATE:
-    case TN_W_DELTA_DECAY:
-    case TN_W_DELTA_RATE:
-    case TN_W_DELTA_OUT:
-    case TN_W_DELTA_CONV:
-    case TN_W_DELTA_A:
-    case TN_W_DELTA_DT:
-    case TN_W_DELTA_NORM: return inside && kind == TN_LAYER_DELTA;
     case TN_W_Q:
     case TN_W_K:
     case TN_W_V:

@@ -181,6 +181,8 @@ static inline bool tn_layer_has_ffn(const tn_hparams *h, int32_t layer) {
 }
 /* May a layer have this tensor, by what it mixes tokens and feeds forward with? */
 bool tn_layer_may_have(const tn_hparams *h, int32_t layer, tn_role r);
+/* Is it a tensor of a delta net? */
+static inline bool tn_role_of_delta(tn_role r) { return r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM; }
 /* Is it a tensor of all experts, weights or biases? */
 static inline bool tn_role_of_experts(tn_role r) { return r >= TN_W_GATE_EXPS && r <= TN_W_DOWN_EXPS_B; }
 

@@ -189,26 +189,9 @@ static void recipes_of(const tn_hparams *h, int32_t layer, recipes out[2]) {
 /* ---- from recipes to ops --------------------------------------------------------------------------- */
 
 static tn_role bias_of(tn_role linear) {
-    switch (linear) {
-    case TN_W_Q: return TN_W_Q_B;
-    case TN_W_K: return TN_W_K_B;
-    case TN_W_V: return TN_W_V_B;
-    case TN_W_O: return TN_W_O_B;
-    case TN_W_GATE: return TN_W_GATE_B;
-    case TN_W_UP: return TN_W_UP_B;
-    case TN_W_DOWN: return TN_W_DOWN_B;
-    case TN_W_CONV_IN:
-    case TN_W_CONV_OUT:
-    case TN_W_ATT_GATE:
-    case TN_W_DELTA_Q:
-    case TN_W_DELTA_K:
-    case TN_W_DELTA_V:
-    case TN_W_DELTA_GATE:
-    case TN_W_DELTA_DECAY:
-    case TN_W_DELTA_RATE:
-    case TN_W_DELTA_OUT: return TN_W_N_ROLES;
-    default: return TN_W_OUT_B;
-    }
+    for (int i = 0; i < TN_N_LAYER_LINEARS; i++)
+        if (tn_layer_linears[i].role == linear) return tn_layer_linears[i].bias;
+    return TN_W_OUT_B;
 }
 
 static bool has_role(const tn_hparams *h, tn_role role) {

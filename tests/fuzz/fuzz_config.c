@@ -17,8 +17,7 @@ static void check(const tn_hparams *h) {
     for (int r = 0; ok && r < TN_W_N_ROLES; r++) {
         bool of_experts = tn_role_of_experts((tn_role)r) || r == TN_W_ROUTER || r == TN_W_ROUTER_B ||
                           r == TN_W_EXPERTS_BIAS;
-        bool of_delta = r >= TN_W_DELTA_Q && r <= TN_W_DELTA_NORM;
-        if ((of_experts && !h->n_experts) || (of_delta && !h->delta.n_heads)) continue;
+        if ((of_experts && !h->n_experts) || (tn_role_of_delta((tn_role)r) && !h->delta.n_heads)) continue;
         if (r == TN_W_CONV && !h->conv_len) continue;
         tn_role_shape(h, (tn_role)r, &rows, &cols);
         ok = rows >= 1 && cols >= 1;
