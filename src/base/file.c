@@ -190,3 +190,26 @@ void tn_file_release(const void *p, uint64_t n_bytes) {
               to = ((uintptr_t)p + n_bytes) / page * page;
     if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
+
+tern_status tn_file_make_parents(char *path, tern_error *err) {
+    tern_status st = TERN_OK;
+    for (char *p = path + 1; *path && (p = strchr(p, '/')) && st == TERN_OK; *p++ = '/') {
+        *p = 0;
+        if (mkdir(path, 0700) && errno != EEXIST && errno != EISDIR)
+            st = tn_fail(err, TERN_E_IO, "%s: cannot make this folder: %s", path, strerror(errno));
+    }
+    return st;
+}
+
+tern_status tn_file_private_folder(char *path, tern_error *err) {
+    struct stat sb;
+    TN_TRY(tn_file_make_parents(path, err));
+    TN_FAIL_IF(mkdir(path, 0700) && errno != EEXIST, err, TERN_E_IO, "%s: cannot make this folder: %s", path,
+               strerror(errno));
+    TN_FAIL_IF(lstat(path, &sb), err, TERN_E_IO, "%s: %s", path, strerror(errno));
+    TN_FAIL_IF(!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid(), err, TERN_E_IO,
+               "%s: not a folder of this user", path);
+    TN_FAIL_IF(sb.st_mode & 077 && chmod(path, 0700), err, TERN_E_IO, "%s: others can look into it: %s", path,
+               strerror(errno));
+    return TERN_OK;
+}

@@ -1,5 +1,6 @@
 #include "server/checkpoints.h"
 
+#include "base/file.h"
 #include "base/status.h"
 #include "engine/engine.h"
 
@@ -39,23 +40,6 @@ static bool default_folder(char out[PATH_BYTES]) {
     if (!cache || cache[0] != '/') cache = home, middle = "/.cache";
     return cache && *cache &&
            snprintf(out, PATH_BYTES, "%s%s/tern/prefixes", cache, middle) < PATH_BYTES - NAME_BYTES;
-}
-
-static tern_status make_folder(char *path, tern_error *err) {
-    struct stat sb;
-    for (char *p = path + 1; (p = strchr(p, '/')); *p++ = '/') {
-        *p = 0;
-        if (mkdir(path, 0700) && errno != EEXIST)
-            return tn_fail(err, TERN_E_IO, "%s: cannot make this folder: %s", path, strerror(errno));
-    }
-    TN_FAIL_IF(mkdir(path, 0700) && errno != EEXIST, err, TERN_E_IO, "%s: cannot make this folder: %s", path,
-               strerror(errno));
-    TN_FAIL_IF(lstat(path, &sb), err, TERN_E_IO, "%s: %s", path, strerror(errno));
-    TN_FAIL_IF(!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid(), err, TERN_E_IO,
-               "%s: not a folder of this user", path);
-    TN_FAIL_IF(sb.st_mode & 077 && chmod(path, 0700), err, TERN_E_IO, "%s: others can look into it: %s", path,
-               strerror(errno));
-    return TERN_OK;
 }
 
 static void path_of(const char *folder, const char *name, char out[PATH_BYTES + NAME_BYTES]) {
@@ -181,7 +165,7 @@ tern_status tn_checkpoints_open(tern_session *s, uint64_t limit_bytes, tn_checkp
     c->ctx = &s->e->ctx;
     c->limit_bytes = limit_bytes;
     tern_status st = default_folder(c->folder)
-                         ? make_folder(c->folder, err)
+                         ? tn_file_private_folder(c->folder, err)
                          : tn_fail(err, TERN_E_IO, "neither XDG_CACHE_HOME nor HOME is set");
     if (st == TERN_OK) st = read_folder(c, s, err);
     if (st == TERN_OK && !make_room(c, 0)) st = tn_fail(err, TERN_E_IO, "%s: %s", c->folder, strerror(errno));

@@ -1,5 +1,6 @@
 #include "server/talks.h"
 
+#include "base/file.h"
 #include "base/outfile.h"
 #include "base/status.h"
 
@@ -39,22 +40,6 @@ static bool default_folder(const char *name, char out[FOLDER_BYTES]) {
     if (!data || data[0] != '/') data = home, middle = "/.local/share";
     return data && data[0] == '/' &&
            snprintf(out, FOLDER_BYTES, "%s%s/tern/%s", data, middle, name) < FOLDER_BYTES;
-}
-
-static tern_status make_folder(char *path, tern_error *err) {
-    struct stat sb;
-    for (char *p = path + 1; (p = strchr(p, '/')); *p++ = '/') {
-        *p = 0;
-        (void)mkdir(path, 0700); /* the last one tells */
-    }
-    TN_FAIL_IF(mkdir(path, 0700) && errno != EEXIST, err, TERN_E_IO, "%s: cannot make this folder: %s", path,
-               strerror(errno));
-    TN_FAIL_IF(lstat(path, &sb), err, TERN_E_IO, "%s: %s", path, strerror(errno));
-    TN_FAIL_IF(!S_ISDIR(sb.st_mode) || sb.st_uid != geteuid(), err, TERN_E_IO,
-               "%s: not a folder of this user", path);
-    TN_FAIL_IF(sb.st_mode & 077 && chmod(path, 0700), err, TERN_E_IO, "%s: others can look into it: %s", path,
-               strerror(errno));
-    return TERN_OK;
 }
 
 bool tn_talk_id_ok(const char *id) {
@@ -114,7 +99,7 @@ tern_status tn_talks_erase_file(const char *path, tern_error *err) {
 
 tern_status tn_talks_make_folder(const char *name, char out[TN_TALKS_FOLDER], tern_error *err) {
     TN_FAIL_IF(!default_folder(name, out), err, TERN_E_IO, "neither XDG_DATA_HOME nor HOME names a folder");
-    return make_folder(out, err);
+    return tn_file_private_folder(out, err);
 }
 
 tern_status tn_talks_open(tn_ctx *ctx, tn_talks **out, tern_error *err) {

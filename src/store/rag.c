@@ -539,18 +539,9 @@ tern_status tn_rag_list(tn_store *s, bool (*fn)(void *, const tn_rag_document *)
     return st;
 }
 
-static tern_status count_of(tn_store *s, const char *sql, int64_t *out, tern_error *err) {
-    sqlite3_stmt *q;
-    TN_TRY(tn_store_prepare(s, sql, &q, err));
-    tern_status st = sqlite3_step(q) == SQLITE_ROW ? TERN_OK : tn_store_failed(s, "search it", err);
-    if (st == TERN_OK) *out = sqlite3_column_int64(q, 0);
-    sqlite3_finalize(q);
-    return st;
-}
-
 tern_status tn_rag_counts(tn_store *s, int64_t *n_documents, int64_t *n_passages, tern_error *err) {
-    TN_TRY(count_of(s, "SELECT count(*) FROM document", n_documents, err));
-    return count_of(s, "SELECT coalesce(sum(n_passages), 0) FROM document", n_passages, err);
+    TN_TRY(tn_store_number(s, "SELECT count(*) FROM document", n_documents, err));
+    return tn_store_number(s, "SELECT coalesce(sum(n_passages), 0) FROM document", n_passages, err);
 }
 
 tern_status tn_rag_text(tn_store *s, const char *path, size_t max_bytes, char **out, size_t *n,

@@ -1,5 +1,6 @@
 #include "store/store.h"
 
+#include "base/file.h"
 #include "base/status.h"
 
 #include <errno.h>
@@ -79,7 +80,7 @@ tern_status tn_store_failed(tn_store *s, const char *what, tern_error *err) {
     return tn_fail(err, st, "%s: cannot %s: %s", s->path, what, sqlite3_errmsg(s->db));
 }
 
-static tern_status run_sql(tn_store *s, const char *sql, const char *what, tern_error *err) {
+tern_status tn_store_run(tn_store *s, const char *sql, const char *what, tern_error *err) {
     return sqlite3_exec(s->db, sql, NULL, NULL, NULL) == SQLITE_OK ? TERN_OK : tn_store_failed(s, what, err);
 }
 
@@ -103,12 +104,16 @@ static tern_status get_int(tn_store *s, const char *sql, const int64_t *args, in
     return st;
 }
 
+tern_status tn_store_number(tn_store *s, const char *sql, int64_t *out, tern_error *err) {
+    return get_int(s, sql, NULL, 0, out, NULL, err);
+}
+
 tern_status tn_store_begin(tn_store *s, tern_error *err) {
-    return run_sql(s, "BEGIN IMMEDIATE", "write to it", err);
+    return tn_store_run(s, "BEGIN IMMEDIATE", "write to it", err);
 }
 
 tern_status tn_store_commit(tn_store *s, tern_error *err) {
-    tern_status st = run_sql(s, "COMMIT", "write to it", err);
+    tern_status st = tn_store_run(s, "COMMIT", "write to it", err);
     if (st != TERN_OK) tn_store_rollback(s);
     return st;
 }
@@ -140,12 +145,7 @@ char *tn_store_default_path(tn_ctx *ctx) {
 static tern_status make_folders(tn_ctx *ctx, const char *path, tern_error *err) {
     char *copy = tn_strdup(ctx, TN_MEM_OTHER, path);
     TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for a path");
-    tern_status st = TERN_OK;
-    for (char *p = copy + 1; *copy && (p = strchr(p, '/')) && st == TERN_OK; *p++ = '/') {
-        *p = 0;
-        if (mkdir(copy, 0700) && errno != EEXIST && errno != EISDIR)
-            st = tn_fail(err, TERN_E_IO, "%s: cannot make this folder: %s", copy, strerror(errno));
-    }
+    tern_status st = tn_file_make_parents(copy, err);
     tn_free(ctx, copy);
     return st;
 }
@@ -223,12 +223,12 @@ static tern_status migrate(tn_store *s, tern_error *err) {
     TN_TRY(tn_store_begin(s, err));
     /* another process may have done it while this one waited */
     tern_status st = get_int(s, "PRAGMA user_version", NULL, 0, &version, NULL, err);
-    if (st == TERN_OK) st = run_sql(s, "PRAGMA application_id = 1952805486", "mark it", err);
+    if (st == TERN_OK) st = tn_store_run(s, "PRAGMA application_id = 1952805486", "mark it", err);
     for (; version < TN_STORE_VERSION && st == TERN_OK; version++)
-        st = run_sql(s, migrations[version], "set it up", err);
+        st = tn_store_run(s, migrations[version], "set it up", err);
     char sql[64];
     snprintf(sql, sizeof sql, "PRAGMA user_version = %d", TN_STORE_VERSION);
-    if (st == TERN_OK && version == TN_STORE_VERSION) st = run_sql(s, sql, "mark it", err);
+    if (st == TERN_OK && version == TN_STORE_VERSION) st = tn_store_run(s, sql, "mark it", err);
     if (st == TERN_OK) return tn_store_commit(s, err);
     tn_store_rollback(s);
     return st;
@@ -276,10 +276,10 @@ tern_status tn_store_open(tn_ctx *ctx, const char *path, const tn_store_options 
      */
     if (!opt->read_only) st = enter_wal(s, opt->busy_ms > 0 ? opt->busy_ms : BUSY_MS, err);
     if (st == TERN_OK)
-        st = run_sql(s,
-                     "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON;"
-                     "PRAGMA secure_delete = ON",
-                     "open it", err);
+        st = tn_store_run(s,
+                          "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON;"
+                          "PRAGMA secure_delete = ON",
+                          "open it", err);
     if (st == TERN_OK) st = migrate(s, err);
     if (st == TERN_OK) *out = s;
 out:
@@ -340,11 +340,11 @@ static tern_status evict(tn_store *s, tern_error *err) {
         s->n_evicted++;
         any = true;
     }
-    return any ? run_sql(s, "PRAGMA incremental_vacuum(64)", "shrink it", err) : TERN_OK;
+    return any ? tn_store_run(s, "PRAGMA incremental_vacuum(64)", "shrink it", err) : TERN_OK;
 }
 
 tern_status tn_store_shrink(tn_store *s, tern_error *err) {
-    TN_TRY(run_sql(s, "PRAGMA incremental_vacuum", "shrink it", err));
+    TN_TRY(tn_store_run(s, "PRAGMA incremental_vacuum", "shrink it", err));
     int64_t busy = 0;
     TN_TRY(get_int(s, "PRAGMA wal_checkpoint(TRUNCATE)", NULL, 0, &busy, NULL, err));
     if (busy)
@@ -367,27 +367,27 @@ tern_status tn_store_quoting(tn_store *s, const int64_t *documents, size_t n, te
 }
 
 tern_status tn_store_forget(tn_store *s, tern_error *err) {
-    TN_TRY(run_sql(s,
-                   "DELETE FROM sequence WHERE id IN (SELECT sequence FROM quote WHERE document NOT IN "
-                   "(SELECT id FROM document))",
-                   "forget", err));
-    return run_sql(s,
-                   "DELETE FROM quote WHERE sequence NOT IN (SELECT id FROM sequence);"
-                   "DELETE FROM recalled",
-                   "forget", err);
+    TN_TRY(tn_store_run(s,
+                        "DELETE FROM sequence WHERE id IN (SELECT sequence FROM quote WHERE document NOT IN "
+                        "(SELECT id FROM document))",
+                        "forget", err));
+    return tn_store_run(s,
+                        "DELETE FROM quote WHERE sequence NOT IN (SELECT id FROM sequence);"
+                        "DELETE FROM recalled",
+                        "forget", err);
 }
 
 tern_status tn_store_erase(tn_store *s, int64_t id, int64_t *n, tern_error *err) {
     int64_t none;
     TN_TRY(tn_store_begin(s, err));
     tern_status st = id ? get_int(s, "DELETE FROM sequence WHERE id = ?", &id, 1, &none, NULL, err)
-                        : run_sql(s, "DELETE FROM sequence", "forget", err);
+                        : tn_store_run(s, "DELETE FROM sequence", "forget", err);
     *n = sqlite3_changes64(s->db);
     if (st == TERN_OK)
-        st = run_sql(
+        st = tn_store_run(
             s, "DELETE FROM quote WHERE sequence NOT IN (SELECT id FROM sequence); DELETE FROM recalled",
             "forget", err);
-    if (st == TERN_OK && !id && !s->vocab) st = run_sql(s, "DELETE FROM vocab", "forget", err);
+    if (st == TERN_OK && !id && !s->vocab) st = tn_store_run(s, "DELETE FROM vocab", "forget", err);
     if (st == TERN_OK) st = tn_store_commit(s, err);
     else tn_store_rollback(s);
     return st == TERN_OK ? tn_store_shrink(s, err) : st;

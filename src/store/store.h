@@ -133,6 +133,10 @@ struct sqlite3 *tn_store_db(tn_store *s);
 struct sqlite3_stmt;
 /* On failure *out is NULL. The caller finalises it. */
 tern_status tn_store_prepare(tn_store *s, const char *sql, struct sqlite3_stmt **out, tern_error *err);
+/* Runs statements that give nothing; `what` ends the sentence "cannot ..." of the error. */
+tern_status tn_store_run(tn_store *s, const char *sql, const char *what, tern_error *err);
+/* Reads one integer from a query that has no parameters and one row. */
+tern_status tn_store_number(tn_store *s, const char *sql, int64_t *out, tern_error *err);
 tn_ctx *tn_store_ctx(tn_store *s);
 const char *tn_store_path(const tn_store *s);
 /* begin takes the writer's lock at once (waiting up to busy_ms), so that a transaction cannot fail half-way

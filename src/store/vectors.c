@@ -13,23 +13,6 @@
 
 enum { BATCH = 16, SAMPLE = 512 };
 
-/* ---- SQL ------------------------------------------------------------------------------------------- */
-
-static tern_status run_sql(tn_store *s, const char *sql, tern_error *err) {
-    return sqlite3_exec(tn_store_db(s), sql, NULL, NULL, NULL) == SQLITE_OK
-               ? TERN_OK
-               : tn_store_failed(s, "write to it", err);
-}
-
-static tern_status get_int(tn_store *s, const char *sql, int64_t *out, tern_error *err) {
-    sqlite3_stmt *q;
-    TN_TRY(tn_store_prepare(s, sql, &q, err));
-    tern_status st = sqlite3_step(q) == SQLITE_ROW ? TERN_OK : tn_store_failed(s, "search it", err);
-    if (st == TERN_OK) *out = sqlite3_column_int64(q, 0);
-    sqlite3_finalize(q);
-    return st;
-}
-
 /* ---- which model ----------------------------------------------------------------------------------- */
 
 /* Reads the note alone, not the counts. */
@@ -61,13 +44,13 @@ static const char MISSING[] = "SELECT count(*) FROM passage WHERE id NOT IN (SEL
 tern_status tn_vectors_info_get(tn_store *s, tn_vectors_info *out, tern_error *err) {
     TN_TRY(read_note(s, out, err));
     if (!out->any) return TERN_OK;
-    TN_TRY(get_int(s, "SELECT count(*) FROM vector", &out->n_vectors, err));
-    return get_int(s, MISSING, &out->n_missing, err);
+    TN_TRY(tn_store_number(s, "SELECT count(*) FROM vector", &out->n_vectors, err));
+    return tn_store_number(s, MISSING, &out->n_missing, err);
 }
 
 tern_status tn_vectors_drop(tn_store *s, tern_error *err) {
     TN_TRY(tn_store_begin(s, err));
-    tern_status st = run_sql(s, "DELETE FROM vector; DELETE FROM embedder", err);
+    tern_status st = tn_store_run(s, "DELETE FROM vector; DELETE FROM embedder", "write to it", err);
     if (st == TERN_OK) st = tn_store_commit(s, err);
     else tn_store_rollback(s);
     return st == TERN_OK ? tn_store_shrink(s, err) : st;
@@ -80,7 +63,7 @@ static tern_status write_note(tn_store *s, const tn_embedder *e, tern_error *err
     TN_TRY(tn_store_begin(s, err));
     tern_status st = read_note(s, &now, err);
     bool same = st == TERN_OK && same_model(&now, e), others = st == TERN_OK && now.any && !same;
-    if (others) st = run_sql(s, "DELETE FROM vector; DELETE FROM embedder", err);
+    if (others) st = tn_store_run(s, "DELETE FROM vector; DELETE FROM embedder", "write to it", err);
     if (st == TERN_OK)
         st =
             tn_store_prepare(s,
@@ -192,7 +175,7 @@ tern_status tn_vectors_fill(tn_store *s, const tn_embedder *e, const atomic_bool
                .row = tn_alloc(ctx, TN_MEM_OTHER, (size_t)e->n, sizeof *b.row)};
     tern_status st = b.half && b.row ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for vectors");
     int64_t n_all = 0, n_done = 0, behind = -1;
-    if (st == TERN_OK) st = get_int(s, MISSING, &n_all, err);
+    if (st == TERN_OK) st = tn_store_number(s, MISSING, &n_all, err);
     while (st == TERN_OK) {
         if (cancel && atomic_load_explicit(cancel, memory_order_relaxed)) {
             st = tn_fail(err, TERN_E_CANCELLED, "making vectors was stopped; the same command goes on");
@@ -232,8 +215,8 @@ static tern_status centre_of(tn_store *s, int32_t n, uint16_t *copy, float *cent
     sqlite3_stmt *q;
     memset(centre, 0, (size_t)n * sizeof *centre);
     *n_sampled = 0;
-    TN_TRY(get_int(s, "SELECT coalesce(min(passage), 0) FROM vector", &lo, err));
-    TN_TRY(get_int(s, "SELECT coalesce(max(passage), 0) FROM vector", &hi, err));
+    TN_TRY(tn_store_number(s, "SELECT coalesce(min(passage), 0) FROM vector", &lo, err));
+    TN_TRY(tn_store_number(s, "SELECT coalesce(max(passage), 0) FROM vector", &hi, err));
     TN_FAIL_IF(lo < 0, err, TERN_E_FORMAT, "%s: damaged: a vector of passage %" PRId64, tn_store_path(s), lo);
     TN_TRY(tn_store_prepare(
         s, "SELECT passage, data FROM vector WHERE passage >= ?1 ORDER BY passage LIMIT 1", &q, err));
