@@ -1,5 +1,6 @@
 #include "server/http.h"
 
+#include "server/connection.h"
 #include "server/page.h"
 #include "server/reply.h"
 
@@ -37,28 +38,14 @@ typedef enum MHD_Result result;
 
 /* ---- replies --------------------------------------------------------------------------------------- */
 
-static result send_text(connection *c, int status, const char *type, char *text) { /* takes text (free) */
-    if (!text) return MHD_NO;
-    struct MHD_Response *r = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
-    if (!r) {
-        free(text);
-        return MHD_NO;
-    }
-    result ok = MHD_YES;
-    if (MHD_add_response_header(r, "Content-Type", type) != MHD_YES ||
-        MHD_add_response_header(r, "Cache-Control", "no-store") != MHD_YES ||
-        (status == 401 && MHD_add_response_header(r, "WWW-Authenticate", "Bearer") != MHD_YES))
-        ok = MHD_NO;
-    if (ok == MHD_YES) ok = MHD_queue_response(c, (unsigned)status, r);
-    MHD_destroy_response(r);
-    return ok;
+/* Takes body. */
+static result respond(connection *c, int status, const char *type, struct MHD_Response *body) {
+    static const tn_header headers[] = {{"Cache-Control", "no-store"}, {"WWW-Authenticate", "Bearer"}};
+    return tn_respond(c, status, type, headers, status == 401 ? 2 : 1, body);
 }
 
 static result send_json(connection *c, int status, json_t *v) { /* takes v */
-    char *text = NULL;
-    (void)tn_json_text(v, JSON_COMPACT, &text, NULL);
-    json_decref(v);
-    return send_text(c, status, "application/json", text);
+    return respond(c, status, "application/json", tn_body_json(v));
 }
 
 /* Sends an error in the form of the API that was asked. */
@@ -82,14 +69,6 @@ static result refuse(connection *c, int status, const char *fmt, ...) {
 
 /* ---- completions ----------------------------------------------------------------------------------- */
 
-/* Tells whether the client has closed its side. */
-static bool is_gone(connection *c) {
-    const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLIN | POLLRDHUP};
-    if (!i || poll(&p, 1, 0) <= 0) return false;
-    return (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
 typedef struct stream {
     tn_job *j;
     connection *c;
@@ -105,7 +84,7 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
         if (done)
             return s->j->err.code == TERN_OK || s->j->out.n ? MHD_CONTENT_READER_END_OF_STREAM
                                                             : MHD_CONTENT_READER_END_WITH_ERROR;
-        if (is_gone(s->c)) {
+        if (tn_client_gone(s->c)) {
             tn_job_cancel(s->j);
             return MHD_CONTENT_READER_END_WITH_ERROR;
         }
@@ -137,11 +116,7 @@ static result send_stream(connection *c, tn_job *j) {
         tn_job_leave(j);
         return MHD_NO;
     }
-    result ok = MHD_add_response_header(r, "Content-Type", "text/event-stream");
-    if (ok == MHD_YES) ok = MHD_add_response_header(r, "Cache-Control", "no-store");
-    if (ok == MHD_YES) ok = MHD_queue_response(c, 200, r);
-    MHD_destroy_response(r);
-    return ok;
+    return respond(c, 200, "text/event-stream", r);
 }
 
 /* Waits until the job is done, or with first until it has begun to answer. Returns false when its client is
@@ -150,7 +125,7 @@ static bool wait_whole(connection *c, tn_job *j, bool first) {
     bool begun;
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
     while (!tn_job_done(j, &begun) && !(first && begun)) {
-        if (is_gone(c)) {
+        if (tn_client_gone(c)) {
             tn_job_cancel(j);
             return false;
         }
@@ -183,7 +158,7 @@ static result complete(tn_http *h, connection *c, const visit *v, tn_api api) {
         char *text = malloc(j->out.n + 1);
         bool done;
         if (text) text[tn_job_take(j, text, j->out.n, &done)] = 0;
-        ok = send_text(c, 200, "application/json", text);
+        ok = respond(c, 200, "application/json", tn_body_text(text));
     }
     tn_job_leave(j);
     return ok;
@@ -229,7 +204,7 @@ static json_t *vector_of(const embedding *e) {
 }
 
 /* One text of the request as a vector of the list. */
-static bool is_gone_user(void *c) { return is_gone(c); }
+static bool is_gone_user(void *c) { return tn_client_gone(c); }
 
 static tern_status embed_one(tn_http *h, connection *c, const json_t *text, bool mean, embedding *e, size_t i,
                              json_t **list, size_t *n_tokens, tern_error *err) {
@@ -315,7 +290,7 @@ static result metrics(tn_http *h, connection *c) {
                  (unsigned long long)n.cached_tokens, (unsigned long long)n.output_tokens, n.prefill_s,
                  n.decode_s, n.waiting, n.running) < 0)
         return MHD_NO;
-    return send_text(c, 200, "text/plain; version=0.0.4", text);
+    return respond(c, 200, "text/plain; version=0.0.4", tn_body_text(text));
 }
 
 static result tokenize(tn_http *h, connection *c, const json_t *body) {

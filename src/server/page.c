@@ -2,6 +2,7 @@
 
 #include "engine/engine.h"
 #include "server/answers.h"
+#include "server/connection.h"
 #include "server/live.h"
 #include "server/reply.h"
 
@@ -58,7 +59,7 @@ void tn_page_close(tn_page **pp) {
 /* ---- replies ------------------------------------------------------------------------------------------- */
 
 /* Content is never control: no script and no style but the page's own files, and no text becomes markup through them. */
-static const char *const headers[][2] = {
+static const tn_header headers[] = {
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
      "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -70,25 +71,13 @@ static const char *const headers[][2] = {
     {"Permissions-Policy", "camera=(), microphone=(), geolocation=()"},
     {"Cache-Control", "no-store"}};
 
-/* Takes r. */
-static result respond(connection *c, int status, const char *type, struct MHD_Response *r) {
-    if (!r) return MHD_NO;
-    result ok = MHD_add_response_header(r, "Content-Type", type);
-    for (size_t i = 0; ok == MHD_YES && i < sizeof headers / sizeof *headers; i++)
-        ok = MHD_add_response_header(r, headers[i][0], headers[i][1]);
-    if (ok == MHD_YES) ok = MHD_queue_response(c, (unsigned)status, r);
-    MHD_destroy_response(r);
-    return ok;
+/* Takes body. */
+static result respond(connection *c, int status, const char *type, struct MHD_Response *body) {
+    return tn_respond(c, status, type, headers, sizeof headers / sizeof *headers, body);
 }
 
 static result send_json(connection *c, int status, json_t *v) { /* takes v */
-    char *text = NULL;
-    (void)tn_json_text(v, JSON_COMPACT, &text, NULL);
-    json_decref(v);
-    if (!text) return MHD_NO;
-    struct MHD_Response *r = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
-    if (!r) free(text);
-    return respond(c, status, "application/json", r);
+    return respond(c, status, "application/json", tn_body_json(v));
 }
 
 static result send_error(connection *c, const tern_error *err, int status) {
@@ -123,13 +112,6 @@ static bool is_foreign(connection *c) {
     return !host || !name || strcmp(name + 3, host) != 0;
 }
 
-static bool is_gone(connection *c) {
-    const union MHD_ConnectionInfo *i = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-    struct pollfd p = {.fd = i ? i->connect_fd : -1, .events = POLLIN | POLLRDHUP};
-    if (!i || poll(&p, 1, 0) <= 0) return false;
-    return (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
 /* ---- streams ------------------------------------------------------------------------------------------- */
 
 typedef struct stream {
@@ -148,7 +130,7 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
             s->f ? tn_follower_read(s->f, buf, max, LOOK_MS, &ended) : tn_live_reader_read(s->r, buf, max);
         if (n) return (ssize_t)n;
         if (ended || tn_queue_closing(s->q)) return MHD_CONTENT_READER_END_OF_STREAM;
-        if (is_gone(s->c)) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (tn_client_gone(s->c)) return MHD_CONTENT_READER_END_WITH_ERROR;
         if (looks > IDLE_LOOKS && max >= 8) {
             memcpy(buf, ": wait\n\n", 8);
             return 8;
