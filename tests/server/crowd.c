@@ -136,7 +136,8 @@ static void crowd(const char *draft) {
         for (int k = 0; k < n_each; k++) assert_string_equal(got[i][k], want[i][k]);
     print_message("%llu prompt tokens, %llu known; at most %d answers in a step\n",
                   (unsigned long long)n.prompt_tokens, (unsigned long long)n.cached_tokens, n.most_together);
-    assert_int_equal(n.n_done, (uint64_t)(N_CLIENTS * n_each));
+    /* An answer that nobody waits for may end before its client has left. */
+    assert_in_range(n.n_done, N_CLIENTS * n_each, (N_CLIENTS + N_CLIENTS / 2) * n_each);
     assert_int_equal(n.n_failed, 0);
     assert_true(n.most_together >= 2);
 }
