@@ -5,7 +5,7 @@
  * model's and the run's description, which repeat it. */
 #include "base/cpu.h"
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 

@@ -2,7 +2,7 @@
  * stop and the session left behind, for every drafter, prompt, sampling, stop rule, thread count and policy.
  * Thousands of random cases; the seed is printed. */
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "model/sampler.h"
 #include "lab/synth.h"
 #include "quant/pack.h"

@@ -1,6 +1,6 @@
 /* Do packages of every dense architecture work with all that the engine has: predictions near float, the same bits
  * at once and one by one, drafts that change no token, saved sessions, sparse attention? */
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 

@@ -1,6 +1,6 @@
 /* Answers under a grammar: they keep to it, and drafts change nothing about them. */
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* What sessions do, watched while they do it: all of it while somebody watches, nothing otherwise, the same bits always. */
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Threads that all want the same at once: sessions of an engine whose weights are still being read, while others cancel them; and
  * one store written by several. To be run under the thread sanitizer too. */
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 #include "store/store.h"

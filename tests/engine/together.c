@@ -2,8 +2,8 @@
  * that it gets alone. Models of every kind of layer, from the file and as packages; with drafts, grammars, temperatures,
  * contexts and prompts of their own; sessions come and go in between. */
 #include "base/rng.h"
-#include "engine/decoder.h"
-#include "engine/engine.h"
+#include "session/decoder.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 

@@ -1,7 +1,7 @@
 /* Draft trees: every row of a tree has the bits of decoding along its ancestors, and what is kept goes on
  * with the same bits. */
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 

@@ -1,7 +1,7 @@
 /* Files that others replace, cut or fill with nonsense while they are opened and used: the right answer or one error. */
 #include "base/finite.h"
 #include "base/cpu.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "formats/gguf.h"
 #include "formats/package.h"
 #include "lab/synth.h"
