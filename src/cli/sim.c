@@ -159,12 +159,13 @@ static tern_status sweep(const tn_sim_request *base, const char *vary, tn_sim *s
 /* ---- reproduce ------------------------------------------------------------------------------------- */
 
 static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
-    static const char *const kinds[] = {"input", "uncounted", "predicted"};
-    static const char *const heads[] = {"Inputs of the fit", "Not counted", "Predicted"};
+    static const char *const heads[] = {"Inputs of the fit", "Not counted",
+                                        "Derived from inputs (no schedule asked)", "Predicted"};
     bool first = true;
     if (json)
-        printf("{\"paper\": \"%s\", \"median_error\": %.4f, \"claims\": [", tn_paper_name(p),
-               tn_claims_median_error(c, n));
+        printf(
+            "{\"paper\": \"%s\", \"median_error\": %.4f, \"median_error_with_derived\": %.4f, \"claims\": [",
+            tn_paper_name(p), tn_claims_median_error(c, n, false), tn_claims_median_error(c, n, true));
     else printf("== %s ==\n", tn_paper_name(p));
     for (int k = TN_CLAIM_INPUT; k <= TN_CLAIM_PREDICTED; k++) {
         if (!json)
@@ -180,7 +181,7 @@ static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
             if (json)
                 printf("%s\n{\"kind\": \"%s\", \"what\": \"%s\", \"unit\": \"%s\", \"where\": \"%s\", "
                        "\"paper\": %s, \"simulated\": %.4g, \"error\": %s, \"note\": \"%s\"}",
-                       first ? "" : ",", kinds[k], c[i].what, c[i].unit, c[i].where,
+                       first ? "" : ",", tn_claim_kind_names[k], c[i].what, c[i].unit, c[i].where,
                        c[i].paper > 0 ? paper : "null", c[i].simulated, *error ? error : "null", c[i].note);
             else
                 printf("%-52s %-9s %10s %10.2f %8s  %s%s%s\n", c[i].what, c[i].where, paper, c[i].simulated,
@@ -190,8 +191,9 @@ static void print_claims(tn_paper p, const tn_claim *c, int32_t n, bool json) {
     }
     if (json) printf("\n]}");
     else
-        printf("\n%s: median error of what is predicted: %.1f %%\n\n", tn_paper_name(p),
-               tn_claims_median_error(c, n) * 100);
+        printf("\n%s: median error of what is predicted: %.1f %% (with what is derived: %.1f %%)\n\n",
+               tn_paper_name(p), tn_claims_median_error(c, n, false) * 100,
+               tn_claims_median_error(c, n, true) * 100);
 }
 
 static const tn_outkind svg_kind = {.what = "an SVG figure", .begins = {"<svg ", "<?xml"}};
@@ -201,7 +203,7 @@ static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t 
     char path[1024], title[128];
     snprintf(path, sizeof path, "%s/%s.svg", dir, tn_paper_name(p));
     snprintf(title, sizeof title, "%s: printed and simulated (median error of what is predicted: %.1f %%)",
-             tn_paper_name(p), tn_claims_median_error(c, n) * 100);
+             tn_paper_name(p), tn_claims_median_error(c, n, false) * 100);
     output_file f;
     if (!output_open(&f, path, &svg_kind)) return EXIT_FAILED;
     tn_svg_claims(f.stream, title, c, n);
@@ -232,14 +234,20 @@ static int reproduce(const char *word, bool json, const char *svg) {
         if (rc == EXIT_OK && svg) rc = write_claims(svg, (tn_paper)p, claims + n_all, n);
         n_all += n;
     }
-    int32_t counted = 0;
-    for (int32_t i = 0; i < n_all; i++) counted += claims[i].kind == TN_CLAIM_PREDICTED;
+    int32_t counted = 0, derived = 0;
+    for (int32_t i = 0; i < n_all; i++) {
+        counted += claims[i].kind == TN_CLAIM_PREDICTED;
+        derived += claims[i].kind == TN_CLAIM_DERIVED;
+    }
+    double median = tn_claims_median_error(claims, n_all, false) * 100,
+           with_derived = tn_claims_median_error(claims, n_all, true) * 100;
     if (json && rc == EXIT_OK)
-        printf("], \"predicted\": %d, \"median_error\": %.4f}\n", counted,
-               tn_claims_median_error(claims, n_all));
+        printf("], \"predicted\": %d, \"median_error\": %.4f, \"derived\": %d, "
+               "\"median_error_with_derived\": %.4f}\n",
+               counted, median / 100, derived, with_derived / 100);
     else if (!word && rc == EXIT_OK)
-        printf("all: median error of %d predicted results: %.1f %%\n", counted,
-               tn_claims_median_error(claims, n_all) * 100);
+        printf("all: median error of %d predicted results: %.1f %%; with %d derived from inputs: %.1f %%\n",
+               counted, median, derived, with_derived);
     tn_sim_close(&s);
     return rc;
 }

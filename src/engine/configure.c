@@ -93,7 +93,8 @@ void tn_engine_profile(const tern_engine *e, tn_profile_file *out) {
     bool pipelined = tn_attn_pipelined(&e->attention, caps);
     out->path = e->profile_path;
     snprintf(out->key, sizeof out->key, "%016llx-%08x-%s%s-c%d-w%d.%d-a%d%s%s",
-             (unsigned long long)e->model->fingerprint, e->kern.cpu, caps->name, caps->has_parts ? "" : "-apart", e->npu->chunk,
-             e->n_lane_workers[TN_LANE_CPU], e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode,
-             pipelined ? "-p" : "", e->npu->packed ? "-packed" : "");
+             (unsigned long long)e->model->fingerprint, e->kern.cpu, caps->name,
+             caps->has_parts ? "" : "-apart", e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
+             e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode, pipelined ? "-p" : "",
+             e->npu->packed ? "-packed" : "");
 }

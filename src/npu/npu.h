@@ -90,7 +90,8 @@ typedef struct tn_npu_caps {
                         is copied */
     bool unpacks;    /* tn_npu_unpack runs on the device */
     bool has_parts;  /* tn_npu_run_part and tn_npu_help do something */
-    bool cpu_computes; /* tn_npu_compute_here: the CPU can do the device's work from the device's own memory */
+    bool
+        cpu_computes; /* tn_npu_compute_here: the CPU can do the device's work from the device's own memory */
     bool has_weightlets; /* weights may stay packed: tn_npu_weights_data.packed */
     bool packed_pays;    /* and few rows are read from them at the rate of memory, so that decoding gains */
     int32_t n_threads;   /* host threads the device works with; 0 = its own silicon */

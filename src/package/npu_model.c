@@ -191,7 +191,8 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
                "the CPU cannot read the weights of device '%s': its cold rows come from the file",
                caps->name);
     m->layout = &caps->layout;
-    m->by_operator = opt->steals && !caps->has_parts && caps->cpu_computes && caps->shares_weights && !opt->no_chunk_sharing;
+    m->by_operator = opt->steals && !caps->has_parts && caps->cpu_computes && caps->shares_weights &&
+                     !opt->no_chunk_sharing;
     return TERN_OK;
 }
 

@@ -162,7 +162,8 @@ typedef struct tn_npu_model_options {
     bool separate_weights; /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks; /* 0 = as many as are best */
-    bool steals; /* the CPU lane takes products from a device of silicon of its own, a linear at a time (EdgeFlow 4.3) */
+    bool
+        steals; /* the CPU lane takes products from a device of silicon of its own, a linear at a time (EdgeFlow 4.3) */
 } tn_npu_model_options;
 
 /* Opens a package. It also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent).

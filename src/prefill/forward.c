@@ -139,8 +139,7 @@ static void small_behind_attention(void *arg, int i_item, int i_thread) {
 
 static void small_item(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
-    tern_status rc =
-        tn_step_run(s->p, 0, s->step, i_item, s->n_parts, i_thread, false,
+    tern_status rc = tn_step_run(s->p, 0, s->step, i_item, s->n_parts, i_thread, false,
                                  &s->errors[i_thread % MAX_THREADS]);
     if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
 }

@@ -81,9 +81,10 @@ void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *pr
         tn_json_set(&us, types.at[s].name, tn_json_real(p->us[s]));
     for (int32_t s = 0; p->measured && s < types.n; s++)
         if (p->cpu_us[s] > 0) tn_json_set(&cpu_us, types.at[s].name, tn_json_real(p->cpu_us[s]));
-    json_t *j = tn_json_pack("{s:s, s:o, s:o, s:f, s:f, s:f, s:o, s:o}", "key", f->key, "stage_us", us, "cpu_us", cpu_us,
-                             "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
-                             "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);
+    json_t *j =
+        tn_json_pack("{s:s, s:o, s:o, s:f, s:f, s:f, s:o, s:o}", "key", f->key, "stage_us", us, "cpu_us",
+                     cpu_us, "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
+                     "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);
     if (tuned) tn_json_set(&j, "tuned", json_incref(tuned));
     if (read) tn_json_set(&j, "read", json_incref(read));
     json_decref(old);

@@ -161,7 +161,8 @@ static tern_status run_operator(const tn_pipeline *p, int32_t i_chunk, int32_t s
     return run_job(p, &job, step, 0, 1, here, err);
 }
 
-tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us, tern_error *err) {
+tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us,
+                                 tern_error *err) {
     const tn_npu_site *s = tn_step_site(p, step);
     tn_npu_job job = *tn_job_of(p, 0, p->steps.work[step].site);
     job.graph = s->graphs[TN_FORM_CHUNK];

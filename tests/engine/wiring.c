@@ -237,8 +237,7 @@ static void measured_times_reach_the_graphs(void **state) {
             const task_arg *a = &w->args[t];
             if (p->steps.at[a->step].type != type) continue;
             double want = sum / n;
-            if (kind == TN_STEP_ATTENTION)
-                want += p->profile->attn_us_per_pos * a->i_chunk * p->n_rows;
+            if (kind == TN_STEP_ATTENTION) want += p->profile->attn_us_per_pos * a->i_chunk * p->n_rows;
             tn_lane lane = w->graph->tasks[t].lane;
             assert_true(fabs((double)w->graph->tasks[t].est_us[lane] - want) < 1e-4 * want);
             assert_true(llabs(w->graph->est_ns[lane][t] - llrint(want * 1e3)) <= 1 + (int64_t)(want * 0.1));
@@ -257,9 +256,8 @@ static void measured_times_reach_the_graphs(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_of_the_last_token),
-                                       cmocka_unit_test(successors_are_of_their_position),
-                                       cmocka_unit_test(a_cap_takes_the_heaviest),
-                                       cmocka_unit_test(measured_times_reach_the_graphs)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_of_the_last_token), cmocka_unit_test(successors_are_of_their_position),
+        cmocka_unit_test(a_cap_takes_the_heaviest), cmocka_unit_test(measured_times_reach_the_graphs)};
     return cmocka_run_group_tests_name("wiring", tests, setup, teardown);
 }

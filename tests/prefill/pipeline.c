@@ -559,7 +559,8 @@ static struct {
     pthread_mutex_t mu;
     pthread_cond_t moved;
     int n_jobs, n_here;
-    bool gate; /* the first job waits in the device until the CPU lane took a product, however it computes it */
+    bool
+        gate; /* the first job waits in the device until the CPU lane took a product, however it computes it */
 } counted = {.mu = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
 
 static void count_job(tn_npu_device *d, tn_npu_job *job) {
@@ -616,7 +617,8 @@ static void stolen_products_are_the_cpus_work(void **state) {
         enum { N_CHUNKS = (N_PROMPT + 31) / 32 };
         if (tern_session_prefill(r.s, prompt, N_PROMPT, &err) != TERN_OK) fail_msg("%s", err.message);
         assert_memory_equal(tern_session_logits(r.s), want, N_VOCAB * sizeof *want);
-        assert_int_equal(counted.n_jobs + counted.n_here, N_CHUNKS * n_linears + 1); /* and the output layer */
+        assert_int_equal(counted.n_jobs + counted.n_here,
+                         N_CHUNKS * n_linears + 1); /* and the output layer */
         assert_int_equal(counted.n_here, tn_pipeline_stats_get(r.s->pipeline)->n_stolen);
         assert_true(counted.n_here > 0 && counted.n_jobs > 1);
         close_run(&r);
@@ -650,7 +652,7 @@ static void products_are_timed_on_both_lanes(void **state) {
         run r = open_run(package, &o);
         tn_pipeline *p = r.s->pipeline;
         assert_int_equal(p->profile->measured, process);
-        assert_int_equal(tern_session_prefill(r.s, prompt, 256, NULL), TERN_OK); /* measures the device */
+        assert_int_equal(tern_session_prefill(r.s, prompt, 256, NULL), TERN_OK);     /* measures the device */
         assert_int_equal(tern_session_prefill(r.s, prompt + 1, 256, NULL), TERN_OK); /* and the CPU */
         tn_graph *g = p->waves[4].graph;
         int n_products = 0;

@@ -160,8 +160,7 @@ static void the_clip_has_the_least_error(void **state) {
         double least = INFINITY, got = clip_error(&x->stats[i], (double)x->plans[i].clip);
         for (double c = 0.1; c < 900; c *= 1.01) least = fmin(least, clip_error(&x->stats[i], c));
         assert_true(got <= least * 1.1);
-        if (i >=
-            10) { /* a single value far outside: 127 steps up to it would cost the million far more */
+        if (i >= 10) { /* a single value far outside: 127 steps up to it would cost the million far more */
             assert_true(x->plans[i].clip < x->stats[i].max / 4);
             assert_true(clip_error(&x->stats[i], (double)x->stats[i].max) > 2 * got);
         }
@@ -282,7 +281,8 @@ static void alpha_is_the_best(void **state) {
     int taken = (int)lroundf(c.alpha * 12);
     print_message("alpha %d/12: error %.3g; best %.3g, worst %.3g\n", taken, error[taken], least, most);
     assert_true(most > 10 * least);
-    assert_true(error[taken] < 2.5 * least); /* what rounding with knowledge of the inputs saves is guessed there */
+    assert_true(error[taken] <
+                2.5 * least); /* what rounding with knowledge of the inputs saves is guessed there */
     /* channels are divided by what was said, and what comes out fits the clip */
     for (int i = 0; i < K_CHOOSE; i++)
         assert_true(fabsf(copy[i] * c.smooth[i] - xs[i]) <= 1e-4f * fabsf(xs[i]) + 1e-6f);
