@@ -70,8 +70,9 @@ static void print_text(const tn_sim_request *r, const tn_sim_result *o) {
     else printf(", weights by %s at %g bits\n", tn_sim_load_name(r->load), r->bits > 0 ? r->bits : 8);
     printf("prefill   %10.1f ms  to the first token, %.1f tokens/s; bottleneck: %s\n", o->ttft_ms,
            o->tokens_per_second, tn_sim_bottleneck(o));
-    printf("bubbles   %10.1f %%   of the NPU, %.1f %% of the CPU; %d products stolen\n",
-           o->run.bubble[TN_LANE_NPU] * 100, o->run.bubble[TN_LANE_CPU] * 100, o->run.n_stolen);
+    printf("bubbles   %10.1f %%   of the NPU, %.1f %% of the %s; %d products stolen\n",
+           o->run.bubble[TN_LANE_NPU] * 100, o->run.bubble[TN_LANE_CPU] * 100,
+           r->soc ? r->soc->float_lane : "CPU", o->run.n_stolen);
     if (o->critical_ns)
         printf(
             "at least  %10.1f ms  critical path; work of the NPU %.1f, of the CPU %.1f, of the flash %.1f\n",
@@ -382,7 +383,7 @@ static int simulate(tn_sim_request *r, const char *vary, bool json, const char *
 
 /* What the command line says. */
 typedef struct sim_args {
-    const char *soc_name, *model, *policy, *trace, *load, *attention, *switching, *vary, *svg;
+    const char *soc_name, *model, *policy, *trace, *load, *attention, *switching, *vary, *svg, *float_lane;
     int32_t n_prompt, chunk, n_gen, steal;
     float bits, ratio, accepted;
     uint64_t npu_memory;
@@ -440,6 +441,8 @@ static int request_of(const command *c, const sim_args *a, bool sweeping, tn_sim
                           .load = (tn_sim_load)i_load,
                           .attention = (tn_sim_attention)i_attention,
                           .one_form = a->switching};
+    if (strcmp(a->float_lane, "cpu") && strcmp(a->float_lane, "gpu"))
+        return usage_error(c, "no float lane is called '%s'; there are cpu and gpu", a->float_lane);
     if (!r->model) return usage_error(c, "model '%s' is unknown (see --list)", a->model);
     if (!tn_policy_parse(a->policy, &r->policy) || r->policy.kind == TN_POLICY_PLAN)
         return usage_error(c, "policy '%s' is unknown", a->policy);
@@ -453,6 +456,7 @@ int cmd_sim(int argc, char **argv) {
     sim_args a = {.soc_name = "sd8gen3",
                   .policy = "ooe",
                   .attention = "full",
+                  .float_lane = "cpu",
                   .n_prompt = 512,
                   .chunk = 256,
                   .steal = INT32_MIN,
@@ -479,6 +483,8 @@ int cmd_sim(int argc, char **argv) {
          "sparse attention: share of the positions (default 20)"},
         {"one-core", 0, NULL, ARG_FLAG, &a.one_core, 0, 0,
          "full attention has one middle core, not the whole CPU"},
+        {"float-lane", 0, "WHO", ARG_STR, &a.float_lane, 0, 0,
+         "who computes floats beside the NPU: cpu (default) or gpu, by the papers' tables"},
         {"npu-memory", 0, "BYTES", ARG_U64, &a.npu_memory, 0, 0,
          "what the device can address (default: no limit)"},
         {"switch", 0, "WHEN", ARG_STR, &a.switching, 0, 0,
@@ -512,6 +518,7 @@ int cmd_sim(int argc, char **argv) {
     tn_soc soc;
     rc = load_soc(a.soc_name, &soc);
     if (rc != EXIT_OK) return rc;
+    if (!strcmp(a.float_lane, "gpu")) soc = tn_soc_with_gpu(&soc);
     r.soc = &soc;
     return simulate(&r, sweeping ? (a.vary ? a.vary : "chunk,steal,bits,ratio,npu,flash") : NULL, a.json,
                     a.trace, a.svg);

@@ -164,9 +164,7 @@ static tern_status llm_npu(book *b, tern_error *err) {
           (1 - o.ttft_ms / none.ttft_ms) * 100,
           "the paper's own 156 and 596 tokens/s (4.4), both inputs, make it 74");
 
-    /* the GPU in the CPU's place, as much faster at floats as table 3 has it */
-    tn_soc gpu = *soc;
-    gpu.attn_mac_ns *= soc->gpu_slower / soc->cpu_slower, gpu.elem_ns *= soc->gpu_slower / soc->cpu_slower;
+    tn_soc gpu = tn_soc_with_gpu(soc);
     tn_sim_result with_gpu;
     TN_TRY(prefill(b, &gpu, "gemma-2b", LONG, TN_POLICY_OOE, soc->outliers_kept, &with_gpu, err));
     TN_TRY(prefill(b, soc, "gemma-2b", LONG, TN_POLICY_OOE, soc->outliers_kept, &o, err));
