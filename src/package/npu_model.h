@@ -74,6 +74,8 @@ typedef struct tn_npu_site {
     tn_npu_weights_data
         image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* lm_head has the decode form only */
+    /* Where products are parted by operator, the chunk form of each linear alone; else NULL. */
+    tn_npu_graph *op_graphs[TN_SITE_MAX_OPS];
     /* Without chunk sharing these are graphs of their own, with weights of their own, for the chunks of a
      * wave after the first; else they are NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
@@ -130,6 +132,7 @@ typedef struct tn_npu_model {
     int32_t n_compiled;           /* graphs that were not in the package in this form */
     uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
     bool no_chunk_sharing;
+    bool by_operator; /* the CPU may take single linears from the device: sites have op_graphs */
     /* These are for sparse attention, and NULL in packages that do not say: mean scales of Q and K
      * [n_layers], importance of the heads [n_layers][n_heads]. */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
@@ -159,6 +162,8 @@ typedef struct tn_npu_model_options {
     bool separate_weights; /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks; /* 0 = as many as are best */
+    bool
+        steals; /* the CPU lane takes products from a device of silicon of its own, a linear at a time (EdgeFlow 4.3) */
 } tn_npu_model_options;
 
 /* Opens a package. It also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent).

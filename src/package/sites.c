@@ -145,6 +145,18 @@ static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, 
     return tn_npu_compile(dev, d, out, err);
 }
 
+/* Makes graphs of the site's linears one by one, over the same weights. */
+static tern_status open_op_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
+    const tn_npu_graph_desc *whole = tn_npu_graph_get(s->graphs[TN_FORM_CHUNK]);
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        tn_npu_graph_desc d = *whole;
+        d.n_ops = 1;
+        d.ops[0] = whole->ops[i];
+        TN_TRY(tn_npu_compile(m->dev, &d, &s->op_graphs[i], err));
+    }
+    return TERN_OK;
+}
+
 static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, int layer, tern_error *err) {
     bool head = site == TN_SITE_LM_HEAD;
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++) {
@@ -166,6 +178,7 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, in
         m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
     }
     if (head) return TERN_OK;
+    if (m->by_operator && !s->on_cpu && s->ops.n_ops > 1) TN_TRY(open_op_graphs(m, s, err));
     m->prefill_graph_bytes += tn_npu_load_bytes(s->graphs[TN_FORM_CHUNK]);
     for (int i = 0; i < s->ops.n_ops; i++) m->prefill_graph_bytes += tn_npu_weights_bytes(s->weights[i]);
     return TERN_OK;
@@ -176,6 +189,8 @@ tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error 
     if (keeps_one_form(m, s, head)) return tn_switcher_load_site(m, s, TN_FORM_CHUNK, err);
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++)
         TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
+    for (int i = 0; i < s->ops.n_ops && s->op_graphs[i]; i++)
+        TN_TRY(tn_npu_load(s->op_graphs[i], &s->weights[i], err));
     for (int i = 0; m->no_chunk_sharing && !head && i < TN_WAVE_CHUNKS - 1; i++)
         TN_TRY(open_chunk_copy(m, s, i, err));
     return TERN_OK;

@@ -137,9 +137,10 @@ static tern_status open_waves(tn_pipeline *p, const tn_kv *kv, int32_t n_chunks,
     size_t max_tasks = tn_wave_most_tasks(p, p->n_chunks_open) + TN_SWITCH_MAX_BLOCKS;
     TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
     w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
-    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->task_ns);
+    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, 2 * max_tasks, sizeof *w->task_ns);
     p->load_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, TN_SWITCH_MAX_BLOCKS, sizeof *p->load_args);
     TN_FAIL_IF(!w->args || !w->task_ns || !p->load_args, err, TERN_E_MEMORY, "no memory for graph switching");
+    w->stolen_ns = w->task_ns + max_tasks;
     return TERN_OK;
 }
 

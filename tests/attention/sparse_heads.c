@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "lab/synth.h"
+#include "model/head_ratio.h"
 #include "npu/backend.h"
 #include "quant/pack.h"
 
@@ -207,6 +208,53 @@ static void what_the_plan_saves(void **state) {
     assert_true(st[2].planned_us > 1.2 * st[0].planned_us && st[3].planned_us > st[0].planned_us);
     /* eight chunks: the plan of one serves until buckets change or the text has grown by half */
     assert_true(st[0].n_plans < 8);
+    free(out);
+    layer_close(l);
+}
+
+/* The planner gets the times of this device, a head's own share of the positions and its bucket: what it says the text
+ * takes is what planning with these costs gives. */
+static void plans_are_made_of_the_times(void **state) {
+    (void)state;
+    layer *l = layer_open("host", false, 6, 6, 16, 0);
+    const tn_attn_times t = {.share = 0,
+                             .pools = 1,
+                             .n_widths = 3,
+                             .launch_us = {30, 50, 70},
+                             .score_us = {100, 180, 300},
+                             .select_us = 0.5,
+                             .select_kpos_us = 3,
+                             .attend_us = 0.25,
+                             .attend_kpos_us = 40};
+    float ratio[6], *out = calloc((size_t)(N_TEXT * 6 * 16), sizeof *out);
+    tn_attn_stats st;
+    tern_error err = {0};
+    l->m.attn_times = t;
+    l->o.pipeline = TN_ATTN_PIPELINE_ON;
+    l->o.share_rows = -1;
+    l->o.n_buckets = 1;
+    tn_head_ratios(l->weight, 6, l->o.ratio, ratio);
+    enum { CHUNK = 96 };
+    double want = 0, total = 0;
+    for (int32_t from = 0, planned_for = 0; from < N_TEXT; from += CHUNK) {
+        int32_t n = N_TEXT - from < CHUNK ? N_TEXT - from : CHUNK, end = from + n,
+                rows = n < TN_ATTN_ROWS ? n : TN_ATTN_ROWS;
+        if (!planned_for || end > planned_for * 1.5) {
+            tn_headplan_costs c = {.n_heads = 6, .n_widths = 3, .width = {1, 2, 4}};
+            for (int i = 0; i < 6; i++) {
+                c.topk_us[i] = rows * (t.select_us + t.select_kpos_us * end / 1e3);
+                c.attend_us[i] = rows * (t.attend_us + t.attend_kpos_us * end * (double)ratio[i] / 1e3);
+            }
+            for (int i = 0; i < 3; i++) c.launch_us[i] = t.launch_us[i] + t.score_us[i] * rows * end / 1e6;
+            tn_headplan p;
+            assert_int_equal(tn_headplan_make(&c, (tn_headplan_switches){0}, &p, &err), TERN_OK);
+            total = p.total_us;
+            planned_for = end;
+        }
+        want += total * n / rows;
+    }
+    if (attend(l, CHUNK, out, &st, &err) != TERN_OK) fail_msg("%s", err.message);
+    assert_true(fabs(st.planned_us - want) < 1e-3 * want);
     free(out);
     layer_close(l);
 }
@@ -478,6 +526,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_devices_and_plans),
         cmocka_unit_test(what_the_plan_saves),
+        cmocka_unit_test(plans_are_made_of_the_times),
         cmocka_unit_test(too_many_heads),
         cmocka_unit_test(memory_fails),
         cmocka_unit_test(device_that_fails),
