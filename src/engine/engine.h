@@ -48,6 +48,7 @@ struct tern_session {
     tn_state state;        /* what the layers remember of the text */
     tn_acts acts;          /* float models */
     tn_pipeline *pipeline; /* packages */
+    tn_lora_mix mix;       /* adapters that its text is read with */
     tn_step_profile profile;
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens;       /* [n_ctx] */

@@ -2,6 +2,7 @@
  * smoothing (SmoothQuant; EdgeFlow 4.1). */
 #include "quant/packer.h"
 
+#include "base/half.h"
 #include "base/status.h"
 
 #include <math.h>
@@ -96,7 +97,7 @@ tern_status tn_plan_smooth(packer *p, int layer, tn_site site) {
     float clip = 0;
     for (int32_t k = 0; k < ops.k; k++) {
         float x = fmaxf(s->channel_max[k], 1e-5f), w = fmaxf(plan->smooth[k], 1e-5f);
-        plan->smooth[k] = sqrtf(x / w);
+        plan->smooth[k] = tn_round_bf16(sqrtf(x / w)); /* as it is stored */
         clip = fmaxf(clip, s->channel_max[k] / plan->smooth[k]);
     }
     plan->clip = clip;
@@ -161,8 +162,8 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     for (int a = 0; a < n_alpha; a++) {
         float *t = table + (size_t)a * n_k;
         for (size_t k = 0; k < n_k; k++) {
-            t[k] = powf(top[absorber == TN_W_V ? (size_t)v_channel(&p->m->h, (int32_t)k) : k],
-                        (float)a / (N_ALPHA - 1));
+            t[k] = tn_round_bf16(powf(top[absorber == TN_W_V ? (size_t)v_channel(&p->m->h, (int32_t)k) : k],
+                                      (float)a / (N_ALPHA - 1))); /* as it is stored */
             largest[a] = fmax(largest[a], (double)(s->channel_max[k] / t[k]));
             energy[a] += s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]);
         }
