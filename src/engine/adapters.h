@@ -13,5 +13,7 @@ uint64_t tn_adapters_bytes(const char *list);
 /* The mix that "NAME[:SCALE],..." or "none" asks for; NULL: those that the engine takes by itself. TERN_E_INVALID names
  * what there is. */
 tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *out, tern_error *err);
+/* tern_session_lora with a mix of this engine's. */
+void tn_session_mix(tern_session *s, const tn_lora_mix *mix);
 
 #endif
