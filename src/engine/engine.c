@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "engine/adapters.h"
 #include "engine/imports.h"
 #include "params/params.h"
 #include "text/chat.h"
@@ -73,6 +74,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
 
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
     if (st == TERN_OK) st = open_any(e, path, &o, n_threads, err);
+    if (st == TERN_OK) st = tn_engine_open_adapters(e, o.lora, err);
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;

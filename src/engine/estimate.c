@@ -2,6 +2,7 @@
 #include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
@@ -89,7 +90,8 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
     e.kv_bytes = tn_state_bytes_of(&h, e.n_ctx);
     e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
-                   process_bytes(&h) + (package ? sparse_bytes(&h, &o, e.n_ctx) : 0);
+                   process_bytes(&h) + tn_adapters_bytes(o.lora) +
+                   (package ? sparse_bytes(&h, &o, e.n_ctx) : 0);
     TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,
                err, TERN_E_INVALID, "an estimate of %zu bytes is smaller than any version's", size_bytes);
     return TERN_OK;

@@ -37,6 +37,7 @@ typedef enum tn_pkg_kind {
     TN_PKG_GRAPHS = 6,   /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
     TN_PKG_LM_HEAD =
         7, /* large tensors of the model level: embedding, head. Behind the layers: needed last */
+    TN_PKG_SMOOTHING = 8, /* what the inputs of sites are divided by: for adapters, and read for them alone */
 } tn_pkg_kind;
 
 typedef struct tn_pkg_section {

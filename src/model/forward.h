@@ -19,6 +19,8 @@ typedef struct tn_acts {
     bool *has_outliers;   /* [max_rows] */
     int32_t *expert_rows; /* [max_rows] with experts: rows of one, and their weights */
     float *expert_weights;
+    float *lora; /* [n_threads][lora_stride] with adapters */
+    size_t lora_stride;
     tn_blocks_act *blocks; /* scheme "blocks": quantised rows, else NULL */
 } tn_acts;
 

@@ -25,7 +25,7 @@ typedef struct quantised {
     uint8_t *x;
     uint32_t *n_out, *channel;
     float *resid;
-    float *share; /* [rows][max_outlier_n]: what outliers give the outputs; rows with entries only */
+    float *share; /* [rows][share_n]: what outliers and adapters give the outputs; rows with some only */
 } quantised;
 
 /* A chunk has what one chunk in flight needs, slices of one arena. */
@@ -105,6 +105,9 @@ struct tn_pipeline {
     float *scratch;         /* [n_workers][scratch_stride] attention */
     size_t scratch_stride;
     cold_cache *cold; /* [n_workers] */
+    int32_t share_n;  /* outputs of a site with an outlier path, or that an adapter changes, at most */
+    float *lora;      /* [n_workers][lora_stride] with adapters */
+    size_t lora_stride;
     wave waves[TN_WAVE_CHUNKS + 1];
     /* These are for devices that keep one form of a graph. A wave with loads is built for its run. */
     tn_switcher *switcher; /* NULL: both forms are loaded */
@@ -122,14 +125,18 @@ struct tn_pipeline {
 /* ---- outliers.c ---- */
 /* Quantises a row. x is the caller's to lose: it is rotated in place where the site's inputs are. */
 void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x);
-/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale. */
-tern_status tn_outlier_rows(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row0,
-                            int32_t row1, int i_worker, tern_error *err);
-/* Adds it to the site's outputs, which are in buf. */
-void tn_outliers_merge(tn_pipeline *p, const quantised *q, const tn_npu_site *s, float *const *buf,
-                       int32_t row0, int32_t row1);
+/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale, and what the adapters of
+ * the row's text give for the site's inputs, which c still has. */
+tern_status tn_outlier_rows(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1,
+                            int i_worker, tern_error *err);
+/* Adds it to the site's outputs, which are in c's buffers. */
+void tn_outliers_merge(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1);
+/* Does a row of the site have anything computed beside the product? */
+bool tn_site_has_beside(const tn_pipeline *p, int32_t site);
 
 /* ---- work.c ---- */
+/* Gives the frame that knows the row's text, and the row's number there. */
+const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own);
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
 /* Tells whether parts of a site's product are its linears. */
 bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s);

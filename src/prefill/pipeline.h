@@ -63,6 +63,9 @@ void tn_pipeline_close(tn_pipeline **p);
 /* What its layers remember beside keys and values, borrowed; NULL: nothing of that kind. */
 void tn_pipeline_remembers(tn_pipeline *p, const tn_conv *conv, tn_delta *delta);
 
+/* From the next forward on its text is read with these adapters, borrowed; NULL: none. */
+void tn_pipeline_adapt(tn_pipeline *p, const tn_lora_mix *mix);
+
 /* Announces that n_tok tokens from position pos0 on follow in one or more forwards, then decoding. So it
  * plans now when the layers' graphs are switched, where not every form is loaded. The forwards may take a wave each, or a
  * chunk each: the form of few rows is for waves of few rows, so the bits are the same. */

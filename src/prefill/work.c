@@ -54,8 +54,7 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
-/* The frame that knows the row's text, and the row there. */
-static const tn_frame *frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own) {
+const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own) {
     *own = row;
     if (p->form != TN_FORM_DECODE) return &c->f;
     int32_t i = p->n_texts - 1;
@@ -74,7 +73,7 @@ static void run_delta(const tn_pipeline *p, const chunk *c, const tn_op *op, int
 /* Runs the ops of a step on one row, each followed by the quantising of what it left for a site. */
 static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, int32_t row) {
     int32_t own;
-    const tn_frame *f = frame_of(p, c, row, &own);
+    const tn_frame *f = tn_frame_of(p, c, row, &own);
     for (int32_t i = 0; i < n_ops; i++) {
         const tn_op *op = &ops[i];
         tn_op_info_of(op->kind)->rows(op, f, own, own + 1, NULL);
@@ -205,8 +204,8 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
     if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
     if (kind == TN_STEP_OUTLIERS)
-        return tn_outlier_rows(p, &c->in, tn_step_site(p, step), row0, row1, i_worker, err);
-    if (w->merges >= 0) tn_outliers_merge(p, &c->in, &p->m->sites[w->merges], c->f.buf, row0, row1);
+        return tn_outlier_rows(p, c, tn_step_site(p, step), row0, row1, i_worker, err);
+    if (w->merges >= 0) tn_outliers_merge(p, c, &p->m->sites[w->merges], row0, row1);
     if (kind == TN_STEP_ATTENTION) return run_attention(p, i_chunk, step, row0, row1, i_worker, err);
     for (int32_t row = row0; row < row1; row++) run_ops(p, c, w->ops, w->n_ops, row);
     return TERN_OK;

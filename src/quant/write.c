@@ -1,5 +1,6 @@
 /* quant/write.c - a package's sections of tensors. */
 #include "base/file.h"
+#include "base/half.h"
 #include "base/status.h"
 #include "quant/packer.h"
 #include "quant/readback.h"
@@ -253,6 +254,31 @@ static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
 }
 
+/* What the inputs of sites are divided by, for adapters (docs/reference/package-format.md). */
+static tern_status put_smoothing(packer *p, tern_error *err) {
+    tn_scheme scheme = p->o->scheme;
+    if (scheme == TN_SCHEME_LLM_NPU || scheme == TN_SCHEME_NAIVE) return TERN_OK;
+    size_t n_sites = (size_t)p->m->program.n_sites, n_bytes = 4 + 4 * n_sites, at = n_bytes;
+    for (size_t i = 0; i < n_sites; i++)
+        n_bytes += p->plans[i].smooth ? 2 * (size_t)tn_program_linears(&p->m->program, (int32_t)i)->k : 0;
+    uint8_t *bytes = tn_alloc(p->ctx, TN_MEM_OTHER, n_bytes, 1);
+    TN_FAIL_IF(!bytes, err, TERN_E_MEMORY, "no memory to pack");
+    uint32_t n = (uint32_t)n_sites;
+    memcpy(bytes, &n, sizeof n);
+    for (size_t i = 0; i < n_sites; i++) {
+        const float *smooth = p->plans[i].smooth;
+        n = smooth ? (uint32_t)tn_program_linears(&p->m->program, (int32_t)i)->k : 0;
+        memcpy(bytes + 4 + 4 * i, &n, sizeof n);
+        for (uint32_t k = 0; k < n; k++, at += 2) {
+            uint16_t h = tn_f32_bf16(smooth[k]);
+            memcpy(bytes + at, &h, sizeof h);
+        }
+    }
+    tern_status st = tn_pkg_put_section(p->w, TN_PKG_SMOOTHING, -1, bytes, n_bytes, err);
+    tn_free(p->ctx, bytes);
+    return st;
+}
+
 /* Bytes of the tables of contents at most: tensors take no more than four int8 copies of the weights (tiles,
  * rows, hot rows, rest). */
 static uint64_t toc_bound(const tn_model *m) {
@@ -270,7 +296,7 @@ static uint64_t toc_bound(const tn_model *m) {
 
 tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 6, toc_bound(p->m), &p->w, err));
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 7, toc_bound(p->m), &p->w, err));
     TN_TRY(tn_pack_put_meta(p, err));
     hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
     int8_t *rows = NULL;
@@ -286,6 +312,7 @@ tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     tn_hoard_drop(&h);
     if (st == TERN_OK) st = put_head(p, rows, err);
     tn_hoard_drop(&model);
+    if (st == TERN_OK) st = put_smoothing(p, err);
     if (st == TERN_OK) st = tn_pkg_seal(p->w, err);
     if (st == TERN_OK) st = tn_pack_read_back(p->ctx, p->w, p->m, err);
     if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);

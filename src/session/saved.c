@@ -26,6 +26,11 @@ typedef struct state_head {
 } state_head;
 _Static_assert(sizeof(state_head) == 48, "on-disk layout");
 
+/* Of the model and the adapters that the text was read with. */
+static uint64_t fingerprint_of(const tern_session *s) {
+    return s->e->model->fingerprint ^ tn_lora_mix_id(&s->mix);
+}
+
 typedef struct stream {
     FILE *f;
     XXH64_state_t *hash;
@@ -69,7 +74,7 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
                        .n_kv_heads = m->h.n_kv_heads,
                        .d_head = m->h.d_head,
                        .n_vocab = m->h.n_vocab,
-                       .fingerprint = m->fingerprint,
+                       .fingerprint = fingerprint_of(s),
                        .has_logits = s->has_logits,
                        .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
@@ -108,6 +113,8 @@ tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_e
     TN_FAIL_IF(dst->e != src->e, err, TERN_E_INVALID, "the sessions are of different engines");
     TN_FAIL_IF(src->n_tok > dst->n_ctx, err, TERN_E_LIMIT, "%d tokens do not fit a context of %d", src->n_tok,
                dst->n_ctx);
+    TN_FAIL_IF(tn_lora_mix_id(&dst->mix) != tn_lora_mix_id(&src->mix), err, TERN_E_INVALID,
+               "the sessions have different adapters");
     TN_FAIL_IF(tn_session_rope_long(dst) != tn_session_rope_long(src), err, TERN_E_INVALID,
                "the sessions' contexts lie on different sides of %d tokens, with other rope factors",
                src->e->model->h.rope_orig_ctx);
@@ -125,10 +132,12 @@ static tern_status get_head(stream *st, const tern_session *s, const char *path,
                "%s: not a saved session", path);
     TN_FAIL_IF(head.version != 1, err, TERN_E_UNSUPPORTED,
                "%s: saved by another version (format %u, this one reads 1)", path, head.version);
-    TN_FAIL_IF(head.fingerprint != m->fingerprint || head.n_layers != tn_n_attending(&m->h) ||
+    char mix[300];
+    TN_FAIL_IF(head.fingerprint != fingerprint_of(s) || head.n_layers != tn_n_attending(&m->h) ||
                    head.n_kv_heads != m->h.n_kv_heads || head.d_head != m->h.d_head ||
                    head.n_vocab != m->h.n_vocab,
-               err, TERN_E_INVALID, "%s: saved with another model", path);
+               err, TERN_E_INVALID, "%s: saved with another model or other adapters (this session has %s)",
+               path, tn_lora_mix_text(&s->mix, mix, sizeof mix));
     /* else its keys are rotated by the other factors */
     TN_FAIL_IF(head.rope_long != (uint32_t)tn_session_rope_long(s), err, TERN_E_INVALID,
                "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens",
