@@ -428,6 +428,23 @@ static float NAME(tn_softmax_f32)(float *x, size_t n) {
 
 enum { ATTN_ROWS = 24, ATTN_POS = 256 };
 
+#include "kernels/kv_widen_template.h"
+
+/* The keys of whole panels p0.. as floats: where they lie, or in `wide`. */
+static const float *keys_at(const tn_attn_f32_args *a, size_t p0, size_t n_pos, float *wide) {
+    if (a->kv == TN_KV_F32) return (const float *)a->k_panels + p0 * a->d_head;
+    widen_keys(a->kv, a->d_head,
+               (const uint8_t *)a->k_panels + p0 / TN_KV_PANEL * tn_kv_panel_bytes(a->kv, a->d_head),
+               n_pos / TN_KV_PANEL, wide);
+    return wide;
+}
+
+static const float *values_at(const tn_attn_f32_args *a, size_t p0, size_t n_pos, float *wide) {
+    if (a->kv == TN_KV_F32) return (const float *)a->v + p0 * a->d_head;
+    NAME(tn_kv_rows)(a->kv, a->d_head, a->v, p0, n_pos, wide);
+    return wide;
+}
+
 typedef struct seen {
     size_t first, end; /* the contiguous part */
     size_t tree_end;   /* one past the last slot seen, >= end; once the scores are packed, one past the last
@@ -508,13 +525,11 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const flo
     return sink ? sum + tn_expf(fminf(*sink - m, 80)) : sum;
 }
 
-/* out[r][0..d_head) continues its chains over positions p0..p1-1 with weights w[r][p - p0], up to MR rows. */
-static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, size_t p0, size_t p1,
-                       float *out) {
-    if (p0 >= p1) return;
-    const float *v = a->v + p0 * a->d_head;
-    size_t n = p1 - p0, d = a->d_head,
-           c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
+/* out[r][0..d_head) continues its chains over n positions with values v and weights w[r][..], up to MR rows. */
+static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, const float *v,
+                       size_t n, float *out) {
+    if (!n) return;
+    size_t d = a->d_head, c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
     for (int r = 0; r < rows; r++) {
         const float *wr = w + (size_t)r * ld;
         float *o = out + (size_t)r * a->out_stride;
@@ -529,10 +544,11 @@ static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size
 
 static size_t clip(size_t x, size_t lo, size_t hi) { return x < lo ? lo : x > hi ? hi : x; }
 
-/* Values of positions p0..p1-1 to up to MR rows: what all see in one product, the edges row by row. */
+/* Values of positions p0..p1-1, which lie at `values`, to up to MR rows: what all see in one product, the edges
+ * row by row. */
 static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, const float *s, size_t ld,
-                         size_t base, size_t p0, size_t p1, float *out) {
-    size_t lo = p0, hi = p1;
+                         size_t base, size_t p0, size_t p1, const float *values, float *out) {
+    size_t lo = p0, hi = p1, d = a->d_head;
     for (int r = 0; r < rows; r++) {
         lo = clip(v[r].first, lo, p1);
         hi = clip(v[r].end, p0, hi);
@@ -541,25 +557,30 @@ static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, con
     for (int r = 0; r < rows; r++) {
         const float *sr = s + (size_t)r * ld;
         size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(lo, f, e);
-        add_values(a, 1, sr + (f - base), ld, f, mid, out + (size_t)r * a->out_stride);
+        add_values(a, 1, sr + (f - base), ld, values + (f - p0) * d, mid - f,
+                   out + (size_t)r * a->out_stride);
     }
-    add_values(a, rows, s + (lo - base), ld, lo, hi, out);
+    add_values(a, rows, s + (lo - base), ld, values + (lo - p0) * d, hi - lo, out);
     for (int r = 0; r < rows; r++) {
         const float *sr = s + (size_t)r * ld;
         size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(hi, f, e);
-        add_values(a, 1, sr + (mid - base), ld, mid, e, out + (size_t)r * a->out_stride);
+        add_values(a, 1, sr + (mid - base), ld, values + (mid - p0) * d, e - mid,
+                   out + (size_t)r * a->out_stride);
     }
 }
 
 /* Values of a row's draft-tree slots, runs of neighbours together. s: packed weights of positions panel0.. of
  * the row. */
-static void tree_values(const tn_attn_f32_args *a, const seen *v, const float *s, float *out) {
-    size_t n_slots = a->n_tree_words * 64, p = a->tree_base;
+static void tree_values(const tn_attn_f32_args *a, const seen *v, const float *s, float *wide, float *out) {
+    size_t n_slots = a->n_tree_words * 64, p = a->tree_base, span = tn_kv_span(a->d_head);
     for (size_t j = 0, run; j < n_slots; j = run + 1) {
         for (run = j; run < n_slots && v->tree[run / 64] >> (run % 64) & 1; run++) {
         }
-        size_t skip = clip(v->first, p, p + run - j) - p;
-        add_values(a, 1, s + (p + skip - v->panel0), 0, a->tree_base + j + skip, a->tree_base + run, out);
+        for (size_t at = clip(v->first, p, p + run - j) - p, n; j + at < run; at += n) {
+            n = run - j - at < span ? run - j - at : span;
+            add_values(a, 1, s + (p + at - v->panel0), 0, values_at(a, a->tree_base + j + at, n, wide), n,
+                       out);
+        }
         p += run - j;
     }
 }
@@ -576,8 +597,11 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
         }
         size_t ld = stop - base + 16; /* not a power of two: rows would share cache sets */
         const float *q = a->q + row0 * a->q_stride;
-        float *s = a->scratch, *out = a->out + row0 * a->out_stride, sum[ATTN_ROWS];
-        for (size_t p0 = base; p0 < stop; p0 += ATTN_POS) {
+        float *wide = a->scratch, *s = wide + tn_kv_span_floats(a->d_head),
+              *out = a->out + row0 * a->out_stride, sum[ATTN_ROWS];
+        size_t step = a->kv == TN_KV_F32 ? ATTN_POS : tn_kv_span(a->d_head);
+        for (size_t p0 = base; p0 < stop; p0 += step) {
+            const float *keys = keys_at(a, p0, stop - p0 < step ? stop - p0 : step, wide);
             for (size_t r = 0, n; r < n_rows; r += n) {
                 n = n_rows - r < MR ? n_rows - r : MR;
                 size_t from = stop, to = base;
@@ -585,9 +609,9 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
                     from = v[i].panel0 < from ? v[i].panel0 : from;
                     to = v[i].panel1 > to ? v[i].panel1 : to;
                 }
-                from = clip(from, p0, p0 + ATTN_POS);
-                to = clip(to, from, p0 + ATTN_POS);
-                cols_f32((int)n, to - from, q + r * a->q_stride, a->q_stride, a->k_panels + from * a->d_head,
+                from = clip(from, p0, p0 + step);
+                to = clip(to, from, p0 + step);
+                cols_f32((int)n, to - from, q + r * a->q_stride, a->q_stride, keys + (from - p0) * a->d_head,
                          TN_KV_PANEL, a->d_head * TN_KV_PANEL, a->d_head, NULL, s + r * ld + (from - base),
                          ld, false);
             }
@@ -597,17 +621,18 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
                                  a->sinks ? &a->sinks[row0 + r] : NULL);
             memset(out + r * a->out_stride, 0, a->d_head * sizeof *out);
         }
-        for (size_t p0 = base; p0 < stop; p0 += ATTN_POS) {
-            size_t p1 = stop - p0 < ATTN_POS ? stop : p0 + ATTN_POS;
+        for (size_t p0 = base; p0 < stop; p0 += step) {
+            size_t p1 = stop - p0 < step ? stop : p0 + step;
+            const float *values = values_at(a, p0, p1 - p0, wide);
             for (size_t r = 0, n; r < n_rows; r += n) {
                 n = n_rows - r < MR ? n_rows - r : MR;
-                group_values(a, v + r, (int)n, s + r * ld, ld, base, p0, p1, out + r * a->out_stride);
+                group_values(a, v + r, (int)n, s + r * ld, ld, base, p0, p1, values, out + r * a->out_stride);
             }
         }
         for (size_t r = 0; r < n_rows; r++) {
             float *o = out + r * a->out_stride;
             size_t d = 0;
-            if (v[r].tree) tree_values(a, &v[r], s + r * ld + (v[r].panel0 - base), o);
+            if (v[r].tree) tree_values(a, &v[r], s + r * ld + (v[r].panel0 - base), wide, o);
             for (; d + W <= a->d_head; d += W) f_store(o + d, f_div(f_load(o + d), f_set1(sum[r])));
             for (; d < a->d_head; d++) o[d] /= sum[r];
         }
@@ -624,6 +649,7 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->attn_f32 = NAME(tn_attn_f32);
     k->attn_sparse = NAME(tn_attn_sparse);
     k->attn_tiles = NAME(tn_attn_tiles);
+    k->kv_rows = NAME(tn_kv_rows);
     k->rmsnorm_f32 = NAME(tn_rmsnorm_f32);
     k->layernorm_f32 = NAME(tn_layernorm_f32);
     k->rope_f32 = NAME(tn_rope_f32);

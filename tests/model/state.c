@@ -128,7 +128,7 @@ static void open_state(tn_state *s, fold *f) {
     tern_error err = {0};
     tn_program p;
     assert_int_equal(tn_program_make(&ctx, &h, &p, &err), TERN_OK);
-    assert_int_equal(tn_state_open(&ctx, &p, &h, CTX, s, &err), TERN_OK);
+    assert_int_equal(tn_state_open(&ctx, &p, &h, CTX, form, s, &err), TERN_OK);
     tn_program_free(&p);
     if (f) tn_state_add(s, &fold_state, f);
 }
@@ -197,7 +197,7 @@ static void follows_the_text(void **state) {
                 file a = {0}, b = {0};
                 open_state(&other, recurrent ? &fold_other : NULL);
                 tn_state_save(&s, put, &a);
-                tn_state_load(&other, n, get, &a);
+                assert_int_equal(tn_state_load(&other, &h, n, form, get, &a, &err), TERN_OK);
                 assert_int_equal(a.at, a.n);
                 check(&other, recurrent ? &fold_other : NULL, text, n);
                 tn_state_save(&other, put, &b);
