@@ -6,6 +6,7 @@
  * register file), types vf (floats), vi (int32) and vm (a mask of lanes), and the operations below.
  * Bits are those of the scalar references: the same chains, the same lanes.
  *   vf: f_load f_store f_set1 f_fma(a,b,c) f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b
+ *       f_load_s8, f_load_low4, f_load_high4 (of W bytes: as signed numbers; their low or high halves, less 8)
  *       f_round(nearest even) f_load_f16 f_load_bf16 f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a
  *       & ~m
  *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
@@ -430,19 +431,53 @@ enum { ATTN_ROWS = 24, ATTN_POS = 256 };
 
 #include "kernels/kv_widen_template.h"
 
-/* The keys of whole panels p0.. as floats: where they lie, or in `wide`. */
-static const float *keys_at(const tn_attn_f32_args *a, size_t p0, size_t n_pos, float *wide) {
-    if (a->kv == TN_KV_F32) return (const float *)a->k_panels + p0 * a->d_head;
-    widen_keys(a->kv, a->d_head,
-               (const uint8_t *)a->k_panels + p0 / TN_KV_PANEL * tn_kv_panel_bytes(a->kv, a->d_head),
-               n_pos / TN_KV_PANEL, wide);
-    return wide;
+/* What a span of the cache is multiplied as: floats, or, where f is NULL, the cells, which become floats as they are
+ * loaded. */
+typedef struct span {
+    const float *f;
+    size_t pos; /* where it begins */
+} span;
+
+/* Halves are converted by the load itself, which costs less than to read twice as much. Codes cost more, and are turned
+ * into floats once for many rows; few would not earn that back. */
+static bool as_cells(const tn_attn_f32_args *a, size_t n_rows) {
+    size_t block = a->kv == TN_KV_F16 ? NARROW * W : TN_KV_GROUP;
+    return (a->kv == TN_KV_F16 || (a->kv != TN_KV_F32 && n_rows <= TALL)) && a->d_head % block == 0;
 }
 
-static const float *values_at(const tn_attn_f32_args *a, size_t p0, size_t n_pos, float *wide) {
-    if (a->kv == TN_KV_F32) return (const float *)a->v + p0 * a->d_head;
+static const uint8_t *panel_at(const tn_attn_f32_args *a, const void *cells, size_t pos) {
+    return (const uint8_t *)cells + pos / TN_KV_PANEL * tn_kv_panel_bytes(a->kv, a->d_head);
+}
+
+/* The keys of whole panels p0.., where they lie or as floats in `wide`. */
+static span keys_at(const tn_attn_f32_args *a, bool cells, size_t p0, size_t n_pos, float *wide) {
+    if (cells) return (span){.pos = p0};
+    if (a->kv == TN_KV_F32) return (span){.f = (const float *)a->k_panels + p0 * a->d_head};
+    widen_keys(a->kv, a->d_head, panel_at(a, a->k_panels, p0), n_pos / TN_KV_PANEL, wide);
+    return (span){.f = wide};
+}
+
+static span values_at(const tn_attn_f32_args *a, bool cells, size_t p0, size_t n_pos, float *wide) {
+    if (cells) return (span){.pos = p0};
+    if (a->kv == TN_KV_F32) return (span){.f = (const float *)a->v + p0 * a->d_head};
     NAME(tn_kv_rows)(a->kv, a->d_head, a->v, p0, n_pos, wide);
-    return wide;
+    return (span){.f = wide};
+}
+
+/* A span without its first n positions. */
+static span span_from(const tn_attn_f32_args *a, span x, size_t n) {
+    return x.f ? (span){.f = x.f + n * a->d_head} : (span){.pos = x.pos + n};
+}
+
+/* Positions of a span. */
+static size_t span_step(const tn_attn_f32_args *a, bool cells) {
+    return cells || a->kv == TN_KV_F32 ? ATTN_POS : tn_kv_span(a->d_head);
+}
+
+/* Rows that go through a product together: all that may, or groups of nearly equal size. */
+static size_t rows_together(size_t n_rows) {
+    size_t n_groups = n_rows <= TALL ? 1 : (n_rows + MR - 1) / MR;
+    return (n_rows + n_groups - 1) / n_groups;
 }
 
 typedef struct seen {
@@ -525,11 +560,22 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const flo
     return sink ? sum + tn_expf(fminf(*sink - m, 80)) : sum;
 }
 
-/* out[r][0..d_head) continues its chains over n positions with values v and weights w[r][..], up to MR rows. */
-static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, const float *v,
-                       size_t n, float *out) {
+/* out[r][0..d_head) continues its chains over n positions with values v and weights w[r][..], up to TALL rows. */
+static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, span values, size_t n,
+                       float *out) {
     if (!n) return;
-    size_t d = a->d_head, c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
+    size_t d = a->d_head, c;
+    if (!values.f && a->kv == TN_KV_F16) { /* as_cells: there is no rest */
+        cols_f16(rows, d, w, ld, (const uint16_t *)a->v + values.pos * d, d, TN_PANEL_N, n, NULL, out,
+                 a->out_stride, true);
+        return;
+    }
+    if (!values.f) {
+        coded_values(a->kv, rows, w, ld, d, a->v, values.pos, n, out, a->out_stride);
+        return;
+    }
+    const float *v = values.f;
+    c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
     for (int r = 0; r < rows; r++) {
         const float *wr = w + (size_t)r * ld;
         float *o = out + (size_t)r * a->out_stride;
@@ -544,11 +590,11 @@ static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size
 
 static size_t clip(size_t x, size_t lo, size_t hi) { return x < lo ? lo : x > hi ? hi : x; }
 
-/* Values of positions p0..p1-1, which lie at `values`, to up to MR rows: what all see in one product, the edges
+/* Values of positions p0..p1-1, which lie at `values`, to up to TALL rows: what all see in one product, the edges
  * row by row. */
 static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, const float *s, size_t ld,
-                         size_t base, size_t p0, size_t p1, const float *values, float *out) {
-    size_t lo = p0, hi = p1, d = a->d_head;
+                         size_t base, size_t p0, size_t p1, span values, float *out) {
+    size_t lo = p0, hi = p1;
     for (int r = 0; r < rows; r++) {
         lo = clip(v[r].first, lo, p1);
         hi = clip(v[r].end, p0, hi);
@@ -557,31 +603,47 @@ static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, con
     for (int r = 0; r < rows; r++) {
         const float *sr = s + (size_t)r * ld;
         size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(lo, f, e);
-        add_values(a, 1, sr + (f - base), ld, values + (f - p0) * d, mid - f,
+        add_values(a, 1, sr + (f - base), ld, span_from(a, values, f - p0), mid - f,
                    out + (size_t)r * a->out_stride);
     }
-    add_values(a, rows, s + (lo - base), ld, values + (lo - p0) * d, hi - lo, out);
+    add_values(a, rows, s + (lo - base), ld, span_from(a, values, lo - p0), hi - lo, out);
     for (int r = 0; r < rows; r++) {
         const float *sr = s + (size_t)r * ld;
         size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(hi, f, e);
-        add_values(a, 1, sr + (mid - base), ld, values + (mid - p0) * d, e - mid,
+        add_values(a, 1, sr + (mid - base), ld, span_from(a, values, mid - p0), e - mid,
                    out + (size_t)r * a->out_stride);
     }
 }
 
 /* Values of a row's draft-tree slots, runs of neighbours together. s: packed weights of positions panel0.. of
  * the row. */
-static void tree_values(const tn_attn_f32_args *a, const seen *v, const float *s, float *wide, float *out) {
-    size_t n_slots = a->n_tree_words * 64, p = a->tree_base, span = tn_kv_span(a->d_head);
+static void tree_values(const tn_attn_f32_args *a, bool cells, const seen *v, const float *s, float *wide,
+                        float *out) {
+    size_t n_slots = a->n_tree_words * 64, p = a->tree_base, most = span_step(a, cells);
     for (size_t j = 0, run; j < n_slots; j = run + 1) {
         for (run = j; run < n_slots && v->tree[run / 64] >> (run % 64) & 1; run++) {
         }
         for (size_t at = clip(v->first, p, p + run - j) - p, n; j + at < run; at += n) {
-            n = run - j - at < span ? run - j - at : span;
-            add_values(a, 1, s + (p + at - v->panel0), 0, values_at(a, a->tree_base + j + at, n, wide), n,
-                       out);
+            n = run - j - at < most ? run - j - at : most;
+            add_values(a, 1, s + (p + at - v->panel0), 0, values_at(a, cells, a->tree_base + j + at, n, wide),
+                       n, out);
         }
         p += run - j;
+    }
+}
+
+/* Scores of up to TALL rows with the keys of n positions, whole panels. */
+static void scores_of(const tn_attn_f32_args *a, int rows, const float *q, span keys, size_t n, float *s,
+                      size_t ld) {
+    size_t d = a->d_head, ps = d * TN_KV_PANEL;
+    if (keys.f) {
+        cols_f32(rows, n, q, a->q_stride, keys.f, TN_KV_PANEL, ps, d, NULL, s, ld, false);
+    } else if (a->kv == TN_KV_F16) {
+        cols_f16(rows, n, q, a->q_stride, (const uint16_t *)a->k_panels + keys.pos * d, TN_KV_PANEL, ps, d,
+                 NULL, s, ld, false);
+    } else {
+        for (size_t p = 0; p < n; p += TN_KV_PANEL)
+            coded_scores(a->kv, rows, q, a->q_stride, d, panel_at(a, a->k_panels, keys.pos + p), s + p, ld);
     }
 }
 
@@ -599,11 +661,12 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
         const float *q = a->q + row0 * a->q_stride;
         float *wide = a->scratch, *s = wide + tn_kv_span_floats(a->d_head),
               *out = a->out + row0 * a->out_stride, sum[ATTN_ROWS];
-        size_t step = a->kv == TN_KV_F32 ? ATTN_POS : tn_kv_span(a->d_head);
+        bool cells = as_cells(a, n_rows);
+        size_t step = span_step(a, cells), together = rows_together(n_rows);
         for (size_t p0 = base; p0 < stop; p0 += step) {
-            const float *keys = keys_at(a, p0, stop - p0 < step ? stop - p0 : step, wide);
+            const span keys = keys_at(a, cells, p0, stop - p0 < step ? stop - p0 : step, wide);
             for (size_t r = 0, n; r < n_rows; r += n) {
-                n = n_rows - r < MR ? n_rows - r : MR;
+                n = n_rows - r < together ? n_rows - r : together;
                 size_t from = stop, to = base;
                 for (size_t i = r; i < r + n; i++) {
                     from = v[i].panel0 < from ? v[i].panel0 : from;
@@ -611,9 +674,8 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
                 }
                 from = clip(from, p0, p0 + step);
                 to = clip(to, from, p0 + step);
-                cols_f32((int)n, to - from, q + r * a->q_stride, a->q_stride, keys + (from - p0) * a->d_head,
-                         TN_KV_PANEL, a->d_head * TN_KV_PANEL, a->d_head, NULL, s + r * ld + (from - base),
-                         ld, false);
+                scores_of(a, (int)n, q + r * a->q_stride, span_from(a, keys, from - p0), to - from,
+                          s + r * ld + (from - base), ld);
             }
         }
         for (size_t r = 0; r < n_rows; r++) {
@@ -623,16 +685,16 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
         }
         for (size_t p0 = base; p0 < stop; p0 += step) {
             size_t p1 = stop - p0 < step ? stop : p0 + step;
-            const float *values = values_at(a, p0, p1 - p0, wide);
+            const span values = values_at(a, cells, p0, p1 - p0, wide);
             for (size_t r = 0, n; r < n_rows; r += n) {
-                n = n_rows - r < MR ? n_rows - r : MR;
+                n = n_rows - r < together ? n_rows - r : together;
                 group_values(a, v + r, (int)n, s + r * ld, ld, base, p0, p1, values, out + r * a->out_stride);
             }
         }
         for (size_t r = 0; r < n_rows; r++) {
             float *o = out + r * a->out_stride;
             size_t d = 0;
-            if (v[r].tree) tree_values(a, &v[r], s + r * ld + (v[r].panel0 - base), wide, o);
+            if (v[r].tree) tree_values(a, cells, &v[r], s + r * ld + (v[r].panel0 - base), wide, o);
             for (; d + W <= a->d_head; d += W) f_store(o + d, f_div(f_load(o + d), f_set1(sum[r])));
             for (; d < a->d_head; d++) o[d] /= sum[r];
         }
