@@ -62,6 +62,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     memset(e, 0, sizeof *e);
     e->fd = -1;
     e->n_ctx_fits = n_ctx_fits;
+    e->kv_short = tn_options_kv(&o, 1);
+    e->kv_long = tn_options_kv(&o, INT32_MAX);
     tn_ctx_init(&e->ctx, o.hooks);
     const char *bad = NULL;
     uint32_t cpu = tn_cpu_flags(&bad);

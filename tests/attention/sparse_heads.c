@@ -57,7 +57,7 @@ static layer *layer_open(const char *device, bool apart, int32_t n_heads, int32_
     l->q = malloc((size_t)(N_TEXT * n_heads * d) * sizeof *l->q);
     tn_npu_options no = {.n_threads = 1, .apart = apart};
     if (tn_npu_open(&l->ctx, device, &no, &l->m.dev, &err) != TERN_OK ||
-        tn_kv_open(&l->ctx, &l->h, CAP, &l->kv, &err) != TERN_OK)
+        tn_kv_open(&l->ctx, &l->h, CAP, TN_KV_F32, &l->kv, &err) != TERN_OK)
         fail_msg("%s", err.message);
     l->m.ctx = &l->ctx;
     l->m.kern = &l->kern;

@@ -3,8 +3,10 @@
  * goes back to snapshots only, what computing from the first token on gives. */
 #include "base/rng.h"
 #include "kernels/attn_f32.h"
+#include "kernels/hadamard.h"
 #include "model/state.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,6 +82,7 @@ static void get(void *user, void *data, size_t n) {
 }
 
 static tn_ctx ctx;
+static tn_kv_type form; /* of keys and values */
 static tn_hparams h = {.n_layers = N_LAYERS,
                        .n_embd = 8,
                        .n_heads = 2,
@@ -111,11 +114,15 @@ static void check(const tn_state *s, const fold *f, const uint64_t *text, int32_
         want = want * 31 + text[p];
         for (int l = 0; l < N_LAYERS; l++) {
             for (int a = 0; a < N_KV; a++) {
-                const float *k = tn_kv_k(&s->kv, l, a) + p / TN_KV_PANEL * TN_KV_PANEL * D + p % TN_KV_PANEL,
-                            *v = tn_kv_v(&s->kv, l, a) + p * D;
-                for (int d = 0; d < D; d++) {
-                    float x = value_of(text[p], p, l, a, d);
-                    if (k[d * TN_KV_PANEL] != x || v[d] != -x)
+                float x[D], y[D], panel[2][TN_KV_PANEL * 32];
+                for (int d = 0; d < D; d++) x[d] = value_of(text[p], p, l, a, d), y[d] = -x[d];
+                tn_kv_put_key(form, D, panel[0], 0, x);
+                tn_kv_put_value(form, D, panel[1], 0, y);
+                for (size_t d = 0; d < D; d++) {
+                    if (tn_kv_key(form, D, tn_kv_k(&s->kv, l, a), (size_t)p, d) !=
+                            tn_kv_key(form, D, panel[0], 0, d) ||
+                        tn_kv_value(form, D, tn_kv_v(&s->kv, l, a), (size_t)p, d) !=
+                            tn_kv_value(form, D, panel[1], 0, d))
                         fail_msg("position %d of %d is another's", p, n);
                 }
             }
@@ -128,13 +135,13 @@ static void open_state(tn_state *s, fold *f) {
     tern_error err = {0};
     tn_program p;
     assert_int_equal(tn_program_make(&ctx, &h, &p, &err), TERN_OK);
-    assert_int_equal(tn_state_open(&ctx, &p, &h, CTX, s, &err), TERN_OK);
+    assert_int_equal(tn_state_open(&ctx, &p, &h, CTX, form, s, &err), TERN_OK);
     tn_program_free(&p);
     if (f) tn_state_add(s, &fold_state, f);
 }
 
-static void follows_the_text(void **state) {
-    (void)state;
+static void follows_the_text(tn_kv_type kv) {
+    form = kv;
     for (int recurrent = 0; recurrent < 2; recurrent++) {
         tn_rng rng = {11 + (uint64_t)recurrent};
         tn_state s, other;
@@ -197,7 +204,7 @@ static void follows_the_text(void **state) {
                 file a = {0}, b = {0};
                 open_state(&other, recurrent ? &fold_other : NULL);
                 tn_state_save(&s, put, &a);
-                tn_state_load(&other, n, get, &a);
+                assert_int_equal(tn_state_load(&other, &h, n, form, get, &a, &err), TERN_OK);
                 assert_int_equal(a.at, a.n);
                 check(&other, recurrent ? &fold_other : NULL, text, n);
                 tn_state_save(&other, put, &b);
@@ -212,15 +219,106 @@ static void follows_the_text(void **state) {
         }
         assert_true(n_back < ROUNDS / 20);
         uint64_t bytes = tn_state_bytes(&s);
-        assert_true(bytes >= 2 * sizeof(float) * N_LAYERS * N_KV * D * CTX && bytes < 100000);
+        assert_true(bytes >= tn_state_bytes_of(&h, CTX, form) && bytes < 100000);
         tn_state_close(&s);
         assert_int_equal(ctx.live_bytes[TN_MEM_KV], 0);
         if (recurrent) assert_int_equal(fold_s.n_closed, 1);
     }
 }
 
+static void floats_follow_the_text(void **state) {
+    (void)state;
+    follows_the_text(TN_KV_F32);
+}
+
+static void halves_follow_the_text(void **state) {
+    (void)state;
+    follows_the_text(TN_KV_F16);
+}
+
+static void codes_follow_the_text(void **state) {
+    (void)state;
+    follows_the_text(TN_KV_INT8);
+    follows_the_text(TN_KV_INT4);
+}
+
+/* Nearly normal: the sum of twelve. */
+static float normal(tn_rng *rng) {
+    double sum = -6;
+    for (int i = 0; i < 12; i++) sum += (double)tn_rng_below(rng, 1 << 20) / (1 << 20);
+    return (float)sum;
+}
+
+/* Copied or loaded into a state of another form, every value is what that form keeps of what the first one kept. Keys that
+ * are kept rotated are turned back on the way. */
+static void forms_convert(void **state) {
+    (void)state;
+    enum { N = 45, HEAD = 64 };
+    tn_hparams wide = h;
+    tern_error err = {0};
+    tn_program p;
+    wide.d_head = HEAD;
+    assert_int_equal(tn_program_make(&ctx, &wide, &p, &err), TERN_OK);
+    for (int from = 0; from < TN_N_KV_TYPES; from++) {
+        for (int to = 0; to < TN_N_KV_TYPES; to++) {
+            tn_state a, b, c;
+            tn_rng rng = {3};
+            file f = {0};
+            float k[HEAD], v[HEAD];
+            assert_int_equal(tn_state_open(&ctx, &p, &wide, CTX, (tn_kv_type)from, &a, &err), TERN_OK);
+            assert_int_equal(tn_state_open(&ctx, &p, &wide, CTX + 40, (tn_kv_type)to, &b, &err), TERN_OK);
+            assert_int_equal(tn_state_open(&ctx, &p, &wide, CTX, (tn_kv_type)to, &c, &err), TERN_OK);
+            for (int32_t i = 0; i < N * N_LAYERS * N_KV; i++) {
+                for (int d = 0; d < HEAD; d++) k[d] = normal(&rng), v[d] = normal(&rng);
+                tn_kv_put(&a.kv, i % N_LAYERS, i / N_LAYERS % N_KV, i / N_LAYERS / N_KV, k, v);
+            }
+            tn_state_append(&a, N);
+            assert_int_equal(tn_state_copy(&b, &a, N, &err), TERN_OK);
+            tn_state_save(&a, put, &f);
+            assert_int_equal(tn_state_load(&c, &wide, N, (tn_kv_type)from, get, &f, &err), TERN_OK);
+            assert_int_equal(f.at, f.n);
+            double worst = 0, sum = 0, n = 0;
+            for (size_t i = 0; i < N * N_LAYERS * N_KV; i++) {
+                int l = (int)i % N_LAYERS, head = (int)i / N_LAYERS % N_KV;
+                size_t pos = i / N_LAYERS / N_KV;
+                float x[3][HEAD], y[3][HEAD];
+                const tn_state *s[3] = {&a, &b, &c};
+                for (int j = 0; j < 3; j++) {
+                    for (size_t d = 0; d < HEAD; d++) {
+                        x[j][d] = tn_kv_key(s[j]->kv.type, HEAD, tn_kv_k(&s[j]->kv, l, head), pos, d);
+                        y[j][d] = tn_kv_value(s[j]->kv.type, HEAD, tn_kv_v(&s[j]->kv, l, head), pos, d);
+                    }
+                    if (s[j]->kv.rotated) tn_hadamard_f32_ref(x[j], HEAD);
+                }
+                assert_memory_equal(x[1], x[2], sizeof x[1]);
+                assert_memory_equal(y[1], y[2], sizeof y[1]);
+                for (int d = 0; d < HEAD; d++) {
+                    double e = (double)(x[1][d] - x[0][d]), g = (double)(y[1][d] - y[0][d]);
+                    worst = fmax(worst, fmax(fabs(e), fabs(g)));
+                    sum += e * e + g * g;
+                    n += 2;
+                }
+            }
+            /* root mean square error of normal values; exact where the form has room */
+            double rms = sqrt(sum / n);
+            assert_true(rms <= (to == TN_KV_F32    ? 1e-6
+                                : to == TN_KV_F16  ? 1e-3
+                                : to == TN_KV_INT8 ? 0.02
+                                                   : 0.15));
+            if (from == to) assert_true(worst == 0);
+            free(f.data);
+            tn_state_close(&a);
+            tn_state_close(&b);
+            tn_state_close(&c);
+        }
+    }
+    tn_program_free(&p);
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(follows_the_text)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(floats_follow_the_text), cmocka_unit_test(halves_follow_the_text),
+        cmocka_unit_test(codes_follow_the_text), cmocka_unit_test(forms_convert)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

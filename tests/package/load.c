@@ -102,7 +102,7 @@ static tern_status rig_open(rig *r, const char *path, const tn_npu_model_options
     assert_int_equal(tn_pool_open(&r->ctx, 2, &r->pool, &r->err), TERN_OK);
     assert_int_equal(tn_executor_open(&r->ctx, workers, &r->exec, &r->err), TERN_OK);
     tern_status st = tn_npu_model_open(&r->ctx, r->pool, &r->kern, path, o, &r->m, &r->model, &r->err);
-    if (st == TERN_OK) st = tn_kv_open(&r->ctx, &r->model->h, 256, &r->kv, &r->err);
+    if (st == TERN_OK) st = tn_kv_open(&r->ctx, &r->model->h, 256, TN_KV_F32, &r->kv, &r->err);
     if (st == TERN_OK)
         st = tn_pipeline_open(&r->ctx, r->m, r->model, &r->kern, &r->kv, r->pool, r->exec, policy,
                               &(tn_attn_options){.mode = TN_ATTN_FULL}, &r->profile, &r->p, &r->err);

@@ -270,8 +270,8 @@ static void brute_force_site(void **state) {
                 mag += fabs(x[i] * wi);
             }
             double want = (s * acc + extra) * (double)w_scale[n] + (double)bias[n];
-            double got = (double)tn_kv_v(
-                &r.s->state.kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
+            const float *v = tn_kv_v(&r.s->state.kv, 0, n / h->d_head);
+            double got = (double)v[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
             double bound = mag * (double)w_scale[n] * 2e-6 + fabs((double)bias[n]) * 1e-6 +
                            slack * 127 * (double)w_scale[n];
             if (!(fabs(got - want) <= bound))
