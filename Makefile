@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture mutate power dist board clean
+.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture mutate power dist deb deb-test site board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -12,7 +12,7 @@ setup:
 
 # The tools of the processors that are not here; the tests that need them are skipped without.
 emulators: setup
-	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser
+	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser --site
 
 $(BUILD)/build.ninja: | setup
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -63,6 +63,22 @@ power: setup all
 # The source and static programs to hand out, in build/dist.
 dist:
 	@bash scripts/dist.sh
+
+# Debian packages, in build/deb.
+deb: setup
+	@bash scripts/setup.sh --deb --site
+	@bash scripts/deb.sh
+
+# The same bytes twice; then installed, used and purged in a bare system (minutes, and as root).
+deb-test: setup
+	@bash scripts/setup.sh --deb --site
+	@bash scripts/deb.sh --twice
+	@bash scripts/deb-test.sh
+
+# The documents as pages for a browser, in build/site.
+site:
+	@bash scripts/setup.sh --site
+	@python3 scripts/site.py
 
 # tern-mini as on a small board: AArch64 under QEMU and musl, its size, memory and text.
 board: setup all

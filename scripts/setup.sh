@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
-#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--static] [--browser] [--optional]
+#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--static] [--browser] [--deb] [--site] [--optional]
 # --lint: what scripts/lint.sh and scripts/abi.sh check with; --oracle: what tests compare with and call.
 # --static: what makes static programs to hand out (make dist, make board).
 # --bindings: what tests of the bindings and of the completions use; --browser: what the server's page is tested with.
+# --deb: what makes Debian packages and tries them in a bare system; --site: what makes the site of the documents.
 # --hexagon: what builds and runs the Hexagon backend; --aarch64: what cross-builds tern for 64-bit Arm and runs it.
 # --optional: what these want may be impossible to get: a message then, and the tests that need it are skipped.
 set -euo pipefail
@@ -15,10 +16,12 @@ oracle="python3-jinja2 curl"
 bindings="python3-numpy mypy g++ fish zsh"
 static="musl-tools"
 browser="chromium nodejs npm"
+deb="build-essential debhelper dh-python iproute2 lintian mmdebstrap pybuild-plugin-pyproject python3-all python3-setuptools"
+site="pandoc"
 wanted="" optional=""
 for a in "$@"; do
     case $a in
-    --hexagon | --aarch64 | --lint | --oracle | --bindings | --static | --browser) wanted="$wanted ${a#--}" ;;
+    --hexagon | --aarch64 | --lint | --oracle | --bindings | --static | --browser | --deb | --site) wanted="$wanted ${a#--}" ;;
     --optional) optional=yes ;;
     *) echo "setup.sh: $a is unknown" >&2 && exit 2 ;;
     esac
