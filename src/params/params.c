@@ -49,7 +49,7 @@ static const tn_param table[] = {
      .help = "worker threads"},
     {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
      .dflt = "the smaller of 4096 and the model's", .help = "context in tokens"},
-    {"lora", 0, TN_PARAM_TEXT, USER, ALL, AT(lora), .unit = "LIST", .dflt = "none",
+    {"lora", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(lora), .unit = "LIST", .dflt = "none",
      .help = "adapters of the model, [NAME=]FILE[:SCALE] and more behind commas: GGUF files or PEFT folders; with a scale of 0 one waits until it "
              "is asked for"},
     {"exact", 0, TN_PARAM_FLAG, USER, ALL, AT(exact), .dflt = "off",
