@@ -128,8 +128,12 @@ static tern_status narrower_cache(const char *path, tern_options *o, tern_estima
     static const tn_kv_type forms[] = {TN_KV_F16, TN_KV_INT8};
     bool floats = o->exact || tn_options_kv(o, INT32_MAX) == TN_KV_F32; /* something needs them */
     for (size_t i = 0; i < 2 && !floats && all_of(e) > o->max_memory_bytes; i++) {
+        tern_estimate less;
+        const char *before = o->kv;
         o->kv = tn_kv_type_name(forms[i]);
-        TN_TRY(tern_engine_estimate(path, o, e, err));
+        TN_TRY(tern_engine_estimate(path, o, &less, err));
+        if (all_of(&less) < all_of(e)) *e = less;
+        else o->kv = before; /* small heads fill up their groups of codes */
     }
     return TERN_OK;
 }

@@ -439,10 +439,15 @@ typedef struct span {
 } span;
 
 /* Halves are converted by the load itself, which costs less than to read twice as much. Codes cost more, and are turned
- * into floats once for many rows; few would not earn that back. */
+ * into floats once for many rows; few would not earn that back. A minimal build has no such products with codes. */
 static bool as_cells(const tn_attn_f32_args *a, size_t n_rows) {
-    size_t block = a->kv == TN_KV_F16 ? NARROW * W : TN_KV_GROUP;
-    return (a->kv == TN_KV_F16 || (a->kv != TN_KV_F32 && n_rows <= TALL)) && a->d_head % block == 0;
+    if (a->kv == TN_KV_F16) return a->d_head % (NARROW * W) == 0;
+#ifndef TERN_MINIMAL
+    return a->kv != TN_KV_F32 && n_rows <= TALL && a->d_head % TN_KV_GROUP == 0;
+#else
+    (void)n_rows;
+    return false;
+#endif
 }
 
 static const uint8_t *panel_at(const tn_attn_f32_args *a, const void *cells, size_t pos) {
@@ -570,10 +575,12 @@ static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size
                  a->out_stride, true);
         return;
     }
+#ifndef TERN_MINIMAL
     if (!values.f) {
         coded_values(a->kv, rows, w, ld, d, a->v, values.pos, n, out, a->out_stride);
         return;
     }
+#endif
     const float *v = values.f;
     c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
     for (int r = 0; r < rows; r++) {
@@ -641,10 +648,13 @@ static void scores_of(const tn_attn_f32_args *a, int rows, const float *q, span 
     } else if (a->kv == TN_KV_F16) {
         cols_f16(rows, n, q, a->q_stride, (const uint16_t *)a->k_panels + keys.pos * d, TN_KV_PANEL, ps, d,
                  NULL, s, ld, false);
-    } else {
+    }
+#ifndef TERN_MINIMAL
+    else {
         for (size_t p = 0; p < n; p += TN_KV_PANEL)
             coded_scores(a->kv, rows, q, a->q_stride, d, panel_at(a, a->k_panels, keys.pos + p), s + p, ld);
     }
+#endif
 }
 
 static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {

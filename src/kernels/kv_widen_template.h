@@ -117,6 +117,7 @@ static void NAME(tn_kv_rows)(tn_kv_type type, size_t d_head, const void *panels,
     }
 }
 
+#ifndef TERN_MINIMAL
 /* ---- products with codes as they are loaded, for up to TALL rows ------------------------------------ */
 
 /* Neighbours i0..i1-1 of a group times their part of the rows, for a narrow block of positions. */
@@ -232,3 +233,4 @@ static void coded_values(tn_kv_type type, int rows, const float *w, size_t ld, s
         }
     }
 }
+#endif

@@ -1,9 +1,11 @@
 /* A state against the text it stands for: random appending, keeping of a draft's rows, truncating, snapshots,
  * saving and loading. After each, the KV cache holds every position's keys and values, and a recurrent kind, which
  * goes back to snapshots only, what computing from the first token on gives. */
+#include "base/cpu.h"
 #include "base/rng.h"
 #include "kernels/attn_f32.h"
 #include "kernels/hadamard.h"
+#include "model/rows.h"
 #include "model/state.h"
 
 #include <math.h>
@@ -315,10 +317,77 @@ static void forms_convert(void **state) {
     tn_program_free(&p);
 }
 
+/* Attention over a cache in any form, against double arithmetic over the values that were put: every row alone, all heads of
+ * a KV head together and a prompt's rows have the same bits, and the error is that of the form. int4 here has its keys
+ * rotated: a query that was not would be off by as much as the scores are large. */
+static void rows_attend_to_every_form(void **state) {
+    (void)state;
+    enum { N = 70, HEAD = 64, HEADS = 4 };
+    static float k[N][N_KV][HEAD], v[N][N_KV][HEAD], q[N][HEADS][HEAD], out[3][N][HEADS][HEAD];
+    static const double most[] = {1e-6, 1e-3, 0.01, 0.12}; /* root mean square, of values around 1 */
+    tn_kernels kern;
+    tn_kernels_init(&kern, tn_cpu_flags(NULL));
+    tn_hparams one = h;
+    one.n_layers = 1;
+    one.n_heads = HEADS;
+    one.d_head = HEAD;
+    one.attn_scale = 0.125f;
+    tn_rng rng = {9};
+    int32_t pos[N];
+    for (int32_t p = 0; p < N; p++) {
+        pos[p] = p;
+        for (int d = 0; d < HEAD; d++) {
+            for (int a = 0; a < N_KV; a++) k[p][a][d] = normal(&rng), v[p][a][d] = normal(&rng);
+            for (int a = 0; a < HEADS; a++) q[p][a][d] = normal(&rng);
+        }
+    }
+    for (int t = 0; t < TN_N_KV_TYPES; t++) {
+        tn_kv kv;
+        tern_error err = {0};
+        assert_int_equal(tn_kv_open(&ctx, &one, N, (tn_kv_type)t, &kv, &err), TERN_OK);
+        assert_int_equal(kv.rotated, t == TN_KV_INT4);
+        for (int p = 0; p < N; p++) {
+            for (int a = 0; a < N_KV; a++) tn_kv_put(&kv, 0, a, p, k[p][a], v[p][a]);
+        }
+        float *scratch = malloc(tn_rows_scratch(&one, kv.cap_tok) * sizeof *scratch);
+        tn_rows r = {
+            .h = &one, .kern = &kern, .kv = &kv, .n_rows = N, .pos = pos, .slot = pos, .tree_base = -1};
+        for (int a = 0; a < HEADS; a++) {
+            tn_rows_attention(&r, 0, NULL, a, &q[0][0][0], &out[0][0][0][0], 0, N, scratch);
+            for (int p = 0; p < N; p++)
+                tn_rows_attention(&r, 0, NULL, a, &q[0][0][0], &out[1][0][0][0], p, p + 1, scratch);
+        }
+        for (int a = 0; a < N_KV; a++)
+            tn_rows_attention_group(&r, 0, NULL, a, &q[0][0][0], &out[2][0][0][0], 0, N, scratch);
+        assert_memory_equal(out[0], out[1], sizeof out[0]);
+        assert_memory_equal(out[0], out[2], sizeof out[0]);
+        double sum = 0;
+        for (int p = 0; p < N; p++) {
+            for (int a = 0; a < HEADS; a++) {
+                double w[N], total = 0, want[HEAD] = {0};
+                for (int i = 0; i <= p; i++) {
+                    double s = 0;
+                    for (int d = 0; d < HEAD; d++) s += (double)q[p][a][d] * (double)k[i][a / 2][d];
+                    total += w[i] = exp(s / 8);
+                    for (int d = 0; d < HEAD; d++) want[d] += w[i] * (double)v[i][a / 2][d];
+                }
+                for (int d = 0; d < HEAD; d++) {
+                    double e = (double)out[0][p][a][d] - want[d] / total;
+                    sum += e * e / N / HEADS / HEAD;
+                }
+            }
+        }
+        if (!(sqrt(sum) <= most[t])) fail_msg("%s: error %g", tn_kv_type_name((tn_kv_type)t), sqrt(sum));
+        free(scratch);
+        tn_kv_close(&kv);
+    }
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floats_follow_the_text), cmocka_unit_test(halves_follow_the_text),
-        cmocka_unit_test(codes_follow_the_text), cmocka_unit_test(forms_convert)};
+        cmocka_unit_test(codes_follow_the_text), cmocka_unit_test(forms_convert),
+        cmocka_unit_test(rows_attend_to_every_form)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
