@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture mutate power dist deb deb-test site board clean
+.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture mutate power dist dist-test deb deb-test site board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -61,8 +61,13 @@ power: setup all
 	@python3 tests/torture/power.py $(BUILD)/tern $(BUILD)/libtorture_disk.so $(POWER_CRASHES)
 
 # The source and static programs to hand out, in build/dist.
-dist:
+dist: setup
+	@bash scripts/setup.sh --optional --static --aarch64
 	@bash scripts/dist.sh
+
+# The same bytes twice; the source without git, the programs where there is nothing else (minutes, and as root).
+dist-test: dist
+	@bash scripts/dist-test.sh --twice
 
 # Debian packages, in build/deb.
 deb: setup

@@ -10,11 +10,11 @@
 set -euo pipefail
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libsqlite3-dev libcmocka-dev libarchive-dev libxml2-dev libmicrohttpd-dev libedit-dev python3"
 hexagon="qemu-user clang-16 lld-16"
-aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64 libarchive-dev:arm64 libxml2-dev:arm64 libmicrohttpd-dev:arm64 libedit-dev:arm64"
+aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64 libarchive-dev:arm64 libxml2-dev:arm64 libmicrohttpd-dev:arm64 libedit-dev:arm64 zlib1g-dev:arm64 liblzma-dev:arm64 libzstd-dev:arm64 libbz2-dev:arm64"
 lint="clang-format-14 abigail-tools"
 oracle="python3-jinja2 curl"
 bindings="python3-numpy mypy g++ fish zsh"
-static="musl-tools"
+static="musl-tools zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev libbsd-dev libncurses-dev"
 browser="chromium nodejs npm"
 deb="build-essential debhelper dh-python iproute2 lintian mmdebstrap pybuild-plugin-pyproject python3-all python3-setuptools"
 site="pandoc"
