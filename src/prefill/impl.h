@@ -34,7 +34,8 @@ typedef struct chunk {
     tn_frame f;
     int32_t *pos, *slot;
     float *rope_cs;
-    quantised in; /* of the site quantised last */
+    quantised in;  /* of the site quantised last */
+    uint8_t *out8; /* outputs in 8 bits of the site computed last, linear by linear */
 } chunk;
 
 /* The rows of one text in a forward of few rows: a slice of chunk 0. */
@@ -125,6 +126,8 @@ void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t
 /* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale. */
 tern_status tn_outlier_rows(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row0,
                             int32_t row1, int i_worker, tern_error *err);
+/* Takes up what a site of chunk i_chunk left: its outputs in 8 bits become floats, and get the outliers' share. */
+void tn_outputs_take(tn_pipeline *p, int32_t i_chunk, int32_t site, int32_t row0, int32_t row1);
 /* Adds it to the site's outputs, which are in buf. */
 void tn_outliers_merge(tn_pipeline *p, const quantised *q, const tn_npu_site *s, float *const *buf,
                        int32_t row0, int32_t row1);
