@@ -188,7 +188,7 @@ def baseline(copy, tests):
             raise Trouble(f"{t} is skipped here: what it should notice cannot be seen")
         if not ok:
             raise Trouble(f"{t} fails without a mutation:\n" + said[-2000:])
-        copy.limit_s[t] = 30 + 5 * seconds
+        copy.limit_s[t] = 30 + 3 * seconds  # a test that hangs has noticed
     print(f"{len(tests)} tests pass without a mutation", flush=True)
 
 

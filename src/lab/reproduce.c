@@ -394,7 +394,7 @@ static tern_status ef_pipeline(book *b, tern_error *err) {
           "chunks, not printed");
     claim(b, TN_CLAIM_PREDICTED, "5.4.3", "stealing saves", "%", 11.3, cut[2],
           "512 tokens, mean of two models; threshold 5; too little because priority has taken what both save "
-          "together (15.0 for 15.9)");
+          "together (15.6 for 15.9)");
     claim(b, TN_CLAIM_PREDICTED, "5.4.3", "NPU bubbles less by priority", "%", 82.2, npu_bubble,
           "512 tokens, mean of two models");
     claim(b, TN_CLAIM_PREDICTED, "5.4.3", "CPU bubbles less by stealing", "%", 61.6, cpu_bubble,

@@ -80,6 +80,9 @@ typedef struct tn_npu_site {
      * wave after the first; else they are NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
+    /* Outputs in 8 bits: out = (u8 - 128) * out_scale * out_factor[channel]; factor NULL: in float. All of a site or none. */
+    const float *out_factor[TN_SITE_MAX_OPS];
+    float out_scale[TN_SITE_MAX_OPS];
     bool rotated;            /* inputs pass through kernels/hadamard.h before they are quantised */
     bool has_outliers;       /* clipped activations are made good on the CPU */
     const int8_t **hot_rows; /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
@@ -107,7 +110,8 @@ typedef struct tn_npu_model {
     bool packed;   /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
     char scheme[24];
     int32_t n_layers, n_sites;
-    tn_npu_site *sites; /* as the program's */
+    tn_npu_site *sites;   /* as the program's */
+    int32_t max_output_n; /* widest site with outputs in 8 bits */
     int32_t max_outlier_n, max_k,
         max_stride; /* over sites with outlier paths: outputs; over all: inputs, in_stride */
     bool any_outliers;

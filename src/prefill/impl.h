@@ -34,7 +34,8 @@ typedef struct chunk {
     tn_frame f;
     int32_t *pos, *slot;
     float *rope_cs;
-    quantised in; /* of the site quantised last */
+    quantised in;  /* of the site quantised last */
+    uint8_t *out8; /* outputs in 8 bits of the site computed last, linear by linear */
 } chunk;
 
 /* The rows of one text in a forward of few rows: a slice of chunk 0. */
@@ -131,6 +132,8 @@ tern_status tn_outlier_rows(tn_pipeline *p, const chunk *c, const tn_npu_site *s
                             int i_worker, tern_error *err);
 /* Adds it to the site's outputs, which are in c's buffers. */
 void tn_outliers_merge(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1);
+/* Takes up what a site of chunk i_chunk left: its outputs in 8 bits become floats, and get what was computed beside the product. */
+void tn_outputs_take(tn_pipeline *p, int32_t i_chunk, int32_t site, int32_t row0, int32_t row1);
 /* Does a row of the site have anything computed beside the product? */
 bool tn_site_has_beside(const tn_pipeline *p, int32_t site);
 

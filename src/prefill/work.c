@@ -144,7 +144,8 @@ static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int32_t step, i
                           .n_rows = whole->n_rows - row < m ? whole->n_rows - row : m,
                           .in = {whole->in[0] + (size_t)row * (size_t)s->in_stride}};
         for (int32_t op = 0; op < s->ops.n_ops; op++)
-            job.out[op] = (float *)whole->out[op] + (size_t)row * (size_t)s->ops.n[op];
+            job.out[op] = (char *)whole->out[op] +
+                          (size_t)row * (size_t)s->ops.n[op] * (s->out_factor[op] ? 1 : sizeof(float));
         TN_TRY(run_job(p, &job, step, part, n_parts, false, err));
     }
     return TERN_OK;
@@ -205,7 +206,7 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
     if (kind == TN_STEP_OUTLIERS)
         return tn_outlier_rows(p, c, tn_step_site(p, step), row0, row1, i_worker, err);
-    if (w->merges >= 0) tn_outliers_merge(p, c, &p->m->sites[w->merges], row0, row1);
+    if (w->merges >= 0) tn_outputs_take(p, i_chunk, w->merges, row0, row1);
     if (kind == TN_STEP_ATTENTION) return run_attention(p, i_chunk, step, row0, row1, i_worker, err);
     for (int32_t row = row0; row < row1; row++) run_ops(p, c, w->ops, w->n_ops, row);
     return TERN_OK;
