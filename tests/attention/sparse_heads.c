@@ -329,8 +329,9 @@ static void nobody_sees_the_future(void **state) {
             enum { AT = 499 }; /* in the middle of tiles of two and of four rows */
             for (int32_t a = 0; a < 2; a++) {
                 for (int32_t j = 0; j < 16; j++) {
-                    k[j] = tn_kv_k(&l->kv, 0, a)[(size_t)(AT / TN_KV_PANEL) * 16 * TN_KV_PANEL +
-                                                 (size_t)j * TN_KV_PANEL + AT % TN_KV_PANEL];
+                    k[j] =
+                        ((const float *)tn_kv_k(&l->kv, 0, a))[(size_t)(AT / TN_KV_PANEL) * 16 * TN_KV_PANEL +
+                                                               (size_t)j * TN_KV_PANEL + AT % TN_KV_PANEL];
                     v[j] = NAN;
                 }
                 tn_kv_put(&l->kv, 0, a, AT, k, v);

@@ -192,7 +192,7 @@ static void outputs_are_whole_steps(void **state) {
             largest = fmaxf(largest, factor[c]);
             if (!beta) assert_true(factor[c] == 1);
             for (size_t t = 0; t < N_PROMPT; t++) {
-                float x = tn_kv_v(&r.s->state.kv, 1, (int)(c / d))[t * d + c % d] / step[c],
+                float x = ((const float *)tn_kv_v(&r.s->state.kv, 1, (int)(c / d)))[t * d + c % d] / step[c],
                       q = nearbyintf(x);
                 assert_true(fabsf(x - q) < 1e-3f && fabsf(q) <= 127);
                 most = abs((int)q) > most ? abs((int)q) : most;
