@@ -610,6 +610,10 @@ static void wrong_files(void **state) {
         spill(adapter, kept, n);
         free(bytes), free(kept);
     }
+    tern_engine *none;
+    tern_error err = {0};
+    assert_int_equal(try_open(adapter, NULL, &none, &err), TERN_E_INVALID);
+    assert_non_null(strstr(err.message, "an adapter, not a model"));
     snprintf(text, sizeof text, "a=%s,a=%s", adapter, adapter);
     refused(text, "two adapters are called 'a'");
     snprintf(text, sizeof text, "a=%s:1e9", adapter);
@@ -644,6 +648,8 @@ static void wrong_files(void **state) {
         spill(path, configs[i].config, strlen(configs[i].config));
         refused(adapter, configs[i].says);
     }
+    assert_int_equal(try_open(adapter, NULL, &none, &err), TERN_E_INVALID);
+    assert_non_null(strstr(err.message, "an adapter, not a model"));
     unlink(path);
     refused(adapter, "adapter_config.json");
 }
