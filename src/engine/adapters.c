@@ -167,25 +167,6 @@ tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *ou
     return TERN_OK;
 }
 
-/* ---- sessions ---------------------------------------------------------------------------------------------- */
-
-void tn_session_mix(tern_session *s, const tn_lora_mix *mix) {
-    if (tn_lora_mix_id(mix) == tn_lora_mix_id(&s->mix)) return;
-    if (s->pipeline) tn_pipeline_forget(s->pipeline);
-    tn_session_truncate(s, 0); /* what it holds was computed with others */
-    s->has_logits = false;
-    s->mix = *mix;
-    if (s->pipeline) tn_pipeline_adapt(s->pipeline, s->mix.n ? &s->mix : NULL);
-}
-
-tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err) {
-    tn_lora_mix mix;
-    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
-    TN_TRY(tn_mix_parse(s->e, adapters, &mix, err));
-    tn_session_mix(s, &mix);
-    return TERN_OK;
-}
-
 const char *tern_engine_lora(const tern_engine *e, size_t i) {
     return e && i < (size_t)e->model->n_loras ? e->model->loras[i]->name : NULL;
 }

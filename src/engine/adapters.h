@@ -1,4 +1,4 @@
-/* engine/adapters.h - the adapters of an engine, and which of them a session is read with. adapters.c; in a minimal build
+/* engine/adapters.h - the adapters of an engine, and how a choice of them is written. adapters.c; in a minimal build
  * minimal.c has none. */
 #ifndef TN_ENGINE_ADAPTERS_H
 #define TN_ENGINE_ADAPTERS_H
@@ -13,7 +13,5 @@ uint64_t tn_adapters_bytes(const char *list);
 /* The mix that "NAME[:SCALE],..." or "none" asks for; NULL: those that the engine takes by itself. TERN_E_INVALID names
  * what there is. */
 tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *out, tern_error *err);
-/* tern_session_lora with a mix of this engine's. */
-void tn_session_mix(tern_session *s, const tn_lora_mix *mix);
 
 #endif

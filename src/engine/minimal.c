@@ -1,5 +1,4 @@
-/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c, storing.c and quant/packing.c:
- * refusals. */
+/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c and quant/packing.c: refusals. */
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/adapters.h"
@@ -39,12 +38,6 @@ tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *ou
     return tn_engine_open_adapters(NULL, text && strcmp(text, "none") ? text : NULL, err);
 }
 
-tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err) {
-    tn_lora_mix mix;
-    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
-    return tn_mix_parse(s->e, adapters, &mix, err);
-}
-
 const char *tern_engine_lora(const tern_engine *e, size_t i) { return (void)e, (void)i, NULL; }
 
 bool tn_lora_at(const tn_lora_mix *mix, int32_t site) { return (void)mix, (void)site, false; }
@@ -65,21 +58,6 @@ const char *tn_lora_mix_text(const tn_lora_mix *mix, char *buf, size_t cap) {
     return (void)mix, (void)buf, (void)cap, "no adapter";
 }
 void tn_lora_close(tn_lora **l) { (void)l; }
-
-tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err) {
-    (void)s, (void)cap_bytes;
-    TN_FAIL_IF(path, err, TERN_E_UNSUPPORTED, "%s: this build of tern has no store of conversations", path);
-    return TERN_OK;
-}
-
-void tn_storing_close(tern_session *s) { (void)s; }
-
-tern_status tn_storing_learn(tern_session *s, tern_error *err) {
-    (void)s, (void)err;
-    return TERN_OK;
-}
-
-void tn_storing_commit(tern_session *s, int32_t n_prompt) { (void)s, (void)n_prompt; }
 
 tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes) {
     const tern_pack_options d = {.size_bytes = size_bytes};

@@ -1,6 +1,7 @@
 #include "server/answering.h"
 
 #include "engine/adapters.h"
+#include "session/session.h"
 #include "server/reply.h"
 #include "server/watch.h"
 #include "text/tokenizer_impl.h"

@@ -2,7 +2,7 @@
  * architecture's naming, order of rows and fusing, from GGUF and from PEFT folders; packages beside the merged floats; texts
  * that know which adapters they were read with; files that are wrong. */
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "lab/synth.h"

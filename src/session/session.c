@@ -1,5 +1,5 @@
 /* A session's timeline: prefill, step, score, cancel. */
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include "base/clock.h"
 #include "base/finite.h"
@@ -451,6 +451,11 @@ void tn_session_settle(tern_session *s, int32_t row) {
     s->has_logits = true;
 }
 
+tn_timeline *tn_session_timeline(const tern_session *s) {
+    /* acquire: the timeline is made before it is seen */
+    return s->timeline ? s->timeline : atomic_load_explicit(&s->e->watched, memory_order_acquire);
+}
+
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
     tn_timeline *t = tn_session_timeline(s);
     if (!t) return;
@@ -623,4 +628,23 @@ tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t widt
     if (st == TERN_OK) st = tn_timeline_write_summary(s->timeline, -1, f, err);
     fclose(f);
     return st;
+}
+
+/* ---- adapters ------------------------------------------------------------------------------------- */
+
+void tn_session_mix(tern_session *s, const tn_lora_mix *mix) {
+    if (tn_lora_mix_id(mix) == tn_lora_mix_id(&s->mix)) return;
+    if (s->pipeline) tn_pipeline_forget(s->pipeline);
+    tn_session_truncate(s, 0); /* what it holds was computed with others */
+    s->has_logits = false;
+    s->mix = *mix;
+    if (s->pipeline) tn_pipeline_adapt(s->pipeline, s->mix.n ? &s->mix : NULL);
+}
+
+tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err) {
+    tn_lora_mix mix;
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_TRY(tn_mix_parse(s->e, adapters, &mix, err));
+    tn_session_mix(s, &mix);
+    return TERN_OK;
 }
