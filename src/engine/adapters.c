@@ -98,6 +98,8 @@ tern_status tn_engine_open_adapters(tern_engine *e, const char *list, tern_error
     TN_FAIL_IF(!e->npu && m->scheme != TN_FLOAT && m->scheme != TN_FLOAT_BLOCKS, err, TERN_E_UNSUPPORTED,
                "adapters go with packages and the schemes float and blocks, not with %s",
                tn_float_scheme_name(m->scheme));
+    TN_FAIL_IF(e->npu && e->npu->max_output_n, err, TERN_E_UNSUPPORTED,
+               "adapters do not go with a package whose outputs leave the device in 8 bits; pack it without");
     if (e->npu) TN_TRY(tn_smoothing_read(&e->ctx, e->npu, m, &smoothing, err));
     basis = tn_smoothing_basis(&smoothing);
     tern_status st = TERN_OK;

@@ -23,6 +23,8 @@ tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pk
     mo.pkg = pkg;
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
+    /* cores are shared only with a device that works on them: nobody can lend silicon a core, or a core silicon */
+    e->policy.keep_busy = e->policy.keep_busy && tn_npu_device_caps(e->npu->dev)->has_parts;
     TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID,
                "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
     return TERN_OK;
@@ -60,6 +62,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     memset(e, 0, sizeof *e);
     e->fd = -1;
     e->n_ctx_fits = n_ctx_fits;
+    e->kv_short = tn_options_kv(&o, 1);
+    e->kv_long = tn_options_kv(&o, INT32_MAX);
     tn_ctx_init(&e->ctx, o.hooks);
     const char *bad = NULL;
     uint32_t cpu = tn_cpu_flags(&bad);

@@ -247,6 +247,8 @@ static void run_linears(run *x) {
         j.ldo = (size_t)s->n[i];
         tn_linear_run(j.l, x->f.r->kern, x->pool, j.in, j.ldx, j.out, j.ldo, (size_t)x->n_rows, x->a->blocks);
         if (j.l->full) tn_pool_for(x->pool, (j.l->n + TN_PANEL_N - 1) / TN_PANEL_N, outlier_item, &j);
+        if (in_layer && x->hooks && x->hooks->output)
+            x->hooks->output(x->hooks->user, x->op->layer, s->roles[i], j.out, s->n[i], x->n_rows);
     }
     run_lora(x);
 }

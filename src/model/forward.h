@@ -35,6 +35,8 @@ typedef struct tn_forward_hooks {
     void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows); /* after rope */
     void (*attention_out)(void *user, int layer, float *att,
                           int32_t n_rows); /* may change it: head ablation */
+    void (*output)(void *user, int layer, tn_role role, const float *y, int32_t n,
+                   int32_t n_rows); /* [n_rows][n] of every linear in a layer */
     void *user;
 } tn_forward_hooks;
 

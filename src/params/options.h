@@ -34,6 +34,7 @@ struct tern_options {
     const char *graph_switch;
     int32_t switch_blocks;
     const char *load, *read, *weights;
+    const char *kv;
     const char *attention;
     float attention_ratio; /* share, in (0,1]; 0: the default of prompts or of decoding */
     int32_t attention_buckets, attention_share, attention_pool, attention_threshold;

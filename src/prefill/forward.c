@@ -139,8 +139,8 @@ static void small_behind_attention(void *arg, int i_item, int i_thread) {
 
 static void small_item(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
-    tern_status rc =
-        tn_step_run(s->p, 0, s->step, i_item, s->n_parts, i_thread, &s->errors[i_thread % MAX_THREADS]);
+    tern_status rc = tn_step_run(s->p, 0, s->step, i_item, s->n_parts, i_thread, false,
+                                 &s->errors[i_thread % MAX_THREADS]);
     if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
 }
 
@@ -279,12 +279,14 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
     for (int32_t i = 0; p->switcher && i < p->m->n_layers; i++)
         form_before[i] = tn_switcher_form(p->switcher, i);
     tn_policy policy = p->policy;
+    if (policy.steal_by_profile && p->profile->measured) TN_TRY(tn_wave_learn_stolen(p, err));
     if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
     tn_run run = {.graph = w->graph,
                   .policy = policy,
                   .cancel = cancel,
                   .timeline = timeline,
                   .task_ns = p->switcher || later || (full && !p->profile->measured) ? w->task_ns : NULL};
+    if (run.task_ns) run.stolen_ns = w->stolen_ns;
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full && !p->profile->measured) tn_wave_learn(p, w, n / p->n_rows, pos0);

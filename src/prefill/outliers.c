@@ -154,3 +154,33 @@ void tn_outliers_merge(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int
         }
     }
 }
+
+/* A linear whose outputs left the device in 8 bits, one row: (u8 - 128) * scale * factor, and the outliers' share, which was
+ * computed with the device's scales, times factor. */
+static void take_row(const uint8_t *q, const float *share, float scale, const float *factor, float *out,
+                     size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float y = (float)(q[i] - 128) * scale;
+        out[i] = (share ? y + share[i] : y) * factor[i];
+    }
+}
+
+void tn_outputs_take(tn_pipeline *p, int32_t i_chunk, int32_t site, int32_t row0, int32_t row1) {
+    const tn_npu_site *s = &p->m->sites[site];
+    chunk *c = &p->chunks[i_chunk];
+    if (!s->out_factor[0]) {
+        tn_outliers_merge(p, c, s, row0, row1);
+        return;
+    }
+    const tn_npu_job *job = tn_job_of(p, i_chunk, site);
+    for (int32_t row = row0; row < row1; row++) {
+        bool any = n_cut(&c->in, s, row) || lora_of(p, c, s, row);
+        const float *share = any ? share_of(p, &c->in, row) : NULL;
+        for (int32_t op = 0; op < s->ops.n_ops; op++) {
+            size_t n = (size_t)s->ops.n[op];
+            take_row((const uint8_t *)job->out[op] + (size_t)row * n, share, s->out_scale[op],
+                     s->out_factor[op], c->f.buf[tn_role_buffer(s->ops.roles[op])] + (size_t)row * n, n);
+            share = any ? share + n : NULL;
+        }
+    }
+}

@@ -39,7 +39,7 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     chunk *c = &p->chunks[i];
     size_t rows = (size_t)p->n_rows, cap = p->m->any_outliers ? (size_t)p->out_cap : 0,
            n_outs = (size_t)p->share_n, n = 0;
-    slice plan[TN_N_BUFFERS + 8] = {
+    slice plan[TN_N_BUFFERS + 9] = {
         {(void **)&c->pos, rows * sizeof *c->pos},
         {(void **)&c->slot, rows * sizeof *c->slot},
         {(void **)&c->rope_cs, rows * (size_t)(tn_rope_tables(h) * h->n_rot) * sizeof(float)},
@@ -48,8 +48,9 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         {(void **)&c->in.channel, rows * cap * sizeof *c->in.channel},
         {(void **)&c->in.resid, rows * cap * sizeof(float)},
         {(void **)&c->in.share, rows * n_outs * sizeof(float)},
+        {(void **)&c->out8, rows * (size_t)p->m->max_output_n},
     };
-    n = 8;
+    n = 9;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         if (b == TN_BUF_NORMED) continue; /* quantised at once: a row takes its row of BRANCH, free then */
         plan[n].at = (void **)&c->f.buf[b];
@@ -73,7 +74,12 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         const tn_site_ops *ops = &p->m->sites[s].ops;
         tn_npu_job *job = tn_job_of(p, i, s);
         *job = (tn_npu_job){.in = {c->in.x}};
-        for (int32_t op = 0; op < ops->n_ops; op++) job->out[op] = c->f.buf[tn_role_buffer(ops->roles[op])];
+        uint8_t *out8 = c->out8; /* of one linear behind the other */
+        for (int32_t op = 0; op < ops->n_ops; op++) {
+            bool int8 = p->m->sites[s].out_factor[op];
+            job->out[op] = int8 ? (void *)out8 : c->f.buf[tn_role_buffer(ops->roles[op])];
+            out8 += int8 ? rows * (size_t)ops->n[op] : 0;
+        }
     }
     return TERN_OK;
 }
@@ -125,8 +131,13 @@ static tern_status open_attention(tn_pipeline *p, const tn_attn_options *attenti
 
 static bool has_beside(void *user, int32_t site) { return tn_site_has_beside(user, site); }
 
+static bool output_int8(void *user, int32_t site) {
+    return ((const tn_pipeline *)user)->m->sites[site].out_factor[0];
+}
+
 static tern_status open_waves(tn_pipeline *p, const tn_kv *kv, int32_t n_chunks, tern_error *err) {
-    const tn_steps_options o = {.plan = p->sparse_prompt, .has_outliers = has_beside, .user = p};
+    const tn_steps_options o = {
+        .plan = p->sparse_prompt, .has_outliers = has_beside, .output_int8 = output_int8, .user = p};
     TN_TRY(tn_steps_make(p->ctx, &p->model->program, &o, &p->steps, err));
     for (int32_t i = 0; i < n_chunks; i++) {
         TN_TRY(open_chunk(p, i, kv, err));
@@ -138,9 +149,10 @@ static tern_status open_waves(tn_pipeline *p, const tn_kv *kv, int32_t n_chunks,
     size_t max_tasks = tn_wave_most_tasks(p, p->n_chunks_open) + TN_SWITCH_MAX_BLOCKS;
     TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
     w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
-    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->task_ns);
+    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, 2 * max_tasks, sizeof *w->task_ns);
     p->load_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, TN_SWITCH_MAX_BLOCKS, sizeof *p->load_args);
     TN_FAIL_IF(!w->args || !w->task_ns || !p->load_args, err, TERN_E_MEMORY, "no memory for graph switching");
+    w->stolen_ns = w->task_ns + max_tasks;
     return TERN_OK;
 }
 

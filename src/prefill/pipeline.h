@@ -22,7 +22,10 @@ typedef struct tn_pipeline tn_pipeline;
 enum { TN_PROFILE_FORWARDS = 9 };
 typedef struct tn_step_profile {
     double us[TN_MAX_STEP_TYPES]; /* attention: at position 0 */
-    double attn_us_per_pos;       /* attention: more per earlier position */
+    double cpu_us
+        [TN_MAX_STEP_TYPES]; /* products: on the CPU, where a device with silicon of its own has the others; 0:
+                                         not measured */
+    double attn_us_per_pos;  /* attention: more per earlier position */
     /* These are measured by tern bench --tune only, else 0: the time of a prefill outside its waves (the last
      * token's logits), and of a part beyond its work. */
     double rest_us, part_us;

@@ -76,7 +76,9 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
     if (st == TERN_OK) st = tn_mix_parse(e, NULL, &s->mix, err);
-    if (st == TERN_OK) st = tn_state_open(ctx, &e->model->program, h, n_ctx, &s->state, err);
+    if (st == TERN_OK)
+        st = tn_state_open(ctx, &e->model->program, h, n_ctx, n_ctx > TN_KV_FLOATS ? e->kv_long : e->kv_short,
+                           &s->state, err);
     if (st == TERN_OK)
         st = e->npu ? open_pipeline(s, err)
                     : tn_acts_open(ctx, e->model, chunk, s->state.kv.cap_tok, tn_pool_size(e->pool), &s->acts,
@@ -185,9 +187,9 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
     if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
     for (int l = 0; l < h->n_layers; l++) {
         for (int i = 0; tn_layer_attends(h, l) && i < kv->n_kv_heads; i++)
-            TN_FAIL_IF(
-                !tn_all_finite(tn_kv_v(kv, l, i), (size_t)end * (size_t)kv->d_head), err, TERN_E_FORMAT,
-                "the model computes values that are not finite: layer %d is the first that has some", l);
+            TN_FAIL_IF(!tn_kv_finite(kv, &s->e->kern, l, i, end), err, TERN_E_FORMAT,
+                       "the model computes values that are not finite: layer %d is the first that has some",
+                       l);
     }
     return tn_fail(
         err, TERN_E_FORMAT,
@@ -628,23 +630,4 @@ tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t widt
     if (st == TERN_OK) st = tn_timeline_write_summary(s->timeline, -1, f, err);
     fclose(f);
     return st;
-}
-
-/* ---- adapters ------------------------------------------------------------------------------------- */
-
-void tn_session_mix(tern_session *s, const tn_lora_mix *mix) {
-    if (tn_lora_mix_id(mix) == tn_lora_mix_id(&s->mix)) return;
-    if (s->pipeline) tn_pipeline_forget(s->pipeline);
-    tn_session_truncate(s, 0); /* what it holds was computed with others */
-    s->has_logits = false;
-    s->mix = *mix;
-    if (s->pipeline) tn_pipeline_adapt(s->pipeline, s->mix.n ? &s->mix : NULL);
-}
-
-tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err) {
-    tn_lora_mix mix;
-    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
-    TN_TRY(tn_mix_parse(s->e, adapters, &mix, err));
-    tn_session_mix(s, &mix);
-    return TERN_OK;
 }

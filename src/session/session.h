@@ -107,7 +107,7 @@ static inline bool tn_session_rope_long(const tern_session *s) {
     return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
 }
 
-/* tern_session_lora with a mix of the session's engine. */
+/* tern_session_lora with a mix of this engine's. */
 void tn_session_mix(tern_session *s, const tn_lora_mix *mix);
 
 /* Forget all but the first n tokens, or more where a kind of state goes back to snapshots only: s->n_tok says. */
