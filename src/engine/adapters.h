@@ -1,4 +1,4 @@
-/* engine/adapters.h - the adapters of an engine, and which of them a session is read with. adapters.c; in a minimal build
+/* engine/adapters.h - the adapters of an engine, and how a choice of them is written. adapters.c; in a minimal build
  * minimal.c has none. */
 #ifndef TN_ENGINE_ADAPTERS_H
 #define TN_ENGINE_ADAPTERS_H

@@ -40,25 +40,6 @@ tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *ou
 
 const char *tern_engine_lora(const tern_engine *e, size_t i) { return (void)e, (void)i, NULL; }
 
-bool tn_lora_at(const tn_lora_mix *mix, int32_t site) { return (void)mix, (void)site, false; }
-
-void tn_lora_rows(const tn_lora_mix *mix, const tn_kernels *kern, const tn_site_ops *ops, int32_t site,
-                  const float *x, size_t ldx, int32_t n_rows, float *const *out, const size_t *ldo,
-                  float *scratch) {
-    (void)mix, (void)kern, (void)ops, (void)site, (void)x, (void)ldx, (void)n_rows, (void)out, (void)ldo,
-        (void)scratch;
-}
-
-size_t tn_lora_scratch(tn_lora *const *loras, int32_t n, const tn_program *p) {
-    return (void)loras, (void)n, (void)p, (size_t)0;
-}
-
-uint64_t tn_lora_mix_id(const tn_lora_mix *mix) { return (void)mix, 0; }
-const char *tn_lora_mix_text(const tn_lora_mix *mix, char *buf, size_t cap) {
-    return (void)mix, (void)buf, (void)cap, "no adapter";
-}
-void tn_lora_close(tn_lora **l) { (void)l; }
-
 tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes) {
     const tern_pack_options d = {.size_bytes = size_bytes};
     return tn_sized_out(o, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_pack_options, n_threads));

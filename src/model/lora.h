@@ -61,6 +61,7 @@ tern_status tn_lora_open(tn_ctx *ctx, const char *path, const tn_hparams *h, con
 tern_status tn_lora_read(tn_ctx *ctx, const struct tn_gguf *gguf, const struct tn_safetensors *st,
                          const char *config, const char *path, const tn_hparams *h, const tn_program *p,
                          const tn_lora_basis *basis, tn_lora **out, tern_error *err);
+#ifndef TERN_MINIMAL
 void tn_lora_close(tn_lora **l);
 
 /* Does the mix change a linear of the site? mix may be NULL. */
@@ -76,5 +77,22 @@ size_t tn_lora_scratch(tn_lora *const *loras, int32_t n, const tn_program *p);
 uint64_t tn_lora_mix_id(const tn_lora_mix *mix);
 /* For messages: "adapters NAME:SCALE,..." or "no adapter". Returns buf. */
 const char *tn_lora_mix_text(const tn_lora_mix *mix, char *buf, size_t cap);
+#else /* a build for packages alone has no adapters, and what asks for them is nothing */
+static inline void tn_lora_close(tn_lora **l) { (void)l; }
+static inline bool tn_lora_at(const tn_lora_mix *mix, int32_t site) { return (void)mix, (void)site, false; }
+static inline void tn_lora_rows(const tn_lora_mix *mix, const tn_kernels *kern, const tn_site_ops *ops,
+                                int32_t site, const float *x, size_t ldx, int32_t n_rows, float *const *out,
+                                const size_t *ldo, float *scratch) {
+    (void)mix, (void)kern, (void)ops, (void)site, (void)x, (void)ldx, (void)n_rows, (void)out, (void)ldo,
+        (void)scratch;
+}
+static inline size_t tn_lora_scratch(tn_lora *const *loras, int32_t n, const tn_program *p) {
+    return (void)loras, (void)n, (void)p, (size_t)0;
+}
+static inline uint64_t tn_lora_mix_id(const tn_lora_mix *mix) { return (void)mix, (uint64_t)0; }
+static inline const char *tn_lora_mix_text(const tn_lora_mix *mix, char *buf, size_t cap) {
+    return (void)mix, (void)buf, (void)cap, "no adapter";
+}
+#endif
 
 #endif

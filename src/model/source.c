@@ -180,6 +180,8 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
     TN_TRY(tn_gguf_open(s->ctx, path, &s->gguf, err));
     const char *name;
     size_t n;
+    TN_FAIL_IF(tn_gguf_str(s->gguf, "general.type", &name, &n) && n == 7 && !memcmp(name, "adapter", n), err,
+               TERN_E_INVALID, "%s: an adapter, not a model: open its model with the option lora", path);
     TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT,
                "%s: metadata key 'general.architecture' is missing", path);
     s->arch = tn_arch_by_gguf(name, n);
@@ -205,6 +207,8 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
                TERN_E_INVALID, "%s: path too long", path);
     json_t *config;
+    TN_FAIL_IF(!exists(path, "config.json") && exists(path, "adapter_config.json"), err, TERN_E_INVALID,
+               "%s: an adapter, not a model: open its model with the option lora", path);
     TN_TRY(tn_json_read(file, 0, &config, err));
     const char *type = json_string_value(json_object_get(config, "model_type"));
     tern_status st = TERN_OK;

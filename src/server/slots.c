@@ -1,6 +1,5 @@
 #include "server/slots.h"
 
-#include "engine/adapters.h"
 #include "session/session.h"
 
 #include <assert.h>
