@@ -46,7 +46,7 @@ for arch in x86_64 aarch64; do
     for cpu in "" cortex-a53 max; do
         if [ "$(uname -m)" = $arch ]; then
             [ -z "$cpu" ] || continue
-            run=(unshare --mount --pid --fork --kill-child --mount-proc="$root/proc" env -i HOME=/tmp TERN_PACK=never chroot "$root" /bin/tern) at=""
+            run=(unshare --mount --pid --fork --kill-child --mount-proc="$root/proc" env -i HOME=/tmp TERN_PACK=never "$(command -v chroot)" "$root" /bin/tern) at=""
         else
             [ -n "$cpu" ] || continue
             command -v qemu-$arch >/dev/null || { echo "$arch: not tried, there is no qemu-$arch (Debian: qemu-user)"; break; }
