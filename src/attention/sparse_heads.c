@@ -571,7 +571,7 @@ tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_d
     tn_rng rng = {5};
     tern_status st = TERN_OK;
     TN_BAIL_IF(!weight || !q || !evict, err, TERN_E_MEMORY, "no memory to measure attention in");
-    if ((st = tn_kv_open(ctx, &one, N_LENGTHS * LENGTH, &kv, err)) != TERN_OK) goto out;
+    if ((st = tn_kv_open(ctx, &one, N_LENGTHS * LENGTH, TN_KV_F32, &kv, err)) != TERN_OK) goto out;
     for (size_t i = 0; i < n_q; i++) q[i] = (float)(2 * tn_rng_f64(&rng) - 1);
     for (int32_t i = 0; i < h->n_heads; i++) weight[i] = 1;
     for (int32_t i = 0; i < N_LENGTHS * LENGTH * h->n_kv_heads; i++) {

@@ -25,8 +25,9 @@ typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
     float *panel_max; /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
-    float *rows; /* where rows share lists, and for decoding: the float keys [cap][d], which are picked one by
-                    one */
+    void *
+        rows; /* where rows share lists, and for decoding: the keys as values lie (kv_cells.h), which are picked
+                   one by one */
     int32_t n_rows; /* of them valid */
     int32_t n_keys; /* positions quantised with bucket's scale */
     int32_t bucket; /* -1: none yet */
@@ -81,7 +82,7 @@ struct tn_sparse_attn {
     float *ratio;             /* [n_layers][n_heads] */
     float *decode_ratio;      /* [n_layers][n_kv_heads]: mean of the heads */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
-    float *rows;              /* of all of them: one large block has large pages */
+    uint8_t *rows;            /* of all of them: one large block has large pages */
     int8_t *tiles;
     tn_npu_graph **graphs;         /* [n_layers][n_steps of Q][n_steps of K] */
     tn_npu_graph **part_graphs;    /* the same for PART positions; only where the device works part by part */

@@ -120,6 +120,7 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
         .attn_f32 = tn_attn_f32_ref,
         .attn_sparse = tn_attn_sparse_ref,
         .attn_tiles = tn_attn_tiles_ref,
+        .kv_rows = tn_kv_rows_ref,
         .topk = tn_topk_ref,
         .topk_merge = tn_topk_merge_ref,
         .rmsnorm_f32 = tn_rmsnorm_f32_ref,
