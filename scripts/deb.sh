@@ -23,12 +23,12 @@ build() { # folder of the copy, log
 }
 
 rm -rf "$out"
+again=$out/work/a/longer/name
 copy "$out/work/tern-$version"
+[ -z "$twice" ] || copy "$again/tree" # of the same moment
 build "$out/work/tern-$version" "$out/build.log"
 for f in "$out"/work/*.deb "$out"/work/*.buildinfo "$out"/work/*.changes; do mv "$f" "$out/"; done
 if [ -n "$twice" ]; then
-    again=$out/work/a/longer/name
-    copy "$again/tree"
     (umask 077 && export TZ=Pacific/Kiritimati LC_ALL=C USER=nobody DEB_BUILD_OPTIONS="parallel=1 ${DEB_BUILD_OPTIONS:-}" && build "$again/tree" "$out/again.log")
     for f in "$out"/*.deb; do
         cmp "$f" "$again/$(basename "$f")" || { echo "FAILED: $(basename "$f") has other bytes the second time"; exit 1; }

@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# The static site: every document is in it and can be reached, every link leads to a page and a heading that are there, nothing comes from elsewhere,
-# and the same documents give the same bytes.
+# The static site: every document is in it and can be reached, every link leads to a page and a heading that are there, nothing comes from elsewhere.
+# That the same documents give the same bytes is seen by make deb-test.
 set -euo pipefail
 command -v pandoc >/dev/null || { echo "skipped: no pandoc (scripts/setup.sh --site)"; exit 77; }
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 python3 scripts/site.py "$tmp/site" >/dev/null
-python3 scripts/site.py "$tmp/again" >/dev/null
-diff -r "$tmp/site" "$tmp/again" || { echo "FAILED: another site the second time"; exit 1; }
 cat >"$tmp/check.py" <<'END'
 import html.parser
 import os

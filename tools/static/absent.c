@@ -19,8 +19,8 @@ void *ucnv_open_72(const char *name, int *error) {
 }
 
 /* Never called: without a TLS daemon, without an open converter. A hole in that would end the program, and not go on with rubbish. */
-#define NEVER(name)  \
-    void name(void); \
+#define NEVER(name)                                                                                          \
+    void name(void);                                                                                         \
     void name(void) { abort(); }
 NEVER(ucnv_close_72)
 NEVER(ucnv_convertEx_72)
