@@ -10,7 +10,8 @@ file(GLOB s CONFIGURE_DEPENDS src/text/grammar/*.c src/text/jinja/*.c)
 list(APPEND SOURCES ${s})
 # Other formats than packages, what makes packages, and what PCRE2 and SQLite are for.
 set(LEFT_OUT text/pretok text/hf formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
-             model/gguf_vocab model/catalogue engine/imports engine/storing package/tokens attention/sparse_baselines)
+             model/gguf_vocab model/catalogue engine/imports engine/storing package/tokens attention/sparse_baselines
+             attention/sparse_own kernels/attn_sparse)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")
 list(REMOVE_ITEM SOURCES ${LEFT_OUT})
 include(cmake/isa.cmake)

@@ -1,6 +1,6 @@
 /* kernels/f32_sparse_template.h - the part of f32_template.h that attends sparsely: at listed positions, and by tiles. */
 
-#ifndef TERN_MINIMAL /* large, and for heads that select for themselves, which is for comparisons */
+#ifndef TERN_MINIMAL /* for heads that select for themselves, which is for comparisons */
 /* ---- attention at listed positions ------------------------------------------------------------------
  *
  * By spans of positions: their keys are turned from panels into rows inside L1, every query row takes the dot
