@@ -193,7 +193,8 @@ static void states_of_another_form(void **state) {
             off_back += (double)(x[j] - z[j]) * (double)(x[j] - z[j]);
         }
         bool same = i / 4 == i % 4, coarse = i / 4 == 3 || i % 4 == 3;
-        if (same ? off + off_back > 0 : off > size * (coarse ? 0.05 : 0.001) || off_back > size * (coarse ? 0.05 : 0.001))
+        if (same ? off + off_back > 0
+                 : off > size * (coarse ? 0.05 : 0.001) || off_back > size * (coarse ? 0.05 : 0.001))
             fail_msg("%s to %s: %g, and back %g, of %g", forms[i / 4], forms[i % 4], off, off_back, size);
         tern_session_close(&a);
         tern_session_close(&b);
@@ -465,14 +466,10 @@ static void null_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(states_of_a_float_model),
-        cmocka_unit_test(states_of_a_package),
-        cmocka_unit_test(states_of_another_form),
-        cmocka_unit_test(two_sessions_in_two_threads),
-        cmocka_unit_test(cancelled_prefill),
-        cmocka_unit_test(log_and_progress),
-        cmocka_unit_test(allocation_failures),
-        cmocka_unit_test(null_arguments),
+        cmocka_unit_test(states_of_a_float_model), cmocka_unit_test(states_of_a_package),
+        cmocka_unit_test(states_of_another_form),  cmocka_unit_test(two_sessions_in_two_threads),
+        cmocka_unit_test(cancelled_prefill),       cmocka_unit_test(log_and_progress),
+        cmocka_unit_test(allocation_failures),     cmocka_unit_test(null_arguments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
