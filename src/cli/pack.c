@@ -136,6 +136,12 @@ int cmd_pack(int argc, char **argv) {
          "(default 0.001)"},
         {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1,
          "share of a outlier site's values beyond its scale (default 0.002)"},
+        {"output-int8", 0, NULL, ARG_FLAG, &o.output_int8, 0, 0,
+         "products leave the device in 8 bits, with one frozen scale a tensor, as on most phones (default: "
+         "in float)"},
+        {"output-beta", 0, "B", ARG_FLOAT, &o.output_beta, 0, 1,
+         "... their channels made alike before, divided by their largest output to this power (default 1; 0: "
+         "not)"},
         {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0,
          "sparse attention: measure each head's importance; one forward of a window for every head. After a "
          "kill it goes on where it was"},

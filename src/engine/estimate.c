@@ -2,9 +2,11 @@
 #include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
+#include "model/state.h"
 #include "params/params.h"
 
 #include <stdio.h>
@@ -98,7 +100,8 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     tn_kv_type kv = tn_options_kv(&o, e.n_ctx);
     e.kv_bytes = tn_state_bytes_of(&h, e.n_ctx, kv);
     e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
-                   process_bytes(&h) + (package ? sparse_bytes(&h, &o, e.n_ctx, kv) : 0);
+                   process_bytes(&h) + tn_adapters_bytes(o.lora) +
+                   (package ? sparse_bytes(&h, &o, e.n_ctx, kv) : 0);
     TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,
                err, TERN_E_INVALID, "an estimate of %zu bytes is smaller than any version's", size_bytes);
     return TERN_OK;

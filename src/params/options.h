@@ -40,6 +40,7 @@ struct tern_options {
     int32_t attention_buckets, attention_share, attention_pool, attention_threshold;
     bool no_head_ratios, attention_whole, attention_check, attention_decode;
     const char *attention_pipeline, *attention_plan;
+    const char *lora; /* adapters: "[NAME=]FILE[:SCALE],..." */
     /* These are for its sessions and their answers, for callers that name them in the same object. */
     tern_session_options session;
     tern_generate_options generate;

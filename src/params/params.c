@@ -49,6 +49,9 @@ static const tn_param table[] = {
      .help = "worker threads"},
     {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
      .dflt = "the smaller of 4096 and the model's", .help = "context in tokens"},
+    {"lora", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(lora), .unit = "LIST", .dflt = "none",
+     .help = "adapters of the model, [NAME=]FILE[:SCALE] and more behind commas: GGUF files or PEFT folders; with a scale of 0 one waits until it "
+             "is asked for"},
     {"exact", 0, TN_PARAM_FLAG, USER, ALL, AT(exact), .dflt = "off",
      .help = "turn off whatever may change a bit against full attention"},
 
@@ -231,7 +234,7 @@ static bool parse_flag(const char *value, bool *out) {
     return false;
 }
 
-static bool parse_u64(const char *value, bool size, uint64_t *out) {
+bool tn_params_u64(const char *value, bool size, uint64_t *out) {
     char *end;
     errno = 0;
     if (*value < '0' || *value > '9') return false;
@@ -289,7 +292,7 @@ tern_status tn_param_set(tern_options *o, const tn_param *p, const char *value, 
         break;
     case TN_PARAM_U64:
     case TN_PARAM_SIZE:
-        ok = parse_u64(value, p->kind == TN_PARAM_SIZE, &u) && (p->max == 0 || in_range(p, (double)u));
+        ok = tn_params_u64(value, p->kind == TN_PARAM_SIZE, &u) && (p->max == 0 || in_range(p, (double)u));
         if (ok) *(uint64_t *)at = u;
         break;
     case TN_PARAM_FLOAT:

@@ -65,6 +65,11 @@ typedef struct tn_pack_options {
                                  (default: false, all the same). What is measured is kept in OUT.heads until the
                                  package is there: after a kill it goes on where it was */
     int32_t n_threads;        /* 0 = one per core */
+    bool
+        output_int8; /* products leave the device in 8 bits with one frozen scale a tensor, but lm_head's (default:
+                          false, in float) */
+    float
+        output_beta; /* ... their channels divided by their largest magnitude to this power before, 0..1 (default 1) */
 } tn_pack_options;
 
 void tn_pack_defaults(tn_pack_options *o);

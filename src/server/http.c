@@ -265,9 +265,14 @@ static result embeddings(tn_http *h, connection *c, const json_t *body) {
 /* ---- the small routes ------------------------------------------------------------------------------ */
 
 static result models(tn_http *h, connection *c) {
-    json_t *list = json_array();
-    tn_json_append(&list, tn_json_pack("{s:s, s:s, s:i, s:s}", "id", tn_queue_opts(h->o.q)->model, "object",
-                                       "model", "created", 0, "owned_by", "tern"));
+    json_t *list = json_array(), *adapters = json_array();
+    json_t *model = tn_json_pack("{s:s, s:s, s:i, s:s}", "id", tn_queue_opts(h->o.q)->model, "object",
+                                 "model", "created", 0, "owned_by", "tern");
+    const char *name;
+    for (size_t i = 0; (name = tern_engine_lora(tn_queue_opts(h->o.q)->e, i)); i++)
+        tn_json_append(&adapters, tn_json_string(name, strlen(name)));
+    tn_json_set(&model, "adapters", adapters);
+    tn_json_append(&list, model);
     return send_json(c, 200, tn_json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 

@@ -9,22 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static char model[256];
+#include "fixture/fixture.h"
+
+static char model[FIXTURE_PATH];
 static char called[8192]; /* " name " of every function called */
 
 static int setup(void **state) {
     (void)state;
-    char cmd[700];
-    snprintf(model, sizeof model, TN_BINARY_DIR "/nulls-%ld.gguf", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama -o %s", model);
-    return system(cmd) ? -1 : 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return unlink(model);
+    fixture_llama(model, "m.gguf", 1);
+    return 0;
 }
 
 static void note(const char *name) {
@@ -70,6 +64,8 @@ static void without_objects(void **state) {
     REFUSES(tern_engine_info_sized, NULL, NULL, sizeof(tern_model_info));
     INVALID(tern_engine_open_fd, 0, NULL, NULL, err);
     assert_int_equal(NOTHING(tern_token_special, NULL, TERN_TOKEN_EOS), -1);
+    assert_null(NOTHING(tern_engine_lora, NULL, 0));
+    INVALID(tern_session_lora, NULL, NULL, err);
     INVALID(tern_session_truncate, NULL, 0, err);
     INVALID(tern_session_copy, NULL, NULL, err);
     INVALID(tern_complete, NULL, NULL, 0, NULL, NULL, NULL, NULL, err);
@@ -195,5 +191,5 @@ int main(void) {
         cmocka_unit_test(without_the_rest),
         cmocka_unit_test(every_function_is_here),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

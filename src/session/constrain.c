@@ -1,0 +1,115 @@
+#include "session/session.h"
+
+#include "base/status.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Returns the engine's tree of tokens. Threads that make one at the same time keep the first. */
+static tern_status vocab_of(tern_engine *e, const tn_gvocab **out, tern_error *err) {
+    tn_gvocab *v = atomic_load(&e->gvocab), *none = NULL;
+    if (!v) {
+        TN_FAIL_IF(!e->model->tokenizer, err, TERN_E_UNSUPPORTED,
+                   "a grammar needs a tokenizer, and the model has none");
+        TN_TRY(tn_gvocab_open(&e->ctx, e->model->tokenizer, (size_t)e->model->h.n_vocab, &v, err));
+        if (!atomic_compare_exchange_strong(&e->gvocab, &none, v)) {
+            tn_gvocab_close(&v);
+            v = none;
+        }
+    }
+    *out = v;
+    return TERN_OK;
+}
+
+static void forget(tern_session *s) {
+    tn_constraint *c = &s->constraint;
+    tn_grammar_close(&c->grammar);
+    tn_free(&s->e->ctx, c->text);
+    c->text = NULL;
+}
+
+static tern_status open_grammar(tern_session *s, const char *text, bool schema, tern_error *err) {
+    tn_constraint *c = &s->constraint;
+    tn_ctx *ctx = &s->e->ctx;
+    const tn_gvocab *v;
+    if (c->text && c->schema == schema && !strcmp(c->text, text)) return TERN_OK;
+    forget(s);
+    TN_TRY(vocab_of(s->e, &v, err));
+    tern_status st = schema ? tn_grammar_open_schema(ctx, text, strlen(text), &c->grammar, err)
+                            : tn_grammar_open_gbnf(ctx, text, strlen(text), &c->grammar, err);
+    if (st == TERN_OK) st = tn_grammar_bind(c->grammar, v, err);
+    if (st == TERN_OK && !(c->text = tn_strdup(ctx, TN_MEM_TEXT, text)))
+        st = tn_fail(err, TERN_E_MEMORY, "no memory for the grammar");
+    c->schema = schema;
+    if (st != TERN_OK) forget(s);
+    return st;
+}
+
+bool tn_prompt_ends_with(const tn_tokenizer *t, const int32_t *ids, size_t n_ids, const char *open) {
+    enum { LAST = 8 };
+    char tail[512];
+    size_t n = 0, len = strlen(open);
+    for (size_t i = n_ids > LAST ? n_ids - LAST : 0; i < n_ids; i++) {
+        size_t k = tn_token_bytes(t, ids[i], true, tail + n, sizeof tail - n);
+        if (k > sizeof tail - n) return false;
+        n += k;
+    }
+    while (n && strchr(" \n\r\t", tail[n - 1])) n--;
+    return n >= len && !memcmp(tail + n - len, open, len);
+}
+
+static bool is_thinking(const tern_session *s) {
+    return tn_prompt_ends_with(s->e->model->tokenizer, s->tokens, (size_t)s->n_tok, "<think>");
+}
+
+tern_status tn_constraint_use(tern_session *s, const tern_generate_options *o, tern_error *err) {
+    tn_constraint *c = &s->constraint;
+    c->active = false;
+    TN_FAIL_IF(o->grammar && o->json_schema, err, TERN_E_INVALID,
+               "a grammar and a JSON schema: want one of them");
+    if (!o->grammar && !o->json_schema) {
+        TN_FAIL_IF(o->grammar_after, err, TERN_E_INVALID,
+                   "grammar_after goes with a grammar or a JSON schema");
+        return TERN_OK;
+    }
+    TN_FAIL_IF(o->ignore_end, err, TERN_E_INVALID,
+               "ignore_end: a text that keeps to a grammar ends where it ends");
+    TN_TRY(open_grammar(s, o->json_schema ? o->json_schema : o->grammar, o->json_schema != NULL, err));
+    if (!c->shaped) {
+        c->shaped =
+            tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, (size_t)s->e->model->h.n_vocab, sizeof *c->shaped);
+        TN_FAIL_IF(!c->shaped, err, TERN_E_MEMORY, "no memory for masked logits");
+    }
+    const char *after = o->grammar_after ? o->grammar_after : is_thinking(s) ? "</think>" : NULL;
+    TN_TRY(tn_grammar_begin(c->grammar, after, err));
+    c->active = true;
+    return TERN_OK;
+}
+
+void tn_constraint_close(tern_session *s) {
+    forget(s);
+    tn_free(&s->e->ctx, s->constraint.shaped);
+}
+
+bool tn_constraint_done(const tn_constraint *c) { return c->active && tn_grammar_must_end(c->grammar); }
+
+tern_status tn_constraint_shape(tn_constraint *c, const float **logits, size_t n_vocab, tern_error *err) {
+    const uint64_t *mask;
+    TN_TRY(tn_grammar_mask(c->grammar, &mask, err));
+    for (size_t i = 0; i < n_vocab; i += 64) {
+        size_t n = n_vocab - i < 64 ? n_vocab - i : 64;
+        uint64_t w = mask[i / 64];
+        if (w == UINT64_MAX) memcpy(c->shaped + i, *logits + i, n * sizeof *c->shaped);
+        else
+            for (size_t k = 0; k < n; k++) c->shaped[i + k] = w >> k & 1 ? (*logits)[i + k] : -INFINITY;
+    }
+    *logits = c->shaped;
+    return TERN_OK;
+}
+
+tern_status tn_constraint_took(tn_constraint *c, int32_t token, tern_error *err) {
+    /* the sampler draws from what is above -infinity, unless nothing is: logits that are no numbers */
+    TN_FAIL_IF(!tn_grammar_take(c->grammar, token), err, TERN_E_INVALID,
+               "the model's logits leave no token that the grammar allows");
+    return TERN_OK;
+}

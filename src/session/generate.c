@@ -1,0 +1,345 @@
+/* The decode loop: sample, detokenise, watch for the end; with drafts, several tokens a forward. */
+#include "session/decoder.h"
+
+#include "session/session.h"
+
+#include "base/clock.h"
+#include "base/sized.h"
+#include "base/status.h"
+#include "model/sampler.h"
+
+#include <assert.h>
+#include <string.h>
+
+_Static_assert(sizeof(tern_sampling) == 72, "it lies inside tern_generate_options and never grows");
+_Static_assert(sizeof(tern_generate_result) == 48, "it never grows");
+
+tern_status tern_sampling_init(tern_sampling *p, size_t size_bytes) {
+    const tern_sampling d = {.size_bytes = sizeof d,
+                             .temperature = 0.8f,
+                             .top_k = 40,
+                             .top_p = 0.95f,
+                             .min_p = 0.05f,
+                             .repeat_penalty = 1.0f,
+                             .repeat_last_n = 64};
+    return tn_sized_out(p, size_bytes, &d, sizeof d, sizeof d);
+}
+
+enum { LEAST_OPTIONS = TN_SIZE_UP_TO(tern_generate_options, user) };
+
+tern_status tern_generate_options_init(tern_generate_options *o, size_t size_bytes) {
+    tern_generate_options d = {.size_bytes = size_bytes, .max_tokens = 128};
+    tern_sampling_defaults(&d.sampling);
+    return tn_sized_out(o, size_bytes, &d, sizeof d, LEAST_OPTIONS);
+}
+
+/* An outlet is text on its way to the caller. It holds back what may be the start of a stop string. */
+typedef struct outlet {
+    tn_ctx *ctx;
+    const tern_generate_options *o;
+    tn_detok detok;
+    bool has_detok;
+    char *buf; /* held-back text, then new text */
+    size_t n, cap, longest_stop;
+    bool stopped;
+    const char *stopped_by;
+} outlet;
+
+/* Returns how many bytes of out->buf can go: all of it, less a tail that a stop string may begin with. It
+ * sets stopped on a match. */
+static size_t releasable(outlet *t) {
+    size_t go = t->n;
+    for (const char *const *p = t->o->stop; p && *p; p++) {
+        size_t len = strlen(*p);
+        if (!len) continue;
+        for (size_t i = 0; i < t->n && i < go; i++) {
+            size_t rest = t->n - i, cmp = rest < len ? rest : len;
+            if (memcmp(t->buf + i, *p, cmp)) continue;
+            if (cmp == len) t->stopped = true, t->stopped_by = *p;
+            go = i;
+            break;
+        }
+    }
+    return go;
+}
+
+static bool emit(outlet *t, int32_t token, float logprob) {
+    size_t go = releasable(t);
+    bool more = !t->o->on_token || t->o->on_token(t->o->user, token, t->buf, go, logprob);
+    if (t->stopped) t->n = 0;
+    memmove(t->buf, t->buf + go, t->n > go ? t->n - go : 0);
+    t->n = t->n > go ? t->n - go : 0;
+    return more;
+}
+
+static tern_status outlet_open(outlet *t, tern_session *s, const tern_generate_options *o, tern_error *err) {
+    *t = (outlet){.ctx = &s->e->ctx, .o = o};
+    const tn_tokenizer *tok = s->e->model->tokenizer;
+    for (const char *const *p = o->stop; p && *p; p++)
+        t->longest_stop = strlen(*p) > t->longest_stop ? strlen(*p) : t->longest_stop;
+    if (tok) {
+        tn_detok_init(&t->detok, tok, o->special_text, false);
+        t->has_detok = true;
+    }
+    t->cap = t->longest_stop + (tok ? 8 * tn_tokenizer_max_token_bytes(tok) : 0) + 64;
+    t->buf = tn_alloc(t->ctx, TN_MEM_TEXT, t->cap, 1);
+    TN_FAIL_IF(!t->buf, err, TERN_E_MEMORY, "no memory for output text");
+    return TERN_OK;
+}
+
+struct tn_decoder {
+    tern_session *s;
+    tern_generate_options o;
+    tn_sampler sampler;
+    outlet text;
+    tern_generate_result res;
+    double t0;
+    uint32_t drafters; /* 0: one token a forward */
+    int32_t max_rows, n_prompt;
+    int32_t token; /* drawn and given out, not evaluated yet */
+    float *shaped; /* [n_vocab] for on_logits */
+    bool more;
+    tern_status status;
+    tern_error err;
+    int64_t draft_ns; /* of the plan at work */
+};
+
+/* Draws the next token from logits and gives it out. Returns false when generation ends here, or *st tells
+ * why it failed. */
+static bool take(tn_decoder *g, const float *logits) {
+    tern_session *s = g->s;
+    tern_status *st = &g->status;
+    tern_error *err = &g->err;
+    const tern_generate_options *o = &g->o;
+    if (o->max_tokens >= 0 && g->res.n_tokens >= o->max_tokens) return false;
+    if (atomic_exchange(&s->cancel, false)) {
+        *st = tn_fail(err, TERN_E_CANCELLED, "cancelled after %d tokens", g->res.n_tokens);
+        return false;
+    }
+    if (s->n_tok >= s->n_ctx) {
+        g->res.reason = TERN_STOP_CONTEXT;
+        return false;
+    }
+    if (tn_constraint_done(&s->constraint)) {
+        g->res.reason = TERN_STOP_END;
+        return false;
+    }
+    const float *shaped = logits; /* what is drawn from; log-probabilities are the model's own */
+    if (o->on_logits) {
+        size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+        memcpy(g->shaped, logits, n_vocab * sizeof *logits);
+        if (!o->on_logits(o->user, g->shaped, n_vocab)) {
+            g->res.reason = TERN_STOP_CALLBACK;
+            return false;
+        }
+        shaped = g->shaped;
+    }
+    if (s->constraint.active) {
+        *st = tn_constraint_shape(&s->constraint, &shaped, (size_t)s->e->model->h.n_vocab, err);
+        if (*st != TERN_OK) return false;
+    }
+    g->token = tn_sampler_draw(&g->sampler, shaped, s->tokens, (size_t)s->n_tok);
+    if (!g->res.n_tokens) g->t0 = tn_now_s();
+    if (!o->ignore_end && tern_token_is_end(s->e, g->token)) {
+        g->res.reason = TERN_STOP_END;
+        return false;
+    }
+    if (s->constraint.active) *st = tn_constraint_took(&s->constraint, g->token, err);
+    if (*st != TERN_OK) return false;
+    float logprob =
+        o->on_token && !o->no_logprobs ? tn_logprob(logits, (size_t)s->e->model->h.n_vocab, g->token) : 0;
+    if (g->text.has_detok)
+        g->text.n +=
+            tn_detok_push(&g->text.detok, g->token, g->text.buf + g->text.n, g->text.cap - g->text.n);
+    g->res.n_tokens++;
+    bool more = emit(&g->text, g->token, logprob);
+    if (g->text.stopped || !more) {
+        g->res.reason = g->text.stopped ? TERN_STOP_STRING : TERN_STOP_CALLBACK;
+        return false;
+    }
+    if (g->drafters) *st = tn_draft_push(s->drafting.draft, g->token, err);
+    return *st == TERN_OK;
+}
+
+/* Returns how many rows can still become text: the token drawn and those behind it. */
+static int32_t useful_rows(const tn_decoder *g) {
+    int32_t rows = g->max_rows, context = g->s->n_ctx - g->s->n_tok, left = g->o.max_tokens - g->res.n_tokens;
+    if (rows > context) rows = context;
+    return g->o.max_tokens >= 0 && rows > left + 1 ? left + 1 : rows;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------------- */
+
+/* What follows is evaluated and given out token by token. Each token is drawn from the logits that decoding one by one
+ * would have, with the same random numbers. A draft only decides whether those logits are there already. So the text is
+ * the same, at any temperature, and beside any other texts. */
+
+/* Plans the rows of the next forward, which has those of n_beside other decoders too. */
+static void plan(tn_decoder *g, int32_t n_beside, tn_tree *tree) {
+    tn_drafting *d = &g->s->drafting;
+    int64_t t0 = tn_now_ns();
+    if (!g->drafters) {
+        tn_tree_begin(tree, g->token);
+        return;
+    }
+    int32_t rows = useful_rows(g), share = TN_TREE_MAX / (n_beside + 1);
+    tn_draft_plan(d->draft, g->drafters, rows < share ? rows : share, n_beside, g->o.draft_eager, tree);
+    int64_t t1 = tn_now_ns();
+    tn_session_trace(g->s, "draft", t0, t1);
+    g->draft_ns = t1 - t0;
+}
+
+/* Keeps the path that the sampler takes through the tree just verified. */
+static bool walk(tn_decoder *g, const tn_tree *tree) {
+    tern_session *s = g->s;
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    int32_t row = 0, next = 0;
+    bool more;
+    for (;; row = next) {
+        const float *logits = s->tree_logits + (size_t)row * n_vocab;
+        tn_session_keep(s, tree, row);
+        more = take(g, logits);
+        next = more ? tn_tree_child(tree, row, g->token) : -1;
+        if (next < 0) break;
+        if (atomic_exchange(&s->cancel, false)) { /* where the forward of this token would have noticed */
+            s->has_logits = false;
+            g->status = tn_fail(&g->err, TERN_E_CANCELLED, "cancelled after %d tokens", g->res.n_tokens);
+            return false;
+        }
+        s->drafting.n_accepted++;
+    }
+    tn_session_settle(s, row);
+    if (s->drafting.on_step) s->drafting.on_step(s->drafting.on_step_user, tree, row);
+    if (more && g->drafters & TN_DRAFT_EXTEND) {
+        int64_t t0 = tn_now_ns();
+        tn_draft_rejected(s->drafting.draft, tree, row, s->tree_logits);
+        s->drafting.draft_ns += tn_now_ns() - t0;
+    }
+    return more;
+}
+
+/* Gives out what the forward made of the rows. It ran from t0 to t1, alone or beside others. */
+static bool accept(tn_decoder *g, const tn_tree *tree, bool alone, int64_t t0, int64_t t1) {
+    tern_session *s = g->s;
+    tn_drafting *d = &s->drafting;
+    if (!g->drafters) return take(g, s->logits);
+    int64_t t2 = tn_now_ns();
+    if (alone) tn_draft_timed(d->draft, tree->n, t1 - t0); /* else others' rows are in that time */
+    tn_session_trace(s, tree->n > 1 ? "verify" : "step", t0, t1);
+    if (g->drafters & TN_DRAFT_CALIBRATED)
+        tn_draft_verified(d->draft, tree, tree->n > 1 ? s->tree_logits : s->logits);
+    int64_t draft_ns = g->draft_ns + tn_now_ns() - t2;
+    d->draft_ns += draft_ns;
+    if (draft_ns > d->draft_max_ns) d->draft_max_ns = draft_ns;
+    d->verify_ns += t1 - t0;
+    d->n_steps++;
+    d->n_steps_of[tree->n]++;
+    d->n_rows += (uint64_t)tree->n;
+    d->n_offered += (uint64_t)g->max_rows;
+    if (tree->n > 1) return walk(g, tree);
+    if (d->on_step) d->on_step(d->on_step_user, tree, 0);
+    return take(g, s->logits);
+}
+
+enum { PROFILED_TOKENS = 24 }; /* shorter answers do not pay for measured forwards */
+
+void tn_decoders_step(tn_decoder *const *d, int32_t n) {
+    tn_turn turns[TN_MAX_TEXTS];
+    tn_decoder *g = d[0];
+    assert(n > 0 && n <= TN_MAX_TEXTS);
+    bool worth = g->o.max_tokens < 0 || g->o.max_tokens >= PROFILED_TOKENS;
+    if (n == 1 && g->drafters && g->res.n_tokens == 1 && worth && !g->o.draft_eager) {
+        g->status = tn_drafting_profile(g->s, &g->err); /* the first token is out: nobody waits for it */
+        g->more = g->status == TERN_OK;
+        if (!g->more) return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        assert(d[i]->more);
+        turns[i].s = d[i]->s;
+        plan(d[i], n - 1, &turns[i].tree);
+    }
+    int64_t t0 = tn_now_ns();
+    tn_sessions_forward(turns, n);
+    int64_t t1 = tn_now_ns();
+    for (int32_t i = 0; i < n; i++) {
+        g = d[i];
+        g->status = turns[i].status;
+        if (g->status != TERN_OK) g->err = turns[i].err;
+        g->more = g->status == TERN_OK && accept(g, &turns[i].tree, n == 1, t0, t1);
+    }
+}
+
+/* ---- from the first token to the last ---------------------------------------------------------------- */
+
+bool tn_decoder_more(const tn_decoder *g) { return g->more; }
+
+static tern_status open_parts(tn_decoder *g, tern_error *err) {
+    tern_session *s = g->s;
+    const tern_generate_options *o = &g->o;
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    TN_TRY(tn_constraint_use(s, o, err));
+    TN_TRY(tn_drafting_use(s, o->draft, &g->drafters, err));
+    if (g->drafters & TN_DRAFT_SAM) TN_TRY(tn_storing_learn(s, err));
+    if (g->drafters) TN_TRY(tn_draft_sync(s->drafting.draft, s->tokens, s->n_tok, err));
+    TN_TRY(tn_sampler_open(&s->e->ctx, &o->sampling, n_vocab, &g->sampler, err));
+    TN_TRY(outlet_open(&g->text, s, o, err));
+    if (!o->on_logits) return TERN_OK;
+    g->shaped = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, n_vocab, sizeof *g->shaped);
+    TN_FAIL_IF(!g->shaped, err, TERN_E_MEMORY, "no memory for a copy of the logits");
+    return TERN_OK;
+}
+
+tern_status tn_decoder_open(tern_session *s, const tern_generate_options *opt, tn_decoder **out,
+                            tern_error *err) {
+    tern_generate_options o;
+    *out = NULL;
+    tern_generate_options_defaults(&o);
+    if (opt)
+        TN_TRY(tn_sized_in(&o, sizeof o, opt, opt->size_bytes, LEAST_OPTIONS, "tern_generate_options", err));
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(!s->has_logits, err, TERN_E_INVALID, "generate needs a prompt: prefill first");
+    TN_FAIL_IF(o.draft_nodes < 0 || o.draft_nodes > TN_TREE_MAX, err, TERN_E_INVALID,
+               "draft_nodes %d: want 1 to %d, or 0", o.draft_nodes, TN_TREE_MAX);
+    tn_decoder *g = tn_calloc(&s->e->ctx, TN_MEM_TEXT, 1, sizeof *g);
+    TN_FAIL_IF(!g, err, TERN_E_MEMORY, "no memory to decode");
+    *out = g;
+    g->s = s;
+    g->o = o;
+    g->res.reason = TERN_STOP_LENGTH;
+    g->n_prompt = s->n_tok;
+    g->max_rows = o.draft_nodes ? o.draft_nodes : TN_TREE_MAX;
+    g->status = open_parts(g, &g->err);
+    g->more = g->status == TERN_OK && take(g, s->logits);
+    return TERN_OK;
+}
+
+tern_status tn_decoder_close(tn_decoder **pg, tern_generate_result *result, tern_error *err) {
+    tn_decoder *g = *pg;
+    tern_session *s = g->s;
+    *pg = NULL;
+    g->res.decode_s = g->res.n_tokens ? tn_now_s() - g->t0 : 0;
+    if (g->status == TERN_OK && g->text.has_detok &&
+        !g->text.stopped) { /* what was held back, and half a character at the end */
+        g->text.n += tn_detok_flush(&g->text.detok, g->text.buf + g->text.n, g->text.cap - g->text.n);
+        if (g->text.n && g->o.on_token) g->o.on_token(g->o.user, -1, g->text.buf, g->text.n, 0);
+    }
+    s->stopped_by = g->text.stopped_by;
+    tn_free(&s->e->ctx, g->text.buf);
+    tn_free(&s->e->ctx, g->shaped);
+    if (g->sampler.ctx) tn_sampler_close(&g->sampler);
+    tn_storing_commit(s, g->n_prompt);
+    if (result) *result = g->res;
+    tern_status st = g->status;
+    if (st != TERN_OK && err) *err = g->err;
+    tn_free(&s->e->ctx, g);
+    return st;
+}
+
+tern_status tern_session_generate(tern_session *s, const tern_generate_options *opt,
+                                  tern_generate_result *result, tern_error *err) {
+    tn_decoder *g;
+    if (result) *result = (tern_generate_result){.reason = TERN_STOP_LENGTH};
+    TN_TRY(tn_decoder_open(s, opt, &g, err));
+    while (tn_decoder_more(g)) tn_decoders_step(&g, 1);
+    return tn_decoder_close(&g, result, err);
+}

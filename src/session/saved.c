@@ -1,0 +1,224 @@
+/* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint. A file is
+ * state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before.
+ * Keys and values are as the session keeps them, and say in which form. One that keeps them in another form converts them:
+ * it goes on from the same text, though not with the bits it would have had without the file. */
+#include "session/session.h"
+
+#include "base/finite.h"
+#include "base/file.h"
+#include "base/outfile.h"
+#include "base/status.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static const char MAGIC[8] = "TERNSTA";
+
+typedef struct state_head {
+    char magic[8];
+    uint32_t version;
+    int32_t n_tok, n_layers, n_kv_heads, d_head, n_vocab;
+    uint64_t fingerprint;
+    uint8_t has_logits, kv, zero[2]; /* kv: tn_kv_type */
+    uint32_t rope_long;
+} state_head;
+_Static_assert(sizeof(state_head) == 48, "on-disk layout");
+
+/* Of the model and the adapters that the text was read with. */
+static uint64_t fingerprint_of(const tern_session *s) {
+    return s->e->model->fingerprint ^ tn_lora_mix_id(&s->mix);
+}
+
+typedef struct stream {
+    FILE *f;
+    XXH64_state_t *hash;
+    bool failed;
+} stream;
+
+static void put(stream *s, const void *p, size_t n) {
+    if (n && fwrite(p, 1, n, s->f) != n) s->failed = true;
+    XXH64_update(s->hash, p, n);
+}
+
+static void get(stream *s, void *p, size_t n) {
+    if (n && fread(p, 1, n, s->f) != n) {
+        s->failed = true;
+        memset(p, 0, n);
+    }
+    XXH64_update(s->hash, p, n);
+}
+
+static void put_state(void *user, void *p, size_t n) { put(user, p, n); }
+static void get_state(void *user, void *p, size_t n) { get(user, p, n); }
+
+tern_status tern_session_save(const tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
+    static const tn_outkind kind = {.what = "a saved session", .begins = {"TERNSTA"}, .is_private = true};
+    const tn_model *m = s->e->model;
+    tn_outfile *file;
+    TN_TRY(tn_outfile_open((tn_ctx *)&s->e->ctx, path, &kind, &file, err));
+    int fd = dup(tn_outfile_fd(file));
+    stream st = {.f = fd >= 0 ? fdopen(fd, "wb") : NULL, .hash = XXH64_createState()};
+    tern_status rc = TERN_OK;
+    if (!st.f || !st.hash) {
+        if (!st.f && fd >= 0) close(fd);
+        rc = tn_fail(err, TERN_E_IO, "%s: cannot write: %s", path, strerror(errno));
+        goto out;
+    }
+    XXH64_reset(st.hash, 0);
+    state_head head = {.version = s->state.kv.type == TN_KV_F32 ? 1 : 2,
+                       .n_tok = s->n_tok,
+                       .n_layers = tn_n_attending(&m->h),
+                       .n_kv_heads = m->h.n_kv_heads,
+                       .d_head = m->h.d_head,
+                       .n_vocab = m->h.n_vocab,
+                       .fingerprint = fingerprint_of(s),
+                       .has_logits = s->has_logits,
+                       .kv = (uint8_t)s->state.kv.type,
+                       .rope_long = tn_session_rope_long(s)};
+    memcpy(head.magic, MAGIC, sizeof head.magic);
+    put(&st, &head, sizeof head);
+    put(&st, s->tokens, (size_t)s->n_tok * sizeof *s->tokens);
+    tn_state_save(&s->state, put_state, &st);
+    if (s->has_logits) put(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
+    uint64_t digest = XXH64_digest(st.hash);
+    if (fwrite(&digest, sizeof digest, 1, st.f) != 1) st.failed = true;
+    if (fclose(st.f)) st.failed = true;
+    st.f = NULL;
+    rc = st.failed ? tn_fail(err, TERN_E_IO, "%s: cannot write the session: %s", path, strerror(errno))
+                   : tn_outfile_commit(&file, err);
+out:
+    if (st.f) fclose(st.f);
+    tn_outfile_abort(&file);
+    if (st.hash) XXH64_freeState(st.hash);
+    return rc;
+}
+
+tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err) {
+    bool all = n == src->n_tok;
+    if (dst->pipeline) tn_pipeline_forget(dst->pipeline);
+    tn_session_truncate(dst, 0);
+    TN_TRY(tn_state_copy(&dst->state, &src->state, n, err));
+    memcpy(dst->tokens, src->tokens, (size_t)n * sizeof *src->tokens);
+    if (all && src->has_logits)
+        memcpy(dst->logits, src->logits, (size_t)src->e->model->h.n_vocab * sizeof *src->logits);
+    dst->n_tok = n;
+    dst->has_logits = all && src->has_logits;
+    return TERN_OK;
+}
+
+tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_error *err) {
+    TN_FAIL_IF(!dst || !src, err, TERN_E_INVALID, "tern_session_copy needs two sessions");
+    TN_FAIL_IF(dst->e != src->e, err, TERN_E_INVALID, "the sessions are of different engines");
+    TN_FAIL_IF(src->n_tok > dst->n_ctx, err, TERN_E_LIMIT, "%d tokens do not fit a context of %d", src->n_tok,
+               dst->n_ctx);
+    TN_FAIL_IF(tn_lora_mix_id(&dst->mix) != tn_lora_mix_id(&src->mix), err, TERN_E_INVALID,
+               "the sessions have different adapters");
+    TN_FAIL_IF(tn_session_rope_long(dst) != tn_session_rope_long(src), err, TERN_E_INVALID,
+               "the sessions' contexts lie on different sides of %d tokens, with other rope factors",
+               src->e->model->h.rope_orig_ctx);
+    return dst == src ? TERN_OK : tn_session_copy(dst, src, src->n_tok, err);
+}
+
+/* The head of a file that this session can load. */
+static tern_status get_head(stream *st, const tern_session *s, const char *path, state_head *out,
+                            tern_error *err) {
+    const tn_model *m = s->e->model;
+    state_head head;
+    get(st, &head, sizeof head);
+    *out = head;
+    TN_FAIL_IF(st->failed || memcmp(head.magic, MAGIC, sizeof head.magic), err, TERN_E_FORMAT,
+               "%s: not a saved session", path);
+    TN_FAIL_IF(head.version != 1 && head.version != 2, err, TERN_E_UNSUPPORTED,
+               "%s: saved by another version (format %u, this one reads 1 and 2)", path, head.version);
+    TN_FAIL_IF(head.kv >= TN_N_KV_TYPES, err, TERN_E_UNSUPPORTED,
+               "%s: keys and values are kept in form %u, this version knows %d", path, head.kv,
+               TN_N_KV_TYPES);
+    char mix[300];
+    TN_FAIL_IF(head.fingerprint != fingerprint_of(s) || head.n_layers != tn_n_attending(&m->h) ||
+                   head.n_kv_heads != m->h.n_kv_heads || head.d_head != m->h.d_head ||
+                   head.n_vocab != m->h.n_vocab,
+               err, TERN_E_INVALID, "%s: saved with another model or other adapters (this session has %s)",
+               path, tn_lora_mix_text(&s->mix, mix, sizeof mix));
+    /* else its keys are rotated by the other factors */
+    TN_FAIL_IF(head.rope_long != (uint32_t)tn_session_rope_long(s), err, TERN_E_INVALID,
+               "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens",
+               path, head.rope_long ? "long" : "short", head.rope_long ? "more" : "no more",
+               m->h.rope_orig_ctx);
+    TN_FAIL_IF(head.n_tok < 0 || head.n_tok > s->n_ctx, err, TERN_E_LIMIT,
+               "%s: holds %d tokens, this session has room for %d", path, head.n_tok, s->n_ctx);
+    return TERN_OK;
+}
+
+tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
+                            tern_error *err) {
+    struct stat sb;
+    *tokens = NULL;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
+    stream st = {.f = fdopen(fd, "rb"), .hash = XXH64_createState()};
+    state_head head = {0};
+    tern_status rc = TERN_OK;
+    if (!st.f || !st.hash) rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
+    if (st.hash) XXH64_reset(st.hash, 0); /* updated, though nobody asks for it */
+    if (rc == TERN_OK) rc = get_head(&st, s, path, &head, err);
+    if (rc == TERN_OK && !(*tokens = malloc(((size_t)head.n_tok + 1) * sizeof **tokens)))
+        rc = tn_fail(err, TERN_E_MEMORY, "%s: no memory to read it", path);
+    if (rc == TERN_OK) get(&st, *tokens, (size_t)head.n_tok * sizeof **tokens);
+    if (rc == TERN_OK && st.failed) {
+        free(*tokens);
+        *tokens = NULL;
+        rc = tn_fail(err, TERN_E_FORMAT, "%s: truncated", path);
+    }
+    *n = head.n_tok;
+    if (st.f) fclose(st.f);
+    else close(fd);
+    if (st.hash) XXH64_freeState(st.hash);
+    return rc;
+}
+
+tern_status tern_session_load(tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
+    const tn_model *m = s->e->model;
+    struct stat sb;
+    int fd = tn_file_open_regular(path, &sb, err);
+    if (fd < 0) return TERN_E_IO;
+    stream st = {.f = fdopen(fd, "rb"), .hash = XXH64_createState()};
+    tern_status rc = TERN_OK;
+    state_head head;
+    if (!st.f || !st.hash) {
+        if (!st.f) close(fd);
+        rc = tn_fail(err, TERN_E_IO, "%s: cannot read: %s", path, strerror(errno));
+        goto out;
+    }
+    XXH64_reset(st.hash, 0);
+    rc = get_head(&st, s, path, &head, err);
+    if (rc != TERN_OK) goto out;
+    if (s->pipeline) tn_pipeline_forget(s->pipeline);
+    tn_session_truncate(s, 0); /* from here on the old contents are gone */
+    get(&st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
+    rc = tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, &st, err);
+    if (rc != TERN_OK) goto out;
+    if (head.has_logits) get(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
+    uint64_t digest = XXH64_digest(st.hash), stored;
+    bool ok = !st.failed && fread(&stored, sizeof stored, 1, st.f) == 1 && stored == digest;
+    ok = ok && (!head.has_logits || tn_all_finite(s->logits, (size_t)m->h.n_vocab));
+    for (int32_t i = 0; ok && i < head.n_tok; i++) ok = s->tokens[i] >= 0 && s->tokens[i] < m->h.n_vocab;
+    if (!ok) {
+        (void)tn_state_truncate(&s->state, 0);
+        rc = tn_fail(err, TERN_E_FORMAT,
+                     "%s: truncated or damaged (checksum differs); the session is empty now", path);
+        goto out;
+    }
+    s->n_tok = head.n_tok;
+    s->has_logits = head.has_logits != 0;
+out:
+    if (st.f) fclose(st.f);
+    if (st.hash) XXH64_freeState(st.hash);
+    return rc;
+}

@@ -1,0 +1,633 @@
+/* A session's timeline: prefill, step, score, cancel. */
+#include "session/session.h"
+
+#include "base/clock.h"
+#include "base/finite.h"
+#include "base/sized.h"
+#include "base/status.h"
+#include "engine/adapters.h"
+#include "package/loader.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+tern_status tern_session_options_init(tern_session_options *o, size_t size_bytes) {
+    const tern_session_options d = {.size_bytes = size_bytes};
+    return tn_sized_out(o, size_bytes, &d, sizeof d, TN_SIZE_UP_TO(tern_session_options, n_ctx));
+}
+
+static tern_status open_pipeline(tern_session *s, tern_error *err) {
+    tern_engine *e = s->e;
+    tn_profile_file kept;
+    tn_engine_profile(e, &kept);
+    tn_profile_load(&kept, &e->model->program, &s->profile);
+    if (e->trace) {
+        static const char *const own[] = {
+            "session"}; /* the caller's thread between scheduled runs: drafts, verifications */
+        tn_timeline_options to = {.cap_events = 1 << 16, .cap_flows = 1 << 17, .extra = own, .n_extra = 1};
+        memcpy(to.n_workers, e->n_lane_workers, sizeof to.n_workers);
+        TN_TRY(tn_timeline_open(&e->ctx, &to, &s->timeline, err));
+    }
+    TN_TRY(tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
+                            &e->attention, &s->profile, &s->pipeline, err));
+    tn_pipeline_remembers(s->pipeline, tn_state_conv(&s->state), tn_state_delta(&s->state));
+    tn_pipeline_adapt(s->pipeline, s->mix.n ? &s->mix : NULL);
+    return TERN_OK;
+}
+
+tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, tern_session **out,
+                              tern_error *err) {
+    TN_FAIL_IF(!out, err, TERN_E_INVALID, "tern_session_open needs a place for the session");
+    *out = NULL;
+    TN_FAIL_IF(!e, err, TERN_E_INVALID, "tern_session_open needs an engine");
+    tern_session_options o;
+    tern_session_options_defaults(&o);
+    if (opt)
+        TN_TRY(tn_sized_in(&o, sizeof o, opt, opt->size_bytes, TN_SIZE_UP_TO(tern_session_options, n_ctx),
+                           "tern_session_options", err));
+    const tn_hparams *h = &e->model->h;
+    int32_t n_ctx = o.n_ctx ? o.n_ctx : h->ctx_train < 4096 ? h->ctx_train : 4096;
+    if (e->n_ctx_fits && !o.n_ctx && n_ctx > e->n_ctx_fits) {
+        n_ctx = e->n_ctx_fits;
+        tn_log(&e->ctx, TERN_LOG_INFO, "a context of %d tokens fits max-memory", n_ctx);
+    }
+    TN_FAIL_IF(e->n_ctx_fits && n_ctx > e->n_ctx_fits, err, TERN_E_LIMIT,
+               "a context of %d tokens does not fit max-memory; %d do", n_ctx, e->n_ctx_fits);
+    TN_FAIL_IF(n_ctx < 1 || n_ctx > 1 << 24, err, TERN_E_INVALID, "a context of %d tokens: want 1 to %d",
+               n_ctx, 1 << 24);
+    if (n_ctx > h->ctx_train) {
+        tn_log(&e->ctx, TERN_LOG_WARN, "a context of %d tokens is beyond the %d the model was trained for",
+               n_ctx, h->ctx_train);
+    }
+    tn_ctx *ctx = &e->ctx;
+    tern_session *s = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *s);
+    TN_FAIL_IF(!s, err, TERN_E_MEMORY, "no memory for a session");
+    s->e = e;
+    s->n_ctx = n_ctx;
+    int32_t chunk = n_ctx < TN_FLOAT_CHUNK ? n_ctx : TN_FLOAT_CHUNK;
+    s->tokens = tn_alloc(ctx, TN_MEM_OTHER, (size_t)n_ctx, sizeof *s->tokens);
+    s->pos = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->pos);
+    s->slot = tn_alloc(ctx, TN_MEM_OTHER, (size_t)chunk, sizeof *s->slot);
+    s->logits = tn_alloc(ctx, TN_MEM_ACTIVATIONS, (size_t)h->n_vocab, sizeof *s->logits);
+    tern_status st = s->tokens && s->pos && s->slot && s->logits
+                         ? TERN_OK
+                         : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
+    if (st == TERN_OK) st = tn_mix_parse(e, NULL, &s->mix, err);
+    if (st == TERN_OK)
+        st = tn_state_open(ctx, &e->model->program, h, n_ctx, n_ctx > TN_KV_FLOATS ? e->kv_long : e->kv_short,
+                           &s->state, err);
+    if (st == TERN_OK)
+        st = e->npu ? open_pipeline(s, err)
+                    : tn_acts_open(ctx, e->model, chunk, s->state.kv.cap_tok, tn_pool_size(e->pool), &s->acts,
+                                   err);
+    uint32_t drafters;
+    if (st == TERN_OK) st = tn_drafting_use(s, o.draft ? o.draft : "none", &drafters, err);
+    if (st == TERN_OK) st = tn_storing_open(s, o.store, o.store_bytes, err);
+    if (st == TERN_OK) {
+        s->drafting.drafters = drafters;
+        *out = s;
+    } else {
+        tern_session_close(&s);
+    }
+    return st;
+}
+
+void tern_session_close(tern_session **ps) {
+    if (!ps || !*ps) return;
+    tern_session *s = *ps;
+    *ps = NULL;
+    tn_ctx *ctx = &s->e->ctx;
+    float rows[TN_PROFILE_FORWARDS] = {0}, relative[TN_PROFILE_FORWARDS] = {0};
+    int n_times = s->pipeline && s->drafting.draft ? tn_draft_costs(s->drafting.draft, rows, relative) : 0;
+    if (n_times) {
+        memcpy(s->profile.forward_rows, rows, sizeof rows);
+        memcpy(s->profile.forward_relative, relative, sizeof relative);
+        s->profile.n_forwards = n_times;
+    }
+    tn_constraint_close(s);
+    tn_drafting_close(s);
+    tn_storing_close(s);
+    tn_state_close(&s->state);
+    if (s->acts.ctx) tn_acts_close(&s->acts);
+    if ((s->profile.measured || s->profile.n_forwards) && s->pipeline) {
+        tn_profile_file kept;
+        tn_engine_profile(s->e, &kept);
+        tn_profile_save(&s->e->ctx, &kept, &s->e->model->program, &s->profile);
+    }
+    tn_pipeline_close(&s->pipeline);
+    tn_timeline_close(&s->timeline);
+    tn_free(ctx, s->tokens);
+    tn_free(ctx, s->pos);
+    tn_free(ctx, s->slot);
+    tn_free(ctx, s->tree_logits);
+    tn_free(ctx, s->logits);
+    tn_free(ctx, s->score_logits);
+    tn_free(ctx, s);
+}
+
+static tern_status check_ids(const tern_session *s, const int32_t *ids, size_t n, tern_error *err) {
+    int32_t n_vocab = s->e->model->h.n_vocab;
+    for (size_t i = 0; i < n; i++) {
+        TN_FAIL_IF(ids[i] < 0 || ids[i] >= n_vocab, err, TERN_E_INVALID,
+                   "token %d at position %d is outside the vocabulary of %d", ids[i], s->n_tok + (int32_t)i,
+                   n_vocab);
+    }
+    return TERN_OK;
+}
+
+/* Returns how many rows one evaluation takes at most: a chunk of the float forward, a wave of the pipeline. */
+static int32_t max_rows(const tern_session *s) {
+    return s->pipeline ? tn_pipeline_wave_rows(s->pipeline, s->n_tok) : s->acts.max_rows;
+}
+
+static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
+    for (int32_t i = 0; i < n; i++) {
+        s->pos[i] = s->n_tok + (tree ? tree->depth[i] : i);
+        s->slot[i] = s->n_tok + i;
+    }
+    return (tn_rows){.h = &s->e->model->h,
+                     .kern = &s->e->kern,
+                     .kv = &s->state.kv,
+                     .conv = tn_state_conv(&s->state),
+                     .delta = tn_state_delta(&s->state),
+                     .lora = s->mix.n ? &s->mix : NULL,
+                     .n_rows = n,
+                     .pos = s->pos,
+                     .slot = s->slot,
+                     .tree_base = tree ? s->n_tok : -1,
+                     .tree_mask = tree ? tree->mask : NULL,
+                     .n_tree_words = tree ? 1 : 0};
+}
+
+static tern_status evaluate(tern_session *s, const int32_t *ids, int32_t n, const tn_tree *tree, tn_rows *r,
+                            tern_error *err) {
+    bool rope_long = tn_session_rope_long(s);
+    if (s->pipeline)
+        return tn_pipeline_forward(s->pipeline, ids, n, s->n_tok, tree, rope_long, &s->cancel,
+                                   tn_session_timeline(s), err);
+    *r = float_rows(s, n, tree);
+    int64_t start_ns = tn_now_ns();
+    tern_status st =
+        tn_forward_rows(s->e->model, s->e->pool, r, &s->acts, ids, rope_long, &s->cancel, NULL, err);
+    tn_session_trace(s, "forward", start_ns, tn_now_ns());
+    return st;
+}
+
+/* Refuses logits that are no numbers, because tokens would be drawn from them all the same. The values of the
+ * layers tell where it began: what is not finite in front of a layer is not finite in its V. */
+static tern_status check_logits(const tern_session *s, const float *logits, int32_t n, int32_t end,
+                                tern_error *err) {
+    const tn_kv *kv = &s->state.kv;
+    const tn_hparams *h = &s->e->model->h;
+    TN_FAIL_IF(s->e->npu && tn_file_shrank(s->e->npu->map), err, TERN_E_IO,
+               "the package became shorter while it was in use: its weights are gone");
+    if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
+    for (int l = 0; l < h->n_layers; l++) {
+        for (int i = 0; tn_layer_attends(h, l) && i < kv->n_kv_heads; i++)
+            TN_FAIL_IF(!tn_kv_finite(kv, &s->e->kern, l, i, end), err, TERN_E_FORMAT,
+                       "the model computes values that are not finite: layer %d is the first that has some",
+                       l);
+    }
+    return tn_fail(
+        err, TERN_E_FORMAT,
+        "the model computes values that are not finite: behind the attention of layer %d, the last",
+        h->n_layers - 1);
+}
+
+static tern_status raw_logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
+                                 tern_error *err) {
+    if (s->pipeline) return tn_pipeline_logits(s->pipeline, row0, n, logits, err);
+    tn_forward_logits(s->e->model, s->e->pool, r, &s->acts, row0, n, logits);
+    return TERN_OK;
+}
+
+/* Computes logits. r has n_rows rows, the last of which lie behind the session's tokens. */
+static tern_status logits_of(tern_session *s, const tn_rows *r, int32_t row0, int32_t n, float *logits,
+                             tern_error *err) {
+    TN_TRY(raw_logits_of(s, r, row0, n, logits, err));
+    return check_logits(s, logits, n, s->n_tok + row0 + n, err);
+}
+
+/* Computes logits of the positions that a scorer asked for among n evaluated rows, TN_SCORE_ROWS at a time.
+ * `done` is how many tokens are before them. */
+static tern_status score_rows(tern_session *s, const tn_rows *r, int32_t n_rows, size_t done,
+                              const tn_scorer *scorer, tern_error *err) {
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    int32_t i = scorer->first > done ? (int32_t)(scorer->first - done) : 0;
+    for (; scorer->on_hidden && i < n_rows; i++) {
+        const tn_model *m = s->e->model;
+        const float *x = s->pipeline ? tn_pipeline_row(s->pipeline, i)
+                                     : s->acts.buf[TN_BUF_X] + (size_t)i * (size_t)m->program.width[TN_BUF_X];
+        tn_forward_out_norm(m, &s->e->kern, x, scorer->row, 1);
+        scorer->on_hidden(scorer->user, done + (size_t)i, scorer->row);
+    }
+    while (i < n_rows) {
+        int32_t n = n_rows - i < TN_SCORE_ROWS ? n_rows - i : TN_SCORE_ROWS;
+        TN_TRY(logits_of(s, r, i, n, s->score_logits, err));
+        for (int32_t j = 0; j < n; j++) {
+            bool more = scorer->on_logits(scorer->user, done + (size_t)(i + j),
+                                          s->score_logits + (size_t)j * n_vocab);
+            TN_FAIL_IF(!more, err, TERN_E_CANCELLED, "stopped by the caller");
+        }
+        i += n;
+    }
+    return TERN_OK;
+}
+
+/* The rows just evaluated become part of the text. */
+static void keep_rows(tern_session *s, const int32_t *tokens, int32_t n) {
+    memcpy(s->tokens + s->n_tok, tokens, (size_t)n * sizeof *tokens);
+    tn_state_append(&s->state, n);
+    s->n_tok += n;
+}
+
+enum { MARK_EVERY = 256, MARKED_ROWS = 64 }; /* tokens */
+
+/* Places to go back to, for states that need them: chunks of prompts, a prompt's end, and now and then in an answer. */
+static tern_status mark(tern_session *s, bool here, tern_error *err) {
+    return here || tn_state_unmarked(&s->state) >= MARK_EVERY ? tn_state_snapshot(&s->state, err) : TERN_OK;
+}
+
+/* Announces n tokens that follow in one or more pieces. */
+static tern_status begin_pieces(tern_session *s, const int32_t *tokens, size_t n, tn_prefill *out,
+                                tern_error *err) {
+    *out = (tn_prefill){.s = s, .tokens = tokens, .n = n};
+    TN_FAIL_IF(n > (size_t)(s->n_ctx - s->n_tok), err, TERN_E_LIMIT,
+               "%zu tokens after %d do not fit a context of %d; open the session with a larger one", n,
+               s->n_tok, s->n_ctx);
+    TN_TRY(check_ids(s, tokens, n, err));
+    if (s->pipeline) TN_TRY(tn_pipeline_begin(s->pipeline, (int32_t)n, s->n_tok, err));
+    out->calibrates = tn_drafting_calibrates(s, n);
+    return out->calibrates ? tn_drafting_before(s, tokens, n, err) : TERN_OK;
+}
+
+/* The next rows, `most` of them where there are so many. */
+static tern_status next_piece(tn_prefill *p, int32_t most, const tn_scorer *scorer, tern_error *err) {
+    tern_session *s = p->s;
+    const int32_t *tokens = p->tokens + p->done;
+    int32_t rows = p->n - p->done < (size_t)most ? (int32_t)(p->n - p->done) : most;
+    bool last = p->done + (size_t)rows == p->n;
+    tn_rows r;
+    s->has_logits = false;
+    tern_status st = evaluate(s, tokens, rows, NULL, &r, err);
+    if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
+    if (st == TERN_OK && scorer && scorer->first < p->done + (size_t)rows)
+        st = score_rows(s, &r, rows, p->done, scorer, err);
+    if (st == TERN_OK && last) st = logits_of(s, &r, rows - 1, 1, s->logits, err);
+    if (st != TERN_OK) return st;
+    if (p->calibrates) TN_TRY(tn_drafting_calibrate(s, s->n_tok, rows, err));
+    keep_rows(s, tokens, rows);
+    TN_TRY(mark(s, rows >= MARKED_ROWS || (last && p->n > 1), err));
+    p->done += (size_t)rows;
+    s->has_logits = last;
+    return TERN_OK;
+}
+
+tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
+                              tern_error *err) {
+    tn_prefill p;
+    TN_TRY(begin_pieces(s, tokens, n, &p, err));
+    bool shown = n > (size_t)max_rows(s);
+    while (p.done < n) {
+        TN_TRY(next_piece(&p, max_rows(s), scorer, err));
+        if (!shown || tn_progress(&s->e->ctx, "prompt", (double)p.done / (double)n)) continue;
+        s->has_logits = false;
+        return tn_fail(err, TERN_E_CANCELLED, "the prompt was cancelled after %zu of %zu tokens", p.done, n);
+    }
+    return TERN_OK;
+}
+
+tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err) {
+    tern_session *s = p->s;
+    if (p->done == p->n) return TERN_OK;
+    return next_piece(p, s->pipeline ? tn_pipeline_chunk_rows(s->pipeline, s->n_tok) : s->acts.max_rows, NULL,
+                      err);
+}
+
+static tern_status tree_logits(tern_session *s, tern_error *err) {
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    if (s->tree_logits) return TERN_OK;
+    s->tree_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS, TN_TREE_MAX * n_vocab, sizeof *s->tree_logits);
+    TN_FAIL_IF(!s->tree_logits, err, TERN_E_MEMORY, "no memory for the logits of %d draft tokens",
+               TN_TREE_MAX);
+    return TERN_OK;
+}
+
+static tern_status check_tree(const tern_session *s, const tn_tree *tree, tern_error *err) {
+    TN_FAIL_IF(tree->n > s->n_ctx - s->n_tok, err, TERN_E_LIMIT,
+               "a draft of %d tokens after %d does not fit a context of %d", tree->n, s->n_tok, s->n_ctx);
+    return check_ids(s, tree->token, (size_t)tree->n, err);
+}
+
+tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err) {
+    TN_TRY(check_tree(s, tree, err));
+    TN_TRY(tree_logits(s, err));
+    tn_rows r;
+    s->has_logits = false;
+    tern_status st = evaluate(s, tree->token, tree->n, tree, &r, err);
+    if (st == TERN_E_CANCELLED) atomic_store(&s->cancel, false);
+    return st == TERN_OK ? logits_of(s, &r, 0, tree->n, s->tree_logits, err) : st;
+}
+
+/* ---- several sessions in one forward ---------------------------------------------------------------- */
+
+/* The session whose buffers have room for all caches comes first. */
+static int32_t room(const tern_session *s) {
+    return s->pipeline ? tn_pipeline_room(s->pipeline) : s->state.kv.cap_tok;
+}
+
+/* What can go together, roomiest first; what cannot has its error. Returns how many, and all their rows. */
+static int32_t line_up(tn_turn *turns, int32_t n, tn_turn **out, int32_t *n_rows) {
+    int32_t k = 0;
+    *n_rows = 0;
+    for (int32_t i = 0; i < n; i++) {
+        tn_turn *t = &turns[i];
+        assert(t->s->e == turns[0].s->e);
+        t->status = check_tree(t->s, &t->tree, &t->err);
+        if (t->status == TERN_OK && t->tree.n > 1) t->status = tree_logits(t->s, &t->err);
+        if (t->status != TERN_OK) continue;
+        *n_rows += t->tree.n;
+        out[k++] = t;
+    }
+    for (int32_t i = 1; i < k; i++) {
+        if (room(out[i]->s) <= room(out[0]->s)) continue;
+        tn_turn *first = out[0];
+        out[0] = out[i];
+        out[i] = first;
+    }
+    return k;
+}
+
+static tern_status forward_together(tn_turn *const *t, int32_t n, tn_rows *all, tern_error *err) {
+    tern_session *lead = t[0]->s;
+    tn_pipeline_text texts[TN_MAX_TEXTS];
+    tn_rows rows[TN_MAX_TEXTS];
+    bool rope_long[TN_MAX_TEXTS];
+    int32_t ids[TN_TREE_MAX], n_ids = 0;
+    for (int32_t i = 0; i < n; i++) {
+        tern_session *s = t[i]->s;
+        const tn_tree *tree = &t[i]->tree, *shape = tree->n > 1 ? tree : NULL;
+        s->has_logits = false;
+        rope_long[i] = tn_session_rope_long(s);
+        if (s->pipeline)
+            texts[i] = (tn_pipeline_text){s->pipeline, tree->token, tree->n, s->n_tok, shape, rope_long[i]};
+        else rows[i] = float_rows(s, tree->n, shape);
+        memcpy(ids + n_ids, tree->token, (size_t)tree->n * sizeof *ids);
+        n_ids += tree->n;
+    }
+    if (lead->pipeline)
+        return tn_pipeline_forward_texts(lead->pipeline, texts, n, tn_session_timeline(lead), err);
+    int64_t start_ns = tn_now_ns();
+    tn_forward_texts(lead->e->model, lead->e->pool, rows, rope_long, n, &lead->acts, ids, all);
+    tn_session_trace(lead, "forward", start_ns, tn_now_ns());
+    return TERN_OK;
+}
+
+/* Gives every session its logits: those of all rows are lead's, in the order of the turns. */
+static void share_out(tn_turn *const *t, int32_t n, const float *logits) {
+    for (int32_t i = 0; i < n; i++) {
+        tern_session *s = t[i]->s;
+        int32_t k = t[i]->tree.n;
+        size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+        t[i]->status = check_logits(s, logits, k, s->n_tok + k, &t[i]->err);
+        if (k == 1) {
+            memcpy(s->logits, logits, n_vocab * sizeof *logits);
+            keep_rows(s, t[i]->tree.token, 1);
+            (void)mark(s, false, NULL);
+            s->has_logits = t[i]->status == TERN_OK;
+        } else if (i) {
+            memcpy(s->tree_logits, logits, (size_t)k * n_vocab * sizeof *logits);
+        }
+        logits += (size_t)k * n_vocab;
+    }
+}
+
+void tn_sessions_forward(tn_turn *turns, int32_t n) {
+    tn_turn *t[TN_MAX_TEXTS];
+    tn_rows all;
+    tern_error err = {0};
+    assert(n > 0 && n <= TN_MAX_TEXTS);
+    int32_t n_rows = 0, k = n > 1 ? line_up(turns, n, t, &n_rows) : 0;
+    assert(n_rows <= TN_TREE_MAX);
+    for (int32_t i = 0; i < k; i++) { /* logits of all rows come from one output layer */
+        const tern_session *s = t[i]->s;
+        if (!s->pipeline && tn_lora_at(&s->mix, s->e->model->program.n_sites - 1)) k = 0;
+    }
+    if (k < 2 || n_rows > max_rows(t[0]->s) ||
+        (t[0]->s->pipeline && !tn_pipeline_can_share(t[0]->s->pipeline))) {
+        for (int32_t i = 0; i < n; i++) {
+            tn_turn *x = &turns[i];
+            x->status = x->tree.n > 1 ? tn_session_verify(x->s, &x->tree, &x->err)
+                                      : tern_session_step(x->s, x->tree.token[0], &x->err);
+        }
+        return;
+    }
+    tern_session *lead = t[0]->s;
+    tern_status st = tree_logits(lead, &err);
+    if (st == TERN_OK) st = forward_together(t, k, &all, &err);
+    if (st == TERN_OK) st = raw_logits_of(lead, &all, 0, n_rows, lead->tree_logits, &err);
+    if (st == TERN_OK) {
+        share_out(t, k, lead->tree_logits);
+        return;
+    }
+    for (int32_t i = 0; i < k; i++) {
+        t[i]->status = st;
+        t[i]->err = err;
+    }
+}
+
+void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row) {
+    /* rows lie from slot n_tok - depth on, so a slot taken here belongs to a row no path behind this one
+     * needs */
+    tn_state_keep(&s->state, s->n_tok - tree->depth[row] + row);
+    s->tokens[s->n_tok++] = tree->token[row];
+    (void)mark(s, false, NULL); /* without memory the way back is longer */
+}
+
+void tn_session_settle(tern_session *s, int32_t row) {
+    size_t n_vocab = (size_t)s->e->model->h.n_vocab;
+    memcpy(s->logits, s->tree_logits + (size_t)row * n_vocab, n_vocab * sizeof *s->logits);
+    s->has_logits = true;
+}
+
+tn_timeline *tn_session_timeline(const tern_session *s) {
+    /* acquire: the timeline is made before it is seen */
+    return s->timeline ? s->timeline : atomic_load_explicit(&s->e->watched, memory_order_acquire);
+}
+
+void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {
+    tn_timeline *t = tn_session_timeline(s);
+    if (!t) return;
+    tn_event e = {.start_ns = start_ns,
+                  .end_ns = end_ns,
+                  .name = name,
+                  .run = -1,
+                  .task = -1,
+                  .chunk = -1,
+                  .layer = -1,
+                  .n_parts = 1,
+                  .lane = TN_LANE_CPU};
+    tn_timeline_add(t, tn_timeline_n_workers(t), &e);
+}
+
+void tn_session_truncate(tern_session *s, int32_t n) {
+    if (n >= s->n_tok) return;
+    n = tn_state_truncate(&s->state, n); /* some kinds of state go back further, to a snapshot */
+    tn_storing_truncate(&s->storing, n);
+    s->n_tok = n;
+    s->has_logits = false;
+}
+
+tern_status tern_session_truncate(tern_session *s, size_t n_tok, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(n_tok > (size_t)s->n_tok, err, TERN_E_LIMIT, "%zu tokens to keep of %d", n_tok, s->n_tok);
+    TN_FAIL_IF(n_tok && n_tok < (size_t)s->n_tok && !tn_state_reaches(&s->state, (int32_t)n_tok), err,
+               TERN_E_UNSUPPORTED, "what this model remembers cannot go back to token %zu", n_tok);
+    tn_session_truncate(s, (int32_t)n_tok);
+    return TERN_OK;
+}
+
+/* Forgets what is not the prompt's beginning. Returns how many of its tokens need not be evaluated. */
+static size_t keep_prefix(tern_session *s, const int32_t *prompt, size_t n_tok) {
+    size_t same = 0;
+    while (same < n_tok && same < (size_t)s->n_tok && s->tokens[same] == prompt[same]) same++;
+    s->n_prompt = s->n_known = n_tok;
+    if (same == n_tok && n_tok == (size_t)s->n_tok && s->has_logits) return n_tok;
+    if (same == n_tok) same--; /* the last token again, for its logits */
+    tn_session_truncate(s, (int32_t)same);
+    return s->n_known = (size_t)s->n_tok;
+}
+
+tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(n_tok == 0 || !prompt, err, TERN_E_INVALID, "the prompt is empty");
+    size_t same = keep_prefix(s, prompt, n_tok);
+    return same == n_tok ? TERN_OK : tn_session_append(s, prompt + same, n_tok - same, NULL, err);
+}
+
+tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
+                             tern_error *err) {
+    size_t same = keep_prefix(s, prompt, n_tok);
+    return begin_pieces(s, prompt + same, n_tok - same, out, err);
+}
+
+tern_status tern_session_score(tern_session *s, const int32_t *prompt, size_t n_tok, size_t first,
+                               bool (*on_logits)(void *, size_t, const float *), void *user,
+                               tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(n_tok == 0 || !prompt || !on_logits, err, TERN_E_INVALID,
+               "scoring needs tokens and a callback");
+    if (!s->score_logits) {
+        s->score_logits = tn_alloc(&s->e->ctx, TN_MEM_ACTIVATIONS,
+                                   TN_SCORE_ROWS * (size_t)s->e->model->h.n_vocab, sizeof(float));
+        TN_FAIL_IF(!s->score_logits, err, TERN_E_MEMORY, "no memory for the logits of %d positions",
+                   TN_SCORE_ROWS);
+    }
+    tn_session_truncate(s, 0);
+    const tn_scorer scorer = {.first = first, .on_logits = on_logits, .user = user};
+    return tn_session_append(s, prompt, n_tok, &scorer, err);
+}
+
+tern_status tern_session_step(tern_session *s, int32_t token, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    return tn_session_append(s, &token, 1, NULL, err);
+}
+
+const float *tern_session_logits(const tern_session *s) { return s && s->has_logits ? s->logits : NULL; }
+const int32_t *tern_session_tokens(const tern_session *s) { return s && s->n_tok ? s->tokens : NULL; }
+size_t tern_session_length(const tern_session *s) { return s ? (size_t)s->n_tok : 0; }
+int32_t tern_session_capacity(const tern_session *s) { return s ? s->n_ctx : 0; }
+void tern_session_cancel(tern_session *s) {
+    if (s) atomic_store(&s->cancel, true);
+}
+
+static tern_stats stats_of(const tern_session *s) {
+    tern_stats all = {.kv_bytes = tn_state_bytes(&s->state)};
+    tern_stats *out = &all;
+    if (!s->pipeline) return all;
+    const tn_pipeline_stats *p = tn_pipeline_stats_get(s->pipeline);
+    const int32_t *w = s->e->n_lane_workers;
+    double wall = (double)p->wall_ns;
+    out->wall_s = wall * 1e-9;
+    out->cpu_busy_s = (double)p->busy_ns[TN_LANE_CPU] * 1e-9;
+    out->npu_busy_s = (double)p->busy_ns[TN_LANE_NPU] * 1e-9;
+    out->cpu_bubble =
+        wall > 0 && w[TN_LANE_CPU] ? 1 - (double)p->busy_ns[TN_LANE_CPU] / (wall * w[TN_LANE_CPU]) : 0;
+    out->npu_bubble =
+        wall > 0 && w[TN_LANE_NPU] ? 1 - (double)p->busy_ns[TN_LANE_NPU] / (wall * w[TN_LANE_NPU]) : 0;
+    out->decision_us = p->n_decisions ? (double)p->decide_ns * 1e-3 / (double)p->n_decisions : 0;
+    out->decision_max_us = (double)p->decide_max_ns * 1e-3;
+    out->n_decisions = (uint64_t)p->n_decisions;
+    out->n_stolen = (uint64_t)p->n_stolen;
+    out->n_outliers = p->n_outliers;
+    out->n_dropped = p->n_dropped;
+    out->hot_hits = p->hot_hits;
+    out->cold_misses = p->cold_misses;
+    out->attn_rows = p->attention.n_rows;
+    out->attn_seen = p->attention.n_seen;
+    out->attn_selected = p->attention.n_selected;
+    out->attn_true = p->attention.n_true;
+    out->attn_found = p->attention.n_found;
+    out->attn_launches = p->attention.n_launches;
+    out->attn_requantised = p->attention.n_requantised;
+    out->attn_bytes = p->attention.bytes;
+    out->attn_fused = p->attention.n_fused;
+    out->attn_fused_launches = p->attention.n_fused_launches;
+    out->attn_plans = p->attention.n_plans;
+    out->attn_plan_us =
+        p->attention.n_plans ? (double)p->attention.plan_ns * 1e-3 / (double)p->attention.n_plans : 0;
+    out->attn_plan_max_us = (double)p->attention.plan_max_ns * 1e-3;
+    out->attn_planned_s = p->attention.planned_us * 1e-6;
+    out->attn_took_s = p->attention.took_us * 1e-6;
+    out->attn_mass = p->attention.n_rows ? p->attention.mass / (double)p->attention.n_rows : 0;
+    out->graph_bytes = p->graph_bytes;
+    out->graph_bytes_unshared = p->graph_bytes_unshared;
+    out->n_subgraphs = p->n_subgraphs;
+    out->n_shared = p->n_shared;
+    out->activation_bytes = p->activation_bytes;
+    out->n_switched = (uint64_t)p->switching.n_loads;
+    out->switch_s = (double)p->switching.load_ns * 1e-9;
+    out->switch_exposed_s = (double)p->switching.exposed_ns * 1e-9;
+    out->switch_blocks = p->switching.n_blocks;
+    out->switch_planned_stall_s = p->switching.planned_stall_us * 1e-6;
+    tn_loader_stats l;
+    tn_loader_stats_get(s->e->npu->loader, &l);
+    out->read_bytes = l.n_read_bytes;
+    out->read_s = (double)l.read_ns * 1e-9;
+    out->unpack_s = (double)l.unpack_ns * 1e-9;
+    out->load_s = (double)l.load_ns * 1e-9;
+    out->loaded_s = (double)l.done_ns * 1e-9;
+    out->read_method = l.method;
+    out->unpacked_by_device = l.n_unpacked_by_device;
+    return all;
+}
+
+tern_status tern_session_stats_sized(const tern_session *s, tern_stats *out, size_t size_bytes) {
+    if (!s) return TERN_E_INVALID;
+    const tern_stats all = stats_of(s);
+    return tn_sized_out(out, size_bytes, &all, sizeof all, TN_SIZE_UP_TO(tern_stats, activation_bytes));
+}
+
+tern_status tern_session_write_trace(const tern_session *s, const char *path, tern_error *err) {
+    TN_FAIL_IF(!s || !path, err, TERN_E_INVALID, "no session or no path given");
+    TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
+               "nothing was recorded: open a package with the trace option");
+    return tn_timeline_save_trace(s->timeline, (tn_ctx *)&s->e->ctx, path, err);
+}
+
+tern_status tern_session_write_gantt(const tern_session *s, int fd, int32_t width, tern_error *err) {
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_FAIL_IF(!s->timeline, err, TERN_E_INVALID,
+               "nothing was recorded: open a package with the trace option");
+    int copy = dup(fd);
+    FILE *f = copy >= 0 ? fdopen(copy, "w") : NULL;
+    if (!f && copy >= 0) close(copy);
+    TN_FAIL_IF(!f, err, TERN_E_IO, "cannot write the chart: %s", strerror(errno));
+    tern_status st = tn_timeline_write_gantt(s->timeline, -1, width > 0 ? width : 100, isatty(fd), f, err);
+    if (st == TERN_OK) st = tn_timeline_write_summary(s->timeline, -1, f, err);
+    fclose(f);
+    return st;
+}
