@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
