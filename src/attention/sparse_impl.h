@@ -1,7 +1,8 @@
 /* attention/sparse_impl.h - what the files of sparse attention share: its state, a block of rows, and the
  * steps by which one is attended.
  *   sparse_attn.c   state; plan: buckets, INT8 keys
- *   sparse_rows.c   estimates; rows and heads that select for themselves
+ *   sparse_rows.c   estimates
+ *   sparse_own.c    rows and heads that select for themselves
  *   sparse_tiles.c  rows, and heads of a KV head, that share a selection
  *   sparse_heads.c  the pipelined form
  *   sparse_decode.c rows of decode forwards
@@ -12,9 +13,10 @@
 #include "attention/sparse_attn.h"
 
 enum {
-    MIN_SELECTED = 16, /* positions a row attends to at least, where it sees so many */
-    BLOCK = 64,        /* of block-sparse attention */
-    PART = 256,        /* positions estimated and merged at a time: 32 rows of them stay in L1 */
+    MIN_SELECTED = 16,     /* positions a row attends to at least, where it sees so many */
+    BLOCK = 64,            /* of block-sparse attention */
+    FLOAT_BOUND = 1 << 24, /* of scores that were floats */
+    PART = 256,            /* positions estimated and merged at a time: 32 rows of them stay in L1 */
     PART_LD = PART + 16,
     NEAR = 256,
     FAR = 64, /* positions, the row's last and its first, whose largest score stands for the row's largest */

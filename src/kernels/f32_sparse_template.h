@@ -1,5 +1,6 @@
 /* kernels/f32_sparse_template.h - the part of f32_template.h that attends sparsely: at listed positions, and by tiles. */
 
+#ifndef TERN_MINIMAL /* for heads that select for themselves, which is for comparisons */
 /* ---- attention at listed positions ------------------------------------------------------------------
  *
  * By spans of positions: their keys are turned from panels into rows inside L1, every query row takes the dot
@@ -190,6 +191,8 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
         for (size_t d = 0; d < a->d_head; d++) out[d] = (even[r * row + d] + odd[r * row + d]) / q[r * row];
     }
 }
+
+#endif
 
 /* ---- attention of tiles --------------------------------------------------------------------------------
  *

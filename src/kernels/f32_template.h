@@ -719,7 +719,9 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->gemm_f32[TN_PANEL_F16] = NAME(tn_gemm_f16);
     k->gemm_f32[TN_PANEL_BF16] = NAME(tn_gemm_bf16);
     k->attn_f32 = NAME(tn_attn_f32);
+#ifndef TERN_MINIMAL
     k->attn_sparse = NAME(tn_attn_sparse);
+#endif
     k->attn_tiles = NAME(tn_attn_tiles);
     k->kv_rows = NAME(tn_kv_rows);
     k->rmsnorm_f32 = NAME(tn_rmsnorm_f32);

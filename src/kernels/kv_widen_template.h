@@ -53,12 +53,17 @@ static void widen_keys(tn_kv_type type, size_t d_head, const uint8_t *panel, siz
             size_t d = g * TN_KV_GROUP, n = d_head - d < TN_KV_GROUP ? d_head - d : TN_KV_GROUP,
                    half = n < 16 ? n : 16;
             float *to = out + (p * d_head + d) * TN_KV_PANEL;
+#ifdef TERN_MINIMAL /* one loop for all */
+            widen_key_group(type, panel + g * group, 0, n, to);
+            (void)half;
+#else
             if (type == TN_KV_INT8) {
                 widen_key_group(TN_KV_INT8, panel + g * group, 0, n, to);
             } else {
                 widen_key_group(TN_KV_INT4, panel + g * group, 0, half, to);
                 widen_key_group(TN_KV_INT4, panel + g * group, half, n, to);
             }
+#endif
         }
     }
 }
@@ -95,8 +100,12 @@ static void widen_coded(tn_kv_type type, size_t d_head, const uint8_t *panel, si
     widen_scales(panel, groups, in, n, scales);
     for (size_t i = 0; i < n; i++, codes += row, out += d_head) {
         __builtin_prefetch(codes + KV_AHEAD);
+#ifdef TERN_MINIMAL
+        widen_codes(type, d_head, scales + i * groups, codes, out);
+#else
         if (type == TN_KV_INT8) widen_codes(TN_KV_INT8, d_head, scales + i * groups, codes, out);
         else widen_codes(TN_KV_INT4, d_head, scales + i * groups, codes, out);
+#endif
     }
 }
 

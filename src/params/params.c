@@ -91,7 +91,7 @@ static const tn_param table[] = {
     {"cpu-threads", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(PACKAGE), AT(cpu_threads), .min = 1, .max = 63, .unit = "N", .dflt = "1",
      .help = "workers of the CPU lane"},
     {"max-memory", 0, TN_PARAM_SIZE, DEVICE, ALL, AT(max_memory_bytes), .unit = "BYTES", .dflt = "no limit",
-     .help = "what model, context and work may take together: weights stay packed and the context becomes shorter where that is needed and "
+     .help = "what model, context and work may take together: weights stay packed, keys and values take fewer bits and the context becomes shorter where that is needed and "
              "nothing else was asked for; what cannot fit is refused"},
     {"npu-memory", 0, TN_PARAM_SIZE, DEVICE, ALL, NEEDS(PACKAGE), AT(npu_memory_bytes), .unit = "BYTES", .dflt = "no limit",
      .help = "what the device can address: the heaviest linears go there first"},
