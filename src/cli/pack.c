@@ -98,8 +98,7 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
 
 int cmd_pack(int argc, char **argv) {
     const char *out = NULL, *scheme = "gram", *outliers = "auto", *scope = "tensor", *allocation = NULL;
-    bool json = false;
-    bool quick = false;
+    bool json = false, quick = false;
     float bits = 0, quality = 0;
     tn_pack_options o;
     tn_pack_defaults(&o);
@@ -111,8 +110,7 @@ int cmd_pack(int argc, char **argv) {
          "average bits of a weight (default: what --quality needs with gram, 5 with edgeflow, else 8)"},
         {"quality", 0, "PERCENT", ARG_FLOAT, &quality, 0.01, 50,
          "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
-         "perplexity "
-         "loses) stays below this on calibration text kept apart (default 0.5)"},
+         "perplexity loses) stays below this on calibration text kept apart (default 0.5)"},
         {"quick", 0, NULL, ARG_FLAG, &quick, 0, 0, "calibrate on 512 tokens only: less time, more loss"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
@@ -172,9 +170,9 @@ int cmd_pack(int argc, char **argv) {
     hooks.log = log_line;
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
     tn_ctx ctx;
-    tn_ctx_init(&ctx, &hooks);
     tn_pack_report r;
     tern_error err;
+    tn_ctx_init(&ctx, &hooks);
     if (tn_pack(&ctx, words[0], out, &o, &r, &err) != TERN_OK) return failed(&err);
     return report(out, scheme, &r, json);
 }
