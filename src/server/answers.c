@@ -1,7 +1,7 @@
 #include "server/answers.h"
 
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "server/watch.h"
 
 #include <stdio.h>

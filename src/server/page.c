@@ -1,6 +1,6 @@
 #include "server/page.h"
 
-#include "engine/engine.h"
+#include "session/session.h"
 #include "server/answers.h"
 #include "server/connection.h"
 #include "server/live.h"

@@ -1,6 +1,6 @@
 /* Does what is measured and computed arrive where it is used? Logits at their position, successors at theirs, the
  * heaviest products on a device that is too small, measured times in the graphs that are scheduled by them. */
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "model/sampler.h"
 #include "prefill/impl.h"

@@ -1,6 +1,6 @@
 /* Products that leave the device in 8 bits: what the CPU takes up are whole steps of the frozen scale, channels use them
  * alike behind the output factor, and the bits depend on nothing else. */
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "quant/builtin_corpus.h"
 #include "quant/pack.h"
