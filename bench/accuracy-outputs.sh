@@ -28,4 +28,4 @@ print('%-14s %-10s %12.2f %9.2f +- %.2f' % ('$scheme', '${how%%:*}', r['perplexi
         done
     done
 done
-rm -f "$work/outputs.tern"
+rm -f "$work/outputs.tern" "$work/outputs.tern.profile"

@@ -67,17 +67,20 @@ bool tn_attn_pipeline_parse(const char *name, tn_attn_pipeline *out) {
 }
 
 bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out) {
+    enum { N_WORDS = 4 };
     *out = (tn_headplan_switches){0};
     if (!strcmp(list, "paper")) return true;
     const struct {
         const char *name;
         bool *flag;
-    } words[] = {
-        {"in-order", &out->in_order}, {"no-fusion", &out->no_fusion}, {"no-overlap", &out->no_overlap}};
+    } words[] = {{"in-order", &out->in_order},
+                 {"no-fusion", &out->no_fusion},
+                 {"no-overlap", &out->no_overlap},
+                 {"as-printed", &out->as_printed}};
     for (const char *at = list;; at++) {
         size_t n = strcspn(at, ","), i = 0;
-        while (i < 3 && (strlen(words[i].name) != n || strncmp(words[i].name, at, n))) i++;
-        if (i == 3) return false;
+        while (i < N_WORDS && (strlen(words[i].name) != n || strncmp(words[i].name, at, n))) i++;
+        if (i == N_WORDS) return false;
         *words[i].flag = true;
         if (!*(at += n)) return true;
     }

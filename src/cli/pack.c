@@ -96,6 +96,22 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
     return EXIT_OK;
 }
 
+static int run_pack(const char *src, const char *out, const char *scheme, const tn_pack_options *o,
+                    bool json) {
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    progress shown = {0};
+    hooks.user = &shown;
+    hooks.log = log_line;
+    if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
+    tn_ctx ctx;
+    tn_pack_report r;
+    tern_error err;
+    tn_ctx_init(&ctx, &hooks);
+    if (tn_pack(&ctx, src, out, o, &r, &err) != TERN_OK) return failed(&err);
+    return report(out, scheme, &r, json);
+}
+
 int cmd_pack(int argc, char **argv) {
     const char *out = NULL, *scheme = "gram", *outliers = "auto", *scope = "tensor", *allocation = NULL;
     bool json = false, quick = false;
@@ -134,6 +150,10 @@ int cmd_pack(int argc, char **argv) {
          "(default 0.001)"},
         {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1,
          "share of a outlier site's values beyond its scale (default 0.002)"},
+        {"hot-coverage", 0, "X", ARG_FLOAT, &o.hot_coverage, 0, 1,
+         "share of the outliers whose weight rows stay resident for the CPU (default 0.9)"},
+        {"hot-max", 0, "X", ARG_FLOAT, &o.hot_max, 0, 1,
+         "... in at most this share of the channels (default 0.25; the paper: 0.03)"},
         {"output-int8", 0, NULL, ARG_FLAG, &o.output_int8, 0, 0,
          "products leave the device in 8 bits, with one frozen scale a tensor, as on most phones (default: "
          "in float)"},
@@ -163,16 +183,5 @@ int cmd_pack(int argc, char **argv) {
     if (quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;
     rc = choose(&c, scheme, outliers, allocation, scope, &o);
     if (rc >= 0) return rc;
-    tern_hooks hooks;
-    tern_hooks_defaults(&hooks);
-    progress shown = {0};
-    hooks.user = &shown;
-    hooks.log = log_line;
-    if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, &hooks);
-    tn_pack_report r;
-    tern_error err;
-    if (tn_pack(&ctx, words[0], out, &o, &r, &err) != TERN_OK) return failed(&err);
-    return report(out, scheme, &r, json);
+    return run_pack(words[0], out, scheme, &o, json);
 }

@@ -47,7 +47,7 @@ static tern_status attention_of(tern_engine *e, const tern_options *o, tern_erro
     TN_FAIL_IF(a->pipeline == TN_ATTN_PIPELINE_ON && a->mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
                "heads are a pipeline with attention shadow only");
     TN_FAIL_IF(o->attention_plan && !tn_attn_plan_parse(o->attention_plan, &a->plan), err, TERN_E_INVALID,
-               "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap",
+               "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap, as-printed",
                o->attention_plan);
     TN_FAIL_IF(a->decode && a->mode != TN_ATTN_FULL && a->mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
                "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only",

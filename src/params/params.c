@@ -127,7 +127,7 @@ static const tn_param table[] = {
      .dflt = "auto: where the device has silicon of its own", .choices = "auto|on|off",
      .help = "attention shadow: heads as tasks of two lanes; the same bits"},
     {"attention-plan", 0, TN_PARAM_TEXT, LAB, ALL, NEEDS(SHADOW), AT(attention_plan), .unit = "HOW", .dflt = "paper",
-     .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap"},
+     .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap; as-printed: Algorithm 1 and no search behind it"},
     {"attention-check", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(SPARSE), AT(attention_check), .dflt = "off",
      .help = "sparse attention: also count how many of the exact largest were selected (slow)"},
 };

@@ -279,7 +279,9 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
     for (int32_t i = 0; p->switcher && i < p->m->n_layers; i++)
         form_before[i] = tn_switcher_form(p->switcher, i);
     tn_policy policy = p->policy;
+#ifndef TERN_MINIMAL
     if (policy.steal_by_profile && p->profile->measured) TN_TRY(tn_wave_learn_stolen(p, err));
+#endif
     if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
     tn_run run = {.graph = w->graph,
                   .policy = policy,

@@ -304,6 +304,7 @@ void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0
     for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
 }
 
+#ifndef TERN_MINIMAL /* its device works on the CPU's own cores */
 tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err) {
     bool known[TN_MAX_STEP_TYPES] = {false}, any = false;
     size_t widest = 0;
@@ -333,6 +334,7 @@ tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err) {
     for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
     return st;
 }
+#endif
 
 void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
     double per_pos =

@@ -161,6 +161,7 @@ static tern_status run_operator(const tn_pipeline *p, int32_t i_chunk, int32_t s
     return run_job(p, &job, step, 0, 1, here, err);
 }
 
+#ifndef TERN_MINIMAL /* its device works on the CPU's own cores */
 tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us,
                                  tern_error *err) {
     const tn_npu_site *s = tn_step_site(p, step);
@@ -176,6 +177,7 @@ tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out,
     *us = (double)(tn_now_ns() - t0) * 1e-3;
     return TERN_OK;
 }
+#endif
 
 /* ---- a part of a step ------------------------------------------------------------------------------ */
 

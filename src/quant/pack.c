@@ -34,8 +34,8 @@ void tn_pack_defaults(tn_pack_options *o) {
                            .prune_percent = 85,
                            .prune_error = 0.001f,
                            .outlier_share = 0.002f,
-                           .hot_coverage = 0.8f,
-                           .hot_max = 0.03f,
+                           .hot_coverage = 0.9f,
+                           .hot_max = 0.25f,
                            .output_beta = 1};
 }
 

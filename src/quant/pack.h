@@ -47,8 +47,8 @@ typedef struct tn_pack_options {
     float prune_error;    /* ... but never a site whose other values would lose more than this of their energy
                             (default 0.001) */
     float outlier_share;  /* of a outlier site's values that lie outside the clip (default 0.002) */
-    float hot_coverage;   /* hot channels cover this share of the outliers (default 0.8) ... */
-    float hot_max; /* ... and are at most this share of the channels (default 0.03), but at least one */
+    float hot_coverage;   /* hot channels cover this share of the outliers (default 0.9) ... */
+    float hot_max; /* ... and are at most this share of the channels (default 0.25), but at least one */
     double
         bits; /* average per weight, 1..8: with gram of all matrices, else of the layers' linears; 0 (default):
                        with gram what quality needs, 5 with edgeflow, else 8 */

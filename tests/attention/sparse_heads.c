@@ -136,8 +136,8 @@ static void shapes_devices_and_plans(void **state) {
     static const struct {
         int32_t n_heads, n_kv_heads, d, window;
     } shapes[] = {{7, 7, 16, 0}, {14, 2, 16, 0}, {5, 1, 32, 0}, {9, 3, 8, 100}, {13, 13, 4, 0}};
-    static const char *const plans[] = {"paper", "in-order", "no-fusion", "no-overlap",
-                                        "in-order,no-fusion,no-overlap"};
+    static const char *const plans[] = {
+        "paper", "in-order", "no-fusion", "no-overlap", "in-order,no-fusion,no-overlap", "as-printed"};
     static const struct {
         const char *name;
         bool apart;
@@ -155,7 +155,7 @@ static void shapes_devices_and_plans(void **state) {
                 tn_attn_stats a, b;
                 l->o.share_rows = share;
                 l->o.pool_heads = 1 + share % 3 / 2;
-                for (int plan = 0; plan < (dev ? 1 : 5); plan++) {
+                for (int plan = 0; plan < (dev ? 1 : 6); plan++) {
                     if (quick && plan && plan != 1 + (int)i % 4) continue;
                     int32_t chunk = plan % 2 ? 224 : 96;
                     l->o.pipeline = TN_ATTN_PIPELINE_OFF;

@@ -634,6 +634,19 @@ static void stolen_products_are_the_cpus_work(void **state) {
     }
 }
 
+/* Cores are shared by default, where the device works on them. */
+static void silicon_shares_no_cores(void **state) {
+    (void)state;
+    for (int apart = 0; apart < 2; apart++) {
+        tern_options o;
+        tn_options_defaults(&o);
+        o.npu_apart = apart;
+        run r = open_run(package, &o);
+        assert_int_equal(r.e->policy.keep_busy, !apart);
+        close_run(&r);
+    }
+}
+
 /* Products have times of both lanes, from which the threshold follows; they are kept for later processes. */
 static void products_are_timed_on_both_lanes(void **state) {
     (void)state;
@@ -684,6 +697,7 @@ int main(void) {
         cmocka_unit_test(allocation_failures),
         cmocka_unit_test(no_allocation_while_running),
         cmocka_unit_test(stolen_products_are_the_cpus_work),
+        cmocka_unit_test(silicon_shares_no_cores),
         cmocka_unit_test(products_are_timed_on_both_lanes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
