@@ -24,6 +24,7 @@ const HOSTILE = `<img src=x onerror="window.pwned=1"><script>window.pwned=2</scr
 class Server {
   async start(...options) {
     this.p = spawn(tern, ["serve", "-m", work + "/tern-tiny.tern", "--port", "0", "-t", "2", ...options], { env, stdio: ["ignore", "ignore", "pipe"] });
+    process.on("exit", () => this.p.kill("SIGKILL")); // also when a check throws
     this.log = "";
     this.port = await new Promise((done, fail) => {
       this.p.stderr.on("data", (d) => { this.log += d; const m = /http:\/\/127\.0\.0\.1:(\d+)/.exec(this.log); if (m) done(Number(m[1])); });
