@@ -236,6 +236,8 @@ static bool serve_first(tn_models *m) {
         else m->held_bytes -= k->held_bytes, k->held_bytes = 0;
     }
     if (st != TERN_OK) without_path(path, k->name, &err);
+    if (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT)
+        err.code = TERN_E_FORMAT; /* the file is at fault, no request */
     k->why = err;
     if (st != TERN_OK) tell(m, "%s cannot be used: %s", k->name, err.message);
     answer_waiters(m, k, st == TERN_OK ? NULL : &err);

@@ -95,7 +95,8 @@ static tn_job *next_job(tn_queue *q) {
     j->next = NULL;
     for (tn_job *k = q->first; k; k = k->next) last = k;
     q->last = last;
-    was_served(&q->seated, j->r.client, ++q->n_seated);
+    j->seated = ++q->n_seated;
+    was_served(&q->seated, j->r.client, j->seated);
     return j;
 }
 

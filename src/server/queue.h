@@ -41,6 +41,7 @@ typedef struct tn_job {
     tern_session *on; /* what a cancel reaches, or NULL */
     pthread_cond_t changed;
     int owners;
+    uint64_t seated; /* its number among those whose answers were begun; 0: it waits */
     bool done;
     tern_error err; /* err.code when done */
     tn_bytes out;   /* streaming: events; else the body of the reply */

@@ -112,7 +112,9 @@ tern_status tn_rag_request(const json_t *body, const char *prompt, tn_request *r
     json_t *chat = json_copy((json_t *)(uintptr_t)body);
     char *text = NULL;
     if (chat) json_object_del(chat, "question");
-    tn_json_set(&chat, "messages", tn_json_pack("[{s:s, s:s}]", "role", "user", "content", prompt));
+    json_t *messages = json_array();
+    tn_json_append(&messages, tn_json_pack("{s:s, s:s}", "role", "user", "content", prompt));
+    tn_json_set(&chat, "messages", messages);
     TN_FAIL_IF(!chat, err, TERN_E_MEMORY, "no memory for the request");
     tern_status st = tn_json_text(chat, JSON_COMPACT, &text, err);
     json_decref(chat);

@@ -85,7 +85,7 @@ def switching(want):
     ]:
         got, data = s.ask("POST", path, body)
         e = json.loads(data)
-        assert got == status and words in e["error"]["message"] and DIR.name not in e["error"]["message"], (path, body, got, e)
+        assert got == status and words in e["error"]["message"] and (DIR.name not in e["error"]["message"] or DIR.name in str(body)), (path, body, got, e)
         if path.startswith("/v1/messages") and status == 404:
             same((e["type"], e["error"]["type"]), ("error", "not_found_error"), e)
     r = s.json("/v1/models/short")[1]
@@ -166,7 +166,7 @@ def limit(want):
     same(s.ask("GET", "/health")[0], 200, "it goes on")
     s.stop()
     # sessions count too: a limit that holds one session has eight clients wait for it
-    s = Server("--max-memory", str(n["tiny"] + (1 << 20)), "--cache-size", "0", "-c", "4096", model=os.path.join(DIR.name, "tiny"))
+    s = Server("--max-memory", str(n["tiny"] + (1 << 20)), "--cache-size", "0", model=os.path.join(DIR.name, "tiny"))
     held = s.json("/v1/models")[1]["data"][0]["memory_bytes"]
     got = []
     threads = [threading.Thread(target=lambda: got.append(text(s, "tiny"))) for _ in range(8)]

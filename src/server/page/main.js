@@ -81,7 +81,7 @@ function showModel() {
   $("model").replaceChildren(el("strong", {}, m.id), el("br"),
     ...(info ? [`${count(info.n_params)} parameters, ${info.arch}, ${info.scheme}`, el("br"), `${mib(page.state.resident_bytes)} in memory, context ${info.n_ctx.toLocaleString("en")}`]
       : [STATES[m.state] + (m.error ? ": " + m.error : "")]),
-    ...(m.first_token_s ? [el("br"), `first token ${m.first_token_s.toFixed(2)} s after it was loaded for`] : []),
+    ...(m.first_token_s ? [el("br"), `first token ${m.first_token_s.toFixed(2)} s from cold`] : []),
     ...(page.state.counts.waiting ? [el("br"), `${page.state.counts.waiting} waiting`] : []));
   page.engine.watch(several() ? m.id : "");
 }
