@@ -25,12 +25,13 @@ static int64_t next_id(const json_t *talk) {
         int64_t id = json_integer_value(json_object_get(json_array_get(nodes, i), "id"));
         most = id > most ? id : most;
     }
-    return most + 1;
+    return most < INT64_MAX ? most + 1 : 0; /* 0: there are no more */
 }
 
 tern_status tn_talk_add(json_t *talk, int64_t parent, const char *role, const char *content, size_t n,
                         const char *state, int64_t *id, tern_error *err) {
     *id = next_id(talk);
+    TN_FAIL_IF(!*id, err, TERN_E_FORMAT, "the conversation is damaged: its nodes have no more numbers");
     json_t *v =
                tn_json_pack("{s:I, s:I, s:s, s:s%, s:I}", "id", (json_int_t)*id, "parent", (json_int_t)parent,
                             "role", role, "content", content, n, "created", (json_int_t)time(NULL)),
