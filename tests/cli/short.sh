@@ -139,5 +139,14 @@ os.write(fd, b"\x03")
 seen = rest(fd, seen)
 assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 1, seen[-200:]
 assert b"\ntern: cancelled" in seen.replace(b"\r\n", b"\n"), seen[-200:]
+
+# a terminal that is full: the write is not broken by the Ctrl-C, which would look like an output that is closed
+pid, fd = start("run", "-m", f"{tmp}/mine/plain.gguf", "-p", "the inn", "-n", "-1", "-c", "1000000", "--ignore-eos", "--temp", "0", "--set", "draft=none")
+while not any(open(f"/proc/{pid}/task/{t}/syscall").read().startswith(("1 0x1 ", "64 0x1 ")) for t in os.listdir(f"/proc/{pid}/task")):
+    pass  # until it waits in a write to its output
+os.write(fd, b"\x03")
+seen = rest(fd)
+assert os.waitpid(pid, 0)[1] == 256, seen[-200:]
+assert b"tern: cancelled" in seen, seen[-200:]
 END
 echo "the short way: fine"
