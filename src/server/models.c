@@ -71,9 +71,11 @@ tern_status tn_models_add(tn_models *m, const char *name, const char *path, tern
         k->n_bytes = S_ISREG(sb.st_mode) ? (uint64_t)sb.st_size : 0;
         k->made_s = (int64_t)sb.st_mtim.tv_sec;
     }
+    pthread_mutex_lock(&m->mu); /* the keeper looks through the list */
     if (m->last) m->last->next = k;
     else m->first = k;
     m->last = k;
+    pthread_mutex_unlock(&m->mu);
     return TERN_OK;
 }
 
