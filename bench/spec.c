@@ -20,7 +20,7 @@
  * text is sampled at temperature 1, so that there is nothing to copy. */
 #include "base/clock.h"
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "model/sampler.h"
 
 #include <jansson.h>

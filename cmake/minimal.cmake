@@ -1,6 +1,6 @@
 # TERN_MINIMAL: libtern for packages alone and tern-mini, a program that answers a prompt. Both need the C library only:
 # src/lean stands in for jansson, PCRE2 and utf8proc, and xxHash is compiled from its header.
-set(FLOORS base lean kernels sched text formats npu model package attention prefill draft params engine)
+set(FLOORS base lean kernels sched text formats npu model package attention prefill draft params engine session)
 set(SOURCES)
 foreach(f ${FLOORS})
   file(GLOB s CONFIGURE_DEPENDS src/${f}/*.c)
@@ -10,7 +10,7 @@ file(GLOB s CONFIGURE_DEPENDS src/text/grammar/*.c src/text/jinja/*.c)
 list(APPEND SOURCES ${s})
 # Other formats than packages, what makes packages, and what PCRE2 and SQLite are for.
 set(LEFT_OUT text/pretok text/hf formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
-             model/gguf_vocab model/catalogue engine/imports engine/storing package/tokens attention/sparse_baselines)
+             model/gguf_vocab model/catalogue engine/imports session/storing package/tokens attention/sparse_baselines)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")
 list(REMOVE_ITEM SOURCES ${LEFT_OUT})
 include(cmake/isa.cmake)

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "store/rag.h"
 
 #include <stdio.h>

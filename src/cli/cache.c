@@ -4,6 +4,7 @@
 #include "cli/output.h"
 #include "cli/packing.h"
 
+#include "params/params.h"
 #include "quant/cache.h"
 
 #include <stdio.h>
@@ -57,23 +58,52 @@ static int clear(const char *folder, tn_ctx *ctx) {
     return st == TERN_OK ? EXIT_OK : failed(&err);
 }
 
+/* Sets the limit where one is given, and says what it is. */
+static int limit(const char *size, tn_ctx *ctx, bool json) {
+    char folder[TN_CACHE_PATH];
+    uint64_t bytes, total = 0;
+    tn_cache_entry *e;
+    size_t n;
+    tern_error err;
+    if (size && !tn_params_u64(size, true, &bytes)) {
+        fprintf(stderr, "tern cache limit: '%s': want bytes, or K, M or G of them\n", size);
+        return EXIT_USAGE;
+    }
+    tern_status st = tn_cache_folder(folder, size != NULL, &err);
+    if (st == TERN_OK && size) st = tn_cache_set_limit(ctx, folder, bytes, &err);
+    if (st == TERN_OK) st = tn_cache_limit(folder, &bytes, &err);
+    if (st == TERN_OK) st = tn_cache_list(ctx, folder, &e, &n, &err);
+    if (st != TERN_OK) return failed(&err);
+    for (size_t i = 0; i < n; i++) total += e[i].bytes;
+    tn_free(ctx, e);
+    if (json)
+        return emit_json(
+            tn_json_pack("{s:I, s:I}", "limit_bytes", (json_int_t)bytes, "used_bytes", (json_int_t)total),
+            JSON_INDENT(2));
+    printf("%.1f MiB at most, %.1f MiB taken, in %s\n", (double)bytes / 1048576, (double)total / 1048576,
+           folder);
+    return EXIT_OK;
+}
+
 int cmd_cache(int argc, char **argv) {
     bool json = false;
     const arg_spec specs[] = {
-        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "ls: print a JSON array"},
+        {"json", 0, NULL, ARG_FLAG, &json, 0, 0, "ls, limit: print JSON"},
         {0},
     };
     const command c = {
-        "cache", "ls | add MODEL | rm KEY | clear | path",
+        "cache", "ls | add MODEL | rm KEY | clear | limit [SIZE] | path",
         "Packages made of models, so that the next start is quick. ls: what is there, used last first; "
-        "add: make a model's package now; rm, clear: remove one, or all; path: the folder.",
+        "add: make a model's package now; rm, clear: remove one, or all; limit: what they may take together "
+        "(20G, say; used longest ago goes first), set or shown; path: the folder.",
         specs, 2};
     const char *words[3] = {0};
     int rc = args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!words[0]) return usage_error(&c, "want ls, add MODEL, rm KEY, clear or path");
+    if (!words[0]) return usage_error(&c, "want ls, add MODEL, rm KEY, clear, limit or path");
     bool add = !strcmp(words[0], "add"), rm = !strcmp(words[0], "rm");
-    if ((add || rm) != (words[1] != NULL))
+    bool limits = !strcmp(words[0], "limit");
+    if (!limits && (add || rm) != (words[1] != NULL))
         return usage_error(&c,
                            add  ? "add what? a MODEL"
                            : rm ? "rm what? a KEY"
@@ -85,11 +115,12 @@ int cmd_cache(int argc, char **argv) {
     tn_ctx_init(&ctx, &hooks);
     char folder[TN_CACHE_PATH];
     tern_error err;
+    if (limits) return limit(words[1], &ctx, json);
     if (add) return packing_now(words[1]) ? EXIT_OK : EXIT_FAILED;
     if (tn_cache_folder(folder, false, &err) != TERN_OK) return failed(&err);
     if (!strcmp(words[0], "ls")) return list(folder, &ctx, json);
     if (!strcmp(words[0], "path")) return puts(folder) < 0 ? EXIT_FAILED : EXIT_OK;
     if (!strcmp(words[0], "clear")) return clear(folder, &ctx);
     if (rm) return tn_cache_remove(folder, words[1], &err) == TERN_OK ? EXIT_OK : failed(&err);
-    return usage_error(&c, "'%s' is unknown; there are ls, add, rm, clear, path", words[0]);
+    return usage_error(&c, "'%s' is unknown; there are ls, add, rm, clear, limit, path", words[0]);
 }

@@ -5,7 +5,7 @@
 #include "cli/output.h"
 #include "cli/stats.h"
 #include "cli/store_args.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "store/rag.h"
 
 #include <stdio.h>

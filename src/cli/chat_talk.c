@@ -6,7 +6,7 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/stats.h"
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/packing.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "model/catalogue.h"
 
 #include <signal.h>

@@ -35,9 +35,11 @@ bool packing_now(const char *model) {
     tn_ctx_init(&ctx, &hooks);
     tn_pack_options o;
     bool busy = false;
+    uint64_t limit_bytes;
     tern_status st = tn_cache_folder(folder, true, &err);
     if (st == TERN_OK) st = tn_cache_options(&ctx, model, &o, &err);
-    if (st == TERN_OK) st = tn_cache_make(&ctx, folder, model, &o, TN_CACHE_LIMIT_BYTES, &busy, &err);
+    if (st == TERN_OK) st = tn_cache_limit(folder, &limit_bytes, &err);
+    if (st == TERN_OK) st = tn_cache_make(&ctx, folder, model, &o, limit_bytes, &busy, &err);
     if (st != TERN_OK) notice("no package was made", &err);
     else if (busy) fprintf(stderr, "tern: another process is packing %s\n", model);
     return st == TERN_OK && !busy;

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/tune.h"
 #include "lab/svg.h"
 

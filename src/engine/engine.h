@@ -1,25 +1,17 @@
-/* engine/engine.h - what an engine and a session are made of (internal side of tern.h).
+/* engine/engine.h - a model opened on this machine (internal side of tern.h): what is the same for every request, immutable
+ * after tern_engine_open. A request is a session of it (session/session.h).
  *
- *   tern_engine (immutable after open)          tern_session (one thread at a time)
- *     ctx, pool, kernels                          state, activations, tokens, logits
- *     model: hyperparameters, weights, tokenizer
- *     npu, exec: for packages                   pipeline (packages) or acts (float models)
- *
- * Main path: tern_engine_open (engine.c) -> tern_session_prefill / step (session.c) -> tern_session_generate
- * (generate.c). */
+ * Main path: tern_engine_open (engine.c) finds what the options mean (configure.c, estimate.c) and opens a package, or another
+ * model by imports.c. */
 #ifndef TN_ENGINE_ENGINE_H
 #define TN_ENGINE_ENGINE_H
 
-#include "engine/constrain.h"
-#include "engine/drafting.h"
+#include "model/model.h"
 #include "params/options.h"
 #include "prefill/pipeline.h"
 #include "prefill/profile.h"
-#include "engine/storing.h"
-#include "model/forward.h"
-#include "model/state.h"
+#include "text/grammar/grammar.h"
 
-enum { TN_SCORE_ROWS = 16 };   /* positions whose logits are computed at once when scoring */
 enum { TN_FLOAT_CHUNK = 256 }; /* rows of a float prefill chunk: the activations it plans for */
 
 struct tern_engine {
@@ -42,39 +34,6 @@ struct tern_engine {
     _Atomic(tn_timeline *) watched; /* live while somebody watches, else NULL */
 };
 
-struct tern_session {
-    tern_engine *e;
-    int32_t n_ctx;
-    tn_state state;        /* what the layers remember of the text */
-    tn_acts acts;          /* float models */
-    tn_pipeline *pipeline; /* packages */
-    tn_step_profile profile;
-    tn_timeline *timeline; /* NULL: not traced */
-    int32_t *tokens;       /* [n_ctx] */
-    int32_t n_tok;         /* evaluated tokens; their K and V are in slots 0..n_tok-1 */
-    int32_t *pos, *slot;   /* [chunk] scratch */
-    float *logits;         /* [n_vocab] after token n_tok-1 */
-    bool has_logits;
-    size_t n_prompt, n_known; /* of the last prefill: tokens, and how many of them the session knew */
-    float *tree_logits;       /* [TN_TREE_MAX][n_vocab], made by the first tn_session_verify */
-    float *score_logits;      /* [TN_SCORE_ROWS][n_vocab], made by the first tern_session_score */
-    tn_drafting drafting;
-    tn_storing storing;
-    tn_constraint constraint;
-    _Atomic bool cancel;
-    const char *stopped_by; /* of the options of the last generate: the stop text that came, or NULL */
-};
-
-/* Who wants the logits of positions first.. of what is appended. */
-typedef struct tn_scorer {
-    size_t first;
-    bool (*on_logits)(void *user, size_t i, const float *logits);
-    void *user;
-    /* Instead: what the layers make of a position, normalised as lm_head gets it, float[n_embd]; needs row, room for one */
-    void (*on_hidden)(void *user, size_t i, const float *x);
-    float *row;
-} tn_scorer;
-
 enum { TN_LEAST_CTX = 256 }; /* max-memory makes no context shorter, in tokens */
 /* Brings the options within max_memory_bytes: weights that stay packed, then a shorter context, where neither was
  * asked for otherwise. *n_ctx is the longest context that sessions may have, or 0 without a limit. TERN_E_LIMIT with
@@ -85,52 +44,6 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, ter
 tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *pkg, const tern_options *o,
                                 int n_threads, tn_npu_model_options *out, tern_error *err);
 
-/* Evaluate tokens[0..n) behind the session's prefix; afterwards the session's logits are those of the last
- * one. scorer may be NULL. */
-tern_status tn_session_append(tern_session *s, const int32_t *tokens, size_t n, const tn_scorer *scorer,
-                              tern_error *err);
-/* A prompt read chunk by chunk, so that others have their turn in between. The bits are those of tern_session_prefill. */
-typedef struct tn_prefill {
-    tern_session *s;
-    const int32_t *tokens; /* borrowed: those that the session did not know */
-    size_t n, done;
-    bool calibrates;
-} tn_prefill;
-
-/* Keeps what the session knows of the prompt, and plans the rest; n == 0: all is known. */
-tern_status tn_prefill_begin(tern_session *s, const int32_t *prompt, size_t n_tok, tn_prefill *out,
-                             tern_error *err);
-/* One chunk more; at the end the session has the last token's logits. Where it fails or is cancelled, what is done stays
- * the session's. Nothing else may change the session in between. */
-tern_status tn_prefill_chunk(tn_prefill *p, tern_error *err);
-/* The session becomes what src was after n tokens, where src's state can go back to that (tn_state_left). Both are of one
- * engine and of one kind of rope factors, and n fits. On failure it is empty. */
-tern_status tn_session_copy(tern_session *dst, const tern_session *src, int32_t n, tern_error *err);
-/* Evaluate a draft tree behind the session's prefix: s->tree_logits then holds the logits of every row, the
- * bits that decoding along the row's ancestors would have given. The prefix stays what it was, until some
- * rows are kept. */
-tern_status tn_session_verify(tern_session *s, const tn_tree *tree, tern_error *err);
-/* One session's part in a forward of several: the rows it wants, and how that went. */
-typedef struct tn_turn {
-    tern_session *s;
-    tn_tree
-        tree; /* of one row: a token that becomes part of the text; of more: as tn_session_verify has it */
-    tern_status status;
-    tern_error err;
-} tn_turn;
-
-/* Evaluates the rows of up to TN_MAX_TEXTS different sessions of one engine together, TN_TREE_MAX rows in all: the weights
- * are read once. Every session gets the bits that it would get alone. A cancel is left to who looks next. The caller
- * has all these sessions. */
-void tn_sessions_forward(tn_turn *turns, int32_t n);
-/* Append a row of the tree just verified: the root first, then each time a child of the row before. */
-void tn_session_keep(tern_session *s, const tn_tree *tree, int32_t row);
-/* The row kept last: its logits become the session's. */
-void tn_session_settle(tern_session *s, int32_t row);
-/* Gives the timeline that notes what the session does: its own, else the engine's while somebody watches; NULL: none. */
-tn_timeline *tn_session_timeline(const tern_session *s);
-/* An event of the session's own thread on that timeline. name is a string constant. */
-void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns);
 /* Where the stage times of this machine, model and settings are kept. The path stays the engine's. */
 void tn_engine_profile(const tern_engine *e, tn_profile_file *out);
 /* From now on what sessions without a timeline of their own do is noted on a live one, until tn_engine_unwatch. *out is the
@@ -138,20 +51,5 @@ void tn_engine_profile(const tern_engine *e, tn_profile_file *out);
  * the engine's sessions, and one watches. */
 tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err);
 void tn_engine_unwatch(tern_engine *e);
-
-/* The tokens of a saved session that this one could load: malloc'ed. TERN_E_FORMAT: damaged as far as can be seen.
- * TERN_E_INVALID and TERN_E_LIMIT: of another model, or too long. */
-tern_status tn_session_peek(const tern_session *s, const char *path, int32_t **tokens, int32_t *n,
-                            tern_error *err);
-
-/* longrope: the session's capacity chooses the factors, so that a row's bits never depend on how long the
- * text becomes. */
-static inline bool tn_session_rope_long(const tern_session *s) {
-    const tn_hparams *h = &s->e->model->h;
-    return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
-}
-
-/* Forget all but the first n tokens, or more where a kind of state goes back to snapshots only: s->n_tok says. */
-void tn_session_truncate(tern_session *s, int32_t n);
 
 #endif

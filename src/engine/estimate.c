@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
+#include "model/state.h"
 #include "params/params.h"
 
 #include <stdio.h>

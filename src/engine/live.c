@@ -5,11 +5,6 @@
 
 enum { LIVE_EVENTS = 1 << 14 }; /* of a track, between two looks: a second of the smallest model's tasks */
 
-tn_timeline *tn_session_timeline(const tern_session *s) {
-    /* acquire: the timeline is made before it is seen */
-    return s->timeline ? s->timeline : atomic_load_explicit(&s->e->watched, memory_order_acquire);
-}
-
 tern_status tn_engine_watch(tern_engine *e, tn_timeline **out, tern_error *err) {
     static const char *const own[] = {"session"};
     if (!e->live) {

@@ -1,5 +1,4 @@
-/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c, storing.c and quant/packing.c:
- * refusals. */
+/* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c and quant/packing.c: refusals. */
 #include "base/sized.h"
 #include "base/status.h"
 #include "engine/engine.h"
@@ -21,21 +20,6 @@ tern_status tn_import_estimate(tn_ctx *ctx, const char *path, tn_hparams *h, uin
     (void)ctx, (void)h, (void)n_bytes;
     return no_package(path, err);
 }
-
-tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err) {
-    (void)s, (void)cap_bytes;
-    TN_FAIL_IF(path, err, TERN_E_UNSUPPORTED, "%s: this build of tern has no store of conversations", path);
-    return TERN_OK;
-}
-
-void tn_storing_close(tern_session *s) { (void)s; }
-
-tern_status tn_storing_learn(tern_session *s, tern_error *err) {
-    (void)s, (void)err;
-    return TERN_OK;
-}
-
-void tn_storing_commit(tern_session *s, int32_t n_prompt) { (void)s, (void)n_prompt; }
 
 tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes) {
     const tern_pack_options d = {.size_bytes = size_bytes};

@@ -1,7 +1,7 @@
 #include "lab/eval_text.h"
 
 #include "base/status.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "model/sampler.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 #include "lab/explain.h"
 
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/tune.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "base/status.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "npu/profile.h"
 
 #include <inttypes.h>

@@ -228,7 +228,7 @@ static bool parse_flag(const char *value, bool *out) {
     return false;
 }
 
-static bool parse_u64(const char *value, bool size, uint64_t *out) {
+bool tn_params_u64(const char *value, bool size, uint64_t *out) {
     char *end;
     errno = 0;
     if (*value < '0' || *value > '9') return false;
@@ -286,7 +286,7 @@ tern_status tn_param_set(tern_options *o, const tn_param *p, const char *value, 
         break;
     case TN_PARAM_U64:
     case TN_PARAM_SIZE:
-        ok = parse_u64(value, p->kind == TN_PARAM_SIZE, &u) && (p->max == 0 || in_range(p, (double)u));
+        ok = tn_params_u64(value, p->kind == TN_PARAM_SIZE, &u) && (p->max == 0 || in_range(p, (double)u));
         if (ok) *(uint64_t *)at = u;
         break;
     case TN_PARAM_FLOAT:

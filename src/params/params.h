@@ -84,6 +84,8 @@ tern_status tn_params_assign(tern_options *o, const char *assignment, tern_error
 /* Writes the value as text that tn_param_set takes, "" where the default is no value of its own. */
 void tn_param_format(const tern_options *o, const tn_param *p, char *buf, size_t cap);
 bool tn_param_given(const tern_options *o, const tn_param *p);
+/* Reads a number; with `size` it may end in K, M or G (of 1024). */
+bool tn_params_u64(const char *value, bool size, uint64_t *out);
 /* Checks that every value is within its range, and that none contradicts another. */
 tern_status tn_params_check(const tern_options *o, tern_error *err);
 /* Logs a warning for every parameter set by name that has no effect on such a model. */

@@ -1,5 +1,6 @@
 #include "quant/cache.h"
 
+#include "base/outfile.h"
 #include "base/status.h"
 #include "formats/package.h"
 #include "model/source.h"
@@ -303,6 +304,47 @@ static tern_status evict(tn_ctx *ctx, const char *folder, const char *keep, uint
     tn_free(ctx, e);
     return st;
 }
+
+/* ---- limit ---------------------------------------------------------------------------------------- */
+
+static const char LIMIT_MARK[] = "tern cache limit ";
+
+static tern_status limit_path(const char *folder, char out[TN_CACHE_PATH], tern_error *err) {
+    return entry_path(folder, "limit", "", out, err);
+}
+
+tern_status tn_cache_limit(const char *folder, uint64_t *bytes, tern_error *err) {
+    char path[TN_CACHE_PATH], text[64], *end = NULL;
+    const size_t mark = sizeof LIMIT_MARK - 1;
+    *bytes = TN_CACHE_LIMIT_BYTES;
+    TN_TRY(limit_path(folder, path, err));
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT) return TERN_OK;
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    text[n < 0 ? 0 : n] = 0;
+    uint64_t there =
+        n > (ssize_t)mark && !memcmp(text, LIMIT_MARK, mark) ? strtoull(text + mark, &end, 10) : 0;
+    TN_FAIL_IF(!end || end == text + mark || strcmp(end, "\n"), err, TERN_E_FORMAT,
+               "%s: not a limit; `tern cache limit SIZE` sets it again", path);
+    *bytes = there;
+    return TERN_OK;
+}
+
+tern_status tn_cache_set_limit(tn_ctx *ctx, const char *folder, uint64_t bytes, tern_error *err) {
+    static const tn_outkind kind = {.what = "a limit of the cache", .begins = {""}, .is_private = true};
+    char path[TN_CACHE_PATH], text[64];
+    tn_outfile *file;
+    TN_TRY(limit_path(folder, path, err));
+    TN_TRY(tn_outfile_open(ctx, path, &kind, &file, err));
+    int n = snprintf(text, sizeof text, "%s%llu\n", LIMIT_MARK, (unsigned long long)bytes);
+    tern_status st = tn_outfile_write(file, text, (uint64_t)n, err);
+    if (st == TERN_OK) st = tn_outfile_commit(&file, err);
+    tn_outfile_abort(&file);
+    return st == TERN_OK ? evict(ctx, folder, "", bytes, err) : st;
+}
+
+/* ---- making one ----------------------------------------------------------------------------------- */
 
 tern_status tn_cache_make(tn_ctx *ctx, const char *folder, const char *model, const tn_pack_options *opt,
                           uint64_t limit_bytes, bool *busy, tern_error *err) {

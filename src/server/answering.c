@@ -1,6 +1,6 @@
 #include "server/answering.h"
 
-#include "engine/engine.h"
+#include "session/session.h"
 #include "server/reply.h"
 #include "server/watch.h"
 #include "text/tokenizer_impl.h"

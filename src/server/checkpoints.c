@@ -2,7 +2,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 #include "server/live.h"
 
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 #include "server/queue.h"
 
 #include "base/clock.h"
-#include "engine/decoder.h"
-#include "engine/engine.h"
+#include "session/decoder.h"
+#include "session/session.h"
 #include "server/answering.h"
 #include "server/refusals.h"
 #include "server/slots.h"

@@ -1,6 +1,6 @@
 #include "server/slots.h"
 
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <assert.h>
 #include <stdlib.h>

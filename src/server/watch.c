@@ -1,7 +1,7 @@
 #include "server/watch.h"
 
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/explain.h"
 
 #include <pthread.h>

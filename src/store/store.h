@@ -104,7 +104,7 @@ tern_status tn_store_info_get(tn_store *s, tn_store_info *out, tern_error *err);
 
 /* ---- for sessions, which know a store by this table ------------------------------------------------
  *
- * libtern has no SQLite. The program provides the table itself (engine/storing.h); elsewhere a session that names
+ * libtern has no SQLite. The program provides the table itself (session/storing.h); elsewhere a session that names
  * a store loads it from libtern-store, whose symbol tn_store_plugin is this table. Both come from one build: the
  * size and the version say so. */
 typedef struct tn_store_ops {

@@ -1,6 +1,6 @@
 /* Sparse attention of the prompt: full at ratio 1, the same bits whatever the schedule and the instruction
  * set, nothing left of a text that was taken back, and estimates that find what matters. */
-#include "engine/engine.h"
+#include "session/session.h"
 #include "model/head_ratio.h"
 #include "lab/synth.h"
 #include "quant/pack.h"

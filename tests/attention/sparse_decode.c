@@ -2,7 +2,7 @@
  * bits in every draft, tree, schedule and history as token by token; full where it should be. */
 #include "base/cpu.h"
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "model/head_ratio.h"
 #include "lab/synth.h"
 #include "npu/backend.h"

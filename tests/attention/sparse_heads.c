@@ -1,7 +1,7 @@
 /* Sparse attention as a pipeline of heads: the bits of the form in place for every shape of heads, device,
  * plan and schedule; stages that really overlap; launches that fusion saves; one clear error when the device
  * fails. */
-#include "engine/engine.h"
+#include "session/session.h"
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "lab/synth.h"

@@ -73,6 +73,21 @@ ask now || fail "now"
 [ "$(packages)" = 1 ] || fail "now made no package"
 cmp -s "$tmp/out" "$tmp/from_package" || fail "the package made anew is another one"
 
+# a limit stays set; what is too much goes at once; a damaged one is named, and costs no answer
+[ "$("$tern" cache limit --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["limit_bytes"])')" = 34359738368 ] || fail "the limit at first"
+"$tern" cache limit 3G | grep -q "^3072.0 MiB at most" || fail "a limit"
+[ "$(packages)" = 1 ] || fail "a limit that is wide enough took a package"
+"$tern" cache limit 10K >/dev/null || fail "a narrow limit"
+[ "$(packages)" = 0 ] || fail "what is too much stayed"
+[ "$(stat -c %a "$tmp/cache/tern/packages/limit")" = 600 ] || fail "others may read the limit"
+echo nonsense >"$tmp/cache/tern/packages/limit"
+"$tern" cache limit >/dev/null 2>"$tmp/err"; [ $? = 1 ] || fail "a damaged limit"
+ask now || fail "a damaged limit cost the answer"
+[ "$(wc -l <"$tmp/err")" = 1 ] || fail "a damaged limit: not one notice"
+"$tern" cache limit 20M >/dev/null || fail "a limit in the place of a damaged one"
+ask now || fail "now, within a limit"
+[ "$(packages)" = 1 ] || fail "the package of a model that fits"
+
 "$tern" cache clear || fail clear
 [ "$(packages)" = 0 ] || fail "clear left something"
 
@@ -112,7 +127,7 @@ plain run -m "$tmp/f.gguf" --load-session "$tmp/session" || fail "the file's ses
 TERN_PACK=sometimes plain run -m "$tmp/f.gguf"; [ $? = 2 ] || fail "an unknown word in TERN_PACK"
 
 "$tern" run -m "$tmp/m.gguf" -p hi -n 1 --pack sometimes 2>"$tmp/err"; [ $? = 2 ] || fail "an unknown word"
-for words in "" "add" "rm" "path x" "burn"; do
+for words in "" "add" "rm" "path x" "limit many" "burn"; do
     # shellcheck disable=SC2086
     "$tern" cache $words >/dev/null 2>"$tmp/err"; [ $? = 2 ] || fail "cache $words"
     [ "$(wc -l <"$tmp/err")" = 1 ] || fail "cache $words: not one line"

@@ -10,21 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static char model[256];
+#include "fixture/fixture.h"
+
+static char model[FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
-    char cmd[700];
-    snprintf(model, sizeof model, TN_BINARY_DIR "/api-%ld.gguf", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama -o %s", model);
-    return system(cmd) ? -1 : 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return unlink(model);
+    fixture_llama(model, "m.gguf", 1);
+    return 0;
 }
 
 static void open_both(tern_engine **e, tern_session **s, const tern_options *o) {
@@ -253,5 +247,5 @@ int main(void) {
         cmocka_unit_test(stop_strings_and_callbacks), cmocka_unit_test(cancelled_from_another_thread),
         cmocka_unit_test(progress_can_cancel),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

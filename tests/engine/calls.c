@@ -12,48 +12,18 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_VOCAB = 512, N_PROMPT = 90 };
-static char model[256], package[256];
-static int32_t prompt[N_PROMPT];
+#include "fixture/fixture.h"
 
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
+enum { N_VOCAB = 512, N_PROMPT = 90 };
+static char model[FIXTURE_PATH], package[FIXTURE_PATH];
+static int32_t prompt[N_PROMPT];
 
 static int setup(void **state) {
     (void)state;
-    char cmd[700];
-    snprintf(model, sizeof model, TN_BINARY_DIR "/calls-%ld.gguf", (long)getpid());
-    snprintf(package, sizeof package, TN_BINARY_DIR "/calls-%ld.tern", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama -o %s", model);
+    fixture_llama(model, "m.gguf", 1);
+    fixture_file(package, "m.tern");
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = i * 37 % N_VOCAB;
-    return system(cmd) ? -1 : 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char profile[300];
-    snprintf(profile, sizeof profile, "%s.profile", package);
-    unlink(profile);
-    unlink(package);
-    return unlink(model);
-}
-
-static tern_engine *engine_of(const char *path) {
-    tern_engine *e;
-    tern_error err = {0};
-    must(tern_engine_open(path, NULL, &e, &err), &err);
-    return e;
-}
-
-static tern_session *session_of(tern_engine *e, int32_t n_ctx) {
-    tern_session *s;
-    tern_error err = {0};
-    tern_session_options o;
-    tern_session_options_defaults(&o);
-    o.n_ctx = n_ctx;
-    must(tern_session_open(e, &o, &s, &err), &err);
-    return s;
+    return 0;
 }
 
 static bool count_progress(void *user, const char *stage, double fraction) {
@@ -96,7 +66,7 @@ static void packing(void **state) {
     o.bits = 9;
     assert_int_equal(tern_pack(model, package, &o, NULL, &err), TERN_E_INVALID);
     assert_int_equal(tern_pack(package, package, NULL, NULL, &err), TERN_E_INVALID);
-    tern_engine *e = engine_of(package);
+    tern_engine *e = fixture_engine(package, NULL);
     tern_engine_close(&e);
 }
 
@@ -112,7 +82,7 @@ static int32_t of_config(const char *key) {
 
 static void special_tokens(void **state) {
     (void)state;
-    tern_engine *e = engine_of(TN_SOURCE_DIR "/models/tern-tiny");
+    tern_engine *e = fixture_engine(TN_SOURCE_DIR "/models/tern-tiny", NULL);
     assert_int_equal(tern_token_special(e, TERN_TOKEN_BOS), of_config("\"bos_token_id\""));
     assert_int_equal(tern_token_special(e, TERN_TOKEN_EOS), of_config("\"eos_token_id\""));
     assert_true(tern_token_is_end(e, tern_token_special(e, TERN_TOKEN_EOS)));
@@ -128,9 +98,10 @@ static void truncated_and_copied(void **state) {
     (void)state;
     const char *const paths[] = {model, package};
     for (int i = 0; i < 2; i++) {
-        tern_engine *e = engine_of(paths[i]), *other = engine_of(paths[i]);
-        tern_session *a = session_of(e, 128), *b = session_of(e, 256), *c = session_of(e, 128),
-                     *small = session_of(e, 20), *foreign = session_of(other, 128);
+        tern_engine *e = fixture_engine(paths[i], NULL), *other = fixture_engine(paths[i], NULL);
+        tern_session *a = fixture_session(e, 128, NULL), *b = fixture_session(e, 256, NULL),
+                     *c = fixture_session(e, 128, NULL), *small = fixture_session(e, 20, NULL),
+                     *foreign = fixture_session(other, 128, NULL);
         tern_error err = {0};
         must(tern_session_prefill(a, prompt, 70, &err), &err);
         must(tern_session_prefill(b, prompt + 20, 60, &err), &err); /* is overwritten */
@@ -188,10 +159,10 @@ static bool keep(void *user, int32_t token, const char *text, size_t n_bytes, fl
 /* Every token is one that the mask leaves, and the best of those; with and without drafts. */
 static void logits_before_the_draw(void **state) {
     (void)state;
-    tern_engine *e = engine_of(model);
+    tern_engine *e = fixture_engine(model, NULL);
     shaped plain = {0}, drafted = {0};
     for (int drafts = 0; drafts < 2; drafts++) {
-        tern_session *s = session_of(e, 256), *check = session_of(e, 256);
+        tern_session *s = fixture_session(e, 256, NULL), *check = fixture_session(e, 256, NULL);
         shaped *t = drafts ? &drafted : &plain;
         tern_error err = {0};
         tern_generate_options g;
@@ -248,8 +219,8 @@ static bool keep_text(void *user, int32_t token, const char *text, size_t n_byte
 static void text_of_control_tokens(void **state) {
     (void)state;
     tern_error err;
-    tern_engine *e = engine_of(TN_SOURCE_DIR "/models/tern-tiny");
-    tern_session *s = session_of(e, 64);
+    tern_engine *e = fixture_engine(TN_SOURCE_DIR "/models/tern-tiny", NULL);
+    tern_session *s = fixture_session(e, 64, NULL);
     for (int special = 0; special < 2; special++) {
         markup t = {0};
         size_t n;
@@ -289,7 +260,7 @@ static bool collect_token(void *user, int32_t token, const char *text, size_t n_
 
 static void one_call(void **state) {
     (void)state;
-    tern_engine *e = engine_of(model);
+    tern_engine *e = fixture_engine(model, NULL);
     collected one = {0}, steps = {0};
     tern_options *o;
     tern_error err = {0};
@@ -302,7 +273,7 @@ static void one_call(void **state) {
         must(tern_options_set(o, set[i][0], set[i][1], &err), &err);
     must(tern_complete(e, &text, 1, o, collect, &one, &r, &err), &err);
     assert_int_equal(r.n_tokens, 30);
-    tern_session *s = session_of(e, 99);
+    tern_session *s = fixture_session(e, 99, NULL);
     int32_t ids[64];
     size_t n;
     tern_generate_options g;
@@ -329,7 +300,7 @@ static void one_call(void **state) {
     tern_options_free(&o);
     tern_session_close(&s);
     tern_engine_close(&e);
-    e = engine_of(TN_SOURCE_DIR "/models/tern-tiny");
+    e = fixture_engine(TN_SOURCE_DIR "/models/tern-tiny", NULL);
     one = (collected){0};
     must(tern_options_new(&o, &err), &err);
     must(tern_options_set(o, "n-predict", "8", &err), &err);
@@ -351,12 +322,12 @@ static void from_a_descriptor(void **state) {
         int fd = open(copy, O_RDONLY);
         assert_true(fd >= 0);
         unlink(copy);
-        tern_engine *e = NULL, *named = engine_of(paths[i]);
+        tern_engine *e = NULL, *named = fixture_engine(paths[i], NULL);
         tern_error err = {0};
         lseek(fd, 100, SEEK_SET);
         must(tern_engine_open_fd(fd, NULL, &e, &err), &err);
         close(fd);
-        tern_session *s = session_of(e, 128), *t = session_of(named, 128);
+        tern_session *s = fixture_session(e, 128, NULL), *t = fixture_session(named, 128, NULL);
         must(tern_session_prefill(s, prompt, N_PROMPT, &err), &err);
         must(tern_session_prefill(t, prompt, N_PROMPT, &err), &err);
         assert_memory_equal(tern_session_logits(s), tern_session_logits(t), N_VOCAB * sizeof(float));
@@ -385,5 +356,5 @@ int main(void) {
         cmocka_unit_test(one_call),
         cmocka_unit_test(from_a_descriptor),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

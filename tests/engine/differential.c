@@ -5,7 +5,7 @@
  * model's and the run's description, which repeat it. */
 #include "base/cpu.h"
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 
@@ -18,9 +18,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { MAX_PROMPT = 300, MAX_VOCAB = 1024, STEPS = 3, N_GENERATED = 24, RUNS = 7, N_CTX = 400 };
 
-static char folder[200], gguf[256], package[256];
+static char gguf[FIXTURE_PATH], package[FIXTURE_PATH];
 static tn_ctx ctx;
 
 typedef struct setting {
@@ -190,7 +192,6 @@ static const char *random_name(tn_rng *rng) {
 }
 
 static void one_model(tn_rng *rng) {
-    tn_pool *pool;
     tern_error err = {0};
     const char *name = random_name(rng);
     uint64_t seed = tn_rng_u64(rng) >> 32;
@@ -206,10 +207,7 @@ static void one_model(tn_rng *rng) {
     char what[200];
     snprintf(what, sizeof what, " %s seed %llu %s bits %g", name, (unsigned long long)seed,
              tn_scheme_name(o.scheme), o.bits);
-    assert_int_equal(tn_pool_open(&ctx, 2, &pool, &err), TERN_OK);
-    if (tn_synth(&ctx, pool, name, gguf, seed, tn_rng_below(rng, 2) ? TN_F32 : TN_Q8_0, &err) != TERN_OK)
-        fail_msg("%s: %s", what, err.message);
-    tn_pool_close(&pool);
+    fixture_model(gguf, "m.gguf", name, seed, tn_rng_below(rng, 2) ? TN_F32 : TN_Q8_0);
     tern_status packed = tn_pack(&ctx, gguf, package, &o, NULL, &err);
     if (packed != TERN_OK && packed != TERN_E_UNSUPPORTED) /* some architectures have no packages */
         fail_msg("%s: %s", what, err.message);
@@ -226,11 +224,6 @@ static void one_model(tn_rng *rng) {
             {"attention", {"shadow"}}, {"attention-threshold", {"0"}}, {"ratio", {"30"}}, {"chunk", {"64"}}};
         compare(package, what, rng, WAYS(sparse_way), WAYS(sparse), true, prompt, n);
     }
-    char profile[300];
-    snprintf(profile, sizeof profile, "%s.profile", package);
-    unlink(profile);
-    unlink(package);
-    unlink(gguf);
 }
 
 static void same_bits(void **state) {
@@ -250,21 +243,11 @@ static void same_bits(void **state) {
 static int setup(void **state) {
     (void)state;
     tn_ctx_init(&ctx, NULL);
-    snprintf(folder, sizeof folder, TN_BINARY_DIR "/differential-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
-    snprintf(gguf, sizeof gguf, "%s/m.gguf", folder);
-    snprintf(package, sizeof package, "%s/m.tern", folder);
+    fixture_file(package, "m.tern");
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

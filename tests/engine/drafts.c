@@ -2,9 +2,8 @@
  * stop and the session left behind, for every drafter, prompt, sampling, stop rule, thread count and policy.
  * Thousands of random cases; the seed is printed. */
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "model/sampler.h"
-#include "lab/synth.h"
 #include "quant/pack.h"
 
 #include <setjmp.h>
@@ -15,46 +14,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "fixture/fixture.h"
 
 enum { N_CTX = 160, MAX_TOKENS = 200 };
-static char gguf[256], small[256], package[256];
+static char gguf[FIXTURE_PATH], small[FIXTURE_PATH], package[FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
-    tn_pool *pool;
-    tern_error err = {0};
-    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/drafts-%ld.gguf", (long)getpid());
-    snprintf(small, sizeof small, TN_BINARY_DIR "/drafts-small-%ld.gguf", (long)getpid());
-    snprintf(package, sizeof package, TN_BINARY_DIR "/drafts-%ld.tern", (long)getpid());
-    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
-        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 3, TN_F32, &err) != TERN_OK ||
-        tn_synth(&ctx, pool, "tiny-qwen2", small, 4, TN_F32, &err) != TERN_OK) {
-        return -1;
-    }
-    tn_pool_close(&pool);
     tn_pack_options o;
     tn_pack_defaults(&o);
     o.scheme = TN_SCHEME_LLM_NPU;
     o.calib_tokens = 256;
-    return tn_pack(&ctx, gguf, package, &o, NULL, &err) == TERN_OK ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char profile[800];
-    snprintf(profile, sizeof profile, "%s.profile", package);
-    unlink(profile);
-    unlink(package);
-    unlink(gguf);
-    unlink(small);
+    fixture_model(gguf, "m.gguf", "tiny-qwen2", 3, TN_F32);
+    fixture_model(small, "small.gguf", "tiny-qwen2", 4, TN_F32);
+    fixture_package(package, "m.tern", gguf, &o);
     return 0;
-}
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
 }
 
 typedef struct heard { /* all a caller of generate sees */
@@ -76,17 +51,6 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     h->n_text += n;
     if (h->cancel && h->n == h->stop_after) tern_session_cancel(h->cancel);
     return h->cancel || h->n != h->stop_after;
-}
-
-static tern_session *session_of(tern_engine *e, const char *draft) {
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = N_CTX;
-    so.draft = draft;
-    tern_session *s;
-    tern_error err;
-    must(tern_session_open(e, &so, &s, &err), &err);
-    return s;
 }
 
 /* A prompt that repeats itself, as texts do. */
@@ -174,8 +138,9 @@ static void cases(const char *path, int n_threads, const char *policy, const cha
     tern_engine *e;
     tern_error err;
     must(tern_engine_open(path, &o, &e, &err), &err);
-    tern_session *plain = session_of(e, NULL), *drafted = session_of(e, session_draft);
-    char model[300];
+    tern_session *plain = fixture_session(e, N_CTX, NULL),
+                 *drafted = fixture_session(e, N_CTX, session_draft);
+    char model[FIXTURE_PATH + 16];
     snprintf(model, sizeof model, "sam,model:%s", seed & 1 ? small : gguf);
     const char *const drafts[] = {NULL,         "none", "lookup", "sam",        "sam,calibrated",
                                   "sam,extend", "all",  "auto",   "calibrated", "extend,lookup",
@@ -233,7 +198,7 @@ static void distribution(void **state) {
     tn_options_defaults(&eo);
     eo.n_threads = 1;
     must(tern_engine_open(gguf, &eo, &e, &err), &err);
-    tern_session *s = session_of(e, "all");
+    tern_session *s = fixture_session(e, N_CTX, "all");
     tern_generate_options o;
     tern_generate_options_defaults(&o);
     o.sampling.temperature = 1.3f;
@@ -373,7 +338,7 @@ static void steps_do_not_allocate(void **state) {
     tern_engine *e;
     tern_error err;
     must(tern_engine_open(package, &o, &e, &err), &err);
-    tern_session *s = session_of(e, "all");
+    tern_session *s = fixture_session(e, N_CTX, "all");
     int32_t prompt[40];
     tn_rng rng = {9};
     int32_t n = random_prompt(&rng, e->model->h.n_vocab, prompt, 40);
@@ -405,5 +370,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(float_model), cmocka_unit_test(a_package),
                                        cmocka_unit_test(distribution), cmocka_unit_test(allocation_failures),
                                        cmocka_unit_test(steps_do_not_allocate)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

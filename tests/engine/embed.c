@@ -1,5 +1,5 @@
 /* Embeddings beside an independent way to the same vectors: lm_head's rows times the vector are the logits. */
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,7 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+
+#include "fixture/fixture.h"
 
 enum { N = 300 }; /* more than a chunk of the float forward */
 
@@ -15,19 +16,11 @@ static void last_token(void **state) {
     (void)state;
     static const char *const archs[] = {"tiny-llama", "tiny-qwen2"};
     for (int k = 0; k < 2; k++) {
-        char path[256], cmd[700];
+        char path[FIXTURE_PATH];
         tern_error err;
-        tern_engine *e;
-        tern_session *s, *t;
-        snprintf(path, sizeof path, TN_BINARY_DIR "/embed-%ld.gguf", (long)getpid());
-        snprintf(cmd, sizeof cmd, TN_TERN " synth --arch %s -o %s", archs[k], path);
-        assert_int_equal(system(cmd), 0);
-        if (tern_engine_open(path, NULL, &e, &err) != TERN_OK) fail_msg("%s", err.message);
-        tern_session_options o;
-        tern_session_options_defaults(&o);
-        o.n_ctx = 512;
-        assert_int_equal(tern_session_open(e, &o, &s, &err), TERN_OK);
-        assert_int_equal(tern_session_open(e, &o, &t, &err), TERN_OK);
+        fixture_model(path, "m.gguf", archs[k], 1, TN_F16);
+        tern_engine *e = fixture_engine(path, NULL);
+        tern_session *s = fixture_session(e, 512, NULL), *t = fixture_session(e, 512, NULL);
         const tn_model *m = e->model;
         size_t n_embd = (size_t)m->h.n_embd;
         int32_t ids[N];
@@ -68,7 +61,6 @@ static void last_token(void **state) {
         tern_session_close(&s);
         tern_session_close(&t);
         tern_engine_close(&e);
-        unlink(path);
     }
 }
 

@@ -1,4 +1,6 @@
 /* What tern_engine_estimate says before a model is opened, beside what it then takes. */
+#include "formats/tensor.h"
+
 #include <tern.h>
 
 #include <setjmp.h>
@@ -7,29 +9,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "fixture/fixture.h"
 
 static const char *const archs[] = {"tiny-llama", "tiny-qwen2", "tiny-gemma2", "tiny-phi3"};
 enum { N_ARCHS = sizeof archs / sizeof archs[0] };
-static char model[N_ARCHS][256], package[N_ARCHS][256];
+static char model[N_ARCHS][FIXTURE_PATH], package[N_ARCHS][FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
     for (int i = 0; i < N_ARCHS; i++) {
-        char cmd[1500];
-        snprintf(model[i], sizeof model[i], TN_BINARY_DIR "/estimate-%d-%ld.gguf", i, (long)getpid());
-        snprintf(package[i], sizeof package[i], TN_BINARY_DIR "/estimate-%d-%ld.tern", i, (long)getpid());
-        snprintf(cmd, sizeof cmd,
-                 TN_TERN " synth --arch %s -o %s && " TN_TERN " pack %s -o %s --calib-tokens 256 >/dev/null",
-                 archs[i], model[i], model[i], package[i]);
-        if (system(cmd)) return -1;
+        char file[16];
+        snprintf(file, sizeof file, "%d.gguf", i);
+        fixture_model(model[i], file, archs[i], 1, TN_F16);
+        snprintf(file, sizeof file, "%d.tern", i);
+        fixture_package(package[i], file, model[i], NULL);
     }
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    for (int i = 0; i < N_ARCHS; i++) unlink(model[i]), unlink(package[i]);
     return 0;
 }
 
@@ -158,15 +153,13 @@ static void takes_the_form_that_fits(void **state) {
 /* LFM2: two layers of six attend, the others remember the last inputs of a convolution. */
 static void layers_without_attention_keep_no_keys(void **state) {
     (void)state;
-    char path[256], cmd[600];
+    char path[FIXTURE_PATH];
     tern_options *o;
     tern_estimate m;
     tern_model_info info;
     tern_stats stats;
     tern_error err = {0};
-    snprintf(path, sizeof path, TN_BINARY_DIR "/estimate-conv-%ld.gguf", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-lfm2 -o %s", path);
-    assert_int_equal(system(cmd), 0);
+    fixture_model(path, "conv.gguf", "tiny-lfm2", 1, TN_F16);
     assert_int_equal(tern_options_new(&o, &err), TERN_OK);
     assert_int_equal(tern_options_set(o, "ctx-size", "1024", &err), TERN_OK);
     if (tern_engine_estimate(path, o, &m, &err) != TERN_OK) fail_msg("%s", err.message);
@@ -175,7 +168,6 @@ static void layers_without_attention_keep_no_keys(void **state) {
     /* K and V of two KV heads of 16 values, and rings of 384 rows of 64 channels and the last two, in floats */
     assert_int_equal(stats.kv_bytes, 4 * (2 * 2 * 1024 * 2 * 16 + 4 * (384 + 2) * 64));
     tern_options_free(&o);
-    unlink(path);
 }
 
 static void fails_as_opening_would(void **state) {
@@ -196,5 +188,5 @@ int main(void) {
         cmocka_unit_test(layers_without_attention_keep_no_keys),
         cmocka_unit_test(fails_as_opening_would),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -1,7 +1,6 @@
 /* Do packages of every dense architecture work with all that the engine has: predictions near float, the same bits
  * at once and one by one, drafts that change no token, saved sessions, sparse attention? */
-#include "engine/engine.h"
-#include "lab/synth.h"
+#include "session/session.h"
 #include "quant/pack.h"
 
 #include <math.h>
@@ -14,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "fixture/fixture.h"
+
 enum { N_PROMPT = 300, N_NEW = 24, N_CTX = 1024 };
 
 static const char *const names[] = {"tiny-gemma3",       "tiny-smollm3",       "tiny-olmo2",
@@ -22,62 +23,32 @@ static const char *const names[] = {"tiny-gemma3",       "tiny-smollm3",       "
                                     "tiny-phi3+partial", "tiny-lfm2",          "tiny-qwen35"};
 enum { N_NAMES = sizeof names / sizeof names[0] };
 
-static char gguf[256], package[256], saved[256];
+static char gguf[FIXTURE_PATH], package[FIXTURE_PATH], saved[FIXTURE_PATH];
 static int32_t prompt[N_CTX];
 
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
-
-/* A small model of this name in gguf, in this storage. */
-static int write_model(const char *name, tn_dtype dtype) {
-    tn_ctx ctx;
-    tern_error err = {0};
-    tn_pool *pool;
-    tn_ctx_init(&ctx, NULL);
-    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/families-%ld.gguf", (long)getpid());
-    snprintf(package, sizeof package, TN_BINARY_DIR "/families-%ld.tern", (long)getpid());
-    snprintf(saved, sizeof saved, TN_BINARY_DIR "/families-%ld.state", (long)getpid());
-    tern_status st = tn_pool_open(&ctx, 2, &pool, &err);
-    if (st == TERN_OK) st = tn_synth(&ctx, pool, name, gguf, 3, dtype, &err);
-    if (st != TERN_OK) print_message("%s: %s\n", name, err.message);
-    tn_pool_close(&pool);
+static void write_model(const char *name, tn_dtype dtype) {
+    fixture_model(gguf, "m.gguf", name, 3, dtype);
+    fixture_file(package, "m.tern");
+    unlink(package); /* the model's before */
+    fixture_file(saved, "m.state");
     for (int i = 0; i < N_CTX; i++)
         prompt[i] = i % 7 < 4 ? 60 + i % 11 : (i * 37 + i / 5) % 250; /* parts come again */
-    return st == TERN_OK ? 0 : -1;
 }
 
 static int setup(void **state) {
     const char *name = *state;
-    tn_ctx ctx;
-    tern_error err = {0};
     tn_pack_options o;
-    if (write_model(name, TN_F16)) return -1;
-    tn_ctx_init(&ctx, NULL);
     tn_pack_defaults(&o);
     o.scheme = TN_SCHEME_LLM_NPU;
     o.prune_percent = 0; /* the text is unlike the one calibrated on: outliers are made good everywhere */
     o.calib_tokens = 512;
-    tern_status st = tn_pack(&ctx, gguf, package, &o, NULL, &err);
-    if (st != TERN_OK) print_message("%s: %s\n", name, err.message);
-    return st == TERN_OK ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char profile[300];
-    snprintf(profile, sizeof profile, "%s.profile", package);
-    unlink(profile);
-    unlink(gguf);
-    unlink(package);
-    unlink(saved);
+    write_model(name, TN_F16);
+    fixture_package(package, "m.tern", gguf, &o);
     return 0;
 }
 
 static tern_engine *open_engine(const char *path, const char *attention) {
     tern_options o;
-    tern_error err = {0};
-    tern_engine *e;
     tn_options_defaults(&o);
     o.n_threads = 2;
     if (attention) o.attention = attention;
@@ -85,19 +56,11 @@ static tern_engine *open_engine(const char *path, const char *attention) {
         o.attention_ratio = 0.95f;
         o.attention_threshold = 512;
     }
-    must(tern_engine_open(path, &o, &e, &err), &err);
-    return e;
+    return fixture_engine(path, &o);
 }
 
 static tern_session *open_session(tern_engine *e, const char *draft) {
-    tern_session_options so;
-    tern_error err = {0};
-    tern_session *s;
-    tern_session_options_defaults(&so);
-    so.n_ctx = N_CTX;
-    so.draft = draft;
-    must(tern_session_open(e, &so, &s, &err), &err);
-    return s;
+    return fixture_session(e, N_CTX, draft);
 }
 
 static void prefill(tern_session *s, int n) {
@@ -230,7 +193,7 @@ static void unpacked(void **state) {
         tern_error err = {0};
         tn_ctx ctx;
         tn_pack_options o;
-        assert_int_equal(write_model(name, types[t]), 0);
+        write_model(name, types[t]);
         tern_engine *e = open_engine(gguf, NULL);
         size_t n_vocab = (size_t)e->model->h.n_vocab;
         bool with_experts = e->model->h.n_experts > 0;
@@ -269,7 +232,7 @@ enum { N_FILES = sizeof as_files / sizeof *as_files };
 static void going_back(void **state) {
     const char *name = *state;
     tern_error err = {0};
-    assert_int_equal(write_model(name, TN_F16), 0);
+    write_model(name, TN_F16);
     tern_engine *e = open_engine(gguf, NULL);
     size_t n_vocab = (size_t)e->model->h.n_vocab;
     tern_session *s = open_session(e, "none");
@@ -329,15 +292,15 @@ int main(void) {
     for (int i = 0; i < N_NAMES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 3) continue;
         void *name = (void *)(uintptr_t)names[i];
-        tests[n++] = (struct CMUnitTest){names[i], one_family, setup, teardown, name};
-        if (i < 4 || i > 9) tests[n++] = (struct CMUnitTest){names[i], sparse, setup, teardown, name};
+        tests[n++] = (struct CMUnitTest){names[i], one_family, setup, NULL, name};
+        if (i < 4 || i > 9) tests[n++] = (struct CMUnitTest){names[i], sparse, setup, NULL, name};
     }
     for (int i = 0; i < N_FILES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 2) continue;
         void *name = (void *)(uintptr_t)as_files[i];
-        tests[n++] = (struct CMUnitTest){as_files[i], unpacked, NULL, teardown, name};
+        tests[n++] = (struct CMUnitTest){as_files[i], unpacked, NULL, NULL, name};
     }
-    tests[n++] = (struct CMUnitTest){"going back: convolutions", going_back, NULL, teardown, conv};
-    tests[n++] = (struct CMUnitTest){"going back: delta nets", going_back, NULL, teardown, delta};
+    tests[n++] = (struct CMUnitTest){"going back: convolutions", going_back, NULL, NULL, conv};
+    tests[n++] = (struct CMUnitTest){"going back: delta nets", going_back, NULL, NULL, delta};
     return _cmocka_run_group_tests("families", tests, n, NULL, NULL);
 }

@@ -1,7 +1,6 @@
 /* Answers under a grammar: they keep to it, and drafts change nothing about them. */
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "lab/synth.h"
+#include "session/session.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,36 +9,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static char gguf[256];
+#include "fixture/fixture.h"
+
+static char gguf[FIXTURE_PATH];
 static tern_engine *e;
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
 
 static int setup(void **state) {
     (void)state;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
-    tn_pool *pool;
-    tern_error err = {0};
-    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/grammar-%ld.gguf", (long)getpid());
-    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
-        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 3, TN_F32, &err) != TERN_OK)
-        return -1;
-    tn_pool_close(&pool);
     tern_options o;
+    fixture_model(gguf, "m.gguf", "tiny-qwen2", 3, TN_F32);
     tn_options_defaults(&o);
     o.n_threads = 2;
-    return tern_engine_open(gguf, &o, &e, &err) == TERN_OK ? 0 : -1;
+    e = fixture_engine(gguf, &o);
+    return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
     tern_engine_close(&e);
-    unlink(gguf);
     return 0;
 }
 
@@ -60,15 +48,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     return true;
 }
 
-static tern_session *session_of(void) {
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = 700;
-    tern_session *s;
-    tern_error err;
-    must(tern_session_open(e, &so, &s, &err), &err);
-    return s;
-}
+static tern_session *open_session(void) { return fixture_session(e, 700, NULL); }
 
 static void answer(tern_session *s, const int32_t *prompt, size_t n, tern_generate_options *o, heard *h) {
     tern_error err = {0};
@@ -100,7 +80,7 @@ static const struct {
 
 static void kept(void **state) {
     (void)state;
-    tern_session *plain = session_of(), *drafted = session_of();
+    tern_session *plain = open_session(), *drafted = open_session();
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_rng rng = {17};
@@ -154,7 +134,7 @@ static void kept(void **state) {
 /* The grammar begins behind the thoughts, named or opened by the prompt. */
 static void thoughts(void **state) {
     (void)state;
-    tern_session *s = session_of();
+    tern_session *s = open_session();
     static heard h;
     for (int named = 0; named < 2; named++) {
         const char *text = named ? "Q" : "Q<think>\n";
@@ -207,7 +187,7 @@ static void errors(void **state) {
         {"root ::= a", NULL, NULL, false, "not defined"},
         {NULL, "{\"not\":{}}", NULL, false, "'not' is not supported"},
     };
-    tern_session *s = session_of();
+    tern_session *s = open_session();
     int32_t prompt[] = {1, 2, 3};
     tern_error err = {0};
     must(tern_session_prefill(s, prompt, 3, &err), &err);

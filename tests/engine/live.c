@@ -1,5 +1,5 @@
 /* What sessions do, watched while they do it: all of it while somebody watches, nothing otherwise, the same bits always. */
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,32 +8,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "fixture/fixture.h"
 
 enum { N_PROMPT = 200, N_VOCAB = 512, TAKEN = 4096 };
 
-static char gguf[256], package[256];
+static char gguf[FIXTURE_PATH], package[FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
-    char cmd[1600];
-    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/live-%ld.gguf", (long)getpid());
-    snprintf(package, sizeof package, TN_BINARY_DIR "/live-%ld.tern", (long)getpid());
-    snprintf(cmd, sizeof cmd,
-             TN_TERN " synth --arch tiny-llama -o %s && " TN_TERN " pack %s -o %s --calib-tokens 512 >%s.log",
-             gguf, gguf, package, package);
-    return system(cmd) ? -1 : 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char cmd[1600];
-    snprintf(cmd, sizeof cmd, "rm -f %s %s %s.log %s.profile", gguf, package, package, package);
-    return system(cmd);
-}
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
+    fixture_llama(gguf, "m.gguf", 1);
+    fixture_package(package, "m.tern", gguf, NULL);
+    return 0;
 }
 
 /* Events of each track since the last look, and how many of them belong to a chunk. */
@@ -65,14 +51,12 @@ static void evaluate(tern_session *s, const int32_t *prompt, float *out) {
 
 static void watch(const char *path, bool has_chunks) {
     tern_error err = {0};
-    tern_engine *e;
-    tern_session *s;
     tn_timeline *t;
     int32_t prompt[N_PROMPT], n_chunks;
     float alone[N_VOCAB], watched[N_VOCAB], after[N_VOCAB];
-    for (int i = 0; i < N_PROMPT; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
-    must(tern_engine_open(path, NULL, &e, &err), &err);
-    must(tern_session_open(e, NULL, &s, &err), &err);
+    fixture_prompt(prompt, N_PROMPT);
+    tern_engine *e = fixture_engine(path, NULL);
+    tern_session *s = fixture_session(e, 0, NULL);
     evaluate(s, prompt, alone);
     assert_null(e->live); /* nobody watched, so there is nothing to note on */
     must(tn_engine_watch(e, &t, &err), &err);
@@ -101,5 +85,5 @@ static void float_models(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(packages), cmocka_unit_test(float_models)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -9,22 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-static char model[256];
+#include "fixture/fixture.h"
+
+static char model[FIXTURE_PATH];
 static char called[8192]; /* " name " of every function called */
 
 static int setup(void **state) {
     (void)state;
-    char cmd[700];
-    snprintf(model, sizeof model, TN_BINARY_DIR "/nulls-%ld.gguf", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama -o %s", model);
-    return system(cmd) ? -1 : 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return unlink(model);
+    fixture_llama(model, "m.gguf", 1);
+    return 0;
 }
 
 static void note(const char *name) {
@@ -195,5 +189,5 @@ int main(void) {
         cmocka_unit_test(without_the_rest),
         cmocka_unit_test(every_function_is_here),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -9,22 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "fixture/fixture.h"
 
 enum { OK = 0, INVALID = 1, UNSUPPORTED = 5, GUARD = 512 };
-static char model[256];
+static char model[FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
-    char cmd[700];
-    snprintf(model, sizeof model, TN_BINARY_DIR "/old-%ld.gguf", (long)getpid());
-    snprintf(cmd, sizeof cmd, TN_TERN " synth --arch tiny-llama -o %s", model);
-    return system(cmd) ? -1 : 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    return unlink(model);
+    fixture_llama(model, "m.gguf", 1);
+    return 0;
 }
 
 /* A struct with bytes behind it that nobody may touch, as a caller's next variables would be. */
@@ -158,5 +152,5 @@ int main(void) {
         cmocka_unit_test(sizes_no_version_had_are_refused),
         cmocka_unit_test(a_later_caller),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

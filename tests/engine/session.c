@@ -14,35 +14,20 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_PROMPT = 300, N_VOCAB = 512 };
 
-static char gguf[256], package[256], other[256];
+static char gguf[FIXTURE_PATH], package[FIXTURE_PATH], other[FIXTURE_PATH];
 static int32_t prompt[N_PROMPT];
 
 static int setup(void **state) {
     (void)state;
-    char cmd[2400];
-    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/session-%ld.gguf", (long)getpid());
-    snprintf(other, sizeof other, TN_BINARY_DIR "/session-other-%ld.gguf", (long)getpid());
-    snprintf(package, sizeof package, TN_BINARY_DIR "/session-%ld.tern", (long)getpid());
-    snprintf(cmd, sizeof cmd,
-             TN_TERN " synth --arch tiny-llama -o %s && " TN_TERN
-                     " synth --arch tiny-llama --seed 9 -o %s && " TN_TERN
-                     " pack %s -o %s --calib-tokens 512 >%s.log",
-             gguf, other, gguf, package, package);
-    for (int i = 0; i < N_PROMPT; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
-    return system(cmd) ? -1 : 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char cmd[2400];
-    snprintf(cmd, sizeof cmd, "rm -f %s %s %s %s.log %s.profile", gguf, other, package, package, package);
-    return system(cmd);
-}
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
+    fixture_llama(gguf, "m.gguf", 1);
+    fixture_llama(other, "other.gguf", 9);
+    fixture_package(package, "m.tern", gguf, NULL);
+    fixture_prompt(prompt, N_PROMPT);
+    return 0;
 }
 
 /* name may be NULL */
@@ -53,23 +38,6 @@ static tern_options *options_of(const tern_hooks *hooks, const char *name, const
         (name && tern_options_set(o, name, value, &err) != TERN_OK))
         fail_msg("%s", err.message);
     return o;
-}
-
-static tern_engine *engine_of(const char *path, const tern_options *o) {
-    tern_engine *e;
-    tern_error err = {0};
-    must(tern_engine_open(path, o, &e, &err), &err);
-    return e;
-}
-
-static tern_session *session_of(tern_engine *e, int32_t n_ctx) {
-    tern_session *s;
-    tern_error err = {0};
-    tern_session_options o;
-    tern_session_options_defaults(&o);
-    o.n_ctx = n_ctx;
-    must(tern_session_open(e, &o, &s, &err), &err);
-    return s;
 }
 
 static void write_file(const char *path, const char *bytes, size_t n) {
@@ -97,9 +65,9 @@ static void states(const char *model) {
     char path[300], bad[310];
     snprintf(path, sizeof path, "%s.state", model);
     snprintf(bad, sizeof bad, "%s.bad", path);
-    tern_engine *e = engine_of(model, NULL), *foreign = engine_of(other, NULL);
-    tern_session *a = session_of(e, 64), *b = session_of(e, 64), *small = session_of(e, N - 1),
-                 *f = session_of(foreign, 64);
+    tern_engine *e = fixture_engine(model, NULL), *foreign = fixture_engine(other, NULL);
+    tern_session *a = fixture_session(e, 64, NULL), *b = fixture_session(e, 64, NULL),
+                 *small = fixture_session(e, N - 1, NULL), *f = fixture_session(foreign, 64, NULL);
     tern_error err = {0};
     must(tern_session_prefill(a, prompt, N, &err), &err);
     must(tern_session_save(a, path, &err), &err);
@@ -182,11 +150,11 @@ static void two_sessions_in_two_threads(void **state) {
     (void)state;
     const char *const paths[] = {gguf, package};
     for (int p = 0; p < 2; p++) {
-        tern_engine *e = engine_of(paths[p], NULL);
+        tern_engine *e = fixture_engine(paths[p], NULL);
         worker alone[2] = {{.first = 0}, {.first = 60}}, together[2] = {{.first = 0}, {.first = 60}};
         for (int i = 0; i < 2; i++) {
-            alone[i].s = session_of(e, 256);
-            together[i].s = session_of(e, 256);
+            alone[i].s = fixture_session(e, 256, NULL);
+            together[i].s = fixture_session(e, 256, NULL);
             work(&alone[i]);
             assert_int_equal(alone[i].st, TERN_OK);
         }
@@ -223,9 +191,9 @@ static void cancelled_prefill(void **state) {
     const char *const paths[] = {gguf, package};
     for (int p = 0; p < 2; p++) {
         tern_options *o = options_of(NULL, "chunk", "32");
-        tern_engine *e = engine_of(paths[p], o);
+        tern_engine *e = fixture_engine(paths[p], o);
         tern_options_free(&o);
-        tern_session *s = session_of(e, 320), *calm = session_of(e, 320);
+        tern_session *s = fixture_session(e, 320, NULL), *calm = fixture_session(e, 320, NULL);
         tern_error err = {0};
         must(tern_session_prefill(calm, prompt, N_PROMPT, &err), &err);
         int n_cancelled = 0;
@@ -318,13 +286,13 @@ static void log_and_progress(void **state) {
     host h = {.left = -1};
     tern_hooks k = hooks_of(&h);
     tern_options *o = options_of(&k, NULL, NULL);
-    tern_engine *e = engine_of(gguf, o);
+    tern_engine *e = fixture_engine(gguf, o);
     tern_options_free(&o);
     memset(&k, 0, sizeof k); /* the engine has its own copy */
     assert_true(h.n_progress > 0);
     tern_model_info info;
     tern_engine_info(e, &info);
-    tern_session *s = session_of(e, info.ctx_train + 1);
+    tern_session *s = fixture_session(e, info.ctx_train + 1, NULL);
     assert_int_equal(h.n_lines, 1);
     assert_non_null(strstr(h.line, "trained"));
     tern_session_close(&s);
@@ -377,8 +345,8 @@ static bool score_none(void *user, size_t i, const float *logits) {
 
 static void null_arguments(void **state) {
     (void)state;
-    tern_engine *e = engine_of(gguf, NULL);
-    tern_session *s = session_of(e, 32), *none;
+    tern_engine *e = fixture_engine(gguf, NULL);
+    tern_session *s = fixture_session(e, 32, NULL), *none;
     tern_error err;
     int32_t id = 1;
     size_t n;
@@ -424,5 +392,5 @@ int main(void) {
         cmocka_unit_test(allocation_failures),
         cmocka_unit_test(null_arguments),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

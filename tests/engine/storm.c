@@ -1,8 +1,7 @@
 /* Threads that all want the same at once: sessions of an engine whose weights are still being read, while others cancel them; and
  * one store written by several. To be run under the thread sanitizer too. */
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "lab/synth.h"
+#include "session/session.h"
 #include "quant/pack.h"
 #include "store/store.h"
 
@@ -18,9 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_THREADS = 4, N_PROMPT = 150, MAX_VOCAB = 1024, N_PUT = 12 };
 
-static char folder[200], package[256];
+static char package[FIXTURE_PATH];
 static int32_t prompt[N_PROMPT];
 static float want[MAX_VOCAB];
 static size_t n_vocab;
@@ -101,7 +102,7 @@ static void first_prefill_by_many(void **state) {
     print_message("%d cancelled\n", n_cancelled);
 }
 
-static char store_path[256];
+static char store_path[FIXTURE_PATH];
 
 static void *write_store(void *arg) {
     const char **wrong = arg;
@@ -137,7 +138,7 @@ static void a_store_by_many(void **state) {
     pthread_t threads[N_THREADS];
     const char *wrong[N_THREADS] = {0};
     bool seen[N_THREADS * N_PUT] = {0};
-    snprintf(store_path, sizeof store_path, "%s/s.db", folder);
+    fixture_file(store_path, "s.db");
     for (int i = 0; i < N_THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, write_store, &wrong[i]), 0);
     for (int i = 0; i < N_THREADS; i++) {
@@ -158,29 +159,17 @@ static void a_store_by_many(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    tn_ctx ctx;
-    tn_pool *pool;
+    char gguf[FIXTURE_PATH];
     tern_error err = {0};
-    char gguf[256];
-    tn_ctx_init(&ctx, NULL);
-    snprintf(folder, sizeof folder, TN_BINARY_DIR "/storm-XXXXXX");
-    if (!mkdtemp(folder) || tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK) return -1;
-    snprintf(gguf, sizeof gguf, "%s/m.gguf", folder);
-    snprintf(package, sizeof package, "%s/m.tern", folder);
     tn_pack_options o;
     tn_pack_defaults(&o);
     o.calib_tokens = 64;
-    if (tn_synth(&ctx, pool, "tiny-llama", gguf, 7, TN_F32, &err) != TERN_OK ||
-        tn_pack(&ctx, gguf, package, &o, NULL, &err) != TERN_OK)
-        fail_msg("%s", err.message);
-    tn_pool_close(&pool);
-    for (int i = 0; i < N_PROMPT; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
-    tern_engine *e;
-    tern_session *s;
-    if (tern_engine_open(package, NULL, &e, &err) != TERN_OK ||
-        tern_session_open(e, NULL, &s, &err) != TERN_OK ||
-        tern_session_prefill(s, prompt, N_PROMPT, &err) != TERN_OK)
-        fail_msg("%s", err.message);
+    fixture_model(gguf, "m.gguf", "tiny-llama", 7, TN_F32);
+    fixture_package(package, "m.tern", gguf, &o);
+    fixture_prompt(prompt, N_PROMPT);
+    tern_engine *e = fixture_engine(package, NULL);
+    tern_session *s = fixture_session(e, 0, NULL);
+    must(tern_session_prefill(s, prompt, N_PROMPT, &err), &err);
     tern_model_info info;
     tern_engine_info(e, &info);
     n_vocab = (size_t)info.n_vocab;
@@ -191,15 +180,8 @@ static int setup(void **state) {
     return 0;
 }
 
-static int teardown(void **state) {
-    (void)state;
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(first_prefill_by_many),
                                        cmocka_unit_test(a_store_by_many)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

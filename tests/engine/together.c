@@ -2,9 +2,8 @@
  * that it gets alone. Models of every kind of layer, from the file and as packages; with drafts, grammars, temperatures,
  * contexts and prompts of their own; sessions come and go in between. */
 #include "base/rng.h"
-#include "engine/decoder.h"
-#include "engine/engine.h"
-#include "lab/synth.h"
+#include "session/decoder.h"
+#include "session/session.h"
 #include "quant/pack.h"
 
 #include <setjmp.h>
@@ -14,7 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "fixture/fixture.h"
 
 enum { N_TALKS = 14, N_CTX = 768, MAX_NEW = 40, MAX_TEXT = 2000, MAX_VOCAB = 1024 };
 
@@ -35,12 +35,8 @@ typedef struct heard {
     tern_stop_reason reason;
 } heard;
 
-static char gguf[256], package[256];
+static char gguf[FIXTURE_PATH], package[FIXTURE_PATH];
 static uint64_t n_sparse; /* rows that attended sparsely */
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
-}
 
 static bool on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
     heard *h = user;
@@ -174,15 +170,7 @@ static void compare(tern_engine *e, const char *what, bool drafts) {
 
 /* ---- models ------------------------------------------------------------------------------------------ */
 
-static void synthesise(const char *name, tn_dtype dtype) {
-    tn_ctx ctx;
-    tern_error err = {0};
-    tn_pool *pool;
-    tn_ctx_init(&ctx, NULL);
-    must(tn_pool_open(&ctx, 2, &pool, &err), &err);
-    must(tn_synth(&ctx, pool, name, gguf, 5, dtype, &err), &err);
-    tn_pool_close(&pool);
-}
+static void synthesise(const char *name, tn_dtype dtype) { fixture_model(gguf, "m.gguf", name, 5, dtype); }
 
 static void from_files(void **state) {
     (void)state;
@@ -197,12 +185,10 @@ static void from_files(void **state) {
     int n = getenv("TERN_TEST_QUICK") ? 3 : 5;
     for (int i = 0; i < n; i++) {
         tern_options o;
-        tern_error err = {0};
-        tern_engine *e;
         synthesise(models[i].name, models[i].dtype);
         tn_options_defaults(&o);
         o.n_threads = 2;
-        must(tern_engine_open(gguf, &o, &e, &err), &err);
+        tern_engine *e = fixture_engine(gguf, &o);
         compare(e, models[i].name, true);
         tern_engine_close(&e);
     }
@@ -212,25 +198,21 @@ static void packages(void **state) {
     (void)state;
     static const char *const names[] = {"tiny-gemma3", "tiny-qwen35", "tiny-smollm3"};
     for (int i = 0; i < (getenv("TERN_TEST_QUICK") ? 2 : 3); i++) {
-        tn_ctx ctx;
         tn_pack_options po;
-        tern_error err = {0};
         synthesise(names[i], TN_F16);
-        tn_ctx_init(&ctx, NULL);
         tn_pack_defaults(&po);
         po.calib_tokens = 256;
         po.scheme = TN_SCHEME_EDGEFLOW;
         po.outliers = TN_OUTLIERS_ON;
-        must(tn_pack(&ctx, gguf, package, &po, NULL, &err), &err);
+        fixture_package(package, "m.tern", gguf, &po);
         for (int way = 0; way < 3; way++) {
             tern_options o;
-            tern_engine *e;
             tn_options_defaults(&o);
             o.n_threads = 2;
             o.attention_decode = way == 1; /* rows that attend sparsely beside rows that do not */
             o.attention_threshold = way == 1 ? 300 : 0;
             o.npu_separate_weights = way == 2; /* forms that are exchanged between prompts and decoding */
-            must(tern_engine_open(package, &o, &e, &err), &err);
+            tern_engine *e = fixture_engine(package, &o);
             n_sparse = 0;
             compare(e, way == 0 ? "package" : way == 1 ? "sparse decoding" : "separate weights", true);
             assert_int_equal(n_sparse > 0, way == 1);
@@ -251,12 +233,11 @@ static void cancelled(void **state) {
     tern_session *s[3];
     tn_decoder *d[3];
     tern_error err = {0};
-    tern_engine *e;
     tn_rng rng = {.s = 3};
     synthesise("tiny-gemma3", TN_F16);
     tn_options_defaults(&o);
     o.n_threads = 2;
-    must(tern_engine_open(gguf, &o, &e, &err), &err);
+    tern_engine *e = fixture_engine(gguf, &o);
     for (int i = 0; i < 3; i++) {
         t[i] = make_talk(i, &rng, false);
         t[i].max_tokens = 20;
@@ -284,25 +265,8 @@ static void cancelled(void **state) {
     tern_engine_close(&e);
 }
 
-static int setup(void **state) {
-    (void)state;
-    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/together-%ld.gguf", (long)getpid());
-    snprintf(package, sizeof package, TN_BINARY_DIR "/together-%ld.tern", (long)getpid());
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char profile[300];
-    snprintf(profile, sizeof profile, "%s.profile", package);
-    unlink(profile);
-    unlink(package);
-    unlink(gguf);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(from_files), cmocka_unit_test(packages),
                                        cmocka_unit_test(cancelled)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

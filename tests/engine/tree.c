@@ -1,8 +1,7 @@
 /* Draft trees: every row of a tree has the bits of decoding along its ancestors, and what is kept goes on
  * with the same bits. */
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "lab/synth.h"
+#include "session/session.h"
 #include "quant/pack.h"
 
 #include <setjmp.h>
@@ -12,50 +11,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "fixture/fixture.h"
 
 static const char *const names[] = {"tiny-qwen2", "tiny-gemma2",
                                     "tiny-phi3"}; /* plain; windows and soft caps; windows */
 enum { N_MODELS = sizeof names / sizeof *names };
-static char gguf[N_MODELS][256], package[N_MODELS][256];
+static char gguf[N_MODELS][FIXTURE_PATH], package[N_MODELS][FIXTURE_PATH];
 
 static int setup(void **state) {
     (void)state;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
-    tn_pool *pool;
-    tern_error err;
-    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK) return -1;
+    tn_pack_options o;
+    tn_pack_defaults(&o);
+    o.prune_percent = 50;
+    o.scheme = TN_SCHEME_LLM_NPU;
+    o.calib_tokens = 256;
+    o.outlier_share = 0.01f;
     for (int i = 0; i < N_MODELS; i++) {
-        snprintf(gguf[i], sizeof gguf[i], TN_BINARY_DIR "/tree-%d-%ld.gguf", i, (long)getpid());
-        snprintf(package[i], sizeof package[i], TN_BINARY_DIR "/tree-%d-%ld.tern", i, (long)getpid());
-        if (tn_synth(&ctx, pool, names[i], gguf[i], 5, TN_F32, &err) != TERN_OK) return -1;
-        tn_pack_options o;
-        tn_pack_defaults(&o);
-        o.prune_percent = 50;
-        o.scheme = TN_SCHEME_LLM_NPU;
-        o.calib_tokens = 256;
-        o.outlier_share = 0.01f;
-        if (tn_pack(&ctx, gguf[i], package[i], &o, NULL, &err) != TERN_OK) return -1;
-    }
-    tn_pool_close(&pool);
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    for (int i = 0; i < N_MODELS; i++) {
-        char profile[800];
-        snprintf(profile, sizeof profile, "%s.profile", package[i]);
-        unlink(profile);
-        unlink(package[i]);
-        unlink(gguf[i]);
+        char file[16];
+        snprintf(file, sizeof file, "%d.gguf", i);
+        fixture_model(gguf[i], file, names[i], 5, TN_F32);
+        snprintf(file, sizeof file, "%d.tern", i);
+        fixture_package(package[i], file, gguf[i], &o);
     }
     return 0;
-}
-
-static void must(tern_status st, const tern_error *err) {
-    if (st != TERN_OK) fail_msg("%s", err->message);
 }
 
 static void check_model(const char *path, uint64_t seed) {
@@ -63,15 +42,9 @@ static void check_model(const char *path, uint64_t seed) {
     tern_options o;
     tn_options_defaults(&o);
     o.n_threads = 2;
-    tern_engine *e;
-    tern_session *s, *plain;
-    must(tern_engine_open(path, &o, &e, &err), &err);
-    tern_session_options so;
-    tern_session_options_defaults(&so);
-    so.n_ctx = 256;
+    tern_engine *e = fixture_engine(path, &o);
     if (e->model->h.window) e->model->h.window = 9; /* windows that begin before the tree and within it */
-    must(tern_session_open(e, &so, &s, &err), &err);
-    must(tern_session_open(e, &so, &plain, &err), &err);
+    tern_session *s = fixture_session(e, 256, NULL), *plain = fixture_session(e, 256, NULL);
     size_t v = (size_t)e->model->h.n_vocab;
     tn_rng rng = {seed};
     int32_t prompt[64], text[256];
@@ -135,5 +108,5 @@ static void packages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(float_models), cmocka_unit_test(packages)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -1,10 +1,9 @@
 /* Files that others replace, cut or fill with nonsense while they are opened and used: the right answer or one error. */
 #include "base/finite.h"
 #include "base/cpu.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "formats/gguf.h"
 #include "formats/package.h"
-#include "lab/synth.h"
 #include "quant/pack.h"
 
 #include <setjmp.h>
@@ -19,41 +18,26 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fixture/fixture.h"
+
 enum { N_PROMPT = 40, MAX_VOCAB = 4096 };
 
-static char folder[200], gguf[2][256], packages[2][256], target[256];
+static char gguf[2][FIXTURE_PATH], packages[2][FIXTURE_PATH], target[FIXTURE_PATH];
 static int32_t prompt[N_PROMPT];
 
 static int setup(void **state) {
     (void)state;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, NULL);
-    tn_pool *pool;
-    tern_error err;
-    snprintf(folder, sizeof folder, TN_BINARY_DIR "/trust-XXXXXX");
-    if (!mkdtemp(folder) || tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK) return -1;
-    snprintf(target, sizeof target, "%s/model", folder);
+    fixture_file(target, "model");
     for (int i = 0; i < 2; i++) {
-        snprintf(gguf[i], sizeof gguf[i], "%s/%d.gguf", folder, i);
-        snprintf(packages[i], sizeof packages[i], "%s/%d.tern", folder, i);
         tn_pack_options o;
         tn_pack_defaults(&o);
         o.calib_tokens = 256;
         o.bits = i ? 8 : 5; /* another layout too */
-        if (tn_synth(&ctx, pool, "tiny-llama", gguf[i], 7 + (uint64_t)i, TN_F32, &err) != TERN_OK ||
-            tn_pack(&ctx, gguf[i], packages[i], &o, NULL, &err) != TERN_OK)
-            fail_msg("%s", err.message);
+        fixture_model(gguf[i], i ? "1.gguf" : "0.gguf", "tiny-llama", 7 + (uint64_t)i, TN_F32);
+        fixture_package(packages[i], i ? "1.tern" : "0.tern", gguf[i], &o);
     }
-    tn_pool_close(&pool);
-    for (int i = 0; i < N_PROMPT; i++) prompt[i] = (int32_t)((uint32_t)i * 2654435761u >> 8) % 500;
+    fixture_prompt(prompt, N_PROMPT);
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
 }
 
 static void copy(const char *from, const char *to) {
@@ -122,7 +106,7 @@ static tern_status answer(const char *load, const char *read, event *e, float *l
 static const char *other; /* what takes the target's name */
 
 static void replace(void) {
-    char tmp[300];
+    char tmp[FIXTURE_PATH + 8];
     snprintf(tmp, sizeof tmp, "%s.next", target);
     unlink(tmp);
     assert_int_equal(link(other, tmp), 0);
@@ -328,5 +312,5 @@ int main(void) {
         cmocka_unit_test(metadata_out_of_range),
         cmocka_unit_test(finite_or_not),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

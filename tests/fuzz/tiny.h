@@ -3,7 +3,7 @@
 #ifndef TN_TESTS_FUZZ_TINY_H
 #define TN_TESTS_FUZZ_TINY_H
 
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "quant/pack.h"
 

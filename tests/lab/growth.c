@@ -4,7 +4,7 @@
 #include "formats/gguf.h"
 #include "formats/package.h"
 #include "formats/safetensors.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "model/arch.h"
 #include "model/gguf_vocab.h"

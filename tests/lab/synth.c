@@ -1,6 +1,6 @@
 /* Is every small synthetic model readable, of its shape, finite through a forward pass and the same bytes
  * whatever the threads? */
-#include "engine/engine.h"
+#include "session/session.h"
 #include "formats/gguf.h"
 #include "model/source.h"
 #include "lab/synth.h"

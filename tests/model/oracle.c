@@ -3,7 +3,7 @@
  * one by one, from a saved state, by any number of threads and sessions, with any instruction set? */
 #include "base/cpu.h"
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <dirent.h>
 #include <jansson.h>

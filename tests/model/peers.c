@@ -2,7 +2,7 @@
  * seed, tests/oracle/peers holds what llama.cpp gave (tools/oracle makes it): logits of sampled positions of a long
  * text, and a greedy continuation. $TERN_PEERS may name a folder with the logits of all positions, NAME.f32: then
  * they are compared too. */
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 
 #include <dirent.h>

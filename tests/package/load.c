@@ -1,7 +1,7 @@
 /* Cold start: the same bits however the weights come, whatever the disk does; what is wrong with a file is
  * one clear line. */
 #include "base/cpu.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "package/loader.h"
 #include "formats/package.h"
 #include "lab/synth.h"

@@ -1,6 +1,6 @@
 /* Devices that hold one form of a graph at a time: the same bits whenever and however forms are exchanged,
  * and the exchange is planned, done in time, traced and counted. */
-#include "engine/engine.h"
+#include "session/session.h"
 #include "quant/pack.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Packages: the same bits whatever the policy, the lanes, the chunking and the memory cap; faults end in one
  * clear error. */
 #include "base/cpu.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "formats/package.h"
 #include "lab/synth.h"
 #include "quant/pack.h"

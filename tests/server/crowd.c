@@ -1,7 +1,7 @@
 /* Many clients of one queue: texts are what one client alone gets, nobody waits longer than a chunk, who leaves ends its answer,
  * a text that several want is read once. To be run under the thread sanitizer too. */
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "session/session.h"
 #include "lab/synth.h"
 #include "server/queue.h"
 #include "server/refusals.h"

@@ -142,7 +142,8 @@ SLICE = [("inspect", "alloc", "jansson"), ("inspect-gguf", "alloc", "jansson"), 
          ("pack", "read", None), ("save", "write", None), ("save", "rename", None), ("run", "read", None),
          ("run", "map", None), ("run", "open", None), ("run", "thread", None), ("run", "interrupt", None),
          ("run-float", "interrupt", None), ("pack", "interrupt", None), ("save", "interrupt", None),
-         ("tokenize", "interrupt", None)]
+         ("tokenize", "interrupt", None), ("ask", "interrupt", None), ("chat", "interrupt", None),
+         ("rag-add", "interrupt", None), ("rag-rm", "interrupt", None), ("eval", "interrupt", None)]
 
 
 def make_master(tern, folder):

@@ -1,7 +1,7 @@
-/* engine/drafting.h - a session's drafts: the drafters of draft/, calibration of the prompt, a draft model,
+/* session/drafting.h - a session's drafts: the drafters of draft/, calibration of the prompt, a draft model,
  * and the figures. */
-#ifndef TN_ENGINE_DRAFTING_H
-#define TN_ENGINE_DRAFTING_H
+#ifndef TN_SESSION_DRAFTING_H
+#define TN_SESSION_DRAFTING_H
 
 #include "draft/draft.h"
 

@@ -1,10 +1,10 @@
-/* engine/decoder.h - an answer being made: tern_session_generate in steps, so that several go forward together.
+/* session/decoder.h - an answer being made: tern_session_generate in steps, so that several go forward together.
  *
  * Lifecycle: open on a session with logits draws and gives out the first token; while there is more, a step evaluates it
  * and gives out what follows; close gives out what was held back, and tells how it ended. The session and what the
  * options point to stay until then. */
-#ifndef TN_ENGINE_DECODER_H
-#define TN_ENGINE_DECODER_H
+#ifndef TN_SESSION_DECODER_H
+#define TN_SESSION_DECODER_H
 
 #include "tern.h"
 

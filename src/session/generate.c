@@ -1,7 +1,7 @@
 /* The decode loop: sample, detokenise, watch for the end; with drafts, several tokens a forward. */
-#include "engine/decoder.h"
+#include "session/decoder.h"
 
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include "base/clock.h"
 #include "base/sized.h"

@@ -1,7 +1,7 @@
-/* engine/storing.h - a session's store: what was said before becomes drafts, what is said now is kept
+/* session/storing.h - a session's store: what was said before becomes drafts, what is said now is kept
  * (sd.npu 4.1, step 6). */
-#ifndef TN_ENGINE_STORING_H
-#define TN_ENGINE_STORING_H
+#ifndef TN_SESSION_STORING_H
+#define TN_SESSION_STORING_H
 
 #include "store/store.h"
 

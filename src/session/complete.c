@@ -1,6 +1,6 @@
 /* tern_complete: one answer in one call. */
 #include "base/status.h"
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint. A file is
  * state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. */
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include "base/finite.h"
 #include "base/file.h"

@@ -1,9 +1,9 @@
-/* engine/constrain.h - a grammar between the logits and the sampler (text/grammar).
+/* session/constrain.h - a grammar between the logits and the sampler (text/grammar).
  *
  * A session keeps the grammar of its last call, with the masks it has computed, for the next one. The tree of the
  * vocabulary belongs to the engine and is made by the first call that needs it. */
-#ifndef TN_ENGINE_CONSTRAIN_H
-#define TN_ENGINE_CONSTRAIN_H
+#ifndef TN_SESSION_CONSTRAIN_H
+#define TN_SESSION_CONSTRAIN_H
 
 #include "tern.h"
 #include "text/grammar/grammar.h"

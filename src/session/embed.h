@@ -1,6 +1,6 @@
-/* engine/embed.h - a model as what makes the vectors of an index (store/vectors.h). */
-#ifndef TN_ENGINE_EMBED_H
-#define TN_ENGINE_EMBED_H
+/* session/embed.h - a model as what makes the vectors of an index (store/vectors.h). */
+#ifndef TN_SESSION_EMBED_H
+#define TN_SESSION_EMBED_H
 
 #include "store/vectors.h"
 #include "tern.h"

@@ -1,5 +1,5 @@
 /* A session's timeline: prefill, step, score, cancel. */
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include "base/clock.h"
 #include "base/finite.h"
@@ -441,6 +441,11 @@ void tn_session_settle(tern_session *s, int32_t row) {
     size_t n_vocab = (size_t)s->e->model->h.n_vocab;
     memcpy(s->logits, s->tree_logits + (size_t)row * n_vocab, n_vocab * sizeof *s->logits);
     s->has_logits = true;
+}
+
+tn_timeline *tn_session_timeline(const tern_session *s) {
+    /* acquire: the timeline is made before it is seen */
+    return s->timeline ? s->timeline : atomic_load_explicit(&s->e->watched, memory_order_acquire);
 }
 
 void tn_session_trace(tern_session *s, const char *name, int64_t start_ns, int64_t end_ns) {

@@ -1,7 +1,7 @@
 /* A text as a vector: what the layers make of it, without lm_head. */
 #include "base/status.h"
-#include "engine/embed.h"
-#include "engine/engine.h"
+#include "session/embed.h"
+#include "session/session.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "engine/engine.h"
+#include "session/session.h"
 
 #include "base/status.h"
 

@@ -1,0 +1,18 @@
+/* session/no_store.c - what a build for packages alone (TERN_MINIMAL) has in place of storing.c. */
+#include "base/status.h"
+#include "session/session.h"
+
+tern_status tn_storing_open(tern_session *s, const char *path, uint64_t cap_bytes, tern_error *err) {
+    (void)s, (void)cap_bytes;
+    TN_FAIL_IF(path, err, TERN_E_UNSUPPORTED, "%s: this build of tern has no store of conversations", path);
+    return TERN_OK;
+}
+
+void tn_storing_close(tern_session *s) { (void)s; }
+
+tern_status tn_storing_learn(tern_session *s, tern_error *err) {
+    (void)s, (void)err;
+    return TERN_OK;
+}
+
+void tn_storing_commit(tern_session *s, int32_t n_prompt) { (void)s, (void)n_prompt; }
