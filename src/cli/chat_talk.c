@@ -137,10 +137,8 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
         if (st != TERN_OK || res.reason != TERN_STOP_CONTEXT) break;
         if (g.max_tokens >= 0) g.max_tokens -= res.n_tokens;
         if (c->shift && !g.grammar && !g.json_schema) ids = going_on(c, &n_prompt, &n_ids);
-        if (!ids)
-            fprintf(stderr, "\ntern: the context of %d tokens is full: the answer ends here\n",
-                    tern_session_capacity(c->s));
     }
+    c->cut = st == TERN_OK && res.reason == TERN_STOP_CONTEXT;
     return st;
 }
 
@@ -171,7 +169,11 @@ bool chat_turn(chat *c, const char *text) {
             st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
         ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
         tell(c);
-        if (st == TERN_E_CANCELLED && c->terminal) fputs("tern: stopped\n", stderr); /* where does not matter to who did it */
+        if (c->cut)
+            fprintf(stderr, "tern: the context of %d tokens is full: the answer ends here\n",
+                    tern_session_capacity(c->s));
+        if (st == TERN_E_CANCELLED && c->terminal)
+            fputs("tern: stopped\n", stderr); /* where does not matter to who did it */
         else if (st != TERN_OK) failed(&err);
         else if (c->explains) explain_print(c->s, &c->mark);
     }
