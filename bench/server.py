@@ -1,5 +1,5 @@
 """Several clients of one server: tokens/s in all, the longest wait for a token, texts beside those of one client; a long beginning
-that all share; a chat of 20 turns. Any server with OpenAI's API can be measured beside it.
+that all share; a chat of 20 turns; the first token after the model was idle. Any server with OpenAI's API can be measured beside it.
 
     python3 bench/server.py tern build/tern MODEL [OPTIONS]
     python3 bench/server.py llama LLAMA_SERVER MODEL.gguf [OPTIONS]
@@ -22,11 +22,11 @@ TOKENS, ROUNDS = int(os.environ.get("TOKENS", 64)), int(os.environ.get("ROUNDS",
 
 
 class Server:
-    def __init__(self, cache):
+    def __init__(self, cache, options=None):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
-        args = {"tern": ["serve", "-m", MODEL, "-c", "4096", "--draft", "none"],
+        args = options or {"tern": ["serve", "-m", MODEL, "-c", "4096", "--draft", "none"],
                 "llama": ["-m", MODEL, "-c", str(8 * 4096), "-np", "8", "--no-webui"]}[KIND]
         env = dict(os.environ, XDG_CACHE_HOME=cache, TERN_PACK="never")
         self.p = subprocess.Popen([PROGRAM, *args, "--port", str(self.port), *OPTIONS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
@@ -43,9 +43,9 @@ class Server:
         c.request("GET", path)
         return c.getresponse().status
 
-    def ask(self, prompt, n):
+    def ask(self, prompt, n, **more):
         """The text, the times of its events, usage."""
-        body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+        body = {**more, "prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         begin = time.monotonic()
         c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
@@ -61,6 +61,11 @@ class Server:
                 text += e["choices"][0]["text"]
                 times.append(time.monotonic())
         return text, [begin] + times, usage
+
+    def state(self, name):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        c.request("GET", "/v1/models/" + name)
+        return json.load(c.getresponse())["state"]
 
     def stop(self):
         self.p.terminate()
@@ -131,7 +136,37 @@ def chat(s):
     print("a chat of 20 turns: evaluated %d of %d prompt tokens; time to the first token %s" % (new, all_tokens, spread(first, "ms", "%.0f")), flush=True)
 
 
+def idle(cache):
+    """From the request to the first token: the model in memory; after it left for being idle (tern); from the program's start, which
+    is what a proxy does that starts servers when they are asked (both)."""
+    prompt = "Once upon a time there was a ship. " * int(os.environ.get("PROMPT", 8))
+    warm, cold, start = [], [], []
+    for i in range(ROUNDS + 1):  # the first reads the file from the disk
+        begin = time.monotonic()
+        s = Server(cache)
+        start.append(s.ask("%d: " % i + prompt, 2)[1][1] - begin)
+        warm.append((lambda t: t[1] - t[0])(s.ask("Again %d: " % i + prompt, 2)[1]))
+        s.stop()
+    if KIND == "tern":
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.basename(MODEL.rstrip("/"))
+            os.symlink(os.path.abspath(MODEL), os.path.join(folder, name))
+            s = Server(cache, ["serve", "--models", folder, "--idle", "0.2s", "-c", "4096", "--draft", "none"])
+            for i in range(ROUNDS + 1):
+                cold.append((lambda t: t[1] - t[0])(s.ask("Idle %d: " % i + prompt, 2, model=name)[1]))
+                while s.state(name) != "away":
+                    time.sleep(0.05)
+            s.stop()
+    for what, x in (("in memory", warm), ("after it was idle", cold), ("from the program's start", start)):
+        if x:
+            print("the first token, %s: %s" % (what, spread([1e3 * v for v in x[1:]], "ms", "%.0f")), flush=True)
+
+
 with tempfile.TemporaryDirectory() as cache:
+    if "idle" in os.environ.get("PART", "idle"):
+        idle(cache)
+    if os.environ.get("PART") == "idle":
+        sys.exit()
     server = Server(cache)
     for part in (clients, shared, chat):
         if not os.environ.get("PART") or part.__name__ in os.environ["PART"]:

@@ -70,13 +70,14 @@ static bool leave_one(chat *c) {
     return true;
 }
 
+/* Says once that turns have left; never in the middle of an answer. */
 static void tell(chat *c) {
-    if (!c->told)
+    if (c->leaves && !c->told)
         fprintf(stderr,
                 "tern: the context of %d tokens is full: the oldest turns leave it (-c N is larger, "
                 "--on-full stop ends there)\n",
                 tern_session_capacity(c->s));
-    c->told = true;
+    c->told = c->told || c->leaves;
 }
 
 /* Turns leave until half of the context is free: then it lasts for some turns, and their prefix stays as it is. */
@@ -86,7 +87,7 @@ static int32_t *make_room(chat *c, int32_t *ids, size_t *n_ids) {
         free(ids);
         ids = render_ids(c, n_ids);
     }
-    if (ids && c->n_left > before) tell(c);
+    c->leaves = c->leaves || (ids && c->n_left > before);
     return ids;
 }
 
@@ -102,7 +103,7 @@ static int32_t *fitting_ids(chat *c, size_t *n_ids) {
 static int32_t *going_on(chat *c, size_t *n_prompt, size_t *n_ids) {
     size_t n_said = tern_session_length(c->s) - *n_prompt, n = 0;
     if (!leave_one(c)) return NULL;
-    tell(c);
+    c->leaves = true;
     int32_t *ids = render_ids(c, &n);
     ids = make_room(c, ids, &n);
     if (!ids) return NULL;
@@ -136,10 +137,8 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
         if (st != TERN_OK || res.reason != TERN_STOP_CONTEXT) break;
         if (g.max_tokens >= 0) g.max_tokens -= res.n_tokens;
         if (c->shift && !g.grammar && !g.json_schema) ids = going_on(c, &n_prompt, &n_ids);
-        if (!ids)
-            fprintf(stderr, "\ntern: the context of %d tokens is full: the answer ends here\n",
-                    tern_session_capacity(c->s));
     }
+    c->cut = st == TERN_OK && res.reason == TERN_STOP_CONTEXT;
     return st;
 }
 
@@ -156,6 +155,7 @@ bool chat_turn(chat *c, const char *text) {
     tern_error err;
     size_t n_ids;
     int32_t *ids = fitting_ids(c, &n_ids);
+    tell(c);
     if (ids) {
         answer_clear(&c->answer);
         tn_explain_mark_set(c->s, &c->mark);
@@ -168,7 +168,13 @@ bool chat_turn(chat *c, const char *text) {
         if (st == TERN_OK && c->answer.no_memory)
             st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
         ok = st == TERN_OK || (st == TERN_E_CANCELLED && c->answer.n);
-        if (st != TERN_OK) failed(&err);
+        tell(c);
+        if (c->cut)
+            fprintf(stderr, "tern: the context of %d tokens is full: the answer ends here\n",
+                    tern_session_capacity(c->s));
+        if (st == TERN_E_CANCELLED && c->terminal)
+            fputs("tern: stopped\n", stderr); /* where does not matter to who did it */
+        else if (st != TERN_OK) failed(&err);
         else if (c->explains) explain_print(c->s, &c->mark);
     }
     if (ok && chat_push(c, "assistant", c->answer.text ? c->answer.text : "")) {

@@ -19,6 +19,7 @@ typedef struct chat {
     double prefill_s, decode_s; /* of all turns */
     int32_t n_decoded, n_turns;
     bool terminal, keeps; /* keeps: the history of what was typed lasts */
+    bool leaves, cut;     /* turns have left the context; the last answer ended with it */
     bool shift, told;     /* a full context: the oldest turns leave; that was told */
     bool explains;        /* what each mechanism did is told behind every answer */
     tn_explain_mark mark; /* what was before the last answer */

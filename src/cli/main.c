@@ -65,6 +65,12 @@ static int help_on(int argc, char **argv) {
     return EXIT_USAGE;
 }
 
+/* All of the output is out, or the exit status says that it is not: an earlier write may have failed where the last one did not. */
+static int written(int rc) {
+    bool lost = fflush(stdout) || ferror(stdout);
+    return lost && rc == EXIT_OK ? failed_text("cannot write the output") : rc;
+}
+
 /* Handles tern MODEL and tern MODEL TEXT: chat, or answer. */
 static int short_way(int argc, char **argv) {
     char path[4096];
@@ -79,8 +85,7 @@ static int short_way(int argc, char **argv) {
                 !strncmp(argv[i], "--file", 6) || !strcmp(argv[i], "-");
     int rc = text ? cmd_run(argc, argv) : cmd_chat(argc, argv);
     packing_end(rc != EXIT_OK);
-    if (fflush(stdout) && rc == EXIT_OK) rc = failed_text("cannot write the output");
-    return rc;
+    return written(rc);
 }
 
 int main(int argc, char **argv) {
@@ -104,8 +109,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[1], commands[i].name)) continue;
         int rc = commands[i].run(argc - 1, argv + 1);
         packing_end(rc != EXIT_OK);
-        if (fflush(stdout) && rc == EXIT_OK) rc = failed_text("cannot write the output");
-        return rc;
+        return written(rc);
     }
     return short_way(argc, argv);
 }

@@ -74,16 +74,21 @@ static struct {
     bool wanted;                 /* its package is to be made when the command has ended */
 } used;
 
-/* Whether the cache holds the model's package; used.package is its path then. */
-static bool find(const char *model, tern_error *err) {
+/* Whether the cache holds the model's package, and its path. */
+static bool find(const char *model, char path[TN_CACHE_PATH], tern_error *err) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
     *err = (tern_error){0};
     if (tn_cache_folder(folder, false, err) != TERN_OK || tn_cache_key(model, key, err) != TERN_OK ||
-        !tn_cache_find(folder, key, used.package))
+        !tn_cache_find(folder, key, path))
         return false;
-    if (sound(used.package, false)) return true;
+    if (sound(path, false)) return true;
     remove_damaged(folder, key, model);
     return false;
+}
+
+bool packing_find(const char *model, char path[TN_CACHE_PATH]) {
+    tern_error err;
+    return !tn_pkg_is(model) && find(model, path, &err);
 }
 
 bool packing_parse(const char *text, packing_when *out) {
@@ -105,11 +110,11 @@ const char *packing_model(packing_when when, const char *model) {
     used.model = when == PACKING_NEVER || tn_pkg_is(model) ? NULL : model;
     if (!used.model) return model;
     tern_error err;
-    if (find(model, &err)) return used.package;
+    if (find(model, used.package, &err)) return used.package;
     if (err.message[0]) { /* a model that cannot be read gets its message from who opens it */
         if (when != PACKING_AUTO) notice("packages are not kept", &err);
         used.model = NULL;
-    } else if (when == PACKING_NOW && packing_now(model) && find(model, &err)) {
+    } else if (when == PACKING_NOW && packing_now(model) && find(model, used.package, &err)) {
         return used.package;
     } else {
         used.wanted = when == PACKING_LATER;
@@ -128,20 +133,54 @@ void packing_opened(packing_when when, const char *model, const char *scheme) {
             model);
 }
 
+/* nobody's terminal, nobody's files */
+static void become_packer(const char *model) {
+    int null = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd < 3; fd++) (void)dup2(null, fd);
+    (void)!nice(19);
+    execl("/proc/self/exe", "tern", "cache", "add", "--", model, (char *)NULL);
+    _exit(127);
+}
+
+static int prepared = -1; /* what is written here is the model to pack; nothing: none */
+
+void packing_prepare(void) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC)) return;
+    pid_t child = fork();
+    if (!child) {
+        char model[TN_CACHE_PATH] = "";
+        size_t n = 0;
+        ssize_t k;
+        if (setsid() < 0 || fork()) _exit(0);
+        close(ends[1]);
+        while (n < sizeof model - 1 && (k = read(ends[0], model + n, sizeof model - 1 - n)) != 0) {
+            if (k > 0) n += (size_t)k;
+            else if (errno != EINTR) break;
+        }
+        if (n) become_packer(model);
+        _exit(0);
+    }
+    close(ends[0]);
+    if (child > 0 && waitpid(child, NULL, 0) == child) prepared = ends[1];
+    else close(ends[1]);
+}
+
 static void pack_in_background(const char *model) {
+    if (prepared >= 0) {
+        if (write(prepared, model, strlen(model)) != (ssize_t)strlen(model))
+            fprintf(stderr, "tern: packing cannot be started in the background: %s\n", strerror(errno));
+        return; /* it begins when this process has ended */
+    }
     pid_t child = fork();
     if (child < 0) {
         fprintf(stderr, "tern: packing cannot be started in the background: %s\n", strerror(errno));
         return;
     }
     if (!child) {
-        /* twice, so that nobody has to wait for it; nobody's terminal, nobody's files */
+        /* twice, so that nobody has to wait for it */
         if (setsid() < 0 || fork()) _exit(0);
-        int null = open("/dev/null", O_RDWR);
-        for (int fd = 0; fd < 3; fd++) (void)dup2(null, fd);
-        (void)!nice(19);
-        execl("/proc/self/exe", "tern", "cache", "add", "--", model, (char *)NULL);
-        _exit(127);
+        become_packer(model);
     }
     (void)waitpid(child, NULL, 0);
 }

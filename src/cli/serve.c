@@ -1,8 +1,11 @@
-/* tern serve - a model behind HTTP, with OpenAI's interface. */
+/* tern serve - models behind HTTP, with OpenAI's interface. */
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/draft_args.h"
+#include "cli/packing.h"
 #include "cli/prompt.h"
+#include "model/catalogue.h"
+#include "server/checkpoints.h"
 #include "server/http.h"
 #include "server/reader.h"
 #include "server/sandbox.h"
@@ -50,111 +53,205 @@ static bool passed_socket(int *fd) {
     return !fcntl(3, F_SETFD, FD_CLOEXEC) || (failed_text("the socket that was passed is not open"), false);
 }
 
-int cmd_serve(int argc, char **argv) {
+/* "90s", "5m", "2h", or seconds; 0: never. */
+static bool parse_time(const char *text, int64_t *ns) {
+    char *end;
+    double x = strtod(text, &end), unit = !strcmp(end, "h") ? 3600 : !strcmp(end, "m") ? 60 : 1;
+    if (end == text || (*end && strcmp(end, "s") && unit == 1) || !(x >= 0 && x * unit <= 1e9)) return false;
+    *ns = (int64_t)(x * unit * 1e9);
+    return true;
+}
+
+/* What the server's options say, and what is open while it serves. */
+typedef struct serving {
     model_args ma;
-    model_args_defaults(&ma, TN_IN_SERVE);
-    const char *host = "127.0.0.1", *key_file = NULL, *draft = "auto", *name = NULL, *template = NULL,
-               *on_full = "stop";
-    char *source = NULL;
-    int32_t port = 8080, n_ctx = 0, n_sessions = 8, max_waiting = 32, cache_mib = 2048;
-    const arg_spec specs[] = {
-        MODEL_ARGS(ma),
-        PACK_ARG(ma),
-        {"host", 0, "ADDRESS", ARG_STR, &host, 0, 0,
-         "IPv4 address to listen on; other machines reach only one with --api-key-file (default 127.0.0.1)"},
-        {"port", 0, "N", ARG_INT, &port, 0, 65535, "port; 0 = any that is free (default 8080)"},
-        {"api-key-file", 0, "FILE", ARG_STR, &key_file, 0, 0,
-         "requests need one of the keys in FILE, one a line, which others may not read"},
-        {"model-name", 0, "NAME", ARG_STR, &name, 0, 0, "what replies call the model (default: its file)"},
-        {"ctx-size", 'c', "N", ARG_INT, &n_ctx, 1, 1 << 24,
-         "context of a conversation in tokens (default: the smaller of 4096 and the model's)"},
-        {"sessions", 0, "N", ARG_INT, &n_sessions, 1, 256,
-         "conversations kept in memory for their next turn, of which 8 are answered together (default 8)"},
-        {"queue", 0, "N", ARG_INT, &max_waiting, 1, 1000, "requests that may wait (default 32)"},
-        {"cache-size", 0, "MIB", ARG_INT, &cache_mib, 0, 1 << 20,
-         "conversations kept on disk for their next turn, also after a restart; 0 = none (default 2048)"},
-        {"on-full", 0, "shift|stop", ARG_STR, &on_full, 0, 0,
-         "a conversation beyond the context: its oldest turns leave, or it is refused (default stop)"},
-        TEMPLATE_ARG(template),
-        {"draft", 0, "LIST", ARG_STR, &draft, 0, 0,
-         "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, model:FILE (default auto)"},
-        {0},
-    };
-    const command cmd = {"serve", "-m MODEL [OPTIONS]",
-                         "Answer requests over HTTP as OpenAI's and Anthropic's APIs have them.", specs, 0};
-    const char *words[1];
-    int rc = args_parse(&cmd, argc, argv, words);
-    if (rc >= 0) return rc;
-    bool shift = !strcmp(on_full, "shift");
-    if (!shift && strcmp(on_full, "stop"))
-        return usage_error(&cmd, "--on-full %s: want shift or stop", on_full);
-    char *keys = NULL;
+    const char *host, *key_file, *draft, *name, *template, *on_full, *folder, *idle;
+    int32_t port, n_ctx, n_sessions, max_waiting, cache_mib;
+    packing_when when;
+    int64_t idle_ns;
+    char *source, *keys;
     int listen_fd;
-    if (!passed_socket(&listen_fd)) return EXIT_FAILED;
-    if (!prompt_template(template, &source)) return EXIT_FAILED;
-    if (key_file && !(keys = read_keys(key_file))) {
-        free(source);
-        return EXIT_FAILED;
-    }
+    tern_hooks hooks;
+    tn_reader *reader;
+    tn_models *models;
+    tern_error err; /* of the first model that could not be listed */
+} serving;
+
+/* The package of a model, where the cache has one and packages may be used. */
+static void place(void *user, const char *path, char out[TN_MODELS_PATH]) {
+    const serving *s = user;
+    _Static_assert((int)TN_MODELS_PATH >= (int)TN_CACHE_PATH, "a package's path fits");
+    if (s->when == PACKING_NEVER || !packing_find(path, out)) snprintf(out, TN_MODELS_PATH, "%s", path);
+}
+
+static void say(void *user, const char *line) {
+    const serving *s = user;
+    s->hooks.log(s->hooks.user, TERN_LOG_WARN, line);
+}
+
+static bool add_model(void *user, const tn_catalogue_entry *e) {
+    serving *s = user;
+    return tn_models_add(s->models, e->name, e->path, &s->err) == TERN_OK;
+}
+
+/* What goes together, and what the texts mean. Returns -1 to go on, or an exit status. */
+static int check(const command *cmd, serving *s) {
+    if (!s->ma.model && !s->folder) return usage_error(cmd, "-m MODEL or --models DIR is required");
+    if (strcmp(s->on_full, "shift") && strcmp(s->on_full, "stop"))
+        return usage_error(cmd, "--on-full %s: want shift or stop", s->on_full);
+    if (s->folder && s->template)
+        return usage_error(cmd, "--chat-template is for one model, and --models for several");
+    if (s->folder && strstr(s->draft, "model:"))
+        return usage_error(cmd, "--draft model:FILE is for one model, and --models for several");
+    if (!s->idle) s->idle = s->folder ? "5m" : "0";
+    if (!parse_time(s->idle, &s->idle_ns))
+        return usage_error(cmd, "--idle %s: want a time such as 90s, 5m or 1h; 0 = never", s->idle);
+    s->when = PACKING_NEVER; /* where the file itself was asked for too */
+    if (s->ma.pack || !(s->ma.o.exact || s->ma.o.scheme)) (void)packing_parse(s->ma.pack, &s->when);
+    if (!passed_socket(&s->listen_fd) || !prompt_template(s->template, &s->source)) return EXIT_FAILED;
+    if (s->key_file && !(s->keys = read_keys(s->key_file))) return EXIT_FAILED;
+    return -1;
+}
+
+/* The list of models; the one of -m is in memory from the start, and what is wrong with it ends the program. */
+static tern_status open_models(serving *s, tern_error *err) {
+    const char *model = s->ma.model, *slash = model ? strrchr(model, '/') : NULL, *name = s->name;
+    if (model && !name) name = slash && slash[1] ? slash + 1 : model;
+    tern_hooks_defaults(&s->hooks);
+    s->hooks.log = log_line;
+    s->ma.o.hooks = &s->hooks;
+    const tn_models_options mo = {.queue = {.n_ctx = s->n_ctx,
+                                            .n_sessions = s->n_sessions,
+                                            .max_waiting = s->max_waiting,
+                                            .draft = s->draft,
+                                            .chat_template = s->source,
+                                            .cache_bytes = (uint64_t)s->cache_mib << 20,
+                                            .shift = !strcmp(s->on_full, "shift")},
+                                  .engine = s->ma.o,
+                                  .idle_ns = s->idle_ns,
+                                  .any_name = !s->folder,
+                                  .place = place,
+                                  .tell = s->folder || s->idle_ns ? say : NULL,
+                                  .user = s};
+    TN_TRY(tn_models_open(&mo, &s->models, err));
+    if (model) TN_TRY(tn_models_add(s->models, name, model, err));
+    if (s->folder && !strcmp(s->folder, "all")) tn_catalogue_each(add_model, s);
+    else if (s->folder) tn_catalogue_folder(s->folder, add_model, s);
+    if (s->err.code != TERN_OK) *err = s->err;
+    if (s->err.code != TERN_OK) return s->err.code;
+    TN_FAIL_IF(!tn_models_count(s->models), err, TERN_E_IO, "there are no models in %s", s->folder);
+    tn_models_default(s->models, model ? name : NULL);
+    if (!model) return TERN_OK;
+    tn_served *k;
+    (void)packing_model(s->when, model);
+    TN_TRY(tn_models_use(s->models, NULL, NULL, NULL, &k, err));
+    tern_model_info info;
+    tern_engine_info(tn_queue_opts(tn_served_queue(k))->e, &info);
+    packing_opened(s->when, model, info.scheme);
+    tn_models_leave(k);
+    return TERN_OK;
+}
+
+static void announce(const serving *s, const tn_http *h) {
+    char folder[TN_CHECKPOINTS_PATH];
+    const size_t n = tn_models_count(s->models);
+    if (s->cache_mib && tn_checkpoints_place(folder))
+        fprintf(stderr,
+                "tern keeps conversations in %s (--cache-size 0: nowhere; tern forget --all erases them)\n",
+                folder);
+    fprintf(stderr, "tern serves ");
+    if (s->folder) fprintf(stderr, "%zu model%s", n, n == 1 ? "" : "s");
+    else
+        fprintf(stderr, "%s",
+                s->name                     ? s->name
+                : strrchr(s->ma.model, '/') ? strrchr(s->ma.model, '/') + 1
+                                            : s->ma.model);
+    fprintf(stderr, " on http://%s:%d\n", s->listen_fd < 0 ? s->host : "127.0.0.1", tn_http_port(h));
+}
+
+static int serve(serving *s) {
     sigset_t ends;
+    tern_error err = {0};
+    tn_http *h = NULL;
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
     sigaddset(&ends, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     signal(SIGPIPE, SIG_IGN);
-    tern_engine *e = NULL;
-    tn_reader *reader = NULL;
-    tn_queue *q = NULL;
-    tn_http *h = NULL;
-    tern_error err;
-    if (tn_reader_open(&reader, &err) != TERN_OK) /* now, while there is one thread */
-        fprintf(stderr, "tern serve: the page reads no documents: %s\n", err.message);
-    rc = open_engine(&cmd, &ma, &e);
-    if (rc >= 0) {
-        tn_reader_close(&reader);
-        free(keys);
-        free(source);
-        return rc;
+    /* now, while there is one thread and no sandbox */
+    if (tn_reader_open(&s->reader, &err) != TERN_OK)
+        fprintf(stderr, "tern serve: the server reads no documents: %s\n", err.message);
+    if (s->ma.model && s->when != PACKING_NEVER) packing_prepare();
+    tern_status st = open_models(s, &err);
+    bool misused = st == TERN_E_INVALID; /* a flag's value that only the engine knows to be wrong */
+    if (st == TERN_OK) {
+        const tn_http_options ho = {.models = s->models,
+                                    .reader = s->reader,
+                                    .host = s->host,
+                                    .port = s->port,
+                                    .listen_fd = s->listen_fd,
+                                    .keys = s->keys};
+        st = tn_http_open(&ho, &h, &err);
     }
-    const char *slash = strrchr(ma.model, '/');
-    tn_queue_options qo = {.e = e,
-                           .model = name                ? name
-                                    : slash && slash[1] ? slash + 1
-                                                        : ma.model,
-                           .n_ctx = n_ctx,
-                           .n_sessions = n_sessions,
-                           .max_waiting = max_waiting,
-                           .draft = draft,
-                           .chat_template = source,
-                           .cache_bytes = (uint64_t)cache_mib << 20,
-                           .shift = shift};
-    qo.reader = reader;
-    rc = EXIT_FAILED;
-    if (tn_queue_open(&qo, &q, &err) != TERN_OK) {
-        failed(&err);
-    } else if (tn_http_open(
-                   &(tn_http_options){
-                       .q = q, .host = host, .port = port, .listen_fd = listen_fd, .keys = keys},
-                   &h, &err) != TERN_OK) {
-        failed(&err);
+    if (st != TERN_OK) {
+        (void)failed(&err);
     } else {
         if (tn_sandbox_enter(&err) != TERN_OK) fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);
-        if (tn_queue_cache_folder(q))
-            fprintf(
-                stderr,
-                "tern keeps conversations in %s (--cache-size 0: nowhere; tern forget --all erases them)\n",
-                tn_queue_cache_folder(q));
-        fprintf(stderr, "tern serves %s on http://%s:%d\n", qo.model, listen_fd < 0 ? host : "127.0.0.1",
-                tn_http_port(h));
+        announce(s, h);
         wait_for_end(&ends);
-        rc = EXIT_OK;
     }
-    tn_queue_stop(q); /* connections wait for their jobs */
+    tn_models_stop(s->models); /* connections wait for their jobs */
     tn_http_close(&h);
-    tn_queue_close(&q);
-    tn_reader_close(&reader);
-    tern_engine_close(&e);
-    free(keys);
-    free(source);
+    tn_models_close(&s->models);
+    tn_reader_close(&s->reader);
+    return st == TERN_OK ? EXIT_OK : misused ? EXIT_USAGE : EXIT_FAILED;
+}
+
+int cmd_serve(int argc, char **argv) {
+    serving s = {.host = "127.0.0.1",
+                 .draft = "auto",
+                 .on_full = "stop",
+                 .port = 8080,
+                 .n_sessions = 8,
+                 .max_waiting = 32,
+                 .cache_mib = 2048,
+                 .listen_fd = -1};
+    model_args_defaults(&s.ma, TN_IN_SERVE);
+    const arg_spec specs[] = {
+        MODEL_ARGS(s.ma),
+        PACK_ARG(s.ma),
+        {"models", 0, "DIR", ARG_STR, &s.folder, 0, 0,
+         "serve all models in DIR (all: those that tern models lists), each loaded when it is asked for"},
+        {"idle", 0, "TIME", ARG_STR, &s.idle, 0, 0,
+         "a model that nobody asks for so long leaves memory; 0 = never (default 5m with --models, else 0)"},
+        {"host", 0, "ADDRESS", ARG_STR, &s.host, 0, 0,
+         "IPv4 address to listen on; other machines reach only one with --api-key-file (default 127.0.0.1)"},
+        {"port", 0, "N", ARG_INT, &s.port, 0, 65535, "port; 0 = any that is free (default 8080)"},
+        {"api-key-file", 0, "FILE", ARG_STR, &s.key_file, 0, 0,
+         "requests need one of the keys in FILE, one a line, which others may not read"},
+        {"model-name", 0, "NAME", ARG_STR, &s.name, 0, 0,
+         "what replies call the model of -m (default: its file)"},
+        {"ctx-size", 'c', "N", ARG_INT, &s.n_ctx, 1, 1 << 24,
+         "context of a conversation in tokens (default: the smaller of 4096 and the model's)"},
+        {"sessions", 0, "N", ARG_INT, &s.n_sessions, 1, 256,
+         "conversations kept in memory for their next turn, of which 8 are answered together (default 8)"},
+        {"queue", 0, "N", ARG_INT, &s.max_waiting, 1, 1000, "requests that may wait (default 32)"},
+        {"cache-size", 0, "MIB", ARG_INT, &s.cache_mib, 0, 1 << 20,
+         "conversations kept on disk for their next turn, also after a restart; 0 = none (default 2048)"},
+        {"on-full", 0, "shift|stop", ARG_STR, &s.on_full, 0, 0,
+         "a conversation beyond the context: its oldest turns leave, or it is refused (default stop)"},
+        TEMPLATE_ARG(s.template),
+        {"draft", 0, "LIST", ARG_STR, &s.draft, 0, 0,
+         "drafters: auto, all, none or a list of lookup, sam, calibrated, extend, model:FILE (default auto)"},
+        {0},
+    };
+    const command cmd = {"serve", "-m MODEL | --models DIR [OPTIONS]",
+                         "Answer requests over HTTP as OpenAI's and Anthropic's APIs have them.", specs, 0};
+    const char *words[1];
+    int rc = args_parse(&cmd, argc, argv, words);
+    if (rc < 0) rc = check(&cmd, &s);
+    if (rc < 0) rc = serve(&s);
+    free(s.keys);
+    free(s.source);
     return rc;
 }

@@ -217,6 +217,11 @@ void tn_catalogue_each(bool (*on_entry)(void *, const tn_catalogue_entry *), voi
     }
 }
 
+void tn_catalogue_folder(const char *path, bool (*on_entry)(void *, const tn_catalogue_entry *), void *user) {
+    walk w = {.on_entry = on_entry, .user = user, .where = path};
+    folder(&w, path, "", 0);
+}
+
 typedef struct search {
     const char *name;
     char *path;
@@ -225,8 +230,7 @@ typedef struct search {
     char last[MAX_PATH];
 } search;
 
-/* Whether name is the entry's last part, with or without its ending or its tag "latest". */
-static bool is_last_part(const char *entry, const char *name) {
+bool tn_catalogue_last_part(const char *entry, const char *name) {
     const char *slash = strrchr(entry, '/');
     const char *last = slash ? slash + 1 : entry;
     size_t n = strlen(name);
@@ -241,7 +245,7 @@ static bool compare(void *user, const tn_catalogue_entry *e) {
     if (n >= s->cap || n >= sizeof s->last) return true;
     if (!strcmp(e->name, s->name)) {
         if (!s->n_whole++) memcpy(s->path, e->path, n + 1);
-    } else if (is_last_part(e->name, s->name)) {
+    } else if (tn_catalogue_last_part(e->name, s->name)) {
         if (!s->n_last++) memcpy(s->last, e->path, n + 1);
     }
     return true;

@@ -18,6 +18,12 @@ typedef struct tn_catalogue_entry {
  * not there or not readable have no models. */
 void tn_catalogue_each(bool (*on_entry)(void *user, const tn_catalogue_entry *e), void *user);
 
+/* The same for the models of one folder, which is `where`. */
+void tn_catalogue_folder(const char *folder, bool (*on_entry)(void *user, const tn_catalogue_entry *e),
+                         void *user);
+/* Whether name is the last part of an entry's, with or without its ending or its tag "latest". */
+bool tn_catalogue_last_part(const char *entry, const char *name);
+
 /* The path of a model by its name: the whole name, or its last part without the file's ending where one model
  * alone has it. false: none, or several. */
 bool tn_catalogue_find(const char *name, char *path, size_t cap);

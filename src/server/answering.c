@@ -128,6 +128,7 @@ static bool on_token(void *user, int32_t token, const char *text, size_t n, floa
     tn_job *j = user;
     if (atomic_load(&j->cancelled)) return false;
     tn_watch_token(j->r.watch, token);
+    if (token >= 0) tn_queue_first(j);
     if (j->r.logprobs && token >= 0) {
         tn_json_append(&j->logprobs, tn_reply_logprob(tn_queue_opts(j->q)->e, token, logprob,
                                                       j->top ? j->top : json_array()));

@@ -1,23 +1,24 @@
 #include "server/answers.h"
 
 #include "base/clock.h"
-#include "session/session.h"
+#include "server/refusals.h"
+#include "server/talk_nodes.h"
 #include "server/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
-enum { LOOK_MS = 100, TITLE_BYTES = 60 };
+enum { LOOK_MS = 100 };
 static const int64_t SAVE_NS = 2000000000, PROGRESS_NS = 400000000;
 
 typedef struct answer {
     tn_answers *all;
     char talk[TN_TALK_ID];
     int64_t node;
-    tn_job *j;       /* its thread's */
+    tn_job *j; /* its thread's, and so is the use of the model */
+    tn_served *model;
     tn_watch *watch; /* until the answer is freed */
     pthread_t thread;
     bool joined;
@@ -34,7 +35,7 @@ typedef struct answer {
 } answer;
 
 struct tn_answers {
-    tn_queue *q;
+    tn_models *models;
     tn_talks *talks;
     tn_uploads *uploads; /* or NULL */
     pthread_mutex_t mu;
@@ -50,101 +51,6 @@ struct tn_follower {
     tn_bytes out;
     size_t n_sent;
 };
-
-/* ---- nodes ------------------------------------------------------------------------------------------ */
-
-static json_t *node_of(const json_t *talk, int64_t id) {
-    const json_t *nodes = json_object_get(talk, "nodes");
-    for (size_t i = 0; i < json_array_size(nodes); i++) {
-        json_t *n = json_array_get(nodes, i);
-        if (json_integer_value(json_object_get(n, "id")) == id) return n;
-    }
-    return NULL;
-}
-
-static int64_t next_id(const json_t *talk) {
-    const json_t *nodes = json_object_get(talk, "nodes");
-    int64_t most = 0;
-    for (size_t i = 0; i < json_array_size(nodes); i++) {
-        int64_t id = json_integer_value(json_object_get(json_array_get(nodes, i), "id"));
-        most = id > most ? id : most;
-    }
-    return most + 1;
-}
-
-/* Adds a node, and makes it the one that the page shows. *id gets its number. */
-static tern_status add_node(json_t *talk, int64_t parent, const char *role, const char *content, size_t n,
-                            const char *state, int64_t *id, tern_error *err) {
-    *id = next_id(talk);
-    json_t *v =
-               tn_json_pack("{s:I, s:I, s:s, s:s%, s:I}", "id", (json_int_t)*id, "parent", (json_int_t)parent,
-                            "role", role, "content", content, n, "created", (json_int_t)time(NULL)),
-           *nodes = json_incref(json_object_get(talk, "nodes"));
-    if (state) tn_json_set(&v, "state", tn_json_string(state, strlen(state)));
-    bool ok = v != NULL;
-    tn_json_append(&nodes, v);
-    json_t *t = json_incref(talk);
-    tn_json_set(&t, "leaf", json_integer(*id));
-    if (t) tn_json_set(&t, "updated", json_integer((json_int_t)time(NULL)));
-    ok = ok && nodes && t;
-    json_decref(nodes);
-    json_decref(t);
-    TN_FAIL_IF(!ok, err, TERN_E_MEMORY, "no memory for the conversation");
-    return TERN_OK;
-}
-
-/* The texts from the first node down to `id`, as messages; *list takes them in order. */
-static tern_status path_messages(const json_t *talk, int64_t id, json_t **list, tern_error *err) {
-    const json_t *at[TN_REQUEST_MESSAGES];
-    size_t n = 0;
-    for (int64_t i = id; i;) {
-        const json_t *v = node_of(talk, i);
-        int64_t parent = json_integer_value(json_object_get(v, "parent"));
-        TN_FAIL_IF(!v || parent >= i || n == TN_REQUEST_MESSAGES, err, TERN_E_FORMAT,
-                   "the conversation is damaged at node %lld", (long long)i);
-        at[n++] = v;
-        i = parent;
-    }
-    while (n--)
-        tn_json_append(list, tn_json_pack("{s:O, s:O}", "role", json_object_get(at[n], "role"), "content",
-                                          json_object_get(at[n], "content")));
-    return TERN_OK;
-}
-
-/* The body of the request whose answer follows node `id`; where prompt is given it stands in the place of the node's words. */
-static tern_status request_of(const json_t *talk, int64_t id, const char *prompt, const json_t *settings,
-                              tn_request *r, tern_error *err) {
-    static const char *const passed[] = {"temperature", "top_p", "max_tokens"};
-    const char *system = json_string_value(json_object_get(settings, "system"));
-    const json_t *seed = json_object_get(settings, "seed"), *thinking = json_object_get(settings, "thinking");
-    json_t *messages = json_array(), *body = json_object();
-    uint32_t any = 0;
-    if (system && *system)
-        tn_json_append(&messages, tn_json_pack("{s:s, s:s}", "role", "system", "content", system));
-    tern_status st = path_messages(talk, id, &messages, err);
-    if (st == TERN_OK && prompt && json_array_size(messages)) {
-        json_t *last = json_incref(json_array_get(messages, json_array_size(messages) - 1));
-        tn_json_set(&last, "content", tn_json_string(prompt, strlen(prompt)));
-        if (!last) st = tn_fail(err, TERN_E_MEMORY, "no memory for the request");
-        json_decref(last);
-    }
-    tn_json_set(&body, "messages", messages);
-    tn_json_set(&body, "stream", json_true());
-    for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
-        if (json_object_get(settings, passed[i]))
-            tn_json_set(&body, passed[i], json_incref(json_object_get(settings, passed[i])));
-    if (!json_is_integer(seed) && getrandom(&any, sizeof any, 0) != sizeof any) any = (uint32_t)tn_now_ns();
-    tn_json_set(&body, "seed",
-                json_is_integer(seed) ? json_incref((json_t *)(uintptr_t)seed) : json_integer(any));
-    if (json_is_boolean(thinking))
-        tn_json_set(&body, "chat_template_kwargs", tn_json_pack("{s:O}", "enable_thinking", thinking));
-    char *text = NULL;
-    if (st == TERN_OK) st = tn_json_text(body, JSON_COMPACT, &text, err);
-    json_decref(body);
-    if (st == TERN_OK) st = tn_request_read(TN_API_CHAT, text, strlen(text), r, err);
-    free(text);
-    return st;
-}
 
 /* ---- an answer's own thread --------------------------------------------------------------------------- */
 
@@ -184,7 +90,8 @@ static void save(answer *a, const char *state) {
     tn_answers *all = a->all;
     json_t *talk = NULL, *node = NULL, *progress = tn_watch_progress(a->watch);
     tn_talks_lock(all->talks);
-    if (tn_talks_get(all->talks, a->talk, &talk, NULL) == TERN_OK) node = json_incref(node_of(talk, a->node));
+    if (tn_talks_get(all->talks, a->talk, &talk, NULL) == TERN_OK)
+        node = json_incref(tn_talk_node(talk, a->node));
     pthread_mutex_lock(&all->mu);
     if (node) tn_json_set(&node, "content", tn_json_string(a->content.p ? a->content.p : "", a->content.n));
     if (node && a->thinking.n) tn_json_set(&node, "thinking", tn_json_string(a->thinking.p, a->thinking.n));
@@ -196,8 +103,7 @@ static void save(answer *a, const char *state) {
     if (node && tn_talks_put(all->talks, a->talk, talk, &err) != TERN_OK) {
         tn_json_set(&node, "error",
                     tn_json_string(err.message, strlen(err.message))); /* followers are told */
-        tn_log((tn_ctx *)&tn_queue_opts(all->q)->e->ctx, TERN_LOG_WARN, "an answer is not kept: %s",
-               err.message);
+        tn_log(tn_models_ctx(all->models), TERN_LOG_WARN, "an answer is not kept: %s", err.message);
     }
     tn_talks_unlock(all->talks);
     pthread_mutex_lock(&all->mu);
@@ -224,12 +130,14 @@ static void *write_down(void *user) {
         if (!n && !done) tn_job_wait(a->j, LOOK_MS);
     }
     const tern_error *err = &a->j->err; /* it stays as it is */
-    bool failed = err->code != TERN_OK && err->code != TERN_E_CANCELLED;
+    bool stopped = err->code == TERN_E_CANCELLED || err->code == TN_E_CLOSING,
+         failed = err->code != TERN_OK && !stopped;
     if (a->no_memory) snprintf(a->error, sizeof a->error, "no memory for the answer");
     else if (failed) snprintf(a->error, sizeof a->error, "%s", err->message);
     else a->error[0] = 0; /* a stopped answer is no failure */
     save(a, failed || a->no_memory ? "failed" : err->code == TERN_OK ? "done" : "stopped");
     tn_job_leave(a->j);
+    tn_models_leave(a->model);
     pthread_mutex_lock(&all->mu);
     a->done = true;
     pthread_cond_broadcast(&all->changed);
@@ -285,7 +193,7 @@ static int n_running(tn_answers *all) {
     return n;
 }
 
-tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_uploads *uploads, tn_answers **out,
+tern_status tn_answers_open(tn_models *models, tn_talks *talks, tn_uploads *uploads, tn_answers **out,
                             tern_error *err) {
     tn_answers *all = *out = calloc(1, sizeof *all);
     TN_FAIL_IF(!all, err, TERN_E_MEMORY, "no memory for the page");
@@ -295,7 +203,7 @@ tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_uploads *uploads, t
     pthread_cond_init(&all->changed, &c);
     pthread_condattr_destroy(&c);
     pthread_mutex_init(&all->mu, NULL);
-    all->q = q;
+    all->models = models;
     all->talks = talks;
     all->uploads = uploads;
     return TERN_OK;
@@ -319,23 +227,9 @@ void tn_answers_close(tn_answers **pall) {
 
 /* ---- saying ------------------------------------------------------------------------------------------- */
 
-/* The first line of the first words. */
-static void entitle(json_t *talk, const char *content) {
-    const char *title = json_string_value(json_object_get(talk, "title"));
-    if (title && *title) return;
-    content += strspn(content, " \t\r\n");
-    size_t n = strcspn(content, "\r\n");
-    if (n > TITLE_BYTES) {
-        n = TITLE_BYTES;
-        while (n && ((uint8_t)content[n] & 0xc0) == 0x80) n--;
-    }
-    json_t *t = json_incref(talk);
-    tn_json_set(&t, "title", tn_json_string(content, n));
-    json_decref(t);
-}
-
-/* Hands the request to the queue, and its answer to a thread. Takes r. */
-static tern_status start(tn_answers *all, const char *id, int64_t node, tn_request *r, tern_error *err) {
+/* Hands the request to the queue, and its answer to a thread. Takes r, and the use of the model where all goes well. */
+static tern_status start(tn_answers *all, const char *id, int64_t node, tn_request *r, tn_served *model,
+                         tern_error *err) {
     answer *a = calloc(1, sizeof *a);
     if (a) a->watch = tn_watch_open();
     if (!a || !a->watch) {
@@ -345,9 +239,10 @@ static tern_status start(tn_answers *all, const char *id, int64_t node, tn_reque
     }
     r->watch = a->watch;
     a->all = all;
+    a->model = model;
     a->node = node;
     snprintf(a->talk, sizeof a->talk, "%s", id);
-    tern_status st = tn_queue_put(all->q, r, &a->j, err);
+    tern_status st = tn_queue_put(tn_served_queue(model), r, &a->j, err);
     if (st == TERN_OK && pthread_create(&a->thread, NULL, write_down, a)) {
         tn_job_cancel(a->j);
         bool begun;
@@ -367,23 +262,27 @@ static tern_status start(tn_answers *all, const char *id, int64_t node, tn_reque
     return TERN_OK;
 }
 
-/* Begins the answer to node `asked`, which gets a node of its own, and puts the conversation on the disk. */
+/* Begins the answer to node `asked`, which gets a node of its own, and puts the conversation on the disk. *model is NULL when the
+ * answer has taken its use. */
 static tern_status begin(tn_answers *all, const char *id, json_t *talk, int64_t asked, const json_t *body,
-                         int64_t *node, tern_error *err) {
-    const char *question = json_string_value(json_object_get(node_of(talk, asked), "content"));
+                         tn_served **model, int64_t *node, tern_error *err) {
+    const char *question = json_string_value(json_object_get(tn_talk_node(talk, asked), "content"));
     char *prompt = NULL;
     json_t *sources = NULL;
     tn_request r;
     if (all->uploads && question && json_is_true(json_object_get(body, "documents")))
         TN_TRY(tn_uploads_ask(all->uploads, question, &prompt, &sources, err));
-    tern_status st = request_of(talk, asked, prompt, json_object_get(body, "settings"), &r, err);
+    tern_status st = tn_talk_request(talk, asked, prompt, json_object_get(body, "settings"), &r, err);
     if (st == TERN_OK) {
-        st = add_node(talk, asked, "assistant", "", 0, "writing", node, err);
-        json_t *v = st == TERN_OK ? json_incref(node_of(talk, *node)) : NULL;
+        st = tn_talk_add(talk, asked, "assistant", "", 0, "writing", node, err);
+        json_t *v = st == TERN_OK ? json_incref(tn_talk_node(talk, *node)) : NULL;
         if (v && sources) tn_json_set(&v, "sources", json_incref(sources));
+        if (v)
+            tn_json_set(&v, "model", tn_json_string(tn_served_name(*model), strlen(tn_served_name(*model))));
         json_decref(v);
-        if (st == TERN_OK) st = start(all, id, *node, &r, err);
+        if (st == TERN_OK) st = start(all, id, *node, &r, *model, err);
         else tn_request_free(&r);
+        if (st == TERN_OK) *model = NULL; /* the answer's */
         if (st == TERN_OK && (st = tn_talks_put(all->talks, id, talk, err)) != TERN_OK)
             tn_answers_stop(all, id, *node); /* it has no place */
     }
@@ -393,32 +292,16 @@ static tern_status begin(tn_answers *all, const char *id, json_t *talk, int64_t 
 }
 
 /* With the conversation locked. */
-static tern_status say(tn_answers *all, const char *id, const json_t *body, json_t **reply, tern_error *err) {
-    const json_t *content = json_object_get(body, "content");
-    int64_t parent = json_integer_value(json_object_get(body, "parent")), asked = parent, node;
+static tern_status say(tn_answers *all, const char *id, const json_t *body, tn_served **model, json_t **reply,
+                       tern_error *err) {
+    int64_t asked, node;
     json_t *talk;
-    TN_FAIL_IF(content && (!json_is_string(content) || !json_string_length(content)), err, TERN_E_INVALID,
-               "'content' must be a text that is not empty");
-    TN_FAIL_IF(json_string_length(content) > TN_ANSWER_WORDS, err, TERN_E_LIMIT,
-               "a message may have %d bytes, this one has %zu", TN_ANSWER_WORDS, json_string_length(content));
     TN_TRY(tn_talks_get(all->talks, id, &talk, err));
-    const json_t *before = node_of(talk, parent);
-    const char *role = json_string_value(json_object_get(before, "role"));
-    tern_status st = TERN_OK;
-    if (parent ? !before : !content)
-        st = tn_fail(err, TERN_E_INVALID, "'parent' is no node of the conversation");
-    else if (role && !strcmp(role, content ? "user" : "assistant"))
-        st = tn_fail(err, TERN_E_INVALID, "'parent' must be %s", content ? "an answer" : "a question");
     json_t *list = json_array();
-    if (st == TERN_OK && content) {
-        st = add_node(talk, parent, "user", json_string_value(content), json_string_length(content), NULL,
-                      &asked, err);
-        entitle(talk, json_string_value(content));
-        if (st == TERN_OK) tn_json_append(&list, json_incref(node_of(talk, asked)));
-    }
-    if (st == TERN_OK) st = begin(all, id, talk, asked, body, &node, err);
+    tern_status st = tn_talk_say(talk, body, &list, &asked, err);
+    if (st == TERN_OK) st = begin(all, id, talk, asked, body, model, &node, err);
     if (st == TERN_OK) {
-        tn_json_append(&list, json_incref(node_of(talk, node)));
+        tn_json_append(&list, json_incref(tn_talk_node(talk, node)));
         *reply = tn_json_pack("{s:O, s:O}", "nodes", list, "title", json_object_get(talk, "title"));
     }
     json_decref(list);
@@ -426,15 +309,19 @@ static tern_status say(tn_answers *all, const char *id, const json_t *body, json
     return st;
 }
 
-tern_status tn_answers_say(tn_answers *all, const char *id, const json_t *body, json_t **reply,
-                           tern_error *err) {
+tern_status tn_answers_say(tn_answers *all, const char *id, const json_t *body, bool (*gone)(void *user),
+                           void *user, json_t **reply, tern_error *err) {
+    const json_t *name = json_object_get(json_object_get(body, "settings"), "model");
+    tn_served *model;
     *reply = NULL;
     drop_old(all);
-    TN_FAIL_IF(n_running(all) >= TN_ANSWERS_RUNNING, err, TERN_E_LIMIT,
+    TN_FAIL_IF(n_running(all) >= TN_ANSWERS_RUNNING, err, TN_E_BUSY,
                "the queue is full: %d answers are being written", TN_ANSWERS_RUNNING);
+    TN_TRY(tn_models_use(all->models, json_string_value(name), gone, user, &model, err));
     tn_talks_lock(all->talks);
-    tern_status st = say(all, id, body, reply, err);
+    tern_status st = say(all, id, body, &model, reply, err);
     tn_talks_unlock(all->talks);
+    if (model) tn_models_leave(model);
     return st;
 }
 
@@ -450,7 +337,9 @@ void tn_answers_forget(tn_answers *all, const char *talk) {
     for (answer *a = all->first; a; a = a->next) {
         if (strcmp(a->talk, talk) != 0) continue;
         a->stop = true;
+        a->n_followers++; /* it stays until it is done */
         while (!a->done) pthread_cond_wait(&all->changed, &all->mu);
+        a->n_followers--;
         a->talk[0] = 0; /* nobody finds it; it leaves with the others */
     }
     pthread_mutex_unlock(&all->mu);

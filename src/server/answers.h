@@ -13,26 +13,26 @@
 #ifndef TN_SERVER_ANSWERS_H
 #define TN_SERVER_ANSWERS_H
 
-#include "server/queue.h"
+#include "server/models.h"
 #include "server/talks.h"
 #include "server/uploads.h"
 
 typedef struct tn_answers tn_answers;
 typedef struct tn_follower tn_follower;
 
-enum { TN_ANSWERS_RUNNING = 8, TN_ANSWERS_KEPT = 32, TN_ANSWER_WORDS = 1 << 20 /* bytes of a message */ };
+enum { TN_ANSWERS_RUNNING = 8, TN_ANSWERS_KEPT = 32 };
 
 /* It borrows them. uploads may be NULL: there are no documents then. */
-tern_status tn_answers_open(tn_queue *q, tn_talks *talks, tn_uploads *uploads, tn_answers **out,
+tern_status tn_answers_open(tn_models *models, tn_talks *talks, tn_uploads *uploads, tn_answers **out,
                             tern_error *err);
 /* Stops all answers and waits for them. No follower may be left. */
 void tn_answers_close(tn_answers **a);
 
-/* body: {parent, content (absent: answer `parent` again), settings: {system, temperature, seed, max_tokens, thinking}, documents: the
+/* body: {parent, content (absent: answer `parent` again), settings: {model, system, temperature, seed, max_tokens, thinking}, documents: the
  * question is asked with what the documents say of it, and the answer's node has its sources}.
- * *reply: {nodes: the new ones}. */
-tern_status tn_answers_say(tn_answers *a, const char *talk, const json_t *body, json_t **reply,
-                           tern_error *err);
+ * It waits until the model is in memory, unless gone(user) (server/models.h). *reply: {nodes: the new ones}. */
+tern_status tn_answers_say(tn_answers *a, const char *talk, const json_t *body, bool (*gone)(void *user),
+                           void *user, json_t **reply, tern_error *err);
 /* Nothing where it is not being written. */
 void tn_answers_stop(tn_answers *a, const char *talk, int64_t node);
 /* Stops what is being written of a conversation, and waits for that, so that it can be erased; how its answers came is

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { PATH_BYTES = 4096, NAME_BYTES = 32, ENTRIES_MAX = 4096 };
+enum { PATH_BYTES = TN_CHECKPOINTS_PATH, NAME_BYTES = 32, ENTRIES_MAX = 4096 };
 
 typedef struct entry {
     char name[NAME_BYTES];
@@ -34,8 +34,7 @@ struct tn_checkpoints {
 
 /* ---- the folder ------------------------------------------------------------------------------------ */
 
-/* $XDG_CACHE_HOME/tern/prefixes, or ~/.cache/tern/prefixes; false: neither is set, or too long. */
-static bool default_folder(char out[PATH_BYTES]) {
+bool tn_checkpoints_place(char out[PATH_BYTES]) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *middle = "";
     if (!cache || cache[0] != '/') cache = home, middle = "/.cache";
     return cache && *cache &&
@@ -165,7 +164,7 @@ tern_status tn_checkpoints_open(tern_session *s, uint64_t limit_bytes, tn_checkp
     TN_FAIL_IF(!c, err, TERN_E_MEMORY, "no memory for kept conversations");
     c->ctx = &s->e->ctx;
     c->limit_bytes = limit_bytes;
-    tern_status st = default_folder(c->folder)
+    tern_status st = tn_checkpoints_place(c->folder)
                          ? tn_file_private_folder(c->folder, err)
                          : tn_fail(err, TERN_E_IO, "neither XDG_CACHE_HOME nor HOME is set");
     if (st == TERN_OK) st = read_folder(c, s, err);
@@ -183,8 +182,6 @@ void tn_checkpoints_close(tn_checkpoints **pc) {
     free(c->entries);
     free(c);
 }
-
-const char *tn_checkpoints_folder(const tn_checkpoints *c) { return c->folder; }
 
 static size_t shared(const entry *e, const int32_t *ids, size_t n) {
     size_t k = 0;
@@ -250,7 +247,7 @@ void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s) {
 tern_status tn_checkpoints_clear(int64_t *n, tern_error *err) {
     char folder[PATH_BYTES], path[PATH_BYTES + NAME_BYTES];
     *n = 0;
-    if (!default_folder(folder)) return TERN_OK;
+    if (!tn_checkpoints_place(folder)) return TERN_OK;
     DIR *d = opendir(folder);
     TN_FAIL_IF(!d && errno != ENOENT, err, TERN_E_IO, "%s: %s", folder, strerror(errno));
     tern_status st = TERN_OK;

@@ -11,12 +11,12 @@
 
 typedef struct tn_checkpoints tn_checkpoints;
 
+enum { TN_CHECKPOINTS_PATH = 4096 };
 enum { TN_CHECKPOINT_LEAST = 64 /* tokens: shorter ones are evaluated as quickly */ };
 
 /* s: a session of the model, whose context bounds what can be used. */
 tern_status tn_checkpoints_open(tern_session *s, uint64_t limit_bytes, tn_checkpoints **out, tern_error *err);
 void tn_checkpoints_close(tn_checkpoints **c);
-const char *tn_checkpoints_folder(const tn_checkpoints *c);
 
 /* How many tokens of the prompt the best entry holds, which is *which; 0: none. whole: an entry counts only where all of it
  * begins the prompt, because its state cannot go back. */
@@ -26,6 +26,8 @@ bool tn_checkpoints_load(tn_checkpoints *c, size_t which, tern_session *s);
 /* Nothing where it is there already or too short. A disk that is full costs one notice. Entries that it continues go. */
 void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s);
 
+/* $XDG_CACHE_HOME/tern/prefixes, or ~/.cache/tern/prefixes; false: neither is set, or too long. */
+bool tn_checkpoints_place(char out[TN_CHECKPOINTS_PATH]);
 /* Erase all entries of the default folder. */
 tern_status tn_checkpoints_clear(int64_t *n, tern_error *err);
 

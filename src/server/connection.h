@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum { TN_CONNECTION_IDLE_S = 30 };
+
 typedef const char *tn_header[2]; /* name, value */
 
 /* Makes a body of a text, which it takes and frees; NULL gives NULL, as no memory does. */
@@ -17,6 +19,8 @@ struct MHD_Response *tn_body_json(json_t *v);
  * connection. */
 enum MHD_Result tn_respond(struct MHD_Connection *c, int status, const char *type, const tn_header *headers,
                            size_t n_headers, struct MHD_Response *body);
+/* While the server is busy with a request its connection may be silent for as long as that takes. */
+void tn_connection_busy(struct MHD_Connection *c, bool busy);
 /* Tells whether the client has closed its side. */
 bool tn_client_gone(struct MHD_Connection *c);
 

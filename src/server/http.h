@@ -1,28 +1,25 @@
 /* server/http.h - the HTTP side of tern serve, on libmicrohttpd: routes, limits, keys.
  *
  *   POST /v1/chat/completions, /v1/completions   to the queue; streamed as server-sent events where asked
- *   POST /tokenize, /detokenize   GET /v1/models, /health, /metrics
+ *   POST /tokenize, /detokenize   GET /v1/models[/NAME], /health, /metrics   /v1/rag/...  (api.h)
  *
  * One thread per connection; connections, bodies, headers and idle time are limited. No path of a request is opened and
  * no content is logged. Errors have OpenAI's form. */
 #ifndef TN_SERVER_HTTP_H
 #define TN_SERVER_HTTP_H
 
-#include "server/queue.h"
+#include "server/models.h"
+#include "server/reader.h"
 
-enum {
-    TN_HTTP_BODY_MAX = 8 << 20,
-    TN_HTTP_HEADERS_MAX = 32 << 10,
-    TN_HTTP_CONNECTIONS = 64,
-    TN_HTTP_IDLE_S = 30
-};
+enum { TN_HTTP_BODY_MAX = 8 << 20, TN_HTTP_HEADERS_MAX = 32 << 10, TN_HTTP_CONNECTIONS = 64 };
 
 typedef struct tn_http tn_http;
 
 typedef struct tn_http_options {
-    tn_queue *q;
-    const char *host; /* an IPv4 address */
-    int port;         /* 0: any free one */
+    tn_models *models;
+    tn_reader *reader; /* of documents; NULL: it reads none */
+    const char *host;  /* an IPv4 address */
+    int port;          /* 0: any free one */
     int listen_fd; /* a socket that listens already, taken on success; host and port count for nothing. -1: none */
     const char *keys; /* one per line, or NULL: then only names of this machine are served */
 } tn_http_options;

@@ -17,11 +17,12 @@ typedef struct piece {
 } piece;
 
 struct tn_live {
-    tern_engine *e;
     pthread_mutex_t mu;
     /* guarded */
+    tern_engine *e;     /* NULL: the model is away */
+    uint64_t n_changes; /* it came or went */
     int n_readers;
-    tn_timeline *timeline; /* while there are readers */
+    tn_timeline *timeline; /* while there are readers, and an engine that can note what it does */
     uint64_t n_pieces;     /* ever made; the ring holds the last */
     piece pieces[PIECES];
     int64_t made_ns;
@@ -32,15 +33,15 @@ struct tn_live {
 
 struct tn_live_reader {
     tn_live *l;
-    uint64_t next; /* piece */
+    uint64_t next;    /* piece */
+    uint64_t changes; /* of which it was told */
     tn_bytes out;
     size_t n_sent;
 };
 
-tern_status tn_live_open(tern_engine *e, tn_live **out, tern_error *err) {
+tern_status tn_live_open(tn_live **out, tern_error *err) {
     tn_live *l = *out = calloc(1, sizeof *l);
     TN_FAIL_IF(!l, err, TERN_E_MEMORY, "no memory for the timeline");
-    l->e = e;
     pthread_mutex_init(&l->mu, NULL);
     return TERN_OK;
 }
@@ -52,6 +53,44 @@ void tn_live_close(tn_live **pl) {
     for (int i = 0; i < PIECES; i++) free(l->pieces[i].text);
     pthread_mutex_destroy(&l->mu);
     free(l);
+}
+
+/* ---- an engine that comes and goes --------------------------------------------------------------------- */
+
+/* Somebody reads: the engine notes what it does from now on. With the lock. */
+static void watch(tn_live *l) {
+    int64_t lost;
+    if (!l->e || tn_engine_watch(l->e, &l->timeline, NULL) != TERN_OK) {
+        l->timeline = NULL;
+        return;
+    }
+    /* what was noted before nobody looked is old */
+    for (int32_t k = 0; k <= tn_timeline_n_workers(l->timeline); k++)
+        while (tn_timeline_take(l->timeline, k, l->taken, TAKEN, &lost)) {
+        }
+}
+
+static void unwatch(tn_live *l) {
+    if (l->timeline) tn_engine_unwatch(l->e);
+    l->timeline = NULL;
+}
+
+void tn_live_attach(tn_live *l, tern_engine *e) {
+    pthread_mutex_lock(&l->mu);
+    l->e = e;
+    l->n_changes++;
+    l->n_names = 0; /* they were the other engine's */
+    if (l->n_readers) watch(l);
+    pthread_mutex_unlock(&l->mu);
+}
+
+void tn_live_detach(tn_live *l) {
+    pthread_mutex_lock(&l->mu);
+    unwatch(l);
+    l->e = NULL;
+    l->n_changes++;
+    l->n_names = 0;
+    pthread_mutex_unlock(&l->mu);
 }
 
 /* ---- making a piece ------------------------------------------------------------------------------------ */
@@ -156,9 +195,9 @@ static bool greet(tn_live *l, tn_bytes *b) {
         [TN_LANE_CPU] = "CPU", [TN_LANE_NPU] = "Device", [TN_LANE_IO] = "IO"};
     bool ok =
         put(b, "data: {\"type\":\"lanes\",\"now_us\":%lld,\"lanes\":[", (long long)(tn_now_ns() / 1000));
-    for (int i = 0; i < TN_N_LANES; i++)
+    for (int i = 0; l->e && i < TN_N_LANES; i++)
         ok = ok && put(b, "{\"name\":\"%s\",\"workers\":%d},", lanes[i], (int)l->e->n_lane_workers[i]);
-    ok = ok && put(b, "{\"name\":\"Request\",\"workers\":1}],\"names\":{");
+    ok = ok && put(b, "%s],\"names\":{", l->e ? "{\"name\":\"Request\",\"workers\":1}" : "");
     for (int i = 0; i < l->n_names; i++)
         ok = ok && put(b, "%s\"%d\":\"%.80s\"", i ? "," : "", i, l->names[i]);
     return ok && put(b, "}}\n\n");
@@ -169,25 +208,16 @@ tern_status tn_live_reader_open(tn_live *l, tn_live_reader **out, tern_error *er
     TN_FAIL_IF(!r, err, TERN_E_MEMORY, "no memory for a reader of the timeline");
     r->l = l;
     pthread_mutex_lock(&l->mu);
-    tern_status st = l->n_readers ? TERN_OK : tn_engine_watch(l->e, &l->timeline, err);
-    if (st == TERN_OK && !l->n_readers) { /* what was noted before nobody looked is old */
-        int64_t lost;
-        for (int32_t k = 0; k <= tn_timeline_n_workers(l->timeline); k++)
-            while (tn_timeline_take(l->timeline, k, l->taken, TAKEN, &lost)) {
-            }
-    }
-    if (st == TERN_OK && !greet(l, &r->out)) {
-        st = tn_fail(err, TERN_E_MEMORY, "no memory for a reader of the timeline");
-        if (!l->n_readers) tn_engine_unwatch(l->e);
-    }
-    if (st == TERN_OK) l->n_readers++;
+    bool ok = greet(l, &r->out);
+    if (ok && !l->n_readers++) watch(l);
     r->next = l->n_pieces;
+    r->changes = l->n_changes;
     pthread_mutex_unlock(&l->mu);
-    if (st == TERN_OK) return TERN_OK;
+    if (ok) return TERN_OK;
     free(r->out.p);
     free(r);
     *out = NULL;
-    return st;
+    return tn_fail(err, TERN_E_MEMORY, "no memory for a reader of the timeline");
 }
 
 size_t tn_live_reader_read(tn_live_reader *r, char *buf, size_t cap) {
@@ -195,7 +225,11 @@ size_t tn_live_reader_read(tn_live_reader *r, char *buf, size_t cap) {
     if (r->n_sent == r->out.n) {
         r->n_sent = r->out.n = 0;
         pthread_mutex_lock(&l->mu);
-        if (tn_now_ns() - l->made_ns > PIECE_NS) make_piece(l);
+        if (r->changes != l->n_changes && greet(l, &r->out)) {
+            r->changes = l->n_changes;
+            r->next = l->n_pieces; /* what is older has other numbers for its names */
+        }
+        if (l->timeline && tn_now_ns() - l->made_ns > PIECE_NS) make_piece(l);
         if (l->n_pieces - r->next > PIECES) r->next = l->n_pieces - PIECES; /* a reader that is too slow */
         for (; r->next < l->n_pieces; r->next++) {
             const piece *p = &l->pieces[r->next % PIECES];
@@ -215,7 +249,7 @@ void tn_live_reader_close(tn_live_reader **pr) {
     *pr = NULL;
     if (!r) return;
     pthread_mutex_lock(&r->l->mu);
-    if (!--r->l->n_readers) tn_engine_unwatch(r->l->e);
+    if (!--r->l->n_readers) unwatch(r->l);
     pthread_mutex_unlock(&r->l->mu);
     free(r->out.p);
     free(r);

@@ -1,10 +1,9 @@
 #include "server/page.h"
 
-#include "session/session.h"
 #include "server/answers.h"
 #include "server/connection.h"
-#include "server/live.h"
 #include "server/reply.h"
+#include "server/talk_nodes.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -13,34 +12,31 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100, TITLE_MAX = 200 };
+enum { LOOK_MS = 100 };
 static const int64_t IDLE_LOOKS = 150; /* of LOOK_MS: then a comment keeps the connection */
 
 typedef struct MHD_Connection connection;
 typedef enum MHD_Result result;
 
 struct tn_page {
-    tn_queue *q;
+    tn_models *models;
     tn_talks *talks;     /* NULL: there is no folder for them */
     tn_answers *answers; /* likewise */
-    tn_uploads *uploads; /* NULL: nobody reads documents */
-    tn_live *live;
+    tn_uploads *uploads; /* borrowed; NULL: nobody reads documents */
     tern_error no_talks; /* why */
     int64_t started;
     atomic_uint_fast64_t changes; /* of conversations, told to pages that look */
 };
 
-tern_status tn_page_open(tn_queue *q, tn_reader *r, tn_page **out, tern_error *err) {
+tern_status tn_page_open(tn_models *models, tn_uploads *uploads, tn_page **out, tern_error *err) {
     tn_page *p = *out = calloc(1, sizeof *p);
     TN_FAIL_IF(!p, err, TERN_E_MEMORY, "no memory for the page");
-    p->q = q;
+    p->models = models;
+    p->uploads = uploads;
     p->started = (int64_t)time(NULL);
-    tern_engine *e = tn_queue_opts(q)->e;
-    tern_status st = tn_live_open(e, &p->live, err);
-    if (st == TERN_OK && tn_talks_open((tn_ctx *)&e->ctx, &p->talks, &p->no_talks) == TERN_OK) {
-        if (r) st = tn_uploads_open((tn_ctx *)&e->ctx, r, &p->uploads, err);
-        if (st == TERN_OK) st = tn_answers_open(q, p->talks, p->uploads, &p->answers, err);
-    }
+    tern_status st = TERN_OK;
+    if (tn_talks_open(tn_models_ctx(models), &p->talks, &p->no_talks) == TERN_OK)
+        st = tn_answers_open(models, p->talks, uploads, &p->answers, err);
     if (st != TERN_OK) tn_page_close(out);
     return st;
 }
@@ -50,9 +46,7 @@ void tn_page_close(tn_page **pp) {
     *pp = NULL;
     if (!p) return;
     tn_answers_close(&p->answers);
-    tn_uploads_close(&p->uploads);
     tn_talks_close(&p->talks);
-    tn_live_close(&p->live);
     free(p);
 }
 
@@ -94,9 +88,7 @@ static result refuse(connection *c, int status, const char *why) {
 static result send_result(connection *c, tern_status st, const tern_error *err, json_t *v) {
     if (st == TERN_OK) return send_json(c, 200, v);
     json_decref(v);
-    int status = tn_reply_status(err);
-    if (status == 400 && !strncmp(err->message, "there is no", 11)) status = 404;
-    return send_error(c, err, status);
+    return send_error(c, err, tn_reply_status(err));
 }
 
 /* ---- who asks ------------------------------------------------------------------------------------------ */
@@ -116,7 +108,7 @@ static bool is_foreign(connection *c) {
 
 typedef struct stream {
     connection *c;
-    tn_queue *q;
+    tn_models *models;
     tn_follower *f;    /* one of these */
     tn_live_reader *r; /* two */
 } stream;
@@ -129,7 +121,7 @@ static ssize_t read_stream(void *user, uint64_t pos, char *buf, size_t max) {
         size_t n =
             s->f ? tn_follower_read(s->f, buf, max, LOOK_MS, &ended) : tn_live_reader_read(s->r, buf, max);
         if (n) return (ssize_t)n;
-        if (ended || tn_queue_closing(s->q)) return MHD_CONTENT_READER_END_OF_STREAM;
+        if (ended || tn_models_closing(s->models)) return MHD_CONTENT_READER_END_OF_STREAM;
         if (tn_client_gone(s->c)) return MHD_CONTENT_READER_END_WITH_ERROR;
         if (looks > IDLE_LOOKS && max >= 8) {
             memcpy(buf, ": wait\n\n", 8);
@@ -154,7 +146,7 @@ static result send_stream(tn_page *p, connection *c, tn_follower *f, tn_live_rea
         tn_live_reader_close(&r);
         return MHD_NO;
     }
-    *s = (stream){.c = c, .q = p->q, .f = f, .r = r};
+    *s = (stream){.c = c, .models = p->models, .f = f, .r = r};
     struct MHD_Response *m =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, s, free_stream);
     if (!m) free_stream(s);
@@ -201,25 +193,16 @@ static int64_t resident_bytes(void) {
 }
 
 static json_t *state(tn_page *p) {
-    const tn_queue_options *o = tn_queue_opts(p->q);
-    const tern_engine *e = o->e;
-    tern_model_info info;
-    tern_engine_info(e, &info);
-    tn_queue_counts n = tn_queue_count(p->q);
-    json_t *model = tn_json_pack("{s:s, s:s, s:s, s:I, s:i, s:I, s:i, s:i, s:b, s:b}", "name", o->model,
-                                 "arch", info.arch, "scheme", info.scheme, "n_params",
-                                 (json_int_t)info.n_params, "n_layers", (int)info.n_layers, "weight_bytes",
-                                 (json_int_t)info.weight_bytes, "ctx_train", (int)info.ctx_train, "n_ctx",
-                                 (int)o->n_ctx, "package", e->npu != NULL, "chat", tern_has_chat_template(e));
+    const tn_queue_counts n = tn_models_counts(p->models);
     json_t *counts = tn_json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i}", "done", (json_int_t)n.n_done, "failed",
         (json_int_t)n.n_failed, "cancelled", (json_int_t)n.n_cancelled, "prompt_tokens",
         (json_int_t)n.prompt_tokens, "cached_tokens", (json_int_t)n.cached_tokens, "output_tokens",
         (json_int_t)n.output_tokens, "prefill_s", n.prefill_s, "decode_s", n.decode_s, "waiting", n.waiting);
-    json_t *v =
-        tn_json_pack("{s:o, s:o, s:I, s:I, s:I, s:s}", "model", model, "counts", counts, "resident_bytes",
-                     (json_int_t)resident_bytes(), "started", (json_int_t)p->started, "changes",
-                     (json_int_t)atomic_load(&p->changes), "version", TERN_VERSION_STRING);
+    json_t *v = tn_json_pack("{s:o, s:o, s:I, s:I, s:I, s:s}", "models", tn_models_list(p->models, NULL),
+                             "counts", counts, "resident_bytes", (json_int_t)resident_bytes(), "started",
+                             (json_int_t)p->started, "changes", (json_int_t)atomic_load(&p->changes),
+                             "version", TERN_VERSION_STRING);
     if (v) tn_json_set(&v, "documents", json_boolean(p->uploads != NULL));
     if (v && p->answers) tn_json_set(&v, "running", tn_answers_running(p->answers));
     if (v && p->talks)
@@ -271,29 +254,12 @@ static result show(tn_page *p, connection *c, const char *id) {
     return send_result(c, st, &err, v);
 }
 
-/* What a page may change of a conversation, beside saying something. */
-static tern_status apply(json_t *talk, const json_t *body, tern_error *err) {
-    const json_t *title = json_object_get(body, "title"), *leaf = json_object_get(body, "leaf"),
-                 *settings = json_object_get(body, "settings");
-    TN_FAIL_IF(title && (!json_is_string(title) || json_string_length(title) > TITLE_MAX), err,
-               TERN_E_INVALID, "'title' must be a text of at most %d bytes", TITLE_MAX);
-    TN_FAIL_IF(leaf && !json_is_integer(leaf), err, TERN_E_INVALID, "'leaf' must be the number of a node");
-    TN_FAIL_IF(settings && !json_is_object(settings), err, TERN_E_INVALID, "'settings' must be an object");
-    json_t *t = json_incref(talk);
-    if (title) tn_json_set(&t, "title", json_incref((json_t *)(uintptr_t)title));
-    if (t && leaf) tn_json_set(&t, "leaf", json_incref((json_t *)(uintptr_t)leaf));
-    if (t && settings) tn_json_set(&t, "settings", json_incref((json_t *)(uintptr_t)settings));
-    TN_FAIL_IF(!t, err, TERN_E_MEMORY, "no memory for the conversation");
-    json_decref(t);
-    return TERN_OK;
-}
-
 static result change(tn_page *p, connection *c, const char *id, const json_t *body) {
     tern_error err = {0};
     json_t *v = NULL;
     tn_talks_lock(p->talks);
     tern_status st = tn_talks_get(p->talks, id, &v, &err);
-    if (st == TERN_OK) st = apply(v, body, &err);
+    if (st == TERN_OK) st = tn_talk_apply(v, body, &err);
     if (st == TERN_OK) st = tn_talks_put(p->talks, id, v, &err);
     tn_talks_unlock(p->talks);
     json_decref(v);
@@ -311,10 +277,15 @@ static result erase(tn_page *p, connection *c, const char *id) {
     return send_result(c, st, &err, json_object());
 }
 
+static bool gone(void *c) { return tn_client_gone(c); }
+
 static result say(tn_page *p, connection *c, const char *id, const json_t *body) {
     tern_error err = {0};
     json_t *reply = NULL;
-    tern_status st = tn_answers_say(p->answers, id, body, &reply, &err);
+    /* a model that has to be loaded takes a while */
+    tn_connection_busy(c, true);
+    tern_status st = tn_answers_say(p->answers, id, body, gone, c, &reply, &err);
+    tn_connection_busy(c, false);
     if (st == TERN_OK) changed(p);
     return send_result(c, st, &err, reply);
 }
@@ -385,7 +356,10 @@ static result route(tn_page *p, connection *c, const char *url, const char *meth
         return refuse(c, 405, "this address wants GET, POST or DELETE");
     if (!strcmp(url, "/page/state")) return send_json(c, 200, state(p));
     if (!strcmp(url, "/page/timeline")) {
-        tern_status st = tn_live_reader_open(p->live, &r, &err);
+        const char *name = MHD_lookup_connection_value(c, MHD_GET_ARGUMENT_KIND, "model");
+        tn_live *live;
+        tern_status st = tn_models_live(p->models, name, &live, &err);
+        if (st == TERN_OK) st = tn_live_reader_open(live, &r, &err);
         return st == TERN_OK ? send_stream(p, c, NULL, r) : send_error(c, &err, tn_reply_status(&err));
     }
     if (strncmp(url, "/page/talks", 11) != 0) return refuse(c, 404, "there is no such address");

@@ -1,7 +1,7 @@
 /* server/page.h - the page at `/` and what it asks for.
  *
  *   GET  / and its parts /page.css, /page/NAME.js     files built into the program; without a key, as nothing in them is secret
- *   GET  /page/state                                  model, memory, what runs
+ *   GET  /page/state                                  models, memory, what runs
  *   GET  /page/talks[?q=WORDS]   POST /page/talks     the conversations; a new one
  *   GET, POST, DELETE /page/talks/ID                  one; its title, leaf and settings change; it is erased
  *   POST /page/talks/ID/say                           words, and the answer to them begins (server/answers.h)
@@ -9,24 +9,24 @@
  *   GET  /page/talks/ID/answers/N/how                 its drafts, and what each mechanism did
  *   POST /page/talks/ID/answers/N/stop
  *   GET  /page/documents   POST /page/documents?name=NAME   DELETE /page/documents/ID      server/uploads.h
- *   GET  /page/timeline                               what the lanes do, as server-sent events (server/live.h)
+ *   GET  /page/timeline[?model=NAME]                  what the lanes do, as server-sent events (server/live.h)
  *
  * Every reply forbids scripts, styles and connections but the page's own, and being framed. A request that another
  * site's page sent is refused. */
 #ifndef TN_SERVER_PAGE_H
 #define TN_SERVER_PAGE_H
 
-#include "server/queue.h"
-#include "server/reader.h"
+#include "server/models.h"
+#include "server/uploads.h"
 
 #include <microhttpd.h>
 
 typedef struct tn_page tn_page;
 
-/* Without a folder for conversations the page is there, and tells why it cannot keep any. It borrows q and r; r may be NULL:
- * documents cannot be added. */
-tern_status tn_page_open(tn_queue *q, tn_reader *r, tn_page **out, tern_error *err);
-/* After tn_queue_stop and when no connection is left. */
+/* Without a folder for conversations the page is there, and tells why it cannot keep any. It borrows both;
+ * uploads may be NULL: documents cannot be added. */
+tern_status tn_page_open(tn_models *models, tn_uploads *uploads, tn_page **out, tern_error *err);
+/* After tn_models_stop and when no connection is left. */
 void tn_page_close(tn_page **p);
 
 bool tn_page_owns(const char *url);

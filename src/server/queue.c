@@ -4,7 +4,9 @@
 #include "session/decoder.h"
 #include "session/session.h"
 #include "server/answering.h"
+#include "server/refusals.h"
 #include "server/slots.h"
+#include "server/turns.h"
 #include "server/watch.h"
 
 #include <assert.h>
@@ -24,6 +26,13 @@ typedef struct seat {
     uint64_t turn; /* of its last chunk */
 } seat;
 
+enum { CLIENTS = 64 };
+
+/* When each client was served last; those that were not for longest make room for new ones. */
+typedef struct served {
+    uint64_t client[CLIENTS], turn[CLIENTS]; /* turn 0: free */
+} served;
+
 struct tn_queue {
     tn_queue_options o;
     pthread_t worker;
@@ -33,15 +42,72 @@ struct tn_queue {
     bool closing;                  /* guarded by mu */
     tn_queue_counts counts;        /* guarded by mu */
     tn_job *running[TN_MAX_TEXTS]; /* guarded by mu */
+    served seated;                 /* clients whose requests sat down; guarded by mu */
+    uint64_t n_seated;             /* guarded by mu */
     /* the worker's */
     tn_slots slots;
     seat seats[TN_MAX_TEXTS];
     int32_t n_seats;
     uint64_t turn;
+    served read;           /* clients whose prompts had a chunk */
     int n_apart;           /* chunks since the last step */
     double decode_until_s; /* since the last chunk others have that long for their steps */
     tern_session *embedder;
 };
+
+/* ---- fair turns ------------------------------------------------------------------------------------ */
+
+/* 0: it is not known that the client was served. */
+static uint64_t turn_of(const served *s, uint64_t client) {
+    for (int i = 0; i < CLIENTS; i++)
+        if (s->turn[i] && s->client[i] == client) return s->turn[i];
+    return 0;
+}
+
+static void was_served(served *s, uint64_t client, uint64_t turn) {
+    int at = 0;
+    for (int i = 0; i < CLIENTS; i++) {
+        if (s->turn[i] && s->client[i] == client) {
+            at = i;
+            break;
+        }
+        if (s->turn[i] < s->turn[at]) at = i;
+    }
+    s->client[at] = client;
+    s->turn[at] = turn;
+}
+
+/* Takes the next of those who wait from the list; NULL: nobody waits. With the lock. */
+static tn_job *next_job(tn_queue *q) {
+    tn_job **best = NULL, *last = NULL;
+    int fewest = 0;
+    for (tn_job **p = &q->first; *p; p = &(*p)->next) {
+        uint64_t client = (*p)->r.client;
+        int n = 0;
+        for (int32_t i = 0; i < q->n_seats; i++) n += q->running[i] && q->running[i]->r.client == client;
+        bool first = !best || n < fewest ||
+                     (n == fewest && turn_of(&q->seated, client) < turn_of(&q->seated, (*best)->r.client));
+        if (first) best = p, fewest = n;
+    }
+    if (!best) return NULL;
+    tn_job *j = *best;
+    *best = j->next;
+    j->next = NULL;
+    for (tn_job *k = q->first; k; k = k->next) last = k;
+    q->last = last;
+    j->seated = ++q->n_seated;
+    was_served(&q->seated, j->r.client, j->seated);
+    return j;
+}
+
+/* Whether one more request may wait. With the lock. */
+static bool may_wait(const tn_queue *q, uint64_t client) {
+    if (q->counts.waiting < q->o.max_waiting) return true;
+    if (q->counts.waiting >= 2 * q->o.max_waiting) return false;
+    for (const tn_job *j = q->first; j; j = j->next)
+        if (j->r.client == client) return false;
+    return true;
+}
 
 /* ---- jobs ----------------------------------------------------------------------------------------- */
 
@@ -102,6 +168,18 @@ bool tn_job_done(tn_job *j, bool *begun) {
 void tn_queue_lock(tn_queue *q) { pthread_mutex_lock(&q->mu); }
 void tn_queue_unlock(tn_queue *q) { pthread_mutex_unlock(&q->mu); }
 
+void tn_queue_first(tn_job *j) {
+    tn_queue *q = j->q;
+    if (j->told_first) return;
+    j->told_first = true;
+    double s = (double)(tn_now_ns() - j->r.asked_ns) * 1e-9;
+    pthread_mutex_lock(&q->mu);
+    q->counts.n_first++;
+    q->counts.first_s += s;
+    if (q->counts.n_first == 1) q->counts.opened_first_s = s;
+    pthread_mutex_unlock(&q->mu);
+}
+
 /* ---- the worker ------------------------------------------------------------------------------------ */
 
 /* The session that a cancel of the job reaches; NULL: none any more. */
@@ -121,7 +199,7 @@ static void finish(tn_queue *q, seat *a, tern_status st, const tern_error *err) 
     pthread_mutex_lock(&q->mu);
     bool closing = q->closing;
     pthread_mutex_unlock(&q->mu);
-    if (st == TERN_E_CANCELLED && closing) (void)tn_fail(&why, st, "the server is closing");
+    if (st == TERN_E_CANCELLED && closing) (void)tn_fail(&why, TN_E_CLOSING, "the server is closing");
     bool ok = j->vector || tn_answering_finish(j, st, &why);
     pthread_mutex_lock(&q->mu);
     if (st != TERN_OK) j->err = why;
@@ -231,7 +309,11 @@ static void embed(tn_queue *q, seat *a) {
     tn_job *j = a->j;
     tern_error err = {0};
     tern_status st = TERN_OK;
-    if (!q->embedder) {
+    if (!q->embedder && q->o.room && !q->o.room(q->o.room_user, q->slots.session_bytes)) {
+        st = tn_fail(&err, TERN_E_MEMORY,
+                     "the session that makes embeddings would take %.0f MiB, which max-memory does not leave",
+                     (double)q->slots.session_bytes / 1048576);
+    } else if (!q->embedder) {
         tern_session_options so;
         tern_session_options_defaults(&so);
         so.n_ctx = q->o.n_ctx;
@@ -245,18 +327,22 @@ static void embed(tn_queue *q, seat *a) {
     finish(q, a, st, &err);
 }
 
-/* A chunk of the prompt that had none for longest. Returns false when there is none to read. */
+/* A chunk of a prompt: of the client that had none for longest, and of his prompts the one that had none for longest. Returns false when there is none to read. */
 static bool prompt_turn(tn_queue *q) {
     seat *next = NULL;
     bool waits = false; /* an answer */
+    bool any_slot = tn_slots_any(&q->slots);
     for (int32_t i = 0; i < q->n_seats; i++) {
         seat *a = &q->seats[i];
         waits = waits || a->d;
-        if (!a->j || a->d || (!a->slot && !a->j->vector && better_wait(q, a))) continue;
-        if (!next || a->turn < next->turn) next = a;
+        if (!a->j || a->d || (!a->slot && !a->j->vector && (!any_slot || better_wait(q, a)))) continue;
+        uint64_t mine = turn_of(&q->read, a->j->r.client),
+                 his = next ? turn_of(&q->read, next->j->r.client) : 0;
+        if (!next || mine < his || (mine == his && a->turn < next->turn)) next = a;
     }
     if (!next) return false;
     next->turn = ++q->turn;
+    was_served(&q->read, next->j->r.client, q->turn);
     if (next->j->vector) embed(q, next);
     else read_chunk(q, next);
     pthread_mutex_lock(&q->mu);
@@ -268,7 +354,7 @@ static bool prompt_turn(tn_queue *q) {
 
 /* ---- rounds ------------------------------------------------------------------------------------------ */
 
-/* Waits for work. Jobs sit down in the order in which they came. Returns false when all is over. */
+/* Waits for work. Jobs sit down in the order that next_job says. Returns false when all is over. */
 static bool sit_down(tn_queue *q) {
     bool any = false;
     pthread_mutex_lock(&q->mu);
@@ -276,9 +362,7 @@ static bool sit_down(tn_queue *q) {
     for (int32_t i = 0; i < q->n_seats; i++) {
         seat *a = &q->seats[i];
         if (!a->j && q->first) {
-            tn_job *j = q->first;
-            q->first = j->next;
-            if (!q->first) q->last = NULL;
+            tn_job *j = next_job(q);
             q->counts.waiting--;
             q->counts.running++;
             q->running[i] = j;
@@ -304,10 +388,12 @@ static bool sit_down(tn_queue *q) {
 static void *work(void *user) {
     tn_queue *q = user;
     while (sit_down(q)) {
+        tn_turns_take(q->o.turns);
         bool decoded = decode_step(q) > 0;
         double now = tn_now_s();
-        if (decoded && now < q->decode_until_s) continue;
-        if (prompt_turn(q)) q->decode_until_s = tn_now_s() + 0.5 * (tn_now_s() - now);
+        if ((!decoded || now >= q->decode_until_s) && prompt_turn(q))
+            q->decode_until_s = tn_now_s() + 0.5 * (tn_now_s() - now);
+        tn_turns_give(q->o.turns);
     }
     return NULL;
 }
@@ -331,6 +417,7 @@ static tern_status put(tn_queue *q, tn_request *r, float *vector, bool mean, tn_
     j->mean = mean;
     j->r = *r;
     *r = (tn_request){0};
+    if (!j->r.asked_ns) j->r.asked_ns = tn_now_ns();
     j->created = (int64_t)time(NULL);
     j->owners = 2;
     uint64_t rnd[2] = {0};
@@ -342,9 +429,9 @@ static tern_status put(tn_queue *q, tn_request *r, float *vector, bool mean, tn_
     j->calls = json_array();
     tern_status st = tn_answering_open(j, q->o.e, err);
     pthread_mutex_lock(&q->mu);
-    if (st == TERN_OK && q->closing) st = tn_fail(err, TERN_E_CANCELLED, "the server is closing");
-    if (st == TERN_OK && q->counts.waiting >= q->o.max_waiting)
-        st = tn_fail(err, TERN_E_LIMIT, "the queue is full: %d requests wait", q->counts.waiting);
+    if (st == TERN_OK && q->closing) st = tn_fail(err, TN_E_CLOSING, "the server is closing");
+    if (st == TERN_OK && !may_wait(q, j->r.client))
+        st = tn_fail(err, TN_E_BUSY, "the queue is full: %d requests wait", q->counts.waiting);
     if (st == TERN_OK) {
         if (q->last) q->last->next = j;
         else q->first = j;
@@ -362,21 +449,25 @@ tern_status tn_queue_put(tn_queue *q, tn_request *r, tn_job **out, tern_error *e
     return put(q, r, NULL, false, out, err);
 }
 
-tern_status tn_queue_measure(tn_queue *q, const char *body, size_t n_bytes, size_t *n_tokens,
-                             tern_error *err) {
+tern_status tn_queue_measure(tn_queue *q, tn_request *r, size_t *n_tokens, tern_error *err) {
     tn_job *j = calloc(1, sizeof *j);
-    TN_FAIL_IF(!j, err, TERN_E_MEMORY, "no memory for the request");
+    if (!j) {
+        tn_request_free(r);
+        return tn_fail(err, TERN_E_MEMORY, "no memory for the request");
+    }
     j->q = q;
+    j->r = *r;
+    *r = (tn_request){0};
     pthread_cond_init(&j->changed, NULL);
-    tern_status st = tn_request_read_count(body, n_bytes, &j->r, err);
-    if (st == TERN_OK) st = tn_answering_open(j, q->o.e, err);
+    tern_status st = tn_answering_open(j, q->o.e, err);
     *n_tokens = j->n_ids;
     job_free(j);
     return st;
 }
 
-tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool mean, bool (*gone)(void *user),
-                           void *user, float *out, size_t *n_tokens, tern_error *err) {
+tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool mean, uint64_t client,
+                           bool (*gone)(void *user), void *user, float *out, size_t *n_tokens,
+                           tern_error *err) {
     tern_model_info info;
     tern_engine_info(q->o.e, &info);
     float *v = malloc((size_t)info.n_embd * sizeof *v);
@@ -387,8 +478,10 @@ tern_status tn_queue_embed(tn_queue *q, const char *text, size_t n_bytes, bool m
         return tn_fail(err, TERN_E_MEMORY, "no memory for the embeddings");
     }
     const json_t *prompt = json_object_get(body, "prompt");
-    tn_request r = {
-        .body = body, .prompt = json_string_value(prompt), .n_prompt = json_string_length(prompt)};
+    tn_request r = {.body = body,
+                    .prompt = json_string_value(prompt),
+                    .n_prompt = json_string_length(prompt),
+                    .client = client};
     tn_job *j;
     tern_status st = put(q, &r, v, mean, &j, err); /* takes r and v */
     if (st != TERN_OK) return st;
@@ -463,10 +556,6 @@ void tn_queue_close(tn_queue **pq) {
 }
 
 const tn_queue_options *tn_queue_opts(const tn_queue *q) { return &q->o; }
-
-const char *tn_queue_cache_folder(const tn_queue *q) {
-    return q->slots.kept ? tn_checkpoints_folder(q->slots.kept) : NULL;
-}
 
 tn_queue_counts tn_queue_count(tn_queue *q) {
     pthread_mutex_lock(&q->mu);

@@ -1,5 +1,7 @@
 #include "server/reply.h"
 
+#include "server/refusals.h"
+
 #include <string.h>
 
 static const char *object_name(const tn_job *j, bool chunk) {
@@ -29,8 +31,15 @@ static json_t *delta(json_t *d) { /* takes d */
     return tn_json_pack("{s:i, s:o, s:o}", "index", 0, "delta", d, "finish_reason", json_null());
 }
 
+/* The passages that the prompt quotes, where it quotes any. */
+static json_t *with_sources(const tn_job *j, json_t *f) {
+    if (j->r.sources) tn_json_set(&f, "sources", json_incref(j->r.sources));
+    return f;
+}
+
 json_t *tn_reply_role(const tn_job *j) {
-    return frame(j, true, delta(tn_json_pack("{s:s, s:s}", "role", "assistant", "content", "")), false);
+    return with_sources(
+        j, frame(j, true, delta(tn_json_pack("{s:s, s:s}", "role", "assistant", "content", "")), false));
 }
 
 json_t *tn_reply_delta(const tn_job *j, const char *field, const char *text, size_t n, json_t *lps) {
@@ -103,7 +112,7 @@ json_t *tn_reply_whole(const tn_job *j) {
     else tn_json_set(&c, "logprobs", json_null());
     json_t *f = frame(j, false, c, false);
     tn_json_set(&f, "usage", usage(j));
-    return f;
+    return with_sources(j, f);
 }
 
 json_t *tn_reply_logprob(const tern_engine *e, int32_t token, float logprob, json_t *top) {
@@ -118,22 +127,26 @@ json_t *tn_reply_logprob(const tern_engine *e, int32_t token, float logprob, jso
 }
 
 int tn_reply_status(const tern_error *err) {
+    if (err->code == TN_E_ABSENT) return 404;
+    if (err->code == TN_E_BUSY) return 429;
+    if (err->code == TN_E_CLOSING) return 503;
     switch (err->code) {
     case TERN_E_INVALID:
+    case TERN_E_LIMIT:
     case TERN_E_UNSUPPORTED: return 400;
-    case TERN_E_LIMIT: return strncmp(err->message, "the queue", 9) ? 400 : 429;
-    case TERN_E_CANCELLED: return strncmp(err->message, "the server", 10) ? 499 : 503;
+    case TERN_E_CANCELLED: return 499;
     case TERN_E_MEMORY: return 503;
     default: return 500;
     }
 }
 
 json_t *tn_reply_error(const tern_error *err, int status, bool of_messages) {
-    const char *type = status == 401   ? "authentication_error"
-                       : status == 429 ? "rate_limit_error"
-                       : status < 500  ? "invalid_request_error"
-                       : of_messages   ? status == 503 ? "overloaded_error" : "api_error"
-                                       : "server_error";
+    const char *type = status == 401                  ? "authentication_error"
+                       : status == 404 && of_messages ? "not_found_error"
+                       : status == 429                ? "rate_limit_error"
+                       : status < 500                 ? "invalid_request_error"
+                       : of_messages                  ? status == 503 ? "overloaded_error" : "api_error"
+                                                      : "server_error";
     if (of_messages)
         return tn_json_pack("{s:s, s:{s:s, s:s}}", "type", "error", "error", "type", type, "message",
                             err->message);

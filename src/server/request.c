@@ -403,6 +403,7 @@ void tn_request_free(tn_request *r) {
     json_decref(r->messages);
     json_decref(r->tools);
     json_decref(r->variables);
+    json_decref(r->sources);
     free(r->schema);
     json_decref(r->body);
     *r = (tn_request){0};

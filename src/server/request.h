@@ -28,6 +28,9 @@ typedef struct tn_request {
     const char *stop[TN_REQUEST_STOPS + 1];
     const char *grammar;
     char *schema;           /* owned */
+    json_t *sources;        /* owned, or NULL: the passages that the prompt quotes, told with the answer */
+    uint64_t client;        /* who asks, for fair turns */
+    int64_t asked_ns;       /* when; 0: when it is put into the queue */
     struct tn_watch *watch; /* borrowed: told what the request does (server/watch.h); NULL: nobody asks */
 } tn_request;
 

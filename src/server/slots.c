@@ -15,6 +15,12 @@ static tern_status open_session(const tn_slots *s, tn_slot *k, tern_error *err) 
     return tern_session_open(s->o->e, &so, &k->s, err);
 }
 
+static uint64_t memory_of(const tern_engine *e) {
+    uint64_t n = 0;
+    for (int i = 0; i < TN_MEM_N_CATS; i++) n += atomic_load(&e->ctx.live_bytes[i]);
+    return n;
+}
+
 size_t tn_shared_tokens(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
     size_t k = 0;
     while (k < n_a && k < n_b && a[k] == b[k]) k++;
@@ -58,6 +64,19 @@ size_t tn_slots_known(const tn_slots *s, tn_prompt p) {
     return disk > most ? disk : most;
 }
 
+static bool may_open(tn_slots *s, tn_slot *k) {
+    if (!k->allowed) k->allowed = !s->o->room || s->o->room(s->o->room_user, s->session_bytes);
+    return k->allowed;
+}
+
+bool tn_slots_any(tn_slots *s) {
+    for (int32_t i = 0; i < s->o->n_sessions; i++)
+        if (s->at[i].s && !s->at[i].busy) return true;
+    for (int32_t i = 0; i < s->o->n_sessions; i++)
+        if (!s->at[i].s) return may_open(s, &s->at[i]);
+    return false;
+}
+
 /* An unused slot, else the idle one used longest ago, whose conversation goes to disk. Not `but`, unless it is the only
  * one. */
 static tern_status free_slot(tn_slots *s, tn_slot *but, tn_slot **out, tern_error *err) {
@@ -65,6 +84,7 @@ static tern_status free_slot(tn_slots *s, tn_slot *but, tn_slot **out, tern_erro
     for (int32_t i = 0; i < s->o->n_sessions; i++) {
         tn_slot *k = &s->at[i];
         if (k == but || k->busy) continue;
+        if (!k->s && !may_open(s, k)) continue;
         if (!k->s) {
             *out = k;
             return open_session(s, k, err);
@@ -115,7 +135,10 @@ tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *
     tern_error why;
     *out = (tn_slots){.o = o, .at = calloc((size_t)o->n_sessions, sizeof *out->at)};
     TN_FAIL_IF(!out->at, err, TERN_E_MEMORY, "no memory for %d sessions", o->n_sessions);
+    uint64_t before = memory_of(o->e);
     tern_status st = open_session(out, &out->at[0], err);
+    out->session_bytes = memory_of(o->e) - before;
+    out->at[0].allowed = true;
     if (st == TERN_OK) out->own_mix = tn_lora_mix_id(&out->at[0].s->mix);
     if (st != TERN_OK) tn_slots_close(out);
     else if (o->cache_bytes && tn_checkpoints_open(out->at[0].s, o->cache_bytes, &out->kept, &why) != TERN_OK)

@@ -10,16 +10,17 @@
 #include "server/queue.h"
 
 typedef struct tn_slot {
-    tern_session *s; /* NULL: not opened yet */
-    uint64_t used;   /* when last */
-    bool busy;
+    tern_session *s;    /* NULL: not opened yet */
+    uint64_t used;      /* when last */
+    bool busy, allowed; /* allowed: there is room for its session */
 } tn_slot;
 
 typedef struct tn_slots {
     const tn_queue_options *o;
     tn_slot *at; /* [o->n_sessions] */
     uint64_t clock;
-    tn_checkpoints *kept; /* NULL: nothing is kept on disk */
+    uint64_t session_bytes; /* what a session takes, as the first was measured */
+    tn_checkpoints *kept;   /* NULL: nothing is kept on disk */
     uint64_t
         own_mix; /* adapters that sessions have by themselves; what was read with others stays in memory */
 } tn_slots;
@@ -38,7 +39,10 @@ typedef struct tn_prompt {
 
 /* How many tokens of the prompt need not be evaluated: the best of all slots and of the disk. */
 size_t tn_slots_known(const tn_slots *s, tn_prompt p);
-/* A session that begins as the prompt does, and holds nothing else; busy from now on. One slot at least must be idle. */
+/* Whether a slot is idle, or there is room for one more. The first slot always has a session, so that this is so when no
+ * other is busy. */
+bool tn_slots_any(tn_slots *s);
+/* A session that begins as the prompt does, and holds nothing else; busy from now on. tn_slots_any must have said so. */
 tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err);
 void tn_slots_give_back(tn_slots *s, tn_slot *k);
 

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/outfile.h"
 #include "base/status.h"
+#include "server/refusals.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -152,7 +153,7 @@ tern_status tn_talks_get(tn_talks *t, const char *id, json_t **out, tern_error *
     struct stat sb;
     *out = NULL;
     path_of(t->folder, id, path);
-    TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TERN_E_INVALID,
+    TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TN_E_ABSENT,
                "there is no conversation %.16s", tn_talk_id_ok(id) ? id : "of this name");
     TN_TRY(tn_json_read(path, JSON_REJECT_DUPLICATES, out, err));
     if (json_is_array(json_object_get(*out, "nodes"))) return TERN_OK;
@@ -201,7 +202,7 @@ tern_status tn_talks_erase(tn_talks *t, const char *id, tern_error *err) {
     char path[PATH_BYTES];
     struct stat sb;
     path_of(t->folder, id, path);
-    TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TERN_E_INVALID,
+    TN_FAIL_IF(!tn_talk_id_ok(id) || (lstat(path, &sb) && errno == ENOENT), err, TN_E_ABSENT,
                "there is no such conversation");
     return tn_talks_erase_file(path, err);
 }

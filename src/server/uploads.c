@@ -2,6 +2,7 @@
 
 #include "base/outfile.h"
 #include "base/status.h"
+#include "server/refusals.h"
 #include "server/talks.h"
 #include "store/rag.h"
 
@@ -213,7 +214,7 @@ tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err) {
     char path[PATH_BYTES];
     int64_t n = 0;
     tn_store *s = NULL;
-    TN_FAIL_IF(!tn_talk_id_ok(id), err, TERN_E_INVALID, "there is no such document");
+    TN_FAIL_IF(!tn_talk_id_ok(id), err, TN_E_ABSENT, "there is no such document");
     path_of(u, id, "txt", path);
     pthread_mutex_lock(&u->mu);
     tern_status st = open_store(u, &s, err);
@@ -221,7 +222,7 @@ tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err) {
     tn_store_close(&s);
     if (st == TERN_OK) st = tn_talks_erase_file(path, err);
     pthread_mutex_unlock(&u->mu);
-    TN_FAIL_IF(st == TERN_OK && !n, err, TERN_E_INVALID, "there is no such document");
+    TN_FAIL_IF(st == TERN_OK && !n, err, TN_E_ABSENT, "there is no such document");
     return st;
 }
 
@@ -234,14 +235,17 @@ tern_status tn_uploads_clear(int64_t *n, tern_error *err) {
 /* The passages' documents by their titles, in the prompt and in what is shown. */
 static tern_status entitle(tn_uploads *u, tn_rag_hit *hits, int32_t n, json_t **sources, tern_error *err) {
     for (int32_t i = 0; i < n; i++) {
-        char title[TN_UPLOAD_NAME + 1];
+        char title[TN_UPLOAD_NAME + 1], id[TN_TALK_ID];
+        bool own = id_in(u, hits[i].path, id);
         title_of(u, hits[i].path, title);
         char *copy = tn_strdup(u->ctx, TN_MEM_TEXT, title);
         TN_FAIL_IF(!copy, err, TERN_E_MEMORY, "no memory for the passages");
         tn_free(u->ctx, hits[i].path);
         hits[i].path = copy;
-        tn_json_append(sources, tn_json_pack("{s:s, s:i, s:s}", "title", title, "number", (int)hits[i].number,
-                                             "text", hits[i].text));
+        json_t *v = tn_json_pack("{s:s, s:i, s:s}", "title", title, "number", (int)hits[i].number, "text",
+                                 hits[i].text);
+        if (own) tn_json_set(&v, "document", tn_json_string(id, strlen(id)));
+        tn_json_append(sources, v);
     }
     TN_FAIL_IF(!*sources, err, TERN_E_MEMORY, "no memory for the passages");
     return TERN_OK;

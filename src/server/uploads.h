@@ -23,10 +23,10 @@ tern_status tn_uploads_add(tn_uploads *u, const char *name, const char *bytes, s
                            tern_error *err);
 /* Those of the page, and how many others the index has: {documents, others}. */
 tern_status tn_uploads_list(tn_uploads *u, json_t **list, tern_error *err);
-/* It goes from the index and from the disk, and what quotes it too. TERN_E_INVALID: there is none of this id. */
+/* It goes from the index and from the disk, and what quotes it too. TN_E_ABSENT: there is none of this id. */
 tern_status tn_uploads_remove(tn_uploads *u, const char *id, tern_error *err);
 
-/* The passages of all documents that fit the question best: *sources is [{title, number, text}], *prompt the question with them
+/* The passages of all documents that fit the question best: *sources is [{title, number, text, document: its id where it was given to the server}], *prompt the question with them
  * (free), or NULL where nothing was found. */
 tern_status tn_uploads_ask(tn_uploads *u, const char *question, char **prompt, json_t **sources,
                            tern_error *err);

@@ -1,6 +1,6 @@
 /* text/pretok.c - pre-tokenisation through PCRE2, compiled to machine code where it can. */
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "text/pretok.h"
+#include "text/pretok_cut.h"
 
 #include "base/status.h"
 #include "text/utf8.h"
@@ -82,8 +82,6 @@ typedef struct run {
     const tn_pretok *p;
     pcre2_match_context *mctx;
     pcre2_match_data *md[TN_PRETOK_MAX];
-    tn_piece_fn fn;
-    void *user;
     tern_error *err;
     size_t window;  /* the first one's length */
     size_t n_bytes; /* of the whole text */
@@ -137,8 +135,9 @@ static size_t window_end(const char *text, size_t n, size_t from, size_t length)
 }
 
 /* The next match at or behind `from`, *a = SIZE_MAX: there is none. */
-static tern_status next_match(run *r, size_t stage, const char *text, size_t n, size_t from, size_t *a,
+static tern_status next_match(void *self, size_t stage, const char *text, size_t n, size_t from, size_t *a,
                               size_t *b) {
+    run *r = self;
     const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(r->md[stage]);
     *a = *b = SIZE_MAX;
     bool here = false;
@@ -173,39 +172,6 @@ static tern_status next_match(run *r, size_t stage, const char *text, size_t n, 
     return TERN_OK;
 }
 
-static tern_status split(run *r, size_t stage, const char *text, size_t n);
-
-/* A run of digits in threes, counted from its end. */
-static tern_status split_groups(run *r, size_t stage, const char *text, size_t n) {
-    for (size_t at = 0, len; at < n; at += len) {
-        len = at ? tn_pretok_three(text + at, n - at) : tn_pretok_first_group(text, n);
-        TN_TRY(split(r, stage + 1, text + at, len));
-    }
-    return TERN_OK;
-}
-
-/* text is valid UTF-8 and never empty */
-static tern_status split(run *r, size_t stage, const char *text, size_t n) {
-    if (stage == r->p->n) return r->fn(r->user, text, n);
-    size_t done = 0, from = 0; /* pieces are given out up to `done`, the search goes on at `from` */
-    while (from < n) {
-        size_t a, b;
-        TN_TRY(next_match(r, stage, text, n, from, &a, &b));
-        if (a == SIZE_MAX) break;
-        TN_FAIL_IF(a < done || b < a || b > n, r->err, TERN_E_UNSUPPORTED,
-                   "pre-tokenisation pattern %zu moves the start of its match", stage);
-        if (a == b) { /* nothing to cut out: look again behind the next character */
-            from = window_end(text, n, a, 1);
-            continue;
-        }
-        if (a > done) TN_TRY(split(r, stage + 1, text + done, a - done));
-        if (r->p->grouped[stage]) TN_TRY(split_groups(r, stage, text + a, b - a));
-        else TN_TRY(split(r, stage + 1, text + a, b - a));
-        done = from = b;
-    }
-    return done < n ? split(r, stage + 1, text + done, n - done) : TERN_OK;
-}
-
 tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user,
                           tern_error *err) {
     return tn_pretok_run_windows(p, text, n, WINDOW, fn, user, err);
@@ -216,7 +182,7 @@ tern_status tn_pretok_run_windows(const tn_pretok *p, const char *text, size_t n
     if (n == 0) return TERN_OK;
     if (p->n == 0) return fn(user, text, n);
     tern_status st = TERN_OK;
-    run r = {.p = p, .fn = fn, .user = user, .err = err, .window = window, .n_bytes = n};
+    run r = {.p = p, .err = err, .window = window, .n_bytes = n};
     r.budget =
         BUDGET + (n < SIZE_MAX / BUDGET_PER_BYTE / 2 ? n : SIZE_MAX / BUDGET_PER_BYTE / 2) * BUDGET_PER_BYTE;
     r.mctx = pcre2_match_context_create(p->gctx);
@@ -226,21 +192,14 @@ tern_status tn_pretok_run_windows(const tn_pretok *p, const char *text, size_t n
         r.md[i] = pcre2_match_data_create(1, p->gctx);
         TN_BAIL_IF(!r.md[i], err, TERN_E_MEMORY, "out of memory for pre-tokenisation");
     }
-    /* Checked here once, not by PCRE2 at each match. What is not UTF-8 is a piece by itself. */
-    const uint8_t *b = (const uint8_t *)text, *end = b + n;
-    while (b < end) {
-        const uint8_t *q = b;
-        uint32_t cp;
-        for (size_t len; q < end && (len = tn_utf8_decode(q, end, &cp)); q += len) {
-        }
-        if (q > b) st = split(&r, 0, (const char *)b, (size_t)(q - b));
-        if (st != TERN_OK) goto out;
-        for (b = q; q < end && !tn_utf8_decode(q, end, &cp); q++) {
-        }
-        if (q > b) st = fn(user, (const char *)b, (size_t)(q - b));
-        if (st != TERN_OK) goto out;
-        b = q;
-    }
+    const tn_pretok_cut c = {.n_stages = p->n,
+                             .grouped = p->grouped,
+                             .next = next_match,
+                             .self = &r,
+                             .fn = fn,
+                             .user = user,
+                             .err = err};
+    st = tn_pretok_cut_all(&c, text, n); /* PCRE2 need not check UTF-8 at each match */
 out:
     for (size_t i = 0; i < p->n; i++) pcre2_match_data_free(r.md[i]);
     pcre2_match_context_free(r.mctx);

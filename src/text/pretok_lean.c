@@ -1,5 +1,5 @@
 /* text/pretok_lean.c - text/pretok.h in a minimal build: patterns through lean/regex.h. */
-#include "text/pretok.h"
+#include "text/pretok_cut.h"
 
 #include "base/status.h"
 #include "base/utf8.h"
@@ -9,7 +9,7 @@ struct tn_pretok {
     tn_ctx *ctx;
     size_t n;
     tn_regex *regex[TN_PRETOK_MAX];
-    const tn_pretok_grouping *grouped[TN_PRETOK_MAX]; /* or NULL */
+    bool grouped[TN_PRETOK_MAX], edge[TN_PRETOK_MAX]; /* tn_pretok_grouping */
 };
 
 void tn_pretok_close(tn_pretok **pp) {
@@ -30,7 +30,9 @@ tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, t
     p->ctx = ctx;
     tern_status st = TERN_OK;
     for (; st == TERN_OK && p->n < n; p->n += st == TERN_OK) {
-        const tn_pretok_grouping *g = p->grouped[p->n] = tn_pretok_grouped(patterns[p->n]);
+        const tn_pretok_grouping *g = tn_pretok_grouped(patterns[p->n]);
+        p->grouped[p->n] = g != NULL;
+        p->edge[p->n] = g && g->edge;
         st = tn_regex_open(ctx, g ? g->run : patterns[p->n], &p->regex[p->n], err);
     }
     if (st != TERN_OK) tn_pretok_close(&p);
@@ -38,86 +40,43 @@ tern_status tn_pretok_open(tn_ctx *ctx, const char *const *patterns, size_t n, t
     return st;
 }
 
-/* One run: what it may still cost, and where the pieces go. */
 typedef struct run {
     const tn_pretok *p;
-    tn_regex_search search;
-    tn_piece_fn fn;
-    void *user;
+    tn_regex_search search; /* with what it may still cost */
     tern_error *err;
 } run;
-
-static size_t next_char(const char *text, size_t n, size_t at) {
-    do at++;
-    while (at < n && ((uint8_t)text[at] & 0xc0) == 0x80);
-    return at;
-}
 
 static bool word_begins(const char *text, size_t n) {
     uint32_t cp = 0;
     return n && tn_utf8_decode((const uint8_t *)text, (const uint8_t *)text + n, &cp) && tn_re_is_word(cp);
 }
 
-static tern_status split(run *r, size_t stage, const char *text, size_t n);
-
-/* A run of digits in threes, counted from its end. */
-static tern_status split_groups(run *r, size_t stage, const char *text, size_t n) {
-    for (size_t at = 0, len; at < n; at += len) {
-        len = at ? tn_pretok_three(text + at, n - at) : tn_pretok_first_group(text, n);
-        TN_TRY(split(r, stage + 1, text + at, len));
-    }
-    return TERN_OK;
-}
-
-/* text is valid UTF-8 and never empty */
-static tern_status split(run *r, size_t stage, const char *text, size_t n) {
-    if (stage == r->p->n) return r->fn(r->user, text, n);
-    size_t done = 0, from = 0; /* pieces are given out up to `done`, the search goes on at `from` */
-    while (from < n) {
-        size_t a, b;
+static tern_status next_match(void *self, size_t stage, const char *text, size_t n, size_t from, size_t *a,
+                              size_t *b) {
+    run *r = self;
+    for (;; from = *b) {
         bool found;
-        TN_TRY(tn_regex_find(r->p->regex[stage], &r->search, text, n, from, &a, &b, &found, r->err));
-        if (!found) break;
-        if (a == b) { /* nothing to cut out: look again behind the next character */
-            from = next_char(text, n, a);
-            continue;
-        }
-        const tn_pretok_grouping *g = r->p->grouped[stage];
-        if (g && g->edge && word_begins(text + b, n - b)) { /* no edge of a word: it stays where it is */
-            from = b;
-            continue;
-        }
-        if (a > done) TN_TRY(split(r, stage + 1, text + done, a - done));
-        if (g) TN_TRY(split_groups(r, stage, text + a, b - a));
-        else TN_TRY(split(r, stage + 1, text + a, b - a));
-        done = from = b;
+        TN_TRY(tn_regex_find(r->p->regex[stage], &r->search, text, n, from, a, b, &found, r->err));
+        if (!found) *a = SIZE_MAX;
+        /* a run that ends at no edge of a word stays where it is */
+        if (!found || *a == *b || !r->p->edge[stage] || !word_begins(text + *b, n - *b)) return TERN_OK;
     }
-    return done < n ? split(r, stage + 1, text + done, n - done) : TERN_OK;
-}
-
-/* What is not UTF-8 is a piece by itself. */
-static tern_status run_stretches(run *r, const uint8_t *b, const uint8_t *end) {
-    while (b < end) {
-        const uint8_t *q = b;
-        uint32_t cp;
-        for (size_t len; q < end && (len = tn_utf8_decode(q, end, &cp)); q += len) {
-        }
-        if (q > b) TN_TRY(split(r, 0, (const char *)b, (size_t)(q - b)));
-        for (b = q; q < end && !tn_utf8_decode(q, end, &cp); q++) {
-        }
-        if (q > b) TN_TRY(r->fn(r->user, (const char *)b, (size_t)(q - b)));
-        b = q;
-    }
-    return TERN_OK;
 }
 
 tern_status tn_pretok_run(const tn_pretok *p, const char *text, size_t n, tn_piece_fn fn, void *user,
                           tern_error *err) {
     if (n == 0) return TERN_OK;
     if (p->n == 0) return fn(user, text, n);
-    run r = {.p = p, .fn = fn, .user = user, .err = err};
+    run r = {.p = p, .err = err};
     tn_regex_search_init(&r.search, n);
-    tern_status st = run_stretches(&r, (const uint8_t *)text, (const uint8_t *)text + n);
+    const tn_pretok_cut c = {.n_stages = p->n,
+                             .grouped = p->grouped,
+                             .next = next_match,
+                             .self = &r,
+                             .fn = fn,
+                             .user = user,
+                             .err = err};
+    tern_status st = tn_pretok_cut_all(&c, text, n);
     tn_regex_search_close(&r.search);
     return st;
 }

@@ -139,5 +139,39 @@ os.write(fd, b"\x03")
 seen = rest(fd, seen)
 assert os.WEXITSTATUS(os.waitpid(pid, 0)[1]) == 1, seen[-200:]
 assert b"\ntern: cancelled" in seen.replace(b"\r\n", b"\n"), seen[-200:]
+
+# a terminal that is full: the write is not broken by the Ctrl-C, which would look like an output that is closed
+pid, fd = start("run", "-m", f"{tmp}/mine/plain.gguf", "-p", "the inn", "-n", "-1", "-c", "1000000", "--ignore-eos", "--temp", "0", "--set", "draft=none")
+while not any(open(f"/proc/{pid}/task/{t}/syscall").read().startswith(("1 0x1 ", "64 0x1 ")) for t in os.listdir(f"/proc/{pid}/task")):
+    pass  # until it waits in a write to its output
+os.write(fd, b"\x03")
+seen = rest(fd)
+assert os.waitpid(pid, 0)[1] == 256, seen[-200:]
+assert b"tern: cancelled" in seen, seen[-200:]
+
+# chat: Ctrl-C stops an answer, in words for people; a context that fills up within an answer is told behind it
+pid, fd = start("chat", "-m", "models/tern-tiny", "--no-store", "--temp", "1", "--seed", "3", "-n", "400", "-c", "128", "--ignore-eos")
+seen = b""
+def until(found, mark=0):
+    global seen
+    while not found(seen[mark:]):
+        seen += os.read(fd, 4096)
+    return len(seen)
+at = until(lambda s: b"> " in s)
+os.write(fd, b"Tell me about the sea.\r")
+until(lambda s: re.search(rb"\n> [^\n]*$", s), at)
+said = seen[at:]
+full = said.find(b"tern: the context of 128 tokens is full")
+assert full > 0 and said[full - 1:full] == b"\n" and said[full:].count(b"\n") == 1, said[-600:]
+at = len(seen)
+os.write(fd, b"And the sky?\r")
+until(lambda s: len(s) > 150, at)
+os.write(fd, b"\x03")
+while b"tern: stopped" not in seen:
+    seen += os.read(fd, 4096)
+assert b"cancelled" not in seen, seen[-300:]
+os.write(fd, b"\x04")
+seen = rest(fd, seen)
+assert os.waitpid(pid, 0)[1] == 0, seen[-300:]
 END
 echo "the short way: fine"

@@ -4,6 +4,7 @@
 #include "session/session.h"
 #include "lab/synth.h"
 #include "server/queue.h"
+#include "server/refusals.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,7 +42,7 @@ static void words(char *to, size_t n, uint64_t seed) {
     to[n] = 0;
 }
 
-static tn_job *ask(tn_queue *q, const char *prompt, const char *more) {
+static tn_job *ask_as(tn_queue *q, uint64_t client, const char *prompt, const char *more) {
     static const char form[] = "{\"prompt\": \"%s\", %s}";
     size_t cap = strlen(prompt) + strlen(more) + sizeof form;
     char *body = malloc(cap);
@@ -51,9 +52,12 @@ static tn_job *ask(tn_queue *q, const char *prompt, const char *more) {
     int n = snprintf(body, cap, form, prompt, more);
     must(tn_request_read(TN_API_COMPLETIONS, body, (size_t)n, &r, &err), &err);
     free(body);
+    r.client = client;
     must(tn_queue_put(q, &r, &j, &err), &err);
     return j;
 }
+
+static tn_job *ask(tn_queue *q, const char *prompt, const char *more) { return ask_as(q, 0, prompt, more); }
 
 /* The text of the reply, which it leaves. */
 static void reply(tn_job *j, char out[MAX_REPLY]) {
@@ -225,6 +229,76 @@ static void read_once(void **state) {
     tn_queue_close(&q);
 }
 
+/* A client with ten requests, and one with a single request that comes last: it is not the last to be answered, but the second,
+ * as there is one seat and the first was taken when it came. */
+static void shares(void **state) {
+    (void)state;
+    enum { MANY = 10 };
+    tn_queue *q;
+    tern_error err = {0};
+    const tn_queue_options o = {
+        .e = e, .model = "m", .n_ctx = 512, .n_sessions = 1, .max_waiting = 100, .draft = "none"};
+    must(tn_queue_open(&o, &q, &err), &err);
+    tn_job *hold = ask_as(q, 1, "It runs.",
+                          "\"max_tokens\": 400, \"stream\": true, \"grammar\": \"root ::= [a-z ]{900}\""),
+           *many[MANY], *one;
+    bool begun = false;
+    while (!tn_job_done(hold, &begun) && !begun) tn_job_wait(hold, 100);
+    for (int i = 0; i < MANY; i++) many[i] = ask_as(q, 1, "A story.", "\"max_tokens\": 3");
+    one = ask_as(q, 2, "A tale.", "\"max_tokens\": 3");
+    tn_job_cancel(hold);
+    while (!tn_job_done(one, &begun)) tn_job_wait(one, 1000);
+    print_message("a client with one request beside one with %d: %d of those were begun before it\n", MANY,
+                  (int)one->seated - 2);
+    assert_int_equal(one->seated, 2);
+    for (int i = 0; i < MANY; i++) {
+        while (!tn_job_done(many[i], &begun)) tn_job_wait(many[i], 1000);
+        assert_int_equal(many[i]->err.code, TERN_OK);
+        assert_int_equal(many[i]->seated, 3 + i); /* among his own they are answered as they came */
+        tn_job_leave(many[i]);
+    }
+    tn_job_leave(hold);
+    tn_job_leave(one);
+    tn_queue_close(&q);
+}
+
+/* Who has filled the queue is refused; another client may wait once more; nobody may beyond twice its size. */
+static void fills_the_queue(void **state) {
+    (void)state;
+    enum { ROOM = 3 };
+    tn_queue *q;
+    tern_error err = {0};
+    const tn_queue_options o = {
+        .e = e, .model = "m", .n_ctx = 512, .n_sessions = 1, .max_waiting = ROOM, .draft = "none"};
+    must(tn_queue_open(&o, &q, &err), &err);
+    tn_job *hold = ask_as(q, 1, "It runs.",
+                          "\"max_tokens\": 400, \"stream\": true, \"grammar\": \"root ::= [a-z ]{900}\""),
+           *in[2 * ROOM], *none;
+    bool begun = false;
+    int n = 0;
+    while (!tn_job_done(hold, &begun) && !begun) tn_job_wait(hold, 100);
+    for (uint64_t client = 1; n < 2 * ROOM; client++) {
+        do in[n++] = ask_as(q, client, "A story.", "\"max_tokens\": 2");
+        while (n < ROOM);
+        tn_request r;
+        must(tn_request_read(TN_API_COMPLETIONS, "{\"prompt\": \"x\"}", 15, &r, &err), &err);
+        r.client = client; /* it waits already */
+        assert_int_equal(tn_queue_put(q, &r, &none, &err), TN_E_BUSY);
+    }
+    tn_request r;
+    must(tn_request_read(TN_API_COMPLETIONS, "{\"prompt\": \"x\"}", 15, &r, &err), &err);
+    r.client = 99;
+    assert_int_equal(tn_queue_put(q, &r, &none, &err), TN_E_BUSY);
+    tn_job_cancel(hold);
+    tn_job_leave(hold);
+    for (int i = 0; i < n; i++) {
+        while (!tn_job_done(in[i], &begun)) tn_job_wait(in[i], 1000);
+        assert_int_equal(in[i]->err.code, TERN_OK);
+        tn_job_leave(in[i]);
+    }
+    tn_queue_close(&q);
+}
+
 static int setup(void **state) {
     (void)state;
     n_each = getenv("TERN_TEST_QUICK") ? 1 : MOST_EACH;
@@ -252,7 +326,8 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(drafted),
-                                       cmocka_unit_test(nobody_waits), cmocka_unit_test(read_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain),        cmocka_unit_test(drafted),
+                                       cmocka_unit_test(nobody_waits), cmocka_unit_test(read_once),
+                                       cmocka_unit_test(shares),       cmocka_unit_test(fills_the_queue)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

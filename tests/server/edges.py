@@ -1,55 +1,12 @@
 """The server where something is in its way. Each check says what it found; the first that fails ends the test."""
-import http.client
 import json
 import os
-import re
 import resource
-import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
 
-TERN, MODEL = sys.argv[1:3]
-CACHE = tempfile.TemporaryDirectory()
-os.environ.update(XDG_CACHE_HOME=CACHE.name, TERN_PACK="never")
-
-
-def same(got, want, what):
-    assert got == want, f"{what}: {got!r} instead of {want!r}"
-
-
-class Server:
-    def __init__(self, *options, before="", **popen):
-        command = before + 'exec "$0" serve -m "$@"'
-        self.p = subprocess.Popen(["sh", "-c", command, TERN, MODEL, "--port", "0", "-t", "2", *options], stderr=subprocess.PIPE, text=True, **popen)
-        self.lines, self.port = [], None
-        for line in self.p.stderr:
-            self.lines.append(line)
-            m = re.search(r"http://[0-9.]+:(\d+)", line)
-            if m:
-                self.port = int(m.group(1))
-                break
-        assert self.port, self.lines
-        self.reader = threading.Thread(target=lambda: self.lines.extend(self.p.stderr), daemon=True)
-        self.reader.start()
-
-    def ask(self, path, body=None):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=250)
-        c.request("GET" if body is None else "POST", path, body and json.dumps(body))
-        r = c.getresponse()
-        data = r.read()
-        c.close()
-        return r.status, data
-
-    def metric(self, name):
-        return float(re.search("^" + re.escape(name) + r" (\S+)$", self.ask("/metrics")[1].decode(), re.M).group(1))
-
-    def stop(self):
-        self.p.send_signal(signal.SIGTERM)
-        same(self.p.wait(100), 0, "exit status")
-        self.reader.join()
+from served import CACHE, MODEL, TERN, Server, same
 
 
 def passed():
@@ -62,7 +19,7 @@ def passed():
     listening.close()
     same(s.port, port, "its port")
     assert b"200 OK" in early.recv(65536)
-    same(s.ask("/health")[0], 200, "health")
+    same(s.ask("GET", "/health")[0], 200, "health")
     s.stop()
 
     def refused(fd, n, words):
@@ -93,7 +50,7 @@ def silent_readers():
     """Clients that ask for a stream and do not read it, and clients that send half a request: others are answered."""
     s = Server("--cache-size", "0")
     ask = {"prompt": "There was a dog", "max_tokens": 12, "temperature": 0}
-    want = json.loads(s.ask("/v1/completions", ask)[1])["choices"][0]["text"]
+    want = json.loads(s.ask("POST", "/v1/completions", ask)[1])["choices"][0]["text"]
     mute = [send(s, LONG) for _ in range(7)]
     while s.metric("tern_requests_running") < 7:
         pass
@@ -102,7 +59,7 @@ def silent_readers():
         c = socket.create_connection(("127.0.0.1", s.port))
         c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
         half.append(c)
-    same(json.loads(s.ask("/v1/completions", ask)[1])["choices"][0]["text"], want, "the text beside them")
+    same(json.loads(s.ask("POST", "/v1/completions", ask)[1])["choices"][0]["text"], want, "the text beside them")
     for c in mute + half:
         c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         c.close()
@@ -119,12 +76,12 @@ def crowd():
         pass
     got = []
     ask = {"prompt": "x", "max_tokens": 2}
-    waiting = [threading.Thread(target=lambda: got.append(s.ask("/v1/completions", ask)[0])) for _ in range(2)]
+    waiting = [threading.Thread(target=lambda: got.append(s.ask("POST", "/v1/completions", ask)[0])) for _ in range(2)]
     for t in waiting:
         t.start()
     while s.metric("tern_requests_waiting") < 2:
         pass
-    status, data = s.ask("/v1/completions", ask)
+    status, data = s.ask("POST", "/v1/completions", ask)
     assert status == 429 and "2 requests wait" in json.loads(data)["error"]["message"], data
     first.close()
     for t in waiting:
@@ -138,7 +95,7 @@ def full_disk():
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
     s = Server("--sessions", "1", preexec_fn=limit, restore_signals=False)  # Python ignores the signal, and so do its children then
     for i in range(4):
-        status, data = s.ask("/v1/completions", {"prompt": "Story %d. " % i + "word " * 100, "max_tokens": 8})
+        status, data = s.ask("POST", "/v1/completions", {"prompt": "Story %d. " % i + "word " * 100, "max_tokens": 8})
         same(status, 200, data)
     s.stop()
     same(sum("kept in memory only" in x for x in s.lines), 1, s.lines)

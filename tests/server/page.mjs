@@ -1,7 +1,7 @@
 // The page as a person uses it, in headless Chromium. Nothing here asserts on elapsed time: whatever is waited for comes, or the test ends.
 import assert from "node:assert/strict";
 import { spawn, execFileSync } from "node:child_process";
-import { mkdirSync, readFileSync, readdirSync, statSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, readFileSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { chromium } from "playwright-core";
 
 const [tern, work, browserPath, shots] = process.argv.slice(2), data = work + "/data", folder = data + "/tern/conversations";
@@ -23,7 +23,9 @@ const HOSTILE = `<img src=x onerror="window.pwned=1"><script>window.pwned=2</scr
 
 class Server {
   async start(...options) {
-    this.p = spawn(tern, ["serve", "-m", work + "/tern-tiny.tern", "--port", "0", "-t", "2", ...options], { env, stdio: ["ignore", "ignore", "pipe"] });
+    const which = options.includes("--models") ? [] : ["-m", work + "/tern-tiny.tern"];
+    this.p = spawn(tern, ["serve", ...which, "--port", "0", "-t", "2", ...options], { env, stdio: ["ignore", "ignore", "pipe"] });
+    process.on("exit", () => this.p.kill("SIGKILL")); // also when a check throws
     this.log = "";
     this.port = await new Promise((done, fail) => {
       this.p.stderr.on("data", (d) => { this.log += d; const m = /http:\/\/127\.0\.0\.1:(\d+)/.exec(this.log); if (m) done(Number(m[1])); });
@@ -46,7 +48,7 @@ class Server {
 
 const server = await new Server().start();
 const browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox"] });
-const problems = [];
+const problems = [], allowed = new Set([server.url]); // the servers that pages may ask
 async function tab(options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 820 }, acceptDownloads: true, ...options });
   await context.addInitScript(() => { localStorage.setItem("tern-settings", '{"temperature":0,"seed":1}'); }); // the same answers every time
@@ -54,7 +56,7 @@ async function tab(options = {}) {
   page.setDefaultTimeout(PATIENCE);
   page.on("pageerror", (e) => problems.push("error: " + e.message));
   page.on("console", (m) => { if (/Content.Security|Trusted/i.test(m.text())) problems.push("policy: " + m.text()); });
-  page.on("request", (r) => { if (!r.url().startsWith(server.url) && !/^(data|blob):/.test(r.url())) problems.push("asked elsewhere: " + r.url()); });
+  page.on("request", (r) => { if (![...allowed].some((u) => r.url().startsWith(u)) && !/^(data|blob):/.test(r.url())) problems.push("asked elsewhere: " + r.url()); });
   return page;
 }
 const idOf = (page) => page.evaluate(() => location.hash.slice(1));
@@ -313,9 +315,21 @@ await check("every control has a name, text can be read, and nothing is wider th
     return bad;
   });
   assert.deepEqual(await audit(page), []);
+  const shown = "00000000000000fe", now = Math.floor(Date.now() / 1000), turn = (i, role, content, more = {}) => ({ id: i, parent: i - 1, role, content, created: now, ...more });
+  writeFileSync(`${folder}/${shown}.json`, JSON.stringify({ version: 1, id: shown, title: "Counting birds", created: now, updated: now, leaf: 4, settings: {}, nodes: [turn(1, "user", "How do I count the birds in a file?"),
+    turn(2, "assistant", "One bird a line, so **count the lines**:\n\n```sh\nsort birds.txt | uniq -c | sort -rn\n```\n\n1. `sort` brings the same names together\n2. `uniq -c` counts them\n\n| bird | seen |\n|---|---|\n| tern | 12 |\n| gull | 7 |",
+      { state: "done", thinking: "The file has a bird a line.", stats: { tokens: 64, prompt_tokens: 30, cached_tokens: 12, n_ctx: 2048, decode_s: 0.6, prefill_s: 0.05 } }),
+    turn(3, "user", "And which was seen most?"), turn(4, "assistant", "The **tern**, twelve times.", { state: "done", stats: { tokens: 9, prompt_tokens: 120, cached_tokens: 110, n_ctx: 2048, decode_s: 0.1, prefill_s: 0.02 } })] }), { mode: 0o600 });
+  await page.goto(server.url + "/#" + shown);
+  await page.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);
+  assert.deepEqual(await audit(page), []);
+  await shot(page, "light");
   const dark = await tab({ colorScheme: "dark" });
   await dark.goto(server.url + "/#00000000000000ff");
   await dark.waitForSelector("article.assistant");
+  assert.deepEqual(await audit(dark), []);
+  await dark.goto(server.url + "/#" + shown);
+  await dark.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);
   assert.deepEqual(await audit(dark), []);
   await shot(dark, "dark");
   const phone = await tab({ viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
@@ -324,11 +338,53 @@ await check("every control has a name, text can be read, and nothing is wider th
   assert.deepEqual(await audit(phone), []);
   await phone.click("#menu");
   await phone.waitForSelector("#side.open");
+  await shot(phone, "phone-list");
   await phone.click("#side-close");
   await phone.click("#engine-open");
   assert.deepEqual(await audit(phone), []);
+  await shot(phone, "phone-engine");
+  await phone.click("#engine-close");
+  await phone.goto(server.url + "/#" + shown);
+  await phone.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);
+  assert.deepEqual(await audit(phone), []);
+  await shot(phone, "phone");
   await dark.context().close();
   await phone.context().close();
+});
+
+await check("several models: one is chosen, loaded when it is asked, and has its own timeline", async () => {
+  mkdirSync(work + "/models");
+  for (const name of ["gull", "tern"]) copyFileSync(work + "/tern-tiny.tern", `${work}/models/${name}.tern`);
+  const many = await new Server().start("--models", work + "/models", "--idle", "1s"), p = await tab({ viewport: { width: 1280, height: 820 } });
+  const of = async (name) => (await many.call("GET", "/v1/models/" + name)).json;
+  allowed.add(many.url);
+  await p.goto(many.url);
+  await p.waitForSelector("#choose-label:not([hidden])");
+  assert.deepEqual(await p.$$eval("#choose option", (all) => all.map((o) => o.value)), ["gull.tern", "tern.tern"]);
+  assert.equal((await of("tern")).state, "away");
+  await p.focus("#choose");
+  await p.keyboard.press("ArrowDown");
+  await p.waitForFunction(() => document.querySelector("#model").textContent.includes("loaded when it is asked") && document.querySelector("#model strong").textContent === "tern.tern");
+  await p.keyboard.press("Alt+e");
+  await p.waitForSelector("#engine:not([hidden])");
+  await p.keyboard.press("Alt+m");
+  await p.keyboard.type("What colour is the sea?");
+  await p.keyboard.press("Enter");
+  await complete(p);
+  const t = await many.talk(await idOf(p));
+  assert.equal(t.nodes[1].model, "tern.tern");
+  assert.equal((await of("gull")).loads, 0);
+  assert.ok((await of("tern")).loads >= 1);
+  await p.waitForFunction(() => [...document.querySelectorAll("#sums tbody tr")].some((r) => /\d %/.test(r.textContent)));
+  await shot(p, "models");
+  await until("it is away when nobody asks", async () => (await of("tern")).state === "away");
+  await p.fill("#box", "And the sky?");
+  await p.keyboard.press("Enter");
+  await p.waitForFunction(() => document.querySelectorAll("article.assistant").length === 2);
+  await complete(p);
+  assert.equal((await many.talk(t.id)).nodes[3].state, "done");
+  await p.context().close();
+  assert.equal(await many.end("SIGTERM"), 0);
 });
 
 await check("a server that is killed keeps what it had, and the page goes on when it is back", async () => {

@@ -1,79 +1,13 @@
 """The server as its clients see it. Each check says what it found; the first that fails ends the test."""
-import http.client
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 
-TERN, MODEL = sys.argv[1:3]
-CACHE = tempfile.TemporaryDirectory()
-os.environ.update(XDG_CACHE_HOME=CACHE.name, TERN_PACK="never")  # a package made in the background would come at any time
-
-
-class Server:
-    def __init__(self, *options):
-        self.p = subprocess.Popen([TERN, "serve", "-m", MODEL, "--port", "0", "-t", "2", *options], stderr=subprocess.PIPE, text=True)
-        self.port = None
-        self.lines = []
-        for line in self.p.stderr:
-            self.lines.append(line)
-            m = re.search(r"http://[0-9.]+:(\d+)", line)
-            if m:
-                self.port = int(m.group(1))
-                break
-        assert self.port, "the server did not start"
-        self.sandboxed()
-        self.reader = threading.Thread(target=lambda: self.lines.extend(self.p.stderr), daemon=True)
-        self.reader.start()
-
-    def sandboxed(self):
-        """The filter of system calls holds for every thread; where the kernel has none, the server said so."""
-        filters = set()
-        for t in os.listdir(f"/proc/{self.p.pid}/task"):
-            with open(f"/proc/{self.p.pid}/task/{t}/status") as f:
-                filters.update(x.split()[1] for x in f if x.startswith("Seccomp:"))
-        assert filters == {"2"} or any("no sandbox" in x for x in self.lines), filters
-
-    def ask(self, method, path, body=None, headers={}):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        c.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body), headers)
-        r = c.getresponse()
-        data = r.read()
-        c.close()
-        return r.status, data
-
-    def json(self, path, body=None, headers={}):
-        status, data = self.ask("GET" if body is None else "POST", path, body, headers)
-        return status, json.loads(data)
-
-    def events(self, path, body):
-        status, data = self.ask("POST", path, dict(body, stream=True))
-        assert status == 200, data
-        lines = [x[6:] for x in data.decode().split("\n\n") if x.startswith("data: ")]
-        assert lines[-1] == "[DONE]", lines[-1]
-        return [json.loads(x) for x in lines[:-1]]
-
-    def metric(self, name):
-        return float(re.search("^" + re.escape(name) + r" (\S+)$", self.ask("GET", "/metrics")[1].decode(), re.M).group(1))
-
-    def raw(self, data):
-        s = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        s.sendall(data)
-        return s
-
-    def stop(self):
-        self.p.send_signal(signal.SIGTERM)
-        assert self.p.wait(60) == 0, "exit status %d" % self.p.returncode
-        self.reader.join()
-
-
-def same(got, want, what):
-    assert got == want, f"{what}: {got!r} instead of {want!r}"
+from served import CACHE, MODEL, TERN, Server, same
 
 
 def completions(s):

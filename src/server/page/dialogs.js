@@ -50,6 +50,7 @@ export async function settingsDialog(talk) {
   if (system.value.trim()) settings.system = system.value.trim();
   for (const [k, i] of [["temperature", temperature], ["max_tokens", most], ["seed", seed]]) if (i.value !== "" && i.checkValidity()) settings[k] = Number(i.value);
   if (!thinking.checked) settings.thinking = false;
+  if (s.model) settings.model = s.model;
   await talk.keepSettings(settings);
 }
 

@@ -33,10 +33,16 @@ export class Engine {
     const abort = this.abort = new AbortController();
     for (let wait = 500; !abort.signal.aborted; wait = Math.min(wait * 2, 8000)) {
       try {
-        for await (const v of this.events("/page/timeline", abort.signal)) { this.timeline.take(v); wait = 500; }
+        for await (const v of this.events("/page/timeline" + (this.model ? "?model=" + encodeURIComponent(this.model) : ""), abort.signal)) { this.timeline.take(v); wait = 500; }
       } catch (e) { if (e.name === "AbortError") return; }
       await new Promise((f) => setTimeout(f, wait));
     }
+  }
+  // Another model's lanes, where there are several.
+  watch(model) {
+    if (model === (this.model || "")) return;
+    this.model = model;
+    if (this.shown && !document.hidden) this.start();
   }
   close() { if (this.abort) this.abort.abort(); }
   stop() { this.shown = this.timeline.visible = false; this.close(); }

@@ -58,12 +58,39 @@ async function loadList() {
 const mib = (n) => (n >= 1 << 30 ? (n / (1 << 30)).toFixed(2) + " GiB" : (n / (1 << 20)).toFixed(0) + " MiB");
 const count = (n) => (n >= 1e9 ? (n / 1e9).toFixed(1) + " B" : n >= 1e6 ? (n / 1e6).toFixed(1) + " M" : String(n));
 
+// The model that answers the conversation which is open: what was chosen for it, else the server's own.
+page.model = () => {
+  const all = (page.state && page.state.models) || [], chosen = page.open && page.open.settings.model;
+  return all.find((m) => m.id === chosen) || all.find((m) => m.default) || all.find((m) => m.state === "ready") || all[0] || null;
+};
+const several = () => page.state && page.state.models.length > 1;
+page.several = several;
+
+const STATES = { ready: "in memory", loading: "being loaded", away: "loaded when it is asked", failed: "cannot be used" };
+
 function showModel() {
-  const m = page.state.model;
-  $("model").replaceChildren(el("strong", {}, m.name), el("br"), `${count(m.n_params)} parameters, ${m.arch}, ${m.scheme}`, el("br"),
-    `${mib(page.state.resident_bytes)} in memory, context ${m.n_ctx.toLocaleString("en")}`,
+  const m = page.model(), select = $("choose"), info = m && m.meta;
+  if (!m) return;
+  const shown = page.state.models.map((x) => x.id + x.state).join();
+  $("choose-label").hidden = !several();
+  if (several() && select.dataset.shown !== shown && document.activeElement !== select) {
+    select.replaceChildren(...page.state.models.map((x) => el("option", { value: x.id }, x.id + (x.state === "ready" ? " •" : x.state === "failed" ? " (cannot be used)" : ""))));
+    select.dataset.shown = shown;
+  }
+  if (document.activeElement !== select) select.value = m.id;
+  $("model").replaceChildren(el("strong", {}, m.id), el("br"),
+    ...(info ? [`${count(info.n_params)} parameters, ${info.arch}, ${info.scheme}`, el("br"), `${mib(page.state.resident_bytes)} in memory, context ${info.n_ctx.toLocaleString("en")}`]
+      : [STATES[m.state] + (m.error ? ": " + m.error : "")]),
+    ...(m.first_token_s ? [el("br"), `first token ${m.first_token_s.toFixed(2)} s from cold`] : []),
     ...(page.state.counts.waiting ? [el("br"), `${page.state.counts.waiting} waiting`] : []));
+  page.engine.watch(several() ? m.id : "");
 }
+page.showModel = showModel;
+
+$("choose").addEventListener("change", () => {
+  const settings = { ...page.open.settings, model: $("choose").value };
+  page.open.keepSettings(settings).then(() => { showModel(); page.open.modelChanged(); }).catch(failed);
+});
 
 async function look() {
   const was = page.state, before = page.changes;
@@ -101,9 +128,9 @@ function updateHead() {
   $("title").textContent = title;
   document.title = t && t.title ? t.title + " · tern" : "tern";
   for (const id of ["rename", "export-md", "export-json", "erase"]) $(id).disabled = !t || !t.id;
-  const used = t ? t.contextUsed() : 0, n = page.state ? page.state.model.n_ctx : 0;
-  $("meter").hidden = !used;
-  if (used) {
+  const used = t ? t.contextUsed() : 0, m = page.model(), n = m && m.meta ? m.meta.n_ctx : t ? t.contextSize() : 0;
+  $("meter").hidden = !used || !n;
+  if (used && n) {
     const share = Math.min(1, used / n);
     $("meter").querySelector("i").style.width = (100 * share).toFixed(1) + "%";
     $("meter").querySelector(".label").textContent = `${used.toLocaleString("en")} of ${n.toLocaleString("en")} tokens`;

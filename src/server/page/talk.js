@@ -74,12 +74,17 @@ export class Talk {
 
   async ask(body) {
     if (this.live) return;
-    const r = await call("POST", `/page/talks/${this.id}/say`, { ...body, settings: this.settings, ...this.page.documents.wanted() });
+    const m = this.page.model(), settings = m && this.page.several() ? { ...this.settings, model: m.id } : this.settings;
+    if (m && m.state !== "ready") this.page.say(`${m.id} is being loaded.`);
+    const r = await call("POST", `/page/talks/${this.id}/say`, { ...body, settings, ...this.page.documents.wanted() });
     for (const n of r.nodes) { this.nodes.set(n.id, n); this.leaf = n.id; }
     this.title = r.title || this.title;
     this.render();
     this.log.scrollTop = this.log.scrollHeight;
   }
+
+  modelChanged() { if (!this.path().length) this.showEmpty(); }
+  contextSize() { const last = this.path().filter((n) => n.role === "assistant" && n.stats).pop(); return last ? last.stats.n_ctx || 0 : 0; }
 
   async stop() {
     if (!this.live) return;
@@ -129,10 +134,10 @@ export class Talk {
   // ---- what is shown
 
   showEmpty() {
-    const m = this.page.state && this.page.state.model;
+    const m = this.page.model();
     this.log.replaceChildren(el("div", { class: "empty" }, el("img", { src: "/page/icon.svg", alt: "", width: "56", height: "56" }), el("h2", {}, "What would you like to know?"),
-      el("p", {}, m ? m.name + " answers on this machine. Nothing leaves it." : "Answers are made on this machine. Nothing leaves it."),
-      m && !m.chat ? el("p", { class: "problem" }, "This model has no chat template, so it cannot hold a conversation.") : null,
+      el("p", {}, m ? m.id + " answers on this machine. Nothing leaves it." : "Answers are made on this machine. Nothing leaves it."),
+      m && m.meta && !m.meta.chat ? el("p", { class: "problem" }, "This model has no chat template, so it cannot hold a conversation.") : null,
       el("div", { class: "tries" }, ...GREETINGS.map((g) => el("button", { type: "button", on: { click: () => this.say(g).then(() => this.page.updateHead()).catch(this.page.failed) } }, g)))));
   }
 

@@ -181,12 +181,13 @@ export class Timeline {
     x.clip();
     for (let i = 0; i < this.tracks.length; i++) this.drawTrack(x, this.tracks[i], g.top + i * g.row + 3, g.row - 6, px, a, b, text);
     const marks = r ? [[r.begin_us, "prompt"], [r.first_us, "answer"], [r.end_us, "end"]] : [];
-    for (const [t, label] of marks) {
+    for (const [i, [t, label]] of marks.entries()) {
       if (!t) continue;
+      const next = marks[i + 1] && marks[i + 1][0], fits = !next || px(next) - px(t) > x.measureText(label).width + 8;
       x.fillStyle = text;
       x.fillRect(px(t), g.top, 1, h - g.top);
       x.fillStyle = soft;
-      if (label !== "end") x.fillText(label, px(t) + 4, h - 10);
+      if (label !== "end" && fits) x.fillText(label, px(t) + 4, h - 10);
     }
     x.restore();
   }

@@ -1,0 +1,47 @@
+/* server/api.h - one request of the API: what its routes are given, and how they answer.
+ *
+ *   completions.c  chats, completions, messages   embeddings.c  embeddings   rag.c  documents   http.c  the small routes
+ */
+#ifndef TN_SERVER_API_H
+#define TN_SERVER_API_H
+
+#include "base/json.h"
+#include "server/connection.h"
+#include "server/models.h"
+#include "server/uploads.h"
+
+typedef struct tn_api_call {
+    struct MHD_Connection *c;
+    tn_models *models;
+    tn_uploads *uploads; /* NULL: nobody reads documents */
+    const char *body;    /* complete; "" where there is none */
+    size_t n_body;
+    uint64_t client; /* who asks, for fair turns */
+    int64_t asked_ns;
+} tn_api_call;
+
+/* They answer the request. The JSON value is taken; NULL is no memory, which ends the connection. An error has the form of the
+ * API that was asked. */
+enum MHD_Result tn_api_json(const tn_api_call *a, int status, json_t *v);
+enum MHD_Result tn_api_body(const tn_api_call *a, int status, const char *type, struct MHD_Response *body);
+enum MHD_Result tn_api_error(const tn_api_call *a, const tern_error *err, tn_api api);
+enum MHD_Result tn_api_refuse(const tn_api_call *a, int status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The model that the body names, as soon as it is in memory; to be left. While somebody waits the connection is not idle. */
+tern_status tn_api_use(const tn_api_call *a, const json_t *body, tn_served **out, tern_error *err);
+
+/* Who asks: the connection's client, and the user that the body names. */
+uint64_t tn_api_client(const tn_api_call *a, const json_t *body);
+/* Asks the model and answers with what it says, streamed where that was asked for. It takes r. */
+enum MHD_Result tn_api_ask(const tn_api_call *a, tn_request *r);
+
+/* ---- routes ----------------------------------------------------------------------------------------- */
+
+enum MHD_Result tn_api_complete(const tn_api_call *a, tn_api api);
+enum MHD_Result tn_api_count_tokens(const tn_api_call *a);
+enum MHD_Result tn_api_embeddings(const tn_api_call *a, const json_t *body);
+/* url is behind /v1/rag */
+enum MHD_Result tn_api_rag(const tn_api_call *a, const char *url, const char *method);
+
+#endif

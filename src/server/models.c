@@ -1,0 +1,446 @@
+#include "base/clock.h"
+#include "session/session.h"
+#include "model/catalogue.h"
+#include "server/models_impl.h"
+#include "server/refusals.h"
+
+#include <assert.h>
+#include <malloc.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LOOK_MS = 100 };
+
+int64_t tn_models_now(const tn_models *m) { return m->o.now_ns ? m->o.now_ns() : tn_now_ns(); }
+
+__attribute__((format(printf, 2, 3))) static void tell(const tn_models *m, const char *fmt, ...) {
+    char line[1024];
+    va_list ap;
+    if (!m->o.tell) return;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    m->o.tell(m->o.user, line);
+}
+
+static double mib(uint64_t bytes) { return (double)bytes / 1048576; }
+
+/* ---- the list -------------------------------------------------------------------------------------- */
+
+tn_served *tn_models_find(const tn_models *m, const char *name) {
+    tn_served *last_part = NULL;
+    int n = 0;
+    for (tn_served *k = m->first; k; k = k->next) {
+        if (!strcmp(k->name, name)) return k;
+        if (tn_catalogue_last_part(k->name, name)) last_part = k, n++;
+    }
+    return n == 1 ? last_part : NULL;
+}
+
+static void model_free(tn_served *k) {
+    tn_live_close(&k->live);
+    free(k->name);
+    free(k->path);
+    free(k);
+}
+
+tern_status tn_models_add(tn_models *m, const char *name, const char *path, tern_error *err) {
+    size_t n = 0;
+    struct stat sb;
+    for (const tn_served *k = m->first; k; k = k->next, n++)
+        if (!strcmp(k->name, name) || !strcmp(k->path, path)) return TERN_OK;
+    TN_FAIL_IF(n >= TN_MODELS_MAX, err, TERN_E_LIMIT, "there are more than %d models", TN_MODELS_MAX);
+    TN_FAIL_IF(strlen(name) >= TN_MODELS_NAME, err, TERN_E_LIMIT, "a model's name is longer than %d bytes",
+               TN_MODELS_NAME - 1);
+    tn_served *k = calloc(1, sizeof *k);
+    TN_FAIL_IF(!k, err, TERN_E_MEMORY, "no memory for the list of models");
+    k->all = m;
+    k->name = strdup(name);
+    k->path = strdup(path);
+    tern_status st = tn_live_open(&k->live, err);
+    if (st == TERN_OK && (!k->name || !k->path))
+        st = tn_fail(err, TERN_E_MEMORY, "no memory for the list of models");
+    if (st != TERN_OK) {
+        model_free(k);
+        return st;
+    }
+    if (!stat(path, &sb)) {
+        k->n_bytes = S_ISREG(sb.st_mode) ? (uint64_t)sb.st_size : 0;
+        k->made_s = (int64_t)sb.st_mtim.tv_sec;
+    }
+    pthread_mutex_lock(&m->mu); /* the keeper looks through the list */
+    if (m->last) m->last->next = k;
+    else m->first = k;
+    m->last = k;
+    pthread_mutex_unlock(&m->mu);
+    return TERN_OK;
+}
+
+size_t tn_models_count(const tn_models *m) {
+    size_t n = 0;
+    for (const tn_served *k = m->first; k; k = k->next) n++;
+    return n;
+}
+
+void tn_models_default(tn_models *m, const char *name) { m->deflt = name ? tn_models_find(m, name) : NULL; }
+
+/* ---- loading and unloading: the keeper's ------------------------------------------------------------- */
+
+/* Another session of the model: counted, or refused where there is no room for it. */
+static bool room(void *user, uint64_t bytes) {
+    tn_served *k = user;
+    tn_models *m = k->all;
+    pthread_mutex_lock(&m->mu);
+    uint64_t limit = m->o.engine.max_memory_bytes;
+    bool ok = !limit || (bytes <= limit && m->held_bytes <= limit - bytes);
+    if (ok) m->held_bytes += bytes, k->held_bytes += bytes;
+    pthread_mutex_unlock(&m->mu);
+    return ok;
+}
+
+/* A message that begins with a path begins with the model's name instead: clients are not told where files lie. */
+static void without_path(const char *path, const char *name, tern_error *err) {
+    tern_error told = *err;
+    size_t n = strlen(path);
+    char *at = strstr(err->message, path);
+    if (!at) return;
+    snprintf(told.message, sizeof told.message, "%.*s%.200s%s", (int)(at - err->message), err->message, name,
+             at + n);
+    *err = told;
+}
+
+/* What is needed at least: weights, one session, and what both compute in. */
+static tern_status measure(tn_served *k, char path[TN_MODELS_PATH], tern_options *o, uint64_t *need,
+                           tern_error *err) {
+    tn_models *m = k->all;
+    int32_t n_ctx = 0;
+    tern_estimate e;
+    if (m->o.place) m->o.place(m->o.user, k->path, path);
+    else snprintf(path, TN_MODELS_PATH, "%s", k->path);
+    *o = m->o.engine;
+    o->session.n_ctx = m->o.queue.n_ctx;
+    tern_status st = tn_fit_memory(path, o, &n_ctx, err);
+    if (n_ctx) o->session.n_ctx = n_ctx;
+    if (st == TERN_OK) st = tern_engine_estimate(path, o, &e, err);
+    if (st == TERN_OK) *need = e.weight_bytes + e.kv_bytes + e.work_bytes;
+    else without_path(path, k->name, err);
+    if (st != TERN_E_LIMIT) return st;
+    return err->code = TERN_E_MEMORY; /* the request is not at fault */
+}
+
+static tern_status load(tn_served *k, const char *path, const tern_options *o, tern_error *err) {
+    tn_models *m = k->all;
+    tn_queue_options qo = m->o.queue;
+    TN_TRY(tern_engine_open(path, o, &k->e, err));
+    qo.e = k->e;
+    qo.model = k->name;
+    qo.turns = m->first->next ? &m->turns : NULL;
+    qo.room = room;
+    qo.room_user = k;
+    tern_status st = tn_queue_open(&qo, &k->q, err);
+    if (st == TERN_OK) tn_live_attach(k->live, k->e);
+    else tern_engine_close(&k->e);
+    return st;
+}
+
+/* With the lock, which is given up meanwhile. Nobody uses the model. */
+static void unload(tn_served *k, const char *why) {
+    tn_models *m = k->all;
+    assert(k->state == TN_SERVED_READY && !k->n_users);
+    k->state = TN_SERVED_LOADING;
+    tn_queue_counts n = tn_queue_count(k->q);
+    n.waiting = n.running = 0;
+    tn_counts_add(&k->before, &n);
+    pthread_mutex_unlock(&m->mu);
+    tn_queue_close(&k->q); /* conversations go to disk */
+    tn_live_detach(k->live);
+    tern_engine_close(&k->e);
+    (void)malloc_trim(0);
+    if (why) tell(m, "%s left memory: %s", k->name, why);
+    pthread_mutex_lock(&m->mu);
+    m->held_bytes -= k->held_bytes;
+    k->held_bytes = 0;
+    k->n_unloads++;
+    k->state = TN_SERVED_AWAY;
+    pthread_cond_broadcast(&m->changed);
+}
+
+/* The one that nobody uses and that was left longest ago; NULL: none. */
+static tn_served *oldest_idle(const tn_models *m) {
+    tn_served *oldest = NULL;
+    for (tn_served *k = m->first; k; k = k->next)
+        if (k->state == TN_SERVED_READY && !k->n_users && (!oldest || k->used_ns < oldest->used_ns))
+            oldest = k;
+    return oldest;
+}
+
+static void unlink_waiter(tn_models *m, tn_waiter *w) {
+    for (tn_waiter **p = &m->waiting; *p; p = &(*p)->next) {
+        if (*p != w) continue;
+        *p = w->next;
+        m->n_waiting--;
+        return;
+    }
+}
+
+/* All who wait for the model, now that it is ready (err NULL) or cannot be. */
+static void answer_waiters(tn_models *m, tn_served *k, const tern_error *err) {
+    for (tn_waiter *w = m->waiting, *next; w; w = next) {
+        next = w->next;
+        if (w->model != k) continue;
+        unlink_waiter(m, w);
+        if (err) w->err = *err;
+        else w->granted = true, k->n_users++;
+    }
+    pthread_cond_broadcast(&m->changed);
+}
+
+/* One step towards the model that the first who waits asked for. With the lock, which may be given up meanwhile.
+ * false: others must leave first. */
+static bool serve_first(tn_models *m) {
+    tn_served *k = m->waiting->model;
+    char path[TN_MODELS_PATH];
+    tern_options o;
+    uint64_t need = 0, limit = m->o.engine.max_memory_bytes;
+    tern_error err = {0};
+    if (k->state == TN_SERVED_READY) {
+        answer_waiters(m, k, NULL);
+        return true;
+    }
+    pthread_mutex_unlock(&m->mu);
+    tern_status st = measure(k, path, &o, &need, &err);
+    pthread_mutex_lock(&m->mu);
+    k->need_bytes = need;
+    if (st == TERN_OK && limit && m->held_bytes > limit - need) {
+        tn_served *idle = oldest_idle(m);
+        if (idle) unload(idle, "its room is wanted");
+        return idle != NULL;
+    }
+    if (st == TERN_OK) {
+        k->state = TN_SERVED_LOADING;
+        k->held_bytes = need;
+        m->held_bytes += need;
+        pthread_mutex_unlock(&m->mu);
+        double begin = tn_now_s(), took;
+        st = load(k, path, &o, &err);
+        took = tn_now_s() - begin;
+        if (st == TERN_OK) tell(m, "%s is in memory: %.0f MiB, opened in %.2f s", k->name, mib(need), took);
+        pthread_mutex_lock(&m->mu);
+        k->load_s = took;
+        k->first_s = 0;
+        k->told_first = false;
+        k->used_ns = tn_models_now(m);
+        k->state = st == TERN_OK ? TN_SERVED_READY : TN_SERVED_AWAY;
+        if (st == TERN_OK) k->n_loads++;
+        else m->held_bytes -= k->held_bytes, k->held_bytes = 0;
+    }
+    if (st != TERN_OK) without_path(path, k->name, &err);
+    if (st == TERN_E_UNSUPPORTED || st == TERN_E_LIMIT)
+        err.code = TERN_E_FORMAT; /* the file is at fault, no request */
+    k->why = err;
+    if (st != TERN_OK) tell(m, "%s cannot be used: %s", k->name, err.message);
+    answer_waiters(m, k, st == TERN_OK ? NULL : &err);
+    return true;
+}
+
+/* Until when the keeper may sleep: when the next idle model has been so for long enough, in nanoseconds from now; it unloads those
+ * whose time has come. -1: nothing is due. With the lock, which may be given up meanwhile. */
+static int64_t let_idle_go(tn_models *m) {
+    int64_t next = -1;
+    if (!m->o.idle_ns) return -1;
+    tn_served *k = oldest_idle(m);
+    if (k) {
+        next = k->used_ns + m->o.idle_ns - tn_models_now(m);
+        if (next > 0) return next;
+        char why[80];
+        snprintf(why, sizeof why, "nobody asked it for %.0f s", (double)m->o.idle_ns * 1e-9);
+        unload(k, why);
+        return 0;
+    }
+    return -1;
+}
+
+static void sleep_for(tn_models *m, int64_t ns) {
+    struct timespec t;
+    if (ns < 0) {
+        pthread_cond_wait(&m->changed, &m->mu);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t until = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + ns;
+    t.tv_sec = (time_t)(until / 1000000000);
+    t.tv_nsec = (long)(until % 1000000000);
+    pthread_cond_timedwait(&m->changed, &m->mu, &t);
+}
+
+static void *keep(void *user) {
+    tn_models *m = user;
+    pthread_mutex_lock(&m->mu);
+    while (!m->closing) {
+        bool stuck = m->waiting && !serve_first(m);
+        m->no_room = stuck && m->waiting;
+        if (m->waiting && !stuck) continue;
+        int64_t next = stuck ? -1 : let_idle_go(m);
+        if (next && !m->closing && (stuck || !m->waiting)) sleep_for(m, next);
+    }
+    pthread_mutex_unlock(&m->mu);
+    return NULL;
+}
+
+/* ---- using ------------------------------------------------------------------------------------------- */
+
+static tern_status find(tn_models *m, const char *name, tn_served **out, tern_error *err) {
+    bool named = name && *name && !m->o.any_name;
+    *out = named ? tn_models_find(m, name) : (tn_served *)(uintptr_t)m->deflt;
+    if (!*out && !named && m->first && !m->first->next) *out = m->first;
+    TN_FAIL_IF(!*out && !named, err, TERN_E_INVALID,
+               "'model' is missing: there are %zu models, which GET /v1/models lists", tn_models_count(m));
+    TN_FAIL_IF(!*out, err, TN_E_ABSENT, "there is no model '%.80s'; GET /v1/models lists those there are",
+               name);
+    return TERN_OK;
+}
+
+tern_status tn_models_use(tn_models *m, const char *name, bool (*gone)(void *), void *user, tn_served **out,
+                          tern_error *err) {
+    tn_served *k;
+    tn_waiter w = {0};
+    *out = NULL;
+    TN_TRY(find(m, name, &k, err));
+    w.model = k;
+    pthread_mutex_lock(&m->mu);
+    tern_status st = TERN_OK;
+    bool ready = k->state == TN_SERVED_READY && !m->no_room && !m->closing;
+    if (ready) k->n_users++;
+    else if (!m->closing && m->n_waiting >= m->o.queue.max_waiting)
+        st = tn_fail(err, TN_E_BUSY, "the queue is full: %d requests wait for a model", m->n_waiting);
+    if (!ready && st == TERN_OK) {
+        tn_waiter **end = &m->waiting;
+        while (*end) end = &(*end)->next;
+        *end = &w;
+        m->n_waiting++;
+        pthread_cond_broadcast(&m->changed);
+    }
+    while (!ready && st == TERN_OK && !w.granted) {
+        if (w.err.code != TERN_OK) {
+            st = w.err.code;
+            if (err) *err = w.err;
+            break;
+        }
+        bool left = false;
+        if (!m->closing) {
+            sleep_for(m, (int64_t)LOOK_MS * 1000000);
+            pthread_mutex_unlock(&m->mu);
+            left = gone && gone(user);
+            pthread_mutex_lock(&m->mu);
+        }
+        if (w.granted || w.err.code != TERN_OK || (!m->closing && !left)) continue;
+        unlink_waiter(m, &w);
+        pthread_cond_broadcast(&m->changed); /* the keeper may have been stuck on this one */
+        st = m->closing ? tn_fail(err, TN_E_CLOSING, "the server is closing")
+                        : tn_fail(err, TERN_E_CANCELLED, "cancelled");
+    }
+    pthread_mutex_unlock(&m->mu);
+    if (st == TERN_OK) *out = k;
+    return st;
+}
+
+/* The time from the request for which the model was loaded to its first token is told once. With the lock. */
+static void look_at_first(tn_served *k) {
+    if (k->told_first) return;
+    double s = tn_queue_count(k->q).opened_first_s;
+    if (s <= 0) return;
+    k->told_first = true;
+    k->first_s = s;
+    tell(k->all, "%s: first token %.2f s after the request for which it was loaded", k->name, s);
+}
+
+void tn_models_leave(tn_served *k) {
+    tn_models *m = k->all;
+    pthread_mutex_lock(&m->mu);
+    look_at_first(k);
+    k->used_ns = tn_models_now(m);
+    k->n_users--;
+    if (!k->n_users) pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->mu);
+}
+
+const char *tn_served_name(const tn_served *k) { return k->name; }
+tn_queue *tn_served_queue(const tn_served *k) { return k->q; }
+
+tern_status tn_models_live(tn_models *m, const char *name, tn_live **out, tern_error *err) {
+    tn_served *k;
+    TN_TRY(find(m, name, &k, err));
+    *out = k->live;
+    return TERN_OK;
+}
+
+/* ---- all -------------------------------------------------------------------------------------------- */
+
+tern_status tn_models_open(const tn_models_options *o, tn_models **out, tern_error *err) {
+    tn_models *m = *out = calloc(1, sizeof *m);
+    TN_FAIL_IF(!m, err, TERN_E_MEMORY, "no memory for the server");
+    m->o = *o;
+    tn_ctx_init(&m->ctx, o->engine.hooks);
+    tn_turns_init(&m->turns);
+    pthread_condattr_t a;
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->changed, &a);
+    pthread_condattr_destroy(&a);
+    pthread_mutex_init(&m->mu, NULL);
+    if (!pthread_create(&m->keeper, NULL, keep, m)) return TERN_OK;
+    pthread_cond_destroy(&m->changed);
+    pthread_mutex_destroy(&m->mu);
+    tn_turns_destroy(&m->turns);
+    free(m);
+    *out = NULL;
+    return tn_fail(err, TERN_E_MEMORY, "cannot start a thread");
+}
+
+void tn_models_stop(tn_models *m) {
+    if (!m) return;
+    pthread_mutex_lock(&m->mu);
+    m->closing = true;
+    for (tn_served *k = m->first; k; k = k->next)
+        if (k->state == TN_SERVED_READY) tn_queue_stop(k->q);
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->mu);
+}
+
+void tn_models_close(tn_models **pm) {
+    tn_models *m = *pm;
+    if (!m) return;
+    *pm = NULL;
+    tn_models_stop(m);
+    pthread_join(m->keeper, NULL);
+    pthread_mutex_lock(&m->mu);
+    for (tn_served *k = m->first; k; k = k->next)
+        if (k->state == TN_SERVED_READY) unload(k, NULL);
+    pthread_mutex_unlock(&m->mu);
+    for (tn_served *k = m->first, *next; k; k = next) {
+        next = k->next;
+        model_free(k);
+    }
+    pthread_cond_destroy(&m->changed);
+    pthread_mutex_destroy(&m->mu);
+    tn_turns_destroy(&m->turns);
+    free(m);
+}
+
+tn_ctx *tn_models_ctx(tn_models *m) { return &m->ctx; }
+
+bool tn_models_closing(tn_models *m) {
+    pthread_mutex_lock(&m->mu);
+    bool closing = m->closing;
+    pthread_mutex_unlock(&m->mu);
+    return closing;
+}
+
+void tn_models_look(tn_models *m) {
+    pthread_mutex_lock(&m->mu);
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->mu);
+}

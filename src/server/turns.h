@@ -1,0 +1,21 @@
+/* server/turns.h - one at a time, in the order of asking: the queues of several models take turns at the processor, a
+ * step or a chunk each. Two that compute at once on the same cores would both be slower than one after the other. */
+#ifndef TN_SERVER_TURNS_H
+#define TN_SERVER_TURNS_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+typedef struct tn_turns {
+    pthread_mutex_t mu;
+    pthread_cond_t next;
+    uint64_t n_asked, n_given; /* guarded by mu */
+} tn_turns;
+
+void tn_turns_init(tn_turns *t);
+void tn_turns_destroy(tn_turns *t);
+/* Waits until all who asked before have given their turn back. NULL: nobody else is there. */
+void tn_turns_take(tn_turns *t);
+void tn_turns_give(tn_turns *t);
+
+#endif

@@ -1,0 +1,223 @@
+"""Models on demand: loaded when they are asked for, gone when idle or when their room is wanted, damaged ones told, texts as those of a
+server with one model. Each check says what it found; the first that fails ends the test."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+
+from served import CACHE, MODEL, TERN, Server, same
+
+DIR = tempfile.TemporaryDirectory()
+GOOD = ["one.gguf", "sub/two.gguf"]
+
+
+def make():
+    """Two models that answer differently, one whose file is cut short, one that is no model at all."""
+    os.mkdir(os.path.join(DIR.name, "sub"))
+    for name, seed in zip(GOOD, (3, 4)):
+        subprocess.run([TERN, "synth", "--arch", "llama", "--tiny", "-o", os.path.join(DIR.name, name), "--seed", str(seed)], check=True, capture_output=True)
+    shutil.copytree(MODEL, os.path.join(DIR.name, "tiny"))
+    whole = open(os.path.join(DIR.name, "one.gguf"), "rb").read()
+    open(os.path.join(DIR.name, "short.gguf"), "wb").write(whole[: len(whole) // 2])
+    open(os.path.join(DIR.name, "no-model.gguf"), "wb").write(b"GGUF" + b"\xff" * 300)
+
+
+ASK = {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}
+
+
+def text(s, model, **more):
+    status, r = s.json("/v1/completions", dict(ASK, model=model, **more))
+    same(status, 200, r)
+    return r["choices"][0]["text"]
+
+
+def state(s, model):
+    status, r = s.json("/v1/models/" + model)
+    same(status, 200, r)
+    return r["state"]
+
+
+def label(s, name, model):
+    return s.metric(f'{name}{{model="{model}"}}')
+
+
+def alone(name):
+    s = Server("--cache-size", "0", model=os.path.join(DIR.name, name))
+    got = text(s, "whatever"), s.json("/v1/completions", dict(ASK, temperature=1, seed=5))[1]["choices"][0]["text"]
+    same(s.json("/v1/models")[1]["data"][0]["state"], "ready", "a single model is there from the start")
+    s.stop()
+    return got
+
+
+def switching(want):
+    s = Server("--models", DIR.name, model=None)
+    listed = s.json("/v1/models")[1]["data"]
+    same(sorted(m["id"] for m in listed), ["no-model.gguf", "one.gguf", "short.gguf", "sub/two.gguf", "tiny"], "the list")
+    same({m["state"] for m in listed}, {"away"}, "nothing is loaded before it is asked for")
+    for _ in range(2):
+        for name in GOOD + ["tiny"]:
+            same(text(s, name), want[name][0], "the text of a server with that model alone")
+            same(text(s, name, temperature=1, seed=5), want[name][1], "and with a seed")
+    same(text(s, "two"), want["sub/two.gguf"][0], "by the last part of its name, without the ending")
+    same({m["id"]: m["loads"] for m in s.json("/v1/models")[1]["data"] if m["state"] == "ready"}, {"one.gguf": 1, "sub/two.gguf": 1, "tiny": 1}, "each is loaded once")
+    # what every route says of the model
+    same(s.json("/v1/chat/completions", {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2})[1]["model"], "tiny", "the model of a chat")
+    same(s.json("/v1/messages", {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2})[1]["model"], "tiny", "of a message")
+    ids = s.json("/tokenize", {"model": "tiny", "content": "Grüße"})[1]["tokens"]
+    same(s.json("/detokenize", {"model": "tiny", "tokens": ids})[1]["content"], "Grüße", "there and back")
+    same(s.json("/v1/embeddings", {"model": "tiny", "input": "x"})[1]["model"], "tiny", "of an embedding")
+    # what is wrong is told, in the API's form, and the others go on
+    for path, body, status, words in [
+        ("/v1/completions", dict(ASK, model="nobody"), 404, "no model 'nobody'"),
+        ("/v1/completions", ASK, 400, "'model' is missing"),
+        ("/v1/completions", dict(ASK, model=7), 400, "'model' must be a text"),
+        ("/v1/completions", dict(ASK, model="../one.gguf"), 404, "no model"),
+        ("/v1/completions", dict(ASK, model=os.path.join(DIR.name, "one.gguf")), 404, "no model"),
+        ("/v1/completions", dict(ASK, model="short"), 500, "short.gguf"),
+        ("/v1/completions", dict(ASK, model="no-model"), 500, "no-model.gguf"),
+        ("/v1/messages", {"model": "nobody", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}, 404, "no model"),
+        ("/v1/embeddings", {"model": "nobody", "input": "x"}, 404, "no model"),
+        ("/tokenize", {"model": "nobody", "content": "x"}, 404, "no model"),
+        ("/v1/messages/count_tokens", {"model": "nobody", "messages": [{"role": "user", "content": "x"}]}, 404, "no model"),
+    ]:
+        got, data = s.ask("POST", path, body)
+        e = json.loads(data)
+        assert got == status and words in e["error"]["message"] and (DIR.name not in e["error"]["message"] or DIR.name in str(body)), (path, body, got, e)
+        if path.startswith("/v1/messages") and status == 404:
+            same((e["type"], e["error"]["type"]), ("error", "not_found_error"), e)
+    r = s.json("/v1/models/short")[1]
+    assert r["state"] == "failed" and "short.gguf" in r["error"], r
+    same(s.ask("GET", "/v1/models/nobody")[0], 404, "no such model")
+    same(text(s, "one.gguf"), want["one.gguf"][0], "beside damaged files")
+    whole = open(os.path.join(DIR.name, "one.gguf"), "rb").read()
+    path = os.path.join(DIR.name, "short.gguf")
+    half = open(path, "rb").read()
+    open(path, "wb").write(whole)  # mended while the server runs
+    same(text(s, "short"), want["one.gguf"][0], "a file that was mended")
+    open(path, "wb").write(half)
+    assert label(s, "tern_model_cold_first_token_seconds", "one.gguf") > 0 and label(s, "tern_model_load_seconds", "tiny") > 0
+    s.stop()
+    assert any("one.gguf is in memory" in x for x in s.lines) and any("one.gguf: first token" in x for x in s.lines), s.lines
+    assert any("short.gguf cannot be used" in x for x in s.lines), s.lines
+
+
+def idle(want):
+    """Who is not asked leaves, with its conversations, which are known again when it is back; who is being asked stays."""
+    s = Server("--models", DIR.name, "--idle", "1s", model=None)
+    long = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me something about my day. " * 8}], "max_tokens": 4, "temperature": 0}
+    first = s.json("/v1/chat/completions", long)[1]
+    gone = []
+    t = threading.Thread(target=lambda: gone.append(text(s, "one", max_tokens=3000, grammar="root ::= [a-z ]{1200}", temperature=1, seed=1)))
+    t.start()
+    while state(s, "tiny") != "away":
+        time.sleep(0.05)
+    same(label(s, "tern_model_unloads_total", "tiny"), 1, "unloaded once")
+    same(label(s, "tern_model_memory_bytes", "tiny"), 0, "its memory")
+    t.join()
+    assert len(gone[0]) > 100
+    u = s.json("/v1/chat/completions", long)[1]
+    same(u["choices"], first["choices"], "the text after it came back")
+    same(u["usage"]["prompt_tokens_details"]["cached_tokens"], u["usage"]["prompt_tokens"] - 1, "what it knew before it left")
+    while any(m["state"] != "away" for m in s.json("/v1/models")[1]["data"]):
+        time.sleep(0.05)
+    assert s.metric("tern_output_tokens_total") >= 12, "counts outlive the models"
+    s.stop()
+    assert any("left memory: nobody asked it" in x for x in s.lines), s.lines
+
+
+def need(s, model):
+    text(s, model, max_tokens=1)
+    return int(s.json("/v1/models/" + model)[1]["memory_bytes"])
+
+
+def limit(want):
+    """Two do not fit at once: the one that nobody uses leaves. One that never fits is refused with the numbers."""
+    s = Server("--models", DIR.name, "--sessions", "1", model=None)
+    n = {name: need(s, name) for name in GOOD + ["tiny"]}
+    s.stop()
+    most = max(n.values())
+    s = Server("--models", DIR.name, "--sessions", "1", "--max-memory", str(most + min(n.values()) - 1), model=None)
+    for _ in range(2):
+        for name in GOOD + ["tiny"]:
+            same(text(s, name), want[name][0], "the text, within the limit")
+            held = sum(m["memory_bytes"] for m in s.json("/v1/models")[1]["data"])
+            assert held < most + min(n.values()), (held, n)
+    assert label(s, "tern_model_unloads_total", "one.gguf") >= 1
+    # both at once, by many: who waits for room gets it when the others are done
+    got = {}
+    def ask(i, name):
+        got[i] = name, text(s, name)
+    threads = [threading.Thread(target=ask, args=(i, (GOOD + ["tiny"])[i % 3])) for i in range(12)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for name, said in got.values():
+        same(said, want[name][0], "by turns")
+    same(len(got), 12, "all are answered")
+    s.stop()
+    small = min(n.values()) // 2
+    s = Server("--models", DIR.name, "-c", "256", "--max-memory", str(small), model=None)
+    status, r = s.json("/v1/completions", dict(ASK, model="tiny"))
+    assert status == 503 and "MiB" in r["error"]["message"] and "max-memory allows" in r["error"]["message"] and DIR.name not in r["error"]["message"], r
+    same(s.ask("GET", "/health")[0], 200, "it goes on")
+    s.stop()
+    # sessions count too: a limit that holds one session has eight clients wait for it
+    s = Server("--max-memory", str(n["tiny"] + (1 << 20)), "--cache-size", "0", model=os.path.join(DIR.name, "tiny"))
+    held = s.json("/v1/models")[1]["data"][0]["memory_bytes"]
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(text(s, "tiny"))) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    same(set(got), {want["tiny"][0]}, "the texts of eight")
+    same(s.json("/v1/models")[1]["data"][0]["memory_bytes"], held, "no session beyond the limit")
+    s.stop()
+
+
+def both(want):
+    """Clients of three models at once: each text is that of one client alone."""
+    s = Server("--models", DIR.name, model=None)
+    got = []
+    def ask(name):
+        for _ in range(4):
+            got.append((name, text(s, name)))
+    threads = [threading.Thread(target=ask, args=(name,)) for name in (GOOD + ["tiny"]) * 3]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    same(len(got), 36, "answers")
+    for name, said in got:
+        same(said, want[name][0], "the text beside others")
+    s.stop()
+
+
+def beside(want):
+    """-m with --models: the one that is named is there from the start and answers who names none."""
+    s = Server("--models", DIR.name, "--model-name", "first")
+    same(s.json("/v1/completions", ASK)[1]["choices"][0]["text"], want["tiny"][0], "the default")
+    same(text(s, "one"), want["one.gguf"][0], "another")
+    same([m["id"] for m in s.json("/v1/models")[1]["data"] if m["default"]], ["first"], "which is the default")
+    s.stop()
+
+
+def options():
+    for args, status, words in [([], 2, "-m MODEL or --models DIR is required"), (["--models", DIR.name, "--idle", "soon"], 2, "--idle soon"), (["--models", CACHE.name], 1, "there are no models"),
+                                (["--models", DIR.name, "--draft", "model:x.gguf"], 2, "for one model")]:
+        r = subprocess.run([TERN, "serve", "--port", "0", *args], capture_output=True, text=True, timeout=250)
+        assert r.returncode == status and words in r.stderr, (args, r)
+
+
+make()
+options()
+print("options ok", flush=True)
+texts = {name: alone(name) for name in GOOD + ["tiny"]}
+same(len({t for t, _ in texts.values()}), 3, "models that answer differently")
+for check in (switching, idle, limit, both, beside):
+    check(texts)
+    print(check.__name__, "ok", flush=True)

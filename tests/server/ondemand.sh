@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# tern serve with several models: loaded when asked for, unloaded when idle, held to a limit of memory.
+set -u
+command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+[ -r models/tern-tiny/model.safetensors ] || { echo "skipped: no models/tern-tiny"; exit 77; }
+exec python3 tests/server/ondemand.py "$1" models/tern-tiny

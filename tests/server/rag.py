@@ -1,0 +1,144 @@
+"""Documents over the API: given as bytes, listed, removed, asked, streamed; what is wrong is told. The first check that fails ends the test."""
+import base64
+import io
+import json
+import os
+import stat
+import tempfile
+import threading
+import zipfile
+
+from served import CACHE, Server, same
+
+DATA = tempfile.TemporaryDirectory()
+os.environ["XDG_DATA_HOME"] = DATA.name
+LAMP = "The lighthouse keeper Maren Oldfield lit the Zanzibar lamp at seven every evening.\n\nHer cat was called Barnacle and slept on the stairs."
+QUESTION = "Who lit the Zanzibar lamp?"
+
+
+def docx(text):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as z:
+        z.writestr("[Content_Types].xml", "<Types/>")
+        z.writestr("word/document.xml", '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body><w:p><w:r><w:t>%s</w:t></w:r></w:p></w:body></w:document>' % text)
+    return out.getvalue()
+
+
+def add(s, body, path="/v1/rag/documents", headers={"Content-Type": "application/json"}):
+    status, data = s.ask("POST", path, body, headers)
+    return status, json.loads(data)
+
+
+def adding(s):
+    status, a = add(s, {"name": "keeper.txt", "text": LAMP})
+    same((status, a["object"], a["title"]), (200, "document", "keeper.txt"), a)
+    assert a["passages"] >= 1 and len(a["id"]) == 16, a
+    status, b = add(s, {"name": "sheep.docx", "data": base64.b64encode(docx("Wool of the Quillfeather sheep is blue.")).decode()})
+    same((status, b["title"]), (200, "sheep.docx"), b)
+    status, c = add(s, b"<h1>Tides</h1><p>The Umberline tide comes twice a day.</p>", "/v1/rag/documents?name=tides.html", {})
+    same((status, c["title"]), (200, "tides.html"), c)
+    listed = s.json("/v1/rag/documents")[1]
+    same((listed["object"], sorted(d["title"] for d in listed["data"])), ("list", ["keeper.txt", "sheep.docx", "tides.html"]), listed)
+    return a, b, c
+
+
+def asking(s, docs):
+    ask = {"question": QUESTION, "max_tokens": 12, "temperature": 0}
+    status, r = s.json("/v1/rag/ask", ask)
+    same(status, 200, r)
+    assert r["sources"] and "Zanzibar" in r["sources"][0]["text"] and r["sources"][0]["document"] == docs[0]["id"], r["sources"]
+    same((r["object"], r["choices"][0]["message"]["role"]), ("chat.completion", "assistant"), r)
+    bare = s.json("/v1/chat/completions", {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 12, "temperature": 0})[1]
+    assert r["usage"]["prompt_tokens"] > bare["usage"]["prompt_tokens"] + 10, "the passages are in the prompt"
+    assert "sources" not in bare
+    events = s.events("/v1/rag/ask", dict(ask, stream_options={"include_usage": True}))
+    same(events[0]["sources"], r["sources"], "the first event has the sources")
+    same("".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"]), r["choices"][0]["message"]["content"], "the streamed text")
+    same(events[-1]["usage"]["completion_tokens"], 12, "usage")
+    for q, word in [("What colour is the wool of Quillfeather sheep?", "Quillfeather"), ("When does the Umberline tide come?", "Umberline")]:
+        assert word in s.json("/v1/rag/ask", dict(ask, question=q))[1]["sources"][0]["text"]
+    status, r = s.json("/v1/rag/ask", dict(ask, question="Xylophone quasar mitochondria?"))
+    same((status, r["sources"]), (200, []), "nothing fits")
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(s.json("/v1/rag/ask", ask)[1]["sources"][0]["document"])) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    same(got, [docs[0]["id"]] * 8, "eight at once")
+
+
+def wrong(s):
+    q = {"question": QUESTION}
+    for method, path, body, status, words in [
+        ("POST", "/v1/rag/documents", b"{", 400, "not valid JSON"),
+        ("POST", "/v1/rag/documents", b"[]", 400, "not a JSON object"),
+        ("POST", "/v1/rag/documents", {"text": "x"}, 400, "'name'"),
+        ("POST", "/v1/rag/documents", {"name": "a"}, 400, "'text', or its bytes"),
+        ("POST", "/v1/rag/documents", {"name": "a", "text": "x", "data": "eA=="}, 400, "'text', or its bytes"),
+        ("POST", "/v1/rag/documents", {"name": "a", "data": "e*A="}, 400, "not base64 at byte 1"),
+        ("POST", "/v1/rag/documents", {"name": "a", "data": "eAAAA"}, 400, "ends in the middle"),
+        ("POST", "/v1/rag/documents", {"name": "a", "text": ""}, 400, "empty"),
+        ("POST", "/v1/rag/documents", {"name": "a", "path": "/etc/passwd"}, 400, "'path' is not supported"),
+        ("POST", "/v1/rag/documents", {"name": "a.docx", "text": "PK\x03\x04 no archive"}, 400, ""),
+        ("POST", "/v1/rag/documents", {"name": "a.txt", "text": "  \n "}, 400, "no text"),
+        ("POST", "/v1/rag/ask", {}, 400, "'question'"),
+        ("POST", "/v1/rag/ask", {"question": 3}, 400, "'question'"),
+        ("POST", "/v1/rag/ask", {"question": "x" * 70000}, 400, "a question may have"),
+        ("POST", "/v1/rag/ask", dict(q, messages=[]), 400, "the question alone"),
+        ("POST", "/v1/rag/ask", dict(q, temperature=-1), 400, "'temperature'"),
+        ("POST", "/v1/rag/ask", dict(q, sources=[1]), 400, "'sources' is unknown"),
+        ("DELETE", "/v1/rag/documents/0123456789abcdef", None, 404, "no such document"),
+        ("DELETE", "/v1/rag/documents/../../etc/passwd", None, 404, "no such document"),
+        ("PUT", "/v1/rag/documents", b"x", 405, "GET or POST"),
+        ("GET", "/v1/rag/documents/0123456789abcdef", None, 405, "DELETE"),
+        ("GET", "/v1/rag/ask", None, 405, "POST"),
+        ("GET", "/v1/rag/nothing", None, 404, "no such address"),
+    ]:
+        got, data = s.ask(method, path, body, {"Content-Type": "application/json"})
+        e = json.loads(data)["error"]
+        assert got == status and words in e["message"] and DATA.name not in e["message"], (method, path, body, got, e)
+    same(s.ask("POST", "/v1/rag/documents?name=big.txt", b"x" * (9 << 20))[0], 413, "too large")
+    status, r = add(s, {"name": "../../../etc/\x1b[31mpasswd\n.txt", "text": "The Verdigris key is under the mat."})
+    same(status, 200, r)
+    assert "\x1b" not in r["title"] and "\n" not in r["title"], r
+    for root, folders, files in os.walk(DATA.name):
+        for f in files:
+            mode = os.stat(os.path.join(root, f)).st_mode
+            assert stat.S_IMODE(mode) == 0o600, (root, f, oct(mode))
+        if root != DATA.name:
+            same(stat.S_IMODE(os.stat(root).st_mode), 0o700, root)
+
+
+def bytes_of():
+    out = b""
+    for where in (DATA.name, CACHE.name):
+        for root, _, files in os.walk(where):
+            for f in files:
+                out += open(os.path.join(root, f), "rb").read()
+    return out
+
+
+def removing(s, docs):
+    assert b"Zanzibar" in bytes_of(), "the test looks in the right place"
+    for d in docs:
+        status, r = s.ask("DELETE", "/v1/rag/documents/" + d["id"])
+        same((status, json.loads(r)["deleted"]), (200, True), r)
+    same(s.ask("DELETE", "/v1/rag/documents/" + docs[0]["id"])[0], 404, "it is gone")
+    same([d["title"] for d in s.json("/v1/rag/documents")[1]["data"] if d["id"] in [x["id"] for x in docs]], [], "the list")
+    same(s.json("/v1/rag/ask", {"question": QUESTION, "max_tokens": 1})[1]["sources"], [], "nobody quotes it")
+    for word in (b"Zanzibar", b"Quillfeather", b"Umberline"):
+        assert word not in bytes_of(), f"{word} is still on the disk"
+
+
+os.umask(0)  # what is private does not depend on it
+server = Server("--cache-size", "0")
+documents = adding(server)
+print("adding ok", flush=True)
+asking(server, documents)
+print("asking ok", flush=True)
+wrong(server)
+print("wrong ok", flush=True)
+removing(server, documents)
+print("removing ok", flush=True)
+server.stop()
