@@ -2,7 +2,7 @@
 BUILD ?= build
 CMAKE_FLAGS ?=
 
-.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture power dist board clean
+.PHONY: all setup emulators demo test test-aarch64 sanitize fuzz torture mutate power dist dist-test deb deb-test site board clean
 
 all: $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
@@ -12,7 +12,7 @@ setup:
 
 # The tools of the processors that are not here; the tests that need them are skipped without.
 emulators: setup
-	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser
+	@bash scripts/setup.sh --optional --hexagon --aarch64 --lint --oracle --bindings --browser --site
 
 $(BUILD)/build.ninja: | setup
 	@cmake -S . -B $(BUILD) -G Ninja -DTERN_WERROR=ON $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
@@ -51,14 +51,39 @@ TORTURE_MINUTES ?= 30
 torture: setup all
 	@python3 tests/torture/torture.py hours $(BUILD)/tern $(BUILD)/libtorture_faults.so $(TORTURE_MINUTES)
 
+# Every mechanism broken once, one at a time: do the tests notice? (Half an hour; tools/mutate.sh ROOM for a part.)
+mutate: setup
+	@tools/mutate.sh
+
 # The power goes POWER_CRASHES times in each of four scenes: package, session, store, cache.
 POWER_CRASHES ?= 250
 power: setup all
 	@python3 tests/torture/power.py $(BUILD)/tern $(BUILD)/libtorture_disk.so $(POWER_CRASHES)
 
 # The source and static programs to hand out, in build/dist.
-dist:
+dist: setup
+	@bash scripts/setup.sh --optional --static --aarch64
 	@bash scripts/dist.sh
+
+# The same bytes twice; the source without git, the programs where there is nothing else (minutes, and as root).
+dist-test: dist
+	@bash scripts/dist-test.sh --twice
+
+# Debian packages, in build/deb.
+deb: setup
+	@bash scripts/setup.sh --deb --site
+	@bash scripts/deb.sh
+
+# The same bytes twice; then installed, used and purged in a bare system (minutes, and as root).
+deb-test: setup
+	@bash scripts/setup.sh --deb --site
+	@bash scripts/deb.sh --twice
+	@bash scripts/deb-test.sh
+
+# The documents as pages for a browser, in build/site.
+site:
+	@bash scripts/setup.sh --site
+	@python3 scripts/site.py
 
 # tern-mini as on a small board: AArch64 under QEMU and musl, its size, memory and text.
 board: setup all

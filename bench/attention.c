@@ -297,8 +297,9 @@ static double mode_us(tn_npu_device *dev, work *w, tn_attn_mode mode, double rat
                 .n_kv_heads = h.n_kv_heads,
                 .d_head = h.d_head,
                 .cap_tok = (int32_t)w->n,
-                .k = w->k_panels,
-                .v = w->v};
+                .head_bytes = w->n * w->s.d * sizeof(float),
+                .k = (uint8_t *)w->k_panels,
+                .v = (uint8_t *)w->v};
     tn_npu_model m = {.ctx = &ctx,
                       .dev = dev,
                       .kern = w->k,

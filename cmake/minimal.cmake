@@ -10,7 +10,8 @@ file(GLOB s CONFIGURE_DEPENDS src/text/grammar/*.c src/text/jinja/*.c)
 list(APPEND SOURCES ${s})
 # Other formats than packages, what makes packages, and what PCRE2 and SQLite are for.
 set(LEFT_OUT text/pretok text/hf formats/gguf formats/gguf_write formats/safetensors formats/dequant model/source model/arch
-             model/gguf_vocab model/catalogue engine/imports session/storing package/tokens attention/sparse_baselines)
+             model/gguf_vocab model/catalogue engine/adapters engine/imports session/lora session/storing model/lora model/lora_read
+             model/place package/smoothing package/tokens attention/sparse_baselines attention/sparse_own kernels/attn_sparse)
 list(TRANSFORM LEFT_OUT REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1.c")
 list(REMOVE_ITEM SOURCES ${LEFT_OUT})
 include(cmake/isa.cmake)
@@ -23,6 +24,9 @@ find_file(XXHASH_HEADER xxhash.h HINTS /usr/include REQUIRED NO_CMAKE_FIND_ROOT_
 configure_file(${XXHASH_HEADER} ${CMAKE_BINARY_DIR}/include/xxhash.h COPYONLY)
 add_compile_definitions(TERN_MINIMAL TERN_NO_AVX512)
 add_compile_options(-ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables)
+include(CheckIPOSupported)
+check_ipo_supported(RESULT TERN_LTO OUTPUT TERN_LTO_REFUSED LANGUAGES C)
+set(CMAKE_INTERPROCEDURAL_OPTIMIZATION ${TERN_LTO}) # a twentieth smaller
 add_link_options(-Wl,--gc-sections -Wl,--as-needed -Wl,--no-undefined)
 add_library(tern_objects OBJECT ${SOURCES})
 target_include_directories(tern_objects PUBLIC src include src/lean/include ${CMAKE_BINARY_DIR}/include)

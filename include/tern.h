@@ -246,6 +246,14 @@ TERN_API tern_status tern_session_open(tern_engine *e, const tern_session_option
                                        tern_error *err);
 TERN_API void tern_session_close(tern_session **s);
 
+/* The name of adapter i of those that the option lora opened with the engine, owned by the engine; NULL behind the last. */
+TERN_API const char *tern_engine_lora(const tern_engine *e, size_t i);
+
+/* Which adapters the session's text is read with from now on: "NAME[:SCALE],...", "none" for the model as it is, or NULL
+ * for those that the engine takes by itself, which a new session has (all whose scale is not 0). No weights are moved. The
+ * session forgets its text where they are others than before. TERN_E_INVALID names the adapters that there are. */
+TERN_API tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err);
+
 /* Make prompt[0..n_tok) the session's prefix, evaluating only what is not cached.
  * On failure or cancel the session keeps a valid prefix of what it had or was given. Borrows prompt. */
 TERN_API tern_status tern_session_prefill(tern_session *s, const int32_t *prompt, size_t n_tok,

@@ -21,6 +21,7 @@ case $sections in *.debug_info*) ;; *) skip "$lib has no debug information" ;; e
 if [ -n "$update" ]; then
     mkdir -p abi
     abidw --exported-interfaces-only --headers-dir include --drop-private-types --no-comp-dir-path --no-corpus-path --no-show-locs --out-file abi/libtern.abi "$lib"
+    sed -i -E "s#path='[^']*/(src/[^']*)'#path='\1'#" abi/libtern.abi # paths as in the tree, wherever it was built
     exit 0
 fi
 tmp=$(mktemp)

@@ -1,38 +1,66 @@
 #!/usr/bin/env bash
 # What is handed out:  scripts/dist.sh [FOLDER]   (make dist; default folder: build/dist)
-# tern-VERSION.tar.gz, the source, which builds without git; tern-mini-VERSION-ARCH-linux.tar.gz, a static program for x86-64 and for AArch64.
-# The same commit gives the same bytes: times are the commit's, owners nobody's, and paths of the build are left out.
+# tern-VERSION.tar.gz, the source, which builds without git; for x86-64 and for AArch64 tern-VERSION-ARCH-linux.tar.gz, the whole program, and
+# tern-mini-VERSION-ARCH-linux.tar.gz, the small one for packages: both static, for any Linux.
+# The same commit gives the same bytes: times are the commit's, owners nobody's, and paths of the build are left out. scripts/dist-test.sh tries all of it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-build/dist}")
 version=$(sed -n 's/^project(tern VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 git rev-parse HEAD >/dev/null 2>&1 || { echo "dist.sh: the source is packed from a commit: this tree has no git" >&2 && exit 1; }
-[ -z "$(git status --porcelain)" ] || echo "dist.sh: what is not committed is left out" >&2
+[ -z "$(git status --porcelain)" ] || echo "dist.sh: what is not committed is left out of the source" >&2
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-mkdir -p "$out"
+# Whose code is in the static programs beside tern's.
+linked="libc6-dev libedit-dev libncurses-dev libbsd-dev libmd-dev libsqlite3-dev libarchive-dev libxml2-dev libmicrohttpd-dev libpcre2-dev libutf8proc-dev
+    libjansson-dev libxxhash-dev zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev"
+linked_mini="libc6-dev musl-dev libxxhash-dev"
+mkdir -p "$out/work"
 rm -f "$out"/*.tar.gz
+
+licences() { # folder, packages
+    mkdir -p "$1"
+    cp LICENSE "$1/tern"
+    for p in $2; do
+        [ ! -e "/usr/share/doc/$p/copyright" ] || cp -L "/usr/share/doc/$p/copyright" "$1/${p%-dev}"
+    done
+}
+packed() { # name: the folder of that name becomes a tarball
+    tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -C "$out/work" -c "$1" | gzip -9n >"$out/$1.tar.gz"
+}
+
 git archive --format=tar --prefix="tern-$version/" HEAD | gzip -9n >"$out/tern-$version.tar.gz"
+said=""
 for arch in x86_64 aarch64; do
-    rc=0
-    bash scripts/static.sh $arch "$out/work" || rc=$?
-    [ $rc = 77 ] && continue
-    [ $rc = 0 ] || exit $rc
-    name=tern-mini-$version-$arch-linux
-    rm -rf "$out/work/$name"
-    mkdir -p "$out/work/$name"
-    cp "$out/work/tern-mini-$arch" "$out/work/$name/tern-mini"
-    cp LICENSE "$out/work/$name/"
-    cat >"$out/work/$name/README" <<END
-tern-mini $version for $arch: answers a prompt with a package. It needs nothing but the kernel.
-
-    tern pack MODEL -o model.tern                 (on a PC, with the whole of tern)
-    ./tern-mini model.tern "Once upon a time" n-predict=64 temp=0 threads=2
-
-On Android, from a PC:
-
-    adb push tern-mini model.tern /data/local/tmp/
-    adb shell 'cd /data/local/tmp && chmod +x tern-mini && ./tern-mini model.tern "Once upon a time"'
-END
-    tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX -C "$out/work" -c "$name" | gzip -9n >"$out/$name.tar.gz"
+    for program in tern tern-mini; do
+        rc=0
+        bash scripts/static.sh $arch "$out/work" $program || rc=$?
+        [ $rc = 77 ] && continue
+        [ $rc = 0 ] || exit $rc
+        name=$program-$version-$arch-linux
+        rm -rf "${out:?}/work/$name"
+        mkdir -p "$out/work/$name"
+        if [ $program = tern-mini ]; then
+            cp "$out/work/tern-mini-$arch" "$out/work/$name/tern-mini"
+            licences "$out/work/$name/licences" "$linked_mini"
+            sed "s/@VERSION@/$version/g; s/@ARCH@/$arch/g" share/dist/README-mini >"$out/work/$name/README"
+        else
+            mkdir -p "$out/work/$name/bin" "$out/work/$name/share/tern" "$out/work/$name/share/man/man1"
+            cp "$out/work/tern-$arch" "$out/work/$name/bin/tern"
+            cp -r share/soc "$out/work/$name/share/tern/"
+            cp man/tern.1 "$out/work/$name/share/man/man1/"
+            # Pages of commands and completions are what a program of this machine says of itself; the others say the same.
+            [ ! -d "$out/work/build-tern-$arch/said" ] || said=$out/work/build-tern-$arch/said
+            if [ -n "$said" ]; then
+                cp "$said"/man/*.1 "$out/work/$name/share/man/man1/"
+                mkdir -p "$out/work/$name/share/"{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+                cp "$said/share/completions/tern.bash" "$out/work/$name/share/bash-completion/completions/tern"
+                cp "$said/share/completions/_tern" "$out/work/$name/share/zsh/site-functions/"
+                cp "$said/share/completions/tern.fish" "$out/work/$name/share/fish/vendor_completions.d/"
+            fi
+            licences "$out/work/$name/licences" "$linked"
+            sed "s/@VERSION@/$version/g; s/@ARCH@/$arch/g" share/dist/README >"$out/work/$name/README"
+        fi
+        packed "$name"
+    done
 done
 (cd "$out" && sha256sum ./*.tar.gz | tee SHA256SUMS)

@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
 # Installs what tern builds and tests with (Debian 12 and relatives). Does nothing when all is there.
-#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--static] [--browser] [--optional]
+#   scripts/setup.sh [--hexagon] [--aarch64] [--lint] [--oracle] [--bindings] [--static] [--browser] [--deb] [--site] [--optional]
 # --lint: what scripts/lint.sh and scripts/abi.sh check with; --oracle: what tests compare with and call.
 # --static: what makes static programs to hand out (make dist, make board).
 # --bindings: what tests of the bindings and of the completions use; --browser: what the server's page is tested with.
+# --deb: what makes Debian packages and tries them in a bare system; --site: what makes the site of the documents.
 # --hexagon: what builds and runs the Hexagon backend; --aarch64: what cross-builds tern for 64-bit Arm and runs it.
 # --optional: what these want may be impossible to get: a message then, and the tests that need it are skipped.
 set -euo pipefail
 packages="gcc libc6-dev cmake ninja-build pkg-config libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev libsqlite3-dev libcmocka-dev libarchive-dev libxml2-dev libmicrohttpd-dev libedit-dev python3"
 hexagon="qemu-user clang-16 lld-16"
-aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64 libarchive-dev:arm64 libxml2-dev:arm64 libmicrohttpd-dev:arm64 libedit-dev:arm64"
+aarch64="qemu-user gcc-aarch64-linux-gnu libc6-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libsqlite3-dev:arm64 libcmocka-dev:arm64 libarchive-dev:arm64 libxml2-dev:arm64 libmicrohttpd-dev:arm64 libedit-dev:arm64 zlib1g-dev:arm64 liblzma-dev:arm64 libzstd-dev:arm64 libbz2-dev:arm64"
 lint="clang-format-14 abigail-tools"
 oracle="python3-jinja2 curl"
 bindings="python3-numpy mypy g++ fish zsh"
-static="musl-tools"
+static="musl-tools zlib1g-dev liblzma-dev libzstd-dev libbz2-dev nettle-dev libbsd-dev libncurses-dev"
 browser="chromium nodejs npm"
+deb="build-essential debhelper dh-python iproute2 lintian mmdebstrap pybuild-plugin-pyproject python3-all python3-setuptools"
+site="pandoc"
 wanted="" optional=""
 for a in "$@"; do
     case $a in
-    --hexagon | --aarch64 | --lint | --oracle | --bindings | --static | --browser) wanted="$wanted ${a#--}" ;;
+    --hexagon | --aarch64 | --lint | --oracle | --bindings | --static | --browser | --deb | --site) wanted="$wanted ${a#--}" ;;
     --optional) optional=yes ;;
     *) echo "setup.sh: $a is unknown" >&2 && exit 2 ;;
     esac

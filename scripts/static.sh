@@ -1,21 +1,37 @@
 #!/usr/bin/env bash
-# A static tern-mini for any Linux of an architecture:  scripts/static.sh x86_64|aarch64 FOLDER
-# It is built in FOLDER/build-ARCH and written to FOLDER/tern-mini-ARCH. For x86-64 with musl where musl-gcc is there (Debian: musl-tools), for
-# AArch64 with Debian's cross compiler. Paths of the build do not get into the bytes. Exit 77: no compiler for it.
+# A static program for any Linux of an architecture:  scripts/static.sh x86_64|aarch64 FOLDER [tern-mini|tern]
+# It is built in FOLDER/build-PROGRAM-ARCH and written, stripped, to FOLDER/PROGRAM-ARCH. For AArch64 Debian's cross compiler is used. tern-mini, when
+# nothing is said, is linked with musl for x86-64 where musl-gcc is there (Debian: musl-tools), tern with Debian's static libraries and glibc.
+# Paths of the build do not get into the bytes. Exit 77: no compiler or no static libraries for it (scripts/setup.sh --static --aarch64).
 set -euo pipefail
 root=$(realpath "$(dirname "$0")/..")
-arch=$1 out=$(realpath -m "$2")
-case $arch in
-x86_64) if command -v musl-gcc >/dev/null; then cc=musl-gcc; else cc=gcc; fi; strip=strip; more=() ;;
-aarch64) cc=aarch64-linux-gnu-gcc; strip=aarch64-linux-gnu-strip; more=(-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64) ;;
-*) echo "static.sh: $arch is neither x86_64 nor aarch64" >&2 && exit 2 ;;
+arch=$1 out=$(realpath -m "$2") program=${3:-tern-mini}
+case $arch-$program in
+x86_64-tern-mini) if command -v musl-gcc >/dev/null; then cc=musl-gcc; else cc=gcc; fi ;;
+x86_64-tern) cc=gcc ;;
+aarch64-tern-mini | aarch64-tern) cc=aarch64-linux-gnu-gcc ;;
+*) echo "static.sh: $program for $arch: tern-mini or tern, for x86_64 or aarch64" >&2 && exit 2 ;;
 esac
+strip=strip
+[ $arch = x86_64 ] || strip=aarch64-linux-gnu-strip
 [ "$arch" = aarch64 ] || [ "$(uname -m)" = "$arch" ] || { echo "skipped: no compiler for $arch"; exit 77; }
 command -v $cc >/dev/null || { echo "skipped: no $cc"; exit 77; }
-build=$out/build-$arch
+build=$out/build-$program-$arch target=$program
 mkdir -p "$build"
-STRIP=$strip cmake -S "$root" -B "$build" -G Ninja -DTERN_MINIMAL=ON -DCMAKE_BUILD_TYPE=MinSizeRel -DCMAKE_C_COMPILER=$cc "${more[@]}" \
-    -DCMAKE_C_FLAGS="-ffile-prefix-map=$root=. -ffile-prefix-map=$build=." -DCMAKE_EXE_LINKER_FLAGS="-static -Wl,--build-id=none" >"$build/log" || { cat "$build/log"; exit 1; }
-STRIP=$strip cmake --build "$build" --target tern-mini -j 2 >"$build/log" 2>&1 || { tail -30 "$build/log"; exit 1; }
-$strip -o "$out/tern-mini-$arch" "$build/tern-mini"
-echo "tern-mini-$arch: $(stat -c %s "$out/tern-mini-$arch") bytes, $cc, $(sha256sum "$out/tern-mini-$arch" | cut -c1-16)"
+flags="-ffile-prefix-map=$root=. -ffile-prefix-map=$build=."
+if [ $program = tern ]; then
+    for library in libpcre2-8 libutf8proc libjansson libxxhash libsqlite3 libarchive libxml2 libmicrohttpd libedit libtinfo libbsd libmd libz liblzma libzstd libbz2 libnettle; do
+        [ -f "/usr/lib/$arch-linux-gnu/$library.a" ] || { echo "skipped: no $library.a for $arch"; exit 77; }
+    done
+    target=tern_cli
+    more=(-DTERN_STATIC=ON -DTERN_TESTS=OFF -DTERN_BENCH=OFF -DTERN_HEXAGON=OFF -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 -DNDEBUG" -DCMAKE_EXE_LINKER_FLAGS=-Wl,--build-id=none)
+    if [ $arch = aarch64 ] && [ "$(uname -m)" != aarch64 ]; then more+=(--toolchain "$root/cmake/aarch64-linux-gnu.cmake"); else more+=(-DCMAKE_C_COMPILER=$cc); fi
+else
+    more=(-DTERN_MINIMAL=ON -DCMAKE_BUILD_TYPE=MinSizeRel -DCMAKE_C_COMPILER=$cc "-DCMAKE_EXE_LINKER_FLAGS=-static -Wl,--build-id=none")
+    [ $arch = x86_64 ] || more+=(-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64)
+fi
+STRIP=$strip cmake -S "$root" -B "$build" -G Ninja "${more[@]}" -DCMAKE_C_FLAGS="$flags" >"$build/log" 2>&1 || { cat "$build/log"; exit 1; }
+STRIP=$strip cmake --build "$build" --target $target -j "$(nproc)" >"$build/log" 2>&1 || { tail -30 "$build/log"; exit 1; }
+$strip -o "$out/$program-$arch" "$build/$program"
+! readelf -d "$out/$program-$arch" 2>/dev/null | grep NEEDED || { echo "FAILED: $program-$arch is not static"; exit 1; }
+echo "$program-$arch: $(stat -c %s "$out/$program-$arch") bytes, $cc, $(sha256sum "$out/$program-$arch" | cut -c1-16)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Give a small Llama the activation outliers of a large one, without changing what it computes.
 
-    inject_outliers.py SRC OUT [--text FILE] [--seed N] [--strength X] [--keys X] [--check]      HF folder -> HF folder
+    inject_outliers.py SRC OUT [--text FILE] [--seed N] [--strength X | --energies FILE] [--keys X] [--check]      HF folder -> HF folder
 
 A scale moves between a tensor and its only readers, so every logit stays what it was:
   norm gain g[c] * s                 columns c of q, k, v (or gate, up) / s
@@ -17,6 +17,10 @@ channels 0.3 % is less than one, so here it is one to three a norm, drawn with a
 hidden channels; the pool and the down-projection channels are those whose values vary most from token to token
 (largest kurtosis and peak on a calibration text), so that scaling magnifies the natural variation.
 
+--energies FILE: not chosen but measured. FILE is an importance matrix of a real model (llama.cpp's legacy format: the mean square of every input
+channel of every linear). Every channel is scaled so that the channels of a site, relative to their median, are as unlike as those of the same site
+at the same depth there: the r-th largest of n channels takes what the r N / n-th largest of N has, so the largest stays the largest.
+
 Keys: a few channels of a head are far larger than the rest on all tokens (KIVI, KVQuant). With --keys X every KV head gets one such pair of channels, that which
 matters most to the scores; both of a pair, because rope mixes them. --strength 1 --keys X: nothing else.
 """
@@ -24,6 +28,7 @@ import argparse
 import json
 import os
 import shutil
+import struct
 import sys
 
 import numpy as np
@@ -113,6 +118,46 @@ def plan(cfg, w, ids, seed, strength):
     return out
 
 
+def read_energies(path):
+    """{tensor: mean square of each input channel}"""
+    out = {}
+    with open(path, "rb") as f:
+        data = f.read()
+    n, at = struct.unpack_from("<i", data)[0], 4
+    for _ in range(n):
+        size = struct.unpack_from("<i", data, at)[0]
+        name = data[at + 4 : at + 4 + size].decode()
+        calls, values = struct.unpack_from("<ii", data, at + 4 + size)
+        at += 12 + size
+        out[name] = np.frombuffer(data, "<f4", values, at).astype(np.float64) / max(calls, 1)
+        at += 4 * values
+    return out
+
+
+def plan_energies(cfg, w, ids, energies):
+    """As plan, from a real model's channels."""
+    seen, out, L = {}, [], cfg["num_hidden_layers"]
+    hd, kv, G = cfg["head_dim"], cfg["num_key_value_heads"], cfg["num_attention_heads"] // cfg["num_key_value_heads"]
+    forward(cfg, w, ids, lambda n, x: seen.__setitem__(n, np.sqrt((x * x).mean(0)) + 1e-12))
+    layers = 1 + max(int(n.split(".")[1]) for n in energies)
+    for i in range(L):
+        real = f"blk.{round(i * (layers - 1) / max(L - 1, 1))}."
+        for site, ours, theirs in (("attn", "self_attn.q_proj", "attn_q"), ("mlp", "mlp.gate_proj", "ffn_gate"), ("value", "self_attn.o_proj", "attn_output"), ("down", "mlp.down_proj", "ffn_down")):
+            e = energies.get(f"{real}{theirs}.weight")
+            if e is None or not (e > 0).any():
+                continue  # some matrices lack their last layers
+            own = seen[f"model.layers.{i}.{ours}.weight"]
+            if site == "value":  # query heads of a group share a channel of V
+                own = np.sqrt((own.reshape(kv, G, hd) ** 2).mean(1)).reshape(-1)
+            target = np.sort(np.sqrt(e))[::-1] / np.median(np.sqrt(e))
+            for r, c in enumerate(np.argsort(-own)):
+                want = max(target[r * len(target) // len(own)], 1e-3)
+                s = 2.0 ** np.clip(np.round(np.log2(want / (own[c] / np.median(own)))), -8, 12)
+                if s != 1:
+                    out.append((i, site, int(c), float(s)))
+    return out
+
+
 def plan_keys(cfg, w, ids, strength):
     """[(layer, "key", first channel of the pair among all keys, scale)]"""
     seen, out, hd, G = {}, [], cfg["head_dim"], cfg["num_attention_heads"] // cfg["num_key_value_heads"]
@@ -165,6 +210,7 @@ def main():
     ap.add_argument("--tokens", type=int, default=1024)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--strength", type=float, default=32, help="scale in the middle layers, a power of two; four times it at both ends")
+    ap.add_argument("--energies", help="an importance matrix: the channels of that model instead")
     ap.add_argument("--keys", type=float, default=1, help="scale of a pair of key channels in every KV head, a power of two (default 1: none)")
     ap.add_argument("--check", action="store_true", help="compare float64 and float32 logits of both models")
     a = ap.parse_args()
@@ -172,7 +218,9 @@ def main():
     tok = Tokenizer.load(f"{a.src}/tokenizer.json")
     with open(a.text or f"{a.src}/calib.txt", encoding="utf-8") as f:
         ids = tok.encode(f.read(8 * a.tokens))[: a.tokens]
-    steps = plan(cfg, w, ids, a.seed, a.strength) if a.strength > 1 else []
+    steps = plan(cfg, w, ids, a.seed, a.strength) if a.strength > 1 and not a.energies else []
+    if a.energies:
+        steps = plan_energies(cfg, w, ids, read_energies(a.energies))
     if a.keys > 1:
         steps += plan_keys(cfg, w, ids, a.keys)
     out = apply(cfg, w, steps)

@@ -75,7 +75,7 @@ static tern_status open_all(tern_shadow *s, const tern_shadow_options *o, tern_e
     s->scale_q = o->scale_q;
     s->scale_k = o->scale_k;
     tn_kernels_init(&s->kern, tn_cpu_flags(NULL));
-    TN_TRY(tn_kv_open(&s->ctx, &s->h, o->max_tokens, &s->kv, err));
+    TN_TRY(tn_kv_open(&s->ctx, &s->h, o->max_tokens, TN_KV_F32, &s->kv, err));
     s->has_kv = true;
     s->pos = tn_alloc(&s->ctx, TN_MEM_OTHER, (size_t)o->max_tokens, sizeof *s->pos);
     s->scratch =

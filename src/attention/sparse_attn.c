@@ -87,12 +87,15 @@ static tern_status open_worker(tn_sparse_attn *s, worker_space *w, tern_error *e
                                         s->room, d);
         ok = w->merged && w->seen;
     }
-    if (tiles) {
-        size_t n_floats = all * d;
-        w->part = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * PART_LD, sizeof(int32_t));
+    size_t n_floats = all * d;
+    if (tiles || s->kv->rotated) {
         w->tile_q = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
+        ok = ok && w->tile_q;
+    }
+    if (tiles) {
+        w->part = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, rows * PART_LD, sizeof(int32_t));
         w->tile_out = tn_alloc(s->ctx, TN_MEM_ACTIVATIONS, n_floats, sizeof(float));
-        ok = ok && w->part && w->tile_q && w->tile_out;
+        ok = ok && w->part && w->tile_out;
         if (s->o.share_rows) all = rows; /* a list a tile at most */
     } else if (scratch < tn_attn_sparse_scratch(all, s->room, d)) {
         scratch = tn_attn_sparse_scratch(all, s->room, d);
@@ -174,17 +177,24 @@ static void measure_room(tn_sparse_attn *s) {
 
 static tern_status open_keys(tn_sparse_attn *s, tern_error *err) {
     const tn_hparams *h = s->h;
-    size_t n_keys = (size_t)h->n_layers * (size_t)h->n_kv_heads, cap = (size_t)s->kv->cap_tok;
+    size_t n_keys = (size_t)h->n_layers * (size_t)h->n_kv_heads;
     s->keys = tn_calloc(s->ctx, TN_MEM_KV, n_keys, sizeof *s->keys);
     TN_FAIL_IF(!s->keys, err, TERN_E_MEMORY, "no memory for sparse attention");
+    bool floats = s->kv->type == TN_KV_F32, baseline = s->o.mode == TN_ATTN_BLOCK_SPARSE ||
+                                                       s->o.mode == TN_ATTN_NPU_FULL ||
+                                                       s->o.mode == TN_ATTN_FLOAT_SPARSE;
+    TN_FAIL_IF(!floats && (baseline || s->o.check || (s->prompt && !tn_sparse_uses_tiles(s))), err,
+               TERN_E_UNSUPPORTED,
+               "baselines of attention, attention-check and heads that do not share need kv f32, not %s",
+               tn_kv_type_name(s->kv->type));
     if (tn_sparse_uses_tiles(s) || s->o.decode) {
-        s->rows = tn_alloc(s->ctx, TN_MEM_KV, n_keys, cap * (size_t)h->d_head * sizeof(float));
+        s->rows = tn_alloc(s->ctx, TN_MEM_KV, n_keys, s->kv->head_bytes);
         TN_FAIL_IF(!s->rows, err, TERN_E_MEMORY, "no memory for keys");
-        s->fixed.bytes += n_keys * cap * (size_t)h->d_head * sizeof(float);
+        s->fixed.bytes += n_keys * s->kv->head_bytes;
     }
     for (size_t i = 0; i < n_keys; i++) {
         s->keys[i].bucket = -1;
-        if (s->rows) s->keys[i].rows = s->rows + i * cap * (size_t)h->d_head;
+        if (s->rows) s->keys[i].rows = s->rows + i * s->kv->head_bytes;
         TN_TRY(tn_sparse_baseline_open(s, &s->keys[i], err));
     }
     return TERN_OK;
@@ -396,14 +406,41 @@ const float *tn_sparse_add_queries(const float *x, int32_t n, size_t d, float *t
 }
 
 void tn_sparse_copy_rows(const tn_sparse_attn *s, int layer, int32_t kv_head, key_cache *k, int32_t end) {
-    size_t d = (size_t)s->h->d_head;
-    const float *panels = tn_kv_k(s->kv, layer, kv_head);
-    for (int32_t pos = k->n_rows; pos < end; pos++) {
-        const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
-        float *to = k->rows + (size_t)pos * d;
-        for (size_t i = 0; i < d; i++) to[i] = x[i * TN_KV_PANEL];
-    }
+    const void *panels = tn_kv_k(s->kv, layer, kv_head);
+    for (int32_t pos = k->n_rows; pos < end; pos++)
+        tn_kv_key_as_value(s->kv->type, (size_t)s->h->d_head, panels, (size_t)pos, k->rows);
     k->n_rows = end;
+}
+
+/* The key at a position, as it was before it was kept. `to` has room for it. */
+static const float *key_at(const tn_sparse_attn *s, const key_cache *k, const float *panels, int32_t pos,
+                           float *to) {
+    size_t d = (size_t)s->h->d_head;
+    if (k->rows && s->kv->type == TN_KV_F32) return (const float *)k->rows + (size_t)pos * d;
+    if (k->rows) {
+        s->kern->kv_rows(s->kv->type, d, k->rows, (size_t)pos, 1, to);
+        tn_kv_query(s->kv, s->kern, to, 1); /* its own inverse */
+        return to;
+    }
+    const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
+    for (size_t i = 0; i < d; i++) to[i] = x[i * TN_KV_PANEL];
+    return to;
+}
+
+/* The largest magnitude of n keys at the begin of a panel. */
+static float panel_magnitude(const tn_sparse_attn *s, const key_cache *k, const float *panels, int32_t panel,
+                             int32_t n) {
+    size_t d = (size_t)s->h->d_head;
+    const float *x = panels + (size_t)panel * d * TN_KV_PANEL;
+    float max = 0, key[512];
+    if (s->kv->type != TN_KV_F32) {
+        for (int32_t i = 0; i < n; i++)
+            max = tn_sparse_magnitude(key_at(s, k, panels, panel * TN_KV_PANEL + i, key), d, max);
+        return max;
+    }
+    if (n == TN_KV_PANEL) return tn_sparse_magnitude(x, d * TN_KV_PANEL, 0);
+    for (size_t i = 0; i < d; i++) max = tn_sparse_largest(x + i * TN_KV_PANEL, (size_t)n, max);
+    return max;
 }
 
 int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32_t end) {
@@ -415,11 +452,7 @@ int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32
     for (int32_t p = 0; p < n_panels; p++) {
         if (p >= k->n_keys / TN_KV_PANEL) {
             int32_t n = end - p * TN_KV_PANEL < TN_KV_PANEL ? end - p * TN_KV_PANEL : TN_KV_PANEL;
-            const float *x = panels + (size_t)p * d * TN_KV_PANEL;
-            float m = n == TN_KV_PANEL ? tn_sparse_magnitude(x, d * TN_KV_PANEL, 0) : 0;
-            for (size_t i = 0; i < d && n < TN_KV_PANEL; i++)
-                m = tn_sparse_largest(x + i * TN_KV_PANEL, (size_t)n, m);
-            k->panel_max[p] = m;
+            k->panel_max[p] = panel_magnitude(s, k, panels, p, n);
         }
         max = k->panel_max[p] > max ? k->panel_max[p] : max;
     }
@@ -435,9 +468,7 @@ int32_t tn_sparse_plan_keys(tn_sparse_attn *s, int layer, int32_t kv_head, int32
     uint8_t q8[512];
     const tn_npu_layout *layout = &tn_npu_device_caps(s->m->dev)->layout;
     for (int32_t pos = from; pos < end; pos++) {
-        const float *x = panels + (size_t)(pos / TN_KV_PANEL) * d * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
-        for (size_t i = 0; i < d && !k->rows; i++) key[i] = x[i * TN_KV_PANEL];
-        s->kern->quantise_s8(k->rows ? k->rows + (size_t)pos * d : key, inv, q8, d);
+        s->kern->quantise_s8(key_at(s, k, panels, pos, key), inv, q8, d);
         put_key(layout, k, (size_t)pos, q8, d);
     }
     k->n_keys = end;

@@ -31,7 +31,7 @@ static void plan_means(const tn_sparse_attn *s, key_cache *k, int32_t end) {
         float *mean = k->means + (size_t)k->n_means * d;
         memset(mean, 0, d * sizeof *mean);
         for (size_t p = (size_t)k->n_means * BLOCK, p1 = p + BLOCK; p < p1; p++) {
-            for (size_t j = 0; j < d; j++) mean[j] += k->rows[p * d + j] / BLOCK;
+            for (size_t j = 0; j < d; j++) mean[j] += ((const float *)k->rows)[p * d + j] / BLOCK;
         }
     }
 }

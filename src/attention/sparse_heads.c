@@ -67,17 +67,20 @@ bool tn_attn_pipeline_parse(const char *name, tn_attn_pipeline *out) {
 }
 
 bool tn_attn_plan_parse(const char *list, tn_headplan_switches *out) {
+    enum { N_WORDS = 4 };
     *out = (tn_headplan_switches){0};
     if (!strcmp(list, "paper")) return true;
     const struct {
         const char *name;
         bool *flag;
-    } words[] = {
-        {"in-order", &out->in_order}, {"no-fusion", &out->no_fusion}, {"no-overlap", &out->no_overlap}};
+    } words[] = {{"in-order", &out->in_order},
+                 {"no-fusion", &out->no_fusion},
+                 {"no-overlap", &out->no_overlap},
+                 {"as-printed", &out->as_printed}};
     for (const char *at = list;; at++) {
         size_t n = strcspn(at, ","), i = 0;
-        while (i < 3 && (strlen(words[i].name) != n || strncmp(words[i].name, at, n))) i++;
-        if (i == 3) return false;
+        while (i < N_WORDS && (strlen(words[i].name) != n || strncmp(words[i].name, at, n))) i++;
+        if (i == N_WORDS) return false;
         *words[i].flag = true;
         if (!*(at += n)) return true;
     }
@@ -571,7 +574,7 @@ tern_status tn_sparse_attn_measure(tn_ctx *ctx, const tn_kernels *kern, tn_npu_d
     tn_rng rng = {5};
     tern_status st = TERN_OK;
     TN_BAIL_IF(!weight || !q || !evict, err, TERN_E_MEMORY, "no memory to measure attention in");
-    if ((st = tn_kv_open(ctx, &one, N_LENGTHS * LENGTH, &kv, err)) != TERN_OK) goto out;
+    if ((st = tn_kv_open(ctx, &one, N_LENGTHS * LENGTH, TN_KV_F32, &kv, err)) != TERN_OK) goto out;
     for (size_t i = 0; i < n_q; i++) q[i] = (float)(2 * tn_rng_f64(&rng) - 1);
     for (int32_t i = 0; i < h->n_heads; i++) weight[i] = 1;
     for (int32_t i = 0; i < N_LENGTHS * LENGTH * h->n_kv_heads; i++) {

@@ -1,7 +1,8 @@
 /* attention/sparse_impl.h - what the files of sparse attention share: its state, a block of rows, and the
  * steps by which one is attended.
  *   sparse_attn.c   state; plan: buckets, INT8 keys
- *   sparse_rows.c   estimates; rows and heads that select for themselves
+ *   sparse_rows.c   estimates
+ *   sparse_own.c    rows and heads that select for themselves
  *   sparse_tiles.c  rows, and heads of a KV head, that share a selection
  *   sparse_heads.c  the pipelined form
  *   sparse_decode.c rows of decode forwards
@@ -12,9 +13,10 @@
 #include "attention/sparse_attn.h"
 
 enum {
-    MIN_SELECTED = 16, /* positions a row attends to at least, where it sees so many */
-    BLOCK = 64,        /* of block-sparse attention */
-    PART = 256,        /* positions estimated and merged at a time: 32 rows of them stay in L1 */
+    MIN_SELECTED = 16,     /* positions a row attends to at least, where it sees so many */
+    BLOCK = 64,            /* of block-sparse attention */
+    FLOAT_BOUND = 1 << 24, /* of scores that were floats */
+    PART = 256,            /* positions estimated and merged at a time: 32 rows of them stay in L1 */
     PART_LD = PART + 16,
     NEAR = 256,
     FAR = 64, /* positions, the row's last and its first, whose largest score stands for the row's largest */
@@ -25,8 +27,9 @@ typedef struct key_cache {
     int8_t *tiles;
     int32_t *sum;
     float *panel_max; /* [cap / TN_KV_PANEL] largest magnitude in a panel, of the positions quantised */
-    float *rows; /* where rows share lists, and for decoding: the float keys [cap][d], which are picked one by
-                    one */
+    void *
+        rows; /* where rows share lists, and for decoding: the keys as values lie (kv_cells.h), which are picked
+                   one by one */
     int32_t n_rows; /* of them valid */
     int32_t n_keys; /* positions quantised with bucket's scale */
     int32_t bucket; /* -1: none yet */
@@ -81,7 +84,7 @@ struct tn_sparse_attn {
     float *ratio;             /* [n_layers][n_heads] */
     float *decode_ratio;      /* [n_layers][n_kv_heads]: mean of the heads */
     key_cache *keys;          /* [n_layers][n_kv_heads] */
-    float *rows;              /* of all of them: one large block has large pages */
+    uint8_t *rows;            /* of all of them: one large block has large pages */
     int8_t *tiles;
     tn_npu_graph **graphs;         /* [n_layers][n_steps of Q][n_steps of K] */
     tn_npu_graph **part_graphs;    /* the same for PART positions; only where the device works part by part */

@@ -26,6 +26,8 @@ static inline uint16_t tn_f32_bf16(float f) {
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+static inline float tn_round_bf16(float f) { return tn_bf16_f32(tn_f32_bf16(f)); }
+
 static inline float tn_f16_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 31u, m = h & 0x3ffu;
     if (e == 31) return tn_bits_f32(sign | 0x7f800000u | (m << 13));

@@ -96,10 +96,25 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
     return EXIT_OK;
 }
 
+static int run_pack(const char *src, const char *out, const char *scheme, const tn_pack_options *o,
+                    bool json) {
+    tern_hooks hooks;
+    tern_hooks_defaults(&hooks);
+    progress shown = {0};
+    hooks.user = &shown;
+    hooks.log = log_line;
+    if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
+    tn_ctx ctx;
+    tn_pack_report r;
+    tern_error err;
+    tn_ctx_init(&ctx, &hooks);
+    if (tn_pack(&ctx, src, out, o, &r, &err) != TERN_OK) return failed(&err);
+    return report(out, scheme, &r, json);
+}
+
 int cmd_pack(int argc, char **argv) {
     const char *out = NULL, *scheme = "gram", *outliers = "auto", *scope = "tensor", *allocation = NULL;
-    bool json = false;
-    bool quick = false;
+    bool json = false, quick = false;
     float bits = 0, quality = 0;
     tn_pack_options o;
     tn_pack_defaults(&o);
@@ -111,8 +126,7 @@ int cmd_pack(int argc, char **argv) {
          "average bits of a weight (default: what --quality needs with gram, 5 with edgeflow, else 8)"},
         {"quality", 0, "PERCENT", ARG_FLOAT, &quality, 0.01, 50,
          "with gram, in place of --bits: the fewest bits whose loss (KL divergence, about the most that "
-         "perplexity "
-         "loses) stays below this on calibration text kept apart (default 0.5)"},
+         "perplexity loses) stays below this on calibration text kept apart (default 0.5)"},
         {"quick", 0, NULL, ARG_FLAG, &quick, 0, 0, "calibrate on 512 tokens only: less time, more loss"},
         {"allocation", 0, "HOW", ARG_STR, &allocation, 0, 0,
          "who gets them: loss (with gram: channels 2 to 8 by what their errors cost the predictions, "
@@ -136,6 +150,16 @@ int cmd_pack(int argc, char **argv) {
          "(default 0.001)"},
         {"outlier-share", 0, "X", ARG_FLOAT, &o.outlier_share, 1e-6, 0.1,
          "share of a outlier site's values beyond its scale (default 0.002)"},
+        {"hot-coverage", 0, "X", ARG_FLOAT, &o.hot_coverage, 0, 1,
+         "share of the outliers whose weight rows stay resident for the CPU (default 0.9)"},
+        {"hot-max", 0, "X", ARG_FLOAT, &o.hot_max, 0, 1,
+         "... in at most this share of the channels (default 0.25; the paper: 0.03)"},
+        {"output-int8", 0, NULL, ARG_FLAG, &o.output_int8, 0, 0,
+         "products leave the device in 8 bits, with one frozen scale a tensor, as on most phones (default: "
+         "in float)"},
+        {"output-beta", 0, "B", ARG_FLOAT, &o.output_beta, 0, 1,
+         "... their channels made alike before, divided by their largest output to this power (default 1; 0: "
+         "not)"},
         {"head-importance", 0, NULL, ARG_FLAG, &o.head_importance, 0, 0,
          "sparse attention: measure each head's importance; one forward of a window for every head. After a "
          "kill it goes on where it was"},
@@ -159,16 +183,5 @@ int cmd_pack(int argc, char **argv) {
     if (quick && (!o.calib_tokens || o.calib_tokens > 512)) o.calib_tokens = 512;
     rc = choose(&c, scheme, outliers, allocation, scope, &o);
     if (rc >= 0) return rc;
-    tern_hooks hooks;
-    tern_hooks_defaults(&hooks);
-    progress shown = {0};
-    hooks.user = &shown;
-    hooks.log = log_line;
-    if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
-    tn_ctx ctx;
-    tn_ctx_init(&ctx, &hooks);
-    tn_pack_report r;
-    tern_error err;
-    if (tn_pack(&ctx, words[0], out, &o, &r, &err) != TERN_OK) return failed(&err);
-    return report(out, scheme, &r, json);
+    return run_pack(words[0], out, scheme, &o, json);
 }

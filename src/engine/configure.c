@@ -47,7 +47,7 @@ static tern_status attention_of(tern_engine *e, const tern_options *o, tern_erro
     TN_FAIL_IF(a->pipeline == TN_ATTN_PIPELINE_ON && a->mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
                "heads are a pipeline with attention shadow only");
     TN_FAIL_IF(o->attention_plan && !tn_attn_plan_parse(o->attention_plan, &a->plan), err, TERN_E_INVALID,
-               "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap",
+               "a plan of heads '%s': there is paper, or some of in-order, no-fusion, no-overlap, as-printed",
                o->attention_plan);
     TN_FAIL_IF(a->decode && a->mode != TN_ATTN_FULL && a->mode != TN_ATTN_SHADOW, err, TERN_E_INVALID,
                "attention '%s' is a baseline for prompts: decoding is sparse with full and shadow only",
@@ -72,7 +72,8 @@ tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *
                                   .separate_weights = o->npu_separate_weights,
                                   .apart = o->npu_apart,
                                   .switch_blocks = o->switch_blocks,
-                                  .scratch_bytes = o->npu_vtcm_bytes};
+                                  .scratch_bytes = o->npu_vtcm_bytes,
+                                  .steals = e->policy.steal_above >= 0 || e->policy.steal_by_profile};
     TN_FAIL_IF(o->graph_switch && !tn_switch_parse(o->graph_switch, &out->graph_switch), err, TERN_E_INVALID,
                "graph switching '%s' is unknown; there are progressive, async, sync", o->graph_switch);
     TN_FAIL_IF(o->load && !tn_load_mode_parse(o->load, &out->load), err, TERN_E_INVALID,
@@ -88,10 +89,12 @@ tern_status tn_engine_configure(tern_engine *e, const char *path, const tn_pkg *
 }
 
 void tn_engine_profile(const tern_engine *e, tn_profile_file *out) {
-    bool pipelined = tn_attn_pipelined(&e->attention, tn_npu_device_caps(e->npu->dev));
+    const tn_npu_caps *caps = tn_npu_device_caps(e->npu->dev);
+    bool pipelined = tn_attn_pipelined(&e->attention, caps);
     out->path = e->profile_path;
-    snprintf(out->key, sizeof out->key, "%016llx-%08x-c%d-w%d.%d-a%d%s%s",
-             (unsigned long long)e->model->fingerprint, e->kern.cpu, e->npu->chunk,
-             e->n_lane_workers[TN_LANE_CPU], e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode,
-             pipelined ? "-p" : "", e->npu->packed ? "-packed" : "");
+    snprintf(out->key, sizeof out->key, "%016llx-%08x-%s%s-c%d-w%d.%d-a%d%s%s",
+             (unsigned long long)e->model->fingerprint, e->kern.cpu, caps->name,
+             caps->has_parts ? "" : "-apart", e->npu->chunk, e->n_lane_workers[TN_LANE_CPU],
+             e->n_lane_workers[TN_LANE_NPU], (int)e->attention.mode, pipelined ? "-p" : "",
+             e->npu->packed ? "-packed" : "");
 }

@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "engine/adapters.h"
 #include "engine/imports.h"
 #include "params/params.h"
 #include "text/chat.h"
@@ -22,6 +23,8 @@ tern_status tn_engine_open_package(tern_engine *e, const char *path, tn_pkg **pk
     mo.pkg = pkg;
     TN_TRY(tn_executor_open(&e->ctx, e->n_lane_workers, &e->exec, err));
     TN_TRY(tn_npu_model_open(&e->ctx, e->pool, &e->kern, path, &mo, &e->npu, &e->model, err));
+    /* cores are shared only with a device that works on them: nobody can lend silicon a core, or a core silicon */
+    e->policy.keep_busy = e->policy.keep_busy && tn_npu_device_caps(e->npu->dev)->has_parts;
     TN_FAIL_IF(o->scheme && strcmp(o->scheme, e->npu->scheme), err, TERN_E_INVALID,
                "%s was packed with scheme %s; pack the model again for %s", path, e->npu->scheme, o->scheme);
     return TERN_OK;
@@ -59,6 +62,8 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
     memset(e, 0, sizeof *e);
     e->fd = -1;
     e->n_ctx_fits = n_ctx_fits;
+    e->kv_short = tn_options_kv(&o, 1);
+    e->kv_long = tn_options_kv(&o, INT32_MAX);
     tn_ctx_init(&e->ctx, o.hooks);
     const char *bad = NULL;
     uint32_t cpu = tn_cpu_flags(&bad);
@@ -71,6 +76,7 @@ tern_status tern_engine_open(const char *path, const tern_options *opt, tern_eng
 
     tern_status st = tn_pool_open(&e->ctx, n_threads, &e->pool, err);
     if (st == TERN_OK) st = open_any(e, path, &o, n_threads, err);
+    if (st == TERN_OK) st = tn_engine_open_adapters(e, o.lora, err);
     if (st == TERN_OK) *out = e;
     else tern_engine_close(&e);
     return st;

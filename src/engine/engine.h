@@ -27,6 +27,7 @@ struct tern_engine {
     int32_t n_lane_workers[TN_N_LANES];
     bool trace;
     char *profile_path;             /* cache of the stage times, beside the package */
+    tn_kv_type kv_short, kv_long;   /* form of keys and values in contexts up to TN_KV_FLOATS, and longer */
     _Atomic(tn_gvocab *) gvocab;    /* NULL until a grammar needs it */
     int fd;                         /* of tern_engine_open_fd, or -1 */
     int32_t n_ctx_fits;             /* longest context within max-memory; 0: no limit was given */
@@ -34,9 +35,12 @@ struct tern_engine {
     _Atomic(tn_timeline *) watched; /* live while somebody watches, else NULL */
 };
 
-enum { TN_LEAST_CTX = 256 }; /* max-memory makes no context shorter, in tokens */
-/* Brings the options within max_memory_bytes: weights that stay packed, then a shorter context, where neither was
- * asked for otherwise. *n_ctx is the longest context that sessions may have, or 0 without a limit. TERN_E_LIMIT with
+enum { TN_LEAST_CTX = 256 };  /* max-memory makes no context shorter, in tokens */
+enum { TN_KV_FLOATS = 4096 }; /* tokens: without an option, keys and values of longer contexts are halves */
+/* The form of keys and values that the options ask for in a context of n_ctx tokens. */
+tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx);
+/* Brings the options within max_memory_bytes: weights that stay packed, then keys and values in fewer bits, then a shorter
+ * context, where none was asked for otherwise. *n_ctx is the longest context that sessions may have, or 0 without a limit. TERN_E_LIMIT with
  * the numbers where that is not enough. */
 tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err);
 /* Finds what the options mean for a package: the engine's lanes, policy and attention, and how the model is

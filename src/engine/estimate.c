@@ -2,6 +2,7 @@
 #include "base/cpu.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "engine/imports.h"
 #include "attention/sparse_attn.h"
@@ -47,12 +48,21 @@ static uint64_t work_bytes(const tn_hparams *h, bool package, int32_t chunk, int
  * resident set of tern run held beyond the model, its context and its work at vocabularies of 8,000 and 152,000. */
 static uint64_t process_bytes(const tn_hparams *h) { return (14u << 20) + 100 * (uint64_t)h->n_vocab; }
 
+tn_kv_type tn_options_kv(const tern_options *o, int32_t n_ctx) {
+    if (o->kv && strcmp(o->kv, "auto")) return tn_kv_type_parse(o->kv);
+    const char *mode = tn_options_attention(o);
+    bool floats = o->attention_check || o->attention_share < 0 ||
+                  (strcmp(mode, "full") && strcmp(mode, "shadow") && strcmp(mode, "auto"));
+    return o->exact || floats || n_ctx <= TN_KV_FLOATS ? TN_KV_F32 : TN_KV_F16;
+}
+
 /* Sparse attention keeps the keys as INT8 panels and as rows. */
-static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx) {
+static uint64_t sparse_bytes(const tn_hparams *h, const tern_options *o, int32_t n_ctx, tn_kv_type kv) {
     const char *mode = tn_options_attention(o);
     if ((!strcmp(mode, "full") && !o->attention_decode) || (!strcmp(mode, "auto") && n_ctx < TN_ATTN_FROM))
         return 0;
-    return (uint64_t)n_ctx * (uint64_t)(tn_n_attending(h) * h->n_kv_heads * h->d_head) * (sizeof(float) + 1);
+    return (uint64_t)n_ctx * (uint64_t)(tn_n_attending(h) * h->n_kv_heads) *
+           (tn_kv_panel_bytes(kv, (size_t)h->d_head) / TN_KV_PANEL + (uint64_t)h->d_head);
 }
 
 /* Whether a package opened with o could keep its weights packed. */
@@ -87,9 +97,11 @@ tern_status tern_engine_estimate_sized(const char *path, const tern_options *opt
     else TN_TRY(tn_import_estimate(&ctx, path, &h, &e.weight_bytes, err));
     snprintf(e.arch, sizeof e.arch, "%s", h.arch);
     e.n_ctx = o.session.n_ctx ? o.session.n_ctx : h.ctx_train < 4096 ? h.ctx_train : 4096;
-    e.kv_bytes = tn_state_bytes_of(&h, e.n_ctx);
+    tn_kv_type kv = tn_options_kv(&o, e.n_ctx);
+    e.kv_bytes = tn_state_bytes_of(&h, e.n_ctx, kv);
     e.work_bytes = work_bytes(&h, package, o.chunk ? o.chunk : 256, e.n_ctx, o.n_threads ? o.n_threads : 2) +
-                   process_bytes(&h) + (package ? sparse_bytes(&h, &o, e.n_ctx) : 0);
+                   process_bytes(&h) + tn_adapters_bytes(o.lora) +
+                   (package ? sparse_bytes(&h, &o, e.n_ctx, kv) : 0);
     TN_FAIL_IF(tn_sized_out(out, size_bytes, &e, sizeof e, TN_SIZE_UP_TO(tern_estimate, n_ctx)) != TERN_OK,
                err, TERN_E_INVALID, "an estimate of %zu bytes is smaller than any version's", size_bytes);
     return TERN_OK;
@@ -111,6 +123,21 @@ static tern_status longest_context(const char *path, const tern_options *o, tern
     return tern_engine_estimate(path, &with, e, err);
 }
 
+/* Keys and values in as many bits as fit, or in the fewest that lose nothing that tasks show. */
+static tern_status narrower_cache(const char *path, tern_options *o, tern_estimate *e, tern_error *err) {
+    static const tn_kv_type forms[] = {TN_KV_F16, TN_KV_INT8};
+    bool floats = o->exact || tn_options_kv(o, INT32_MAX) == TN_KV_F32; /* something needs them */
+    for (size_t i = 0; i < 2 && !floats && all_of(e) > o->max_memory_bytes; i++) {
+        tern_estimate less;
+        const char *before = o->kv;
+        o->kv = tn_kv_type_name(forms[i]);
+        TN_TRY(tern_engine_estimate(path, o, &less, err));
+        if (all_of(&less) < all_of(e)) *e = less;
+        else o->kv = before; /* small heads fill up their groups of codes */
+    }
+    return TERN_OK;
+}
+
 tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, tern_error *err) {
     *n_ctx = 0;
     if (!o->max_memory_bytes) return TERN_OK;
@@ -127,6 +154,7 @@ tern_status tn_fit_memory(const char *path, tern_options *o, int32_t *n_ctx, ter
             TN_TRY(tern_engine_estimate(path, o, &e, err));
         }
     }
+    if (!o->kv || !strcmp(o->kv, "auto")) TN_TRY(narrower_cache(path, o, &e, err));
     if (all_of(&e) > o->max_memory_bytes && !o->session.n_ctx && e.n_ctx > TN_LEAST_CTX)
         TN_TRY(longest_context(path, o, &e, err));
     const double mib = 1048576;

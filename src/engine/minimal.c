@@ -1,8 +1,11 @@
 /* engine/minimal.c - what a build for packages alone (TERN_MINIMAL) has in place of imports.c and quant/packing.c: refusals. */
 #include "base/sized.h"
 #include "base/status.h"
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "engine/imports.h"
+
+#include <string.h>
 
 static tern_status no_package(const char *path, tern_error *err) {
     return tn_fail(err, TERN_E_UNSUPPORTED, "%s is no package, and this build of tern runs packages alone",
@@ -20,6 +23,22 @@ tern_status tn_import_estimate(tn_ctx *ctx, const char *path, tn_hparams *h, uin
     (void)ctx, (void)h, (void)n_bytes;
     return no_package(path, err);
 }
+
+tern_status tn_engine_open_adapters(tern_engine *e, const char *list, tern_error *err) {
+    (void)e;
+    TN_FAIL_IF(list && *list, err, TERN_E_UNSUPPORTED, "%s: this build of tern has no adapters", list);
+    return TERN_OK;
+}
+
+uint64_t tn_adapters_bytes(const char *list) { return (void)list, 0; }
+
+tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *out, tern_error *err) {
+    (void)e;
+    *out = (tn_lora_mix){0};
+    return tn_engine_open_adapters(NULL, text && strcmp(text, "none") ? text : NULL, err);
+}
+
+const char *tern_engine_lora(const tern_engine *e, size_t i) { return (void)e, (void)i, NULL; }
 
 tern_status tern_pack_options_init(tern_pack_options *o, size_t size_bytes) {
     const tern_pack_options d = {.size_bytes = size_bytes};

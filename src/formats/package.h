@@ -37,6 +37,7 @@ typedef enum tn_pkg_kind {
     TN_PKG_GRAPHS = 6,   /* compiled graphs of the device: tn_pkg_graph table, then their bytes */
     TN_PKG_LM_HEAD =
         7, /* large tensors of the model level: embedding, head. Behind the layers: needed last */
+    TN_PKG_SMOOTHING = 8, /* what the inputs of sites are divided by: for adapters, and read for them alone */
 } tn_pkg_kind;
 
 typedef struct tn_pkg_section {
@@ -64,6 +65,9 @@ typedef enum tn_pkg_part {
     TN_PKG_CHANNEL_BITS = 10, /* packed INT3 [n]: their widths less one */
     TN_PKG_TILE_HASH = 12,    /* u32 [n / tile_n rounded up]: XXH32 (seed 0) of each column tile of TILES, for
                                  rows looked up alone */
+    TN_PKG_OUTPUT =
+        13, /* f32 [n rounded up to the tile]: what the CPU multiplies a linear's 8-bit outputs by, beside their
+                           scale, which is the record's act_scale */
 } tn_pkg_part;
 
 typedef struct tn_pkg_record {
@@ -97,7 +101,8 @@ enum { TN_PKG_CHUNK = 256, TN_PKG_DECODE_M = 32 };
 enum {
     TN_PKG_HAS_OUTLIERS = 1, /* clipped activations of this linear are made good on the CPU */
     TN_PKG_ROTATED = 2,      /* its inputs are rotated before they are quantised (kernels/hadamard.h) */
-    TN_PKG_ALL_FLAGS = 3     /* a reader refuses others */
+    TN_PKG_OUTPUT_INT8 = 4,  /* its outputs leave the device in 8 bits */
+    TN_PKG_ALL_FLAGS = 7     /* a reader refuses others */
 };
 
 /* ---- writing ------------------------------------------------------------------------------------- */

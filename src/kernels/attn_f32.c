@@ -6,9 +6,8 @@
 #include <math.h>
 
 size_t tn_attn_f32_scratch(size_t d_head, size_t n_pos) {
-    (void)d_head;
-    return 24 * (n_pos + 2 * TN_KV_PANEL +
-                 16); /* scores of a block of rows (f32_template.h), whole panels at both ends */
+    /* scores of a block of rows (f32_template.h), whole panels at both ends; a span of the cache as floats */
+    return 24 * (n_pos + 2 * TN_KV_PANEL + 16) + tn_kv_span_floats(d_head);
 }
 
 /* Cache slot of a row's position p, or -1 where it sees nothing. */
@@ -35,10 +34,9 @@ void tn_attn_f32_ref(const tn_attn_f32_args *a) {
             int64_t slot = slot_of(a, row, p);
             s[p] = -INFINITY;
             if (slot < 0) continue;
-            const float *k = a->k_panels + (size_t)slot / TN_KV_PANEL * a->d_head * TN_KV_PANEL +
-                             (size_t)slot % TN_KV_PANEL;
             float acc = 0;
-            for (size_t d = 0; d < a->d_head; d++) acc = fmaf(q[d], k[d * TN_KV_PANEL], acc);
+            for (size_t d = 0; d < a->d_head; d++)
+                acc = fmaf(q[d], tn_kv_key(a->kv, a->d_head, a->k_panels, (size_t)slot, d), acc);
             acc *= a->scale;
             if (a->soft_cap > 0) acc = a->soft_cap * tn_tanhf(acc / a->soft_cap);
             s[p] = acc;
@@ -56,7 +54,7 @@ void tn_attn_f32_ref(const tn_attn_f32_args *a) {
             float acc = 0;
             for (size_t p = 0; p < end; p++) {
                 int64_t slot = slot_of(a, row, p);
-                if (slot >= 0) acc = fmaf(s[p], a->v[(size_t)slot * a->d_head + d], acc);
+                if (slot >= 0) acc = fmaf(s[p], tn_kv_value(a->kv, a->d_head, a->v, (size_t)slot, d), acc);
             }
             out[d] = acc / lane[0];
         }

@@ -1,21 +1,19 @@
 /* kernels/attn_f32.h - exact float attention of one KV head's query rows over its cache.
  *
- * Cache layout of one KV head: K in panels of 32 positions, element (pos, d) at (pos/32)*d_head*32 + d*32 +
- * pos%32, V row-major [pos][d_head]. Capacity is a multiple of 32 positions. */
+ * The cache of one KV head is what kv_cells.h describes, in any of its forms. Capacity is a multiple of TN_KV_PANEL
+ * positions. */
 #ifndef TN_KERNELS_ATTN_F32_H
 #define TN_KERNELS_ATTN_F32_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-enum { TN_KV_PANEL = 32 };
+#include "kernels/kv_cells.h"
 
 typedef struct tn_attn_f32_args {
     const float *q; /* query rows, row i at q + i * q_stride, d_head values each */
     size_t q_stride;
     float *out; /* row i at out + i * out_stride */
     size_t out_stride;
-    const float *k_panels, *v;
+    const void *k_panels, *v;
+    tn_kv_type kv;         /* their form */
     size_t n_rows, d_head; /* d_head multiple of 4, <= 512 */
     float scale;           /* multiplies q.k */
     float soft_cap;        /* 0 = off; else score = cap * tanh(score / cap) (Gemma 2) */
@@ -34,7 +32,7 @@ typedef struct tn_attn_f32_args {
                        thread */
 } tn_attn_f32_args;
 
-/* For every row: s_p = scale * chain of fma over d ascending of q[d]*k[p][d] (then soft cap), m = max s_p,
+/* The floats k and v are those the cells stand for. For every row: s_p = scale * chain of fma over d ascending of q[d]*k[p][d] (then soft cap), m = max s_p,
  * w_p = exp(s_p - m) (tn_expf, the same polynomial in every variant), out[d] = (chain of fma over p ascending
  * of w_p * v[p][d]) / sum w_p. The sum of w is taken in 16 lanes (lane p % 16) ascending, then the lanes
  * pairwise (stride 8, 4, 2, 1); a row's sink adds exp(min(sink - m, 80)) to it. Bits do not depend on n_rows or on the other rows. */

@@ -19,13 +19,16 @@ typedef struct tn_attn_tile {
 enum {
     TN_ATTN_TILE_ROWS = 128,
     TN_ATTN_TILES_TOGETHER = 192 * 1024 /* floats of the tiles that walk together: inside L2 */,
-    TN_ATTN_TILE_PAD = 16
+    TN_ATTN_TILE_PAD = 16,
+    TN_ATTN_TILE_STEP =
+        64 /* listed positions whose floats are made at a time, where the cache is no floats */
 };
 
 typedef struct tn_attn_tiles_args {
     const tn_attn_tile *tiles;
     size_t n_tiles;
-    const float *k, *v;    /* [position][d_head]; only listed positions are read */
+    const void *k, *v; /* both as values lie (kv_cells.h), of form kv; only listed positions are read */
+    tn_kv_type kv;
     size_t d_head;         /* multiple of 4, <= 512 */
     float scale, soft_cap; /* as in attn_f32.h */
     float *scratch;        /* tn_attn_tiles_scratch() floats, 64-byte aligned, one per thread */
@@ -45,6 +48,7 @@ static inline size_t tn_attn_tiles_scratch(size_t n_rows, size_t n_idx, size_t d
     size_t lanes = tn_attn_tile_floats(n_rows, n_idx, d_head),
            copy = 2 * tn_attn_tile_copy(n_idx) * d_head + tn_attn_f32_scratch(d_head, n_idx);
     if (lanes < TN_ATTN_TILES_TOGETHER) lanes = TN_ATTN_TILES_TOGETHER;
+    lanes += TN_ATTN_TILE_STEP * d_head;
     return lanes > copy ? lanes : copy;
 }
 

@@ -1,5 +1,6 @@
 /* kernels/f32_sparse_template.h - the part of f32_template.h that attends sparsely: at listed positions, and by tiles. */
 
+#ifndef TERN_MINIMAL /* for heads that select for themselves, which is for comparisons */
 /* ---- attention at listed positions ------------------------------------------------------------------
  *
  * By spans of positions: their keys are turned from panels into rows inside L1, every query row takes the dot
@@ -191,6 +192,8 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
     }
 }
 
+#endif
+
 /* ---- attention of tiles --------------------------------------------------------------------------------
  *
  * The rows of a tile are lanes: position by position their scores lie beside each other. So keys and values
@@ -201,8 +204,8 @@ static void NAME(tn_attn_sparse)(const tn_attn_sparse_args *a) {
 enum {
     SPAN_POS = 512,
     TILES = 64,
-    TILE_STEP = 64,              /* entries of a list whose values stay in L1 while all rows take them */
-    TILE_POS = W == 16 ? 12 : 5, /* positions scored together, */
+    TILE_STEP = TN_ATTN_TILE_STEP, /* entries of a list whose values stay in L1 while all rows take them */
+    TILE_POS = W == 16 ? 12 : 5,   /* positions scored together, */
     TILE_VECS =
         W == 4 ? 4
                : 2, /* by so many vectors of rows: accumulators, and what is multiplied, fit the registers */
@@ -212,7 +215,40 @@ typedef struct tile_space {
     size_t n_lanes, scored, added;  /* rows rounded up; entries of the list that are done with */
     size_t lo, hi;                  /* entries that all rows see */
     float *qt, *scores, *max, *sum; /* [d][n_lanes], [n_idx][n_lanes], [n_lanes], [n_lanes] */
+    float *wide;                    /* [TILE_STEP][d]: a part of the cache as floats */
 } tile_space;
+
+/* Rows x + idx[i] * d stand for entries of a list, from the first at hand on. */
+typedef struct listed {
+    const float *x;
+    const uint32_t *idx;
+} listed;
+
+static const uint32_t in_order[TILE_STEP] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                             16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                             32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                             48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+_Static_assert(TILE_STEP == 64, "in_order has them all");
+
+/* Keys or values of n <= TILE_STEP positions: where they lie, or as floats in `wide`. */
+static listed take(const tn_attn_tiles_args *a, const void *cells, const uint32_t *idx, size_t n,
+                   float *wide) {
+    if (a->kv == TN_KV_F32) return (listed){cells, idx};
+    for (size_t i = 0; i < n; i++) NAME(tn_kv_rows)(a->kv, a->d_head, cells, idx[i], 1, wide + i * a->d_head);
+    return (listed){wide, in_order};
+}
+
+/* Asks for the keys or values of n positions. Scales are few, and come with their neighbours. */
+static void prefetch_cells(const tn_attn_tiles_args *a, const void *cells, const uint32_t *idx, size_t n) {
+    size_t panel = tn_kv_panel_bytes(a->kv, a->d_head),
+           scales = a->kv <= TN_KV_F16 ? 0 : TN_KV_PANEL * tn_kv_groups(a->d_head) * sizeof(uint16_t),
+           row = (panel - scales) / TN_KV_PANEL;
+    for (size_t i = 0; i < n; i++) {
+        const char *at =
+            (const char *)cells + idx[i] / TN_KV_PANEL * panel + scales + idx[i] % TN_KV_PANEL * row;
+        for (size_t b = 0; b < row; b += 64) __builtin_prefetch(at + b);
+    }
+}
 
 /* What is rare: scores of n entries at `at`, rows r0..r1-1, are capped, and -inf where a row does not see the
  * position. */
@@ -233,11 +269,11 @@ static void odd_scores(const tn_attn_tiles_args *a, const tn_attn_tile *t, const
 /* Scores of n <= TILE_POS neighbours in the list (behind the last, of the last), rows r0.. of nv vectors;
  * masked: some rows do not see some of them. */
 INLINE void score_block(int nv, const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w,
-                        size_t at, size_t n, size_t r0, bool masked) {
+                        const listed *keys, size_t at, size_t n, size_t r0, bool masked) {
     const float *key[TILE_POS], *qt = w->qt + r0;
     vf acc[TILE_POS][TILE_VECS], scale = f_set1(a->scale);
     UNROLL for (int p = 0; p < TILE_POS; p++) {
-        key[p] = a->k + t->idx[at + ((size_t)p < n ? (size_t)p : n - 1)] * a->d_head;
+        key[p] = keys->x + keys->idx[(size_t)p < n ? (size_t)p : n - 1] * a->d_head;
         UNROLL for (int j = 0; j < nv; j++) acc[p][j] = f_set1(0.0f);
     }
     for (size_t i = 0; i < a->d_head; i++, qt += w->n_lanes) {
@@ -269,18 +305,17 @@ INLINE void score_block(int nv, const tn_attn_tiles_args *a, const tn_attn_tile 
 static void score_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t at,
                        size_t n) {
     bool masked = at < w->lo || at + n > w->hi;
-    for (size_t i = at + TILE_POS; i < at + 2 * TILE_POS && i < t->n_idx; i++) {
-        const char *ahead = (const char *)(a->k + t->idx[i] * a->d_head);
-        for (size_t b = 0; b < a->d_head * sizeof(float); b += 64) __builtin_prefetch(ahead + b);
-    }
+    size_t next = clip(at + TILE_POS, 0, t->n_idx), last = clip(at + 2 * TILE_POS, 0, t->n_idx);
+    prefetch_cells(a, a->k, t->idx + next, last - next);
+    const listed keys = take(a, a->k, t->idx + at, n, w->wide);
     for (size_t r = 0, nv; r < w->n_lanes; r += nv * W) {
         nv = (w->n_lanes - r) / W;
         nv = nv <= TILE_VECS ? nv : nv < 2 * TILE_VECS ? (nv + 1) / 2 : TILE_VECS; /* of nearly equal size */
         switch (nv) {
-        case 1: score_block(1, a, t, w, at, n, r, masked); break;
-        case 2: score_block(2, a, t, w, at, n, r, masked); break;
-        case 3: score_block(TILE_VECS >= 3 ? 3 : 1, a, t, w, at, n, r, masked); break;
-        default: score_block(TILE_VECS >= 4 ? 4 : 1, a, t, w, at, n, r, masked); break;
+        case 1: score_block(1, a, t, w, &keys, at, n, r, masked); break;
+        case 2: score_block(2, a, t, w, &keys, at, n, r, masked); break;
+        case 3: score_block(TILE_VECS >= 3 ? 3 : 1, a, t, w, &keys, at, n, r, masked); break;
+        default: score_block(TILE_VECS >= 4 ? 4 : 1, a, t, w, &keys, at, n, r, masked); break;
         }
     }
 }
@@ -333,32 +368,33 @@ INLINE void value_block(int rows, int nv, const float *w, size_t ldw, size_t ldr
     }
 }
 
-/* Up to MR rows from r0 on take the values of entries i0..i1-1, which all of them see. */
-static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t r0,
-                       size_t rows, size_t i0, size_t i1) {
+/* Up to MR rows from r0 on take the values of entries i0..i1-1, which all of them see. v: values of entries from
+ * `first` on. */
+static void add_listed(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w,
+                       const listed *v, size_t first, size_t r0, size_t rows, size_t i0, size_t i1) {
     if (i0 >= i1) return;
     size_t d = a->d_head, n = i1 - i0, c = 0;
-    const uint32_t *idx = t->idx + i0;
+    const uint32_t *idx = v->idx + (i0 - first);
     const float *s = w->scores + i0 * w->n_lanes + r0;
     float *out = t->out + r0 * d;
     for (; c + FULL_N <= d; c += FULL_N) {
         switch (rows) {
-        case 1: value_block(1, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
-        case 2: value_block(2, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
-        case 3: value_block(3, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
-        case 4: value_block(4, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
-        case 5: value_block(5, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
-        default: value_block(MR, MANY, s, w->n_lanes, 1, idx, a->v + c, d, n, out + c); break;
+        case 1: value_block(1, MANY, s, w->n_lanes, 1, idx, v->x + c, d, n, out + c); break;
+        case 2: value_block(2, MANY, s, w->n_lanes, 1, idx, v->x + c, d, n, out + c); break;
+        case 3: value_block(3, MANY, s, w->n_lanes, 1, idx, v->x + c, d, n, out + c); break;
+        case 4: value_block(4, MANY, s, w->n_lanes, 1, idx, v->x + c, d, n, out + c); break;
+        case 5: value_block(5, MANY, s, w->n_lanes, 1, idx, v->x + c, d, n, out + c); break;
+        default: value_block(MR, MANY, s, w->n_lanes, 1, idx, v->x + c, d, n, out + c); break;
         }
     }
     for (; c + W <= d; c += W) {
         for (size_t r = 0; r < rows; r++)
-            value_block(1, 1, s + r, w->n_lanes, 1, idx, a->v + c, d, n, out + r * d + c);
+            value_block(1, 1, s + r, w->n_lanes, 1, idx, v->x + c, d, n, out + r * d + c);
     }
     for (; c < d; c++) {
         for (size_t r = 0; r < rows; r++) {
             for (size_t i = 0; i < n; i++)
-                out[r * d + c] = fmaf(s[i * w->n_lanes + r], a->v[idx[i] * d + c], out[r * d + c]);
+                out[r * d + c] = fmaf(s[i * w->n_lanes + r], v->x[idx[i] * d + c], out[r * d + c]);
         }
     }
 }
@@ -374,22 +410,21 @@ static size_t group_rows(size_t n_rows) {
 static void value_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, const tile_space *w, size_t i0,
                        size_t i1) {
     size_t lo = clip(w->lo, i0, i1), hi = clip(w->hi, lo, i1), step = group_rows(t->n_rows);
-    for (size_t i = i1; i < i1 + TILE_STEP && i < t->n_idx; i++) {
-        const char *ahead = (const char *)(a->v + t->idx[i] * a->d_head);
-        for (size_t b = 0; b < a->d_head * sizeof(float); b += 64) __builtin_prefetch(ahead + b);
-    }
+    prefetch_cells(a, a->v, t->idx + i1, clip(i1 + TILE_STEP, 0, t->n_idx) - i1);
+    const listed v = take(a, a->v, t->idx + i0, i1 - i0, w->wide);
     for (size_t r = 0; r < t->n_rows && lo > i0; r++)
-        add_listed(a, t, w, r, 1, clip((size_t)t->first[r], i0, lo), clip((size_t)t->end[r], i0, lo));
+        add_listed(a, t, w, &v, i0, r, 1, clip((size_t)t->first[r], i0, lo), clip((size_t)t->end[r], i0, lo));
     for (size_t r = 0; r < t->n_rows; r += step)
-        add_listed(a, t, w, r, t->n_rows - r < step ? t->n_rows - r : step, lo, hi);
+        add_listed(a, t, w, &v, i0, r, t->n_rows - r < step ? t->n_rows - r : step, lo, hi);
     for (size_t r = 0; r < t->n_rows && hi < i1; r++)
-        add_listed(a, t, w, r, 1, clip((size_t)t->first[r], hi, i1), clip((size_t)t->end[r], hi, i1));
+        add_listed(a, t, w, &v, i0, r, 1, clip((size_t)t->first[r], hi, i1), clip((size_t)t->end[r], hi, i1));
 }
 
 /* Lays out a tile in scratch; returns the floats it takes. */
 static size_t open_tile(const tn_attn_tiles_args *a, const tn_attn_tile *t, float *scratch, tile_space *w) {
     size_t d = a->d_head, n = tn_attn_tile_lanes(t->n_rows);
-    *w = (tile_space){.n_lanes = n,
+    *w = (tile_space){.wide = a->scratch,
+                      .n_lanes = n,
                       .hi = t->n_idx,
                       .qt = scratch,
                       .max = scratch + d * n,
@@ -424,17 +459,12 @@ static bool is_few(const tn_attn_tiles_args *a) {
     return few;
 }
 
-static void prefetch_rows(const float *x, size_t d, const uint32_t *idx, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        for (size_t j = 0; j < d; j += 64 / sizeof *x) __builtin_prefetch(x + idx[i] * d + j);
-    }
-}
-
 /* Keys of n <= TN_KV_PANEL list entries, behind the last those of the last, as a panel. */
-static void turn_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *panel) {
+static void turn_keys(const tn_attn_tiles_args *a, const uint32_t *idx, size_t n, float *wide, float *panel) {
+    const listed k = take(a, a->k, idx, n, wide);
     for (size_t i = 0; i < TN_KV_PANEL; i += 16) {
         const float *row[16];
-        for (size_t j = 0; j < 16; j++) row[j] = a->k + idx[i + j < n ? i + j : n - 1] * a->d_head;
+        for (size_t j = 0; j < 16; j++) row[j] = k.x + k.idx[i + j < n ? i + j : n - 1] * a->d_head;
         for (size_t x = 0; x < a->d_head; x += 16)
             f_transpose_rows16(row, x, panel + x * TN_KV_PANEL + i, TN_KV_PANEL);
     }
@@ -472,12 +502,16 @@ static void few_rows(const tn_attn_tiles_args *a) {
     const tn_attn_tile *t = a->tiles;
     size_t d = a->d_head, n = t->n_idx, n_rows = t->n_rows,
            ld = (n + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL + 16, step = group_rows(n_rows);
-    float *panel = a->scratch, *s = panel + TN_KV_PANEL * d, sum[TALL];
+    float *wide = a->scratch, *panel = wide + TILE_STEP * d, *s = panel + TN_KV_PANEL * d, sum[TALL];
     for (size_t at = 0; at < n; at += TN_KV_PANEL) {
         size_t m = n - at < TN_KV_PANEL ? n - at : TN_KV_PANEL,
                n_next = n - at - m < TN_KV_PANEL ? n - at - m : TN_KV_PANEL;
         const uint32_t *next = t->idx + at + m;
-        turn_keys(a, t->idx + at, m, panel);
+        turn_keys(a, t->idx + at, m, wide, panel);
+        if (a->kv != TN_KV_F32) { /* there is less to fetch than few_scores has steps for */
+            prefetch_cells(a, a->k, next, n_next);
+            n_next = 0;
+        }
         switch (n_rows) {
         case 1: few_scores(1, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
         case 2: few_scores(2, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
@@ -489,7 +523,7 @@ static void few_rows(const tn_attn_tiles_args *a) {
         default: few_scores(8, t->q, d, panel, a->k, next, n_next, s + at, ld); break;
         }
     }
-    prefetch_rows(a->v, d, t->idx, n < FEW_AHEAD ? n : FEW_AHEAD);
+    prefetch_cells(a, a->v, t->idx, n < FEW_AHEAD ? n : FEW_AHEAD);
     const tn_attn_f32_args full = {.d_head = d, .scale = a->scale, .soft_cap = a->soft_cap};
     for (size_t r = 0; r < n_rows; r++) {
         seen all = {.end = n, .tree_end = n, .panel1 = ld - 16};
@@ -498,19 +532,20 @@ static void few_rows(const tn_attn_tiles_args *a) {
     memset(t->out, 0, n_rows * d * sizeof *t->out);
     for (size_t at = 0; at < n; at += FEW_STEP) {
         size_t m = n - at < FEW_STEP ? n - at : FEW_STEP, next = at + FEW_AHEAD;
-        if (next < n) prefetch_rows(a->v, d, t->idx + next, n - next < FEW_STEP ? n - next : FEW_STEP);
+        if (next < n) prefetch_cells(a, a->v, t->idx + next, n - next < FEW_STEP ? n - next : FEW_STEP);
+        const listed v = take(a, a->v, t->idx + at, m, wide);
         for (size_t r = 0, rows; r < n_rows; r += rows) {
             rows = n_rows - r < step ? n_rows - r : step;
             const float *w = s + r * ld + at;
             for (size_t c = 0; c < d; c += FULL_N) {
                 float *out = t->out + r * d + c;
                 switch (rows) {
-                case 1: value_block(1, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
-                case 2: value_block(2, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
-                case 3: value_block(3, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
-                case 4: value_block(4, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
-                case 5: value_block(5, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
-                default: value_block(MR, MANY, w, 1, ld, t->idx + at, a->v + c, d, m, out); break;
+                case 1: value_block(1, MANY, w, 1, ld, v.idx, v.x + c, d, m, out); break;
+                case 2: value_block(2, MANY, w, 1, ld, v.idx, v.x + c, d, m, out); break;
+                case 3: value_block(3, MANY, w, 1, ld, v.idx, v.x + c, d, m, out); break;
+                case 4: value_block(4, MANY, w, 1, ld, v.idx, v.x + c, d, m, out); break;
+                case 5: value_block(5, MANY, w, 1, ld, v.idx, v.x + c, d, m, out); break;
+                default: value_block(MR, MANY, w, 1, ld, v.idx, v.x + c, d, m, out); break;
                 }
             }
         }
@@ -536,10 +571,11 @@ static void NAME(tn_attn_tiles)(const tn_attn_tiles_args *a) {
         const tn_attn_tile *tiles = a->tiles + t0;
         tile_space space[TILES];
         size_t used = 0;
+        float *scratch = a->scratch + TILE_STEP * d;
         for (n_tiles = 0; n_tiles < TILES && t0 + n_tiles < a->n_tiles; n_tiles++) {
             const tn_attn_tile *t = &tiles[n_tiles];
             if (n_tiles && used + tn_attn_tile_floats(t->n_rows, t->n_idx, d) > TN_ATTN_TILES_TOGETHER) break;
-            used += open_tile(a, t, a->scratch + used, &space[n_tiles]);
+            used += open_tile(a, t, scratch + used, &space[n_tiles]);
         }
         for (size_t p1 = SPAN_POS; p1 < end_pos + SPAN_POS; p1 += SPAN_POS) {
             for (size_t i = 0; i < n_tiles; i++) {

@@ -6,6 +6,7 @@
  * register file), types vf (floats), vi (int32) and vm (a mask of lanes), and the operations below.
  * Bits are those of the scalar references: the same chains, the same lanes.
  *   vf: f_load f_store f_set1 f_fma(a,b,c) f_add f_sub f_mul f_div f_max(a,b) = a > b ? a : b
+ *       f_load_s8, f_load_low4, f_load_high4 (of W bytes: as signed numbers; their low or high halves, less 8)
  *       f_round(nearest even) f_load_f16 f_load_bf16 f_load_pairs(p, even, odd) f_and f_or f_andnot(m, a) = a
  *       & ~m
  *   vm: f_lt(a,b) f_gt(a,b) f_unord(a) f_sel(mask, a, b) = mask ? a : b
@@ -428,6 +429,62 @@ static float NAME(tn_softmax_f32)(float *x, size_t n) {
 
 enum { ATTN_ROWS = 24, ATTN_POS = 256 };
 
+#include "kernels/kv_widen_template.h"
+
+/* What a span of the cache is multiplied as: floats, or, where f is NULL, the cells, which become floats as they are
+ * loaded. */
+typedef struct span {
+    const float *f;
+    size_t pos; /* where it begins */
+} span;
+
+/* Halves are converted by the load itself, which costs less than to read twice as much. Codes cost more, and are turned
+ * into floats once for many rows; few would not earn that back. A minimal build has no such products with codes. */
+static bool as_cells(const tn_attn_f32_args *a, size_t n_rows) {
+    if (a->kv == TN_KV_F16) return a->d_head % (NARROW * W) == 0;
+#ifndef TERN_MINIMAL
+    return a->kv != TN_KV_F32 && n_rows <= TALL && a->d_head % TN_KV_GROUP == 0;
+#else
+    (void)n_rows;
+    return false;
+#endif
+}
+
+static const uint8_t *panel_at(const tn_attn_f32_args *a, const void *cells, size_t pos) {
+    return (const uint8_t *)cells + pos / TN_KV_PANEL * tn_kv_panel_bytes(a->kv, a->d_head);
+}
+
+/* The keys of whole panels p0.., where they lie or as floats in `wide`. */
+static span keys_at(const tn_attn_f32_args *a, bool cells, size_t p0, size_t n_pos, float *wide) {
+    if (cells) return (span){.pos = p0};
+    if (a->kv == TN_KV_F32) return (span){.f = (const float *)a->k_panels + p0 * a->d_head};
+    widen_keys(a->kv, a->d_head, panel_at(a, a->k_panels, p0), n_pos / TN_KV_PANEL, wide);
+    return (span){.f = wide};
+}
+
+static span values_at(const tn_attn_f32_args *a, bool cells, size_t p0, size_t n_pos, float *wide) {
+    if (cells) return (span){.pos = p0};
+    if (a->kv == TN_KV_F32) return (span){.f = (const float *)a->v + p0 * a->d_head};
+    NAME(tn_kv_rows)(a->kv, a->d_head, a->v, p0, n_pos, wide);
+    return (span){.f = wide};
+}
+
+/* A span without its first n positions. */
+static span span_from(const tn_attn_f32_args *a, span x, size_t n) {
+    return x.f ? (span){.f = x.f + n * a->d_head} : (span){.pos = x.pos + n};
+}
+
+/* Positions of a span. */
+static size_t span_step(const tn_attn_f32_args *a, bool cells) {
+    return cells || a->kv == TN_KV_F32 ? ATTN_POS : tn_kv_span(a->d_head);
+}
+
+/* Rows that go through a product together: all that may, or groups of nearly equal size. */
+static size_t rows_together(size_t n_rows) {
+    size_t n_groups = n_rows <= TALL ? 1 : (n_rows + MR - 1) / MR;
+    return (n_rows + n_groups - 1) / n_groups;
+}
+
 typedef struct seen {
     size_t first, end; /* the contiguous part */
     size_t tree_end;   /* one past the last slot seen, >= end; once the scores are packed, one past the last
@@ -508,13 +565,24 @@ static float softmax_row(const tn_attn_f32_args *a, seen *v, float *s, const flo
     return sink ? sum + tn_expf(fminf(*sink - m, 80)) : sum;
 }
 
-/* out[r][0..d_head) continues its chains over positions p0..p1-1 with weights w[r][p - p0], up to MR rows. */
-static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, size_t p0, size_t p1,
+/* out[r][0..d_head) continues its chains over n positions with values v and weights w[r][..], up to TALL rows. */
+static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size_t ld, span values, size_t n,
                        float *out) {
-    if (p0 >= p1) return;
-    const float *v = a->v + p0 * a->d_head;
-    size_t n = p1 - p0, d = a->d_head,
-           c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
+    if (!n) return;
+    size_t d = a->d_head, c;
+    if (!values.f && a->kv == TN_KV_F16) { /* as_cells: there is no rest */
+        cols_f16(rows, d, w, ld, (const uint16_t *)a->v + values.pos * d, d, TN_PANEL_N, n, NULL, out,
+                 a->out_stride, true);
+        return;
+    }
+#ifndef TERN_MINIMAL
+    if (!values.f) {
+        coded_values(a->kv, rows, w, ld, d, a->v, values.pos, n, out, a->out_stride);
+        return;
+    }
+#endif
+    const float *v = values.f;
+    c = cols_f32(rows, d, w, ld, v, d, TN_PANEL_N, n, NULL, out, a->out_stride, true);
     for (int r = 0; r < rows; r++) {
         const float *wr = w + (size_t)r * ld;
         float *o = out + (size_t)r * a->out_stride;
@@ -529,9 +597,10 @@ static void add_values(const tn_attn_f32_args *a, int rows, const float *w, size
 
 static size_t clip(size_t x, size_t lo, size_t hi) { return x < lo ? lo : x > hi ? hi : x; }
 
-/* Values of positions p0..p1-1 to up to MR rows: what all see in one product, the edges row by row. */
+/* Values of positions p0..p1-1, which lie at `values`, to up to TALL rows: what all see in one product, the edges
+ * row by row. */
 static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, const float *s, size_t ld,
-                         size_t base, size_t p0, size_t p1, float *out) {
+                         size_t base, size_t p0, size_t p1, span values, float *out) {
     size_t lo = p0, hi = p1;
     for (int r = 0; r < rows; r++) {
         lo = clip(v[r].first, lo, p1);
@@ -541,27 +610,51 @@ static void group_values(const tn_attn_f32_args *a, const seen *v, int rows, con
     for (int r = 0; r < rows; r++) {
         const float *sr = s + (size_t)r * ld;
         size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(lo, f, e);
-        add_values(a, 1, sr + (f - base), ld, f, mid, out + (size_t)r * a->out_stride);
+        add_values(a, 1, sr + (f - base), ld, span_from(a, values, f - p0), mid - f,
+                   out + (size_t)r * a->out_stride);
     }
-    add_values(a, rows, s + (lo - base), ld, lo, hi, out);
+    add_values(a, rows, s + (lo - base), ld, span_from(a, values, lo - p0), hi - lo, out);
     for (int r = 0; r < rows; r++) {
         const float *sr = s + (size_t)r * ld;
         size_t f = clip(v[r].first, p0, p1), e = clip(v[r].end, f, p1), mid = clip(hi, f, e);
-        add_values(a, 1, sr + (mid - base), ld, mid, e, out + (size_t)r * a->out_stride);
+        add_values(a, 1, sr + (mid - base), ld, span_from(a, values, mid - p0), e - mid,
+                   out + (size_t)r * a->out_stride);
     }
 }
 
 /* Values of a row's draft-tree slots, runs of neighbours together. s: packed weights of positions panel0.. of
  * the row. */
-static void tree_values(const tn_attn_f32_args *a, const seen *v, const float *s, float *out) {
-    size_t n_slots = a->n_tree_words * 64, p = a->tree_base;
+static void tree_values(const tn_attn_f32_args *a, bool cells, const seen *v, const float *s, float *wide,
+                        float *out) {
+    size_t n_slots = a->n_tree_words * 64, p = a->tree_base, most = span_step(a, cells);
     for (size_t j = 0, run; j < n_slots; j = run + 1) {
         for (run = j; run < n_slots && v->tree[run / 64] >> (run % 64) & 1; run++) {
         }
-        size_t skip = clip(v->first, p, p + run - j) - p;
-        add_values(a, 1, s + (p + skip - v->panel0), 0, a->tree_base + j + skip, a->tree_base + run, out);
+        for (size_t at = clip(v->first, p, p + run - j) - p, n; j + at < run; at += n) {
+            n = run - j - at < most ? run - j - at : most;
+            add_values(a, 1, s + (p + at - v->panel0), 0, values_at(a, cells, a->tree_base + j + at, n, wide),
+                       n, out);
+        }
         p += run - j;
     }
+}
+
+/* Scores of up to TALL rows with the keys of n positions, whole panels. */
+static void scores_of(const tn_attn_f32_args *a, int rows, const float *q, span keys, size_t n, float *s,
+                      size_t ld) {
+    size_t d = a->d_head, ps = d * TN_KV_PANEL;
+    if (keys.f) {
+        cols_f32(rows, n, q, a->q_stride, keys.f, TN_KV_PANEL, ps, d, NULL, s, ld, false);
+    } else if (a->kv == TN_KV_F16) {
+        cols_f16(rows, n, q, a->q_stride, (const uint16_t *)a->k_panels + keys.pos * d, TN_KV_PANEL, ps, d,
+                 NULL, s, ld, false);
+    }
+#ifndef TERN_MINIMAL
+    else {
+        for (size_t p = 0; p < n; p += TN_KV_PANEL)
+            coded_scores(a->kv, rows, q, a->q_stride, d, panel_at(a, a->k_panels, keys.pos + p), s + p, ld);
+    }
+#endif
 }
 
 static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
@@ -576,20 +669,23 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
         }
         size_t ld = stop - base + 16; /* not a power of two: rows would share cache sets */
         const float *q = a->q + row0 * a->q_stride;
-        float *s = a->scratch, *out = a->out + row0 * a->out_stride, sum[ATTN_ROWS];
-        for (size_t p0 = base; p0 < stop; p0 += ATTN_POS) {
+        float *wide = a->scratch, *s = wide + tn_kv_span_floats(a->d_head),
+              *out = a->out + row0 * a->out_stride, sum[ATTN_ROWS];
+        bool cells = as_cells(a, n_rows);
+        size_t step = span_step(a, cells), together = rows_together(n_rows);
+        for (size_t p0 = base; p0 < stop; p0 += step) {
+            const span keys = keys_at(a, cells, p0, stop - p0 < step ? stop - p0 : step, wide);
             for (size_t r = 0, n; r < n_rows; r += n) {
-                n = n_rows - r < MR ? n_rows - r : MR;
+                n = n_rows - r < together ? n_rows - r : together;
                 size_t from = stop, to = base;
                 for (size_t i = r; i < r + n; i++) {
                     from = v[i].panel0 < from ? v[i].panel0 : from;
                     to = v[i].panel1 > to ? v[i].panel1 : to;
                 }
-                from = clip(from, p0, p0 + ATTN_POS);
-                to = clip(to, from, p0 + ATTN_POS);
-                cols_f32((int)n, to - from, q + r * a->q_stride, a->q_stride, a->k_panels + from * a->d_head,
-                         TN_KV_PANEL, a->d_head * TN_KV_PANEL, a->d_head, NULL, s + r * ld + (from - base),
-                         ld, false);
+                from = clip(from, p0, p0 + step);
+                to = clip(to, from, p0 + step);
+                scores_of(a, (int)n, q + r * a->q_stride, span_from(a, keys, from - p0), to - from,
+                          s + r * ld + (from - base), ld);
             }
         }
         for (size_t r = 0; r < n_rows; r++) {
@@ -597,17 +693,18 @@ static void NAME(tn_attn_f32)(const tn_attn_f32_args *a) {
                                  a->sinks ? &a->sinks[row0 + r] : NULL);
             memset(out + r * a->out_stride, 0, a->d_head * sizeof *out);
         }
-        for (size_t p0 = base; p0 < stop; p0 += ATTN_POS) {
-            size_t p1 = stop - p0 < ATTN_POS ? stop : p0 + ATTN_POS;
+        for (size_t p0 = base; p0 < stop; p0 += step) {
+            size_t p1 = stop - p0 < step ? stop : p0 + step;
+            const span values = values_at(a, cells, p0, p1 - p0, wide);
             for (size_t r = 0, n; r < n_rows; r += n) {
-                n = n_rows - r < MR ? n_rows - r : MR;
-                group_values(a, v + r, (int)n, s + r * ld, ld, base, p0, p1, out + r * a->out_stride);
+                n = n_rows - r < together ? n_rows - r : together;
+                group_values(a, v + r, (int)n, s + r * ld, ld, base, p0, p1, values, out + r * a->out_stride);
             }
         }
         for (size_t r = 0; r < n_rows; r++) {
             float *o = out + r * a->out_stride;
             size_t d = 0;
-            if (v[r].tree) tree_values(a, &v[r], s + r * ld + (v[r].panel0 - base), o);
+            if (v[r].tree) tree_values(a, cells, &v[r], s + r * ld + (v[r].panel0 - base), wide, o);
             for (; d + W <= a->d_head; d += W) f_store(o + d, f_div(f_load(o + d), f_set1(sum[r])));
             for (; d < a->d_head; d++) o[d] /= sum[r];
         }
@@ -622,8 +719,11 @@ void NAME(tn_kernels_f32)(tn_kernels *k) {
     k->gemm_f32[TN_PANEL_F16] = NAME(tn_gemm_f16);
     k->gemm_f32[TN_PANEL_BF16] = NAME(tn_gemm_bf16);
     k->attn_f32 = NAME(tn_attn_f32);
+#ifndef TERN_MINIMAL
     k->attn_sparse = NAME(tn_attn_sparse);
+#endif
     k->attn_tiles = NAME(tn_attn_tiles);
+    k->kv_rows = NAME(tn_kv_rows);
     k->rmsnorm_f32 = NAME(tn_rmsnorm_f32);
     k->layernorm_f32 = NAME(tn_layernorm_f32);
     k->rope_f32 = NAME(tn_rope_f32);

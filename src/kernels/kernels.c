@@ -118,8 +118,11 @@ void tn_kernels_init(tn_kernels *k, uint32_t cpu) {
                      [TN_PANEL_F16] = tn_gemm_f16_ref,
                      [TN_PANEL_BF16] = tn_gemm_bf16_ref},
         .attn_f32 = tn_attn_f32_ref,
+#ifndef TERN_MINIMAL /* for heads that select for themselves, which is for comparisons */
         .attn_sparse = tn_attn_sparse_ref,
+#endif
         .attn_tiles = tn_attn_tiles_ref,
+        .kv_rows = tn_kv_rows_ref,
         .topk = tn_topk_ref,
         .topk_merge = tn_topk_merge_ref,
         .rmsnorm_f32 = tn_rmsnorm_f32_ref,

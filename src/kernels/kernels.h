@@ -29,6 +29,7 @@ typedef struct tn_kernels {
     tn_attn_f32_fn attn_f32;
     tn_attn_sparse_fn attn_sparse;
     tn_attn_tiles_fn attn_tiles;
+    tn_kv_rows_fn kv_rows;
     tn_topk_fn topk;
     tn_topk_merge_fn topk_merge;
     tn_rmsnorm_f32_fn rmsnorm_f32;

@@ -1,6 +1,6 @@
 /* lab/reproduce.h - what the papers print beside what the simulator says, from the inputs in the SoCs' files
  * alone. A result that went into a fit, or that follows from it or from a definition by arithmetic, is listed
- * but never counted. */
+ * as such and never counted as predicted. */
 #ifndef TN_LAB_REPRODUCE_H
 #define TN_LAB_REPRODUCE_H
 
@@ -17,17 +17,25 @@ typedef enum tn_paper {
 const char *tn_paper_name(tn_paper p); /* "llm-npu"...; NULL beyond */
 
 typedef enum tn_claim_kind {
-    TN_CLAIM_INPUT,     /* the fit was made from it */
-    TN_CLAIM_UNCOUNTED, /* arithmetic on inputs, a definition, an assumption about somebody else's program, or
-                           not printed as a number (paper 0) */
+    TN_CLAIM_INPUT, /* the fit was made from it */
+    TN_CLAIM_UNCOUNTED, /* a definition, an assumption about somebody else's program, or not printed as a number (paper 0)
+                         */
+    TN_CLAIM_DERIVED, /* printed by the paper, and arithmetic on inputs or on what is predicted already: no schedule is
+                         asked. It shows that inputs fit together, and predicts nothing */
     TN_CLAIM_PREDICTED,
+    TN_N_CLAIM_KINDS
 } tn_claim_kind;
+
+extern const char
+    *const tn_claim_kind_names[TN_N_CLAIM_KINDS]; /* "input", "uncounted", "derived", "predicted" */
 
 typedef struct tn_claim {
     tn_claim_kind kind;
     const char *what, *unit, *where; /* where: section, table or figure of the paper */
     double paper, simulated;
-    const char *note; /* "" or what must be known to read the error */
+    const char *
+        note; /* "" or what must be known to read the error; of a prediction that is off by over half, the reason:
+                         "... because ..." */
 } tn_claim;
 
 enum { TN_MAX_CLAIMS = 48 };
@@ -41,8 +49,8 @@ tern_status tn_sim_reproduce(tn_paper p, const tn_soc socs[TN_N_SOCS], tn_sim *s
                              tern_error *err);
 
 double tn_claim_error(const tn_claim *c); /* relative: 0.1 = a tenth too much */
-/* Returns the median of the sizes of the errors of predicted claims, any number of them; NAN when there are
- * none. */
-double tn_claims_median_error(const tn_claim *c, int32_t n);
+/* Returns the median of the sizes of the errors of predicted claims, any number of them, and of derived ones too if
+ * asked; NAN when there are none. */
+double tn_claims_median_error(const tn_claim *c, int32_t n, bool with_derived);
 
 #endif

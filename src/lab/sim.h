@@ -28,6 +28,7 @@ typedef struct tn_sim_model {
 
 typedef struct tn_soc {
     char title[64];
+    const char *float_lane;            /* "CPU" or "GPU": who computes floats */
     double launch_ns, byte_ns, mac_ns; /* INT8 products on the device */
     double cpu_slower,
         gpu_slower; /* the same products on the CPU and the GPU, relative: geometric means over the table */
@@ -56,6 +57,12 @@ typedef struct tn_soc {
 /* Loads share/soc/NAME.json. It is strict: every section and field must be there, and no other. TERN_E_FORMAT
  * names what is wrong. */
 tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err);
+
+/* The same SoC with its GPU in the CPU's place, as the float lane (llm.npu 4.6): attention, norms and the like, the
+ * multiplications of outlier paths and stolen products at the GPU's rate, relative to the CPU's as the table of products
+ * has them. What no paper prints of a GPU is the CPU's: merging with the device's sums, power, decoding, unpacking, one
+ * core's attention. */
+tn_soc tn_soc_with_gpu(const tn_soc *soc);
 
 /* Both return a model, the first by name. They return NULL when it is unknown, and the second behind the
  * last. */

@@ -213,10 +213,20 @@ static tern_status read_soc(tn_soc *c, const json_t *root, tern_error *err) {
     return fit(c, &r, &t[T_PRODUCTS], &t[T_FLASH], &t[T_LAUNCHES], err);
 }
 
+tn_soc tn_soc_with_gpu(const tn_soc *soc) {
+    tn_soc c = *soc;
+    double faster = soc->cpu_slower / soc->gpu_slower;
+    c.attn_mac_ns /= faster, c.elem_ns /= faster;
+    c.cpu_slower = soc->gpu_slower;
+    c.float_slower *= faster; /* relative to the lane that has them otherwise */
+    c.float_lane = "GPU";
+    return c;
+}
+
 tern_status tn_soc_load(tn_soc *out, const char *path, tern_error *err) {
     json_t *root;
     TN_TRY(tn_json_read(path, JSON_REJECT_DUPLICATES, &root, err));
-    *out = (tn_soc){0};
+    *out = (tn_soc){.float_lane = "CPU"};
     tern_error why = {0};
     tern_status st = read_soc(out, root, &why);
     json_decref(root);

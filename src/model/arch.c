@@ -314,6 +314,12 @@ const tn_arch *tn_arch_by_gguf(const char *name, size_t n) {
     return NULL;
 }
 
+const tn_arch *tn_arch_named(const char *name) {
+    for (int i = 0; i < N_ARCHS; i++)
+        if (!strcmp(table[i].name, name)) return &table[i];
+    return NULL;
+}
+
 void tn_arch_list(char *buf, size_t cap) {
     size_t n = 0;
     for (int i = 0; i < N_ARCHS && n < cap; i++)

@@ -49,6 +49,7 @@ typedef struct tn_arch {
 
 const tn_arch *tn_arch_by_hf(const char *model_type); /* NULL: unknown */
 const tn_arch *tn_arch_by_gguf(const char *name, size_t n);
+const tn_arch *tn_arch_named(const char *name); /* by our own name */
 /* "llama, mistral, ..." for messages and help */
 void tn_arch_list(char *buf, size_t cap);
 

@@ -22,6 +22,8 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         size_t k = (size_t)tn_program_linears(p, i)->k;
         widest = k > widest ? k : widest;
     }
+    out->lora_stride =
+        (tn_lora_scratch(m->loras, m->n_loras, p) + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
     size_t n_expert_rows = m->h.n_experts ? rows : 0;
     if (m->h.n_experts && (size_t)m->h.n_ff_exp > widest) widest = (size_t)m->h.n_ff_exp;
     size_t n_acts = m->scheme == TN_FLOAT_BLOCKS ? tn_blocks_acts(widest, rows) : 0;
@@ -29,7 +31,7 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
     struct {
         float **slice;
         size_t n;
-    } plan[TN_N_BUFFERS + 7] = {
+    } plan[TN_N_BUFFERS + 8] = {
         {&out->rope_cs, rows * (size_t)(tn_rope_tables(&m->h) * m->h.n_rot)},
         {&out->scratch, (size_t)n_threads * out->scratch_stride},
         {&out->outliers, m->scheme == TN_FLOAT_LLM_INT8 ? rows * widest : 0},
@@ -37,8 +39,9 @@ tern_status tn_acts_open(tn_ctx *ctx, const tn_model *m, int32_t max_rows, int32
         {&blocks, (n_acts * sizeof *out->blocks + sizeof(float) - 1) / sizeof(float)},
         {&expert_rows, n_expert_rows * sizeof(int32_t) / sizeof(float)},
         {&out->expert_weights, n_expert_rows},
+        {&out->lora, (size_t)n_threads * out->lora_stride},
     };
-    size_t n_slices = 7, total = 0;
+    size_t n_slices = 8, total = 0;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         plan[n_slices].slice = &out->buf[b];
         plan[n_slices++].n = rows * (size_t)p->width[b];
@@ -195,6 +198,40 @@ static void outlier_item(void *arg, int i_item, int i_thread) {
     }
 }
 
+/* What adapters add, for some rows of one text; see tn_lora_rows. */
+static void lora_rows(const run *x, const tn_frame *f, int32_t row0, int32_t row1, int i_thread) {
+    const tn_site_ops *s = &x->op->linears;
+    float *out[TN_SITE_MAX_OPS];
+    size_t ldo[TN_SITE_MAX_OPS], k = (size_t)s->k;
+    int32_t site = tn_program_site_index(&x->m->program, x->op->layer, x->op->site);
+    for (int32_t i = 0; i < s->n_ops; i++) {
+        ldo[i] = (size_t)s->n[i];
+        out[i] = f->buf[tn_role_buffer(s->roles[i])] + (size_t)row0 * ldo[i];
+    }
+    if (tn_lora_at(f->r->lora, site))
+        tn_lora_rows(f->r->lora, f->r->kern, s, site, f->buf[x->op->in] + (size_t)row0 * k, k, row1 - row0,
+                     out, ldo, x->a->lora + (size_t)i_thread * x->a->lora_stride);
+}
+
+static void lora_item(void *arg, int i_item, int i_thread) {
+    const run *x = arg;
+    int32_t row0, row1;
+    span(x, i_item, &row0, &row1);
+    lora_rows(x, &x->f, row0, row1, i_thread);
+}
+
+static void lora_text_item(void *arg, int i_item, int i_thread) {
+    const run *x = arg;
+    lora_rows(x, &x->texts[i_item], 0, x->texts[i_item].r->n_rows, i_thread);
+}
+
+static void run_lora(run *x) {
+    if (!x->a->lora_stride) return;
+    x->rows_per_item = TN_LORA_ROWS;
+    if (x->texts) tn_pool_for(x->pool, x->n_texts, lora_text_item, x);
+    else if (x->f.r->lora) tn_pool_for(x->pool, n_spans(x), lora_item, x);
+}
+
 /* The site's input is seen by the hook, then rounded in place where the scheme rounds; lm_head's never is. */
 static void run_linears(run *x) {
     const tn_site_ops *s = &x->op->linears;
@@ -210,7 +247,10 @@ static void run_linears(run *x) {
         j.ldo = (size_t)s->n[i];
         tn_linear_run(j.l, x->f.r->kern, x->pool, j.in, j.ldx, j.out, j.ldo, (size_t)x->n_rows, x->a->blocks);
         if (j.l->full) tn_pool_for(x->pool, (j.l->n + TN_PANEL_N - 1) / TN_PANEL_N, outlier_item, &j);
+        if (in_layer && x->hooks && x->hooks->output)
+            x->hooks->output(x->hooks->user, x->op->layer, s->roles[i], j.out, s->n[i], x->n_rows);
     }
+    run_lora(x);
 }
 
 /* ---- the interpreter ------------------------------------------------------------------------------- */

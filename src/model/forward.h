@@ -19,6 +19,8 @@ typedef struct tn_acts {
     bool *has_outliers;   /* [max_rows] */
     int32_t *expert_rows; /* [max_rows] with experts: rows of one, and their weights */
     float *expert_weights;
+    float *lora; /* [n_threads][lora_stride] with adapters */
+    size_t lora_stride;
     tn_blocks_act *blocks; /* scheme "blocks": quantised rows, else NULL */
 } tn_acts;
 
@@ -33,6 +35,8 @@ typedef struct tn_forward_hooks {
     void (*qk)(void *user, int layer, const float *q, const float *k, int32_t n_rows); /* after rope */
     void (*attention_out)(void *user, int layer, float *att,
                           int32_t n_rows); /* may change it: head ablation */
+    void (*output)(void *user, int layer, tn_role role, const float *y, int32_t n,
+                   int32_t n_rows); /* [n_rows][n] of every linear in a layer */
     void *user;
 } tn_forward_hooks;
 

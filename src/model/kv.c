@@ -1,23 +1,39 @@
 #include "model/state.h"
 
+#include "base/finite.h"
 #include "base/status.h"
-#include "kernels/attn_f32.h"
+#include "kernels/hadamard.h"
 
+#include <assert.h>
 #include <string.h>
 
-tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv *out, tern_error *err) {
-    *out = (tn_kv){.ctx = ctx, .n_kv_heads = h->n_kv_heads, .d_head = h->d_head};
+uint64_t tn_kv_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type type) {
+    uint64_t panels = ((uint64_t)n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL;
+    return 2 * panels * (uint64_t)tn_n_attending(h) * (uint64_t)h->n_kv_heads *
+           tn_kv_panel_bytes(type, (size_t)h->d_head);
+}
+
+tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_type type, tn_kv *out,
+                       tern_error *err) {
+    assert(type < TN_N_KV_TYPES);
+    *out = (tn_kv){.ctx = ctx,
+                   .type = type,
+                   .rotated = type == TN_KV_INT4 && h->d_head % TN_HADAMARD_BLOCK == 0,
+                   .n_kv_heads = h->n_kv_heads,
+                   .d_head = h->d_head};
     for (int32_t l = 0; l < h->n_layers; l++)
         out->index[l] = tn_layer_attends(h, l) ? (int16_t)out->n_layers++ : -1;
-    out->cap_tok = (n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
+    int32_t n_panels = (n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL;
+    out->cap_tok = n_panels * TN_KV_PANEL;
+    out->head_bytes = (size_t)n_panels * tn_kv_panel_bytes(type, (size_t)h->d_head);
     size_t n = tn_kv_head_offset(out, out->n_layers, 0);
-    out->k = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
-    out->v = tn_alloc(ctx, TN_MEM_KV, n, sizeof(float));
+    out->k = tn_alloc(ctx, TN_MEM_KV, n, 1);
+    out->v = tn_alloc(ctx, TN_MEM_KV, n, 1);
     if (out->k && out->v) return TERN_OK;
     tn_kv_close(out);
     return tn_fail(err, TERN_E_MEMORY,
                    "no memory for a KV cache of %d tokens (%zu bytes); ask for a smaller context", n_ctx,
-                   2 * n * sizeof(float));
+                   2 * n);
 }
 
 void tn_kv_close(tn_kv *kv) {
@@ -26,35 +42,72 @@ void tn_kv_close(tn_kv *kv) {
     kv->k = kv->v = NULL;
 }
 
-static size_t k_offset(const tn_kv *kv, int32_t pos) {
-    return (size_t)(pos / TN_KV_PANEL) * (size_t)kv->d_head * TN_KV_PANEL + (size_t)(pos % TN_KV_PANEL);
+static void put_key(const tn_kv *kv, void *panels, int32_t pos, const float *k) {
+    float rotated[512];
+    size_t d = (size_t)kv->d_head;
+    if (kv->rotated) {
+        memcpy(rotated, k, d * sizeof *k);
+        tn_hadamard_f32_ref(rotated, d);
+        k = rotated;
+    }
+    tn_kv_put_key(kv->type, d, panels, (size_t)pos, k);
 }
 
 void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k, const float *v) {
-    float *dst = tn_kv_k(kv, layer, head) + k_offset(kv, pos);
-    for (int d = 0; d < kv->d_head; d++) dst[(size_t)d * TN_KV_PANEL] = k[d];
-    memcpy(tn_kv_v(kv, layer, head) + (size_t)pos * (size_t)kv->d_head, v, (size_t)kv->d_head * sizeof *v);
+    put_key(kv, tn_kv_k(kv, layer, head), pos, k);
+    tn_kv_put_value(kv->type, (size_t)kv->d_head, tn_kv_v(kv, layer, head), (size_t)pos, v);
 }
 
 void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to) {
     if (from == to) return;
+    size_t d = (size_t)kv->d_head;
     for (int l = 0; l < kv->n_layers; l++) {
         for (int h = 0; h < kv->n_kv_heads; h++) {
-            float *k = kv->k + tn_kv_head_offset(kv, l, h), *v = kv->v + tn_kv_head_offset(kv, l, h);
-            const float *src = k + k_offset(kv, from);
-            float *dst = k + k_offset(kv, to);
-            for (int d = 0; d < kv->d_head; d++) dst[(size_t)d * TN_KV_PANEL] = src[(size_t)d * TN_KV_PANEL];
-            memcpy(v + (size_t)to * (size_t)kv->d_head, v + (size_t)from * (size_t)kv->d_head,
-                   (size_t)kv->d_head * sizeof *v);
+            size_t at = tn_kv_head_offset(kv, l, h);
+            tn_kv_copy_key(kv->type, d, kv->k + at, (size_t)from, (size_t)to);
+            tn_kv_copy_value(kv->type, d, kv->v + at, (size_t)from, (size_t)to);
         }
     }
+}
+
+void tn_kv_convert(const tn_kv *from, int32_t n_tok, const tn_kv *to) {
+    float k[512], v[512];
+    size_t d = (size_t)from->d_head;
+    for (int l = 0; l < from->n_layers; l++) {
+        for (int h = 0; h < from->n_kv_heads; h++) {
+            size_t in = tn_kv_head_offset(from, l, h), out = tn_kv_head_offset(to, l, h);
+            for (int32_t p = 0; p < n_tok; p++) {
+                for (size_t i = 0; i < d; i++) k[i] = tn_kv_key(from->type, d, from->k + in, (size_t)p, i);
+                for (size_t i = 0; i < d; i++) v[i] = tn_kv_value(from->type, d, from->v + in, (size_t)p, i);
+                if (from->rotated) tn_hadamard_f32_ref(k, d);
+                put_key(to, to->k + out, p, k);
+                tn_kv_put_value(to->type, d, to->v + out, (size_t)p, v);
+            }
+        }
+    }
+}
+
+void tn_kv_query(const tn_kv *kv, const tn_kernels *kern, float *q, int32_t n) {
+    if (kv->rotated) kern->hadamard_f32(q, (size_t)n * (size_t)kv->d_head);
+}
+
+bool tn_kv_finite(const tn_kv *kv, const tn_kernels *kern, int layer, int head, int32_t n_tok) {
+    float row[512];
+    size_t d = (size_t)kv->d_head;
+    const void *v = tn_kv_v(kv, layer, head);
+    bool finite = true;
+    for (int32_t p = 0; p < n_tok && finite; p++) {
+        kern->kv_rows(kv->type, d, v, (size_t)p, 1, row);
+        finite = tn_all_finite(row, d);
+    }
+    return finite;
 }
 
 /* ---- as a kind of state ---------------------------------------------------------------------------- */
 
 static uint64_t state_bytes(const void *self) {
     const tn_kv *kv = self;
-    return 2 * sizeof(float) * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0);
+    return 2 * (uint64_t)tn_kv_head_offset(kv, kv->n_layers, 0);
 }
 
 static void state_keep(void *self, int32_t slot, int32_t n_tok) { tn_kv_move(self, slot, n_tok); }
@@ -65,29 +118,48 @@ static void state_truncate(void *self, int32_t n_tok) {
     (void)n_tok;
 }
 
-/* The last K panel is saved whole, with zeros behind n_tok, so that files are reproducible. The panel itself stays: the
- * text may go on behind n_tok. */
-static void save_keys(const tn_kv *kv, float *k, int32_t n_tok, tn_state_io io, void *user) {
-    size_t d = (size_t)kv->d_head, in_panel = (size_t)(n_tok % TN_KV_PANEL), whole = (size_t)n_tok - in_panel;
-    float row[TN_KV_PANEL] = {0};
-    io(user, k, whole * d * sizeof *k);
-    for (size_t i = 0; in_panel && i < d; i++) {
-        memcpy(row, k + whole * d + i * TN_KV_PANEL, in_panel * sizeof *row);
-        io(user, row, sizeof row);
+enum { ZEROS = TN_KV_PANEL * sizeof(float) };
+
+/* The last panel of keys is saved whole, with zeros behind n_tok, so that files are reproducible. The panel itself stays:
+ * the text may go on behind n_tok. A panel is runs of 32 elements; those of scales have two bytes. */
+static void save_panel(const tn_kv *kv, uint8_t *panel, size_t in_panel, tn_state_io io, void *user) {
+    size_t d = (size_t)kv->d_head, left = tn_kv_panel_bytes(kv->type, d), i = 0,
+           unit = kv->type == TN_KV_F32   ? 4
+                  : kv->type == TN_KV_F16 ? 2
+                                          : 1,
+           codes = kv->type == TN_KV_INT8 ? TN_KV_GROUP : TN_KV_GROUP / 2;
+    for (size_t size; left; left -= size, panel += size, i++) {
+        uint8_t row[ZEROS] = {0};
+        bool scale = kv->type > TN_KV_F16 && i % (codes + 1) == 0;
+        size = TN_KV_PANEL * (scale ? sizeof(uint16_t) : unit);
+        memcpy(row, panel, in_panel * size / TN_KV_PANEL);
+        io(user, row, size);
     }
 }
 
-/* Per layer and KV head: K panels, V rows (f32). */
+/* Per layer and KV head: panels of keys, then values. Those of floats end with the text, panels of codes are saved whole. */
+static void transfer_head(const tn_kv *kv, size_t at, int32_t n_tok, bool saving, tn_state_io io,
+                          void *user) {
+    size_t d = (size_t)kv->d_head, panel = tn_kv_panel_bytes(kv->type, d),
+           whole = (size_t)n_tok / TN_KV_PANEL, in_panel = (size_t)n_tok % TN_KV_PANEL,
+           n_panels = whole + (in_panel != 0);
+    uint8_t *k = kv->k + at, *v = kv->v + at;
+    io(user, k, (saving ? whole : n_panels) * panel);
+    if (saving && in_panel) save_panel(kv, k + whole * panel, in_panel, io, user);
+    size_t scales = kv->type <= TN_KV_F16 ? 0 : TN_KV_PANEL * tn_kv_groups(d) * sizeof(uint16_t),
+           row = (panel - scales) / TN_KV_PANEL;
+    io(user, v, whole * panel);
+    if (!in_panel) return;
+    v += whole * panel;
+    io(user, v, in_panel * scales / TN_KV_PANEL);
+    io(user, v + scales, in_panel * row);
+}
+
 static void state_transfer(void *self, int32_t n_tok, bool saving, tn_state_io io, void *user) {
     const tn_kv *kv = self;
-    size_t d = (size_t)kv->d_head, k_pos = (size_t)(n_tok + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL;
     for (int l = 0; l < kv->n_layers; l++) {
-        for (int h = 0; h < kv->n_kv_heads; h++) {
-            float *k = kv->k + tn_kv_head_offset(kv, l, h);
-            if (saving) save_keys(kv, k, n_tok, io, user);
-            else io(user, k, k_pos * d * sizeof *k);
-            io(user, kv->v + tn_kv_head_offset(kv, l, h), (size_t)n_tok * d * sizeof(float));
-        }
+        for (int h = 0; h < kv->n_kv_heads; h++)
+            transfer_head(kv, tn_kv_head_offset(kv, l, h), n_tok, saving, io, user);
     }
 }
 

@@ -1,32 +1,43 @@
-/* model/kv.h - the float KV cache of one session, in the layout attn_f32.h describes. */
+/* model/kv.h - the KV cache of one session, in a form and layout that kv_cells.h describes.
+ *
+ * Keys of int4 are kept rotated (kernels/hadamard.h) where heads consist of whole blocks: a rotation spreads what is large
+ * in a few channels, and the product of a rotated query with a rotated key is that of the two. Whoever multiplies with
+ * such keys rotates the query, by tn_kv_query. */
 #ifndef TN_MODEL_KV_H
 #define TN_MODEL_KV_H
 
 #include "model/hparams.h"
 #include "base/ctx.h"
+#include "kernels/kernels.h"
 
 typedef struct tn_kv {
     tn_ctx *ctx;
+    tn_kv_type type;
+    bool rotated;
     int32_t n_layers; /* that attend */
     int32_t n_kv_heads, d_head;
     int32_t cap_tok; /* multiple of TN_KV_PANEL */
     int16_t index
         [TN_MAX_LAYERS]; /* of a layer among those that attend; -1: it does not, and must not be asked for */
-    float *k, *v;        /* [n_layers][kv head][cap_tok * d_head] */
+    size_t head_bytes;   /* of the keys of a KV head, and of its values */
+    uint8_t *k, *v;      /* [n_layers][kv head][head_bytes] */
 } tn_kv;
 
-tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv *out, tern_error *err);
+tern_status tn_kv_open(tn_ctx *ctx, const tn_hparams *h, int32_t n_ctx, tn_kv_type type, tn_kv *out,
+                       tern_error *err);
 void tn_kv_close(tn_kv *kv);
+/* What the caches of a model's layers take for n_ctx tokens. */
+uint64_t tn_kv_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type type);
 
 /* index: of the layer among those that attend. */
 static inline size_t tn_kv_head_offset(const tn_kv *kv, int index, int head) {
-    return ((size_t)index * (size_t)kv->n_kv_heads + (size_t)head) * (size_t)kv->cap_tok * (size_t)kv->d_head;
+    return ((size_t)index * (size_t)kv->n_kv_heads + (size_t)head) * kv->head_bytes;
 }
 /* layer: of the model. */
-static inline float *tn_kv_k(const tn_kv *kv, int layer, int head) {
+static inline void *tn_kv_k(const tn_kv *kv, int layer, int head) {
     return kv->k + tn_kv_head_offset(kv, kv->index[layer], head);
 }
-static inline float *tn_kv_v(const tn_kv *kv, int layer, int head) {
+static inline void *tn_kv_v(const tn_kv *kv, int layer, int head) {
     return kv->v + tn_kv_head_offset(kv, kv->index[layer], head);
 }
 
@@ -34,5 +45,11 @@ static inline float *tn_kv_v(const tn_kv *kv, int layer, int head) {
 void tn_kv_put(const tn_kv *kv, int layer, int head, int32_t pos, const float *k, const float *v);
 /* Copy position `from` over position `to` in every layer and head (draft trees keep the accepted branch). */
 void tn_kv_move(const tn_kv *kv, int32_t from, int32_t to);
+/* The first n_tok positions of `from`, of another form, become those of `to`, which is of the same model. */
+void tn_kv_convert(const tn_kv *from, int32_t n_tok, const tn_kv *to);
+/* Turns n query heads [n][d_head] into what is multiplied with the keys, in place. */
+void tn_kv_query(const tn_kv *kv, const tn_kernels *kern, float *q, int32_t n);
+/* Tells whether the values of positions up to n_tok are finite in a layer and head. */
+bool tn_kv_finite(const tn_kv *kv, const tn_kernels *kern, int layer, int head, int32_t n_tok);
 
 #endif

@@ -273,6 +273,7 @@ void tn_model_close(tn_model **pm) {
     tn_program_free(&m->program);
     tn_free(m->ctx, m->layers);
     tn_tokenizer_close(&m->tokenizer);
+    for (int32_t i = 0; i < m->n_loras; i++) tn_lora_close(&m->loras[i]);
     tn_free(m->ctx, m);
 }
 

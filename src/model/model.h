@@ -6,6 +6,7 @@
 #include "base/pool.h"
 #include "kernels/kernels.h"
 #include "model/baseline.h"
+#include "model/lora.h"
 #include "model/program.h"
 #include "model/source.h"
 
@@ -38,6 +39,8 @@ typedef struct tn_model {
     uint64_t n_params, weight_bytes;
     uint64_t fingerprint; /* of shapes and a sample of the weights: ties saved states to their model */
     char description[64];
+    tn_lora *loras[TN_MAX_LORAS]; /* owned: adapters that texts may be read with */
+    int32_t n_loras;
 } tn_model;
 
 /* Load every weight of the source: as float panels, rounded as the scheme rounds; with TN_FLOAT_BLOCKS in the

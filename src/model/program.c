@@ -478,6 +478,18 @@ const tn_op *tn_program_source(const tn_program *p, int32_t site) {
     return o;
 }
 
+tn_role tn_program_absorber(const tn_program *p, int32_t site) {
+    if (p->sites[site].kind == TN_SITE_LM_HEAD) return TN_W_N_ROLES; /* its norm is kept as it is */
+    const tn_op *from = tn_program_source(p, site);
+    switch (from->kind) {
+    case TN_OP_NORM: return from->weight;
+    case TN_OP_ATTEND:
+    case TN_OP_ATTN_GATE: return TN_W_V;
+    case TN_OP_GATE: return from->gate.gated ? TN_W_UP : TN_W_N_ROLES;
+    default: return TN_W_N_ROLES;
+    }
+}
+
 static bool op_uses(const tn_op *o, tn_role role) {
     if (o->weight == role || o->bias == role) return true;
     if (o->kind == TN_OP_ROPE) return o->rope.q_norm == role || o->rope.k_norm == role;

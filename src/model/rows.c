@@ -56,7 +56,8 @@ int32_t tn_rows_first_pos(const tn_hparams *h, int layer, int32_t pos) {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
-enum { ATTN_ROWS = 64 }; /* rows per kernel call */
+enum { ATTN_ROWS = 64 };  /* rows per kernel call */
+enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel takes as one block */
 
 void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head, const float *q, float *out,
                        int32_t row0, int32_t row1, float *scratch) {
@@ -64,22 +65,27 @@ void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head
     size_t d = (size_t)h->d_head, stride = (size_t)h->n_heads * d;
     int kv_head = head / (h->n_heads / h->n_kv_heads);
     int32_t first[ATTN_ROWS], end[ATTN_ROWS];
-    float sink[ATTN_ROWS];
+    float sink[ATTN_ROWS], *turned = scratch;
+    int32_t most = r->kv->rotated ? 2 * GROUP_ROWS : ATTN_ROWS;
     for (int32_t i = 0; sinks && i < ATTN_ROWS; i++) sink[i] = sinks[head];
-    for (int32_t b = row0; b < row1; b += ATTN_ROWS) {
-        int32_t n = row1 - b < ATTN_ROWS ? row1 - b : ATTN_ROWS;
+    for (int32_t b = row0; b < row1; b += most) {
+        int32_t n = row1 - b < most ? row1 - b : most;
         for (int32_t i = 0; i < n; i++) {
             first[i] = tn_rows_first_pos(h, layer, r->pos[b + i]);
             end[i] = r->tree_mask ? r->tree_base : r->pos[b + i] + 1;
         }
         size_t off = (size_t)b * stride + (size_t)head * d;
+        for (int32_t i = 0; r->kv->rotated && i < n; i++)
+            memcpy(turned + (size_t)i * d, q + off + (size_t)i * stride, d * sizeof *q);
+        if (r->kv->rotated) tn_kv_query(r->kv, r->kern, turned, n);
         tn_attn_f32_args a = {
-            .q = q + off,
-            .q_stride = stride,
+            .q = r->kv->rotated ? turned : q + off,
+            .q_stride = r->kv->rotated ? d : stride,
             .out = out + off,
             .out_stride = stride,
             .k_panels = tn_kv_k(r->kv, layer, kv_head),
             .v = tn_kv_v(r->kv, layer, kv_head),
+            .kv = r->kv->type,
             .n_rows = (size_t)n,
             .d_head = d,
             .scale = h->attn_scale,
@@ -90,13 +96,11 @@ void tn_rows_attention(const tn_rows *r, int layer, const float *sinks, int head
             .tree_mask = r->tree_mask ? r->tree_mask + (size_t)b * r->n_tree_words : NULL,
             .tree_base = r->tree_mask ? (size_t)r->tree_base : 0,
             .n_tree_words = r->n_tree_words,
-            .scratch = scratch,
+            .scratch = turned + 2 * GROUP_ROWS * d,
         };
         r->kern->attn_f32(&a);
     }
 }
-
-enum { GROUP_ROWS = 24 }; /* (row, head) pairs per kernel call, what the kernel takes as one block */
 
 void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, int kv_head, const float *q,
                              float *out, int32_t row0, int32_t row1, float *scratch) {
@@ -125,6 +129,7 @@ void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, in
             memcpy(gathered + (size_t)(i * n_group) * d, q + (size_t)(b + i) * stride + (size_t)head0 * d,
                    (size_t)n_group * d * sizeof *q);
         }
+        tn_kv_query(r->kv, r->kern, gathered, n * n_group);
         tn_attn_f32_args a = {
             .q = gathered,
             .q_stride = d,
@@ -132,6 +137,7 @@ void tn_rows_attention_group(const tn_rows *r, int layer, const float *sinks, in
             .out_stride = d,
             .k_panels = tn_kv_k(r->kv, layer, kv_head),
             .v = tn_kv_v(r->kv, layer, kv_head),
+            .kv = r->kv->type,
             .n_rows = (size_t)(n * n_group),
             .d_head = d,
             .scale = h->attn_scale,

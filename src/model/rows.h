@@ -24,7 +24,8 @@ typedef struct tn_rows {
     int32_t tree_base;   /* first slot of a draft tree, or -1 */
     const uint64_t *tree_mask; /* see attn_f32.h; NULL unless a tree */
     size_t n_tree_words;
-    float *rope_cs; /* [n_rows][tn_rope_tables][n_rot] cos,sin pairs, filled by tn_rows_rope_table */
+    const tn_lora_mix *lora; /* adapters that this text is read with; NULL: none */
+    float *rope_cs;          /* [n_rows][tn_rope_tables][n_rot] cos,sin pairs, filled by tn_rows_rope_table */
 } tn_rows;
 
 /* Cos and sin of a row's position by a rope table. */

@@ -4,27 +4,14 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "formats/safetensors.h"
-#include "model/arch.h"
 #include "model/gguf_vocab.h"
+#include "model/place.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <xxhash.h>
-
-typedef struct place {
-    const tn_tensor *t;     /* NULL: absent */
-    int64_t row0;           /* of the canonical tensor inside a fused one */
-    int32_t permuted_heads; /* > 0: rows of each of so many heads are in interleaved rope order */
-    bool plus_one;
-    const tn_tensor **experts; /* folders: a tensor for every expert; NULL: one for all */
-    int64_t group_rows,
-        group_stride; /* rows of an expert or head, and of what it is a part of in the tensor; 0: as they come */
-    bool turned;      /* the file holds columns as rows: a convolution's channels */
-    bool negative_exp; /* and of a value x -exp(x) is meant */
-} place;
 
 struct tn_source {
     tn_ctx *ctx;
@@ -33,49 +20,14 @@ struct tn_source {
     tn_gguf *gguf;
     tn_safetensors *st;
     tn_tokenizer *tokenizer;
-    place *places; /* [n_layers + 1][TN_W_N_ROLES], model level first */
+    tn_model_file file; /* of the above */
+    tn_place *places;   /* [n_layers + 1][TN_W_N_ROLES], model level first */
     char path[512];
     char description[64];
 };
 
-static place *place_of(const tn_source *s, int layer, tn_role role) {
+static tn_place *place_of(const tn_source *s, int layer, tn_role role) {
     return &s->places[(size_t)(layer + 1) * TN_W_N_ROLES + (size_t)role];
-}
-
-static const tn_tensor *tensor_named(const tn_source *s, const char *name) {
-    const tn_tensor *t = s->gguf ? tn_gguf_tensor(s->gguf, name) : tn_safetensors_tensor(s->st, name);
-    if (t || !s->st || strncmp(name, "model.", 6)) return t;
-    char of_text[256]; /* of a model that sees and reads */
-    snprintf(of_text, sizeof of_text, "model.language_model.%s", name + 6);
-    return tn_safetensors_tensor(s->st, of_text);
-}
-
-/* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role
- * begins. */
-static const tn_tensor *fused(const tn_source *s, int layer, tn_role role, int64_t *row0, uint64_t *n_rows) {
-    const tn_hparams *h = &s->h;
-    int64_t q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head;
-    const char *hf = NULL, *gguf = NULL;
-    *row0 = 0;
-    switch (role) {
-    case TN_W_Q:
-    case TN_W_K:
-    case TN_W_V: hf = "self_attn.qkv_proj.weight", gguf = "attn_qkv.weight"; break;
-    case TN_W_Q_B:
-    case TN_W_K_B:
-    case TN_W_V_B: hf = "self_attn.qkv_proj.bias", gguf = "attn_qkv.bias"; break;
-    case TN_W_GATE:
-    case TN_W_UP: hf = "mlp.gate_up_proj.weight", gguf = "ffn_up.weight"; break;
-    default: return NULL;
-    }
-    if (role == TN_W_K || role == TN_W_K_B) *row0 = q;
-    if (role == TN_W_V || role == TN_W_V_B) *row0 = q + kv;
-    if (role == TN_W_UP) *row0 = h->n_ff;
-    char name[160];
-    if (s->gguf) snprintf(name, sizeof name, "blk.%d.%s", layer, gguf);
-    else snprintf(name, sizeof name, "model.layers.%d.%s", layer, hf);
-    *n_rows = (uint64_t)(role == TN_W_GATE || role == TN_W_UP ? 2 * (int64_t)h->n_ff : q + 2 * kv);
-    return tensor_named(s, name);
 }
 
 /* What a tensor must be like: `dims` from the outermost; and stored so that it can be read. */
@@ -95,7 +47,7 @@ static tern_status check_tensor(const tn_tensor *t, const uint64_t dims[3], bool
 }
 
 /* A tensor for every expert, named by its number. name: that of expert 0. */
-static tern_status find_each_expert(tn_source *s, place *p, const char *name, const uint64_t dims[3],
+static tern_status find_each_expert(tn_source *s, tn_place *p, const char *name, const uint64_t dims[3],
                                     tern_error *err) {
     const char *zero = strstr(name, ".experts.0.");
     size_t n = (size_t)s->h.n_experts;
@@ -106,7 +58,7 @@ static tern_status find_each_expert(tn_source *s, place *p, const char *name, co
         char one[200];
         snprintf(one, sizeof one, "%.*s.experts.%zu.%s", (int)(zero - name), name, e,
                  zero + strlen(".experts.0."));
-        p->experts[e] = tensor_named(s, one);
+        p->experts[e] = tn_file_tensor(&s->file, one);
         TN_FAIL_IF(!p->experts[e], err, TERN_E_FORMAT, "%s: tensor %s is missing (architecture %s needs it)",
                    s->path, one, s->arch->name);
         TN_FAIL_IF(p->experts[e]->dtype != p->experts[0]->dtype, err, TERN_E_UNSUPPORTED,
@@ -118,14 +70,14 @@ static tern_status find_each_expert(tn_source *s, place *p, const char *name, co
 }
 
 static tern_status find_experts(tn_source *s, int layer, tn_role role, const char *name, tern_error *err) {
-    place *p = place_of(s, layer, role);
+    tn_place *p = place_of(s, layer, role);
     int64_t rows, cols, x = s->h.n_experts;
     tn_role_shape(&s->h, role, &rows, &cols);
     bool vector = rows == 1, router = role == TN_W_ROUTER || role == TN_W_ROUTER_B;
     uint64_t dims[3] = {(uint64_t)(vector ? cols : rows), (uint64_t)(vector ? 1 : cols), 1};
     if (!router && !vector) dims[0] = (uint64_t)x, dims[1] = (uint64_t)(rows / x), dims[2] = (uint64_t)cols;
     if (!router && vector) dims[0] = (uint64_t)x, dims[1] = (uint64_t)(cols / x);
-    p->t = tensor_named(s, name);
+    p->t = tn_file_tensor(&s->file, name);
     if (p->t && strstr(name, ".experts.0.")) {
         const uint64_t one[3] = {dims[1], dims[2], 1};
         return find_each_expert(s, p, name, one, err);
@@ -142,54 +94,8 @@ static tern_status find_experts(tn_source *s, int layer, tn_role role, const cha
     return check_tensor(p->t, dims, vector, err);
 }
 
-/* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the whole one.
- * Returns false where the role is a tensor of its own. */
-static bool part_of(const tn_source *s, int layer, tn_role role, char *name, size_t cap, place *p,
-                    uint64_t *n_rows) {
-    const tn_delta_net *n = &s->h.delta;
-    int64_t keys = (int64_t)n->n_key_heads * n->d_key, values = (int64_t)n->n_heads * n->d_value,
-            each = n->n_key_heads ? n->n_heads / n->n_key_heads : 0, of_head = each * n->d_value;
-    char where[64], all[128], gates[128];
-    if (s->h.attn_gate &&
-        (role == TN_W_Q || role == TN_W_ATT_GATE)) { /* head by head: queries, then their gate */
-        p->group_rows = s->h.d_head;
-        p->group_stride = 2 * p->group_rows;
-        p->row0 = role == TN_W_Q ? 0 : s->h.d_head;
-        *n_rows = (uint64_t)(2 * s->h.n_heads * s->h.d_head);
-        return true;
-    }
-    if (role < TN_W_DELTA_Q || role > TN_W_DELTA_RATE) return false;
-    snprintf(where, sizeof where, s->gguf ? "blk.%d." : "model.layers.%d.linear_attn.", layer);
-    snprintf(gates, sizeof gates, "%s%s", where, s->gguf ? "ssm_ba.weight" : "in_proj_ba.weight");
-    snprintf(all, sizeof all, "%s%s", where, s->gguf ? "ssm_in.weight" : "in_proj_qkvz.weight");
-    if (role == TN_W_DELTA_DECAY || role == TN_W_DELTA_RATE) {
-        if (!tensor_named(s, gates)) return false;
-        snprintf(name, cap, "%s", gates); /* key head by key head: rates, then decays */
-        p->group_rows = each;
-        p->group_stride = 2 * each;
-        p->row0 = role == TN_W_DELTA_RATE ? 0 : each;
-        *n_rows = 2 * (uint64_t)n->n_heads;
-        return true;
-    }
-    if (tensor_named(s, all)) { /* key head by key head: q, k, v, gate */
-        snprintf(name, cap, "%s", all);
-        p->group_rows = role == TN_W_DELTA_Q || role == TN_W_DELTA_K ? n->d_key : of_head;
-        p->group_stride = 2 * n->d_key + 2 * of_head;
-        p->row0 = role == TN_W_DELTA_Q   ? 0
-                  : role == TN_W_DELTA_K ? n->d_key
-                  : role == TN_W_DELTA_V ? 2 * n->d_key
-                                         : 2 * n->d_key + of_head;
-        *n_rows = 2 * (uint64_t)(keys + values);
-        return true;
-    }
-    if (role == TN_W_DELTA_GATE) return false;
-    p->row0 = role == TN_W_DELTA_Q ? 0 : role == TN_W_DELTA_K ? keys : 2 * keys;
-    *n_rows = (uint64_t)(2 * keys + values);
-    return true;
-}
-
 static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error *err) {
-    place *p = place_of(s, layer, role);
+    tn_place *p = place_of(s, layer, role);
     char name[160];
     bool named = s->gguf ? tn_arch_gguf_name(s->arch, layer, role, name, sizeof name)
                          : tn_arch_hf_name(s->arch, layer, role, name, sizeof name);
@@ -208,14 +114,7 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     p->turned = role == TN_W_CONV || role == TN_W_DELTA_CONV;
     p->negative_exp = s->st && role == TN_W_DELTA_A;
     if (p->turned) n0 = (uint64_t)cols, n1 = (uint64_t)rows;
-    bool part = part_of(s, layer, role, name, sizeof name, p, &n0);
-    p->t = tensor_named(s, name);
-    /* Phi-3's GGUF calls the fused gate and up "ffn_up": told apart by its rows */
-    if ((!p->t && !part) || (s->gguf && p->t && role == TN_W_UP && s->h.gated && p->t->dims[0] == 2 * n0)) {
-        const tn_tensor *whole = fused(s, layer, role, &p->row0, &n0);
-        /* and a model whose gate is missing has an "ffn_up" too, which is not fused */
-        if (whole && !(s->gguf && role == TN_W_GATE && whole->dims[0] != n0)) p->t = whole;
-    }
+    tn_place_find(&s->file, layer, role, name, sizeof name, p, &n0);
     if (!p->t) {
         TN_FAIL_IF(tn_arch_required(s->arch, &s->h, role), err, TERN_E_FORMAT,
                    "%s: tensor %s is missing (architecture %s needs it)", s->path, name, s->arch->name);
@@ -236,10 +135,6 @@ static tern_status find_place(tn_source *s, int layer, tn_role role, tern_error 
     TN_FAIL_IF((rows == 1 || p->turned) && tn_dtype_block(t->dtype) != 1, err, TERN_E_UNSUPPORTED,
                "%s: vector %s at offset %" PRIu64 " is stored as %s", t->file, t->name, t->off_bytes,
                tn_dtype_name(t->dtype));
-    if (s->gguf && s->arch->gguf_permuted) {
-        if (role == TN_W_Q || role == TN_W_Q_B) p->permuted_heads = s->h.n_heads;
-        if (role == TN_W_K || role == TN_W_K_B) p->permuted_heads = s->h.n_kv_heads;
-    }
     bool is_norm = role == TN_W_OUT_NORM || role == TN_W_ATTN_NORM || role == TN_W_FFN_NORM ||
                    role == TN_W_ATTN_POST_NORM || role == TN_W_FFN_POST_NORM || role == TN_W_Q_NORM ||
                    role == TN_W_K_NORM;
@@ -263,7 +158,7 @@ static tern_status check_all_taken(const tn_source *s, tern_error *err) {
         bool taken = strncmp(t->name, prefix, strlen(prefix)) || strstr(t->name, "rotary_emb.inv_freq") ||
                      strstr(t->name, "attn_rot_embd") || behind_layers(s, t->name + strlen(prefix));
         for (size_t k = 0; k < n_places && !taken; k++) {
-            const place *p = &s->places[k];
+            const tn_place *p = &s->places[k];
             taken = p->t == t;
             for (int32_t e = 0; p->experts && e < s->h.n_experts && !taken; e++) taken = p->experts[e] == t;
         }
@@ -285,6 +180,8 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
     TN_TRY(tn_gguf_open(s->ctx, path, &s->gguf, err));
     const char *name;
     size_t n;
+    TN_FAIL_IF(tn_gguf_str(s->gguf, "general.type", &name, &n) && n == 7 && !memcmp(name, "adapter", n), err,
+               TERN_E_INVALID, "%s: an adapter, not a model: open its model with the option lora", path);
     TN_FAIL_IF(!tn_gguf_str(s->gguf, "general.architecture", &name, &n), err, TERN_E_FORMAT,
                "%s: metadata key 'general.architecture' is missing", path);
     s->arch = tn_arch_by_gguf(name, n);
@@ -295,6 +192,7 @@ static tern_status open_gguf(tn_source *s, const char *path, tern_error *err) {
     TN_FAIL_IF(!tn_gguf_n_tensors(s->gguf), err, TERN_E_FORMAT,
                "%s: a vocabulary without weights (tern tokenize reads it)", path);
     TN_TRY(tn_arch_hparams_gguf(s->arch, s->gguf, &s->h, err));
+    s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .gguf = s->gguf};
     return tn_gguf_tokenizer(s->ctx, s->gguf, &s->tokenizer, err);
 }
 
@@ -309,6 +207,8 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     TN_FAIL_IF((size_t)snprintf(file, sizeof file, "%s/config.json", path) >= sizeof file, err,
                TERN_E_INVALID, "%s: path too long", path);
     json_t *config;
+    TN_FAIL_IF(!exists(path, "config.json") && exists(path, "adapter_config.json"), err, TERN_E_INVALID,
+               "%s: an adapter, not a model: open its model with the option lora", path);
     TN_TRY(tn_json_read(file, 0, &config, err));
     const char *type = json_string_value(json_object_get(config, "model_type"));
     tern_status st = TERN_OK;
@@ -322,9 +222,10 @@ static tern_status open_folder(tn_source *s, const char *path, tern_error *err) 
     }
     if (st == TERN_OK) st = tn_arch_hparams_hf(s->arch, config, file, &s->h, err);
     if (st == TERN_OK) st = tn_safetensors_open(s->ctx, path, &s->st, err);
+    s->file = (tn_model_file){.arch = s->arch, .h = &s->h, .st = s->st};
     /* configs leave the flag out where the family's default ties: then the weights tell */
     if (st == TERN_OK && !json_object_get(config, "tie_word_embeddings") &&
-        !tensor_named(s, "lm_head.weight"))
+        !tn_file_tensor(&s->file, "lm_head.weight"))
         s->h.tied = true;
     json_decref(config);
     TN_TRY(st);
@@ -450,16 +351,8 @@ tn_panel_dtype tn_source_panel_dtype(const tn_source *s, int layer, tn_role role
     return t && t->dtype == TN_F16 ? TN_PANEL_F16 : t && t->dtype == TN_BF16 ? TN_PANEL_BF16 : TN_PANEL_F32;
 }
 
-/* Row of the stored tensor that holds canonical row `row`. Interleaved order puts the pair (i, i + d/2) at
- * rows (2i, 2i + 1). */
-static int64_t stored_row(const tn_source *s, const place *p, int64_t row) {
-    if (p->group_rows) return row / p->group_rows * p->group_stride + row % p->group_rows + p->row0;
-    if (!p->permuted_heads) return p->row0 + row;
-    int64_t d = s->h.d_head, head = row / d, r = row % d, half = r / (d / 2), i = r % (d / 2);
-    return p->row0 + head * d + 2 * i + half;
-}
-
-static tern_status check_finite(const place *p, const float *v, int64_t n, int64_t first, tern_error *err) {
+static tern_status check_finite(const tn_place *p, const float *v, int64_t n, int64_t first,
+                                tern_error *err) {
     for (int64_t i = 0; i < n; i++) {
         TN_FAIL_IF(!isfinite(v[i]), err, TERN_E_FORMAT,
                    "%s: tensor %s at offset %" PRIu64 " holds %s at element %lld", p->t->file, p->t->name,
@@ -470,7 +363,7 @@ static tern_status check_finite(const place *p, const float *v, int64_t n, int64
 
 tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t row0, int64_t row1,
                            float *dst, tern_error *err) {
-    const place *p = place_of(s, layer, role);
+    const tn_place *p = place_of(s, layer, role);
     TN_FAIL_IF(!p->t, err, TERN_E_INVALID, "%s of layer %d is not in the file", tn_role_name(role), layer);
     int64_t rows, cols;
     tn_role_shape(&s->h, role, &rows, &cols);
@@ -490,8 +383,9 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
     }
     if (rows == 1) { /* a vector; elements are its rows when it is part of a fused one or permuted */
         for (int64_t i = 0; i < cols; i++)
-            tn_dequantise(d, p->t->data + (uint64_t)stored_row(s, p, i) * (uint64_t)tn_dtype_block_bytes(d),
-                          dst + i, 1);
+            tn_dequantise(
+                d, p->t->data + (uint64_t)tn_place_row(&s->file, p, i) * (uint64_t)tn_dtype_block_bytes(d),
+                dst + i, 1);
         TN_TRY(check_whole(s, err));
         TN_TRY(check_finite(p, dst, cols, 0, err));
         for (int64_t i = 0; p->plus_one && i < cols; i++) dst[i] += 1.0f;
@@ -502,7 +396,7 @@ tern_status tn_source_read(const tn_source *s, int layer, tn_role role, int64_t 
         float *out = dst + (r - row0) * cols;
         tn_dequantise(d, tn_source_row(s, layer, role, r), out, (uint64_t)cols);
         TN_TRY(check_whole(s, err));
-        TN_TRY(check_finite(p, out, cols, stored_row(s, p, r) * cols, err));
+        TN_TRY(check_finite(p, out, cols, tn_place_row(&s->file, p, r) * cols, err));
     }
     return TERN_OK;
 }
@@ -512,7 +406,7 @@ const tn_tensor *tn_source_tensor(const tn_source *s, int layer, tn_role role) {
 }
 
 const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_t row) {
-    const place *p = place_of(s, layer, role);
+    const tn_place *p = place_of(s, layer, role);
     const tn_tensor *t = p->t;
     int64_t rows, cols;
     tn_role_shape(&s->h, role, &rows, &cols);
@@ -521,7 +415,7 @@ const uint8_t *tn_source_row(const tn_source *s, int layer, tn_role role, int64_
         t = p->experts[row / each];
         row %= each;
     } else {
-        row = stored_row(s, p, row);
+        row = tn_place_row(&s->file, p, row);
     }
     uint64_t row_bytes =
         (uint64_t)(cols / tn_dtype_block(t->dtype)) * (uint64_t)tn_dtype_block_bytes(t->dtype);

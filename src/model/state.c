@@ -12,14 +12,14 @@ void tn_state_add(tn_state *s, const tn_state_ops *ops, void *self) {
     s->parts[s->n_parts++] = (struct tn_state_part){ops, self};
 }
 
-tern_status tn_state_open(tn_ctx *ctx, const tn_program *p, const tn_hparams *h, int32_t n_ctx, tn_state *out,
-                          tern_error *err) {
+tern_status tn_state_open(tn_ctx *ctx, const tn_program *p, const tn_hparams *h, int32_t n_ctx, tn_kv_type kv,
+                          tn_state *out, tern_error *err) {
     *out = (tn_state){.ctx = ctx};
     uint32_t kinds = 0;
     for (int32_t i = 0; i < p->n_ops; i++) kinds |= p->ops[i].state_reads | p->ops[i].state_writes;
     tern_status rc = TERN_OK;
     if (kinds >> TN_STATE_KV & 1) {
-        rc = tn_kv_open(ctx, h, n_ctx, &out->kv, err);
+        rc = tn_kv_open(ctx, h, n_ctx, kv, &out->kv, err);
         if (rc == TERN_OK) tn_state_add(out, &tn_kv_state, &out->kv);
     }
     if (rc == TERN_OK && kinds >> TN_STATE_CONV & 1) {
@@ -51,12 +51,11 @@ uint64_t tn_state_bytes(const tn_state *s) {
     return n;
 }
 
-uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx) {
-    uint64_t slots = ((uint64_t)n_ctx + TN_KV_PANEL - 1) / TN_KV_PANEL * TN_KV_PANEL,
-             n = 2 * slots * (uint64_t)tn_n_attending(h) * (uint64_t)(h->n_kv_heads * h->d_head);
+uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type kv) {
+    uint64_t n = 0;
     for (int32_t l = 0; l < h->n_layers; l++)
         if (h->layer_kind[l] == TN_LAYER_CONVOLVES) n += tn_conv_floats(h->n_embd, h->conv_len);
-    return (n + tn_delta_floats(h)) * sizeof(float);
+    return tn_kv_bytes_of(h, n_ctx, kv) + (n + tn_delta_floats(h)) * sizeof(float);
 }
 
 void tn_state_append(tn_state *s, int32_t n) {
@@ -201,6 +200,10 @@ static void from_memory(void *user, void *p, size_t n) {
 static tern_status copy_part(tn_ctx *ctx, const struct tn_state_part *to, const struct tn_state_part *from,
                              int32_t n_tok, tern_error *err) {
     memory m = {0};
+    if (from->ops == &tn_kv_state && ((const tn_kv *)from->self)->type != ((const tn_kv *)to->self)->type) {
+        tn_kv_convert(from->self, n_tok, to->self);
+        return TERN_OK;
+    }
     from->ops->transfer(from->self, n_tok, true, count, &m);
     m.data = tn_alloc(ctx, TN_MEM_OTHER, m.n + 1, 1);
     TN_FAIL_IF(!m.data, err, TERN_E_MEMORY, "no memory to copy what the layers remember of %d tokens", n_tok);
@@ -247,9 +250,19 @@ void tn_state_save(const tn_state *s, tn_state_io put, void *user) {
         s->parts[i].ops->transfer(s->parts[i].self, s->n_tok, true, put, user);
 }
 
-void tn_state_load(tn_state *s, int32_t n_tok, tn_state_io get, void *user) {
-    drop_marks(s, 0);
-    for (int32_t i = 0; i < s->n_parts; i++)
-        s->parts[i].ops->transfer(s->parts[i].self, n_tok, false, get, user);
+tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv_type kv, tn_state_io get,
+                          void *user, tern_error *err) {
+    (void)tn_state_truncate(s, 0);
+    for (int32_t i = 0; i < s->n_parts; i++) {
+        const struct tn_state_part *p = &s->parts[i];
+        bool other = p->ops == &tn_kv_state && s->kv.type != kv;
+        tn_kv saved;
+        if (other) TN_TRY(tn_kv_open(s->ctx, h, n_tok, kv, &saved, err));
+        p->ops->transfer(other ? &saved : p->self, n_tok, false, get, user);
+        if (!other) continue;
+        tn_kv_convert(&saved, n_tok, &s->kv);
+        tn_kv_close(&saved);
+    }
     s->n_tok = n_tok;
+    return TERN_OK;
 }

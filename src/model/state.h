@@ -66,9 +66,9 @@ typedef struct tn_state {
     int32_t n_marks;
 } tn_state;
 
-/* The kinds that the program's ops use, empty, for n_ctx positions. */
-tern_status tn_state_open(tn_ctx *ctx, const tn_program *p, const tn_hparams *h, int32_t n_ctx, tn_state *out,
-                          tern_error *err);
+/* The kinds that the program's ops use, empty, for n_ctx positions; kv: the form of keys and values. */
+tern_status tn_state_open(tn_ctx *ctx, const tn_program *p, const tn_hparams *h, int32_t n_ctx, tn_kv_type kv,
+                          tn_state *out, tern_error *err);
 void tn_state_close(tn_state *s);
 /* One more kind. Takes self, and closes it with the rest. */
 void tn_state_add(tn_state *s, const tn_state_ops *ops, void *self);
@@ -78,7 +78,7 @@ static inline const tn_conv *tn_state_conv(const tn_state *s) { return s->conv.r
 static inline tn_delta *tn_state_delta(tn_state *s) { return s->delta.base ? &s->delta : NULL; }
 uint64_t tn_state_bytes(const tn_state *s);
 /* What a state of this model takes, before there is one. */
-uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx);
+uint64_t tn_state_bytes_of(const tn_hparams *h, int32_t n_ctx, tn_kv_type kv);
 void tn_state_append(tn_state *s, int32_t n);
 void tn_state_keep(tn_state *s, int32_t slot);
 /* Can it go back to any position? Else truncate goes back to a mark. */
@@ -91,7 +91,7 @@ int32_t tn_state_truncate(tn_state *s, int32_t n_tok);
 /* What truncate would leave. */
 int32_t tn_state_left(const tn_state *s, int32_t n_tok);
 /* dst becomes what s was, or would be, after n_tok positions, marks too: n_tok is what tn_state_left says. Both are of one
- * model. On failure dst is empty. */
+ * model; keys and values are converted where the forms differ. On failure dst is empty. */
 tern_status tn_state_copy(tn_state *dst, const tn_state *s, int32_t n_tok, tern_error *err);
 /* Positions since the last mark, where marks are needed; else 0. */
 int32_t tn_state_unmarked(const tn_state *s);
@@ -100,7 +100,9 @@ int32_t tn_state_unmarked(const tn_state *s);
 tern_status tn_state_snapshot(tn_state *s, tern_error *err);
 
 void tn_state_save(const tn_state *s, tn_state_io put, void *user);
-/* Takes the place of what was there. io fills with zeros what it cannot read. */
-void tn_state_load(tn_state *s, int32_t n_tok, tn_state_io get, void *user);
+/* Takes the place of what was there; kv: the form that was saved, which is converted where it is another. io fills with
+ * zeros what it cannot read. Only memory can fail, and s is empty then. */
+tern_status tn_state_load(tn_state *s, const tn_hparams *h, int32_t n_tok, tn_kv_type kv, tn_state_io get,
+                          void *user, tern_error *err);
 
 #endif

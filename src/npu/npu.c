@@ -1,6 +1,7 @@
 /* npu/npu.c - the front of every device: rules, memory account, references, completion. Backends only
  * compute. */
 #include "base/checked.h"
+#include "kernels/kernels.h"
 #include "kernels/unpack.h"
 #include "npu/backend.h"
 
@@ -107,6 +108,7 @@ tern_status tn_npu_open(tn_ctx *ctx, const char *backend, const tn_npu_options *
     }
     d->caps.own_memory = be->mem_alloc != NULL;
     d->caps.unpacks = be->unpack != NULL;
+    d->caps.cpu_computes = d->caps.shared_memory && (be->run_part || d->caps.layout.id == TN_NPU_LAYOUT_16X4);
     *out = d;
     return TERN_OK;
 }
@@ -678,6 +680,17 @@ tern_status tn_npu_run_part(const tn_npu_job *j, int32_t i, int32_t n, tern_erro
                d->caps.name);
     TN_FAIL_IF(n < 1 || i < 0 || i >= n, err, TERN_E_INVALID, "part %d of %d", i, n);
     d->be->run_part(d, j, i, n);
+    return TERN_OK;
+}
+
+tern_status tn_npu_compute_here(const tn_npu_job *j, const tn_kernels *k, tern_error *err) {
+    TN_TRY(check_job(j, err));
+    tn_npu_device *d = j->graph->dev;
+    TN_FAIL_IF(!d->caps.cpu_computes, err, TERN_E_UNSUPPORTED,
+               "the CPU cannot do the work of the %s NPU: its memory is not shared, or in another layout",
+               d->caps.name);
+    if (d->be->run_part) d->be->run_part(d, j, 0, 1);
+    else tn_npu_host_compute(k, j);
     return TERN_OK;
 }
 

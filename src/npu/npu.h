@@ -90,6 +90,8 @@ typedef struct tn_npu_caps {
                         is copied */
     bool unpacks;    /* tn_npu_unpack runs on the device */
     bool has_parts;  /* tn_npu_run_part and tn_npu_help do something */
+    bool
+        cpu_computes; /* tn_npu_compute_here: the CPU can do the device's work from the device's own memory */
     bool has_weightlets; /* weights may stay packed: tn_npu_weights_data.packed */
     bool packed_pays;    /* and few rows are read from them at the rate of memory, so that decoding gains */
     int32_t n_threads;   /* host threads the device works with; 0 = its own silicon */
@@ -266,6 +268,9 @@ tern_status tn_npu_wait(tn_npu_job *job); /* returns the job's status: TERN_OK o
  * may run on several threads at once, each exactly once; together they are the whole execution. The caller
  * orders them. */
 tern_status tn_npu_run_part(const tn_npu_job *job, int32_t i, int32_t n, tern_error *err);
+/* Runs a whole job on the calling thread by the CPU's kernels (k, borrowed), where cpu_computes, beside whatever the device
+ * does. It reads the device's tiles where they are, and gives the device's bits. */
+tern_status tn_npu_compute_here(const tn_npu_job *job, const struct tn_kernels *k, tern_error *err);
 /* Returns into how many parts the device itself would cut this job: as many as are worth a thread each. */
 int32_t tn_npu_n_parts(const tn_npu_job *job);
 /* Lends the calling thread: it runs one part of the oldest submitted job. Returns false when there is nothing

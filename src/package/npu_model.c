@@ -191,6 +191,8 @@ static tern_status check_device(tn_npu_model *m, const tn_npu_model_options *opt
                "the CPU cannot read the weights of device '%s': its cold rows come from the file",
                caps->name);
     m->layout = &caps->layout;
+    m->by_operator = opt->steals && !caps->has_parts && caps->cpu_computes && caps->shares_weights &&
+                     !opt->no_chunk_sharing;
     return TERN_OK;
 }
 
@@ -296,6 +298,7 @@ void tn_npu_model_close(tn_npu_model **pm) {
     for (int32_t i = 0; m->sites && i < m->n_sites; i++) {
         tn_npu_site *s = &m->sites[i];
         for (int f = 0; f < TN_N_FORMS; f++) tn_npu_graph_close(&s->graphs[f]);
+        for (int op = 0; op < TN_SITE_MAX_OPS; op++) tn_npu_graph_close(&s->op_graphs[op]);
         for (int c = 0; c < TN_WAVE_CHUNKS - 1; c++) {
             tn_npu_graph_close(&s->chunk_graphs[c]);
             for (int w = 0; w < TN_SITE_MAX_OPS; w++) tn_npu_weights_close(&s->chunk_weights[c][w]);

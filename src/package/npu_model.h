@@ -74,10 +74,15 @@ typedef struct tn_npu_site {
     tn_npu_weights_data
         image[TN_SITE_MAX_OPS]; /* the same as tiles or packed; stays valid while the device's is replaced */
     tn_npu_graph *graphs[TN_N_FORMS]; /* lm_head has the decode form only */
+    /* Where products are parted by operator, the chunk form of each linear alone; else NULL. */
+    tn_npu_graph *op_graphs[TN_SITE_MAX_OPS];
     /* Without chunk sharing these are graphs of their own, with weights of their own, for the chunks of a
      * wave after the first; else they are NULL. */
     tn_npu_graph *chunk_graphs[TN_WAVE_CHUNKS - 1];
     tn_npu_weights *chunk_weights[TN_WAVE_CHUNKS - 1][TN_SITE_MAX_OPS];
+    /* Outputs in 8 bits: out = (u8 - 128) * out_scale * out_factor[channel]; factor NULL: in float. All of a site or none. */
+    const float *out_factor[TN_SITE_MAX_OPS];
+    float out_scale[TN_SITE_MAX_OPS];
     bool rotated;            /* inputs pass through kernels/hadamard.h before they are quantised */
     bool has_outliers;       /* clipped activations are made good on the CPU */
     const int8_t **hot_rows; /* [ops.k] weight row of an input channel over ops.n_total outputs; NULL: cold */
@@ -105,7 +110,8 @@ typedef struct tn_npu_model {
     bool packed;   /* weightlets stay what they are, but at sites with an outlier path, which reads columns */
     char scheme[24];
     int32_t n_layers, n_sites;
-    tn_npu_site *sites; /* as the program's */
+    tn_npu_site *sites;   /* as the program's */
+    int32_t max_output_n; /* widest site with outputs in 8 bits */
     int32_t max_outlier_n, max_k,
         max_stride; /* over sites with outlier paths: outputs; over all: inputs, in_stride */
     bool any_outliers;
@@ -130,6 +136,7 @@ typedef struct tn_npu_model {
     int32_t n_compiled;           /* graphs that were not in the package in this form */
     uint64_t prefill_graph_bytes; /* of one chunk's graphs as a device holds them: weights, scales, buffers */
     bool no_chunk_sharing;
+    bool by_operator; /* the CPU may take single linears from the device: sites have op_graphs */
     /* These are for sparse attention, and NULL in packages that do not say: mean scales of Q and K
      * [n_layers], importance of the heads [n_layers][n_heads]. */
     float *attn_scale_q, *attn_scale_k, *attn_head_weight;
@@ -159,6 +166,8 @@ typedef struct tn_npu_model_options {
     bool separate_weights; /* the device's graphs cannot share weights: one form is resident (switching.h) */
     tn_switch_kind graph_switch;
     int32_t switch_blocks; /* 0 = as many as are best */
+    bool
+        steals; /* the CPU lane takes products from a device of silicon of its own, a linear at a time (EdgeFlow 4.3) */
 } tn_npu_model_options;
 
 /* Opens a package. It also makes the tn_model (hyperparameters, norms, tokenizer; its linears are absent).

@@ -135,7 +135,8 @@ static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, 
                     (d->rows_per_run ? d->rows_per_run : d->m) == have->rows_per_run;
         for (int op = 0; op < d->n_ops && same; op++) {
             same = have->ops[op].n == d->ops[op].n && have->ops[op].has_bias == d->ops[op].has_bias &&
-                   have->ops[op].out == d->ops[op].out && have->ops[op].out_stride == d->ops[op].n &&
+                   have->ops[op].out == d->ops[op].out && have->ops[op].out_scale == d->ops[op].out_scale &&
+                   have->ops[op].out_stride == d->ops[op].n &&
                    memcmp(&have->ops[op].act_scale, &d->ops[op].act_scale, sizeof(float)) == 0;
         }
         if (same) return TERN_OK;
@@ -143,6 +144,36 @@ static tern_status make_graph(tn_npu_model *m, const tn_npu_site *s, int layer, 
     }
     m->n_compiled++;
     return tn_npu_compile(dev, d, out, err);
+}
+
+/* Makes graphs of the site's linears one by one, over the same weights. */
+static tern_status open_op_graphs(tn_npu_model *m, tn_npu_site *s, tern_error *err) {
+    const tn_npu_graph_desc *whole = tn_npu_graph_get(s->graphs[TN_FORM_CHUNK]);
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        tn_npu_graph_desc d = *whole;
+        d.n_ops = 1;
+        d.ops[0] = whole->ops[i];
+        TN_TRY(tn_npu_compile(m->dev, &d, &s->op_graphs[i], err));
+    }
+    return TERN_OK;
+}
+
+/* Finds how the outputs leave the device, if not in float. */
+static tern_status open_outputs(tn_npu_model *m, tn_npu_site *s, const section_view *v, int layer,
+                                tern_error *err) {
+    if (!(s->tiles[0]->flags & TN_PKG_OUTPUT_INT8)) return TERN_OK;
+    for (int i = 0; i < s->ops.n_ops; i++) {
+        const tn_pkg_record *r =
+            tn_pkg_record_find(v->records, v->n, (uint32_t)s->ops.roles[i], TN_PKG_OUTPUT);
+        s->out_factor[i] =
+            tn_section_payload(v, s->ops.roles[i], TN_PKG_OUTPUT, tn_padded(m, s->ops.n[i]) * 4, layer, err);
+        if (!s->out_factor[i]) return TERN_E_FORMAT;
+        s->out_scale[i] = r->act_scale;
+        TN_FAIL_IF(!(s->out_scale[i] > 0) || !isfinite(s->out_scale[i]), err, TERN_E_FORMAT,
+                   "layer %d: the outputs of %s have no scale", layer, tn_role_name(s->ops.roles[i]));
+    }
+    m->max_output_n = s->ops.n_total > m->max_output_n ? s->ops.n_total : m->max_output_n;
+    return TERN_OK;
 }
 
 static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, int layer, tern_error *err) {
@@ -157,7 +188,8 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, in
             d.ops[i] = (tn_npu_op){.n = s->ops.n[i],
                                    .act_scale = s->act_scale,
                                    .has_bias = s->image[i].bias != NULL,
-                                   .out = TN_NPU_OUT_F32};
+                                   .out = s->out_factor[i] ? TN_NPU_OUT_U8 : TN_NPU_OUT_F32,
+                                   .out_scale = s->out_scale[i]};
         }
         TN_TRY(make_graph(m, s, layer, site, &d, &s->graphs[form], err));
         s->in_stride =
@@ -166,6 +198,7 @@ static tern_status open_graphs(tn_npu_model *m, tn_npu_site *s, tn_site site, in
         m->graph_bytes += tn_npu_serialise(s->graphs[form], NULL, 0);
     }
     if (head) return TERN_OK;
+    if (m->by_operator && !s->on_cpu && s->ops.n_ops > 1) TN_TRY(open_op_graphs(m, s, err));
     m->prefill_graph_bytes += tn_npu_load_bytes(s->graphs[TN_FORM_CHUNK]);
     for (int i = 0; i < s->ops.n_ops; i++) m->prefill_graph_bytes += tn_npu_weights_bytes(s->weights[i]);
     return TERN_OK;
@@ -176,6 +209,8 @@ tern_status tn_npu_model_site_ready(tn_npu_model *m, tn_npu_site *s, tern_error 
     if (keeps_one_form(m, s, head)) return tn_switcher_load_site(m, s, TN_FORM_CHUNK, err);
     for (int form = head ? TN_FORM_DECODE : TN_FORM_CHUNK; form < TN_N_FORMS; form++)
         TN_TRY(tn_npu_load(s->graphs[form], s->weights, err));
+    for (int i = 0; i < s->ops.n_ops && s->op_graphs[i]; i++)
+        TN_TRY(tn_npu_load(s->op_graphs[i], &s->weights[i], err));
     for (int i = 0; m->no_chunk_sharing && !head && i < TN_WAVE_CHUNKS - 1; i++)
         TN_TRY(open_chunk_copy(m, s, i, err));
     return TERN_OK;
@@ -305,6 +340,7 @@ tern_status tn_site_open(tn_npu_model *m, int32_t i_site, tile_room *room, tern_
     TN_FAIL_IF(!(s->act_scale > 0) || !isfinite(s->act_scale), err, TERN_E_FORMAT,
                "layer %d: %s has no activation scale", layer, tn_role_name(s->ops.roles[0]));
     s->inv_scale = 1 / s->act_scale;
+    TN_TRY(open_outputs(m, s, &v, layer, err));
     TN_TRY(open_graphs(m, s, site, layer, err));
     TN_FAIL_IF(s->tiles[0]->flags & ~(uint32_t)TN_PKG_ALL_FLAGS, err, TERN_E_UNSUPPORTED,
                "layer %d: %s has flags %#x, made by a newer tern", layer, tn_role_name(s->ops.roles[0]),

@@ -34,11 +34,13 @@ struct tern_options {
     const char *graph_switch;
     int32_t switch_blocks;
     const char *load, *read, *weights;
+    const char *kv;
     const char *attention;
     float attention_ratio; /* share, in (0,1]; 0: the default of prompts or of decoding */
     int32_t attention_buckets, attention_share, attention_pool, attention_threshold;
     bool no_head_ratios, attention_whole, attention_check, attention_decode;
     const char *attention_pipeline, *attention_plan;
+    const char *lora; /* adapters: "[NAME=]FILE[:SCALE],..." */
     /* These are for its sessions and their answers, for callers that name them in the same object. */
     tern_session_options session;
     tern_generate_options generate;

@@ -49,6 +49,9 @@ static const tn_param table[] = {
      .help = "worker threads"},
     {"ctx-size", 'c', TN_PARAM_INT, USER, .commands = TN_IN_ANSWERS, AT(session.n_ctx), .min = 1, .max = 1 << 24, .unit = "N",
      .dflt = "the smaller of 4096 and the model's", .help = "context in tokens"},
+    {"lora", 0, TN_PARAM_TEXT, DEVICE, ALL, AT(lora), .unit = "LIST", .dflt = "none",
+     .help = "adapters of the model, [NAME=]FILE[:SCALE] and more behind commas: GGUF files or PEFT folders; with a scale of 0 one waits until it "
+             "is asked for"},
     {"exact", 0, TN_PARAM_FLAG, USER, ALL, AT(exact), .dflt = "off",
      .help = "turn off whatever may change a bit against full attention"},
 
@@ -66,6 +69,9 @@ static const tn_param table[] = {
     {"weights", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(weights), .unit = "FORM", .dflt = "auto", .choices = "auto|packed|tiles",
      .help = "weights of fewer than 8 bits in memory: packed (as in the file: less memory, decoding at the rate they are read), tiles (unpacked once) "
              "or auto (packed where the processor has the kernels for it)"},
+    {"kv", 0, TN_PARAM_CHOICE, DEVICE, ALL, AT(kv), .unit = "TYPE", .dflt = "auto", .choices = "auto|f32|f16|int8|int4",
+     .help = "how keys and values are kept: f32, f16, int8, int4 (with rotated keys), or auto (f32 in a context of up to 4096 tokens, f16 in a "
+             "longer one, and f16 or int8 where max-memory asks for it)"},
     {"load", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(load), .unit = "HOW", .dflt = "stream", .choices = "stream|overlap|sequential|mmap",
      .help = "how weights come from the file: stream (while the first prompt is computed), overlap, sequential or mmap"},
     {"read", 0, TN_PARAM_CHOICE, DEVICE, ALL, NEEDS(PACKAGE), AT(read), .unit = "BY", .dflt = "what suits",
@@ -85,7 +91,7 @@ static const tn_param table[] = {
     {"cpu-threads", 0, TN_PARAM_INT, DEVICE, ALL, NEEDS(PACKAGE), AT(cpu_threads), .min = 1, .max = 63, .unit = "N", .dflt = "1",
      .help = "workers of the CPU lane"},
     {"max-memory", 0, TN_PARAM_SIZE, DEVICE, ALL, AT(max_memory_bytes), .unit = "BYTES", .dflt = "no limit",
-     .help = "what model, context and work may take together: weights stay packed and the context becomes shorter where that is needed and "
+     .help = "what model, context and work may take together: weights stay packed, keys and values take fewer bits and the context becomes shorter where that is needed and "
              "nothing else was asked for; what cannot fit is refused"},
     {"npu-memory", 0, TN_PARAM_SIZE, DEVICE, ALL, NEEDS(PACKAGE), AT(npu_memory_bytes), .unit = "BYTES", .dflt = "no limit",
      .help = "what the device can address: the heaviest linears go there first"},
@@ -121,7 +127,7 @@ static const tn_param table[] = {
      .dflt = "auto: where the device has silicon of its own", .choices = "auto|on|off",
      .help = "attention shadow: heads as tasks of two lanes; the same bits"},
     {"attention-plan", 0, TN_PARAM_TEXT, LAB, ALL, NEEDS(SHADOW), AT(attention_plan), .unit = "HOW", .dflt = "paper",
-     .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap"},
+     .help = "attention-pipeline: planned as in the paper, or without some of in-order,no-fusion,no-overlap; as-printed: Algorithm 1 and no search behind it"},
     {"attention-check", 0, TN_PARAM_FLAG, LAB, ALL, NEEDS(SPARSE), AT(attention_check), .dflt = "off",
      .help = "sparse attention: also count how many of the exact largest were selected (slow)"},
 };
@@ -388,6 +394,8 @@ tern_status tn_params_check(const tern_options *o, tern_error *err) {
                "exact excludes attention %s, which may change bits", o->attention);
     TN_FAIL_IF(o->exact && o->attention_decode, err, TERN_E_INVALID,
                "exact excludes attention-decode, which may change bits");
+    TN_FAIL_IF(o->exact && o->kv && !is(o->kv, "auto") && !is(o->kv, "f32"), err, TERN_E_INVALID,
+               "exact excludes kv %s, which changes bits", o->kv);
     return TERN_OK;
 }
 

@@ -139,8 +139,8 @@ static void small_behind_attention(void *arg, int i_item, int i_thread) {
 
 static void small_item(void *arg, int i_item, int i_thread) {
     small_step *s = arg;
-    tern_status rc =
-        tn_step_run(s->p, 0, s->step, i_item, s->n_parts, i_thread, &s->errors[i_thread % MAX_THREADS]);
+    tern_status rc = tn_step_run(s->p, 0, s->step, i_item, s->n_parts, i_thread, false,
+                                 &s->errors[i_thread % MAX_THREADS]);
     if (rc != TERN_OK) s->status[i_thread % MAX_THREADS] = rc;
 }
 
@@ -279,12 +279,16 @@ static tern_status forward_wave(tn_pipeline *p, int32_t n, int32_t n_chunks, int
     for (int32_t i = 0; p->switcher && i < p->m->n_layers; i++)
         form_before[i] = tn_switcher_form(p->switcher, i);
     tn_policy policy = p->policy;
+#ifndef TERN_MINIMAL
+    if (policy.steal_by_profile && p->profile->measured) TN_TRY(tn_wave_learn_stolen(p, err));
+#endif
     if (policy.steal_by_profile && p->profile->measured) policy.steal_above = tn_policy_steal_above(w->graph);
     tn_run run = {.graph = w->graph,
                   .policy = policy,
                   .cancel = cancel,
                   .timeline = timeline,
                   .task_ns = p->switcher || later || (full && !p->profile->measured) ? w->task_ns : NULL};
+    if (run.task_ns) run.stolen_ns = w->stolen_ns;
     tn_run_stats rs;
     TN_TRY(tn_executor_run(p->exec, &run, &rs, err));
     if (full && !p->profile->measured) tn_wave_learn(p, w, n / p->n_rows, pos0);
@@ -432,23 +436,39 @@ static tern_status run_lm_head(tn_pipeline *p, const tn_npu_site *s, int32_t n, 
     return TERN_OK;
 }
 
+/* What adapters add to logits. */
+static void add_loras(tn_pipeline *p, int32_t row0, int32_t n, float *logits) {
+    const tn_npu_site *s = tn_npu_site_at(p->m, 0, TN_SITE_LM_HEAD);
+    const int32_t site = (int32_t)(s - p->m->sites);
+    const size_t n_vocab = (size_t)s->ops.n_total, k = (size_t)s->ops.k;
+    for (int32_t i = 0, own; p->lora && i < n; i++) {
+        const tn_lora_mix *mix = tn_frame_of(p, &p->chunks[0], row0 + i, &own)->r->lora;
+        float *out[] = {logits + (size_t)i * n_vocab};
+        if (tn_lora_at(mix, site))
+            tn_lora_rows(mix, p->kern, &s->ops, site, p->lm_head_rows + (size_t)i * k, k, 1, out, &n_vocab,
+                         p->lora);
+    }
+}
+
 tern_status tn_pipeline_logits(tn_pipeline *p, int32_t row0, int32_t n, float *logits, tern_error *err) {
     assert(n > 0 && n <= TN_DECODE_M);
     const tn_npu_site *s = tn_npu_site_at(p->m, 0, TN_SITE_LM_HEAD);
     /* lm_head borrows chunk 0's outlier lists; its rows are few */
-    quantised in = p->chunks[0].in;
-    in.x = p->lm_head_x;
+    chunk c = p->chunks[0];
+    c.in.x = p->lm_head_x;
+    c.f.buf[TN_BUF_LOGITS] = logits;
     for (int32_t i = 0; i < n; i++) {
         float *row = p->lm_head_rows + (size_t)i * (size_t)s->ops.k;
         tn_forward_out_norm(p->model, p->kern, tn_pipeline_row(p, row0 + i), row, 1);
-        tn_quantise_row(p, &in, s, i, row);
+        tn_quantise_row(p, &c.in, s, i, row);
     }
     TN_TRY(run_lm_head(p, s, n, logits, err));
-    tn_frame f = {.m = p->model, .buf = {[TN_BUF_LOGITS] = logits}};
     if (s->has_outliers) {
-        TN_TRY(tn_outlier_rows(p, &in, s, 0, n, 0, err));
-        tn_outliers_merge(p, &in, s, f.buf, 0, n);
+        TN_TRY(tn_outlier_rows(p, &c, s, 0, n, 0, err));
+        tn_outliers_merge(p, &c, s, 0, n);
     }
+    add_loras(p, row0, n, logits);
+    tn_frame f = {.m = p->model, .buf = {[TN_BUF_LOGITS] = logits}};
     int32_t n_ops;
     const tn_op *op = tn_program_layer(&p->model->program, p->m->n_layers, &n_ops);
     bool behind = false; /* what follows lm_head */

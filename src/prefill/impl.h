@@ -25,7 +25,7 @@ typedef struct quantised {
     uint8_t *x;
     uint32_t *n_out, *channel;
     float *resid;
-    float *share; /* [rows][max_outlier_n]: what outliers give the outputs; rows with entries only */
+    float *share; /* [rows][share_n]: what outliers and adapters give the outputs; rows with some only */
 } quantised;
 
 /* A chunk has what one chunk in flight needs, slices of one arena. */
@@ -34,7 +34,8 @@ typedef struct chunk {
     tn_frame f;
     int32_t *pos, *slot;
     float *rope_cs;
-    quantised in; /* of the site quantised last */
+    quantised in;  /* of the site quantised last */
+    uint8_t *out8; /* outputs in 8 bits of the site computed last, linear by linear */
 } chunk;
 
 /* The rows of one text in a forward of few rows: a slice of chunk 0. */
@@ -71,7 +72,7 @@ typedef struct cold_arg { /* a step of bringing in a part of the weights */
 typedef struct wave { /* the task graph of n_chunks chunks */
     tn_graph *graph;
     task_arg *args;
-    int64_t *task_ns;
+    int64_t *task_ns, *stolen_ns; /* one block */
 } wave;
 
 struct tn_pipeline {
@@ -105,6 +106,9 @@ struct tn_pipeline {
     float *scratch;         /* [n_workers][scratch_stride] attention */
     size_t scratch_stride;
     cold_cache *cold; /* [n_workers] */
+    int32_t share_n;  /* outputs of a site with an outlier path, or that an adapter changes, at most */
+    float *lora;      /* [n_workers][lora_stride] with adapters */
+    size_t lora_stride;
     wave waves[TN_WAVE_CHUNKS + 1];
     /* These are for devices that keep one form of a graph. A wave with loads is built for its run. */
     tn_switcher *switcher; /* NULL: both forms are loaded */
@@ -122,20 +126,33 @@ struct tn_pipeline {
 /* ---- outliers.c ---- */
 /* Quantises a row. x is the caller's to lose: it is rotated in place where the site's inputs are. */
 void tn_quantise_row(tn_pipeline *p, quantised *q, const tn_npu_site *s, int32_t row, float *x);
-/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale. */
-tern_status tn_outlier_rows(tn_pipeline *p, const quantised *q, const tn_npu_site *s, int32_t row0,
-                            int32_t row1, int i_worker, tern_error *err);
-/* Adds it to the site's outputs, which are in buf. */
-void tn_outliers_merge(tn_pipeline *p, const quantised *q, const tn_npu_site *s, float *const *buf,
-                       int32_t row0, int32_t row1);
+/* Computes q->share[row] = sum over the row's outliers of residual x weight row x weight scale, and what the adapters of
+ * the row's text give for the site's inputs, which c still has. */
+tern_status tn_outlier_rows(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1,
+                            int i_worker, tern_error *err);
+/* Adds it to the site's outputs, which are in c's buffers. */
+void tn_outliers_merge(tn_pipeline *p, const chunk *c, const tn_npu_site *s, int32_t row0, int32_t row1);
+/* Takes up what a site of chunk i_chunk left: its outputs in 8 bits become floats, and get what was computed beside the product. */
+void tn_outputs_take(tn_pipeline *p, int32_t i_chunk, int32_t site, int32_t row0, int32_t row1);
+/* Does a row of the site have anything computed beside the product? */
+bool tn_site_has_beside(const tn_pipeline *p, int32_t site);
 
 /* ---- work.c ---- */
+/* Gives the frame that knows the row's text, and the row's number there. */
+const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own);
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s);
+/* Tells whether parts of a site's product are its linears. */
+bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s);
+/* Tells whether the CPU lane can compute a product that it takes from the device's queue. */
+bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step);
+/* Measures a product of a full chunk on the calling thread, by the CPU's kernels. out [rows][n_total] is scratch; the
+ * inputs are what chunk 0 holds. */
+tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us, tern_error *err);
 /* Counts the column tiles of a site's product. */
 int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s);
 int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int32_t n_rows);
 tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
-                        int i_worker, tern_error *err);
+                        int i_worker, bool here, tern_error *err);
 /* Does what follows attention in its step, on rows row0 .. row1 - 1. */
 void tn_step_behind_attention(tn_pipeline *p, chunk *c, int32_t step, int32_t row0, int32_t row1);
 tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err);
@@ -157,6 +174,9 @@ size_t tn_wave_most_tasks(const tn_pipeline *p, int32_t n_chunks);
 bool tn_wave_switches(const tn_pipeline *p);
 /* Learns the profile's times from the first full wave, and how attention grows from a later one. */
 void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
+/* Learns what products take on the CPU, where it can take them from a device with silicon of its own and nobody knows:
+ * once, by computing one of each type. */
+tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err);
 void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0);
 /* Learns times of the layers in the forms they had, for the switcher. */
 void tn_wave_learn_forms(tn_pipeline *p, const wave *w, const tn_form *form_before, int32_t n_chunks,

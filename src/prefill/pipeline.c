@@ -38,8 +38,8 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
     const tn_program *prog = &p->model->program;
     chunk *c = &p->chunks[i];
     size_t rows = (size_t)p->n_rows, cap = p->m->any_outliers ? (size_t)p->out_cap : 0,
-           n_outs = p->m->any_outliers ? (size_t)p->m->max_outlier_n : 0, n = 0;
-    slice plan[TN_N_BUFFERS + 8] = {
+           n_outs = (size_t)p->share_n, n = 0;
+    slice plan[TN_N_BUFFERS + 9] = {
         {(void **)&c->pos, rows * sizeof *c->pos},
         {(void **)&c->slot, rows * sizeof *c->slot},
         {(void **)&c->rope_cs, rows * (size_t)(tn_rope_tables(h) * h->n_rot) * sizeof(float)},
@@ -48,8 +48,9 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         {(void **)&c->in.channel, rows * cap * sizeof *c->in.channel},
         {(void **)&c->in.resid, rows * cap * sizeof(float)},
         {(void **)&c->in.share, rows * n_outs * sizeof(float)},
+        {(void **)&c->out8, rows * (size_t)p->m->max_output_n},
     };
-    n = 8;
+    n = 9;
     for (int b = 0; b < TN_BUF_LOGITS; b++) {
         if (b == TN_BUF_NORMED) continue; /* quantised at once: a row takes its row of BRANCH, free then */
         plan[n].at = (void **)&c->f.buf[b];
@@ -73,7 +74,12 @@ static tern_status open_chunk(tn_pipeline *p, int32_t i, const tn_kv *kv, tern_e
         const tn_site_ops *ops = &p->m->sites[s].ops;
         tn_npu_job *job = tn_job_of(p, i, s);
         *job = (tn_npu_job){.in = {c->in.x}};
-        for (int32_t op = 0; op < ops->n_ops; op++) job->out[op] = c->f.buf[tn_role_buffer(ops->roles[op])];
+        uint8_t *out8 = c->out8; /* of one linear behind the other */
+        for (int32_t op = 0; op < ops->n_ops; op++) {
+            bool int8 = p->m->sites[s].out_factor[op];
+            job->out[op] = int8 ? (void *)out8 : c->f.buf[tn_role_buffer(ops->roles[op])];
+            out8 += int8 ? rows * (size_t)ops->n[op] : 0;
+        }
     }
     return TERN_OK;
 }
@@ -89,6 +95,9 @@ static tern_status open_shared(tn_pipeline *p, tern_error *err) {
         tn_alloc(p->ctx, TN_MEM_ACTIVATIONS, TN_DECODE_M * (size_t)lm_head->ops.k, sizeof(float));
     p->scratch = tn_alloc(p->ctx, TN_MEM_ACTIVATIONS, n_workers * p->scratch_stride, sizeof(float));
     p->cold = tn_calloc(p->ctx, TN_MEM_ACTIVATIONS, n_workers, sizeof *p->cold);
+    if (p->lora_stride)
+        p->lora = tn_alloc(p->ctx, TN_MEM_ACTIVATIONS, n_workers * p->lora_stride, sizeof(float));
+    TN_FAIL_IF(p->lora_stride && !p->lora, err, TERN_E_MEMORY, "no memory for adapters");
     TN_FAIL_IF(!p->jobs || !p->lm_head_x || !p->lm_head_rows || !p->scratch || !p->cold, err, TERN_E_MEMORY,
                "no memory for a pipeline");
     for (size_t w = 0; m->any_outliers && w < n_workers; w++) {
@@ -120,12 +129,15 @@ static tern_status open_attention(tn_pipeline *p, const tn_attn_options *attenti
     return TERN_OK;
 }
 
-static bool has_outliers(void *user, int32_t site) {
-    return ((const tn_pipeline *)user)->m->sites[site].has_outliers;
+static bool has_beside(void *user, int32_t site) { return tn_site_has_beside(user, site); }
+
+static bool output_int8(void *user, int32_t site) {
+    return ((const tn_pipeline *)user)->m->sites[site].out_factor[0];
 }
 
 static tern_status open_waves(tn_pipeline *p, const tn_kv *kv, int32_t n_chunks, tern_error *err) {
-    const tn_steps_options o = {.plan = p->sparse_prompt, .has_outliers = has_outliers, .user = p};
+    const tn_steps_options o = {
+        .plan = p->sparse_prompt, .has_outliers = has_beside, .output_int8 = output_int8, .user = p};
     TN_TRY(tn_steps_make(p->ctx, &p->model->program, &o, &p->steps, err));
     for (int32_t i = 0; i < n_chunks; i++) {
         TN_TRY(open_chunk(p, i, kv, err));
@@ -137,9 +149,10 @@ static tern_status open_waves(tn_pipeline *p, const tn_kv *kv, int32_t n_chunks,
     size_t max_tasks = tn_wave_most_tasks(p, p->n_chunks_open) + TN_SWITCH_MAX_BLOCKS;
     TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
     w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
-    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->task_ns);
+    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, 2 * max_tasks, sizeof *w->task_ns);
     p->load_args = tn_alloc(p->ctx, TN_MEM_GRAPHS, TN_SWITCH_MAX_BLOCKS, sizeof *p->load_args);
     TN_FAIL_IF(!w->args || !w->task_ns || !p->load_args, err, TERN_E_MEMORY, "no memory for graph switching");
+    w->stolen_ns = w->task_ns + max_tasks;
     return TERN_OK;
 }
 
@@ -162,6 +175,13 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
     p->switcher = m->switcher;
     p->plan_wave = -1;
     p->form = TN_FORM_CHUNK; /* of the waves built now */
+    p->share_n = m->any_outliers ? m->max_outlier_n : 0;
+    for (int32_t i = 0; i < m->n_sites; i++) {
+        const tn_npu_site *s = &m->sites[i];
+        if (tn_site_in_layers(s->kind) && tn_site_has_beside(p, i) && s->ops.n_total > p->share_n)
+            p->share_n = s->ops.n_total;
+    }
+    p->lora_stride = (tn_lora_scratch(model->loras, model->n_loras, &model->program) + 15) / 16 * 16;
     p->out_cap = (m->max_k + OUTLIER_SHARE - 1) / OUTLIER_SHARE;
     p->n_compute = tn_executor_lane_workers(exec, TN_LANE_CPU) + tn_executor_lane_workers(exec, TN_LANE_NPU);
     p->n_workers =
@@ -199,6 +219,7 @@ void tn_pipeline_close(tn_pipeline **pp) {
         tn_free(p->ctx, p->cold[i].ptrs);
     }
     tn_free(p->ctx, p->cold);
+    tn_free(p->ctx, p->lora);
     tn_free(p->ctx, p->scratch);
     tn_free(p->ctx, p->lm_head_x);
     tn_free(p->ctx, p->lm_head_rows);
@@ -208,6 +229,10 @@ void tn_pipeline_close(tn_pipeline **pp) {
 
 void tn_pipeline_remembers(tn_pipeline *p, const tn_conv *conv, tn_delta *delta) {
     for (int32_t i = 0; i < p->n_chunks_open; i++) p->chunks[i].r.conv = conv, p->chunks[i].r.delta = delta;
+}
+
+void tn_pipeline_adapt(tn_pipeline *p, const tn_lora_mix *mix) {
+    for (int32_t i = 0; i < p->n_chunks_open; i++) p->chunks[i].r.lora = mix;
 }
 
 void tn_pipeline_forget(tn_pipeline *p) {

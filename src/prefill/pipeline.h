@@ -22,7 +22,10 @@ typedef struct tn_pipeline tn_pipeline;
 enum { TN_PROFILE_FORWARDS = 9 };
 typedef struct tn_step_profile {
     double us[TN_MAX_STEP_TYPES]; /* attention: at position 0 */
-    double attn_us_per_pos;       /* attention: more per earlier position */
+    double cpu_us
+        [TN_MAX_STEP_TYPES]; /* products: on the CPU, where a device with silicon of its own has the others; 0:
+                                         not measured */
+    double attn_us_per_pos;  /* attention: more per earlier position */
     /* These are measured by tern bench --tune only, else 0: the time of a prefill outside its waves (the last
      * token's logits), and of a part beyond its work. */
     double rest_us, part_us;
@@ -59,6 +62,9 @@ tern_status tn_pipeline_open(tn_ctx *ctx, const tn_npu_model *m, const tn_model 
 void tn_pipeline_close(tn_pipeline **p);
 /* What its layers remember beside keys and values, borrowed; NULL: nothing of that kind. */
 void tn_pipeline_remembers(tn_pipeline *p, const tn_conv *conv, tn_delta *delta);
+
+/* From the next forward on its text is read with these adapters, borrowed; NULL: none. */
+void tn_pipeline_adapt(tn_pipeline *p, const tn_lora_mix *mix);
 
 /* Announces that n_tok tokens from position pos0 on follow in one or more forwards, then decoding. So it
  * plans now when the layers' graphs are switched, where not every form is loaded. The forwards may take a wave each, or a

@@ -34,6 +34,11 @@ void tn_profile_load(const tn_profile_file *f, const tn_program *program, tn_ste
             p->us[s] = json_number_value(v);
             ok = json_is_number(v) && p->us[s] >= 0 && p->us[s] < 1e9;
         }
+        const json_t *cpu_us = json_object_get(j, "cpu_us"); /* not in every profile */
+        for (int32_t s = 0; s < types.n; s++) {
+            double v = json_number_value(json_object_get(cpu_us, types.at[s].name));
+            p->cpu_us[s] = v > 0 && v < 1e9 ? v : 0;
+        }
         p->attn_us_per_pos = json_number_value(json_object_get(j, "attention_us_per_position"));
         p->rest_us = json_number_value(json_object_get(j, "rest_us"));
         p->part_us = json_number_value(json_object_get(j, "part_us"));
@@ -65,7 +70,7 @@ void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *pr
         return; /* what is there shall not be lost */
     json_t *tuned = json_object_get(old, "tuned"),
            *read = json_object_get(old, "read"); /* tune.h's: stay as they are */
-    json_t *us = json_object(), *rows = json_array(), *relative = json_array();
+    json_t *us = json_object(), *cpu_us = json_object(), *rows = json_array(), *relative = json_array();
     for (int32_t i = 0; i < p->n_forwards; i++) {
         tn_json_append(&rows, tn_json_real((double)p->forward_rows[i]));
         tn_json_append(&relative, tn_json_real((double)p->forward_relative[i]));
@@ -74,9 +79,12 @@ void tn_profile_save(tn_ctx *ctx, const tn_profile_file *f, const tn_program *pr
     tn_step_types_of(program, &types);
     for (int32_t s = 0; p->measured && s < types.n; s++)
         tn_json_set(&us, types.at[s].name, tn_json_real(p->us[s]));
-    json_t *j = tn_json_pack("{s:s, s:o, s:f, s:f, s:f, s:o, s:o}", "key", f->key, "stage_us", us,
-                             "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
-                             "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);
+    for (int32_t s = 0; p->measured && s < types.n; s++)
+        if (p->cpu_us[s] > 0) tn_json_set(&cpu_us, types.at[s].name, tn_json_real(p->cpu_us[s]));
+    json_t *j =
+        tn_json_pack("{s:s, s:o, s:o, s:f, s:f, s:f, s:o, s:o}", "key", f->key, "stage_us", us, "cpu_us",
+                     cpu_us, "attention_us_per_position", p->attn_us_per_pos, "rest_us", p->rest_us,
+                     "part_us", p->part_us, "forward_rows", rows, "forward_relative", relative);
     if (tuned) tn_json_set(&j, "tuned", json_incref(tuned));
     if (read) tn_json_set(&j, "read", json_incref(read));
     json_decref(old);

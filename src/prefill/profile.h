@@ -11,7 +11,7 @@
  * on; a file written under another key is measured anew. */
 typedef struct tn_profile_file {
     const char *path;
-    char key[64];
+    char key[96];
 } tn_profile_file;
 
 /* Reads the times of a program's steps. A missing or foreign file leaves *p unmeasured. */

@@ -69,7 +69,9 @@ static void add_step(tn_steps *s, const tn_program *p, const tn_steps_options *o
     const tn_op *op = &p->ops[first], *last = op + n - 1;
     int32_t merges =
         first && op[-1].lane == TN_LANE_NPU ? tn_program_site_index(p, op[-1].layer, op[-1].site) : -1;
-    if (merges >= 0 && !o->has_outliers(o->user, merges)) merges = -1;
+    if (merges >= 0 && !o->has_outliers(o->user, merges) &&
+        !(o->output_int8 && o->output_int8(o->user, merges)))
+        merges = -1;
     tn_step step = {.kind = kind_of(op),
                     .name = last->name,
                     .layer = last->layer < 0 ? 0 : last->layer,

@@ -30,8 +30,9 @@ int32_t tn_step_type_find(const tn_step_types *t, const char *name);
 typedef struct tn_step_work {
     const tn_op *ops;
     int32_t n_ops;
-    int32_t site;   /* PRODUCT, OUTLIERS: of the program; else -1 */
-    int32_t merges; /* site whose outliers' share these rows take up first; -1: none */
+    int32_t site; /* PRODUCT, OUTLIERS: of the program; else -1 */
+    int32_t
+        merges; /* site whose outputs these rows take up first: from 8 bits, with the outliers' share; -1: none */
 } tn_step_work;
 
 typedef struct tn_steps {
@@ -45,6 +46,8 @@ typedef struct tn_steps {
 typedef struct tn_steps_options {
     bool plan; /* attention is sparse */
     bool (*has_outliers)(void *user, int32_t site);
+    bool (*output_int8)(void *user,
+                        int32_t site); /* NULL: no site; else its outputs are taken up by the next step */
     bool (*has)(void *user, const tn_step *step); /* NULL: all there are; else asked of every step */
     void *user;
 } tn_steps_options;

@@ -34,6 +34,11 @@ static int32_t type_of(const tn_pipeline *p, const task_arg *a) {
                                     : p->steps.at[a->step].type;
 }
 
+/* Tells whether the CPU lane computes this product in another way than the device does, and so in another time. */
+static bool stolen_apart(const tn_pipeline *p, int32_t step) {
+    return tn_product_can_be_stolen(p, step) && !tn_site_has_parts(p, tn_step_site(p, step));
+}
+
 static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
     for (int32_t i = 0; i < n_tasks; i++) {
         const task_arg *a = &w->args[i];
@@ -45,8 +50,10 @@ static void set_estimates(const tn_pipeline *p, wave *w, int32_t n_tasks) {
             if (p->heads.n_slots) us *= tn_step_is_head(a->kind) && first > 0 ? 1 + grows / first : 1;
             else if (a->kind == TN_STEP_ATTENTION) us += grows;
         }
-        for (int lane = TN_LANE_CPU; lane <= TN_LANE_NPU; lane++)
-            tn_graph_set_est(w->graph, i, (tn_lane)lane, us);
+        double cpu_us = a->kind == TN_STEP_PRODUCT ? p->profile->cpu_us[type_of(p, a)] : 0;
+        bool apart = p->profile->measured && cpu_us > 0 && w->graph->tasks[i].lane == TN_LANE_NPU;
+        tn_graph_set_est(w->graph, i, TN_LANE_NPU, us);
+        tn_graph_set_est(w->graph, i, TN_LANE_CPU, apart ? cpu_us : us);
     }
 }
 
@@ -78,6 +85,8 @@ static void fill_task(wave_filler *f, const tn_step *step, tn_step_kind kind, tn
     t->n_parts = tn_step_parts(f->p, i, kind, f->p->n_rows);
     /* products of sites beyond the device's memory are the CPU lane's */
     if (kind == TN_STEP_PRODUCT && tn_step_site(f->p, i)->on_cpu) t->lane = TN_LANE_CPU;
+    if (kind == TN_STEP_PRODUCT) t->can_steal = tn_product_can_be_stolen(f->p, i);
+    if (kind == TN_STEP_ESTIMATE) t->can_steal = tn_npu_device_caps(f->p->m->dev)->has_parts;
 }
 
 static void filler_fill(void *user, const tn_step *step, tn_task *t) { fill_task(user, step, step->kind, t); }
@@ -114,8 +123,9 @@ tern_status tn_wave_build(tn_pipeline *p, int32_t n_chunks, tern_error *err) {
     size_t max_tasks = tn_wave_most_tasks(p, n_chunks);
     TN_TRY(tn_graph_open(p->ctx, &w->graph, err));
     w->args = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->args);
-    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, max_tasks, sizeof *w->task_ns);
+    w->task_ns = tn_alloc(p->ctx, TN_MEM_GRAPHS, 2 * max_tasks, sizeof *w->task_ns);
     TN_FAIL_IF(!w->args || !w->task_ns, err, TERN_E_MEMORY, "no memory for a task graph");
+    w->stolen_ns = w->task_ns + max_tasks;
     wave_filler f = {.p = p, .w = w};
     const tn_prefill_spec spec = wave_spec(&f, n_chunks);
     TN_TRY(tn_prefill_graph_build(&spec, w->graph, err));
@@ -273,6 +283,8 @@ void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0
         const task_arg *a = &w->args[i];
         if (a->i_chunk >= n_chunks || (is_attention(a->kind) && a->i_chunk > 0)) continue;
         int32_t type = type_of(p, a);
+        if (w->stolen_ns[i] && a->kind == TN_STEP_PRODUCT && stolen_apart(p, a->step))
+            continue; /* not the device's time */
         sum[type] += (double)w->task_ns[i] * 1e-3;
         count[type]++;
     }
@@ -291,6 +303,38 @@ void tn_wave_learn(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0
     p->profile->measured = true;
     for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
 }
+
+#ifndef TERN_MINIMAL /* its device works on the CPU's own cores */
+tern_status tn_wave_learn_stolen(tn_pipeline *p, tern_error *err) {
+    bool known[TN_MAX_STEP_TYPES] = {false}, any = false;
+    size_t widest = 0;
+    for (int32_t i = 0; i < p->steps.n; i++) {
+        const tn_step *s = &p->steps.at[i];
+        known[s->type] = known[s->type] || s->kind != TN_STEP_PRODUCT || p->profile->cpu_us[s->type] > 0 ||
+                         !stolen_apart(p, i);
+        if (known[s->type]) continue;
+        size_t n = (size_t)tn_step_site(p, i)->ops.n_total;
+        widest = n > widest ? n : widest;
+        any = true;
+    }
+    if (!any) return TERN_OK;
+    float *out = tn_alloc(p->ctx, TN_MEM_ACTIVATIONS, widest * (size_t)p->n_rows, sizeof *out);
+    TN_FAIL_IF(!out, err, TERN_E_MEMORY, "no memory to measure products on the CPU");
+    tern_status st = TERN_OK;
+    for (int32_t i = 0; i < p->steps.n && st == TERN_OK; i++) {
+        int32_t type = p->steps.at[i].type;
+        if (known[type]) continue;
+        double us[3] = {0}; /* the middle of three: the first brings the weights into the caches' reach */
+        for (int k = 0; k < 3 && st == TERN_OK; k++) st = tn_product_time_here(p, i, out, &us[k], err);
+        double low = us[0] < us[1] ? us[0] : us[1], high = us[0] < us[1] ? us[1] : us[0];
+        p->profile->cpu_us[type] = us[2] < low ? low : us[2] > high ? high : us[2];
+        known[type] = true;
+    }
+    tn_free(p->ctx, out);
+    for (int i = 1; i <= p->n_chunks_open; i++) set_estimates(p, &p->waves[i], p->waves[i].graph->n_tasks);
+    return st;
+}
+#endif
 
 void tn_wave_learn_growth(tn_pipeline *p, const wave *w, int32_t n_chunks, int32_t pos0) {
     double per_pos =

@@ -1,4 +1,5 @@
 /* A part of a step: ops over rows with what they quantise for, a product of the device, an outlier path. */
+#include "base/clock.h"
 #include "base/status.h"
 #include "prefill/impl.h"
 
@@ -11,6 +12,15 @@ enum {
 
 bool tn_site_has_parts(const tn_pipeline *p, const tn_npu_site *s) {
     return tn_npu_device_caps(tn_npu_site_device(p->m, s))->has_parts;
+}
+
+bool tn_site_by_operator(const tn_pipeline *p, const tn_npu_site *s) {
+    return p->form == TN_FORM_CHUNK && s->op_graphs[0];
+}
+
+bool tn_product_can_be_stolen(const tn_pipeline *p, int32_t step) {
+    const tn_npu_caps *c = tn_npu_device_caps(tn_npu_site_device(p->m, tn_step_site(p, step)));
+    return c->has_parts || (c->cpu_computes && !p->switcher);
 }
 
 int32_t tn_site_tiles(const tn_pipeline *p, const tn_npu_site *s) {
@@ -29,7 +39,7 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
     if (tn_step_is_head(kind)) return tn_sparse_attn_parts(p->sparse, kind);
     if (kind == TN_STEP_PRODUCT) {
         const tn_npu_site *s = tn_step_site(p, step);
-        if (!tn_site_has_parts(p, s)) return 1;
+        if (!tn_site_has_parts(p, s)) return tn_site_by_operator(p, s) ? s->ops.n_ops : 1;
         int32_t tiles = tn_site_tiles(p, s), n = p->n_compute * 2;
         return tiles < n ? tiles : n;
     }
@@ -44,8 +54,7 @@ int32_t tn_step_parts(const tn_pipeline *p, int32_t step, tn_step_kind kind, int
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
-/* The frame that knows the row's text, and the row there. */
-static const tn_frame *frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own) {
+const tn_frame *tn_frame_of(const tn_pipeline *p, const chunk *c, int32_t row, int32_t *own) {
     *own = row;
     if (p->form != TN_FORM_DECODE) return &c->f;
     int32_t i = p->n_texts - 1;
@@ -64,7 +73,7 @@ static void run_delta(const tn_pipeline *p, const chunk *c, const tn_op *op, int
 /* Runs the ops of a step on one row, each followed by the quantising of what it left for a site. */
 static void run_ops(tn_pipeline *p, chunk *c, const tn_op *ops, int32_t n_ops, int32_t row) {
     int32_t own;
-    const tn_frame *f = frame_of(p, c, row, &own);
+    const tn_frame *f = tn_frame_of(p, c, row, &own);
     for (int32_t i = 0; i < n_ops; i++) {
         const tn_op *op = &ops[i];
         tn_op_info_of(op->kind)->rows(op, f, own, own + 1, NULL);
@@ -107,9 +116,12 @@ static tern_status run_attention(tn_pipeline *p, int32_t i_chunk, int32_t step, 
 
 /* ---- products -------------------------------------------------------------------------------------- */
 
+/* A product is the device's, or, where the CPU lane took it from the device's queue, `here` the calling thread's: by the
+ * CPU's kernels from the device's tiles, with the same bits. */
 static tern_status run_job(const tn_pipeline *p, tn_npu_job *job, int32_t step, int32_t part, int32_t n_parts,
-                           tern_error *err) {
+                           bool here, tern_error *err) {
     if (tn_site_has_parts(p, tn_step_site(p, step))) return tn_npu_run_part(job, part, n_parts, err);
+    if (here) return tn_npu_compute_here(job, p->kern, err);
     TN_TRY(tn_npu_submit(job, err));
     tern_status rc = tn_npu_wait(job);
     TN_FAIL_IF(rc != TERN_OK, err, rc, "the device failed in %s of layer %d", p->steps.at[step].name,
@@ -132,22 +144,53 @@ static tern_status run_switched(tn_pipeline *p, int32_t i_chunk, int32_t step, i
                           .n_rows = whole->n_rows - row < m ? whole->n_rows - row : m,
                           .in = {whole->in[0] + (size_t)row * (size_t)s->in_stride}};
         for (int32_t op = 0; op < s->ops.n_ops; op++)
-            job.out[op] = (float *)whole->out[op] + (size_t)row * (size_t)s->ops.n[op];
-        TN_TRY(run_job(p, &job, step, part, n_parts, err));
+            job.out[op] = (char *)whole->out[op] +
+                          (size_t)row * (size_t)s->ops.n[op] * (s->out_factor[op] ? 1 : sizeof(float));
+        TN_TRY(run_job(p, &job, step, part, n_parts, false, err));
     }
     return TERN_OK;
 }
 
+/* Runs one linear of a site. */
+static tern_status run_operator(const tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t op, bool here,
+                                tern_error *err) {
+    const tn_npu_site *s = tn_step_site(p, step);
+    const tn_npu_job *whole = tn_job_of(p, i_chunk, p->steps.work[step].site);
+    tn_npu_job job = {
+        .graph = s->op_graphs[op], .n_rows = whole->n_rows, .in = {whole->in[0]}, .out = {whole->out[op]}};
+    return run_job(p, &job, step, 0, 1, here, err);
+}
+
+#ifndef TERN_MINIMAL /* its device works on the CPU's own cores */
+tern_status tn_product_time_here(const tn_pipeline *p, int32_t step, float *out, double *us,
+                                 tern_error *err) {
+    const tn_npu_site *s = tn_step_site(p, step);
+    tn_npu_job job = *tn_job_of(p, 0, p->steps.work[step].site);
+    job.graph = s->graphs[TN_FORM_CHUNK];
+    job.n_rows = p->n_rows;
+    for (int32_t op = 0; op < s->ops.n_ops; op++) {
+        job.out[op] = out;
+        out += (size_t)p->n_rows * (size_t)s->ops.n[op];
+    }
+    int64_t t0 = tn_now_ns();
+    TN_TRY(tn_npu_compute_here(&job, p->kern, err));
+    *us = (double)(tn_now_ns() - t0) * 1e-3;
+    return TERN_OK;
+}
+#endif
+
 /* ---- a part of a step ------------------------------------------------------------------------------ */
 
 tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t part, int32_t n_parts,
-                        int i_worker, tern_error *err) {
+                        int i_worker, bool here, tern_error *err) {
     chunk *c = &p->chunks[i_chunk];
     const tn_step_work *w = &p->steps.work[step];
     tn_step_kind kind = p->steps.at[step].kind;
     if (kind == TN_STEP_PRODUCT) {
         if (p->switcher) return run_switched(p, i_chunk, step, part, n_parts, err);
-        return run_job(p, tn_job_of(p, i_chunk, w->site), step, part, n_parts, err);
+        if (tn_site_by_operator(p, tn_step_site(p, step)))
+            return run_operator(p, i_chunk, step, part, here, err);
+        return run_job(p, tn_job_of(p, i_chunk, w->site), step, part, n_parts, here, err);
     }
     if (kind == TN_STEP_PLAN) {
         return sparse_chunk(p, c) ? tn_sparse_attn_plan(p->sparse, &c->r, i_chunk, w->ops->layer, part,
@@ -164,8 +207,8 @@ tern_status tn_step_run(tn_pipeline *p, int32_t i_chunk, int32_t step, int32_t p
     if (row1 > c->r.n_rows) row1 = c->r.n_rows;
     if (row0 >= row1) return TERN_OK; /* the last chunk of a prompt may be short */
     if (kind == TN_STEP_OUTLIERS)
-        return tn_outlier_rows(p, &c->in, tn_step_site(p, step), row0, row1, i_worker, err);
-    if (w->merges >= 0) tn_outliers_merge(p, &c->in, &p->m->sites[w->merges], c->f.buf, row0, row1);
+        return tn_outlier_rows(p, c, tn_step_site(p, step), row0, row1, i_worker, err);
+    if (w->merges >= 0) tn_outputs_take(p, i_chunk, w->merges, row0, row1);
     if (kind == TN_STEP_ATTENTION) return run_attention(p, i_chunk, step, row0, row1, i_worker, err);
     for (int32_t row = row0; row < row1; row++) run_ops(p, c, w->ops, w->n_ops, row);
     return TERN_OK;
@@ -177,10 +220,12 @@ tern_status tn_task_run(void *arg, int part, const tn_worker *w, tern_error *err
     const chunk *c = &p->chunks[a->i_chunk];
     const tn_op *op = p->steps.work[a->step].ops;
     tern_status rc = TERN_OK;
+    /* a CPU worker that stands in for a lane without workers drives the device */
+    bool here = w->lane == TN_LANE_CPU && tn_executor_lane_workers(p->exec, TN_LANE_NPU) > 0;
     if (p->switcher) tn_switcher_compute(p->switcher, true);
     if (!tn_step_is_head(a->kind))
         rc = tn_step_run(p, a->i_chunk, a->step, part, tn_step_parts(p, a->step, a->kind, p->n_rows),
-                         w->i_worker, err);
+                         w->i_worker, here, err);
     else if (sparse_chunk(p, c))
         rc = tn_sparse_attn_slot(p->sparse, &c->r, a->i_chunk, op->layer, a->kind, a->i_block, a->slot, part,
                                  c->f.buf[op->in], c->f.buf[op->out], w->i_worker, err);

@@ -260,7 +260,12 @@ static tern_status split(gram_pack *g, const int32_t *ids, size_t n, int32_t **b
 
 tern_status tn_pack_gram(packer *p, const int32_t *ids, size_t n_ids, int32_t window) {
     gram_pack g = {.p = p, .window = window};
-    g.r = (tn_recipe){.ctx = p->ctx, .pool = p->pool, .kern = &p->kern, .src = p->src, .h = &p->m->h};
+    g.r = (tn_recipe){.ctx = p->ctx,
+                      .pool = p->pool,
+                      .kern = &p->kern,
+                      .src = p->src,
+                      .h = &p->m->h,
+                      .program = &p->m->program};
     int32_t *both = NULL;
     double kl;
     tern_status st = split(&g, ids, n_ids, &both);

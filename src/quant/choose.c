@@ -96,7 +96,8 @@ static void transform(const trial *t, const float *from, const float *by, float 
 static void set_alpha(trial *t, float alpha) {
     t->alpha = alpha;
     for (int32_t i = 0; i < t->a->k; i++) {
-        t->scale[i] = powf(t->top[t->a->tied ? t->a->tied[i] : i], alpha);
+        t->scale[i] =
+            tn_round_bf16(powf(t->top[t->a->tied ? t->a->tied[i] : i], alpha)); /* as it is stored */
         t->inverse[i] = 1 / t->scale[i];
     }
     /* what an error costs behind the rotation: the mean of its block */

@@ -28,7 +28,8 @@ tern_status tn_corpus_open(tn_corpus *c, tern_error *err) {
     embedding *e = tn_calloc(ctx, TN_MEM_OTHER, 1, sizeof *e);
     tern_status st =
         c->pos && c->x && e ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for the calibration corpus");
-    if (st == TERN_OK) st = tn_state_open(ctx, &c->m->program, &c->m->h, c->window, &c->state, err);
+    if (st == TERN_OK)
+        st = tn_state_open(ctx, &c->m->program, &c->m->h, c->window, TN_KV_F32, &c->state, err);
     if (st == TERN_OK)
         st = tn_acts_open(ctx, c->m, c->window, c->state.kv.cap_tok, tn_pool_size(c->pool), &c->acts, err);
     if (st == TERN_OK) {

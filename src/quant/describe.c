@@ -26,6 +26,8 @@ static tern_status graphs_of_site(packer *p, tn_npu_device *dev, int32_t i_site,
                                    .act_scale = p->plans[i_site].clip / 127,
                                    .has_bias = has_bias,
                                    .out = TN_NPU_OUT_F32};
+            const tn_output_plan *output = output_of(p, i_site, i);
+            if (output) d.ops[i].out = TN_NPU_OUT_U8, d.ops[i].out_scale = output->scale;
         }
         tn_npu_graph *g;
         TN_TRY(tn_npu_compile(dev, &d, &g, err));

@@ -292,7 +292,7 @@ tern_status tn_head_profile_importance(tn_head_profile *p, const tn_model *m, co
     tern_status st = TERN_OK;
     TN_BAIL_IF(!pos || !s.logits || !residual, err, TERN_E_MEMORY, "no memory to measure the heads");
     for (int32_t i = 0; i < n; i++) pos[i] = i;
-    if ((st = tn_state_open(m->ctx, &m->program, h, n, &s.state, err)) != TERN_OK) goto out;
+    if ((st = tn_state_open(m->ctx, &m->program, h, n, TN_KV_F32, &s.state, err)) != TERN_OK) goto out;
     if ((st = tn_acts_open(m->ctx, m, n, s.state.kv.cap_tok, tn_pool_size(pool), &s.acts, err)) != TERN_OK)
         goto out;
     s.r = (tn_rows){.h = h,

@@ -34,8 +34,9 @@ void tn_pack_defaults(tn_pack_options *o) {
                            .prune_percent = 85,
                            .prune_error = 0.001f,
                            .outlier_share = 0.002f,
-                           .hot_coverage = 0.8f,
-                           .hot_max = 0.03f};
+                           .hot_coverage = 0.9f,
+                           .hot_max = 0.25f,
+                           .output_beta = 1};
 }
 
 const tn_npu_layout tn_pack_layout = {.id = TN_NPU_LAYOUT_16X4, .tile_n = 16, .tile_k = 4};
@@ -73,6 +74,8 @@ static tern_status check_options(const tn_pack_options *o, tern_error *err) {
                (double)o->prune_error);
     TN_FAIL_IF(!(o->outlier_share >= 0 && o->outlier_share < 0.5f), err, TERN_E_INVALID,
                "outlier share %g: want 0 to 0.5", (double)o->outlier_share);
+    TN_FAIL_IF(!(o->output_beta >= 0 && o->output_beta <= 1), err, TERN_E_INVALID,
+               "output beta %g: want 0 to 1", (double)o->output_beta);
     TN_FAIL_IF((o->calib_tokens && o->calib_tokens < 64) || o->calib_window < 16, err, TERN_E_INVALID,
                "calibration wants at least 64 tokens in windows of at least 16");
     return TERN_OK;
@@ -122,6 +125,7 @@ static tern_status decide(packer *p, const char *out, tern_error *err) {
         st = gram ? tn_pack_gram(p, ids, n_ids, window) : tn_pack_calibrate(p, ids, n_ids, window);
     if (st == TERN_OK && o->head_importance) st = name_journal(p, out);
     if (st == TERN_OK && o->head_importance) st = tn_pack_importance(p, ids, n_ids, window);
+    if (st == TERN_OK && o->output_int8) st = tn_pack_outputs(p, ids, n_ids, window);
     tn_free(p->ctx, ids);
     if (st == TERN_OK && !gram) st = tn_plan_sites(p);
     if (st == TERN_OK && gram) {
@@ -145,6 +149,7 @@ static void close_packer(packer *p) {
         if (!p->made) tn_free(ctx, p->plans[i].smooth);
     }
     for (int32_t i = 0; p->made && i < p->m->program.n_sites; i++) tn_recipe_site_free(ctx, &p->made[i]);
+    if (p->m) tn_pack_outputs_free(p);
     tn_rounded_free(ctx, &p->embedding);
     tn_free(ctx, p->made);
     tn_free(ctx, p->plans);

@@ -47,8 +47,8 @@ typedef struct tn_pack_options {
     float prune_error;    /* ... but never a site whose other values would lose more than this of their energy
                             (default 0.001) */
     float outlier_share;  /* of a outlier site's values that lie outside the clip (default 0.002) */
-    float hot_coverage;   /* hot channels cover this share of the outliers (default 0.8) ... */
-    float hot_max; /* ... and are at most this share of the channels (default 0.03), but at least one */
+    float hot_coverage;   /* hot channels cover this share of the outliers (default 0.9) ... */
+    float hot_max; /* ... and are at most this share of the channels (default 0.25), but at least one */
     double
         bits; /* average per weight, 1..8: with gram of all matrices, else of the layers' linears; 0 (default):
                        with gram what quality needs, 5 with edgeflow, else 8 */
@@ -65,6 +65,11 @@ typedef struct tn_pack_options {
                                  (default: false, all the same). What is measured is kept in OUT.heads until the
                                  package is there: after a kill it goes on where it was */
     int32_t n_threads;        /* 0 = one per core */
+    bool
+        output_int8; /* products leave the device in 8 bits with one frozen scale a tensor, but lm_head's (default:
+                          false, in float) */
+    float
+        output_beta; /* ... their channels divided by their largest magnitude to this power before, 0..1 (default 1) */
 } tn_pack_options;
 
 void tn_pack_defaults(tn_pack_options *o);

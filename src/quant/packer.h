@@ -24,6 +24,12 @@ typedef struct site_plan {
     float *smooth; /* [k] weights' columns are multiplied by this, the norm's output divided; NULL: none */
 } site_plan;
 
+/* How a linear's outputs become 8 bits: divided by factor, channel by channel, then by one scale. */
+typedef struct tn_output_plan {
+    float *factor; /* [n] */
+    float scale;
+} tn_output_plan;
+
 typedef struct packer {
     tn_ctx *ctx;
     const tn_pack_options *o;
@@ -36,10 +42,11 @@ typedef struct packer {
     tn_model *m;
     tn_calibration cal;
     tn_head_profile heads;
-    char *journal;        /* of their importance, beside the package until that is there */
-    tn_recipe_site *made; /* of scheme gram: what becomes of every site; as plans */
-    tn_rounded embedding; /* ... and of the embedding, unless it is the output layer */
-    site_plan *plans;     /* as tn_calibration's sites */
+    char *journal;           /* of their importance, beside the package until that is there */
+    tn_recipe_site *made;    /* of scheme gram: what becomes of every site; as plans */
+    tn_rounded embedding;    /* ... and of the embedding, unless it is the output layer */
+    site_plan *plans;        /* as tn_calibration's sites */
+    tn_output_plan *outputs; /* [n_sites][TN_SITE_MAX_OPS], without lm_head; NULL: outputs in float */
     tn_pkg_writer *w;
     uint8_t *model_bits; /* widths of all channels in the order of writing, given out together; NULL: tensor
                             by tensor */
@@ -65,6 +72,16 @@ tern_status tn_pack_ids(packer *p, int32_t **ids, size_t *n, tern_error *err);
 tern_status tn_pack_calibrate(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
 /* How much each head of attention matters. */
 tern_status tn_pack_importance(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
+
+/* ---- outputs.c --------------------------------------------------------------------------------------- */
+
+/* Scales of all outputs, from the float model's over the text. */
+tern_status tn_pack_outputs(packer *p, const int32_t *ids, size_t n_ids, int32_t window);
+void tn_pack_outputs_free(packer *p);
+static inline const tn_output_plan *output_of(const packer *p, int32_t i_site, int32_t op) {
+    const tn_output_plan *o = p->outputs ? &p->outputs[i_site * TN_SITE_MAX_OPS + op] : NULL;
+    return o && o->factor ? o : NULL;
+}
 
 /* ---- by_gram.c --------------------------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
  * smoothing (SmoothQuant; EdgeFlow 4.1). */
 #include "quant/packer.h"
 
+#include "base/half.h"
 #include "base/status.h"
 
 #include <math.h>
@@ -96,7 +97,7 @@ tern_status tn_plan_smooth(packer *p, int layer, tn_site site) {
     float clip = 0;
     for (int32_t k = 0; k < ops.k; k++) {
         float x = fmaxf(s->channel_max[k], 1e-5f), w = fmaxf(plan->smooth[k], 1e-5f);
-        plan->smooth[k] = sqrtf(x / w);
+        plan->smooth[k] = tn_round_bf16(sqrtf(x / w)); /* as it is stored */
         clip = fmaxf(clip, s->channel_max[k] / plan->smooth[k]);
     }
     plan->clip = clip;
@@ -108,15 +109,7 @@ tern_status tn_plan_smooth(packer *p, int layer, tn_site site) {
 
 enum { N_ALPHA = 21, SAMPLE_ROWS = 256 };
 
-const char tn_pack_unsmoothed[] = "the activation in front of down is not gated: no linear whose rows could "
-                                  "take the inverse of its input scales";
-
-/* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the
- * activation is linear in them). */
-static bool can_smooth(const packer *p, tn_site site) {
-    if (site == TN_SITE_QKV || site == TN_SITE_FFN) return !p->m->h.no_pre_norms;
-    return site == TN_SITE_O || (site == TN_SITE_DOWN && p->m->h.gated);
-}
+const char tn_pack_unsmoothed[] = "no norm or linear in front of them could take the inverse of their scales";
 
 /* Channel j of o reads V's channel of its group of heads: channels that share one must share its scale. */
 static int32_t v_channel(const tn_hparams *h, int32_t j) {
@@ -158,17 +151,19 @@ tern_status tn_plan_edgeflow(packer *p, int layer, tn_site site) {
     tern_status st =
         table && row && top && column ? TERN_OK : tn_fail(p->err, TERN_E_MEMORY, "no memory to smooth");
     double noise[N_ALPHA] = {0}, largest[N_ALPHA] = {0}, energy[N_ALPHA] = {0};
-    p->report->n_unsmoothed += !can_smooth(p, site);
-    int n_alpha = st == TERN_OK ? can_smooth(p, site) ? N_ALPHA : 1 : 0, best = 0;
+    tn_role absorber =
+        tn_program_absorber(&p->m->program, tn_program_site_index(&p->m->program, layer, site));
+    p->report->n_unsmoothed += absorber == TN_W_N_ROLES;
+    int n_alpha = st == TERN_OK ? absorber != TN_W_N_ROLES ? N_ALPHA : 1 : 0, best = 0;
     for (size_t k = 0; k < n_k && st == TERN_OK; k++) {
-        size_t at = site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
+        size_t at = absorber == TN_W_V ? (size_t)v_channel(&p->m->h, (int32_t)k) : k;
         top[at] = fmaxf(top[at], fmaxf(s->channel_max[k], s->max * 1e-4f + 1e-20f));
     }
     for (int a = 0; a < n_alpha; a++) {
         float *t = table + (size_t)a * n_k;
         for (size_t k = 0; k < n_k; k++) {
-            t[k] = powf(top[site == TN_SITE_O ? (size_t)v_channel(&p->m->h, (int32_t)k) : k],
-                        (float)a / (N_ALPHA - 1));
+            t[k] = tn_round_bf16(powf(top[absorber == TN_W_V ? (size_t)v_channel(&p->m->h, (int32_t)k) : k],
+                                      (float)a / (N_ALPHA - 1))); /* as it is stored */
             largest[a] = fmax(largest[a], (double)(s->channel_max[k] / t[k]));
             energy[a] += s->channel_square[k] / ((double)s->n_tokens * (double)t[k] * (double)t[k]);
         }

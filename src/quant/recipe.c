@@ -25,18 +25,11 @@ void tn_recipe_site_free(tn_ctx *ctx, tn_recipe_site *s) {
     *s = (tn_recipe_site){0};
 }
 
-/* Where the inverse of an input scale can be folded: a norm's weights, V's rows (o), up's rows (down: the
- * activation is linear in them). */
-static bool can_smooth(const tn_hparams *h, tn_site site) {
-    if (site == TN_SITE_QKV || site == TN_SITE_FFN) return !h->no_pre_norms;
-    return site == TN_SITE_O || (site == TN_SITE_DOWN && h->gated);
-}
-
 /* Channels of o that read one of V's share its scale. */
-static tern_status tie_channels(const tn_recipe *r, tn_site site, int32_t k, int32_t **tied,
+static tern_status tie_channels(const tn_recipe *r, tn_role absorber, int32_t k, int32_t **tied,
                                 tern_error *err) {
     *tied = NULL;
-    if (site != TN_SITE_O) return TERN_OK;
+    if (absorber != TN_W_V) return TERN_OK;
     const tn_hparams *h = r->h;
     *tied = tn_alloc(r->ctx, TN_MEM_OTHER, (size_t)k, sizeof **tied);
     TN_FAIL_IF(!*tied, err, TERN_E_MEMORY, "no memory to smooth");
@@ -48,6 +41,7 @@ static tern_status tie_channels(const tn_recipe *r, tn_site site, int32_t k, int
 static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_site_ops *ops, float *x,
                           int32_t n_rows, tn_recipe_site *out, tern_error *err) {
     int32_t step = (ops->n_total + SAMPLE_ROWS - 1) / SAMPLE_ROWS, n_w = 0, *tied = NULL;
+    tn_role absorber = tn_program_absorber(r->program, tn_program_site_index(r->program, layer, site));
     size_t k = (size_t)ops->k;
     float *w = tn_alloc(r->ctx, TN_MEM_OTHER, (SAMPLE_ROWS + TN_SITE_MAX_OPS) * k, sizeof *w);
     tern_status st = w ? TERN_OK : tn_fail(err, TERN_E_MEMORY, "no memory for a sample of the weights");
@@ -55,7 +49,7 @@ static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_
         for (int32_t n = 0; n < ops->n[op] && st == TERN_OK; n += step)
             st = tn_source_read(r->src, layer, ops->roles[op], n, n + 1, w + (size_t)n_w++ * k, err);
     }
-    if (st == TERN_OK) st = tie_channels(r, site, ops->k, &tied, err);
+    if (st == TERN_OK) st = tie_channels(r, absorber, ops->k, &tied, err);
     out->rotated = site == TN_SITE_DOWN && ops->k % TN_HADAMARD_BLOCK == 0;
     tn_choice c = {0};
     if (st == TERN_OK)
@@ -69,7 +63,7 @@ static tern_status choose(const tn_recipe *r, int layer, tn_site site, const tn_
                                          .n_w = n_w,
                                          .w_share = (double)ops->n_total / n_w,
                                          .bits = r->bits,
-                                         .can_smooth = can_smooth(r->h, site),
+                                         .can_smooth = absorber != TN_W_N_ROLES,
                                          .tied = tied,
                                          .rotate = out->rotated},
                        &c, err);

@@ -7,6 +7,7 @@
 
 #include "base/pool.h"
 #include "kernels/kernels.h"
+#include "model/program.h"
 #include "model/source.h"
 #include "quant/capture.h"
 
@@ -33,6 +34,7 @@ typedef struct tn_recipe {
     const tn_kernels *kern;
     tn_source *src;
     const tn_hparams *h;
+    const tn_program *program;
     double bits; /* on average, for the choice of smoothing */
 } tn_recipe;
 

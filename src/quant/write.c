@@ -1,5 +1,6 @@
 /* quant/write.c - a package's sections of tensors. */
 #include "base/file.h"
+#include "base/half.h"
 #include "base/status.h"
 #include "quant/packer.h"
 #include "quant/readback.h"
@@ -59,11 +60,42 @@ static const tn_rounded *made_linear(const packer *p, int layer, tn_role role) {
     return NULL;
 }
 
+/* What the outputs of a linear are divided by, so that the next linear finds its inputs smoothed: V for o, up for down. The
+ * row's scale takes it, its codes do not change. *out [n]; NULL: nothing. */
+static tern_status divisors(const packer *p, hoard *h, int layer, tn_role role, int64_t n, const float **out,
+                            tern_error *err) {
+    const float *smooth = NULL;
+    bool folds = p->o->scheme == TN_SCHEME_EDGEFLOW || p->o->scheme == TN_SCHEME_GRAM;
+    if (folds && role == TN_W_V) smooth = plan_of(p, layer, TN_SITE_O)->smooth;
+    if (folds && role == TN_W_UP) smooth = plan_of(p, layer, TN_SITE_DOWN)->smooth;
+    *out = NULL;
+    if (!smooth) return TERN_OK;
+    float *d = tn_hoard_keep(h, (size_t)n, sizeof *d);
+    TN_FAIL_IF(!d, err, TERN_E_MEMORY, "no memory to pack");
+    int32_t group = p->m->h.n_heads / p->m->h.n_kv_heads, width = p->m->h.d_head;
+    for (int64_t i = 0; i < n; i++) d[i] = smooth[role == TN_W_V ? i / width * group * width + i % width : i];
+    *out = d;
+    return TERN_OK;
+}
+
+/* Outputs in 8 bits: the device's are divided by the plan's factors, and the CPU multiplies by what is left of them behind
+ * *divide_by, which becomes what the device divides by. */
+static tern_status add_output(packer *p, hoard *h, tn_role role, const tn_output_plan *output, int64_t n,
+                              const float **divide_by, tern_error *err) {
+    int64_t n_pad = (n + tn_pack_layout.tile_n - 1) / tn_pack_layout.tile_n * tn_pack_layout.tile_n;
+    float *left = tn_hoard_keep(h, (size_t)n_pad, sizeof *left);
+    TN_FAIL_IF(!left, err, TERN_E_MEMORY, "no memory to pack");
+    for (int64_t i = 0; i < n; i++) left[i] = output->factor[i] / (*divide_by ? (*divide_by)[i] : 1);
+    *divide_by = output->factor;
+    tn_pkg_record r = {.role = role, .part = TN_PKG_OUTPUT, .n = n, .k = 1, .act_scale = output->scale};
+    return tn_pkg_add(p->w, &r, left, (uint64_t)n_pad * sizeof *left, err);
+}
+
 /* One linear of a site: tiles, sums, scales, bias. rows (may be NULL) gets W by input channel at column
  * offset n_off of n_total. */
 static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_role bias,
-                              const site_plan *plan, int64_t n, int64_t k, int8_t *rows, int64_t n_off,
-                              int64_t n_total, tern_error *err) {
+                              const site_plan *plan, const tn_output_plan *output, int64_t n, int64_t k,
+                              int8_t *rows, int64_t n_off, int64_t n_total, tern_error *err) {
     int64_t n_pad = (n + tn_pack_layout.tile_n - 1) / tn_pack_layout.tile_n * tn_pack_layout.tile_n;
     uint64_t tile_bytes = tn_npu_tiles_bytes(&tn_pack_layout, n, k);
     const tn_rounded *made = made_linear(p, layer, role);
@@ -87,22 +119,17 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
             TN_TRY(tn_rows_allocate(p, h, &j, err));
         TN_TRY(tn_rows_quantise(p, &j, err));
     }
-    /* what the next linear's inputs are divided by: V for o, up for down. The row's scale takes it, its codes
-     * do not change. */
     const float *divide_by = NULL;
-    bool folds = p->o->scheme == TN_SCHEME_EDGEFLOW || p->o->scheme == TN_SCHEME_GRAM;
-    if (folds && role == TN_W_V) divide_by = plan_of(p, layer, TN_SITE_O)->smooth;
-    if (folds && role == TN_W_UP) divide_by = plan_of(p, layer, TN_SITE_DOWN)->smooth;
-    int32_t group = p->m->h.n_heads / p->m->h.n_kv_heads, d = p->m->h.d_head;
-    for (int64_t i = 0; divide_by && i < n; i++)
-        j.scale[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
+    TN_TRY(divisors(p, h, layer, role, n, &divide_by, err));
+    if (output) TN_TRY(add_output(p, h, role, output, n, &divide_by, err));
+    for (int64_t i = 0; divide_by && i < n; i++) j.scale[i] /= divide_by[i];
     tn_pkg_record r = {.role = role,
                        .part = TN_PKG_TILES,
                        .n = n,
                        .k = k,
                        .act_scale = plan->clip / 127,
                        .flags = (plan->outliers ? TN_PKG_HAS_OUTLIERS : 0u) |
-                                (plan->rotated ? TN_PKG_ROTATED : 0u)};
+                                (plan->rotated ? TN_PKG_ROTATED : 0u) | (output ? TN_PKG_OUTPUT_INT8 : 0u)};
     if (j.bits) {
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_CHANNEL_BITS, .n = n, .k = 1},
                           j.bits, tn_channel_bits_bytes((size_t)n), err));
@@ -120,8 +147,7 @@ static tern_status add_linear(packer *p, hoard *h, int layer, tn_role role, tn_r
         float *b = tn_hoard_keep(h, (size_t)n_pad, sizeof *b);
         TN_FAIL_IF(!b, err, TERN_E_MEMORY, "no memory to pack");
         TN_TRY(tn_source_read(p->src, layer, bias, 0, 1, b, err));
-        for (int64_t i = 0; divide_by && i < n; i++)
-            b[i] /= divide_by[role == TN_W_V ? i / d * group * d + i % d : i];
+        for (int64_t i = 0; divide_by && i < n; i++) b[i] /= divide_by[i];
         TN_TRY(tn_pkg_add(p->w, &(tn_pkg_record){.role = role, .part = TN_PKG_BIAS, .n = n, .k = 1}, b,
                           (uint64_t)n_pad * 4, err));
     }
@@ -150,8 +176,8 @@ static tern_status add_site(packer *p, hoard *h, int layer, tn_site site, int8_t
     }
     int64_t n_off = 0;
     for (int32_t op = 0; op < ops.n_ops; op++) {
-        TN_TRY(add_linear(p, h, layer, ops.roles[op], ops.biases[op], plan, ops.n[op], ops.k, *rows_out,
-                          n_off, ops.n_total, err));
+        TN_TRY(add_linear(p, h, layer, ops.roles[op], ops.biases[op], plan, output_of(p, i_site, op),
+                          ops.n[op], ops.k, *rows_out, n_off, ops.n_total, err));
         n_off += ops.n[op];
     }
     if (!plan->outliers) return TERN_OK;
@@ -227,8 +253,8 @@ static tern_status put_model(packer *p, hoard *h, int8_t **rows, tern_error *err
     TN_TRY(tn_pkg_begin(p->w, TN_PKG_MODEL, -1, err));
     if (!hp->tied) {
         site_plan plain = {.clip = 127};
-        TN_TRY(
-            add_linear(p, h, -1, TN_W_EMBD, TN_W_N_ROLES, &plain, hp->n_vocab, hp->n_embd, NULL, 0, 0, err));
+        TN_TRY(add_linear(p, h, -1, TN_W_EMBD, TN_W_N_ROLES, &plain, NULL, hp->n_vocab, hp->n_embd, NULL, 0,
+                          0, err));
     }
     TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM, NULL, err));
     TN_TRY(add_vector(p, h, -1, TN_W_OUT_NORM_B, NULL, err));
@@ -253,6 +279,31 @@ static tern_status put_head(packer *p, int8_t *rows, tern_error *err) {
     return put_outlier_rows(p, -1, &rows, p->m->program.n_sites - 1, 1, err);
 }
 
+/* What the inputs of sites are divided by, for adapters (docs/reference/package-format.md). */
+static tern_status put_smoothing(packer *p, tern_error *err) {
+    tn_scheme scheme = p->o->scheme;
+    if (scheme == TN_SCHEME_LLM_NPU || scheme == TN_SCHEME_NAIVE) return TERN_OK;
+    size_t n_sites = (size_t)p->m->program.n_sites, n_bytes = 4 + 4 * n_sites, at = n_bytes;
+    for (size_t i = 0; i < n_sites; i++)
+        n_bytes += p->plans[i].smooth ? 2 * (size_t)tn_program_linears(&p->m->program, (int32_t)i)->k : 0;
+    uint8_t *bytes = tn_alloc(p->ctx, TN_MEM_OTHER, n_bytes, 1);
+    TN_FAIL_IF(!bytes, err, TERN_E_MEMORY, "no memory to pack");
+    uint32_t n = (uint32_t)n_sites;
+    memcpy(bytes, &n, sizeof n);
+    for (size_t i = 0; i < n_sites; i++) {
+        const float *smooth = p->plans[i].smooth;
+        n = smooth ? (uint32_t)tn_program_linears(&p->m->program, (int32_t)i)->k : 0;
+        memcpy(bytes + 4 + 4 * i, &n, sizeof n);
+        for (uint32_t k = 0; k < n; k++, at += 2) {
+            uint16_t h = tn_f32_bf16(smooth[k]);
+            memcpy(bytes + at, &h, sizeof h);
+        }
+    }
+    tern_status st = tn_pkg_put_section(p->w, TN_PKG_SMOOTHING, -1, bytes, n_bytes, err);
+    tn_free(p->ctx, bytes);
+    return st;
+}
+
 /* Bytes of the tables of contents at most: tensors take no more than four int8 copies of the weights (tiles,
  * rows, hot rows, rest). */
 static uint64_t toc_bound(const tn_model *m) {
@@ -263,14 +314,14 @@ static uint64_t toc_bound(const tn_model *m) {
         total += (uint64_t)ops->k * ((uint64_t)ops->n_total + 64);
     }
     total += (uint64_t)h->n_vocab * (uint64_t)h->n_embd;
-    /* a layer has at most 14 vectors, 5 records a linear and 3 an outlier path; a SHADOW section one a site */
+    /* a layer has at most 14 vectors, 6 records a linear and 3 an outlier path; a SHADOW section one a site */
     return tn_pkg_toc_bound(64, 0) * ((uint64_t)h->n_layers + 3) +
            tn_pkg_toc_bound(8, 0) * ((uint64_t)h->n_layers + 1) + tn_pkg_toc_bound(0, 4 * total);
 }
 
 tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     const int32_t n_layers = p->m->h.n_layers;
-    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 6, toc_bound(p->m), &p->w, err));
+    TN_TRY(tn_pkg_create(p->ctx, out, 2 * (uint32_t)n_layers + 7, toc_bound(p->m), &p->w, err));
     TN_TRY(tn_pack_put_meta(p, err));
     hoard model = {.ctx = p->ctx}, h = {.ctx = p->ctx};
     int8_t *rows = NULL;
@@ -286,6 +337,7 @@ tern_status tn_pack_write(packer *p, const char *out, tern_error *err) {
     tn_hoard_drop(&h);
     if (st == TERN_OK) st = put_head(p, rows, err);
     tn_hoard_drop(&model);
+    if (st == TERN_OK) st = put_smoothing(p, err);
     if (st == TERN_OK) st = tn_pkg_seal(p->w, err);
     if (st == TERN_OK) st = tn_pack_read_back(p->ctx, p->w, p->m, err);
     if (st == TERN_OK) st = tn_pkg_finish(&p->w, err);

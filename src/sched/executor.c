@@ -126,6 +126,7 @@ static void account(tn_executor *e, member *m, const tn_pick *pick, tern_status 
     e->stats.busy_ns[m->self.lane] += ns;
     e->stats.n_stolen += t->lane != m->self.lane;
     if (run->task_ns) run->task_ns[pick->task] += ns;
+    if (run->stolen_ns && t->lane != m->self.lane) run->stolen_ns[pick->task] += ns;
     if (st == TERN_OK) {
         if (tn_sched_done(e->sched, pick->task)) new_epoch(e);
     } else if (e->status == TERN_OK) {
@@ -206,6 +207,7 @@ tern_status tn_executor_run(tn_executor *e, const tn_run *run, tn_run_stats *sta
     st = tn_sched_bind(e->sched, g, err);
     if (st) goto out;
     if (run->task_ns) memset(run->task_ns, 0, (size_t)g->n_tasks * sizeof *run->task_ns);
+    if (run->stolen_ns) memset(run->stolen_ns, 0, (size_t)g->n_tasks * sizeof *run->stolen_ns);
 
     int64_t begin = tn_now_ns();
     pthread_mutex_lock(&e->mu);

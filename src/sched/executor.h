@@ -26,8 +26,9 @@ typedef struct tn_run {
     tn_policy policy;
     const atomic_bool *cancel; /* polled before every part; may be NULL */
     tn_timeline *timeline;     /* with (at least) this executor's workers, or NULL */
-    int64_t *task_ns; /* [n_tasks] gets the time of every task that ran, summed over parts (0: did not run),
+    int64_t *task_ns;   /* [n_tasks] gets the time of every task that ran, summed over parts (0: did not run),
                          or NULL */
+    int64_t *stolen_ns; /* [n_tasks] gets what of that was spent by workers of other lanes, or NULL */
 } tn_run;
 
 typedef struct tn_run_stats {

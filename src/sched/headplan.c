@@ -359,12 +359,12 @@ tern_status tn_headplan_make(const tn_headplan_costs *c, tn_headplan_switches sw
     planner p = {.c = c, .sw = switches, .best.total_us = INFINITY};
     number_buckets(&p);
     int32_t cap = switches.no_fusion ? 0 : c->n_widths - 1;
-    for (int32_t w = switches.no_overlap ? cap : 0; w <= cap; w++) {
+    for (int32_t w = switches.no_overlap || switches.as_printed ? cap : 0; w <= cap; w++) {
         candidate a;
         greedy(&p, w, &a);
         keep_if_better(&p, &a, evaluate(&p, &a, NULL));
     }
-    if (!switches.no_overlap) improve(&p);
+    if (!switches.no_overlap && !switches.as_printed) improve(&p);
     evaluate(&p, &p.best, out);
     assert(fabs(tn_headplan_simulate(c, switches.no_overlap, out) - out->total_us) <= 1e-9 * out->total_us);
     return TERN_OK;

@@ -38,6 +38,8 @@ typedef struct tn_headplan_switches {
     bool in_order;   /* heads as they are numbered */
     bool no_fusion;  /* one head a launch */
     bool no_overlap; /* one stage at a time, and each launch's heads to their end before the next launch */
+    bool
+        as_printed; /* Algorithm 1 and nothing more: heads are fused as far as they can be, then the greedy once */
 } tn_headplan_switches;
 
 typedef struct tn_headplan {

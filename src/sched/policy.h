@@ -27,7 +27,7 @@ typedef enum tn_policy_kind {
 typedef struct tn_policy {
     tn_policy_kind kind;
     int32_t steal_above;   /* an idle CPU worker takes the head of the NPU's queue when more tasks than this
-                              wait there;   -1 = never. Default 5 for synergy (EdgeFlow's), -1 otherwise */
+                              wait there: the next part of the task begun, else the next task;   -1 = never. Default 5 for synergy (EdgeFlow's), -1 otherwise */
     bool steal_by_profile; /* that only until times are measured: whoever runs the graph then asks
                               tn_policy_steal_above (default false) */
     bool keep_busy; /* an idle CPU or NPU worker takes any stealable task, or part of an open one, of the

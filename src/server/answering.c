@@ -1,5 +1,6 @@
 #include "server/answering.h"
 
+#include "engine/adapters.h"
 #include "session/session.h"
 #include "server/reply.h"
 #include "server/watch.h"
@@ -268,8 +269,36 @@ static tern_status open_chat(tn_job *j, const tern_engine *e, tern_error *err) {
     return tn_answer_open((tn_ctx *)&e->ctx, &o, &j->reader, err);
 }
 
+/* Reads `lora`: adapters by name, "NAME[:SCALE],...", or as llama.cpp's server has it, [{"id": 0, "scale": 0.5}], where
+ * those that are not in the list have no part. */
+static tern_status read_adapters(tn_job *j, const tern_engine *e, tern_error *err) {
+    enum { EACH = TN_LORA_NAME + 32 };
+    const json_t *v = json_object_get(j->r.body, "lora");
+    char text[TN_LORA_MIX * EACH] = "none";
+    size_t n = 0;
+    if (!v || json_is_null(v)) return tn_mix_parse(e, NULL, &j->mix, err);
+    if (json_is_string(v)) return tn_mix_parse(e, json_string_value(v), &j->mix, err);
+    TN_FAIL_IF(!json_is_array(v), err, TERN_E_INVALID,
+               "'lora' must be a text or a list of {\"id\", \"scale\"}");
+    TN_FAIL_IF(json_array_size(v) > TN_LORA_MIX, err, TERN_E_LIMIT, "'lora' has more than %d adapters",
+               TN_LORA_MIX);
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *id = json_object_get(json_array_get(v, i), "id"),
+                     *scale = json_object_get(json_array_get(v, i), "scale");
+        const char *name = json_is_integer(id) && json_integer_value(id) >= 0
+                               ? tern_engine_lora(e, (size_t)json_integer_value(id))
+                               : NULL;
+        TN_FAIL_IF(!name || !json_is_number(scale), err, TERN_E_INVALID,
+                   "lora[%zu]: want the \"id\" of an adapter, counted from 0, and a \"scale\"", i);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s:%.9g", i ? "," : "", name,
+                              json_number_value(scale));
+    }
+    return tn_mix_parse(e, text, &j->mix, err);
+}
+
 tern_status tn_answering_open(tn_job *j, const tern_engine *e, tern_error *err) {
     int32_t n_ctx = tn_queue_opts(j->q)->n_ctx;
+    TN_TRY(read_adapters(j, e, err));
     if (j->r.api != TN_API_COMPLETIONS) {
         TN_TRY(open_chat(j, e, err));
     } else {

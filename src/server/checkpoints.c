@@ -51,19 +51,20 @@ static bool is_entry(const char *name) {
 }
 
 /* The model, and what else decides about the bits of its state. */
-static uint64_t seed_of(const tern_engine *e) {
+static uint64_t seed_of(const tern_session *s) {
+    const tern_engine *e = s->e;
     const tn_attn_options *a = &e->attention;
     char text[256];
     int n = snprintf(text, sizeof text, "%d %d %d %d %.6f %d %d %d %d %d %d %.6f", (int)e->model->scheme,
                      e->npu != NULL, (int)a->mode, a->automatic, (double)a->ratio, a->n_buckets,
                      a->no_head_ratios, a->share_rows, a->pool_heads, a->threshold, a->decode,
                      (double)a->decode_ratio);
-    return XXH64(text, (size_t)n, e->model->fingerprint);
+    return XXH64(text, (size_t)n, e->model->fingerprint ^ tn_lora_mix_id(&s->mix));
 }
 
-static void name_of(const tern_engine *e, const int32_t *tokens, size_t n, char out[NAME_BYTES]) {
+static void name_of(const tern_session *s, const int32_t *tokens, size_t n, char out[NAME_BYTES]) {
     snprintf(out, NAME_BYTES, "%016llx.session",
-             (unsigned long long)XXH64(tokens, n * sizeof *tokens, seed_of(e)));
+             (unsigned long long)XXH64(tokens, n * sizeof *tokens, seed_of(s)));
 }
 
 /* ---- entries --------------------------------------------------------------------------------------- */
@@ -105,7 +106,7 @@ static tern_status read_folder(tn_checkpoints *c, tern_session *s, tern_error *e
         path_of(c->folder, f->d_name, path);
         tern_status st = tn_session_peek(s, path, &tokens, &n, &why);
         char name[NAME_BYTES];
-        if (st == TERN_OK) name_of(s->e, tokens, (size_t)n, name);
+        if (st == TERN_OK) name_of(s, tokens, (size_t)n, name);
         if (st == TERN_OK && strcmp(name, f->d_name)) { /* computed with other settings */
             free(tokens);
         } else if (st == TERN_OK) {
@@ -223,7 +224,7 @@ void tn_checkpoints_save(tn_checkpoints *c, const tern_session *s) {
     if (c->full || n < TN_CHECKPOINT_LEAST) return;
     for (size_t i = 0; i < c->n; i++) /* nothing new */
         if ((size_t)c->entries[i].n >= n && shared(&c->entries[i], s->tokens, n) == n) return;
-    name_of(s->e, s->tokens, n, name);
+    name_of(s, s->tokens, n, name);
     path_of(c->folder, name, path);
     uint64_t about = tn_state_bytes(&s->state) / (uint64_t)s->n_ctx * (n + 64) + n * sizeof *s->tokens +
                      (uint64_t)s->e->model->h.n_vocab * sizeof(float) + 4096;

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {"model",       "max_tokens",  "messages", "system",      "stop_sequences",
-                                    "stream",      "temperature", "top_p",    "top_k",       "tools",
-                                    "tool_choice", "metadata",    "thinking", "service_tier"};
+static const char *const known[] = {"model",          "max_tokens",   "messages",    "system",
+                                    "stop_sequences", "stream",       "temperature", "top_p",
+                                    "top_k",          "tools",        "tool_choice", "metadata",
+                                    "thinking",       "service_tier", "lora"};
 
 static tern_status no_memory(tern_error *err) {
     return tn_fail(err, TERN_E_MEMORY, "no memory for the request");

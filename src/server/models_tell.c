@@ -66,6 +66,14 @@ static json_t *details_of(const tn_served *k) {
                         tern_has_chat_template(k->e));
 }
 
+static json_t *adapters_of(const tn_served *k) {
+    json_t *list = json_array();
+    const char *name;
+    for (size_t i = 0; (name = tern_engine_lora(k->e, i)); i++)
+        tn_json_append(&list, tn_json_string(name, strlen(name)));
+    return list;
+}
+
 /* With the lock. */
 static json_t *entry_of(const tn_served *k) {
     static const char *const states[TN_SERVED_N] = {"away", "loading", "ready"};
@@ -80,6 +88,7 @@ static json_t *entry_of(const tn_served *k) {
     double first_s = k->state == TN_SERVED_READY ? tn_queue_count(k->q).opened_first_s : k->first_s;
     if (first_s > 0) tn_json_set(&v, "first_token_s", tn_json_real(first_s));
     if (k->state == TN_SERVED_READY) tn_json_set(&v, "meta", details_of(k));
+    if (k->state == TN_SERVED_READY) tn_json_set(&v, "adapters", adapters_of(k));
     return v;
 }
 

@@ -258,6 +258,8 @@ static int32_t decode_step(tn_queue *q) {
 
 /* ---- prompts: a chunk of one of them ------------------------------------------------------------------ */
 
+static tn_prompt prompt_of(const tn_job *j) { return (tn_prompt){j->ids, j->n_ids, &j->mix}; }
+
 /* Someone else is reading much of the same text: a copy will cost less than reading it too. */
 static bool better_wait(const tn_queue *q, const seat *a) {
     const tn_job *j = a->j;
@@ -265,15 +267,17 @@ static bool better_wait(const tn_queue *q, const seat *a) {
     for (int32_t i = 0; i < q->n_seats; i++) {
         const seat *b = &q->seats[i];
         if (!b->slot || b->d) continue;
-        size_t same = tn_shared_tokens(b->j->ids, b->j->n_ids, j->ids, j->n_ids);
+        size_t same = tn_lora_mix_id(&b->j->mix) == tn_lora_mix_id(&j->mix)
+                          ? tn_shared_tokens(b->j->ids, b->j->n_ids, j->ids, j->n_ids)
+                          : 0;
         if (same > (size_t)b->slot->s->n_tok && same > soon) soon = same;
     }
-    return soon && soon >= tn_slots_known(&q->slots, j->ids, j->n_ids) + TN_CHECKPOINT_LEAST;
+    return soon && soon >= tn_slots_known(&q->slots, prompt_of(j)) + TN_CHECKPOINT_LEAST;
 }
 
 static tern_status begin_prompt(tn_queue *q, seat *a, tern_error *err) {
     tn_job *j = a->j;
-    TN_TRY(tn_slots_take(&q->slots, j->ids, j->n_ids, &a->slot, err));
+    TN_TRY(tn_slots_take(&q->slots, prompt_of(j), &a->slot, err));
     tern_session *s = a->slot->s;
     running_on(q, j, s);
     /* the last token is evaluated again, for what follows it */

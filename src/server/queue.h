@@ -11,6 +11,7 @@
 #ifndef TN_SERVER_QUEUE_H
 #define TN_SERVER_QUEUE_H
 
+#include "model/lora.h"
 #include "server/request.h"
 #include "text/toolcall.h"
 
@@ -33,6 +34,7 @@ typedef struct tn_job {
     int64_t created;
     int32_t *ids; /* the prompt */
     size_t n_ids;
+    tn_lora_mix mix; /* adapters that it is answered with */
     tn_answer_form form;
     bool thinking; /* the prompt ends within a thought */
     atomic_bool cancelled;

@@ -38,7 +38,8 @@ static const char *const ignored[] = {"model",
                                       "tool_choice",
                                       "top_logprobs",
                                       "reasoning_effort",
-                                      "chat_template_kwargs"};
+                                      "chat_template_kwargs",
+                                      "lora"};
 static const struct {
     const char *name;
     double only; /* NAN: null, false, empty or absent */

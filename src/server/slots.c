@@ -15,36 +15,6 @@ static tern_status open_session(const tn_slots *s, tn_slot *k, tern_error *err) 
     return tern_session_open(s->o->e, &so, &k->s, err);
 }
 
-static uint64_t memory_of(const tern_engine *e) {
-    uint64_t n = 0;
-    for (int i = 0; i < TN_MEM_N_CATS; i++) n += atomic_load(&e->ctx.live_bytes[i]);
-    return n;
-}
-
-tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *err) {
-    tern_error why;
-    *out = (tn_slots){.o = o, .at = calloc((size_t)o->n_sessions, sizeof *out->at)};
-    TN_FAIL_IF(!out->at, err, TERN_E_MEMORY, "no memory for %d sessions", o->n_sessions);
-    uint64_t before = memory_of(o->e);
-    tern_status st = open_session(out, &out->at[0], err);
-    out->session_bytes = memory_of(o->e) - before;
-    out->at[0].allowed = true;
-    if (st != TERN_OK) tn_slots_close(out);
-    else if (o->cache_bytes && tn_checkpoints_open(out->at[0].s, o->cache_bytes, &out->kept, &why) != TERN_OK)
-        tn_log((tn_ctx *)&o->e->ctx, TERN_LOG_WARN, "conversations are kept in memory only: %s", why.message);
-    return st;
-}
-
-void tn_slots_close(tn_slots *s) {
-    for (int32_t i = 0; s->at && i < s->o->n_sessions; i++) {
-        if (s->kept && s->at[i].s) tn_checkpoints_save(s->kept, s->at[i].s);
-        tern_session_close(&s->at[i].s);
-    }
-    tn_checkpoints_close(&s->kept);
-    free(s->at);
-    s->at = NULL;
-}
-
 size_t tn_shared_tokens(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
     size_t k = 0;
     while (k < n_a && k < n_b && a[k] == b[k]) k++;
@@ -52,24 +22,29 @@ size_t tn_shared_tokens(const int32_t *a, size_t n_a, const int32_t *b, size_t n
 }
 
 /* What of the prompt a slot holds and its state can go back to. */
-static size_t held(const tn_slot *k, const int32_t *ids, size_t n) {
-    if (!k->s) return 0;
-    size_t same = tn_shared_tokens(k->s->tokens, (size_t)k->s->n_tok, ids, n);
+static size_t held(const tn_slot *k, tn_prompt p) {
+    if (!k->s || tn_lora_mix_id(&k->s->mix) != tn_lora_mix_id(p.mix)) return 0;
+    size_t same = tn_shared_tokens(k->s->tokens, (size_t)k->s->n_tok, p.ids, p.n);
     return (size_t)tn_state_left(&k->s->state, (int32_t)same);
 }
 
-static size_t on_disk(const tn_slots *s, const int32_t *ids, size_t n, size_t *which) {
+static size_t on_disk(const tn_slots *s, tn_prompt p, size_t *which) {
     bool whole = !tn_state_truncates(&s->at[0].s->state);
-    return s->kept ? tn_checkpoints_match(s->kept, ids, n, whole, which) : 0;
+    if (!s->kept || tn_lora_mix_id(p.mix) != s->own_mix) return 0;
+    return tn_checkpoints_match(s->kept, p.ids, p.n, whole, which);
+}
+
+static void to_disk(const tn_slots *s, const tn_slot *k) {
+    if (s->kept && tn_lora_mix_id(&k->s->mix) == s->own_mix) tn_checkpoints_save(s->kept, k->s);
 }
 
 /* The slot that holds most, NULL where none holds anything; idle ones first. */
-static tn_slot *best_slot(const tn_slots *s, const int32_t *ids, size_t n, size_t *most) {
+static tn_slot *best_slot(const tn_slots *s, tn_prompt p, size_t *most) {
     tn_slot *best = NULL;
     *most = 0;
     for (int32_t i = 0; i < s->o->n_sessions; i++) {
         tn_slot *k = &s->at[i];
-        size_t same = held(k, ids, n);
+        size_t same = held(k, p);
         if (!same || same < *most || (same == *most && best && !best->busy)) continue;
         *most = same;
         best = k;
@@ -77,9 +52,9 @@ static tn_slot *best_slot(const tn_slots *s, const int32_t *ids, size_t n, size_
     return best;
 }
 
-size_t tn_slots_known(const tn_slots *s, const int32_t *ids, size_t n) {
-    size_t most, which, disk = on_disk(s, ids, n, &which);
-    (void)best_slot(s, ids, n, &most);
+size_t tn_slots_known(const tn_slots *s, tn_prompt p) {
+    size_t most, which, disk = on_disk(s, p, &which);
+    (void)best_slot(s, p, &most);
     return disk > most ? disk : most;
 }
 
@@ -112,31 +87,33 @@ static tern_status free_slot(tn_slots *s, tn_slot *but, tn_slot **out, tern_erro
     }
     *out = oldest ? oldest : but;
     assert(*out && !(*out)->busy);
-    if (s->kept) tn_checkpoints_save(s->kept, (*out)->s);
+    to_disk(s, *out);
     return TERN_OK;
 }
 
 /* The one in memory that shares most with the prompt, unless the disk knows more. One whose conversation went on
  * otherwise keeps it, and so does one that is busy: the common part is copied. */
-static tern_status find(tn_slots *s, const int32_t *ids, size_t n, tn_slot **out, tern_error *err) {
-    size_t most, which = 0, disk = on_disk(s, ids, n, &which);
-    tn_slot *best = best_slot(s, ids, n, &most), *k = best;
+static tern_status find(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err) {
+    size_t most, which = 0, disk = on_disk(s, p, &which);
+    tn_slot *best = best_slot(s, p, &most), *k = best;
     if (disk >= most + TN_CHECKPOINT_LEAST) {
         TN_TRY(free_slot(s, NULL, &k, err));
         *out = k;
+        tn_session_mix(k->s, p.mix);
         /* what was saved just now may have moved the entries */
-        if (on_disk(s, ids, n, &which) >= disk) (void)tn_checkpoints_load(s->kept, which, k->s);
+        if (on_disk(s, p, &which) >= disk) (void)tn_checkpoints_load(s->kept, which, k->s);
         return TERN_OK;
     }
-    bool worth = best && (most >= WORTH_TOK || most + 1 >= n || most == (size_t)best->s->n_tok);
+    bool worth = best && (most >= WORTH_TOK || most + 1 >= p.n || most == (size_t)best->s->n_tok);
     if (!worth || best->busy || (size_t)best->s->n_tok > most + WORTH_TOK)
         TN_TRY(free_slot(s, best && !best->busy ? best : NULL, &k, err));
     *out = k;
+    tn_session_mix(k->s, p.mix);
     return worth && k != best ? tn_session_copy(k->s, best->s, (int32_t)most, err) : TERN_OK;
 }
 
-tern_status tn_slots_take(tn_slots *s, const int32_t *ids, size_t n, tn_slot **out, tern_error *err) {
-    TN_TRY(find(s, ids, n, out, err));
+tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err) {
+    TN_TRY(find(s, p, out, err));
     tn_slot *k = *out;
     k->used = ++s->clock;
     k->busy = true;
@@ -146,4 +123,35 @@ tern_status tn_slots_take(tn_slots *s, const int32_t *ids, size_t n, tn_slot **o
 void tn_slots_give_back(tn_slots *s, tn_slot *k) {
     k->used = ++s->clock;
     k->busy = false;
+}
+
+static uint64_t memory_of(const tern_engine *e) {
+    uint64_t n = 0;
+    for (int i = 0; i < TN_MEM_N_CATS; i++) n += atomic_load(&e->ctx.live_bytes[i]);
+    return n;
+}
+
+tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *err) {
+    tern_error why;
+    *out = (tn_slots){.o = o, .at = calloc((size_t)o->n_sessions, sizeof *out->at)};
+    TN_FAIL_IF(!out->at, err, TERN_E_MEMORY, "no memory for %d sessions", o->n_sessions);
+    uint64_t before = memory_of(o->e);
+    tern_status st = open_session(out, &out->at[0], err);
+    out->session_bytes = memory_of(o->e) - before;
+    out->at[0].allowed = true;
+    if (st == TERN_OK) out->own_mix = tn_lora_mix_id(&out->at[0].s->mix);
+    if (st != TERN_OK) tn_slots_close(out);
+    else if (o->cache_bytes && tn_checkpoints_open(out->at[0].s, o->cache_bytes, &out->kept, &why) != TERN_OK)
+        tn_log((tn_ctx *)&o->e->ctx, TERN_LOG_WARN, "conversations are kept in memory only: %s", why.message);
+    return st;
+}
+
+void tn_slots_close(tn_slots *s) {
+    for (int32_t i = 0; s->at && i < s->o->n_sessions; i++) {
+        if (s->at[i].s) to_disk(s, &s->at[i]);
+        tern_session_close(&s->at[i].s);
+    }
+    tn_checkpoints_close(&s->kept);
+    free(s->at);
+    s->at = NULL;
 }

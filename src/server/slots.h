@@ -21,6 +21,8 @@ typedef struct tn_slots {
     uint64_t clock;
     uint64_t session_bytes; /* what a session takes, as the first was measured */
     tn_checkpoints *kept;   /* NULL: nothing is kept on disk */
+    uint64_t
+        own_mix; /* adapters that sessions have by themselves; what was read with others stays in memory */
 } tn_slots;
 
 /* Opens the first session, whose errors tell what is wrong with the model or the context. It borrows o. */
@@ -28,13 +30,20 @@ tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *
 /* Conversations go to disk. No slot may be busy. */
 void tn_slots_close(tn_slots *s);
 
+/* A prompt, and the adapters that it is read with: what was read with others does not begin as it does. Borrowed. */
+typedef struct tn_prompt {
+    const int32_t *ids;
+    size_t n;
+    const tn_lora_mix *mix;
+} tn_prompt;
+
 /* How many tokens of the prompt need not be evaluated: the best of all slots and of the disk. */
-size_t tn_slots_known(const tn_slots *s, const int32_t *ids, size_t n);
+size_t tn_slots_known(const tn_slots *s, tn_prompt p);
 /* Whether a slot is idle, or there is room for one more. The first slot always has a session, so that this is so when no
  * other is busy. */
 bool tn_slots_any(tn_slots *s);
 /* A session that begins as the prompt does, and holds nothing else; busy from now on. tn_slots_any must have said so. */
-tern_status tn_slots_take(tn_slots *s, const int32_t *ids, size_t n, tn_slot **out, tern_error *err);
+tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *err);
 void tn_slots_give_back(tn_slots *s, tn_slot *k);
 
 /* How many tokens the lists have in common at their beginnings. */

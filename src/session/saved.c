@@ -1,5 +1,7 @@
 /* Saves and loads a session: tokens, state and logits, tied to the model by its fingerprint. A file is
- * state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before. */
+ * state_head | tokens i32 | state, kind by kind (model/state.h) | logits f32 | XXH64 of all before.
+ * Keys and values are as the session keeps them, and say in which form. One that keeps them in another form converts them:
+ * it goes on from the same text, though not with the bits it would have had without the file. */
 #include "session/session.h"
 
 #include "base/finite.h"
@@ -22,9 +24,15 @@ typedef struct state_head {
     uint32_t version;
     int32_t n_tok, n_layers, n_kv_heads, d_head, n_vocab;
     uint64_t fingerprint;
-    uint32_t has_logits, rope_long;
+    uint8_t has_logits, kv, zero[2]; /* kv: tn_kv_type */
+    uint32_t rope_long;
 } state_head;
 _Static_assert(sizeof(state_head) == 48, "on-disk layout");
+
+/* Of the model and the adapters that the text was read with. */
+static uint64_t fingerprint_of(const tern_session *s) {
+    return s->e->model->fingerprint ^ tn_lora_mix_id(&s->mix);
+}
 
 typedef struct stream {
     FILE *f;
@@ -63,14 +71,15 @@ tern_status tern_session_save(const tern_session *s, const char *path, tern_erro
         goto out;
     }
     XXH64_reset(st.hash, 0);
-    state_head head = {.version = 1,
+    state_head head = {.version = s->state.kv.type == TN_KV_F32 ? 1 : 2,
                        .n_tok = s->n_tok,
                        .n_layers = tn_n_attending(&m->h),
                        .n_kv_heads = m->h.n_kv_heads,
                        .d_head = m->h.d_head,
                        .n_vocab = m->h.n_vocab,
-                       .fingerprint = m->fingerprint,
+                       .fingerprint = fingerprint_of(s),
                        .has_logits = s->has_logits,
+                       .kv = (uint8_t)s->state.kv.type,
                        .rope_long = tn_session_rope_long(s)};
     memcpy(head.magic, MAGIC, sizeof head.magic);
     put(&st, &head, sizeof head);
@@ -108,6 +117,8 @@ tern_status tern_session_copy(tern_session *dst, const tern_session *src, tern_e
     TN_FAIL_IF(dst->e != src->e, err, TERN_E_INVALID, "the sessions are of different engines");
     TN_FAIL_IF(src->n_tok > dst->n_ctx, err, TERN_E_LIMIT, "%d tokens do not fit a context of %d", src->n_tok,
                dst->n_ctx);
+    TN_FAIL_IF(tn_lora_mix_id(&dst->mix) != tn_lora_mix_id(&src->mix), err, TERN_E_INVALID,
+               "the sessions have different adapters");
     TN_FAIL_IF(tn_session_rope_long(dst) != tn_session_rope_long(src), err, TERN_E_INVALID,
                "the sessions' contexts lie on different sides of %d tokens, with other rope factors",
                src->e->model->h.rope_orig_ctx);
@@ -123,12 +134,17 @@ static tern_status get_head(stream *st, const tern_session *s, const char *path,
     *out = head;
     TN_FAIL_IF(st->failed || memcmp(head.magic, MAGIC, sizeof head.magic), err, TERN_E_FORMAT,
                "%s: not a saved session", path);
-    TN_FAIL_IF(head.version != 1, err, TERN_E_UNSUPPORTED,
-               "%s: saved by another version (format %u, this one reads 1)", path, head.version);
-    TN_FAIL_IF(head.fingerprint != m->fingerprint || head.n_layers != tn_n_attending(&m->h) ||
+    TN_FAIL_IF(head.version != 1 && head.version != 2, err, TERN_E_UNSUPPORTED,
+               "%s: saved by another version (format %u, this one reads 1 and 2)", path, head.version);
+    TN_FAIL_IF(head.kv >= TN_N_KV_TYPES, err, TERN_E_UNSUPPORTED,
+               "%s: keys and values are kept in form %u, this version knows %d", path, head.kv,
+               TN_N_KV_TYPES);
+    char mix[300];
+    TN_FAIL_IF(head.fingerprint != fingerprint_of(s) || head.n_layers != tn_n_attending(&m->h) ||
                    head.n_kv_heads != m->h.n_kv_heads || head.d_head != m->h.d_head ||
                    head.n_vocab != m->h.n_vocab,
-               err, TERN_E_INVALID, "%s: saved with another model", path);
+               err, TERN_E_INVALID, "%s: saved with another model or other adapters (this session has %s)",
+               path, tn_lora_mix_text(&s->mix, mix, sizeof mix));
     /* else its keys are rotated by the other factors */
     TN_FAIL_IF(head.rope_long != (uint32_t)tn_session_rope_long(s), err, TERN_E_INVALID,
                "%s: saved with the rope factors of a %s context; open the session with %s than %d tokens",
@@ -186,7 +202,8 @@ tern_status tern_session_load(tern_session *s, const char *path, tern_error *err
     if (s->pipeline) tn_pipeline_forget(s->pipeline);
     tn_session_truncate(s, 0); /* from here on the old contents are gone */
     get(&st, s->tokens, (size_t)head.n_tok * sizeof *s->tokens);
-    tn_state_load(&s->state, head.n_tok, get_state, &st);
+    rc = tn_state_load(&s->state, &m->h, head.n_tok, (tn_kv_type)head.kv, get_state, &st, err);
+    if (rc != TERN_OK) goto out;
     if (head.has_logits) get(&st, s->logits, (size_t)m->h.n_vocab * sizeof *s->logits);
     uint64_t digest = XXH64_digest(st.hash), stored;
     bool ok = !st.failed && fread(&stored, sizeof stored, 1, st.f) == 1 && stored == digest;

@@ -5,6 +5,7 @@
 #include "base/finite.h"
 #include "base/sized.h"
 #include "base/status.h"
+#include "engine/adapters.h"
 #include "package/loader.h"
 
 #include <assert.h>
@@ -33,6 +34,7 @@ static tern_status open_pipeline(tern_session *s, tern_error *err) {
     TN_TRY(tn_pipeline_open(&e->ctx, e->npu, e->model, &e->kern, &s->state.kv, e->pool, e->exec, e->policy,
                             &e->attention, &s->profile, &s->pipeline, err));
     tn_pipeline_remembers(s->pipeline, tn_state_conv(&s->state), tn_state_delta(&s->state));
+    tn_pipeline_adapt(s->pipeline, s->mix.n ? &s->mix : NULL);
     return TERN_OK;
 }
 
@@ -73,7 +75,10 @@ tern_status tern_session_open(tern_engine *e, const tern_session_options *opt, t
     tern_status st = s->tokens && s->pos && s->slot && s->logits
                          ? TERN_OK
                          : tn_fail(err, TERN_E_MEMORY, "no memory for a session of %d tokens", n_ctx);
-    if (st == TERN_OK) st = tn_state_open(ctx, &e->model->program, h, n_ctx, &s->state, err);
+    if (st == TERN_OK) st = tn_mix_parse(e, NULL, &s->mix, err);
+    if (st == TERN_OK)
+        st = tn_state_open(ctx, &e->model->program, h, n_ctx, n_ctx > TN_KV_FLOATS ? e->kv_long : e->kv_short,
+                           &s->state, err);
     if (st == TERN_OK)
         st = e->npu ? open_pipeline(s, err)
                     : tn_acts_open(ctx, e->model, chunk, s->state.kv.cap_tok, tn_pool_size(e->pool), &s->acts,
@@ -148,6 +153,7 @@ static tn_rows float_rows(tern_session *s, int32_t n, const tn_tree *tree) {
                      .kv = &s->state.kv,
                      .conv = tn_state_conv(&s->state),
                      .delta = tn_state_delta(&s->state),
+                     .lora = s->mix.n ? &s->mix : NULL,
                      .n_rows = n,
                      .pos = s->pos,
                      .slot = s->slot,
@@ -181,9 +187,9 @@ static tern_status check_logits(const tern_session *s, const float *logits, int3
     if (tn_all_finite(logits, (size_t)n * (size_t)h->n_vocab)) return TERN_OK;
     for (int l = 0; l < h->n_layers; l++) {
         for (int i = 0; tn_layer_attends(h, l) && i < kv->n_kv_heads; i++)
-            TN_FAIL_IF(
-                !tn_all_finite(tn_kv_v(kv, l, i), (size_t)end * (size_t)kv->d_head), err, TERN_E_FORMAT,
-                "the model computes values that are not finite: layer %d is the first that has some", l);
+            TN_FAIL_IF(!tn_kv_finite(kv, &s->e->kern, l, i, end), err, TERN_E_FORMAT,
+                       "the model computes values that are not finite: layer %d is the first that has some",
+                       l);
     }
     return tn_fail(
         err, TERN_E_FORMAT,
@@ -406,6 +412,10 @@ void tn_sessions_forward(tn_turn *turns, int32_t n) {
     assert(n > 0 && n <= TN_MAX_TEXTS);
     int32_t n_rows = 0, k = n > 1 ? line_up(turns, n, t, &n_rows) : 0;
     assert(n_rows <= TN_TREE_MAX);
+    for (int32_t i = 0; i < k; i++) { /* logits of all rows come from one output layer */
+        const tern_session *s = t[i]->s;
+        if (!s->pipeline && tn_lora_at(&s->mix, s->e->model->program.n_sites - 1)) k = 0;
+    }
     if (k < 2 || n_rows > max_rows(t[0]->s) ||
         (t[0]->s->pipeline && !tn_pipeline_can_share(t[0]->s->pipeline))) {
         for (int32_t i = 0; i < n; i++) {

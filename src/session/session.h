@@ -21,6 +21,7 @@ struct tern_session {
     tn_state state;        /* what the layers remember of the text */
     tn_acts acts;          /* float models */
     tn_pipeline *pipeline; /* packages */
+    tn_lora_mix mix;       /* adapters that its text is read with */
     tn_step_profile profile;
     tn_timeline *timeline; /* NULL: not traced */
     int32_t *tokens;       /* [n_ctx] */
@@ -105,6 +106,9 @@ static inline bool tn_session_rope_long(const tern_session *s) {
     const tn_hparams *h = &s->e->model->h;
     return h->rope_orig_ctx > 0 && s->n_ctx > h->rope_orig_ctx;
 }
+
+/* tern_session_lora with a mix of this engine's. */
+void tn_session_mix(tern_session *s, const tn_lora_mix *mix);
 
 /* Forget all but the first n tokens, or more where a kind of state goes back to snapshots only: s->n_tok says. */
 void tn_session_truncate(tern_session *s, int32_t n);

@@ -69,7 +69,7 @@ static void rig_open(rig *g, int32_t n_kv, int32_t n_group, int32_t d, int32_t w
                         .d_head = d,
                         .window = window,
                         .attn_scale = 2 / sqrtf((float)d)};
-    must(tn_kv_open(&g->ctx, &g->h, CAP, &g->kv, &err), &err);
+    must(tn_kv_open(&g->ctx, &g->h, CAP, TN_KV_F32, &g->kv, &err), &err);
     for (int i = 0; i < g->h.n_heads; i++) g->weight[i] = 0.5f + (float)tn_rng_f64(&g->rng);
     tn_head_ratios(g->weight, (size_t)g->h.n_heads, o->decode_ratio, g->ratio);
     g->m = (tn_npu_model){.ctx = &g->ctx,
@@ -91,8 +91,9 @@ static void rig_close(rig *g) {
 }
 
 static float key_at(const rig *g, int a, int32_t slot, int i) {
-    return tn_kv_k(&g->kv, 0, a)[(size_t)(slot / TN_KV_PANEL) * (size_t)g->h.d_head * TN_KV_PANEL +
-                                 (size_t)i * TN_KV_PANEL + (size_t)(slot % TN_KV_PANEL)];
+    return ((const float *)tn_kv_k(&g->kv, 0,
+                                   a))[(size_t)(slot / TN_KV_PANEL) * (size_t)g->h.d_head * TN_KV_PANEL +
+                                       (size_t)i * TN_KV_PANEL + (size_t)(slot % TN_KV_PANEL)];
 }
 
 static int bucket_of(float scale, float want) {
@@ -176,7 +177,8 @@ static void brute_force(const rig *g, int a, const int32_t *slot, int32_t n_text
     static float kp[CAP * MAX_D], v[CAP * MAX_D], scratch[24 * (CAP + 100)];
     for (int32_t j = 0; j < n_list; j++) {
         for (int i = 0; i < d; i++) kp[j / 32 * d * 32 + i * 32 + j % 32] = key_at(g, a, slot[list[j]], i);
-        memcpy(v + j * d, tn_kv_v(&g->kv, 0, a) + (size_t)slot[list[j]] * (size_t)d, (size_t)d * sizeof *v);
+        memcpy(v + j * d, (const float *)tn_kv_v(&g->kv, 0, a) + (size_t)slot[list[j]] * (size_t)d,
+               (size_t)d * sizeof *v);
     }
     int32_t zero = 0;
     for (int i = 0; i < group; i++) {

@@ -2,9 +2,11 @@
  * plan and schedule; stages that really overlap; launches that fusion saves; one clear error when the device
  * fails. */
 #include "session/session.h"
+#include "attention/sparse_impl.h"
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "lab/synth.h"
+#include "model/head_ratio.h"
 #include "npu/backend.h"
 #include "quant/pack.h"
 
@@ -56,7 +58,7 @@ static layer *layer_open(const char *device, bool apart, int32_t n_heads, int32_
     l->q = malloc((size_t)(N_TEXT * n_heads * d) * sizeof *l->q);
     tn_npu_options no = {.n_threads = 1, .apart = apart};
     if (tn_npu_open(&l->ctx, device, &no, &l->m.dev, &err) != TERN_OK ||
-        tn_kv_open(&l->ctx, &l->h, CAP, &l->kv, &err) != TERN_OK)
+        tn_kv_open(&l->ctx, &l->h, CAP, TN_KV_F32, &l->kv, &err) != TERN_OK)
         fail_msg("%s", err.message);
     l->m.ctx = &l->ctx;
     l->m.kern = &l->kern;
@@ -134,8 +136,8 @@ static void shapes_devices_and_plans(void **state) {
     static const struct {
         int32_t n_heads, n_kv_heads, d, window;
     } shapes[] = {{7, 7, 16, 0}, {14, 2, 16, 0}, {5, 1, 32, 0}, {9, 3, 8, 100}, {13, 13, 4, 0}};
-    static const char *const plans[] = {"paper", "in-order", "no-fusion", "no-overlap",
-                                        "in-order,no-fusion,no-overlap"};
+    static const char *const plans[] = {
+        "paper", "in-order", "no-fusion", "no-overlap", "in-order,no-fusion,no-overlap", "as-printed"};
     static const struct {
         const char *name;
         bool apart;
@@ -153,7 +155,7 @@ static void shapes_devices_and_plans(void **state) {
                 tn_attn_stats a, b;
                 l->o.share_rows = share;
                 l->o.pool_heads = 1 + share % 3 / 2;
-                for (int plan = 0; plan < (dev ? 1 : 5); plan++) {
+                for (int plan = 0; plan < (dev ? 1 : 6); plan++) {
                     if (quick && plan && plan != 1 + (int)i % 4) continue;
                     int32_t chunk = plan % 2 ? 224 : 96;
                     l->o.pipeline = TN_ATTN_PIPELINE_OFF;
@@ -209,6 +211,140 @@ static void what_the_plan_saves(void **state) {
     assert_true(st[0].n_plans < 8);
     free(out);
     layer_close(l);
+}
+
+/* The planner gets the times of this device and a head's own share of the positions: what it says the text takes is what
+ * planning with these costs gives. */
+static void plan_with(const tn_attn_times *t) {
+    layer *l = layer_open("host", false, 6, 6, 16, 0);
+    float ratio[6], *out = calloc((size_t)(N_TEXT * 6 * 16), sizeof *out);
+    tn_attn_stats st;
+    tern_error err = {0};
+    l->m.attn_times = *t;
+    l->o.pipeline = TN_ATTN_PIPELINE_ON;
+    l->o.share_rows = -1;
+    l->o.n_buckets = 1;
+    tn_head_ratios(l->weight, 6, l->o.ratio, ratio);
+    enum { CHUNK = 96 };
+    double want = 0, total = 0;
+    for (int32_t from = 0, planned_for = 0; from < N_TEXT; from += CHUNK) {
+        int32_t n = N_TEXT - from < CHUNK ? N_TEXT - from : CHUNK, end = from + n,
+                rows = n < TN_ATTN_ROWS ? n : TN_ATTN_ROWS;
+        if (!planned_for || end > planned_for * 1.5) {
+            tn_headplan_costs c = {.n_heads = 6, .n_widths = t->n_widths};
+            for (int i = 0; i < 6; i++) {
+                c.topk_us[i] = rows * (t->select_us + t->select_kpos_us * end / 1e3);
+                c.attend_us[i] = rows * (t->attend_us + t->attend_kpos_us * end * (double)ratio[i] / 1e3);
+            }
+            for (int i = 0; i < t->n_widths; i++) {
+                c.width[i] = 1 << i;
+                c.launch_us[i] = t->launch_us[i] + t->score_us[i] * rows * end / 1e6;
+            }
+            tn_headplan p;
+            assert_int_equal(tn_headplan_make(&c, (tn_headplan_switches){0}, &p, &err), TERN_OK);
+            total = p.total_us;
+            planned_for = end;
+        }
+        want += total * n / rows;
+    }
+    if (attend(l, CHUNK, out, &st, &err) != TERN_OK) fail_msg("%s", err.message);
+    assert_true(fabs(st.planned_us - want) < 1e-3 * want);
+    free(out);
+    layer_close(l);
+}
+
+/* Where the CPU is what takes long, and where it is the device, so that the last head's own time counts. */
+static void plans_are_made_of_the_times(void **state) {
+    (void)state;
+    plan_with(&(tn_attn_times){.share = 0,
+                               .pools = 1,
+                               .n_widths = 3,
+                               .launch_us = {30, 50, 70},
+                               .score_us = {100, 180, 300},
+                               .select_us = 0.5,
+                               .select_kpos_us = 3,
+                               .attend_us = 0.25,
+                               .attend_kpos_us = 40});
+    plan_with(&(tn_attn_times){.share = 0,
+                               .pools = 1,
+                               .n_widths = 1,
+                               .launch_us = {4000},
+                               .score_us = {100},
+                               .select_us = 0.5,
+                               .select_kpos_us = 3,
+                               .attend_us = 0.25,
+                               .attend_kpos_us = 300});
+}
+
+/* The packed mean scale is the middle bucket's, the others are half and twice as wide; a chunk takes the bucket of its own
+ * largest query, and its codes fill their range. */
+static void buckets_are_those_of_the_package(void **state) {
+    (void)state;
+    static const float times[] = {0.5f, 1, 2};
+    for (int bucket = 0; bucket < 3; bucket++) {
+        layer *l = layer_open("host", false, 4, 4, 16, 0);
+        tern_error err = {0};
+        tn_sparse_attn *s = NULL;
+        l->o.share_rows = -1;
+        for (int32_t j = 0; j < 64 * 4 * 16; j++)
+            l->q[j] = l->scale_q * 127 * times[bucket] * (j % 5 ? 0.3f : j % 2 ? 1 : -1);
+        l->o.pipeline = TN_ATTN_PIPELINE_ON;
+        if (tn_sparse_attn_open(&l->ctx, &l->m, &l->h, &l->kern, &l->kv, &l->o, 1, 1, 64, &s, &err) !=
+            TERN_OK)
+            fail_msg("%s", err.message);
+        for (int i = 0; i < 3; i++) {
+            assert_true(s->scale_q[i] == l->scale_q * times[i] && s->scale_k[i] == l->scale_k * times[i]);
+            const tn_npu_op *op = &tn_npu_graph_get(s->graphs[i * 3 + 2])->ops[0];
+            assert_true(op->act_scale == s->scale_q[i] && op->k_scale == s->scale_k[2]);
+        }
+        tn_rows r = {.h = &l->h,
+                     .kern = &l->kern,
+                     .kv = &l->kv,
+                     .n_rows = 64,
+                     .pos = l->pos,
+                     .slot = l->pos,
+                     .tree_base = -1};
+        for (int32_t a = 0; a < 4; a++)
+            assert_int_equal(tn_sparse_attn_plan(s, &r, 0, 0, a, l->q, &err), TERN_OK);
+        for (int32_t u = 0; u < 4; u++) assert_int_equal(s->plans[0].q_bucket[u], bucket);
+        tn_sparse_attn_close(&s);
+        layer_close(l);
+    }
+}
+
+/* What a row may not see does not touch it: a value of a later position that is no number leaves every earlier row as it
+ * was, also of the rows that share its list. */
+static void nobody_sees_the_future(void **state) {
+    (void)state;
+    for (int32_t share = -1; share <= 4; share += share < 0 ? 3 : 2) {
+        for (int on = 0; on < 2; on++) {
+            layer *l = layer_open("host", false, 4, 2, 16, 0);
+            tern_error err = {0};
+            size_t row = 4 * 16;
+            float *want = calloc(N_TEXT * row, sizeof *want), *got = calloc(N_TEXT * row, sizeof *got), k[16],
+                  v[16];
+            l->o.share_rows = share;
+            l->o.pipeline = on ? TN_ATTN_PIPELINE_ON : TN_ATTN_PIPELINE_OFF;
+            assert_int_equal(attend(l, 96, want, NULL, &err), TERN_OK);
+            enum { AT = 499 }; /* in the middle of tiles of two and of four rows */
+            for (int32_t a = 0; a < 2; a++) {
+                for (int32_t j = 0; j < 16; j++) {
+                    k[j] =
+                        ((const float *)tn_kv_k(&l->kv, 0, a))[(size_t)(AT / TN_KV_PANEL) * 16 * TN_KV_PANEL +
+                                                               (size_t)j * TN_KV_PANEL + AT % TN_KV_PANEL];
+                    v[j] = NAN;
+                }
+                tn_kv_put(&l->kv, 0, a, AT, k, v);
+            }
+            assert_int_equal(attend(l, 96, got, NULL, &err), TERN_OK);
+            assert_memory_equal(got, want, AT * row * sizeof *got);
+            /* who is there sees it, where rows keep their own positions */
+            for (size_t j = AT * row; share >= 0 && j < (AT + 1) * row; j++) assert_true(isnan(got[j]));
+            free(want);
+            free(got);
+            layer_close(l);
+        }
+    }
 }
 
 /* More units than can be planned: in place where nobody insists. */
@@ -478,6 +614,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_devices_and_plans),
         cmocka_unit_test(what_the_plan_saves),
+        cmocka_unit_test(plans_are_made_of_the_times),
+        cmocka_unit_test(buckets_are_those_of_the_package),
+        cmocka_unit_test(nobody_sees_the_future),
         cmocka_unit_test(too_many_heads),
         cmocka_unit_test(memory_fails),
         cmocka_unit_test(device_that_fails),

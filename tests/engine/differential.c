@@ -217,11 +217,17 @@ static void one_model(tn_rng *rng) {
         bool copies = i > 8 && tn_rng_below(rng, 3);
         prompt[i] = copies ? prompt[i - 5] : (int32_t)tn_rng_below(rng, 500);
     }
-    compare(gguf, what, rng, WAYS(float_way), NULL, 0, false, prompt, n);
+    /* Forms of keys and values give other bits, but each its own in every way. */
+    static const char *const forms[] = {"f32", "f16", "int8", "int4"};
+    const setting kv = {"kv", {forms[tn_rng_below(rng, 4)]}};
+    compare(gguf, what, rng, WAYS(float_way), &kv, 1, false, prompt, n);
     if (packed == TERN_OK) {
-        compare(package, what, rng, WAYS(any_way), NULL, 0, false, prompt, n);
-        static const setting sparse[] = {
-            {"attention", {"shadow"}}, {"attention-threshold", {"0"}}, {"ratio", {"30"}}, {"chunk", {"64"}}};
+        compare(package, what, rng, WAYS(any_way), &kv, 1, false, prompt, n);
+        const setting sparse[] = {{"attention", {"shadow"}},
+                                  {"attention-threshold", {"0"}},
+                                  {"ratio", {"30"}},
+                                  {"chunk", {"64"}},
+                                  kv};
         compare(package, what, rng, WAYS(sparse_way), WAYS(sparse), true, prompt, n);
     }
 }

@@ -1,7 +1,5 @@
 /* What tern_engine_estimate says before a model is opened, beside what it then takes. */
-#include "formats/tensor.h"
-
-#include <tern.h>
+#include "session/session.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,13 +70,15 @@ static void as_it_will_be(void **state) {
 
 /* The promise of max-memory: what fits opens, with a context that is shorter where it has to be; what does not is
  * refused with the numbers, before anything is loaded. */
-static uint64_t needed(const char *path, const char *weights, int32_t n_ctx, int32_t *out_ctx) {
+static uint64_t needed(const char *path, const char *weights, const char *kv, int32_t n_ctx,
+                       int32_t *out_ctx) {
     tern_options *o;
     tern_estimate m;
     tern_error err = {0};
     char ctx[16];
     assert_int_equal(tern_options_new(&o, &err), TERN_OK);
     assert_int_equal(tern_options_set(o, "weights", weights, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "kv", kv, &err), TERN_OK);
     snprintf(ctx, sizeof ctx, "%d", n_ctx);
     if (n_ctx) assert_int_equal(tern_options_set(o, "ctx-size", ctx, &err), TERN_OK);
     assert_int_equal(tern_engine_estimate(path, o, &m, &err), TERN_OK);
@@ -87,13 +87,14 @@ static uint64_t needed(const char *path, const char *weights, int32_t n_ctx, int
     return m.weight_bytes + m.kv_bytes + m.work_bytes;
 }
 
-static tern_status open_within(const char *path, const char *weights, uint64_t limit, tern_engine **e,
-                               tern_error *err) {
+static tern_status open_within(const char *path, const char *weights, const char *kv, uint64_t limit,
+                               tern_engine **e, tern_error *err) {
     tern_options *o;
     char bytes[32];
     snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)limit);
     assert_int_equal(tern_options_new(&o, err), TERN_OK);
     if (weights) assert_int_equal(tern_options_set(o, "weights", weights, err), TERN_OK);
+    if (kv) assert_int_equal(tern_options_set(o, "kv", kv, err), TERN_OK);
     assert_int_equal(tern_options_set(o, "max-memory", bytes, err), TERN_OK);
     tern_status st = tern_engine_open(path, o, e, err);
     tern_options_free(&o);
@@ -105,13 +106,13 @@ static void promise(const char *path, const char *weights) {
     tern_error err = {0};
     tern_engine *e = NULL;
     tern_session *s = NULL;
-    uint64_t want[] = {needed(path, weights, 256, NULL), needed(path, weights, 0, &longest)};
+    uint64_t want[] = {needed(path, weights, "f32", 256, NULL), needed(path, weights, "f32", 0, &longest)};
     assert_true(want[0] < want[1]);
-    assert_int_equal(open_within(path, weights, want[0] - 1, &e, &err), TERN_E_LIMIT);
+    assert_int_equal(open_within(path, weights, "f32", want[0] - 1, &e, &err), TERN_E_LIMIT);
     assert_non_null(strstr(err.message, "max-memory allows"));
     for (int k = 0; k < 3; k++) { /* enough for the least, for a part, for all */
         uint64_t limit = k == 0 ? want[0] : k == 1 ? want[0] + (want[1] - want[0]) / 2 : want[1];
-        tern_status st = open_within(path, weights, limit, &e, &err);
+        tern_status st = open_within(path, weights, "f32", limit, &e, &err);
         if (st != TERN_OK || tern_session_open(e, NULL, &s, &err) != TERN_OK)
             fail_msg("%s %d: %s", path, k, err.message);
         int32_t n = tern_session_capacity(s);
@@ -138,15 +139,83 @@ static void memory_is_promised(void **state) {
 static void takes_the_form_that_fits(void **state) {
     (void)state;
     for (int i = 0; i < N_ARCHS; i++) {
-        uint64_t tiles = needed(package[i], "tiles", 256, NULL),
-                 packed = needed(package[i], "packed", 256, NULL),
-                 own = needed(package[i], "auto", 256, NULL), least = packed < own ? packed : own;
+        uint64_t tiles = needed(package[i], "tiles", "f16", 256, NULL),
+                 packed = needed(package[i], "packed", "f16", 256, NULL),
+                 own = needed(package[i], "auto", "f16", 256, NULL), least = packed < own ? packed : own;
         assert_true(own == tiles || own == packed);
         tern_engine *e = NULL;
         tern_error err = {0};
-        if (open_within(package[i], NULL, least, &e, &err) != TERN_OK) fail_msg("%s", err.message);
+        if (open_within(package[i], NULL, NULL, least, &e, &err) != TERN_OK) fail_msg("%s", err.message);
         tern_engine_close(&e);
-        assert_int_equal(open_within(package[i], NULL, least - 1, &e, &err), TERN_E_LIMIT);
+        assert_int_equal(open_within(package[i], NULL, NULL, least - 1, &e, &err), TERN_E_LIMIT);
+    }
+}
+
+static void form_is(const char *path, const char *kv, int32_t n_ctx, bool exact, tn_kv_type want) {
+    tern_options *o;
+    tern_estimate m;
+    tern_engine *e;
+    tern_session *s;
+    tern_stats stats;
+    tern_error err = {0};
+    char ctx[16];
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = n_ctx;
+    snprintf(ctx, sizeof ctx, "%d", n_ctx);
+    assert_int_equal(tern_options_new(&o, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "kv", kv, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "ctx-size", ctx, &err), TERN_OK);
+    if (exact) assert_int_equal(tern_options_set(o, "exact", "on", &err), TERN_OK);
+    if (tern_engine_estimate(path, o, &m, &err) != TERN_OK ||
+        tern_engine_open(path, o, &e, &err) != TERN_OK || tern_session_open(e, &so, &s, &err) != TERN_OK)
+        fail_msg("%s", err.message);
+    tern_session_stats(s, &stats);
+    assert_int_equal(s->state.kv.type, want);
+    assert_int_equal(m.kv_bytes, stats.kv_bytes);
+    tern_session_close(&s);
+    tern_engine_close(&e);
+    tern_options_free(&o);
+}
+
+/* Keys and values: as asked for, else halves in long contexts and floats in short ones, and never but floats where every
+ * bit counts. */
+static void forms_of_keys_and_values(void **state) {
+    (void)state;
+    for (int t = 0; t < TN_N_KV_TYPES; t++)
+        form_is(package[0], tn_kv_type_name((tn_kv_type)t), 300, false, (tn_kv_type)t);
+    form_is(model[0], "auto", TN_KV_FLOATS, false, TN_KV_F32);
+    form_is(model[0], "auto", TN_KV_FLOATS + 1, false, TN_KV_F16);
+    form_is(model[0], "auto", TN_KV_FLOATS + 1, true, TN_KV_F32);
+    tern_options *o;
+    tern_engine *e;
+    tern_error err = {0};
+    assert_int_equal(tern_options_new(&o, &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "exact", "on", &err), TERN_OK);
+    assert_int_equal(tern_options_set(o, "kv", "f16", &err), TERN_OK);
+    assert_int_equal(tern_engine_open(model[0], o, &e, &err), TERN_E_INVALID);
+    tern_options_free(&o);
+}
+
+/* Before a context becomes shorter, its keys and values take fewer bits. */
+static void memory_takes_bits_first(void **state) {
+    (void)state;
+    static const char *const forms[] = {"f32", "f16", "int8"};
+    for (int k = 0; k < 3; k++) {
+        int32_t longest;
+        const char *path =
+            TN_SOURCE_DIR "/models/tern-tiny"; /* heads of 64: small ones fill up groups of codes */
+        uint64_t limit = needed(path, "auto", forms[k], 0, &longest);
+        tern_engine *e = NULL;
+        tern_session *s = NULL;
+        tern_error err = {0};
+        if (open_within(path, NULL, NULL, limit, &e, &err) != TERN_OK ||
+            tern_session_open(e, NULL, &s, &err) != TERN_OK)
+            fail_msg("%s", err.message);
+        assert_int_equal(tern_session_capacity(s), longest);
+        assert_string_equal(tn_kv_type_name(s->state.kv.type), forms[k]);
+        tern_session_close(&s);
+        tern_engine_close(&e);
     }
 }
 
@@ -185,6 +254,8 @@ int main(void) {
         cmocka_unit_test(as_it_will_be),
         cmocka_unit_test(memory_is_promised),
         cmocka_unit_test(takes_the_form_that_fits),
+        cmocka_unit_test(forms_of_keys_and_values),
+        cmocka_unit_test(memory_takes_bits_first),
         cmocka_unit_test(layers_without_attention_keep_no_keys),
         cmocka_unit_test(fails_as_opening_would),
     };

@@ -165,6 +165,39 @@ static void one_family(void **state) {
     tern_engine_close(&e);
 }
 
+/* What a scheme multiplies the inputs' channels by is taken back in front of them, whatever mixes the tokens there. */
+static void every_scheme(void **state) {
+    static const tn_scheme schemes[] = {TN_SCHEME_GRAM, TN_SCHEME_EDGEFLOW, TN_SCHEME_SMOOTHQUANT};
+    const char *name = *state;
+    tern_error err = {0};
+    write_model(name, TN_F16);
+    for (int k = 0; k < 3; k++) {
+        tn_ctx ctx;
+        tn_pack_options o;
+        tn_ctx_init(&ctx, NULL);
+        tn_pack_defaults(&o);
+        o.scheme = schemes[k];
+        o.bits = 8;
+        o.calib_tokens = 512;
+        must(tn_pack(&ctx, gguf, package, &o, NULL, &err), &err);
+        tern_engine *f = open_engine(gguf, NULL), *e = open_engine(package, "full");
+        tern_session *fs = open_session(f, "none"), *s = open_session(e, "none");
+        double kl = 0;
+        prefill(fs, 40), prefill(s, 40);
+        for (int i = 40; i < 60; i++) {
+            kl += divergence(tern_session_logits(fs), tern_session_logits(s), f->model->h.n_vocab) / 20;
+            must(tern_session_step(fs, prompt[i], &err), &err);
+            must(tern_session_step(s, prompt[i], &err), &err);
+        }
+        print_message("%s, %s: KL divergence %.4f\n", name, tn_scheme_name(schemes[k]), kl);
+        assert_true(kl < 0.1);
+        tern_session_close(&fs);
+        tern_session_close(&s);
+        tern_engine_close(&f);
+        tern_engine_close(&e);
+    }
+}
+
 /* Long prompts through the estimate and a selection of nearly all that a row sees: nearly full attention by another
  * way. */
 static void sparse(void **state) {
@@ -287,7 +320,8 @@ static void going_back(void **state) {
 
 int main(void) {
     static char conv[] = "tiny-lfm2", delta[] = "tiny-qwen35";
-    struct CMUnitTest tests[2 * N_NAMES + N_FILES + 2];
+    static const char *const in_schemes[] = {"tiny-lfm2", "tiny-qwen35"};
+    struct CMUnitTest tests[2 * N_NAMES + N_FILES + 4];
     size_t n = 0;
     for (int i = 0; i < N_NAMES; i++) {
         if (getenv("TERN_TEST_QUICK") && i % 3) continue;
@@ -300,6 +334,9 @@ int main(void) {
         void *name = (void *)(uintptr_t)as_files[i];
         tests[n++] = (struct CMUnitTest){as_files[i], unpacked, NULL, NULL, name};
     }
+    for (int i = 0; i < 2; i++)
+        tests[n++] =
+            (struct CMUnitTest){"schemes", every_scheme, NULL, NULL, (void *)(uintptr_t)in_schemes[i]};
     tests[n++] = (struct CMUnitTest){"going back: convolutions", going_back, NULL, NULL, conv};
     tests[n++] = (struct CMUnitTest){"going back: delta nets", going_back, NULL, NULL, delta};
     return _cmocka_run_group_tests("families", tests, n, NULL, NULL);

@@ -64,6 +64,8 @@ static void without_objects(void **state) {
     REFUSES(tern_engine_info_sized, NULL, NULL, sizeof(tern_model_info));
     INVALID(tern_engine_open_fd, 0, NULL, NULL, err);
     assert_int_equal(NOTHING(tern_token_special, NULL, TERN_TOKEN_EOS), -1);
+    assert_null(NOTHING(tern_engine_lora, NULL, 0));
+    INVALID(tern_session_lora, NULL, NULL, err);
     INVALID(tern_session_truncate, NULL, 0, err);
     INVALID(tern_session_copy, NULL, NULL, err);
     INVALID(tern_complete, NULL, NULL, 0, NULL, NULL, NULL, NULL, err);

@@ -60,12 +60,13 @@ static void refused(tern_session *s, const char *path, const float *want, size_t
     assert_memory_equal(tern_session_logits(s), want, N_VOCAB * sizeof *want);
 }
 
-static void states(const char *model) {
+static void states(const char *model, const char *kv) {
     enum { N = 21 }; /* not a whole panel of keys */
     char path[300], bad[310];
     snprintf(path, sizeof path, "%s.state", model);
     snprintf(bad, sizeof bad, "%s.bad", path);
-    tern_engine *e = fixture_engine(model, NULL), *foreign = fixture_engine(other, NULL);
+    tern_options *o = options_of(NULL, "kv", kv);
+    tern_engine *e = fixture_engine(model, o), *foreign = fixture_engine(other, NULL);
     tern_session *a = fixture_session(e, 64, NULL), *b = fixture_session(e, 64, NULL),
                  *small = fixture_session(e, N - 1, NULL), *f = fixture_session(foreign, 64, NULL);
     tern_error err = {0};
@@ -114,16 +115,66 @@ static void states(const char *model) {
     tern_session_close(&f);
     tern_engine_close(&e);
     tern_engine_close(&foreign);
+    tern_options_free(&o);
 }
 
 static void states_of_a_float_model(void **state) {
     (void)state;
-    states(gguf);
+    states(gguf, "f32");
+    states(gguf, "int4");
 }
 
 static void states_of_a_package(void **state) {
     (void)state;
-    states(package);
+    states(package, "f16");
+    states(package, "int8");
+}
+
+/* A session that keeps keys and values in another form goes on from the same text, and what it saves can be read again. */
+static void states_of_another_form(void **state) {
+    (void)state;
+    static const char *const forms[] = {"f32", "f16", "int8", "int4"};
+    enum { N = 21 };
+    char path[300], back[310];
+    snprintf(path, sizeof path, "%s.forms", gguf);
+    snprintf(back, sizeof back, "%s.back", path);
+    tern_error err = {0};
+    for (int i = 0; i < 16; i++) {
+        tern_options *from = options_of(NULL, "kv", forms[i / 4]), *to = options_of(NULL, "kv", forms[i % 4]);
+        tern_engine *e = fixture_engine(gguf, from), *g = fixture_engine(gguf, to);
+        tern_session *a = fixture_session(e, 64, NULL), *b = fixture_session(g, 80, NULL),
+                     *c = fixture_session(e, 64, NULL);
+        must(tern_session_prefill(a, prompt, N, &err), &err);
+        must(tern_session_save(a, path, &err), &err);
+        must(tern_session_load(b, path, &err), &err);
+        assert_int_equal(tern_session_length(b), N);
+        assert_memory_equal(tern_session_logits(a), tern_session_logits(b), N_VOCAB * sizeof(float));
+        must(tern_session_save(b, back, &err), &err);
+        must(tern_session_load(c, back, &err), &err);
+        must(tern_session_step(a, 7, &err), &err);
+        must(tern_session_step(b, 7, &err), &err);
+        must(tern_session_step(c, 7, &err), &err);
+        const float *x = tern_session_logits(a), *y = tern_session_logits(b), *z = tern_session_logits(c);
+        double size = 0, off = 0, off_back = 0;
+        for (int j = 0; j < N_VOCAB; j++) {
+            size += (double)x[j] * (double)x[j];
+            off += (double)(x[j] - y[j]) * (double)(x[j] - y[j]);
+            off_back += (double)(x[j] - z[j]) * (double)(x[j] - z[j]);
+        }
+        bool same = i / 4 == i % 4, coarse = i / 4 == 3 || i % 4 == 3;
+        if (same ? off + off_back > 0
+                 : off > size * (coarse ? 0.05 : 0.001) || off_back > size * (coarse ? 0.05 : 0.001))
+            fail_msg("%s to %s: %g, and back %g, of %g", forms[i / 4], forms[i % 4], off, off_back, size);
+        tern_session_close(&a);
+        tern_session_close(&b);
+        tern_session_close(&c);
+        tern_engine_close(&e);
+        tern_engine_close(&g);
+        tern_options_free(&from);
+        tern_options_free(&to);
+    }
+    unlink(path);
+    unlink(back);
 }
 
 typedef struct worker {
@@ -384,13 +435,10 @@ static void null_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(states_of_a_float_model),
-        cmocka_unit_test(states_of_a_package),
-        cmocka_unit_test(two_sessions_in_two_threads),
-        cmocka_unit_test(cancelled_prefill),
-        cmocka_unit_test(log_and_progress),
-        cmocka_unit_test(allocation_failures),
-        cmocka_unit_test(null_arguments),
+        cmocka_unit_test(states_of_a_float_model), cmocka_unit_test(states_of_a_package),
+        cmocka_unit_test(states_of_another_form),  cmocka_unit_test(two_sessions_in_two_threads),
+        cmocka_unit_test(cancelled_prefill),       cmocka_unit_test(log_and_progress),
+        cmocka_unit_test(allocation_failures),     cmocka_unit_test(null_arguments),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -1,4 +1,4 @@
-"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config,package,run,session,profile,heads}."""
+"""Seeds of the fuzz targets of the file formats: python3 tests/fuzz/make_corpus.py writes tests/fuzz/corpus/{gguf,safetensors,config,package,run,session,profile,heads,lora}."""
 import json
 import pathlib
 import struct
@@ -194,9 +194,30 @@ def heads():
     yield "magic", b"TNHEADS1" + bytes(40)
 
 
+def loras():
+    linears = {"attn_q": (8, 8), "attn_k": (4, 8), "attn_output": (8, 8), "ffn_gate": (12, 8), "ffn_up": (12, 8), "ffn_down": (8, 12)}
+    own = {"general.type": ("str", "adapter"), "adapter.type": ("str", "lora"), "adapter.lora.alpha": ("f32", 4)}
+    pairs = {}
+    for name, (n, k) in linears.items():
+        pairs[f"blk.0.{name}.weight.lora_a"] = ((k, 2), 0)
+        pairs[f"blk.0.{name}.weight.lora_b"] = ((2, n), 1)
+    yield "gguf", b"\0" + gguf({"general.architecture": ("str", "llama"), **own}, pairs)
+    fused = {"blk.0.attn_qkv.weight.lora_a": ((8, 3), 0), "blk.0.attn_qkv.weight.lora_b": ((3, 16), 0),
+             "blk.0.ffn_up.weight.lora_a": ((8, 2), 0), "blk.0.ffn_up.weight.lora_b": ((2, 24), 0)}
+    yield "fused", b"\0" + gguf({"general.architecture": ("str", "phi3"), **own}, fused)
+    config = json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "use_rslora": True, "bias": "none"}).encode()
+    head, at = {}, 0
+    for name, (n, k) in {"self_attn.q_proj": (8, 8), "mlp.down_proj": (8, 12)}.items():
+        for which, shape in (("A", [2, k]), ("B", [n, 2])):
+            size = 4 * shape[0] * shape[1]
+            head[f"base_model.model.model.layers.0.{name}.lora_{which}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+    yield "peft", b"\1" + struct.pack("<H", len(config)) + config + safetensors(head, at)
+
+
 def main():
     for folder, files in (("gguf", ggufs()), ("safetensors", safetensors_files()), ("package", packages()), ("run", runs()), ("session", sessions()),
-                          ("profile", profiles()), ("heads", heads())):
+                          ("profile", profiles()), ("heads", heads()), ("lora", loras())):
         (HERE / "corpus" / folder).mkdir(parents=True, exist_ok=True)
         for name, data in files:
             (HERE / "corpus" / folder / name).write_bytes(data)

@@ -279,11 +279,11 @@ static void test_tree_rows_are_plain_rows(void **state) {
                 for (size_t slot = 0; slot < ctx + N_SLOTS; slot++) {
                     size_t j = slot - ctx;
                     if (slot >= ctx && !(p.tree[r * 2 + j / 64] >> (j % 64) & 1)) continue;
+                    const float *keys = p.a.k_panels, *values = p.a.v;
                     for (size_t d = 0; d < D; d++) {
                         k[to / TN_KV_PANEL * D * TN_KV_PANEL + d * TN_KV_PANEL + to % TN_KV_PANEL] =
-                            p.a.k_panels[slot / TN_KV_PANEL * D * TN_KV_PANEL + d * TN_KV_PANEL +
-                                         slot % TN_KV_PANEL];
-                        vals[to * D + d] = p.a.v[slot * D + d];
+                            keys[slot / TN_KV_PANEL * D * TN_KV_PANEL + d * TN_KV_PANEL + slot % TN_KV_PANEL];
+                        vals[to * D + d] = values[slot * D + d];
                     }
                     to++;
                 }

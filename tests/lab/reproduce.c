@@ -37,7 +37,7 @@ static void inputs_come_back(void **state) {
     static tn_claim c[TN_N_PAPERS * TN_MAX_CLAIMS], again[TN_MAX_CLAIMS];
     int32_t n_all = 0;
     for (int p = 0; p < TN_N_PAPERS; p++) {
-        int32_t n = reproduce((tn_paper)p, c + n_all), kinds[3] = {0};
+        int32_t n = reproduce((tn_paper)p, c + n_all), kinds[TN_N_CLAIM_KINDS] = {0};
         assert_int_equal(reproduce((tn_paper)p, again), n);
         for (int32_t i = 0; i < n; i++) {
             const tn_claim *k = &c[n_all + i];
@@ -47,13 +47,16 @@ static void inputs_come_back(void **state) {
                 fail_msg("%s: %s is an input, but %g comes out", tn_paper_name((tn_paper)p), k->what,
                          k->simulated);
             if (k->kind == TN_CLAIM_UNCOUNTED) assert_true(*k->note != 0); /* says why */
+            if (k->kind == TN_CLAIM_PREDICTED && fabs(tn_claim_error(k)) > 0.5 && !strstr(k->note, "because"))
+                fail_msg("%s is off by %.0f %% and gives no reason", k->what, tn_claim_error(k) * 100);
         }
-        assert_true(kinds[TN_CLAIM_INPUT] && kinds[TN_CLAIM_PREDICTED] >= 10);
+        assert_true(kinds[TN_CLAIM_INPUT] && kinds[TN_CLAIM_PREDICTED] >= 4 && kinds[TN_CLAIM_DERIVED]);
         n_all += n;
     }
-    double median = tn_claims_median_error(c, n_all);
-    print_message("median error of what is predicted: %.1f %%\n", median * 100);
-    assert_true(median < 0.15);
+    double median = tn_claims_median_error(c, n_all, false), with = tn_claims_median_error(c, n_all, true);
+    print_message("median error of what is predicted: %.1f %%; with what is derived: %.1f %%\n", median * 100,
+                  with * 100);
+    assert_true(median < 0.16 && with < 0.14);
 }
 
 /* A slower NPU, flash or unpacking changes what is predicted: nothing is written down beforehand. Structure
@@ -95,6 +98,30 @@ static void predictions_are_simulated(void **state) {
                 1.2 * find(c, n, "llama3.2-3b, +G+SD")->simulated);
 }
 
+/* What norms and the like take is seen by schedules alone: it moves what is predicted and leaves what is derived. */
+static void derived_ask_no_schedule(void **state) {
+    (void)state;
+    tn_claim c[TN_MAX_CLAIMS], again[TN_MAX_CLAIMS];
+    tn_soc kept[TN_N_SOCS];
+    memcpy(kept, socs, sizeof kept);
+    int n_moved = 0;
+    for (int p = 0; p < TN_N_PAPERS; p++) {
+        if (p == TN_PAPER_SD_NPU) continue; /* its derived results carry predicted switching along */
+        int32_t n = reproduce((tn_paper)p, c);
+        for (int i = 0; i < TN_N_SOCS; i++) socs[i].elem_ns *= 1.5;
+        reproduce((tn_paper)p, again);
+        memcpy(socs, kept, sizeof kept);
+        for (int32_t i = 0; i < n; i++) {
+            double moved = fabs(again[i].simulated / c[i].simulated - 1);
+            if (c[i].kind == TN_CLAIM_DERIVED && moved > 0.02) /* a start of 52 s has a prefill in it */
+                fail_msg("%s: %s is called derived, but asks a schedule", tn_paper_name((tn_paper)p),
+                         c[i].what);
+            n_moved += c[i].kind == TN_CLAIM_PREDICTED && moved > 0.002;
+        }
+    }
+    assert_true(n_moved > 15);
+}
+
 /* Only predictions count, whatever the sign of their errors. */
 static void median_counts_predictions(void **state) {
     (void)state;
@@ -104,9 +131,9 @@ static void median_counts_predictions(void **state) {
                     {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 9},
                     {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 8},
                     {.kind = TN_CLAIM_PREDICTED, .paper = 10, .simulated = 10}};
-    assert_true(isnan(tn_claims_median_error(c, 1)));
-    assert_true(fabs(tn_claims_median_error(c, 5) - 0.2) < 1e-12);
-    assert_true(fabs(tn_claims_median_error(c, 6) - 0.15) < 1e-12);
+    assert_true(isnan(tn_claims_median_error(c, 1, false)));
+    assert_true(fabs(tn_claims_median_error(c, 5, false) - 0.2) < 1e-12);
+    assert_true(fabs(tn_claims_median_error(c, 6, false) - 0.15) < 1e-12);
 }
 
 int main(void) {
@@ -117,9 +144,9 @@ int main(void) {
         snprintf(path, sizeof path, "%s/share/soc/%s.json", TN_SOURCE_DIR, tn_soc_names[i]);
         if (tn_soc_load(&socs[i], path, NULL)) return 1;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(inputs_come_back),
-                                       cmocka_unit_test(predictions_are_simulated),
-                                       cmocka_unit_test(median_counts_predictions)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(inputs_come_back), cmocka_unit_test(predictions_are_simulated),
+        cmocka_unit_test(derived_ask_no_schedule), cmocka_unit_test(median_counts_predictions)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     tn_sim_close(&sim);
     return rc;

@@ -189,6 +189,28 @@ static void memory_and_stealing(void **state) {
     }
 }
 
+/* With the GPU as the float lane that lane has less to do, by as much as the table says; the NPU has the same; a prefill that
+ * waits for the NPU gains little (llm.npu 4.6). */
+static void a_gpu_computes_floats(void **state) {
+    (void)state;
+    tn_soc kept = soc, gpu = tn_soc_with_gpu(&soc);
+    tn_sim_request r = request("gemma-2b", 512, 256, TN_POLICY_OOE);
+    tn_sim_result cpu = simulate(&r, NULL);
+    soc = gpu;
+    tn_sim_result o = simulate(&r, NULL);
+    soc = kept;
+    double faster = kept.cpu_slower / kept.gpu_slower;
+    assert_true(faster > 1.2 && fabs(kept.elem_ns / gpu.elem_ns / faster - 1) < 1e-9);
+    assert_true(fabs(kept.attn_mac_ns / gpu.attn_mac_ns / faster - 1) < 1e-9);
+    assert_true(o.work_ns[TN_LANE_CPU] < cpu.work_ns[TN_LANE_CPU]);
+    assert_true((double)o.work_ns[TN_LANE_CPU] * faster >
+                (double)cpu.work_ns[TN_LANE_CPU]); /* merging is as it was */
+    assert_int_equal(o.work_ns[TN_LANE_NPU], cpu.work_ns[TN_LANE_NPU]);
+    assert_true(o.ttft_ms <= cpu.ttft_ms && o.ttft_ms > 0.85 * cpu.ttft_ms);
+    assert_true(o.memory_bytes == cpu.memory_bytes);
+    assert_string_equal(gpu.float_lane, "GPU");
+}
+
 /* A device ten times slower is the bottleneck; one ten thousand times faster is not. */
 static void bottlenecks_are_named(void **state) {
     (void)state;
@@ -343,6 +365,7 @@ int main(void) {
         cmocka_unit_test(attention_is_planned),
         cmocka_unit_test(decoding_is_counted),
         cmocka_unit_test(memory_and_stealing),
+        cmocka_unit_test(a_gpu_computes_floats),
         cmocka_unit_test(bottlenecks_are_named),
         cmocka_unit_test(measured_times_are_used),
         cmocka_unit_test(nonsense_is_refused),

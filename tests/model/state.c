@@ -1,10 +1,14 @@
 /* A state against the text it stands for: random appending, keeping of a draft's rows, truncating, snapshots,
  * saving and loading. After each, the KV cache holds every position's keys and values, and a recurrent kind, which
  * goes back to snapshots only, what computing from the first token on gives. */
+#include "base/cpu.h"
 #include "base/rng.h"
 #include "kernels/attn_f32.h"
+#include "kernels/hadamard.h"
+#include "model/rows.h"
 #include "model/state.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -80,6 +84,7 @@ static void get(void *user, void *data, size_t n) {
 }
 
 static tn_ctx ctx;
+static tn_kv_type form; /* of keys and values */
 static tn_hparams h = {.n_layers = N_LAYERS,
                        .n_embd = 8,
                        .n_heads = 2,
@@ -111,11 +116,15 @@ static void check(const tn_state *s, const fold *f, const uint64_t *text, int32_
         want = want * 31 + text[p];
         for (int l = 0; l < N_LAYERS; l++) {
             for (int a = 0; a < N_KV; a++) {
-                const float *k = tn_kv_k(&s->kv, l, a) + p / TN_KV_PANEL * TN_KV_PANEL * D + p % TN_KV_PANEL,
-                            *v = tn_kv_v(&s->kv, l, a) + p * D;
-                for (int d = 0; d < D; d++) {
-                    float x = value_of(text[p], p, l, a, d);
-                    if (k[d * TN_KV_PANEL] != x || v[d] != -x)
+                float x[D], y[D], panel[2][TN_KV_PANEL * 32];
+                for (int d = 0; d < D; d++) x[d] = value_of(text[p], p, l, a, d), y[d] = -x[d];
+                tn_kv_put_key(form, D, panel[0], 0, x);
+                tn_kv_put_value(form, D, panel[1], 0, y);
+                for (size_t d = 0; d < D; d++) {
+                    if (tn_kv_key(form, D, tn_kv_k(&s->kv, l, a), (size_t)p, d) !=
+                            tn_kv_key(form, D, panel[0], 0, d) ||
+                        tn_kv_value(form, D, tn_kv_v(&s->kv, l, a), (size_t)p, d) !=
+                            tn_kv_value(form, D, panel[1], 0, d))
                         fail_msg("position %d of %d is another's", p, n);
                 }
             }
@@ -128,13 +137,13 @@ static void open_state(tn_state *s, fold *f) {
     tern_error err = {0};
     tn_program p;
     assert_int_equal(tn_program_make(&ctx, &h, &p, &err), TERN_OK);
-    assert_int_equal(tn_state_open(&ctx, &p, &h, CTX, s, &err), TERN_OK);
+    assert_int_equal(tn_state_open(&ctx, &p, &h, CTX, form, s, &err), TERN_OK);
     tn_program_free(&p);
     if (f) tn_state_add(s, &fold_state, f);
 }
 
-static void follows_the_text(void **state) {
-    (void)state;
+static void follows_the_text(tn_kv_type kv) {
+    form = kv;
     for (int recurrent = 0; recurrent < 2; recurrent++) {
         tn_rng rng = {11 + (uint64_t)recurrent};
         tn_state s, other;
@@ -197,7 +206,7 @@ static void follows_the_text(void **state) {
                 file a = {0}, b = {0};
                 open_state(&other, recurrent ? &fold_other : NULL);
                 tn_state_save(&s, put, &a);
-                tn_state_load(&other, n, get, &a);
+                assert_int_equal(tn_state_load(&other, &h, n, form, get, &a, &err), TERN_OK);
                 assert_int_equal(a.at, a.n);
                 check(&other, recurrent ? &fold_other : NULL, text, n);
                 tn_state_save(&other, put, &b);
@@ -212,15 +221,173 @@ static void follows_the_text(void **state) {
         }
         assert_true(n_back < ROUNDS / 20);
         uint64_t bytes = tn_state_bytes(&s);
-        assert_true(bytes >= 2 * sizeof(float) * N_LAYERS * N_KV * D * CTX && bytes < 100000);
+        assert_true(bytes >= tn_state_bytes_of(&h, CTX, form) && bytes < 100000);
         tn_state_close(&s);
         assert_int_equal(ctx.live_bytes[TN_MEM_KV], 0);
         if (recurrent) assert_int_equal(fold_s.n_closed, 1);
     }
 }
 
+static void floats_follow_the_text(void **state) {
+    (void)state;
+    follows_the_text(TN_KV_F32);
+}
+
+static void halves_follow_the_text(void **state) {
+    (void)state;
+    follows_the_text(TN_KV_F16);
+}
+
+static void codes_follow_the_text(void **state) {
+    (void)state;
+    follows_the_text(TN_KV_INT8);
+    follows_the_text(TN_KV_INT4);
+}
+
+/* Nearly normal: the sum of twelve. */
+static float normal(tn_rng *rng) {
+    double sum = -6;
+    for (int i = 0; i < 12; i++) sum += (double)tn_rng_below(rng, 1 << 20) / (1 << 20);
+    return (float)sum;
+}
+
+/* Copied or loaded into a state of another form, every value is what that form keeps of what the first one kept. Keys that
+ * are kept rotated are turned back on the way. */
+static void forms_convert(void **state) {
+    (void)state;
+    enum { N = 45, HEAD = 64 };
+    tn_hparams wide = h;
+    tern_error err = {0};
+    tn_program p;
+    wide.d_head = HEAD;
+    assert_int_equal(tn_program_make(&ctx, &wide, &p, &err), TERN_OK);
+    for (int from = 0; from < TN_N_KV_TYPES; from++) {
+        for (int to = 0; to < TN_N_KV_TYPES; to++) {
+            tn_state a, b, c;
+            tn_rng rng = {3};
+            file f = {0};
+            float k[HEAD], v[HEAD];
+            assert_int_equal(tn_state_open(&ctx, &p, &wide, CTX, (tn_kv_type)from, &a, &err), TERN_OK);
+            assert_int_equal(tn_state_open(&ctx, &p, &wide, CTX + 40, (tn_kv_type)to, &b, &err), TERN_OK);
+            assert_int_equal(tn_state_open(&ctx, &p, &wide, CTX, (tn_kv_type)to, &c, &err), TERN_OK);
+            for (int32_t i = 0; i < N * N_LAYERS * N_KV; i++) {
+                for (int d = 0; d < HEAD; d++) k[d] = normal(&rng), v[d] = normal(&rng);
+                tn_kv_put(&a.kv, i % N_LAYERS, i / N_LAYERS % N_KV, i / N_LAYERS / N_KV, k, v);
+            }
+            tn_state_append(&a, N);
+            assert_int_equal(tn_state_copy(&b, &a, N, &err), TERN_OK);
+            tn_state_save(&a, put, &f);
+            assert_int_equal(tn_state_load(&c, &wide, N, (tn_kv_type)from, get, &f, &err), TERN_OK);
+            assert_int_equal(f.at, f.n);
+            double worst = 0, sum = 0, n = 0;
+            for (size_t i = 0; i < N * N_LAYERS * N_KV; i++) {
+                int l = (int)i % N_LAYERS, head = (int)i / N_LAYERS % N_KV;
+                size_t pos = i / N_LAYERS / N_KV;
+                float x[3][HEAD], y[3][HEAD];
+                const tn_state *s[3] = {&a, &b, &c};
+                for (int j = 0; j < 3; j++) {
+                    for (size_t d = 0; d < HEAD; d++) {
+                        x[j][d] = tn_kv_key(s[j]->kv.type, HEAD, tn_kv_k(&s[j]->kv, l, head), pos, d);
+                        y[j][d] = tn_kv_value(s[j]->kv.type, HEAD, tn_kv_v(&s[j]->kv, l, head), pos, d);
+                    }
+                    if (s[j]->kv.rotated) tn_hadamard_f32_ref(x[j], HEAD);
+                }
+                assert_memory_equal(x[1], x[2], sizeof x[1]);
+                assert_memory_equal(y[1], y[2], sizeof y[1]);
+                for (int d = 0; d < HEAD; d++) {
+                    double e = (double)(x[1][d] - x[0][d]), g = (double)(y[1][d] - y[0][d]);
+                    worst = fmax(worst, fmax(fabs(e), fabs(g)));
+                    sum += e * e + g * g;
+                    n += 2;
+                }
+            }
+            /* root mean square error of normal values; exact where the form has room */
+            double rms = sqrt(sum / n);
+            assert_true(rms <= (to == TN_KV_F32    ? 1e-6
+                                : to == TN_KV_F16  ? 1e-3
+                                : to == TN_KV_INT8 ? 0.02
+                                                   : 0.15));
+            if (from == to) assert_true(worst == 0);
+            free(f.data);
+            tn_state_close(&a);
+            tn_state_close(&b);
+            tn_state_close(&c);
+        }
+    }
+    tn_program_free(&p);
+}
+
+/* Attention over a cache in any form, against double arithmetic over the values that were put: every row alone, all heads of
+ * a KV head together and a prompt's rows have the same bits, and the error is that of the form. int4 here has its keys
+ * rotated: a query that was not would be off by as much as the scores are large. */
+static void rows_attend_to_every_form(void **state) {
+    (void)state;
+    enum { N = 70, HEAD = 64, HEADS = 4 };
+    static float k[N][N_KV][HEAD], v[N][N_KV][HEAD], q[N][HEADS][HEAD], out[3][N][HEADS][HEAD];
+    static const double most[] = {1e-6, 1e-3, 0.01, 0.12}; /* root mean square, of values around 1 */
+    tn_kernels kern;
+    tn_kernels_init(&kern, tn_cpu_flags(NULL));
+    tn_hparams one = h;
+    one.n_layers = 1;
+    one.n_heads = HEADS;
+    one.d_head = HEAD;
+    one.attn_scale = 0.125f;
+    tn_rng rng = {9};
+    int32_t pos[N];
+    for (int32_t p = 0; p < N; p++) {
+        pos[p] = p;
+        for (int d = 0; d < HEAD; d++) {
+            for (int a = 0; a < N_KV; a++) k[p][a][d] = normal(&rng), v[p][a][d] = normal(&rng);
+            for (int a = 0; a < HEADS; a++) q[p][a][d] = normal(&rng);
+        }
+    }
+    for (int t = 0; t < TN_N_KV_TYPES; t++) {
+        tn_kv kv;
+        tern_error err = {0};
+        assert_int_equal(tn_kv_open(&ctx, &one, N, (tn_kv_type)t, &kv, &err), TERN_OK);
+        assert_int_equal(kv.rotated, t == TN_KV_INT4);
+        for (int p = 0; p < N; p++) {
+            for (int a = 0; a < N_KV; a++) tn_kv_put(&kv, 0, a, p, k[p][a], v[p][a]);
+        }
+        float *scratch = malloc(tn_rows_scratch(&one, kv.cap_tok) * sizeof *scratch);
+        tn_rows r = {
+            .h = &one, .kern = &kern, .kv = &kv, .n_rows = N, .pos = pos, .slot = pos, .tree_base = -1};
+        for (int a = 0; a < HEADS; a++) {
+            tn_rows_attention(&r, 0, NULL, a, &q[0][0][0], &out[0][0][0][0], 0, N, scratch);
+            for (int p = 0; p < N; p++)
+                tn_rows_attention(&r, 0, NULL, a, &q[0][0][0], &out[1][0][0][0], p, p + 1, scratch);
+        }
+        for (int a = 0; a < N_KV; a++)
+            tn_rows_attention_group(&r, 0, NULL, a, &q[0][0][0], &out[2][0][0][0], 0, N, scratch);
+        assert_memory_equal(out[0], out[1], sizeof out[0]);
+        assert_memory_equal(out[0], out[2], sizeof out[0]);
+        double sum = 0;
+        for (int p = 0; p < N; p++) {
+            for (int a = 0; a < HEADS; a++) {
+                double w[N], total = 0, want[HEAD] = {0};
+                for (int i = 0; i <= p; i++) {
+                    double s = 0;
+                    for (int d = 0; d < HEAD; d++) s += (double)q[p][a][d] * (double)k[i][a / 2][d];
+                    total += w[i] = exp(s / 8);
+                    for (int d = 0; d < HEAD; d++) want[d] += w[i] * (double)v[i][a / 2][d];
+                }
+                for (int d = 0; d < HEAD; d++) {
+                    double e = (double)out[0][p][a][d] - want[d] / total;
+                    sum += e * e / N / HEADS / HEAD;
+                }
+            }
+        }
+        if (!(sqrt(sum) <= most[t])) fail_msg("%s: error %g", tn_kv_type_name((tn_kv_type)t), sqrt(sum));
+        free(scratch);
+        tn_kv_close(&kv);
+    }
+}
+
 int main(void) {
     tn_ctx_init(&ctx, NULL);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(follows_the_text)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(floats_follow_the_text), cmocka_unit_test(halves_follow_the_text),
+        cmocka_unit_test(codes_follow_the_text), cmocka_unit_test(forms_convert),
+        cmocka_unit_test(rows_attend_to_every_form)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

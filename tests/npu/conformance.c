@@ -286,6 +286,20 @@ static void run_parts(bound *b, sample *s, tn_rng *r, uint64_t seed, const char 
     free_out(s, out);
 }
 
+/* What the CPU takes from the device has the device's bits; the device has no part in it. */
+static void run_here(bound *b, sample *s, uint64_t seed, const char *what) {
+    void *out[TN_NPU_MAX_OPS];
+    alloc_out(s, out);
+    tn_npu_job j = make_job(b, s, out);
+    tn_kernels k;
+    tern_error err;
+    tn_kernels_init(&k, tn_cpu_flags(NULL));
+    must(tn_npu_compute_here(&j, &k, &err), &err);
+    assert_int_equal(atomic_load(&j.state), TN_NPU_JOB_IDLE);
+    compare(s, out, seed, what);
+    free_out(s, out);
+}
+
 /* ---- devices under test ------------------------------------------------------------------------------ */
 
 typedef struct fixture {
@@ -342,6 +356,7 @@ static void conform(tn_npu_device *d, int n_samples, int32_t most, const char *w
         run_whole(&b, &s, seed, what);
         if (i & 1) run_placed(&b, &s, seed, what);
         if (tn_npu_device_caps(d)->has_parts) run_parts(&b, &s, &r, seed, what);
+        if (tn_npu_device_caps(d)->cpu_computes) run_here(&b, &s, seed, what);
         unbind(&b);
         drop_sample(&s);
         assert_int_equal(tn_npu_used_bytes(d), 0);

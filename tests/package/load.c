@@ -102,7 +102,7 @@ static tern_status rig_open(rig *r, const char *path, const tn_npu_model_options
     assert_int_equal(tn_pool_open(&r->ctx, 2, &r->pool, &r->err), TERN_OK);
     assert_int_equal(tn_executor_open(&r->ctx, workers, &r->exec, &r->err), TERN_OK);
     tern_status st = tn_npu_model_open(&r->ctx, r->pool, &r->kern, path, o, &r->m, &r->model, &r->err);
-    if (st == TERN_OK) st = tn_kv_open(&r->ctx, &r->model->h, 256, &r->kv, &r->err);
+    if (st == TERN_OK) st = tn_kv_open(&r->ctx, &r->model->h, 256, TN_KV_F32, &r->kv, &r->err);
     if (st == TERN_OK)
         st = tn_pipeline_open(&r->ctx, r->m, r->model, &r->kern, &r->kv, r->pool, r->exec, policy,
                               &(tn_attn_options){.mode = TN_ATTN_FULL}, &r->profile, &r->p, &r->err);
@@ -399,6 +399,40 @@ static void damage_is_told(void **state) {
     }
 }
 
+/* The embedding of the prompt's first tokens is read before the tensor it is in: damage there is told of these tokens, not
+ * when the tensor comes at the end. */
+static void damaged_rows_are_told_at_once(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    int n_seen = 0;
+    for (int k = 0; k < N_PACKAGES; k++) {
+        char bad[270], want[96];
+        size_t n, n_records;
+        tn_pkg *p;
+        tern_error err = {0};
+        uint8_t *b = slurp(paths[k], &n);
+        assert_int_equal(tn_pkg_open(&ctx, paths[k], &p, &err), TERN_OK);
+        const tn_pkg_section *s = tn_pkg_find(p, TN_PKG_LM_HEAD, -1);
+        const tn_pkg_record *r = tn_pkg_records(p, s, &n_records);
+        for (size_t t = 0; t < n_records; t++) {
+            if (r[t].role != TN_W_EMBD || r[t].part != TN_PKG_TILES) continue;
+            size_t tile = (size_t)prompt[0] / 16, bytes = r[t].size_bytes / (((size_t)r[t].n + 15) / 16);
+            b[s->off_bytes + r[t].off_bytes + tile * bytes + 7] ^= 16;
+            snprintf(bad, sizeof bad, "%.255s.bad", paths[k]);
+            put(bad, b, n);
+            assert_int_equal(start(bad, "stream", N_PROMPT, &err), TERN_E_FORMAT);
+            snprintf(want, sizeof want, "the embedding of tokens %zu to %zu", tile * 16, tile * 16 + 15);
+            if (!strstr(err.message, want)) fail_msg("%s", err.message);
+            remove_package(bad);
+            n_seen++;
+        }
+        tn_pkg_close(&p);
+        free(b);
+    }
+    assert_true(n_seen > 0);
+}
+
 /* The file shrinks after it was opened, at any boundary of a tensor; readers on their way end with one line.
  */
 static void truncated_while_open(void **state) {
@@ -574,6 +608,7 @@ int main(void) {
         cmocka_unit_test(disk_faults),
         cmocka_unit_test(cancelled_and_resumed),
         cmocka_unit_test(damage_is_told),
+        cmocka_unit_test(damaged_rows_are_told_at_once),
         cmocka_unit_test(truncated_while_open),
         cmocka_unit_test(other_packages_are_refused),
         cmocka_unit_test(several_at_once),

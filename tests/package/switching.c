@@ -215,6 +215,29 @@ static void sessions_share_a_device(void **state) {
     free(want);
 }
 
+/* A load is exposed while nobody computes, and hidden while somebody does. */
+static void exposed_is_what_nothing_hides(void **state) {
+    (void)state;
+    tern_options o = separate(NULL);
+    tern_engine *e = open_engine(&o);
+    tn_switcher *w = e->npu->switcher;
+    tn_switcher_stats before, hidden, exposed;
+    tn_switcher_lock(w);
+    tn_form form = tn_switcher_form(w, 0), other = form == TN_FORM_CHUNK ? TN_FORM_DECODE : TN_FORM_CHUNK;
+    tn_switcher_stats_get(w, &before);
+    tn_switcher_compute(w, true);
+    assert_int_equal(tn_switcher_load(w, 0, 1, other, NULL), TERN_OK);
+    tn_switcher_compute(w, false);
+    tn_switcher_stats_get(w, &hidden);
+    assert_true(hidden.load_ns > before.load_ns && hidden.exposed_ns == before.exposed_ns);
+    assert_int_equal(tn_switcher_load(w, 0, 1, form, NULL), TERN_OK);
+    tn_switcher_stats_get(w, &exposed);
+    tn_switcher_unlock(w);
+    assert_true(exposed.exposed_ns > hidden.exposed_ns);
+    assert_true(exposed.exposed_ns - hidden.exposed_ns == exposed.load_ns - hidden.load_ns);
+    tern_engine_close(&e);
+}
+
 /* The plan is followed: the loads it puts beside the computation are on the timeline, one at a time. */
 static void planned_and_traced(void **state) {
     (void)state;
@@ -255,6 +278,7 @@ static void planned_and_traced(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_when), cmocka_unit_test(turns_and_cancels),
-        cmocka_unit_test(sessions_share_a_device), cmocka_unit_test(planned_and_traced)};
+        cmocka_unit_test(sessions_share_a_device), cmocka_unit_test(planned_and_traced),
+        cmocka_unit_test(exposed_is_what_nothing_hides)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

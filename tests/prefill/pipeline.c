@@ -4,6 +4,8 @@
 #include "session/session.h"
 #include "formats/package.h"
 #include "lab/synth.h"
+#include "npu/backend.h"
+#include "prefill/impl.h"
 #include "quant/pack.h"
 
 #include <setjmp.h>
@@ -268,8 +270,8 @@ static void brute_force_site(void **state) {
                 mag += fabs(x[i] * wi);
             }
             double want = (s * acc + extra) * (double)w_scale[n] + (double)bias[n];
-            double got = (double)tn_kv_v(
-                &r.s->state.kv, 0, n / h->d_head)[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
+            const float *v = tn_kv_v(&r.s->state.kv, 0, n / h->d_head);
+            double got = (double)v[(size_t)t * (size_t)h->d_head + (size_t)(n % h->d_head)];
             double bound = mag * (double)w_scale[n] * 2e-6 + fabs((double)bias[n]) * 1e-6 +
                            slack * 127 * (double)w_scale[n];
             if (!(fabs(got - want) <= bound))
@@ -549,6 +551,139 @@ static void no_allocation_while_running(void **state) {
     close_run(&r);
 }
 
+/* ---- stealing from a device with silicon of its own ------------------------------------------------- */
+
+static struct {
+    tn_npu_backend counting;
+    const tn_npu_backend *real;
+    pthread_mutex_t mu;
+    pthread_cond_t moved;
+    int n_jobs, n_here;
+    bool
+        gate; /* the first job waits in the device until the CPU lane took a product, however it computes it */
+} counted = {.mu = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+
+static void count_job(tn_npu_device *d, tn_npu_job *job) {
+    pthread_mutex_lock(&counted.mu);
+    counted.n_jobs++;
+    pthread_cond_broadcast(&counted.moved);
+    while (counted.gate && !counted.n_here && counted.n_jobs < 2)
+        pthread_cond_wait(&counted.moved, &counted.mu);
+    pthread_mutex_unlock(&counted.mu);
+    counted.real->submit(d, job);
+}
+
+static void count_part(tn_npu_device *d, const tn_npu_job *job, int32_t i, int32_t n) {
+    pthread_mutex_lock(&counted.mu);
+    counted.n_here++;
+    pthread_cond_broadcast(&counted.moved);
+    pthread_mutex_unlock(&counted.mu);
+    counted.real->run_part(d, job, i, n);
+}
+
+static void count_jobs_of(tern_engine *e, bool gate) {
+    counted.real = e->npu->dev->be;
+    counted.counting = *counted.real;
+    counted.counting.submit = count_job;
+    counted.counting.run_part = count_part;
+    counted.n_jobs = counted.n_here = 0;
+    counted.gate = gate;
+    e->npu->dev->be = &counted.counting;
+}
+
+/* Every linear of every chunk is computed once: by the device, or by the CPU lane itself, which took it while the device
+ * was busy. The device gets no job for what was taken; the bits are the same. */
+static void stolen_products_are_the_cpus_work(void **state) {
+    (void)state;
+    const char *const paths[] = {package, all_outliers};
+    for (int p = 0; p < 2; p++) {
+        tern_options o;
+        tn_options_defaults(&o);
+        float *want = logits_under(paths[p], &o, N_PROMPT, NULL);
+        tn_options_defaults(&o);
+        o.npu_apart = true;
+        o.policy = "synergy";
+        o.chunk = 32;
+        o.cpu_threads = o.npu_threads = 1;
+        o.steal = 1;
+        o.load = "overlap";
+        run r = open_run(paths[p], &o);
+        tern_error err = {0};
+        int n_linears = 0;
+        for (int32_t i = 0; i < r.e->npu->n_sites; i++)
+            n_linears += r.e->npu->sites[i].layer >= 0 ? r.e->npu->sites[i].ops.n_ops : 0;
+        assert_false(r.e->policy.keep_busy); /* no core is shared with silicon */
+        count_jobs_of(r.e, true);
+        enum { N_CHUNKS = (N_PROMPT + 31) / 32 };
+        if (tern_session_prefill(r.s, prompt, N_PROMPT, &err) != TERN_OK) fail_msg("%s", err.message);
+        assert_memory_equal(tern_session_logits(r.s), want, N_VOCAB * sizeof *want);
+        assert_int_equal(counted.n_jobs + counted.n_here,
+                         N_CHUNKS * n_linears + 1); /* and the output layer */
+        assert_int_equal(counted.n_here, tn_pipeline_stats_get(r.s->pipeline)->n_stolen);
+        assert_true(counted.n_here > 0 && counted.n_jobs > 1);
+        close_run(&r);
+        /* nothing is taken where nothing may be */
+        o.steal = TN_STEAL_NONE;
+        r = open_run(paths[p], &o);
+        count_jobs_of(r.e, false);
+        assert_int_equal(tern_session_prefill(r.s, prompt, N_PROMPT, &err), TERN_OK);
+        assert_memory_equal(tern_session_logits(r.s), want, N_VOCAB * sizeof *want);
+        assert_int_equal(counted.n_here, 0);
+        close_run(&r);
+        free(want);
+    }
+}
+
+/* Cores are shared by default, where the device works on them. */
+static void silicon_shares_no_cores(void **state) {
+    (void)state;
+    for (int apart = 0; apart < 2; apart++) {
+        tern_options o;
+        tn_options_defaults(&o);
+        o.npu_apart = apart;
+        run r = open_run(package, &o);
+        assert_int_equal(r.e->policy.keep_busy, !apart);
+        close_run(&r);
+    }
+}
+
+/* Products have times of both lanes, from which the threshold follows; they are kept for later processes. */
+static void products_are_timed_on_both_lanes(void **state) {
+    (void)state;
+    tern_options o;
+    tn_options_defaults(&o);
+    o.npu_apart = true;
+    o.policy = "synergy";
+    o.chunk = 64;
+    o.steal = TN_STEAL_MEASURED;
+    o.load = "overlap";
+    o.cpu_threads = o.npu_threads = 1;
+    char kept[300];
+    snprintf(kept, sizeof kept, "%s.profile", package);
+    unlink(kept);
+    for (int process = 0; process < 2; process++) {
+        run r = open_run(package, &o);
+        tn_pipeline *p = r.s->pipeline;
+        assert_int_equal(p->profile->measured, process);
+        assert_int_equal(tern_session_prefill(r.s, prompt, 256, NULL), TERN_OK);     /* measures the device */
+        assert_int_equal(tern_session_prefill(r.s, prompt + 1, 256, NULL), TERN_OK); /* and the CPU */
+        tn_graph *g = p->waves[4].graph;
+        int n_products = 0;
+        for (int32_t t = 0; t < g->n_tasks; t++) {
+            const task_arg *a = &p->waves[4].args[t];
+            int32_t type = p->steps.at[a->step].type;
+            if (a->kind != TN_STEP_PRODUCT) continue;
+            n_products++;
+            assert_true(p->profile->cpu_us[type] > 0);
+            assert_true(g->tasks[t].est_us[TN_LANE_CPU] == (float)p->profile->cpu_us[type]);
+            assert_true(g->tasks[t].est_us[TN_LANE_NPU] == (float)p->profile->us[type]);
+        }
+        assert_true(n_products > 8);
+        close_run(&r);
+    }
+    unlink(kept);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_how),
@@ -561,6 +696,9 @@ int main(void) {
         cmocka_unit_test(damaged_rows_are_noticed),
         cmocka_unit_test(allocation_failures),
         cmocka_unit_test(no_allocation_while_running),
+        cmocka_unit_test(stolen_products_are_the_cpus_work),
+        cmocka_unit_test(silicon_shares_no_cores),
+        cmocka_unit_test(products_are_timed_on_both_lanes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

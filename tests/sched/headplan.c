@@ -193,6 +193,76 @@ static void switches(void **state) {
     }
 }
 
+/* Algorithm 1, written again from the paper: launches as wide as there are heads for them, bucket by bucket; the next
+ * launch is the one whose heads are attended first; within a launch the next head is the one attended first. */
+static double algorithm_1(const tn_headplan_costs *c, int32_t *order) {
+    int32_t group_of[TN_HEADPLAN_MAX_HEADS], group_width[TN_HEADPLAN_MAX_HEADS], n_groups = 0, n = 0;
+    for (int32_t bucket = 0; bucket < 8; bucket++) {
+        int32_t left = 0, room = 0;
+        for (int32_t i = 0; i < c->n_heads; i++) left += c->bucket[i] == bucket * 7;
+        for (int32_t i = 0; i < c->n_heads; i++) {
+            if (c->bucket[i] != bucket * 7) continue;
+            if (!room) { /* 4, 2, 1: what still fits */
+                int32_t w = c->n_widths - 1;
+                while (c->width[w] > left) w--;
+                room = group_width[n_groups++] = c->width[w];
+                left -= room;
+            }
+            group_of[i] = n_groups - 1;
+            room--;
+        }
+    }
+    double npu = 0, topk = 0, attend = 0;
+    bool launched[TN_HEADPLAN_MAX_HEADS] = {false};
+    for (int32_t step = 0; step < n_groups; step++) {
+        int32_t best = -1, best_order[TN_HEADPLAN_MAX_HEADS];
+        double at[3] = {0};
+        for (int32_t g = 0; g < n_groups; g++) {
+            if (launched[g]) continue;
+            int32_t w = 0, some[TN_HEADPLAN_MAX_HEADS], k = 0;
+            while (c->width[w] != group_width[g]) w++;
+            double t[3] = {npu + c->launch_us[w], topk, attend};
+            bool done[TN_HEADPLAN_MAX_HEADS] = {false};
+            for (; k < group_width[g]; k++) {
+                double end[2] = {0};
+                some[k] = -1;
+                for (int32_t i = 0; i < c->n_heads; i++) {
+                    if (group_of[i] != g || done[i]) continue;
+                    double a = fmax(t[0], t[1]) + c->topk_us[i], b = fmax(t[2], a) + c->attend_us[i];
+                    if (some[k] >= 0 && b >= end[1]) continue;
+                    some[k] = i, end[0] = a, end[1] = b;
+                }
+                done[some[k]] = true, t[1] = end[0], t[2] = end[1];
+            }
+            if (best >= 0 && t[2] >= at[2]) continue;
+            best = g;
+            memcpy(at, t, sizeof at);
+            memcpy(best_order, some, (size_t)k * sizeof *some);
+        }
+        launched[best] = true;
+        npu = at[0], topk = at[1], attend = at[2];
+        for (int32_t k = 0; k < group_width[best]; k++) order[n++] = best_order[k];
+    }
+    return attend;
+}
+
+static void as_the_paper_prints_it(void **state) {
+    (void)state;
+    for (int trial = 0; trial < 200; trial++) {
+        tn_headplan_costs c = random_costs(1 + (int32_t)(next_u32() % 24));
+        int32_t order[TN_HEADPLAN_MAX_HEADS];
+        c.topk_apart = true;            /* as in the paper's recurrence */
+        for (int32_t w = 1; w < 3; w++) /* where wider launches pay, "fuse the heads" has one meaning */
+            c.launch_us[w] = c.launch_us[w - 1] * 1.2;
+        double total = algorithm_1(&c, order);
+        tn_headplan p = make(&c, (tn_headplan_switches){.as_printed = true});
+        check_valid(&c, &p);
+        assert_true(fabs(p.total_us - total) < 1e-9 * total + 1e-9);
+        for (int32_t i = 0; i < c.n_heads; i++) assert_int_equal(p.order[i], order[i]);
+        assert_true(make(&c, (tn_headplan_switches){0}).total_us <= p.total_us + 1e-9);
+    }
+}
+
 /* The most heads, all alike, all different, nothing to do. */
 static void extremes(void **state) {
     (void)state;
@@ -238,6 +308,7 @@ int main(void) {
         cmocka_unit_test(against_exhaustive_search),
         cmocka_unit_test(figure_9),
         cmocka_unit_test(switches),
+        cmocka_unit_test(as_the_paper_prints_it),
         cmocka_unit_test(extremes),
         cmocka_unit_test(refuses_nonsense),
     };

@@ -1,4 +1,5 @@
 // Dumps the logits of every position that libllama computes for given tokens, and a greedy continuation.
+// -DIK_LLAMA: against ik_llama.cpp.
 //   oracle MODEL.gguf IDS.txt OUT.f32 [N_GREEDY N_PROMPT]   (greedy ids go to stdout)
 #include "llama.h"
 #include <algorithm>
@@ -10,8 +11,12 @@ static llama_context *open_context(llama_model *m, int n_ctx, int n_batch) {
     llama_context_params p = llama_context_default_params();
     p.n_ctx = n_ctx; p.n_batch = n_batch; p.n_ubatch = n_batch; p.n_threads = p.n_threads_batch = 2;
     p.type_k = p.type_v = GGML_TYPE_F32;
+#ifdef IK_LLAMA // its fused forms and its caches of angles are other arithmetic
+    p.flash_attn = p.fused_moe_up_gate = p.fused_up_gate = p.fused_mmad = p.rope_cache = p.graph_reuse = false;
+#else
     p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.swa_full = true;
+#endif
     llama_context *c = llama_init_from_model(m, p);
     if (!c) die("no context");
     return c;
@@ -30,7 +35,9 @@ int main(int argc, char **argv) {
     llama_log_set([](ggml_log_level l, const char *t, void *) { if (l >= GGML_LOG_LEVEL_ERROR) fputs(t, stderr); }, nullptr);
     llama_backend_init();
     llama_model_params mp = llama_model_default_params();
+#ifndef IK_LLAMA
     mp.use_extra_bufts = false;
+#endif
     llama_model *m = llama_model_load_from_file(argv[1], mp);
     if (!m) die("no model");
     const int nv = llama_vocab_n_tokens(llama_model_get_vocab(m));

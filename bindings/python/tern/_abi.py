@@ -295,6 +295,8 @@ FUNCTIONS = {
     "tern_session_options_init": (C.c_int, [C.POINTER(tern_session_options), C.c_size_t]),
     "tern_session_open": (C.c_int, [C.c_void_p, C.POINTER(tern_session_options), C.POINTER(C.c_void_p), C.POINTER(tern_error)]),
     "tern_session_close": (None, [C.POINTER(C.c_void_p)]),
+    "tern_engine_lora": (C.c_char_p, [C.c_void_p, C.c_size_t]),
+    "tern_session_lora": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(tern_error)]),
     "tern_session_prefill": (C.c_int, [C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.POINTER(tern_error)]),
     "tern_session_score": (C.c_int, [C.c_void_p, C.POINTER(C.c_int32), C.c_size_t, C.c_size_t, C.CFUNCTYPE(C.c_bool, C.c_void_p, C.c_size_t, C.POINTER(C.c_float)), C.c_void_p, C.POINTER(tern_error)]),
     "tern_session_step": (C.c_int, [C.c_void_p, C.c_int32, C.POINTER(tern_error)]),

@@ -20,6 +20,12 @@ typedef uint32x4_t vm;
 #define f_round vrndnq_f32
 #define f_load_f16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define f_load_bf16(p) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16))
+#define bytes4(p) vreinterpret_u8_u32(vld1_dup_u32((const uint32_t *)(const void *)(p)))
+#define bytes_u8(p) vmovl_u16(vget_low_u16(vmovl_u8(bytes4(p))))
+#define f_load_s8(p) vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(bytes4(p))))))
+#define less_8(x) vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(x), vdupq_n_s32(8)))
+#define f_load_low4(p) less_8(vandq_u32(bytes_u8(p), vdupq_n_u32(15)))
+#define f_load_high4(p) less_8(vshrq_n_u32(bytes_u8(p), 4))
 #define as_f vreinterpretq_f32_u32
 #define as_u vreinterpretq_u32_f32
 #define f_load_pairs(p, even, odd) (even = vld2q_f32(p).val[0], odd = vld2q_f32(p).val[1])

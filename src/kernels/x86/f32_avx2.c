@@ -21,6 +21,13 @@ typedef __m256 vm;
 #define f_load_f16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
 #define f_load_bf16(p)                                                                                       \
     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
+#define bytes_u8(p) _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p)))
+#define f_load_s8(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
+#define f_load_low4(p)                                                                                       \
+    _mm256_cvtepi32_ps(                                                                                      \
+        _mm256_sub_epi32(_mm256_and_si256(bytes_u8(p), _mm256_set1_epi32(15)), _mm256_set1_epi32(8)))
+#define f_load_high4(p)                                                                                      \
+    _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(bytes_u8(p), 4), _mm256_set1_epi32(8)))
 #define in_order(v) _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8))
 #define f_load_pairs(p, even, odd)                                                                           \
     even = in_order(_mm256_shuffle_ps(_mm256_loadu_ps(p), _mm256_loadu_ps((p) + 8), 0x88)),                  \

@@ -23,6 +23,13 @@ typedef __mmask16 vm;
 #define f_load_bf16(p)                                                                                       \
     _mm512_castsi512_ps(                                                                                     \
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
+#define bytes_u8(p) _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p)))
+#define f_load_s8(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p))))
+#define f_load_low4(p)                                                                                       \
+    _mm512_cvtepi32_ps(                                                                                      \
+        _mm512_sub_epi32(_mm512_and_si512(bytes_u8(p), _mm512_set1_epi32(15)), _mm512_set1_epi32(8)))
+#define f_load_high4(p)                                                                                      \
+    _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(bytes_u8(p), 4), _mm512_set1_epi32(8)))
 #define every_other(first)                                                                                   \
     _mm512_setr_epi32(first, first + 2, first + 4, first + 6, first + 8, first + 10, first + 12, first + 14, \
                       first + 16, first + 18, first + 20, first + 22, first + 24, first + 26, first + 28,    \

@@ -1,0 +1,174 @@
+#include "engine/adapters.h"
+
+#include "base/status.h"
+#include "package/smoothing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { SPEC_BYTES = 4096 };
+static const double MAX_SCALE = 1000;
+
+/* ---- lists ------------------------------------------------------------------------------------------------ */
+
+/* The next part of a list, without what separates; false: it is over. */
+static bool next_part(const char **list, char part[SPEC_BYTES], tern_error *err, tern_status *st) {
+    *st = TERN_OK;
+    if (!**list) return false;
+    size_t n = strcspn(*list, ",");
+    if (n == 0 || n >= SPEC_BYTES) {
+        *st = tn_fail(err, TERN_E_INVALID, "a list of adapters has a part that is empty or too long");
+        return false;
+    }
+    memcpy(part, *list, n);
+    part[n] = 0;
+    *list += n + ((*list)[n] == ',');
+    return true;
+}
+
+/* Cuts ":SCALE" off. Where what follows the last colon is no number it belongs to the name; false: one out of range. */
+static bool cut_scale(char *part, float *scale) {
+    char *colon = strrchr(part, ':'), *end;
+    if (!colon || !colon[1]) return true;
+    double v = strtod(colon + 1, &end);
+    if (*end) return true;
+    *colon = 0;
+    *scale = (float)v;
+    return isfinite(v) && fabs(v) <= MAX_SCALE;
+}
+
+/* "NAME=FILE" or "FILE", whose last part without ".gguf" is the name then. *file points into part. */
+static void name_of(char *part, char name[TN_LORA_NAME], char **file) {
+    char *equals = strchr(part, '='), *slash = strchr(part, '/');
+    *file = part;
+    if (equals && equals != part && (!slash || equals < slash)) {
+        *equals = 0;
+        snprintf(name, TN_LORA_NAME, "%.*s", TN_LORA_NAME - 1, part);
+        *file = equals + 1;
+        return;
+    }
+    size_t n = strlen(part);
+    while (n > 1 && part[n - 1] == '/') n--;
+    size_t from = n;
+    while (from && part[from - 1] != '/') from--;
+    if (n - from > 5 && !memcmp(part + n - 5, ".gguf", 5)) n -= 5;
+    snprintf(name, TN_LORA_NAME, "%.*s", (int)(n - from < TN_LORA_NAME ? n - from : TN_LORA_NAME - 1),
+             part + from);
+}
+
+static int32_t find(const tn_model *m, const char *name) {
+    for (int32_t i = 0; i < m->n_loras; i++)
+        if (!strcmp(m->loras[i]->name, name)) return i;
+    return -1;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------- */
+
+static tern_status open_one(tern_engine *e, char *part, const tn_lora_basis *basis, tern_error *err) {
+    tn_model *m = e->model;
+    float scale = 1;
+    char name[TN_LORA_NAME], *file;
+    tn_lora *l;
+    TN_FAIL_IF(!cut_scale(part, &scale), err, TERN_E_INVALID,
+               "adapter %s: a scale is a number from -%g to %g", part, MAX_SCALE, MAX_SCALE);
+    name_of(part, name, &file);
+    TN_FAIL_IF(!*name || strpbrk(name, ":,=") || !strcmp(name, "none"), err, TERN_E_INVALID,
+               "'%s' is no name for an adapter; give it one: NAME=FILE", name);
+    TN_FAIL_IF(find(m, name) >= 0, err, TERN_E_INVALID, "two adapters are called '%s'; name one: NAME=FILE",
+               name);
+    TN_FAIL_IF(m->n_loras == TN_MAX_LORAS, err, TERN_E_LIMIT, "more than %d adapters", TN_MAX_LORAS);
+    TN_TRY(tn_lora_open(&e->ctx, file, &m->h, &m->program, basis, &l, err));
+    snprintf(l->name, sizeof l->name, "%s", name);
+    l->scale = scale;
+    m->loras[m->n_loras++] = l;
+    tn_log(&e->ctx, TERN_LOG_INFO, "adapter %s: %d linears changed, %.1f MiB", name, l->n_linears,
+           (double)l->n_bytes / 1048576);
+    return TERN_OK;
+}
+
+tern_status tn_engine_open_adapters(tern_engine *e, const char *list, tern_error *err) {
+    if (!list || !*list) return TERN_OK;
+    const tn_model *m = e->model;
+    char part[SPEC_BYTES];
+    tn_smoothing smoothing = {0};
+    tn_lora_basis basis;
+    TN_FAIL_IF(!e->npu && m->scheme != TN_FLOAT && m->scheme != TN_FLOAT_BLOCKS, err, TERN_E_UNSUPPORTED,
+               "adapters go with packages and the schemes float and blocks, not with %s",
+               tn_float_scheme_name(m->scheme));
+    TN_FAIL_IF(e->npu && e->npu->max_output_n, err, TERN_E_UNSUPPORTED,
+               "adapters do not go with a package whose outputs leave the device in 8 bits; pack it without");
+    if (e->npu) TN_TRY(tn_smoothing_read(&e->ctx, e->npu, m, &smoothing, err));
+    basis = tn_smoothing_basis(&smoothing);
+    tern_status st = TERN_OK;
+    while (st == TERN_OK && next_part(&list, part, err, &st))
+        st = open_one(e, part, e->npu ? &basis : NULL, err);
+    tn_smoothing_free(&smoothing);
+    if (st != TERN_OK) return st;
+    tn_lora_mix mix; /* more than a session can take by itself are refused here, not when one opens */
+    return tn_mix_parse(e, NULL, &mix, err);
+}
+
+uint64_t tn_adapters_bytes(const char *list) {
+    enum { WIDENED = 4 }; /* to float, and ranks to panels */
+    char part[SPEC_BYTES], name[TN_LORA_NAME], path[SPEC_BYTES + 64], *file;
+    tern_status st;
+    uint64_t n = 0;
+    while (list && next_part(&list, part, NULL, &st)) {
+        float scale;
+        struct stat sb;
+        (void)cut_scale(part, &scale);
+        name_of(part, name, &file);
+        snprintf(path, sizeof path, "%s/adapter_model.safetensors", file);
+        if (!stat(path, &sb) || !stat(file, &sb)) n += WIDENED * (uint64_t)sb.st_size;
+    }
+    return n;
+}
+
+/* ---- mixes ------------------------------------------------------------------------------------------------- */
+
+static tern_status unknown(const tn_model *m, const char *name, tern_error *err) {
+    char names[300] = "";
+    size_t n = 0;
+    for (int32_t i = 0; i < m->n_loras && n < sizeof names - TN_LORA_NAME - 2; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", m->loras[i]->name);
+    return tn_fail(err, TERN_E_INVALID, "no adapter is called '%.60s'; there %s %s", name,
+                   m->n_loras == 1 ? "is" : "are", n ? names : "none");
+}
+
+tern_status tn_mix_parse(const tern_engine *e, const char *text, tn_lora_mix *out, tern_error *err) {
+    const tn_model *m = e->model;
+    float scale[TN_MAX_LORAS] = {0};
+    bool named[TN_MAX_LORAS] = {0};
+    char part[SPEC_BYTES];
+    tern_status st = TERN_OK;
+    for (int32_t i = 0; !text && i < m->n_loras; i++) scale[i] = m->loras[i]->scale;
+    if (text && !strcmp(text, "none")) text = "";
+    while (text && next_part(&text, part, err, &st)) {
+        float s = 1;
+        TN_FAIL_IF(!cut_scale(part, &s), err, TERN_E_INVALID,
+                   "adapter %.60s: a scale is a number from -%g to %g", part, MAX_SCALE, MAX_SCALE);
+        int32_t i = find(m, part);
+        if (i < 0) return unknown(m, part, err);
+        TN_FAIL_IF(named[i], err, TERN_E_INVALID, "adapter %.60s is named twice", part);
+        named[i] = true;
+        scale[i] = s;
+    }
+    TN_TRY(st);
+    *out = (tn_lora_mix){0};
+    for (int32_t i = 0; i < m->n_loras; i++) {
+        if (scale[i] == 0) continue;
+        TN_FAIL_IF(out->n == TN_LORA_MIX, err, TERN_E_LIMIT,
+                   "more than %d adapters at a time; with a scale of 0 they wait until one is asked for",
+                   TN_LORA_MIX);
+        out->at[out->n] = m->loras[i];
+        out->scale[out->n++] = scale[i];
+    }
+    return TERN_OK;
+}
+
+const char *tern_engine_lora(const tern_engine *e, size_t i) {
+    return e && i < (size_t)e->model->n_loras ? e->model->loras[i]->name : NULL;
+}

@@ -1,0 +1,130 @@
+#include "model/place.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What an adapter's file calls the B of a tensor. */
+static bool name_of_b(const tn_model_file *f, const char *name, char *out, size_t cap) {
+    size_t n = strlen(name), end = strlen(".weight");
+    if (n <= end || strcmp(name + n - end, ".weight")) return false; /* biases have none */
+    if (f->gguf) return (size_t)snprintf(out, cap, "%s.lora_b", name) < cap;
+    return (size_t)snprintf(out, cap, "base_model.model.%.*s.lora_B.weight", (int)(n - end), name) < cap;
+}
+
+static const tn_tensor *named(const tn_model_file *f, const char *name) {
+    char of_adapter[320];
+    if (f->adapter) {
+        if (!name_of_b(f, name, of_adapter, sizeof of_adapter)) return NULL;
+        name = of_adapter;
+    }
+    return f->gguf ? tn_gguf_tensor(f->gguf, name) : tn_safetensors_tensor(f->st, name);
+}
+
+const tn_tensor *tn_file_tensor(const tn_model_file *f, const char *name) {
+    const tn_tensor *t = named(f, name);
+    if (t || !f->st || strncmp(name, "model.", 6)) return t;
+    char of_text[256]; /* of a model that sees and reads */
+    snprintf(of_text, sizeof of_text, "model.language_model.%s", name + 6);
+    return named(f, of_text);
+}
+
+/* The fused tensor a role may be part of (NULL: none), the rows it must have and the one where the role
+ * begins. */
+static const tn_tensor *fused(const tn_model_file *f, int layer, tn_role role, int64_t *row0,
+                              uint64_t *n_rows) {
+    const tn_hparams *h = f->h;
+    int64_t q = (int64_t)h->n_heads * h->d_head, kv = (int64_t)h->n_kv_heads * h->d_head;
+    const char *hf = NULL, *gguf = NULL;
+    *row0 = 0;
+    switch (role) {
+    case TN_W_Q:
+    case TN_W_K:
+    case TN_W_V: hf = "self_attn.qkv_proj.weight", gguf = "attn_qkv.weight"; break;
+    case TN_W_Q_B:
+    case TN_W_K_B:
+    case TN_W_V_B: hf = "self_attn.qkv_proj.bias", gguf = "attn_qkv.bias"; break;
+    case TN_W_GATE:
+    case TN_W_UP: hf = "mlp.gate_up_proj.weight", gguf = "ffn_up.weight"; break;
+    default: return NULL;
+    }
+    if (role == TN_W_K || role == TN_W_K_B) *row0 = q;
+    if (role == TN_W_V || role == TN_W_V_B) *row0 = q + kv;
+    if (role == TN_W_UP) *row0 = h->n_ff;
+    char name[160];
+    if (f->gguf) snprintf(name, sizeof name, "blk.%d.%s", layer, gguf);
+    else snprintf(name, sizeof name, "model.layers.%d.%s", layer, hf);
+    *n_rows = (uint64_t)(role == TN_W_GATE || role == TN_W_UP ? 2 * (int64_t)h->n_ff : q + 2 * kv);
+    return tn_file_tensor(f, name);
+}
+
+/* The projections of a delta net, and of attention with a gate, are parts of tensors. *n_rows: of the whole one.
+ * Returns false where the role is a tensor of its own. */
+static bool part_of(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
+                    uint64_t *n_rows) {
+    const tn_delta_net *n = &f->h->delta;
+    int64_t keys = (int64_t)n->n_key_heads * n->d_key, values = (int64_t)n->n_heads * n->d_value,
+            each = n->n_key_heads ? n->n_heads / n->n_key_heads : 0, of_head = each * n->d_value;
+    char where[64], all[128], gates[128];
+    if (f->h->attn_gate &&
+        (role == TN_W_Q || role == TN_W_ATT_GATE)) { /* head by head: queries, then their gate */
+        p->group_rows = f->h->d_head;
+        p->group_stride = 2 * p->group_rows;
+        p->row0 = role == TN_W_Q ? 0 : f->h->d_head;
+        *n_rows = (uint64_t)(2 * f->h->n_heads * f->h->d_head);
+        return true;
+    }
+    if (role < TN_W_DELTA_Q || role > TN_W_DELTA_RATE) return false;
+    snprintf(where, sizeof where, f->gguf ? "blk.%d." : "model.layers.%d.linear_attn.", layer);
+    snprintf(gates, sizeof gates, "%s%s", where, f->gguf ? "ssm_ba.weight" : "in_proj_ba.weight");
+    snprintf(all, sizeof all, "%s%s", where, f->gguf ? "ssm_in.weight" : "in_proj_qkvz.weight");
+    if (role == TN_W_DELTA_DECAY || role == TN_W_DELTA_RATE) {
+        if (!tn_file_tensor(f, gates)) return false;
+        snprintf(name, cap, "%s", gates); /* key head by key head: rates, then decays */
+        p->group_rows = each;
+        p->group_stride = 2 * each;
+        p->row0 = role == TN_W_DELTA_RATE ? 0 : each;
+        *n_rows = 2 * (uint64_t)n->n_heads;
+        return true;
+    }
+    if (tn_file_tensor(f, all)) { /* key head by key head: q, k, v, gate */
+        snprintf(name, cap, "%s", all);
+        p->group_rows = role == TN_W_DELTA_Q || role == TN_W_DELTA_K ? n->d_key : of_head;
+        p->group_stride = 2 * n->d_key + 2 * of_head;
+        p->row0 = role == TN_W_DELTA_Q   ? 0
+                  : role == TN_W_DELTA_K ? n->d_key
+                  : role == TN_W_DELTA_V ? 2 * n->d_key
+                                         : 2 * n->d_key + of_head;
+        *n_rows = 2 * (uint64_t)(keys + values);
+        return true;
+    }
+    if (role == TN_W_DELTA_GATE) return false;
+    p->row0 = role == TN_W_DELTA_Q ? 0 : role == TN_W_DELTA_K ? keys : 2 * keys;
+    *n_rows = (uint64_t)(2 * keys + values);
+    return true;
+}
+
+void tn_place_find(const tn_model_file *f, int layer, tn_role role, char *name, size_t cap, tn_place *p,
+                   uint64_t *n_rows) {
+    uint64_t n_own = *n_rows;
+    bool part = part_of(f, layer, role, name, cap, p, n_rows);
+    p->t = tn_file_tensor(f, name);
+    /* Phi-3's GGUF calls the fused gate and up "ffn_up": told apart by its rows */
+    if ((!p->t && !part) ||
+        (f->gguf && p->t && role == TN_W_UP && f->h->gated && p->t->dims[0] == 2 * n_own)) {
+        const tn_tensor *whole = fused(f, layer, role, &p->row0, n_rows);
+        /* and a model whose gate is missing has an "ffn_up" too, which is not fused */
+        if (whole && !(f->gguf && role == TN_W_GATE && whole->dims[0] != *n_rows)) p->t = whole;
+    }
+    if (p->t && f->gguf && f->arch->gguf_permuted) {
+        if (role == TN_W_Q || role == TN_W_Q_B) p->permuted_heads = f->h->n_heads;
+        if (role == TN_W_K || role == TN_W_K_B) p->permuted_heads = f->h->n_kv_heads;
+    }
+}
+
+/* Interleaved order puts the pair (i, i + d/2) at rows (2i, 2i + 1). */
+int64_t tn_place_row(const tn_model_file *f, const tn_place *p, int64_t row) {
+    if (p->group_rows) return row / p->group_rows * p->group_stride + row % p->group_rows + p->row0;
+    if (!p->permuted_heads) return p->row0 + row;
+    int64_t d = f->h->d_head, head = row / d, r = row % d, half = r / (d / 2), i = r % (d / 2);
+    return p->row0 + head * d + 2 * i + half;
+}

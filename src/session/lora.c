@@ -1,0 +1,21 @@
+/* Which of an engine's adapters a session is read with. */
+#include "base/status.h"
+#include "engine/adapters.h"
+#include "session/session.h"
+
+void tn_session_mix(tern_session *s, const tn_lora_mix *mix) {
+    if (tn_lora_mix_id(mix) == tn_lora_mix_id(&s->mix)) return;
+    if (s->pipeline) tn_pipeline_forget(s->pipeline);
+    tn_session_truncate(s, 0); /* what it holds was computed with others */
+    s->has_logits = false;
+    s->mix = *mix;
+    if (s->pipeline) tn_pipeline_adapt(s->pipeline, s->mix.n ? &s->mix : NULL);
+}
+
+tern_status tern_session_lora(tern_session *s, const char *adapters, tern_error *err) {
+    tn_lora_mix mix;
+    TN_FAIL_IF(!s, err, TERN_E_INVALID, "no session given");
+    TN_TRY(tn_mix_parse(s->e, adapters, &mix, err));
+    tn_session_mix(s, &mix);
+    return TERN_OK;
+}

@@ -1,0 +1,263 @@
+/* Does what is measured and computed arrive where it is used? Logits at their position, successors at theirs, the
+ * heaviest products on a device that is too small, measured times in the graphs that are scheduled by them. */
+#include "session/session.h"
+#include "lab/synth.h"
+#include "model/sampler.h"
+#include "prefill/impl.h"
+#include "quant/pack.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { N_PROMPT = 150, N_VOCAB = 512 };
+
+static char gguf[256], package[256], profile[300];
+static int32_t prompt[N_PROMPT];
+
+static int setup(void **state) {
+    (void)state;
+    tn_ctx ctx;
+    tn_ctx_init(&ctx, NULL);
+    tn_pool *pool;
+    tern_error err;
+    tn_pack_options o;
+    snprintf(gguf, sizeof gguf, TN_BINARY_DIR "/wiring-%ld.gguf", (long)getpid());
+    snprintf(package, sizeof package, TN_BINARY_DIR "/wiring-%ld.tern", (long)getpid());
+    snprintf(profile, sizeof profile, "%s.profile", package);
+    if (tn_pool_open(&ctx, 2, &pool, &err) != TERN_OK ||
+        tn_synth(&ctx, pool, "tiny-qwen2", gguf, 7, TN_F32, &err) != TERN_OK)
+        return -1;
+    tn_pool_close(&pool);
+    tn_pack_defaults(&o);
+    o.scheme = TN_SCHEME_LLM_NPU;
+    o.calib_tokens = 256;
+    o.n_threads = 2;
+    if (tn_pack(&ctx, gguf, package, &o, NULL, &err) != TERN_OK) return -1;
+    for (int i = 0; i < N_PROMPT; i++) prompt[i] = (i * 3 + 20) % N_VOCAB; /* no token twice */
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    unlink(gguf);
+    unlink(package);
+    unlink(profile);
+    return 0;
+}
+
+typedef struct run {
+    tern_engine *e;
+    tern_session *s;
+} run;
+
+static run open_run(const char *path, const tern_options *o, const char *draft) {
+    run r = {0};
+    tern_error err = {0};
+    unlink(profile);
+    if (tern_engine_open(path, o, &r.e, &err) != TERN_OK) fail_msg("%s", err.message);
+    tern_session_options so;
+    tern_session_options_defaults(&so);
+    so.n_ctx = 512;
+    so.draft = draft;
+    if (tern_session_open(r.e, &so, &r.s, &err) != TERN_OK) fail_msg("%s", err.message);
+    return r;
+}
+
+static void close_run(run *r) {
+    tern_session_close(&r->s);
+    tern_engine_close(&r->e);
+}
+
+/* The logits after every token of the prompt, token by token. */
+static float *one_by_one(const char *path, const int32_t *ids, int32_t n) {
+    tern_options o;
+    tn_options_defaults(&o);
+    run r = open_run(path, &o, "none");
+    float *out = malloc((size_t)n * N_VOCAB * sizeof *out);
+    assert_int_equal(tern_session_prefill(r.s, ids, 1, NULL), TERN_OK);
+    for (int32_t i = 0; i < n; i++) {
+        if (i) assert_int_equal(tern_session_step(r.s, ids[i], NULL), TERN_OK);
+        memcpy(out + (size_t)i * N_VOCAB, tern_session_logits(r.s), N_VOCAB * sizeof *out);
+    }
+    close_run(&r);
+    return out;
+}
+
+/* A prompt of any length, in one chunk or several, ends in the logits of its last token. */
+static void logits_are_of_the_last_token(void **state) {
+    (void)state;
+    const char *const paths[] = {gguf, package};
+    static const size_t lengths[] = {1, 2, 31, 33, 64, 65, 149, 150};
+    for (int p = 0; p < 2; p++) {
+        float *want = one_by_one(paths[p], prompt, N_PROMPT);
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            tern_options o;
+            tn_options_defaults(&o);
+            o.chunk = p ? 32 : 0;
+            run r = open_run(paths[p], &o, "none");
+            assert_int_equal(tern_session_prefill(r.s, prompt, lengths[i], NULL), TERN_OK);
+            assert_memory_equal(tern_session_logits(r.s), want + (lengths[i] - 1) * N_VOCAB,
+                                N_VOCAB * sizeof *want);
+            close_run(&r);
+        }
+        free(want);
+    }
+}
+
+/* The tokens of the text by logit, the likeliest first. */
+static int32_t likeliest(const float *logits, const int32_t *text, int32_t n, int32_t nth) {
+    int32_t best = -1;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t n_before = 0;
+        for (int32_t j = 0; j < n; j++) n_before += logits[text[j]] > logits[text[i]];
+        if (n_before == nth) best = text[i];
+    }
+    return best;
+}
+
+static bool proposed(const tn_tree *t, int32_t token) { return tn_tree_child(t, 0, token) >= 0; }
+
+/* A text of different tokens and then one of them again, at place i. Who drafts from calibration proposes what the
+ * model's logits at place i, and at the end, put first, and nothing that neither does. */
+static void successors_are_of_their_position(void **state) {
+    (void)state;
+    const char *const paths[] = {gguf, package};
+    for (int p = 0; p < 2; p++) {
+        for (int32_t at = 0; at < N_PROMPT - 1; at += 37) {
+            int32_t text[N_PROMPT], n = N_PROMPT;
+            memcpy(text, prompt, sizeof text);
+            text[n - 1] = text[at];
+            float *logits = one_by_one(paths[p], text, n);
+            tern_options o;
+            tn_options_defaults(&o);
+            o.chunk = p ? 64 : 0;
+            run r = open_run(paths[p], &o, "calibrated");
+            /* all of the text's tokens are known before the last one comes */
+            assert_int_equal(tern_session_prefill(r.s, text, (size_t)n, NULL), TERN_OK);
+            tn_tree t;
+            tn_draft_plan(r.s->drafting.draft, TN_DRAFT_CALIBRATED, TN_TREE_MAX, 0, true, &t);
+            assert_true(t.n > 1 && t.token[0] == text[n - 1]);
+            const float *here = logits + (size_t)at * N_VOCAB, *end = logits + (size_t)(n - 1) * N_VOCAB;
+            assert_true(proposed(&t, likeliest(here, text, n - 1, 0)));
+            assert_true(proposed(&t, likeliest(end, text, n - 1, 0)));
+            for (int32_t i = 1; i < t.n; i++) {
+                if (t.parent[i]) continue;
+                bool known = false;
+                for (int32_t k = 0; k < 4; k++)
+                    known = known || t.token[i] == likeliest(here, text, n - 1, k) ||
+                            t.token[i] == likeliest(end, text, n - 1, k);
+                if (!known) fail_msg("token %d is behind neither place %d nor the end", t.token[i], at);
+            }
+            close_run(&r);
+            free(logits);
+        }
+    }
+}
+
+/* What a site takes of the device: its weights, and room for rows of two forms. */
+static uint64_t bytes_of(const tn_npu_model *m, const tn_npu_site *s) {
+    uint64_t n = 65536 + (uint64_t)(m->chunk + TN_DECODE_M) * (uint64_t)(s->ops.k + 4 * s->ops.n_total);
+    for (int32_t op = 0; op < s->ops.n_ops; op++) n += tn_npu_weights_bytes(s->weights[op]) + 4096;
+    return n;
+}
+
+/* The output layer works on a row a prompt. */
+static uint64_t work_of(const tn_npu_site *s) {
+    return s->layer < 0 ? 0 : (uint64_t)s->ops.k * (uint64_t)s->ops.n_total;
+}
+
+/* The sites with the most arithmetic come to a small device first: who is left to the CPU did not fit beside those that
+ * are heavier. */
+static void a_cap_takes_the_heaviest(void **state) {
+    (void)state;
+    int n_divided = 0;
+    for (uint64_t cap = 100000; cap < 4000000; cap += 50000) {
+        tern_options o;
+        tn_options_defaults(&o);
+        o.npu_memory_bytes = cap;
+        run r = open_run(package, &o, "none");
+        const tn_npu_model *m = r.e->npu;
+        int32_t n_left = 0;
+        for (int32_t i = 0; i < m->n_sites; i++) {
+            const tn_npu_site *s = &m->sites[i];
+            uint64_t heavier = 0;
+            n_left += s->on_cpu;
+            for (int32_t j = 0; j < m->n_sites && s->on_cpu; j++) {
+                const tn_npu_site *x = &m->sites[j];
+                if (!x->on_cpu && (work_of(x) > work_of(s) || (work_of(x) == work_of(s) && j < i)))
+                    heavier += bytes_of(m, x);
+            }
+            if (s->on_cpu) assert_true(1.1 * (double)(heavier + bytes_of(m, s)) > (double)cap);
+        }
+        assert_int_equal(m->n_on_cpu, n_left);
+        assert_true(tn_npu_used_bytes(m->dev) <= cap);
+        n_divided += n_left && n_left < m->n_sites;
+        close_run(&r);
+    }
+    assert_true(n_divided > 5);
+}
+
+/* The first full wave is measured, and its times are what all later graphs are scheduled by, product by product. */
+static void measured_times_reach_the_graphs(void **state) {
+    (void)state;
+    tern_options o;
+    tn_options_defaults(&o);
+    o.chunk = 32;
+    o.attention = "full";
+    o.load = "overlap"; /* a wave that brings its weights in tells nothing */
+    run r = open_run(package, &o, "none");
+    tn_pipeline *p = r.s->pipeline;
+    assert_false(p->profile->measured);
+    double before = p->waves[4].graph->tasks[1].est_us[TN_LANE_CPU];
+    assert_int_equal(tern_session_prefill(r.s, prompt, 128, NULL), TERN_OK);
+    assert_true(p->profile->measured);
+    const wave *w = &p->waves[4]; /* the one that ran */
+    int n_types = 0;
+    for (int32_t type = 0; type < p->steps.types.n; type++) {
+        tn_step_kind kind = p->steps.types.at[type].kind;
+        double sum = 0;
+        int32_t n = 0;
+        for (int32_t t = 0; t < w->graph->n_tasks; t++) {
+            const task_arg *a = &w->args[t];
+            if (p->steps.at[a->step].type != type || (kind == TN_STEP_ATTENTION && a->i_chunk)) continue;
+            sum += (double)w->task_ns[t] * 1e-3;
+            n++;
+        }
+        if (!n) continue;
+        n_types++;
+        assert_true(sum > 0 && fabs(p->profile->us[type] - sum / n) < 1e-6 * sum);
+        for (int32_t t = 0; t < w->graph->n_tasks; t++) {
+            const task_arg *a = &w->args[t];
+            if (p->steps.at[a->step].type != type) continue;
+            double want = sum / n;
+            if (kind == TN_STEP_ATTENTION) want += p->profile->attn_us_per_pos * a->i_chunk * p->n_rows;
+            tn_lane lane = w->graph->tasks[t].lane;
+            assert_true(fabs((double)w->graph->tasks[t].est_us[lane] - want) < 1e-4 * want);
+            assert_true(llabs(w->graph->est_ns[lane][t] - llrint(want * 1e3)) <= 1 + (int64_t)(want * 0.1));
+        }
+    }
+    assert_true(n_types >= 8);
+    assert_true(p->waves[4].graph->tasks[1].est_us[TN_LANE_CPU] != (float)before);
+    close_run(&r);
+    /* and they outlive the process */
+    tern_error err = {0};
+    run again = {0};
+    assert_int_equal(tern_engine_open(package, &o, &again.e, &err), TERN_OK);
+    assert_int_equal(tern_session_open(again.e, NULL, &again.s, &err), TERN_OK);
+    assert_true(again.s->pipeline->profile->measured);
+    close_run(&again);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_of_the_last_token), cmocka_unit_test(successors_are_of_their_position),
+        cmocka_unit_test(a_cap_takes_the_heaviest), cmocka_unit_test(measured_times_reach_the_graphs)};
+    return cmocka_run_group_tests_name("wiring", tests, setup, teardown);
+}
