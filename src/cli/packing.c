@@ -152,9 +152,9 @@ void packing_prepare(void) {
         char model[TN_CACHE_PATH] = "";
         size_t n = 0;
         ssize_t k;
-        if (setsid() < 0 || fork()) _exit(0);
-        close(ends[1]);
-        while (n < sizeof model - 1 && (k = read(ends[0], model + n, sizeof model - 1 - n)) != 0) {
+        if (setsid() < 0 || fork() || dup2(ends[0], 0)) _exit(0);
+        (void)close_range(3, ~0U, 0); /* others wait for the ends of these */
+        while (n < sizeof model - 1 && (k = read(0, model + n, sizeof model - 1 - n)) != 0) {
             if (k > 0) n += (size_t)k;
             else if (errno != EINTR) break;
         }

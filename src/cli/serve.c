@@ -179,9 +179,9 @@ static int serve(serving *s) {
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     signal(SIGPIPE, SIG_IGN);
     /* now, while there is one thread and no sandbox */
+    if (s->ma.model && s->when != PACKING_NEVER) packing_prepare();
     if (tn_reader_open(&s->reader, &err) != TERN_OK)
         fprintf(stderr, "tern serve: the server reads no documents: %s\n", err.message);
-    if (s->ma.model && s->when != PACKING_NEVER) packing_prepare();
     tern_status st = open_models(s, &err);
     bool misused = st == TERN_E_INVALID; /* a flag's value that only the engine knows to be wrong */
     if (st == TERN_OK) {

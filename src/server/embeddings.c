@@ -1,5 +1,5 @@
 /* Embeddings: a text after the other, each when its turn comes. */
-#include "session/session.h"
+#include "engine/engine.h"
 #include "server/api.h"
 
 #include <stdlib.h>

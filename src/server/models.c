@@ -1,5 +1,5 @@
 #include "base/clock.h"
-#include "session/session.h"
+#include "engine/engine.h"
 #include "model/catalogue.h"
 #include "server/models_impl.h"
 #include "server/refusals.h"

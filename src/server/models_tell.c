@@ -1,5 +1,5 @@
 /* What is told of the models: their list, and the figures of /metrics. */
-#include "session/session.h"
+#include "engine/engine.h"
 #include "server/models_impl.h"
 
 #include <inttypes.h>
@@ -67,11 +67,11 @@ static json_t *details_of(const tn_served *k) {
 }
 
 static json_t *adapters_of(const tn_served *k) {
-    json_t *names = json_array();
+    json_t *list = json_array();
     const char *name;
     for (size_t i = 0; (name = tern_engine_lora(k->e, i)); i++)
-        tn_json_append(&names, tn_json_string(name, strlen(name)));
-    return names;
+        tn_json_append(&list, tn_json_string(name, strlen(name)));
+    return list;
 }
 
 /* With the lock. */

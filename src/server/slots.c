@@ -15,12 +15,6 @@ static tern_status open_session(const tn_slots *s, tn_slot *k, tern_error *err) 
     return tern_session_open(s->o->e, &so, &k->s, err);
 }
 
-static uint64_t memory_of(const tern_engine *e) {
-    uint64_t n = 0;
-    for (int i = 0; i < TN_MEM_N_CATS; i++) n += atomic_load(&e->ctx.live_bytes[i]);
-    return n;
-}
-
 size_t tn_shared_tokens(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
     size_t k = 0;
     while (k < n_a && k < n_b && a[k] == b[k]) k++;
@@ -129,6 +123,12 @@ tern_status tn_slots_take(tn_slots *s, tn_prompt p, tn_slot **out, tern_error *e
 void tn_slots_give_back(tn_slots *s, tn_slot *k) {
     k->used = ++s->clock;
     k->busy = false;
+}
+
+static uint64_t memory_of(const tern_engine *e) {
+    uint64_t n = 0;
+    for (int i = 0; i < TN_MEM_N_CATS; i++) n += atomic_load(&e->ctx.live_bytes[i]);
+    return n;
 }
 
 tern_status tn_slots_open(const tn_queue_options *o, tn_slots *out, tern_error *err) {

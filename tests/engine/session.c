@@ -135,7 +135,7 @@ static void states_of_another_form(void **state) {
     (void)state;
     static const char *const forms[] = {"f32", "f16", "int8", "int4"};
     enum { N = 21 };
-    char path[FIXTURE_PATH + 16], back[310];
+    char path[FIXTURE_PATH + 8], back[FIXTURE_PATH + 16];
     snprintf(path, sizeof path, "%s.forms", gguf);
     snprintf(back, sizeof back, "%s.back", path);
     tern_error err = {0};
