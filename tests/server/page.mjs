@@ -8,7 +8,8 @@ const [tern, work, browserPath, shots] = process.argv.slice(2), data = work + "/
 const env = { ...process.env, XDG_DATA_HOME: data, XDG_CACHE_HOME: work + "/cache", TERN_PACK: "never", MALLOC_PERTURB_: "165" }; // memory that nobody has set is no zeros
 mkdirSync(shots, { recursive: true });
 const PATIENCE = 250000; // ms: a machine that does much else is no failure
-const LONG = { temperature: 2, seed: 1, max_tokens: 900 }; // an answer of the model that goes on for long
+const STORY = "Tell me a story about the sea.";
+const LONG = { temperature: 2, seed: 1, max_tokens: 900 }; // an answer that goes on for long: the seed is looked for, models change
 const HOSTILE = `<img src=x onerror="window.pwned=1"><script>window.pwned=2</script>
 [click](javascript:window.pwned=3) [data](data:text/html,<script>window.pwned=4</script>) ![p](https://example.invalid/x.png)
 # <svg onload=window.pwned=5>
@@ -153,12 +154,21 @@ await check("text of people, models and documents never becomes markup", async (
   await shot(page, "hostile");
 });
 
+for (let tokens = 0; tokens < 300; LONG.seed++) {
+  assert.ok(LONG.seed < 50, "no seed gives a long answer");
+  const id = (await server.call("POST", "/page/talks", {})).json.id;
+  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: STORY, settings: LONG });
+  tokens = await until("an answer of any length", async () => { const a = (await server.talk(id)).nodes[1]; return a?.state === "done" && a.stats.tokens; });
+  await server.call("DELETE", "/page/talks/" + id);
+  if (tokens >= 300) break;
+}
+
 await check("loaded again in the middle of an answer, it goes on; another tab sees it too", async () => {
   const id = (await server.call("POST", "/page/talks", {})).json.id;
   await show(page, id);
   const other = await (await page.context().newPage());
   await other.goto(server.url + "/#" + id);
-  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
+  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: STORY, settings: LONG });
   await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 60, null, { timeout: PATIENCE });
   const running = (await server.call("GET", "/page/state")).json.running.length;
   await page.reload();
@@ -177,7 +187,7 @@ await check("loaded again in the middle of an answer, it goes on; another tab se
 
 await check("stop keeps what there is", async () => {
   const id = (await server.call("POST", "/page/talks", {})).json.id;
-  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
+  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: STORY, settings: LONG });
   await show(page, id);
   await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 20, null, { timeout: PATIENCE });
   await page.keyboard.press("Escape");
@@ -390,7 +400,7 @@ await check("several models: one is chosen, loaded when it is asked, and has its
 await check("a server that is killed keeps what it had, and the page goes on when it is back", async () => {
   const id = (await server.call("POST", "/page/talks", {})).json.id;
   await show(page, id);
-  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: "Tell me a story about the sea.", settings: LONG });
+  await server.call("POST", `/page/talks/${id}/say`, { parent: 0, content: STORY, settings: LONG });
   await page.waitForFunction(() => (document.querySelector("article.assistant .body")?.textContent || "").length > 60, null, { timeout: PATIENCE });
   const port = server.port;
   await server.end("SIGKILL");
@@ -398,7 +408,7 @@ await check("a server that is killed keeps what it had, and the page goes on whe
   await page.fill("#box", "words that stay");
   const again = await new Server().start("--port", String(port));
   const t = await again.talk(id);
-  assert.equal(t.nodes[0].content, "Tell me a story about the sea.");
+  assert.equal(t.nodes[0].content, STORY);
   assert.ok(["stopped", "done"].includes(t.nodes[1].state), t.nodes[1].state);
   await page.waitForFunction(() => document.querySelector("#banner").hidden && document.querySelector("article.assistant") && !document.querySelector("#send").hidden, null, { timeout: PATIENCE });
   assert.equal(await page.inputValue("#box"), "words that stay");
