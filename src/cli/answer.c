@@ -11,12 +11,12 @@ static tern_session *_Atomic cancelled_by_signal;
 
 static void on_interrupt(int sig) {
     (void)sig;
-    progress_stop();
+    cli_progress_stop();
     tern_session *s = cancelled_by_signal;
     if (s) tern_session_cancel(s);
 }
 
-void interrupts_cancel(tern_session *s) {
+void cli_interrupts_cancel(tern_session *s) {
     cancelled_by_signal = s;
     /* A write to a terminal that is full goes on behind the handler: one that failed would end the answer as if the output
      * were closed. */
@@ -25,12 +25,12 @@ void interrupts_cancel(tern_session *s) {
     sigaction(SIGINT, &a, NULL);
 }
 
-bool answer_on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
+bool cli_answer_on_token(void *user, int32_t token, const char *text, size_t n, float logprob) {
     answer *a = user;
-    if (a->first_s <= 0) a->first_s = process_age_s();
+    if (a->first_s <= 0) a->first_s = cli_process_age_s();
     if (!a->quiet) {
-        if (a->view) render_put(a->view, text, n);
-        else put_answer(text, n);
+        if (a->view) cli_render_put(a->view, text, n);
+        else cli_put_answer(text, n);
         fflush(stdout);
         if (ferror(stdout)) return false;
     }
@@ -52,18 +52,18 @@ bool answer_on_token(void *user, int32_t token, const char *text, size_t n, floa
     return !a->no_memory;
 }
 
-void answer_clear(answer *a) {
+void cli_answer_clear(answer *a) {
     a->n = 0;
     if (a->text) a->text[0] = 0;
 }
 
-void answer_free(answer *a) {
+void cli_answer_free(answer *a) {
     json_decref(a->tokens);
     free(a->text);
     *a = (answer){0};
 }
 
-const char *stop_reason_text(tern_stop_reason r) {
+const char *cli_stop_reason_text(tern_stop_reason r) {
     switch (r) {
     case TERN_STOP_LENGTH: return "length";
     case TERN_STOP_END: return "end";
@@ -74,9 +74,9 @@ const char *stop_reason_text(tern_stop_reason r) {
     return "?";
 }
 
-tern_status prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err) {
-    progress_of_prompt(n);
+tern_status cli_prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err) {
+    cli_progress_of_prompt(n);
     tern_status st = tern_session_prefill(s, ids, n, err);
-    progress_done();
+    cli_progress_done();
     return st;
 }

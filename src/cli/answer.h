@@ -18,17 +18,17 @@ typedef struct answer {
 } answer;
 
 /* This is the on_token of tern_generate_options, with an answer as user. */
-bool answer_on_token(void *user, int32_t token, const char *text, size_t n, float logprob);
-void answer_clear(answer *a); /* for the next one; keeps the memory */
-void answer_free(answer *a);
+bool cli_answer_on_token(void *user, int32_t token, const char *text, size_t n, float logprob);
+void cli_answer_clear(answer *a); /* for the next one; keeps the memory */
+void cli_answer_free(answer *a);
 
-const char *stop_reason_text(tern_stop_reason r);
+const char *cli_stop_reason_text(tern_stop_reason r);
 
 /* Lets Ctrl-C cancel this session. With NULL it cancels only what shows progress. A second one ends the
  * process. */
-void interrupts_cancel(tern_session *s);
+void cli_interrupts_cancel(tern_session *s);
 
 /* Prefills, and shows progress on a terminal: tokens read and the time left. */
-tern_status prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err);
+tern_status cli_prefill_shown(tern_session *s, const int32_t *ids, size_t n, tern_error *err);
 
 #endif

@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-int usage_error(const command *c, const char *fmt, ...) {
+int cli_usage_error(const command *c, const char *fmt, ...) {
     va_list ap;
     fprintf(stderr, "tern %s: ", c->name);
     va_start(ap, fmt);
@@ -30,20 +30,20 @@ int usage_error(const command *c, const char *fmt, ...) {
     return EXIT_USAGE;
 }
 
-int failed(const tern_error *err) {
-    progress_done();
-    fprintf(stderr, "tern: %s\n", shown(err->message));
+int cli_failed(const tern_error *err) {
+    cli_progress_done();
+    fprintf(stderr, "tern: %s\n", cli_shown(err->message));
     return EXIT_FAILED;
 }
 
-int failed_text(const char *fmt, ...) {
+int cli_failed_text(const char *fmt, ...) {
     char line[4096];
     va_list ap;
-    progress_done();
+    cli_progress_done();
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    fprintf(stderr, "tern: %s\n", shown(line));
+    fprintf(stderr, "tern: %s\n", cli_shown(line));
     return EXIT_FAILED;
 }
 
@@ -122,7 +122,7 @@ static const char *commands_of(uint32_t mask) {
     return "; run, chat, ask, bench";
 }
 
-int help_set(void) {
+int cli_help_set(void) {
     static const char *const heads[TN_N_AUDIENCES] = {"For everyone (also --NAME VALUE)",
                                                       "How this machine does it: speed and memory",
                                                       "The laboratory: what a mechanism is worth"};
@@ -165,7 +165,7 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
     case ARG_LIST: {
         arg_list *l = s->dst;
         if (l->n == ARG_LIST_MAX)
-            return usage_error(c, "%s can be given at most %d times", arg, ARG_LIST_MAX);
+            return cli_usage_error(c, "%s can be given at most %d times", arg, ARG_LIST_MAX);
         l->items[l->n++] = value;
         l->items[l->n] = NULL;
         return -1;
@@ -191,11 +191,11 @@ static int store(const command *c, const arg_spec *s, const char *arg, const cha
     }
     }
     if (bounded)
-        return usage_error(c, "%s %s: want %s from %.9g to %.9g", arg, value,
-                           s->value && !strcmp(s->value, "PERCENT") ? "a percentage" : "a number", s->min,
-                           s->max);
-    return usage_error(c, "%s %s: want a %s number", arg, value,
-                       (s->kind & ~ARG_PLACES) == ARG_FLOAT ? "finite" : "whole");
+        return cli_usage_error(c, "%s %s: want %s from %.9g to %.9g", arg, value,
+                               s->value && !strcmp(s->value, "PERCENT") ? "a percentage" : "a number", s->min,
+                               s->max);
+    return cli_usage_error(c, "%s %s: want a %s number", arg, value,
+                           (s->kind & ~ARG_PLACES) == ARG_FLOAT ? "finite" : "whole");
 }
 
 /* Finds a parameter of the table, under its name, its letter or an old name. Returns NULL when there is none
@@ -220,9 +220,9 @@ static int set_param(const command *c, const char *assignment) {
     size_t n = strcspn(assignment, "=");
     const tn_param *p = tn_param_find(assignment, n);
     model_args *a = params_of(c);
-    if (p && !(p->commands & a->takes)) return usage_error(c, "--set %s: not for this command", p->name);
+    if (p && !(p->commands & a->takes)) return cli_usage_error(c, "--set %s: not for this command", p->name);
     if (tn_params_assign(&a->o, assignment, &err) == TERN_OK) return -1;
-    return usage_error(c, "--set %s: %s", assignment, err.message);
+    return cli_usage_error(c, "--set %s: %s", assignment, err.message);
 }
 
 /* Parses one option at argv[*i], with its value from behind = or from the next argument. Returns -1 or an
@@ -233,32 +233,32 @@ static int parse_option(const command *c, int argc, char **argv, int *i) {
     const arg_spec *s = find(c, a, n);
     const tn_param *p = s ? NULL : find_param(c, a, n, &fixed);
     bool set = !s && !p && params_of(c) && n == 5 && !strncmp(a, "--set", 5);
-    if (!s && !p && !set) return usage_error(c, "unknown option '%s'", a);
+    if (!s && !p && !set) return cli_usage_error(c, "unknown option '%s'", a);
     bool flag = s ? (s->kind & ~ARG_PLACES) == ARG_FLAG : p ? fixed || p->kind == TN_PARAM_FLAG : false;
     const char *value = fixed;
     if (flag) {
-        if (eq) return usage_error(c, "%s takes no value", a);
+        if (eq) return cli_usage_error(c, "%s takes no value", a);
     } else if (eq) {
         value = eq + 1;
     } else if (++*i < argc) {
         value = argv[*i];
     } else {
-        return usage_error(c, "%s needs a value", a);
+        return cli_usage_error(c, "%s needs a value", a);
     }
     if (set) return set_param(c, value);
     if (s) return store(c, s, a, value);
     tern_error err;
     if (tn_param_set(&params_of(c)->o, p, value, &err) == TERN_OK) return -1;
-    return usage_error(c, "--%s", err.message);
+    return cli_usage_error(c, "--%s", err.message);
 }
 
-int args_parse(const command *c, int argc, char **argv, const char **words) {
+int cli_args_parse(const command *c, int argc, char **argv, const char **words) {
     int n_words = 0;
     bool only_words = false;
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
         if (only_words || a[0] != '-' || !a[1]) {
-            if (n_words == c->max_words) return usage_error(c, "unexpected argument '%s'", a);
+            if (n_words == c->max_words) return cli_usage_error(c, "unexpected argument '%s'", a);
             words[n_words++] = a;
             continue;
         }
@@ -276,21 +276,21 @@ int args_parse(const command *c, int argc, char **argv, const char **words) {
     if (words) words[n_words] = NULL;
     model_args *a = params_of(c);
     if (!a) return -1;
-    args_model_path(a);
+    cli_args_model_path(a);
     packing_when when;
-    if (a->packs && !packing_parse(a->pack, &when))
-        return usage_error(c, "--pack %s: want auto, never, later or now",
-                           a->pack ? a->pack : getenv("TERN_PACK"));
+    if (a->packs && !cli_packing_parse(a->pack, &when))
+        return cli_usage_error(c, "--pack %s: want auto, never, later or now",
+                               a->pack ? a->pack : getenv("TERN_PACK"));
     if (a->pack && a->o.scheme)
-        return usage_error(c,
-                           "--pack makes packages of its own scheme: --scheme and --pack exclude each other");
-    if (args_given(a, "seed")) return -1;
+        return cli_usage_error(
+            c, "--pack makes packages of its own scheme: --scheme and --pack exclude each other");
+    if (cli_args_given(a, "seed")) return -1;
     if (getrandom(&a->o.generate.sampling.seed, sizeof(uint64_t), 0) != (ssize_t)sizeof(uint64_t))
         a->o.generate.sampling.seed = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     return -1;
 }
 
-void model_args_defaults(model_args *a, uint32_t takes) {
+void cli_model_args_defaults(model_args *a, uint32_t takes) {
     a->model = NULL;
     a->takes = takes;
     a->pack = NULL;
@@ -298,16 +298,16 @@ void model_args_defaults(model_args *a, uint32_t takes) {
     tn_options_defaults(&a->o);
 }
 
-void args_model_path(model_args *a) {
+void cli_args_model_path(model_args *a) {
     static char path[4096];
     if (a->model && access(a->model, F_OK) && tn_catalogue_find(a->model, path, sizeof path)) a->model = path;
 }
 
-bool args_given(const model_args *a, const char *name) {
+bool cli_args_given(const model_args *a, const char *name) {
     return tn_param_given(&a->o, tn_param_find(name, strlen(name)));
 }
 
-int parse_int_list(const char *text, int32_t *out, int cap, int32_t max) {
+int cli_parse_int_list(const char *text, int32_t *out, int cap, int32_t max) {
     int n = 0;
     for (const char *p = text;;) {
         char *end;
@@ -321,10 +321,10 @@ int parse_int_list(const char *text, int32_t *out, int cap, int32_t max) {
     }
 }
 
-char *read_text_file(const char *path, size_t *n_bytes) {
+char *cli_read_text_file(const char *path, size_t *n_bytes) {
     FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
     if (!f) {
-        failed_text("%s: cannot read: %s", path, strerror(errno));
+        cli_failed_text("%s: cannot read: %s", path, strerror(errno));
         return NULL;
     }
     size_t n = 0, cap = 1 << 16;
@@ -340,7 +340,7 @@ char *read_text_file(const char *path, size_t *n_bytes) {
     bool bad = !buf || ferror(f);
     if (f != stdin) fclose(f);
     if (bad) {
-        failed_text("%s: cannot read: %s", path, buf ? strerror(errno) : "out of memory");
+        cli_failed_text("%s: cannot read: %s", path, buf ? strerror(errno) : "out of memory");
         free(buf);
         return NULL;
     }
@@ -349,11 +349,11 @@ char *read_text_file(const char *path, size_t *n_bytes) {
     return buf;
 }
 
-void log_line(void *user, tern_log_level level, const char *line) {
+void cli_log_line(void *user, tern_log_level level, const char *line) {
     (void)user;
     if (level > TERN_LOG_WARN) return;
-    progress_done();
-    fprintf(stderr, "tern: %s\n", shown(line));
+    cli_progress_done();
+    fprintf(stderr, "tern: %s\n", cli_shown(line));
 }
 
 /* ---- progress ------------------------------------------------------------------------------------ */
@@ -363,14 +363,14 @@ static atomic_bool line_open; /* something stands on the terminal's last line */
 static size_t n_prompt;
 static double prompt_s; /* when reading it began */
 
-void progress_stop(void) { atomic_store(&stopped, true); }
+void cli_progress_stop(void) { atomic_store(&stopped, true); }
 
-void progress_of_prompt(size_t n) {
+void cli_progress_of_prompt(size_t n) {
     n_prompt = n;
     prompt_s = tn_now_s();
 }
 
-void progress_done(void) {
+void cli_progress_done(void) {
     if (atomic_exchange(&line_open, false)) fputs("\r\033[K", stderr);
 }
 
@@ -378,7 +378,7 @@ static bool show_progress(void *user, const char *stage, double fraction) {
     (void)user;
     if (atomic_load(&stopped)) return false;
     if (fraction >= 1) {
-        progress_done();
+        cli_progress_done();
         return true;
     }
     atomic_store(&line_open, true);
@@ -392,30 +392,30 @@ static bool show_progress(void *user, const char *stage, double fraction) {
     return true;
 }
 
-int open_engine(const command *c, const model_args *a, tern_engine **out) {
-    if (!a->model) return usage_error(c, "-m MODEL is required");
+int cli_open_engine(const command *c, const model_args *a, tern_engine **out) {
+    if (!a->model) return cli_usage_error(c, "-m MODEL is required");
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
-    hooks.log = log_line;
+    hooks.log = cli_log_line;
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
     tern_options o = a->o;
     o.hooks = &hooks;
     tern_error err;
     packing_when when = PACKING_NEVER; /* where the file itself was asked for too */
-    if (a->packs && (a->pack || !(o.exact || o.scheme))) (void)packing_parse(a->pack, &when);
-    tern_status st = tern_engine_open(packing_model(when, a->model), &o, out, &err);
+    if (a->packs && (a->pack || !(o.exact || o.scheme))) (void)cli_packing_parse(a->pack, &when);
+    tern_status st = tern_engine_open(cli_packing_model(when, a->model), &o, out, &err);
     if (st == TERN_OK) {
         tern_model_info info;
         tern_engine_info(*out, &info);
-        packing_opened(when, a->model, info.scheme);
+        cli_packing_opened(when, a->model, info.scheme);
         return -1;
     }
-    (void)failed(&err);
+    (void)cli_failed(&err);
     return st == TERN_E_INVALID ? EXIT_USAGE
                                 : EXIT_FAILED; /* a flag's value that only the engine knows to be wrong */
 }
 
-double process_age_s(void) {
+double cli_process_age_s(void) {
     /* field 22 of /proc/self/stat: start time in clock ticks since boot */
     FILE *f = fopen("/proc/self/stat", "r");
     if (!f) return 0;
@@ -434,7 +434,7 @@ double process_age_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - (double)start / (double)sysconf(_SC_CLK_TCK);
 }
 
-uint64_t peak_rss_bytes(void) {
+uint64_t cli_peak_rss_bytes(void) {
     struct rusage u;
     return getrusage(RUSAGE_SELF, &u) ? 0 : (uint64_t)u.ru_maxrss * 1024;
 }

@@ -60,20 +60,20 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 /* Parses argv[1..argc). Returns -1 to go on, or an exit status (help printed, or a usage error printed).
  * words gets up to max_words positional arguments, NULL-terminated. */
-int args_parse(const command *c, int argc, char **argv, const char **words);
+int cli_args_parse(const command *c, int argc, char **argv, const char **words);
 /* Prints "tern NAME: message" on standard error and returns EXIT_USAGE. */
-int usage_error(const command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int cli_usage_error(const command *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Prints "tern: message" on standard error and returns EXIT_FAILED. */
-int failed(const tern_error *err);
-int failed_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+int cli_failed(const tern_error *err);
+int cli_failed_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reads "128,512" as integers in [1, max]. Returns how many there are, or -1. */
-int parse_int_list(const char *text, int32_t *out, int cap, int32_t max);
+int cli_parse_int_list(const char *text, int32_t *out, int cap, int32_t max);
 /* Reads a whole file ("-": standard input) as a zero-terminated string that the caller frees with free().
  * Returns NULL with a message printed. */
-char *read_text_file(const char *path, size_t *n_bytes);
+char *cli_read_text_file(const char *path, size_t *n_bytes);
 
-void model_args_defaults(model_args *a, uint32_t takes);
+void cli_model_args_defaults(model_args *a, uint32_t takes);
 /* This is the row of -m MODEL, and with it all parameters that the command takes. */
 #define MODEL_ARGS(a)                                                                                        \
     { "model", 'm', "MODEL", ARG_MODEL, &(a), 0, 0, "a GGUF file, a Hugging Face folder or a .tern package" }
@@ -85,27 +85,27 @@ void model_args_defaults(model_args *a, uint32_t takes);
             "background), later (of any), now (before the answer) or never"                                  \
     }
 /* A model that is no path may be the name of one that `tern models` lists. args_parse does this for -m. */
-void args_model_path(model_args *a);
+void cli_args_model_path(model_args *a);
 /* Tells whether a parameter was given on the command line. */
-bool args_given(const model_args *a, const char *name);
+bool cli_args_given(const model_args *a, const char *name);
 
 /* Prints everything that can be set by name, for `tern help set`. */
-int help_set(void);
+int cli_help_set(void);
 
 /* The progress line is on a terminal's standard error. progress_stop may be called by a signal handler: what
  * shows progress is then cancelled. progress_of_prompt says that a prompt of n tokens is read next.
  * progress_done clears the line. */
-void progress_stop(void);
-void progress_of_prompt(size_t n);
-void progress_done(void);
+void cli_progress_stop(void);
+void cli_progress_of_prompt(size_t n);
+void cli_progress_done(void);
 
 /* Writes lines to standard error, for tern_hooks. */
-void log_line(void *user, tern_log_level level, const char *line);
+void cli_log_line(void *user, tern_log_level level, const char *line);
 /* Opens the model with a progress line on a terminal. c may be NULL when there is a model. Returns -1 to go
  * on or an exit status. */
-int open_engine(const command *c, const model_args *a, tern_engine **out);
+int cli_open_engine(const command *c, const model_args *a, tern_engine **out);
 
-double process_age_s(void); /* seconds since this process started */
-uint64_t peak_rss_bytes(void);
+double cli_process_age_s(void); /* seconds since this process started */
+uint64_t cli_peak_rss_bytes(void);
 
 #endif

@@ -25,7 +25,7 @@ static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, c
                         const char *question, const tn_rag_hit *hits, int32_t n, size_t *n_ids) {
     char *user = tn_rag_prompt(ctx, question, hits, n);
     if (!user) {
-        failed_text("no memory for the prompt");
+        cli_failed_text("no memory for the prompt");
         return NULL;
     }
     tern_message msgs[2];
@@ -34,16 +34,16 @@ static int32_t *ask_ids(const tern_engine *e, tn_ctx *ctx, const char *source, c
     msgs[n_msgs++] = (tern_message){"user", user};
     int32_t *ids = NULL;
     if (source || tern_has_chat_template(e)) {
-        ids = prompt_chat(e, msgs, n_msgs, source, n_ids);
+        ids = cli_prompt_chat(e, msgs, n_msgs, source, n_ids);
     } else {
         size_t cap = strlen(user) + (system ? strlen(system) : 0) + 32;
         char *text = malloc(cap);
         if (text) {
             int n_bytes =
                 snprintf(text, cap, "%s%s%s\n\nAnswer:", system ? system : "", system ? "\n\n" : "", user);
-            ids = prompt_ids(e, text, (size_t)n_bytes, false, n_ids);
+            ids = cli_prompt_ids(e, text, (size_t)n_bytes, false, n_ids);
         } else {
-            failed_text("no memory for the prompt");
+            cli_failed_text("no memory for the prompt");
         }
         free(text);
     }
@@ -79,7 +79,7 @@ static void print_sources(const tn_rag_hit *hits, int32_t n, bool fits) {
     else if (n) puts("\nNo passage has what the answer says. These were given:");
     for (int32_t i = 0, number = 1; i < n; i++) {
         if (any && !hits[i].cited) continue;
-        printf("[%d] %s, passage %d", number++, shown(hits[i].path), hits[i].number);
+        printf("[%d] %s, passage %d", number++, cli_shown(hits[i].path), hits[i].number);
         if (any) printf(" (%.0f %% of the answer's words)", (double)hits[i].support * 100);
         putchar('\n');
     }
@@ -136,21 +136,22 @@ typedef struct asking {
 /* The steps return -1 to go on or an exit status. The passages come first: without any, no model need be loaded. */
 static int find_passages(asking *q) {
     tern_error err;
-    q->file = store_path(q->store);
-    if (!q->file || !prompt_template(q->template, &q->source)) return EXIT_FAILED;
-    if (tn_store_open(&q->ctx, q->file, NULL, &q->index, &err) != TERN_OK) return failed(&err);
-    if (tn_rag_counts(q->index, &q->n_documents, &q->n_passages, &err) != TERN_OK) return failed(&err);
-    if (!q->n_documents) return failed_text("%s has no documents: tern rag add PATH brings them in", q->file);
+    q->file = cli_store_path(q->store);
+    if (!q->file || !cli_prompt_template(q->template, &q->source)) return EXIT_FAILED;
+    if (tn_store_open(&q->ctx, q->file, NULL, &q->index, &err) != TERN_OK) return cli_failed(&err);
+    if (tn_rag_counts(q->index, &q->n_documents, &q->n_passages, &err) != TERN_OK) return cli_failed(&err);
+    if (!q->n_documents)
+        return cli_failed_text("%s has no documents: tern rag add PATH brings them in", q->file);
     embedding x = {0};
     tn_vectors_info info = {0};
     tern_status st = q->words ? TERN_OK : tn_vectors_info_get(q->index, &info, &err);
-    if (st == TERN_OK && info.any) st = embedding_open_noted(&info, &x, &err);
+    if (st == TERN_OK && info.any) st = cli_embedding_open_noted(&info, &x, &err);
     double t0 = tn_now_s();
     if (st == TERN_OK)
         st = tn_rag_search(q->index, q->question, q->k, x.v ? &x.as : NULL, &q->hits, &q->n_hits, &err);
     q->search_s = tn_now_s() - t0;
-    embedding_close(&x); /* its memory is the answering model's now */
-    if (st != TERN_OK) return failed(&err);
+    cli_embedding_close(&x); /* its memory is the answering model's now */
+    if (st != TERN_OK) return cli_failed(&err);
     if (info.n_missing)
         fprintf(stderr, "tern: %lld passages have no vector yet: tern rag add PATH makes them\n",
                 (long long)info.n_missing);
@@ -164,11 +165,11 @@ static int find_passages(asking *q) {
 static int make_prompt(const command *c, asking *q) {
     tern_error err;
     q->ma.o.trace = q->trace != NULL;
-    int rc = open_engine(c, &q->ma, &q->e);
+    int rc = cli_open_engine(c, &q->ma, &q->e);
     if (rc >= 0) return rc;
     tern_session_options so = q->ma.o.session;
     so.store = q->no_store ? NULL : q->file;
-    if (tern_session_open(q->e, &so, &q->s, &err) != TERN_OK) return failed(&err);
+    if (tern_session_open(q->e, &so, &q->s, &err) != TERN_OK) return cli_failed(&err);
     int32_t max_tokens = q->ma.o.generate.max_tokens;
     size_t room = (size_t)tern_session_capacity(q->s), wanted = max_tokens < 0 ? room : (size_t)max_tokens;
     size_t reserve = wanted < room / 4 ? wanted : room / 4;
@@ -181,24 +182,24 @@ static int make_prompt(const command *c, asking *q) {
     if (q->fits && q->n_hits < q->n_found)
         fprintf(stderr, "tern: %d of %d passages fit a context of %zu tokens (-c)\n", q->n_hits, q->n_found,
                 room);
-    if (quote_documents(q->s, q->index, q->hits, q->n_hits, &err) != TERN_OK) return failed(&err);
+    if (quote_documents(q->s, q->index, q->hits, q->n_hits, &err) != TERN_OK) return cli_failed(&err);
     return -1;
 }
 
 static int answer_question(asking *q) {
     tern_error err;
     tern_generate_options g = q->ma.o.generate;
-    interrupts_cancel(q->s);
+    cli_interrupts_cancel(q->s);
     double t0 = tn_now_s();
-    if (prefill_shown(q->s, q->ids, q->n_ids, &err) != TERN_OK) return failed(&err);
+    if (cli_prefill_shown(q->s, q->ids, q->n_ids, &err) != TERN_OK) return cli_failed(&err);
     q->prefill_s = tn_now_s() - t0;
-    g.on_token = answer_on_token;
+    g.on_token = cli_answer_on_token;
     g.user = &q->out;
     tern_status st = tern_session_generate(q->s, &g, &q->res, &err);
-    interrupts_cancel(NULL);
+    cli_interrupts_cancel(NULL);
     if (st == TERN_OK && q->out.no_memory) st = tn_fail(&err, TERN_E_MEMORY, "no memory for the answer");
-    if (st != TERN_OK && !(st == TERN_E_CANCELLED && q->out.n)) return failed(&err);
-    if (q->trace && tern_session_write_trace(q->s, q->trace, &err) != TERN_OK) return failed(&err);
+    if (st != TERN_OK && !(st == TERN_E_CANCELLED && q->out.n)) return cli_failed(&err);
+    if (q->trace && tern_session_write_trace(q->s, q->trace, &err) != TERN_OK) return cli_failed(&err);
     return -1;
 }
 
@@ -217,36 +218,36 @@ static int print_answer(asking *q) {
                          "sources", sources_json(q->hits, q->n_hits), "fits", (int)q->fits, "tokens",
                          (int)res->n_tokens, "prompt_tokens", (int)q->n_ids, "search_ms", q->search_s * 1e3,
                          "ttft_ms", q->out.first_s * 1e3, "prefill_tokens_per_second", pp,
-                         "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)peak_rss_bytes(),
-                         "draft", draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
-        if (ts.wall_s > 0) tn_json_set(&j, "prefill", prefill_json(&ts));
-        if (ts.attn_rows) tn_json_set(&j, "attention", attention_json(&ts));
-        if (ts.n_switched) tn_json_set(&j, "switching", switching_json(&ts));
-        if (q->explain) tn_json_set(&j, "explain", explain_json(q->s, NULL));
-        int rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+                         "decode_tokens_per_second", tg, "peak_rss_bytes", (json_int_t)cli_peak_rss_bytes(),
+                         "draft", cli_draft_json(q->s, q->prefill_s, res->decode_s, res->n_tokens));
+        if (ts.wall_s > 0) tn_json_set(&j, "prefill", cli_prefill_json(&ts));
+        if (ts.attn_rows) tn_json_set(&j, "attention", cli_attention_json(&ts));
+        if (ts.n_switched) tn_json_set(&j, "switching", cli_switching_json(&ts));
+        if (q->explain) tn_json_set(&j, "explain", cli_explain_json(q->s, NULL));
+        int rc = cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         if (rc != EXIT_OK) return rc;
     } else {
         putchar('\n');
         if (!q->no_sources) print_sources(q->hits, q->n_hits, q->fits);
     }
-    if (q->stats && ts.wall_s > 0) prefill_print(&ts);
+    if (q->stats && ts.wall_s > 0) cli_prefill_print(&ts);
     if (q->stats) {
-        draft_print(q->s, q->prefill_s, res->decode_s, res->n_tokens);
+        cli_draft_print(q->s, q->prefill_s, res->decode_s, res->n_tokens);
         fprintf(stderr,
                 "%d passages of %lld found in %.2f ms; prompt %zu tokens at %.1f/s, answer %d tokens at "
                 "%.1f/s, first token %.0f ms after start, peak memory %.1f MiB\n",
                 q->n_found, (long long)q->n_passages, q->search_s * 1e3, q->n_ids, pp, res->n_tokens, tg,
-                q->out.first_s * 1e3, (double)peak_rss_bytes() / 1048576);
+                q->out.first_s * 1e3, (double)cli_peak_rss_bytes() / 1048576);
     }
-    if (q->explain && !q->json) explain_print(q->s, NULL);
+    if (q->explain && !q->json) cli_explain_print(q->s, NULL);
     fflush(stdout);
     return -1;
 }
 
 static void asking_close(asking *q) {
-    interrupts_cancel(NULL);
+    cli_interrupts_cancel(NULL);
     free(q->ids);
-    answer_free(&q->out);
+    cli_answer_free(&q->out);
     tn_rag_hits_free(&q->ctx, &q->hits, q->n_found);
     tern_session_close(&q->s);
     tern_engine_close(&q->e);
@@ -257,7 +258,7 @@ static void asking_close(asking *q) {
 
 int cmd_ask(int argc, char **argv) {
     asking q = {.k = TN_RAG_K};
-    model_args_defaults(&q.ma, TN_IN_ASK);
+    cli_model_args_defaults(&q.ma, TN_IN_ASK);
     q.ma.o.generate.max_tokens = 256;
     q.ma.o.generate.sampling.temperature = 0;
     const arg_spec specs[] = {
@@ -287,12 +288,12 @@ int cmd_ask(int argc, char **argv) {
                        "--temp says otherwise.",
                        specs, 1};
     const char *words[2];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     q.question = words[0];
     if (!q.question || !q.question[strspn(q.question, " \t\r\n")])
-        return usage_error(&c, "a question is required");
-    store_ctx(&q.ctx);
+        return cli_usage_error(&c, "a question is required");
+    cli_store_ctx(&q.ctx);
     q.out.quiet = q.json;
     rc = find_passages(&q);
     if (rc < 0) rc = make_prompt(&c, &q);

@@ -41,15 +41,15 @@ static tern_status once(tern_session *s, const int32_t *ids, int32_t n_prompt, i
 static int bench_model(const command *c, const model_args *ma, const int32_t *prompts, int n_prompts,
                        const int32_t *gens, int n_gens, int32_t depth, int32_t repeats, bool json) {
     tern_engine *e = NULL;
-    int rc = open_engine(c, ma, &e);
+    int rc = cli_open_engine(c, ma, &e);
     if (rc >= 0) return rc;
     tern_model_info info;
     tern_engine_info(e, &info);
     if (!strcmp(info.scheme, "llm-int8") || !strcmp(info.scheme, "group-w8a8")) {
         tern_engine_close(&e);
-        return usage_error(c,
-                           "scheme %s is a baseline of accuracy, computed in float: there is nothing to time",
-                           ma->o.scheme);
+        return cli_usage_error(
+            c, "scheme %s is a baseline of accuracy, computed in float: there is nothing to time",
+            ma->o.scheme);
     }
     int32_t longest = 2;
     for (int i = 0; i < n_prompts; i++) longest = prompts[i] > longest ? prompts[i] : longest;
@@ -79,7 +79,7 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
         for (int r = 0; r < repeats && st == TERN_OK; r++)
             st = once(s, ids, n_prompt, n_gen, depth, &v[r], &err);
         if (st != TERN_OK) break;
-        spread sp = spread_of(v, repeats);
+        spread sp = cli_spread_of(v, repeats);
         char test[48];
         if (!n_prompt && depth) snprintf(test, sizeof test, "tg%d @ %d", n_gen, depth);
         else snprintf(test, sizeof test, n_prompt ? "pp%d" : "tg%d", n_prompt ? n_prompt : n_gen);
@@ -93,8 +93,8 @@ static int bench_model(const command *c, const model_args *ma, const int32_t *pr
             fflush(stdout);
         }
     }
-    rc = st == TERN_OK ? EXIT_OK : failed(&err);
-    if (json && rc == EXIT_OK) rc = emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
+    if (json && rc == EXIT_OK) rc = cli_emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(all);
     free(ids);
     tern_session_close(&s);
@@ -126,7 +126,7 @@ static tern_status one_answer(tern_engine *e, const model_args *ma, const int32_
         tern_draft_stats d;
         tern_session_draft_stats(s, &d);
         *per_forward = d.n_steps ? d.tokens_per_step : 1;
-        *figures = draft_json(s, prefill_s, res.decode_s, res.n_tokens);
+        *figures = cli_draft_json(s, prefill_s, res.decode_s, res.n_tokens);
     }
     tern_session_close(&s);
     return st;
@@ -139,16 +139,16 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
     tern_engine *e = NULL;
     const char *draft = ma->o.session.draft;
     size_t n_text, n_ids = 0;
-    char *prompt = read_text_file(text, &n_text);
+    char *prompt = cli_read_text_file(text, &n_text);
     if (!prompt) return EXIT_FAILED;
-    int rc = open_engine(c, ma, &e);
+    int rc = cli_open_engine(c, ma, &e);
     if (rc >= 0) {
         free(prompt);
         return rc;
     }
     tern_model_info info;
     tern_engine_info(e, &info);
-    int32_t *ids = prompt_ids(e, prompt, n_text, true, &n_ids);
+    int32_t *ids = cli_prompt_ids(e, prompt, n_text, true, &n_ids);
     free(prompt);
     json_t *all = json_array();
     tern_error err;
@@ -176,7 +176,7 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
             }
         }
         for (int drafted = 0; drafted < 2 && st == TERN_OK; drafted++) {
-            spread sp = spread_of(v[drafted], repeats);
+            spread sp = cli_spread_of(v[drafted], repeats);
             char test[32];
             snprintf(test, sizeof test, "tg%d", gens[t]);
             if (json) {
@@ -194,8 +194,8 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
         }
         json_decref(figures);
     }
-    rc = st == TERN_OK ? EXIT_OK : failed(&err);
-    if (json && rc == EXIT_OK) rc = emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
+    if (json && rc == EXIT_OK) rc = cli_emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(all);
     free(ids);
     tern_engine_close(&e);
@@ -203,10 +203,10 @@ static int bench_drafts(const command *c, const model_args *ma, const char *text
 }
 
 static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, bool json) {
-    if (!ma->model) return usage_error(c, "-m MODEL is required");
+    if (!ma->model) return cli_usage_error(c, "-m MODEL is required");
     tn_tune_report r;
     tern_error err;
-    if (tn_tune(ma->model, &ma->o, n_prompt, &r, &err) != TERN_OK) return failed(&err);
+    if (tn_tune(ma->model, &ma->o, n_prompt, &r, &err) != TERN_OK) return cli_failed(&err);
     json_t *lengths = json_array(), *rows = json_object();
     for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
         if (r.tokens_per_second[i] > 0)
@@ -227,7 +227,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
                          "read_gb_per_second", reads, "attention_from", (int)r.tuned.attn_threshold);
         if (r.tuned.attn_times.n_widths)
             tn_json_set(&j, "attention_times", tn_attn_times_json(&r.tuned.attn_times));
-        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        rc = cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     } else {
         printf("| chunk | tokens/s, prompt of %d |\n|-------|--------------------------|\n", n_prompt);
         for (int i = 0; i < TN_TUNE_LENGTHS; i++) {
@@ -246,7 +246,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
                 printf("prompt of %6d: attention in full %.0f tokens/s, sparse %.0f\n", r.attn_length[i],
                        r.attn_speed[i][0], r.attn_speed[i][1]);
         }
-        if (r.tuned.attn_times.n_widths) print_attn_times(&r.tuned.attn_times);
+        if (r.tuned.attn_times.n_widths) cli_print_attn_times(&r.tuned.attn_times);
         if (r.tuned.attn_threshold == 1 << 24) printf("sparse attention does not pay up to here\n");
         else if (r.tuned.attn_threshold)
             printf("sparse attention pays for chunks that end at %d tokens or later\n",
@@ -264,7 +264,7 @@ static int bench_tune(const command *c, const model_args *ma, int32_t n_prompt, 
 
 int cmd_bench(int argc, char **argv) {
     model_args ma;
-    model_args_defaults(&ma, TN_IN_BENCH);
+    cli_model_args_defaults(&ma, TN_IN_BENCH);
     const char *p_list = NULL, *n_list = "64", *file = NULL, *text = NULL;
     int32_t repeats = 5, depth = 0;
     bool json = false, tune = false, cold = false, no_prime = false;
@@ -302,33 +302,35 @@ int cmd_bench(int argc, char **argv) {
         "Speed of prefill (ppN) and decode (tgN) in tokens per second, or the limits of this machine.", specs,
         1};
     const char *words[2];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (words[0] && strcmp(words[0], "limits")) return usage_error(&c, "unexpected argument '%s'", words[0]);
-    if (words[0]) return bench_limits(ma.o.n_threads, file, json);
+    if (words[0] && strcmp(words[0], "limits"))
+        return cli_usage_error(&c, "unexpected argument '%s'", words[0]);
+    if (words[0]) return cli_bench_limits(ma.o.n_threads, file, json);
     if (!ma.o.n_threads) ma.o.n_threads = tn_cpu_count();
     int32_t prompts[MAX_LIST], gens[MAX_LIST];
-    if (text && p_list) return usage_error(&c, "-p goes with random tokens, not with --text");
+    if (text && p_list) return cli_usage_error(&c, "-p goes with random tokens, not with --text");
     if (!p_list) p_list = tune ? "1024" : "512";
-    int n_prompts = strcmp(p_list, "0") ? parse_int_list(p_list, prompts, MAX_LIST, 1 << 20) : 0;
-    int n_gens = strcmp(n_list, "0") ? parse_int_list(n_list, gens, MAX_LIST, 1 << 20) : 0;
+    int n_prompts = strcmp(p_list, "0") ? cli_parse_int_list(p_list, prompts, MAX_LIST, 1 << 20) : 0;
+    int n_gens = strcmp(n_list, "0") ? cli_parse_int_list(n_list, gens, MAX_LIST, 1 << 20) : 0;
     if (n_prompts < 0)
-        return usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
+        return cli_usage_error(&c, "-p %s: want lengths from 1 to %d, comma-separated", p_list, 1 << 20);
     if (n_gens < 0)
-        return usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
+        return cli_usage_error(&c, "-n %s: want lengths from 1 to %d, comma-separated", n_list, 1 << 20);
     if (tune + cold + !!text > 1)
-        return usage_error(&c, "--tune, --cold and --text are different measurements: one at a time");
+        return cli_usage_error(&c, "--tune, --cold and --text are different measurements: one at a time");
     if (depth && (text || tune || cold))
-        return usage_error(&c, "--depth goes with random tokens that are decoded (-n)");
-    if (!text &&
-        (args_given(&ma, "draft") || args_given(&ma, "draft-nodes") || args_given(&ma, "draft-eager")))
-        return usage_error(&c, "random tokens cannot be drafted: drafts need --text FILE, a text to answer");
-    if (text && !n_gens) return usage_error(&c, "--text measures decoding: -n is how much");
+        return cli_usage_error(&c, "--depth goes with random tokens that are decoded (-n)");
+    if (!text && (cli_args_given(&ma, "draft") || cli_args_given(&ma, "draft-nodes") ||
+                  cli_args_given(&ma, "draft-eager")))
+        return cli_usage_error(&c,
+                               "random tokens cannot be drafted: drafts need --text FILE, a text to answer");
+    if (text && !n_gens) return cli_usage_error(&c, "--text measures decoding: -n is how much");
     if (text) return bench_drafts(&c, &ma, text, gens, n_gens, repeats, json);
-    if (tune && n_prompts != 1) return usage_error(&c, "--tune takes one prompt length");
-    if (once_ns && n_prompts != 1) return usage_error(&c, "--once takes one prompt length");
-    if (once_ns) return bench_once(&c, &ma, prompts[0], (int64_t)once_ns);
-    if (cold) return bench_cold(&c, &ma, argc, argv, prompts, n_prompts, repeats, !no_prime, json);
+    if (tune && n_prompts != 1) return cli_usage_error(&c, "--tune takes one prompt length");
+    if (once_ns && n_prompts != 1) return cli_usage_error(&c, "--once takes one prompt length");
+    if (once_ns) return cli_bench_once(&c, &ma, prompts[0], (int64_t)once_ns);
+    if (cold) return cli_bench_cold(&c, &ma, argc, argv, prompts, n_prompts, repeats, !no_prime, json);
     if (tune) return bench_tune(&c, &ma, prompts[0], json);
     return bench_model(&c, &ma, prompts, n_prompts, gens, n_gens, depth, repeats, json);
 }

@@ -10,13 +10,13 @@ typedef struct spread {
     double median, min, max;
 } spread;
 
-spread spread_of(double *v, int n); /* sorts v */
+spread cli_spread_of(double *v, int n); /* sorts v */
 
 /* Does tern bench --cold: for every prompt length it starts `repeats` fresh processes, each of which runs
  * bench_once. argv is the command's own. With prime, memory is touched before each. */
-int bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts,
-               int n_prompts, int32_t repeats, bool prime, bool json);
+int cli_bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts,
+                   int n_prompts, int32_t repeats, bool prime, bool json);
 /* Measures one start, begun at start_ns of the monotonic clock, and prints JSON on standard output. */
-int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t start_ns);
+int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t start_ns);
 
 #endif

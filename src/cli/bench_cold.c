@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-spread spread_of(double *v, int n) {
+spread cli_spread_of(double *v, int n) {
     for (int i = 1; i < n; i++) {
         for (int j = i; j > 0 && v[j] < v[j - 1]; j--) {
             double t = v[j];
@@ -61,8 +61,8 @@ static tern_status start(const model_args *ma, int32_t n_prompt, tern_session **
     return TERN_OK;
 }
 
-int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t start_ns) {
-    if (!ma->model) return usage_error(c, "-m MODEL is required");
+int cli_bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t start_ns) {
+    if (!ma->model) return cli_usage_error(c, "-m MODEL is required");
     double t0 = (double)start_ns * 1e-9, main_s = tn_now_s(), t[3];
     tern_engine *e = NULL;
     tern_session *s = NULL;
@@ -71,7 +71,7 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
     tern_stats x = {0}, before = {0}; /* before the prefill: what was loaded when the model was opened */
     tern_status st = start(ma, n_prompt, &s, &e, &ids, t, &before, &err);
     int rc = EXIT_OK;
-    uint64_t rss = peak_rss_bytes();
+    uint64_t rss = cli_peak_rss_bytes();
     double warm_s = 0;
     if (st == TERN_OK) tern_session_stats(s, &x);
     for (int i = 0; i < 3 && st == TERN_OK; i++) { /* the same again, warm */
@@ -95,12 +95,12 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
             busy * 1e3, "wait_ms", wait * 1e3, "warm_prefill_ms", warm_s * 1e3, "cpu_bubble", x.cpu_bubble,
             "npu_bubble", x.npu_bubble, "read_bytes", (json_int_t)x.read_bytes, "peak_rss_bytes",
             (json_int_t)rss, "first_token", ids[n_prompt], "method", x.read_method ? x.read_method : "float");
-        rc = emit_json(j, JSON_COMPACT | JSON_REAL_PRECISION(6));
+        rc = cli_emit_json(j, JSON_COMPACT | JSON_REAL_PRECISION(6));
     }
     free(ids);
     tern_session_close(&s);
     tern_engine_close(&e);
-    return st == TERN_OK ? rc : failed(&err);
+    return st == TERN_OK ? rc : cli_failed(&err);
 }
 
 /* ---- many -------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ int bench_once(const command *c, const model_args *ma, int32_t n_prompt, int64_t
 static bool drop_cache(const char *path) {
     tern_error err;
     double stays;
-    if (tn_aio_drop_cache(path, &stays, &err) != TERN_OK) return failed(&err), false;
+    if (tn_aio_drop_cache(path, &stays, &err) != TERN_OK) return cli_failed(&err), false;
     if (stays > 0.01)
         fprintf(stderr, "tern: %s: %.0f %% of it stays in the page cache; is it in use?\n", path,
                 100 * stays);
@@ -139,7 +139,7 @@ static json_t *run_once(int argc, char **argv, int32_t n_prompt) {
     int fds[2];
     if (!args || pipe(fds)) {
         free(args);
-        failed_text("cannot start a process: %s", strerror(errno));
+        cli_failed_text("cannot start a process: %s", strerror(errno));
         return NULL;
     }
     int n = 0;
@@ -166,7 +166,7 @@ static json_t *run_once(int argc, char **argv, int32_t n_prompt) {
     int status = 0;
     if (pid > 0) waitpid(pid, &status, 0);
     if (!j && status >> 8 != EXIT_FAILED)
-        failed_text("the cold process did not answer (status %d)", status); /* otherwise it said why */
+        cli_failed_text("the cold process did not answer (status %d)", status); /* otherwise it said why */
     free(args);
     return j;
 }
@@ -191,12 +191,12 @@ static const char *const keys[] = {"ttft_ms",         "start_ms",   "open_ms",  
                                    "warm_prefill_ms", "cpu_bubble", "npu_bubble", "read_alone_ms"};
 enum { N_KEYS = sizeof keys / sizeof keys[0] };
 
-int bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts,
-               int n_prompts, int32_t repeats, bool prime, bool json) {
-    if (!ma->model) return usage_error(c, "-m MODEL is required");
+int cli_bench_cold(const command *c, const model_args *ma, int argc, char **argv, const int32_t *prompts,
+                   int n_prompts, int32_t repeats, bool prime, bool json) {
+    if (!ma->model) return cli_usage_error(c, "-m MODEL is required");
     json_t *all = json_array();
     double *v = calloc((size_t)repeats * N_KEYS, sizeof *v);
-    int rc = v ? EXIT_OK : failed_text("no memory for %d repeats", repeats);
+    int rc = v ? EXIT_OK : cli_failed_text("no memory for %d repeats", repeats);
     if (!json && v) {
         printf("cold start of %s, %d threads, medians of %d, ms. unpack, load and compute: per thread; wait: "
                "nothing ran\n\n",
@@ -228,7 +228,7 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
         }
         if (rc != EXIT_OK) break;
         spread sp[N_KEYS];
-        for (int k = 0; k < N_KEYS; k++) sp[k] = spread_of(v + k * repeats, repeats);
+        for (int k = 0; k < N_KEYS; k++) sp[k] = cli_spread_of(v + k * repeats, repeats);
         /* the slowest of the three that could hide the others */
         double alone = sp[N_KEYS - 1].median, bound = alone > sp[8].median ? alone : sp[8].median;
         if (sp[4].median > bound) bound = sp[4].median;
@@ -255,7 +255,7 @@ int bench_cold(const command *c, const model_args *ma, int argc, char **argv, co
             fflush(stdout);
         }
     }
-    if (json && rc == EXIT_OK) rc = emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    if (json && rc == EXIT_OK) rc = cli_emit_json(json_incref(all), JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     json_decref(all);
     free(v);
     return rc;

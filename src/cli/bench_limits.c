@@ -39,7 +39,8 @@ static bool write_temp(void) {
         ok = write(fd, block, BLOCK) == BLOCK;
     }
     ok = ok && !fsync(fd);
-    if (!ok) failed_text("%s: cannot write %d MiB to read back: %s", temp_path, TEMP_MIB, strerror(errno));
+    if (!ok)
+        cli_failed_text("%s: cannot write %d MiB to read back: %s", temp_path, TEMP_MIB, strerror(errno));
     if (fd >= 0) close(fd);
     free(block);
     return ok;
@@ -97,21 +98,21 @@ static double cold_read(const char *path, bool direct, int n_readers) {
     return ok ? (double)(sb.st_size / BLOCK * BLOCK) / s : 0;
 }
 
-int bench_limits(int32_t n_threads, const char *file, bool json) {
+int cli_bench_limits(int32_t n_threads, const char *file, bool json) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pool *pool;
     tern_error err;
     tn_limits l;
     if (tn_pool_open(&ctx, n_threads ? n_threads : tn_cpu_count(), &pool, &err) != TERN_OK)
-        return failed(&err);
+        return cli_failed(&err);
     int n = tn_pool_size(pool);
     tern_status st = tn_limits_measure(&ctx, pool, tn_cpu_flags(NULL), &l, &err);
     tn_pool_close(&pool);
-    if (st != TERN_OK) return failed(&err);
+    if (st != TERN_OK) return cli_failed(&err);
     signal(SIGINT, remove_temp);
     signal(SIGTERM, remove_temp);
-    if (file && access(file, R_OK)) return failed_text("%s: cannot read: %s", file, strerror(errno));
+    if (file && access(file, R_OK)) return cli_failed_text("%s: cannot read: %s", file, strerror(errno));
     if (!file && !write_temp()) {
         unlink(temp_path);
         return EXIT_FAILED;
@@ -139,7 +140,7 @@ int bench_limits(int32_t n_threads, const char *file, bool json) {
                          l.thread_int8_ops, "thread_bf16_flops", l.thread_bf16_flops, "thread_fp32_flops",
                          l.thread_fp32_flops, "thread_memory_read_bytes_per_second",
                          l.thread_read_bytes_per_s, "cold_read_bytes_per_second", d);
-        return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%-22s %14s %14d threads\n", "", "1 thread", n);
     printf("%-22s %9.0f GOPS %9.0f GOPS\n", "INT8 multiply-add", l.thread_int8_ops * 1e-9, l.int8_ops * 1e-9);

@@ -20,7 +20,7 @@ static int list(const char *folder, tn_ctx *ctx, bool json) {
     tn_cache_entry *e;
     size_t n;
     tern_error err;
-    if (tn_cache_list(ctx, folder, &e, &n, &err) != TERN_OK) return failed(&err);
+    if (tn_cache_list(ctx, folder, &e, &n, &err) != TERN_OK) return cli_failed(&err);
     uint64_t total = 0;
     json_t *all = json ? json_array() : NULL;
     for (size_t i = 0; i < n; i++) {
@@ -40,7 +40,7 @@ static int list(const char *folder, tn_ctx *ctx, bool json) {
         putchar('\n');
     }
     tn_free(ctx, e);
-    if (json) return emit_json(all, JSON_INDENT(2));
+    if (json) return cli_emit_json(all, JSON_INDENT(2));
     printf("%zu packages, %.1f MiB, in %s\n", n, (double)total / 1048576, folder);
     return EXIT_OK;
 }
@@ -55,7 +55,7 @@ static int clear(const char *folder, tn_ctx *ctx) {
         if (st == TERN_E_INVALID) st = TERN_OK; /* somebody else removed it */
     }
     if (st == TERN_OK) tn_free(ctx, e);
-    return st == TERN_OK ? EXIT_OK : failed(&err);
+    return st == TERN_OK ? EXIT_OK : cli_failed(&err);
 }
 
 /* Sets the limit where one is given, and says what it is. */
@@ -73,11 +73,11 @@ static int limit(const char *size, tn_ctx *ctx, bool json) {
     if (st == TERN_OK && size) st = tn_cache_set_limit(ctx, folder, bytes, &err);
     if (st == TERN_OK) st = tn_cache_limit(folder, &bytes, &err);
     if (st == TERN_OK) st = tn_cache_list(ctx, folder, &e, &n, &err);
-    if (st != TERN_OK) return failed(&err);
+    if (st != TERN_OK) return cli_failed(&err);
     for (size_t i = 0; i < n; i++) total += e[i].bytes;
     tn_free(ctx, e);
     if (json)
-        return emit_json(
+        return cli_emit_json(
             tn_json_pack("{s:I, s:I}", "limit_bytes", (json_int_t)bytes, "used_bytes", (json_int_t)total),
             JSON_INDENT(2));
     printf("%.1f MiB at most, %.1f MiB taken, in %s\n", (double)bytes / 1048576, (double)total / 1048576,
@@ -98,17 +98,17 @@ int cmd_cache(int argc, char **argv) {
         "(20G, say; used longest ago goes first), set or shown; path: the folder.",
         specs, 2};
     const char *words[3] = {0};
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!words[0]) return usage_error(&c, "want ls, add MODEL, rm KEY, clear, limit or path");
+    if (!words[0]) return cli_usage_error(&c, "want ls, add MODEL, rm KEY, clear, limit or path");
     bool add = !strcmp(words[0], "add"), rm = !strcmp(words[0], "rm");
     bool limits = !strcmp(words[0], "limit");
     if (!limits && (add || rm) != (words[1] != NULL))
-        return usage_error(&c,
-                           add  ? "add what? a MODEL"
-                           : rm ? "rm what? a KEY"
-                                : "unexpected argument '%s'",
-                           words[1]);
+        return cli_usage_error(&c,
+                               add  ? "add what? a MODEL"
+                               : rm ? "rm what? a KEY"
+                                    : "unexpected argument '%s'",
+                               words[1]);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     tn_ctx ctx;
@@ -116,11 +116,11 @@ int cmd_cache(int argc, char **argv) {
     char folder[TN_CACHE_PATH];
     tern_error err;
     if (limits) return limit(words[1], &ctx, json);
-    if (add) return packing_now(words[1]) ? EXIT_OK : EXIT_FAILED;
-    if (tn_cache_folder(folder, false, &err) != TERN_OK) return failed(&err);
+    if (add) return cli_packing_now(words[1]) ? EXIT_OK : EXIT_FAILED;
+    if (tn_cache_folder(folder, false, &err) != TERN_OK) return cli_failed(&err);
     if (!strcmp(words[0], "ls")) return list(folder, &ctx, json);
     if (!strcmp(words[0], "path")) return puts(folder) < 0 ? EXIT_FAILED : EXIT_OK;
     if (!strcmp(words[0], "clear")) return clear(folder, &ctx);
-    if (rm) return tn_cache_remove(folder, words[1], &err) == TERN_OK ? EXIT_OK : failed(&err);
-    return usage_error(&c, "'%s' is unknown; there are ls, add, rm, clear, limit, path", words[0]);
+    if (rm) return tn_cache_remove(folder, words[1], &err) == TERN_OK ? EXIT_OK : cli_failed(&err);
+    return cli_usage_error(&c, "'%s' is unknown; there are ls, add, rm, clear, limit, path", words[0]);
 }

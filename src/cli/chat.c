@@ -18,26 +18,27 @@ static int talk(chat *c) {
     char history[4096];
     const char *term = getenv("TERM");
     render view;
-    if (!(c->typed = terminal_open(c->keeps && history_path(history, sizeof history) ? history : NULL)))
-        return failed_text("no memory for a line editor");
-    c->terminal = terminal_is_interactive(c->typed);
+    if (!(c->typed =
+              cli_terminal_open(c->keeps && cli_history_path(history, sizeof history) ? history : NULL)))
+        return cli_failed_text("no memory for a line editor");
+    c->terminal = cli_terminal_is_interactive(c->typed);
     if (isatty(STDOUT_FILENO)) {
-        render_begin(&view, stdout, !getenv("NO_COLOR") && term && strcmp(term, "dumb"));
+        cli_render_begin(&view, stdout, !getenv("NO_COLOR") && term && strcmp(term, "dumb"));
         c->answer.view = &view;
     }
-    if (c->terminal) fprintf(stderr, "%s; /help lists the commands, Ctrl-D leaves\n", shown(c->model));
+    if (c->terminal) fprintf(stderr, "%s; /help lists the commands, Ctrl-D leaves\n", cli_shown(c->model));
     int rc = EXIT_OK;
     const char *text;
-    for (terminal_event e; rc == EXIT_OK && (e = terminal_read(c->typed, &text)) != TERMINAL_END;) {
+    for (terminal_event e; rc == EXIT_OK && (e = cli_terminal_read(c->typed, &text)) != TERMINAL_END;) {
         if (e == TERMINAL_CLEAR) continue;
         if (text[0] == '/') {
-            if (!chat_command(c, text)) break;
-        } else if (!chat_turn(c, text) && !c->terminal) {
+            if (!cli_chat_command(c, text)) break;
+        } else if (!cli_chat_turn(c, text) && !c->terminal) {
             rc = EXIT_FAILED; /* a script must see it */
         }
     }
     c->answer.view = NULL;
-    terminal_close(&c->typed);
+    cli_terminal_close(&c->typed);
     return rc;
 }
 
@@ -47,21 +48,21 @@ static int begin(chat *c, const model_args *ma, const char *store, bool no_store
     c->plain = !c->source && !tern_has_chat_template(c->e);
     if (c->plain)
         fputs("tern: the model has no chat template: it continues what is typed as plain text\n", stderr);
-    int rc = open_stored_session(c->e, &so, store, no_store, &c->s);
+    int rc = cli_open_stored_session(c->e, &so, store, no_store, &c->s);
     if (rc >= 0) return rc;
     c->g = ma->o.generate;
-    c->g.on_token = answer_on_token;
+    c->g.on_token = cli_answer_on_token;
     c->g.no_logprobs = true;
     c->g.user = &c->answer;
     c->keeps = !no_store;
     c->model = ma->model;
-    if (!no_store) c->store = store_path(store);
+    if (!no_store) c->store = cli_store_path(store);
     return -1;
 }
 
 static void end(chat *c) {
-    chat_pop(c, c->n_msgs);
-    answer_free(&c->answer);
+    cli_chat_pop(c, c->n_msgs);
+    cli_answer_free(&c->answer);
     free(c->source);
     free(c->store);
     free(c->attached);
@@ -71,7 +72,7 @@ static void end(chat *c) {
 
 int cmd_chat(int argc, char **argv) {
     model_args ma;
-    model_args_defaults(&ma, TN_IN_CHAT);
+    cli_model_args_defaults(&ma, TN_IN_CHAT);
     const char *system = NULL, *store = NULL, *template = NULL, *on_full = "shift";
     bool stats = false, no_store = false;
     chat c = {0};
@@ -96,23 +97,23 @@ int cmd_chat(int argc, char **argv) {
                          "Talk with a model. /help lists the commands inside; Ctrl-C stops an answer.", specs,
                          1};
     const char *words[2];
-    int rc = args_parse(&cmd, argc, argv, words);
+    int rc = cli_args_parse(&cmd, argc, argv, words);
     if (rc >= 0) return rc;
-    if (words[0] && ma.model) return usage_error(&cmd, "unexpected argument '%s'", words[0]);
+    if (words[0] && ma.model) return cli_usage_error(&cmd, "unexpected argument '%s'", words[0]);
     c.shift = !strcmp(on_full, "shift");
     if (!c.shift && strcmp(on_full, "stop"))
-        return usage_error(&cmd, "--on-full %s: want shift or stop", on_full);
+        return cli_usage_error(&cmd, "--on-full %s: want shift or stop", on_full);
     if (words[0]) ma.model = words[0];
-    args_model_path(&ma);
-    bool ready = grammar_options(&ga, &ma.o.generate) && prompt_template(template, &c.source);
-    rc = ready ? open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;
+    cli_args_model_path(&ma);
+    bool ready = cli_grammar_options(&ga, &ma.o.generate) && cli_prompt_template(template, &c.source);
+    rc = ready ? cli_open_engine(&cmd, &ma, &c.e) : EXIT_FAILED;
     if (rc < 0) rc = begin(&c, &ma, store, no_store);
     if (rc < 0) {
-        if (system) chat_push(&c, "system", system);
+        if (system) cli_chat_push(&c, "system", system);
         rc = talk(&c);
-        if (stats) draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
+        if (stats) cli_draft_print(c.s, c.prefill_s, c.decode_s, c.n_decoded);
     }
     end(&c);
-    grammar_args_free(&ga);
+    cli_grammar_args_free(&ga);
     return rc;
 }

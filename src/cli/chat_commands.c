@@ -20,24 +20,24 @@ static void save(const chat *c, const char *path) {
     static const tn_outkind kind = {
         .what = "a saved conversation", .begins = {"system: ", "user: "}, .is_private = true};
     output_file f;
-    if (!output_open(&f, path, &kind)) return;
-    for (size_t i = 0; i < c->n_msgs; i++) chat_file_write(f.stream, c->msgs[i].role, c->msgs[i].content);
-    (void)output_close(&f);
+    if (!cli_output_open(&f, path, &kind)) return;
+    for (size_t i = 0; i < c->n_msgs; i++) cli_chat_file_write(f.stream, c->msgs[i].role, c->msgs[i].content);
+    (void)cli_output_close(&f);
 }
 
 static void load(chat *c, const char *path) {
     size_t n, had = c->n_msgs;
-    char *text = read_text_file(path, &n);
+    char *text = cli_read_text_file(path, &n);
     if (!text) return;
     char *at = text, *content;
     const char *role = NULL;
     bool ok = strlen(text) == n;
-    while (ok && *at) ok = (content = chat_file_next(&at, &role)) && chat_push(c, role, content);
+    while (ok && *at) ok = (content = cli_chat_file_next(&at, &role)) && cli_chat_push(c, role, content);
     bool whole = ok && c->n_msgs > had && role && strcmp(role, "user");
     free(text);
     if (!whole) {
-        chat_pop(c, c->n_msgs - had);
-        failed_text("%s: not a conversation that /save wrote", path);
+        cli_chat_pop(c, c->n_msgs - had);
+        cli_failed_text("%s: not a conversation that /save wrote", path);
         return;
     }
     /* what was there goes, the loaded takes its place */
@@ -51,12 +51,12 @@ static void load(chat *c, const char *path) {
 /* The text of a file, for the next question; several gather. */
 static void attach(chat *c, const char *path) {
     tn_ctx ctx;
-    store_ctx(&ctx);
+    cli_store_ctx(&ctx);
     tern_error err;
     char *text = NULL, *all = NULL;
     size_t n;
     if (tn_rag_file_text(&ctx, path, 4 << 20, &text, &n, &err) != TERN_OK) {
-        failed(&err);
+        cli_failed(&err);
         return;
     }
     const char *slash = strrchr(path, '/');
@@ -64,7 +64,7 @@ static void attach(chat *c, const char *path) {
                        slash && slash[1] ? slash + 1 : path, text);
     tn_free(&ctx, text);
     if (len < 0) {
-        failed_text("no memory for %s", path);
+        cli_failed_text("no memory for %s", path);
         return;
     }
     free(c->attached);
@@ -75,7 +75,7 @@ static void attach(chat *c, const char *path) {
 /* This conversation leaves the screen's memory, the session and the store. */
 static void forget(chat *c) {
     size_t keep = c->n_msgs && !strcmp(c->msgs[0].role, "system");
-    chat_pop(c, c->n_msgs - keep);
+    cli_chat_pop(c, c->n_msgs - keep);
     free(c->attached);
     c->attached = NULL;
     c->n_left = 0;
@@ -86,7 +86,7 @@ static void forget(chat *c) {
     c->s->storing.n_stored = 0;
     if (c->store && id) {
         tn_ctx ctx;
-        store_ctx(&ctx);
+        cli_store_ctx(&ctx);
         tn_store *s;
         tern_status st = tn_store_open(&ctx, c->store, NULL, &s, &err);
         if (st == TERN_OK) {
@@ -94,7 +94,7 @@ static void forget(chat *c) {
             tn_store_close(&s);
         }
         if (st != TERN_OK) {
-            failed(&err);
+            cli_failed(&err);
             return;
         }
     }
@@ -105,7 +105,7 @@ static void print_model(const chat *c) {
     tern_model_info i;
     tern_engine_info(c->e, &i);
     fprintf(stderr, "%s\n%s, %.0f million parameters, %s, %.1f MiB of weights; context %d of %d tokens\n",
-            shown(c->model), i.arch, (double)i.n_params / 1e6, i.scheme, (double)i.weight_bytes / 1048576,
+            cli_shown(c->model), i.arch, (double)i.n_params / 1e6, i.scheme, (double)i.weight_bytes / 1048576,
             tern_session_capacity(c->s), i.ctx_train);
 }
 
@@ -119,7 +119,7 @@ static void print_stats(const chat *c) {
 }
 
 static void explain(const chat *c) {
-    if (c->n_turns) explain_print(c->s, &c->mark);
+    if (c->n_turns) cli_explain_print(c->s, &c->mark);
     else fputs("there is no answer yet\n", stderr);
 }
 
@@ -148,24 +148,24 @@ static void help(void) {
 static char *last_question(chat *c) {
     if (c->n_msgs < 2 || strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) return NULL;
     char *text = strdup(c->msgs[c->n_msgs - 2].content);
-    if (text) chat_pop(c, 2);
+    if (text) cli_chat_pop(c, 2);
     return text;
 }
 
 static void again(chat *c, bool edit) {
     char *question = last_question(c);
     if (!question) fputs("there is no answer yet\n", stderr);
-    else if (edit && c->terminal) terminal_suggest(c->typed, question);
+    else if (edit && c->terminal) cli_terminal_suggest(c->typed, question);
     else {
         c->g.sampling.seed++;
-        (void)chat_turn(c, question);
+        (void)cli_chat_turn(c, question);
     }
     free(question);
 }
 
 static void clear(chat *c) {
     bool keep = c->n_msgs && !strcmp(c->msgs[0].role, "system");
-    chat_pop(c, c->n_msgs - keep);
+    cli_chat_pop(c, c->n_msgs - keep);
     free(c->attached);
     c->attached = NULL;
     c->n_left = 0;
@@ -184,7 +184,7 @@ static bool plain_command(chat *c, const char *name) {
     else if (!strcmp(name, "/tokens"))
         fprintf(stderr, "%zu of %d tokens\n", tern_session_length(c->s), tern_session_capacity(c->s));
     else if (!strcmp(name, "/undo")) {
-        if (c->n_msgs >= 2 && !strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) chat_pop(c, 2);
+        if (c->n_msgs >= 2 && !strcmp(c->msgs[c->n_msgs - 1].role, "assistant")) cli_chat_pop(c, 2);
     } else return false;
     return true;
 }
@@ -194,18 +194,18 @@ static bool command_with(chat *c, const char *name, const char *arg) {
     else if (!strcmp(name, "/load")) load(c, arg);
     else if (!strcmp(name, "/save")) save(c, arg);
     else if (!strcmp(name, "/system")) {
-        chat_pop(c, c->n_msgs);
+        cli_chat_pop(c, c->n_msgs);
         clear(c);
-        chat_push(c, "system", arg);
+        cli_chat_push(c, "system", arg);
     } else if (!strcmp(name, "/temp") && strtof(arg, NULL) >= 0)
         c->g.sampling.temperature = strtof(arg, NULL);
     else return false;
     return true;
 }
 
-bool chat_command(chat *c, const char *text) {
+bool cli_chat_command(chat *c, const char *text) {
     char *line = strdup(text);
-    if (!line) return failed_text("no memory for a command"), true;
+    if (!line) return cli_failed_text("no memory for a command"), true;
     char *arg = strchr(line, ' ');
     if (arg) {
         *arg++ = 0;
@@ -213,7 +213,7 @@ bool chat_command(chat *c, const char *text) {
     }
     bool leave = !strcmp(line, "/exit") || !strcmp(line, "/quit");
     if (!leave && !(arg && *arg ? command_with(c, line, arg) : false) && !plain_command(c, line)) {
-        fprintf(stderr, "%s is not a command, or lacks its argument\n", shown(line));
+        fprintf(stderr, "%s is not a command, or lacks its argument\n", cli_shown(line));
         help();
     }
     free(line);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-void chat_file_write(FILE *f, const char *role, const char *content) {
+void cli_chat_file_write(FILE *f, const char *role, const char *content) {
     fprintf(f, "%s: ", role);
     for (const char *p = content; *p; p++) {
         putc(*p, f);
@@ -11,7 +11,7 @@ void chat_file_write(FILE *f, const char *role, const char *content) {
     putc('\n', f);
 }
 
-char *chat_file_next(char **text, const char **role) {
+char *cli_chat_file_next(char **text, const char **role) {
     static const char *const roles[] = {"system", "user", "assistant"};
     char *p = *text, *out;
     *role = NULL;

@@ -5,9 +5,9 @@
 
 #include <stdio.h>
 
-void chat_file_write(FILE *f, const char *role, const char *content);
+void cli_chat_file_write(FILE *f, const char *role, const char *content);
 /* Gives the next message's text, which ends where no tab follows a new line, and moves *text behind it. It changes the
  * bytes there. *role is one of system, user, assistant. NULL: no message begins here. */
-char *chat_file_next(char **text, const char **role);
+char *cli_chat_file_next(char **text, const char **role);
 
 #endif

@@ -12,18 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-void chat_pop(chat *c, size_t n) {
+void cli_chat_pop(chat *c, size_t n) {
     while (n-- && c->n_msgs) free((char *)c->msgs[--c->n_msgs].content);
     if (c->n_left > c->n_msgs) c->n_left = c->n_msgs;
 }
 
-bool chat_push(chat *c, const char *role, const char *content) {
+bool cli_chat_push(chat *c, const char *role, const char *content) {
     if (c->n_msgs == CHAT_MESSAGES)
-        return failed_text("this conversation has %d messages, the most it can have: /clear starts anew",
-                           CHAT_MESSAGES),
+        return cli_failed_text("this conversation has %d messages, the most it can have: /clear starts anew",
+                               CHAT_MESSAGES),
                false;
     char *copy = strdup(content);
-    if (!copy) return failed_text("no memory for a message"), false;
+    if (!copy) return cli_failed_text("no memory for a message"), false;
     c->msgs[c->n_msgs++] = (tern_message){role, copy};
     return true;
 }
@@ -35,14 +35,14 @@ static int32_t *plain_ids(const chat *c, size_t from, size_t *n_ids) {
     size_t n = 1, at = 0;
     for (size_t i = from; i < c->n_msgs; i++) n += strlen(c->msgs[i].content) + 1;
     char *text = malloc(n);
-    if (!text) return failed_text("no memory for the prompt"), NULL;
+    if (!text) return cli_failed_text("no memory for the prompt"), NULL;
     for (size_t i = from; i < c->n_msgs; i++) {
         size_t len = strlen(c->msgs[i].content);
         memcpy(text + at, c->msgs[i].content, len);
         at += len;
         if (i + 1 < c->n_msgs && strcmp(c->msgs[i].role, "user")) text[at++] = '\n';
     }
-    int32_t *ids = prompt_ids(c->e, text, at, false, n_ids);
+    int32_t *ids = cli_prompt_ids(c->e, text, at, false, n_ids);
     free(text);
     return ids;
 }
@@ -52,11 +52,11 @@ static int32_t *render_ids(const chat *c, size_t *n_ids) {
     size_t sys = first_turn(c);
     if (c->plain) return plain_ids(c, sys + c->n_left, n_ids);
     tern_message *in = malloc((c->n_msgs + 1) * sizeof *in);
-    if (!in) return failed_text("no memory for the prompt"), NULL;
+    if (!in) return cli_failed_text("no memory for the prompt"), NULL;
     size_t n = 0;
     if (sys) in[n++] = c->msgs[0];
     for (size_t i = sys + c->n_left; i < c->n_msgs; i++) in[n++] = c->msgs[i];
-    int32_t *ids = prompt_chat(c->e, in, n, c->source, n_ids);
+    int32_t *ids = cli_prompt_chat(c->e, in, n, c->source, n_ids);
     free(in);
     return ids;
 }
@@ -127,7 +127,7 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
     size_t n_prompt = n_ids;
     while (ids) {
         double t0 = tn_now_s();
-        st = prefill_shown(c->s, ids, n_ids, err);
+        st = cli_prefill_shown(c->s, ids, n_ids, err);
         c->prefill_s += tn_now_s() - t0;
         if (st == TERN_OK) st = tern_session_generate(c->s, &g, &res, err);
         free(ids);
@@ -142,14 +142,14 @@ static tern_status answer_to(chat *c, int32_t *ids, size_t n_ids, tern_error *er
     return st;
 }
 
-bool chat_turn(chat *c, const char *text) {
+bool cli_chat_turn(chat *c, const char *text) {
     char *with = NULL;
     if (c->attached) {
         if (asprintf(&with, "%s\n%s", c->attached, text) < 0)
-            return failed_text("no memory for a message"), false;
+            return cli_failed_text("no memory for a message"), false;
         text = with;
     }
-    bool pushed = chat_push(c, "user", text), ok = false;
+    bool pushed = cli_chat_push(c, "user", text), ok = false;
     free(with);
     if (!pushed) return false;
     tern_error err;
@@ -157,12 +157,12 @@ bool chat_turn(chat *c, const char *text) {
     int32_t *ids = fitting_ids(c, &n_ids);
     tell(c);
     if (ids) {
-        answer_clear(&c->answer);
+        cli_answer_clear(&c->answer);
         tn_explain_mark_set(c->s, &c->mark);
-        interrupts_cancel(c->s);
+        cli_interrupts_cancel(c->s);
         tern_status st = answer_to(c, ids, n_ids, &err);
-        if (c->terminal) interrupts_cancel(NULL);
-        if (c->answer.view) render_end(c->answer.view);
+        if (c->terminal) cli_interrupts_cancel(NULL);
+        if (c->answer.view) cli_render_end(c->answer.view);
         putchar('\n');
         fflush(stdout); /* a program that reads the answer waits for its end */
         if (st == TERN_OK && c->answer.no_memory)
@@ -174,15 +174,15 @@ bool chat_turn(chat *c, const char *text) {
                     tern_session_capacity(c->s));
         if (st == TERN_E_CANCELLED && c->terminal)
             fputs("tern: stopped\n", stderr); /* where does not matter to who did it */
-        else if (st != TERN_OK) failed(&err);
-        else if (c->explains) explain_print(c->s, &c->mark);
+        else if (st != TERN_OK) cli_failed(&err);
+        else if (c->explains) cli_explain_print(c->s, &c->mark);
     }
-    if (ok && chat_push(c, "assistant", c->answer.text ? c->answer.text : "")) {
+    if (ok && cli_chat_push(c, "assistant", c->answer.text ? c->answer.text : "")) {
         free(c->attached);
         c->attached = NULL;
         c->n_turns++;
         return true;
     }
-    chat_pop(c, 1);
+    cli_chat_pop(c, 1);
     return false;
 }

@@ -32,10 +32,10 @@ typedef struct chat {
 } chat;
 
 /* One turn: the user's text in, the answer out. A failed turn leaves the conversation as it was. */
-bool chat_turn(chat *c, const char *text);
-bool chat_push(chat *c, const char *role, const char *content);
-void chat_pop(chat *c, size_t n);
+bool cli_chat_turn(chat *c, const char *text);
+bool cli_chat_push(chat *c, const char *role, const char *content);
+void cli_chat_pop(chat *c, size_t n);
 /* A line that begins with a slash. false: leave. */
-bool chat_command(chat *c, const char *text);
+bool cli_chat_command(chat *c, const char *text);
 
 #endif

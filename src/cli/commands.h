@@ -21,6 +21,6 @@ int cmd_inspect(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_sim(int argc, char **argv);
-int bench_limits(int32_t n_threads, const char *file, bool json); /* tern bench limits */
+int cli_bench_limits(int32_t n_threads, const char *file, bool json); /* tern bench limits */
 
 #endif

@@ -15,7 +15,7 @@ static double accepted_length(const tern_draft_stats *t) {
 
 static double ms(double total_s, uint64_t n) { return n ? total_s * 1e3 / (double)n : 0; }
 
-json_t *draft_json(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
+json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
     tern_draft_stats t;
     tern_session_draft_stats(s, &t);
     return tn_json_pack(
@@ -31,7 +31,7 @@ json_t *draft_json(const tern_session *s, double prefill_s, double decode_s, int
         "learn_ms", t.learn_s * 1e3, "commit_ms", t.commit_s * 1e3);
 }
 
-void draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
+void cli_draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens) {
     tern_draft_stats t;
     tern_session_draft_stats(s, &t);
     if (!t.n_steps) return;

@@ -8,7 +8,7 @@
 
 /* Writes the figures of the session's drafts, from the time of its prompts, and decode_s and n_tokens of what
  * was generated. */
-json_t *draft_json(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens);
-void draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens);
+json_t *cli_draft_json(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens);
+void cli_draft_print(const tern_session *s, double prefill_s, double decode_s, int32_t n_tokens);
 
 #endif

@@ -12,9 +12,9 @@ typedef struct embedding {
 } embedding;
 
 /* Opens a model by its path, or by a name that `tern models` lists. On failure everything is closed again. */
-tern_status embedding_open(const char *model, bool mean, embedding *out, tern_error *err);
+tern_status cli_embedding_open(const char *model, bool mean, embedding *out, tern_error *err);
 /* Opens the model that made an index's vectors. It fails where that is gone or has become another one. */
-tern_status embedding_open_noted(const tn_vectors_info *info, embedding *out, tern_error *err);
-void embedding_close(embedding *x);
+tern_status cli_embedding_open_noted(const tn_vectors_info *info, embedding *out, tern_error *err);
+void cli_embedding_close(embedding *x);
 
 #endif

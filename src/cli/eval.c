@@ -31,7 +31,7 @@ static int open_other(const command *c, const model_args *like, const char *mode
     model_args a = *like;
     a.model = model;
     a.o.scheme = NULL; /* float arithmetic of the model asked about */
-    return open_engine(c, &a, out);
+    return cli_open_engine(c, &a, out);
 }
 
 static json_t *loss_json(const tn_eval_loss *l) {
@@ -88,8 +88,8 @@ static int print_eval_json(const tn_eval_options *o, const tn_eval_result *r, js
     }
     add_comparisons(&j, r);
     if (items) tn_json_set(&j, "items_right", json_incref(items));
-    if (r->stats.attn_rows) tn_json_set(&j, "attention", attention_json(&r->stats));
-    return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
+    if (r->stats.attn_rows) tn_json_set(&j, "attention", cli_attention_json(&r->stats));
+    return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
 }
 
 static void print_eval(const tn_eval_result *r) {
@@ -105,7 +105,7 @@ static void print_eval(const tn_eval_result *r) {
 
 int cmd_eval(int argc, char **argv) {
     model_args ma;
-    model_args_defaults(&ma, TN_IN_EVAL);
+    cli_model_args_defaults(&ma, TN_IN_EVAL);
     tn_eval_options o = {0};
     int32_t limit = 0;
     const char *draft = "none", *kl = NULL, *against = NULL;
@@ -139,19 +139,19 @@ int cmd_eval(int argc, char **argv) {
     const command c = {"eval", "-m MODEL --task NAME --data FILE [OPTIONS]",
                        "Perplexity of a text, or accuracy on a task, with its standard error.", specs, 0};
     const char *words[1];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!o.task) return usage_error(&c, "--task is required");
-    if (!o.data) return usage_error(&c, "--data is required");
+    if (!o.task) return cli_usage_error(&c, "--task is required");
+    if (!o.data) return cli_usage_error(&c, "--data is required");
     if (strcmp(draft, "none"))
-        return usage_error(&c,
-                           "--draft %s: every task scores given texts and decodes nothing, so there is "
-                           "nothing to draft; tern bench --text measures drafts",
-                           draft);
+        return cli_usage_error(&c,
+                               "--draft %s: every task scores given texts and decodes nothing, so there is "
+                               "nothing to draft; tern bench --text measures drafts",
+                               draft);
     tern_engine *e = NULL;
-    if (!args_given(&ma, "attention"))
+    if (!cli_args_given(&ma, "attention"))
         ma.o.attention = "full"; /* models are compared, not where they attend */
-    rc = open_engine(&c, &ma, &e);
+    rc = cli_open_engine(&c, &ma, &e);
     if (rc < 0 && kl) rc = open_other(&c, &ma, kl, &o.source);
     if (rc < 0 && against) rc = open_other(&c, &ma, against, &o.against);
     if (rc >= 0) {
@@ -174,7 +174,7 @@ int cmd_eval(int argc, char **argv) {
     tern_engine_close(&e);
     if (st != TERN_OK) {
         json_decref(out.items);
-        return failed(&err);
+        return cli_failed(&err);
     }
     rc = json ? print_eval_json(&o, &r, out.items) : EXIT_OK;
     if (!json) print_eval(&r);

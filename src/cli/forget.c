@@ -58,7 +58,7 @@ static bool erase_file(const char *path) {
 /* What lies beside the store: lines that were typed, the page's conversations, those that the server knows the states of. */
 static tern_status forget_others(int64_t *n_prefixes, int64_t *n_talks, tern_error *err) {
     char path[4096];
-    if (history_path(path, sizeof path) && !erase_file(path))
+    if (cli_history_path(path, sizeof path) && !erase_file(path))
         return tn_fail(err, TERN_E_IO, "%s: cannot be erased: %s", path, strerror(errno));
     TN_TRY(tn_talks_clear(n_talks, err));
     return tn_checkpoints_clear(n_prefixes, err);
@@ -66,19 +66,19 @@ static tern_status forget_others(int64_t *n_prefixes, int64_t *n_talks, tern_err
 
 static int list(const char *store, bool json) {
     tn_ctx ctx;
-    store_ctx(&ctx);
+    cli_store_ctx(&ctx);
     tern_error err;
     int rc;
-    tn_store *s = store_open_existing(&ctx, store, &rc);
+    tn_store *s = cli_store_open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     listing l = {.json = json ? json_array() : NULL};
     tern_status st = s ? tn_store_list(s, list_one, &l, &err) : TERN_OK;
     tn_store_close(&s);
     if (st != TERN_OK) {
         json_decref(l.json);
-        return failed(&err);
+        return cli_failed(&err);
     }
-    if (json) return emit_json(l.json, JSON_INDENT(2));
+    if (json) return cli_emit_json(l.json, JSON_INDENT(2));
     if (!l.n) fputs("tern: no conversations are kept\n", stderr);
     return EXIT_OK;
 }
@@ -99,20 +99,20 @@ int cmd_forget(int argc, char **argv) {
                        "Erase what tern keeps, from the bytes of its files. With --store only that file.",
                        specs, 1};
     const char *words[2];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if ((words[0] != NULL) + all + documents + (lists || json) != 1)
-        return usage_error(&c, "want one of ID, --documents, --all and --list");
+        return cli_usage_error(&c, "want one of ID, --documents, --all and --list");
     if (lists || json) return list(store, json);
     char *end = NULL;
     int64_t id = words[0] ? strtoll(words[0], &end, 10) : 0, n_documents = 0, n = 0, n_prefixes = 0,
             n_talks = 0;
     if (words[0] && (*end || id < 1))
-        return usage_error(&c, "'%s' is no ID: tern forget --list shows them", words[0]);
+        return cli_usage_error(&c, "'%s' is no ID: tern forget --list shows them", words[0]);
     tn_ctx ctx;
-    store_ctx(&ctx);
+    cli_store_ctx(&ctx);
     tern_error err;
-    tn_store *s = store_open_existing(&ctx, store, &rc);
+    tn_store *s = cli_store_open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     tern_status st = TERN_OK;
     if (s && !id) st = tn_rag_remove(s, NULL, &n_documents, &err);
@@ -122,9 +122,10 @@ int cmd_forget(int argc, char **argv) {
     if (st == TERN_OK && !id && !store)
         st = tn_uploads_clear(&n_uploads, &err); /* their texts, already counted */
     if (st == TERN_OK && all && !store) st = forget_others(&n_prefixes, &n_talks, &err);
-    if (st != TERN_OK) return failed(&err);
+    if (st != TERN_OK) return cli_failed(&err);
     if (id && !n)
-        return failed_text("there is nothing with the ID %lld: tern forget --list shows them", (long long)id);
+        return cli_failed_text("there is nothing with the ID %lld: tern forget --list shows them",
+                               (long long)id);
     printf("erased: %lld conversations and texts", (long long)n);
     if (!id) printf(", %lld documents", (long long)n_documents);
     if (n_talks) printf(", %lld conversations of the page", (long long)n_talks);

@@ -32,7 +32,7 @@ typedef struct grammar_args {
     }
 
 /* Puts the grammar into the options and reads its files. Returns false with a message printed. */
-bool grammar_options(grammar_args *a, tern_generate_options *o);
-void grammar_args_free(grammar_args *a);
+bool cli_grammar_options(grammar_args *a, tern_generate_options *o);
+void cli_grammar_args_free(grammar_args *a);
 
 #endif

@@ -31,7 +31,7 @@ static json_t *hparams_json(const tn_hparams *h) {
 }
 
 static void print_hparams(const tn_hparams *h) {
-    printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", shown(h->name));
+    printf("architecture   %s%s%s\n", h->arch, h->name[0] ? ", " : "", cli_shown(h->name));
     printf("layers         %d of width %d, feed-forward %d\n", h->n_layers, h->n_embd, h->n_ff);
     printf("attention      %d heads of %d, %d KV heads%s\n", h->n_heads, h->d_head, h->n_kv_heads,
            h->window ? ", sliding window" : "");
@@ -94,8 +94,8 @@ static void print_tensors(const tn_source *s) {
         char shape[96] = "";
         for (int32_t d = 0, n = 0; d < t->n_dims; d++)
             n += snprintf(shape + n, sizeof shape - (size_t)n, "%s%" PRIu64, d ? "x" : "", t->dims[d]);
-        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", shown(t->name), dtype_name(t->dtype), shape,
-               t->off_bytes, t->size_bytes);
+        printf("%-48s %-6s %16s %14" PRIu64 " %14" PRIu64 "\n", cli_shown(t->name), dtype_name(t->dtype),
+               shape, t->off_bytes, t->size_bytes);
     }
 }
 
@@ -150,19 +150,19 @@ static void print_program(tn_ctx *ctx, const tn_hparams *h) {
 static int inspect_source(tn_ctx *ctx, const char *path, bool json, bool tensors) {
     tn_source *s;
     tern_error err;
-    if (tn_source_open(ctx, path, &s, &err) != TERN_OK) return failed(&err);
+    if (tn_source_open(ctx, path, &s, &err) != TERN_OK) return cli_failed(&err);
     const tn_hparams *h = tn_source_hparams(s);
     const tn_tokenizer *t = tn_source_tokenizer(s);
     uint64_t n_params = count_params(s);
     json_t *storage = storage_json(s);
-    int rc = storage ? EXIT_OK : failed_text("no memory to describe %s", path);
+    int rc = storage ? EXIT_OK : cli_failed_text("no memory to describe %s", path);
     if (rc == EXIT_OK && json) {
         json_t *j = tn_json_pack("{s:s, s:s, s:I, s:I, s:s, s:O, s:o}", "file", path, "format",
                                  tn_source_description(s), "parameters", (json_int_t)n_params, "tokens",
                                  (json_int_t)(t ? tn_tokenizer_n_vocab(t) : 0), "tokenizer",
                                  tokenizer_name(t), "storage", storage, "hyperparameters", hparams_json(h));
         if (tensors) tn_json_set(&j, "tensors", tensors_json(s));
-        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        rc = cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     } else if (rc == EXIT_OK) {
         printf("format         %s\n", tn_source_description(s));
         print_hparams(h);
@@ -290,18 +290,18 @@ static int inspect_package(tn_ctx *ctx, tn_pkg *p, const char *path, bool json, 
     snprintf(format, sizeof format, "tern package, version %d", TN_PKG_VERSION); /* the only one that opens */
     if (st == TERN_OK && (!sections || !sites || !graphs))
         st = tn_fail(&err, TERN_E_MEMORY, "no memory to describe %s", path);
-    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    int rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
     if (rc == EXIT_OK && json) {
         json_t *j =
             tn_json_pack("{s:s, s:s, s:s, s:I, s:o, s:O, s:O, s:O}", "file", path, "format", format, "scheme",
                          scheme, "parameters", (json_int_t)n_params, "hyperparameters", hparams_json(&h),
                          "sections", sections, "graphs_by_rows", graphs, "linears", sites);
         if (times.n_widths) tn_json_set(&j, "attention_times", tn_attn_times_json(&times));
-        rc = emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        rc = cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     } else if (rc == EXIT_OK) {
         printf("format         %s, scheme %s; all checksums hold\n", format, scheme);
         print_hparams(&h);
-        if (times.n_widths) print_attn_times(&times);
+        if (times.n_widths) cli_print_attn_times(&times);
         printf("parameters     %.1f million\ngraphs         ", (double)n_params * 1e-6);
         const char *rows;
         json_t *v;
@@ -347,9 +347,9 @@ static int inspect_cpu(bool json) {
     tn_kernels k;
     tn_kernels_init(&k, tn_cpu_flags(&bad));
     if (bad)
-        return failed_text("TERN_CPU=%s is unknown; there are scalar, avx2, avxvnni, avx512, avx512vnni, "
-                           "neon, dotprod, i8mm",
-                           bad);
+        return cli_failed_text("TERN_CPU=%s is unknown; there are scalar, avx2, avxvnni, avx512, avx512vnni, "
+                               "neon, dotprod, i8mm",
+                               bad);
     static const struct {
         const char *name;
         size_t offset;
@@ -382,11 +382,11 @@ static int inspect_cpu(bool json) {
     }
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         tn_json_set(&kernels, rows[i].name, tn_json_pack("s", picked_by(rows[i].offset, &k)));
-    int rc = features && kernels ? EXIT_OK : failed_text("no memory to describe the processor");
+    int rc = features && kernels ? EXIT_OK : cli_failed_text("no memory to describe the processor");
     if (rc == EXIT_OK && json) {
         json_t *j = tn_json_pack("{s:i, s:O, s:O}", "cores", tn_cpu_count(), "features", features, "kernels",
                                  kernels);
-        rc = emit_json(j, JSON_INDENT(2));
+        rc = cli_emit_json(j, JSON_INDENT(2));
     } else if (rc == EXIT_OK) {
         printf("%d cores;", tn_cpu_count());
         size_t i;
@@ -417,15 +417,15 @@ int cmd_inspect(int argc, char **argv) {
         "What is in a GGUF file, a Hugging Face folder or a package (whose checksums are verified).", specs,
         1};
     const char *words[2] = {0};
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     if (cpu) return inspect_cpu(json);
-    if (!words[0]) return usage_error(&c, "FILE is required");
+    if (!words[0]) return cli_usage_error(&c, "FILE is required");
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_pkg *p;
     tern_error err;
-    if (tn_pkg_open_if(&ctx, words[0], &p, &err) != TERN_OK) return failed(&err);
+    if (tn_pkg_open_if(&ctx, words[0], &p, &err) != TERN_OK) return cli_failed(&err);
     return p ? inspect_package(&ctx, p, words[0], json, tensors)
              : inspect_source(&ctx, words[0], json, tensors);
 }

@@ -58,7 +58,7 @@ static void print_help(FILE *f) {
 static int help_on(int argc, char **argv) {
     static char all[] = "--help=all";
     char *args[] = {argv[0], argc > 1 ? argv[1] : all, all, NULL};
-    if (!strcmp(argv[0], "set")) return help_set();
+    if (!strcmp(argv[0], "set")) return cli_help_set();
     for (int i = 0; i < N_COMMANDS; i++)
         if (!strcmp(argv[0], commands[i].name)) return commands[i].run(argc > 1 ? 3 : 2, args);
     fprintf(stderr, "tern: unknown command '%s' (see tern --help)\n", argv[0]);
@@ -68,7 +68,7 @@ static int help_on(int argc, char **argv) {
 /* All of the output is out, or the exit status says that it is not: an earlier write may have failed where the last one did not. */
 static int written(int rc) {
     bool lost = fflush(stdout) || ferror(stdout);
-    return lost && rc == EXIT_OK ? failed_text("cannot write the output") : rc;
+    return lost && rc == EXIT_OK ? cli_failed_text("cannot write the output") : rc;
 }
 
 /* Handles tern MODEL and tern MODEL TEXT: chat, or answer. */
@@ -84,7 +84,7 @@ static int short_way(int argc, char **argv) {
         text |= !strcmp(argv[i], "-p") || !strcmp(argv[i], "-f") || !strncmp(argv[i], "--prompt", 8) ||
                 !strncmp(argv[i], "--file", 6) || !strcmp(argv[i], "-");
     int rc = text ? cmd_run(argc, argv) : cmd_chat(argc, argv);
-    packing_end(rc != EXIT_OK);
+    cli_packing_end(rc != EXIT_OK);
     return written(rc);
 }
 
@@ -108,7 +108,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < N_COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name)) continue;
         int rc = commands[i].run(argc - 1, argv + 1);
-        packing_end(rc != EXIT_OK);
+        cli_packing_end(rc != EXIT_OK);
         return written(rc);
     }
     return short_way(argc, argv);

@@ -50,11 +50,11 @@ int cmd_models(int argc, char **argv) {
         "last part of it where one model alone has it.",
         specs, 0};
     const char *words[1];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     listing l = {.is_json = json, .json = json ? json_array() : NULL};
     if (!json || l.json) tn_catalogue_each(list_one, &l);
-    if (json) return emit_json(l.json, JSON_INDENT(2));
+    if (json) return cli_emit_json(l.json, JSON_INDENT(2));
     if (!l.n) fputs("tern: no models found: put their folders into TERN_MODELS, or give a path\n", stderr);
     return EXIT_OK;
 }

@@ -8,48 +8,48 @@
 #include <string.h>
 #include <unistd.h>
 
-int emit_json(json_t *j, size_t flags) {
+int cli_emit_json(json_t *j, size_t flags) {
     char *text;
     tern_error err;
     tern_status st = tn_json_text(j, flags, &text, &err);
     json_decref(j);
-    if (st != TERN_OK) return failed(&err);
+    if (st != TERN_OK) return cli_failed(&err);
     fputs(text, stdout);
     putchar('\n');
     free(text);
     return EXIT_OK; /* main checks the stream */
 }
 
-bool output_open(output_file *f, const char *path, const tn_outkind *kind) {
+bool cli_output_open(output_file *f, const char *path, const tn_outkind *kind) {
     tern_error err;
     *f = (output_file){.path = path};
     tn_ctx_init(&f->ctx, NULL);
     if (tn_outfile_open(&f->ctx, path, kind, &f->file, &err) != TERN_OK) {
-        (void)failed(&err);
+        (void)cli_failed(&err);
         return false;
     }
     int fd = dup(tn_outfile_fd(f->file));
     f->stream = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (f->stream) return true;
-    (void)failed_text("%s: cannot write: %s", path, strerror(errno));
+    (void)cli_failed_text("%s: cannot write: %s", path, strerror(errno));
     if (fd >= 0) close(fd);
     tn_outfile_abort(&f->file);
     return false;
 }
 
-int output_close(output_file *f) {
+int cli_output_close(output_file *f) {
     tern_error err;
     bool bad = ferror(f->stream);
     errno = 0;
     bad = fclose(f->stream) || bad;
-    int rc = bad ? failed_text("%s: cannot write: %s", f->path, strerror(errno))
+    int rc = bad ? cli_failed_text("%s: cannot write: %s", f->path, strerror(errno))
              : tn_outfile_commit(&f->file, &err) == TERN_OK ? EXIT_OK
-                                                            : failed(&err);
+                                                            : cli_failed(&err);
     tn_outfile_abort(&f->file);
     return rc;
 }
 
-const char *shown(const char *text) {
+const char *cli_shown(const char *text) {
     enum { ROOM = 4096 };
     static char buffers[4][ROOM];
     static int turn;
@@ -66,7 +66,7 @@ const char *shown(const char *text) {
     return to;
 }
 
-void put_answer(const char *text, size_t n) {
+void cli_put_answer(const char *text, size_t n) {
     static int terminal = -1;
     if (terminal < 0) terminal = isatty(STDOUT_FILENO);
     for (size_t i = 0, from = 0; i <= n; i++) {

@@ -8,14 +8,14 @@
 /* Takes j, a value of base/json.h's builders, and prints it on standard output with a newline behind it.
  * Returns EXIT_OK. When there was no memory for it (j is NULL then) it returns EXIT_FAILED with a message,
  * and prints nothing. */
-int emit_json(json_t *j, size_t flags);
+int cli_emit_json(json_t *j, size_t flags);
 
 /* Shows a name or a line from outside on one line: control characters, newlines too, and marks of direction stand as \\xNN. It
  * returns one of four buffers in turn; what does not fit is cut. */
-const char *shown(const char *text);
+const char *cli_shown(const char *text);
 /* Prints text of a model. A terminal gets nothing harmful (cli/harmful.h) but newline and tab; a file or a pipe gets
  * the text as it is. */
-void put_answer(const char *text, size_t n);
+void cli_put_answer(const char *text, size_t n);
 
 /* This is a file that a command writes as a stream, with base/outfile.h's promises. */
 typedef struct output_file {
@@ -25,7 +25,8 @@ typedef struct output_file {
     const char *path;
 } output_file;
 
-bool output_open(output_file *f, const char *path, const tn_outkind *kind); /* false: a message was printed */
-int output_close(output_file *f); /* EXIT_OK: the file has its name; else a message was printed */
+bool cli_output_open(output_file *f, const char *path,
+                     const tn_outkind *kind); /* false: a message was printed */
+int cli_output_close(output_file *f);         /* EXIT_OK: the file has its name; else a message was printed */
 
 #endif

@@ -41,17 +41,18 @@ static int choose(const command *c, const char *scheme, const char *outliers, co
         if (!strcmp(scheme, tn_scheme_name((tn_scheme)s))) o->scheme = (tn_scheme)s;
     }
     if (o->scheme == TN_N_SCHEMES)
-        return usage_error(
+        return cli_usage_error(
             c, "scheme '%s' is unknown; there are gram, edgeflow, llm-npu, naive-w8a8, smoothquant", scheme);
     if (strcmp(outliers, "auto") && strcmp(outliers, "off") && strcmp(outliers, "on"))
-        return usage_error(c, "outliers '%s' is unknown; there are auto, off, on", outliers);
+        return cli_usage_error(c, "outliers '%s' is unknown; there are auto, off, on", outliers);
     o->outliers = !strcmp(outliers, "on")    ? TN_OUTLIERS_ON
                   : !strcmp(outliers, "off") ? TN_OUTLIERS_OFF
                                              : TN_OUTLIERS_AUTO;
     if (allocation && !tn_allocation_parse(allocation, &o->allocation))
-        return usage_error(c, "allocation '%s' is unknown; there are loss, re, uniform, cmpq", allocation);
+        return cli_usage_error(c, "allocation '%s' is unknown; there are loss, re, uniform, cmpq",
+                               allocation);
     if (strcmp(scope, "tensor") && strcmp(scope, "model"))
-        return usage_error(c, "bits-scope '%s' is unknown; there are tensor, model", scope);
+        return cli_usage_error(c, "bits-scope '%s' is unknown; there are tensor, model", scope);
     o->bits_of_model = !strcmp(scope, "model");
     return -1;
 }
@@ -68,7 +69,7 @@ static int report(const char *out, const char *scheme, const tn_pack_report *r, 
             (json_int_t)r->hot_row_bytes, "all_row_bytes", (json_int_t)r->all_row_bytes, "calibration_tokens",
             (json_int_t)r->n_calib_tokens, "bits", r->bits, "kl", r->kl, "kl_stderr", r->kl_stderr,
             "held_tokens", (json_int_t)r->n_held_tokens);
-        return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     }
     printf("%s: %.1f MiB, scheme %s, calibrated on %llu tokens\n", out, (double)r->package_bytes / 1048576,
            scheme, (unsigned long long)r->n_calib_tokens);
@@ -102,13 +103,13 @@ static int run_pack(const char *src, const char *out, const char *scheme, const 
     tern_hooks_defaults(&hooks);
     progress shown = {0};
     hooks.user = &shown;
-    hooks.log = log_line;
+    hooks.log = cli_log_line;
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
     tn_ctx ctx;
     tn_pack_report r;
     tern_error err;
     tn_ctx_init(&ctx, &hooks);
-    if (tn_pack(&ctx, src, out, o, &r, &err) != TERN_OK) return failed(&err);
+    if (tn_pack(&ctx, src, out, o, &r, &err) != TERN_OK) return cli_failed(&err);
     return report(out, scheme, &r, json);
 }
 
@@ -171,12 +172,12 @@ int cmd_pack(int argc, char **argv) {
                        "Calibrate and quantise SRC (a GGUF file or a Hugging Face folder) into one package.",
                        specs, 1};
     const char *words[2];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!words[0]) return usage_error(&c, "SRC is required");
-    if (!out) return usage_error(&c, "-o OUT.tern is required");
+    if (!words[0]) return cli_usage_error(&c, "SRC is required");
+    if (!out) return cli_usage_error(&c, "-o OUT.tern is required");
     if (tn_pkg_is(words[0]))
-        return failed_text(
+        return cli_failed_text(
             "%s is a package already; packages are made from a GGUF file or a Hugging Face folder", words[0]);
     o.bits = (double)bits;
     o.quality = (double)quality / 100;

@@ -24,12 +24,12 @@ static bool show(void *user, const char *stage, double fraction) {
     return true;
 }
 
-bool packing_now(const char *model) {
+bool cli_packing_now(const char *model) {
     char folder[TN_CACHE_PATH];
     tern_error err;
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
-    hooks.log = log_line;
+    hooks.log = cli_log_line;
     if (isatty(STDERR_FILENO)) hooks.progress = show;
     tn_ctx ctx;
     tn_ctx_init(&ctx, &hooks);
@@ -86,12 +86,12 @@ static bool find(const char *model, char path[TN_CACHE_PATH], tern_error *err) {
     return false;
 }
 
-bool packing_find(const char *model, char path[TN_CACHE_PATH]) {
+bool cli_packing_find(const char *model, char path[TN_CACHE_PATH]) {
     tern_error err;
     return !tn_pkg_is(model) && find(model, path, &err);
 }
 
-bool packing_parse(const char *text, packing_when *out) {
+bool cli_packing_parse(const char *text, packing_when *out) {
     static const char *const names[PACKING_N] = {"auto", "never", "later", "now"};
     if (!text) text = getenv("TERN_PACK");
     *out = PACKING_AUTO;
@@ -104,7 +104,7 @@ bool packing_parse(const char *text, packing_when *out) {
     return false;
 }
 
-const char *packing_model(packing_when when, const char *model) {
+const char *cli_packing_model(packing_when when, const char *model) {
     used.package[0] = 0;
     used.wanted = false;
     used.model = when == PACKING_NEVER || tn_pkg_is(model) ? NULL : model;
@@ -114,7 +114,7 @@ const char *packing_model(packing_when when, const char *model) {
     if (err.message[0]) { /* a model that cannot be read gets its message from who opens it */
         if (when != PACKING_AUTO) notice("packages are not kept", &err);
         used.model = NULL;
-    } else if (when == PACKING_NOW && packing_now(model) && find(model, used.package, &err)) {
+    } else if (when == PACKING_NOW && cli_packing_now(model) && find(model, used.package, &err)) {
         return used.package;
     } else {
         used.wanted = when == PACKING_LATER;
@@ -123,7 +123,7 @@ const char *packing_model(packing_when when, const char *model) {
     return model;
 }
 
-void packing_opened(packing_when when, const char *model, const char *scheme) {
+void cli_packing_opened(packing_when when, const char *model, const char *scheme) {
     if (when != PACKING_AUTO || !used.model || used.package[0] || strcmp(scheme, "float")) return;
     used.wanted = true;
     fprintf(stderr,
@@ -144,7 +144,7 @@ static void become_packer(const char *model) {
 
 static int prepared = -1; /* what is written here is the model to pack; nothing: none */
 
-void packing_prepare(void) {
+void cli_packing_prepare(void) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) return;
     pid_t child = fork();
@@ -185,7 +185,7 @@ static void pack_in_background(const char *model) {
     (void)waitpid(child, NULL, 0);
 }
 
-void packing_end(bool failed) {
+void cli_packing_end(bool failed) {
     char folder[TN_CACHE_PATH], key[TN_CACHE_KEY];
     if (!failed) {
         if (used.wanted) pack_in_background(used.model);

@@ -14,19 +14,19 @@
 typedef enum packing_when { PACKING_AUTO, PACKING_NEVER, PACKING_LATER, PACKING_NOW, PACKING_N } packing_when;
 
 /* False: no such word. NULL: what $TERN_PACK says, or auto. */
-bool packing_parse(const char *text, packing_when *out);
+bool cli_packing_parse(const char *text, packing_when *out);
 /* What to open for `model`: itself, or its package. One model a process. */
-const char *packing_model(packing_when when, const char *model);
+const char *cli_packing_model(packing_when when, const char *model);
 /* It is open, with the scheme that tern_engine_info tells. */
-void packing_opened(packing_when when, const char *model, const char *scheme);
+void cli_packing_opened(packing_when when, const char *model, const char *scheme);
 /* The command has ended, well or with EXIT_FAILED: starts the background process where it is wanted. A package that turned out to be
  * damaged goes, with a notice, and is made anew by the next --pack. */
-void packing_end(bool failed);
+void cli_packing_end(bool failed);
 /* The package of any model in the cache, where there is a sound one; it may be asked about several. */
-bool packing_find(const char *model, char path[TN_CACHE_PATH]);
+bool cli_packing_find(const char *model, char path[TN_CACHE_PATH]);
 /* For a process that will not be allowed to start others: now, while it has one thread, it starts the one that waits for
  * packing_end. */
-void packing_prepare(void);
+void cli_packing_prepare(void);
 /* Makes the package of a model, with progress on a terminal. False: a message was printed. */
-bool packing_now(const char *model);
+bool cli_packing_now(const char *model);
 #endif

@@ -36,7 +36,7 @@ typedef struct adding {
 
 static void notice(void *user, const char *line) {
     const adding *a = user;
-    fprintf(stderr, "%stern: %s\n", a->terminal ? "\r\033[K" : "", shown(line));
+    fprintf(stderr, "%stern: %s\n", a->terminal ? "\r\033[K" : "", cli_shown(line));
 }
 
 static void progress(void *user, const char *path, int64_t n_done) {
@@ -60,11 +60,11 @@ static tern_status bring_vectors(adding *a, const char *embed, bool mean, tn_vec
     if (embed && !strcmp(embed, "none")) st = tn_vectors_drop(a->store, err);
     if (st == TERN_OK) st = tn_vectors_info_get(a->store, info, err);
     if (st != TERN_OK || (embed ? !strcmp(embed, "none") : !info->any || !info->n_missing)) return st;
-    st = embed ? embedding_open(embed, mean, &x, err) : embedding_open_noted(info, &x, err);
+    st = embed ? cli_embedding_open(embed, mean, &x, err) : cli_embedding_open_noted(info, &x, err);
     if (st != TERN_OK) return st;
     st = tn_vectors_fill(a->store, &x.as, &stopped, vector_progress, a, n_made, err);
     if (st == TERN_OK) st = tn_vectors_info_get(a->store, info, err);
-    embedding_close(&x);
+    cli_embedding_close(&x);
     return st;
 }
 
@@ -90,15 +90,15 @@ typedef struct index_size {
 static int report_added(const tn_rag_added *sum, const index_size *size, const tn_vectors_info *vectors,
                         int64_t n_made, double seconds, bool json) {
     if (json)
-        return emit_json(tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added",
-                                      (json_int_t)sum->n_added, "changed", (json_int_t)sum->n_changed,
-                                      "unchanged", (json_int_t)sum->n_unchanged, "removed",
-                                      (json_int_t)sum->n_removed, "skipped", (json_int_t)sum->n_skipped,
-                                      "passages_written", (json_int_t)sum->n_passages, "documents",
-                                      (json_int_t)size->n_documents, "passages", (json_int_t)size->n_passages,
-                                      "vectors_written", (json_int_t)n_made, "vectors",
-                                      (json_int_t)vectors->n_vectors, "seconds", seconds),
-                         JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        return cli_emit_json(tn_json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "added",
+                                          (json_int_t)sum->n_added, "changed", (json_int_t)sum->n_changed,
+                                          "unchanged", (json_int_t)sum->n_unchanged, "removed",
+                                          (json_int_t)sum->n_removed, "skipped", (json_int_t)sum->n_skipped,
+                                          "passages_written", (json_int_t)sum->n_passages, "documents",
+                                          (json_int_t)size->n_documents, "passages",
+                                          (json_int_t)size->n_passages, "vectors_written", (json_int_t)n_made,
+                                          "vectors", (json_int_t)vectors->n_vectors, "seconds", seconds),
+                             JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     printf("%lld added, %lld changed, %lld unchanged, %lld removed, %lld skipped; %lld documents with %lld "
            "passages",
            (long long)sum->n_added, (long long)sum->n_changed, (long long)sum->n_unchanged,
@@ -139,19 +139,19 @@ static int sub_add(int argc, char **argv) {
                        "from the index.",
                        specs, MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
-    int rc = args_parse(&c, argc, argv, paths);
+    int rc = cli_args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
-    if (!paths[0]) return usage_error(&c, "no PATH given");
+    if (!paths[0]) return cli_usage_error(&c, "no PATH given");
     if (overlap >= max_tokens)
-        return usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
+        return cli_usage_error(&c, "--overlap %d: want less than --passage %d", overlap, max_tokens);
     bool last = pooling && !strcmp(pooling, "last");
     if (pooling && (!embed || (!last && strcmp(pooling, "mean"))))
-        return usage_error(&c, "--pooling %s: want mean or last, beside --embed MODEL", pooling);
+        return cli_usage_error(&c, "--pooling %s: want mean or last, beside --embed MODEL", pooling);
     tn_ctx ctx;
-    store_ctx(&ctx);
+    cli_store_ctx(&ctx);
     tern_error err;
     adding a = {.terminal = isatty(STDERR_FILENO)};
-    char *file = store_path(store);
+    char *file = cli_store_path(store);
     if (!file) return EXIT_FAILED;
     tern_status st = model ? tn_tokens_open(&ctx, model, &a.tok, &err) : TERN_OK;
     if (st == TERN_OK) st = tn_store_open(&ctx, file, NULL, &a.store, &err);
@@ -175,7 +175,7 @@ static int sub_add(int argc, char **argv) {
     if (a.terminal) fputs("\r\033[K", stderr);
     if (st == TERN_OK) st = tn_rag_counts(a.store, &size.n_documents, &size.n_passages, &err);
     if (st == TERN_OK) rc = report_added(&sum, &size, &vectors, n_made, tn_now_s() - t0, json);
-    if (st != TERN_OK) rc = failed(&err);
+    if (st != TERN_OK) rc = cli_failed(&err);
     tn_store_close(&a.store);
     tn_tokenizer_close(&a.tok);
     free(a.ids);
@@ -203,7 +203,7 @@ static bool list_one(void *user, const tn_rag_document *d) {
     struct tm tm;
     strftime(when, sizeof when, "%Y-%m-%d %H:%M", localtime_r(&t, &tm));
     printf("%s  %6lld passages  %10lld bytes  %s\n", when, (long long)d->n_passages, (long long)d->n_bytes,
-           shown(d->path));
+           cli_shown(d->path));
     return !ferror(stdout);
 }
 
@@ -217,11 +217,11 @@ static int sub_ls(int argc, char **argv) {
     };
     const command c = {"rag ls", "[OPTIONS]", "List the documents of the index.", specs, 0};
     const char *words[1];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     tn_ctx ctx;
-    store_ctx(&ctx);
-    tn_store *s = store_open_existing(&ctx, store, &rc);
+    cli_store_ctx(&ctx);
+    tn_store *s = cli_store_open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     listing l = {.as_json = json, .json = json ? json_array() : NULL};
     tern_error err;
@@ -229,9 +229,9 @@ static int sub_ls(int argc, char **argv) {
     tn_store_close(&s);
     if (st != TERN_OK) {
         json_decref(l.json);
-        return failed(&err);
+        return cli_failed(&err);
     }
-    if (json) return emit_json(l.json, JSON_INDENT(2));
+    if (json) return cli_emit_json(l.json, JSON_INDENT(2));
     if (!l.n) fputs("tern: no documents: tern rag add PATH brings them in\n", stderr);
     return EXIT_OK;
 }
@@ -248,12 +248,12 @@ static int sub_rm(int argc, char **argv) {
                        "Take documents, or all below a folder, out of the index. The files stay.", specs,
                        MAX_PATHS};
     const char *paths[MAX_PATHS + 1];
-    int rc = args_parse(&c, argc, argv, paths);
+    int rc = cli_args_parse(&c, argc, argv, paths);
     if (rc >= 0) return rc;
-    if (!paths[0] != all) return usage_error(&c, "want either PATH... or --all");
+    if (!paths[0] != all) return cli_usage_error(&c, "want either PATH... or --all");
     tn_ctx ctx;
-    store_ctx(&ctx);
-    tn_store *s = store_open_existing(&ctx, store, &rc);
+    cli_store_ctx(&ctx);
+    tn_store *s = cli_store_open_existing(&ctx, store, &rc);
     if (!s && rc != EXIT_OK) return rc;
     int64_t sum = 0;
     tern_error err;
@@ -263,13 +263,13 @@ static int sub_rm(int argc, char **argv) {
         int64_t n = 0;
         if (s) st = tn_rag_remove(s, paths[i], &n, &err);
         if (st == TERN_OK && !n && paths[i]) {
-            fprintf(stderr, "tern: %s: not in the index\n", shown(paths[i]));
+            fprintf(stderr, "tern: %s: not in the index\n", cli_shown(paths[i]));
             missing = true;
         }
         sum += n;
     }
     tn_store_close(&s);
-    if (st != TERN_OK) return failed(&err);
+    if (st != TERN_OK) return cli_failed(&err);
     printf("%lld removed\n", (long long)sum);
     return missing ? EXIT_FAILED : EXIT_OK;
 }
@@ -288,8 +288,8 @@ int cmd_rag(int argc, char **argv) {
         if (!strcmp(argv[1], subs[i].name)) return subs[i].run(argc - 1, argv + 1);
     }
     const char *words[2];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    return words[0] ? usage_error(&c, "unknown command '%s'", words[0])
-                    : usage_error(&c, "want add, ls or rm");
+    return words[0] ? cli_usage_error(&c, "unknown command '%s'", words[0])
+                    : cli_usage_error(&c, "want add, ls or rm");
 }

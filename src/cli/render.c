@@ -16,7 +16,7 @@ static void style(render *r) {
     fputc('m', r->out);
 }
 
-void render_begin(render *r, FILE *out, bool colours) {
+void cli_render_begin(render *r, FILE *out, bool colours) {
     *r = (render){.out = out, .colours = colours, .line_begin = true};
 }
 
@@ -139,7 +139,7 @@ static void settle(render *r, bool last) {
     }
 }
 
-void render_put(render *r, const char *text, size_t n) {
+void cli_render_put(render *r, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         r->held[r->n_held++] = text[i];
         r->held[r->n_held] = 0;
@@ -147,8 +147,8 @@ void render_put(render *r, const char *text, size_t n) {
     }
 }
 
-void render_end(render *r) {
+void cli_render_end(render *r) {
     settle(r, true);
     if (r->colours && (r->bold || r->code || r->heading || r->fence || r->thinking)) fputs("\033[0m", r->out);
-    render_begin(r, r->out, r->colours);
+    cli_render_begin(r, r->out, r->colours);
 }

@@ -17,10 +17,10 @@ typedef struct render {
     size_t n_held;
 } render;
 
-void render_begin(render *r, FILE *out, bool colours);
+void cli_render_begin(render *r, FILE *out, bool colours);
 /* Takes any bytes, also parts of characters. Nothing is flushed. */
-void render_put(render *r, const char *text, size_t n);
+void cli_render_put(render *r, const char *text, size_t n);
 /* Puts out what is held and ends styles. */
-void render_end(render *r);
+void cli_render_end(render *r);
 
 #endif

@@ -46,7 +46,7 @@ static int sort_words(const command *c, request *r) {
     for (int i = 0; r->words[i]; i++) {
         const char *w = r->words[i];
         if (!strcmp(w, "-")) {
-            if (input || r->file) return usage_error(c, "one text comes from standard input or a file");
+            if (input || r->file) return cli_usage_error(c, "one text comes from standard input or a file");
             input = true;
         } else if (!r->ma.model) {
             r->ma.model = w;
@@ -54,7 +54,7 @@ static int sort_words(const command *c, request *r) {
             r->prompt = w;
             r->by_words = true;
         } else {
-            return usage_error(c, "unexpected argument '%s'", w);
+            return cli_usage_error(c, "unexpected argument '%s'", w);
         }
     }
     if (input) {
@@ -65,7 +65,7 @@ static int sort_words(const command *c, request *r) {
 }
 
 static int parse(int argc, char **argv, request *r) {
-    model_args_defaults(&r->ma, TN_IN_RUN);
+    cli_model_args_defaults(&r->ma, TN_IN_RUN);
     const arg_spec specs[] = {
         MODEL_ARGS(r->ma),
         PACK_ARG(r->ma),
@@ -104,17 +104,18 @@ static int parse(int argc, char **argv, request *r) {
         "the "
         "document that TEXT asks about.",
         specs, 3};
-    int rc = args_parse(&c, argc, argv, r->words);
+    int rc = cli_args_parse(&c, argc, argv, r->words);
     if (rc < 0) rc = sort_words(&c, r);
     if (rc >= 0) return rc;
-    if (!r->ma.model) return usage_error(&c, "MODEL is required");
-    args_model_path(&r->ma);
-    if (!r->prompt && !r->file) return usage_error(&c, "a prompt is required: TEXT, -p TEXT or -f FILE");
+    if (!r->ma.model) return cli_usage_error(&c, "MODEL is required");
+    cli_args_model_path(&r->ma);
+    if (!r->prompt && !r->file) return cli_usage_error(&c, "a prompt is required: TEXT, -p TEXT or -f FILE");
     if (r->raw && (r->chat || r->system || r->template))
-        return usage_error(&c, "--raw excludes --chat, --system and --chat-template");
-    if (r->template && !r->chat && !r->by_words) return usage_error(&c, "--chat-template goes with --chat");
-    if (r->system && !r->chat && !r->by_words) return usage_error(&c, "--system goes with --chat");
-    if (r->logprobs && !r->json) return usage_error(&c, "--logprobs goes with --json");
+        return cli_usage_error(&c, "--raw excludes --chat, --system and --chat-template");
+    if (r->template && !r->chat && !r->by_words)
+        return cli_usage_error(&c, "--chat-template goes with --chat");
+    if (r->system && !r->chat && !r->by_words) return cli_usage_error(&c, "--system goes with --chat");
+    if (r->logprobs && !r->json) return cli_usage_error(&c, "--logprobs goes with --json");
     r->ma.o.trace = r->trace || r->gantt;
     if ((r->load || r->save) && !r->ma.pack)
         r->ma.packs = false; /* a session goes with one form of the model */
@@ -123,13 +124,13 @@ static int parse(int argc, char **argv, request *r) {
 
 /* Reads the file's text, then adds the prompt's. */
 static bool read_prompt(const request *r, outcome *o) {
-    if (r->file && !(o->text = read_text_file(r->file, &o->n_text))) return false;
+    if (r->file && !(o->text = cli_read_text_file(r->file, &o->n_text))) return false;
     if (!r->prompt) return true;
     const char *between = r->by_words && o->n_text ? "\n\n" : "";
     size_t n = o->n_text + strlen(between) + strlen(r->prompt);
     char *joined = realloc(o->text, n + 1);
     if (!joined) {
-        failed_text("no memory for the prompt");
+        cli_failed_text("no memory for the prompt");
         return false;
     }
     memcpy(joined + o->n_text, between, strlen(between));
@@ -147,12 +148,12 @@ static bool tokenise_prompt(const request *r, outcome *o) {
         if (r->system) msgs[n_msgs++] = (tern_message){"system", r->system};
         msgs[n_msgs++] = (tern_message){"user", o->text};
         plain = !r->chat && !r->system && !r->source && !tern_has_chat_template(o->e);
-        if (!plain) o->ids = prompt_chat(o->e, msgs, n_msgs, r->source, &o->n_ids);
+        if (!plain) o->ids = cli_prompt_chat(o->e, msgs, n_msgs, r->source, &o->n_ids);
         if (plain) fputs("tern: no chat template: the prompt is read as plain text (--raw)\n", stderr);
     }
-    if (plain) o->ids = prompt_ids(o->e, o->text, o->n_text, !(r->by_words && r->file), &o->n_ids);
+    if (plain) o->ids = cli_prompt_ids(o->e, o->text, o->n_text, !(r->by_words && r->file), &o->n_ids);
     if (!o->ids) return false;
-    if (!o->n_ids) failed_text("the prompt is empty: it has no tokens");
+    if (!o->n_ids) cli_failed_text("the prompt is empty: it has no tokens");
     return o->n_ids > 0;
 }
 
@@ -161,18 +162,18 @@ static tern_status compute(const request *r, outcome *o, tern_error *err) {
     so.store = r->store;
     tern_status st = tern_session_open(o->e, &so, &o->s, err);
     if (st != TERN_OK) return st;
-    interrupts_cancel(o->s);
+    cli_interrupts_cancel(o->s);
     if (r->load) st = tern_session_load(o->s, r->load, err);
     double t0 = tn_now_s();
-    if (st == TERN_OK) st = prefill_shown(o->s, o->ids, o->n_ids, err);
+    if (st == TERN_OK) st = cli_prefill_shown(o->s, o->ids, o->n_ids, err);
     o->prefill_s = tn_now_s() - t0;
     tern_generate_options g = r->ma.o.generate;
     g.stop = r->stop.n ? r->stop.items : NULL;
-    g.on_token = answer_on_token;
+    g.on_token = cli_answer_on_token;
     g.no_logprobs = !r->logprobs;
     g.user = &o->answer;
     if (st == TERN_OK) st = tern_session_generate(o->s, &g, &o->res, err);
-    interrupts_cancel(NULL);
+    cli_interrupts_cancel(NULL);
     if (st == TERN_OK && o->answer.no_memory) {
         snprintf(err->message, sizeof err->message, "no memory to keep the answer");
         st = TERN_E_MEMORY;
@@ -184,11 +185,12 @@ static int write_files(const request *r, outcome *o) {
     tern_error err;
     tern_session_stats(o->s, &o->stats);
     if (r->ma.o.trace && o->stats.wall_s <= 0 && o->n_ids > 32)
-        return failed_text("--trace and --gantt show the tasks of a package; %s is a float model",
-                           r->ma.model);
-    if (r->trace && tern_session_write_trace(o->s, r->trace, &err) != TERN_OK) return failed(&err);
-    if (r->gantt && tern_session_write_gantt(o->s, STDERR_FILENO, 0, &err) != TERN_OK) return failed(&err);
-    if (r->save && tern_session_save(o->s, r->save, &err) != TERN_OK) return failed(&err);
+        return cli_failed_text("--trace and --gantt show the tasks of a package; %s is a float model",
+                               r->ma.model);
+    if (r->trace && tern_session_write_trace(o->s, r->trace, &err) != TERN_OK) return cli_failed(&err);
+    if (r->gantt && tern_session_write_gantt(o->s, STDERR_FILENO, 0, &err) != TERN_OK)
+        return cli_failed(&err);
+    if (r->save && tern_session_save(o->s, r->save, &err) != TERN_OK) return cli_failed(&err);
     return EXIT_OK;
 }
 
@@ -204,45 +206,45 @@ static int print_json(const request *r, outcome *o) {
     const tern_stats *ts = &o->stats;
     json_t *j = tn_json_pack("{s:s%, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:I}", "text", a->text ? a->text : "",
                              a->n, "tokens", (int)o->res.n_tokens, "prompt_tokens", (int)o->n_ids, "stop",
-                             stop_reason_text(o->res.reason), "load_ms", o->loaded_s * 1e3, "ttft_ms",
+                             cli_stop_reason_text(o->res.reason), "load_ms", o->loaded_s * 1e3, "ttft_ms",
                              (a->first_s > 0 ? a->first_s : o->loaded_s + o->prefill_s) * 1e3,
                              "prefill_tokens_per_second", prompt_speed(o), "decode_tokens_per_second",
-                             answer_speed(o), "peak_rss_bytes", (json_int_t)peak_rss_bytes());
+                             answer_speed(o), "peak_rss_bytes", (json_int_t)cli_peak_rss_bytes());
     if (r->logprobs) tn_json_set(&j, "token_logprobs", json_incref(a->tokens));
     tn_json_set(&j, "kv_bytes", json_integer((json_int_t)ts->kv_bytes));
-    tn_json_set(&j, "draft", draft_json(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens));
-    if (ts->wall_s > 0) tn_json_set(&j, "prefill", prefill_json(ts));
-    if (ts->attn_rows) tn_json_set(&j, "attention", attention_json(ts));
-    if (ts->n_switched) tn_json_set(&j, "switching", switching_json(ts));
-    if (r->explain) tn_json_set(&j, "explain", explain_json(o->s, NULL));
-    return emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    tn_json_set(&j, "draft", cli_draft_json(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens));
+    if (ts->wall_s > 0) tn_json_set(&j, "prefill", cli_prefill_json(ts));
+    if (ts->attn_rows) tn_json_set(&j, "attention", cli_attention_json(ts));
+    if (ts->n_switched) tn_json_set(&j, "switching", cli_switching_json(ts));
+    if (r->explain) tn_json_set(&j, "explain", cli_explain_json(o->s, NULL));
+    return cli_emit_json(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
 static void print_stats(const outcome *o) {
-    if (o->stats.wall_s > 0) prefill_print(&o->stats);
-    draft_print(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens);
+    if (o->stats.wall_s > 0) cli_prefill_print(&o->stats);
+    cli_draft_print(o->s, o->prefill_s, o->res.decode_s, o->res.n_tokens);
     fprintf(stderr,
             "prompt %zu tokens at %.1f/s, answer %d tokens at %.1f/s (stop: %s), first token %.0f ms "
             "after start, loaded in %.0f ms, peak memory %.1f MiB\n",
-            o->n_ids, prompt_speed(o), o->res.n_tokens, answer_speed(o), stop_reason_text(o->res.reason),
-            o->answer.first_s * 1e3, o->loaded_s * 1e3, (double)peak_rss_bytes() / 1048576);
+            o->n_ids, prompt_speed(o), o->res.n_tokens, answer_speed(o), cli_stop_reason_text(o->res.reason),
+            o->answer.first_s * 1e3, o->loaded_s * 1e3, (double)cli_peak_rss_bytes() / 1048576);
 }
 
 static int run(request *r, outcome *o) {
     tern_error err;
-    if (!prompt_template(r->template, &r->source) || !grammar_options(&r->ga, &r->ma.o.generate) ||
+    if (!cli_prompt_template(r->template, &r->source) || !cli_grammar_options(&r->ga, &r->ma.o.generate) ||
         !read_prompt(r, o))
         return EXIT_FAILED;
-    interrupts_cancel(NULL);
-    int rc = open_engine(NULL, &r->ma, &o->e);
+    cli_interrupts_cancel(NULL);
+    int rc = cli_open_engine(NULL, &r->ma, &o->e);
     if (rc >= 0) return rc;
-    o->loaded_s = process_age_s();
+    o->loaded_s = cli_process_age_s();
     if (!tokenise_prompt(r, o)) return EXIT_FAILED;
     if (compute(r, o, &err) != TERN_OK) {
         if (o->answer.n && !r->json)
             putchar('\n'); /* what there is of the answer ends on a line of its own */
         fflush(stdout);
-        return failed(&err);
+        return cli_failed(&err);
     }
     rc = write_files(r, o);
     if (rc == EXIT_OK && r->json) rc = print_json(r, o);
@@ -250,7 +252,7 @@ static int run(request *r, outcome *o) {
     if (!r->json) putchar('\n');
     fflush(stdout); /* before the statistics: both may go to one terminal */
     if (r->stats) print_stats(o);
-    if (r->explain) explain_print(o->s, NULL);
+    if (r->explain) cli_explain_print(o->s, NULL);
     return EXIT_OK;
 }
 
@@ -261,10 +263,10 @@ int cmd_run(int argc, char **argv) {
     if (rc >= 0) return rc;
     o.answer.quiet = r.json;
     o.answer.tokens = r.logprobs ? json_array() : NULL;
-    if (r.logprobs && !o.answer.tokens) return failed_text("no memory for the answer");
+    if (r.logprobs && !o.answer.tokens) return cli_failed_text("no memory for the answer");
     rc = run(&r, &o);
-    answer_free(&o.answer);
-    grammar_args_free(&r.ga);
+    cli_answer_free(&o.answer);
+    cli_grammar_args_free(&r.ga);
     free(r.source);
     free(o.ids);
     free(o.text);

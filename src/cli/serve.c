@@ -30,12 +30,12 @@ static char *read_keys(const char *path) {
     struct stat s;
     size_t n;
     if (!stat(path, &s) && (s.st_mode & 077)) {
-        failed_text("%s: others may read the API keys; chmod 600 keeps them private", path);
+        cli_failed_text("%s: others may read the API keys; chmod 600 keeps them private", path);
         return NULL;
     }
-    char *keys = read_text_file(path, &n);
+    char *keys = cli_read_text_file(path, &n);
     if (keys && (strlen(keys) != n || !keys[strspn(keys, "\r\n")])) {
-        failed_text("%s holds no API keys: want one a line", path);
+        cli_failed_text("%s holds no API keys: want one a line", path);
         free(keys);
         return NULL;
     }
@@ -48,9 +48,10 @@ static bool passed_socket(int *fd) {
     *fd = -1;
     if (!pid || !n || strtol(pid, NULL, 10) != (long)getpid()) return true;
     unsetenv("LISTEN_PID");
-    if (strcmp(n, "1")) return failed_text("%s sockets were passed: want one", n), false;
+    if (strcmp(n, "1")) return cli_failed_text("%s sockets were passed: want one", n), false;
     *fd = 3;
-    return !fcntl(3, F_SETFD, FD_CLOEXEC) || (failed_text("the socket that was passed is not open"), false);
+    return !fcntl(3, F_SETFD, FD_CLOEXEC) ||
+           (cli_failed_text("the socket that was passed is not open"), false);
 }
 
 /* "90s", "5m", "2h", or seconds; 0: never. */
@@ -81,7 +82,7 @@ typedef struct serving {
 static void place(void *user, const char *path, char out[TN_MODELS_PATH]) {
     const serving *s = user;
     _Static_assert((int)TN_MODELS_PATH >= (int)TN_CACHE_PATH, "a package's path fits");
-    if (s->when == PACKING_NEVER || !packing_find(path, out)) snprintf(out, TN_MODELS_PATH, "%s", path);
+    if (s->when == PACKING_NEVER || !cli_packing_find(path, out)) snprintf(out, TN_MODELS_PATH, "%s", path);
 }
 
 static void say(void *user, const char *line) {
@@ -96,19 +97,19 @@ static bool add_model(void *user, const tn_catalogue_entry *e) {
 
 /* What goes together, and what the texts mean. Returns -1 to go on, or an exit status. */
 static int check(const command *cmd, serving *s) {
-    if (!s->ma.model && !s->folder) return usage_error(cmd, "-m MODEL or --models DIR is required");
+    if (!s->ma.model && !s->folder) return cli_usage_error(cmd, "-m MODEL or --models DIR is required");
     if (strcmp(s->on_full, "shift") && strcmp(s->on_full, "stop"))
-        return usage_error(cmd, "--on-full %s: want shift or stop", s->on_full);
+        return cli_usage_error(cmd, "--on-full %s: want shift or stop", s->on_full);
     if (s->folder && s->template)
-        return usage_error(cmd, "--chat-template is for one model, and --models for several");
+        return cli_usage_error(cmd, "--chat-template is for one model, and --models for several");
     if (s->folder && strstr(s->draft, "model:"))
-        return usage_error(cmd, "--draft model:FILE is for one model, and --models for several");
+        return cli_usage_error(cmd, "--draft model:FILE is for one model, and --models for several");
     if (!s->idle) s->idle = s->folder ? "5m" : "0";
     if (!parse_time(s->idle, &s->idle_ns))
-        return usage_error(cmd, "--idle %s: want a time such as 90s, 5m or 1h; 0 = never", s->idle);
+        return cli_usage_error(cmd, "--idle %s: want a time such as 90s, 5m or 1h; 0 = never", s->idle);
     s->when = PACKING_NEVER; /* where the file itself was asked for too */
-    if (s->ma.pack || !(s->ma.o.exact || s->ma.o.scheme)) (void)packing_parse(s->ma.pack, &s->when);
-    if (!passed_socket(&s->listen_fd) || !prompt_template(s->template, &s->source)) return EXIT_FAILED;
+    if (s->ma.pack || !(s->ma.o.exact || s->ma.o.scheme)) (void)cli_packing_parse(s->ma.pack, &s->when);
+    if (!passed_socket(&s->listen_fd) || !cli_prompt_template(s->template, &s->source)) return EXIT_FAILED;
     if (s->key_file && !(s->keys = read_keys(s->key_file))) return EXIT_FAILED;
     return -1;
 }
@@ -118,7 +119,7 @@ static tern_status open_models(serving *s, tern_error *err) {
     const char *model = s->ma.model, *slash = model ? strrchr(model, '/') : NULL, *name = s->name;
     if (model && !name) name = slash && slash[1] ? slash + 1 : model;
     tern_hooks_defaults(&s->hooks);
-    s->hooks.log = log_line;
+    s->hooks.log = cli_log_line;
     s->ma.o.hooks = &s->hooks;
     const tn_models_options mo = {.queue = {.n_ctx = s->n_ctx,
                                             .n_sessions = s->n_sessions,
@@ -143,11 +144,11 @@ static tern_status open_models(serving *s, tern_error *err) {
     tn_models_default(s->models, model ? name : NULL);
     if (!model) return TERN_OK;
     tn_served *k;
-    (void)packing_model(s->when, model);
+    (void)cli_packing_model(s->when, model);
     TN_TRY(tn_models_use(s->models, NULL, NULL, NULL, &k, err));
     tern_model_info info;
     tern_engine_info(tn_queue_opts(tn_served_queue(k))->e, &info);
-    packing_opened(s->when, model, info.scheme);
+    cli_packing_opened(s->when, model, info.scheme);
     tn_models_leave(k);
     return TERN_OK;
 }
@@ -179,7 +180,7 @@ static int serve(serving *s) {
     pthread_sigmask(SIG_BLOCK, &ends, NULL);
     signal(SIGPIPE, SIG_IGN);
     /* now, while there is one thread and no sandbox */
-    if (s->ma.model && s->when != PACKING_NEVER) packing_prepare();
+    if (s->ma.model && s->when != PACKING_NEVER) cli_packing_prepare();
     if (tn_reader_open(&s->reader, &err) != TERN_OK)
         fprintf(stderr, "tern serve: the server reads no documents: %s\n", err.message);
     tern_status st = open_models(s, &err);
@@ -194,7 +195,7 @@ static int serve(serving *s) {
         st = tn_http_open(&ho, &h, &err);
     }
     if (st != TERN_OK) {
-        (void)failed(&err);
+        (void)cli_failed(&err);
     } else {
         if (tn_sandbox_enter(&err) != TERN_OK) fprintf(stderr, "tern serve: no sandbox: %s\n", err.message);
         announce(s, h);
@@ -216,7 +217,7 @@ int cmd_serve(int argc, char **argv) {
                  .max_waiting = 32,
                  .cache_mib = 2048,
                  .listen_fd = -1};
-    model_args_defaults(&s.ma, TN_IN_SERVE);
+    cli_model_args_defaults(&s.ma, TN_IN_SERVE);
     const arg_spec specs[] = {
         MODEL_ARGS(s.ma),
         PACK_ARG(s.ma),
@@ -248,7 +249,7 @@ int cmd_serve(int argc, char **argv) {
     const command cmd = {"serve", "-m MODEL | --models DIR [OPTIONS]",
                          "Answer requests over HTTP as OpenAI's and Anthropic's APIs have them.", specs, 0};
     const char *words[1];
-    int rc = args_parse(&cmd, argc, argv, words);
+    int rc = cli_args_parse(&cmd, argc, argv, words);
     if (rc < 0) rc = check(&cmd, &s);
     if (rc < 0) rc = serve(&s);
     free(s.keys);

@@ -39,8 +39,8 @@ static int load_soc(const char *name, tn_soc *soc) {
     char path[1024];
     tern_error err;
     if (!find_soc(name, path, sizeof path))
-        return failed_text("no data file for SoC '%s'; tern sim --list names those there are", name);
-    return tn_soc_load(soc, path, &err) == TERN_OK ? EXIT_OK : failed(&err);
+        return cli_failed_text("no data file for SoC '%s'; tern sim --list names those there are", name);
+    return tn_soc_load(soc, path, &err) == TERN_OK ? EXIT_OK : cli_failed(&err);
 }
 
 /* ---- one request ----------------------------------------------------------------------------------- */
@@ -206,9 +206,9 @@ static int write_claims(const char *dir, tn_paper p, const tn_claim *c, int32_t 
     snprintf(title, sizeof title, "%s: printed and simulated (median error of what is predicted: %.1f %%)",
              tn_paper_name(p), tn_claims_median_error(c, n, false) * 100);
     output_file f;
-    if (!output_open(&f, path, &svg_kind)) return EXIT_FAILED;
+    if (!cli_output_open(&f, path, &svg_kind)) return EXIT_FAILED;
     tn_svg_claims(f.stream, title, c, n);
-    return output_close(&f);
+    return cli_output_close(&f);
 }
 
 static int reproduce(const char *word, bool json, const char *svg) {
@@ -224,12 +224,13 @@ static int reproduce(const char *word, bool json, const char *svg) {
     tern_hooks_defaults(&hooks);
     tn_ctx_init(&ctx, &hooks);
     tn_sim s;
-    if (tn_sim_open(&ctx, &s, &err) != TERN_OK) return failed(&err);
+    if (tn_sim_open(&ctx, &s, &err) != TERN_OK) return cli_failed(&err);
     if (json) printf("{\"papers\": [");
     for (int p = 0; p < TN_N_PAPERS && rc == EXIT_OK; p++) {
         if (word && strcmp(word, tn_paper_name((tn_paper)p))) continue;
         int32_t n = 0;
-        if (tn_sim_reproduce((tn_paper)p, socs, &s, claims + n_all, &n, &err) != TERN_OK) rc = failed(&err);
+        if (tn_sim_reproduce((tn_paper)p, socs, &s, claims + n_all, &n, &err) != TERN_OK)
+            rc = cli_failed(&err);
         else if (json && n_all) printf(",\n");
         if (rc == EXIT_OK) print_claims((tn_paper)p, claims + n_all, n, json);
         if (rc == EXIT_OK && svg) rc = write_claims(svg, (tn_paper)p, claims + n_all, n);
@@ -257,7 +258,7 @@ static int write_trace(const tn_timeline *tl, const char *path) {
     tern_error err;
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
-    return tn_timeline_save_trace(tl, &ctx, path, &err) == TERN_OK ? EXIT_OK : failed(&err);
+    return tn_timeline_save_trace(tl, &ctx, path, &err) == TERN_OK ? EXIT_OK : cli_failed(&err);
 }
 
 /* ---- this machine ---------------------------------------------------------------------------------- */
@@ -267,7 +268,7 @@ static int write_trace(const tn_timeline *tl, const char *path) {
 static int this_machine(const char *path, int32_t n_prompt, bool json, const char *trace) {
     tern_engine *e = NULL;
     tern_error err;
-    if (tern_engine_open(path, NULL, &e, &err) != TERN_OK) return failed(&err);
+    if (tern_engine_open(path, NULL, &e, &err) != TERN_OK) return cli_failed(&err);
     tn_measured_steps measured;
     tn_sim_model shape;
     tn_sim_result o;
@@ -283,7 +284,7 @@ static int this_machine(const char *path, int32_t n_prompt, bool json, const cha
     }
     if (st == TERN_OK) st = tn_sim_open(&e->ctx, &s, &err);
     if (st == TERN_OK) st = tn_sim_run(&s, &r, tl, &o, &err);
-    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    int rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
     if (rc == EXIT_OK) (json ? print_json : print_text)(&r, &o);
     if (rc == EXIT_OK && trace) rc = write_trace(tl, trace);
     tn_timeline_close(&tl);
@@ -325,15 +326,15 @@ static int write_gantt(tn_ctx *ctx, tn_sim *s, const tn_sim_request *base, const
         if (st == TERN_OK)
             runs[i].timeline = tl[i], runs[i].ttft_ms = o.ttft_ms, runs[i].after_ms = o.exposed_switch_ms;
     }
-    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    int rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
     output_file f;
-    if (rc == EXIT_OK && !output_open(&f, path, &svg_kind)) rc = EXIT_FAILED;
+    if (rc == EXIT_OK && !cli_output_open(&f, path, &svg_kind)) rc = EXIT_FAILED;
     if (rc == EXIT_OK) {
         char title[160];
         snprintf(title, sizeof title, "%s on %s, a prompt of %d tokens", base->model->name, base->soc->title,
                  base->n_tokens);
         tn_svg_gantt(f.stream, title, runs, n);
-        rc = output_close(&f);
+        rc = cli_output_close(&f);
     }
     for (int i = 0; i < n; i++) tn_timeline_close(&tl[i]);
     return rc;
@@ -372,7 +373,7 @@ static int simulate(tn_sim_request *r, const char *vary, bool json, const char *
     } else if (st == TERN_OK) {
         st = tn_sim_run(&s, r, tl, &o, &err);
     }
-    int rc = st == TERN_OK ? EXIT_OK : failed(&err);
+    int rc = st == TERN_OK ? EXIT_OK : cli_failed(&err);
     if (rc == EXIT_OK && !vary) (json ? print_json : print_text)(r, &o);
     if (rc == EXIT_OK && trace) rc = write_trace(tl, trace);
     if (rc == EXIT_OK && svg) rc = write_gantt(&ctx, &s, r, svg);
@@ -402,19 +403,20 @@ static int other_than_requests(const command *c, const sim_args *a, const char *
     bool sweeping = words[0] && !strcmp(words[0], "sweep");
     if (words[0] && !strcmp(words[0], "reproduce")) {
         if (words[1] && by_name(words[1], paper_name, TN_N_PAPERS) < 0)
-            return usage_error(c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu",
-                               words[1]);
-        if (a->model || a->trace) return usage_error(c, "reproduce takes neither --model nor --trace");
+            return cli_usage_error(c, "'%s' is no paper; there are llm-npu, edgeflow, shadowattn and sd-npu",
+                                   words[1]);
+        if (a->model || a->trace) return cli_usage_error(c, "reproduce takes neither --model nor --trace");
         return reproduce(words[1], a->json, a->svg);
     }
     if (words[0] && (!sweeping || words[1]))
-        return usage_error(c, "'%s' is not something to do; there are sweep and reproduce", words[sweeping]);
+        return cli_usage_error(c, "'%s' is not something to do; there are sweep and reproduce",
+                               words[sweeping]);
     if (sweeping && (a->trace || a->json || a->svg))
-        return usage_error(c, "sweep writes CSV: it takes none of --trace, --svg and --json");
-    if (!sweeping && a->vary) return usage_error(c, "--vary is for sweep");
-    if (!a->model) return usage_error(c, "--model is required");
+        return cli_usage_error(c, "sweep writes CSV: it takes none of --trace, --svg and --json");
+    if (!sweeping && a->vary) return cli_usage_error(c, "--vary is for sweep");
+    if (!a->model) return cli_usage_error(c, "--model is required");
     if (!strcmp(a->soc_name, "this-machine"))
-        return sweeping ? usage_error(c, "sweep is for SoCs")
+        return sweeping ? cli_usage_error(c, "sweep is for SoCs")
                         : this_machine(a->model, a->n_prompt, a->json, a->trace);
     *sweep_them = sweeping;
     return -1;
@@ -427,8 +429,8 @@ static int request_of(const command *c, const sim_args *a, bool sweeping, tn_sim
                                     : "warm",
                          load_name, TN_N_SIM_LOADS),
         i_attention = by_name(a->attention, attention_name, TN_N_SIM_ATTENTIONS);
-    if (i_load < 0) return usage_error(c, "no way of loading is called '%s'", a->load);
-    if (i_attention < 0) return usage_error(c, "no attention is called '%s'", a->attention);
+    if (i_load < 0) return cli_usage_error(c, "no way of loading is called '%s'", a->load);
+    if (i_attention < 0) return cli_usage_error(c, "no attention is called '%s'", a->attention);
     *r = (tn_sim_request){.model = tn_sim_model_find(a->model),
                           .n_tokens = a->n_prompt,
                           .n_chunk = a->chunk,
@@ -442,13 +444,13 @@ static int request_of(const command *c, const sim_args *a, bool sweeping, tn_sim
                           .attention = (tn_sim_attention)i_attention,
                           .one_form = a->switching};
     if (strcmp(a->float_lane, "cpu") && strcmp(a->float_lane, "gpu"))
-        return usage_error(c, "no float lane is called '%s'; there are cpu and gpu", a->float_lane);
-    if (!r->model) return usage_error(c, "model '%s' is unknown (see --list)", a->model);
+        return cli_usage_error(c, "no float lane is called '%s'; there are cpu and gpu", a->float_lane);
+    if (!r->model) return cli_usage_error(c, "model '%s' is unknown (see --list)", a->model);
     if (!tn_policy_parse(a->policy, &r->policy) || r->policy.kind == TN_POLICY_PLAN)
-        return usage_error(c, "policy '%s' is unknown", a->policy);
+        return cli_usage_error(c, "policy '%s' is unknown", a->policy);
     if (a->steal != INT32_MIN) r->policy.steal_above = a->steal;
     if (a->switching && !tn_switch_parse(a->switching, &r->switching))
-        return usage_error(c, "no way of switching is called '%s'", a->switching);
+        return cli_usage_error(c, "no way of switching is called '%s'", a->switching);
     return -1;
 }
 
@@ -508,7 +510,7 @@ int cmd_sim(int argc, char **argv) {
         "reproduce: the papers' results beside ours (llm-npu, edgeflow, shadowattn, sd-npu; none: all).",
         specs, 2};
     const char *words[3];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     bool sweeping = false;
     tn_sim_request r;

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-json_t *prefill_json(const tern_stats *t) {
+json_t *cli_prefill_json(const tern_stats *t) {
     return tn_json_pack(
         "{s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I}",
         "scheduled_ms", t->wall_s * 1e3, "cpu_bubble", t->cpu_bubble, "npu_bubble", t->npu_bubble,
@@ -17,7 +17,7 @@ json_t *prefill_json(const tern_stats *t) {
         (json_int_t)t->graph_bytes_unshared, "unpacked_by_device", (json_int_t)t->unpacked_by_device);
 }
 
-json_t *attention_json(const tern_stats *t) {
+json_t *cli_attention_json(const tern_stats *t) {
     json_t *j = tn_json_pack("{s:I, s:f, s:I, s:I, s:I}", "rows", (json_int_t)t->attn_rows, "selected_share",
                              t->attn_seen ? (double)t->attn_selected / (double)t->attn_seen : 0.0, "launches",
                              (json_int_t)t->attn_launches, "requantised", (json_int_t)t->attn_requantised,
@@ -37,7 +37,7 @@ json_t *attention_json(const tern_stats *t) {
     return j;
 }
 
-void print_attn_times(const tn_attn_times *t) {
+void cli_print_attn_times(const tn_attn_times *t) {
     printf("sparse attention, %d rows to a selection, %d scored for each: launches of", t->share, t->pools);
     for (int i = 0; i < t->n_widths; i++)
         printf("%s %d: %.0f us and %.0f for a million scores", i ? "," : "", 1 << i, t->launch_us[i],
@@ -47,13 +47,13 @@ void print_attn_times(const tn_attn_times *t) {
            t->select_us, t->select_kpos_us, t->attend_us, t->attend_kpos_us);
 }
 
-json_t *switching_json(const tern_stats *t) {
+json_t *cli_switching_json(const tern_stats *t) {
     return tn_json_pack("{s:I, s:i, s:f, s:f, s:f}", "layers", (json_int_t)t->n_switched, "blocks",
                         (int)t->switch_blocks, "load_ms", t->switch_s * 1e3, "exposed_ms",
                         t->switch_exposed_s * 1e3, "planned_exposed_ms", t->switch_planned_stall_s * 1e3);
 }
 
-void prefill_print(const tern_stats *t) {
+void cli_prefill_print(const tern_stats *t) {
     fprintf(stderr,
             "lanes: CPU busy %.0f ms (bubbles %.1f %%), NPU busy %.0f ms (bubbles %.1f %%) of %.0f ms; %llu "
             "decisions of %.2f us (longest %.1f); %llu parts stolen\n"
@@ -95,7 +95,7 @@ void prefill_print(const tern_stats *t) {
     }
 }
 
-json_t *explain_json(const tern_session *s, const tn_explain_mark *since) {
+json_t *cli_explain_json(const tern_session *s, const tn_explain_mark *since) {
     tn_explained all[TN_EXPLAIN_MAX];
     size_t n = since ? tn_explain_since(s, since, all) : tn_explain(s, all);
     json_t *list = json_array();
@@ -108,7 +108,7 @@ json_t *explain_json(const tern_session *s, const tn_explain_mark *since) {
     return list;
 }
 
-void explain_print(const tern_session *s, const tn_explain_mark *since) {
+void cli_explain_print(const tern_session *s, const tn_explain_mark *since) {
     tn_explained all[TN_EXPLAIN_MAX];
     size_t n = since ? tn_explain_since(s, since, all) : tn_explain(s, all);
     for (size_t i = 0; i < n; i++) {

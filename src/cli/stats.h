@@ -8,13 +8,14 @@
 
 #include <jansson.h>
 
-json_t *prefill_json(const tern_stats *t);
-json_t *attention_json(const tern_stats *t);   /* sparse attention */
-json_t *switching_json(const tern_stats *t);   /* devices that hold one form of a graph: t->n_switched > 0 */
-void print_attn_times(const tn_attn_times *t); /* on standard output */
-void prefill_print(const tern_stats *t);
+json_t *cli_prefill_json(const tern_stats *t);
+json_t *cli_attention_json(const tern_stats *t); /* sparse attention */
+json_t *
+cli_switching_json(const tern_stats *t); /* devices that hold one form of a graph: t->n_switched > 0 */
+void cli_print_attn_times(const tn_attn_times *t); /* on standard output */
+void cli_prefill_print(const tern_stats *t);
 /* Every mechanism of lab/explain.h, of what the session did since the mark; NULL: since it was opened. */
-json_t *explain_json(const tern_session *s, const tn_explain_mark *since);
-void explain_print(const tern_session *s, const tn_explain_mark *since); /* on standard error */
+json_t *cli_explain_json(const tern_session *s, const tn_explain_mark *since);
+void cli_explain_print(const tern_session *s, const tn_explain_mark *since); /* on standard error */
 
 #endif

@@ -7,28 +7,28 @@
 #include <string.h>
 #include <unistd.h>
 
-char *store_path(const char *given) {
+char *cli_store_path(const char *given) {
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     char *place = given ? NULL : tn_store_default_path(&ctx), *copy = NULL;
     if (given || place) copy = strdup(given ? given : place);
     else
-        failed_text(
+        cli_failed_text(
             "no place for a store: neither XDG_DATA_HOME nor HOME is set; give --store FILE or --no-store");
     tn_free(&ctx, place);
     return copy;
 }
 
-bool history_path(char *out, size_t cap) {
+bool cli_history_path(char *out, size_t cap) {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
     if (state && *state) return snprintf(out, cap, "%s/tern-history", state) < (int)cap;
     return home && *home && snprintf(out, cap, "%s/.tern_history", home) < (int)cap;
 }
 
-int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
-                        tern_session **out) {
+int cli_open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
+                            tern_session **out) {
     tern_error err;
-    char *path = none ? NULL : store_path(given);
+    char *path = none ? NULL : cli_store_path(given);
     if (!none && !path) return EXIT_FAILED;
     bool is_new = path && access(path, F_OK) && isatty(STDERR_FILENO);
     so->store = path;
@@ -37,33 +37,33 @@ int open_stored_session(tern_engine *e, tern_session_options *so, const char *gi
         tern_error without;
         so->store = NULL;
         st = tern_session_open(e, so, out, &without);
-        if (st == TERN_OK) fprintf(stderr, "tern: nothing is stored: %s\n", shown(err.message));
+        if (st == TERN_OK) fprintf(stderr, "tern: nothing is stored: %s\n", cli_shown(err.message));
     }
     if (st == TERN_OK && is_new && so->store) /* told once, to a person */
         fprintf(stderr,
                 "tern: what is asked and answered is kept in %s, on this machine alone, to answer quicker "
                 "(--no-store: not; tern forget erases)\n",
-                shown(path));
+                cli_shown(path));
     so->store = NULL;
     free(path);
-    return st == TERN_OK ? -1 : failed(&err);
+    return st == TERN_OK ? -1 : cli_failed(&err);
 }
 
-void store_ctx(tn_ctx *ctx) {
+void cli_store_ctx(tn_ctx *ctx) {
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
-    hooks.log = log_line;
+    hooks.log = cli_log_line;
     tn_ctx_init(ctx, &hooks);
 }
 
-tn_store *store_open_existing(tn_ctx *ctx, const char *given, int *rc) {
-    char *file = store_path(given);
+tn_store *cli_store_open_existing(tn_ctx *ctx, const char *given, int *rc) {
+    char *file = cli_store_path(given);
     tn_store *s = NULL;
     tern_error err;
     *rc = EXIT_FAILED;
     if (!file) return NULL;
     if (access(file, F_OK) && !given) *rc = EXIT_OK;
-    else if (tn_store_open(ctx, file, NULL, &s, &err) != TERN_OK) *rc = failed(&err);
+    else if (tn_store_open(ctx, file, NULL, &s, &err) != TERN_OK) *rc = cli_failed(&err);
     free(file);
     return s;
 }

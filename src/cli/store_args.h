@@ -15,21 +15,21 @@
 
 /* Opens a session with its store. A store in the default place that cannot be used is left out with a notice;
  * one that was asked for is an error. Returns -1 to go on or an exit status. */
-int open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
-                        tern_session **out);
+int cli_open_stored_session(tern_engine *e, tern_session_options *so, const char *given, bool none,
+                            tern_session **out);
 
 /* Returns the file to use: the one given, or the default place. Returns NULL with a message printed when
  * there is no such place. The caller frees it with free(). */
-char *store_path(const char *given);
+char *cli_store_path(const char *given);
 
 /* Opens a store and makes none. NULL with EXIT_OK in *rc where the default place has none yet, and with another status
  * behind a message where it cannot be opened. */
-tn_store *store_open_existing(tn_ctx *ctx, const char *given, int *rc);
+tn_store *cli_store_open_existing(tn_ctx *ctx, const char *given, int *rc);
 
 /* The lines typed in chat: $XDG_STATE_HOME/tern-history or ~/.tern_history. false: there is no such place. */
-bool history_path(char *out, size_t cap);
+bool cli_history_path(char *out, size_t cap);
 
 /* This is for a store that is used without an engine: notices go to standard error. */
-void store_ctx(tn_ctx *ctx);
+void cli_store_ctx(tn_ctx *ctx);
 
 #endif

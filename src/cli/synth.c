@@ -35,12 +35,12 @@ int cmd_synth(int argc, char **argv) {
                        "Write random weights in the exact shapes of a real model, readable by other engines.",
                        specs, 0};
     const char *words[1];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
     for (size_t i = 0; list && tn_synth_name(i); i++) puts(tn_synth_name(i));
     if (list) return EXIT_OK;
-    if (!arch) return usage_error(&c, "--arch is required");
-    if (!out) return usage_error(&c, "-o OUT.gguf is required");
+    if (!arch) return cli_usage_error(&c, "--arch is required");
+    if (!out) return cli_usage_error(&c, "-o OUT.gguf is required");
     char tiny_name[64];
     if (tiny) {
         snprintf(tiny_name, sizeof tiny_name, "tiny-%s", arch);
@@ -52,7 +52,7 @@ int cmd_synth(int argc, char **argv) {
                      : !strcmp(type, "q4_0") ? TN_Q4_0
                                              : TN_N_DTYPES;
     if (dtype == TN_N_DTYPES)
-        return usage_error(&c, "type '%s' is unknown; there are f32, f16, q8_0, q4_0", type);
+        return cli_usage_error(&c, "type '%s' is unknown; there are f32, f16, q8_0, q4_0", type);
     tern_hooks hooks;
     tern_hooks_defaults(&hooks);
     if (isatty(STDERR_FILENO)) hooks.progress = show_progress;
@@ -61,8 +61,8 @@ int cmd_synth(int argc, char **argv) {
     tn_pool *pool;
     tern_error err;
     if (tn_pool_open(&ctx, n_threads ? n_threads : tn_cpu_count(), &pool, &err) != TERN_OK)
-        return failed(&err);
+        return cli_failed(&err);
     tern_status st = tn_synth(&ctx, pool, arch, out, seed, dtype, &err);
     tn_pool_close(&pool);
-    return st == TERN_OK ? EXIT_OK : failed(&err);
+    return st == TERN_OK ? EXIT_OK : cli_failed(&err);
 }

@@ -113,7 +113,7 @@ static bool open_editor(terminal *t) {
     return true;
 }
 
-terminal *terminal_open(const char *history_path) {
+terminal *cli_terminal_open(const char *history_path) {
     terminal *t = calloc(1, sizeof *t);
     if (!t) return NULL;
     t->interactive = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
@@ -122,11 +122,11 @@ terminal *terminal_open(const char *history_path) {
     if (MB_CUR_MAX == 1) setlocale(LC_CTYPE, "C.UTF-8");
     if (history_path) t->history_path = strdup(history_path);
     if (open_editor(t)) return t;
-    terminal_close(&t);
+    cli_terminal_close(&t);
     return NULL;
 }
 
-void terminal_close(terminal **pt) {
+void cli_terminal_close(terminal **pt) {
     terminal *t = *pt;
     *pt = NULL;
     if (!t) return;
@@ -139,7 +139,7 @@ void terminal_close(terminal **pt) {
     free(t);
 }
 
-bool terminal_is_interactive(const terminal *t) { return t->interactive; }
+bool cli_terminal_is_interactive(const terminal *t) { return t->interactive; }
 
 /* Lets the message grow by a line. */
 static bool append(terminal *t, const char *s, size_t n) {
@@ -218,7 +218,7 @@ static terminal_event read_interactive(terminal *t) {
     return TERMINAL_TEXT;
 }
 
-void terminal_suggest(terminal *t, const char *text) {
+void cli_terminal_suggest(terminal *t, const char *text) {
     char *copy = t->interactive ? malloc(3 * strlen(text) + 1) : NULL, *to = copy;
     if (!copy) return;
     for (; *text; text++) {
@@ -238,7 +238,7 @@ static terminal_event read_piped(terminal *t) {
     return append(t, t->line, (size_t)n) ? TERMINAL_TEXT : TERMINAL_END;
 }
 
-terminal_event terminal_read(terminal *t, const char **text) {
+terminal_event cli_terminal_read(terminal *t, const char **text) {
     for (;;) {
         terminal_event e = t->interactive ? read_interactive(t) : read_piped(t);
         if (e != TERMINAL_TEXT) return e;

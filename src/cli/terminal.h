@@ -18,14 +18,14 @@ typedef enum terminal_event {
 } terminal_event;
 
 /* Opens a terminal. Returns NULL when there is no memory. history is a file, or NULL for none that lasts. */
-terminal *terminal_open(const char *history);
-void terminal_close(terminal **t);
-bool terminal_is_interactive(const terminal *t);
+terminal *cli_terminal_open(const char *history);
+void cli_terminal_close(terminal **t);
+bool cli_terminal_is_interactive(const terminal *t);
 
 /* Reads a message. *text is zero-terminated and stays until the next call. */
-terminal_event terminal_read(terminal *t, const char **text);
+terminal_event cli_terminal_read(terminal *t, const char **text);
 
 /* Begins the next message with this, to be changed. It does nothing where nobody types. */
-void terminal_suggest(terminal *t, const char *text);
+void cli_terminal_suggest(terminal *t, const char *text);
 
 #endif

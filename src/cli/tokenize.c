@@ -12,7 +12,7 @@
 static int decode(const tn_tokenizer *t, const char *text) {
     size_t cap = 8 * tn_tokenizer_max_token_bytes(t) + 64;
     char *buf = malloc(cap);
-    if (!buf) return failed_text("no memory for a token");
+    if (!buf) return cli_failed_text("no memory for a token");
     tn_detok d;
     tn_detok_init(&d, t, true, true);
     int rc = EXIT_OK;
@@ -22,7 +22,7 @@ static int decode(const tn_tokenizer *t, const char *text) {
         char *end;
         long id = strtol(p, &end, 10);
         if (end == p || id < 0 || (unsigned long)id >= tn_tokenizer_n_vocab(t)) {
-            rc = failed_text("'%.20s': want token ids from 0 to %zu", p, tn_tokenizer_n_vocab(t) - 1);
+            rc = cli_failed_text("'%.20s': want token ids from 0 to %zu", p, tn_tokenizer_n_vocab(t) - 1);
             break;
         }
         fwrite(buf, 1, tn_detok_push(&d, (int32_t)id, buf, cap), stdout);
@@ -36,11 +36,11 @@ static int decode(const tn_tokenizer *t, const char *text) {
 static int encode(const tn_tokenizer *t, const char *text, size_t n, bool ids_only, bool special) {
     size_t cap = n + 16, n_ids;
     int32_t *ids = malloc(cap * sizeof *ids);
-    if (!ids) return failed_text("no memory for %zu bytes of text", n);
+    if (!ids) return cli_failed_text("no memory for %zu bytes of text", n);
     tern_error err;
     if (tn_tokenize(t, text, n, special, true, ids, cap, &n_ids, &err) != TERN_OK) {
         free(ids);
-        return failed(&err);
+        return cli_failed(&err);
     }
     size_t cap_buf = tn_tokenizer_max_token_bytes(t) + 1;
     char *buf = malloc(cap_buf);
@@ -80,17 +80,17 @@ int cmd_tokenize(int argc, char **argv) {
     const command c = {"tokenize", "-m MODEL [--ids | --decode]",
                        "Standard input to tokens, one a line, or ids back to text.", specs, 0};
     const char *words[1];
-    int rc = args_parse(&c, argc, argv, words);
+    int rc = cli_args_parse(&c, argc, argv, words);
     if (rc >= 0) return rc;
-    if (!ma.model) return usage_error(&c, "-m MODEL is required");
-    if (ids && back) return usage_error(&c, "--ids and --decode exclude each other");
+    if (!ma.model) return cli_usage_error(&c, "-m MODEL is required");
+    if (ids && back) return cli_usage_error(&c, "--ids and --decode exclude each other");
     tn_ctx ctx;
     tn_ctx_init(&ctx, NULL);
     tn_tokenizer *t = NULL;
     tern_error err;
-    if (tn_tokens_open(&ctx, ma.model, &t, &err) != TERN_OK) return failed(&err);
+    if (tn_tokens_open(&ctx, ma.model, &t, &err) != TERN_OK) return cli_failed(&err);
     size_t n;
-    char *text = read_text_file("-", &n);
+    char *text = cli_read_text_file("-", &n);
     rc = !text ? EXIT_FAILED : back ? decode(t, text) : encode(t, text, n, ids, !no_special);
     free(text);
     tn_tokenizer_close(&t);

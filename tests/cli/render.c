@@ -18,9 +18,9 @@ static char *rendered(const char *text, size_t n, bool colours, size_t step) {
     size_t n_out;
     FILE *f = open_memstream(&out, &n_out);
     render r;
-    render_begin(&r, f, colours);
-    for (size_t i = 0; i < n; i += step) render_put(&r, text + i, n - i < step ? n - i : step);
-    render_end(&r);
+    cli_render_begin(&r, f, colours);
+    for (size_t i = 0; i < n; i += step) cli_render_put(&r, text + i, n - i < step ? n - i : step);
+    cli_render_end(&r);
     fclose(f);
     return out;
 }

@@ -26,13 +26,13 @@ static char history[300];
 static void child(int out) {
     setenv("TERM", "xterm", 1);
     setenv("LC_ALL", "C.UTF-8", 1);
-    terminal *t = terminal_open(history);
+    terminal *t = cli_terminal_open(history);
     terminal_event e;
     do {
         const char *text = "";
-        e = terminal_read(t, &text);
+        e = cli_terminal_read(t, &text);
         if (e == TERMINAL_TEXT && !strcmp(text, "/")) {
-            terminal_suggest(t, "old\nü");
+            cli_terminal_suggest(t, "old\nü");
             text = "(suggested)";
         }
         char line[4096];
@@ -44,7 +44,7 @@ static void child(int out) {
             if (line[i] == '\n') line[i] = '|';
         if (write(out, line, (size_t)n) != n) _exit(1);
     } while (e != TERMINAL_END);
-    terminal_close(&t);
+    cli_terminal_close(&t);
     _exit(0);
 }
 

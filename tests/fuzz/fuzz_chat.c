@@ -11,7 +11,7 @@ enum { MESSAGES = 256, ATTACH_MAX = 1 << 16 };
 
 static size_t read_all(char *text, const char **roles, char **contents) {
     size_t n = 0;
-    while (*text && n < MESSAGES && (contents[n] = chat_file_next(&text, &roles[n]))) n++;
+    while (*text && n < MESSAGES && (contents[n] = cli_chat_file_next(&text, &roles[n]))) n++;
     return n;
 }
 
@@ -24,7 +24,7 @@ static void load(const uint8_t *data, size_t size) {
     memcpy(text, data, size);
     text[size] = 0;
     size_t n = read_all(text, roles, contents);
-    for (size_t i = 0; i < n; i++) chat_file_write(f, roles[i], contents[i]);
+    for (size_t i = 0; i < n; i++) cli_chat_file_write(f, roles[i], contents[i]);
     if (fclose(f)) abort();
     if (read_all(written, again_roles, again_contents) != n) abort();
     for (size_t i = 0; i < n; i++)
